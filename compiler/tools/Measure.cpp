@@ -73,8 +73,9 @@ ExitStatus readRecipe(MeasureCommand &options) {
   return kFine;
 }
 
-/// What the device table says of the GPU, as a file of rates.
-ExitStatus expect(const std::string &name, std::string &path) {
+/// What the device table says of the GPU, as a file of rates. A machine whose GPUs cannot be used
+/// is not compared as a host.
+ExitStatus expect(const std::string &name, std::string &path, std::string &backend) {
   std::optional<predict::Gpu> gpu = predict::findDevice(name);
   if (!gpu)
     return refuse("'--gpu' takes one of " + llvm::join(predict::deviceNames(), ", ") + ", not '" +
@@ -82,6 +83,8 @@ ExitStatus expect(const std::string &name, std::string &path) {
   const predict::Device &device = predict::device(*gpu);
   if (device.isHost()) // nothing is known of it
     return kFine;
+  if (backend.empty())
+    backend = "cuda";
   RateFile file;
   file.machine = {"table", device.name.str(), 1, 1, "device table"};
   file.rates = predict::expectedRates(device, kMembersMax);
@@ -119,6 +122,9 @@ std::string selfOf(const MeasureCommand &options) {
 ExitStatus startOnHosts(const MeasureCommand &options, std::vector<std::string> command) {
   command.insert(command.begin(), {selfOf(options), "doctor"});
   std::vector<std::string> arguments;
+  if (std::filesystem::exists(options.hosts))
+    return refuse("HOSTS are names of machines, and '" + options.hosts +
+                  "' is a file: a recipe is given by '--recipe'");
   std::string program = "srun";
   if (std::getenv("SLURM_JOB_ID")) {
     arguments = {"--nodelist=" + options.hosts};
@@ -164,12 +170,12 @@ ExitStatus runDoctor(MeasureCommand &options) {
   std::vector<std::string> arguments;
   addIf(arguments, "--slower", options.slower);
   addIf(arguments, "--below", options.below);
-  addIf(arguments, "--backend", options.backend);
   addIf(arguments, "--memory-gib", options.memoryGiB);
   if (!options.hosts.empty()) {
     if (findLauncher(Environment(::getenv)))
       return refuse("HOSTS start ranks, but a launcher has started this process already: leave "
                     "them out");
+    addIf(arguments, "--backend", options.backend);
     addIf(arguments, "--gpu", options.gpu);
     addIf(arguments, "--rates", options.rates);
     addIf(arguments, "--recipe", options.recipe);
@@ -180,8 +186,9 @@ ExitStatus runDoctor(MeasureCommand &options) {
       return status;
   std::string against = options.rates;
   if (against.empty() && !options.gpu.empty())
-    if (ExitStatus status = expect(options.gpu, against); status != kFine)
+    if (ExitStatus status = expect(options.gpu, against, options.backend); status != kFine)
       return status;
+  addIf(arguments, "--backend", options.backend);
   addIf(arguments, "--against", against);
   addIf(arguments, "--ranks", options.ranks);
   arguments.insert(arguments.begin(), "--doctor");

@@ -118,9 +118,22 @@ Status RendezvousClient::connect() {
     if (askedSince >= 0 && now() - askedSince > kAskedJoinSeconds)
       return wasTold(); // rank 0 was asked too, and has ended
     if (now() - begin > patience)
-      return makeStatus(report::NoAnswer, options_.rank, patience, attempt.reason.message());
+      return unanswered(patience, attempt.reason);
     std::this_thread::sleep_for(kAgainPause);
   }
+}
+
+/// Who has been in the job knows that the address is right. One rank of a machine tells it.
+Status RendezvousClient::unanswered(double seconds, const Status &reason) const {
+  if (options_.connectSeconds == 0)
+    return makeStatus(report::NoAnswer, options_.rank, seconds, reason.message());
+  if (options_.localRank != 0)
+    return wasTold();
+  return makeStatus(
+      report::RankZeroGone,
+      fmt::format("rank {}: rank 0's supervisor, which starts the ranks again, has not answered "
+                  "for {:.3g} s: {}; it or its machine is gone",
+                  options_.rank, seconds, reason.message()));
 }
 
 /// All ranks of a machine have the same secret: one tells it. Aborted on the others.
@@ -447,7 +460,15 @@ Result<std::vector<std::string>> RendezvousClient::allGather(std::string_view wh
   return std::move(gathered_);
 }
 
+/// A report includes the current position of this rank: what it said last may be a beat old.
+void RendezvousClient::sendPosition() {
+  std::lock_guard lock(readMutex_);
+  if (read_)
+    send(MessageKind::Progress, read_().pack());
+}
+
 void RendezvousClient::reportLost(int rank, std::string_view what) {
+  sendPosition();
   send(MessageKind::Lost, Packer().number(static_cast<uint64_t>(rank)).text(what).take());
 }
 
@@ -475,11 +496,7 @@ void RendezvousClient::sendFailure(const Failure &failure) {
     std::lock_guard lock(mutex_);
     hasFailed_ = true;
   }
-  {
-    std::lock_guard lock(readMutex_);
-    if (read_) // the report includes the current position of this rank
-      send(MessageKind::Progress, read_().pack());
-  }
+  sendPosition();
   send(MessageKind::Fail, failure.pack());
 }
 

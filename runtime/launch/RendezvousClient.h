@@ -36,8 +36,9 @@ struct RendezvousClientOptions {
   double joinSeconds = 600;      ///< until all have come
   /// Longest silence of rank 0's supervisor, seconds: dist.distributed_timeout_minutes.
   double timeoutSeconds = 600;
-  double connectSeconds = 0; ///< until rank 0 answers; 0: the same
-  std::string gpu;           ///< of this rank, for people
+  /// Until rank 0 answers a rank that is started again; 0: this one is not, and waits as above.
+  double connectSeconds = 0;
+  std::string gpu; ///< of this rank, for people
   /// A supervisor starts this rank again if it loses rank 0's, which is then not told.
   bool startsAgain = false;
   /// Where that supervisor reads what the rank has heard; null: nowhere.
@@ -112,6 +113,7 @@ private:
   Attempt answer(Wire &wire, const Message &message);
   Attempt refusedBy(const std::string &where, const std::optional<Refusal> &refusal) const;
   Status misfit(Status reason) const;
+  Status unanswered(double seconds, const Status &reason) const;
   void run();
   void note(uint32_t heard);
   void watchServer(double seconds);
@@ -119,6 +121,7 @@ private:
   void take(const Message &message);
   [[noreturn]] void endWithoutServer(const Report &report);
   void sendProgress();
+  void sendPosition();
   [[noreturn]] void endProcessOf(const Abort &abort);
   void send(MessageKind kind, std::string_view body);
   void sendFailure(const Failure &failure);

@@ -143,7 +143,7 @@ struct Welcome {
 
 /// A rank's position.
 struct RankProgress {
-  uint64_t steps = 0;          ///< that have ended
+  uint64_t steps = 0;          ///< the last that has ended; 0 until one has, in this process
   std::vector<uint32_t> words; ///< by stream, and of the microbatch if it is told
   /// Was asked to end. From then on `activity` grows while the process does something that words do
   /// not show: it computes, or writes a save.

@@ -58,8 +58,8 @@ void ProgressOutput::begin(int64_t firstStep, int64_t stepsTotal) {
 }
 
 void ProgressOutput::step(const StepState &state) {
-  if (options_.steps)
-    options_.steps->fetch_add(1, std::memory_order_relaxed);
+  if (options_.lastStep)
+    options_.lastStep->store(static_cast<uint64_t>(state.step), std::memory_order_relaxed);
   Clock::time_point now = Clock::now();
   double took = took_.value_or(seconds(now - last_));
   took_.reset();
@@ -121,8 +121,8 @@ void ProgressOutput::countSkipped(const StepState &state) {
 }
 
 void ProgressOutput::skipped(const StepState &state) {
-  if (options_.steps)
-    options_.steps->fetch_add(1, std::memory_order_relaxed);
+  if (options_.lastStep)
+    options_.lastStep->store(static_cast<uint64_t>(state.step), std::memory_order_relaxed);
   ++stepsPassedOver_;
   if (options_.metrics)
     keep(options_.metrics->skipped(state));

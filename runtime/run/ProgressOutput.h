@@ -23,10 +23,10 @@ struct ProgressOptions {
   double peakFlops = 0;      ///< of one rank's device; 0: unknown
   MetricsWriter *metrics = nullptr;
   EventLog *events = nullptr;
-  ReportSink tell;                        ///< takes the failure to write metrics or events
-  MetricsFields fields;                   ///< beside what is always reported
-  bool isQuiet = false;                   ///< prints nothing, because another process does
-  std::atomic<uint64_t> *steps = nullptr; ///< counts steps that have ended
+  ReportSink tell;                           ///< takes the failure to write metrics or events
+  MetricsFields fields;                      ///< beside what is always reported
+  bool isQuiet = false;                      ///< prints nothing, because another process does
+  std::atomic<uint64_t> *lastStep = nullptr; ///< of the job that has ended here
 };
 
 class ProgressOutput final : public RunObserver {

@@ -152,8 +152,9 @@ Status Saver::judge(int64_t step, Status status) {
   lastStatus_ = std::move(lastStatus_)
                     .withContext(fmt::format("step {} is not saved", step))
                     .as(report::StepNotSaved.info());
-  if (stopsOnError_)
-    return lastStatus_; // the caller that ends the run reports why
+  // The caller that ends the run reports why, or the supervisor that has ended all ranks has.
+  if (stopsOnError_ || lastStatus_.code() == StatusCode::Aborted)
+    return lastStatus_;
   tell_(lastStatus_.report());
   return Status::ok();
 }

@@ -82,7 +82,9 @@ int joinAndWork(const launch::WorkerOptions &worker, int64_t worldSize, uint64_t
   options.isAsked = [] { return stopRequests().load() > 0; };
   auto client = launch::RendezvousClient::join(options);
   if (!client.isOk())
-    return options.isAsked() ? 0 : kInputStatus; // what there is to tell was told
+    return options.isAsked()            ? 0 // what there is to tell was told
+           : options.connectSeconds > 0 ? kFailureStatus
+                                        : kInputStatus;
   ProcessContext process;
   process.console = console;
   process.client = client->get();

@@ -7,6 +7,9 @@
 namespace shardc::tools {
 namespace {
 
+/// Without a launcher this machine starts a process for each.
+constexpr int64_t kSparesMax = 1024;
+
 /// What becomes of a run after a fault. `sizes` is the text of --elastic.
 void addRestarts(cli::Program &app, RunToolOptions &options, std::string &sizes,
                  const cli::Option &simulated) {
@@ -20,7 +23,7 @@ void addRestarts(cli::Program &app, RunToolOptions &options, std::string &sizes,
       .excludes(simulated);
   app.option("--spares", options.spares,
              "processes beside the ranks that wait to take the place of one that is lost")
-      .nonNegative()
+      .between(0, kSparesMax, "COUNT")
       .excludes(simulated);
 }
 

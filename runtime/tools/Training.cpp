@@ -118,7 +118,7 @@ run::ProgressOptions progressOptionsOf(const plan::Plan &plan, ProcessContext &p
   run::ProgressOptions out;
   out.isTerminal = ::isatty(STDOUT_FILENO) == 1;
   out.isQuiet = !process.isFirst();
-  out.steps = &process.steps;
+  out.lastStep = &process.steps;
   out.logInterval = std::max<int64_t>(plan.job.logger.logInterval, 1);
   out.tokensPerStep = tokensOfStep(plan);
   out.flopsPerToken = run::modelFlopsPerToken(plan) / static_cast<double>(plan.worldSize());

@@ -1,104 +1,115 @@
 #!/usr/bin/env python3
-"""Measures what saves in memory (checkpoint.in_memory_interval) cost a step, and how long a restart from memory takes. Needs only Python
-and the programs.
+"""Measures what supervisors (--restarts) and saves in memory (checkpoint.in_memory_interval) cost a step, and how long a restart takes.
+Needs only Python and the programs; with plans in a folder, shardc-run alone.
 
-    memory_saves.py SHARDC SHARDC_RUN RECIPE FOLDER [--old SHARDC:SHARDC_RUN] [--steps N] [--interval K] [--rounds R]
-                    [--limit PERCENT] [--set path=value ...]
+    memory_saves.py SHARDC SHARDC_RUN RECIPE FOLDER [--old SHARDC:SHARDC_RUN] [--backend cuda|host] [--steps N] [--interval K]
+                    [--rounds R] [--limit PERCENT] [--ways NAME,...] [--plan-folder F [--compile-only]] [--set path=value ...]
 
-Each round runs the recipe without saves in memory and with one every K steps, and with --old the programs of another build without
-them, in turns that begin with another one each time. FOLDER takes what is saved. The time of a step is that of all steps behind the
-tenth, by the times at which their lines come. The shares are medians of the rounds, of each against the first. With --limit the exit
-status says whether saves in memory keep it. Then rank 0 is killed in a run with them: the seconds from the last line before to the next
-step.
+Each round runs the recipe plainly, with --restarts, with that and a save in memory every K steps, and with --old plainly by the programs
+of another build, in turns that begin with another one each time. The time of a step is that of all steps behind the tenth, by the times
+at which their lines come; a run is ended behind step N. The shares are medians of the rounds, of each against the first way. A second
+figure compares steps of the runs with saves among themselves: the first half of each interval, in which state is copied, with the second
+one. With --limit the exit status says whether saves in memory keep it.
+
+Then rank 0 is killed once in a run with saves in memory and once in one that saves to disk: the seconds from the last line before to the
+next step, with what the run says of them. --ways chooses among plain, restarts, memory, old and kill. FOLDER/measured, which plans
+contain, takes what is saved, and is removed.
 """
 
-import argparse
-import os
 import pathlib
-import re
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
+
+import save_runs
 
 FIRST = 10  # steps that are not counted
+SAVED, KILLED = 20, 25  # steps of the runs that restart
 
 
-def compile_plan(shardc, options, path, *settings):
-    base = [f"train.train_iters={options.steps}", "logger.log_interval=1", f'checkpoint.save="{options.folder.absolute() / "saves"}"']
-    sets = [f"--set={text}" for text in [*base, *settings, *options.set]]
-    done = subprocess.run([shardc, "dump-plan", options.recipe, "-o", path, *sets], capture_output=True, text=True)
-    if done.returncode != 0:
-        sys.exit(done.stderr)
-    return path
+def plans(options, folder):
+    """{way: (program, plan, options)}, and of the runs that restart."""
+    saving = [f"train.train_iters={options.steps + 1}", f'checkpoint.save="{options.folder}"']
+    disk = [*saving, f"checkpoint.save_interval={SAVED}"]
+    plain = save_runs.plan(options, folder, "plain", *saving)
+    memory = save_runs.plan(options, folder, "memory", *saving, f"checkpoint.in_memory_interval={options.interval}")
+    ways = {"plain": (options.shardc_run, plain), "restarts": (options.shardc_run, plain, "--restarts=1"),
+            "memory": (options.shardc_run, memory, "--restarts=1")}
+    if options.old:
+        shardc, program = options.old.split(":")
+        ways["old"] = (program, save_runs.plan(options, folder, "old", *saving, shardc=shardc))
+    kept = save_runs.plan(options, folder, "restart-memory", *saving, f"checkpoint.in_memory_interval={SAVED}")
+    return ways, {"memory": kept, "disk": save_runs.plan(options, folder, "restart-disk", *disk)}
 
 
-def run(program, plan, options, **environment):
-    """[(time, line)] of what a run says."""
-    shutil.rmtree(options.folder / "saves", ignore_errors=True)
-    process = subprocess.Popen([program, plan, "--restarts=1"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                               env={**os.environ, **environment})
-    lines = [(time.monotonic(), line) for line in process.stdout]
-    if process.wait() != 0:
-        sys.exit(f"status {process.returncode}\n{''.join(line for _, line in lines[-20:])}")
-    return lines
-
-
-def step_seconds(lines, options):
-    times = {int(found[1]): at for at, line in lines if (found := re.match(r"step (\d+)/", line))}
+def step_times(options, way):
+    lines = save_runs.run(options, *way, isOver=lambda line: save_runs.step_of(line) == options.steps)
     skipped = sum("[memory-save-skipped]" in line for _, line in lines)
     if skipped:
         print(f"{skipped} steps were passed over: a larger --interval keeps them")
+    return {step: when for when, line in lines if (step := save_runs.step_of(line))}
+
+
+def mean_step(times, options):
     return (times[options.steps] - times[FIRST]) / (options.steps - FIRST)
 
 
-def restart_seconds(lines):
-    """From the last step before the fault to the first one after it, and what the run says of it."""
-    at = next(number for number, (_, line) in enumerate(lines) if "[restarted]" in line)
-    steps = [(when, number) for number, (when, line) in enumerate(lines) if line.startswith("step ")]
-    before, after = max(when for when, n in steps if n < at), min(when for when, n in steps if n > at)
-    told = [line.strip() for _, line in lines if line.startswith("going on after step")]
-    return after - before, told[0] if told else "not from memory"
+def halves(times, options):
+    """What the first halves of intervals take beyond the second ones, in percent of a step of the whole."""
+    half = options.interval // 2
+    begins = range(options.interval, options.steps - options.interval + 1, options.interval)
+    first, second = (sum(times[b + end] - times[b + end - half] for b in begins) for end in (half, 2 * half))
+    return 100 * (first - second) / (2 * second)
+
+
+def restart(options, way, plan):
+    """The seconds between two steps, and what is said of a restart."""
+    begun = []
+
+    def is_over(line):
+        if "[restarted]" in line:
+            begun.append(line)
+        return begun and save_runs.step_of(line)
+
+    # `kept`: the state is complete in memory before the fault, however fast steps are.
+    fault = f"kill@0:{KILLED}" + ("/kept" if way == "memory" else "")
+    lines = save_runs.run(options, options.shardc_run, plan, "--restarts=1", isOver=is_over, SHARDC_FAULT=fault)
+    steps = [when for when, line in lines if save_runs.step_of(line)]
+    told = [line.strip() for _, line in lines if "[restarted]" in line or line.startswith(("going on after", "continuing after"))]
+    return steps[-1] - steps[-2], told
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("shardc")
-    parser.add_argument("shardc_run")
-    parser.add_argument("recipe")
-    parser.add_argument("folder", type=pathlib.Path)
+    parser = save_runs.parser(__doc__, steps=460, interval=150)
     parser.add_argument("--old")
-    parser.add_argument("--steps", type=int, default=110)
-    parser.add_argument("--interval", type=int, default=10)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--limit", type=float)
-    parser.add_argument("--set", action="append", default=[])
+    parser.add_argument("--ways", type=lambda text: text.split(","), default=["plain", "restarts", "memory", "old", "kill"])
     options = parser.parse_args()
-    options.folder.mkdir(parents=True, exist_ok=True)
-    keeps = f"checkpoint.in_memory_interval={options.interval}"
     with tempfile.TemporaryDirectory() as name:
-        plans = pathlib.Path(name)
-        ways = {"without": (options.shardc_run, compile_plan(options.shardc, options, plans / "without.plan")),
-                "in memory": (options.shardc_run, compile_plan(options.shardc, options, plans / "memory.plan", keeps))}
-        if options.old:
-            shardc, program = options.old.split(":")
-            ways["old"] = (program, compile_plan(shardc, options, plans / "old.plan"))
-        seconds = {way: [] for way in ways}
-        for number in range(options.rounds):
-            order = list(ways)[number % len(ways):] + list(ways)[:number % len(ways)]
-            for way in order:
-                seconds[way].append(step_seconds(run(*ways[way], options), options))
-        fault = options.steps - options.interval // 2
-        lost, told = restart_seconds(run(*ways["in memory"], options, SHARDC_FAULT=f"kill@0:{fault}"))
-    shutil.rmtree(options.folder / "saves", ignore_errors=True)
+        ways, restarts = plans(options, options.plan_folder or pathlib.Path(name))
+        if options.compile_only:
+            return
+        asked = [way for way in ways if way in options.ways]
+        seconds, within = {way: [] for way in asked}, []
+        for number in range(options.rounds if asked else 0):
+            first = number % len(asked)
+            for way in asked[first:] + asked[:first]:
+                times = step_times(options, ways[way])
+                seconds[way].append(mean_step(times, options))
+                if way == "memory":
+                    within.append(halves(times, options))
+                print(f"round {number + 1}, {way}: {seconds[way][-1] * 1e3:.3f} ms", flush=True)
+        ends = {way: restart(options, way, plan) for way, plan in restarts.items()} if "kill" in options.ways else {}
+    shutil.rmtree(options.folder, ignore_errors=True)
     shares = {}
     for way, times in seconds.items():
-        shares[way] = statistics.median(100 * (own / usual - 1) for own, usual in zip(times, seconds["without"]))
-        print(f"{way}: {statistics.median(times) * 1e3:.2f} ms a step, {shares[way]:+.2f} %; {', '.join(f'{t * 1e3:.2f}' for t in times)}")
-    print(f"{lost:.1f} s from the last step before a kill to the next one; {told}")
-    sys.exit(options.limit is not None and shares["in memory"] > options.limit)
+        shares[way] = statistics.median(100 * (own / usual - 1) for own, usual in zip(times, seconds[asked[0]]))
+        print(f"{way}: {statistics.median(times) * 1e3:.3f} ms a step, {shares[way]:+.2f} %")
+    if within:
+        print(f"first halves of intervals take {statistics.median(within):+.2f} % of a step more than second ones")
+    for way, (lost, told) in ends.items():
+        print(f"from {way}: {lost:.1f} s from the last step before a kill to the next one", *told, sep="\n  ")
+    sys.exit(options.limit is not None and shares.get("memory", 0) > options.limit)
 
 
 if __name__ == "__main__":

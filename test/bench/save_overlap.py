@@ -4,69 +4,38 @@
     save_overlap.py SHARDC SHARDC_RUN RECIPE FOLDER [--backend cuda|host] [--steps N] [--interval K]
                     [--rounds R] [--limit PERCENT] [--plan-folder F [--compile-only]] [--set path=value ...]
 
-Runs the recipe without saves and with one in the background every K steps into FOLDER, in turns. A save
+Runs the recipe without saves and with one in the background every K steps into FOLDER/measured, in turns. A save
 overlaps the steps from the one behind it to the one in which it is said to be done. Their times, as the
 lines of the steps come, are compared with those of the same steps without saves: the share that is stolen
 is the median of the rounds. A save that steps waited for is an error: K is too small then. With --limit the
 exit status says whether the share keeps it.
 """
 
-import argparse
 import pathlib
-import re
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
+
+import save_runs
 
 SAVED = "saved step "
 WAITED = "training waits"
 
 
-def settings(options, saves):
-    base = [f"train.train_iters={options.steps}", "logger.log_interval=1"]
-    if not saves:
-        return base
-    return [
-        *base,
-        f'checkpoint.save="{options.folder.absolute() / "overlapped"}"',
-        f"checkpoint.save_interval={options.interval}",
-        "checkpoint.async_save=true",
-        "checkpoint.most_recent_k=1",
-    ]
-
-
-def compile_plan(options, path, saves):
-    if path.exists():
-        return path
-    sets = [f"--set={text}" for text in [*settings(options, saves), *options.set]]
-    done = subprocess.run([options.shardc, "dump-plan", options.recipe, "-o", path, *sets], capture_output=True, text=True)
-    if done.returncode != 0:
-        sys.exit(done.stderr)
-    return path
-
-
 def run(options, plan):
     """When each step's line came, and the step before which each save was said to be done."""
     times, ends = {}, {}
-    process = subprocess.Popen(
-        [options.shardc_run, plan, f"--backend={options.backend}"],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )
-    seen = []
-    for line in process.stdout:
-        now = time.monotonic()
-        seen.append(line)
-        if found := re.match(r"step (\d+)/", line):
-            times[int(found[1])] = now
+    lines = save_runs.run(options, options.shardc_run, plan)
+    for when, line in lines:
+        if step := save_runs.step_of(line):
+            times[step] = when
         elif line.startswith(SAVED):
             ends[int(line.split()[2])] = max(times)
         elif WAITED in line and max(times) < options.steps:
-            sys.exit(f"steps waited for a save; --interval {options.interval} is too small\n{''.join(seen[-9:])}")
-    if process.wait() != 0 or len(times) != options.steps:
-        sys.exit(f"status {process.returncode} after {len(times)} steps\n{''.join(seen[-20:])}")
+            sys.exit(f"steps waited for a save; --interval {options.interval} is too small\n{''.join(line for _, line in lines)}")
+    if len(times) != options.steps:
+        sys.exit(f"it ended after {len(times)} steps\n{''.join(line for _, line in lines[-20:])}")
     return times, ends
 
 
@@ -83,7 +52,6 @@ def windows(ends, options):
 def measure(options, plain, saving):
     shares, whole, lengths = [], [], []
     for _ in range(options.rounds):
-        shutil.rmtree(options.folder / "overlapped", ignore_errors=True)
         without, _ = run(options, plain)
         with_saves, ends = run(options, saving)
         spans = windows(ends, options)
@@ -99,29 +67,17 @@ def measure(options, plain, saving):
 
 
 def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("shardc")
-    parser.add_argument("shardc_run")
-    parser.add_argument("recipe")
-    parser.add_argument("folder", type=pathlib.Path)
-    parser.add_argument("--backend", choices=["cuda", "host"], default="cuda")
-    parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--interval", type=int, default=30)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--limit", type=float)
-    parser.add_argument("--plan-folder", type=pathlib.Path)
-    parser.add_argument("--compile-only", action="store_true")
-    parser.add_argument("--set", action="append", default=[])
-    options = parser.parse_args()
+    options = save_runs.parser(__doc__, steps=100, interval=30).parse_args()
+    steps = f"train.train_iters={options.steps}"
+    saves = [f'checkpoint.save="{options.folder}"', f"checkpoint.save_interval={options.interval}", "checkpoint.async_save=true",
+             "checkpoint.most_recent_k=1"]
     with tempfile.TemporaryDirectory() as name:
-        plans = options.plan_folder or pathlib.Path(name)
-        plans.mkdir(parents=True, exist_ok=True)
-        plain = compile_plan(options, plans / "plain.plan", saves=False)
-        saving = compile_plan(options, plans / "saving.plan", saves=True)
+        folder = options.plan_folder or pathlib.Path(name)
+        plain, saving = save_runs.plan(options, folder, "plain", steps), save_runs.plan(options, folder, "saving", steps, *saves)
         if options.compile_only:
             return
         shares, whole, lengths = measure(options, plain, saving)
-    shutil.rmtree(options.folder / "overlapped", ignore_errors=True)
+    shutil.rmtree(options.folder, ignore_errors=True)
     share = statistics.median(shares)
     print(f"a save overlaps {statistics.median(lengths):.1f} steps and takes {share:.2f} % of them")
     print(f"of the whole run it takes {statistics.median(whole):.2f} %")

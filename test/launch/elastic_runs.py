@@ -269,6 +269,7 @@ def check_wrong(place):
         ([*recipe, *odd, "--restarts=1", "--elastic=4,3"], 1, "there is no plan for 3 ranks, a size of '--elastic': "),
         ([*recipe, *odd, "--restarts=1", "--elastic=4,3"], 1, "the nearest sizes for which there is one: 2, 4 [elastic-no-plan]"),
         ([*recipe, "--set=dataset.dataloader_type=cyclic", "--restarts=1", "--elastic=4,2"], 1, "[elastic-cyclic]"),
+        ([*recipe, "--restarts=1", "--spares=10000"], 2, "'--spares' needs a whole number of 0 to 1024; found '10000'"),
         ([*recipe, "--elastic=4,2"], 1, "--elastic and --spares need --restarts=N with N above 0 [elastic-needs-restarts]"),
         (["shardc-run", sized], 1, "the plans are for 4,3,2 ranks, and --elastic is not given"),
         (["shardc-run", plain, "--restarts=1", "--elastic=4,3"], 1, "the plans are for 4 ranks, and --elastic is 4,3"),

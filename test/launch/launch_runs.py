@@ -560,31 +560,26 @@ def check_signals(place):
 SLURM_CONF = """ClusterName=test
 SlurmctldHost={host}(127.0.0.1)
 SlurmctldPort={controller}
-SlurmdPort={daemon}
 FirstJobId={job}
-AuthType=auth/munge
 AuthInfo=socket={folder}/munge.socket
-CredType=cred/munge
 SlurmUser={user}
 SlurmdUser={user}
 StateSaveLocation={folder}/state
-SlurmdSpoolDir={folder}/spool
+SlurmdSpoolDir={folder}/spool-%n
 SlurmctldPidFile={folder}/slurmctld.pid
-SlurmdPidFile={folder}/slurmd.pid
+SlurmdPidFile={folder}/slurmd-%n.pid
+SlurmdTimeout={lost}
 ProctrackType=proctrack/pgid
-TaskPlugin=task/none
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 SlurmdParameters=config_overrides
 MessageTimeout=100
 TCPTimeout=60
-SwitchType=switch/none
-MpiDefault=none
 ReturnToService=2
 SchedulerType=sched/builtin
-NodeName=localhost NodeHostname={host} NodeAddr=127.0.0.1 CPUs=4 State=UNKNOWN
-PartitionName=all Nodes=localhost Default=YES MaxTime=INFINITE State=UP
+PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
+SLURM_NODE = "NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=16 State=UNKNOWN\n"
 
 
 def free_job():
@@ -596,14 +591,15 @@ def free_job():
 
 
 class Slurm:
-    """One machine's Slurm with its own key, configuration and ports, ended with the check."""
+    """One machine's Slurm with its own key, configuration and ports, ended with the check. Several nodes have process numbers of their
+    own, as machines have, and a node that is lost takes all along that runs on it."""
 
-    def __init__(self, place):
-        self.place, self.folder, self.daemons, self.environment = place, place.folder / "slurm", [], {}
+    def __init__(self, place, nodes=("localhost",)):
+        self.place, self.folder, self.daemons, self.nodes, self.environment = place, place.folder / "slurm", [], {}, {}
         for program in ("munged", "slurmctld", "slurmd", "srun", "sinfo"):
             if shutil.which(program) is None:
                 self.skip(f"there is no {program}")
-        for name in ("state", "spool"):
+        for name in ("state", *[f"spool-{node}" for node in nodes]):
             (self.folder / name).mkdir(parents=True)
         os.chmod(self.folder, 0o755)
         key = self.folder / "munge.key"
@@ -612,29 +608,39 @@ class Slurm:
         user = subprocess.run(["id", "-un"], capture_output=True, text=True).stdout.strip()
         host = socket.gethostname().split(".")[0]
         conf = self.folder / "slurm.conf"
-        port = free_port()
-        text = SLURM_CONF.format(host=host, user=user, folder=self.folder, controller=port, daemon=port + 1,
-                                 job=free_job())
-        conf.write_text(text)
+        text = SLURM_CONF.format(host=host, user=user, folder=self.folder, controller=free_port(), job=free_job(), lost=LIMIT)
+        conf.write_text(text + "".join(SLURM_NODE.format(name=node, host=host, port=free_port()) for node in nodes))
         self.environment["SLURM_CONF"] = str(conf)
         munge = ["munged", "--foreground", "--force", f"--key-file={key}", f"--socket={self.folder}/munge.socket"]
         munge += [f"--pid-file={self.folder}/munged.pid", f"--log-file={self.folder}/munged.log"]
         munge += [f"--seed-file={self.folder}/munge.seed"]
-        for command in (munge, ["slurmctld", "-D", "-f", conf], ["slurmd", "-D", "-f", conf]):
+        for command in (munge, ["slurmctld", "-D", "-f", conf]):
             self.daemons.append(place.start(command[0], command, self.environment))
-        self.await_node()
+        # The first process of a node collects what others leave, which slurmd does not.
+        apart = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child", "bash", "-c", '"$@" & wait', "bash"]
+        self.nodes = {node: place.start(f"slurmd-{node}", [*(apart if len(nodes) > 1 else []), "slurmd", "-D", "-N", node, "-f", conf],
+                                        self.environment)
+                      for node in nodes}
+        self.daemons += self.nodes.values()
+        self.await_nodes()
 
-    def await_node(self):
+    def lose(self, node):
+        """The node ends with all that runs on it, and nobody is told."""
+        lost = self.nodes.pop(node)
+        self.daemons.remove(lost)
+        lost.popen.kill()
+        lost.popen.wait()
+
+    def await_nodes(self):
         end = time.monotonic() + 60
         while time.monotonic() < end:
             for daemon in self.daemons:
                 if daemon.popen.poll() is not None:
                     self.skip(f"{daemon.name} does not start; a container without cgroups does not let it: {daemon.out}{daemon.err}")
-            done = self.run_here(["sinfo", "-h", "-o", "%T"])
-            if "idle" in done.stdout:
+            if self.run_here(["sinfo", "-h", "-N", "-o", "%T"]).stdout.split() == ["idle"] * len(self.nodes):
                 return
             time.sleep(0.1)
-        self.skip("the node does not become idle")
+        self.skip("the nodes do not become idle")
 
     def await_end_of_jobs(self):
         """slurmstepd outlives its job by the time that it takes to say so, or by minutes where nobody listens any more."""
@@ -651,6 +657,8 @@ class Slurm:
     def end(self):
         if self.daemons:
             self.await_end_of_jobs()
+        for node in list(self.nodes) if len(self.nodes) > 1 else []:
+            self.lose(node)
         for daemon in reversed(self.daemons):
             daemon.popen.terminate()
         for daemon in self.daemons:

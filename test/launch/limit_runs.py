@@ -2,9 +2,9 @@
 """Runs the checks that mostly wait, for a time limit of a minute or for processes to leave, side by side: together they take as long
 as the longest one, and a core for a few seconds. Needs only Python.
 
-    limit_runs.py [SHARDC_FOLDER]
+    limit_runs.py limits|slurm [SHARDC_FOLDER]
 
-One of them alone: SCRIPT CHECK [SHARDC_FOLDER], as in CHECKS.
+One of them alone: SCRIPT CHECK [SHARDC_FOLDER], as in CHECKS. Exits with 77 if one of them is skipped and none fails.
 """
 
 import os
@@ -15,28 +15,36 @@ import tempfile
 
 import launch_runs as launch
 
-CHECKS = [("launch_runs.py", "late"), ("launch_runs.py", "stopped"), ("launch_runs.py", "wrong-address"), ("fault_runs_of_hosts.py", "set-up"),
-          ("stranger_runs.py", "frozen"), ("stranger_runs.py", "asked-stuck"), ("stranger_runs.py", "descriptors"),
-          ("stranger_runs.py", "another-secret"), ("pipeline_runs.py", "stopped"), ("elastic_runs.py", "lost"), ("elastic_runs.py", "few")]
+CHECKS = {
+    "limits": [("launch_runs.py", "late"), ("launch_runs.py", "stopped"), ("launch_runs.py", "wrong-address"), ("fault_runs_of_hosts.py", "set-up"),
+               ("stranger_runs.py", "frozen"), ("stranger_runs.py", "asked-stuck"), ("stranger_runs.py", "descriptors"),
+               ("stranger_runs.py", "another-secret"), ("pipeline_runs.py", "stopped"), ("elastic_runs.py", "lost"), ("elastic_runs.py", "few")],
+    "slurm": [("restart_runs.py", "requeue"), ("restart_runs.py", "lost-node"), ("restart_runs.py", "asked-batch")],
+}
+CHECKS["slurm"] += [("restart_runs.py", "lost-first")] if os.environ.get("SHARDC_LONG") == "1" else []  # four minutes
+SKIPPED = 77
 
 
 def main():
-    here, programs = pathlib.Path(__file__).resolve().parent, [os.path.abspath(folder) for folder in sys.argv[1:]]
+    here, programs = pathlib.Path(__file__).resolve().parent, [os.path.abspath(folder) for folder in sys.argv[2:]]
     with tempfile.TemporaryDirectory() as folder:
         running = [launch.Process(pathlib.Path(folder), f"{script} {check}", [sys.executable, "-B", here / script, check, *programs], {})
-                   for script, check in CHECKS]
-        failed = []
+                   for script, check in CHECKS[sys.argv[1]]]
+        failed, skipped = [], []
         try:
             for process in running:
                 status = process.popen.wait() # what it starts has time limits
                 print(f"== {process.name}\n{process.out}{process.err}", flush=True)
-                failed += [process.name] if status != 0 else []
+                failed += [process.name] if status not in (0, SKIPPED) else []
+                skipped += [process.name] if status == SKIPPED else []
         finally:
             for process in running: # where this one is interrupted: each ends what it has started
                 if process.popen.poll() is None:
                     process.popen.send_signal(signal.SIGINT)
     if failed:
         sys.exit(f"failed: {', '.join(failed)}")
+    if skipped:
+        sys.exit(SKIPPED)
 
 
 if __name__ == "__main__":

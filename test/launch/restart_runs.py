@@ -153,7 +153,8 @@ def check_supervisors(place):
     other = launched_long(place, "other", lambda processes: processes[2].popen.kill())
     statuses = [process.wait() for process in [*first, *other]]
     expect(0 not in statuses, f"statuses {statuses}", *first, *other)
-    expect(any("[no-answer-from-rank-0]" in process.err for process in first), "no word of rank 0", *first)
+    expect(statuses[1:4] == [3] * 3, f"statuses {statuses[1:4]} without rank 0", *first)
+    expect(any("[rank-0-gone]" in process.err for process in first), "no word of rank 0", *first)
     expect("[restarted]" in other[0].err and "rank 2 of 4 did not reach" in other[0].err, "no word of rank 2", *other)
 
 
@@ -224,9 +225,9 @@ def check_scripts(place):
         run = words["srun"]
         expect(run[:4] == ["--kill-on-bad-exit=1", "shardc", "run", "tiny.recipe"] and "--restarts=5" in run, f"{run}")
         expect(all(word in run for word in [*both, "--set=train.train_iters=20"]), f"{run}")
-    ended, words = called(place, "requeue.sbatch", **{**allocation, "SLURM_JOB_NUM_NODES": "3"}, ELASTIC="16,8", SPARE_NODES="1")
+    ended, words = called(place, "requeue.sbatch", **{**allocation, "SLURM_JOB_NUM_NODES": "3", "SLURMD_NODENAME": "n1"}, ELASTIC="16,8", SPARE_NODES="1")
     run = words["srun"]
-    expect(run[:3] == ["--no-kill", "--kill-on-bad-exit=0", "shardc"] and "--set=cluster.nodes=2" in run, f"{run}")
+    expect(run[:2] == ["--no-kill", "--kill-on-bad-exit=0"] and "--set=cluster.nodes=2" in run, f"{run}")
     expect("--elastic=16,8" in run and "--spares=8" in run, f"{run}")
     ended, words = called(place, "restarts_torchrun.sh", JOB="x", GPUS="2")
     run = words["torchrun"]
@@ -235,41 +236,113 @@ def check_scripts(place):
 
 
 FAILS_FIRST = """#!/bin/bash
-if [ "${SLURM_RESTART_COUNT:-0}" = 0 ]; then export SHARDC_FAULT=kill@2:6/again; fi
+if [ "${{SLURM_RESTART_COUNT:-0}}" = 0 ]; then export SHARDC_FAULT={fault}; fi
 exec shardc "$@"
 """
+FOR_HOST = ["cluster.gpu=host", "checkpoint.save_interval=4"]
+
+
+class Batch:
+    """recipes/slurm/requeue.sbatch in a job, whose first start has a fault."""
+
+    def __init__(self, place, slurm, name, fault, *options, settings=(), **environment):
+        self.slurm, self.saves, self.said = slurm, place.folder / f"saves-{name}", place.folder / f"{name}.txt"
+        program = place.folder / f"{name}-fails-first"
+        program.write_text(FAILS_FIRST.format(fault=fault))
+        program.chmod(0o755)
+        batch = ["sbatch", "--wait", f"--job-name={name}", "--cpus-per-task=1", "--gpus-per-node=0", "--overcommit", "--oversubscribe",
+                 "--export=ALL", f"--chdir={place.folder}", f"--output={self.said}", *options]
+        self.process = place.start(name, [*batch, launch.RECIPES / "slurm" / "requeue.sbatch", place.recipe(), *FOR_HOST, *settings],
+                                   {**slurm.environment, "SHARDC": str(program), "CHECKPOINTS": str(self.saves), **environment})
+
+    def text(self):
+        return self.said.read_text() if self.said.exists() else ""
+
+    def await_text(self, words):
+        end = time.monotonic() + launch.WATCHDOG
+        while words not in self.text():
+            expect(time.monotonic() < end and self.process.popen.poll() is None, f"'{words}' is not said:\n{self.text()}", *self.slurm.daemons,
+                   self.process)
+            time.sleep(0.1)
+
+
+def expect_batch_ends(place, plain, batch, *said):
+    """A job of Slurm that waits to start again starts at once. It says all of this, and comes to the parameters of the plain run."""
+    slurm = batch.slurm
+    while batch.process.popen.poll() is None:
+        for line in slurm.run_here(["squeue", "-h", "-o", "%i %r"]).stdout.splitlines():
+            if line.endswith("BeginTime"):  # it would wait for two minutes
+                slurm.run_here(["scontrol", "update", f"JobId={line.split()[0]}", "StartTime=now"])
+        time.sleep(0.2)
+    status, text = batch.process.wait(), batch.text()
+    expect(status == 0, f"sbatch ended with {status}:\n{text}", *slurm.daemons, batch.process)
+    for words in (*said, "done after 12 of 12 steps"):
+        expect(words in text, f"'{words}' is not said:\n{text}")
+    launch.expect_status(0, plain)
+    done = place.start("diff", ["shardc", "ckpt", "diff", place.folder / "plain", batch.saves])
+    expect(done.wait() == 0 and "nothing differs" in done.out, f"other parameters:\n{text}", done)
+
+
+def plain_recipe(place):
+    return place.start("plain", ["shardc", "run", place.recipe(), *[f"--set={setting}" for setting in FOR_HOST],
+                                 f'--set=checkpoint.save="{place.folder}/plain"'])
 
 
 def check_requeue(place):
     """The script under a Slurm of this machine alone: Slurm starts the job again after a run that has used up its restarts, and that
     one continues from its newest save to the parameters of a run without a fault."""
-    settings = ["cluster.gpu=host", "checkpoint.save_interval=4"]
-    program, said = place.folder / "fails-first", place.folder / "said.txt"
-    program.write_text(FAILS_FIRST)
-    program.chmod(0o755)
-    plain = place.start("plain", ["shardc", "run", place.recipe(), *[f"--set={setting}" for setting in settings],
-                                  f'--set=checkpoint.save="{place.folder}/plain"'])
-    slurm = launch.Slurm(place)
+    plain, slurm = plain_recipe(place), launch.Slurm(place)
     try:
-        batch = ["sbatch", "--wait", "--nodes=1", f"--ntasks-per-node={launch.RANKS}", "--cpus-per-task=1", "--gpus-per-node=0",
-                 "--overcommit", "--export=ALL", f"--chdir={place.folder}", f"--output={said}"]
-        process = place.start("sbatch", [*batch, launch.RECIPES / "slurm" / "requeue.sbatch", place.recipe(), *settings],
-                              {**slurm.environment, "SHARDC": str(program), "RESTARTS": "1", "CHECKPOINTS": str(place.folder / "saves")})
-        while process.popen.poll() is None and "BeginTime" not in slurm.run_here(["squeue", "-h", "-o", "%r"]).stdout:
-            time.sleep(0.2)
-        for job in slurm.run_here(["squeue", "-h", "-o", "%i"]).stdout.split():  # it would wait for two minutes
-            slurm.run_here(["scontrol", "update", f"JobId={job}", "StartTime=now"])
-        status = process.wait()
-        text = said.read_text() if said.exists() else ""
-        expect(status == 0, f"sbatch ended with {status}:\n{text}", *slurm.daemons, process)
+        batch = Batch(place, slurm, "requeued", "kill@2:6/again", "--nodes=1", f"--ntasks-per-node={launch.RANKS}", RESTARTS="1")
+        expect_batch_ends(place, plain, batch, "[restarted]", "all 1 restarts (--restarts) are used [restarts-used-up]",
+                          "start 0 ended with status ", "; the job is started again", "continuing after step ")
     finally:
         slurm.end()
-    for words in ("[restarted]", "all 1 restarts (--restarts) are used [restarts-used-up]", "start 0 ended with status ", "; the job is started again",
-                  "continuing after step ", "done after 12 of 12 steps"):
-        expect(words in text, f"'{words}' is not said:\n{text}")
-    launch.expect_status(0, plain)
-    done = place.start("diff", ["shardc", "ckpt", "diff", place.folder / "plain", place.folder / "saves"])
-    expect(done.wait() == 0 and "nothing differs" in done.out, "other parameters", done)
+
+
+def check_lost_node(place):
+    """One of three nodes of Slurm ends with all that runs on it. A job that has the third one as a spare goes on there, in the same start;
+    one that has no spare is started again by Slurm, on the nodes that are left. Both stand still before, so that neither has ended."""
+    plain, slurm = plain_recipe(place), launch.Slurm(place, ["n1", "n2", "n3"])
+    try:
+        usual = {"MASTER_ADDR": "127.0.0.1"}  # the nodes' names are Slurm's alone
+        spare = Batch(place, slurm, "spare", "hang@3:6", "--nodes=3", "--no-kill", "--ntasks-per-node=2", **usual, SPARE_NODES="1")
+        again = Batch(place, slurm, "again", "hang@3:6", "--nodes=2", "--ntasks-per-node=2", **usual)
+        for batch in (spare, again):
+            batch.await_text("saved step 4 to")
+        slurm.lose("n2")
+        expect_batch_ends(place, plain, spare, "[restarted]", "places 2, 3 are missing, places 4, 5 have come", "[places-changed]")
+        expect("start 0 ended" not in spare.text(), f"the job with a spare was started again:\n{spare.text()}")
+        expect_batch_ends(place, plain, again, "continuing after step 4")
+    finally:
+        slurm.end()
+
+
+def check_asked_batch(place):
+    """SIGTERM to all processes of a job with a spare, as Slurm sends it before the end of an allocation: the run saves and ends well."""
+    slurm = launch.Slurm(place, ["n1", "n2", "n3"])
+    try:
+        batch = Batch(place, slurm, "asked", f"hang@0:{launch.LONG}", "--nodes=3", "--no-kill", "--ntasks-per-node=2", SPARE_NODES="1",
+                      MASTER_ADDR="127.0.0.1", settings=[f"train.train_iters={launch.LONG}", "checkpoint.save_interval=1000"])
+        batch.await_text("step 3/")
+        slurm.run_here(["scancel", "--signal=TERM", slurm.run_here(["squeue", "-h", "-o", "%i"]).stdout.strip()])
+        expect(batch.process.wait() == 0, f"the job has failed:\n{batch.text()}", *slurm.daemons, batch.process)
+        expect("ending after this step" in batch.text() and "saved step " in batch.text(), f"nothing is saved:\n{batch.text()}")
+    finally:
+        slurm.end()
+
+
+def check_lost_first(place):
+    """The node of rank 0, and of the script, ends with all that runs on it: Slurm starts the job again, on the node that is left too."""
+    plain, slurm = plain_recipe(place), launch.Slurm(place, ["n1", "n2", "n3", "n4"])
+    try:
+        batch = Batch(place, slurm, "first", "hang@3:6", "--nodes=3", "--no-kill", "--ntasks-per-node=2", MASTER_ADDR="127.0.0.1",
+                      SPARE_NODES="1")
+        batch.await_text("saved step 4 to")
+        slurm.lose("n1")
+        expect_batch_ends(place, plain, batch, "continuing after step 4")
+    finally:
+        slurm.end()
 
 
 def check_wrong(place):
@@ -295,7 +368,8 @@ def check_wrong(place):
 
 
 CHECKS = {"matrix": check_matrix, "two": check_two, "launched": check_launched, "supervisors": check_supervisors,
-          "again": check_again, "asked": check_asked, "scripts": check_scripts, "requeue": check_requeue, "wrong": check_wrong}
+          "again": check_again, "asked": check_asked, "scripts": check_scripts, "requeue": check_requeue,
+          "lost-node": check_lost_node, "lost-first": check_lost_first, "asked-batch": check_asked_batch, "wrong": check_wrong}
 
 
 if __name__ == "__main__":

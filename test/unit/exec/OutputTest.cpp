@@ -1,4 +1,5 @@
 // The output of a run: metrics, lines for people, dumps.
+#include <atomic>
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
@@ -182,6 +183,13 @@ std::string outputOf(run::ProgressOptions options, int64_t steps, int64_t first 
 
 TEST(ProgressOutput, SaysThatMoreStepsAreDoneThanAskedFor) {
   EXPECT_THAT(outputOf({}, 2, 4), HasSubstr("done after 4 steps, more than the 2 asked for, in "));
+}
+
+/// Who watches compares steps of several starts.
+TEST(ProgressOutput, TellsTheJobsLastStep) {
+  std::atomic<uint64_t> last{0};
+  outputOf({.lastStep = &last}, 12, 10);
+  EXPECT_EQ(last.load(), 12u);
 }
 
 TEST(ProgressOutput, CountsSkippedStepsAndWarnsOfManyInARow) {
