@@ -370,11 +370,34 @@ int64_t placeRole(const plan::Plan &plan, plan::Role &role, bool doubleBuffer) {
   }
 }
 
+/// Adds the group of a view of a view that moves with the indices in two groups, which has the axes
+/// of both. Others that move so have a group of the mesh.
+void addGroupsOfViews(plan::Plan &plan, const plan::Segment &segment) {
+  std::vector<plan::Moving> begins(segment.values.size());
+  for (const plan::Op &op : segment.ops) {
+    if (op.kind != plan::OpKind::View)
+      continue;
+    plan::Moving whole = begins[op.operands[0]], own = plan::beginOf(op);
+    std::optional<plan::Moving> sum = plan::sumOf(plan, whole, own);
+    if (!sum && whole.coef == own.coef * plan.groupSize(own.group)) {
+      std::vector<uint16_t> axes = plan.groups[static_cast<size_t>(whole.group)].axes;
+      const std::vector<uint16_t> &inner = plan.groups[static_cast<size_t>(own.group)].axes;
+      axes.insert(axes.end(), inner.begin(), inner.end());
+      plan::groupOf(plan, std::move(axes));
+      sum = plan::sumOf(plan, whole, own);
+    }
+    if (sum)
+      begins[op.results[0]] = *sum;
+  }
+}
+
 } // namespace
 
 void runPlaceBuffers(plan::Plan &plan, Notes &notes) {
   bool doubleBuffer = plan.job.ddp.fsdpDoubleBuffer;
   for (plan::Role &role : plan.roles) {
+    for (const plan::Segment &segment : role.segments)
+      addGroupsOfViews(plan, segment);
     if (!doubleBuffer) {
       placeRole(plan, role, false);
       continue;

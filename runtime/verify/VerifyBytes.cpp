@@ -104,6 +104,14 @@ private:
   std::array<Entry, size_t{1} << kBits> entries_;
 };
 
+/// Whether all of so few coordinates are taken.
+bool areFew(IndexRange indices) { return indices.last - indices.first < kCoordinatesAll; }
+
+/// What coordinatesFor() takes of so many lines.
+uint64_t visitsOfCoordinates(size_t lines, IndexRange indices) {
+  return (areFew(indices) ? lines : std::min(lines * lines, kLinePairsMax)) * kVisitsOfLines;
+}
+
 /// Coordinates that stand for all: between two neighbours that are left out, no two bounds change
 /// places.
 std::vector<int64_t> coordinatesFor(std::vector<Moving> lines, IndexRange indices) {
@@ -112,8 +120,7 @@ std::vector<int64_t> coordinatesFor(std::vector<Moving> lines, IndexRange indice
   lines.erase(std::unique(lines.begin(), lines.end()), lines.end());
   auto moving = static_cast<size_t>(
       std::count_if(lines.begin(), lines.end(), [](const Moving &line) { return line.coef != 0; }));
-  bool takeAll =
-      indices.last - indices.first < kCoordinatesAll || moving * lines.size() > kLinePairsMax;
+  bool takeAll = areFew(indices) || moving * lines.size() > kLinePairsMax;
   std::vector<bool> isLookedAt(static_cast<size_t>(indices.last - indices.first + 1));
   auto lookAt = [&](int64_t member) {
     if (member >= indices.first && member <= indices.last)
@@ -567,11 +574,11 @@ private:
     const Zone &zone = play.zone;
     std::vector<Zone> ranges; // of accesses, then of regions
     std::vector<int64_t> bounds;
-    if (!scope_.inspection.spend(std::min(play.lines.size() * play.lines.size(), kLinePairsMax) *
-                                 kVisitsOfLines))
+    IndexRange indices = indices_.of(play.group);
+    if (!scope_.inspection.spend(visitsOfCoordinates(play.lines.size(), indices)))
       return;
     // Between two of these indices no bounds change places, so nothing else can overlap.
-    for (int64_t member : coordinatesFor(play.lines, indices_.of(play.group))) {
+    for (int64_t member : coordinatesFor(play.lines, indices)) {
       size_t ranged = play.accesses.size() + play.regions.size();
       if (!scope_.inspection.spend(ranged * kVisitsOfRange) || scope_.inspection.isFull())
         return;

@@ -43,6 +43,8 @@ RECIPES = {
     "scaled-balances": ([], set()),  # losses of routers in fp16, in stages that add no losses of tokens
     "counted-rows": ([], set()),  # rows of experts, beside embedding rows that ranks exchange
     "evaluated-turns": ([], set()),  # of 100 evaluations
+    "further-positions-slices": ([], set()),  # positions of further tokens move with the indices of two groups
+    "further-many": ([], set()),  # which the verifier took for too much work
     "many-turns": ([], set()),  # of chunks of layers: each group of microbatches has predicates of its own
 }
 

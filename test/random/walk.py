@@ -303,6 +303,8 @@ def run_fault(shardc, settings, flags, counts):
     rows = [settings.get(f"model.{kind}_parallel_size", 1) for kind in ("tensor_model", "context")]
     if "model.moe_expert_capacity_factor" in settings and max(rows) > 1:  # is of the tokens of a rank
         return None
+    if settings.get("model.softmax_scale", 1) >= 64:  # attention takes one position, by a rounding another one
+        return None
     if "dataset.blend" in settings and not (has_text and has_vocabulary and "dataset.split" in settings):  # DATA is a text
         return None
     if "scheduler.lr_warmup_init" in settings or check(shardc, [settings])[0].errors:
@@ -316,6 +318,8 @@ def run_fault(shardc, settings, flags, counts):
     if one is None:
         return None
     status, single, stderr = run(shardc, one, [])
+    if status != 0 and "[rows-without-room]" in stderr:  # the routers of one rank may share rows less evenly
+        return None
     if status != 0:
         return f"one rank ends with {status}: {stderr[-300:]}"
     if any(value is None or not math.isfinite(value) or abs(value) > 100 for _, values in many + single for value in values):
