@@ -444,8 +444,7 @@ void attentionQkvAttrs(Builder &b, double products) {
   const Model &m = b.model;
   b.attrs().causal = true;
   b.attrs().scale = 1 / std::sqrt(static_cast<double>(m.channels));
-  b.attrs().num_heads = m.heads, b.attrs().num_groups = m.groups;
-  b.attrs().head_dim = m.channels;
+  b.attrs().num_heads = m.heads, b.attrs().num_groups = m.groups, b.attrs().head_dim = m.channels;
   b.flops(m.rows() * m.heads, m.positions, m.channels, products / 2);
 }
 
@@ -509,8 +508,7 @@ void makeAttentionSink(Builder &b) {
 
 void makeAttentionSinkBwd(Builder &b) {
   const Model &m = b.model;
-  for (int i = 0; i < 2; ++i)
-    b.data({m.batch, m.positions, m.hidden()});
+  b.data({m.batch, m.positions, m.hidden()}).data({m.batch, m.positions, m.hidden()});
   b.ones({m.batch, m.heads, m.positions}).data({m.heads}).toFloats({m.heads});
 }
 

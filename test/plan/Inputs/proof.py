@@ -34,7 +34,7 @@ sys.path.insert(0, str(HERE.parent.parent / "e2e" / "Inputs"))
 import chunks  # noqa: E402
 
 LONG = os.environ.get("SHARDC_LONG") == "1"
-SEED = os.environ.get("SEED", "11")
+SEED = os.environ.get("SEED", "12")
 JOBS = int(os.environ.get("JOBS", os.cpu_count()))
 
 FSDP = ["dist.use_megatron_fsdp=true", "ddp.use_megatron_fsdp=true"]
@@ -241,7 +241,7 @@ def write_chunked(folder):
 def mutations(folder):
     plans = [*write_plans(folder), *write_chunked(folder)]
     count, orders = (500, 200) if LONG else (3, 4)
-    print(run(["plan-oracle", "--mutations", count, "--orders", orders, "--seed", 7, *plans]), end="")
+    print(run(["plan-oracle", "--mutations", count, "--orders", orders, "--seed", 17, *plans]), end="")
 
 
 def attributes(folder):
