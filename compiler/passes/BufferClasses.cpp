@@ -7,6 +7,7 @@
 #include "compiler/passes/Allocator.h"
 #include "compiler/passes/Strategy.h"
 #include "runtime/base/Status.h"
+#include "runtime/plan/Builder.h"
 
 namespace shardc::passes {
 namespace {
@@ -48,7 +49,7 @@ void findInPlaceGathers(const plan::Plan &plan, const plan::Role &role, BufferCl
 /// must end up (a cell, a block) determines the places of its predecessors in the same bytes.
 class SlotFinder {
 public:
-  SlotFinder(const plan::Plan &plan, const plan::Role &role, const plan::Segment &segment,
+  SlotFinder(plan::Plan &plan, const plan::Role &role, const plan::Segment &segment,
              BufferClasses &result)
       : plan_(plan), role_(role), segment_(segment), result_(result), slots_(segment.values.size()),
         sym_(segment.values.size(), 0) {}
@@ -197,7 +198,7 @@ private:
     slots_[view.results[0]] = slot;
   }
 
-  const plan::Plan &plan_;
+  plan::Plan &plan_;
   const plan::Role &role_;
   const plan::Segment &segment_;
   BufferClasses &result_;
@@ -207,14 +208,24 @@ private:
 
 } // namespace
 
-plan::Moving combined(const plan::Plan &plan, const plan::Moving &a, const plan::Moving &b) {
+plan::Moving combined(plan::Plan &plan, const plan::Moving &a, const plan::Moving &b) {
   std::optional<plan::Moving> sum = plan::sumOf(plan, a, b);
+  auto nest = [&](const plan::Moving &outer, const plan::Moving &inner) {
+    if (sum || outer.coef != inner.coef * plan.groupSize(inner.group))
+      return;
+    std::vector<uint16_t> axes = plan.groups[static_cast<size_t>(outer.group)].axes;
+    const std::vector<uint16_t> &more = plan.groups[static_cast<size_t>(inner.group)].axes;
+    axes.insert(axes.end(), more.begin(), more.end());
+    plan::groupOf(plan, std::move(axes));
+    sum = plan::sumOf(plan, a, b);
+  };
+  nest(a, b), nest(b, a);
   SHARDC_CHECK(sum.has_value(), "a place moves with the indices in groups {} and {}", a.group,
                b.group);
   return *sum;
 }
 
-BufferClasses findBufferClasses(const plan::Plan &plan, const plan::Role &role) {
+BufferClasses findBufferClasses(plan::Plan &plan, const plan::Role &role) {
   BufferClasses result;
   for (const plan::Cell &cell : role.cells) {
     BufferClass cls;

@@ -34,10 +34,11 @@ struct BufferClasses {
   std::vector<std::vector<Slot>> slots; ///< [segment][value]
 };
 
-/// The sum of what both places move by, which has to move with one group.
-plan::Moving combined(const plan::Plan &plan, const plan::Moving &a, const plan::Moving &b);
+/// The sum of what both places move by. If they move with two groups, one by the size of the other,
+/// the plan has a group with the axes of both afterwards.
+plan::Moving combined(plan::Plan &plan, const plan::Moving &a, const plan::Moving &b);
 
-BufferClasses findBufferClasses(const plan::Plan &plan, const plan::Role &role);
+BufferClasses findBufferClasses(plan::Plan &plan, const plan::Role &role);
 
 /// The time during which a class is accessed inside one segment, in the order of issue.
 struct Lifetime {

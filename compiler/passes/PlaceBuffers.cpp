@@ -25,8 +25,7 @@ using plan::OpKind;
 class Placer {
 public:
   /// `apart`: cells that get bytes of their own.
-  Placer(const plan::Plan &plan, plan::Role &role, bool doubleBuffer,
-         const std::vector<uint8_t> &apart)
+  Placer(plan::Plan &plan, plan::Role &role, bool doubleBuffer, const std::vector<uint8_t> &apart)
       : plan_(plan), role_(role), apart_(apart), liveness_(cellLiveness(role)),
         buffers_(findBufferClasses(plan, role)), fixed_(buffers_.classes.size(), 0) {
     if (doubleBuffer)
@@ -303,7 +302,7 @@ private:
 
   // ---- writing addresses into the plan ----
 
-  plan::Place placeOf(const Slot &slot) const {
+  plan::Place placeOf(const Slot &slot) {
     plan::Place place;
     plan::Moving at = slot.at;
     const BufferClass *cls = &buffers_.classes[static_cast<size_t>(slot.cls)];
@@ -340,7 +339,7 @@ private:
       role_.arenaBytes[a] = std::max(role_.arenaBytes[a], permanentBytes_[a]);
   }
 
-  const plan::Plan &plan_;
+  plan::Plan &plan_;
   plan::Role &role_;
   const std::vector<uint8_t> &apart_;
   std::vector<CellLiveness> liveness_;
@@ -357,7 +356,7 @@ private:
 namespace {
 
 /// Returns the bytes on the device.
-int64_t placeRole(const plan::Plan &plan, plan::Role &role, bool doubleBuffer) {
+int64_t placeRole(plan::Plan &plan, plan::Role &role, bool doubleBuffer) {
   std::vector<uint8_t> apart(role.cells.size());
   const auto before = role.arenaBytes;
   for (;;) {
@@ -370,34 +369,11 @@ int64_t placeRole(const plan::Plan &plan, plan::Role &role, bool doubleBuffer) {
   }
 }
 
-/// Adds the group of a view of a view that moves with the indices in two groups, which has the axes
-/// of both. Others that move so have a group of the mesh.
-void addGroupsOfViews(plan::Plan &plan, const plan::Segment &segment) {
-  std::vector<plan::Moving> begins(segment.values.size());
-  for (const plan::Op &op : segment.ops) {
-    if (op.kind != plan::OpKind::View)
-      continue;
-    plan::Moving whole = begins[op.operands[0]], own = plan::beginOf(op);
-    std::optional<plan::Moving> sum = plan::sumOf(plan, whole, own);
-    if (!sum && whole.coef == own.coef * plan.groupSize(own.group)) {
-      std::vector<uint16_t> axes = plan.groups[static_cast<size_t>(whole.group)].axes;
-      const std::vector<uint16_t> &inner = plan.groups[static_cast<size_t>(own.group)].axes;
-      axes.insert(axes.end(), inner.begin(), inner.end());
-      plan::groupOf(plan, std::move(axes));
-      sum = plan::sumOf(plan, whole, own);
-    }
-    if (sum)
-      begins[op.results[0]] = *sum;
-  }
-}
-
 } // namespace
 
 void runPlaceBuffers(plan::Plan &plan, Notes &notes) {
   bool doubleBuffer = plan.job.ddp.fsdpDoubleBuffer;
   for (plan::Role &role : plan.roles) {
-    for (const plan::Segment &segment : role.segments)
-      addGroupsOfViews(plan, segment);
     if (!doubleBuffer) {
       placeRole(plan, role, false);
       continue;
