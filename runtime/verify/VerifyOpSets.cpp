@@ -30,18 +30,23 @@ OpSet OpSets::of(uint32_t segment, ValueId value) {
   return set;
 }
 
+/// What `make` makes of the members of both, once.
+template <typename Make> OpSet OpSets::made(Known &known, OpSet a, OpSet b, const Make &make) {
+  auto [at, isNew] = known.try_emplace(keyOf(a, b));
+  if (isNew) {
+    Members members;
+    make(members_[a], members_[b], std::back_inserter(members));
+    at->second = numberOf(std::move(members));
+  }
+  return at->second;
+}
+
 OpSet OpSets::united(OpSet a, OpSet b) {
   if (a == b || b == kNoOps)
     return a;
   if (a == kNoOps || a == kAllOps || b == kAllOps)
     return a == kNoOps ? b : kAllOps;
-  auto [at, isNew] = united_.try_emplace(keyOf(a, b));
-  if (isNew) {
-    Members members;
-    std::ranges::set_union(members_[a], members_[b], std::back_inserter(members));
-    at->second = numberOf(std::move(members));
-  }
-  return at->second;
+  return made(united_, a, b, std::ranges::set_union);
 }
 
 OpSet OpSets::common(OpSet a, OpSet b) {
@@ -49,13 +54,7 @@ OpSet OpSets::common(OpSet a, OpSet b) {
     return a;
   if (a == kAllOps || a == kNoOps || b == kNoOps)
     return a == kAllOps ? b : kNoOps;
-  auto [at, isNew] = common_.try_emplace(keyOf(a, b));
-  if (isNew) {
-    Members members;
-    std::ranges::set_intersection(members_[a], members_[b], std::back_inserter(members));
-    at->second = numberOf(std::move(members));
-  }
-  return at->second;
+  return made(common_, a, b, std::ranges::set_intersection);
 }
 
 /// Sets of one value have their numbers by the value.

@@ -37,15 +37,17 @@ public:
   }
 
 private:
-  using Members = std::vector<uint32_t>; ///< in order
+  using Members = std::vector<uint32_t>;             ///< in order
+  using Known = std::unordered_map<uint64_t, OpSet>; ///< by two sets
   OpSet numberOf(Members members);
+  template <typename Make> OpSet made(Known &known, OpSet a, OpSet b, const Make &make);
 
   Inspection &inspection_;
   std::vector<uint32_t> firstOf_; ///< number of each segment's first value
   std::vector<OpSet> single_;     ///< by the number of a value; kNoOps: none yet
   std::vector<Members> members_;  ///< of each set
   std::map<Members, OpSet> numbers_;
-  std::unordered_map<uint64_t, OpSet> united_, common_; ///< by two sets
+  Known united_, common_;
 };
 
 } // namespace shardc::plan::verifier

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <set>
 
 #include "runtime/plan/FactorExtents.h"
 #include "runtime/plan/Summary.h"

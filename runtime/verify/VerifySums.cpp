@@ -4,7 +4,6 @@
 #include "runtime/verify/VerifySums.h"
 
 #include <algorithm>
-#include <set>
 
 #include "runtime/plan/HostCells.h"
 #include "runtime/verify/VerifySegmentSums.h"
