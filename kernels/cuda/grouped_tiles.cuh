@@ -442,17 +442,7 @@ __device__ __forceinline__ void runTiles(const Maps &maps, const Params &p,
 
 // ---- on the host ----
 
-inline bool isHopper() {
-  static const bool answer = [] {
-    int device = 0, major = 0, minor = 0;
-    bool isKnown =
-        cudaGetDevice(&device) == cudaSuccess &&
-        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
-        cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) == cudaSuccess;
-    return isKnown && major == 9 && minor == 0;
-  }();
-  return answer;
-}
+inline bool isHopper() { return hopper::computeCapability() == std::pair{9, 0}; }
 
 /// The pieces of work of each run of a gradient.
 inline void setItems(Params &p, int tileColumns) {

@@ -4,13 +4,28 @@
 #pragma once
 
 #include <cuda.h>
+#include <cuda_runtime.h>
 
 #include <cstdint>
+#include <utility>
 
 namespace shardc::kernels::cuda::hopper {
 
 __device__ __forceinline__ uint32_t sharedAddress(const void *p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+
+/// Major and minor number of the device; {0, 0} if there is none. Asked once.
+inline std::pair<int, int> computeCapability() {
+  static const std::pair<int, int> answer = [] {
+    int device = 0, major = 0, minor = 0;
+    bool isKnown =
+        cudaGetDevice(&device) == cudaSuccess &&
+        cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess &&
+        cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device) == cudaSuccess;
+    return isKnown ? std::pair{major, minor} : std::pair{0, 0};
+  }();
+  return answer;
 }
 
 // ---- barriers ----

@@ -16,6 +16,7 @@
 
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
+#include "kernels/cuda/chunk.cuh"
 #include "kernels/cuda/hopper.cuh"
 
 namespace shardc::kernels::cuda {
@@ -237,15 +238,6 @@ __device__ __forceinline__ float powerOfTwo(float x) {
   return y;
 }
 
-__device__ __forceinline__ void copyAsync(uint4 *to, const uint4 *from) {
-  auto address = static_cast<uint32_t>(__cvta_generic_to_shared(to));
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(from));
-}
-
-template <int kPending> __device__ __forceinline__ void awaitCopies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
-}
-
 /// Maximum and sum of exponentials of a thread's chunks.
 struct Exponentials {
   float largest = -INFINITY, total = 0;
@@ -275,8 +267,8 @@ __device__ __forceinline__ void copyRow(const uint4 *logits, int chunks, int per
   for (int part = 0; part < kParts; ++part) {
     int end = min((part + 1) * perPart, chunks);
     for (int k = part * perPart + static_cast<int>(threadIdx.x); k < end; k += kSharedThreads)
-      copyAsync(held + k, logits + k);
-    asm volatile("cp.async.commit_group;");
+      copyAhead(held + k, logits + k);
+    endCopies();
   }
 }
 
@@ -358,10 +350,10 @@ __global__ void __launch_bounds__(kSharedThreads, 2) lossRowsShared(const LossRo
       if (k * kChunk < valid)
         mine.add<M>(p.logits, held[k], valid - k * kChunk);
   };
-  awaitCopies<3>(), addPart(0);
-  awaitCopies<2>(), addPart(1);
-  awaitCopies<1>(), addPart(2);
-  awaitCopies<0>(), addPart(3);
+  waitForCopies<3>(), addPart(0);
+  waitForCopies<2>(), addPart(1);
+  waitForCopies<1>(), addPart(2);
+  waitForCopies<0>(), addPart(3);
   float lse = joinBlocks<kBlocks>(joinExponentials(mine)).lse();
   // The sums above have a barrier after the label's logit, whose place a gradient takes.
   if (threadIdx.x == 0 && first == 0)
@@ -390,16 +382,7 @@ __global__ void __launch_bounds__(kSharedThreads, 2) lossRowsShared(const LossRo
   leaveBlocks<kBlocks>();
 }
 
-bool hasClusters() {
-  static const bool answer = [] {
-    int device = 0, major = 0;
-    return cudaGetDevice(&device) == cudaSuccess &&
-           cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) ==
-               cudaSuccess &&
-           major >= 9;
-  }();
-  return answer;
-}
+bool hasClusters() { return hopper::computeCapability().first >= 9; }
 
 /// False, and nothing is enqueued, where rows do not go to the shared memory of so many blocks.
 template <Mode M, int kBlocks> bool launchShared(const LossRows &rows, Queue &queue) {
