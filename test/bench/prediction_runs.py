@@ -25,7 +25,7 @@ import sys
 import tempfile
 import time
 
-from tune_winners import ROOT, output, steps_of
+from tune_winners import ROOT, make_stages, output, steps_of
 
 LLAMA = "test/gpu/llama_1b.recipe"
 GPT2 = "recipes/gpt2/gpt2_124m.recipe"
@@ -220,13 +220,7 @@ def table(arguments):
 
 
 def main(words):
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    stages = parser.add_subparsers(required=True)
-    stage = stages.add_parser("prepare")
-    stage.add_argument("folder")
-    stage.add_argument("--gpu", required=True, help="as cluster.gpu: h100 or h200")
-    stage.add_argument("--shardc", default=ROOT / "build/release/bin/shardc")
-    stage.set_defaults(call=prepare)
+    parser, stages, _ = make_stages(__doc__, prepare)
     stage = stages.add_parser("measure")
     stage.add_argument("folder")
     stage.add_argument("names", nargs="*")

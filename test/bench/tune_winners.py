@@ -200,15 +200,21 @@ def table(arguments):
     print_table(problems, results_of([pathlib.Path(file) for file in arguments.results or [folder / "measured.jsonl"]]))
 
 
-def main(words):
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def make_stages(text, prepare_call):
+    """A parser with this help, its stages, and `prepare`, which such scripts have alike: a folder, a GPU and a compiler."""
+    parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
     stages = parser.add_subparsers(required=True)
     stage = stages.add_parser("prepare")
     stage.add_argument("folder")
     stage.add_argument("--gpu", required=True, help="as cluster.gpu: h100 or h200")
     stage.add_argument("--shardc", default=ROOT / "build/release/bin/shardc")
+    stage.set_defaults(call=prepare_call)
+    return parser, stages, stage
+
+
+def main(words):
+    parser, stages, stage = make_stages(__doc__, prepare)
     stage.add_argument("--only", action="append", choices=PROBLEMS, help="only this problem")
-    stage.set_defaults(call=prepare)
     stage = stages.add_parser("measure")
     stage.add_argument("folder")
     stage.add_argument("--shardc-run", default=ROOT / "build/release/bin/shardc-run")
