@@ -70,6 +70,9 @@ protected:
         kept.push_back(segment_->values[id]);
     }
     segment_->values = std::move(kept);
+    for (Value &each : segment_->values)
+      if (each.counts != kNone)
+        each.counts = now[each.counts];
     for (Op &each : segment_->ops) {
       for (std::vector<ValueId> *ids : {&each.operands, &each.results})
         for (ValueId &id : *ids)

@@ -150,11 +150,7 @@ private:
     std::string text = at(i, fmt::format("{} dropped", opInfo(op(i)).name));
     if (isPassing)
       readInstead(op(i).results[0], takenOver(i));
-    for (Op &each : segment_->ops)
-      std::erase(each.waits, i);
-    dropValues(op(i).results);
-    segment_->ops.erase(segment_->ops.begin() + i);
-    renumber([i](uint32_t index) { return index > i ? index - 1 : index; });
+    removeOp(i);
     return text;
   }
 
