@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Measures whether the layout that `shardc tune` chooses is the fastest one on a GPU.
 
-    tune_winners.py prepare FOLDER --gpu=h100 [--shardc=PROGRAM] [--only=PROBLEM ...]
+    tune_winners.py prepare FOLDER --gpu=h100 [--shardc=PROGRAM] [--only=PROBLEM ...] [--others=N]
     tune_winners.py measure FOLDER [--shardc-run=PROGRAM] [--first=N] [--count=N] [--seconds=S] [--results=FILE]
     tune_winners.py table FOLDER [RESULTS...]
 
-`prepare` searches each of PROBLEMS for one GPU, and compiles the winner and OTHERS other layouts that fit, chosen among all of
-them by a fixed seed. The plans and manifest.json stay in FOLDER. `measure` needs FOLDER and shardc-run alone. It runs the plans
+`prepare` searches each of PROBLEMS for one GPU, and compiles the winner and N other layouts that fit, 12 by default, chosen
+among all of them by a fixed seed. The plans and manifest.json stay in FOLDER. `measure` needs FOLDER and shardc-run alone. It runs the plans
 of problems N to N + COUNT - 1, then the winner and the fastest of the others once more, and prints a table. What a run gave is a
 line of RESULTS (FOLDER/measured.jsonl by default), and runs that have their lines are not repeated; no run begins after S
 seconds. `table` prints the table of several such files. The time of a step is the mean of the last half of a run's steps.
@@ -24,7 +24,7 @@ import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-OTHERS, SEED = 12, 34
+SEED = 34
 MOST_STEPS, LEAST_STEPS, RUN_SECONDS = 12, 6, 4.0
 RUN_SECONDS_MAX = 120  # start included
 
@@ -78,7 +78,7 @@ def prepare(arguments):
             winner = layouts_of(arguments.shardc, words, more, listed)[0]
             others = [row for row in layouts_of(arguments.shardc, words, [*more, "--exhaustive"], listed)
                       if row["settings"] != winner["settings"]]
-            chosen = random.Random(f"{SEED} {name}").sample(others, min(OTHERS, len(others)))
+            chosen = random.Random(f"{SEED} {name}").sample(others, min(arguments.others, len(others)))
             rows = []
             for number, row in enumerate([winner, *sorted(chosen, key=lambda row: row["seconds"])]):
                 steps = max(LEAST_STEPS, min(MOST_STEPS, int(RUN_SECONDS / row["seconds"])))
@@ -214,6 +214,7 @@ def make_stages(text, prepare_call):
 
 def main(words):
     parser, stages, stage = make_stages(__doc__, prepare)
+    stage.add_argument("--others", type=int, default=12, help="layouts beside the winner")
     stage.add_argument("--only", action="append", choices=PROBLEMS, help="only this problem")
     stage = stages.add_parser("measure")
     stage.add_argument("folder")

@@ -56,12 +56,11 @@ def test_predictions(shardc, scratch, run, failing):
 
 def main(shardc):
     tune_winners.PROBLEMS = {"tiny": ("test/driver/Inputs/tune.recipe", [], ["--allow=fp8"])}
-    tune_winners.OTHERS = 4
     with tempfile.TemporaryDirectory() as scratch:
         folder, run = pathlib.Path(scratch) / "plans", pathlib.Path(scratch) / "run"
         run.write_text(RUN)
         run.chmod(run.stat().st_mode | stat.S_IXUSR)
-        prepared = printed(["prepare", str(folder), "--gpu=h100", f"--shardc={shardc}"])
+        prepared = printed(["prepare", str(folder), "--gpu=h100", "--others=4", f"--shardc={shardc}"])
         assert re.match(r"tiny: \d+ layouts fit, 5 are compiled; the winner has mbs 4, recompute none", prepared), prepared
         rows = json.loads((folder / "manifest.json").read_text())["problems"][0]["rows"]
         layouts = [json.dumps(row["layout"]) for row in rows]
