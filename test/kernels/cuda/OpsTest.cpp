@@ -513,12 +513,15 @@ TEST(CudaOps, FillsEndWhereTheirResultDoes) {
   cudaFree(device);
 }
 
-/// In fp64 from the first product on: so exact that the norm does not show how shards were cut, and
-/// finite where squares exceed what an f32 holds.
+/// As exact as in fp64, so that the norm does not show how shards were cut: also where squares, or
+/// sums of some of them, exceed what an f32 holds, or what is left of them is less than it can
+/// hold.
 TEST(CudaOps, SquaresAreSummedInDouble) {
   SKIP_WITHOUT_GPU();
-  for (DType data : {DType::F32, DType::BF16})
-    for (double scale : {1.0, 1e25}) {
+  for (DType data : {DType::F32, DType::BF16, DType::F16})
+    for (double scale : {1.0, 1e4, 1e25, 1e19, 1e-13, 1e-14, 1e-20, 1e-37}) {
+      if (data == DType::F16 && (scale > 1e4 || scale < 1e-4))
+        continue;
       DeviceRun run("sum_squares", data, bench::kSmallModel);
       run.fill(run.data().list[0], 3, scale);
       double got = 0, want = 0;
