@@ -399,6 +399,7 @@ public:
     }
     router.preSoftmax = config_.isOn(Opt::ModelMoeRouterPreSoftmax);
     router.scale = config_.getFloatOr(Opt::ModelMoeRouterTopkScalingFactor, 1);
+    router.jitter = config_.getFloatOr(Opt::ModelMoeInputJitterEps, 0);
     router.isFp32 = config_.has(Opt::ModelMoeRouterDtype);
     setLosses(router);
     router.capacityFactor = config_.getFloatOr(Opt::ModelMoeExpertCapacityFactor, 0);

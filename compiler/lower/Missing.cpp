@@ -34,7 +34,6 @@ constexpr std::pair<Opt, const char *> kForeign[] = {
     {Opt::ModelMoeSharedExpertGluInterleaveSize, "interleaving of gate and value in experts"},
     {Opt::ModelMoeMlpGluInterleaveSize, "interleaving of gate and value in experts"},
     {Opt::ModelMoeLatentSize, "a projection before experts"},
-    {Opt::ModelMoeInputJitterEps, "noise on the input of routers"},
     {Opt::ModelMoeRouterTopkLimitedDevices, "routing limited to devices"},
     {Opt::ModelMoeRouterForceLoadBalancing, "routing at random"},
     {Opt::ModelMoeRouterForceBiased, "routing at random"},

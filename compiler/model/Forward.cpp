@@ -107,6 +107,14 @@ ValueId Forward::dropout(ValueId x, double p, const char *what) {
   return drop.getFloat(Key::p) > 0 ? emit(std::move(drop), name(what), type) : x;
 }
 
+ValueId Forward::jittered(ValueId x, double jitter, const char *what) {
+  if (jitter == 0)
+    return x;
+  Op draw = op(OpKind::Dropout, {x, batch_.samples});
+  draw.set(Key::jitter, jitter).set(Key::salt, ++salt_).set(Key::seed, settings_.seed);
+  return emit(std::move(draw), name(what), typeOf(x));
+}
+
 ValueId Forward::expertBias(int64_t layer, int64_t experts) {
   uint32_t cell = plan::findCell(role_, plan::CellKind::ExpertBias);
   if (cell == kNone)

@@ -78,6 +78,8 @@ public:
   /// Writes dropout if this is training and p is not zero. Its result has the type of the residual
   /// stream, to which it is added.
   plan::ValueId dropout(plan::ValueId x, double p, const char *what);
+  /// x times uniform numbers of 1 - jitter to 1 + jitter, in evaluation too; x if jitter is zero.
+  plan::ValueId jittered(plan::ValueId x, double jitter, const char *what);
   /// Gives a place in the model that draws random numbers its salt, and sets dropout of the op.
   void setDropout(plan::Op &op, double p);
 

@@ -93,7 +93,8 @@ ValueId MoeMlp::logits(Forward &to, ValueId x) const {
   type.shape[type.rank - 1u] = s_.experts;
   if (s_.router.isFp32)
     type.dtype = DType::F32;
-  Op product = to.op(OpKind::MatMul, {x, to.weight(kRouter)});
+  ValueId input = to.jittered(x, s_.router.jitter, "router.input");
+  Op product = to.op(OpKind::MatMul, {input, to.weight(kRouter)});
   product.set(Key::trans_b, int64_t{1});
   bool isRounded = type.dtype != DType::F32;
   const char *last = isRounded ? "router.product" : "router";

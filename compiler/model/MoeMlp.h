@@ -18,6 +18,7 @@ struct RouterSettings {
   RouterScore score = kRouterSoftmax;
   bool preSoftmax = false; ///< of all experts, and not only of those chosen
   double scale = 1;        ///< on the weights of experts
+  double jitter = 0;       ///< its input is multiplied by uniform numbers so far from 1
   bool isFp32 = false;     ///< its product writes fp32, whatever the type of activations
   /// Weights of the losses that balance experts, by enum RouterLoss; 0: none.
   std::array<double, kRouterLosses> losses{};

@@ -186,7 +186,7 @@ private:
   }
 
   /// Whether the index in a group says where a part along the factor begins, to an op that needs to
-  /// know: labels and ids point into it, or dropout counts it.
+  /// know: labels and ids point into it, or random numbers count it.
   static bool takesIndex(const Op &op, const OpFactors &factors, FactorId factor) {
     bool isTold = false, isPointedInto = false;
     for (size_t i = 0; i < op.operands.size(); ++i) {
@@ -195,7 +195,7 @@ private:
       isTold |= word != nullptr && word->isToldByIndex;
       isPointedInto |= row.pointsInto == factor;
     }
-    return isTold && (isPointedInto || op.getFloat(Key::p) > 0);
+    return isTold && (isPointedInto || op.getFloat(Key::p) > 0 || op.getFloat(Key::jitter) > 0);
   }
 
   bool looksUpParam(const Op &op, const OpFactors &factors) const {

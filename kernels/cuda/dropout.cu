@@ -1,8 +1,9 @@
 // dropout: y = x·factor over x of B·S rows; the factor is 0 with probability p and 1/(1-p)
-// otherwise. The counters are those of kernels/host/Dropout.h, so that host and device draw the
-// same mask. Data f32, bf16 or f16 each. Mapping: a thread draws two Philox blocks for a chunk of 8
-// channels; one block column per row. Limited by memory, closely followed by ten Philox rounds for
-// four elements: 2.4 of a copy's 4.24 TB/s on an H200, 2026-11.
+// otherwise, or with jitter a uniform number around 1. The counters are those of
+// kernels/host/Dropout.h, so that host and device draw the same mask. Data f32, bf16 or f16 each.
+// Mapping: a thread draws two Philox blocks for a chunk of 8 channels; one block column per row.
+// Limited by memory, closely followed by ten Philox rounds for four elements: 2.4 of a copy's 4.24
+// TB/s on an H200, 2026-11.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
 #include "kernels/cuda/common.cuh"
@@ -18,6 +19,16 @@ struct DropoutOp {
   int64_t first;        ///< row of the whole that is the first one here
   int64_t positions, cols;
   DropoutMask mask;
+  host::Jitter jitter;
+
+  /// A cleared element is zero even where x is not finite. Jitter's sum is not contracted, as on
+  /// the host.
+  __device__ float apply(float v, uint32_t bits) const {
+    if (jitter.width > 0)
+      return v * __fadd_rn(jitter.least,
+                           __fmul_rn(jitter.width, static_cast<float>(bits >> 8) * 0x1p-24f));
+    return bits < mask.threshold ? 0.0f : v * mask.scale;
+  }
 
   template <Mode M> __device__ void run(int64_t row, int64_t c, int n) const {
     float v[kChunk];
@@ -29,8 +40,8 @@ struct DropoutOp {
       uint4 bits = mask.bits(sample, position, static_cast<uint32_t>(c / 4) + half);
       const uint32_t words[4] = {bits.x, bits.y, bits.z, bits.w};
 #pragma unroll
-      for (int j = 0; j < 4; ++j) // a cleared element is zero even where x is not finite
-        v[4 * half + j] = words[j] < mask.threshold ? 0.0f : v[4 * half + j] * mask.scale;
+      for (int j = 0; j < 4; ++j)
+        v[4 * half + j] = apply(v[4 * half + j], words[j]);
     }
     store8<M>(y, row * cols + c, n, v);
   }
@@ -45,7 +56,8 @@ void runDropout(const Call &call) {
                   call.index * x.rows(),
                   x.rows() * call.groupSize / samples.shape[0],
                   x.cols(),
-                  dropoutMask(call.attrs)};
+                  dropoutMask(call.attrs),
+                  host::Jitter(call.attrs.jitter)};
   launchRows(call, modeOf({&x, &y}, x.cols()), op, x.rows(), x.cols());
 }
 

@@ -1,8 +1,8 @@
-// dropout: y = x·factor over x of B·S rows, factor 0 with probability p and 1/(1-p) otherwise, a
-// function of (seed, salt, sample, position, channel); see Dropout.h. Of a group, x has this
-// member's of as many equal parts of the rows. With positions i32[B,S] as an operand, a row has the
-// position that they give it. Applied to dy it gives dx. Data are f32, bf16 or f16 each. Limited by
-// the generator: ten rounds for four elements.
+// dropout: y = x·factor over x of B·S rows, factor 0 with probability p and 1/(1-p) otherwise, or
+// with jitter a uniform number around 1, a function of (seed, salt, sample, position, channel); see
+// Dropout.h. Of a group, x has this member's of as many equal parts of the rows. With positions
+// i32[B,S] as an operand, a row has the position that they give it. Applied to dy it gives dx. Data
+// are f32, bf16 or f16 each. Limited by the generator: ten rounds for four elements.
 #include "kernels/host/Dropout.h"
 
 #include "kernels/host/Check.h"
@@ -17,10 +17,12 @@ namespace shardc::kernels::host {
 
 const char *checkDropout(const Attrs &attrs) {
   SHARDC_REQUIRE(attrs.p >= 0 && attrs.p <= 1, "the dropout probability is not in [0, 1]");
+  SHARDC_REQUIRE(attrs.jitter >= 0 && std::isfinite(attrs.jitter), "the jitter is not 0 or more");
+  SHARDC_REQUIRE(attrs.p == 0 || attrs.jitter == 0, "dropout has a probability and jitter");
   return nullptr;
 }
 
-Dropout::Dropout(const Attrs &attrs) {
+Dropout::Dropout(const Attrs &attrs) : jitter_(attrs.jitter) {
   uint64_t salt = static_cast<uint64_t>(attrs.salt);
   PhiloxBlock block =
       philox4x32({static_cast<uint32_t>(salt), static_cast<uint32_t>(salt >> 32), 0, 0},
@@ -39,8 +41,10 @@ void Dropout::factors(int64_t sample, int64_t position, int64_t channelBegin, in
         philox4x32({static_cast<uint32_t>(bits), static_cast<uint32_t>(bits >> 32),
                     static_cast<uint32_t>(position), static_cast<uint32_t>(channel / 4)},
                    key_);
-    for (int64_t word = channel % 4; word < 4 && i < n; ++word, ++i)
-      factors[i] = block[static_cast<size_t>(word)] < threshold_ ? 0.0f : scale_;
+    for (int64_t word = channel % 4; word < 4 && i < n; ++word, ++i) {
+      uint32_t drawn = block[static_cast<size_t>(word)];
+      factors[i] = jitter_.isOn() ? jitter_.of(drawn) : drawn < threshold_ ? 0.0f : scale_;
+    }
   }
 }
 

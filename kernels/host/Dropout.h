@@ -7,6 +7,7 @@
 //   bits          of (sample, position, channel): word channel mod 4 of
 //                 philox4x32({sample low, sample high, position, channel/4}, key)
 //   cleared       if bits < round(p·2^32)
+//   jitter        factor (1 - jitter) + 2·jitter·(bits div 2^8)·2^-24, in f32
 // clang-format on
 //
 // dropout: sample = samples[b], position = s. attention: position = head·S + query, channel = key.
@@ -24,13 +25,26 @@ const char *checkDropout(const Attrs &attrs);
 /// The factor of an element that is kept: 1/(1-p), and 0 where p is 1 and none is kept.
 inline float dropoutScale(double p) { return p < 1 ? static_cast<float>(1.0 / (1.0 - p)) : 0.0f; }
 
+/// The factors of `jitter`: uniform numbers from `least` on.
+struct Jitter {
+  float least = 1, width = 0;
+
+  explicit Jitter(double jitter)
+      : least(static_cast<float>(1 - jitter)), width(static_cast<float>(2 * jitter)) {}
+  bool isOn() const { return width > 0; }
+  float of(uint32_t bits) const {
+    return least + width * (static_cast<float>(bits >> 8) * 0x1p-24f);
+  }
+};
+
 class Dropout {
 public:
   explicit Dropout(const Attrs &attrs);
 
   bool isOn() const { return threshold_ > 0; }
 
-  /// Sets factors[i] to 0 where channel channelBegin + i is cleared and to 1/(1-p) elsewhere.
+  /// Sets factors[i] to 0 where channel channelBegin + i is cleared and to 1/(1-p) elsewhere, or
+  /// with jitter to its uniform number.
   void factors(int64_t sample, int64_t position, int64_t channelBegin, int64_t n,
                float *factors) const;
 
@@ -38,6 +52,7 @@ private:
   uint64_t key_;
   uint64_t threshold_;
   float scale_;
+  Jitter jitter_;
 };
 
 } // namespace shardc::kernels::host

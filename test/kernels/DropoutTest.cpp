@@ -18,15 +18,19 @@ Attrs attrsOf(double p, int64_t salt, int64_t seed) {
   return attrs;
 }
 
-/// The rule of docs/adding-a-kernel.md and Dropout.h, written again.
-bool isCleared(const Attrs &attrs, int64_t sample, int64_t position, int64_t channel) {
+/// The rule of docs/adding-a-kernel.md and Dropout.h, written again: the bits of an element.
+uint32_t bitsOf(const Attrs &attrs, int64_t sample, int64_t position, int64_t channel) {
   auto low = [](int64_t x) { return static_cast<uint32_t>(x); };
   auto high = [](int64_t x) { return static_cast<uint32_t>(static_cast<uint64_t>(x) >> 32); };
   PhiloxBlock mixed = philox4x32({low(attrs.salt), high(attrs.salt), 0, 0},
                                  streamKey(static_cast<uint64_t>(attrs.seed), "dropout"));
   uint64_t key = static_cast<uint64_t>(mixed[1]) << 32 | mixed[0];
   PhiloxBlock block = philox4x32({low(sample), high(sample), low(position), low(channel / 4)}, key);
-  return block[static_cast<size_t>(channel % 4)] < std::round(attrs.p * 4294967296.0);
+  return block[static_cast<size_t>(channel % 4)];
+}
+
+bool isCleared(const Attrs &attrs, int64_t sample, int64_t position, int64_t channel) {
+  return bitsOf(attrs, sample, position, channel) < std::round(attrs.p * 4294967296.0);
 }
 
 Array drop(const Attrs &attrs, const Array &x, const Array &samples) {
@@ -114,6 +118,40 @@ TEST(Dropout, ClearsEverythingAtOne) {
     x.values[5] = INFINITY;
     for (double value : drop(attrsOf(1, 3, 42), x, samples).values)
       EXPECT_EQ(value, 0);
+  }
+}
+
+TEST(Dropout, JitterMultipliesByUniformNumbers) {
+  for (double jitter : {0.01, 0.5, 3.0}) {
+    Attrs attrs = attrsOf(0, 7, 42);
+    attrs.jitter = jitter;
+    for (DType dtype : kDataTypes) {
+      Array x = randoms(dtype, {2, 3, 518}, 1), samples = array(DType::I64, {2}, {9, 8589934599.0});
+      Array y = drop(attrs, x, samples);
+      double total = 0, squares = 0, n = static_cast<double>(x.numel());
+      for (int64_t i = 0; i < x.numel(); ++i) {
+        int64_t row = i / 518;
+        uint32_t bits = bitsOf(attrs, static_cast<int64_t>(samples[row / 3]), row % 3, i % 518);
+        double u = static_cast<double>(bits) / 4294967296.0, factor = 1 + jitter * (2 * u - 1);
+        double unit = dtype == DType::F32 ? 0x1p-22 : dtype == DType::BF16 ? 0x1p-7 : 0x1p-9;
+        ASSERT_NEAR(y[i], x[i] * factor, (std::fabs(x[i]) * (1 + jitter) + 1e-7) * unit) << i;
+        total += u, squares += u * u;
+      }
+      EXPECT_NEAR(total / n, 0.5, 5 * std::sqrt(1 / 12.0 / n));
+      EXPECT_NEAR(squares / n, 1 / 3.0, 5 * std::sqrt(4 / 45.0 / n));
+    }
+  }
+}
+
+TEST(Dropout, RefusesJitterThatIsNegativeOrBesideAProbability) {
+  for (auto [p, jitter, reason] : {std::tuple(0.0, -0.1, "the jitter is not 0 or more"),
+                                   std::tuple(0.0, double{INFINITY}, "the jitter is not 0 or more"),
+                                   std::tuple(0.0, double{NAN}, "the jitter is not 0 or more"),
+                                   std::tuple(0.1, 0.1, "dropout has a probability and jitter")}) {
+    KernelRun run("dropout");
+    run.attrs.p = p, run.attrs.jitter = jitter;
+    run.in(constant(DType::F32, {1, 1, 1}, 0)).in(constant(DType::I64, {1}, 0));
+    EXPECT_STREQ(run.out(DType::F32, {1, 1, 1}).refusal(), reason);
   }
 }
 

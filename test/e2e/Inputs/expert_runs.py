@@ -46,7 +46,7 @@ RECOMPUTE = {"none": [], "activation": modules("moe_act"), "experts": modules("m
 ROUTERS = {
     "softmax": [],
     "biases": ["model.moe_router_pre_softmax=true", "model.moe_router_topk_scaling_factor=1.5", "model.add_bias_linear=true"],
-    "sigmoid": ["model.moe_router_score_function=sigmoid"],
+    "sigmoid": ["model.moe_router_score_function=sigmoid", "model.moe_input_jitter_eps=0.1"],
     "groups": ["model.moe_router_score_function=sigmoid", "model.num_moe_experts=8", "model.moe_router_num_groups=4",
                "model.moe_router_group_topk=2"],
     "one": ["model.moe_router_topk=1", "model.moe_router_pre_softmax=true"],

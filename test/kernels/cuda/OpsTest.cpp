@@ -329,13 +329,13 @@ TEST(CudaOps, RotateByScaledFrequencies) {
 
 TEST(CudaOps, DropoutDrawsTheHostsMask) {
   SKIP_WITHOUT_GPU();
-  for (double p : {0.0, 0.1, 0.9, 1.0}) {
+  for (auto [p, jitter] : {std::pair(0.0, 0.0), {0.1, 0.0}, {0.9, 0.0}, {1.0, 0.0}, {0.0, 0.3}}) {
     DeviceRun run("dropout", DType::F32, kOddModel);
-    run.call().attrs.p = p;
+    run.call().attrs.p = p, run.call().attrs.jitter = jitter;
     run.call().attrs.salt = 12345678901;
     auto *samples = static_cast<int64_t *>(run.call().in[1].data);
     samples[0] = 5, samples[1] = int64_t{1} << 40, samples[2] = 7;
-    EXPECT_TRUE(run.onDevice() == run.onHost()) << p;
+    EXPECT_TRUE(run.onDevice() == run.onHost()) << p << ' ' << jitter;
   }
 }
 
