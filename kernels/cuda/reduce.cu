@@ -2,9 +2,9 @@
 // ss = sum of squares of the valid elements of a list of shards, in fp64. An f64[1] in the list is
 // already such a sum. Data f32, bf16 or f16 each.
 // Mapping: reduce_rows takes slabs of rows in blocks of 256 columns by 8 rows, then adds the slabs
-// in order. sum_squares cuts all shards' ranges into tiles of 8192 elements; 528 blocks take every
-// 528th tile, and one block adds their sums in order, so the norm is deterministic. One block
-// counts tokens. Limited by memory: each element is read once. H200, 2026-11: sum_squares 2.6,
+// in order. sum_squares cuts all shards' ranges into tiles of 4096 elements; 792 blocks take every
+// 792nd tile, and one block adds their sums in order, so the norm is deterministic. One block
+// counts tokens. Limited by memory: each element is read once. H200, 2026-11: sum_squares 3.0,
 // reduce_rows 2.4 TB/s of a copy's 4.24.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
@@ -96,9 +96,9 @@ void runTokenCount(const Call &call) {
 }
 
 constexpr int kSquareThreads = 256,
-              kChunksAhead = 4; ///< chunks that a thread loads before it squares them
+              kChunksAhead = 2; ///< chunks that a thread loads before it squares them
 constexpr int64_t kTile = int64_t{kSquareThreads} * kChunksAhead * kChunk;
-constexpr int kSquareBlocks = 528; ///< four for each multiprocessor
+constexpr int kSquareBlocks = 792; ///< six for each multiprocessor
 constexpr int kPiecesMax = 96;     ///< a launch's rows travel in its parameters, 4 KiB of them
 constexpr int kSumsMax = 320;      ///< the addresses of sums that exist already are parameters too
 
@@ -125,7 +125,7 @@ __device__ void addSquare(float value, double times, double &sum) {
 }
 
 /// Tiles begin at multiples of 8 elements of the shard, so that whole chunks are aligned.
-__global__ void __launch_bounds__(kSquareThreads)
+__global__ void __launch_bounds__(kSquareThreads, 6)
     sumSquares(const __grid_constant__ Pieces pieces, double *partials) {
   awaitPrevious();
   double total[1] = {0.0};
