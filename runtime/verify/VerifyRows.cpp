@@ -490,9 +490,13 @@ private:
     if (!isKnown(of) || axes == 0)
       return giveOne(op, of);
     int16_t group = firstAlike(plan_, op.group);
-    if (isSum(opInfo(op).collective->kind))
+    bool isAmongSlices = (axes & ~sliceAxes_) == 0;
+    if (isSum(opInfo(op).collective->kind)) {
+      if (auto others = static_cast<Axes>(axes & ~partsIn(of)); isAmongSlices && others != 0)
+        refuseOthers(op, others);
       of = withParts(of, static_cast<Axes>(partsIn(of) & ~axes));
-    if ((axes & ~sliceAxes_) == 0)
+    }
+    if (isAmongSlices)
       return giveOne(op, overSlices(op, of, axes));
     giveOne(op, overRows(op, table_.at(of), of, group));
   }
@@ -597,6 +601,13 @@ private:
       scope().addValue(finding::TakesPartialSum, opIndex_, value,
                        fmt::format("'{}'", opInfo(op).name), scope().nameOf(value),
                        namesOf(plan_, partsIn((*values_)[value].layout)));
+  }
+
+  /// Ranks have slices of their own, or the same rows: no parts of sums over rows.
+  void refuseOthers(const Op &op, Axes axes) const {
+    if (values_->isReport)
+      scope().addValue(finding::AddsNoParts, opIndex_, op.operands[0], opInfo(op).name,
+                       namesOf(plan_, axes), scope().nameOf(op.operands[0]));
   }
 
   /// An op that needs to know which rows a value has.
