@@ -116,7 +116,7 @@ private:
   }
 
   /// What moves rows, adds all of them alike, or adds up what ranks have may take parts of a sum.
-  static bool mayTakeParts(const Op &op) {
+  bool mayTakeParts(const Op &op, Axes parts) const {
     switch (op.kind) {
     case OpKind::View:
     case OpKind::Join:
@@ -127,6 +127,9 @@ private:
       return true;
     case OpKind::AllReduceMax:
       return false;
+    case OpKind::AllGather: // parts of several ranks would lie in one value
+    case OpKind::AllToAll:
+      return op.getInt(Key::block) < 0 && (axesOf(plan_, op.group) & parts) == 0;
     default:
       return (opInfo(op).collective || op.kind == OpKind::Pack) && op.getInt(Key::block) < 0;
     }
@@ -134,10 +137,8 @@ private:
 
   /// What is refused is taken for the sum, so that it is refused once.
   void needSums(const Op &op) {
-    if (mayTakeParts(op))
-      return;
     for (ValueId operand : op.operands)
-      if (rows(operand).isKnown() && partsIn(rows(operand).layout) != 0) {
+      if (Axes parts = partsIn(rows(operand).layout); parts != 0 && !mayTakeParts(op, parts)) {
         refuseParts(op, operand);
         rows(operand).layout = withParts(rows(operand).layout, 0);
       }
@@ -259,13 +260,19 @@ private:
       if (of.layout == LayoutTable::kNone || of.isTurned)
         continue;
       uint16_t along = rowFactors(op, factors, k);
-      auto same = std::ranges::find(classes, along, &RowClass::factors);
-      if (along == 0)
+      // Of a type that has one dimension for several of them, some are known.
+      auto same = std::ranges::find_if(classes, [&](const RowClass &each) {
+        uint16_t both = each.factors & along;
+        return both == along || both == each.factors;
+      });
+      if (along == 0) {
         others.push_back(k);
-      else if (same == classes.end())
+      } else if (same == classes.end()) {
         classes.push_back({along, {op.operands[k]}, LayoutTable::kNone});
-      else
+      } else {
+        same->factors &= along;
         same->operands.push_back(op.operands[k]);
+      }
     }
     for (size_t k : others)
       if (RowClass *of = classOf(classes, factorsIn(factors, operandOf(op, factors, k))))
@@ -492,7 +499,8 @@ private:
     int16_t group = firstAlike(plan_, op.group);
     bool isAmongSlices = (axes & ~sliceAxes_) == 0;
     if (isSum(opInfo(op).collective->kind)) {
-      if (auto others = static_cast<Axes>(axes & ~partsIn(of)); isAmongSlices && others != 0)
+      if (auto others = static_cast<Axes>(axes & ~(partsIn(of) & table_.at(of).whole));
+          isAmongSlices && others != 0)
         refuseOthers(op, others);
       of = withParts(of, static_cast<Axes>(partsIn(of) & ~axes));
     }
