@@ -54,7 +54,8 @@ struct ScaleRows {
 };
 
 struct PartState {
-  Axes parts = 0; ///< of these: ranks have parts of a sum that none has made
+  Axes parts = 0;          ///< of these: ranks have parts of a sum that none has made
+  bool isOfWeight = false; ///< what a product has made with a weight, or its elements
   Elements elements;
   std::optional<Axes> columns; ///< along which ranks have other columns; nothing: not known
   /// That the value is, or was quantised by: one of these, in order. None: not known.
@@ -66,6 +67,7 @@ struct PartState {
 
   void join(const PartState &more) {
     parts |= more.parts;
+    isOfWeight &= more.isOfWeight;
     if (elements != more.elements)
       elements = {};
     if (columns != more.columns)
@@ -116,7 +118,10 @@ public:
       : inspection_(inspection), plan_(inspection.plan()), hasParts_(hasParts(plan_)),
         hasScales_(hasOp(plan_, [](const Op &op) {
           return op.kind == OpKind::MatMulScaled || op.kind == OpKind::GroupedMatMulScaled;
-        })) {}
+        })) {
+    for (const Param &param : plan_.params)
+      splits_ |= splitAxesOf(plan_, param);
+  }
 
   bool isNeeded() const { return hasParts_ || hasScales_; }
 
@@ -137,9 +142,11 @@ public:
     for (ValueId operand : op.operands)
       if (at.isReport && of(operand).parts != 0 && !mayTakeParts(op))
         refuse(i, fmt::format("'{}'", opInfo(op).name), operand);
+    if (at.isReport && isSumOverRanks(op))
+      needParts(i, op);
     State state;
     if (hasParts_)
-      state.parts = partsOf(op), state.columns = columnsOf(op);
+      state.parts = partsOf(op), state.columns = columnsOf(op), state.isOfWeight = isOfWeight(op);
     at.setAll(op, state);
     for (size_t r = 1; r < op.results.size(); ++r) // magnitudes that are seen are no sum
       if (isProduct(op) && inPlaceOperand(op, r) >= 0)
@@ -191,6 +198,15 @@ private:
   void refuse(uint32_t i, std::string_view taker, ValueId value) const {
     scope().addValue(finding::TakesPartialSum, i, value, taker, scope().nameOf(value),
                      namesOf(plan_, of(value).parts));
+  }
+
+  /// Of what a product makes with a weight, all parts are known.
+  void needParts(uint32_t i, const Op &op) const {
+    const State &added = of(op, 0);
+    auto others = static_cast<Axes>(axesOf(plan_, op.group) & splits_ & ~added.parts);
+    if (added.isOfWeight && others != 0)
+      scope().addValue(finding::AddsNoParts, i, op.operands[0], opInfo(op).name,
+                       namesOf(plan_, others), scope().nameOf(op.operands[0]));
   }
 
   // ---- indices ----
@@ -454,6 +470,14 @@ private:
     return mayTakeParts(op) ? taken : Axes{0};
   }
 
+  bool isOfWeight(const Op &op) const {
+    if (isProduct(op) || op.kind == OpKind::MatMulScaled)
+      return knownSplitsOf(op.operands[kSecondFactor], 0).has_value();
+    return isLinear(op.kind) && std::ranges::all_of(op.operands, [&](ValueId operand) {
+             return of(operand).isOfWeight;
+           });
+  }
+
   static bool isSumOverRanks(const Op &op) {
     return op.kind == OpKind::AllReduce || op.kind == OpKind::ReduceScatter;
   }
@@ -471,6 +495,7 @@ private:
   Inspection &inspection_;
   const Plan &plan_;
   bool hasParts_, hasScales_;
+  Axes splits_ = 0;                ///< along which any parameter is divided
   const Values *values_ = nullptr; ///< of the segment under way
 };
 

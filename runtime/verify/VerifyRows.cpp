@@ -1,118 +1,21 @@
 // Follows which rows of the microbatch's tokens a value has. Ranks with parts of a layer have the
 // same tokens: a reduce_scatter leaves each of them its rows of a sum, an all_gather joins rows by
 // index. Ranks with slices of sequences exchange whole slices, or columns of them. An op that works
-// row by row, or sums over rows, takes the same rows of all its operands. Whose slice a value is of
+// row by row, or sums over rows, takes the same rows of all operands that go along the same
+// factors. A result that all ranks have the same rows of, and that is summed over rows of which
+// each has its own, is a part of a sum until a collective adds the parts. Whose slice a value is of
 // that ranks shift around, VerifyOrigins.cpp follows.
 #include <algorithm>
-#include <map>
-#include <numeric>
+#include <bit>
 
 #include "runtime/plan/FactorExtents.h"
 #include "runtime/verify/VerifyFlow.h"
-#include "runtime/verify/VerifySums.h"
+#include "runtime/verify/VerifyRowLists.h"
 
 namespace shardc::plan::verifier {
 namespace {
 
 using Key = AttrKey;
-
-constexpr int64_t kOwn = -1;
-
-/// Some of the microbatch's rows, in the order in which a value has them. Of values that ranks with
-/// slices of sequences exchange, `slice` says whose slice the rows are of, and `column` whose
-/// columns of these rows: those of the member with that index, or the rank's own.
-struct RowRange {
-  int64_t first = 0, count = 0, slice = kOwn, column = kOwn;
-  auto operator<=>(const RowRange &) const = default;
-};
-using RowList = std::vector<RowRange>;
-
-int64_t countOf(const RowList &rows) {
-  return std::accumulate(rows.begin(), rows.end(), int64_t{0},
-                         [](int64_t sum, const RowRange &range) { return sum + range.count; });
-}
-
-void append(RowList &rows, const RowRange &more) {
-  if (!rows.empty() && rows.back().first + rows.back().count == more.first &&
-      rows.back().slice == more.slice && rows.back().column == more.column)
-    rows.back().count += more.count;
-  else
-    rows.push_back(more);
-}
-
-/// Whose rows: the member of `RowRange` that says it.
-using Whose = int64_t RowRange::*;
-
-/// The same rows, if they are that member's, as another member's. `from` and `to` may be the rank's
-/// own, which is no member's in either respect.
-std::optional<RowList> moved(const RowList &rows, Whose whose, int64_t from, int64_t to) {
-  RowList changed;
-  for (RowRange range : rows) {
-    RowRange wanted{range.first, range.count};
-    wanted.*whose = from;
-    if (range != wanted)
-      return std::nullopt;
-    range.*whose = to;
-    append(changed, range);
-  }
-  return changed;
-}
-
-/// Those from the `first`-th on; nothing if there are not so many.
-std::optional<RowList> slice(const RowList &rows, int64_t first, int64_t count) {
-  RowList taken;
-  for (RowRange range : rows) {
-    int64_t skipped = std::clamp<int64_t>(first, 0, range.count);
-    first -= skipped;
-    range.first += skipped;
-    range.count = std::min(range.count - skipped, count);
-    count -= range.count;
-    if (range.count > 0)
-      append(taken, range);
-  }
-  return first == 0 && count == 0 ? std::optional(taken) : std::nullopt;
-}
-
-std::string toString(const RowList &rows) {
-  std::string text;
-  for (const RowRange &range : rows)
-    text += fmt::format("{}{} to {}{}{}", text.empty() ? "" : ", ", range.first,
-                        range.first + range.count - 1,
-                        range.slice == kOwn ? "" : fmt::format(" of slice {}", range.slice),
-                        range.column == kOwn ? "" : fmt::format(" of part {}", range.column));
-  return text;
-}
-
-/// The rows of a value: those of each index in a group, or of all ranks.
-struct Layout {
-  int16_t group = -1;
-  std::vector<RowList> rows; ///< by index; one if all have the same
-
-  auto operator<=>(const Layout &) const = default;
-  bool isSame() const { return group < 0; }
-  const RowList &of(int64_t index) const { return rows[isSame() ? 0 : static_cast<size_t>(index)]; }
-};
-
-/// Layouts are equal if their numbers are.
-class LayoutTable {
-public:
-  static constexpr int kNone = 0;    ///< of what has no rows
-  static constexpr int kUnknown = 1; ///< of what has some, of which it is not known which they are
-
-  int add(Layout layout) {
-    if (std::ranges::all_of(layout.rows, [&](const RowList &r) { return r == layout.rows[0]; }))
-      layout.group = -1, layout.rows.resize(1);
-    auto [at, isNew] = numbers_.try_emplace(std::move(layout), static_cast<int>(layouts_.size()));
-    if (isNew)
-      layouts_.push_back(&at->first);
-    return at->second;
-  }
-  const Layout &at(int number) const { return *layouts_[static_cast<size_t>(number)]; }
-
-private:
-  std::map<Layout, int> numbers_;
-  std::vector<const Layout *> layouts_ = {nullptr, nullptr};
-};
 
 struct Rows {
   bool isTurned = false; ///< rows lie in the last dimension
@@ -184,6 +87,7 @@ private:
   // ---- ops ----
 
   void followOp(const Op &op) {
+    needSums(op);
     auto isOneOf = [&](std::initializer_list<OpKind> kinds) {
       return std::ranges::find(kinds, op.kind) != kinds.end();
     };
@@ -203,12 +107,41 @@ private:
       followProduct(op, false, true);
     else if (isByPlace(op))
       followByPlace(op);
-    else if (opInfo(op).hasSlices)
-      followParts(op);
     else if (opInfo(op).collective)
       followCollective(op);
+    else if (haveOtherRows(op))
+      followByFactors(op);
     else
       give(op, common(op, op.operands), firstWithRows(op));
+  }
+
+  /// What moves rows, adds all of them alike, or adds up what ranks have may take parts of a sum.
+  bool mayTakeParts(const Op &op, Axes parts) const {
+    switch (op.kind) {
+    case OpKind::View:
+    case OpKind::Join:
+    case OpKind::Transpose:
+    case OpKind::MergeSlices:
+    case OpKind::Cast:
+    case OpKind::Add: // of the same, as for all operands
+      return true;
+    case OpKind::AllReduceMax:
+      return false;
+    case OpKind::AllGather: // parts of several ranks would lie in one value
+    case OpKind::AllToAll:
+      return op.getInt(Key::block) < 0 && (axesOf(plan_, op.group) & parts) == 0;
+    default:
+      return (opInfo(op).collective || op.kind == OpKind::Pack) && op.getInt(Key::block) < 0;
+    }
+  }
+
+  /// What is refused is taken for the sum, so that it is refused once.
+  void needSums(const Op &op) {
+    for (ValueId operand : op.operands)
+      if (Axes parts = partsIn(rows(operand).layout); parts != 0 && !mayTakeParts(op, parts)) {
+        refuseParts(op, operand);
+        rows(operand).layout = withParts(rows(operand).layout, 0);
+      }
   }
 
   const Scope &scope() const { return values_->scope; }
@@ -278,23 +211,133 @@ private:
     return rows(*known).layout;
   }
 
-  /// Queries may be of other rows than the keys that they are held against.
-  void followParts(const Op &op) {
-    bool isForward = op.kind == OpKind::AttentionPart;
-    const PartOperands &at = isForward ? kPartOperands : kPartBwdOperands;
-    auto of = [&](std::initializer_list<size_t> operands) {
-      std::vector<ValueId> values;
-      for (size_t operand : operands)
-        values.push_back(op.operands[operand]);
-      return common(op, values);
-    };
-    constexpr OpKind kBwd = OpKind::AttentionPartBwd;
-    int queries = isForward ? of({at.q, at.queryPositions, at.queryDocs})
-                            : of({operandIndex<kBwd>("do"), at.q, at.queryPositions, at.queryDocs,
-                                  operandIndex<kBwd>("o"), operandIndex<kBwd>("lse")});
-    int keys = of({at.k, at.v, at.positions, at.docs});
-    for (size_t r = 0; r < op.results.size(); ++r)
-      rows(op.results[r]).layout = isForward || r == 0 ? queries : keys;
+  // ---- rows along several factors ----
+
+  /// Operands that have rows along the same factors.
+  struct RowClass {
+    uint16_t factors; ///< a bit each
+    std::vector<ValueId> operands;
+    int layout;
+  };
+
+  /// Whether operands that are not turned have different rows.
+  bool haveOtherRows(const Op &op) {
+    int found = LayoutTable::kNone;
+    for (ValueId operand : op.operands)
+      if (const Rows &of = rows(operand); of.layout != LayoutTable::kNone && !of.isTurned) {
+        if (found != LayoutTable::kNone && of.layout != found)
+          return true;
+        found = of.layout;
+      }
+    return false;
+  }
+
+  /// Queries may be of other rows than the keys that they are held against. A result has the rows
+  /// along whose factors it goes.
+  void followByFactors(const Op &op) {
+    const OpFactors &factors = factorsOf(op);
+    std::vector<RowClass> classes = classesOf(op, factors);
+    for (RowClass &each : classes)
+      each.layout = common(op, each.operands);
+    for (size_t r = 0; r < op.results.size(); ++r) {
+      const RowClass *own = classOf(classes, factorsIn(factors, resultOf(op, factors, r)));
+      if (own == nullptr || scope().value(op.results[r]).counts != plan::kNone)
+        continue;
+      Axes parts = 0;
+      for (const RowClass &each : classes)
+        if (sumsOver(factors, static_cast<uint16_t>(each.factors & ~own->factors), r))
+          parts |= axesOfRows(each.layout);
+      rows(op.results[r]).layout =
+          withParts(own->layout, static_cast<Axes>(parts & ~axesOfRows(own->layout)));
+    }
+  }
+
+  std::vector<RowClass> classesOf(const Op &op, const OpFactors &factors) {
+    std::vector<RowClass> classes;
+    std::vector<size_t> others; // whose types do not tell
+    for (size_t k = 0; k < op.operands.size(); ++k) {
+      const Rows &of = rows(op.operands[k]);
+      if (of.layout == LayoutTable::kNone || of.isTurned)
+        continue;
+      uint16_t along = rowFactors(op, factors, k);
+      // Of a type that has one dimension for several of them, some are known.
+      auto same = std::ranges::find_if(classes, [&](const RowClass &each) {
+        uint16_t both = each.factors & along;
+        return both == along || both == each.factors;
+      });
+      if (along == 0) {
+        others.push_back(k);
+      } else if (same == classes.end()) {
+        classes.push_back({along, {op.operands[k]}, LayoutTable::kNone});
+      } else {
+        same->factors &= along;
+        same->operands.push_back(op.operands[k]);
+      }
+    }
+    for (size_t k : others)
+      if (RowClass *of = classOf(classes, factorsIn(factors, operandOf(op, factors, k))))
+        of->operands.push_back(op.operands[k]);
+    return classes;
+  }
+
+  /// The largest one along all of whose factors a value with these goes, or null.
+  static RowClass *classOf(std::vector<RowClass> &classes, uint16_t factors) {
+    RowClass *found = nullptr;
+    for (RowClass &each : classes)
+      if ((each.factors & ~factors) == 0 &&
+          (found == nullptr || std::popcount(found->factors) < std::popcount(each.factors)))
+        found = &each;
+    return found;
+  }
+
+  /// Dimensions of the same extent are of the same rows: positions of queries and of all keys.
+  static uint16_t bitOf(const OpFactors &factors, FactorId factor) {
+    return static_cast<uint16_t>(1u << factors.extentOf[static_cast<size_t>(factor)]);
+  }
+  static uint16_t factorsIn(const OpFactors &factors, const FactorValue &value) {
+    uint16_t all = 0;
+    for (const FactorAtom &atom : value.words())
+      if (atom.factor != kNoFactor)
+        all |= bitOf(factors, atom.factor);
+    return all;
+  }
+
+  /// Along which the operand's rows go, if they are its first dimensions and known; else none.
+  uint16_t rowFactors(const Op &op, const OpFactors &factors, size_t k) {
+    const Rows &of = rows(op.operands[k]);
+    const Type &type = scope().value(op.operands[k]).type;
+    int64_t left = of.isKnown() ? countOf(table_.at(of.layout).of(0)) : 0;
+    uint16_t along = 0;
+    for (uint8_t d = 0; d < type.rank && left > 1 && left % type.shape[d] == 0; ++d) {
+      FactorId factor = factorAt(operandOf(op, factors, k), false, type.rank, d);
+      along |= factor == kNoFactor ? uint16_t{0} : bitOf(factors, factor);
+      left /= type.shape[d];
+    }
+    return left == 1 ? along : uint16_t{0};
+  }
+
+  static bool sumsOver(const OpFactors &factors, uint16_t along, size_t result) {
+    for (FactorId factor = 0; factor < factors.factorCount; ++factor)
+      if ((along >> factor & 1) != 0 && factors.isSummed(factor, result))
+        return true;
+    return false;
+  }
+
+  /// Along which ranks have other rows.
+  Axes axesOfRows(int layout) const {
+    if (!isKnown(layout))
+      return 0;
+    const Layout &of = table_.at(layout);
+    return static_cast<Axes>((sliceAxes_ & ~of.whole) | axesOf(plan_, of.group));
+  }
+
+  Axes partsIn(int layout) const { return isKnown(layout) ? table_.at(layout).parts : Axes{0}; }
+  int withParts(int of, Axes parts) {
+    if (!isKnown(of) || parts == partsIn(of))
+      return of;
+    Layout layout = table_.at(of);
+    layout.parts = parts;
+    return table_.add(std::move(layout));
   }
 
   /// Places are those of the rank's rows by index, of all where no group is named.
@@ -350,7 +393,7 @@ private:
          taken = rowsIn(numelOf(op.results[0]));
     if (!first || !step || !taken || isTooLong(whole.of(0), membersOf(group)))
       return LayoutTable::kUnknown;
-    Layout part = {group, {}};
+    Layout part = {group, {}, whole.whole, whole.parts};
     for (int64_t i = 0; i < membersOf(group); ++i) {
       int64_t begin = *first + *step * i;
       std::optional<RowList> own = begin < 0 ? std::nullopt : slice(whole.of(i), begin, *taken);
@@ -363,14 +406,17 @@ private:
 
   /// Among ranks with slices of the same sequences, each of which takes its own one of all.
   int ofOwnSlices(Layout part) {
-    bool isOfSlices = part.group >= 0 && (axesOf(plan_, part.group) & ~sliceAxes_) == 0;
+    Axes axes = axesOf(plan_, part.group);
+    bool isOfSlices = part.group >= 0 && (axes & ~(sliceAxes_ & part.whole)) == 0;
     std::optional<RowList> same;
     for (int64_t i = 0; isOfSlices && i < membersOf(part.group); ++i) {
       std::optional<RowList> own = moved(part.of(i), &RowRange::slice, i, kOwn);
       isOfSlices = own && (!same || *same == *own);
       same = std::move(own);
     }
-    return table_.add(isOfSlices ? Layout{-1, {std::move(*same)}} : std::move(part));
+    if (isOfSlices)
+      part = {-1, {std::move(*same)}, static_cast<Axes>(part.whole & ~axes), part.parts};
+    return table_.add(std::move(part));
   }
 
   int joined(const Op &op) {
@@ -385,10 +431,11 @@ private:
       bool isOfOneGroup = part.isSame() || whole.isSame() || part.group == whole.group;
       bool isLong =
           !whole.rows.empty() && isTooLong(whole.rows[0], static_cast<int64_t>(part.rows.size()));
-      if (!isOfOneGroup || isLong)
+      bool isAlike = i == 0 || (part.whole == whole.whole && part.parts == whole.parts);
+      if (!isOfOneGroup || isLong || !isAlike)
         return LayoutTable::kUnknown;
-      if (whole.rows.empty())
-        whole.rows.resize(1);
+      if (i == 0)
+        whole = {-1, {{}}, part.whole, part.parts};
       if (whole.isSame() && !part.isSame()) {
         whole.group = part.group;
         whole.rows.resize(part.rows.size(), whole.rows[0]);
@@ -400,11 +447,13 @@ private:
     return whole.rows.empty() ? LayoutTable::kNone : table_.add(std::move(whole));
   }
 
-  /// What `change` makes of the rows of each index; kUnknown where it makes nothing of some.
-  template <typename Fn> int changed(int of, const Fn &change) {
+  /// What `change` makes of the rows of each index; kUnknown where it makes nothing of some. It has
+  /// slices of all ranks along these axes, or the own one again.
+  template <typename Fn> int changed(int of, const Fn &change, Axes slices = 0) {
     if (!isKnown(of))
       return of;
     Layout layout = table_.at(of);
+    layout.whole ^= slices;
     for (RowList &list : layout.rows) {
       std::optional<RowList> next = change(list);
       if (!next)
@@ -412,41 +461,6 @@ private:
       list = std::move(*next);
     }
     return table_.add(std::move(layout));
-  }
-
-  /// The `i`-th of so many equal parts with some rows each; nothing if they are no such parts.
-  static std::optional<RowList> partOf(const RowList &rows, int64_t i, int64_t parts) {
-    int64_t count = countOf(rows);
-    if (parts > kMembersMax || count < parts || count % parts != 0)
-      return std::nullopt;
-    return slice(rows, i * (count / parts), count / parts);
-  }
-
-  /// Own rows as often as there are members, each time as those of one of them.
-  static std::optional<RowList> ofEach(const RowList &rows, int64_t members, Whose whose) {
-    if (isTooLong(rows, members))
-      return std::nullopt;
-    RowList whole;
-    for (int64_t i = 0; i < members; ++i) {
-      std::optional<RowList> part = moved(rows, whose, kOwn, i);
-      if (!part)
-        return std::nullopt;
-      for (const RowRange &range : *part)
-        append(whole, range);
-    }
-    return whole;
-  }
-  /// The other way: the same rows of each member, one after the other, become the own ones.
-  static std::optional<RowList> ofOwn(const RowList &rows, int64_t members, Whose whose) {
-    std::optional<RowList> own;
-    for (int64_t i = 0; i < members; ++i) {
-      std::optional<RowList> part = partOf(rows, i, members);
-      part = part ? moved(*part, whose, i, kOwn) : std::nullopt;
-      if (!part || (own && *own != *part))
-        return std::nullopt;
-      own = std::move(part);
-    }
-    return own;
   }
 
   /// Columns of each row in parts, which come to lie behind each other, each with all rows; or the
@@ -465,45 +479,9 @@ private:
 
   /// Chunks of members' slices in the order of sequences, or the other way (see the op table).
   int merged(const Op &op) {
-    int64_t samples = op.getInt(Key::outer), members = op.getInt(Key::inner);
-    bool isInverse = op.getBool(Key::inverse);
-    return changed(rowsOf(op, 0), [&](const RowList &rows) -> std::optional<RowList> {
-      int64_t chunks = 2 * members * samples, size = countOf(rows) / std::max<int64_t>(chunks, 1);
-      if (size == 0 || countOf(rows) % chunks != 0 || isTooLong(rows, chunks))
-        return std::nullopt;
-      RowList result;
-      for (int64_t k = 0; k < chunks; ++k) {
-        int64_t from = isInverse ? inSequences(k, samples, members) : inSlices(k, samples, members);
-        std::optional<RowList> chunk = slice(rows, from * size, size);
-        for (const RowRange &range : *chunk)
-          append(result, range);
-      }
-      return result;
-    });
-  }
-
-  /// Where the k-th chunk of all sequences is among members' slices [member, sample, half].
-  static int64_t inSlices(int64_t k, int64_t samples, int64_t members) {
-    int64_t sample = k / (2 * members), chunk = k % (2 * members);
-    int64_t half = chunk < members ? 0 : 1;
-    int64_t member = half == 0 ? chunk : 2 * members - 1 - chunk;
-    return (member * samples + sample) * 2 + half;
-  }
-  /// Where the k-th half of slices is among the chunks of all sequences.
-  static int64_t inSequences(int64_t k, int64_t samples, int64_t members) {
-    int64_t half = k % 2, sample = k / 2 % samples, member = k / 2 / samples;
-    return sample * 2 * members + (half == 0 ? member : 2 * members - 1 - member);
-  }
-
-  /// Each member gives the others the columns of its slice, or its columns of their slices: columns
-  /// of the own slice go out, and come back as own columns of each slice.
-  int exchanged(int of, int64_t members) {
-    return changed(of, [&](const RowList &rows) -> std::optional<RowList> {
-      bool isOfSlices = !rows.empty() && rows.front().slice != kOwn;
-      Whose from = isOfSlices ? &RowRange::slice : &RowRange::column,
-            to = isOfSlices ? &RowRange::column : &RowRange::slice;
-      std::optional<RowList> own = ofOwn(rows, members, from);
-      return own && !own->empty() ? ofEach(*own, members, to) : std::nullopt;
+    return changed(rowsOf(op, 0), [&](const RowList &rows) {
+      return verifier::merged(rows, op.getInt(Key::outer), op.getInt(Key::inner),
+                              op.getBool(Key::inverse));
     });
   }
 
@@ -519,21 +497,34 @@ private:
     if (!isKnown(of) || axes == 0)
       return giveOne(op, of);
     int16_t group = firstAlike(plan_, op.group);
-    if ((axes & ~sliceAxes_) == 0)
-      return giveOne(op, overSlices(op, of, membersOf(group)));
+    bool isAmongSlices = (axes & ~sliceAxes_) == 0;
+    if (isSum(opInfo(op).collective->kind)) {
+      if (auto others = static_cast<Axes>(axes & ~(partsIn(of) & table_.at(of).whole));
+          isAmongSlices && others != 0)
+        refuseOthers(op, others);
+      of = withParts(of, static_cast<Axes>(partsIn(of) & ~axes));
+    }
+    if (isAmongSlices)
+      return giveOne(op, overSlices(op, of, axes));
     giveOne(op, overRows(op, table_.at(of), of, group));
   }
 
   /// Among ranks with slices of the same sequences.
-  int overSlices(const Op &op, int of, int64_t members) {
+  int overSlices(const Op &op, int of, Axes axes) {
+    int64_t members = ranksAlong(plan_, axes);
+    bool hasAll = (table_.at(of).whole & axes) == axes, hasOwn = (table_.at(of).whole & axes) == 0;
+    auto among = [&](bool isFit, auto change) {
+      return isFit ? changed(of, change, axes) : LayoutTable::kUnknown;
+    };
     if (op.kind == OpKind::AllToAll)
-      return exchanged(of, members);
+      return among(hasAll || hasOwn,
+                   [&](const RowList &rows) { return verifier::exchanged(rows, members); });
     if (op.kind == OpKind::AllGather)
-      return changed(of,
-                     [&](const RowList &rows) { return ofEach(rows, members, &RowRange::slice); });
+      return among(hasOwn,
+                   [&](const RowList &rows) { return ofEach(rows, members, &RowRange::slice); });
     if (op.kind == OpKind::ReduceScatter)
-      return changed(of,
-                     [&](const RowList &rows) { return ofOwn(rows, members, &RowRange::slice); });
+      return among(hasAll,
+                   [&](const RowList &rows) { return ofOwn(rows, members, &RowRange::slice); });
     return of; // another member's, or the sum
   }
 
@@ -565,7 +556,7 @@ private:
     if (part.group != group)
       return changed(table_.add(part),
                      [&](const RowList &rows) { return ofEach(rows, members, &RowRange::column); });
-    Layout whole = {-1, {{}}};
+    Layout whole = {-1, {{}}, part.whole, part.parts};
     for (int64_t i = 0; i < members; ++i)
       for (const RowRange &range : part.of(i))
         append(whole.rows[0], range);
@@ -574,7 +565,7 @@ private:
 
   int scattered(const Layout &whole, int16_t group) {
     int64_t members = membersOf(group);
-    Layout part = {group, {}};
+    Layout part = {group, {}, whole.whole, whole.parts};
     for (int64_t i = 0; i < members; ++i) {
       std::optional<RowList> own = partOf(whole.of(0), i, members);
       if (!own || isTooLong(whole.of(0), members))
@@ -583,14 +574,6 @@ private:
       part.rows.push_back(ofColumns ? std::move(*ofColumns) : std::move(*own));
     }
     return table_.add(std::move(part));
-  }
-
-  /// Larger groups have no parts of layers, and longer lists take too much work.
-  static constexpr int64_t kMembersMax = 1024;
-  static constexpr size_t kRangesMax = 4096;
-
-  static bool isTooLong(const RowList &rows, int64_t times) {
-    return times > kMembersMax || rows.size() * static_cast<size_t>(times) > kRangesMax;
   }
 
   int64_t membersOf(int16_t group) const { return group < 0 ? 1 : plan_.groupSize(group); }
@@ -609,12 +592,30 @@ private:
                        toString(table_.at(a).of(0)), scope().nameOf(one), scope().nameOf(other));
       return false;
     }
+    if (withParts(a, 0) == withParts(b, 0)) {
+      refuseParts(op, partsIn(a) != 0 ? one : other);
+      return false;
+    }
     const Layout &its = table_.at(a), &others = table_.at(b);
     auto [group, index] = differenceOf(its, others);
     scope().addValue(finding::RowsDiffer, opIndex_, other, opInfo(op).name, toString(its.of(index)),
                      scope().nameOf(one), toString(others.of(index)), scope().nameOf(other),
                      atIndex(group, index));
     return false;
+  }
+
+  void refuseParts(const Op &op, ValueId value) const {
+    if (values_->isReport)
+      scope().addValue(finding::TakesPartialSum, opIndex_, value,
+                       fmt::format("'{}'", opInfo(op).name), scope().nameOf(value),
+                       namesOf(plan_, partsIn((*values_)[value].layout)));
+  }
+
+  /// Ranks have slices of their own, or the same rows: no parts of sums over rows.
+  void refuseOthers(const Op &op, Axes axes) const {
+    if (values_->isReport)
+      scope().addValue(finding::AddsNoParts, opIndex_, op.operands[0], opInfo(op).name,
+                       namesOf(plan_, axes), scope().nameOf(op.operands[0]));
   }
 
   /// An op that needs to know which rows a value has.

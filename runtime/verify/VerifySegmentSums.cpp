@@ -134,7 +134,7 @@ private:
       return;
     }
     if (opInfo(op).traits == OpTraits::Collective)
-      return followCollective(op);
+      return followCollective(i);
     if (opInfo(op).isOptimizer())
       return followOptimizer(i);
     Mark mark = markOf(i, op);
@@ -333,12 +333,14 @@ private:
     numbers.set(op.results[0], numbers.ofMeeting(op));
   }
 
-  void followCollective(const Op &op) {
+  void followCollective(uint32_t i) {
+    const Op &op = segment_->ops[i];
     if (op.kind == OpKind::Recv)
       return followRecv(op);
     if (op.kind == OpKind::Send)
       return;
     Axes over = axesOf(plan_, op.group);
+    needParts(i, over);
     Mark mark = combined(op, splits_.asBlock(marks_[op.operands[0]], blockNamedBy(op)), over);
     for (const Tie &tie : op.ties)
       if (tie.kind == Tie::Acc && holds(tie.pred, variant_))
@@ -623,6 +625,19 @@ private:
     if (Finding *finding =
             scope(segmentIndex_).add(Rule::Step, i, "'{}' {}", opInfo(segment_->ops[i]).name, what))
       finding->variant = variant_;
+  }
+
+  /// What ranks have the same, or the sum of already, is not added once more. Of blocks, the cover
+  /// says it. Of what stages add, some may be all of it.
+  void needParts(uint32_t i, Axes over) {
+    const Op &op = segment_->ops[i];
+    if (!isSum(collectiveKindOf(op)) || op.getBool(AttrKey::average) || blockNamedBy(op) >= 0 ||
+        (over & stages_.axes) != 0)
+      return;
+    if (auto same = static_cast<Axes>(over & ~marks_[op.operands[0]].due); same != 0)
+      scope(segmentIndex_)
+          .addValue(finding::AddsNoParts, i, op.operands[0], opInfo(op).name, namesOf(plan_, same),
+                    name(op.operands[0]));
   }
 
   /// Of ranks with the same tokens, losses are the same, and so is what gradients begin with.

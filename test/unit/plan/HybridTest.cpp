@@ -70,12 +70,12 @@ const BrokenSum kBroken[] = {
      {{kNorm, "%sums = all_reduce %partial {average = true} channel misc :"}},
      "takes an average"},
     {"normOfASumOfSums",
-     Rule::Step,
+     Rule::Sum,
      {{"channel misc group data", "channel misc group data\nchannel inside group dp"},
       {"    %sums = all_reduce %partial",
        "    %inside = all_reduce %partial channel inside : f64[4] step at work 16\n    %sums = "
        "all_reduce %inside"}},
-     "count what a rank has packed more than once"},
+     "which are no parts of a sum"},
 };
 
 class Hybrid : public testing::TestWithParam<BrokenSum> {};

@@ -170,7 +170,6 @@ void PrintTo(const BadStep &each, std::ostream *out) { *out << each.name; }
 constexpr const char *kTable = "\"table\" : f32[4,4] copies [tp] block";
 constexpr const char *kUp = "\"up\" : f32[4,4] of [8,4] split 0 over tp parts 2 block";
 constexpr const char *kDown = "\"down\" : f32[4,4] of [4,8] split 1 over tp block";
-constexpr const char *kMixed = "mixes values that are summed over ranks with values that are not";
 
 const BadStep kBadSteps[] = {
     {"copiesThatAllRanksCount",
@@ -204,7 +203,10 @@ const BadStep kBadSteps[] = {
      Rule::Sum,
      {{"%dup = matmul %dh, %x {trans_a", "%dup = matmul %dh, %up {trans_a"}},
      "the segment's end reads '%r' before the ranks along 'tp' have added their parts"},
-    {"partsOfACopy", Rule::Sum, {{kDown, "\"down\" : f32[4,4] copies [tp] block"}}, kMixed},
+    {"partsOfACopy",
+     Rule::Sum,
+     {{kDown, "\"down\" : f32[4,4] copies [tp] block"}},
+     "'all_reduce' adds what ranks along 'tp' have of '%y', which are no parts of a sum"},
     {"gradientSummedOverItsSplit",
      Rule::Sum,
      {{"    %r = reduce_scatter %G",

@@ -371,8 +371,10 @@ void StepMutator::repeat(uint32_t i) {
   for (Tie &tie : copy.ties)
     tie.value = first;
   again = copy;
-  for (uint32_t later = i + 2; later < segment_->ops.size(); ++later)
+  for (uint32_t later = i + 2; later < segment_->ops.size(); ++later) {
     std::ranges::replace(op(later).operands, first, second);
+    std::ranges::replace(op(later).waits, i, i + 1); // both are on the stream of the channel
+  }
   for (Segment::Boundary &out : segment_->outs)
     if (out.value == first)
       out.value = second;
