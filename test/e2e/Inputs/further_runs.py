@@ -9,7 +9,8 @@ CHECK is what has to agree:
               token and masks, and one rank: losses of 5 steps, those of further tokens, and gradients of the first step, within 1e-5
               relative. Each pair of values occurs in a row; SEED=n (1 by default) draws the rows. A part of them runs unless
               SHARDC_LONG=1.
-    same      any schedule, each kind of recomputation, evaluations beside it, and a process for each rank to the bit
+    same      any schedule, each kind of recomputation, evaluations beside it, and a process for each rank to the bit; stages under
+              zero bubble in any schedule
     layouts   saved under one layout, loaded under another: weights and moments to the bit
 """
 
@@ -93,6 +94,8 @@ def check_same(runner):
         evaluated = [*settings, "validation.eval_interval=2", "validation.eval_iters=2"]
         equal("with evaluations", expected, runner.run_plan(*evaluated))
         compare_orders(runner, settings, expected, RECOMPUTE)
+    settings = [*model(tied=True), *batch(8, 3), *layout(stages=2, schedule="zero_bubble")]
+    equal("zero bubble", runner.run_plan(*settings), runner.run_plan(*settings, options=["--seed-schedule=1"]))
 
 
 def check_layouts(runner):
