@@ -205,6 +205,9 @@ private:
     for (const Segment::Boundary &out : segment.outs) {
       bool isThere = std::find(values[out.value].begin(), values[out.value].end(), kMissing) ==
                      values[out.value].end();
+      if (isThere && looksAtBlocks())
+        refuseOtherPadding(rank, rank.role->cells[out.cell], segment.values[out.value].type,
+                           values[out.value]);
       if (rank.isFollowed[out.cell]) {
         leaveInSlot(rank, out, before, isThere ? values[out.value] : Labels());
         continue;
@@ -282,6 +285,19 @@ private:
     if (!factsOf(*task.op).movesPadding && hasPadding(read.labels) && problem_.empty())
       problem_ = fmt::format("rank {}, segment {}, op {} ({}) reads padding of '{}'", rank.index,
                              segment.name, task.index, opInfo(*task.op).name, read.value->name);
+  }
+
+  /// What a cell of a kind holds of a block has padding where the block has it that the cell names.
+  void refuseOtherPadding(const Rank &rank, const Cell &cell, const Type &type,
+                          const Labels &labels) {
+    int32_t block = blocks_.of(labels);
+    std::optional<int64_t> begin = blocks_.beginOf(labels, kGranule / dtypeBytes(type.dtype));
+    if (cell.kind == CellKind::Buffer || block < 0 || !begin || !problem_.empty() ||
+        (block == blockOf(cell) && begin == beginIn(block, type, rank)))
+      return;
+    if (hasGap(plan_, block, *begin, type.numel()))
+      problem_ = fmt::format("rank {}: padding of block {} is left in cell {}", rank.index, block,
+                             cell.name);
   }
 
   void passPadding(const Rank &rank, const Segment &segment, const Op &op, Variant variant,
