@@ -192,6 +192,9 @@ def families():
                                          "model.attention_chunk_size=3", "train.global_batch_size=2"]
 
 
+BY_EXECUTION = ["further-positions"]  # to the oracle what tensor-parallel ranks of a stage receive differs
+
+
 def stages(count, microbatches, schedule="one_forward_one_backward", ranks=1):
     """With a layer in each chunk, and so many ranks in each stage."""
     chunks = 2 if schedule == "interleaved" else 1
@@ -285,7 +288,8 @@ def of_families(folder):
     plans = write_plans(folder, os.environ.get("PLANS", "").split() or None, families)
     plans, count, orders = (plans, 500, 60) if LONG else (plans if "PLANS" in os.environ else plans[::2], 1, 4)
     count = int(os.environ.get("MUTATIONS", count))
-    if not all([ask_oracle(plans, count, orders), run_accepted(plans, count)]):
+    asked = [plan for plan in plans if plan.stem not in BY_EXECUTION]
+    if not all([ask_oracle(asked, count, orders), run_accepted(plans, count)]):
         sys.exit(1)
 
 
