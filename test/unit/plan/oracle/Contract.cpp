@@ -385,8 +385,10 @@ private:
   }
 
   /// Ops on runs take rows that the counts say which they take, and places that were made with
-  /// counts. What was left in a buffer is not looked at.
+  /// counts. What was left in a buffer is not looked at. Sums over ranks are of rows of all.
   void checkRuns(const Op &op) {
+    need(op.kind != OpKind::AllReduce || value(op.operands[0]).counts == kNone,
+         "all_reduce adds rows that are not there");
     bool isGradient = op.kind == OpKind::GroupedMatMulBwd;
     bool isProduct = op.kind == OpKind::GroupedMatMul || op.kind == OpKind::GroupedMatMulScaled;
     for (size_t k = 0; k < (isGradient ? 2U : isProduct ? 1U : 0U); ++k)

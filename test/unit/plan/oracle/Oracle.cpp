@@ -410,13 +410,19 @@ private:
                              rank.index, opInfo(op).name);
     bool joinsShards = op.kind == OpKind::AllGather || op.kind == OpKind::ReduceScatter;
     int32_t block = joinsShards ? blocks_.of(values[op.results[0]]) : -1;
-    if (block < 0 || plan_.blocks[static_cast<size_t>(block)].stateShard ==
-                         plan_.blocks[static_cast<size_t>(block)].numel)
+    if (block < 0)
       return;
     const Type *small = &segment.values[op.operands[0]].type;
     const Type *large = &segment.values[op.results[0]].type;
     if (small->numel() > large->numel())
       std::swap(small, large);
+    if (plan_.blocks[static_cast<size_t>(block)].stateShard ==
+        plan_.blocks[static_cast<size_t>(block)].numel) {
+      if (small->numel() != large->numel() && problem_.empty())
+        problem_ = fmt::format("rank {}: '{}' takes parts of a block that ranks do not divide",
+                               rank.index, opInfo(op).name);
+      return;
+    }
     std::optional<int64_t> part = beginIn(block, *small, rank), all = beginIn(block, *large, rank);
     int64_t position = positionIn(op.group, rank.index);
     int16_t group = plan_.blocks[static_cast<size_t>(block)].group;
