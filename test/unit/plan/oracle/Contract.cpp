@@ -37,7 +37,6 @@ public:
     for (const Op &op : segment_.ops) {
       checkSizes(op);
       checkShared(op);
-      checkRuns(op);
       need(membersFit(plan_, segment_, op),
            std::string(opInfo(op).name) + " has no part of a whole");
       checkOwnSlot(op);
@@ -382,27 +381,6 @@ private:
       }
       need(part == op.operands.size(), "parts of a pack are too many");
     }
-  }
-
-  /// Ops on runs take rows that the counts say which they take, and places that were made with
-  /// counts. What was left in a buffer is not looked at. Sums over ranks are of rows of all.
-  void checkRuns(const Op &op) {
-    need(op.kind != OpKind::AllReduce || value(op.operands[0]).counts == kNone,
-         "all_reduce adds rows that are not there");
-    bool isGradient = op.kind == OpKind::GroupedMatMulBwd;
-    bool isProduct = op.kind == OpKind::GroupedMatMul || op.kind == OpKind::GroupedMatMulScaled;
-    for (size_t k = 0; k < (isGradient ? 2U : isProduct ? 1U : 0U); ++k)
-      need(value(op.operands[k]).counts == op.operands[2],
-           value(op.operands[k]).name + " has other rows than are counted");
-    if (op.kind != OpKind::Dispatch && op.kind != OpKind::Combine)
-      return;
-    ValueId places = op.operands[1];
-    while (value(places).def != kNone && segment_.ops[value(places).def].kind == OpKind::View)
-      places = segment_.ops[value(places).def].operands[0];
-    uint32_t def = value(places).def;
-    need(def == kNone ||
-             (segment_.ops[def].kind == OpKind::MakeRuns && value(places).defResult == 1),
-         value(places).name + " has no places of rows");
   }
 
   void needSame(ValueId a, ValueId b) {

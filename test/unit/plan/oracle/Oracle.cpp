@@ -15,6 +15,7 @@
 
 #include "Blocks.h"
 #include "Contract.h"
+#include "Counts.h"
 #include "Execution.h"
 #include "Members.h"
 #include "Positions.h"
@@ -750,8 +751,9 @@ int64_t longestLoop(const Plan &plan) {
 } // namespace
 
 std::string findBreak(const Plan &plan, const Options &options) {
-  if (std::string problem = findContractBreak(plan); !problem.empty())
-    return problem;
+  for (auto find : {findContractBreak, findCountBreak})
+    if (std::string problem = find(plan); !problem.empty())
+      return problem;
   Members members(plan);
   for (int i = 0; i < std::max(1, options.randomOrders); ++i) {
     if (std::string problem =
