@@ -113,13 +113,6 @@ template <typename Need> void needOfPredictions(const Config &config, Need need)
   const config::Derived &d = config.derived();
   need(config.getInt(Opt::ModelMtpNumLayers) >= d.seqLength,
        "prediction of tokens behind the sequence", Opt::ModelMtpNumLayers);
-  need(config.is(Opt::ModelPipelineSchedule, config::PipelineSchedule::ZeroBubble),
-       "multi-token prediction under this schedule", Opt::ModelPipelineSchedule);
-  // The last stage would need gradients of positions that its ranks divide.
-  need(d.pipelineParallel > 1 && config.isOn(Opt::ModelSequenceParallel) &&
-           config.is(Opt::ModelPositionEmbeddingType, config::PositionEmbedding::LearnedAbsolute),
-       "multi-token prediction by stages with learned positions and sequence parallelism",
-       Opt::ModelPositionEmbeddingType);
   // Upstream asserts the same.
   need(config.is(Opt::ModelRecomputeGranularity, config::RecomputeGranularity::Full) &&
            config.is(Opt::ModelRecomputeMethod, config::RecomputeMethod::Uniform) &&

@@ -28,9 +28,9 @@ public:
     for (size_t i = 0; i < segment_.ops.size(); ++i) {
       Op &op = segment_.ops[i];
       if (roles_[i] == Role::Gradient) {
-        gradients_.push_back(std::move(op));
+        gradients_.push_back({std::move(op), {}});
       } else if (roles_[i] == Role::Sum) {
-        sums_.push_back(std::move(op));
+        sumsBehind(op).push_back(std::move(op));
       } else {
         ops.push_back(std::move(op));
         if (roles_[i] == Role::Transfer)
@@ -45,8 +45,13 @@ private:
   enum class Role : uint8_t {
     Other,
     Transfer, ///< what follows waits for it
-    Gradient, ///< a product that makes that of a weight, which nothing in the segment reads
+    Gradient, ///< a product that makes that of a weight, which only sums in the segment read
     Sum,      ///< of a gradient over ranks
+  };
+
+  struct Delayed {
+    Op product;
+    std::vector<Op> sums; ///< of what it makes
   };
 
   void findRoles() {
@@ -64,11 +69,13 @@ private:
     }
   }
 
-  /// Whether it makes gradients of weights that nothing in the segment reads or overwrites, and
-  /// nothing overwrites what it reads.
+  /// Whether it makes gradients of weights that nothing in the segment overwrites, or reads but for
+  /// such sums, and nothing overwrites what it reads.
   bool isLeaf(const Op &op) const {
     auto isFinal = [&](ValueId result) {
-      return users_.count(result) == 0 && segment_.values[result].purpose == plan::Purpose::Grads;
+      return segment_.values[result].purpose == plan::Purpose::Grads &&
+             std::all_of(users_.begin(result), users_.end(result),
+                         [&](uint32_t user) { return roles_[user] == Role::Sum; });
     };
     return op.ties.empty() && std::ranges::all_of(op.results, isFinal) &&
            std::ranges::none_of(op.operands, [&](ValueId value) {
@@ -108,9 +115,20 @@ private:
     return ahead;
   }
 
+  /// Where the sum waits for what it sums, if that is delayed.
+  std::vector<Op> &sumsBehind(const Op &sum) {
+    for (Delayed &delayed : gradients_)
+      for (ValueId result : delayed.product.results)
+        if (std::ranges::find(sum.operands, result) != sum.operands.end())
+          return delayed.sums;
+    return sums_;
+  }
+
   void emit(std::vector<Op> &ops, size_t count) {
     for (; count > 0; --count) {
-      ops.push_back(std::move(gradients_.front()));
+      Delayed &first = gradients_.front();
+      ops.push_back(std::move(first.product));
+      std::ranges::move(first.sums, std::back_inserter(sums_));
       gradients_.pop_front();
     }
     std::ranges::move(sums_, std::back_inserter(ops));
@@ -120,7 +138,7 @@ private:
   plan::Segment &segment_;
   plan::Users users_;
   std::vector<Role> roles_; ///< by op
-  std::deque<Op> gradients_;
+  std::deque<Delayed> gradients_;
   std::vector<Op> sums_;
 };
 

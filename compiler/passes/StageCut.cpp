@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <set>
 
+#include <fmt/format.h>
+
 #include "runtime/base/Status.h"
 #include "runtime/plan/Builder.h"
 
@@ -37,6 +39,7 @@ StageCut::StageCut(const plan::Role &role, plan::Segment &body, const PipelineSt
       inputs_(static_cast<size_t>(stages.count * stages.chunks)), gradients_(inputs_.size()) {
   separateSums(stages);
   separateTallies(role, stages);
+  separateReductions(stages);
   assign(role, stages);
   findCrossings();
   findWeightsOnly();
@@ -103,6 +106,48 @@ void StageCut::separateTallies(const plan::Role &role, const PipelineStages &sta
     auto in = std::ranges::find(body_.ins, of.first, &plan::Segment::Boundary::value);
     body_.outs.push_back({sum, in->cell});
   }
+}
+
+/// Ranks of each stage sum what their stage has contributed to a gradient. In the body the last of
+/// these sums adds to the others, as contributions add to each other.
+void StageCut::separateReductions(const PipelineStages &stages) {
+  auto stageOfMaker = [&](ValueId value) {
+    return stages.ofUnit[static_cast<size_t>(body_.ops[body_.values[value].def].unit)];
+  };
+  std::map<ValueId, Op> sumOf; // by the last contribution of another stage
+  for (Op &op : body_.ops) {
+    bool isSum = op.phase == plan::Phase::Backward &&
+                 plan::opInfo(op).sum == plan::SumRole::Combines && !op.results.empty() &&
+                 body_.values[op.results[0]].purpose == plan::Purpose::Grads;
+    if (!isSum)
+      continue;
+    std::set<int32_t> begun = {stageOfMaker(op.results[0])};
+    std::vector<Tie> *added = &op.ties;
+    const Op alone = op;
+    for (ValueId of = op.operands[0]; of != kNone; of = sumBefore(of)) {
+      if (!begun.insert(stageOfMaker(of)).second)
+        continue;
+      Op &other = sumOf.emplace(of, alone).first->second;
+      const plan::Value sum = body_.values[op.results[0]];
+      other.operands[0] = of;
+      other.unit = body_.ops[body_.values[of].def].unit;
+      other.results = {plan::addValue(body_, fmt::format("{}.of.{}", sum.name, begun.size()),
+                                      sum.type, sum.purpose)};
+      added->push_back({Tie::Acc, 0, other.results[0]});
+      added = &other.ties;
+    }
+  }
+  if (sumOf.empty())
+    return;
+  std::vector<Op> ops;
+  for (Op &op : body_.ops) {
+    ops.push_back(std::move(op));
+    const std::vector<ValueId> results = ops.back().results;
+    for (ValueId result : results)
+      if (auto sum = sumOf.find(result); sum != sumOf.end())
+        ops.push_back(std::move(sum->second));
+  }
+  plan::replaceOps(body_, std::move(ops));
 }
 
 void StageCut::assign(const plan::Role &role, const PipelineStages &stages) {
@@ -194,12 +239,20 @@ void StageCut::cross(const Op &op, ValueId value, int32_t stage) {
 }
 
 ValueId StageCut::contribution(ValueId gradient, int32_t stage) const {
-  while (gradient != kNone && ofValue_[gradient] != stage) {
-    const plan::Value &value = body_.values[gradient];
-    const Tie *tie = value.def == kNone ? nullptr : sumTie(body_.ops[value.def], value.defResult);
-    gradient = tie == nullptr ? kNone : tie->value;
-  }
+  while (gradient != kNone && ofValue_[gradient] != stage)
+    gradient = sumBefore(gradient);
   return gradient;
+}
+
+ValueId StageCut::addedTo(ValueId contribution, int32_t stage) const {
+  return this->contribution(sumBefore(contribution), stage);
+}
+
+/// Of all stages; kNone if the value begins the sum.
+ValueId StageCut::sumBefore(ValueId gradient) const {
+  const plan::Value &value = body_.values[gradient];
+  const Tie *tie = value.def == kNone ? nullptr : sumTie(body_.ops[value.def], value.defResult);
+  return tie == nullptr ? kNone : tie->value;
 }
 
 ValueId StageCut::amaxSeenBefore(const Op &op, size_t result) const {

@@ -26,6 +26,9 @@ public:
   /// The last contribution of the stage to the gradient of a parameter, of which the value is the
   /// last of all stages; kNone if it has none.
   plan::ValueId contribution(plan::ValueId gradient, int32_t stage) const;
+  /// The contribution of the stage to which the op that makes this one adds; kNone if it is the
+  /// first.
+  plan::ValueId addedTo(plan::ValueId contribution, int32_t stage) const;
   /// Whether no stage waits for what the op of the backward pass makes: no gradient that the stage
   /// before takes is made from it.
   bool isWeightsOnly(size_t op) const { return isWeightsOnly_[op] != 0; }
@@ -42,10 +45,12 @@ private:
   static size_t at(int32_t stage) { return static_cast<size_t>(stage); }
   void separateSums(const PipelineStages &stages);
   void separateTallies(const plan::Role &role, const PipelineStages &stages);
+  void separateReductions(const PipelineStages &stages);
   void assign(const plan::Role &role, const PipelineStages &stages);
   int32_t stageOf(const plan::Op &op, const PipelineStages &stages) const;
   void findCrossings();
   void findWeightsOnly();
+  plan::ValueId sumBefore(plan::ValueId gradient) const;
   void cross(const plan::Op &op, plan::ValueId value, int32_t stage);
 
   plan::Segment &body_;

@@ -171,23 +171,38 @@ void SegmentWriter::moveGradients() {
       if (plan::Value &value = segment_.values[result];
           part_.kind != PassKind::Weights && value.purpose == plan::Purpose::Grads)
         value.purpose = plan::Purpose::Activations;
+  if (part_.kind != PassKind::Weights)
+    return;
   std::vector<plan::Op> moves;
   for (const plan::Segment::Boundary &out : body_.outs) {
-    plan::ValueId made = gradientOf(out);
-    if (made == plan::kNone || isWeights(made) || part_.kind != PassKind::Weights)
+    plan::ValueId made = gradientOf(out), adding = plan::kNone;
+    for (; made != plan::kNone && isWeights(made); made = cut_.addedTo(made, part_.chunk))
+      adding = made;
+    if (made == plan::kNone)
       continue;
     use(segment_, body_, made);
     segment_.values[made].purpose = plan::Purpose::Activations;
     plan::ValueId moved = plan::addValue(segment_, body_.values[made].name + ".all",
                                          body_.values[made].type, plan::Purpose::Grads);
-    plan::Op op = plan::makeOp(plan::OpKind::Cast, {made}, body_.ops[body_.values[made].def].unit,
-                               body_.ops[body_.values[made].def].loc);
+    const plan::Op &by = body_.ops[body_.values[adding == plan::kNone ? made : adding].def];
+    plan::Op op = plan::makeOp(plan::OpKind::Cast, {made}, by.unit, by.loc);
     op.phase = phase();
     op.results = {moved};
     moves.push_back(std::move(op));
-    segment_.outs.push_back({moved, out.cell});
+    if (adding == plan::kNone)
+      segment_.outs.push_back({moved, out.cell});
+    else
+      addTo(moved, made);
   }
   putFirst(std::move(moves));
+}
+
+/// What adds to `made` adds to `moved`, which has its content.
+void SegmentWriter::addTo(plan::ValueId moved, plan::ValueId made) {
+  for (plan::Op &op : segment_.ops)
+    for (plan::Tie &tie : op.ties)
+      if (tie.kind == plan::Tie::Acc && tie.value == made)
+        tie.value = moved;
 }
 
 /// Those of a unit without other gradients first of all.

@@ -111,8 +111,9 @@ private:
   bool isHere(const plan::Op &op) const;
 
   /// Gradients of parameters that are made beside those of inputs are left for the other part of
-  /// the backward pass, which has all of them in the end.
+  /// the backward pass, which adds its own contributions and has all of them in the end.
   void moveGradients();
+  void addTo(plan::ValueId moved, plan::ValueId made);
   /// Before the other gradients of their unit, which is complete once these are made.
   void putFirst(std::vector<plan::Op> moves);
 

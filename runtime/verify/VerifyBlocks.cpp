@@ -298,7 +298,7 @@ private:
     int64_t a = value(s, op.operands[0]).type.numel(), b = value(s, op.results[0]).type.numel();
     std::optional<BlockPart> small = partOf(block, std::min(a, b)),
                              big = partOf(block, std::max(a, b));
-    if (block.stateShard == block.numel)
+    if (block.stateShard == block.numel && a == b)
       return;
     bool isOver = small && big ? isComposedOf(plan_, small->group, big->group, op.group)
                                : isComposedOf(plan_, block.group, -1, op.group);
@@ -368,11 +368,14 @@ private:
     return std::ranges::any_of(
         kOpInfos, [&](const OpInfo &info) { return info.again && info.again->by == kind; });
   }
-  /// Whether the op computes something new of what it takes. Losses come with their gradients.
+  /// Whether the op computes something new of what it takes. Losses come with their gradients, and
+  /// weights that are added to the losses of a step have none.
   static bool isUse(const Op &op) {
+    SumRole sum = opInfo(op).sum;
+    bool computes = sum == SumRole::Computes || sum == SumRole::ComputesShard;
     return op.phase == Phase::Forward && !op.isRecomputed && op.role == ProductRole::Forward &&
-           (opInfo(op).sum == SumRole::Computes || opInfo(op).sum == SumRole::ComputesShard) &&
-           !changesForm(op) && op.kind != OpKind::Transpose && !makesAgain(op.kind);
+           (computes || sum == SumRole::AddsLosses) && !changesForm(op) &&
+           op.kind != OpKind::Transpose && !makesAgain(op.kind);
   }
 
   /// Whether anything is made of the op's results, or left of them.

@@ -269,20 +269,25 @@ private:
   void checkUnused(uint32_t s) {
     const Segment &segment = role_.segments[s];
     std::vector<uint8_t> isUsed(segment.values.size());
-    for (const Op &op : segment.ops) {
+    for (const Segment::Boundary &out : segment.outs)
+      isUsed[out.value] = 1;
+    auto anyUsed = [&](const Op &op) {
+      return std::ranges::any_of(op.results, [&](ValueId result) { return isUsed[result] != 0; });
+    };
+    for (size_t i = segment.ops.size(); i-- > 0;) {
+      const Op &op = segment.ops[i];
+      if (opInfo(op).traits == OpTraits::Alias && !anyUsed(op))
+        continue; // a name that nobody takes
       for (ValueId operand : op.operands)
         isUsed[operand] = 1;
       for (const Tie &tie : op.ties)
         isUsed[tie.value] = 1;
     }
-    for (const Segment::Boundary &out : segment.outs)
-      isUsed[out.value] = 1;
     for (uint32_t i = 0; i < segment.ops.size() && !report_.isFull(); ++i) {
       const Op &op = segment.ops[i];
       if (opInfo(op).traits == OpTraits::Alias)
         continue;
-      bool isTaken =
-          std::ranges::any_of(op.results, [&](ValueId result) { return isUsed[result] != 0; });
+      bool isTaken = anyUsed(op);
       for (ValueId result : op.results)
         if (Purpose purpose = segment.values[result].purpose;
             isUsed[result] == 0 &&

@@ -44,6 +44,8 @@ RECIPES = {
     "counted-rows": ([], set()),  # rows of experts, beside embedding rows that ranks exchange
     "evaluated-turns": ([], set()),  # of 100 evaluations
     "further-positions-slices": ([], set()),  # positions of further tokens move with the indices of two groups
+    "further-positions-stages": ([], set()),  # which two stages sum over tensor-parallel ranks, each its own
+    "further-zero-bubble": ([], set()),  # contributions to a table in both parts of a backward pass
     "further-many": ([], set()),  # which the verifier took for too much work
     "many-turns": ([], set()),  # of chunks of layers: each group of microbatches has predicates of its own
 }

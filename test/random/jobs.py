@@ -43,6 +43,8 @@ def sizes(draw):
     microbatches = draw.choice([1, 2, 3, 4, 5, 8])
     out.update(pipeline(draw, stages, microbatches) if stages > 1 else {"model.num_layers": draw.choice([1, 2, 3, 4])})
     out["train.global_batch_size"] = micro * data * microbatches
+    if draw.random() < 0.1:  # in the last stage
+        out["model.mtp_num_layers"] = draw.choice([1, 1, 2])
     if draw.random() < 0.15:
         out["train.train_samples"] = out["train.global_batch_size"] * draw.choice([3, 7])
         if microbatches > 1 and draw.random() < 0.5:

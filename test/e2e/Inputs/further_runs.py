@@ -5,11 +5,12 @@
 
 CHECK is what has to agree:
     one-rank  strategies, tensor-parallel ranks with and without sequence parallelism, slices of sequences, stages of a pipeline and their
-              schedules, microbatches, recomputation, tied tables, layers with and without experts, losses per token and
-              masks, and one rank: losses of 5 steps, those of further tokens, and gradients of the first step, within 1e-5
+              schedules, microbatches, recomputation, tied tables, learned positions, layers with and without experts, losses per
+              token and masks, and one rank: losses of 5 steps, those of further tokens, and gradients of the first step, within 1e-5
               relative. Each pair of values occurs in a row; SEED=n (1 by default) draws the rows. A part of them runs unless
               SHARDC_LONG=1.
-    same      any schedule, each kind of recomputation, evaluations beside it, and a process for each rank to the bit
+    same      any schedule, each kind of recomputation, evaluations beside it, and a process for each rank to the bit; stages under
+              zero bubble in any schedule
     layouts   saved under one layout, loaded under another: weights and moments to the bit
 """
 
@@ -35,20 +36,21 @@ AXES = {
     "rows": (False, True),  # divided among tensor-parallel ranks
     "context": (1, 2),
     "stages": (1, 2),
-    "schedule": ("1f1b", "interleaved"),
+    "schedule": ("1f1b", "interleaved", "zero_bubble"),
     "microbatches": (1, 4),
     "recompute": tuple(RECOMPUTE),
     "tied": (False, True),
     "experts": (False, True),
     "per_token": (False, True),
     "masked": (False, True),
+    "learned": (False, True),  # positions, of which the last stage has a table, too
 }
 
 
 def is_valid(row):
     if row["tensor"] == 1 and row["rows"] or row["tensor"] > 1 and row["experts"] and not row["rows"]:
         return False
-    return row["schedule"] == "1f1b" or row["stages"] > 1 and row["microbatches"] > 1
+    return row["schedule"] == "1f1b" or row["stages"] > 1 and (row["schedule"] == "zero_bubble" or row["microbatches"] > 1)
 
 
 def layout(strategy="no_shard", data=1, tensor=1, rows=False, stages=1, schedule="1f1b", context=1):
@@ -58,11 +60,11 @@ def layout(strategy="no_shard", data=1, tensor=1, rows=False, stages=1, schedule
             f"model.sequence_parallel={str(rows).lower()}", f"train.micro_batch_size={MICRO_BATCH}"]
 
 
-def model(tokens=2, tied=False, experts=False, per_token=False, masked=False):
+def model(tokens=2, tied=False, experts=False, per_token=False, masked=False, learned=False):
     return ["model.num_layers=4", f"model.mtp_num_layers={tokens}", "model.mtp_loss_scaling_factor=0.7", "model.vocab_size=251",
             "model.make_vocab_size_divisible_by=64", f"model.share_embeddings_and_output_weights={str(tied).lower()}",
             f"model.calculate_per_token_loss={str(per_token).lower()}", *EXPERTS * experts,
-            *["dataset.eod_mask_loss=true", "dataset.eod_token=3"] * masked]
+            *["dataset.eod_mask_loss=true", "dataset.eod_token=3"] * masked, *["model.position_embedding_type=learned_absolute"] * learned]
 
 
 def batch(samples, steps=STEPS):
@@ -73,7 +75,7 @@ def check_one_rank(runner):
     draw = random.Random(int(os.environ.get("SEED", "1")))
     rows = table(AXES, is_valid, draw, None if LONG else ROWS)
     for row in rows:
-        of_run = [*model(*(row[axis] for axis in ("tokens", "tied", "experts", "per_token", "masked"))),
+        of_run = [*model(*(row[axis] for axis in ("tokens", "tied", "experts", "per_token", "masked", "learned"))),
                   *batch(MICRO_BATCH * row["data"] * row["microbatches"])]
         own = [*of_run, *layout(*(row[axis] for axis in ("strategy", "data", "tensor", "rows", "stages", "schedule", "context"))),
                *RECOMPUTE[row["recompute"]]]
@@ -92,6 +94,8 @@ def check_same(runner):
         evaluated = [*settings, "validation.eval_interval=2", "validation.eval_iters=2"]
         equal("with evaluations", expected, runner.run_plan(*evaluated))
         compare_orders(runner, settings, expected, RECOMPUTE)
+    settings = [*model(tied=True), *batch(8, 3), *layout(stages=2, schedule="zero_bubble")]
+    equal("zero bubble", runner.run_plan(*settings), runner.run_plan(*settings, options=["--seed-schedule=1"]))
 
 
 def check_layouts(runner):

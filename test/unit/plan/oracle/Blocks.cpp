@@ -161,6 +161,15 @@ std::vector<bool> paddingOf(const Plan &plan, int32_t index, const Type &type,
   return isPadding;
 }
 
+bool hasGap(const Plan &plan, int32_t index, int64_t begin, int64_t numel) {
+  int64_t end = begin + numel;
+  for (const Param &param : plan.params)
+    if (param.block == index)
+      numel -= std::max<int64_t>(
+          std::min(param.offset + param.type.numel(), end) - std::max(param.offset, begin), 0);
+  return numel > 0;
+}
+
 std::vector<std::pair<ValueId, ValueId>> blocksKept(const Op &op) {
   std::vector<std::pair<ValueId, ValueId>> kept;
   for (const Tie &tie : op.ties)

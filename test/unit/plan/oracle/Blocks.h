@@ -74,6 +74,8 @@ std::vector<int64_t> ranksWith(const Plan &plan, int32_t block);
 /// any of them; all false if it holds no part of the block.
 std::vector<bool> paddingOf(const Plan &plan, int32_t block, const Type &type,
                             std::optional<int64_t> begin);
+/// Whether so many elements of the block, from one on, are not all parameters'.
+bool hasGap(const Plan &plan, int32_t block, int64_t begin, int64_t numel);
 /// Where a value of the type has padding, if it is a part of a block as rank 0 has it.
 std::vector<int64_t> paddingIn(const Plan &plan, const Type &type);
 /// Pairs of result and operand that hold the same block.

@@ -15,6 +15,7 @@
 
 #include "Blocks.h"
 #include "Contract.h"
+#include "Counts.h"
 #include "Execution.h"
 #include "Members.h"
 #include "Positions.h"
@@ -205,6 +206,9 @@ private:
     for (const Segment::Boundary &out : segment.outs) {
       bool isThere = std::find(values[out.value].begin(), values[out.value].end(), kMissing) ==
                      values[out.value].end();
+      if (isThere && looksAtBlocks())
+        refuseOtherPadding(rank, rank.role->cells[out.cell], segment.values[out.value].type,
+                           values[out.value]);
       if (rank.isFollowed[out.cell]) {
         leaveInSlot(rank, out, before, isThere ? values[out.value] : Labels());
         continue;
@@ -282,6 +286,19 @@ private:
     if (!factsOf(*task.op).movesPadding && hasPadding(read.labels) && problem_.empty())
       problem_ = fmt::format("rank {}, segment {}, op {} ({}) reads padding of '{}'", rank.index,
                              segment.name, task.index, opInfo(*task.op).name, read.value->name);
+  }
+
+  /// What a cell of a kind holds of a block has padding where the block has it that the cell names.
+  void refuseOtherPadding(const Rank &rank, const Cell &cell, const Type &type,
+                          const Labels &labels) {
+    int32_t block = blocks_.of(labels);
+    std::optional<int64_t> begin = blocks_.beginOf(labels, kGranule / dtypeBytes(type.dtype));
+    if (cell.kind == CellKind::Buffer || block < 0 || !begin || !problem_.empty() ||
+        (block == blockOf(cell) && begin == beginIn(block, type, rank)))
+      return;
+    if (hasGap(plan_, block, *begin, type.numel()))
+      problem_ = fmt::format("rank {}: padding of block {} is left in cell {}", rank.index, block,
+                             cell.name);
   }
 
   void passPadding(const Rank &rank, const Segment &segment, const Op &op, Variant variant,
@@ -394,13 +411,19 @@ private:
                              rank.index, opInfo(op).name);
     bool joinsShards = op.kind == OpKind::AllGather || op.kind == OpKind::ReduceScatter;
     int32_t block = joinsShards ? blocks_.of(values[op.results[0]]) : -1;
-    if (block < 0 || plan_.blocks[static_cast<size_t>(block)].stateShard ==
-                         plan_.blocks[static_cast<size_t>(block)].numel)
+    if (block < 0)
       return;
     const Type *small = &segment.values[op.operands[0]].type;
     const Type *large = &segment.values[op.results[0]].type;
     if (small->numel() > large->numel())
       std::swap(small, large);
+    if (plan_.blocks[static_cast<size_t>(block)].stateShard ==
+        plan_.blocks[static_cast<size_t>(block)].numel) {
+      if (small->numel() != large->numel() && problem_.empty())
+        problem_ = fmt::format("rank {}: '{}' takes parts of a block that ranks do not divide",
+                               rank.index, opInfo(op).name);
+      return;
+    }
     std::optional<int64_t> part = beginIn(block, *small, rank), all = beginIn(block, *large, rank);
     int64_t position = positionIn(op.group, rank.index);
     int16_t group = plan_.blocks[static_cast<size_t>(block)].group;
@@ -728,8 +751,9 @@ int64_t longestLoop(const Plan &plan) {
 } // namespace
 
 std::string findBreak(const Plan &plan, const Options &options) {
-  if (std::string problem = findContractBreak(plan); !problem.empty())
-    return problem;
+  for (auto find : {findContractBreak, findCountBreak})
+    if (std::string problem = find(plan); !problem.empty())
+      return problem;
   Members members(plan);
   for (int i = 0; i < std::max(1, options.randomOrders); ++i) {
     if (std::string problem =

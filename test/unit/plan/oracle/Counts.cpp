@@ -1,0 +1,48 @@
+#include "Counts.h"
+
+namespace shardc::plan::oracle {
+namespace {
+
+/// How many operands, the first ones, are rows of the counts that are the third one.
+size_t rowsOf(OpKind kind) {
+  switch (kind) {
+  case OpKind::GroupedMatMul:
+  case OpKind::GroupedMatMulScaled:
+    return 1;
+  case OpKind::GroupedMatMulBwd:
+    return 2;
+  default:
+    return 0;
+  }
+}
+
+std::string findBreak(const Segment &segment, const Op &op) {
+  auto value = [&](ValueId id) -> const Value & { return segment.values[id]; };
+  if (op.kind == OpKind::AllReduce && value(op.operands[0]).counts != kNone)
+    return value(op.operands[0]).name + " is summed with rows that are not there";
+  for (size_t k = 0; k < rowsOf(op.kind); ++k)
+    if (value(op.operands[k]).counts != op.operands[2])
+      return value(op.operands[k]).name + " has other rows than are counted";
+  if (op.kind != OpKind::Dispatch && op.kind != OpKind::Combine)
+    return {};
+  ValueId places = op.operands[1];
+  while (value(places).def != kNone && segment.ops[value(places).def].kind == OpKind::View)
+    places = segment.ops[value(places).def].operands[0];
+  uint32_t def = value(places).def;
+  bool isMade =
+      def == kNone || (segment.ops[def].kind == OpKind::MakeRuns && value(places).defResult == 1);
+  return isMade ? std::string() : value(places).name + " has no places of rows";
+}
+
+} // namespace
+
+std::string findCountBreak(const Plan &plan) {
+  for (const Role &role : plan.roles)
+    for (const Segment &segment : role.segments)
+      for (const Op &op : segment.ops)
+        if (std::string problem = findBreak(segment, op); !problem.empty())
+          return problem;
+  return {};
+}
+
+} // namespace shardc::plan::oracle
