@@ -7,9 +7,10 @@
 // dx[t,:]·y[places[t,k],:]. Places outside of y are left out. Data and weights are f32, bf16 or f16
 // each; sums are fp32, those of combine_bwd fp64 of eight products each, rounded once. Mapping:
 // make_runs sorts ids stably and finds each run's first by bisection, so a place is the distance
-// from the slot's first id. dispatch and combine: one block column a row of x, one chunk of 8
-// elements a thread; a chunk of x is read once for all K. combine_bwd: a warp for each weight.
-// Limited by memory, make_runs by the latency of its launches.
+// from the slot's first id. dispatch and combine: a row of x has blocks of its own, a
+// thread several chunks of 8 elements, so that enough loads are under way; x is read once for all
+// K. combine_bwd: a warp for each weight. Limited by memory, make_runs by the latency of its
+// launches.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
 #include "kernels/cuda/Sort.h"
@@ -148,30 +149,54 @@ Choices choicesOf(const Call &call, const Tensor &places, const Tensor &y) {
   return choices;
 }
 
-struct DispatchOp {
+struct Dispatch {
   Data x, y;
   Choices choices;
-  int64_t cols;
-  template <Mode M> __device__ void run(int64_t row, int64_t c, int n) const {
-    float v[kChunk];
-    load8<M>(x, row * cols + c, n, v);
-    for (int64_t i = row * choices.count; i < (row + 1) * choices.count; ++i) {
-      int64_t place = choices.places[i];
-      if (!choices.isIn(place))
+  int64_t rows, cols; ///< of x
+};
+
+/// Chunks of a row of x that a thread of dispatch loads together.
+constexpr int kDispatchAhead = 4;
+
+template <Mode M> __global__ void __launch_bounds__(256, 4) dispatchRows(const Dispatch p) {
+  awaitPrevious();
+  int64_t row = int64_t{blockIdx.x} * blockDim.y + threadIdx.y;
+  if (row >= p.rows)
+    return;
+  int64_t step = int64_t{blockDim.x} * kChunk;
+  int64_t first = blockIdx.y * step * kDispatchAhead + threadIdx.x * kChunk;
+  Chunk<M> chunks[kDispatchAhead];
+#pragma unroll
+  for (int a = 0; a < kDispatchAhead; ++a)
+    if (int64_t c = first + a * step; c < p.cols)
+      chunks[a] = readChunk<M>(p.x, row * p.cols + c, upToChunk(p.cols - c));
+  for (int64_t i = row * p.choices.count; i < (row + 1) * p.choices.count; ++i) {
+    int64_t place = p.choices.places[i];
+    if (!p.choices.isIn(place))
+      continue;
+    float weight = p.choices.weight(i);
+#pragma unroll
+    for (int a = 0; a < kDispatchAhead; ++a) {
+      int64_t c = first + a * step;
+      if (c >= p.cols)
         continue;
-      float weight = choices.weight(i), scaled[kChunk];
+      float v[kChunk];
+      floatsOf<M>(chunks[a], v);
 #pragma unroll
       for (int j = 0; j < kChunk; ++j)
-        scaled[j] = v[j] * weight;
-      store8<M>(y, place * cols + c, n, scaled);
+        v[j] *= weight;
+      store8<M>(p.y, place * p.cols + c, upToChunk(p.cols - c), v);
     }
   }
-};
+}
 
 void runDispatch(const Call &call) {
   const Tensor &x = call.in[0], &places = call.in[1], &y = call.out[0];
-  DispatchOp op = {dataOf(x), dataOf(y), choicesOf(call, places, y), x.cols()};
-  launchRows(call, modeOf({&x, &y}, x.cols()), op, x.rows(), x.cols());
+  Dispatch p = {dataOf(x), dataOf(y), choicesOf(call, places, y), x.rows(), x.cols()};
+  int64_t parts = ceilDiv(ceilDiv(p.cols, kChunk), kDispatchAhead); // of a row, a thread's
+  dim3 threads = threadsOfRows(parts), grid = gridOfRows(threads, p.rows, parts);
+  forMode(modeOf({&x, &y}, p.cols),
+          [&]<Mode M>() { launchKernel(dispatchRows<M>, grid, threads, 0, queueOf(call), p); });
 }
 
 struct Combine {
@@ -180,11 +205,8 @@ struct Combine {
   int64_t rows, cols; ///< of x
 };
 
-/// Of a thread of combine: chunks of a row of x, and choices whose rows it loads together.
-constexpr int kColsAhead = 2, kChoicesAhead = 2;
-
 /// Places of the choices from i on; none behind a row's last one.
-struct Taken {
+template <int kChoicesAhead> struct Taken {
   int64_t place[kChoicesAhead];
 
   __device__ Taken(const Choices &choices, int64_t i, int64_t end) {
@@ -194,7 +216,9 @@ struct Taken {
   }
 };
 
-template <Mode M> __global__ void __launch_bounds__(256, 4) combineRows(const Combine p) {
+/// A thread loads so many chunks of a row of x together, of so many choices.
+template <Mode M, int kColsAhead, int kChoicesAhead>
+__global__ void __launch_bounds__(256, kColsAhead > 2 ? 3 : 4) combineRows(const Combine p) {
   awaitPrevious();
   int64_t row = int64_t{blockIdx.x} * blockDim.y + threadIdx.y;
   if (row >= p.rows)
@@ -204,10 +228,10 @@ template <Mode M> __global__ void __launch_bounds__(256, 4) combineRows(const Co
   float sum[kColsAhead][kChunk] = {};
   bool isLacking = false; // of a row that no slot had room for
   int64_t end = (row + 1) * p.choices.count;
-  Taken next(p.choices, row * p.choices.count, end);
+  Taken<kChoicesAhead> next(p.choices, row * p.choices.count, end);
   for (int64_t i = row * p.choices.count; i < end; i += kChoicesAhead) {
-    Taken now = next;
-    next = Taken(p.choices, i + kChoicesAhead, end);
+    Taken<kChoicesAhead> now = next;
+    next = Taken<kChoicesAhead>(p.choices, i + kChoicesAhead, end);
     Chunk<M> chunks[kChoicesAhead][kColsAhead];
 #pragma unroll
     for (int k = 0; k < kChoicesAhead; ++k) {
@@ -245,10 +269,17 @@ template <Mode M> __global__ void __launch_bounds__(256, 4) combineRows(const Co
 void runCombine(const Call &call) {
   const Tensor &y = call.in[0], &places = call.in[1], &x = call.out[0];
   Combine p = {dataOf(y), dataOf(x), choicesOf(call, places, y), x.rows(), x.cols()};
-  int64_t parts = ceilDiv(ceilDiv(p.cols, kChunk), kColsAhead); // of a row, a thread's
-  dim3 threads = threadsOfRows(parts), grid = gridOfRows(threads, p.rows, parts);
-  forMode(modeOf({&y, &x}, p.cols),
-          [&]<Mode M>() { launchKernel(combineRows<M>, grid, threads, 0, queueOf(call), p); });
+  auto launch = [&]<int kColsAhead, int kChoicesAhead>() {
+    int64_t parts = ceilDiv(ceilDiv(p.cols, kChunk), kColsAhead); // of a row, a thread's
+    dim3 threads = threadsOfRows(parts), grid = gridOfRows(threads, p.rows, parts);
+    forMode(modeOf({&y, &x}, p.cols), [&]<Mode M>() {
+      launchKernel(combineRows<M, kColsAhead, kChoicesAhead>, grid, threads, 0, queueOf(call), p);
+    });
+  };
+  if (p.choices.count == 1)
+    launch.template operator()<4, 1>();
+  else
+    launch.template operator()<2, 2>();
 }
 
 struct WeightGradients {

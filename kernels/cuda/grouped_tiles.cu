@@ -7,12 +7,12 @@
 // no block. In a block, one thread finds the tiles and copies 64 along k at a time into a ring of
 // shared memory; two warp groups multiply 64 rows each. The second one begins a little later, so
 // that one multiplies while the other writes results. A group without rows multiplies nothing, and
-// 128 columns are multiplied alone where a tile has no more. Eight pairs of tiles one below the
+// of columns a tile multiplies those that are there, by 64. Eight pairs of tiles one below the
 // other come before the next columns, so that a and b come from the L2. A gradient is the product
 // of the transposed rows: its tiles have fixed places, k is rows, and runs with most rows come
 // first, so that clusters end together. Rows behind a run's end are loaded with the others of its
 // last tile. In a product they are not written; in a gradient they are overwritten by zeros in
-// shared memory first.
+// shared memory first, up to a multiple of 16, and not multiplied behind that.
 #include "kernels/cuda/grouped_tiles.cuh"
 
 namespace shardc::kernels::cuda::tiles {
@@ -25,13 +25,17 @@ static_assert(kSharedBytes<Sizes> <= 232448, "a block of Hopper has 227 KiB");
 
 // ---- warp groups that multiply ----
 
-/// Zeroes rows [from, 64) of this group's block of a, and of b. Both groups do this for themselves,
+/// Rows along k that an instruction multiplies.
+constexpr int kPart = 16;
+
+/// Zeroes rows [from, to) of this group's block of a, and of b. Both groups do this for themselves,
 /// so that neither waits for the other.
-__device__ __forceinline__ void clearRows(const Ring<Sizes> &ring, int stage, int group, int from) {
+__device__ __forceinline__ void clearRows(const Ring<Sizes> &ring, int stage, int group, int from,
+                                          int to) {
   int thread = static_cast<int>(threadIdx.x) % 128;
-  constexpr int kParts = kBlockBytes / 16, kPartsOfRow = 8; // of 16 bytes
+  constexpr int kPiecesOfRow = 8; // of 16 bytes
   auto clear = [&](uint32_t block) {
-    for (int i = from * kPartsOfRow + thread; i < kParts; i += 128)
+    for (int i = from * kPiecesOfRow + thread; i < to * kPiecesOfRow; i += 128)
       hopper::clear16(block + static_cast<uint32_t>(i) * 16);
   };
   clear(ring.a(stage) + static_cast<uint32_t>(group) * kBlockBytes);
@@ -41,23 +45,38 @@ __device__ __forceinline__ void clearRows(const Ring<Sizes> &ring, int stage, in
   hopper::syncThreads(1 + group, 128);
 }
 
-/// Adds the product of one stage.
-template <Form kForm, bool kIsF16, int kCols>
+/// Adds the product of the first `kParts` along k of a stage.
+template <Form kForm, bool kIsF16, int kCols, int kParts>
 __device__ __forceinline__ void addStage(const Ring<Sizes> &ring, int stage, int group,
                                          bool isFirst, float (&sum)[128]) {
   constexpr int kTransA = kForm == Form::Gradient, kTransB = kForm != Form::AlongK;
-  constexpr uint32_t kStepOfA = kTransA ? 16 * 128 : 32, kStepOfB = kTransB ? 16 * 128 : 32;
+  constexpr uint32_t kAcross = kPart * kRowBytes, kAlong = kPart * 2; // bytes of a part
+  constexpr uint32_t kPartOfA = kTransA ? kAcross : kAlong, kPartOfB = kTransB ? kAcross : kAlong;
   uint32_t a = ring.a(stage) + static_cast<uint32_t>(group) * kBlockBytes, b = ring.b(stage);
   hopper::beginProducts();
 #pragma unroll
-  for (uint32_t step = 0; step < kDepth / 16; ++step)
+  for (uint32_t part = 0; part < kParts; ++part)
     hopper::addProduct<kCols, kIsF16, kTransA, kTransB>(
-        sum, hopper::factorAt(a + step * kStepOfA, kBlockBytes),
-        hopper::factorAt(b + step * kStepOfB, kBlockBytes), step > 0 || !isFirst);
+        sum, hopper::factorAt(a + part * kPartOfA, kBlockBytes),
+        hopper::factorAt(b + part * kPartOfB, kBlockBytes), part > 0 || !isFirst);
   hopper::endProducts();
 }
 
-/// Multiplies a tile's columns, the first 128 or all. `kCols` is 0 if this group has no rows.
+/// Calls `add` with the parts of a gradient's stage that has so many rows, one if it has none. With
+/// a loop, or a number that is not known, ptxas would let no two products be under way.
+template <typename Add> __device__ __forceinline__ void forParts(int rows, const Add &add) {
+  static_assert(kDepth == 4 * kPart);
+  if (rows > 3 * kPart)
+    add.template operator()<4>();
+  else if (rows > 2 * kPart)
+    add.template operator()<3>();
+  else if (rows > kPart)
+    add.template operator()<2>();
+  else
+    add.template operator()<1>();
+}
+
+/// Multiplies a tile's first columns. `kCols` is 0 if this group has no rows.
 template <Form kForm, bool kIsF16, int kCols>
 __device__ __forceinline__ void multiply(const Ring<Sizes> &ring, int group, int stages,
                                          Turn<Sizes::kStages> &turn, float (&sum)[128]) {
@@ -67,10 +86,17 @@ __device__ __forceinline__ void multiply(const Ring<Sizes> &ring, int group, int
     if constexpr (kCols == 0) {
       release(ring, stage);
     } else {
-      if constexpr (kForm == Form::Gradient)
-        if (int depth = ring.shared.depths[stage]; depth < kDepth)
-          clearRows(ring, stage, group, depth);
-      addStage<kForm, kIsF16, kCols>(ring, stage, group, i == 0, sum);
+      auto add = [&]<int kParts>() {
+        addStage<kForm, kIsF16, kCols, kParts>(ring, stage, group, i == 0, sum);
+      };
+      if constexpr (kForm == Form::Gradient) {
+        int rows = ring.shared.depths[stage];
+        if (rows < kDepth)
+          clearRows(ring, stage, group, rows, (max(rows, 1) + kPart - 1) / kPart * kPart);
+        forParts(rows, add);
+      } else {
+        add.template operator()<kDepth / kPart>();
+      }
       hopper::waitForProducts<1>();
       if (i > 0)
         release(ring, turn.before());
@@ -115,8 +141,12 @@ __device__ __forceinline__ void multiplyTiles(const Params &p, const Ring<Sizes>
       multiply<kForm, kIsF16, 0>(ring, group, tile.stages, turn, sum);
       continue;
     }
-    if (tile.cols <= kTileCols / 2)
-      multiply<kForm, kIsF16, kTileCols / 2>(ring, group, tile.stages, turn, sum);
+    if (tile.cols <= kBlockCols)
+      multiply<kForm, kIsF16, kBlockCols>(ring, group, tile.stages, turn, sum);
+    else if (tile.cols <= 2 * kBlockCols)
+      multiply<kForm, kIsF16, 2 * kBlockCols>(ring, group, tile.stages, turn, sum);
+    else if (tile.cols <= 3 * kBlockCols)
+      multiply<kForm, kIsF16, 3 * kBlockCols>(ring, group, tile.stages, turn, sum);
     else
       multiply<kForm, kIsF16, kTileCols>(ring, group, tile.stages, turn, sum);
     writeTile<kForm, kIsF16, kIsWide>(p, ring, tile, group, sum);

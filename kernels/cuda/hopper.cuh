@@ -166,51 +166,60 @@ template <int kGroups> __device__ __forceinline__ void waitForProducts() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kGroups) : "memory");
 }
 
-#define SHARDC_NAMES64                                                                             \
+#define SHARDC_NAMES32                                                                             \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "     \
-  "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, "     \
-  "%38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, "     \
-  "%56, %57, %58, %59, %60, %61, %62, %63"
-#define SHARDC_NAMES128                                                                            \
+  "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define SHARDC_NAMES64                                                                             \
+  SHARDC_NAMES32                                                                                   \
+      ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, "    \
+      "%49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define SHARDC_NAMES96                                                                             \
   SHARDC_NAMES64                                                                                   \
-  ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, "   \
-  "%82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, %98, %99, "     \
-  "%100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, %112, %113, %114, "     \
-  "%115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
+      ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, "    \
+      "%81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define SHARDC_NAMES128                                                                            \
+  SHARDC_NAMES96 ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, "    \
+                 "%109, %110, %111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, "  \
+                 "%122, %123, %124, %125, %126, %127"
 #define SHARDC_SUMS8(i)                                                                            \
   "+f"(sum[i]), "+f"(sum[i + 1]), "+f"(sum[i + 2]), "+f"(sum[i + 3]), "+f"(sum[i + 4]),            \
       "+f"(sum[i + 5]), "+f"(sum[i + 6]), "+f"(sum[i + 7])
-#define SHARDC_SUMS64(i)                                                                           \
-  SHARDC_SUMS8(i), SHARDC_SUMS8(i + 8), SHARDC_SUMS8(i + 16), SHARDC_SUMS8(i + 24),                \
-      SHARDC_SUMS8(i + 32), SHARDC_SUMS8(i + 40), SHARDC_SUMS8(i + 48), SHARDC_SUMS8(i + 56)
-#define SHARDC_PRODUCT64(type)                                                                     \
-  asm volatile("{\n.reg .pred adds;\nsetp.ne.b32 adds, %66, 0;\n"                                  \
-               "wgmma.mma_async.sync.aligned.m64n128k16.f32." type "." type " {" SHARDC_NAMES64    \
-               "}, %64, %65, adds, 1, 1, %67, %68;\n}"                                             \
-               : SHARDC_SUMS64(0)                                                                  \
-               : "l"(a), "l"(b), "r"(adds), "n"(kTransA), "n"(kTransB))
-#define SHARDC_PRODUCT128(type)                                                                    \
-  asm volatile("{\n.reg .pred adds;\nsetp.ne.b32 adds, %130, 0;\n"                                 \
-               "wgmma.mma_async.sync.aligned.m64n256k16.f32." type "." type " {" SHARDC_NAMES128   \
-               "}, %128, %129, adds, 1, 1, %131, %132;\n}"                                         \
-               : SHARDC_SUMS64(0), SHARDC_SUMS64(64)                                               \
-               : "l"(a), "l"(b), "r"(adds), "n"(kTransA), "n"(kTransB))
+#define SHARDC_SUMS32(i)                                                                           \
+  SHARDC_SUMS8(i), SHARDC_SUMS8(i + 8), SHARDC_SUMS8(i + 16), SHARDC_SUMS8(i + 24)
+#define SHARDC_SUMS64(i) SHARDC_SUMS32(i), SHARDC_SUMS32(i + 32)
+#define SHARDC_SUMS96(i) SHARDC_SUMS64(i), SHARDC_SUMS32(i + 64)
+#define SHARDC_SUMS128(i) SHARDC_SUMS96(i), SHARDC_SUMS32(i + 96)
+/// An instruction with so many columns and sums a thread; behind them come its other operands.
+#define SHARDC_PRODUCT(cols, sums, a, b, adds, transA, transB, type)                               \
+  asm volatile("{\n.reg .pred adds;\nsetp.ne.b32 adds, %" adds ", 0;\n"                            \
+               "wgmma.mma_async.sync.aligned.m64n" cols "k16.f32." type "." type                   \
+               " {" SHARDC_NAMES##sums "}, %" a ", %" b ", adds, 1, 1, %" transA ", %" transB      \
+                                       ";\n}"                                                      \
+               : SHARDC_SUMS##sums(0)                                                              \
+               : "l"(atA), "l"(atB), "r"(addsToSum), "n"(kTransA), "n"(kTransB))
+#define SHARDC_PRODUCT_OF_TYPE(cols, sums, a, b, adds, transA, transB)                             \
+  if constexpr (kIsF16)                                                                            \
+    SHARDC_PRODUCT(cols, sums, a, b, adds, transA, transB, "f16");                                 \
+  else                                                                                             \
+    SHARDC_PRODUCT(cols, sums, a, b, adds, transA, transB, "bf16")
 
-/// sum[64, kCols] = a[64, 16]·b[16, kCols], of a warp group, with the old sum unless `adds` is 0. A
-/// thread has of rows t/4 and t/4 + 8 of its warp's 16 rows, and of each 8 columns, columns
+/// sum[64, kCols] = a[64, 16]·b[16, kCols], of a warp group, with the old sum unless `addsToSum` is
+/// 0. A thread has of rows t/4 and t/4 + 8 of its warp's 16 rows, and of each 8 columns, columns
 /// 2·(t mod 4) and the next: sum[4·j ..] = (row, col), (row, col + 1), (row + 8, col), ...
 /// Transposed factors have rows across k.
 template <int kCols, bool kIsF16, int kTransA, int kTransB>
-__device__ __forceinline__ void addProduct(float (&sum)[128], uint64_t a, uint64_t b, int adds) {
-  static_assert(kCols == 128 || kCols == 256, "one or two halves of a tile");
-  if constexpr (kCols == 256 && kIsF16)
-    SHARDC_PRODUCT128("f16");
-  else if constexpr (kCols == 256)
-    SHARDC_PRODUCT128("bf16");
-  else if constexpr (kIsF16)
-    SHARDC_PRODUCT64("f16");
-  else
-    SHARDC_PRODUCT64("bf16");
+__device__ __forceinline__ void addProduct(float (&sum)[128], uint64_t atA, uint64_t atB,
+                                           int addsToSum) {
+  static_assert(kCols % 64 == 0 && kCols <= 256, "quarters of a tile");
+  if constexpr (kCols == 64) {
+    SHARDC_PRODUCT_OF_TYPE("64", 32, "32", "33", "34", "35", "36");
+  } else if constexpr (kCols == 128) {
+    SHARDC_PRODUCT_OF_TYPE("128", 64, "64", "65", "66", "67", "68");
+  } else if constexpr (kCols == 192) {
+    SHARDC_PRODUCT_OF_TYPE("192", 96, "96", "97", "98", "99", "100");
+  } else {
+    SHARDC_PRODUCT_OF_TYPE("256", 128, "128", "129", "130", "131", "132");
+  }
 }
 
 #define SHARDC_PRODUCT8(type)                                                                      \
@@ -231,12 +240,17 @@ __device__ __forceinline__ void addProduct8(float (&sum)[64], uint64_t a, uint64
 }
 
 #undef SHARDC_PRODUCT8
-#undef SHARDC_PRODUCT128
-#undef SHARDC_PRODUCT64
+#undef SHARDC_PRODUCT_OF_TYPE
+#undef SHARDC_PRODUCT
+#undef SHARDC_SUMS128
+#undef SHARDC_SUMS96
 #undef SHARDC_SUMS64
+#undef SHARDC_SUMS32
 #undef SHARDC_SUMS8
 #undef SHARDC_NAMES128
+#undef SHARDC_NAMES96
 #undef SHARDC_NAMES64
+#undef SHARDC_NAMES32
 
 /// Writes four 8-by-8 matrices of 16-bit elements; lane l has the address of row l mod 8 of matrix
 /// l/8.

@@ -31,13 +31,14 @@ struct Layout {
   }
 };
 
-/// All rows, none, one run with all; odd and even numbers of tiles of 128; runs that begin inside
-/// of tiles; more runs than a block has threads; slots.
+/// All rows, none, one run with all; odd and even numbers of tiles of 128; last stages of one part
+/// to four; runs that begin inside of tiles; more runs than a block has threads; slots.
 std::vector<Layout> layouts() {
   std::vector<Layout> all = {{1, 1, 300, {300}},
                              {1, 2, 64, {0, 0}},
                              {1, 5, 700, {0, 257, 0, 1, 400}},
                              {1, 3, 520, {0, 512, 0}},
+                             {1, 3, 1000, {25, 513, 430}},
                              {3, 2, 200, {200, 0, 7, 190, 0, 0}},
                              {2, 3, 333, {1, 129, 65, 64, 128, 3}}};
   Layout many = {1, 600, 1300, {}};
@@ -50,8 +51,8 @@ std::vector<Layout> layouts() {
 struct Extents {
   int64_t k, m;
 };
-/// Odd; fewer columns than half a tile; one tile and a part; several tiles both ways.
-constexpr Extents kExtents[] = {{35, 13}, {72, 8}, {64, 264}, {200, 136}, {328, 600}};
+/// Odd; one to four quarters of a tile of columns; several tiles both ways.
+constexpr Extents kExtents[] = {{35, 13}, {72, 8}, {64, 264}, {200, 136}, {328, 600}, {64, 448}};
 
 /// Not too long for a test: large matrices only of few runs.
 bool isShort(const Layout &layout, Extents at) { return layout.runs < 100 || at.k * at.m < 1000; }
