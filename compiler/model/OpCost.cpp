@@ -163,6 +163,7 @@ bool isOfStep(plan::SegmentKind kind) {
   case plan::SegmentKind::Eval:
   case plan::SegmentKind::Init:
   case plan::SegmentKind::Prologue:
+  case plan::SegmentKind::Stage:
   case plan::SegmentKind::Snapshot:
     return false;
   }

@@ -14,6 +14,7 @@
 #include "compiler/passes/Strategy.h"
 #include "runtime/base/Status.h"
 #include "runtime/plan/Builder.h"
+#include "runtime/plan/HostCells.h"
 
 namespace shardc::passes {
 namespace {
@@ -102,19 +103,27 @@ private:
     return true;
   }
 
-  /// Buffers of background segments. These run one after the other, so they share the same bytes.
+  /// Buffers of background segments. These run one after the other, so they share the same bytes of
+  /// the host; but the host reads what one of them copies when the one behind it has ended too.
   void placeBackground() {
     int64_t &hostBytes = permanentBytes_[static_cast<size_t>(Arena::Host)];
     int64_t begin = hostBytes, end = hostBytes;
     for (const plan::Segment &segment : role_.segments) {
-      if (segment.before == plan::kNone)
+      if (segment.before == plan::kNone || plan::stagedBy(role_, segment) != nullptr)
         continue;
       hostBytes = begin;
-      for (const plan::Segment::Boundary &out : segment.outs)
-        makePermanent(out.cell);
+      makeOutsPermanent(segment);
+      for (const plan::Segment &behind : role_.segments)
+        if (plan::stagedBy(role_, behind) == &segment)
+          makeOutsPermanent(behind);
       end = std::max(end, hostBytes);
     }
     hostBytes = end;
+  }
+
+  void makeOutsPermanent(const plan::Segment &segment) {
+    for (const plan::Segment::Boundary &out : segment.outs)
+      makePermanent(out.cell);
   }
 
   bool isOfBackground(size_t cell) const {

@@ -2,12 +2,21 @@
 // into host memory, from which a checkpoint is written while steps continue. State that all ranks
 // hold is divided among them. State that exceeds the recipe's limit for a snapshot is copied in
 // pieces: each is a separate segment, and all use the same bytes.
+//
+// The next update waits for these copies, and a link to the host is slow. So state may be staged: a
+// first segment copies it within the device, and the update waits for that one alone. A second one
+// copies on to the host beside the next steps. How much is staged: what the next update would wait
+// for, as far as the device has room for it.
 #include <algorithm>
 
 #include <fmt/format.h>
 
+#include "compiler/passes/Allocator.h"
 #include "compiler/passes/CellTable.h"
 #include "compiler/passes/Passes.h"
+#include "compiler/predict/Overheads.h"
+#include "compiler/predict/SaveTime.h"
+#include "compiler/predict/Transfers.h"
 #include "runtime/plan/Builder.h"
 #include "runtime/plan/HostCells.h"
 #include "runtime/plan/Limits.h"
@@ -25,13 +34,25 @@ constexpr int64_t kAlign = 16; ///< bytes; cells are cut at multiples of it
 /// Maximum number of pieces; the rest of a plan's segments is for ops of a step.
 constexpr int64_t kPiecesMax = plan::limits::kSegmentsMax / 2;
 
+/// Of the time that is predicted before an update, the part in which copies to the host are relied
+/// on; and the part of a device that staged state leaves free, since predicted memory is not exact
+/// either.
+constexpr double kReliedOn = 0.5;
+constexpr int64_t kLeftFree = 32; ///< one part in so many
+
 int64_t alignUp(int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
 /// Part of a cell that one snapshot copies.
 struct Part {
   uint32_t cell;
   plan::Moving begin;
-  int64_t count; ///< elements
+  int64_t count;             ///< elements
+  uint32_t stagedIn = kNone; ///< a cell
+};
+
+/// How much of a role's state is staged, in bytes of cells with their padding.
+struct Staging {
+  int64_t wanted = 0, room = 0;
 };
 
 class SnapshotBuilder {
@@ -40,8 +61,8 @@ public:
       : plan_(plan), role_(role), stream_(plan::streamOf(plan, plan::StreamKind::Copy)),
         loc_(jobLoc(plan, plan.job.derived.locCheckpoint)) {}
 
-  /// Makes pieces of at most `bytesMax`, or of the smallest size that gives kPiecesMax pieces.
-  void run(int64_t bytesMax) {
+  /// Finds what a rank saves.
+  void collect() {
     before_ = plan::findSegment(role_, plan::SegmentKind::Update);
     using enum plan::CellKind;
     auto find = [&](plan::CellKind kind) {
@@ -58,6 +79,10 @@ public:
       add(block, first[b]);
       add(block, second[b]);
     }
+  }
+
+  /// Makes pieces of at most `bytesMax`, or of the smallest size that gives kPiecesMax pieces.
+  void cutInto(int64_t bytesMax) {
     int64_t least = alignUp((aligned_ + kPiecesMax - 1) / kPiecesMax);
     bytesMax_ = std::max({bytesMax / kAlign * kAlign, least, kAlign});
     for (const Part &held : held_)
@@ -66,9 +91,39 @@ public:
       flush();
   }
 
+  /// Stages state from the last cell on, in whole cells, and copies all of it in one piece.
+  void stage(const Staging &staging) {
+    std::vector<bool> isStaged(held_.size());
+    for (size_t i = held_.size(); i-- > 0 && staged_ < staging.wanted;) {
+      int64_t bytes = aligned(held_[i].count * sizeOf(held_[i]));
+      isStaged[i] = bytes <= staging.room - staged_;
+      staged_ += isStaged[i] ? bytes : 0;
+    }
+    if (staged_ == 0)
+      return cutInto(aligned_);
+    plan::Segment stage, snapshot;
+    stage.name = "stage", snapshot.name = "snapshot";
+    stage.kind = plan::SegmentKind::Stage, snapshot.kind = plan::SegmentKind::Snapshot;
+    stage.before = before_, snapshot.before = static_cast<uint32_t>(role_.segments.size());
+    for (bool inDevice : {true, false}) // the longer copies behind the others
+      for (size_t i = 0; i < held_.size(); ++i)
+        if (isStaged[i] && inDevice)
+          held_[i].stagedIn = stageIn(stage, held_[i]);
+        else if (!isStaged[i] && !inDevice)
+          copy(stage, held_[i]);
+    for (size_t i = 0; i < held_.size(); ++i)
+      if (isStaged[i])
+        copy(snapshot, {held_[i].stagedIn, {}, held_[i].count}, role_.cells[held_[i].cell].name);
+    role_.segments.push_back(std::move(stage));
+    role_.segments.push_back(std::move(snapshot));
+    pieces_ = 1;
+  }
+
+  int64_t staged() const { return staged_; }
   size_t pieces() const { return pieces_; }
-  int64_t bytes() const { return total_; }       ///< of the state
-  int64_t bytesMax() const { return bytesMax_; } ///< of a piece
+  int64_t bytes() const { return total_; }          ///< of the state
+  int64_t alignedBytes() const { return aligned_; } ///< the same with padding between cells
+  int64_t bytesMax() const { return bytesMax_; }    ///< of a piece
 
 private:
   int64_t sizeOf(const Part &part) const { return dtypeBytes(role_.cells[part.cell].type.dtype); }
@@ -120,7 +175,24 @@ private:
   }
 
   void copy(plan::Segment &segment, const Part &part) {
-    // Copies: cells are added below.
+    copy(segment, part, std::string(role_.cells[part.cell].name));
+  }
+
+  /// Of the cell with the name, or of the cell in which it is staged.
+  void copy(plan::Segment &segment, const Part &part, const std::string &name) {
+    std::string target = pieces_ == 0 ? "snap." + name : fmt::format("snap.{}.{}", pieces_, name);
+    append(segment, part, OpKind::Snapshot, std::move(target), name + ".saved");
+  }
+
+  uint32_t stageIn(plan::Segment &segment, const Part &part) {
+    std::string name = role_.cells[part.cell].name;
+    return append(segment, part, OpKind::Stage, "staged." + name, name + ".staged");
+  }
+
+  /// Appends a copy into a new cell, which it returns.
+  uint32_t append(plan::Segment &segment, const Part &part, OpKind kind, std::string target,
+                  std::string result) {
+    // Copies: a cell is added below.
     std::string name = role_.cells[part.cell].name;
     Type type = role_.cells[part.cell].type;
     plan::ValueId source = plan::addLiveIn(segment, name, role_, part.cell);
@@ -134,15 +206,16 @@ private:
       view.results = {source};
       plan::append(segment, std::move(view));
     }
-    std::string target = pieces_ == 0 ? "snap." + name : fmt::format("snap.{}.{}", pieces_, name);
+    bool isStaged = kind == OpKind::Stage;
+    plan::Purpose purpose = isStaged ? plan::Purpose::SaveStaging : plan::Purpose::Data;
     uint32_t cell = addCell(role_, std::move(target), plan::CellKind::Buffer, type,
-                            plan::Arena::Host, plan::Purpose::Data);
-    Op snapshot = plan::makeOp(OpKind::Snapshot, {source}, -1, loc_);
-    snapshot.stream = stream_;
-    plan::ValueId result = plan::addValue(segment, name + ".saved", type, plan::Purpose::Data);
-    snapshot.results = {result};
-    plan::append(segment, std::move(snapshot));
-    segment.outs.push_back({result, cell});
+                            isStaged ? plan::Arena::Work : plan::Arena::Host, purpose);
+    Op op = plan::makeOp(kind, {source}, -1, loc_);
+    op.stream = stream_;
+    op.results = {plan::addValue(segment, std::move(result), type, purpose)};
+    segment.outs.push_back({op.results[0], cell});
+    plan::append(segment, std::move(op));
+    return cell;
   }
 
   const plan::Plan &plan_;
@@ -150,10 +223,85 @@ private:
   plan::StreamId stream_;
   uint32_t loc_, before_ = kNone;
   std::vector<Part> held_, parts_;
-  int64_t bytesMax_ = 0, filled_ = 0;
+  int64_t bytesMax_ = 0, filled_ = 0, staged_ = 0;
   int64_t total_ = 0, aligned_ = 0; ///< bytes of the state, and with padding between cells
   size_t pieces_ = 0;
 };
+
+/// Finds out how much of the state is staged where the recipe does not say it, and tells it.
+class StagingChoice {
+public:
+  /// The plan without any copies: it is placed to find out what it leaves free.
+  explicit StagingChoice(const plan::Plan &plan) : plan_(plan), device_(deviceFor(plan)) {
+    if (!device_)
+      return;
+    Notes notes;
+    placed_ = plan;
+    runPlaceBuffers(placed_, notes);
+  }
+
+  Staging of(const plan::Role &role, int64_t bytes) {
+    if (int64_t given = plan_.job.checkpoint.snapshotStagingBytes; given >= 0)
+      return {given, given};
+    if (!device_)
+      return {};
+    const plan::Role &placed = placed_.roles[static_cast<size_t>(&role - plan_.roles.data())];
+    double seconds = predict::secondsBeforeUpdate(*device_, placed_, placed);
+    auto relied = static_cast<int64_t>(kReliedOn * seconds * device_->pcieGBs * 1e9);
+    int64_t left = plan_.deviceBytes - predict::deviceBytesOf(placed_, placed);
+    Staging staging{std::max<int64_t>(bytes - relied, 0),
+                    std::max<int64_t>(left - plan_.deviceBytes / kLeftFree, 0)};
+    if (bytes > bytes_)
+      bytes_ = bytes, seconds_ = seconds, staging_ = staging;
+    return staging;
+  }
+
+  /// Of the role that saves the most; `staged`: of any role.
+  void tell(int64_t staged, Notes &notes) const {
+    if (!device_ || bytes_ == 0)
+      return;
+    std::string text = fmt::format(
+        "'checkpoint.snapshot_staging' is not set: {} of the {} of state that a rank copies to the "
+        "host are staged on the device; the link takes {:.3g} ms, and the next update waits for "
+        "what is not copied {:.3g} ms after a step",
+        plan::formatBytes(staged), plan::formatBytes(bytes_),
+        1e3 * predict::hostCopySeconds(*device_, bytes_), 1e3 * seconds_);
+    if (staged < staging_.wanted)
+      text += fmt::format("; the plan leaves {} for it, and {} are needed",
+                          plan::formatBytes(staging_.room), plan::formatBytes(staging_.wanted));
+    notes.push_back(
+        {std::move(text), "snapshot-staging", jobLoc(plan_, plan_.job.derived.locCheckpoint)});
+  }
+
+private:
+  /// Saves on disk alone are rare, and may wait.
+  static std::optional<predict::Device> deviceFor(const plan::Plan &plan) {
+    const auto &options = plan.job.checkpoint;
+    if (options.snapshotStagingBytes >= 0 || options.inMemoryInterval == 0 || plan.deviceBytes == 0)
+      return std::nullopt;
+    std::optional<predict::Device> device = predict::plannedDevice(plan);
+    return device && !device->isHost() ? device : std::nullopt;
+  }
+
+  const plan::Plan &plan_;
+  std::optional<predict::Device> device_;
+  plan::Plan placed_;
+  int64_t bytes_ = 0;
+  double seconds_ = 0;
+  Staging staging_;
+};
+
+void tellPieces(const plan::Plan &plan, const SnapshotBuilder &most, Notes &notes) {
+  int64_t bytesMax = plan.job.checkpoint.snapshotLimitBytes;
+  std::string lets = fmt::format("is {}", plan::formatBytes(bytesMax));
+  if (most.bytesMax() > bytesMax)
+    lets = fmt::format("is {}, which was raised to {} because a plan has at most {} pieces",
+                       plan::formatBytes(bytesMax), plan::formatBytes(most.bytesMax()), kPiecesMax);
+  notes.push_back({fmt::format("the state of a rank has {}, but 'checkpoint.snapshot_limit' {}: "
+                               "the state is saved in {} pieces, and steps wait for each piece",
+                               plan::formatBytes(most.bytes()), lets, most.pieces()),
+                   "snapshot-in-pieces", jobLoc(plan, plan.job.derived.locCheckpoint)});
+}
 
 } // namespace
 
@@ -161,25 +309,28 @@ void runSnapshot(plan::Plan &plan, Notes &notes) {
   bool isWanted = plan.job.checkpoint.asyncSave || plan.job.checkpoint.inMemoryInterval > 0;
   if (!isWanted || plan.job.checkpoint.save.empty())
     return;
+  std::vector<SnapshotBuilder> builders;
+  for (plan::Role &role : plan.roles)
+    builders.emplace_back(plan, role).collect();
   int64_t bytesMax = plan.job.checkpoint.snapshotLimitBytes;
-  size_t pieces = 0;
-  int64_t bytes = 0, pieceBytes = 0; // of the role with the most pieces
-  for (plan::Role &role : plan.roles) {
-    SnapshotBuilder builder(plan, role);
-    builder.run(bytesMax);
-    if (builder.pieces() > pieces)
-      pieces = builder.pieces(), bytes = builder.bytes(), pieceBytes = builder.bytesMax();
-  }
-  if (pieces <= 1)
+  bool areWhole = std::ranges::all_of(
+      builders, [&](const SnapshotBuilder &each) { return each.alignedBytes() <= bytesMax; });
+  if (areWhole) {
+    StagingChoice choice(plan);
+    std::vector<Staging> stagings;
+    for (size_t r = 0; r < plan.roles.size(); ++r)
+      stagings.push_back(choice.of(plan.roles[r], builders[r].bytes()));
+    int64_t staged = 0;
+    for (size_t r = 0; r < plan.roles.size(); ++r) {
+      builders[r].stage(stagings[r]);
+      staged = std::max(staged, builders[r].staged());
+    }
+    choice.tell(staged, notes);
     return;
-  std::string lets = fmt::format("is {}", plan::formatBytes(bytesMax));
-  if (pieceBytes > bytesMax)
-    lets = fmt::format("is {}, which was raised to {} because a plan has at most {} pieces",
-                       plan::formatBytes(bytesMax), plan::formatBytes(pieceBytes), kPiecesMax);
-  notes.push_back({fmt::format("the state of a rank has {}, but 'checkpoint.snapshot_limit' {}: "
-                               "the state is saved in {} pieces, and steps wait for each piece",
-                               plan::formatBytes(bytes), lets, pieces),
-                   "snapshot-in-pieces", jobLoc(plan, plan.job.derived.locCheckpoint)});
+  }
+  for (SnapshotBuilder &builder : builders)
+    builder.cutInto(bytesMax);
+  tellPieces(plan, *std::ranges::max_element(builders, {}, &SnapshotBuilder::pieces), notes);
 }
 
 } // namespace shardc::passes

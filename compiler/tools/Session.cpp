@@ -13,6 +13,7 @@
 #include "compiler/model/OpCost.h"
 #include "compiler/predict/DeviceTable.h"
 #include "compiler/predict/Overheads.h"
+#include "compiler/predict/SaveTime.h"
 #include "compiler/predict/StepTime.h"
 #include "compiler/predict/Transfers.h"
 #include "compiler/tools/Advice.h"
@@ -159,18 +160,25 @@ Compiled makePlan(const config::Config &config, SourceManager &sources,
   return compiled;
 }
 
-/// Saves in memory do not wait for each other's pieces. False, with an error, if there are several.
+/// Saves in memory do not wait for each other's pieces, and staged state has none. False, with an
+/// error, if there are several.
 bool reportPieces(const config::Config &config, const plan::Plan &plan, DiagEngine &diags) {
-  if (plan.job.checkpoint.inMemoryInterval == 0)
+  const auto &options = plan.job.checkpoint;
+  if (options.inMemoryInterval == 0 && options.snapshotStagingBytes <= 0)
     return true;
   for (const plan::Role &role : plan.roles) {
     int64_t pieces =
         std::ranges::count(role.segments, plan::SegmentKind::Snapshot, &plan::Segment::kind);
     if (pieces <= 1)
       continue;
-    diags.report(diag::MemorySavesInPieces, config.range(config::Opt::CheckpointInMemoryInterval),
-                 plan::formatBytes(plan::snapshotBytes(role)),
-                 plan::formatBytes(plan.job.checkpoint.snapshotLimitBytes), pieces);
+    std::string bytes = plan::formatBytes(plan::snapshotBytes(role)),
+                limit = plan::formatBytes(options.snapshotLimitBytes);
+    if (options.inMemoryInterval > 0)
+      diags.report(diag::MemorySavesInPieces, config.range(config::Opt::CheckpointInMemoryInterval),
+                   bytes, limit, pieces);
+    else
+      diags.report(diag::StagingInPieces, config.range(config::Opt::CheckpointSnapshotStaging),
+                   bytes, limit, pieces);
     return false;
   }
   return true;
@@ -308,17 +316,24 @@ std::optional<predict::StepTime> predictedStep(const plan::Plan &plan) {
 
 namespace {
 
-/// What saves in memory take of the link to the host, beside compute; empty if there are none.
+/// What saves in memory take of the device and of its link to the host, beside compute; empty if
+/// there are none.
 std::string memorySavesText(const predict::Device &device, const plan::Plan &plan) {
-  int64_t interval = plan.job.checkpoint.inMemoryInterval, bytes = 0;
-  for (const plan::Role &role : plan.roles)
-    bytes = std::max(bytes, plan::snapshotBytes(role));
+  int64_t interval = plan.job.checkpoint.inMemoryInterval;
+  const plan::Role &role = *std::ranges::max_element(plan.roles, {}, plan::snapshotBytes);
+  int64_t bytes = plan::snapshotBytes(role), staged = plan::stagedBytes(role);
   if (interval == 0 || bytes == 0)
     return "";
-  return fmt::format("saves in memory: every {} steps {} of a rank go to the host, which takes {} "
-                     "beside compute",
-                     interval, plan::formatBytes(bytes),
-                     formatDuration(static_cast<double>(bytes) / (device.pcieGBs * 1e9)));
+  predict::SaveTime time = predict::saveTimeOf(device, plan, role);
+  std::string text = fmt::format("saves in memory: every {} steps {} of a rank go to the host, "
+                                 "which takes {} beside compute",
+                                 interval, plan::formatBytes(bytes), formatDuration(time.copying));
+  if (staged > 0)
+    text += fmt::format("; {} of them are staged on the device in {}", plan::formatBytes(staged),
+                        formatDuration(time.staging));
+  return text + (time.waiting > 0
+                     ? fmt::format("; the next update waits {}", formatDuration(time.waiting))
+                     : "; no update waits");
 }
 
 } // namespace

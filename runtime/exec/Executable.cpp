@@ -107,6 +107,7 @@ Status Executable::createRanks(StateMemory state) {
     }
     ASSIGN_OR_RETURN(rank->backgroundBegin, device->createEvent());
     ASSIGN_OR_RETURN(rank->backgroundEnd, device->createEvent());
+    ASSIGN_OR_RETURN(rank->copiedOn, device->createEvent());
     ASSIGN_OR_RETURN(rank->queue, LaunchQueue::create(*device, options_.nodesAhead));
     if (options_.progress) {
       constexpr int64_t kBytes = sizeof(RankWords);

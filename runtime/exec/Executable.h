@@ -160,7 +160,8 @@ public:
   Status launch(uint32_t segment, const plan::SegmentInstance &instance,
                 const hal::LaunchParams &params);
   /// Enqueues a background segment on all these ranks, after all queued work. It ends
-  /// before the segment that it names begins; nothing here waits for it. One at a time.
+  /// before the segment that it names begins; nothing here waits for it. One at a time; but one
+  /// that names a background segment is enqueued behind that one, and runs beside all work.
   Status launchBackground(uint32_t segment);
   /// True if no background segment is queued or running. Any thread may call it.
   bool isBackgroundDone() const;
@@ -243,7 +244,8 @@ private:
     std::unique_ptr<hal::Event> isRead;
     std::unique_ptr<hal::Buffer> words; ///< of progress; null without it
     uint32_t microbatch = 0;            ///< what the last of these words becomes
-    std::unique_ptr<hal::Event> backgroundBegin, backgroundEnd;
+    /// Of background segments that segments of the program wait for, and of those behind them.
+    std::unique_ptr<hal::Event> backgroundBegin, backgroundEnd, copiedOn;
     std::optional<LaunchQueue> queue;
   };
   struct Communicator {

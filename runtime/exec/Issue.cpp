@@ -9,11 +9,13 @@
 namespace shardc::exec {
 namespace {
 
-/// A copy engine finishes a copy before it starts another, and copies of a step wait meanwhile: the
-/// read-back of the step state, and gathers between devices. So copies of a snapshot are short.
+/// A copy engine finishes a copy before it starts another, and copies of a step wait meanwhile, such
+/// as gathers between devices. So copies of a snapshot are short.
 /// There are also few enough of them not to fill a queue of the device, which would block the
 /// thread that feeds it.
 constexpr int64_t kSnapshotCopyMax = int64_t{32} << 20;
+/// Copies within the device are that much faster.
+constexpr int64_t kStageCopyMax = int64_t{512} << 20;
 
 /// When an eighth of a large graph's ops is left, the host launches what follows. A launch takes
 /// about a microsecond per node, and such graphs run for ten or more per node.
@@ -34,12 +36,11 @@ std::vector<bool> unitEnds(const plan::Segment &segment, const BoundSegment &bou
   return ends;
 }
 
-Status copyInParts(hal::Stream &stream, const BoundOp &op) {
+Status copyInParts(hal::Stream &stream, const BoundOp &op, int64_t most) {
   auto *to = static_cast<uint8_t *>(op.to);
   const auto *from = static_cast<const uint8_t *>(op.from);
-  for (int64_t at = 0; at < op.bytes; at += kSnapshotCopyMax)
-    RETURN_IF_ERROR(
-        stream.copy(to + at, from + at, std::min(kSnapshotCopyMax, op.bytes - at), op.label));
+  for (int64_t at = 0; at < op.bytes; at += most)
+    RETURN_IF_ERROR(stream.copy(to + at, from + at, std::min(most, op.bytes - at), op.label));
   return Status::ok();
 }
 
@@ -85,27 +86,35 @@ Result<std::unique_ptr<hal::Graph>> Executable::capture(Rank &rank, const plan::
 /// The stream of the first copy takes all of them, whichever streams they name; this preserves
 /// every order that they need.
 Status Executable::launchBackground(uint32_t segment) {
+  const plan::Segment &what = *segments_[segment].segment;
+  Numbered &before = segments_[numberOf(segments_[segment].role, what.before)];
+  bool copiesOn = before.segment->before != plan::kNone;
   for (size_t r : ranksOf(segment)) {
     Rank &rank = *ranks_[r];
     const Instance &instance = *rank.segments[segment].find({plan::Variant::Only});
     auto first = std::ranges::find(instance.bound->ops, BoundOp::Copy, &BoundOp::kind);
     bool hasCopies = first != instance.bound->ops.end();
     hal::Stream &stream = *rank.streams[hasCopies ? first->stream : plan::kComputeStream];
-    RETURN_IF_ERROR(rank.streams[0]->record(*rank.backgroundBegin));
-    RETURN_IF_ERROR(stream.wait(*rank.backgroundBegin));
+    if (!copiesOn)
+      RETURN_IF_ERROR(rank.streams[0]->record(*rank.backgroundBegin));
+    RETURN_IF_ERROR(stream.wait(copiesOn ? *rank.backgroundEnd : *rank.backgroundBegin));
     kernels::Call call;
     for (size_t i = 0; i < instance.bound->ops.size(); ++i)
       if (instance.bound->ops[i].kind == BoundOp::Copy)
-        RETURN_IF_ERROR(copyInParts(stream, opOf(instance, i, call)));
-    RETURN_IF_ERROR(stream.record(*rank.backgroundEnd));
+        RETURN_IF_ERROR(copyInParts(stream, opOf(instance, i, call),
+                                    what.ops[i].kind == plan::OpKind::Stage ? kStageCopyMax
+                                                                            : kSnapshotCopyMax));
+    RETURN_IF_ERROR(stream.record(copiesOn ? *rank.copiedOn : *rank.backgroundEnd));
   }
-  segments_[numberOf(segments_[segment].role, segments_[segment].segment->before)].isJoined = true;
+  if (!copiesOn)
+    before.isJoined = true;
   return Status::ok();
 }
 
 bool Executable::isBackgroundDone() const {
-  return std::ranges::all_of(
-      ranks_, [](const std::unique_ptr<Rank> &rank) { return rank->backgroundEnd->isDone(); });
+  return std::ranges::all_of(ranks_, [](const std::unique_ptr<Rank> &rank) {
+    return rank->backgroundEnd->isDone() && rank->copiedOn->isDone();
+  });
 }
 
 Status Executable::joinBackground(uint32_t segment) {

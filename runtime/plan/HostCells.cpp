@@ -13,14 +13,22 @@ bool isFeed(const Cell &cell) {
   return cell.kind == CellKind::Feed || cell.kind == CellKind::EvalFeed;
 }
 
-int64_t snapshotBytes(const Role &role) {
+namespace {
+
+int64_t bytesMadeBy(const Role &role, OpKind kind) {
   int64_t bytes = 0;
   for (const Segment &segment : role.segments)
     for (const Op &op : segment.ops)
-      if (op.kind == OpKind::Snapshot)
+      if (op.kind == kind)
         bytes += segment.values[op.results[0]].type.bytes();
   return bytes;
 }
+
+} // namespace
+
+int64_t snapshotBytes(const Role &role) { return bytesMadeBy(role, OpKind::Snapshot); }
+
+int64_t stagedBytes(const Role &role) { return bytesMadeBy(role, OpKind::Stage); }
 
 std::vector<const Block *> blocksInCheckpoint(const Plan &plan, const Role &role) {
   std::vector<bool> hasMaster(plan.blocks.size());

@@ -46,8 +46,10 @@ StateShare stateShareOf(const Plan &plan, int32_t block);
 /// The same for a block of so many elements whose longest row has `longestRow` of them.
 StateShare stateShareOf(int64_t numel, int64_t longestRow, int64_t ranks);
 
-/// Bytes that the background segments of the role copy.
+/// Bytes that the background segments of the role copy to the host.
 int64_t snapshotBytes(const Role &role);
+/// Bytes that they copy within the device before.
+int64_t stagedBytes(const Role &role);
 /// Copies of them in memory beside the plan's (`checkpoint.in_memory_interval`): two generations of
 /// a rank's state, and two of the rank whose second copy it keeps.
 inline constexpr int64_t kImagesPerRank = 4;
@@ -67,5 +69,12 @@ struct CellPart {
 /// For each value of the segment the part of a cell that it is, as a live-in value or a view of
 /// one; no cell for values that ops compute, and for views whose begins move with no single group.
 std::vector<CellPart> partsOfCells(const Plan &plan, const Segment &segment);
+
+/// The background segment that has ended when this one starts, and whose copies within the device
+/// it copies on; null if there is none.
+const Segment *stagedBy(const Role &role, const Segment &segment);
+/// partsOfCells of a background segment. What another one has staged is the part of the cell that
+/// was copied; behind that segment nothing else is a part of one.
+std::vector<CellPart> partsOfState(const Plan &plan, const Role &role, const Segment &segment);
 
 } // namespace shardc::plan

@@ -173,9 +173,10 @@ enum class Purpose : uint8_t {
   Activations,
   Comm,
   Data,
-  Step
+  Step,
+  SaveStaging
 };
-inline constexpr int kPurposeCount = 8;
+inline constexpr int kPurposeCount = 9;
 
 std::string_view toString(Level);
 std::string toString(const Pred &);
@@ -417,7 +418,9 @@ struct Segment {
   SegmentKind kind = SegmentKind::Other;
   bool body = false; ///< runs once per microbatch
   /// Set: a background segment, in no program. It may start where a step has ended, and has ended
-  /// before this segment, by index, begins; it is unordered with all that runs between.
+  /// before this segment, by index, begins; it is unordered with all that runs between. If that one
+  /// is itself a background segment, it starts when that one has ended, and has ended before that
+  /// one begins again; it is unordered with all of the program.
   uint32_t before = kNone;
   std::vector<Value> values;
   std::vector<Op> ops;

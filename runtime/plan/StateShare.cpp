@@ -100,4 +100,29 @@ std::vector<CellPart> partsOfCells(const Plan &plan, const Segment &segment) {
   return parts;
 }
 
+const Segment *stagedBy(const Role &role, const Segment &segment) {
+  if (segment.before >= role.segments.size())
+    return nullptr;
+  const Segment &other = role.segments[segment.before];
+  return other.before != kNone && &other != &segment ? &other : nullptr;
+}
+
+std::vector<CellPart> partsOfState(const Plan &plan, const Role &role, const Segment &segment) {
+  std::vector<CellPart> parts = partsOfCells(plan, segment);
+  const Segment *stage = stagedBy(role, segment);
+  if (stage == nullptr)
+    return parts;
+  std::vector<CellPart> copied = partsOfCells(plan, *stage), staged(role.cells.size());
+  for (const Segment::Boundary &out : stage->outs)
+    if (uint32_t def = stage->values[out.value].def;
+        def != kNone && stage->ops[def].kind == OpKind::Stage)
+      staged[out.cell] = copied[stage->ops[def].operands[0]];
+  for (CellPart &part : parts) {
+    CellPart whole = part.cell != kNone ? staged[part.cell] : CellPart();
+    std::optional<Moving> begin = sumOf(plan, whole.begin, part.begin);
+    part = whole.cell != kNone && begin ? CellPart{whole.cell, *begin} : CellPart();
+  }
+  return parts;
+}
+
 } // namespace shardc::plan

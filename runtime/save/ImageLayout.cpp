@@ -13,14 +13,13 @@ Result<ImageLayout> ImageLayout::create(const plan::Plan &plan, const StateLayou
                                         const std::vector<SnapshotPiece> &pieces) {
   if (pieces.size() != 1)
     return makeStatus(report::PlanCannotRun,
-                      "'checkpoint.in_memory_interval' is set, but the plan has {} background "
-                      "segments that copy the state; it needs to have one",
+                      "'checkpoint.in_memory_interval' is set, but the plan copies the state in {} "
+                      "pieces; it needs to do so in one",
                       pieces.size());
   ImageLayout images(plan, layout);
   images.roles_.resize(plan.roles.size());
   for (const RoleSnapshot &role : pieces.front().roles) {
     RoleCopies &copies = images.roles_[role.role];
-    copies.segment = role.segment;
     copies.copies = role.copies;
     for (const SnapshotCopy &copy : role.copies)
       copies.bytes += copy.bytes;

@@ -1,5 +1,5 @@
 // Where the bytes of a rank's state are in an image of it (StateImages.h): what the plan's
-// background segment has copied, one part after the other, behind the job's position.
+// background segments have copied, one part after the other, behind the job's position.
 #pragma once
 
 #include <map>
@@ -23,9 +23,6 @@ public:
   int64_t stateBytes(uint32_t role) const { return roles_[role].bytes; }
   /// What a rank of the role copies, in the order of its image.
   const std::vector<SnapshotCopy> &copies(uint32_t role) const { return roles_[role].copies; }
-  /// The background segment that copies it, as exec::Executable numbers them; none if the role
-  /// saves nothing.
-  std::optional<uint32_t> segment(uint32_t role) const { return roles_[role].segment; }
 
   /// Bytes of an image that hold a part of a piece of state, row by row.
   struct Source {
@@ -41,7 +38,6 @@ public:
 
 private:
   struct RoleCopies {
-    std::optional<uint32_t> segment;
     std::vector<SnapshotCopy> copies;
     int64_t bytes = 0;
   };

@@ -279,7 +279,7 @@ Status SaveThread::waitForCopies() {
 /// Calls `use` for what each rank here copies.
 template <typename Use> Status SaveThread::forCopies(const SnapshotPiece &piece, const Use &use) {
   for (const RoleSnapshot &role : piece.roles)
-    for (size_t rank : executable_->ranksOf(role.segment))
+    for (size_t rank : executable_->ranksOf(role.segments.front()))
       for (const SnapshotCopy &copy : role.copies)
         RETURN_IF_ERROR(use(rank, copy));
   return Status::ok();

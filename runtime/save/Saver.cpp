@@ -257,7 +257,8 @@ Status Saver::giveProgress(const Progress &progress) {
 /// Queues the copies of a piece, of all roles that ranks here have.
 Status Saver::copyPiece(size_t piece) {
   for (const RoleSnapshot &role : snapshot_[piece].roles)
-    RETURN_IF_ERROR(executable_->launchBackground(role.segment));
+    for (uint32_t segment : role.segments)
+      RETURN_IF_ERROR(executable_->launchBackground(segment));
   return Status::ok();
 }
 

@@ -14,11 +14,11 @@ using plan::Op;
 using plan::OpKind;
 using plan::Segment;
 
-/// What the segment copies, cells in the order of its ops, and of each cell by the place in it: all
-/// of it is there when the segment has ended, in whichever order the parts are copied.
-Result<std::vector<SnapshotCopy>> copiesOf(const plan::Plan &plan, const Segment &segment) {
+/// What the segment copies to the host, in the order of its ops.
+Result<std::vector<SnapshotCopy>> copiesOf(const plan::Plan &plan, const plan::Role &role,
+                                           const Segment &segment) {
   std::vector<SnapshotCopy> copies;
-  std::vector<plan::CellPart> parts = plan::partsOfCells(plan, segment);
+  std::vector<plan::CellPart> parts = plan::partsOfState(plan, role, segment);
   for (const Op &op : segment.ops) {
     if (op.kind != OpKind::Snapshot)
       continue;
@@ -34,13 +34,18 @@ Result<std::vector<SnapshotCopy>> copiesOf(const plan::Plan &plan, const Segment
       begin.coef = part.begin.coef * size, begin.group = part.begin.group;
     copies.push_back({part.cell, begin, type.bytes(), segment.values[op.results[0]].place});
   }
+  return copies;
+}
+
+/// Cells in the order of their first copies, and of each cell by the place in it: all of it is
+/// there when the last segment has ended, in whichever order the parts are copied.
+void sort(std::vector<SnapshotCopy> &copies) {
   std::map<uint32_t, size_t> firstOf; // the first copy of each cell
   for (size_t i = 0; i < copies.size(); ++i)
     firstOf.try_emplace(copies[i].cell, i);
   std::ranges::sort(copies, {}, [&](const SnapshotCopy &copy) {
     return std::pair(firstOf.at(copy.cell), copy.byteBegin.offset);
   });
-  return copies;
 }
 
 /// Checks that the background segments of a role copy the cells of its state from their begins to
@@ -50,7 +55,7 @@ public:
   Coverage(const plan::Plan &plan, const StateLayout &layout, uint32_t role)
       : plan_(plan), layout_(layout), roleIndex_(role), role_(plan.roles[role]) {}
 
-  Status add(const Segment &segment, const std::vector<SnapshotCopy> &copies) {
+  Status add(std::string_view segment, const std::vector<SnapshotCopy> &copies) {
     for (const SnapshotCopy &copy : copies) {
       ASSIGN_OR_RETURN(StateLayout::Held held, layout_.toSnapshot(copy.cell, roleIndex_));
       int64_t &covered = covered_[copy.cell];
@@ -58,7 +63,7 @@ public:
         return makeStatus(report::PlanCannotRun,
                           "segment '{}' copies cell @{} from byte {} + {}*index on; {} bytes from "
                           "{}*index on are copied before",
-                          segment.name, role_.cells[copy.cell].name, copy.byteBegin.offset,
+                          segment, role_.cells[copy.cell].name, copy.byteBegin.offset,
                           copy.byteBegin.coef, covered, held.step);
       covered += copy.bytes;
     }
@@ -88,6 +93,30 @@ private:
   std::map<uint32_t, int64_t> covered_; ///< bytes by cell
 };
 
+/// What the background segments of a role copy to the host, in their order. Behind one that stages
+/// come those that copy on.
+Result<std::vector<RoleSnapshot>> snapshotsOf(const plan::Plan &plan, uint32_t index,
+                                              uint32_t firstNumber) {
+  const plan::Role &role = plan.roles[index];
+  std::vector<RoleSnapshot> snapshots;
+  std::map<const Segment *, size_t> at; // in `snapshots`
+  for (bool copiesOn : {false, true})
+    for (uint32_t s = 0; s < role.segments.size(); ++s) {
+      const Segment &segment = role.segments[s], *stage = plan::stagedBy(role, segment);
+      if (segment.before == plan::kNone || (stage != nullptr) != copiesOn)
+        continue;
+      if (!copiesOn)
+        at[&segment] = snapshots.size(), snapshots.push_back({{}, {}, index});
+      RoleSnapshot &snapshot = snapshots[at.at(copiesOn ? stage : &segment)];
+      ASSIGN_OR_RETURN(std::vector<SnapshotCopy> copies, copiesOf(plan, role, segment));
+      snapshot.segments.push_back(firstNumber + s);
+      snapshot.copies.insert(snapshot.copies.end(), copies.begin(), copies.end());
+    }
+  for (RoleSnapshot &snapshot : snapshots)
+    sort(snapshot.copies);
+  return snapshots;
+}
+
 } // namespace
 
 Result<std::vector<SnapshotPiece>> snapshotPieces(const plan::Plan &plan,
@@ -96,18 +125,16 @@ Result<std::vector<SnapshotPiece>> snapshotPieces(const plan::Plan &plan,
   std::vector<Coverage> coverage;
   uint32_t number = 0;
   for (uint32_t r = 0; r < plan.roles.size(); ++r) {
+    const plan::Role &role = plan.roles[r];
     Coverage &covered = coverage.emplace_back(plan, layout, r);
-    size_t ofRole = 0;
-    for (const Segment &segment : plan.roles[r].segments) {
-      uint32_t own = number++;
-      if (segment.before == plan::kNone)
-        continue;
-      ASSIGN_OR_RETURN(std::vector<SnapshotCopy> copies, copiesOf(plan, segment));
-      RETURN_IF_ERROR(covered.add(segment, copies));
-      if (ofRole == pieces.size())
-        pieces.emplace_back();
-      pieces[ofRole++].roles.push_back({own, std::move(copies), r});
+    ASSIGN_OR_RETURN(std::vector<RoleSnapshot> snapshots, snapshotsOf(plan, r, number));
+    pieces.resize(std::max(pieces.size(), snapshots.size()));
+    for (size_t i = 0; i < snapshots.size(); ++i) {
+      RETURN_IF_ERROR(covered.add(role.segments[snapshots[i].segments.front() - number].name,
+                                  snapshots[i].copies));
+      pieces[i].roles.push_back(std::move(snapshots[i]));
     }
+    number += static_cast<uint32_t>(role.segments.size());
   }
   for (size_t r = 0; r < coverage.size() && !pieces.empty(); ++r)
     RETURN_IF_ERROR(coverage[r].finish());

@@ -17,14 +17,15 @@ struct SnapshotCopy {
   plan::Place place; ///< in the arena `host`
 };
 
-/// What a background segment of one role copies.
+/// What background segments of one role copy to the host: one of them, or one that stages and those
+/// that copy on what it has staged.
 struct RoleSnapshot {
-  uint32_t segment = 0;             ///< as exec::Executable numbers them
+  std::vector<uint32_t> segments;   ///< in their order, as exec::Executable numbers them
   std::vector<SnapshotCopy> copies; ///< by cell, then by place in the cell
   uint32_t role = 0;                ///< index in Plan::roles
 };
 
-/// What is copied together: of each role its next background segment, if it has one more.
+/// What is copied together: of each role its next one, if it has one more.
 struct SnapshotPiece {
   std::vector<RoleSnapshot> roles;
 };

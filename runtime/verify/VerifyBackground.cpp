@@ -1,10 +1,12 @@
 // Checks background segments. They are unordered with all ops between the end of a step and the
 // segment that they name. So none of these ops may write what a background segment reads, or access
-// what it writes.
+// what it writes. A background segment that names another one is unordered with all ops of steps;
+// until it has ended, so are the bytes that the other one has staged for it.
 #include <algorithm>
 #include <map>
 #include <set>
 
+#include "runtime/plan/HostCells.h"
 #include "runtime/verify/VerifyContents.h"
 #include "runtime/verify/VerifyRangeIndex.h"
 
@@ -73,6 +75,28 @@ std::set<uint32_t> segmentsBeside(const Role &role, uint32_t before) {
   return beside;
 }
 
+/// Segments of steps, and those behind them.
+std::set<uint32_t> segmentsOfSteps(const Role &role) {
+  std::set<uint32_t> all;
+  bool isBehind = false;
+  for (const ProgramNode &node : role.program) {
+    isBehind = isBehind || node.kind == ProgramNode::Steps;
+    if (isBehind)
+      hasNode({node}, [&](const ProgramNode &each) {
+        if (each.segment != kNone)
+          all.insert(each.segment);
+        return false;
+      });
+  }
+  return all;
+}
+
+/// Whether another background segment copies on what this one stages.
+bool isFollowed(const Role &role, const Segment &segment) {
+  return std::ranges::any_of(
+      role.segments, [&](const Segment &other) { return stagedBy(role, other) == &segment; });
+}
+
 bool isRunInSteps(const Role &role, uint32_t segment) {
   auto isRun = [&](const ProgramNode &child) {
     return child.kind == ProgramNode::Run && child.segment == segment;
@@ -109,8 +133,9 @@ public:
       : scope_(scope), segment_(scope.segment), usersOfStreams_(usersOfStreams) {}
 
   void run() {
-    if (segment_.before >= scope_.role.segments.size() ||
-        !isRunInSteps(scope_.role, segment_.before)) {
+    const Segment *stage = stagedBy(scope_.role, segment_);
+    uint32_t awaits = stage != nullptr ? stage->before : segment_.before;
+    if (segment_.before >= scope_.role.segments.size() || !isRunInSteps(scope_.role, awaits)) {
       scope_.add(finding::BackgroundBeforeNothing, kNone);
       return;
     }
@@ -125,13 +150,23 @@ public:
         scope_.addValue(finding::BackgroundReadsHost, scope_.opOf(in.value), in.value,
                         scope_.role.cells[in.cell].name);
     for (const Segment::Boundary &out : segment_.outs)
-      if (scope_.role.cells[out.cell].arena != Arena::Host)
-        scope_.addValue(finding::BackgroundFillsCell, scope_.opOf(out.value), out.value,
-                        scope_.role.cells[out.cell].name,
-                        toString(scope_.role.cells[out.cell].arena));
+      checkOut(out);
   }
 
 private:
+  void checkOut(const Segment::Boundary &out) {
+    const Cell &cell = scope_.role.cells[out.cell];
+    uint32_t op = scope_.opOf(out.value);
+    bool isStaged = op != kNone && segment_.ops[op].kind == OpKind::Stage;
+    if (isStaged && !isFollowed(scope_.role, segment_))
+      scope_.addValue(finding::StagesForNobody, op, out.value, scope_.nameOf(out.value));
+    else if (isStaged && cell.arena != Arena::Work)
+      scope_.addValue(finding::StagesInArena, op, out.value, scope_.nameOf(out.value), cell.name,
+                      toString(cell.arena));
+    else if (!isStaged && cell.arena != Arena::Host)
+      scope_.addValue(finding::BackgroundFillsCell, op, out.value, cell.name, toString(cell.arena));
+  }
+
   void formOf(uint32_t i) {
     const Op &op = segment_.ops[i];
     OpTraits traits = opInfo(op).traits;
@@ -143,7 +178,8 @@ private:
                  scope_.plan().streams[op.stream].name);
   }
 
-  /// The host takes what a snapshot copies from its place; only a cell says that it is read there.
+  /// The host takes what a snapshot copies from its place, and another segment what is staged; only
+  /// a cell says that it is read there.
   void checkHandedOver() {
     std::vector<bool> isLeft(segment_.values.size());
     for (const Segment::Boundary &out : segment_.outs)
@@ -169,7 +205,7 @@ BackgroundFormCheck::StreamUsers findUsersOfStreams(const Role &role) {
 }
 
 /// The bytes of all background segments of a role. Those that end before the same segment are
-/// looked at together, since the same runs beside them.
+/// looked at together, since the same runs beside them. They never run beside each other.
 class BytesCheck : RoleCheck {
 public:
   BytesCheck(Inspection &inspection, uint32_t roleIndex)
@@ -186,14 +222,21 @@ public:
     for (uint32_t s = 0; s < role_.segments.size(); ++s)
       variants_[s] = report_.variantsOf(roleIndex_, s);
     indexHostCells();
+    std::set<uint32_t> ofSteps = segmentsOfSteps(role_);
     for (const auto &[before, segments] : byBefore) {
-      Touches reads(indices_), writes(indices_);
+      Touches reads(indices_), writes(indices_), held(indices_);
       for (uint32_t s : segments)
-        collect(scope(s), reads, writes);
+        collect(scope(s), reads, writes, held);
       reads.sort();
       writes.sort();
-      for (uint32_t beside : segmentsBeside(role_, before))
-        checkBeside(scope(beside), reads, writes);
+      held.sort();
+      bool copiesOn = role_.segments[before].before != kNone;
+      std::set<uint32_t> beside = copiesOn ? ofSteps : segmentsBeside(role_, before);
+      for (uint32_t other : ofSteps)
+        if (beside.contains(other))
+          checkBeside(scope(other), reads, writes);
+        else
+          checkBeside(scope(other), Touches(indices_), held);
     }
   }
 
@@ -213,7 +256,8 @@ private:
     hostCells_.sort();
   }
 
-  void collect(const Scope &scope, Touches &reads, Touches &writes) {
+  /// `held`: what stays written until another background segment has copied it on.
+  void collect(const Scope &scope, Touches &reads, Touches &writes, Touches &held) {
     for (uint32_t i = 0; i < scope.segment.ops.size() && !report_.isFull(); ++i) {
       const Op &op = scope.segment.ops[i];
       if (opInfo(op).traits == OpTraits::Alias)
@@ -222,15 +266,18 @@ private:
         reads.add({scope.segmentIndex, i, operand, Range::of(scope.value(operand), indices_)});
       forEachWrite(scope, i, indices_, [&](const Touch &touch) {
         writes.add(touch);
+        if (op.kind == OpKind::Stage)
+          held.add(touch);
         checkWrite(scope, touch);
       });
     }
   }
 
   void checkWrite(const Scope &scope, const Touch &touch) {
-    if (touch.range.arena() != Arena::Host)
+    Arena arena = scope.segment.ops[touch.op].kind == OpKind::Stage ? Arena::Work : Arena::Host;
+    if (touch.range.arena() != arena)
       scope.addValue(finding::BackgroundWritesArena, touch.op, touch.value,
-                     scope.nameOf(touch.value), toString(touch.range.arena()));
+                     scope.nameOf(touch.value), toString(touch.range.arena()), toString(arena));
     hostCells_.forEachIn(touch.range.arena(), touch.range.hullBegin(indices_),
                          touch.range.hullEnd(indices_), [&](uint32_t c) {
                            Range range = Range::of(role_.cells[c], indices_);

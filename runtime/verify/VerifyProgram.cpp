@@ -348,22 +348,45 @@ private:
     }
   }
 
-  /// Background segments may start where any step has ended, and the host reads all that they
-  /// leave.
+  /// Background segments may start where any step has ended, or where another one has staged what
+  /// they read, and the host reads all that they leave.
   void checkBackground(const States &states) {
-    for (uint32_t s = 0; s < role_.segments.size(); ++s) {
-      if (role_.segments[s].before == kNone)
+    for (uint32_t s = 0; s < role_.segments.size(); ++s)
+      if (role_.segments[s].before != kNone && stagedBy(role_, role_.segments[s]) == nullptr)
+        checkBackground(s, states);
+    for (uint32_t s = 0; s < role_.segments.size() && !isStopped(); ++s) {
+      if (stagedBy(role_, role_.segments[s]) == nullptr)
         continue;
-      const SegmentEffect &effect = *effects_.find(s, Variant::Only);
-      if (!report_.spend(states.size() * effect.needs.size()))
-        return;
-      for (const State &state : states)
-        for (const SegmentEffect::Need &need : effect.needs)
-          if (!state.isValid[need.region])
-            reportNeed(s, Variant::Only, need, state);
-      for (const SegmentEffect::Out &out : effect.outs)
-        checkLeft(s, out, states);
+      States staged = states;
+      apply(role_.segments[s].before, Variant::Only, staged);
+      checkBackground(s, staged);
+      checkStillThere(role_.segments[s].before, s, staged);
     }
+  }
+
+  /// The host reads what both have copied when the second one has ended.
+  void checkStillThere(uint32_t first, uint32_t second, States states) {
+    apply(second, Variant::Only, states);
+    for (const Segment::Boundary &out : role_.segments[first].outs) {
+      auto isLost = [&](const State &state) { return !state.isValid[out.cell]; };
+      if (role_.cells[out.cell].arena != Arena::Host || isStopped() ||
+          std::ranges::none_of(states, isLost) || isTried())
+        continue;
+      scope(first).addValue(finding::CopyWrittenOver, scope(first).opOf(out.value), out.value,
+                            role_.cells[out.cell].name, role_.segments[second].name);
+    }
+  }
+
+  void checkBackground(uint32_t s, const States &states) {
+    const SegmentEffect &effect = *effects_.find(s, Variant::Only);
+    if (!report_.spend(states.size() * effect.needs.size()))
+      return;
+    for (const State &state : states)
+      for (const SegmentEffect::Need &need : effect.needs)
+        if (!state.isValid[need.region])
+          reportNeed(s, Variant::Only, need, state);
+    for (const SegmentEffect::Out &out : effect.outs)
+      checkLeft(s, out, states);
   }
 
   /// What a background segment leaves in a cell.

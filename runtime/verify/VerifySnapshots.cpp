@@ -1,6 +1,7 @@
-// What background segments copy: of each cell with state of a block all that a rank saves of it,
-// once. They run one after the other, and whoever writes the checkpoint takes what each of them has
-// copied when it has ended, so a cell's rows have to come in the order of the segments.
+// What background segments copy to the host, some of it in two steps: of each cell with state of a
+// block all that a rank saves of it, once. They run one after the other, and whoever writes the
+// checkpoint takes what each of them has copied when it has ended, so a cell's rows have to come in
+// the order of the segments.
 #include <algorithm>
 
 #include "runtime/plan/HostCells.h"
@@ -44,17 +45,17 @@ private:
     Scope where = scope(s);
     if (!report_.spend(where.segment.values.size() + where.segment.ops.size()))
       return;
-    std::vector<CellPart> parts = partsOfCells(plan_, where.segment);
+    std::vector<CellPart> parts = partsOfState(plan_, role_, where.segment);
     for (uint32_t i = 0; i < where.segment.ops.size(); ++i) {
       const Op &op = where.segment.ops[i];
-      if (op.kind != OpKind::Snapshot)
+      if (op.kind != OpKind::Snapshot && op.kind != OpKind::Stage)
         continue;
       ValueId copied = op.operands[0];
       const CellPart &part = parts[copied];
-      if (part.cell != kNone && blockOf_[part.cell] != nullptr)
-        copiesOf_[part.cell].push_back({s, i, part, where.value(copied).type.numel()});
-      else
+      if (part.cell == kNone || blockOf_[part.cell] == nullptr)
         where.addValue(finding::CopiesOther, i, copied, where.nameOf(copied));
+      else if (op.kind == OpKind::Snapshot)
+        copiesOf_[part.cell].push_back({s, i, part, where.value(copied).type.numel()});
     }
   }
 

@@ -5,14 +5,15 @@ Needs only Python and the programs; with plans in a folder, shardc-run alone.
     memory_saves.py SHARDC SHARDC_RUN RECIPE FOLDER [--old SHARDC:SHARDC_RUN] [--backend cuda|host] [--steps N] [--interval K]
                     [--rounds R] [--limit PERCENT] [--ways NAME,...] [--plan-folder F [--compile-only]] [--set path=value ...]
 
-Each round runs the recipe plainly, with --restarts, with that and a save in memory every K steps, and with --old plainly by the programs
-of another build, in turns that begin with another one each time. The time of a step is that of all steps behind the tenth, by the times
-at which their lines come; a run is ended behind step N. The shares are medians of the rounds, of each against the first way. A second
-figure compares steps of the runs with saves among themselves: the first half of each interval, in which state is copied, with the second
-one. With --limit the exit status says whether saves in memory keep it.
+Each round runs the recipe plainly, with --restarts, with that and a save in memory every K steps, with the same without staging on the
+device, and with --old plainly by the programs of another build, in turns that begin with another one each time. The time of a step is
+that of all steps behind the tenth, by the times at which their lines come; a run is ended behind step N. The shares are medians of the
+rounds, of each against the first way. A second figure compares steps of the runs with saves among themselves: the first half of each
+interval, in which state is copied, with the second one; the difference is what a save costs. With --limit the exit status says whether
+saves in memory keep it.
 
 Then rank 0 is killed once in a run with saves in memory and once in one that saves to disk: the seconds from the last line before to the
-next step, with what the run says of them. --ways chooses among plain, restarts, memory, old and kill. FOLDER/measured, which plans
+next step, with what the run says of them. --ways chooses among plain, restarts, memory, unstaged, old and kill. FOLDER/measured, which plans
 contain, takes what is saved, and is removed.
 """
 
@@ -36,6 +37,10 @@ def plans(options, folder):
     memory = save_runs.plan(options, folder, "memory", *saving, f"checkpoint.in_memory_interval={options.interval}")
     ways = {"plain": (options.shardc_run, plain), "restarts": (options.shardc_run, plain, "--restarts=1"),
             "memory": (options.shardc_run, memory, "--restarts=1")}
+    if "unstaged" in options.ways:
+        every = f"checkpoint.in_memory_interval={options.interval}"
+        unstaged = save_runs.plan(options, folder, "unstaged", *saving, every, "checkpoint.snapshot_staging=0")
+        ways["unstaged"] = (options.shardc_run, unstaged, "--restarts=1")
     if options.old:
         shardc, program = options.old.split(":")
         ways["old"] = (program, save_runs.plan(options, folder, "old", *saving, shardc=shardc))
@@ -45,9 +50,9 @@ def plans(options, folder):
 
 def step_times(options, way):
     lines = save_runs.run(options, *way, isOver=lambda line: save_runs.step_of(line) == options.steps)
-    skipped = sum("[memory-save-skipped]" in line for _, line in lines)
-    if skipped:
-        print(f"{skipped} steps were passed over: a larger --interval keeps them")
+    for _, line in lines:
+        if "[memory-save-skipped]" in line:
+            print(line.strip(), "A larger --interval keeps it.", sep="\n")
     return {step: when for when, line in lines if (step := save_runs.step_of(line))}
 
 
@@ -56,11 +61,11 @@ def mean_step(times, options):
 
 
 def halves(times, options):
-    """What the first halves of intervals take beyond the second ones, in percent of a step of the whole."""
+    """What the first half of an interval takes beyond the second one, in seconds and in percent of a step of the whole."""
     half = options.interval // 2
     begins = range(options.interval, options.steps - options.interval + 1, options.interval)
     first, second = (sum(times[b + end] - times[b + end - half] for b in begins) for end in (half, 2 * half))
-    return 100 * (first - second) / (2 * second)
+    return (first - second) / len(begins), 100 * (first - second) / (2 * second)
 
 
 def restart(options, way, plan):
@@ -83,21 +88,21 @@ def restart(options, way, plan):
 def main():
     parser = save_runs.parser(__doc__, steps=460, interval=150)
     parser.add_argument("--old")
-    parser.add_argument("--ways", type=lambda text: text.split(","), default=["plain", "restarts", "memory", "old", "kill"])
+    parser.add_argument("--ways", type=lambda text: text.split(","), default=["plain", "restarts", "memory", "unstaged", "old", "kill"])
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         ways, restarts = plans(options, options.plan_folder or pathlib.Path(name))
         if options.compile_only:
             return
         asked = [way for way in ways if way in options.ways]
-        seconds, within = {way: [] for way in asked}, []
+        seconds, within = {way: [] for way in asked}, {way: [] for way in asked if way in ("memory", "unstaged")}
         for number in range(options.rounds if asked else 0):
             first = number % len(asked)
             for way in asked[first:] + asked[:first]:
                 times = step_times(options, ways[way])
                 seconds[way].append(mean_step(times, options))
-                if way == "memory":
-                    within.append(halves(times, options))
+                if way in within:
+                    within[way].append(halves(times, options))
                 print(f"round {number + 1}, {way}: {seconds[way][-1] * 1e3:.3f} ms", flush=True)
         ends = {way: restart(options, way, plan) for way, plan in restarts.items()} if "kill" in options.ways else {}
     shutil.rmtree(options.folder, ignore_errors=True)
@@ -105,8 +110,9 @@ def main():
     for way, times in seconds.items():
         shares[way] = statistics.median(100 * (own / usual - 1) for own, usual in zip(times, seconds[asked[0]]))
         print(f"{way}: {statistics.median(times) * 1e3:.3f} ms a step, {shares[way]:+.2f} %")
-    if within:
-        print(f"first halves of intervals take {statistics.median(within):+.2f} % of a step more than second ones")
+    for way, found in within.items():
+        lost, share = (statistics.median(each) for each in zip(*found))
+        print(f"{way}: a save costs {lost * 1e3:+.0f} ms by first and second halves of intervals, {share:+.2f} % of a step")
     for way, (lost, told) in ends.items():
         print(f"from {way}: {lost:.1f} s from the last step before a kill to the next one", *told, sep="\n  ")
     sys.exit(options.limit is not None and shares.get("memory", 0) > options.limit)

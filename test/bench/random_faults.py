@@ -2,13 +2,14 @@
 """One long run that random faults strike again and again: whether it comes to the end of a run without a fault, and nobody has to act.
 Needs only Python and the two programs.
 
-    random_faults.py SHARDC_FOLDER [--steps N] [--faults N] [--seed N] [--machines]
+    random_faults.py SHARDC_FOLDER [--steps N] [--faults N] [--seed N] [--machines] [--staging BYTES]
 
 Four ranks on one machine. After one to three further steps and a random part of a second a random rank gets SIGKILL or SIGSTOP, until
 all faults have struck. With --machines two machines of two ranks, which are groups of processes with torchrun's variables, go on by
 --elastic=4,2: the second one is lost as a whole, and is started again when the run goes on without it. A fault strikes only behind a
 later step than the one before, since one that comes back at the same step ends a run. The exit status says whether all losses and
-parameters are those of the run without a fault: to the bit, with --machines within 1e-5.
+parameters are those of the run without a fault: to the bit, with --machines within 1e-5. With --staging so much of a rank's state is
+staged on its device before it is copied to the host (checkpoint.snapshot_staging).
 """
 
 import argparse
@@ -88,26 +89,28 @@ def main():
     parser.add_argument("--faults", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--machines", action="store_true")
+    parser.add_argument("--staging", default="0")
     options = parser.parse_args()
     os.environ["PATH"] = os.path.abspath(options.folder) + os.pathsep + os.environ["PATH"]
     elastic_runs.EVERY = 5
     settings = [f"train.global_batch_size={BATCH}"]
+    memory = ["checkpoint.in_memory_interval=2", f"checkpoint.snapshot_staging={options.staging}"]
     place, begin = launch.Place(), time.monotonic()
     try:
         plain = elastic_runs.Run(place, "plain", "--processes", elastic=None, steps=options.steps, settings=settings)
         plain.start_here()
         launch.expect_status(0, plain.first)
         run = elastic_runs.Run(place, "struck", f"--restarts={options.faults}", elastic="4,2" if options.machines else None,
-                               steps=options.steps, settings=[*settings, "checkpoint.in_memory_interval=2"], wait=WAIT)
+                               steps=options.steps, settings=[*settings, *memory], wait=WAIT)
         run.start_all() if options.machines else run.start_here()
         counts = struck(run, options)
         elastic_runs.expect_end(place, plain, run, isEqual=not options.machines)
         launch.expect_no_orphans()
-        restarts, memory = run.first.err.count("[restarted]"), run.first.out.count(" from memory, ")
+        restarts, kept = run.first.err.count("[restarted]"), run.first.out.count(" from memory, ")
     finally:
         launch.kill_marked(place)
     print(f"{counts.total()} faults ({', '.join(f'{count} {kind}' for kind, count in sorted(counts.items()))}), {restarts} restarts, "
-          f"{memory} of them from memory, {time.monotonic() - begin:.0f} s")
+          f"{kept} of them from memory, {time.monotonic() - begin:.0f} s")
     sys.exit(counts.total() < options.faults)
 
 

@@ -25,6 +25,7 @@ LAYOUTS = {name: restarts.LAYOUTS[name] for name in ("FSDP 4", "tp 2 x pp 2", "H
 LAYOUTS["DDP 4"] = ["dist.use_megatron_fsdp=false", "ddp.use_megatron_fsdp=false"]  # ranks read from each other
 LAYOUTS["fp8"] = ["mixed_precision=bf16_with_fp8_delayed_scaling_mixed"]  # a history that steps wait for
 KEEPS = [f"checkpoint.in_memory_interval={INTERVAL}"]
+STAGED = {"FSDP 4": "1GiB", "tp 2 x pp 2": "64KiB", "fp8": "64KiB"}  # of these layouts the state, or some of it, on the device first
 LINE = re.compile(r"going on after step (\d+) from memory, (.*); [\d.]+ s are lost, reading took [\d.]+ s")
 DAMAGED = re.compile(r"rank 1 has a damaged copy of the state of rank 1 after step (\d+) in memory")
 OWN = "each rank from its own"
@@ -74,7 +75,8 @@ def check_killed(place):
     """A rank that is killed between two saves, in each layout."""
     for layout in LAYOUTS if restarts.WHOLE else ["FSDP 4", "tp 2 x pp 2", "DDP 4", "fp8"]:
         plain = plain_run(place, layout)
-        job, process = faulted(place, f"killed-{layout}", LAYOUTS[layout], f"kill@2:{FAULT}")
+        staged = [f"checkpoint.snapshot_staging={STAGED[layout]}"] if layout in STAGED else []
+        job, process = faulted(place, f"killed-{layout}", LAYOUTS[layout], f"kill@2:{FAULT}", *staged)
         expect_from_memory(place, plain, job, process, whose=OWN)
     launch.expect_no_orphans()
 

@@ -177,9 +177,11 @@ def check_another_secret(place):
 
 
 def check_frozen(place):
-    """SIGSTOP of rank 0's supervisor: the other ranks end with one message, within the time limit of collectives."""
+    """SIGSTOP of rank 0's supervisor: the other ranks end with one message, within the time limit of collectives. They wait meanwhile:
+    one of them goes no further."""
     plan = place.plan(steps=LONG, timeout=LIMIT)
-    processes = place.torchrun(["shardc-run", plan])
+    last = RANKS - 1
+    processes = place.torchrun(["shardc-run", plan], changes={last: {"SHARDC_FAULT": f"hang@{last}:4"}})
     processes[0].await_text("step 3/")
     os.kill(processes[0].popen.pid, signal.SIGSTOP)
     begin = time.monotonic()

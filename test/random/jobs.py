@@ -149,6 +149,8 @@ def saves(draw):
         out["checkpoint.async_save"] = True
     if 0.4 < way < 0.7:
         out["checkpoint.in_memory_interval"] = 3
+    if 0.3 < way < 0.6:
+        out["checkpoint.snapshot_staging"] = 65536
     return out
 
 

@@ -23,6 +23,10 @@ cudaError_t updateSetParams(cudaGraphExec_t exec, cudaGraphNode_t node, int64_t 
 void launchPassMark(cudaStream_t stream, int64_t *count);
 cudaError_t loadPassMark();
 
+/// Queues copying so many words between device memory and pinned memory of the host.
+void launchCopyWords(cudaStream_t stream, uint32_t *to, const uint32_t *from, int64_t count);
+cudaError_t loadCopyWords();
+
 /// For tests: queues a kernel that fails, and one that never ends.
 void launchTrap(cudaStream_t stream);
 void launchHold(cudaStream_t stream);

@@ -36,6 +36,7 @@ from resume_runs import (
 )
 
 ASYNC = ["checkpoint.async_save=true"]
+STAGED = ["checkpoint.snapshot_staging=48KiB"]  # some of the state, or all of it
 PIECES = [*ASYNC, "checkpoint.snapshot_limit=4096"]
 TWO_STAGES = "model.pipeline_model_parallel_size=2"
 STAGES = {
@@ -79,7 +80,8 @@ def check_background(runner, place):
         whole = runner.run(*settings)
         waiting, background, pieces = place.new(), place.new(), place.new()
         equal(f"{strategy}: saves that steps wait for", whole, runner.run(*settings, *saves(waiting, 3)))
-        equal(f"{strategy}: saves in the background", whole, runner.run(*settings, *saves(background, 3), *ASYNC))
+        staged = STAGED if strategy in STAGES or strategy in SHARDING else []
+        equal(f"{strategy}: saves in the background", whole, runner.run(*settings, *saves(background, 3), *ASYNC, *staged))
         for step in (3, 6, 9, 12):
             same_records(f"{strategy}, step {step}", waiting, background, step)
         said = output_of(runner, *settings, *saves(pieces, 3), *PIECES, words=["--remarks"])

@@ -95,6 +95,7 @@ def variants():
     yield "exchanged", "llama_tiny", [*fsdp, *THREE_MICROBATCHES, "model.deterministic_mode=true"]
     yield "background", "llama_tiny", [*fsdp, *SAVE]
     yield "background-whole", "llama_tiny", [*STRATEGIES["no_shard"], *SAVE]
+    yield "background-staged", "llama_tiny", [*fsdp, *SAVE, "checkpoint.snapshot_staging=4KiB"]
     yield "background-pieces", "llama_tiny", [*STRATEGIES["optim"], *PIECES]
     yield "torch_fsdp2", "llama_tiny", [*TORCH_FSDP2, *THREE_MICROBATCHES]
     # Over three ranks rows do not divide.

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "Oracle.h"
 #include "Saves.h"
 #include "TestPlans.h"
 #include "runtime/plan/Text.h"
@@ -268,10 +269,117 @@ const BackgroundCase kSaves[] = {
      "from 0 + 64*index on; the next that a rank saves are from 36 + 64*index on"},
 };
 
+/// The plan in two steps: @w is staged, and copied on beside the next steps.
+std::string stagedPlan() {
+  std::string text =
+      with("  cell @stop stop", "  cell @staged.w : f32[16] in work for save_staging at "
+                                "64\n  cell @stop stop");
+  size_t begin = text.find("  segment snapshot"), end = text.find("  program {");
+  return text.replace(begin, end - begin, R"(  segment stage stage before update {
+    in %w = @w at state 0
+    in %s = @s at state 128 + 64*dp
+    %tw = stage %w on copy : f32[16] save_staging at work 64
+    %cs = snapshot %s on copy : f32[16] data at host 128
+    out @staged.w = %tw
+    out @snap.s = %cs
+  }
+  segment snapshot snapshot before stage {
+    in %t = @staged.w at work 64
+    %cw = snapshot %t on copy : f32[16] data at host 64
+    out @snap.w = %cw
+  }
+)");
+}
+
+TEST(Background, CopiesOnWhatIsStagedBesideAllOfTheSteps) {
+  std::string text = stagedPlan();
+  EXPECT_EQ(findingOf(text), "");
+  Result<Plan> plan = parse(text, "staged.plan");
+  ASSERT_TRUE(plan.isOk()) << plan.status().message();
+  EXPECT_EQ(oracle::findBreak(*plan), "");
+  text.replace(text.find("steps 3"), 7, "steps 1");
+  EXPECT_EQ(findingOf(text), "");
+}
+
+/// Steps that touch what is staged, and copies at the wrong time.
+class RefusedStaging : public testing::TestWithParam<BackgroundCase> {};
+
+TEST_P(RefusedStaging, WithTheReason) {
+  std::string text = test::replaced(stagedPlan(), GetParam().from, GetParam().to);
+  EXPECT_THAT(findingOf(text), HasSubstr(GetParam().message));
+  if (Result<Plan> plan = parse(text, "staged.plan"); plan.isOk()) {
+    EXPECT_NE(oracle::findBreak(*plan), "");
+  }
+}
+
+const BackgroundCase kStagings[] = {
+    {"writtenBesideTheSecondCopy", "segment update update {\n",
+     "segment update update {\n    %x = fill : f32[4] activations at work 96\n",
+     "writes bytes that a concurrent op also writes: '%tw' in work [96, 112) [plan-background]"},
+    {"writtenBesideTheFirstCopy", kCast, "%y = fill after %W : f32[4] activations at work 96",
+     "concurrent op"},
+    {"readInAStep", "in %w = @w at state 0\n    in %s = @s at state 128 + 64*dp\n    %W",
+     "in %w = @w at state 0\n    in %s = @s at state 128 + 64*dp\n    in %t = @staged.w at work "
+     "64\n"
+     "    %z = cast %t : f32[16] activations at work 128\n    %W",
+     "writes bytes that a concurrent op reads: '%tw'"},
+    {"copiesStateBesideTheUpdate", "in %t = @staged.w at work 64", "in %t = @w at state 0",
+     "reads bytes that a concurrent op writes: '%t' in state [0, 64) [plan-background]"},
+    {"copiesOnBeforeItIsStaged", "snapshot before stage", "snapshot before update", "[plan-"},
+    {"isStagedForNobody", "    in %t = @staged.w at work 64\n    %cw = snapshot %t",
+     "    in %t = @s at state 128 + 64*dp\n    %cw = snapshot %t", "[plan-"},
+    {"endsBeforeItself", "snapshot before stage", "snapshot before snapshot",
+     "no background segment is behind it to copy it to the host"},
+    {"stagesInState", "in work for save_staging at 64", "in state for save_staging at 320",
+     "stages '%tw' in cell '@staged.w' in arena state; it may stage only in arena work"},
+    {"isHandedOverOnTheDevice", "%tw = stage %w on copy", "%tw = snapshot %w on copy",
+     "in arena work; it may fill only cells in arena host"},
+};
+
+/// What stays the same in all steps, and is read by the update alone, is written beside nothing.
+TEST(Background, StagesOverNothingThatIsReadLater) {
+  std::string text = stagedPlan();
+  for (auto [from, to] :
+       {std::pair("  cell @stop stop",
+                  "  cell @fixed : f32[4] in work for data at 96\n  cell @stop stop"),
+        std::pair("  segment update update {\n",
+                  "  segment fix prologue {\n    %f = fill : f32[4] data at work "
+                  "96\n    out @fixed = %f\n  }\n  segment update update "
+                  "{\n    in %f = @fixed at work 96\n    %x = cast %f : "
+                  "f32[4] activations at work 0\n"),
+        std::pair("    start init\n", "    start init\n    run fix\n")})
+    text = test::replaced(std::move(text), from, to);
+  EXPECT_THAT(findingOf(text), HasSubstr("writes bytes that a concurrent op reads: '%tw' in work "
+                                         "[96, 112) [plan-background]"));
+}
+
+TEST(Background, CopiesOnToBytesOfItsOwn) {
+  std::string text = stagedPlan();
+  for (auto [from, to] : {std::pair("data at host 64\n", "data at host 128\n"),
+                          std::pair("@snap.w : f32[16] in host for data at 64",
+                                    "@snap.w : f32[16] in host for data at 128")})
+    text = test::replaced(std::move(text), from, to);
+  EXPECT_THAT(
+      findingOf(text),
+      HasSubstr("cell '@snap.s' is written over by background segment 'snapshot' before the "
+                "host reads it [plan-background]"));
+  EXPECT_NE(oracle::findBreak(test::parsed(text)), "");
+}
+
+TEST(Background, StagesOnlyForAnotherSegment) {
+  std::string text = stagedPlan();
+  size_t begin = text.find("  segment snapshot"), end = text.find("  program {");
+  text.replace(begin, end - begin, "");
+  EXPECT_THAT(findingOf(text), HasSubstr("a background segment stages '%tw', but no background "
+                                         "segment is behind it to copy it to the host"));
+}
+
 std::string nameOfBackground(const testing::TestParamInfo<BackgroundCase> &info) {
   return info.param.name;
 }
 INSTANTIATE_TEST_SUITE_P(Background, RefusedBackground, testing::ValuesIn(kCases),
+                         nameOfBackground);
+INSTANTIATE_TEST_SUITE_P(Background, RefusedStaging, testing::ValuesIn(kStagings),
                          nameOfBackground);
 INSTANTIATE_TEST_SUITE_P(Background, RefusedSave, testing::ValuesIn(kSaves), nameOfBackground);
 

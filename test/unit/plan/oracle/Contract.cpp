@@ -10,6 +10,7 @@
 #include "Blocks.h"
 #include "Indexed.h"
 #include "Positions.h"
+#include "Room.h"
 #include "Runs.h"
 #include "Saves.h"
 #include "Terms.h"
@@ -68,6 +69,8 @@ public:
              value.name + " is not like its cell");
         need(boundary.shift == 0 || cell.kind == CellKind::Buffer,
              cell.name + " has what is of another microbatch, and is no buffer");
+        need(segment_.before != kNone || !isOwnCell(boundary.cell),
+             cell.name + " is of saves alone");
       }
     return problem_;
   }
@@ -304,18 +307,33 @@ private:
     }
   }
 
-  /// Only copies, on streams of its own, into memory that the host does not fill.
+  bool isStaged(const Segment::Boundary &out) const {
+    uint32_t def = value(out.value).def;
+    return def != kNone && segment_.ops[def].kind == OpKind::Stage;
+  }
+
+  /// Only copies, on streams of its own, into memory that the host does not fill; or into memory of
+  /// the device, for a background segment that copies it on.
   void checkBackground() {
-    need(isInEachStep(segment_.before), segment_.name + " ends before what no step runs");
+    uint32_t before = segment_.before;
+    if (before < role_.segments.size() && role_.segments[before].before != kNone)
+      before = role_.segments[before].before;
+    need(isInEachStep(before), segment_.name + " ends before what no step runs");
+    bool isCopiedOn = std::ranges::any_of(role_.segments, [&](const Segment &other) {
+      return other.before == static_cast<uint32_t>(&segment_ - role_.segments.data());
+    });
     for (const Segment::Boundary &in : segment_.ins)
       need(role_.cells[in.cell].arena != Arena::Host, "what is saved is the host's");
     for (const Segment::Boundary &out : segment_.outs)
-      need(role_.cells[out.cell].arena == Arena::Host && !isOfHost(role_.cells[out.cell]),
+      need(isStaged(out)
+               ? isCopiedOn && role_.cells[out.cell].arena == Arena::Work
+               : role_.cells[out.cell].arena == Arena::Host && !isOfHost(role_.cells[out.cell]),
            "what is saved goes elsewhere");
     for (const Op &op : segment_.ops) {
       if (op.kind == OpKind::View)
         continue;
-      need(op.kind == OpKind::Snapshot, "a background segment computes");
+      need(op.kind == OpKind::Snapshot || op.kind == OpKind::Stage,
+           "a background segment computes");
       for (ValueId result : op.results)
         need(std::any_of(segment_.outs.begin(), segment_.outs.end(),
                          [&](const Segment::Boundary &out) { return out.value == result; }),
@@ -327,12 +345,13 @@ private:
                "a background segment shares a stream");
       for (ValueId result : op.results) {
         const Value &saved = value(result);
-        need(saved.place.arena == Arena::Host, saved.name + " is saved elsewhere");
+        need(saved.place.arena == (op.kind == OpKind::Stage ? Arena::Work : Arena::Host),
+             saved.name + " is saved elsewhere");
         for (size_t c = 0; c < role_.cells.size(); ++c)
           for (int64_t rank : ranks_)
             need(isOwnCell(c) || !overlap(saved.place, saved.type.bytes(), role_.cells[c].place,
                                           role_.cells[c].type.bytes(), rank),
-                 saved.name + " lies over a cell of the host");
+                 saved.name + " lies over a cell that is not of saves");
       }
     }
   }
@@ -542,92 +561,6 @@ std::string findOtherGroup(const Plan &plan) {
         if (op.channel != kNoChannel &&
             op.group != plan.channels[static_cast<size_t>(op.channel)].group)
           return "a collective is on a channel of another group";
-  return {};
-}
-
-/// Ops that have ended before each op starts: the one before it on its stream, those that it waits
-/// for, and what these had to wait for.
-std::vector<std::set<uint32_t>> endedBefore(const Segment &segment) {
-  std::vector<std::set<uint32_t>> ended(segment.ops.size());
-  std::map<StreamId, uint32_t> last;
-  for (uint32_t i = 0; i < segment.ops.size(); ++i) {
-    const Op &op = segment.ops[i];
-    std::vector<uint32_t> awaited = op.waits;
-    if (auto before = last.find(op.stream); before != last.end())
-      awaited.push_back(before->second);
-    for (uint32_t other : awaited) {
-      ended[i].insert(other);
-      ended[i].insert(ended[other].begin(), ended[other].end());
-    }
-    last[op.stream] = i;
-  }
-  return ended;
-}
-
-/// Kernels of communicators wait for their peers, so all that may run at once need room at once.
-std::string findNoRoom(const Plan &plan, const Segment &segment, Variant variant) {
-  std::vector<std::set<uint32_t>> ended = endedBefore(segment);
-  std::map<ChannelId, std::set<ChannelId>> beside;
-  auto isKernel = [&](const Op &op) {
-    return op.channel != kNoChannel && holds(op.pred, variant) && plan.groupSize(op.group) > 1;
-  };
-  for (uint32_t i = 0; i < segment.ops.size(); ++i) {
-    if (!isKernel(segment.ops[i]))
-      continue;
-    beside.try_emplace(segment.ops[i].channel);
-    for (uint32_t j = 0; j < i; ++j)
-      if (isKernel(segment.ops[j]) && segment.ops[i].channel != segment.ops[j].channel &&
-          !ended[i].contains(j)) {
-        beside[segment.ops[i].channel].insert(segment.ops[j].channel);
-        beside[segment.ops[j].channel].insert(segment.ops[i].channel);
-      }
-  }
-  auto takes = [&](ChannelId id) { return plan.channels[static_cast<size_t>(id)].multiprocessors; };
-  for (const Op &op : segment.ops)
-    if (isKernel(op) && takes(op.channel) == 0 &&
-        (op.kind != OpKind::AllGather || plan.transportOf(op) != Transport::Ce))
-      return "a kernel of " + plan.channels[static_cast<size_t>(op.channel)].name +
-             " takes nothing";
-  for (const auto &[channel, others] : beside) {
-    int64_t sum = takes(channel);
-    for (ChannelId other : others)
-      sum += takes(other);
-    if (takes(channel) > 0 && sum > plan.multiprocessors)
-      return "kernels of channel " + plan.channels[static_cast<size_t>(channel)].name +
-             " and of those beside it do not fit the device together";
-  }
-  return {};
-}
-
-/// The variants in which a list of nodes runs the segment.
-void collectVariants(const Role &role, const std::vector<ProgramNode> &nodes, uint32_t segment,
-                     std::set<Variant> &found) {
-  for (const ProgramNode &node : nodes) {
-    collectVariants(role, node.children, segment, found);
-    if (node.segment != segment)
-      continue;
-    if (!role.segments[segment].body || node.count == 1) {
-      found.insert(Variant::Only);
-      continue;
-    }
-    found.insert({Variant::First, Variant::Last});
-    if (node.count > 2)
-      found.insert(Variant::Middle);
-  }
-}
-
-std::string findNoRoom(const Plan &plan) {
-  bool isOnGpus = plan.multiprocessors > 0 || plan.needsBackend == "cuda";
-  if (!isOnGpus || plan.level < Level::Scheduled)
-    return {};
-  for (const Role &role : plan.roles)
-    for (uint32_t s = 0; s < role.segments.size(); ++s) {
-      std::set<Variant> variants;
-      collectVariants(role, role.program, s, variants);
-      for (Variant variant : variants)
-        if (std::string problem = findNoRoom(plan, role.segments[s], variant); !problem.empty())
-          return problem;
-    }
   return {};
 }
 

@@ -193,7 +193,8 @@ std::string StepMutator::doChangeCopy() {
   if (backgrounds.empty())
     return {};
   segment_ = pick(backgrounds);
-  std::vector<uint32_t> copies = opsWhere([](const Op &o) { return o.kind == OpKind::Snapshot; });
+  std::vector<uint32_t> copies =
+      opsWhere([](const Op &o) { return o.kind == OpKind::Snapshot || o.kind == OpKind::Stage; });
   if (copies.empty())
     return {};
   uint32_t i = pick(copies);

@@ -116,15 +116,26 @@ private:
   }
 
   /// A save after each step. Background segments run one after the other; the last one, which takes
-  /// turns, is the one that goes on beside the steps.
+  /// turns, is the one that goes on beside the steps. So one that copies on what the last one has
+  /// staged is left out in every other turn.
   static void startBackground(Rank &rank, int64_t step) {
-    std::vector<uint32_t> segments;
-    for (uint32_t s = 0; s < rank.role->segments.size(); ++s)
-      if (rank.role->segments[s].before != kNone)
-        segments.push_back(s);
-    for (size_t i = 0; i < segments.size(); ++i)
-      rank.runs.push_back(
-          {{segments[(static_cast<size_t>(step) + i) % segments.size()]}, 0, {}, true});
+    const std::vector<Segment> &segments = rank.role->segments;
+    std::vector<std::vector<uint32_t>> saves;
+    auto copiesOn = [&](uint32_t s) { return segments[segments[s].before].before != kNone; };
+    for (uint32_t s = 0; s < segments.size(); ++s)
+      if (segments[s].before != kNone && !copiesOn(s))
+        saves.push_back({s});
+    for (uint32_t s = 0; s < segments.size(); ++s)
+      for (std::vector<uint32_t> &save : saves)
+        if (segments[s].before == save.front())
+          save.push_back(s);
+    for (size_t i = 0; i < saves.size(); ++i) {
+      auto turn = static_cast<size_t>(step) + i;
+      const std::vector<uint32_t> &save = saves[turn % saves.size()];
+      bool isCut = i + 1 == saves.size() && turn / saves.size() % 2 == 1;
+      for (size_t s = 0; s < (isCut ? 1 : save.size()); ++s)
+        rank.runs.push_back({{save[s]}, 0, {}, true});
+    }
   }
 
   Labels fresh(const Type &type) {
@@ -195,7 +206,10 @@ private:
                              : contentOf(rank, in.cell, segment.values[in.value]);
     lane.segment = run.run.segment;
     lane.tasks.clear();
-    lane.outs.clear();
+    // The host reads what a segment has copied when the one that copies on has ended too.
+    bool copiesOn = run.isBackground && rank.role->segments[segment.before].before != kNone;
+    std::erase_if(lane.outs,
+                  [&](const Access &out) { return !copiesOn || out.at.arena != Arena::Host; });
     lane.heads.fill(0);
     for (std::vector<uint32_t> &queue : lane.queues)
       queue.clear();
@@ -213,7 +227,9 @@ private:
         leaveInSlot(rank, out, before, isThere ? values[out.value] : Labels());
         continue;
       }
-      cells[out.cell] = isThere && !run.isBackground ? values[out.value] : Labels();
+      // What the host reads is for nobody else.
+      bool isForHost = run.isBackground && rank.role->cells[out.cell].arena == Arena::Host;
+      cells[out.cell] = isThere && !isForHost ? values[out.value] : Labels();
       if (run.isBackground)
         lane.outs.push_back({place(rank, segment.values[out.value].place), values[out.value], false,
                              &segment.values[out.value]});
@@ -717,8 +733,8 @@ private:
     for (const Access &out : rank.background.outs)
       for (size_t i = 0; i < out.labels.size(); ++i)
         if (cellAt(rank, out.at, i) != out.labels[i] && problem_.empty())
-          problem_ = fmt::format("rank {}: '{}' is not in memory of the host at the end",
-                                 rank.index, out.value->name);
+          problem_ =
+              fmt::format("rank {}: '{}' is not there at the end", rank.index, out.value->name);
   }
 
   const Plan &plan_;

@@ -97,27 +97,52 @@ private:
     }
   }
 
-  /// The host looks at all copies when the segment has ended, cell by cell.
+  /// The host looks at all copies when the segment has ended, cell by cell. What a segment has
+  /// staged, the one behind it has for what it was copied from, and nothing else.
   Elements copiedBy(const Segment &segment) const {
+    const Segment &other = role_.segments[segment.before];
+    std::map<uint32_t, Elements> staged;
+    if (other.before != kNone) {
+      std::vector<Elements> values = valuesOf(other);
+      for (const Segment::Boundary &out : other.outs)
+        if (uint32_t def = other.values[out.value].def;
+            def != kNone && other.ops[def].kind == OpKind::Stage)
+          staged[out.cell] = values[out.value];
+    }
+    std::vector<Elements> values = valuesOf(segment, other.before != kNone ? &staged : nullptr);
+    Elements copied;
+    for (const Op &op : segment.ops)
+      if (op.kind == OpKind::Snapshot) {
+        const Elements &from = values[op.operands[0]];
+        copied.insert(copied.end(), from.begin(), from.end());
+      }
+    std::sort(copied.begin(), copied.end());
+    return copied;
+  }
+
+  /// What each value holds. Cells hold themselves, or what is staged in them.
+  std::vector<Elements> valuesOf(const Segment &segment,
+                                 const std::map<uint32_t, Elements> *staged = nullptr) const {
     std::vector<Elements> values(segment.values.size());
     for (size_t id = 0; id < values.size(); ++id)
       values[id].resize(static_cast<size_t>(segment.values[id].type.numel()));
     for (const Segment::Boundary &in : segment.ins)
       for (size_t i = 0; i < values[in.value].size(); ++i)
-        values[in.value][i] = {in.cell, static_cast<int64_t>(i)};
-    Elements copied;
+        if (staged == nullptr)
+          values[in.value][i] = {in.cell, static_cast<int64_t>(i)};
+        else if (auto at = staged->find(in.cell); at != staged->end() && i < at->second.size())
+          values[in.value][i] = at->second[i];
     for (const Op &op : segment.ops) {
       const Elements &from = values[op.operands.empty() ? 0 : op.operands[0]];
       if (op.kind == OpKind::View) {
         int64_t first = positions_.begin(op, rank_);
         Elements &part = values[op.results[0]];
         std::copy_n(from.begin() + first, part.size(), part.begin());
-      } else if (op.kind == OpKind::Snapshot) {
-        copied.insert(copied.end(), from.begin(), from.end());
+      } else if (op.kind == OpKind::Stage) {
+        values[op.results[0]] = from;
       }
     }
-    std::sort(copied.begin(), copied.end());
-    return copied;
+    return values;
   }
 
   const Plan &plan_;

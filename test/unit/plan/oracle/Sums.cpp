@@ -591,7 +591,7 @@ private:
       return {};
     const Op &op = *term.op;
     Pieces pieces;
-    if (op.kind == OpKind::Cast || op.kind == OpKind::Snapshot) {
+    if (op.kind == OpKind::Cast || op.kind == OpKind::Snapshot || op.kind == OpKind::Stage) {
       pieces = piecesOf(term.from[0]);
     } else if (op.kind == OpKind::View) {
       pieces = cut(piecesOf(term.from[0]), term.begin, term.numel);

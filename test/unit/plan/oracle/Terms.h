@@ -115,7 +115,8 @@ inline Number numberOfCell(const Cell *cell) {
 inline bool isContribution(const Term &term) {
   return term.op != nullptr && term.batch >= 0 && !isAlias(*term.op) && !isMeeting(*term.op) &&
          term.op->kind != OpKind::Cast && term.op->kind != OpKind::Snapshot &&
-         term.op->kind != OpKind::Fill && term.op->kind != OpKind::InitBlock;
+         term.op->kind != OpKind::Stage && term.op->kind != OpKind::Fill &&
+         term.op->kind != OpKind::InitBlock;
 }
 
 // What the program has done with terms.
