@@ -28,6 +28,9 @@ plan::Transport chooseWay(const plan::Plan &plan, const std::vector<BlockStrateg
         (scope == Scope::Shard ? plan.blocks[b].shard : plan.blocks[b].numel) *
         dtypeBytes(isGather ? strategies[b].params : strategies[b].wire));
   traffic.isDeterministic = plan.job.model.deterministicMode;
+  // Both ends of a window are in arena sym, and halves of masters in arena state.
+  if (std::ranges::any_of(blocks, [&](uint32_t b) { return strategies[b].keepsRemainders(); }))
+    traffic.hasWindows = traffic.hasWindows && !isGather;
   return predict::chooseTransport(predict::deviceOf(plan), traffic);
 }
 
@@ -123,9 +126,10 @@ void BlockCollectives::addSlot(uint32_t block, int64_t kept, int64_t updated) {
   weight.type.shape[0] = kept;
   Type type = weight.type;
   type.shape[0] = updated;
-  shardCells_[block] =
-      addCell(role_, "ws." + plan_.blocks[block].name, {plan::CellKind::WeightShard, block}, type,
-              plan::Arena::Sym, plan::Purpose::Params);
+  shardCells_[block] = addCell(
+      role_, "ws." + plan_.blocks[block].name, {plan::CellKind::WeightShard, block}, type,
+      strategies_[block].keepsRemainders() ? plan::Arena::State : plan::Arena::Sym,
+      plan::Purpose::Params);
 }
 
 Op BlockCollectives::make(OpKind kind, ValueId operand, uint32_t block, plan::Phase phase,

@@ -1,7 +1,8 @@
 // Appends background segments that copy the state that a rank saves (master weights and moments)
 // into host memory, from which a checkpoint is written while steps continue. State that all ranks
 // hold is divided among them. State that exceeds the recipe's limit for a snapshot is copied in
-// pieces: each is a separate segment, and all use the same bytes.
+// pieces: each is a separate segment, and all use the same bytes. Both halves of master weights are
+// cut alike.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -27,9 +28,10 @@ constexpr int64_t kPiecesMax = plan::limits::kSegmentsMax / 2;
 
 int64_t alignUp(int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
-/// Part of a cell that one snapshot copies.
+/// Part of a cell that one snapshot copies, and the same elements of the cell with the other half.
 struct Part {
   uint32_t cell;
+  uint32_t other; ///< kNone where the cell has whole numbers
   plan::Moving begin;
   int64_t count; ///< elements
 };
@@ -54,12 +56,14 @@ public:
       const plan::Block &block = plan_.blocks[b];
       if (saver[b] != &role_)
         continue; // another role has it, or saves it
-      add(block, masters[b] != kNone ? masters[b] : weights[b]);
+      uint32_t master = masters[b] != kNone ? masters[b] : weights[b];
+      add(block, master, master == kNone ? kNone : plan::upperHalfOf(role_, master));
       add(block, first[b]);
       add(block, second[b]);
     }
-    int64_t least = alignUp((aligned_ + kPiecesMax - 1) / kPiecesMax);
-    bytesMax_ = std::max({bytesMax / kAlign * kAlign, least, kAlign});
+    int64_t atOnce = kAlign * cellsMax_; // what the end of a piece may lack is less
+    int64_t least = alignUp((aligned_ + kPiecesMax - 1) / kPiecesMax) + atOnce - kAlign;
+    bytesMax_ = std::max({bytesMax / kAlign * kAlign, least, atOnce});
     for (const Part &held : held_)
       cut(held);
     if (!parts_.empty())
@@ -72,9 +76,14 @@ public:
 
 private:
   int64_t sizeOf(const Part &part) const { return dtypeBytes(role_.cells[part.cell].type.dtype); }
+  static int64_t cellsOf(const Part &part) { return part.other == kNone ? 1 : 2; }
+  /// With padding between cells.
+  int64_t bytesOf(const Part &part) const {
+    return cellsOf(part) * alignUp(part.count * sizeOf(part));
+  }
 
   /// Records the part of a cell that a rank saves.
-  void add(const plan::Block &block, uint32_t cell) {
+  void add(const plan::Block &block, uint32_t cell, uint32_t other = kNone) {
     if (cell == kNone)
       return;
     const Type &type = role_.cells[cell].type;
@@ -85,24 +94,26 @@ private:
     plan::Moving begin;
     if (share.isShared())
       begin = {0, share.step, block.stateGroup};
-    held_.push_back({cell, begin, numel});
-    total_ += numel * sizeOf(held_.back());
-    aligned_ += alignUp(numel * sizeOf(held_.back()));
+    const Part &part = held_.emplace_back(cell, other, begin, numel);
+    cellsMax_ = std::max(cellsMax_, cellsOf(part));
+    total_ += cellsOf(part) * numel * sizeOf(part);
+    aligned_ += bytesOf(part);
   }
 
   /// Fills the current piece with as much of the cell as fits, then further pieces.
   void cut(const Part &held) {
     int64_t size = sizeOf(held), at = 0;
     while (at < held.count) {
-      int64_t room = (bytesMax_ - filled_) / kAlign * kAlign;
+      int64_t room = (bytesMax_ - filled_) / cellsOf(held) / kAlign * kAlign; // for each cell
       if (room <= 0) {
         flush();
         continue;
       }
       int64_t count = std::min(held.count - at, room / size);
-      parts_.push_back({held.cell, {at, held.begin.coef, held.begin.group}, count});
+      parts_.emplace_back(held.cell, held.other,
+                          plan::Moving{at, held.begin.coef, held.begin.group}, count);
       at += count;
-      filled_ += alignUp(count * size);
+      filled_ += bytesOf(parts_.back());
     }
   }
 
@@ -111,26 +122,29 @@ private:
     segment.name = pieces_ == 0 ? "snapshot" : fmt::format("snapshot.{}", pieces_);
     segment.kind = plan::SegmentKind::Snapshot;
     segment.before = before_;
-    for (const Part &part : parts_)
-      copy(segment, part);
+    for (const Part &part : parts_) {
+      if (part.other != kNone)
+        copy(segment, part, part.other);
+      copy(segment, part, part.cell);
+    }
     role_.segments.push_back(std::move(segment));
     parts_.clear();
     filled_ = 0;
     ++pieces_;
   }
 
-  void copy(plan::Segment &segment, const Part &part) {
+  void copy(plan::Segment &segment, const Part &part, uint32_t from) {
     // Copies: cells are added below.
-    std::string name = role_.cells[part.cell].name;
-    Type type = role_.cells[part.cell].type;
-    plan::ValueId source = plan::addLiveIn(segment, name, role_, part.cell);
+    std::string name = role_.cells[from].name;
+    Type type = role_.cells[from].type;
+    plan::ValueId source = plan::addLiveIn(segment, name, role_, from);
     if (part.count != type.numel()) {
       Op view = plan::makeOp(OpKind::View, {source}, -1, loc_);
       view.set(plan::AttrKey::offset, part.begin.offset);
       view.set(plan::AttrKey::coef, part.begin.coef);
       view.group = part.begin.group;
       type = Type::of(type.dtype, {part.count});
-      source = plan::addValue(segment, name + ".part", type, role_.cells[part.cell].purpose);
+      source = plan::addValue(segment, name + ".part", type, role_.cells[from].purpose);
       view.results = {source};
       plan::append(segment, std::move(view));
     }
@@ -152,6 +166,7 @@ private:
   std::vector<Part> held_, parts_;
   int64_t bytesMax_ = 0, filled_ = 0;
   int64_t total_ = 0, aligned_ = 0; ///< bytes of the state, and with padding between cells
+  int64_t cellsMax_ = 1;            ///< that are copied together
   size_t pieces_ = 0;
 };
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
+#include <tuple>
 
 #include "runtime/base/Reports.h"
 #include "runtime/plan/HostCells.h"
@@ -14,9 +16,11 @@ using plan::Op;
 using plan::OpKind;
 using plan::Segment;
 
-/// What the segment copies, cells in the order of its ops, and of each cell by the place in it: all
-/// of it is there when the segment has ended, in whichever order the parts are copied.
-Result<std::vector<SnapshotCopy>> copiesOf(const plan::Plan &plan, const Segment &segment) {
+/// What the segment copies, weights that belong to remainders first, then cells in the order of its
+/// ops, and of each cell by the place in it: all of it is there when the segment has ended, in
+/// whichever order the parts are copied.
+Result<std::vector<SnapshotCopy>> copiesOf(const plan::Plan &plan, const plan::Role &role,
+                                           const Segment &segment) {
   std::vector<SnapshotCopy> copies;
   std::vector<plan::CellPart> parts = plan::partsOfCells(plan, segment);
   for (const Op &op : segment.ops) {
@@ -34,11 +38,14 @@ Result<std::vector<SnapshotCopy>> copiesOf(const plan::Plan &plan, const Segment
       begin.coef = part.begin.coef * size, begin.group = part.begin.group;
     copies.push_back({part.cell, begin, type.bytes(), segment.values[op.results[0]].place});
   }
+  std::set<uint32_t> uppers;
+  for (uint32_t c = 0; c < role.cells.size(); ++c)
+    uppers.insert(plan::upperHalfOf(role, c)); // kNone, which is no cell, too
   std::map<uint32_t, size_t> firstOf; // the first copy of each cell
   for (size_t i = 0; i < copies.size(); ++i)
     firstOf.try_emplace(copies[i].cell, i);
   std::ranges::sort(copies, {}, [&](const SnapshotCopy &copy) {
-    return std::pair(firstOf.at(copy.cell), copy.byteBegin.offset);
+    return std::tuple(uppers.count(copy.cell) == 0, firstOf.at(copy.cell), copy.byteBegin.offset);
   });
   return copies;
 }
@@ -62,6 +69,14 @@ public:
                           copy.byteBegin.coef, covered, held.step);
       covered += copy.bytes;
     }
+    for (uint32_t lower = 0; lower < role_.cells.size(); ++lower)
+      if (uint32_t upper = plan::upperHalfOf(role_, lower);
+          upper != plan::kNone && covered_[lower] != covered_[upper])
+        return makeStatus(report::PlanCannotRun,
+                          "up to its end, segment '{}' and those before it copy {} bytes of cell "
+                          "@{} and {} of cell @{}, which are saved together",
+                          segment.name, covered_[lower], role_.cells[lower].name, covered_[upper],
+                          role_.cells[upper].name);
     return Status::ok();
   }
 
@@ -102,7 +117,7 @@ Result<std::vector<SnapshotPiece>> snapshotPieces(const plan::Plan &plan,
       uint32_t own = number++;
       if (segment.before == plan::kNone)
         continue;
-      ASSIGN_OR_RETURN(std::vector<SnapshotCopy> copies, copiesOf(plan, segment));
+      ASSIGN_OR_RETURN(std::vector<SnapshotCopy> copies, copiesOf(plan, plan.roles[r], segment));
       RETURN_IF_ERROR(covered.add(segment, copies));
       if (ofRole == pieces.size())
         pieces.emplace_back();
