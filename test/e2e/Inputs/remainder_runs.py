@@ -4,8 +4,8 @@
     remainder_runs.py CHECK RECIPE [--set path=value ...]
 
 CHECK is what has to agree:
-    same      a step with remainders: losses, norms and the bytes of checkpoints are those without them, in each layout; with them,
-              strategies train alike to the bit
+    same      a step with remainders: losses, norms and the tensors of checkpoints are those without them, in each layout; with
+              them, strategies and orders of ops train alike to the bit
     resumed   a checkpoint continues to the bit as the run that made it, also one that was written beside steps, in pieces; runs
               with and without remainders continue each other's
 Weights of both kinds of runs differ where a master lies exactly between two bf16 numbers, so further steps are compared within
@@ -14,6 +14,7 @@ Weights of both kinds of runs differ where a master lies exactly between two bf1
 
 import argparse
 import pathlib
+import re
 import subprocess
 import tempfile
 
@@ -28,7 +29,8 @@ DIVIDED = [*strategy_settings("optim_grads_params"), "ddp.num_distributed_optimi
 DISTRIBUTED = strategy_settings("optim")
 LAYOUTS = {"FSDP": strategy_settings("optim_grads_params"), "distributed": DISTRIBUTED, "divided between groups": DIVIDED,
            "stages": [*DISTRIBUTED, "model.pipeline_model_parallel_size=2", "cluster.gpus_per_node=4"]}
-EXPERTS = {"experts": [*DISTRIBUTED, "model.expert_model_parallel_size=2"]}
+EXPERTS = {"experts": [*DISTRIBUTED, "model.expert_model_parallel_size=2", "model.hidden_size=32", "model.ffn_hidden_size=32",
+                        "rng.seed=2"]}
 
 
 def batch(samples, steps):
@@ -39,11 +41,10 @@ def batch(samples, steps):
 def same_tensors(name, a, b):
     """The newest checkpoints of two folders have the same tensors, and differ in the recipe's settings alone."""
     done = subprocess.run(["shardc", "ckpt", "diff", a, b], capture_output=True, text=True, check=False)
-    lines = done.stdout.splitlines()
-    expect(lines and lines[-1].endswith("max abs difference 0"), f"{name}: checkpoints differ\n{done.stdout}{done.stderr}")
-    for line in lines[1:-1]:
-        expect(line.startswith("  args."), f"{name}: checkpoints differ\n{done.stdout}")
-    print(f"{name}: {lines[-1]}")
+    *others, last = done.stdout.splitlines() or [done.stderr]
+    settings = all(re.search(r"^\d+ objects differ:$|^  ([\w./]+\.)?args\.\w+: ", line) for line in others)
+    expect(settings and "tensors and" in last, f"{name}: checkpoints differ\n{done.stdout}{done.stderr}")
+    print(f"{name}: {last}")
 
 
 def check_same(runner, folder):
@@ -56,11 +57,11 @@ def check_same(runner, folder):
         same_tensors(name, folder / name / "whole", folder / name / "remainders")
     if layouts is LAYOUTS:
         several = [*BASE, *batch(4, 4)]
-        expected = runner.run(*several, *LAYOUTS["FSDP"])
-        for strategy in ("optim_grads", "optim"):
-            equal(f"FSDP and {strategy}", expected, runner.run(*several, *strategy_settings(strategy)))
-        text = runner.run_plan(*several, *LAYOUTS["divided between groups"]) and runner.plan_text()
-        expect("master.layers.0 master of layers.0 : u16" in text, "no remainders")
+        expected = runner.run_plan(*several, *LAYOUTS["FSDP"])
+        expect("master.layers.0 master of layers.0 : u16" in runner.plan_text(), "no remainders")
+        equal("FSDP and optim_grads", expected, runner.run(*several, *strategy_settings("optim_grads")))
+        orders = runner.run_plan(*several, *DIVIDED, options=["--seed-schedule=1"])
+        equal("orders of ops", orders, runner.run_plan(*several, *DIVIDED))
 
 
 def check_resumed(runner, folder):
@@ -75,7 +76,7 @@ def check_resumed(runner, folder):
     other = [*strategy_settings("optim_grads"), "cluster.gpus_per_node=4"]
     runner.run(*sizes, *other, *WHOLE, *saves(folder / "other", 3))
     close("of whole masters", runner.run(*sizes, *LAYOUTS["divided between groups"], *loads(folder / "other"), *at), expected[3:],
-          tolerance=1e-5)
+          tolerance=1e-4)  # added in another order
 
 
 def main():
