@@ -55,10 +55,10 @@ const Apart kApart[] = {
       {"  cell @g :", "  cell @other : bf16[32] in state for params at 512\n  cell @g :"}},
      "'adamw' takes '%ws' as weights of block 'layers.0'; it needs the content of cell '@ws'"},
     {"weightsFromElsewhere", Rule::State,
-     {{"    %v = fill", "    %other = fill {value = 1.0} : bf16[32] params at state 576\n"
-                        "    %v = fill"},
-      {"    out @ws = %ws\n", "    out @ws = %other\n"}},
-     "segment 'init' leaves '%other' in cell '@ws'; only what makes both remainders and weights"},
+     {{"    %x = fill", "    %other = fill {value = 1.0} : bf16[32] params at state 512\n"
+                        "    %x = fill"},
+      {"    out @w = %W\n  }\n  program", "    out @w = %W\n    out @ws = %other\n  }\n  program"}},
+     "segment 'eval' leaves '%other' in cell '@ws'; only what makes both remainders and weights"},
     {"noWeightsBesideThem", Rule::State,
      {{"cell @ws weight_shard of layers.0", "cell @ws"}},
      "the role has no cell of the kind 'master' for them, or none with this rank's weights in bf16"},
