@@ -122,16 +122,16 @@ void BlockCollectives::changeCell(uint32_t b) {
 /// The block's weights are kept, and gathered once a step from what each rank updates.
 void BlockCollectives::addSlot(uint32_t block, int64_t kept, int64_t updated) {
   plan::Cell &weight = role_.cells[weightCells_[block]];
-  // The target of gathers, in which this rank's part has its place; a part that is state has it there.
-  plan::Arena arena =
-      strategies_[block].keepsRemainders() ? plan::Arena::State : plan::Arena::Sym;
+  // The target of gathers, in which this rank's part has its place; a part that is state has it
+  // there.
+  plan::Arena arena = strategies_[block].keepsRemainders() ? plan::Arena::State : plan::Arena::Sym;
   weight.arena = arena;
   weight.type.shape[0] = kept;
   Type type = weight.type;
   type.shape[0] = updated;
-  shardCells_[block] = addCell(role_, "ws." + plan_.blocks[block].name,
-                               {plan::CellKind::WeightShard, block}, type, arena,
-                               plan::Purpose::Params);
+  shardCells_[block] =
+      addCell(role_, "ws." + plan_.blocks[block].name, {plan::CellKind::WeightShard, block}, type,
+              arena, plan::Purpose::Params);
 }
 
 Op BlockCollectives::make(OpKind kind, ValueId operand, uint32_t block, plan::Phase phase,

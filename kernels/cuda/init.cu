@@ -1,8 +1,9 @@
 // init_block: initial values of a shard. Element i of a tensor is std·normalAt(key, i), one or
 // zero, by its row of the parameter table; elements outside of all ranges are zero. f32, bf16 or
-// f16, rounded once; or in bf16 with remainders (remainder.cuh). The numbers are those of runtime/base/Philox.h: Box-Muller in fp64 on the
-// words of one Philox block for two elements. Mapping: a thread draws one pair; one launch a range.
-// Limited by fp64 functions: 0.34 TB/s, 0.17e12 numbers a second, on an H200, 2026-11; runs once.
+// f16, rounded once; or in bf16 with remainders (remainder.cuh). The numbers are those of
+// runtime/base/Philox.h: Box-Muller in fp64 on the words of one Philox block for two elements.
+// Mapping: a thread draws one pair; one launch a range. Limited by fp64 functions: 0.34 TB/s,
+// 0.17e12 numbers a second, on an H200, 2026-11; runs once.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
 #include "kernels/cuda/common.cuh"

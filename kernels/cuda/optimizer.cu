@@ -10,12 +10,13 @@
 // Unless decoupled, decay is in the gradient. While state.skip nothing but the weight is
 // written. Gradient and weight f32, bf16 or f16, w, m and v f32; padding between ranges is left
 // alone. adamw also takes w in two halves, the weight in bf16 and remainders (remainder.cuh), and
-// leaves it so, without what is written while state.skip. Mapping: tiles of 2048 elements of one range, a block a tile, two times four elements a
-// thread, so that each load and store of a warp is one piece of memory; the table's rows travel in
-// the launch's parameters, 64 at a time. Limited by memory: for adamw with gradients and weights in
-// bf16 14 bytes read and 14 written an element, with w in halves 14 and 12. The former accesses alone reach 4.0 of a copy's 4.24
-// TB/s on an H200 for shards of 40 million to 1.4 billion elements, and 3.4 with eight elements in
-// a row a thread, 2026-11.
+// leaves it so, without what is written while state.skip. Mapping: tiles of 2048 elements of one
+// range, a block a tile, two times four elements a thread, so that each load and store of a warp is
+// one piece of memory; the table's rows travel in the launch's parameters, 64 at a time. Limited by
+// memory: for adamw with gradients and weights in bf16 14 bytes read and 14 written an element,
+// with w in halves 14 and 12. The former accesses alone reach 4.0 of a copy's 4.24 TB/s on an H200
+// for shards of 40 million to 1.4 billion elements, and 3.4 with eight elements in a row a thread,
+// 2026-11.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
 #include "kernels/cuda/common.cuh"
@@ -32,7 +33,8 @@ constexpr int kRowsMax = 64;
 
 enum class Rule { AdamW, AdamWOfHalves, Sgd, Momentum };
 
-constexpr bool isAdamW(Rule rule) { return rule == Rule::AdamW || rule == Rule::AdamWOfHalves; }
+template <Rule kRule>
+constexpr bool kIsAdamW = kRule == Rule::AdamW || kRule == Rule::AdamWOfHalves;
 
 struct Row {
   int64_t begin, end, firstTile, countOffset;
@@ -72,7 +74,7 @@ template <Rule kRule>
 __device__ __forceinline__ void updateElement(const Step &s, float grad, float &w, float &m,
                                               float &v) {
   float g = grad * s.gradScale + s.decayInGradient * w;
-  if (isAdamW(kRule)) {
+  if (kIsAdamW<kRule>) {
     m = s.beta1 * m + s.oneMinusBeta1 * g;
     v = s.beta2 * v + s.oneMinusBeta2 * g * g;
     g = m / s.correction1 / (sqrtf(v / s.correction2) + s.eps);
@@ -131,7 +133,7 @@ __device__ __forceinline__ void readQuad(const Update &p, int64_t i, bool applie
   load4(p.g, i, quad.g);
   if (kRule != Rule::Sgd)
     load4({p.m}, i, quad.m);
-  if (isAdamW(kRule))
+  if (kIsAdamW<kRule>)
     load4({p.v}, i, quad.v);
 }
 
@@ -153,7 +155,7 @@ __device__ __forceinline__ void updateQuad(const Update &p, const Step &step, in
     }
     if (kRule != Rule::Sgd)
       store4({p.m}, i, quad.m);
-    if (isAdamW(kRule))
+    if (kIsAdamW<kRule>)
       store4({p.v}, i, quad.v);
   }
   if (kRule != Rule::AdamWOfHalves && p.hasWeight)
@@ -170,7 +172,7 @@ __device__ __forceinline__ void updateAlone(const Update &p, const Step &step, i
   if (applied) {
     if (kRule != Rule::Sgd)
       m = p.m[i];
-    if (isAdamW(kRule))
+    if (kIsAdamW<kRule>)
       v = p.v[i];
     updateElement<kRule>(step, element(p.g, i), w, m, v);
     if (kHasHalves) {
@@ -182,7 +184,7 @@ __device__ __forceinline__ void updateAlone(const Update &p, const Step &step, i
     }
     if (kRule != Rule::Sgd)
       p.m[i] = m;
-    if (isAdamW(kRule))
+    if (kIsAdamW<kRule>)
       p.v[i] = v;
   }
   if (!kHasHalves && p.hasWeight)
@@ -206,7 +208,7 @@ template <Rule kRule> __device__ __forceinline__ Step stepOf(const Update &p, co
     shared.oneMinusBeta2 = static_cast<float>(1.0 - p.beta2);
     shared.eps = p.eps;
     shared.momentum = p.momentum;
-    if (isAdamW(kRule)) {
+    if (kIsAdamW<kRule>) {
       shared.correction1 = static_cast<float>(1.0 - pow(p.beta1, t));
       shared.correction2 = static_cast<float>(1.0 - pow(p.beta2, t));
     }
@@ -252,12 +254,13 @@ __global__ void __launch_bounds__(kThreads) updateShard(const __grid_constant__ 
   }
 }
 
-constexpr int momentsOf(Rule rule) {
-  return isAdamW(rule) ? 2 : rule == Rule::Momentum ? 1 : 0;
-}
+template <Rule kRule>
+constexpr int kMomentsOf = kIsAdamW<kRule>           ? 2
+                           : kRule == Rule::Momentum ? 1
+                                                     : 0;
 
 template <Rule kRule> void runUpdate(const Call &call) {
-  constexpr int kMoments = momentsOf(kRule);
+  constexpr int kMoments = kMomentsOf<kRule>;
   const Attrs &attrs = call.attrs;
   Update p = {};
   p.g = dataOf(call.in[0]);

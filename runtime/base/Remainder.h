@@ -1,8 +1,8 @@
 // Master weights in two halves of 16 bits: the weight that layers compute with, and the remainder,
-// which is what it lacks. The weight is the master rounded to the nearest bf16, ties away from zero;
-// the remainder has the master's low 16 bits. Where its highest bit is set, the weight was rounded
-// up, so its bits are one too many. Rounded to even in ties, the weight would not say which of two
-// masters it was. The form, but for NaNs, is that of Transformer Engine's FusedAdam
+// which is what it lacks. The weight is the master rounded to the nearest bf16, ties away from
+// zero; the remainder has the master's low 16 bits. Where its highest bit is set, the weight was
+// rounded up, so its bits are one too many. Rounded to even in ties, the weight would not say which
+// of two masters it was. The form, but for NaNs, is that of Transformer Engine's FusedAdam
 // (`store_param_remainders`), whose weight of some NaNs is a number.
 #pragma once
 

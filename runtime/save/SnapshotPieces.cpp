@@ -41,7 +41,7 @@ Result<std::vector<SnapshotCopy>> copiesOf(const plan::Plan &plan, const plan::R
   std::set<uint32_t> uppers;
   for (uint32_t c = 0; c < role.cells.size(); ++c)
     uppers.insert(plan::upperHalfOf(role, c)); // kNone, which is no cell, too
-  std::map<uint32_t, size_t> firstOf; // the first copy of each cell
+  std::map<uint32_t, size_t> firstOf;          // the first copy of each cell
   for (size_t i = 0; i < copies.size(); ++i)
     firstOf.try_emplace(copies[i].cell, i);
   std::ranges::sort(copies, {}, [&](const SnapshotCopy &copy) {

@@ -528,7 +528,8 @@ private:
     needKnown(op_.results[0], isComputeType(out<kOp>("x").dtype), "f32, bf16 and f16");
     needStateShard(out<kOp>("x"));
     if (hasOut<kOp>("remainder"))
-      needKnown(op_.results[0], out<kOp>("x").dtype == DType::BF16, "weights of bf16 beside remainders");
+      needKnown(op_.results[0], out<kOp>("x").dtype == DType::BF16,
+                "weights of bf16 beside remainders");
   }
 
   // ---- numbers of 8 bits ----

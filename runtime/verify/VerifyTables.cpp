@@ -448,8 +448,7 @@ void checkState(Inspection &inspection, uint32_t index) {
       continue;
     const Cell &cell = role.cells[c];
     bool isHalf = isHalfOfMaster(role, static_cast<uint32_t>(c));
-    if ((cell.type.dtype != DType::F32 && !isHalf) ||
-        cell.type.numel() != blocks[c]->stateShard)
+    if ((cell.type.dtype != DType::F32 && !isHalf) || cell.type.numel() != blocks[c]->stateShard)
       inspection.addAbout(finding::CheckpointType,
                           spotOfCell(inspection, index, static_cast<uint32_t>(c)), cell.name,
                           cell.name, printType(cell.type), blocks[c]->stateShard, blocks[c]->name);

@@ -38,10 +38,10 @@ INSTANTIATE_TEST_SUITE_P(Plans, Agreement,
                                          "runs", "router", "remainders"));
 
 TEST(Oracle, FindsNothingInPlansThatAreRight) {
-  for (const char *name : {"fsdp",     "zero",  "ddp",    "slots", "roles", "mesh",  "every",
-                           "exchange", "parts", "starts", "split", "feed",  "saves", "hsdp",
-                           "hybrid",   "fsdp2", "tensor", "vocab", "ring",  "runs",  "router",
-                           "remainders"})
+  for (const char *name :
+       {"fsdp",   "zero",   "ddp",   "slots", "roles",  "mesh",      "every",  "exchange",
+        "parts",  "starts", "split", "feed",  "saves",  "hsdp",      "hybrid", "fsdp2",
+        "tensor", "vocab",  "ring",  "runs",  "router", "remainders"})
     EXPECT_EQ(oracle::findBreak(test::parsed(test::planText(name))), "") << name;
 }
 

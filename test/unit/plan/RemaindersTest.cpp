@@ -1,4 +1,5 @@
-// Master weights in two cells: what keeps the halves together, and which plans the verifier refuses.
+// Master weights in two cells: what keeps the halves together, and which plans the verifier
+// refuses.
 #include <gtest/gtest.h>
 
 #include "Oracle.h"
@@ -45,24 +46,32 @@ TEST_P(RemaindersApart, AreRefused) {
 }
 
 const Apart kApart[] = {
-    {"weightsThatAreNotLeft", Rule::State, {{"    out @ws = %w.new\n", ""}},
+    {"weightsThatAreNotLeft",
+     Rule::State,
+     {{"    out @ws = %w.new\n", ""}},
      "'adamw' makes weights of block 'layers.0' and does not leave them in cell '@ws'"},
-    {"remaindersThatAreNotLeft", Rule::State,
+    {"remaindersThatAreNotLeft",
+     Rule::State,
      {{"    out @master.layers.0 = %master.new\n", ""}},
      "'adamw' makes remainders of block 'layers.0' and does not leave them"},
-    {"weightsOfAnotherCell", Rule::State,
+    {"weightsOfAnotherCell",
+     Rule::State,
      {{"    in %ws = @ws at state 512\n    in %gs", "    in %ws = @other at state 512\n    in %gs"},
       {"  cell @g :", "  cell @other : bf16[32] in state for params at 512\n  cell @g :"}},
      "'adamw' takes '%ws' as weights of block 'layers.0'; it needs the content of cell '@ws'"},
-    {"weightsFromElsewhere", Rule::State,
+    {"weightsFromElsewhere",
+     Rule::State,
      {{"    %x = fill", "    %other = fill {value = 1.0} : bf16[32] params at state 512\n"
                         "    %x = fill"},
       {"    out @w = %W\n  }\n  program", "    out @w = %W\n    out @ws = %other\n  }\n  program"}},
      "segment 'eval' leaves '%other' in cell '@ws'; only what makes both remainders and weights"},
-    {"noWeightsBesideThem", Rule::State,
+    {"noWeightsBesideThem",
+     Rule::State,
      {{"cell @ws weight_shard of layers.0", "cell @ws"}},
-     "the role has no cell of the kind 'master' for them, or none with this rank's weights in bf16"},
-    {"remaindersInNoCellOfMasters", Rule::State,
+     "the role has no cell of the kind 'master' for them, or none with this rank's weights in "
+     "bf16"},
+    {"remaindersInNoCellOfMasters",
+     Rule::State,
      {{"cell @master.layers.0 master of layers.0 : u16[32]", "cell @master.layers.0 : u16[32]"}},
      "the role has no cell of the kind 'master' for them"},
 };

@@ -780,9 +780,9 @@ std::string findApart(const Role &role) {
         continue;
       }
       bool updates = lower.by != nullptr && lower.by->kind == OpKind::AdamW &&
-                      lower.by->operands.size() == 6 && lower.result == 0 && upper.result == 3 &&
-                      isIn(lower.by->operands[1], halves.lower) &&
-                      isIn(lower.by->operands[5], halves.upper);
+                     lower.by->operands.size() == 6 && lower.result == 0 && upper.result == 3 &&
+                     isIn(lower.by->operands[1], halves.lower) &&
+                     isIn(lower.by->operands[5], halves.upper);
       bool begins = lower.by != nullptr && lower.by->kind == OpKind::InitBlock &&
                     lower.result == 1 && upper.result == 0;
       if (lower.by != upper.by || (!updates && !begins) || lower.by->pred != Pred::Always ||
@@ -794,8 +794,7 @@ std::string findApart(const Role &role) {
         continue;
       auto own = std::ranges::find(all, op.getInt(AttrKey::block), &HalfCells::block);
       bool takesHalves = op.kind == OpKind::AdamW && op.operands.size() == 6;
-      if (own == all.end() ? takesHalves
-                           : !takesHalves || madeIn(segment, own->lower).by != &op)
+      if (own == all.end() ? takesHalves : !takesHalves || madeIn(segment, own->lower).by != &op)
         return "an update of halves of master weights that are in no cells";
     }
   }
