@@ -175,6 +175,7 @@ struct Derived {
   DType wire = DType::F32;      ///< gradients in reductions
   DType mainGrads = DType::F32; ///< accumulated gradients
   DType master = DType::F32;    ///< weights that the optimizer updates
+  int64_t masterBytes = 0;      ///< of an element, beside its parameter: 0 if that is the master
   DType expAvg = DType::F32;
   DType expAvgSq = DType::F32;
 

@@ -191,6 +191,14 @@ void fillSharding(const Config &cfg, Derived &d) {
     d.strategy = d.distributedOptimizer ? ShardingStrategy::Optim : ShardingStrategy::NoShard;
 }
 
+/// Whether parameters in bf16 are the upper halves of their masters.
+bool keepsRemainders(const Config &cfg, const Derived &d) {
+  return cfg.isOn(Opt::OptimizerUsePrecisionAwareOptimizer) &&
+         cfg.isOn(Opt::OptimizerStoreParamRemainders) &&
+         cfg.is(Opt::OptimizerOptimizer, OptimizerKind::Adam) && d.params == DType::BF16 &&
+         d.master == DType::F32;
+}
+
 void fillTypes(const Config &cfg, Derived &d) {
   bool isHalf = cfg.isOn(Opt::ModelBf16) || cfg.isOn(Opt::ModelFp16);
   d.compute = cfg.isOn(Opt::ModelBf16)   ? DType::BF16
@@ -208,6 +216,9 @@ void fillTypes(const Config &cfg, Derived &d) {
   d.master = DType::F32;
   if (d.fsdp)
     d.master = typeOr(cfg, Opt::DdpMegatronFsdpMainParamsDtype, d.params);
+  d.masterBytes = d.params == d.master ? 0 : dtypeBytes(d.master);
+  if (keepsRemainders(cfg, d))
+    d.masterBytes -= dtypeBytes(d.params);
   d.expAvg = toDType(cfg.getEnumOr(Opt::OptimizerExpAvgDtype, FloatType::Fp32));
   d.expAvgSq = toDType(cfg.getEnumOr(Opt::OptimizerExpAvgSqDtype, FloatType::Fp32));
 }

@@ -28,6 +28,9 @@ plan::Transport chooseWay(const plan::Plan &plan, const std::vector<BlockStrateg
         (scope == Scope::Shard ? plan.blocks[b].shard : plan.blocks[b].numel) *
         dtypeBytes(isGather ? strategies[b].params : strategies[b].wire));
   traffic.isDeterministic = plan.job.model.deterministicMode;
+  // Both ends of a window are in arena sym, and halves of masters in arena state.
+  if (std::ranges::any_of(blocks, [&](uint32_t b) { return strategies[b].keepsRemainders(); }))
+    traffic.hasWindows = traffic.hasWindows && !isGather;
   return predict::chooseTransport(predict::deviceOf(plan), traffic);
 }
 
@@ -119,13 +122,16 @@ void BlockCollectives::changeCell(uint32_t b) {
 /// The block's weights are kept, and gathered once a step from what each rank updates.
 void BlockCollectives::addSlot(uint32_t block, int64_t kept, int64_t updated) {
   plan::Cell &weight = role_.cells[weightCells_[block]];
-  weight.arena = plan::Arena::Sym; // the target of gathers
+  // The target of gathers, in which this rank's part has its place; a part that is state has it
+  // there.
+  plan::Arena arena = strategies_[block].keepsRemainders() ? plan::Arena::State : plan::Arena::Sym;
+  weight.arena = arena;
   weight.type.shape[0] = kept;
   Type type = weight.type;
   type.shape[0] = updated;
   shardCells_[block] =
       addCell(role_, "ws." + plan_.blocks[block].name, {plan::CellKind::WeightShard, block}, type,
-              plan::Arena::Sym, plan::Purpose::Params);
+              arena, plan::Purpose::Params);
 }
 
 Op BlockCollectives::make(OpKind kind, ValueId operand, uint32_t block, plan::Phase phase,

@@ -52,6 +52,7 @@ private:
   struct BlockCells {
     uint32_t weight = kNone; ///< written in addition to the master: shard or whole
     uint32_t master = kNone, m = kNone, v = kNone, grad = kNone;
+    bool areHalves = false; ///< weight and master together are the master weights
   };
 
   void findBlockCells() {
@@ -82,6 +83,9 @@ private:
       cells.master = wholes_[b];
     } else {
       cells.weight = slots_[b] != kNone ? slots_[b] : wholes_[b];
+      cells.areHalves = strategies_[b].keepsRemainders() && !isKeptIn8Bits(b);
+      if (cells.areHalves)
+        type.dtype = DType::U16;
       cells.master = addCell(role_, "master." + block.name, {plan::CellKind::Master, b}, type,
                              plan::Arena::State, plan::Purpose::MasterParams);
     }
@@ -136,6 +140,8 @@ private:
       const std::string &name = plan_.blocks[b].name;
       Op init = blockOp(OpKind::InitBlock, b);
       init.set(Key::seed, plan_.job.rng.seed);
+      if (cells_[b].areHalves)
+        define(segment, init, "w." + name, cells_[b].weight);
       define(segment, init, "master." + name, cells_[b].master);
       plan::append(segment, std::move(init));
       for (auto [prefix, cell] : {std::pair("m.", cells_[b].m), std::pair("v.", cells_[b].v)}) {
@@ -154,8 +160,8 @@ private:
       takeAmax(role_, segment);
     std::vector<ValueId> masters(cells_.size(), kNone); // of blocks whose weights have 8 bits
     for (size_t b : blocks_) {
-      if (cells_[b].weight == kNone)
-        continue;
+      if (cells_[b].weight == kNone || cells_[b].areHalves)
+        continue; // a start fills them, and so does a load
       const std::string &name = plan_.blocks[b].name;
       ValueId master = plan::addLiveIn(segment, "master." + name, role_, cells_[b].master);
       if (isKeptIn8Bits(b)) {
@@ -401,6 +407,8 @@ private:
       if (cell != kNone)
         op.operands.push_back(plan::addLiveIn(segment, prefix + name, role_, cell));
     op.operands.push_back(state);
+    if (cells.areHalves)
+      op.operands.push_back(plan::addLiveIn(segment, "w." + name, role_, cells.weight));
     setHyperparameters(op);
     for (auto [prefix, cell] :
          {std::pair("master.", cells.master), std::pair("m.", cells.m), std::pair("v.", cells.v),

@@ -117,21 +117,32 @@ private:
     plan::renumber(segment);
   }
 
-  /// What the segment left in the slot is gathered at once; nothing else reads the slot.
+  /// What the segment left in the slot is gathered at once, or what is there if it left nothing.
+  /// Nothing else reads the slot, but for updates of weights that are halves of their masters.
   void fillShard(plan::Segment &segment, Op gather, uint32_t slot, uint32_t shard) {
-    for (plan::Segment::Boundary &out : segment.outs) {
-      if (out.cell != slot)
-        continue;
-      const plan::Cell &cell = role_.cells[shard];
-      gather.operands = {out.value};
-      gather.results = {plan::addValue(segment, cell.name + ".all", cell.type, cell.purpose)};
-      gather.phase = plan::segmentKindInfo(segment.kind).phase;
-      out = {gather.results[0], shard};
-      segment.ops.insert(segment.ops.begin() + segment.values[gather.operands[0]].def + 1,
-                         std::move(gather));
-      plan::renumber(segment);
+    bool isKept = readsCell(slot);
+    auto left = std::ranges::find(segment.outs, slot, &plan::Segment::Boundary::cell);
+    if (left == segment.outs.end() && !isKept)
       return;
-    }
+    gather.operands = {left == segment.outs.end()
+                           ? plan::addLiveIn(segment, role_.cells[slot].name, role_, slot)
+                           : left->value};
+    const plan::Cell &cell = role_.cells[shard];
+    gather.results = {plan::addValue(segment, cell.name + ".all", cell.type, cell.purpose)};
+    gather.phase = plan::segmentKindInfo(segment.kind).phase;
+    if (isKept)
+      segment.outs.push_back({gather.results[0], shard});
+    else
+      *left = {gather.results[0], shard};
+    uint32_t def = segment.values[gather.operands[0]].def;
+    segment.ops.insert(segment.ops.begin() + (def == kNone ? 0 : def + 1), std::move(gather));
+    plan::renumber(segment);
+  }
+
+  bool readsCell(uint32_t cell) const {
+    return std::ranges::any_of(role_.segments, [&](const plan::Segment &segment) {
+      return plan::liveInOf(segment, cell) != kNone;
+    });
   }
 
   void rotate(const Op &gather, plan::Segment &update, plan::Segment &prologue) {

@@ -1,7 +1,8 @@
 // Appends background segments that copy the state that a rank saves (master weights and moments)
 // into host memory, from which a checkpoint is written while steps continue. State that all ranks
 // hold is divided among them. State that exceeds the recipe's limit for a snapshot is copied in
-// pieces: each is a separate segment, and all use the same bytes.
+// pieces: each is a separate segment, and all use the same bytes. Both halves of master weights are
+// cut alike.
 //
 // The next update waits for these copies, and a link to the host is slow. So state may be staged: a
 // first segment copies it within the device, and the update waits for that one alone. A second one
@@ -10,6 +11,7 @@
 #include <algorithm>
 
 #include <fmt/format.h>
+#include <llvm/ADT/SmallVector.h>
 
 #include "compiler/passes/Allocator.h"
 #include "compiler/passes/CellTable.h"
@@ -42,12 +44,12 @@ constexpr int64_t kLeftFree = 32; ///< one part in so many
 
 int64_t alignUp(int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
-/// Part of a cell that one snapshot copies.
+/// Part of a cell that one snapshot copies, and the same elements of the cell with the other half.
 struct Part {
   uint32_t cell;
+  uint32_t other; ///< kNone where the cell has whole numbers
   plan::Moving begin;
-  int64_t count;             ///< elements
-  uint32_t stagedIn = kNone; ///< a cell
+  int64_t count; ///< elements
 };
 
 /// How much of a role's state is staged, in bytes of cells with their padding.
@@ -75,7 +77,8 @@ public:
       const plan::Block &block = plan_.blocks[b];
       if (saver[b] != &role_)
         continue; // another role has it, or saves it
-      add(block, masters[b] != kNone ? masters[b] : weights[b]);
+      uint32_t master = masters[b] != kNone ? masters[b] : weights[b];
+      add(block, master, master == kNone ? kNone : plan::upperHalfOf(role_, master));
       add(block, first[b]);
       add(block, second[b]);
     }
@@ -83,8 +86,9 @@ public:
 
   /// Makes pieces of at most `bytesMax`, or of the smallest size that gives kPiecesMax pieces.
   void cutInto(int64_t bytesMax) {
-    int64_t least = alignUp((aligned_ + kPiecesMax - 1) / kPiecesMax);
-    bytesMax_ = std::max({bytesMax / kAlign * kAlign, least, kAlign});
+    int64_t atOnce = kAlign * cellsMax_; // what the end of a piece may lack is less
+    int64_t least = alignUp((aligned_ + kPiecesMax - 1) / kPiecesMax) + atOnce - kAlign;
+    bytesMax_ = std::max({bytesMax / kAlign * kAlign, least, atOnce});
     for (const Part &held : held_)
       cut(held);
     if (!parts_.empty())
@@ -95,7 +99,7 @@ public:
   void stage(const Staging &staging) {
     std::vector<bool> isStaged(held_.size());
     for (size_t i = held_.size(); i-- > 0 && staged_ < staging.wanted;) {
-      int64_t bytes = aligned(held_[i].count * sizeOf(held_[i]));
+      int64_t bytes = numberOf(held_[i]) * aligned(held_[i].count * sizeOf(held_[i]));
       isStaged[i] = bytes <= staging.room - staged_;
       staged_ += isStaged[i] ? bytes : 0;
     }
@@ -105,15 +109,16 @@ public:
     stage.name = "stage", snapshot.name = "snapshot";
     stage.kind = plan::SegmentKind::Stage, snapshot.kind = plan::SegmentKind::Snapshot;
     stage.before = before_, snapshot.before = static_cast<uint32_t>(role_.segments.size());
-    for (bool inDevice : {true, false}) // the longer copies behind the others
-      for (size_t i = 0; i < held_.size(); ++i)
-        if (isStaged[i] && inDevice)
-          held_[i].stagedIn = stageIn(stage, held_[i]);
-        else if (!isStaged[i] && !inDevice)
-          copy(stage, held_[i]);
+    std::vector<std::pair<uint32_t, uint32_t>> staged; // a cell, and the one in which it is staged
     for (size_t i = 0; i < held_.size(); ++i)
       if (isStaged[i])
-        copy(snapshot, {held_[i].stagedIn, {}, held_[i].count}, role_.cells[held_[i].cell].name);
+        for (uint32_t cell : cellsOf(held_[i]))
+          staged.emplace_back(cell, stageIn(stage, cell, held_[i]));
+    for (size_t i = 0; i < held_.size(); ++i) // the longer copies behind the others
+      if (!isStaged[i])
+        copy(stage, held_[i]);
+    for (auto [cell, in] : staged)
+      copy(snapshot, in, {}, role_.cells[in].type.numel(), role_.cells[cell].name);
     role_.segments.push_back(std::move(stage));
     role_.segments.push_back(std::move(snapshot));
     pieces_ = 1;
@@ -127,9 +132,19 @@ public:
 
 private:
   int64_t sizeOf(const Part &part) const { return dtypeBytes(role_.cells[part.cell].type.dtype); }
+  /// As they are copied.
+  static llvm::SmallVector<uint32_t, 2> cellsOf(const Part &part) {
+    return part.other == kNone ? llvm::SmallVector<uint32_t, 2>{part.cell}
+                               : llvm::SmallVector<uint32_t, 2>{part.other, part.cell};
+  }
+  static int64_t numberOf(const Part &part) { return part.other == kNone ? 1 : 2; }
+  /// With padding between cells.
+  int64_t bytesOf(const Part &part) const {
+    return numberOf(part) * alignUp(part.count * sizeOf(part));
+  }
 
   /// Records the part of a cell that a rank saves.
-  void add(const plan::Block &block, uint32_t cell) {
+  void add(const plan::Block &block, uint32_t cell, uint32_t other = kNone) {
     if (cell == kNone)
       return;
     const Type &type = role_.cells[cell].type;
@@ -140,24 +155,26 @@ private:
     plan::Moving begin;
     if (share.isShared())
       begin = {0, share.step, block.stateGroup};
-    held_.push_back({cell, begin, numel});
-    total_ += numel * sizeOf(held_.back());
-    aligned_ += alignUp(numel * sizeOf(held_.back()));
+    const Part &part = held_.emplace_back(cell, other, begin, numel);
+    cellsMax_ = std::max(cellsMax_, numberOf(part));
+    total_ += numberOf(part) * numel * sizeOf(part);
+    aligned_ += bytesOf(part);
   }
 
   /// Fills the current piece with as much of the cell as fits, then further pieces.
   void cut(const Part &held) {
     int64_t size = sizeOf(held), at = 0;
     while (at < held.count) {
-      int64_t room = (bytesMax_ - filled_) / kAlign * kAlign;
+      int64_t room = (bytesMax_ - filled_) / numberOf(held) / kAlign * kAlign; // for each cell
       if (room <= 0) {
         flush();
         continue;
       }
       int64_t count = std::min(held.count - at, room / size);
-      parts_.push_back({held.cell, {at, held.begin.coef, held.begin.group}, count});
+      parts_.emplace_back(held.cell, held.other,
+                          plan::Moving{at, held.begin.coef, held.begin.group}, count);
       at += count;
-      filled_ += alignUp(count * size);
+      filled_ += bytesOf(parts_.back());
     }
   }
 
@@ -175,34 +192,37 @@ private:
   }
 
   void copy(plan::Segment &segment, const Part &part) {
-    copy(segment, part, std::string(role_.cells[part.cell].name));
+    for (uint32_t cell : cellsOf(part))
+      copy(segment, cell, part.begin, part.count, std::string(role_.cells[cell].name));
   }
 
   /// Of the cell with the name, or of the cell in which it is staged.
-  void copy(plan::Segment &segment, const Part &part, const std::string &name) {
+  void copy(plan::Segment &segment, uint32_t from, const plan::Moving &begin, int64_t count,
+            const std::string &name) {
     std::string target = pieces_ == 0 ? "snap." + name : fmt::format("snap.{}.{}", pieces_, name);
-    append(segment, part, OpKind::Snapshot, std::move(target), name + ".saved");
+    append(segment, from, begin, count, OpKind::Snapshot, std::move(target), name + ".saved");
   }
 
-  uint32_t stageIn(plan::Segment &segment, const Part &part) {
-    std::string name = role_.cells[part.cell].name;
-    return append(segment, part, OpKind::Stage, "staged." + name, name + ".staged");
+  uint32_t stageIn(plan::Segment &segment, uint32_t cell, const Part &part) {
+    std::string name = role_.cells[cell].name;
+    return append(segment, cell, part.begin, part.count, OpKind::Stage, "staged." + name,
+                  name + ".staged");
   }
 
-  /// Appends a copy into a new cell, which it returns.
-  uint32_t append(plan::Segment &segment, const Part &part, OpKind kind, std::string target,
-                  std::string result) {
+  /// Appends a copy of elements of `from` into a new cell, which it returns.
+  uint32_t append(plan::Segment &segment, uint32_t from, const plan::Moving &begin, int64_t count,
+                  OpKind kind, std::string target, std::string result) {
     // Copies: a cell is added below.
-    std::string name = role_.cells[part.cell].name;
-    Type type = role_.cells[part.cell].type;
-    plan::ValueId source = plan::addLiveIn(segment, name, role_, part.cell);
-    if (part.count != type.numel()) {
+    std::string name = role_.cells[from].name;
+    Type type = role_.cells[from].type;
+    plan::ValueId source = plan::addLiveIn(segment, name, role_, from);
+    if (count != type.numel()) {
       Op view = plan::makeOp(OpKind::View, {source}, -1, loc_);
-      view.set(plan::AttrKey::offset, part.begin.offset);
-      view.set(plan::AttrKey::coef, part.begin.coef);
-      view.group = part.begin.group;
-      type = Type::of(type.dtype, {part.count});
-      source = plan::addValue(segment, name + ".part", type, role_.cells[part.cell].purpose);
+      view.set(plan::AttrKey::offset, begin.offset);
+      view.set(plan::AttrKey::coef, begin.coef);
+      view.group = begin.group;
+      type = Type::of(type.dtype, {count});
+      source = plan::addValue(segment, name + ".part", type, role_.cells[from].purpose);
       view.results = {source};
       plan::append(segment, std::move(view));
     }
@@ -225,6 +245,7 @@ private:
   std::vector<Part> held_, parts_;
   int64_t bytesMax_ = 0, filled_ = 0, staged_ = 0;
   int64_t total_ = 0, aligned_ = 0; ///< bytes of the state, and with padding between cells
+  int64_t cellsMax_ = 1;            ///< that are copied together
   size_t pieces_ = 0;
 };
 

@@ -59,6 +59,9 @@ JobStrategy jobStrategyOf(const plan::Plan &plan) {
   strategy.microbatches = plan.job.derived.numMicrobatches;
   strategy.average = plan.job.ddp.averageInCollective && !plan.job.model.calculatePerTokenLoss;
   strategy.byParam = plan.job.dist.useTorchFsdp2;
+  strategy.remainders = plan.job.optimizer.usePrecisionAwareOptimizer &&
+                        plan.job.optimizer.storeParamRemainders &&
+                        plan.job.optimizer.optimizer == plan::Job::OptimizerKind::Adam;
   strategy.cutsParams = std::ranges::any_of(
       plan.params, [](const plan::Param &param) { return !param.splits.empty(); });
   strategy.wire = plan.job.derived.wire;

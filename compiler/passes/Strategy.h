@@ -15,6 +15,7 @@ struct JobStrategy {
   bool average = false;    ///< reductions divide by the ranks
   bool cutsParams = false; ///< ranks that see the same samples have parts of parameters
   bool byParam = false;    ///< each parameter is a block: PyTorch's FSDP2
+  bool remainders = false; ///< masters of weights in bf16 are these and 16 bits beside them
   DType wire = DType::F32, mainGrads = DType::F32, master = DType::F32;
 };
 
@@ -42,6 +43,10 @@ struct BlockStrategy : JobStrategy {
   /// The optimizer updates the same weights that layers compute with.
   bool masterIsParam() const {
     return params == master && !dividesShards() && (shardsParams || !shardsState);
+  }
+  /// Weights are halves of their masters, and state that is saved and handed on.
+  bool keepsRemainders() const {
+    return remainders && params == DType::BF16 && master == DType::F32;
   }
   /// Each rank has the state of a part of its shard; others that hold this shard have the rest.
   bool dividesShards() const { return stateRanks > ranks; }

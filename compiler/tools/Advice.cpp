@@ -82,9 +82,8 @@ private:
   int64_t leastReplicated(bool distributedOptimizer) const {
     int64_t weights = dtypeBytes(d_.params);
     int64_t state = dtypeBytes(d_.expAvg) + dtypeBytes(d_.expAvgSq);
-    int64_t masters = d_.params == d_.master ? 0 : dtypeBytes(d_.master);
     int64_t shared = distributedOptimizer ? d_.dataParallel * d_.contextParallel : 1;
-    return parameters() * weights + parameters() * (state + masters) / shared;
+    return parameters() * weights + parameters() * (state + d_.masterBytes) / shared;
   }
 
   void otherScheme(bool distributedOptimizer, const char *name) {

@@ -71,8 +71,7 @@ std::optional<BodyCost> bodyCost(const CommonOptions &common,
   cost.gatheredBytes = plan.job.ddp.fp8ParamGather ? 1 : dtypeBytes(d.params);
   cost.gradientBytes = std::min(dtypeBytes(d.mainGrads), dtypeBytes(d.wire));
   cost.sumBytes = dtypeBytes(d.mainGrads);
-  cost.stateBytes = dtypeBytes(d.expAvg) + dtypeBytes(d.expAvgSq) +
-                    (d.params == d.master ? 0 : dtypeBytes(d.master));
+  cost.stateBytes = dtypeBytes(d.expAvg) + dtypeBytes(d.expAvgSq) + d.masterBytes;
   return cost;
 }
 

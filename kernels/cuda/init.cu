@@ -1,12 +1,14 @@
 // init_block: initial values of a shard. Element i of a tensor is std·normalAt(key, i), one or
 // zero, by its row of the parameter table; elements outside of all ranges are zero. f32, bf16 or
-// f16, rounded once. The numbers are those of runtime/base/Philox.h: Box-Muller in fp64 on the
-// words of one Philox block for two elements. Mapping: a thread draws one pair; one launch a range.
-// Limited by fp64 functions: 0.34 TB/s, 0.17e12 numbers a second, on an H200, 2026-11; runs once.
+// f16, rounded once; or in bf16 with remainders (remainder.cuh). The numbers are those of
+// runtime/base/Philox.h: Box-Muller in fp64 on the words of one Philox block for two elements.
+// Mapping: a thread draws one pair; one launch a range. Limited by fp64 functions: 0.34 TB/s,
+// 0.17e12 numbers a second, on an H200, 2026-11; runs once.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/dropout.cuh"
+#include "kernels/cuda/remainder.cuh"
 #include "kernels/host/Ranges.h"
 
 namespace shardc::kernels::cuda {
@@ -16,6 +18,7 @@ constexpr double kTwoPi = 6.283185307179586476925;
 
 struct Draw {
   Data x;
+  uint16_t *remainders; ///< null: x is rounded
   int64_t begin, end, globalBegin;
   int64_t columns, stride; ///< of a part of a row: its elements, and from one to the next
   uint64_t key;
@@ -25,6 +28,14 @@ struct Draw {
 
 /// Pairs with an element in so many elements that follow each other, at most.
 __host__ __device__ int64_t pairsOf(int64_t columns) { return columns / 2 + 1; }
+
+__device__ __forceinline__ void setValue(const Draw &p, int64_t i, float value) {
+  if (p.remainders == nullptr)
+    return setElement(p.x, i, value);
+  MasterBits halves = splitMaster(value);
+  static_cast<uint16_t *>(p.x.p)[i] = static_cast<uint16_t>(halves.weight);
+  p.remainders[i] = static_cast<uint16_t>(halves.remainder);
+}
 
 __global__ void __launch_bounds__(256) drawPairs(const Draw p) {
   awaitPrevious();
@@ -49,20 +60,39 @@ __global__ void __launch_bounds__(256) drawPairs(const Draw p) {
   }
   for (int half = 0; half < 2; ++half)
     if (at + half >= begin && at + half < end)
-      setElement(p.x, at + half, values[half]);
+      setValue(p, at + half, values[half]);
+}
+
+__global__ void __launch_bounds__(256) clearHalves(uint16_t *x, uint16_t *remainders, int64_t n) {
+  awaitPrevious();
+  int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i < n)
+    x[i] = remainders[i] = 0;
+}
+
+/// One launch, or one fill: NODES of the op's row.
+void clear(const Call &call, const Tensor &x) {
+  if (call.outCount > 1) {
+    launchKernel(clearHalves, static_cast<unsigned>(ceilDiv(x.numel(), 256)), 256, 0, queueOf(call),
+                 static_cast<uint16_t *>(x.data), static_cast<uint16_t *>(call.out[1].data),
+                 x.numel());
+    return;
+  }
+  cudaMemsetAsync(x.data, 0, static_cast<size_t>(x.numel() * dtypeBytes(x.dtype)),
+                  streamOf(queueOf(call)));
+  noteOther(queueOf(call));
 }
 
 void runInitBlock(const Call &call) {
   const Tensor &x = call.out[0];
-  cudaMemsetAsync(x.data, 0, static_cast<size_t>(x.numel() * dtypeBytes(x.dtype)),
-                  streamOf(queueOf(call)));
-  noteOther(queueOf(call));
+  clear(call, x);
   for (const ParamRange &range : host::rangesOfShard(call, 0)) {
     if (range.init == ParamRange::Zeros || range.begin == range.end)
       continue;
     int64_t columns = range.columns > 0 ? range.columns : range.end - range.begin;
     int64_t rows = (range.end - range.begin) / columns;
     Draw p = {dataOf(x),
+              call.outCount > 1 ? static_cast<uint16_t *>(call.out[1].data) : nullptr,
               range.begin,
               range.end,
               range.globalBegin,

@@ -9,15 +9,18 @@
 //   sgd_momentum  m = momentum·m + g, w -= lr·(m + wd·w)
 // Unless decoupled, decay is in the gradient. While state.skip nothing but the weight is
 // written. Gradient and weight f32, bf16 or f16, w, m and v f32; padding between ranges is left
-// alone. Mapping: tiles of 2048 elements of one range, a block a tile, two times four elements a
-// thread, so that each load and store of a warp is one piece of memory; the table's rows travel in
-// the launch's parameters, 64 at a time. Limited by memory: for adamw with gradients and weights in
-// bf16 14 bytes read and 14 written an element. These accesses alone reach 4.0 of a copy's 4.24
-// TB/s on an H200 for shards of 40 million to 1.4 billion elements, and 3.4 with eight elements in
-// a row a thread, 2026-11.
+// alone. adamw also takes w in two halves, the weight in bf16 and remainders (remainder.cuh), and
+// leaves it so, without what is written while state.skip. Mapping: tiles of 2048 elements of one
+// range, a block a tile, two times four elements a thread, so that each load and store of a warp is
+// one piece of memory; the table's rows travel in the launch's parameters, 64 at a time. Limited by
+// memory: for adamw with gradients and weights in bf16 14 bytes read and 14 written an element,
+// with w in halves 14 and 12. The former accesses alone reach 4.0 of a copy's 4.24 TB/s on an H200
+// for shards of 40 million to 1.4 billion elements, and 3.4 with eight elements in a row a thread,
+// 2026-11.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
 #include "kernels/cuda/common.cuh"
+#include "kernels/cuda/remainder.cuh"
 #include "kernels/host/Ranges.h"
 #include "runtime/base/StepState.h"
 
@@ -28,7 +31,10 @@ constexpr int kThreads = 256, kQuad = 4, kQuads = 2;
 constexpr int64_t kTile = kThreads * kQuad * kQuads;
 constexpr int kRowsMax = 64;
 
-enum class Rule { AdamW, Sgd, Momentum };
+enum class Rule { AdamW, AdamWOfHalves, Sgd, Momentum };
+
+template <Rule kRule>
+constexpr bool kIsAdamW = kRule == Rule::AdamW || kRule == Rule::AdamWOfHalves;
 
 struct Row {
   int64_t begin, end, firstTile, countOffset;
@@ -47,6 +53,7 @@ struct Row {
 struct Update {
   Data g, weight;
   float *w, *m, *v;
+  uint16_t *remainders; ///< of AdamWOfHalves, which has no w
   const StepState *state;
   double beta1, beta2;
   float eps, momentum, weightDecay;
@@ -67,7 +74,7 @@ template <Rule kRule>
 __device__ __forceinline__ void updateElement(const Step &s, float grad, float &w, float &m,
                                               float &v) {
   float g = grad * s.gradScale + s.decayInGradient * w;
-  if (kRule == Rule::AdamW) {
+  if (kIsAdamW<kRule>) {
     m = s.beta1 * m + s.oneMinusBeta1 * g;
     v = s.beta2 * v + s.oneMinusBeta2 * g * g;
     g = m / s.correction1 / (sqrtf(v / s.correction2) + s.eps);
@@ -107,15 +114,26 @@ __device__ __forceinline__ void store4(const Data &d, int64_t i, const float (&v
   *reinterpret_cast<uint2 *>(static_cast<uint16_t *>(d.p) + i) = {packed.x, packed.y};
 }
 
+/// Halves of elements [i, i + kQuad).
+__device__ __forceinline__ uint2 *quadOf(void *halves, int64_t i) {
+  return reinterpret_cast<uint2 *>(static_cast<uint16_t *>(halves) + i);
+}
+
 template <Rule kRule>
 __device__ __forceinline__ void readQuad(const Update &p, int64_t i, bool applied, Quad &quad) {
-  load4({p.w}, i, quad.w);
+  if (kRule == Rule::AdamWOfHalves && applied) {
+    uint2 weights = *quadOf(p.weight.p, i), remainders = *quadOf(p.remainders, i);
+    joinMasters(weights.x, remainders.x, quad.w);
+    joinMasters(weights.y, remainders.y, quad.w + 2);
+  } else if (kRule != Rule::AdamWOfHalves) {
+    load4({p.w}, i, quad.w);
+  }
   if (!applied)
     return;
   load4(p.g, i, quad.g);
   if (kRule != Rule::Sgd)
     load4({p.m}, i, quad.m);
-  if (kRule == Rule::AdamW)
+  if (kIsAdamW<kRule>)
     load4({p.v}, i, quad.v);
 }
 
@@ -126,13 +144,21 @@ __device__ __forceinline__ void updateQuad(const Update &p, const Step &step, in
 #pragma unroll
     for (int j = 0; j < kQuad; ++j)
       updateElement<kRule>(step, quad.g[j], quad.w[j], quad.m[j], quad.v[j]);
-    store4({p.w}, i, quad.w);
+    if (kRule == Rule::AdamWOfHalves) {
+      uint2 weights, remainders;
+      splitMasters(quad.w, weights.x, remainders.x);
+      splitMasters(quad.w + 2, weights.y, remainders.y);
+      *quadOf(p.weight.p, i) = weights;
+      *quadOf(p.remainders, i) = remainders;
+    } else {
+      store4({p.w}, i, quad.w);
+    }
     if (kRule != Rule::Sgd)
       store4({p.m}, i, quad.m);
-    if (kRule == Rule::AdamW)
+    if (kIsAdamW<kRule>)
       store4({p.v}, i, quad.v);
   }
-  if (p.hasWeight)
+  if (kRule != Rule::AdamWOfHalves && p.hasWeight)
     store4(p.weight, i, quad.w);
 }
 
@@ -140,20 +166,28 @@ __device__ __forceinline__ void updateQuad(const Update &p, const Step &step, in
 template <Rule kRule>
 __device__ __forceinline__ void updateAlone(const Update &p, const Step &step, int64_t i,
                                             bool applied) {
-  float w = p.w[i], m = 0, v = 0;
+  constexpr bool kHasHalves = kRule == Rule::AdamWOfHalves;
+  auto *weights = static_cast<uint16_t *>(p.weight.p); // of halves
+  float w = kHasHalves ? joinMaster(weights[i], p.remainders[i]) : p.w[i], m = 0, v = 0;
   if (applied) {
     if (kRule != Rule::Sgd)
       m = p.m[i];
-    if (kRule == Rule::AdamW)
+    if (kIsAdamW<kRule>)
       v = p.v[i];
     updateElement<kRule>(step, element(p.g, i), w, m, v);
-    p.w[i] = w;
+    if (kHasHalves) {
+      MasterBits halves = splitMaster(w);
+      weights[i] = static_cast<uint16_t>(halves.weight);
+      p.remainders[i] = static_cast<uint16_t>(halves.remainder);
+    } else {
+      p.w[i] = w;
+    }
     if (kRule != Rule::Sgd)
       p.m[i] = m;
-    if (kRule == Rule::AdamW)
+    if (kIsAdamW<kRule>)
       p.v[i] = v;
   }
-  if (p.hasWeight)
+  if (!kHasHalves && p.hasWeight)
     setElement(p.weight, i, w);
 }
 
@@ -174,7 +208,7 @@ template <Rule kRule> __device__ __forceinline__ Step stepOf(const Update &p, co
     shared.oneMinusBeta2 = static_cast<float>(1.0 - p.beta2);
     shared.eps = p.eps;
     shared.momentum = p.momentum;
-    if (kRule == Rule::AdamW) {
+    if (kIsAdamW<kRule>) {
       shared.correction1 = static_cast<float>(1.0 - pow(p.beta1, t));
       shared.correction2 = static_cast<float>(1.0 - pow(p.beta2, t));
     }
@@ -220,16 +254,20 @@ __global__ void __launch_bounds__(kThreads) updateShard(const __grid_constant__ 
   }
 }
 
-constexpr int momentsOf(Rule rule) {
-  return rule == Rule::AdamW ? 2 : rule == Rule::Momentum ? 1 : 0;
-}
+template <Rule kRule>
+constexpr int kMomentsOf = kIsAdamW<kRule>           ? 2
+                           : kRule == Rule::Momentum ? 1
+                                                     : 0;
 
 template <Rule kRule> void runUpdate(const Call &call) {
-  constexpr int kMoments = momentsOf(kRule);
+  constexpr int kMoments = kMomentsOf<kRule>;
   const Attrs &attrs = call.attrs;
   Update p = {};
   p.g = dataOf(call.in[0]);
-  p.w = static_cast<float *>(call.out[0].data);
+  if constexpr (kRule == Rule::AdamWOfHalves)
+    p.remainders = static_cast<uint16_t *>(call.out[0].data);
+  else
+    p.w = static_cast<float *>(call.out[0].data);
   p.m = kMoments > 0 ? static_cast<float *>(call.out[1].data) : nullptr;
   p.v = kMoments > 1 ? static_cast<float *>(call.out[2].data) : nullptr;
   p.hasWeight = call.outCount > 1 + kMoments;
@@ -266,6 +304,13 @@ template <Rule kRule> void runUpdate(const Call &call) {
   flush();
 }
 
+void runAdamW(const Call &call) {
+  if (call.out[0].dtype == DType::U16)
+    runUpdate<Rule::AdamWOfHalves>(call);
+  else
+    runUpdate<Rule::AdamW>(call);
+}
+
 /// Whole quads are read 16 bytes at a time.
 template <const Kernel *kOracle> const char *accepts(const Call &call) {
   if (const char *reason = kOracle->accepts(call))
@@ -281,7 +326,7 @@ template <const Kernel *kOracle> const char *accepts(const Call &call) {
 
 } // namespace
 
-const Kernel kAdamW = {"adamw_cuda", runUpdate<Rule::AdamW>, accepts<&host::kAdamW>};
+const Kernel kAdamW = {"adamw_cuda", runAdamW, accepts<&host::kAdamW>};
 const Kernel kSgd = {"sgd_cuda", runUpdate<Rule::Sgd>, accepts<&host::kSgd>};
 const Kernel kSgdMomentum = {"sgd_momentum_cuda", runUpdate<Rule::Momentum>,
                              accepts<&host::kSgdMomentum>};

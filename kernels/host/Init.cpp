@@ -1,11 +1,13 @@
 // init_block: initial values of a shard. Element i of a tensor is std·normalAt(key, i) in fp32,
 // one or zero, according to its row of the parameter table; elements outside all ranges are zero.
-// f32, bf16 or f16, rounded once. Limited by the logarithm and the sines, two elements at a time.
+// f32, bf16 or f16, rounded once; or in bf16 with remainders in u16 (runtime/base/Remainder.h).
+// Limited by the logarithm and the sines, two elements at a time.
 #include "kernels/host/Check.h"
 #include "kernels/host/Convert.h"
 #include "kernels/host/Ranges.h"
 #include "kernels/host/Rows.h"
 #include "runtime/base/Philox.h"
+#include "runtime/base/Remainder.h"
 
 #include <algorithm>
 #include <array>
@@ -16,8 +18,12 @@ namespace shardc::kernels::host {
 namespace {
 
 const char *acceptsInitBlock(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {0, 0, 1, 1}));
+  SHARDC_REQUIRE_OK(checkArity(call, {0, 0, 1, 2}));
   SHARDC_REQUIRE(isData(call.out[0]), "init_block writes f32, bf16 and f16");
+  if (call.outCount > 1)
+    SHARDC_REQUIRE(call.out[0].dtype == DType::BF16 && call.out[1].dtype == DType::U16 &&
+                       call.out[0].numel() == call.out[1].numel(),
+                   "remainders are not u16 beside as many weights in bf16");
   SHARDC_REQUIRE_OK(checkRanges(call, 0, call.out[0]));
   for (const ParamRange &range : rangesOfShard(call, 0)) {
     SHARDC_REQUIRE(range.globalBegin >= 0, "a range begins before its parameter");
@@ -42,8 +48,18 @@ void drawNormals(uint64_t key, uint64_t begin, int64_t n, float std, float *valu
   }
 }
 
+void writeValues(const Call &call, int64_t begin, int64_t n, const float *values) {
+  if (call.outCount == 1)
+    return writeF32(call.out[0], begin, n, values);
+  for (int64_t i = 0; i < n; ++i) {
+    MasterHalves halves = splitMaster(values[i]);
+    static_cast<BF16 *>(call.out[0].data)[begin + i] = halves.weight;
+    static_cast<uint16_t *>(call.out[1].data)[begin + i] = halves.remainder;
+  }
+}
+
 /// Elements of x from `from` to `end` - 1, which are those of the tensor from `globalBegin` on.
-void fillRow(const Tensor &x, const ParamRange &range, int64_t from, int64_t end,
+void fillRow(const Call &call, const ParamRange &range, int64_t from, int64_t end,
              int64_t globalBegin) {
   float values[kBlock];
   std::fill_n(values, kBlock, 1.0f);
@@ -52,20 +68,21 @@ void fillRow(const Tensor &x, const ParamRange &range, int64_t from, int64_t end
     if (range.init == ParamRange::Normal)
       drawNormals(range.key, static_cast<uint64_t>(globalBegin + begin - from), n,
                   static_cast<float>(range.initStd), values);
-    writeF32(x, begin, n, values);
+    writeValues(call, begin, n, values);
   }
 }
 
 void runInitBlock(const Call &call) {
-  const Tensor &x = call.out[0];
-  std::memset(x.data, 0, static_cast<size_t>(x.numel() * dtypeBytes(x.dtype)));
+  for (int i = 0; i < call.outCount; ++i)
+    std::memset(call.out[i].data, 0,
+                static_cast<size_t>(call.out[i].numel() * dtypeBytes(call.out[i].dtype)));
   for (const ParamRange &range : rangesOfShard(call, 0)) {
     if (range.init == ParamRange::Zeros)
       continue;
     int64_t columns = range.columns > 0 ? range.columns : range.end - range.begin;
     for (int64_t begin = range.begin, global = range.globalBegin; begin < range.end;
          begin += columns, global += range.stride)
-      fillRow(x, range, begin, begin + columns, global);
+      fillRow(call, range, begin, begin + columns, global);
   }
 }
 

@@ -8,11 +8,14 @@
 //   sgd_momentum  m = momentum·m + g, w -= lr·(m + wd·w)
 // Unless decoupled, decay is in the gradient: g + wd·w takes the place of g. The weight, if wanted,
 // is w in its type. While state.skip nothing but the weight is written. Gradient and weight
-// are f32, bf16 or f16, w, m and v f32; arithmetic is fp32. Limited by memory.
+// are f32, bf16 or f16, w, m and v f32; arithmetic is fp32. adamw also takes w in two halves, the
+// weight in bf16 and remainders in u16 (runtime/base/Remainder.h), and leaves it so. Limited by
+// memory.
 #include "kernels/host/Check.h"
 #include "kernels/host/Convert.h"
 #include "kernels/host/Ranges.h"
 #include "kernels/host/Rows.h"
+#include "runtime/base/Remainder.h"
 #include "runtime/base/StepState.h"
 
 #include <algorithm>
@@ -81,12 +84,34 @@ SHARDC_CLONES void momentumBlock(const Step &step, const float *grad, int64_t n,
   }
 }
 
+/// Of an optimizer with so many moments: masters are remainders, and weights, behind the state.
+bool takesHalves(const Call &call, int moments) { return call.inCount > 3 + moments; }
+
+const char *checkHalves(const Call &call, int moments) {
+  SHARDC_REQUIRE(call.outCount > 1 + moments, "the weight, an operand, is not a result");
+  const Tensor &g = call.in[0], &remainder = call.in[1], &weight = call.in[3 + moments];
+  const Tensor &nextRemainder = call.out[0], &nextWeight = call.out[1 + moments];
+  SHARDC_REQUIRE(remainder.dtype == DType::U16 && nextRemainder.dtype == DType::U16 &&
+                     weight.dtype == DType::BF16 && nextWeight.dtype == DType::BF16,
+                 "remainders are not u16, or their weights not bf16");
+  SHARDC_REQUIRE(remainder.numel() == g.numel() && nextRemainder.numel() == g.numel() &&
+                     weight.numel() == g.numel(),
+                 "gradient, remainders and weights differ in size");
+  SHARDC_REQUIRE(remainder.data == nextRemainder.data && weight.data == nextWeight.data,
+                 "remainders or weights are not updated in place");
+  return nullptr;
+}
+
 /// An optimizer has `moments` operands between master and state; all are updated in place.
 const char *checkOptimizer(const Call &call, int moments) {
-  SHARDC_REQUIRE_OK(checkArity(call, {3 + moments, 3 + moments, 1 + moments, 2 + moments}));
+  bool hasHalves = takesHalves(call, moments);
+  int operandsMax = moments == 2 ? 4 + moments : 3 + moments;
+  SHARDC_REQUIRE_OK(checkArity(call, {3 + moments, operandsMax, 1 + moments, 2 + moments}));
   const Tensor &g = call.in[0];
   SHARDC_REQUIRE(isData(g), "the gradient is not f32, bf16 or f16");
-  for (int i = 0; i <= moments; ++i) {
+  if (hasHalves)
+    SHARDC_REQUIRE_OK(checkHalves(call, moments));
+  for (int i = hasHalves ? 1 : 0; i <= moments; ++i) {
     const Tensor &old = call.in[1 + i], &updated = call.out[i];
     SHARDC_REQUIRE(old.dtype == DType::F32 && updated.dtype == DType::F32,
                    "master weights or moments are not f32");
@@ -131,7 +156,35 @@ const char *acceptsAdamW(const Call &call) {
   return nullptr;
 }
 
+/// The same with masters in halves: they are whole in a buffer alone.
+void runAdamWOfHalves(const Call &call) {
+  const StepState &state = *static_cast<const StepState *>(call.in[4].data);
+  if (state.skip)
+    return;
+  Step step = makeStep(call.attrs, state);
+  auto *remainders = static_cast<uint16_t *>(call.out[0].data);
+  auto *weights = static_cast<BF16 *>(call.out[3].data);
+  float buffer[kBlock], masters[kBlock];
+  for (const ParamRange &range : rangesOfShard(call, 0)) {
+    Step ofRange = withRange(step, call.attrs, state, range);
+    for (int64_t begin = range.begin; begin < range.end; begin += kBlock) {
+      int64_t n = std::min(kBlock, range.end - begin);
+      for (int64_t i = 0; i < n; ++i)
+        masters[i] = joinMaster(weights[begin + i], remainders[begin + i]);
+      adamBlock(ofRange, readF32(call.in[0], begin, n, buffer), n, masters,
+                arrayOf(call.out[1], begin), arrayOf(call.out[2], begin));
+      for (int64_t i = 0; i < n; ++i) {
+        MasterHalves halves = splitMaster(masters[i]);
+        weights[begin + i] = halves.weight;
+        remainders[begin + i] = halves.remainder;
+      }
+    }
+  }
+}
+
 void runAdamW(const Call &call) {
+  if (takesHalves(call, 2))
+    return runAdamWOfHalves(call);
   updateShard(call, 2, [&](const Step &step, const float *g, int64_t begin, int64_t n) {
     adamBlock(step, g, n, arrayOf(call.out[0], begin), arrayOf(call.out[1], begin),
               arrayOf(call.out[2], begin));

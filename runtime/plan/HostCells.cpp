@@ -1,6 +1,8 @@
 // Tells by its kind what the host does with a cell, and of which block a checkpoint has it.
 #include "runtime/plan/HostCells.h"
 
+#include "runtime/plan/Builder.h"
+
 namespace shardc::plan {
 
 bool isWrittenByHost(const Cell &cell) {
@@ -30,17 +32,31 @@ int64_t snapshotBytes(const Role &role) { return bytesMadeBy(role, OpKind::Snaps
 
 int64_t stagedBytes(const Role &role) { return bytesMadeBy(role, OpKind::Stage); }
 
+uint32_t upperHalfOf(const Role &role, uint32_t cell) {
+  const Cell &lower = role.cells[cell];
+  if (!isRemainder(lower))
+    return kNone;
+  for (CellKind kind : {CellKind::WeightShard, CellKind::Weight}) // the second one may have all
+    if (uint32_t upper = findCell(role, kind, lower.of); upper != kNone)
+      return role.cells[upper].type == Type::of(DType::BF16, {lower.type.numel()}) ? upper : kNone;
+  return kNone;
+}
+
 std::vector<const Block *> blocksInCheckpoint(const Plan &plan, const Role &role) {
   std::vector<bool> hasMaster(plan.blocks.size());
   for (const Cell &cell : role.cells)
     if (cell.kind == CellKind::Master)
       hasMaster[static_cast<size_t>(cell.of)] = true;
   std::vector<const Block *> held(role.cells.size());
+  auto hold = [&](size_t c) { held[c] = &plan.blocks[static_cast<size_t>(role.cells[c].of)]; };
   for (size_t c = 0; c < role.cells.size(); ++c) {
     const Cell &cell = role.cells[c];
-    if (cellKindInfo(cell.kind).host == CellKindInfo::Saves &&
-        !(cell.kind == CellKind::Weight && hasMaster[static_cast<size_t>(cell.of)]))
-      held[c] = &plan.blocks[static_cast<size_t>(cell.of)];
+    bool isWeight = cell.kind == CellKind::Weight && !hasMaster[static_cast<size_t>(cell.of)];
+    if (isWeight || cell.kind == CellKind::Master || cell.kind == CellKind::FirstMoment ||
+        cell.kind == CellKind::SecondMoment)
+      hold(c);
+    if (uint32_t upper = upperHalfOf(role, static_cast<uint32_t>(c)); upper != kNone)
+      hold(upper);
   }
   return held;
 }

@@ -20,6 +20,14 @@ bool isReadByHost(const Cell &cell);
 /// True for a ring of microbatches.
 bool isFeed(const Cell &cell);
 
+/// Where a cell of master weights has remainders, their low 16 bits: the cell of the role with the
+/// weights in bf16 which, together with these, are the master weights; kNone for other cells, and
+/// where there is none (runtime/base/Remainder.h).
+uint32_t upperHalfOf(const Role &role, uint32_t cell);
+inline bool isRemainder(const Cell &cell) {
+  return cell.kind == CellKind::Master && cell.type.dtype == DType::U16;
+}
+
 /// For each cell of the role, whether a checkpoint holds its content: the step state, the
 /// history of magnitudes, and of each block the weights that the optimizer has and the moments.
 std::vector<bool> cellsInCheckpoint(const Plan &plan, const Role &role);

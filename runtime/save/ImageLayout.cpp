@@ -70,7 +70,9 @@ Result<std::vector<ImageLayout::Source>> ImageLayout::sourcesOf(const StatePiece
                                    from.box.shape.begin() + 1, from.box.shape.end()) &&
                         std::equal(common->shape.begin() + 1, common->shape.end(),
                                    piece.box.shape.begin() + 1, piece.box.shape.end());
-    if (!hasWholeRows || layout_->cellOf(from).type.dtype != type)
+    bool areHalves = piece.upper != plan::kNone;
+    if (!hasWholeRows || layout_->cellOf(from).type.dtype != type ||
+        areHalves != (from.upper != plan::kNone))
       return makeStatus(report::PlanCannotRun, "'{}': rank {} saves {} in another form than {}",
                         other.nameOf(piece), owner, checkpoint::boxText(from.box),
                         checkpoint::boxText(piece.box));
@@ -79,8 +81,13 @@ Result<std::vector<ImageLayout::Source>> ImageLayout::sourcesOf(const StatePiece
     int64_t bytes = common->shape[0] * rowBytes;
     ASSIGN_OR_RETURN(int64_t at,
                      placeOf(owner, from.role, from.cell, from.byteBegin + begin, bytes));
+    int64_t upperAt = 0;
+    if (areHalves) {
+      ASSIGN_OR_RETURN(upperAt,
+                       placeOf(owner, from.role, from.upper, from.byteBegin + begin, bytes));
+    }
     found += bytes / size;
-    sources.push_back({owner, at, std::move(*common)});
+    sources.push_back({owner, at, upperAt, std::move(*common)});
   }
   if (found * size != piece.bytes)
     return makeStatus(report::PlanCannotRun, "images of ranks have {} of the {} bytes of '{}'",

@@ -28,6 +28,7 @@ public:
   struct Source {
     int64_t owner = 0;
     int64_t at = 0;      ///< in the state of the image
+    int64_t upperAt = 0; ///< the same of the upper halves, where the piece has some
     checkpoint::Box box; ///< of the piece's tensor
   };
   /// Finds out what each rank saves. Comes before `sourcesOf`.

@@ -12,6 +12,7 @@
 #include "runtime/plan/Builder.h"
 #include "runtime/plan/JobFacts.h"
 #include "runtime/save/ModelDifferences.h"
+#include "runtime/save/PieceIo.h"
 
 namespace shardc::save {
 namespace {
@@ -376,15 +377,12 @@ Status Loader::restorePiece(exec::Executable &executable, size_t rank, const Sta
   ASSIGN_OR_RETURN(bool isThere, read(piece, buffer));
   if (!isThere)
     return Status::ok();
-  const plan::Cell &cell = layout_.cellOf(piece);
-  ASSIGN_OR_RETURN(uint8_t * address,
-                   executable.arenas(rank).resolve(cell.place, cell.type.bytes(), cell.name));
-  return executable.write(rank, address + piece.byteBegin, piece.bytes, buffer.data());
+  return writePiece(executable, rank, layout_, piece, buffer);
 }
 
 Result<bool> Loader::read(const StatePiece &piece, std::vector<uint8_t> &bytes) const {
   if (source_) {
-    bytes.resize(static_cast<size_t>(piece.bytes));
+    bytes.resize(static_cast<size_t>(StateLayout::bytesOf(piece)));
     RETURN_IF_ERROR(source_->read(piece, bytes.data()));
     return true;
   }
@@ -395,10 +393,10 @@ Result<bool> Loader::read(const StatePiece &piece, std::vector<uint8_t> &bytes) 
   if (!saved || !isLoaded)
     return false;
   bool isPadded = layout_.shapeOf(piece.param)[0] > (*saved)[0];
-  bytes.resize(static_cast<size_t>(piece.bytes));
+  bytes.resize(static_cast<size_t>(StateLayout::bytesOf(piece)));
   RETURN_IF_ERROR(checkpoint_->read(name, piece.part, piece.box,
-                                    checkpoint::elementOf(layout_.cellOf(piece).type.dtype),
-                                    bytes.data(), isPadded));
+                                    checkpoint::elementOf(layout_.typeOf(piece)), bytes.data(),
+                                    isPadded));
   return true;
 }
 

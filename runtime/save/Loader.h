@@ -20,7 +20,7 @@ namespace shardc::save {
 class StateSource {
 public:
   virtual ~StateSource() = default;
-  /// Reads all bytes of a piece that a rank holds.
+  /// Reads all bytes of a piece that a rank holds, as StateLayout::bytesOf counts them.
   virtual Status read(const StatePiece &piece, uint8_t *to) const = 0;
   /// All was read that will be: what was held for it is given back.
   virtual void end() const {}

@@ -11,6 +11,7 @@
 #include "runtime/base/Json.h"
 #include "runtime/base/Reports.h"
 #include "runtime/base/Thread.h"
+#include "runtime/save/PieceIo.h"
 
 namespace shardc::save {
 namespace {
@@ -67,12 +68,21 @@ public:
 
   Status read(const StatePiece &piece, uint8_t *to) const override {
     ASSIGN_OR_RETURN(std::vector<ImageLayout::Source> sources, images_->sourcesOf(piece, *own_));
-    int64_t rowBytes = piece.bytes / piece.box.shape[0];
+    int64_t rowBytes = piece.bytes / piece.box.shape[0]; // in the cell
+    std::vector<uint8_t> lower, upper;
     for (const ImageLayout::Source &source : sources) {
       ASSIGN_OR_RETURN(const Image *image, imageOf(source.owner));
-      int64_t row = source.box.offset[0] - piece.box.offset[0];
-      RETURN_IF_ERROR(readFrom(*image, image->info.metaBytes + source.at, to + row * rowBytes,
-                               source.box.shape[0] * rowBytes));
+      int64_t begin = (source.box.offset[0] - piece.box.offset[0]) * rowBytes;
+      int64_t bytes = source.box.shape[0] * rowBytes, state = image->info.metaBytes;
+      if (piece.upper == plan::kNone) {
+        RETURN_IF_ERROR(readFrom(*image, state + source.at, to + begin, bytes));
+        continue;
+      }
+      lower.resize(static_cast<size_t>(bytes));
+      upper.resize(lower.size());
+      RETURN_IF_ERROR(readFrom(*image, state + source.at, lower.data(), bytes));
+      RETURN_IF_ERROR(readFrom(*image, state + source.upperAt, upper.data(), bytes));
+      joinHalves(upper.data(), lower.data(), bytes / 2, to + 2 * begin);
     }
     return Status::ok();
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "runtime/save/PieceIo.h"
 #include "runtime/save/RecipeFiles.h"
 
 namespace shardc::save {
@@ -15,6 +16,8 @@ namespace {
 // Roughly what a file has beside the state's own bytes.
 constexpr uint64_t kRecordBytes = 4 << 10;  ///< of a piece, in two records at most
 constexpr uint64_t kObjectBytes = 32 << 10; ///< of a tensor's settings, on the first rank
+
+constexpr int64_t kHalvesAtOnce = 8 << 20; ///< bytes of remainders that are joined at once
 
 } // namespace
 
@@ -36,7 +39,7 @@ Result<RankSave> RankSave::begin(const SaveJob &job, const SaveTarget &target, i
   for (const plan::Param &param : job.plan->params)
     bytes += worldRank == 0 ? kObjectBytes * static_cast<uint64_t>(param.tensorCount()) : 0;
   for (const StatePiece &piece : pieces)
-    bytes += static_cast<uint64_t>(piece.bytes) + kRecordBytes;
+    bytes += static_cast<uint64_t>(StateLayout::bytesOf(piece)) + kRecordBytes;
   ASSIGN_OR_RETURN(RankWriter writer, RankWriter::begin(target, worldRank, bytes));
   RankSave save(job, std::move(writer));
   save.pieces_ = std::move(pieces);
@@ -48,19 +51,48 @@ Result<RankSave> RankSave::begin(const SaveJob &job, const SaveTarget &target, i
 }
 
 Status RankSave::addCell(uint32_t cell, int64_t byteBegin, const uint8_t *data, int64_t bytes) {
+  bool isUpper = false;
   for (const StatePiece &piece : pieces_) {
+    if (piece.upper == cell)
+      isUpper = true;
     if (piece.cell != cell)
       continue;
     int64_t begin = std::max(piece.byteBegin, byteBegin);
     int64_t end = std::min(piece.byteBegin + piece.bytes, byteBegin + bytes);
-    if (begin < end)
-      RETURN_IF_ERROR(add(piece, begin - piece.byteBegin, data + (begin - byteBegin), end - begin));
+    if (begin >= end)
+      continue;
+    const uint8_t *from = data + (begin - byteBegin);
+    RETURN_IF_ERROR(piece.upper == plan::kNone
+                        ? add(piece, begin - piece.byteBegin, from, end - begin)
+                        : addHalves(piece, begin, from, end - begin));
+  }
+  if (isUpper)
+    upperHalves_[cell].push_back({byteBegin, bytes, data});
+  return Status::ok();
+}
+
+Status RankSave::addHalves(const StatePiece &piece, int64_t begin, const uint8_t *lower,
+                           int64_t bytes) {
+  std::vector<uint8_t> masters;
+  for (int64_t at = begin, end = begin + bytes; at < end;) {
+    const std::vector<Stretch> &uppers = upperHalves_[piece.upper];
+    auto upper = std::ranges::find_if(uppers, [&](const Stretch &each) {
+      return at >= each.begin && at < each.begin + each.bytes;
+    });
+    if (upper == uppers.end())
+      return makeStatus(StatusCode::Internal, "remainders of '{}' arrive without their weights",
+                        job_->layout->nameOf(piece));
+    int64_t some = std::min({kHalvesAtOnce, end - at, upper->begin + upper->bytes - at});
+    masters.resize(static_cast<size_t>(2 * some));
+    joinHalves(upper->data + (at - upper->begin), lower + (at - begin), some / 2, masters.data());
+    RETURN_IF_ERROR(add(piece, 2 * (at - piece.byteBegin), masters.data(), 2 * some));
+    at += some;
   }
   return Status::ok();
 }
 
 Status RankSave::add(const StatePiece &piece, int64_t from, const uint8_t *data, int64_t bytes) {
-  int64_t rowBytes = piece.bytes / piece.box.shape[0];
+  int64_t rowBytes = StateLayout::bytesOf(piece) / piece.box.shape[0];
   auto begun = begunRows_.find(piece.cell);
   int64_t there = begun == begunRows_.end() ? 0 : static_cast<int64_t>(begun->second.size());
   if (from % rowBytes != there)
@@ -90,8 +122,8 @@ Status RankSave::addRows(const StatePiece &piece, int64_t row, int64_t rows, con
   checkpoint::Box box = piece.box;
   box.offset[0] += row;
   box.shape[0] = rows;
-  checkpoint::Element type = checkpoint::elementOf(layout.cellOf(piece).type.dtype);
-  bytesWritten_ += rows * (piece.bytes / piece.box.shape[0]);
+  checkpoint::Element type = checkpoint::elementOf(layout.typeOf(piece));
+  bytesWritten_ += rows * (StateLayout::bytesOf(piece) / piece.box.shape[0]);
   return job_->format->addRows(
       {layout.nameOf(piece), type, layout.shapeOf(piece.param), std::move(box), data}, piece,
       writer_);

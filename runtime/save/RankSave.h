@@ -60,11 +60,13 @@ public:
 
   /// What this rank saves, by cell and place in it.
   const std::vector<StatePiece> &pieces() const { return pieces_; }
-  /// Adds bytes of a piece. The bytes of a piece and of a cell come from the beginning to the end.
+  /// Adds bytes of a piece, as StateLayout::bytesOf counts them. The bytes of a piece and of a cell
+  /// come from the beginning to the end.
   /// Writes as many rows as are complete; the rest of a row is kept until the next bytes of its
   /// cell.
   Status add(const StatePiece &piece, int64_t from, const uint8_t *data, int64_t bytes);
-  /// Adds what the pieces have in these bytes of a cell.
+  /// Adds what the pieces have in these bytes of a cell. Remainders come behind the bytes of
+  /// weights that they belong to, which stay where they are until then.
   Status addCell(uint32_t cell, int64_t byteBegin, const uint8_t *data, int64_t bytes);
   Status finish() { return writer_.finish(); }
   int64_t bytesWritten() const { return bytesWritten_; }
@@ -72,6 +74,12 @@ public:
 private:
   RankSave(const SaveJob &job, checkpoint::RankWriter writer)
       : job_(&job), writer_(std::move(writer)) {}
+  /// Bytes of a cell.
+  struct Stretch {
+    int64_t begin = 0, bytes = 0;
+    const uint8_t *data = nullptr;
+  };
+  Status addHalves(const StatePiece &piece, int64_t begin, const uint8_t *lower, int64_t bytes);
   Status addRows(const StatePiece &piece, int64_t row, int64_t rows, const uint8_t *data);
 
   const SaveJob *job_;
@@ -79,6 +87,7 @@ private:
   std::vector<StatePiece> pieces_;
   /// By cell, the beginning of a row whose rest has not come; not there where none has begun.
   std::map<uint32_t, std::vector<uint8_t>> begunRows_;
+  std::map<uint32_t, std::vector<Stretch>> upperHalves_; ///< by cell, what has come
   int64_t bytesWritten_ = 0;
 };
 

@@ -13,6 +13,7 @@
 #include "runtime/checkpoint/CheckpointFormat.h"
 #include "runtime/checkpoint/FileOps.h"
 #include "runtime/plan/Summary.h"
+#include "runtime/save/PieceIo.h"
 
 namespace shardc::save {
 namespace {
@@ -447,13 +448,8 @@ Status Saver::writeRank(size_t rank, const SaveTarget &target, const Progress &p
   ASSIGN_OR_RETURN(RankSave save,
                    RankSave::begin(job_, target, executable_->worldRank(rank), progress));
   for (const StatePiece &piece : save.pieces()) {
-    const plan::Cell &cell = layout_.cellOf(piece);
-    ASSIGN_OR_RETURN(uint8_t * address,
-                     executable_->arenas(rank).resolve(cell.place, cell.type.bytes(), cell.name));
-    buffer_.resize(static_cast<size_t>(piece.bytes));
-    RETURN_IF_ERROR(
-        executable_->read(rank, address + piece.byteBegin, piece.bytes, buffer_.data()));
-    RETURN_IF_ERROR(save.add(piece, 0, buffer_.data(), piece.bytes));
+    RETURN_IF_ERROR(readPiece(*executable_, rank, layout_, piece, buffer_));
+    RETURN_IF_ERROR(save.add(piece, 0, buffer_.data(), std::ssize(buffer_)));
   }
   return save.finish();
 }

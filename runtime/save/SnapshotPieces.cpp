@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
+#include <tuple>
 
 #include "runtime/base/Reports.h"
 #include "runtime/plan/HostCells.h"
@@ -37,14 +39,18 @@ Result<std::vector<SnapshotCopy>> copiesOf(const plan::Plan &plan, const plan::R
   return copies;
 }
 
-/// Cells in the order of their first copies, and of each cell by the place in it: all of it is
-/// there when the last segment has ended, in whichever order the parts are copied.
-void sort(std::vector<SnapshotCopy> &copies) {
-  std::map<uint32_t, size_t> firstOf; // the first copy of each cell
+/// Weights that belong to remainders first, then cells in the order of their first copies, and of
+/// each cell by the place in it: all of it is there when the last segment has ended, in whichever
+/// order the parts are copied.
+void sort(std::vector<SnapshotCopy> &copies, const plan::Role &role) {
+  std::set<uint32_t> uppers;
+  for (uint32_t c = 0; c < role.cells.size(); ++c)
+    uppers.insert(plan::upperHalfOf(role, c)); // kNone, which is no cell, too
+  std::map<uint32_t, size_t> firstOf;          // the first copy of each cell
   for (size_t i = 0; i < copies.size(); ++i)
     firstOf.try_emplace(copies[i].cell, i);
   std::ranges::sort(copies, {}, [&](const SnapshotCopy &copy) {
-    return std::pair(firstOf.at(copy.cell), copy.byteBegin.offset);
+    return std::tuple(uppers.count(copy.cell) == 0, firstOf.at(copy.cell), copy.byteBegin.offset);
   });
 }
 
@@ -67,6 +73,14 @@ public:
                           copy.byteBegin.coef, covered, held.step);
       covered += copy.bytes;
     }
+    for (uint32_t lower = 0; lower < role_.cells.size(); ++lower)
+      if (uint32_t upper = plan::upperHalfOf(role_, lower);
+          upper != plan::kNone && covered_[lower] != covered_[upper])
+        return makeStatus(report::PlanCannotRun,
+                          "up to its end, segment '{}' and those before it copy {} bytes of cell "
+                          "@{} and {} of cell @{}, which are saved together",
+                          segment, covered_[lower], role_.cells[lower].name, covered_[upper],
+                          role_.cells[upper].name);
     return Status::ok();
   }
 
@@ -113,7 +127,7 @@ Result<std::vector<RoleSnapshot>> snapshotsOf(const plan::Plan &plan, uint32_t i
       snapshot.copies.insert(snapshot.copies.end(), copies.begin(), copies.end());
     }
   for (RoleSnapshot &snapshot : snapshots)
-    sort(snapshot.copies);
+    sort(snapshot.copies, role);
   return snapshots;
 }
 

@@ -124,7 +124,12 @@ Status StateLayout::addBlock(uint32_t role, int32_t block) {
   if (first == plan::kNone && second != plan::kNone)
     return makeStatus(report::PlanCannotRun, "block '{}' has a second moment but no first one",
                       plan_->blocks[block].name);
-  cells_[role].push_back({checkpoint::ParamPart::Weight, block, weight});
+  uint32_t upper = plan::upperHalfOf(plan_->roles[role], weight);
+  if (plan::isRemainder(plan_->roles[role].cells[weight]) && upper == plan::kNone)
+    return makeStatus(report::PlanCannotRun,
+                      "cell @{} has remainders, and no cell has this rank's weights in bf16",
+                      plan_->roles[role].cells[weight].name);
+  cells_[role].push_back({checkpoint::ParamPart::Weight, block, weight, upper});
   if (second != plan::kNone) {
     cells_[role].push_back({checkpoint::ParamPart::ExpAvg, block, first});
     cells_[role].push_back({checkpoint::ParamPart::ExpAvgSq, block, second});
@@ -136,7 +141,7 @@ Status StateLayout::addBlock(uint32_t role, int32_t block) {
 
 Result<StateLayout::Held> StateLayout::toSnapshot(uint32_t cell, uint32_t role) const {
   for (const StateCell &state : cells_[role]) {
-    if (state.cell != cell)
+    if (state.cell != cell && state.upper != cell)
       continue;
     const plan::Type &type = typeOf(role, state);
     int64_t size = dtypeBytes(type.dtype);
@@ -195,7 +200,8 @@ Status StateLayout::addPieces(const StateCell &cell, const Holder &holder, bool 
                         {{box.offset.begin(), box.offset.begin() + box.rank},
                          {box.shape.begin(), box.shape.begin() + box.rank}},
                         box.number,
-                        role});
+                        role,
+                        cell.upper});
   }
   return Status::ok();
 }
@@ -261,14 +267,18 @@ int64_t StateLayout::bytes(bool withMoments) const {
     for (const StateCell &cell : cells_[role])
       if ((withMoments || cell.part == checkpoint::ParamPart::Weight) &&
           seen.emplace(cell.block, cell.part).second)
-        bytes += elements[static_cast<size_t>(cell.block)] * dtypeBytes(typeOf(role, cell).dtype);
+        bytes += elements[static_cast<size_t>(cell.block)] * dtypeBytes(typeOf(role, cell).dtype) *
+                 (cell.upper == plan::kNone ? 1 : 2);
   return bytes;
 }
 
 std::vector<uint32_t> StateLayout::cells(uint32_t role) const {
   std::vector<uint32_t> cells;
-  for (const StateCell &cell : cells_[role])
+  for (const StateCell &cell : cells_[role]) {
     cells.push_back(cell.cell);
+    if (cell.upper != plan::kNone)
+      cells.push_back(cell.upper);
+  }
   return cells;
 }
 

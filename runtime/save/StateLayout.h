@@ -21,6 +21,8 @@ struct StatePiece {
   checkpoint::Box box;              ///< of the tensor
   int64_t number = 0;               ///< of the tensor, if the parameter is a stack
   uint32_t role = 0;                ///< of the rank: index in Plan::roles
+  /// Where the cell has remainders: the cell with the upper halves, of which it is the same bytes.
+  uint32_t upper = plan::kNone;
 
   bool operator==(const StatePiece &) const = default;
 };
@@ -42,6 +44,18 @@ public:
   std::vector<checkpoint::ParamRequest> requests() const;
   std::string nameOf(const StatePiece &piece) const;
   const plan::Cell &cellOf(const StatePiece &piece) const;
+  /// Of a piece of which it has upper halves.
+  const plan::Cell &upperOf(const StatePiece &piece) const {
+    return plan_->roles[piece.role].cells[piece.upper];
+  }
+  /// The numbers that a piece is in a checkpoint: those of its cell, or f32 made of both halves.
+  DType typeOf(const StatePiece &piece) const {
+    return piece.upper == plan::kNone ? cellOf(piece).type.dtype : DType::F32;
+  }
+  /// Their bytes.
+  static int64_t bytesOf(const StatePiece &piece) {
+    return piece.upper == plan::kNone ? piece.bytes : 2 * piece.bytes;
+  }
   bool isGated(uint32_t param) const;
   /// Of the parameter's tensor, or of each of its stack.
   checkpoint::Shape shapeOf(uint32_t param) const;
@@ -62,6 +76,7 @@ private:
     checkpoint::ParamPart part;
     int32_t block;
     uint32_t cell;
+    uint32_t upper = plan::kNone; ///< as in StatePiece
   };
 
   struct Holder {

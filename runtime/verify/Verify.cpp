@@ -147,6 +147,7 @@ std::vector<Finding> verifyFlat(Inspection &inspection) {
     checkBackgroundForm(inspection, role);
   forEachRole(inspection, checkBlockUses);
   forEachRole(inspection, checkWeightScales);
+  forEachRole(inspection, checkRemainders);
   if (inspection.size() == 0)
     checkValues(inspection);
   forEachRole(inspection, checkJob);

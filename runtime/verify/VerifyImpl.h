@@ -361,6 +361,8 @@ void checkStreamKinds(Inspection &inspection);
 void checkValues(Inspection &inspection);
 /// VerifyWeightScales.cpp: that weights of 8 bits are left with their scales.
 void checkWeightScales(Inspection &inspection, uint32_t role);
+/// VerifyRemainders.cpp: that halves of master weights stay together.
+void checkRemainders(Inspection &inspection, uint32_t role);
 void checkJob(Inspection &inspection, uint32_t role); ///< VerifyJob.cpp: programs against the job
 void checkCells(Inspection &inspection);              ///< VerifyPlaces.cpp: places of cells
 void checkHostCells(Inspection &inspection, uint32_t role); ///< VerifyHost.cpp

@@ -489,7 +489,8 @@ private:
   void followOptimizer(uint32_t i) {
     const Op &op = segment_->ops[i];
     auto block = static_cast<int32_t>(op.getInt(AttrKey::block));
-    ValueId state = op.operands.back();
+    const auto stateAt = static_cast<size_t>(positionOf(opInfo(op).operands, "state"));
+    ValueId state = op.operands[stateAt];
     needEachStep(i);
     need(i, marks_[state].phase == Phase::Ended && step.hasEnded,
          "takes a step state that is not the result of the step's 'step.finish'");
@@ -497,7 +498,7 @@ private:
          "updates its block a second time in a step");
     checkSum(i, op.operands[0], block);
     for (size_t operand = 1; operand < op.operands.size(); ++operand) {
-      bool isOfBlock = operand + 1 < op.operands.size();
+      bool isOfBlock = operand != stateAt;
       if (Axes apart = apartIn(marks_[op.operands[operand]], isOfBlock ? block : -1); apart != 0)
         scope(segmentIndex_)
             .addValue(finding::UpdateOperandDiffers, i, op.operands[operand], opInfo(op).name,

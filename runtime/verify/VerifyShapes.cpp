@@ -500,26 +500,36 @@ private:
     }
   }
 
-  /// g master moments... state -> master moments... weight?
+  /// g master moments... state -> master moments... weight?; for remainders also weight -> weight.
   template <OpKind kind> void optimizer() {
     constexpr size_t kMaster = operandIndex<kind>("master"), kState = operandIndex<kind>("state");
     constexpr size_t kWeight = resultIndex<kind>("weight");
     needStateShard(in(kMaster));
     needKnown(op_.operands[0], isComputeType(in(0).dtype), "gradients of f32, bf16 and f16");
-    for (size_t i = kMaster; i < kState; ++i)
+    const bool hasHalves = op_.operands.size() > kState + 1;
+    for (size_t i = hasHalves ? kMaster + 1 : kMaster; i < kState; ++i)
       needKnown(op_.operands[i], in(i).dtype == DType::F32, "master weights and moments of f32");
-    if (hasOut(kWeight))
+    if (hasHalves) {
+      needKnown(op_.operands[kMaster], in(kMaster).dtype == DType::U16,
+                "remainders of u16 beside weights");
+      need(hasOut(kWeight) && out(kWeight) == in(kState + 1),
+           "a result 'weight' of the type of operand 'weight'");
+    } else if (hasOut(kWeight)) {
       needKnown(op_.results[kWeight], isComputeType(out(kWeight).dtype),
                 "weights of f32, bf16 and f16");
+    }
   }
   void checkAdamW() { optimizer<OpKind::AdamW>(); }
   void checkSgd() { optimizer<OpKind::Sgd>(); }
   void checkSgdMomentum() { optimizer<OpKind::SgdMomentum>(); }
 
   void checkInitBlock() {
-    needKnown(op_.results[0], isComputeType(out<OpKind::InitBlock>("x").dtype),
-              "f32, bf16 and f16");
-    needStateShard(out<OpKind::InitBlock>("x"));
+    constexpr OpKind kOp = OpKind::InitBlock;
+    needKnown(op_.results[0], isComputeType(out<kOp>("x").dtype), "f32, bf16 and f16");
+    needStateShard(out<kOp>("x"));
+    if (hasOut<kOp>("remainder"))
+      needKnown(op_.results[0], out<kOp>("x").dtype == DType::BF16,
+                "weights of bf16 beside remainders");
   }
 
   // ---- numbers of 8 bits ----

@@ -25,6 +25,9 @@ public:
     for (uint32_t c = 0; c < role_.cells.size() && report_.size() == 0; ++c)
       if (blockOf_[c] != nullptr)
         checkCell(c);
+    for (uint32_t c = 0; c < role_.cells.size() && report_.size() == 0; ++c)
+      if (uint32_t upper = upperHalfOf(role_, c); upper != kNone)
+        checkHalves(c, upper);
   }
 
 private:
@@ -93,6 +96,25 @@ private:
     if (at != held.length && !isLeftOut)
       report_.addAbout(finding::CopiesMissing, spotOfCell(report_, roleIndex_, c),
                        role_.cells[c].name, at, held.length, role_.cells[c].name);
+  }
+
+  /// Whoever writes the checkpoint joins what a segment has copied of both.
+  void checkHalves(uint32_t lower, uint32_t upper) {
+    auto countIn = [&](uint32_t cell, uint32_t s) {
+      int64_t count = 0;
+      for (const Copy &copy : copiesOf_[cell])
+        count += copy.segment == s ? copy.count : 0;
+      return count;
+    };
+    for (auto [own, other] : {std::pair(lower, upper), {upper, lower}})
+      for (const Copy &copy : copiesOf_[own])
+        if (int64_t count = countIn(own, copy.segment), others = countIn(other, copy.segment);
+            count != others) {
+          report_.addAbout(finding::CopiesApart, {roleIndex_, copy.segment, copy.op},
+                           role_.cells[own].name, role_.segments[copy.segment].name, count,
+                           role_.cells[own].name, others, role_.cells[other].name);
+          return;
+        }
   }
 
   Indices indices_;

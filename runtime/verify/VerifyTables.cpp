@@ -3,6 +3,7 @@
 #include <optional>
 #include <string_view>
 
+#include "runtime/plan/Builder.h"
 #include "runtime/plan/HostCells.h"
 #include "runtime/plan/Limits.h"
 #include "runtime/plan/Text.h"
@@ -426,7 +427,18 @@ void checkRole(Inspection &inspection, uint32_t index) {
   ProgramFormCheck(inspection, index).check(role.program, ProgramNode::Run, 0);
 }
 
-/// What is kept of a block, and saved, is f32, as optimizers have it, and this rank's shard.
+/// Whether the cell is one of two that together are master weights.
+bool isHalfOfMaster(const Role &role, uint32_t cell) {
+  if (isRemainder(role.cells[cell]))
+    return upperHalfOf(role, cell) != kNone;
+  uint32_t lower = role.cells[cell].type.dtype == DType::BF16
+                       ? findCell(role, CellKind::Master, role.cells[cell].of)
+                       : kNone;
+  return lower != kNone && upperHalfOf(role, lower) == cell;
+}
+
+/// What is kept of a block, and saved, is f32, as optimizers have it, or two halves of that, and
+/// this rank's shard.
 void checkState(Inspection &inspection, uint32_t index) {
   const Plan &plan = inspection.plan();
   const Role &role = plan.roles[index];
@@ -435,7 +447,8 @@ void checkState(Inspection &inspection, uint32_t index) {
     if (blocks[c] == nullptr)
       continue;
     const Cell &cell = role.cells[c];
-    if (cell.type.dtype != DType::F32 || cell.type.numel() != blocks[c]->stateShard)
+    bool isHalf = isHalfOfMaster(role, static_cast<uint32_t>(c));
+    if ((cell.type.dtype != DType::F32 && !isHalf) || cell.type.numel() != blocks[c]->stateShard)
       inspection.addAbout(finding::CheckpointType,
                           spotOfCell(inspection, index, static_cast<uint32_t>(c)), cell.name,
                           cell.name, printType(cell.type), blocks[c]->stateShard, blocks[c]->name);

@@ -45,6 +45,8 @@ void store(DType dtype, double value, std::byte *at) {
     return put(at, static_cast<int64_t>(value));
   case DType::I32:
     return put(at, static_cast<int32_t>(value));
+  case DType::U16:
+    return put(at, static_cast<uint16_t>(value));
   case DType::U8:
     return put(at, static_cast<uint8_t>(value));
   default:
@@ -70,6 +72,8 @@ double load(DType dtype, const std::byte *at) {
     return static_cast<double>(get<int64_t>(at));
   case DType::I32:
     return static_cast<double>(get<int32_t>(at));
+  case DType::U16:
+    return static_cast<double>(get<uint16_t>(at));
   case DType::U8:
     return static_cast<double>(get<uint8_t>(at));
   default:

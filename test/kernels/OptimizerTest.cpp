@@ -3,10 +3,12 @@
 #include "test/kernels/Harness.h"
 
 #include "runtime/base/Philox.h"
+#include "runtime/base/Remainder.h"
 #include "runtime/base/StepState.h"
 
 #include <cmath>
 #include <cstring>
+#include <tuple>
 
 #include <gtest/gtest.h>
 
@@ -188,6 +190,65 @@ TEST(Optimizer, AStepThatIsLeftOutChangesNothingButTheWeight) {
   }
 }
 
+/// Weights in bf16 and remainders.
+std::pair<Array, Array> halvesOf(const Array &masters) {
+  Array weights = constant(DType::BF16, masters.shape, 0), remainders = weights;
+  remainders.dtype = DType::U16;
+  for (size_t i = 0; i < masters.values.size(); ++i) {
+    MasterHalves halves = splitMaster(static_cast<float>(masters.values[i]));
+    weights.values[i] = static_cast<double>(toFloat(halves.weight));
+    remainders.values[i] = halves.remainder;
+  }
+  return {weights, remainders};
+}
+
+/// All bits of weights, remainders and moments are those of an update of whole masters, of which
+/// the weights are the halves; padding stays, and a step that is left out changes nothing.
+TEST(Optimizer, HalvesAreThoseOfWholeMasters) {
+  for (bool decoupled : {true, false})
+    for (DType dtype : kDataTypes) {
+      Attrs attrs = optimizerAttrs(decoupled);
+      Tensors x = {randoms(DType::F32, {kSize}, 1), constant(DType::F32, {kSize}, 0),
+                   constant(DType::F32, {kSize}, 0)};
+      auto [weights, remainders] = halvesOf(x.w);
+      for (int64_t t = 1; t <= 4; ++t) {
+        StepState state = {};
+        state.applied = t;
+        state.lr = 0.01f;
+        state.gradScale = 0.5f;
+        state.skip = t == 3 ? 1 : 0;
+        Array g = randoms(dtype, {kSize}, static_cast<uint64_t>(10 + t));
+        std::vector<Array> whole = runKernel(2, attrs, state, g, x, DType::BF16);
+        KernelRun run("adamw");
+        run.attrs = attrs;
+        run.ranges = twoRanges();
+        run.in(g).in(remainders).in(x.m).in(x.v).in(stateArray(state)).in(weights);
+        run.inPlace(1).inPlace(2).inPlace(3).inPlace(5);
+        std::vector<Array> got = run.run();
+        std::tie(weights, remainders) = halvesOf(whole[0]);
+        x = {whole[0], whole[1], whole[2]};
+        EXPECT_EQ(got[0].values, remainders.values) << t;
+        EXPECT_EQ(got[1].values, x.m.values) << t;
+        EXPECT_EQ(got[2].values, x.v.values) << t;
+        EXPECT_EQ(got[3].values, weights.values) << t;
+      }
+    }
+}
+
+TEST(Optimizer, RefusesHalvesOfOtherTypes) {
+  Array four = constant(DType::F32, {4}, 1), half = constant(DType::BF16, {4}, 1),
+        remainders = constant(DType::U16, {4}, 1);
+  auto refusal = [&](const Array &master, const Array &weight, bool isInPlace) {
+    KernelRun run("adamw");
+    run.in(four).in(master).in(four).in(four).in(stateArray({})).in(weight);
+    run.inPlace(1).inPlace(2).inPlace(3);
+    return std::string(isInPlace ? run.inPlace(5).refusal() : run.out(DType::BF16, {4}).refusal());
+  };
+  EXPECT_EQ(refusal(four, half, true), "remainders are not u16, or their weights not bf16");
+  EXPECT_EQ(refusal(remainders, four, true), "remainders are not u16, or their weights not bf16");
+  EXPECT_EQ(refusal(remainders, half, false), "remainders or weights are not updated in place");
+}
+
 TEST(Optimizer, AParameterMayHaveARateOfItsOwn) {
   StepState state = {};
   state.applied = 1;
@@ -252,6 +313,15 @@ TEST(Init, ValuesComeFromTheParametersStream) {
       ASSERT_EQ(x[i], roundTo(dtype, want)) << i;
     }
   }
+}
+
+TEST(Init, HalvesAreThoseOfValues) {
+  KernelRun whole("init_block"), run("init_block");
+  whole.ranges = run.ranges = {normalRange(1, 1100, 12345)};
+  auto [weights, remainders] = halvesOf(whole.out(DType::F32, {kSize}).run()[0]);
+  std::vector<Array> got = run.out(DType::BF16, {kSize}).out(DType::U16, {kSize}).run();
+  EXPECT_EQ(got[0].values, weights.values);
+  EXPECT_EQ(got[1].values, remainders.values);
 }
 
 TEST(Init, ShardsOfAParameterFitTogether) {

@@ -232,6 +232,14 @@ def data(draw):
     return DATA if draw.random() < 0.15 else {}
 
 
+def masters(draw, job):
+    """Of weights in bf16 their remainders, where the distributed optimizer may keep them."""
+    is_distributed = "dist.use_megatron_fsdp" in job or "ddp.use_distributed_optimizer" in job
+    if not is_distributed or not job.get("mixed_precision", "").startswith("bf16") or draw.random() < 0.5:
+        return {}
+    return {"optimizer.use_precision_aware_optimizer": True, "optimizer.store_param_remainders": draw.random() < 0.9}
+
+
 def draw_job(draw):
     out = {"cluster.gpu": "host" if draw.random() < 0.5 else draw.choice(OPTIONS["cluster.gpu"].words)}
     for part in (sizes, strategy, precision, recomputation, saves, evaluation, data, experts):
@@ -239,4 +247,5 @@ def draw_job(draw):
     out.update(ranks_of_experts(draw, out))
     out.update(latent(draw))
     out.update(experts_in_fp8(draw, out))
+    out.update(masters(draw, out))
     return out

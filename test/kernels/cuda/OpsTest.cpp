@@ -10,6 +10,7 @@
 
 #include "kernels/cuda/Queue.h"
 #include "kernels/cuda/Registry.h"
+#include "runtime/base/Remainder.h"
 #include "runtime/base/StepState.h"
 #include "test/kernels/Harness.h"
 #include "test/kernels/cuda/DeviceRun.h"
@@ -582,6 +583,66 @@ TEST(CudaOps, SquaresAreDividedByTheCopiesOfTheirBlock) {
     EXPECT_NEAR(got[each], want, want * 1e-13);
   }
   EXPECT_LT(got[1], got[0] / 2);
+}
+
+/// The elements of an array of bytes.
+template <typename T> std::vector<T> arrayOf(const std::vector<std::byte> &bytes) {
+  std::vector<T> array(bytes.size() / sizeof(T));
+  std::memcpy(array.data(), bytes.data(), bytes.size());
+  return array;
+}
+
+/// Masters in halves become what whole ones do, to the bit.
+TEST(CudaOps, HalvesAreThoseOfWholeMasters) {
+  SKIP_WITHOUT_GPU();
+  for (int variant = 0; variant < 4; ++variant) {
+    DeviceRun whole("adamw", DType::BF16, bench::kSmallModel),
+        halves("adamw", DType::BF16, bench::kSmallModel);
+    const int64_t n = whole.call().in[0].numel();
+    for (DeviceRun *run : {&whole, &halves}) {
+      makeRanges(*run, n);
+      Call &call = run->call();
+      call.attrs.weight_decay = 0.1;
+      call.attrs.decoupled = variant & 1;
+      auto *state = static_cast<StepState *>(call.in[4].data);
+      state->skip = variant & 2 ? 1 : 0;
+      state->applied = 7, state->gradScale = 0.3f, state->lr = 0.01f;
+      for (int r = 0; r < 4; ++r)
+        run->keep(r);
+    }
+    Call &call = halves.call();
+    halves.retype(call.in[1], DType::U16, false);
+    call.out[0] = call.in[1];
+    call.in[5] = call.out[3];
+    call.inCount = 6;
+    auto *weights = static_cast<BF16 *>(call.in[5].data);
+    auto *remainders = static_cast<uint16_t *>(call.in[1].data);
+    for (int64_t i = 0; i < n; ++i) {
+      MasterHalves each = splitMaster(static_cast<const float *>(whole.call().in[1].data)[i]);
+      weights[i] = each.weight, remainders[i] = each.remainder;
+    }
+    Results want = whole.onDevice(), got = halves.onDevice();
+    ASSERT_EQ(got.size(), 4u);
+    std::vector<float> masters = arrayOf<float>(want[0]);
+    std::vector<uint16_t> lower = arrayOf<uint16_t>(got[0]), upper = arrayOf<uint16_t>(got[3]);
+    for (size_t i = 0; i < masters.size(); ++i) {
+      MasterHalves each = splitMaster(masters[i]);
+      ASSERT_EQ(lower[i], each.remainder) << variant << ' ' << i;
+      ASSERT_EQ(upper[i], each.weight.bits) << variant << ' ' << i;
+    }
+    EXPECT_EQ(got[1], want[1]);
+    EXPECT_EQ(got[2], want[2]);
+  }
+  DeviceRun whole("init_block", DType::F32, bench::kSmallModel),
+      halves("init_block", DType::BF16, bench::kSmallModel);
+  Call &call = halves.call();
+  call.out[call.outCount++] = call.out[0];
+  halves.retype(call.out[1], DType::U16, false);
+  std::vector<float> values = arrayOf<float>(whole.onDevice()[0]);
+  Results got = halves.onDevice();
+  std::vector<uint16_t> lower = arrayOf<uint16_t>(got[1]), upper = arrayOf<uint16_t>(got[0]);
+  for (size_t i = 0; i < values.size(); ++i)
+    ASSERT_EQ(joinMaster({upper[i]}, lower[i]), values[i]) << i;
 }
 
 TEST(CudaOps, ManyRangesTakeSeveralLaunches) {

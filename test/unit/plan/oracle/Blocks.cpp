@@ -87,20 +87,48 @@ std::vector<std::pair<ValueId, int32_t>> blocksNamed(const Plan &plan, const Seg
       }
     }
   } else if (block >= 0 && (op.kind == OpKind::AdamW || op.kind == OpKind::Sgd)) {
-    for (ValueId operand : op.operands)
-      if (operand != op.operands.back())
-        named.emplace_back(operand, block);
+    for (size_t k = 0; k < op.operands.size(); ++k)
+      if (k != stateOperandOf(op))
+        named.emplace_back(op.operands[k], block);
     for (ValueId result : op.results)
       named.emplace_back(result, block);
   } else if (block >= 0 && !op.results.empty()) {
     named.emplace_back(op.results[0], block);
+    if (op.kind == OpKind::InitBlock && op.results.size() > 1)
+      named.emplace_back(op.results[1], block);
     if (op.kind == OpKind::ReduceScatter && op.results.size() > 1)
       named.emplace_back(op.results[1], block);
   }
   return named;
 }
 
+size_t stateOperandOf(const Op &update) {
+  return update.kind == OpKind::AdamW ? 4 : update.kind == OpKind::SgdMomentum ? 3 : 2;
+}
+
+std::vector<HalfCells> halvesOf(const Role &role) {
+  std::vector<HalfCells> halves;
+  for (uint32_t lower = 0; lower < role.cells.size(); ++lower) {
+    const Cell &cell = role.cells[lower];
+    if (cell.kind != CellKind::Master || cell.type.dtype != DType::U16)
+      continue;
+    uint32_t found = kNone;
+    for (uint32_t c = 0; c < role.cells.size(); ++c)
+      if (const Cell &other = role.cells[c]; other.of == cell.of)
+        if (other.kind == CellKind::WeightShard ||
+            (other.kind == CellKind::Weight && found == kNone))
+          found = c;
+    if (found != kNone && role.cells[found].type.dtype == DType::BF16 &&
+        role.cells[found].type.shape == cell.type.shape)
+      halves.push_back({lower, found, cell.of});
+  }
+  return halves;
+}
+
 bool isSaved(const Role &role, const Cell &cell) {
+  for (const HalfCells &halves : halvesOf(role))
+    if (&role.cells[halves.upper] == &cell)
+      return true;
   switch (cell.kind) {
   case CellKind::Step:
   case CellKind::AmaxHistory:

@@ -59,6 +59,14 @@ private:
 /// Values that the op takes for a block, or makes one, with that block.
 std::vector<std::pair<ValueId, int32_t>> blocksNamed(const Plan &plan, const Segment &segment,
                                                      const Op &op);
+/// Operands of an optimizer before its step state: the gradient, master weights, moments.
+size_t stateOperandOf(const Op &update);
+/// Master weights in two cells: remainders in u16, and beside them this rank's weights.
+struct HalfCells {
+  uint32_t lower, upper;
+  int32_t block;
+};
+std::vector<HalfCells> halvesOf(const Role &role);
 /// True for a cell that saves read: the weights that the optimizer has of a block, its moments, the
 /// step state.
 bool isSaved(const Role &role, const Cell &cell);

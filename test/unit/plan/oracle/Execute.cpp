@@ -10,6 +10,7 @@
 #include "runtime/run/JobCheck.h"
 #include "runtime/run/JobData.h"
 #include "runtime/run/RunLoop.h"
+#include "runtime/save/PieceIo.h"
 #include "runtime/save/StateLayout.h"
 
 namespace shardc::plan::oracle {
@@ -50,14 +51,10 @@ Status readState(exec::Executable &executable, Training &training) {
     int64_t world = executable.worldRank(rank);
     ASSIGN_OR_RETURN(std::vector<save::StatePiece> pieces, layout.pieces(world));
     for (const save::StatePiece &piece : pieces) {
-      const Cell &cell = layout.cellOf(piece);
-      ASSIGN_OR_RETURN(uint8_t * address,
-                       executable.arenas(rank).resolve(cell.place, cell.type.bytes(), cell.name));
       std::string name = fmt::format("part {} of '{}', {}", static_cast<int>(piece.part),
                                      layout.nameOf(piece), boxText(piece.box));
-      std::vector<uint8_t> &bytes = training.state[{world, std::move(name)}];
-      bytes.resize(static_cast<size_t>(piece.bytes));
-      RETURN_IF_ERROR(executable.read(rank, address + piece.byteBegin, piece.bytes, bytes.data()));
+      RETURN_IF_ERROR(save::readPiece(executable, rank, layout, piece,
+                                      training.state[{world, std::move(name)}]));
     }
   }
   return Status::ok();

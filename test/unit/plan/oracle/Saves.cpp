@@ -41,12 +41,17 @@ public:
     if (due.empty())
       return {};
     std::map<uint32_t, Elements> copied;
-    for (const Segment &segment : role_.segments)
-      if (segment.before != kNone)
-        for (const Element &element : copiedBy(segment))
-          copied[element.cell].push_back(element);
+    for (const Segment &segment : role_.segments) {
+      if (segment.before == kNone)
+        continue;
+      for (const Element &element : copiedBy(segment))
+        copied[element.cell].push_back(element);
+      for (const HalfCells &halves : halvesOf(role_)) // which are joined after each segment
+        if (copied[halves.lower].size() != copied[halves.upper].size())
+          return "a background segment copies one half of master weights";
+    }
     for (const auto &[cell, elements] : copied)
-      if (due.count(cell) == 0)
+      if (!elements.empty() && due.count(cell) == 0)
         return "a background segment copies what is not saved";
     for (const auto &[cell, elements] : due)
       if (copied[cell] != elements && !(copied[cell].empty() && hasTwins(cell)))

@@ -385,8 +385,9 @@ private:
     if (isUpdate(op)) {
       int32_t block = blockNamed(op);
       ++updatedInStep_[block];
-      updates_.push_back({rank_, step_, block, term.from, ordinals_[block]++});
-      if (step_ == 0 || !hasFinished_ || at(term.from.back()).isBegun)
+      size_t state = stateOperandOf(op);
+      updates_.push_back({rank_, step_, block, term.from, ordinals_[block]++, state});
+      if (step_ == 0 || !hasFinished_ || at(term.from[state]).isBegun)
         fail(fmt::format("rank {}: block {} is updated in no ended step", rank_, block));
     }
   }
@@ -728,7 +729,7 @@ private:
         if (hasPart && !hasSame)
           checkCommon(a, b);
         for (size_t i = 0; i < a.terms.size() && i < b.terms.size(); ++i)
-          if ((hasSame || i + 1 == a.terms.size()) && numberOf(a.terms[i]) != numberOf(b.terms[i]))
+          if ((hasSame || i == a.state) && numberOf(a.terms[i]) != numberOf(b.terms[i]))
             fail(fmt::format("ranks {} and {} update block {} by other values", a.rank, b.rank,
                              a.block));
       }

@@ -123,8 +123,9 @@ inline bool isContribution(const Term &term) {
 struct Update {
   int64_t rank, step;
   int32_t block;
-  std::vector<int> terms; ///< of its operands: gradient, state, step state
+  std::vector<int> terms; ///< of its operands: gradient, state, step state, weights
   int64_t ordinal;        ///< among updates of the block on the rank
+  size_t state;           ///< which of them is the step state
 };
 
 struct Norm {

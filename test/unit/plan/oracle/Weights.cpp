@@ -43,7 +43,8 @@ private:
 
   std::optional<Weights> loaded(const Term &term) const {
     if (term.cell == nullptr ||
-        (term.cell->kind != CellKind::Master && term.cell->kind != CellKind::Weight))
+        (term.cell->kind != CellKind::Master && term.cell->kind != CellKind::Weight &&
+         term.cell->kind != CellKind::WeightShard))
       return std::nullopt;
     return ownPart(blockOf(*term.cell), term);
   }
@@ -57,7 +58,7 @@ private:
     case WeightSource::OwnPart:
       return ownPart(static_cast<int32_t>(op.getInt(AttrKey::block)), term);
     case WeightSource::Updated: {
-      bool isMoment = term.result > 0 && term.result + 2 < op.operands.size();
+      bool isMoment = term.result > 0 && term.result + 1 < stateOperandOf(op);
       return isMoment
                  ? std::nullopt
                  : std::optional(ownPart(static_cast<int32_t>(op.getInt(AttrKey::block)), term));

@@ -1,0 +1,35 @@
+// Master weights in two halves of 16 bits, as runtime/base/Remainder.h has them, on the device.
+#pragma once
+
+#include <cstdint>
+
+namespace shardc::kernels::cuda {
+
+struct MasterBits {
+  uint32_t weight, remainder; ///< 16 bits each
+};
+
+__device__ __forceinline__ MasterBits splitMaster(float master) {
+  uint32_t bits = __float_as_uint(master);
+  if ((bits & 0x7fffffffu) > 0x7f800000u)
+    bits = (bits & 0x80000000u) | 0x7fc00000u;
+  return {((bits >> 16) + (bits >> 15 & 1)) & 0xffffu, bits & 0xffffu};
+}
+
+__device__ __forceinline__ float joinMaster(uint32_t weight, uint32_t remainder) {
+  return __uint_as_float((weight - (remainder >> 15)) << 16 | remainder);
+}
+
+/// Two of each that lie one behind the other in 32 bits.
+__device__ __forceinline__ void joinMasters(uint32_t weights, uint32_t remainders, float *masters) {
+  masters[0] = joinMaster(weights & 0xffffu, remainders & 0xffffu);
+  masters[1] = joinMaster(weights >> 16, remainders >> 16);
+}
+__device__ __forceinline__ void splitMasters(const float *masters, uint32_t &weights,
+                                             uint32_t &remainders) {
+  MasterBits first = splitMaster(masters[0]), second = splitMaster(masters[1]);
+  weights = first.weight | second.weight << 16;
+  remainders = first.remainder | second.remainder << 16;
+}
+
+} // namespace shardc::kernels::cuda

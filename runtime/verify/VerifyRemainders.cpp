@@ -1,0 +1,140 @@
+// Master weights that are kept in two cells: the weights in bf16, and remainders, their low 16 bits
+// (runtime/base/Remainder.h). Each half is worth something only beside the other one, so both cells
+// are filled by one op, which makes both, and what updates the block takes both from there. Saves
+// join what they find in the two cells.
+#include <algorithm>
+
+#include "runtime/plan/Builder.h"
+#include "runtime/plan/HostCells.h"
+#include "runtime/verify/VerifyImpl.h"
+
+namespace shardc::plan::verifier {
+namespace {
+
+/// Operands and results of an op that are halves of the master weights of its block; -1: none.
+struct Halves {
+  int lowerIn = -1, upperIn = -1, lowerOut = -1, upperOut = -1;
+};
+
+class RemainderCheck : RoleCheck {
+public:
+  RemainderCheck(Inspection &inspection, uint32_t roleIndex) : RoleCheck(inspection, roleIndex) {}
+
+  void run() {
+    for (uint32_t c = 0; c < role_.cells.size(); ++c)
+      if (uint32_t upper = upperHalfOf(role_, c); upper != kNone)
+        pairs_.push_back({c, upper});
+    for (uint32_t s = 0; s < role_.segments.size() && !report_.isFull(); ++s) {
+      for (uint32_t i = 0; i < role_.segments[s].ops.size(); ++i)
+        if (opInfo(role_.segments[s].ops[i]).isOptimizer())
+          checkUpdate(s, i);
+      for (const Pair &pair : pairs_)
+        for (const Segment::Boundary &out : role_.segments[s].outs)
+          if (out.cell == pair.lower || out.cell == pair.upper)
+            checkFilled(s, out, pair);
+    }
+  }
+
+private:
+  struct Pair {
+    uint32_t lower, upper; ///< cells
+  };
+
+  static Halves halvesOf(const Op &op) {
+    if (op.kind == OpKind::AdamW && op.operands.size() > operandIndex<OpKind::AdamW>("weight"))
+      return {static_cast<int>(operandIndex<OpKind::AdamW>("master")),
+              static_cast<int>(operandIndex<OpKind::AdamW>("weight")),
+              static_cast<int>(resultIndex<OpKind::AdamW>("master")),
+              static_cast<int>(resultIndex<OpKind::AdamW>("weight"))};
+    if (op.kind == OpKind::InitBlock &&
+        op.results.size() > resultIndex<OpKind::InitBlock>("remainder"))
+      return {-1, -1, static_cast<int>(resultIndex<OpKind::InitBlock>("remainder")),
+              static_cast<int>(resultIndex<OpKind::InitBlock>("x"))};
+    return {};
+  }
+
+  static int32_t blockOf(const Op &op) {
+    return op.attrs.empty() ? -1 : static_cast<int32_t>(op.getInt(AttrKey::block));
+  }
+
+  void checkUpdate(uint32_t s, uint32_t i) {
+    const Op &op = role_.segments[s].ops[i];
+    Halves halves = halvesOf(op);
+    int32_t block = blockOf(op);
+    auto pair = std::ranges::find(pairs_, block,
+                                  [&](const Pair &each) { return role_.cells[each.lower].of; });
+    if (block < 0 || (pair == pairs_.end() && halves.lowerIn < 0))
+      return;
+    const std::string &name = plan_.blocks[static_cast<size_t>(block)].name;
+    if (pair == pairs_.end()) {
+      report_.add(finding::NoRemainders, {roleIndex_, s, i}, opInfo(op).name, name);
+      return;
+    }
+    int lower = static_cast<int>(operandIndex<OpKind::AdamW>("master")); // of all optimizers
+    needTaken(s, i, lower, "remainders", pair->lower);
+    if (halves.upperIn >= 0)
+      needTaken(s, i, halves.upperIn, "weights", pair->upper);
+    if (halves.lowerOut < 0)
+      return; // takes no remainders for what they are, by its types
+    needLeft(s, i, halves.lowerOut, "remainders", pair->lower);
+    needLeft(s, i, halves.upperOut, "weights", pair->upper);
+  }
+
+  void needTaken(uint32_t s, uint32_t i, int operand, std::string_view what, uint32_t cell) {
+    const Segment &segment = role_.segments[s];
+    const Op &op = segment.ops[i];
+    ValueId taken = op.operands[static_cast<size_t>(operand)];
+    if (std::ranges::any_of(segment.ins, [&](const Segment::Boundary &in) {
+          return in.value == taken && in.cell == cell;
+        }))
+      return;
+    scope(s).addValue(finding::HalfTaken, i, taken, opInfo(op).name, segment.values[taken].name,
+                      what, plan_.blocks[static_cast<size_t>(blockOf(op))].name,
+                      role_.cells[cell].name);
+  }
+
+  void needLeft(uint32_t s, uint32_t i, int result, std::string_view what, uint32_t cell) {
+    const Segment &segment = role_.segments[s];
+    const Op &op = segment.ops[i];
+    ValueId made = op.results[static_cast<size_t>(result)];
+    if (op.pred == Pred::Always &&
+        std::ranges::any_of(segment.outs, [&](const Segment::Boundary &out) {
+          return out.value == made && out.cell == cell;
+        }))
+      return;
+    scope(s).addValue(finding::HalfNotLeft, i, made, opInfo(op).name, what,
+                      plan_.blocks[static_cast<size_t>(blockOf(op))].name, role_.cells[cell].name);
+  }
+
+  /// A segment that leaves something in one of the cells.
+  void checkFilled(uint32_t s, const Segment::Boundary &out, const Pair &pair) {
+    const Segment &segment = role_.segments[s];
+    bool isLower = out.cell == pair.lower;
+    const Value &value = segment.values[out.value];
+    if (value.def == kNone && std::ranges::any_of(segment.ins, [&](const Segment::Boundary &in) {
+          return in.value == out.value && in.cell == out.cell;
+        }))
+      return; // what was there
+    const Op *op = value.def == kNone ? nullptr : &segment.ops[value.def];
+    Halves halves = op == nullptr ? Halves{} : halvesOf(*op);
+    int own = isLower ? halves.lowerOut : halves.upperOut;
+    if (own >= 0 && value.defResult == own && blockOf(*op) == role_.cells[pair.lower].of) {
+      needLeft(s, value.def, isLower ? halves.upperOut : halves.lowerOut,
+               isLower ? "weights" : "remainders", isLower ? pair.upper : pair.lower);
+      return;
+    }
+    report_.addAbout(finding::HalfLeft, {roleIndex_, s, value.def}, value.name, segment.name,
+                     value.name, role_.cells[out.cell].name,
+                     plan_.blocks[static_cast<size_t>(role_.cells[pair.lower].of)].name);
+  }
+
+  std::vector<Pair> pairs_;
+};
+
+} // namespace
+
+void checkRemainders(Inspection &inspection, uint32_t role) {
+  RemainderCheck(inspection, role).run();
+}
+
+} // namespace shardc::plan::verifier
