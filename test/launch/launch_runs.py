@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-"""Runs small plans with a process for each rank, started by several launchers, and ends them by faults. Needs
-only Python.
+"""Runs small plans with a process for each rank, started by several launchers, and ends them by faults. Needs only Python.
 
     launch_runs.py CHECK [SHARDC_FOLDER]
 
@@ -788,12 +787,13 @@ def run_check(checks):
     for name in [name for name in os.environ if name.startswith(("SLURM_", "OMPI_", "PMIX_"))]:
         del os.environ[name]
     sys.stdout.reconfigure(line_buffering=True)  # what a check prints comes before its reason to fail
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("asked to end"))
     place = Place()
     try:
         checks[sys.argv[1]](place)
         expect_no_orphans()
     finally:
-        kill_marked(place)  # of a check that failed
+        kill_marked(place)  # of a check that failed, or was asked to end
 
 
 if __name__ == "__main__":

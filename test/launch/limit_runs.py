@@ -26,6 +26,7 @@ SKIPPED = 77
 
 
 def main():
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("asked to end"))
     here, programs = pathlib.Path(__file__).resolve().parent, [os.path.abspath(folder) for folder in sys.argv[2:]]
     with tempfile.TemporaryDirectory() as folder:
         running = [launch.Process(pathlib.Path(folder), f"{script} {check}", [sys.executable, "-B", here / script, check, *programs], {})

@@ -128,10 +128,11 @@ def equal(name, a, b):
 
 def compare_orders(runner, settings, expected, recompute):
     """Steps are those expected to the bit in any order of ops, with each kind of recomputation, and by processes."""
-    for seed in (1, 2):
+    for seed in (1, 2) if LONG else (1,):
         equal(f"seed {seed}", expected, runner.run_plan(*settings, options=[f"--seed-schedule={seed}"]))
     for name, again in recompute.items():
-        equal(f"recomputation {name}", expected, runner.run_plan(*settings, *again))
+        if again:
+            equal(f"recomputation {name}", expected, runner.run_plan(*settings, *again))
     records = runner.metrics(["shardc", "run", runner.recipe, "--processes", *runner.arguments(settings)])
     equal("a process for each rank", expected, [(each["loss"], each["grad_norm"]) for each in records])
 

@@ -15,7 +15,8 @@ CHECK is what has to agree:
     told      stages of a pipeline, some of them without experts, and one rank: gradients, with any balance, and what runs tell;
               the latter with tensor- and context-parallel ranks, too. Every second pair of balance and stages runs unless
               SHARDC_LONG=1
-    same      any schedule, selective and full recomputation, and a process for each rank to the bit
+    same      any schedule, selective and full recomputation, and a process for each rank to the bit; each kind of recomputation
+              under one of three layouts unless SHARDC_LONG=1
     layouts   saved under one layout, loaded under another: weights and moments to the bit
     resumed   the same where experts have biases and are chosen by one, in each format of checkpoints: losses to the bit
 """
@@ -263,18 +264,20 @@ def need_told(name, runs, expected):
 def check_same(runner):
     settings = [*BALANCE["losses"], *BIAS, "model.moe_expert_capacity_factor=0.9", "train.global_batch_size=8", "train.train_iters=4", *layout("optim_grads_params", 2),
                 "model.moe_shared_expert_intermediate_size=48", "validation.eval_interval=2", "validation.eval_iters=2"]
-    compare_evaluated(runner, settings)
+    kinds = list(RECOMPUTE.items())
+    first, second, third = (kinds, kinds, kinds) if LONG else (kinds[0::3], kinds[1::3], kinds[2::3])
+    compare_evaluated(runner, settings, dict(first))
     print("ranks with other experts")
-    compare_evaluated(runner, [*settings, *layout("optim_grads_params", 4, experts=2)])
+    compare_evaluated(runner, [*settings, *layout("optim_grads_params", 4, experts=2)], dict(second))
     print("and parts of them, of tensor-parallel ranks with slices")
-    compare_evaluated(runner, [*settings, *layout("optim_grads_params", 1, experts=2, tensor=2, context=2, parts=2)])
+    compare_evaluated(runner, [*settings, *layout("optim_grads_params", 1, experts=2, tensor=2, context=2, parts=2)], dict(third))
 
 
-def compare_evaluated(runner, settings):
+def compare_evaluated(runner, settings, recompute):
     expected = runner.run_plan(*settings)
     without = [each for each in settings if not each.startswith("validation.")]
     equal("without evaluations, which move no bias", expected, runner.run_plan(*without))
-    compare_orders(runner, settings, expected, RECOMPUTE)
+    compare_orders(runner, settings, expected, recompute)
 
 
 def check_layouts(runner):

@@ -143,6 +143,7 @@ def main():
     parser.add_argument("--pipelines", nargs="+", choices=PIPELINES, default=["none"])
     parser.add_argument("--tensor", type=int, default=1, help="ranks that divide each layer, and rows by sequences")
     parser.add_argument("--experts", type=int, default=1, help="ranks that have other experts")
+    parser.add_argument("--repeated", action="store_true", help="another call runs all steps of these variants; here the compared ones")
     args = parser.parse_args()
     if args.what == "resume":
         for format_, variant, pipeline in itertools.product(args.formats, args.variants, args.pipelines):
@@ -155,7 +156,7 @@ def main():
     first = {}
     for variant, ranks, strategy, pipeline in itertools.product(args.variants, args.ranks, args.strategies, args.pipelines):
         same = SAME_AS.get(variant, variant)
-        whole = same not in first or os.environ.get("SHARDC_LONG") == "1"
+        whole = (same not in first and not args.repeated) or os.environ.get("SHARDC_LONG") == "1"
         loss = check_values(args.case, variant, ranks, strategy, pipeline, args.tensor, args.experts, whole)[0]
         # What is computed for a sample is the same in each layout; only sums over samples are rounded otherwise.
         want = first.setdefault(same, loss)

@@ -10,9 +10,11 @@ RECIPE is a name of plans.json, as `llama3/llama3_8b_fsdp.recipe` or `small/opti
 """
 
 import concurrent.futures
+import hashlib
 import json
 import os
 import pathlib
+import re
 import sys
 
 import canonical
@@ -22,6 +24,7 @@ import recorded
 HERE = pathlib.Path(__file__).resolve().parent
 JOBS = 2
 SECTIONS_SHOWN = 6
+NOT_COMPARED = re.compile(r"^(//|loc ).*\n|\bhash \w+$| loc \d+$", re.MULTILINE)  # and the sources, which come last
 
 
 def load(name):
@@ -35,18 +38,30 @@ def store(name, what):
     written.replace(path)
 
 
+def digest(text, kept):
+    """Of a plan's text, but for comments and what names lines of recipes, and of what plans.json keeps of it."""
+    return hashlib.sha256((NOT_COMPARED.sub("", text.partition("\nsource ")[0]) + json.dumps(kept, sort_keys=True)).encode()).hexdigest()
+
+
 def compiled(case):
-    """What plans.json keeps of a plan."""
-    bin_, name, recipe, options, defaults = case
-    plan = canonical.read(recorded.compile_plan(bin_, recipe, options))
+    """What plans.json keeps of a plan, and the digest of both. A text that has the digest of what was kept is not read: that takes
+    ten times as long as to compile it."""
+    bin_, name, recipe, options, defaults, was, digested = case
+    text = recorded.compile_plan(bin_, recipe, options)
+    if was and digested and digest(text, was) == digested:
+        return name, was, digested
+    plan = canonical.read(text)
     whole, sections = canonical.hashes(canonical.sections_of(plan, defaults))
-    return name, {"sha256": whole, "sections": sections, "ops": canonical.kinds_of(plan)}
+    kept = {"sha256": whole, "sections": sections, "ops": canonical.kinds_of(plan)}
+    return name, kept, digest(text, kept)
 
 
-def all_plans(bin_, defaults):
-    cases = [(bin_, *case, defaults) for case in recorded.cases(bin_)]
+def all_plans(bin_, defaults, was, digests):
+    """What plans.json keeps, and digests, by name of the plan."""
+    cases = [(bin_, *case, defaults, was.get(case[0]), digests.get(case[0])) for case in recorded.cases(bin_)]
     with concurrent.futures.ProcessPoolExecutor(JOBS) as pool:
-        return dict(pool.map(compiled, cases))
+        found = list(pool.map(compiled, cases))
+    return {name: kept for name, kept, _ in found}, {name: digested for name, _, digested in found}
 
 
 def differences(name, was, found, exceptions):
@@ -92,8 +107,9 @@ def compare_plans(was, found, exceptions):
 
 def record_plans(bin_):
     defaults = recorded.attribute_defaults()
-    plans = all_plans(bin_, defaults)
+    plans, digests = all_plans(bin_, defaults, {}, {})
     store("plans.json", {"attribute_defaults": defaults, "plans": plans})
+    store("texts.json", digests)
     return f"{len(plans)} plans recorded"
 
 
@@ -102,7 +118,7 @@ def check_plans(bin_):
     now = recorded.attribute_defaults()
     found = [f"attribute {key}: its default was {default!r} and is {now.get(key)!r}, which plans do not say"
              for key, default in was["attribute_defaults"].items() if now.get(key) != default]
-    plans = all_plans(bin_, was["attribute_defaults"])
+    plans, _ = all_plans(bin_, was["attribute_defaults"], was["plans"], load("texts.json"))
     found += compare_plans(was["plans"], plans, load("exceptions.json"))
     if found:
         sys.exit("\n".join([*found, "record.py dump prints the lines of a plan, for a comparison of two builds"]))

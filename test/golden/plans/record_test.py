@@ -29,6 +29,22 @@ class Plans(unittest.TestCase):
         self.assertEqual(record.compare_plans(WAS, WAS, stale), ["a: state is as recorded; take it off exceptions.json"])
 
 
+class Texts(unittest.TestCase):
+    TEXT = 'shardc.plan 2 placed "a" hash 1f\n// a comment\nloc 0 "a.recipe" 1 2\n    %y = gelu %x : f32[8] loc 0\nsource recipe "a.recipe" {\n}\n'
+
+    def digest(self, was="", now="", kept=1):
+        return record.digest(self.TEXT.replace(was, now), kept)
+
+    def test_comments_and_places_in_recipes_do_not_count(self):
+        for was, now in (("a comment", "another"), ('a.recipe" 1 2', 'b.recipe" 3 4'), ("] loc 0", "] loc 1"), ("hash 1f", "hash 2f"), ("{\n}", "{ }")):
+            self.assertEqual(self.digest(), self.digest(was, now), was)
+
+    def test_anything_else_counts(self):
+        self.assertNotEqual(self.digest(), self.digest("gelu", "silu"))
+        self.assertNotEqual(self.digest(), self.digest("placed", "logical"))
+        self.assertNotEqual(self.digest(), self.digest(kept=2))
+
+
 class Losses(unittest.TestCase):
     def test_bits_count(self):
         other = {"a": {**LOSSES["a"], "fp32": [["0x1.0000000000001p+2", "0x1.0p+0"]]}}

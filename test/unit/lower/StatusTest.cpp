@@ -18,6 +18,7 @@
 #include "compiler/lower/Lower.h"
 #include "runtime/base/Io.h"
 #include "runtime/plan/Text.h"
+#include "test/unit/support/Long.h"
 
 namespace shardc::lower {
 namespace {
@@ -416,7 +417,7 @@ bool isMeantAnyway(const OptionInfo &option, const Outcome &base, const Outcome 
 /// Options of what cannot be compiled yet have no effect upstream either without the option that
 /// asks for it.
 TEST(Status, NoOptionIsIgnoredInSilence) {
-  size_t contexts = std::getenv("SHARDC_LONG") != nullptr ? std::size(kContexts) : 1;
+  size_t contexts = test::isLong() ? std::size(kContexts) : 1;
   for (size_t i = 0; i < contexts; ++i)
     for (const OptionInfo &option : config::options()) {
       if (option.status == OptionStatus::Planned)
