@@ -6,6 +6,7 @@
 // each has its own, is a part of a sum until a collective adds the parts. Whose slice a value is of
 // that ranks shift around, VerifyOrigins.cpp follows.
 #include <algorithm>
+#include <array>
 #include <bit>
 
 #include "runtime/plan/FactorExtents.h"
@@ -115,24 +116,16 @@ private:
       give(op, common(op, op.operands), firstWithRows(op));
   }
 
-  /// What moves rows, adds all of them alike, or adds up what ranks have may take parts of a sum.
+  /// What moves rows, adds all of them alike, or adds up what ranks have may take parts of a sum. A
+  /// value with those of several ranks is none.
   bool mayTakeParts(const Op &op, Axes parts) const {
-    switch (op.kind) {
-    case OpKind::View:
-    case OpKind::Join:
-    case OpKind::Transpose:
-    case OpKind::MergeSlices:
-    case OpKind::Cast:
-    case OpKind::Add: // of the same, as for all operands
-      return true;
-    case OpKind::AllReduceMax:
-      return false;
-    case OpKind::AllGather: // parts of several ranks would lie in one value
-    case OpKind::AllToAll:
-      return op.getInt(Key::block) < 0 && (axesOf(plan_, op.group) & parts) == 0;
-    default:
-      return (opInfo(op).collective || op.kind == OpKind::Pack) && op.getInt(Key::block) < 0;
-    }
+    constexpr std::array kMoves = {OpKind::View,        OpKind::Join, OpKind::Transpose,
+                                   OpKind::MergeSlices, OpKind::Cast, OpKind::Add};
+    bool mixes = op.kind == OpKind::AllGather || op.kind == OpKind::AllToAll;
+    if (opInfo(op).collective && op.kind != OpKind::AllReduceMax)
+      return op.getInt(Key::block) < 0 && !(mixes && (axesOf(plan_, op.group) & parts) != 0);
+    return std::ranges::find(kMoves, op.kind) != kMoves.end() ||
+           (op.kind == OpKind::Pack && op.getInt(Key::block) < 0);
   }
 
   /// What is refused is taken for the sum, so that it is refused once.
