@@ -5,15 +5,8 @@ namespace {
 
 /// How many operands, the first ones, are rows of the counts that are the third one.
 size_t rowsOf(OpKind kind) {
-  switch (kind) {
-  case OpKind::GroupedMatMul:
-  case OpKind::GroupedMatMulScaled:
-    return 1;
-  case OpKind::GroupedMatMulBwd:
-    return 2;
-  default:
-    return 0;
-  }
+  bool isProduct = kind == OpKind::GroupedMatMul || kind == OpKind::GroupedMatMulScaled;
+  return kind == OpKind::GroupedMatMulBwd ? 2 : isProduct ? 1 : 0;
 }
 
 std::string findBreak(const Segment &segment, const Op &op) {

@@ -215,8 +215,7 @@ private:
         cells[out.cell] = now;
     }
     for (const Segment::Boundary &out : segment.outs)
-      if (!isFollowed_[out.cell]) // the terms of slots are read, or not, by themselves
-        leave(s, out, values_[out.value]);
+      leave(s, out, values_[out.value]);
     cells_ = std::move(cells);
   }
 
