@@ -125,6 +125,13 @@ std::vector<HalfCells> halvesOf(const Role &role) {
   return halves;
 }
 
+bool hasTypeOfState(const Role &role, const Cell &cell) {
+  std::vector<HalfCells> all = halvesOf(role);
+  return cell.type.dtype == DType::F32 || std::ranges::any_of(all, [&](const HalfCells &halves) {
+           return &role.cells[halves.lower] == &cell || &role.cells[halves.upper] == &cell;
+         });
+}
+
 bool isSaved(const Role &role, const Cell &cell) {
   for (const HalfCells &halves : halvesOf(role))
     if (&role.cells[halves.upper] == &cell)

@@ -67,6 +67,8 @@ struct HalfCells {
   int32_t block;
 };
 std::vector<HalfCells> halvesOf(const Role &role);
+/// Whether state of a block may be so: f32, or halves of that.
+bool hasTypeOfState(const Role &role, const Cell &cell);
 /// True for a cell that saves read: the weights that the optimizer has of a block, its moments, the
 /// step state.
 bool isSaved(const Role &role, const Cell &cell);

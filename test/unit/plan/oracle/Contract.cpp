@@ -260,15 +260,11 @@ private:
 
   /// What is saved of a block is f32, or halves of that, and this rank's part.
   void checkStateTypes() {
-    std::set<const Cell *> isHalf;
-    for (const HalfCells &halves : halvesOf(role_))
-      isHalf.insert({&role_.cells[halves.lower], &role_.cells[halves.upper]});
     for (const Cell &cell : role_.cells)
       for (const Block &block : plan_.blocks)
         need(!isSaved(role_, cell) || cell.kind == CellKind::Step ||
                  blockOf(cell) != &block - plan_.blocks.data() ||
-                 ((cell.type.dtype == DType::F32 || isHalf.count(&cell) > 0) &&
-                  cell.type.numel() == block.stateShard),
+                 (hasTypeOfState(role_, cell) && cell.type.numel() == block.stateShard),
              cell.name + " is no state of its block");
   }
 
@@ -556,10 +552,6 @@ std::string findLoopBreak(const Plan &plan) {
   return {};
 }
 
-} // namespace
-
-namespace {
-
 std::string findOtherGroup(const Plan &plan) {
   for (const Role &role : plan.roles)
     for (const Segment &segment : role.segments)
@@ -680,60 +672,6 @@ std::string findUnsavedStart(const Plan &plan, const Role &role,
   return {};
 }
 
-/// Which op of a segment has made what a cell holds, as which of its results; none: what was there.
-struct Made {
-  const Op *by = nullptr;
-  size_t result = 0;
-};
-
-Made madeIn(const Segment &segment, uint32_t cell) {
-  for (const Segment::Boundary &out : segment.outs)
-    if (out.cell == cell)
-      if (uint32_t def = segment.values[out.value].def; def != kNone)
-        return {&segment.ops[def], segment.values[out.value].defResult};
-  return {};
-}
-
-/// Halves of master weights are worth something together: what makes one makes the other, of what
-/// both cells had, or of nothing.
-std::string findApart(const Role &role) {
-  std::vector<HalfCells> all = halvesOf(role);
-  for (const Segment &segment : role.segments) {
-    auto isIn = [&](ValueId value, uint32_t cell) {
-      return std::ranges::any_of(segment.ins, [&](const Segment::Boundary &in) {
-        return in.value == value && in.cell == cell;
-      });
-    };
-    for (const HalfCells &halves : all) {
-      Made lower = madeIn(segment, halves.lower), upper = madeIn(segment, halves.upper);
-      if (lower.by == nullptr && upper.by == nullptr) {
-        for (const Segment::Boundary &out : segment.outs)
-          if ((out.cell == halves.lower || out.cell == halves.upper) && !isIn(out.value, out.cell))
-            return "a half of master weights is overwritten";
-        continue;
-      }
-      bool updates = lower.by != nullptr && lower.by->kind == OpKind::AdamW &&
-                     lower.by->operands.size() == 6 && lower.result == 0 && upper.result == 3 &&
-                     isIn(lower.by->operands[1], halves.lower) &&
-                     isIn(lower.by->operands[5], halves.upper);
-      bool begins = lower.by != nullptr && lower.by->kind == OpKind::InitBlock &&
-                    lower.result == 1 && upper.result == 0;
-      if (lower.by != upper.by || (!updates && !begins) || lower.by->pred != Pred::Always ||
-          lower.by->getInt(AttrKey::block) != halves.block)
-        return "halves of master weights are not made together";
-    }
-    for (const Op &op : segment.ops) {
-      if (!isUpdate(op))
-        continue;
-      auto own = std::ranges::find(all, op.getInt(AttrKey::block), &HalfCells::block);
-      bool takesHalves = op.kind == OpKind::AdamW && op.operands.size() == 6;
-      if (own == all.end() ? takesHalves : !takesHalves || madeIn(segment, own->lower).by != &op)
-        return "an update of halves of master weights that are in no cells";
-    }
-  }
-  return {};
-}
-
 /// A block is divided among as many ranks as it has parts, and each rank's part of the state lies
 /// in its part of the block.
 std::string findWrongDivision(const Plan &plan, const Positions &positions) {
@@ -787,9 +725,6 @@ std::string findContractBreak(const Plan &plan) {
       if (std::string problem = Contract(plan, positions, role, segment).find(); !problem.empty())
         return problem;
   }
-  for (const Role &role : plan.roles)
-    if (std::string problem = findApart(role); !problem.empty())
-      return problem;
   return findSaveBreak(plan);
 }
 

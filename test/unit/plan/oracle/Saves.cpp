@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "Blocks.h"
+#include "Contract.h"
 #include "Positions.h"
 #include "Splits.h"
 #include "runtime/plan/HostCells.h"
@@ -188,7 +189,68 @@ std::string findUnsaved(const Plan &plan) {
 
 } // namespace
 
+namespace {
+
+/// Which op of a segment has made what a cell holds, as which of its results; none: what was there.
+struct Made {
+  const Op *by = nullptr;
+  size_t result = 0;
+};
+
+Made madeIn(const Segment &segment, uint32_t cell) {
+  for (const Segment::Boundary &out : segment.outs)
+    if (out.cell == cell)
+      if (uint32_t def = segment.values[out.value].def; def != kNone)
+        return {&segment.ops[def], segment.values[out.value].defResult};
+  return {};
+}
+
+/// Halves of master weights are worth something together: what makes one makes the other, of what
+/// both cells had, or of nothing.
+std::string findApart(const Role &role) {
+  std::vector<HalfCells> all = halvesOf(role);
+  for (const Segment &segment : role.segments) {
+    auto isIn = [&](ValueId value, uint32_t cell) {
+      return std::ranges::any_of(segment.ins, [&](const Segment::Boundary &in) {
+        return in.value == value && in.cell == cell;
+      });
+    };
+    for (const HalfCells &halves : all) {
+      Made lower = madeIn(segment, halves.lower), upper = madeIn(segment, halves.upper);
+      if (lower.by == nullptr && upper.by == nullptr) {
+        for (const Segment::Boundary &out : segment.outs)
+          if ((out.cell == halves.lower || out.cell == halves.upper) && !isIn(out.value, out.cell))
+            return "a half of master weights is overwritten";
+        continue;
+      }
+      bool updates = lower.by != nullptr && lower.by->kind == OpKind::AdamW &&
+                     lower.by->operands.size() == 6 && lower.result == 0 && upper.result == 3 &&
+                     isIn(lower.by->operands[1], halves.lower) &&
+                     isIn(lower.by->operands[5], halves.upper);
+      bool begins = lower.by != nullptr && lower.by->kind == OpKind::InitBlock &&
+                    lower.result == 1 && upper.result == 0;
+      if (lower.by != upper.by || (!updates && !begins) || lower.by->pred != Pred::Always ||
+          lower.by->getInt(AttrKey::block) != halves.block)
+        return "halves of master weights are not made together";
+    }
+    for (const Op &op : segment.ops) {
+      if (!isUpdate(op))
+        continue;
+      auto own = std::ranges::find(all, op.getInt(AttrKey::block), &HalfCells::block);
+      bool takesHalves = op.kind == OpKind::AdamW && op.operands.size() == 6;
+      if (own == all.end() ? takesHalves : !takesHalves || madeIn(segment, own->lower).by != &op)
+        return "an update of halves of master weights that are in no cells";
+    }
+  }
+  return {};
+}
+
+} // namespace
+
 std::string findSaveBreak(const Plan &plan) {
+  for (const Role &role : plan.roles)
+    if (std::string problem = findApart(role); !problem.empty())
+      return problem;
   if (!plan.job.checkpoint.save.empty())
     if (std::string problem = findUnsaved(plan); !problem.empty())
       return problem;
