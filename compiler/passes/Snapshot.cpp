@@ -109,6 +109,9 @@ public:
     stage.name = "stage", snapshot.name = "snapshot";
     stage.kind = plan::SegmentKind::Stage, snapshot.kind = plan::SegmentKind::Snapshot;
     stage.before = before_, snapshot.before = static_cast<uint32_t>(role_.segments.size());
+    for (const Part &held : held_) // in the order in which a checkpoint has them
+      for (uint32_t cell : cellsOf(held))
+        liveIn(stage, cell);
     std::vector<std::pair<uint32_t, uint32_t>> staged; // a cell, and the one in which it is staged
     for (size_t i = 0; i < held_.size(); ++i)
       if (isStaged[i])
@@ -209,13 +212,19 @@ private:
                   name + ".staged");
   }
 
+  plan::ValueId liveIn(plan::Segment &segment, uint32_t cell) const {
+    auto in = std::ranges::find(segment.ins, cell, &plan::Segment::Boundary::cell);
+    return in != segment.ins.end() ? in->value
+                                   : plan::addLiveIn(segment, role_.cells[cell].name, role_, cell);
+  }
+
   /// Appends a copy of elements of `from` into a new cell, which it returns.
   uint32_t append(plan::Segment &segment, uint32_t from, const plan::Moving &begin, int64_t count,
                   OpKind kind, std::string target, std::string result) {
     // Copies: a cell is added below.
     std::string name = role_.cells[from].name;
     Type type = role_.cells[from].type;
-    plan::ValueId source = plan::addLiveIn(segment, name, role_, from);
+    plan::ValueId source = liveIn(segment, from);
     if (count != type.numel()) {
       Op view = plan::makeOp(OpKind::View, {source}, -1, loc_);
       view.set(plan::AttrKey::offset, begin.offset);

@@ -7,10 +7,9 @@
 // dx[t,:]·y[places[t,k],:]. Places outside of y are left out. Data and weights are f32, bf16 or f16
 // each; sums are fp32, those of combine_bwd fp64 of eight products each, rounded once. Mapping:
 // make_runs sorts ids stably and finds each run's first by bisection, so a place is the distance
-// from the slot's first id. dispatch and combine: a row of x has blocks of its own, a
-// thread several chunks of 8 elements, so that enough loads are under way; x is read once for all
-// K. combine_bwd: a warp for each weight. Limited by memory, make_runs by the latency of its
-// launches.
+// from the slot's first id. dispatch and combine: a row of x has blocks of its own, a thread
+// several chunks of 8 elements, so that enough loads are under way; x is read once for all K.
+// combine_bwd: a warp for each weight. Limited by memory, make_runs by the latency of its launches.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
 #include "kernels/cuda/Sort.h"
@@ -216,7 +215,7 @@ template <int kChoicesAhead> struct Taken {
   }
 };
 
-/// A thread loads so many chunks of a row of x together, of so many choices.
+/// A thread loads chunks of `kColsAhead` places in a row together, of `kChoicesAhead` choices.
 template <Mode M, int kColsAhead, int kChoicesAhead>
 __global__ void __launch_bounds__(256, kColsAhead > 2 ? 3 : 4) combineRows(const Combine p) {
   awaitPrevious();

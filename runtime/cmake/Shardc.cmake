@@ -15,9 +15,13 @@ endif()
 get_filename_component(SHARDC_ROOT ${CMAKE_CURRENT_LIST_DIR}/../.. ABSOLUTE)
 
 set(SHARDC_SANITIZE "" CACHE STRING "sanitizers, as in -fsanitize=: address,undefined or thread")
+set(SHARDC_SANITIZE_NOT "" CACHE STRING "of these sanitizers, checks that are left out, as in -fno-sanitize=")
 if(SHARDC_SANITIZE)
   # Undefined behaviour ends a program as the others do; a report alone would fail no test.
   add_compile_options(-fsanitize=${SHARDC_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  if(SHARDC_SANITIZE_NOT)
+    add_compile_options(-fno-sanitize=${SHARDC_SANITIZE_NOT})
+  endif()
   add_link_options(-fsanitize=${SHARDC_SANITIZE})
 endif()
 

@@ -9,8 +9,8 @@
 namespace shardc::exec {
 namespace {
 
-/// A copy engine finishes a copy before it starts another, and copies of a step wait meanwhile, such
-/// as gathers between devices. So copies of a snapshot are short.
+/// A copy engine finishes a copy before it starts another, and copies of a step wait meanwhile:
+/// gathers between devices. So copies of a snapshot are short.
 /// There are also few enough of them not to fill a queue of the device, which would block the
 /// thread that feeds it.
 constexpr int64_t kSnapshotCopyMax = int64_t{32} << 20;

@@ -49,6 +49,14 @@ template <> std::span<const std::string_view> wordsOf<DType>() {
   return kWords;
 }
 
+/// The words of an item of a field; of other items than enumerations there are none.
+template <typename T> std::span<const std::string_view> wordsOfItem() {
+  if constexpr (std::is_enum_v<T>)
+    return wordsOf<T>();
+  else
+    return {};
+}
+
 template <typename T> constexpr std::string_view typeName() {
   if constexpr (std::is_same_v<T, bool>)
     return "true or false";
@@ -141,15 +149,6 @@ template <typename T> JobValue toValue(const T &field) {
   }
 }
 
-template <typename T>
-JobFieldInfo infoOf(std::string_view path, std::string_view member, JobRange range,
-                    std::string_view doc) {
-  JobFieldInfo info{path, member, typeName<T>(), {}, range, doc};
-  if constexpr (std::is_enum_v<Item<T>>)
-    info.words.assign(wordsOf<Item<T>>().begin(), wordsOf<Item<T>>().end());
-  return info;
-}
-
 /// The ranges of Job.def.
 constexpr JobRange any{};
 constexpr JobRange positive{JobRange::Kind::Positive};
@@ -159,44 +158,62 @@ constexpr JobRange halfOpen(double low, double high) {
   return {JobRange::Kind::HalfOpen, low, high};
 }
 
-struct Row {
-  JobFieldInfo info;
-  JobValue (*get)(const Job &);
-  Fault (*set)(Job &, const JobValue &, const JobRange &);
-  void (*copy)(Job &to, const Job &from);
-  bool (*isSame)(const Job &, const Job &);
+/// What is done with fields of one type, by their addresses.
+struct FieldType {
+  std::string_view name;
+  std::span<const std::string_view> (*words)();
+  JobValue (*get)(const void *field);
+  Fault (*set)(void *field, const JobValue &, const JobRange &);
+  void (*copy)(void *to, const void *from);
+  bool (*isSame)(const void *, const void *);
 };
 
-template <auto Section, auto Member> Row makeRow(JobFieldInfo info) {
-  return {std::move(info), [](const Job &job) { return toValue(job.*Section.*Member); },
-          [](Job &job, const JobValue &value, const JobRange &range) {
-            return assign(job.*Section.*Member, value, range);
-          },
-          [](Job &to, const Job &from) { to.*Section.*Member = from.*Section.*Member; },
-          [](const Job &a, const Job &b) { return a.*Section.*Member == b.*Section.*Member; }};
+template <typename T>
+constexpr FieldType kFieldType{
+    typeName<T>(),
+    wordsOfItem<Item<T>>,
+    [](const void *field) { return toValue(*static_cast<const T *>(field)); },
+    [](void *field, const JobValue &value, const JobRange &range) {
+      return assign(*static_cast<T *>(field), value, range);
+    },
+    [](void *to, const void *from) { *static_cast<T *>(to) = *static_cast<const T *>(from); },
+    [](const void *a, const void *b) {
+      return *static_cast<const T *>(a) == *static_cast<const T *>(b);
+    }};
+
+/// A row of Job.def. There is little code for each, since the table is long.
+struct Row {
+  std::string_view path, member;
+  JobRange range;
+  std::string_view doc;
+  const FieldType *type;
+  const void *(*at)(const Job &);
+
+  void *in(Job &job) const { return const_cast<void *>(at(job)); }
+};
+
+template <auto Section, auto Member> const void *addressIn(const Job &job) {
+  return &(job.*Section.*Member);
 }
 
-using Rows = std::vector<Row>;
-
-const Rows &rows() {
-  static const Rows all = [] {
-    Rows list;
-    list.reserve(kJobFields);
 #define JOB_ROW(section, type, member, path, range, doc)                                           \
-  list.push_back(makeRow<&Job::section, &decltype(Job::section)::member>(                          \
-      infoOf<decltype(Job::section.member)>(path, #section "." #member, range, doc)));
+  {path,                                                                                           \
+   #section "." #member,                                                                           \
+   range,                                                                                          \
+   doc,                                                                                            \
+   &kFieldType<decltype(Job::section.member)>,                                                     \
+   addressIn<&Job::section, &decltype(Job::section)::member>},
 #define JOB_FIELD(section, type, member, path, otherwise, range)                                   \
   JOB_ROW(section, type, member, path, range, "")
 #define JOB_DERIVED(type, member, path, otherwise, range, doc)                                     \
   JOB_ROW(derived, type, member, path, range, doc)
+constexpr Row kRows[] = {
 #include "runtime/plan/Job.def"
+};
 #undef JOB_ROW
-    return list;
-  }();
-  return all;
-}
+static_assert(std::size(kRows) == kJobFields);
 
-const Row &rowOf(JobField field) { return rows()[static_cast<size_t>(field)]; }
+const Row &rowOf(JobField field) { return kRows[static_cast<size_t>(field)]; }
 
 /// Fields by path.
 const std::vector<JobField> &sorted() {
@@ -308,7 +325,18 @@ std::string JobRange::text() const {
   return "";
 }
 
-const JobFieldInfo &jobInfo(JobField field) { return rowOf(field).info; }
+const JobFieldInfo &jobInfo(JobField field) {
+  static const std::vector<JobFieldInfo> all = [] {
+    std::vector<JobFieldInfo> infos;
+    for (const Row &row : kRows) {
+      std::span<const std::string_view> words = row.type->words();
+      infos.push_back(
+          {row.path, row.member, row.type->name, {words.begin(), words.end()}, row.range, row.doc});
+    }
+    return infos;
+  }();
+  return all[static_cast<size_t>(field)];
+}
 
 Job::Job(std::initializer_list<Entry> entries) {
   for (const Entry &entry : entries)
@@ -333,7 +361,7 @@ Job::Fault Job::set(std::string_view path, const JobValue &value) {
   if (!field)
     return Fault::Unknown;
   const Row &row = rowOf(*field);
-  Fault fault = row.set(*this, value, row.info.range);
+  Fault fault = row.type->set(row.in(*this), value, row.range);
   if (fault == Fault::None)
     given_.set(static_cast<size_t>(*field));
   return fault;
@@ -347,15 +375,20 @@ void Job::put(std::string_view path, const JobValue &value) {
 void Job::put(JobField field, const JobValue &value) { put(jobInfo(field).path, value); }
 
 bool Job::has(JobField field) const {
-  return given_[static_cast<size_t>(field)] || !rowOf(field).isSame(*this, defaults());
+  const Row &row = rowOf(field);
+  return given_[static_cast<size_t>(field)] || !row.type->isSame(row.at(*this), row.at(defaults()));
 }
 
 void Job::unset(JobField field) {
-  rowOf(field).copy(*this, defaults());
+  const Row &row = rowOf(field);
+  row.type->copy(row.in(*this), row.at(defaults()));
   given_.reset(static_cast<size_t>(field));
 }
 
-JobValue Job::value(JobField field) const { return rowOf(field).get(*this); }
+JobValue Job::value(JobField field) const {
+  const Row &row = rowOf(field);
+  return row.type->get(row.at(*this));
+}
 
 std::string Job::text(JobField field) const {
   JobValue held = value(field);

@@ -39,18 +39,18 @@ Result<std::vector<SnapshotCopy>> copiesOf(const plan::Plan &plan, const plan::R
   return copies;
 }
 
-/// Weights that belong to remainders first, then cells in the order of their first copies, and of
-/// each cell by the place in it: all of it is there when the last segment has ended, in whichever
-/// order the parts are copied.
-void sort(std::vector<SnapshotCopy> &copies, const plan::Role &role) {
+/// Weights that belong to remainders first, then cells in the order in which the first segment
+/// takes them, and of each cell by the place in it: all of it is there when the last segment has
+/// ended, in whichever order the parts are copied.
+void sort(std::vector<SnapshotCopy> &copies, const plan::Role &role, const Segment &first) {
   std::set<uint32_t> uppers;
   for (uint32_t c = 0; c < role.cells.size(); ++c)
     uppers.insert(plan::upperHalfOf(role, c)); // kNone, which is no cell, too
-  std::map<uint32_t, size_t> firstOf;          // the first copy of each cell
-  for (size_t i = 0; i < copies.size(); ++i)
-    firstOf.try_emplace(copies[i].cell, i);
+  std::map<uint32_t, size_t> at;               // of each cell in the segment
+  for (size_t i = 0; i < first.ins.size(); ++i)
+    at.try_emplace(first.ins[i].cell, i);
   std::ranges::sort(copies, {}, [&](const SnapshotCopy &copy) {
-    return std::tuple(uppers.count(copy.cell) == 0, firstOf.at(copy.cell), copy.byteBegin.offset);
+    return std::tuple(uppers.count(copy.cell) == 0, at.at(copy.cell), copy.byteBegin.offset);
   });
 }
 
@@ -127,7 +127,7 @@ Result<std::vector<RoleSnapshot>> snapshotsOf(const plan::Plan &plan, uint32_t i
       snapshot.copies.insert(snapshot.copies.end(), copies.begin(), copies.end());
     }
   for (RoleSnapshot &snapshot : snapshots)
-    sort(snapshot.copies, role);
+    sort(snapshot.copies, role, role.segments[snapshot.segments.front() - firstNumber]);
   return snapshots;
 }
 

@@ -12,4 +12,11 @@ inline bool isLong() {
   return value != nullptr && std::string_view(value) == "1";
 }
 
+/// Sanitized programs take ten times as long.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kIsSanitized = true;
+#else
+constexpr bool kIsSanitized = false;
+#endif
+
 } // namespace shardc::test
