@@ -110,6 +110,8 @@ private:
       followByPlace(op);
     else if (opInfo(op).collective)
       followCollective(op);
+    else if (op.kind == OpKind::EmbeddingShard)
+      giveOne(op, lookedUp(op));
     else if (haveOtherRows(op))
       followByFactors(op);
     else
@@ -331,6 +333,15 @@ private:
     Layout layout = table_.at(of);
     layout.parts = parts;
     return table_.add(std::move(layout));
+  }
+
+  /// Of a table of which ranks have shards, each rank looks up a part of a row: zeros but for its
+  /// own elements.
+  int lookedUp(const Op &op) {
+    int of = common(op, {op.operands[0]});
+    const Block &block = plan_.blocks[static_cast<size_t>(op.getInt(Key::block))];
+    return withParts(of,
+                     static_cast<Axes>(partsIn(of) | (axesOf(plan_, block.group) & sliceAxes_)));
   }
 
   /// Places are those of the rank's rows by index, of all where no group is named.

@@ -628,12 +628,22 @@ private:
       finding->variant = variant_;
   }
 
+  /// Losses that a run only tells are scaled so that all ranks add them, also those that have them
+  /// the same.
+  bool isToldOnly(ValueId value) const {
+    auto out = std::ranges::find(segment_->outs, value, &Segment::Boundary::value);
+    if (out == segment_->outs.end())
+      return false;
+    CellKind kind = role_.cells[out->cell].kind;
+    return kind == CellKind::RouterLosses || kind == CellKind::PredictionLosses;
+  }
+
   /// What ranks have the same, or the sum of already, is not added once more. Of blocks, the cover
   /// says it. Of what stages add, some may be all of it.
   void needParts(uint32_t i, Axes over) {
     const Op &op = segment_->ops[i];
     if (!isSum(collectiveKindOf(op)) || op.getBool(AttrKey::average) || blockNamedBy(op) >= 0 ||
-        (over & stages_.axes) != 0)
+        (over & stages_.axes) != 0 || isToldOnly(op.results[0]))
       return;
     if (auto same = static_cast<Axes>(over & ~marks_[op.operands[0]].due); same != 0)
       scope(segmentIndex_)

@@ -1,12 +1,9 @@
 #include "Oracle.h"
 
 #include <algorithm>
-#include <array>
-#include <limits>
 #include <map>
 #include <optional>
 #include <random>
-#include <set>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -755,15 +752,6 @@ private:
   std::string problem_;
 };
 
-int64_t longestLoop(const Plan &plan) {
-  int64_t count = 0;
-  for (const Role &role : plan.roles)
-    for (const ProgramNode &node : role.program)
-      if (node.kind == ProgramNode::Steps)
-        count = std::max(count, node.count);
-  return count;
-}
-
 } // namespace
 
 std::string findBreak(const Plan &plan, const Options &options) {
@@ -771,9 +759,8 @@ std::string findBreak(const Plan &plan, const Options &options) {
     if (std::string problem = find(plan); !problem.empty())
       return problem;
   Members members(plan);
-  for (int i = 0; i < std::max(1, options.randomOrders); ++i) {
-    if (std::string problem =
-            Execution(plan, members, {}, options.seed + static_cast<uint64_t>(i)).run();
+  for (uint64_t i = 0; i < static_cast<uint64_t>(std::max(1, options.randomOrders)); ++i) {
+    if (std::string problem = Execution(plan, members, {}, options.seed + i).run();
         !problem.empty())
       return problem;
     if (std::string problem = i == 0 ? findSumBreak(plan) : std::string(); !problem.empty())

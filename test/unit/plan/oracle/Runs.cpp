@@ -36,6 +36,15 @@ void add(const Role &role, const ProgramNode &node, const std::vector<ProgramNod
 
 } // namespace
 
+int64_t longestLoop(const Plan &plan) {
+  int64_t count = 0;
+  for (const Role &role : plan.roles)
+    for (const ProgramNode &node : role.program)
+      if (node.kind == ProgramNode::Steps)
+        count = std::max(count, node.count);
+  return count;
+}
+
 std::vector<OneRun> runsOf(const Role &role, const ProgramNode &node,
                            const std::vector<ProgramNode> &all) {
   std::vector<OneRun> runs;

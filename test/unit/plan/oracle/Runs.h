@@ -24,6 +24,9 @@ struct OneRun {
 std::vector<OneRun> runsOf(const Role &role, const ProgramNode &node,
                            const std::vector<ProgramNode> &all);
 
+/// Turns of the longest loop over steps; 0 without one.
+int64_t longestLoop(const Plan &plan);
+
 /// Cells of which it matters for which microbatch their content is: rings, and those at which a
 /// segment says that it is of another one.
 std::vector<bool> followedCells(const Role &role);
