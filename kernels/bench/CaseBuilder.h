@@ -26,6 +26,8 @@ public:
 
   Builder &data(Shape shape) { return in(randoms(data_, shape)); }
   Builder &floats(Shape shape) { return in(randoms(DType::F32, shape)); }
+  Builder &weights(Shape shape) { return in(randoms(DType::BF16, shape)); }
+  Builder &zeros(DType dtype, Shape shape) { return in(place(dtype, shape)); }
   Builder &doubles(Shape shape) { return in(place(DType::F64, shape)); }
   /// Numbers of 8 bits: none is infinite, or NaN.
   Builder &bytes8(Shape shape) {

@@ -1,6 +1,7 @@
 #include "kernels/bench/CaseBuilder.h"
 #include "kernels/bench/GatedCases.h"
 #include "kernels/bench/HeadCases.h"
+#include "kernels/bench/OptimizerCases.h"
 #include "kernels/bench/RouterCases.h"
 #include "kernels/bench/RunsCases.h"
 
@@ -595,27 +596,6 @@ void makeSumSquares(Builder &b) {
   b.to(DType::F64, {1});
 }
 
-/// An optimizer with this many moments, on a shard of one weight; gradients are of the data's type.
-template <int kMoments> void makeOptimizer(Builder &b) {
-  int64_t n = b.model.ffn * b.model.hidden();
-  b.attrs().beta1 = 0.9;
-  b.attrs().beta2 = 0.95;
-  b.attrs().momentum = 0.9;
-  b.attrs().eps = 1e-8;
-  b.data({n}).floats({n});
-  for (int i = 0; i < kMoments; ++i)
-    b.ones({n});
-  b.state();
-  for (int i = 0; i <= kMoments; ++i)
-    b.update(1 + i);
-  b.toData({n}).addRange(n);
-}
-
-void makeInitBlock(Builder &b) {
-  int64_t n = b.model.ffn * b.model.hidden();
-  b.toData({n}).addRange(n);
-}
-
 struct Maker {
   std::string_view op;
   void (*make)(Builder &);
@@ -769,10 +749,12 @@ constexpr Maker kMakers[] = {
     {"eval.begin", makeStateOnly},
     {"eval.pack", makeEvalPack},
     {"eval.finish", makeEvalFinish},
-    {"adamw", makeOptimizer<2>},
-    {"sgd", makeOptimizer<0>},
-    {"sgd_momentum", makeOptimizer<1>},
+    {"adamw", makeAdamW},
+    {"adamw, halves", makeAdamWOfHalves},
+    {"sgd", makeSgd},
+    {"sgd_momentum", makeSgdMomentum},
     {"init_block", makeInitBlock},
+    {"init_block, halves", makeInitBlockOfHalves},
     {"step.reset", makeStepReset},
 };
 

@@ -123,14 +123,17 @@ TEST(Registry, ThreadsDoNotChangeEachOthersBits) {
 
 /// With all operands and results that the op may have.
 std::unique_ptr<bench::Case> wholeCase(std::string_view op) {
-  std::unique_ptr<bench::Case> delayed =
-      bench::makeCase(std::string(op) + ", delayed", DType::F32, bench::kTinyModel);
-  return delayed ? std::move(delayed) : tinyCase(op);
+  for (const char *form : {", delayed", ", halves"})
+    if (auto found = bench::makeCase(std::string(op) + form, DType::F32, bench::kTinyModel))
+      return found;
+  return tinyCase(op);
 }
 
 /// Magnitudes come with their recipe, and what is seen comes before the op and behind it:
-/// GroupedFloat8Test.cpp leaves them out.
-bool takesMagnitudes(const OpRow &op) { return op.name.starts_with("grouped_matmul"); }
+/// GroupedFloat8Test.cpp leaves them out. Remainders come with weights.
+bool hasOtherTypesWithout(const OpRow &op) {
+  return op.name.starts_with("grouped_matmul") || op.name == "adamw";
+}
 
 TEST(Registry, CountsAreThoseOfTheOpTable) {
   for (const OpRow &op : kOps) {
@@ -144,14 +147,14 @@ TEST(Registry, CountsAreThoseOfTheOpTable) {
     for (int missing = 0; missing <= operands.words && !operands.list; ++missing) {
       Call fewer = call;
       fewer.inCount = static_cast<uint8_t>(operands.words - missing);
-      if (takesMagnitudes(op) && missing > 0 && missing <= operands.optional)
+      if (hasOtherTypesWithout(op) && missing > 0 && missing <= operands.optional)
         continue;
       EXPECT_EQ(refusal(op, fewer) == nullptr, missing <= operands.optional) << op.name;
     }
     for (int missing = 0; missing <= results.words; ++missing) {
       Call fewer = call;
       fewer.outCount = static_cast<uint8_t>(results.words - missing);
-      if (takesMagnitudes(op) && missing > 0 && missing <= results.optional)
+      if (hasOtherTypesWithout(op) && missing > 0 && missing <= results.optional)
         continue;
       EXPECT_EQ(refusal(op, fewer) == nullptr, missing <= results.optional) << op.name;
     }

@@ -1,0 +1,49 @@
+#include "kernels/bench/OptimizerCases.h"
+
+namespace shardc::kernels::bench {
+namespace {
+
+int64_t sizeOf(const Builder &b) { return b.model.ffn * b.model.hidden(); }
+
+void setRates(Builder &b) {
+  b.attrs().beta1 = 0.9;
+  b.attrs().beta2 = 0.95;
+  b.attrs().momentum = 0.9;
+  b.attrs().eps = 1e-8;
+}
+
+/// An optimizer with so many moments, on a shard of one weight; gradients are of the data's type.
+void makeOptimizer(Builder &b, int moments) {
+  int64_t n = sizeOf(b);
+  setRates(b);
+  b.data({n}).floats({n});
+  for (int i = 0; i < moments; ++i)
+    b.ones({n});
+  b.state();
+  for (int i = 0; i <= moments; ++i)
+    b.update(1 + i);
+  b.toData({n}).addRange(n);
+}
+
+} // namespace
+
+void makeAdamW(Builder &b) { makeOptimizer(b, 2); }
+void makeSgd(Builder &b) { makeOptimizer(b, 0); }
+void makeSgdMomentum(Builder &b) { makeOptimizer(b, 1); }
+void makeInitBlock(Builder &b) { b.toData({sizeOf(b)}).addRange(sizeOf(b)); }
+
+void makeAdamWOfHalves(Builder &b) {
+  int64_t n = sizeOf(b);
+  setRates(b);
+  b.data({n}).zeros(DType::U16, {n}).ones({n}).ones({n}).state().weights({n});
+  for (int operand : {1, 2, 3, 5})
+    b.update(operand);
+  b.addRange(n);
+}
+
+void makeInitBlockOfHalves(Builder &b) {
+  int64_t n = sizeOf(b);
+  b.to(DType::BF16, {n}).to(DType::U16, {n}).addRange(n);
+}
+
+} // namespace shardc::kernels::bench

@@ -1,0 +1,16 @@
+// The calls of optimizers, and of what draws initial weights.
+#pragma once
+
+#include "kernels/bench/CaseBuilder.h"
+
+namespace shardc::kernels::bench {
+
+void makeAdamW(Builder &b);
+void makeSgd(Builder &b);
+void makeSgdMomentum(Builder &b);
+void makeInitBlock(Builder &b);
+/// The same where master weights are weights in bf16 and remainders.
+void makeAdamWOfHalves(Builder &b);
+void makeInitBlockOfHalves(Builder &b);
+
+} // namespace shardc::kernels::bench
