@@ -277,9 +277,9 @@ private:
       for (ValueId operand : each.operands)
         if (info.traits == OpTraits::Alias)
           join({s, operand}, {s, each.results[0]});
-      for (size_t r = 0; r < each.results.size() && r < 6; ++r)
-        if (info.inPlace[r] >= 0)
-          join({s, each.results[r]}, {s, each.operands[static_cast<size_t>(info.inPlace[r])]});
+      for (size_t r = 0; r < each.results.size(); ++r)
+        if (int operand = inPlaceOperand(each, r); operand >= 0)
+          join({s, each.results[r]}, {s, each.operands[static_cast<size_t>(operand)]});
       for (const Tie &tie : each.ties)
         join({s, each.results[tie.result]}, {s, tie.value});
     }

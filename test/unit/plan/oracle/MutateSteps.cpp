@@ -326,11 +326,10 @@ std::string StepMutator::doChangeStepOp() {
 
 /// What it would have changed is read as it was.
 std::string StepMutator::dropStepOp(uint32_t i, std::string_view name) {
-  const OpInfo &info = opInfo(op(i));
   std::vector<std::pair<ValueId, ValueId>> kept;
   for (size_t r = 0; r < op(i).results.size(); ++r)
-    if (r < info.inPlace.size() && info.inPlace[r] >= 0)
-      kept.emplace_back(op(i).results[r], op(i).operands[static_cast<size_t>(info.inPlace[r])]);
+    if (int operand = inPlaceOperand(op(i), r); operand >= 0)
+      kept.emplace_back(op(i).results[r], op(i).operands[static_cast<size_t>(operand)]);
   if (kept.empty())
     return {};
   std::vector<ValueId> gone = op(i).results;

@@ -356,7 +356,6 @@ private:
     }
     if (!isAlias(op))
       noteAccesses(op, term);
-    const OpInfo &info = opInfo(op);
     if (op.kind == OpKind::View)
       term.begin = members_.positions().begin(op, rank_);
     if (isMeeting(op))
@@ -367,8 +366,8 @@ private:
       each.result = static_cast<uint32_t>(r);
       each.numel = segment_->values[op.results[r]].type.numel();
       each.dtype = segment_->values[op.results[r]].type.dtype;
-      if (r < info.inPlace.size() && info.inPlace[r] >= 0)
-        each.inPlaceOf = term.from[static_cast<size_t>(info.inPlace[r])];
+      if (int operand = inPlaceOperand(op, r); operand >= 0)
+        each.inPlaceOf = term.from[static_cast<size_t>(operand)];
       for (const Tie &tie : op.ties)
         if (tie.kind == Tie::Acc && tie.result == r && holds(tie.pred, variant_))
           each.added.push_back(values_[tie.value]);
