@@ -81,7 +81,7 @@ BATCHES = {"train.global_batch_size", "train.micro_batch_size"}
 # Errors about the text itself, and what says that a recipe is accepted but not compiled.
 OF_TEXT = {"value-out-of-range", "wrong-type"}
 NOT_COMPILED = {"checks-only", "cannot-be-compiled", "plan-refused"}
-OF_SIZES = {"memory-saves-in-pieces"}  # rules about bytes that only a plan knows
+OF_SIZES = {"memory-saves-in-pieces", "staging-in-pieces"}  # rules about bytes that only a plan knows
 # Of these, what names an option of the recipe and its value: shardc only checks it, and says so.
 NOT_EXECUTED = re.compile(r"'([\w.]+)(?: = [^']*)?' is checked but cannot be executed")
 # Options that may make no sense on one rank, and say nothing of what is trained.
