@@ -137,10 +137,11 @@ private:
   int64_t sizeOf(const Part &part) const { return dtypeBytes(role_.cells[part.cell].type.dtype); }
   /// As they are copied.
   static llvm::SmallVector<uint32_t, 2> cellsOf(const Part &part) {
-    return part.other == kNone ? llvm::SmallVector<uint32_t, 2>{part.cell}
-                               : llvm::SmallVector<uint32_t, 2>{part.other, part.cell};
+    if (part.other == kNone)
+      return {part.cell};
+    return {part.other, part.cell};
   }
-  static int64_t numberOf(const Part &part) { return part.other == kNone ? 1 : 2; }
+  static int64_t numberOf(const Part &part) { return static_cast<int64_t>(cellsOf(part).size()); }
   /// With padding between cells.
   int64_t bytesOf(const Part &part) const {
     return numberOf(part) * alignUp(part.count * sizeOf(part));
@@ -213,9 +214,8 @@ private:
   }
 
   plan::ValueId liveIn(plan::Segment &segment, uint32_t cell) const {
-    auto in = std::ranges::find(segment.ins, cell, &plan::Segment::Boundary::cell);
-    return in != segment.ins.end() ? in->value
-                                   : plan::addLiveIn(segment, role_.cells[cell].name, role_, cell);
+    plan::ValueId in = plan::liveInOf(segment, cell);
+    return in != kNone ? in : plan::addLiveIn(segment, role_.cells[cell].name, role_, cell);
   }
 
   /// Appends a copy of elements of `from` into a new cell, which it returns.

@@ -95,16 +95,18 @@ Status Executable::launchBackground(uint32_t segment) {
     auto first = std::ranges::find(instance.bound->ops, BoundOp::Copy, &BoundOp::kind);
     bool hasCopies = first != instance.bound->ops.end();
     hal::Stream &stream = *rank.streams[hasCopies ? first->stream : plan::kComputeStream];
+    hal::Event &begin = copiesOn ? *rank.backgroundEnd : *rank.backgroundBegin;
+    hal::Event &end = copiesOn ? *rank.copiedOn : *rank.backgroundEnd;
     if (!copiesOn)
-      RETURN_IF_ERROR(rank.streams[0]->record(*rank.backgroundBegin));
-    RETURN_IF_ERROR(stream.wait(copiesOn ? *rank.backgroundEnd : *rank.backgroundBegin));
+      RETURN_IF_ERROR(rank.streams[0]->record(begin));
+    RETURN_IF_ERROR(stream.wait(begin));
     kernels::Call call;
     for (size_t i = 0; i < instance.bound->ops.size(); ++i)
       if (instance.bound->ops[i].kind == BoundOp::Copy)
         RETURN_IF_ERROR(copyInParts(stream, opOf(instance, i, call),
                                     what.ops[i].kind == plan::OpKind::Stage ? kStageCopyMax
                                                                             : kSnapshotCopyMax));
-    RETURN_IF_ERROR(stream.record(copiesOn ? *rank.copiedOn : *rank.backgroundEnd));
+    RETURN_IF_ERROR(stream.record(end));
   }
   if (!copiesOn)
     before.isJoined = true;

@@ -42,6 +42,14 @@ uint32_t upperHalfOf(const Role &role, uint32_t cell) {
   return kNone;
 }
 
+std::vector<MasterCells> halvedMasters(const Role &role) {
+  std::vector<MasterCells> halves;
+  for (uint32_t c = 0; c < role.cells.size(); ++c)
+    if (uint32_t upper = upperHalfOf(role, c); upper != kNone)
+      halves.push_back({c, upper});
+  return halves;
+}
+
 std::vector<const Block *> blocksInCheckpoint(const Plan &plan, const Role &role) {
   std::vector<bool> hasMaster(plan.blocks.size());
   for (const Cell &cell : role.cells)
@@ -51,13 +59,13 @@ std::vector<const Block *> blocksInCheckpoint(const Plan &plan, const Role &role
   auto hold = [&](size_t c) { held[c] = &plan.blocks[static_cast<size_t>(role.cells[c].of)]; };
   for (size_t c = 0; c < role.cells.size(); ++c) {
     const Cell &cell = role.cells[c];
-    bool isWeight = cell.kind == CellKind::Weight && !hasMaster[static_cast<size_t>(cell.of)];
-    if (isWeight || cell.kind == CellKind::Master || cell.kind == CellKind::FirstMoment ||
-        cell.kind == CellKind::SecondMoment)
+    bool isOther = cell.kind == CellKind::WeightShard ||
+                   (cell.kind == CellKind::Weight && hasMaster[static_cast<size_t>(cell.of)]);
+    if (cellKindInfo(cell.kind).host == CellKindInfo::Saves && !isOther)
       hold(c);
-    if (uint32_t upper = upperHalfOf(role, static_cast<uint32_t>(c)); upper != kNone)
-      hold(upper);
   }
+  for (const MasterCells &halves : halvedMasters(role))
+    hold(halves.upper);
   return held;
 }
 

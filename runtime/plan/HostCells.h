@@ -24,6 +24,12 @@ bool isFeed(const Cell &cell);
 /// weights in bf16 which, together with these, are the master weights; kNone for other cells, and
 /// where there is none (runtime/base/Remainder.h).
 uint32_t upperHalfOf(const Role &role, uint32_t cell);
+/// Two cells that together hold master weights.
+struct MasterCells {
+  uint32_t lower, upper;
+};
+/// All of the role.
+std::vector<MasterCells> halvedMasters(const Role &role);
 inline bool isRemainder(const Cell &cell) {
   return cell.kind == CellKind::Master && cell.type.dtype == DType::U16;
 }

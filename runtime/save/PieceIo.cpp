@@ -17,7 +17,6 @@ template <typename T> void set(uint8_t *array, int64_t i, const T &value) {
   std::memcpy(array + i * static_cast<int64_t>(sizeof(T)), &value, sizeof(T));
 }
 
-/// Elements of a piece in halves that are moved at once.
 constexpr int64_t kElementsAtOnce = 4 << 20;
 constexpr int64_t kHalf = 2; ///< bytes
 
@@ -29,16 +28,29 @@ Result<uint8_t *> addressOf(exec::Executable &executable, size_t rank, const pla
   return address + piece.byteBegin;
 }
 
-/// Calls move(addresses of a stretch of both cells, its first element, its elements) until all of
-/// the piece is moved.
+/// Elements of a piece in halves that are moved at once.
+struct Stretch {
+  uint8_t *upper, *lower;                   ///< where they are in both cells
+  std::vector<uint8_t> weights, remainders; ///< of the host, as many bytes
+  int64_t begin = 0, count = 0;             ///< elements of the piece
+
+  int64_t bytes() const { return std::ssize(weights); }
+};
+
+/// Calls move(stretch) until all of the piece is moved.
 template <typename Move>
 Status forStretches(exec::Executable &executable, size_t rank, const StateLayout &layout,
                     const StatePiece &piece, const Move &move) {
-  ASSIGN_OR_RETURN(uint8_t * lower, addressOf(executable, rank, layout.cellOf(piece), piece));
-  ASSIGN_OR_RETURN(uint8_t * upper, addressOf(executable, rank, layout.upperOf(piece), piece));
-  for (int64_t begin = 0, all = piece.bytes / kHalf; begin < all; begin += kElementsAtOnce)
-    RETURN_IF_ERROR(move(upper + kHalf * begin, lower + kHalf * begin, begin,
-                         std::min(kElementsAtOnce, all - begin)));
+  Stretch stretch;
+  ASSIGN_OR_RETURN(stretch.lower, addressOf(executable, rank, layout.cellOf(piece), piece));
+  ASSIGN_OR_RETURN(stretch.upper, addressOf(executable, rank, layout.upperOf(piece), piece));
+  for (int64_t all = piece.bytes / kHalf; stretch.begin < all; stretch.begin += stretch.count) {
+    stretch.count = std::min(kElementsAtOnce, all - stretch.begin);
+    stretch.weights.resize(static_cast<size_t>(kHalf * stretch.count));
+    stretch.remainders.resize(stretch.weights.size());
+    RETURN_IF_ERROR(move(stretch));
+    stretch.upper += stretch.bytes(), stretch.lower += stretch.bytes();
+  }
   return Status::ok();
 }
 
@@ -65,16 +77,12 @@ Status readPiece(exec::Executable &executable, size_t rank, const StateLayout &l
     ASSIGN_OR_RETURN(uint8_t * address, addressOf(executable, rank, layout.cellOf(piece), piece));
     return executable.read(rank, address, piece.bytes, bytes.data());
   }
-  std::vector<uint8_t> upper, lower;
-  auto join = [&](uint8_t *weights, uint8_t *remainders, int64_t begin, int64_t count) -> Status {
-    upper.resize(static_cast<size_t>(kHalf * count));
-    lower.resize(upper.size());
-    RETURN_IF_ERROR(executable.read(rank, weights, kHalf * count, upper.data()));
-    RETURN_IF_ERROR(executable.read(rank, remainders, kHalf * count, lower.data()));
-    joinHalves(upper.data(), lower.data(), count, bytes.data() + 2 * kHalf * begin);
+  return forStretches(executable, rank, layout, piece, [&](Stretch &s) -> Status {
+    RETURN_IF_ERROR(executable.read(rank, s.upper, s.bytes(), s.weights.data()));
+    RETURN_IF_ERROR(executable.read(rank, s.lower, s.bytes(), s.remainders.data()));
+    joinHalves(s.weights.data(), s.remainders.data(), s.count, bytes.data() + 2 * kHalf * s.begin);
     return Status::ok();
-  };
-  return forStretches(executable, rank, layout, piece, join);
+  });
 }
 
 Status writePiece(exec::Executable &executable, size_t rank, const StateLayout &layout,
@@ -83,15 +91,11 @@ Status writePiece(exec::Executable &executable, size_t rank, const StateLayout &
     ASSIGN_OR_RETURN(uint8_t * address, addressOf(executable, rank, layout.cellOf(piece), piece));
     return executable.write(rank, address, piece.bytes, bytes.data());
   }
-  std::vector<uint8_t> upper, lower;
-  auto split = [&](uint8_t *weights, uint8_t *remainders, int64_t begin, int64_t count) -> Status {
-    upper.resize(static_cast<size_t>(kHalf * count));
-    lower.resize(upper.size());
-    splitHalves(bytes.data() + 2 * kHalf * begin, count, upper.data(), lower.data());
-    RETURN_IF_ERROR(executable.write(rank, weights, kHalf * count, upper.data()));
-    return executable.write(rank, remainders, kHalf * count, lower.data());
-  };
-  return forStretches(executable, rank, layout, piece, split);
+  return forStretches(executable, rank, layout, piece, [&](Stretch &s) -> Status {
+    splitHalves(bytes.data() + 2 * kHalf * s.begin, s.count, s.weights.data(), s.remainders.data());
+    RETURN_IF_ERROR(executable.write(rank, s.upper, s.bytes(), s.weights.data()));
+    return executable.write(rank, s.lower, s.bytes(), s.remainders.data());
+  });
 }
 
 } // namespace shardc::save

@@ -42,11 +42,9 @@ Result<std::vector<SnapshotCopy>> copiesOf(const plan::Plan &plan, const plan::R
 /// Weights that belong to remainders first, then cells in the order in which the first segment
 /// takes them, and of each cell by the place in it: all of it is there when the last segment has
 /// ended, in whichever order the parts are copied.
-void sort(std::vector<SnapshotCopy> &copies, const plan::Role &role, const Segment &first) {
-  std::set<uint32_t> uppers;
-  for (uint32_t c = 0; c < role.cells.size(); ++c)
-    uppers.insert(plan::upperHalfOf(role, c)); // kNone, which is no cell, too
-  std::map<uint32_t, size_t> at;               // of each cell in the segment
+void sort(std::vector<SnapshotCopy> &copies, const std::set<uint32_t> &uppers,
+          const Segment &first) {
+  std::map<uint32_t, size_t> at; // of each cell in the segment
   for (size_t i = 0; i < first.ins.size(); ++i)
     at.try_emplace(first.ins[i].cell, i);
   std::ranges::sort(copies, {}, [&](const SnapshotCopy &copy) {
@@ -59,7 +57,8 @@ void sort(std::vector<SnapshotCopy> &copies, const plan::Role &role, const Segme
 class Coverage {
 public:
   Coverage(const plan::Plan &plan, const StateLayout &layout, uint32_t role)
-      : plan_(plan), layout_(layout), roleIndex_(role), role_(plan.roles[role]) {}
+      : plan_(plan), layout_(layout), roleIndex_(role), role_(plan.roles[role]),
+        halves_(plan::halvedMasters(role_)) {}
 
   Status add(std::string_view segment, const std::vector<SnapshotCopy> &copies) {
     for (const SnapshotCopy &copy : copies) {
@@ -73,9 +72,8 @@ public:
                           copy.byteBegin.coef, covered, held.step);
       covered += copy.bytes;
     }
-    for (uint32_t lower = 0; lower < role_.cells.size(); ++lower)
-      if (uint32_t upper = plan::upperHalfOf(role_, lower);
-          upper != plan::kNone && covered_[lower] != covered_[upper])
+    for (auto [lower, upper] : halves_)
+      if (covered_[lower] != covered_[upper])
         return makeStatus(report::PlanCannotRun,
                           "up to its end, segment '{}' and those before it copy {} bytes of cell "
                           "@{} and {} of cell @{}, which are saved together",
@@ -104,6 +102,7 @@ private:
   const StateLayout &layout_;
   uint32_t roleIndex_;
   const plan::Role &role_;
+  std::vector<plan::MasterCells> halves_;
   std::map<uint32_t, int64_t> covered_; ///< bytes by cell
 };
 
@@ -126,8 +125,11 @@ Result<std::vector<RoleSnapshot>> snapshotsOf(const plan::Plan &plan, uint32_t i
       snapshot.segments.push_back(firstNumber + s);
       snapshot.copies.insert(snapshot.copies.end(), copies.begin(), copies.end());
     }
+  std::set<uint32_t> uppers;
+  for (const plan::MasterCells &halves : plan::halvedMasters(role))
+    uppers.insert(halves.upper);
   for (RoleSnapshot &snapshot : snapshots)
-    sort(snapshot.copies, role, role.segments[snapshot.segments.front() - firstNumber]);
+    sort(snapshot.copies, uppers, role.segments[snapshot.segments.front() - firstNumber]);
   return snapshots;
 }
 

@@ -4,7 +4,6 @@
 // join what they find in the two cells.
 #include <algorithm>
 
-#include "runtime/plan/Builder.h"
 #include "runtime/plan/HostCells.h"
 #include "runtime/verify/VerifyImpl.h"
 
@@ -18,17 +17,15 @@ struct Halves {
 
 class RemainderCheck : RoleCheck {
 public:
-  RemainderCheck(Inspection &inspection, uint32_t roleIndex) : RoleCheck(inspection, roleIndex) {}
+  RemainderCheck(Inspection &inspection, uint32_t roleIndex)
+      : RoleCheck(inspection, roleIndex), pairs_(halvedMasters(role_)) {}
 
   void run() {
-    for (uint32_t c = 0; c < role_.cells.size(); ++c)
-      if (uint32_t upper = upperHalfOf(role_, c); upper != kNone)
-        pairs_.push_back({c, upper});
     for (uint32_t s = 0; s < role_.segments.size() && !report_.isFull(); ++s) {
       for (uint32_t i = 0; i < role_.segments[s].ops.size(); ++i)
         if (opInfo(role_.segments[s].ops[i]).isOptimizer())
           checkUpdate(s, i);
-      for (const Pair &pair : pairs_)
+      for (const MasterCells &pair : pairs_)
         for (const Segment::Boundary &out : role_.segments[s].outs)
           if (out.cell == pair.lower || out.cell == pair.upper)
             checkFilled(s, out, pair);
@@ -36,10 +33,6 @@ public:
   }
 
 private:
-  struct Pair {
-    uint32_t lower, upper; ///< cells
-  };
-
   static Halves halvesOf(const Op &op) {
     if (op.kind == OpKind::AdamW && op.operands.size() > operandIndex<OpKind::AdamW>("weight"))
       return {static_cast<int>(operandIndex<OpKind::AdamW>("master")),
@@ -61,8 +54,8 @@ private:
     const Op &op = role_.segments[s].ops[i];
     Halves halves = halvesOf(op);
     int32_t block = blockOf(op);
-    auto pair = std::ranges::find(pairs_, block,
-                                  [&](const Pair &each) { return role_.cells[each.lower].of; });
+    auto pair = std::ranges::find(
+        pairs_, block, [&](const MasterCells &each) { return role_.cells[each.lower].of; });
     if (block < 0 || (pair == pairs_.end() && halves.lowerIn < 0))
       return;
     const std::string &name = plan_.blocks[static_cast<size_t>(block)].name;
@@ -107,7 +100,7 @@ private:
   }
 
   /// A segment that leaves something in one of the cells.
-  void checkFilled(uint32_t s, const Segment::Boundary &out, const Pair &pair) {
+  void checkFilled(uint32_t s, const Segment::Boundary &out, const MasterCells &pair) {
     const Segment &segment = role_.segments[s];
     bool isLower = out.cell == pair.lower;
     const Value &value = segment.values[out.value];
@@ -128,7 +121,7 @@ private:
                      plan_.blocks[static_cast<size_t>(role_.cells[pair.lower].of)].name);
   }
 
-  std::vector<Pair> pairs_;
+  std::vector<MasterCells> pairs_;
 };
 
 } // namespace

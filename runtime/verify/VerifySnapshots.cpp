@@ -25,9 +25,9 @@ public:
     for (uint32_t c = 0; c < role_.cells.size() && report_.size() == 0; ++c)
       if (blockOf_[c] != nullptr)
         checkCell(c);
-    for (uint32_t c = 0; c < role_.cells.size() && report_.size() == 0; ++c)
-      if (uint32_t upper = upperHalfOf(role_, c); upper != kNone)
-        checkHalves(c, upper);
+    for (const MasterCells &halves : halvedMasters(role_))
+      if (report_.size() == 0)
+        checkHalves(halves.lower, halves.upper);
   }
 
 private:

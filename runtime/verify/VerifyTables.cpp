@@ -3,7 +3,6 @@
 #include <optional>
 #include <string_view>
 
-#include "runtime/plan/Builder.h"
 #include "runtime/plan/HostCells.h"
 #include "runtime/plan/Limits.h"
 #include "runtime/plan/Text.h"
@@ -427,28 +426,20 @@ void checkRole(Inspection &inspection, uint32_t index) {
   ProgramFormCheck(inspection, index).check(role.program, ProgramNode::Run, 0);
 }
 
-/// Whether the cell is one of two that together are master weights.
-bool isHalfOfMaster(const Role &role, uint32_t cell) {
-  if (isRemainder(role.cells[cell]))
-    return upperHalfOf(role, cell) != kNone;
-  uint32_t lower = role.cells[cell].type.dtype == DType::BF16
-                       ? findCell(role, CellKind::Master, role.cells[cell].of)
-                       : kNone;
-  return lower != kNone && upperHalfOf(role, lower) == cell;
-}
-
 /// What is kept of a block, and saved, is f32, as optimizers have it, or two halves of that, and
 /// this rank's shard.
 void checkState(Inspection &inspection, uint32_t index) {
   const Plan &plan = inspection.plan();
   const Role &role = plan.roles[index];
   const std::vector<const Block *> &blocks = inspection.blocksInCheckpoint(index);
+  std::vector<bool> isHalf(role.cells.size());
+  for (auto [lower, upper] : halvedMasters(role))
+    isHalf[lower] = isHalf[upper] = true;
   for (size_t c = 0; c < blocks.size(); ++c) {
     if (blocks[c] == nullptr)
       continue;
     const Cell &cell = role.cells[c];
-    bool isHalf = isHalfOfMaster(role, static_cast<uint32_t>(c));
-    if ((cell.type.dtype != DType::F32 && !isHalf) || cell.type.numel() != blocks[c]->stateShard)
+    if ((cell.type.dtype != DType::F32 && !isHalf[c]) || cell.type.numel() != blocks[c]->stateShard)
       inspection.addAbout(finding::CheckpointType,
                           spotOfCell(inspection, index, static_cast<uint32_t>(c)), cell.name,
                           cell.name, printType(cell.type), blocks[c]->stateShard, blocks[c]->name);
