@@ -60,9 +60,19 @@ void Gradients::write() {
     segment_.ops[i].phase = plan::Phase::Backward;
 }
 
+bool Gradients::hasRule(const Op &op) {
+  switch (op.kind) {
+#define RULE(enumerator) case OpKind::enumerator:
+#define CONSTANT(enumerator) case OpKind::enumerator:
+#include "compiler/passes/BackwardRules.def"
+    return op.epilogue == plan::Epilogue::None;
+  default:
+    return false;
+  }
+}
+
 void Gradients::applyRule(const Op &op) {
-  bool isFused = op.epilogue != plan::Epilogue::None;
-  SHARDC_CHECK(!isFused, "op '{}' has no backward rule", plan::opInfo(op).name);
+  SHARDC_CHECK(hasRule(op), "op '{}' has no backward rule", plan::opInfo(op).name);
   switch (op.kind) {
 #define RULE(enumerator)                                                                           \
   case OpKind::enumerator:                                                                         \
@@ -75,7 +85,6 @@ void Gradients::applyRule(const Op &op) {
     break;
 #include "compiler/passes/BackwardRules.def"
   }
-  SHARDC_CHECK(false, "op '{}' has no backward rule", plan::opInfo(op).name);
 }
 
 ValueId Gradients::newGrad(ValueId of) {
