@@ -61,14 +61,20 @@ void Gradients::write() {
 }
 
 bool Gradients::hasRule(const Op &op) {
+  bool isFused = op.epilogue != plan::Epilogue::None;
   switch (op.kind) {
-#define RULE(enumerator) case OpKind::enumerator:
-#define CONSTANT(enumerator) case OpKind::enumerator:
-#include "compiler/passes/BackwardRules.def"
-    return op.epilogue == plan::Epilogue::None;
-  default:
+#define RULE(enumerator)                                                                           \
+  case OpKind::enumerator:                                                                         \
+    return !isFused;
+#define CONSTANT(enumerator)                                                                       \
+  case OpKind::enumerator:                                                                         \
+    return !isFused;
+#define LATER(enumerator)                                                                          \
+  case OpKind::enumerator:                                                                         \
     return false;
+#include "compiler/passes/BackwardRules.def"
   }
+  return false;
 }
 
 void Gradients::applyRule(const Op &op) {
