@@ -29,4 +29,8 @@ std::string formatDuration(double seconds) {
   return fmt::format("{:.1f} h", seconds / 3600);
 }
 
+std::string formatCount(int64_t count, std::string_view noun) {
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
+}
+
 } // namespace shardc

@@ -13,8 +13,9 @@ namespace shardc {
 
 static constexpr size_t kNamesMax = 10'000; ///< files of a folder whose names are compared
 
-/// `; did you mean 'x'?` with a file of the same folder whose name is near.
-static std::string nearFile(const std::string &path) {
+/// `; did you mean 'x'?` with a file of the same folder whose name is near. The file is at `path`,
+/// and was asked for as `asked`.
+static std::string nearFile(const std::string &path, const std::string &asked) {
   std::filesystem::path wanted(path), folder = wanted.parent_path();
   std::vector<std::string> names;
   std::error_code error;
@@ -25,7 +26,9 @@ static std::string nearFile(const std::string &path) {
   std::vector<llvm::StringRef> known(names.begin(), names.end());
   std::string name = wanted.filename().string();
   std::optional<llvm::StringRef> near = suggest(name, known).theOne();
-  return near ? "; did you mean '" + (folder / near->str()).string() + "'?" : "";
+  return near ? "; did you mean '" +
+                    (std::filesystem::path(asked).parent_path() / near->str()).string() + "'?"
+              : "";
 }
 
 Result<BufferId> SourceManager::loadFile(const std::string &name) {
@@ -36,7 +39,8 @@ Result<BufferId> SourceManager::loadFile(const std::string &name) {
       return BufferId{i};
   Result<std::string> read = readFile(filePathOf(path), kRecipeBytesMax);
   if (!read.isOk() && read.status().code() == StatusCode::NotFound)
-    return Status(read.status()).withMessage(read.status().message() + nearFile(path));
+    return Status(read.status())
+        .withMessage(read.status().message() + nearFile(filePathOf(path), path));
   ASSIGN_OR_RETURN(std::string text, std::move(read));
   if (text.size() > std::numeric_limits<uint32_t>::max() - nextBase_ - 1)
     return makeStatus(StatusCode::InvalidInput, "'{}': the recipes together are larger than 4 GiB",

@@ -258,6 +258,11 @@ Constant evaluate(const ast::Value &value, Scope &scope, DiagEngine &diags) {
   return Evaluator(scope, diags)(value);
 }
 
+/// A number's text that no integer has.
+static std::string withPoint(std::string text) {
+  return text.find_first_of(".en") == std::string::npos ? text + ".0" : text;
+}
+
 std::string describe(const Constant &constant) {
   switch (constant.kind) {
   case Kind::Error:
@@ -269,7 +274,7 @@ std::string describe(const Constant &constant) {
   case Kind::Int:
     return fmt::format("the integer {}", constant.integer);
   case Kind::Float:
-    return fmt::format("the number {}", constant.number);
+    return "the number " + withPoint(fmt::format("{}", constant.number));
   case Kind::Size:
     return fmt::format("a size of {} bytes", constant.integer);
   case Kind::Duration:

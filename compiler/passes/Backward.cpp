@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "compiler/passes/Gradients.h"
-#include "compiler/passes/Passes.h"
+#include "compiler/passes/PassInputs.h"
 
 namespace shardc::passes {
 namespace {
@@ -47,6 +47,17 @@ void dropSharedViews(plan::Segment &segment) {
 }
 
 } // namespace
+
+std::optional<std::string> findNeededByBackward(const plan::Plan &plan) {
+  for (const plan::Role &role : plan.roles)
+    for (const plan::Segment &segment : role.segments)
+      if (segment.kind == plan::SegmentKind::Train)
+        for (const plan::Op &op : segment.ops)
+          if (!Gradients::hasRule(op))
+            return fmt::format("forward ops that have gradients; segment '{}' has '{}'",
+                               segment.name, plan::opInfo(op).name);
+  return std::nullopt;
+}
 
 void runBackward(plan::Plan &plan, Notes &) {
   for (plan::Role &role : plan.roles)

@@ -60,9 +60,25 @@ void Gradients::write() {
     segment_.ops[i].phase = plan::Phase::Backward;
 }
 
-void Gradients::applyRule(const Op &op) {
+bool Gradients::hasRule(const Op &op) {
   bool isFused = op.epilogue != plan::Epilogue::None;
-  SHARDC_CHECK(!isFused, "op '{}' has no backward rule", plan::opInfo(op).name);
+  switch (op.kind) {
+#define RULE(enumerator)                                                                           \
+  case OpKind::enumerator:                                                                         \
+    return !isFused;
+#define CONSTANT(enumerator)                                                                       \
+  case OpKind::enumerator:                                                                         \
+    return !isFused;
+#define LATER(enumerator)                                                                          \
+  case OpKind::enumerator:                                                                         \
+    return false;
+#include "compiler/passes/BackwardRules.def"
+  }
+  return false;
+}
+
+void Gradients::applyRule(const Op &op) {
+  SHARDC_CHECK(hasRule(op), "op '{}' has no backward rule", plan::opInfo(op).name);
   switch (op.kind) {
 #define RULE(enumerator)                                                                           \
   case OpKind::enumerator:                                                                         \
@@ -75,7 +91,6 @@ void Gradients::applyRule(const Op &op) {
     break;
 #include "compiler/passes/BackwardRules.def"
   }
-  SHARDC_CHECK(false, "op '{}' has no backward rule", plan::opInfo(op).name);
 }
 
 ValueId Gradients::newGrad(ValueId of) {

@@ -15,6 +15,9 @@ class Gradients {
 public:
   Gradients(const plan::Plan &plan, const plan::Role &role, plan::Segment &segment);
 
+  /// Whether a body that is differentiated may hold the op.
+  static bool hasRule(const plan::Op &op);
+
   /// Appends the backward ops of the segment, in reverse order.
   void write();
 

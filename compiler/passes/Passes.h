@@ -39,8 +39,8 @@ struct Note {
 
 using Notes = std::vector<Note>;
 
-/// InvalidInput if the pass does not accept the plan: its level differs from the level that the
-/// preceding passes produce, or it has a parameter outside the blocks of units.
+/// The error `pass-refuses-plan` if the pass does not accept the plan: its level differs from the
+/// level that the preceding passes produce, or it lacks something (PassInputs.h).
 Status checkInput(PassId id, const plan::Plan &plan);
 
 /// Runs one pass on a verified plan that it accepts.

@@ -21,7 +21,7 @@
 #include <tuple>
 
 #include "compiler/passes/DelayedScaling.h"
-#include "compiler/passes/Passes.h"
+#include "compiler/passes/PassInputs.h"
 #include "runtime/base/Float8.h"
 #include "runtime/base/Status.h"
 #include "runtime/plan/Builder.h"
@@ -532,6 +532,24 @@ void keepIn8Bits(plan::Plan &plan, plan::Role &role, const std::vector<int32_t> 
 }
 
 } // namespace
+
+std::optional<std::string> findNeededByQuantize(const plan::Plan &plan) {
+  std::optional<Recipe> recipe = readRecipe(plan);
+  bool isDelayed = plan.job.model.fp8Recipe == Job::Fp8Recipe::Delayed;
+  if (!recipe || (!isDelayed && !recipe->gathersWeights))
+    return std::nullopt;
+  for (const plan::Role &role : plan.roles)
+    for (const plan::Segment &segment : role.segments) {
+      if (!segment.body)
+        continue;
+      Products products(plan, role, segment, *recipe);
+      for (const Op &op : segment.ops)
+        if ((products.has(op) || recipe->isGrouped(op)) && products.weightOf(op) < 0)
+          return fmt::format("products with parameters; '{}' of segment '{}' takes none",
+                             segment.values[op.results[0]].name, segment.name);
+    }
+  return std::nullopt;
+}
 
 void runQuantize(plan::Plan &plan, Notes &) {
   std::optional<Recipe> recipe = readRecipe(plan);

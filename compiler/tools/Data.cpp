@@ -1,6 +1,7 @@
 // shardc data build: text or JSON lines to Megatron's indexed format.
 #include <fmt/format.h>
 
+#include "compiler/basic/Numbers.h"
 #include "compiler/tools/Commands.h"
 #include "compiler/tools/DataTokenize.h"
 #include "compiler/tools/Session.h"
@@ -39,9 +40,9 @@ int runBuild(const DataOptions &options) {
     return exitStatusOf(summary.status());
   }
   llvm::outs() << fmt::format(
-      "{}.bin, {}.idx: {} tokens in {} documents from {} files ({} empty documents)\n",
-      options.paths.back(), options.paths.back(), summary->tokens, summary->documents,
-      summary->files, summary->emptyDocuments);
+      "{0}.bin, {0}.idx: {1} in {2} from {3} ({4})\n", options.paths.back(),
+      formatCount(summary->tokens, "token"), formatCount(summary->documents, "document"),
+      formatCount(summary->files, "file"), formatCount(summary->emptyDocuments, "empty document"));
   return kFine;
 }
 

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "compiler/basic/Numbers.h"
 #include "compiler/tools/Session.h"
 #include "runtime/tokenize/Tokenize.h"
 #include "llvm/Support/raw_ostream.h"
@@ -85,10 +86,11 @@ int runTokenize(const TokenizeCommand &command) {
     llvm::outs() << fmt::format("continued after {} tokens of an earlier run\n",
                                 summary->resumedTokens);
   llvm::outs() << fmt::format(
-      "{0}.bin, {0}.idx, {0}.json: {1} tokens in {2} documents from {3} files ({4} empty "
-      "documents); the vocabulary has {5} tokens, and {6}\n",
-      command.prefix, summary->counts.tokens, summary->counts.documents, summary->files,
-      summary->counts.emptyDocuments, summary->vocabSize,
+      "{0}.bin, {0}.idx, {0}.json: {1} in {2} from {3} ({4}); the vocabulary has {5}, and {6}\n",
+      command.prefix, formatCount(summary->counts.tokens, "token"),
+      formatCount(summary->counts.documents, "document"), formatCount(summary->files, "file"),
+      formatCount(summary->counts.emptyDocuments, "empty document"),
+      formatCount(summary->vocabSize, "token"),
       summary->endToken.empty() ? "documents have no end token"
                                 : fmt::format("documents end with '{}'", summary->endToken));
   return kFine;

@@ -22,6 +22,7 @@
 #include "compiler/tools/Commands.h"
 #include "compiler/tools/Session.h"
 #include "runtime/base/CommandLine.h"
+#include "runtime/verify/Verify.h"
 #include "llvm/Support/raw_ostream.h"
 
 namespace shardc::tools {
@@ -34,9 +35,20 @@ struct ExplainOptions {
   std::vector<std::string> words; ///< [recipe] [what]
 };
 
+/// A rule of the plan's verifier; empty if none has this id.
+std::string explainPlanRule(const std::string &id) {
+  for (int i = 0; i < plan::kRuleCount; ++i)
+    if (auto rule = static_cast<plan::Rule>(i); plan::ruleId(rule) == id)
+      return fmt::format("{} (error of a plan)\n  {}\n", id, plan::ruleDoc(rule));
+  return {};
+}
+
 int unknown(const std::string &what) {
   llvm::errs() << "shardc: error: nothing is called '" << what << "'";
-  if (Suggestion near = suggest(what, config::explainableNames()); !near.names.empty())
+  std::vector<llvm::StringRef> names = config::explainableNames();
+  for (int i = 0; i < plan::kRuleCount; ++i)
+    names.emplace_back(plan::ruleId(static_cast<plan::Rule>(i)));
+  if (Suggestion near = suggest(what, names); !near.names.empty())
     llvm::errs() << "; did you mean " << quotedList(near.names) << "?";
   llvm::errs() << "\n";
   return kInputErrors;
@@ -68,7 +80,7 @@ int explainAlone(const std::string &what) {
   if (!option.empty() && config::findSection(what)) // `model` is both
     option += "\n" + config::listSection(what);
   for (const std::string &text :
-       {option, config::explainRule(what), config::explainDiagnostic(what),
+       {option, config::explainRule(what), config::explainDiagnostic(what), explainPlanRule(what),
         config::explainText(what), couldBe(what)})
     if (!text.empty())
       return writeOutput("", text);

@@ -39,7 +39,7 @@ bool processPlan(std::string_view source, const OptOptions &options, std::string
   passes::Notes notes;
   for (passes::PassId id : options.passes) {
     if (Status status = passes::checkInput(id, *plan); !status.isOk()) {
-      std::fprintf(stderr, "shardc-opt: error: %s\n", status.message().c_str());
+      std::fprintf(stderr, "shardc-opt: %s\n", lineOf(status.report()).c_str());
       return false;
     }
     passes::runPass(id, *plan, notes);

@@ -50,9 +50,19 @@ int64_t narrowAs(TokenType type, std::span<const int32_t> tokens, uint8_t *out) 
 
 } // namespace
 
+Status checkPrefix(const std::string &prefix) {
+  if (prefix.empty() || prefix.ends_with('/'))
+    return makeStatus(report::DataRefused,
+                      "the output '{}' is a folder; it needs the prefix of the files' names, as "
+                      "'{}corpus' for 'corpus.bin'",
+                      prefix, prefix);
+  return Status::ok();
+}
+
 Result<IndexedBuilder> IndexedBuilder::create(const std::string &prefix, TokenType type) {
   if (type == TokenType::Float32 || type == TokenType::Float64)
     return makeStatus(report::DataRefused, "tokens are integers, not {}", tokenTypeName(type));
+  RETURN_IF_ERROR(checkPrefix(prefix));
   IndexedBuilder builder;
   builder.prefix_ = prefix;
   builder.type_ = type;

@@ -12,6 +12,9 @@
 
 namespace shardc::data {
 
+/// The error `data-refused` if the prefix of an indexed dataset gives its files no name.
+Status checkPrefix(const std::string &prefix);
+
 class IndexedBuilder {
 public:
   /// Begins PREFIX.bin; the folder must exist. Float types are refused.

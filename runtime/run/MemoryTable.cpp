@@ -28,24 +28,10 @@ int64_t bytesKept(const plan::Role &role, plan::Arena arena) {
   return kept;
 }
 
-/// The cells that hold the copies which saves in the background write.
-std::vector<bool> copiesForSaves(const plan::Role &role) {
-  std::vector<bool> are(role.cells.size());
-  for (const plan::Segment &segment : role.segments) {
-    std::vector<bool> isCopy(segment.values.size());
-    for (const plan::Op &op : segment.ops)
-      if (op.kind == plan::OpKind::Snapshot)
-        isCopy[op.results[0]] = true;
-    for (const auto &out : segment.outs)
-      are[out.cell] = are[out.cell] || isCopy[out.value];
-  }
-  return are;
-}
-
 std::string purposesOf(const plan::Role &role, plan::Arena arena) {
   std::array<int64_t, plan::kPurposeCount> bytes{};
   int64_t copied = 0;
-  std::vector<bool> areCopies = copiesForSaves(role);
+  std::vector<bool> areCopies = plan::copiesForSaves(role);
   for (size_t i = 0; i < role.cells.size(); ++i) {
     const plan::Cell &cell = role.cells[i];
     if (cell.place.placed && cell.place.arena == arena)
@@ -58,7 +44,7 @@ std::string purposesOf(const plan::Role &role, plan::Arena arena) {
   };
   for (size_t p = 0; p < bytes.size(); ++p)
     add(plan::toString(static_cast<plan::Purpose>(p)), bytes[p]);
-  add("copies for saves", copied);
+  add(plan::kCopiesForSaves, copied);
   add("temporary tensors and padding",
       role.arenaBytes[static_cast<size_t>(arena)] - bytesKept(role, arena));
   return text;

@@ -271,7 +271,10 @@ Status judgeDifferences(const plan::Job &job, const std::string &folder,
   if (!refused.empty()) {
     std::string names = joined(refused, "\"{}\", ");
     names.resize(names.size() - 2);
-    return makeStatus(report::ModelDiffers, folder, refused.size(), joined(refused, kLine), names);
+    return makeStatus(report::ModelDiffers, folder,
+                      refused.size() == 1 ? "one option"
+                                          : fmt::format("{} options", refused.size()),
+                      joined(refused, kLine), names);
   }
   if (!taken.empty())
     tell(makeReport(report::DifferencesAccepted, folder, joined(taken, kLine)));

@@ -9,6 +9,7 @@
 #include "runtime/base/Json.h"
 #include "runtime/base/Reports.h"
 #include "runtime/base/Version.h"
+#include "runtime/data/IndexedBuilder.h"
 #include "runtime/data/InputFiles.h"
 #include "runtime/tokenize/HuggingFace.h"
 #include "runtime/tokenize/Pipeline.h"
@@ -223,6 +224,7 @@ Status mergeShards(const Work &work, ShardFolder &shards, const Counts &counts,
 Result<TokenizeSummary> run(std::span<const std::string> inputs, const std::string &prefix,
                             const TokenizeOptions &options,
                             const std::function<void(const Progress &)> &tell) {
+  RETURN_IF_ERROR(data::checkPrefix(prefix));
   Work work{options, prefix, {}, {}, {}, {}};
   RETURN_IF_ERROR(findInputs(inputs, work));
   ASSIGN_OR_RETURN(work.tokenizer, findTokenizer(options.tokenizer));

@@ -25,6 +25,7 @@ CHECK is what has to agree:
 """
 
 import argparse
+import functools
 import json
 import os
 import pathlib
@@ -126,15 +127,22 @@ def equal(name, a, b):
     print(f"{name}: {len(a)} steps equal to the bit")
 
 
-def compare_orders(runner, settings, expected, recompute):
-    """Steps are those expected to the bit in any order of ops, with each kind of recomputation, and by processes."""
-    for seed in (1, 2) if LONG else (1,):
-        equal(f"seed {seed}", expected, runner.run_plan(*settings, options=[f"--seed-schedule={seed}"]))
-    for name, again in recompute.items():
-        if again:
-            equal(f"recomputation {name}", expected, runner.run_plan(*settings, *again))
-    records = runner.metrics(["shardc", "run", runner.recipe, "--processes", *runner.arguments(settings)])
-    equal("a process for each rank", expected, [(each["loss"], each["grad_norm"]) for each in records])
+def compare_orders(runner, settings, recompute):
+    """Steps are the same to the bit in any order of ops, with each kind of recomputation, and by processes; with several kinds
+    of BLIS' kernels in turn."""
+    def by_processes():
+        records = runner.metrics(["shardc", "run", runner.recipe, "--processes", *runner.arguments(settings)])
+        return [(each["loss"], each["grad_norm"]) for each in records]
+
+    ways = [(f"seed {seed}", functools.partial(runner.run_plan, *settings, options=[f"--seed-schedule={seed}"]))
+            for seed in ((1, 2) if LONG else (1,))]
+    ways += [(f"recomputation {name}", functools.partial(runner.run_plan, *settings, *again))
+             for name, again in recompute.items() if again]
+    ways.append(("a process for each rank", by_processes))
+    for some in runner.with_kernels([ways[kind::KINDS] for kind in range(KINDS)]):
+        expected = runner.run_plan(*settings) if some else None
+        for name, run in some:
+            equal(name, expected, run())
 
 
 def close(name, a, b, tolerance=1e-6):

@@ -136,7 +136,7 @@ def check_rows(runner, axes, is_valid, model, recompute):
 def check_schedules(runner, way, recompute, *sizes):
     settings = [*sizes, "train.global_batch_size=8", "train.train_iters=4", "model.attention_dropout=0.1",
                 *context_runs.layout(2, way, 2, True, "optim_grads_params", 2)]
-    compare_orders(runner, settings, runner.run_plan(*settings), recompute)
+    compare_orders(runner, settings, recompute)
 
 
 def check_saves(runner, *sizes):

@@ -1,6 +1,7 @@
 // A whole folder: the input is a `.metadata` of 16-bit length, then the bytes of the data file. If
 // it opens, all its items are read, as `fsdp_dtensor` and as `torch_dist`.
 #include <cstdint>
+#include <cstdlib>
 #include <filesystem>
 #include <string>
 #include <unistd.h>
@@ -16,8 +17,9 @@ using namespace shardc::checkpoint;
 namespace {
 
 std::string folderOfProcess() {
-  std::string folder = fmt::format("/dev/shm/shardc-fuzz-{}", ::getpid());
+  static const std::string folder = fmt::format("/dev/shm/shardc-fuzz-{}", ::getpid());
   std::filesystem::create_directories(folder);
+  std::atexit([] { std::filesystem::remove_all(folder); });
   std::FILE *file = std::fopen((folder + "/metadata.json").c_str(), "wb");
   std::fputs(R"({"sharded_backend": "torch_dist"})", file);
   std::fclose(file);
