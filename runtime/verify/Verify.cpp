@@ -35,7 +35,7 @@ void forEachSegment(Inspection &inspection, void (*phase)(const Scope &)) {
       phase(Scope{inspection, plan.roles[r], plan.roles[r].segments[s], r, s});
 }
 
-/// Up to the first role with findings.
+/// Runs the phase for one role after the other, up to the first with findings.
 void forEachRole(Inspection &inspection, void (*phase)(Inspection &, uint32_t)) {
   for (uint32_t role = 0; role < inspection.plan().roles.size() && inspection.size() == 0; ++role)
     phase(inspection, role);
@@ -134,7 +134,7 @@ std::vector<Finding> verify(const Plan &plan, size_t findingsMax, uint64_t visit
 
 namespace {
 
-/// Without rings, in form.
+/// All phases after form, on a plan whose rings have become cells.
 std::vector<Finding> verifyFlat(Inspection &inspection) {
   const Plan &plan = inspection.plan();
   checkStreamKinds(inspection);

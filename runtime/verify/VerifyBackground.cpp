@@ -75,7 +75,7 @@ std::set<uint32_t> segmentsBeside(const Role &role, uint32_t before) {
   return beside;
 }
 
-/// Segments of steps, and those behind them.
+/// Segments that steps run, and those that the program runs after its steps.
 std::set<uint32_t> segmentsOfSteps(const Role &role) {
   std::set<uint32_t> all;
   bool isBehind = false;
@@ -91,7 +91,7 @@ std::set<uint32_t> segmentsOfSteps(const Role &role) {
   return all;
 }
 
-/// Whether another background segment copies on what this one stages.
+/// Whether another background segment copies to the host what this one stages.
 bool isFollowed(const Role &role, const Segment &segment) {
   return std::ranges::any_of(
       role.segments, [&](const Segment &other) { return stagedBy(role, other) == &segment; });
@@ -106,7 +106,7 @@ bool isRunInSteps(const Role &role, uint32_t segment) {
   });
 }
 
-/// What an op writes where it takes effect.
+/// Calls fn(touch) for each range of bytes that an op writes if it takes effect.
 template <typename Fn>
 void forEachWrite(const Scope &scope, uint32_t index, const Indices &indices, const Fn &fn) {
   const Segment &segment = scope.segment;
@@ -117,7 +117,7 @@ void forEachWrite(const Scope &scope, uint32_t index, const Indices &indices, co
       fn(Touch{scope.segmentIndex, index, result, range});
       continue;
     }
-    Range own = Range::of(segment.values[op.operands[0]], indices); // stays as it is
+    Range own = Range::of(segment.values[op.operands[0]], indices); // is not written
     fn(Touch{scope.segmentIndex, index, result, range.before(own, indices)});
     fn(Touch{scope.segmentIndex, index, result, range.behind(own, indices)});
   }
@@ -178,8 +178,8 @@ private:
                  scope_.plan().streams[op.stream].name);
   }
 
-  /// The host takes what a snapshot copies from its place, and another segment what is staged; only
-  /// a cell says that it is read there.
+  /// The host reads what a snapshot copies, and another segment reads what is staged. Only a cell
+  /// says so; bytes that are in no cell could be written over before.
   void checkHandedOver() {
     std::vector<bool> isLeft(segment_.values.size());
     for (const Segment::Boundary &out : segment_.outs)
@@ -205,7 +205,8 @@ BackgroundFormCheck::StreamUsers findUsersOfStreams(const Role &role) {
 }
 
 /// The bytes of all background segments of a role. Those that end before the same segment are
-/// looked at together, since the same runs beside them. They never run beside each other.
+/// checked together, since the same segments run at the same time. Background segments never run at
+/// the same time as each other.
 class BytesCheck : RoleCheck {
 public:
   BytesCheck(Inspection &inspection, uint32_t roleIndex)
@@ -326,7 +327,7 @@ private:
   }
 
   Indices indices_;
-  std::vector<std::vector<Variant>> variants_; ///< of each segment, that the program takes
+  std::vector<std::vector<Variant>> variants_; ///< of each segment: those that the program runs
   RangeIndex<uint32_t> hostCells_;             ///< that no background segment fills
 };
 

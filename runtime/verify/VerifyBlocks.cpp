@@ -14,7 +14,7 @@
 namespace shardc::plan::verifier {
 namespace {
 
-/// Whether members hold parts, which lie in the order of their coordinates, before or after it.
+/// Whether each member holds its part of a block before or after the collective.
 bool movesShards(CollectiveKind kind) {
   switch (kind) {
   case CollectiveKind::AllGather:
@@ -52,7 +52,8 @@ public:
   }
 
   void run() {
-    // Classes first, then what names them: an op may name a block of what another one makes of it.
+    // Classes are complete before any op names one: an op may name the block of a value that gets
+    // into the class by a later op.
     for (uint32_t s = 0; s < role_.segments.size(); ++s)
       joinSegment(s);
     for (uint32_t c = 0; c < role_.cells.size(); ++c)
@@ -109,11 +110,11 @@ private:
   /// A view that is neither all nor this rank's shard of what it is cut out of.
   struct Part {
     uint32_t segment, op;
-    ValueId whole; ///< no view
+    ValueId whole; ///< what it is cut out of; itself not a view
   };
 
-  /// What a value is cut out of, through all views, and with which of its elements it begins; where
-  /// that moves with several groups, no one says it.
+  /// What a value is cut out of, through all views, and with which of its elements it begins; no
+  /// `begin` where that moves with the indices of several groups.
   struct Cut {
     ValueId whole = kNone;
     std::optional<Moving> begin;
@@ -276,7 +277,7 @@ private:
     finding->noteAt = {roleIndex_, part.segment, part.op};
   }
 
-  /// The block that an op moves, or some elements of; -1: activations.
+  /// The block of which an op moves all or some elements; -1 if it moves activations.
   int32_t blockMovedBy(uint32_t s, const Op &op) {
     if (int32_t held = claims_[find(node(s, op.results[0]))].block; held >= 0)
       return held;
@@ -332,7 +333,8 @@ private:
 
   // ---- uses of weights in the forward pass ----
 
-  /// Parts of weights, and weights in other forms, are what they are made of.
+  /// Parts of weights, and transposed or quantised weights, count as the weights that they come
+  /// from.
   void findOrigins() {
     origin_ = parent_;
     for (uint32_t s = 0; s < role_.segments.size(); ++s)
@@ -378,7 +380,7 @@ private:
            op.kind != OpKind::Transpose && !makesAgain(op.kind);
   }
 
-  /// Whether anything is made of the op's results, or left of them.
+  /// Whether an op reads a result of this op, or the segment leaves one in a cell.
   bool isUsed(uint32_t s, const Op &op) {
     const Segment &segment = role_.segments[s];
     auto isResult = [&](ValueId id) {
@@ -392,7 +394,7 @@ private:
             }));
   }
 
-  /// `isNamed`: the op works on whatever part of the block it is.
+  /// `isNamed`: the op names the block, so it may take any part of it.
   void checkWeight(int32_t block, const Part &part, ValueId operand, bool isNamed) {
     const Value &taken = value(part.segment, operand);
     const Op &op = role_.segments[part.segment].ops[part.op];
@@ -479,8 +481,8 @@ private:
   std::vector<Part> parts_;
   std::vector<uint32_t> firstOf_;  ///< node of each segment's first value; cells stand before
   std::vector<uint32_t> parent_;   ///< of cells, then of values
-  std::vector<uint32_t> origin_;   ///< as parent_, of coarser classes
-  std::vector<int32_t> weightsOf_; ///< of each of these, at its root: of which block
+  std::vector<uint32_t> origin_;   ///< as parent_, with the classes joined by findOrigins()
+  std::vector<int32_t> weightsOf_; ///< of each of these, at its root: the block; -1: no weights
   std::vector<Claim> claims_;      ///< of each class, at its root
   std::vector<Cut> cuts_;          ///< of values that are views
   std::vector<Types> types_;       ///< of each block

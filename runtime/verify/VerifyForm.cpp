@@ -74,13 +74,13 @@ private:
     }
   }
 
-  /// Which cells are taken, and of rings which slots.
+  /// Cells, and slots of rings, that boundaries have named so far.
   struct Taken {
     std::vector<bool> cells;
     std::set<std::pair<uint32_t, int64_t>> slots;
   };
 
-  /// False if it is taken already.
+  /// False if an earlier boundary names the same cell or slot.
   static bool take(Taken &taken, const Segment::Boundary &boundary, const Cell &cell) {
     if (cell.slots <= 1) {
       bool wasTaken = taken.cells[boundary.cell];
@@ -113,7 +113,7 @@ private:
     }
   }
 
-  /// False if the op cannot be looked at any further.
+  /// False if the op names something that does not exist, so that later checks would fail on it.
   bool checkIndices(uint32_t i) {
     const Op &o = op(i);
     const Plan &plan = scope_.plan();
@@ -225,7 +225,7 @@ private:
       use(tie.value);
   }
 
-  /// What says which rows of a value are there comes before it, and has all rows itself.
+  /// The counts of a value's rows are defined before it, and all rows of these counts are there.
   void checkCountsOf(ValueId id) {
     const Value &value = scope_.value(id);
     if (value.counts == kNone)
@@ -286,6 +286,7 @@ private:
     const Op &o = op(i);
     const OpInfo &info = opInfo(o);
     bool isAlias = info.traits == OpTraits::Alias;
+    // An alias is a name for bytes, which nothing can leave out or add to.
     if (isAlias && (!o.ties.empty() || o.pred != Pred::Always))
       scope_.add(finding::AliasWithTies, i, info.name);
     if (!segment_.body && o.pred != Pred::Always)
@@ -371,6 +372,7 @@ private:
     CollectiveKind kind = info.collective->kind;
     if (isPointToPoint(kind) && !channel.isPair())
       scope_.add(finding::TransferNeedsPair, i, info.name, channel.name);
+    // The gradient of a table that the first and the last stage share is added over a pair.
     if (channel.isPair() && !isPointToPoint(kind) && kind != CollectiveKind::AllReduce)
       scope_.add(finding::PairHasTransfers, i, info.name, channel.name);
     if (o.group >= 0 && o.group != channel.group)

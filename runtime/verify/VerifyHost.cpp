@@ -90,7 +90,7 @@ private:
       checkApart(c);
   }
 
-  /// The host may write at any time.
+  /// The host may write at any time, so no other cell shares these bytes.
   void checkApart(uint32_t c) {
     Range own = Range::of(role_.cells[c], indices_);
     for (uint32_t other = 0; other < role_.cells.size(); ++other) {
@@ -114,7 +114,7 @@ private:
   /// `batch.load` knows which one that is. The flag may be set at any time; `step.pack` takes it
   /// into a sum over ranks, so all ranks see the same value.
   void checkReads(const Scope &where) {
-    std::vector<uint32_t> cellOf; // that the value lies in; empty: none does
+    std::vector<uint32_t> cellOf; // by value: its cell, if the host writes it
     for (const Segment::Boundary &in : where.segment.ins)
       if (isWrittenByHost(role_.cells[in.cell])) {
         cellOf.resize(where.segment.values.size(), kNone);
@@ -152,8 +152,8 @@ private:
                    isWhole ? "" : "a part of ", cell.name, opInfo(taker.kind).name);
   }
 
-  /// The flag is set on one rank before it is on another one. All end after the same step where all
-  /// finish steps with the same sums.
+  /// Ranks see the stop flag at different times. They stop after the same step if each decides by
+  /// the same sum over all ranks.
   void checkAgreement(const Scope &where, uint32_t i) {
     const Plan &plan = report_.plan();
     const Op &finish = where.segment.ops[i];

@@ -30,7 +30,7 @@ class HappensBefore;
 class Contents;
 class RoleRings;
 
-/// In place of the distance between microbatches: of no single one.
+/// In place of a distance between microbatches: the value belongs to no single microbatch.
 inline constexpr int64_t kOfNone = INT64_MIN;
 
 /// The rows of VerifyFindings.def: `add(finding::NoContent, ...)` makes a finding with the row's
@@ -73,7 +73,7 @@ public:
   template <FindingRow Row, typename... Args> Finding *add(Row row, Spot at, Args &&...args) {
     return add(Row::kRule, at, textOf(row, std::forward<Args>(args)...));
   }
-  /// The same for what is about something with a name.
+  /// The same about something with a name, so that two names give two findings.
   template <FindingRow Row, typename... Args>
   Finding *addAbout(Row row, Spot at, const std::string &name, Args &&...args) {
     return add(Row::kRule, at, textOf(row, std::forward<Args>(args)...), name);
@@ -250,7 +250,7 @@ protected:
   Scope scope(uint32_t segment) const {
     return {report_, role_, role_.segments[segment], roleIndex_, segment};
   }
-  /// For the whole role, a segment or an op.
+  /// About the whole role, a segment or an op.
   template <typename... Args>
   Finding *add(Rule rule, uint32_t segment, uint32_t op, fmt::format_string<Args...> text,
                Args &&...args) const {

@@ -16,7 +16,7 @@ public:
     if (!plan_.job.has(JobField::train_microBatchSize) ||
         !plan_.job.has(JobField::train_globalBatchSize))
       return;
-    // The data that the job opens have to fit, which is for the run to see.
+    // Whether the data fit the job is not known here; the run checks it when it opens them.
     ofStep_ = microbatchesOf(plan_, /*isEval=*/false);
     ofEvaluation_ = microbatchesOf(plan_, /*isEval=*/true);
   }

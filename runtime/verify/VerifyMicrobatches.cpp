@@ -31,8 +31,8 @@ public:
   }
 
 private:
-  /// What a transfer that is left out keeps is left in its slot. If that is what another transfer
-  /// has received for this alone, it is for the same microbatch.
+  /// A receive that takes no effect leaves the value that its 'else' tie names in its slot. If
+  /// another receive has made that value and no op reads it, it is for the microbatch of the slot.
   void passOnWanted() {
     std::vector<uint8_t> isRead(segment_.values.size());
     for (const Op &op : segment_.ops)
@@ -70,7 +70,8 @@ private:
     }
     for (ValueId result : op.results)
       shifts_[result] = shift;
-    for (const Tie &tie : op.ties) // what an else tie keeps, keeps its microbatch
+    // An 'else' tie keeps its value as it is, so that may be of another microbatch.
+    for (const Tie &tie : op.ties)
       if (tie.kind == Tie::Else)
         continue;
       else if (int64_t tied = shifts_[tie.value];

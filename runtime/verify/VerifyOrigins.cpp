@@ -24,7 +24,7 @@ struct Origin {
   bool operator==(const Origin &) const = default;
 };
 
-/// Of what is computed of both, and belongs to the one that has been shifted.
+/// Whose a value is that an op computes of two values: own values count as the other member's.
 Origin joined(const Origin &a, const Origin &b) {
   if (a == b || b.isOwn())
     return a;
@@ -34,7 +34,7 @@ Origin joined(const Origin &a, const Origin &b) {
   return {isKnown ? Origin::OfSeveral : Origin::Unknown};
 }
 
-/// Of a sum, element by element.
+/// Whose a sum of two values is. A sum of values of two members belongs to neither.
 Origin added(const Origin &a, const Origin &b) {
   if (a == b)
     return a;
@@ -42,9 +42,11 @@ Origin added(const Origin &a, const Origin &b) {
   return {isKnown ? Origin::OfSeveral : Origin::Unknown};
 }
 
-/// The keys that a value is attention to: so many positions of each of some members of a group.
+/// The keys of which a value is attention: a number of positions from each of some members of a
+/// group.
 struct Keys {
-  static constexpr int64_t kUnknown = -1; ///< positions, where they are those or others
+  static constexpr int64_t kUnknown =
+      -1; ///< in place of `positions`: different ways lead to different keys
 
   int64_t positions = 0;     ///< of each member; 0: the value is no attention to parts of the keys
   int16_t group = -1;        ///< -1 where the only member is the rank itself
@@ -57,15 +59,15 @@ struct Keys {
   bool operator==(const Keys &) const = default;
 };
 
-/// What is computed of embedded tokens: along which axes ranks have exchanged their slices of it
-/// for all of some heads.
+/// Whether a value is computed of embedded tokens, and along which axes ranks have exchanged their
+/// slices of all heads for all slices of some heads.
 struct Exchange {
   enum Kind : uint8_t { NoTokens, Tokens, Unknown } kind = NoTokens;
   Axes axes = 0;
   bool operator==(const Exchange &) const = default;
 };
 
-/// A number of tokens: of all ranks along these axes.
+/// Whether a value counts tokens, and along which axes the counts of ranks have been added.
 struct Count {
   enum Kind : uint8_t { NoCount, OfTokens, Wrong } kind = NoCount;
   Axes axes = 0;
@@ -202,8 +204,8 @@ private:
       at.scope.add(finding::OfOtherMember, i, opInfo(op).name, at.scope.nameOf(operand));
   }
 
-  /// Where masks follow from the index, it is that of the slice that the rank has, and keys are
-  /// those of the member that is named.
+  /// With attribute `slices`, the causal mask follows from the index in the op's group. That index
+  /// has to be the index of the rank's slice, and the keys those of the member that `by` names.
   void checkGroup(const Values &at, uint32_t i, const Op &op, const PartOperands &operands) {
     int64_t slices = op.getInt(AttrKey::slices);
     const Exchange &exchange = at.operand(op, operands.q).exchange;
@@ -222,7 +224,8 @@ private:
 
   // ---- of which keys attention is ----
 
-  /// Attention to keys of some positions is joined with that to all others before it is used.
+  /// Attention to some of the keys has to be joined with attention to all others before any other
+  /// op reads it.
   Keys keysOf(const Values &at, uint32_t i, const Op &op) {
     if (op.kind == OpKind::AttentionPart) {
       const Origin &keys = at.operand(op, kPartOperands.k).origin;
@@ -239,7 +242,7 @@ private:
     return {};
   }
 
-  /// Outputs come with the statistics of the same keys, and no key is in both parts.
+  /// Each output comes with the statistics of its own keys, and no key is in both parts.
   Keys together(const Values &at, uint32_t i, const Op &op) {
     constexpr OpKind kOp = OpKind::AttentionJoin;
     constexpr size_t kOutput = operandIndex<kOp>("o"), kStats = operandIndex<kOp>("lse"),
@@ -262,8 +265,8 @@ private:
 
   // ---- what is exchanged ----
 
-  /// No op takes what is exchanged with what is not. Where counted rows are is followed with their
-  /// counts (VerifyCounts.cpp): exchanges of them move no slices of sequences.
+  /// An op does not combine values whose slices are exchanged with values whose slices are not.
+  /// Exchanges of counted rows move no slices of sequences; VerifyCounts.cpp follows them.
   Exchange exchangeOf(const Values &at, uint32_t i, const Op &op) {
     Exchange result;
     if (op.kind == OpKind::MakeRuns)
@@ -289,7 +292,7 @@ private:
     return result;
   }
 
-  /// Sinks are those of the heads for which ranks have exchanged their slices.
+  /// Each rank takes the sinks of the heads that it has after the exchange.
   void needHeads(const Values &at, uint32_t i, const Op &op, const Exchange &exchange) {
     bool hasSinks = op.kind == OpKind::AttentionSinkBwd ||
                     op.operands.size() > operandIndex<OpKind::AttentionSink>("sink");

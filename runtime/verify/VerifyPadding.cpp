@@ -12,7 +12,7 @@
 namespace shardc::plan::verifier {
 namespace {
 
-/// What it takes to find the tags of an op's results, in the visits that are counted.
+/// What it takes to look for padding at one index, in the visits that are counted.
 constexpr uint64_t kVisitsOfOp = 4;
 
 /// Which elements of a block a value's elements are, where those outside of parameters are padding.
@@ -23,7 +23,7 @@ struct Tag {
   bool operator==(const Tag &) const = default;
 
   void join(const Tag &more) {
-    if (block < 0)
+    if (block < 0) // padding on one way is padding
       *this = more;
     else if (more.block >= 0 && *this != more)
       *this = {block, true, {}};
@@ -34,7 +34,7 @@ class PaddingDomain {
 public:
   using State = Tag;
   using Values = SegmentValues<Tag>;
-  /// What no way leads to may be read with padding of something else.
+  /// Values whose buffers nobody fills are followed too: ops may still combine them with padding.
   static constexpr bool kFollowsAll = true;
 
   explicit PaddingDomain(Inspection &inspection)
@@ -126,7 +126,7 @@ private:
     ValueId result = op.results[r];
     Tag tag;
     const OpInfo &info = opInfo(op);
-    if (info.padding == Padding::Skipped) // rows that are looked up, however many elements
+    if (info.padding == Padding::Skipped) // it looks up rows, so its result has no padding
       return tag;
     if (auto block = static_cast<int32_t>(op.getInt(AttrKey::block));
         block >= 0 && info.block != BlockUse::List)
@@ -198,7 +198,8 @@ private:
     const Value &read = at.scope.value(id);
     const Block &block = plan_.blocks[static_cast<size_t>(tag.block)];
     int64_t each = dtypeBytes(read.type.dtype);
-    int16_t group = read.place.group; // the first rank of the role has the gap, or this member
+    // If the place does not move with the same group, the gap is shown on the role's first rank.
+    int16_t group = read.place.group;
     int64_t member =
         group == tag.first.group ? gap->member : indices_[at.scope.roleIndex].of(group).first;
     int64_t base = read.place.offset + read.place.coef * member;

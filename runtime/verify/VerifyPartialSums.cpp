@@ -54,13 +54,13 @@ struct ScaleRows {
 };
 
 struct PartState {
-  Axes parts = 0;          ///< of these: ranks have parts of a sum that none has made
+  Axes parts = 0;          ///< axes over which the value is still a part of a sum
   bool isOfWeight = false; ///< what a product has made with a weight, or its elements
   Elements elements;
-  std::optional<Axes> columns; ///< along which ranks have other columns; nothing: not known
-  /// That the value is, or was quantised by: one of these, in order. None: not known.
+  std::optional<Axes> columns; ///< axes along which ranks have different columns; empty: not known
+  /// The scale that the value is, or was quantised with, is one of these. Sorted; empty: not known.
   std::vector<ScaleMade> scales;
-  bool isLeft = false; ///< with its scale, by the segment that has made both
+  bool isLeft = false; ///< a segment has left it and its scale in buffers
   std::optional<ScaleRows> rows;
 
   bool operator==(const PartState &) const = default;
@@ -94,7 +94,7 @@ bool isByMagnitudes(const Op &op) {
   return op.getInt(Key::fp8_recipe) == static_cast<int64_t>(Fp8Factors::Delayed);
 }
 
-/// Whether ranks have parts of parameters, or ops compute parts.
+/// Whether ranks have parts of parameters, or ops compute a part by an index.
 bool hasParts(const Plan &plan) {
   auto isPart = [](const Op &op) {
     bool dropsHeads = opInfo(op.kind).queries >= 0 && op.getFloat(Key::p) > 0;
@@ -111,7 +111,8 @@ class PartDomain {
 public:
   using State = PartState;
   using Values = SegmentValues<PartState>;
-  /// A product with a part of a weight makes parts, whatever the other factor is.
+  /// A product with a part of a weight makes parts of a sum, even if nothing is known of its other
+  /// factor.
   static constexpr bool kFollowsAll = true;
 
   explicit PartDomain(Inspection &inspection)
@@ -161,7 +162,8 @@ public:
       followScales(i, op);
   }
 
-  /// A factor and its scale are left together. What is left again, or sent, is not known.
+  /// A factor and its scale stay a pair through one buffer each, not through a second one or a
+  /// transfer.
   State kept(const State &state) const {
     State left = state;
     if (state.isLeft)
@@ -179,7 +181,7 @@ public:
     at[at.scope.segment.ops[i].results[tie.result]].parts |= at[tie.value].parts;
   }
 
-  /// What is left in buffers is added by another segment.
+  /// Only a buffer passes parts on to another segment, which adds them.
   void finish(const Values &at) {
     values_ = &at;
     const Segment &segment = at.scope.segment;
@@ -200,7 +202,7 @@ private:
                      namesOf(plan_, of(value).parts));
   }
 
-  /// Of what a product makes with a weight, all parts are known.
+  /// The parts of a product with a weight are known: a sum over other axes adds no parts.
   void needParts(uint32_t i, const Op &op) const {
     const State &added = of(op, 0);
     auto others = static_cast<Axes>(axesOf(plan_, op.group) & splits_ & ~added.parts);
@@ -242,7 +244,8 @@ private:
     needIndex(i, op, found, of(op, static_cast<size_t>(info.queries)).columns);
   }
 
-  /// Of tables, by their places in the block.
+  /// The gradient of a table is made by the index along the axes that divide the table. Which table
+  /// it is follows from the place in the pack of the block.
   void checkGradients(const Op &pack) {
     const std::vector<const Param *> &params =
         inspection_.paramsOf(static_cast<int32_t>(pack.getInt(Key::block)));
@@ -275,7 +278,7 @@ private:
                   found ? nameOf(*found) : "axes that are not known", nameOf(needed));
   }
 
-  /// Along which ranks have other tensors of a stack.
+  /// Axes along which ranks have different tensors of a stack.
   Axes axesOfExperts(const Param &stack) const {
     Axes axes = 0;
     for (const Split &split : stack.splits)
@@ -369,8 +372,8 @@ private:
     return isIt ? *at : nullptr;
   }
 
-  /// Along which ranks have other elements in the dimension of this matrix, counted from its end;
-  /// nothing where it is no parameter that is known, or a parameter that is still to be cut.
+  /// Axes along which ranks have different elements in a dimension of the matrix, counted from the
+  /// last one; empty if it is not a known parameter, or one that is still to be cut.
   std::optional<Axes> knownSplitsOf(ValueId matrix, int fromEnd) const {
     const Param *param = paramOf(matrix);
     if (param == nullptr || param->isUncut() || param->type.rank < 2)
@@ -410,7 +413,7 @@ private:
                  operandNamed<OpKind::GroupedMatMulScaled>(op, "bscales"));
   }
 
-  /// Nothing where the view does not begin with a row, or moves a second time.
+  /// Empty if the view does not begin with a row, or both it and what it is cut out of move.
   std::optional<ScaleRows> viewed(ScaleRows rows, const Op &view) const {
     int64_t offset = view.getInt(Key::offset), coef = view.getInt(Key::coef);
     if (offset % kScaleStride != 0 || coef % kScaleStride != 0 || (coef != 0 && rows.step != 0))
@@ -449,7 +452,7 @@ private:
 
   // ---- parts ----
 
-  /// Of the inner dimension: columns of the first factor and rows of the second one.
+  /// Axes that split the inner dimension: columns of the first factor and rows of the second one.
   Axes innerSplits(const Op &op, bool isTurnedA, bool isTurnedB) const {
     return static_cast<Axes>(splitsOf(op.operands[kFirstFactor], isTurnedA ? 1 : 0) |
                              splitsOf(op.operands[kSecondFactor], isTurnedB ? 0 : 1));

@@ -51,7 +51,7 @@ private:
     return liesAt(scope_.plan(), scope_.role, a, b);
   }
 
-  /// The two values are one buffer by the op's nature.
+  /// The result takes over the buffer of the other value.
   void needSame(uint32_t i, ValueId result, ValueId other) {
     const Value &a = scope_.value(result), &b = scope_.value(other);
     if (!isSame(a.place, b.place))

@@ -84,7 +84,7 @@ private:
     walkProgram();
   }
 
-  /// True too where something has been reported.
+  /// Also true if a finding was reported, since then nothing needs to be followed again.
   bool passesTrial() {
     isTrial_ = true, hasFailed_ = false;
     walkProgram();
@@ -119,13 +119,13 @@ private:
   }
 
   bool isStopped() const { return (isTrial_ && hasFailed_) || report_.size() != 0; }
-  /// True in a trial, where what fails is looked at again.
+  /// True in a trial. Then nothing is reported, since the program is followed again.
   bool isTried() {
     hasFailed_ = true;
     return isTrial_;
   }
 
-  /// The state so many turns later, if turns do the same.
+  /// The state after `count` more turns that do the same.
   State movedOn(const State &state, const LoopTurns &turns, int64_t count) const {
     State moved = state;
     for (uint32_t c = 0; c < role_.cells.size(); ++c)
@@ -281,7 +281,8 @@ private:
     return std::ranges::equal(a, b, [](const State &x, const State &y) { return x.isSame(y); });
   }
 
-  /// Steps after which the same is due again; more than the loop has if that is never.
+  /// The number of steps after which the same `every` are due again; more than the loop's steps if
+  /// that never happens.
   static int64_t periodOf(const ProgramNode &loop) {
     int64_t period = 1;
     for (const ProgramNode &node : loop.children)
@@ -428,7 +429,7 @@ private:
     states = std::move(results);
   }
 
-  /// For a look at all regions, and a copy of their state.
+  /// Counts a visit of all regions and a copy of their state.
   bool spend() { return report_.spend(regions_.size() * kVisitsOfRegion); }
 
   /// How far the microbatch of what a segment takes from a slot, or leaves in it, is from its own.
@@ -448,7 +449,7 @@ private:
             state.microbatches[at] == microbatch_ + shiftsIn_[segment][region]);
   }
 
-  /// That of the content. What was there at the start keeps its own.
+  /// The microbatch of what a segment leaves. What it passes on keeps its own.
   int64_t microbatchLeft(uint32_t segment, const SegmentEffect::Out &out,
                          const State &state) const {
     for (uint32_t region : out.from)
@@ -457,7 +458,7 @@ private:
     return microbatch_ + out.shift.value_or(shiftsOut_[segment][out.region]);
   }
 
-  /// Takes as long as there are regions that the segment is about, not as there are regions.
+  /// Its time grows with the regions that the segment accesses, not with all regions.
   void apply(uint32_t segment, const Variant &variant, State &state) {
     const SegmentEffect *found = effects_.find(segment, variant);
     if (found == nullptr ||

@@ -68,7 +68,7 @@ private:
     if (halves.upperIn >= 0)
       needTaken(s, i, halves.upperIn, "weights", pair->upper);
     if (halves.lowerOut < 0)
-      return; // takes no remainders for what they are, by its types
+      return; // without them, the rule on types refuses the op
     needLeft(s, i, halves.lowerOut, "remainders", pair->lower);
     needLeft(s, i, halves.upperOut, "weights", pair->upper);
   }
@@ -107,7 +107,7 @@ private:
     if (value.def == kNone && std::ranges::any_of(segment.ins, [&](const Segment::Boundary &in) {
           return in.value == out.value && in.cell == out.cell;
         }))
-      return; // what was there
+      return; // the segment passes on the cell's own content
     const Op *op = value.def == kNone ? nullptr : &segment.ops[value.def];
     Halves halves = op == nullptr ? Halves{} : halvesOf(*op);
     int own = isLower ? halves.lowerOut : halves.upperOut;

@@ -99,7 +99,7 @@ RoleRings flatten(Role &role) {
   return rings;
 }
 
-/// What rings need so that the plan may be looked at in microbatch 0 alone.
+/// Checks what rings need so that it is enough to check bytes in microbatch 0.
 class RingCheck : RoleCheck {
 public:
   RingCheck(Inspection &inspection, uint32_t roleIndex)

@@ -18,7 +18,8 @@ uint64_t mixed(uint64_t a, uint64_t b) {
   return x ^ (x >> 32);
 }
 
-/// Sums of losses in a step state are each rank's own until the step ends, and no part of it.
+/// Until a step ends, each rank has its own sum of losses in the step state. It is left out of the
+/// number, which is to be equal on all ranks.
 bool ValueNumbers::passesOn(const Op &op) {
   return op.kind == OpKind::LossAdd || op.kind == OpKind::EvalAdd;
 }
@@ -33,6 +34,7 @@ uint64_t ValueNumbers::ofOp(const Op &op) const {
     number = mixed(number, static_cast<uint64_t>(op.group));
   for (const Attr &attr : op.attrs)
     number = mixed(mixed(number, static_cast<uint64_t>(attr.key)), static_cast<uint64_t>(attr.i));
+  // Without `norm_replicated`, 'step.finish' takes the norm from the sums and not from `ss`.
   for (size_t i = 0; i < op.operands.size(); ++i)
     if (op.kind != OpKind::StepFinish || i < 2 || op.getBool(AttrKey::norm_replicated))
       number = mixed(number, numbers_[op.operands[i]]);
@@ -45,6 +47,7 @@ uint64_t ValueNumbers::ofMeeting(const Op &op) {
   uint64_t number = mixed(static_cast<uint64_t>(op.group), static_cast<uint64_t>(op.channel));
   number = mixed(number, ++meetings_[{op.group, op.channel}]);
   const std::vector<uint16_t> &axes = plan_.groups[static_cast<size_t>(op.group)].axes;
+  // Ranks at other coordinates of the other axes meet in another instance of the group.
   for (const AxisRange &range : part_.where)
     if (std::ranges::find(axes, range.axis) == axes.end())
       number = mixed(mixed(number, range.axis), static_cast<uint64_t>(range.begin));

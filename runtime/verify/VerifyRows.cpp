@@ -66,7 +66,7 @@ public:
     return tokens_ > 0 && (sliceAxes_ != 0 || hasOp(plan_, isExchange));
   }
 
-  /// Whether it depends on a row's place among those of all members what is made of it.
+  /// Whether what an op makes of a row depends on the row's place among the rows of all members.
   static bool isByPlace(const Op &op) {
     const OpFactors &factors = factorsOf(op);
     return factors.operandCount > 0 && factors.operand(0).atomCount > 0 &&
@@ -144,7 +144,7 @@ private:
   int64_t numelOf(ValueId value) const { return scope().value(value).type.numel(); }
   static bool isKnown(int layout) { return layout > LayoutTable::kUnknown; }
 
-  /// Of an operand that has rows as they lie.
+  /// The layout of an operand whose rows are not in its last dimension.
   int rowsOf(const Op &op, size_t operand) {
     const Rows &of = rows(op.operands[operand]);
     return of.isTurned ? LayoutTable::kUnknown : of.layout;
@@ -177,7 +177,7 @@ private:
   }
   void giveOne(const Op &op, int layout) { rows(op.results[0]).layout = layout; }
 
-  /// The first operand that has rows as they lie, or the first that has some turned.
+  /// The first operand whose rows are not turned; if there is none, the first that has rows.
   size_t firstWithRows(const Op &op) {
     std::optional<size_t> turned;
     for (size_t k = 0; k < op.operands.size(); ++k) {
@@ -190,7 +190,7 @@ private:
     return turned.value_or(0);
   }
 
-  /// The rows of those that have some, which are the same.
+  /// The layout of the operands that have rows, which has to be the same.
   int common(const Op &op, const std::vector<ValueId> &operands) {
     auto known = std::ranges::find_if(operands, [&](ValueId operand) {
       return rows(operand).isKnown() && !rows(operand).isTurned;
@@ -249,7 +249,7 @@ private:
 
   std::vector<RowClass> classesOf(const Op &op, const OpFactors &factors) {
     std::vector<RowClass> classes;
-    std::vector<size_t> others; // whose types do not tell
+    std::vector<size_t> others; // operands whose types do not show along which factors rows go
     for (size_t k = 0; k < op.operands.size(); ++k) {
       const Rows &of = rows(op.operands[k]);
       if (of.layout == LayoutTable::kNone || of.isTurned)
@@ -318,7 +318,7 @@ private:
     return false;
   }
 
-  /// Along which ranks have other rows.
+  /// Axes along which ranks have different rows.
   Axes axesOfRows(int layout) const {
     if (!isKnown(layout))
       return 0;
@@ -408,7 +408,8 @@ private:
     return ofOwnSlices(std::move(part));
   }
 
-  /// Among ranks with slices of the same sequences, each of which takes its own one of all.
+  /// If ranks along the axes of slices each take their own slice out of all slices, they have own
+  /// rows again.
   int ofOwnSlices(Layout part) {
     Axes axes = axesOf(plan_, part.group);
     bool isOfSlices = part.group >= 0 && (axes & ~(sliceAxes_ & part.whole)) == 0;
@@ -536,7 +537,7 @@ private:
   int overRows(const Op &op, const Layout &part, int of, int16_t group) {
     bool isGather = op.kind == OpKind::AllGather;
     // Rows of another group's members: only a gather over other axes leaves them in order.
-    if (!part.isSame() && part.group != group) // all have the same of other axes' rows
+    if (!part.isSame() && part.group != group)
       return isGather && (axesOf(plan_, op.group) & axesOf(plan_, part.group)) == 0
                  ? gathered(part, group)
                  : LayoutTable::kUnknown;
@@ -584,7 +585,7 @@ private:
 
   // ---- findings ----
 
-  /// False, with a finding, if both have rows, and other ones.
+  /// False, with a finding, if both have rows and these differ.
   bool need(const Op &op, ValueId one, ValueId other) {
     int a = rows(one).layout, b = rows(other).layout;
     if (!isKnown(a) || b == LayoutTable::kNone || a == b)
@@ -615,7 +616,7 @@ private:
                        namesOf(plan_, partsIn((*values_)[value].layout)));
   }
 
-  /// Ranks have slices of their own, or the same rows: no parts of sums over rows.
+  /// What ranks have are different slices or the same rows, and no parts of a sum over rows.
   void refuseOthers(const Op &op, Axes axes) const {
     if (values_->isReport)
       scope().addValue(finding::AddsNoParts, opIndex_, op.operands[0], opInfo(op).name,
@@ -668,7 +669,7 @@ private:
   LayoutTable table_;
   const Values *values_ = nullptr; ///< of the segment under way
   uint32_t opIndex_ = 0;           ///< of the op under way
-  int64_t tokens_ = 0;             ///< of a microbatch of a rank
+  int64_t tokens_ = 0;             ///< tokens of one microbatch on one rank
   Axes sliceAxes_ = 0;             ///< along which ranks have slices of the same sequences
 };
 

@@ -60,7 +60,7 @@ public:
     return left;
   }
 
-  /// Of this rank's part of the block's state.
+  /// The mark of this rank's part of the block's state.
   Mark markOfState(int32_t block) const {
     Mark mark;
     mark.varies = partsOf(block);
@@ -86,15 +86,15 @@ private:
                             : Axes{0};
   }
 
-  /// The same of a value that is a part of the block.
+  /// Axes over which ranks hold other parts of the block than `value`, which is one of these parts.
   Axes heldBy(int32_t block, ValueId value) const {
     std::optional<BlockPart> part =
         partOf(plan_.blocks[static_cast<size_t>(block)], segment_->values[value].type.numel());
     return part ? axesOf(plan_, part->group) : partsOf(block);
   }
 
-  /// Microbatches are what the segment that takes the ring is run for, and what segments compute
-  /// for them that say so by their kind; where there is none, bodies.
+  /// Segments run for microbatches of a step if they take the feed, or by their kind. If no segment
+  /// does, bodies do.
   void findTraining() {
     isTraining.resize(role_.segments.size());
     bool hasRing = false;
@@ -140,7 +140,8 @@ private:
     Mark mark = markOf(i, op);
     for (ValueId result : op.results)
       give(op, result, mark);
-    // Magnitudes that others have seen are no contribution to what the op makes of its own values.
+    // The result with the magnitudes also has those of earlier ops. They go into no other result,
+    // so the other results vary only as the op's own operands do.
     if (size_t seen = seenBy(op); seen < op.results.size()) {
       Mark withoutSeen = fresh(op, inPlaceOperand(op, seen));
       for (size_t r = 0; r < op.results.size(); ++r)
@@ -153,7 +154,7 @@ private:
         addTo(op, op.results[tie.result], tie.value);
   }
 
-  /// What an op computes is a contribution, each of its results another one.
+  /// Sets the mark of a result. Each result that an op computes is a contribution of its own.
   void give(const Op &op, ValueId result, const Mark &mark) {
     marks_[result] = mark;
     if (contributes(opInfo(op).sum))
@@ -169,7 +170,8 @@ private:
     numbers.set(result, numbers.of(from));
   }
 
-  /// What is added to a split parameter's gradient is of the same elements.
+  /// A contribution to the gradient of a split parameter is for this rank's elements, as the sum
+  /// is.
   void addTo(const Op &op, ValueId result, ValueId value) {
     Mark contribution = withSplits(marks_[result], marks_[value].split);
     marks_[result] = added(sets, contribution, marks_[value], microbatchOf(op));
@@ -224,13 +226,13 @@ private:
       opInfo(op).sum == SumRole::Balances ? needWholeLoad(i, op) : needMaxima(i, op);
       return fresh(op);
     case SumRole::ResetsStep: {
-      Mark mark;
+      Mark mark; // a run begins as if a step had ended
       mark.phase = Phase::Ended;
       return mark;
     }
     case SumRole::PacksStep:
     case SumRole::PacksEval: {
-      Mark mark;
+      Mark mark; // losses and squares are each rank's own until a collective adds them
       mark.varies = mark.due = allAxes_;
       return mark;
     }
@@ -255,13 +257,13 @@ private:
       return finishedEval(i, op);
     case SumRole::Combines:
     case SumRole::Optimizes:
-      break; // followed by themselves
+      break; // see followCollective() and followOptimizer()
     }
     return {};
   }
 
-  /// The result to which an op that quantises adds what it sees of its own values. What is there of
-  /// others reaches no other result.
+  /// The result in which an op that quantises keeps the largest magnitudes: those that it finds in
+  /// the operand's buffer, and those of its own values. The number of results if there is none.
   static size_t seenBy(const Op &op) {
     if (op.results.size() < 2) // nearly always
       return op.results.size();
@@ -297,7 +299,7 @@ private:
     return mark;
   }
 
-  /// Along which ranks have other tokens: of other samples, or slices of the same.
+  /// Axes along which ranks have different tokens: of other samples, or other slices of the same.
   Axes tokenAxes() {
     if (!tokenAxes_) {
       tokenAxes_ = dataAxes_;
@@ -311,8 +313,8 @@ private:
     return *tokenAxes_;
   }
 
-  /// Along which ranks with parts of layers have rows of their own, if a value has no more rows
-  /// than these, or has a piece of them.
+  /// Axes of parts of layers along which ranks have own rows of a value of this type: those of all
+  /// parts if it has no more rows than a rank's share of the tokens, else none.
   Axes rowAxes(const Type &type) {
     // Experts are divided among ranks with other tokens, too.
     auto axes = static_cast<Axes>(splits_.ofAll() & ~tokenAxes());
@@ -320,7 +322,8 @@ private:
     return members > 1 && rows * members <= tokens_ ? axes : Axes{0};
   }
 
-  /// What another stage has computed of the same data.
+  /// The sender has computed the value from the same microbatch: its mark follows from the axes
+  /// along which ranks have other tokens or rows.
   void followRecv(const Op &op) {
     Mark mark;
     mark.varies = tokenAxes();
@@ -365,7 +368,7 @@ private:
       return reduced(plan_, operand, over, op.getBool(AttrKey::average), /*isScattered=*/false);
     case CollectiveKind::Send:
     case CollectiveKind::Recv:
-      return operand; // followed by themselves
+      return operand; // see followCollective()
     case CollectiveKind::AllReduceMax:
       return exchanged(operand, over, /*isApart=*/false);
     case CollectiveKind::AllToAll:
@@ -394,7 +397,8 @@ private:
     return withLosses(i, op, mark, isTraining[segmentIndex_]);
   }
 
-  /// `isCounted` are contributions of microbatches that have to be complete.
+  /// `isCounted`: the losses count as contributions, so that those of a microbatch cannot be
+  /// missing.
   Mark withLosses(uint32_t i, const Op &op, Mark mark, bool isCounted) {
     constexpr size_t kLosses = operandIndex<OpKind::LossAdd>("losses");
     static_assert(kLosses == operandIndex<OpKind::EvalAdd>("losses"));
@@ -426,6 +430,7 @@ private:
   Mark finished(uint32_t i, const Op &op) {
     Mark mark = marks_[op.operands[0]];
     finish(i, op);
+    // The new state is computed from these sums, so it differs between ranks where they do.
     mark.cover = {};
     mark.phase = Phase::Ended;
     mark.varies |= marks_[operandNamed<OpKind::StepFinish>(op, "partial")].varies;
@@ -457,7 +462,7 @@ private:
     checkNorm(i, squares);
   }
 
-  /// What sums over ranks are made of.
+  /// The 'step.pack' whose sums over ranks the value is; null if it is none.
   const Op *findPack(ValueId value) const {
     const Op *op = makerOf(*segment_, value);
     while (op != nullptr && op->kind == OpKind::AllReduce && holds(op->pred, variant_))
@@ -522,14 +527,14 @@ private:
     return static_cast<Axes>(((mark.varies & ~parts) | (mark.split & ~splits)) & ~alone(block));
   }
 
-  /// Axes along which no other ranks have the block.
+  /// Axes of stages along which no other stage has the block.
   Axes alone(int32_t block) const {
     return block < 0
                ? Axes{0}
                : static_cast<Axes>(stages_.axes & ~stages_.sharedBy[static_cast<size_t>(block)]);
   }
 
-  /// What is taken for a block's gradient is all of it.
+  /// Reports if what an op takes as the gradient of a block is not the complete gradient.
   void checkSum(uint32_t i, ValueId sum, int32_t block) {
     const Mark mark = splits_.asBlock(marks_[sum], block);
     const std::string &blockName = plan_.blocks[static_cast<size_t>(block)].name;
@@ -628,8 +633,8 @@ private:
       finding->variant = variant_;
   }
 
-  /// Losses that a run only tells are scaled so that all ranks add them, also those that have them
-  /// the same.
+  /// Losses that a run only prints are scaled for a sum over all ranks, including ranks with equal
+  /// losses.
   bool isToldOnly(ValueId value) const {
     auto out = std::ranges::find(segment_->outs, value, &Segment::Boundary::value);
     if (out == segment_->outs.end())
@@ -638,8 +643,8 @@ private:
     return kind == CellKind::RouterLosses || kind == CellKind::PredictionLosses;
   }
 
-  /// What ranks have the same, or the sum of already, is not added once more. Of blocks, the cover
-  /// says it. Of what stages add, some may be all of it.
+  /// A sum does not add equal values, or values that are sums over these ranks already. For blocks,
+  /// the cover shows that. In sums over stages, one stage may have all of the value.
   void needParts(uint32_t i, Axes over) {
     const Op &op = segment_->ops[i];
     if (!isSum(collectiveKindOf(op)) || op.getBool(AttrKey::average) || blockNamedBy(op) >= 0 ||
@@ -651,7 +656,7 @@ private:
                     name(op.operands[0]));
   }
 
-  /// Of ranks with the same tokens, losses are the same, and so is what gradients begin with.
+  /// Ranks with the same tokens have equal losses, so their gradients start from equal values.
   void needAlike(uint32_t i, ValueId losses, Axes axes) {
     auto apart = static_cast<Axes>(marks_[losses].varies & axes);
     if (apart != 0)
@@ -660,8 +665,8 @@ private:
                     namesOf(plan_, apart));
   }
 
-  /// Of ranks with parts of the columns, statistics are the same. What rows are held against is the
-  /// load of all rows of their samples.
+  /// Ranks with parts of the columns have equal statistics. A loss of a router takes the load of
+  /// all rows of the same samples.
   void needAlike(uint32_t i, const Op &op) {
     if (op.kind == OpKind::CrossEntropyBwd)
       needAlike(i, operandNamed<OpKind::CrossEntropyBwd>(op, "lse"), axesOf(plan_, op.group));
@@ -676,7 +681,8 @@ private:
                     namesOf(plan_, apart));
   }
 
-  /// A bias that all ranks have changes by the rows of all microbatches and of all ranks.
+  /// All ranks have the same bias of experts, so its update takes the load of all microbatches and
+  /// ranks.
   void needWholeLoad(uint32_t i, const Op &op) {
     constexpr size_t kBias = operandIndex<OpKind::ExpertBiasUpdate>("bias"),
                      kLoad = operandIndex<OpKind::ExpertBiasUpdate>("load");
@@ -696,7 +702,7 @@ private:
     }
   }
 
-  /// Ranks that quantise alike keep the largest magnitudes of all of them.
+  /// Ranks that quantise with the same scale need the largest magnitudes of all of them.
   void needMaxima(uint32_t i, const Op &op) {
     ValueId seen = operandNamed<OpKind::AmaxUpdate>(op, "seen");
     const Mark &mark = marks_[seen];
@@ -713,7 +719,7 @@ private:
   }
 
   Axes allAxes_, dataAxes_;
-  std::optional<Axes> tokenAxes_; ///< found where a stage receives
+  std::optional<Axes> tokenAxes_; ///< found at the first call of tokenAxes()
   int64_t tokens_ = 0;            ///< of a microbatch of a rank; with tokenAxes_
   BlockSplits splits_;
   Stages stages_;

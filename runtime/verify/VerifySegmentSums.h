@@ -30,7 +30,7 @@ public:
   bool isOn() const { return isOn_; }
   void beginStep() { meetings_.clear(); }
 
-  /// Those that meet in the segment have met so often again.
+  /// Counts the meetings of the segment's collectives `times` more.
   void addMeetings(const Segment &segment, const Variant &variant, uint64_t times);
   /// Whether its result has the number of its first operand.
   static bool passesOn(const Op &op);
@@ -88,7 +88,7 @@ struct StepState {
   int64_t microbatches = 0;     ///< of a step
   int64_t evalMicrobatches = 0; ///< of the evaluation under way
   int64_t microbatch = 0;       ///< of the step, that runs are for
-  bool isSometimes = false;     ///< runs are in some steps only
+  bool isSometimes = false;     ///< the runs are inside an `every` that is not due in each step
   bool isCompared = false;      ///< roles are held against each other
   bool hasEnded = false;        ///< by a 'step.finish'
   std::vector<uint8_t> updates; ///< of each block

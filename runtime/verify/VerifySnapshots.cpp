@@ -62,7 +62,7 @@ private:
     }
   }
 
-  /// What a rank saves of the cell: all of it, or its share of what all ranks hold.
+  /// What a rank saves of the cell: all of it, or its share if all ranks hold the same.
   StateShare heldOf(uint32_t c) {
     const Block &block = *blockOf_[c];
     StateShare share;

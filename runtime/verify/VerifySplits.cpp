@@ -32,7 +32,7 @@ public:
   }
 
 private:
-  /// What later checks look up.
+  /// Checks the groups and dimensions that later checks use as indices.
   bool checkIndices() {
     size_t before = report_.size();
     auto needGroup = [&](int16_t group, std::string_view what) {
@@ -64,7 +64,7 @@ private:
              shapeText(type), param_.stackedRow, row);
   }
 
-  /// Splits that are still to be made.
+  /// Checks splits of a parameter that is still whole, which a pass will cut.
   void checkUncut() {
     if (plan_.level != Level::Logical)
       broken(

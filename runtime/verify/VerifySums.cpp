@@ -18,7 +18,7 @@ constexpr int64_t kTurnsMax = 64;
 /// Steps in which roles are compared with each other.
 constexpr int kStepsCompared = 2;
 
-/// True if the segment does something that counts but marks.
+/// True if a run of the segment does more than change marks.
 bool actsOnStep(const Segment &segment) {
   return std::ranges::any_of(segment.ops, [](const Op &op) {
     SumRole sum = opInfo(op).sum;
@@ -30,12 +30,12 @@ bool hasSum(const Segment &segment, SumRole sum) {
   return std::ranges::any_of(segment.ops, [&](const Op &op) { return opInfo(op).sum == sum; });
 }
 
-/// Of what a load has left in a cell.
+/// The number of what a load leaves in a cell.
 uint64_t numberOf(CellKind kind, uint32_t which) {
   return mixed(static_cast<uint64_t>(kind), which);
 }
 
-/// Of what turns of a role leave that are not followed.
+/// From this, values of turns that are not followed get their numbers.
 uint64_t numberOfSkipped(uint32_t role) { return mixed(uint64_t{1} << 32, role); }
 
 using Cells = std::vector<Held>;
@@ -44,7 +44,7 @@ class SumCheck : ProgramWalk<SumCheck, Cells> {
   friend ProgramWalk;
 
 public:
-  /// Of a part of the role's ranks; `isCompared` is the role with others.
+  /// Checks a part of the role's ranks. `isCompared`: other roles update the same blocks.
   SumCheck(Inspection &inspection, uint32_t roleIndex, const Role &part, bool isCompared)
       : ProgramWalk(inspection, roleIndex), blockOf_(inspection.blocksInCheckpoint(roleIndex)),
         ops_(inspection, roleIndex, part, isCompared), step_(ops_.step()),
@@ -101,14 +101,14 @@ private:
     }
   }
 
-  /// Or a checkpoint is loaded.
+  /// The state is joined with the one in which a checkpoint is loaded and nothing has run.
   void start(uint32_t segment, Cells &cells) {
     Cells begun = cells;
     apply(segment, Variant::Only, begun);
     join(cells, begun);
   }
 
-  /// Also what no step reaches, since a run may evaluate alone.
+  /// Follows the `every` even if the loop has fewer steps, since a run may only evaluate.
   void runEvery(const ProgramNode &node, Cells &cells) {
     bool before = std::exchange(step_.isSometimes, step_.isSometimes || node.count > 1);
     Cells with = cells;
@@ -170,8 +170,8 @@ private:
     return turns.isPlain() || lastStaying < firstMoving;
   }
 
-  /// What a turn has done is done `left` times again. Numbers of what these turns leave are of no
-  /// other role; what a plain loop does, all roles do alike.
+  /// The state after `left` more turns that do the same. What these turns leave gets numbers that
+  /// no other role has; the same plain loop is in all roles.
   void skip(const Cells &before, Cells &cells, const LoopTurns &turns, int64_t left) {
     const Cells after = cells;
     for (uint32_t c = 0; c < cells.size(); ++c) {
@@ -201,7 +201,7 @@ private:
     return in != segment.ins.end() && in->cell == out.cell;
   }
 
-  /// Runs that name no microbatch take those that earlier ones have left.
+  /// Runs that name no microbatch are for the next microbatches after those of earlier runs.
   void runNode(const ProgramNode &node, Cells &cells) {
     ProgramWalk::runNode(node, cells);
     if (!node.microbatch && role_.segments[node.segment].body)
@@ -305,7 +305,7 @@ private:
   uint64_t skipped_ = 0;
 };
 
-/// What the optimizers of all roles take, as far as nothing is wrong.
+/// What the optimizers of all roles take; nothing after a finding.
 std::vector<PartUpdates> followRoles(Inspection &inspection) {
   std::vector<PartUpdates> updates;
   const bool areCompared = haveUpdatesInCommon(inspection.plan());

@@ -64,7 +64,7 @@ std::optional<uint16_t> sharedAxis(const Group &a, const Group &b) {
   return std::nullopt;
 }
 
-/// Ranks that differ in the one respect do not differ in another one of the same division.
+/// Groups of two kinds of one division share no axis: along an axis, ranks differ in one respect.
 void checkApart(Inspection &inspection, GroupKind a, GroupKind b) {
   const Plan &plan = inspection.plan();
   using enum GroupKindInfo::Division;
@@ -278,7 +278,7 @@ void checkParams(Inspection &inspection) {
   }
 }
 
-/// What a program may look like: starts, runs, and one loop of steps with runs, loops and `every`
+/// Checks the form of a program: starts, runs, and one loop of steps with runs, loops and `every`
 /// in it.
 class ProgramFormCheck : RoleCheck {
 public:
@@ -330,7 +330,7 @@ private:
     if (!isIndex(node.segment, role_.segments))
       return;
     const Segment &segment = role_.segments[node.segment];
-    bool isInside = parent != ProgramNode::Run; // of steps
+    bool isInside = parent != ProgramNode::Run; // 'steps', a loop or an 'every'
     if (node.microbatch &&
         (!segment.body || node.count != 1 || !isInside || node.kind == ProgramNode::Start))
       fail("the program names a microbatch for segment '{}'; that is for single runs of bodies in "
@@ -340,7 +340,7 @@ private:
       fail("a loop runs segment '{}' without naming its microbatch", segment.name);
   }
 
-  /// Turns of loops and runs in them that are followed; too many are refused.
+  /// The number of turns of loops and of runs in them; at most kTurnsMax.
   static int64_t turnsOf(const std::vector<ProgramNode> &nodes) {
     int64_t turns = 0;
     for (const ProgramNode &node : nodes) {
@@ -426,8 +426,8 @@ void checkRole(Inspection &inspection, uint32_t index) {
   ProgramFormCheck(inspection, index).check(role.program, ProgramNode::Run, 0);
 }
 
-/// What is kept of a block, and saved, is f32, as optimizers have it, or two halves of that, and
-/// this rank's shard.
+/// A cell that a checkpoint holds is this rank's shard of the state in f32, or one of two halves of
+/// such a shard.
 void checkState(Inspection &inspection, uint32_t index) {
   const Plan &plan = inspection.plan();
   const Role &role = plan.roles[index];
@@ -462,6 +462,7 @@ void checkRolesDivideMesh(Inspection &inspection) {
         inspection.add(finding::RolesOverlap, {i, kNone, kNone}, plan.roles[j].name,
                        plan.roles[i].name);
   }
+  // Roles that overlap would be counted twice here.
   if (inspection.size() == 0 && ranks != plan.worldSize())
     inspection.add(finding::RolesCover, Spot{}, ranks, plan.worldSize());
 }

@@ -20,7 +20,8 @@ public:
   }
 
 private:
-  /// A segment makes all of them or none. What it leaves of them it has made, or gathered.
+  /// A segment quantises all weights of 8 bits or none, and leaves only weights that it has
+  /// quantised or gathered.
   void checkLeft(uint32_t s) {
     const Segment &segment = role_.segments[s];
     std::set<int64_t> made; // blocks
