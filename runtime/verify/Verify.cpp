@@ -203,6 +203,19 @@ namespace verifier {
 Inspection::Inspection(const Plan &plan, size_t findingsMax, uint64_t visitsMax)
     : plan_(plan), findingsMax_(findingsMax), visitsMax_(visitsMax), visitsLeft_(visitsMax) {}
 
+TextNames Inspection::namesAt(const Spot &at, std::string_view name) const {
+  TextNames names{.op = {}, .segment = {}, .role = {}, .name = name};
+  if (at.role >= plan_.roles.size())
+    return names;
+  const Role &role = plan_.roles[at.role];
+  names.role = role.name;
+  if (at.segment < role.segments.size())
+    names.segment = role.segments[at.segment].name;
+  if (const Op *op = opAt(plan_, at))
+    names.op = opInfo(*op).name;
+  return names;
+}
+
 bool Inspection::refuseWork() {
   if (!isFull())
     add(finding::TooMuchWork, {}, visitsMax_);
@@ -292,7 +305,7 @@ struct Affine {
     offset += __int128(moving.offset) * times;
     if (moving.isFixed() || moving.group < 0)
       return;
-    const std::vector<uint16_t> &axes = plan.groups[static_cast<size_t>(moving.group)].axes;
+    const std::vector<uint16_t> &axes = groupAt(plan, moving.group).axes;
     __int128 coef = __int128(moving.coef) * times;
     for (size_t i = axes.size(); i-- > 0; coef *= plan.mesh[axes[i]].size)
       if (IndexRange own = coordinatesOf(plan, role, axes[i]); own.isSole())

@@ -159,10 +159,9 @@ private:
     uint32_t op = scope_.opOf(out.value);
     bool isStaged = op != kNone && segment_.ops[op].kind == OpKind::Stage;
     if (isStaged && !isFollowed(scope_.role, segment_))
-      scope_.addValue(finding::StagesForNobody, op, out.value, scope_.nameOf(out.value));
+      scope_.addValue(finding::StagesForNobody, op, out.value);
     else if (isStaged && cell.arena != Arena::Work)
-      scope_.addValue(finding::StagesInArena, op, out.value, scope_.nameOf(out.value), cell.name,
-                      toString(cell.arena));
+      scope_.addValue(finding::StagesInArena, op, out.value, cell.name, toString(cell.arena));
     else if (!isStaged && cell.arena != Arena::Host)
       scope_.addValue(finding::BackgroundFillsCell, op, out.value, cell.name, toString(cell.arena));
   }
@@ -171,7 +170,7 @@ private:
     const Op &op = segment_.ops[i];
     OpTraits traits = opInfo(op).traits;
     if (traits != OpTraits::Copy && traits != OpTraits::Alias)
-      scope_.add(finding::BackgroundComputes, i, opInfo(op).name);
+      scope_.add(finding::BackgroundComputes, i);
     const Segment *other = usersOfStreams_[op.stream];
     if (traits != OpTraits::Alias && scope_.plan().level >= Level::Scheduled && other != nullptr)
       scope_.add(finding::BackgroundSharesStream, i, other->name,
@@ -187,7 +186,7 @@ private:
     for (uint32_t i = 0; i < segment_.ops.size(); ++i)
       for (ValueId result : segment_.ops[i].results)
         if (opInfo(segment_.ops[i]).traits == OpTraits::Copy && !isLeft[result])
-          scope_.addValue(finding::BackgroundCopyNotLeft, i, result, scope_.nameOf(result));
+          scope_.addValue(finding::BackgroundCopyNotLeft, i, result);
   }
 
   const Scope &scope_;
@@ -278,14 +277,13 @@ private:
     Arena arena = scope.segment.ops[touch.op].kind == OpKind::Stage ? Arena::Work : Arena::Host;
     if (touch.range.arena() != arena)
       scope.addValue(finding::BackgroundWritesArena, touch.op, touch.value,
-                     scope.nameOf(touch.value), toString(touch.range.arena()), toString(arena));
+                     toString(touch.range.arena()), toString(arena));
     hostCells_.forEachIn(touch.range.arena(), touch.range.hullBegin(indices_),
                          touch.range.hullEnd(indices_), [&](uint32_t c) {
                            Range range = Range::of(role_.cells[c], indices_);
                            if (!touch.range.intersect(range, indices_).isEmpty(indices_))
                              scope.addValue(finding::BackgroundWritesHostCell, touch.op,
-                                            touch.value, scope.nameOf(touch.value),
-                                            role_.cells[c].name);
+                                            touch.value, role_.cells[c].name);
                            return report_.spend(1);
                          });
   }
@@ -316,7 +314,7 @@ private:
     ours.forEachIn(theirs.range, [&](const Touch &touch, const ByteRange &bytes) {
       Scope own = scope(touch.segment);
       if (Finding *finding = own.addValue(finding::BackgroundConflicts, touch.op, touch.value, what,
-                                          own.nameOf(touch.value), toString(bytes))) {
+                                          toString(bytes))) {
         finding->bytes = bytes;
         finding->note = fmt::format("'%{}' is {} here, in segment {}", beside.nameOf(theirs.value),
                                     verb, beside.segment.name);

@@ -222,15 +222,14 @@ private:
       claim.content = content;
     if (claim.content != content)
       report_.addAbout(finding::CellHoldsOther, spotOfCell(report_, roleIndex_, c),
-                       role_.cells[c].name, role_.cells[c].name, toString(content),
-                       toString(claim.content));
+                       role_.cells[c].name, toString(content), toString(claim.content));
   }
 
   /// Squares are added over the blocks that the op lists.
   void claimList(uint32_t s, uint32_t i) {
     const Op &op = role_.segments[s].ops[i];
     for (size_t p = 0; p < op.operands.size(); ++p) {
-      const Block &block = plan_.blocks[static_cast<size_t>(op.blocks[p].block)];
+      const Block &block = blockAt(plan_, op.blocks[p].block);
       const Type &type = value(s, op.operands[p]).type;
       bool isSum = type.dtype == DType::F64; // of the squares of that block
       if (isSum || partOf(block, type.numel()))
@@ -246,14 +245,12 @@ private:
       claim.content = Content::Weights;
     if (isWeights && claim.content != Content::Weights)
       report_.addAbout(finding::WeightsExpected, {roleIndex_, s, i}, value(s, id).name,
-                       value(s, id).name, plan_.blocks[static_cast<size_t>(block)].name,
-                       toString(claim.content));
+                       blockAt(plan_, block).name, toString(claim.content));
     if (claim.block == block)
       return;
     Finding *finding =
-        report_.addAbout(finding::BlockExpected, {roleIndex_, s, i}, value(s, id).name,
-                         value(s, id).name, block, plan_.blocks[static_cast<size_t>(block)].name,
-                         claim.block, plan_.blocks[static_cast<size_t>(claim.block)].name);
+        report_.addAbout(finding::BlockExpected, {roleIndex_, s, i}, value(s, id).name, block,
+                         blockAt(plan_, block).name, claim.block, blockAt(plan_, claim.block).name);
     if (finding == nullptr)
       return;
     finding->note = "the other block is named here";
@@ -267,10 +264,9 @@ private:
     if (claim.block < 0 || whole.block < 0)
       return;
     const Value &result = value(part.segment, view.results[0]);
-    Finding *finding = report_.addAbout(
-        finding::PartOfBlock, {roleIndex_, claim.segment, claim.op}, result.name, result.name,
-        claim.block, plan_.blocks[static_cast<size_t>(claim.block)].name, whole.block,
-        plan_.blocks[static_cast<size_t>(whole.block)].name);
+    Finding *finding = report_.addAbout(finding::PartOfBlock, {roleIndex_, claim.segment, claim.op},
+                                        result.name, claim.block, blockAt(plan_, claim.block).name,
+                                        whole.block, blockAt(plan_, whole.block).name);
     if (finding == nullptr)
       return;
     finding->note = "the view is taken here";
@@ -294,8 +290,8 @@ private:
     int32_t held = blockMovedBy(s, op);
     if (held < 0)
       return;
-    const Block &block = plan_.blocks[static_cast<size_t>(held)];
-    const Group &group = plan_.groups[static_cast<size_t>(op.group)];
+    const Block &block = blockAt(plan_, held);
+    const Group &group = groupAt(plan_, op.group);
     int64_t a = value(s, op.operands[0]).type.numel(), b = value(s, op.results[0]).type.numel();
     std::optional<BlockPart> small = partOf(block, std::min(a, b)),
                              big = partOf(block, std::max(a, b));
@@ -305,9 +301,8 @@ private:
                                : isComposedOf(plan_, block.group, -1, op.group);
     int16_t needed = small ? small->group : block.group;
     if (!isOver)
-      report_.add(finding::ShardsOverOtherGroup, {roleIndex_, s, i}, opInfo(op).name, held,
-                  block.name, group.name,
-                  needed < 0 ? "" : plan_.groups[static_cast<size_t>(needed)].name);
+      report_.add(finding::ShardsOverOtherGroup, {roleIndex_, s, i}, held, block.name, group.name,
+                  needed < 0 ? "" : groupAt(plan_, needed).name);
   }
 
   /// Layers compute with whole parameters in their types. What keeps or moves a block, or works on
@@ -323,8 +318,7 @@ private:
       ValueId whole = cut.whole == kNone ? operand : cut.whole;
       const Claim &claim = claims_[find(node(s, whole))];
       if (claim.content == Content::Moments && isUsed(s, op))
-        report_.addAbout(finding::TakesMoments, {roleIndex_, s, i}, value(s, operand).name,
-                         info.name, value(s, operand).name);
+        report_.addAbout(finding::TakesMoments, {roleIndex_, s, i}, value(s, operand).name);
       bool takesMaster = info.isWeightOperand(k); // in any type
       if (claim.content == Content::Weights && claim.block >= 0 && !takesMaster)
         checkWeight(claim.block, {s, i, whole}, operand, info.isBlockOperand(k));
@@ -400,18 +394,15 @@ private:
     const Op &op = role_.segments[part.segment].ops[part.op];
     if (const Param *param = findOfOtherType(block, part, operand))
       report_.addAbout(finding::WeightOfOtherType, {roleIndex_, part.segment, part.op}, taken.name,
-                       opInfo(op).name, param->name, taken.name, dtypeName(taken.type.dtype),
-                       dtypeName(param->type.dtype));
+                       param->name, dtypeName(taken.type.dtype), dtypeName(param->type.dtype));
     else if (!isNamed && !isParameter(block, part, operand) && isUsed(part.segment, op))
       report_.addAbout(finding::NotOneParameter, {roleIndex_, part.segment, part.op}, taken.name,
-                       opInfo(op).name, taken.name, taken.type.numel(),
-                       plan_.blocks[static_cast<size_t>(block)].name);
+                       taken.type.numel(), blockAt(plan_, block).name);
   }
 
   /// Whether the operand is all of one parameter of the block, the same on each rank of the role.
   bool isParameter(int32_t index, const Part &part, ValueId operand) {
-    std::optional<Moving> first =
-        beginInBlock(plan_.blocks[static_cast<size_t>(index)], part, operand);
+    std::optional<Moving> first = beginInBlock(blockAt(plan_, index), part, operand);
     IndexRange own = !first || first->isFixed() ? IndexRange{} : indices_.of(first->group);
     if (!first || !own.isSole())
       return false;
@@ -428,7 +419,7 @@ private:
     const Types &types = types_[static_cast<size_t>(index)];
     if (types.hasOne && types.first == type)
       return nullptr; // nearly always
-    const Block &block = plan_.blocks[static_cast<size_t>(index)];
+    const Block &block = blockAt(plan_, index);
     int64_t numel = value(part.segment, operand).type.numel();
     const std::vector<const Param *> &params = report_.paramsOf(index);
     std::optional<Moving> first = beginInBlock(block, part, operand);

@@ -367,7 +367,7 @@ private:
     PlacedAccess &placed = arena.accesses.emplace_back();
     placed.access = access;
     if (range.isInexact())
-      scope_.addValue(finding::CutTooOften, access.op, access.value, scope_.nameOf(access.value));
+      scope_.addValue(finding::CutTooOften, access.op, access.value);
     if (range.isFixed()) {
       placed.span = spanOf(arena, range.begin(0), range.end(0));
     } else {
@@ -408,8 +408,7 @@ private:
       addAccess(addPiece(source, range, false), range);
       uint32_t def = segment_.values[source].def;
       if (isCutOut && def != kNone && !order_.ends(def, op))
-        if (Finding *f =
-                scope_.addValue(finding::ReadWithoutAll, op, operand, scope_.nameOf(operand))) {
+        if (Finding *f = scope_.addValue(finding::ReadWithoutAll, op, operand)) {
           f->variant = variant_;
           f->note = fmt::format("'%{}' is defined here", scope_.nameOf(source));
           f->noteAt = scope_.spot(def);

@@ -35,7 +35,7 @@ struct Instance {
 
 /// Whether ranks of several roles take part in the collective, where `isShared` says it of groups.
 bool isBetweenRoles(const Plan &plan, const std::vector<bool> &isShared, const Op &op) {
-  bool isOfPair = op.channel >= 0 && plan.channels[static_cast<size_t>(op.channel)].isPair();
+  bool isOfPair = op.channel >= 0 && channelAt(plan, op.channel).isPair();
   return isOfPair || isShared[static_cast<size_t>(op.group)];
 }
 
@@ -229,25 +229,25 @@ private:
     for (const Role &role : plan_.roles)
       indices_.emplace_back(plan_, role);
     forEachOp(plan_, [&](Spot at, const Segment &, const Op &op) {
-      if (op.channel >= 0 && plan_.channels[static_cast<size_t>(op.channel)].isPair())
+      if (op.channel >= 0 && channelAt(plan_, op.channel).isPair())
         checkPair(at, op);
     });
   }
 
   void checkPair(Spot at, const Op &op) {
-    const Channel &channel = plan_.channels[static_cast<size_t>(op.channel)];
+    const Channel &channel = channelAt(plan_, op.channel);
     IndexRange own = indices_[at.role].of(channel.group);
     if (!own.isSole() || (own.first != channel.pair[0] && own.first != channel.pair[1]))
       report_.add(finding::PairNotInRole, at, channel.name, channel.pair[0], channel.pair[1],
-                  plan_.groups[static_cast<size_t>(channel.group)].name, plan_.roles[at.role].name,
-                  own.first, own.last);
+                  groupAt(plan_, channel.group).name, plan_.roles[at.role].name, own.first,
+                  own.last);
   }
 
   void findMembers() {
     findGroups();
     for (ChannelId id = 0; id < static_cast<ChannelId>(plan_.channels.size()); ++id) {
       std::vector<std::vector<uint32_t>> &members = ofPair_.emplace_back();
-      if (const Channel &channel = plan_.channels[static_cast<size_t>(id)]; channel.isPair())
+      if (const Channel &channel = channelAt(plan_, id); channel.isPair())
         members = membersOfPair(channel);
     }
   }
@@ -334,7 +334,7 @@ private:
     uint32_t mine = report_.spend(2 * actor.queues().size()) ? actor.head(queue) : kNone;
     if (mine == kNone)
       return false;
-    bool isOfPair = queue.second >= 0 && plan_.channels[static_cast<size_t>(queue.second)].isPair();
+    bool isOfPair = queue.second >= 0 && channelAt(plan_, queue.second).isPair();
     const std::vector<uint32_t> &members =
         isOfPair ? ofPair_[static_cast<size_t>(queue.second)][actor.roleIndex()]
                  : members_[static_cast<size_t>(queue.first)][actor.roleIndex()];
@@ -354,8 +354,7 @@ private:
   std::string channelOf(const Op &op) const {
     return op.channel == kNoChannel
                ? ""
-               : fmt::format(", channel '{}'",
-                             plan_.channels[static_cast<size_t>(op.channel)].name);
+               : fmt::format(", channel '{}'", channelAt(plan_, op.channel).name);
   }
 
   bool isSame(const Actor &a, uint32_t i, const Actor &b, uint32_t j) {
@@ -377,7 +376,7 @@ private:
     }
     if (Finding *f = report_.add(finding::CollectivesDiffer, b.spot(j),
                                  plan_.roles[a.roleIndex()].name, plan_.roles[b.roleIndex()].name,
-                                 plan_.groups[static_cast<size_t>(x.group)].name, channelOf(x))) {
+                                 groupAt(plan_, x.group).name, channelOf(x))) {
       f->note = "the other role's collective is here";
       f->noteAt = a.spot(i);
     }
@@ -401,8 +400,7 @@ private:
     int64_t mine = of(a, i), theirs = of(b, j);
     if (mine == theirs)
       return true;
-    if (Finding *f = report_.add(finding::TransferMicrobatchesDiffer, b.spot(j),
-                                 opInfo(b.op(j)).name, theirs, mine)) {
+    if (Finding *f = report_.add(finding::TransferMicrobatchesDiffer, b.spot(j), theirs, mine)) {
       f->note = "the other side is here";
       f->noteAt = a.spot(i);
     }

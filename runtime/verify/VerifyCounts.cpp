@@ -119,7 +119,7 @@ public:
     for (const Segment::Boundary &out : at.scope.segment.outs)
       if (at[out.value].lacksRows() && at.scope.role.cells[out.cell].kind != CellKind::Buffer)
         at.scope.addValue(finding::CountedRowsLeft, at.scope.opOf(out.value), out.value,
-                          at.scope.nameOf(out.value), at.scope.role.cells[out.cell].name);
+                          at.scope.role.cells[out.cell].name);
   }
 
 private:

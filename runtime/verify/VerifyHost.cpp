@@ -137,7 +137,7 @@ private:
     for (const Segment::Boundary &out : where.segment.outs)
       if (isWrittenByHost(role_.cells[out.cell]))
         where.addValue(finding::LeavesHostCell, where.opOf(out.value), out.value,
-                       where.segment.name, where.nameOf(out.value), role_.cells[out.cell].name);
+                       role_.cells[out.cell].name);
   }
 
   void checkRead(const Scope &where, uint32_t i, size_t operand, uint32_t c) {
@@ -148,8 +148,8 @@ private:
     bool isWhole = read.type == cell.type && liesAt(report_.plan(), role_, read.place, cell.place);
     if (op.kind == taker.kind && operand == taker.operand && isWhole)
       return;
-    where.addValue(finding::ReadsHostCell, i, op.operands[operand], opInfo(op).name,
-                   isWhole ? "" : "a part of ", cell.name, opInfo(taker.kind).name);
+    where.addValue(finding::ReadsHostCell, i, op.operands[operand], isWhole ? "" : "a part of ",
+                   cell.name, opInfo(taker.kind).name);
   }
 
   /// Ranks see the stop flag at different times. They stop after the same step if each decides by
@@ -167,7 +167,7 @@ private:
           (sum.pred == Pred::Always || sum.pred == finish.pred))
         return;
     }
-    where.addValue(finding::StopsDiffer, i, partial, sums.name, plan.worldSize());
+    where.addValue(finding::StopsDiffer, i, partial, plan.worldSize());
   }
 
   /// The host follows one series of microbatches through a ring.
@@ -241,7 +241,7 @@ private:
     for (const Segment::Boundary &out : where.segment.outs)
       if (isHeld_[out.cell] && !isMadeOf(where.segment, out.value, out.cell, cellOf))
         where.addValue(finding::FillsLoadedCell, where.opOf(out.value), out.value,
-                       where.segment.name, role_.cells[out.cell].name);
+                       role_.cells[out.cell].name);
   }
 
   /// True if the value is the cell's content, as ops in place have changed it.

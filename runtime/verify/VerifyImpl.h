@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstdint>
 #include <functional>
@@ -34,7 +35,8 @@ class RoleRings;
 inline constexpr int64_t kOfNone = INT64_MIN;
 
 /// The rows of VerifyFindings.def: `add(finding::NoContent, ...)` makes a finding with the row's
-/// rule and text. The number and the types of its arguments are checked when compiling.
+/// rule and text. The number and the types of its arguments are checked when compiling; what the
+/// text names, as `{op}`, is no argument.
 namespace finding {
 #define FINDING(enumerator, rule, text)                                                            \
   inline constexpr struct enumerator##Row {                                                        \
@@ -49,8 +51,48 @@ concept FindingRow = requires {
   T::kRule;
   T::kText;
 };
-template <FindingRow Row, typename... Args> std::string textOf(Row, Args &&...args) {
-  return fmt::format(fmt::format_string<Args...>(Row::kText), std::forward<Args>(args)...);
+/// What texts may name: the op, segment and role of the finding's place, and what it is about.
+struct TextNames {
+  std::string_view op, segment, role, name;
+};
+inline constexpr std::array<std::string_view, 4> kTextNames = {"op", "segment", "role", "name"};
+
+/// A row's text as fmt takes it, where what is named has numbers, as the arguments behind it.
+template <FindingRow Row> class NumberedText {
+public:
+  consteval NumberedText() {
+    for (std::string_view rest = Row::kText; !rest.empty();) {
+      put(rest.front());
+      rest.remove_prefix(1);
+      if (size_ == 0 || text_[size_ - 1] != '{')
+        continue;
+      std::string_view word = rest.substr(0, rest.find('}'));
+      auto named = static_cast<size_t>(std::ranges::find(kTextNames, word) - kTextNames.begin());
+      if (!word.empty() && named == kTextNames.size())
+        throw "a text names something else"; // does not compile
+      size_t number = word.empty() ? kTextNames.size() + arguments_++ : named;
+      if (number >= 10)
+        put(static_cast<char>('0' + number / 10));
+      put(static_cast<char>('0' + number % 10));
+      rest.remove_prefix(word.size());
+    }
+  }
+  constexpr operator std::string_view() const { return {text_.data(), size_}; }
+  constexpr size_t countArguments() const { return arguments_; }
+
+private:
+  constexpr void put(char character) { text_[size_++] = character; }
+
+  std::array<char, 2 * Row::kText.size()> text_{};
+  size_t size_ = 0, arguments_ = 0;
+};
+
+template <FindingRow Row, typename... Args>
+std::string textOf(Row, const TextNames &names, Args &&...args) {
+  static constexpr NumberedText<Row> kText;
+  static_assert(kText.countArguments() == sizeof...(Args));
+  return fmt::format(std::string_view(kText), names.op, names.segment, names.role, names.name,
+                     std::forward<Args>(args)...);
 }
 
 /// An operand of an op of the forward pass that has weights of a block.
@@ -71,12 +113,12 @@ public:
   Finding *add(Rule rule, Spot at, std::string message, std::string value = {});
   Finding *add(Finding finding);
   template <FindingRow Row, typename... Args> Finding *add(Row row, Spot at, Args &&...args) {
-    return add(Row::kRule, at, textOf(row, std::forward<Args>(args)...));
+    return add(Row::kRule, at, textOf(row, namesAt(at, {}), std::forward<Args>(args)...));
   }
   /// The same about something with a name, so that two names give two findings.
   template <FindingRow Row, typename... Args>
   Finding *addAbout(Row row, Spot at, const std::string &name, Args &&...args) {
-    return add(Row::kRule, at, textOf(row, std::forward<Args>(args)...), name);
+    return add(Row::kRule, at, textOf(row, namesAt(at, name), std::forward<Args>(args)...), name);
   }
   /// Parameters of a block by offset; built at the first call.
   const std::vector<const Param *> &paramsOf(int32_t block);
@@ -137,6 +179,7 @@ public:
 
 private:
   bool refuseWork();
+  TextNames namesAt(const Spot &at, std::string_view name) const;
 
   const Plan &plan_;
   size_t findingsMax_;
@@ -183,6 +226,17 @@ public:
 private:
   std::vector<std::string_view> slots_; ///< no data where free
 };
+
+/// Entries of the plan's tables, by indices that phases before have checked.
+inline const Block &blockAt(const Plan &plan, int64_t index) {
+  return plan.blocks[static_cast<size_t>(index)];
+}
+inline const Group &groupAt(const Plan &plan, int64_t index) {
+  return plan.groups[static_cast<size_t>(index)];
+}
+inline const Channel &channelAt(const Plan &plan, int64_t index) {
+  return plan.channels[static_cast<size_t>(index)];
+}
 
 /// The op that makes a value; null of a live-in.
 inline const Op *makerOf(const Segment &segment, ValueId value) {
@@ -274,6 +328,9 @@ protected:
 /// True if the type has 1 to 4 dimensions, each with elements, and a size within the limits.
 bool isTypeSane(const Type &type);
 
+/// False, with a finding, if the owner has more of something than the limit.
+bool needAtMost(Inspection &inspection, Spot at, std::string_view owner, size_t count,
+                std::string_view what, int64_t most);
 /// Reports a name that is longer than names may be.
 void checkNameLength(Inspection &inspection, Spot at, std::string_view what, std::string_view name);
 

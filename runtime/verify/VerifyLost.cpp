@@ -187,7 +187,6 @@ private:
         continue;
       Scope where = scope(s);
       if (Finding *finding = where.addValue(finding::LeftUnread, where.opOf(out.value), out.value,
-                                            role_.segments[s].name, where.nameOf(out.value),
                                             role_.cells[out.region].name))
         finding->variant = variant;
     }
@@ -207,8 +206,7 @@ private:
           continue;
         Scope where = scope(s);
         if (Finding *finding =
-                where.addValue(finding::AddsOverUnread, i, tie.value, opInfo(op).name,
-                               where.nameOf(tie.value), whenOf(tie.pred)))
+                where.addValue(finding::AddsOverUnread, i, tie.value, whenOf(tie.pred)))
           finding->variant = variant;
       }
     }
@@ -308,8 +306,7 @@ private:
           value.place != unused.place || opInfo(segment.ops[value.def]).traits == OpTraits::Alias)
         continue;
       Scope where = scope(s);
-      if (Finding *finding =
-              where.addValue(finding::WrittenOver, i, result, unused.name, value.name)) {
+      if (Finding *finding = where.addValue(finding::WrittenOver, i, result, value.name)) {
         finding->note = "it is overwritten here";
         finding->noteAt = where.spot(value.def);
       }

@@ -183,7 +183,7 @@ Axes axesOf(const Plan &plan, int16_t group) {
   Axes axes = 0;
   if (group < 0)
     return axes;
-  for (uint16_t axis : plan.groups[static_cast<size_t>(group)].axes)
+  for (uint16_t axis : groupAt(plan, group).axes)
     if (plan.mesh[axis].size > 1)
       axes |= static_cast<Axes>(1u << axis);
   return axes;
@@ -210,7 +210,7 @@ int16_t firstAlike(const Plan &plan, int16_t group) {
     std::erase_if(axes, [&](uint16_t axis) { return plan.mesh[axis].size == 1; });
     return axes;
   };
-  auto wanted = axesOf(plan.groups[static_cast<size_t>(group)]);
+  auto wanted = axesOf(groupAt(plan, group));
   auto first =
       std::ranges::find_if(plan.groups, [&](const Group &each) { return axesOf(each) == wanted; });
   return wanted.empty() ? int16_t{-1} : static_cast<int16_t>(first - plan.groups.begin());
@@ -221,7 +221,7 @@ Axes outerAxesOf(const Plan &plan, int16_t group, int64_t members) {
     return 0;
   Axes axes = 0;
   int64_t count = 1;
-  for (uint16_t axis : plan.groups[static_cast<size_t>(group)].axes) {
+  for (uint16_t axis : groupAt(plan, group).axes) {
     if (count >= members)
       break;
     count *= plan.mesh[axis].size;
@@ -287,7 +287,7 @@ Mark BlockSplits::viewed(Mark mark, const Op &view, const std::vector<Value> &va
   int64_t from = values[view.operands[0]].type.numel();
   if (mark.split == 0 || mark.block < 0 || numel == from)
     return mark;
-  const Block &block = plan_.blocks[static_cast<size_t>(mark.block)];
+  const Block &block = blockAt(plan_, mark.block);
   bool isShard = moves && partOf(block, numel).has_value();
   if (!moves && from == block.numel) {
     int64_t begin = view.getInt(AttrKey::offset);

@@ -64,8 +64,7 @@ private:
       if (other == kOfNone || other == shift)
         continue;
       if (shift != kOfNone)
-        scope_.addValue(finding::MicrobatchesMixed, i, operand, opInfo(op).name,
-                        scope_.nameOf(operand), other, shift);
+        scope_.addValue(finding::MicrobatchesMixed, i, operand, other, shift);
       shift = other;
     }
     for (ValueId result : op.results)
@@ -76,16 +75,15 @@ private:
         continue;
       else if (int64_t tied = shifts_[tie.value];
                tied != kOfNone && shift != kOfNone && tied != shift)
-        scope_.addValue(finding::TieOfOtherMicrobatch, i, tie.value, opInfo(op).name,
-                        scope_.nameOf(tie.value), tied, shift);
+        scope_.addValue(finding::TieOfOtherMicrobatch, i, tie.value, tied, shift);
   }
 
   void checkOut(const Segment::Boundary &out) {
     int64_t shift = shifts_[out.value];
     if (!rings_.isSlot(out.cell) || shift == kOfNone || shift == out.shift)
       return;
-    scope_.addValue(finding::LeftForOtherMicrobatch, scope_.opOf(out.value), out.value,
-                    scope_.nameOf(out.value), shift, out.shift);
+    scope_.addValue(finding::LeftForOtherMicrobatch, scope_.opOf(out.value), out.value, shift,
+                    out.shift);
   }
 
   const Scope &scope_;

@@ -66,7 +66,7 @@ public:
 private:
   void read(uint32_t i, ValueId operand) {
     if (!contents_.isDefined(operand)) {
-      if (Finding *f = scope_.addValue(finding::ReadsUndefined, i, operand, scope_.nameOf(operand)))
+      if (Finding *f = scope_.addValue(finding::ReadsUndefined, i, operand))
         annotate(*f, scope_.value(operand).def,
                  "the value is defined here, only if the predicate holds");
       return;
@@ -82,8 +82,8 @@ private:
     uint32_t def = scope_.value(source).def;
     if (def == kNone || order_.ends(def, i))
       return;
-    if (Finding *f = scope_.addValue(finding::ReadsTooEarly, i, operand, scope_.nameOf(operand),
-                                     streamOf(def), streamOf(i)))
+    if (Finding *f =
+            scope_.addValue(finding::ReadsTooEarly, i, operand, streamOf(def), streamOf(i)))
       annotate(*f, def, fmt::format("'%{}' is defined here", scope_.nameOf(source)));
   }
 
@@ -95,8 +95,8 @@ private:
     if (takenOver_[source] == kNone)
       return;
     bool isEnd = i == scope_.segment.ops.size();
-    if (Finding *f = scope_.addValue(finding::ReadsTakenOver, isEnd ? scope_.opOf(operand) : i,
-                                     operand, scope_.nameOf(operand)))
+    if (Finding *f =
+            scope_.addValue(finding::ReadsTakenOver, isEnd ? scope_.opOf(operand) : i, operand))
       annotate(*f, takenOver_[source],
                fmt::format("the buffer of '%{}' is taken over here", scope_.nameOf(source)));
   }
@@ -122,8 +122,7 @@ private:
     contents_.forEachSource(value, [&](ValueId source) {
       for (uint32_t reader : readers_[source])
         if (reader != kNone && reader != i && !order_.ends(reader, i))
-          if (Finding *f =
-                  scope_.addValue(finding::TakesOverTooEarly, i, value, scope_.nameOf(value)))
+          if (Finding *f = scope_.addValue(finding::TakesOverTooEarly, i, value))
             annotate(*f, reader, fmt::format("'%{}' is read here", scope_.nameOf(source)));
       takenOver_[source] = i;
     });

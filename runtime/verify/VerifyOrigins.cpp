@@ -141,10 +141,9 @@ private:
                    (op->group < 0 ? 1 : static_cast<int64_t>(plan_.groupSize(op->group)));
       sliceAxes_ |= axes;
       if (first != axes)
-        inspection_.add(finding::LoadsAlongOther, at, opInfo(*op).name, names(axes), names(first));
+        inspection_.add(finding::LoadsAlongOther, at, names(axes), names(first));
       else if ((axes & others) != 0)
-        inspection_.add(finding::LoadsOverData, at, opInfo(*op).name, names(axes),
-                        names(axes & others));
+        inspection_.add(finding::LoadsOverData, at, names(axes), names(axes & others));
     }
   }
 
@@ -174,7 +173,7 @@ private:
     if (at.isReport && (op.kind == OpKind::MergeQkv || op.kind == OpKind::MergeQkvRope ||
                         op.kind == OpKind::LatentHeadsBwd))
       for (ValueId operand : op.operands)
-        needOwn(at, i, op, operand);
+        needOwn(at, i, operand);
     return result;
   }
 
@@ -191,17 +190,17 @@ private:
     const std::array owns = {operands.q, operands.queryPositions, operands.queryDocs},
                      others = {operands.v, operands.positions, operands.docs};
     for (size_t own : owns)
-      needOwn(at, i, op, op.operands[own]);
+      needOwn(at, i, op.operands[own]);
     const Origin &keys = at.operand(op, operands.k).origin;
     for (size_t other : others)
       if (keys.kind != Origin::OfMember || at.operand(op, other).origin != keys)
-        at.scope.add(finding::KeysOfTwoMembers, i, opInfo(op).name,
-                     at.scope.nameOf(op.operands[operands.k]), at.scope.nameOf(op.operands[other]));
+        at.scope.add(finding::KeysOfTwoMembers, i, at.scope.nameOf(op.operands[operands.k]),
+                     at.scope.nameOf(op.operands[other]));
   }
 
-  void needOwn(const Values &at, uint32_t i, const Op &op, ValueId operand) {
+  void needOwn(const Values &at, uint32_t i, ValueId operand) {
     if (!at[operand].origin.isOwn())
-      at.scope.add(finding::OfOtherMember, i, opInfo(op).name, at.scope.nameOf(operand));
+      at.scope.add(finding::OfOtherMember, i, at.scope.nameOf(operand));
   }
 
   /// With attribute `slices`, the causal mask follows from the index in the op's group. That index
@@ -214,12 +213,12 @@ private:
     auto needed = static_cast<Axes>(sliceAxes_ & ~exchange.axes);
     Axes found = outerAxesOf(plan_, op.group, slices);
     if (exchange.kind == Exchange::Unknown || found != needed)
-      at.scope.add(finding::SlicesByOtherIndex, i, opInfo(op).name, names(found), names(needed));
+      at.scope.add(finding::SlicesByOtherIndex, i, names(found), names(needed));
     const Origin &keys = at.operand(op, operands.k).origin;
     bool isOfGroup = keys.isOwn() || axesOf(plan_, keys.group) == found;
     if (keys.kind == Origin::OfMember && (keys.by != op.getInt(AttrKey::by) || !isOfGroup))
-      at.scope.addValue(finding::KeysOfOtherMember, i, op.operands[operands.k], opInfo(op).name,
-                        at.scope.nameOf(op.operands[operands.k]), keys.by, op.getInt(AttrKey::by));
+      at.scope.addValue(finding::KeysOfOtherMember, i, op.operands[operands.k], keys.by,
+                        op.getInt(AttrKey::by));
   }
 
   // ---- of which keys attention is ----
@@ -237,8 +236,7 @@ private:
       return together(at, i, op);
     for (ValueId operand : op.operands)
       if (at.isReport && at[operand].keys.isPart() && at[operand].keys.seen() < positions_)
-        at.scope.addValue(finding::KeysMissing, i, operand, opInfo(op).name,
-                          at.scope.nameOf(operand), at[operand].keys.seen(), positions_);
+        at.scope.addValue(finding::KeysMissing, i, operand, at[operand].keys.seen(), positions_);
     return {};
   }
 
@@ -256,8 +254,8 @@ private:
                       return keys.members.contains(member);
                     });
     if (at.isReport && (!keys.isPart() || !more.isPart() || !isPaired || !areApart))
-      at.scope.add(finding::PartsDoNotJoin, i, opInfo(op).name,
-                   at.scope.nameOf(op.operands[kOutput]), at.scope.nameOf(op.operands[kMore]));
+      at.scope.add(finding::PartsDoNotJoin, i, at.scope.nameOf(op.operands[kOutput]),
+                   at.scope.nameOf(op.operands[kMore]));
     keys.group = std::max(keys.group, more.group);
     keys.members.insert(more.members.begin(), more.members.end());
     return keys;
@@ -280,8 +278,7 @@ private:
       bool isAlike =
           result.kind == Exchange::NoTokens || (result == taken && taken.kind == Exchange::Tokens);
       if (at.isReport && !isAlike && opInfo(op).traits != OpTraits::Alias)
-        at.scope.addValue(finding::SlicesMixed, i, operand, opInfo(op).name,
-                          at.scope.nameOf(operand), taken.axes == 0 ? "not " : "");
+        at.scope.addValue(finding::SlicesMixed, i, operand, taken.axes == 0 ? "not " : "");
       result = result.kind == Exchange::NoTokens ? taken : result;
     }
     if (at.isReport && (op.kind == OpKind::AttentionSink || op.kind == OpKind::AttentionSinkBwd))
@@ -299,8 +296,7 @@ private:
     Axes found = op.group < 0 ? Axes{0} : axesOf(plan_, op.group);
     if (hasSinks && exchange.kind != Exchange::NoTokens &&
         (exchange.kind == Exchange::Unknown || found != exchange.axes))
-      at.scope.add(finding::SinksOfOtherHeads, i, opInfo(op).name, names(found),
-                   names(exchange.axes));
+      at.scope.add(finding::SinksOfOtherHeads, i, names(found), names(exchange.axes));
   }
 
   // ---- how many tokens there are ----
@@ -312,7 +308,7 @@ private:
     bool divides = (op.kind == OpKind::CrossEntropyBwd || op.kind == OpKind::LmLossGrad) &&
                    !op.getBool(AttrKey::per_token);
     if (at.isReport && divides)
-      needCount(at, i, op, op.operands[kCount]);
+      needCount(at, i, op.operands[kCount]);
     if (op.kind == OpKind::TokenCount)
       return {Count::OfTokens};
     if (op.operands.empty() || at.operand(op, 0).count.kind == Count::NoCount)
@@ -327,17 +323,16 @@ private:
     return {opInfo(op).collective ? Count::Wrong : Count::NoCount};
   }
 
-  void needCount(const Values &at, uint32_t i, const Op &op, ValueId value) {
+  void needCount(const Values &at, uint32_t i, ValueId value) {
     const Count &count = at[value].count;
     bool isAnyNumber = count.kind == Count::NoCount && sliceAxes_ == 0;
     if (isAnyNumber || count == Count{Count::OfTokens, sliceAxes_})
       return;
     if (count.kind == Count::OfTokens)
-      at.scope.addValue(finding::TokensOfOtherRanks, i, value, opInfo(op).name,
-                        at.scope.nameOf(value), names(count.axes), names(sliceAxes_));
-    else
-      at.scope.addValue(finding::TokensUnknown, i, value, opInfo(op).name, at.scope.nameOf(value),
+      at.scope.addValue(finding::TokensOfOtherRanks, i, value, names(count.axes),
                         names(sliceAxes_));
+    else
+      at.scope.addValue(finding::TokensUnknown, i, value, names(sliceAxes_));
   }
 
   Inspection &inspection_;

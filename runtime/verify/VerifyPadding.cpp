@@ -84,8 +84,7 @@ public:
       if (cell.kind != CellKind::Buffer && tag != loaded(at.scope.role, cell) &&
           firstGap(tag, numel(at, out.value), at.scope.roleIndex))
         at.scope.addValue(finding::LeavesPadding, at.scope.opOf(out.value), out.value,
-                          at.scope.nameOf(out.value),
-                          plan_.blocks[static_cast<size_t>(tag.block)].name, cell.name);
+                          blockAt(plan_, tag.block).name, cell.name);
     }
   }
 
@@ -99,7 +98,7 @@ private:
 
   /// A value with so many elements that holds the block, whole or this rank's shard of it.
   Tag ofBlock(int32_t index, int64_t numel) const {
-    const Block &block = plan_.blocks[static_cast<size_t>(index)];
+    const Block &block = blockAt(plan_, index);
     std::optional<BlockPart> part = partOf(block, numel);
     if (!hasPadding_[static_cast<size_t>(index)] || !part)
       return {};
@@ -149,7 +148,7 @@ private:
       return {};
     if (isOfRole(op.group, role) && !firstGap(tag, given, role))
       return {}; // no rank has padding in its part
-    const Block &block = plan_.blocks[static_cast<size_t>(tag.block)];
+    const Block &block = blockAt(plan_, tag.block);
     bool isGather = given < made;
     std::optional<BlockPart> from = partOf(block, given), to = partOf(block, made);
     bool isKnown = !tag.isAll && from && to &&
@@ -196,7 +195,7 @@ private:
     if (!gap)
       return;
     const Value &read = at.scope.value(id);
-    const Block &block = plan_.blocks[static_cast<size_t>(tag.block)];
+    const Block &block = blockAt(plan_, tag.block);
     int64_t each = dtypeBytes(read.type.dtype);
     // If the place does not move with the same group, the gap is shown on the role's first rank.
     int16_t group = read.place.group;
@@ -208,8 +207,7 @@ private:
     bool isPlaced = plan_.level == Level::Placed;
     std::string where =
         isPlaced ? toString(bytes) : fmt::format("elements [{}, {}) of it", gap->begin, gap->end);
-    Finding *finding =
-        at.scope.addValue(finding::ReadsPadding, op, id, read.name, where, block.name);
+    Finding *finding = at.scope.addValue(finding::ReadsPadding, op, id, where, block.name);
     if (finding != nullptr && isPlaced)
       finding->bytes = bytes;
   }

@@ -198,8 +198,7 @@ private:
   const State &of(const Op &op, size_t operand) const { return of(op.operands[operand]); }
 
   void refuse(uint32_t i, std::string_view taker, ValueId value) const {
-    scope().addValue(finding::TakesPartialSum, i, value, taker, scope().nameOf(value),
-                     namesOf(plan_, of(value).parts));
+    scope().addValue(finding::TakesPartialSum, i, value, taker, namesOf(plan_, of(value).parts));
   }
 
   /// The parts of a product with a weight are known: a sum over other axes adds no parts.
@@ -207,8 +206,7 @@ private:
     const State &added = of(op, 0);
     auto others = static_cast<Axes>(axesOf(plan_, op.group) & splits_ & ~added.parts);
     if (added.isOfWeight && others != 0)
-      scope().addValue(finding::AddsNoParts, i, op.operands[0], opInfo(op).name,
-                       namesOf(plan_, others), scope().nameOf(op.operands[0]));
+      scope().addValue(finding::AddsNoParts, i, op.operands[0], namesOf(plan_, others));
   }
 
   // ---- indices ----
@@ -217,20 +215,20 @@ private:
   /// the index by which the parameter is cut.
   void checkIndex(uint32_t i, const Op &op) {
     if (op.kind == OpKind::Embedding)
-      needIndex(i, op, axesOf(plan_, op.group),
+      needIndex(i, axesOf(plan_, op.group),
                 knownSplitsOf(operandNamed<OpKind::Embedding>(op, "table"), 1));
     else if (op.kind == OpKind::VocabStats)
-      needIndex(i, op, axesOf(plan_, op.group),
+      needIndex(i, axesOf(plan_, op.group),
                 of(operandNamed<OpKind::VocabStats>(op, "logits")).columns);
     else if (op.kind == OpKind::CrossEntropyBwd)
-      needIndex(i, op, axesOf(plan_, op.group),
+      needIndex(i, axesOf(plan_, op.group),
                 of(operandNamed<OpKind::CrossEntropyBwd>(op, "logits")).columns);
     else if (op.kind == OpKind::Pack && op.getInt(Key::block) >= 0)
       checkGradients(op);
     else if (op.kind == OpKind::GroupedMatMul || op.kind == OpKind::GroupedMatMulScaled)
       checkExperts(i, op);
     if (isByMagnitudes(op))
-      needIndex(i, op, axesOf(plan_, op.group), of(op, kCounts).columns);
+      needIndex(i, axesOf(plan_, op.group), of(op, kCounts).columns);
     else if (opInfo(op).queries >= 0 && op.getFloat(Key::p) > 0)
       checkHeads(i, op);
   }
@@ -241,7 +239,7 @@ private:
     Axes found = op.group < 0 ? Axes{0} : axesOf(plan_, op.group);
     if (info.hasSlices && op.getInt(Key::slices) > 0)
       found &= static_cast<Axes>(~outerAxesOf(plan_, op.group, op.getInt(Key::slices)));
-    needIndex(i, op, found, of(op, static_cast<size_t>(info.queries)).columns);
+    needIndex(i, found, of(op, static_cast<size_t>(info.queries)).columns);
   }
 
   /// The gradient of a table is made by the index along the axes that divide the table. Which table
@@ -258,7 +256,7 @@ private:
           break;
         const Op &op = scope().segment.ops[def];
         if (op.kind == OpKind::EmbeddingBwd)
-          needIndex(def, op, axesOf(plan_, op.group), splitsOf(*params[p], 1));
+          needIndex(def, axesOf(plan_, op.group), splitsOf(*params[p], 1));
         auto added = std::ranges::find(op.ties, Tie::Acc, &Tie::kind);
         sum = added != op.ties.end() ? added->value : kNone;
       }
@@ -274,7 +272,7 @@ private:
     Axes needed = axesOfExperts(*param);
     std::optional<Axes> found = of(op, kCounts).columns;
     if (found != needed)
-      scope().add(finding::ExpertsOfOtherRanks, i, opInfo(op).name,
+      scope().add(finding::ExpertsOfOtherRanks, i,
                   found ? nameOf(*found) : "axes that are not known", nameOf(needed));
   }
 
@@ -291,13 +289,13 @@ private:
     return axes == 0 ? std::string("no axis") : namesOf(plan_, axes);
   }
 
-  void needIndex(uint32_t i, const Op &op, Axes found, std::optional<Axes> needed) const {
+  void needIndex(uint32_t i, Axes found, std::optional<Axes> needed) const {
     // Plan text for a single pass may have weights that no parameter stands for.
     if (!needed && found != 0 && plan_.level == Level::Placed)
-      scope().add(finding::PartUnknown, i, opInfo(op).name, namesOf(plan_, found));
+      scope().add(finding::PartUnknown, i, namesOf(plan_, found));
     if (!needed || found == *needed)
       return;
-    scope().add(finding::PartByOtherIndex, i, opInfo(op).name, nameOf(found), nameOf(*needed));
+    scope().add(finding::PartByOtherIndex, i, nameOf(found), nameOf(*needed));
   }
 
   /// Products have columns of their weight, and exchanges give other heads for rows, or back.
@@ -407,9 +405,9 @@ private:
     }
     if (op.kind == OpKind::MatMulScaled && at.isReport)
       for (size_t f = 0; f < kFactors; ++f)
-        checkScale(i, op, op.operands[f], op.operands[f + kFactors]);
+        checkScale(i, op.operands[f], op.operands[f + kFactors]);
     if (op.kind == OpKind::GroupedMatMulScaled && at.isReport)
-      checkScale(i, op, op.operands[kSecondFactor],
+      checkScale(i, op.operands[kSecondFactor],
                  operandNamed<OpKind::GroupedMatMulScaled>(op, "bscales"));
   }
 
@@ -424,15 +422,14 @@ private:
     return rows;
   }
 
-  void checkScale(uint32_t i, const Op &op, ValueId factor, ValueId scale) const {
+  void checkScale(uint32_t i, ValueId factor, ValueId scale) const {
     const State &its = of(factor), &by = of(scale);
     bool isPair = !its.scales.empty() && its.scales == by.scales &&
                   microbatchOf(factor) == microbatchOf(scale);
     bool hasBegin = values_->hasBegin(factor) || values_->hasBegin(scale);
     bool areGiven = values_->isGiven(factor) && values_->isGiven(scale);
     if (hasBegin && !areGiven && !isPair && !(by.rows && isStoredWith(factor, *by.rows)))
-      scope().addValue(finding::ScaleOfOther, i, factor, opInfo(op).name, scope().nameOf(factor),
-                       scope().nameOf(scale));
+      scope().addValue(finding::ScaleOfOther, i, factor, scope().nameOf(scale));
   }
 
   int64_t microbatchOf(ValueId value) const {

@@ -10,6 +10,7 @@
 #include <optional>
 #include <set>
 
+#include "runtime/plan/Builder.h"
 #include "runtime/plan/HostCells.h"
 #include "runtime/verify/VerifyBytes.h"
 #include "runtime/verify/VerifyWalk.h"
@@ -59,9 +60,7 @@ public:
       shiftsIn_.push_back(shiftsOf(segment.ins));
       shiftsOut_.push_back(shiftsOf(segment.outs));
     }
-    for (uint32_t c = 0; c < role_.cells.size(); ++c)
-      if (role_.cells[c].kind == CellKind::Step)
-        stepCell_ = c;
+    stepCell_ = findCell(role_, CellKind::Step);
   }
 
   void run() {
@@ -339,7 +338,7 @@ private:
     ByteRange bytes = lostBytes(cell, state);
     Finding *finding =
         report_.addAbout(finding::NoContentAtStepEnd, lost.segment == kNone ? used : lost,
-                         role_.cells[cell].name, who, role_.cells[cell].name, toString(bytes));
+                         role_.cells[cell].name, who, toString(bytes));
     if (finding == nullptr)
       return;
     finding->bytes = bytes;
@@ -398,7 +397,7 @@ private:
       return;
     if (!out.isDefined && !isTried())
       scope(s).addValue(finding::NothingForHost, scope(s).opOf(out.value), out.value,
-                        role_.cells[regions_.cellOf(out.region)].name, role_.segments[s].name);
+                        role_.cells[regions_.cellOf(out.region)].name);
     for (const State &state : states)
       for (uint32_t region : out.from)
         if (!state.isValid[region])

@@ -46,7 +46,7 @@ uint64_t ValueNumbers::ofMeeting(const Op &op) {
     return 0;
   uint64_t number = mixed(static_cast<uint64_t>(op.group), static_cast<uint64_t>(op.channel));
   number = mixed(number, ++meetings_[{op.group, op.channel}]);
-  const std::vector<uint16_t> &axes = plan_.groups[static_cast<size_t>(op.group)].axes;
+  const std::vector<uint16_t> &axes = groupAt(plan_, op.group).axes;
   // Ranks at other coordinates of the other axes meet in another instance of the group.
   for (const AxisRange &range : part_.where)
     if (std::ranges::find(axes, range.axis) == axes.end())
@@ -64,7 +64,7 @@ namespace {
 
 /// True if ranks of both roles have the same part of the block's state.
 bool haveCommonState(const Plan &plan, const Role &a, const Role &b, int32_t block) {
-  const Block &each = plan.blocks[static_cast<size_t>(block)];
+  const Block &each = blockAt(plan, block);
   IndexRange x = Indices(plan, a).of(each.stateGroup), y = Indices(plan, b).of(each.stateGroup);
   return each.stateShard == each.numel || (x.first <= y.last && y.first <= x.last);
 }
@@ -87,7 +87,7 @@ void compare(Inspection &inspection, const PartUpdates &a, const PartUpdates &b)
       continue;
     if (Finding *finding = inspection.add(
             finding::UpdatesDiffer, {b.role, other->segment, other->op}, plan.roles[a.role].name,
-            plan.roles[b.role].name, plan.blocks[static_cast<size_t>(mine.block)].name)) {
+            plan.roles[b.role].name, blockAt(plan, mine.block).name)) {
       finding->note = "the other role updates it here";
       finding->noteAt = {a.role, mine.segment, mine.op};
     }
@@ -174,7 +174,7 @@ Stages stagesOf(Inspection &inspection, uint32_t role, const Role &part) {
   Stages stages;
   for (const Segment &segment : plan.roles[role].segments)
     for (const Op &op : segment.ops)
-      if (op.channel >= 0 && plan.channels[static_cast<size_t>(op.channel)].isPair())
+      if (op.channel >= 0 && channelAt(plan, op.channel).isPair())
         stages.axes |= axesOf(plan, op.group);
   for (uint16_t axis = 0; axis < plan.mesh.size(); ++axis)
     if (AxisRange own = extentOf(plan, part, axis); own.end - own.begin > 1)

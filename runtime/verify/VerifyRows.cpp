@@ -339,7 +339,7 @@ private:
   /// own elements.
   int lookedUp(const Op &op) {
     int of = common(op, {op.operands[0]});
-    const Block &block = plan_.blocks[static_cast<size_t>(op.getInt(Key::block))];
+    const Block &block = blockAt(plan_, op.getInt(Key::block));
     return withParts(of,
                      static_cast<Axes>(partsIn(of) | (axesOf(plan_, block.group) & sliceAxes_)));
   }
@@ -351,7 +351,7 @@ private:
     Layout all = {-1, {{{0, tokens_}}}};
     int wanted = group < 0 ? table_.add(all) : scattered(all, group);
     if (has == LayoutTable::kUnknown)
-      refuseUnknown(op, op.operands[0]);
+      refuseUnknown(op.operands[0]);
     else if (isKnown(has) && isKnown(wanted) && has != wanted)
       refusePlaces(op, table_.at(has), table_.at(wanted));
     give(op, has, 0);
@@ -366,7 +366,7 @@ private:
     if (isOverRows && a.isKnown())
       need(op, first, second);
     else if (isOverRows)
-      refuseUnknown(op, first);
+      refuseUnknown(first);
     if (!hasRows)
       return;
     if (op.kind == OpKind::MatMulGeluBwd)
@@ -498,7 +498,7 @@ private:
     int of = rowsOf(op, 0);
     Axes axes = axesOf(plan_, op.group);
     if (of == LayoutTable::kUnknown && isSum(opInfo(op).collective->kind) && axes != 0)
-      refuseUnknown(op, op.operands[0]);
+      refuseUnknown(op.operands[0]);
     if (!isKnown(of) || axes == 0)
       return giveOne(op, of);
     int16_t group = firstAlike(plan_, op.group);
@@ -593,8 +593,8 @@ private:
     if (!values_->isReport)
       return false;
     if (!isKnown(b)) {
-      scope().addValue(finding::RowsUnknown, opIndex_, other, opInfo(op).name,
-                       toString(table_.at(a).of(0)), scope().nameOf(one), scope().nameOf(other));
+      scope().addValue(finding::RowsUnknown, opIndex_, other, toString(table_.at(a).of(0)),
+                       scope().nameOf(one));
       return false;
     }
     if (withParts(a, 0) == withParts(b, 0)) {
@@ -603,38 +603,35 @@ private:
     }
     const Layout &its = table_.at(a), &others = table_.at(b);
     auto [group, index] = differenceOf(its, others);
-    scope().addValue(finding::RowsDiffer, opIndex_, other, opInfo(op).name, toString(its.of(index)),
-                     scope().nameOf(one), toString(others.of(index)), scope().nameOf(other),
-                     atIndex(group, index));
+    scope().addValue(finding::RowsDiffer, opIndex_, other, toString(its.of(index)),
+                     scope().nameOf(one), toString(others.of(index)), atIndex(group, index));
     return false;
   }
 
   void refuseParts(const Op &op, ValueId value) const {
     if (values_->isReport)
       scope().addValue(finding::TakesPartialSum, opIndex_, value,
-                       fmt::format("'{}'", opInfo(op).name), scope().nameOf(value),
+                       fmt::format("'{}'", opInfo(op).name),
                        namesOf(plan_, partsIn((*values_)[value].layout)));
   }
 
   /// What ranks have are different slices or the same rows, and no parts of a sum over rows.
   void refuseOthers(const Op &op, Axes axes) const {
     if (values_->isReport)
-      scope().addValue(finding::AddsNoParts, opIndex_, op.operands[0], opInfo(op).name,
-                       namesOf(plan_, axes), scope().nameOf(op.operands[0]));
+      scope().addValue(finding::AddsNoParts, opIndex_, op.operands[0], namesOf(plan_, axes));
   }
 
   /// An op that needs to know which rows a value has.
-  void refuseUnknown(const Op &op, ValueId value) {
+  void refuseUnknown(ValueId value) {
     if (values_->isReport)
-      scope().addValue(finding::RowsNeeded, opIndex_, value, opInfo(op).name,
-                       scope().nameOf(value));
+      scope().addValue(finding::RowsNeeded, opIndex_, value);
   }
 
   void refusePlaces(const Op &op, const Layout &has, const Layout &wanted) {
     auto [group, index] = differenceOf(has, wanted);
     if (values_->isReport)
-      scope().addValue(finding::RowsInOtherPlaces, opIndex_, op.operands[0], opInfo(op).name,
-                       toString(has.of(index)), scope().nameOf(op.operands[0]),
+      scope().addValue(finding::RowsInOtherPlaces, opIndex_, op.operands[0],
+                       toString(has.of(index)),
                        op.kind == OpKind::Dropout ? "with the random numbers" : "in the places",
                        toString(wanted.of(index)), atIndex(group, index));
   }
@@ -654,15 +651,14 @@ private:
     while (index + 1 < membersOf(part.group) && part.of(index) == part.of(0))
       ++index;
     if (values_->isReport)
-      scope().addValue(finding::AddsDifferentRows, opIndex_, op.operands[0], opInfo(op).name,
-                       toString(part.of(0)), scope().nameOf(op.operands[0]),
+      scope().addValue(finding::AddsDifferentRows, opIndex_, op.operands[0], toString(part.of(0)),
                        toString(part.of(index)), atIndex(part.group, index));
   }
 
   std::string atIndex(int16_t group, int64_t index) const {
-    return group < 0 ? std::string()
-                     : fmt::format(", at index {} in group '{}'", index,
-                                   plan_.groups[static_cast<size_t>(group)].name);
+    return group < 0
+               ? std::string()
+               : fmt::format(", at index {} in group '{}'", index, groupAt(plan_, group).name);
   }
 
   const Plan &plan_;

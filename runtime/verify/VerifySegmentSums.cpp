@@ -77,19 +77,18 @@ public:
 
 private:
   bool isSharded(int32_t block) const {
-    const Block &each = plan_.blocks[static_cast<size_t>(block)];
+    const Block &each = blockAt(plan_, block);
     return each.stateShard < each.numel;
   }
   /// Axes over which ranks hold other parts of the block's state.
   Axes partsOf(int32_t block) const {
-    return isSharded(block) ? axesOf(plan_, plan_.blocks[static_cast<size_t>(block)].stateGroup)
-                            : Axes{0};
+    return isSharded(block) ? axesOf(plan_, blockAt(plan_, block).stateGroup) : Axes{0};
   }
 
   /// Axes over which ranks hold other parts of the block than `value`, which is one of these parts.
   Axes heldBy(int32_t block, ValueId value) const {
     std::optional<BlockPart> part =
-        partOf(plan_.blocks[static_cast<size_t>(block)], segment_->values[value].type.numel());
+        partOf(blockAt(plan_, block), segment_->values[value].type.numel());
     return part ? axesOf(plan_, part->group) : partsOf(block);
   }
 
@@ -486,7 +485,7 @@ private:
           isIn != report_.hasState(roleIndex_, block) && (isIn || !stages_.isHeldByOthers[block]))
         report_.addAbout(finding::NormBlocks, scope(segmentIndex_).spot(def),
                          plan_.blocks[block].name, isIn ? "includes" : "leaves out",
-                         plan_.blocks[block].name, isIn ? "does not have" : "has");
+                         isIn ? "does not have" : "has");
     for (size_t p = 0; p < sum->operands.size(); ++p)
       checkSum(def, sum->operands[p], sum->blocks[p].block);
   }
@@ -506,9 +505,8 @@ private:
       bool isOfBlock = operand != stateAt;
       if (Axes apart = apartIn(marks_[op.operands[operand]], isOfBlock ? block : -1); apart != 0)
         scope(segmentIndex_)
-            .addValue(finding::UpdateOperandDiffers, i, op.operands[operand], opInfo(op).name,
-                      name(op.operands[operand]), namesOf(plan_, apart),
-                      plan_.blocks[static_cast<size_t>(block)].name);
+            .addValue(finding::UpdateOperandDiffers, i, op.operands[operand], namesOf(plan_, apart),
+                      blockAt(plan_, block).name);
     }
     Mark mark = markOfState(block);
     for (ValueId result : op.results)
@@ -537,11 +535,10 @@ private:
   /// Reports if what an op takes as the gradient of a block is not the complete gradient.
   void checkSum(uint32_t i, ValueId sum, int32_t block) {
     const Mark mark = splits_.asBlock(marks_[sum], block);
-    const std::string &blockName = plan_.blocks[static_cast<size_t>(block)].name;
+    const std::string &blockName = blockAt(plan_, block).name;
     auto inspection = [&](std::string what) {
-      Finding *finding = scope(segmentIndex_)
-                             .addValue(finding::GradientTaken, i, sum,
-                                       opInfo(segment_->ops[i]).name, name(sum), blockName, what);
+      Finding *finding =
+          scope(segmentIndex_).addValue(finding::GradientTaken, i, sum, blockName, what);
       if (finding == nullptr)
         return;
       finding->noteAt = leftAt(sum);
@@ -650,19 +647,21 @@ private:
     if (!isSum(collectiveKindOf(op)) || op.getBool(AttrKey::average) || blockNamedBy(op) >= 0 ||
         (over & stages_.axes) != 0 || isToldOnly(op.results[0]))
       return;
-    if (auto same = static_cast<Axes>(over & ~marks_[op.operands[0]].due); same != 0)
-      scope(segmentIndex_)
-          .addValue(finding::AddsNoParts, i, op.operands[0], opInfo(op).name, namesOf(plan_, same),
-                    name(op.operands[0]));
+    needSame(finding::AddsNoParts, i, op.operands[0], over & ~marks_[op.operands[0]].due);
+  }
+
+  /// Reports what ranks along these axes, if there are any, do not have the same.
+  template <FindingRow Row> void needSame(Row row, uint32_t i, ValueId value, int apart) {
+    if (apart != 0)
+      scope(segmentIndex_).addValue(row, i, value, namesOf(plan_, static_cast<Axes>(apart)));
+  }
+  int apartIn(ValueId value) const {
+    return (marks_[value].varies | marks_[value].split) & ~stages_.axes;
   }
 
   /// Ranks with the same tokens have equal losses, so their gradients start from equal values.
   void needAlike(uint32_t i, ValueId losses, Axes axes) {
-    auto apart = static_cast<Axes>(marks_[losses].varies & axes);
-    if (apart != 0)
-      scope(segmentIndex_)
-          .addValue(finding::LossesDiffer, i, losses, opInfo(segment_->ops[i]).name, name(losses),
-                    namesOf(plan_, apart));
+    needSame(finding::LossesDiffer, i, losses, marks_[losses].varies & axes);
   }
 
   /// Ranks with parts of the columns have equal statistics. A loss of a router takes the load of
@@ -674,11 +673,7 @@ private:
     if (load < 0)
       return;
     ValueId value = op.operands[static_cast<size_t>(load)];
-    auto apart = static_cast<Axes>(marks_[value].varies & allAxes_ & ~dataAxes_);
-    if (apart != 0)
-      scope(segmentIndex_)
-          .addValue(finding::LoadDiffers, i, value, opInfo(op).name, name(value),
-                    namesOf(plan_, apart));
+    needSame(finding::LoadDiffers, i, value, marks_[value].varies & allAxes_ & ~dataAxes_);
   }
 
   /// All ranks have the same bias of experts, so its update takes the load of all microbatches and
@@ -690,27 +685,15 @@ private:
     const Mark &load = marks_[op.operands[kLoad]];
     if (!isComplete(load.cover))
       scope(segmentIndex_)
-          .addValue(finding::LoadIncomplete, i, op.operands[kLoad], opInfo(op).name,
-                    name(op.operands[kLoad]), whyIncomplete(load.cover.kind));
-    for (size_t operand : {kBias, kLoad}) {
-      const Mark &mark = marks_[op.operands[operand]];
-      auto apart = static_cast<Axes>((mark.varies | mark.split) & ~stages_.axes);
-      if (apart != 0)
-        scope(segmentIndex_)
-            .addValue(finding::BalanceDiffers, i, op.operands[operand], opInfo(op).name,
-                      name(op.operands[operand]), namesOf(plan_, apart));
-    }
+          .addValue(finding::LoadIncomplete, i, op.operands[kLoad], whyIncomplete(load.cover.kind));
+    for (size_t operand : {kBias, kLoad})
+      needSame(finding::BalanceDiffers, i, op.operands[operand], apartIn(op.operands[operand]));
   }
 
   /// Ranks that quantise with the same scale need the largest magnitudes of all of them.
   void needMaxima(uint32_t i, const Op &op) {
     ValueId seen = operandNamed<OpKind::AmaxUpdate>(op, "seen");
-    const Mark &mark = marks_[seen];
-    auto apart = static_cast<Axes>((mark.varies | mark.split) & ~stages_.axes);
-    if (apart != 0)
-      scope(segmentIndex_)
-          .addValue(finding::MaximaDiffer, i, seen, opInfo(op.kind).name, name(seen),
-                    namesOf(plan_, apart));
+    needSame(finding::MaximaDiffer, i, seen, apartIn(seen));
   }
 
   void needEachStep(uint32_t i) {

@@ -137,14 +137,12 @@ void Shadow::reportRead(const Access &access, size_t at) {
 }
 
 void Shadow::reportRace(const Access &access, size_t at, uint32_t reader) {
-  annotate(scope_.addValue(finding::WritesTooEarly, access.op, access.value,
-                           scope_.nameOf(access.value), toString(bytesAt(at))),
+  annotate(scope_.addValue(finding::WritesTooEarly, access.op, access.value, toString(bytesAt(at))),
            access, at, reader, "these bytes are read here");
 }
 
 void Shadow::reportOverlap(const Access &access, size_t at) {
-  annotate(scope_.addValue(finding::ResultOverlaps, access.op, access.value,
-                           scope_.nameOf(access.value), toString(bytesAt(at))),
+  annotate(scope_.addValue(finding::ResultOverlaps, access.op, access.value, toString(bytesAt(at))),
            access, at, kNone, "");
 }
 

@@ -103,8 +103,8 @@ private:
   /// Checks the type of a value that is kept of a block, or is sent.
   void needKnown(ValueId id, bool isKnown, std::string_view what) {
     if (!isKnown)
-      scope_.addValue(finding::TypeNotSupported, index_, id, scope_.nameOf(id),
-                      dtypeName(scope_.value(id).type.dtype), info_.name, what);
+      scope_.addValue(finding::TypeNotSupported, index_, id, dtypeName(scope_.value(id).type.dtype),
+                      what);
   }
   /// The number of ranks among which the op's group divides the whole.
   int64_t members() const { return scope_.plan().groupSize(op_.group); }
@@ -190,9 +190,9 @@ private:
     int64_t block = op_.getInt(Key::block);
     if (block < 0)
       return scope_.add(Rule::Shape, index_, "'{}' names no block", info_.name), void();
-    const Block &each = scope_.plan().blocks[static_cast<size_t>(block)];
+    const Block &each = blockAt(scope_.plan(), block);
     if (type.numel() != each.*numel)
-      scope_.add(finding::PartSize, index_, info_.name, type.numel(), what, each.name, each.*numel);
+      scope_.add(finding::PartSize, index_, type.numel(), what, each.name, each.*numel);
   }
   void needStateShard(const Type &type) {
     needPart(type, "shard of the state", &Block::stateShard);
@@ -436,7 +436,7 @@ private:
     const Type &whole = out<OpKind::Pack>("whole");
     if (block < 0)
       return checkJoin();
-    const Block &of = plan.blocks[static_cast<size_t>(block)];
+    const Block &of = blockAt(plan, block);
     const std::vector<const Param *> &params =
         scope_.inspection.paramsOf(static_cast<int32_t>(block));
     need(whole.numel() == of.numel, "a result with as many elements as its block");

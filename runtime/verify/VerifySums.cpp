@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "runtime/plan/Builder.h"
 #include "runtime/plan/HostCells.h"
 #include "runtime/verify/VerifySegmentSums.h"
 #include "runtime/verify/VerifyWalk.h"
@@ -60,9 +61,7 @@ public:
   std::vector<Update> run() {
     if (!hasStepOps())
       return {};
-    for (uint32_t c = 0; c < role_.cells.size(); ++c)
-      if (role_.cells[c].kind == CellKind::Step)
-        stepCell_ = c;
+    stepCell_ = findCell(role_, CellKind::Step);
     Cells cells(role_.cells.size());
     for (uint32_t c = 0; c < cells.size(); ++c)
       cells[c] = loaded(c);
@@ -130,8 +129,7 @@ private:
     Phase ended = stepCell_ == kNone ? Phase::None
                                      : std::exchange(cells[stepCell_].mark.evaluation, Phase::None);
     if (ended != Phase::Ended)
-      report_.add(finding::NoEvaluation, {roleIndex_, firstRunOf(node), kNone}, role_.name,
-                  node.count);
+      report_.add(finding::NoEvaluation, {roleIndex_, firstRunOf(node), kNone}, node.count);
   }
 
   static uint32_t firstRunOf(const ProgramNode &node) {
@@ -256,7 +254,7 @@ private:
     bool has = std::ranges::any_of(
         role_.program, [](const ProgramNode &node) { return node.kind == ProgramNode::Steps; });
     if (!has && report_.size() == 0)
-      report_.add(finding::NoSteps, Spot{roleIndex_, kNone, kNone}, role_.name);
+      report_.add(finding::NoSteps, Spot{roleIndex_, kNone, kNone});
   }
 
   /// All that a step has to do has been done by its end.
@@ -266,13 +264,12 @@ private:
     Spot where = stepCell_ == kNone ? Spot{roleIndex_, kNone, kNone}
                                     : spotOfCell(report_, roleIndex_, stepCell_);
     if (stepCell_ == kNone || !step_.hasEnded || cells[stepCell_].mark.phase != Phase::Ended) {
-      report_.add(finding::NoStepBeginOrEnd, where, role_.name);
+      report_.add(finding::NoStepBeginOrEnd, where);
       return;
     }
     for (size_t block = 0; block < plan_.blocks.size(); ++block)
       if (step_.updates[block] == 0 && report_.hasState(roleIndex_, block))
-        report_.addAbout(finding::BlockNotUpdated, where, plan_.blocks[block].name, role_.name,
-                         plan_.blocks[block].name);
+        report_.addAbout(finding::BlockNotUpdated, where, plan_.blocks[block].name);
   }
 
   // ---- cells and segments ----

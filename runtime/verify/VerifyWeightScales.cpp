@@ -51,12 +51,12 @@ private:
     bool isAll = hasScales && amax.size() == 1 && made.size() == blocksOf8Bits();
     if (isOfOne && (isAll || (made.empty() && !hasScales)))
       return;
-    report_.add(finding::Weights8BitsIncomplete, {roleIndex_, s, kNone}, segment.name);
+    report_.add(finding::Weights8BitsIncomplete, {roleIndex_, s, kNone});
   }
 
   /// Ranks that have other parts of the block quantise by the largest magnitudes of all of them.
   void checkShared(Spot at, const Segment &segment, const Op &op) {
-    const Block &block = plan_.blocks[static_cast<size_t>(op.getInt(AttrKey::block))];
+    const Block &block = blockAt(plan_, op.getInt(AttrKey::block));
     Axes parts = axesOf(plan_, block.group) | axesOf(plan_, block.stateGroup);
     const ValueId amax = operandNamed<OpKind::QuantizeShard>(op, "amax");
     const Op *largest = makerOf(segment, amax);
