@@ -223,7 +223,7 @@ bool Inspection::refuseWork() {
   return false;
 }
 
-Finding *Inspection::add(Rule rule, Spot at, std::string message, std::string value) {
+Finding &Inspection::add(Rule rule, Spot at, std::string message, std::string value) {
   Finding finding;
   finding.rule = rule;
   finding.at = at;
@@ -232,11 +232,11 @@ Finding *Inspection::add(Rule rule, Spot at, std::string message, std::string va
   return add(std::move(finding));
 }
 
-Finding *Inspection::add(Finding finding) {
+Finding &Inspection::add(Finding finding) {
   const Spot &at = finding.at;
   if (isFull() || !seen_.emplace(finding.rule, at.role, at.segment, at.op, finding.value).second)
-    return nullptr;
-  return &findings_.emplace_back(std::move(finding));
+    return lost_ = std::move(finding);
+  return findings_.emplace_back(std::move(finding));
 }
 
 const std::vector<const Param *> &Inspection::paramsOf(int32_t block) {

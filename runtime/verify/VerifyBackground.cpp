@@ -313,13 +313,12 @@ private:
       return;
     ours.forEachIn(theirs.range, [&](const Touch &touch, const ByteRange &bytes) {
       Scope own = scope(touch.segment);
-      if (Finding *finding = own.addValue(finding::BackgroundConflicts, touch.op, touch.value, what,
-                                          toString(bytes))) {
-        finding->bytes = bytes;
-        finding->note = fmt::format("'%{}' is {} here, in segment {}", beside.nameOf(theirs.value),
-                                    verb, beside.segment.name);
-        finding->noteAt = beside.spot(theirs.op);
-      }
+      Finding &finding =
+          own.addValue(finding::BackgroundConflicts, touch.op, touch.value, what, toString(bytes));
+      finding.bytes = bytes;
+      finding.note = fmt::format("'%{}' is {} here, in segment {}", beside.nameOf(theirs.value),
+                                 verb, beside.segment.name);
+      finding.noteAt = beside.spot(theirs.op);
       return report_.spend(1);
     });
   }

@@ -248,13 +248,11 @@ private:
                        blockAt(plan_, block).name, toString(claim.content));
     if (claim.block == block)
       return;
-    Finding *finding =
+    Finding &finding =
         report_.addAbout(finding::BlockExpected, {roleIndex_, s, i}, value(s, id).name, block,
                          blockAt(plan_, block).name, claim.block, blockAt(plan_, claim.block).name);
-    if (finding == nullptr)
-      return;
-    finding->note = "the other block is named here";
-    finding->noteAt = {roleIndex_, claim.segment, claim.op};
+    finding.note = "the other block is named here";
+    finding.noteAt = {roleIndex_, claim.segment, claim.op};
   }
 
   void checkPart(const Part &part) {
@@ -264,13 +262,11 @@ private:
     if (claim.block < 0 || whole.block < 0)
       return;
     const Value &result = value(part.segment, view.results[0]);
-    Finding *finding = report_.addAbout(finding::PartOfBlock, {roleIndex_, claim.segment, claim.op},
+    Finding &finding = report_.addAbout(finding::PartOfBlock, {roleIndex_, claim.segment, claim.op},
                                         result.name, claim.block, blockAt(plan_, claim.block).name,
                                         whole.block, blockAt(plan_, whole.block).name);
-    if (finding == nullptr)
-      return;
-    finding->note = "the view is taken here";
-    finding->noteAt = {roleIndex_, part.segment, part.op};
+    finding.note = "the view is taken here";
+    finding.noteAt = {roleIndex_, part.segment, part.op};
   }
 
   /// The block of which an op moves all or some elements; -1 if it moves activations.

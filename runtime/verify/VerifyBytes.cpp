@@ -407,12 +407,12 @@ private:
         return;
       addAccess(addPiece(source, range, false), range);
       uint32_t def = segment_.values[source].def;
-      if (isCutOut && def != kNone && !order_.ends(def, op))
-        if (Finding *f = scope_.addValue(finding::ReadWithoutAll, op, operand)) {
-          f->variant = variant_;
-          f->note = fmt::format("'%{}' is defined here", scope_.nameOf(source));
-          f->noteAt = scope_.spot(def);
-        }
+      if (isCutOut && def != kNone && !order_.ends(def, op)) {
+        Finding &f = scope_.addValue(finding::ReadWithoutAll, op, operand);
+        f.variant = variant_;
+        f.note = fmt::format("'%{}' is defined here", scope_.nameOf(source));
+        f.noteAt = scope_.spot(def);
+      }
     });
   }
 

@@ -374,12 +374,11 @@ private:
                alike(type(a, x.results[0]), type(b, y.results[0]))) {
       return true;
     }
-    if (Finding *f = report_.add(finding::CollectivesDiffer, b.spot(j),
-                                 plan_.roles[a.roleIndex()].name, plan_.roles[b.roleIndex()].name,
-                                 groupAt(plan_, x.group).name, channelOf(x))) {
-      f->note = "the other role's collective is here";
-      f->noteAt = a.spot(i);
-    }
+    Finding &f =
+        report_.add(finding::CollectivesDiffer, b.spot(j), plan_.roles[a.roleIndex()].name,
+                    plan_.roles[b.roleIndex()].name, groupAt(plan_, x.group).name, channelOf(x));
+    f.note = "the other role's collective is here";
+    f.noteAt = a.spot(i);
     return false;
   }
 
@@ -400,10 +399,9 @@ private:
     int64_t mine = of(a, i), theirs = of(b, j);
     if (mine == theirs)
       return true;
-    if (Finding *f = report_.add(finding::TransferMicrobatchesDiffer, b.spot(j), theirs, mine)) {
-      f->note = "the other side is here";
-      f->noteAt = a.spot(i);
-    }
+    Finding &f = report_.add(finding::TransferMicrobatchesDiffer, b.spot(j), theirs, mine);
+    f.note = "the other side is here";
+    f.noteAt = a.spot(i);
     return false;
   }
 
@@ -414,17 +412,17 @@ private:
         stuck = &actor;
     if (stuck == nullptr)
       return;
-    Finding *f = report_.add(
+    Finding &f = report_.add(
         finding::RoleDeadlocks, stuck->firstLeft(), plan_.roles[stuck->roleIndex()].name,
         starts_ ? "" : " when a checkpoint is loaded and 'start' does not run");
     for (const Actor &actor : actors_) {
-      if (f == nullptr || &actor == stuck)
+      if (&actor == stuck)
         continue;
-      f->note = actor.isDone()
-                    ? fmt::format("role '{}' issues no more collectives",
-                                  plan_.roles[actor.roleIndex()].name)
-                    : fmt::format("role '{}' waits here", plan_.roles[actor.roleIndex()].name);
-      f->noteAt = actor.isDone() ? Spot{actor.roleIndex(), kNone, kNone} : actor.firstLeft();
+      f.note = actor.isDone()
+                   ? fmt::format("role '{}' issues no more collectives",
+                                 plan_.roles[actor.roleIndex()].name)
+                   : fmt::format("role '{}' waits here", plan_.roles[actor.roleIndex()].name);
+      f.noteAt = actor.isDone() ? Spot{actor.roleIndex(), kNone, kNone} : actor.firstLeft();
       return;
     }
   }

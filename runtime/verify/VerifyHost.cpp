@@ -102,11 +102,10 @@ private:
       if (!member)
         continue;
       ByteRange bytes{common.arena(), common.begin(*member), common.end(*member), *member};
-      if (Finding *finding =
-              addCell(Rule::Host, c,
-                      "the host may write cell '@{}' at any time, but cell '@{}' overlaps it in {}",
-                      role_.cells[c].name, cell.name, toString(bytes)))
-        finding->bytes = bytes;
+      addCell(Rule::Host, c,
+              "the host may write cell '@{}' at any time, but cell '@{}' overlaps it in {}",
+              role_.cells[c].name, cell.name, toString(bytes))
+          .bytes = bytes;
     }
   }
 

@@ -109,15 +109,16 @@ public:
   Inspection(const Plan &plan, size_t findingsMax, uint64_t visitsMax);
 
   const Plan &plan() const { return plan_; }
-  /// Keeps the finding; null if there is one like it, or no room. Valid until the next call.
-  Finding *add(Rule rule, Spot at, std::string message, std::string value = {});
-  Finding *add(Finding finding);
-  template <FindingRow Row, typename... Args> Finding *add(Row row, Spot at, Args &&...args) {
+  /// Keeps the finding, unless there is one like it, or no room. What callers add to the result,
+  /// which is valid until the next call, is then lost.
+  Finding &add(Rule rule, Spot at, std::string message, std::string value = {});
+  Finding &add(Finding finding);
+  template <FindingRow Row, typename... Args> Finding &add(Row row, Spot at, Args &&...args) {
     return add(Row::kRule, at, textOf(row, namesAt(at, {}), std::forward<Args>(args)...));
   }
   /// The same about something with a name, so that two names give two findings.
   template <FindingRow Row, typename... Args>
-  Finding *addAbout(Row row, Spot at, const std::string &name, Args &&...args) {
+  Finding &addAbout(Row row, Spot at, const std::string &name, Args &&...args) {
     return add(Row::kRule, at, textOf(row, namesAt(at, name), std::forward<Args>(args)...), name);
   }
   /// Parameters of a block by offset; built at the first call.
@@ -185,6 +186,7 @@ private:
   size_t findingsMax_;
   uint64_t visitsMax_, visitsLeft_;
   std::vector<Finding> findings_;
+  Finding lost_; ///< the last one that was not kept
   std::vector<std::vector<const Param *>> paramsOf_;
   struct HeldCells {
     std::vector<const Block *> blocks;
@@ -270,20 +272,20 @@ struct Scope {
   /// first that takes it; kNone if there is none.
   uint32_t opOf(ValueId id) const;
   template <typename... Args>
-  Finding *add(Rule rule, uint32_t op, fmt::format_string<Args...> text, Args &&...args) const {
+  Finding &add(Rule rule, uint32_t op, fmt::format_string<Args...> text, Args &&...args) const {
     return inspection.add(rule, spot(op), fmt::format(text, std::forward<Args>(args)...));
   }
   template <FindingRow Row, typename... Args>
-  Finding *add(Row row, uint32_t op, Args &&...args) const {
+  Finding &add(Row row, uint32_t op, Args &&...args) const {
     return inspection.add(row, spot(op), std::forward<Args>(args)...);
   }
   template <FindingRow Row, typename... Args>
-  Finding *addValue(Row row, uint32_t op, ValueId id, Args &&...args) const {
+  Finding &addValue(Row row, uint32_t op, ValueId id, Args &&...args) const {
     return inspection.addAbout(row, spot(op), nameOf(id), std::forward<Args>(args)...);
   }
   /// The same for what is about one value.
   template <typename... Args>
-  Finding *addValue(Rule rule, uint32_t op, ValueId id, fmt::format_string<Args...> text,
+  Finding &addValue(Rule rule, uint32_t op, ValueId id, fmt::format_string<Args...> text,
                     Args &&...args) const {
     return inspection.add(rule, spot(op), fmt::format(text, std::forward<Args>(args)...),
                           nameOf(id));
@@ -306,14 +308,14 @@ protected:
   }
   /// About the whole role, a segment or an op.
   template <typename... Args>
-  Finding *add(Rule rule, uint32_t segment, uint32_t op, fmt::format_string<Args...> text,
+  Finding &add(Rule rule, uint32_t segment, uint32_t op, fmt::format_string<Args...> text,
                Args &&...args) const {
     return report_.add(rule, {roleIndex_, segment, op},
                        fmt::format(text, std::forward<Args>(args)...));
   }
   /// About a cell.
   template <typename... Args>
-  Finding *addCell(Rule rule, uint32_t cell, fmt::format_string<Args...> text,
+  Finding &addCell(Rule rule, uint32_t cell, fmt::format_string<Args...> text,
                    Args &&...args) const {
     return report_.add(rule, spotOfCell(report_, roleIndex_, cell),
                        fmt::format(text, std::forward<Args>(args)...), role_.cells[cell].name);

@@ -186,9 +186,10 @@ private:
           out.region >= role_.cells.size() || isReadWithin(s, variant, out.value))
         continue;
       Scope where = scope(s);
-      if (Finding *finding = where.addValue(finding::LeftUnread, where.opOf(out.value), out.value,
-                                            role_.cells[out.region].name))
-        finding->variant = variant;
+      where
+          .addValue(finding::LeftUnread, where.opOf(out.value), out.value,
+                    role_.cells[out.region].name)
+          .variant = variant;
     }
   }
 
@@ -205,9 +206,7 @@ private:
             !isComputed(segment, tie.value, variant) || isReadWithin(s, variant, tie.value))
           continue;
         Scope where = scope(s);
-        if (Finding *finding =
-                where.addValue(finding::AddsOverUnread, i, tie.value, whenOf(tie.pred)))
-          finding->variant = variant;
+        where.addValue(finding::AddsOverUnread, i, tie.value, whenOf(tie.pred)).variant = variant;
       }
     }
   }
@@ -306,10 +305,9 @@ private:
           value.place != unused.place || opInfo(segment.ops[value.def]).traits == OpTraits::Alias)
         continue;
       Scope where = scope(s);
-      if (Finding *finding = where.addValue(finding::WrittenOver, i, result, value.name)) {
-        finding->note = "it is overwritten here";
-        finding->noteAt = where.spot(value.def);
-      }
+      Finding &finding = where.addValue(finding::WrittenOver, i, result, value.name);
+      finding.note = "it is overwritten here";
+      finding.noteAt = where.spot(value.def);
       return;
     }
   }

@@ -179,21 +179,24 @@ std::string_view whyIncomplete(Cover::Kind cover) {
   return {};
 }
 
+/// The bit of an axis; none if it has one rank.
+static Axes bitOf(const Plan &plan, size_t axis) {
+  return static_cast<Axes>(plan.mesh[axis].size > 1 ? 1u << axis : 0);
+}
+
 Axes axesOf(const Plan &plan, int16_t group) {
   Axes axes = 0;
   if (group < 0)
     return axes;
   for (uint16_t axis : groupAt(plan, group).axes)
-    if (plan.mesh[axis].size > 1)
-      axes |= static_cast<Axes>(1u << axis);
+    axes |= bitOf(plan, axis);
   return axes;
 }
 
 Axes axesOf(const Plan &plan) {
   Axes axes = 0;
   for (size_t axis = 0; axis < plan.mesh.size(); ++axis)
-    if (plan.mesh[axis].size > 1)
-      axes |= static_cast<Axes>(1u << axis);
+    axes |= bitOf(plan, axis);
   return axes;
 }
 
@@ -225,8 +228,7 @@ Axes outerAxesOf(const Plan &plan, int16_t group, int64_t members) {
     if (count >= members)
       break;
     count *= plan.mesh[axis].size;
-    if (plan.mesh[axis].size > 1)
-      axes |= static_cast<Axes>(1u << axis);
+    axes |= bitOf(plan, axis);
   }
   return count == members ? axes : Axes{0};
 }
@@ -236,7 +238,7 @@ std::string namesOf(const Plan &plan, Axes axes) {
   for (size_t axis = 0; axis < plan.mesh.size(); ++axis)
     if ((axes >> axis & 1) != 0)
       names += fmt::format("{}'{}'", names.empty() ? "" : " and ", plan.mesh[axis].name);
-  return names;
+  return names.empty() ? "no axis" : names;
 }
 
 // ---- blocks with split parameters ----

@@ -24,22 +24,19 @@ struct Origin {
   bool operator==(const Origin &) const = default;
 };
 
-/// Whose a value is that an op computes of two values: own values count as the other member's.
-Origin joined(const Origin &a, const Origin &b) {
-  if (a == b || b.isOwn())
-    return a;
-  if (a.isOwn())
-    return b;
-  bool isKnown = a.kind != Origin::Unknown && b.kind != Origin::Unknown;
-  return {isKnown ? Origin::OfSeveral : Origin::Unknown};
-}
-
 /// Whose a sum of two values is. A sum of values of two members belongs to neither.
 Origin added(const Origin &a, const Origin &b) {
   if (a == b)
     return a;
   bool isKnown = a.kind != Origin::Unknown && b.kind != Origin::Unknown;
   return {isKnown ? Origin::OfSeveral : Origin::Unknown};
+}
+
+/// Whose a value is that an op computes of two values: own values count as the other member's.
+Origin joined(const Origin &a, const Origin &b) {
+  if (a == b || b.isOwn())
+    return a;
+  return a.isOwn() ? b : added(a, b);
 }
 
 /// The keys of which a value is attention: a number of positions from each of some members of a
@@ -147,9 +144,7 @@ private:
     }
   }
 
-  std::string names(Axes axes) const {
-    return axes == 0 ? std::string("no axis") : namesOf(plan_, axes);
-  }
+  std::string names(Axes axes) const { return namesOf(plan_, axes); }
 
   // ---- whose values are ----
 
@@ -293,7 +288,7 @@ private:
   void needHeads(const Values &at, uint32_t i, const Op &op, const Exchange &exchange) {
     bool hasSinks = op.kind == OpKind::AttentionSinkBwd ||
                     op.operands.size() > operandIndex<OpKind::AttentionSink>("sink");
-    Axes found = op.group < 0 ? Axes{0} : axesOf(plan_, op.group);
+    Axes found = axesOf(plan_, op.group);
     if (hasSinks && exchange.kind != Exchange::NoTokens &&
         (exchange.kind == Exchange::Unknown || found != exchange.axes))
       at.scope.add(finding::SinksOfOtherHeads, i, names(found), names(exchange.axes));
@@ -316,7 +311,7 @@ private:
     const Count &from = at.operand(op, 0).count;
     if (op.kind == OpKind::Cast || op.kind == OpKind::Send)
       return from;
-    Axes over = op.group < 0 ? Axes{0} : axesOf(plan_, op.group);
+    Axes over = axesOf(plan_, op.group);
     bool isSum = op.kind == OpKind::AllReduce && !op.getBool(AttrKey::average);
     if (isSum && from.kind == Count::OfTokens && (from.axes & over) == 0)
       return {Count::OfTokens, static_cast<Axes>(from.axes | over)};

@@ -207,9 +207,9 @@ private:
     bool isPlaced = plan_.level == Level::Placed;
     std::string where =
         isPlaced ? toString(bytes) : fmt::format("elements [{}, {}) of it", gap->begin, gap->end);
-    Finding *finding = at.scope.addValue(finding::ReadsPadding, op, id, where, block.name);
-    if (finding != nullptr && isPlaced)
-      finding->bytes = bytes;
+    Finding &finding = at.scope.addValue(finding::ReadsPadding, op, id, where, block.name);
+    if (isPlaced)
+      finding.bytes = bytes;
   }
 
   Inspection &report_;

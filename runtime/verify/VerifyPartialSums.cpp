@@ -236,7 +236,7 @@ private:
   /// Where members have slices, too, the last axes of the group are those of the slices.
   void checkHeads(uint32_t i, const Op &op) {
     const OpInfo &info = opInfo(op);
-    Axes found = op.group < 0 ? Axes{0} : axesOf(plan_, op.group);
+    Axes found = axesOf(plan_, op.group);
     if (info.hasSlices && op.getInt(Key::slices) > 0)
       found &= static_cast<Axes>(~outerAxesOf(plan_, op.group, op.getInt(Key::slices)));
     needIndex(i, found, of(op, static_cast<size_t>(info.queries)).columns);
@@ -273,7 +273,8 @@ private:
     std::optional<Axes> found = of(op, kCounts).columns;
     if (found != needed)
       scope().add(finding::ExpertsOfOtherRanks, i,
-                  found ? nameOf(*found) : "axes that are not known", nameOf(needed));
+                  found ? namesOf(plan_, *found) : "axes that are not known",
+                  namesOf(plan_, needed));
   }
 
   /// Axes along which ranks have different tensors of a stack.
@@ -285,17 +286,13 @@ private:
     return axes;
   }
 
-  std::string nameOf(Axes axes) const {
-    return axes == 0 ? std::string("no axis") : namesOf(plan_, axes);
-  }
-
   void needIndex(uint32_t i, Axes found, std::optional<Axes> needed) const {
     // Plan text for a single pass may have weights that no parameter stands for.
     if (!needed && found != 0 && plan_.level == Level::Placed)
       scope().add(finding::PartUnknown, i, namesOf(plan_, found));
     if (!needed || found == *needed)
       return;
-    scope().add(finding::PartByOtherIndex, i, nameOf(found), nameOf(*needed));
+    scope().add(finding::PartByOtherIndex, i, namesOf(plan_, found), namesOf(plan_, *needed));
   }
 
   /// Products have columns of their weight, and exchanges give other heads for rows, or back.

@@ -336,15 +336,13 @@ private:
     }
     Spot lost = state.lostAt(cell);
     ByteRange bytes = lostBytes(cell, state);
-    Finding *finding =
+    Finding &finding =
         report_.addAbout(finding::NoContentAtStepEnd, lost.segment == kNone ? used : lost,
                          role_.cells[cell].name, who, toString(bytes));
-    if (finding == nullptr)
-      return;
-    finding->bytes = bytes;
+    finding.bytes = bytes;
     if (lost.segment != kNone && used.op != kNone && used != lost) {
-      finding->note = fmt::format("cell '@{}' is used here", role_.cells[cell].name);
-      finding->noteAt = used;
+      finding.note = fmt::format("cell '@{}' is used here", role_.cells[cell].name);
+      finding.noteAt = used;
     }
   }
 
@@ -530,26 +528,23 @@ private:
     }
     const Cell &cell = role_.cells[regions_.cellOf(need.region)];
     ByteRange bytes = lostBytes(need.region, state);
-    Finding *finding = scope(segment).addValue(finding::NoContent, need.op, need.operand, cell.name,
+    Finding &finding = scope(segment).addValue(finding::NoContent, need.op, need.operand, cell.name,
                                                toString(bytes));
-    if (finding == nullptr)
-      return;
-    finding->variant = variant;
-    finding->bytes = bytes;
+    finding.variant = variant;
+    finding.bytes = bytes;
     Spot lost = state.lostAt(need.region);
-    finding->note = lost.segment == kNone ? "nothing in the program has filled it before"
-                                          : "its bytes were last written here";
-    finding->noteAt = lost;
+    finding.note = lost.segment == kNone ? "nothing in the program has filled it before"
+                                         : "its bytes were last written here";
+    finding.noteAt = lost;
   }
 
   /// A slot holds another microbatch than the one that is taken.
   void reportOther(uint32_t segment, const Variant &variant, const SegmentEffect::Need &need,
                    int64_t wanted, int64_t held) {
-    Finding *finding =
-        scope(segment).addValue(finding::ContentOfOtherMicrobatch, need.op, need.operand,
-                                role_.cells[need.region].name, wanted, held);
-    if (finding != nullptr)
-      finding->variant = variant;
+    scope(segment)
+        .addValue(finding::ContentOfOtherMicrobatch, need.op, need.operand,
+                  role_.cells[need.region].name, wanted, held)
+        .variant = variant;
   }
 
   CellRegions regions_;

@@ -27,18 +27,19 @@ int loadOperandOf(OpKind kind) {
   return operands[static_cast<size_t>(kind)];
 }
 
-class MarkFollower : RoleCheck {
+class MarkFollower final : public SegmentSums, RoleCheck {
 public:
   MarkFollower(Inspection &inspection, uint32_t roleIndex, const Role &part, bool areNumbered)
-      : RoleCheck(inspection, roleIndex), numbers(inspection.plan(), part, areNumbered),
-        sets(inspection, role_), allAxes_(axesOf(plan_)),
+      : SegmentSums({inspection.plan(), part, areNumbered},
+                    {inspection, inspection.plan().roles[roleIndex]}),
+        RoleCheck(inspection, roleIndex), allAxes_(axesOf(plan_)),
         dataAxes_(axesOf(plan_, groupOfKind(plan_, GroupKind::Data))), splits_(inspection),
         stages_(stagesOf(inspection, roleIndex, part)) {
     step.updates.resize(plan_.blocks.size());
     findTraining();
   }
 
-  Holds follow(uint32_t s, const Variant &variant, const Holds &taken) {
+  Holds follow(uint32_t s, const Variant &variant, const Holds &taken) override {
     segment_ = &role_.segments[s];
     segmentIndex_ = s, variant_ = variant;
     if (!report_.spend(role_.cells.size() + segment_->values.size() +
@@ -60,20 +61,13 @@ public:
     return left;
   }
 
-  /// The mark of this rank's part of the block's state.
-  Mark markOfState(int32_t block) const {
+  Mark markOfState(int32_t block) const override {
     Mark mark;
     mark.varies = partsOf(block);
     mark.split = splits_.of(block);
     mark.block = block;
     return mark;
   }
-
-  StepState step;
-  ValueNumbers numbers;
-  OpSets sets;
-  std::vector<Update> updates;
-  std::vector<bool> isTraining; ///< of each segment
 
 private:
   bool isSharded(int32_t block) const {
@@ -537,13 +531,11 @@ private:
     const Mark mark = splits_.asBlock(marks_[sum], block);
     const std::string &blockName = blockAt(plan_, block).name;
     auto inspection = [&](std::string what) {
-      Finding *finding =
+      Finding &finding =
           scope(segmentIndex_).addValue(finding::GradientTaken, i, sum, blockName, what);
-      if (finding == nullptr)
-        return;
-      finding->noteAt = leftAt(sum);
-      if (finding->noteAt.op != kNone)
-        finding->note = "its cell is filled here";
+      finding.noteAt = leftAt(sum);
+      if (finding.noteAt.op != kNone)
+        finding.note = "its cell is filled here";
     };
     Axes due = static_cast<Axes>(mark.due & ~alone(block));
     if (!isComplete(mark.cover))
@@ -625,9 +617,9 @@ private:
   void need(uint32_t i, bool condition, std::string_view what) {
     if (condition)
       return;
-    if (Finding *finding =
-            scope(segmentIndex_).add(Rule::Step, i, "'{}' {}", opInfo(segment_->ops[i]).name, what))
-      finding->variant = variant_;
+    scope(segmentIndex_)
+        .add(Rule::Step, i, "'{}' {}", opInfo(segment_->ops[i]).name, what)
+        .variant = variant_;
   }
 
   /// Losses that a run only prints are scaled for a sum over all ranks, including ranks with equal
@@ -716,23 +708,9 @@ private:
 
 } // namespace
 
-class SegmentSums::Impl : public MarkFollower {
-  using MarkFollower::MarkFollower;
-};
-
-SegmentSums::SegmentSums(Inspection &inspection, uint32_t roleIndex, const Role &part,
-                         bool areNumbered)
-    : impl_(std::make_unique<Impl>(inspection, roleIndex, part, areNumbered)) {}
-SegmentSums::~SegmentSums() = default;
-
-Holds SegmentSums::follow(uint32_t segment, const Variant &variant, const Holds &taken) {
-  return impl_->follow(segment, variant, taken);
+std::unique_ptr<SegmentSums> makeSegmentSums(Inspection &inspection, uint32_t roleIndex,
+                                             const Role &part, bool areNumbered) {
+  return std::make_unique<MarkFollower>(inspection, roleIndex, part, areNumbered);
 }
-StepState &SegmentSums::step() { return impl_->step; }
-ValueNumbers &SegmentSums::numbers() { return impl_->numbers; }
-OpSets &SegmentSums::sets() { return impl_->sets; }
-std::vector<Update> SegmentSums::takeUpdates() { return std::move(impl_->updates); }
-const std::vector<bool> &SegmentSums::isTraining() const { return impl_->isTraining; }
-Mark SegmentSums::markOfState(int32_t block) const { return impl_->markOfState(block); }
 
 } // namespace shardc::plan::verifier

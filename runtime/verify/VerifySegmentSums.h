@@ -97,26 +97,28 @@ struct StepState {
 /// Segments of a part of a role's ranks.
 class SegmentSums {
 public:
-  /// `areNumbered` are values if roles are held against each other.
-  SegmentSums(Inspection &inspection, uint32_t roleIndex, const Role &part, bool areNumbered);
-  ~SegmentSums();
+  virtual ~SegmentSums() = default;
+  SegmentSums(const SegmentSums &) = delete;
+  SegmentSums &operator=(const SegmentSums &) = delete;
 
   /// What a run leaves; nothing if that is too much to find out.
-  Holds follow(uint32_t segment, const Variant &variant, const Holds &taken);
-  StepState &step();
-  ValueNumbers &numbers();
-  OpSets &sets(); ///< of marks
-  /// What optimizers have taken, for comparisons between roles.
-  std::vector<Update> takeUpdates();
+  virtual Holds follow(uint32_t segment, const Variant &variant, const Holds &taken) = 0;
+  /// The mark of this rank's part of a block's state.
+  virtual Mark markOfState(int32_t block) const = 0;
 
-  /// Of each segment whether its microbatches are those of a step.
-  const std::vector<bool> &isTraining() const;
-  /// Of this rank's part of a block's state.
-  Mark markOfState(int32_t block) const;
+  StepState step;
+  ValueNumbers numbers;
+  OpSets sets;                  ///< of marks
+  std::vector<Update> updates;  ///< what optimizers have taken, for comparisons between roles
+  std::vector<bool> isTraining; ///< of each segment: its microbatches are those of a step
 
-private:
-  class Impl;
-  std::unique_ptr<Impl> impl_;
+protected:
+  SegmentSums(ValueNumbers valueNumbers, OpSets opSets)
+      : numbers(std::move(valueNumbers)), sets(std::move(opSets)) {}
 };
+
+/// `areNumbered` are values if roles are held against each other.
+std::unique_ptr<SegmentSums> makeSegmentSums(Inspection &inspection, uint32_t roleIndex,
+                                             const Role &part, bool areNumbered);
 
 } // namespace shardc::plan::verifier

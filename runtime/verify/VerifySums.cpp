@@ -48,7 +48,7 @@ public:
   /// Checks a part of the role's ranks. `isCompared`: other roles update the same blocks.
   SumCheck(Inspection &inspection, uint32_t roleIndex, const Role &part, bool isCompared)
       : ProgramWalk(inspection, roleIndex), blockOf_(inspection.blocksInCheckpoint(roleIndex)),
-        ops_(inspection, roleIndex, part, isCompared), step_(ops_.step()),
+        ops_(makeSegmentSums(inspection, roleIndex, part, isCompared)), step_(ops_->step),
         runs_(role_.segments.size()) {
     for (const Segment &segment : role_.segments) {
       addsEvalLosses_.push_back(hasSum(segment, SumRole::AddsEvalLosses));
@@ -67,7 +67,7 @@ public:
       cells[c] = loaded(c);
     walkMicrobatches(role_.program, cells);
     needSteps();
-    return ops_.takeUpdates();
+    return std::move(ops_->updates);
   }
 
 private:
@@ -82,7 +82,7 @@ private:
     bool isBuffer = cell.kind == CellKind::Buffer; // other kinds mean the same in all roles
     Held held{{}, numberOf(cell.kind, isBuffer ? c : static_cast<uint32_t>(cell.of))};
     if (blockOf_[c] != nullptr)
-      held.mark = ops_.markOfState(static_cast<int32_t>(blockOf_[c] - plan_.blocks.data()));
+      held.mark = ops_->markOfState(static_cast<int32_t>(blockOf_[c] - plan_.blocks.data()));
     if (c == stepCell_)
       held.mark.phase = Phase::Ended;
     return held;
@@ -96,7 +96,7 @@ private:
     for (size_t c = 0; c < into.size(); ++c) {
       if (into[c].number != from[c].number)
         into[c].number = mixed(into[c].number, from[c].number);
-      into[c].mark = joined(ops_.sets(), into[c].mark, from[c].mark);
+      into[c].mark = joined(ops_->sets, into[c].mark, from[c].mark);
     }
   }
 
@@ -176,12 +176,12 @@ private:
       Held &held = cells[turns.at(c, 1 + left)] = after[turns.at(c, 1)];
       moveOn(before[c].mark.cover, held.mark.cover, left);
     }
-    if (turns.isPlain() || !ops_.numbers().isOn())
+    if (turns.isPlain() || !ops_->numbers.isOn())
       return;
     for (const ProgramNode &run : turns.runs()) {
       const Segment &segment = role_.segments[run.segment];
       Variant variant = tables_[run.segment].of(run.microbatch->at(turn_), counts_[run.segment]);
-      ops_.numbers().addMeetings(segment, variant, static_cast<uint64_t>(left));
+      ops_->numbers.addMeetings(segment, variant, static_cast<uint64_t>(left));
       for (const Segment::Boundary &out : segment.outs)
         for (uint32_t cell : rings_.slotsOf(out.cell))
           if (rings_.isSlot(cell) || !keepsCell(segment, out))
@@ -226,7 +226,7 @@ private:
 
   void runSteps(const ProgramNode &loop, Cells &cells) {
     step_.steps = loop.count;
-    step_.microbatches = countOf(role_, ops_.isTraining(), loop);
+    step_.microbatches = countOf(role_, ops_->isTraining, loop);
     for (int64_t turn = 0; turn < std::min(loop.count, kTurnsMax) && !report_.isFull(); ++turn) {
       // A contribution of the step before is none of this one.
       Cells now = cells;
@@ -234,16 +234,16 @@ private:
         if (held.mark.cover.kind != Cover::None)
           held.mark.cover = {Cover::Old};
       std::ranges::fill(step_.updates, 0);
-      ops_.numbers().beginStep();
+      ops_->numbers.beginStep();
       step_.isCompared = turn < kStepsCompared;
       step_.hasEnded = false;
       walkMicrobatches(loop.children, now);
       checkStepEnd(now);
       bool isSame = true;
       for (size_t c = 0; c < cells.size(); ++c)
-        isSame = isSame && joined(ops_.sets(), cells[c].mark, now[c].mark) == cells[c].mark;
+        isSame = isSame && joined(ops_->sets, cells[c].mark, now[c].mark) == cells[c].mark;
       join(cells, now);
-      if (isSame && (turn + 1 >= kStepsCompared || !ops_.numbers().isOn()))
+      if (isSame && (turn + 1 >= kStepsCompared || !ops_->numbers.isOn()))
         break;
     }
     step_.steps = 0;
@@ -276,7 +276,7 @@ private:
 
   void apply(uint32_t segment, const Variant &variant, Cells &cells) {
     step_.microbatch = microbatch_ + runs_[segment];
-    leave(segment, ops_.follow(segment, variant, takenBy(segment, cells)), cells);
+    leave(segment, ops_->follow(segment, variant, takenBy(segment, cells)), cells);
   }
 
   Holds takenBy(uint32_t segment, const Cells &cells) const {
@@ -294,7 +294,7 @@ private:
 
   const std::vector<const Block *> &blockOf_; ///< of whose state a checkpoint has each cell
   uint32_t stepCell_ = kNone;
-  SegmentSums ops_;
+  std::unique_ptr<SegmentSums> ops_;
   StepState &step_;
   std::vector<int64_t> runs_;        ///< of each segment: those that name no microbatch, so far
   std::vector<bool> addsEvalLosses_; ///< of each segment

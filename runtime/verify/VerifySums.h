@@ -92,7 +92,7 @@ Mark withSplits(Mark mark, Axes splits);
 /// if nothing is.
 std::string_view whyIncomplete(Cover::Kind cover);
 
-/// The group's axes, or all of the mesh's.
+/// The group's axes, none of group -1; or all of the mesh's.
 Axes axesOf(const Plan &plan, int16_t group);
 Axes axesOf(const Plan &plan);
 /// How many ranks differ in these axes.
@@ -102,7 +102,7 @@ int16_t firstAlike(const Plan &plan, int16_t group);
 /// The group's first axes that have so many coordinates together; none if no axes do. Ranks with
 /// slices lie along them: ranks of a group count heads first, then slices.
 Axes outerAxesOf(const Plan &plan, int16_t group, int64_t members);
-/// `'tp'`, or `'tp' and 'cp'`.
+/// `'tp'`, `'tp' and 'cp'`, or `no axis`.
 std::string namesOf(const Plan &plan, Axes axes);
 
 /// How marks change where values become blocks with split parameters, and parts of them. Ranks
