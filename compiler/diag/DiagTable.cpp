@@ -1,3 +1,4 @@
+// The rows of Diagnostics.def as data, for the engine, its flags and the reference page.
 #include "compiler/diag/Diag.h"
 
 namespace shardc {

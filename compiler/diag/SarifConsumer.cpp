@@ -1,3 +1,4 @@
+// Writes diagnostics as a SARIF 2.1.0 log: results with their places, notes and fixes.
 #include "compiler/diag/JsonConsumer.h"
 #include "runtime/base/Json.h"
 

@@ -1,3 +1,4 @@
+// Reads torch's zip archives: the directory at their end, with zip64, and the records.
 #include <algorithm>
 #include <charconv>
 #include <cstring>

@@ -1,3 +1,4 @@
+// Writes torch's zip archives, record by record, with the sums and the id that torch adds.
 #include <algorithm>
 #include <cstring>
 #include <functional>

@@ -1,3 +1,4 @@
+// Converts checkpoints of Megatron-FSDP to torch_dist.
 #include <algorithm>
 #include <map>
 #include <memory>

@@ -1,3 +1,5 @@
+// Reads the pickle `.metadata` of torch's distributed checkpoints: tensors, their chunks and
+// records.
 #include <algorithm>
 #include <tuple>
 #include <unordered_map>

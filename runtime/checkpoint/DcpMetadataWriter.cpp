@@ -1,3 +1,4 @@
+// Writes the pickle `.metadata` of torch's distributed checkpoints, as torch itself does.
 #include "runtime/checkpoint/DcpMetadata.h"
 #include "runtime/checkpoint/PickleWriter.h"
 

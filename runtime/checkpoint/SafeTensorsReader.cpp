@@ -1,3 +1,4 @@
+// Reads safetensors files, and the index of a model that consists of several.
 #include <algorithm>
 #include <cstring>
 #include <filesystem>

@@ -1,3 +1,4 @@
+// Writes one safetensors file, tensor by tensor: types of larger elements come first.
 #include <algorithm>
 
 #include "runtime/base/Json.h"

@@ -1,3 +1,4 @@
+// How the format torch_dist names tensors and states, and stacks layers and experts in them.
 #include <algorithm>
 #include <charconv>
 

@@ -1,3 +1,4 @@
+// The parts of the interface that are the same for all backends.
 #include "runtime/hal/Backend.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+// The format fsdp_dtensor: what a run of Megatron-FSDP saves.
 #include <algorithm>
 
 #include "runtime/save/FormatWriter.h"

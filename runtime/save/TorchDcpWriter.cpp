@@ -1,3 +1,4 @@
+// The format torch_dcp: what a run of PyTorch's FSDP2 saves.
 #include <map>
 
 #include "runtime/checkpoint/GroupOrder.h"

@@ -35,7 +35,7 @@ void forEachSegment(Inspection &inspection, void (*phase)(const Scope &)) {
       phase(Scope{inspection, plan.roles[r], plan.roles[r].segments[s], r, s});
 }
 
-/// Up to the first role with findings.
+/// Runs the phase for one role after the other, up to the first with findings.
 void forEachRole(Inspection &inspection, void (*phase)(Inspection &, uint32_t)) {
   for (uint32_t role = 0; role < inspection.plan().roles.size() && inspection.size() == 0; ++role)
     phase(inspection, role);
@@ -134,7 +134,7 @@ std::vector<Finding> verify(const Plan &plan, size_t findingsMax, uint64_t visit
 
 namespace {
 
-/// Without rings, in form.
+/// All phases after form, on a plan whose rings have become cells.
 std::vector<Finding> verifyFlat(Inspection &inspection) {
   const Plan &plan = inspection.plan();
   checkStreamKinds(inspection);
@@ -203,6 +203,19 @@ namespace verifier {
 Inspection::Inspection(const Plan &plan, size_t findingsMax, uint64_t visitsMax)
     : plan_(plan), findingsMax_(findingsMax), visitsMax_(visitsMax), visitsLeft_(visitsMax) {}
 
+TextNames Inspection::namesAt(const Spot &at, std::string_view name) const {
+  TextNames names{.op = {}, .segment = {}, .role = {}, .name = name};
+  if (at.role >= plan_.roles.size())
+    return names;
+  const Role &role = plan_.roles[at.role];
+  names.role = role.name;
+  if (at.segment < role.segments.size())
+    names.segment = role.segments[at.segment].name;
+  if (const Op *op = opAt(plan_, at))
+    names.op = opInfo(*op).name;
+  return names;
+}
+
 bool Inspection::refuseWork() {
   if (!isFull())
     add(finding::TooMuchWork, {}, visitsMax_);
@@ -210,7 +223,7 @@ bool Inspection::refuseWork() {
   return false;
 }
 
-Finding *Inspection::add(Rule rule, Spot at, std::string message, std::string value) {
+Finding &Inspection::add(Rule rule, Spot at, std::string message, std::string value) {
   Finding finding;
   finding.rule = rule;
   finding.at = at;
@@ -219,11 +232,11 @@ Finding *Inspection::add(Rule rule, Spot at, std::string message, std::string va
   return add(std::move(finding));
 }
 
-Finding *Inspection::add(Finding finding) {
+Finding &Inspection::add(Finding finding) {
   const Spot &at = finding.at;
   if (isFull() || !seen_.emplace(finding.rule, at.role, at.segment, at.op, finding.value).second)
-    return nullptr;
-  return &findings_.emplace_back(std::move(finding));
+    return lost_ = std::move(finding);
+  return findings_.emplace_back(std::move(finding));
 }
 
 const std::vector<const Param *> &Inspection::paramsOf(int32_t block) {
@@ -292,7 +305,7 @@ struct Affine {
     offset += __int128(moving.offset) * times;
     if (moving.isFixed() || moving.group < 0)
       return;
-    const std::vector<uint16_t> &axes = plan.groups[static_cast<size_t>(moving.group)].axes;
+    const std::vector<uint16_t> &axes = groupAt(plan, moving.group).axes;
     __int128 coef = __int128(moving.coef) * times;
     for (size_t i = axes.size(); i-- > 0; coef *= plan.mesh[axes[i]].size)
       if (IndexRange own = coordinatesOf(plan, role, axes[i]); own.isSole())

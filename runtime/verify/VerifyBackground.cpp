@@ -75,7 +75,7 @@ std::set<uint32_t> segmentsBeside(const Role &role, uint32_t before) {
   return beside;
 }
 
-/// Segments of steps, and those behind them.
+/// Segments that steps run, and those that the program runs after its steps.
 std::set<uint32_t> segmentsOfSteps(const Role &role) {
   std::set<uint32_t> all;
   bool isBehind = false;
@@ -91,7 +91,7 @@ std::set<uint32_t> segmentsOfSteps(const Role &role) {
   return all;
 }
 
-/// Whether another background segment copies on what this one stages.
+/// Whether another background segment copies to the host what this one stages.
 bool isFollowed(const Role &role, const Segment &segment) {
   return std::ranges::any_of(
       role.segments, [&](const Segment &other) { return stagedBy(role, other) == &segment; });
@@ -106,7 +106,7 @@ bool isRunInSteps(const Role &role, uint32_t segment) {
   });
 }
 
-/// What an op writes where it takes effect.
+/// Calls fn(touch) for each range of bytes that an op writes if it takes effect.
 template <typename Fn>
 void forEachWrite(const Scope &scope, uint32_t index, const Indices &indices, const Fn &fn) {
   const Segment &segment = scope.segment;
@@ -117,7 +117,7 @@ void forEachWrite(const Scope &scope, uint32_t index, const Indices &indices, co
       fn(Touch{scope.segmentIndex, index, result, range});
       continue;
     }
-    Range own = Range::of(segment.values[op.operands[0]], indices); // stays as it is
+    Range own = Range::of(segment.values[op.operands[0]], indices); // is not written
     fn(Touch{scope.segmentIndex, index, result, range.before(own, indices)});
     fn(Touch{scope.segmentIndex, index, result, range.behind(own, indices)});
   }
@@ -159,10 +159,9 @@ private:
     uint32_t op = scope_.opOf(out.value);
     bool isStaged = op != kNone && segment_.ops[op].kind == OpKind::Stage;
     if (isStaged && !isFollowed(scope_.role, segment_))
-      scope_.addValue(finding::StagesForNobody, op, out.value, scope_.nameOf(out.value));
+      scope_.addValue(finding::StagesForNobody, op, out.value);
     else if (isStaged && cell.arena != Arena::Work)
-      scope_.addValue(finding::StagesInArena, op, out.value, scope_.nameOf(out.value), cell.name,
-                      toString(cell.arena));
+      scope_.addValue(finding::StagesInArena, op, out.value, cell.name, toString(cell.arena));
     else if (!isStaged && cell.arena != Arena::Host)
       scope_.addValue(finding::BackgroundFillsCell, op, out.value, cell.name, toString(cell.arena));
   }
@@ -171,15 +170,15 @@ private:
     const Op &op = segment_.ops[i];
     OpTraits traits = opInfo(op).traits;
     if (traits != OpTraits::Copy && traits != OpTraits::Alias)
-      scope_.add(finding::BackgroundComputes, i, opInfo(op).name);
+      scope_.add(finding::BackgroundComputes, i);
     const Segment *other = usersOfStreams_[op.stream];
     if (traits != OpTraits::Alias && scope_.plan().level >= Level::Scheduled && other != nullptr)
       scope_.add(finding::BackgroundSharesStream, i, other->name,
                  scope_.plan().streams[op.stream].name);
   }
 
-  /// The host takes what a snapshot copies from its place, and another segment what is staged; only
-  /// a cell says that it is read there.
+  /// The host reads what a snapshot copies, and another segment reads what is staged. Only a cell
+  /// says so; bytes that are in no cell could be written over before.
   void checkHandedOver() {
     std::vector<bool> isLeft(segment_.values.size());
     for (const Segment::Boundary &out : segment_.outs)
@@ -187,7 +186,7 @@ private:
     for (uint32_t i = 0; i < segment_.ops.size(); ++i)
       for (ValueId result : segment_.ops[i].results)
         if (opInfo(segment_.ops[i]).traits == OpTraits::Copy && !isLeft[result])
-          scope_.addValue(finding::BackgroundCopyNotLeft, i, result, scope_.nameOf(result));
+          scope_.addValue(finding::BackgroundCopyNotLeft, i, result);
   }
 
   const Scope &scope_;
@@ -205,7 +204,8 @@ BackgroundFormCheck::StreamUsers findUsersOfStreams(const Role &role) {
 }
 
 /// The bytes of all background segments of a role. Those that end before the same segment are
-/// looked at together, since the same runs beside them. They never run beside each other.
+/// checked together, since the same segments run at the same time. Background segments never run at
+/// the same time as each other.
 class BytesCheck : RoleCheck {
 public:
   BytesCheck(Inspection &inspection, uint32_t roleIndex)
@@ -277,14 +277,13 @@ private:
     Arena arena = scope.segment.ops[touch.op].kind == OpKind::Stage ? Arena::Work : Arena::Host;
     if (touch.range.arena() != arena)
       scope.addValue(finding::BackgroundWritesArena, touch.op, touch.value,
-                     scope.nameOf(touch.value), toString(touch.range.arena()), toString(arena));
+                     toString(touch.range.arena()), toString(arena));
     hostCells_.forEachIn(touch.range.arena(), touch.range.hullBegin(indices_),
                          touch.range.hullEnd(indices_), [&](uint32_t c) {
                            Range range = Range::of(role_.cells[c], indices_);
                            if (!touch.range.intersect(range, indices_).isEmpty(indices_))
                              scope.addValue(finding::BackgroundWritesHostCell, touch.op,
-                                            touch.value, scope.nameOf(touch.value),
-                                            role_.cells[c].name);
+                                            touch.value, role_.cells[c].name);
                            return report_.spend(1);
                          });
   }
@@ -314,19 +313,18 @@ private:
       return;
     ours.forEachIn(theirs.range, [&](const Touch &touch, const ByteRange &bytes) {
       Scope own = scope(touch.segment);
-      if (Finding *finding = own.addValue(finding::BackgroundConflicts, touch.op, touch.value, what,
-                                          own.nameOf(touch.value), toString(bytes))) {
-        finding->bytes = bytes;
-        finding->note = fmt::format("'%{}' is {} here, in segment {}", beside.nameOf(theirs.value),
-                                    verb, beside.segment.name);
-        finding->noteAt = beside.spot(theirs.op);
-      }
+      Finding &finding =
+          own.addValue(finding::BackgroundConflicts, touch.op, touch.value, what, toString(bytes));
+      finding.bytes = bytes;
+      finding.note = fmt::format("'%{}' is {} here, in segment {}", beside.nameOf(theirs.value),
+                                 verb, beside.segment.name);
+      finding.noteAt = beside.spot(theirs.op);
       return report_.spend(1);
     });
   }
 
   Indices indices_;
-  std::vector<std::vector<Variant>> variants_; ///< of each segment, that the program takes
+  std::vector<std::vector<Variant>> variants_; ///< of each segment: those that the program runs
   RangeIndex<uint32_t> hostCells_;             ///< that no background segment fills
 };
 

@@ -14,7 +14,7 @@
 namespace shardc::plan::verifier {
 namespace {
 
-/// Whether members hold parts, which lie in the order of their coordinates, before or after it.
+/// Whether each member holds its part of a block before or after the collective.
 bool movesShards(CollectiveKind kind) {
   switch (kind) {
   case CollectiveKind::AllGather:
@@ -52,7 +52,8 @@ public:
   }
 
   void run() {
-    // Classes first, then what names them: an op may name a block of what another one makes of it.
+    // Classes are complete before any op names one: an op may name the block of a value that gets
+    // into the class by a later op.
     for (uint32_t s = 0; s < role_.segments.size(); ++s)
       joinSegment(s);
     for (uint32_t c = 0; c < role_.cells.size(); ++c)
@@ -109,11 +110,11 @@ private:
   /// A view that is neither all nor this rank's shard of what it is cut out of.
   struct Part {
     uint32_t segment, op;
-    ValueId whole; ///< no view
+    ValueId whole; ///< what it is cut out of; itself not a view
   };
 
-  /// What a value is cut out of, through all views, and with which of its elements it begins; where
-  /// that moves with several groups, no one says it.
+  /// What a value is cut out of, through all views, and with which of its elements it begins; no
+  /// `begin` where that moves with the indices of several groups.
   struct Cut {
     ValueId whole = kNone;
     std::optional<Moving> begin;
@@ -221,15 +222,14 @@ private:
       claim.content = content;
     if (claim.content != content)
       report_.addAbout(finding::CellHoldsOther, spotOfCell(report_, roleIndex_, c),
-                       role_.cells[c].name, role_.cells[c].name, toString(content),
-                       toString(claim.content));
+                       role_.cells[c].name, toString(content), toString(claim.content));
   }
 
   /// Squares are added over the blocks that the op lists.
   void claimList(uint32_t s, uint32_t i) {
     const Op &op = role_.segments[s].ops[i];
     for (size_t p = 0; p < op.operands.size(); ++p) {
-      const Block &block = plan_.blocks[static_cast<size_t>(op.blocks[p].block)];
+      const Block &block = blockAt(plan_, op.blocks[p].block);
       const Type &type = value(s, op.operands[p]).type;
       bool isSum = type.dtype == DType::F64; // of the squares of that block
       if (isSum || partOf(block, type.numel()))
@@ -245,18 +245,14 @@ private:
       claim.content = Content::Weights;
     if (isWeights && claim.content != Content::Weights)
       report_.addAbout(finding::WeightsExpected, {roleIndex_, s, i}, value(s, id).name,
-                       value(s, id).name, plan_.blocks[static_cast<size_t>(block)].name,
-                       toString(claim.content));
+                       blockAt(plan_, block).name, toString(claim.content));
     if (claim.block == block)
       return;
-    Finding *finding =
-        report_.addAbout(finding::BlockExpected, {roleIndex_, s, i}, value(s, id).name,
-                         value(s, id).name, block, plan_.blocks[static_cast<size_t>(block)].name,
-                         claim.block, plan_.blocks[static_cast<size_t>(claim.block)].name);
-    if (finding == nullptr)
-      return;
-    finding->note = "the other block is named here";
-    finding->noteAt = {roleIndex_, claim.segment, claim.op};
+    Finding &finding =
+        report_.addAbout(finding::BlockExpected, {roleIndex_, s, i}, value(s, id).name, block,
+                         blockAt(plan_, block).name, claim.block, blockAt(plan_, claim.block).name);
+    finding.note = "the other block is named here";
+    finding.noteAt = {roleIndex_, claim.segment, claim.op};
   }
 
   void checkPart(const Part &part) {
@@ -266,17 +262,14 @@ private:
     if (claim.block < 0 || whole.block < 0)
       return;
     const Value &result = value(part.segment, view.results[0]);
-    Finding *finding = report_.addAbout(
-        finding::PartOfBlock, {roleIndex_, claim.segment, claim.op}, result.name, result.name,
-        claim.block, plan_.blocks[static_cast<size_t>(claim.block)].name, whole.block,
-        plan_.blocks[static_cast<size_t>(whole.block)].name);
-    if (finding == nullptr)
-      return;
-    finding->note = "the view is taken here";
-    finding->noteAt = {roleIndex_, part.segment, part.op};
+    Finding &finding = report_.addAbout(finding::PartOfBlock, {roleIndex_, claim.segment, claim.op},
+                                        result.name, claim.block, blockAt(plan_, claim.block).name,
+                                        whole.block, blockAt(plan_, whole.block).name);
+    finding.note = "the view is taken here";
+    finding.noteAt = {roleIndex_, part.segment, part.op};
   }
 
-  /// The block that an op moves, or some elements of; -1: activations.
+  /// The block of which an op moves all or some elements; -1 if it moves activations.
   int32_t blockMovedBy(uint32_t s, const Op &op) {
     if (int32_t held = claims_[find(node(s, op.results[0]))].block; held >= 0)
       return held;
@@ -293,8 +286,8 @@ private:
     int32_t held = blockMovedBy(s, op);
     if (held < 0)
       return;
-    const Block &block = plan_.blocks[static_cast<size_t>(held)];
-    const Group &group = plan_.groups[static_cast<size_t>(op.group)];
+    const Block &block = blockAt(plan_, held);
+    const Group &group = groupAt(plan_, op.group);
     int64_t a = value(s, op.operands[0]).type.numel(), b = value(s, op.results[0]).type.numel();
     std::optional<BlockPart> small = partOf(block, std::min(a, b)),
                              big = partOf(block, std::max(a, b));
@@ -304,9 +297,8 @@ private:
                                : isComposedOf(plan_, block.group, -1, op.group);
     int16_t needed = small ? small->group : block.group;
     if (!isOver)
-      report_.add(finding::ShardsOverOtherGroup, {roleIndex_, s, i}, opInfo(op).name, held,
-                  block.name, group.name,
-                  needed < 0 ? "" : plan_.groups[static_cast<size_t>(needed)].name);
+      report_.add(finding::ShardsOverOtherGroup, {roleIndex_, s, i}, held, block.name, group.name,
+                  needed < 0 ? "" : groupAt(plan_, needed).name);
   }
 
   /// Layers compute with whole parameters in their types. What keeps or moves a block, or works on
@@ -322,8 +314,7 @@ private:
       ValueId whole = cut.whole == kNone ? operand : cut.whole;
       const Claim &claim = claims_[find(node(s, whole))];
       if (claim.content == Content::Moments && isUsed(s, op))
-        report_.addAbout(finding::TakesMoments, {roleIndex_, s, i}, value(s, operand).name,
-                         info.name, value(s, operand).name);
+        report_.addAbout(finding::TakesMoments, {roleIndex_, s, i}, value(s, operand).name);
       bool takesMaster = info.isWeightOperand(k); // in any type
       if (claim.content == Content::Weights && claim.block >= 0 && !takesMaster)
         checkWeight(claim.block, {s, i, whole}, operand, info.isBlockOperand(k));
@@ -332,7 +323,8 @@ private:
 
   // ---- uses of weights in the forward pass ----
 
-  /// Parts of weights, and weights in other forms, are what they are made of.
+  /// Parts of weights, and transposed or quantised weights, count as the weights that they come
+  /// from.
   void findOrigins() {
     origin_ = parent_;
     for (uint32_t s = 0; s < role_.segments.size(); ++s)
@@ -378,7 +370,7 @@ private:
            op.kind != OpKind::Transpose && !makesAgain(op.kind);
   }
 
-  /// Whether anything is made of the op's results, or left of them.
+  /// Whether an op reads a result of this op, or the segment leaves one in a cell.
   bool isUsed(uint32_t s, const Op &op) {
     const Segment &segment = role_.segments[s];
     auto isResult = [&](ValueId id) {
@@ -392,24 +384,21 @@ private:
             }));
   }
 
-  /// `isNamed`: the op works on whatever part of the block it is.
+  /// `isNamed`: the op names the block, so it may take any part of it.
   void checkWeight(int32_t block, const Part &part, ValueId operand, bool isNamed) {
     const Value &taken = value(part.segment, operand);
     const Op &op = role_.segments[part.segment].ops[part.op];
     if (const Param *param = findOfOtherType(block, part, operand))
       report_.addAbout(finding::WeightOfOtherType, {roleIndex_, part.segment, part.op}, taken.name,
-                       opInfo(op).name, param->name, taken.name, dtypeName(taken.type.dtype),
-                       dtypeName(param->type.dtype));
+                       param->name, dtypeName(taken.type.dtype), dtypeName(param->type.dtype));
     else if (!isNamed && !isParameter(block, part, operand) && isUsed(part.segment, op))
       report_.addAbout(finding::NotOneParameter, {roleIndex_, part.segment, part.op}, taken.name,
-                       opInfo(op).name, taken.name, taken.type.numel(),
-                       plan_.blocks[static_cast<size_t>(block)].name);
+                       taken.type.numel(), blockAt(plan_, block).name);
   }
 
   /// Whether the operand is all of one parameter of the block, the same on each rank of the role.
   bool isParameter(int32_t index, const Part &part, ValueId operand) {
-    std::optional<Moving> first =
-        beginInBlock(plan_.blocks[static_cast<size_t>(index)], part, operand);
+    std::optional<Moving> first = beginInBlock(blockAt(plan_, index), part, operand);
     IndexRange own = !first || first->isFixed() ? IndexRange{} : indices_.of(first->group);
     if (!first || !own.isSole())
       return false;
@@ -426,7 +415,7 @@ private:
     const Types &types = types_[static_cast<size_t>(index)];
     if (types.hasOne && types.first == type)
       return nullptr; // nearly always
-    const Block &block = plan_.blocks[static_cast<size_t>(index)];
+    const Block &block = blockAt(plan_, index);
     int64_t numel = value(part.segment, operand).type.numel();
     const std::vector<const Param *> &params = report_.paramsOf(index);
     std::optional<Moving> first = beginInBlock(block, part, operand);
@@ -479,8 +468,8 @@ private:
   std::vector<Part> parts_;
   std::vector<uint32_t> firstOf_;  ///< node of each segment's first value; cells stand before
   std::vector<uint32_t> parent_;   ///< of cells, then of values
-  std::vector<uint32_t> origin_;   ///< as parent_, of coarser classes
-  std::vector<int32_t> weightsOf_; ///< of each of these, at its root: of which block
+  std::vector<uint32_t> origin_;   ///< as parent_, with the classes joined by findOrigins()
+  std::vector<int32_t> weightsOf_; ///< of each of these, at its root: the block; -1: no weights
   std::vector<Claim> claims_;      ///< of each class, at its root
   std::vector<Cut> cuts_;          ///< of values that are views
   std::vector<Types> types_;       ///< of each block

@@ -104,16 +104,16 @@ private:
   std::array<Entry, size_t{1} << kBits> entries_;
 };
 
-/// Whether all of so few coordinates are taken.
+/// Whether there are so few coordinates that all of them are checked.
 bool areFew(IndexRange indices) { return indices.last - indices.first < kCoordinatesAll; }
 
-/// What coordinatesFor() takes of so many lines.
+/// What coordinatesFor() costs with this number of lines, in the visits that are counted.
 uint64_t visitsOfCoordinates(size_t lines, IndexRange indices) {
   return (areFew(indices) ? lines : std::min(lines * lines, kLinePairsMax)) * kVisitsOfLines;
 }
 
-/// Coordinates that stand for all: between two neighbours that are left out, no two bounds change
-/// places.
+/// Coordinates that represent all: the order of any two bounds is the same at each coordinate that
+/// is left out as at the next one that is not.
 std::vector<int64_t> coordinatesFor(std::vector<Moving> lines, IndexRange indices) {
   std::vector<int64_t> all;
   std::sort(lines.begin(), lines.end());
@@ -161,7 +161,7 @@ public:
   SegmentEffect check(Variant variant) {
     variant_ = variant;
     SegmentEffect effect;
-    if (scope_.inspection.isFull()) // perhaps there is no layout
+    if (scope_.inspection.isFull()) // makeLayout() may have given up
       return effect;
     const Contents &contents =
         scope_.inspection.contentsOf(scope_.roleIndex, scope_.segmentIndex, variant);
@@ -189,7 +189,7 @@ private:
     std::vector<Zone> zones;
     std::vector<PlacedAccess> accesses; ///< of the variant under way, in order of issue
     std::vector<Range> moving;
-    std::vector<RegionSpan> regions; ///< that it may write into, of cells that it gives no content
+    std::vector<RegionSpan> regions; ///< of cells that it may overwrite without filling them
   };
   struct Bound {
     int64_t at;
@@ -219,7 +219,7 @@ private:
     layout.zones = std::move(merged);
   }
 
-  /// Bounds only of what the segment touches: there may be many more cells.
+  /// Only what the segment accesses has bounds: a role may have many more cells.
   void makeLayout() {
     if (!scope_.inspection.spend(segment_.values.size() * kVisitsOfBounds))
       return;
@@ -367,7 +367,7 @@ private:
     PlacedAccess &placed = arena.accesses.emplace_back();
     placed.access = access;
     if (range.isInexact())
-      scope_.addValue(finding::CutTooOften, access.op, access.value, scope_.nameOf(access.value));
+      scope_.addValue(finding::CutTooOften, access.op, access.value);
     if (range.isFixed()) {
       placed.span = spanOf(arena, range.begin(0), range.end(0));
     } else {
@@ -407,13 +407,12 @@ private:
         return;
       addAccess(addPiece(source, range, false), range);
       uint32_t def = segment_.values[source].def;
-      if (isCutOut && def != kNone && !order_.ends(def, op))
-        if (Finding *f =
-                scope_.addValue(finding::ReadWithoutAll, op, operand, scope_.nameOf(operand))) {
-          f->variant = variant_;
-          f->note = fmt::format("'%{}' is defined here", scope_.nameOf(source));
-          f->noteAt = scope_.spot(def);
-        }
+      if (isCutOut && def != kNone && !order_.ends(def, op)) {
+        Finding &f = scope_.addValue(finding::ReadWithoutAll, op, operand);
+        f.variant = variant_;
+        f.note = fmt::format("'%{}' is defined here", scope_.nameOf(source));
+        f.noteAt = scope_.spot(def);
+      }
     });
   }
 

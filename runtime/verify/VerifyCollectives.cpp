@@ -18,8 +18,8 @@
 namespace shardc::plan::verifier {
 namespace {
 
-constexpr size_t kRunsMax = size_t{1}
-                            << 22; ///< of segments, of all roles, in the steps that are followed
+/// Runs of segments that are followed, of all roles together.
+constexpr size_t kRunsMax = size_t{1} << 22;
 /// What it takes to find out whether two roles meet, in the visits that are counted.
 constexpr uint64_t kVisitsOfPair = 64;
 
@@ -35,7 +35,7 @@ struct Instance {
 
 /// Whether ranks of several roles take part in the collective, where `isShared` says it of groups.
 bool isBetweenRoles(const Plan &plan, const std::vector<bool> &isShared, const Op &op) {
-  bool isOfPair = op.channel >= 0 && plan.channels[static_cast<size_t>(op.channel)].isPair();
+  bool isOfPair = op.channel >= 0 && channelAt(plan, op.channel).isPair();
   return isOfPair || isShared[static_cast<size_t>(op.group)];
 }
 
@@ -56,7 +56,7 @@ public:
   }
 
   uint32_t roleIndex() const { return roleIndex_; }
-  /// Nothing is left of the part under way.
+  /// Whether the role has ended all runs of the current part of its program.
   bool isDone() const { return at_ >= partEnds_[part_]; }
   bool isTooLong() const { return instances_.size() >= runsMax_; }
   bool hasMoreParts() const { return part_ + 1 < partEnds_.size(); }
@@ -73,7 +73,7 @@ public:
     if (at == queues_.end() || at->second.empty())
       return kNone;
     uint32_t op = at->second.front();
-    // An op that another queue's first one has to end before is not issued yet.
+    // An op that waits for the first op of another queue is not issued yet.
     for (const auto &[other, ops] : queues_)
       if (other != queue && !ops.empty() && order().ends(ops.front(), op))
         return kNone;
@@ -152,8 +152,8 @@ private:
   }
 
   const std::vector<bool> &isShared_; ///< per group: it has members in several roles
-  bool starts_;                       ///< no checkpoint is loaded
-  int64_t step_ = 0;                  ///< under way
+  bool starts_;                       ///< the run loads no checkpoint, so 'start' runs
+  int64_t step_ = 0;                  ///< the current one
   Instances instances_;
   std::vector<size_t> partEnds_; ///< of instances_
   size_t part_ = 0, at_ = 0;
@@ -191,7 +191,7 @@ public:
   }
 
 private:
-  /// Otherwise runs that load a checkpoint have the same collectives between roles.
+  /// Whether 'start' has collectives between roles, which runs that load a checkpoint lack.
   bool meetsInStart(const Role &role) const {
     return std::ranges::any_of(role.program, [&](const ProgramNode &node) {
       return node.kind == ProgramNode::Start &&
@@ -202,7 +202,7 @@ private:
     });
   }
 
-  /// The programs of all roles together, as a run takes them that loads no checkpoint, or one.
+  /// Follows the programs of all roles together: with 'start', or as a run that loads a checkpoint.
   void follow(bool starts) {
     starts_ = starts;
     actors_.clear();
@@ -212,6 +212,7 @@ private:
         report_.add(finding::StepsTooLong, {r, kNone, kNone});
     }
     while (report_.size() == 0) {
+      // The order in which ready collectives end does not matter: none of them can block another.
       while (report_.size() == 0 && advance()) {
       }
       if (report_.size() == 0)
@@ -228,30 +229,30 @@ private:
     for (const Role &role : plan_.roles)
       indices_.emplace_back(plan_, role);
     forEachOp(plan_, [&](Spot at, const Segment &, const Op &op) {
-      if (op.channel >= 0 && plan_.channels[static_cast<size_t>(op.channel)].isPair())
+      if (op.channel >= 0 && channelAt(plan_, op.channel).isPair())
         checkPair(at, op);
     });
   }
 
   void checkPair(Spot at, const Op &op) {
-    const Channel &channel = plan_.channels[static_cast<size_t>(op.channel)];
+    const Channel &channel = channelAt(plan_, op.channel);
     IndexRange own = indices_[at.role].of(channel.group);
     if (!own.isSole() || (own.first != channel.pair[0] && own.first != channel.pair[1]))
       report_.add(finding::PairNotInRole, at, channel.name, channel.pair[0], channel.pair[1],
-                  plan_.groups[static_cast<size_t>(channel.group)].name, plan_.roles[at.role].name,
-                  own.first, own.last);
+                  groupAt(plan_, channel.group).name, plan_.roles[at.role].name, own.first,
+                  own.last);
   }
 
   void findMembers() {
     findGroups();
     for (ChannelId id = 0; id < static_cast<ChannelId>(plan_.channels.size()); ++id) {
       std::vector<std::vector<uint32_t>> &members = ofPair_.emplace_back();
-      if (const Channel &channel = plan_.channels[static_cast<size_t>(id)]; channel.isPair())
+      if (const Channel &channel = channelAt(plan_, id); channel.isPair())
         members = membersOfPair(channel);
     }
   }
 
-  /// Of each role that has a rank of the pair those with which it meets.
+  /// For each role with a rank of the pair, the roles whose ranks it meets on the channel.
   std::vector<std::vector<uint32_t>> membersOfPair(const Channel &channel) {
     hasPairs_ = true;
     std::vector<bool> isOne;
@@ -271,7 +272,8 @@ private:
     }
   }
 
-  /// Of each of the roles all that meet on the group, directly or through others.
+  /// For each of the roles that are marked in `isOne`, all roles that meet on the group, directly
+  /// or through others.
   std::vector<std::vector<uint32_t>> membersOf(int16_t group, const std::vector<bool> &isOne) {
     std::vector<std::vector<uint32_t>> members(plan_.roles.size());
     for (uint32_t first = 0; first < plan_.roles.size(); ++first) {
@@ -315,7 +317,7 @@ private:
     bool moved = false;
     std::vector<Queue> open;
     for (Actor &actor : actors_) {
-      open.clear();
+      open.clear(); // a copy, since tryEnd() changes the queues
       for (const auto &[queue, ops] : actor.queues())
         if (!ops.empty())
           open.push_back(queue);
@@ -328,11 +330,11 @@ private:
   bool tryEnd(Actor &actor, const Queue &queue) {
     if (actor.isDone())
       return false;
-    // Heads and ends look at all queues of a role.
+    // head() and pop() each visit all queues of a role.
     uint32_t mine = report_.spend(2 * actor.queues().size()) ? actor.head(queue) : kNone;
     if (mine == kNone)
       return false;
-    bool isOfPair = queue.second >= 0 && plan_.channels[static_cast<size_t>(queue.second)].isPair();
+    bool isOfPair = queue.second >= 0 && channelAt(plan_, queue.second).isPair();
     const std::vector<uint32_t> &members =
         isOfPair ? ofPair_[static_cast<size_t>(queue.second)][actor.roleIndex()]
                  : members_[static_cast<size_t>(queue.first)][actor.roleIndex()];
@@ -352,8 +354,7 @@ private:
   std::string channelOf(const Op &op) const {
     return op.channel == kNoChannel
                ? ""
-               : fmt::format(", channel '{}'",
-                             plan_.channels[static_cast<size_t>(op.channel)].name);
+               : fmt::format(", channel '{}'", channelAt(plan_, op.channel).name);
   }
 
   bool isSame(const Actor &a, uint32_t i, const Actor &b, uint32_t j) {
@@ -373,12 +374,11 @@ private:
                alike(type(a, x.results[0]), type(b, y.results[0]))) {
       return true;
     }
-    if (Finding *f = report_.add(finding::CollectivesDiffer, b.spot(j),
-                                 plan_.roles[a.roleIndex()].name, plan_.roles[b.roleIndex()].name,
-                                 plan_.groups[static_cast<size_t>(x.group)].name, channelOf(x))) {
-      f->note = "the other role's collective is here";
-      f->noteAt = a.spot(i);
-    }
+    Finding &f =
+        report_.add(finding::CollectivesDiffer, b.spot(j), plan_.roles[a.roleIndex()].name,
+                    plan_.roles[b.roleIndex()].name, groupAt(plan_, x.group).name, channelOf(x));
+    f.note = "the other role's collective is here";
+    f.noteAt = a.spot(i);
     return false;
   }
 
@@ -390,7 +390,7 @@ private:
     return indices_[actor.roleIndex()].of(op.group).first;
   }
 
-  /// What one side gives is of the microbatch of which the other side takes it.
+  /// Both sides of a transfer are for the same microbatch.
   bool isOfOneMicrobatch(const Actor &a, uint32_t i, const Actor &b, uint32_t j) {
     auto of = [&](const Actor &actor, uint32_t op) {
       return actor.microbatch() +
@@ -399,11 +399,9 @@ private:
     int64_t mine = of(a, i), theirs = of(b, j);
     if (mine == theirs)
       return true;
-    if (Finding *f = report_.add(finding::TransferMicrobatchesDiffer, b.spot(j),
-                                 opInfo(b.op(j)).name, theirs, mine)) {
-      f->note = "the other side is here";
-      f->noteAt = a.spot(i);
-    }
+    Finding &f = report_.add(finding::TransferMicrobatchesDiffer, b.spot(j), theirs, mine);
+    f.note = "the other side is here";
+    f.noteAt = a.spot(i);
     return false;
   }
 
@@ -414,17 +412,17 @@ private:
         stuck = &actor;
     if (stuck == nullptr)
       return;
-    Finding *f = report_.add(
+    Finding &f = report_.add(
         finding::RoleDeadlocks, stuck->firstLeft(), plan_.roles[stuck->roleIndex()].name,
         starts_ ? "" : " when a checkpoint is loaded and 'start' does not run");
     for (const Actor &actor : actors_) {
-      if (f == nullptr || &actor == stuck)
+      if (&actor == stuck)
         continue;
-      f->note = actor.isDone()
-                    ? fmt::format("role '{}' issues no more collectives",
-                                  plan_.roles[actor.roleIndex()].name)
-                    : fmt::format("role '{}' waits here", plan_.roles[actor.roleIndex()].name);
-      f->noteAt = actor.isDone() ? Spot{actor.roleIndex(), kNone, kNone} : actor.firstLeft();
+      f.note = actor.isDone()
+                   ? fmt::format("role '{}' issues no more collectives",
+                                 plan_.roles[actor.roleIndex()].name)
+                   : fmt::format("role '{}' waits here", plan_.roles[actor.roleIndex()].name);
+      f.noteAt = actor.isDone() ? Spot{actor.roleIndex(), kNone, kNone} : actor.firstLeft();
       return;
     }
   }

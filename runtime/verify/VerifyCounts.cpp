@@ -24,7 +24,7 @@ struct RowExchange {
 struct CountSource {
   uint32_t role = 0, segment = 0, op = 0; ///< that has made the counts
   std::vector<RowExchange> exchanges;     ///< since then
-  bool isOld = false;                     ///< an earlier run of a segment under way has left them
+  bool isOld = false;                     ///< left by an earlier run of the segment that takes them
   int64_t bound = 0, slots = 0;           ///< rows that there is room for, in so many slots
   bool operator==(const CountSource &) const = default;
 };
@@ -33,13 +33,13 @@ struct CountState {
   enum Kind : uint8_t {
     Plain,  ///< all of its rows are there
     Counts, ///< numbers of rows
-    Places, ///< of rows among counted ones
-    Rows,   ///< counted ones
+    Places, ///< places of rows among counted ones
+    Rows,   ///< rows of which only counted ones are there
     Unknown ///< one or another of these
   } kind = Plain;
   CountSource source;
-  /// The segments that have left it in buffers since, or what it is made from, in order. A run of
-  /// one of these finds there what is of a run before.
+  /// Indices of the segments through whose buffers it, or what it is made from, has come, in order.
+  /// If one of them takes it from there, an earlier run of that segment has made it.
   std::vector<uint32_t> leftBy;
 
   bool is(Kind other, const CountSource &from) const { return kind == other && source == from; }
@@ -105,7 +105,7 @@ public:
     return left;
   }
 
-  /// Of which microbatch rings hold something is proven beside this (VerifyMicrobatches.cpp).
+  /// That a ring holds the microbatch that is wanted is proven in VerifyMicrobatches.cpp.
   State found(const Scope &scope, const State &state) const {
     State own = state;
     own.source.isOld |= std::ranges::binary_search(own.leftBy, scope.segmentIndex);
@@ -119,11 +119,11 @@ public:
     for (const Segment::Boundary &out : at.scope.segment.outs)
       if (at[out.value].lacksRows() && at.scope.role.cells[out.cell].kind != CellKind::Buffer)
         at.scope.addValue(finding::CountedRowsLeft, at.scope.opOf(out.value), out.value,
-                          at.scope.nameOf(out.value), at.scope.role.cells[out.cell].name);
+                          at.scope.role.cells[out.cell].name);
   }
 
 private:
-  /// Of `value`, for the op: `text` takes the op's name and the value's.
+  /// Reports a finding about `value`. `text` has two places: the op's name, and the value's.
   void refuse(const Values &at, uint32_t i, ValueId value,
               fmt::format_string<std::string, const std::string &> text) const {
     if (at.isReport)
@@ -223,8 +223,7 @@ private:
       needsAll(at, i, op.operands[0]);
   }
 
-  /// Whether the rows have come from the members of the op's group by such an exchange, the last
-  /// one.
+  /// Whether the last exchange of the rows was of this kind, among the members of the op's group.
   bool isLast(const State &from, const Op &op, CollectiveKind kind) const {
     const std::vector<RowExchange> &exchanges = from.source.exchanges;
     return !exchanges.empty() && exchanges.back().kind == kind &&
@@ -249,7 +248,7 @@ private:
       if (to.source.slots % members != 0)
         refuse(at, i, op.operands[0],
                "{} exchanges '%{}', whose slots are no multiple of the members");
-      if (isAgain) { // brings them back
+      if (isAgain) { // a second exchange brings the rows back
         exchanges.pop_back();
         return to;
       }
@@ -307,7 +306,7 @@ private:
         at[op.results[r]] = made;
   }
 
-  /// An op that works row by row makes of rows that are not there what is not there either.
+  /// An op that works row by row: rows that its operand lacks, its results lack too.
   void followByRows(const Values &at, uint32_t i, const Op &op) const {
     auto lacking =
         std::ranges::find_if(op.operands, [&](ValueId operand) { return at[operand].lacksRows(); });

@@ -44,7 +44,8 @@ public:
   }
 
 private:
-  /// What is left only where it is taken before has no beginning. Nothing special is known of it.
+  /// A value that a cycle of segments passes on, and that nothing outside of it has given, has no
+  /// beginning: its state is State().
   bool openCycles() {
     bool isAny = false;
     for (Passage at = 0; at < isLeft_.size(); ++at) {
@@ -95,7 +96,7 @@ private:
         leave(out.value, bufferOf(scope, out.cell), true);
   }
 
-  /// Of what nobody leaves in a buffer nothing special is known.
+  /// A buffer in which nobody leaves anything has State().
   void enter(const Scope &scope, const Segment::Boundary &in) {
     bool isPassed = isBuffer(scope, in.cell);
     Passage from = isPassed ? bufferOf(scope, in.cell) : 0;

@@ -34,7 +34,7 @@ enum class Reach : uint8_t {
   None,
   Way,
   OfGiven, ///< from what nobody leaves in a buffer, of which nothing is known
-  Given,   ///< the value is that
+  Given,   ///< the value itself is what nobody leaves in a buffer
 };
 
 /// The states of the values of one segment.

@@ -21,10 +21,9 @@ public:
       : scope_(scope), segment_(scope.segment), defined_(segment_.values.size(), kNone) {}
 
   void run() {
-    if (static_cast<int64_t>(segment_.ops.size()) > limits::kOpsMax) {
-      scope_.add(finding::TooManyOps, kNone, segment_.ops.size(), limits::kOpsMax);
+    if (!needAtMost(scope_.inspection, scope_.spot(), "the segment", segment_.ops.size(), "ops",
+                    limits::kOpsMax))
       return;
-    }
     checkValues();
     checkIns();
     for (uint32_t i = 0; i < segment_.ops.size() && !scope_.inspection.isFull(); ++i)
@@ -50,10 +49,10 @@ private:
     for (ValueId id = 0; id < segment_.values.size(); ++id) {
       const Value &value = segment_.values[id];
       if (!names.insert(value.name))
-        scope_.addValue(finding::NameTwice, value.def, id, value.name);
+        scope_.addValue(finding::NameTwice, value.def, id);
       checkNameLength(scope_.inspection, scope_.spot(value.def), "value", value.name);
       if (!isTypeSane(value.type))
-        scope_.addValue(finding::TypeNotSane, value.def, id, value.name);
+        scope_.addValue(finding::TypeNotSane, value.def, id);
     }
   }
 
@@ -67,20 +66,20 @@ private:
       }
       const Value &value = scope_.value(in.value);
       if (value.def != kNone || defined_[in.value] != kNone)
-        scope_.addValue(finding::LiveInDefined, scope_.opOf(in.value), in.value, value.name);
+        scope_.addValue(finding::LiveInDefined, scope_.opOf(in.value), in.value);
       checkCountsOf(in.value);
       defined_[in.value] = 0;
       checkBoundary(in, isTaken, "in");
     }
   }
 
-  /// Which cells are taken, and of rings which slots.
+  /// Cells, and slots of rings, that boundaries have named so far.
   struct Taken {
     std::vector<bool> cells;
     std::set<std::pair<uint32_t, int64_t>> slots;
   };
 
-  /// False if it is taken already.
+  /// False if an earlier boundary names the same cell or slot.
   static bool take(Taken &taken, const Segment::Boundary &boundary, const Cell &cell) {
     if (cell.slots <= 1) {
       bool wasTaken = taken.cells[boundary.cell];
@@ -99,7 +98,7 @@ private:
                       word);
     if (value.type != cell.type)
       scope_.addValue(finding::BoundaryType, scope_.opOf(boundary.value), boundary.value,
-                      value.name, printType(value.type), cell.name, printType(cell.type));
+                      printType(value.type), cell.name, printType(cell.type));
   }
 
   void checkOuts() {
@@ -113,7 +112,7 @@ private:
     }
   }
 
-  /// False if the op cannot be looked at any further.
+  /// False if the op names something that does not exist, so that later checks would fail on it.
   bool checkIndices(uint32_t i) {
     const Op &o = op(i);
     const Plan &plan = scope_.plan();
@@ -150,10 +149,7 @@ private:
     const Op &o = op(i);
     bool ok = true;
     auto limit = [&](std::string_view what, size_t count, int64_t most) {
-      if (static_cast<int64_t>(count) <= most)
-        return;
-      scope_.add(Rule::Index, i, "the op has {} {}; the limit is {}", count, what, most);
-      ok = false;
+      ok &= needAtMost(scope_.inspection, scope_.spot(i), "the op", count, what, most);
     };
     limit("operands", o.operands.size(), limits::kOperandsMax);
     limit("results", o.results.size(), limits::kResultsMax);
@@ -185,7 +181,7 @@ private:
     const Op &o = op(i);
     size_t count = opInfo(o).block == BlockUse::List ? o.operands.size() : 0;
     if (o.blocks.size() != count) {
-      scope_.add(finding::BlockCount, i, opInfo(o).name, o.blocks.size(), count);
+      scope_.add(finding::BlockCount, i, o.blocks.size(), count);
       return false;
     }
     std::set<int32_t> named;
@@ -195,13 +191,12 @@ private:
         return false;
       }
       if (!named.insert(each.block).second)
-        scope_.add(finding::BlockTwice, i, opInfo(o).name,
-                   scope_.plan().blocks[static_cast<size_t>(each.block)].name);
+        scope_.add(finding::BlockTwice, i, blockAt(scope_.plan(), each.block).name);
       if (each.copies < 1 || each.copies > limits::kWorldSizeMax)
         scope_.add(finding::CopiesOutOfRange, i, each.copies, limits::kWorldSizeMax);
     }
     if (count > 0 && o.getInt(AttrKey::block) >= 0)
-      scope_.add(finding::BlockBesideList, i, opInfo(o).name);
+      scope_.add(finding::BlockBesideList, i);
     return true;
   }
 
@@ -209,15 +204,14 @@ private:
                   std::string_view names) {
     if (count >= min && (max == kAnyNumber || count <= max))
       return true;
-    scope_.add(finding::ArityDiffers, i, opInfo(op(i)).name, count, what, count == 1 ? "" : "s",
-               names);
+    scope_.add(finding::ArityDiffers, i, count, what, count == 1 ? "" : "s", names);
     return false;
   }
 
   void checkUses(uint32_t i) {
     auto use = [&](ValueId id) {
       if (defined_[id] == kNone)
-        scope_.addValue(finding::UsedBeforeDefined, i, id, scope_.nameOf(id));
+        scope_.addValue(finding::UsedBeforeDefined, i, id);
     };
     for (ValueId id : op(i).operands)
       use(id);
@@ -225,18 +219,17 @@ private:
       use(tie.value);
   }
 
-  /// What says which rows of a value are there comes before it, and has all rows itself.
+  /// The counts of a value's rows are defined before it, and all rows of these counts are there.
   void checkCountsOf(ValueId id) {
     const Value &value = scope_.value(id);
     if (value.counts == kNone)
       return;
     if (!isValue(value.counts))
-      scope_.addValue(finding::NoSuchCounts, value.def, id, value.name, value.counts,
-                      segment_.values.size());
+      scope_.addValue(finding::NoSuchCounts, value.def, id, value.counts, segment_.values.size());
     else if (defined_[value.counts] == kNone || scope_.value(value.counts).counts != kNone)
-      scope_.addValue(
-          finding::CountsRefused, value.def, id, value.name, scope_.nameOf(value.counts),
-          defined_[value.counts] == kNone ? "is defined behind it" : "has counted rows itself");
+      scope_.addValue(finding::CountsRefused, value.def, id, scope_.nameOf(value.counts),
+                      defined_[value.counts] == kNone ? "is defined behind it"
+                                                      : "has counted rows itself");
   }
 
   void defineResults(uint32_t i) {
@@ -247,7 +240,7 @@ private:
       ValueId id = o.results[r];
       const Value &value = scope_.value(id);
       if (defined_[id] != kNone || value.def != i || value.defResult != r)
-        scope_.addValue(finding::DefinedElsewhere, i, id, value.name, value.defResult, value.def);
+        scope_.addValue(finding::DefinedElsewhere, i, id, value.defResult, value.def);
       defined_[id] = i;
     }
   }
@@ -255,7 +248,7 @@ private:
   void checkAllDefined() {
     for (ValueId id = 0; id < segment_.values.size(); ++id)
       if (defined_[id] == kNone)
-        scope_.addValue(finding::NeverDefined, scope_.opOf(id), id, scope_.nameOf(id));
+        scope_.addValue(finding::NeverDefined, scope_.opOf(id), id);
   }
 
   void checkAttrs(uint32_t i) {
@@ -286,8 +279,9 @@ private:
     const Op &o = op(i);
     const OpInfo &info = opInfo(o);
     bool isAlias = info.traits == OpTraits::Alias;
+    // An alias is a name for bytes, which nothing can leave out or add to.
     if (isAlias && (!o.ties.empty() || o.pred != Pred::Always))
-      scope_.add(finding::AliasWithTies, i, info.name);
+      scope_.add(finding::AliasWithTies, i);
     if (!segment_.body && o.pred != Pred::Always)
       scope_.add(finding::PredicateOutsideBody, i);
     for (size_t t = 0; t < o.ties.size(); ++t)
@@ -308,15 +302,13 @@ private:
     }
     int operand = inPlaceOperand(o, tie.result);
     bool inPlace = operand >= 0;
-    const std::string &name = scope_.nameOf(tie.value);
     const Type &tied = scope_.value(tie.value).type;
     if (const Type &type = scope_.value(o.results[tie.result]).type; tied != type)
-      scope_.addValue(finding::TieType, i, tie.value, name, printType(tied), tie.result,
-                      printType(type));
+      scope_.addValue(finding::TieType, i, tie.value, printType(tied), tie.result, printType(type));
     if (tie.kind == Tie::Acc && (inPlace || !accumulates(info)))
-      scope_.addValue(finding::DoesNotAccumulate, i, tie.value, tie.result, info.name);
+      scope_.addValue(finding::DoesNotAccumulate, i, tie.value, tie.result);
     if (inPlace && tie.kind == Tie::Else && o.operands[static_cast<size_t>(operand)] != tie.value)
-      scope_.addValue(finding::ElseOfInPlace, i, tie.value, tie.result, info.name, name);
+      scope_.addValue(finding::ElseOfInPlace, i, tie.value, tie.result);
     if (tie.kind == Tie::Else && tie.pred != Pred::Always)
       scope_.addValue(finding::ElseWithPredicate, i, tie.value);
     if (tie.pred != Pred::Always && !segment_.body)
@@ -354,7 +346,7 @@ private:
         scope_.add(finding::SharedView, i);
       else if (o.channel != kNoChannel ||
                (o.group != -1 && !moves && !isShared && !info.takesIndex()))
-        scope_.add(finding::NotCollective, i, info.name);
+        scope_.add(finding::NotCollective, i);
       return;
     }
     if (o.group < 0)
@@ -363,20 +355,20 @@ private:
       scope_.add(Rule::Collective, i, "'{}' names no channel", info.name);
     if (o.channel == kNoChannel) {
       if (isPointToPoint(info.collective->kind))
-        scope_.add(finding::NoPairChannel, i, info.name);
+        scope_.add(finding::NoPairChannel, i);
       return;
     }
     const Plan &plan = scope_.plan();
-    const Channel &channel = plan.channels[static_cast<size_t>(o.channel)];
+    const Channel &channel = channelAt(plan, o.channel);
     CollectiveKind kind = info.collective->kind;
     if (isPointToPoint(kind) && !channel.isPair())
-      scope_.add(finding::TransferNeedsPair, i, info.name, channel.name);
+      scope_.add(finding::TransferNeedsPair, i, channel.name);
+    // The gradient of a table that the first and the last stage share is added over a pair.
     if (channel.isPair() && !isPointToPoint(kind) && kind != CollectiveKind::AllReduce)
-      scope_.add(finding::PairHasTransfers, i, info.name, channel.name);
+      scope_.add(finding::PairHasTransfers, i, channel.name);
     if (o.group >= 0 && o.group != channel.group)
-      scope_.add(finding::ChannelOfOtherGroup, i, info.name,
-                 plan.groups[static_cast<size_t>(o.group)].name, channel.name,
-                 plan.groups[static_cast<size_t>(channel.group)].name);
+      scope_.add(finding::ChannelOfOtherGroup, i, groupAt(plan, o.group).name, channel.name,
+                 groupAt(plan, channel.group).name);
   }
 
   const Scope &scope_;

@@ -90,7 +90,7 @@ private:
       checkApart(c);
   }
 
-  /// The host may write at any time.
+  /// The host may write at any time, so no other cell shares these bytes.
   void checkApart(uint32_t c) {
     Range own = Range::of(role_.cells[c], indices_);
     for (uint32_t other = 0; other < role_.cells.size(); ++other) {
@@ -102,11 +102,10 @@ private:
       if (!member)
         continue;
       ByteRange bytes{common.arena(), common.begin(*member), common.end(*member), *member};
-      if (Finding *finding =
-              addCell(Rule::Host, c,
-                      "the host may write cell '@{}' at any time, but cell '@{}' overlaps it in {}",
-                      role_.cells[c].name, cell.name, toString(bytes)))
-        finding->bytes = bytes;
+      addCell(Rule::Host, c,
+              "the host may write cell '@{}' at any time, but cell '@{}' overlaps it in {}",
+              role_.cells[c].name, cell.name, toString(bytes))
+          .bytes = bytes;
     }
   }
 
@@ -114,7 +113,7 @@ private:
   /// `batch.load` knows which one that is. The flag may be set at any time; `step.pack` takes it
   /// into a sum over ranks, so all ranks see the same value.
   void checkReads(const Scope &where) {
-    std::vector<uint32_t> cellOf; // that the value lies in; empty: none does
+    std::vector<uint32_t> cellOf; // by value: its cell, if the host writes it
     for (const Segment::Boundary &in : where.segment.ins)
       if (isWrittenByHost(role_.cells[in.cell])) {
         cellOf.resize(where.segment.values.size(), kNone);
@@ -137,7 +136,7 @@ private:
     for (const Segment::Boundary &out : where.segment.outs)
       if (isWrittenByHost(role_.cells[out.cell]))
         where.addValue(finding::LeavesHostCell, where.opOf(out.value), out.value,
-                       where.segment.name, where.nameOf(out.value), role_.cells[out.cell].name);
+                       role_.cells[out.cell].name);
   }
 
   void checkRead(const Scope &where, uint32_t i, size_t operand, uint32_t c) {
@@ -148,12 +147,12 @@ private:
     bool isWhole = read.type == cell.type && liesAt(report_.plan(), role_, read.place, cell.place);
     if (op.kind == taker.kind && operand == taker.operand && isWhole)
       return;
-    where.addValue(finding::ReadsHostCell, i, op.operands[operand], opInfo(op).name,
-                   isWhole ? "" : "a part of ", cell.name, opInfo(taker.kind).name);
+    where.addValue(finding::ReadsHostCell, i, op.operands[operand], isWhole ? "" : "a part of ",
+                   cell.name, opInfo(taker.kind).name);
   }
 
-  /// The flag is set on one rank before it is on another one. All end after the same step where all
-  /// finish steps with the same sums.
+  /// Ranks see the stop flag at different times. They stop after the same step if each decides by
+  /// the same sum over all ranks.
   void checkAgreement(const Scope &where, uint32_t i) {
     const Plan &plan = report_.plan();
     const Op &finish = where.segment.ops[i];
@@ -167,7 +166,7 @@ private:
           (sum.pred == Pred::Always || sum.pred == finish.pred))
         return;
     }
-    where.addValue(finding::StopsDiffer, i, partial, sums.name, plan.worldSize());
+    where.addValue(finding::StopsDiffer, i, partial, plan.worldSize());
   }
 
   /// The host follows one series of microbatches through a ring.
@@ -241,7 +240,7 @@ private:
     for (const Segment::Boundary &out : where.segment.outs)
       if (isHeld_[out.cell] && !isMadeOf(where.segment, out.value, out.cell, cellOf))
         where.addValue(finding::FillsLoadedCell, where.opOf(out.value), out.value,
-                       where.segment.name, role_.cells[out.cell].name);
+                       role_.cells[out.cell].name);
   }
 
   /// True if the value is the cell's content, as ops in place have changed it.

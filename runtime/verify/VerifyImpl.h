@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstdint>
 #include <functional>
@@ -30,11 +31,12 @@ class HappensBefore;
 class Contents;
 class RoleRings;
 
-/// In place of the distance between microbatches: of no single one.
+/// In place of a distance between microbatches: the value belongs to no single microbatch.
 inline constexpr int64_t kOfNone = INT64_MIN;
 
 /// The rows of VerifyFindings.def: `add(finding::NoContent, ...)` makes a finding with the row's
-/// rule and text. The number and the types of its arguments are checked when compiling.
+/// rule and text. The number and the types of its arguments are checked when compiling; what the
+/// text names, as `{op}`, is no argument.
 namespace finding {
 #define FINDING(enumerator, rule, text)                                                            \
   inline constexpr struct enumerator##Row {                                                        \
@@ -49,8 +51,48 @@ concept FindingRow = requires {
   T::kRule;
   T::kText;
 };
-template <FindingRow Row, typename... Args> std::string textOf(Row, Args &&...args) {
-  return fmt::format(fmt::format_string<Args...>(Row::kText), std::forward<Args>(args)...);
+/// What texts may name: the op, segment and role of the finding's place, and what it is about.
+struct TextNames {
+  std::string_view op, segment, role, name;
+};
+inline constexpr std::array<std::string_view, 4> kTextNames = {"op", "segment", "role", "name"};
+
+/// A row's text as fmt takes it, where what is named has numbers, as the arguments behind it.
+template <FindingRow Row> class NumberedText {
+public:
+  consteval NumberedText() {
+    for (std::string_view rest = Row::kText; !rest.empty();) {
+      put(rest.front());
+      rest.remove_prefix(1);
+      if (size_ == 0 || text_[size_ - 1] != '{')
+        continue;
+      std::string_view word = rest.substr(0, rest.find('}'));
+      auto named = static_cast<size_t>(std::ranges::find(kTextNames, word) - kTextNames.begin());
+      if (!word.empty() && named == kTextNames.size())
+        throw "a text names something else"; // does not compile
+      size_t number = word.empty() ? kTextNames.size() + arguments_++ : named;
+      if (number >= 10)
+        put(static_cast<char>('0' + number / 10));
+      put(static_cast<char>('0' + number % 10));
+      rest.remove_prefix(word.size());
+    }
+  }
+  constexpr operator std::string_view() const { return {text_.data(), size_}; }
+  constexpr size_t countArguments() const { return arguments_; }
+
+private:
+  constexpr void put(char character) { text_[size_++] = character; }
+
+  std::array<char, 2 * Row::kText.size()> text_{};
+  size_t size_ = 0, arguments_ = 0;
+};
+
+template <FindingRow Row, typename... Args>
+std::string textOf(Row, const TextNames &names, Args &&...args) {
+  static constexpr NumberedText<Row> kText;
+  static_assert(kText.countArguments() == sizeof...(Args));
+  return fmt::format(std::string_view(kText), names.op, names.segment, names.role, names.name,
+                     std::forward<Args>(args)...);
 }
 
 /// An operand of an op of the forward pass that has weights of a block.
@@ -67,16 +109,17 @@ public:
   Inspection(const Plan &plan, size_t findingsMax, uint64_t visitsMax);
 
   const Plan &plan() const { return plan_; }
-  /// Keeps the finding; null if there is one like it, or no room. Valid until the next call.
-  Finding *add(Rule rule, Spot at, std::string message, std::string value = {});
-  Finding *add(Finding finding);
-  template <FindingRow Row, typename... Args> Finding *add(Row row, Spot at, Args &&...args) {
-    return add(Row::kRule, at, textOf(row, std::forward<Args>(args)...));
+  /// Keeps the finding, unless there is one like it, or no room. What callers add to the result,
+  /// which is valid until the next call, is then lost.
+  Finding &add(Rule rule, Spot at, std::string message, std::string value = {});
+  Finding &add(Finding finding);
+  template <FindingRow Row, typename... Args> Finding &add(Row row, Spot at, Args &&...args) {
+    return add(Row::kRule, at, textOf(row, namesAt(at, {}), std::forward<Args>(args)...));
   }
-  /// The same for what is about something with a name.
+  /// The same about something with a name, so that two names give two findings.
   template <FindingRow Row, typename... Args>
-  Finding *addAbout(Row row, Spot at, const std::string &name, Args &&...args) {
-    return add(Row::kRule, at, textOf(row, std::forward<Args>(args)...), name);
+  Finding &addAbout(Row row, Spot at, const std::string &name, Args &&...args) {
+    return add(Row::kRule, at, textOf(row, namesAt(at, name), std::forward<Args>(args)...), name);
   }
   /// Parameters of a block by offset; built at the first call.
   const std::vector<const Param *> &paramsOf(int32_t block);
@@ -137,11 +180,13 @@ public:
 
 private:
   bool refuseWork();
+  TextNames namesAt(const Spot &at, std::string_view name) const;
 
   const Plan &plan_;
   size_t findingsMax_;
   uint64_t visitsMax_, visitsLeft_;
   std::vector<Finding> findings_;
+  Finding lost_; ///< the last one that was not kept
   std::vector<std::vector<const Param *>> paramsOf_;
   struct HeldCells {
     std::vector<const Block *> blocks;
@@ -184,6 +229,17 @@ private:
   std::vector<std::string_view> slots_; ///< no data where free
 };
 
+/// Entries of the plan's tables, by indices that phases before have checked.
+inline const Block &blockAt(const Plan &plan, int64_t index) {
+  return plan.blocks[static_cast<size_t>(index)];
+}
+inline const Group &groupAt(const Plan &plan, int64_t index) {
+  return plan.groups[static_cast<size_t>(index)];
+}
+inline const Channel &channelAt(const Plan &plan, int64_t index) {
+  return plan.channels[static_cast<size_t>(index)];
+}
+
 /// The op that makes a value; null of a live-in.
 inline const Op *makerOf(const Segment &segment, ValueId value) {
   uint32_t def = segment.values[value].def;
@@ -216,20 +272,20 @@ struct Scope {
   /// first that takes it; kNone if there is none.
   uint32_t opOf(ValueId id) const;
   template <typename... Args>
-  Finding *add(Rule rule, uint32_t op, fmt::format_string<Args...> text, Args &&...args) const {
+  Finding &add(Rule rule, uint32_t op, fmt::format_string<Args...> text, Args &&...args) const {
     return inspection.add(rule, spot(op), fmt::format(text, std::forward<Args>(args)...));
   }
   template <FindingRow Row, typename... Args>
-  Finding *add(Row row, uint32_t op, Args &&...args) const {
+  Finding &add(Row row, uint32_t op, Args &&...args) const {
     return inspection.add(row, spot(op), std::forward<Args>(args)...);
   }
   template <FindingRow Row, typename... Args>
-  Finding *addValue(Row row, uint32_t op, ValueId id, Args &&...args) const {
+  Finding &addValue(Row row, uint32_t op, ValueId id, Args &&...args) const {
     return inspection.addAbout(row, spot(op), nameOf(id), std::forward<Args>(args)...);
   }
   /// The same for what is about one value.
   template <typename... Args>
-  Finding *addValue(Rule rule, uint32_t op, ValueId id, fmt::format_string<Args...> text,
+  Finding &addValue(Rule rule, uint32_t op, ValueId id, fmt::format_string<Args...> text,
                     Args &&...args) const {
     return inspection.add(rule, spot(op), fmt::format(text, std::forward<Args>(args)...),
                           nameOf(id));
@@ -250,16 +306,16 @@ protected:
   Scope scope(uint32_t segment) const {
     return {report_, role_, role_.segments[segment], roleIndex_, segment};
   }
-  /// For the whole role, a segment or an op.
+  /// About the whole role, a segment or an op.
   template <typename... Args>
-  Finding *add(Rule rule, uint32_t segment, uint32_t op, fmt::format_string<Args...> text,
+  Finding &add(Rule rule, uint32_t segment, uint32_t op, fmt::format_string<Args...> text,
                Args &&...args) const {
     return report_.add(rule, {roleIndex_, segment, op},
                        fmt::format(text, std::forward<Args>(args)...));
   }
   /// About a cell.
   template <typename... Args>
-  Finding *addCell(Rule rule, uint32_t cell, fmt::format_string<Args...> text,
+  Finding &addCell(Rule rule, uint32_t cell, fmt::format_string<Args...> text,
                    Args &&...args) const {
     return report_.add(rule, spotOfCell(report_, roleIndex_, cell),
                        fmt::format(text, std::forward<Args>(args)...), role_.cells[cell].name);
@@ -274,6 +330,9 @@ protected:
 /// True if the type has 1 to 4 dimensions, each with elements, and a size within the limits.
 bool isTypeSane(const Type &type);
 
+/// False, with a finding, if the owner has more of something than the limit.
+bool needAtMost(Inspection &inspection, Spot at, std::string_view owner, size_t count,
+                std::string_view what, int64_t most);
 /// Reports a name that is longer than names may be.
 void checkNameLength(Inspection &inspection, Spot at, std::string_view what, std::string_view name);
 

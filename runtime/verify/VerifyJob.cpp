@@ -16,7 +16,7 @@ public:
     if (!plan_.job.has(JobField::train_microBatchSize) ||
         !plan_.job.has(JobField::train_globalBatchSize))
       return;
-    // The data that the job opens have to fit, which is for the run to see.
+    // Whether the data fit the job is not known here; the run checks it when it opens them.
     ofStep_ = microbatchesOf(plan_, /*isEval=*/false);
     ofEvaluation_ = microbatchesOf(plan_, /*isEval=*/true);
   }
@@ -49,8 +49,7 @@ private:
       for (uint32_t s = 0; s < role_.segments.size(); ++s)
         add(s, named[s]);
       if (last != kNone && wanted > 0 && count != wanted)
-        report_.add(finding::MicrobatchCount, {roleIndex_, last, op}, role_.segments[last].name,
-                    count, wanted);
+        report_.add(finding::MicrobatchCount, {roleIndex_, last, op}, count, wanted);
     }
     for (const ProgramNode &node : nodes)
       if (node.kind != ProgramNode::Loop) // its runs are those of the step
@@ -83,7 +82,7 @@ void checkStepSamples(Inspection &inspection, uint32_t roleIndex) {
       if (op.kind != OpKind::StepBegin && op.kind != OpKind::StepFinish)
         continue;
       if (int64_t counted = op.getInt(AttrKey::step_samples); counted != needed)
-        inspection.add(finding::StepSamples, {roleIndex, s, i}, opInfo(op).name, counted, needed);
+        inspection.add(finding::StepSamples, {roleIndex, s, i}, counted, needed);
     }
 }
 

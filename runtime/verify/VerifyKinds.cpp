@@ -36,7 +36,7 @@ private:
       auto [at, isNew] = first.try_emplace({cell.kind, cell.of}, c);
       if (!isNew)
         report_.addAbout(finding::CellsOfOneKind, spotOfCell(report_, roleIndex_, c), cell.name,
-                         role_.cells[at->second].name, cell.name, cellKindInfo(cell.kind).word,
+                         role_.cells[at->second].name, cellKindInfo(cell.kind).word,
                          cell.of < 0 ? "" : " of the same");
     }
   }

@@ -14,7 +14,8 @@ namespace shardc::plan::verifier {
 namespace {
 
 using Set = std::vector<uint8_t>; ///< of cells
-/// Cells whose content is read later; and those, with what survives the program's end.
+/// `read`: cells whose content is read later. `kept`: these, and those whose content survives the
+/// program's end.
 struct Live {
   Set read, kept;
   void joinWith(const Live &other) {
@@ -40,7 +41,7 @@ public:
   }
 
   void run() {
-    if (!updatesBlocks(role_)) // other roles may leave what they like
+    if (!updatesBlocks(role_)) // the rule is only about roles that train
       return;
     Live live{Set(role_.cells.size()), isRead_};
     walk(role_.program, live);
@@ -100,7 +101,7 @@ private:
     return true;
   }
 
-  /// What is read after an earlier turn, if turns do the same.
+  /// The state before `count` further turns that do the same as this one.
   void skip(const Live &, Live &live, const LoopTurns &turns, int64_t count) const {
     const Live own = live;
     for (uint32_t c = 0; c < role_.cells.size(); ++c) {
@@ -110,7 +111,8 @@ private:
     }
   }
 
-  /// What only some steps leave may survive the end of all.
+  /// The run may end after the last step in which the `every` is due, so what it leaves may
+  /// survive.
   void runEvery(const ProgramNode &node, Live &live) {
     if (node.count > stepsOfLoop_)
       return;
@@ -142,7 +144,7 @@ private:
     }
   }
 
-  /// The cell of a region, where slots have changed places.
+  /// The cell in which a region lies in the current microbatch.
   uint32_t cellAt(uint32_t region) const { return placeOf(regions_.cellOf(region)); }
 
   void apply(uint32_t segment, Variant variant, Live &live) {
@@ -152,7 +154,7 @@ private:
       return;
     std::vector<uint8_t> &isLive = isLive_[segment][variant];
     isLive.resize(effect->outs.size() + 1);
-    isLive.back() = 1;                              // it is run
+    isLive.back() = 1;                              // marks the variant as run
     std::vector<std::pair<uint8_t, uint8_t>> after; // read and kept, of each cell that is left
     for (const SegmentEffect::Out &out : effect->outs)
       after.emplace_back(live.read[cellAt(out.region)], live.kept[cellAt(out.region)]);
@@ -184,10 +186,10 @@ private:
           out.region >= role_.cells.size() || isReadWithin(s, variant, out.value))
         continue;
       Scope where = scope(s);
-      if (Finding *finding = where.addValue(finding::LeftUnread, where.opOf(out.value), out.value,
-                                            role_.segments[s].name, where.nameOf(out.value),
-                                            role_.cells[out.region].name))
-        finding->variant = variant;
+      where
+          .addValue(finding::LeftUnread, where.opOf(out.value), out.value,
+                    role_.cells[out.region].name)
+          .variant = variant;
     }
   }
 
@@ -204,10 +206,7 @@ private:
             !isComputed(segment, tie.value, variant) || isReadWithin(s, variant, tie.value))
           continue;
         Scope where = scope(s);
-        if (Finding *finding =
-                where.addValue(finding::AddsOverUnread, i, tie.value, opInfo(op).name,
-                               where.nameOf(tie.value), whenOf(tie.pred)))
-          finding->variant = variant;
+        where.addValue(finding::AddsOverUnread, i, tie.value, whenOf(tie.pred)).variant = variant;
       }
     }
   }
@@ -306,11 +305,9 @@ private:
           value.place != unused.place || opInfo(segment.ops[value.def]).traits == OpTraits::Alias)
         continue;
       Scope where = scope(s);
-      if (Finding *finding =
-              where.addValue(finding::WrittenOver, i, result, unused.name, value.name)) {
-        finding->note = "it is overwritten here";
-        finding->noteAt = where.spot(value.def);
-      }
+      Finding &finding = where.addValue(finding::WrittenOver, i, result, value.name);
+      finding.note = "it is overwritten here";
+      finding.noteAt = where.spot(value.def);
       return;
     }
   }

@@ -18,7 +18,7 @@ Cover added(const Cover &a, const Cover &b, int64_t microbatch) {
     return a.kind > b.kind ? a : b;
   const Cover &first = a.begin < b.begin || (a.begin == b.begin && a.end > b.end) ? a : b;
   const Cover &second = &first == &a ? b : a;
-  if (first.end == second.begin)
+  if (first.end == second.begin) // the second one continues the first one
     return {Cover::Some, first.begin, second.end};
   if (first.end < second.begin)
     return {Cover::Missing};
@@ -34,7 +34,7 @@ static Phase joined(Phase a, Phase b) {
   return a == Phase::None ? b : Phase::Unclear;
 }
 
-/// What has no contributions is multiplied by anything.
+/// Without contributions, any multiple is right.
 static float multipleOf(const Mark &a, const Mark &b) {
   if (a.cover.kind == Cover::None || b.cover.kind == Cover::None)
     return a.cover.kind == Cover::None ? b.multiple : a.multiple;
@@ -58,7 +58,7 @@ Mark joined(OpSets &sets, const Mark &a, const Mark &b) {
   return mark;
 }
 
-/// Of a sum of both, which covers so many microbatches.
+/// The ops of which the sum of `a` and `b` consists; refuses one that is in both.
 static void addOps(OpSets &sets, Mark &sum, const Mark &a, const Mark &b) {
   const Mark &later = a.cover.end > b.cover.end ? a : b, &earlier = &later == &a ? b : a;
   if (later.cover.end != earlier.cover.end) {
@@ -116,15 +116,15 @@ Mark gathered(Mark mark, Axes over) {
   if ((mark.due & over) != 0 && mark.cover.kind != Cover::None)
     mark.cover = {Cover::Mixed};
   if ((mark.split & over) != 0)
-    mark.block = -1; // all parts are no part of the block
+    mark.block = -1; // the parts of all ranks together are not one rank's part of the block
   mark.varies &= ~over;
   mark.split &= ~over;
   mark.due &= ~over;
   return mark;
 }
 
-/// Ranks that hold the same, or sums already, are counted as often as there are; an average of what
-/// is the same is that.
+/// If ranks have the same value, or have added it already, a sum counts it once for each rank. An
+/// average of equal values is that value.
 Mark reduced(const Plan &plan, Mark mark, Axes over, bool isAverage, bool isScattered) {
   Axes counted = isAverage ? mark.varies | mark.split : over;
   if (isAverage)
@@ -138,7 +138,8 @@ Mark reduced(const Plan &plan, Mark mark, Axes over, bool isAverage, bool isScat
   return mark;
 }
 
-/// A gradient it is not: the elements of parameters are others, or the contributions not added.
+/// The result is no gradient any longer: elements have moved to other ranks, or contributions were
+/// not added.
 Mark exchanged(Mark mark, Axes over, bool isApart) {
   if (mark.cover.kind == Cover::Some)
     mark.cover = {Cover::Mixed};
@@ -149,7 +150,7 @@ Mark exchanged(Mark mark, Axes over, bool isApart) {
   return mark;
 }
 
-/// What all members have is moved to where it was.
+/// If all members have the same, a shift changes nothing.
 Mark shifted(Mark mark, Axes over) {
   if (((mark.varies | mark.split) & over) == 0)
     return mark;
@@ -178,21 +179,24 @@ std::string_view whyIncomplete(Cover::Kind cover) {
   return {};
 }
 
+/// The bit of an axis; none if it has one rank.
+static Axes bitOf(const Plan &plan, size_t axis) {
+  return static_cast<Axes>(plan.mesh[axis].size > 1 ? 1u << axis : 0);
+}
+
 Axes axesOf(const Plan &plan, int16_t group) {
   Axes axes = 0;
   if (group < 0)
     return axes;
-  for (uint16_t axis : plan.groups[static_cast<size_t>(group)].axes)
-    if (plan.mesh[axis].size > 1)
-      axes |= static_cast<Axes>(1u << axis);
+  for (uint16_t axis : groupAt(plan, group).axes)
+    axes |= bitOf(plan, axis);
   return axes;
 }
 
 Axes axesOf(const Plan &plan) {
   Axes axes = 0;
   for (size_t axis = 0; axis < plan.mesh.size(); ++axis)
-    if (plan.mesh[axis].size > 1)
-      axes |= static_cast<Axes>(1u << axis);
+    axes |= bitOf(plan, axis);
   return axes;
 }
 
@@ -209,7 +213,7 @@ int16_t firstAlike(const Plan &plan, int16_t group) {
     std::erase_if(axes, [&](uint16_t axis) { return plan.mesh[axis].size == 1; });
     return axes;
   };
-  auto wanted = axesOf(plan.groups[static_cast<size_t>(group)]);
+  auto wanted = axesOf(groupAt(plan, group));
   auto first =
       std::ranges::find_if(plan.groups, [&](const Group &each) { return axesOf(each) == wanted; });
   return wanted.empty() ? int16_t{-1} : static_cast<int16_t>(first - plan.groups.begin());
@@ -220,12 +224,11 @@ Axes outerAxesOf(const Plan &plan, int16_t group, int64_t members) {
     return 0;
   Axes axes = 0;
   int64_t count = 1;
-  for (uint16_t axis : plan.groups[static_cast<size_t>(group)].axes) {
+  for (uint16_t axis : groupAt(plan, group).axes) {
     if (count >= members)
       break;
     count *= plan.mesh[axis].size;
-    if (plan.mesh[axis].size > 1)
-      axes |= static_cast<Axes>(1u << axis);
+    axes |= bitOf(plan, axis);
   }
   return count == members ? axes : Axes{0};
 }
@@ -235,7 +238,7 @@ std::string namesOf(const Plan &plan, Axes axes) {
   for (size_t axis = 0; axis < plan.mesh.size(); ++axis)
     if ((axes >> axis & 1) != 0)
       names += fmt::format("{}'{}'", names.empty() ? "" : " and ", plan.mesh[axis].name);
-  return names;
+  return names.empty() ? "no axis" : names;
 }
 
 // ---- blocks with split parameters ----
@@ -280,13 +283,13 @@ Mark BlockSplits::packed(const Mark &mark, int32_t block, size_t k) {
 
 Mark BlockSplits::viewed(Mark mark, const Op &view, const std::vector<Value> &values) {
   Axes along = view.getInt(AttrKey::coef) != 0 ? axesOf(plan_, view.group) : Axes{0};
-  bool moves = along != 0; // by the index of a group of one rank nothing does
+  bool moves = along != 0; // in a group of one rank, the index is always 0
   mark.varies |= along;
   int64_t numel = values[view.results[0]].type.numel();
   int64_t from = values[view.operands[0]].type.numel();
   if (mark.split == 0 || mark.block < 0 || numel == from)
     return mark;
-  const Block &block = plan_.blocks[static_cast<size_t>(mark.block)];
+  const Block &block = blockAt(plan_, mark.block);
   bool isShard = moves && partOf(block, numel).has_value();
   if (!moves && from == block.numel) {
     int64_t begin = view.getInt(AttrKey::offset);

@@ -31,8 +31,8 @@ public:
   }
 
 private:
-  /// What a transfer that is left out keeps is left in its slot. If that is what another transfer
-  /// has received for this alone, it is for the same microbatch.
+  /// A receive that takes no effect leaves the value that its 'else' tie names in its slot. If
+  /// another receive has made that value and no op reads it, it is for the microbatch of the slot.
   void passOnWanted() {
     std::vector<uint8_t> isRead(segment_.values.size());
     for (const Op &op : segment_.ops)
@@ -64,27 +64,26 @@ private:
       if (other == kOfNone || other == shift)
         continue;
       if (shift != kOfNone)
-        scope_.addValue(finding::MicrobatchesMixed, i, operand, opInfo(op).name,
-                        scope_.nameOf(operand), other, shift);
+        scope_.addValue(finding::MicrobatchesMixed, i, operand, other, shift);
       shift = other;
     }
     for (ValueId result : op.results)
       shifts_[result] = shift;
-    for (const Tie &tie : op.ties) // what an else tie keeps, keeps its microbatch
+    // An 'else' tie keeps its value as it is, so that may be of another microbatch.
+    for (const Tie &tie : op.ties)
       if (tie.kind == Tie::Else)
         continue;
       else if (int64_t tied = shifts_[tie.value];
                tied != kOfNone && shift != kOfNone && tied != shift)
-        scope_.addValue(finding::TieOfOtherMicrobatch, i, tie.value, opInfo(op).name,
-                        scope_.nameOf(tie.value), tied, shift);
+        scope_.addValue(finding::TieOfOtherMicrobatch, i, tie.value, tied, shift);
   }
 
   void checkOut(const Segment::Boundary &out) {
     int64_t shift = shifts_[out.value];
     if (!rings_.isSlot(out.cell) || shift == kOfNone || shift == out.shift)
       return;
-    scope_.addValue(finding::LeftForOtherMicrobatch, scope_.opOf(out.value), out.value,
-                    scope_.nameOf(out.value), shift, out.shift);
+    scope_.addValue(finding::LeftForOtherMicrobatch, scope_.opOf(out.value), out.value, shift,
+                    out.shift);
   }
 
   const Scope &scope_;

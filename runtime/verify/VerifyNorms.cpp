@@ -37,7 +37,8 @@ private:
     bool isOwn; ///< it takes this rank's squares, and not the sum over ranks
 
     bool counts(size_t block) const { return copiesOf(block) > 0; }
-    /// That it names for the block; 0 if its squares are not of the block.
+    /// The number of copies that its `sum_squares` names for the block; 0 if it leaves the block
+    /// out.
     int64_t copiesOf(size_t block) const {
       auto at =
           std::ranges::find(squares->blocks, static_cast<int32_t>(block), &ListedBlock::block);
@@ -63,7 +64,7 @@ private:
       norms_.push_back({at, op, squares, finish.getBool(AttrKey::norm_replicated)});
   }
 
-  /// What a role packs matters where any role takes the sum.
+  /// If any role takes the norm from the sum over ranks, each role has to pack its squares.
   void checkNorm(const Norm &norm, bool isSummed) {
     if (isSummed)
       need(norm.at, !norm.pack->getBool(AttrKey::norm_replicated),
@@ -83,12 +84,12 @@ private:
   bool isSharded(size_t block) const {
     return plan_.blocks[block].stateShard < plan_.blocks[block].numel;
   }
-  /// Along which ranks hold other parts of the block's state.
+  /// Axes along which ranks hold different parts of the block's state.
   Axes axesOfParts(size_t block) const {
     return isSharded(block) ? axesOf(plan_, plan_.blocks[block].stateGroup) : Axes{0};
   }
 
-  using Classes = std::map<Class, const Param *>; ///< with one of its parameters
+  using Classes = std::map<Class, const Param *>; ///< each with one of its parameters, for messages
 
   Classes classesOf(size_t block) {
     Classes classes;
@@ -144,7 +145,7 @@ private:
       int64_t ranks = 1;
       for (uint16_t axis = 0; axis < plan_.mesh.size(); ++axis) {
         AxisRange extent = extentOf(plan_, plan_.roles[r], axis);
-        if ((of.copies >> axis & 1) != 0)
+        if ((of.copies >> axis & 1) != 0) // only the first of the copies counts
           ranks *= extent.begin == 0 ? 1 : 0;
         else if ((divided >> axis & 1) == 0)
           ranks *= extent.end - extent.begin;

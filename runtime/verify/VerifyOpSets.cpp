@@ -1,3 +1,5 @@
+// Makes each set once: what two sets have in common, and both together, are looked up by their
+// numbers.
 #include "runtime/verify/VerifyOpSets.h"
 
 #include <algorithm>
@@ -30,7 +32,7 @@ OpSet OpSets::of(uint32_t segment, ValueId value) {
   return set;
 }
 
-/// What `make` makes of the members of both, once.
+/// The set that `make` computes from two sets; computed once for each pair.
 template <typename Make> OpSet OpSets::made(Known &known, OpSet a, OpSet b, const Make &make) {
   auto [at, isNew] = known.try_emplace(keyOf(a, b));
   if (isNew) {

@@ -66,9 +66,9 @@ public:
 private:
   void read(uint32_t i, ValueId operand) {
     if (!contents_.isDefined(operand)) {
-      if (Finding *f = scope_.addValue(finding::ReadsUndefined, i, operand, scope_.nameOf(operand)))
-        annotate(*f, scope_.value(operand).def,
-                 "the value is defined here, only if the predicate holds");
+      Finding &f = scope_.addValue(finding::ReadsUndefined, i, operand);
+      annotate(f, scope_.value(operand).def,
+               "the value is defined here, only if the predicate holds");
       return;
     }
     contents_.forEachSource(operand, [&](ValueId source) {
@@ -82,9 +82,8 @@ private:
     uint32_t def = scope_.value(source).def;
     if (def == kNone || order_.ends(def, i))
       return;
-    if (Finding *f = scope_.addValue(finding::ReadsTooEarly, i, operand, scope_.nameOf(operand),
-                                     streamOf(def), streamOf(i)))
-      annotate(*f, def, fmt::format("'%{}' is defined here", scope_.nameOf(source)));
+    Finding &f = scope_.addValue(finding::ReadsTooEarly, i, operand, streamOf(def), streamOf(i));
+    annotate(f, def, fmt::format("'%{}' is defined here", scope_.nameOf(source)));
   }
 
   const std::string &streamOf(uint32_t op) const {
@@ -95,10 +94,10 @@ private:
     if (takenOver_[source] == kNone)
       return;
     bool isEnd = i == scope_.segment.ops.size();
-    if (Finding *f = scope_.addValue(finding::ReadsTakenOver, isEnd ? scope_.opOf(operand) : i,
-                                     operand, scope_.nameOf(operand)))
-      annotate(*f, takenOver_[source],
-               fmt::format("the buffer of '%{}' is taken over here", scope_.nameOf(source)));
+    Finding &f =
+        scope_.addValue(finding::ReadsTakenOver, isEnd ? scope_.opOf(operand) : i, operand);
+    annotate(f, takenOver_[source],
+             fmt::format("the buffer of '%{}' is taken over here", scope_.nameOf(source)));
   }
 
   /// Results that are written into an operand's or tied value's buffer end that value.
@@ -121,10 +120,10 @@ private:
       return; // a part of its sources: VerifyBytes.cpp checks it
     contents_.forEachSource(value, [&](ValueId source) {
       for (uint32_t reader : readers_[source])
-        if (reader != kNone && reader != i && !order_.ends(reader, i))
-          if (Finding *f =
-                  scope_.addValue(finding::TakesOverTooEarly, i, value, scope_.nameOf(value)))
-            annotate(*f, reader, fmt::format("'%{}' is read here", scope_.nameOf(source)));
+        if (reader != kNone && reader != i && !order_.ends(reader, i)) {
+          Finding &f = scope_.addValue(finding::TakesOverTooEarly, i, value);
+          annotate(f, reader, fmt::format("'%{}' is read here", scope_.nameOf(source)));
+        }
       takenOver_[source] = i;
     });
   }
@@ -158,12 +157,11 @@ void checkCollectiveOrder(const Scope &scope, const HappensBefore &order, Varian
     at->second = i;
     if (isFirst || order.ends(earlier, i))
       continue;
-    if (Finding *f = scope.add(finding::CollectivesUnordered, i,
-                               scope.plan().channels[static_cast<size_t>(op.channel)].name)) {
-      f->variant = variant;
-      f->note = "the other collective is here";
-      f->noteAt = scope.spot(earlier);
-    }
+    Finding &f = scope.add(finding::CollectivesUnordered, i,
+                           verifier::channelAt(scope.plan(), op.channel).name);
+    f.variant = variant;
+    f.note = "the other collective is here";
+    f.noteAt = scope.spot(earlier);
   }
 }
 
@@ -221,13 +219,13 @@ private:
       return checkNeedsNone(channel);
     if (sum <= scope_.plan().multiprocessors)
       return;
-    Finding *f = scope_.add(finding::TooManyMultiprocessors, ops.first, names, sum,
+    Finding &f = scope_.add(finding::TooManyMultiprocessors, ops.first, names, sum,
                             scope_.plan().multiprocessors);
-    if (f == nullptr || ops.second == kNone)
+    if (ops.second == kNone)
       return;
-    f->variant = variant_;
-    f->note = "nothing orders the op and this one";
-    f->noteAt = scope_.spot(ops.second);
+    f.variant = variant_;
+    f.note = "nothing orders the op and this one";
+    f.noteAt = scope_.spot(ops.second);
   }
 
   void checkNeedsNone(ChannelId channel) {

@@ -24,17 +24,7 @@ struct Origin {
   bool operator==(const Origin &) const = default;
 };
 
-/// Of what is computed of both, and belongs to the one that has been shifted.
-Origin joined(const Origin &a, const Origin &b) {
-  if (a == b || b.isOwn())
-    return a;
-  if (a.isOwn())
-    return b;
-  bool isKnown = a.kind != Origin::Unknown && b.kind != Origin::Unknown;
-  return {isKnown ? Origin::OfSeveral : Origin::Unknown};
-}
-
-/// Of a sum, element by element.
+/// Whose a sum of two values is. A sum of values of two members belongs to neither.
 Origin added(const Origin &a, const Origin &b) {
   if (a == b)
     return a;
@@ -42,9 +32,18 @@ Origin added(const Origin &a, const Origin &b) {
   return {isKnown ? Origin::OfSeveral : Origin::Unknown};
 }
 
-/// The keys that a value is attention to: so many positions of each of some members of a group.
+/// Whose a value is that an op computes of two values: own values count as the other member's.
+Origin joined(const Origin &a, const Origin &b) {
+  if (a == b || b.isOwn())
+    return a;
+  return a.isOwn() ? b : added(a, b);
+}
+
+/// The keys of which a value is attention: a number of positions from each of some members of a
+/// group.
 struct Keys {
-  static constexpr int64_t kUnknown = -1; ///< positions, where they are those or others
+  static constexpr int64_t kUnknown =
+      -1; ///< in place of `positions`: different ways lead to different keys
 
   int64_t positions = 0;     ///< of each member; 0: the value is no attention to parts of the keys
   int16_t group = -1;        ///< -1 where the only member is the rank itself
@@ -57,15 +56,15 @@ struct Keys {
   bool operator==(const Keys &) const = default;
 };
 
-/// What is computed of embedded tokens: along which axes ranks have exchanged their slices of it
-/// for all of some heads.
+/// Whether a value is computed of embedded tokens, and along which axes ranks have exchanged their
+/// slices of all heads for all slices of some heads.
 struct Exchange {
   enum Kind : uint8_t { NoTokens, Tokens, Unknown } kind = NoTokens;
   Axes axes = 0;
   bool operator==(const Exchange &) const = default;
 };
 
-/// A number of tokens: of all ranks along these axes.
+/// Whether a value counts tokens, and along which axes the counts of ranks have been added.
 struct Count {
   enum Kind : uint8_t { NoCount, OfTokens, Wrong } kind = NoCount;
   Axes axes = 0;
@@ -139,16 +138,13 @@ private:
                    (op->group < 0 ? 1 : static_cast<int64_t>(plan_.groupSize(op->group)));
       sliceAxes_ |= axes;
       if (first != axes)
-        inspection_.add(finding::LoadsAlongOther, at, opInfo(*op).name, names(axes), names(first));
+        inspection_.add(finding::LoadsAlongOther, at, names(axes), names(first));
       else if ((axes & others) != 0)
-        inspection_.add(finding::LoadsOverData, at, opInfo(*op).name, names(axes),
-                        names(axes & others));
+        inspection_.add(finding::LoadsOverData, at, names(axes), names(axes & others));
     }
   }
 
-  std::string names(Axes axes) const {
-    return axes == 0 ? std::string("no axis") : namesOf(plan_, axes);
-  }
+  std::string names(Axes axes) const { return namesOf(plan_, axes); }
 
   // ---- whose values are ----
 
@@ -172,7 +168,7 @@ private:
     if (at.isReport && (op.kind == OpKind::MergeQkv || op.kind == OpKind::MergeQkvRope ||
                         op.kind == OpKind::LatentHeadsBwd))
       for (ValueId operand : op.operands)
-        needOwn(at, i, op, operand);
+        needOwn(at, i, operand);
     return result;
   }
 
@@ -189,21 +185,21 @@ private:
     const std::array owns = {operands.q, operands.queryPositions, operands.queryDocs},
                      others = {operands.v, operands.positions, operands.docs};
     for (size_t own : owns)
-      needOwn(at, i, op, op.operands[own]);
+      needOwn(at, i, op.operands[own]);
     const Origin &keys = at.operand(op, operands.k).origin;
     for (size_t other : others)
       if (keys.kind != Origin::OfMember || at.operand(op, other).origin != keys)
-        at.scope.add(finding::KeysOfTwoMembers, i, opInfo(op).name,
-                     at.scope.nameOf(op.operands[operands.k]), at.scope.nameOf(op.operands[other]));
+        at.scope.add(finding::KeysOfTwoMembers, i, at.scope.nameOf(op.operands[operands.k]),
+                     at.scope.nameOf(op.operands[other]));
   }
 
-  void needOwn(const Values &at, uint32_t i, const Op &op, ValueId operand) {
+  void needOwn(const Values &at, uint32_t i, ValueId operand) {
     if (!at[operand].origin.isOwn())
-      at.scope.add(finding::OfOtherMember, i, opInfo(op).name, at.scope.nameOf(operand));
+      at.scope.add(finding::OfOtherMember, i, at.scope.nameOf(operand));
   }
 
-  /// Where masks follow from the index, it is that of the slice that the rank has, and keys are
-  /// those of the member that is named.
+  /// With attribute `slices`, the causal mask follows from the index in the op's group. That index
+  /// has to be the index of the rank's slice, and the keys those of the member that `by` names.
   void checkGroup(const Values &at, uint32_t i, const Op &op, const PartOperands &operands) {
     int64_t slices = op.getInt(AttrKey::slices);
     const Exchange &exchange = at.operand(op, operands.q).exchange;
@@ -212,17 +208,18 @@ private:
     auto needed = static_cast<Axes>(sliceAxes_ & ~exchange.axes);
     Axes found = outerAxesOf(plan_, op.group, slices);
     if (exchange.kind == Exchange::Unknown || found != needed)
-      at.scope.add(finding::SlicesByOtherIndex, i, opInfo(op).name, names(found), names(needed));
+      at.scope.add(finding::SlicesByOtherIndex, i, names(found), names(needed));
     const Origin &keys = at.operand(op, operands.k).origin;
     bool isOfGroup = keys.isOwn() || axesOf(plan_, keys.group) == found;
     if (keys.kind == Origin::OfMember && (keys.by != op.getInt(AttrKey::by) || !isOfGroup))
-      at.scope.addValue(finding::KeysOfOtherMember, i, op.operands[operands.k], opInfo(op).name,
-                        at.scope.nameOf(op.operands[operands.k]), keys.by, op.getInt(AttrKey::by));
+      at.scope.addValue(finding::KeysOfOtherMember, i, op.operands[operands.k], keys.by,
+                        op.getInt(AttrKey::by));
   }
 
   // ---- of which keys attention is ----
 
-  /// Attention to keys of some positions is joined with that to all others before it is used.
+  /// Attention to some of the keys has to be joined with attention to all others before any other
+  /// op reads it.
   Keys keysOf(const Values &at, uint32_t i, const Op &op) {
     if (op.kind == OpKind::AttentionPart) {
       const Origin &keys = at.operand(op, kPartOperands.k).origin;
@@ -234,12 +231,11 @@ private:
       return together(at, i, op);
     for (ValueId operand : op.operands)
       if (at.isReport && at[operand].keys.isPart() && at[operand].keys.seen() < positions_)
-        at.scope.addValue(finding::KeysMissing, i, operand, opInfo(op).name,
-                          at.scope.nameOf(operand), at[operand].keys.seen(), positions_);
+        at.scope.addValue(finding::KeysMissing, i, operand, at[operand].keys.seen(), positions_);
     return {};
   }
 
-  /// Outputs come with the statistics of the same keys, and no key is in both parts.
+  /// Each output comes with the statistics of its own keys, and no key is in both parts.
   Keys together(const Values &at, uint32_t i, const Op &op) {
     constexpr OpKind kOp = OpKind::AttentionJoin;
     constexpr size_t kOutput = operandIndex<kOp>("o"), kStats = operandIndex<kOp>("lse"),
@@ -253,8 +249,8 @@ private:
                       return keys.members.contains(member);
                     });
     if (at.isReport && (!keys.isPart() || !more.isPart() || !isPaired || !areApart))
-      at.scope.add(finding::PartsDoNotJoin, i, opInfo(op).name,
-                   at.scope.nameOf(op.operands[kOutput]), at.scope.nameOf(op.operands[kMore]));
+      at.scope.add(finding::PartsDoNotJoin, i, at.scope.nameOf(op.operands[kOutput]),
+                   at.scope.nameOf(op.operands[kMore]));
     keys.group = std::max(keys.group, more.group);
     keys.members.insert(more.members.begin(), more.members.end());
     return keys;
@@ -262,8 +258,8 @@ private:
 
   // ---- what is exchanged ----
 
-  /// No op takes what is exchanged with what is not. Where counted rows are is followed with their
-  /// counts (VerifyCounts.cpp): exchanges of them move no slices of sequences.
+  /// An op does not combine values whose slices are exchanged with values whose slices are not.
+  /// Exchanges of counted rows move no slices of sequences; VerifyCounts.cpp follows them.
   Exchange exchangeOf(const Values &at, uint32_t i, const Op &op) {
     Exchange result;
     if (op.kind == OpKind::MakeRuns)
@@ -277,8 +273,7 @@ private:
       bool isAlike =
           result.kind == Exchange::NoTokens || (result == taken && taken.kind == Exchange::Tokens);
       if (at.isReport && !isAlike && opInfo(op).traits != OpTraits::Alias)
-        at.scope.addValue(finding::SlicesMixed, i, operand, opInfo(op).name,
-                          at.scope.nameOf(operand), taken.axes == 0 ? "not " : "");
+        at.scope.addValue(finding::SlicesMixed, i, operand, taken.axes == 0 ? "not " : "");
       result = result.kind == Exchange::NoTokens ? taken : result;
     }
     if (at.isReport && (op.kind == OpKind::AttentionSink || op.kind == OpKind::AttentionSinkBwd))
@@ -289,15 +284,14 @@ private:
     return result;
   }
 
-  /// Sinks are those of the heads for which ranks have exchanged their slices.
+  /// Each rank takes the sinks of the heads that it has after the exchange.
   void needHeads(const Values &at, uint32_t i, const Op &op, const Exchange &exchange) {
     bool hasSinks = op.kind == OpKind::AttentionSinkBwd ||
                     op.operands.size() > operandIndex<OpKind::AttentionSink>("sink");
-    Axes found = op.group < 0 ? Axes{0} : axesOf(plan_, op.group);
+    Axes found = axesOf(plan_, op.group);
     if (hasSinks && exchange.kind != Exchange::NoTokens &&
         (exchange.kind == Exchange::Unknown || found != exchange.axes))
-      at.scope.add(finding::SinksOfOtherHeads, i, opInfo(op).name, names(found),
-                   names(exchange.axes));
+      at.scope.add(finding::SinksOfOtherHeads, i, names(found), names(exchange.axes));
   }
 
   // ---- how many tokens there are ----
@@ -309,7 +303,7 @@ private:
     bool divides = (op.kind == OpKind::CrossEntropyBwd || op.kind == OpKind::LmLossGrad) &&
                    !op.getBool(AttrKey::per_token);
     if (at.isReport && divides)
-      needCount(at, i, op, op.operands[kCount]);
+      needCount(at, i, op.operands[kCount]);
     if (op.kind == OpKind::TokenCount)
       return {Count::OfTokens};
     if (op.operands.empty() || at.operand(op, 0).count.kind == Count::NoCount)
@@ -317,24 +311,23 @@ private:
     const Count &from = at.operand(op, 0).count;
     if (op.kind == OpKind::Cast || op.kind == OpKind::Send)
       return from;
-    Axes over = op.group < 0 ? Axes{0} : axesOf(plan_, op.group);
+    Axes over = axesOf(plan_, op.group);
     bool isSum = op.kind == OpKind::AllReduce && !op.getBool(AttrKey::average);
     if (isSum && from.kind == Count::OfTokens && (from.axes & over) == 0)
       return {Count::OfTokens, static_cast<Axes>(from.axes | over)};
     return {opInfo(op).collective ? Count::Wrong : Count::NoCount};
   }
 
-  void needCount(const Values &at, uint32_t i, const Op &op, ValueId value) {
+  void needCount(const Values &at, uint32_t i, ValueId value) {
     const Count &count = at[value].count;
     bool isAnyNumber = count.kind == Count::NoCount && sliceAxes_ == 0;
     if (isAnyNumber || count == Count{Count::OfTokens, sliceAxes_})
       return;
     if (count.kind == Count::OfTokens)
-      at.scope.addValue(finding::TokensOfOtherRanks, i, value, opInfo(op).name,
-                        at.scope.nameOf(value), names(count.axes), names(sliceAxes_));
-    else
-      at.scope.addValue(finding::TokensUnknown, i, value, opInfo(op).name, at.scope.nameOf(value),
+      at.scope.addValue(finding::TokensOfOtherRanks, i, value, names(count.axes),
                         names(sliceAxes_));
+    else
+      at.scope.addValue(finding::TokensUnknown, i, value, names(sliceAxes_));
   }
 
   Inspection &inspection_;

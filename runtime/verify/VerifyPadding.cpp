@@ -12,7 +12,7 @@
 namespace shardc::plan::verifier {
 namespace {
 
-/// What it takes to find the tags of an op's results, in the visits that are counted.
+/// What it takes to look for padding at one index, in the visits that are counted.
 constexpr uint64_t kVisitsOfOp = 4;
 
 /// Which elements of a block a value's elements are, where those outside of parameters are padding.
@@ -23,7 +23,7 @@ struct Tag {
   bool operator==(const Tag &) const = default;
 
   void join(const Tag &more) {
-    if (block < 0)
+    if (block < 0) // padding on one way is padding
       *this = more;
     else if (more.block >= 0 && *this != more)
       *this = {block, true, {}};
@@ -34,7 +34,7 @@ class PaddingDomain {
 public:
   using State = Tag;
   using Values = SegmentValues<Tag>;
-  /// What no way leads to may be read with padding of something else.
+  /// Values whose buffers nobody fills are followed too: ops may still combine them with padding.
   static constexpr bool kFollowsAll = true;
 
   explicit PaddingDomain(Inspection &inspection)
@@ -84,8 +84,7 @@ public:
       if (cell.kind != CellKind::Buffer && tag != loaded(at.scope.role, cell) &&
           firstGap(tag, numel(at, out.value), at.scope.roleIndex))
         at.scope.addValue(finding::LeavesPadding, at.scope.opOf(out.value), out.value,
-                          at.scope.nameOf(out.value),
-                          plan_.blocks[static_cast<size_t>(tag.block)].name, cell.name);
+                          blockAt(plan_, tag.block).name, cell.name);
     }
   }
 
@@ -99,7 +98,7 @@ private:
 
   /// A value with so many elements that holds the block, whole or this rank's shard of it.
   Tag ofBlock(int32_t index, int64_t numel) const {
-    const Block &block = plan_.blocks[static_cast<size_t>(index)];
+    const Block &block = blockAt(plan_, index);
     std::optional<BlockPart> part = partOf(block, numel);
     if (!hasPadding_[static_cast<size_t>(index)] || !part)
       return {};
@@ -126,7 +125,7 @@ private:
     ValueId result = op.results[r];
     Tag tag;
     const OpInfo &info = opInfo(op);
-    if (info.padding == Padding::Skipped) // rows that are looked up, however many elements
+    if (info.padding == Padding::Skipped) // it looks up rows, so its result has no padding
       return tag;
     if (auto block = static_cast<int32_t>(op.getInt(AttrKey::block));
         block >= 0 && info.block != BlockUse::List)
@@ -149,7 +148,7 @@ private:
       return {};
     if (isOfRole(op.group, role) && !firstGap(tag, given, role))
       return {}; // no rank has padding in its part
-    const Block &block = plan_.blocks[static_cast<size_t>(tag.block)];
+    const Block &block = blockAt(plan_, tag.block);
     bool isGather = given < made;
     std::optional<BlockPart> from = partOf(block, given), to = partOf(block, made);
     bool isKnown = !tag.isAll && from && to &&
@@ -196,9 +195,10 @@ private:
     if (!gap)
       return;
     const Value &read = at.scope.value(id);
-    const Block &block = plan_.blocks[static_cast<size_t>(tag.block)];
+    const Block &block = blockAt(plan_, tag.block);
     int64_t each = dtypeBytes(read.type.dtype);
-    int16_t group = read.place.group; // the first rank of the role has the gap, or this member
+    // If the place does not move with the same group, the gap is shown on the role's first rank.
+    int16_t group = read.place.group;
     int64_t member =
         group == tag.first.group ? gap->member : indices_[at.scope.roleIndex].of(group).first;
     int64_t base = read.place.offset + read.place.coef * member;
@@ -207,10 +207,9 @@ private:
     bool isPlaced = plan_.level == Level::Placed;
     std::string where =
         isPlaced ? toString(bytes) : fmt::format("elements [{}, {}) of it", gap->begin, gap->end);
-    Finding *finding =
-        at.scope.addValue(finding::ReadsPadding, op, id, read.name, where, block.name);
-    if (finding != nullptr && isPlaced)
-      finding->bytes = bytes;
+    Finding &finding = at.scope.addValue(finding::ReadsPadding, op, id, where, block.name);
+    if (isPlaced)
+      finding.bytes = bytes;
   }
 
   Inspection &report_;

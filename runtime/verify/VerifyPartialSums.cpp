@@ -54,13 +54,13 @@ struct ScaleRows {
 };
 
 struct PartState {
-  Axes parts = 0;          ///< of these: ranks have parts of a sum that none has made
+  Axes parts = 0;          ///< axes over which the value is still a part of a sum
   bool isOfWeight = false; ///< what a product has made with a weight, or its elements
   Elements elements;
-  std::optional<Axes> columns; ///< along which ranks have other columns; nothing: not known
-  /// That the value is, or was quantised by: one of these, in order. None: not known.
+  std::optional<Axes> columns; ///< axes along which ranks have different columns; empty: not known
+  /// The scale that the value is, or was quantised with, is one of these. Sorted; empty: not known.
   std::vector<ScaleMade> scales;
-  bool isLeft = false; ///< with its scale, by the segment that has made both
+  bool isLeft = false; ///< a segment has left it and its scale in buffers
   std::optional<ScaleRows> rows;
 
   bool operator==(const PartState &) const = default;
@@ -94,7 +94,7 @@ bool isByMagnitudes(const Op &op) {
   return op.getInt(Key::fp8_recipe) == static_cast<int64_t>(Fp8Factors::Delayed);
 }
 
-/// Whether ranks have parts of parameters, or ops compute parts.
+/// Whether ranks have parts of parameters, or ops compute a part by an index.
 bool hasParts(const Plan &plan) {
   auto isPart = [](const Op &op) {
     bool dropsHeads = opInfo(op.kind).queries >= 0 && op.getFloat(Key::p) > 0;
@@ -111,7 +111,8 @@ class PartDomain {
 public:
   using State = PartState;
   using Values = SegmentValues<PartState>;
-  /// A product with a part of a weight makes parts, whatever the other factor is.
+  /// A product with a part of a weight makes parts of a sum, even if nothing is known of its other
+  /// factor.
   static constexpr bool kFollowsAll = true;
 
   explicit PartDomain(Inspection &inspection)
@@ -161,7 +162,8 @@ public:
       followScales(i, op);
   }
 
-  /// A factor and its scale are left together. What is left again, or sent, is not known.
+  /// A factor and its scale stay a pair through one buffer each, not through a second one or a
+  /// transfer.
   State kept(const State &state) const {
     State left = state;
     if (state.isLeft)
@@ -179,7 +181,7 @@ public:
     at[at.scope.segment.ops[i].results[tie.result]].parts |= at[tie.value].parts;
   }
 
-  /// What is left in buffers is added by another segment.
+  /// Only a buffer passes parts on to another segment, which adds them.
   void finish(const Values &at) {
     values_ = &at;
     const Segment &segment = at.scope.segment;
@@ -196,17 +198,15 @@ private:
   const State &of(const Op &op, size_t operand) const { return of(op.operands[operand]); }
 
   void refuse(uint32_t i, std::string_view taker, ValueId value) const {
-    scope().addValue(finding::TakesPartialSum, i, value, taker, scope().nameOf(value),
-                     namesOf(plan_, of(value).parts));
+    scope().addValue(finding::TakesPartialSum, i, value, taker, namesOf(plan_, of(value).parts));
   }
 
-  /// Of what a product makes with a weight, all parts are known.
+  /// The parts of a product with a weight are known: a sum over other axes adds no parts.
   void needParts(uint32_t i, const Op &op) const {
     const State &added = of(op, 0);
     auto others = static_cast<Axes>(axesOf(plan_, op.group) & splits_ & ~added.parts);
     if (added.isOfWeight && others != 0)
-      scope().addValue(finding::AddsNoParts, i, op.operands[0], opInfo(op).name,
-                       namesOf(plan_, others), scope().nameOf(op.operands[0]));
+      scope().addValue(finding::AddsNoParts, i, op.operands[0], namesOf(plan_, others));
   }
 
   // ---- indices ----
@@ -215,20 +215,20 @@ private:
   /// the index by which the parameter is cut.
   void checkIndex(uint32_t i, const Op &op) {
     if (op.kind == OpKind::Embedding)
-      needIndex(i, op, axesOf(plan_, op.group),
+      needIndex(i, axesOf(plan_, op.group),
                 knownSplitsOf(operandNamed<OpKind::Embedding>(op, "table"), 1));
     else if (op.kind == OpKind::VocabStats)
-      needIndex(i, op, axesOf(plan_, op.group),
+      needIndex(i, axesOf(plan_, op.group),
                 of(operandNamed<OpKind::VocabStats>(op, "logits")).columns);
     else if (op.kind == OpKind::CrossEntropyBwd)
-      needIndex(i, op, axesOf(plan_, op.group),
+      needIndex(i, axesOf(plan_, op.group),
                 of(operandNamed<OpKind::CrossEntropyBwd>(op, "logits")).columns);
     else if (op.kind == OpKind::Pack && op.getInt(Key::block) >= 0)
       checkGradients(op);
     else if (op.kind == OpKind::GroupedMatMul || op.kind == OpKind::GroupedMatMulScaled)
       checkExperts(i, op);
     if (isByMagnitudes(op))
-      needIndex(i, op, axesOf(plan_, op.group), of(op, kCounts).columns);
+      needIndex(i, axesOf(plan_, op.group), of(op, kCounts).columns);
     else if (opInfo(op).queries >= 0 && op.getFloat(Key::p) > 0)
       checkHeads(i, op);
   }
@@ -236,13 +236,14 @@ private:
   /// Where members have slices, too, the last axes of the group are those of the slices.
   void checkHeads(uint32_t i, const Op &op) {
     const OpInfo &info = opInfo(op);
-    Axes found = op.group < 0 ? Axes{0} : axesOf(plan_, op.group);
+    Axes found = axesOf(plan_, op.group);
     if (info.hasSlices && op.getInt(Key::slices) > 0)
       found &= static_cast<Axes>(~outerAxesOf(plan_, op.group, op.getInt(Key::slices)));
-    needIndex(i, op, found, of(op, static_cast<size_t>(info.queries)).columns);
+    needIndex(i, found, of(op, static_cast<size_t>(info.queries)).columns);
   }
 
-  /// Of tables, by their places in the block.
+  /// The gradient of a table is made by the index along the axes that divide the table. Which table
+  /// it is follows from the place in the pack of the block.
   void checkGradients(const Op &pack) {
     const std::vector<const Param *> &params =
         inspection_.paramsOf(static_cast<int32_t>(pack.getInt(Key::block)));
@@ -255,7 +256,7 @@ private:
           break;
         const Op &op = scope().segment.ops[def];
         if (op.kind == OpKind::EmbeddingBwd)
-          needIndex(def, op, axesOf(plan_, op.group), splitsOf(*params[p], 1));
+          needIndex(def, axesOf(plan_, op.group), splitsOf(*params[p], 1));
         auto added = std::ranges::find(op.ties, Tie::Acc, &Tie::kind);
         sum = added != op.ties.end() ? added->value : kNone;
       }
@@ -271,11 +272,12 @@ private:
     Axes needed = axesOfExperts(*param);
     std::optional<Axes> found = of(op, kCounts).columns;
     if (found != needed)
-      scope().add(finding::ExpertsOfOtherRanks, i, opInfo(op).name,
-                  found ? nameOf(*found) : "axes that are not known", nameOf(needed));
+      scope().add(finding::ExpertsOfOtherRanks, i,
+                  found ? namesOf(plan_, *found) : "axes that are not known",
+                  namesOf(plan_, needed));
   }
 
-  /// Along which ranks have other tensors of a stack.
+  /// Axes along which ranks have different tensors of a stack.
   Axes axesOfExperts(const Param &stack) const {
     Axes axes = 0;
     for (const Split &split : stack.splits)
@@ -284,17 +286,13 @@ private:
     return axes;
   }
 
-  std::string nameOf(Axes axes) const {
-    return axes == 0 ? std::string("no axis") : namesOf(plan_, axes);
-  }
-
-  void needIndex(uint32_t i, const Op &op, Axes found, std::optional<Axes> needed) const {
+  void needIndex(uint32_t i, Axes found, std::optional<Axes> needed) const {
     // Plan text for a single pass may have weights that no parameter stands for.
     if (!needed && found != 0 && plan_.level == Level::Placed)
-      scope().add(finding::PartUnknown, i, opInfo(op).name, namesOf(plan_, found));
+      scope().add(finding::PartUnknown, i, namesOf(plan_, found));
     if (!needed || found == *needed)
       return;
-    scope().add(finding::PartByOtherIndex, i, opInfo(op).name, nameOf(found), nameOf(*needed));
+    scope().add(finding::PartByOtherIndex, i, namesOf(plan_, found), namesOf(plan_, *needed));
   }
 
   /// Products have columns of their weight, and exchanges give other heads for rows, or back.
@@ -369,8 +367,8 @@ private:
     return isIt ? *at : nullptr;
   }
 
-  /// Along which ranks have other elements in the dimension of this matrix, counted from its end;
-  /// nothing where it is no parameter that is known, or a parameter that is still to be cut.
+  /// Axes along which ranks have different elements in a dimension of the matrix, counted from the
+  /// last one; empty if it is not a known parameter, or one that is still to be cut.
   std::optional<Axes> knownSplitsOf(ValueId matrix, int fromEnd) const {
     const Param *param = paramOf(matrix);
     if (param == nullptr || param->isUncut() || param->type.rank < 2)
@@ -404,13 +402,13 @@ private:
     }
     if (op.kind == OpKind::MatMulScaled && at.isReport)
       for (size_t f = 0; f < kFactors; ++f)
-        checkScale(i, op, op.operands[f], op.operands[f + kFactors]);
+        checkScale(i, op.operands[f], op.operands[f + kFactors]);
     if (op.kind == OpKind::GroupedMatMulScaled && at.isReport)
-      checkScale(i, op, op.operands[kSecondFactor],
+      checkScale(i, op.operands[kSecondFactor],
                  operandNamed<OpKind::GroupedMatMulScaled>(op, "bscales"));
   }
 
-  /// Nothing where the view does not begin with a row, or moves a second time.
+  /// Empty if the view does not begin with a row, or both it and what it is cut out of move.
   std::optional<ScaleRows> viewed(ScaleRows rows, const Op &view) const {
     int64_t offset = view.getInt(Key::offset), coef = view.getInt(Key::coef);
     if (offset % kScaleStride != 0 || coef % kScaleStride != 0 || (coef != 0 && rows.step != 0))
@@ -421,15 +419,14 @@ private:
     return rows;
   }
 
-  void checkScale(uint32_t i, const Op &op, ValueId factor, ValueId scale) const {
+  void checkScale(uint32_t i, ValueId factor, ValueId scale) const {
     const State &its = of(factor), &by = of(scale);
     bool isPair = !its.scales.empty() && its.scales == by.scales &&
                   microbatchOf(factor) == microbatchOf(scale);
     bool hasBegin = values_->hasBegin(factor) || values_->hasBegin(scale);
     bool areGiven = values_->isGiven(factor) && values_->isGiven(scale);
     if (hasBegin && !areGiven && !isPair && !(by.rows && isStoredWith(factor, *by.rows)))
-      scope().addValue(finding::ScaleOfOther, i, factor, opInfo(op).name, scope().nameOf(factor),
-                       scope().nameOf(scale));
+      scope().addValue(finding::ScaleOfOther, i, factor, scope().nameOf(scale));
   }
 
   int64_t microbatchOf(ValueId value) const {
@@ -449,7 +446,7 @@ private:
 
   // ---- parts ----
 
-  /// Of the inner dimension: columns of the first factor and rows of the second one.
+  /// Axes that split the inner dimension: columns of the first factor and rows of the second one.
   Axes innerSplits(const Op &op, bool isTurnedA, bool isTurnedB) const {
     return static_cast<Axes>(splitsOf(op.operands[kFirstFactor], isTurnedA ? 1 : 0) |
                              splitsOf(op.operands[kSecondFactor], isTurnedB ? 0 : 1));

@@ -44,20 +44,19 @@ private:
       scope_.addValue(problem->first, op, id, "'%{}' {}", value.name, problem->second);
     if (value.place.arena == Arena::Host && op != kNone && scope_.segment.before == kNone &&
         opInfo(scope_.segment.ops[op]).traits != OpTraits::Alias)
-      scope_.addValue(finding::WritesHostArena, op, id, value.name);
+      scope_.addValue(finding::WritesHostArena, op, id);
   }
 
   bool isSame(const Place &a, const Place &b) const {
     return liesAt(scope_.plan(), scope_.role, a, b);
   }
 
-  /// The two values are one buffer by the op's nature.
+  /// The result takes over the buffer of the other value.
   void needSame(uint32_t i, ValueId result, ValueId other) {
     const Value &a = scope_.value(result), &b = scope_.value(other);
     if (!isSame(a.place, b.place))
-      scope_.addValue(finding::NotInSameBuffer, i, result, a.name,
-                      printPlace(scope_.plan(), a.place), b.name,
-                      printPlace(scope_.plan(), b.place));
+      scope_.addValue(finding::NotInSameBuffer, i, result, printPlace(scope_.plan(), a.place),
+                      b.name, printPlace(scope_.plan(), b.place));
   }
 
   void needAt(uint32_t i, ValueId part, ValueId whole, Moving apart) {
@@ -71,8 +70,7 @@ private:
         sumOf(scope_.plan(), {b.place.offset, b.place.coef, b.place.group}, apart);
     if (at)
       expected.offset = at->offset, expected.coef = at->coef, expected.group = at->group;
-    scope_.addValue(finding::NotInItsWhole, i, part, a.name, printPlace(scope_.plan(), a.place),
-                    b.name,
+    scope_.addValue(finding::NotInItsWhole, i, part, printPlace(scope_.plan(), a.place), b.name,
                     at ? printPlace(scope_.plan(), expected)
                        : "a place that moves with several groups, which no place does");
   }
@@ -106,7 +104,7 @@ private:
     const Cell &cell = scope_.role.cells[boundary.cell];
     if (!isSame(value.place, cell.place))
       scope_.addValue(finding::NotInItsCell, scope_.opOf(boundary.value), boundary.value,
-                      value.name, printPlace(scope_.plan(), value.place), cell.name,
+                      printPlace(scope_.plan(), value.place), cell.name,
                       printPlace(scope_.plan(), cell.place));
   }
 
@@ -160,8 +158,7 @@ void checkCells(Inspection &inspection) {
     for (uint32_t c = 0; c < plan.roles[r].cells.size() && !inspection.isFull(); ++c) {
       const Cell &cell = plan.roles[r].cells[c];
       if (!cell.place.placed || cell.place.arena != cell.arena)
-        inspection.addAbout(finding::CellNotPlaced, spotOfCell(inspection, r, c), cell.name,
-                            cell.name);
+        inspection.addAbout(finding::CellNotPlaced, spotOfCell(inspection, r, c), cell.name);
       else if (auto problem =
                    placeProblem(cell.place, cell.type.bytes(), plan, plan.roles[r], indices))
         inspection.add(problem->first, spotOfCell(inspection, r, c),
@@ -174,7 +171,7 @@ void checkGraphs(Inspection &inspection) {
   for (uint32_t r = 0; r < inspection.plan().roles.size(); ++r) {
     const Role &role = inspection.plan().roles[r];
     if (std::optional<GraphNeed> need = graphsBeyondLimit(inspection.plan(), role))
-      inspection.add(finding::TooManyGraphs, {r, kNone, kNone}, role.name, toString(*need),
+      inspection.add(finding::TooManyGraphs, {r, kNone, kNone}, toString(*need),
                      limits::kGraphNodesMax);
   }
 }
@@ -188,12 +185,11 @@ void checkCapacity(Inspection &inspection) {
     for (Arena arena : {Arena::State, Arena::Work, Arena::Sym})
       arenas += plan.roles[r].arenaBytes[static_cast<size_t>(arena)];
     if (arenas > plan.deviceBytes)
-      inspection.add(finding::ArenasTooLarge, {r, kNone, kNone}, plan.roles[r].name, arenas,
-                     plan.deviceBytes);
+      inspection.add(finding::ArenasTooLarge, {r, kNone, kNone}, arenas, plan.deviceBytes);
     else if (int64_t landings = hasLandingBuffers(plan) ? landingBytes(plan, plan.roles[r]) : 0;
              landings > plan.deviceBytes - arenas)
-      inspection.add(finding::LandingsTooLarge, {r, kNone, kNone}, plan.roles[r].name, arenas,
-                     landings, plan.deviceBytes);
+      inspection.add(finding::LandingsTooLarge, {r, kNone, kNone}, arenas, landings,
+                     plan.deviceBytes);
   }
 }
 

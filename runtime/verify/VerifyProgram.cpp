@@ -10,6 +10,7 @@
 #include <optional>
 #include <set>
 
+#include "runtime/plan/Builder.h"
 #include "runtime/plan/HostCells.h"
 #include "runtime/verify/VerifyBytes.h"
 #include "runtime/verify/VerifyWalk.h"
@@ -59,9 +60,7 @@ public:
       shiftsIn_.push_back(shiftsOf(segment.ins));
       shiftsOut_.push_back(shiftsOf(segment.outs));
     }
-    for (uint32_t c = 0; c < role_.cells.size(); ++c)
-      if (role_.cells[c].kind == CellKind::Step)
-        stepCell_ = c;
+    stepCell_ = findCell(role_, CellKind::Step);
   }
 
   void run() {
@@ -84,7 +83,7 @@ private:
     walkProgram();
   }
 
-  /// True too where something has been reported.
+  /// Also true if a finding was reported, since then nothing needs to be followed again.
   bool passesTrial() {
     isTrial_ = true, hasFailed_ = false;
     walkProgram();
@@ -119,13 +118,13 @@ private:
   }
 
   bool isStopped() const { return (isTrial_ && hasFailed_) || report_.size() != 0; }
-  /// True in a trial, where what fails is looked at again.
+  /// True in a trial. Then nothing is reported, since the program is followed again.
   bool isTried() {
     hasFailed_ = true;
     return isTrial_;
   }
 
-  /// The state so many turns later, if turns do the same.
+  /// The state after `count` more turns that do the same.
   State movedOn(const State &state, const LoopTurns &turns, int64_t count) const {
     State moved = state;
     for (uint32_t c = 0; c < role_.cells.size(); ++c)
@@ -281,7 +280,8 @@ private:
     return std::ranges::equal(a, b, [](const State &x, const State &y) { return x.isSame(y); });
   }
 
-  /// Steps after which the same is due again; more than the loop has if that is never.
+  /// The number of steps after which the same `every` are due again; more than the loop's steps if
+  /// that never happens.
   static int64_t periodOf(const ProgramNode &loop) {
     int64_t period = 1;
     for (const ProgramNode &node : loop.children)
@@ -336,15 +336,13 @@ private:
     }
     Spot lost = state.lostAt(cell);
     ByteRange bytes = lostBytes(cell, state);
-    Finding *finding =
+    Finding &finding =
         report_.addAbout(finding::NoContentAtStepEnd, lost.segment == kNone ? used : lost,
-                         role_.cells[cell].name, who, role_.cells[cell].name, toString(bytes));
-    if (finding == nullptr)
-      return;
-    finding->bytes = bytes;
+                         role_.cells[cell].name, who, toString(bytes));
+    finding.bytes = bytes;
     if (lost.segment != kNone && used.op != kNone && used != lost) {
-      finding->note = fmt::format("cell '@{}' is used here", role_.cells[cell].name);
-      finding->noteAt = used;
+      finding.note = fmt::format("cell '@{}' is used here", role_.cells[cell].name);
+      finding.noteAt = used;
     }
   }
 
@@ -397,7 +395,7 @@ private:
       return;
     if (!out.isDefined && !isTried())
       scope(s).addValue(finding::NothingForHost, scope(s).opOf(out.value), out.value,
-                        role_.cells[regions_.cellOf(out.region)].name, role_.segments[s].name);
+                        role_.cells[regions_.cellOf(out.region)].name);
     for (const State &state : states)
       for (uint32_t region : out.from)
         if (!state.isValid[region])
@@ -428,7 +426,7 @@ private:
     states = std::move(results);
   }
 
-  /// For a look at all regions, and a copy of their state.
+  /// Counts a visit of all regions and a copy of their state.
   bool spend() { return report_.spend(regions_.size() * kVisitsOfRegion); }
 
   /// How far the microbatch of what a segment takes from a slot, or leaves in it, is from its own.
@@ -448,7 +446,7 @@ private:
             state.microbatches[at] == microbatch_ + shiftsIn_[segment][region]);
   }
 
-  /// That of the content. What was there at the start keeps its own.
+  /// The microbatch of what a segment leaves. What it passes on keeps its own.
   int64_t microbatchLeft(uint32_t segment, const SegmentEffect::Out &out,
                          const State &state) const {
     for (uint32_t region : out.from)
@@ -457,7 +455,7 @@ private:
     return microbatch_ + out.shift.value_or(shiftsOut_[segment][out.region]);
   }
 
-  /// Takes as long as there are regions that the segment is about, not as there are regions.
+  /// Its time grows with the regions that the segment accesses, not with all regions.
   void apply(uint32_t segment, const Variant &variant, State &state) {
     const SegmentEffect *found = effects_.find(segment, variant);
     if (found == nullptr ||
@@ -530,26 +528,23 @@ private:
     }
     const Cell &cell = role_.cells[regions_.cellOf(need.region)];
     ByteRange bytes = lostBytes(need.region, state);
-    Finding *finding = scope(segment).addValue(finding::NoContent, need.op, need.operand, cell.name,
+    Finding &finding = scope(segment).addValue(finding::NoContent, need.op, need.operand, cell.name,
                                                toString(bytes));
-    if (finding == nullptr)
-      return;
-    finding->variant = variant;
-    finding->bytes = bytes;
+    finding.variant = variant;
+    finding.bytes = bytes;
     Spot lost = state.lostAt(need.region);
-    finding->note = lost.segment == kNone ? "nothing in the program has filled it before"
-                                          : "its bytes were last written here";
-    finding->noteAt = lost;
+    finding.note = lost.segment == kNone ? "nothing in the program has filled it before"
+                                         : "its bytes were last written here";
+    finding.noteAt = lost;
   }
 
   /// A slot holds another microbatch than the one that is taken.
   void reportOther(uint32_t segment, const Variant &variant, const SegmentEffect::Need &need,
                    int64_t wanted, int64_t held) {
-    Finding *finding =
-        scope(segment).addValue(finding::ContentOfOtherMicrobatch, need.op, need.operand,
-                                role_.cells[need.region].name, wanted, held);
-    if (finding != nullptr)
-      finding->variant = variant;
+    scope(segment)
+        .addValue(finding::ContentOfOtherMicrobatch, need.op, need.operand,
+                  role_.cells[need.region].name, wanted, held)
+        .variant = variant;
   }
 
   CellRegions regions_;

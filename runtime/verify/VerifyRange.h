@@ -31,8 +31,9 @@ private:
   std::vector<IndexRange> ranges_; ///< of no group, then of each
 };
 
-/// From the largest of some bounds to the smallest of others; one bound each unless ranges that
-/// move differently were cut with each other. As the index grows, each bound follows a line.
+/// Begins at the largest of its begins and ends at the smallest of its ends. There is one of each,
+/// unless ranges that move differently were intersected. As the index grows, each bound follows a
+/// line.
 class Range {
 public:
   static Range of(const Place &place, int64_t bytes, const Indices &indices) {

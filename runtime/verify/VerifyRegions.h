@@ -64,7 +64,7 @@ public:
     return size() - 1;
   }
 
-  /// Puts in order what there is by now, for `forEachIn`.
+  /// Sorts the regions that there are by now, for `forEachIn`.
   void index() {
     index_ = {};
     indexed_ = size();

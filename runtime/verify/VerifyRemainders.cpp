@@ -58,9 +58,9 @@ private:
         pairs_, block, [&](const MasterCells &each) { return role_.cells[each.lower].of; });
     if (block < 0 || (pair == pairs_.end() && halves.lowerIn < 0))
       return;
-    const std::string &name = plan_.blocks[static_cast<size_t>(block)].name;
+    const std::string &name = blockAt(plan_, block).name;
     if (pair == pairs_.end()) {
-      report_.add(finding::NoRemainders, {roleIndex_, s, i}, opInfo(op).name, name);
+      report_.add(finding::NoRemainders, {roleIndex_, s, i}, name);
       return;
     }
     int lower = static_cast<int>(operandIndex<OpKind::AdamW>("master")); // of all optimizers
@@ -68,7 +68,7 @@ private:
     if (halves.upperIn >= 0)
       needTaken(s, i, halves.upperIn, "weights", pair->upper);
     if (halves.lowerOut < 0)
-      return; // takes no remainders for what they are, by its types
+      return; // without them, the rule on types refuses the op
     needLeft(s, i, halves.lowerOut, "remainders", pair->lower);
     needLeft(s, i, halves.upperOut, "weights", pair->upper);
   }
@@ -81,8 +81,7 @@ private:
           return in.value == taken && in.cell == cell;
         }))
       return;
-    scope(s).addValue(finding::HalfTaken, i, taken, opInfo(op).name, segment.values[taken].name,
-                      what, plan_.blocks[static_cast<size_t>(blockOf(op))].name,
+    scope(s).addValue(finding::HalfTaken, i, taken, what, blockAt(plan_, blockOf(op)).name,
                       role_.cells[cell].name);
   }
 
@@ -95,8 +94,8 @@ private:
           return out.value == made && out.cell == cell;
         }))
       return;
-    scope(s).addValue(finding::HalfNotLeft, i, made, opInfo(op).name, what,
-                      plan_.blocks[static_cast<size_t>(blockOf(op))].name, role_.cells[cell].name);
+    scope(s).addValue(finding::HalfNotLeft, i, made, what, blockAt(plan_, blockOf(op)).name,
+                      role_.cells[cell].name);
   }
 
   /// A segment that leaves something in one of the cells.
@@ -107,7 +106,7 @@ private:
     if (value.def == kNone && std::ranges::any_of(segment.ins, [&](const Segment::Boundary &in) {
           return in.value == out.value && in.cell == out.cell;
         }))
-      return; // what was there
+      return; // the segment passes on the cell's own content
     const Op *op = value.def == kNone ? nullptr : &segment.ops[value.def];
     Halves halves = op == nullptr ? Halves{} : halvesOf(*op);
     int own = isLower ? halves.lowerOut : halves.upperOut;
@@ -116,9 +115,8 @@ private:
                isLower ? "weights" : "remainders", isLower ? pair.upper : pair.lower);
       return;
     }
-    report_.addAbout(finding::HalfLeft, {roleIndex_, s, value.def}, value.name, segment.name,
-                     value.name, role_.cells[out.cell].name,
-                     plan_.blocks[static_cast<size_t>(role_.cells[pair.lower].of)].name);
+    report_.addAbout(finding::HalfLeft, {roleIndex_, s, value.def}, value.name,
+                     role_.cells[out.cell].name, blockAt(plan_, role_.cells[pair.lower].of).name);
   }
 
   std::vector<MasterCells> pairs_;

@@ -99,7 +99,7 @@ RoleRings flatten(Role &role) {
   return rings;
 }
 
-/// What rings need so that the plan may be looked at in microbatch 0 alone.
+/// Checks what rings need so that it is enough to check bytes in microbatch 0.
 class RingCheck : RoleCheck {
 public:
   RingCheck(Inspection &inspection, uint32_t roleIndex)
@@ -203,8 +203,7 @@ private:
     if (boundary.shift == 0 || (isPlain && std::abs(boundary.shift) <= limits::kMicrobatchesMax))
       return;
     scope.addValue(finding::BoundaryShifts, scope.opOf(boundary.value), boundary.value,
-                   scope.nameOf(boundary.value), boundary.shift, cell.name,
-                   cellKindInfo(cell.kind).word);
+                   boundary.shift, cell.name, cellKindInfo(cell.kind).word);
   }
 
   void checkValue(const Scope &scope, ValueId id) {
@@ -215,12 +214,11 @@ private:
     const Extent *ring = ringWith(hullOf(value.place, bytes));
     if (value.place.slots == 1) {
       if (ring != nullptr)
-        scope.addValue(finding::SlotNotNamed, scope.opOf(id), id, value.name,
-                       role_.cells[ring->cell].name);
+        scope.addValue(finding::SlotNotNamed, scope.opOf(id), id, role_.cells[ring->cell].name);
       return;
     }
     if (ring == nullptr || !isInSlot(value.place, bytes, role_.cells[ring->cell].place))
-      scope.addValue(finding::NoSuchRing, scope.opOf(id), id, value.name, value.place.slots,
+      scope.addValue(finding::NoSuchRing, scope.opOf(id), id, value.place.slots,
                      value.place.stride);
   }
 

@@ -18,7 +18,8 @@ uint64_t mixed(uint64_t a, uint64_t b) {
   return x ^ (x >> 32);
 }
 
-/// Sums of losses in a step state are each rank's own until the step ends, and no part of it.
+/// Until a step ends, each rank has its own sum of losses in the step state. It is left out of the
+/// number, which is to be equal on all ranks.
 bool ValueNumbers::passesOn(const Op &op) {
   return op.kind == OpKind::LossAdd || op.kind == OpKind::EvalAdd;
 }
@@ -33,6 +34,7 @@ uint64_t ValueNumbers::ofOp(const Op &op) const {
     number = mixed(number, static_cast<uint64_t>(op.group));
   for (const Attr &attr : op.attrs)
     number = mixed(mixed(number, static_cast<uint64_t>(attr.key)), static_cast<uint64_t>(attr.i));
+  // Without `norm_replicated`, 'step.finish' takes the norm from the sums and not from `ss`.
   for (size_t i = 0; i < op.operands.size(); ++i)
     if (op.kind != OpKind::StepFinish || i < 2 || op.getBool(AttrKey::norm_replicated))
       number = mixed(number, numbers_[op.operands[i]]);
@@ -44,7 +46,8 @@ uint64_t ValueNumbers::ofMeeting(const Op &op) {
     return 0;
   uint64_t number = mixed(static_cast<uint64_t>(op.group), static_cast<uint64_t>(op.channel));
   number = mixed(number, ++meetings_[{op.group, op.channel}]);
-  const std::vector<uint16_t> &axes = plan_.groups[static_cast<size_t>(op.group)].axes;
+  const std::vector<uint16_t> &axes = groupAt(plan_, op.group).axes;
+  // Ranks at other coordinates of the other axes meet in another instance of the group.
   for (const AxisRange &range : part_.where)
     if (std::ranges::find(axes, range.axis) == axes.end())
       number = mixed(mixed(number, range.axis), static_cast<uint64_t>(range.begin));
@@ -61,7 +64,7 @@ namespace {
 
 /// True if ranks of both roles have the same part of the block's state.
 bool haveCommonState(const Plan &plan, const Role &a, const Role &b, int32_t block) {
-  const Block &each = plan.blocks[static_cast<size_t>(block)];
+  const Block &each = blockAt(plan, block);
   IndexRange x = Indices(plan, a).of(each.stateGroup), y = Indices(plan, b).of(each.stateGroup);
   return each.stateShard == each.numel || (x.first <= y.last && y.first <= x.last);
 }
@@ -82,12 +85,11 @@ void compare(Inspection &inspection, const PartUpdates &a, const PartUpdates &b)
           return each->gradient == mine.gradient && each->state == mine.state;
         }))
       continue;
-    if (Finding *finding = inspection.add(
-            finding::UpdatesDiffer, {b.role, other->segment, other->op}, plan.roles[a.role].name,
-            plan.roles[b.role].name, plan.blocks[static_cast<size_t>(mine.block)].name)) {
-      finding->note = "the other role updates it here";
-      finding->noteAt = {a.role, mine.segment, mine.op};
-    }
+    Finding &finding = inspection.add(finding::UpdatesDiffer, {b.role, other->segment, other->op},
+                                      plan.roles[a.role].name, plan.roles[b.role].name,
+                                      blockAt(plan, mine.block).name);
+    finding.note = "the other role updates it here";
+    finding.noteAt = {a.role, mine.segment, mine.op};
   }
 }
 
@@ -171,7 +173,7 @@ Stages stagesOf(Inspection &inspection, uint32_t role, const Role &part) {
   Stages stages;
   for (const Segment &segment : plan.roles[role].segments)
     for (const Op &op : segment.ops)
-      if (op.channel >= 0 && plan.channels[static_cast<size_t>(op.channel)].isPair())
+      if (op.channel >= 0 && channelAt(plan, op.channel).isPair())
         stages.axes |= axesOf(plan, op.group);
   for (uint16_t axis = 0; axis < plan.mesh.size(); ++axis)
     if (AxisRange own = extentOf(plan, part, axis); own.end - own.begin > 1)

@@ -45,9 +45,9 @@ std::optional<RowList> moved(const RowList &rows, Whose whose, int64_t from, int
 std::optional<RowList> slice(const RowList &rows, int64_t first, int64_t count);
 /// The `i`-th of so many equal parts with some rows each; nothing if they are no such parts.
 std::optional<RowList> partOf(const RowList &rows, int64_t i, int64_t parts);
-/// Own rows as often as there are members, each time as those of one of them.
+/// The rank's rows repeated for each member, each time as the rows of that member.
 std::optional<RowList> ofEach(const RowList &rows, int64_t members, Whose whose);
-/// The other way: the same rows of each member, one after the other, become the own ones.
+/// The reverse: if the list has the same rows of each member one after the other, these rows once.
 std::optional<RowList> ofOwn(const RowList &rows, int64_t members, Whose whose);
 /// Each member gives the others the columns of its slice, or its columns of their slices: columns
 /// of the own slice go out, and come back as own columns of each slice.
@@ -61,8 +61,8 @@ std::optional<RowList> merged(const RowList &rows, int64_t samples, int64_t memb
 struct Layout {
   int16_t group = -1;
   std::vector<RowList> rows; ///< by index; one if all have the same
-  Axes whole = 0;            ///< along which ranks have slices: it has those of all of them
-  Axes parts = 0;            ///< of these: ranks have parts of a sum that none has made
+  Axes whole = 0;            ///< axes of slices along which the value has the slices of all ranks
+  Axes parts = 0;            ///< axes over which the value is still a part of a sum
 
   auto operator<=>(const Layout &) const = default;
   bool isSame() const { return group < 0; }
@@ -72,8 +72,9 @@ struct Layout {
 /// Layouts are equal if their numbers are.
 class LayoutTable {
 public:
-  static constexpr int kNone = 0;    ///< of what has no rows
-  static constexpr int kUnknown = 1; ///< of what has some, of which it is not known which they are
+  static constexpr int kNone = 0; ///< number of a value without rows of tokens
+  static constexpr int kUnknown =
+      1; ///< number of a value of which it is not known which rows it has
 
   int add(Layout layout) {
     if (std::ranges::all_of(layout.rows, [&](const RowList &r) { return r == layout.rows[0]; }))

@@ -66,7 +66,7 @@ public:
     return tokens_ > 0 && (sliceAxes_ != 0 || hasOp(plan_, isExchange));
   }
 
-  /// Whether it depends on a row's place among those of all members what is made of it.
+  /// Whether what an op makes of a row depends on the row's place among the rows of all members.
   static bool isByPlace(const Op &op) {
     const OpFactors &factors = factorsOf(op);
     return factors.operandCount > 0 && factors.operand(0).atomCount > 0 &&
@@ -144,7 +144,7 @@ private:
   int64_t numelOf(ValueId value) const { return scope().value(value).type.numel(); }
   static bool isKnown(int layout) { return layout > LayoutTable::kUnknown; }
 
-  /// Of an operand that has rows as they lie.
+  /// The layout of an operand whose rows are not in its last dimension.
   int rowsOf(const Op &op, size_t operand) {
     const Rows &of = rows(op.operands[operand]);
     return of.isTurned ? LayoutTable::kUnknown : of.layout;
@@ -177,7 +177,7 @@ private:
   }
   void giveOne(const Op &op, int layout) { rows(op.results[0]).layout = layout; }
 
-  /// The first operand that has rows as they lie, or the first that has some turned.
+  /// The first operand whose rows are not turned; if there is none, the first that has rows.
   size_t firstWithRows(const Op &op) {
     std::optional<size_t> turned;
     for (size_t k = 0; k < op.operands.size(); ++k) {
@@ -190,7 +190,7 @@ private:
     return turned.value_or(0);
   }
 
-  /// The rows of those that have some, which are the same.
+  /// The layout of the operands that have rows, which has to be the same.
   int common(const Op &op, const std::vector<ValueId> &operands) {
     auto known = std::ranges::find_if(operands, [&](ValueId operand) {
       return rows(operand).isKnown() && !rows(operand).isTurned;
@@ -249,7 +249,7 @@ private:
 
   std::vector<RowClass> classesOf(const Op &op, const OpFactors &factors) {
     std::vector<RowClass> classes;
-    std::vector<size_t> others; // whose types do not tell
+    std::vector<size_t> others; // operands whose types do not show along which factors rows go
     for (size_t k = 0; k < op.operands.size(); ++k) {
       const Rows &of = rows(op.operands[k]);
       if (of.layout == LayoutTable::kNone || of.isTurned)
@@ -318,7 +318,7 @@ private:
     return false;
   }
 
-  /// Along which ranks have other rows.
+  /// Axes along which ranks have different rows.
   Axes axesOfRows(int layout) const {
     if (!isKnown(layout))
       return 0;
@@ -339,7 +339,7 @@ private:
   /// own elements.
   int lookedUp(const Op &op) {
     int of = common(op, {op.operands[0]});
-    const Block &block = plan_.blocks[static_cast<size_t>(op.getInt(Key::block))];
+    const Block &block = blockAt(plan_, op.getInt(Key::block));
     return withParts(of,
                      static_cast<Axes>(partsIn(of) | (axesOf(plan_, block.group) & sliceAxes_)));
   }
@@ -351,7 +351,7 @@ private:
     Layout all = {-1, {{{0, tokens_}}}};
     int wanted = group < 0 ? table_.add(all) : scattered(all, group);
     if (has == LayoutTable::kUnknown)
-      refuseUnknown(op, op.operands[0]);
+      refuseUnknown(op.operands[0]);
     else if (isKnown(has) && isKnown(wanted) && has != wanted)
       refusePlaces(op, table_.at(has), table_.at(wanted));
     give(op, has, 0);
@@ -366,7 +366,7 @@ private:
     if (isOverRows && a.isKnown())
       need(op, first, second);
     else if (isOverRows)
-      refuseUnknown(op, first);
+      refuseUnknown(first);
     if (!hasRows)
       return;
     if (op.kind == OpKind::MatMulGeluBwd)
@@ -408,7 +408,8 @@ private:
     return ofOwnSlices(std::move(part));
   }
 
-  /// Among ranks with slices of the same sequences, each of which takes its own one of all.
+  /// If ranks along the axes of slices each take their own slice out of all slices, they have own
+  /// rows again.
   int ofOwnSlices(Layout part) {
     Axes axes = axesOf(plan_, part.group);
     bool isOfSlices = part.group >= 0 && (axes & ~(sliceAxes_ & part.whole)) == 0;
@@ -497,7 +498,7 @@ private:
     int of = rowsOf(op, 0);
     Axes axes = axesOf(plan_, op.group);
     if (of == LayoutTable::kUnknown && isSum(opInfo(op).collective->kind) && axes != 0)
-      refuseUnknown(op, op.operands[0]);
+      refuseUnknown(op.operands[0]);
     if (!isKnown(of) || axes == 0)
       return giveOne(op, of);
     int16_t group = firstAlike(plan_, op.group);
@@ -536,7 +537,7 @@ private:
   int overRows(const Op &op, const Layout &part, int of, int16_t group) {
     bool isGather = op.kind == OpKind::AllGather;
     // Rows of another group's members: only a gather over other axes leaves them in order.
-    if (!part.isSame() && part.group != group) // all have the same of other axes' rows
+    if (!part.isSame() && part.group != group)
       return isGather && (axesOf(plan_, op.group) & axesOf(plan_, part.group)) == 0
                  ? gathered(part, group)
                  : LayoutTable::kUnknown;
@@ -584,7 +585,7 @@ private:
 
   // ---- findings ----
 
-  /// False, with a finding, if both have rows, and other ones.
+  /// False, with a finding, if both have rows and these differ.
   bool need(const Op &op, ValueId one, ValueId other) {
     int a = rows(one).layout, b = rows(other).layout;
     if (!isKnown(a) || b == LayoutTable::kNone || a == b)
@@ -592,8 +593,8 @@ private:
     if (!values_->isReport)
       return false;
     if (!isKnown(b)) {
-      scope().addValue(finding::RowsUnknown, opIndex_, other, opInfo(op).name,
-                       toString(table_.at(a).of(0)), scope().nameOf(one), scope().nameOf(other));
+      scope().addValue(finding::RowsUnknown, opIndex_, other, toString(table_.at(a).of(0)),
+                       scope().nameOf(one));
       return false;
     }
     if (withParts(a, 0) == withParts(b, 0)) {
@@ -602,38 +603,35 @@ private:
     }
     const Layout &its = table_.at(a), &others = table_.at(b);
     auto [group, index] = differenceOf(its, others);
-    scope().addValue(finding::RowsDiffer, opIndex_, other, opInfo(op).name, toString(its.of(index)),
-                     scope().nameOf(one), toString(others.of(index)), scope().nameOf(other),
-                     atIndex(group, index));
+    scope().addValue(finding::RowsDiffer, opIndex_, other, toString(its.of(index)),
+                     scope().nameOf(one), toString(others.of(index)), atIndex(group, index));
     return false;
   }
 
   void refuseParts(const Op &op, ValueId value) const {
     if (values_->isReport)
       scope().addValue(finding::TakesPartialSum, opIndex_, value,
-                       fmt::format("'{}'", opInfo(op).name), scope().nameOf(value),
+                       fmt::format("'{}'", opInfo(op).name),
                        namesOf(plan_, partsIn((*values_)[value].layout)));
   }
 
-  /// Ranks have slices of their own, or the same rows: no parts of sums over rows.
+  /// What ranks have are different slices or the same rows, and no parts of a sum over rows.
   void refuseOthers(const Op &op, Axes axes) const {
     if (values_->isReport)
-      scope().addValue(finding::AddsNoParts, opIndex_, op.operands[0], opInfo(op).name,
-                       namesOf(plan_, axes), scope().nameOf(op.operands[0]));
+      scope().addValue(finding::AddsNoParts, opIndex_, op.operands[0], namesOf(plan_, axes));
   }
 
   /// An op that needs to know which rows a value has.
-  void refuseUnknown(const Op &op, ValueId value) {
+  void refuseUnknown(ValueId value) {
     if (values_->isReport)
-      scope().addValue(finding::RowsNeeded, opIndex_, value, opInfo(op).name,
-                       scope().nameOf(value));
+      scope().addValue(finding::RowsNeeded, opIndex_, value);
   }
 
   void refusePlaces(const Op &op, const Layout &has, const Layout &wanted) {
     auto [group, index] = differenceOf(has, wanted);
     if (values_->isReport)
-      scope().addValue(finding::RowsInOtherPlaces, opIndex_, op.operands[0], opInfo(op).name,
-                       toString(has.of(index)), scope().nameOf(op.operands[0]),
+      scope().addValue(finding::RowsInOtherPlaces, opIndex_, op.operands[0],
+                       toString(has.of(index)),
                        op.kind == OpKind::Dropout ? "with the random numbers" : "in the places",
                        toString(wanted.of(index)), atIndex(group, index));
   }
@@ -653,22 +651,21 @@ private:
     while (index + 1 < membersOf(part.group) && part.of(index) == part.of(0))
       ++index;
     if (values_->isReport)
-      scope().addValue(finding::AddsDifferentRows, opIndex_, op.operands[0], opInfo(op).name,
-                       toString(part.of(0)), scope().nameOf(op.operands[0]),
+      scope().addValue(finding::AddsDifferentRows, opIndex_, op.operands[0], toString(part.of(0)),
                        toString(part.of(index)), atIndex(part.group, index));
   }
 
   std::string atIndex(int16_t group, int64_t index) const {
-    return group < 0 ? std::string()
-                     : fmt::format(", at index {} in group '{}'", index,
-                                   plan_.groups[static_cast<size_t>(group)].name);
+    return group < 0
+               ? std::string()
+               : fmt::format(", at index {} in group '{}'", index, groupAt(plan_, group).name);
   }
 
   const Plan &plan_;
   LayoutTable table_;
   const Values *values_ = nullptr; ///< of the segment under way
   uint32_t opIndex_ = 0;           ///< of the op under way
-  int64_t tokens_ = 0;             ///< of a microbatch of a rank
+  int64_t tokens_ = 0;             ///< tokens of one microbatch on one rank
   Axes sliceAxes_ = 0;             ///< along which ranks have slices of the same sequences
 };
 

@@ -27,18 +27,19 @@ int loadOperandOf(OpKind kind) {
   return operands[static_cast<size_t>(kind)];
 }
 
-class MarkFollower : RoleCheck {
+class MarkFollower final : public SegmentSums, RoleCheck {
 public:
   MarkFollower(Inspection &inspection, uint32_t roleIndex, const Role &part, bool areNumbered)
-      : RoleCheck(inspection, roleIndex), numbers(inspection.plan(), part, areNumbered),
-        sets(inspection, role_), allAxes_(axesOf(plan_)),
+      : SegmentSums({inspection.plan(), part, areNumbered},
+                    {inspection, inspection.plan().roles[roleIndex]}),
+        RoleCheck(inspection, roleIndex), allAxes_(axesOf(plan_)),
         dataAxes_(axesOf(plan_, groupOfKind(plan_, GroupKind::Data))), splits_(inspection),
         stages_(stagesOf(inspection, roleIndex, part)) {
     step.updates.resize(plan_.blocks.size());
     findTraining();
   }
 
-  Holds follow(uint32_t s, const Variant &variant, const Holds &taken) {
+  Holds follow(uint32_t s, const Variant &variant, const Holds &taken) override {
     segment_ = &role_.segments[s];
     segmentIndex_ = s, variant_ = variant;
     if (!report_.spend(role_.cells.size() + segment_->values.size() +
@@ -60,8 +61,7 @@ public:
     return left;
   }
 
-  /// Of this rank's part of the block's state.
-  Mark markOfState(int32_t block) const {
+  Mark markOfState(int32_t block) const override {
     Mark mark;
     mark.varies = partsOf(block);
     mark.split = splits_.of(block);
@@ -69,32 +69,25 @@ public:
     return mark;
   }
 
-  StepState step;
-  ValueNumbers numbers;
-  OpSets sets;
-  std::vector<Update> updates;
-  std::vector<bool> isTraining; ///< of each segment
-
 private:
   bool isSharded(int32_t block) const {
-    const Block &each = plan_.blocks[static_cast<size_t>(block)];
+    const Block &each = blockAt(plan_, block);
     return each.stateShard < each.numel;
   }
   /// Axes over which ranks hold other parts of the block's state.
   Axes partsOf(int32_t block) const {
-    return isSharded(block) ? axesOf(plan_, plan_.blocks[static_cast<size_t>(block)].stateGroup)
-                            : Axes{0};
+    return isSharded(block) ? axesOf(plan_, blockAt(plan_, block).stateGroup) : Axes{0};
   }
 
-  /// The same of a value that is a part of the block.
+  /// Axes over which ranks hold other parts of the block than `value`, which is one of these parts.
   Axes heldBy(int32_t block, ValueId value) const {
     std::optional<BlockPart> part =
-        partOf(plan_.blocks[static_cast<size_t>(block)], segment_->values[value].type.numel());
+        partOf(blockAt(plan_, block), segment_->values[value].type.numel());
     return part ? axesOf(plan_, part->group) : partsOf(block);
   }
 
-  /// Microbatches are what the segment that takes the ring is run for, and what segments compute
-  /// for them that say so by their kind; where there is none, bodies.
+  /// Segments run for microbatches of a step if they take the feed, or by their kind. If no segment
+  /// does, bodies do.
   void findTraining() {
     isTraining.resize(role_.segments.size());
     bool hasRing = false;
@@ -140,7 +133,8 @@ private:
     Mark mark = markOf(i, op);
     for (ValueId result : op.results)
       give(op, result, mark);
-    // Magnitudes that others have seen are no contribution to what the op makes of its own values.
+    // The result with the magnitudes also has those of earlier ops. They go into no other result,
+    // so the other results vary only as the op's own operands do.
     if (size_t seen = seenBy(op); seen < op.results.size()) {
       Mark withoutSeen = fresh(op, inPlaceOperand(op, seen));
       for (size_t r = 0; r < op.results.size(); ++r)
@@ -153,7 +147,7 @@ private:
         addTo(op, op.results[tie.result], tie.value);
   }
 
-  /// What an op computes is a contribution, each of its results another one.
+  /// Sets the mark of a result. Each result that an op computes is a contribution of its own.
   void give(const Op &op, ValueId result, const Mark &mark) {
     marks_[result] = mark;
     if (contributes(opInfo(op).sum))
@@ -169,7 +163,8 @@ private:
     numbers.set(result, numbers.of(from));
   }
 
-  /// What is added to a split parameter's gradient is of the same elements.
+  /// A contribution to the gradient of a split parameter is for this rank's elements, as the sum
+  /// is.
   void addTo(const Op &op, ValueId result, ValueId value) {
     Mark contribution = withSplits(marks_[result], marks_[value].split);
     marks_[result] = added(sets, contribution, marks_[value], microbatchOf(op));
@@ -224,13 +219,13 @@ private:
       opInfo(op).sum == SumRole::Balances ? needWholeLoad(i, op) : needMaxima(i, op);
       return fresh(op);
     case SumRole::ResetsStep: {
-      Mark mark;
+      Mark mark; // a run begins as if a step had ended
       mark.phase = Phase::Ended;
       return mark;
     }
     case SumRole::PacksStep:
     case SumRole::PacksEval: {
-      Mark mark;
+      Mark mark; // losses and squares are each rank's own until a collective adds them
       mark.varies = mark.due = allAxes_;
       return mark;
     }
@@ -255,13 +250,13 @@ private:
       return finishedEval(i, op);
     case SumRole::Combines:
     case SumRole::Optimizes:
-      break; // followed by themselves
+      break; // see followCollective() and followOptimizer()
     }
     return {};
   }
 
-  /// The result to which an op that quantises adds what it sees of its own values. What is there of
-  /// others reaches no other result.
+  /// The result in which an op that quantises keeps the largest magnitudes: those that it finds in
+  /// the operand's buffer, and those of its own values. The number of results if there is none.
   static size_t seenBy(const Op &op) {
     if (op.results.size() < 2) // nearly always
       return op.results.size();
@@ -297,7 +292,7 @@ private:
     return mark;
   }
 
-  /// Along which ranks have other tokens: of other samples, or slices of the same.
+  /// Axes along which ranks have different tokens: of other samples, or other slices of the same.
   Axes tokenAxes() {
     if (!tokenAxes_) {
       tokenAxes_ = dataAxes_;
@@ -311,8 +306,8 @@ private:
     return *tokenAxes_;
   }
 
-  /// Along which ranks with parts of layers have rows of their own, if a value has no more rows
-  /// than these, or has a piece of them.
+  /// Axes of parts of layers along which ranks have own rows of a value of this type: those of all
+  /// parts if it has no more rows than a rank's share of the tokens, else none.
   Axes rowAxes(const Type &type) {
     // Experts are divided among ranks with other tokens, too.
     auto axes = static_cast<Axes>(splits_.ofAll() & ~tokenAxes());
@@ -320,7 +315,8 @@ private:
     return members > 1 && rows * members <= tokens_ ? axes : Axes{0};
   }
 
-  /// What another stage has computed of the same data.
+  /// The sender has computed the value from the same microbatch: its mark follows from the axes
+  /// along which ranks have other tokens or rows.
   void followRecv(const Op &op) {
     Mark mark;
     mark.varies = tokenAxes();
@@ -365,7 +361,7 @@ private:
       return reduced(plan_, operand, over, op.getBool(AttrKey::average), /*isScattered=*/false);
     case CollectiveKind::Send:
     case CollectiveKind::Recv:
-      return operand; // followed by themselves
+      return operand; // see followCollective()
     case CollectiveKind::AllReduceMax:
       return exchanged(operand, over, /*isApart=*/false);
     case CollectiveKind::AllToAll:
@@ -394,7 +390,8 @@ private:
     return withLosses(i, op, mark, isTraining[segmentIndex_]);
   }
 
-  /// `isCounted` are contributions of microbatches that have to be complete.
+  /// `isCounted`: the losses count as contributions, so that those of a microbatch cannot be
+  /// missing.
   Mark withLosses(uint32_t i, const Op &op, Mark mark, bool isCounted) {
     constexpr size_t kLosses = operandIndex<OpKind::LossAdd>("losses");
     static_assert(kLosses == operandIndex<OpKind::EvalAdd>("losses"));
@@ -426,6 +423,7 @@ private:
   Mark finished(uint32_t i, const Op &op) {
     Mark mark = marks_[op.operands[0]];
     finish(i, op);
+    // The new state is computed from these sums, so it differs between ranks where they do.
     mark.cover = {};
     mark.phase = Phase::Ended;
     mark.varies |= marks_[operandNamed<OpKind::StepFinish>(op, "partial")].varies;
@@ -457,7 +455,7 @@ private:
     checkNorm(i, squares);
   }
 
-  /// What sums over ranks are made of.
+  /// The 'step.pack' whose sums over ranks the value is; null if it is none.
   const Op *findPack(ValueId value) const {
     const Op *op = makerOf(*segment_, value);
     while (op != nullptr && op->kind == OpKind::AllReduce && holds(op->pred, variant_))
@@ -481,7 +479,7 @@ private:
           isIn != report_.hasState(roleIndex_, block) && (isIn || !stages_.isHeldByOthers[block]))
         report_.addAbout(finding::NormBlocks, scope(segmentIndex_).spot(def),
                          plan_.blocks[block].name, isIn ? "includes" : "leaves out",
-                         plan_.blocks[block].name, isIn ? "does not have" : "has");
+                         isIn ? "does not have" : "has");
     for (size_t p = 0; p < sum->operands.size(); ++p)
       checkSum(def, sum->operands[p], sum->blocks[p].block);
   }
@@ -501,9 +499,8 @@ private:
       bool isOfBlock = operand != stateAt;
       if (Axes apart = apartIn(marks_[op.operands[operand]], isOfBlock ? block : -1); apart != 0)
         scope(segmentIndex_)
-            .addValue(finding::UpdateOperandDiffers, i, op.operands[operand], opInfo(op).name,
-                      name(op.operands[operand]), namesOf(plan_, apart),
-                      plan_.blocks[static_cast<size_t>(block)].name);
+            .addValue(finding::UpdateOperandDiffers, i, op.operands[operand], namesOf(plan_, apart),
+                      blockAt(plan_, block).name);
     }
     Mark mark = markOfState(block);
     for (ValueId result : op.results)
@@ -522,26 +519,23 @@ private:
     return static_cast<Axes>(((mark.varies & ~parts) | (mark.split & ~splits)) & ~alone(block));
   }
 
-  /// Axes along which no other ranks have the block.
+  /// Axes of stages along which no other stage has the block.
   Axes alone(int32_t block) const {
     return block < 0
                ? Axes{0}
                : static_cast<Axes>(stages_.axes & ~stages_.sharedBy[static_cast<size_t>(block)]);
   }
 
-  /// What is taken for a block's gradient is all of it.
+  /// Reports if what an op takes as the gradient of a block is not the complete gradient.
   void checkSum(uint32_t i, ValueId sum, int32_t block) {
     const Mark mark = splits_.asBlock(marks_[sum], block);
-    const std::string &blockName = plan_.blocks[static_cast<size_t>(block)].name;
+    const std::string &blockName = blockAt(plan_, block).name;
     auto inspection = [&](std::string what) {
-      Finding *finding = scope(segmentIndex_)
-                             .addValue(finding::GradientTaken, i, sum,
-                                       opInfo(segment_->ops[i]).name, name(sum), blockName, what);
-      if (finding == nullptr)
-        return;
-      finding->noteAt = leftAt(sum);
-      if (finding->noteAt.op != kNone)
-        finding->note = "its cell is filled here";
+      Finding &finding =
+          scope(segmentIndex_).addValue(finding::GradientTaken, i, sum, blockName, what);
+      finding.noteAt = leftAt(sum);
+      if (finding.noteAt.op != kNone)
+        finding.note = "its cell is filled here";
     };
     Axes due = static_cast<Axes>(mark.due & ~alone(block));
     if (!isComplete(mark.cover))
@@ -623,13 +617,13 @@ private:
   void need(uint32_t i, bool condition, std::string_view what) {
     if (condition)
       return;
-    if (Finding *finding =
-            scope(segmentIndex_).add(Rule::Step, i, "'{}' {}", opInfo(segment_->ops[i]).name, what))
-      finding->variant = variant_;
+    scope(segmentIndex_)
+        .add(Rule::Step, i, "'{}' {}", opInfo(segment_->ops[i]).name, what)
+        .variant = variant_;
   }
 
-  /// Losses that a run only tells are scaled so that all ranks add them, also those that have them
-  /// the same.
+  /// Losses that a run only prints are scaled for a sum over all ranks, including ranks with equal
+  /// losses.
   bool isToldOnly(ValueId value) const {
     auto out = std::ranges::find(segment_->outs, value, &Segment::Boundary::value);
     if (out == segment_->outs.end())
@@ -638,30 +632,32 @@ private:
     return kind == CellKind::RouterLosses || kind == CellKind::PredictionLosses;
   }
 
-  /// What ranks have the same, or the sum of already, is not added once more. Of blocks, the cover
-  /// says it. Of what stages add, some may be all of it.
+  /// A sum does not add equal values, or values that are sums over these ranks already. For blocks,
+  /// the cover shows that. In sums over stages, one stage may have all of the value.
   void needParts(uint32_t i, Axes over) {
     const Op &op = segment_->ops[i];
     if (!isSum(collectiveKindOf(op)) || op.getBool(AttrKey::average) || blockNamedBy(op) >= 0 ||
         (over & stages_.axes) != 0 || isToldOnly(op.results[0]))
       return;
-    if (auto same = static_cast<Axes>(over & ~marks_[op.operands[0]].due); same != 0)
-      scope(segmentIndex_)
-          .addValue(finding::AddsNoParts, i, op.operands[0], opInfo(op).name, namesOf(plan_, same),
-                    name(op.operands[0]));
+    needSame(finding::AddsNoParts, i, op.operands[0], over & ~marks_[op.operands[0]].due);
   }
 
-  /// Of ranks with the same tokens, losses are the same, and so is what gradients begin with.
-  void needAlike(uint32_t i, ValueId losses, Axes axes) {
-    auto apart = static_cast<Axes>(marks_[losses].varies & axes);
+  /// Reports what ranks along these axes, if there are any, do not have the same.
+  template <FindingRow Row> void needSame(Row row, uint32_t i, ValueId value, int apart) {
     if (apart != 0)
-      scope(segmentIndex_)
-          .addValue(finding::LossesDiffer, i, losses, opInfo(segment_->ops[i]).name, name(losses),
-                    namesOf(plan_, apart));
+      scope(segmentIndex_).addValue(row, i, value, namesOf(plan_, static_cast<Axes>(apart)));
+  }
+  int apartIn(ValueId value) const {
+    return (marks_[value].varies | marks_[value].split) & ~stages_.axes;
   }
 
-  /// Of ranks with parts of the columns, statistics are the same. What rows are held against is the
-  /// load of all rows of their samples.
+  /// Ranks with the same tokens have equal losses, so their gradients start from equal values.
+  void needAlike(uint32_t i, ValueId losses, Axes axes) {
+    needSame(finding::LossesDiffer, i, losses, marks_[losses].varies & axes);
+  }
+
+  /// Ranks with parts of the columns have equal statistics. A loss of a router takes the load of
+  /// all rows of the same samples.
   void needAlike(uint32_t i, const Op &op) {
     if (op.kind == OpKind::CrossEntropyBwd)
       needAlike(i, operandNamed<OpKind::CrossEntropyBwd>(op, "lse"), axesOf(plan_, op.group));
@@ -669,14 +665,11 @@ private:
     if (load < 0)
       return;
     ValueId value = op.operands[static_cast<size_t>(load)];
-    auto apart = static_cast<Axes>(marks_[value].varies & allAxes_ & ~dataAxes_);
-    if (apart != 0)
-      scope(segmentIndex_)
-          .addValue(finding::LoadDiffers, i, value, opInfo(op).name, name(value),
-                    namesOf(plan_, apart));
+    needSame(finding::LoadDiffers, i, value, marks_[value].varies & allAxes_ & ~dataAxes_);
   }
 
-  /// A bias that all ranks have changes by the rows of all microbatches and of all ranks.
+  /// All ranks have the same bias of experts, so its update takes the load of all microbatches and
+  /// ranks.
   void needWholeLoad(uint32_t i, const Op &op) {
     constexpr size_t kBias = operandIndex<OpKind::ExpertBiasUpdate>("bias"),
                      kLoad = operandIndex<OpKind::ExpertBiasUpdate>("load");
@@ -684,27 +677,15 @@ private:
     const Mark &load = marks_[op.operands[kLoad]];
     if (!isComplete(load.cover))
       scope(segmentIndex_)
-          .addValue(finding::LoadIncomplete, i, op.operands[kLoad], opInfo(op).name,
-                    name(op.operands[kLoad]), whyIncomplete(load.cover.kind));
-    for (size_t operand : {kBias, kLoad}) {
-      const Mark &mark = marks_[op.operands[operand]];
-      auto apart = static_cast<Axes>((mark.varies | mark.split) & ~stages_.axes);
-      if (apart != 0)
-        scope(segmentIndex_)
-            .addValue(finding::BalanceDiffers, i, op.operands[operand], opInfo(op).name,
-                      name(op.operands[operand]), namesOf(plan_, apart));
-    }
+          .addValue(finding::LoadIncomplete, i, op.operands[kLoad], whyIncomplete(load.cover.kind));
+    for (size_t operand : {kBias, kLoad})
+      needSame(finding::BalanceDiffers, i, op.operands[operand], apartIn(op.operands[operand]));
   }
 
-  /// Ranks that quantise alike keep the largest magnitudes of all of them.
+  /// Ranks that quantise with the same scale need the largest magnitudes of all of them.
   void needMaxima(uint32_t i, const Op &op) {
     ValueId seen = operandNamed<OpKind::AmaxUpdate>(op, "seen");
-    const Mark &mark = marks_[seen];
-    auto apart = static_cast<Axes>((mark.varies | mark.split) & ~stages_.axes);
-    if (apart != 0)
-      scope(segmentIndex_)
-          .addValue(finding::MaximaDiffer, i, seen, opInfo(op.kind).name, name(seen),
-                    namesOf(plan_, apart));
+    needSame(finding::MaximaDiffer, i, seen, apartIn(seen));
   }
 
   void needEachStep(uint32_t i) {
@@ -713,7 +694,7 @@ private:
   }
 
   Axes allAxes_, dataAxes_;
-  std::optional<Axes> tokenAxes_; ///< found where a stage receives
+  std::optional<Axes> tokenAxes_; ///< found at the first call of tokenAxes()
   int64_t tokens_ = 0;            ///< of a microbatch of a rank; with tokenAxes_
   BlockSplits splits_;
   Stages stages_;
@@ -727,23 +708,9 @@ private:
 
 } // namespace
 
-class SegmentSums::Impl : public MarkFollower {
-  using MarkFollower::MarkFollower;
-};
-
-SegmentSums::SegmentSums(Inspection &inspection, uint32_t roleIndex, const Role &part,
-                         bool areNumbered)
-    : impl_(std::make_unique<Impl>(inspection, roleIndex, part, areNumbered)) {}
-SegmentSums::~SegmentSums() = default;
-
-Holds SegmentSums::follow(uint32_t segment, const Variant &variant, const Holds &taken) {
-  return impl_->follow(segment, variant, taken);
+std::unique_ptr<SegmentSums> makeSegmentSums(Inspection &inspection, uint32_t roleIndex,
+                                             const Role &part, bool areNumbered) {
+  return std::make_unique<MarkFollower>(inspection, roleIndex, part, areNumbered);
 }
-StepState &SegmentSums::step() { return impl_->step; }
-ValueNumbers &SegmentSums::numbers() { return impl_->numbers; }
-OpSets &SegmentSums::sets() { return impl_->sets; }
-std::vector<Update> SegmentSums::takeUpdates() { return std::move(impl_->updates); }
-const std::vector<bool> &SegmentSums::isTraining() const { return impl_->isTraining; }
-Mark SegmentSums::markOfState(int32_t block) const { return impl_->markOfState(block); }
 
 } // namespace shardc::plan::verifier

@@ -30,7 +30,7 @@ public:
   bool isOn() const { return isOn_; }
   void beginStep() { meetings_.clear(); }
 
-  /// Those that meet in the segment have met so often again.
+  /// Counts the meetings of the segment's collectives `times` more.
   void addMeetings(const Segment &segment, const Variant &variant, uint64_t times);
   /// Whether its result has the number of its first operand.
   static bool passesOn(const Op &op);
@@ -88,7 +88,7 @@ struct StepState {
   int64_t microbatches = 0;     ///< of a step
   int64_t evalMicrobatches = 0; ///< of the evaluation under way
   int64_t microbatch = 0;       ///< of the step, that runs are for
-  bool isSometimes = false;     ///< runs are in some steps only
+  bool isSometimes = false;     ///< the runs are inside an `every` that is not due in each step
   bool isCompared = false;      ///< roles are held against each other
   bool hasEnded = false;        ///< by a 'step.finish'
   std::vector<uint8_t> updates; ///< of each block
@@ -97,26 +97,28 @@ struct StepState {
 /// Segments of a part of a role's ranks.
 class SegmentSums {
 public:
-  /// `areNumbered` are values if roles are held against each other.
-  SegmentSums(Inspection &inspection, uint32_t roleIndex, const Role &part, bool areNumbered);
-  ~SegmentSums();
+  virtual ~SegmentSums() = default;
+  SegmentSums(const SegmentSums &) = delete;
+  SegmentSums &operator=(const SegmentSums &) = delete;
 
   /// What a run leaves; nothing if that is too much to find out.
-  Holds follow(uint32_t segment, const Variant &variant, const Holds &taken);
-  StepState &step();
-  ValueNumbers &numbers();
-  OpSets &sets(); ///< of marks
-  /// What optimizers have taken, for comparisons between roles.
-  std::vector<Update> takeUpdates();
+  virtual Holds follow(uint32_t segment, const Variant &variant, const Holds &taken) = 0;
+  /// The mark of this rank's part of a block's state.
+  virtual Mark markOfState(int32_t block) const = 0;
 
-  /// Of each segment whether its microbatches are those of a step.
-  const std::vector<bool> &isTraining() const;
-  /// Of this rank's part of a block's state.
-  Mark markOfState(int32_t block) const;
+  StepState step;
+  ValueNumbers numbers;
+  OpSets sets;                  ///< of marks
+  std::vector<Update> updates;  ///< what optimizers have taken, for comparisons between roles
+  std::vector<bool> isTraining; ///< of each segment: its microbatches are those of a step
 
-private:
-  class Impl;
-  std::unique_ptr<Impl> impl_;
+protected:
+  SegmentSums(ValueNumbers valueNumbers, OpSets opSets)
+      : numbers(std::move(valueNumbers)), sets(std::move(opSets)) {}
 };
+
+/// `areNumbered` are values if roles are held against each other.
+std::unique_ptr<SegmentSums> makeSegmentSums(Inspection &inspection, uint32_t roleIndex,
+                                             const Role &part, bool areNumbered);
 
 } // namespace shardc::plan::verifier

@@ -78,14 +78,11 @@ ByteRange Shadow::bytesAt(size_t at) const {
   return {arena_, (*boundaries_)[at], (*boundaries_)[at + 1], member_};
 }
 
-void Shadow::annotate(Finding *finding, const Access &, size_t at, uint32_t other,
-                      std::string note) {
-  if (finding == nullptr)
-    return;
-  finding->variant = variant_;
-  finding->bytes = bytesAt(at);
-  finding->note = std::move(note);
-  finding->noteAt = scope_.spot(other);
+void Shadow::annotate(Finding &finding, size_t at, uint32_t other, std::string note) {
+  finding.variant = variant_;
+  finding.bytes = bytesAt(at);
+  finding.note = std::move(note);
+  finding.noteAt = scope_.spot(other);
 }
 
 Finding Shadow::badRead(const Access &access, size_t at) const {
@@ -137,15 +134,13 @@ void Shadow::reportRead(const Access &access, size_t at) {
 }
 
 void Shadow::reportRace(const Access &access, size_t at, uint32_t reader) {
-  annotate(scope_.addValue(finding::WritesTooEarly, access.op, access.value,
-                           scope_.nameOf(access.value), toString(bytesAt(at))),
-           access, at, reader, "these bytes are read here");
+  annotate(scope_.addValue(finding::WritesTooEarly, access.op, access.value, toString(bytesAt(at))),
+           at, reader, "these bytes are read here");
 }
 
 void Shadow::reportOverlap(const Access &access, size_t at) {
-  annotate(scope_.addValue(finding::ResultOverlaps, access.op, access.value,
-                           scope_.nameOf(access.value), toString(bytesAt(at))),
-           access, at, kNone, "");
+  annotate(scope_.addValue(finding::ResultOverlaps, access.op, access.value, toString(bytesAt(at))),
+           at, kNone, "");
 }
 
 } // namespace shardc::plan::verifier

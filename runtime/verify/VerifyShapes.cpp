@@ -75,7 +75,7 @@ private:
   template <OpKind kind> bool hasOut(names::NameOf<kind, names::kResults> name) const {
     return hasOut(name.index);
   }
-  /// Of an op with an epilogue, which has no row of its own.
+  /// The index of an operand of an op with an epilogue, which has no row of its own.
   size_t operandNamed(std::string_view name) const {
     return static_cast<size_t>(positionOf(info_.operands, name));
   }
@@ -103,10 +103,10 @@ private:
   /// Checks the type of a value that is kept of a block, or is sent.
   void needKnown(ValueId id, bool isKnown, std::string_view what) {
     if (!isKnown)
-      scope_.addValue(finding::TypeNotSupported, index_, id, scope_.nameOf(id),
-                      dtypeName(scope_.value(id).type.dtype), info_.name, what);
+      scope_.addValue(finding::TypeNotSupported, index_, id, dtypeName(scope_.value(id).type.dtype),
+                      what);
   }
-  /// Of an op whose ranks have parts of the whole by their index.
+  /// The number of ranks among which the op's group divides the whole.
   int64_t members() const { return scope_.plan().groupSize(op_.group); }
 
   // ---- what the rows say ----
@@ -190,9 +190,9 @@ private:
     int64_t block = op_.getInt(Key::block);
     if (block < 0)
       return scope_.add(Rule::Shape, index_, "'{}' names no block", info_.name), void();
-    const Block &each = scope_.plan().blocks[static_cast<size_t>(block)];
+    const Block &each = blockAt(scope_.plan(), block);
     if (type.numel() != each.*numel)
-      scope_.add(finding::PartSize, index_, info_.name, type.numel(), what, each.name, each.*numel);
+      scope_.add(finding::PartSize, index_, type.numel(), what, each.name, each.*numel);
   }
   void needStateShard(const Type &type) {
     needPart(type, "shard of the state", &Block::stateShard);
@@ -222,7 +222,7 @@ private:
     needTable(out<kOp>("dshard"), cols(in<kOp>("dx")), -1);
   }
 
-  /// Of the vocabulary, of which this rank has so many columns.
+  /// Checks the size of the vocabulary, of which this rank has `columns` columns.
   void needValidCols(int64_t columns) {
     int64_t valid = op_.getInt(Key::valid_cols);
     need(valid >= 0 && valid <= columns * members(),
@@ -237,7 +237,7 @@ private:
 
   // ---- attention ----
 
-  /// Of scores or of logits.
+  /// Checks the soft cap of scores or of logits.
   void needSoftCap() {
     double cap = op_.getFloat(Key::soft_cap);
     need(cap >= 0 && std::isfinite(cap), "a soft_cap that is a number of at least 0");
@@ -280,7 +280,7 @@ private:
          "outputs of the same shape");
   }
 
-  /// Rows of heads that follow from attributes.
+  /// Checks that attributes for heads fit the columns of qkv.
   void attentionQkv(const Type &qkv) {
     needWindow();
     int64_t heads = op_.getInt(Key::num_heads), groups = op_.getInt(Key::num_groups),
@@ -340,7 +340,7 @@ private:
          "a number of experts and a capacity_factor above 0");
   }
 
-  /// Of parts of equally many rows, which are those of all members.
+  /// Checks a load [parts, experts]: the rows of all members consist of parts of equal size.
   void needLoad(const Type &load, int64_t rows) {
     need(rows * members() % load.shape[0] == 0, "rows that consist of equal parts");
   }
@@ -370,7 +370,7 @@ private:
          "a number of experts up to that of columns");
   }
 
-  /// Counts of rows, in slots of equal size.
+  /// Checks counts of rows, which lie in slots of equal size.
   void needSlots(const Type &counts, int64_t bound) {
     need(bound % counts.shape[0] == 0, "a number of rows that its slots divide");
   }
@@ -421,7 +421,7 @@ private:
     if (coef != 0)
       indices = Indices(scope_.plan(), scope_.role).of(op_.group);
     bool isInside = true;
-    // The start is affine in the coordinate, so both ends decide.
+    // The start is affine in the index, so the smallest and the largest index decide.
     for (int64_t member : {indices.first, indices.last}) {
       int64_t begin = offset + coef * member;
       isInside = isInside && begin >= 0 && begin <= elements - taken;
@@ -436,7 +436,7 @@ private:
     const Type &whole = out<OpKind::Pack>("whole");
     if (block < 0)
       return checkJoin();
-    const Block &of = plan.blocks[static_cast<size_t>(block)];
+    const Block &of = blockAt(plan, block);
     const std::vector<const Param *> &params =
         scope_.inspection.paramsOf(static_cast<int32_t>(block));
     need(whole.numel() == of.numel, "a result with as many elements as its block");
@@ -450,7 +450,7 @@ private:
                         params[i]->name, params[i]->type.numel(), dtypeName(whole.dtype));
   }
 
-  /// Parts one after the other.
+  /// The result has the parts one after the other.
   void checkJoin() {
     const Type &whole = out<OpKind::Join>("whole");
     int64_t numel = 0;
@@ -461,7 +461,7 @@ private:
     need(numel == whole.numel(), "a result with as many elements as its parts");
   }
 
-  /// What a sum over ranks is made of, and in what it is given.
+  /// Checks the types of the operand and the result of a sum over ranks.
   void needWire() {
     for (ValueId id : {op_.operands[0], op_.results[0]}) {
       DType type = scope_.value(id).type.dtype;

@@ -56,13 +56,13 @@ private:
       ValueId copied = op.operands[0];
       const CellPart &part = parts[copied];
       if (part.cell == kNone || blockOf_[part.cell] == nullptr)
-        where.addValue(finding::CopiesOther, i, copied, where.nameOf(copied));
+        where.addValue(finding::CopiesOther, i, copied);
       else if (op.kind == OpKind::Snapshot)
         copiesOf_[part.cell].push_back({s, i, part, where.value(copied).type.numel()});
     }
   }
 
-  /// What a rank saves of the cell: all of it, or its share of what all ranks hold.
+  /// What a rank saves of the cell: all of it, or its share if all ranks hold the same.
   StateShare heldOf(uint32_t c) {
     const Block &block = *blockOf_[c];
     StateShare share;
@@ -86,8 +86,8 @@ private:
       Moving next{at, held.step, held.step == 0 ? int16_t{-1} : blockOf_[c]->stateGroup};
       if (!areSame(plan_, role_, copy.part.begin, next)) {
         report_.addAbout(finding::CopiesOtherElements, {roleIndex_, copy.segment, copy.op},
-                         role_.cells[c].name, copy.count, role_.cells[c].name,
-                         copy.part.begin.offset, copy.part.begin.coef, next.offset, next.coef);
+                         role_.cells[c].name, copy.count, copy.part.begin.offset,
+                         copy.part.begin.coef, next.offset, next.coef);
         return;
       }
       at += copy.count;
@@ -95,7 +95,7 @@ private:
     bool isLeftOut = copies.empty() && !savesBlock(plan_, roleIndex_, role_.cells[c].of);
     if (at != held.length && !isLeftOut)
       report_.addAbout(finding::CopiesMissing, spotOfCell(report_, roleIndex_, c),
-                       role_.cells[c].name, at, held.length, role_.cells[c].name);
+                       role_.cells[c].name, at, held.length);
   }
 
   /// Whoever writes the checkpoint joins what a segment has copied of both.
@@ -111,8 +111,7 @@ private:
         if (int64_t count = countIn(own, copy.segment), others = countIn(other, copy.segment);
             count != others) {
           report_.addAbout(finding::CopiesApart, {roleIndex_, copy.segment, copy.op},
-                           role_.cells[own].name, role_.segments[copy.segment].name, count,
-                           role_.cells[own].name, others, role_.cells[other].name);
+                           role_.cells[own].name, count, others, role_.cells[other].name);
           return;
         }
   }

@@ -32,19 +32,18 @@ public:
   }
 
 private:
-  /// What later checks look up.
+  /// Checks the groups and dimensions that later checks use as indices.
   bool checkIndices() {
     size_t before = report_.size();
     auto needGroup = [&](int16_t group, std::string_view what) {
       if (group < 0 || static_cast<size_t>(group) >= plan_.groups.size())
-        report_.addAbout(finding::ParameterGroup, {}, param_.name, param_.name, group, what,
+        report_.addAbout(finding::ParameterGroup, {}, param_.name, group, what,
                          plan_.groups.size());
     };
     for (const Split &split : param_.splits) {
       needGroup(split.group, "a split");
       if (split.dim >= param_.type.rank)
-        report_.addAbout(finding::SplitDimension, {}, param_.name, param_.name, split.dim,
-                         param_.type.rank);
+        report_.addAbout(finding::SplitDimension, {}, param_.name, split.dim, param_.type.rank);
     }
     for (int16_t group : param_.copies)
       needGroup(group, "copies");
@@ -64,7 +63,7 @@ private:
              shapeText(type), param_.stackedRow, row);
   }
 
-  /// Splits that are still to be made.
+  /// Checks splits of a parameter that is still whole, which a pass will cut.
   void checkUncut() {
     if (plan_.level != Level::Logical)
       broken(
@@ -125,7 +124,7 @@ private:
       taken |= axes;
     };
     if (param_.block >= 0 && static_cast<size_t>(param_.block) < plan_.blocks.size()) {
-      const Block &block = plan_.blocks[static_cast<size_t>(param_.block)];
+      const Block &block = blockAt(plan_, param_.block);
       taken = axesOf(plan_, block.group) | axesOf(plan_, block.stateGroup);
     }
     for (const Split &split : param_.splits)
@@ -140,7 +139,7 @@ private:
   }
 
   template <typename... Args> void broken(fmt::format_string<Args...> text, Args &&...args) {
-    report_.addAbout(finding::SplitBroken, {}, param_.name, param_.name,
+    report_.addAbout(finding::SplitBroken, {}, param_.name,
                      fmt::format(text, std::forward<Args>(args)...));
   }
 
@@ -169,7 +168,7 @@ void checkTensorNames(Inspection &inspection) {
     for (int64_t number = 0; number < param.tensorCount() && inspection.spend(kVisitsOfName);
          ++number)
       if (std::string name = param.tensorName(number); !names.insert(name).second)
-        inspection.addAbout(finding::TensorNamedTwice, {}, param.name, name, param.name);
+        inspection.addAbout(finding::TensorNamedTwice, {}, param.name, name);
 }
 
 } // namespace
@@ -204,8 +203,7 @@ void checkSplitRoles(Inspection &inspection) {
         if (AxisRange own = extentOf(plan, plan.roles[r], axis);
             inspection.spend(1) && own.end - own.begin < plan.mesh[axis].size)
           inspection.addAbout(finding::RoleCutAlongSplit, {r, kNone, kNone}, param.name,
-                              plan.roles[r].name, own.end - own.begin, plan.mesh[axis].size,
-                              plan.mesh[axis].name, param.name);
+                              own.end - own.begin, plan.mesh[axis].size, plan.mesh[axis].name);
   }
 }
 
@@ -223,7 +221,7 @@ void checkSaved(Inspection &inspection) {
       axes |= axesOf(plan, block.stateGroup);
     if (seen.emplace(param.block, axes).second &&
         !isCovered(inspection, inspection.rolesThatSave(index), axes))
-      inspection.addAbout(finding::StateMissing, {}, param.name, param.name);
+      inspection.addAbout(finding::StateMissing, {}, param.name);
   }
 }
 

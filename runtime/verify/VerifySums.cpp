@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "runtime/plan/Builder.h"
 #include "runtime/plan/HostCells.h"
 #include "runtime/verify/VerifySegmentSums.h"
 #include "runtime/verify/VerifyWalk.h"
@@ -18,7 +19,7 @@ constexpr int64_t kTurnsMax = 64;
 /// Steps in which roles are compared with each other.
 constexpr int kStepsCompared = 2;
 
-/// True if the segment does something that counts but marks.
+/// True if a run of the segment does more than change marks.
 bool actsOnStep(const Segment &segment) {
   return std::ranges::any_of(segment.ops, [](const Op &op) {
     SumRole sum = opInfo(op).sum;
@@ -30,12 +31,12 @@ bool hasSum(const Segment &segment, SumRole sum) {
   return std::ranges::any_of(segment.ops, [&](const Op &op) { return opInfo(op).sum == sum; });
 }
 
-/// Of what a load has left in a cell.
+/// The number of what a load leaves in a cell.
 uint64_t numberOf(CellKind kind, uint32_t which) {
   return mixed(static_cast<uint64_t>(kind), which);
 }
 
-/// Of what turns of a role leave that are not followed.
+/// From this, values of turns that are not followed get their numbers.
 uint64_t numberOfSkipped(uint32_t role) { return mixed(uint64_t{1} << 32, role); }
 
 using Cells = std::vector<Held>;
@@ -44,10 +45,10 @@ class SumCheck : ProgramWalk<SumCheck, Cells> {
   friend ProgramWalk;
 
 public:
-  /// Of a part of the role's ranks; `isCompared` is the role with others.
+  /// Checks a part of the role's ranks. `isCompared`: other roles update the same blocks.
   SumCheck(Inspection &inspection, uint32_t roleIndex, const Role &part, bool isCompared)
       : ProgramWalk(inspection, roleIndex), blockOf_(inspection.blocksInCheckpoint(roleIndex)),
-        ops_(inspection, roleIndex, part, isCompared), step_(ops_.step()),
+        ops_(makeSegmentSums(inspection, roleIndex, part, isCompared)), step_(ops_->step),
         runs_(role_.segments.size()) {
     for (const Segment &segment : role_.segments) {
       addsEvalLosses_.push_back(hasSum(segment, SumRole::AddsEvalLosses));
@@ -60,15 +61,13 @@ public:
   std::vector<Update> run() {
     if (!hasStepOps())
       return {};
-    for (uint32_t c = 0; c < role_.cells.size(); ++c)
-      if (role_.cells[c].kind == CellKind::Step)
-        stepCell_ = c;
+    stepCell_ = findCell(role_, CellKind::Step);
     Cells cells(role_.cells.size());
     for (uint32_t c = 0; c < cells.size(); ++c)
       cells[c] = loaded(c);
     walkMicrobatches(role_.program, cells);
     needSteps();
-    return ops_.takeUpdates();
+    return std::move(ops_->updates);
   }
 
 private:
@@ -83,7 +82,7 @@ private:
     bool isBuffer = cell.kind == CellKind::Buffer; // other kinds mean the same in all roles
     Held held{{}, numberOf(cell.kind, isBuffer ? c : static_cast<uint32_t>(cell.of))};
     if (blockOf_[c] != nullptr)
-      held.mark = ops_.markOfState(static_cast<int32_t>(blockOf_[c] - plan_.blocks.data()));
+      held.mark = ops_->markOfState(static_cast<int32_t>(blockOf_[c] - plan_.blocks.data()));
     if (c == stepCell_)
       held.mark.phase = Phase::Ended;
     return held;
@@ -97,18 +96,18 @@ private:
     for (size_t c = 0; c < into.size(); ++c) {
       if (into[c].number != from[c].number)
         into[c].number = mixed(into[c].number, from[c].number);
-      into[c].mark = joined(ops_.sets(), into[c].mark, from[c].mark);
+      into[c].mark = joined(ops_->sets, into[c].mark, from[c].mark);
     }
   }
 
-  /// Or a checkpoint is loaded.
+  /// The state is joined with the one in which a checkpoint is loaded and nothing has run.
   void start(uint32_t segment, Cells &cells) {
     Cells begun = cells;
     apply(segment, Variant::Only, begun);
     join(cells, begun);
   }
 
-  /// Also what no step reaches, since a run may evaluate alone.
+  /// Follows the `every` even if the loop has fewer steps, since a run may only evaluate.
   void runEvery(const ProgramNode &node, Cells &cells) {
     bool before = std::exchange(step_.isSometimes, step_.isSometimes || node.count > 1);
     Cells with = cells;
@@ -130,8 +129,7 @@ private:
     Phase ended = stepCell_ == kNone ? Phase::None
                                      : std::exchange(cells[stepCell_].mark.evaluation, Phase::None);
     if (ended != Phase::Ended)
-      report_.add(finding::NoEvaluation, {roleIndex_, firstRunOf(node), kNone}, role_.name,
-                  node.count);
+      report_.add(finding::NoEvaluation, {roleIndex_, firstRunOf(node), kNone}, node.count);
   }
 
   static uint32_t firstRunOf(const ProgramNode &node) {
@@ -170,20 +168,20 @@ private:
     return turns.isPlain() || lastStaying < firstMoving;
   }
 
-  /// What a turn has done is done `left` times again. Numbers of what these turns leave are of no
-  /// other role; what a plain loop does, all roles do alike.
+  /// The state after `left` more turns that do the same. What these turns leave gets numbers that
+  /// no other role has; the same plain loop is in all roles.
   void skip(const Cells &before, Cells &cells, const LoopTurns &turns, int64_t left) {
     const Cells after = cells;
     for (uint32_t c = 0; c < cells.size(); ++c) {
       Held &held = cells[turns.at(c, 1 + left)] = after[turns.at(c, 1)];
       moveOn(before[c].mark.cover, held.mark.cover, left);
     }
-    if (turns.isPlain() || !ops_.numbers().isOn())
+    if (turns.isPlain() || !ops_->numbers.isOn())
       return;
     for (const ProgramNode &run : turns.runs()) {
       const Segment &segment = role_.segments[run.segment];
       Variant variant = tables_[run.segment].of(run.microbatch->at(turn_), counts_[run.segment]);
-      ops_.numbers().addMeetings(segment, variant, static_cast<uint64_t>(left));
+      ops_->numbers.addMeetings(segment, variant, static_cast<uint64_t>(left));
       for (const Segment::Boundary &out : segment.outs)
         for (uint32_t cell : rings_.slotsOf(out.cell))
           if (rings_.isSlot(cell) || !keepsCell(segment, out))
@@ -201,7 +199,7 @@ private:
     return in != segment.ins.end() && in->cell == out.cell;
   }
 
-  /// Runs that name no microbatch take those that earlier ones have left.
+  /// Runs that name no microbatch are for the next microbatches after those of earlier runs.
   void runNode(const ProgramNode &node, Cells &cells) {
     ProgramWalk::runNode(node, cells);
     if (!node.microbatch && role_.segments[node.segment].body)
@@ -228,7 +226,7 @@ private:
 
   void runSteps(const ProgramNode &loop, Cells &cells) {
     step_.steps = loop.count;
-    step_.microbatches = countOf(role_, ops_.isTraining(), loop);
+    step_.microbatches = countOf(role_, ops_->isTraining, loop);
     for (int64_t turn = 0; turn < std::min(loop.count, kTurnsMax) && !report_.isFull(); ++turn) {
       // A contribution of the step before is none of this one.
       Cells now = cells;
@@ -236,16 +234,16 @@ private:
         if (held.mark.cover.kind != Cover::None)
           held.mark.cover = {Cover::Old};
       std::ranges::fill(step_.updates, 0);
-      ops_.numbers().beginStep();
+      ops_->numbers.beginStep();
       step_.isCompared = turn < kStepsCompared;
       step_.hasEnded = false;
       walkMicrobatches(loop.children, now);
       checkStepEnd(now);
       bool isSame = true;
       for (size_t c = 0; c < cells.size(); ++c)
-        isSame = isSame && joined(ops_.sets(), cells[c].mark, now[c].mark) == cells[c].mark;
+        isSame = isSame && joined(ops_->sets, cells[c].mark, now[c].mark) == cells[c].mark;
       join(cells, now);
-      if (isSame && (turn + 1 >= kStepsCompared || !ops_.numbers().isOn()))
+      if (isSame && (turn + 1 >= kStepsCompared || !ops_->numbers.isOn()))
         break;
     }
     step_.steps = 0;
@@ -256,7 +254,7 @@ private:
     bool has = std::ranges::any_of(
         role_.program, [](const ProgramNode &node) { return node.kind == ProgramNode::Steps; });
     if (!has && report_.size() == 0)
-      report_.add(finding::NoSteps, Spot{roleIndex_, kNone, kNone}, role_.name);
+      report_.add(finding::NoSteps, Spot{roleIndex_, kNone, kNone});
   }
 
   /// All that a step has to do has been done by its end.
@@ -266,20 +264,19 @@ private:
     Spot where = stepCell_ == kNone ? Spot{roleIndex_, kNone, kNone}
                                     : spotOfCell(report_, roleIndex_, stepCell_);
     if (stepCell_ == kNone || !step_.hasEnded || cells[stepCell_].mark.phase != Phase::Ended) {
-      report_.add(finding::NoStepBeginOrEnd, where, role_.name);
+      report_.add(finding::NoStepBeginOrEnd, where);
       return;
     }
     for (size_t block = 0; block < plan_.blocks.size(); ++block)
       if (step_.updates[block] == 0 && report_.hasState(roleIndex_, block))
-        report_.addAbout(finding::BlockNotUpdated, where, plan_.blocks[block].name, role_.name,
-                         plan_.blocks[block].name);
+        report_.addAbout(finding::BlockNotUpdated, where, plan_.blocks[block].name);
   }
 
   // ---- cells and segments ----
 
   void apply(uint32_t segment, const Variant &variant, Cells &cells) {
     step_.microbatch = microbatch_ + runs_[segment];
-    leave(segment, ops_.follow(segment, variant, takenBy(segment, cells)), cells);
+    leave(segment, ops_->follow(segment, variant, takenBy(segment, cells)), cells);
   }
 
   Holds takenBy(uint32_t segment, const Cells &cells) const {
@@ -297,7 +294,7 @@ private:
 
   const std::vector<const Block *> &blockOf_; ///< of whose state a checkpoint has each cell
   uint32_t stepCell_ = kNone;
-  SegmentSums ops_;
+  std::unique_ptr<SegmentSums> ops_;
   StepState &step_;
   std::vector<int64_t> runs_;        ///< of each segment: those that name no microbatch, so far
   std::vector<bool> addsEvalLosses_; ///< of each segment
@@ -305,7 +302,7 @@ private:
   uint64_t skipped_ = 0;
 };
 
-/// What the optimizers of all roles take, as far as nothing is wrong.
+/// What the optimizers of all roles take; nothing after a finding.
 std::vector<PartUpdates> followRoles(Inspection &inspection) {
   std::vector<PartUpdates> updates;
   const bool areCompared = haveUpdatesInCommon(inspection.plan());

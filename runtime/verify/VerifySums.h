@@ -47,7 +47,7 @@ enum class Phase : uint8_t { None, Ended, Begun, Unclear };
 struct Mark {
   Axes varies = 0; ///< ranks that differ in these may hold other bytes of the same elements
   Axes split = 0;  ///< ranks that differ in these hold other elements of split parameters
-  Axes due = 0;    ///< of these: what ranks hold are parts of one sum that nobody has made
+  Axes due = 0;    ///< axes over which the value is still a part of a sum
   Cover cover;
   Phase phase = Phase::None;
   Phase evaluation = Phase::None; ///< of a step state, within what some steps do
@@ -65,14 +65,14 @@ struct Mark {
 Axes splitAxesOf(const Plan &plan, const Param &param);
 Axes copyAxesOf(const Plan &plan, const Param &param);
 
-/// What holds one or the other, by the way that the program took.
+/// The mark of a value that is `a` or `b`, depending on the way that the program took.
 Mark joined(OpSets &sets, const Mark &a, const Mark &b);
 /// The sum of both, which an op makes of its microbatch; one of them may have no contribution at
 /// all. Several ops may contribute to the same microbatch, each once.
 Mark added(OpSets &sets, const Mark &a, const Mark &b, int64_t microbatch);
-/// Parts of one buffer.
+/// The mark of a buffer that consists of `a` and `b`.
 Mark packed(OpSets &sets, const Mark &a, const Mark &b);
-/// The same but for a sum that goes up to the next microbatch, so many behind it.
+/// True if `after` is `before` but for a sum that goes up to a microbatch that is `step` later.
 bool isMovedOn(const Mark &before, const Mark &after, int64_t step = 1);
 /// Moves a sum on as often as it was from the one to the other.
 void moveOn(const Cover &before, Cover &after, int64_t microbatches);
@@ -81,7 +81,7 @@ Mark gathered(Mark mark, Axes over);
 Mark reduced(const Plan &plan, Mark mark, Axes over, bool isAverage, bool isScattered);
 /// What is made of all members' values, and is no sum of them; `isApart`: another on each member.
 Mark exchanged(Mark mark, Axes over, bool isApart);
-/// Another member's value.
+/// The mark of another member's value.
 Mark shifted(Mark mark, Axes over);
 
 /// What holds elements that differ along the axes of splits: none of it is a part of a sum over
@@ -92,7 +92,7 @@ Mark withSplits(Mark mark, Axes splits);
 /// if nothing is.
 std::string_view whyIncomplete(Cover::Kind cover);
 
-/// The group's axes, or all of the mesh's.
+/// The group's axes, none of group -1; or all of the mesh's.
 Axes axesOf(const Plan &plan, int16_t group);
 Axes axesOf(const Plan &plan);
 /// How many ranks differ in these axes.
@@ -102,7 +102,7 @@ int16_t firstAlike(const Plan &plan, int16_t group);
 /// The group's first axes that have so many coordinates together; none if no axes do. Ranks with
 /// slices lie along them: ranks of a group count heads first, then slices.
 Axes outerAxesOf(const Plan &plan, int16_t group, int64_t members);
-/// `'tp'`, or `'tp' and 'cp'`.
+/// `'tp'`, `'tp' and 'cp'`, or `no axis`.
 std::string namesOf(const Plan &plan, Axes axes);
 
 /// How marks change where values become blocks with split parameters, and parts of them. Ranks
@@ -111,9 +111,9 @@ class BlockSplits {
 public:
   explicit BlockSplits(Inspection &inspection);
 
-  /// Of all parameters of the block.
+  /// Axes of the splits of the block's parameters.
   Axes of(int32_t block) const { return axes_.empty() ? Axes{0} : axes_[size_t(block)]; }
-  /// Of all parameters.
+  /// Axes of the splits of all parameters.
   Axes ofAll() const { return ofAll_; }
   /// What an op takes as a block, if it was not known as one.
   Mark asBlock(Mark mark, int32_t block);

@@ -21,35 +21,47 @@ void add(Inspection &inspection, Rule rule, fmt::format_string<Args...> text, Ar
   inspection.add(rule, {}, fmt::format(text, std::forward<Args>(args)...));
 }
 
+/// Whether the table has an entry of this index, or the index says that none is named.
+template <typename T>
+bool needEntry(Inspection &inspection, std::string_view owner, std::string_view name,
+               std::string_view names, int64_t index, const std::vector<T> &table,
+               int64_t least = 0) {
+  if (isIndex(index, table) || (least <= index && index < 0))
+    return true;
+  inspection.add(finding::NoSuchEntry, Spot{}, owner, name, names, index, table.size());
+  return false;
+}
+
+void needRange(Inspection &inspection, Spot at, std::string_view owner, int64_t value,
+               std::string_view unit, int64_t most) {
+  if (value < 0 || value > most)
+    inspection.add(finding::OutOfRange, at, owner, value, unit, most);
+}
+
 template <typename T>
 void checkNames(Inspection &inspection, const std::vector<T> &table, int64_t countMax,
                 std::string_view what) {
-  if (static_cast<int64_t>(table.size()) > countMax)
-    inspection.add(finding::TooManyEntries, Spot{}, table.size(), what, countMax);
+  needAtMost(inspection, {}, "the plan", table.size(), fmt::format("{}s", what), countMax);
   NameSet names(table.size());
   for (const T &entry : table) {
     checkNameLength(inspection, {}, what, entry.name);
     if (!names.insert(entry.name))
-      inspection.addAbout(finding::DeclaredTwice, {}, entry.name, what, entry.name);
+      inspection.addAbout(finding::DeclaredTwice, {}, entry.name, what);
   }
 }
 
 void checkChannel(Inspection &inspection, const Channel &channel) {
   const Plan &plan = inspection.plan();
-  if (!isIndex(channel.group, plan.groups))
-    inspection.add(finding::ChannelGroup, Spot{}, channel.name, channel.group, plan.groups.size());
-  if (!isIndex(channel.stream, plan.streams))
-    inspection.add(finding::ChannelStream, Spot{}, channel.name, channel.stream,
-                   plan.streams.size());
+  needEntry(inspection, "channel", channel.name, "names group", channel.group, plan.groups);
+  needEntry(inspection, "channel", channel.name, "names stream", channel.stream, plan.streams);
   if (channel.pair != std::array<int32_t, 2>{-1, -1} && isIndex(channel.group, plan.groups)) {
     int64_t size = plan.groupSize(channel.group);
     auto [first, second] = channel.pair;
     if (first < 0 || second < 0 || first >= size || second >= size || first == second)
       inspection.add(finding::PairOutOfRange, Spot{}, channel.name, first, second, size);
   }
-  if (channel.multiprocessors < 0 || channel.multiprocessors > limits::kMultiprocessorsMax)
-    inspection.add(finding::ChannelMultiprocessors, Spot{}, channel.name, channel.multiprocessors,
-                   limits::kMultiprocessorsMax);
+  needRange(inspection, {}, fmt::format("channel '{}' takes", channel.name),
+            channel.multiprocessors, "multiprocessors", limits::kMultiprocessorsMax);
 }
 
 bool isGroup(const Plan &plan, int16_t group) {
@@ -64,7 +76,7 @@ std::optional<uint16_t> sharedAxis(const Group &a, const Group &b) {
   return std::nullopt;
 }
 
-/// Ranks that differ in the one respect do not differ in another one of the same division.
+/// Groups of two kinds of one division share no axis: along an axis, ranks differ in one respect.
 void checkApart(Inspection &inspection, GroupKind a, GroupKind b) {
   const Plan &plan = inspection.plan();
   using enum GroupKindInfo::Division;
@@ -72,8 +84,8 @@ void checkApart(Inspection &inspection, GroupKind a, GroupKind b) {
   bool areApart = first == second || first == Both || second == Both;
   if (first == Inside || second == Inside || !areApart)
     return;
-  const Group &one = plan.groups[static_cast<size_t>(groupOfKind(plan, a))];
-  const Group &other = plan.groups[static_cast<size_t>(groupOfKind(plan, b))];
+  const Group &one = groupAt(plan, groupOfKind(plan, a));
+  const Group &other = groupAt(plan, groupOfKind(plan, b));
   if (std::optional<uint16_t> axis = sharedAxis(one, other))
     inspection.add(finding::GroupsShareAxis, Spot{}, one.name, groupKindInfo(a).word, other.name,
                    groupKindInfo(b).word, *axis);
@@ -85,10 +97,9 @@ void checkGroupKinds(Inspection &inspection) {
   for (size_t k = 0; k < kGroupKindCount; ++k) {
     auto kind = static_cast<GroupKind>(k);
     int16_t group = groupOfKind(plan, kind);
-    if (!isGroup(plan, group))
-      inspection.add(finding::KindGroup, Spot{}, groupKindInfo(kind).word, group,
-                     plan.groups.size());
-    else if (group >= 0)
+    if (needEntry(inspection, "kind", groupKindInfo(kind).word, "names group", group, plan.groups,
+                  -1) &&
+        group >= 0)
       kinds.push_back(kind);
   }
   for (size_t i = 0; i < kinds.size(); ++i)
@@ -97,10 +108,10 @@ void checkGroupKinds(Inspection &inspection) {
   int16_t outer = groupOfKind(plan, GroupKind::Outer), data = groupOfKind(plan, GroupKind::Data);
   if (!isGroup(plan, outer) || !isGroup(plan, data) || outer < 0)
     return;
-  const Group &inside = plan.groups[static_cast<size_t>(outer)];
+  const Group &inside = groupAt(plan, outer);
   for (uint16_t axis : inside.axes)
-    if (data < 0 || std::ranges::find(plan.groups[static_cast<size_t>(data)].axes, axis) ==
-                        plan.groups[static_cast<size_t>(data)].axes.end())
+    if (data < 0 ||
+        std::ranges::find(groupAt(plan, data).axes, axis) == groupAt(plan, data).axes.end())
       inspection.add(finding::OuterOutsideOfData, Spot{}, inside.name, axis);
 }
 
@@ -119,8 +130,7 @@ void checkMesh(Inspection &inspection) {
   checkNames(inspection, plan.groups, limits::kGroupsMax, "group");
   for (const Group &group : plan.groups) {
     for (size_t i = 0; i < group.axes.size(); ++i) {
-      if (!isIndex(group.axes[i], plan.mesh))
-        inspection.add(finding::GroupAxis, Spot{}, group.name, group.axes[i], plan.mesh.size());
+      needEntry(inspection, "group", group.name, "names mesh axis", group.axes[i], plan.mesh);
       if (std::find(group.axes.begin(), group.axes.begin() + static_cast<int64_t>(i),
                     group.axes[i]) != group.axes.begin() + static_cast<int64_t>(i))
         inspection.add(finding::GroupAxisTwice, Spot{}, group.name, group.axes[i]);
@@ -133,42 +143,37 @@ void checkMesh(Inspection &inspection) {
   checkNames(inspection, plan.channels, limits::kChannelsMax, "channel");
   for (const Channel &channel : plan.channels)
     checkChannel(inspection, channel);
-  if (plan.multiprocessors < 0 || plan.multiprocessors > limits::kMultiprocessorsMax)
-    inspection.add(finding::DeviceMultiprocessors, Spot{}, plan.multiprocessors,
-                   limits::kMultiprocessorsMax);
-  if (plan.deviceBytes < 0 || plan.deviceBytes > limits::kBytesMax)
-    inspection.add(finding::DeviceBytes, Spot{}, plan.deviceBytes, limits::kBytesMax);
+  needRange(inspection, {}, "the device has", plan.multiprocessors, "multiprocessors",
+            limits::kMultiprocessorsMax);
+  needRange(inspection, {}, "the device has", plan.deviceBytes, "bytes", limits::kBytesMax);
 }
 
 /// Parts are equal and as many as the group has ranks, or all of the block.
 bool checkPart(Inspection &inspection, const Block &block, std::string_view what, int64_t numel,
                int16_t group) {
   const Plan &plan = inspection.plan();
-  if (!isGroup(plan, group)) {
-    inspection.add(finding::PartGroup, Spot{}, block.name, what, group, plan.groups.size());
+  if (!needEntry(inspection, "block", block.name, fmt::format("has {} over group", what), group,
+                 plan.groups, -1))
     return false;
-  }
   if (numel >= 1 && numel <= block.numel &&
       (numel == block.numel ||
        (block.numel % numel == 0 && block.numel / numel == plan.groupSize(group))))
     return true;
   inspection.add(finding::UnequalShards, Spot{}, block.name, block.numel, what, numel,
-                 plan.groupSize(group),
-                 group < 0 ? "" : plan.groups[static_cast<size_t>(group)].name);
+                 plan.groupSize(group), group < 0 ? "" : groupAt(plan, group).name);
   return false;
 }
 
 /// Ranks that share the state of a block share its gradient.
 bool checkSumGroup(Inspection &inspection, const Block &block) {
   const Plan &plan = inspection.plan();
-  if (!isGroup(plan, block.sumGroup)) {
-    inspection.add(finding::SumGroup, Spot{}, block.name, block.sumGroup, plan.groups.size());
+  if (!needEntry(inspection, "block", block.name, "has gradients summed over group", block.sumGroup,
+                 plan.groups, -1))
     return false;
-  }
   if (block.sumGroup < 0 || !isGroup(plan, block.stateGroup) || block.stateGroup < 0)
     return true;
-  const Group &sum = plan.groups[static_cast<size_t>(block.sumGroup)];
-  const Group &state = plan.groups[static_cast<size_t>(block.stateGroup)];
+  const Group &sum = groupAt(plan, block.sumGroup);
+  const Group &state = groupAt(plan, block.stateGroup);
   for (uint16_t axis : state.axes)
     if (std::ranges::find(sum.axes, axis) == sum.axes.end())
       inspection.add(finding::StateOutsideOfSum, Spot{}, block.name, state.name, sum.name, axis);
@@ -182,10 +187,8 @@ void checkNested(Inspection &inspection, const Block &block) {
     inspection.add(finding::StateLargerThanShard, Spot{}, block.name, block.shard,
                    block.stateShard);
   else if (block.shard < block.numel && !isExtendedBy(plan, block.group, block.stateGroup))
-    inspection.add(finding::StateNotNested, Spot{}, block.name,
-                   plan.groups[static_cast<size_t>(block.group)].name,
-                   block.stateGroup < 0 ? ""
-                                        : plan.groups[static_cast<size_t>(block.stateGroup)].name);
+    inspection.add(finding::StateNotNested, Spot{}, block.name, groupAt(plan, block.group).name,
+                   block.stateGroup < 0 ? "" : groupAt(plan, block.stateGroup).name);
 }
 
 void checkBlocks(Inspection &inspection) {
@@ -193,8 +196,7 @@ void checkBlocks(Inspection &inspection) {
   checkNames(inspection, plan.units, limits::kUnitsMax, "unit");
   checkNames(inspection, plan.blocks, limits::kBlocksMax, "block");
   for (const Block &block : plan.blocks) {
-    if (block.unit < -1 || (block.unit >= 0 && !isIndex(block.unit, plan.units)))
-      inspection.add(finding::BlockUnit, Spot{}, block.name, block.unit, plan.units.size());
+    needEntry(inspection, "block", block.name, "names unit", block.unit, plan.units, -1);
     if (block.numel < 1 || block.numel > limits::kElementsMax)
       inspection.add(finding::BlockNumel, Spot{}, block.name, block.numel, limits::kElementsMax);
     else if (checkSumGroup(inspection, block) &&
@@ -225,8 +227,7 @@ void checkParam(Inspection &inspection, const Param &param) {
     return broken(
         fmt::format("the type of parameter '{}' has no elements or too many", param.name));
   if (!isComputeType(param.type.dtype) && !plan::isKeptIn8Bits(param)) {
-    inspection.addAbout(finding::ParameterType, {}, param.name, param.name,
-                        dtypeName(param.type.dtype));
+    inspection.addAbout(finding::ParameterType, {}, param.name, dtypeName(param.type.dtype));
     return;
   }
   checkSplits(inspection, param);
@@ -238,7 +239,7 @@ void checkParam(Inspection &inspection, const Param &param) {
   if (!isIndex(param.block, plan.blocks))
     return broken(fmt::format("parameter '{}' names block {}; there are {}", param.name,
                               param.block, plan.blocks.size()));
-  const Block &block = plan.blocks[static_cast<size_t>(param.block)];
+  const Block &block = blockAt(plan, param.block);
   if (param.offset < 0 || param.offset > block.numel ||
       param.type.numel() > block.numel - param.offset)
     return broken(
@@ -274,11 +275,11 @@ void checkParams(Inspection &inspection) {
     const Param &a = *sorted[i - 1], &b = *sorted[i];
     if (a.block == b.block && a.offset + a.type.numel() > b.offset)
       inspection.addAbout(finding::ParametersOverlap, {}, b.name, a.name, a.offset + a.type.numel(),
-                          b.name, b.offset, plan.blocks[static_cast<size_t>(a.block)].name);
+                          b.offset, blockAt(plan, a.block).name);
   }
 }
 
-/// What a program may look like: starts, runs, and one loop of steps with runs, loops and `every`
+/// Checks the form of a program: starts, runs, and one loop of steps with runs, loops and `every`
 /// in it.
 class ProgramFormCheck : RoleCheck {
 public:
@@ -330,7 +331,7 @@ private:
     if (!isIndex(node.segment, role_.segments))
       return;
     const Segment &segment = role_.segments[node.segment];
-    bool isInside = parent != ProgramNode::Run; // of steps
+    bool isInside = parent != ProgramNode::Run; // 'steps', a loop or an 'every'
     if (node.microbatch &&
         (!segment.body || node.count != 1 || !isInside || node.kind == ProgramNode::Start))
       fail("the program names a microbatch for segment '{}'; that is for single runs of bodies in "
@@ -340,7 +341,7 @@ private:
       fail("a loop runs segment '{}' without naming its microbatch", segment.name);
   }
 
-  /// Turns of loops and runs in them that are followed; too many are refused.
+  /// The number of turns of loops and of runs in them; at most kTurnsMax.
   static int64_t turnsOf(const std::vector<ProgramNode> &nodes) {
     int64_t turns = 0;
     for (const ProgramNode &node : nodes) {
@@ -398,7 +399,7 @@ void checkSubject(Inspection &inspection, Spot spot, const Cell &cell) {
   size_t count = isOfBlock ? inspection.plan().blocks.size() : inspection.plan().params.size();
   if (info.of == CellKindInfo::Nothing ? cell.of != -1
                                        : cell.of < 0 || static_cast<size_t>(cell.of) >= count)
-    inspection.addAbout(finding::CellSubject, spot, cell.name, cell.name, info.word,
+    inspection.addAbout(finding::CellSubject, spot, cell.name, info.word,
                         isOfBlock ? "block" : "parameter", cell.of,
                         info.of == CellKindInfo::Nothing ? 0 : count);
 }
@@ -415,19 +416,18 @@ void checkRole(Inspection &inspection, uint32_t index) {
     checkSubject(inspection, spot, cell);
   for (const Cell &cell : role.cells)
     if (!isTypeSane(cell.type))
-      inspection.addAbout(finding::CellTypeNotSane, spot, cell.name, cell.name);
+      inspection.addAbout(finding::CellTypeNotSane, spot, cell.name);
   for (int64_t bytes : role.arenaBytes)
-    if (bytes < 0 || bytes > limits::kBytesMax)
-      inspection.add(finding::ArenaOutOfRange, spot, bytes, limits::kBytesMax);
+    needRange(inspection, spot, "an arena has", bytes, "bytes", limits::kBytesMax);
   for (const AxisRange &range : role.where)
     if (!isIndex(range.axis, inspection.plan().mesh) || range.begin < 0 ||
         range.begin >= range.end || range.end > inspection.plan().mesh[range.axis].size)
-      inspection.add(finding::RoleRange, spot, role.name);
+      inspection.add(finding::RoleRange, spot);
   ProgramFormCheck(inspection, index).check(role.program, ProgramNode::Run, 0);
 }
 
-/// What is kept of a block, and saved, is f32, as optimizers have it, or two halves of that, and
-/// this rank's shard.
+/// A cell that a checkpoint holds is this rank's shard of the state in f32, or one of two halves of
+/// such a shard.
 void checkState(Inspection &inspection, uint32_t index) {
   const Plan &plan = inspection.plan();
   const Role &role = plan.roles[index];
@@ -442,7 +442,7 @@ void checkState(Inspection &inspection, uint32_t index) {
     if ((cell.type.dtype != DType::F32 && !isHalf[c]) || cell.type.numel() != blocks[c]->stateShard)
       inspection.addAbout(finding::CheckpointType,
                           spotOfCell(inspection, index, static_cast<uint32_t>(c)), cell.name,
-                          cell.name, printType(cell.type), blocks[c]->stateShard, blocks[c]->name);
+                          printType(cell.type), blocks[c]->stateShard, blocks[c]->name);
   }
 }
 
@@ -462,6 +462,7 @@ void checkRolesDivideMesh(Inspection &inspection) {
         inspection.add(finding::RolesOverlap, {i, kNone, kNone}, plan.roles[j].name,
                        plan.roles[i].name);
   }
+  // Roles that overlap would be counted twice here.
   if (inspection.size() == 0 && ranks != plan.worldSize())
     inspection.add(finding::RolesCover, Spot{}, ranks, plan.worldSize());
 }
@@ -470,8 +471,7 @@ void checkJobValue(Inspection &inspection, const std::string &path, const JobVal
   checkNameLength(inspection, {}, "option", path);
   auto checkText = [&](const std::string &text) {
     if (static_cast<int64_t>(text.size()) > limits::kStringBytesMax)
-      inspection.addAbout(finding::OptionTooLong, {}, path, path, text.size(),
-                          limits::kStringBytesMax);
+      inspection.addAbout(finding::OptionTooLong, {}, path, text.size(), limits::kStringBytesMax);
   };
   if (const std::string *text = std::get_if<std::string>(&value))
     return checkText(*text);
@@ -479,27 +479,30 @@ void checkJobValue(Inspection &inspection, const std::string &path, const JobVal
   if (list == nullptr)
     return;
   if (static_cast<int64_t>(list->size()) > limits::kJobListMax)
-    inspection.addAbout(finding::ListTooLong, {}, path, path, list->size(), limits::kJobListMax);
+    inspection.addAbout(finding::ListTooLong, {}, path, list->size(), limits::kJobListMax);
   for (const std::string &text : *list)
     checkText(text);
 }
 
 void checkJobAndLocs(Inspection &inspection) {
   const Plan &plan = inspection.plan();
-  if (static_cast<int64_t>(plan.sources.size()) > limits::kSourcesMax)
-    inspection.add(finding::TooManyEntries, Spot{}, plan.sources.size(), "source",
-                   limits::kSourcesMax);
-  if (static_cast<int64_t>(plan.locs.size()) > limits::kLocsMax)
-    inspection.add(finding::TooManyEntries, Spot{}, plan.locs.size(), "recipe location",
-                   limits::kLocsMax);
-  if (static_cast<int64_t>(plan.job.environment.size()) > limits::kVariablesMax)
-    inspection.add(finding::TooManyVariables, Spot{}, plan.job.environment.size(),
-                   limits::kVariablesMax);
+  needAtMost(inspection, {}, "the plan", plan.sources.size(), "sources", limits::kSourcesMax);
+  needAtMost(inspection, {}, "the plan", plan.locs.size(), "recipe locations", limits::kLocsMax);
+  needAtMost(inspection, {}, "the job", plan.job.environment.size(), "variables",
+             limits::kVariablesMax);
   for (const auto &[path, value] : plan.job.entries())
     checkJobValue(inspection, path, value);
 }
 
 } // namespace
+
+bool needAtMost(Inspection &inspection, Spot at, std::string_view owner, size_t count,
+                std::string_view what, int64_t most) {
+  if (static_cast<int64_t>(count) <= most)
+    return true;
+  inspection.add(finding::TooMany, at, owner, count, what, most);
+  return false;
+}
 
 void checkNameLength(Inspection &inspection, Spot at, std::string_view what,
                      std::string_view name) {

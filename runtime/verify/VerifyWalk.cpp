@@ -31,7 +31,8 @@ LoopTurns::LoopTurns(Inspection &inspection, uint32_t role, const ProgramNode &l
   std::ranges::sort(cuts_);
 }
 
-/// 0 if a turn is not what another one is for other microbatches.
+/// The number of microbatches from a turn to the next; 0 if turns do not execute the same ops for
+/// later microbatches.
 int64_t LoopTurns::stepOf(const Role &role, const ProgramNode &loop) {
   bool isRegular = std::ranges::all_of(loop.children, [&](const ProgramNode &node) {
     return node.kind == ProgramNode::Run && node.microbatch && role.segments[node.segment].body &&
@@ -40,7 +41,7 @@ int64_t LoopTurns::stepOf(const Role &role, const ProgramNode &loop) {
   return isRegular && !loop.children.empty() ? loop.children.front().microbatch->coef : 0;
 }
 
-/// From one of a table's numbers to the next all microbatches execute alike.
+/// Microbatches between two neighbouring numbers of a table execute the same ops.
 void LoopTurns::cut(const ProgramNode &run, const VariantTable &table, int64_t microbatches) {
   for (int64_t number : table.numbersFor(microbatches)) {
     int64_t beyond = number - run.microbatch->base;
@@ -57,7 +58,7 @@ int64_t LoopTurns::alikeBefore(int64_t turn) const {
   return isRegular() ? turn - *std::prev(std::ranges::upper_bound(cuts_, turn)) : 0;
 }
 
-/// All slots of a ring may be reached.
+/// Over all turns, a boundary reaches each slot of its ring.
 void LoopTurns::touch(const std::vector<Segment::Boundary> &boundaries) {
   for (const Segment::Boundary &boundary : boundaries)
     if (!isTouched_[boundary.cell])

@@ -20,7 +20,8 @@ public:
   }
 
 private:
-  /// A segment makes all of them or none. What it leaves of them it has made, or gathered.
+  /// A segment quantises all weights of 8 bits or none, and leaves only weights that it has
+  /// quantised or gathered.
   void checkLeft(uint32_t s) {
     const Segment &segment = role_.segments[s];
     std::set<int64_t> made; // blocks
@@ -50,12 +51,12 @@ private:
     bool isAll = hasScales && amax.size() == 1 && made.size() == blocksOf8Bits();
     if (isOfOne && (isAll || (made.empty() && !hasScales)))
       return;
-    report_.add(finding::Weights8BitsIncomplete, {roleIndex_, s, kNone}, segment.name);
+    report_.add(finding::Weights8BitsIncomplete, {roleIndex_, s, kNone});
   }
 
   /// Ranks that have other parts of the block quantise by the largest magnitudes of all of them.
   void checkShared(Spot at, const Segment &segment, const Op &op) {
-    const Block &block = plan_.blocks[static_cast<size_t>(op.getInt(AttrKey::block))];
+    const Block &block = blockAt(plan_, op.getInt(AttrKey::block));
     Axes parts = axesOf(plan_, block.group) | axesOf(plan_, block.stateGroup);
     const ValueId amax = operandNamed<OpKind::QuantizeShard>(op, "amax");
     const Op *largest = makerOf(segment, amax);

@@ -105,6 +105,11 @@ def check_headers(tree):
             yield f"{path}:1: a header begins with a comment that says what it is for"
         if "#pragma once" not in lines:
             yield f"{path}:1: a header has '#pragma once'"
+    files = set(tree.files)
+    for path in tree.select(".cpp", ".cu"):
+        has_header = any(os.path.splitext(path)[0] + suffix in files for suffix in (".h", ".cuh"))
+        if path.startswith(("compiler/", "runtime/", "kernels/")) and not has_header and not tree.lines(path)[0].startswith("//"):
+            yield f"{path}:1: a source file without a header of its name begins with a comment that says what it is for"
 
 
 def check_names(tree):

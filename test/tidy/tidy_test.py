@@ -16,7 +16,11 @@ HEADER = "// What it is for.\n#pragma once\n"
 
 
 class TidyTest(unittest.TestCase):
-    def findings(self, files, tracked=None):
+    def findings(self, files, tracked=None, has_headers=True):
+        if has_headers and tracked is None:  # so that no case needs a comment at its head
+            headers = {path.rsplit(".", 1)[0] + ".h": HEADER for path, text in files.items()
+                       if path.endswith((".cpp", ".cu")) and not text.startswith("//")}
+            files = headers | files
         with tempfile.TemporaryDirectory() as root:
             for path, text in files.items():
                 os.makedirs(os.path.dirname(os.path.join(root, path)), exist_ok=True)
@@ -173,7 +177,10 @@ class TidyTest(unittest.TestCase):
     def test_files(self):
         self.expect({"runtime/base/A.h": "#pragma once\n"}, "begins with a comment")
         self.expect({"runtime/base/A.h": "// What.\n"}, "#pragma once")
-        self.expect({"runtime/base/StringUtil.cpp": "\n"}, "says nothing in a name")
+        found = self.findings({"runtime/base/A.cpp": "int f();\n"}, has_headers=False)
+        self.assertEqual(len(found), 1, found)
+        self.assertIn("without a header of its name", found[0])
+        self.expect({"runtime/base/StringUtil.cpp": "// What.\n"}, "says nothing in a name")
 
     def test_text(self):
         self.expect({"docs/a.md": "[b](missing.md)\n"}, "there is no 'missing.md'")

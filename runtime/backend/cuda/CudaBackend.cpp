@@ -1,3 +1,5 @@
+// The CUDA backend as a whole: its devices, and the channels between ranks of this and other
+// processes.
 #include <algorithm>
 #include <cstdlib>
 

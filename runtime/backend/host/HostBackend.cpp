@@ -1,3 +1,5 @@
+// The host backend as a whole: its devices, which share the memory of the process, and its
+// channels.
 #include <algorithm>
 #include <cerrno>
 #include <cstring>

@@ -1,3 +1,4 @@
+// Captured work of a host device: lanes of items, without the waits and records that order nothing.
 #include <algorithm>
 
 #include "runtime/backend/host/HostStream.h"

@@ -1,3 +1,5 @@
+// The null backend as a whole: it runs nothing, and gives out addresses of device memory without
+// memory behind them.
 #include <algorithm>
 #include <limits>
 

@@ -1,3 +1,4 @@
+// Checks the collectives that callers issue on a channel: sizes, types, places and members.
 #include <algorithm>
 
 #include "runtime/backend/null/NullStream.h"

@@ -1,3 +1,5 @@
+// Over which ranks losses are added, and that the tokens by which they are divided are counted
+// there.
 #include <map>
 #include <optional>
 #include <set>
