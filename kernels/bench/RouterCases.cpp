@@ -20,6 +20,12 @@ void makeRouterTopk(Builder &b) {
   b.to(DType::I32, {m.rows(), 2}).toFloats({m.rows(), 2});
 }
 
+void makeRouterSinkhorn(Builder &b) {
+  const Model &m = b.model;
+  b.attrs().topk = 2, b.attrs().pre_softmax = true;
+  b.floats({m.rows(), m.heads}).to(DType::I32, {m.rows(), 2}).toFloats({m.rows(), 2});
+}
+
 void makeRouterTopkBwd(Builder &b) {
   const Model &m = b.model;
   setRouter(b);
