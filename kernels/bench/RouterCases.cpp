@@ -20,10 +20,11 @@ void makeRouterTopk(Builder &b) {
   b.to(DType::I32, {m.rows(), 2}).toFloats({m.rows(), 2});
 }
 
+/// So many rows that a change of one shows in what another one chooses.
 void makeRouterSinkhorn(Builder &b) {
-  const Model &m = b.model;
+  int64_t rows = b.model.rows() * b.model.heads;
   b.attrs().topk = 2, b.attrs().pre_softmax = true;
-  b.floats({m.rows(), m.heads}).to(DType::I32, {m.rows(), 2}).toFloats({m.rows(), 2});
+  b.floats({rows, b.model.heads}).to(DType::I32, {rows, 2}).toFloats({rows, 2});
 }
 
 void makeRouterTopkBwd(Builder &b) {

@@ -287,14 +287,14 @@ Numbers bestOf(const Numbers &numbers, size_t cols, size_t topk) {
   return ids;
 }
 
-/// Logits that agree, that differ much, and that lean to few experts; one row, more experts than
-/// rows, one expert.
+/// Logits that agree, that differ much, and that lean to few experts; more experts than rows,
+/// one expert.
 TEST(RouterSinkhorn, ChoosesByBalancedNumbersAndWeighsByLogits) {
   struct {
     int64_t rows, experts, topk;
     double spread, lean;
   } cases[] = {{40, 6, 2, 0.1, 0}, {40, 6, 1, 3, 0}, {200, 16, 4, 8, 0}, {40, 8, 2, 2, 1.5},
-               {1, 5, 2, 3, 0},    {4, 9, 3, 3, 0},  {7, 1, 1, 3, 0}};
+               {2, 5, 2, 3, 0},    {4, 9, 3, 3, 0},  {7, 1, 1, 3, 0}};
   for (auto [rows, experts, topk, spread, lean] : cases) {
     Array logits = randoms(DType::F32, {rows, experts}, 11, spread);
     for (size_t i = 0; i < logits.values.size(); ++i)
@@ -306,8 +306,8 @@ TEST(RouterSinkhorn, ChoosesByBalancedNumbersAndWeighsByLogits) {
               bestOf(balanced, static_cast<size_t>(experts), static_cast<size_t>(topk)))
         << name;
     Numbers weights;
-    Setting setting = {"", topk == 1 ? kRouterSigmoid : kRouterSoftmax, true, experts, topk, 0, 0,
-                       false, 1};
+    Setting setting = {
+        "", topk == 1 ? kRouterSigmoid : kRouterSoftmax, true, experts, topk, 0, 0, false, 1};
     for (int64_t t = 0; t < rows; ++t) {
       Numbers row = rowOf(got[0], t);
       for (double weight : weigh(setting, rowOf(logits, t), Ids(row.begin(), row.end())))

@@ -467,7 +467,7 @@ TEST(CudaRouter, BalancesAsTheHost) {
   struct {
     int64_t rows, experts, topk;
     float lean;
-  } cases[] = {{1, 1, 1, 0},     {3, 5, 2, 0},      {100, 8, 1, 0},      {77, 130, 8, 0.05f},
+  } cases[] = {{1, 1, 1, 0},     {3, 5, 2, 0},      {100, 8, 1, 0},       {77, 130, 8, 0.05f},
                {2000, 64, 6, 0}, {300, 8, 2, 1.5f}, {4099, 256, 8, 0.1f}, {64, 8, 2, 60}};
   for (auto [rows, experts, topk, lean] : cases)
     for (bool hasNan : {false, true}) {

@@ -157,7 +157,6 @@ def main():
     by_sinkhorn("sinkhorn", 2, logits_of())
     by_sinkhorn("sinkhorn_one", 1, logits_of())
     by_sinkhorn("sinkhorn_skewed", 3, logits_of() + torch.linspace(6, -6, E)) # most rows lean to the same experts
-    by_sinkhorn("sinkhorn_one_row", 2, logits_of(1))
 
 
 if __name__ == "__main__":
