@@ -20,11 +20,11 @@ void makeRouterTopk(Builder &b) {
   b.to(DType::I32, {m.rows(), 2}).toFloats({m.rows(), 2});
 }
 
-/// So many rows that a change of one shows in what another one chooses.
+/// Every expert, so that a change of one row shows in the order of another one's.
 void makeRouterSinkhorn(Builder &b) {
-  int64_t rows = b.model.rows() * b.model.heads;
-  b.attrs().topk = 2, b.attrs().pre_softmax = true;
-  b.floats({rows, b.model.heads}).to(DType::I32, {rows, 2}).toFloats({rows, 2});
+  const Model &m = b.model;
+  b.attrs().topk = m.heads, b.attrs().pre_softmax = true;
+  b.floats({m.rows(), m.heads}).to(DType::I32, {m.rows(), m.heads}).toFloats({m.rows(), m.heads});
 }
 
 void makeRouterTopkBwd(Builder &b) {
