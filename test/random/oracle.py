@@ -10,6 +10,7 @@ import operator
 
 import batches_that_grow
 import rotations
+import sinkhorn
 from extents import has_odd_extent
 from presets import PRESETS, targets
 from recipes import FAMILIES, OPTIONS, parse_value
@@ -237,11 +238,6 @@ class Facts:
 
 def divides(f, whole, part):
     return not f.has(whole) or f[whole] % part == 0
-
-
-def by_sinkhorn(f):
-    """Whether routers are asked to balance by Sinkhorn's algorithm."""
-    return f.has("model.num_moe_experts") and "sinkhorn" in f["model.moe_router_load_balancing_type"]
 
 
 def chooses_groups(experts, topk, groups, chosen):
@@ -527,12 +523,7 @@ ERRORS = {
     f.num("model.moe_router_topk") != 1,
     "balance-weights": lambda f: f.has("model.num_moe_experts") and
     len(f["model.moe_aux_loss_coeff"]) != len(f["model.moe_router_load_balancing_type"]),
-    "sinkhorn-alone": lambda f: by_sinkhorn(f) and len(f["model.moe_router_load_balancing_type"]) != 1,
-    "sinkhorn-aux-loss": lambda f: by_sinkhorn(f) and any(f["model.moe_aux_loss_coeff"]),
-    "sinkhorn-capacity": lambda f: by_sinkhorn(f) and f.has("model.moe_expert_capacity_factor"),
-    "sinkhorn-scores": lambda f: by_sinkhorn(f) and (
-        f["model.moe_router_score_function"] != "softmax" or f.on("model.moe_router_pre_softmax") or f.has("model.moe_router_group_topk") or
-        f.has("model.moe_router_topk_scaling_factor") or f.on("model.moe_router_enable_expert_bias")),
+    **sinkhorn.RULES,
     "rank-capacity-loss-scale": lambda f: f.has("model.num_moe_experts") and f.has("model.moe_expert_rank_capacity_factor") and
     f.on("model.fp16") and not f.has("optimizer.loss_scale"),
     "padded-expert-bias": lambda f: f.has("model.num_moe_experts") and f.on("model.moe_pad_expert_input_to_capacity") and
