@@ -1,6 +1,8 @@
 // Declares the predicate of every row of Rules.def, and helpers that predicates share.
 #pragma once
 
+#include <llvm/ADT/STLExtras.h>
+
 #include "compiler/config/RuleContext.h"
 
 namespace shardc::config {
@@ -14,6 +16,13 @@ constexpr Opt kFormat = Opt::CheckpointCkptFormat;
 /// Whether Megatron FSDP's second implementation is chosen.
 inline bool isVersion2(const RuleContext &ctx) {
   return ctx.wantsFsdp() && ctx.num(Opt::DdpMegatronFsdpVersion) == 2;
+}
+
+/// Whether routers of experts balance by Sinkhorn's algorithm, or are asked to beside other kinds.
+inline bool asksForSinkhorn(const RuleContext &ctx) {
+  Opt kinds = Opt::ModelMoeRouterLoadBalancingType;
+  return ctx.has(Opt::ModelNumMoeExperts) &&
+         llvm::is_contained(ctx.cfg().getEnums<RouterBalancing>(kinds), RouterBalancing::Sinkhorn);
 }
 
 /// The value of `opt` as an argument of a message.

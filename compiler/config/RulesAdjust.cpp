@@ -76,6 +76,11 @@ void ruleTpOverlapDropout(RuleContext &ctx) {
     ctx.adjust(Opt::ModelTpCommOverlap, Value::ofBool(false), Opt::ModelHiddenDropout);
 }
 
+void ruleTpOverlapSinkhorn(RuleContext &ctx) {
+  if (ctx.on(Opt::ModelTpCommOverlap) && asksForSinkhorn(ctx))
+    ctx.adjust(Opt::ModelTpCommOverlap, Value::ofBool(false), Opt::ModelMoeRouterLoadBalancingType);
+}
+
 void ruleTpOverlapDgrad(RuleContext &ctx) {
   if (ctx.on(Opt::ModelTpCommOverlap) && ctx.isWritten(Opt::ModelTpCommOverlapRsDgrad))
     ctx.adjust(Opt::ModelTpCommOverlapRsDgrad, Value::ofBool(true), Opt::ModelTpCommOverlap);

@@ -64,6 +64,44 @@ void ruleBalanceWeights(RuleContext &ctx) {
     ctx.report({weights, kinds}, {given, wanted});
 }
 
+void ruleSinkhornAlone(RuleContext &ctx) {
+  Opt kinds = Opt::ModelMoeRouterLoadBalancingType;
+  auto count = static_cast<int64_t>(ctx.cfg().getList(kinds).size());
+  if (asksForSinkhorn(ctx) && count != 1)
+    ctx.report({kinds}, {count});
+}
+
+void ruleSinkhornLoss(RuleContext &ctx) {
+  Opt weights = Opt::ModelMoeAuxLossCoeff;
+  const Value::List &list = ctx.cfg().getList(weights);
+  auto isZero = [](const Value &weight) { return *weight.asFloat() == 0; };
+  if (asksForSinkhorn(ctx) && !llvm::all_of(list, isZero))
+    ctx.report({weights, Opt::ModelMoeRouterLoadBalancingType}, {arg(ctx, weights)})
+        .fix(ctx.fixSet(weights, Value::ofList({Value::ofFloat(0)})));
+}
+
+void ruleSinkhornCapacity(RuleContext &ctx) {
+  Opt factor = Opt::ModelMoeExpertCapacityFactor;
+  if (asksForSinkhorn(ctx) && ctx.has(factor))
+    ctx.report({factor, Opt::ModelMoeRouterLoadBalancingType}).fix(ctx.fixRemove(factor));
+}
+
+void ruleSinkhornScores(RuleContext &ctx) {
+  if (!asksForSinkhorn(ctx))
+    return;
+  auto refuse = [&](Opt opt, bool isUsed) {
+    if (isUsed)
+      ctx.report({opt, Opt::ModelMoeRouterLoadBalancingType}, {pathOf(opt), arg(ctx, opt)})
+          .fix(ctx.fixRemove(opt));
+  };
+  Opt score = Opt::ModelMoeRouterScoreFunction, scale = Opt::ModelMoeRouterTopkScalingFactor;
+  refuse(score, !ctx.cfg().is(score, RouterScore::Softmax));
+  refuse(Opt::ModelMoeRouterPreSoftmax, ctx.on(Opt::ModelMoeRouterPreSoftmax));
+  refuse(Opt::ModelMoeRouterGroupTopk, ctx.has(Opt::ModelMoeRouterGroupTopk));
+  refuse(scale, ctx.has(scale));
+  refuse(Opt::ModelMoeRouterEnableExpertBias, ctx.on(Opt::ModelMoeRouterEnableExpertBias));
+}
+
 void ruleCapacityPadding(RuleContext &ctx) {
   Opt padding = Opt::ModelMoePadExpertInputToCapacity, factor = Opt::ModelMoeExpertCapacityFactor;
   if (ctx.has(Opt::ModelNumMoeExperts) && ctx.on(padding) && !ctx.has(factor))

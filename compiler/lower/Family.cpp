@@ -406,7 +406,19 @@ public:
     router.slotFactor = config_.getFloatOr(Opt::ModelMoeExpertRankCapacityFactor, 0);
     router.dropsByPosition =
         config_.is(Opt::ModelMoeTokenDropPolicy, config::TokenDropPolicy::Position);
+    setSinkhorn(router);
     return router;
+  }
+
+  /// Upstream's router weighs by the sigmoid of the one expert's logit, or by the softmax of all,
+  /// whatever it is told of scores; rules refuse what it would not use.
+  void setSinkhorn(model::RouterSettings &router) const {
+    auto kinds = config_.getEnums<config::RouterBalancing>(Opt::ModelMoeRouterLoadBalancingType);
+    router.isBySinkhorn = kinds == std::vector{config::RouterBalancing::Sinkhorn};
+    if (!router.isBySinkhorn)
+      return;
+    router.score = router.topk == 1 ? kRouterSigmoid : kRouterSoftmax;
+    router.preSoftmax = true;
   }
 
   /// Each kind of loss by the first weight that is given for it.

@@ -482,7 +482,7 @@ private:
     bool hasLosses = std::ranges::any_of(router->losses, [](double each) { return each != 0; });
     if (hasBias)
       add("expert_bias", plan::CellKind::ExpertBias, layers, experts);
-    if (hasBias || hasLosses || router->capacityFactor > 0)
+    if (hasBias || hasLosses || router->capacityFactor > 0 || router->isBySinkhorn)
       add("expert_load", plan::CellKind::ExpertLoad, layers, experts);
     if (hasLosses)
       add("router_losses", plan::CellKind::RouterLosses, kRouterLosses, 1);

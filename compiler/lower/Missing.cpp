@@ -97,13 +97,6 @@ template <typename Need> void needOfExperts(const Config &config, Need need) {
        "biases of the expert of all tokens", Opt::ModelAddBiasLinear);
   need(config.is(Opt::ModelMoeRouterDtype, config::RouterType::Fp64), "a router in fp64",
        Opt::ModelMoeRouterDtype);
-  using config::RouterBalancing;
-  auto balances = [&](RouterBalancing type) {
-    return llvm::is_contained(
-        config.getEnums<RouterBalancing>(Opt::ModelMoeRouterLoadBalancingType), type);
-  };
-  need(balances(RouterBalancing::Sinkhorn), "balancing by Sinkhorn's algorithm",
-       Opt::ModelMoeRouterLoadBalancingType);
 }
 
 /// What is missing in a model that predicts further tokens.

@@ -116,11 +116,13 @@ Op MoeMlp::chooser(Forward &to, ValueId logits) const {
   return choose;
 }
 
-/// The experts of each row, and their weights.
+/// The experts of each row, and their weights. Evaluations have no rows to share evenly.
 std::vector<ValueId> MoeMlp::choose(Forward &to, ValueId logits, ValueId bias) const {
   const RouterSettings &router = s_.router;
   int64_t tokens = to.settings().microBatch * to.settings().seqLength;
   Op choose = chooser(to, logits);
+  if (router.isBySinkhorn && to.settings().training)
+    choose.kind = OpKind::RouterSinkhorn;
   if (bias != plan::kNone)
     choose.operands.push_back(bias);
   choose.set(Key::expert_groups, router.groups).set(Key::group_topk, router.groupTopk);

@@ -28,6 +28,7 @@ struct RouterSettings {
   double capacityFactor = 0; ///< rows of an expert, as a multiple of an even share; 0: no bound
   double slotFactor = 0;     ///< rows that a rank gives another, likewise; 0: all that can be
   bool dropsByPosition = false;
+  bool isBySinkhorn = false; ///< in training, experts are chosen so that they have even shares
 };
 
 struct MoeSettings {

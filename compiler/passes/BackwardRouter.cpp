@@ -8,16 +8,29 @@ using plan::Op;
 using plan::OpKind;
 using plan::ValueId;
 
-/// The bias only helps to choose: it has none.
-void backRouterTopk(Gradients &gradients, const Op &op) {
-  ValueId ids = op.results[plan::resultIndex<OpKind::RouterTopk>("ids")];
-  ValueId dweights = gradients.of(op.results[plan::resultIndex<OpKind::RouterTopk>("weights")]);
+namespace {
+
+/// Of those chosen, whatever they were chosen by.
+template <OpKind kind> void backChoice(Gradients &gradients, const Op &op) {
+  ValueId ids = op.results[plan::resultIndex<kind>("ids")];
+  ValueId dweights = gradients.of(op.results[plan::resultIndex<kind>("weights")]);
   if (dweights == kNone)
     return;
-  ValueId logits = op.operands[plan::operandIndex<OpKind::RouterTopk>("logits")];
+  ValueId logits = op.operands[plan::operandIndex<kind>("logits")];
   Op back = gradients.makeOp(OpKind::RouterTopkBwd, {dweights, logits, ids});
   back.attrs = op.attrs;
   gradients.emitFor(logits, std::move(back));
+}
+
+} // namespace
+
+/// The bias only helps to choose: it has none.
+void backRouterTopk(Gradients &gradients, const Op &op) {
+  backChoice<OpKind::RouterTopk>(gradients, op);
+}
+
+void backRouterSinkhorn(Gradients &gradients, const Op &op) {
+  backChoice<OpKind::RouterSinkhorn>(gradients, op);
 }
 
 /// The load that a loss is for is none of its operands that have a gradient.

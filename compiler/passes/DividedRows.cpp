@@ -39,6 +39,8 @@ bool hasRowsOf(const Op &op, const OpFactors &factors, size_t result,
   return false;
 }
 
+bool comparesOwnRows(const Op &op) { return op.kind == plan::OpKind::RouterSinkhorn; }
+
 OwnLoads::OwnLoads(const plan::Segment &segment) : isRead_(segment.values.size()) {
   for (const Op &op : segment.ops)
     for (plan::ValueId operand : op.operands)

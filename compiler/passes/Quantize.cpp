@@ -129,6 +129,8 @@ public:
     for (const Op &op : segment.ops)
       if (op.kind == OpKind::RouterTopk)
         markRouter(segment, plan::operandNamed<OpKind::RouterTopk>(op, "logits"));
+      else if (op.kind == OpKind::RouterSinkhorn)
+        markRouter(segment, plan::operandNamed<OpKind::RouterSinkhorn>(op, "logits"));
   }
 
   bool has(const Op &op) const {

@@ -83,6 +83,8 @@ private:
   /// experts.
   bool takesRows(const Op &op) const {
     return std::ranges::any_of(op.operands, [&](ValueId operand) {
+      if (cutDimOf(operand) >= 0 && comparesOwnRows(op))
+        return true;
       return cutDimOf(operand) == 0 && (typeOf(operand).rank == 2 || op.kind == OpKind::View);
     });
   }

@@ -685,6 +685,7 @@ constexpr Maker kMakers[] = {
     {"roll", makeRoll},
     {"token_count", makeTokenCount},
     {"router_topk", makeRouterTopk},
+    {"router_sinkhorn", makeRouterSinkhorn},
     {"router_topk_bwd", makeRouterTopkBwd},
     {"router_drop", makeRouterDrop},
     {"expert_load", makeExpertLoad},

@@ -20,6 +20,13 @@ void makeRouterTopk(Builder &b) {
   b.to(DType::I32, {m.rows(), 2}).toFloats({m.rows(), 2});
 }
 
+/// Every expert, so that a change of one row shows in the order of another one's.
+void makeRouterSinkhorn(Builder &b) {
+  const Model &m = b.model;
+  b.attrs().topk = m.heads, b.attrs().pre_softmax = true;
+  b.floats({m.rows(), m.heads}).to(DType::I32, {m.rows(), m.heads}).toFloats({m.rows(), m.heads});
+}
+
 void makeRouterTopkBwd(Builder &b) {
   const Model &m = b.model;
   setRouter(b);

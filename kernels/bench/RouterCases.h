@@ -6,6 +6,7 @@
 namespace shardc::kernels::bench {
 
 void makeRouterTopk(Builder &b);
+void makeRouterSinkhorn(Builder &b);
 void makeRouterTopkBwd(Builder &b);
 void makeRouterDrop(Builder &b);
 void makeExpertLoad(Builder &b);

@@ -5,9 +5,17 @@
 // left out. Mapping: a warp has a row, and a lane every 32nd expert. The next expert is the first,
 // in the order of choice, of those behind the last one, so that nobody keeps a list of those
 // chosen. Limited by the latency of fp64 exponentials.
+// router_sinkhorn: logits -> ids, weights. One kernel finds what is added to logits, then experts
+// are chosen as above. Mapping: the blocks of one cluster have equal parts of the rows, or one
+// block has all on GPUs without clusters. Each step reads exponentials twice: a warp adds up a row,
+// then lanes add up columns. Blocks tell each other their sums in global memory, in turns of two
+// buffers, so that they meet once a step; each of them computes the same factors, and finds in the
+// same step that they have settled. All sums have a fixed order. Limited by the memory of a few
+// multiprocessors, and by the number of steps, which the logits determine.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
 #include "kernels/cuda/common.cuh"
+#include "kernels/cuda/hopper.cuh"
 #include "kernels/cuda/router.cuh"
 
 namespace shardc::kernels::cuda {
@@ -66,6 +74,7 @@ __device__ Softmax softmaxOfChosen(const float *logits, const int32_t *ids, int6
 
 struct Router {
   const float *logits, *bias;
+  const double *added; ///< to logits, to choose by the sum; null: by scores
   int64_t rows, experts, topk;
   int64_t groups, groupTopk, groupSize, summed; ///< 0 without groups
   int64_t score;
@@ -134,6 +143,8 @@ __global__ void __launch_bounds__(kRouterWarps *kWarp) chooseExperts(const Route
   if (p.score == kRouterSoftmax && p.isOfAll)
     ofAll = softmaxOfRow(logits, experts);
   auto numberOf = [&](int32_t e) {
+    if (p.added != nullptr)
+      return static_cast<float>(logits[e] + p.added[e]);
     float number = p.score != kRouterSoftmax ? static_cast<float>(scoreOf(p.score, logits[e]))
                    : p.isOfAll               ? static_cast<float>(ofAll.of(logits[e]))
                                              : logits[e];
@@ -170,9 +181,7 @@ struct Buffers {
   }
 };
 
-void runRouterTopk(const Call &call) {
-  Scratch scratch(call);
-  Buffers buffers(call, scratch);
+void choose(const Call &call, const Buffers &buffers, const double *added) {
   const Tensor &logits = call.in[0];
   RouterChoice choice = {.experts = logits.cols(),
                          .topk = call.attrs.topk,
@@ -181,6 +190,7 @@ void runRouterTopk(const Call &call) {
   bool hasGroups = choice.groups > 0;
   Router p = {static_cast<const float *>(logits.data),
               call.inCount > 1 ? static_cast<const float *>(call.in[1].data) : nullptr,
+              added,
               logits.rows(),
               choice.experts,
               choice.topk,
@@ -197,6 +207,152 @@ void runRouterTopk(const Call &call) {
               static_cast<float *>(call.out[1].data)};
   launchKernel(chooseExperts, blocksOfRouter(p.rows), kRouterWarps * kWarp, 0, queueOf(call), p);
 }
+
+void runRouterTopk(const Call &call) {
+  Scratch scratch(call);
+  choose(call, Buffers(call, scratch), nullptr);
+}
+
+// ---- router_sinkhorn ----
+
+constexpr int kSinkhornBlocks = 8, kSinkhornWarps = 32; ///< a cluster of any GPU that has them
+
+struct Sinkhorn {
+  const float *logits;
+  int64_t rows;
+  int32_t experts;
+  double *numbers, *floors, *rowFactors; ///< of rows: exponentials, what is added to their sums
+  double *factors;                       ///< of experts, for each block
+  double *sums;                          ///< of experts, by turn and block
+  double *added;                         ///< the result
+};
+
+/// The exponentials of a row, divided by the largest, which changes the row's factor alone.
+__device__ void takeExponentials(const Sinkhorn &p, int64_t row) {
+  const float *logits = p.logits + row * p.experts;
+  float most = logits[0];
+  for (int32_t e = lane(); e < p.experts; e += kWarp)
+    most = fmaxf(most, logits[e]);
+  double largest = warpMax(most);
+  for (int32_t e = lane(); e < p.experts; e += kWarp)
+    p.numbers[row * p.experts + e] = exp(logits[e] - largest);
+  if (lane() == 0)
+    p.floors[row] = kSinkhornEps * exp(-largest);
+}
+
+__device__ void setRowFactor(const Sinkhorn &p, int64_t row, const double *factors) {
+  double sum = 0;
+  for (int32_t e = lane(); e < p.experts; e += kWarp)
+    sum += factors[e] * p.numbers[row * p.experts + e];
+  sum = warpSum(sum);
+  if (lane() == 0)
+    p.rowFactors[row] = 1 / static_cast<double>(p.rows) / (sum + p.floors[row]);
+}
+
+/// Sums of columns over the block's rows.
+__device__ void sumColumns(const Sinkhorn &p, int64_t begin, int64_t end, double *sums) {
+  __shared__ double ofWarps[kSinkhornWarps][kWarp];
+  auto warp = static_cast<int>(threadIdx.x) / kWarp;
+  for (int32_t first = 0; first < p.experts; first += kWarp) {
+    int32_t e = first + lane();
+    double sum = 0;
+    for (int64_t row = begin + warp; row < end && e < p.experts; row += kSinkhornWarps)
+      sum += p.rowFactors[row] * p.numbers[row * p.experts + e];
+    ofWarps[warp][lane()] = sum;
+    __syncthreads();
+    sum = 0;
+    for (int other = 0; other < kSinkhornWarps && warp == 0; ++other)
+      sum += ofWarps[other][lane()];
+    if (warp == 0 && e < p.experts)
+      sums[e] = sum;
+    __syncthreads();
+  }
+}
+
+/// New factors from the sums of all blocks; their mean change, which all threads of all blocks get.
+__device__ double setFactors(const Sinkhorn &p, int blocks, const double *sums, double *factors) {
+  double change[1] = {0};
+  for (auto e = static_cast<int32_t>(threadIdx.x); e < p.experts; e += kSinkhornWarps * kWarp) {
+    double sum = 0;
+    for (int block = 0; block < blocks; ++block)
+      sum += __ldcg(sums + int64_t{block} * p.experts + e);
+    double factor = 1 / static_cast<double>(p.experts) / (sum + kSinkhornEps);
+    change[0] += fabs(factor - factors[e]);
+    factors[e] = factor;
+  }
+  blockSum(change);
+  __syncthreads(); // all factors are there
+  return change[0] / p.experts;
+}
+
+template <int kBlocks>
+__global__ void __launch_bounds__(kSinkhornWarps *kWarp) balance(const Sinkhorn p) {
+  awaitPrevious();
+  auto block = static_cast<int64_t>(blockIdx.x);
+  int64_t begin = p.rows * block / kBlocks, end = p.rows * (block + 1) / kBlocks;
+  int64_t first = begin + threadIdx.x / kWarp;
+  double *factors = p.factors + block * p.experts;
+  for (int64_t row = first; row < end; row += kSinkhornWarps)
+    takeExponentials(p, row);
+  for (auto e = static_cast<int32_t>(threadIdx.x); e < p.experts; e += kSinkhornWarps * kWarp)
+    factors[e] = 1;
+  __syncthreads();
+  double change = kSinkhornTolerance + 1;
+  for (int step = 0; step < kSinkhornStepsMax && change > kSinkhornTolerance; ++step) {
+    for (int64_t row = first; row < end; row += kSinkhornWarps)
+      setRowFactor(p, row, factors);
+    __syncthreads();
+    double *sums = p.sums + int64_t{step % 2} * kBlocks * p.experts;
+    sumColumns(p, begin, end, sums + block * p.experts);
+#if __CUDA_ARCH__ >= 900
+    if constexpr (kBlocks > 1)
+      hopper::syncCluster();
+#endif
+    change = setFactors(p, kBlocks, sums, factors);
+  }
+  for (auto e = static_cast<int32_t>(threadIdx.x); e < p.experts && block == 0;
+       e += kSinkhornWarps * kWarp)
+    p.added[e] = isfinite(change) ? log(factors[e]) : 0;
+}
+
+struct SinkhornBuffers {
+  Buffers choice;
+  double *numbers, *floors, *rowFactors, *factors, *sums, *added;
+
+  SinkhornBuffers(const Call &call, Scratch &scratch) : choice(call, scratch) {
+    int64_t rows = call.in[0].rows(), experts = call.in[0].cols();
+    numbers = scratch.take<double>(rows * experts);
+    floors = scratch.take<double>(rows);
+    rowFactors = scratch.take<double>(rows);
+    factors = scratch.take<double>(kSinkhornBlocks * experts);
+    sums = scratch.take<double>(2 * kSinkhornBlocks * experts);
+    added = scratch.take<double>(experts);
+  }
+};
+
+void runRouterSinkhorn(const Call &call) {
+  Scratch scratch(call);
+  SinkhornBuffers buffers(call, scratch);
+  const Tensor &logits = call.in[0];
+  Sinkhorn p = {static_cast<const float *>(logits.data),
+                logits.rows(),
+                static_cast<int32_t>(logits.cols()),
+                buffers.numbers,
+                buffers.floors,
+                buffers.rowFactors,
+                buffers.factors,
+                buffers.sums,
+                buffers.added};
+  constexpr int kThreads = kSinkhornWarps * kWarp;
+  if (hopper::computeCapability().first >= 9)
+    launchClusters(balance<kSinkhornBlocks>, kSinkhornBlocks, kSinkhornBlocks, kThreads, 0,
+                   queueOf(call), p);
+  else
+    launchKernel(balance<1>, 1, kThreads, 0, queueOf(call), p);
+  choose(call, buffers.choice, buffers.added);
+}
+
+// ---- router_topk_bwd ----
 
 struct RouterBwd {
   const float *dweights, *logits;
@@ -308,6 +464,8 @@ void runRouterTopkBwd(const Call &call) {
 
 const Kernel kRouterTopk = {"router_topk_cuda", runRouterTopk, acceptsAs<&host::kRouterTopk>,
                             workspaceOf<Buffers>};
+const Kernel kRouterSinkhorn = {"router_sinkhorn_cuda", runRouterSinkhorn,
+                                acceptsAs<&host::kRouterSinkhorn>, workspaceOf<SinkhornBuffers>};
 const Kernel kRouterTopkBwd = {"router_topk_bwd_cuda", runRouterTopkBwd,
                                acceptsAs<&host::kRouterTopkBwd>};
 

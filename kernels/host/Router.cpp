@@ -2,7 +2,10 @@
 // f32[E]? -> ids i32[T,K], weights f32[T,K], as Ops.def says. What experts are chosen by is rounded
 // to fp32 first; then the larger one is chosen, NaN before all others, and of equal ones that with
 // the smaller index. Sums are fp64. router_topk_bwd: dweights f32[T,K], logits, ids -> dlogits
-// f32[T,E]; ids that are no expert are left out. Limited by memory.
+// f32[T,E]; ids that are no expert are left out. router_sinkhorn: logits -> ids, weights; rows in
+// the order of their index, so that its factors are the same for any number of threads. Of logits,
+// the largest of their row is subtracted, which changes the row's factor and nothing else. Limited
+// by memory, router_sinkhorn by exponentials.
 #include "kernels/host/Router.h"
 
 #include <algorithm>
@@ -73,8 +76,9 @@ const char *acceptsRouterTopk(const Call &call) {
 
 class TopkRow {
 public:
-  TopkRow(const Call &call, Scratch &scratch)
-      : choice_(choiceOf(call, call.in[0])), score_(call.attrs.score),
+  /// `added` has a number for each expert, to choose by its sum with the logit; null: by scores.
+  TopkRow(const Call &call, Scratch &scratch, const double *added = nullptr)
+      : added_(added), choice_(choiceOf(call, call.in[0])), score_(call.attrs.score),
         isOfAll_(call.attrs.pre_softmax), scale_(call.attrs.scale),
         bias_(call.inCount > 1 ? static_cast<const float *>(call.in[1].data) : nullptr),
         buffers_(call, scratch) {}
@@ -95,6 +99,10 @@ private:
     for (int64_t e = 0; e < experts; ++e) {
       if (score_ != kRouterSoftmax)
         buffers_.scores[e] = routerScore(score_, logits[e]);
+      if (added_ != nullptr) {
+        buffers_.keys[e] = static_cast<float>(logits[e] + added_[e]);
+        continue;
+      }
       bool isLogit = score_ == kRouterSoftmax && !isOfAll_;
       float key = isLogit ? logits[e] : static_cast<float>(buffers_.scores[e]);
       buffers_.keys[e] = bias_ == nullptr ? key : key + bias_[e];
@@ -149,6 +157,7 @@ private:
       weights[k] = static_cast<float>(scale_ * buffers_.scores[ids[k]] / divisor);
   }
 
+  const double *added_;
   RouterChoice choice_;
   int64_t score_;
   bool isOfAll_;
@@ -157,14 +166,103 @@ private:
   TopkBuffers buffers_;
 };
 
-void runRouterTopk(const Call &call) {
-  Scratch scratch(call);
-  TopkRow row(call, scratch);
+void chooseRows(const Call &call, TopkRow &row) {
   int64_t experts = call.in[0].cols(), topk = call.attrs.topk;
   for (int64_t t = 0, rows = call.in[0].rows(); t < rows; ++t)
     row.run(static_cast<const float *>(call.in[0].data) + t * experts,
             static_cast<int32_t *>(call.out[0].data) + t * topk,
             static_cast<float *>(call.out[1].data) + t * topk);
+}
+
+void runRouterTopk(const Call &call) {
+  Scratch scratch(call);
+  TopkRow row(call, scratch);
+  chooseRows(call, row);
+}
+
+// ---- router_sinkhorn ----
+
+const char *acceptsRouterSinkhorn(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {1, 1, 2, 2}));
+  SHARDC_REQUIRE_OK(checkRouter(call, call.in[0], call.out[0], call.out[1]));
+  SHARDC_REQUIRE(call.attrs.expert_groups == 0, "experts are in groups");
+  return nullptr;
+}
+
+class Sinkhorn {
+public:
+  Sinkhorn(const Call &call, Scratch &scratch)
+      : logits_(static_cast<const float *>(call.in[0].data)), rows_(call.in[0].rows()),
+        experts_(call.in[0].cols()) {
+    numbers_ = scratch.take<double>(rows_ * experts_);
+    added_ = scratch.take<double>(rows_);
+    factors_ = scratch.take<double>(experts_);
+    sums_ = scratch.take<double>(experts_);
+  }
+
+  /// The logarithm of each expert's factor; 0 if factors are not finite.
+  const double *run() {
+    takeExponentials();
+    std::fill_n(factors_, experts_, 1.0);
+    double change = kSinkhornTolerance + 1;
+    for (int step = 0; step < kSinkhornStepsMax && change > kSinkhornTolerance; ++step)
+      change = advance();
+    for (int64_t e = 0; e < experts_; ++e)
+      factors_[e] = std::isfinite(change) ? std::log(factors_[e]) : 0;
+    return factors_;
+  }
+
+private:
+  void takeExponentials() {
+    for (int64_t t = 0; t < rows_; ++t) {
+      const float *row = logits_ + t * experts_;
+      double largest = *std::max_element(row, row + experts_);
+      for (int64_t e = 0; e < experts_; ++e)
+        numbers_[t * experts_ + e] = std::exp(row[e] - largest);
+      added_[t] = kSinkhornEps * std::exp(-largest);
+    }
+  }
+
+  /// The mean change of factors in a step.
+  double advance() {
+    auto rows = static_cast<double>(rows_), experts = static_cast<double>(experts_);
+    std::fill_n(sums_, experts_, 0.0);
+    for (int64_t t = 0; t < rows_; ++t) {
+      const double *row = numbers_ + t * experts_;
+      double sum = 0;
+      for (int64_t e = 0; e < experts_; ++e)
+        sum += factors_[e] * row[e];
+      double factor = 1 / rows / (sum + added_[t]);
+      for (int64_t e = 0; e < experts_; ++e)
+        sums_[e] += factor * row[e];
+    }
+    double change = 0;
+    for (int64_t e = 0; e < experts_; ++e) {
+      double factor = 1 / experts / (sums_[e] + kSinkhornEps);
+      change += std::abs(factor - factors_[e]);
+      factors_[e] = factor;
+    }
+    return change / experts;
+  }
+
+  const float *logits_;
+  int64_t rows_, experts_;
+  double *numbers_, *added_; ///< exponentials; what is added to the sum of each row
+  double *factors_, *sums_;  ///< of experts
+};
+
+struct SinkhornBuffers {
+  SinkhornBuffers(const Call &call, Scratch &scratch) {
+    Sinkhorn sinkhorn(call, scratch);
+    TopkBuffers buffers(call, scratch);
+  }
+};
+
+void runRouterSinkhorn(const Call &call) {
+  Scratch scratch(call);
+  Sinkhorn sinkhorn(call, scratch);
+  TopkRow row(call, scratch, sinkhorn.run());
+  chooseRows(call, row);
 }
 
 // ---- router_topk_bwd ----
@@ -277,6 +375,8 @@ void runRouterTopkBwd(const Call &call) {
 
 const Kernel kRouterTopk = {"router_topk_host", runRouterTopk, acceptsRouterTopk,
                             workspaceOf<TopkBuffers>};
+const Kernel kRouterSinkhorn = {"router_sinkhorn_host", runRouterSinkhorn, acceptsRouterSinkhorn,
+                                workspaceOf<SinkhornBuffers>};
 const Kernel kRouterTopkBwd = {"router_topk_bwd_host", runRouterTopkBwd, acceptsRouterTopkBwd,
                                workspaceOf<BwdBuffers>};
 

@@ -21,6 +21,12 @@ inline constexpr int32_t kNoRun = -1, kNoRoom = -2;
 /// Added to the sum that scores are divided by.
 inline constexpr double kRouterEps = 1e-20;
 
+/// Sinkhorn's algorithm: added to the sums that factors are divided by; the mean change of factors
+/// at which it ends, and the most steps that it takes. Upstream's takes as many as it needs, and
+/// does not end if some logits are very far apart.
+inline constexpr double kSinkhornEps = 1e-8, kSinkhornTolerance = 1e-4;
+inline constexpr int kSinkhornStepsMax = 1000;
+
 struct RouterChoice {
   int64_t experts, topk;
   int64_t groups, groupTopk; ///< 0: none

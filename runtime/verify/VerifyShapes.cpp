@@ -334,6 +334,10 @@ private:
     need(!has<kOp>("bias") || op_.getInt(Key::score) != kRouterSoftmax,
          "a score other than softmax beside a bias");
   }
+  void checkRouterSinkhorn() {
+    router<OpKind::RouterSinkhorn>();
+    need(op_.getInt(Key::expert_groups) == 0, "experts without groups");
+  }
   void checkRouterTopkBwd() { router<OpKind::RouterTopkBwd>(); }
   void checkRouterDrop() {
     need(op_.getInt(Key::experts) > 0 && op_.getFloat(Key::capacity_factor) > 0,

@@ -233,6 +233,126 @@ TEST(RouterTopk, ScoresOfZeroAreNoNaN) {
   EXPECT_EQ(run.run()[0].values, (Numbers{0, 0, 0}));
 }
 
+// ---- router_sinkhorn ----
+
+std::vector<Array> routeBySinkhorn(const Array &logits, int64_t topk) {
+  KernelRun run("router_sinkhorn");
+  run.attrs.topk = topk, run.attrs.pre_softmax = true;
+  run.attrs.score = topk == 1 ? kRouterSigmoid : kRouterSoftmax;
+  run.in(logits).out(DType::I32, {logits.shape[0], topk}).out(DType::F32, {logits.shape[0], topk});
+  return run.run();
+}
+
+/// exp(logits) times factors of rows and of columns, by the formula of Ops.def as it stands there.
+Numbers balance(const Array &logits, int steps) {
+  auto cols = static_cast<size_t>(logits.shape[1]), rows = logits.values.size() / cols;
+  Numbers numbers, ofRows(rows), ofColumns(cols, 1);
+  for (double logit : logits.values)
+    numbers.push_back(std::exp(logit));
+  for (int step = 0; step < steps; ++step) {
+    Numbers before = ofColumns;
+    for (size_t t = 0; t < rows; ++t) {
+      double sum = 1e-8;
+      for (size_t e = 0; e < cols; ++e)
+        sum += before[e] * numbers[t * cols + e];
+      ofRows[t] = 1 / (static_cast<double>(rows) * sum);
+    }
+    double change = 0;
+    for (size_t e = 0; e < cols; ++e) {
+      double sum = 1e-8;
+      for (size_t t = 0; t < rows; ++t)
+        sum += ofRows[t] * numbers[t * cols + e];
+      ofColumns[e] = 1 / (static_cast<double>(cols) * sum);
+      change += std::abs(ofColumns[e] - before[e]) / static_cast<double>(cols);
+    }
+    if (change <= 1e-4)
+      break;
+  }
+  for (size_t i = 0; i < numbers.size(); ++i)
+    numbers[i] *= ofRows[i / cols] * ofColumns[i % cols];
+  return numbers;
+}
+
+/// The k largest numbers of each row.
+Numbers bestOf(const Numbers &numbers, size_t cols, size_t topk) {
+  Numbers ids;
+  for (size_t begin = 0; begin < numbers.size(); begin += cols) {
+    Numbers row(numbers.begin() + static_cast<ptrdiff_t>(begin),
+                numbers.begin() + static_cast<ptrdiff_t>(begin + cols));
+    for (size_t k = 0; k < topk; ++k)
+      for (size_t e = 0; e < cols; ++e)
+        if (rankOf(row, e) == static_cast<int64_t>(k))
+          ids.push_back(static_cast<double>(e));
+  }
+  return ids;
+}
+
+/// Logits that agree, that differ much, and that lean to few experts; more experts than rows,
+/// one expert.
+TEST(RouterSinkhorn, ChoosesByBalancedNumbersAndWeighsByLogits) {
+  struct {
+    int64_t rows, experts, topk;
+    double spread, lean;
+  } cases[] = {{40, 6, 2, 0.1, 0}, {40, 6, 1, 3, 0}, {200, 16, 4, 8, 0}, {40, 8, 2, 2, 1.5},
+               {2, 5, 2, 3, 0},    {4, 9, 3, 3, 0},  {7, 1, 1, 3, 0}};
+  for (auto [rows, experts, topk, spread, lean] : cases) {
+    Array logits = randoms(DType::F32, {rows, experts}, 11, spread);
+    for (size_t i = 0; i < logits.values.size(); ++i)
+      logits.values[i] = asFloat(logits[i] - lean * static_cast<double>(i % experts));
+    std::string name = std::to_string(rows) + " rows, spread " + std::to_string(spread);
+    std::vector<Array> got = routeBySinkhorn(logits, topk);
+    Numbers balanced = balance(logits, 1000);
+    EXPECT_EQ(got[0].values,
+              bestOf(balanced, static_cast<size_t>(experts), static_cast<size_t>(topk)))
+        << name;
+    Numbers weights;
+    Setting setting = {
+        "", topk == 1 ? kRouterSigmoid : kRouterSoftmax, true, experts, topk, 0, 0, false, 1};
+    for (int64_t t = 0; t < rows; ++t) {
+      Numbers row = rowOf(got[0], t);
+      for (double weight : weigh(setting, rowOf(logits, t), Ids(row.begin(), row.end())))
+        weights.push_back(weight);
+    }
+    expectClose(got[1], weights, {1e-7, 2}, name);
+  }
+}
+
+/// All rows like one expert best, which no more than its share of them gets.
+TEST(RouterSinkhorn, ExpertsHaveEvenShares) {
+  constexpr int64_t kMany = 400, kExperts = 4;
+  Array logits = randoms(DType::F32, {kMany, kExperts}, 12, 1);
+  for (size_t i = 0; i < logits.values.size(); i += kExperts)
+    logits.values[i] = asFloat(logits[i] + 5);
+  Numbers load(kExperts);
+  for (double id : routeBySinkhorn(logits, 1)[0].values)
+    ++load[static_cast<size_t>(id)];
+  for (double rows : load)
+    EXPECT_NEAR(rows, kMany / kExperts, 0.15 * kMany / kExperts);
+}
+
+/// Logits that are too far apart for factors to settle: the last ones count. With NaN there are no
+/// factors: rows are routed by their logits, and NaN comes first, so that the loss shows it.
+TEST(RouterSinkhorn, EndsWhateverTheLogitsAre) {
+  Array far = randoms(DType::F32, {24, 8}, 13, 1);
+  for (size_t i = 0; i < far.values.size(); i += 8)
+    far.values[i] = asFloat(far[i] + 60);
+  EXPECT_EQ(routeBySinkhorn(far, 2)[0].values, bestOf(balance(far, 1000), 8, 2));
+  Array huge = array(DType::F32, {2, 3}, {3e38, 0, -3e38, 1, 2, 3});
+  for (double id : routeBySinkhorn(huge, 1)[0].values)
+    EXPECT_TRUE(id >= 0 && id < 3);
+  double nan = std::numeric_limits<double>::quiet_NaN();
+  std::vector<Array> got = routeBySinkhorn(array(DType::F32, {2, 3}, {1, 2, nan, 5, 9, 7}), 1);
+  EXPECT_EQ(got[0].values, (Numbers{2, 1}));
+  EXPECT_TRUE(std::isnan(got[1][0]));
+}
+
+TEST(RouterSinkhorn, RefusesGroups) {
+  KernelRun run("router_sinkhorn");
+  run.attrs.topk = 2, run.attrs.expert_groups = 2, run.attrs.group_topk = 2;
+  run.in(constant(DType::F32, {2, 4}, 0)).out(DType::I32, {2, 2}).out(DType::F32, {2, 2});
+  EXPECT_STREQ(run.refusal(), "experts are in groups");
+}
+
 const char *refusalOf(const Setting &setting, int64_t biasOf) {
   static KernelRun run("router_topk");
   run = KernelRun("router_topk");

@@ -176,7 +176,11 @@ def experts(draw):
     if draw.random() < 0.5:
         out.update({"model.moe_router_load_balancing_type": [draw.choice(OPTIONS["model.moe_router_load_balancing_type"].words)],
                     "model.moe_aux_loss_coeff": [0.1]})
-    if draw.random() < 0.25:
+    if out.get("model.moe_router_load_balancing_type") == ["sinkhorn"]:  # which reads no setting of scores
+        for name in ("pre_softmax", "score_function", "enable_expert_bias"):
+            out.pop(f"model.moe_router_{name}", None)
+        out["model.moe_aux_loss_coeff"] = [0.0]
+    elif draw.random() < 0.25:
         out.update({"model.moe_expert_capacity_factor": draw.choice([0.5, 1.0]), "model.moe_token_drop_policy": draw.choice(["probs", "position"])})
     if draw.random() < 0.25:
         out["model.moe_shared_expert_intermediate_size"] = draw.choice([16, 32])

@@ -10,6 +10,7 @@ import operator
 
 import batches_that_grow
 import rotations
+import sinkhorn
 from extents import has_odd_extent
 from presets import PRESETS, targets
 from recipes import FAMILIES, OPTIONS, parse_value
@@ -522,6 +523,7 @@ ERRORS = {
     f.num("model.moe_router_topk") != 1,
     "balance-weights": lambda f: f.has("model.num_moe_experts") and
     len(f["model.moe_aux_loss_coeff"]) != len(f["model.moe_router_load_balancing_type"]),
+    **sinkhorn.RULES,
     "rank-capacity-loss-scale": lambda f: f.has("model.num_moe_experts") and f.has("model.moe_expert_rank_capacity_factor") and
     f.on("model.fp16") and not f.has("optimizer.loss_scale"),
     "padded-expert-bias": lambda f: f.has("model.num_moe_experts") and f.on("model.moe_pad_expert_input_to_capacity") and

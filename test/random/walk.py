@@ -303,6 +303,8 @@ def run_fault(shardc, settings, flags, counts):
     rows = [settings.get(f"model.{kind}_parallel_size", 1) for kind in ("tensor_model", "context")]
     if "model.moe_expert_capacity_factor" in settings and max(rows) > 1:  # is of the tokens of a rank
         return None
+    if "sinkhorn" in settings.get("model.moe_router_load_balancing_type", []) and max(rows) > 1:  # likewise
+        return None
     if settings.get("model.softmax_scale", 1) >= 64:  # attention takes one position, by a rounding another one
         return None
     if "dataset.blend" in settings and not (has_text and has_vocabulary and "dataset.split" in settings):  # DATA is a text

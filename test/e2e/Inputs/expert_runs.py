@@ -10,6 +10,8 @@ CHECK is what has to agree:
               A part of them runs unless SHARDC_LONG=1.
     divided   tensor-parallel ranks with sequence parallelism, context-parallel ones, ranks with other experts and with other
               parts of them, in any combination with these, and one rank: likewise
+    sinkhorn  Sinkhorn's choice, with ranks, stages and recomputation that leave a rank its tokens, and one rank: likewise; slices of
+              sequences with any ranks with other experts
     skewed    1, 2 and 4 ranks with other experts, in steps in which all tokens of a layer go to one expert, and one rank
               likewise, losses and norms
     told      stages of a pipeline, some of them without experts, and one rank: gradients, with any balance, and what runs tell;
@@ -182,6 +184,20 @@ def check_divided(runner):
     print(f"{len(rows)} rows")
 
 
+def check_sinkhorn(runner):
+    chosen = ["model.moe_router_load_balancing_type=[sinkhorn]", "model.moe_aux_loss_coeff=[0.0]", f"train.train_iters={STEPS}"]
+    batch_of_8 = [*chosen, "train.global_batch_size=8"]
+    one = with_gradients(runner, *batch_of_8, *layout())
+    compare("stages", with_gradients(runner, *batch_of_8, *layout(stages=2), *RECOMPUTE["experts"]), one)
+    compare("ranks with other experts", with_gradients(runner, *batch_of_8, *layout("optim_grads_params", 4, 2), *FULL), one)
+    # Of two sequences, each of two tensor-parallel ranks has one.
+    single = with_gradients(runner, *batch_of_8, "model.moe_router_topk=1", *layout(), "train.micro_batch_size=1")
+    divided = layout("optim", 2, 2, tensor=2, parts=2)
+    compare("sequences of ranks", with_gradients(runner, *batch_of_8, "model.moe_router_topk=1", *divided, *FULL), single)
+    slices = runner.run_plan(*batch_of_8, *layout(tensor=2, context=2))
+    close("slices", runner.run_plan(*batch_of_8, *layout(tensor=2, context=2, experts=4), *FULL), slices, tolerance=TOLERANCE)
+
+
 def check_skewed(runner):
     """A bias that grows by 100 at once sends all tokens to experts that have had few."""
     tokens = 8 * 32
@@ -318,5 +334,5 @@ def check_resumed(runner):
 
 
 if __name__ == "__main__":
-    run_check({"one-rank": check_one_rank, "divided": check_divided, "skewed": check_skewed, "told": check_told, "same": check_same,
+    run_check({"one-rank": check_one_rank, "divided": check_divided, "sinkhorn": check_sinkhorn, "skewed": check_skewed, "told": check_told, "same": check_same,
                "layouts": check_layouts, "resumed": check_resumed})

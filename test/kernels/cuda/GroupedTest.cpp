@@ -12,6 +12,7 @@
 #include "kernels/cuda/Registry.h"
 #include "runtime/base/Float8.h"
 #include "runtime/base/Philox.h"
+#include "runtime/base/Router.h"
 #include "test/kernels/Harness.h"
 #include "test/kernels/cuda/DeviceRun.h"
 
@@ -457,6 +458,35 @@ TEST(CudaRouter, ChoosesAsTheHost) {
         static_cast<int32_t *>(backward.in[2].data)[0] = -1; // of no expert
         back.compare(2e-6);
       }
+}
+
+/// Fewer rows and experts than threads, and more; equal logits; logits that lean to few experts, so
+/// that many steps are made, or the most that may be; NaN. Twice with the same bits.
+TEST(CudaRouter, BalancesAsTheHost) {
+  SKIP_WITHOUT_GPU();
+  struct {
+    int64_t rows, experts, topk;
+    float lean;
+  } cases[] = {{1, 1, 1, 0},     {3, 5, 2, 0},      {100, 8, 1, 0},       {77, 130, 8, 0.05f},
+               {2000, 64, 6, 0}, {300, 8, 2, 1.5f}, {4099, 256, 8, 0.1f}, {64, 8, 2, 60}};
+  for (auto [rows, experts, topk, lean] : cases)
+    for (bool hasNan : {false, true}) {
+      DeviceRun run("router_sinkhorn", DType::F32, bench::kTinyModel);
+      Call &call = run.call();
+      call.attrs.topk = topk, call.attrs.pre_softmax = true;
+      call.attrs.score = topk == 1 ? kRouterSigmoid : kRouterSoftmax;
+      shape(run, call.in[0], DType::F32, {rows, experts});
+      shape(run, call.out[0], DType::I32, {rows, topk});
+      shape(run, call.out[1], DType::F32, {rows, topk});
+      auto *logits = static_cast<float *>(call.in[0].data);
+      for (int64_t i = 0; i < rows * experts; ++i)
+        logits[i] = 4 * logits[i] - lean * static_cast<float>(i % experts);
+      if (hasNan)
+        setNan(call.in[0], rows * experts / 2);
+      SCOPED_TRACE(testing::Message() << rows << ' ' << experts << ' ' << topk << ' ' << hasNan);
+      run.compare(2e-6);
+      EXPECT_TRUE(run.onDevice() == run.onDevice());
+    }
 }
 
 /// Room for none, some and all; equal weights, and some that are NaN; ids of no expert.

@@ -10,11 +10,13 @@ router.txt was made with Megatron-LM at d98e8a64ddf34856e74b24714e3bedb2f5a39553
 import contextlib
 import io
 import tempfile
+import types
 
 import torch
 
 with contextlib.redirect_stdout(io.StringIO()): # make_golden prints its own cases
     from megatron.core.transformer.moe import moe_utils as upstream
+    from megatron.core.transformer.moe.router import TopKRouter
 
     from make_golden import Case, leaf
 
@@ -53,6 +55,21 @@ def routing(name, k, score="softmax", pre=False, groups=None, group_topk=None, s
         Case(name, "router_topk", **attrs).given(logits).given(bias).wanted(ids, 0, torch.int32) \
             .wanted(probs.gather(1, ids.long()), 2e-6)
         ids = ids_of(probs.detach(), routing_map, k)
+    Case(name + "_bwd", "router_topk_bwd", **attrs).given(dweights).given(logits).given(ids).wanted(logits.grad, 4e-6)
+
+
+def by_sinkhorn(name, k, logits):
+    """Those of a training step: upstream's evaluations choose by their weights."""
+    logits = leaf(logits)
+    router = types.SimpleNamespace(config=types.SimpleNamespace(moe_aux_loss_coeff=0), topk=k, training=True)
+    probs, routing_map = TopKRouter.sinkhorn_load_balancing(router, logits)
+    assert (routing_map.sum(1) == k).all()
+    balanced = upstream.sinkhorn(logits.detach())
+    ids = ids_of(balanced, routing_map, k)
+    weights, dweights = probs.gather(1, ids.long()), torch.randn(logits.shape[0], k)
+    weights.backward(dweights)
+    attrs = {"topk": k, "score": SCORES.index("sigmoid" if k == 1 else "softmax"), "pre_softmax": True}
+    Case(name, "router_sinkhorn", **attrs).given(logits).wanted(ids, 0, torch.int32).wanted(weights, 2e-6)
     Case(name + "_bwd", "router_topk_bwd", **attrs).given(dweights).given(logits).given(ids).wanted(logits.grad, 4e-6)
 
 
@@ -137,6 +154,9 @@ def main():
     for factor in (0.5, 1.0):
         dropped(factor)
     bias_update()
+    by_sinkhorn("sinkhorn", 2, logits_of())
+    by_sinkhorn("sinkhorn_one", 1, logits_of())
+    by_sinkhorn("sinkhorn_skewed", 3, logits_of() + torch.linspace(6, -6, E)) # most rows lean to the same experts
 
 
 if __name__ == "__main__":
