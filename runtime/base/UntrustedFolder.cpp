@@ -35,7 +35,7 @@ struct Opened {
   }
 };
 
-const char *kindOf(mode_t mode) {
+const char *kindOfEntry(mode_t mode) {
   return S_ISDIR(mode)    ? "folder"
          : S_ISLNK(mode)  ? "link"
          : S_ISFIFO(mode) ? "pipe"
@@ -130,7 +130,7 @@ Result<Opened> openRegular(int folder, NameWalk walk, const std::string &in,
   if (::fstat(file.fd, &info) != 0)
     return systemError("read", path, errno);
   if (!S_ISREG(info.st_mode))
-    return refuse(path, kindOf(info.st_mode));
+    return refuse(path, kindOfEntry(info.st_mode));
   return file;
 }
 

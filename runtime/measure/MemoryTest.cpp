@@ -6,7 +6,7 @@ namespace shardc::measure {
 namespace {
 
 constexpr int64_t kBlock = int64_t{16} << 20;
-constexpr const char *kLabel = "memory test";
+constexpr const char *kTestLabel = "memory test";
 
 /// The words of a block: each place of the memory has another one, or its complement. Steps are
 /// odd, so that every bit changes from word to word.
@@ -46,20 +46,20 @@ void compare(const uint8_t *found, const Pattern &wanted, int64_t block, MemoryF
 Result<MemoryFindings> testDeviceMemory(hal::Device &device, hal::Backend &backend, int64_t bytes) {
   MemoryFindings findings;
   findings.blocks = (bytes + kBlock - 1) / kBlock;
-  ASSIGN_OR_RETURN(auto stream, device.createStream(kLabel, hal::StreamUse::Compute));
+  ASSIGN_OR_RETURN(auto stream, device.createStream(kTestLabel, hal::StreamUse::Compute));
   ASSIGN_OR_RETURN(auto tested,
-                   device.allocate(hal::MemoryKind::Work, findings.blocks * kBlock, kLabel));
-  ASSIGN_OR_RETURN(auto staged, device.allocate(hal::MemoryKind::Host, kBlock, kLabel));
+                   device.allocate(hal::MemoryKind::Work, findings.blocks * kBlock, kTestLabel));
+  ASSIGN_OR_RETURN(auto staged, device.allocate(hal::MemoryKind::Host, kBlock, kTestLabel));
   for (bool isComplement : {false, true}) {
     for (int64_t block = 0; block < findings.blocks; ++block) {
       Pattern(block, isComplement).write(staged->data());
       RETURN_IF_ERROR(
-          stream->copy(tested->data() + block * kBlock, staged->data(), kBlock, kLabel));
+          stream->copy(tested->data() + block * kBlock, staged->data(), kBlock, kTestLabel));
       RETURN_IF_ERROR(backend.synchronize()); // the numbers change next
     }
     for (int64_t block = 0; block < findings.blocks; ++block) {
       RETURN_IF_ERROR(
-          stream->copy(staged->data(), tested->data() + block * kBlock, kBlock, kLabel));
+          stream->copy(staged->data(), tested->data() + block * kBlock, kBlock, kTestLabel));
       RETURN_IF_ERROR(backend.synchronize());
       compare(staged->data(), Pattern(block, isComplement), block, findings);
     }
@@ -71,7 +71,7 @@ Result<MemoryFindings> testHostMemory(hal::Device &device, int64_t bytes) {
   MemoryFindings findings;
   findings.blocks = (bytes + kBlock - 1) / kBlock;
   ASSIGN_OR_RETURN(auto tested,
-                   device.allocate(hal::MemoryKind::Host, findings.blocks * kBlock, kLabel));
+                   device.allocate(hal::MemoryKind::Host, findings.blocks * kBlock, kTestLabel));
   for (bool isComplement : {false, true}) {
     for (int64_t block = 0; block < findings.blocks; ++block)
       Pattern(block, isComplement).write(tested->data() + block * kBlock);

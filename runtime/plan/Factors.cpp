@@ -321,10 +321,10 @@ struct FactorTable {
   std::array<int, kOpCount> rows{};
 };
 
-struct Names {
+struct FactorNames {
   std::string_view operands, results;
 };
-constexpr Names kNames[] = {
+constexpr FactorNames kNames[] = {
 #define OP(enumerator, name, operands, results, traits, doc) {operands, results},
 #include "runtime/plan/Ops.def"
 };
@@ -343,12 +343,12 @@ constexpr FactorTable makeFactorTable() {
   return table;
 }
 
-constexpr FactorTable kTable = makeFactorTable();
+constexpr FactorTable kFactorTable = makeFactorTable();
 
 #define OP(enumerator, name, operands, results, traits, doc)                                       \
-  static_assert(kTable.rows[static_cast<size_t>(OpKind::enumerator)] == 1,                         \
+  static_assert(kFactorTable.rows[static_cast<size_t>(OpKind::enumerator)] == 1,                   \
                 "op " #enumerator " has one FACTORS row");                                         \
-  static_assert(kTable.faults[static_cast<size_t>(OpKind::enumerator)] == FactorFault::None,       \
+  static_assert(kFactorTable.faults[static_cast<size_t>(OpKind::enumerator)] == FactorFault::None, \
                 "the FACTORS row of op " #enumerator " is malformed, or does not fit its OP row");
 #include "runtime/plan/Ops.def"
 
@@ -360,7 +360,7 @@ public:
     for (const OpForm &form : allOpForms()) {
       OpFactors &factors = factors_.emplace_back();
       if (form.epilogue == Epilogue::None) {
-        factors = kTable.factors[static_cast<size_t>(form.kind)];
+        factors = kFactorTable.factors[static_cast<size_t>(form.kind)];
         continue;
       }
       const OpInfo &info = opInfo(form.kind, form.epilogue);
@@ -402,9 +402,9 @@ private:
 
   static std::string textOf(const OpForm &form, const OpInfo &info) {
     const OpInfo &maker = opInfo(form.kind);
-    std::string_view results = kTable.factors[static_cast<size_t>(form.kind)].text;
+    std::string_view results = kFactorTable.factors[static_cast<size_t>(form.kind)].text;
     OpKind epilogue = opOfEpilogue(form.epilogue);
-    std::string_view more = kTable.factors[static_cast<size_t>(epilogue)].text;
+    std::string_view more = kFactorTable.factors[static_cast<size_t>(epilogue)].text;
     constexpr std::string_view kArrow = "->";
     std::string text(trimmed(results.substr(0, results.find(kArrow))));
     results.remove_prefix(results.find(kArrow) + kArrow.size());
@@ -514,7 +514,7 @@ std::optional<size_t> OpFactors::boundBy(FactorId factor) const {
   return std::nullopt;
 }
 
-const OpFactors &factorsOf(OpKind kind) { return kTable.factors[static_cast<size_t>(kind)]; }
+const OpFactors &factorsOf(OpKind kind) { return kFactorTable.factors[static_cast<size_t>(kind)]; }
 
 const OpFactors &factorsOf(OpKind kind, Epilogue epilogue) {
   if (epilogue == Epilogue::None)
