@@ -1,6 +1,7 @@
 # Configuration of the lit tests: which files are tests, which tools they may call.
 import os
 import sys
+import tempfile
 
 import lit.formats
 import lit.main
@@ -29,6 +30,14 @@ config.substitutions.append(("%recipes", os.path.join(config.shardc_source, "rec
 config.substitutions.append(("%source", config.shardc_source))
 config.substitutions.append(("%python", config.python))
 config.substitutions.append(("%lit", config.lit))
+
+# Folders of scripts lie in memory where there is enough: to make files durable takes most of the time of runs that save. What
+# save-*.test and ckpt write stays on the disk, and with SHARDC_LONG=1 all does.
+MEMORY = "/dev/shm"
+if os.environ.get("SHARDC_LONG", "0") != "1" and os.access(MEMORY, os.W_OK):
+    memory = os.statvfs(MEMORY)
+    if memory.f_bavail * memory.f_frsize >= 2 << 30 and not memory.f_flag & os.ST_NOEXEC:
+        tempfile.tempdir = MEMORY  # lit makes a folder there, which is TMPDIR of its tests, and removes it
 
 # Tests that need GPUs say `REQUIRES: cuda`; they are skipped, not failed, where there is none.
 if os.environ.get("SHARDC_GPU", "0") == "1":

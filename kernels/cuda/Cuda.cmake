@@ -41,7 +41,7 @@ option(SHARDC_WITH_CUDNN "attention by cuDNN; without it plain kernels do it, wh
 # cuDNN's frontend is headers alone, and comes from the package index.
 set(SHARDC_CUDNN_FRONTEND_VERSION 1.32.0)
 find_library(SHARDC_CUDNN cudnn PATHS ${cuda_lib_paths})
-find_library(SHARDC_NVRTC nvrtc PATHS ${cuda_lib_paths}) # the frontend names it, we do not call it
+find_library(SHARDC_NVRTC nvrtc PATHS ${cuda_lib_paths}) # opened at run time, for cuDNN
 find_path(SHARDC_CUDNN_INCLUDE cudnn.h PATHS ${cuda_root}/include)
 set(frontend_dir ${CMAKE_BINARY_DIR}/cudnn-frontend)
 find_path(SHARDC_CUDNN_FRONTEND cudnn_frontend.h PATHS ${frontend_dir}/include)

@@ -1,11 +1,24 @@
 #include "kernels/cuda/CudnnAttention.h"
 
+#include <dlfcn.h>
+
 #include <array>
 #include <cstring>
 #include <memory>
 #include <mutex>
 #include <string_view>
 #include <unordered_map>
+
+// The frontend names NVRTC for kernels that are not used here. Its form that opens the library
+// keeps NVRTC's 200,000 relocations from the start of every program; all else of the frontend stays
+// linked.
+#include <cudnn.h>
+#include <cudnn_frontend_shim.h>
+#define HMODULE void *
+#define NV_CUDNN_FRONTEND_USE_DYNAMIC_LOADING
+#include <cudnn_frontend/experimental/nvrtc_shim.h>
+#undef NV_CUDNN_FRONTEND_USE_DYNAMIC_LOADING
+#undef HMODULE
 
 #include <cudnn_frontend.h>
 #include <fmt/format.h>
@@ -268,6 +281,19 @@ private:
   std::unique_ptr<fe::graph::Graph> graph_;
 };
 
+/// cuDNN compiles some kernels with NVRTC, which it finds by its name once it is loaded: also where
+/// it is in no folder of the loader. Without it, cuDNN refuses what needs it.
+void loadNvrtc() {
+  static const bool isLoaded = [] {
+    const std::string name = fmt::format("libnvrtc.so.{}", CUDART_VERSION / 1000);
+    for (const char *file : {name.c_str(), SHARDC_NVRTC_FILE})
+      if (::dlopen(file, RTLD_NOW | RTLD_GLOBAL | RTLD_NODELETE))
+        return true;
+    return false;
+  }();
+  (void)isLoaded;
+}
+
 /// Handle of the current device, or none with the reason. The caller holds the mutex.
 cudnnHandle_t handleOf(Library &lib, int device, std::string &message) {
   if (device >= kDevicesMax) {
@@ -275,9 +301,11 @@ cudnnHandle_t handleOf(Library &lib, int device, std::string &message) {
     return nullptr;
   }
   cudnnHandle_t &handle = lib.handles[static_cast<size_t>(device)];
-  if (!handle)
+  if (!handle) {
+    loadNvrtc();
     if (cudnnStatus_t status = cudnnCreate(&handle); status != CUDNN_STATUS_SUCCESS)
       message = fmt::format("cudnnCreate: {}", cudnnGetErrorString(status));
+  }
   return handle;
 }
 

@@ -1,9 +1,11 @@
-// The host backend's cases: as it runs, with one worker, and in stress mode under poisoned memory.
+// The host backend's cases: as it runs, with one worker and with four, and in stress mode under
+// poisoned memory in one order of ops, in three with SHARDC_LONG=1.
 #include <chrono>
 #include <thread>
 
 #include "runtime/backend/host/Options.h"
 #include "test/conformance/Conformance.h"
+#include "test/unit/support/Long.h"
 
 namespace shardc::conformance {
 namespace {
@@ -43,7 +45,8 @@ std::vector<BackendCase> hostCases() {
   std::vector<BackendCase> cases = {hostCase("host", {}),
                                     hostCase("host_one_worker", {.workers = 1}),
                                     hostCase("host_four_workers", {.workers = 4})};
-  for (uint64_t seed : {1, 2, 3})
+  const uint64_t seeds = test::isLong() ? 3 : 1;
+  for (uint64_t seed = 1; seed <= seeds; ++seed)
     cases.push_back(hostCase("host_stress_" + std::to_string(seed),
                              {.workers = 3, .scheduleSeed = seed, .poison = true, .guards = true}));
   return cases;
