@@ -15,6 +15,13 @@
 #include "runtime/plan/Text.h"
 
 namespace shardc::plan {
+
+Job::Job() = default;
+Job::Job(const Job &) = default;
+Job::Job(Job &&) noexcept = default;
+Job &Job::operator=(const Job &) = default;
+Job &Job::operator=(Job &&) noexcept = default;
+Job::~Job() = default;
 namespace {
 
 using Fault = Job::Fault;

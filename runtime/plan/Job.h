@@ -66,7 +66,12 @@ struct Job {
   std::vector<std::pair<std::string, std::string>> environment;
 
   using Entry = std::pair<std::string, JobValue>;
-  Job() = default;
+  Job();
+  Job(const Job &);
+  Job(Job &&) noexcept;
+  Job &operator=(const Job &);
+  Job &operator=(Job &&) noexcept;
+  ~Job(); // with the others in one file: it has some hundred members
   /// For plans that are written in code: every entry has to be one that set() takes.
   Job(std::initializer_list<Entry> entries);
 

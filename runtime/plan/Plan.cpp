@@ -10,6 +10,14 @@
 #include "runtime/plan/Limits.h"
 
 namespace shardc::plan {
+
+Plan::Plan() = default;
+Plan::Plan(const Plan &) = default;
+Plan::Plan(Plan &&) noexcept = default;
+Plan &Plan::operator=(const Plan &) = default;
+Plan &Plan::operator=(Plan &&) noexcept = default;
+Plan::~Plan() = default;
+
 namespace {
 
 /// Names of a small enumeration, in the order of its enumerators.

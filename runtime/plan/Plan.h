@@ -606,6 +606,13 @@ std::string_view toString(Source::Kind);
 std::optional<Source::Kind> parseSourceKind(std::string_view);
 
 struct Plan {
+  Plan();
+  Plan(const Plan &);
+  Plan(Plan &&) noexcept;
+  Plan &operator=(const Plan &);
+  Plan &operator=(Plan &&) noexcept;
+  ~Plan(); // with the others in one file: all that a plan consists of is copied and freed in them
+
   Level level = Level::Logical;
   std::string name;
   std::string needsBackend = "host"; ///< host or cuda
