@@ -463,6 +463,8 @@ private:
     case Sizes::Shard:
       return out(0) == block().stateShard &&
              (op.results.size() < 2 || out(1) == block().stateShard);
+    case Sizes::OfShard:
+      return in(0) == block().stateShard;
     case Sizes::Sgd:
       return in(0) == in(1) && out(0) == in(1) && in(1) == block().stateShard && in(2) == 128;
     case Sizes::AdamW:

@@ -23,6 +23,7 @@ enum class Sizes : uint8_t {
   Exchanged,
   Squares,
   Shard,
+  OfShard,
   Sgd,
   AdamW,
   StepReset,

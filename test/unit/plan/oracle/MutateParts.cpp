@@ -179,6 +179,21 @@ std::string PartMutator::doDropContribution() {
   return text;
 }
 
+/// Whether groups have the same members, if in another order.
+bool PartMutator::hasSameRanks(int16_t group, int16_t other) const {
+  if (group < 0 || other < 0)
+    return group == other;
+  auto axesOf = [&](int16_t index) {
+    std::vector<uint16_t> axes;
+    for (uint16_t axis : plan_.groups[static_cast<size_t>(index)].axes)
+      if (plan_.mesh[axis].size > 1)
+        axes.push_back(axis);
+    std::ranges::sort(axes);
+    return axes;
+  };
+  return axesOf(group) == axesOf(other);
+}
+
 /// Alone, or with all collectives on it.
 std::string PartMutator::doChangeChannelGroup() {
   if (plan_.channels.empty())
@@ -186,7 +201,7 @@ std::string PartMutator::doChangeChannelGroup() {
   size_t index = below(plan_.channels.size());
   Channel &channel = plan_.channels[index];
   int16_t group = someGroup();
-  if (group == channel.group)
+  if (hasSameRanks(group, channel.group)) // would only add in another order
     return {};
   channel.group = group;
   bool isAll = below(2) == 0;

@@ -26,6 +26,7 @@ public:
 
 private:
   bool isTakenOnce(ValueId value) const;
+  bool hasSameRanks(int16_t group, int16_t other) const;
 };
 
 } // namespace shardc::plan::oracle
