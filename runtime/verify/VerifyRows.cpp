@@ -352,6 +352,9 @@ private:
     int wanted = group < 0 ? table_.add(all) : scattered(all, group);
     if (has == LayoutTable::kUnknown)
       refuseUnknown(op.operands[0]);
+    else if (isKnown(has) && !isKnown(wanted) && values_->isReport)
+      scope().addValue(finding::PlacesUndivided, opIndex_, op.operands[0], membersOf(group),
+                       groupAt(plan_, group).name, tokens_);
     else if (isKnown(has) && isKnown(wanted) && has != wanted)
       refusePlaces(op, table_.at(has), table_.at(wanted));
     give(op, has, 0);

@@ -1,6 +1,7 @@
 #include "Contract.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <numeric>
 #include <set>
@@ -428,7 +429,18 @@ private:
     });
   }
 
+  /// Products of experts with delayed scaling have a magnitude for each run of all members.
+  bool magnitudesFit(const Op &op, size_t amax) const {
+    int64_t runs = value(op.operands[2]).type.shape[1] * plan_.groupSize(op.group);
+    return std::ranges::all_of(std::array{AttrKey::slot, AttrKey::b_slot}, [&](AttrKey key) {
+      return op.getInt(key) + runs <= size(op.operands[amax]);
+    });
+  }
+
   bool sizesFit(const Op &op) const {
+    if (auto amax = static_cast<size_t>(factsOf(op).experts);
+        amax > 0 && op.operands.size() > amax && !magnitudesFit(op, amax))
+      return false;
     auto in = [&](size_t i) { return size(op.operands[i]); };
     auto out = [&](size_t i) { return size(op.results[i]); };
     auto block = [&] { return plan_.blocks[static_cast<size_t>(op.getInt(AttrKey::block))]; };

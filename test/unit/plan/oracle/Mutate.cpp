@@ -14,6 +14,7 @@
 #include "MutateParts.h"
 #include "MutatePipelines.h"
 #include "MutateSteps.h"
+#include "Positions.h"
 
 namespace shardc::plan::oracle {
 namespace {
@@ -335,6 +336,15 @@ private:
   }
 
   /// A place, or all of one buffer, follows another group.
+  /// Whether no rank of the role stands elsewhere in the other group.
+  bool hasSameIndices(int16_t group, int16_t other) const {
+    auto role = static_cast<uint32_t>(role_ - plan_.roles.data());
+    for (int64_t rank = 0; rank < plan_.worldSize(); ++rank)
+      if (roleOf(plan_, rank) == role && indexOf(plan_, group, rank) != indexOf(plan_, other, rank))
+        return false;
+    return true;
+  }
+
   std::string doChangePlaceGroup() {
     std::vector<ValueId> moving;
     for (ValueId id = 0; id < segment_->values.size(); ++id)
@@ -344,14 +354,14 @@ private:
       return {};
     ValueId id = pick(moving);
     int16_t before = value(id).place.group, group = someGroup();
+    if (hasSameIndices(before, group))
+      return {};
     std::set<Node> members = bufferOf(id);
     if (below(2) == 0)
       members = {{static_cast<uint32_t>(segment_ - role_->segments.data()), id}};
     for (const Node &node : members)
       if (placeOf(node).group == before)
         placeOf(node).group = group;
-    if (group == before)
-      return {};
     return at(value(id).def, fmt::format("%{} and {} more move with group {}", value(id).name,
                                          members.size() - 1, group));
   }
@@ -361,6 +371,8 @@ private:
     if (plan_.blocks.empty())
       return {};
     Block &block = plan_.blocks[below(plan_.blocks.size())];
+    if (block.stateShard == block.numel) // nothing is divided
+      return {};
     int16_t group = someGroup();
     int16_t &changed = below(2) == 0 ? block.group : block.stateGroup;
     if (changed == group)
