@@ -351,7 +351,8 @@ std::string optionReference() {
                     "`compiler/config/Options.def`, and a test compares each option's status with "
                     "what the compiler and the runtime do with it. Another one sets each option "
                     "alone: the run differs, or a message says why not.\n\n"
-                    "| status | options | before options were refused that change training |\n"
+                    "| status | options | formerly, when options that change training were "
+                    "ignored |\n"
                     "|---|--:|--:|\n" +
                     list + body;
   out += familyReference();

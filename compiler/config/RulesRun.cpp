@@ -149,7 +149,7 @@ void ruleSamplesAndIterations(RuleContext &ctx) {
 /// Why a length of the data is not known.
 static DiagArg problemOfLengths(const RuleContext &ctx) {
   const std::optional<DataLengths> &lengths = ctx.cfg().lengths();
-  return DiagArg(lengths ? lengths->problem : std::string("nobody has opened them"));
+  return DiagArg(lengths ? lengths->problem : std::string("the data were not opened"));
 }
 
 void ruleEpochsNeedSteps(RuleContext &ctx) {

@@ -109,7 +109,7 @@ Answer fillOf(const Subject &subject) {
                           plan::toString(static_cast<plan::Purpose>(p)));
   if (subject.device)
     purposes.emplace_back(predict::overheadsOf(*subject.device, *subject.plan, role).total(),
-                          "what the device and its libraries need beside the plan");
+                          "what the device and its libraries need outside the plan");
   std::stable_sort(purposes.begin(), purposes.end(),
                    [](const auto &a, const auto &b) { return a.first > b.first; });
   std::vector<std::string> items;

@@ -42,7 +42,7 @@ Overheads overheadsOf(const Device &device, const plan::Plan &plan);
 /// The same for another role.
 Overheads overheadsOf(const Device &device, const plan::Plan &plan, const plan::Role &role);
 
-/// What a rank of the role needs of its device: the arenas, and what is beside the plan on the GPU
+/// What a rank of the role needs of its device: the arenas, and what is outside the plan on the GPU
 /// that the plan is for. On the host, and for a plan without a device, host memory counts too.
 int64_t deviceBytesOf(const plan::Plan &plan, const plan::Role &role);
 

@@ -74,8 +74,8 @@ std::string nearest(const config::Config &config, const CommonOptions &common, i
 
 void ElasticOption::addTo(cli::Command &command) {
   command.option("--elastic", text,
-                 "numbers of ranks that a run may go on with, largest first, as 8,6,4; each has a "
-                 "plan of its own");
+                 "numbers of ranks with which a run may continue, largest first, as 8,6,4; each "
+                 "has its own plan");
 }
 
 ExitStatus ElasticOption::read() {

@@ -13,8 +13,9 @@ constexpr const char *kHead = R"(# Models of Hugging Face
 
 <!-- Generated from runtime/checkpoint/HfFields.def by `./dev docs`. -->
 
-This page is for people who train a model of Hugging Face further, or hand one on. Nothing is
-fetched: the model's folder, with `config.json` and safetensors, has to be on this machine.
+This page is for people who train a Hugging Face model further, or export a model in that format.
+shardc downloads nothing: the model's folder, with `config.json` and safetensors, must be on this
+machine.
 
     shardc import hf FOLDER -o my.recipe            # the recipe of its config.json
     shardc ckpt import hf FOLDER weights            # its tensors, as a checkpoint
@@ -22,36 +23,40 @@ fetched: the model's folder, with `config.json` and safetensors, has to be on th
         --set=dist.use_megatron_fsdp=true --set=ddp.use_megatron_fsdp=true
     shardc ckpt export hf ckpt/my out --config FOLDER
 
-The recipe has the model's section alone. A model does not say how it is to be trained: the recipe
-begins with a list of what is to be filled in, such as the length of sequences and the weight of a
-loss that balances experts. A run whose recipe computes something else than the model is refused
-([checkpoints.md](checkpoints.md)).
+The imported recipe has only the section `model`, because `config.json` does not say how to train.
+It begins with a list of settings that you fill in, such as the length of sequences and the weight
+of the loss that balances experts. A run is refused if its recipe computes something other than the
+imported model ([checkpoints.md](checkpoints.md)).
 
-An export copies `config.json` and the tokenizer from the folder that `--config` names, or without
-it from the checkpoint, in which an import keeps them. A checkpoint that a run saved has none: there
-`config.json` is made of the run's options for the architecture that has them; it is read again as
-an import reads it, and an option that would differ refuses the export by its name. Experts are
-read from one tensor each or from one of all; they are written as hubs have them, one tensor for
-each expert, and for gpt-oss and Llama 4 one of all.
+An export copies `config.json` and the tokenizer from the folder that `--config` names. Without
+`--config`, it copies them from the checkpoint, where an import keeps them. A checkpoint that a run
+saved does not have them. For such a checkpoint, the export makes a `config.json` from the run's
+options, for the architecture that has these options. It then reads the file as an import would, and
+refuses the export if an option would differ; the message names the option.
 
-`test/interop/hf_training.py` trains a small model of each architecture here and in transformers,
-from the same weights and with the same data, and compares ten losses and the models that both end
-with.
+The import reads experts from one tensor for each expert, or from one tensor for all of them. The
+export writes them in the form that published models have: one tensor for all experts for gpt-oss
+and Llama 4, otherwise one tensor for each expert.
+
+`test/interop/hf_training.py` trains a small model of each architecture with shardc and with
+transformers, from the same weights and on the same data. It compares ten losses and both final
+models.
 
 ## Architectures
 
-The architecture is `model_type` of `config.json`. Another one is refused, with the nearest of
-these.
+The architecture is `model_type` of `config.json`. An import refuses any other `model_type`, and
+names the nearest one in this table.
 
 )";
 
 constexpr const char *kFields = R"(
 ## Fields
 
-A field of `config.json` that is not here, or not of the model's architecture, is refused with its
-place (`hf-field-unknown`), since it may change what the model computes. So is a value that no
-recipe computes (`hf-setting-refused`). Fields that are null say nothing. `rope_parameters` is the
-newer name of `rope_scaling` and has the same fields.
+An import refuses a field of `config.json` that this table does not list for the model's
+architecture, because the field may change what the model computes (`hf-field-unknown`). It also
+refuses a value that no recipe can express (`hf-setting-refused`). Fields that are null are ignored.
+`rope_parameters` is the newer name of `rope_scaling` and has the same fields. In the table, "the
+library" is transformers.
 
 | field | architectures | meaning |
 |---|---|---|
@@ -80,7 +85,7 @@ std::string meaningOf(const HfField &row) {
   case HfUse::Sets:
     return std::string(row.text);
   case HfUse::Needs:
-    return fmt::format("`{}` is needed: {}", row.text, row.what);
+    return fmt::format("must be `{}`: {}", row.text, row.what);
   case HfUse::Idle:
     return fmt::format("changes nothing: {}", row.text);
   }

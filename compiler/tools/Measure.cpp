@@ -238,12 +238,12 @@ void addDoctor(cli::Command &app, int &status, const char *program) {
   gpu.excludes(recipe);
   rates.excludes(recipe);
   command
-      .option("--slower", options->slower, "percent below the median from which on a rank is named")
+      .option("--slower", options->slower, "name a rank that is this many percent below the median")
       .between(1, 99, "PERCENT")
       .showsDefault();
   command
       .option("--below", options->below,
-              "percent below what is expected from which on the machine is named")
+              "name the machine if it is this many percent below what is expected")
       .between(1, 99, "PERCENT")
       .showsDefault();
   command

@@ -16,13 +16,13 @@
 namespace shardc::tools {
 namespace {
 
-/// Text of a table cell: no bar may end it early, no mark may change its look.
+/// Text of a table cell: no bar or line end may end it early, no mark may change its look.
 std::string cell(std::string_view text) {
   std::string out;
   for (char c : text) {
     if (c == '|' || c == '*' || c == '<')
       out += '\\';
-    out += c;
+    out += c == '\n' ? ' ' : c;
   }
   return out;
 }
@@ -414,16 +414,14 @@ std::string deviceReference() {
   std::string out =
       "# Devices\n\nThis page lists the GPUs that `cluster.gpu` can name, with the rates by which "
       "times are predicted. It is generated from `compiler/predict/DeviceTable.def` and "
-      "`KernelTable.def`. `shardc measure` measures a machine, and `cluster.rates` puts what it "
-      "found in place of these figures ([tuning.md](tuning.md)).\n\nPeaks are the vendor's. "
-      "Sustained rates are what steps reach; a star marks one that is assumed: it was not measured "
-      "on such a device, and is the share of the peak that h200 sustains. The rate to other nodes "
-      "is assumed for every device, as it depends on the machine's adapters. Rates of links are of "
-      "one direction.\n\n| name | device | memory, GiB | bf16, TFLOP/s: peak | sustained | fp8: "
-      "peak "
-      "| sustained | fp32: peak | memory, GB/s: peak | sustained | NVLink, GB/s: peak | sustained "
-      "| "
-      "host, GB/s | nodes, GB/s | source of peaks |\n"
+      "`KernelTable.def`. `shardc measure` measures a machine, and with `cluster.rates` a "
+      "recipe uses what it measured instead of these figures ([tuning.md](tuning.md)).\n\nPeaks "
+      "are the vendor's. Sustained rates are what steps reach. A star marks a rate that is "
+      "assumed, since it was not measured on such a device: it is the same share of the peak as on "
+      "h200. The rate to other nodes is assumed for every device, as it depends on the machine's "
+      "adapters. Rates of links are for one direction.\n\n| name | device | memory, GiB | bf16, "
+      "TFLOP/s: peak | sustained | fp8: peak | sustained | fp32: peak | memory, GB/s: peak | "
+      "sustained | NVLink, GB/s: peak | sustained | host, GB/s | nodes, GB/s | source of peaks |\n"
       "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|---|\n";
   for (const predict::Device &device : predict::devices()) {
     const predict::DeviceRates &peak = device.peak, &sustained = device.sustained;
@@ -442,12 +440,11 @@ std::string deviceReference() {
         rateText(device.networkGBs, true), device.source.str());
   }
   return out +
-         "\nAll kernels were measured on one H200 and scaled by these rates for the others. Rates "
-         "of "
-         "these ops were not measured and are assumed for every device; they are few and small: " +
+         "\nKernels were measured on one H200, and scaled by these rates for the other devices. "
+         "The rates of these ops were not measured, and are assumed for every device: " +
          assumedOps() +
-         ".\n\n## Kinds of measured rates\n\nEach line of a file of rates but the "
-         "first is one of these:\n\n| kind | `op` | sizes | `rate` in | what "
+         ".\n\n## Kinds of measured rates\n\nEach line of a file of rates, except the "
+         "first line, is one of these:\n\n| kind | `op` | sizes | `rate` in | what "
          "|\n|---|---|---|---|---|\n" +
          rateKindRows();
 }

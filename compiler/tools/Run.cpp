@@ -266,12 +266,12 @@ void addRun(cli::Command &app, int &status, const char *program) {
   cli::Option restarts =
       command
           .option("--restarts", options->restarts,
-                  "after a fault start the ranks again from the newest save, so often at most")
+                  "after a fault, start the ranks from the newest save, this often at most")
           .nonNegative();
   options->elastic.addTo(command);
   command
       .option("--spares", options->spares,
-              "processes beside the ranks that wait to take the place of one that is lost")
+              "spare processes, which wait to take over ranks that are lost")
       .nonNegative();
   command.flag("--no-graph", options->noGraph, "launch every op separately, without graphs");
   cli::Option simulated = command

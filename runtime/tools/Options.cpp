@@ -14,15 +14,15 @@ constexpr int64_t kSparesMax = 1024;
 void addRestarts(cli::Program &app, RunToolOptions &options, std::string &sizes,
                  const cli::Option &simulated) {
   app.option("--restarts", options.restarts,
-             "after a fault starts the ranks again from the newest save, so often at most")
+             "after a fault, starts the ranks from the newest save, this often at most")
       .nonNegative()
       .excludes(simulated);
   app.option("--elastic", sizes,
-             "numbers of ranks that the run may go on with, largest first, as 8,6,4; the plan file "
-             "has a plan for each")
+             "numbers of ranks with which the run may continue, largest first, as 8,6,4; the plan "
+             "file has a plan for each")
       .excludes(simulated);
   app.option("--spares", options.spares,
-             "processes beside the ranks that wait to take the place of one that is lost")
+             "spare processes, which wait to take over ranks that are lost")
       .between(0, kSparesMax, "COUNT")
       .excludes(simulated);
 }
@@ -50,11 +50,11 @@ void addMeasuring(cli::Program &app, cli::Option path, RunToolOptions &options) 
       .positive();
   app.flag("--quick", options.isQuick, "--measure takes one size of each series");
   app.option("--slower", options.slowerPercent,
-             "percent below the median from which on --doctor names a rank")
+             "--doctor names a rank that is this many percent below the median")
       .between(1, 99, "PERCENT")
       .showsDefault();
   app.option("--below", options.belowPercent,
-             "percent below what is expected from which on --doctor names the machine")
+             "--doctor names the machine if it is this many percent below what is expected")
       .between(1, 99, "PERCENT")
       .showsDefault();
   app.option("--memory-gib", options.memoryGiB,

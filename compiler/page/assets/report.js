@@ -497,7 +497,7 @@ function timeline(plan) {
 }
 function memoryParts(plan) {
   const m = plan.memory;
-  return [...m.purposes.map(p => [p.purpose, p.kept + p.peak, "p-" + p.purpose]), ["beside the plan", sum(m.outside.map(o => o.bytes)), "p-outside"]].filter(p => p[1] > 0);
+  return [...m.purposes.map(p => [p.purpose, p.kept + p.peak, "p-" + p.purpose]), ["outside the plan", sum(m.outside.map(o => o.bytes)), "p-outside"]].filter(p => p[1] > 0);
 }
 function memory(plan) {
   const m = plan.memory, parts = memoryParts(plan), used = sum(parts.map(p => p[1]));
