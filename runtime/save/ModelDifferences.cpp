@@ -82,6 +82,7 @@ constexpr Compared kCompared[] = {
     {.field = JobField::model_activationFuncClampValue, .isDefaultIfSilent = true},
     {.field = JobField::model_gluLinearOffset, .isDefaultIfSilent = true},
     {.field = JobField::model_seqLenInterpolationFactor,
+     .upstream = "rotary_seq_len_interpolation_factor",
      .matters = Matters::Rotated,
      .isDefaultIfSilent = true},
     {JobField::model_yarnRotaryScalingFactor, nullptr, false, Matters::Yarn},

@@ -64,6 +64,13 @@ TEST(ModelDifferences, WhatACheckpointOfNamedLayersDoesNotSayIsNotSet) {
       differing(plan, {{"num_layers", int64_t{2}}, {"attn_logit_softcapping", 50.0}}, false, 0),
       ElementsAre("model.softmax_scale: not set, 0.5", "model.attn_logit_softcapping: 50, not set",
                   "model.final_logit_softcapping: not set, 30"));
+  plan.job = plan::Job();
+  plan.job.put("model.position_embedding_type", std::string("rope"));
+  plan.job.put("model.seq_len_interpolation_factor", 2.0);
+  const char *megatrons = "rotary_seq_len_interpolation_factor";
+  EXPECT_THAT(differing(plan, {{"num_layers", int64_t{2}}, {megatrons, 2.0}}, false, 0), IsEmpty());
+  EXPECT_THAT(differing(plan, {{"num_layers", int64_t{2}}, {megatrons, {}}}, false, 0),
+              ElementsAre("model.seq_len_interpolation_factor: not set, 2"));
 }
 
 TEST(ModelDifferences, WhatShapesDoNotShowOfExpertsAndLatentAttention) {
