@@ -449,6 +449,10 @@ def check_arguments(work):
         said = call("import", "hf", work / "turned", work / "none", status=1)
         expect('rope_scaling.rope_type is "yarn"' in said and needed in said, said)
         shutil.rmtree(work / "turned")
+    tied, tensors = MODELS["gpt2"]
+    write_model(work / "untied", "gpt2", {**tied, "tie_word_embeddings": False}, {**tensors, "lm_head.weight": [VOCAB, HIDDEN]})
+    said = call("import", "hf", work / "untied", work / "none", status=1)
+    expect("tie_word_embeddings is false, which recipes cannot express; true (whether" in said, said)
     write_model(work / "window", "mistral", {"sliding_window": 4}, dense())
     call("import", "hf", work / "window", work / "window.ckpt")
     expect_lines("mistral", import_recipe(work, work / "window.ckpt"), ["window_size = [3, 0]"])
