@@ -74,9 +74,9 @@ class Runner:
 
     def in_turn(self, cases, with_all=False):
         """The cases, each of which runs, with all programs that it starts, with another kind of BLIS' kernels than the one
-        before: results are compared with others of the same kernels. Recipe and settings choose the first kind."""
+        before: results are compared with others of the same kernels. The script's arguments choose the first kind."""
         kinds = blas_kernels.kinds()
-        first = zlib.crc32(f"{pathlib.PurePath(self.recipe).name} {self.settings}".encode())
+        first = zlib.crc32(" ".join(pathlib.PurePath(word).name for word in sys.argv[1:]).encode())
         given = {name: os.environ[name] for name in [blas_kernels.VARIABLE] if name in os.environ}
         for i, case in enumerate(cases):
             for kernels in kinds if with_all else [kinds[(first + i) % len(kinds)]]:

@@ -279,7 +279,9 @@ def main(checks):
     parser.add_argument("recipe")
     parser.add_argument("--set", action="append", default=[])
     options = parser.parse_args()
-    checks[options.check](Runner(options.recipe, options.set), Place())
+    runner = Runner(options.recipe, options.set)
+    for check in runner.in_turn([checks[options.check]]):
+        check(runner, Place())
 
 
 if __name__ == "__main__":
