@@ -5,6 +5,7 @@
 #include "compiler/tools/ImportHf.h"
 #include "compiler/tools/Session.h"
 #include "compiler/tools/StoredArgs.h"
+#include "compiler/upstream/FlagTable.h"
 #include "runtime/base/CommandLine.h"
 #include "runtime/base/Io.h"
 #include "llvm/Support/MemoryBuffer.h"
@@ -83,6 +84,16 @@ int runImport(const ImportCommand &command) {
   return writeOutput(command.output, *recipe);
 }
 
+/// Flags of Megatron-LM belong to the input.
+std::string hintAtFlag(const std::string &flag) {
+  const std::string where =
+      "; flags of Megatron-LM are read from a file, or from standard input with '-'";
+  if (!upstream::findFlag(flag).empty())
+    return where;
+  std::optional<llvm::StringRef> meant = upstream::misspeltFlag(flag);
+  return meant ? where + "; did you mean '" + meant->str() + "'?" : "";
+}
+
 } // namespace
 
 void addImport(cli::Command &app, int &status) {
@@ -106,6 +117,7 @@ void addImport(cli::Command &app, int &status) {
               "the script")
       .repeatable();
   options->common.addMessageOptions(command);
+  command.hintsAtUnknown(hintAtFlag);
   command.onUse([options, &status] { status = runImport(*options); });
 }
 

@@ -24,6 +24,7 @@ struct Command::State {
   std::deque<Option::State> options; ///< never move
   std::vector<std::unique_ptr<Command>> commands;
   std::vector<std::string> otherNames;
+  UnknownHint unknownHint; ///< may be none
 
   Option add(CLI::Option *option) { return Option(options.emplace_back(Option::State{option})); }
 };
@@ -110,32 +111,41 @@ std::string explainMissing(const std::string &command, const CLI::App *app) {
   return fmt::format("'{}' needs more arguments", command);
 }
 
-std::string explainExtra(const std::string &command, const CLI::App *app,
-                         const std::vector<std::string> &extras) {
-  std::string word = extras.empty() ? "" : extras.front();
+std::string explainExtra(const std::string &command, const CLI::App *app, const std::string &word,
+                         const UnknownHint &hint) {
   if (word.empty() || word.front() != '-')
     return fmt::format("'{}' takes no further argument; found '{}'", command, word);
   std::vector<std::string> known;
   for (const CLI::Option *option : app->get_options())
     for (const std::string &name : option->get_lnames())
       known.push_back("--" + name);
-  std::string near = suggestion(word.substr(0, word.find('=')), known);
+  std::string name = word.substr(0, word.find('=')), near = suggestion(name, known);
+  if (near.empty() && hint)
+    near = hint(name);
   if (near.empty())
     near = fmt::format("; '{} --help' lists all options", command);
   return fmt::format("unknown option '{}'{}", word, near);
 }
 
 /// What is wrong with a command line, in the words of our messages.
-std::string explain(const CLI::App *program, const CLI::ParseError &error) {
+std::string explain(const CLI::App *program, const CLI::ParseError &error,
+                    const UnknownHint &hint) {
   auto [command, app] = givenCommand(program);
   std::string what = error.what();
-  if (dynamic_cast<const CLI::RequiredError *>(&error))
+  std::vector<std::string> extras = program->remaining(/*recurse=*/true);
+  bool isRequired = dynamic_cast<const CLI::RequiredError *>(&error) != nullptr,
+       isValidation = dynamic_cast<const CLI::ValidationError *>(&error) != nullptr;
+  if (isRequired || isValidation) // of which an option that is not known may be the cause
+    for (const std::string &extra : extras)
+      if (extra.size() > 2 && extra.starts_with("--"))
+        return explainExtra(command, app, extra, hint);
+  if (isRequired)
     return explainMissing(command, app);
   if (dynamic_cast<const CLI::ExtrasError *>(&error))
-    return explainExtra(command, app, program->remaining(/*recurse=*/true));
+    return explainExtra(command, app, extras.empty() ? "" : extras.front(), hint);
   size_t colon = what.find(": ");
   std::string option = colon == std::string::npos ? "" : what.substr(0, colon);
-  if (dynamic_cast<const CLI::ValidationError *>(&error))
+  if (isValidation)
     return fmt::format("'{}' {}", option, what.substr(colon + 2));
   if (dynamic_cast<const CLI::ArgumentMismatch *>(&error))
     return fmt::format("'{}' needs a value", option);
@@ -268,6 +278,18 @@ Command &Command::alsoCalled(std::initializer_list<std::string_view> words) {
   return *this;
 }
 
+Command &Command::hintsAtUnknown(UnknownHint hint) {
+  state_->unknownHint = std::move(hint);
+  return *this;
+}
+
+const UnknownHint &Command::givenHint() const {
+  for (const std::unique_ptr<Command> &command : state_->commands)
+    if (command->state_->app->parsed())
+      return command->givenHint();
+  return state_->unknownHint;
+}
+
 void Command::requireCommand() { state_->app->require_subcommand(1); }
 
 void Command::onUse(std::function<void()> action) { state_->app->callback(std::move(action)); }
@@ -333,7 +355,7 @@ std::optional<int> Program::parse(int argc, const char *const *argv) {
   } catch (const CLI::ParseError &error) {
     if (error.get_exit_code() == 0) // the help or the version
       return state_->app->exit(error);
-    return refuse(explain(state_->app, error));
+    return refuse(explain(state_->app, error, givenHint()));
   }
   return std::nullopt;
 }

@@ -15,6 +15,9 @@
 
 namespace shardc::cli {
 
+/// What to say behind the name of an option that is unknown; empty where there is nothing to say.
+using UnknownHint = std::function<std::string(const std::string &option)>;
+
 /// An option, a flag or a positional argument, as its command made it; valid as long as the
 /// program. Each function adds a condition or changes the help, and returns the option.
 class Option {
@@ -74,6 +77,8 @@ public:
   Command &addCommand(std::string_view name, std::string_view about);
   /// Names of the same thing in other programs: who gives one is told this command's name.
   Command &alsoCalled(std::initializer_list<std::string_view> words);
+  /// `hint` makes what is said of an option that is unknown and near to none of the command's.
+  Command &hintsAtUnknown(UnknownHint hint);
   /// One of the commands has to be given.
   void requireCommand();
   /// Runs when the whole command line was read and is right.
@@ -94,6 +99,8 @@ private:
   friend class Program;
   struct State;
   explicit Command(std::unique_ptr<State> state);
+  /// Of the last command that was given.
+  const UnknownHint &givenHint() const;
 
   std::unique_ptr<State> state_;
 };

@@ -564,6 +564,23 @@ Status checkCopy(const HfSource &source, const HfParam &param) {
                        param.stacked[0].hf);
 }
 
+/// Where the embeddings are the output layer too, an output layer that is there is a copy of them.
+Status checkTied(const HfSource &source, const HfConfig &config,
+                 const std::vector<HfParam> &params) {
+  constexpr const char *kHead = "lm_head.weight";
+  auto table = std::ranges::find_if(params, [](const HfParam &param) {
+    return param.name == "embedding.word_embeddings.weight";
+  });
+  if (!config.isTied || !source.has(kHead) || table == params.end() || table->segments.empty())
+    return Status::ok();
+  const std::string &embeddings = table->segments[0].hf;
+  if (!source.has(embeddings) || source.areEqual(kHead, embeddings))
+    return Status::ok();
+  return cannotConvert(
+      "'{}' has other values than '{}', with which config.json ties it ('tie_word_embeddings')",
+      kHead, embeddings);
+}
+
 int64_t dropWithoutTensors(std::vector<HfParam> &params, const HfSource &source) {
   return dropAbsentPredictors(params, [&](const HfParam &param) {
     return std::ranges::any_of(param.segments,
@@ -622,6 +639,7 @@ Status importHf(const std::string &in, const SaveTarget &out, const HfImportOpti
     return makeStatus(report::TensorsMissing, "the model in '{}' does not contain {} tensors:{}",
                       in, missing.size(), listed(missing));
   RETURN_IF_ERROR(taken.check(source));
+  RETURN_IF_ERROR(checkTied(source, config, params));
   if (unused != nullptr)
     *unused = source.unused(taken.names(), config);
   return runJobs(out, std::move(jobs), options.pieceBytes, options.progress, rank,

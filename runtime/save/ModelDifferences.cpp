@@ -37,6 +37,7 @@ struct Compared {
   const char *upstream = nullptr; ///< Megatron's name, where it is another
   bool isNegated = false;         ///< of Megatron's
   Matters matters = Matters::Always;
+  bool isDefaultIfSilent = false; ///< a checkpoint that names the layers has the default
 };
 
 constexpr Compared kCompared[] = {
@@ -51,29 +52,47 @@ constexpr Compared kCompared[] = {
     {JobField::model_addBiasLinear, nullptr, false, Matters::IfDropped},
     {JobField::model_addQkvBias, nullptr, false, Matters::IfDropped},
     {JobField::model_qkLayernorm, nullptr, false, Matters::IfDropped},
+    {JobField::model_preLayernorm, nullptr, false, Matters::IfDropped},
+    {JobField::model_postSelfAttnLayernorm, nullptr, false, Matters::IfDropped},
+    {JobField::model_postMlpLayernorm, nullptr, false, Matters::IfDropped},
     {JobField::model_positionEmbeddingType},
     {JobField::model_rotaryBase, nullptr, false, Matters::Rotated},
     {JobField::model_rotaryPercent, nullptr, false, Matters::Rotated},
     {JobField::model_rotaryInterleaved, nullptr, false, Matters::Rotated},
     {JobField::model_ropeScaling, "use_rope_scaling", false, Matters::Rotated},
     {JobField::model_ropeScalingFactor, nullptr, false, Matters::Scaled},
-    {JobField::model_windowSize},
-    {JobField::model_windowAttnSkipFreq, nullptr, false, Matters::Windowed},
-    {JobField::model_attentionChunkSize},
-    {JobField::model_noRopeFreq, nullptr, false, Matters::Rotated},
+    {.field = JobField::model_windowSize, .isDefaultIfSilent = true},
+    {.field = JobField::model_windowAttnSkipFreq,
+     .matters = Matters::Windowed,
+     .isDefaultIfSilent = true},
+    {.field = JobField::model_windowRotaryBase,
+     .matters = Matters::Windowed,
+     .isDefaultIfSilent = true},
+    {.field = JobField::model_attentionChunkSize, .isDefaultIfSilent = true},
+    {.field = JobField::model_noRopeFreq, .matters = Matters::Rotated, .isDefaultIfSilent = true},
     {JobField::model_qkL2Norm},
     {JobField::model_attnTemperatureTuning},
     {JobField::model_attnFloorScale},
     {JobField::model_attnScale},
-    {JobField::model_softmaxScale},
+    {JobField::model_scaleEmbeddings},
+    {.field = JobField::model_softmaxScale, .isDefaultIfSilent = true},
+    {.field = JobField::model_attnLogitSoftcapping, .isDefaultIfSilent = true},
+    {.field = JobField::model_finalLogitSoftcapping, .isDefaultIfSilent = true},
     {JobField::model_softmaxType},
-    {JobField::model_activationFuncClampValue},
-    {JobField::model_gluLinearOffset},
-    {JobField::model_seqLenInterpolationFactor, nullptr, false, Matters::Rotated},
+    {.field = JobField::model_activationFuncClampValue, .isDefaultIfSilent = true},
+    {.field = JobField::model_gluLinearOffset, .isDefaultIfSilent = true},
+    {.field = JobField::model_seqLenInterpolationFactor,
+     .upstream = "rotary_seq_len_interpolation_factor",
+     .matters = Matters::Rotated,
+     .isDefaultIfSilent = true},
     {JobField::model_yarnRotaryScalingFactor, nullptr, false, Matters::Yarn},
     {JobField::model_yarnOriginalMaxPositionEmbeddings, nullptr, false, Matters::Yarn},
-    {JobField::model_yarnBetaFast, nullptr, false, Matters::Yarn},
-    {JobField::model_yarnBetaSlow, nullptr, false, Matters::Yarn},
+    {.field = JobField::model_yarnBetaFast, .matters = Matters::Yarn, .isDefaultIfSilent = true},
+    {.field = JobField::model_yarnBetaSlow, .matters = Matters::Yarn, .isDefaultIfSilent = true},
+    {.field = JobField::model_yarnMscale, .matters = Matters::Yarn, .isDefaultIfSilent = true},
+    {.field = JobField::model_yarnMscaleAllDim,
+     .matters = Matters::Yarn,
+     .isDefaultIfSilent = true},
     {JobField::model_yarnCorrectionRangeRoundToInt, nullptr, false, Matters::Yarn},
     {JobField::model_ropeType, nullptr, false, Matters::Latent},
     {JobField::model_qkPosEmbHeadDim, nullptr, false, Matters::Latent},
@@ -89,6 +108,10 @@ constexpr Compared kCompared[] = {
     {JobField::model_moeRouterGroupTopk, nullptr, false, Matters::Experts},
     {JobField::model_moeRouterNumGroups, nullptr, false, Matters::Grouped},
     {JobField::model_moeRouterTopkScalingFactor, nullptr, false, Matters::Experts},
+    {JobField::model_moeRouterEnableExpertBias, nullptr, false, Matters::IfDropped},
+    {JobField::model_moeSharedExpertIntermediateSize, nullptr, false, Matters::Experts},
+    {JobField::model_moeSharedExpertGate, nullptr, false, Matters::IfDropped},
+    {JobField::model_moeApplyProbsOnInput, nullptr, false, Matters::Experts},
     {JobField::model_shareEmbeddingsAndOutputWeights, "untie_embeddings_and_output_weights", true},
 };
 constexpr const char *kVocabulary = "model.vocab_size";
@@ -223,10 +246,14 @@ std::string joined(const std::vector<ModelDifference> &found, const char *patter
 std::vector<ModelDifference> modelDifferences(const plan::Job &job,
                                               const checkpoint::RunState &state) {
   std::vector<ModelDifference> found;
+  const plan::Job silent{};
+  bool namesLayers = findEntry(state.args, "num_layers") != nullptr;
   for (const Compared &row : kCompared) {
     if (!matters(row, job, state.args))
       continue;
     std::optional<std::string> saved = savedText(state.args, row);
+    if (!saved && row.isDefaultIfSilent && namesLayers)
+      saved = ownText(silent, row.field);
     std::string ours = ownText(job, row.field);
     bool isLacking = row.matters == Matters::IfDropped && saved != "true";
     if (saved && !isSame(row.field, *saved, ours) && !isLacking)

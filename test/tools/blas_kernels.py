@@ -8,6 +8,7 @@ import re
 import subprocess
 import tempfile
 
+VARIABLE = "BLIS_ARCH_TYPE"
 NUMBERS = range(40)  # of sets; BLIS 0.9 has 27
 TRAINS = pathlib.Path(__file__).resolve().parent.parent / "fuzz/plan/corpus/toy.plan"
 PREFERRED = ("haswell", "sandybridge", "penryn", "generic")
@@ -27,7 +28,7 @@ def name_of(shardc_run, environment):
 @functools.cache
 def can_run(shardc_run, number):
     with tempfile.TemporaryDirectory() as folder:
-        return call([shardc_run, TRAINS], {"BLIS_ARCH_TYPE": str(number)}, folder).returncode == 0
+        return call([shardc_run, TRAINS], {VARIABLE: str(number)}, folder).returncode == 0
 
 
 @functools.cache
@@ -35,7 +36,7 @@ def environments(shardc_run="shardc-run"):
     """What chooses each of the preferred sets that this machine can run, by name. Some processors lack instructions."""
     found = {}
     for number in NUMBERS:
-        environment = {"BLIS_ARCH_TYPE": str(number)}
+        environment = {VARIABLE: str(number)}
         if (name := name_of(shardc_run, environment)) in PREFERRED and can_run(shardc_run, number):
             found[name] = environment
     return {name: found[name] for name in PREFERRED if name in found}

@@ -332,14 +332,14 @@ def check_smaller(work):
          "'embedding.word_embeddings.weight' is [128, 8]; the hidden size in config.json is 4"),
         ("num_hidden_layers", 1, "9 tensors have no place in the model and are left out: [tensors-left-out]\n  model.layers.1.",
          "has no place for 6 parameters of the checkpoint"),
-        ("tie_word_embeddings", True, None, "has no place for 1 parameters of the checkpoint"),
+        ("tie_word_embeddings", True, "'lm_head.weight' has other values than 'model.embed_tokens.weight', with which config.json ties it",
+         "has no place for 1 parameters of the checkpoint"),
     ]
     for field, value, imported, exported in cases:
         source = work / f"{field}.small"
         write_model(source, "llama", {field: value}, dense())
-        if imported:
-            said = call("import", "hf", source, work / f"{field}.ckpt", status=0 if "place" in imported else 1)
-            expect(imported in said, f"{field}: {said}")
+        said = call("import", "hf", source, work / f"{field}.ckpt", status=0 if "place" in imported else 1)
+        expect(imported in said, f"{field}: {said}")
         said = call("export", "hf", work / "llama.ckpt", work / f"{field}.out", "--config", source, status=1)
         expect(exported in said and not (work / f"{field}.out").exists(), f"{field}: {said}")
 
@@ -449,6 +449,10 @@ def check_arguments(work):
         said = call("import", "hf", work / "turned", work / "none", status=1)
         expect('rope_scaling.rope_type is "yarn"' in said and needed in said, said)
         shutil.rmtree(work / "turned")
+    tied, tensors = MODELS["gpt2"]
+    write_model(work / "untied", "gpt2", {**tied, "tie_word_embeddings": False}, {**tensors, "lm_head.weight": [VOCAB, HIDDEN]})
+    said = call("import", "hf", work / "untied", work / "none", status=1)
+    expect("tie_word_embeddings is false, which recipes cannot express; true (whether" in said, said)
     write_model(work / "window", "mistral", {"sliding_window": 4}, dense())
     call("import", "hf", work / "window", work / "window.ckpt")
     expect_lines("mistral", import_recipe(work, work / "window.ckpt"), ["window_size = [3, 0]"])

@@ -32,6 +32,7 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+import zlib
 
 TESTS = pathlib.Path(__file__).resolve().parent.parent.parent
 sys.path[:0] = [str(TESTS / "e2e" / "golden"), str(TESTS / "tools")]
@@ -70,19 +71,26 @@ class Runner:
     def __init__(self, recipe, settings):
         self.recipe, self.settings = recipe, settings
         self.folder = tempfile.TemporaryDirectory()
-        self.kernels = {}  # those of the processor
+
+    def in_turn(self, cases, with_all=False):
+        """The cases, each of which runs, with all programs that it starts, with another kind of BLIS' kernels than the one
+        before: results are compared with others of the same kernels. The script's arguments choose the first kind."""
+        kinds = blas_kernels.kinds()
+        first = zlib.crc32(" ".join(pathlib.PurePath(word).name for word in sys.argv[1:]).encode())
+        given = {name: os.environ[name] for name in [blas_kernels.VARIABLE] if name in os.environ}
+        for i, case in enumerate(cases):
+            for kernels in kinds if with_all else [kinds[(first + i) % len(kinds)]]:
+                os.environ.update({**given, **kernels})
+                yield case
+                os.environ.pop(blas_kernels.VARIABLE, None)
+                os.environ.update(given)
 
     def with_kernels(self, cases):
-        """The cases, each of which runs with another kind of BLIS' kernels than the one before: results are compared with
-        others of the same kernels."""
-        kinds = blas_kernels.kinds()
-        for i, case in enumerate(cases):
-            for self.kernels in kinds if LONG else [kinds[i % len(kinds)]]:
-                yield case
-        self.kernels = {}
+        """The same; where SHARDC_LONG=1, each case with all kinds."""
+        return self.in_turn(cases, with_all=LONG)
 
     def call(self, command, cwd=None):
-        done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, env={**os.environ, **self.kernels})
+        done = subprocess.run(command, cwd=cwd, capture_output=True, text=True)
         if done.returncode != 0:
             sys.exit(f"{' '.join(map(str, command))}\nstatus {done.returncode}\n{done.stdout}{done.stderr}")
         return done.stdout

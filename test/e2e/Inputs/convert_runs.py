@@ -150,11 +150,12 @@ def main():
     settings = [f"train.train_iters={STEPS}"]
     work = pathlib.Path(tempfile.mkdtemp(prefix="shardc-convert-"))
     try:
-        whole = runner.run(*settings, *DDP)
-        fsdp = check_there(runner, work, settings, whole)
-        check_back(runner, work, settings, whole)
-        if options.hub:
-            check_hub(runner, work, settings, fsdp)
+        for run in runner.in_turn([runner.run]):
+            whole = run(*settings, *DDP)
+            fsdp = check_there(runner, work, settings, whole)
+            check_back(runner, work, settings, whole)
+            if options.hub:
+                check_hub(runner, work, settings, fsdp)
     finally:
         shutil.rmtree(work)
 

@@ -126,7 +126,7 @@ def check_same(runner):
 
 
 def check_bf16(runner):
-    for microbatches in (1, 3):
+    for microbatches in runner.in_turn((1, 3)):
         for wire in ("true", "false"):
             name = f"bf16, {microbatches} microbatches, grad_reduce_in_fp32 = {wire}"
             settings = [*batch(MICRO_BATCH * 4 * microbatches), "mixed_precision=bf16_mixed", f"ddp.grad_reduce_in_fp32={wire}"]
@@ -185,7 +185,7 @@ def check_formats(runner):
 def compare_layouts(runner, layouts, sources, saving={}, loading=()):
     """Each layout loads what the sources save, which may have settings for it; a third of them unless SHARDC_LONG=1."""
     samples = batch(24, steps=SAVED + 2)
-    for source in sources:
+    for source in runner.in_turn(sources):
         saved = [*samples, *layouts[source]]
         with tempfile.TemporaryDirectory() as folder:
             whole = runner.run(*saved)

@@ -134,7 +134,7 @@ def check_layouts(runner):
                "3 stages with 2 chunks": [*under("no_shard", 3), f"{stages}3", *SCHEDULES["interleaved"]],
                "2 stages of 3 in torch_dist": [*pipeline(2, "optim", 3), "checkpoint.ckpt_format=torch_dist"],
                "3 stages of 2 groups of 2": [*under("optim_grads", 12, groups=2), f"{stages}3"]}
-    for source in ("6 stages", "3 stages with 2 chunks") if not LONG else layouts:
+    for source in runner.in_turn(("6 stages", "3 stages with 2 chunks") if not LONG else layouts):
         saved = [*sizes, *layouts[source]]
         with tempfile.TemporaryDirectory() as folder:
             steps = runner.run(*saved)

@@ -50,7 +50,7 @@ def same_tensors(name, a, b):
 def check_same(runner, folder):
     layouts = EXPERTS if "mixtral" in str(runner.recipe) else LAYOUTS
     sizes = [*BASE, *batch(4, 1)]
-    for name, layout in layouts.items():
+    for name, layout in runner.in_turn(layouts.items()):
         ways = {"remainders": [], "whole": WHOLE}
         steps = {way: runner.run(*sizes, *layout, *settings, *saves(folder / name / way, 1)) for way, settings in ways.items()}
         equal(f"{name}, with and without remainders", steps["whole"], steps["remainders"])

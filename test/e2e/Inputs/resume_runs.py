@@ -84,7 +84,7 @@ def expect(condition, text):
 
 
 def check_halves(runner, place):
-    for strategy in [*SHARDING, *REPLICATED, *TORCH]:
+    for strategy in runner.in_turn([*SHARDING, *REPLICATED, *TORCH]):
         settings = [*under(strategy), "train.train_iters=40"]
         folder = place.new()
         whole = runner.run(*settings)
@@ -98,7 +98,7 @@ def check_halves(runner, place):
 
 
 def check_layouts(runner, place):
-    for layouts in (LAYOUTS, REPLICATED_LAYOUTS, TORCH_LAYOUTS):
+    for layouts in runner.in_turn((LAYOUTS, REPLICATED_LAYOUTS, TORCH_LAYOUTS)):
         check_each_other(runner, place, layouts)
 
 
@@ -279,7 +279,9 @@ def main(checks):
     parser.add_argument("recipe")
     parser.add_argument("--set", action="append", default=[])
     options = parser.parse_args()
-    checks[options.check](Runner(options.recipe, options.set), Place())
+    runner = Runner(options.recipe, options.set)
+    for check in runner.in_turn([checks[options.check]]):
+        check(runner, Place())
 
 
 if __name__ == "__main__":

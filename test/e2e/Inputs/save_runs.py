@@ -75,7 +75,7 @@ def same_records(name, a, b, step):
 def check_background(runner, place):
     steps = ["train.train_iters=12"]
     layouts = {**{strategy: under(strategy) for strategy in [*SHARDING, *REPLICATED]}, **STAGES}
-    for strategy, layout in layouts.items():
+    for strategy, layout in runner.in_turn(layouts.items()):
         settings = [*layout, *steps]
         whole = runner.run(*settings)
         waiting, background, pieces = place.new(), place.new(), place.new()
@@ -134,7 +134,7 @@ def pairs_of(layouts):
 
 def check_equality(runner, place):
     base = ["train.global_batch_size=24", "train.train_iters=6", "mixed_precision=bf16_mixed"]
-    for strategies in (SHARDING, REPLICATED, TORCH):
+    for strategies in runner.in_turn((SHARDING, REPLICATED, TORCH)):
         layouts = [(strategy, size) for strategy in strategies for size in (1, 2, 3, 4)]
         saved = {}
         for a, b in pairs_of(layouts):
@@ -257,7 +257,7 @@ def rates_of(runner, *settings):
 
 def check_momentum(runner, place):
     settings = ["optimizer.optimizer=sgd", "optimizer.sgd_momentum=0.9", "train.train_iters=8"]
-    for strategy in ["optim_grads_params", "no_shard", "distributed"]:
+    for strategy in runner.in_turn(["optim_grads_params", "no_shard", "distributed"]):
         for more in ([], ASYNC):
             folder = place.new()
             whole = runner.run(*under(strategy), *settings)
@@ -270,11 +270,11 @@ def check_moments(runner, place):
     """Weights alone of a checkpoint, at a constant rate: the updates of a run that leaves the optimizer out."""
     settings = ["scheduler.lr_decay_style=constant", "scheduler.lr_warmup_iters=0", "train.train_iters=12"]
     convert, fresh = "checkpoint.convert_on_load=true", "checkpoint.load_optim=false"
-    for strategy, other, conversion in (
+    for strategy, other, conversion in runner.in_turn((
         ("ddp", "optim_grads_params", ["torch-dist-to-fsdp-dtensor", "--swiglu"]),
         ("optim_grads_params", "ddp", ["fsdp-dtensor-to-torch-dist"]),
         ("optim_grads_params", "torch_fsdp2", ["fsdp-dtensor-to-torch-dist"]),
-    ):
+    )):
         whole, weights, again = place.new(), place.new(), place.new()
         runner.run(*under(strategy), *settings, *saves(whole), "train.exit_interval=4")
         runner.call(["shardc", "ckpt", "convert", *conversion, "--weights-only", whole, weights])
@@ -295,7 +295,7 @@ def check_moments(runner, place):
 
 def check_vocabulary(runner, place):
     steps = ["train.train_iters=8"]
-    for strategy in ("optim_grads_params", "ddp"):
+    for strategy in runner.in_turn(("optim_grads_params", "ddp")):
         folder = place.new()
         settings = [*under(strategy), *steps]
         whole = runner.run(*settings)
@@ -311,7 +311,8 @@ def check_vocabulary(runner, place):
 def check_processes(runner, place):
     """With a process a rank, which write their files at the same time."""
     layouts = {"2 ranks": under("optim_grads_params"), **STAGES}
-    for name, more in (("2 ranks", []), ("2 ranks", ASYNC), ("2 ranks", PIECES), *zip(STAGES, (ASYNC, PIECES))):
+    ways = ("2 ranks", []), ("2 ranks", ASYNC), ("2 ranks", PIECES), *zip(STAGES, (ASYNC, PIECES))
+    for name, more in runner.in_turn(ways):
         settings = [*layouts[name], "train.train_iters=12"]
         whole = runner.run(*settings)
         folder = place.new()

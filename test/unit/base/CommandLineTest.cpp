@@ -33,6 +33,8 @@ struct Sample {
         "--version", [] { return "sample 1"; }, "its version");
     Command &run = program.addCommand("run", "runs a recipe").alsoCalled({"train"});
     run.option("recipe", recipe, "a recipe").required();
+    run.hintsAtUnknown(
+        [](const std::string &option) { return option == "--pace" ? "; it is gone" : ""; });
     run.onUse([this] { ++numRuns; });
   }
 
@@ -100,6 +102,10 @@ TEST(CommandLine, RefusesOtherWordsAndOptions) {
             "sample: error: unknown option '--colour'; 'sample --help' lists all options\n");
   EXPECT_EQ(Sample().refused({"--worker=3"}),
             "sample: error: unknown option '--worker=3'; did you mean '--workers'?\n");
+  EXPECT_EQ(Sample().refused({"run", "a.recipe", "--pace=3"}),
+            "sample: error: unknown option '--pace=3'; it is gone\n");
+  EXPECT_EQ(Sample().refused({"run", "--pacf"}),
+            "sample: error: unknown option '--pacf'; 'sample run --help' lists all options\n");
   EXPECT_EQ(Sample().refused({"run", "a.recipe", "b.recipe"}),
             "sample: error: 'sample run' takes no further argument; found 'b.recipe'\n");
   EXPECT_EQ(Sample().refused({"a.plan", "--plan-fd=3"}),

@@ -172,7 +172,7 @@ TEST(HfImport, GatesStandBeforeUpProjectionsAndVocabularyIsPadded) {
   TempFolder folder;
   Hub hub(folder / "hub", configOf("qwen2", 4, 2, R"(, "tie_word_embeddings": true)"));
   addEnds(hub, true);
-  hub.add("lm_head.weight", {kVocab, kHidden}); // an alias of the embedding
+  hub.addCopy("lm_head.weight", {kVocab, kHidden}, "model.embed_tokens.weight");
   for (int i = 0; i < 2; ++i) {
     std::string layer = fmt::format("model.layers.{}", i);
     addAttention(hub, layer, 4, 2, 2, true, false);

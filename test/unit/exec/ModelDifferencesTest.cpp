@@ -53,6 +53,26 @@ TEST(ModelDifferences, ReadsTheNamesOfMegatronAndComparesValues) {
               ElementsAre("model.qk_layernorm: true, false"));
 }
 
+TEST(ModelDifferences, WhatACheckpointOfNamedLayersDoesNotSayIsNotSet) {
+  plan::Plan plan;
+  plan.job.put("model.softmax_scale", 0.5);
+  plan.job.put("model.final_logit_softcapping", 30.0);
+  EXPECT_THAT(
+      differing(plan, {{"scale_embeddings", true}, {"post_mlp_layernorm", true}}, false, 0),
+      ElementsAre("model.post_mlp_layernorm: true, false", "model.scale_embeddings: true, false"));
+  EXPECT_THAT(
+      differing(plan, {{"num_layers", int64_t{2}}, {"attn_logit_softcapping", 50.0}}, false, 0),
+      ElementsAre("model.softmax_scale: not set, 0.5", "model.attn_logit_softcapping: 50, not set",
+                  "model.final_logit_softcapping: not set, 30"));
+  plan.job = plan::Job();
+  plan.job.put("model.position_embedding_type", std::string("rope"));
+  plan.job.put("model.seq_len_interpolation_factor", 2.0);
+  const char *megatrons = "rotary_seq_len_interpolation_factor";
+  EXPECT_THAT(differing(plan, {{"num_layers", int64_t{2}}, {megatrons, 2.0}}, false, 0), IsEmpty());
+  EXPECT_THAT(differing(plan, {{"num_layers", int64_t{2}}, {megatrons, {}}}, false, 0),
+              ElementsAre("model.seq_len_interpolation_factor: not set, 2"));
+}
+
 TEST(ModelDifferences, WhatShapesDoNotShowOfExpertsAndLatentAttention) {
   const checkpoint::PlainEntries args = {{"moe_router_topk", int64_t{4}},
                                          {"moe_router_score_function", "sigmoid"},
