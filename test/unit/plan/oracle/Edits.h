@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include "Positions.h"
 #include "runtime/plan/Plan.h"
 
 namespace shardc::plan::oracle {
@@ -22,6 +23,14 @@ protected:
   /// -1 if the plan has none.
   int16_t someGroup() {
     return plan_.groups.empty() ? int16_t{-1} : static_cast<int16_t>(below(plan_.groups.size()));
+  }
+  /// Whether no rank of the role stands elsewhere in the other group.
+  bool hasSameIndices(int16_t group, int16_t other) const {
+    auto role = static_cast<uint32_t>(role_ - plan_.roles.data());
+    for (int64_t rank = 0; rank < plan_.worldSize(); ++rank)
+      if (roleOf(plan_, rank) == role && indexOf(plan_, group, rank) != indexOf(plan_, other, rank))
+        return false;
+    return true;
   }
   template <typename T> T pick(const std::vector<T> &from) { return from[below(from.size())]; }
 

@@ -14,7 +14,6 @@
 #include "MutateParts.h"
 #include "MutatePipelines.h"
 #include "MutateSteps.h"
-#include "Positions.h"
 
 namespace shardc::plan::oracle {
 namespace {
@@ -336,15 +335,6 @@ private:
   }
 
   /// A place, or all of one buffer, follows another group.
-  /// Whether no rank of the role stands elsewhere in the other group.
-  bool hasSameIndices(int16_t group, int16_t other) const {
-    auto role = static_cast<uint32_t>(role_ - plan_.roles.data());
-    for (int64_t rank = 0; rank < plan_.worldSize(); ++rank)
-      if (roleOf(plan_, rank) == role && indexOf(plan_, group, rank) != indexOf(plan_, other, rank))
-        return false;
-    return true;
-  }
-
   std::string doChangePlaceGroup() {
     std::vector<ValueId> moving;
     for (ValueId id = 0; id < segment_->values.size(); ++id)
