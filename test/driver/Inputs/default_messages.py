@@ -7,6 +7,7 @@ all. Warnings with their source lines and notes may follow the line.
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 
@@ -21,7 +22,7 @@ def judge(shardc, path, quiet):
     if quiet:
         return done.stderr
     first, _, rest = done.stderr.partition("\n")
-    counts = re.compile(COUNTS.format(re.escape(path), re.escape(path)))
+    counts = re.compile(COUNTS.format(re.escape(path), re.escape(shlex.quote(path))))
     if not first.strip() and not rest:
         return ""
     if counts.fullmatch(first):
