@@ -230,7 +230,8 @@ class Test:
             for command in self.commands:
                 for name, value in (("%s", test), ("%t", folder / "made"), ("%S", self.path.parent), ("%source", source),
                                     ("%recipes", source / "recipes"), ("%python", sys.executable)):
-                    command = re.sub(rf"{name}(?![a-zA-Z])", str(value), command)
+                    word = re.sub(r"[^\w@%+=:,./-]", r"\\\g<0>", str(value))  # as lit's paths, with a backslash before a blank
+                    command = re.sub(rf"{name}(?![a-zA-Z])", lambda _, word=word: word, command)
                 done = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, cwd=folder,
                                       env=environment)
                 if done.returncode != 0:
