@@ -6,11 +6,15 @@ Variables of colours and pagers are taken away first; NAME=VALUE sets some.
 
 import fcntl
 import os
+import pathlib
 import pty
 import re
 import struct
 import sys
 import termios
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tools"))
+from pseudoterminal import parts_shown  # noqa: E402
 
 
 def main():
@@ -24,15 +28,7 @@ def main():
     if child == 0:
         fcntl.ioctl(1, termios.TIOCSWINSZ, struct.pack("HHHH", rows, 200, 0, 0))
         os.execvpe(words[0], words, environment)
-    shown = b""
-    while True:
-        try:
-            part = os.read(terminal, 65536)
-        except OSError:  # the other end is gone
-            break
-        if not part:
-            break
-        shown += part
+    shown = b"".join(parts_shown(terminal))
     _, status = os.waitpid(child, 0)
     sys.stdout.write(shown.decode(errors="replace").replace("\r\n", "\n"))
     sys.exit(os.waitstatus_to_exitcode(status))
