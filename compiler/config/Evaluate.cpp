@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "compiler/basic/Format.h"
+#include "compiler/basic/Numbers.h"
 #include "compiler/basic/Suggest.h"
 
 namespace shardc::config {
@@ -284,8 +285,7 @@ std::string describe(const Constant &constant) {
   case Kind::Name:
     return fmt::format("the name '{}'", constant.text);
   case Kind::List:
-    return fmt::format("a list of {} value{}", constant.elements.size(),
-                       constant.elements.size() == 1 ? "" : "s");
+    return "a list of " + formatCount(std::ssize(constant.elements), "value");
   }
   return {};
 }

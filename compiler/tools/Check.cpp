@@ -1,6 +1,7 @@
 // shardc check: all errors, warnings and remarks of a recipe, including whether the plan fits.
 #include "compiler/ast/Dump.h"
 #include "compiler/basic/Format.h"
+#include "compiler/basic/Numbers.h"
 #include "compiler/diag/FixItApply.h"
 #include "compiler/diag/VerifyConsumer.h"
 #include "compiler/lower/Lower.h"
@@ -72,8 +73,7 @@ ExitStatus applyFixes(Session &session, const CheckOptions &options) {
       status = writeFixes(again, recommended, numApplied);
   }
   if (numApplied > 0)
-    llvm::errs() << "shardc: " << numApplied << " fix-it" << (numApplied == 1 ? "" : "s")
-                 << " applied\n";
+    llvm::errs() << "shardc: " << formatCount(numApplied, "fix-it") << " applied\n";
   return status;
 }
 

@@ -219,10 +219,9 @@ std::optional<std::string> wrongUse(const ReportOptions &options) {
   for (auto [flag, files] :
        {std::pair{"--metrics", &options.metrics}, {"--trace", &options.traces}})
     if (files->size() > options.inputs.size())
-      return fmt::format(
-          "'{}' is given {} times for {} plan{}; the first is of the first plan, and "
-          "so on",
-          flag, files->size(), options.inputs.size(), options.inputs.size() == 1 ? "" : "s");
+      return fmt::format("'{}' is given {} times for {}; the first is of the first plan, and "
+                         "so on",
+                         flag, files->size(), formatCount(std::ssize(options.inputs), "plan"));
   bool changes = !options.common.load.sets.empty() || !options.common.load.overlays.empty();
   for (const std::string &path : options.inputs)
     if (changes && isCompiledPlan(path))

@@ -267,8 +267,7 @@ static std::string channelsText(const plan::Plan &plan, const predict::Overheads
                         plan::toString(channel.transport), plan::formatBytes(memory.channels[i]),
                         channel.multiprocessors == 0
                             ? "no multiprocessors"
-                            : fmt::format("up to {} multiprocessor{}", channel.multiprocessors,
-                                          channel.multiprocessors == 1 ? "" : "s"));
+                            : "up to " + formatCount(channel.multiprocessors, "multiprocessor"));
   }
   return text.empty() ? "channels: none" : text;
 }
