@@ -26,21 +26,6 @@ constexpr std::array<RuleInfo, kRuleCount> kRules = {{
 
 constexpr size_t kOpTextMax = 160; ///< characters of an op that a message shows
 
-using namespace verifier;
-
-void forEachSegment(Inspection &inspection, void (*phase)(const Scope &)) {
-  const Plan &plan = inspection.plan();
-  for (uint32_t r = 0; r < plan.roles.size(); ++r)
-    for (uint32_t s = 0; s < plan.roles[r].segments.size() && !inspection.isFull(); ++s)
-      phase(Scope{inspection, plan.roles[r], plan.roles[r].segments[s], r, s});
-}
-
-/// Runs the phase for one role after the other, up to the first with findings.
-void forEachRole(Inspection &inspection, void (*phase)(Inspection &, uint32_t)) {
-  for (uint32_t role = 0; role < inspection.plan().roles.size() && inspection.size() == 0; ++role)
-    phase(inspection, role);
-}
-
 const Op *opAt(const Plan &plan, const Spot &spot) {
   if (spot.role >= plan.roles.size() || spot.segment >= plan.roles[spot.role].segments.size())
     return nullptr;
@@ -106,33 +91,26 @@ std::string context(const Plan &plan, const Spot &spot, std::optional<Variant> v
   return text;
 }
 
-std::vector<Finding> verifyFlat(Inspection &inspection);
-
 } // namespace
 
 std::string_view ruleId(Rule rule) { return kRules[static_cast<size_t>(rule)].id; }
 std::string_view ruleDoc(Rule rule) { return kRules[static_cast<size_t>(rule)].doc; }
 
-std::vector<Finding> verify(const Plan &plan, size_t findingsMax, uint64_t visitsMax, Turns turns) {
-  Inspection inspection(plan, findingsMax, visitsMax);
-  inspection.setTurns(turns);
-  checkTables(inspection);
-  if (inspection.size() == 0)
-    forEachSegment(inspection, checkForm);
-  if (inspection.size() == 0)
-    checkRings(inspection);
-  if (inspection.size() == 0 && plan.level == Level::Placed)
-    checkGraphs(inspection);
-  if (inspection.size() != 0 || !hasRings(plan))
-    return verifyFlat(inspection);
-  FlatPlan flat = flattened(plan);
-  Inspection ofSlots(flat.plan, findingsMax, visitsMax);
-  ofSlots.setRings(flat.rings);
-  ofSlots.setTurns(turns);
-  return verifyFlat(ofSlots);
+namespace verifier {
+namespace {
+
+void forEachSegment(Inspection &inspection, void (*phase)(const Scope &)) {
+  const Plan &plan = inspection.plan();
+  for (uint32_t r = 0; r < plan.roles.size(); ++r)
+    for (uint32_t s = 0; s < plan.roles[r].segments.size() && !inspection.isFull(); ++s)
+      phase(Scope{inspection, plan.roles[r], plan.roles[r].segments[s], r, s});
 }
 
-namespace {
+/// Runs the phase for one role after the other, up to the first with findings.
+void forEachRole(Inspection &inspection, void (*phase)(Inspection &, uint32_t)) {
+  for (uint32_t role = 0; role < inspection.plan().roles.size() && inspection.size() == 0; ++role)
+    phase(inspection, role);
+}
 
 /// All phases after form, on a plan whose rings have become cells.
 std::vector<Finding> verifyFlat(Inspection &inspection) {
@@ -178,7 +156,32 @@ std::vector<Finding> verifyFlat(Inspection &inspection) {
   return inspection.take();
 }
 
+std::vector<Finding> inspect(const Plan &plan, size_t findingsMax, uint64_t visitsMax,
+                             Turns turns) {
+  Inspection inspection(plan, findingsMax, visitsMax);
+  inspection.setTurns(turns);
+  checkTables(inspection);
+  if (inspection.size() == 0)
+    forEachSegment(inspection, checkForm);
+  if (inspection.size() == 0)
+    checkRings(inspection);
+  if (inspection.size() == 0 && plan.level == Level::Placed)
+    checkGraphs(inspection);
+  if (inspection.size() != 0 || !hasRings(plan))
+    return verifyFlat(inspection);
+  FlatPlan flat = flattened(plan);
+  Inspection ofSlots(flat.plan, findingsMax, visitsMax);
+  ofSlots.setRings(flat.rings);
+  ofSlots.setTurns(turns);
+  return verifyFlat(ofSlots);
+}
+
 } // namespace
+} // namespace verifier
+
+std::vector<Finding> verify(const Plan &plan, size_t findingsMax, uint64_t visitsMax, Turns turns) {
+  return verifier::inspect(plan, findingsMax, visitsMax, turns);
+}
 
 std::string render(const Plan &plan, const Finding &finding) {
   std::string text =

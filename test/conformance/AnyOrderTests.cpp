@@ -54,7 +54,7 @@ double roundoff(DType type) {
 }
 
 /// Of both signs, and exact in bf16 and f16; ranks differ by about as much as elements do.
-float valueOf(int rank, int64_t i) {
+float summandOf(int rank, int64_t i) {
   return toFloat(toBF16(0.37f * static_cast<float>((i * 7 + rank * 31) % 97 - 48)));
 }
 
@@ -64,8 +64,8 @@ float valueOf(int rank, int64_t i) {
 double distance(const Sum &sum, int ranks, int64_t i, float got) {
   double exact = 0, size = 0;
   for (int rank = 0; rank < ranks; ++rank) {
-    exact += valueOf(rank, i);
-    size += std::abs(valueOf(rank, i));
+    exact += summandOf(rank, i);
+    size += std::abs(summandOf(rank, i));
   }
   if (sum.average)
     exact /= ranks, size /= ranks;
@@ -86,7 +86,7 @@ double Conformance::addOnce(const Sum &sum, int64_t count, hal::Channel &channel
   for (int rank = 0; rank < ranks; ++rank) {
     std::vector<float> values;
     for (int64_t i = 0; i < (scatters ? count * ranks : count); ++i)
-      values.push_back(valueOf(rank, i));
+      values.push_back(summandOf(rank, i));
     in.push_back(putValues(*this, rank, sum.in, values));
     values.assign(static_cast<size_t>(count), kBegin);
     out.push_back(sum.inPlace ? in.back() : putValues(*this, rank, sum.out, values));

@@ -50,7 +50,7 @@ std::string nameOf(const SquaredSum &sum, int rank) {
                      sum.accumulate ? ", accumulated" : "", rank);
 }
 
-float valueOf(int rank, int64_t i) {
+float rootOf(int rank, int64_t i) {
   return 0.013f * static_cast<float>((i * 7 + rank * 31) % 997 - 498);
 }
 
@@ -94,7 +94,7 @@ Memory allocate(Conformance &test, int ranks, const SquaredSum &sum) {
   for (int rank = 0; rank < ranks; ++rank) {
     std::vector<float> values(static_cast<size_t>(sum.count * ranks));
     for (size_t i = 0; i < values.size(); ++i)
-      values[i] = valueOf(rank, static_cast<int64_t>(i));
+      values[i] = rootOf(rank, static_cast<int64_t>(i));
     memory.in.push_back(putValues(test, rank, sum.in, values));
     values.assign(static_cast<size_t>(sum.count), 7.0f);
     memory.out.push_back(putValues(test, rank, sum.out, values));

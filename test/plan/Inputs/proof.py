@@ -6,7 +6,7 @@
     proof.py families       the same of plans with latent attention, further tokens, sinks, windows, soft caps and chunks, by
                             the oracle and by execution as `runs` has it (one of every second plan, 500 of each in full;
                             MUTATIONS, PLANS, SEED and KEEP as there)
-    proof.py attributes     the verifier takes any value of any attribute of every op of every plan (every tenth plan, in full all)
+    proof.py attributes     the verifier takes any value of any attribute of every op of every plan (every twentieth plan, in full all)
     proof.py schedules      24 of the plans lose no bit in random schedules (1,000 each in full)
     proof.py touched        a run of each plan touches the bytes that its plan counts, and no others
     proof.py runs           accepted mutations run, in three schedules: losses, norms and state as the plan's own (three of
@@ -251,7 +251,7 @@ def mutations(folder):
 
 def attributes(folder):
     names = [name for name, _, _ in variants()]
-    plans = write_plans(folder, names if LONG else names[::10])
+    plans = write_plans(folder, names if LONG else names[::20])
     print(run(["plan-oracle", "--attributes", 97 if LONG else 997, *plans]), end="")
 
 

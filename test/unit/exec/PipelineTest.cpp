@@ -16,40 +16,11 @@
 #include "runtime/verify/Verify.h"
 #include "test/unit/exec/PipelinePlan.h"
 #include "test/unit/exec/ToyPlan.h"
+#include "test/unit/exec/Trained.h"
 #include "test/unit/support/TempFolder.h"
 
 namespace shardc::test {
 namespace {
-
-struct Trained : run::RunObserver {
-  void begin(int64_t, int64_t) override {}
-  void step(const StepState &state) override { steps.push_back(state); }
-  void evaluated(const StepState &) override {}
-
-  std::vector<StepState> steps;
-  std::map<std::string, std::vector<float>> tensors;
-};
-
-/// Puts what each rank has of the tensors in its place; their rows are divided.
-void readTensors(exec::Executable &executable, Trained &trained) {
-  Result<save::StateLayout> layout = save::StateLayout::create(executable.plan());
-  ASSERT_TRUE(layout.isOk()) << layout.status().message();
-  for (size_t rank = 0; rank < executable.rankCount(); ++rank) {
-    Result<std::vector<save::StatePiece>> pieces = layout->pieces(executable.worldRank(rank));
-    ASSERT_TRUE(pieces.isOk()) << pieces.status().message();
-    for (const save::StatePiece &piece : *pieces) {
-      const plan::Cell &cell = layout->cellOf(piece);
-      std::vector<float> values(static_cast<size_t>(piece.bytes / 4));
-      uint8_t *address = *executable.arenas(rank).resolve(cell.place, cell.type.bytes(), cell.name);
-      ASSERT_TRUE(
-          executable.read(rank, address + piece.byteBegin, piece.bytes, values.data()).isOk());
-      std::vector<float> &tensor = trained.tensors[layout->nameOf(piece)];
-      checkpoint::Shape whole = layout->shapeOf(piece.param);
-      tensor.resize(static_cast<size_t>(whole[0] * whole[1]));
-      std::ranges::copy(values, tensor.begin() + piece.box.offset[0] * whole[1]);
-    }
-  }
-}
 
 struct How {
   bool graphs = true;

@@ -12,17 +12,18 @@
 #include "runtime/save/StateLayout.h"
 #include "runtime/verify/Verify.h"
 #include "test/unit/exec/ToyPlan.h"
+#include "test/unit/exec/Trained.h"
 
 namespace shardc::test {
 namespace {
 
 constexpr int64_t kData = 2, kSteps = 4, kMicrobatches = 2;
-constexpr int64_t kVocab = 8, kHidden = 4, kInner = 8;
+constexpr int64_t kGatedVocab = 8, kGatedHidden = 4, kInner = 8;
 
 /// A table that all ranks have, a product of columns with a gate, and one of rows, in one block.
 std::string gatedPlanText(int64_t tp) {
-  int64_t inner = kInner / tp, table = kVocab * kHidden, up = 2 * inner * kHidden;
-  int64_t numel = table + up + kHidden * inner;
+  int64_t inner = kInner / tp, table = kGatedVocab * kGatedHidden, up = 2 * inner * kGatedHidden;
+  int64_t numel = table + up + kGatedHidden * inner;
   constexpr std::string_view kText = R"(shardc.plan 2 placed "gated"
 needs {{ backend = host  gpu = ""  device_bytes = 0 }}
 job {{
@@ -125,40 +126,6 @@ role all "every rank does the same" {{
       fmt::arg("twice", 2 * inner), fmt::arg("inner", inner), fmt::arg("downAt", table + up),
       fmt::arg("downBytes", 4 * (table + up)), fmt::arg("ddownAt", 10240 + 4 * (table + up)),
       fmt::arg("steps", kSteps), fmt::arg("microbatches", kMicrobatches));
-}
-
-/// The steps of a run, and its tensors afterwards.
-struct Trained : run::RunObserver {
-  void begin(int64_t, int64_t) override {}
-  void step(const StepState &state) override { steps.push_back(state); }
-  void evaluated(const StepState &) override {}
-
-  std::vector<StepState> steps;
-  std::map<std::string, std::vector<float>> tensors;
-};
-
-/// Puts what each rank has of the tensors in its place.
-void readTensors(exec::Executable &executable, Trained &trained) {
-  const plan::Plan &plan = executable.plan();
-  Result<save::StateLayout> layout = save::StateLayout::create(plan);
-  ASSERT_TRUE(layout.isOk()) << layout.status().message();
-  for (size_t rank = 0; rank < executable.rankCount(); ++rank) {
-    Result<std::vector<save::StatePiece>> pieces = layout->pieces(executable.worldRank(rank));
-    ASSERT_TRUE(pieces.isOk()) << pieces.status().message();
-    for (const save::StatePiece &piece : *pieces) {
-      const plan::Cell &cell = layout->cellOf(piece);
-      std::vector<float> values(static_cast<size_t>(piece.bytes / 4));
-      uint8_t *address = *executable.arenas(rank).resolve(cell.place, cell.type.bytes(), cell.name);
-      ASSERT_TRUE(
-          executable.read(rank, address + piece.byteBegin, piece.bytes, values.data()).isOk());
-      checkpoint::Shape whole = layout->shapeOf(piece.param);
-      std::vector<float> &tensor = trained.tensors[layout->nameOf(piece)];
-      tensor.resize(static_cast<size_t>(whole[0] * whole[1]));
-      for (int64_t r = 0; r < piece.box.shape[0]; ++r)
-        std::copy_n(values.begin() + r * piece.box.shape[1], piece.box.shape[1],
-                    tensor.begin() + (piece.box.offset[0] + r) * whole[1] + piece.box.offset[1]);
-    }
-  }
 }
 
 Trained train(int64_t tp) {

@@ -21,7 +21,7 @@ constexpr double kLinger = 5;     // the leader answers so long after the end
 constexpr int64_t kEventsMax = 200'000;
 
 /// Whoever is there: a process of a rank.
-struct Process {
+struct RestartProcess {
   int64_t rank = 0;
   int64_t attempt = -1; ///< in which it works; -1: it asks to come in
   int64_t meeting = -1; ///< to which it came; -1: none
@@ -61,7 +61,7 @@ public:
   int64_t restarts() const { return leader_->attempt().number; }
 
 private:
-  Process &at(size_t id) { return processes_[id]; }
+  RestartProcess &at(size_t id) { return processes_[id]; }
 
   // --- the leader's machine ---
   void openMeeting(const Attempt &attempt) {
@@ -190,7 +190,7 @@ private:
   void ask(size_t id, double since) {
     after(delay(), [this, id] { leaderHears(id); });
     after(0.5 + uniform(0, 1), [this, id, since] {
-      Process &process = at(id);
+      RestartProcess &process = at(id);
       if (!process.isAlive || process.attempt >= 0 || process.isConnected)
         return;
       if (now_ - since < kAskAgain)
@@ -201,7 +201,7 @@ private:
   }
 
   void hear(size_t id, Word word, int64_t attempt) {
-    Process &process = at(id);
+    RestartProcess &process = at(id);
     if (!process.isAlive || process.isHung)
       return;
     process.hasHeard = true;
@@ -216,7 +216,7 @@ private:
   void work(size_t id, int64_t attempt) {
     if (attempt != leader_->attempt().number || phase_ != Phase::Works)
       return; // the word to end is on its way
-    for (const Process &other : processes_)
+    for (const RestartProcess &other : processes_)
       ASSERT_FALSE(other.isAlive && other.attempt >= 0 && other.attempt != attempt)
           << "attempts " << other.attempt << " and " << attempt << " work at the same time";
     at(id).attempt = attempt;
@@ -288,7 +288,7 @@ private:
   }
 
   void end(size_t id) {
-    Process &process = at(id);
+    RestartProcess &process = at(id);
     if (!process.isAlive)
       return;
     process.isAlive = false;
@@ -324,7 +324,7 @@ private:
   void check() {
     ASSERT_TRUE(isDone_ || leader_->state() == RestartLeader::State::Over)
         << "neither done nor over";
-    for (const Process &process : processes_)
+    for (const RestartProcess &process : processes_)
       ASSERT_FALSE(process.isAlive) << "rank " << process.rank << " is left";
     for (RestartFollower &follower : followers_)
       ASSERT_FALSE(follower.isPausing());
@@ -340,7 +340,7 @@ private:
   std::optional<RestartLeader> leader_;
   std::vector<RestartFollower> followers_;
   std::vector<bool> hasSupervisor_;
-  std::vector<Process> processes_;
+  std::vector<RestartProcess> processes_;
   std::vector<int64_t> processOf_, met_; ///< by rank: index in processes_, or -1
   Phase phase_ = Phase::Meets;
   int64_t meeting_ = 0, step_ = 0, workers_ = 0;

@@ -12,7 +12,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-constexpr int64_t kMiB = 1 << 20;
+constexpr int64_t kRatedBytes = 64 << 20;
 
 const std::vector<std::string> kWords = {"product matmul bf16 1024 1024 1024 0.001",
                                          "product matmul bf16 4096 4096 4096 0.01",
@@ -61,7 +61,7 @@ TEST(MeasuredRates, GiveTimesOfCollectives) {
   Device h200 = device(Gpu::H200);
   Team node = {8, 8, 8};
   auto seconds = [&](CollectiveKind kind) {
-    return collectiveSeconds(h200, kind, plan::Transport::Nccl, 64 * kMiB, node);
+    return collectiveSeconds(h200, kind, plan::Transport::Nccl, kRatedBytes, node);
   };
   double table = seconds(CollectiveKind::AllGather);
   double reduction = seconds(CollectiveKind::ReduceScatter);
@@ -107,8 +107,8 @@ TEST(ExpectedRates, AreThoseOfTheTable) {
   EXPECT_NEAR(of("product matmul bf16 4096 4096 4096"), 668, 1e-6);
   EXPECT_NEAR(of("memory copy bf16 268435456"), 4270, 1e-6);
   double seconds = collectiveSeconds(h200, CollectiveKind::AllGather, plan::Transport::Nccl,
-                                     64 * kMiB, {8, 8, 8});
-  EXPECT_NEAR(of("collective all_gather bf16 8 8 67108864"), 7.0 / 8 * 64 * kMiB / seconds * 1e-9,
+                                     kRatedBytes, {8, 8, 8});
+  EXPECT_NEAR(of("collective all_gather bf16 8 8 67108864"), 7.0 / 8 * kRatedBytes / seconds * 1e-9,
               1e-6);
   EXPECT_GT(of("collective all_reduce bf16 2 1 67108864"), 0);
 }
