@@ -236,7 +236,7 @@ private:
       plan::append(segment, std::move(view));
     }
     bool isStaged = kind == OpKind::Stage;
-    plan::Purpose purpose = isStaged ? plan::Purpose::SaveStaging : plan::Purpose::Data;
+    plan::Purpose purpose = isStaged ? plan::Purpose::SaveStaging : plan::Purpose::SaveCopies;
     uint32_t cell = addCell(role_, std::move(target), plan::CellKind::Buffer, type,
                             isStaged ? plan::Arena::Work : plan::Arena::Host, purpose);
     Op op = plan::makeOp(kind, {source}, -1, loc_);

@@ -21,33 +21,17 @@
 namespace shardc::tools {
 namespace {
 
-struct PurposeBytes {
-  std::string_view name;
-  int64_t kept = 0, peak = 0;
-};
-
-/// By purpose, and the copies for saves, which are not counted as data.
-std::vector<PurposeBytes> purposesOf(const plan::MemoryByPurpose &memory) {
-  std::vector<PurposeBytes> rows;
-  for (size_t p = 0; p < memory.cells.size(); ++p) {
-    auto purpose = static_cast<plan::Purpose>(p);
-    int64_t copies = purpose == plan::Purpose::Data ? memory.copiesForSaves : 0;
-    rows.push_back({plan::toString(purpose), memory.cells[p] - copies, memory.transient[p]});
-  }
-  rows.push_back({plan::kCopiesForSaves, memory.copiesForSaves, 0});
-  return rows;
-}
-
 void printMemory(const plan::Plan &plan) {
   const plan::Role &role = predict::largestRole(plan);
   if (plan.roles.size() > 1)
     llvm::outs() << fmt::format("of the role that needs most, {}: {}\n", role.name, role.why);
   plan::MemoryByPurpose memory = plan::memoryByPurpose(role);
   llvm::outs() << fmt::format("{:<18} {:>14} {:>14}\n", "purpose", "kept", "at the peak");
-  for (const PurposeBytes &row : purposesOf(memory))
-    if (row.kept + row.peak > 0)
-      llvm::outs() << fmt::format("{:<18} {:>14} {:>14}\n", row.name, plan::formatBytes(row.kept),
-                                  plan::formatBytes(row.peak));
+  for (size_t p = 0; p < memory.cells.size(); ++p)
+    if (memory.cells[p] + memory.transient[p] > 0)
+      llvm::outs() << fmt::format(
+          "{:<18} {:>14} {:>14}\n", plan::toString(static_cast<plan::Purpose>(p)),
+          plan::formatBytes(memory.cells[p]), plan::formatBytes(memory.transient[p]));
   for (int a = 0; a < plan::kArenaCount; ++a) {
     auto arena = static_cast<plan::Arena>(a);
     llvm::outs() << fmt::format("arena {:<12} {:>14}\n", plan::toString(arena),
@@ -200,12 +184,13 @@ void printJson(const config::Config &config, const plan::Plan &plan, const FitOp
                                                      : llvm::json::Value(nullptr));
     json.attribute("ranks", d.worldSize);
     rest(deviceBytesOf(plan), {});
+    plan::MemoryByPurpose memory = plan::memoryByPurpose(predict::largestRole(plan));
     json.attributeArray("purposes", [&] {
-      for (const PurposeBytes &row : purposesOf(plan::memoryByPurpose(predict::largestRole(plan))))
+      for (size_t p = 0; p < memory.cells.size(); ++p)
         json.object([&] {
-          json.attribute("purpose", std::string(row.name));
-          json.attribute("kept_bytes", row.kept);
-          json.attribute("peak_bytes", row.peak);
+          json.attribute("purpose", std::string(plan::toString(static_cast<plan::Purpose>(p))));
+          json.attribute("kept_bytes", memory.cells[p]);
+          json.attribute("peak_bytes", memory.transient[p]);
         });
     });
     json.attributeArray("changes", [&] {

@@ -28,9 +28,9 @@ constexpr Names<5> kPredNames = {"always", "first", "not_first", "last", "not_la
 constexpr Names<4> kTransportNames = {"nccl", "window", "ce", "exchange"};
 constexpr Names<4> kArenaNames = {"state", "work", "sym", "host"};
 constexpr Names<kBesideCount> kBesideNames = {"communicators", "landings", "workspaces"};
-constexpr Names<9> kPurposeNames = {"params",      "grads", "master_params", "optimizer_state",
-                                    "activations", "comm",  "data",          "step",
-                                    "save_staging"};
+constexpr Names<kPurposeCount> kPurposeNames = {
+    "params", "grads", "master_params", "optimizer_state", "activations",
+    "comm",   "data",  "step",          "save_staging",    "save_copies"};
 constexpr Names<5> kUnitKindNames = {
 #define UNIT_KIND(enumerator, word, doc) word,
 #include "runtime/plan/Kinds.def"

@@ -174,9 +174,10 @@ enum class Purpose : uint8_t {
   Comm,
   Data,
   Step,
-  SaveStaging
+  SaveStaging, ///< what of a save is copied on the device first
+  SaveCopies   ///< on the host, of saves in the background
 };
-inline constexpr int kPurposeCount = 9;
+inline constexpr int kPurposeCount = 10;
 
 std::string_view toString(Level);
 std::string toString(const Pred &);

@@ -325,27 +325,13 @@ int64_t MemoryByPurpose::transientTotal() const {
   return std::accumulate(transient.begin(), transient.end(), int64_t{0});
 }
 
-std::vector<bool> copiesForSaves(const Role &role) {
-  std::vector<bool> are(role.cells.size());
-  for (const Segment &segment : role.segments) {
-    std::vector<bool> isCopy(segment.values.size());
-    for (const Op &op : segment.ops)
-      if (op.kind == OpKind::Snapshot)
-        isCopy[op.results[0]] = true;
-    for (const auto &out : segment.outs)
-      are[out.cell] = are[out.cell] || isCopy[out.value];
-  }
-  return are;
-}
-
 MemoryByPurpose memoryByPurpose(const Role &role) {
   MemoryByPurpose memory;
-  std::vector<bool> isNested = nestedCells(role), areCopies = copiesForSaves(role);
-  for (size_t c = 0; c < role.cells.size(); ++c) {
-    int64_t bytes = isNested[c] ? 0 : role.cells[c].slots * role.cells[c].type.bytes();
-    memory.cells[static_cast<size_t>(role.cells[c].purpose)] += bytes;
-    memory.copiesForSaves += areCopies[c] ? bytes : 0;
-  }
+  std::vector<bool> isNested = nestedCells(role);
+  for (size_t c = 0; c < role.cells.size(); ++c)
+    if (!isNested[c])
+      memory.cells[static_cast<size_t>(role.cells[c].purpose)] +=
+          role.cells[c].slots * role.cells[c].type.bytes();
   CellPlaces places = placesOf(role);
   for (uint32_t i = 0; i < role.segments.size(); ++i)
     addPeak(places, role.segments[i], i, memory);

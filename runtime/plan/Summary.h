@@ -6,7 +6,6 @@
 #include <array>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "runtime/plan/Plan.h"
@@ -20,7 +19,6 @@ struct MemoryByPurpose {
   /// Values of one segment, at the op of all segments where they are largest in sum; in order of
   /// issue.
   std::array<int64_t, kPurposeCount> transient{};
-  int64_t copiesForSaves = 0;   ///< of `cells`, purpose Data: what saves in the background write
   uint32_t peakSegment = kNone; ///< where `transient` was taken, and the op there
   uint32_t peakOp = kNone;
 
@@ -28,11 +26,6 @@ struct MemoryByPurpose {
   int64_t transientTotal() const;
 };
 MemoryByPurpose memoryByPurpose(const Role &role);
-
-/// By cell whether it holds a copy that a save in the background writes.
-std::vector<bool> copiesForSaves(const Role &role);
-/// What tables of memory call these cells.
-inline constexpr std::string_view kCopiesForSaves = "copies for saves";
 
 /// Values of one segment that share one buffer, joined by ties, in-place operands, views and packs.
 struct BufferLife {

@@ -30,13 +30,9 @@ int64_t bytesKept(const plan::Role &role, plan::Arena arena) {
 
 std::string purposesOf(const plan::Role &role, plan::Arena arena) {
   std::array<int64_t, plan::kPurposeCount> bytes{};
-  int64_t copied = 0;
-  std::vector<bool> areCopies = plan::copiesForSaves(role);
-  for (size_t i = 0; i < role.cells.size(); ++i) {
-    const plan::Cell &cell = role.cells[i];
+  for (const plan::Cell &cell : role.cells)
     if (cell.place.placed && cell.place.arena == arena)
-      (areCopies[i] ? copied : bytes[static_cast<size_t>(cell.purpose)]) += cell.bytes();
-  }
+      bytes[static_cast<size_t>(cell.purpose)] += cell.bytes();
   std::string text;
   auto add = [&](std::string_view name, int64_t count) {
     if (count > 0)
@@ -44,7 +40,6 @@ std::string purposesOf(const plan::Role &role, plan::Arena arena) {
   };
   for (size_t p = 0; p < bytes.size(); ++p)
     add(plan::toString(static_cast<plan::Purpose>(p)), bytes[p]);
-  add(plan::kCopiesForSaves, copied);
   add("temporary tensors and padding",
       role.arenaBytes[static_cast<size_t>(arena)] - bytesKept(role, arena));
   return text;

@@ -48,14 +48,8 @@ TEST(MemoryTable, NamesCopiesForSaves) {
   plan::Role role;
   role.arenaBytes = {0, 0, 0, 1024};
   role.cells = {cellAt(plan::Arena::Host, 0, 128, plan::Purpose::Data),
-                cellAt(plan::Arena::Host, 512, 128, plan::Purpose::Data)};
-  plan::Segment &segment = role.segments.emplace_back();
-  segment.values.resize(2);
-  plan::Op &op = segment.ops.emplace_back();
-  op.kind = plan::OpKind::Snapshot;
-  op.results = {1};
-  segment.outs = {{.value = 1, .cell = 1}};
-  EXPECT_THAT(memoryTable(role, 0, 0), HasSubstr("data 512 B, copies for saves 512 B\n"));
+                cellAt(plan::Arena::Host, 512, 128, plan::Purpose::SaveCopies)};
+  EXPECT_THAT(memoryTable(role, 0, 0), HasSubstr("data 512 B, save_copies 512 B\n"));
 }
 
 /// The table shows the memory in use beside the plan's figure for each part.
