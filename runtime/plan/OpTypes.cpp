@@ -4,6 +4,7 @@
 #include "runtime/plan/OpTypes.h"
 
 #include <algorithm>
+#include <span>
 #include <vector>
 
 #include <fmt/format.h>
@@ -51,8 +52,7 @@ private:
       out_.fault = fault;
   }
 
-  template <typename Types>
-  constexpr uint8_t parseSide(std::string_view text, Types &types, size_t wanted,
+  constexpr uint8_t parseSide(std::string_view text, std::span<ValueType> types, size_t wanted,
                               TypeFault countFault) {
     uint8_t count = 0;
     for (text = trimmed(text); !text.empty() && count < types.size();)
