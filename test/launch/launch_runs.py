@@ -330,8 +330,7 @@ def mpirun(place, name, command, environment=None):
         print("there is no mpirun")
         sys.exit(SKIPPED)
     start = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", RANKS]
-    # mpirun wants a program that starts ranks on other machines also where it starts none; not everybody has ssh.
-    # Its folder of sessions is the test's own: two that begin at once, and two that end, may meet in the one of a user.
+    # Not everybody has ssh, and mpirun wants it or the like also here. Its folder is the test's own: several meet in a user's, and fail.
     usual = {"MASTER_PORT": str(free_port()), "OMPI_MCA_plm_rsh_agent": "sh", "OMPI_MCA_orte_tmpdir_base": str(place.folder)}
     return place.start(name, [*start, *command], {**usual, **(environment or {})})
 
