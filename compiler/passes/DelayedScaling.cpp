@@ -47,7 +47,7 @@ DelayedScaling addDelayedScaling(const plan::Plan &plan, plan::Role &role,
   int64_t count = 0;
   for (int32_t param : params) {
     int64_t experts = plan.params[static_cast<size_t>(param)].tensorCount();
-    if (scaling.slots.try_emplace(param, count, experts).second)
+    if (scaling.slots.try_emplace(param, DelayedScaling::Slots{count, experts}).second)
       count += kTensors * experts;
   }
   Type type = Type::of(DType::F32, {count});

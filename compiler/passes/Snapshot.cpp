@@ -159,7 +159,7 @@ private:
     plan::Moving begin;
     if (share.isShared())
       begin = {0, share.step, block.stateGroup};
-    const Part &part = held_.emplace_back(cell, other, begin, numel);
+    const Part &part = held_.emplace_back(Part{cell, other, begin, numel});
     cellsMax_ = std::max(cellsMax_, numberOf(part));
     total_ += numberOf(part) * numel * sizeOf(part);
     aligned_ += bytesOf(part);
@@ -175,8 +175,8 @@ private:
         continue;
       }
       int64_t count = std::min(held.count - at, room / size);
-      parts_.emplace_back(held.cell, held.other,
-                          plan::Moving{at, held.begin.coef, held.begin.group}, count);
+      parts_.push_back(
+          {held.cell, held.other, {at, held.begin.coef, held.begin.group}, count});
       at += count;
       filled_ += bytesOf(parts_.back());
     }

@@ -452,9 +452,9 @@ std::vector<std::string> differences(const Options &model, const PlainEntries &a
       ours = fmt::format("{}", fmt::join(patternOf(model.list("no_rope_freq"), layers), ", "));
     }
     bool isFactor = option.ends_with("_scaling_factor") || option.ends_with("interpolation_factor");
+    std::string_view usual = option == "pre_layernorm" ? "true" : "false";
     auto plain = [&](const std::string &text) { // what is not set is off, and a factor of one
-      bool isUsual = text == (option == "pre_layernorm" ? "true" : "false");
-      return isUsual || (isFactor && text == "1") ? "none" : text;
+      return text == usual || (isFactor && text == "1") ? "none" : text;
     };
     bool isBias = option == "add_qkv_bias" && model.isOn("add_bias_linear"); // which has them too
     if (isCompared(model, option) && plain(theirs) != plain(ours) && !isBias)

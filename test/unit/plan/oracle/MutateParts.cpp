@@ -161,7 +161,8 @@ std::string PartMutator::doDropContribution() {
   }
   if (drops.empty())
     return {};
-  auto [dropped, adder] = pick(drops);
+  const std::pair<uint32_t, uint32_t> picked = pick(drops);
+  uint32_t dropped = picked.first, adder = picked.second;
   std::string text = at(dropped, fmt::format("{} contributes nothing", opInfo(op(dropped)).name));
   if (dropped == adder)
     readInstead(op(dropped).results[0], op(dropped).ties[0].value);
