@@ -74,6 +74,8 @@ __device__ __forceinline__ void multiply(const Params &p, const Scales &scales,
   int rowOfThread = group * kGroupRows + static_cast<int>(threadIdx.x) % 128 / kWarp * 16 +
                     static_cast<int>(threadIdx.x) % kWarp / 4;
   int64_t block = kIsGradient ? ring.shared.begins[tile.run] / kDepthBlock : 0;
+  // A gradient has one slot, and of a run without rows one stage, which does not count.
+  bool isThere = !kIsGradient || ring.shared.begins[tile.run] < ring.shared.ends[tile.run];
 #pragma unroll
   for (int i = 0; i < kSums; ++i)
     sum[i] = 0;
@@ -84,7 +86,6 @@ __device__ __forceinline__ void multiply(const Params &p, const Scales &scales,
     if constexpr (kHasBlocks)
       of.load(p, scales, tile, block, rowOfThread);
     hopper::waitFor(ring.full(stage), turn.parity());
-    bool isThere = !kIsGradient || ring.shared.depths[stage] > 0;
     float product[kSums];
     multiplyStage<kIsE5M2>(ring, stage, group, product);
     hopper::waitForProducts<0>();
@@ -98,7 +99,7 @@ __device__ __forceinline__ void multiply(const Params &p, const Scales &scales,
           sum[j] += product[j];
   }
   if constexpr (!kHasBlocks) {
-    if (!kIsGradient || ring.shared.begins[tile.run] < ring.shared.ends[tile.run]) {
+    if (isThere) {
       float scale = __ldg(scales.a + tile.run % p.runs) * __ldg(scales.b + tile.run % p.runs);
 #pragma unroll
       for (int j = 0; j < kSums; ++j)

@@ -76,10 +76,34 @@ template <typename Add> __device__ __forceinline__ void forParts(int rows, const
     add.template operator()<1>();
 }
 
+/// How many rows the stages of a gradient have, one after the other: as Copies cuts them.
+class StageRows {
+public:
+  __device__ StageRows(const Params &p, const Shared<Sizes> &shared, int run)
+      : p_(p), shared_(shared), run_(run) {}
+
+  /// Those from the next stage on to the run's end; 0 for the stage of a run that has none.
+  __device__ int next() {
+    for (; left_ <= 0 && run_ < p_.slots * p_.runs; run_ += p_.runs)
+      left_ = shared_.ends[run_] - shared_.begins[run_];
+    int rows = max(left_, 0);
+    left_ -= kDepth;
+    return rows;
+  }
+
+private:
+  const Params &p_;
+  const Shared<Sizes> &shared_;
+  int run_, left_ = 0;
+};
+
 /// Multiplies a tile's first columns. `kCols` is 0 if this group has no rows.
 template <Form kForm, bool kIsF16, int kCols>
-__device__ __forceinline__ void multiply(const Ring<Sizes> &ring, int group, int stages,
-                                         Turn<Sizes::kStages> &turn, float (&sum)[128]) {
+__device__ __forceinline__ void multiply(const Params &p, const Ring<Sizes> &ring, int group,
+                                         const Tile &tile, Turn<Sizes::kStages> &turn,
+                                         float (&sum)[128]) {
+  StageRows depths(p, ring.shared, tile.run);
+  int stages = tile.stages;
   for (int i = 0; i < stages; ++i, ++turn.count) {
     int stage = turn.stage();
     hopper::waitFor(ring.full(stage), turn.parity());
@@ -90,7 +114,7 @@ __device__ __forceinline__ void multiply(const Ring<Sizes> &ring, int group, int
         addStage<kForm, kIsF16, kCols, kParts>(ring, stage, group, i == 0, sum);
       };
       if constexpr (kForm == Form::Gradient) {
-        int rows = ring.shared.depths[stage];
+        int rows = depths.next();
         if (rows < kDepth)
           clearRows(ring, stage, group, rows, (max(rows, 1) + kPart - 1) / kPart * kPart);
         forParts(rows, add);
@@ -138,17 +162,17 @@ __device__ __forceinline__ void multiplyTiles(const Params &p, const Ring<Sizes>
     if (tile.stages == 0)
       break;
     if (tile.rows <= group * kGroupRows || tile.cols <= 0) {
-      multiply<kForm, kIsF16, 0>(ring, group, tile.stages, turn, sum);
+      multiply<kForm, kIsF16, 0>(p, ring, group, tile, turn, sum);
       continue;
     }
     if (tile.cols <= kBlockCols)
-      multiply<kForm, kIsF16, kBlockCols>(ring, group, tile.stages, turn, sum);
+      multiply<kForm, kIsF16, kBlockCols>(p, ring, group, tile, turn, sum);
     else if (tile.cols <= 2 * kBlockCols)
-      multiply<kForm, kIsF16, 2 * kBlockCols>(ring, group, tile.stages, turn, sum);
+      multiply<kForm, kIsF16, 2 * kBlockCols>(p, ring, group, tile, turn, sum);
     else if (tile.cols <= 3 * kBlockCols)
-      multiply<kForm, kIsF16, 3 * kBlockCols>(ring, group, tile.stages, turn, sum);
+      multiply<kForm, kIsF16, 3 * kBlockCols>(p, ring, group, tile, turn, sum);
     else
-      multiply<kForm, kIsF16, kTileCols>(ring, group, tile.stages, turn, sum);
+      multiply<kForm, kIsF16, kTileCols>(p, ring, group, tile, turn, sum);
     writeTile<kForm, kIsF16, kIsWide>(p, ring, tile, group, sum);
   }
 }

@@ -55,7 +55,6 @@ struct Tile {
 template <typename Sizes> struct Shared {
   uint8_t warps[8][kWarpBytes];
   uint64_t full[Sizes::kStages], empty[Sizes::kStages]; ///< barriers
-  int depths[Sizes::kStages];                           ///< rows of a gradient in a stage
   Tile tiles[kTilesAhead];
   int32_t begins[kRunsMax], ends[kRunsMax];
   union {
@@ -196,21 +195,21 @@ private:
       bool isEmpty = true;
       for (int run = place.run; run < p_.slots * p_.runs; run += p_.runs)
         for (int depth = shared.begins[run]; depth < shared.ends[run]; depth += kDepth) {
-          copyStage(place, place.row, depth, 0, shared.ends[run] - depth);
+          copyStage(place, place.row, depth, 0);
           isEmpty = false;
         }
       if (isEmpty) // a stage that is zeroed
-        copyStage(place, place.row, 0, 0, 0);
+        copyStage(place, place.row, 0, 0);
     } else {
       int row = shared.begins[place.run] + place.row;
       for (int depth = 0; depth < p_.k; depth += kDepth)
-        copyStage(place, row, depth, place.run % p_.runs, kDepth);
+        copyStage(place, row, depth, place.run % p_.runs);
     }
   }
 
   __device__ void awaitStage() { hopper::waitFor(ring_.empty(turn_.stage()), turn_.parity() ^ 1); }
 
-  __device__ void copyStage(const Place &place, int row, int depth, int matrix, int rows) {
+  __device__ void copyStage(const Place &place, int row, int depth, int matrix) {
     int stage = turn_.stage();
     awaitStage();
     if constexpr (kIsB) {
@@ -220,8 +219,6 @@ private:
       else
         loadB(stage, rank_, place.col, depth, matrix, true);
     } else {
-      if constexpr (kSumsRows<kForm>)
-        ring_.shared.depths[stage] = rows;
       hopper::expectBytes(ring_.full(stage), Sizes::kStageBytes);
       if (place.sharesA)
         loadA(stage, rank_, row, depth, true);
