@@ -7,9 +7,8 @@
 #include <fmt/format.h>
 
 #include "compiler/basic/Numbers.h"
+#include "runtime/base/Json.h"
 #include "runtime/plan/Summary.h"
-#include "llvm/Support/JSON.h"
-#include "llvm/Support/raw_ostream.h"
 
 namespace shardc::tools {
 namespace {
@@ -113,26 +112,22 @@ std::string tableText(const std::vector<const Tuned *> &rows, const config::Deri
 
 std::string listText(const TuneResult &result, const config::Derived &d) {
   std::string text;
-  llvm::raw_string_ostream out(text);
   for (const Tuned &tuned : result.found) {
-    llvm::json::OStream json(out);
     Parts parts = partsOf(tuned);
-    json.object([&] {
-      json.attributeObject("layout", [&] {
-        for (size_t knob = 0; knob < kKnobCount; ++knob)
-          json.attribute(knobInfo(static_cast<Knob>(knob)).column, tuned.layout.words[knob]);
-      });
-      json.attribute("settings", llvm::json::Array(tuned.layout.sets()));
-      json.attribute("tokens_per_s", tokensOf(tuned, d));
-      json.attribute("seconds", tuned.time.step);
-      json.attribute("least_seconds", tuned.bound.seconds);
-      json.attribute("exposed_seconds", parts.exposed);
-      json.attribute("bubble_seconds", parts.bubble);
-      json.attribute("recomputed_seconds", parts.recompute);
-      json.attribute("bytes", tuned.bytes);
-      json.attribute("least_bytes", tuned.bound.bytes);
-    });
-    out << "\n";
+    nlohmann::ordered_json layout;
+    for (size_t knob = 0; knob < kKnobCount; ++knob)
+      layout[std::string(knobInfo(static_cast<Knob>(knob)).column)] = tuned.layout.words[knob];
+    text += toText(nlohmann::ordered_json{{"layout", std::move(layout)},
+                                          {"settings", tuned.layout.sets()},
+                                          {"tokens_per_s", tokensOf(tuned, d)},
+                                          {"seconds", tuned.time.step},
+                                          {"least_seconds", tuned.bound.seconds},
+                                          {"exposed_seconds", parts.exposed},
+                                          {"bubble_seconds", parts.bubble},
+                                          {"recomputed_seconds", parts.recompute},
+                                          {"bytes", tuned.bytes},
+                                          {"least_bytes", tuned.bound.bytes}}) +
+            "\n";
   }
   return text;
 }
