@@ -175,8 +175,7 @@ private:
         continue;
       }
       int64_t count = std::min(held.count - at, room / size);
-      parts_.push_back(
-          {held.cell, held.other, {at, held.begin.coef, held.begin.group}, count});
+      parts_.push_back({held.cell, held.other, {at, held.begin.coef, held.begin.group}, count});
       at += count;
       filled_ += bytesOf(parts_.back());
     }

@@ -1,6 +1,4 @@
 // Stages that run different programs train like one role that has the whole model.
-#include <map>
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,7 +1,6 @@
 // A gated model whose products are cut over two ranks trains like the same model on one.
 #include <cmath>
 #include <cstring>
-#include <map>
 
 #include <gtest/gtest.h>
 
@@ -9,7 +8,6 @@
 #include "runtime/backend/host/Options.h"
 #include "runtime/plan/Text.h"
 #include "runtime/run/RunLoop.h"
-#include "runtime/save/StateLayout.h"
 #include "runtime/verify/Verify.h"
 #include "test/unit/exec/ToyPlan.h"
 #include "test/unit/exec/Trained.h"
