@@ -1,8 +1,9 @@
 // attention_sink: attention with one more key for each query, of value 0 and a score of the head:
-// lse' = log(exp(lse) + exp(sink)), o' = exp(lse - lse')·o. Mapping: a warp a row of one head.
-// attention_sink_bwd: dsink (+)= -sum over queries of exp(sink - lse')·(do·o'). Mapping: a block a
-// head and one of 32 parts of its queries, a warp a query; one more kernel adds the parts in order,
-// so that results do not depend on the order of blocks. All arithmetic is fp32; limited by memory.
+// lse' = log(exp(lse) + exp(sink)), o' = exp(lse - lse')·o. Mapping: a thread a chunk of a query's
+// channels of one head. attention_sink_bwd: dsink (+)= -sum over queries of
+// exp(sink - lse')·(do·o'). Mapping: a block a head and one of 32 parts of its queries, a query as
+// many threads as it has chunks, up to a warp; one more kernel adds the parts in order, so that
+// results do not depend on the order of blocks. All arithmetic is fp32; limited by memory.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
 #include "kernels/cuda/columns.cuh"
@@ -21,55 +22,67 @@ struct SinkRows {
   int64_t rows, positions;
   int heads, channels, firstHead;
   bool hasSinks;
+
+  /// Where the statistic of a head's query is, the queries of all samples one after the other.
+  __device__ int64_t statisticOf(int64_t query, int head) const {
+    return (query / positions * heads + head) * positions + query % positions;
+  }
 };
 
-__global__ void __launch_bounds__(kThreads) addSinks(const SinkRows p) {
+template <Mode M> __global__ void __launch_bounds__(kThreads) addSinks(const SinkRows p) {
   awaitPrevious();
-  int64_t row = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) / kWarp;
-  int lane = static_cast<int>(threadIdx.x) % kWarp;
+  int chunks = (p.channels + kChunk - 1) / kChunk;
+  int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x, row = i / chunks;
   if (row >= p.rows)
     return;
+  int c = static_cast<int>(i % chunks) * kChunk, n = upToChunk(p.channels - c);
+  float v[kChunk];
+  load8<M>(p.o, row * p.channels + c, n, v);
   int head = static_cast<int>(row % p.heads);
-  int64_t position = row / p.heads % p.positions, sample = row / p.heads / p.positions;
-  int64_t at = (sample * p.heads + head) * p.positions + position;
+  int64_t at = p.statisticOf(row / p.heads, head);
   float lse = p.lse[at], sink = p.hasSinks ? element(p.sinks, p.firstHead + head) : 0.0f;
   float top = fmaxf(lse, sink);
   float share = lse == -INFINITY ? 0.0f : expf(lse - top), total = share + expf(sink - top);
-  if (lane == 0)
+  if (c == 0)
     p.all[at] = top + logf(total);
   float weight = share / total;
-  for (int d = lane; d < p.channels; d += kWarp) {
-    int64_t i = row * p.channels + d;
-    setElement(p.to, i, weight * element(p.o, i));
-  }
+#pragma unroll
+  for (int j = 0; j < kChunk; ++j)
+    v[j] *= weight;
+  store8<M>(p.to, row * p.channels + c, n, v);
 }
 
 /// partials[part, head] of all heads that sinks are of: those of others are 0.
-__global__ void __launch_bounds__(kThreads) sumSinks(const SinkRows p, float *partials) {
+template <Mode M>
+__global__ void __launch_bounds__(kThreads) sumSinks(const SinkRows p, int lanes, float *partials) {
   awaitPrevious();
   __shared__ float sums[kWarps];
-  int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
+  int lane = static_cast<int>(threadIdx.x) % lanes, together = kThreads / lanes;
   int of = static_cast<int>(blockIdx.x), head = of - p.firstHead;
   bool isOwn = head >= 0 && head < p.heads;
   float sum = 0;
   if (isOwn) {
     float sink = element(p.sinks, of);
     int64_t queries = p.rows / p.heads;
-    for (int64_t q = static_cast<int64_t>(blockIdx.y) * kWarps + warp; q < queries;
-         q += kParts * kWarps) {
+#pragma unroll 4 // so that loads of four queries are under way
+    for (int64_t q = static_cast<int64_t>(blockIdx.y) * together + threadIdx.x / lanes; q < queries;
+         q += kParts * together) {
       int64_t row = (q * p.heads + head) * p.channels;
       float delta = 0;
-      for (int d = lane; d < p.channels; d += kWarp)
-        delta += element(p.dOut, row + d) * element(p.o, row + d);
+      for (int c = lane * kChunk; c < p.channels; c += lanes * kChunk) {
+        float a[kChunk], b[kChunk];
+        load8<M>(p.dOut, row + c, upToChunk(p.channels - c), a);
+        load8<M>(p.o, row + c, upToChunk(p.channels - c), b);
 #pragma unroll
-      for (int step = kWarp / 2; step > 0; step /= 2)
-        delta += __shfl_xor_sync(~0u, delta, step);
-      int64_t sample = q / p.positions, position = q % p.positions;
-      sum -= expf(sink - p.lse[(sample * p.heads + head) * p.positions + position]) * delta;
+        for (int j = 0; j < kChunk; ++j)
+          delta += a[j] * b[j];
+      }
+      sum -= expf(sink - p.lse[p.statisticOf(q, head)]) * delta;
     }
   }
-  if (lane == 0)
-    sums[warp] = sum;
+  sum = warpSum(sum);
+  if (threadIdx.x % kWarp == 0)
+    sums[threadIdx.x / kWarp] = sum;
   __syncthreads();
   if (threadIdx.x != 0)
     return;
@@ -95,8 +108,9 @@ void runSink(const Call &call) {
   p.to = dataOf(call.out[0]), p.all = static_cast<float *>(call.out[1].data);
   p.hasSinks = call.inCount > 2;
   p.sinks = dataOf(call.in[p.hasSinks ? 2 : 0]);
-  launchKernel(addSinks, static_cast<unsigned>(ceilDiv(p.rows, kWarps)), kThreads, 0, queueOf(call),
-               p);
+  auto blocks = static_cast<unsigned>(ceilDiv(p.rows * ceilDiv(p.channels, kChunk), kThreads));
+  forMode(modeOf({&call.in[0], &call.out[0]}, p.channels),
+          [&]<Mode M>() { launchKernel(addSinks<M>, blocks, kThreads, 0, queueOf(call), p); });
 }
 
 struct Buffers {
@@ -113,8 +127,13 @@ void runSinkBwd(const Call &call) {
   SinkRows p = rowsOf(call, call.in[1], call.in[2]);
   p.dOut = dataOf(call.in[0]), p.sinks = dataOf(call.in[3]);
   int64_t heads = call.in[3].numel();
-  launchKernel(sumSinks, dim3(static_cast<unsigned>(heads), kParts), kThreads, 0, queueOf(call), p,
-               buffers.partials);
+  int lanes = 1;
+  while (lanes < kWarp && lanes * kChunk < p.channels)
+    lanes *= 2;
+  dim3 grid(static_cast<unsigned>(heads), kParts);
+  forMode(modeOf({&call.in[0], &call.in[1]}, p.channels), [&]<Mode M>() {
+    launchKernel(sumSinks<M>, grid, kThreads, 0, queueOf(call), p, lanes, buffers.partials);
+  });
   ColumnTargets targets = {};
   targets.out[0] = dataOf(call.out[0]);
   launchAddPartials(call, buffers.partials, kParts, 1, heads, targets);

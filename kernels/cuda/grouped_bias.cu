@@ -6,10 +6,12 @@
 // rounded once. Rows that are not counted are neither read nor written. Mapping: grouped_bias gives
 // a block 16 rows, a thread a chunk of 8 columns of each; grouped_bias_dot gives a warp a row; who
 // has a row finds its run by adding up the counts of its slot. grouped_bias_bwd gives a block 256
-// columns of one run: each of 8 warps takes every eighth row. Limited by memory.
+// columns of one run and one of up to 16 parts of its rows in each slot, so that an expert that
+// most tokens want is summed by many blocks: each of 8 warps takes every eighth row. One more
+// kernel adds the parts in order. Limited by memory.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
-#include "kernels/cuda/common.cuh"
+#include "kernels/cuda/columns.cuh"
 
 namespace shardc::kernels::cuda {
 namespace {
@@ -100,7 +102,9 @@ void runGroupedBias(const Call &call) {
           [&]<Mode M>() { launchKernel(addBiases<M>, grid, threads, 0, queueOf(call), p); });
 }
 
-template <Mode M> __global__ void __launch_bounds__(kWarps *kWarp) sumRuns(const Biased p) {
+/// partials[part, run, :].
+template <Mode M>
+__global__ void __launch_bounds__(kWarps *kWarp) sumRuns(const Biased p, float *partials) {
   awaitPrevious();
   __shared__ float lanes[kWarps][kWarp * kChunk];
   int64_t run = blockIdx.y, c = (int64_t{blockIdx.x} * kWarp + threadIdx.x) * kChunk;
@@ -110,7 +114,10 @@ template <Mode M> __global__ void __launch_bounds__(kWarps *kWarp) sumRuns(const
     int64_t begin = 0;
     for (int64_t before = 0; before < run; ++before)
       begin += p.counts.rowsOf(slot, before, begin);
-    int64_t end = begin + p.counts.rowsOf(slot, run, begin), offset = slot * p.counts.slotRows;
+    int64_t rows = p.counts.rowsOf(slot, run, begin), offset = slot * p.counts.slotRows;
+    int64_t ofPart = (rows + gridDim.z - 1) / gridDim.z;
+    int64_t end = begin + min(rows, (blockIdx.z + 1) * ofPart);
+    begin += blockIdx.z * ofPart;
     if (c < p.cols)
 #pragma unroll 8 // so that loads of eight rows are under way
       for (int64_t row = offset + begin + threadIdx.y; row < offset + end; row += kWarps) {
@@ -132,10 +139,27 @@ template <Mode M> __global__ void __launch_bounds__(kWarps *kWarp) sumRuns(const
 #pragma unroll
   for (int lane = 0; lane < kWarps; ++lane)
     total += lanes[lane][threadIdx.y * kWarp + threadIdx.x];
-  setElement(p.to, run * p.cols + column, total);
+  partials[(blockIdx.z * p.counts.runs + run) * p.cols + column] = total;
 }
 
+/// Parts of each run's rows: as many as give the runs of a layer a few hundred blocks of columns.
+int partsOf(int64_t runs) {
+  constexpr int64_t kPartsMax = 16, kPartsOfAll = 256;
+  return static_cast<int>(std::clamp<int64_t>(kPartsOfAll / runs, 1, kPartsMax));
+}
+
+struct SumBuffers {
+  float *partials;
+
+  SumBuffers(const Call &call, Scratch &scratch) {
+    const Tensor &dbias = call.out[0];
+    partials = scratch.take<float>(partsOf(dbias.shape[0]) * dbias.numel());
+  }
+};
+
 void runGroupedBiasBwd(const Call &call) {
+  Scratch scratch(call);
+  SumBuffers buffers(call, scratch);
   const Tensor &dy = call.in[0], &dbias = call.out[0];
   bool isWeighted = call.inCount > 2;
   Biased p = {dataOf(dy),
@@ -146,11 +170,15 @@ void runGroupedBiasBwd(const Call &call) {
               dy.rows(),
               dy.cols(),
               isWeighted};
+  int parts = partsOf(p.counts.runs);
   dim3 grid(static_cast<unsigned>(ceilDiv(p.cols, kWarp * kChunk)),
-            static_cast<unsigned>(p.counts.runs));
+            static_cast<unsigned>(p.counts.runs), static_cast<unsigned>(parts));
   forMode(modeOf({&dy}, p.cols), [&]<Mode M>() {
-    launchKernel(sumRuns<M>, grid, dim3(kWarp, kWarps), 0, queueOf(call), p);
+    launchKernel(sumRuns<M>, grid, dim3(kWarp, kWarps), 0, queueOf(call), p, buffers.partials);
   });
+  ColumnTargets targets = {};
+  targets.out[0] = dataOf(dbias);
+  launchAddPartials(call, buffers.partials, parts, 1, p.counts.runs * p.cols, targets);
 }
 
 template <Mode M> __global__ void __launch_bounds__(kWarps *kWarp) multiplyBiases(const Biased p) {
@@ -190,7 +218,7 @@ void runGroupedBiasDot(const Call &call) {
 
 const Kernel kGroupedBias = {"grouped_bias_cuda", runGroupedBias, acceptsAs<&host::kGroupedBias>};
 const Kernel kGroupedBiasBwd = {"grouped_bias_bwd_cuda", runGroupedBiasBwd,
-                                acceptsAs<&host::kGroupedBiasBwd>};
+                                acceptsAs<&host::kGroupedBiasBwd>, workspaceOf<SumBuffers>};
 const Kernel kGroupedBiasDot = {"grouped_bias_dot_cuda", runGroupedBiasDot,
                                 acceptsAs<&host::kGroupedBiasDot>};
 
