@@ -128,15 +128,11 @@ __device__ __forceinline__ void multiplyTiles(const Params &p, const Scales &sca
   int group = static_cast<int>(threadIdx.x) / 128 - 1;
   Turn<Sizes::kStages> turn;
   for (int count = 0;; ++count) {
-    hopper::waitFor(ring.full(turn.stage()), turn.parity());
-    const Tile tile = ring.shared.tiles[count % kTilesAhead];
+    const Tile tile = nextTile(ring, turn, count, group);
     if (tile.stages == 0)
       break;
     if (tile.rows <= group * kGroupRows || tile.cols <= 0) {
-      for (int i = 0; i < tile.stages; ++i, ++turn.count) {
-        hopper::waitFor(ring.full(turn.stage()), turn.parity());
-        release(ring, turn.stage());
-      }
+      skipTile(ring, tile, group, turn);
       continue;
     }
     float sum[kSums];

@@ -23,7 +23,7 @@ constexpr int kDepth = Sizes::kDepth, kTileCols = Sizes::kTileCols;
 static_assert(kTileCols == kColsOf16Bits);
 static_assert(kSharedBytes<Sizes> <= 232448, "a block of Hopper has 227 KiB");
 
-// ---- warp groups that multiply ----
+// ---- products ----
 
 /// Rows along k that an instruction multiplies.
 constexpr int kPart = 16;
@@ -42,7 +42,7 @@ __device__ __forceinline__ void clearRows(const Ring<Sizes> &ring, int stage, in
   for (uint32_t i = 0; i < kTileCols / kBlockCols; ++i)
     clear(ring.b(stage) + i * kBlockBytes);
   hopper::fenceForCopies();
-  hopper::syncThreads(1 + group, 128);
+  syncGroup(group);
 }
 
 /// Adds the product of the first `kParts` along k of a stage.
@@ -97,7 +97,7 @@ private:
   int run_, left_ = 0;
 };
 
-/// Multiplies a tile's first columns. `kCols` is 0 if this group has no rows.
+/// Multiplies a tile's first columns.
 template <Form kForm, bool kIsF16, int kCols>
 __device__ __forceinline__ void multiply(const Params &p, const Ring<Sizes> &ring, int group,
                                          const Tile &tile, Turn<Sizes::kStages> &turn,
@@ -107,29 +107,23 @@ __device__ __forceinline__ void multiply(const Params &p, const Ring<Sizes> &rin
   for (int i = 0; i < stages; ++i, ++turn.count) {
     int stage = turn.stage();
     hopper::waitFor(ring.full(stage), turn.parity());
-    if constexpr (kCols == 0) {
-      release(ring, stage);
+    auto add = [&]<int kParts>() {
+      addStage<kForm, kIsF16, kCols, kParts>(ring, stage, group, i == 0, sum);
+    };
+    if constexpr (kForm == Form::Gradient) {
+      int rows = depths.next();
+      if (rows < kDepth)
+        clearRows(ring, stage, group, rows, (max(rows, 1) + kPart - 1) / kPart * kPart);
+      forParts(rows, add);
     } else {
-      auto add = [&]<int kParts>() {
-        addStage<kForm, kIsF16, kCols, kParts>(ring, stage, group, i == 0, sum);
-      };
-      if constexpr (kForm == Form::Gradient) {
-        int rows = depths.next();
-        if (rows < kDepth)
-          clearRows(ring, stage, group, rows, (max(rows, 1) + kPart - 1) / kPart * kPart);
-        forParts(rows, add);
-      } else {
-        add.template operator()<kDepth / kPart>();
-      }
-      hopper::waitForProducts<1>();
-      if (i > 0)
-        release(ring, turn.before());
+      add.template operator()<kDepth / kPart>();
     }
+    hopper::waitForProducts<1>();
+    if (i > 0)
+      release(ring, turn.before());
   }
-  if constexpr (kCols > 0) {
-    hopper::waitForProducts<0>();
-    release(ring, turn.before());
-  }
+  hopper::waitForProducts<0>();
+  release(ring, turn.before());
 }
 
 // ---- results ----
@@ -157,12 +151,11 @@ __device__ __forceinline__ void multiplyTiles(const Params &p, const Ring<Sizes>
   Turn<Sizes::kStages> turn;
   float sum[128];
   for (int count = 0;; ++count) {
-    hopper::waitFor(ring.full(turn.stage()), turn.parity());
-    const Tile &tile = ring.shared.tiles[count % kTilesAhead];
+    const Tile &tile = nextTile(ring, turn, count, group);
     if (tile.stages == 0)
       break;
     if (tile.rows <= group * kGroupRows || tile.cols <= 0) {
-      multiply<kForm, kIsF16, 0>(p, ring, group, tile, turn, sum);
+      skipTile(ring, tile, group, turn);
       continue;
     }
     if (tile.cols <= kBlockCols)

@@ -269,6 +269,34 @@ __device__ __forceinline__ void release(const Ring<Sizes> &ring, int stage) {
     hopper::arriveAt(ring.empty(stage), block);
 }
 
+// ---- warp groups that multiply ----
+
+/// Waits for the other warps of a group. A warp that runs ahead of them would release stages, and
+/// tiles with these, that they have not read.
+__device__ __forceinline__ void syncGroup(int group) { hopper::syncThreads(1 + group, 128); }
+
+/// The next tile, when its first stage is there. The group's warps have left the one before.
+template <typename Sizes>
+__device__ __forceinline__ const Tile &
+nextTile(const Ring<Sizes> &ring, const Turn<Sizes::kStages> &turn, int count, int group) {
+  hopper::waitFor(ring.full(turn.stage()), turn.parity());
+  syncGroup(group);
+  return ring.shared.tiles[count % kTilesAhead];
+}
+
+/// Releases the stages of a tile of which the group multiplies nothing. Products keep its warps
+/// together elsewhere.
+template <typename Sizes>
+__device__ __forceinline__ void skipTile(const Ring<Sizes> &ring, const Tile &tile, int group,
+                                         Turn<Sizes::kStages> &turn) {
+  int stages = tile.stages;
+  for (int i = 0; i < stages; ++i, ++turn.count) {
+    hopper::waitFor(ring.full(turn.stage()), turn.parity());
+    syncGroup(group);
+    release(ring, turn.stage());
+  }
+}
+
 // ---- results ----
 
 template <bool kIsF16> __device__ __forceinline__ uint32_t packed(float a, float b) {

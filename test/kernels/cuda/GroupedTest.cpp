@@ -4,8 +4,10 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <string>
 
 #include <cuda_runtime.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "kernels/cuda/Queue.h"
@@ -54,9 +56,6 @@ struct Extents {
 };
 /// Odd; one to four quarters of a tile of columns; several tiles both ways.
 constexpr Extents kExtents[] = {{35, 13}, {72, 8}, {64, 264}, {200, 136}, {328, 600}, {64, 448}};
-
-/// Not too long for a test: large matrices only of few runs.
-bool isShort(const Layout &layout, Extents at) { return layout.runs < 100 || at.k * at.m < 1000; }
 
 void setNan(const Tensor &tensor, int64_t i) {
   if (tensor.dtype == DType::F32)
@@ -130,55 +129,72 @@ template <typename Test> void forFloat8(Test test) {
     }
 }
 
-void multiplyAll(const Attrs &attrs) {
-  for (const Layout &layout : layouts())
-    for (Extents at : kExtents)
-      for (DType data : kDataTypes)
-        for (bool transB : {false, true}) {
-          SCOPED_TRACE(testing::Message() << dtypeName(data) << ' ' << layout.bound() << " by "
-                                          << at.k << " by " << at.m << ' ' << transB);
-          if (isShort(layout, at))
-            multiply(layout, at, data, data, transB, attrs);
-        }
+/// A layout of runs and the extents of their products.
+struct Shape {
+  Layout layout;
+  Extents at;
+};
+
+std::string nameOfShape(const testing::TestParamInfo<Shape> &info) {
+  const auto &[layout, at] = info.param;
+  return fmt::format("{}slots_{}runs_{}rows_{}by{}", layout.slots, layout.runs, layout.slotRows,
+                     at.k, at.m);
 }
 
-TEST(CudaGrouped, ProductsOfRunsAreTheHosts) {
+/// All that are not too long for a test: large matrices only of few runs.
+std::vector<Shape> shapes() {
+  std::vector<Shape> all;
+  for (const Layout &layout : layouts())
+    for (Extents at : kExtents)
+      if (layout.runs < 100 || at.k * at.m < 1000)
+        all.push_back({layout, at});
+  return all;
+}
+
+/// A test for each, since sanitizers take minutes for some.
+class CudaGroupedShapes : public testing::TestWithParam<Shape> {
+protected:
+  const Layout &layout() const { return GetParam().layout; }
+  Extents at() const { return GetParam().at; }
+
+  void multiplyAll(const Attrs &attrs) const {
+    for (DType data : kDataTypes)
+      for (bool transB : {false, true}) {
+        SCOPED_TRACE(testing::Message() << dtypeName(data) << ' ' << transB);
+        multiply(layout(), at(), data, data, transB, attrs);
+      }
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Shapes, CudaGroupedShapes, testing::ValuesIn(shapes()), nameOfShape);
+
+TEST_P(CudaGroupedShapes, ProductsOfRunsAreTheHosts) {
   SKIP_WITHOUT_GPU();
   multiplyAll({});
 }
 
-TEST(CudaGrouped, GradientsOfRunsAreTheHosts) {
+TEST_P(CudaGroupedShapes, GradientsOfRunsAreTheHosts) {
   SKIP_WITHOUT_GPU();
-  for (const Layout &layout : layouts())
-    for (Extents at : kExtents)
-      for (DType data : kDataTypes)
-        for (DType result : {data, DType::F32})
-          for (bool adds : {false, true}) {
-            SCOPED_TRACE(testing::Message()
-                         << dtypeName(data) << dtypeName(result) << ' ' << layout.bound() << " by "
-                         << at.k << " by " << at.m << (adds ? " added" : ""));
-            if (isShort(layout, at))
-              differentiate(layout, at, data, result, adds);
-          }
+  for (DType data : kDataTypes)
+    for (DType result : {data, DType::F32})
+      for (bool adds : {false, true}) {
+        SCOPED_TRACE(testing::Message() << dtypeName(data) << dtypeName(result) << ' ' << adds);
+        differentiate(layout(), at(), data, result, adds);
+      }
 }
 
-TEST(CudaGrouped, ProductsOfFactorsIn8BitsAreTheHosts) {
+TEST_P(CudaGroupedShapes, ProductsOfFactorsIn8BitsAreTheHosts) {
   SKIP_WITHOUT_GPU();
-  forFloat8(multiplyAll);
+  forFloat8([this](const Attrs &attrs) { multiplyAll(attrs); });
 }
 
-TEST(CudaGrouped, GradientsOfFactorsIn8BitsAreTheHosts) {
+TEST_P(CudaGroupedShapes, GradientsOfFactorsIn8BitsAreTheHosts) {
   SKIP_WITHOUT_GPU();
-  forFloat8([](const Attrs &attrs) {
-    for (const Layout &layout : layouts())
-      for (Extents at : kExtents)
-        for (DType result : {DType::F32, DType::BF16})
-          for (bool adds : {false, true}) {
-            SCOPED_TRACE(testing::Message() << dtypeName(result) << ' ' << layout.bound() << " by "
-                                            << at.k << " by " << at.m << ' ' << adds);
-            if (isShort(layout, at))
-              differentiate(layout, at, DType::BF16, result, adds, attrs);
-          }
+  forFloat8([this](const Attrs &attrs) {
+    for (DType result : {DType::F32, DType::BF16})
+      for (bool adds : {false, true}) {
+        SCOPED_TRACE(testing::Message() << dtypeName(result) << ' ' << adds);
+        differentiate(layout(), at(), DType::BF16, result, adds, attrs);
+      }
   });
 }
 
@@ -202,80 +218,76 @@ void expectMagnitudes(DeviceRun &run, const Layout &layout, int amax, bool isSee
 }
 
 template <typename Test> void forDelayed(Test test) {
-  for (const Layout &layout : layouts())
-    for (Extents at : kExtents)
-      for (bool isE5m2 : {false, true})
-        for (bool isSeen : {false, true}) {
-          SCOPED_TRACE(testing::Message() << layout.bound() << " by " << at.k << " by " << at.m
-                                          << " e5m2 " << isE5m2 << " seen " << isSeen);
-          Attrs attrs;
-          attrs.e5m2 = isE5m2;
-          if (isShort(layout, at))
-            test(layout, at, attrs, isSeen);
-        }
+  for (bool isE5m2 : {false, true})
+    for (bool isSeen : {false, true}) {
+      SCOPED_TRACE(testing::Message() << "e5m2 " << isE5m2 << " seen " << isSeen);
+      Attrs attrs;
+      attrs.e5m2 = isE5m2;
+      test(attrs, isSeen);
+    }
 }
 
-TEST(CudaGrouped, DelayedProductsAreTheHosts) {
+TEST_P(CudaGroupedShapes, DelayedProductsAreTheHosts) {
   SKIP_WITHOUT_GPU();
   for (bool transB : {false, true})
-    forDelayed([&](const Layout &layout, Extents at, const Attrs &attrs, bool isSeen) {
+    forDelayed([&](const Attrs &attrs, bool isSeen) {
       DeviceRun run("grouped_matmul", DType::F32, bench::kTinyModel);
       Call &call = run.call();
       call.attrs = attrs;
       call.attrs.trans_b = transB;
-      shape(run, call.in[0], DType::BF16, {layout.bound(), at.k});
+      shape(run, call.in[0], DType::BF16, {layout().bound(), at().k});
       shape(run, call.in[1], DType::BF16,
-            {layout.runs, transB ? at.m : at.k, transB ? at.k : at.m});
-      setCounts(run, layout);
-      shape(run, call.out[0], DType::BF16, {layout.bound(), at.m});
-      expectMagnitudes(run, layout, 3, isSeen);
-      hideRows(layout, call.in[0]);
-      hideRows(layout, call.out[0]);
+            {layout().runs, transB ? at().m : at().k, transB ? at().k : at().m});
+      setCounts(run, layout());
+      shape(run, call.out[0], DType::BF16, {layout().bound(), at().m});
+      expectMagnitudes(run, layout(), 3, isSeen);
+      hideRows(layout(), call.in[0]);
+      hideRows(layout(), call.out[0]);
       run.keep(0).compare(2e-4, 4e-3);
     });
 }
 
-TEST(CudaGrouped, DelayedGradientsAreTheHosts) {
+TEST_P(CudaGroupedShapes, DelayedGradientsAreTheHosts) {
   SKIP_WITHOUT_GPU();
-  forDelayed([&](const Layout &layout, Extents at, const Attrs &attrs, bool isSeen) {
+  forDelayed([&](const Attrs &attrs, bool isSeen) {
     DeviceRun run("grouped_matmul_bwd", DType::F32, bench::kTinyModel);
     Call &call = run.call();
     call.attrs = attrs;
-    shape(run, call.in[0], DType::BF16, {layout.bound(), at.k});
-    shape(run, call.in[1], DType::BF16, {layout.bound(), at.m});
-    setCounts(run, layout);
-    shape(run, call.out[0], DType::F32, {layout.runs, at.k, at.m});
-    expectMagnitudes(run, layout, 3, isSeen);
-    hideRows(layout, call.in[0]);
-    hideRows(layout, call.in[1]);
+    shape(run, call.in[0], DType::BF16, {layout().bound(), at().k});
+    shape(run, call.in[1], DType::BF16, {layout().bound(), at().m});
+    setCounts(run, layout());
+    shape(run, call.out[0], DType::F32, {layout().runs, at().k, at().m});
+    expectMagnitudes(run, layout(), 3, isSeen);
+    hideRows(layout(), call.in[0]);
+    hideRows(layout(), call.in[1]);
     run.compare(2e-4, 4e-3);
   });
 }
 
-TEST(CudaGrouped, ProductsOfStoredMatricesAreTheHosts) {
+TEST_P(CudaGroupedShapes, ProductsOfStoredMatricesAreTheHosts) {
   SKIP_WITHOUT_GPU();
   for (bool transB : {false, true})
     for (bool isDelayed : {false, true})
-      forDelayed([&](const Layout &layout, Extents at, const Attrs &attrs, bool isSeen) {
+      forDelayed([&](const Attrs &attrs, bool isSeen) {
         if (!isDelayed && isSeen)
           return;
         DeviceRun run("grouped_matmul_scaled", DType::F32, bench::kTinyModel);
         Call &call = run.call();
         call.attrs = attrs;
         call.attrs.trans_b = transB;
-        shape(run, call.in[0], DType::BF16, {layout.bound(), at.k});
+        shape(run, call.in[0], DType::BF16, {layout().bound(), at().k});
         shape(run, call.in[1], DType::F8E4M3,
-              {layout.runs, transB ? at.m : at.k, transB ? at.k : at.m});
-        setCounts(run, layout);
-        shape(run, call.in[3], DType::F32, {layout.runs, 4});
-        shape(run, call.out[0], DType::BF16, {layout.bound(), at.m});
-        expectMagnitudes(run, layout, 4, isSeen);
+              {layout().runs, transB ? at().m : at().k, transB ? at().k : at().m});
+        setCounts(run, layout());
+        shape(run, call.in[3], DType::F32, {layout().runs, 4});
+        shape(run, call.out[0], DType::BF16, {layout().bound(), at().m});
+        expectMagnitudes(run, layout(), 4, isSeen);
         if (!isDelayed) {
           call.attrs.fp8_recipe = static_cast<int64_t>(Fp8Factors::Tensorwise);
           call.inCount = 4;
         }
-        hideRows(layout, call.in[0]);
-        hideRows(layout, call.out[0]);
+        hideRows(layout(), call.in[0]);
+        hideRows(layout(), call.out[0]);
         run.keep(0).compare(2e-4, 4e-3);
       });
 }
@@ -460,8 +472,34 @@ TEST(CudaRouter, ChoosesAsTheHost) {
       }
 }
 
-/// Sinkhorn's choice beside the host's, without and with a NaN, and twice with the same bits.
-void balance(int64_t rows, int64_t experts, int64_t topk, float lean) {
+/// Logits lean to the first experts.
+struct Balance {
+  int64_t rows, experts, topk;
+  float lean;
+};
+
+std::string nameOfBalance(const testing::TestParamInfo<Balance> &info) {
+  return fmt::format("{}rows_{}of{}", info.param.rows, info.param.topk, info.param.experts);
+}
+
+/// A test for each, since sanitizers take minutes for some.
+class CudaRouterBalances : public testing::TestWithParam<Balance> {};
+
+/// Few steps, with fewer rows and experts than threads, and more, and equal logits; and many steps,
+/// or the most that may be.
+INSTANTIATE_TEST_SUITE_P(FewSteps, CudaRouterBalances,
+                         testing::Values(Balance{1, 1, 1, 0}, Balance{3, 5, 2, 0},
+                                         Balance{100, 8, 1, 0}, Balance{77, 130, 8, 0.05f}),
+                         nameOfBalance);
+INSTANTIATE_TEST_SUITE_P(ManySteps, CudaRouterBalances,
+                         testing::Values(Balance{2000, 64, 6, 0}, Balance{300, 8, 2, 1.5f},
+                                         Balance{4099, 256, 8, 0.1f}, Balance{64, 8, 2, 60}),
+                         nameOfBalance);
+
+/// Sinkhorn's choice, without and with a NaN, and twice with the same bits.
+TEST_P(CudaRouterBalances, AsTheHost) {
+  SKIP_WITHOUT_GPU();
+  const auto [rows, experts, topk, lean] = GetParam();
   for (bool hasNan : {false, true}) {
     DeviceRun run("router_sinkhorn", DType::F32, bench::kTinyModel);
     Call &call = run.call();
@@ -475,29 +513,10 @@ void balance(int64_t rows, int64_t experts, int64_t topk, float lean) {
       logits[i] = 4 * logits[i] - lean * static_cast<float>(i % experts);
     if (hasNan)
       setNan(call.in[0], rows * experts / 2);
-    SCOPED_TRACE(testing::Message() << rows << ' ' << experts << ' ' << topk << ' ' << hasNan);
+    SCOPED_TRACE(hasNan);
     run.compare(2e-6);
     EXPECT_TRUE(run.onDevice() == run.onDevice());
   }
-}
-
-/// Fewer rows and experts than threads, and more; equal logits.
-TEST(CudaRouter, BalancesAsTheHost) {
-  SKIP_WITHOUT_GPU();
-  balance(1, 1, 1, 0);
-  balance(3, 5, 2, 0);
-  balance(100, 8, 1, 0);
-  balance(77, 130, 8, 0.05f);
-}
-
-/// Logits lean to few experts, so that many steps are made, or the most that may be. Separate from
-/// what few steps show, since sanitizers take minutes for these.
-TEST(CudaRouter, BalancesInManySteps) {
-  SKIP_WITHOUT_GPU();
-  balance(2000, 64, 6, 0);
-  balance(300, 8, 2, 1.5f);
-  balance(4099, 256, 8, 0.1f);
-  balance(64, 8, 2, 60);
 }
 
 /// Room for none, some and all; equal weights, and some that are NaN; ids of no expert.

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <string>
+#include <string_view>
 
 #include <gtest/gtest.h>
 
@@ -275,34 +277,50 @@ TEST(CudaQuantize, ScaledProductsMixTypes) {
         }
 }
 
-TEST(CudaQuantize, ScaledProductsOfBlocks) {
+/// Three blocks along the sum: the library wants rows of four scales.
+constexpr bench::Model kThreeBlocks = {1, 256, 6, 3, 64, 512, 1024};
+
+/// The scales of a product's second factor, and its sizes.
+struct ScaledCase {
+  std::string_view name;
+  ScaleBlocks second;
+  bench::Model model;
+};
+
+/// A test for each, since sanitizers take minutes.
+class CudaProductsOfBlocks : public testing::TestWithParam<ScaledCase> {};
+INSTANTIATE_TEST_SUITE_P(
+    Scales, CudaProductsOfBlocks,
+    testing::Values(ScaledCase{"squares_odd", ScaleBlocks::Squares128, kOddModel},
+                    ScaledCase{"squares_small", ScaleBlocks::Squares128, bench::kSmallModel},
+                    ScaledCase{"squares_three", ScaleBlocks::Squares128, kThreeBlocks},
+                    ScaledCase{"squares_wide", ScaleBlocks::Squares128, kWideModel},
+                    ScaledCase{"rows_odd", ScaleBlocks::Rows128, kOddModel},
+                    ScaledCase{"rows_small", ScaleBlocks::Rows128, bench::kSmallModel},
+                    ScaledCase{"rows_three", ScaleBlocks::Rows128, kThreeBlocks},
+                    ScaledCase{"rows_wide", ScaleBlocks::Rows128, kWideModel}),
+    [](const testing::TestParamInfo<ScaledCase> &info) { return std::string(info.param.name); });
+
+TEST_P(CudaProductsOfBlocks, AreTheHosts) {
   SKIP_WITHOUT_GPU();
-  constexpr std::pair<ScaleBlocks, ScaleBlocks> kPairs[] = {
-      {ScaleBlocks::Rows128, ScaleBlocks::Squares128},
-      {ScaleBlocks::Rows128, ScaleBlocks::Rows128},
-  };
-  // Three blocks along the sum: the library wants rows of four scales.
-  constexpr bench::Model kThreeBlocks = {1, 256, 6, 3, 64, 512, 1024};
-  for (const bench::Model &model : {kOddModel, bench::kSmallModel, kThreeBlocks, kWideModel})
-    for (auto [a, b] : kPairs)
-      for (int formats = 0; formats < 3; ++formats)
-        for (DType out : kDataTypes)
-          for (int variant = 0; variant < 4; ++variant) {
-            DeviceRun run("matmul_scaled", out, model);
-            Call &call = run.call();
-            if (formats < 2)
-              call.in[formats].dtype = DType::F8E5M2;
-            makeScales(run, call.in[2], a, call.in[0]);
-            makeScales(run, call.in[3], b, call.in[1]);
-            if (variant & 1)
-              call.inCount = 4;
-            if (variant & 2)
-              accumulate(run, 0);
-            SCOPED_TRACE(testing::Message()
-                         << dtypeName(out) << " formats " << formats << " variant " << variant
-                         << " squares " << (b == ScaleBlocks::Squares128));
-            run.compare(5e-3, 8e-3);
-          }
+  const ScaledCase &scaled = GetParam();
+  for (int formats = 0; formats < 3; ++formats)
+    for (DType out : kDataTypes)
+      for (int variant = 0; variant < 4; ++variant) {
+        DeviceRun run("matmul_scaled", out, scaled.model);
+        Call &call = run.call();
+        if (formats < 2)
+          call.in[formats].dtype = DType::F8E5M2;
+        makeScales(run, call.in[2], ScaleBlocks::Rows128, call.in[0]);
+        makeScales(run, call.in[3], scaled.second, call.in[1]);
+        if (variant & 1)
+          call.inCount = 4;
+        if (variant & 2)
+          accumulate(run, 0);
+        SCOPED_TRACE(testing::Message()
+                     << dtypeName(out) << " formats " << formats << " variant " << variant);
+        run.compare(5e-3, 8e-3);
+      }
 }
 
 TEST(CudaQuantize, RefusesProductsOfMicroscales) {
