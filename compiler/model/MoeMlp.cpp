@@ -337,6 +337,8 @@ ValueId MoeMlp::apply(Forward &to, ValueId rows, const Runs &runs) const {
           ? to.emitRows(std::move(activation), to.name("experts.act"), type, runs.counts)
           : f1; // the op is the activation too
   Op weigh = to.op(weighing, {unweighted, runs.weights});
+  if (unweighted == f1)
+    setActivation(weigh, s_.expert);
   ValueId weighted = to.emitRows(std::move(weigh), to.name("experts.weighted"), type, runs.counts);
   return product(to, weighted, kDown, "experts.fc2" + bare, s_.expert.hidden, runs);
 }

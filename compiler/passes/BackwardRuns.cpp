@@ -47,13 +47,23 @@ void backScaleRows(Gradients &gradients, const Op &op) {
   gradients.emitFor(x, gradients.makeOp(OpKind::ScaleRows, {dy, weights}));
 }
 
-/// Both gradients in one pass.
-void backWeightedSwiGlu(Gradients &gradients, const Op &op) {
+/// Both gradients of a weighted unit in one pass.
+void backWeighted(Gradients &gradients, const Op &op, OpKind kind) {
   ValueId dy = gradients.of(op.results[0]);
   if (dy == kNone)
     return;
   const std::array<ValueId, 2> both = {op.operands[0], op.operands[1]}; // x and weights
-  gradients.emitForEach(both, gradients.makeOp(OpKind::WeightedSwiGluBwd, {dy, both[0], both[1]}));
+  Op back = gradients.makeOp(kind, {dy, both[0], both[1]});
+  back.attrs = op.attrs;
+  gradients.emitForEach(both, std::move(back));
+}
+
+void backWeightedSwiGlu(Gradients &gradients, const Op &op) {
+  backWeighted(gradients, op, OpKind::WeightedSwiGluBwd);
+}
+
+void backWeightedQuickGeGlu(Gradients &gradients, const Op &op) {
+  backWeighted(gradients, op, OpKind::WeightedQuickGeGluBwd);
 }
 
 /// c = a·op(b[e]): weight gradient first, to end the live range of `a` as early as possible.

@@ -26,6 +26,7 @@ constexpr Gated kGated[] = {
     {OpKind::SwiGlu, OpKind::SwiGluBwd, 1},
     {OpKind::GeGlu, OpKind::GeGluBwd, 1},
     {OpKind::WeightedSwiGlu, OpKind::WeightedSwiGluBwd, 2},
+    {OpKind::WeightedQuickGeGlu, OpKind::WeightedQuickGeGluBwd, 2},
 };
 
 class Reemitter {

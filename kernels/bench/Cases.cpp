@@ -702,6 +702,8 @@ constexpr Maker kMakers[] = {
     {"combine_bwd", makeCombineBwd},
     {"weighted_swiglu", makeWeightedSwiGlu},
     {"weighted_swiglu_bwd", makeWeightedSwiGluBwd},
+    {"weighted_quick_geglu", makeWeightedQuickGeGlu},
+    {"weighted_quick_geglu_bwd", makeWeightedQuickGeGluBwd},
     {"scale_rows", makeScaleRows},
     {"dot_rows", makeDotRows},
     {"grouped_bias", makeGroupedBias},

@@ -1,6 +1,11 @@
 #include "kernels/bench/GatedCases.h"
 
 namespace shardc::kernels::bench {
+namespace {
+
+void setClamp(Builder &b) { b.attrs().clamp = 0.5, b.attrs().linear_offset = 1; }
+
+} // namespace
 
 void makeSwiGlu(Builder &b) {
   b.data({b.model.rows(), 2 * b.model.ffn}).toData({b.model.rows(), b.model.ffn});
@@ -14,13 +19,13 @@ void makeSwiGluBwd(Builder &b) {
 
 void makeQuickGeGlu(Builder &b) {
   makeSwiGlu(b);
-  b.attrs().clamp = 0.5, b.attrs().linear_offset = 1;
+  setClamp(b);
 }
 
 void makeQuickGeGluBwd(Builder &b) {
   const Model &m = b.model;
   b.data({m.rows(), m.ffn}).data({m.rows(), 2 * m.ffn}).toData({m.rows(), 2 * m.ffn});
-  b.attrs().clamp = 0.5, b.attrs().linear_offset = 1;
+  setClamp(b);
 }
 
 void makeWeightedSwiGlu(Builder &b) {
@@ -32,6 +37,16 @@ void makeWeightedSwiGluBwd(Builder &b) {
   const Model &m = b.model;
   b.data({m.rows(), m.ffn}).data({m.rows(), 2 * m.ffn}).data({m.rows(), 1});
   b.toData({m.rows(), 2 * m.ffn}).toData({m.rows(), 1}).toData({m.rows(), m.ffn});
+}
+
+void makeWeightedQuickGeGlu(Builder &b) {
+  makeWeightedSwiGlu(b);
+  setClamp(b);
+}
+
+void makeWeightedQuickGeGluBwd(Builder &b) {
+  makeWeightedSwiGluBwd(b);
+  setClamp(b);
 }
 
 } // namespace shardc::kernels::bench

@@ -11,5 +11,7 @@ void makeQuickGeGlu(Builder &b);
 void makeQuickGeGluBwd(Builder &b);
 void makeWeightedSwiGlu(Builder &b);
 void makeWeightedSwiGluBwd(Builder &b);
+void makeWeightedQuickGeGlu(Builder &b);
+void makeWeightedQuickGeGluBwd(Builder &b);
 
 } // namespace shardc::kernels::bench

@@ -4,9 +4,13 @@
 // dx = dy·gelu'(x), dx = dy·2·max(x, 0); dgate = dy·up·s·(1 + gate·(1 - s)), dup = dy·gate·s with s
 // = sigmoid(gate); dgate = dy·up·gelu'(gate), dup = dy·gelu(gate). Data are f32, bf16 or f16 each,
 // computed in fp32 and rounded once. Mapping: a thread moves one chunk of 8 elements of each
-// tensor; gelu and squared_relu flat, the gated ones one block column a row. Limited by memory:
+// tensor; gelu and squared_relu flat, the gated ones one block column a row; weighted_swiglu and
+// weighted_quick_geglu scale rows by weights[T,1], and a warp makes a row of their gradients, the
+// sum for its weight in fp64. Limited by memory:
 // swiglu 4.0, swiglu_bwd 3.6, gelu 3.2 and gelu_bwd 3.7 of a copy's 4.24 TB/s on an H200, 2026-11
 // (gelu by erff).
+#include <type_traits>
+
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
 #include "kernels/cuda/chunk.cuh"
@@ -95,7 +99,52 @@ void runSquaredReluBwd(const Call &call) {
   launchFlat(call, modeOf({&dy, &x, &dx}, 0), op, dx.numel());
 }
 
-template <typename Gated> struct GatedOp {
+constexpr float kQuick = 1.702f;
+
+/// What quick_geglu makes of 8 elements, as SwiGlu has it.
+struct QuickGeGlu {
+  float limit, offset; ///< no limit if it is not positive
+
+  __device__ __forceinline__ float below(float x) const {
+    return limit > 0.0f && x > limit ? limit : x;
+  }
+  __device__ __forceinline__ float within(float x) const {
+    return limit > 0.0f && x < -limit ? -limit : below(x);
+  }
+
+  template <Mode M>
+  __device__ void forward(float (&gate)[kChunk], const float (&up)[kChunk], bool) const {
+#pragma unroll
+    for (int j = 0; j < kChunk; ++j) {
+      float g = below(gate[j]);
+      gate[j] = g * sigmoid(kQuick * g) * (within(up[j]) + offset);
+    }
+  }
+
+  template <Mode M>
+  __device__ void backward(const float (&d)[kChunk], float (&gate)[kChunk], float (&up)[kChunk],
+                           float (&y)[kChunk], bool) const {
+#pragma unroll
+    for (int j = 0; j < kChunk; ++j) {
+      float g = below(gate[j]), u = within(up[j]), s = sigmoid(kQuick * g);
+      float slope = s * (1.0f + kQuick * g * (1.0f - s));
+      y[j] = g * s * (u + offset);
+      gate[j] = g < gate[j] ? 0.0f : d[j] * (u + offset) * slope;
+      up[j] = u < up[j] || u > up[j] ? 0.0f : d[j] * g * s;
+    }
+  }
+};
+
+/// The unit of a call.
+template <typename Unit> Unit unitOf(const Call &call) {
+  if constexpr (std::is_same_v<Unit, QuickGeGlu>)
+    return {static_cast<float>(call.attrs.clamp), static_cast<float>(call.attrs.linear_offset)};
+  else
+    return {};
+}
+
+template <typename Unit> struct GatedOp {
+  Unit unit;
   Data x, y;
   int64_t cols; ///< of y
   bool tanhApprox;
@@ -103,18 +152,19 @@ template <typename Gated> struct GatedOp {
     float gate[kChunk], up[kChunk];
     load8<M>(x, row * 2 * cols + c, n, gate);
     load8<M>(x, row * 2 * cols + cols + c, n, up);
-    Gated::template forward<M>(gate, up, tanhApprox);
+    unit.template forward<M>(gate, up, tanhApprox);
     store8<M>(y, row * cols + c, n, gate);
   }
 };
 
-template <typename Gated> void runGated(const Call &call) {
+template <typename Unit> void runGated(const Call &call) {
   const Tensor &x = call.in[0], &y = call.out[0];
-  GatedOp<Gated> op = {dataOf(x), dataOf(y), y.cols(), call.attrs.tanh_approx};
+  GatedOp<Unit> op = {unitOf<Unit>(call), dataOf(x), dataOf(y), y.cols(), call.attrs.tanh_approx};
   launchRows(call, modeOf({&x, &y}, y.cols()), op, y.rows(), y.cols());
 }
 
-template <typename Gated> struct GatedBwdOp {
+template <typename Unit> struct GatedBwdOp {
+  Unit unit;
   Data dy, x, dx, y;
   int64_t cols; ///< of dy
   bool hasY, tanhApprox;
@@ -124,7 +174,7 @@ template <typename Gated> struct GatedBwdOp {
     load8<M>(dy, row * cols + c, n, d);
     load8<M>(x, offset, n, gate);
     load8<M>(x, offset + cols, n, up);
-    Gated::template backward<M>(d, gate, up, again, tanhApprox);
+    unit.template backward<M>(d, gate, up, again, tanhApprox);
     store8<M>(dx, offset, n, gate);
     store8<M>(dx, offset + cols, n, up);
     if (hasY)
@@ -132,23 +182,24 @@ template <typename Gated> struct GatedBwdOp {
   }
 };
 
-template <typename Gated> void runGatedBwd(const Call &call) {
+template <typename Unit> void runGatedBwd(const Call &call) {
   const Tensor &dy = call.in[0], &x = call.in[1], &dx = call.out[0];
   bool hasY = call.outCount > 1;
   const Tensor &y = hasY ? call.out[1] : dx;
-  GatedBwdOp<Gated> op = {
-      dataOf(dy), dataOf(x), dataOf(dx), dataOf(y), dy.cols(), hasY, call.attrs.tanh_approx};
+  GatedBwdOp<Unit> op = {unitOf<Unit>(call), dataOf(dy), dataOf(x), dataOf(dx),
+                         dataOf(y),          dy.cols(),  hasY,      call.attrs.tanh_approx};
   launchRows(call, modeOf({&dy, &x, &dx, &y}, dy.cols()), op, dy.rows(), dy.cols());
 }
 
-struct WeightedOp {
+template <typename Unit> struct WeightedOp {
+  Unit unit;
   Data x, weights, y;
   int64_t cols; ///< of y
   template <Mode M> __device__ void run(int64_t row, int64_t c, int n) const {
     float gate[kChunk], up[kChunk], weight = element(weights, row);
     load8<M>(x, row * 2 * cols + c, n, gate);
     load8<M>(x, row * 2 * cols + cols + c, n, up);
-    SwiGlu::forward<M>(gate, up, false);
+    unit.template forward<M>(gate, up, false);
 #pragma unroll
     for (int j = 0; j < kChunk; ++j)
       gate[j] *= weight;
@@ -156,13 +207,14 @@ struct WeightedOp {
   }
 };
 
-void runWeightedSwiGlu(const Call &call) {
+template <typename Unit> void runWeighted(const Call &call) {
   const Tensor &x = call.in[0], &y = call.out[0];
-  WeightedOp op = {dataOf(x), dataOf(call.in[1]), dataOf(y), y.cols()};
+  WeightedOp<Unit> op = {unitOf<Unit>(call), dataOf(x), dataOf(call.in[1]), dataOf(y), y.cols()};
   launchRows(call, modeOf({&x, &y}, y.cols()), op, y.rows(), y.cols());
 }
 
-struct WeightedBwd {
+template <typename Unit> struct WeightedBwd {
+  Unit unit;
   Data dy, x, weights, dx, dweights, y;
   int64_t rows, cols; ///< of dy
   bool hasY;
@@ -171,8 +223,9 @@ struct WeightedBwd {
 constexpr int kWeightedRows = 8;  ///< of a block: a warp has a row
 constexpr int kWeightedAhead = 2; ///< chunks of a row that a thread loads before it uses the first
 
-template <Mode M>
-__global__ void __launch_bounds__(kWeightedRows *kWarp) weightedBackward(const WeightedBwd p) {
+template <Mode M, typename Unit>
+__global__ void __launch_bounds__(kWeightedRows *kWarp)
+    weightedBackward(const WeightedBwd<Unit> p) {
   awaitPrevious();
   int64_t row = int64_t{blockIdx.x} * kWeightedRows + threadIdx.x / kWarp;
   if (row >= p.rows)
@@ -202,7 +255,7 @@ __global__ void __launch_bounds__(kWeightedRows *kWarp) weightedBackward(const W
 #pragma unroll
       for (int j = 0; j < kChunk; ++j)
         weighted[j] = d[j] * weight;
-      SwiGlu::backward<M>(weighted, gate, up, again, false);
+      p.unit.template backward<M>(weighted, gate, up, again, false);
 #pragma unroll
       for (int j = 0; j < kChunk; ++j) {
         part += j < n ? d[j] * again[j] : 0.0f;
@@ -220,85 +273,16 @@ __global__ void __launch_bounds__(kWeightedRows *kWarp) weightedBackward(const W
     setElement(p.dweights, row, static_cast<float>(sum));
 }
 
-void runWeightedSwiGluBwd(const Call &call) {
+template <typename Unit> void runWeightedBwd(const Call &call) {
   const Tensor &dy = call.in[0], &x = call.in[1], &dx = call.out[0];
   bool hasY = call.outCount > 2;
   const Tensor &y = hasY ? call.out[2] : dx;
-  WeightedBwd p = {dataOf(dy), dataOf(x), dataOf(call.in[2]), dataOf(dx), dataOf(call.out[1]),
-                   dataOf(y),  dy.rows(), dy.cols(),          hasY};
+  WeightedBwd<Unit> p = {unitOf<Unit>(call),  dataOf(dy), dataOf(x), dataOf(call.in[2]), dataOf(dx),
+                         dataOf(call.out[1]), dataOf(y),  dy.rows(), dy.cols(),          hasY};
   auto blocks = static_cast<unsigned>(ceilDiv(p.rows, kWeightedRows));
   forMode(modeOf({&dy, &x, &dx, &y}, p.cols), [&]<Mode M>() {
-    launchKernel(weightedBackward<M>, blocks, kWeightedRows * kWarp, 0, queueOf(call), p);
+    launchKernel(weightedBackward<M, Unit>, blocks, kWeightedRows * kWarp, 0, queueOf(call), p);
   });
-}
-
-/// What quick_geglu multiplies.
-struct Clamped {
-  float limit, offset; ///< no limit if it is not positive
-
-  __device__ __forceinline__ float gate(float x) const {
-    return limit > 0.0f && x > limit ? limit : x;
-  }
-  __device__ __forceinline__ float up(float x) const {
-    return limit > 0.0f && x < -limit ? -limit : gate(x);
-  }
-};
-
-constexpr float kQuick = 1.702f;
-
-struct QuickGeGluOp {
-  Data x, y;
-  int64_t cols; ///< of y
-  Clamped by;
-  template <Mode M> __device__ void run(int64_t row, int64_t c, int n) const {
-    float gate[kChunk], up[kChunk];
-    load8<M>(x, row * 2 * cols + c, n, gate);
-    load8<M>(x, row * 2 * cols + cols + c, n, up);
-#pragma unroll
-    for (int j = 0; j < kChunk; ++j) {
-      float g = by.gate(gate[j]);
-      gate[j] = g * sigmoid(kQuick * g) * (by.up(up[j]) + by.offset);
-    }
-    store8<M>(y, row * cols + c, n, gate);
-  }
-};
-
-struct QuickGeGluBwdOp {
-  Data dy, x, dx;
-  int64_t cols; ///< of dy
-  Clamped by;
-  template <Mode M> __device__ void run(int64_t row, int64_t c, int n) const {
-    float d[kChunk], gate[kChunk], up[kChunk];
-    int64_t offset = row * 2 * cols + c;
-    load8<M>(dy, row * cols + c, n, d);
-    load8<M>(x, offset, n, gate);
-    load8<M>(x, offset + cols, n, up);
-#pragma unroll
-    for (int j = 0; j < kChunk; ++j) {
-      float g = by.gate(gate[j]), u = by.up(up[j]), s = sigmoid(kQuick * g);
-      float slope = s * (1.0f + kQuick * g * (1.0f - s));
-      gate[j] = g < gate[j] ? 0.0f : d[j] * (u + by.offset) * slope;
-      up[j] = u < up[j] || u > up[j] ? 0.0f : d[j] * g * s;
-    }
-    store8<M>(dx, offset, n, gate);
-    store8<M>(dx, offset + cols, n, up);
-  }
-};
-
-Clamped clampOf(const Call &call) {
-  return {static_cast<float>(call.attrs.clamp), static_cast<float>(call.attrs.linear_offset)};
-}
-
-void runQuickGeGlu(const Call &call) {
-  const Tensor &x = call.in[0], &y = call.out[0];
-  QuickGeGluOp op = {dataOf(x), dataOf(y), y.cols(), clampOf(call)};
-  launchRows(call, modeOf({&x, &y}, y.cols()), op, y.rows(), y.cols());
-}
-
-void runQuickGeGluBwd(const Call &call) {
-  const Tensor &dy = call.in[0], &x = call.in[1], &dx = call.out[0];
-  QuickGeGluBwdOp op = {dataOf(dy), dataOf(x), dataOf(dx), dy.cols(), clampOf(call)};
-  launchRows(call, modeOf({&dy, &x, &dx}, dy.cols()), op, dy.rows(), dy.cols());
 }
 
 } // namespace
@@ -310,14 +294,19 @@ const Kernel kSquaredReluBwd = {"squared_relu_bwd_cuda", runSquaredReluBwd,
                                 acceptsAs<&host::kSquaredReluBwd>};
 const Kernel kSwiGlu = {"swiglu_cuda", runGated<SwiGlu>, acceptsAs<&host::kSwiGlu>};
 const Kernel kSwiGluBwd = {"swiglu_bwd_cuda", runGatedBwd<SwiGlu>, acceptsAs<&host::kSwiGluBwd>};
-const Kernel kWeightedSwiGlu = {"weighted_swiglu_cuda", runWeightedSwiGlu,
+const Kernel kWeightedSwiGlu = {"weighted_swiglu_cuda", runWeighted<SwiGlu>,
                                 acceptsAs<&host::kWeightedSwiGlu>};
-const Kernel kWeightedSwiGluBwd = {"weighted_swiglu_bwd_cuda", runWeightedSwiGluBwd,
+const Kernel kWeightedSwiGluBwd = {"weighted_swiglu_bwd_cuda", runWeightedBwd<SwiGlu>,
                                    acceptsAs<&host::kWeightedSwiGluBwd>};
 const Kernel kGeGlu = {"geglu_cuda", runGated<GeGlu>, acceptsAs<&host::kGeGlu>};
 const Kernel kGeGluBwd = {"geglu_bwd_cuda", runGatedBwd<GeGlu>, acceptsAs<&host::kGeGluBwd>};
-const Kernel kQuickGeGlu = {"quick_geglu_cuda", runQuickGeGlu, acceptsAs<&host::kQuickGeGlu>};
-const Kernel kQuickGeGluBwd = {"quick_geglu_bwd_cuda", runQuickGeGluBwd,
+const Kernel kQuickGeGlu = {"quick_geglu_cuda", runGated<QuickGeGlu>,
+                            acceptsAs<&host::kQuickGeGlu>};
+const Kernel kQuickGeGluBwd = {"quick_geglu_bwd_cuda", runGatedBwd<QuickGeGlu>,
                                acceptsAs<&host::kQuickGeGluBwd>};
+const Kernel kWeightedQuickGeGlu = {"weighted_quick_geglu_cuda", runWeighted<QuickGeGlu>,
+                                    acceptsAs<&host::kWeightedQuickGeGlu>};
+const Kernel kWeightedQuickGeGluBwd = {"weighted_quick_geglu_bwd_cuda", runWeightedBwd<QuickGeGlu>,
+                                       acceptsAs<&host::kWeightedQuickGeGluBwd>};
 
 } // namespace shardc::kernels::cuda

@@ -1,9 +1,9 @@
 // gelu: y = x·Phi(x), by erf or by its tanh approximation. squared_relu: y = max(x, 0)². swiglu and
 // geglu: x[T,2F] holds gate then up, y[T,F] = silu(gate)·up or gelu(gate)·up. quick_geglu: y =
 // g·sigmoid(1.702·g)·(u + offset), g the gate cut at the clamp, u the other half cut on both sides.
-// weighted_swiglu: y[r,:] = swiglu(x)[r,:]·weights[r], weights[T,1]; the sums of its gradients are
-// fp64. Operands and results are f32, bf16 or f16 each, computed in fp32 and rounded once. Limited
-// by exp, erf and tanh; squared_relu by memory.
+// weighted_swiglu: y[r,:] = swiglu(x)[r,:]·weights[r], weights[T,1], and weighted_quick_geglu
+// alike; the sums of their gradients are fp64. Operands and results are f32, bf16 or f16 each,
+// computed in fp32 and rounded once. Limited by exp, erf and tanh; squared_relu by memory.
 #include "kernels/host/Check.h"
 #include "kernels/host/Convert.h"
 #include "kernels/host/Gelu.h"
@@ -185,12 +185,15 @@ const char *acceptsWeighted(const Call &call) {
   return checkWeights(call.in[1], call.in[0]);
 }
 
-void runWeightedSwiGlu(const Call &call) {
+/// y = combine(gate, up)·weights[row].
+template <typename Combine> void runWeighted(const Call &call, Combine combine) {
   runGatedRows(call, [&](int64_t row) {
     float buffer, weight = *readF32(call.in[1], row, 1, &buffer);
-    return [weight](float gate, float up) { return swiglu(gate, up) * weight; };
+    return [weight, &combine](float gate, float up) { return combine(gate, up) * weight; };
   });
 }
+
+void runWeightedSwiGlu(const Call &call) { runWeighted(call, swiglu); }
 
 const char *acceptsWeightedBwd(const Call &call) {
   SHARDC_REQUIRE_OK(checkArity(call, {3, 3, 2, 3}));
@@ -202,7 +205,7 @@ const char *acceptsWeightedBwd(const Call &call) {
   return checkAgain(call, 2);
 }
 
-void runWeightedSwiGluBwd(const Call &call) {
+template <typename Gradient> void runWeightedBwd(const Call &call, Gradient gradient) {
   GatedBlock block;
   int64_t rows = call.in[0].rows(), cols = call.in[0].cols();
   for (int64_t row = 0; row < rows; ++row) {
@@ -210,8 +213,8 @@ void runWeightedSwiGluBwd(const Call &call) {
     double sum = 0;
     for (int64_t begin = 0; begin < cols; begin += kBlock) {
       int64_t n = std::min(kBlock, cols - begin);
-      block.run(call, row, begin, n, [weight](float dy, float gate, float up) {
-        return swigluGradient(dy * weight, gate, up);
+      block.run(call, row, begin, n, [weight, &gradient](float dy, float gate, float up) {
+        return gradient(dy * weight, gate, up);
       });
       sum += dot(block.dy, block.y, n);
       if (call.outCount <= 2)
@@ -224,6 +227,8 @@ void runWeightedSwiGluBwd(const Call &call) {
     writeF32(call.out[1], row, 1, &dweight);
   }
 }
+
+void runWeightedSwiGluBwd(const Call &call) { runWeightedBwd(call, swigluGradient); }
 
 void runGeGlu(const Call &call) {
   runGated(call, [f = geluOf(call.attrs)](float gate, float up) { return f(gate) * up; });
@@ -245,34 +250,53 @@ constexpr float kQuick = 1.702f;
 float below(float x, float limit) { return limit > 0 && x > limit ? limit : x; }
 float within(float x, float limit) { return limit > 0 && x < -limit ? -limit : below(x, limit); }
 
-void runQuickGeGlu(const Call &call) {
-  auto limit = static_cast<float>(call.attrs.clamp);
-  auto offset = static_cast<float>(call.attrs.linear_offset);
-  runGated(call, [limit, offset](float gate, float up) {
-    float g = below(gate, limit);
-    return g / (1.0f + std::exp(-kQuick * g)) * (within(up, limit) + offset);
-  });
-}
+class QuickGeGlu {
+public:
+  explicit QuickGeGlu(const Attrs &attrs)
+      : limit_(static_cast<float>(attrs.clamp)), offset_(static_cast<float>(attrs.linear_offset)) {}
 
-void runQuickGeGluBwd(const Call &call) {
-  auto limit = static_cast<float>(call.attrs.clamp);
-  auto offset = static_cast<float>(call.attrs.linear_offset);
-  runGatedBwd(call, [limit, offset](float dy, float gate, float up) {
-    float g = below(gate, limit), u = within(up, limit);
+  float operator()(float gate, float up) const {
+    float g = below(gate, limit_);
+    return g / (1.0f + std::exp(-kQuick * g)) * (within(up, limit_) + offset_);
+  }
+
+  GatedGradient gradient(float dy, float gate, float up) const {
+    float g = below(gate, limit_), u = within(up, limit_);
     float sigmoid = 1.0f / (1.0f + std::exp(-kQuick * g));
     float slope = sigmoid * (1.0f + kQuick * g * (1.0f - sigmoid));
-    return GatedGradient{g < gate ? 0.0f : dy * (u + offset) * slope,
-                         u < up || u > up ? 0.0f : dy * g * sigmoid, g * sigmoid * (u + offset)};
-  });
+    return {g < gate ? 0.0f : dy * (u + offset_) * slope,
+            u < up || u > up ? 0.0f : dy * g * sigmoid, (*this)(gate, up)};
+  }
+
+private:
+  float limit_, offset_;
+};
+
+/// QuickGeGlu::gradient as a function.
+auto quickGradientOf(const Call &call) {
+  return [unit = QuickGeGlu(call.attrs)](float dy, float gate, float up) {
+    return unit.gradient(dy, gate, up);
+  };
 }
 
-const char *acceptsQuickGeGlu(const Call &call) {
+void runQuickGeGlu(const Call &call) { runGated(call, QuickGeGlu(call.attrs)); }
+void runQuickGeGluBwd(const Call &call) { runGatedBwd(call, quickGradientOf(call)); }
+void runWeightedQuickGeGlu(const Call &call) { runWeighted(call, QuickGeGlu(call.attrs)); }
+void runWeightedQuickGeGluBwd(const Call &call) { runWeightedBwd(call, quickGradientOf(call)); }
+
+const char *checkClamp(const Call &call) {
   SHARDC_REQUIRE(call.attrs.clamp >= 0, "the clamp is negative");
-  return acceptsGated(call);
+  return nullptr;
+}
+
+/// With a clamp.
+template <const char *(*kAccepts)(const Call &)> const char *acceptsClamped(const Call &call) {
+  SHARDC_REQUIRE_OK(checkClamp(call));
+  return kAccepts(call);
 }
 
 const char *acceptsQuickGeGluBwd(const Call &call) {
-  SHARDC_REQUIRE(call.attrs.clamp >= 0, "the clamp is negative");
+  SHARDC_REQUIRE_OK(checkClamp(call));
   SHARDC_REQUIRE(call.outCount == 1, "the gradient makes no activation again");
   return acceptsGatedBwd(call);
 }
@@ -290,7 +314,11 @@ const Kernel kWeightedSwiGluBwd = {"weighted_swiglu_bwd_host", runWeightedSwiGlu
                                    acceptsWeightedBwd};
 const Kernel kGeGlu = {"geglu_host", runGeGlu, acceptsGated};
 const Kernel kGeGluBwd = {"geglu_bwd_host", runGeGluBwd, acceptsGatedBwd};
-const Kernel kQuickGeGlu = {"quick_geglu_host", runQuickGeGlu, acceptsQuickGeGlu};
+const Kernel kQuickGeGlu = {"quick_geglu_host", runQuickGeGlu, acceptsClamped<acceptsGated>};
 const Kernel kQuickGeGluBwd = {"quick_geglu_bwd_host", runQuickGeGluBwd, acceptsQuickGeGluBwd};
+const Kernel kWeightedQuickGeGlu = {"weighted_quick_geglu_host", runWeightedQuickGeGlu,
+                                    acceptsClamped<acceptsWeighted>};
+const Kernel kWeightedQuickGeGluBwd = {"weighted_quick_geglu_bwd_host", runWeightedQuickGeGluBwd,
+                                       acceptsClamped<acceptsWeightedBwd>};
 
 } // namespace shardc::kernels::host

@@ -346,62 +346,97 @@ TEST(Combine, GradientOfAWeightIsTheProductOfRowAndGradient) {
   }
 }
 
-double silu(double x) { return x / (1 + std::exp(-x)); }
+/// A gated unit, and a forward and a backward op that multiply its rows by weights.
+struct WeightedUnit {
+  const char *op, *back;
+  double slope, clamp, offset;
 
-TEST(WeightedSwiGlu, MultipliesEachRowOfTheUnitByItsWeight) {
+  /// With its derivatives by gate and up.
+  struct Value {
+    double y, dGate, dUp;
+  };
+  Value at(double gate, double up) const {
+    double g = clamp > 0 ? std::min(gate, clamp) : gate;
+    double u = clamp > 0 ? std::clamp(up, -clamp, clamp) : up;
+    double s = 1 / (1 + std::exp(-slope * g));
+    return {g * s * (u + offset), g < gate ? 0 : (u + offset) * s * (1 + slope * g * (1 - s)),
+            u != up ? 0 : g * s};
+  }
+  void setAttributes(KernelRun &run) const {
+    run.attrs.clamp = clamp, run.attrs.linear_offset = offset;
+  }
+};
+constexpr WeightedUnit kWeightedUnits[] = {
+    {"weighted_swiglu", "weighted_swiglu_bwd", 1, 0, 0},
+    {"weighted_quick_geglu", "weighted_quick_geglu_bwd", 1.702, 0.7, 1},
+    {"weighted_quick_geglu", "weighted_quick_geglu_bwd", 1.702, 0, -0.5}};
+
+TEST(WeightedUnits, MultiplyEachRowOfTheUnitByItsWeight) {
   constexpr int64_t kRows = 5, kCols = 700; // more than a block
-  for (DType dtype : kDataTypes) {
-    Array x = randoms(dtype, {kRows, 2 * kCols}, 1), weights = randoms(DType::F32, {kRows, 1}, 2);
-    KernelRun run("weighted_swiglu");
-    run.in(x).in(weights).out(dtype, {kRows, kCols});
-    std::vector<double> want;
-    for (int64_t i = 0; i < kRows * kCols; ++i) {
-      int64_t gate = i / kCols * 2 * kCols + i % kCols;
-      want.push_back(silu(x[gate]) * x[gate + kCols] * weights[i / kCols]);
+  for (const WeightedUnit &unit : kWeightedUnits)
+    for (DType dtype : kDataTypes) {
+      Array x = randoms(dtype, {kRows, 2 * kCols}, 1), weights = randoms(DType::F32, {kRows, 1}, 2);
+      KernelRun run(unit.op);
+      unit.setAttributes(run);
+      run.in(x).in(weights).out(dtype, {kRows, kCols});
+      std::vector<double> want;
+      for (int64_t i = 0; i < kRows * kCols; ++i) {
+        int64_t gate = i / kCols * 2 * kCols + i % kCols;
+        want.push_back(unit.at(x[gate], x[gate + kCols]).y * weights[i / kCols]);
+      }
+      expectClose(run.run()[0], want, {1e-5, 4}, unit.op);
     }
-    expectClose(run.run()[0], want, {1e-5, 4}, "y");
-  }
 }
 
-TEST(WeightedSwiGlu, GradientsAreOfGateUpAndWeight) {
+TEST(WeightedUnits, GradientsAreOfGateUpAndWeight) {
   constexpr int64_t kRows = 5, kCols = 700;
-  for (DType dtype : kDataTypes) {
-    Array x = randoms(dtype, {kRows, 2 * kCols}, 3), dy = randoms(dtype, {kRows, kCols}, 4);
-    Array weights = randoms(DType::F32, {kRows, 1}, 5);
-    KernelRun run("weighted_swiglu_bwd");
-    run.in(dy).in(x).in(weights).out(dtype, x.shape).out(DType::F32, {kRows, 1});
-    run.out(dtype, dy.shape);
-    std::vector<double> dx(static_cast<size_t>(x.numel())), dweights(kRows), y;
-    for (int64_t i = 0; i < dy.numel(); ++i) {
-      auto row = static_cast<size_t>(i / kCols);
-      auto gate = static_cast<size_t>(i / kCols * 2 * kCols + i % kCols);
-      double g = x[static_cast<int64_t>(gate)], u = x[static_cast<int64_t>(gate) + kCols];
-      double d = dy[i] * weights[i / kCols], s = 1 / (1 + std::exp(-g));
-      dx[gate] = d * u * s * (1 + g * (1 - s));
-      dx[gate + kCols] = d * silu(g);
-      dweights[row] += dy[i] * silu(g) * u;
-      y.push_back(silu(g) * u * weights[i / kCols]);
+  for (const WeightedUnit &unit : kWeightedUnits)
+    for (DType dtype : kDataTypes) {
+      Array x = randoms(dtype, {kRows, 2 * kCols}, 3), dy = randoms(dtype, {kRows, kCols}, 4);
+      Array weights = randoms(DType::F32, {kRows, 1}, 5);
+      KernelRun run(unit.back);
+      unit.setAttributes(run);
+      run.in(dy).in(x).in(weights).out(dtype, x.shape).out(DType::F32, {kRows, 1});
+      run.out(dtype, dy.shape);
+      std::vector<double> dx(static_cast<size_t>(x.numel())), dweights(kRows), y;
+      for (int64_t i = 0; i < dy.numel(); ++i) {
+        auto row = static_cast<size_t>(i / kCols);
+        auto gate = static_cast<size_t>(i / kCols * 2 * kCols + i % kCols);
+        WeightedUnit::Value at =
+            unit.at(x[static_cast<int64_t>(gate)], x[static_cast<int64_t>(gate) + kCols]);
+        double d = dy[i] * weights[i / kCols];
+        dx[gate] = d * at.dGate;
+        dx[gate + kCols] = d * at.dUp;
+        dweights[row] += dy[i] * at.y;
+        y.push_back(at.y * weights[i / kCols]);
+      }
+      std::vector<Array> got = run.run();
+      expectClose(got[0], dx, {1e-5, 4}, "dx");
+      expectClose(got[1], dweights, {1e-5, 4}, "dweights");
+      expectClose(got[2], y, {1e-5, 4}, "y");
     }
-    std::vector<Array> got = run.run();
-    expectClose(got[0], dx, {1e-5, 4}, "dx");
-    expectClose(got[1], dweights, {1e-5, 4}, "dweights");
-    expectClose(got[2], y, {1e-5, 4}, "y");
-  }
 }
 
-TEST(WeightedSwiGlu, MakesTheSameUnitAgainAndRefusesOtherShapes) {
-  Array x = randoms(DType::BF16, {6, 80}, 6), dy = randoms(DType::BF16, {6, 40}, 7);
-  Array weights = randoms(DType::F32, {6, 1}, 8);
-  KernelRun once("weighted_swiglu"), again("weighted_swiglu_bwd");
-  once.in(x).in(weights).out(DType::BF16, dy.shape);
-  again.in(dy).in(x).in(weights).out(DType::BF16, x.shape).out(DType::F32, {6, 1});
-  again.out(DType::BF16, dy.shape);
-  Array first = once.run()[0], second = again.run()[2];
-  for (int64_t i = 0; i < first.numel(); ++i)
-    ASSERT_EQ(first[i], second[i]) << i;
-  KernelRun run("weighted_swiglu");
-  run.in(x).in(constant(DType::F32, {5, 1}, 0)).out(DType::BF16, dy.shape);
-  EXPECT_STREQ(run.refusal(), "there is not one weight for each row");
+TEST(WeightedUnits, MakeTheSameUnitAgainAndRefuseOtherShapes) {
+  for (const WeightedUnit &unit : kWeightedUnits) {
+    Array x = randoms(DType::BF16, {6, 80}, 6), dy = randoms(DType::BF16, {6, 40}, 7);
+    Array weights = randoms(DType::F32, {6, 1}, 8);
+    KernelRun once(unit.op), again(unit.back);
+    unit.setAttributes(once), unit.setAttributes(again);
+    once.in(x).in(weights).out(DType::BF16, dy.shape);
+    again.in(dy).in(x).in(weights).out(DType::BF16, x.shape).out(DType::F32, {6, 1});
+    again.out(DType::BF16, dy.shape);
+    Array first = once.run()[0], second = again.run()[2];
+    for (int64_t i = 0; i < first.numel(); ++i)
+      ASSERT_EQ(first[i], second[i]) << i;
+    KernelRun run(unit.op);
+    run.in(x).in(constant(DType::F32, {5, 1}, 0)).out(DType::BF16, dy.shape);
+    EXPECT_STREQ(run.refusal(), "there is not one weight for each row");
+  }
+  KernelRun run("weighted_quick_geglu");
+  run.attrs.clamp = -1;
+  run.in(constant(DType::F32, {5, 8}, 0)).in(constant(DType::F32, {5, 1}, 0));
+  EXPECT_STREQ(run.out(DType::F32, {5, 4}).refusal(), "the clamp is negative");
 }
 
 TEST(ScaleRows, MultipliesEachRowByItsWeight) {
