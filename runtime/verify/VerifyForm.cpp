@@ -118,7 +118,7 @@ private:
     const Plan &plan = scope_.plan();
     bool ok = true;
     auto fail = [&](std::string_view what, int64_t index, size_t count) {
-      scope_.add(Rule::Index, i, "the op names {} {}; there are {}", what, index, count);
+      scope_.add(finding::OpNamesNone, i, what, index, count);
       ok = false;
     };
     auto checkIds = [&](const std::vector<ValueId> &ids) {
@@ -255,12 +255,12 @@ private:
     const std::vector<Attr> &attrs = op(i).attrs;
     for (size_t a = 0; a < attrs.size(); ++a) {
       if (static_cast<int>(attrs[a].key) >= kAttrCount) {
-        scope_.add(Rule::Attribute, i, "the op has an unknown attribute");
+        scope_.add(finding::AttributeUnknown, i);
         return;
       }
       const AttrInfo &info = attrInfo(attrs[a].key);
       if (a > 0 && attrs[a - 1].key >= attrs[a].key)
-        scope_.add(Rule::Attribute, i, "attribute '{}' is repeated or out of order", info.name);
+        scope_.add(finding::AttributeTwice, i, info.name);
       if (info.type == AttrInfo::Float && !(attrs[a].f - attrs[a].f == 0))
         scope_.add(finding::AttributeNotFinite, i, info.name, attrs[a].f);
       if (info.type == AttrInfo::Int && (attrs[a].i < info.least || attrs[a].i > info.most))
@@ -297,7 +297,7 @@ private:
       return;
     }
     if (tie.kind != Tie::Acc && tie.kind != Tie::Else) {
-      scope_.add(Rule::Tie, i, "a tie is neither 'acc' nor 'else'");
+      scope_.add(finding::TieKind, i);
       return;
     }
     int operand = inPlaceOperand(o, tie.result);
@@ -316,7 +316,7 @@ private:
     for (size_t other = 0; other < t; ++other) {
       const Tie &earlier = o.ties[other];
       if (earlier.result == tie.result && (earlier.kind == tie.kind || earlier.value != tie.value))
-        scope_.addValue(Rule::Tie, i, tie.value, "result {} is tied twice", tie.result);
+        scope_.addValue(finding::TiedTwice, i, tie.value, tie.result);
     }
   }
 
@@ -324,10 +324,10 @@ private:
     const Op &o = op(i);
     bool isAlias = opInfo(o).traits == OpTraits::Alias;
     if (isAlias && !o.waits.empty())
-      scope_.add(Rule::Wait, i, "'{}' executes nothing, so it cannot wait", opInfo(o).name);
+      scope_.add(finding::AliasWaits, i);
     for (uint32_t wait : o.waits) {
       if (wait >= i)
-        scope_.add(Rule::Wait, i, "the op waits for op {}, which does not come before it", wait);
+        scope_.add(finding::WaitsForLater, i, wait);
       else if (opInfo(op(wait)).traits == OpTraits::Alias)
         scope_.add(finding::WaitsForAlias, i, wait, opInfo(op(wait)).name);
     }
@@ -341,7 +341,7 @@ private:
       bool moves = isView && o.getInt(AttrKey::coef) != 0;
       bool isShared = isView && o.getBool(AttrKey::shared);
       if (moves && o.group < 0)
-        scope_.add(Rule::Index, i, "'view' moves with the index in a group, but names none");
+        scope_.add(finding::ViewMoves, i);
       else if (isShared && (o.group < 0 || moves || scope_.plan().level != Level::Logical))
         scope_.add(finding::SharedView, i);
       else if (o.channel != kNoChannel ||
@@ -350,9 +350,9 @@ private:
       return;
     }
     if (o.group < 0)
-      scope_.add(Rule::Collective, i, "'{}' names no group", info.name);
+      scope_.add(finding::NamesNoGroup, i);
     if (scope_.plan().level >= Level::Scheduled && o.channel == kNoChannel)
-      scope_.add(Rule::Collective, i, "'{}' names no channel", info.name);
+      scope_.add(finding::NamesNoChannel, i);
     if (o.channel == kNoChannel) {
       if (isPointToPoint(info.collective->kind))
         scope_.add(finding::NoPairChannel, i);

@@ -271,24 +271,14 @@ struct Scope {
   /// The op that a message about the value shows: the one that makes it, for a live-in value the
   /// first that takes it; kNone if there is none.
   uint32_t opOf(ValueId id) const;
-  template <typename... Args>
-  Finding &add(Rule rule, uint32_t op, fmt::format_string<Args...> text, Args &&...args) const {
-    return inspection.add(rule, spot(op), fmt::format(text, std::forward<Args>(args)...));
-  }
   template <FindingRow Row, typename... Args>
   Finding &add(Row row, uint32_t op, Args &&...args) const {
     return inspection.add(row, spot(op), std::forward<Args>(args)...);
   }
+  /// The same for what is about one value.
   template <FindingRow Row, typename... Args>
   Finding &addValue(Row row, uint32_t op, ValueId id, Args &&...args) const {
     return inspection.addAbout(row, spot(op), nameOf(id), std::forward<Args>(args)...);
-  }
-  /// The same for what is about one value.
-  template <typename... Args>
-  Finding &addValue(Rule rule, uint32_t op, ValueId id, fmt::format_string<Args...> text,
-                    Args &&...args) const {
-    return inspection.add(rule, spot(op), fmt::format(text, std::forward<Args>(args)...),
-                          nameOf(id));
   }
 };
 
@@ -306,19 +296,11 @@ protected:
   Scope scope(uint32_t segment) const {
     return {report_, role_, role_.segments[segment], roleIndex_, segment};
   }
-  /// About the whole role, a segment or an op.
-  template <typename... Args>
-  Finding &add(Rule rule, uint32_t segment, uint32_t op, fmt::format_string<Args...> text,
-               Args &&...args) const {
-    return report_.add(rule, {roleIndex_, segment, op},
-                       fmt::format(text, std::forward<Args>(args)...));
-  }
   /// About a cell.
-  template <typename... Args>
-  Finding &addCell(Rule rule, uint32_t cell, fmt::format_string<Args...> text,
-                   Args &&...args) const {
-    return report_.add(rule, spotOfCell(report_, roleIndex_, cell),
-                       fmt::format(text, std::forward<Args>(args)...), role_.cells[cell].name);
+  template <FindingRow Row, typename... Args>
+  Finding &addCell(Row row, uint32_t cell, Args &&...args) const {
+    return report_.addAbout(row, spotOfCell(report_, roleIndex_, cell), role_.cells[cell].name,
+                            std::forward<Args>(args)...);
   }
 
   Inspection &report_;
@@ -335,11 +317,6 @@ bool needAtMost(Inspection &inspection, Spot at, std::string_view owner, size_t 
                 std::string_view what, int64_t most);
 /// Reports a name that is longer than names may be.
 void checkNameLength(Inspection &inspection, Spot at, std::string_view what, std::string_view name);
-
-/// What is wrong with a place for `bytes` bytes by itself, on any rank of the role.
-std::optional<std::pair<Rule, std::string>> placeProblem(const Place &place, int64_t bytes,
-                                                         const Plan &plan, const Role &role,
-                                                         const Indices &indices);
 
 /// `work [0, 256) at index 2`; without the index where that is 0.
 std::string toString(const ByteRange &range);

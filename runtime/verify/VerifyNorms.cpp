@@ -116,13 +116,10 @@ private:
         std::string what = param == nullptr
                                ? fmt::format("the same part of block '{}'", name)
                                : fmt::format("the same elements of parameter '{}'", param->name);
-        report_.add(Rule::Step, norm.at,
-                    said == 0
-                        ? fmt::format("no rank adds the squares of {} to the norm", what)
-                        : fmt::format("each rank adds 1 in {} of its squares to the norm; {} ranks "
-                                      "count {}",
-                                      said, copies, what),
-                    name);
+        if (said == 0)
+          report_.addAbout(finding::SquaresMissing, norm.at, name, what);
+        else
+          report_.addAbout(finding::SquaresOfCopies, norm.at, name, said, copies, what);
         return;
       }
   }
@@ -160,7 +157,7 @@ private:
 
   void need(Spot at, bool condition, std::string_view what) {
     if (!condition)
-      report_.add(Rule::Step, at, fmt::format("'step.finish' {}", what));
+      report_.add(finding::StepOp, at, what);
   }
 
   Inspection &report_;

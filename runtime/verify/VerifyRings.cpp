@@ -138,23 +138,15 @@ private:
       return;
     }
     if (cell.isRing() && (cell.kind != CellKind::Buffer || cell.arena == Arena::Host))
-      addCell(Rule::Ring, c,
-              "ring '@{}' of kind '{}' is in arena {}; a ring is a buffer, and not in arena host",
-              cell.name, cellKindInfo(cell.kind).word, toString(cell.arena));
+      addCell(finding::RingNoBuffer, c, cellKindInfo(cell.kind).word, toString(cell.arena));
     if (!cell.place.placed)
       return;
     if (cell.place.slots != cell.slots || cell.place.shift != 0)
-      addCell(Rule::Ring, c, "the place of cell '@{}' has {} slots; the cell has {}", cell.name,
-              cell.place.slots, cell.slots);
+      addCell(finding::SlotsOfPlace, c, cell.place.slots, cell.slots);
     else if (cell.isRing() &&
              (cell.place.stride < cell.type.bytes() || cell.place.stride > limits::kBytesMax ||
               cell.place.stride % kAlignmentBytes != 0))
-      addCell(
-          Rule::Ring, c,
-          "the slots of ring '@{}' of {} bytes are {} bytes apart; they need to be at least as far "
-          "as they are "
-          "large, and a multiple of {}",
-          cell.name, cell.type.bytes(), cell.place.stride, kAlignmentBytes);
+      addCell(finding::SlotsApart, c, cell.type.bytes(), cell.place.stride, kAlignmentBytes);
   }
 
   Extent hullOf(const Place &place, int64_t bytes) const {
@@ -183,8 +175,7 @@ private:
   }
 
   void addOverlap(uint32_t ring, std::string_view other) {
-    addCell(Rule::Ring, ring, "{} lies in bytes of ring '@{}', which are its own", other,
-            role_.cells[ring].name);
+    addCell(finding::LiesInRing, ring, other);
   }
 
   /// A ring with bytes of the range; null if there is none.

@@ -615,11 +615,8 @@ private:
   const std::string &name(ValueId value) const { return segment_->values[value].name; }
 
   void need(uint32_t i, bool condition, std::string_view what) {
-    if (condition)
-      return;
-    scope(segmentIndex_)
-        .add(Rule::Step, i, "'{}' {}", opInfo(segment_->ops[i]).name, what)
-        .variant = variant_;
+    if (!condition)
+      scope(segmentIndex_).add(finding::StepOp, i, what).variant = variant_;
   }
 
   /// Losses that a run only prints are scaled for a sum over all ranks, including ranks with equal

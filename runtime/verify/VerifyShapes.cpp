@@ -88,7 +88,7 @@ private:
     hasFailed_ = true;
     std::string types = typesOf(op_.operands);
     types += (types.empty() ? "-> " : " -> ") + typesOf(op_.results);
-    scope_.add(Rule::Shape, index_, "'{}' needs {}; found {}", info_.name, text, types);
+    scope_.add(finding::OpNeeds, index_, text, types);
   }
   std::string typesOf(const std::vector<ValueId> &ids) const {
     constexpr size_t kTextMax = 200;
@@ -189,7 +189,7 @@ private:
   void needPart(const Type &type, std::string_view what, int64_t Block::*numel) {
     int64_t block = op_.getInt(Key::block);
     if (block < 0)
-      return scope_.add(Rule::Shape, index_, "'{}' names no block", info_.name), void();
+      return scope_.add(finding::NamesNoBlock, index_), void();
     const Block &each = blockAt(scope_.plan(), block);
     if (type.numel() != each.*numel)
       scope_.add(finding::PartSize, index_, type.numel(), what, each.name, each.*numel);
