@@ -26,21 +26,17 @@ public:
   explicit Touches(const Indices &indices) : indices_(indices) {}
 
   void add(const Touch &touch) {
-    index_.add(touch.range.arena(), touch.range.hullBegin(indices_), touch.range.hullEnd(indices_),
-               touch);
+    index_.add(touch.range.arena(), touch.range.hull(indices_), touch);
   }
   void sort() { index_.sort(); }
 
   /// Calls fn(touch, bytes) for each access that has bytes of the range, at some coordinate, until
   /// it returns false.
   template <typename Fn> void forEachIn(const Range &range, const Fn &fn) const {
-    index_.forEachIn(range.arena(), range.hullBegin(indices_), range.hullEnd(indices_),
-                     [&](const Touch &touch) {
-                       Range common = touch.range.intersect(range, indices_);
-                       std::optional<int64_t> member = common.findIndex(indices_);
-                       return !member || fn(touch, ByteRange{range.arena(), common.begin(*member),
-                                                             common.end(*member), *member});
-                     });
+    index_.forEachIn(range.arena(), range.hull(indices_), [&](const Touch &touch) {
+      std::optional<ByteRange> bytes = commonBytes(touch.range, range, indices_);
+      return !bytes || fn(touch, *bytes);
+    });
   }
 
 private:
@@ -251,7 +247,7 @@ private:
     for (uint32_t c = 0; c < role_.cells.size(); ++c) {
       Range range = Range::of(role_.cells[c], indices_);
       if (role_.cells[c].arena == Arena::Host && !isSnapshot[c])
-        hostCells_.add(Arena::Host, range.hullBegin(indices_), range.hullEnd(indices_), c);
+        hostCells_.add(Arena::Host, range.hull(indices_), c);
     }
     hostCells_.sort();
   }
@@ -278,14 +274,13 @@ private:
     if (touch.range.arena() != arena)
       scope.addValue(finding::BackgroundWritesArena, touch.op, touch.value,
                      toString(touch.range.arena()), toString(arena));
-    hostCells_.forEachIn(touch.range.arena(), touch.range.hullBegin(indices_),
-                         touch.range.hullEnd(indices_), [&](uint32_t c) {
-                           Range range = Range::of(role_.cells[c], indices_);
-                           if (!touch.range.intersect(range, indices_).isEmpty(indices_))
-                             scope.addValue(finding::BackgroundWritesHostCell, touch.op,
-                                            touch.value, role_.cells[c].name);
-                           return report_.spend(1);
-                         });
+    hostCells_.forEachIn(touch.range.arena(), touch.range.hull(indices_), [&](uint32_t c) {
+      Range range = Range::of(role_.cells[c], indices_);
+      if (!touch.range.intersect(range, indices_).isEmpty(indices_))
+        scope.addValue(finding::BackgroundWritesHostCell, touch.op, touch.value,
+                       role_.cells[c].name);
+      return report_.spend(1);
+    });
   }
 
   /// Ops of the background segments against one segment that runs beside them.

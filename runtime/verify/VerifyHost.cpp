@@ -93,12 +93,8 @@ private:
       const Cell &cell = role_.cells[other];
       if (other == c || cell.arena != role_.cells[c].arena)
         continue;
-      Range common = own.intersect(Range::of(cell, indices_), indices_);
-      std::optional<int64_t> member = common.findIndex(indices_);
-      if (!member)
-        continue;
-      ByteRange bytes{common.arena(), common.begin(*member), common.end(*member), *member};
-      addCell(finding::OverlapsHostCell, c, cell.name, toString(bytes)).bytes = bytes;
+      if (std::optional<ByteRange> bytes = commonBytes(own, Range::of(cell, indices_), indices_))
+        addCell(finding::OverlapsHostCell, c, cell.name, toString(*bytes)).bytes = bytes;
     }
   }
 

@@ -320,6 +320,8 @@ void checkNameLength(Inspection &inspection, Spot at, std::string_view what, std
 
 /// `work [0, 256) at index 2`; without the index where that is 0.
 std::string toString(const ByteRange &range);
+/// What both have in common at some coordinate, if they have anything.
+std::optional<ByteRange> commonBytes(const Range &a, const Range &b, const Indices &indices);
 
 /// Calls use(spot, segment, op) for all ops of the plan, role by role.
 template <typename Use> void forEachOp(const Plan &plan, const Use &use) {

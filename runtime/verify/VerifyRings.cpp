@@ -152,8 +152,8 @@ private:
   Extent hullOf(const Place &place, int64_t bytes) const {
     Place first = place;
     first.slots = 1;
-    Range range = Range::of(first, bytes, indices_);
-    return {place.arena, range.hullBegin(indices_), range.hullEnd(indices_), kNone};
+    auto [begin, end] = Range::of(first, bytes, indices_).hull(indices_);
+    return {place.arena, begin, end, kNone};
   }
 
   void findExtents() {
