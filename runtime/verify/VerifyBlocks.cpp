@@ -3,8 +3,12 @@
 // a class, and ops that work on a block say which block the class is. Three things are refused,
 // since parameters would end up in the wrong place: a class that is named as two blocks, a view
 // that is neither the whole block nor this rank's shard, and a collective over other ranks than
-// those among whom the block is divided. Checks too that layers read parameters in their types.
+// those among whom the block is divided. Checks too that layers read parameters in their types, and
+// that no op computes with padding: elements of a block that belong to no parameter. They are never
+// written, or not with meaningful values. Ops that carry padding copy it along or work on
+// parameters only.
 #include <algorithm>
+#include <map>
 #include <numeric>
 #include <set>
 #include <utility>
@@ -31,8 +35,9 @@ bool movesShards(CollectiveKind kind) {
   return false;
 }
 
-/// What it takes to find the parameters in a part of a block, in the visits that are counted.
-constexpr uint64_t kVisitsOfPart = 16;
+/// What it takes to find the parameters in a part of a block, and to look for padding at one index,
+/// in the visits that are counted.
+constexpr uint64_t kVisitsOfPart = 16, kVisitsOfGap = 4;
 
 class BlockCheck : RoleCheck {
 public:
@@ -49,6 +54,9 @@ public:
     cuts_.resize(nodes);
     findTypes();
     findDivisions();
+    for (size_t block = 0; block < plan_.blocks.size(); ++block)
+      if (firstGap({static_cast<int32_t>(block), Moving()}, plan_.blocks[block].numel, {}))
+        padded_.insert(static_cast<int32_t>(block));
   }
 
   void run() {
@@ -69,6 +77,8 @@ public:
         checkWeights(s, i);
       }
     findUses();
+    if (report_.size() == 0 && !padded_.empty())
+      checkPadding();
   }
 
 private:
@@ -80,6 +90,7 @@ private:
     int32_t block = -1;
     Content content = Content::Unclear;
     uint32_t segment = kNone, op = kNone;
+    uint32_t cell = kNone; ///< that says the block by its kind, and no op
   };
 
   static std::string_view toString(Content content) {
@@ -107,10 +118,18 @@ private:
     }
   }
 
+  /// Which elements of a block a value's elements are.
+  struct Elements {
+    int32_t block = -1;          ///< -1: of none
+    std::optional<Moving> first; ///< with which it begins; none where that is not known
+    bool operator==(const Elements &) const = default;
+  };
+
   /// A view that is neither all nor this rank's shard of what it is cut out of.
   struct Part {
     uint32_t segment, op;
-    ValueId whole; ///< what it is cut out of; itself not a view
+    ValueId whole;          ///< what it is cut out of; itself not a view
+    Elements elements = {}; ///< see checkPadding()
   };
 
   /// What a value is cut out of, through all views, and with which of its elements it begins; no
@@ -190,8 +209,15 @@ private:
     for (size_t r = 0; r < op.results.size(); ++r)
       if (int operand = inPlaceOperand(op, r); operand >= 0)
         join(node(s, op.results[r]), node(s, op.operands[static_cast<size_t>(operand)]));
-    if (opInfo(op).keepsBlock())
+    if (opInfo(op).keepsBlock() || isCopy(s, op))
       join(node(s, op.results[0]), node(s, op.operands[0]));
+  }
+
+  /// Ops that name no block, and leave elements, and padding among them, where they are.
+  bool isCopy(uint32_t s, const Op &op) const {
+    return opInfo(op).padding == Padding::Carried && op.operands.size() == 1 &&
+           op.getInt(AttrKey::block) < 0 &&
+           value(s, op.operands[0]).type.numel() == value(s, op.results[0]).type.numel();
   }
 
   void claimBlocks(uint32_t s, uint32_t i) {
@@ -215,14 +241,20 @@ private:
   /// A cell of a kind holds what its kind says, and so does all that is left in it or made of it.
   void claimCell(uint32_t c) {
     Claim &claim = claims_[find(c)];
-    Content content = contentOf(role_.cells[c].kind);
+    const Cell &cell = role_.cells[c];
+    bool isOfBlock = cellKindInfo(cell.kind).of == CellKindInfo::Block;
+    if (isOfBlock && claim.block == -1)
+      claim.block = static_cast<int32_t>(cell.of), claim.cell = c;
+    if (isOfBlock && claim.block != cell.of)
+      addCell(finding::CellOfOtherBlock, c, cell.of, blockAt(plan_, cell.of).name, claim.block,
+              blockAt(plan_, claim.block).name);
+    Content content = contentOf(cell.kind);
     if (content == Content::Unclear)
       return;
     if (claim.content == Content::Unclear)
       claim.content = content;
     if (claim.content != content)
-      report_.addAbout(finding::CellHoldsOther, spotOfCell(report_, roleIndex_, c),
-                       role_.cells[c].name, toString(content), toString(claim.content));
+      addCell(finding::CellHoldsOther, c, toString(content), toString(claim.content));
   }
 
   /// Squares are added over the blocks that the op lists.
@@ -251,8 +283,12 @@ private:
     Finding &finding =
         report_.addAbout(finding::BlockExpected, {roleIndex_, s, i}, value(s, id).name, block,
                          blockAt(plan_, block).name, claim.block, blockAt(plan_, claim.block).name);
-    finding.note = "the other block is named here";
-    finding.noteAt = {roleIndex_, claim.segment, claim.op};
+    bool isByCell = claim.cell != kNone;
+    finding.note = isByCell ? fmt::format("cell '@{}' is of the other block by its kind",
+                                          role_.cells[claim.cell].name)
+                            : "the other block is named here";
+    finding.noteAt = isByCell ? spotOfCell(report_, roleIndex_, claim.cell)
+                              : Spot{roleIndex_, claim.segment, claim.op};
   }
 
   void checkPart(const Part &part) {
@@ -262,11 +298,13 @@ private:
     if (claim.block < 0 || whole.block < 0)
       return;
     const Value &result = value(part.segment, view.results[0]);
-    Finding &finding = report_.addAbout(finding::PartOfBlock, {roleIndex_, claim.segment, claim.op},
-                                        result.name, claim.block, blockAt(plan_, claim.block).name,
-                                        whole.block, blockAt(plan_, whole.block).name);
+    Spot taken = {roleIndex_, part.segment, part.op};
+    Spot named = claim.op == kNone ? taken : Spot{roleIndex_, claim.segment, claim.op};
+    Finding &finding = report_.addAbout(finding::PartOfBlock, named, result.name, claim.block,
+                                        blockAt(plan_, claim.block).name, whole.block,
+                                        blockAt(plan_, whole.block).name);
     finding.note = "the view is taken here";
-    finding.noteAt = {roleIndex_, part.segment, part.op};
+    finding.noteAt = taken;
   }
 
   /// The block of which an op moves all or some elements; -1 if it moves activations.
@@ -319,6 +357,133 @@ private:
       if (claim.content == Content::Weights && claim.block >= 0 && !takesMaster)
         checkWeight(claim.block, {s, i, whole}, operand, info.isBlockOperand(k));
     }
+  }
+
+  // ---- padding: elements of a block that are of no parameter ----
+
+  struct Gap {
+    int64_t begin, end; ///< elements of the value
+    int64_t member;
+  };
+
+  /// A view does not read elements, nor does a pack of what a background segment copies.
+  void checkPadding() {
+    for (const Part &part : parts_)
+      partsOf_[find(node(part.segment, resultOf(part)))].push_back(&part);
+    // Until nothing changes: parts may be cut out of what is made of other parts.
+    for (bool isNew = true; isNew && report_.spend(parts_.size());) {
+      isNew = false;
+      for (Part &part : parts_) {
+        Elements elements = elementsOf(part.segment, resultOf(part));
+        isNew |= elements != part.elements;
+        part.elements = elements;
+      }
+    }
+    for (uint32_t s = 0; s < role_.segments.size() && !report_.isFull(); ++s)
+      for (uint32_t i = 0; i < role_.segments[s].ops.size(); ++i) {
+        const Op &op = role_.segments[s].ops[i];
+        bool isCopied = op.kind == OpKind::Pack && role_.segments[s].before != kNone;
+        if (opInfo(op).padding != Padding::Refused || op.kind == OpKind::View || isCopied)
+          continue;
+        for (ValueId operand : op.operands)
+          checkRead(s, i, operand);
+        for (const Tie &tie : op.ties)
+          if (tie.kind == Tie::Acc)
+            checkRead(s, i, tie.value);
+      }
+  }
+
+  ValueId resultOf(const Part &part) const {
+    return role_.segments[part.segment].ops[part.op].results[0];
+  }
+
+  Elements elementsOf(uint32_t s, ValueId id) {
+    if (const Cut &cut = cuts_[node(s, id)]; cut.whole != kNone) {
+      Elements whole = elementsOf(s, cut.whole);
+      bool isKnown = whole.first && cut.begin;
+      return {whole.block, isKnown ? sumOf(plan_, *whole.first, *cut.begin) : std::nullopt};
+    }
+    uint32_t root = find(node(s, id));
+    if (int32_t block = claims_[root].block; block >= 0) {
+      std::optional<BlockPart> part = partOf(blockAt(plan_, block), value(s, id).type.numel());
+      return part ? Elements{block, beginOf(*part)} : Elements();
+    }
+    auto parts = partsOf_.find(root);
+    return parts == partsOf_.end() || !report_.spend(parts->second.size())
+               ? Elements()
+               : ofParts(parts->second, value(s, id).type.numel());
+  }
+
+  /// What is made of parts of a block without their block being named. What has other elements is
+  /// gathered or scattered, and may have padding if a part has, on any rank.
+  Elements ofParts(const std::vector<const Part *> &parts, int64_t numel) {
+    Elements all;
+    for (const Part *part : parts) {
+      Elements own = part->elements;
+      int64_t count = value(part->segment, resultOf(*part)).type.numel();
+      int16_t group = groupOf(own);
+      if (numel != count && !firstGap(own, count, {0, group < 0 ? 0 : plan_.groupSize(group) - 1}))
+        continue;
+      if (numel != count)
+        own.first.reset();
+      if (all.block < 0)
+        all = own;
+      else if (own.block >= 0 && own != all)
+        all.first.reset();
+    }
+    return all;
+  }
+
+  /// With whose index they move; -1 if they do not.
+  static int16_t groupOf(const Elements &held) {
+    return held.first && !held.first->isFixed() ? held.first->group : int16_t{-1};
+  }
+
+  /// The first elements of a value that are padding, at any of the indices.
+  std::optional<Gap> firstGap(const Elements &held, int64_t numel, IndexRange indices) const {
+    if (held.block < 0)
+      return std::nullopt;
+    if (!held.first)
+      return Gap{0, numel, 0};
+    const std::vector<const Param *> &params = report_.paramsOf(held.block);
+    for (int64_t member = indices.first; member <= indices.last; ++member) {
+      int64_t begin = held.first->at(member), at = begin, end = begin + numel;
+      auto next = std::ranges::partition_point(
+          params, [&](const Param *param) { return param->offset + param->type.numel() <= begin; });
+      for (; next != params.end() && (*next)->offset <= at && at < end; ++next)
+        at = (*next)->offset + (*next)->type.numel();
+      if (!report_.spend(kVisitsOfGap))
+        return std::nullopt;
+      if (at < end)
+        return Gap{at - begin,
+                   (next == params.end() ? end : std::min(end, (*next)->offset)) - begin, member};
+    }
+    return std::nullopt;
+  }
+
+  void checkRead(uint32_t s, uint32_t i, ValueId id) {
+    const Value &read = value(s, id);
+    Elements held = elementsOf(s, id);
+    if (!padded_.contains(held.block))
+      return;
+    int16_t along = groupOf(held);
+    std::optional<Gap> gap = firstGap(held, read.type.numel(), indices_.of(along));
+    if (!gap)
+      return;
+    int64_t each = dtypeBytes(read.type.dtype);
+    // If the place does not move with the same group, the gap is shown on the role's first rank.
+    int16_t group = read.place.group;
+    int64_t member = group == along ? gap->member : indices_.of(group).first;
+    int64_t base = read.place.offset + read.place.coef * member;
+    ByteRange bytes{read.place.arena, base + gap->begin * each, base + gap->end * each,
+                    gap->member};
+    bool isPlaced = plan_.level == Level::Placed;
+    std::string where = isPlaced ? plan::verifier::toString(bytes)
+                                 : fmt::format("elements [{}, {}) of it", gap->begin, gap->end);
+    Finding &finding =
+        scope(s).addValue(finding::ReadsPadding, i, id, where, blockAt(plan_, held.block).name);
+    if (isPlaced)
+      finding.bytes = bytes;
   }
 
   // ---- uses of weights in the forward pass ----
@@ -465,7 +630,9 @@ private:
 
   Indices indices_;
   std::vector<int16_t> divisions_; ///< groups
+  std::set<int32_t> padded_;       ///< blocks with elements of no parameter
   std::vector<Part> parts_;
+  std::map<uint32_t, std::vector<const Part *>> partsOf_; ///< of classes, by their roots
   std::vector<uint32_t> firstOf_;  ///< node of each segment's first value; cells stand before
   std::vector<uint32_t> parent_;   ///< of cells, then of values
   std::vector<uint32_t> origin_;   ///< as parent_, with the classes joined by findOrigins()

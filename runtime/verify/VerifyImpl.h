@@ -389,13 +389,13 @@ void checkStates(Inspection &inspection);
 /// VerifyRings.cpp: what rings need so that their slots may be taken for cells.
 void checkRings(Inspection &inspection);
 void checkCollectives(Inspection &inspection); ///< VerifyCollectives.cpp: roles against each other
-/// VerifyBlocks.cpp: which block values of one role hold.
+/// VerifyBlocks.cpp: which block values of one role hold, and that nothing reads its padding.
 void checkBlockUses(Inspection &inspection, uint32_t role);
 /// VerifyKinds.cpp: of cells, segments and ops.
 void checkKinds(Inspection &inspection, uint32_t role);
 void checkStreamKinds(Inspection &inspection);
-/// VerifyFlow.cpp: which rows of a value are there, whose they are, of which sums it has parts,
-/// which tokens its rows are of, and which padding it has.
+/// VerifyFlow.cpp: which rows of a value are there, whose they are, of which sums it has parts, and
+/// which tokens its rows are of.
 void checkValues(Inspection &inspection);
 /// VerifyWeightScales.cpp: that weights of 8 bits are left with their scales.
 void checkWeightScales(Inspection &inspection, uint32_t role);
