@@ -44,28 +44,29 @@ private:
   RangeIndex<Touch> index_;
 };
 
+/// Adds the segments that the node, or what is inside of it, runs.
+void addRuns(const ProgramNode &node, std::set<uint32_t> &segments) {
+  if (node.segment != kNone)
+    segments.insert(node.segment);
+  for (const ProgramNode &child : node.children)
+    addRuns(child, segments);
+}
+
 /// Segments that a background segment runs beside: from a step's end to the next run of `before`,
 /// or to the program's end. A loop of one step has no other one to run beside.
 std::set<uint32_t> segmentsBeside(const Role &role, uint32_t before) {
   std::set<uint32_t> beside;
-  auto add = [&](const std::vector<ProgramNode> &nodes) {
-    hasNode(nodes, [&](const ProgramNode &node) {
-      if (node.segment != kNone)
-        beside.insert(node.segment);
-      return false;
-    });
-  };
   bool isBehind = false;
   for (const ProgramNode &node : role.program) {
     if (isBehind)
-      add({node});
+      addRuns(node, beside);
     if (node.kind != ProgramNode::Steps)
       continue;
     isBehind = true;
     for (const ProgramNode &child : node.children) {
       if (node.count == 1 || (child.kind == ProgramNode::Run && child.segment == before))
         break;
-      add({child});
+      addRuns(child, beside);
     }
   }
   return beside;
@@ -78,11 +79,7 @@ std::set<uint32_t> segmentsOfSteps(const Role &role) {
   for (const ProgramNode &node : role.program) {
     isBehind = isBehind || node.kind == ProgramNode::Steps;
     if (isBehind)
-      hasNode({node}, [&](const ProgramNode &each) {
-        if (each.segment != kNone)
-          all.insert(each.segment);
-        return false;
-      });
+      addRuns(node, all);
   }
   return all;
 }
@@ -239,11 +236,7 @@ public:
 private:
   /// Cells that the host fills are written whenever it likes.
   void indexHostCells() {
-    std::vector<bool> isSnapshot(role_.cells.size());
-    for (const Segment &segment : role_.segments)
-      if (segment.before != kNone)
-        for (const Segment::Boundary &out : segment.outs)
-          isSnapshot[out.cell] = true;
+    const std::vector<bool> isSnapshot = cellsOfSnapshots(role_);
     for (uint32_t c = 0; c < role_.cells.size(); ++c) {
       Range range = Range::of(role_.cells[c], indices_);
       if (role_.cells[c].arena == Arena::Host && !isSnapshot[c])

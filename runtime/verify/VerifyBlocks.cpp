@@ -216,7 +216,7 @@ private:
   /// Ops that name no block, and leave elements, and padding among them, where they are.
   bool isCopy(uint32_t s, const Op &op) const {
     return opInfo(op).padding == Padding::Carried && op.operands.size() == 1 &&
-           op.getInt(AttrKey::block) < 0 &&
+           blockNamedBy(op) < 0 &&
            value(s, op.operands[0]).type.numel() == value(s, op.results[0]).type.numel();
   }
 
@@ -225,9 +225,7 @@ private:
     const OpInfo &info = opInfo(op);
     if (info.block == BlockUse::List)
       return claimList(s, i);
-    if (op.attrs.empty())
-      return;
-    auto block = static_cast<int32_t>(op.getInt(AttrKey::block));
+    const int32_t block = blockNamedBy(op);
     if (block < 0)
       return;
     for (size_t operand = 0; operand < op.operands.size(); ++operand)

@@ -43,12 +43,7 @@ class HostCheck : RoleCheck {
 public:
   HostCheck(Inspection &inspection, uint32_t roleIndex)
       : RoleCheck(inspection, roleIndex), indices_(inspection.plan(), role_),
-        isSnapshot_(role_.cells.size()), isHeld_(inspection.cellsInCheckpoint(roleIndex)) {
-    for (const Segment &segment : role_.segments)
-      if (segment.before != kNone)
-        for (const Segment::Boundary &out : segment.outs)
-          isSnapshot_[out.cell] = true;
-  }
+        isSnapshot_(cellsOfSnapshots(role_)), isHeld_(inspection.cellsInCheckpoint(roleIndex)) {}
 
   void run() {
     for (uint32_t c = 0; c < role_.cells.size() && !report_.isFull(); ++c)

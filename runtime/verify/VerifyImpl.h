@@ -240,6 +240,15 @@ inline const Channel &channelAt(const Plan &plan, int64_t index) {
   return plan.channels[static_cast<size_t>(index)];
 }
 
+/// Of each cell whether a background segment fills it, for the host or for another one.
+inline std::vector<bool> cellsOfSnapshots(const Role &role) {
+  std::vector<bool> isSnapshot(role.cells.size());
+  for (const Segment &segment : role.segments)
+    for (const Segment::Boundary &out : segment.outs)
+      isSnapshot[out.cell] = isSnapshot[out.cell] || segment.before != kNone;
+  return isSnapshot;
+}
+
 /// The op that makes a value; null of a live-in.
 inline const Op *makerOf(const Segment &segment, ValueId value) {
   uint32_t def = segment.values[value].def;
@@ -355,6 +364,11 @@ Moving beginOf(const BlockPart &part);
 
 /// True if the op takes effect in the variant and writes anything: no alias, predicate holds.
 bool executes(const Op &op, const Variant &variant);
+
+/// The block that its attribute names; -1 if it has none.
+inline int32_t blockNamedBy(const Op &op) {
+  return op.attrs.empty() ? -1 : static_cast<int32_t>(op.getInt(AttrKey::block));
+}
 
 /// Whether any op of the role is an optimizer.
 bool updatesBlocks(const Role &role);

@@ -55,10 +55,6 @@ public:
   }
 
 private:
-  const SegmentEffect *effectOf(uint32_t segment, const Variant &variant) const {
-    return effects_.find(segment, variant);
-  }
-
   void findReaders() {
     const std::vector<bool> &isHeld = report_.cellsInCheckpoint(roleIndex_);
     for (uint32_t c = 0; c < role_.cells.size(); ++c)
@@ -148,7 +144,7 @@ private:
   uint32_t cellAt(uint32_t region) const { return placeOf(regions_.cellOf(region)); }
 
   void apply(uint32_t segment, Variant variant, Live &live) {
-    const SegmentEffect *effect = effectOf(segment, variant);
+    const SegmentEffect *effect = effects_.find(segment, variant);
     if (effect == nullptr ||
         !report_.spend(1 + effect->outs.size() + effect->needs.size() + effect->clobbers.size()))
       return;
@@ -179,7 +175,7 @@ private:
 
   void checkOuts(uint32_t s, Variant variant) {
     const std::vector<uint8_t> &isLive = isLive_[s][variant];
-    const SegmentEffect *effect = effectOf(s, variant);
+    const SegmentEffect *effect = effects_.find(s, variant);
     for (size_t i = 0; i + 1 < isLive.size(); ++i) {
       const SegmentEffect::Out &out = effect->outs[i];
       if (isLive[i] != 0 || out.mayDrop || !out.isDefined || !out.from.empty() ||

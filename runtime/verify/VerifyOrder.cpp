@@ -157,8 +157,8 @@ void checkCollectiveOrder(const Scope &scope, const HappensBefore &order, Varian
     at->second = i;
     if (isFirst || order.ends(earlier, i))
       continue;
-    Finding &f = scope.add(finding::CollectivesUnordered, i,
-                           verifier::channelAt(scope.plan(), op.channel).name);
+    Finding &f =
+        scope.add(finding::CollectivesUnordered, i, channelAt(scope.plan(), op.channel).name);
     f.variant = variant;
     f.note = "the other collective is here";
     f.noteAt = scope.spot(earlier);
@@ -175,7 +175,7 @@ bool hasKernelsOfChannels(const Plan &plan) {
 class RoomCheck {
 public:
   RoomCheck(const Scope &scope, const HappensBefore &order, Variant variant)
-      : scope_(scope), order_(order), variant_(variant), channels_(scope.plan().channels) {}
+      : scope_(scope), order_(order), variant_(variant) {}
 
   void run() {
     for (uint32_t i = 0; i < scope_.segment.ops.size(); ++i)
@@ -198,24 +198,24 @@ private:
       }
     latest_[op.channel] = i;
     if (collectiveKindOf(op) != CollectiveKind::AllGather ||
-        channelAt(op.channel).transport != Transport::Ce)
+        channelOf(op.channel).transport != Transport::Ce)
       kernels_.try_emplace(op.channel, i);
   }
 
-  const Channel &channelAt(ChannelId id) const { return channels_[static_cast<size_t>(id)]; }
+  const Channel &channelOf(ChannelId id) const { return channelAt(scope_.plan(), id); }
 
   void check(ChannelId channel) {
-    int64_t sum = channelAt(channel).multiprocessors;
-    std::string names = channelAt(channel).name;
+    int64_t sum = channelOf(channel).multiprocessors;
+    std::string names = channelOf(channel).name;
     std::pair<uint32_t, uint32_t> ops{latest_[channel], kNone};
     for (const auto &[other, pair] : beside_[channel]) {
-      if (channelAt(other).multiprocessors == 0)
+      if (channelOf(other).multiprocessors == 0)
         continue;
-      sum += channelAt(other).multiprocessors;
-      names += fmt::format(", {}", channelAt(other).name);
+      sum += channelOf(other).multiprocessors;
+      names += fmt::format(", {}", channelOf(other).name);
       ops = pair;
     }
-    if (channelAt(channel).multiprocessors == 0)
+    if (channelOf(channel).multiprocessors == 0)
       return checkNeedsNone(channel);
     if (sum <= scope_.plan().multiprocessors)
       return;
@@ -230,13 +230,12 @@ private:
 
   void checkNeedsNone(ChannelId channel) {
     if (auto kernel = kernels_.find(channel); kernel != kernels_.end())
-      scope_.add(finding::NoMultiprocessors, kernel->second, channelAt(channel).name);
+      scope_.add(finding::NoMultiprocessors, kernel->second, channelOf(channel).name);
   }
 
   const Scope &scope_;
   const HappensBefore &order_;
   Variant variant_;
-  const std::vector<Channel> &channels_;
   std::map<ChannelId, uint32_t> latest_;  ///< op of each channel
   std::map<ChannelId, uint32_t> kernels_; ///< first op that copy engines cannot serve
   /// For each channel those beside it, with an op of each that nothing orders.

@@ -245,8 +245,7 @@ private:
   /// The gradient of a table is made by the index along the axes that divide the table. Which table
   /// it is follows from the place in the pack of the block.
   void checkGradients(const Op &pack) {
-    const std::vector<const Param *> &params =
-        inspection_.paramsOf(static_cast<int32_t>(pack.getInt(Key::block)));
+    const std::vector<const Param *> &params = inspection_.paramsOf(blockNamedBy(pack));
     for (size_t p = 0; p < std::min(params.size(), pack.operands.size()); ++p) {
       if (params[p]->type.rank < 2 || params[p]->isUncut())
         continue;
@@ -332,7 +331,7 @@ private:
     if (op.kind == OpKind::View)
       from.begin += op.getInt(Key::offset);
     else if (op.kind == OpKind::AllGather && op.getInt(Key::block) >= 0)
-      from = {.block = static_cast<int32_t>(op.getInt(Key::block)), .isStored = from.isStored};
+      from = {.block = blockNamedBy(op), .isStored = from.isStored};
     else if (op.kind == OpKind::Transpose)
       from.isTurned ^= true;
     else if (op.kind != OpKind::Cast)

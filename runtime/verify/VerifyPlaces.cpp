@@ -115,7 +115,7 @@ private:
 
   void checkParts(uint32_t i) {
     const Op &op = scope_.segment.ops[i];
-    auto block = static_cast<int32_t>(op.getInt(AttrKey::block));
+    const int32_t block = blockNamedBy(op);
     int64_t end = 0; // of the parts so far, if they are of no block
     for (size_t p = 0; p < op.operands.size(); ++p) {
       int64_t begin = block < 0 ? end : scope_.inspection.paramsOf(block)[p]->offset;

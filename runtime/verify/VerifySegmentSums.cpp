@@ -70,14 +70,7 @@ public:
   }
 
 private:
-  bool isSharded(int32_t block) const {
-    const Block &each = blockAt(plan_, block);
-    return each.stateShard < each.numel;
-  }
-  /// Axes over which ranks hold other parts of the block's state.
-  Axes partsOf(int32_t block) const {
-    return isSharded(block) ? axesOf(plan_, blockAt(plan_, block).stateGroup) : Axes{0};
-  }
+  Axes partsOf(int32_t block) const { return stateAxesOf(plan_, blockAt(plan_, block)); }
 
   /// Axes over which ranks hold other parts of the block than `value`, which is one of these parts.
   Axes heldBy(int32_t block, ValueId value) const {
@@ -173,10 +166,6 @@ private:
 
   Mark partOfPack(const Op &op, size_t k) {
     return splits_.packed(marks_[op.operands[k]], blockNamedBy(op), k);
-  }
-
-  static int32_t blockNamedBy(const Op &op) {
-    return op.attrs.empty() ? -1 : static_cast<int32_t>(op.getInt(AttrKey::block));
   }
 
   static Mark times(Mark mark, const Op &op) {
@@ -284,7 +273,7 @@ private:
     // Stages compute different things: what each contributes to a block is a part of the sum, too.
     mark.due = mark.varies | stages_.axes;
     if (role == SumRole::ComputesShard) { // rows of the whole batch, for this rank's part
-      mark.varies |= heldBy(static_cast<int32_t>(op.getInt(AttrKey::block)), op.results[0]);
+      mark.varies |= heldBy(blockNamedBy(op), op.results[0]);
       mark = times(mark, op);
     }
     if (isTraining[segmentIndex_])
@@ -486,7 +475,7 @@ private:
 
   void followOptimizer(uint32_t i) {
     const Op &op = segment_->ops[i];
-    auto block = static_cast<int32_t>(op.getInt(AttrKey::block));
+    const int32_t block = blockNamedBy(op);
     const auto stateAt = static_cast<size_t>(positionOf(opInfo(op).operands, "state"));
     ValueId state = op.operands[stateAt];
     needEachStep(i);

@@ -34,6 +34,11 @@ bool isScaleOfBlocks(const Type &scale, const Type &factor) {
                   {rows(factor), cols(factor)});
 }
 
+bool areScales(const Type &ofA, const Type &a, const Type &ofB, const Type &b) {
+  return (isOneScale(ofA) && isOneScale(ofB)) ||
+         (isScaleOfBlocks(ofA, a) && isScaleOfBlocks(ofB, b) && ofA.dtype == ofB.dtype);
+}
+
 /// What operand or result i is called in the op's row.
 std::string_view nameInRow(std::string_view names, size_t i) {
   for (; i > 0; --i)
@@ -269,13 +274,6 @@ private:
          "attribute 'num_heads' as in its types");
   }
 
-  void needRotated() {
-    int64_t rotated = attr(Key::rotary_dim);
-    need(rotated >= 2 && rotated % 2 == 0, "attribute 'rotary_dim' of an even number of channels");
-  }
-
-  void needParts() { need(attr(Key::outer) > 0 && attr(Key::inner) > 0, "outer and inner parts"); }
-
   // ---- routers and runs ----
 
   void needChoice(const Type &logits) {
@@ -366,17 +364,11 @@ private:
     }
   }
 
-  void needScattered() {
-    constexpr OpKind kOp = OpKind::ReduceScatter;
-    constexpr size_t kSquares = resultIndex<kOp>("ss");
-    const Type &shard = out<kOp>("shard");
-    needWire();
-    need(dtypeBytes(shard.dtype) >= dtypeBytes(in<kOp>("full").dtype),
-         "a result type at least as wide as its operand's");
-    if (!hasOut(kSquares))
+  void needSquared(const Type &shard, size_t squares) {
+    if (!hasOut(squares))
       return;
     need(isComputeType(shard.dtype), "a scattered result of f32, bf16 or f16 to square");
-    need(std::ranges::none_of(op_.ties, [](const Tie &tie) { return tie.result == kSquares; }),
+    need(std::ranges::find(op_.ties, squares, &Tie::result) == op_.ties.end(),
          "a sum of squares without ties");
     if (!isExchanged(scope_.plan(), scope_.segment, op_))
       scope_.add(finding::SquaresNotExchanged, index_);
@@ -414,17 +406,6 @@ private:
   }
 
   // ---- numbers of 8 bits ----
-
-  void needScaled() {
-    constexpr OpKind kOp = OpKind::MatMulScaled;
-    const Type &a = in<kOp>("a"), &b = in<kOp>("b");
-    const Type &ofA = in<kOp>("ascale"), &ofB = in<kOp>("bscale");
-    need(a.dtype == DType::F8E4M3 || b.dtype == DType::F8E4M3, "one factor of f8e4m3 at least");
-    bool isOfBlocks = isScaleOfBlocks(ofA, a) && isScaleOfBlocks(ofB, b);
-    bool isOfAll = isOneScale(ofA) && isOneScale(ofB);
-    need(isOfAll || (isOfBlocks && ofA.dtype == ofB.dtype),
-         "scales of f32[1], or of blocks of both factors");
-  }
 
   void needSlot(size_t amax, Key key) {
     int64_t slot = attr(key);

@@ -95,6 +95,8 @@ std::string_view whyIncomplete(Cover::Kind cover);
 /// The group's axes, none of group -1; or all of the mesh's.
 Axes axesOf(const Plan &plan, int16_t group);
 Axes axesOf(const Plan &plan);
+/// Axes along which ranks hold other parts of the block's state.
+Axes stateAxesOf(const Plan &plan, const Block &block);
 /// How many ranks differ in these axes.
 int64_t ranksAlong(const Plan &plan, Axes axes);
 /// The first group in which ranks have the same indices; -1 if each rank is alone in it.
