@@ -406,25 +406,16 @@ private:
   }
 
   void checkEnd() {
-    const Actor *stuck = nullptr;
-    for (const Actor &actor : actors_)
-      if (!actor.isDone() && stuck == nullptr)
-        stuck = &actor;
-    if (stuck == nullptr)
+    auto stuck = std::ranges::find(actors_, false, &Actor::isDone);
+    if (stuck == actors_.end())
       return;
     Finding &f = report_.add(
         finding::RoleDeadlocks, stuck->firstLeft(), plan_.roles[stuck->roleIndex()].name,
         starts_ ? "" : " when a checkpoint is loaded and 'start' does not run");
-    for (const Actor &actor : actors_) {
-      if (&actor == stuck)
-        continue;
-      f.note = actor.isDone()
-                   ? fmt::format("role '{}' issues no more collectives",
-                                 plan_.roles[actor.roleIndex()].name)
-                   : fmt::format("role '{}' waits here", plan_.roles[actor.roleIndex()].name);
-      f.noteAt = actor.isDone() ? Spot{actor.roleIndex(), kNone, kNone} : actor.firstLeft();
-      return;
-    }
+    const Actor &other = actors_[stuck == actors_.begin() ? 1 : 0];
+    f.note = fmt::format("role '{}' {}", plan_.roles[other.roleIndex()].name,
+                         other.isDone() ? "issues no more collectives" : "waits here");
+    f.noteAt = other.isDone() ? Spot{other.roleIndex(), kNone, kNone} : other.firstLeft();
   }
 
   Inspection &report_;

@@ -86,7 +86,7 @@ public:
       return;
     if (more.is(sum.kind, sum.source))
       return sum.addLeft(more.leftBy);
-    refuse(finding::AddsToOtherRows, at, i, tie.value);
+    at.scope.addValue(finding::AddsToOtherRows, i, tie.value);
     sum = {State::Unknown, {}, {}};
   }
 
@@ -123,12 +123,6 @@ public:
   }
 
 private:
-  template <FindingRow Row>
-  void refuse(Row row, const Values &at, uint32_t i, ValueId value) const {
-    if (at.isReport)
-      at.scope.addValue(row, i, value);
-  }
-
   // ---- types ----
 
   void checkType(const Values &at, ValueId id) const {
@@ -182,7 +176,7 @@ private:
         (part.shape[0] == type.shape[0] || from.kind == State::Places))
       at[op.results[0]] = from;
     else if (from.lacksRows())
-      refuse(finding::PartOfCounted, at, i, op.operands[0]);
+      at.scope.addValue(finding::PartOfCounted, i, op.operands[0]);
   }
 
   void followExchange(const Values &at, uint32_t i, const Op &op) const {
@@ -236,7 +230,7 @@ private:
       to.source.bound *= members, to.source.slots *= members;
     } else if (kind == CollectiveKind::AllToAll) {
       if (to.source.slots % members != 0)
-        refuse(finding::SlotsNotExchanged, at, i, op.operands[0]);
+        at.scope.addValue(finding::SlotsNotExchanged, i, op.operands[0]);
       if (isAgain) { // a second exchange brings the rows back
         exchanges.pop_back();
         return to;
@@ -273,16 +267,16 @@ private:
     const State which = at.operand(op, by);
     bool isKnown = which.kind == (isCounts ? State::Counts : State::Places);
     if (!isKnown && isCounts)
-      refuse(finding::NoCounts, at, i, op.operands[by]);
+      at.scope.addValue(finding::NoCounts, i, op.operands[by]);
     else if (!isKnown)
-      refuse(finding::NoPlaces, at, i, op.operands[by]);
+      at.scope.addValue(finding::NoPlaces, i, op.operands[by]);
     for (size_t k = 0; k < op.operands.size() && isKnown; ++k) {
       bool isCounted = factors.operand(k).has(factor) && k != by;
       bool isTheirs = at.operand(op, k).is(State::Rows, which.source);
       if (isCounted && !isTheirs && isCounts)
-        refuse(finding::CountsOfOthers, at, i, op.operands[k]);
+        at.scope.addValue(finding::CountsOfOthers, i, op.operands[k]);
       else if (isCounted && !isTheirs)
-        refuse(finding::PlacesOfOthers, at, i, op.operands[k]);
+        at.scope.addValue(finding::PlacesOfOthers, i, op.operands[k]);
       else if (!isCounted && at.operand(op, k).lacksRows())
         needsAll(at, i, op.operands[k]);
     }
@@ -307,7 +301,7 @@ private:
     const OpFactors &factors = factorsOf(op);
     for (size_t o = 0; o < op.operands.size(); ++o)
       if (operandOf(op, factors, o).has(rows) && !at.operand(op, o).is(State::Rows, state.source))
-        refuse(finding::OtherRows, at, i, op.operands[o]);
+        at.scope.addValue(finding::OtherRows, i, op.operands[o]);
       else if (!operandOf(op, factors, o).has(rows) && at.operand(op, o).lacksRows())
         needsAll(at, i, op.operands[o]);
     State made = state;
@@ -356,9 +350,9 @@ private:
 
   void needsAll(const Values &at, uint32_t i, ValueId value) const {
     if (at[value].kind == State::Unknown)
-      refuse(finding::CountedUnknown, at, i, value);
+      at.scope.addValue(finding::CountedUnknown, i, value);
     else
-      refuse(finding::NeedsEachRow, at, i, value);
+      at.scope.addValue(finding::NeedsEachRow, i, value);
   }
 
   const Plan &plan_;

@@ -82,6 +82,7 @@ private:
       return;
     Scope scope = {inspection_, plan_.roles[r], segment, r, s};
     reached_.assign(segment.values.size(), Reach::None);
+    inspection_.setMuted(!isReport);
     for (ValueDomain *domain : followed_)
       domain->begin(scope, reached_, isReport);
     for (const Segment::Boundary &in : segment.ins)
@@ -94,6 +95,7 @@ private:
     for (const Segment::Boundary &out : segment.outs)
       if (!isReport && isBuffer(scope, out.cell))
         leave(out.value, bufferOf(scope, out.cell), true);
+    inspection_.setMuted(false);
   }
 
   /// A buffer in which nobody leaves anything has State().

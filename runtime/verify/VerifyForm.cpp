@@ -59,17 +59,13 @@ private:
   void checkIns() {
     Taken isTaken{std::vector<bool>(scope_.role.cells.size()), {}};
     for (const Segment::Boundary &in : segment_.ins) {
-      if (!isValue(in.value) || in.cell >= scope_.role.cells.size()) {
-        scope_.add(finding::InOutOfRange, kNone, in.value, segment_.values.size(), in.cell,
-                   scope_.role.cells.size());
+      if (!checkBoundary(in, isTaken, "in"))
         continue;
-      }
       const Value &value = scope_.value(in.value);
       if (value.def != kNone || defined_[in.value] != kNone)
         scope_.addValue(finding::LiveInDefined, scope_.opOf(in.value), in.value);
       checkCountsOf(in.value);
       defined_[in.value] = 0;
-      checkBoundary(in, isTaken, "in");
     }
   }
 
@@ -90,7 +86,13 @@ private:
     return taken.slots.insert({boundary.cell, slot < 0 ? slot + cell.slots : slot}).second;
   }
 
-  void checkBoundary(const Segment::Boundary &boundary, Taken &isTaken, std::string_view word) {
+  /// False if it names something that does not exist.
+  bool checkBoundary(const Segment::Boundary &boundary, Taken &isTaken, std::string_view word) {
+    if (!isValue(boundary.value) || boundary.cell >= scope_.role.cells.size()) {
+      scope_.add(finding::BoundaryOutOfRange, kNone, word, boundary.value, segment_.values.size(),
+                 boundary.cell, scope_.role.cells.size());
+      return false;
+    }
     const Value &value = scope_.value(boundary.value);
     const Cell &cell = scope_.role.cells[boundary.cell];
     if (!take(isTaken, boundary, cell))
@@ -99,17 +101,13 @@ private:
     if (value.type != cell.type)
       scope_.addValue(finding::BoundaryType, scope_.opOf(boundary.value), boundary.value,
                       printType(value.type), cell.name, printType(cell.type));
+    return true;
   }
 
   void checkOuts() {
     Taken isTaken{std::vector<bool>(scope_.role.cells.size()), {}};
-    for (const Segment::Boundary &out : segment_.outs) {
-      if (!isValue(out.value) || out.cell >= scope_.role.cells.size())
-        scope_.add(finding::OutOutOfRange, kNone, out.value, segment_.values.size(), out.cell,
-                   scope_.role.cells.size());
-      else
-        checkBoundary(out, isTaken, "out");
-    }
+    for (const Segment::Boundary &out : segment_.outs)
+      checkBoundary(out, isTaken, "out");
   }
 
   /// False if the op names something that does not exist, so that later checks would fail on it.

@@ -114,12 +114,16 @@ public:
   Finding &add(Rule rule, Spot at, std::string message, std::string value = {});
   Finding &add(Finding finding);
   template <FindingRow Row, typename... Args> Finding &add(Row row, Spot at, Args &&...args) {
-    return add(Row::kRule, at, textOf(row, namesAt(at, {}), std::forward<Args>(args)...));
+    return isMuted_
+               ? lost_
+               : add(Row::kRule, at, textOf(row, namesAt(at, {}), std::forward<Args>(args)...));
   }
   /// The same about something with a name, so that two names give two findings.
   template <FindingRow Row, typename... Args>
   Finding &addAbout(Row row, Spot at, const std::string &name, Args &&...args) {
-    return add(Row::kRule, at, textOf(row, namesAt(at, name), std::forward<Args>(args)...), name);
+    return isMuted_ ? lost_
+                    : add(Row::kRule, at,
+                          textOf(row, namesAt(at, name), std::forward<Args>(args)...), name);
   }
   /// Parameters of a block by offset; built at the first call.
   const std::vector<const Param *> &paramsOf(int32_t block);
@@ -156,6 +160,8 @@ public:
   const std::vector<int64_t> &shiftsOf(uint32_t role, uint32_t segment);
   /// The same of one value, where those of none count as of the own one.
   int64_t shiftOf(uint32_t role, uint32_t segment, ValueId value);
+  /// While it is muted, nothing that has a row is kept: what is known may change.
+  void setMuted(bool isMuted) { isMuted_ = isMuted; }
   bool isFull() const { return findings_.size() >= findingsMax_; }
   /// Counts work that is not bounded by the size of the plan's text, in visits of a few
   /// nanoseconds. False if it is too much for a plan: that is a finding, and the last one.
@@ -187,6 +193,7 @@ private:
   uint64_t visitsMax_, visitsLeft_;
   std::vector<Finding> findings_;
   Finding lost_; ///< the last one that was not kept
+  bool isMuted_ = false;
   std::vector<std::vector<const Param *>> paramsOf_;
   struct HeldCells {
     std::vector<const Block *> blocks;

@@ -141,9 +141,9 @@ public:
   void follow(const Values &at, uint32_t i, const Op &op) {
     values_ = &at;
     for (ValueId operand : op.operands)
-      if (at.isReport && of(operand).parts != 0 && !mayTakeParts(op))
+      if (of(operand).parts != 0 && !mayTakeParts(op))
         refuse(i, fmt::format("'{}'", opInfo(op).name), operand);
-    if (at.isReport && isSumOverRanks(op))
+    if (isSumOverRanks(op))
       needParts(i, op);
     State state;
     if (hasParts_)
