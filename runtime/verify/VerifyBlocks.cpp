@@ -281,12 +281,11 @@ private:
     Finding &finding =
         report_.addAbout(finding::BlockExpected, {roleIndex_, s, i}, value(s, id).name, block,
                          blockAt(plan_, block).name, claim.block, blockAt(plan_, claim.block).name);
-    bool isByCell = claim.cell != kNone;
-    finding.note = isByCell ? fmt::format("cell '@{}' is of the other block by its kind",
-                                          role_.cells[claim.cell].name)
-                            : "the other block is named here";
-    finding.noteAt = isByCell ? spotOfCell(report_, roleIndex_, claim.cell)
-                              : Spot{roleIndex_, claim.segment, claim.op};
+    if (claim.cell == kNone)
+      return note(finding, "the other block is named here", {roleIndex_, claim.segment, claim.op});
+    note(finding,
+         fmt::format("cell '@{}' is of the other block by its kind", role_.cells[claim.cell].name),
+         spotOfCell(report_, roleIndex_, claim.cell));
   }
 
   void checkPart(const Part &part) {
@@ -301,8 +300,7 @@ private:
     Finding &finding = report_.addAbout(finding::PartOfBlock, named, result.name, claim.block,
                                         blockAt(plan_, claim.block).name, whole.block,
                                         blockAt(plan_, whole.block).name);
-    finding.note = "the view is taken here";
-    finding.noteAt = taken;
+    note(finding, "the view is taken here", taken);
   }
 
   /// The block of which an op moves all or some elements; -1 if it moves activations.
@@ -575,8 +573,7 @@ private:
   /// the block, and another type.
   const Param *findOfOtherType(int32_t index, const Part &part, ValueId operand) {
     DType type = value(part.segment, operand).type.dtype;
-    const Types &types = types_[static_cast<size_t>(index)];
-    if (types.hasOne && types.first == type)
+    if (types_[static_cast<size_t>(index)] == type)
       return nullptr; // nearly always
     const Block &block = blockAt(plan_, index);
     int64_t numel = value(part.segment, operand).type.numel();
@@ -608,21 +605,14 @@ private:
     return sumOf(plan_, beginOf(*held), *cut.begin);
   }
 
-  /// Types of a block's parameters.
-  struct Types {
-    DType first = DType::F32;
-    bool isEmpty = true, hasOne = true;
-  };
-
   void findTypes() {
-    types_.resize(plan_.blocks.size());
-    for (const Param &param : plan_.params) {
-      if (param.block < 0)
-        continue;
-      Types &types = types_[static_cast<size_t>(param.block)];
-      if (std::exchange(types.isEmpty, false))
-        types.first = param.type.dtype;
-      types.hasOne &= param.type.dtype == types.first;
+    for (size_t block = 0; block < plan_.blocks.size(); ++block) {
+      const std::vector<const Param *> &params = report_.paramsOf(static_cast<int32_t>(block));
+      auto isFirst = [&](const Param *param) {
+        return param->type.dtype == params.front()->type.dtype;
+      };
+      bool hasOne = !params.empty() && std::ranges::all_of(params, isFirst);
+      types_.push_back(hasOne ? std::optional(params.front()->type.dtype) : std::nullopt);
     }
   }
 
@@ -637,7 +627,7 @@ private:
   std::vector<int32_t> weightsOf_; ///< of each of these, at its root: the block; -1: no weights
   std::vector<Claim> claims_;      ///< of each class, at its root
   std::vector<Cut> cuts_;          ///< of values that are views
-  std::vector<Types> types_;       ///< of each block
+  std::vector<std::optional<DType>> types_; ///< of all parameters of each block, if they have one
 };
 
 } // namespace

@@ -396,8 +396,7 @@ private:
       if (isCutOut && def != kNone && !order_.ends(def, op)) {
         Finding &f = scope_.addValue(finding::ReadWithoutAll, op, operand);
         f.variant = variant_;
-        f.note = fmt::format("'%{}' is defined here", scope_.nameOf(source));
-        f.noteAt = scope_.spot(def);
+        note(f, fmt::format("'%{}' is defined here", scope_.nameOf(source)), scope_.spot(def));
       }
     });
   }

@@ -374,11 +374,9 @@ private:
                alike(type(a, x.results[0]), type(b, y.results[0]))) {
       return true;
     }
-    Finding &f =
-        report_.add(finding::CollectivesDiffer, b.spot(j), plan_.roles[a.roleIndex()].name,
-                    plan_.roles[b.roleIndex()].name, groupAt(plan_, x.group).name, channelOf(x));
-    f.note = "the other role's collective is here";
-    f.noteAt = a.spot(i);
+    note(report_.add(finding::CollectivesDiffer, b.spot(j), plan_.roles[a.roleIndex()].name,
+                     plan_.roles[b.roleIndex()].name, groupAt(plan_, x.group).name, channelOf(x)),
+         "the other role's collective is here", a.spot(i));
     return false;
   }
 
@@ -399,9 +397,8 @@ private:
     int64_t mine = of(a, i), theirs = of(b, j);
     if (mine == theirs)
       return true;
-    Finding &f = report_.add(finding::TransferMicrobatchesDiffer, b.spot(j), theirs, mine);
-    f.note = "the other side is here";
-    f.noteAt = a.spot(i);
+    note(report_.add(finding::TransferMicrobatchesDiffer, b.spot(j), theirs, mine),
+         "the other side is here", a.spot(i));
     return false;
   }
 
@@ -413,9 +410,10 @@ private:
         finding::RoleDeadlocks, stuck->firstLeft(), plan_.roles[stuck->roleIndex()].name,
         starts_ ? "" : " when a checkpoint is loaded and 'start' does not run");
     const Actor &other = actors_[stuck == actors_.begin() ? 1 : 0];
-    f.note = fmt::format("role '{}' {}", plan_.roles[other.roleIndex()].name,
-                         other.isDone() ? "issues no more collectives" : "waits here");
-    f.noteAt = other.isDone() ? Spot{other.roleIndex(), kNone, kNone} : other.firstLeft();
+    note(f,
+         fmt::format("role '{}' {}", plan_.roles[other.roleIndex()].name,
+                     other.isDone() ? "issues no more collectives" : "waits here"),
+         other.isDone() ? Spot{other.roleIndex(), kNone, kNone} : other.firstLeft());
   }
 
   Inspection &report_;

@@ -298,6 +298,12 @@ struct Scope {
   }
 };
 
+/// Adds to a finding what the other side does, and where.
+inline void note(Finding &finding, std::string text, Spot at) {
+  finding.note = std::move(text);
+  finding.noteAt = at;
+}
+
 /// The op that a message about a cell shows: the first that fills it, or reads it.
 Spot spotOfCell(Inspection &inspection, uint32_t role, uint32_t cell);
 

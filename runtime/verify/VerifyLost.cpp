@@ -181,11 +181,9 @@ private:
       if (isLive[i] != 0 || out.mayDrop || !out.isDefined || !out.from.empty() ||
           out.region >= role_.cells.size() || isReadWithin(s, variant, out.value))
         continue;
-      Scope where = scope(s);
-      where
-          .addValue(finding::LeftUnread, where.opOf(out.value), out.value,
-                    role_.cells[out.region].name)
-          .variant = variant;
+      const std::string &cell = role_.cells[out.region].name;
+      scope(s).addValue(finding::LeftUnread, scope(s).opOf(out.value), out.value, cell).variant =
+          variant;
     }
   }
 
@@ -201,8 +199,8 @@ private:
         if (tie.kind != Tie::Acc || holds(tie.pred, variant) || !executes(op, variant) ||
             !isComputed(segment, tie.value, variant) || isReadWithin(s, variant, tie.value))
           continue;
-        Scope where = scope(s);
-        where.addValue(finding::AddsOverUnread, i, tie.value, whenOf(tie.pred)).variant = variant;
+        scope(s).addValue(finding::AddsOverUnread, i, tie.value, whenOf(tie.pred)).variant =
+            variant;
       }
     }
   }
@@ -300,10 +298,8 @@ private:
       if (value.def == kNone || value.def <= i || value.type != unused.type ||
           value.place != unused.place || opInfo(segment.ops[value.def]).traits == OpTraits::Alias)
         continue;
-      Scope where = scope(s);
-      Finding &finding = where.addValue(finding::WrittenOver, i, result, value.name);
-      finding.note = "it is overwritten here";
-      finding.noteAt = where.spot(value.def);
+      note(scope(s).addValue(finding::WrittenOver, i, result, value.name), "it is overwritten here",
+           scope(s).spot(value.def));
       return;
     }
   }

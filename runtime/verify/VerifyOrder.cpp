@@ -128,10 +128,9 @@ private:
     });
   }
 
-  void annotate(Finding &finding, uint32_t other, std::string note) {
+  void annotate(Finding &finding, uint32_t other, std::string text) {
     finding.variant = variant_;
-    finding.note = std::move(note);
-    finding.noteAt = scope_.spot(other);
+    note(finding, std::move(text), scope_.spot(other));
   }
 
   const Scope &scope_;
@@ -160,8 +159,7 @@ void checkCollectiveOrder(const Scope &scope, const HappensBefore &order, Varian
     Finding &f =
         scope.add(finding::CollectivesUnordered, i, channelAt(scope.plan(), op.channel).name);
     f.variant = variant;
-    f.note = "the other collective is here";
-    f.noteAt = scope.spot(earlier);
+    note(f, "the other collective is here", scope.spot(earlier));
   }
 }
 
@@ -224,8 +222,7 @@ private:
     if (ops.second == kNone)
       return;
     f.variant = variant_;
-    f.note = "nothing orders the op and this one";
-    f.noteAt = scope_.spot(ops.second);
+    note(f, "nothing orders the op and this one", scope_.spot(ops.second));
   }
 
   void checkNeedsNone(ChannelId channel) {

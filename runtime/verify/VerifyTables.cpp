@@ -1,6 +1,6 @@
 // Tables of the plan: mesh, groups, units, blocks, parameters, roles and programs.
 #include <algorithm>
-#include <optional>
+#include <set>
 #include <string_view>
 
 #include "runtime/plan/HostCells.h"
@@ -63,12 +63,8 @@ bool isGroup(const Plan &plan, int16_t group) {
   return group >= -1 && group < static_cast<int64_t>(plan.groups.size());
 }
 
-/// Axes that two groups have in common; the first one of them, or nothing.
-std::optional<uint16_t> sharedAxis(const Group &a, const Group &b) {
-  for (uint16_t axis : a.axes)
-    if (std::ranges::find(b.axes, axis) != b.axes.end())
-      return axis;
-  return std::nullopt;
+bool hasAxis(const Group &group, uint16_t axis) {
+  return std::ranges::find(group.axes, axis) != group.axes.end();
 }
 
 /// Groups of two kinds of one division share no axis: along an axis, ranks differ in one respect.
@@ -81,9 +77,10 @@ void checkApart(Inspection &inspection, GroupKind a, GroupKind b) {
     return;
   const Group &one = groupAt(plan, groupOfKind(plan, a));
   const Group &other = groupAt(plan, groupOfKind(plan, b));
-  if (std::optional<uint16_t> axis = sharedAxis(one, other))
-    inspection.add(finding::GroupsShareAxis, Spot{}, one.name, groupKindInfo(a).word, other.name,
-                   groupKindInfo(b).word, *axis);
+  for (uint16_t axis : one.axes)
+    if (hasAxis(other, axis))
+      inspection.add(finding::GroupsShareAxis, Spot{}, one.name, groupKindInfo(a).word, other.name,
+                     groupKindInfo(b).word, axis);
 }
 
 void checkGroupKinds(Inspection &inspection) {
@@ -105,8 +102,7 @@ void checkGroupKinds(Inspection &inspection) {
     return;
   const Group &inside = groupAt(plan, outer);
   for (uint16_t axis : inside.axes)
-    if (data < 0 ||
-        std::ranges::find(groupAt(plan, data).axes, axis) == groupAt(plan, data).axes.end())
+    if (data < 0 || !hasAxis(groupAt(plan, data), axis))
       inspection.add(finding::OuterOutsideOfData, Spot{}, inside.name, axis);
 }
 
@@ -124,11 +120,11 @@ void checkMesh(Inspection &inspection) {
   }
   checkNames(inspection, plan.groups, limits::kGroupsMax, "group");
   for (const Group &group : plan.groups) {
-    for (size_t i = 0; i < group.axes.size(); ++i) {
-      needEntry(inspection, "group", group.name, "names mesh axis", group.axes[i], plan.mesh);
-      if (std::find(group.axes.begin(), group.axes.begin() + static_cast<int64_t>(i),
-                    group.axes[i]) != group.axes.begin() + static_cast<int64_t>(i))
-        inspection.add(finding::GroupAxisTwice, Spot{}, group.name, group.axes[i]);
+    std::set<uint16_t> seen;
+    for (uint16_t axis : group.axes) {
+      needEntry(inspection, "group", group.name, "names mesh axis", axis, plan.mesh);
+      if (!seen.insert(axis).second)
+        inspection.add(finding::GroupAxisTwice, Spot{}, group.name, axis);
     }
   }
   checkGroupKinds(inspection);
@@ -170,7 +166,7 @@ bool checkSumGroup(Inspection &inspection, const Block &block) {
   const Group &sum = groupAt(plan, block.sumGroup);
   const Group &state = groupAt(plan, block.stateGroup);
   for (uint16_t axis : state.axes)
-    if (std::ranges::find(sum.axes, axis) == sum.axes.end())
+    if (!hasAxis(sum, axis))
       inspection.add(finding::StateOutsideOfSum, Spot{}, block.name, state.name, sum.name, axis);
   return true;
 }
