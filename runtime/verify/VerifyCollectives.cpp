@@ -237,38 +237,30 @@ private:
   void checkPair(Spot at, const Op &op) {
     const Channel &channel = channelAt(plan_, op.channel);
     IndexRange own = indices_[at.role].of(channel.group);
-    if (!own.isSole() || (own.first != channel.pair[0] && own.first != channel.pair[1]))
+    if (!isOfPair(at.role, channel))
       report_.add(finding::PairNotInRole, at, channel.name, channel.pair[0], channel.pair[1],
                   groupAt(plan_, channel.group).name, plan_.roles[at.role].name, own.first,
                   own.last);
   }
 
+  bool isOfPair(uint32_t role, const Channel &channel) const {
+    IndexRange own = indices_[role].of(channel.group);
+    return own.isSole() && (own.first == channel.pair[0] || own.first == channel.pair[1]);
+  }
+
+  /// For each role of a group, or with a rank of a pair, the roles whose ranks it meets there.
   void findMembers() {
-    findGroups();
-    for (ChannelId id = 0; id < static_cast<ChannelId>(plan_.channels.size()); ++id) {
-      std::vector<std::vector<uint32_t>> &members = ofPair_.emplace_back();
-      if (const Channel &channel = channelAt(plan_, id); channel.isPair())
-        members = membersOfPair(channel);
-    }
-  }
-
-  /// For each role with a rank of the pair, the roles whose ranks it meets on the channel.
-  std::vector<std::vector<uint32_t>> membersOfPair(const Channel &channel) {
-    hasPairs_ = true;
-    std::vector<bool> isOne;
-    for (const Role &role : plan_.roles) {
-      IndexRange own = Indices(plan_, role).of(channel.group);
-      isOne.push_back(own.isSole() &&
-                      (own.first == channel.pair[0] || own.first == channel.pair[1]));
-    }
-    return membersOf(channel.group, isOne);
-  }
-
-  void findGroups() {
     for (int16_t group = 0; group < static_cast<int16_t>(plan_.groups.size()); ++group) {
       members_.push_back(membersOf(group, std::vector<bool>(plan_.roles.size(), true)));
       isShared_.push_back(std::ranges::any_of(
           members_.back(), [](const std::vector<uint32_t> &roles) { return roles.size() > 1; }));
+    }
+    for (const Channel &channel : plan_.channels) {
+      std::vector<bool> isOne;
+      for (uint32_t r = 0; r < plan_.roles.size(); ++r)
+        isOne.push_back(channel.isPair() && isOfPair(r, channel));
+      ofPair_.push_back(membersOf(channel.group, isOne));
+      hasPairs_ |= channel.isPair();
     }
   }
 

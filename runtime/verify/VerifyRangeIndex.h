@@ -35,6 +35,8 @@ public:
     }
   }
 
+  bool isEmpty(Arena arena) const { return arenas_[static_cast<size_t>(arena)].entries.empty(); }
+
   /// Calls fn(item) for each item with a byte of the hull, by where they begin, until it returns
   /// false.
   template <typename Fn> void forEachIn(Arena arena, const Hull &hull, const Fn &fn) const {
