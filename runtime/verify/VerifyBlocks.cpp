@@ -351,7 +351,7 @@ private:
         report_.addAbout(finding::TakesMoments, {roleIndex_, s, i}, value(s, operand).name);
       bool takesMaster = info.isWeightOperand(k); // in any type
       if (claim.content == Content::Weights && claim.block >= 0 && !takesMaster)
-        checkWeight(claim.block, {s, i, whole}, operand, info.isBlockOperand(k));
+        checkWeight(s, i, operand, claim.block, info.isBlockOperand(k));
     }
   }
 
@@ -546,63 +546,48 @@ private:
   }
 
   /// `isNamed`: the op names the block, so it may take any part of it.
-  void checkWeight(int32_t block, const Part &part, ValueId operand, bool isNamed) {
-    const Value &taken = value(part.segment, operand);
-    const Op &op = role_.segments[part.segment].ops[part.op];
-    if (const Param *param = findOfOtherType(block, part, operand))
-      report_.addAbout(finding::WeightOfOtherType, {roleIndex_, part.segment, part.op}, taken.name,
-                       param->name, dtypeName(taken.type.dtype), dtypeName(param->type.dtype));
-    else if (!isNamed && !isParameter(block, part, operand) && isUsed(part.segment, op))
-      report_.addAbout(finding::NotOneParameter, {roleIndex_, part.segment, part.op}, taken.name,
-                       taken.type.numel(), blockAt(plan_, block).name);
+  void checkWeight(uint32_t s, uint32_t i, ValueId operand, int32_t block, bool isNamed) {
+    const Value &taken = value(s, operand);
+    const Elements held = {block, elementsOf(s, operand).first};
+    if (const Param *param = findOfOtherType(held, taken.type))
+      report_.addAbout(finding::WeightOfOtherType, {roleIndex_, s, i}, taken.name, param->name,
+                       dtypeName(taken.type.dtype), dtypeName(param->type.dtype));
+    else if (!isNamed && !isParameter(held, taken.type) && isUsed(s, role_.segments[s].ops[i]))
+      report_.addAbout(finding::NotOneParameter, {roleIndex_, s, i}, taken.name, taken.type.numel(),
+                       blockAt(plan_, block).name);
   }
 
-  /// Whether the operand is all of one parameter of the block, the same on each rank of the role.
-  bool isParameter(int32_t index, const Part &part, ValueId operand) {
-    std::optional<Moving> first = beginInBlock(blockAt(plan_, index), part, operand);
-    IndexRange own = !first || first->isFixed() ? IndexRange{} : indices_.of(first->group);
-    if (!first || !own.isSole())
+  /// Whether these are all of one parameter, the same on each rank of the role.
+  bool isParameter(const Elements &held, const Type &type) {
+    IndexRange own = indices_.of(groupOf(held));
+    if (!held.first || !own.isSole())
       return false;
-    const std::vector<const Param *> &params = report_.paramsOf(index);
-    auto at = std::ranges::lower_bound(params, first->at(own.first), {}, &Param::offset);
-    return at != params.end() && (*at)->offset == first->at(own.first) &&
-           (*at)->type.numel() == value(part.segment, operand).type.numel();
+    const std::vector<const Param *> &params = report_.paramsOf(held.block);
+    int64_t begin = held.first->at(own.first);
+    auto at = std::ranges::lower_bound(params, begin, {}, &Param::offset);
+    return at != params.end() && (*at)->offset == begin && (*at)->type.numel() == type.numel();
   }
 
-  /// A parameter that has elements in the operand, which is cut out of all or this rank's shard of
-  /// the block, and another type.
-  const Param *findOfOtherType(int32_t index, const Part &part, ValueId operand) {
-    DType type = value(part.segment, operand).type.dtype;
-    if (types_[static_cast<size_t>(index)] == type)
+  /// A parameter that some of these belong to, and that has another type than the value.
+  const Param *findOfOtherType(const Elements &held, const Type &type) {
+    if (types_[static_cast<size_t>(held.block)] == type.dtype)
       return nullptr; // nearly always
-    const Block &block = blockAt(plan_, index);
-    int64_t numel = value(part.segment, operand).type.numel();
-    const std::vector<const Param *> &params = report_.paramsOf(index);
-    std::optional<Moving> first = beginInBlock(block, part, operand);
-    if (!first) { // anywhere in the block
-      auto at = std::ranges::find_if(params,
-                                     [&](const Param *param) { return param->type.dtype != type; });
+    const std::vector<const Param *> &params = report_.paramsOf(held.block);
+    auto isOther = [&](const Param *param) { return param->type.dtype != type.dtype; };
+    if (!held.first) { // anywhere in the block
+      auto at = std::ranges::find_if(params, isOther);
       return at == params.end() ? nullptr : *at;
     }
-    IndexRange own = first->isFixed() ? IndexRange{} : indices_.of(first->group);
+    IndexRange own = indices_.of(groupOf(held));
     for (int64_t member = own.first; member <= own.last && report_.spend(kVisitsOfPart); ++member) {
-      int64_t begin = first->at(member);
+      int64_t begin = held.first->at(member);
       auto at = std::ranges::partition_point(
           params, [&](const Param *param) { return param->offset + param->type.numel() <= begin; });
-      for (; at != params.end() && (*at)->offset < begin + numel; ++at)
-        if ((*at)->type.dtype != type)
+      for (; at != params.end() && (*at)->offset < begin + type.numel(); ++at)
+        if (isOther(*at))
           return *at;
     }
     return nullptr;
-  }
-
-  /// The element of the block with which an operand begins that is cut out of a part of the block.
-  std::optional<Moving> beginInBlock(const Block &block, const Part &part, ValueId operand) const {
-    std::optional<BlockPart> held = partOf(block, value(part.segment, part.whole).type.numel());
-    const Cut &cut = cuts_[node(part.segment, operand)];
-    if (!held || cut.whole == kNone || !cut.begin)
-      return held && cut.whole == kNone ? std::optional(beginOf(*held)) : std::nullopt;
-    return sumOf(plan_, beginOf(*held), *cut.begin);
   }
 
   void findTypes() {
