@@ -232,19 +232,16 @@ private:
 
   void addRange(const Range &range, Span &span, Bounds &bounds) {
     Hull hull = range.hull(indices_);
-    if (range.isFixed()) {
-      std::vector<Bound> &arena = bounds[static_cast<size_t>(range.arena())];
-      arena.push_back({hull.begin, &span.first});
-      arena.push_back({hull.end, &span.last});
-    } else if (hull.begin < hull.end) {
+    if (range.isFixed())
+      addFixed(range.arena(), hull, span, bounds);
+    else if (hull.begin < hull.end)
       layout(range.arena()).zones.push_back(hull);
-    }
   }
 
-  static void addFixed(const Place &place, int64_t bytes, Span &span, Bounds &bounds) {
-    std::vector<Bound> &arena = bounds[static_cast<size_t>(place.arena)];
-    arena.push_back({place.offset, &span.first});
-    arena.push_back({place.offset + bytes, &span.last});
+  static void addFixed(Arena arena, const Hull &hull, Span &span, Bounds &bounds) {
+    std::vector<Bound> &all = bounds[static_cast<size_t>(arena)];
+    all.push_back({hull.begin, &span.first});
+    all.push_back({hull.end, &span.last});
   }
 
   void layOutValues(Bounds &bounds) {
@@ -259,7 +256,8 @@ private:
         int64_t bytes = value.type.bytes();
         sameAs_[id] = places.findOrAdd(value.place, bytes, id);
         if (sameAs_[id] == id)
-          addFixed(value.place, bytes, spans_[id], bounds);
+          addFixed(value.place.arena, {value.place.offset, value.place.offset + bytes}, spans_[id],
+                   bounds);
         continue;
       }
       Range range = Range::of(value, indices_);

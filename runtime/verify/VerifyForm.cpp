@@ -115,30 +115,23 @@ private:
     const Op &o = op(i);
     const Plan &plan = scope_.plan();
     bool ok = true;
-    auto fail = [&](std::string_view what, int64_t index, size_t count) {
+    auto need = [&](std::string_view what, int64_t index, size_t count, int64_t least = 0) {
+      if (least <= index && index < static_cast<int64_t>(count))
+        return;
       scope_.add(finding::OpNamesNone, i, what, index, count);
       ok = false;
     };
-    auto checkIds = [&](const std::vector<ValueId> &ids) {
-      for (ValueId id : ids)
-        if (!isValue(id))
-          fail("value", id, segment_.values.size());
-    };
-    checkIds(o.operands);
-    checkIds(o.results);
+    for (const auto *ids : {&o.operands, &o.results})
+      for (ValueId id : *ids)
+        need("value", id, segment_.values.size());
     for (const Tie &tie : o.ties)
-      if (!isValue(tie.value))
-        fail("value", tie.value, segment_.values.size());
-    if (o.group < -1 || o.group >= static_cast<int64_t>(plan.groups.size()))
-      fail("group", o.group, plan.groups.size());
-    if (o.channel < kNoChannel || o.channel >= static_cast<int64_t>(plan.channels.size()))
-      fail("channel", o.channel, plan.channels.size());
-    if (o.stream >= plan.streams.size())
-      fail("stream", o.stream, plan.streams.size());
-    if (o.unit < -1 || o.unit >= static_cast<int64_t>(plan.units.size()))
-      fail("unit", o.unit, plan.units.size());
-    if (o.loc != kNone && o.loc >= plan.locs.size())
-      fail("recipe location", o.loc, plan.locs.size());
+      need("value", tie.value, segment_.values.size());
+    need("group", o.group, plan.groups.size(), -1);
+    need("channel", o.channel, plan.channels.size(), kNoChannel);
+    need("stream", o.stream, plan.streams.size());
+    need("unit", o.unit, plan.units.size(), -1);
+    if (o.loc != kNone)
+      need("recipe location", o.loc, plan.locs.size());
     return checkCounts(i) && ok;
   }
 

@@ -62,11 +62,7 @@ public:
   }
 
   Mark markOfState(int32_t block) const override {
-    Mark mark;
-    mark.varies = partsOf(block);
-    mark.split = splits_.of(block);
-    mark.block = block;
-    return mark;
+    return {.varies = partsOf(block), .split = splits_.of(block), .block = block};
   }
 
 private:
@@ -207,17 +203,11 @@ private:
     case SumRole::Balances:
       opInfo(op).sum == SumRole::Balances ? needWholeLoad(i, op) : needMaxima(i, op);
       return fresh(op);
-    case SumRole::ResetsStep: {
-      Mark mark; // a run begins as if a step had ended
-      mark.phase = Phase::Ended;
-      return mark;
-    }
+    case SumRole::ResetsStep: // a run begins as if a step had ended
+      return {.phase = Phase::Ended};
     case SumRole::PacksStep:
-    case SumRole::PacksEval: {
-      Mark mark; // losses and squares are each rank's own until a collective adds them
-      mark.varies = mark.due = allAxes_;
-      return mark;
-    }
+    case SumRole::PacksEval: // losses and squares are each rank's own until a collective adds them
+      return {.varies = allAxes_, .due = allAxes_};
     case SumRole::BeginsStep:
       return begun(i, op);
     case SumRole::AddsLosses:

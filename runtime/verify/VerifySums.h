@@ -48,7 +48,7 @@ struct Mark {
   Axes varies = 0; ///< ranks that differ in these may hold other bytes of the same elements
   Axes split = 0;  ///< ranks that differ in these hold other elements of split parameters
   Axes due = 0;    ///< axes over which the value is still a part of a sum
-  Cover cover;
+  Cover cover = {};
   Phase phase = Phase::None;
   Phase evaluation = Phase::None; ///< of a step state, within what some steps do
   int32_t block = -1; ///< of which this is all, or a rank's part; -1: of none, or not known
