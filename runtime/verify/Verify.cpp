@@ -394,6 +394,14 @@ std::string toString(const ByteRange &range) {
   return range.member == 0 ? text : text + fmt::format(" at index {}", range.member);
 }
 
+std::optional<ByteRange> commonBytes(const Range &a, const Range &b, const Indices &indices) {
+  Range common = a.intersect(b, indices);
+  std::optional<int64_t> member = common.findIndex(indices);
+  if (!member)
+    return std::nullopt;
+  return ByteRange{common.arena(), common.begin(*member), common.end(*member), *member};
+}
+
 uint32_t Scope::opOf(ValueId id) const {
   if (value(id).def != kNone)
     return value(id).def;

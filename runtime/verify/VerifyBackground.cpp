@@ -26,21 +26,17 @@ public:
   explicit Touches(const Indices &indices) : indices_(indices) {}
 
   void add(const Touch &touch) {
-    index_.add(touch.range.arena(), touch.range.hullBegin(indices_), touch.range.hullEnd(indices_),
-               touch);
+    index_.add(touch.range.arena(), touch.range.hull(indices_), touch);
   }
   void sort() { index_.sort(); }
 
   /// Calls fn(touch, bytes) for each access that has bytes of the range, at some coordinate, until
   /// it returns false.
   template <typename Fn> void forEachIn(const Range &range, const Fn &fn) const {
-    index_.forEachIn(range.arena(), range.hullBegin(indices_), range.hullEnd(indices_),
-                     [&](const Touch &touch) {
-                       Range common = touch.range.intersect(range, indices_);
-                       std::optional<int64_t> member = common.findIndex(indices_);
-                       return !member || fn(touch, ByteRange{range.arena(), common.begin(*member),
-                                                             common.end(*member), *member});
-                     });
+    index_.forEachIn(range.arena(), range.hull(indices_), [&](const Touch &touch) {
+      std::optional<ByteRange> bytes = commonBytes(touch.range, range, indices_);
+      return !bytes || fn(touch, *bytes);
+    });
   }
 
 private:
@@ -48,28 +44,29 @@ private:
   RangeIndex<Touch> index_;
 };
 
+/// Adds the segments that the node, or what is inside of it, runs.
+void addRuns(const ProgramNode &node, std::set<uint32_t> &segments) {
+  if (node.segment != kNone)
+    segments.insert(node.segment);
+  for (const ProgramNode &child : node.children)
+    addRuns(child, segments);
+}
+
 /// Segments that a background segment runs beside: from a step's end to the next run of `before`,
 /// or to the program's end. A loop of one step has no other one to run beside.
 std::set<uint32_t> segmentsBeside(const Role &role, uint32_t before) {
   std::set<uint32_t> beside;
-  auto add = [&](const std::vector<ProgramNode> &nodes) {
-    hasNode(nodes, [&](const ProgramNode &node) {
-      if (node.segment != kNone)
-        beside.insert(node.segment);
-      return false;
-    });
-  };
   bool isBehind = false;
   for (const ProgramNode &node : role.program) {
     if (isBehind)
-      add({node});
+      addRuns(node, beside);
     if (node.kind != ProgramNode::Steps)
       continue;
     isBehind = true;
     for (const ProgramNode &child : node.children) {
       if (node.count == 1 || (child.kind == ProgramNode::Run && child.segment == before))
         break;
-      add({child});
+      addRuns(child, beside);
     }
   }
   return beside;
@@ -82,11 +79,7 @@ std::set<uint32_t> segmentsOfSteps(const Role &role) {
   for (const ProgramNode &node : role.program) {
     isBehind = isBehind || node.kind == ProgramNode::Steps;
     if (isBehind)
-      hasNode({node}, [&](const ProgramNode &each) {
-        if (each.segment != kNone)
-          all.insert(each.segment);
-        return false;
-      });
+      addRuns(node, all);
   }
   return all;
 }
@@ -243,15 +236,11 @@ public:
 private:
   /// Cells that the host fills are written whenever it likes.
   void indexHostCells() {
-    std::vector<bool> isSnapshot(role_.cells.size());
-    for (const Segment &segment : role_.segments)
-      if (segment.before != kNone)
-        for (const Segment::Boundary &out : segment.outs)
-          isSnapshot[out.cell] = true;
+    const std::vector<bool> isSnapshot = cellsOfSnapshots(role_);
     for (uint32_t c = 0; c < role_.cells.size(); ++c) {
       Range range = Range::of(role_.cells[c], indices_);
       if (role_.cells[c].arena == Arena::Host && !isSnapshot[c])
-        hostCells_.add(Arena::Host, range.hullBegin(indices_), range.hullEnd(indices_), c);
+        hostCells_.add(Arena::Host, range.hull(indices_), c);
     }
     hostCells_.sort();
   }
@@ -278,14 +267,13 @@ private:
     if (touch.range.arena() != arena)
       scope.addValue(finding::BackgroundWritesArena, touch.op, touch.value,
                      toString(touch.range.arena()), toString(arena));
-    hostCells_.forEachIn(touch.range.arena(), touch.range.hullBegin(indices_),
-                         touch.range.hullEnd(indices_), [&](uint32_t c) {
-                           Range range = Range::of(role_.cells[c], indices_);
-                           if (!touch.range.intersect(range, indices_).isEmpty(indices_))
-                             scope.addValue(finding::BackgroundWritesHostCell, touch.op,
-                                            touch.value, role_.cells[c].name);
-                           return report_.spend(1);
-                         });
+    hostCells_.forEachIn(touch.range.arena(), touch.range.hull(indices_), [&](uint32_t c) {
+      Range range = Range::of(role_.cells[c], indices_);
+      if (!touch.range.intersect(range, indices_).isEmpty(indices_))
+        scope.addValue(finding::BackgroundWritesHostCell, touch.op, touch.value,
+                       role_.cells[c].name);
+      return report_.spend(1);
+    });
   }
 
   /// Ops of the background segments against one segment that runs beside them.

@@ -3,8 +3,12 @@
 // a class, and ops that work on a block say which block the class is. Three things are refused,
 // since parameters would end up in the wrong place: a class that is named as two blocks, a view
 // that is neither the whole block nor this rank's shard, and a collective over other ranks than
-// those among whom the block is divided. Checks too that layers read parameters in their types.
+// those among whom the block is divided. Checks too that layers read parameters in their types, and
+// that no op computes with padding: elements of a block that belong to no parameter. They are never
+// written, or not with meaningful values. Ops that carry padding copy it along or work on
+// parameters only.
 #include <algorithm>
+#include <map>
 #include <numeric>
 #include <set>
 #include <utility>
@@ -31,8 +35,9 @@ bool movesShards(CollectiveKind kind) {
   return false;
 }
 
-/// What it takes to find the parameters in a part of a block, in the visits that are counted.
-constexpr uint64_t kVisitsOfPart = 16;
+/// What it takes to find the parameters in a part of a block, and to look for padding at one index,
+/// in the visits that are counted.
+constexpr uint64_t kVisitsOfPart = 16, kVisitsOfGap = 4;
 
 class BlockCheck : RoleCheck {
 public:
@@ -49,6 +54,9 @@ public:
     cuts_.resize(nodes);
     findTypes();
     findDivisions();
+    for (size_t block = 0; block < plan_.blocks.size(); ++block)
+      if (firstGap({static_cast<int32_t>(block), Moving()}, plan_.blocks[block].numel, {}))
+        padded_.insert(static_cast<int32_t>(block));
   }
 
   void run() {
@@ -69,6 +77,8 @@ public:
         checkWeights(s, i);
       }
     findUses();
+    if (report_.size() == 0 && !padded_.empty())
+      checkPadding();
   }
 
 private:
@@ -80,6 +90,7 @@ private:
     int32_t block = -1;
     Content content = Content::Unclear;
     uint32_t segment = kNone, op = kNone;
+    uint32_t cell = kNone; ///< that says the block by its kind, and no op
   };
 
   static std::string_view toString(Content content) {
@@ -107,10 +118,18 @@ private:
     }
   }
 
+  /// Which elements of a block a value's elements are.
+  struct Elements {
+    int32_t block = -1;          ///< -1: of none
+    std::optional<Moving> first; ///< with which it begins; none where that is not known
+    bool operator==(const Elements &) const = default;
+  };
+
   /// A view that is neither all nor this rank's shard of what it is cut out of.
   struct Part {
     uint32_t segment, op;
-    ValueId whole; ///< what it is cut out of; itself not a view
+    ValueId whole;          ///< what it is cut out of; itself not a view
+    Elements elements = {}; ///< see checkPadding()
   };
 
   /// What a value is cut out of, through all views, and with which of its elements it begins; no
@@ -190,8 +209,15 @@ private:
     for (size_t r = 0; r < op.results.size(); ++r)
       if (int operand = inPlaceOperand(op, r); operand >= 0)
         join(node(s, op.results[r]), node(s, op.operands[static_cast<size_t>(operand)]));
-    if (opInfo(op).keepsBlock())
+    if (opInfo(op).keepsBlock() || isCopy(s, op))
       join(node(s, op.results[0]), node(s, op.operands[0]));
+  }
+
+  /// Ops that name no block, and leave elements, and padding among them, where they are.
+  bool isCopy(uint32_t s, const Op &op) const {
+    return opInfo(op).padding == Padding::Carried && op.operands.size() == 1 &&
+           blockNamedBy(op) < 0 &&
+           value(s, op.operands[0]).type.numel() == value(s, op.results[0]).type.numel();
   }
 
   void claimBlocks(uint32_t s, uint32_t i) {
@@ -199,9 +225,7 @@ private:
     const OpInfo &info = opInfo(op);
     if (info.block == BlockUse::List)
       return claimList(s, i);
-    if (op.attrs.empty())
-      return;
-    auto block = static_cast<int32_t>(op.getInt(AttrKey::block));
+    const int32_t block = blockNamedBy(op);
     if (block < 0)
       return;
     for (size_t operand = 0; operand < op.operands.size(); ++operand)
@@ -215,14 +239,20 @@ private:
   /// A cell of a kind holds what its kind says, and so does all that is left in it or made of it.
   void claimCell(uint32_t c) {
     Claim &claim = claims_[find(c)];
-    Content content = contentOf(role_.cells[c].kind);
+    const Cell &cell = role_.cells[c];
+    bool isOfBlock = cellKindInfo(cell.kind).of == CellKindInfo::Block;
+    if (isOfBlock && claim.block == -1)
+      claim.block = static_cast<int32_t>(cell.of), claim.cell = c;
+    if (isOfBlock && claim.block != cell.of)
+      addCell(finding::CellOfOtherBlock, c, cell.of, blockAt(plan_, cell.of).name, claim.block,
+              blockAt(plan_, claim.block).name);
+    Content content = contentOf(cell.kind);
     if (content == Content::Unclear)
       return;
     if (claim.content == Content::Unclear)
       claim.content = content;
     if (claim.content != content)
-      report_.addAbout(finding::CellHoldsOther, spotOfCell(report_, roleIndex_, c),
-                       role_.cells[c].name, toString(content), toString(claim.content));
+      addCell(finding::CellHoldsOther, c, toString(content), toString(claim.content));
   }
 
   /// Squares are added over the blocks that the op lists.
@@ -251,8 +281,11 @@ private:
     Finding &finding =
         report_.addAbout(finding::BlockExpected, {roleIndex_, s, i}, value(s, id).name, block,
                          blockAt(plan_, block).name, claim.block, blockAt(plan_, claim.block).name);
-    finding.note = "the other block is named here";
-    finding.noteAt = {roleIndex_, claim.segment, claim.op};
+    if (claim.cell == kNone)
+      return note(finding, "the other block is named here", {roleIndex_, claim.segment, claim.op});
+    note(finding,
+         fmt::format("cell '@{}' is of the other block by its kind", role_.cells[claim.cell].name),
+         spotOfCell(report_, roleIndex_, claim.cell));
   }
 
   void checkPart(const Part &part) {
@@ -262,11 +295,12 @@ private:
     if (claim.block < 0 || whole.block < 0)
       return;
     const Value &result = value(part.segment, view.results[0]);
-    Finding &finding = report_.addAbout(finding::PartOfBlock, {roleIndex_, claim.segment, claim.op},
-                                        result.name, claim.block, blockAt(plan_, claim.block).name,
-                                        whole.block, blockAt(plan_, whole.block).name);
-    finding.note = "the view is taken here";
-    finding.noteAt = {roleIndex_, part.segment, part.op};
+    Spot taken = {roleIndex_, part.segment, part.op};
+    Spot named = claim.op == kNone ? taken : Spot{roleIndex_, claim.segment, claim.op};
+    Finding &finding = report_.addAbout(finding::PartOfBlock, named, result.name, claim.block,
+                                        blockAt(plan_, claim.block).name, whole.block,
+                                        blockAt(plan_, whole.block).name);
+    note(finding, "the view is taken here", taken);
   }
 
   /// The block of which an op moves all or some elements; -1 if it moves activations.
@@ -317,8 +351,135 @@ private:
         report_.addAbout(finding::TakesMoments, {roleIndex_, s, i}, value(s, operand).name);
       bool takesMaster = info.isWeightOperand(k); // in any type
       if (claim.content == Content::Weights && claim.block >= 0 && !takesMaster)
-        checkWeight(claim.block, {s, i, whole}, operand, info.isBlockOperand(k));
+        checkWeight(s, i, operand, claim.block, info.isBlockOperand(k));
     }
+  }
+
+  // ---- padding: elements of a block that are of no parameter ----
+
+  struct Gap {
+    int64_t begin, end; ///< elements of the value
+    int64_t member;
+  };
+
+  /// A view does not read elements, nor does a pack of what a background segment copies.
+  void checkPadding() {
+    for (const Part &part : parts_)
+      partsOf_[find(node(part.segment, resultOf(part)))].push_back(&part);
+    // Until nothing changes: parts may be cut out of what is made of other parts.
+    for (bool isNew = true; isNew && report_.spend(parts_.size());) {
+      isNew = false;
+      for (Part &part : parts_) {
+        Elements elements = elementsOf(part.segment, resultOf(part));
+        isNew |= elements != part.elements;
+        part.elements = elements;
+      }
+    }
+    for (uint32_t s = 0; s < role_.segments.size() && !report_.isFull(); ++s)
+      for (uint32_t i = 0; i < role_.segments[s].ops.size(); ++i) {
+        const Op &op = role_.segments[s].ops[i];
+        bool isCopied = op.kind == OpKind::Pack && role_.segments[s].before != kNone;
+        if (opInfo(op).padding != Padding::Refused || op.kind == OpKind::View || isCopied)
+          continue;
+        for (ValueId operand : op.operands)
+          checkRead(s, i, operand);
+        for (const Tie &tie : op.ties)
+          if (tie.kind == Tie::Acc)
+            checkRead(s, i, tie.value);
+      }
+  }
+
+  ValueId resultOf(const Part &part) const {
+    return role_.segments[part.segment].ops[part.op].results[0];
+  }
+
+  Elements elementsOf(uint32_t s, ValueId id) {
+    if (const Cut &cut = cuts_[node(s, id)]; cut.whole != kNone) {
+      Elements whole = elementsOf(s, cut.whole);
+      bool isKnown = whole.first && cut.begin;
+      return {whole.block, isKnown ? sumOf(plan_, *whole.first, *cut.begin) : std::nullopt};
+    }
+    uint32_t root = find(node(s, id));
+    if (int32_t block = claims_[root].block; block >= 0) {
+      std::optional<BlockPart> part = partOf(blockAt(plan_, block), value(s, id).type.numel());
+      return part ? Elements{block, beginOf(*part)} : Elements();
+    }
+    auto parts = partsOf_.find(root);
+    return parts == partsOf_.end() || !report_.spend(parts->second.size())
+               ? Elements()
+               : ofParts(parts->second, value(s, id).type.numel());
+  }
+
+  /// What is made of parts of a block without their block being named. What has other elements is
+  /// gathered or scattered, and may have padding if a part has, on any rank.
+  Elements ofParts(const std::vector<const Part *> &parts, int64_t numel) {
+    Elements all;
+    for (const Part *part : parts) {
+      Elements own = part->elements;
+      int64_t count = value(part->segment, resultOf(*part)).type.numel();
+      int16_t group = groupOf(own);
+      if (numel != count && !firstGap(own, count, {0, group < 0 ? 0 : plan_.groupSize(group) - 1}))
+        continue;
+      if (numel != count)
+        own.first.reset();
+      if (all.block < 0)
+        all = own;
+      else if (own.block >= 0 && own != all)
+        all.first.reset();
+    }
+    return all;
+  }
+
+  /// With whose index they move; -1 if they do not.
+  static int16_t groupOf(const Elements &held) {
+    return held.first && !held.first->isFixed() ? held.first->group : int16_t{-1};
+  }
+
+  /// The first elements of a value that are padding, at any of the indices.
+  std::optional<Gap> firstGap(const Elements &held, int64_t numel, IndexRange indices) const {
+    if (held.block < 0)
+      return std::nullopt;
+    if (!held.first)
+      return Gap{0, numel, 0};
+    const std::vector<const Param *> &params = report_.paramsOf(held.block);
+    for (int64_t member = indices.first; member <= indices.last; ++member) {
+      int64_t begin = held.first->at(member), at = begin, end = begin + numel;
+      auto next = std::ranges::partition_point(
+          params, [&](const Param *param) { return param->offset + param->type.numel() <= begin; });
+      for (; next != params.end() && (*next)->offset <= at && at < end; ++next)
+        at = (*next)->offset + (*next)->type.numel();
+      if (!report_.spend(kVisitsOfGap))
+        return std::nullopt;
+      if (at < end)
+        return Gap{at - begin,
+                   (next == params.end() ? end : std::min(end, (*next)->offset)) - begin, member};
+    }
+    return std::nullopt;
+  }
+
+  void checkRead(uint32_t s, uint32_t i, ValueId id) {
+    const Value &read = value(s, id);
+    Elements held = elementsOf(s, id);
+    if (!padded_.contains(held.block))
+      return;
+    int16_t along = groupOf(held);
+    std::optional<Gap> gap = firstGap(held, read.type.numel(), indices_.of(along));
+    if (!gap)
+      return;
+    int64_t each = dtypeBytes(read.type.dtype);
+    // If the place does not move with the same group, the gap is shown on the role's first rank.
+    int16_t group = read.place.group;
+    int64_t member = group == along ? gap->member : indices_.of(group).first;
+    int64_t base = read.place.offset + read.place.coef * member;
+    ByteRange bytes{read.place.arena, base + gap->begin * each, base + gap->end * each,
+                    gap->member};
+    bool isPlaced = plan_.level == Level::Placed;
+    std::string where = isPlaced ? plan::verifier::toString(bytes)
+                                 : fmt::format("elements [{}, {}) of it", gap->begin, gap->end);
+    Finding &finding =
+        scope(s).addValue(finding::ReadsPadding, i, id, where, blockAt(plan_, held.block).name);
+    if (isPlaced)
+      finding.bytes = bytes;
   }
 
   // ---- uses of weights in the forward pass ----
@@ -385,94 +546,73 @@ private:
   }
 
   /// `isNamed`: the op names the block, so it may take any part of it.
-  void checkWeight(int32_t block, const Part &part, ValueId operand, bool isNamed) {
-    const Value &taken = value(part.segment, operand);
-    const Op &op = role_.segments[part.segment].ops[part.op];
-    if (const Param *param = findOfOtherType(block, part, operand))
-      report_.addAbout(finding::WeightOfOtherType, {roleIndex_, part.segment, part.op}, taken.name,
-                       param->name, dtypeName(taken.type.dtype), dtypeName(param->type.dtype));
-    else if (!isNamed && !isParameter(block, part, operand) && isUsed(part.segment, op))
-      report_.addAbout(finding::NotOneParameter, {roleIndex_, part.segment, part.op}, taken.name,
-                       taken.type.numel(), blockAt(plan_, block).name);
+  void checkWeight(uint32_t s, uint32_t i, ValueId operand, int32_t block, bool isNamed) {
+    const Value &taken = value(s, operand);
+    const Elements held = {block, elementsOf(s, operand).first};
+    if (const Param *param = findOfOtherType(held, taken.type))
+      report_.addAbout(finding::WeightOfOtherType, {roleIndex_, s, i}, taken.name, param->name,
+                       dtypeName(taken.type.dtype), dtypeName(param->type.dtype));
+    else if (!isNamed && !isParameter(held, taken.type) && isUsed(s, role_.segments[s].ops[i]))
+      report_.addAbout(finding::NotOneParameter, {roleIndex_, s, i}, taken.name, taken.type.numel(),
+                       blockAt(plan_, block).name);
   }
 
-  /// Whether the operand is all of one parameter of the block, the same on each rank of the role.
-  bool isParameter(int32_t index, const Part &part, ValueId operand) {
-    std::optional<Moving> first = beginInBlock(blockAt(plan_, index), part, operand);
-    IndexRange own = !first || first->isFixed() ? IndexRange{} : indices_.of(first->group);
-    if (!first || !own.isSole())
+  /// Whether these are all of one parameter, the same on each rank of the role.
+  bool isParameter(const Elements &held, const Type &type) {
+    IndexRange own = indices_.of(groupOf(held));
+    if (!held.first || !own.isSole())
       return false;
-    const std::vector<const Param *> &params = report_.paramsOf(index);
-    auto at = std::ranges::lower_bound(params, first->at(own.first), {}, &Param::offset);
-    return at != params.end() && (*at)->offset == first->at(own.first) &&
-           (*at)->type.numel() == value(part.segment, operand).type.numel();
+    const std::vector<const Param *> &params = report_.paramsOf(held.block);
+    int64_t begin = held.first->at(own.first);
+    auto at = std::ranges::lower_bound(params, begin, {}, &Param::offset);
+    return at != params.end() && (*at)->offset == begin && (*at)->type.numel() == type.numel();
   }
 
-  /// A parameter that has elements in the operand, which is cut out of all or this rank's shard of
-  /// the block, and another type.
-  const Param *findOfOtherType(int32_t index, const Part &part, ValueId operand) {
-    DType type = value(part.segment, operand).type.dtype;
-    const Types &types = types_[static_cast<size_t>(index)];
-    if (types.hasOne && types.first == type)
+  /// A parameter that some of these belong to, and that has another type than the value.
+  const Param *findOfOtherType(const Elements &held, const Type &type) {
+    if (types_[static_cast<size_t>(held.block)] == type.dtype)
       return nullptr; // nearly always
-    const Block &block = blockAt(plan_, index);
-    int64_t numel = value(part.segment, operand).type.numel();
-    const std::vector<const Param *> &params = report_.paramsOf(index);
-    std::optional<Moving> first = beginInBlock(block, part, operand);
-    if (!first) { // anywhere in the block
-      auto at = std::ranges::find_if(params,
-                                     [&](const Param *param) { return param->type.dtype != type; });
+    const std::vector<const Param *> &params = report_.paramsOf(held.block);
+    auto isOther = [&](const Param *param) { return param->type.dtype != type.dtype; };
+    if (!held.first) { // anywhere in the block
+      auto at = std::ranges::find_if(params, isOther);
       return at == params.end() ? nullptr : *at;
     }
-    IndexRange own = first->isFixed() ? IndexRange{} : indices_.of(first->group);
+    IndexRange own = indices_.of(groupOf(held));
     for (int64_t member = own.first; member <= own.last && report_.spend(kVisitsOfPart); ++member) {
-      int64_t begin = first->at(member);
+      int64_t begin = held.first->at(member);
       auto at = std::ranges::partition_point(
           params, [&](const Param *param) { return param->offset + param->type.numel() <= begin; });
-      for (; at != params.end() && (*at)->offset < begin + numel; ++at)
-        if ((*at)->type.dtype != type)
+      for (; at != params.end() && (*at)->offset < begin + type.numel(); ++at)
+        if (isOther(*at))
           return *at;
     }
     return nullptr;
   }
 
-  /// The element of the block with which an operand begins that is cut out of a part of the block.
-  std::optional<Moving> beginInBlock(const Block &block, const Part &part, ValueId operand) const {
-    std::optional<BlockPart> held = partOf(block, value(part.segment, part.whole).type.numel());
-    const Cut &cut = cuts_[node(part.segment, operand)];
-    if (!held || cut.whole == kNone || !cut.begin)
-      return held && cut.whole == kNone ? std::optional(beginOf(*held)) : std::nullopt;
-    return sumOf(plan_, beginOf(*held), *cut.begin);
-  }
-
-  /// Types of a block's parameters.
-  struct Types {
-    DType first = DType::F32;
-    bool isEmpty = true, hasOne = true;
-  };
-
   void findTypes() {
-    types_.resize(plan_.blocks.size());
-    for (const Param &param : plan_.params) {
-      if (param.block < 0)
-        continue;
-      Types &types = types_[static_cast<size_t>(param.block)];
-      if (std::exchange(types.isEmpty, false))
-        types.first = param.type.dtype;
-      types.hasOne &= param.type.dtype == types.first;
+    for (size_t block = 0; block < plan_.blocks.size(); ++block) {
+      const std::vector<const Param *> &params = report_.paramsOf(static_cast<int32_t>(block));
+      auto isFirst = [&](const Param *param) {
+        return param->type.dtype == params.front()->type.dtype;
+      };
+      bool hasOne = !params.empty() && std::ranges::all_of(params, isFirst);
+      types_.push_back(hasOne ? std::optional(params.front()->type.dtype) : std::nullopt);
     }
   }
 
   Indices indices_;
   std::vector<int16_t> divisions_; ///< groups
+  std::set<int32_t> padded_;       ///< blocks with elements of no parameter
   std::vector<Part> parts_;
+  std::map<uint32_t, std::vector<const Part *>> partsOf_; ///< of classes, by their roots
   std::vector<uint32_t> firstOf_;  ///< node of each segment's first value; cells stand before
   std::vector<uint32_t> parent_;   ///< of cells, then of values
   std::vector<uint32_t> origin_;   ///< as parent_, with the classes joined by findOrigins()
   std::vector<int32_t> weightsOf_; ///< of each of these, at its root: the block; -1: no weights
   std::vector<Claim> claims_;      ///< of each class, at its root
   std::vector<Cut> cuts_;          ///< of values that are views
-  std::vector<Types> types_;       ///< of each block
+  std::vector<std::optional<DType>> types_; ///< of all parameters of each block, if they have one
 };
 
 } // namespace

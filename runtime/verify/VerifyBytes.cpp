@@ -46,12 +46,6 @@ struct PlacedAccess {
   uint32_t moving = kNone;
 };
 
-/// Bytes over which something moves with the coordinate; looked at for one coordinate after the
-/// other.
-struct Zone {
-  int64_t begin, end;
-};
-
 /// Sorts by numbers from 0 on, in passes over the digits in which they differ: quicker than by
 /// comparisons where there are many.
 template <typename T, typename Number> void sortBy(std::vector<T> &items, const Number &number) {
@@ -78,6 +72,18 @@ template <typename T, typename Number> void sortBy(std::vector<T> &items, const 
       sorted[begin[digit(item)]++] = item;
     items.swap(sorted);
   }
+}
+
+/// Joins those that are less than `apart` bytes from each other, in order.
+std::vector<Hull> merged(std::vector<Hull> hulls, int64_t apart) {
+  sortBy(hulls, [](const Hull &hull) { return hull.begin; });
+  std::vector<Hull> joined;
+  for (const Hull &hull : hulls)
+    if (!joined.empty() && hull.begin - joined.back().end < apart)
+      joined.back().end = std::max(joined.back().end, hull.end);
+    else
+      joined.push_back(hull);
+  return joined;
 }
 
 /// Places of values that do not move, the last few hundred: most are those of many values.
@@ -186,7 +192,9 @@ public:
 private:
   struct ArenaLayout {
     std::vector<int64_t> boundaries;
-    std::vector<Zone> zones;
+    /// Bytes over which something moves with the coordinate; looked at for one coordinate after the
+    /// other.
+    std::vector<Hull> zones;
     std::vector<PlacedAccess> accesses; ///< of the variant under way, in order of issue
     std::vector<Range> moving;
     std::vector<RegionSpan> regions; ///< of cells that it may overwrite without filling them
@@ -196,9 +204,9 @@ private:
     uint32_t *index; ///< where its index among all boundaries goes
   };
   using Bounds = std::array<std::vector<Bound>, kArenaCount>;
-  using Hulls = std::vector<std::pair<int64_t, int64_t>>;
+  using Hulls = std::vector<Hull>;
   struct ZonePlay {
-    Zone zone;
+    Hull zone;
     std::vector<PlacedAccess> accesses;
     int16_t group = -1;        ///< with whose index its ranges move
     std::vector<Moving> lines; ///< of bounds that move with this group, or with none
@@ -206,18 +214,6 @@ private:
   };
 
   ArenaLayout &layout(Arena arena) { return layouts_[static_cast<size_t>(arena)]; }
-
-  void mergeZones(ArenaLayout &layout) {
-    std::sort(layout.zones.begin(), layout.zones.end(),
-              [](const Zone &a, const Zone &b) { return a.begin < b.begin; });
-    std::vector<Zone> merged;
-    for (const Zone &zone : layout.zones)
-      if (!merged.empty() && zone.begin < merged.back().end)
-        merged.back().end = std::max(merged.back().end, zone.end);
-      else
-        merged.push_back(zone);
-    layout.zones = std::move(merged);
-  }
 
   /// Only what the segment accesses has bounds: a role may have many more cells.
   void makeLayout() {
@@ -227,7 +223,7 @@ private:
     layOutValues(bounds);
     layOutRegions(bounds);
     for (size_t arena = 0; arena < layouts_.size(); ++arena) {
-      mergeZones(layouts_[arena]);
+      layouts_[arena].zones = merged(std::move(layouts_[arena].zones), 0);
       setBoundaries(bounds[arena], layouts_[arena]);
     }
     for (ValueId id = 0; id < segment_.values.size(); ++id)
@@ -235,20 +231,17 @@ private:
   }
 
   void addRange(const Range &range, Span &span, Bounds &bounds) {
-    Zone hull{range.hullBegin(indices_), range.hullEnd(indices_)};
-    if (range.isFixed()) {
-      std::vector<Bound> &arena = bounds[static_cast<size_t>(range.arena())];
-      arena.push_back({hull.begin, &span.first});
-      arena.push_back({hull.end, &span.last});
-    } else if (hull.begin < hull.end) {
+    Hull hull = range.hull(indices_);
+    if (range.isFixed())
+      addFixed(range.arena(), hull, span, bounds);
+    else if (hull.begin < hull.end)
       layout(range.arena()).zones.push_back(hull);
-    }
   }
 
-  static void addFixed(const Place &place, int64_t bytes, Span &span, Bounds &bounds) {
-    std::vector<Bound> &arena = bounds[static_cast<size_t>(place.arena)];
-    arena.push_back({place.offset, &span.first});
-    arena.push_back({place.offset + bytes, &span.last});
+  static void addFixed(Arena arena, const Hull &hull, Span &span, Bounds &bounds) {
+    std::vector<Bound> &all = bounds[static_cast<size_t>(arena)];
+    all.push_back({hull.begin, &span.first});
+    all.push_back({hull.end, &span.last});
   }
 
   void layOutValues(Bounds &bounds) {
@@ -263,7 +256,8 @@ private:
         int64_t bytes = value.type.bytes();
         sameAs_[id] = places.findOrAdd(value.place, bytes, id);
         if (sameAs_[id] == id)
-          addFixed(value.place, bytes, spans_[id], bounds);
+          addFixed(value.place.arena, {value.place.offset, value.place.offset + bytes}, spans_[id],
+                   bounds);
         continue;
       }
       Range range = Range::of(value, indices_);
@@ -276,7 +270,7 @@ private:
       if (op.kind == OpKind::AllGather && isMoving_[op.operands[0]] != 0 &&
           gathersInPlace(scope_.plan(), scope_.role, segment_, op)) {
         Range whole = Range::of(segment_.values[op.results[0]], indices_);
-        layout(whole.arena()).zones.push_back({whole.hullBegin(indices_), whole.hullEnd(indices_)});
+        layout(whole.arena()).zones.push_back(whole.hull(indices_));
       }
   }
 
@@ -320,30 +314,20 @@ private:
             continue;
           const Value &value = segment_.values[result];
           Hulls &hulls = written[static_cast<size_t>(value.place.arena)];
-          if (value.place.coef == 0) { // nearly always
-            hulls.emplace_back(value.place.offset, value.place.offset + value.type.bytes());
-            continue;
-          }
-          Range range = Range::of(value, indices_);
-          hulls.emplace_back(range.hullBegin(indices_), range.hullEnd(indices_));
+          if (value.place.coef == 0) // nearly always
+            hulls.push_back({value.place.offset, value.place.offset + value.type.bytes()});
+          else
+            hulls.push_back(Range::of(value, indices_).hull(indices_));
         }
-    for (Hulls &hulls : written) {
-      sortBy(hulls, [](const auto &hull) { return hull.first; });
-      Hulls merged;
-      for (auto [begin, end] : hulls)
-        if (!merged.empty() && begin <= merged.back().second)
-          merged.back().second = std::max(merged.back().second, end);
-        else
-          merged.emplace_back(begin, end);
-      hulls = std::move(merged);
-    }
+    for (Hulls &hulls : written)
+      hulls = merged(std::move(hulls), 1); // neighbours, too
     return written;
   }
 
   /// Sorts the bounds and writes to each its index among the distinct ones.
   void setBoundaries(std::vector<Bound> &bounds, ArenaLayout &arena) {
     uint32_t unused = 0;
-    for (const Zone &zone : arena.zones)
+    for (const Hull &zone : arena.zones)
       bounds.insert(bounds.end(), {{zone.begin, &unused}, {zone.end, &unused}});
     sortBy(bounds, [](const Bound &bound) { return bound.at; });
     for (const Bound &bound : bounds) {
@@ -410,8 +394,7 @@ private:
       if (isCutOut && def != kNone && !order_.ends(def, op)) {
         Finding &f = scope_.addValue(finding::ReadWithoutAll, op, operand);
         f.variant = variant_;
-        f.note = fmt::format("'%{}' is defined here", scope_.nameOf(source));
-        f.noteAt = scope_.spot(def);
+        note(f, fmt::format("'%{}' is defined here", scope_.nameOf(source)), scope_.spot(def));
       }
     });
   }
@@ -506,7 +489,7 @@ private:
     ArenaLayout &bytes = layout(arena);
     shadow.reset(bytes.boundaries, arena, /*member=*/0);
     // Where something moves, bytes are looked at for each index that differs: see playZone.
-    for (const Zone &zone : bytes.zones) {
+    for (const Hull &zone : bytes.zones) {
       Span span = spanOf(bytes, zone.begin, zone.end);
       shadow.skip(span.first, span.last);
     }
@@ -521,17 +504,17 @@ private:
   /// What touches each zone of the arena, with bounds that may move.
   std::vector<ZonePlay> collectZones(const ArenaLayout &bytes) const {
     std::vector<ZonePlay> plays;
-    for (const Zone &zone : bytes.zones)
+    for (const Hull &zone : bytes.zones)
       plays.push_back({zone, {}, -1, {{zone.begin}, {zone.end}}, {}});
     // Zones are apart and in order, so those that a range touches are neighbours.
-    auto forEachZone = [&](int64_t begin, int64_t end, const auto &fn) {
-      auto at = std::partition_point(plays.begin(), plays.end(),
-                                     [&](const ZonePlay &play) { return play.zone.end <= begin; });
-      for (; at != plays.end() && at->zone.begin < end; ++at)
+    auto forEachZone = [&](const Hull &bytes, const auto &fn) {
+      auto at = std::ranges::partition_point(
+          plays, [&](const ZonePlay &play) { return play.zone.end <= bytes.begin; });
+      for (; at != plays.end() && at->zone.begin < bytes.end; ++at)
         fn(*at);
     };
     auto addMoving = [&](const Range &range, const auto &fn) {
-      forEachZone(range.hullBegin(indices_), range.hullEnd(indices_), [&](ZonePlay &play) {
+      forEachZone(range.hull(indices_), [&](ZonePlay &play) {
         if (play.group < 0)
           play.group = range.group();
         if (range.group() < 0 || range.group() == play.group)
@@ -548,7 +531,7 @@ private:
       if (placed.span.first >= placed.span.last)
         continue;
       int64_t begin = bytes.boundaries[placed.span.first], end = bytes.boundaries[placed.span.last];
-      forEachZone(begin, end, [&](ZonePlay &play) {
+      forEachZone({begin, end}, [&](ZonePlay &play) {
         play.accesses.push_back(placed);
         play.lines.push_back({begin});
         play.lines.push_back({end});
@@ -562,16 +545,16 @@ private:
 
   /// The range at an index in the group. Of a range that moves with another group, all bytes that
   /// it has at any index: whatever meets it there is taken to meet it.
-  Zone boundsOf(const Range &range, int16_t group, int64_t member) const {
+  Hull boundsOf(const Range &range, int16_t group, int64_t member) const {
     if (range.group() >= 0 && range.group() != group)
-      return {range.hullBegin(indices_), range.hullEnd(indices_)};
+      return range.hull(indices_);
     return {range.begin(member), range.end(member)};
   }
 
   void playZone(const ArenaLayout &bytes, Arena arena, const ZonePlay &play, Shadow &shadow,
                 SegmentEffect &effect) {
-    const Zone &zone = play.zone;
-    std::vector<Zone> ranges; // of accesses, then of regions
+    const Hull &zone = play.zone;
+    std::vector<Hull> ranges; // of accesses, then of regions
     std::vector<int64_t> bounds;
     IndexRange indices = indices_.of(play.group);
     if (!scope_.inspection.spend(visitsOfCoordinates(play.lines.size(), indices)))
@@ -583,7 +566,7 @@ private:
         return;
       ranges.clear();
       bounds.assign({zone.begin, zone.end});
-      auto add = [&](Zone bytes) {
+      auto add = [&](Hull bytes) {
         ranges.push_back({std::max(bytes.begin, zone.begin), std::min(bytes.end, zone.end)});
         if (ranges.back().begin < ranges.back().end)
           bounds.insert(bounds.end(), {ranges.back().begin, ranges.back().end});

@@ -237,38 +237,30 @@ private:
   void checkPair(Spot at, const Op &op) {
     const Channel &channel = channelAt(plan_, op.channel);
     IndexRange own = indices_[at.role].of(channel.group);
-    if (!own.isSole() || (own.first != channel.pair[0] && own.first != channel.pair[1]))
+    if (!isOfPair(at.role, channel))
       report_.add(finding::PairNotInRole, at, channel.name, channel.pair[0], channel.pair[1],
                   groupAt(plan_, channel.group).name, plan_.roles[at.role].name, own.first,
                   own.last);
   }
 
+  bool isOfPair(uint32_t role, const Channel &channel) const {
+    IndexRange own = indices_[role].of(channel.group);
+    return own.isSole() && (own.first == channel.pair[0] || own.first == channel.pair[1]);
+  }
+
+  /// For each role of a group, or with a rank of a pair, the roles whose ranks it meets there.
   void findMembers() {
-    findGroups();
-    for (ChannelId id = 0; id < static_cast<ChannelId>(plan_.channels.size()); ++id) {
-      std::vector<std::vector<uint32_t>> &members = ofPair_.emplace_back();
-      if (const Channel &channel = channelAt(plan_, id); channel.isPair())
-        members = membersOfPair(channel);
-    }
-  }
-
-  /// For each role with a rank of the pair, the roles whose ranks it meets on the channel.
-  std::vector<std::vector<uint32_t>> membersOfPair(const Channel &channel) {
-    hasPairs_ = true;
-    std::vector<bool> isOne;
-    for (const Role &role : plan_.roles) {
-      IndexRange own = Indices(plan_, role).of(channel.group);
-      isOne.push_back(own.isSole() &&
-                      (own.first == channel.pair[0] || own.first == channel.pair[1]));
-    }
-    return membersOf(channel.group, isOne);
-  }
-
-  void findGroups() {
     for (int16_t group = 0; group < static_cast<int16_t>(plan_.groups.size()); ++group) {
       members_.push_back(membersOf(group, std::vector<bool>(plan_.roles.size(), true)));
       isShared_.push_back(std::ranges::any_of(
           members_.back(), [](const std::vector<uint32_t> &roles) { return roles.size() > 1; }));
+    }
+    for (const Channel &channel : plan_.channels) {
+      std::vector<bool> isOne;
+      for (uint32_t r = 0; r < plan_.roles.size(); ++r)
+        isOne.push_back(channel.isPair() && isOfPair(r, channel));
+      ofPair_.push_back(membersOf(channel.group, isOne));
+      hasPairs_ |= channel.isPair();
     }
   }
 
@@ -374,11 +366,9 @@ private:
                alike(type(a, x.results[0]), type(b, y.results[0]))) {
       return true;
     }
-    Finding &f =
-        report_.add(finding::CollectivesDiffer, b.spot(j), plan_.roles[a.roleIndex()].name,
-                    plan_.roles[b.roleIndex()].name, groupAt(plan_, x.group).name, channelOf(x));
-    f.note = "the other role's collective is here";
-    f.noteAt = a.spot(i);
+    note(report_.add(finding::CollectivesDiffer, b.spot(j), plan_.roles[a.roleIndex()].name,
+                     plan_.roles[b.roleIndex()].name, groupAt(plan_, x.group).name, channelOf(x)),
+         "the other role's collective is here", a.spot(i));
     return false;
   }
 
@@ -399,32 +389,23 @@ private:
     int64_t mine = of(a, i), theirs = of(b, j);
     if (mine == theirs)
       return true;
-    Finding &f = report_.add(finding::TransferMicrobatchesDiffer, b.spot(j), theirs, mine);
-    f.note = "the other side is here";
-    f.noteAt = a.spot(i);
+    note(report_.add(finding::TransferMicrobatchesDiffer, b.spot(j), theirs, mine),
+         "the other side is here", a.spot(i));
     return false;
   }
 
   void checkEnd() {
-    const Actor *stuck = nullptr;
-    for (const Actor &actor : actors_)
-      if (!actor.isDone() && stuck == nullptr)
-        stuck = &actor;
-    if (stuck == nullptr)
+    auto stuck = std::ranges::find(actors_, false, &Actor::isDone);
+    if (stuck == actors_.end())
       return;
     Finding &f = report_.add(
         finding::RoleDeadlocks, stuck->firstLeft(), plan_.roles[stuck->roleIndex()].name,
         starts_ ? "" : " when a checkpoint is loaded and 'start' does not run");
-    for (const Actor &actor : actors_) {
-      if (&actor == stuck)
-        continue;
-      f.note = actor.isDone()
-                   ? fmt::format("role '{}' issues no more collectives",
-                                 plan_.roles[actor.roleIndex()].name)
-                   : fmt::format("role '{}' waits here", plan_.roles[actor.roleIndex()].name);
-      f.noteAt = actor.isDone() ? Spot{actor.roleIndex(), kNone, kNone} : actor.firstLeft();
-      return;
-    }
+    const Actor &other = actors_[stuck == actors_.begin() ? 1 : 0];
+    note(f,
+         fmt::format("role '{}' {}", plan_.roles[other.roleIndex()].name,
+                     other.isDone() ? "issues no more collectives" : "waits here"),
+         other.isDone() ? Spot{other.roleIndex(), kNone, kNone} : other.firstLeft());
   }
 
   Inspection &report_;

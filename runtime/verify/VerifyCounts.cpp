@@ -86,7 +86,7 @@ public:
       return;
     if (more.is(sum.kind, sum.source))
       return sum.addLeft(more.leftBy);
-    refuse(at, i, tie.value, "{} adds to '%{}', of which other rows are there");
+    at.scope.addValue(finding::AddsToOtherRows, i, tie.value);
     sum = {State::Unknown, {}, {}};
   }
 
@@ -123,47 +123,32 @@ public:
   }
 
 private:
-  /// Reports a finding about `value`. `text` has two places: the op's name, and the value's.
-  void refuse(const Values &at, uint32_t i, ValueId value,
-              fmt::format_string<std::string, const std::string &> text) const {
-    if (at.isReport)
-      at.scope.addValue(Rule::Counts, i, value, text,
-                        fmt::format("'{}'", opInfo(at.scope.segment.ops[i]).name),
-                        at.scope.nameOf(value));
-  }
-
   // ---- types ----
 
   void checkType(const Values &at, ValueId id) const {
     const Value &value = at.scope.value(id);
     const State &state = at[id];
-    auto refuseType = [&](std::string text) {
-      at.scope.addValue(Rule::Counts, at.scope.opOf(id), id, "{}", text);
+    auto refuseType = [&](auto row, const auto &...args) {
+      at.scope.addValue(row, at.scope.opOf(id), id, args...);
     };
     if (state.kind == State::Counts && value.type.shape[0] != state.source.slots)
-      refuseType(fmt::format("'%{}' counts rows in {} slots; its type has {}", value.name,
-                             state.source.slots, value.type.shape[0]));
-    if (state.kind != State::Rows) {
-      if (value.counts == kNone)
-        return;
-      std::string_view why = state.kind == State::Unknown ? "it is not known which rows are there"
-                                                          : "each of its rows is there";
-      return refuseType(fmt::format("'%{}' has rows by '%{}', but {}", value.name,
-                                    at.scope.nameOf(value.counts), why));
+      refuseType(finding::SlotsDiffer, state.source.slots, value.type.shape[0]);
+    if (value.counts == kNone) {
+      if (state.kind == State::Rows)
+        refuseType(finding::CountsNotNamed);
+      return;
     }
-    if (value.counts == kNone)
-      return refuseType(fmt::format(
-          "'%{}' has counted rows, and its type does not name their counts", value.name));
-    if (!at[value.counts].is(State::Counts, state.source))
-      return refuseType(fmt::format("'%{}' has rows by '%{}', which does not count them",
-                                    value.name, at.scope.nameOf(value.counts)));
-    if (microbatchOf(at, id) != microbatchOf(at, value.counts))
-      return refuseType(fmt::format("'%{}' has rows by '%{}', which is of another microbatch",
-                                    value.name, at.scope.nameOf(value.counts)));
-    if (value.type.shape[0] != state.source.bound)
-      refuseType(fmt::format("'%{}' has {} rows; '%{}' counts those of a bound of {}", value.name,
-                             value.type.shape[0], at.scope.nameOf(value.counts),
-                             state.source.bound));
+    const std::string &counts = at.scope.nameOf(value.counts);
+    if (state.kind != State::Rows)
+      refuseType(finding::CountsRowsOfOther, counts,
+                 state.kind == State::Unknown ? "but it is not known which rows are there"
+                                              : "but each of its rows is there");
+    else if (!at[value.counts].is(State::Counts, state.source))
+      refuseType(finding::CountsRowsOfOther, counts, "which does not count them");
+    else if (microbatchOf(at, id) != microbatchOf(at, value.counts))
+      refuseType(finding::CountsRowsOfOther, counts, "which is of another microbatch");
+    else if (value.type.shape[0] != state.source.bound)
+      refuseType(finding::BoundDiffers, value.type.shape[0], counts, state.source.bound);
   }
 
   /// Counted from the segment's own.
@@ -191,8 +176,7 @@ private:
         (part.shape[0] == type.shape[0] || from.kind == State::Places))
       at[op.results[0]] = from;
     else if (from.lacksRows())
-      refuse(at, i, op.operands[0],
-             "{} takes a part of '%{}', of which only counted rows are there");
+      at.scope.addValue(finding::PartOfCounted, i, op.operands[0]);
   }
 
   void followExchange(const Values &at, uint32_t i, const Op &op) const {
@@ -246,8 +230,7 @@ private:
       to.source.bound *= members, to.source.slots *= members;
     } else if (kind == CollectiveKind::AllToAll) {
       if (to.source.slots % members != 0)
-        refuse(at, i, op.operands[0],
-               "{} exchanges '%{}', whose slots are no multiple of the members");
+        at.scope.addValue(finding::SlotsNotExchanged, i, op.operands[0]);
       if (isAgain) { // a second exchange brings the rows back
         exchanges.pop_back();
         return to;
@@ -284,18 +267,16 @@ private:
     const State which = at.operand(op, by);
     bool isKnown = which.kind == (isCounts ? State::Counts : State::Places);
     if (!isKnown && isCounts)
-      refuse(at, i, op.operands[by],
-             "{} takes '%{}' as counts of rows, which it is not known to be");
+      at.scope.addValue(finding::NoCounts, i, op.operands[by]);
     else if (!isKnown)
-      refuse(at, i, op.operands[by],
-             "{} takes '%{}' as places of rows, which it is not known to be");
+      at.scope.addValue(finding::NoPlaces, i, op.operands[by]);
     for (size_t k = 0; k < op.operands.size() && isKnown; ++k) {
       bool isCounted = factors.operand(k).has(factor) && k != by;
       bool isTheirs = at.operand(op, k).is(State::Rows, which.source);
       if (isCounted && !isTheirs && isCounts)
-        refuse(at, i, op.operands[k], "{} takes '%{}' with counts of other rows");
+        at.scope.addValue(finding::CountsOfOthers, i, op.operands[k]);
       else if (isCounted && !isTheirs)
-        refuse(at, i, op.operands[k], "{} takes '%{}' with places of other rows");
+        at.scope.addValue(finding::PlacesOfOthers, i, op.operands[k]);
       else if (!isCounted && at.operand(op, k).lacksRows())
         needsAll(at, i, op.operands[k]);
     }
@@ -320,7 +301,7 @@ private:
     const OpFactors &factors = factorsOf(op);
     for (size_t o = 0; o < op.operands.size(); ++o)
       if (operandOf(op, factors, o).has(rows) && !at.operand(op, o).is(State::Rows, state.source))
-        refuse(at, i, op.operands[o], "{} takes '%{}' with other rows than its own");
+        at.scope.addValue(finding::OtherRows, i, op.operands[o]);
       else if (!operandOf(op, factors, o).has(rows) && at.operand(op, o).lacksRows())
         needsAll(at, i, op.operands[o]);
     State made = state;
@@ -369,9 +350,9 @@ private:
 
   void needsAll(const Values &at, uint32_t i, ValueId value) const {
     if (at[value].kind == State::Unknown)
-      refuse(at, i, value, "{} takes '%{}', of which it is not known which rows are there");
+      at.scope.addValue(finding::CountedUnknown, i, value);
     else
-      refuse(at, i, value, "{} needs each row of '%{}', of which only counted rows are there");
+      at.scope.addValue(finding::NeedsEachRow, i, value);
   }
 
   const Plan &plan_;

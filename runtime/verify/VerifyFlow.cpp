@@ -82,6 +82,7 @@ private:
       return;
     Scope scope = {inspection_, plan_.roles[r], segment, r, s};
     reached_.assign(segment.values.size(), Reach::None);
+    inspection_.setMuted(!isReport);
     for (ValueDomain *domain : followed_)
       domain->begin(scope, reached_, isReport);
     for (const Segment::Boundary &in : segment.ins)
@@ -94,6 +95,7 @@ private:
     for (const Segment::Boundary &out : segment.outs)
       if (!isReport && isBuffer(scope, out.cell))
         leave(out.value, bufferOf(scope, out.cell), true);
+    inspection_.setMuted(false);
   }
 
   /// A buffer in which nobody leaves anything has State().
@@ -221,7 +223,7 @@ private:
 
 void checkValues(Inspection &inspection) {
   std::vector<std::unique_ptr<ValueDomain>> domains;
-  for (auto make : {makeCounts, makeSlices, makeParts, makeRows, makePadding})
+  for (auto make : {makeCounts, makeSlices, makeParts, makeRows})
     if (std::unique_ptr<ValueDomain> domain = make(inspection))
       domains.push_back(std::move(domain));
   if (inspection.size() == 0 && !domains.empty())

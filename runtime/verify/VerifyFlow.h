@@ -168,10 +168,9 @@ template <typename Domain> std::unique_ptr<ValueDomain> asValueDomain(Domain dom
 }
 
 // The domains; null where the plan has nothing of it.
-std::unique_ptr<ValueDomain> makeCounts(Inspection &inspection);  ///< VerifyCounts.cpp
-std::unique_ptr<ValueDomain> makeSlices(Inspection &inspection);  ///< VerifyOrigins.cpp
-std::unique_ptr<ValueDomain> makeParts(Inspection &inspection);   ///< VerifyPartialSums.cpp
-std::unique_ptr<ValueDomain> makePadding(Inspection &inspection); ///< VerifyPadding.cpp
-std::unique_ptr<ValueDomain> makeRows(Inspection &inspection);    ///< VerifyRows.cpp
+std::unique_ptr<ValueDomain> makeCounts(Inspection &inspection); ///< VerifyCounts.cpp
+std::unique_ptr<ValueDomain> makeSlices(Inspection &inspection); ///< VerifyOrigins.cpp
+std::unique_ptr<ValueDomain> makeParts(Inspection &inspection);  ///< VerifyPartialSums.cpp
+std::unique_ptr<ValueDomain> makeRows(Inspection &inspection);   ///< VerifyRows.cpp
 
 } // namespace shardc::plan::verifier

@@ -59,17 +59,13 @@ private:
   void checkIns() {
     Taken isTaken{std::vector<bool>(scope_.role.cells.size()), {}};
     for (const Segment::Boundary &in : segment_.ins) {
-      if (!isValue(in.value) || in.cell >= scope_.role.cells.size()) {
-        scope_.add(finding::InOutOfRange, kNone, in.value, segment_.values.size(), in.cell,
-                   scope_.role.cells.size());
+      if (!checkBoundary(in, isTaken, "in"))
         continue;
-      }
       const Value &value = scope_.value(in.value);
       if (value.def != kNone || defined_[in.value] != kNone)
         scope_.addValue(finding::LiveInDefined, scope_.opOf(in.value), in.value);
       checkCountsOf(in.value);
       defined_[in.value] = 0;
-      checkBoundary(in, isTaken, "in");
     }
   }
 
@@ -90,7 +86,13 @@ private:
     return taken.slots.insert({boundary.cell, slot < 0 ? slot + cell.slots : slot}).second;
   }
 
-  void checkBoundary(const Segment::Boundary &boundary, Taken &isTaken, std::string_view word) {
+  /// False if it names something that does not exist.
+  bool checkBoundary(const Segment::Boundary &boundary, Taken &isTaken, std::string_view word) {
+    if (!isValue(boundary.value) || boundary.cell >= scope_.role.cells.size()) {
+      scope_.add(finding::BoundaryOutOfRange, kNone, word, boundary.value, segment_.values.size(),
+                 boundary.cell, scope_.role.cells.size());
+      return false;
+    }
     const Value &value = scope_.value(boundary.value);
     const Cell &cell = scope_.role.cells[boundary.cell];
     if (!take(isTaken, boundary, cell))
@@ -99,17 +101,13 @@ private:
     if (value.type != cell.type)
       scope_.addValue(finding::BoundaryType, scope_.opOf(boundary.value), boundary.value,
                       printType(value.type), cell.name, printType(cell.type));
+    return true;
   }
 
   void checkOuts() {
     Taken isTaken{std::vector<bool>(scope_.role.cells.size()), {}};
-    for (const Segment::Boundary &out : segment_.outs) {
-      if (!isValue(out.value) || out.cell >= scope_.role.cells.size())
-        scope_.add(finding::OutOutOfRange, kNone, out.value, segment_.values.size(), out.cell,
-                   scope_.role.cells.size());
-      else
-        checkBoundary(out, isTaken, "out");
-    }
+    for (const Segment::Boundary &out : segment_.outs)
+      checkBoundary(out, isTaken, "out");
   }
 
   /// False if the op names something that does not exist, so that later checks would fail on it.
@@ -117,30 +115,23 @@ private:
     const Op &o = op(i);
     const Plan &plan = scope_.plan();
     bool ok = true;
-    auto fail = [&](std::string_view what, int64_t index, size_t count) {
-      scope_.add(Rule::Index, i, "the op names {} {}; there are {}", what, index, count);
+    auto need = [&](std::string_view what, int64_t index, size_t count, int64_t least = 0) {
+      if (least <= index && index < static_cast<int64_t>(count))
+        return;
+      scope_.add(finding::OpNamesNone, i, what, index, count);
       ok = false;
     };
-    auto checkIds = [&](const std::vector<ValueId> &ids) {
-      for (ValueId id : ids)
-        if (!isValue(id))
-          fail("value", id, segment_.values.size());
-    };
-    checkIds(o.operands);
-    checkIds(o.results);
+    for (const auto *ids : {&o.operands, &o.results})
+      for (ValueId id : *ids)
+        need("value", id, segment_.values.size());
     for (const Tie &tie : o.ties)
-      if (!isValue(tie.value))
-        fail("value", tie.value, segment_.values.size());
-    if (o.group < -1 || o.group >= static_cast<int64_t>(plan.groups.size()))
-      fail("group", o.group, plan.groups.size());
-    if (o.channel < kNoChannel || o.channel >= static_cast<int64_t>(plan.channels.size()))
-      fail("channel", o.channel, plan.channels.size());
-    if (o.stream >= plan.streams.size())
-      fail("stream", o.stream, plan.streams.size());
-    if (o.unit < -1 || o.unit >= static_cast<int64_t>(plan.units.size()))
-      fail("unit", o.unit, plan.units.size());
-    if (o.loc != kNone && o.loc >= plan.locs.size())
-      fail("recipe location", o.loc, plan.locs.size());
+      need("value", tie.value, segment_.values.size());
+    need("group", o.group, plan.groups.size(), -1);
+    need("channel", o.channel, plan.channels.size(), kNoChannel);
+    need("stream", o.stream, plan.streams.size());
+    need("unit", o.unit, plan.units.size(), -1);
+    if (o.loc != kNone)
+      need("recipe location", o.loc, plan.locs.size());
     return checkCounts(i) && ok;
   }
 
@@ -255,12 +246,12 @@ private:
     const std::vector<Attr> &attrs = op(i).attrs;
     for (size_t a = 0; a < attrs.size(); ++a) {
       if (static_cast<int>(attrs[a].key) >= kAttrCount) {
-        scope_.add(Rule::Attribute, i, "the op has an unknown attribute");
+        scope_.add(finding::AttributeUnknown, i);
         return;
       }
       const AttrInfo &info = attrInfo(attrs[a].key);
       if (a > 0 && attrs[a - 1].key >= attrs[a].key)
-        scope_.add(Rule::Attribute, i, "attribute '{}' is repeated or out of order", info.name);
+        scope_.add(finding::AttributeTwice, i, info.name);
       if (info.type == AttrInfo::Float && !(attrs[a].f - attrs[a].f == 0))
         scope_.add(finding::AttributeNotFinite, i, info.name, attrs[a].f);
       if (info.type == AttrInfo::Int && (attrs[a].i < info.least || attrs[a].i > info.most))
@@ -297,7 +288,7 @@ private:
       return;
     }
     if (tie.kind != Tie::Acc && tie.kind != Tie::Else) {
-      scope_.add(Rule::Tie, i, "a tie is neither 'acc' nor 'else'");
+      scope_.add(finding::TieKind, i);
       return;
     }
     int operand = inPlaceOperand(o, tie.result);
@@ -316,7 +307,7 @@ private:
     for (size_t other = 0; other < t; ++other) {
       const Tie &earlier = o.ties[other];
       if (earlier.result == tie.result && (earlier.kind == tie.kind || earlier.value != tie.value))
-        scope_.addValue(Rule::Tie, i, tie.value, "result {} is tied twice", tie.result);
+        scope_.addValue(finding::TiedTwice, i, tie.value, tie.result);
     }
   }
 
@@ -324,10 +315,10 @@ private:
     const Op &o = op(i);
     bool isAlias = opInfo(o).traits == OpTraits::Alias;
     if (isAlias && !o.waits.empty())
-      scope_.add(Rule::Wait, i, "'{}' executes nothing, so it cannot wait", opInfo(o).name);
+      scope_.add(finding::AliasWaits, i);
     for (uint32_t wait : o.waits) {
       if (wait >= i)
-        scope_.add(Rule::Wait, i, "the op waits for op {}, which does not come before it", wait);
+        scope_.add(finding::WaitsForLater, i, wait);
       else if (opInfo(op(wait)).traits == OpTraits::Alias)
         scope_.add(finding::WaitsForAlias, i, wait, opInfo(op(wait)).name);
     }
@@ -341,7 +332,7 @@ private:
       bool moves = isView && o.getInt(AttrKey::coef) != 0;
       bool isShared = isView && o.getBool(AttrKey::shared);
       if (moves && o.group < 0)
-        scope_.add(Rule::Index, i, "'view' moves with the index in a group, but names none");
+        scope_.add(finding::ViewMoves, i);
       else if (isShared && (o.group < 0 || moves || scope_.plan().level != Level::Logical))
         scope_.add(finding::SharedView, i);
       else if (o.channel != kNoChannel ||
@@ -350,9 +341,9 @@ private:
       return;
     }
     if (o.group < 0)
-      scope_.add(Rule::Collective, i, "'{}' names no group", info.name);
+      scope_.add(finding::NamesNoGroup, i);
     if (scope_.plan().level >= Level::Scheduled && o.channel == kNoChannel)
-      scope_.add(Rule::Collective, i, "'{}' names no channel", info.name);
+      scope_.add(finding::NamesNoChannel, i);
     if (o.channel == kNoChannel) {
       if (isPointToPoint(info.collective->kind))
         scope_.add(finding::NoPairChannel, i);

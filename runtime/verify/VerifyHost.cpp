@@ -43,12 +43,7 @@ class HostCheck : RoleCheck {
 public:
   HostCheck(Inspection &inspection, uint32_t roleIndex)
       : RoleCheck(inspection, roleIndex), indices_(inspection.plan(), role_),
-        isSnapshot_(role_.cells.size()), isHeld_(inspection.cellsInCheckpoint(roleIndex)) {
-    for (const Segment &segment : role_.segments)
-      if (segment.before != kNone)
-        for (const Segment::Boundary &out : segment.outs)
-          isSnapshot_[out.cell] = true;
-  }
+        isSnapshot_(cellsOfSnapshots(role_)), isHeld_(inspection.cellsInCheckpoint(roleIndex)) {}
 
   void run() {
     for (uint32_t c = 0; c < role_.cells.size() && !report_.isFull(); ++c)
@@ -72,20 +67,16 @@ private:
     const Cell &cell = role_.cells[c];
     CellKindInfo::Host host = cellKindInfo(cell.kind).host;
     if (cell.arena == Arena::Host && !isWrittenByHost(cell) && !isSnapshot_[c]) {
-      addCell(Rule::Host, c,
-              "cell '@{}' is in arena host, but neither the host nor a background segment fills it",
-              cell.name);
+      addCell(finding::HostFillsNot, c);
       return;
     }
     if (host != CellKindInfo::Writes && host != CellKindInfo::Reads)
       return;
     Arena needed = host == CellKindInfo::Writes ? Arena::Host : Arena::State;
     if (cell.arena != needed)
-      addCell(Rule::Host, c, "cell '@{}' is in arena {}; the host needs it in arena {}", cell.name,
-              toString(cell.arena), toString(needed));
+      addCell(finding::HostNeedsArena, c, toString(cell.arena), toString(needed));
     if (cell.kind == CellKind::Step && cell.type.bytes() != static_cast<int64_t>(sizeof(StepState)))
-      addCell(Rule::Host, c, "cell '@{}' has {} bytes; a step state has {}", cell.name,
-              cell.type.bytes(), sizeof(StepState));
+      addCell(finding::StepStateBytes, c, cell.type.bytes(), sizeof(StepState));
     if (host == CellKindInfo::Writes)
       checkApart(c);
   }
@@ -97,15 +88,8 @@ private:
       const Cell &cell = role_.cells[other];
       if (other == c || cell.arena != role_.cells[c].arena)
         continue;
-      Range common = own.intersect(Range::of(cell, indices_), indices_);
-      std::optional<int64_t> member = common.findIndex(indices_);
-      if (!member)
-        continue;
-      ByteRange bytes{common.arena(), common.begin(*member), common.end(*member), *member};
-      addCell(Rule::Host, c,
-              "the host may write cell '@{}' at any time, but cell '@{}' overlaps it in {}",
-              role_.cells[c].name, cell.name, toString(bytes))
-          .bytes = bytes;
+      if (std::optional<ByteRange> bytes = commonBytes(own, Range::of(cell, indices_), indices_))
+        addCell(finding::OverlapsHostCell, c, cell.name, toString(*bytes)).bytes = bytes;
     }
   }
 
@@ -177,17 +161,15 @@ private:
         continue;
       checkRing(where, in);
       if (other != kNone)
-        addRing(where, in,
-                "segment '{}' takes feed cells '@{}' and '@{}'; a segment may take only one",
-                where.segment.name, role_.cells[other].name, role_.cells[in.cell].name);
+        addRing(finding::TakesTwoFeeds, where, in, role_.cells[other].name,
+                role_.cells[in.cell].name);
       other = in.cell;
     }
   }
 
-  template <typename... Args>
-  static void addRing(const Scope &where, const Segment::Boundary &in,
-                      fmt::format_string<Args...> text, Args &&...args) {
-    where.addValue(Rule::Host, where.opOf(in.value), in.value, text, std::forward<Args>(args)...);
+  template <FindingRow Row, typename... Args>
+  static void addRing(Row row, const Scope &where, const Segment::Boundary &in, Args &&...args) {
+    where.addValue(row, where.opOf(in.value), in.value, std::forward<Args>(args)...);
   }
 
   void checkRing(const Scope &where, const Segment::Boundary &ring) {
@@ -195,17 +177,12 @@ private:
     for (uint32_t s = 0; s < where.segmentIndex; ++s)
       for (const Segment::Boundary &in : role_.segments[s].ins)
         if (in.cell == ring.cell)
-          addRing(where, ring,
-                  "segments '{}' and '{}' both take cell '@{}'; the host fills it for one segment",
-                  role_.segments[s].name, where.segment.name, cell);
+          addRing(finding::FeedTakenTwice, where, ring, role_.segments[s].name, cell);
     if (int64_t runs = countSeries(role_.program, where.segmentIndex); runs > 1)
-      addRing(where, ring,
-              "the program runs segment '{}' in {} places; the host fills cell '@{}' for 1",
-              where.segment.name, runs, cell);
+      addRing(finding::FeedRunsInPlaces, where, ring, runs, cell);
     int64_t loads = std::ranges::count(where.segment.ops, OpKind::BatchLoad, &Op::kind);
     if (loads > 1)
-      addRing(where, ring, "segment '{}' has {} 'batch.load' ops; the host fills cell '@{}' for 1",
-              where.segment.name, loads, cell);
+      addRing(finding::FeedLoadedTwice, where, ring, loads, cell);
     SegmentKind kind = where.segment.kind;
     CellKind filled = role_.cells[ring.cell].kind;
     bool isEval = kind == SegmentKind::Eval;
@@ -213,9 +190,8 @@ private:
                       kind == SegmentKind::Backward || kind == SegmentKind::Steady;
     CellKind needed = isEval ? CellKind::EvalFeed : CellKind::Feed;
     if ((isTraining || isEval) && filled != needed)
-      addRing(where, ring, "segment '{}' of kind '{}' takes '@{}' of kind '{}'; it needs '{}'",
-              where.segment.name, segmentKindInfo(kind).word, cell, cellKindInfo(filled).word,
-              cellKindInfo(needed).word);
+      addRing(finding::FeedOfOtherKind, where, ring, segmentKindInfo(kind).word, cell,
+              cellKindInfo(filled).word, cellKindInfo(needed).word);
   }
 
   /// A run that loads a checkpoint does not start, and has to find the same cells filled.
@@ -225,10 +201,7 @@ private:
         continue;
       for (const Segment::Boundary &out : role_.segments[node.segment].outs)
         if (!isHeld_[out.cell])
-          addCell(Rule::Host, out.cell,
-                  "'start' fills cell '@{}', which no checkpoint holds; it would be empty in a run "
-                  "that loads a checkpoint",
-                  role_.cells[out.cell].name);
+          addCell(finding::StartFillsUnsaved, out.cell);
     }
   }
 

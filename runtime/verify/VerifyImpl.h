@@ -114,12 +114,16 @@ public:
   Finding &add(Rule rule, Spot at, std::string message, std::string value = {});
   Finding &add(Finding finding);
   template <FindingRow Row, typename... Args> Finding &add(Row row, Spot at, Args &&...args) {
-    return add(Row::kRule, at, textOf(row, namesAt(at, {}), std::forward<Args>(args)...));
+    return isMuted_
+               ? lost_
+               : add(Row::kRule, at, textOf(row, namesAt(at, {}), std::forward<Args>(args)...));
   }
   /// The same about something with a name, so that two names give two findings.
   template <FindingRow Row, typename... Args>
   Finding &addAbout(Row row, Spot at, const std::string &name, Args &&...args) {
-    return add(Row::kRule, at, textOf(row, namesAt(at, name), std::forward<Args>(args)...), name);
+    return isMuted_ ? lost_
+                    : add(Row::kRule, at,
+                          textOf(row, namesAt(at, name), std::forward<Args>(args)...), name);
   }
   /// Parameters of a block by offset; built at the first call.
   const std::vector<const Param *> &paramsOf(int32_t block);
@@ -156,6 +160,8 @@ public:
   const std::vector<int64_t> &shiftsOf(uint32_t role, uint32_t segment);
   /// The same of one value, where those of none count as of the own one.
   int64_t shiftOf(uint32_t role, uint32_t segment, ValueId value);
+  /// While it is muted, nothing that has a row is kept: what is known may change.
+  void setMuted(bool isMuted) { isMuted_ = isMuted; }
   bool isFull() const { return findings_.size() >= findingsMax_; }
   /// Counts work that is not bounded by the size of the plan's text, in visits of a few
   /// nanoseconds. False if it is too much for a plan: that is a finding, and the last one.
@@ -187,6 +193,7 @@ private:
   uint64_t visitsMax_, visitsLeft_;
   std::vector<Finding> findings_;
   Finding lost_; ///< the last one that was not kept
+  bool isMuted_ = false;
   std::vector<std::vector<const Param *>> paramsOf_;
   struct HeldCells {
     std::vector<const Block *> blocks;
@@ -240,6 +247,15 @@ inline const Channel &channelAt(const Plan &plan, int64_t index) {
   return plan.channels[static_cast<size_t>(index)];
 }
 
+/// Of each cell whether a background segment fills it, for the host or for another one.
+inline std::vector<bool> cellsOfSnapshots(const Role &role) {
+  std::vector<bool> isSnapshot(role.cells.size());
+  for (const Segment &segment : role.segments)
+    for (const Segment::Boundary &out : segment.outs)
+      isSnapshot[out.cell] = isSnapshot[out.cell] || segment.before != kNone;
+  return isSnapshot;
+}
+
 /// The op that makes a value; null of a live-in.
 inline const Op *makerOf(const Segment &segment, ValueId value) {
   uint32_t def = segment.values[value].def;
@@ -271,26 +287,22 @@ struct Scope {
   /// The op that a message about the value shows: the one that makes it, for a live-in value the
   /// first that takes it; kNone if there is none.
   uint32_t opOf(ValueId id) const;
-  template <typename... Args>
-  Finding &add(Rule rule, uint32_t op, fmt::format_string<Args...> text, Args &&...args) const {
-    return inspection.add(rule, spot(op), fmt::format(text, std::forward<Args>(args)...));
-  }
   template <FindingRow Row, typename... Args>
   Finding &add(Row row, uint32_t op, Args &&...args) const {
     return inspection.add(row, spot(op), std::forward<Args>(args)...);
   }
+  /// The same for what is about one value.
   template <FindingRow Row, typename... Args>
   Finding &addValue(Row row, uint32_t op, ValueId id, Args &&...args) const {
     return inspection.addAbout(row, spot(op), nameOf(id), std::forward<Args>(args)...);
   }
-  /// The same for what is about one value.
-  template <typename... Args>
-  Finding &addValue(Rule rule, uint32_t op, ValueId id, fmt::format_string<Args...> text,
-                    Args &&...args) const {
-    return inspection.add(rule, spot(op), fmt::format(text, std::forward<Args>(args)...),
-                          nameOf(id));
-  }
 };
+
+/// Adds to a finding what the other side does, and where.
+inline void note(Finding &finding, std::string text, Spot at) {
+  finding.note = std::move(text);
+  finding.noteAt = at;
+}
 
 /// The op that a message about a cell shows: the first that fills it, or reads it.
 Spot spotOfCell(Inspection &inspection, uint32_t role, uint32_t cell);
@@ -306,19 +318,11 @@ protected:
   Scope scope(uint32_t segment) const {
     return {report_, role_, role_.segments[segment], roleIndex_, segment};
   }
-  /// About the whole role, a segment or an op.
-  template <typename... Args>
-  Finding &add(Rule rule, uint32_t segment, uint32_t op, fmt::format_string<Args...> text,
-               Args &&...args) const {
-    return report_.add(rule, {roleIndex_, segment, op},
-                       fmt::format(text, std::forward<Args>(args)...));
-  }
   /// About a cell.
-  template <typename... Args>
-  Finding &addCell(Rule rule, uint32_t cell, fmt::format_string<Args...> text,
-                   Args &&...args) const {
-    return report_.add(rule, spotOfCell(report_, roleIndex_, cell),
-                       fmt::format(text, std::forward<Args>(args)...), role_.cells[cell].name);
+  template <FindingRow Row, typename... Args>
+  Finding &addCell(Row row, uint32_t cell, Args &&...args) const {
+    return report_.addAbout(row, spotOfCell(report_, roleIndex_, cell), role_.cells[cell].name,
+                            std::forward<Args>(args)...);
   }
 
   Inspection &report_;
@@ -336,13 +340,10 @@ bool needAtMost(Inspection &inspection, Spot at, std::string_view owner, size_t 
 /// Reports a name that is longer than names may be.
 void checkNameLength(Inspection &inspection, Spot at, std::string_view what, std::string_view name);
 
-/// What is wrong with a place for `bytes` bytes by itself, on any rank of the role.
-std::optional<std::pair<Rule, std::string>> placeProblem(const Place &place, int64_t bytes,
-                                                         const Plan &plan, const Role &role,
-                                                         const Indices &indices);
-
 /// `work [0, 256) at index 2`; without the index where that is 0.
 std::string toString(const ByteRange &range);
+/// What both have in common at some coordinate, if they have anything.
+std::optional<ByteRange> commonBytes(const Range &a, const Range &b, const Indices &indices);
 
 /// Calls use(spot, segment, op) for all ops of the plan, role by role.
 template <typename Use> void forEachOp(const Plan &plan, const Use &use) {
@@ -377,6 +378,11 @@ Moving beginOf(const BlockPart &part);
 /// True if the op takes effect in the variant and writes anything: no alias, predicate holds.
 bool executes(const Op &op, const Variant &variant);
 
+/// The block that its attribute names; -1 if it has none.
+inline int32_t blockNamedBy(const Op &op) {
+  return op.attrs.empty() ? -1 : static_cast<int32_t>(op.getInt(AttrKey::block));
+}
+
 /// Whether any op of the role is an optimizer.
 bool updatesBlocks(const Role &role);
 
@@ -410,13 +416,13 @@ void checkStates(Inspection &inspection);
 /// VerifyRings.cpp: what rings need so that their slots may be taken for cells.
 void checkRings(Inspection &inspection);
 void checkCollectives(Inspection &inspection); ///< VerifyCollectives.cpp: roles against each other
-/// VerifyBlocks.cpp: which block values of one role hold.
+/// VerifyBlocks.cpp: which block values of one role hold, and that nothing reads its padding.
 void checkBlockUses(Inspection &inspection, uint32_t role);
 /// VerifyKinds.cpp: of cells, segments and ops.
 void checkKinds(Inspection &inspection, uint32_t role);
 void checkStreamKinds(Inspection &inspection);
-/// VerifyFlow.cpp: which rows of a value are there, whose they are, of which sums it has parts,
-/// which tokens its rows are of, and which padding it has.
+/// VerifyFlow.cpp: which rows of a value are there, whose they are, of which sums it has parts, and
+/// which tokens its rows are of.
 void checkValues(Inspection &inspection);
 /// VerifyWeightScales.cpp: that weights of 8 bits are left with their scales.
 void checkWeightScales(Inspection &inspection, uint32_t role);

@@ -4,6 +4,7 @@
 
 #include "runtime/plan/HostCells.h"
 #include "runtime/plan/JobFacts.h"
+#include "runtime/plan/Summary.h"
 #include "runtime/verify/VerifyImpl.h"
 
 namespace shardc::plan::verifier {
@@ -30,26 +31,16 @@ public:
 
 private:
   void check(const std::vector<ProgramNode> &nodes) {
-    std::vector<int64_t> named = namedRuns(role_, nodes);
+    std::vector<int64_t> runs = runsOf(role_, nodes);
     for (bool isEval : {false, true}) {
       int64_t wanted = isEval ? ofEvaluation_ : ofStep_, count = 0;
-      uint32_t last = kNone, op = kNone;
-      auto add = [&](uint32_t segment, int64_t runs) {
-        ValueId taken = taken_[isEval][segment];
-        if (taken == kNone || runs == 0)
-          return;
-        if (__builtin_add_overflow(count, runs, &count))
-          count = -1;
-        last = segment;
-        op = scope(last).opOf(taken);
-      };
-      for (const ProgramNode &node : nodes)
-        if (node.kind == ProgramNode::Run && !node.microbatch)
-          add(node.segment, node.count);
+      uint32_t last = kNone;
       for (uint32_t s = 0; s < role_.segments.size(); ++s)
-        add(s, named[s]);
+        if (taken_[isEval][s] != kNone && runs[s] > 0)
+          count += runs[s], last = s;
       if (last != kNone && wanted > 0 && count != wanted)
-        report_.add(finding::MicrobatchCount, {roleIndex_, last, op}, count, wanted);
+        report_.add(finding::MicrobatchCount,
+                    {roleIndex_, last, scope(last).opOf(taken_[isEval][last])}, count, wanted);
     }
     for (const ProgramNode &node : nodes)
       if (node.kind != ProgramNode::Loop) // its runs are those of the step

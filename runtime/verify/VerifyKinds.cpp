@@ -35,9 +35,8 @@ private:
         continue;
       auto [at, isNew] = first.try_emplace({cell.kind, cell.of}, c);
       if (!isNew)
-        report_.addAbout(finding::CellsOfOneKind, spotOfCell(report_, roleIndex_, c), cell.name,
-                         role_.cells[at->second].name, cellKindInfo(cell.kind).word,
-                         cell.of < 0 ? "" : " of the same");
+        addCell(finding::CellsOfOneKind, c, role_.cells[at->second].name,
+                cellKindInfo(cell.kind).word, cell.of < 0 ? "" : " of the same");
     }
   }
 
@@ -48,12 +47,11 @@ private:
       const SegmentKindInfo &info = segmentKindInfo(segment.kind);
       SegmentKindInfo::Form form = formOf(segment);
       if (info.form != SegmentKindInfo::Any && info.form != form)
-        add(Rule::Kind, s, kNone, "segment '{}' of kind '{}' is {}; it needs to be {}",
-            segment.name, info.word, kForms[form], kForms[info.form]);
+        scope(s).add(finding::SegmentForm, kNone, info.word, kForms[form], kForms[info.form]);
       if (info.form == SegmentKindInfo::Straight)
         if (auto [at, isNew] = first.try_emplace(segment.kind, s); !isNew)
-          add(Rule::Kind, s, kNone, "segments '{}' and '{}' are both '{}'; a role has one of each",
-              role_.segments[at->second].name, segment.name, info.word);
+          scope(s).add(finding::SegmentsOfOneKind, kNone, role_.segments[at->second].name,
+                       info.word);
       for (uint32_t i = 0; i < segment.ops.size() && !report_.isFull(); ++i)
         checkOp(s, i);
     }
@@ -67,13 +65,10 @@ private:
     bool isBackward =
         (hasBoth || phase == plan::Phase::Backward) && op.phase == plan::Phase::Backward;
     if (op.phase != phase && !isBackward)
-      add(Rule::Kind, s, i,
-          "'{}' is of phase '{}'; in a segment of kind '{}' ops are of phase '{}'", opInfo(op).name,
-          toString(op.phase), segmentKindInfo(segment.kind).word, toString(phase));
+      scope(s).add(finding::PhaseOfOther, i, toString(op.phase), segmentKindInfo(segment.kind).word,
+                   toString(phase));
     else if (op.isRecomputed && !isBackward)
-      add(Rule::Kind, s, i,
-          "'{}' is recomputed, but of phase '{}'; only the backward pass recomputes",
-          opInfo(op).name, toString(op.phase));
+      scope(s).add(finding::RecomputedForward, i, toString(op.phase));
   }
 };
 

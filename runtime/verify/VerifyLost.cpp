@@ -55,10 +55,6 @@ public:
   }
 
 private:
-  const SegmentEffect *effectOf(uint32_t segment, const Variant &variant) const {
-    return effects_.find(segment, variant);
-  }
-
   void findReaders() {
     const std::vector<bool> &isHeld = report_.cellsInCheckpoint(roleIndex_);
     for (uint32_t c = 0; c < role_.cells.size(); ++c)
@@ -148,7 +144,7 @@ private:
   uint32_t cellAt(uint32_t region) const { return placeOf(regions_.cellOf(region)); }
 
   void apply(uint32_t segment, Variant variant, Live &live) {
-    const SegmentEffect *effect = effectOf(segment, variant);
+    const SegmentEffect *effect = effects_.find(segment, variant);
     if (effect == nullptr ||
         !report_.spend(1 + effect->outs.size() + effect->needs.size() + effect->clobbers.size()))
       return;
@@ -179,17 +175,15 @@ private:
 
   void checkOuts(uint32_t s, Variant variant) {
     const std::vector<uint8_t> &isLive = isLive_[s][variant];
-    const SegmentEffect *effect = effectOf(s, variant);
+    const SegmentEffect *effect = effects_.find(s, variant);
     for (size_t i = 0; i + 1 < isLive.size(); ++i) {
       const SegmentEffect::Out &out = effect->outs[i];
       if (isLive[i] != 0 || out.mayDrop || !out.isDefined || !out.from.empty() ||
           out.region >= role_.cells.size() || isReadWithin(s, variant, out.value))
         continue;
-      Scope where = scope(s);
-      where
-          .addValue(finding::LeftUnread, where.opOf(out.value), out.value,
-                    role_.cells[out.region].name)
-          .variant = variant;
+      const std::string &cell = role_.cells[out.region].name;
+      scope(s).addValue(finding::LeftUnread, scope(s).opOf(out.value), out.value, cell).variant =
+          variant;
     }
   }
 
@@ -205,8 +199,8 @@ private:
         if (tie.kind != Tie::Acc || holds(tie.pred, variant) || !executes(op, variant) ||
             !isComputed(segment, tie.value, variant) || isReadWithin(s, variant, tie.value))
           continue;
-        Scope where = scope(s);
-        where.addValue(finding::AddsOverUnread, i, tie.value, whenOf(tie.pred)).variant = variant;
+        scope(s).addValue(finding::AddsOverUnread, i, tie.value, whenOf(tie.pred)).variant =
+            variant;
       }
     }
   }
@@ -304,10 +298,8 @@ private:
       if (value.def == kNone || value.def <= i || value.type != unused.type ||
           value.place != unused.place || opInfo(segment.ops[value.def]).traits == OpTraits::Alias)
         continue;
-      Scope where = scope(s);
-      Finding &finding = where.addValue(finding::WrittenOver, i, result, value.name);
-      finding.note = "it is overwritten here";
-      finding.noteAt = where.spot(value.def);
+      note(scope(s).addValue(finding::WrittenOver, i, result, value.name), "it is overwritten here",
+           scope(s).spot(value.def));
       return;
     }
   }

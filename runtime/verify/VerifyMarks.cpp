@@ -200,6 +200,10 @@ Axes axesOf(const Plan &plan) {
   return axes;
 }
 
+Axes stateAxesOf(const Plan &plan, const Block &block) {
+  return block.stateShard < block.numel ? axesOf(plan, block.stateGroup) : Axes{0};
+}
+
 int64_t ranksAlong(const Plan &plan, Axes axes) {
   int64_t ranks = 1;
   for (size_t axis = 0; axis < plan.mesh.size(); ++axis)

@@ -75,18 +75,11 @@ private:
         checkCopies(norm, block);
       if (norm.isOwn && !report_.rolesThatSave(block).empty())
         need(norm.at,
-             norm.copiesOf(block) == 1 && !isSharded(block) &&
+             norm.copiesOf(block) == 1 &&
+                 plan_.blocks[block].stateShard == plan_.blocks[block].numel &&
                  classesOf(block) == Classes{{Class{}, nullptr}},
              "takes the squares of this rank's part for those of all elements");
     }
-  }
-
-  bool isSharded(size_t block) const {
-    return plan_.blocks[block].stateShard < plan_.blocks[block].numel;
-  }
-  /// Axes along which ranks hold different parts of the block's state.
-  Axes axesOfParts(size_t block) const {
-    return isSharded(block) ? axesOf(plan_, plan_.blocks[block].stateGroup) : Axes{0};
   }
 
   using Classes = std::map<Class, const Param *>; ///< each with one of its parameters, for messages
@@ -106,8 +99,9 @@ private:
   void checkCopies(const Norm &norm, size_t block) {
     int64_t said = norm.copiesOf(block);
     for (const auto &[each, param] : classesOf(block))
-      for (const Role &part : partsAlong(report_, plan_.roles[norm.at.role],
-                                         static_cast<Axes>(axesOfParts(block) | each.splits))) {
+      for (const Role &part :
+           partsAlong(report_, plan_.roles[norm.at.role],
+                      static_cast<Axes>(stateAxesOf(plan_, plan_.blocks[block]) | each.splits))) {
         int64_t copies = copiesOf(block, part, each);
         bool isRight = norm.counts(block) ? copies == said : copies > 0;
         if (!report_.spend(plan_.roles.size()) || isRight)
@@ -116,13 +110,10 @@ private:
         std::string what = param == nullptr
                                ? fmt::format("the same part of block '{}'", name)
                                : fmt::format("the same elements of parameter '{}'", param->name);
-        report_.add(Rule::Step, norm.at,
-                    said == 0
-                        ? fmt::format("no rank adds the squares of {} to the norm", what)
-                        : fmt::format("each rank adds 1 in {} of its squares to the norm; {} ranks "
-                                      "count {}",
-                                      said, copies, what),
-                    name);
+        if (said == 0)
+          report_.addAbout(finding::SquaresMissing, norm.at, name, what);
+        else
+          report_.addAbout(finding::SquaresOfCopies, norm.at, name, said, copies, what);
         return;
       }
   }
@@ -137,7 +128,7 @@ private:
   /// Ranks that count the part of the block's state with these coordinates, and the squares of
   /// parameters of the class: of copies the first does.
   int64_t copiesOf(size_t block, const Role &part, const Class &of) {
-    Axes divided = axesOfParts(block) | of.splits;
+    Axes divided = stateAxesOf(plan_, plan_.blocks[block]) | of.splits;
     int64_t copies = 0;
     for (uint32_t r = 0; r < plan_.roles.size(); ++r) {
       if (!counts(r, block))
@@ -160,7 +151,7 @@ private:
 
   void need(Spot at, bool condition, std::string_view what) {
     if (!condition)
-      report_.add(Rule::Step, at, fmt::format("'step.finish' {}", what));
+      report_.add(finding::StepOp, at, what);
   }
 
   Inspection &report_;

@@ -128,10 +128,9 @@ private:
     });
   }
 
-  void annotate(Finding &finding, uint32_t other, std::string note) {
+  void annotate(Finding &finding, uint32_t other, std::string text) {
     finding.variant = variant_;
-    finding.note = std::move(note);
-    finding.noteAt = scope_.spot(other);
+    note(finding, std::move(text), scope_.spot(other));
   }
 
   const Scope &scope_;
@@ -157,11 +156,10 @@ void checkCollectiveOrder(const Scope &scope, const HappensBefore &order, Varian
     at->second = i;
     if (isFirst || order.ends(earlier, i))
       continue;
-    Finding &f = scope.add(finding::CollectivesUnordered, i,
-                           verifier::channelAt(scope.plan(), op.channel).name);
+    Finding &f =
+        scope.add(finding::CollectivesUnordered, i, channelAt(scope.plan(), op.channel).name);
     f.variant = variant;
-    f.note = "the other collective is here";
-    f.noteAt = scope.spot(earlier);
+    note(f, "the other collective is here", scope.spot(earlier));
   }
 }
 
@@ -175,7 +173,7 @@ bool hasKernelsOfChannels(const Plan &plan) {
 class RoomCheck {
 public:
   RoomCheck(const Scope &scope, const HappensBefore &order, Variant variant)
-      : scope_(scope), order_(order), variant_(variant), channels_(scope.plan().channels) {}
+      : scope_(scope), order_(order), variant_(variant) {}
 
   void run() {
     for (uint32_t i = 0; i < scope_.segment.ops.size(); ++i)
@@ -198,24 +196,24 @@ private:
       }
     latest_[op.channel] = i;
     if (collectiveKindOf(op) != CollectiveKind::AllGather ||
-        channelAt(op.channel).transport != Transport::Ce)
+        channelOf(op.channel).transport != Transport::Ce)
       kernels_.try_emplace(op.channel, i);
   }
 
-  const Channel &channelAt(ChannelId id) const { return channels_[static_cast<size_t>(id)]; }
+  const Channel &channelOf(ChannelId id) const { return channelAt(scope_.plan(), id); }
 
   void check(ChannelId channel) {
-    int64_t sum = channelAt(channel).multiprocessors;
-    std::string names = channelAt(channel).name;
+    int64_t sum = channelOf(channel).multiprocessors;
+    std::string names = channelOf(channel).name;
     std::pair<uint32_t, uint32_t> ops{latest_[channel], kNone};
     for (const auto &[other, pair] : beside_[channel]) {
-      if (channelAt(other).multiprocessors == 0)
+      if (channelOf(other).multiprocessors == 0)
         continue;
-      sum += channelAt(other).multiprocessors;
-      names += fmt::format(", {}", channelAt(other).name);
+      sum += channelOf(other).multiprocessors;
+      names += fmt::format(", {}", channelOf(other).name);
       ops = pair;
     }
-    if (channelAt(channel).multiprocessors == 0)
+    if (channelOf(channel).multiprocessors == 0)
       return checkNeedsNone(channel);
     if (sum <= scope_.plan().multiprocessors)
       return;
@@ -224,19 +222,17 @@ private:
     if (ops.second == kNone)
       return;
     f.variant = variant_;
-    f.note = "nothing orders the op and this one";
-    f.noteAt = scope_.spot(ops.second);
+    note(f, "nothing orders the op and this one", scope_.spot(ops.second));
   }
 
   void checkNeedsNone(ChannelId channel) {
     if (auto kernel = kernels_.find(channel); kernel != kernels_.end())
-      scope_.add(finding::NoMultiprocessors, kernel->second, channelAt(channel).name);
+      scope_.add(finding::NoMultiprocessors, kernel->second, channelOf(channel).name);
   }
 
   const Scope &scope_;
   const HappensBefore &order_;
   Variant variant_;
-  const std::vector<Channel> &channels_;
   std::map<ChannelId, uint32_t> latest_;  ///< op of each channel
   std::map<ChannelId, uint32_t> kernels_; ///< first op that copy engines cannot serve
   /// For each channel those beside it, with an op of each that nothing orders.

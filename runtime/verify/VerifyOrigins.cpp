@@ -156,17 +156,15 @@ private:
     if (opInfo(op).hasSlices) {
       const PartOperands &operands =
           op.kind == OpKind::AttentionPart ? kPartOperands : kPartBwdOperands;
-      if (at.isReport) {
-        checkPart(at, i, op, operands);
-        checkGroup(at, i, op, operands);
-      }
+      checkPart(at, i, op, operands);
+      checkGroup(at, i, op, operands);
       return {};
     }
     Origin result;
     for (ValueId operand : op.operands)
       result = joined(result, at[operand].origin);
-    if (at.isReport && (op.kind == OpKind::MergeQkv || op.kind == OpKind::MergeQkvRope ||
-                        op.kind == OpKind::LatentHeadsBwd))
+    if (op.kind == OpKind::MergeQkv || op.kind == OpKind::MergeQkvRope ||
+        op.kind == OpKind::LatentHeadsBwd)
       for (ValueId operand : op.operands)
         needOwn(at, i, operand);
     return result;
@@ -230,7 +228,7 @@ private:
     if (op.kind == OpKind::AttentionJoin)
       return together(at, i, op);
     for (ValueId operand : op.operands)
-      if (at.isReport && at[operand].keys.isPart() && at[operand].keys.seen() < positions_)
+      if (at[operand].keys.isPart() && at[operand].keys.seen() < positions_)
         at.scope.addValue(finding::KeysMissing, i, operand, at[operand].keys.seen(), positions_);
     return {};
   }
@@ -248,7 +246,7 @@ private:
                     std::ranges::none_of(more.members, [&](int64_t member) {
                       return keys.members.contains(member);
                     });
-    if (at.isReport && (!keys.isPart() || !more.isPart() || !isPaired || !areApart))
+    if (!keys.isPart() || !more.isPart() || !isPaired || !areApart)
       at.scope.add(finding::PartsDoNotJoin, i, at.scope.nameOf(op.operands[kOutput]),
                    at.scope.nameOf(op.operands[kMore]));
     keys.group = std::max(keys.group, more.group);
@@ -272,11 +270,11 @@ private:
         continue;
       bool isAlike =
           result.kind == Exchange::NoTokens || (result == taken && taken.kind == Exchange::Tokens);
-      if (at.isReport && !isAlike && opInfo(op).traits != OpTraits::Alias)
+      if (!isAlike && opInfo(op).traits != OpTraits::Alias)
         at.scope.addValue(finding::SlicesMixed, i, operand, taken.axes == 0 ? "not " : "");
       result = result.kind == Exchange::NoTokens ? taken : result;
     }
-    if (at.isReport && (op.kind == OpKind::AttentionSink || op.kind == OpKind::AttentionSinkBwd))
+    if (op.kind == OpKind::AttentionSink || op.kind == OpKind::AttentionSinkBwd)
       needHeads(at, i, op, result);
     if (op.kind == OpKind::AllToAll && result.kind == Exchange::Tokens &&
         at.scope.value(op.operands[0]).counts == kNone)
@@ -302,7 +300,7 @@ private:
     static_assert(kCount == operandIndex<OpKind::LmLossGrad>("n"));
     bool divides = (op.kind == OpKind::CrossEntropyBwd || op.kind == OpKind::LmLossGrad) &&
                    !op.getBool(AttrKey::per_token);
-    if (at.isReport && divides)
+    if (divides)
       needCount(at, i, op.operands[kCount]);
     if (op.kind == OpKind::TokenCount)
       return {Count::OfTokens};

@@ -141,9 +141,9 @@ public:
   void follow(const Values &at, uint32_t i, const Op &op) {
     values_ = &at;
     for (ValueId operand : op.operands)
-      if (at.isReport && of(operand).parts != 0 && !mayTakeParts(op))
+      if (of(operand).parts != 0 && !mayTakeParts(op))
         refuse(i, fmt::format("'{}'", opInfo(op).name), operand);
-    if (at.isReport && isSumOverRanks(op))
+    if (isSumOverRanks(op))
       needParts(i, op);
     State state;
     if (hasParts_)
@@ -245,8 +245,7 @@ private:
   /// The gradient of a table is made by the index along the axes that divide the table. Which table
   /// it is follows from the place in the pack of the block.
   void checkGradients(const Op &pack) {
-    const std::vector<const Param *> &params =
-        inspection_.paramsOf(static_cast<int32_t>(pack.getInt(Key::block)));
+    const std::vector<const Param *> &params = inspection_.paramsOf(blockNamedBy(pack));
     for (size_t p = 0; p < std::min(params.size(), pack.operands.size()); ++p) {
       if (params[p]->type.rank < 2 || params[p]->isUncut())
         continue;
@@ -332,7 +331,7 @@ private:
     if (op.kind == OpKind::View)
       from.begin += op.getInt(Key::offset);
     else if (op.kind == OpKind::AllGather && op.getInt(Key::block) >= 0)
-      from = {.block = static_cast<int32_t>(op.getInt(Key::block)), .isStored = from.isStored};
+      from = {.block = blockNamedBy(op), .isStored = from.isStored};
     else if (op.kind == OpKind::Transpose)
       from.isTurned ^= true;
     else if (op.kind != OpKind::Cast)

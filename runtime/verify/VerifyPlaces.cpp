@@ -13,6 +13,32 @@ namespace {
 /// Products of hostile offsets and coordinates do not fit 64 bits.
 using Wide = __int128;
 
+/// Checks the place of a value or cell, which texts name behind `what`, by itself on any rank.
+template <typename Placed, typename SpotOf>
+void checkPlaceOf(const Placed &placed, std::string_view what, Inspection &inspection,
+                  const Role &role, const Indices &indices, const SpotOf &spotOf) {
+  const Plan &plan = inspection.plan();
+  const Place &place = placed.place;
+  int64_t bytes = placed.type.bytes(),
+          arenaBytes = role.arenaBytes[static_cast<size_t>(place.arena)];
+  auto refuse = [&](auto row, const auto &...args) {
+    inspection.addAbout(row, spotOf(), placed.name, what, args...);
+  };
+  if (place.group < (place.coef == 0 ? -1 : 0) ||
+      place.group >= static_cast<int64_t>(plan.groups.size()))
+    return refuse(finding::PlaceGroup, place.group, plan.groups.size());
+  if (place.coef == 0 && place.offset >= 0 && bytes <= arenaBytes &&
+      place.offset <= arenaBytes - bytes && place.offset % kAlignmentBytes == 0)
+    return; // nearly always
+  IndexRange own = indices.of(place.group);
+  Wide first = Wide(place.offset) + Wide(place.coef) * own.first;
+  Wide last = Wide(place.offset) + Wide(place.coef) * own.last;
+  if (first < 0 || last < 0 || first + bytes > arenaBytes || last + bytes > arenaBytes)
+    refuse(finding::BeyondArena, bytes, printPlace(plan, place), arenaBytes);
+  else if (first % kAlignmentBytes != 0 || (!own.isSole() && place.coef % kAlignmentBytes != 0))
+    refuse(finding::PlaceUnaligned, printPlace(plan, place), kAlignmentBytes);
+}
+
 class PlaceCheck {
 public:
   explicit PlaceCheck(const Scope &scope) : scope_(scope), indices_(scope.plan(), scope.role) {}
@@ -36,12 +62,11 @@ private:
     const Value &value = scope_.value(id);
     uint32_t op = value.def;
     if (!value.place.placed) {
-      scope_.addValue(Rule::Place, op, id, "'%{}' has no place", value.name);
+      scope_.addValue(finding::NotPlaced, op, id);
       return;
     }
-    if (auto problem =
-            placeProblem(value.place, value.type.bytes(), scope_.plan(), scope_.role, indices_))
-      scope_.addValue(problem->first, op, id, "'%{}' {}", value.name, problem->second);
+    checkPlaceOf(value, "'%", scope_.inspection, scope_.role, indices_,
+                 [&] { return scope_.spot(op); });
     if (value.place.arena == Arena::Host && op != kNone && scope_.segment.before == kNone &&
         opInfo(scope_.segment.ops[op]).traits != OpTraits::Alias)
       scope_.addValue(finding::WritesHostArena, op, id);
@@ -90,7 +115,7 @@ private:
 
   void checkParts(uint32_t i) {
     const Op &op = scope_.segment.ops[i];
-    auto block = static_cast<int32_t>(op.getInt(AttrKey::block));
+    const int32_t block = blockNamedBy(op);
     int64_t end = 0; // of the parts so far, if they are of no block
     for (size_t p = 0; p < op.operands.size(); ++p) {
       int64_t begin = block < 0 ? end : scope_.inspection.paramsOf(block)[p]->offset;
@@ -114,29 +139,6 @@ private:
 
 } // namespace
 
-std::optional<std::pair<Rule, std::string>> placeProblem(const Place &place, int64_t bytes,
-                                                         const Plan &plan, const Role &role,
-                                                         const Indices &indices) {
-  int64_t arenaBytes = role.arenaBytes[static_cast<size_t>(place.arena)];
-  if (place.group < (place.coef == 0 ? -1 : 0) ||
-      place.group >= static_cast<int64_t>(plan.groups.size()))
-    return std::pair(Rule::Index, fmt::format("moves with group {}; there are {}", place.group,
-                                              plan.groups.size()));
-  if (place.coef == 0 && place.offset >= 0 && bytes <= arenaBytes &&
-      place.offset <= arenaBytes - bytes && place.offset % kAlignmentBytes == 0)
-    return std::nullopt; // nearly always
-  IndexRange own = indices.of(place.group);
-  Wide first = Wide(place.offset) + Wide(place.coef) * own.first;
-  Wide last = Wide(place.offset) + Wide(place.coef) * own.last;
-  if (first < 0 || last < 0 || first + bytes > arenaBytes || last + bytes > arenaBytes)
-    return std::pair(Rule::Arena, fmt::format("of {} bytes at {} ends beyond its arena of {} bytes",
-                                              bytes, printPlace(plan, place), arenaBytes));
-  if (first % kAlignmentBytes != 0 || (!own.isSole() && place.coef % kAlignmentBytes != 0))
-    return std::pair(Rule::Alignment, fmt::format("is at {}, which is not a multiple of {}",
-                                                  printPlace(plan, place), kAlignmentBytes));
-  return std::nullopt;
-}
-
 void checkPlaces(const Scope &scope) { PlaceCheck(scope).run(); }
 
 Spot spotOfCell(Inspection &inspection, uint32_t role, uint32_t cell) {
@@ -157,12 +159,11 @@ void checkCells(Inspection &inspection) {
     Indices indices(plan, plan.roles[r]);
     for (uint32_t c = 0; c < plan.roles[r].cells.size() && !inspection.isFull(); ++c) {
       const Cell &cell = plan.roles[r].cells[c];
+      auto spotOf = [&] { return spotOfCell(inspection, r, c); };
       if (!cell.place.placed || cell.place.arena != cell.arena)
-        inspection.addAbout(finding::CellNotPlaced, spotOfCell(inspection, r, c), cell.name);
-      else if (auto problem =
-                   placeProblem(cell.place, cell.type.bytes(), plan, plan.roles[r], indices))
-        inspection.add(problem->first, spotOfCell(inspection, r, c),
-                       fmt::format("cell '@{}' {}", cell.name, problem->second), cell.name);
+        inspection.addAbout(finding::CellNotPlaced, spotOf(), cell.name);
+      else
+        checkPlaceOf(cell, "cell '@", inspection, plan.roles[r], indices, spotOf);
     }
   }
 }

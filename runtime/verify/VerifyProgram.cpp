@@ -340,10 +340,8 @@ private:
         report_.addAbout(finding::NoContentAtStepEnd, lost.segment == kNone ? used : lost,
                          role_.cells[cell].name, who, toString(bytes));
     finding.bytes = bytes;
-    if (lost.segment != kNone && used.op != kNone && used != lost) {
-      finding.note = fmt::format("cell '@{}' is used here", role_.cells[cell].name);
-      finding.noteAt = used;
-    }
+    if (lost.segment != kNone && used.op != kNone && used != lost)
+      note(finding, fmt::format("cell '@{}' is used here", role_.cells[cell].name), used);
   }
 
   /// Background segments may start where any step has ended, or where another one has staged what
@@ -506,10 +504,8 @@ private:
 
   /// Reports what a segment left. The note shows the reader, unless it shows another op already.
   void addSpoiled(Finding finding, uint32_t cell, std::string_view what, Spot where) {
-    if (finding.note.empty()) {
-      finding.note = fmt::format("cell '@{}' {}", role_.cells[cell].name, what);
-      finding.noteAt = where;
-    }
+    if (finding.note.empty())
+      note(finding, fmt::format("cell '@{}' {}", role_.cells[cell].name, what), where);
     report_.add(std::move(finding));
   }
 
@@ -533,9 +529,10 @@ private:
     finding.variant = variant;
     finding.bytes = bytes;
     Spot lost = state.lostAt(need.region);
-    finding.note = lost.segment == kNone ? "nothing in the program has filled it before"
-                                         : "its bytes were last written here";
-    finding.noteAt = lost;
+    note(finding,
+         lost.segment == kNone ? "nothing in the program has filled it before"
+                               : "its bytes were last written here",
+         lost);
   }
 
   /// A slot holds another microbatch than the one that is taken.

@@ -31,6 +31,11 @@ private:
   std::vector<IndexRange> ranges_; ///< of no group, then of each
 };
 
+/// Bytes of an arena from `begin` on, before `end`.
+struct Hull {
+  int64_t begin = 0, end = 0;
+};
+
 /// Begins at the largest of its begins and ends at the smallest of its ends. There is one of each,
 /// unless ranges that move differently were intersected. As the index grows, each bound follows a
 /// line.
@@ -117,17 +122,13 @@ public:
   bool isInexact() const { return inexact_; }
 
   /// Smallest begin and largest end over all coordinates, or wider.
-  int64_t hullBegin(const Indices &indices) const {
-    int64_t begin = least(lower_[0], indices);
+  Hull hull(const Indices &indices) const {
+    Hull hull = {least(lower_[0], indices), most(upper_[0], indices)};
     for (uint8_t i = 1; i < lowers_; ++i)
-      begin = std::max(begin, least(lower_[i], indices));
-    return begin;
-  }
-  int64_t hullEnd(const Indices &indices) const {
-    int64_t end = most(upper_[0], indices);
+      hull.begin = std::max(hull.begin, least(lower_[i], indices));
     for (uint8_t i = 1; i < uppers_; ++i)
-      end = std::min(end, most(upper_[i], indices));
-    return end;
+      hull.end = std::min(hull.end, most(upper_[i], indices));
+    return hull;
   }
 
   Range intersect(const Range &other, const Indices &indices) const {

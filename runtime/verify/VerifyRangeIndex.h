@@ -17,9 +17,9 @@ namespace shardc::plan::verifier {
 /// Items with the hulls of their ranges. Items are added first, then sorted, then looked for.
 template <typename Item> class RangeIndex {
 public:
-  void add(Arena arena, int64_t begin, int64_t end, const Item &item) {
-    if (begin < end)
-      arenas_[static_cast<size_t>(arena)].entries.push_back({begin, end, item});
+  void add(Arena arena, const Hull &hull, const Item &item) {
+    if (hull.begin < hull.end)
+      arenas_[static_cast<size_t>(arena)].entries.push_back({hull.begin, hull.end, item});
   }
 
   void sort() {
@@ -35,19 +35,19 @@ public:
     }
   }
 
-  /// Calls fn(item) for each item with a byte of [begin, end), by where they begin, until it
-  /// returns false.
-  template <typename Fn>
-  void forEachIn(Arena arena, int64_t begin, int64_t end, const Fn &fn) const {
+  bool isEmpty(Arena arena) const { return arenas_[static_cast<size_t>(arena)].entries.empty(); }
+
+  /// Calls fn(item) for each item with a byte of the hull, by where they begin, until it returns
+  /// false.
+  template <typename Fn> void forEachIn(Arena arena, const Hull &hull, const Fn &fn) const {
     const PerArena &all = arenas_[static_cast<size_t>(arena)];
-    if (begin < end)
-      all.visit(1, 0, all.leaves, {0, all.countBefore(end)}, begin, fn);
+    if (hull.begin < hull.end)
+      all.visit(1, 0, all.leaves, {0, all.countBefore(hull.end)}, hull.begin, fn);
   }
 
-  /// The same for [begin, end) of several ranges that are apart and in order, each item once.
+  /// The same for several hulls that are apart and in order, each item once.
   template <typename Fn>
-  void forEachInUnion(Arena arena, const std::vector<std::pair<int64_t, int64_t>> &ranges,
-                      const Fn &fn) const {
+  void forEachInUnion(Arena arena, const std::vector<Hull> &ranges, const Fn &fn) const {
     const PerArena &all = arenas_[static_cast<size_t>(arena)];
     size_t seen = 0; // what begins before the end of an earlier range and reaches this one met it
     for (auto [begin, end] : ranges) {
@@ -56,11 +56,6 @@ public:
         return;
       seen = behind;
     }
-  }
-
-  template <typename Fn> void forEachOf(Arena arena, const Fn &fn) const {
-    for (const Entry &entry : arenas_[static_cast<size_t>(arena)].entries)
-      fn(entry.item);
   }
 
 private:

@@ -70,7 +70,7 @@ public:
     indexed_ = size();
     for (uint32_t w = 0; w < indexed_; ++w) {
       Range range = rangeOf(w);
-      index_.add(range.arena(), range.hullBegin(indices_), range.hullEnd(indices_), w);
+      index_.add(range.arena(), range.hull(indices_), w);
     }
     index_.sort();
   }
@@ -79,8 +79,7 @@ public:
   /// Calls fn(region) for each that is in order and has a byte of one of the ranges, which are
   /// apart and in order.
   template <typename Fn>
-  void forEachIn(Arena arena, const std::vector<std::pair<int64_t, int64_t>> &ranges,
-                 const Fn &fn) const {
+  void forEachIn(Arena arena, const std::vector<Hull> &ranges, const Fn &fn) const {
     index_.forEachInUnion(arena, ranges, [&](uint32_t region) {
       fn(region);
       return report_.spend(1);

@@ -46,14 +46,10 @@ private:
     return {};
   }
 
-  static int32_t blockOf(const Op &op) {
-    return op.attrs.empty() ? -1 : static_cast<int32_t>(op.getInt(AttrKey::block));
-  }
-
   void checkUpdate(uint32_t s, uint32_t i) {
     const Op &op = role_.segments[s].ops[i];
     Halves halves = halvesOf(op);
-    int32_t block = blockOf(op);
+    int32_t block = blockNamedBy(op);
     auto pair = std::ranges::find(
         pairs_, block, [&](const MasterCells &each) { return role_.cells[each.lower].of; });
     if (block < 0 || (pair == pairs_.end() && halves.lowerIn < 0))
@@ -73,29 +69,27 @@ private:
     needLeft(s, i, halves.upperOut, "weights", pair->upper);
   }
 
+  static bool isOneOf(const std::vector<Segment::Boundary> &boundaries, ValueId value,
+                      uint32_t cell) {
+    return std::ranges::any_of(boundaries, [&](const Segment::Boundary &each) {
+      return each.value == value && each.cell == cell;
+    });
+  }
+
   void needTaken(uint32_t s, uint32_t i, int operand, std::string_view what, uint32_t cell) {
-    const Segment &segment = role_.segments[s];
-    const Op &op = segment.ops[i];
+    const Op &op = role_.segments[s].ops[i];
     ValueId taken = op.operands[static_cast<size_t>(operand)];
-    if (std::ranges::any_of(segment.ins, [&](const Segment::Boundary &in) {
-          return in.value == taken && in.cell == cell;
-        }))
-      return;
-    scope(s).addValue(finding::HalfTaken, i, taken, what, blockAt(plan_, blockOf(op)).name,
-                      role_.cells[cell].name);
+    if (!isOneOf(role_.segments[s].ins, taken, cell))
+      scope(s).addValue(finding::HalfTaken, i, taken, what, blockAt(plan_, blockNamedBy(op)).name,
+                        role_.cells[cell].name);
   }
 
   void needLeft(uint32_t s, uint32_t i, int result, std::string_view what, uint32_t cell) {
-    const Segment &segment = role_.segments[s];
-    const Op &op = segment.ops[i];
+    const Op &op = role_.segments[s].ops[i];
     ValueId made = op.results[static_cast<size_t>(result)];
-    if (op.pred == Pred::Always &&
-        std::ranges::any_of(segment.outs, [&](const Segment::Boundary &out) {
-          return out.value == made && out.cell == cell;
-        }))
-      return;
-    scope(s).addValue(finding::HalfNotLeft, i, made, what, blockAt(plan_, blockOf(op)).name,
-                      role_.cells[cell].name);
+    if (op.pred != Pred::Always || !isOneOf(role_.segments[s].outs, made, cell))
+      scope(s).addValue(finding::HalfNotLeft, i, made, what, blockAt(plan_, blockNamedBy(op)).name,
+                        role_.cells[cell].name);
   }
 
   /// A segment that leaves something in one of the cells.
@@ -103,14 +97,12 @@ private:
     const Segment &segment = role_.segments[s];
     bool isLower = out.cell == pair.lower;
     const Value &value = segment.values[out.value];
-    if (value.def == kNone && std::ranges::any_of(segment.ins, [&](const Segment::Boundary &in) {
-          return in.value == out.value && in.cell == out.cell;
-        }))
+    if (value.def == kNone && isOneOf(segment.ins, out.value, out.cell))
       return; // the segment passes on the cell's own content
     const Op *op = value.def == kNone ? nullptr : &segment.ops[value.def];
     Halves halves = op == nullptr ? Halves{} : halvesOf(*op);
     int own = isLower ? halves.lowerOut : halves.upperOut;
-    if (own >= 0 && value.defResult == own && blockOf(*op) == role_.cells[pair.lower].of) {
+    if (own >= 0 && value.defResult == own && blockNamedBy(*op) == role_.cells[pair.lower].of) {
       needLeft(s, value.def, isLower ? halves.upperOut : halves.lowerOut,
                isLower ? "weights" : "remainders", isLower ? pair.upper : pair.lower);
       return;

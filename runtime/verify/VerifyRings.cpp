@@ -5,6 +5,7 @@
 
 #include "runtime/plan/Limits.h"
 #include "runtime/verify/VerifyImpl.h"
+#include "runtime/verify/VerifyRangeIndex.h"
 
 namespace shardc::plan::verifier {
 
@@ -110,7 +111,7 @@ public:
       checkCell(c);
     if (report_.size() != 0)
       return;
-    findExtents();
+    checkApart();
     for (uint32_t s = 0; s < role_.segments.size() && !report_.isFull(); ++s) {
       Scope where = scope(s);
       for (const auto *boundaries : {&where.segment.ins, &where.segment.outs})
@@ -122,14 +123,6 @@ public:
   }
 
 private:
-  /// Bytes of a ring, on any rank of the role.
-  struct Extent {
-    Arena arena;
-    int64_t begin, end;
-    uint32_t cell;
-    auto key() const { return std::pair(arena, begin); }
-  };
-
   void checkCell(uint32_t c) {
     const Cell &cell = role_.cells[c];
     if (cell.slots < 1 || cell.slots > limits::kSlotsMax || cell.place.slots < 1) {
@@ -138,63 +131,46 @@ private:
       return;
     }
     if (cell.isRing() && (cell.kind != CellKind::Buffer || cell.arena == Arena::Host))
-      addCell(Rule::Ring, c,
-              "ring '@{}' of kind '{}' is in arena {}; a ring is a buffer, and not in arena host",
-              cell.name, cellKindInfo(cell.kind).word, toString(cell.arena));
+      addCell(finding::RingNoBuffer, c, cellKindInfo(cell.kind).word, toString(cell.arena));
     if (!cell.place.placed)
       return;
     if (cell.place.slots != cell.slots || cell.place.shift != 0)
-      addCell(Rule::Ring, c, "the place of cell '@{}' has {} slots; the cell has {}", cell.name,
-              cell.place.slots, cell.slots);
+      addCell(finding::SlotsOfPlace, c, cell.place.slots, cell.slots);
     else if (cell.isRing() &&
              (cell.place.stride < cell.type.bytes() || cell.place.stride > limits::kBytesMax ||
               cell.place.stride % kAlignmentBytes != 0))
-      addCell(
-          Rule::Ring, c,
-          "the slots of ring '@{}' of {} bytes are {} bytes apart; they need to be at least as far "
-          "as they are "
-          "large, and a multiple of {}",
-          cell.name, cell.type.bytes(), cell.place.stride, kAlignmentBytes);
+      addCell(finding::SlotsApart, c, cell.type.bytes(), cell.place.stride, kAlignmentBytes);
   }
 
-  Extent hullOf(const Place &place, int64_t bytes) const {
+  Hull hullOf(const Place &place, int64_t bytes) const {
     Place first = place;
     first.slots = 1;
-    Range range = Range::of(first, bytes, indices_);
-    return {place.arena, range.hullBegin(indices_), range.hullEnd(indices_), kNone};
+    return Range::of(first, bytes, indices_).hull(indices_);
   }
 
-  void findExtents() {
-    for (uint32_t c = 0; c < role_.cells.size(); ++c) {
-      const Cell &cell = role_.cells[c];
-      if (!cell.isRing() || !cell.place.placed)
-        continue;
-      rings_.push_back(hullOf(cell.place, cell.bytes()));
-      rings_.back().cell = c;
-    }
-    std::ranges::sort(rings_, {}, &Extent::key);
-    for (size_t i = 1; i < rings_.size(); ++i)
-      if (rings_[i - 1].arena == rings_[i].arena && rings_[i].begin < rings_[i - 1].end)
-        addOverlap(rings_[i].cell, fmt::format("ring '@{}'", role_.cells[rings_[i - 1].cell].name));
+  /// The bytes of a ring are its own.
+  void checkApart() {
     for (uint32_t c = 0; c < role_.cells.size(); ++c)
-      if (const Cell &cell = role_.cells[c]; !cell.isRing() && cell.place.placed)
-        if (const Extent *ring = ringWith(hullOf(cell.place, cell.type.bytes())))
-          addOverlap(ring->cell, fmt::format("cell '@{}'", cell.name));
+      if (const Cell &cell = role_.cells[c]; cell.isRing() && cell.place.placed)
+        rings_.add(cell.place.arena, hullOf(cell.place, cell.bytes()), c);
+    rings_.sort();
+    for (uint32_t c = 0; c < role_.cells.size() && !report_.isFull(); ++c) {
+      const Cell &cell = role_.cells[c];
+      uint32_t ring = cell.place.placed ? ringWith(cell.place, cell.bytes(), c) : kNone;
+      if (ring != kNone)
+        addCell(finding::LiesInRing, ring,
+                fmt::format("{} '@{}'", cell.isRing() ? "ring" : "cell", cell.name));
+    }
   }
 
-  void addOverlap(uint32_t ring, std::string_view other) {
-    addCell(Rule::Ring, ring, "{} lies in bytes of ring '@{}', which are its own", other,
-            role_.cells[ring].name);
-  }
-
-  /// A ring with bytes of the range; null if there is none.
-  const Extent *ringWith(const Extent &range) const {
-    auto after =
-        std::ranges::lower_bound(rings_, std::pair(range.arena, range.end), {}, &Extent::key);
-    if (after == rings_.begin())
-      return nullptr;
-    const Extent &before = *std::prev(after);
-    return before.arena == range.arena && before.end > range.begin ? &before : nullptr;
+  /// A ring other than cell `but` with bytes of the place, on any rank; kNone if there is none.
+  uint32_t ringWith(const Place &place, int64_t bytes, uint32_t but = kNone) const {
+    uint32_t found = kNone;
+    rings_.forEachIn(place.arena, hullOf(place, bytes), [&](uint32_t ring) {
+      found = ring != but ? ring : found;
+      return found == kNone;
+    });
+    return found;
   }
 
   void checkBoundary(const Scope &scope, const Segment::Boundary &boundary) {
@@ -208,16 +184,16 @@ private:
 
   void checkValue(const Scope &scope, ValueId id) {
     const Value &value = scope.value(id);
-    if (!value.place.placed || (rings_.empty() && value.place.slots == 1))
+    if (!value.place.placed || (value.place.slots == 1 && rings_.isEmpty(value.place.arena)))
       return;
     int64_t bytes = value.type.bytes();
-    const Extent *ring = ringWith(hullOf(value.place, bytes));
+    uint32_t ring = ringWith(value.place, bytes);
     if (value.place.slots == 1) {
-      if (ring != nullptr)
-        scope.addValue(finding::SlotNotNamed, scope.opOf(id), id, role_.cells[ring->cell].name);
+      if (ring != kNone)
+        scope.addValue(finding::SlotNotNamed, scope.opOf(id), id, role_.cells[ring].name);
       return;
     }
-    if (ring == nullptr || !isInSlot(value.place, bytes, role_.cells[ring->cell].place))
+    if (ring == kNone || !isInSlot(value.place, bytes, role_.cells[ring].place))
       scope.addValue(finding::NoSuchRing, scope.opOf(id), id, value.place.slots,
                      value.place.stride);
   }
@@ -228,15 +204,15 @@ private:
         std::abs(place.shift) > limits::kMicrobatchesMax)
       return false;
     if (ring.coef == 0) {
-      Extent extent = hullOf(place, bytes);
-      return extent.begin >= ring.offset && extent.end <= ring.offset + ring.stride;
+      Hull hull = hullOf(place, bytes);
+      return hull.begin >= ring.offset && hull.end <= ring.offset + ring.stride;
     }
     return place.coef == ring.coef && place.group == ring.group && place.offset >= ring.offset &&
            place.offset - ring.offset <= ring.stride - bytes;
   }
 
   Indices indices_;
-  std::vector<Extent> rings_; ///< by arena and begin
+  RangeIndex<uint32_t> rings_; ///< their bytes, on any rank of the role
 };
 
 } // namespace

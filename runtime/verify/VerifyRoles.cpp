@@ -85,11 +85,10 @@ void compare(Inspection &inspection, const PartUpdates &a, const PartUpdates &b)
           return each->gradient == mine.gradient && each->state == mine.state;
         }))
       continue;
-    Finding &finding = inspection.add(finding::UpdatesDiffer, {b.role, other->segment, other->op},
-                                      plan.roles[a.role].name, plan.roles[b.role].name,
-                                      blockAt(plan, mine.block).name);
-    finding.note = "the other role updates it here";
-    finding.noteAt = {a.role, mine.segment, mine.op};
+    note(inspection.add(finding::UpdatesDiffer, {b.role, other->segment, other->op},
+                        plan.roles[a.role].name, plan.roles[b.role].name,
+                        blockAt(plan, mine.block).name),
+         "the other role updates it here", {a.role, mine.segment, mine.op});
   }
 }
 

@@ -352,7 +352,7 @@ private:
     int wanted = group < 0 ? table_.add(all) : scattered(all, group);
     if (has == LayoutTable::kUnknown)
       refuseUnknown(op.operands[0]);
-    else if (isKnown(has) && !isKnown(wanted) && values_->isReport)
+    else if (isKnown(has) && !isKnown(wanted))
       scope().addValue(finding::PlacesUndivided, opIndex_, op.operands[0], membersOf(group),
                        groupAt(plan_, group).name, tokens_);
     else if (isKnown(has) && isKnown(wanted) && has != wanted)
@@ -508,8 +508,8 @@ private:
     bool isAmongSlices = (axes & ~sliceAxes_) == 0;
     if (isSum(opInfo(op).collective->kind)) {
       if (auto others = static_cast<Axes>(axes & ~(partsIn(of) & table_.at(of).whole));
-          isAmongSlices && others != 0)
-        refuseOthers(op, others);
+          isAmongSlices && others != 0) // different slices or the same rows, and no parts
+        scope().addValue(finding::AddsNoParts, opIndex_, op.operands[0], namesOf(plan_, others));
       of = withParts(of, static_cast<Axes>(partsIn(of) & ~axes));
     }
     if (isAmongSlices)
@@ -612,31 +612,19 @@ private:
   }
 
   void refuseParts(const Op &op, ValueId value) const {
-    if (values_->isReport)
-      scope().addValue(finding::TakesPartialSum, opIndex_, value,
-                       fmt::format("'{}'", opInfo(op).name),
-                       namesOf(plan_, partsIn((*values_)[value].layout)));
-  }
-
-  /// What ranks have are different slices or the same rows, and no parts of a sum over rows.
-  void refuseOthers(const Op &op, Axes axes) const {
-    if (values_->isReport)
-      scope().addValue(finding::AddsNoParts, opIndex_, op.operands[0], namesOf(plan_, axes));
+    scope().addValue(finding::TakesPartialSum, opIndex_, value,
+                     fmt::format("'{}'", opInfo(op).name),
+                     namesOf(plan_, partsIn((*values_)[value].layout)));
   }
 
   /// An op that needs to know which rows a value has.
-  void refuseUnknown(ValueId value) {
-    if (values_->isReport)
-      scope().addValue(finding::RowsNeeded, opIndex_, value);
-  }
+  void refuseUnknown(ValueId value) { scope().addValue(finding::RowsNeeded, opIndex_, value); }
 
   void refusePlaces(const Op &op, const Layout &has, const Layout &wanted) {
     auto [group, index] = differenceOf(has, wanted);
-    if (values_->isReport)
-      scope().addValue(finding::RowsInOtherPlaces, opIndex_, op.operands[0],
-                       toString(has.of(index)),
-                       op.kind == OpKind::Dropout ? "with the random numbers" : "in the places",
-                       toString(wanted.of(index)), atIndex(group, index));
+    scope().addValue(finding::RowsInOtherPlaces, opIndex_, op.operands[0], toString(has.of(index)),
+                     op.kind == OpKind::Dropout ? "with the random numbers" : "in the places",
+                     toString(wanted.of(index)), atIndex(group, index));
   }
 
   /// The first index with other rows, and in which group.
@@ -653,9 +641,8 @@ private:
     int64_t index = 1;
     while (index + 1 < membersOf(part.group) && part.of(index) == part.of(0))
       ++index;
-    if (values_->isReport)
-      scope().addValue(finding::AddsDifferentRows, opIndex_, op.operands[0], toString(part.of(0)),
-                       toString(part.of(index)), atIndex(part.group, index));
+    scope().addValue(finding::AddsDifferentRows, opIndex_, op.operands[0], toString(part.of(0)),
+                     toString(part.of(index)), atIndex(part.group, index));
   }
 
   std::string atIndex(int16_t group, int64_t index) const {

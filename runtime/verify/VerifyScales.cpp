@@ -43,15 +43,13 @@ private:
   void differs(Spot at) { report_.add(finding::LossScaleRules, at); }
 
   void checkStart(Spot at, const Segment &segment, const Op &op, size_t operand, bool isScaled) {
-    std::string_view name = opInfo(op).name;
     if ((op.operands.size() > operand) != isScaled)
-      report_.add(
-          Rule::Step, at,
-          isScaled ? fmt::format("'{}' takes no loss scale, by which 'step.finish' divides", name)
-                   : fmt::format("'{}' takes a loss scale, and 'step.finish' does not divide by it",
-                                 name));
+      report_.add(finding::StepOp, at,
+                  isScaled ? "takes no loss scale, by which 'step.finish' divides"
+                           : "takes a loss scale, and 'step.finish' does not divide by it");
     else if (isScaled && !isStepState(at, segment, op.operands[operand]))
-      report_.add(finding::LossScaleNotOfState, at, name);
+      report_.add(finding::StepOp, at,
+                  "takes its loss scale from a value that is not the step state");
   }
 
   bool isStepState(Spot at, const Segment &segment, ValueId value) const {

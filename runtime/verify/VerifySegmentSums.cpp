@@ -62,22 +62,11 @@ public:
   }
 
   Mark markOfState(int32_t block) const override {
-    Mark mark;
-    mark.varies = partsOf(block);
-    mark.split = splits_.of(block);
-    mark.block = block;
-    return mark;
+    return {.varies = partsOf(block), .split = splits_.of(block), .block = block};
   }
 
 private:
-  bool isSharded(int32_t block) const {
-    const Block &each = blockAt(plan_, block);
-    return each.stateShard < each.numel;
-  }
-  /// Axes over which ranks hold other parts of the block's state.
-  Axes partsOf(int32_t block) const {
-    return isSharded(block) ? axesOf(plan_, blockAt(plan_, block).stateGroup) : Axes{0};
-  }
+  Axes partsOf(int32_t block) const { return stateAxesOf(plan_, blockAt(plan_, block)); }
 
   /// Axes over which ranks hold other parts of the block than `value`, which is one of these parts.
   Axes heldBy(int32_t block, ValueId value) const {
@@ -175,10 +164,6 @@ private:
     return splits_.packed(marks_[op.operands[k]], blockNamedBy(op), k);
   }
 
-  static int32_t blockNamedBy(const Op &op) {
-    return op.attrs.empty() ? -1 : static_cast<int32_t>(op.getInt(AttrKey::block));
-  }
-
   static Mark times(Mark mark, const Op &op) {
     mark.multiple *= static_cast<float>(op.getFloat(AttrKey::scale));
     return mark;
@@ -218,17 +203,11 @@ private:
     case SumRole::Balances:
       opInfo(op).sum == SumRole::Balances ? needWholeLoad(i, op) : needMaxima(i, op);
       return fresh(op);
-    case SumRole::ResetsStep: {
-      Mark mark; // a run begins as if a step had ended
-      mark.phase = Phase::Ended;
-      return mark;
-    }
+    case SumRole::ResetsStep: // a run begins as if a step had ended
+      return {.phase = Phase::Ended};
     case SumRole::PacksStep:
-    case SumRole::PacksEval: {
-      Mark mark; // losses and squares are each rank's own until a collective adds them
-      mark.varies = mark.due = allAxes_;
-      return mark;
-    }
+    case SumRole::PacksEval: // losses and squares are each rank's own until a collective adds them
+      return {.varies = allAxes_, .due = allAxes_};
     case SumRole::BeginsStep:
       return begun(i, op);
     case SumRole::AddsLosses:
@@ -284,7 +263,7 @@ private:
     // Stages compute different things: what each contributes to a block is a part of the sum, too.
     mark.due = mark.varies | stages_.axes;
     if (role == SumRole::ComputesShard) { // rows of the whole batch, for this rank's part
-      mark.varies |= heldBy(static_cast<int32_t>(op.getInt(AttrKey::block)), op.results[0]);
+      mark.varies |= heldBy(blockNamedBy(op), op.results[0]);
       mark = times(mark, op);
     }
     if (isTraining[segmentIndex_])
@@ -486,7 +465,7 @@ private:
 
   void followOptimizer(uint32_t i) {
     const Op &op = segment_->ops[i];
-    auto block = static_cast<int32_t>(op.getInt(AttrKey::block));
+    const int32_t block = blockNamedBy(op);
     const auto stateAt = static_cast<size_t>(positionOf(opInfo(op).operands, "state"));
     ValueId state = op.operands[stateAt];
     needEachStep(i);
@@ -615,11 +594,8 @@ private:
   const std::string &name(ValueId value) const { return segment_->values[value].name; }
 
   void need(uint32_t i, bool condition, std::string_view what) {
-    if (condition)
-      return;
-    scope(segmentIndex_)
-        .add(Rule::Step, i, "'{}' {}", opInfo(segment_->ops[i]).name, what)
-        .variant = variant_;
+    if (!condition)
+      scope(segmentIndex_).add(finding::StepOp, i, what).variant = variant_;
   }
 
   /// Losses that a run only prints are scaled for a sum over all ranks, including ranks with equal

@@ -1,7 +1,7 @@
 // Types of operands and results. Their extents follow from the op's factors
 // (runtime/plan/Factors.h), their elements and numbers of dimensions from its TYPES row
-// (runtime/plan/OpTypes.h). A function for each CHECKED row says what attributes and types have to
-// do with each other beside that. Matrices have their leading dimensions as rows, so [B,S,H] and
+// (runtime/plan/OpTypes.h). VerifyRelations.def says what attributes and types have to do with each
+// other beside that. Matrices have their leading dimensions as rows, so [B,S,H] and
 // [T,H] are the same matrix.
 #include <algorithm>
 #include <cmath>
@@ -23,6 +23,7 @@ using Key = AttrKey;
 
 int64_t cols(const Type &type) { return type.shape[type.rank - 1]; }
 int64_t rows(const Type &type) { return type.numel() / cols(type); }
+bool isSameShape(const Type &a, const Type &b) { return a.rank == b.rank && a.shape == b.shape; }
 
 bool isOneScale(const Type &scale) {
   return scale.rank == 1 && scale.dtype == DType::F32 && scale.numel() == 1;
@@ -31,6 +32,11 @@ bool isScaleOfBlocks(const Type &scale, const Type &factor) {
   return scale.rank == 2 && (scale.dtype == DType::F32 || scale.dtype == DType::U8) &&
          blocksOf(scale.dtype == DType::U8, {rows(scale), cols(scale)},
                   {rows(factor), cols(factor)});
+}
+
+bool areScales(const Type &ofA, const Type &a, const Type &ofB, const Type &b) {
+  return (isOneScale(ofA) && isOneScale(ofB)) ||
+         (isScaleOfBlocks(ofA, a) && isScaleOfBlocks(ofB, b) && ofA.dtype == ofB.dtype);
 }
 
 /// What operand or result i is called in the op's row.
@@ -88,7 +94,7 @@ private:
     hasFailed_ = true;
     std::string types = typesOf(op_.operands);
     types += (types.empty() ? "-> " : " -> ") + typesOf(op_.results);
-    scope_.add(Rule::Shape, index_, "'{}' needs {}; found {}", info_.name, text, types);
+    scope_.add(finding::OpNeeds, index_, text, types);
   }
   std::string typesOf(const std::vector<ValueId> &ids) const {
     constexpr size_t kTextMax = 200;
@@ -106,6 +112,7 @@ private:
       scope_.addValue(finding::TypeNotSupported, index_, id, dtypeName(scope_.value(id).type.dtype),
                       what);
   }
+  int64_t attr(Key key) const { return op_.getInt(key); }
   /// The number of ranks among which the op's group divides the whole.
   int64_t members() const { return scope_.plan().groupSize(op_.group); }
 
@@ -162,34 +169,30 @@ private:
                             factorsOf(op_).text));
   }
 
+  template <OpKind kOp> void checkRelationsOf() {
+#define RELATION(op, condition, text)                                                              \
+  if constexpr (kOp == OpKind::op)                                                                 \
+    need(hasFailed_ || (condition), text);
+#define CALL(op, call)                                                                             \
+  if constexpr (kOp == OpKind::op)                                                                 \
+    call;
+#include "runtime/verify/VerifyRelations.def"
+  }
   void checkRelations() {
     using Check = void (ShapeCheck::*)();
-    static constexpr std::array<Check, kOpCount> kChecks = [] {
-      std::array<Check, kOpCount> checks{};
-#define CHECKED(enumerator)                                                                        \
-  checks[static_cast<size_t>(OpKind::enumerator)] = &ShapeCheck::check##enumerator;
-#include "runtime/plan/Ops.def"
-      return checks;
-    }();
-    if (Check check = kChecks[static_cast<size_t>(op_.kind)])
-      (this->*check)();
+    static constexpr auto kChecks = []<size_t... kinds>(std::index_sequence<kinds...>) {
+      return std::array<Check, kOpCount>{&ShapeCheck::checkRelationsOf<OpKind(kinds)>...};
+    }
+    (std::make_index_sequence<kOpCount>());
+    (this->*kChecks[static_cast<size_t>(op_.kind)])();
   }
 
   // ---- data, tables and losses ----
 
-  void checkBatchLoad() {
-    constexpr OpKind kOp = OpKind::BatchLoad;
-    const Type &feed = in<kOp>("feed"), &tokens = out<kOp>("tokens");
-    need(cols(feed) >= (hasOut<kOp>("at") ? 6 : 5) * tokens.numel() + 2 * tokens.shape[0],
-         "a feed of at least 5·B·S + 2·B words, and B·S of places");
-    int64_t slots = op_.getInt(Key::slots);
-    need(slots == 0 || slots == feed.shape[0], "as many slots as its feed");
-  }
-
   void needPart(const Type &type, std::string_view what, int64_t Block::*numel) {
-    int64_t block = op_.getInt(Key::block);
+    int64_t block = attr(Key::block);
     if (block < 0)
-      return scope_.add(Rule::Shape, index_, "'{}' names no block", info_.name), void();
+      return scope_.add(finding::NamesNoBlock, index_), void();
     const Block &each = blockAt(scope_.plan(), block);
     if (type.numel() != each.*numel)
       scope_.add(finding::PartSize, index_, type.numel(), what, each.name, each.*numel);
@@ -202,7 +205,7 @@ private:
   /// boundary cuts; with `tableRows` rows unless that is negative.
   void needTable(const Type &shard, int64_t columns, int64_t tableRows) {
     needPart(shard, "shard", &Block::shard);
-    int64_t block = op_.getInt(Key::block);
+    int64_t block = attr(Key::block);
     if (block < 0)
       return;
     const std::vector<const Param *> &params =
@@ -213,27 +216,14 @@ private:
     need(shard.numel() % columns == 0 && (params.empty() || params[0]->offset % columns == 0),
          "shards whose boundaries lie between rows");
   }
-  void checkEmbeddingShard() {
-    constexpr OpKind kOp = OpKind::EmbeddingShard;
-    needTable(in<kOp>("shard"), cols(out<kOp>("x")), op_.getInt(Key::table_rows));
-  }
-  void checkEmbeddingShardBwd() {
-    constexpr OpKind kOp = OpKind::EmbeddingShardBwd;
-    needTable(out<kOp>("dshard"), cols(in<kOp>("dx")), -1);
-  }
 
   /// Checks the size of the vocabulary, of which this rank has `columns` columns.
   void needValidCols(int64_t columns) {
-    int64_t valid = op_.getInt(Key::valid_cols);
+    int64_t valid = attr(Key::valid_cols);
     need(valid >= 0 && valid <= columns * members(),
          "valid_cols between 0 and the number of columns of all members");
     needSoftCap();
   }
-  void checkCrossEntropy() { needValidCols(cols(in<OpKind::CrossEntropy>("logits"))); }
-  void checkCrossEntropyBwd() { needValidCols(cols(in<OpKind::CrossEntropyBwd>("logits"))); }
-  void checkVocabStats() { needValidCols(cols(in<OpKind::VocabStats>("logits"))); }
-  void checkLmLoss() { needValidCols(rows(in<OpKind::LmLoss>("w"))); }
-  void checkLmLossGrad() { needValidCols(rows(in<OpKind::LmLossGrad>("w"))); }
 
   // ---- attention ----
 
@@ -246,146 +236,67 @@ private:
   /// A window is counted from the query backwards.
   void needWindow() {
     needSoftCap();
-    int64_t window = op_.getInt(Key::window);
+    int64_t window = attr(Key::window);
     need(window == -1 || (window >= 0 && op_.getBool(Key::causal)),
          "a window of at least 0 under a causal mask, or -1");
-    int64_t chunk = op_.getInt(Key::chunk);
+    int64_t chunk = attr(Key::chunk);
     need(chunk == 0 || op_.getBool(Key::causal), "chunks under a causal mask");
   }
-  void checkAttention() { needWindow(); }
-  void checkAttentionBwd() { needWindow(); }
 
-  template <OpKind kind> void attentionPart() {
+  void needKeys(const Type &q, const Type &k) {
     needWindow();
-    const Type &q = in<kind>("q"), &k = in<kind>("k");
-    need(op_.getFloat(Key::p) == 0 || op_.getInt(Key::positions) > 0,
+    need(op_.getFloat(Key::p) == 0 || attr(Key::positions) > 0,
          "attribute 'positions' where it has dropout");
-    int64_t slices = op_.getInt(Key::slices);
+    int64_t slices = attr(Key::slices);
     need(slices == 0 ||
              (slices > 0 && members() % slices == 0 && (slices == 1 || q.shape[1] % 2 == 0)),
          "mirrored slices of the members of its group");
     need(slices == 0 || k.shape[1] == q.shape[1] || k.shape[1] == slices * q.shape[1],
          "keys of one slice or of all");
-    need(slices == 0 || (op_.getInt(Key::by) >= 0 && op_.getInt(Key::by) < slices),
+    need(slices == 0 || (attr(Key::by) >= 0 && attr(Key::by) < slices),
          "attribute 'by' below the number of slices");
-  }
-  void checkAttentionPart() { attentionPart<OpKind::AttentionPart>(); }
-  void checkAttentionPartBwd() { attentionPart<OpKind::AttentionPartBwd>(); }
-
-  void checkAttentionJoin() {
-    constexpr OpKind kOp = OpKind::AttentionJoin;
-    const Type &o = in<kOp>("o"), &more = in<kOp>("more"), &all = out<kOp>("all");
-    need(o.rank >= 3 && more.rank == o.rank && all.rank == o.rank && more.shape == o.shape &&
-             all.shape == o.shape,
-         "outputs of the same shape");
   }
 
   /// Checks that attributes for heads fit the columns of qkv.
-  void attentionQkv(const Type &qkv) {
+  void needQkv(const Type &qkv) {
     needWindow();
-    int64_t heads = op_.getInt(Key::num_heads), groups = op_.getInt(Key::num_groups),
-            channels = op_.getInt(Key::head_dim);
+    int64_t heads = attr(Key::num_heads), groups = attr(Key::num_groups),
+            channels = attr(Key::head_dim);
     bool isNamed = heads > 0 && groups > 0 && channels > 0 && heads % groups == 0 &&
                    heads <= limits::kElementsMax / 3 &&
                    channels <= limits::kElementsMax / (3 * heads);
     need(isNamed, "attributes for heads, groups and channels, with groups that divide the heads");
     need(!isNamed || cols(qkv) == (heads + 2 * groups) * channels, "qkv[B, S, (N+2G)·D]");
   }
-  void checkAttentionQkv() { attentionQkv(in<OpKind::AttentionQkv>("qkv")); }
-  void checkAttentionQkvBwd() { attentionQkv(in<OpKind::AttentionQkvBwd>("qkv")); }
 
   void needHeads(const Type &q) {
-    need(op_.getInt(Key::num_heads) == 0 || op_.getInt(Key::num_heads) == q.shape[2],
+    need(attr(Key::num_heads) == 0 || attr(Key::num_heads) == q.shape[2],
          "attribute 'num_heads' as in its types");
-  }
-  void checkSplitQkv() { needHeads(out<OpKind::SplitQkv>("q")); }
-  void checkSplitQkvRope() { needHeads(out<OpKind::SplitQkvRope>("q")); }
-  void checkMergeQkv() { needHeads(in<OpKind::MergeQkv>("dq")); }
-  void checkMergeQkvRope() { needHeads(in<OpKind::MergeQkvRope>("dq")); }
-
-  void checkLatentHeads() {
-    int64_t rotated = op_.getInt(Key::rotary_dim);
-    need(rotated >= 2 && rotated % 2 == 0, "attribute 'rotary_dim' of an even number of channels");
-  }
-  void checkLatentHeadsBwd() { checkLatentHeads(); }
-
-  void checkTranspose() {
-    need(op_.getInt(Key::outer) > 0 && op_.getInt(Key::inner) > 0, "outer and inner parts");
-  }
-  void checkMergeSlices() {
-    const Type &x = in<OpKind::MergeSlices>("x");
-    need(isData(x) || x.dtype == DType::I32, "a floating point operand, or one of i32");
-    checkTranspose();
   }
 
   // ---- routers and runs ----
 
-  template <OpKind kind> void router() {
-    RouterChoice choice = {.experts = cols(in<kind>("logits")),
-                           .topk = op_.getInt(Key::topk),
-                           .groups = op_.getInt(Key::expert_groups),
-                           .groupTopk = op_.getInt(Key::group_topk)};
+  void needChoice(const Type &logits) {
+    RouterChoice choice = {.experts = cols(logits),
+                           .topk = attr(Key::topk),
+                           .groups = attr(Key::expert_groups),
+                           .groupTopk = attr(Key::group_topk)};
     if (const char *wanted = choice.missing())
       need(false, wanted);
-  }
-  void checkRouterTopk() {
-    constexpr OpKind kOp = OpKind::RouterTopk;
-    router<kOp>();
-    need(!has<kOp>("bias") || op_.getInt(Key::score) != kRouterSoftmax,
-         "a score other than softmax beside a bias");
-  }
-  void checkRouterSinkhorn() {
-    router<OpKind::RouterSinkhorn>();
-    need(op_.getInt(Key::expert_groups) == 0, "experts without groups");
-  }
-  void checkRouterTopkBwd() { router<OpKind::RouterTopkBwd>(); }
-  void checkRouterDrop() {
-    need(op_.getInt(Key::experts) > 0 && op_.getFloat(Key::capacity_factor) > 0,
-         "a number of experts and a capacity_factor above 0");
   }
 
   /// Checks a load [parts, experts]: the rows of all members consist of parts of equal size.
   void needLoad(const Type &load, int64_t rows) {
     need(rows * members() % load.shape[0] == 0, "rows that consist of equal parts");
   }
-  void checkExpertLoad() {
-    constexpr OpKind kOp = OpKind::ExpertLoad;
-    needLoad(out<kOp>("load"), in<kOp>("ids").shape[0]);
-  }
-  template <OpKind kind> void routerLoss() { needLoad(in<kind>("load"), rows(in<kind>("logits"))); }
-  void checkRouterLoss() { routerLoss<OpKind::RouterLoss>(); }
-  void checkRouterLossBwd() { routerLoss<OpKind::RouterLossBwd>(); }
-
-  void checkRoll() {
-    const Type &x = in<OpKind::Roll>("x");
-    int64_t by = op_.getInt(Key::by);
-    need(x.rank == 2 && dtypeBytes(x.dtype) == sizeof(uint32_t), "elements of 4 bytes, [B,S]");
-    need(by > 0 && by < x.shape[x.rank - 1u], "an attribute 'by' from 1 to less than a sequence");
-    need(!op_.getBool(Key::per_token) || x.dtype == DType::F32, "f32 where a sum is kept");
-  }
-
-  void checkTally() {
-    int64_t slots = op_.getInt(Key::slots), slot = op_.getInt(Key::slot);
-    need(slots > 0 && slot < slots, "a slot among its slots");
-  }
-  void checkExpertBiasUpdate() {
-    int64_t experts = op_.getInt(Key::experts);
-    need(experts > 0 && experts <= cols(in<OpKind::ExpertBiasUpdate>("bias")),
-         "a number of experts up to that of columns");
-  }
 
   /// Checks counts of rows, which lie in slots of equal size.
   void needSlots(const Type &counts, int64_t bound) {
     need(bound % counts.shape[0] == 0, "a number of rows that its slots divide");
   }
-  void checkMakeRuns() {
-    int64_t bound = op_.getInt(Key::bound);
-    need(bound > 0, "a bound of at least one row");
-    needSlots(out<OpKind::MakeRuns>("counts"), bound);
-  }
-  template <OpKind kind> void groupedMatMul() {
+  template <OpKind kind> void needGrouped() {
     needSlots(in<kind>("counts"), rows(in<kind>("a")));
-    int64_t recipe = op_.getInt(Key::fp8_recipe);
+    int64_t recipe = attr(Key::fp8_recipe);
     need(recipe <= static_cast<int64_t>(Fp8Factors::Delayed), "a recipe of 8-bit factors");
     need(recipe > 0 || !op_.getBool(Key::e5m2), "a first factor in 8 bits where it is e5m2");
     constexpr size_t kAmax = operandIndex<kind>("amax"), kSeen = operandIndex<kind>("seen");
@@ -396,31 +307,14 @@ private:
          "magnitudes that are seen before it and behind it");
     if (op_.operands.size() > kAmax)
       for (Key key : {Key::slot, Key::b_slot})
-        need(op_.getInt(key) <= in(kAmax).numel() - members() * in<kind>("counts").shape[1],
+        need(attr(key) <= in(kAmax).numel() - members() * in<kind>("counts").shape[1],
              "magnitudes of f32[n] with one for each run of all members from its slot on");
   }
-  template <OpKind kind> void groupedGradient() {
-    needSlots(in<kind>("counts"), rows(in<kind>("dy")));
-  }
-  void checkGroupedBias() {
-    constexpr OpKind kOp = OpKind::GroupedBias;
-    needSlots(in<kOp>("counts"), rows(in<kOp>("x")));
-  }
-  void checkGroupedBiasBwd() { groupedGradient<OpKind::GroupedBiasBwd>(); }
-  void checkGroupedBiasDot() { groupedGradient<OpKind::GroupedBiasDot>(); }
-  void checkGroupedMatMul() { groupedMatMul<OpKind::GroupedMatMul>(); }
-  void checkGroupedMatMulScaled() {
-    groupedMatMul<OpKind::GroupedMatMulScaled>();
-    need(isScaledWhole(static_cast<Fp8Factors>(op_.getInt(Key::fp8_recipe))),
-         "a recipe by which whole matrices have scales");
-  }
-  void checkGroupedMatMulBwd() { groupedMatMul<OpKind::GroupedMatMulBwd>(); }
 
   // ---- views, packs and collectives ----
 
-  void checkView() {
-    int64_t coef = op_.getInt(Key::coef), offset = op_.getInt(Key::offset);
-    int64_t taken = out<OpKind::View>("y").numel(), elements = in<OpKind::View>("x").numel();
+  void needInside(int64_t taken, int64_t elements) {
+    int64_t coef = attr(Key::coef), offset = attr(Key::offset);
     IndexRange indices;
     if (coef != 0)
       indices = Indices(scope_.plan(), scope_.role).of(op_.group);
@@ -434,13 +328,11 @@ private:
       scope_.add(finding::ViewOutside, index_, taken, offset, coef, indices.last, elements);
   }
 
-  void checkPack() {
-    const Plan &plan = scope_.plan();
-    int64_t block = op_.getInt(Key::block);
-    const Type &whole = out<OpKind::Pack>("whole");
+  void needParams(const Type &whole) {
+    int64_t block = attr(Key::block);
     if (block < 0)
-      return checkJoin();
-    const Block &of = blockAt(plan, block);
+      return needJoined(whole);
+    const Block &of = blockAt(scope_.plan(), block);
     const std::vector<const Param *> &params =
         scope_.inspection.paramsOf(static_cast<int32_t>(block));
     need(whole.numel() == of.numel, "a result with as many elements as its block");
@@ -455,8 +347,7 @@ private:
   }
 
   /// The result has the parts one after the other.
-  void checkJoin() {
-    const Type &whole = out<OpKind::Join>("whole");
+  void needJoined(const Type &whole) {
     int64_t numel = 0;
     for (size_t i = 0; i < op_.operands.size(); ++i) {
       need(in(i).dtype == whole.dtype, "parts of the type of its result");
@@ -472,22 +363,12 @@ private:
       needKnown(id, isComputeType(type) || type == DType::F64, "sums of f32, bf16, f16 and f64");
     }
   }
-  void checkAllReduce() { needWire(); }
-  void checkAllReduceMax() {
-    DType type = in<OpKind::AllReduceMax>("x").dtype;
-    needKnown(op_.operands[0], isComputeType(type) || type == DType::F64, "f32, bf16 and f64");
-  }
-  void checkReduceScatter() {
-    constexpr OpKind kOp = OpKind::ReduceScatter;
-    constexpr size_t kSquares = resultIndex<kOp>("ss");
-    const Type &shard = out<kOp>("shard");
-    needWire();
-    need(dtypeBytes(shard.dtype) >= dtypeBytes(in<kOp>("full").dtype),
-         "a result type at least as wide as its operand's");
-    if (!hasOut(kSquares))
+
+  void needSquared(const Type &shard, size_t squares) {
+    if (!hasOut(squares))
       return;
     need(isComputeType(shard.dtype), "a scattered result of f32, bf16 or f16 to square");
-    need(std::ranges::none_of(op_.ties, [](const Tie &tie) { return tie.result == kSquares; }),
+    need(std::ranges::find(op_.ties, squares, &Tie::result) == op_.ties.end(),
          "a sum of squares without ties");
     if (!isExchanged(scope_.plan(), scope_.segment, op_))
       scope_.add(finding::SquaresNotExchanged, index_);
@@ -496,7 +377,7 @@ private:
 
   // ---- the step ----
 
-  void checkSumSquares() {
+  void needSquares() {
     for (size_t i = 0; i < op_.operands.size(); ++i) {
       bool isSum = in(i).dtype == DType::F64 && in(i).numel() == 1;
       need(isSum || (isData(in(i)) && in(i).dtype != DType::F64),
@@ -505,7 +386,7 @@ private:
   }
 
   /// g master moments... state -> master moments... weight?; for remainders also weight -> weight.
-  template <OpKind kind> void optimizer() {
+  template <OpKind kind> void needUpdate() {
     constexpr size_t kMaster = operandIndex<kind>("master"), kState = operandIndex<kind>("state");
     constexpr size_t kWeight = resultIndex<kind>("weight");
     needStateShard(in(kMaster));
@@ -523,51 +404,18 @@ private:
                 "weights of f32, bf16 and f16");
     }
   }
-  void checkAdamW() { optimizer<OpKind::AdamW>(); }
-  void checkSgd() { optimizer<OpKind::Sgd>(); }
-  void checkSgdMomentum() { optimizer<OpKind::SgdMomentum>(); }
-
-  void checkInitBlock() {
-    constexpr OpKind kOp = OpKind::InitBlock;
-    needKnown(op_.results[0], isComputeType(out<kOp>("x").dtype), "f32, bf16 and f16");
-    needStateShard(out<kOp>("x"));
-    if (hasOut<kOp>("remainder"))
-      needKnown(op_.results[0], out<kOp>("x").dtype == DType::BF16,
-                "weights of bf16 beside remainders");
-  }
 
   // ---- numbers of 8 bits ----
 
-  void checkMatMulScaled() {
-    constexpr OpKind kOp = OpKind::MatMulScaled;
-    const Type &a = in<kOp>("a"), &b = in<kOp>("b");
-    const Type &ofA = in<kOp>("ascale"), &ofB = in<kOp>("bscale");
-    need(a.dtype == DType::F8E4M3 || b.dtype == DType::F8E4M3, "one factor of f8e4m3 at least");
-    bool isOfBlocks = isScaleOfBlocks(ofA, a) && isScaleOfBlocks(ofB, b);
-    bool isOfAll = isOneScale(ofA) && isOneScale(ofB);
-    need(isOfAll || (isOfBlocks && ofA.dtype == ofB.dtype),
-         "scales of f32[1], or of blocks of both factors");
-  }
-
   void needSlot(size_t amax, Key key) {
-    int64_t slot = op_.getInt(key);
+    int64_t slot = attr(key);
     need(slot >= 0 && slot < in(amax).numel(), "magnitudes of f32[n] with one for its slot");
   }
   /// What is quantised by one magnitude, with a transposed copy as result `copy`.
-  void quantized(size_t amax, size_t copy) {
+  void needQuantized(size_t amax, size_t copy) {
     needSlot(amax, Key::slot);
     need(!hasOut(copy) || !op_.getBool(Key::transposed),
          "a copy that is the transpose of a result that is none");
-  }
-  template <OpKind kind> void quantize() {
-    quantized(operandIndex<kind>("amax"), resultIndex<kind>("t"));
-  }
-  void checkQuantize() { quantize<OpKind::Quantize>(); }
-  void checkQuantizeDelayed() { quantize<OpKind::QuantizeDelayed>(); }
-  void checkQuantizeBlocks() {
-    constexpr OpKind kOp = OpKind::QuantizeBlocks;
-    need(isScaleOfBlocks(out<kOp>("scale"), out<kOp>("q")),
-         "scales of f32[C/128,R], f32[R/128,C/128] or u8[R,C/32]");
   }
 
   /// By the forms of its epilogue. The second result that an op makes is quantised turned, by a
@@ -584,7 +432,7 @@ private:
            "rows of dy in whole blocks of 128");
       return;
     }
-    quantized(operandNamed("amax"), static_cast<size_t>(positionOf(info_.results, "t")));
+    needQuantized(operandNamed("amax"), static_cast<size_t>(positionOf(info_.results, "t")));
     if (makesTwo)
       needSlot(operandNamed("amax"), Key::y_slot);
   }
@@ -592,21 +440,6 @@ private:
   void needMagnitudes(const Type &amax) {
     need(amax.numel() == countWeightScales(scope_.plan()),
          "magnitudes of f32[n], one for each parameter of 8 bits");
-  }
-  void checkAmaxShard() {
-    needStateShard(in<OpKind::AmaxShard>("x"));
-    needMagnitudes(in<OpKind::AmaxShard>("amax"));
-  }
-  void checkQuantizeShard() {
-    needStateShard(in<OpKind::QuantizeShard>("x"));
-    needStateShard(out<OpKind::QuantizeShard>("q"));
-    needMagnitudes(in<OpKind::QuantizeShard>("amax"));
-  }
-  void checkWeightScales() {
-    const Type &amax = in<OpKind::WeightScales>("amax");
-    needMagnitudes(amax);
-    need(out<OpKind::WeightScales>("scales") == Type::of(DType::F32, {amax.numel(), kScaleStride}),
-         "scales of f32[n,4]");
   }
 
   const Scope &scope_;

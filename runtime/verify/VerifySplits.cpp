@@ -216,9 +216,7 @@ void checkSaved(Inspection &inspection) {
   for (const Param &param : plan.params) {
     const auto index = static_cast<size_t>(param.block);
     const Block &block = plan.blocks[index];
-    Axes axes = splitAxesOf(plan, param);
-    if (block.stateShard < block.numel)
-      axes |= axesOf(plan, block.stateGroup);
+    Axes axes = splitAxesOf(plan, param) | stateAxesOf(plan, block);
     if (seen.emplace(param.block, axes).second &&
         !isCovered(inspection, inspection.rolesThatSave(index), axes))
       inspection.addAbout(finding::StateMissing, {}, param.name);

@@ -48,7 +48,7 @@ struct Mark {
   Axes varies = 0; ///< ranks that differ in these may hold other bytes of the same elements
   Axes split = 0;  ///< ranks that differ in these hold other elements of split parameters
   Axes due = 0;    ///< axes over which the value is still a part of a sum
-  Cover cover;
+  Cover cover = {};
   Phase phase = Phase::None;
   Phase evaluation = Phase::None; ///< of a step state, within what some steps do
   int32_t block = -1; ///< of which this is all, or a rank's part; -1: of none, or not known
@@ -95,6 +95,8 @@ std::string_view whyIncomplete(Cover::Kind cover);
 /// The group's axes, none of group -1; or all of the mesh's.
 Axes axesOf(const Plan &plan, int16_t group);
 Axes axesOf(const Plan &plan);
+/// Axes along which ranks hold other parts of the block's state.
+Axes stateAxesOf(const Plan &plan, const Block &block);
 /// How many ranks differ in these axes.
 int64_t ranksAlong(const Plan &plan, Axes axes);
 /// The first group in which ranks have the same indices; -1 if each rank is alone in it.

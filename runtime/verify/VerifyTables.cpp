@@ -1,6 +1,6 @@
 // Tables of the plan: mesh, groups, units, blocks, parameters, roles and programs.
 #include <algorithm>
-#include <optional>
+#include <set>
 #include <string_view>
 
 #include "runtime/plan/HostCells.h"
@@ -14,11 +14,6 @@ namespace {
 
 template <typename T> bool isIndex(int64_t index, const std::vector<T> &table) {
   return index >= 0 && index < static_cast<int64_t>(table.size());
-}
-
-template <typename... Args>
-void add(Inspection &inspection, Rule rule, fmt::format_string<Args...> text, Args &&...args) {
-  inspection.add(rule, {}, fmt::format(text, std::forward<Args>(args)...));
 }
 
 /// Whether the table has an entry of this index, or the index says that none is named.
@@ -68,12 +63,8 @@ bool isGroup(const Plan &plan, int16_t group) {
   return group >= -1 && group < static_cast<int64_t>(plan.groups.size());
 }
 
-/// Axes that two groups have in common; the first one of them, or nothing.
-std::optional<uint16_t> sharedAxis(const Group &a, const Group &b) {
-  for (uint16_t axis : a.axes)
-    if (std::ranges::find(b.axes, axis) != b.axes.end())
-      return axis;
-  return std::nullopt;
+bool hasAxis(const Group &group, uint16_t axis) {
+  return std::ranges::find(group.axes, axis) != group.axes.end();
 }
 
 /// Groups of two kinds of one division share no axis: along an axis, ranks differ in one respect.
@@ -86,9 +77,10 @@ void checkApart(Inspection &inspection, GroupKind a, GroupKind b) {
     return;
   const Group &one = groupAt(plan, groupOfKind(plan, a));
   const Group &other = groupAt(plan, groupOfKind(plan, b));
-  if (std::optional<uint16_t> axis = sharedAxis(one, other))
-    inspection.add(finding::GroupsShareAxis, Spot{}, one.name, groupKindInfo(a).word, other.name,
-                   groupKindInfo(b).word, *axis);
+  for (uint16_t axis : one.axes)
+    if (hasAxis(other, axis))
+      inspection.add(finding::GroupsShareAxis, Spot{}, one.name, groupKindInfo(a).word, other.name,
+                     groupKindInfo(b).word, axis);
 }
 
 void checkGroupKinds(Inspection &inspection) {
@@ -110,8 +102,7 @@ void checkGroupKinds(Inspection &inspection) {
     return;
   const Group &inside = groupAt(plan, outer);
   for (uint16_t axis : inside.axes)
-    if (data < 0 ||
-        std::ranges::find(groupAt(plan, data).axes, axis) == groupAt(plan, data).axes.end())
+    if (data < 0 || !hasAxis(groupAt(plan, data), axis))
       inspection.add(finding::OuterOutsideOfData, Spot{}, inside.name, axis);
 }
 
@@ -129,17 +120,17 @@ void checkMesh(Inspection &inspection) {
   }
   checkNames(inspection, plan.groups, limits::kGroupsMax, "group");
   for (const Group &group : plan.groups) {
-    for (size_t i = 0; i < group.axes.size(); ++i) {
-      needEntry(inspection, "group", group.name, "names mesh axis", group.axes[i], plan.mesh);
-      if (std::find(group.axes.begin(), group.axes.begin() + static_cast<int64_t>(i),
-                    group.axes[i]) != group.axes.begin() + static_cast<int64_t>(i))
-        inspection.add(finding::GroupAxisTwice, Spot{}, group.name, group.axes[i]);
+    std::set<uint16_t> seen;
+    for (uint16_t axis : group.axes) {
+      needEntry(inspection, "group", group.name, "names mesh axis", axis, plan.mesh);
+      if (!seen.insert(axis).second)
+        inspection.add(finding::GroupAxisTwice, Spot{}, group.name, axis);
     }
   }
   checkGroupKinds(inspection);
   checkNames(inspection, plan.streams, static_cast<int64_t>(kStreamsMax), "stream");
   if (plan.streams.empty())
-    add(inspection, Rule::Index, "the plan has no streams; ops that name none need one");
+    inspection.add(finding::NoStreams, {});
   checkNames(inspection, plan.channels, limits::kChannelsMax, "channel");
   for (const Channel &channel : plan.channels)
     checkChannel(inspection, channel);
@@ -175,7 +166,7 @@ bool checkSumGroup(Inspection &inspection, const Block &block) {
   const Group &sum = groupAt(plan, block.sumGroup);
   const Group &state = groupAt(plan, block.stateGroup);
   for (uint16_t axis : state.axes)
-    if (std::ranges::find(sum.axes, axis) == sum.axes.end())
+    if (!hasAxis(sum, axis))
       inspection.add(finding::StateOutsideOfSum, Spot{}, block.name, state.name, sum.name, axis);
   return true;
 }
@@ -220,40 +211,29 @@ bool cutsRow(const Block &block, const Param &param) {
 
 void checkParam(Inspection &inspection, const Param &param) {
   const Plan &plan = inspection.plan();
-  auto broken = [&](std::string text) {
-    inspection.add(Rule::Parameter, {}, std::move(text), param.name);
+  auto broken = [&](auto row, const auto &...args) {
+    inspection.addAbout(row, {}, param.name, args...);
   };
   if (!isTypeSane(param.type))
-    return broken(
-        fmt::format("the type of parameter '{}' has no elements or too many", param.name));
-  if (!isComputeType(param.type.dtype) && !plan::isKeptIn8Bits(param)) {
-    inspection.addAbout(finding::ParameterType, {}, param.name, dtypeName(param.type.dtype));
-    return;
-  }
+    return broken(finding::ParameterNotSane);
+  if (!isComputeType(param.type.dtype) && !plan::isKeptIn8Bits(param))
+    return broken(finding::ParameterType, dtypeName(param.type.dtype));
   checkSplits(inspection, param);
   if (param.block == -1 && plan.level == Level::Placed)
-    return broken(fmt::format(
-        "parameter '{}' is not in a block; each parameter of a placed plan needs one", param.name));
+    return broken(finding::ParameterInNoBlock);
   if (param.block == -1)
     return;
   if (!isIndex(param.block, plan.blocks))
-    return broken(fmt::format("parameter '{}' names block {}; there are {}", param.name,
-                              param.block, plan.blocks.size()));
+    return broken(finding::ParameterBlock, param.block, plan.blocks.size());
   const Block &block = blockAt(plan, param.block);
   if (param.offset < 0 || param.offset > block.numel ||
       param.type.numel() > block.numel - param.offset)
-    return broken(
-        fmt::format("parameter '{}' of {} elements at {} ends beyond its block '{}' of {}",
-                    param.name, param.type.numel(), param.offset, block.name, block.numel));
-  if (param.offset * dtypeBytes(param.type.dtype) % kAlignmentBytes != 0)
-    broken(fmt::format(
-        "parameter '{}' begins at element {} of its block, byte {}, which is not a multiple of {}",
-        param.name, param.offset, param.offset * dtypeBytes(param.type.dtype), kAlignmentBytes));
+    return broken(finding::ParameterBeyondBlock, param.type.numel(), param.offset, block.name,
+                  block.numel);
+  if (int64_t byte = param.offset * dtypeBytes(param.type.dtype); byte % kAlignmentBytes != 0)
+    broken(finding::ParameterUnaligned, param.offset, byte, kAlignmentBytes);
   if (cutsRow(block, param))
-    broken(fmt::format(
-        "a shard boundary of block '{}' (every {} elements) cuts a row of {} elements of parameter "
-        "'{}' at {}",
-        block.name, block.stateShard, param.rowSize(), param.name, param.offset));
+    broken(finding::ShardCutsRow, block.name, block.stateShard, param.rowSize(), param.offset);
 }
 
 void checkParams(Inspection &inspection) {
@@ -288,8 +268,7 @@ public:
   void check(const std::vector<ProgramNode> &nodes, ProgramNode::Kind parent, int depth) {
     for (const ProgramNode &node : nodes) {
       if (++count_ > limits::kProgramNodesMax || depth > limits::kNestingMax)
-        return fail("the program has more than {} nodes or is nested more than {} deep",
-                    limits::kProgramNodesMax, limits::kNestingMax);
+        return fail(finding::ProgramTooLarge, limits::kProgramNodesMax, limits::kNestingMax);
       checkNode(node, parent, depth);
       if (report_.isFull())
         return;
@@ -301,27 +280,28 @@ private:
 
   void checkNode(const ProgramNode &node, ProgramNode::Kind parent, int depth) {
     if (node.count < 1 || node.count > limits::kCountMax)
-      fail("a program node has count {}; the range is 1 to {}", node.count, limits::kCountMax);
+      fail(finding::NodeCount, node.count, limits::kCountMax);
     if (node.kind == ProgramNode::Start || node.kind == ProgramNode::Run) {
       if (!isIndex(node.segment, role_.segments))
-        fail("the program names segment {}; the role has {}", node.segment, role_.segments.size());
+        fail(finding::NodeSegment, node.segment, role_.segments.size());
       if (!node.children.empty())
-        fail("a program node that runs a segment contains other nodes");
+        fail(finding::NodeChildren);
       checkMicrobatch(node, parent);
       if (node.kind == ProgramNode::Start && (depth > 0 || node.count != 1 || begun_))
-        fail("'start' needs to come before everything else in the program and run once");
+        fail(finding::NodeNeeds, "'start'",
+             "come before everything else in the program and run once");
       begun_ |= node.kind == ProgramNode::Run;
       return;
     }
     begun_ = true;
     if (node.kind == ProgramNode::Steps && depth > 0)
-      fail("'steps' needs to be at the top level of the program");
+      fail(finding::NodeNeeds, "'steps'", "be at the top level of the program");
     if (node.kind == ProgramNode::Every && parent != ProgramNode::Steps)
-      fail("'every' needs to be directly inside 'steps'");
+      fail(finding::NodeNeeds, "'every'", "be directly inside 'steps'");
     if (node.kind == ProgramNode::Loop && depth == 0)
-      fail("'loop' needs to be inside 'steps'");
+      fail(finding::NodeNeeds, "'loop'", "be inside 'steps'");
     if (node.microbatch)
-      fail("a program node other than 'run' names a microbatch");
+      fail(finding::NodeMicrobatch);
     check(node.children, node.kind, depth + 1);
     if (node.kind != ProgramNode::Loop && report_.size() == 0)
       checkNumbers(node);
@@ -334,11 +314,9 @@ private:
     bool isInside = parent != ProgramNode::Run; // 'steps', a loop or an 'every'
     if (node.microbatch &&
         (!segment.body || node.count != 1 || !isInside || node.kind == ProgramNode::Start))
-      fail("the program names a microbatch for segment '{}'; that is for single runs of bodies in "
-           "'steps'",
-           segment.name);
+      fail(finding::RunMicrobatch, segment.name);
     if (!node.microbatch && parent == ProgramNode::Loop)
-      fail("a loop runs segment '{}' without naming its microbatch", segment.name);
+      fail(finding::LoopMicrobatch, segment.name);
   }
 
   /// The number of turns of loops and of runs in them; at most kTurnsMax.
@@ -357,7 +335,7 @@ private:
   /// Where runs name their microbatch, each number up to their count comes once.
   void checkNumbers(const ProgramNode &parent) {
     if (turnsOf(parent.children) >= kTurnsMax)
-      return fail("loops of the program have more than {} turns", kTurnsMax);
+      return fail(finding::TooManyTurns, kTurnsMax);
     std::vector<int64_t> counts = namedRuns(role_, parent.children);
     std::vector<std::vector<bool>> isTaken(counts.size());
     for (size_t s = 0; s < counts.size(); ++s)
@@ -368,24 +346,19 @@ private:
       bool isWrong = node.microbatch ? number < 0 || number >= counts[node.segment] ||
                                            taken[static_cast<size_t>(number)]
                                      : !taken.empty();
-      if (isWrong)
-        report_.add(
-            Rule::Step, {roleIndex_, node.segment, kNone},
-            node.microbatch
-                ? fmt::format("segment '{}' runs for microbatch {}; its {} runs take each number "
-                              "from 0 to {} once",
-                              role_.segments[node.segment].name, number, counts[node.segment],
-                              counts[node.segment] - 1)
-                : fmt::format("segment '{}' runs with and without naming its microbatch",
-                              role_.segments[node.segment].name));
+      if (isWrong && node.microbatch)
+        scope(node.segment)
+            .add(finding::RunNumber, kNone, number, counts[node.segment], counts[node.segment] - 1);
+      else if (isWrong)
+        scope(node.segment).add(finding::RunNumbersMixed, kNone);
       else if (node.microbatch)
         taken[static_cast<size_t>(number)] = true;
       return !isWrong;
     });
   }
 
-  template <typename... Args> void fail(fmt::format_string<Args...> text, Args &&...args) {
-    add(Rule::Program, kNone, kNone, text, std::forward<Args>(args)...);
+  template <FindingRow Row, typename... Args> void fail(Row row, Args &&...args) {
+    report_.add(row, {roleIndex_, kNone, kNone}, std::forward<Args>(args)...);
   }
 
   int64_t count_ = 0;

@@ -286,7 +286,7 @@ const std::vector<Case> &blockCases() {
   static const std::vector<Case> cases = {
       {"initialValuesOfAnotherBlock", Rule::Block, "mesh",
        [](Plan &p) { p.roles[0].segments[0].ops[1].set(AttrKey::block, int64_t{1}); },
-       "the op takes '%w0' as block 0 ('layers.0'); it holds block 1 ('layers.1')"},
+       "the op takes '%w0' as block 1 ('layers.1'); it holds block 0 ('layers.0')"},
       {"updateOfAnotherBlock", Rule::Block, "mesh",
        [](Plan &p) { p.roles[0].segments[2].ops[5].set(AttrKey::block, int64_t{0}); },
        "as block 0 ('layers.0')"},
