@@ -352,6 +352,14 @@ constexpr FactorTable kFactorTable = makeFactorTable();
                 "the FACTORS row of op " #enumerator " is malformed, or does not fit its OP row");
 #include "runtime/plan/Ops.def"
 
+constexpr bool needsAllRows(const OpFactors &factors) {
+  return factors.operandValues[0].atoms[0].isNeededWhole;
+}
+#define OWN_ROWS(op, what)                                                                         \
+  static_assert(needsAllRows(kFactorTable.factors[static_cast<size_t>(OpKind::op)]),               \
+                "op " #op " has an OWN_ROWS row, so it needs all rows of its first operand");
+#include "runtime/plan/Ops.def"
+
 /// The rows of ops with epilogues. Their texts are put together from those of both ops, and then
 /// read as all others are.
 class FusedFactors {
