@@ -501,6 +501,14 @@ bool OpFactors::isNeededWhole(FactorId factor) const {
   return std::ranges::any_of(operands(), keepsWhole) || std::ranges::any_of(results(), keepsWhole);
 }
 
+std::optional<size_t> OpFactors::chosenBy() const {
+  for (const FactorValue &result : results())
+    for (size_t i = 0; i < operandCount; ++i)
+      if (operandValues[i].has(result.pointsInto))
+        return i;
+  return std::nullopt;
+}
+
 bool OpFactors::isSummed(FactorId factor, size_t result) const {
   return resultValues[result].form == FactorValue::Dims &&
          resultValues[result].combine == FactorValue::Sum && !resultValues[result].has(factor) &&
@@ -523,6 +531,11 @@ std::optional<size_t> OpFactors::boundBy(FactorId factor) const {
 }
 
 const OpFactors &factorsOf(OpKind kind) { return kFactorTable.factors[static_cast<size_t>(kind)]; }
+
+bool isLayerProduct(OpKind kind) {
+  const OpFactors &factors = factorsOf(kind);
+  return factors.isTurned(0, AttrKey::trans_a) && factors.isTurned(1, AttrKey::trans_b);
+}
 
 const OpFactors &factorsOf(OpKind kind, Epilogue epilogue) {
   if (epilogue == Epilogue::None)
