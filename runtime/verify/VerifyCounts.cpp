@@ -146,20 +146,22 @@ private:
     if (state.kind != State::Rows) {
       if (value.counts == kNone)
         return;
-      std::string_view why = state.kind == State::Unknown ? "it is not known which rows are there"
-                                                          : "each of its rows is there";
-      return refuseType(fmt::format("'%{}' has rows by '%{}', but {}", value.name,
+      std::string_view why = state.kind == State::Unknown ? "it is not known which rows exist"
+                                                          : "all of its rows exist";
+      return refuseType(fmt::format("'%{}' takes its row counts from '%{}', but {}", value.name,
                                     at.scope.nameOf(value.counts), why));
     }
     if (value.counts == kNone)
       return refuseType(fmt::format(
           "'%{}' has counted rows, and its type does not name their counts", value.name));
     if (!at[value.counts].is(State::Counts, state.source))
-      return refuseType(fmt::format("'%{}' has rows by '%{}', which does not count them",
-                                    value.name, at.scope.nameOf(value.counts)));
+      return refuseType(
+          fmt::format("'%{}' takes its row counts from '%{}', which does not count them",
+                      value.name, at.scope.nameOf(value.counts)));
     if (microbatchOf(at, id) != microbatchOf(at, value.counts))
-      return refuseType(fmt::format("'%{}' has rows by '%{}', which is of another microbatch",
-                                    value.name, at.scope.nameOf(value.counts)));
+      return refuseType(
+          fmt::format("'%{}' takes its row counts from '%{}', which is of another microbatch",
+                      value.name, at.scope.nameOf(value.counts)));
     if (value.type.shape[0] != state.source.bound)
       refuseType(fmt::format("'%{}' has {} rows; '%{}' counts those of a bound of {}", value.name,
                              value.type.shape[0], at.scope.nameOf(value.counts),
@@ -191,8 +193,7 @@ private:
         (part.shape[0] == type.shape[0] || from.kind == State::Places))
       at[op.results[0]] = from;
     else if (from.lacksRows())
-      refuse(at, i, op.operands[0],
-             "{} takes a part of '%{}', of which only counted rows are there");
+      refuse(at, i, op.operands[0], "{} takes a part of '%{}', of which only counted rows exist");
   }
 
   void followExchange(const Values &at, uint32_t i, const Op &op) const {
@@ -369,9 +370,9 @@ private:
 
   void needsAll(const Values &at, uint32_t i, ValueId value) const {
     if (at[value].kind == State::Unknown)
-      refuse(at, i, value, "{} takes '%{}', of which it is not known which rows are there");
+      refuse(at, i, value, "{} takes '%{}', and it is not known which rows of it exist");
     else
-      refuse(at, i, value, "{} needs each row of '%{}', of which only counted rows are there");
+      refuse(at, i, value, "{} needs each row of '%{}', of which only counted rows exist");
   }
 
   const Plan &plan_;

@@ -183,7 +183,7 @@ private:
   }
 
   void addOverlap(uint32_t ring, std::string_view other) {
-    addCell(Rule::Ring, ring, "{} lies in bytes of ring '@{}', which are its own", other,
+    addCell(Rule::Ring, ring, "{} uses bytes of ring '@{}', which only the ring may use", other,
             role_.cells[ring].name);
   }
 
