@@ -14,33 +14,33 @@ using config::Opt;
 
 /// Options that change what a model computes or how it learns, and that no op implements yet.
 constexpr std::pair<Opt, const char *> kForeign[] = {
-    {Opt::ModelPeft, "training of adapters"},
+    {Opt::ModelPeft, "training adapters"},
     {Opt::ModelMegatronMimo, "a model of several modules"},
-    {Opt::ModelMtpUseRepeatedLayer, "one layer for all further tokens"},
-    {Opt::ModelMtpDetachHeads, "further tokens without gradients into the model"},
-    {Opt::ModelMtpHsm, "further tokens by hierarchical softmax"},
-    {Opt::ModelMtpHybridOverridePattern, "other kinds of layers for further tokens"},
-    {Opt::ModelMtpStandalone, "a stage of their own for further tokens"},
-    {Opt::ModelMlaDownProjFusion, "one product for both down projections"},
-    {Opt::ModelQkClip, "clipping of query and key"},
+    {Opt::ModelMtpUseRepeatedLayer, "sharing one layer among all predicted tokens"},
+    {Opt::ModelMtpDetachHeads, "multi-token prediction without gradients into the model"},
+    {Opt::ModelMtpHsm, "multi-token prediction by hierarchical softmax"},
+    {Opt::ModelMtpHybridOverridePattern, "a hybrid layer pattern for multi-token prediction"},
+    {Opt::ModelMtpStandalone, "a separate pipeline stage for multi-token prediction"},
+    {Opt::ModelMlaDownProjFusion, "fusing both down projections of latent attention"},
+    {Opt::ModelQkClip, "clipping of queries and keys"},
     {Opt::ModelAttentionOutputGate, "gated attention output"},
-    {Opt::ModelMropeSection, "rotary embedding of several axes"},
+    {Opt::ModelMropeSection, "multimodal rotary embedding"},
     {Opt::ModelLinearAttentionFreq, "linear attention"},
-    {Opt::ModelExperimentalAttentionVariant, "this kind of attention"},
+    {Opt::ModelExperimentalAttentionVariant, "this attention variant"},
     {Opt::ModelIsHybridModel, "a model with layers of several kinds"},
     {Opt::ModelEnableMhcConnections, "a model with several residual streams"},
     {Opt::ModelApplyResidualConnectionPostLayernorm, "a residual connection after the norm"},
-    {Opt::ModelUseMup, "scaling by width"},
+    {Opt::ModelUseMup, "maximal update parametrization"},
     {Opt::ModelMoeSharedExpertGluInterleaveSize, "interleaving of gate and value in experts"},
     {Opt::ModelMoeMlpGluInterleaveSize, "interleaving of gate and value in experts"},
-    {Opt::ModelMoeLatentSize, "a projection before experts"},
+    {Opt::ModelMoeLatentSize, "a latent projection before the experts"},
     {Opt::ModelMoeRouterTopkLimitedDevices, "routing limited to devices"},
-    {Opt::ModelMoeRouterForceLoadBalancing, "routing at random"},
-    {Opt::ModelMoeRouterForceBiased, "routing at random"},
+    {Opt::ModelMoeRouterForceLoadBalancing, "random routing"},
+    {Opt::ModelMoeRouterForceBiased, "biased random routing"},
     {Opt::ModelMoeRouterQuantileBalancingEma, "balancing by quantiles"},
-    {Opt::ModelMoeEnableRoutingReplay, "replay of routings"},
-    {Opt::ModelMoeDispatchFwdDtype, "another type of tokens that are sent to experts"},
-    {Opt::ModelMoeCombineBwdDtype, "another type of gradients that are sent to experts"},
+    {Opt::ModelMoeEnableRoutingReplay, "replaying routing decisions"},
+    {Opt::ModelMoeDispatchFwdDtype, "another data type for tokens that are sent to experts"},
+    {Opt::ModelMoeCombineBwdDtype, "another data type for gradients that are sent to experts"},
     {Opt::ModelMoeLayerRecompute, "the older spelling of recompute_modules = [moe]"},
 };
 
@@ -89,12 +89,12 @@ template <typename Need> void needOfExperts(const Config &config, Need need) {
     return;
   // Each rank would give the same tokens to experts. Upstream's layers refuse to train so, too.
   need(d.tensorParallel > 1 && !config.isOn(Opt::ModelSequenceParallel),
-       "tensor parallelism of a model with experts without sequence parallelism",
+       "tensor parallelism without sequence parallelism in a model with experts",
        Opt::ModelTensorModelParallelSize);
   // Upstream asserts that there are none.
   need(config.isOn(Opt::ModelAddBiasLinear) &&
            config.has(Opt::ModelMoeSharedExpertIntermediateSize),
-       "biases of the expert of all tokens", Opt::ModelAddBiasLinear);
+       "a bias in the shared expert", Opt::ModelAddBiasLinear);
   need(config.is(Opt::ModelMoeRouterDtype, config::RouterType::Fp64), "a router in fp64",
        Opt::ModelMoeRouterDtype);
 }
@@ -105,12 +105,12 @@ template <typename Need> void needOfPredictions(const Config &config, Need need)
     return;
   const config::Derived &d = config.derived();
   need(config.getInt(Opt::ModelMtpNumLayers) >= d.seqLength,
-       "prediction of tokens behind the sequence", Opt::ModelMtpNumLayers);
+       "predicting tokens beyond the end of the sequence", Opt::ModelMtpNumLayers);
   // Upstream asserts the same.
   need(config.is(Opt::ModelRecomputeGranularity, config::RecomputeGranularity::Full) &&
            config.is(Opt::ModelRecomputeMethod, config::RecomputeMethod::Uniform) &&
            config.getIntOr(Opt::ModelRecomputeNumLayers, 1) != 1,
-       "recomputation of several layers at once beside multi-token prediction",
+       "recomputing several layers at a time with multi-token prediction",
        Opt::ModelRecomputeNumLayers);
 }
 
@@ -124,17 +124,17 @@ template <typename Need> void needOfNorms(const Config &config, Need need) {
   need(isOfAllHeads && config.isOn(Opt::ModelMultiLatentAttention),
        "a norm over all heads of latent attention", Opt::ModelQkLayernormFullWidth);
   need(config.isOn(Opt::ModelQkL2Norm) && config.isOn(Opt::ModelQkLayernorm),
-       "norms of queries and keys with weights and without", Opt::ModelQkL2Norm);
+       "combining both norms of queries and keys", Opt::ModelQkL2Norm);
   // The norms are what makes numbers of the type of activations of it.
   need(!config.isOn(Opt::ModelPreLayernorm) && config.isOn(Opt::ModelFp32ResidualConnection),
-       "layers that read a residual stream in fp32 without a norm", Opt::ModelPreLayernorm);
+       "an fp32 residual stream that layers read without a norm", Opt::ModelPreLayernorm);
 }
 
 /// What is missing of layers that differ in their positions.
 template <typename Need> void needOfPositions(const Config &config, Need need) {
   // Upstream counts chunks from the beginning of each document there.
   need(config.has(Opt::ModelAttentionChunkSize) && config.isOn(Opt::DatasetResetAttentionMask),
-       "chunks of documents", Opt::ModelAttentionChunkSize);
+       "chunked attention within documents", Opt::ModelAttentionChunkSize);
 }
 
 } // namespace
@@ -154,15 +154,15 @@ std::vector<Missing> findMissing(const Config &config) {
        Opt::ModelActivationFunc);
   // Other gated units have neither a clamp nor an offset.
   bool isQuick = activationOp(config) == plan::OpKind::QuickGeGlu;
-  need(!isQuick && asksFor(config, Opt::ModelGluLinearOffset), "an offset in this gated unit",
-       Opt::ModelGluLinearOffset);
+  need(!isQuick && asksFor(config, Opt::ModelGluLinearOffset),
+       "a linear offset with this activation", Opt::ModelGluLinearOffset);
   need(!isQuick && asksFor(config, Opt::ModelActivationFuncClampValue),
        "clamping of this activation", Opt::ModelActivationFuncClampValue);
   needOfNorms(config, need);
   needOfPositions(config, need);
   need(asksFor(config, Opt::ModelWindowRotaryBase) &&
            config.is(Opt::ModelPositionEmbeddingType, config::PositionEmbedding::Yarn),
-       "another base of positions in layers with a window under YaRN", Opt::ModelWindowRotaryBase);
+       "a separate rotary base for layers with a window under YaRN", Opt::ModelWindowRotaryBase);
   using config::CkptFormat;
   need(config.has(Opt::CheckpointSave) &&
            (config.is(Opt::CheckpointCkptFormat, CkptFormat::Torch) ||

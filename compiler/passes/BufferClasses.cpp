@@ -83,15 +83,11 @@ private:
     return static_cast<int32_t>(result_.classes.size()) - 1;
   }
 
-  static bool isBetweenStages(const Op &op) {
-    return op.kind == OpKind::Send || op.kind == OpKind::Recv;
-  }
-
   /// Buffers of collectives beside compute belong in the arena that peers and windows may access.
   /// Shards of gradients do not, where activations leave room for them during the backward pass.
   void markSym() {
     for (const Op &op : segment_.ops) {
-      bool isBulk = op.channel != plan::kNoChannel && !isBetweenStages(op) &&
+      bool isBulk = op.channel != plan::kNoChannel && !plan::isPointToPoint(op) &&
                     plan_.channels[static_cast<size_t>(op.channel)].stream != plan::kComputeStream;
       if (!isBulk)
         continue;

@@ -2,6 +2,7 @@
 // sum of its experts, too. There, rows compete for places of those that a rank has, whatever ranks
 // with the same samples have beside: capacity and runs are of a rank's own rows.
 #include "compiler/passes/Partition.h"
+#include "runtime/base/Status.h"
 #include "runtime/plan/FactorExtents.h"
 
 namespace shardc::passes {
@@ -39,7 +40,15 @@ bool hasRowsOf(const Op &op, const OpFactors &factors, size_t result,
   return false;
 }
 
-bool comparesOwnRows(const Op &op) { return op.kind == plan::OpKind::RouterSinkhorn; }
+void checkRows(const Op &op, const OpFactors &factors,
+               const std::function<bool(plan::ValueId)> &isDivided) {
+  if (plan::opInfo(op).takesOwnRows())
+    return;
+  for (size_t i = 0; i < op.operands.size(); ++i)
+    for (const plan::FactorAtom &word : plan::operandOf(op, factors, i).words())
+      SHARDC_CHECK(word.dim > 0 || !word.isNeededWhole || !isDivided(op.operands[i]),
+                   "'{}' needs the rows of all ranks", plan::opInfo(op).name);
+}
 
 OwnLoads::OwnLoads(const plan::Segment &segment) : isRead_(segment.values.size()) {
   for (const Op &op : segment.ops)

@@ -57,13 +57,13 @@ private:
   }
 
   static bool isProduct(const Op &op) {
-    bool isKnown = op.kind == OpKind::MatMul || op.kind == OpKind::MatMulGelu ||
-                   op.kind == OpKind::MatMulGeluBwd;
-    return isKnown && !op.getBool(Key::trans_a) && op.ties.empty() && op.pred == plan::Pred::Always;
+    return plan::isLayerProduct(op.kind) && !op.getBool(Key::trans_a) && op.ties.empty() &&
+           op.pred == plan::Pred::Always;
   }
   /// Whether an operand has a row for each of the result's.
   static bool isOfRows(const Op &op, size_t operand) {
-    return operand == 0 || (op.kind == OpKind::MatMulGeluBwd && operand == 2);
+    const plan::OpFactors &factors = plan::factorsOf(op);
+    return factors.operand(operand).atoms[0].factor == factors.result(0).atoms[0].factor;
   }
 
   bool divides(const Op &op, size_t count) const {

@@ -490,6 +490,7 @@ private:
     }
     divideBound(op, factors, ranks_);
     auto isDivided = [&](ValueId value) { return partOf(value) == Part::Rows; };
+    checkRows(op, factors, isDivided);
     for (size_t r = 0; r < op.results.size(); ++r) {
       const Type type = typeOf(op.results[r]);
       if (hasRowsOf(op, factors, r, isDivided))

@@ -22,9 +22,10 @@ bool dividesRows(const plan::Type &type, int64_t parts);
 bool hasRowsOf(const plan::Op &op, const plan::OpFactors &factors, size_t result,
                const std::function<bool(plan::ValueId)> &isDivided);
 
-/// Whether an op that needs all rows takes those of its rank for all, as upstream's does: its
-/// results depend on which rows a rank has.
-bool comparesOwnRows(const plan::Op &op);
+/// Ends the process if ranks divide rows of which the op needs all, and its row of the op table
+/// does not say that it takes those of its rank for all.
+void checkRows(const plan::Op &op, const plan::OpFactors &factors,
+               const std::function<bool(plan::ValueId)> &isDivided);
 
 /// Loads of a rank's own rows: what rows are held against is that of all ranks.
 class OwnLoads {

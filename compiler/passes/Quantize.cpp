@@ -25,6 +25,7 @@
 #include "runtime/base/Float8.h"
 #include "runtime/base/Status.h"
 #include "runtime/plan/Builder.h"
+#include "runtime/plan/Factors.h"
 #include "runtime/plan/WeightScales.h"
 
 namespace shardc::passes {
@@ -127,10 +128,8 @@ public:
       : plan_(plan), recipe_(recipe), params_(paramsOfValues(role, segment)),
         isOfRouter_(plan.params.size()) {
     for (const Op &op : segment.ops)
-      if (op.kind == OpKind::RouterTopk)
-        markRouter(segment, plan::operandNamed<OpKind::RouterTopk>(op, "logits"));
-      else if (op.kind == OpKind::RouterSinkhorn)
-        markRouter(segment, plan::operandNamed<OpKind::RouterSinkhorn>(op, "logits"));
+      if (std::optional<size_t> logits = plan::factorsOf(op).chosenBy())
+        markRouter(segment, op.operands[*logits]);
   }
 
   bool has(const Op &op) const {

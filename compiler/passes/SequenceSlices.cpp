@@ -83,7 +83,7 @@ private:
   /// experts.
   bool takesRows(const Op &op) const {
     return std::ranges::any_of(op.operands, [&](ValueId operand) {
-      if (cutDimOf(operand) >= 0 && comparesOwnRows(op))
+      if (cutDimOf(operand) >= 0 && plan::opInfo(op).takesOwnRows())
         return true;
       return cutDimOf(operand) == 0 && (typeOf(operand).rank == 2 || op.kind == OpKind::View);
     });
@@ -101,6 +101,7 @@ private:
   void cutRows(Op op, const plan::OpFactors &factors) {
     divideBound(op, factors, ranks_);
     auto isDivided = [&](ValueId value) { return cutDimOf(value) >= 0; };
+    checkRows(op, factors, isDivided);
     for (size_t r = 0; r < op.results.size(); ++r) {
       ValueId result = op.results[r];
       uint8_t rank = typeOf(result).rank;

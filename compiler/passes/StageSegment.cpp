@@ -278,8 +278,7 @@ std::vector<uint8_t> SegmentWriter::readValues() const {
 void SegmentWriter::removeUnread() {
   plan::removeDeadOps(segment_, [](const plan::Op &op) {
     const plan::OpInfo &info = plan::opInfo(op);
-    bool isShared = info.sum == plan::SumRole::Combines && op.kind != plan::OpKind::Send &&
-                    op.kind != plan::OpKind::Recv;
+    bool isShared = info.sum == plan::SumRole::Combines && !plan::isPointToPoint(op);
     return info.traits == plan::OpTraits::Pure || info.traits == plan::OpTraits::Alias ||
            info.sum == plan::SumRole::Loads || isShared;
   });

@@ -15,6 +15,7 @@
 #include "compiler/predict/Transfers.h"
 #include "runtime/base/Float8.h"
 #include "runtime/plan/Execution.h"
+#include "runtime/plan/Factors.h"
 #include "runtime/plan/Summary.h"
 #include "runtime/plan/Variants.h"
 
@@ -201,7 +202,9 @@ double groupedShare(const Segment &segment, const Op &op, double flops) {
   return curve(kPoints, flops / 2 / static_cast<double>(weights.numel()));
 }
 
-Fp8Factors factorsOf(const Op &op) { return static_cast<Fp8Factors>(op.getInt(Key::fp8_recipe)); }
+Fp8Factors fp8FactorsOf(const Op &op) {
+  return static_cast<Fp8Factors>(op.getInt(Key::fp8_recipe));
+}
 
 /// What it takes to bring both factors to 8 bits: they are read, twice for scales of runs by their
 /// magnitudes now, and written as codes. Weights of 8 bits are laid as the product needs them.
@@ -209,7 +212,7 @@ double factorsSeconds(const Device &device, const Segment &segment, const Op &op
   double bytes = 0;
   for (size_t i = 0; i < 2; ++i) {
     const plan::Type &factor = segment.values[op.operands[i]].type;
-    bool isReadTwice = factorsOf(op) == Fp8Factors::Tensorwise && factor.dtype != DType::F8E4M3;
+    bool isReadTwice = fp8FactorsOf(op) == Fp8Factors::Tensorwise && factor.dtype != DType::F8E4M3;
     bytes += static_cast<double>(factor.bytes() * (isReadTwice ? 2 : 1) + factor.numel());
   }
   return memorySeconds(device, bytes, kQuantisingGBs);
@@ -230,8 +233,7 @@ double productSeconds(const Device &device, const Segment &segment, const Op &op
   double rate =
       rated ? ratedTflops(device, *rated) : productTflops(least) * matmulScale(device, factors);
   bool isScaled = op.kind == OpKind::MatMulScaled; // the scales are read once
-  bool hasCounts = op.kind == OpKind::GroupedMatMul || op.kind == OpKind::GroupedMatMulBwd ||
-                   op.kind == OpKind::GroupedMatMulScaled;
+  bool hasCounts = plan::factorsOf(op).operand(0).atoms[0].isBound;
   if (!hasCounts && op.operands.size() > (isScaled ? 4u : 2u))
     rate *= kBiasFactor;
   if (isScaled && !rated)
@@ -241,7 +243,7 @@ double productSeconds(const Device &device, const Segment &segment, const Op &op
   if (isScaled && segment.values[op.operands[2]].type.numel() > 1)
     rate *= kBlockScalesFactor;
   if (quantises)
-    rate *= kQuantisedFactor * (isScaledWhole(factorsOf(op))
+    rate *= kQuantisedFactor * (isScaledWhole(fp8FactorsOf(op))
                                     ? 1.0
                                     : kQuantisedBlocksFactor[op.kind == OpKind::GroupedMatMulBwd]);
   return kRampSeconds + flops / (rate * 1e12) + epilogueSeconds(device, segment, op, 0, inner) +
@@ -314,7 +316,7 @@ double contentionOf(const plan::Plan &plan, const Op &op) {
 bool isCollective(const Op &op) { return plan::opInfo(op).traits == plan::OpTraits::Collective; }
 
 /// What moves between stages ends when both of them are ready for it: see meetingsOf.
-bool isBetweenStages(const Op &op) { return op.kind == OpKind::Send || op.kind == OpKind::Recv; }
+bool isBetweenStages(const Op &op) { return plan::isPointToPoint(op); }
 
 bool takesNoTime(const Op &op) { return plan::opInfo(op).traits == plan::OpTraits::Alias; }
 

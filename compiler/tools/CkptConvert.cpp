@@ -9,16 +9,20 @@
 #include "runtime/checkpoint/PlainValue.h"
 
 namespace shardc::tools {
-using namespace checkpoint;
-
 namespace {
+
+using checkpoint::ConvertOptions;
+using checkpoint::ConvertProgress;
+using checkpoint::ConvertRank;
+using checkpoint::SaveTarget;
+using checkpoint::TorchDistCheckpoint;
 
 struct ConvertCommand {
   std::string in, out, groupFile, swigluModules;
   std::string weightType;
   int threads = 0; ///< 0: as many as fit the number of ranks
   ConvertOptions options;
-  ConvertBackOptions back;
+  checkpoint::ConvertBackOptions back;
 };
 
 /// Runs a conversion on this rank: finds the folders, meets the others, works, says what came out.
@@ -51,8 +55,8 @@ int runRanks(const ConvertCommand &command, const char *what,
 
 /// Whether the run that saved the checkpoint had gated layers.
 bool saysSwiglu(const TorchDistCheckpoint &dist) {
-  for (const CommonLeaf &leaf : dist.common()) {
-    if (nameOfPath(leaf.path) != "args")
+  for (const checkpoint::CommonLeaf &leaf : dist.common()) {
+    if (checkpoint::nameOfPath(leaf.path) != "args")
       continue;
     for (const auto &[name, value] : plainArguments(dist.commonGraph(), leaf.value))
       if (name == "swiglu" && value.as<bool>() != nullptr)
@@ -70,7 +74,7 @@ void remarkOptions(const std::string &in, const ConvertOptions &options) {
     tellCkpt(makeReport(report::GatedNotSplit));
   bool hasState = false;
   for (const auto &[key, box] : dist->params())
-    hasState = hasState || key.second == StoredPart::ExpAvg;
+    hasState = hasState || key.second == checkpoint::StoredPart::ExpAvg;
   if (hasState && !options.groups)
     tellCkpt(makeReport(report::SettingsNotWritten));
 }
@@ -90,7 +94,8 @@ int runToFsdp(ConvertCommand command) {
                   [&](const std::string &in, const SaveTarget &target, const ConvertRank &rank,
                       const ConvertProgress &progress) {
                     if (!command.groupFile.empty()) {
-                      ASSIGN_OR_RETURN(command.options.groups, readGroupMapJson(command.groupFile));
+                      ASSIGN_OR_RETURN(command.options.groups,
+                                       checkpoint::readGroupMapJson(command.groupFile));
                     }
                     if (rank.rank == 0)
                       remarkOptions(in, command.options);
@@ -104,7 +109,7 @@ int runToTorchDist(ConvertCommand command) {
   command.back.weightsOnly = command.options.weightsOnly;
   command.back.keptNames = command.options.keptNames;
   if (!command.weightType.empty())
-    command.back.weightType = elementOfTorchName(command.weightType);
+    command.back.weightType = checkpoint::elementOfTorchName(command.weightType);
   return runRanks(command, "converting",
                   [&](const std::string &in, const SaveTarget &target, const ConvertRank &rank,
                       const ConvertProgress &progress) {

@@ -9,9 +9,12 @@
 #include "runtime/plan/Text.h"
 
 namespace shardc::tools {
-using namespace checkpoint;
-
 namespace {
+
+using checkpoint::CheckpointDiff;
+using checkpoint::CheckpointView;
+using checkpoint::ObjectDifference;
+using checkpoint::TensorDifference;
 
 struct DiffCommand {
   std::string a, b;
@@ -74,7 +77,7 @@ void printJson(const CheckpointDiff &diff) {
 }
 
 Result<CheckpointView> openView(const std::string &path) {
-  ASSIGN_OR_RETURN(std::string folder, findCheckpoint(path));
+  ASSIGN_OR_RETURN(std::string folder, checkpoint::findCheckpoint(path));
   return CheckpointView::open(folder, checkpoint::Verify::Touched, tellCkpt);
 }
 
@@ -87,7 +90,7 @@ int runDiff(const DiffCommand &command) {
     return finishCkpt(b.status());
   Result<CheckpointDiff> diff = [&] {
     ProgressBar bar("comparing");
-    return diffCheckpoints(
+    return checkpoint::diffCheckpoints(
         *a, *b, {command.tensorsOnly, command.threads, int64_t{16} << 20, bar.callback()});
   }();
   if (!diff.isOk())

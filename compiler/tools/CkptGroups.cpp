@@ -9,8 +9,6 @@
 #include "runtime/checkpoint/GroupMap.h"
 
 namespace shardc::tools {
-using namespace checkpoint;
-
 namespace {
 
 struct GroupMapOptions {
@@ -26,7 +24,7 @@ int runGroupMap(const GroupMapOptions &options) {
     return status;
   std::optional<config::Config> config =
       config::loadConfig(session.sources(), session.diags(), options.common.load);
-  std::optional<GroupMap> groups;
+  std::optional<checkpoint::GroupMap> groups;
   CompileOptions compileOptions;
   compileOptions.mustExecute = false;
   // The parameters are known as soon as the model is lowered; the rest need not work.
@@ -45,17 +43,18 @@ int runGroupMap(const GroupMapOptions &options) {
 int runPrint(const std::string &folder) {
   if (std::optional<int> done = leftToFirst())
     return *done;
-  Result<std::string> content = groupMapLine(folder);
+  Result<std::string> content = checkpoint::groupMapLine(folder);
   if (!content.isOk())
     return finishCkpt(content.status());
   fmt::print("torch dcp content: {}\n", *content);
-  FolderLock lock;
+  checkpoint::FolderLock lock;
   Status status = lockOutput(folder, lock);
   if (status.isOk())
-    status = writeGroupMapJson(folder);
+    status = checkpoint::writeGroupMapJson(folder);
   if (!status.isOk())
     return finishCkpt(status);
-  fmt::print("Saved converted param_to_param_group_map to: {}/{}\n", folder, kGroupMapFile);
+  fmt::print("Saved converted param_to_param_group_map to: {}/{}\n", folder,
+             checkpoint::kGroupMapFile);
   return kFine;
 }
 

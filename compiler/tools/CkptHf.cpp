@@ -11,9 +11,9 @@
 #include "runtime/plan/Text.h"
 
 namespace shardc::tools {
-using namespace checkpoint;
-
 namespace {
+
+using checkpoint::FolderLock;
 
 struct HfCommand {
   std::string in, out, config;
@@ -26,7 +26,7 @@ struct HfCommand {
 struct ReshardCommand {
   std::string in, out;
   int ranks = 1, threads = defaultThreads();
-  KeptNames keptNames = {};
+  checkpoint::KeptNames keptNames = {};
 };
 
 std::vector<std::string> weightTypes() { return {"float32", "bfloat16", "float16"}; }
@@ -49,7 +49,7 @@ int runImport(const HfCommand &command) {
   StopOnSignal stop;
   if (Status status = ranks->join(command.out); !status.isOk())
     return StopOnSignal::finish(status);
-  Result<SaveTarget> target = outputTarget(command.out, /*iteration=*/0);
+  Result<checkpoint::SaveTarget> target = outputTarget(command.out, /*iteration=*/0);
   Status status = ranks->begin(target);
   if (!status.isOk()) {
     ranks->leave(Status::ok()); // all know
@@ -58,9 +58,10 @@ int runImport(const HfCommand &command) {
   std::vector<std::string> unused;
   {
     ProgressBar bar("importing", ranks->isFirst());
-    HfImportOptions options;
+    checkpoint::HfImportOptions options;
     options.vocabDivisor = command.vocabDivisor;
-    options.weightType = elementOfTorchName(command.weightType).value_or(options.weightType);
+    options.weightType =
+        checkpoint::elementOfTorchName(command.weightType).value_or(options.weightType);
     options.progress = bar.callback();
     status = importHf(command.in, *target, options,
                       ranks->convertRank(ranks->threadsOr(command.threads)), &unused);
@@ -83,14 +84,14 @@ bool hasTokenizer(const std::string &folder) {
 int runExport(const HfCommand &command) {
   if (std::optional<int> done = leftToFirst())
     return *done;
-  Result<std::string> in = findCheckpoint(command.in);
+  Result<std::string> in = checkpoint::findCheckpoint(command.in);
   if (!in.isOk())
     return finishCkpt(in.status());
-  HfExportOptions options;
+  checkpoint::HfExportOptions options;
   options.tell = tellCkpt;
-  options.weightType = elementOfTorchName(command.weightType);
+  options.weightType = checkpoint::elementOfTorchName(command.weightType);
   std::string type;
-  options.tellType = [&](Element chosen, const std::string &from) {
+  options.tellType = [&](checkpoint::Element chosen, const std::string &from) {
     type = fmt::format("weights in {}, {}", torchName(chosen), from);
   };
   options.shardBytes = static_cast<uint64_t>(command.shardMegabytes) << 20;
@@ -101,7 +102,7 @@ int runExport(const HfCommand &command) {
     ProgressBar bar("exporting");
     options.progress = bar.callback();
     options.onlookers = ckptOnlookers();
-    status = exportHf(*in, command.config, command.out, options);
+    status = checkpoint::exportHf(*in, command.config, command.out, options);
   }
   if (status.isOk())
     fmt::print("'{}' is now '{}': {}{}\n", plan::printable(*in), plan::printable(command.out), type,
@@ -121,7 +122,7 @@ int runReshard(const ReshardCommand &command) {
   Status status = lockTarget(target, lock);
   if (status.isOk()) {
     ProgressBar bar("resharding");
-    ReshardOptions options;
+    checkpoint::ReshardOptions options;
     options.tell = tellCkpt;
     options.ranks = command.ranks;
     options.threads = std::min(command.threads, command.ranks);

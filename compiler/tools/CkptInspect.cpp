@@ -10,9 +10,10 @@
 #include "runtime/plan/Text.h"
 
 namespace shardc::tools {
-using namespace checkpoint;
-
 namespace {
+
+using checkpoint::CheckpointView;
+using checkpoint::TensorMeta;
 
 struct InspectOptions {
   std::string path;
@@ -98,7 +99,7 @@ void NameTree::printNode(std::string name, const NameNode *node, int level) cons
   std::string shown = plan::printable(name);
   if (node->tensor != nullptr)
     fmt::print("{}{}  {} {}, {} {}, {}\n", margin, shown, torchName(node->tensor->type),
-               shapeText(node->tensor->shape), node->tensor->chunks.size(),
+               checkpoint::shapeText(node->tensor->shape), node->tensor->chunks.size(),
                node->tensor->chunks.size() == 1 ? "chunk" : "chunks",
                plan::formatBytes(tensorBytes(node->tensor->type, node->tensor->shape).value_or(0)));
   else if (node->isObject)
@@ -126,22 +127,22 @@ void printGroups(const std::vector<InspectedGroup> &groups) {
 }
 
 void printText(const CheckpointView &view, const InspectOptions &options, int64_t iteration) {
-  const CheckpointReader &reader = view.reader();
-  const Metadata &metadata = reader.metadata();
+  const checkpoint::CheckpointReader &reader = view.reader();
+  const checkpoint::Metadata &metadata = reader.metadata();
   fmt::print("'{}': {}, iteration {}, {}{}\n", plan::printable(reader.folder()),
              formatName(view.format()), iteration, contentsText(reader.folder()),
              reader.hasIntegrity() ? ", with checksums of every file" : "");
   NameTree tree(options.depth);
   for (const TensorMeta &tensor : metadata.tensors)
     tree.add(tensor);
-  for (const ObjectMeta &object : metadata.objects)
-    if (!holdsGroupSettings(object.name) && object.name != kCommonStateKey)
+  for (const checkpoint::ObjectMeta &object : metadata.objects)
+    if (!checkpoint::holdsGroupSettings(object.name) && object.name != kCommonStateKey)
       tree.add(object.name, shortened(objectText(reader, object.name)));
   tree.print();
-  if (const TorchDistCheckpoint *dist = view.torchDist()) {
+  if (const checkpoint::TorchDistCheckpoint *dist = view.torchDist()) {
     NameTree common(options.depth);
-    for (const CommonLeaf &leaf : dist->common())
-      common.add("common." + nameOfPath(leaf.path),
+    for (const checkpoint::CommonLeaf &leaf : dist->common())
+      common.add("common." + checkpoint::nameOfPath(leaf.path),
                  shortened(leafText(dist->commonGraph(), leaf.value)));
     common.print();
   }
@@ -149,7 +150,7 @@ void printText(const CheckpointView &view, const InspectOptions &options, int64_
 }
 
 int runInspect(const InspectOptions &options) {
-  Result<std::string> folder = findCheckpoint(options.path);
+  Result<std::string> folder = checkpoint::findCheckpoint(options.path);
   if (!folder.isOk())
     return finishCkpt(folder.status());
   Result<CheckpointView> view =

@@ -11,10 +11,20 @@
 #include "runtime/checkpoint/PlainValue.h"
 
 namespace shardc::tools {
-using namespace checkpoint;
 using Json = nlohmann::ordered_json;
 
 namespace {
+
+using checkpoint::CheckpointReader;
+using checkpoint::CheckpointView;
+using checkpoint::Element;
+using checkpoint::ObjectValue;
+using checkpoint::PlainEntries;
+using checkpoint::PlainValue;
+using checkpoint::PyGraph;
+using checkpoint::PyId;
+using checkpoint::TensorMeta;
+using checkpoint::TorchDistCheckpoint;
 
 constexpr int64_t kValuesMax = 128; ///< elements of a tensor that is printed whole
 
@@ -45,15 +55,15 @@ Json jsonOf(const PlainValue &value) {
     return *text;
   if (const auto *type = value.as<Element>())
     return fmt::format("torch.{}", torchName(*type));
-  if (const auto *big = value.as<PlainBigInt>())
+  if (const auto *big = value.as<checkpoint::PlainBigInt>())
     return big->decimal;
-  if (const auto *tuple = value.as<PlainTuple>())
+  if (const auto *tuple = value.as<checkpoint::PlainTuple>())
     return arrayOf(tuple->items);
-  if (const auto *items = value.as<PlainItems>())
+  if (const auto *items = value.as<checkpoint::PlainItems>())
     return arrayOf(*items);
   if (const auto *entries = value.as<PlainEntries>())
     return objectOf(*entries);
-  if (const auto *space = value.as<PlainNamespace>())
+  if (const auto *space = value.as<checkpoint::PlainNamespace>())
     return objectOf(space->entries);
   return nullptr;
 }
@@ -71,9 +81,9 @@ Json valueOf(const CheckpointReader &reader, const std::string &name) {
 
 /// The elements of a small tensor; null for types that are not numbers here.
 Json elementsOf(const CheckpointReader &reader, const TensorMeta &tensor) {
-  auto count = static_cast<size_t>(*elementCount(tensor.shape));
+  auto count = static_cast<size_t>(*checkpoint::elementCount(tensor.shape));
   auto read = [&](Element type, void *values) {
-    return reader.read(tensor.name, Box::whole(tensor.shape), type, values).isOk();
+    return reader.read(tensor.name, checkpoint::Box::whole(tensor.shape), type, values).isOk();
   };
   Json array = Json::array();
   std::vector<double> numbers(count);
@@ -94,7 +104,7 @@ Json elementsOf(const CheckpointReader &reader, const TensorMeta &tensor) {
 
 Json tensorJson(const CheckpointReader &reader, const TensorMeta &tensor) {
   Json chunks = Json::array();
-  for (const Chunk &chunk : tensor.chunks)
+  for (const checkpoint::Chunk &chunk : tensor.chunks)
     chunks.push_back({{"offset", chunk.box.offset},
                       {"shape", chunk.box.shape},
                       {"file", chunk.record.file},
@@ -104,7 +114,7 @@ Json tensorJson(const CheckpointReader &reader, const TensorMeta &tensor) {
                {"shape", tensor.shape},
                {"bytes", tensorBytes(tensor.type, tensor.shape).value_or(0)},
                {"chunks", std::move(chunks)}};
-  if (elementCount(tensor.shape).value_or(kValuesMax + 1) <= kValuesMax)
+  if (checkpoint::elementCount(tensor.shape).value_or(kValuesMax + 1) <= kValuesMax)
     if (Json values = elementsOf(reader, tensor); !values.is_null())
       json["values"] = std::move(values);
   return json;
@@ -122,7 +132,7 @@ Json filesJson(const CheckpointReader &reader) {
 
 std::vector<InspectedGroup> fsdpGroups(const CheckpointReader &reader) {
   std::vector<InspectedGroup> groups;
-  Result<GroupSettings> saved = findGroupSettings(reader);
+  Result<checkpoint::GroupSettings> saved = findGroupSettings(reader);
   if (!saved.isOk()) // of another format: a view of this one has read them
     return groups;
   std::map<std::map<std::string, std::string>, size_t> known;
@@ -182,7 +192,7 @@ std::string objectText(const CheckpointReader &reader, const std::string &name) 
 
 std::string inspectionJson(const CheckpointView &view, int64_t iteration) {
   const CheckpointReader &reader = view.reader();
-  const Metadata &metadata = reader.metadata();
+  const checkpoint::Metadata &metadata = reader.metadata();
   Json json = {{"folder", reader.folder()},
                {"format", formatName(view.format())},
                {"iteration", iteration},
@@ -192,11 +202,11 @@ std::string inspectionJson(const CheckpointView &view, int64_t iteration) {
                {"objects", Json::object()}};
   for (const TensorMeta &tensor : metadata.tensors)
     json["tensors"][tensor.name] = tensorJson(reader, tensor);
-  for (const ObjectMeta &object : metadata.objects)
+  for (const checkpoint::ObjectMeta &object : metadata.objects)
     json["objects"][object.name] = valueOf(reader, object.name);
   if (const TorchDistCheckpoint *dist = view.torchDist())
-    for (const CommonLeaf &leaf : dist->common())
-      json["common"][nameOfPath(leaf.path)] = leafJson(dist->commonGraph(), leaf.value);
+    for (const checkpoint::CommonLeaf &leaf : dist->common())
+      json["common"][checkpoint::nameOfPath(leaf.path)] = leafJson(dist->commonGraph(), leaf.value);
   for (const auto &[name, shape] : metadata.originalShapes)
     json["original_shapes"][name] = shape;
   json["groups"] = groupsJson(view);

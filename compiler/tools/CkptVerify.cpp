@@ -15,9 +15,10 @@
 
 namespace shardc::tools {
 namespace fs = std::filesystem;
-using namespace checkpoint;
-
 namespace {
+
+using checkpoint::CheckpointReader;
+using checkpoint::TensorMeta;
 
 constexpr uint64_t kIntegrityMax = 64 << 20;
 
@@ -50,15 +51,15 @@ private:
 };
 
 void verifyItems(const CheckpointReader &reader, int threads, Findings &findings) {
-  const Metadata &metadata = reader.metadata();
+  const checkpoint::Metadata &metadata = reader.metadata();
   int64_t total = 0;
   for (const TensorMeta &tensor : metadata.tensors)
     total += tensorBytes(tensor.type, tensor.shape).value_or(0);
   ProgressBar bar("verifying");
-  ConvertProgress tell = bar.callback();
-  ProgressSum progress(tell, total);
+  checkpoint::ConvertProgress tell = bar.callback();
+  checkpoint::ProgressSum progress(tell, total);
   std::atomic<size_t> next{0};
-  findings.add(onThreads(threads, [&](int, const std::atomic<bool> &) {
+  findings.add(checkpoint::onThreads(threads, [&](int, const std::atomic<bool> &) {
     size_t count = metadata.tensors.size() + metadata.objects.size();
     for (size_t i = next++; i < count; i = next++) {
       if (i >= metadata.tensors.size()) {
@@ -87,7 +88,7 @@ Status verifyIntegrityJson(const UntrustedFolder &folder, Findings &findings, bo
   if (json.value("algorithm", nlohmann::json("")) != "sha256")
     return makeStatus(StatusCode::InvalidInput, "'{}' uses another algorithm than sha256", path);
   for (const auto &[name, digest] : json["files"].items()) {
-    if (!isPlainFileName(name) || !digest.is_string())
+    if (!checkpoint::isPlainFileName(name) || !digest.is_string())
       return makeStatus(StatusCode::InvalidInput, "'{}' has an entry '{}' that names no file", path,
                         name);
     Result<MappedFile> file = folder.map(name);
@@ -110,9 +111,9 @@ Status verifyIntegrityJson(const UntrustedFolder &folder, Findings &findings, bo
 void remarkStrayFiles(const CheckpointReader &reader) {
   std::set<std::string> named;
   for (const TensorMeta &tensor : reader.metadata().tensors)
-    for (const Chunk &chunk : tensor.chunks)
+    for (const checkpoint::Chunk &chunk : tensor.chunks)
       named.insert(chunk.record.file);
-  for (const ObjectMeta &object : reader.metadata().objects)
+  for (const checkpoint::ObjectMeta &object : reader.metadata().objects)
     named.insert(object.record.file);
   std::error_code error;
   for (fs::directory_iterator at(reader.folder(), error), end; !error && at != end;
@@ -125,13 +126,14 @@ void remarkStrayFiles(const CheckpointReader &reader) {
 }
 
 int runVerify(const VerifyOptions &options) {
-  Result<std::string> folder = findCheckpoint(options.path);
+  Result<std::string> folder = checkpoint::findCheckpoint(options.path);
   if (!folder.isOk())
     return finishCkpt(folder.status());
-  Result<CheckpointFormat> format = detectFormat(*folder);
+  Result<checkpoint::CheckpointFormat> format = checkpoint::detectFormat(*folder);
   if (!format.isOk())
     return finishCkpt(format.status());
-  Result<CheckpointReader> reader = CheckpointReader::open(*folder, Verify::Whole, tellCkpt);
+  Result<CheckpointReader> reader =
+      CheckpointReader::open(*folder, checkpoint::Verify::Whole, tellCkpt);
   if (!reader.isOk())
     return finishCkpt(reader.status());
   Findings findings;
@@ -141,7 +143,7 @@ int runVerify(const VerifyOptions &options) {
   bool hasJson = false;
   findings.add(verifyIntegrityJson(reader->files(), findings, hasJson));
   if (findings.size() == 0) // whether the items make sense as what they are
-    findings.add(CheckpointView::open(*folder).status());
+    findings.add(checkpoint::CheckpointView::open(*folder).status());
   for (const Report &warning : reader->metadata().warnings)
     tellCkpt(warning);
   remarkStrayFiles(*reader);

@@ -10,9 +10,8 @@
 #include "runtime/base/CommandLine.h"
 #include "runtime/base/Io.h"
 
+namespace shardc {
 namespace {
-
-using namespace shardc;
 
 struct Page {
   const char *name;
@@ -56,8 +55,10 @@ int run(const std::string &folder, bool check) {
 }
 
 } // namespace
+} // namespace shardc
 
 int main(int argc, char **argv) {
+  using namespace shardc;
   cli::Program app("writes the reference pages that are generated from the tables", "shardc-docs");
   std::string folder;
   bool check = false;

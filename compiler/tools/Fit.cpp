@@ -13,13 +13,15 @@
 #include "compiler/tools/FitCheck.h"
 #include "compiler/tools/FitSplits.h"
 #include "runtime/base/CommandLine.h"
+#include "runtime/base/Json.h"
 #include "runtime/plan/HostCells.h"
 #include "runtime/plan/Summary.h"
-#include "llvm/Support/JSON.h"
 #include "llvm/Support/raw_ostream.h"
 
 namespace shardc::tools {
 namespace {
+
+using Json = nlohmann::ordered_json;
 
 void printMemory(const plan::Plan &plan) {
   const plan::Role &role = predict::largestRole(plan);
@@ -168,55 +170,53 @@ void printText(const config::Config &config, const plan::Plan &plan, const FitOp
   printSplits(config.derived(), found.splits, options.seconds);
 }
 
+/// Adds what something needs, and the settings that it takes.
+void addNeeds(Json &json, const config::Derived &d, int64_t bytes,
+              const std::vector<std::string> &sets) {
+  json["bytes"] = bytes;
+  json["fits"] = d.memoryBytes == 0 || bytes <= d.memoryBytes;
+  json["set"] = sets;
+}
+
+Json purposesJson(const plan::MemoryByPurpose &memory) {
+  Json purposes = Json::array();
+  for (size_t p = 0; p < memory.cells.size(); ++p)
+    purposes.push_back({{"purpose", plan::toString(static_cast<plan::Purpose>(p))},
+                        {"kept_bytes", memory.cells[p]},
+                        {"peak_bytes", memory.transient[p]}});
+  return purposes;
+}
+
+Json splitJson(const config::Derived &d, const Split &split) {
+  Json json = {{"tensor", split.tensor},
+               {"context", split.context},
+               {"pipeline", split.pipeline},
+               {"data", split.data}};
+  addNeeds(json, d, split.bytes, split.sets);
+  if (split.seconds > 0) {
+    json["step_s"] = split.seconds;
+    json["tokens_per_s"] = tokensPerSecond(d, split.seconds);
+  }
+  return json;
+}
+
 void printJson(const config::Config &config, const plan::Plan &plan, const FitOptions &options) {
   const config::Derived &d = config.derived();
   Comparison found = compare(config, plan, options);
-  llvm::json::OStream json(llvm::outs(), 2);
-  auto rest = [&](int64_t bytes, const std::vector<std::string> &sets) {
-    json.attribute("bytes", bytes);
-    json.attribute("fits", d.memoryBytes == 0 || bytes <= d.memoryBytes);
-    json.attribute("set", llvm::json::Array(sets));
-  };
-  json.object([&] {
-    json.attribute("device", d.gpu ? llvm::json::Value(config::spelling(*d.gpu))
-                                   : llvm::json::Value(nullptr));
-    json.attribute("device_bytes", d.memoryBytes > 0 ? llvm::json::Value(d.memoryBytes)
-                                                     : llvm::json::Value(nullptr));
-    json.attribute("ranks", d.worldSize);
-    rest(deviceBytesOf(plan), {});
-    plan::MemoryByPurpose memory = plan::memoryByPurpose(predict::largestRole(plan));
-    json.attributeArray("purposes", [&] {
-      for (size_t p = 0; p < memory.cells.size(); ++p)
-        json.object([&] {
-          json.attribute("purpose", std::string(plan::toString(static_cast<plan::Purpose>(p))));
-          json.attribute("kept_bytes", memory.cells[p]);
-          json.attribute("peak_bytes", memory.transient[p]);
-        });
-    });
-    json.attributeArray("changes", [&] {
-      for (const FitChange &change : found.changes)
-        json.object([&] {
-          json.attribute("what", change.what);
-          rest(change.bytes, change.sets);
-        });
-    });
-    json.attributeArray("splits", [&] {
-      for (const Split &split : found.splits.all)
-        json.object([&] {
-          json.attribute("tensor", split.tensor);
-          json.attribute("context", split.context);
-          json.attribute("pipeline", split.pipeline);
-          json.attribute("data", split.data);
-          rest(split.bytes, split.sets);
-          if (split.seconds > 0) {
-            json.attribute("step_s", split.seconds);
-            json.attribute("tokens_per_s", tokensPerSecond(d, split.seconds));
-          }
-        });
-    });
-    json.attribute("splits_not_compiled", static_cast<int64_t>(found.splits.numUntried));
-  });
-  llvm::outs() << "\n";
+  Json json = {{"device", d.gpu ? Json(config::spelling(*d.gpu).str()) : Json()},
+               {"device_bytes", d.memoryBytes > 0 ? Json(d.memoryBytes) : Json()},
+               {"ranks", d.worldSize}};
+  addNeeds(json, d, deviceBytesOf(plan), {});
+  json["purposes"] = purposesJson(plan::memoryByPurpose(predict::largestRole(plan)));
+  Json changes = Json::array(), splits = Json::array();
+  for (const FitChange &change : found.changes)
+    addNeeds(changes.emplace_back(Json{{"what", change.what}}), d, change.bytes, change.sets);
+  for (const Split &split : found.splits.all)
+    splits.push_back(splitJson(d, split));
+  json["changes"] = std::move(changes);
+  json["splits"] = std::move(splits);
+  json["splits_not_compiled"] = found.splits.numUntried;
+  llvm::outs() << toText(json, 2) << "\n";
 }
 
 /// The plan that takes most, where the global batch grows; else the only one.

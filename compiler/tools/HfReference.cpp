@@ -7,7 +7,9 @@
 namespace shardc::tools {
 namespace {
 
-using namespace checkpoint;
+using checkpoint::HfArchitecture;
+using checkpoint::HfField;
+using checkpoint::HfUse;
 
 constexpr const char *kHead = R"(# Models of Hugging Face
 
@@ -65,7 +67,7 @@ library" is transformers.
 std::string architecturesOf(const HfField &row) {
   std::string having, lacking;
   size_t numHaving = 0, numLacking = 0;
-  for (const HfArchitecture &one : hfArchitectures()) {
+  for (const HfArchitecture &one : checkpoint::hfArchitectures()) {
     bool has = row.isOf(one.arch);
     std::string &list = has ? having : lacking;
     ++(has ? numHaving : numLacking);
@@ -97,10 +99,10 @@ std::string meaningOf(const HfField &row) {
 std::string hfReference() {
   std::string out = kHead;
   out += "| `model_type` | class of transformers | `model` of the recipe |\n|---|---|---|\n";
-  for (const HfArchitecture &one : hfArchitectures())
+  for (const HfArchitecture &one : checkpoint::hfArchitectures())
     out += fmt::format("| `{}` | `{}` | `{}` |\n", one.modelType, one.className, one.recipeFamily);
   out += kFields;
-  for (const HfField &row : hfFields())
+  for (const HfField &row : checkpoint::hfFields())
     out += fmt::format("| `{}` | {} | {} |\n", row.name, architecturesOf(row), meaningOf(row));
   return out;
 }

@@ -12,9 +12,8 @@
 #include "llvm/Config/llvm-config.h"
 #include "llvm/Support/raw_ostream.h"
 
+namespace shardc {
 namespace {
-
-using namespace shardc;
 
 /// What shardc-run says of itself below what this program says: backends are its matter.
 std::string versionLines(const std::string &runner) {
@@ -56,8 +55,10 @@ void addHelp(cli::Program &app, int &status) {
 }
 
 } // namespace
+} // namespace shardc
 
 int main(int argc, char **argv) {
+  using namespace shardc;
   using namespace shardc::tools;
   cli::Program app("compiles training recipes into verified plans and runs them", "shardc");
   app.requireCommand();

@@ -9,9 +9,8 @@
 #include "runtime/plan/Text.h"
 #include "runtime/verify/Verify.h"
 
+namespace shardc {
 namespace {
-
-using namespace shardc;
 
 struct OptOptions {
   std::string input, output;
@@ -93,8 +92,10 @@ int run(const OptOptions &options) {
 }
 
 } // namespace
+} // namespace shardc
 
 int main(int argc, char **argv) {
+  using namespace shardc;
   cli::Program app("runs passes on plan text", "shardc-opt");
   OptOptions options;
   app.option("plan", options.input, "plan file, - for standard input").required();

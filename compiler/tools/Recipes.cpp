@@ -10,9 +10,9 @@
 #include "compiler/tools/Commands.h"
 #include "compiler/tools/Session.h"
 #include "runtime/base/CommandLine.h"
+#include "runtime/base/Json.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringExtras.h"
-#include "llvm/Support/JSON.h"
 #include "llvm/Support/raw_ostream.h"
 
 namespace shardc::tools {
@@ -129,23 +129,20 @@ void printTable(const std::string &folder, const std::vector<Row> &rows) {
 }
 
 void printRecipesJson(const std::vector<Row> &rows) {
-  llvm::json::OStream json(llvm::outs(), 2);
-  json.array([&] {
-    for (const Row &row : rows)
-      json.object([&] {
-        json.attribute("file", row.file);
-        json.attribute("valid", row.isValid);
-        json.attribute("runs", row.runs());
-        if (!row.isValid)
-          return;
-        json.attribute("name", row.name);
-        json.attribute("parameters", row.parameters);
-        json.attribute("gpus", row.numGpus);
-        json.attribute("gpu", row.gpu.empty() ? llvm::json::Value(nullptr) : row.gpu);
-        json.attribute("lacks", llvm::json::Array(row.lacks));
-      });
-  });
-  llvm::outs() << "\n";
+  using Json = nlohmann::ordered_json;
+  Json list = Json::array();
+  for (const Row &row : rows) {
+    Json &json =
+        list.emplace_back(Json{{"file", row.file}, {"valid", row.isValid}, {"runs", row.runs()}});
+    if (!row.isValid)
+      continue;
+    json["name"] = row.name;
+    json["parameters"] = row.parameters;
+    json["gpus"] = row.numGpus;
+    json["gpu"] = row.gpu.empty() ? Json() : Json(row.gpu);
+    json["lacks"] = row.lacks;
+  }
+  llvm::outs() << toText(list, 2) << "\n";
 }
 
 int runRecipes(const std::string &folder, bool asJson) {

@@ -207,6 +207,11 @@ std::string opColumns() {
          "|\n|---|---|\n";
 #define INDEXED(op, part) out += fmt::format("| `{}` | {} |\n", nameOf(plan::OpKind::op), part);
 #include "runtime/plan/Ops.def"
+  out += "\nOps that need all rows of their first operand and, where ranks divide the rows, take "
+         "those of the rank for all. Ranks never divide rows of which any other op needs "
+         "all.\n\n| op | if the rank has a part of the rows |\n|---|---|\n";
+#define OWN_ROWS(op, what) out += fmt::format("| `{}` | {} |\n", nameOf(plan::OpKind::op), what);
+#include "runtime/plan/Ops.def"
   out += "\nOps that have several nodes in a captured graph: kernels, copies and fills.\n\n| op | "
          "nodes at most |\n|---|---|\n";
 #define NODES(op, count) out += fmt::format("| `{}` | {} |\n", nameOf(plan::OpKind::op), count);

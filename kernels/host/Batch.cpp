@@ -13,7 +13,11 @@
 namespace shardc::kernels::host {
 namespace {
 
-using namespace batch;
+using batch::Fields;
+using batch::Mask;
+using batch::Places;
+using batch::Samples;
+using batch::Tokens;
 
 const char *acceptsBatchLoad(const Call &call) {
   SHARDC_REQUIRE_OK(checkArity(call, {1, 1, Places, Fields}));

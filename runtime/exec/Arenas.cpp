@@ -45,7 +45,7 @@ Result<Arenas> Arenas::allocate(const plan::Role &role, hal::Device &device, Gro
 Result<uint8_t *> Arenas::resolve(const plan::Place &place, int64_t bytes, std::string_view what,
                                   int64_t microbatch) const {
   if (!place.placed)
-    return makeStatus(report::PlanCannotRun, "{} has no place", what);
+    return makeStatus(report::PlanCannotRun, "{} has no address", what);
   int64_t offset = place.offsetFor(microbatch) + place.coef * indices_.of(place.group);
   int64_t size = this->bytes(place.arena);
   if (offset < 0 || bytes < 0 || offset > size || bytes > size - offset)

@@ -215,12 +215,12 @@ private:
     std::ranges::set_difference(now, before, std::back_inserter(come));
     std::string text;
     if (!gone.empty())
-      text = fmt::format("place{} {} missing", gone.size() == 1 ? "" : "s",
+      text = fmt::format("process{} {} missing", gone.size() == 1 ? "" : "es",
                          rangesOf(gone) + (gone.size() == 1 ? " is" : " are"));
     if (!come.empty())
-      text +=
-          fmt::format("{}place{} {} come", text.empty() ? "" : ", ", come.size() == 1 ? "" : "s",
-                      rangesOf(come) + (come.size() == 1 ? " has" : " have"));
+      text += fmt::format("{}process{} {} connected", text.empty() ? "" : ", ",
+                          come.size() == 1 ? "" : "es",
+                          rangesOf(come) + (come.size() == 1 ? " has" : " have"));
     return text;
   }
 

@@ -352,6 +352,14 @@ constexpr FactorTable kFactorTable = makeFactorTable();
                 "the FACTORS row of op " #enumerator " is malformed, or does not fit its OP row");
 #include "runtime/plan/Ops.def"
 
+constexpr bool needsAllRows(const OpFactors &factors) {
+  return factors.operandValues[0].atoms[0].isNeededWhole;
+}
+#define OWN_ROWS(op, what)                                                                         \
+  static_assert(needsAllRows(kFactorTable.factors[static_cast<size_t>(OpKind::op)]),               \
+                "op " #op " has an OWN_ROWS row, so it needs all rows of its first operand");
+#include "runtime/plan/Ops.def"
+
 /// The rows of ops with epilogues. Their texts are put together from those of both ops, and then
 /// read as all others are.
 class FusedFactors {
@@ -493,6 +501,14 @@ bool OpFactors::isNeededWhole(FactorId factor) const {
   return std::ranges::any_of(operands(), keepsWhole) || std::ranges::any_of(results(), keepsWhole);
 }
 
+std::optional<size_t> OpFactors::chosenBy() const {
+  for (const FactorValue &result : results())
+    for (size_t i = 0; i < operandCount; ++i)
+      if (operandValues[i].has(result.pointsInto))
+        return i;
+  return std::nullopt;
+}
+
 bool OpFactors::isSummed(FactorId factor, size_t result) const {
   return resultValues[result].form == FactorValue::Dims &&
          resultValues[result].combine == FactorValue::Sum && !resultValues[result].has(factor) &&
@@ -515,6 +531,11 @@ std::optional<size_t> OpFactors::boundBy(FactorId factor) const {
 }
 
 const OpFactors &factorsOf(OpKind kind) { return kFactorTable.factors[static_cast<size_t>(kind)]; }
+
+bool isLayerProduct(OpKind kind) {
+  const OpFactors &factors = factorsOf(kind);
+  return factors.isTurned(0, AttrKey::trans_a) && factors.isTurned(1, AttrKey::trans_b);
+}
 
 const OpFactors &factorsOf(OpKind kind, Epilogue epilogue) {
   if (epilogue == Epilogue::None)

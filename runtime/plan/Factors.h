@@ -104,6 +104,12 @@ struct OpFactors {
 
   /// Whether an operand marks the factor `!`, or keeps it whole beside others.
   bool isNeededWhole(FactorId factor) const;
+  /// Whether the attribute transposes the operand.
+  constexpr bool isTurned(size_t at, AttrKey by) const {
+    return at < operandCount && operandValues[at].turnedBy == by;
+  }
+  /// The operand of which a result has places along a dimension: what the op chooses by.
+  std::optional<size_t> chosenBy() const;
   /// Whether parts along the factor make the result as a sum: the result lacks it, and no operand
   /// needs it whole.
   bool isSummed(FactorId factor, size_t result) const;
@@ -121,6 +127,9 @@ struct OpFactors {
 };
 
 const OpFactors &factorsOf(OpKind kind);
+/// Whether it multiplies two matrices and may transpose each: which of them it does says which of a
+/// layer's products it is.
+bool isLayerProduct(OpKind kind);
 /// Those of an op with an epilogue, which follow from the rows of both: what the epilogue works on
 /// has the dimensions of what the op makes.
 const OpFactors &factorsOf(OpKind kind, Epilogue epilogue);

@@ -10,7 +10,8 @@ constexpr int kSetMax = 8;
 
 /// What the rows of an op leave to check.
 struct RowCounts {
-  int facts = 0, blocks = 0, norms = 0, indices = 0, nodes = 0, epilogues = 0, collectives = 0;
+  int facts = 0, blocks = 0, norms = 0, indices = 0, ownRows = 0, nodes = 0, epilogues = 0,
+      collectives = 0;
   bool hasUnknownName = false;
 };
 
@@ -58,6 +59,15 @@ struct OpTable {
     needNames(kind, again.values, false);
     needNames(kind, "y", true);
     info(kind).again = again;
+  }
+
+  constexpr void setIndexed(OpKind kind, std::string_view part) {
+    info(kind).indexed = part;
+    ++countsAt(kind).indices;
+  }
+  constexpr void setOwnRows(OpKind kind, std::string_view what) {
+    info(kind).ownRows = what;
+    ++countsAt(kind).ownRows;
   }
 
   constexpr void setScale(OpKind kind, std::string_view scale, std::string_view factors) {
@@ -122,9 +132,8 @@ constexpr OpTable makeOpTable() {
   table.info(OpKind::enumerator).norm = OpKind::norm_;                                             \
   ++table.countsAt(OpKind::enumerator).norms;
 #define SCALE(enumerator, scale, factors) table.setScale(OpKind::enumerator, scale, factors);
-#define INDEXED(enumerator, part)                                                                  \
-  table.info(OpKind::enumerator).indexed = part;                                                   \
-  ++table.countsAt(OpKind::enumerator).indices;
+#define INDEXED(enumerator, part) table.setIndexed(OpKind::enumerator, part);
+#define OWN_ROWS(enumerator, what) table.setOwnRows(OpKind::enumerator, what);
 #define NODES(enumerator, count)                                                                   \
   table.info(OpKind::enumerator).nodes = count;                                                    \
   ++table.countsAt(OpKind::enumerator).nodes;
@@ -219,6 +228,8 @@ constexpr bool isConsistent(OpKind kind) {
                 "op " #enumerator " has a NORM row if it is a FusedNorm");                         \
   static_assert(countsOf(OpKind::enumerator).indices <= 1,                                         \
                 "op " #enumerator " has at most one INDEXED row");                                 \
+  static_assert(countsOf(OpKind::enumerator).ownRows <= 1,                                         \
+                "op " #enumerator " has at most one OWN_ROWS row");                                \
   static_assert(countsOf(OpKind::enumerator).epilogues <= 1 &&                                     \
                     !countsOf(OpKind::enumerator).hasUnknownName,                                  \
                 "op " #enumerator " has at most one EPILOGUES row, and all rows have its names");  \

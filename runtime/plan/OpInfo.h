@@ -171,6 +171,8 @@ struct OpInfo {
   std::optional<CollectiveInfo> collective; ///< for OpTraits::Collective
   /// What a rank has of the whole by its index in the op's group; empty: no group may be named.
   std::string_view indexed;
+  /// What follows if it takes the rows of a rank for all; empty: it needs those of all ranks.
+  std::string_view ownRows;
   int64_t nodes = 1;                  ///< of a captured graph, at most
   int64_t tensorNodes = 0;            ///< more of them for each tensor of its block that it draws
   std::optional<OpKind> norm;         ///< for Recompute::FusedNorm: the norm of the sum
@@ -194,6 +196,7 @@ struct OpInfo {
     return epilogues[static_cast<size_t>(epilogue)];
   }
   bool takesIndex() const { return !indexed.empty(); }
+  bool takesOwnRows() const { return !ownRows.empty(); }
   bool isOptimizer() const { return sum == SumRole::Optimizes; }
   bool keepsBlock() const { return block == BlockUse::Keeps || block == BlockUse::NamedKeeps; }
   bool isBlockOperand(size_t i) const { return isIn(blockOperands, i); }

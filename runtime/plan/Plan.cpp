@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "runtime/base/Status.h"
+#include "runtime/plan/Factors.h"
 #include "runtime/plan/Limits.h"
 
 namespace shardc::plan {
@@ -243,9 +244,7 @@ CollectiveKind collectiveKindOf(const Op &collective) {
 }
 
 ProductRole impliedRole(const Op &op) {
-  bool hasForms = op.kind == OpKind::MatMul || op.kind == OpKind::MatMulGelu ||
-                  op.kind == OpKind::MatMulGeluBwd;
-  if (!hasForms || op.getBool(AttrKey::trans_b))
+  if (!isLayerProduct(op.kind) || op.getBool(AttrKey::trans_b))
     return ProductRole::Forward;
   return op.getBool(AttrKey::trans_a) ? ProductRole::WeightGradient : ProductRole::InputGradient;
 }

@@ -401,6 +401,11 @@ inline int inPlaceOperand(const Op &op, size_t result) {
 ProductRole impliedRole(const Op &op);
 /// How members of its group take part in a collective op.
 CollectiveKind collectiveKindOf(const Op &collective);
+/// Whether it is one side of a transfer between two ranks.
+inline bool isPointToPoint(const Op &op) {
+  const OpInfo &info = opInfo(op);
+  return info.collective && shardc::isPointToPoint(info.collective->kind);
+}
 /// The value of a collective that no member has before or after it alone: what is gathered, or what
 /// is summed.
 ValueId wholeOf(const Op &collective);

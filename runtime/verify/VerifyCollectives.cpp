@@ -355,11 +355,11 @@ private:
     auto alike = [](const Type &s, const Type &t) {
       return s.dtype == t.dtype && s.numel() == t.numel();
     };
-    if (isTransfer(x) && isTransfer(y)) {
+    if (isPointToPoint(x) && isPointToPoint(y)) {
       bool isOtherSide = indexOf(a, x) != indexOf(b, y);
       if ((x.kind != y.kind) == isOtherSide && alike(type(a, wholeOf(x)), type(b, wholeOf(y))))
         return isOfOneMicrobatch(a, i, b, j);
-    } else if (!isTransfer(x) && !isTransfer(y) && x.kind == y.kind &&
+    } else if (!isPointToPoint(x) && !isPointToPoint(y) && x.kind == y.kind &&
                x.getBool(AttrKey::average) == y.getBool(AttrKey::average) &&
                x.getInt(AttrKey::block) == y.getInt(AttrKey::block) &&
                alike(type(a, x.operands[0]), type(b, y.operands[0])) &&
@@ -370,10 +370,6 @@ private:
                      plan_.roles[b.roleIndex()].name, groupAt(plan_, x.group).name, channelOf(x)),
          "the other role's collective is here", a.spot(i));
     return false;
-  }
-
-  static bool isTransfer(const Op &op) {
-    return op.kind == OpKind::Send || op.kind == OpKind::Recv;
   }
 
   int64_t indexOf(const Actor &actor, const Op &op) const {

@@ -141,8 +141,8 @@ private:
     const std::string &counts = at.scope.nameOf(value.counts);
     if (state.kind != State::Rows)
       refuseType(finding::CountsRowsOfOther, counts,
-                 state.kind == State::Unknown ? "but it is not known which rows are there"
-                                              : "but each of its rows is there");
+                 state.kind == State::Unknown ? "but it is not known which rows exist"
+                                              : "but all of its rows exist");
     else if (!at[value.counts].is(State::Counts, state.source))
       refuseType(finding::CountsRowsOfOther, counts, "which does not count them");
     else if (microbatchOf(at, id) != microbatchOf(at, value.counts))

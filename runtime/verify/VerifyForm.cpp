@@ -219,7 +219,7 @@ private:
       scope_.addValue(finding::NoSuchCounts, value.def, id, value.counts, segment_.values.size());
     else if (defined_[value.counts] == kNone || scope_.value(value.counts).counts != kNone)
       scope_.addValue(finding::CountsRefused, value.def, id, scope_.nameOf(value.counts),
-                      defined_[value.counts] == kNone ? "is defined behind it"
+                      defined_[value.counts] == kNone ? "is defined after it"
                                                       : "has counted rows itself");
   }
 

@@ -94,8 +94,7 @@ private:
 };
 
 bool hasTransfers(const Segment &segment) {
-  return std::ranges::any_of(
-      segment.ops, [](const Op &op) { return op.kind == OpKind::Send || op.kind == OpKind::Recv; });
+  return std::ranges::any_of(segment.ops, [](const Op &op) { return isPointToPoint(op); });
 }
 
 } // namespace

@@ -313,9 +313,7 @@ private:
   }
 
   static bool isProduct(const Op &op) {
-    return op.kind == OpKind::MatMul || op.kind == OpKind::MatMulGelu ||
-           op.kind == OpKind::MatMulGeluBwd || op.kind == OpKind::GroupedMatMul ||
-           op.kind == OpKind::GroupedMatMulScaled;
+    return plan::factorsOf(op.kind).isTurned(kSecondFactor, AttrKey::trans_b);
   }
 
   // ---- weights ----
@@ -324,9 +322,7 @@ private:
     if (op.operands.empty())
       return;
     Elements from = of(op, 0).elements;
-    bool isQuantized = op.kind == OpKind::Quantize || op.kind == OpKind::QuantizeBlocks ||
-                       op.kind == OpKind::QuantizeDelayed;
-    if (isQuantized)
+    if (opInfo(op.kind).scaleOf[0] >= 0)
       return followQuantized(op, from);
     if (op.kind == OpKind::View)
       from.begin += op.getInt(Key::offset);

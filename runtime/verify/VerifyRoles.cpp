@@ -21,7 +21,8 @@ uint64_t mixed(uint64_t a, uint64_t b) {
 /// Until a step ends, each rank has its own sum of losses in the step state. It is left out of the
 /// number, which is to be equal on all ranks.
 bool ValueNumbers::passesOn(const Op &op) {
-  return op.kind == OpKind::LossAdd || op.kind == OpKind::EvalAdd;
+  SumRole sum = opInfo(op).sum;
+  return sum == SumRole::AddsLosses || sum == SumRole::AddsEvalLosses;
 }
 
 uint64_t ValueNumbers::ofOp(const Op &op) const {

@@ -81,7 +81,7 @@ def restart(options, way, plan):
     fault = f"kill@0:{KILLED}" + ("/kept" if way == "memory" else "")
     lines = save_runs.run(options, options.shardc_run, plan, "--restarts=1", isOver=is_over, SHARDC_FAULT=fault)
     steps = [when for when, line in lines if save_runs.step_of(line)]
-    told = [line.strip() for _, line in lines if "[restarted]" in line or line.startswith(("going on after", "continuing after"))]
+    told = [line.strip() for _, line in lines if "[restarted]" in line or line.startswith(("going on after", "continuing after", "resuming after"))]
     return steps[-1] - steps[-2], told
 
 

@@ -22,8 +22,7 @@
 #include "runtime/checkpoint/TorchDist.h"
 #include "test/unit/support/Long.h"
 
-using namespace shardc;
-using namespace shardc::checkpoint;
+namespace shardc::checkpoint {
 namespace fs = std::filesystem;
 
 namespace {
@@ -298,8 +297,11 @@ Status work(int argc, char **argv, bool &isFine) {
 }
 
 } // namespace
+} // namespace shardc::checkpoint
 
 int main(int argc, char **argv) {
+  using namespace shardc;
+  using namespace shardc::checkpoint;
   bool isFine = false;
   Status status = work(argc, argv, isFine);
   if (!status.isOk())

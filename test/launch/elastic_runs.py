@@ -123,7 +123,7 @@ def check_lost(place):
     run.start(3)
     expect_end(place, plain, run, isEqual=False)
     expect(run.sizes() == [(4, 2, 4), (2, 4, 8)], f"sizes {run.sizes()}", run.first)
-    expect("going on after step 5 from memory, the state of 4 ranks" in run.first.out, "not from memory", run.first)
+    expect("resuming after step 5 from memory, the state of 4 ranks" in run.first.out, "not from memory", run.first)
     # Each of the two ranks took half of the samples of step 6.
     ids = array.array("q")
     for path in (place.folder / "ids").glob("*.rank[01].bin"):
@@ -155,7 +155,7 @@ def check_left_out(place):
     expect_end(place, plain, run, isEqual=False)
     said = run.first.err
     expect(run.sizes() == [(4, 3, 0)] and said.count("[restarted]") == 2, f"sizes {run.sizes()}", run.first)
-    expect("place 3 is left out from here on" in said and "[place-left-out]" in said, "place 3 is not left out", run.first)
+    expect("process 3 of the launcher gets no rank from now on" in said and "[place-left-out]" in said, "place 3 is not left out", run.first)
 
 
 def check_asked(place):
@@ -246,7 +246,7 @@ def check_cut_off(place):
         left = [run.processes.pop(number) for number in (2, 3)]
         expect_end(place, plain, run, isEqual=True)
         expect(run.sizes() == [(4, 4, 4)] and "[places-changed]" in run.first.err, f"sizes {run.sizes()}", run.first)
-        expect("going on after step 5 from memory, rank 2 from the copy of rank 0, rank 3 from the copy of rank 1" in run.first.out,
+        expect("resuming after step 5 from memory, rank 2 from the copy of rank 0, rank 3 from the copy of rank 1" in run.first.out,
                "not from memory", run.first)
         statuses = [process.wait() for process in left]
         expect(0 not in statuses, f"statuses {statuses} of what was cut off", *left)

@@ -26,7 +26,7 @@ LAYOUTS["DDP 4"] = ["dist.use_megatron_fsdp=false", "ddp.use_megatron_fsdp=false
 LAYOUTS["fp8"] = ["mixed_precision=bf16_with_fp8_delayed_scaling_mixed"]  # a history that steps wait for
 KEEPS = [f"checkpoint.in_memory_interval={INTERVAL}"]
 STAGED = {"FSDP 4": "1GiB", "tp 2 x pp 2": "64KiB", "fp8": "64KiB"}  # of these layouts the state, or some of it, on the device first
-LINE = re.compile(r"going on after step (\d+) from memory, (.*); [\d.]+ s are lost, reading took [\d.]+ s")
+LINE = re.compile(r"resuming after step (\d+) from memory, (.*); [\d.]+ s are lost, reading took [\d.]+ s")
 DAMAGED = re.compile(r"rank 1 has a damaged copy of the state of rank 1 after step (\d+) in memory")
 OWN = "each rank from its own"
 

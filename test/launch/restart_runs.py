@@ -164,7 +164,7 @@ def check_again(place):
     process = place.start("run", ["shardc-run", place.plan(saves, "optimizer.lr=1e30", "checkpoint.save_interval=4"), "--restarts=5"])
     launch.expect_status(3, process)
     expect(process.err.count("[restarted]") == 1, "not one restart", process)
-    expect("the same fault came back behind step " in process.err and "[fault-came-back]" in process.err, "no reason", process)
+    expect("the same fault occurred again after step " in process.err and "[fault-came-back]" in process.err, "no reason", process)
     expect("[not-finite]" in process.err, "no fault", process)
     process = place.start("run", ["shardc-run", place.plan(saves, steps=launch.LONG), "--restarts=1"])
     process.await_text("a restart begins where this run begins [restarts-from-begin]")
@@ -311,7 +311,7 @@ def check_lost_node(place):
         for batch in (spare, again):
             batch.await_text("saved step 4 to")
         slurm.lose("n2")
-        expect_batch_ends(place, plain, spare, "[restarted]", "places 2, 3 are missing, places 4, 5 have come", "[places-changed]")
+        expect_batch_ends(place, plain, spare, "[restarted]", "processes 2, 3 are missing, processes 4, 5 have connected", "[places-changed]")
         expect("start 0 ended" not in spare.text(), f"the job with a spare was started again:\n{spare.text()}")
         expect_batch_ends(place, plain, again, "continuing after step 4")
     finally:

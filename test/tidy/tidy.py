@@ -280,6 +280,16 @@ def check_op_switches(tree):
                 yield f"{path}:{number}: a switch over ops has no default, so that the compiler finds where a new op is missing"
 
 
+def check_directives(tree):
+    """Sources are compiled in batches, in which the names of a namespace reach all files after a directive at file level."""
+    for path in tree.select(*CODE):
+        for number, line in enumerate(tree.lines(path), 1):
+            directive = re.match(r"using namespace ([\w:]+)", line)
+            if directive and not directive.group(1).endswith("literals"):
+                yield (f"{path}:{number}: names of '{directive.group(1)}' reach the next files of a batch; write the code in the "
+                       "namespace, or declare the names that are used")
+
+
 # What Debian's clang, which builds the fuzz targets, cannot compile of its standard library.
 SUBRANGES = re.compile(r"std::(?:ranges::(?:unique|remove|remove_if|rotate|partition|stable_partition|search|search_n|find_end|"
                        r"equal_range|subrange)\b|(?:ranges::)?views::)")
@@ -313,7 +323,7 @@ def check_data_parallel(tree):
 
 
 CHECKS = [check_arrows, check_top_level, check_headers, check_names, check_todos, check_blanks, check_machine_paths,
-          check_links, check_rooms, check_waits, check_job_reads, check_kinds, check_op_switches,
+          check_links, check_rooms, check_waits, check_job_reads, check_kinds, check_op_switches, check_directives,
           state.check_state, check_subranges, check_data_parallel]
 
 

@@ -132,6 +132,16 @@ class TidyTest(unittest.TestCase):
             "compiler/parse/A.cpp": function("  case Token::End: // and no OpKind::Add:\n    return 1;\n" + rest),
         }), [])
 
+    def test_directives(self):
+        words = "reach the next files of a batch"
+        self.expect({"compiler/tools/A.cpp": "namespace shardc::tools {\nusing namespace checkpoint;\n}\n"}, words)
+        self.expect({"test/fuzz/plan/A.cpp": "using namespace shardc;\n"}, words)
+        self.expect({"runtime/exec/A.h": HEADER + "using namespace shardc::plan;\n"}, words)
+        self.assertEqual(self.findings({
+            "compiler/tools/A.cpp": "using namespace std::string_literals;\nusing checkpoint::SaveTarget;\n"
+                                    "int main() {\n  using namespace shardc;\n}\n",
+        }), [])
+
     def test_subranges(self):
         words = "clang 14 cannot compile"
         for line in ("auto twice = std::ranges::unique(cuts);", "for (int i : std::views::iota(0, 3))"):

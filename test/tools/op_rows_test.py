@@ -55,6 +55,12 @@ class OpRowsTest(unittest.TestCase):
                          (TYPES, "the TYPES row of op {}",
                           ("data -> ~x", "data, i32 -> data, f32", "data, i32 -> ~z", "data, i33 -> ~x", "data, i32/5 -> ~x", "data, i32")))
 
+    def test_own_rows_are_of_an_op_that_needs_all(self):
+        own = 'OWN_ROWS(Twist, "rows are turned among those of the rank")'
+        self.assertIn("op Twist has an OWN_ROWS row, so it needs all rows", errors([OP, FACTS, FACTORS, TYPES, own]))
+        needs_all = FACTORS.replace("r c, c", "r! c, c")
+        self.assertEqual(errors([OP, FACTS, needs_all, TYPES, own]), "")
+
     def expect_each(self, *cases):
         """An error for each of the texts of each row, which stand in the row of an op each."""
         rows, wanted = [], []

@@ -11,9 +11,7 @@
 #include "runtime/checkpoint/RunState.h"
 #include "runtime/checkpoint/TorchDist.h"
 
-using namespace shardc;
-using namespace shardc::checkpoint;
-
+namespace shardc::checkpoint {
 namespace {
 
 std::string folderOfProcess() {
@@ -65,3 +63,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
       static_cast<void>(fsdp->groupMeta(name));
   return 0;
 }
+
+} // namespace shardc::checkpoint

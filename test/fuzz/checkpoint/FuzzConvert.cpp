@@ -12,8 +12,7 @@
 #include "runtime/checkpoint/Convert.h"
 #include "runtime/checkpoint/HfConvert.h"
 
-using namespace shardc;
-using namespace shardc::checkpoint;
+namespace shardc::checkpoint {
 namespace fs = std::filesystem;
 
 namespace {
@@ -171,3 +170,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     convertAll(in, out, choices);
   return 0;
 }
+
+} // namespace shardc::checkpoint

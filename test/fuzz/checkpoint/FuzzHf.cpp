@@ -8,9 +8,7 @@
 #include "runtime/base/Reports.h"
 #include "runtime/checkpoint/HfArguments.h"
 
-using namespace shardc;
-using namespace shardc::checkpoint;
-
+namespace shardc::checkpoint {
 namespace {
 
 constexpr int64_t kPartsMax = 1000; ///< more parameters take long, and are no other case
@@ -44,3 +42,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     require(!hfParams(*config).empty());
   return 0;
 }
+
+} // namespace shardc::checkpoint

@@ -4,8 +4,7 @@
 
 #include "runtime/checkpoint/DcpMetadata.h"
 
-using namespace shardc;
-using namespace shardc::checkpoint;
+namespace shardc::checkpoint {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   Result<Metadata> metadata = readMetadata({data, size});
@@ -18,3 +17,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     std::abort();
   return 0;
 }
+
+} // namespace shardc::checkpoint

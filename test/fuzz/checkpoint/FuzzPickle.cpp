@@ -6,8 +6,7 @@
 #include "runtime/checkpoint/PickleWriter.h"
 #include "runtime/checkpoint/PlainValue.h"
 
-using namespace shardc;
-using namespace shardc::checkpoint;
+namespace shardc::checkpoint {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   for (PickleContext context :
@@ -33,3 +32,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   }
   return 0;
 }
+
+} // namespace shardc::checkpoint

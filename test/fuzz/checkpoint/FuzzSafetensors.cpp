@@ -4,8 +4,7 @@
 
 #include "runtime/checkpoint/SafeTensors.h"
 
-using namespace shardc;
-using namespace shardc::checkpoint;
+namespace shardc::checkpoint {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   Result<SafeTensorsHeader> header = readSafeTensorsHeader({data, size});
@@ -16,3 +15,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
       std::abort();
   return 0;
 }
+
+} // namespace shardc::checkpoint

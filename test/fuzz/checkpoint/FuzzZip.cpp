@@ -5,8 +5,7 @@
 #include "runtime/checkpoint/RunState.h"
 #include "runtime/checkpoint/TensorRecord.h"
 
-using namespace shardc;
-using namespace shardc::checkpoint;
+namespace shardc::checkpoint {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   static_cast<void>(readTensorDictFile({data, size}));
@@ -27,3 +26,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
           copy.data());
   return 0;
 }
+
+} // namespace shardc::checkpoint

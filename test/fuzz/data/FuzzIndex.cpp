@@ -7,9 +7,7 @@
 #include "runtime/data/GptIndex.h"
 #include "runtime/data/IndexFile.h"
 
-using namespace shardc;
-using namespace shardc::data;
-
+namespace shardc::data {
 namespace {
 
 void checkAccepted(const IndexFile &index, uint64_t binBytes) {
@@ -60,3 +58,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   checkOrder(*index);
   return 0;
 }
+
+} // namespace shardc::data

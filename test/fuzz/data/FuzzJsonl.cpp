@@ -7,9 +7,7 @@
 
 #include "runtime/data/Jsonl.h"
 
-using namespace shardc;
-using namespace shardc::data;
-
+namespace shardc::data {
 namespace {
 
 /// A file in memory with a path of its own, so that no disk is written to.
@@ -37,3 +35,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   SHARDC_CHECK(bytes <= size, "{} bytes of text in {} bytes of lines", bytes, size);
   return 0;
 }
+
+} // namespace shardc::data

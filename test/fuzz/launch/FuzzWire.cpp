@@ -7,10 +7,8 @@
 
 #include "runtime/launch/Wire.h"
 
+namespace shardc::launch {
 namespace {
-
-using namespace shardc;
-using namespace shardc::launch;
 
 void expect(bool condition) {
   if (!condition)
@@ -64,3 +62,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   readBody<Abort>(bytes);
   return 0;
 }
+
+} // namespace shardc::launch

@@ -10,8 +10,7 @@
 #include "compiler/lsp/Server.h"
 #include "runtime/base/Status.h"
 
-using namespace shardc;
-
+namespace shardc {
 namespace {
 
 constexpr std::string_view kHeader = "Content-Length:";
@@ -43,3 +42,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     std::fclose(in);
   return 0;
 }
+
+} // namespace shardc

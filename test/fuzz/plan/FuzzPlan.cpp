@@ -15,8 +15,7 @@
 #include "runtime/run/RunLoop.h"
 #include "runtime/verify/Verify.h"
 
-using namespace shardc;
-
+namespace shardc {
 namespace {
 
 // So that a step takes milliseconds.
@@ -108,3 +107,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     runStep(*read);
   return 0;
 }
+
+} // namespace shardc

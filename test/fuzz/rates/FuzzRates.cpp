@@ -7,7 +7,7 @@
 #include "runtime/base/Rates.h"
 #include "runtime/base/Status.h"
 
-using namespace shardc;
+namespace shardc {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   std::string_view text(reinterpret_cast<const char *>(data), size);
@@ -30,3 +30,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   Rate::ofWords(text.substr(0, text.find('\n')));
   return 0;
 }
+
+} // namespace shardc

@@ -10,9 +10,7 @@
 #include "runtime/tokenize/LineStream.h"
 #include "runtime/tokenize/Shards.h"
 
-using namespace shardc;
-using namespace shardc::tokenize;
-
+namespace shardc::tokenize {
 namespace {
 
 /// A folder of this process, which the file system of the machine keeps.
@@ -111,3 +109,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   }
   return 0;
 }
+
+} // namespace shardc::tokenize

@@ -47,9 +47,10 @@ TEST(Report, EndsItsFirstLineWithTheId) {
   EXPECT_EQ(lineOf(makeReport(report::SlowGathers, 200.0, 348.25)),
             "warning: all-gathers run at 200.0 GB/s, but the prediction assumes 348.2; steps with "
             "exposed communication will take longer [slow-gathers]");
-  EXPECT_EQ(lineOf(makeReport(report::TensorsLeftOut, 2, "\n  a\n  b")),
-            "warning: 2 tensors have no place in the model and are left out: [tensors-left-out]\n"
-            "  a\n  b");
+  EXPECT_EQ(
+      lineOf(makeReport(report::TensorsLeftOut, 2, "\n  a\n  b")),
+      "warning: the model has no parameters for 2 tensors, which are left out: [tensors-left-out]\n"
+      "  a\n  b");
   EXPECT_EQ(lineOf(makeReport(report::RunBegins, "starting at step 0")), "starting at step 0");
   EXPECT_EQ(lineOf(makeReport(report::PlanRefused, "p:1:1: error: no [plan-syntax]")),
             "p:1:1: error: no [plan-syntax]");

@@ -685,9 +685,9 @@ TEST_F(RendezvousServerTest, NamesARankThatIsLateStepAfterStep) {
   EXPECT_TRUE(said.empty());
   ASSERT_EQ(warned.size(), 1u);
   EXPECT_TRUE(ids.count("rank-late"));
-  EXPECT_THAT(warned[0], AllOf(HasSubstr("rank 2 is late step after step: it waited for others in "
+  EXPECT_THAT(warned[0], AllOf(HasSubstr("rank 2 is slow in every step: it waited for others in "
                                          "0 % of the last 60 s"),
-                               HasSubstr("it is on h")));
+                               HasSubstr("it runs on h")));
   ASSERT_EQ(late.size(), 1u);
   EXPECT_EQ(late[0].rank, 2);
 }

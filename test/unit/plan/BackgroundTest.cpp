@@ -329,7 +329,7 @@ const BackgroundCase kStagings[] = {
     {"isStagedForNobody", "    in %t = @staged.w at work 64\n    %cw = snapshot %t",
      "    in %t = @s at state 128 + 64*dp\n    %cw = snapshot %t", "[plan-"},
     {"endsBeforeItself", "snapshot before stage", "snapshot before snapshot",
-     "no background segment is behind it to copy it to the host"},
+     "no later background segment copies it to the host"},
     {"stagesInState", "in work for save_staging at 64", "in state for save_staging at 320",
      "stages '%tw' in cell '@staged.w' in arena state; it may stage only in arena work"},
     {"isHandedOverOnTheDevice", "%tw = stage %w on copy", "%tw = snapshot %w on copy",
@@ -359,10 +359,9 @@ TEST(Background, CopiesOnToBytesOfItsOwn) {
                           std::pair("@snap.w : f32[16] in host for data at 64",
                                     "@snap.w : f32[16] in host for data at 128")})
     text = test::replaced(std::move(text), from, to);
-  EXPECT_THAT(
-      findingOf(text),
-      HasSubstr("cell '@snap.s' is written over by background segment 'snapshot' before the "
-                "host reads it [plan-background]"));
+  EXPECT_THAT(findingOf(text),
+              HasSubstr("cell '@snap.s' is overwritten by background segment 'snapshot' before the "
+                        "host reads it [plan-background]"));
   EXPECT_NE(oracle::findBreak(test::parsed(text)), "");
 }
 
@@ -370,8 +369,8 @@ TEST(Background, StagesOnlyForAnotherSegment) {
   std::string text = stagedPlan();
   size_t begin = text.find("  segment snapshot"), end = text.find("  program {");
   text.replace(begin, end - begin, "");
-  EXPECT_THAT(findingOf(text), HasSubstr("a background segment stages '%tw', but no background "
-                                         "segment is behind it to copy it to the host"));
+  EXPECT_THAT(findingOf(text), HasSubstr("a background segment stages '%tw', but no later "
+                                         "background segment copies it to the host"));
 }
 
 std::string nameOfBackground(const testing::TestParamInfo<BackgroundCase> &info) {

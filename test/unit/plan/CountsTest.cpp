@@ -107,7 +107,8 @@ TEST(Counts, GoThroughBuffersAndTransfers) {
       Rule::Counts, "'grouped_matmul' takes '%y' with counts of other rows");
   test::expectRefused(parsed(test::replaced(kHandedOn, "    out @n = %n\n",
                                             "    %k = fill : i32[1,3] data\n    out @n = %k\n")),
-                      Rule::Counts, "'%y' has rows by '%n', which does not count them");
+                      Rule::Counts,
+                      "'%y' takes its row counts from '%n', which does not count them");
 }
 
 /// Rows that one segment makes of those that another has left, and a third takes with the same
@@ -274,9 +275,10 @@ TEST(Counts, AreDefinedBeforeWhatTheyCount) {
   std::vector<Value> &values = plan.roles[0].segments[0].values;
   auto named = [&](std::string_view name) { return std::ranges::find(values, name, &Value::name); };
   named("y")->counts = static_cast<ValueId>(named("m") - values.begin());
-  test::expectRefused(plan, Rule::Definition, "'%y' has rows by '%m', which is defined behind it");
+  test::expectRefused(plan, Rule::Definition,
+                      "'%y' takes its row counts from '%m', which is defined after it");
   named("y")->counts = 999;
-  test::expectRefused(plan, Rule::Index, "'%y' has rows by value 999; there are");
+  test::expectRefused(plan, Rule::Index, "'%y' takes its row counts from value 999; there are");
 }
 
 /// Exchanges stay, and with their rows the counts of these.
@@ -317,10 +319,10 @@ INSTANTIATE_TEST_SUITE_P(
                     "'combine' takes '%ids' as places of rows, which it is not known to be"},
         WrongCounts{"sumOfRows",
                     {{"%n = token_count %mask", "%n = token_count %s"}},
-                    "'token_count' needs each row of '%s', of which only counted rows are there"},
+                    "'token_count' needs each row of '%s', of which only counted rows exist"},
         WrongCounts{"lossesOfRows",
                     {{"loss.add %begun, %z, %n", "loss.add %begun, %s, %n"}},
-                    "'loss.add' needs each row of '%s', of which only counted rows are there"}),
+                    "'loss.add' needs each row of '%s', of which only counted rows exist"}),
     [](const auto &info) { return info.param.name; });
 
 } // namespace

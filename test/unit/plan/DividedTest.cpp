@@ -86,7 +86,7 @@ const BrokenDivision kBrokenDivisions[] = {
       {"    %sums = all_reduce %partial",
        "    %inside = all_reduce %partial channel inside : f64[4] step at work 528\n    %sums = "
        "all_reduce %inside"}},
-     "which are no parts of a sum"},
+     "which are not parts of a sum"},
     {"squaresOfCopiesThatNobodyHas",
      Rule::Step,
      {{"= sum_squares %gs :", "= sum_squares %gs copies 2 :"}},

@@ -75,7 +75,7 @@ const BrokenSum kBroken[] = {
       {"    %sums = all_reduce %partial",
        "    %inside = all_reduce %partial channel inside : f64[4] step at work 16\n    %sums = "
        "all_reduce %inside"}},
-     "which are no parts of a sum"},
+     "which are not parts of a sum"},
 };
 
 class Hybrid : public testing::TestWithParam<BrokenSum> {};

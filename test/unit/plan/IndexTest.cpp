@@ -46,8 +46,8 @@ INSTANTIATE_TEST_SUITE_P(
             "sharedBehindTheBackwardPass",
             Rule::Index,
             {"%table = view %W", "%table = view %W {shared = true} group tp"},
-            "'view' is of what a group shares; it needs a group, a place that does not move, and "
-            "a logical plan"},
+            "'view' is of a value that a group shares; it needs a group, a constant offset and a "
+            "logical plan"},
         WrongEdit{
             "columnsBeyondAllMembers",
             Rule::Shape,

@@ -297,7 +297,7 @@ TEST(Pipeline, BytesOfARingAreItsOwn) {
     for (Value &value : segment.values)
       if (value.place.arena == Arena::Work && value.place.offset == before)
         value.place.offset = other.place.offset;
-  expectRefused(plan, Rule::Ring, "which are its own");
+  expectRefused(plan, Rule::Ring, "which only the ring may use");
 }
 
 TEST(Pipeline, APlaceInARingSaysItsSlot) {
@@ -306,7 +306,7 @@ TEST(Pipeline, APlaceInARingSaysItsSlot) {
   for (Value &value : forward.values)
     if (value.place.slots > 1 && value.def != kNone)
       value.place.slots = 1;
-  expectRefused(plan, Rule::Ring, "does not say in which slot");
+  expectRefused(plan, Rule::Ring, "names no slot");
 }
 
 TEST(Pipeline, TransfersNeedAPair) {
@@ -314,7 +314,7 @@ TEST(Pipeline, TransfersNeedAPair) {
   Op &send = opOf(segmentOf(plan, 0, SegmentKind::Forward), OpKind::Send);
   send.channel = 0;
   send.group = plan.channels[0].group;
-  expectRefused(plan, Rule::Collective, "a transfer needs one of a pair");
+  expectRefused(plan, Rule::Collective, "a transfer needs the channel of a pair");
 }
 
 TEST(Pipeline, LoopsAreInStepsAndNameMicrobatches) {

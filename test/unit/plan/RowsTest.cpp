@@ -47,7 +47,7 @@ TEST_P(Rows, OfOtherTokensAreRefused) {
 TEST(UnknownRows, AreRefusedByOpsThatCountRows) {
   Plan plan = parsed(edited("vocab", {{kScatter, kFromTheMiddleOfRows}}));
   test::expectRefused(plan, Rule::Origin,
-                      "'dropout' takes '%es', whose rows are not known; it needs to know them");
+                      "'dropout' needs to know the rows of '%es', which are not known");
 }
 
 constexpr test::Edit kNotDropped = {"dropout %es, %samples {p = 0.25} group tp :", "cast %es :"};

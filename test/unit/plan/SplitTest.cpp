@@ -206,7 +206,7 @@ const BadStep kBadSteps[] = {
     {"partsOfACopy",
      Rule::Sum,
      {{kDown, "\"down\" : f32[4,4] copies [tp] block"}},
-     "'all_reduce' adds what ranks along 'tp' have of '%y', which are no parts of a sum"},
+     "'all_reduce' sums over ranks along 'tp' their values of '%y', which are not parts of a sum"},
     {"gradientSummedOverItsSplit",
      Rule::Sum,
      {{"    %r = reduce_scatter %G",

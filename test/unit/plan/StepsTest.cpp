@@ -101,7 +101,7 @@ const BrokenStep kSums[] = {
      {{"    out @step = %summed\n    out @g1 = %r1",
        "    %r2 = all_reduce %r1 channel reduce : f32[16] grads at work 2112\n"
        "    out @step = %summed\n    out @g1 = %r2"}},
-     "which are no parts of a sum"},
+     "which are not parts of a sum"},
     {"gradientThatIsNone",
      Rule::Sum,
      "ddp",

@@ -27,8 +27,7 @@
 #include "runtime/base/Io.h"
 #include "runtime/plan/Text.h"
 
-using namespace shardc;
-
+namespace shardc {
 namespace {
 
 std::optional<plan::oracle::Mutation> kindOf(std::string_view name) {
@@ -93,8 +92,10 @@ int setAttributes(const std::vector<std::string> &files, int64_t stride) {
 }
 
 } // namespace
+} // namespace shardc
 
 int main(int argc, char **argv) {
+  using namespace shardc;
   plan::oracle::Mutations mutations;
   std::vector<std::string> files;
   int64_t stride = 0;
