@@ -1,11 +1,11 @@
 // shardc ckpt group-map, print-torch-dcp-in-json: steps one and two of Megatron's conversion from
 // torch_dist to fsdp_dtensor, the first without a training run.
-#include <fmt/format.h>
 
 #include "compiler/tools/CkptTools.h"
 #include "compiler/tools/GroupMapOf.h"
 #include "compiler/tools/Session.h"
 #include "runtime/base/CommandLine.h"
+#include "runtime/base/Output.h"
 #include "runtime/checkpoint/GroupMap.h"
 
 namespace shardc::tools {
@@ -37,7 +37,7 @@ int runGroupMap(const GroupMapOptions &options) {
     return status == kFine ? kInputErrors : status;
   if (Status status = makeGroupMap(options.out, *groups); !status.isOk())
     return finishCkpt(status);
-  fmt::print("optimizer groups of {} parameters are in '{}'\n", groups->size(), options.out);
+  printOut("optimizer groups of {} parameters are in '{}'\n", groups->size(), options.out);
   return kFine;
 }
 
@@ -48,14 +48,14 @@ int runPrint(const std::string &folder) {
   Result<std::string> content = groupMapLine(folder);
   if (!content.isOk())
     return finishCkpt(content.status());
-  fmt::print("torch dcp content: {}\n", *content);
+  printOut("torch dcp content: {}\n", *content);
   FolderLock lock;
   Status status = lockOutput(folder, lock);
   if (status.isOk())
     status = writeGroupMapJson(folder);
   if (!status.isOk())
     return finishCkpt(status);
-  fmt::print("Saved converted param_to_param_group_map to: {}/{}\n", folder, kGroupMapFile);
+  printOut("Saved converted param_to_param_group_map to: {}/{}\n", folder, kGroupMapFile);
   return kFine;
 }
 

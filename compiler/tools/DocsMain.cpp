@@ -9,6 +9,7 @@
 #include "compiler/tools/Reference.h"
 #include "runtime/base/CommandLine.h"
 #include "runtime/base/Io.h"
+#include "runtime/base/Output.h"
 
 namespace {
 
@@ -58,6 +59,7 @@ int run(const std::string &folder, bool check) {
 } // namespace
 
 int main(int argc, char **argv) {
+  prepareOutput();
   cli::Program app("writes the reference pages that are generated from the tables", "shardc-docs");
   std::string folder;
   bool check = false;

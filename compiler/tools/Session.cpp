@@ -406,12 +406,8 @@ std::string planText(const Compiled &compiled) {
 }
 
 ExitStatus writeOutput(const std::string &path, std::string_view text) {
-  if (path.empty() || path == "-") {
-    bool written = showText(text);
-    if (!written)
-      std::fprintf(stderr, "shardc: error: cannot write to standard output\n");
-    return written ? kFine : kRunFailed;
-  }
+  if (path.empty() || path == "-")
+    return showText(text) ? kFine : kRunFailed; // finishOutput tells it
   if (Status status = writeFileAtomic(path, text); !status.isOk()) {
     std::fprintf(stderr, "shardc: error: %s\n", status.message().c_str());
     return kRunFailed;

@@ -9,6 +9,7 @@
 
 #include "runtime/base/ExitStatus.h"
 #include "runtime/base/Io.h"
+#include "runtime/base/Output.h"
 #include "runtime/base/Reports.h"
 #include "runtime/exec/Mesh.h"
 #include "runtime/launch/RankReports.h"
@@ -83,10 +84,10 @@ void printMachine(exec::Executable &executable, const Environment &environment,
     for (const std::string &channel : executable.unregisteredChannels())
       console.tell(makeReport(report::ChannelNotRegistered, channel));
   double gathers = executable.measuredGatherGBs();
-  fmt::print("{}{}", run::linkText(executable.plan(), executable.device(0).links(), gathers),
-             environment.session->meetingText());
+  printOut("{}{}", run::linkText(executable.plan(), executable.device(0).links(), gathers),
+           environment.session->meetingText());
   run::judgeLinks(executable.plan(), gathers, console.sink());
-  fmt::print(
+  printOut(
       "{}{}",
       run::memoryTable(executable.role(), executable.workspaceBytes(0), executable.landingBytes(0)),
       run::deviceMemoryTable(executable.plan(), executable.role(), executable.memoryStages()));
@@ -301,8 +302,7 @@ private:
       isTraced_ = true;
       int rank = executable.worldRank(0);
       output_.clearLine();
-      fmt::print("{}",
-                 trace::toText(trace::breakDown(spans, rank, steps, trace::tracedOps(plan()))));
+      printOut("{}", trace::toText(trace::breakDown(spans, rank, steps, trace::tracedOps(plan()))));
       auto nameOf = [&](int of) {
         return fmt::format("rank {}{}", of, plan::stageOf(plan(), exec::roleOf(plan(), of)));
       };
