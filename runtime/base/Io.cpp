@@ -96,13 +96,34 @@ Status writeInPlace(const std::string &path, std::string_view contents) {
 }
 
 Status replaceFile(const std::string &path, std::string_view contents) {
-  std::string temporary = fmt::format("{}.tmp.{}", path, ::getpid());
+  std::string temporary = temporaryOf(path);
+  struct stat replaced = {};
+  bool isReplacing = ::stat(path.c_str(), &replaced) == 0;
   Status status;
   {
-    FileDescriptor file{::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)};
+    FileDescriptor file{::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC,
+                               isReplacing ? 0600 : 0644)};
     if (file.fd < 0)
       return systemError("create", temporary, errno);
     status = writeAll(file.fd, contents, temporary);
+/// Gives a file the owner, as far as the system allows, and the mode of the one that it replaces.
+Status takeMode(int fd, const struct stat &replaced, const std::string &path) {
+  bool isOwned = ::fchown(fd, replaced.st_uid, replaced.st_gid) == 0;
+  mode_t mode = replaced.st_mode & (isOwned ? 07777 : 0777);
+  return ::fchmod(fd, mode) == 0 ? Status::ok() : systemError("set the mode of", path, errno);
+}
+
+std::string temporaryOf(const std::string &path) {
+  return fmt::format("{}.tmp.{}", path, ::getpid());
+}
+
+/// Pipes and devices are written into. A link of /proc may point to a file without a name.
+bool isWrittenInPlace(const std::string &path, const std::string &target) {
+  std::error_code error;
+  fs::file_status found = fs::status(path, error);
+  return fs::exists(found) && (!fs::is_regular_file(found) || !fs::equivalent(path, target, error));
+}
+
     if (status.isOk() && ::fsync(file.fd) != 0)
       status = systemError("sync", temporary, errno);
   }
@@ -111,6 +132,8 @@ Status replaceFile(const std::string &path, std::string_view contents) {
   if (!status.isOk()) {
     ::unlink(temporary.c_str());
     return status;
+    if (status.isOk() && isReplacing)
+      status = takeMode(file.fd, replaced, temporary);
   }
   std::string folder = fs::path(path).parent_path().string();
   return syncFolder(folder.empty() ? "." : folder);
@@ -163,13 +186,24 @@ Result<std::string> readDescriptor(int fd, uint64_t bytesMax) {
 }
 
 Status writeFileAtomic(const std::string &path, std::string_view contents) {
-  std::error_code error;
   std::string target = behindLinks(path);
-  fs::file_status found = fs::status(path, error);
-  // Pipes and devices are written into. A link of /proc may point to a file without a name.
-  if (fs::exists(found) && (!fs::is_regular_file(found) || !fs::equivalent(path, target, error)))
-    return writeInPlace(path, contents);
-  return replaceFile(target, contents);
+  return isWrittenInPlace(path, target) ? writeInPlace(path, contents)
+                                        : replaceFile(target, contents);
+}
+
+Status checkWritable(const std::string &path) {
+  std::string target = behindLinks(path);
+  std::error_code error;
+  if (fs::is_directory(path, error))
+    return systemError("write", path, EISDIR);
+  if (isWrittenInPlace(path, target))
+    return ::access(path.c_str(), W_OK) == 0 ? Status::ok() : systemError("write", path, errno);
+  std::string temporary = temporaryOf(target);
+  FileDescriptor file{::open(temporary.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600)};
+  if (file.fd < 0)
+    return systemError("create", temporary, errno);
+  ::unlink(temporary.c_str());
+  return Status::ok();
 }
 
 Result<MappedFile> MappedFile::open(const std::string &path) {

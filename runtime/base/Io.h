@@ -30,10 +30,14 @@ Result<std::string> readDescriptor(int fd, uint64_t bytesMax = uint64_t{1} << 32
 Result<std::string> readOpened(int fd, const std::string &path, uint64_t bytesMax);
 
 /// Replaces `path`, or the file that it links to, by `contents` atomically: a crash leaves the old
-/// file or the new one. Writes into a path that is not a regular file, such as a pipe or /dev/null.
+/// file or the new one. An existing file's mode stays. Writes into a path that is not a regular
+/// file, such as a pipe or /dev/null.
 Status writeFileAtomic(const std::string &path, std::string_view contents);
 
 /// A read-only memory map of a whole file. Move-only; unmaps when destroyed.
+/// Whether writeFileAtomic could write to `path` now; leaves nothing there.
+Status checkWritable(const std::string &path);
+
 class MappedFile {
 public:
   static Result<MappedFile> open(const std::string &path);

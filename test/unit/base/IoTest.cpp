@@ -53,6 +53,19 @@ TEST(Io, AFileIsReplacedBehindItsLinks) {
   EXPECT_TRUE(fs::is_symlink(folder.path + "/sub/second"));
 }
 
+TEST(Io, AReplacedFileKeepsItsMode) {
+  test::TempFolder folder;
+  std::string path = folder.path() + "/private";
+  ASSERT_TRUE(writeFileAtomic(path, "old").isOk());
+  for (mode_t mode : {0600, 0640, 0664, 0755}) {
+    ASSERT_EQ(::chmod(path.c_str(), mode), 0);
+    ASSERT_TRUE(writeFileAtomic(path, "new").isOk());
+    struct stat info = {};
+    ASSERT_EQ(::stat(path.c_str(), &info), 0);
+    EXPECT_EQ(info.st_mode & 07777, mode);
+  }
+}
+
 TEST(Io, AFolderIsNotReplaced) {
   PipeFolder folder;
   EXPECT_FALSE(writeFileAtomic(folder.path, "text").isOk());
