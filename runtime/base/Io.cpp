@@ -71,9 +71,17 @@ Status openRegular(const std::string &path, FileDescriptor &file) {
   return Status::ok();
 }
 
+/// Whether a descriptor is there for this program to read: not one that the program opened itself,
+/// which all close when another program starts, and not one for writing, such as standard output.
+bool isInput(int fd) {
+  int flags = ::fcntl(fd, F_GETFD), mode = ::fcntl(fd, F_GETFL);
+  bool isOwn = flags < 0 || (flags & FD_CLOEXEC) != 0;
+  return !isOwn && mode >= 0 && (mode & O_ACCMODE) != O_WRONLY;
+}
+
 /// The descriptor of this process that a path names, such as a shell passes for `<(command)`.
 std::optional<int> descriptorOf(std::string_view path) {
-  if (path == "/dev/stdin")
+  if (path == "/dev/stdin" && isInput(STDIN_FILENO))
     return STDIN_FILENO;
   for (std::string_view folder : {"/dev/fd/", "/proc/self/fd/"}) {
     unsigned short fd = 0; // opening fails if the number is not one of this process's descriptors
@@ -81,7 +89,7 @@ std::optional<int> descriptorOf(std::string_view path) {
     if (!path.starts_with(folder))
       continue;
     auto [stop, error] = std::from_chars(path.data() + folder.size(), end, fd);
-    if (error == std::errc() && stop == end)
+    if (error == std::errc() && stop == end && isInput(fd))
       return fd;
   }
   return std::nullopt;
@@ -95,17 +103,6 @@ Status writeInPlace(const std::string &path, std::string_view contents) {
   return writeAll(file.fd, contents, path);
 }
 
-Status replaceFile(const std::string &path, std::string_view contents) {
-  std::string temporary = temporaryOf(path);
-  struct stat replaced = {};
-  bool isReplacing = ::stat(path.c_str(), &replaced) == 0;
-  Status status;
-  {
-    FileDescriptor file{::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC,
-                               isReplacing ? 0600 : 0644)};
-    if (file.fd < 0)
-      return systemError("create", temporary, errno);
-    status = writeAll(file.fd, contents, temporary);
 /// Gives a file the owner, as far as the system allows, and the mode of the one that it replaces.
 Status takeMode(int fd, const struct stat &replaced, const std::string &path) {
   bool isOwned = ::fchown(fd, replaced.st_uid, replaced.st_gid) == 0;
@@ -124,6 +121,19 @@ bool isWrittenInPlace(const std::string &path, const std::string &target) {
   return fs::exists(found) && (!fs::is_regular_file(found) || !fs::equivalent(path, target, error));
 }
 
+Status replaceFile(const std::string &path, std::string_view contents) {
+  std::string temporary = temporaryOf(path);
+  struct stat replaced = {};
+  bool isReplacing = ::stat(path.c_str(), &replaced) == 0;
+  Status status;
+  {
+    FileDescriptor file{::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC,
+                               isReplacing ? 0600 : 0644)};
+    if (file.fd < 0)
+      return systemError("create", temporary, errno);
+    status = writeAll(file.fd, contents, temporary);
+    if (status.isOk() && isReplacing)
+      status = takeMode(file.fd, replaced, temporary);
     if (status.isOk() && ::fsync(file.fd) != 0)
       status = systemError("sync", temporary, errno);
   }
@@ -132,8 +142,6 @@ bool isWrittenInPlace(const std::string &path, const std::string &target) {
   if (!status.isOk()) {
     ::unlink(temporary.c_str());
     return status;
-    if (status.isOk() && isReplacing)
-      status = takeMode(file.fd, replaced, temporary);
   }
   std::string folder = fs::path(path).parent_path().string();
   return syncFolder(folder.empty() ? "." : folder);

@@ -92,5 +92,16 @@ TEST(Io, DescriptorsMayBePipes) {
   ::close(ends[0]);
 }
 
+TEST(Io, OwnAndWrittenDescriptorsAreNoFiles) {
+  for (auto [flags, end] : {std::pair(O_CLOEXEC, 0), {O_CLOEXEC, 1}, {0, 1}}) {
+    int ends[2]; // both stay open: whoever reads would wait
+    ASSERT_EQ(::pipe2(ends, flags), 0);
+    std::string path = "/dev/fd/" + std::to_string(ends[end]);
+    EXPECT_EQ(readFile(path).status().message(), "'" + path + "' is a pipe, not a file");
+    ::close(ends[0]);
+    ::close(ends[1]);
+  }
+}
+
 } // namespace
 } // namespace shardc
