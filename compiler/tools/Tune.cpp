@@ -10,6 +10,7 @@
 #include "compiler/predict/DeviceTable.h"
 #include "compiler/tools/Commands.h"
 #include "compiler/tools/TuneReport.h"
+#include "compiler/tools/TuneSpace.h"
 #include "runtime/base/CommandLine.h"
 #include "runtime/base/Status.h"
 #include "runtime/plan/Summary.h"
@@ -86,9 +87,15 @@ std::optional<std::pair<int64_t, int64_t>> parseRange(const std::string &text) {
 
 /// A use that no recipe makes right; empty if there is none.
 std::string wrongUse(const TuneOptions &options) {
-  for (const std::string &path : options.free)
-    if (path != "all" && !config::findOption(path))
+  for (const std::string &path : options.free) {
+    std::optional<config::Opt> opt = config::findOption(path);
+    if (path != "all" && !opt)
       return fmt::format("'--free={}' names no option", path);
+    if (path != "all" && !isSearched(*opt))
+      return fmt::format("'--free={}' names an option that tune leaves as it is; it searches "
+                         "parallel sizes, sharding, micro batch and recomputation",
+                         path);
+  }
   if (!options.gpus.empty() && !parseRange(options.gpus))
     return fmt::format("'--gpus={}' is no number and no range like 16..256", options.gpus);
   if (options.gpus.empty() != (options.deadline == 0))
