@@ -109,6 +109,11 @@ std::string wrongUse(const TuneOptions &options) {
       return fmt::format("'--explain' takes two rows of the table, from 1 to {}; found '{}'",
                          options.rows, row);
   std::error_code error;
+  std::vector<std::string> inputs = options.common.load.overlays;
+  inputs.push_back(options.common.load.path);
+  for (const std::string &file : {options.output, options.list})
+    if (std::string why = whyKept(file, inputs); !why.empty())
+      return why;
   for (const std::string &file : {options.output, options.list})
     if (!file.empty() && file != "-" && !options.force && std::filesystem::exists(file, error))
       return "'" + file + "' exists; '--force' replaces it";
@@ -302,10 +307,11 @@ private:
 };
 
 ExitStatus runTune(const TuneOptions &options) {
-  if (std::string why = wrongUse(options); !why.empty()) {
-    llvm::errs() << "shardc: error: " << why << "\n";
-    return kUsage;
-  }
+  if (std::string why = wrongUse(options); !why.empty())
+    return refuseUsage(why);
+  for (const std::string &file : {options.output, options.list})
+    if (ExitStatus status = checkOutput(file); status != kFine)
+      return status;
   Session session(options.common);
   if (ExitStatus status = session.applyFlags(); status != kFine)
     return status;

@@ -130,7 +130,7 @@ Status replaceFile(const std::string &path, std::string_view contents) {
     FileDescriptor file{::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC,
                                isReplacing ? 0600 : 0644)};
     if (file.fd < 0)
-      return systemError("create", temporary, errno);
+      return systemError("create", path, errno);
     status = writeAll(file.fd, contents, temporary);
     if (status.isOk() && isReplacing)
       status = takeMode(file.fd, replaced, temporary);
@@ -209,7 +209,7 @@ Status checkWritable(const std::string &path) {
   std::string temporary = temporaryOf(target);
   FileDescriptor file{::open(temporary.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600)};
   if (file.fd < 0)
-    return systemError("create", temporary, errno);
+    return systemError("create", path, errno);
   ::unlink(temporary.c_str());
   return Status::ok();
 }
