@@ -336,6 +336,44 @@ void ruleDataPathTwice(RuleContext &ctx) {
     excludePairs(ctx, {all, Opt::DatasetValidDataPath});
 }
 
+/// Whether one split is made from the data of all, and gets a share of nothing.
+static bool isSplitEmpty(const RuleContext &ctx, size_t split) {
+  bool isOfAll = ctx.has(Opt::DatasetDataPath) || ctx.has(Opt::DatasetBlend);
+  bool isRead =
+      ctx.has(Opt::DatasetKind) && !ctx.cfg().is(Opt::DatasetKind, DatasetKind::Synthetic);
+  llvm::SmallVector<llvm::StringRef, 3> shares;
+  std::string text = ctx.cfg().getStringOr(Opt::DatasetSplit, "");
+  llvm::StringRef(text).split(shares, ',');
+  double share = 0;
+  return isOfAll && isRead && split < shares.size() && !shares[split].trim().getAsDouble(share) &&
+         share == 0;
+}
+
+void ruleNoTrainingData(RuleContext &ctx) {
+  if (isSplitEmpty(ctx, 0))
+    ctx.report({Opt::DatasetSplit}, {arg(ctx, Opt::DatasetSplit)})
+        .fix(ctx.fixRemove(Opt::DatasetSplit, FixItKind::Alternative));
+}
+
+void ruleNoValidationData(RuleContext &ctx) {
+  Opt interval = Opt::ValidationEvalInterval, valid = Opt::DatasetValidDataPath;
+  if (!ctx.has(interval) || ctx.on(Opt::ValidationFullValidation) ||
+      ctx.num(Opt::ValidationEvalIters) == 0)
+    return;
+  if (isSplitEmpty(ctx, 1))
+    ctx.report({interval, Opt::DatasetSplit},
+               {arg(ctx, interval), "'dataset.split = \"" +
+                                        ctx.cfg().getStringOr(Opt::DatasetSplit, "") +
+                                        "\"' leaves no data for validation"})
+        .fix(ctx.fixRemove(interval, FixItKind::Alternative))
+        .fix(ctx.fixRemove(Opt::DatasetSplit, FixItKind::Alternative));
+  else if (ctx.has(Opt::DatasetTrainDataPath) && !ctx.has(valid))
+    ctx.report({interval, Opt::DatasetTrainDataPath, valid},
+               {arg(ctx, interval), "'dataset.train_data_path' is for training only, and "
+                                    "'dataset.valid_data_path' is not set"})
+        .fix(ctx.fixRemove(interval, FixItKind::Alternative));
+}
+
 void ruleTextNeedsBytes(RuleContext &ctx) {
   Opt tokenizer = Opt::DatasetTokenizer;
   if (ctx.cfg().is(Opt::DatasetKind, DatasetKind::Text) &&

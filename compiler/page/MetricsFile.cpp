@@ -16,6 +16,14 @@ Series &seriesOf(Metrics &metrics, const std::string &name) {
   return metrics.series.back();
 }
 
+/// Adds a value. A run that has gone back to a checkpoint tells its steps again, and the last value
+/// of a step counts.
+void add(Series &series, Point point) {
+  while (!series.points.empty() && series.points.back().step >= point.step)
+    series.points.pop_back();
+  series.points.push_back(point);
+}
+
 /// What is wrong with a line; empty if nothing is.
 std::string addLine(const nlohmann::json &line, Metrics &metrics, std::set<double> &steps) {
   if (line.is_discarded())
@@ -28,7 +36,7 @@ std::string addLine(const nlohmann::json &line, Metrics &metrics, std::set<doubl
   steps.insert(step->get<double>());
   for (const auto &[name, value] : line.items())
     if (name != "step" && value.is_number())
-      seriesOf(metrics, name).points.push_back({step->get<double>(), value.get<double>()});
+      add(seriesOf(metrics, name), {step->get<double>(), value.get<double>()});
   return "";
 }
 

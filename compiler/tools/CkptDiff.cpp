@@ -5,6 +5,7 @@
 #include "compiler/tools/CkptTools.h"
 #include "runtime/base/CommandLine.h"
 #include "runtime/base/Json.h"
+#include "runtime/base/Output.h"
 #include "runtime/checkpoint/Diff.h"
 #include "runtime/plan/Text.h"
 
@@ -26,17 +27,17 @@ struct DiffCommand {
 void printList(const std::string &heading, const std::vector<std::string> &lines, bool isAll) {
   if (lines.empty())
     return;
-  fmt::print("{} {}:\n", lines.size(), heading);
+  printOut("{} {}:\n", lines.size(), heading);
   size_t shown = isAll ? lines.size() : std::min(lines.size(), kListed);
   for (size_t i = 0; i < shown; ++i)
-    fmt::print("  {}\n", plan::printable(lines[i]));
+    printOut("  {}\n", plan::printable(lines[i]));
   if (shown < lines.size())
-    fmt::print("  and {} more; --all lists them\n", lines.size() - shown);
+    printOut("  and {} more; --all lists them\n", lines.size() - shown);
 }
 
 void printText(const CheckpointDiff &diff, const DiffCommand &command) {
   if (diff.byParams)
-    fmt::print("the formats differ; parameters and optimizer state are compared\n");
+    printOut("the formats differ; parameters and optimizer state are compared\n");
   printList("only in A", diff.onlyInA, command.isAll);
   printList("only in B", diff.onlyInB, command.isAll);
   std::vector<std::string> shapes, values, objects;
@@ -51,9 +52,9 @@ void printText(const CheckpointDiff &diff, const DiffCommand &command) {
   printList("differ in shape or type", shapes, command.isAll);
   printList("differ in values", values, command.isAll);
   printList("objects differ", objects, command.isAll);
-  fmt::print("{} tensors and {} objects are equal", diff.sameTensors, diff.sameObjects);
-  fmt::print("{}", diff.isEmpty() ? "; nothing differs\n"
-                                  : fmt::format("; max abs difference {:g}\n", diff.maxAbs));
+  printOut("{} tensors and {} objects are equal", diff.sameTensors, diff.sameObjects);
+  printOut("{}", diff.isEmpty() ? "; nothing differs\n"
+                                : fmt::format("; max abs difference {:g}\n", diff.maxAbs));
 }
 
 void printJson(const CheckpointDiff &diff) {
@@ -73,7 +74,7 @@ void printJson(const CheckpointDiff &diff) {
                                {"max_abs_difference", numberJson(tensor.maxAbs)}});
   for (const ObjectDifference &object : diff.objects)
     json["objects"].push_back({{"name", object.name}, {"a", object.a}, {"b", object.b}});
-  fmt::print("{}\n", toText(json, 2, /*isAscii=*/true));
+  printOut("{}\n", toText(json, 2, /*isAscii=*/true));
 }
 
 Result<CheckpointView> openView(const std::string &path) {

@@ -1,11 +1,11 @@
 // shardc ckpt group-map, print-torch-dcp-in-json: steps one and two of Megatron's conversion from
 // torch_dist to fsdp_dtensor, the first without a training run.
-#include <fmt/format.h>
 
 #include "compiler/tools/CkptTools.h"
 #include "compiler/tools/GroupMapOf.h"
 #include "compiler/tools/Session.h"
 #include "runtime/base/CommandLine.h"
+#include "runtime/base/Output.h"
 #include "runtime/checkpoint/GroupMap.h"
 
 namespace shardc::tools {
@@ -35,7 +35,7 @@ int runGroupMap(const GroupMapOptions &options) {
     return status == kFine ? kInputErrors : status;
   if (Status status = makeGroupMap(options.out, *groups); !status.isOk())
     return finishCkpt(status);
-  fmt::print("optimizer groups of {} parameters are in '{}'\n", groups->size(), options.out);
+  printOut("optimizer groups of {} parameters are in '{}'\n", groups->size(), options.out);
   return kFine;
 }
 
@@ -46,15 +46,15 @@ int runPrint(const std::string &folder) {
   Result<std::string> content = checkpoint::groupMapLine(folder);
   if (!content.isOk())
     return finishCkpt(content.status());
-  fmt::print("torch dcp content: {}\n", *content);
+  printOut("torch dcp content: {}\n", *content);
   checkpoint::FolderLock lock;
   Status status = lockOutput(folder, lock);
   if (status.isOk())
     status = checkpoint::writeGroupMapJson(folder);
   if (!status.isOk())
     return finishCkpt(status);
-  fmt::print("Saved converted param_to_param_group_map to: {}/{}\n", folder,
-             checkpoint::kGroupMapFile);
+  printOut("Saved converted param_to_param_group_map to: {}/{}\n", folder,
+           checkpoint::kGroupMapFile);
   return kFine;
 }
 

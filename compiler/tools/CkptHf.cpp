@@ -6,6 +6,7 @@
 #include "compiler/tools/CkptTools.h"
 #include "compiler/tools/Session.h"
 #include "runtime/base/CommandLine.h"
+#include "runtime/base/Output.h"
 #include "runtime/base/Reports.h"
 #include "runtime/checkpoint/HfConvert.h"
 #include "runtime/plan/Text.h"
@@ -105,8 +106,8 @@ int runExport(const HfCommand &command) {
     status = checkpoint::exportHf(*in, command.config, command.out, options);
   }
   if (status.isOk())
-    fmt::print("'{}' is now '{}': {}{}\n", plan::printable(*in), plan::printable(command.out), type,
-               hasTokenizer(command.out) ? "" : "; without a tokenizer");
+    printOut("'{}' is now '{}': {}{}\n", plan::printable(*in), plan::printable(command.out), type,
+             hasTokenizer(command.out) ? "" : "; without a tokenizer");
   return StopOnSignal::finish(status);
 }
 

@@ -6,6 +6,7 @@
 #include "compiler/tools/CkptJson.h"
 #include "compiler/tools/CkptTools.h"
 #include "runtime/base/CommandLine.h"
+#include "runtime/base/Output.h"
 #include "runtime/plan/Summary.h"
 #include "runtime/plan/Text.h"
 
@@ -98,17 +99,17 @@ void NameTree::printNode(std::string name, const NameNode *node, int level) cons
   std::string margin(static_cast<size_t>(level) * 2, ' ');
   std::string shown = plan::printable(name);
   if (node->tensor != nullptr)
-    fmt::print("{}{}  {} {}, {} {}, {}\n", margin, shown, torchName(node->tensor->type),
-               checkpoint::shapeText(node->tensor->shape), node->tensor->chunks.size(),
-               node->tensor->chunks.size() == 1 ? "chunk" : "chunks",
-               plan::formatBytes(tensorBytes(node->tensor->type, node->tensor->shape).value_or(0)));
+    printOut("{}{}  {} {}, {} {}, {}\n", margin, shown, torchName(node->tensor->type),
+             checkpoint::shapeText(node->tensor->shape), node->tensor->chunks.size(),
+             node->tensor->chunks.size() == 1 ? "chunk" : "chunks",
+             plan::formatBytes(tensorBytes(node->tensor->type, node->tensor->shape).value_or(0)));
   else if (node->isObject)
-    fmt::print("{}{} = {}\n", margin, shown, plan::printable(node->value));
+    printOut("{}{} = {}\n", margin, shown, plan::printable(node->value));
   else if (depth_ > 0 && level + 1 >= depth_)
-    fmt::print("{}{}  {} tensors, {} objects, {}\n", margin, shown, node->tensors, node->objects,
-               plan::formatBytes(node->bytes));
+    printOut("{}{}  {} tensors, {} objects, {}\n", margin, shown, node->tensors, node->objects,
+             plan::formatBytes(node->bytes));
   else
-    fmt::print("{}{}\n", margin, shown);
+    printOut("{}{}\n", margin, shown);
   if (depth_ == 0 || level + 1 < depth_)
     printChildren(*node, level + 1);
 }
@@ -119,19 +120,19 @@ void printGroups(const std::vector<InspectedGroup> &groups) {
     for (const auto &[field, value] : groups[i].settings)
       settings += fmt::format("{}{}={}", settings.empty() ? "" : " ", plan::printable(field),
                               plan::printable(value));
-    fmt::print("optimizer group {}: {}{}\n", i,
-               groups[i].params.empty() ? ""
-                                        : fmt::format("{} parameters, ", groups[i].params.size()),
-               settings);
+    printOut("optimizer group {}: {}{}\n", i,
+             groups[i].params.empty() ? ""
+                                      : fmt::format("{} parameters, ", groups[i].params.size()),
+             settings);
   }
 }
 
 void printText(const CheckpointView &view, const InspectOptions &options, int64_t iteration) {
   const checkpoint::CheckpointReader &reader = view.reader();
   const checkpoint::Metadata &metadata = reader.metadata();
-  fmt::print("'{}': {}, iteration {}, {}{}\n", plan::printable(reader.folder()),
-             formatName(view.format()), iteration, contentsText(reader.folder()),
-             reader.hasIntegrity() ? ", with checksums of every file" : "");
+  printOut("'{}': {}, iteration {}, {}{}\n", plan::printable(reader.folder()),
+           formatName(view.format()), iteration, contentsText(reader.folder()),
+           reader.hasIntegrity() ? ", with checksums of every file" : "");
   NameTree tree(options.depth);
   for (const TensorMeta &tensor : metadata.tensors)
     tree.add(tensor);
@@ -163,7 +164,7 @@ int runInspect(const InspectOptions &options) {
   for (const Report &warning : view->reader().metadata().warnings)
     tellCkpt(warning);
   if (options.isJson)
-    fmt::print("{}\n", inspectionJson(*view, *iteration));
+    printOut("{}\n", inspectionJson(*view, *iteration));
   else
     printText(*view, options, *iteration);
   return 0;

@@ -14,6 +14,7 @@
 #include "compiler/tools/Session.h"
 #include "runtime/base/Crc32.h"
 #include "runtime/base/Launcher.h"
+#include "runtime/base/Output.h"
 #include "runtime/base/Reports.h"
 #include "runtime/checkpoint/CheckpointView.h"
 #include "runtime/checkpoint/FileOps.h"
@@ -134,7 +135,7 @@ int StopOnSignal::finish(const Status &status) {
 void tellCkpt(const Report &report) {
   Report shown = report;
   shown.text = plan::printableLines(report.text);
-  fmt::print(stderr, "{}{}\n", isWhole(shown) ? "" : "shardc: ", lineOf(shown));
+  printError("{}{}\n", isWhole(shown) ? "" : "shardc: ", lineOf(shown));
 }
 
 int defaultThreads() {
@@ -159,8 +160,8 @@ Result<SaveTarget> outputTarget(const std::string &out, int64_t iteration) {
 }
 
 void tellMade(const std::string &in, const SaveTarget &target) {
-  fmt::print("'{}' is now '{}': {}\n", plan::printable(in), plan::printable(target.path()),
-             contentsText(target.path()));
+  printOut("'{}' is now '{}': {}\n", plan::printable(in), plan::printable(target.path()),
+           contentsText(target.path()));
   if (target.trackerText.empty())
     tellCkpt(makeReport(report::LaterCheckpoint, target.root));
 }
@@ -276,7 +277,7 @@ ProgressBar::ProgressBar(std::string what, bool isShown)
 
 ProgressBar::~ProgressBar() {
   if (hasLine_)
-    fmt::print(stderr, "\r\x1b[K");
+    printError("\r\x1b[K");
 }
 
 checkpoint::ConvertProgress ProgressBar::callback() {
@@ -293,7 +294,7 @@ void ProgressBar::show(int64_t done, int64_t total) {
   lastPercent_ = percent;
   hasLine_ = true;
   auto filled = static_cast<size_t>(percent * kWidth / 100);
-  fmt::print(stderr, "\r{} [{}{}] {:3}% {} of {}", what_, std::string(filled, '#'),
+  printError("\r{} [{}{}] {:3}% {} of {}", what_, std::string(filled, '#'),
              std::string(static_cast<size_t>(kWidth) - filled, ' '), percent,
              plan::formatBytes(done), plan::formatBytes(total));
   std::fflush(stderr);

@@ -1,11 +1,11 @@
 // shardc ckpt verify: checks that a checkpoint is complete and undamaged, and lists what is not.
 #include <filesystem>
-#include <fmt/format.h>
 #include <set>
 
 #include "compiler/tools/CkptTools.h"
 #include "runtime/base/CommandLine.h"
 #include "runtime/base/Json.h"
+#include "runtime/base/Output.h"
 #include "runtime/base/Reports.h"
 #include "runtime/checkpoint/CheckpointView.h"
 #include "runtime/checkpoint/ConvertWork.h"
@@ -149,11 +149,11 @@ int runVerify(const VerifyOptions &options) {
   remarkStrayFiles(*reader);
   if (int status = findings.finish(); status != 0)
     return status;
-  fmt::print("'{}' is undamaged: {}, {}; checked by {}\n", plan::printable(*folder),
-             formatName(*format), contentsText(*folder),
-             reader->hasIntegrity() ? "the checksums of every file"
-             : hasJson              ? "SHA-256 of its files and the checksums of its records"
-                                    : "the checksums of its records; '.metadata' has none");
+  printOut("'{}' is undamaged: {}, {}; checked by {}\n", plan::printable(*folder),
+           formatName(*format), contentsText(*folder),
+           reader->hasIntegrity() ? "the checksums of every file"
+           : hasJson              ? "SHA-256 of its files and the checksums of its records"
+                                  : "the checksums of its records; '.metadata' has none");
   return 0;
 }
 

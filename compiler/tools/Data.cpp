@@ -6,6 +6,7 @@
 #include "compiler/tools/DataTokenize.h"
 #include "compiler/tools/Session.h"
 #include "runtime/base/CommandLine.h"
+#include "runtime/base/Report.h"
 #include "runtime/data/BuildIndexed.h"
 #include "llvm/Support/raw_ostream.h"
 
@@ -36,7 +37,7 @@ int runBuild(const DataOptions &options) {
   std::vector<std::string> inputs(options.paths.begin(), options.paths.end() - 1);
   Result<data::BuildSummary> summary = data::buildIndexed(inputs, options.paths.back(), build);
   if (!summary.isOk()) {
-    llvm::errs() << "shardc: error: " << summary.status().message() << "\n";
+    llvm::errs() << "shardc: " << lineOf(summary.status().report()) << "\n";
     return exitStatusOf(summary.status());
   }
   llvm::outs() << fmt::format(

@@ -9,6 +9,7 @@
 
 #include "compiler/basic/Numbers.h"
 #include "compiler/tools/Session.h"
+#include "runtime/base/Report.h"
 #include "runtime/tokenize/Tokenize.h"
 #include "llvm/Support/raw_ostream.h"
 
@@ -79,7 +80,7 @@ int runTokenize(const TokenizeCommand &command) {
                          [&](const tokenize::Progress &progress) { lines.show(progress); });
   lines.end();
   if (!summary.isOk()) {
-    llvm::errs() << "shardc: error: " << summary.status().message() << "\n";
+    llvm::errs() << "shardc: " << lineOf(summary.status().report()) << "\n";
     return exitStatusOf(summary.status());
   }
   if (summary->resumedTokens > 0)

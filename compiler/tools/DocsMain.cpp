@@ -9,6 +9,7 @@
 #include "compiler/tools/Reference.h"
 #include "runtime/base/CommandLine.h"
 #include "runtime/base/Io.h"
+#include "runtime/base/Output.h"
 
 namespace shardc {
 namespace {
@@ -59,6 +60,7 @@ int run(const std::string &folder, bool check) {
 
 int main(int argc, char **argv) {
   using namespace shardc;
+  prepareOutput();
   cli::Program app("writes the reference pages that are generated from the tables", "shardc-docs");
   std::string folder;
   bool check = false;

@@ -186,6 +186,8 @@ int runDumpPlan(DumpOptions &options) {
       config::loadConfig(session.sources(), session.diags(), options.common.load, afterStep);
   if (!config)
     return session.finish();
+  if (std::string why = whyKept(options.output, filesOf(*config, session.sources())); !why.empty())
+    return refuseUsage(why);
   CompileOptions compileOptions;
   // What is printed to be read shows the plan; the recipe is only carried along in files.
   compileOptions.keepsSources = !options.output.empty() && options.output != "-";

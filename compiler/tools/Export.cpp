@@ -25,6 +25,8 @@ int runExport(const ExportCommand &command) {
     session.finish();
     return kInputErrors;
   }
+  if (std::string why = whyKept(command.output, filesOf(*config, session.sources())); !why.empty())
+    return refuseUsage(why);
   bool isArgs = command.format == "megatron-args";
   upstream::ExportTarget target =
       isArgs ? upstream::ExportTarget::MegatronArgs : upstream::ExportTarget::BridgeOverrides;

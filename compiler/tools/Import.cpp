@@ -67,6 +67,8 @@ int runImport(const ImportCommand &command) {
   Session session(command.common);
   if (ExitStatus status = session.applyFlags(); status != kFine)
     return status;
+  if (std::string why = whyKept(command.output, {command.input}); !why.empty())
+    return refuseUsage(why);
   upstream::ImportOptions options;
   options.name = command.name.empty()
                      ? upstream::recipeNameOf(command.input == "-" ? "imported" : command.input)

@@ -1,14 +1,43 @@
 // shardc lsp: the language server on standard input and output.
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <fcntl.h>
+#include <memory>
+#include <unistd.h>
+
 #include "compiler/lsp/Server.h"
 #include "compiler/tools/Commands.h"
 #include "compiler/tools/Session.h"
 #include "runtime/base/CommandLine.h"
+#include "runtime/base/Output.h"
 
 namespace shardc::tools {
 namespace {
 
+struct CloseFile {
+  void operator()(std::FILE *file) const { std::fclose(file); }
+};
+using OwnFile = std::unique_ptr<std::FILE, CloseFile>;
+
+/// The stream of a standard descriptor under a number of its own, and /dev/null in its place: no
+/// document reads the client's messages as the file '/dev/stdin', and nothing else writes among
+/// the server's. Null where the system refuses.
+OwnFile takeOver(int fd, const char *mode) {
+  int own = ::fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+  int nothing = ::open("/dev/null", O_RDWR | O_CLOEXEC);
+  bool isReplaced = own >= 0 && nothing >= 0 && ::dup2(nothing, fd) == fd;
+  ::close(nothing);
+  return OwnFile(isReplaced ? ::fdopen(own, mode) : nullptr);
+}
+
 int runLsp() {
-  lsp::Transport transport(stdin, stdout);
+  OwnFile in = takeOver(STDIN_FILENO, "r"), out = takeOver(STDOUT_FILENO, "w");
+  if (!in || !out) {
+    printError("shardc: error: cannot open the client's streams: {}\n", std::strerror(errno));
+    return kRunFailed;
+  }
+  lsp::Transport transport(in.get(), out.get());
   CommonOptions common;
   auto further = [&](const config::Config &config, SourceManager &sources, DiagEngine &diags) {
     CompileOptions options;

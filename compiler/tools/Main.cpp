@@ -7,6 +7,7 @@
 #include "compiler/tools/Session.h"
 #include "runtime/base/CommandLine.h"
 #include "runtime/base/Json.h"
+#include "runtime/base/Output.h"
 #include "runtime/base/Version.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/Config/llvm-config.h"
@@ -31,6 +32,15 @@ std::string versionLines(const std::string &runner) {
       said = "'" + runner + "' cannot be run: there is no backend\n";
   }
   return text + llvm::StringRef(said).rtrim('\n').str();
+}
+
+/// finishOutput, also of what was written through LLVM, whose streams would abort on their own.
+int finish(int status) {
+  llvm::outs().flush();
+  bool isWritten = !llvm::outs().has_error();
+  llvm::outs().clear_error();
+  llvm::errs().clear_error();
+  return finishOutput("shardc", status, isWritten);
 }
 
 /// `shardc help`, `shardc help ckpt convert`: what --help of that command prints.
@@ -60,6 +70,7 @@ void addHelp(cli::Program &app, int &status) {
 int main(int argc, char **argv) {
   using namespace shardc;
   using namespace shardc::tools;
+  shardc::prepareOutput();
   cli::Program app("compiles training recipes into verified plans and runs them", "shardc");
   app.requireCommand();
   int status = kFine;
@@ -85,5 +96,6 @@ int main(int argc, char **argv) {
   app.versionFlag(
       "--version", [&runner] { return versionLines(runner); },
       "print version, commit, backends and libraries");
-  return app.parse(argc, argv).value_or(status);
+  int ended = app.parse(argc, argv).value_or(status);
+  return finish(ended);
 }

@@ -5,6 +5,7 @@
 #include "compiler/passes/Pipeline.h"
 #include "runtime/base/CommandLine.h"
 #include "runtime/base/Io.h"
+#include "runtime/base/Output.h"
 #include "runtime/plan/Summary.h"
 #include "runtime/plan/Text.h"
 #include "runtime/verify/Verify.h"
@@ -96,6 +97,7 @@ int run(const OptOptions &options) {
 
 int main(int argc, char **argv) {
   using namespace shardc;
+  prepareOutput();
   cli::Program app("runs passes on plan text", "shardc-opt");
   OptOptions options;
   app.option("plan", options.input, "plan file, - for standard input").required();
@@ -110,7 +112,6 @@ int main(int argc, char **argv) {
     app.flag(
         "--" + std::string(info.flag), [&options, id] { options.passes.push_back(id); }, info.doc);
   }
-  if (std::optional<int> status = app.parse(argc, argv))
-    return *status;
-  return run(options);
+  std::optional<int> status = app.parse(argc, argv);
+  return finishOutput("shardc-opt", status ? *status : run(options));
 }

@@ -209,11 +209,6 @@ page::Json differences(const std::vector<std::unique_ptr<Input>> &inputs) {
                                          : page::differingJobs(plans);
 }
 
-ExitStatus refuseUsage(const std::string &text) {
-  llvm::errs() << "shardc: error: " << text << "\n";
-  return kUsage;
-}
-
 /// What the command line asks for that no report can show.
 std::optional<std::string> wrongUse(const ReportOptions &options) {
   for (auto [flag, files] :
@@ -222,6 +217,11 @@ std::optional<std::string> wrongUse(const ReportOptions &options) {
       return fmt::format("'{}' is given {} times for {}; the first is of the first plan, and "
                          "so on",
                          flag, files->size(), formatCount(std::ssize(options.inputs), "plan"));
+  std::vector<std::string> given = options.common.load.overlays;
+  for (const std::vector<std::string> *files : {&options.inputs, &options.metrics, &options.traces})
+    given.insert(given.end(), files->begin(), files->end());
+  if (std::string why = whyKept(options.output, given); !why.empty())
+    return why;
   bool changes = !options.common.load.sets.empty() || !options.common.load.overlays.empty();
   for (const std::string &path : options.inputs)
     if (changes && isCompiledPlan(path))
@@ -232,6 +232,8 @@ std::optional<std::string> wrongUse(const ReportOptions &options) {
 int runReport(const ReportOptions &options) {
   if (std::optional<std::string> wrong = wrongUse(options))
     return refuseUsage(*wrong);
+  if (ExitStatus written = checkOutput(options.output); written != kFine)
+    return written;
   std::vector<std::unique_ptr<Input>> inputs;
   page::Json plans = page::Json::array();
   ExitStatus status = kFine;

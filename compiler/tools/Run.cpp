@@ -149,6 +149,14 @@ void compileForHost(RunCommand &options) {
                  << "; it is compiled for the host ('--set cluster.gpu=host')\n";
 }
 
+/// Why one of the files that the run writes must stay as it is; empty if none must.
+std::string whyFilesAreKept(const RunCommand &options, const std::vector<std::string> &inputs) {
+  if (!options.trace.empty() && options.trace == options.metrics)
+    return "'--metrics' and '--trace' name the same file '" + options.trace + "'";
+  std::string why = whyKept(options.metrics, inputs);
+  return why.empty() ? whyKept(options.trace, inputs) : why;
+}
+
 /// Compiles the recipe; the argument that hands the plan over, or the status to end with.
 ExitStatus compileRecipe(const RunCommand &options, std::string &argument) {
   Session session(options.common);
@@ -157,6 +165,10 @@ ExitStatus compileRecipe(const RunCommand &options, std::string &argument) {
   std::optional<config::Config> config =
       config::loadConfig(session.sources(), session.diags(), options.common.load);
   std::optional<Compiled> compiled;
+  if (config)
+    if (std::string why = whyFilesAreKept(options, filesOf(*config, session.sources()));
+        !why.empty())
+      return refuseUsage(why);
   if (config)
     compiled = compile(*config, session.sources(), session.diags(), options.common, {});
   std::optional<std::vector<Compiled>> smaller;
@@ -184,10 +196,11 @@ int runRun(RunCommand &options) {
   const std::string &input = options.common.load.path;
   if (std::filesystem::path(input).extension() == ".plan") {
     if (!options.common.load.sets.empty() || !options.common.load.overlays.empty()) {
-      llvm::errs() << "shardc: error: '--set' and '--overlay' change recipes; '" << input
-                   << "' is a compiled plan\n";
-      return kUsage;
+      return refuseUsage("'--set' and '--overlay' change recipes; '" + input +
+                         "' is a compiled plan");
     }
+    if (std::string why = whyFilesAreKept(options, {input}); !why.empty())
+      return refuseUsage(why);
     if (Status status = dumpGroupMapOf(options.groupFolder, input); !status.isOk())
       return finishCkpt(status);
     arguments.push_back(input);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 
 #include "compiler/basic/Numbers.h"
 #include "compiler/basic/ShellWord.h"
@@ -22,6 +23,7 @@
 #include "compiler/tools/Pager.h"
 #include "runtime/base/CommandLine.h"
 #include "runtime/base/Io.h"
+#include "runtime/base/Report.h"
 #include "runtime/plan/HostCells.h"
 #include "runtime/plan/JobFacts.h"
 #include "runtime/plan/Summary.h"
@@ -405,18 +407,45 @@ std::string planText(const Compiled &compiled) {
   return text + plan::print(compiled.plan, plan::summary(compiled.plan, more));
 }
 
+std::vector<std::string> filesOf(const config::Config &config, const SourceManager &sources) {
+  std::vector<std::string> files;
+  for (const config::SourceUse &source : config.sources())
+    if (sources.isFile(source.buffer))
+      files.push_back(sources.name(source.buffer).str());
+  return files;
+}
+
+std::string whyKept(const std::string &output, const std::vector<std::string> &inputs) {
+  std::error_code error;
+  for (const std::string &input : inputs)
+    if (!output.empty() && output != "-" && std::filesystem::equivalent(output, input, error) &&
+        std::filesystem::is_regular_file(output, error))
+      return "'" + output + "' is an input of this command; write to another file";
+  return "";
+}
+
+ExitStatus refuseUsage(const std::string &why) {
+  llvm::errs() << "shardc: error: " << why << "\n";
+  return kUsage;
+}
+
+static bool isStdout(const std::string &path) { return path.empty() || path == "-"; }
+
+static ExitStatus finishWrite(const Status &status) {
+  if (status.isOk())
+    return kFine;
+  llvm::errs() << "shardc: " << lineOf(status.report()) << "\n";
+  return kRunFailed;
+}
+
+ExitStatus checkOutput(const std::string &path) {
+  return isStdout(path) ? kFine : finishWrite(checkWritable(path));
+}
+
 ExitStatus writeOutput(const std::string &path, std::string_view text) {
-  if (path.empty() || path == "-") {
-    bool written = showText(text);
-    if (!written)
-      std::fprintf(stderr, "shardc: error: cannot write to standard output\n");
-    return written ? kFine : kRunFailed;
-  }
-  if (Status status = writeFileAtomic(path, text); !status.isOk()) {
-    std::fprintf(stderr, "shardc: error: %s\n", status.message().c_str());
-    return kRunFailed;
-  }
-  return kFine;
+  if (isStdout(path))
+    return showText(text) ? kFine : kRunFailed; // finishOutput tells it
+  return finishWrite(writeFileAtomic(path, text));
 }
 
 } // namespace shardc::tools

@@ -106,6 +106,18 @@ std::vector<std::string> predictionText(const plan::Plan &plan);
 /// The plan file's text: comment page, then the plan; for each batch size.
 std::string planText(const Compiled &compiled);
 
+/// The files of the recipe: it, what it extends, and the overlays.
+std::vector<std::string> filesOf(const config::Config &config, const SourceManager &sources);
+
+/// Why an output must not be written, if so: its file is one of those that the command reads.
+std::string whyKept(const std::string &output, const std::vector<std::string> &inputs);
+
+/// The end of a command line that asks for something wrong: prints the reason.
+ExitStatus refuseUsage(const std::string &why);
+
+/// Whether writeOutput could write there, for commands that take long; prints why not.
+ExitStatus checkOutput(const std::string &path);
+
 /// Writes to a file (atomically) or, for an empty path, to standard output.
 ExitStatus writeOutput(const std::string &path, std::string_view text);
 

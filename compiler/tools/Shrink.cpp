@@ -65,10 +65,8 @@ std::string refusal(const ShrinkCommand &command, const Session &session,
   std::error_code error;
   if (goesToStdout(command) || !fs::exists(command.output, error))
     return "";
-  for (const config::SourceUse &source : config.sources())
-    if (session.sources().isFile(source.buffer) &&
-        fs::equivalent(session.sources().name(source.buffer).str(), command.output, error))
-      return "the small copy is made from '" + command.output + "'; write it to another file";
+  if (std::string why = whyKept(command.output, filesOf(config, session.sources())); !why.empty())
+    return why;
   bool isFile = fs::is_regular_file(command.output, error);
   return isFile && !command.force ? "'" + command.output + "' exists; '--force' replaces it" : "";
 }
@@ -84,8 +82,7 @@ int runShrink(const ShrinkCommand &command) {
     return session.finish();
   if (std::string why = refusal(command, session, *config); !why.empty()) {
     session.finish();
-    llvm::errs() << "shardc: error: " << why << "\n";
-    return kUsage;
+    return refuseUsage(why);
   }
   std::optional<shrink::SmallCopy> copy =
       shrink::makeSmallCopy(*config, load, command.ranks, session.diags());

@@ -10,6 +10,7 @@
 #include "compiler/predict/DeviceTable.h"
 #include "compiler/tools/Commands.h"
 #include "compiler/tools/TuneReport.h"
+#include "compiler/tools/TuneSpace.h"
 #include "runtime/base/CommandLine.h"
 #include "runtime/base/Status.h"
 #include "runtime/plan/Summary.h"
@@ -86,9 +87,15 @@ std::optional<std::pair<int64_t, int64_t>> parseRange(const std::string &text) {
 
 /// A use that no recipe makes right; empty if there is none.
 std::string wrongUse(const TuneOptions &options) {
-  for (const std::string &path : options.free)
-    if (path != "all" && !config::findOption(path))
+  for (const std::string &path : options.free) {
+    std::optional<config::Opt> opt = config::findOption(path);
+    if (path != "all" && !opt)
       return fmt::format("'--free={}' names no option", path);
+    if (path != "all" && !isSearched(*opt))
+      return fmt::format("'--free={}' names an option that tune leaves as it is; it searches "
+                         "parallel sizes, sharding, micro batch and recomputation",
+                         path);
+  }
   if (!options.gpus.empty() && !parseRange(options.gpus))
     return fmt::format("'--gpus={}' is no number and no range like 16..256", options.gpus);
   if (options.gpus.empty() != (options.deadline == 0))
@@ -102,6 +109,11 @@ std::string wrongUse(const TuneOptions &options) {
       return fmt::format("'--explain' takes two rows of the table, from 1 to {}; found '{}'",
                          options.rows, row);
   std::error_code error;
+  std::vector<std::string> inputs = options.common.load.overlays;
+  inputs.push_back(options.common.load.path);
+  for (const std::string &file : {options.output, options.list})
+    if (std::string why = whyKept(file, inputs); !why.empty())
+      return why;
   for (const std::string &file : {options.output, options.list})
     if (!file.empty() && file != "-" && !options.force && std::filesystem::exists(file, error))
       return "'" + file + "' exists; '--force' replaces it";
@@ -295,10 +307,11 @@ private:
 };
 
 ExitStatus runTune(const TuneOptions &options) {
-  if (std::string why = wrongUse(options); !why.empty()) {
-    llvm::errs() << "shardc: error: " << why << "\n";
-    return kUsage;
-  }
+  if (std::string why = wrongUse(options); !why.empty())
+    return refuseUsage(why);
+  for (const std::string &file : {options.output, options.list})
+    if (ExitStatus status = checkOutput(file); status != kFine)
+      return status;
   Session session(options.common);
   if (ExitStatus status = session.applyFlags(); status != kFine)
     return status;

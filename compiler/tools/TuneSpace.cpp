@@ -219,6 +219,18 @@ size_t TuneSpace::count() const {
   return sum;
 }
 
+bool isSearched(config::Opt opt) {
+  for (const char *settings : {
+#define SIZES(knob, option, further, least, most, condition) option, further,
+#define WAY(knob, word, condition, settings) settings,
+#include "compiler/tools/TuneKnobs.def"
+       })
+    for (const std::string &setting : separated(settings))
+      if (config::findOption(setting.substr(0, setting.find('='))) == opt)
+        return true;
+  return false;
+}
+
 TuneSpace makeSpace(const config::Config &config, const TuneSizes &sizes,
                     const std::function<bool(config::Opt)> &isFixed) {
   return Maker(config, sizes, isFixed).run();

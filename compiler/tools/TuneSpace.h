@@ -102,6 +102,9 @@ struct TuneSpace {
   size_t count() const;
 };
 
+/// Whether a row of TuneKnobs.def sets the option.
+bool isSearched(config::Opt opt);
+
 /// `isFixed` tells whether an option keeps the recipe's value.
 TuneSpace makeSpace(const config::Config &config, const TuneSizes &sizes,
                     const std::function<bool(config::Opt)> &isFixed);

@@ -11,6 +11,7 @@
 
 #include "runtime/base/EditDistance.h"
 #include "runtime/base/ExitStatus.h"
+#include "runtime/base/Output.h"
 
 namespace shardc::cli {
 
@@ -367,7 +368,7 @@ int Program::refuseWithout(const std::string &name) {
 }
 
 int Program::refuse(const std::string &text) const {
-  fmt::print(stderr, "{}: error: {}\n", state_->app->get_name(), text);
+  printError("{}: error: {}\n", state_->app->get_name(), text);
   return kUsageStatus;
 }
 

@@ -71,9 +71,17 @@ Status openRegular(const std::string &path, FileDescriptor &file) {
   return Status::ok();
 }
 
+/// Whether a descriptor is there for this program to read: not one that the program opened itself,
+/// which all close when another program starts, and not one for writing, such as standard output.
+bool isInput(int fd) {
+  int flags = ::fcntl(fd, F_GETFD), mode = ::fcntl(fd, F_GETFL);
+  bool isOwn = flags < 0 || (flags & FD_CLOEXEC) != 0;
+  return !isOwn && mode >= 0 && (mode & O_ACCMODE) != O_WRONLY;
+}
+
 /// The descriptor of this process that a path names, such as a shell passes for `<(command)`.
 std::optional<int> descriptorOf(std::string_view path) {
-  if (path == "/dev/stdin")
+  if (path == "/dev/stdin" && isInput(STDIN_FILENO))
     return STDIN_FILENO;
   for (std::string_view folder : {"/dev/fd/", "/proc/self/fd/"}) {
     unsigned short fd = 0; // opening fails if the number is not one of this process's descriptors
@@ -81,7 +89,7 @@ std::optional<int> descriptorOf(std::string_view path) {
     if (!path.starts_with(folder))
       continue;
     auto [stop, error] = std::from_chars(path.data() + folder.size(), end, fd);
-    if (error == std::errc() && stop == end)
+    if (error == std::errc() && stop == end && isInput(fd))
       return fd;
   }
   return std::nullopt;
@@ -95,14 +103,37 @@ Status writeInPlace(const std::string &path, std::string_view contents) {
   return writeAll(file.fd, contents, path);
 }
 
+/// Gives a file the owner, as far as the system allows, and the mode of the one that it replaces.
+Status takeMode(int fd, const struct stat &replaced, const std::string &path) {
+  bool isOwned = ::fchown(fd, replaced.st_uid, replaced.st_gid) == 0;
+  mode_t mode = replaced.st_mode & (isOwned ? 07777 : 0777);
+  return ::fchmod(fd, mode) == 0 ? Status::ok() : systemError("set the mode of", path, errno);
+}
+
+std::string temporaryOf(const std::string &path) {
+  return fmt::format("{}.tmp.{}", path, ::getpid());
+}
+
+/// Pipes and devices are written into. A link of /proc may point to a file without a name.
+bool isWrittenInPlace(const std::string &path, const std::string &target) {
+  std::error_code error;
+  fs::file_status found = fs::status(path, error);
+  return fs::exists(found) && (!fs::is_regular_file(found) || !fs::equivalent(path, target, error));
+}
+
 Status replaceFile(const std::string &path, std::string_view contents) {
-  std::string temporary = fmt::format("{}.tmp.{}", path, ::getpid());
+  std::string temporary = temporaryOf(path);
+  struct stat replaced = {};
+  bool isReplacing = ::stat(path.c_str(), &replaced) == 0;
   Status status;
   {
-    FileDescriptor file{::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)};
+    FileDescriptor file{::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC,
+                               isReplacing ? 0600 : 0644)};
     if (file.fd < 0)
-      return systemError("create", temporary, errno);
+      return systemError("create", path, errno);
     status = writeAll(file.fd, contents, temporary);
+    if (status.isOk() && isReplacing)
+      status = takeMode(file.fd, replaced, temporary);
     if (status.isOk() && ::fsync(file.fd) != 0)
       status = systemError("sync", temporary, errno);
   }
@@ -163,13 +194,24 @@ Result<std::string> readDescriptor(int fd, uint64_t bytesMax) {
 }
 
 Status writeFileAtomic(const std::string &path, std::string_view contents) {
-  std::error_code error;
   std::string target = behindLinks(path);
-  fs::file_status found = fs::status(path, error);
-  // Pipes and devices are written into. A link of /proc may point to a file without a name.
-  if (fs::exists(found) && (!fs::is_regular_file(found) || !fs::equivalent(path, target, error)))
-    return writeInPlace(path, contents);
-  return replaceFile(target, contents);
+  return isWrittenInPlace(path, target) ? writeInPlace(path, contents)
+                                        : replaceFile(target, contents);
+}
+
+Status checkWritable(const std::string &path) {
+  std::string target = behindLinks(path);
+  std::error_code error;
+  if (fs::is_directory(path, error))
+    return systemError("write", path, EISDIR);
+  if (isWrittenInPlace(path, target))
+    return ::access(path.c_str(), W_OK) == 0 ? Status::ok() : systemError("write", path, errno);
+  std::string temporary = temporaryOf(target);
+  FileDescriptor file{::open(temporary.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600)};
+  if (file.fd < 0)
+    return systemError("create", path, errno);
+  ::unlink(temporary.c_str());
+  return Status::ok();
 }
 
 Result<MappedFile> MappedFile::open(const std::string &path) {

@@ -20,7 +20,8 @@ StatusCode kindOfError(int error);
 Status systemError(const char *what, const std::string &path, int error);
 
 /// Reads a whole regular file. InvalidInput for a pipe, device or folder, and beyond `bytesMax`;
-/// NotFound or Io otherwise. Never blocks, unless the path is one of /dev/fd: a descriptor.
+/// NotFound or Io otherwise. Never blocks, unless the path is one of /dev/fd: a descriptor that
+/// this program was started with.
 Result<std::string> readFile(const std::string &path, uint64_t bytesMax = uint64_t{1} << 32);
 
 /// Reads from an open descriptor of this process, pipes included; a file from its beginning.
@@ -30,8 +31,12 @@ Result<std::string> readDescriptor(int fd, uint64_t bytesMax = uint64_t{1} << 32
 Result<std::string> readOpened(int fd, const std::string &path, uint64_t bytesMax);
 
 /// Replaces `path`, or the file that it links to, by `contents` atomically: a crash leaves the old
-/// file or the new one. Writes into a path that is not a regular file, such as a pipe or /dev/null.
+/// file or the new one. An existing file's mode stays. Writes into a path that is not a regular
+/// file, such as a pipe or /dev/null.
 Status writeFileAtomic(const std::string &path, std::string_view contents);
+
+/// Whether writeFileAtomic could write to `path` now; leaves nothing there.
+Status checkWritable(const std::string &path);
 
 /// A read-only memory map of a whole file. Move-only; unmaps when destroyed.
 class MappedFile {

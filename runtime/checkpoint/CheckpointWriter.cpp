@@ -129,9 +129,9 @@ Status mergeRanks(const SaveTarget &target, int worldSize, Metadata &metadata,
   Merger merger;
   for (int rank = 0; rank < worldSize; ++rank) {
     Result<std::string> sums = readFile(fmt::format("{}/{}", target.stagingPath(), sumsName(rank)));
-    if (!sums.isOk())
-      return makeStatus(StatusCode::Aborted, "rank {} did not finish writing '{}'", rank,
-                        target.path());
+    if (!sums.isOk()) // this save has failed; the ranks and the next one need not
+      return makeStatus(StatusCode::Io, "rank {} did not finish writing '{}': {}", rank,
+                        target.path(), sums.status().message());
     ASSIGN_OR_RETURN(IntegrityTable table, IntegrityTable::parse(*sums));
     integrity.files.merge(table.files);
     ASSIGN_OR_RETURN(std::string items,

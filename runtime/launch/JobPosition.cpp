@@ -15,6 +15,7 @@ Status readRanks(const Environment &env, const LauncherVariables &names, JobPosi
   position.launcher = names.launcher;
   ASSIGN_OR_RETURN(position.rank, env.number(names.rank, 0, kLaunchedRanksMax));
   ASSIGN_OR_RETURN(position.worldSize, env.number(names.worldSize, 1, kLaunchedRanksMax));
+  RETURN_IF_ERROR(env.number(names.rank, 0, position.worldSize - 1).status());
   ASSIGN_OR_RETURN(position.localRank, env.number(names.localRank, 0, kLaunchedRanksMax));
   if (names.localSize && env.has(names.localSize)) {
     ASSIGN_OR_RETURN(position.localSize, env.number(names.localSize, 1, kLaunchedRanksMax));

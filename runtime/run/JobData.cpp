@@ -186,6 +186,17 @@ private:
   std::vector<int32_t> whole_;           ///< its sequences, where ranks have slices
 };
 
+/// What would read a path that is not there as data of this kind, if it is there as another.
+std::string otherKind(const plan::Job::Dataset &dataset, const std::string &path) {
+  using Kind = plan::Job::DatasetKind;
+  std::error_code error;
+  if (dataset.kind == Kind::Indexed && std::filesystem::exists(path, error))
+    return "; 'dataset.kind = text' reads it as text";
+  if (dataset.kind == Kind::Text && std::filesystem::exists(path + ".idx", error))
+    return fmt::format("; 'dataset.kind = indexed' reads '{}.idx'", path);
+  return "";
+}
+
 /// Says of a path that is not there which option names it and, unless it is absolute, the folder
 /// that it is relative to: a recipe says neither.
 Status nameOption(const plan::Plan &plan, const Status &status) {
@@ -202,9 +213,9 @@ Status nameOption(const plan::Plan &plan, const Status &status) {
       std::error_code error;
       std::string folder = std::filesystem::current_path(error).string();
       bool isRelative = !error && std::filesystem::path(path).is_relative();
-      return Status(status).withMessage(
-          fmt::format("{}; '{}' names it{}", status.message(), option,
-                      isRelative ? ", relative to '" + folder + "'" : ""));
+      return Status(status).withMessage(fmt::format(
+          "{}; '{}' names it{}{}", status.message(), option,
+          isRelative ? ", relative to '" + folder + "'" : "", otherKind(dataset, path)));
     }
   return status;
 }

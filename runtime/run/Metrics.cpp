@@ -15,6 +15,8 @@
 namespace shardc::run {
 namespace {
 
+constexpr uint64_t kTextMax = 256 << 20; ///< bytes of metrics whose end is repaired
+
 /// Builds one line, without allocating unless it is long: a run may tell hundreds of losses.
 class Line {
 public:
@@ -33,6 +35,16 @@ private:
   fmt::basic_memory_buffer<char, 1024> buffer_;
 };
 
+/// Removes the beginning of a line that a full disk has cut off, so that no line is added to it.
+void dropTornLine(const std::string &path) {
+  Result<std::string> text = readFile(path, kTextMax);
+  if (!text.isOk() || text->ends_with('\n'))
+    return; // a pipe, a device, or nothing to repair
+  size_t end = text->rfind('\n');
+  if (end != std::string::npos && (*text)[end + 1] == '{') [[maybe_unused]]
+    int status = ::truncate(path.c_str(), static_cast<off_t>(end + 1));
+}
+
 } // namespace
 
 MetricsWriter::~MetricsWriter() {
@@ -40,17 +52,24 @@ MetricsWriter::~MetricsWriter() {
     ::close(fd_);
 }
 
-Status MetricsWriter::open(const std::string &path, bool addsLines) {
+Status MetricsWriter::open(const std::string &path) {
   path_ = path;
   // Supervisors add lines too.
-  int flags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (addsLines ? 0 : O_TRUNC);
-  fd_ = ::open(path.c_str(), flags, 0644);
-  if (fd_ >= 0)
+  fd_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  if (fd_ >= 0) {
+    dropTornLine(path);
     return Status::ok();
+  }
   int error = errno;
   return makeStatus(kindOfError(error), "cannot create '{}' for metrics: {}", path,
                     std::strerror(error))
       .as(report::MetricsRefused.info());
+}
+
+void MetricsWriter::clear() {
+  if (isOpen()) // nothing stays in a pipe
+      [[maybe_unused]]
+    int status = ::ftruncate(fd_, 0);
 }
 
 Status MetricsWriter::step(const StepState &state, const Speed &speed, const MetricsFields &fields,

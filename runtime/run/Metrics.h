@@ -36,9 +36,10 @@ public:
   MetricsWriter(const MetricsWriter &) = delete;
   MetricsWriter &operator=(const MetricsWriter &) = delete;
 
-  /// Creates the file, or empties it unless lines are to be added to it. Io, NotFound or Exhausted
-  /// if that fails.
-  Status open(const std::string &path, bool addsLines = false);
+  /// Creates the file; lines are added to one that exists. Io, NotFound or Exhausted if that fails.
+  Status open(const std::string &path);
+  /// Empties the file: its lines are another run's.
+  void clear();
   bool isOpen() const { return fd_ >= 0; }
 
   /// {"step":3,"loss":2.5,"lr":0.001,"grad_norm":1.5,"tokens":512,"tokens_per_s":1000.0,

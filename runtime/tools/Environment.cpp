@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "runtime/base/Io.h"
 #include "runtime/base/Reports.h"
 #include "runtime/launch/RankReports.h"
 #include "runtime/plan/JobFacts.h"
@@ -124,7 +125,9 @@ std::vector<Report> prepare(std::span<const plan::Plan> all, std::span<const pla
     environment.source = std::move(*source);
   findings.insert(findings.end(), ofCheckpoints.begin(), ofCheckpoints.end());
   if (!options.metrics.empty() && process.isFirst())
-    need(environment.metrics.open(options.metrics, /*addsLines=*/options.restarts > 0));
+    need(environment.metrics.open(options.metrics));
+  if (!options.trace.empty() && process.isFirst())
+    need(checkWritable(options.trace).as(report::TraceRefused.info()));
   if (const std::string &folder = plan.job.logger.tensorboardDir;
       !folder.empty() && process.isFirst() && findings.empty())
     need(environment.events.open(

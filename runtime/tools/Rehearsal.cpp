@@ -2,9 +2,8 @@
 
 #include <cstdio>
 
-#include <fmt/format.h>
-
 #include "runtime/base/ExitStatus.h"
+#include "runtime/base/Output.h"
 #include "runtime/base/Reports.h"
 #include "runtime/plan/JobFacts.h"
 #include "runtime/run/JobCheck.h"
@@ -77,10 +76,10 @@ Status runAll(const plan::Plan &plan, int64_t firstStep, const RunToolOptions &o
                    exec::Executable::create(plan, backend, entry.findKernel, executableOptions));
   Counts counts = countCalls(*executable);
   if (process.isFirst())
-    fmt::print("bound {} of {} ranks on backend {}: {} segments with {} calls, {} collectives and "
-               "{} copies for each rank\n",
-               executable->rankCount(), plan.worldSize(), entry.name,
-               executable->role().segments.size(), counts.calls, counts.collectives, counts.copies);
+    printOut("bound {} of {} ranks on backend {}: {} segments with {} calls, {} collectives and "
+             "{} copies for each rank\n",
+             executable->rankCount(), plan.worldSize(), entry.name,
+             executable->role().segments.size(), counts.calls, counts.collectives, counts.copies);
   NoData data;
   StepCounter counter(process.steps);
   run::RunOptions runOptions;
@@ -90,10 +89,10 @@ Status runAll(const plan::Plan &plan, int64_t firstStep, const RunToolOptions &o
   runOptions.stopRequest = &stopRequests();
   ASSIGN_OR_RETURN(run::RunResult result, run::runProgram(*executable, data, counter, runOptions));
   if (process.isFirst())
-    fmt::print("{} after {} of {} steps and {} evaluations; nothing was computed, so there are no "
-               "losses\n",
-               result.isStopped ? "stopped" : "done", process.steps.load(), counter.total,
-               counter.evaluations);
+    printOut("{} after {} of {} steps and {} evaluations; nothing was computed, so there are no "
+             "losses\n",
+             result.isStopped ? "stopped" : "done", process.steps.load(), counter.total,
+             counter.evaluations);
   std::fflush(stdout);
   return Status::ok();
 }

@@ -85,12 +85,6 @@ std::string metricsLine(const launch::Restart &restart) {
   return toText(line) + "\n";
 }
 
-/// What ranks find that start later: a file that cannot be written is theirs to tell.
-void emptyMetrics(const std::string &path) {
-  if (int fd = ::open(path.c_str(), O_WRONLY | O_TRUNC | O_CLOEXEC); fd >= 0)
-    ::close(fd);
-}
-
 /// torchrun's own restarts; 0 where it makes none.
 int64_t torchrunRestarts() {
   const char *text = ::getenv("TORCHELASTIC_MAX_RESTARTS");
@@ -140,8 +134,6 @@ launch::RestartOptions leadRestarts(const plan::Plan &plan, const RunToolOptions
     return restarts;
   if (plan.job.checkpoint.saveInterval == 0)
     options.console.tell(makeReport(report::RestartsFromBegin));
-  if (!options.metrics.empty())
-    emptyMetrics(options.metrics);
   auto saves = std::make_shared<OwnSaves>(plan.job.checkpoint.save);
   restarts.newestSave = [saves] { return saves->newest(); };
   restarts.note = [console = options.console, metrics = options.metrics,

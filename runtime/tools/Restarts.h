@@ -14,8 +14,8 @@ namespace shardc::tools {
 std::optional<Report> refuseRestarts(const plan::Plan &plan, const RunToolOptions &options,
                                      Launcher launcher);
 
-/// Restarts of a run, for the supervisor that leads. It empties the file of metrics, to which
-/// attempts and restarts add lines. None where none are asked for.
+/// Restarts of a run, for the supervisor that leads. Each adds a line to the file of metrics. None
+/// where none are asked for.
 launch::RestartOptions leadRestarts(const plan::Plan &plan, const RunToolOptions &options);
 
 /// Where a start of the ranks begins, for people: `after step 8 from 'ckpt'`.

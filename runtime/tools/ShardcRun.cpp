@@ -3,10 +3,9 @@
 #include <cstdlib>
 #include <iterator>
 
-#include <fmt/format.h>
-
 #include "runtime/base/ExitStatus.h"
 #include "runtime/base/Io.h"
+#include "runtime/base/Output.h"
 #include "runtime/base/Reports.h"
 #include "runtime/exec/Explain.h"
 #include "runtime/plan/JobFacts.h"
@@ -140,8 +139,8 @@ int run(RunToolOptions options) {
   if (!backend)
     return refuse(missingBackend(*plan, options));
   if (options.explain) {
-    fmt::print("{}", exec::explain(*plan, backend->findKernel));
-    return 0;
+    printOut("{}", exec::explain(*plan, backend->findKernel));
+    return finishOutput("shardc-run", 0);
   }
   return runJob(*plans, hash, options,
                 [&](std::span<const plan::Plan> own, ProcessContext &process) {
@@ -153,11 +152,12 @@ int run(RunToolOptions options) {
 } // namespace shardc::tools
 
 int main(int argc, char **argv) {
+  shardc::prepareOutput();
   // Ranks that a launcher has started agree on where they end, once they have met.
   if (shardc::tools::isLaunched())
     shardc::tools::holdSignals(/*isQuiet=*/true);
   shardc::tools::watchSignals();
   int status = 0;
   auto options = shardc::tools::parseCommandLine(argc, argv, status);
-  return options ? shardc::tools::run(*options) : status;
+  return options ? shardc::tools::run(*options) : shardc::finishOutput("shardc-run", status);
 }

@@ -9,6 +9,7 @@
 
 #include "runtime/base/ExitStatus.h"
 #include "runtime/base/Io.h"
+#include "runtime/base/Output.h"
 #include "runtime/base/Reports.h"
 #include "runtime/exec/Mesh.h"
 #include "runtime/launch/RankReports.h"
@@ -83,10 +84,10 @@ void printMachine(exec::Executable &executable, const Environment &environment,
     for (const std::string &channel : executable.unregisteredChannels())
       console.tell(makeReport(report::ChannelNotRegistered, channel));
   double gathers = executable.measuredGatherGBs();
-  fmt::print("{}{}", run::linkText(executable.plan(), executable.device(0).links(), gathers),
-             environment.session->meetingText());
+  printOut("{}{}", run::linkText(executable.plan(), executable.device(0).links(), gathers),
+           environment.session->meetingText());
   run::judgeLinks(executable.plan(), gathers, console.sink());
-  fmt::print(
+  printOut(
       "{}{}",
       run::memoryTable(executable.role(), executable.workspaceBytes(0), executable.landingBytes(0)),
       run::deviceMemoryTable(executable.plan(), executable.role(), executable.memoryStages()));
@@ -251,6 +252,8 @@ private:
   /// `tell`.
   void beginSteps(exec::Executable &executable) {
     hasBegun_ = true;
+    if (progress_.step == 0 && process_.attempt() == 0) // others continue what they find
+      environment_.metrics.clear();
     if (process_.client) // the others would wait in collectives for a rank that is gone
       process_.client->onAbort([backend = environment_.backend.get()] { backend->abort(); });
     if (!environment_.saver && !runOptions_.evaluatesOnly)
@@ -301,12 +304,15 @@ private:
       isTraced_ = true;
       int rank = executable.worldRank(0);
       output_.clearLine();
-      fmt::print("{}",
-                 trace::toText(trace::breakDown(spans, rank, steps, trace::tracedOps(plan()))));
+      printOut("{}", trace::toText(trace::breakDown(spans, rank, steps, trace::tracedOps(plan()))));
       auto nameOf = [&](int of) {
         return fmt::format("rank {}{}", of, plan::stageOf(plan(), exec::roleOf(plan(), of)));
       };
-      return writeFileAtomic(options_.trace, trace::chromeTrace(spans, nameOf));
+      Status status = writeFileAtomic(options_.trace, trace::chromeTrace(spans, nameOf));
+      isTraceLost_ = !status.isOk(); // training does not depend on it
+      if (isTraceLost_)
+        tell()(makeReport(report::TraceLost, status.message()));
+      return Status::ok();
     };
   }
 
@@ -376,7 +382,7 @@ private:
     if (Status status = gatherMemory(process_, result_.memory); !status.isOk())
       return process_.fail(status, kFailureStatus);
     // The messages about metrics and saves were printed when they failed.
-    bool isAllWritten = output_.metricsStatus().isOk() &&
+    bool isAllWritten = output_.metricsStatus().isOk() && !isTraceLost_ &&
                         (!environment_.saver || environment_.saver->lastStatus().isOk());
     output_.end(result_, isAllWritten);
     if (result_.isStopped && !environment_.saver)
@@ -401,7 +407,7 @@ private:
   exec::StateMemory state_; ///< from plan to plan
   run::RunResult result_;   ///< of the plan's steps
   Status dumped_;
-  bool hasBegun_ = false, isTraced_ = false;
+  bool hasBegun_ = false, isTraced_ = false, isTraceLost_ = false;
 };
 
 } // namespace

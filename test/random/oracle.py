@@ -10,6 +10,7 @@ import operator
 
 import batches_that_grow
 import rotations
+import shares
 import sinkhorn
 from extents import has_odd_extent
 from presets import PRESETS, targets
@@ -674,10 +675,9 @@ ERRORS = {
     "min-lr-above-lr": lambda f: f["optimizer.min_lr"] > f["optimizer.lr"],
     "wsd-needs-decay": lambda f: f["scheduler.lr_decay_style"] == "WSD" and
     not f.has("scheduler.lr_wsd_decay_iters") and not f.has("scheduler.lr_wsd_decay_samples"),  # V25
-    "data-path-missing": lambda f: f["dataset.kind"] != "synthetic" and not any(
-        f[f"dataset.{name}"] for name in ("data_path", "blend", "train_data_path")),
     "data-path-twice": lambda f: any_pair(f, "dataset.data_path", "dataset.blend", "dataset.train_data_path") or any(
         any_pair(f, path, "dataset.valid_data_path") for path in ("dataset.data_path", "dataset.blend")),
+    **shares.RULES,
     "text-needs-bytes": lambda f: f["dataset.kind"] == "text" and f["dataset.tokenizer"] == "none",
     "vocabulary-too-small": lambda f: f["dataset.tokenizer"] == "bytes" and
     f.num("model.vocab_size", BYTES_TOKENS) < BYTES_TOKENS,

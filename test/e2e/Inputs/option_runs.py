@@ -51,6 +51,7 @@ class Trial:
     def run(self, settings):
         """The lines of steps and those of evaluations, and what was printed."""
         metrics = self.folder / "metrics.jsonl"
+        metrics.unlink(missing_ok=True)
         said = self.runner.call(["shardc", "run", self.runner.recipe, f"--metrics={metrics}",
                                  *self.runner.arguments(settings)])
         lines = read_lines(metrics)
@@ -62,6 +63,7 @@ class Trial:
         self.runner.call(["shardc", "dump-plan", self.runner.recipe, "-o", plan, *self.runner.arguments(settings)])
         text = plan.read_text().replace("train.exit_duration_in_mins = 1.0", "train.exit_duration_in_mins = 0.0333")
         plan.write_text(re.sub(" hash [0-9a-f]+", "", text, count=1))
+        metrics.unlink(missing_ok=True)
         said = self.runner.call(["shardc-run", plan, f"--metrics={metrics}"])
         return read_lines(metrics), said
 

@@ -25,6 +25,7 @@ def train(case, settings, folder):
     """The metrics of a run's steps."""
     plan, metrics = folder / "job.plan", folder / "metrics"
     call("shardc", "dump-plan", f"{case}.recipe", "-o", plan, *(f"--set={s}" for s in [*FP16, *settings]))
+    metrics.unlink(missing_ok=True)
     call("shardc-run", plan, f"--metrics={metrics}")
     return [row for row in map(json.loads, metrics.read_text().splitlines()) if "grad_norm" in row]
 

@@ -63,6 +63,7 @@ def train(case, settings, folder, options=()):
     plan, metrics = folder / "job.plan", folder / "metrics"
     merged = {s.split("=", 1)[0]: s for s in [*FP8, *settings]}
     call("shardc", "dump-plan", f"{case}.recipe", "-o", plan, *(f"--set={s}" for s in merged.values()), *options)
+    metrics.unlink(missing_ok=True)
     call("shardc-run", plan, f"--metrics={metrics}")
     return [row for row in map(json.loads, metrics.read_text().splitlines()) if "grad_norm" in row]
 

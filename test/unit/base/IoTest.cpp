@@ -53,6 +53,19 @@ TEST(Io, AFileIsReplacedBehindItsLinks) {
   EXPECT_TRUE(fs::is_symlink(folder.path + "/sub/second"));
 }
 
+TEST(Io, AReplacedFileKeepsItsMode) {
+  test::TempFolder folder;
+  std::string path = folder.path() + "/private";
+  ASSERT_TRUE(writeFileAtomic(path, "old").isOk());
+  for (mode_t mode : {0600, 0640, 0664, 0755}) {
+    ASSERT_EQ(::chmod(path.c_str(), mode), 0);
+    ASSERT_TRUE(writeFileAtomic(path, "new").isOk());
+    struct stat info = {};
+    ASSERT_EQ(::stat(path.c_str(), &info), 0);
+    EXPECT_EQ(info.st_mode & 07777, mode);
+  }
+}
+
 TEST(Io, AFolderIsNotReplaced) {
   PipeFolder folder;
   EXPECT_FALSE(writeFileAtomic(folder.path, "text").isOk());
@@ -77,6 +90,17 @@ TEST(Io, DescriptorsMayBePipes) {
   ::close(ends[1]);
   EXPECT_EQ(*readFile("/dev/fd/" + std::to_string(ends[0])), "text") << "as of <(command)";
   ::close(ends[0]);
+}
+
+TEST(Io, OwnAndWrittenDescriptorsAreNoFiles) {
+  for (auto [flags, end] : {std::pair(O_CLOEXEC, 0), {O_CLOEXEC, 1}, {0, 1}}) {
+    int ends[2]; // both stay open: whoever reads would wait
+    ASSERT_EQ(::pipe2(ends, flags), 0);
+    std::string path = "/dev/fd/" + std::to_string(ends[end]);
+    EXPECT_EQ(readFile(path).status().message(), "'" + path + "' is a pipe, not a file");
+    ::close(ends[0]);
+    ::close(ends[1]);
+  }
 }
 
 } // namespace

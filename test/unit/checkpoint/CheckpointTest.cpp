@@ -1,4 +1,5 @@
 // Saving on some ranks and reading other boxes back, against the dense tensor.
+#include <filesystem>
 #include <random>
 #include <thread>
 
@@ -36,6 +37,19 @@ void saveRows(const SaveTarget &target, const std::vector<int64_t> &cuts, int64_
     ASSERT_OK(writeRank(target, rank, {&slice, 1}, items));
   }
   ASSERT_OK(commitSave(target, worldSize));
+}
+
+TEST(Checkpoint, ASaveWhoseFolderIsGoneFailsAlone) {
+  TempFolder folder;
+  SaveTarget target = SaveTarget::iteration(folder.path(), 7);
+  float value = 1;
+  TensorSlice slice{"w", Element::F32, {1}, {{0}, {1}}, &value};
+  ASSERT_OK(beginSave(target));
+  ASSERT_OK(writeRank(target, 0, {&slice, 1}, {}));
+  std::filesystem::remove_all(target.stagingPath());
+  // Not Aborted, which says that the job is over: a run goes on and saves its next step.
+  EXPECT_EQ(commitSave(target, 1).code(), StatusCode::Io);
+  saveRows(SaveTarget::iteration(folder.path(), 8), {0, 2}, 3);
 }
 
 TEST(Checkpoint, AnyCutsReadBackAsAnyBox) {

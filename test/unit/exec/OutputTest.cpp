@@ -159,6 +159,21 @@ TEST(Metrics, AFullDiskIsToldOnce) {
   EXPECT_FALSE(metrics.isOpen());
 }
 
+TEST(Metrics, LinesAreAddedBehindWholeLines) {
+  TempFolder folder;
+  std::string path = folder.path() + "/m.jsonl";
+  for (auto [before, after] : {std::pair("{\"step\":1}\n{\"st", "{\"step\":1}\n"),
+                               {"{\"step\":1}\n", "{\"step\":1}\n"},
+                               {"no metrics\nat all", "no metrics\nat all"}}) {
+    std::ofstream(path) << before;
+    run::MetricsWriter metrics;
+    ASSERT_TRUE(metrics.open(path).isOk());
+    EXPECT_EQ(*readFile(path), after);
+    metrics.clear();
+    EXPECT_EQ(*readFile(path), "");
+  }
+}
+
 TEST(Metrics, FoldersThatDoNotExistAreRefused) {
   run::MetricsWriter metrics;
   EXPECT_EQ(metrics.open("/nonexistent/m.jsonl").code(), StatusCode::NotFound);

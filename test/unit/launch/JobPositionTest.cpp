@@ -110,6 +110,7 @@ TEST(JobPosition, TakesTheInnermostLauncher) {
 TEST(JobPosition, RefusesWhatIsNoPlace) {
   for (auto [name, value, words] :
        {std::tuple("RANK", "x", "RANK is 'x'"), std::tuple("RANK", "-1", "RANK is '-1'"),
+        std::tuple("RANK", "4", "RANK is '4'; it must be a number from 0 to 3"),
         std::tuple("WORLD_SIZE", "0", "WORLD_SIZE is '0'"),
         std::tuple("MASTER_PORT", "70000", "MASTER_PORT is '70000'"),
         std::tuple("MASTER_ADDR", "", "no MASTER_ADDR"),

@@ -1,6 +1,7 @@
 // Tests reading metrics and traces that runs wrote, whole, torn and wrong.
 #include "compiler/page/MetricsFile.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -21,6 +22,21 @@ TEST(MetricsFile, MakesASeriesOfEachField) {
   EXPECT_EQ(metrics.series[0].name, "loss");
   EXPECT_EQ(metrics.series[0].points.size(), 1u) << "null is no value";
   EXPECT_EQ(metrics.series[2].points[0].step, 2);
+}
+
+TEST(MetricsFile, TheLastValueOfAStepCounts) {
+  Metrics metrics;
+  MetricsFault fault;
+  std::string text; // a run is killed after step 4 and goes on from its save of step 2
+  for (auto [step, loss] : {std::pair(1, 9), {2, 8}, {3, 7}, {4, 6}, {3, 5}, {4, 4}, {5, 3}})
+    text += fmt::format("{{\"step\":{},\"loss\":{}}}\n", step, loss);
+  ASSERT_TRUE(readMetrics(text, metrics, fault));
+  ASSERT_EQ(metrics.series.size(), 1u);
+  std::vector<double> losses;
+  for (const Point &point : metrics.series[0].points)
+    losses.push_back(point.value);
+  EXPECT_EQ(losses, (std::vector<double>{9, 8, 5, 4, 3}));
+  EXPECT_EQ(metrics.steps, 5u);
 }
 
 TEST(MetricsFile, LeavesATornEndOut) {

@@ -1,0 +1,36 @@
+// Standard output of a program, and what becomes of text that cannot be written there.
+#pragma once
+
+#include <cstdio>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include <fmt/format.h>
+
+namespace shardc {
+
+/// The first call of a program. Standard descriptors that are closed lead to /dev/null from here,
+/// so that no file gets their numbers, and with them the program's messages. Writes beyond the
+/// size that `ulimit -f` allows fail like those to a full disk, and do not end the program.
+void prepareOutput();
+
+/// Prints to standard output, where fmt::print would throw if the disk is full or the descriptor
+/// closed. finishOutput tells what failed.
+template <typename... Args> void printOut(fmt::format_string<Args...> format, Args &&...args) {
+  std::string text = fmt::format(format, std::forward<Args>(args)...);
+  std::fwrite(text.data(), 1, text.size(), stdout);
+}
+
+/// The same to standard error, where nothing can tell that text is lost.
+template <typename... Args> void printError(fmt::format_string<Args...> format, Args &&...args) {
+  std::string text = fmt::format(format, std::forward<Args>(args)...);
+  std::fwrite(text.data(), 1, text.size(), stderr);
+}
+
+/// The last call of a program whose output is its result: `status`, or kFailureStatus where all
+/// went well but some output is lost, which a line on standard error tells. `isWritten`: whether
+/// other streams than stdout could write to standard output.
+int finishOutput(std::string_view program, int status, bool isWritten = true);
+
+} // namespace shardc
