@@ -358,7 +358,7 @@ def check_wrong(place, base=None):
     other = place.plan("optimizer.lr=1e-5", steps=4)
     run = ["shardc-run", plan]
     cases = [
-        ({3: {"RANK": 7}}, ["started as rank 7; 4 ranks are numbered 0 to 3 [ranks-disagree]"]),
+        ({3: {"RANK": 7}}, ["RANK is '7'; it must be a number from 0 to 3 [launcher-environment]"]),
         ({3: {"RANK": 1}}, ["two processes were started as rank 1"]),
         ({2: {"RANK": "two"}}, ["RANK is 'two'", "[launcher-environment]"]),
         ({2: {"WORLD_SIZE": 5}}, ["rank 2", "one of 5 ranks, rank 0 as one of 4"]),
