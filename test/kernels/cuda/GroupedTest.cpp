@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <ostream>
 #include <string>
 
 #include <cuda_runtime.h>
@@ -129,17 +130,23 @@ template <typename Test> void forFloat8(Test test) {
     }
 }
 
+/// The name of a test's case, which lists of tests show, too.
+template <typename Case> std::string nameOfCase(const testing::TestParamInfo<Case> &info) {
+  return nameOf(info.param);
+}
+
 /// A layout of runs and the extents of their products.
 struct Shape {
   Layout layout;
   Extents at;
 };
 
-std::string nameOfShape(const testing::TestParamInfo<Shape> &info) {
-  const auto &[layout, at] = info.param;
+std::string nameOf(const Shape &shape) {
+  const auto &[layout, at] = shape;
   return fmt::format("{}slots_{}runs_{}rows_{}by{}", layout.slots, layout.runs, layout.slotRows,
                      at.k, at.m);
 }
+void PrintTo(const Shape &shape, std::ostream *out) { *out << nameOf(shape); }
 
 /// All that are not too long for a test: large matrices only of few runs.
 std::vector<Shape> shapes() {
@@ -165,7 +172,7 @@ protected:
       }
   }
 };
-INSTANTIATE_TEST_SUITE_P(Shapes, CudaGroupedShapes, testing::ValuesIn(shapes()), nameOfShape);
+INSTANTIATE_TEST_SUITE_P(Shapes, CudaGroupedShapes, testing::ValuesIn(shapes()), nameOfCase<Shape>);
 
 TEST_P(CudaGroupedShapes, ProductsOfRunsAreTheHosts) {
   SKIP_WITHOUT_GPU();
@@ -478,9 +485,10 @@ struct Balance {
   float lean;
 };
 
-std::string nameOfBalance(const testing::TestParamInfo<Balance> &info) {
-  return fmt::format("{}rows_{}of{}", info.param.rows, info.param.topk, info.param.experts);
+std::string nameOf(const Balance &balance) {
+  return fmt::format("{}rows_{}of{}", balance.rows, balance.topk, balance.experts);
 }
+void PrintTo(const Balance &balance, std::ostream *out) { *out << nameOf(balance); }
 
 /// A test for each, since sanitizers take minutes for some.
 class CudaRouterBalances : public testing::TestWithParam<Balance> {};
@@ -490,11 +498,11 @@ class CudaRouterBalances : public testing::TestWithParam<Balance> {};
 INSTANTIATE_TEST_SUITE_P(FewSteps, CudaRouterBalances,
                          testing::Values(Balance{1, 1, 1, 0}, Balance{3, 5, 2, 0},
                                          Balance{100, 8, 1, 0}, Balance{77, 130, 8, 0.05f}),
-                         nameOfBalance);
+                         nameOfCase<Balance>);
 INSTANTIATE_TEST_SUITE_P(ManySteps, CudaRouterBalances,
                          testing::Values(Balance{2000, 64, 6, 0}, Balance{300, 8, 2, 1.5f},
                                          Balance{4099, 256, 8, 0.1f}, Balance{64, 8, 2, 60}),
-                         nameOfBalance);
+                         nameOfCase<Balance>);
 
 /// Sinkhorn's choice, without and with a NaN, and twice with the same bits.
 TEST_P(CudaRouterBalances, AsTheHost) {

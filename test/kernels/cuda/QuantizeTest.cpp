@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <ostream>
 #include <string>
 #include <string_view>
 
@@ -286,6 +287,7 @@ struct ScaledCase {
   ScaleBlocks second;
   bench::Model model;
 };
+void PrintTo(const ScaledCase &scaled, std::ostream *out) { *out << scaled.name; }
 
 /// A test for each, since sanitizers take minutes.
 class CudaProductsOfBlocks : public testing::TestWithParam<ScaledCase> {};
