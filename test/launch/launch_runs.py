@@ -359,7 +359,7 @@ def check_wrong(place, base=None):
     run = ["shardc-run", plan]
     cases = [
         ({3: {"RANK": 7}}, ["RANK is '7'; it must be a number from 0 to 3 [launcher-environment]"]),
-        ({3: {"RANK": 1}}, ["two processes were started as rank 1"]),
+        ({3: {"RANK": 1}}, ["two processes were started as rank 1", "[ranks-disagree]"]),
         ({2: {"RANK": "two"}}, ["RANK is 'two'", "[launcher-environment]"]),
         ({2: {"WORLD_SIZE": 5}}, ["rank 2", "one of 5 ranks, rank 0 as one of 4"]),
         ({r: {"WORLD_SIZE": 3} for r in range(3)} | {3: {"WORLD_SIZE": 3, "RANK": 2}}, ["3 ranks; the plan has 4 [other-number-of-ranks]"]),
