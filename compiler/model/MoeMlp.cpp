@@ -331,15 +331,15 @@ ValueId MoeMlp::apply(Forward &to, ValueId rows, const Runs &runs) const {
     ValueId made = to.emitRows(std::move(activation), to.name("experts.act"), type, runs.counts);
     return product(to, made, kDown, "experts.fc2" + bare, s_.expert.hidden, runs);
   }
-  OpKind weighing = plan::opInfo(activation).weighted.value_or(OpKind::ScaleRows);
-  ValueId unweighted =
-      weighing == OpKind::ScaleRows
-          ? to.emitRows(std::move(activation), to.name("experts.act"), type, runs.counts)
-          : f1; // the op is the activation too
-  Op weigh = to.op(weighing, {unweighted, runs.weights});
-  if (unweighted == f1)
-    setActivation(weigh, s_.expert);
-  ValueId weighted = to.emitRows(std::move(weigh), to.name("experts.weighted"), type, runs.counts);
+  if (std::optional<OpKind> both = plan::opInfo(activation).weighted) {
+    activation.kind = *both;
+    activation.operands.push_back(runs.weights);
+  } else {
+    ValueId made = to.emitRows(std::move(activation), to.name("experts.act"), type, runs.counts);
+    activation = to.op(OpKind::ScaleRows, {made, runs.weights});
+  }
+  ValueId weighted =
+      to.emitRows(std::move(activation), to.name("experts.weighted"), type, runs.counts);
   return product(to, weighted, kDown, "experts.fc2" + bare, s_.expert.hidden, runs);
 }
 
