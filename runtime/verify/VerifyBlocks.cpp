@@ -435,6 +435,13 @@ private:
     return held.first && !held.first->isFixed() ? held.first->group : int16_t{-1};
   }
 
+  /// The first parameter that has an element from this one of the block on.
+  static std::vector<const Param *>::const_iterator
+  firstFrom(const std::vector<const Param *> &params, int64_t element) {
+    return std::ranges::partition_point(
+        params, [&](const Param *param) { return param->offset + param->type.numel() <= element; });
+  }
+
   /// The first elements of a value that are padding, at any of the indices.
   std::optional<Gap> firstGap(const Elements &held, int64_t numel, IndexRange indices) const {
     if (held.block < 0)
@@ -444,8 +451,7 @@ private:
     const std::vector<const Param *> &params = report_.paramsOf(held.block);
     for (int64_t member = indices.first; member <= indices.last; ++member) {
       int64_t begin = held.first->at(member), at = begin, end = begin + numel;
-      auto next = std::ranges::partition_point(
-          params, [&](const Param *param) { return param->offset + param->type.numel() <= begin; });
+      auto next = firstFrom(params, begin);
       for (; next != params.end() && (*next)->offset <= at && at < end; ++next)
         at = (*next)->offset + (*next)->type.numel();
       if (!report_.spend(kVisitsOfGap))
@@ -581,8 +587,7 @@ private:
     IndexRange own = indices_.of(groupOf(held));
     for (int64_t member = own.first; member <= own.last && report_.spend(kVisitsOfPart); ++member) {
       int64_t begin = held.first->at(member);
-      auto at = std::ranges::partition_point(
-          params, [&](const Param *param) { return param->offset + param->type.numel() <= begin; });
+      auto at = firstFrom(params, begin);
       for (; at != params.end() && (*at)->offset < begin + type.numel(); ++at)
         if (isOther(*at))
           return *at;
