@@ -5,6 +5,7 @@
 #include <cstring>
 #include <fcntl.h>
 #include <iterator>
+#include <string_view>
 #include <unistd.h>
 
 #include <fmt/format.h>
@@ -37,11 +38,12 @@ private:
 
 /// Removes the beginning of a line that a full disk has cut off, so that no line is added to it.
 void dropTornLine(const std::string &path) {
-  Result<std::string> text = readFile(path, kTextMax);
-  if (!text.isOk() || text->ends_with('\n'))
-    return; // a pipe, a device, or nothing to repair
-  size_t end = text->rfind('\n');
-  if (end != std::string::npos && (*text)[end + 1] == '{') [[maybe_unused]]
+  Result<MappedFile> file = MappedFile::open(path); // of which the last line is read
+  if (!file.isOk() || file->bytes().size() > kTextMax)
+    return; // a pipe, a device, or too large
+  std::string_view text(reinterpret_cast<const char *>(file->bytes().data()), file->bytes().size());
+  size_t end = text.rfind('\n');
+  if (end != std::string_view::npos && text.substr(end + 1).starts_with('{')) [[maybe_unused]]
     int status = ::truncate(path.c_str(), static_cast<off_t>(end + 1));
 }
 
