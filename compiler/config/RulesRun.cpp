@@ -319,9 +319,13 @@ void ruleWsdNeedsDecay(RuleContext &ctx) {
     ctx.report({Opt::SchedulerLrDecayStyle, Opt::SchedulerLrWsdDecayIters});
 }
 
+/// Whether data are read from files.
+static bool readsFiles(const RuleContext &ctx) {
+  return ctx.has(Opt::DatasetKind) && !ctx.cfg().is(Opt::DatasetKind, DatasetKind::Synthetic);
+}
+
 void ruleDataPathMissing(RuleContext &ctx) {
-  bool needsPath =
-      ctx.has(Opt::DatasetKind) && !ctx.cfg().is(Opt::DatasetKind, DatasetKind::Synthetic);
+  bool needsPath = readsFiles(ctx);
   for (Opt opt : {Opt::DatasetDataPath, Opt::DatasetBlend, Opt::DatasetTrainDataPath})
     if (ctx.has(opt) && !ctx.cfg().getList(opt).empty())
       needsPath = false;
@@ -339,14 +343,12 @@ void ruleDataPathTwice(RuleContext &ctx) {
 /// Whether one split is made from the data of all, and gets a share of nothing.
 static bool isSplitEmpty(const RuleContext &ctx, size_t split) {
   bool isOfAll = ctx.has(Opt::DatasetDataPath) || ctx.has(Opt::DatasetBlend);
-  bool isRead =
-      ctx.has(Opt::DatasetKind) && !ctx.cfg().is(Opt::DatasetKind, DatasetKind::Synthetic);
   llvm::SmallVector<llvm::StringRef, 3> shares;
   std::string text = ctx.cfg().getStringOr(Opt::DatasetSplit, "");
   llvm::StringRef(text).split(shares, ',');
   double share = 0;
-  return isOfAll && isRead && split < shares.size() && !shares[split].trim().getAsDouble(share) &&
-         share == 0;
+  return isOfAll && readsFiles(ctx) && split < shares.size() &&
+         !shares[split].trim().getAsDouble(share) && share == 0;
 }
 
 void ruleNoTrainingData(RuleContext &ctx) {
