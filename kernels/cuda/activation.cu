@@ -6,9 +6,8 @@
 // computed in fp32 and rounded once. Mapping: a thread moves one chunk of 8 elements of each
 // tensor; gelu and squared_relu flat, the gated ones one block column a row; weighted_swiglu and
 // weighted_quick_geglu scale rows by weights[T,1], and a warp makes a row of their gradients, the
-// sum for its weight in fp64. Limited by memory:
-// swiglu 4.0, swiglu_bwd 3.6, gelu 3.2 and gelu_bwd 3.7 of a copy's 4.24 TB/s on an H200, 2026-11
-// (gelu by erff).
+// sum for its weight in fp64. Limited by memory: swiglu 4.0, swiglu_bwd 3.6, gelu 3.2 and gelu_bwd
+// 3.7 of a copy's 4.24 TB/s on an H200, 2026-11 (gelu by erff).
 #include <type_traits>
 
 #include "kernels/cuda/Accepts.h"

@@ -284,19 +284,13 @@ void runQuickGeGluBwd(const Call &call) { runGatedBwd(call, quickGradientOf(call
 void runWeightedQuickGeGlu(const Call &call) { runWeighted(call, QuickGeGlu(call.attrs)); }
 void runWeightedQuickGeGluBwd(const Call &call) { runWeightedBwd(call, quickGradientOf(call)); }
 
-const char *checkClamp(const Call &call) {
-  SHARDC_REQUIRE(call.attrs.clamp >= 0, "the clamp is negative");
-  return nullptr;
-}
-
 /// With a clamp.
 template <const char *(*kAccepts)(const Call &)> const char *acceptsClamped(const Call &call) {
-  SHARDC_REQUIRE_OK(checkClamp(call));
+  SHARDC_REQUIRE(call.attrs.clamp >= 0, "the clamp is negative");
   return kAccepts(call);
 }
 
-const char *acceptsQuickGeGluBwd(const Call &call) {
-  SHARDC_REQUIRE_OK(checkClamp(call));
+const char *acceptsGradientAlone(const Call &call) {
   SHARDC_REQUIRE(call.outCount == 1, "the gradient makes no activation again");
   return acceptsGatedBwd(call);
 }
@@ -315,7 +309,8 @@ const Kernel kWeightedSwiGluBwd = {"weighted_swiglu_bwd_host", runWeightedSwiGlu
 const Kernel kGeGlu = {"geglu_host", runGeGlu, acceptsGated};
 const Kernel kGeGluBwd = {"geglu_bwd_host", runGeGluBwd, acceptsGatedBwd};
 const Kernel kQuickGeGlu = {"quick_geglu_host", runQuickGeGlu, acceptsClamped<acceptsGated>};
-const Kernel kQuickGeGluBwd = {"quick_geglu_bwd_host", runQuickGeGluBwd, acceptsQuickGeGluBwd};
+const Kernel kQuickGeGluBwd = {"quick_geglu_bwd_host", runQuickGeGluBwd,
+                               acceptsClamped<acceptsGradientAlone>};
 const Kernel kWeightedQuickGeGlu = {"weighted_quick_geglu_host", runWeightedQuickGeGlu,
                                     acceptsClamped<acceptsWeighted>};
 const Kernel kWeightedQuickGeGluBwd = {"weighted_quick_geglu_bwd_host", runWeightedQuickGeGluBwd,
