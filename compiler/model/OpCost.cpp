@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "runtime/plan/Factors.h"
 #include "runtime/plan/Summary.h"
 
 namespace shardc::model {
@@ -35,19 +36,6 @@ double trafficOf(const Segment &segment, const Op &op) {
     if (tie.kind == plan::Tie::Acc)
       bytes += static_cast<double>(segment.values[tie.value].type.bytes());
   return bytes;
-}
-
-/// Of the rows that a plan with experts has room for, those that are there when each expert gets as
-/// many as any other: topk / (ranks·min(topk, experts of a rank)). 1 without experts.
-double expectedShareOfRows(const plan::Plan &plan) {
-  const plan::Job::Model &model = plan.job.model;
-  if (model.numMoeExperts == 0)
-    return 1;
-  auto ranks = static_cast<double>(std::max<int64_t>(model.expertModelParallelSize, 1));
-  auto topk = static_cast<double>(model.moeRouterTopk);
-  double kept =
-      model.moeExpertCapacityFactor > 0 ? std::min(model.moeExpertCapacityFactor, 1.0) : 1;
-  return kept * topk / (ranks * std::min(topk, static_cast<double>(model.numMoeExperts) / ranks));
 }
 
 /// 2·m·k·n with m·k the first factor's elements, of counted rows the expected `share`, and n the
@@ -122,10 +110,11 @@ double classFlops(const Segment &segment, const Op &op, double share) {
 double flopsOf(const Segment &segment, const Op &op, double share) {
   const plan::OpInfo &info = plan::opInfo(op);
   double flops = info.work.times > 0 ? info.work.times * classFlops(segment, op, share) : 0;
+  double rows = leavesRowsOut(op) ? share : 1;
   if (info.work.scores > 0)
     flops += info.work.scores * attentionFlops(segment, op).scores;
   if (info.work.perResult > 0)
-    flops += info.work.perResult * numel(segment, op.results[0]);
+    flops += rows * info.work.perResult * numel(segment, op.results[0]);
   size_t counted = info.operandsMax == plan::kAnyNumber ? op.operands.size() : 1;
   for (size_t i = 0; i < std::min(counted, op.operands.size()); ++i)
     flops += info.work.perOperand * numel(segment, op.operands[i]);
@@ -134,7 +123,7 @@ double flopsOf(const Segment &segment, const Op &op, double share) {
   return flops;
 }
 
-double bytesOf(const Segment &segment, const Op &op) {
+double bytesOf(const Segment &segment, const Op &op, double share) {
   switch (plan::opInfo(op).traffic) {
   case plan::OpTraffic::Nothing:
     return 0;
@@ -145,7 +134,7 @@ double bytesOf(const Segment &segment, const Op &op) {
     return bytes;
   }
   case plan::OpTraffic::All:
-    return trafficOf(segment, op);
+    return trafficOf(segment, op) * (leavesRowsOut(op) ? share : 1);
   }
   return 0;
 }
@@ -184,8 +173,30 @@ void forEachOpOfStep(const plan::Plan &plan, const plan::Role &role, Visit visit
 
 } // namespace
 
+/// topk / (ranks·min(topk, experts of a rank)), or 1/f where a slot has room for f times an even
+/// share.
+double expectedShareOfRows(const plan::Plan &plan) {
+  const plan::Job::Model &model = plan.job.model;
+  if (model.numMoeExperts == 0)
+    return 1;
+  auto ranks = static_cast<double>(std::max<int64_t>(model.expertModelParallelSize, 1));
+  auto topk = static_cast<double>(model.moeRouterTopk);
+  double kept =
+      model.moeExpertCapacityFactor > 0 ? std::min(model.moeExpertCapacityFactor, 1.0) : 1;
+  double ofMost = topk / (ranks * std::min(topk, static_cast<double>(model.numMoeExperts) / ranks));
+  double ofAsked =
+      model.moeExpertRankCapacityFactor > 0 ? 1 / model.moeExpertRankCapacityFactor : 0;
+  return kept * std::min(std::max(ofMost, ofAsked), 1.0);
+}
+
+bool leavesRowsOut(const Op &op) {
+  std::optional<size_t> by = plan::factorsOf(op).leavesOutBy();
+  return by && *by < op.operands.size();
+}
+
 OpCost costOf(const plan::Plan &plan, const Segment &segment, const Op &op) {
-  return {flopsOf(segment, op, expectedShareOfRows(plan)), bytesOf(segment, op)};
+  double share = expectedShareOfRows(plan);
+  return {flopsOf(segment, op, share), bytesOf(segment, op, share)};
 }
 
 OpCost costOfStep(const plan::Plan &plan, const plan::Role &role) {

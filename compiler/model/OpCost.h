@@ -15,9 +15,15 @@ struct OpCost {
   double bytes = 0; ///< read and written once each, in device memory
 };
 
-/// Cost of one execution. Products of counted rows cost what the expected ones do, and what passes
-/// over memory all that there is room for, as the kernels do. Collectives cost the bytes that they
-/// read and write locally; plan::trafficOfStep has the bytes that they send.
+/// Of the rows that a plan with experts has room for, those that are there when each expert gets as
+/// many as any other. 1 without experts.
+double expectedShareOfRows(const plan::Plan &plan);
+/// Whether the op has counts by which it leaves rows out.
+bool leavesRowsOut(const plan::Op &op);
+
+/// Cost of one execution. Products of counted rows, and ops that leave rows out, cost what the
+/// expected ones do; what else passes over memory, all that there is room for. Collectives cost the
+/// bytes that they read and write locally; plan::trafficOfStep has the bytes that they send.
 OpCost costOf(const plan::Plan &plan, const plan::Segment &segment, const plan::Op &op);
 
 /// Cost of one training step of a rank: all ops, times the microbatches in which they execute.

@@ -84,12 +84,14 @@ private:
   }
 
   /// Buffers of collectives beside compute belong in the arena that peers and windows may access.
+  /// Where NCCL allocates it, kernels that exchange counted rows reach the other arenas only.
   /// Shards of gradients do not, where activations leave room for them during the backward pass.
   void markSym() {
     for (const Op &op : segment_.ops) {
       bool isBulk = op.channel != plan::kNoChannel && !plan::isPointToPoint(op) &&
                     plan_.channels[static_cast<size_t>(op.channel)].stream != plan::kComputeStream;
-      if (!isBulk)
+      bool isCounted = op.kind == OpKind::AllToAll && op.operands.size() > 1;
+      if (!isBulk || (isCounted && plan_.job.ddp.ncclUb))
         continue;
       bool isOfShard = op.kind == OpKind::ReduceScatter && op.getInt(Key::block) >= 0 &&
                        !movesWhole(plan_, segment_, op);

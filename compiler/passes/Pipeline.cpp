@@ -37,6 +37,8 @@ constexpr PassId kOrder[] = {
     // After Recompute, which selects among the ops that these two fuse.
     PassId::FuseQkvAttention,
     PassId::FuseEpilogues,
+    // After the passes that make ops from others, and before predictions of the body.
+    PassId::CountRows,
     // After the passes that look at forward and backward ops together, and before parameters get
     // blocks, which stages have or have not.
     PassId::SplitStages,
@@ -75,6 +77,7 @@ bool isOptional(PassId id) {
   case PassId::FuseQuantize:
   case PassId::FuseQkvAttention:
   case PassId::FuseEpilogues:
+  case PassId::CountRows:
   case PassId::OverlapTensorCollectives:
   case PassId::ReduceTiedHead:
   case PassId::FuseNormIntoExchange:

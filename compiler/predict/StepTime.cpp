@@ -307,6 +307,14 @@ int64_t wholeBytesOf(const Segment &segment, const std::vector<uint32_t> &togeth
   return bytes;
 }
 
+/// Of a whole of so many bytes. Rows that are not there are left out where ranks reach each other's
+/// memory.
+int64_t bytesMoved(const plan::Plan &plan, const Op &op, const Team &team, int64_t whole) {
+  if (!model::leavesRowsOut(op) || team.inNode != team.members)
+    return whole;
+  return static_cast<int64_t>(static_cast<double>(whole) * model::expectedShareOfRows(plan));
+}
+
 /// What it costs the kernels beside it, as a share of its time.
 double contentionOf(const plan::Plan &plan, const Op &op) {
   bool isOfLayer = plan.streams[static_cast<size_t>(op.stream)].kind == plan::StreamKind::Layer;
@@ -387,7 +395,7 @@ private:
       Team team = membersOf(device_, plan_, op);
       CollectiveKind kind = plan::collectiveKindOf(op);
       plan::Transport transport = plan_.transportOf(op);
-      int64_t bytes = wholeBytesOf(segment, times.together[i]);
+      int64_t bytes = bytesMoved(plan_, op, team, wholeBytesOf(segment, times.together[i]));
       times.took[i] = collectiveSeconds(device_, kind, transport, bytes, team);
       times.contending[i] = contentionOf(plan_, op) *
                             contendingSeconds(kind, transport, bytes, team.members, times.took[i]);
@@ -551,10 +559,11 @@ bool takesPower(const Op &op) {
 
 double timeOf(const Device &device, const plan::Plan &plan, const plan::Segment &segment,
               const plan::Op &op) {
-  if (isCollective(op))
-    return collectiveSeconds(device, plan::collectiveKindOf(op), plan.transportOf(op),
-                             segment.values[plan::wholeOf(op)].type.bytes(),
-                             membersOf(device, plan, op));
+  if (isCollective(op)) {
+    Team team = membersOf(device, plan, op);
+    int64_t bytes = bytesMoved(plan, op, team, segment.values[plan::wholeOf(op)].type.bytes());
+    return collectiveSeconds(device, plan::collectiveKindOf(op), plan.transportOf(op), bytes, team);
+  }
   model::OpCost cost = model::costOf(plan, segment, op);
   double seconds = 0;
   switch (plan::opInfo(op).work.cost) {

@@ -5,6 +5,12 @@ namespace {
 
 void setClamp(Builder &b) { b.attrs().clamp = 0.5, b.attrs().linear_offset = 1; }
 
+/// A slot for each sequence, full as far as runs are equal.
+void takeCounts(Builder &b) {
+  const Model &m = b.model;
+  b.counts({m.batch, m.groups}, static_cast<int32_t>(m.positions / m.groups));
+}
+
 } // namespace
 
 void makeSwiGlu(Builder &b) {
@@ -30,12 +36,15 @@ void makeQuickGeGluBwd(Builder &b) {
 
 void makeWeightedSwiGlu(Builder &b) {
   const Model &m = b.model;
-  b.data({m.rows(), 2 * m.ffn}).data({m.rows(), 1}).toData({m.rows(), m.ffn});
+  b.data({m.rows(), 2 * m.ffn}).data({m.rows(), 1});
+  takeCounts(b);
+  b.toData({m.rows(), m.ffn});
 }
 
 void makeWeightedSwiGluBwd(Builder &b) {
   const Model &m = b.model;
   b.data({m.rows(), m.ffn}).data({m.rows(), 2 * m.ffn}).data({m.rows(), 1});
+  takeCounts(b);
   b.toData({m.rows(), 2 * m.ffn}).toData({m.rows(), 1}).toData({m.rows(), m.ffn});
 }
 

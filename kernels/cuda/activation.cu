@@ -6,13 +6,15 @@
 // computed in fp32 and rounded once. Mapping: a thread moves one chunk of 8 elements of each
 // tensor; gelu and squared_relu flat, the gated ones one block column a row; weighted_swiglu and
 // weighted_quick_geglu scale rows by weights[T,1], and a warp makes a row of their gradients, the
-// sum for its weight in fp64. Limited by memory: swiglu 4.0, swiglu_bwd 3.6, gelu 3.2 and gelu_bwd
-// 3.7 of a copy's 4.24 TB/s on an H200, 2026-11 (gelu by erff).
+// sum for its weight in fp64. With counts, a block has rows of one slot, adds up the slot's counts,
+// and neither reads nor writes the rows behind them. Limited by memory: swiglu 4.0, swiglu_bwd 3.6,
+// gelu 3.2 and gelu_bwd 3.7 of a copy's 4.24 TB/s on an H200, 2026-11 (gelu by erff).
 #include <type_traits>
 
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
 #include "kernels/cuda/chunk.cuh"
+#include "kernels/cuda/counts.cuh"
 #include "kernels/cuda/gelu.cuh"
 
 namespace shardc::kernels::cuda {
@@ -206,10 +208,44 @@ template <typename Unit> struct WeightedOp {
   }
 };
 
+constexpr unsigned kCountedThreads = 256; ///< of a block of mapCounted, one row's or several
+
+/// So many that each has up to eight chunks of a row: a block has enough to do to hide the latency
+/// of its counts, and rows of many columns do not become few long blocks.
+unsigned threadsOfCountedRow(int64_t cols) {
+  unsigned threads = kWarp;
+  while (threads < kCountedThreads && int64_t{threads} * 8 * kChunk < cols)
+    threads *= 2;
+  return threads;
+}
+
+/// mapRows for the rows that are there.
+template <Mode M, typename Op>
+__global__ void __launch_bounds__(kCountedThreads)
+    mapCounted(const Op op, const Counts counts, unsigned threadsOfRow) {
+  awaitPrevious();
+  int64_t row = int64_t{blockIdx.x} * (blockDim.x / threadsOfRow) + threadIdx.x / threadsOfRow;
+  if (row >= counts.rowsOfSlot(blockIdx.y))
+    return;
+  row += blockIdx.y * counts.slotRows;
+  int64_t step = int64_t{threadsOfRow} * kChunk;
+  for (int64_t c = int64_t{threadIdx.x % threadsOfRow} * kChunk; c < op.cols; c += step)
+    op.template run<M>(row, c, upToChunk(op.cols - c));
+}
+
 template <typename Unit> void runWeighted(const Call &call) {
   const Tensor &x = call.in[0], &y = call.out[0];
   WeightedOp<Unit> op = {unitOf<Unit>(call), dataOf(x), dataOf(call.in[1]), dataOf(y), y.cols()};
-  launchRows(call, modeOf({&x, &y}, y.cols()), op, y.rows(), y.cols());
+  Mode mode = modeOf({&x, &y}, op.cols);
+  if (call.inCount < 3)
+    return launchRows(call, mode, op, y.rows(), op.cols);
+  Counts counts = countsOf(call.in[2], y.rows());
+  unsigned threads = threadsOfCountedRow(op.cols);
+  dim3 grid = gridOfSlots(counts, kCountedThreads / threads);
+  forMode(mode, [&]<Mode M>() {
+    launchKernel(mapCounted<M, WeightedOp<Unit>>, grid, kCountedThreads, 0, queueOf(call), op,
+                 counts, threads);
+  });
 }
 
 template <typename Unit> struct WeightedBwd {
@@ -222,13 +258,9 @@ template <typename Unit> struct WeightedBwd {
 constexpr int kWeightedRows = 8;  ///< of a block: a warp has a row
 constexpr int kWeightedAhead = 2; ///< chunks of a row that a thread loads before it uses the first
 
+/// What a warp does for its row.
 template <Mode M, typename Unit>
-__global__ void __launch_bounds__(kWeightedRows *kWarp)
-    weightedBackward(const WeightedBwd<Unit> p) {
-  awaitPrevious();
-  int64_t row = int64_t{blockIdx.x} * kWeightedRows + threadIdx.x / kWarp;
-  if (row >= p.rows)
-    return;
+__device__ __forceinline__ void weightedBackwardOfRow(const WeightedBwd<Unit> &p, int64_t row) {
   float weight = element(p.weights, row);
   double sum = 0;
   constexpr int64_t kStep = kWarp * kChunk;
@@ -272,15 +304,41 @@ __global__ void __launch_bounds__(kWeightedRows *kWarp)
     setElement(p.dweights, row, static_cast<float>(sum));
 }
 
+template <Mode M, typename Unit>
+__global__ void __launch_bounds__(kWeightedRows *kWarp)
+    weightedBackward(const WeightedBwd<Unit> p) {
+  awaitPrevious();
+  int64_t row = int64_t{blockIdx.x} * kWeightedRows + threadIdx.x / kWarp;
+  if (row < p.rows)
+    weightedBackwardOfRow<M>(p, row);
+}
+
+/// weightedBackward for the rows that are there: a kernel of its own, so that the other one keeps
+/// its registers.
+template <Mode M, typename Unit>
+__global__ void __launch_bounds__(kWeightedRows *kWarp)
+    countedBackward(const WeightedBwd<Unit> p, const Counts counts) {
+  awaitPrevious();
+  int64_t row = int64_t{blockIdx.x} * kWeightedRows + threadIdx.x / kWarp;
+  if (row < counts.rowsOfSlot(blockIdx.y))
+    weightedBackwardOfRow<M>(p, blockIdx.y * counts.slotRows + row);
+}
+
 template <typename Unit> void runWeightedBwd(const Call &call) {
   const Tensor &dy = call.in[0], &x = call.in[1], &dx = call.out[0];
   bool hasY = call.outCount > 2;
   const Tensor &y = hasY ? call.out[2] : dx;
   WeightedBwd<Unit> p = {unitOf<Unit>(call),  dataOf(dy), dataOf(x), dataOf(call.in[2]), dataOf(dx),
                          dataOf(call.out[1]), dataOf(y),  dy.rows(), dy.cols(),          hasY};
-  auto blocks = static_cast<unsigned>(ceilDiv(p.rows, kWeightedRows));
+  constexpr int kThreads = kWeightedRows * kWarp;
   forMode(modeOf({&dy, &x, &dx, &y}, p.cols), [&]<Mode M>() {
-    launchKernel(weightedBackward<M, Unit>, blocks, kWeightedRows * kWarp, 0, queueOf(call), p);
+    if (call.inCount < 4) {
+      auto blocks = static_cast<unsigned>(ceilDiv(p.rows, kWeightedRows));
+      return launchKernel(weightedBackward<M, Unit>, blocks, kThreads, 0, queueOf(call), p);
+    }
+    Counts counts = countsOf(call.in[3], p.rows);
+    launchKernel(countedBackward<M, Unit>, gridOfSlots(counts, kWeightedRows), kThreads, 0,
+                 queueOf(call), p, counts);
   });
 }
 

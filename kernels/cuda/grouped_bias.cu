@@ -12,38 +12,13 @@
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
 #include "kernels/cuda/columns.cuh"
+#include "kernels/cuda/counts.cuh"
 
 namespace shardc::kernels::cuda {
 namespace {
 
 constexpr int kRows = 16; ///< of a block of grouped_bias
 constexpr int kWarps = 8; ///< of a block of the others
-
-struct Counts {
-  const int32_t *counts;
-  int64_t slots, runs, slotRows;
-
-  /// Rows of a run, as far as its slot has room behind `used` rows.
-  __device__ int64_t rowsOf(int64_t slot, int64_t run, int64_t used) const {
-    int64_t rows = counts[slot * runs + run];
-    return rows < 0 ? 0 : rows < slotRows - used ? rows : slotRows - used;
-  }
-  /// The run that a row belongs to; -1 if the row is not there.
-  __device__ int32_t runOf(int64_t row) const {
-    int64_t slot = row / slotRows, in = row % slotRows, used = 0;
-    for (int64_t run = 0; run < runs; ++run) {
-      used += rowsOf(slot, run, used);
-      if (in < used)
-        return static_cast<int32_t>(run);
-    }
-    return -1;
-  }
-};
-
-Counts countsOf(const Tensor &counts, int64_t rows) {
-  return {static_cast<const int32_t *>(counts.data), counts.shape[0], counts.shape[1],
-          rows / counts.shape[0]};
-}
 
 struct Biased {
   Data rows, bias, weights, to;

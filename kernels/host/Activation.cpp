@@ -2,12 +2,14 @@
 // geglu: x[T,2F] holds gate then up, y[T,F] = silu(gate)·up or gelu(gate)·up. quick_geglu: y =
 // g·sigmoid(1.702·g)·(u + offset), g the gate cut at the clamp, u the other half cut on both sides.
 // weighted_swiglu: y[r,:] = swiglu(x)[r,:]·weights[r], weights[T,1], and weighted_quick_geglu
-// alike; the sums of their gradients are fp64. Operands and results are f32, bf16 or f16 each,
-// computed in fp32 and rounded once. Limited by exp, erf and tanh; squared_relu by memory.
+// alike; with counts (kernels/host/Runs.h), rows that are not there are neither read nor written;
+// the sums of their gradients are fp64. Operands and results are f32, bf16 or f16 each, computed in
+// fp32 and rounded once. Limited by exp, erf and tanh; squared_relu by memory.
 #include "kernels/host/Check.h"
 #include "kernels/host/Convert.h"
 #include "kernels/host/Gelu.h"
 #include "kernels/host/Rows.h"
+#include "kernels/host/Runs.h"
 
 #include <algorithm>
 #include <cmath>
@@ -78,11 +80,12 @@ const char *acceptsGated(const Call &call) {
   return checkUnit(call.in[0], call.out[0]);
 }
 
-/// y = combine(gate, up), with what `combineOf` gives for the row.
-template <typename CombineOf> void runGatedRows(const Call &call, CombineOf combineOf) {
+/// y = combine(gate, up) of each row that is there, with what `combineOf` gives for the row.
+template <typename CombineOf>
+void runGatedRows(const Call &call, const Tensor *counts, CombineOf combineOf) {
   float gateBuffer[kBlock], upBuffer[kBlock], y[kBlock];
   int64_t rows = call.out[0].rows(), cols = call.out[0].cols();
-  for (int64_t row = 0; row < rows; ++row) {
+  forRowsThere(counts, rows, [&](int64_t row) {
     auto combine = combineOf(row);
     for (int64_t begin = 0; begin < cols; begin += kBlock) {
       int64_t n = std::min(kBlock, cols - begin), offset = row * 2 * cols + begin;
@@ -92,11 +95,11 @@ template <typename CombineOf> void runGatedRows(const Call &call, CombineOf comb
         y[i] = combine(gate[i], up[i]);
       writeF32(call.out[0], row * cols + begin, n, y);
     }
-  }
+  });
 }
 
 template <typename Combine> void runGated(const Call &call, Combine combine) {
-  runGatedRows(call, [&](int64_t) { return combine; });
+  runGatedRows(call, nullptr, [&](int64_t) { return combine; });
 }
 
 /// Result `at`, if there is one.
@@ -179,15 +182,25 @@ const char *checkWeights(const Tensor &weights, const Tensor &x) {
   return nullptr;
 }
 
+/// Counts of rows, which are the last operand; null without them.
+const Tensor *countsOf(const Call &call, int index) {
+  return call.inCount > index ? &call.in[index] : nullptr;
+}
+
+const char *checkCountsIfAny(const Tensor *counts, const Tensor &x) {
+  return counts ? checkCounts(*counts, x.rows()) : nullptr;
+}
+
 const char *acceptsWeighted(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {2, 2, 1, 1}));
+  SHARDC_REQUIRE_OK(checkArity(call, {2, 3, 1, 1}));
   SHARDC_REQUIRE_OK(checkUnit(call.in[0], call.out[0]));
+  SHARDC_REQUIRE_OK(checkCountsIfAny(countsOf(call, 2), call.in[0]));
   return checkWeights(call.in[1], call.in[0]);
 }
 
 /// y = combine(gate, up)·weights[row].
 template <typename Combine> void runWeighted(const Call &call, Combine combine) {
-  runGatedRows(call, [&](int64_t row) {
+  runGatedRows(call, countsOf(call, 2), [&](int64_t row) {
     float buffer, weight = *readF32(call.in[1], row, 1, &buffer);
     return [weight, &combine](float gate, float up) { return combine(gate, up) * weight; };
   });
@@ -196,8 +209,9 @@ template <typename Combine> void runWeighted(const Call &call, Combine combine) 
 void runWeightedSwiGlu(const Call &call) { runWeighted(call, swiglu); }
 
 const char *acceptsWeightedBwd(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {3, 3, 2, 3}));
+  SHARDC_REQUIRE_OK(checkArity(call, {3, 4, 2, 3}));
   SHARDC_REQUIRE_OK(checkGradients(call));
+  SHARDC_REQUIRE_OK(checkCountsIfAny(countsOf(call, 3), call.in[1]));
   SHARDC_REQUIRE_OK(checkWeights(call.in[2], call.in[1]));
   const Tensor &dweights = call.out[1];
   SHARDC_REQUIRE(isData(dweights) && dweights.cols() == 1 && dweights.rows() == call.in[1].rows(),
@@ -208,7 +222,7 @@ const char *acceptsWeightedBwd(const Call &call) {
 template <typename Gradient> void runWeightedBwd(const Call &call, Gradient gradient) {
   GatedBlock block;
   int64_t rows = call.in[0].rows(), cols = call.in[0].cols();
-  for (int64_t row = 0; row < rows; ++row) {
+  forRowsThere(countsOf(call, 3), rows, [&](int64_t row) {
     float buffer, weight = *readF32(call.in[2], row, 1, &buffer);
     double sum = 0;
     for (int64_t begin = 0; begin < cols; begin += kBlock) {
@@ -225,7 +239,7 @@ template <typename Gradient> void runWeightedBwd(const Call &call, Gradient grad
     }
     auto dweight = static_cast<float>(sum);
     writeF32(call.out[1], row, 1, &dweight);
-  }
+  });
 }
 
 void runWeightedSwiGluBwd(const Call &call) { runWeightedBwd(call, swigluGradient); }

@@ -17,7 +17,29 @@ inline const char *checkCounts(const Tensor &counts, int64_t bound) {
   return nullptr;
 }
 
-/// Where runs begin and how many rows they have. No run goes beyond its slot, whatever counts say.
+/// Rows of a run whose slot has room for so many: no run goes beyond it, whatever counts say.
+inline int64_t rowsOfRun(int32_t count, int64_t room) {
+  return std::clamp<int64_t>(count, 0, room);
+}
+
+/// Rows of all runs of a slot.
+inline int64_t rowsOfSlot(const Tensor &counts, int64_t slot, int64_t slotRows) {
+  int64_t runs = counts.shape[1], rows = 0;
+  const int32_t *ofSlot = static_cast<const int32_t *>(counts.data) + slot * runs;
+  for (int64_t run = 0; run < runs; ++run)
+    rows += rowsOfRun(ofSlot[run], slotRows - rows);
+  return rows;
+}
+
+/// Calls `fn(row)` for each row that is there; without counts, all of them are.
+template <typename Fn> void forRowsThere(const Tensor *counts, int64_t bound, const Fn &fn) {
+  int64_t slots = counts ? counts->shape[0] : 1, slotRows = bound / slots;
+  for (int64_t slot = 0; slot < slots; ++slot)
+    for (int64_t i = 0, rows = counts ? rowsOfSlot(*counts, slot, slotRows) : bound; i < rows; ++i)
+      fn(slot * slotRows + i);
+}
+
+/// Where runs begin and how many rows they have.
 class Runs {
 public:
   Runs(const Tensor &counts, int64_t bound, Scratch &scratch)
@@ -30,7 +52,7 @@ public:
       for (int64_t run = 0, used = 0; run < runs; ++run) {
         int64_t at = slot * runs + run;
         begins_[at] = slot * slotRows + used;
-        rows_[at] = std::clamp<int64_t>(counts[at], 0, slotRows - used);
+        rows_[at] = rowsOfRun(counts[at], slotRows - used);
         used += rows_[at];
       }
   }

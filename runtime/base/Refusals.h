@@ -10,6 +10,7 @@ namespace shardc {
 enum class Service : uint8_t {
   Windows,   ///< NCCL registers buffers as windows
   Buffers,   ///< NCCL registers buffers at all
+  Peers,     ///< kernels write into the memory of other ranks
   Attention, ///< cuDNN computes attention
 };
 

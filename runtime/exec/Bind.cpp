@@ -221,7 +221,8 @@ private:
       return makeStatus(report::PlanCannotRun, "no channel to communicate on");
     if (isPointToPoint(kind))
       return bindTransfer(op, kind, out);
-    if (op.operands.size() != 1 || op.results.empty() || op.results.size() > 2)
+    bool isCounted = kind == CollectiveKind::AllToAll && op.operands.size() > 1;
+    if (op.operands.size() != (isCounted ? 2u : 1u) || op.results.empty() || op.results.size() > 2)
       return makeStatus(report::PlanCannotRun, "a collective has one operand and one result");
     ASSIGN_OR_RETURN(kernels::Tensor in, tensor(op.operands[0]));
     ASSIGN_OR_RETURN(kernels::Tensor result, tensor(op.results[0]));
@@ -264,7 +265,21 @@ private:
                         in.numel(), result.numel(), members);
     if (collective.accumulate && kind != CollectiveKind::ReduceScatter)
       return makeStatus(report::PlanCannotRun, "only reduce_scatter adds to what is there");
+    if (isCounted)
+      RETURN_IF_ERROR(bindCounts(op, members, collective));
     return op.results.size() > 1 ? bindSquares(op, collective) : Status::ok();
+  }
+
+  /// The rows that each member's part has.
+  Status bindCounts(const Op &op, int64_t members, hal::Collective &collective) {
+    ASSIGN_OR_RETURN(kernels::Tensor counts, tensor(op.operands[1]));
+    int64_t rows = segment_.values[op.operands[0]].type.shape[0], slots = counts.shape[0];
+    if (counts.dtype != DType::I32 || counts.rank != 2 || slots % members != 0 || slots == 0 ||
+        rows % slots != 0)
+      return makeStatus(report::PlanCannotRun, "counts of {} rows for {} members in {} slots", rows,
+                        members, slots);
+    collective.counted = {static_cast<const int32_t *>(counts.data), slots, counts.shape[1], rows};
+    return Status::ok();
   }
 
   /// The result for the sum of the shard's squares, and the elements that are squared.

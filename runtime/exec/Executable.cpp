@@ -191,6 +191,23 @@ hal::SharedMemory Executable::lend(const Rank &rank, int64_t bytes) const {
   return {rank.device->rank(), arenas.base(largest), arenas.bytes(largest)};
 }
 
+/// The arena of the results of all exchanges of counted rows on the channel, of every role, since
+/// all members have to decide alike; nullopt if there are none, or several.
+std::optional<plan::Arena> Executable::arenaOfCounted(plan::ChannelId channel) const {
+  std::optional<plan::Arena> arena;
+  for (const plan::Role &role : plan_.roles)
+    for (const plan::Segment &segment : role.segments)
+      for (const plan::Op &op : segment.ops) {
+        if (op.channel != channel || op.kind != plan::OpKind::AllToAll || op.operands.size() < 2)
+          continue;
+        plan::Arena of = segment.values[op.results[0]].place.arena;
+        if (arena && *arena != of)
+          return std::nullopt;
+        arena = of;
+      }
+  return arena;
+}
+
 /// The description of the channel for the backend: everything that it will carry.
 hal::ChannelDesc Executable::describe(const Communicator &made) {
   hal::ChannelDesc desc;
@@ -220,6 +237,11 @@ hal::ChannelDesc Executable::describe(const Communicator &made) {
           made.members.end())
         desc.shared.push_back({rank->device->rank(), rank->arenas->base(plan::Arena::Sym),
                                rank->arenas->bytes(plan::Arena::Sym)});
+  if (std::optional<plan::Arena> arena = arenaOfCounted(made.channel))
+    for (const std::unique_ptr<Rank> &rank : ranks_)
+      if (std::ranges::find(made.members, rank->device->rank()) != made.members.end())
+        desc.reached.push_back(
+            {rank->device->rank(), rank->arenas->base(*arena), rank->arenas->bytes(*arena)});
   int64_t most = 0;
   for (const hal::ChannelUse &use : desc.uses)
     most = std::max(most, use.bytes);

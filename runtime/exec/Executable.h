@@ -266,6 +266,7 @@ private:
   Status createChannels();
   Result<std::unique_ptr<hal::Channel>> createChannel(const Communicator &made, uint32_t firstUse);
   hal::SharedMemory lend(const Rank &rank, int64_t bytes) const;
+  std::optional<plan::Arena> arenaOfCounted(plan::ChannelId channel) const;
   hal::ChannelDesc describe(const Communicator &made);
   hal::Channel *findChannel(int worldRank, plan::ChannelId channel) const;
   Status createChannelsOf(const plan::Op &op, uint32_t number);

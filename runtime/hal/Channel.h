@@ -18,6 +18,14 @@ namespace shardc::hal {
 using shardc::CollectiveKind;
 using shardc::toString;
 
+/// Which rows of a collective's operand are there: each of its equal slots begins with the rows of
+/// its runs, one behind the other.
+struct CountedRows {
+  const int32_t *counts = nullptr; ///< [slots, runs], on the device; null: all rows are there
+  int64_t slots = 0, runs = 0;
+  int64_t rows = 0; ///< that all slots have room for
+};
+
 /// One member's part in a collective. Sums are made in rank order, in fp32 (f64 for f64 operands),
 /// unless any order is allowed.
 struct Collective {
@@ -36,7 +44,8 @@ struct Collective {
   /// ReduceScatter in rank order, into f32, bf16 or f16: receives the sum of the squares of the
   /// result's valid elements after the operation; null if not requested.
   double *squares = nullptr;
-  int64_t by = 0; ///< Shift: `out` is `in` of the member so many positions before this one
+  CountedRows counted; ///< AllToAll: results of other rows are anything
+  int64_t by = 0;      ///< Shift: `out` is `in` of the member so many positions before this one
   /// In order and disjoint; must outlive every launch of the graph that captured the collective.
   std::span<const ElementRange> valid;
 };
@@ -69,6 +78,10 @@ struct ChannelDesc {
   /// Device memory of each rank of this process that the creation of the channel may overwrite,
   /// because it has no content yet, whatever its later purpose.
   std::vector<SharedMemory> lent;
+  /// Device memory of each rank of this process that has all results of exchanges of counted rows:
+  /// other members' kernels may write them. Empty in all processes of the channel or in none; must
+  /// outlive the channel.
+  std::vector<SharedMemory> reached;
   /// How `shared` is registered, as far as the backend supports it. All-gathers between windows do
   /// not use multiprocessors.
   Registration registration = Registration::Nothing;

@@ -530,6 +530,13 @@ std::optional<size_t> OpFactors::boundBy(FactorId factor) const {
   return std::nullopt;
 }
 
+std::optional<size_t> OpFactors::leavesOutBy() const {
+  for (size_t i = 0; i < operandCount; ++i)
+    if (FactorId rows = operandValues[i].countsRowsOf; rows != kNoFactor && !isBound(rows))
+      return i;
+  return std::nullopt;
+}
+
 const OpFactors &factorsOf(OpKind kind) { return kFactorTable.factors[static_cast<size_t>(kind)]; }
 
 bool isLayerProduct(OpKind kind) {

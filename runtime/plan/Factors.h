@@ -117,6 +117,9 @@ struct OpFactors {
   bool isBound(FactorId factor) const;
   /// The operand that counts rows along the factor, or has places along it; nothing without one.
   std::optional<size_t> boundBy(FactorId factor) const;
+  /// The operand, if the op can have it, that counts the rows along a factor of which the op may
+  /// leave the others out.
+  std::optional<size_t> leavesOutBy() const;
   /// By its letter, which is a capital one for a primed letter.
   constexpr FactorId find(char letter) const {
     for (size_t i = 0; i < factorCount; ++i)

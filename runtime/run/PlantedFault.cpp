@@ -134,6 +134,8 @@ bool PlantedRefusals::refuses(Service what) const {
            fault_.strikes(FaultKind::RefusedBuffers, rank_);
   case Service::Buffers:
     return fault_.strikes(FaultKind::RefusedBuffers, rank_);
+  case Service::Peers:
+    return fault_.strikes(FaultKind::RefusedPeers, rank_);
   case Service::Attention:
     return fault_.strikes(FaultKind::RefusedAttention, rank_);
   }

@@ -362,7 +362,9 @@ private:
     } else if (!isPointToPoint(x) && !isPointToPoint(y) && x.kind == y.kind &&
                x.getBool(AttrKey::average) == y.getBool(AttrKey::average) &&
                x.getInt(AttrKey::block) == y.getInt(AttrKey::block) &&
-               alike(type(a, x.operands[0]), type(b, y.operands[0])) &&
+               std::ranges::equal(
+                   x.operands, y.operands,
+                   [&](ValueId of, ValueId other) { return alike(type(a, of), type(b, other)); }) &&
                alike(type(a, x.results[0]), type(b, y.results[0]))) {
       return true;
     }

@@ -68,6 +68,7 @@ public:
   explicit CountDomain(const Plan &plan) : plan_(plan) {}
 
   void follow(const Values &at, uint32_t i, const Op &op) {
+    checkLeftOut(at, i, op);
     if (op.kind == OpKind::MakeRuns)
       makeRuns(at, i, op);
     else if (op.kind == OpKind::View)
@@ -157,6 +158,13 @@ private:
   }
 
   // ---- ops ----
+
+  /// Rows that an op may leave out by counts are those that the type of its first operand tells.
+  void checkLeftOut(const Values &at, uint32_t i, const Op &op) const {
+    std::optional<size_t> by = factorsOf(op).leavesOutBy();
+    if (by && *by < op.operands.size() && at.scope.value(op.operands[0]).counts != op.operands[*by])
+      at.scope.addValue(finding::CountsOfOthers, i, op.operands[0]);
+  }
 
   void makeRuns(const Values &at, uint32_t i, const Op &op) const {
     CountSource source{at.scope.roleIndex, at.scope.segmentIndex, i};

@@ -60,6 +60,7 @@ public:
       checkFused();
     else
       checkRelations();
+    needLeftOut();
     if (!hasFailed_)
       needExtents();
   }
@@ -293,6 +294,14 @@ private:
   /// Checks counts of rows, which lie in slots of equal size.
   void needSlots(const Type &counts, int64_t bound) {
     need(bound % counts.shape[0] == 0, "a number of rows that its slots divide");
+  }
+  /// Also of counts that an op can do without.
+  void needLeftOut() {
+    if (op_.operands.size() == info_.operandsMin)
+      return;
+    std::optional<size_t> by = factorsOf(op_).leavesOutBy();
+    if (by && *by < op_.operands.size())
+      needSlots(in(*by), in(0).shape[0]);
   }
   template <OpKind kind> void needGrouped() {
     needSlots(in<kind>("counts"), rows(in<kind>("a")));

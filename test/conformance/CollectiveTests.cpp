@@ -167,6 +167,65 @@ TEST_P(Conformance, AllToAllGivesEachMemberItsPart) {
   }
 }
 
+/// Rows of a part that are there: by two numbers that differ between members, parts and slots.
+int64_t rowsThere(int64_t turn, int64_t member, int64_t slot, int64_t room) {
+  int64_t mixed = (7 * turn + 5 * member + 3 * slot) % 4;
+  return mixed == 0 ? 0 : mixed == 1 ? room : (11 * member + 13 * slot + turn) % (room + 1);
+}
+
+/// Of other rows results are anything. Several turns, since members count calls.
+TEST_P(Conformance, AllToAllGivesTheRowsThatAreThere) {
+  constexpr int kRanks = 3;
+  START(kRanks);
+  constexpr int64_t kRoom = 37, kSlots = 2 * kRanks, kRows = kSlots * kRoom; // two slots a part
+  constexpr int64_t kMost = kRows * 4096;
+  std::vector<uint8_t *> y;
+  hal::ChannelDesc desc{"experts", allRanks(kRanks)};
+  for (int rank = 0; rank < kRanks; ++rank) {
+    y.push_back(memory(rank, kMost));
+    desc.reached.push_back({rank, y.back(), kMost});
+  }
+  auto channel = backend->createChannel(desc);
+  ASSERT_TRUE(channel.isOk());
+  int64_t turn = 0;
+  for (int64_t rowBytes : {1, 2, 12, 40, 64, 4096})
+    for (int64_t runs : {1, 3, 70}) {
+      ++turn;
+      std::vector<std::vector<uint8_t>> x;
+      std::vector<Collective> moves;
+      for (int64_t rank = 0; rank < kRanks; ++rank) {
+        x.emplace_back(kRows * rowBytes);
+        for (size_t i = 0; i < x.back().size(); ++i)
+          x.back()[i] = static_cast<uint8_t>(131 * turn + 71 * rank + i * 7 + i / 251);
+        std::vector<int32_t> counts(kSlots * runs);
+        for (int64_t slot = 0; slot < kSlots; ++slot) {
+          int64_t rows = rowsThere(turn, rank, slot, kRoom);
+          for (int64_t run = 0; run < runs; ++run)
+            counts[slot * runs + run] =
+                static_cast<int32_t>(rows * (run + 1) / runs - rows * run / runs);
+        }
+        auto at = static_cast<int>(rank);
+        Collective move{CollectiveKind::AllToAll,  put(at, x.back()), y[rank],
+                        kRows / kRanks * rowBytes, DType::U8,         DType::U8};
+        move.counted = {put(at, counts), kSlots, runs, kRows};
+        moves.push_back(move);
+      }
+      for (int rank = 0; rank < kRanks; ++rank)
+        ASSERT_STATUS(stream(rank, "exchange").collective(**channel, moves[rank], "exchange"));
+      ASSERT_STATUS(backend->synchronize());
+      for (int64_t rank = 0; computes() && rank < kRanks; ++rank) {
+        std::vector<uint8_t> got = get(static_cast<int>(rank), y[rank], kRows * rowBytes);
+        for (int64_t slot = 0; slot < kSlots; ++slot) { // of what the ranks have given, in order
+          int64_t from = slot / 2, given = 2 * rank + slot % 2;
+          int64_t bytes = rowsThere(turn, from, given, kRoom) * rowBytes;
+          const uint8_t *wanted = x[from].data() + given * kRoom * rowBytes;
+          EXPECT_TRUE(std::equal(wanted, wanted + bytes, got.begin() + slot * kRoom * rowBytes))
+              << "rows of " << rowBytes << " bytes, slot " << slot << " of rank " << rank;
+        }
+      }
+    }
+}
+
 TEST_P(Conformance, ShiftTakesWhatAMemberBeforeHas) {
   START(4);
   auto channel = backend->createChannel({"cp ring", allRanks(4)});

@@ -433,10 +433,72 @@ TEST(WeightedUnits, MakeTheSameUnitAgainAndRefuseOtherShapes) {
     run.in(x).in(constant(DType::F32, {5, 1}, 0)).out(DType::BF16, dy.shape);
     EXPECT_STREQ(run.refusal(), "there is not one weight for each row");
   }
+  KernelRun back("weighted_swiglu_bwd");
+  back.in(constant(DType::F32, {6, 4}, 0)).in(constant(DType::F32, {6, 8}, 0));
+  back.in(constant(DType::F32, {6, 1}, 0)).in(constant(DType::I32, {4, 3}, 0));
+  back.out(DType::F32, {6, 8}).out(DType::F32, {6, 1});
+  EXPECT_STREQ(back.refusal(), "the rows do not consist of equal slots");
   KernelRun run("weighted_quick_geglu");
   run.attrs.clamp = -1;
   run.in(constant(DType::F32, {5, 8}, 0)).in(constant(DType::F32, {5, 1}, 0));
   EXPECT_STREQ(run.out(DType::F32, {5, 4}).refusal(), "the clamp is negative");
+}
+
+/// Counts that say more than there is room for, beside those of kLayouts.
+std::vector<Layout> layoutsOfUnits() {
+  std::vector<Layout> layouts(std::begin(kLayouts), std::end(kLayouts));
+  layouts.push_back({2, 2, 3, {2, 9, -4, 9}});
+  return layouts;
+}
+
+/// What a result holds that is not written: no type rounds it, and no unit makes it here.
+constexpr double kUnwritten = 7;
+
+/// Expects the bits of `all` in rows that are there, and no other row to be written.
+void expectThoseRows(const Layout &layout, const Array &got, const Array &all) {
+  int64_t cols = got.shape[1];
+  for (int64_t i = 0; i < got.numel(); ++i)
+    ASSERT_EQ(got[i], layout.runOf(i / cols) < 0 ? kUnwritten : all[i]) << "row " << i / cols;
+}
+
+TEST(WeightedUnits, WithCountsMakeTheSameBitsOfRowsThatAreThere) {
+  constexpr int64_t kCols = 13;
+  for (const WeightedUnit &unit : kWeightedUnits)
+    for (const Layout &layout : layoutsOfUnits())
+      for (DType dtype : kDataTypes) {
+        KernelRun all(unit.op);
+        unit.setAttributes(all);
+        all.in(rowsOf(layout, dtype, 2 * kCols, 1)).in(rowsOf(layout, DType::F32, 1, 2));
+        KernelRun some = all;
+        all.out(dtype, {layout.bound(), kCols});
+        some.in(layout.array()).over(constant(dtype, {layout.bound(), kCols}, kUnwritten));
+        expectThoseRows(layout, some.run()[0], all.run()[0]);
+      }
+}
+
+TEST(WeightedUnits, WithCountsMakeTheSameGradientsOfRowsThatAreThere) {
+  constexpr int64_t kCols = 13;
+  for (const WeightedUnit &unit : kWeightedUnits)
+    for (const Layout &layout : layoutsOfUnits())
+      for (DType dtype : kDataTypes)
+        for (bool makesAgain : {false, true}) {
+          KernelRun all(unit.back);
+          unit.setAttributes(all);
+          all.in(rowsOf(layout, dtype, kCols, 1)).in(rowsOf(layout, dtype, 2 * kCols, 2));
+          all.in(rowsOf(layout, DType::F32, 1, 3));
+          KernelRun some = all;
+          some.in(layout.array());
+          auto give = [&](DType type, int64_t cols) {
+            all.out(type, {layout.bound(), cols});
+            some.over(constant(type, {layout.bound(), cols}, kUnwritten));
+          };
+          give(dtype, 2 * kCols), give(DType::F32, 1);
+          if (makesAgain)
+            give(dtype, kCols);
+          std::vector<Array> got = some.run(), want = all.run();
+          for (size_t r = 0; r < got.size(); ++r)
+            expectThoseRows(layout, got[r], want[r]);
+        }
 }
 
 TEST(ScaleRows, MultipliesEachRowByItsWeight) {

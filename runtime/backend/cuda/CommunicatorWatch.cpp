@@ -17,6 +17,16 @@ void CommunicatorWatch::remove(ncclComm_t communicator) {
                 [&](const Named &named) { return named.communicator == communicator; });
 }
 
+void CommunicatorWatch::addStop(uint32_t *stop) {
+  std::lock_guard lock(mutex_);
+  stops_.push_back(stop);
+}
+
+void CommunicatorWatch::removeStop(uint32_t *stop) {
+  std::lock_guard lock(mutex_);
+  std::erase(stops_, stop);
+}
+
 Status CommunicatorWatch::findError() {
   std::lock_guard lock(mutex_);
   for (const Named &named : communicators_) {
@@ -35,6 +45,8 @@ Status CommunicatorWatch::findError() {
 void CommunicatorWatch::abort() {
   std::lock_guard lock(mutex_);
   failed_ = true;
+  for (uint32_t *stop : stops_)
+    std::atomic_ref(*stop).store(1);
   for (const Named &named : communicators_)
     static_cast<void>(ncclCommAbort(named.communicator));
   communicators_.clear(); // aborting frees them

@@ -26,6 +26,9 @@ public:
 
   void add(ncclComm_t communicator, std::string name);
   void remove(ncclComm_t communicator);
+  /// A word that kernels of our own look at while they wait for other ranks: 1 ends that.
+  void addStop(uint32_t *stop);
+  void removeStop(uint32_t *stop);
 
   /// Blocks until `query` is no longer cudaErrorNotReady. Aborted if a communicator failed or the
   /// time is over; all communicators are aborted then, so that what waits in them ends.
@@ -46,8 +49,9 @@ private:
   };
   double timeoutSeconds_;
   std::function<void(const Status &)> report_;
-  std::mutex mutex_; ///< for the list, and what is planted
+  std::mutex mutex_; ///< for the lists, and what is planted
   std::vector<Named> communicators_;
+  std::vector<uint32_t *> stops_;
   std::string planted_;
   std::atomic<bool> failed_ = false;
 };

@@ -1,7 +1,7 @@
 // Creates a channel, all of it before any capture: 1. the id, 2. a communicator for each member,
 // shared with no other channel, 3. registration of shared memory, as windows if possible, else
-// locally, else not at all, 4. warm-ups. The members make all choices together: one that registers
-// while another does not would wait for it forever.
+// locally, else not at all, 4. ways into the memory of other members, 5. warm-ups. The members make
+// all choices together: one that registers while another does not would wait for it forever.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -79,6 +79,7 @@ Status CudaChannel::connect(const Options &options) {
   if (meetsBeforeTransfers())
     RETURN_IF_ERROR(connectMeetings(options));
   RETURN_IF_ERROR(registerShared(options));
+  RETURN_IF_ERROR(connectPeers(options));
   RETURN_IF_ERROR(warmUp());
   return measureGather();
 }
@@ -179,6 +180,53 @@ Status CudaChannel::registerShared(const Options &options) {
     options.tell(makeReport(report::NoWindows, desc().name));
   if (wanted != hal::Registration::Nothing && reached == hal::Registration::Nothing && options.tell)
     options.tell(makeReport(report::NoRegistration, desc().name));
+  return Status::ok();
+}
+
+int CudaChannel::peerBlocks() const {
+  constexpr int kBlocks = 32; // as many as NCCL's kernels may take, whose place these have
+  return desc().multiprocessors > 0 ? std::min(desc().multiprocessors, kBlocks) : kBlocks;
+}
+
+/// All members reach the memory of all others, or counted rows go by NCCL on all of them.
+Status CudaChannel::connectPeers(const Options &options) {
+  if (desc().reached.empty())
+    return Status::ok();
+  bool isInOneProcess = static_cast<int>(members_.size()) == size();
+  std::string mine;
+  for (std::unique_ptr<Member> &member : members_) {
+    hal::SharedMemory memory = {member->rank, nullptr, 0};
+    for (const hal::SharedMemory &reached : desc().reached)
+      if (reached.rank == member->rank)
+        memory = reached;
+    member->peers =
+        std::make_unique<Peers>(*member->device, memory, member->index, size(), peerBlocks());
+    ASSIGN_OR_RETURN(std::string card,
+                     member->peers->describe(fmt::format("peers of channel '{}'", desc().name)));
+    mine += card;
+  }
+  std::vector<std::string> described(static_cast<size_t>(size()), mine);
+  if (!isInOneProcess) {
+    ASSIGN_OR_RETURN(described,
+                     options.rendezvous->gather(fmt::format("memory of '{}' of rank {}",
+                                                            desc().name, desc().members.front()),
+                                                desc().members, mine));
+  }
+  bool good = !refuses(options, Service::Peers);
+  for (std::unique_ptr<Member> &member : members_)
+    good = good && member->peers->open(described);
+  cudaGetLastError(); // what was refused is no error of the run
+  ASSIGN_OR_RETURN(bool all, allAgree(options, "peers", good));
+  for (std::unique_ptr<Member> &member : members_) {
+    if (!all) {
+      member->peers.reset();
+      continue;
+    }
+    RETURN_IF_ERROR(member->peers->fill());
+    watch_.addStop(member->peers->stop());
+  }
+  if (!all && options.tell)
+    options.tell(makeReport(report::NoPeers, desc().name));
   return Status::ok();
 }
 

@@ -197,6 +197,7 @@ Result<std::unique_ptr<hal::Backend>> makeBackend(const Options &options) {
     RETURN_IF_CUDA_ERROR(cudaSetDevice(device));
     RETURN_IF_CUDA_ERROR(cudaFree(nullptr)); // makes the context, so that later figures hold
     RETURN_IF_CUDA_ERROR(kernels::cuda::loadRankSum());
+    RETURN_IF_CUDA_ERROR(kernels::cuda::loadPeerRows());
     RETURN_IF_CUDA_ERROR(loadSetParams());
     RETURN_IF_CUDA_ERROR(loadPassMark());
     RETURN_IF_CUDA_ERROR(loadCopyWords());

@@ -65,7 +65,14 @@ Status addUp(const RankSum &sum, Queue &queue) {
   return Status::ok();
 }
 
-Status checkDesc(const Collective &desc) {
+Status checkDesc(const Collective &desc, int members) {
+  const hal::CountedRows &counted = desc.counted;
+  int64_t elements = members * desc.count;
+  if (counted.counts && (desc.kind != CollectiveKind::AllToAll || counted.slots <= 0 ||
+                         counted.rows <= 0 || counted.slots % members != 0 ||
+                         counted.rows % counted.slots != 0 || elements % counted.rows != 0))
+    return makeStatus(StatusCode::InvalidInput, "{} of {} elements, as {} rows in {} slots",
+                      hal::toString(desc.kind), elements, counted.rows, counted.slots);
   if (!isSum(desc.kind) && desc.inType != desc.outType)
     return makeStatus(StatusCode::InvalidInput, "{} does not convert between types",
                       hal::toString(desc.kind));
@@ -109,13 +116,16 @@ Result<std::unique_ptr<CudaChannel>> CudaChannel::create(const hal::ChannelDesc 
 }
 
 CudaChannel::~CudaChannel() {
-  for (std::unique_ptr<Member> &member : members_)
+  for (std::unique_ptr<Member> &member : members_) {
+    if (member->peers)
+      watch_.removeStop(member->peers->stop());
     for (ncclComm_t communicator : {member->meeting, member->communicator})
       if (communicator && !watch_.hasFailed()) {
         watch_.remove(communicator);
         cudaSetDevice(member->device->device);
         static_cast<void>(ncclCommDestroy(communicator));
       }
+  }
 }
 
 CudaChannel::Member *CudaChannel::memberOf(int rank) {
@@ -158,7 +168,7 @@ Result<void *> CudaChannel::landing(Member &member, const Collective &desc) {
 }
 
 Status CudaChannel::issue(Member &member, const Collective &desc, Queue &queue) {
-  RETURN_IF_ERROR(checkDesc(desc));
+  RETURN_IF_ERROR(checkDesc(desc, size()));
   if (watch_.hasFailed())
     return makeStatus(StatusCode::Aborted, "channel '{}' was aborted", this->desc().name);
   switch (desc.kind) {
@@ -302,8 +312,11 @@ Status CudaChannel::reduceByNccl(Member &member, const Collective &desc, Queue &
   return addUp(sum, queue);
 }
 
-/// By sends and receives; the own part is copied.
+/// By sends and receives; the own part is copied. Counted rows go by kernels where members reach
+/// each other's memory.
 Status CudaChannel::allToAll(Member &member, const Collective &desc, Queue &queue) {
+  if (desc.counted.counts && member.peers)
+    return giveRows(member, desc, queue);
   int64_t own = member.index * desc.count;
   RETURN_IF_CUDA_ERROR(cudaMemcpyAsync(
       at(desc.out, own, desc.outType), at(desc.in, own, desc.inType),
@@ -311,6 +324,28 @@ Status CudaChannel::allToAll(Member &member, const Collective &desc, Queue &queu
   if (size() == 1)
     return Status::ok();
   return exchange(member, desc.in, desc.out, size() * desc.count, desc.count, desc.inType, queue);
+}
+
+Status CudaChannel::giveRows(Member &member, const Collective &desc, Queue &queue) {
+  const hal::CountedRows &counted = desc.counted;
+  kernels::cuda::PeerRows rows;
+  rows.in = static_cast<const std::byte *>(desc.in);
+  rows.out = static_cast<std::byte *>(desc.out);
+  rows.counts = counted.counts;
+  rows.slots = static_cast<int>(counted.slots / size());
+  rows.runs = static_cast<int>(counted.runs);
+  rows.rows = counted.rows / counted.slots;
+  rows.rowBytes = size() * desc.count * dtypeBytes(desc.inType) / counted.rows;
+  const hal::SharedMemory &reached = member.peers->memory();
+  const auto *begin = static_cast<const std::byte *>(reached.data);
+  int64_t offset = rows.out - begin, bytes = counted.rows * rows.rowBytes;
+  if (rows.out < begin || bytes > reached.bytes || offset > reached.bytes - bytes)
+    return makeStatus(StatusCode::Internal, "channel '{}': a result of {} bytes is not reached",
+                      this->desc().name, bytes);
+  member.peers->complete(rows, rows.out);
+  kernels::cuda::launchPeerRows(rows, peerBlocks(), queue);
+  RETURN_IF_CUDA_ERROR(cudaGetLastError());
+  return Status::ok();
 }
 
 Status CudaChannel::shift(Member &member, const Collective &desc, Queue &queue) {

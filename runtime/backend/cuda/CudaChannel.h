@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "runtime/backend/cuda/CudaStream.h"
+#include "runtime/backend/cuda/Peers.h"
 #include "runtime/hal/Channel.h"
 
 namespace shardc::cuda {
@@ -33,6 +34,7 @@ public:
     const hal::SharedMemory *shared = nullptr; ///< of the channel's description; null: none
     const hal::SharedMemory *lent = nullptr;   ///< too
     void *localHandle = nullptr;               ///< of a local registration
+    std::unique_ptr<Peers> peers; ///< by which counted rows go; null: as all others, by NCCL
   };
 
   /// Makes the communicators; all processes of the group do so together.
@@ -59,6 +61,8 @@ private:
   static ncclResult_t meet(Member &member, cudaStream_t stream);
   Result<ncclUniqueId> agreeOnId(const Options &options);
   Status registerShared(const Options &options);
+  Status connectPeers(const Options &options);
+  int peerBlocks() const;
   bool registerWindows();
   bool registerLocally();
   void dropLocal();
@@ -78,6 +82,7 @@ private:
   Status allReduceByNccl(Member &member, const hal::Collective &desc, kernels::cuda::Queue &queue);
   Status transfer(Member &member, const hal::Collective &desc, kernels::cuda::Queue &queue);
   Status allToAll(Member &member, const hal::Collective &desc, kernels::cuda::Queue &queue);
+  Status giveRows(Member &member, const hal::Collective &desc, kernels::cuda::Queue &queue);
   Status shift(Member &member, const hal::Collective &desc, kernels::cuda::Queue &queue);
   Status allReduceSmall(Member &member, const hal::Collective &desc, kernels::cuda::Queue &queue);
   Status exchange(Member &member, const void *in, void *landing, int64_t count, int64_t chunk,

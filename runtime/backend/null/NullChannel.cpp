@@ -90,7 +90,8 @@ Issued issuedOf(const Collective &desc) {
   for (auto part : {static_cast<uint64_t>(kind), static_cast<uint64_t>(desc.count),
                     static_cast<uint64_t>(desc.inType), static_cast<uint64_t>(desc.outType),
                     static_cast<uint64_t>(desc.average), static_cast<uint64_t>(desc.anyOrder),
-                    static_cast<uint64_t>(desc.by)})
+                    static_cast<uint64_t>(desc.by), static_cast<uint64_t>(desc.counted.slots),
+                    static_cast<uint64_t>(desc.counted.rows)})
     digest = (digest ^ part) * 0x100000001b3;
   Issued issued;
   issued.count = 1;
@@ -194,6 +195,21 @@ Status NullChannel::checkTypes(const Collective &desc) const {
   return Status::ok();
 }
 
+/// Rows lie in slots of equal size, of which each member has equally many.
+Status NullChannel::checkCounted(const Collective &desc) const {
+  const hal::CountedRows &counted = desc.counted;
+  if (desc.kind != CollectiveKind::AllToAll)
+    return Ledger::refuse("{} of counted rows", hal::toString(desc.kind));
+  constexpr int64_t kMost = int64_t{1} << 31;
+  bool isInRange = counted.slots > 0 && counted.slots < kMost && counted.runs >= 0 &&
+                   counted.runs < kMost && counted.rows > 0;
+  if (!isInRange || counted.slots % size() != 0 || counted.rows % counted.slots != 0 ||
+      size() * desc.count % counted.rows != 0)
+    return Ledger::refuse("{} elements of {} members as {} rows in {} slots", desc.count, size(),
+                          counted.rows, counted.slots);
+  return Status::ok();
+}
+
 /// A channel that was told its uses is used for no more.
 Status NullChannel::checkUse(const Collective &desc, int64_t bytes) const {
   int64_t most = -1;
@@ -233,6 +249,12 @@ Result<std::vector<std::shared_ptr<Block>>> NullChannel::check(int rank,
   if (desc.squares) {
     ASSIGN_OR_RETURN(auto squares, ledger_->find(rank, desc.squares, sizeof(double), "squares"));
     used.push_back(std::move(squares));
+  }
+  if (desc.counted.counts) {
+    RETURN_IF_ERROR(checkCounted(desc));
+    int64_t bytes = desc.counted.slots * desc.counted.runs * int64_t{sizeof(int32_t)};
+    ASSIGN_OR_RETURN(auto counts, ledger_->find(rank, desc.counted.counts, bytes, "the counts"));
+    used.push_back(std::move(counts));
   }
   if (!areApart(desc, in, out, member - line_->members.begin()))
     return Ledger::refuse("operand and result of {} overlap", hal::toString(desc.kind));

@@ -72,8 +72,8 @@ void shape(DeviceRun &run, Tensor &tensor, DType dtype, std::initializer_list<in
   run.retype(tensor, dtype, dtype != DType::I32);
 }
 
-void setCounts(DeviceRun &run, const Layout &layout) {
-  Tensor &counts = run.call().in[2];
+void setCounts(DeviceRun &run, const Layout &layout, int operand = 2) {
+  Tensor &counts = run.call().in[operand];
   shape(run, counts, DType::I32, {layout.slots, layout.runs});
   std::memcpy(counts.data, layout.counts.data(), layout.counts.size() * sizeof(int32_t));
 }
@@ -332,6 +332,55 @@ TEST(CudaGrouped, CountsBeyondTheRoom) {
     shape(run, call.out[0], data, {400, 64});
     run.compare(1e-5, 4e-3);
   }
+}
+
+/// With counts, rows that are there have the bits that they have without, and others stay.
+void weigh(std::string_view op, DType data, const Layout &layout, int64_t cols) {
+  SCOPED_TRACE(testing::Message() << op << ' ' << dtypeName(data) << ' ' << layout.bound() << 'x'
+                                  << cols << " runs " << layout.runs);
+  bool isBackward = op.ends_with("bwd");
+  DeviceRun run(op, data, bench::kTinyModel);
+  Call &call = run.call();
+  int operands = call.inCount, x = isBackward ? 1 : 0;
+  if (isBackward)
+    shape(run, call.in[0], data, {layout.bound(), cols});
+  shape(run, call.in[x], data, {layout.bound(), 2 * cols});
+  shape(run, call.in[x + 1], DType::F32, {layout.bound(), 1});
+  setCounts(run, layout, x + 2);
+  for (int r = 0; r < call.outCount; ++r) { // y, or dx, dweights, y
+    int64_t width = r == 1 ? 1 : isBackward && r == 0 ? 2 * cols : cols;
+    shape(run, call.out[r], data, {layout.bound(), width});
+    run.keep(r);
+  }
+  run.compare(3e-6, 3e-3);
+  Results some = run.onDevice();
+  call.inCount = static_cast<uint8_t>(operands - 1);
+  Results all = run.onDevice();
+  for (int r = 0; r < call.outCount; ++r) {
+    auto *unwritten = static_cast<const std::byte *>(call.out[r].data);
+    auto size = static_cast<size_t>(call.out[r].cols() * dtypeBytes(data));
+    for (int64_t row = 0; row < layout.bound(); ++row) {
+      size_t at = static_cast<size_t>(row) * size;
+      const std::byte *want = layout.isThere(row) ? all[static_cast<size_t>(r)].data() : unwritten;
+      ASSERT_EQ(std::memcmp(some[static_cast<size_t>(r)].data() + at, want + at, size), 0)
+          << "row " << row << " of result " << r;
+    }
+  }
+}
+
+/// Rows of a part of a chunk, of some chunks a thread, and of as many as take a block each; counts
+/// beyond the room.
+TEST(CudaWeightedUnits, LeaveOutRowsThatAreNotThere) {
+  SKIP_WITHOUT_GPU();
+  for (std::string_view op : {"weighted_swiglu", "weighted_swiglu_bwd", "weighted_quick_geglu",
+                              "weighted_quick_geglu_bwd"})
+    for (DType data : kDataTypes) {
+      for (const Layout &layout : layouts())
+        for (int64_t cols : {13, 264})
+          weigh(op, data, layout, cols);
+      for (int64_t cols : {2056, 4104, 8200})
+        weigh(op, data, {3, 3, 11, {3, 0, 5, 11, 0, 0, 2, 1 << 30, 4}}, cols);
+    }
 }
 
 /// Device memory that holds a call's operands and results.

@@ -55,6 +55,8 @@ TEST(Fault, RefusalsAreOneRanks) {
   EXPECT_FALSE(refuses("refused-windows@1", 0, Service::Windows));
   EXPECT_TRUE(refuses("refused-buffers@0", 0, Service::Windows));
   EXPECT_TRUE(refuses("refused-buffers@0", 0, Service::Buffers));
+  EXPECT_TRUE(refuses("refused-peers@1", 1, Service::Peers));
+  EXPECT_FALSE(refuses("refused-buffers@1", 1, Service::Peers));
   EXPECT_TRUE(refuses("refused-attention@2", 2, Service::Attention));
   EXPECT_FALSE(refuses("", -1, Service::Attention));
 }

@@ -39,6 +39,17 @@ struct Form {
 
 const OpInfo &infoOf(const Form &form) { return opInfo(form.op.kind, form.op.epilogue); }
 
+/// Behind the name of an op that may leave out rows: it has no counts, and makes all of them.
+constexpr std::string_view kAllRows = ", all rows";
+
+/// Whether the last operand counts rows that the op does not mark `?`.
+bool mayLeaveOutRows(const OpFactors &factors) {
+  if (factors.operandCount == 0)
+    return false;
+  FactorId rows = factors.operand(factors.operandCount - 1u).countsRowsOf;
+  return rows != kNoFactor && !factors.isBound(rows);
+}
+
 std::vector<Form> forms() {
   std::vector<Form> forms;
   for (const OpForm &op : allOpForms())
@@ -51,6 +62,9 @@ std::vector<Form> forms() {
   forms.push_back({{OpKind::MatMul}, "matmul, first turned"});
   forms.push_back({{OpKind::Quantize}, "quantize, turned"});
   forms.push_back({{OpKind::MergeSlices}, "merge_slices, inverse"});
+  for (const OpForm &op : allOpForms())
+    if (executes(op) && mayLeaveOutRows(factorsOf(op.kind, op.epilogue)))
+      forms.push_back({op, std::string(opInfo(op.kind, op.epilogue).name).append(kAllRows)});
   return forms;
 }
 
@@ -87,6 +101,8 @@ Sample sampleOf(const Form &form, uint64_t seed, bool hasBlocks = false) {
     sample.results.pop_back(), sample.inPlace.pop_back();
     swapLast(sample.results[0]);
   }
+  if (form.name.ends_with(kAllRows))
+    sample.operands.pop_back();
   if (form.name == "merge_slices, inverse") {
     sample.attrs.inverse = true;
     std::swap(sample.operands[0].shape, sample.results[0].shape);
@@ -177,6 +193,8 @@ private:
       double old = array.get(i);
       if (FactorId into = row(operand).pointsInto; into != kNoFactor && extents_.of(into) > 0)
         array.put(i, std::fmod(old + 1, static_cast<double>(extents_.of(into))));
+      else if (row(operand).countsRowsOf != kNoFactor) // slots may be full
+        array.put(i, old - 1);
       else if (!array.isFloat())
         array.put(i, old + 1);
       else
@@ -251,6 +269,9 @@ private:
     int64_t extent = extents_.of(f);
     if (factors_.isNeededWhole(f) || extent < 2 || extent / 2 % granularity(f) != 0)
       return false;
+    for (size_t i = 0; i < sample_.operands.size(); ++i)
+      if (row(i).countsRowsOf == f) // of the whole; a part has others
+        return false;
     bool isOpaque = false, isOfOperand = factors_.operandCount == 0;
     for (const FactorValue &value : factors_.operands()) {
       isOpaque |= value.form == FactorValue::Opaque;

@@ -1,0 +1,49 @@
+// Rows in runs, as kernels/host/Runs.h has them: which rows of equal slots are there. Counts stay
+// on the device.
+#pragma once
+
+#include "kernels/cuda/common.cuh"
+
+namespace shardc::kernels::cuda {
+
+struct Counts {
+  const int32_t *counts;
+  int64_t slots, runs, slotRows;
+
+  /// Rows of a run, as far as its slot has room behind `used` rows.
+  __device__ int64_t rowsOf(int64_t slot, int64_t run, int64_t used) const {
+    int64_t rows = counts[slot * runs + run];
+    return rows < 0 ? 0 : rows < slotRows - used ? rows : slotRows - used;
+  }
+  /// The run that a row belongs to; -1 if the row is not there.
+  __device__ int32_t runOf(int64_t row) const {
+    int64_t slot = row / slotRows, in = row % slotRows, used = 0;
+    for (int64_t run = 0; run < runs; ++run) {
+      used += rowsOf(slot, run, used);
+      if (in < used)
+        return static_cast<int32_t>(run);
+    }
+    return -1;
+  }
+  /// Rows of a slot that are there. All threads of the block must take part, in whole warps.
+  __device__ int64_t rowsOfSlot(int64_t slot) const {
+    int64_t rows[1] = {};
+    for (int64_t run = threadIdx.x; run < runs; run += blockDim.x)
+      rows[0] += max(counts[slot * runs + run], 0);
+    blockSum(rows);
+    return min(rows[0], slotRows);
+  }
+};
+
+inline Counts countsOf(const Tensor &counts, int64_t rows) {
+  return {static_cast<const int32_t *>(counts.data), counts.shape[0], counts.shape[1],
+          rows / counts.shape[0]};
+}
+
+/// The grid of blocks with so many rows each: x along a slot, y along slots.
+inline dim3 gridOfSlots(const Counts &counts, unsigned rowsOfBlock) {
+  return {static_cast<unsigned>(ceilDiv(counts.slotRows, rowsOfBlock)),
+          static_cast<unsigned>(counts.slots)};
+}
+
+} // namespace shardc::kernels::cuda

@@ -1,0 +1,157 @@
+// y's part i of member j = x's part j of member i, of rows that counts tell. Each block of a member
+// works with the block of the same number of each other member: it tells them that its result may
+// be written, and where it is; then it writes its share of the rows that they get, and tells them
+// that it has. Half of its threads copy the rows that stay meanwhile. A kernel ends when what this
+// member gets is there. Mapping: a thread has four pieces of 16 bytes under way, or of as many as
+// divide rows and addresses. Limited by the links between devices.
+#include "kernels/cuda/PeerRows.h"
+#include "kernels/cuda/common.cuh"
+
+namespace shardc::kernels::cuda {
+namespace {
+
+constexpr int kGivers = 512;  ///< threads that write to other members
+constexpr int kKeepers = 512; ///< threads that copy the own part
+constexpr int kAhead = 4;     ///< pieces that a thread loads before it stores the first
+
+__device__ __forceinline__ void tell(uint32_t *flag, uint32_t call) {
+  asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(flag), "r"(call) : "memory");
+}
+
+__device__ __forceinline__ uint32_t told(const uint32_t *flag) {
+  uint32_t call;
+  asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(call) : "l"(flag) : "memory");
+  return call;
+}
+
+/// Until another member has told of this call; numbers may wrap around.
+__device__ void await(const uint32_t *flag, uint32_t call, const uint32_t *stop) {
+  constexpr uint32_t kLook = 1 << 12;
+  for (uint32_t turn = 1; static_cast<int32_t>(told(flag) - call) < 0; ++turn)
+    if (turn % kLook == 0 && *static_cast<const volatile uint32_t *>(stop) != 0)
+      return;
+}
+
+__device__ __forceinline__ void meetGivers() {
+  asm volatile("bar.sync 1, %0;" ::"n"(kGivers) : "memory");
+}
+
+/// Rows of a slot that are there. By whole warps.
+__device__ int64_t rowsOf(const PeerRows &p, int64_t slot) {
+  int64_t sum = 0;
+  for (int run = static_cast<int>(threadIdx.x) % kWarp; run < p.runs; run += kWarp)
+    sum += p.counts[slot * p.runs + run];
+  for (int step = kWarp / 2; step > 0; step /= 2)
+    sum += __shfl_xor_sync(0xffffffff, sum, step);
+  return sum < 0 ? 0 : sum > p.rows ? p.rows : sum;
+}
+
+/// This block's share of part `part`, by `threads` of its threads.
+template <typename Piece>
+__device__ void copyPart(const PeerRows &p, int part, std::byte *to, int thread, int threads) {
+  int64_t slotBytes = p.rows * p.rowBytes;
+  for (int s = 0; s < p.slots; ++s) {
+    int64_t slot = int64_t{part} * p.slots + s;
+    int64_t pieces = rowsOf(p, slot) * (p.rowBytes / static_cast<int64_t>(sizeof(Piece)));
+    int64_t begin = pieces * blockIdx.x / gridDim.x, end = pieces * (blockIdx.x + 1) / gridDim.x;
+    const Piece *from = reinterpret_cast<const Piece *>(p.in + slot * slotBytes);
+    Piece *into = reinterpret_cast<Piece *>(to + s * slotBytes);
+    for (int64_t first = begin + thread; first < end; first += int64_t{kAhead} * threads) {
+      Piece piece[kAhead];
+#pragma unroll
+      for (int a = 0; a < kAhead; ++a)
+        if (int64_t i = first + int64_t{a} * threads; i < end)
+          piece[a] = from[i];
+#pragma unroll
+      for (int a = 0; a < kAhead; ++a)
+        if (int64_t i = first + int64_t{a} * threads; i < end)
+          into[i] = piece[a];
+    }
+  }
+}
+
+template <typename Piece>
+__global__ void __launch_bounds__(kGivers + kKeepers) giveRows(const PeerRows p) {
+  awaitPrevious();
+  __shared__ uint32_t call;
+  __shared__ uint64_t offset; // of the result of the member that rows go to
+  if (threadIdx.x == 0)
+    call = ++p.calls[blockIdx.x];
+  __syncthreads();
+  int64_t partBytes = p.slots * p.rows * p.rowBytes;
+  auto thread = static_cast<int>(threadIdx.x);
+  if (thread >= kGivers) {
+    copyPart<Piece>(p, p.index, p.out + p.index * partBytes, thread - kGivers, kKeepers);
+    return;
+  }
+  auto lineOf = [&](int reader, int teller) {
+    return p.views[reader].lines + int64_t{teller} * gridDim.x + blockIdx.x;
+  };
+  for (int member = thread; member < p.size; member += kGivers)
+    if (member != p.index) {
+      PeerLine *line = lineOf(member, p.index);
+      *static_cast<volatile uint64_t *>(&line->offset) = p.offset;
+      tell(&line->ready, call);
+    }
+  for (int step = 1; step < p.size; ++step) { // all members write to different ones at a time
+    int member = (p.index + step) % p.size;
+    if (thread == 0) {
+      const PeerLine *line = lineOf(p.index, member);
+      await(&line->ready, call, p.stop);
+      offset = *static_cast<const volatile uint64_t *>(&line->offset);
+    }
+    meetGivers();
+    copyPart<Piece>(p, member, p.views[member].memory + offset + p.index * partBytes, thread,
+                    kGivers);
+    __threadfence_system();
+    meetGivers();
+    if (thread == 0)
+      tell(&lineOf(member, p.index)->done, call);
+  }
+  for (int member = thread; member < p.size; member += kGivers)
+    if (member != p.index)
+      await(&lineOf(p.index, member)->done, call, p.stop);
+}
+
+/// Bytes that divide rows and both addresses, up to 16.
+int pieceOf(const PeerRows &p) {
+  uint64_t all = reinterpret_cast<uintptr_t>(p.in) | reinterpret_cast<uintptr_t>(p.out) |
+                 static_cast<uint64_t>(p.rowBytes) | 16;
+  return static_cast<int>(all & -all);
+}
+
+template <typename Launch> void forPiece(int bytes, Launch launch) {
+  if (bytes == 16)
+    launch.template operator()<uint4>();
+  else if (bytes == 8)
+    launch.template operator()<uint2>();
+  else if (bytes == 4)
+    launch.template operator()<uint32_t>();
+  else if (bytes == 2)
+    launch.template operator()<uint16_t>();
+  else
+    launch.template operator()<uint8_t>();
+}
+
+} // namespace
+
+void launchPeerRows(const PeerRows &rows, int blocks, Queue &queue) {
+  noteOther(queue); // collectives follow each other on a channel
+  forPiece(pieceOf(rows), [&]<typename Piece>() {
+    launchKernel(giveRows<Piece>, static_cast<unsigned>(blocks), kGivers + kKeepers, 0, queue,
+                 rows);
+  });
+}
+
+cudaError_t loadPeerRows() {
+  cudaFuncAttributes unused;
+  cudaError_t status = cudaSuccess;
+  for (int bytes : {16, 8, 4, 2, 1})
+    forPiece(bytes, [&]<typename Piece>() {
+      if (status == cudaSuccess)
+        status = cudaFuncGetAttributes(&unused, giveRows<Piece>);
+    });
+  return status;
+}
+
+} // namespace shardc::kernels::cuda

@@ -1,0 +1,54 @@
+// The memory of a channel's members that kernels of the others write results into, and what
+// members tell each other there. Between processes of one machine by CUDA's handles for
+// interprocess communication, which memory of cudaMalloc has.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/cuda/PeerRows.h"
+#include "runtime/backend/cuda/CudaStream.h"
+#include "runtime/hal/Channel.h"
+
+namespace shardc::cuda {
+
+/// One member's way to the others. Made in three steps, the same on all members: `describe` what
+/// the others need, `open` what they have described, `fill` the table that kernels read.
+class Peers {
+public:
+  /// `memory` is the member's own, of the device's.
+  Peers(const DeviceState &device, hal::SharedMemory memory, int index, int size, int blocks)
+      : device_(device), memory_(memory), index_(index), size_(size), blocks_(blocks) {}
+  ~Peers();
+  Peers(const Peers &) = delete;
+  Peers &operator=(const Peers &) = delete;
+
+  /// Bytes that `open` of every other member understands, as many for each member.
+  Result<std::string> describe(const std::string &name);
+  /// Whether the memory of all members is reached. `described` is in the order of members, each
+  /// with what all members of its process have described.
+  bool open(const std::vector<std::string> &described);
+  Status fill();
+  /// After `fill`: the members' and this device's part of a call whose result is at `out`.
+  void complete(kernels::cuda::PeerRows &rows, const std::byte *out) const;
+  const hal::SharedMemory &memory() const { return memory_; }
+  /// What ends the waits of kernels for other members, as soon as it is not 0.
+  uint32_t *stop() const { return stop_; }
+
+private:
+  struct Card;
+  static bool findCard(const std::string &described, int index, Card &card);
+  std::byte *reach(const Card &card, bool isLines);
+
+  int64_t linesBytes() const;
+  const DeviceState &device_;
+  hal::SharedMemory memory_;
+  int index_, size_, blocks_;
+  std::unique_ptr<hal::Buffer> control_; ///< lines, then views, then calls
+  uint32_t *stop_ = nullptr;             ///< of the host, seen by the device
+  std::vector<kernels::cuda::PeerView> views_;
+  std::vector<void *> opened_;
+};
+
+} // namespace shardc::cuda
