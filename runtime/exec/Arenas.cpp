@@ -7,14 +7,14 @@
 namespace shardc::exec {
 namespace {
 
-hal::MemoryKind kindOf(plan::Arena arena) {
+hal::MemoryKind kindOf(plan::Arena arena, bool registers) {
   switch (arena) {
   case plan::Arena::State:
     return hal::MemoryKind::State;
   case plan::Arena::Work:
     return hal::MemoryKind::Work;
   case plan::Arena::Sym:
-    return hal::MemoryKind::Sym;
+    return registers ? hal::MemoryKind::Sym : hal::MemoryKind::Work;
   case plan::Arena::Host:
     return hal::MemoryKind::Host;
   }
@@ -24,7 +24,7 @@ hal::MemoryKind kindOf(plan::Arena arena) {
 } // namespace
 
 Result<Arenas> Arenas::allocate(const plan::Role &role, hal::Device &device, GroupIndices indices,
-                                std::unique_ptr<hal::Buffer> state) {
+                                bool registers, std::unique_ptr<hal::Buffer> state) {
   Arenas arenas;
   arenas.indices_ = std::move(indices);
   for (int a = 0; a < plan::kArenaCount; ++a) {
@@ -36,8 +36,9 @@ Result<Arenas> Arenas::allocate(const plan::Role &role, hal::Device &device, Gro
       arenas.buffers_[a] = std::move(state);
       continue;
     }
-    ASSIGN_OR_RETURN(arenas.buffers_[a],
-                     device.allocate(kindOf(arena), role.arenaBytes[a], plan::toString(arena)));
+    ASSIGN_OR_RETURN(
+        arenas.buffers_[a],
+        device.allocate(kindOf(arena, registers), role.arenaBytes[a], plan::toString(arena)));
   }
   return arenas;
 }

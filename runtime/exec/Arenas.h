@@ -13,9 +13,10 @@ namespace shardc::exec {
 class Arenas {
 public:
   /// Allocates the role's arenas on the device of a rank with these indices, but for that of the
-  /// state if there is memory for it already. InvalidInput if that has another size.
+  /// state if there is memory for it already. `registers`: arena sym is registered with channels.
+  /// InvalidInput if the state's memory has another size.
   static Result<Arenas> allocate(const plan::Role &role, hal::Device &device, GroupIndices indices,
-                                 std::unique_ptr<hal::Buffer> state = nullptr);
+                                 bool registers, std::unique_ptr<hal::Buffer> state = nullptr);
 
   /// Address of `bytes` bytes at a place. InvalidInput if they are not inside the arena, so that no
   /// plan can access other memory.

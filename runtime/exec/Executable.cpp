@@ -97,9 +97,10 @@ Status Executable::createRanks(StateMemory state) {
     if (ranksOfRole_[rank->role].empty())
       rolesHere_.push_back(rank->role);
     ranksOfRole_[rank->role].push_back(ranks_.size());
-    ASSIGN_OR_RETURN(rank->arenas, Arenas::allocate(plan_.roles[rank->role], *device,
-                                                    GroupIndices(plan_, device->rank()),
-                                                    std::move(state[ranks_.size()])));
+    ASSIGN_OR_RETURN(rank->arenas,
+                     Arenas::allocate(plan_.roles[rank->role], *device,
+                                      GroupIndices(plan_, device->rank()), plan_.job.ddp.ncclUb,
+                                      std::move(state[ranks_.size()])));
     for (size_t s = 0; s < plan_.streams.size(); ++s) {
       hal::StreamUse use = useOf(plan_, static_cast<plan::StreamId>(s));
       ASSIGN_OR_RETURN(rank->streams[s], device->createStream(plan_.streams[s].name, use));
@@ -231,7 +232,7 @@ hal::ChannelDesc Executable::describe(const Communicator &made) {
       }
   for (const plan::Role &role : plan_.roles)
     desc.landingBytes = std::max(desc.landingBytes, plan::landingBytes(plan_, role, made.channel));
-  if (touchesShared)
+  if (touchesShared && plan_.job.ddp.ncclUb)
     for (const std::unique_ptr<Rank> &rank : ranks_)
       if (std::find(made.members.begin(), made.members.end(), rank->device->rank()) !=
           made.members.end())

@@ -3,6 +3,7 @@
 // locally, else not at all, 4. ways into the memory of other members, 5. warm-ups. The members make
 // all choices together: one that registers while another does not would wait for it forever.
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <utility>
 
@@ -183,9 +184,13 @@ Status CudaChannel::registerShared(const Options &options) {
   return Status::ok();
 }
 
+/// As many as NCCL's kernels may take, whose place these have. A power of two: a block's share of
+/// rows then begins where lines of memory do; between H200s 24 blocks are slower than 16.
 int CudaChannel::peerBlocks() const {
-  constexpr int kBlocks = 32; // as many as NCCL's kernels may take, whose place these have
-  return desc().multiprocessors > 0 ? std::min(desc().multiprocessors, kBlocks) : kBlocks;
+  constexpr int kBlocks = 32;
+  int32_t limit = desc().multiprocessors;
+  return static_cast<int>(
+      std::bit_floor(static_cast<unsigned>(limit > 0 ? std::min(limit, kBlocks) : kBlocks)));
 }
 
 /// All members reach the memory of all others, or counted rows go by NCCL on all of them.
@@ -212,11 +217,14 @@ Status CudaChannel::connectPeers(const Options &options) {
                                                             desc().name, desc().members.front()),
                                                 desc().members, mine));
   }
-  bool good = !refuses(options, Service::Peers);
+  Status reached = refuses(options, Service::Peers)
+                       ? Status(StatusCode::Unavailable, "a test refuses it")
+                       : Status::ok();
   for (std::unique_ptr<Member> &member : members_)
-    good = good && member->peers->open(described);
+    if (reached.isOk())
+      reached = member->peers->open(described);
   cudaGetLastError(); // what was refused is no error of the run
-  ASSIGN_OR_RETURN(bool all, allAgree(options, "peers", good));
+  ASSIGN_OR_RETURN(bool all, allAgree(options, "peers", reached.isOk()));
   for (std::unique_ptr<Member> &member : members_) {
     if (!all) {
       member->peers.reset();
@@ -226,7 +234,9 @@ Status CudaChannel::connectPeers(const Options &options) {
     watch_.addStop(member->peers->stop());
   }
   if (!all && options.tell)
-    options.tell(makeReport(report::NoPeers, desc().name));
+    options.tell(
+        makeReport(report::NoPeers, desc().name,
+                   reached.isOk() ? "another member does not reach one" : reached.message()));
   return Status::ok();
 }
 

@@ -31,31 +31,14 @@ uint64_t processToken() {
   return token;
 }
 
-/// Device memory that another process can open.
-struct Exported {
+} // namespace
+
+/// Device memory for other processes.
+struct Peers::Exported {
   void *address;
   cudaIpcMemHandle_t handle;
   uint64_t offset; ///< of the address in what the handle opens: an allocation from its begin
 };
-
-bool exportMemory(void *data, Exported &to) {
-  void *found = nullptr;
-  cudaDriverEntryPointQueryResult result = {};
-  if (cudaGetDriverEntryPointByVersion("cuMemGetAddressRange", &found, 12000, cudaEnableDefault,
-                                       &result) != cudaSuccess ||
-      result != cudaDriverEntryPointSuccess)
-    return false;
-  CUdeviceptr base = 0, address = reinterpret_cast<CUdeviceptr>(data);
-  size_t bytes = 0;
-  if (reinterpret_cast<CUresult (*)(CUdeviceptr *, size_t *, CUdeviceptr)>(found)(
-          &base, &bytes, address) != CUDA_SUCCESS)
-    return false;
-  to.address = data;
-  to.offset = address - base;
-  return cudaIpcGetMemHandle(&to.handle, data) == cudaSuccess;
-}
-
-} // namespace
 
 /// What a member tells the others of itself, as bytes between processes of one program.
 struct Peers::Card {
@@ -65,6 +48,26 @@ struct Peers::Card {
   bool isOpen; ///< there is a way in
   Exported memory, lines;
 };
+
+Status Peers::exportMemory(void *data, Exported &to) {
+  void *found = nullptr;
+  cudaDriverEntryPointQueryResult result = {};
+  RETURN_IF_CUDA_ERROR(cudaGetDriverEntryPointByVersion("cuMemGetAddressRange", &found, 12000,
+                                                        cudaEnableDefault, &result));
+  if (result != cudaDriverEntryPointSuccess)
+    return Status(StatusCode::Unavailable, "the driver has no cuMemGetAddressRange");
+  CUdeviceptr base = 0, address = reinterpret_cast<CUdeviceptr>(data);
+  size_t bytes = 0;
+  CUresult ranged = reinterpret_cast<CUresult (*)(CUdeviceptr *, size_t *, CUdeviceptr)>(found)(
+      &base, &bytes, address);
+  if (ranged != CUDA_SUCCESS)
+    return makeStatus(StatusCode::Unavailable, "cuMemGetAddressRange failed with error {}",
+                      static_cast<int>(ranged));
+  to.address = data;
+  to.offset = address - base;
+  RETURN_IF_CUDA_ERROR(cudaIpcGetMemHandle(&to.handle, data));
+  return Status::ok();
+}
 
 Peers::~Peers() {
   cudaSetDevice(device_.device);
@@ -96,20 +99,21 @@ Result<std::string> Peers::describe(const std::string &name) {
   card.process = processToken();
   card.index = index_;
   card.device = device_.device;
-  card.isOpen = memory_.data && exportMemory(memory_.data, card.memory) &&
-                exportMemory(control_->data(), card.lines);
+  exported_ = exportMemory(memory_.data, card.memory);
+  if (exported_.isOk())
+    exported_ = exportMemory(control_->data(), card.lines);
+  card.isOpen = exported_.isOk();
   cudaGetLastError(); // memory of another allocator is no error of the run
   return std::string(reinterpret_cast<const char *>(&card), sizeof card);
 }
 
-/// Of a member's memory, or of what it is told: the address for this device, or null.
-std::byte *Peers::reach(const Card &card, bool isLines) {
-  const Exported &exported = isLines ? card.lines : card.memory;
+/// The address of what a member has exported, for this device.
+Result<std::byte *> Peers::reach(const Card &card, const Exported &exported) {
   if (card.process == processToken())
     return static_cast<std::byte *>(exported.address);
   void *data = nullptr;
-  if (cudaIpcOpenMemHandle(&data, exported.handle, cudaIpcMemLazyEnablePeerAccess) != cudaSuccess)
-    return nullptr;
+  RETURN_IF_CUDA_ERROR(
+      cudaIpcOpenMemHandle(&data, exported.handle, cudaIpcMemLazyEnablePeerAccess));
   opened_.push_back(data);
   return static_cast<std::byte *>(data) + exported.offset;
 }
@@ -123,33 +127,34 @@ bool Peers::findCard(const std::string &described, int index, Card &card) {
   return false;
 }
 
-bool Peers::open(const std::vector<std::string> &described) {
-  if (described.size() != static_cast<size_t>(size_) ||
-      cudaSetDevice(device_.device) != cudaSuccess)
-    return false;
+Status Peers::open(const std::vector<std::string> &described) {
+  auto unreached = [](const std::string &why) { return Status(StatusCode::Unavailable, why); };
+  RETURN_IF_CUDA_ERROR(cudaSetDevice(device_.device));
   const std::string machine = bootId();
   for (int member = 0; member < size_; ++member) {
     Card card;
-    if (!findCard(described[static_cast<size_t>(member)], member, card) || !card.isOpen ||
-        machine.empty() ||
-        machine.compare(0, sizeof card.machine, card.machine,
-                        strnlen(card.machine, sizeof card.machine)) != 0)
-      return false;
+    if (static_cast<size_t>(member) >= described.size() ||
+        !findCard(described[static_cast<size_t>(member)], member, card))
+      return unreached(fmt::format("member {} says nothing of its memory", member));
+    if (member == index_)
+      RETURN_IF_ERROR(exported_);
+    if (!card.isOpen)
+      return unreached(fmt::format("member {} has memory that others cannot open", member));
+    if (machine.empty() || machine.compare(0, sizeof card.machine, card.machine,
+                                           strnlen(card.machine, sizeof card.machine)) != 0)
+      return unreached(fmt::format("member {} is on another machine", member));
     if (card.process == processToken() && card.device != device_.device) {
-      int can = 0;
-      cudaError_t enabled = cudaErrorInvalidDevice;
-      if (cudaDeviceCanAccessPeer(&can, device_.device, card.device) == cudaSuccess && can != 0)
-        enabled = cudaDeviceEnablePeerAccess(card.device, 0);
-      if (enabled != cudaSuccess && enabled != cudaErrorPeerAccessAlreadyEnabled)
-        return false;
+      cudaError_t enabled = cudaDeviceEnablePeerAccess(card.device, 0);
+      if (enabled != cudaErrorPeerAccessAlreadyEnabled)
+        RETURN_IF_CUDA_ERROR(enabled);
     }
-    PeerView view = {reach(card, false), nullptr};
-    view.lines = reinterpret_cast<PeerLine *>(reach(card, true));
-    if (!view.memory || !view.lines)
-      return false;
+    PeerView view = {};
+    ASSIGN_OR_RETURN(view.memory, reach(card, card.memory));
+    ASSIGN_OR_RETURN(std::byte * lines, reach(card, card.lines));
+    view.lines = reinterpret_cast<PeerLine *>(lines);
     views_.push_back(view);
   }
-  return true;
+  return Status::ok();
 }
 
 Status Peers::fill() {

@@ -26,9 +26,9 @@ public:
 
   /// Bytes that `open` of every other member understands, as many for each member.
   Result<std::string> describe(const std::string &name);
-  /// Whether the memory of all members is reached. `described` is in the order of members, each
-  /// with what all members of its process have described.
-  bool open(const std::vector<std::string> &described);
+  /// Not ok if the memory of a member is not reached, with the reason. `described` is in the order
+  /// of members, each with what all members of its process have described.
+  Status open(const std::vector<std::string> &described);
   Status fill();
   /// After `fill`: the members' and this device's part of a call whose result is at `out`.
   void complete(kernels::cuda::PeerRows &rows, const std::byte *out) const;
@@ -38,8 +38,10 @@ public:
 
 private:
   struct Card;
+  struct Exported;
+  static Status exportMemory(void *data, Exported &to);
   static bool findCard(const std::string &described, int index, Card &card);
-  std::byte *reach(const Card &card, bool isLines);
+  Result<std::byte *> reach(const Card &card, const Exported &exported);
 
   int64_t linesBytes() const;
   const DeviceState &device_;
@@ -49,6 +51,7 @@ private:
   uint32_t *stop_ = nullptr;             ///< of the host, seen by the device
   std::vector<kernels::cuda::PeerView> views_;
   std::vector<void *> opened_;
+  Status exported_ = Status::ok();
 };
 
 } // namespace shardc::cuda
