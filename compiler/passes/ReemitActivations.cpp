@@ -17,18 +17,6 @@ using plan::Op;
 using plan::OpKind;
 using plan::ValueId;
 
-struct Gated {
-  OpKind forward, backward; ///< takes x behind dy
-  size_t gradients;         ///< results before y
-};
-
-constexpr Gated kGated[] = {
-    {OpKind::SwiGlu, OpKind::SwiGluBwd, 1},
-    {OpKind::GeGlu, OpKind::GeGluBwd, 1},
-    {OpKind::WeightedSwiGlu, OpKind::WeightedSwiGluBwd, 2},
-    {OpKind::WeightedQuickGeGlu, OpKind::WeightedQuickGeGluBwd, 2},
-};
-
 class Reemitter {
 public:
   Reemitter(plan::Segment &segment, bool keepsExperts)
@@ -52,13 +40,16 @@ private:
   ValueId activationOf(const Op &back) const {
     if (back.epilogue != plan::Epilogue::None)
       return kNone;
-    for (const Gated &gated : kGated)
-      if (back.kind == gated.backward && back.results.size() == gated.gradients) {
-        ValueId x = back.operands[plan::operandIndex<OpKind::SwiGluBwd>("x")];
-        for (const uint32_t *user = users_.begin(x); user != users_.end(x); ++user)
-          if (isAlone(segment_.ops[*user], gated.forward))
-            return segment_.ops[*user].results[0];
-      }
+    const plan::OpInfo &info = plan::opInfo(back);
+    auto indexOf = [](std::string_view names, std::string_view name) {
+      return static_cast<size_t>(plan::positionOf(names, name));
+    };
+    if (info.reemits && back.results.size() == indexOf(info.results, "y")) {
+      ValueId x = back.operands[indexOf(info.operands, "x")];
+      for (const uint32_t *user = users_.begin(x); user != users_.end(x); ++user)
+        if (isAlone(segment_.ops[*user], *info.reemits))
+          return segment_.ops[*user].results[0];
+    }
     if (back.kind == OpKind::RmsNormBwd && back.results.size() == 2) {
       uint32_t def =
           segment_.values[back.operands[plan::operandIndex<OpKind::RmsNormBwd>("rstd")]].def;

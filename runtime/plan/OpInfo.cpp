@@ -145,6 +145,7 @@ constexpr OpTable makeOpTable() {
   table.info(OpKind::enumerator).amaxWork = amax;                                                  \
   table.info(OpKind::enumerator).needsEpilogue = !alone;
 #define AGAIN(op, other, values) table.setAgain(OpKind::op, {OpKind::other, values});
+#define REEMITS(enumerator, forward) table.info(OpKind::enumerator).reemits = OpKind::forward;
 #define WEIGHTED(enumerator, weighted_) table.info(OpKind::enumerator).weighted = OpKind::weighted_;
 #define STARTS_GRADIENT(enumerator, gradient)                                                      \
   table.info(OpKind::enumerator).lossGradient = OpKind::gradient;                                  \

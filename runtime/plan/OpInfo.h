@@ -177,6 +177,7 @@ struct OpInfo {
   int64_t tensorNodes = 0;            ///< more of them for each tensor of its block that it draws
   std::optional<OpKind> norm;         ///< for Recompute::FusedNorm: the norm of the sum
   std::optional<MadeAgain> again;     ///< result y
+  std::optional<OpKind> reemits;      ///< made before what its optional result y is again
   std::optional<OpKind> weighted;     ///< makes result y with a weight for each row
   std::optional<OpKind> lossGradient; ///< of an op whose results are losses: what starts gradients
   bool startsGradient = false;        ///< it is that of a loss
