@@ -110,7 +110,7 @@ double classFlops(const Segment &segment, const Op &op, double share) {
 double flopsOf(const Segment &segment, const Op &op, double share) {
   const plan::OpInfo &info = plan::opInfo(op);
   double flops = info.work.times > 0 ? info.work.times * classFlops(segment, op, share) : 0;
-  double rows = leavesRowsOut(op) ? share : 1;
+  double rows = plan::leavesRowsOut(op) ? share : 1;
   if (info.work.scores > 0)
     flops += info.work.scores * attentionFlops(segment, op).scores;
   if (info.work.perResult > 0)
@@ -134,7 +134,7 @@ double bytesOf(const Segment &segment, const Op &op, double share) {
     return bytes;
   }
   case plan::OpTraffic::All:
-    return trafficOf(segment, op) * (leavesRowsOut(op) ? share : 1);
+    return trafficOf(segment, op) * (plan::leavesRowsOut(op) ? share : 1);
   }
   return 0;
 }
@@ -187,11 +187,6 @@ double expectedShareOfRows(const plan::Plan &plan) {
   double ofAsked =
       model.moeExpertRankCapacityFactor > 0 ? 1 / model.moeExpertRankCapacityFactor : 0;
   return kept * std::min(std::max(ofMost, ofAsked), 1.0);
-}
-
-bool leavesRowsOut(const Op &op) {
-  std::optional<size_t> by = plan::factorsOf(op).leavesOutBy();
-  return by && *by < op.operands.size();
 }
 
 OpCost costOf(const plan::Plan &plan, const Segment &segment, const Op &op) {

@@ -18,8 +18,6 @@ struct OpCost {
 /// Of the rows that a plan with experts has room for, those that are there when each expert gets as
 /// many as any other. 1 without experts.
 double expectedShareOfRows(const plan::Plan &plan);
-/// Whether the op has counts by which it leaves rows out.
-bool leavesRowsOut(const plan::Op &op);
 
 /// Cost of one execution. Products of counted rows, and ops that leave rows out, cost what the
 /// expected ones do; what else passes over memory, all that there is room for. Collectives cost the

@@ -8,6 +8,7 @@
 #include "compiler/passes/Strategy.h"
 #include "runtime/base/Status.h"
 #include "runtime/plan/Builder.h"
+#include "runtime/plan/Factors.h"
 
 namespace shardc::passes {
 namespace {
@@ -90,8 +91,7 @@ private:
     for (const Op &op : segment_.ops) {
       bool isBulk = op.channel != plan::kNoChannel && !plan::isPointToPoint(op) &&
                     plan_.channels[static_cast<size_t>(op.channel)].stream != plan::kComputeStream;
-      bool isCounted = op.kind == OpKind::AllToAll && op.operands.size() > 1;
-      if (!isBulk || (isCounted && plan_.job.ddp.ncclUb))
+      if (!isBulk || (plan::leavesRowsOut(op) && plan_.job.ddp.ncclUb))
         continue;
       bool isOfShard = op.kind == OpKind::ReduceScatter && op.getInt(Key::block) >= 0 &&
                        !movesWhole(plan_, segment_, op);

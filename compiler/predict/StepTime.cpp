@@ -310,7 +310,7 @@ int64_t wholeBytesOf(const Segment &segment, const std::vector<uint32_t> &togeth
 /// Of a whole of so many bytes. Rows that are not there are left out where ranks reach each other's
 /// memory.
 int64_t bytesMoved(const plan::Plan &plan, const Op &op, const Team &team, int64_t whole) {
-  if (!model::leavesRowsOut(op) || team.inNode != team.members)
+  if (!plan::leavesRowsOut(op) || team.inNode != team.members)
     return whole;
   return static_cast<int64_t>(static_cast<double>(whole) * model::expectedShareOfRows(plan));
 }

@@ -7,6 +7,7 @@
 #include "runtime/exec/CallShape.h"
 #include "runtime/exec/Ranges.h"
 #include "runtime/plan/Execution.h"
+#include "runtime/plan/Factors.h"
 #include "runtime/plan/Text.h"
 
 namespace shardc::exec {
@@ -221,7 +222,7 @@ private:
       return makeStatus(report::PlanCannotRun, "no channel to communicate on");
     if (isPointToPoint(kind))
       return bindTransfer(op, kind, out);
-    bool isCounted = kind == CollectiveKind::AllToAll && op.operands.size() > 1;
+    bool isCounted = plan::leavesRowsOut(op);
     if (op.operands.size() != (isCounted ? 2u : 1u) || op.results.empty() || op.results.size() > 2)
       return makeStatus(report::PlanCannotRun, "a collective has one operand and one result");
     ASSIGN_OR_RETURN(kernels::Tensor in, tensor(op.operands[0]));

@@ -9,6 +9,7 @@
 #include "runtime/exec/Mesh.h"
 #include "runtime/plan/Coordinates.h"
 #include "runtime/plan/Execution.h"
+#include "runtime/plan/Factors.h"
 #include "runtime/plan/Text.h"
 #include "runtime/plan/Variants.h"
 
@@ -199,7 +200,7 @@ std::optional<plan::Arena> Executable::arenaOfCounted(plan::ChannelId channel) c
   for (const plan::Role &role : plan_.roles)
     for (const plan::Segment &segment : role.segments)
       for (const plan::Op &op : segment.ops) {
-        if (op.channel != channel || op.kind != plan::OpKind::AllToAll || op.operands.size() < 2)
+        if (op.channel != channel || !plan::leavesRowsOut(op))
           continue;
         plan::Arena of = segment.values[op.results[0]].place.arena;
         if (arena && *arena != of)

@@ -544,6 +544,11 @@ bool isLayerProduct(OpKind kind) {
   return factors.isTurned(0, AttrKey::trans_a) && factors.isTurned(1, AttrKey::trans_b);
 }
 
+bool leavesRowsOut(const Op &op) {
+  std::optional<size_t> by = factorsOf(op).leavesOutBy();
+  return by && *by < op.operands.size();
+}
+
 const OpFactors &factorsOf(OpKind kind, Epilogue epilogue) {
   if (epilogue == Epilogue::None)
     return factorsOf(kind);

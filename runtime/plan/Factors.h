@@ -137,6 +137,8 @@ bool isLayerProduct(OpKind kind);
 /// has the dimensions of what the op makes.
 const OpFactors &factorsOf(OpKind kind, Epilogue epilogue);
 inline const OpFactors &factorsOf(const Op &op) { return factorsOf(op.kind, op.epilogue); }
+/// Whether the op has the counts by which it may leave rows out.
+bool leavesRowsOut(const Op &op);
 /// Those that another FACTORS row of the op would say; the text has to outlive them. Nothing if the
 /// row is malformed, or does not fit the OP row. Tests hold wrong rows against kernels.
 std::optional<OpFactors> parseFactors(OpKind kind, std::string_view text);

@@ -297,11 +297,8 @@ private:
   }
   /// Also of counts that an op can do without.
   void needLeftOut() {
-    if (op_.operands.size() == info_.operandsMin)
-      return;
-    std::optional<size_t> by = factorsOf(op_).leavesOutBy();
-    if (by && *by < op_.operands.size())
-      needSlots(in(*by), in(0).shape[0]);
+    if (op_.operands.size() > info_.operandsMin && leavesRowsOut(op_))
+      needSlots(in(*factorsOf(op_).leavesOutBy()), in(0).shape[0]);
   }
   template <OpKind kind> void needGrouped() {
     needSlots(in<kind>("counts"), rows(in<kind>("a")));

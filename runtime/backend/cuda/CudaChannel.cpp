@@ -119,6 +119,7 @@ CudaChannel::~CudaChannel() {
   for (std::unique_ptr<Member> &member : members_) {
     if (member->peers)
       watch_.removeStop(member->peers->stop());
+    member->peers.reset(); // what others own, before they free it
     for (ncclComm_t communicator : {member->meeting, member->communicator})
       if (communicator && !watch_.hasFailed()) {
         watch_.remove(communicator);

@@ -150,7 +150,7 @@ Status Peers::open(const std::vector<std::string> &described) {
     }
     PeerView view = {};
     ASSIGN_OR_RETURN(view.memory, reach(card, card.memory));
-    ASSIGN_OR_RETURN(std::byte * lines, reach(card, card.lines));
+    ASSIGN_OR_RETURN(auto *lines, reach(card, card.lines));
     view.lines = reinterpret_cast<PeerLine *>(lines);
     views_.push_back(view);
   }
