@@ -127,6 +127,14 @@ Result<std::unique_ptr<NullChannel>> NullChannel::create(const hal::ChannelDesc 
       return invalid(fmt::format("ranks {} and {} share {} and {} bytes", desc.shared.front().rank,
                                  shared.rank, desc.shared.front().bytes, shared.bytes));
     RETURN_IF_ERROR(channel->take(shared, "shared memory"));
+    if (const Block &block = *channel->line_->shared.back(); block.kind != hal::MemoryKind::Sym)
+      return invalid(fmt::format("shared memory of rank {} is in '{}', of {} memory", shared.rank,
+                                 block.name, hal::toString(block.kind)));
+  }
+  for (const hal::SharedMemory &reached : desc.reached) {
+    RETURN_IF_ERROR(channel->take(reached, "memory that others reach"));
+    if (const Block &block = *channel->line_->shared.back(); block.kind == hal::MemoryKind::Host)
+      return invalid(fmt::format("'{}' is reached, and not device memory", block.name));
   }
   for (const hal::SharedMemory &lent : desc.lent) {
     ASSIGN_OR_RETURN(auto block, ledger->find(lent.rank, lent.data, lent.bytes, "lent memory"));
@@ -149,9 +157,6 @@ Status NullChannel::take(const hal::SharedMemory &memory, std::string_view what)
     return Ledger::refuse("channel '{}': rank {} has {} and is no member here", desc().name,
                           memory.rank, what);
   ASSIGN_OR_RETURN(auto block, ledger_->find(memory.rank, memory.data, memory.bytes, what));
-  if (block->kind != hal::MemoryKind::Sym)
-    return Ledger::refuse("channel '{}': {} of rank {} is in '{}', of {} memory", desc().name, what,
-                          memory.rank, block->name, hal::toString(block->kind));
   line_->shared.push_back(std::move(block));
   return Status::ok();
 }
@@ -199,19 +204,27 @@ Status NullChannel::checkTypes(const Collective &desc) const {
   return Status::ok();
 }
 
-/// Rows lie in slots of equal size, of which each member has equally many.
-Status NullChannel::checkCounted(const Collective &desc) const {
+/// Rows lie in slots of equal size, of which each member has equally many, and go where the members
+/// of the channel reach them.
+Status NullChannel::checkCounted(int rank, const Collective &desc) const {
   const hal::CountedRows &counted = desc.counted;
   if (desc.kind != CollectiveKind::AllToAll)
     return Ledger::refuse("{} of counted rows", hal::toString(desc.kind));
-  constexpr int64_t kMost = int64_t{1} << 31;
+  constexpr int64_t kMost = int64_t{1} << 30; // so that the bytes of the counts do not overflow
   bool isInRange = counted.slots > 0 && counted.slots < kMost && counted.runs >= 0 &&
                    counted.runs < kMost && counted.rows > 0;
   if (!isInRange || counted.slots % size() != 0 || counted.rows % counted.slots != 0 ||
       size() * desc.count % counted.rows != 0)
     return Ledger::refuse("{} elements of {} members as {} rows in {} slots", desc.count, size(),
                           counted.rows, counted.slots);
-  return Status::ok();
+  Extent out = resultOf(desc, size());
+  bool isReached = std::ranges::any_of(this->desc().reached, [&](const hal::SharedMemory &memory) {
+    const auto *begin = static_cast<const uint8_t *>(memory.data);
+    return memory.rank == rank && out.begin >= begin && out.end() <= begin + memory.bytes;
+  });
+  return this->desc().reached.empty() || isReached
+             ? Status::ok()
+             : Ledger::refuse("a result of counted rows that other members do not reach");
 }
 
 /// A channel that was told its uses is used for no more.
@@ -255,7 +268,7 @@ Result<std::vector<std::shared_ptr<Block>>> NullChannel::check(int rank,
     used.push_back(std::move(squares));
   }
   if (desc.counted.counts) {
-    RETURN_IF_ERROR(checkCounted(desc));
+    RETURN_IF_ERROR(checkCounted(rank, desc));
     int64_t bytes = desc.counted.slots * desc.counted.runs * int64_t{sizeof(int32_t)};
     ASSIGN_OR_RETURN(auto counts, ledger_->find(rank, desc.counted.counts, bytes, "the counts"));
     used.push_back(std::move(counts));

@@ -35,7 +35,7 @@ private:
   Status take(const hal::SharedMemory &memory, std::string_view what);
   Status checkTypes(const hal::Collective &desc) const;
   Status checkUse(const hal::Collective &desc, int64_t bytes) const;
-  Status checkCounted(const hal::Collective &desc) const;
+  Status checkCounted(int rank, const hal::Collective &desc) const;
 
   std::shared_ptr<Ledger> ledger_;
   std::shared_ptr<Line> line_;

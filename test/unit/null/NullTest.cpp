@@ -203,6 +203,13 @@ TEST_F(Null, ChannelsHaveMembersAndMemory) {
   desc.shared = {};
   desc.lent = {{0, host->data(), 64}};
   EXPECT_THAT(refusal(desc), HasSubstr("is lent, and not device memory"));
+  desc.lent = {};
+  desc.reached = {{0, host->data(), 64}};
+  EXPECT_THAT(refusal(desc), HasSubstr("'x' is reached, and not device memory"));
+  desc.reached = {{0, work->data(), 65}};
+  EXPECT_THAT(refusal(desc), HasSubstr("memory that others reach takes bytes 0 to 65"));
+  desc.reached = {{2, work->data(), 64}};
+  EXPECT_THAT(refusal(desc), HasSubstr("rank 2 has memory that others reach and is no member"));
   start({.ranks = 8, .ranksHereMax = 2});
   EXPECT_THAT(refusal({"dp", {2, 3}}), HasSubstr("no member is in this process"));
 }
@@ -268,6 +275,59 @@ TEST_F(Null, ExchangesMoveBytesBetweenPlacesApart) {
   expectRefused(issue(part), "all_to_all of f32 into bf16");
 }
 
+/// Twelve rows of four elements, in two slots of each member, of two runs each.
+TEST_F(Null, CountedRowsLieInSlotsOfTheMembers) {
+  auto x = buffer(400), counts = buffer(32);
+  auto channel = this->channel();
+  auto s = stream();
+  using hal::CollectiveKind;
+  hal::Collective part = {CollectiveKind::AllToAll, x->data(), x->data() + 192, 24};
+  part.counted = {reinterpret_cast<const int32_t *>(counts->data()), 4, 2, 12};
+  auto issue = [&](const hal::Collective &each) {
+    return s->collective(*channel, each, "exchange");
+  };
+  auto refuse = [&](int64_t slots, int64_t runs, int64_t rows, const std::string &why) {
+    hal::Collective each = part;
+    each.counted.slots = slots, each.counted.runs = runs, each.counted.rows = rows;
+    expectRefused(issue(each), why);
+  };
+  EXPECT_TRUE(issue(part).isOk());
+  refuse(3, 2, 12, "24 elements of 2 members as 12 rows in 3 slots");
+  refuse(8, 1, 12, "as 12 rows in 8 slots");
+  refuse(0, 2, 12, "as 12 rows in 0 slots");
+  refuse(-2, -2, 12, "as 12 rows in -2 slots");
+  refuse(4, -1, 12, "as 12 rows in 4 slots");
+  refuse(4, int64_t{1} << 40, 12, "as 12 rows in 4 slots");
+  refuse(4, 2, 0, "as 0 rows in 4 slots");
+  refuse(4, 2, 20, "as 20 rows in 4 slots");
+  refuse(4, 3, 12, "the counts takes bytes 0 to 48 of buffer 'x', which has 32");
+  hal::Collective other = part;
+  other.kind = CollectiveKind::Shift;
+  expectRefused(issue(other), "shift of counted rows");
+  int32_t ofTheHost[8] = {};
+  other = part;
+  other.counted.counts = ofTheHost;
+  expectRefused(issue(other), "the counts is in no buffer");
+}
+
+TEST_F(Null, CountedRowsGoWhereMembersReachThem) {
+  auto x = buffer(400), y = buffer(400), counts = buffer(8);
+  hal::ChannelDesc desc{"ep", {0, 1}};
+  desc.reached = {{0, y->data(), 64}};
+  auto ep = channel(desc);
+  auto s = stream();
+  hal::Collective part = {hal::CollectiveKind::AllToAll, x->data(), y->data() + 32, 4};
+  part.counted = {reinterpret_cast<const int32_t *>(counts->data()), 2, 1, 2};
+  auto issue = [&] { return s->collective(*ep, part, "exchange"); };
+  EXPECT_TRUE(issue().isOk());
+  part.out = y->data() + 36;
+  expectRefused(issue(), "a result of counted rows that other members do not reach");
+  part.out = x->data() + 32;
+  expectRefused(issue(), "that other members do not reach");
+  part.counted = {};
+  EXPECT_TRUE(issue().isOk()) << "all rows are there";
+}
+
 TEST_F(Null, MembersIssueTheSame) {
   auto dp = channel();
   auto x = buffer(64), y = buffer(64, hal::MemoryKind::Work, 1);
@@ -289,6 +349,23 @@ TEST_F(Null, MembersIssueTheSame) {
   EXPECT_TRUE(backend_->synchronize().isOk());
   ASSERT_TRUE(s->collective(*dp, sumOf(*x, 1), "sum").isOk());
   ASSERT_TRUE(t->collective(*dp, sumOf(*y, 2), "sum").isOk());
+  EXPECT_THAT(backend_->synchronize().message(), HasSubstr("of which some differ"));
+}
+
+TEST_F(Null, MembersCountRowsAlike) {
+  auto dp = channel();
+  auto x = buffer(64), y = buffer(64, hal::MemoryKind::Work, 1);
+  auto s = stream(), t = stream(1);
+  auto exchange = [](hal::Buffer &memory, int64_t slots) {
+    hal::Collective part = {hal::CollectiveKind::AllToAll, memory.data(), memory.data() + 16, 2};
+    part.counted = {reinterpret_cast<const int32_t *>(memory.data() + 48), slots, 1, 4};
+    return part;
+  };
+  ASSERT_TRUE(s->collective(*dp, exchange(*x, 2), "exchange").isOk());
+  ASSERT_TRUE(t->collective(*dp, exchange(*y, 2), "exchange").isOk());
+  EXPECT_TRUE(backend_->synchronize().isOk());
+  ASSERT_TRUE(s->collective(*dp, exchange(*x, 2), "exchange").isOk());
+  ASSERT_TRUE(t->collective(*dp, exchange(*y, 4), "exchange").isOk());
   EXPECT_THAT(backend_->synchronize().message(), HasSubstr("of which some differ"));
 }
 
