@@ -17,8 +17,8 @@ CHECK is what has to agree:
     told      stages of a pipeline, some of them without experts, and one rank: gradients, with any balance, and what runs tell;
               the latter with tensor- and context-parallel ranks, too. Every second pair of balance and stages runs unless
               SHARDC_LONG=1
-    same      any schedule, selective and full recomputation, and a process for each rank to the bit; each kind of recomputation
-              under one of three layouts unless SHARDC_LONG=1
+    same      any schedule, selective and full recomputation, a process for each rank, and all rows that there is room for made
+              and exchanged, to the bit; each kind of recomputation under one of three layouts unless SHARDC_LONG=1
     layouts   saved under one layout, loaded under another: weights and moments to the bit
     resumed   the same where experts have biases and are chosen by one, in each format of checkpoints: losses to the bit
 """
@@ -293,6 +293,7 @@ def compare_evaluated(runner, settings, recompute):
     expected = runner.run_plan(*settings)
     without = [each for each in settings if not each.startswith("validation.")]
     equal("without evaluations, which move no bias", expected, runner.run_plan(*without))
+    equal("with rows that are not there", expected, runner.run_plan(*settings, compile_options=["--disable-pass=count-rows"]))
     compare_orders(runner, settings, recompute)
 
 

@@ -1,5 +1,7 @@
 #include "Counts.h"
 
+#include <cstdint>
+
 namespace shardc::plan::oracle {
 namespace {
 
@@ -9,6 +11,13 @@ size_t rowsOf(OpKind kind) {
   return kind == OpKind::GroupedMatMulBwd ? 2 : isProduct ? 1 : 0;
 }
 
+/// Where an op has the counts of the rows of its first operand, if it has them.
+size_t countsOf(OpKind kind) {
+  bool isBackward = kind == OpKind::WeightedSwiGluBwd || kind == OpKind::WeightedQuickGeGluBwd;
+  bool isUnit = kind == OpKind::WeightedSwiGlu || kind == OpKind::WeightedQuickGeGlu;
+  return kind == OpKind::AllToAll ? 1 : isUnit ? 2 : isBackward ? 3 : SIZE_MAX;
+}
+
 std::string findBreak(const Segment &segment, const Op &op) {
   auto value = [&](ValueId id) -> const Value & { return segment.values[id]; };
   if (op.kind == OpKind::AllReduce && value(op.operands[0]).counts != kNone)
@@ -16,6 +25,9 @@ std::string findBreak(const Segment &segment, const Op &op) {
   for (size_t k = 0; k < rowsOf(op.kind); ++k)
     if (value(op.operands[k]).counts != op.operands[2])
       return value(op.operands[k]).name + " has other rows than are counted";
+  if (size_t by = countsOf(op.kind);
+      by < op.operands.size() && value(op.operands[0]).counts != op.operands[by])
+    return value(op.operands[0]).name + " loses rows by the counts of others";
   if (op.kind != OpKind::Dispatch && op.kind != OpKind::Combine)
     return {};
   ValueId places = op.operands[1];

@@ -1,0 +1,110 @@
+// What is predicted of rows of experts of which only some are there: products, units and exchanges
+// of them cost what the expected ones do, however much room there is.
+#include <algorithm>
+
+#include <gtest/gtest.h>
+
+#include "compiler/model/OpCost.h"
+#include "compiler/predict/StepTime.h"
+
+namespace shardc::predict {
+namespace {
+
+using plan::OpKind;
+
+constexpr int64_t kRanks = 8, kTopk = 8, kExperts = 128, kTokens = 4096, kHidden = 2048;
+/// That a rank gets when each expert gets as many as any other.
+constexpr int64_t kExpected = kTokens * kTopk;
+
+/// Rows in as many slots as ranks, with room for `factor` times an even share, or for all.
+plan::Plan planOf(double factor, int64_t nodes = 1) {
+  plan::Plan plan;
+  plan.job = {{"derived.nodes", nodes},
+              {"model.num_moe_experts", kExperts},
+              {"model.moe_router_topk", kTopk},
+              {"model.expert_model_parallel_size", kRanks}};
+  if (factor > 0)
+    plan.job.model.moeExpertRankCapacityFactor = factor;
+  plan.mesh = {{"ep", kRanks}};
+  plan.groups = {{"ep", {0}}};
+  plan.streams.push_back({"compute"});
+  plan.channels.push_back({"ep", 0, plan::Transport::Nccl, 0, 1});
+  plan::Segment &segment = plan.roles.emplace_back().segments.emplace_back();
+  int64_t even = kTokens * kTopk / kRanks, most = kTokens * kTopk; // that a rank gives another
+  int64_t room = factor > 0 ? std::min(static_cast<int64_t>(factor * even), most) : most;
+  auto add = [&](plan::Type type, bool isCounted = true) {
+    plan::Value &value = segment.values.emplace_back();
+    value.type = type;
+    value.counts = isCounted ? 0 : plan::kNone;
+  };
+  add(plan::Type::of(DType::I32, {kRanks, kExperts / kRanks}), false);
+  add(plan::Type::of(DType::BF16, {kRanks * room, kHidden}));
+  add(plan::Type::of(DType::BF16, {kExperts / kRanks, kHidden, kHidden}), false);
+  add(plan::Type::of(DType::F32, {kRanks * room, 1}));
+  add(plan::Type::of(DType::BF16, {kRanks * room, kHidden}));
+  add(plan::Type::of(DType::BF16, {kRanks * room, kHidden / 2}));
+  return plan;
+}
+
+plan::Op opOf(OpKind kind, std::vector<plan::ValueId> operands, plan::ValueId result) {
+  plan::Op op;
+  op.kind = kind;
+  op.operands = std::move(operands);
+  op.results = {result};
+  return op;
+}
+
+plan::Op exchangeOf(bool isCounted) {
+  plan::Op op = opOf(OpKind::AllToAll, {1}, 4);
+  if (isCounted)
+    op.operands.push_back(0);
+  op.group = op.channel = 0;
+  return op;
+}
+
+model::OpCost costOf(const plan::Plan &plan, const plan::Op &op) {
+  return model::costOf(plan, plan.roles[0].segments[0], op);
+}
+
+double secondsOf(const plan::Plan &plan, const plan::Op &op) {
+  return timeOf(device(Gpu::H200), plan, plan.roles[0].segments[0], op);
+}
+
+TEST(ExpertRows, ProductsAreOfThoseThatAreExpected) {
+  plan::Op product = opOf(OpKind::GroupedMatMul, {1, 2, 0}, 4);
+  double wanted = 2.0 * kExpected * kHidden * kHidden;
+  for (double factor : {0.0, 1.0, 1.25, 2.0, 8.0, 100.0})
+    EXPECT_NEAR(costOf(planOf(factor), product).flops, wanted, 1e-9 * wanted) << factor;
+}
+
+/// A slot never has room for more than a rank can give another.
+TEST(ExpertRows, AreNoMoreThanThereIsRoomFor) {
+  EXPECT_EQ(model::expectedShareOfRows(planOf(0)), 1.0 / kRanks);
+  EXPECT_EQ(model::expectedShareOfRows(planOf(2)), 0.5);
+  EXPECT_EQ(model::expectedShareOfRows(planOf(100)), 1.0 / kRanks);
+  EXPECT_EQ(model::expectedShareOfRows(planOf(0.5)), 1) << "all that there is room for";
+  EXPECT_EQ(model::expectedShareOfRows({}), 1) << "no experts";
+}
+
+TEST(ExpertRows, UnitsLeaveOutTheOthersByTheirCounts) {
+  plan::Op all = opOf(OpKind::WeightedSwiGlu, {1, 3}, 5), some = all;
+  some.operands.push_back(0);
+  plan::Plan plan = planOf(0);
+  EXPECT_FALSE(model::leavesRowsOut(all));
+  EXPECT_TRUE(model::leavesRowsOut(some));
+  EXPECT_NEAR(costOf(plan, some).flops, costOf(plan, all).flops / kRanks, 1);
+  EXPECT_LT(costOf(plan, some).bytes, costOf(plan, all).bytes / (kRanks - 1));
+  EXPECT_LT(secondsOf(plan, some), secondsOf(plan, all) / (kRanks - 1));
+}
+
+/// By kernels, inside of a machine. Between machines all that there is room for is moved.
+TEST(ExpertRows, ExchangesMoveThoseThatAreThereInsideOfAMachine) {
+  EXPECT_LT(secondsOf(planOf(0), exchangeOf(true)), secondsOf(planOf(0), exchangeOf(false)) / 4);
+  EXPECT_NEAR(secondsOf(planOf(0), exchangeOf(true)), secondsOf(planOf(1), exchangeOf(false)), 1e-9)
+      << "room for an even share";
+  EXPECT_NEAR(secondsOf(planOf(0), exchangeOf(true)), secondsOf(planOf(2), exchangeOf(true)), 1e-9);
+  EXPECT_EQ(secondsOf(planOf(0, 2), exchangeOf(true)), secondsOf(planOf(0, 2), exchangeOf(false)));
+}
+
+} // namespace
+} // namespace shardc::predict
