@@ -62,12 +62,22 @@ class Job:
         self.errors = done.stderr
         return [json.loads(line) for line in metrics.read_text().splitlines()], done.stdout
 
-    def plan(self, recipe, settings, ranks=1):
-        """The text of the plan that `run` runs."""
+    def plan(self, recipe, settings, *options, ranks=1):
+        """The text of the plan that `run` runs; with options, of another one."""
         path = self.folder / "job.plan"
         sets = [f"--set={s}" for s in [*on(ranks), *settings]]
-        subprocess.run([self.shardc, "dump-plan", self.recipes / recipe, "-o", path, *sets], check=True, capture_output=True)
+        subprocess.run([self.shardc, "dump-plan", self.recipes / recipe, "-o", path, *sets, *options], check=True, capture_output=True)
         return path.read_text()
+
+    def run_without(self, name, recipe, settings, ranks=1):
+        """Metrics of each step of the plan that is compiled without a pass."""
+        self.plan(recipe, settings, f"--disable-pass={name}", ranks=ranks)
+        metrics = self.folder / "without.jsonl"
+        command = [pathlib.Path(self.shardc).with_name("shardc-run"), self.folder / "job.plan", f"--metrics={metrics}"]
+        done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
+        if done.returncode != 0:
+            sys.exit(f"{recipe} {settings} without {name}: status {done.returncode}\n{done.stdout}{done.stderr}")
+        return [json.loads(line) for line in metrics.read_text().splitlines()]
 
 
 def losses(metrics):
@@ -168,7 +178,7 @@ def check_memory(job):
     for recipe, settings, ranks in memory_jobs():
         settings = [*settings, "train.train_iters=8"]
         name = f"{recipe} {' '.join(settings)}: {ranks} rank{'s' if ranks > 1 else ''}"
-        arenas = re.search(r"^  arenas \{ (.*) \}$", job.plan(recipe, settings, ranks), re.MULTILINE).group(1)
+        arenas = re.search(r"^  arenas \{ (.*) \}$", job.plan(recipe, settings, ranks=ranks), re.MULTILINE).group(1)
         planned = sum(int(size) for arena, size in re.findall(r"(\w+) = (\d+)", arenas) if arena != "host")
         _, said = job.run(recipe, settings, ranks=ranks)
         table = re.search(r"device memory: .*?; ([\d.]+) predicted, ([+-][\d.]+)\n(?:  .*\n)*", said)
@@ -214,7 +224,7 @@ def check_registration(job):
     wide = ["model.hidden_size=4096", "model.ffn_hidden_size=14336", "model.num_attention_heads=32"]  # gathers by copy engines
     settings = [*batch, *wide, "ddp.nccl_ub=true", "model.deterministic_mode=true", "optimizer.lr=1e-4", "train.train_iters=6"]
     plain = losses(job.run(recipe, settings, ranks=ranks)[0])
-    has_windows = "via ce" in job.plan(recipe, settings, ranks)
+    has_windows = "via ce" in job.plan(recipe, settings, ranks=ranks)
     for fault in ("refused-windows", "refused-buffers"):
         wanted = ["NCCL does not support windows into buffers; gathers use multiprocessors [no-windows]"] if has_windows else []
         wanted += ["NCCL registers no buffers"] if fault == "refused-buffers" else []
@@ -238,7 +248,7 @@ def check_fast_path(job):
     settings = [*batch, *wide, *bf16, "optimizer.lr=1e-4", "train.train_iters=10"]
     plain = losses(job.run(recipe, [*settings, "ddp.nccl_ub=false", "model.deterministic_mode=true"], ranks=ranks)[0])
     fast = [*settings, "ddp.nccl_ub=true"]
-    if "via ce" not in (plan := job.plan(recipe, fast, ranks)) or "reduce_scatter" not in plan:
+    if "via ce" not in (plan := job.plan(recipe, fast, ranks=ranks)) or "reduce_scatter" not in plan:
         sys.exit("the plan has no gathers by copy engines, or no reductions")
     for fault in ("", "refused-windows", "refused-buffers"):
         values = told_by(job, fault, recipe, fast, ranks)[0] if fault else losses(job.run(recipe, fast, ranks=ranks)[0])
@@ -261,6 +271,41 @@ def check_attention(job):
     apart = max(abs(a[0] - b[0]) / abs(b[0]) for a, b in zip(values, plain))
     if not apart <= 1e-2 or len(plain) != 3:
         sys.exit(f"losses {values}\nand with cuDNN {plain}")
+
+
+def expert_jobs():
+    """Settings of runs whose ranks have other experts: of one choice of two, of two of eight, and where tokens are skewed."""
+    same = ["model.expert_model_parallel_size=2", "model.deterministic_mode=true", "model.num_layers=4", "model.hidden_size=256",
+            "model.moe_ffn_hidden_size=512", "model.seq_length=512", "train.micro_batch_size=2", "train.global_batch_size=8",
+            "train.train_iters=6"]
+    biases = ["model.moe_router_score_function=sigmoid", "model.moe_router_enable_expert_bias=true", "model.moe_router_bias_update_rate=100.0"]
+    return {"fp32": [*same, "mixed_precision=fp32"],
+            "bf16, FSDP": [*same, "mixed_precision=bf16_mixed", "model.num_moe_experts=8", *under("optim_grads_params")],
+            "bf16, registered": [*same, "mixed_precision=bf16_mixed", "ddp.nccl_ub=true", *under("optim_grads_params")],
+            "bf16, all tokens to few experts": [*same, "mixed_precision=bf16_mixed", "model.num_moe_experts=8", *biases]}
+
+
+def check_experts(job):
+    """Rows of experts that kernels give to other ranks, and only those that are there, make the losses and norms of rows that go
+    by NCCL, with all that there is room for, to the bit. That ranks do not reach each other's memory is told once."""
+    gpus.need(2)
+    recipe = "debug/mixtral_tiny.recipe"
+    for name, settings in expert_jobs().items():
+        counted = set(re.findall(r" = all_to_all %\S+, %\S+ .*?channel (\S+)", job.plan(recipe, settings, ranks=2)))
+        metrics, said = job.run(recipe, settings, ranks=2)
+        plain = losses(metrics)
+        if not counted or "[no-peers]" in said or len(plain) != 6 or not all(math.isfinite(value) for step in plain for value in step):
+            sys.exit(f"{name}: counted rows go by channels {counted}\n{plain}\n{said}")
+        refused, told, said = told_by(job, "refused-peers", recipe, settings, 2)
+        remarks = [line for line in said.splitlines() if line.endswith("[no-peers]")]
+        if told or len(remarks) != len(counted):
+            sys.exit(f"{name}, refused-peers: {len(remarks)} remarks for channels {counted}\n" + "\n".join([*told, *remarks]))
+        others = {"by NCCL": refused, "with all rows": losses(job.run_without("count-rows", recipe, settings, ranks=2)),
+                  "op by op": losses(job.run(recipe, settings, "--no-graph", ranks=2)[0])}
+        for way, values in others.items():
+            if values != plain:
+                sys.exit(f"{name}, {way}: {values}\nand {plain}")
+        print(f"{name}: 6 steps are the same to the bit {', '.join(others)}; {remarks[0]}", flush=True)
 
 
 def check_host_time(job):
@@ -328,7 +373,7 @@ def check_ways(job):
 
 
 CHECKS = {"host": check_host, "one-gpu": check_one_gpu, "elsewhere": check_elsewhere,
-          "registration": check_registration, "fast-path": check_fast_path, "attention": check_attention, "ranges": check_ranges,
+          "registration": check_registration, "fast-path": check_fast_path, "attention": check_attention, "experts": check_experts, "ranges": check_ranges,
           "deterministic": check_deterministic, "memory": check_memory,
           "host-time": check_host_time, "ways": check_ways}
 
