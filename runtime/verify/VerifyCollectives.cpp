@@ -352,8 +352,9 @@ private:
   bool isSame(const Actor &a, uint32_t i, const Actor &b, uint32_t j) {
     const Op &x = a.op(i), &y = b.op(j);
     auto type = [](const Actor &actor, ValueId id) { return actor.segment().values[id].type; };
-    auto alike = [](const Type &s, const Type &t) {
-      return s.dtype == t.dtype && s.numel() == t.numel();
+    bool isCounted = x.kind == OpKind::AllToAll && x.operands.size() > 1; // each row has its place
+    auto alike = [isCounted](const Type &s, const Type &t) {
+      return s.dtype == t.dtype && s.numel() == t.numel() && (!isCounted || s == t);
     };
     if (isPointToPoint(x) && isPointToPoint(y)) {
       bool isOtherSide = indexOf(a, x) != indexOf(b, y);

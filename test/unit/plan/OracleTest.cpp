@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "Compare.h"
@@ -242,6 +243,57 @@ TEST(Oracle, SeesWhatIsExchangedBesideWhatIsNot) {
     ADD_FAILURE() << finding.message;
   EXPECT_NE(oracle::findBreak(withSum("%t")).find("are exchanged, and others"), std::string::npos);
   EXPECT_EQ(verify(withSum("%t")).at(0).rule, Rule::Origin);
+}
+
+/// Two ranks, each a role, that exchange rows there and back by what `head` and `tail` say; the
+/// tail's counts have their own type.
+Plan exchangingRows(const std::string &head, const std::string &tail = "%y, %n",
+                    const std::string &countsOfTail = "i32[2,2]") {
+  auto role = [](const std::string &name, int rank, const std::string &rows,
+                 const std::string &counts) {
+    return fmt::format(R"(
+role {0} "one rank" where {{ ep = {1} to {1} }} {{
+  arenas {{ state = 0  work = 3072  sym = 0  host = 0 }}
+  segment s {{
+    %ids = fill : i32[4,2] data at work 0
+    %x = fill : f32[4,4] activations at work 256
+    %n, %p = make_runs %ids {{bound = 8}} : {3} data at work 512, i32[4,2] data at work 768
+    %o, %q = make_runs %ids {{bound = 8}} : {3} data at work 1024, i32[4,2] data at work 1280
+    %m = all_to_all %n channel ep : {3} data at work 1536
+    %y = dispatch %x, %p : f32[8,4] rows %n activations at work 1792
+    %z = all_to_all {2} channel ep : f32[8,4] rows %m activations at work 2048
+    %g = gelu %z : f32[8,4] rows %m activations at work 2304
+    %h = all_to_all %g, %m channel ep : f32[8,4] rows %n activations at work 2560
+    %t = combine %h, %p : f32[4,4] activations at work 2816
+  }}
+  program {{ run s }}
+}})",
+                       name, rank, rows, counts);
+  };
+  return test::parsed("shardc.plan 2 placed \"rows\"\nmesh { ep = 2 }\ngroups { ep = [ep] }\n"
+                      "channel ep group ep" +
+                      role("head", 0, head, "i32[2,2]") + role("tail", 1, tail, countsOfTail) +
+                      "\n");
+}
+
+/// Without counts all rows are exchanged, if all members do so.
+TEST(Oracle, SeesRowsThatGoByTheCountsOfOthers) {
+  for (const char *rows : {"%y, %n", "%y"}) {
+    Plan plan = exchangingRows(rows, rows);
+    EXPECT_EQ(oracle::findBreak(plan), "") << rows;
+    for (const Finding &finding : verify(plan))
+      ADD_FAILURE() << finding.message;
+  }
+  for (const char *rows : {"%y, %o", "%y, %m"}) {
+    Plan plan = exchangingRows(rows);
+    EXPECT_NE(oracle::findBreak(plan).find("y loses rows by the counts of others"),
+              std::string::npos);
+    EXPECT_EQ(verify(plan).at(0).rule, Rule::Counts);
+  }
+  for (const Plan &plan : {exchangingRows("%y"), exchangingRows("%y, %n", "%y, %n", "i32[4,1]")}) {
+    EXPECT_NE(oracle::findBreak(plan).find("meet in different collectives"), std::string::npos);
+    EXPECT_EQ(verify(plan).at(0).rule, Rule::Collective);
+  }
 }
 
 } // namespace

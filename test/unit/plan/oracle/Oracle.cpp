@@ -665,8 +665,9 @@ private:
     auto type = [](const Rank &rank, ValueId id) {
       return rank.role->segments[rank.main.segment].values[id].type;
     };
-    auto alike = [](const Type &s, const Type &t) {
-      return s.numel() == t.numel() && s.dtype == t.dtype;
+    bool isByRows = x.op->kind == OpKind::AllToAll && x.op->operands.size() == 2;
+    auto alike = [isByRows](const Type &s, const Type &t) {
+      return s.numel() == t.numel() && s.dtype == t.dtype && (s == t || !isByRows);
     };
     if (isOfPair)
       return isTransfer(*y.op) && x.op->kind != y.op->kind && x.microbatch == y.microbatch &&
@@ -674,7 +675,10 @@ private:
     return x.op->kind == y.op->kind &&
            x.op->getBool(AttrKey::average) == y.op->getBool(AttrKey::average) &&
            x.op->getInt(AttrKey::block) == y.op->getInt(AttrKey::block) &&
-           alike(type(a, x.op->operands[0]), type(b, y.op->operands[0])) &&
+           std::ranges::equal(x.op->operands, y.op->operands,
+                              [&](ValueId mine, ValueId theirs) {
+                                return alike(type(a, mine), type(b, theirs));
+                              }) &&
            alike(type(a, x.op->results[0]), type(b, y.op->results[0]));
   }
 
