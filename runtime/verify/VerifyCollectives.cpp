@@ -11,6 +11,7 @@
 #include <map>
 #include <set>
 
+#include "runtime/plan/Factors.h"
 #include "runtime/verify/VerifyImpl.h"
 #include "runtime/verify/VerifyShadow.h"
 #include "runtime/verify/VerifyWalk.h"
@@ -352,7 +353,7 @@ private:
   bool isSame(const Actor &a, uint32_t i, const Actor &b, uint32_t j) {
     const Op &x = a.op(i), &y = b.op(j);
     auto type = [](const Actor &actor, ValueId id) { return actor.segment().values[id].type; };
-    bool isCounted = x.kind == OpKind::AllToAll && x.operands.size() > 1; // each row has its place
+    bool isCounted = leavesRowsOut(x); // each row has its place
     auto alike = [isCounted](const Type &s, const Type &t) {
       return s.dtype == t.dtype && s.numel() == t.numel() && (!isCounted || s == t);
     };

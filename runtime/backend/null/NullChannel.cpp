@@ -141,10 +141,6 @@ Result<std::unique_ptr<NullChannel>> NullChannel::create(const hal::ChannelDesc 
     if (block->kind == hal::MemoryKind::Host)
       return invalid(fmt::format("'{}' is lent, and not device memory", block->name));
   }
-  for (const hal::SharedMemory &reached : desc.reached)
-    if (auto block = ledger->find(reached.rank, reached.data, reached.bytes, "reached memory");
-        !block.isOk())
-      return block.status();
   ledger->lines.insert(channel->line_);
   for (const std::shared_ptr<Block> &block : channel->line_->shared)
     ++block->channels;

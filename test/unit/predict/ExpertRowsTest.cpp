@@ -6,6 +6,7 @@
 
 #include "compiler/model/OpCost.h"
 #include "compiler/predict/StepTime.h"
+#include "runtime/plan/Factors.h"
 
 namespace shardc::predict {
 namespace {
@@ -90,8 +91,8 @@ TEST(ExpertRows, UnitsLeaveOutTheOthersByTheirCounts) {
   plan::Op all = opOf(OpKind::WeightedSwiGlu, {1, 3}, 5), some = all;
   some.operands.push_back(0);
   plan::Plan plan = planOf(0);
-  EXPECT_FALSE(model::leavesRowsOut(all));
-  EXPECT_TRUE(model::leavesRowsOut(some));
+  EXPECT_FALSE(plan::leavesRowsOut(all));
+  EXPECT_TRUE(plan::leavesRowsOut(some));
   EXPECT_NEAR(costOf(plan, some).flops, costOf(plan, all).flops / kRanks, 1);
   EXPECT_LT(costOf(plan, some).bytes, costOf(plan, all).bytes / (kRanks - 1));
   EXPECT_LT(secondsOf(plan, some), secondsOf(plan, all) / (kRanks - 1));
