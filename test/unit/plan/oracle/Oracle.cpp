@@ -662,24 +662,20 @@ private:
     bool isOfPair = isTransfer(*x.op) && &a != &b;
     if (a.role == b.role)
       return x.op == y.op && !isOfPair;
-    auto type = [](const Rank &rank, ValueId id) {
-      return rank.role->segments[rank.main.segment].values[id].type;
-    };
     bool isByRows = x.op->kind == OpKind::AllToAll && x.op->operands.size() == 2;
-    auto alike = [isByRows](const Type &s, const Type &t) {
+    auto alike = [&](ValueId mine, ValueId theirs) {
+      const Type &s = a.role->segments[a.main.segment].values[mine].type;
+      const Type &t = b.role->segments[b.main.segment].values[theirs].type;
       return s.numel() == t.numel() && s.dtype == t.dtype && (s == t || !isByRows);
     };
     if (isOfPair)
       return isTransfer(*y.op) && x.op->kind != y.op->kind && x.microbatch == y.microbatch &&
-             alike(type(a, givenBy(*x.op)), type(b, givenBy(*y.op)));
+             alike(givenBy(*x.op), givenBy(*y.op));
     return x.op->kind == y.op->kind &&
            x.op->getBool(AttrKey::average) == y.op->getBool(AttrKey::average) &&
            x.op->getInt(AttrKey::block) == y.op->getInt(AttrKey::block) &&
-           std::ranges::equal(x.op->operands, y.op->operands,
-                              [&](ValueId mine, ValueId theirs) {
-                                return alike(type(a, mine), type(b, theirs));
-                              }) &&
-           alike(type(a, x.op->results[0]), type(b, y.op->results[0]));
+           std::ranges::equal(x.op->operands, y.op->operands, alike) &&
+           alike(x.op->results[0], y.op->results[0]);
   }
 
   void check(Rank &rank, const Access &access, const Task &task) {
