@@ -233,10 +233,8 @@ Status CudaChannel::connectPeers(const Options &options) {
     RETURN_IF_ERROR(member->peers->fill());
     watch_.addStop(member->peers->stop());
   }
-  if (!all && options.tell)
-    options.tell(
-        makeReport(report::NoPeers, desc().name,
-                   reached.isOk() ? "another member does not reach one" : reached.message()));
+  if (!reached.isOk() && !reached.message().empty() && options.tell)
+    options.tell(makeReport(report::NoPeers, desc().name, reached.message()));
   return Status::ok();
 }
 

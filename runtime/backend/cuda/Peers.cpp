@@ -139,10 +139,10 @@ Status Peers::open(const std::vector<std::string> &described) {
     if (member == index_)
       RETURN_IF_ERROR(exported_);
     if (!card.isOpen)
-      return unreached(fmt::format("member {} has memory that others cannot open", member));
+      return unreached("");
     if (machine.empty() || machine.compare(0, sizeof card.machine, card.machine,
                                            strnlen(card.machine, sizeof card.machine)) != 0)
-      return unreached(fmt::format("member {} is on another machine", member));
+      return unreached("they are on several machines");
     if (card.process == processToken() && card.device != device_.device) {
       cudaError_t enabled = cudaDeviceEnablePeerAccess(card.device, 0);
       if (enabled != cudaErrorPeerAccessAlreadyEnabled)

@@ -26,8 +26,9 @@ public:
 
   /// Bytes that `open` of every other member understands, as many for each member.
   Result<std::string> describe(const std::string &name);
-  /// Not ok if the memory of a member is not reached, with the reason. `described` is in the order
-  /// of members, each with what all members of its process have described.
+  /// Not ok if the memory of a member is not reached, with the reason, or with none if that member
+  /// has it. `described` is in the order of members, each with what all members of its process have
+  /// described.
   Status open(const std::vector<std::string> &described);
   Status fill();
   /// After `fill`: the members' and this device's part of a call whose result is at `out`.
