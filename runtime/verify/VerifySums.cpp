@@ -7,6 +7,7 @@
 
 #include "runtime/plan/Builder.h"
 #include "runtime/plan/HostCells.h"
+#include "runtime/plan/Summary.h"
 #include "runtime/verify/VerifySegmentSums.h"
 #include "runtime/verify/VerifyWalk.h"
 
