@@ -41,8 +41,7 @@ __device__ int64_t rowsOf(const PeerRows &p, int64_t slot) {
   int64_t sum = 0;
   for (int run = static_cast<int>(threadIdx.x) % kWarp; run < p.runs; run += kWarp)
     sum += p.counts[slot * p.runs + run];
-  for (int step = kWarp / 2; step > 0; step /= 2)
-    sum += __shfl_xor_sync(0xffffffff, sum, step);
+  sum = warpSum(sum);
   return sum < 0 ? 0 : sum > p.rows ? p.rows : sum;
 }
 
