@@ -2,19 +2,12 @@
 
 #include <cuda_runtime.h>
 
+#include "kernels/cuda/DriverFunction.h"
+
 namespace shardc::kernels::cuda {
 namespace {
 
 using Encode = decltype(&cuTensorMapEncodeTiled);
-
-Encode findEncode() {
-  void *found = nullptr;
-  cudaDriverEntryPointQueryResult state;
-  cudaError_t error = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000,
-                                                       cudaEnableDefault, &state);
-  bool isThere = error == cudaSuccess && state == cudaDriverEntryPointSuccess;
-  return isThere ? reinterpret_cast<Encode>(found) : nullptr;
-}
 
 CUtensorMapDataType typeOf(DType dtype) {
   return dtypeBytes(dtype) == 1 ? CU_TENSOR_MAP_DATA_TYPE_UINT8
@@ -26,7 +19,7 @@ CUtensorMapDataType typeOf(DType dtype) {
 } // namespace
 
 bool encodeTensorMap(const TiledTensor &tensor, CUtensorMap &map) {
-  static const Encode encode = findEncode();
+  static const auto encode = reinterpret_cast<Encode>(findDriverFunction("cuTensorMapEncodeTiled"));
   if (!encode)
     return false;
   cuuint64_t extents[3], strides[2];

@@ -7,6 +7,7 @@
 #include <cuda.h>
 #include <nvtx3/nvToolsExt.h>
 
+#include "kernels/cuda/DriverFunction.h"
 #include "runtime/backend/cuda/Check.h"
 #include "runtime/backend/cuda/CommunicatorWatch.h"
 #include "runtime/backend/cuda/CudaChannel.h"
@@ -253,13 +254,7 @@ Status CudaStream::gathers(hal::Channel &channel, std::span<const hal::Part> par
 /// The device's front end writes it, without a kernel; under capture it becomes a node.
 Status CudaStream::writeWord(uint32_t *to, uint32_t value) {
   using Write = CUresult (*)(CUstream, CUdeviceptr, cuuint32_t, unsigned);
-  static void *const entry = [] {
-    void *found = nullptr;
-    cudaDriverEntryPointQueryResult state;
-    cudaError_t error = cudaGetDriverEntryPointByVersion("cuStreamWriteValue32", &found, 12000,
-                                                         cudaEnableDefault, &state);
-    return error == cudaSuccess && state == cudaDriverEntryPointSuccess ? found : nullptr;
-  }();
+  static void *const entry = kernels::cuda::findDriverFunction("cuStreamWriteValue32");
   RETURN_IF_ERROR(useForOther("progress"));
   if (!entry)
     return Status(StatusCode::Unavailable, "the driver has no cuStreamWriteValue32");

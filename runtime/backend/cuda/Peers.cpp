@@ -7,6 +7,7 @@
 
 #include <cuda.h>
 
+#include "kernels/cuda/DriverFunction.h"
 #include "runtime/backend/cuda/Check.h"
 #include "runtime/backend/cuda/CudaMemory.h"
 
@@ -50,11 +51,8 @@ struct Peers::Card {
 };
 
 Status Peers::exportMemory(void *data, Exported &to) {
-  void *found = nullptr;
-  cudaDriverEntryPointQueryResult result = {};
-  RETURN_IF_CUDA_ERROR(cudaGetDriverEntryPointByVersion("cuMemGetAddressRange", &found, 12000,
-                                                        cudaEnableDefault, &result));
-  if (result != cudaDriverEntryPointSuccess)
+  void *found = kernels::cuda::findDriverFunction("cuMemGetAddressRange");
+  if (!found)
     return Status(StatusCode::Unavailable, "the driver has no cuMemGetAddressRange");
   CUdeviceptr base = 0, address = reinterpret_cast<CUdeviceptr>(data);
   size_t bytes = 0;
