@@ -97,6 +97,10 @@ struct ChannelDesc {
 /// An error if there are no members, or one is not a rank or there twice.
 Status checkMembers(const ChannelDesc &desc, int worldSize);
 
+/// An error if counted rows do not lie in equal slots, of which each member has equally many, or
+/// the collective has no counted rows.
+Status checkCounted(const Collective &desc, int members);
+
 /// A communicator of one group. Each member must issue the same collectives in the same order on
 /// it. The collectives of a rank on one channel run one after the other, whatever their streams.
 class Channel {

@@ -66,13 +66,8 @@ Status addUp(const RankSum &sum, Queue &queue) {
 }
 
 Status checkDesc(const Collective &desc, int members) {
-  const hal::CountedRows &counted = desc.counted;
-  int64_t elements = members * desc.count;
-  if (counted.counts && (desc.kind != CollectiveKind::AllToAll || counted.slots <= 0 ||
-                         counted.rows <= 0 || counted.slots % members != 0 ||
-                         counted.rows % counted.slots != 0 || elements % counted.rows != 0))
-    return makeStatus(StatusCode::InvalidInput, "{} of {} elements, as {} rows in {} slots",
-                      hal::toString(desc.kind), elements, counted.rows, counted.slots);
+  if (desc.counted.counts)
+    RETURN_IF_ERROR(hal::checkCounted(desc, members));
   if (!isSum(desc.kind) && desc.inType != desc.outType)
     return makeStatus(StatusCode::InvalidInput, "{} does not convert between types",
                       hal::toString(desc.kind));

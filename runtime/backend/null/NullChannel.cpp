@@ -200,19 +200,10 @@ Status NullChannel::checkTypes(const Collective &desc) const {
   return Status::ok();
 }
 
-/// Rows lie in slots of equal size, of which each member has equally many, and go where the members
-/// of the channel reach them.
+/// Rows also go where the members of the channel reach them.
 Status NullChannel::checkCounted(int rank, const Collective &desc) const {
-  const hal::CountedRows &counted = desc.counted;
-  if (desc.kind != CollectiveKind::AllToAll)
-    return Ledger::refuse("{} of counted rows", hal::toString(desc.kind));
-  constexpr int64_t kMost = int64_t{1} << 30; // so that the bytes of the counts do not overflow
-  bool isInRange = counted.slots > 0 && counted.slots < kMost && counted.runs >= 0 &&
-                   counted.runs < kMost && counted.rows > 0;
-  if (!isInRange || counted.slots % size() != 0 || counted.rows % counted.slots != 0 ||
-      size() * desc.count % counted.rows != 0)
-    return Ledger::refuse("{} elements of {} members as {} rows in {} slots", desc.count, size(),
-                          counted.rows, counted.slots);
+  if (Status sound = hal::checkCounted(desc, size()); !sound.isOk())
+    return Ledger::refuse("{}", sound.message());
   Extent out = resultOf(desc, size());
   bool isReached = std::ranges::any_of(this->desc().reached, [&](const hal::SharedMemory &memory) {
     const auto *begin = static_cast<const uint8_t *>(memory.data);
