@@ -10,13 +10,14 @@
 // Unless decoupled, decay is in the gradient. While state.skip nothing but the weight is
 // written. Gradient and weight f32, bf16 or f16, w, m and v f32; padding between ranges is left
 // alone. adamw also takes w in two halves, the weight in bf16 and remainders (remainder.cuh), and
-// leaves it so, without what is written while state.skip. Mapping: tiles of 2048 elements of one
-// range, a block a tile, two times four elements a thread, so that each load and store of a warp is
-// one piece of memory; the table's rows travel in the launch's parameters, 64 at a time. Limited by
+// leaves it so, without what is written while state.skip. The last division and the root are the
+// device's approximations, two units in the last place off at most: exact ones take a slow path for
+// zeros and subnormal numbers, as moments of an embedding are whose tokens do not occur.
+// Mapping: tiles of 1024 elements of one range, which blocks take in turns, four elements a thread,
+// so that each load and store of a warp is one piece of memory; the next tile is on its way while
+// this one is updated. The table's rows travel in the launch's parameters, 64 at a time. Limited by
 // memory: for adamw with gradients and weights in bf16 14 bytes read and 14 written an element,
-// with w in halves 14 and 12. The former accesses alone reach 4.0 of a copy's 4.24 TB/s on an H200
-// for shards of 40 million to 1.4 billion elements, and 3.4 with eight elements in a row a thread,
-// 2026-11.
+// with w in halves 14 and 12.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
 #include "kernels/cuda/common.cuh"
@@ -27,8 +28,8 @@
 namespace shardc::kernels::cuda {
 namespace {
 
-constexpr int kThreads = 256, kQuad = 4, kQuads = 2;
-constexpr int64_t kTile = kThreads * kQuad * kQuads;
+constexpr int kThreads = 256, kQuad = 4;
+constexpr int64_t kTile = kThreads * kQuad;
 constexpr int kRowsMax = 64;
 
 enum class Rule { AdamW, AdamWOfHalves, Sgd, Momentum };
@@ -67,8 +68,15 @@ static_assert(sizeof(Update) <= 4096);
 /// What an update needs beside its arrays, in fp32.
 struct Step {
   float gradScale, lr, decayInGradient, decayOfWeight;
-  float beta1, oneMinusBeta1, beta2, oneMinusBeta2, eps, correction1, correction2, momentum;
+  float beta1, oneMinusBeta1, beta2, oneMinusBeta2, eps, momentum;
+  float ofMean, ofSquare; ///< what corrects the moments: 1 / (1 - beta^t)
 };
+
+__device__ __forceinline__ float approximateRoot(float x) {
+  float root;
+  asm("sqrt.approx.f32 %0, %1;" : "=f"(root) : "f"(x));
+  return root;
+}
 
 template <Rule kRule>
 __device__ __forceinline__ void updateElement(const Step &s, float grad, float &w, float &m,
@@ -77,7 +85,7 @@ __device__ __forceinline__ void updateElement(const Step &s, float grad, float &
   if (kIsAdamW<kRule>) {
     m = s.beta1 * m + s.oneMinusBeta1 * g;
     v = s.beta2 * v + s.oneMinusBeta2 * g * g;
-    g = m / s.correction1 / (sqrtf(v / s.correction2) + s.eps);
+    g = __fdividef(m * s.ofMean, approximateRoot(v * s.ofSquare) + s.eps);
   } else if (kRule == Rule::Momentum) {
     m = s.momentum * m + g;
     g = m;
@@ -85,24 +93,40 @@ __device__ __forceinline__ void updateElement(const Step &s, float grad, float &
   w -= s.lr * (g + s.decayOfWeight * w);
 }
 
-/// What a thread holds of elements that lie one behind the other.
+/// What a thread reads of elements that lie one behind the other, as it lies in memory.
+struct Words {
+  uint4 g, w; ///< of 16 bits: the first half; of AdamWOfHalves: weights, then remainders
+  float4 m, v;
+};
+
+/// The same as numbers.
 struct Quad {
   float g[kQuad], w[kQuad], m[kQuad], v[kQuad];
 };
 
 /// Elements [i, i + kQuad), at a multiple of their bytes.
-__device__ __forceinline__ void load4(const Data &d, int64_t i, float (&v)[kQuad]) {
+__device__ __forceinline__ uint4 wordsOf(const Data &d, int64_t i) {
+  if (d.format == Format::F32)
+    return *reinterpret_cast<const uint4 *>(static_cast<const float *>(d.p) + i);
+  uint2 raw = *reinterpret_cast<const uint2 *>(static_cast<const uint16_t *>(d.p) + i);
+  return {raw.x, raw.y, 0, 0};
+}
+
+__device__ __forceinline__ void numbersOf(const Data &d, const uint4 &words, float (&v)[kQuad]) {
   if (d.format == Format::F32) {
-    float4 raw = *reinterpret_cast<const float4 *>(static_cast<const float *>(d.p) + i);
-    v[0] = raw.x, v[1] = raw.y, v[2] = raw.z, v[3] = raw.w;
+    v[0] = __uint_as_float(words.x), v[1] = __uint_as_float(words.y);
+    v[2] = __uint_as_float(words.z), v[3] = __uint_as_float(words.w);
     return;
   }
-  uint2 raw = *reinterpret_cast<const uint2 *>(static_cast<const uint16_t *>(d.p) + i);
   float chunk[kChunk];
-  unpack<Mode::Mixed>(d, {raw.x, raw.y, 0, 0}, chunk);
+  unpack<Mode::Mixed>(d, words, chunk);
 #pragma unroll
   for (int j = 0; j < kQuad; ++j)
     v[j] = chunk[j];
+}
+
+__device__ __forceinline__ void numbersOf(const float4 &words, float (&v)[kQuad]) {
+  v[0] = words.x, v[1] = words.y, v[2] = words.z, v[3] = words.w;
 }
 
 __device__ __forceinline__ void store4(const Data &d, int64_t i, const float (&v)[kQuad]) {
@@ -120,21 +144,37 @@ __device__ __forceinline__ uint2 *quadOf(void *halves, int64_t i) {
 }
 
 template <Rule kRule>
-__device__ __forceinline__ void readQuad(const Update &p, int64_t i, bool applied, Quad &quad) {
+__device__ __forceinline__ void readQuad(const Update &p, int64_t i, bool applied, Words &words) {
   if (kRule == Rule::AdamWOfHalves && applied) {
     uint2 weights = *quadOf(p.weight.p, i), remainders = *quadOf(p.remainders, i);
-    joinMasters(weights.x, remainders.x, quad.w);
-    joinMasters(weights.y, remainders.y, quad.w + 2);
+    words.w = {weights.x, weights.y, remainders.x, remainders.y};
   } else if (kRule != Rule::AdamWOfHalves) {
-    load4({p.w}, i, quad.w);
+    words.w = wordsOf({p.w}, i);
   }
   if (!applied)
     return;
-  load4(p.g, i, quad.g);
+  words.g = wordsOf(p.g, i);
   if (kRule != Rule::Sgd)
-    load4({p.m}, i, quad.m);
+    words.m = *reinterpret_cast<const float4 *>(p.m + i);
   if (kIsAdamW<kRule>)
-    load4({p.v}, i, quad.v);
+    words.v = *reinterpret_cast<const float4 *>(p.v + i);
+}
+
+template <Rule kRule>
+__device__ __forceinline__ Quad numbersOf(const Update &p, bool applied, const Words &words) {
+  Quad quad = {};
+  if (kRule == Rule::AdamWOfHalves) {
+    joinMasters(words.w.x, words.w.z, quad.w);
+    joinMasters(words.w.y, words.w.w, quad.w + 2);
+  } else {
+    numbersOf({p.w}, words.w, quad.w);
+  }
+  if (applied) {
+    numbersOf(p.g, words.g, quad.g);
+    numbersOf(words.m, quad.m);
+    numbersOf(words.v, quad.v);
+  }
+  return quad;
 }
 
 template <Rule kRule>
@@ -191,12 +231,21 @@ __device__ __forceinline__ void updateAlone(const Update &p, const Step &step, i
     setElement(p.weight, i, w);
 }
 
-/// In all threads of the block: what a row's elements need.
-template <Rule kRule> __device__ __forceinline__ Step stepOf(const Update &p, const Row &row) {
-  __shared__ Step shared;
+/// base^n. Squares need fewer registers than pow, whose number the whole kernel would have.
+__device__ __forceinline__ double powerOf(double base, int64_t n) {
+  double power = 1.0;
+  for (; n > 0; n /= 2, base *= base)
+    if (n % 2 == 1)
+      power *= base;
+  return power;
+}
+
+/// In all threads of the block: what a row's elements need, in shared memory.
+template <Rule kRule>
+__device__ __forceinline__ void makeStep(const Update &p, const Row &row, Step &shared) {
   __syncthreads();        // the last use is over
   if (threadIdx.x == 0) { // powers in fp64
-    auto t = static_cast<double>(p.state->applied + row.countOffset);
+    int64_t t = p.state->applied + row.countOffset;
     float lr = row.isDecoupled ? p.state->decoupledLr : p.state->lr;
     float decay = (p.weightDecay + p.state->weightDecay) * row.wdMult;
     shared = {p.state->gradScale, lr * row.lrMult};
@@ -209,47 +258,51 @@ template <Rule kRule> __device__ __forceinline__ Step stepOf(const Update &p, co
     shared.eps = p.eps;
     shared.momentum = p.momentum;
     if (kIsAdamW<kRule>) {
-      shared.correction1 = static_cast<float>(1.0 - pow(p.beta1, t));
-      shared.correction2 = static_cast<float>(1.0 - pow(p.beta2, t));
+      shared.ofMean = static_cast<float>(1.0 / (1.0 - powerOf(p.beta1, t)));
+      shared.ofSquare = static_cast<float>(1.0 / (1.0 - powerOf(p.beta2, t)));
     }
   }
   __syncthreads();
-  return shared;
 }
 
 template <Rule kRule>
-__global__ void __launch_bounds__(kThreads) updateShard(const __grid_constant__ Update p) {
+__global__ void __launch_bounds__(kThreads, 4) updateShard(const __grid_constant__ Update p) {
   awaitPrevious();
-  int at = -1;
-  bool applied = p.state->skip == 0;
-  Step step = {};
+  const bool applied = p.state->skip == 0;
+  Words next = {};
+  int64_t nextFirst = 0; // of this thread's elements
+  bool nextIsWhole = false;
+  int nextRow = 0;
+  auto read = [&](int64_t tile) {
+    while (nextRow + 1 < p.rows && p.row[nextRow + 1].firstTile <= tile)
+      ++nextRow;
+    const Row &row = p.row[nextRow];
+    nextFirst = row.begin / kQuad * kQuad + (tile - row.firstTile) * kTile +
+                static_cast<int64_t>(threadIdx.x) * kQuad;
+    nextIsWhole = nextFirst >= row.begin && nextFirst + kQuad <= row.end;
+    if (nextIsWhole)
+      readQuad<kRule>(p, nextFirst, applied, next);
+  };
+  if (blockIdx.x < p.tiles)
+    read(blockIdx.x);
+  __shared__ Step step;
+  int at = -1; // the row that it is of
   for (int64_t tile = blockIdx.x; tile < p.tiles; tile += gridDim.x) {
-    bool isOther = at < 0;
-    at = max(at, 0);
-    for (; at + 1 < p.rows && p.row[at + 1].firstTile <= tile; ++at)
-      isOther = true;
+    const Words words = next;
+    const int64_t first = nextFirst;
+    const bool isWhole = nextIsWhole, isOther = nextRow != at;
+    at = nextRow;
+    if (tile + gridDim.x < p.tiles)
+      read(tile + gridDim.x);
     const Row &row = p.row[at];
-    int64_t first = row.begin / kQuad * kQuad + (tile - row.firstTile) * kTile +
-                    static_cast<int64_t>(threadIdx.x) * kQuad;
-    Quad quads[kQuads];
-    bool isWhole[kQuads];
-#pragma unroll
-    for (int q = 0; q < kQuads; ++q) {
-      int64_t i = first + q * kTile / kQuads;
-      isWhole[q] = i >= row.begin && i + kQuad <= row.end;
-      if (isWhole[q])
-        readQuad<kRule>(p, i, applied, quads[q]);
-    }
     if (isOther)
-      step = stepOf<kRule>(p, row);
-#pragma unroll
-    for (int q = 0; q < kQuads; ++q) {
-      int64_t i = first + q * kTile / kQuads;
-      if (isWhole[q])
-        updateQuad<kRule>(p, step, i, applied, quads[q]);
-      else
-        for (int64_t k = max(i, row.begin); k < min(i + kQuad, row.end); ++k)
-          updateAlone<kRule>(p, step, k, applied);
+      makeStep<kRule>(p, row, step);
+    if (isWhole) {
+      Quad quad = numbersOf<kRule>(p, applied, words);
+      updateQuad<kRule>(p, step, first, applied, quad);
+    } else {
+      for (int64_t k = max(first, row.begin); k < min(first + kQuad, row.end); ++k)
+        updateAlone<kRule>(p, step, k, applied);
     }
   }
 }
