@@ -2,10 +2,10 @@
 // ss = sum of squares of the valid elements of a list of shards, in fp64. An f64[1] in the list is
 // already such a sum. Data f32, bf16 or f16 each.
 // Mapping: reduce_rows takes slabs of rows in blocks of 256 columns by 8 rows, then adds the slabs
-// in order. sum_squares cuts all shards' ranges into tiles of 4096 elements; 792 blocks take every
-// 792nd tile, and one block adds their sums in order, so the norm is deterministic. One block
-// counts tokens. Limited by memory: each element is read once. H200, 2026-11: sum_squares 3.0,
-// reduce_rows 2.4 TB/s of a copy's 4.24.
+// in order. sum_squares cuts all shards' ranges into tiles of 8192 elements; 528 blocks take every
+// 528th tile, and one block adds their sums in order, so the norm is deterministic. One block
+// counts tokens. Limited by memory: each element is read once. H200, 2026-11: reduce_rows 2.4 TB/s
+// of a copy's 4.24.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
 #include "kernels/cuda/columns.cuh"
@@ -96,11 +96,12 @@ void runTokenCount(const Call &call) {
 }
 
 constexpr int kSquareThreads = 256,
-              kChunksAhead = 2; ///< chunks that a thread loads before it squares them
+              kChunksAhead = 4; ///< chunks that a thread loads before it squares them
 constexpr int64_t kTile = int64_t{kSquareThreads} * kChunksAhead * kChunk;
-constexpr int kSquareBlocks = 792; ///< six for each multiprocessor
-constexpr int kPiecesMax = 96;     ///< a launch's rows travel in its parameters, 4 KiB of them
-constexpr int kSumsMax = 320;      ///< the addresses of sums that exist already are parameters too
+constexpr int kSquareBlocksEach = 4; ///< for each multiprocessor
+constexpr int kSquareBlocks = 132 * kSquareBlocksEach;
+constexpr int kPiecesMax = 96; ///< a launch's rows travel in its parameters, 4 KiB of them
+constexpr int kSumsMax = 320;  ///< the addresses of sums that exist already are parameters too
 
 /// A run of valid elements, and the tile of the launch that it begins with. Its squares count so
 /// many times before the sum is divided by the common multiple of all copies.
@@ -109,6 +110,14 @@ struct Piece {
   int64_t begin, end;
   int32_t firstTile;
   float times;
+
+  int32_t tiles() const {
+    return static_cast<int32_t>(ceilDiv(end - begin / kChunk * kChunk, kTile));
+  }
+  /// Whether the range lies in the same shard and begins where this piece ends.
+  bool isFollowedBy(const Data &shard, const ParamRange &range) const {
+    return shard.p == g.p && range.begin == end;
+  }
 };
 
 struct Pieces {
@@ -118,48 +127,71 @@ struct Pieces {
 };
 static_assert(sizeof(Pieces) <= 4096);
 
-/// In fp64 from the first product on: a square of an f32 is exact there and never overflows, and so
-/// is a value times a number of 24 bits.
-__device__ void addSquare(float value, double times, double &sum) {
-  sum = fma(static_cast<double>(value) * times, static_cast<double>(value), sum);
+/// In fp64 from the first product on: a square of an f32 is exact there and never overflows.
+__device__ __forceinline__ void addSquare(float value, double &sum) {
+  sum = fma(static_cast<double>(value), static_cast<double>(value), sum);
+}
+
+/// Of a tile that lies within its piece, from this thread's first element on. All loads go ahead of
+/// the first use.
+__device__ __forceinline__ void addWholeTile(const Data &g, int64_t first, double &sum) {
+  constexpr int64_t kStep = kSquareThreads * kChunk;
+  if (g.format == Format::F32) {
+    float4 words[kChunksAhead][2];
+#pragma unroll
+    for (int a = 0; a < kChunksAhead; ++a) {
+      const auto *from =
+          reinterpret_cast<const float4 *>(static_cast<const float *>(g.p) + first + a * kStep);
+      words[a][0] = from[0], words[a][1] = from[1];
+    }
+#pragma unroll
+    for (int a = 0; a < kChunksAhead; ++a)
+#pragma unroll
+      for (const float4 &part : words[a])
+        addSquare(part.x, sum), addSquare(part.y, sum), addSquare(part.z, sum),
+            addSquare(part.w, sum);
+    return;
+  }
+  uint4 words[kChunksAhead];
+#pragma unroll
+  for (int a = 0; a < kChunksAhead; ++a)
+    words[a] = *chunkOf(g, first + a * kStep);
+#pragma unroll
+  for (int a = 0; a < kChunksAhead; ++a) {
+    float v[kChunk];
+    unpack<Mode::Mixed>(g, words[a], v);
+#pragma unroll
+    for (int j = 0; j < kChunk; ++j)
+      addSquare(v[j], sum);
+  }
 }
 
 /// Tiles begin at multiples of 8 elements of the shard, so that whole chunks are aligned.
-__global__ void __launch_bounds__(kSquareThreads, 6)
+__global__ void __launch_bounds__(kSquareThreads, kSquareBlocksEach)
     sumSquares(const __grid_constant__ Pieces pieces, double *partials) {
   awaitPrevious();
-  double total[1] = {0.0};
+  double total[1] = {0.0}, ofPiece = 0.0;
   int at = 0;
   for (int32_t tile = static_cast<int32_t>(blockIdx.x); tile < pieces.tiles;
        tile += static_cast<int32_t>(gridDim.x)) {
-    while (at + 1 < pieces.count && pieces.piece[at + 1].firstTile <= tile)
-      ++at;
+    for (; at + 1 < pieces.count && pieces.piece[at + 1].firstTile <= tile; ++at) {
+      total[0] = fma(static_cast<double>(pieces.piece[at].times), ofPiece, total[0]);
+      ofPiece = 0.0;
+    }
     const Piece &piece = pieces.piece[at];
-    double times = static_cast<double>(piece.times);
-    int64_t first = piece.begin / kChunk * kChunk + (tile - piece.firstTile) * kTile +
-                    static_cast<int64_t>(threadIdx.x) * kChunk;
-    float v[kChunksAhead][kChunk];
-    bool isWhole[kChunksAhead];
-#pragma unroll
-    for (int a = 0; a < kChunksAhead; ++a) {
-      int64_t i = first + a * kSquareThreads * kChunk;
-      isWhole[a] = i >= piece.begin && i + kChunk <= piece.end;
-      if (isWhole[a])
-        load8<Mode::Mixed>(piece.g, i, kChunk, v[a]);
-    }
-#pragma unroll
-    for (int a = 0; a < kChunksAhead; ++a) {
-      int64_t i = first + a * kSquareThreads * kChunk;
-      if (isWhole[a]) {
-#pragma unroll
-        for (int j = 0; j < kChunk; ++j)
-          addSquare(v[a][j], times, total[0]);
-      } else {
+    int64_t firstOfTile = piece.begin / kChunk * kChunk + (tile - piece.firstTile) * kTile;
+    int64_t first = firstOfTile + static_cast<int64_t>(threadIdx.x) * kChunk;
+    if (firstOfTile >= piece.begin && firstOfTile + kTile <= piece.end)
+      addWholeTile(piece.g, first, ofPiece);
+    else
+      for (int a = 0; a < kChunksAhead; ++a) {
+        int64_t i = first + a * kSquareThreads * kChunk;
         for (int64_t k = max(i, piece.begin); k < min(i + kChunk, piece.end); ++k)
-          addSquare(element(piece.g, k), times, total[0]);
+          addSquare(element(piece.g, k), ofPiece);
       }
-    }
   }
+  if (pieces.count > 0)
+    total[0] = fma(static_cast<double>(pieces.piece[at].times), ofPiece, total[0]);
   blockSum(total);
   if (threadIdx.x == 0)
     partials[blockIdx.x] = total[0];
@@ -241,12 +273,18 @@ void runSumSquares(const Call &call) {
     for (const ParamRange &range : host::rangesOfShard(call, i)) {
       if (range.begin == range.end)
         continue;
+      Data g = dataOf(call.list[i]);
+      if (pieces.count > 0 && pieces.piece[pieces.count - 1].isFollowedBy(g, range)) {
+        Piece &last = pieces.piece[pieces.count - 1]; // as with experts of one parameter
+        last.end = range.end;
+        pieces.tiles = last.firstTile + last.tiles();
+        continue;
+      }
       if (pieces.count == kPiecesMax)
         flush();
-      pieces.piece[pieces.count++] = {dataOf(call.list[i]), range.begin, range.end, pieces.tiles,
+      pieces.piece[pieces.count++] = {g, range.begin, range.end, pieces.tiles,
                                       static_cast<float>(host::timesOf(call, i, copies))};
-      pieces.tiles +=
-          static_cast<int32_t>(ceilDiv(range.end - range.begin / kChunk * kChunk, kTile));
+      pieces.tiles += pieces.piece[pieces.count - 1].tiles();
     }
   if (pieces.count > 0 || (launched == 0 && buffers.sums == 0))
     flush();
