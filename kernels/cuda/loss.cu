@@ -7,11 +7,11 @@
 // equal parts (kernels/host/VocabLoss.cpp), and so is cross_entropy_bwd of a group. Mapping: one
 // block of up to 1024 threads a row; each keeps a running maximum and sum over its chunks of 8
 // columns, then the block joins them. A row of 16-bit numbers lies in shared memory, where logits
-// have no soft cap, that of one block or of a cluster of two or four, so that two blocks fit a
-// multiprocessor: one's columns are on their way while the other's gradient is formed. Of other
-// rows a thread keeps its first eight chunks in registers, and what is beyond them is read a second
-// time. Limited by memory: logits read once, dlogits written once: 2.8 TB/s, 2.5 with gradients, of
-// a copy's 4.24 on an H200, 2026-11, for rows of one block.
+// have no soft cap, that of one block, of which two fit a multiprocessor, or of a cluster of eight
+// blocks, of which four to eight fit: some read columns and some write gradients while others
+// compute exponentials. Of other rows a thread keeps its first eight chunks in registers, and what
+// is beyond them is read a second time. Limited by memory: logits read once, dlogits written once:
+// 2.8 TB/s, 2.5 with gradients, of a copy's 4.24 on an H200, 2026-11, for rows of one block.
 #include "kernels/cuda/loss.cuh"
 
 #include "kernels/cuda/Accepts.h"
@@ -228,7 +228,6 @@ __global__ void __launch_bounds__(256)
 
 // ---- rows of 16-bit numbers in shared memory ----
 
-constexpr int kSharedThreads = 512;
 constexpr int kParts = 4; ///< of a row: the first is summed while the others are on their way
 constexpr float kLog2E = 1.4426950408889634f;
 
@@ -245,11 +244,13 @@ struct Exponentials {
   template <Mode M> __device__ __forceinline__ void add(const Data &logits, uint4 raw, int n) {
     float v[kChunk], chunk = -INFINITY;
     unpack<M>(logits, raw, v);
+    if (n < kChunk)
 #pragma unroll
-    for (int j = 0; j < kChunk; ++j) {
-      v[j] = j < n ? v[j] : -INFINITY;
+      for (int j = 0; j < kChunk; ++j)
+        v[j] = j < n ? v[j] : -INFINITY;
+#pragma unroll
+    for (int j = 0; j < kChunk; ++j)
       chunk = fmaxf(chunk, v[j]);
-    }
     if (chunk > largest) {
       total *= powerOfTwo((largest - chunk) * kLog2E); // exp(-inf) = 0 the first time
       largest = chunk;
@@ -257,22 +258,24 @@ struct Exponentials {
     float shift = largest * kLog2E;
 #pragma unroll
     for (int j = 0; j < kChunk; ++j)
-      total += j < n ? powerOfTwo(v[j] * kLog2E - shift) : 0.0f;
+      total += powerOfTwo(v[j] * kLog2E - shift); // 0 of -inf
   }
 };
 
 /// Queues copies of the row's chunks, one group for each part.
+template <int kThreads>
 __device__ __forceinline__ void copyRow(const uint4 *logits, int chunks, int perPart, uint4 *held) {
 #pragma unroll
   for (int part = 0; part < kParts; ++part) {
     int end = min((part + 1) * perPart, chunks);
-    for (int k = part * perPart + static_cast<int>(threadIdx.x); k < end; k += kSharedThreads)
+    for (int k = part * perPart + static_cast<int>(threadIdx.x); k < end; k += kThreads)
       copyAhead(held + k, logits + k);
     endCopies();
   }
 }
 
 /// Of the block's columns, in all threads.
+template <int kThreads>
 __device__ __forceinline__ RowSum joinExponentials(const Exponentials &mine) {
   __shared__ float warpLargest[kWarp];
   float largest = warpMax(mine.largest);
@@ -280,7 +283,7 @@ __device__ __forceinline__ RowSum joinExponentials(const Exponentials &mine) {
     warpLargest[threadIdx.x / kWarp] = largest;
   __syncthreads();
   int lane = static_cast<int>(threadIdx.x) % kWarp;
-  largest = warpMax(lane < kSharedThreads / kWarp ? warpLargest[lane] : -INFINITY);
+  largest = warpMax(lane < kThreads / kWarp ? warpLargest[lane] : -INFINITY);
   float total[1] = {mine.largest == -INFINITY && mine.total == 0.0f
                         ? 0.0f
                         : mine.total * __expf(mine.largest - largest)};
@@ -325,8 +328,8 @@ template <int kBlocks> __device__ __forceinline__ void leaveBlocks() {
 
 /// One row of whole chunks, by as many blocks as share it: what lossRows does. Up to the sums a
 /// thread reads what it copied itself.
-template <Mode M, int kBlocks>
-__global__ void __launch_bounds__(kSharedThreads, 2) lossRowsShared(const LossRows p) {
+template <Mode M, int kBlocks, int kThreads>
+__global__ void __launch_bounds__(kThreads, kBlocks == 1 ? 2 : 8) lossRowsShared(const LossRows p) {
   awaitPrevious();
   extern __shared__ uint4 held[];
   int64_t row = blockIdx.x / kBlocks, ofRow = row * p.cols;
@@ -338,7 +341,7 @@ __global__ void __launch_bounds__(kSharedThreads, 2) lossRowsShared(const LossRo
   const uint4 *logits = chunkOf(p.logits, base);
   int valid = static_cast<int>(p.valid) - first * kChunk;
   int perPart = (chunks + kParts - 1) / kParts;
-  copyRow(logits, chunks, perPart, held);
+  copyRow<kThreads>(logits, chunks, perPart, held);
   int32_t label = p.labels[row];
   bool inside = label >= 0 && label < p.valid;
   float mask = p.mask[row];
@@ -346,7 +349,7 @@ __global__ void __launch_bounds__(kSharedThreads, 2) lossRowsShared(const LossRo
   Exponentials mine;
   auto addPart = [&](int part) {
     int end = min((part + 1) * perPart, chunks);
-    for (int k = part * perPart + static_cast<int>(threadIdx.x); k < end; k += kSharedThreads)
+    for (int k = part * perPart + static_cast<int>(threadIdx.x); k < end; k += kThreads)
       if (k * kChunk < valid)
         mine.add<M>(p.logits, held[k], valid - k * kChunk);
   };
@@ -354,7 +357,7 @@ __global__ void __launch_bounds__(kSharedThreads, 2) lossRowsShared(const LossRo
   waitForCopies<2>(), addPart(1);
   waitForCopies<1>(), addPart(2);
   waitForCopies<0>(), addPart(3);
-  float lse = joinBlocks<kBlocks>(joinExponentials(mine)).lse();
+  float lse = joinBlocks<kBlocks>(joinExponentials<kThreads>(mine)).lse();
   // The sums above have a barrier after the label's logit, whose place a gradient takes.
   if (threadIdx.x == 0 && first == 0)
     writeLoss(p, row, lse, mask, inside ? target : mask == 0.0f ? lse : kNan);
@@ -365,7 +368,7 @@ __global__ void __launch_bounds__(kSharedThreads, 2) lossRowsShared(const LossRo
   int labelHere = inside ? label - first * kChunk : -1;
   int labelChunk = labelHere >= 0 ? labelHere / kChunk : -1;
   // All threads' copies have come: each waited for its own before the barriers of the sums.
-  for (int k = static_cast<int>(threadIdx.x); k < chunks; k += kSharedThreads) {
+  for (int k = static_cast<int>(threadIdx.x); k < chunks; k += kThreads) {
     float v[kChunk];
     unpack<M>(p.logits, held[k], v);
 #pragma unroll
@@ -385,25 +388,26 @@ __global__ void __launch_bounds__(kSharedThreads, 2) lossRowsShared(const LossRo
 bool hasClusters() { return hopper::computeCapability().first >= 9; }
 
 /// False, and nothing is enqueued, where rows do not go to the shared memory of so many blocks.
-template <Mode M, int kBlocks> bool launchShared(const LossRows &rows, Queue &queue) {
-  constexpr int64_t kBytesMax = 112 << 10; // two of a multiprocessor's 227 KiB
+template <Mode M, int kBlocks, int kThreads> bool launchShared(const LossRows &rows, Queue &queue) {
+  constexpr int64_t kBytesMax = 112 << 10; // two of a multiprocessor's 227 KiB, at least
   int64_t bytes = ceilDiv(rows.cols / kChunk, kBlocks) * kChunk * 2;
   bool fits = !rows.lseIn && rows.cap == 0.0f && bytes <= kBytesMax &&
-              rows.cols >= kSharedThreads * kChunk && !rows.dlogits.accumulate &&
+              rows.cols >= kThreads * kChunk && !rows.dlogits.accumulate &&
               (kBlocks == 1 || hasClusters());
-  if (!fits ||
-      cudaFuncSetAttribute(lossRowsShared<M, kBlocks>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                           static_cast<int>(bytes)) != cudaSuccess)
+  if (!fits || cudaFuncSetAttribute(lossRowsShared<M, kBlocks, kThreads>,
+                                    cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                    static_cast<int>(bytes)) != cudaSuccess)
     return false;
-  launchClusters(lossRowsShared<M, kBlocks>, kBlocks, static_cast<unsigned>(rows.rows) * kBlocks,
-                 kSharedThreads, static_cast<size_t>(bytes), queue, rows);
+  launchClusters(lossRowsShared<M, kBlocks, kThreads>, kBlocks,
+                 static_cast<unsigned>(rows.rows) * kBlocks, kThreads, static_cast<size_t>(bytes),
+                 queue, rows);
   return true;
 }
 
-/// By the fewest blocks whose shared memory has a row.
+/// By one block if its shared memory has a row, else by eight small ones: many on a multiprocessor,
+/// so that some read and others write while the rest computes exponentials.
 template <Mode M> bool launchShared(const LossRows &rows, Queue &queue) {
-  return launchShared<M, 1>(rows, queue) || launchShared<M, 2>(rows, queue) ||
-         launchShared<M, 4>(rows, queue);
+  return launchShared<M, 1, 512>(rows, queue) || launchShared<M, 8, 256>(rows, queue);
 }
 
 } // namespace
