@@ -2,7 +2,7 @@
 """Latent attention with experts, and gpt-oss, in compiled PyTorch: whole steps that ours are compared with.
 
     torch_families.py PLAN [--out=FILE] [--name=NAME] [--steps=N] [--warmup=N] [--time-limit=S] [--loss=plain|chunked]
-                      [--attention=auto|WAY] [--compile=blocks|model] [--compile-mode=MODE] [--micro-batch=N]
+                      [--optimizer=compiled|fused] [--attention=auto|WAY] [--compile=blocks|model] [--compile-mode=MODE] [--micro-batch=N]
     torch_families.py --check SHARDC [RECIPE ...]
 
 The first trains the model of one of our placed plans from random weights in bf16 with fp32 masters on one GPU and writes what
@@ -452,6 +452,34 @@ class Adam:
         return norm
 
 
+class FusedAdam:
+    """PyTorch's own fused AdamW on fp32 masters, as a user of it has: gradients are copied up, weights copied down."""
+
+    def __init__(self, parameters, lr=3e-4, betas=(0.9, 0.95), decay=0.1, clip=1.0):
+        self.parameters, self.clip, self.lr = parameters, clip, lr
+        self.masters = [p.detach().float() for p in parameters]
+        for master in self.masters:
+            master.grad = torch.zeros_like(master)
+        self.gradients = [master.grad for master in self.masters]
+        decays = ([m for m in self.masters if m.dim() > 1], decay), ([m for m in self.masters if m.dim() <= 1], 0.0)
+        self.optimizer = torch.optim.AdamW([{"params": group, "weight_decay": rate} for group, rate in decays],
+                                           lr=lr, betas=betas, eps=1e-8, fused=True)
+
+    @torch.no_grad()
+    def step(self):
+        """The norm of the gradients."""
+        torch._foreach_copy_(self.gradients, [p.grad for p in self.parameters])
+        norm = torch.stack(torch._foreach_norm(self.gradients, 2)).square().sum().sqrt()
+        torch._foreach_mul_(self.gradients, (self.clip / (norm + 1e-6)).clamp(max=1.0))
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.lr
+        self.optimizer.step()
+        torch._foreach_copy_(self.parameters, self.masters)
+        for p in self.parameters:
+            p.grad = None
+        return norm
+
+
 @torch.no_grad()
 def randomize(whole):
     for name, p in whole.named_parameters():
@@ -522,7 +550,7 @@ def measure(options):
         whole = Whole(model, attend, options.loss).bfloat16()
     randomize(whole)
     parameters = list(whole.parameters())
-    adam = Adam(parameters, compiles=True)
+    adam = FusedAdam(parameters) if options.optimizer == "fused" else Adam(parameters, compiles=True)
     run = compiled(whole, options)
     table = table_of(model, "cuda")
     total = options.warmup + options.steps
@@ -718,6 +746,8 @@ def main():
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--warmup", type=int, default=6, help="steps that are not timed, compilation included")
     parser.add_argument("--time-limit", type=int, default=0)
+    parser.add_argument("--optimizer", choices=["compiled", "fused"], default="compiled",
+                        help="compiled: a kernel a tensor on bf16 gradients; fused: PyTorch's own, on fp32 copies of them")
     parser.add_argument("--loss", choices=["plain", "chunked"], default="plain")
     parser.add_argument("--attention", default="auto", help="a way of torch_attention.py; auto: the fastest of them")
     parser.add_argument("--compile", choices=["blocks", "model"], default="blocks")
