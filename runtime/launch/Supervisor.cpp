@@ -19,6 +19,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "runtime/base/EndSignals.h"
 #include "runtime/base/ExitStatus.h"
 #include "runtime/base/Notice.h"
 #include "runtime/base/Reports.h"
@@ -334,7 +335,8 @@ private:
   bool blockSignals() {
     sigset_t signals;
     ::sigemptyset(&signals);
-    for (int number : {SIGCHLD, SIGTERM, SIGINT})
+    ::sigaddset(&signals, SIGCHLD);
+    for (int number : endSignals())
       ::sigaddset(&signals, number);
     ::sigprocmask(SIG_BLOCK, &signals, &oldMask_);
     signals_ = Socket(::signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
@@ -410,10 +412,11 @@ private:
   void takeSignals() {
     signalfd_siginfo info = {};
     while (::read(signals_.fd(), &info, sizeof info) == sizeof info)
-      if (info.ssi_signo != SIGCHLD) {
+      if (auto number = static_cast<int>(info.ssi_signo);
+          number != SIGCHLD && (countsTwice(number) || requests_ == 0)) {
         for (const Child &child : children_)
           if (!child.hasEnded)
-            ::kill(child.pid, static_cast<int>(info.ssi_signo));
+            ::kill(child.pid, number);
         takeRequest();
       }
   }

@@ -3,6 +3,7 @@
 #include <csignal>
 #include <unistd.h>
 
+#include "runtime/base/EndSignals.h"
 #include "runtime/base/ExitStatus.h"
 #include "runtime/base/Notice.h"
 #include "runtime/base/Reports.h"
@@ -24,11 +25,13 @@ template <typename Row> void tell(Row row) {
     writeNotice(row);
 }
 
-void onSignal(int, siginfo_t *info, void *) {
+void onSignal(int number, siginfo_t *info, void *) {
   if (!areHeld.load()) {
     tell(report::StoppedBeforeSteps);
     ::_exit(0);
   }
+  if (!countsTwice(number) && requests.load() > 0)
+    return;
   int mine = received[info->si_pid == ::getppid() ? 1 : 0].fetch_add(1) + 1;
   if (mine <= requests.load())
     return; // the same request by the other way
@@ -49,7 +52,7 @@ void watchSignals() {
   sigemptyset(&action.sa_mask);
   sigset_t signals;
   sigemptyset(&signals);
-  for (int number : {SIGINT, SIGTERM}) {
+  for (int number : endSignals()) {
     sigaction(number, &action, nullptr);
     sigaddset(&signals, number);
   }
@@ -58,6 +61,7 @@ void watchSignals() {
 }
 
 void holdSignals(bool isQuiet) {
+  std::signal(SIGPIPE, SIG_IGN); // whoever read the output may end before the run
   areQuiet.store(isQuiet);
   areHeld.store(true);
 }

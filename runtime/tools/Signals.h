@@ -1,5 +1,5 @@
-// SIGINT and SIGTERM request a clean end; a second one ends the process at once. Before a run holds
-// them there is nothing to finish, and the first ends the process.
+// SIGINT, SIGTERM and SIGHUP request a clean end; a second one but SIGHUP ends the process at once.
+// Before a run holds them there is nothing to finish, and the first ends the process.
 #pragma once
 
 #include <atomic>
@@ -10,7 +10,8 @@ namespace shardc::tools {
 void watchSignals();
 
 /// From now on a first request is only counted, and the run ends after a step. With `isQuiet` a
-/// parent says what becomes of a request.
+/// parent says what becomes of a request. Output that nobody reads any more is lost and ends
+/// nothing.
 void holdSignals(bool isQuiet);
 
 /// Says how many requests there were.

@@ -3,8 +3,7 @@
 
     launch_runs.py CHECK [SHARDC_FOLDER]
 
-CHECK is what has to hold; see CHECKS. Losses are compared to the bit with a run of one process. Every process that a check
-starts carries a mark in its environment, and none with that mark may be left when the check ends.
+CHECK is what has to hold; see CHECKS. Losses are those of one process to the bit. No process that a check starts may be left.
 """
 
 import contextlib
@@ -22,7 +21,7 @@ import tempfile
 import time
 import uuid
 
-MARK = f"SHARDC_LAUNCH_TEST={uuid.uuid4().hex}"
+MARK = f"SHARDC_LAUNCH_TEST={uuid.uuid4().hex}"  # in the environment of every process that a check starts
 WATCHDOG = 240  # seconds; nothing here depends on it but an end that does not come
 LIMIT = 60  # seconds that a collective may take where one never ends: a loaded machine is not stopped for it
 SKIPPED = 77
@@ -542,16 +541,17 @@ def check_disk(place):
 
 
 def check_signals(place):
-    """SIGTERM saves after a step that all ranks agree on. To the parent, or to all processes."""
+    """SIGTERM, and SIGHUP however often, saves after a step that all ranks agree on. To the parent, or to all processes."""
     for _, options in FORMS:
-        for kill in (os.kill, os.killpg):
+        for kill, number, times in ((os.kill, signal.SIGTERM, 1), (os.killpg, signal.SIGTERM, 1), (os.killpg, signal.SIGHUP, 2)):
             saves = place.folder / f"saves{place.count}"
             process = start_long(place, options, [f'checkpoint.save="{saves}"'])
-            kill(process.popen.pid, signal.SIGTERM)
+            for _ in range(times):
+                kill(process.popen.pid, number)
             expect_status(0, process)
             expect(process.out.count("stopped after") == 1, "not one summary", process)
-            step = (saves / "latest_checkpointed_iteration.txt").read_text()
-            expect(f"saved step {step} to" in process.out, f"it does not say that step {step} is saved", process)
+            words = f"saved step {(saves / 'latest_checkpointed_iteration.txt').read_text()} to"
+            expect(words in process.out, f"it does not say '{words}'", process)
             expect_one_message([process], ["ending after this step"])
         expect_no_orphans()
 
