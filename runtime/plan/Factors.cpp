@@ -544,9 +544,9 @@ bool isLayerProduct(OpKind kind) {
   return factors.isTurned(0, AttrKey::trans_a) && factors.isTurned(1, AttrKey::trans_b);
 }
 
-bool leavesRowsOut(const Op &op) {
+std::optional<size_t> leavesOutBy(const Op &op) {
   std::optional<size_t> by = factorsOf(op).leavesOutBy();
-  return by && *by < op.operands.size();
+  return by && *by < op.operands.size() ? by : std::nullopt;
 }
 
 const OpFactors &factorsOf(OpKind kind, Epilogue epilogue) {

@@ -137,8 +137,9 @@ bool isLayerProduct(OpKind kind);
 /// has the dimensions of what the op makes.
 const OpFactors &factorsOf(OpKind kind, Epilogue epilogue);
 inline const OpFactors &factorsOf(const Op &op) { return factorsOf(op.kind, op.epilogue); }
-/// Whether the op has the counts by which it may leave rows out.
-bool leavesRowsOut(const Op &op);
+/// The operand with the counts by which the op leaves rows out, if it has them.
+std::optional<size_t> leavesOutBy(const Op &op);
+inline bool leavesRowsOut(const Op &op) { return leavesOutBy(op).has_value(); }
 /// Those that another FACTORS row of the op would say; the text has to outlive them. Nothing if the
 /// row is malformed, or does not fit the OP row. Tests hold wrong rows against kernels.
 std::optional<OpFactors> parseFactors(OpKind kind, std::string_view text);

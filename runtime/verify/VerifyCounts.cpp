@@ -161,8 +161,8 @@ private:
 
   /// Rows that an op may leave out by counts are those that the type of its first operand tells.
   void checkLeftOut(const Values &at, uint32_t i, const Op &op) const {
-    if (leavesRowsOut(op) &&
-        at.scope.value(op.operands[0]).counts != op.operands[*factorsOf(op).leavesOutBy()])
+    if (std::optional<size_t> counts = leavesOutBy(op);
+        counts && at.scope.value(op.operands[0]).counts != op.operands[*counts])
       at.scope.addValue(finding::CountsOfOthers, i, op.operands[0]);
   }
 

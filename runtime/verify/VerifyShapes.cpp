@@ -297,8 +297,9 @@ private:
   }
   /// Also of counts that an op can do without.
   void needLeftOut() {
-    if (op_.operands.size() > info_.operandsMin && leavesRowsOut(op_))
-      needSlots(in(*factorsOf(op_).leavesOutBy()), in(0).shape[0]);
+    if (std::optional<size_t> counts = leavesOutBy(op_);
+        counts && op_.operands.size() > info_.operandsMin)
+      needSlots(in(*counts), in(0).shape[0]);
   }
   template <OpKind kind> void needGrouped() {
     needSlots(in<kind>("counts"), rows(in<kind>("a")));

@@ -233,8 +233,8 @@ std::optional<bool> replaceLeftOut(Segment &segment, size_t at) {
     return std::nullopt;
   Op &op = segment.ops[at / values];
   auto other = static_cast<ValueId>(at % values);
-  std::optional<size_t> by = factorsOf(op).leavesOutBy();
-  if (!by || *by >= op.operands.size() || op.operands[*by] == other ||
+  std::optional<size_t> by = leavesOutBy(op);
+  if (!by || op.operands[*by] == other ||
       segment.values[other].type != segment.values[op.operands[*by]].type ||
       segment.values[other].def >= at / values)
     return false;
