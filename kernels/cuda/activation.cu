@@ -255,49 +255,35 @@ template <typename Unit> struct WeightedBwd {
   bool hasY;
 };
 
-constexpr int kWeightedRows = 8;  ///< of a block: a warp has a row
-constexpr int kWeightedAhead = 2; ///< chunks of a row that a thread loads before it uses the first
+constexpr int kWeightedRows = 8;   ///< of a block: a warp has a row
+constexpr int kWeightedBlocks = 4; ///< of a multiprocessor: more than with chunks read ahead
 
 /// What a warp does for its row.
 template <Mode M, typename Unit>
 __device__ __forceinline__ void weightedBackwardOfRow(const WeightedBwd<Unit> &p, int64_t row) {
   float weight = element(p.weights, row);
   double sum = 0;
-  constexpr int64_t kStep = kWarp * kChunk;
-  for (int64_t first = int64_t{threadIdx.x} % kWarp * kChunk; first < p.cols;
-       first += kWeightedAhead * kStep) {
-    Chunk<M> ofDy[kWeightedAhead], ofGate[kWeightedAhead], ofUp[kWeightedAhead];
+  for (int64_t c = int64_t{threadIdx.x} % kWarp * kChunk; c < p.cols; c += kWarp * kChunk) {
+    int n = upToChunk(p.cols - c);
+    Chunk<M> ofDy = readChunk<M>(p.dy, row * p.cols + c, n);
+    Chunk<M> ofGate = readChunk<M>(p.x, row * 2 * p.cols + c, n);
+    Chunk<M> ofUp = readChunk<M>(p.x, (row * 2 + 1) * p.cols + c, n);
+    float d[kChunk], gate[kChunk], up[kChunk], again[kChunk], weighted[kChunk], part = 0;
+    floatsOf<M>(ofDy, d), floatsOf<M>(ofGate, gate), floatsOf<M>(ofUp, up);
 #pragma unroll
-    for (int a = 0; a < kWeightedAhead; ++a)
-      if (int64_t c = first + a * kStep; c < p.cols) {
-        int n = upToChunk(p.cols - c);
-        ofDy[a] = readChunk<M>(p.dy, row * p.cols + c, n);
-        ofGate[a] = readChunk<M>(p.x, row * 2 * p.cols + c, n);
-        ofUp[a] = readChunk<M>(p.x, (row * 2 + 1) * p.cols + c, n);
-      }
+    for (int j = 0; j < kChunk; ++j)
+      weighted[j] = d[j] * weight;
+    p.unit.template backward<M>(weighted, gate, up, again, false);
 #pragma unroll
-    for (int a = 0; a < kWeightedAhead; ++a) {
-      int64_t c = first + a * kStep;
-      if (c >= p.cols)
-        continue;
-      int n = upToChunk(p.cols - c);
-      float d[kChunk], gate[kChunk], up[kChunk], again[kChunk], weighted[kChunk], part = 0;
-      floatsOf<M>(ofDy[a], d), floatsOf<M>(ofGate[a], gate), floatsOf<M>(ofUp[a], up);
-#pragma unroll
-      for (int j = 0; j < kChunk; ++j)
-        weighted[j] = d[j] * weight;
-      p.unit.template backward<M>(weighted, gate, up, again, false);
-#pragma unroll
-      for (int j = 0; j < kChunk; ++j) {
-        part += j < n ? d[j] * again[j] : 0.0f;
-        again[j] *= weight;
-      }
-      sum += static_cast<double>(part);
-      store8<M>(p.dx, row * 2 * p.cols + c, n, gate);
-      store8<M>(p.dx, (row * 2 + 1) * p.cols + c, n, up);
-      if (p.hasY)
-        store8<M>(p.y, row * p.cols + c, n, again);
+    for (int j = 0; j < kChunk; ++j) {
+      part += j < n ? d[j] * again[j] : 0.0f;
+      again[j] *= weight;
     }
+    sum += static_cast<double>(part);
+    store8<M>(p.dx, row * 2 * p.cols + c, n, gate);
+    store8<M>(p.dx, (row * 2 + 1) * p.cols + c, n, up);
+    if (p.hasY)
+      store8<M>(p.y, row * p.cols + c, n, again);
   }
   sum = warpSum(sum);
   if (threadIdx.x % kWarp == 0)
@@ -305,7 +291,7 @@ __device__ __forceinline__ void weightedBackwardOfRow(const WeightedBwd<Unit> &p
 }
 
 template <Mode M, typename Unit>
-__global__ void __launch_bounds__(kWeightedRows *kWarp)
+__global__ void __launch_bounds__(kWeightedRows *kWarp, kWeightedBlocks)
     weightedBackward(const WeightedBwd<Unit> p) {
   awaitPrevious();
   int64_t row = int64_t{blockIdx.x} * kWeightedRows + threadIdx.x / kWarp;
@@ -316,7 +302,7 @@ __global__ void __launch_bounds__(kWeightedRows *kWarp)
 /// weightedBackward for the rows that are there: a kernel of its own, so that the other one keeps
 /// its registers.
 template <Mode M, typename Unit>
-__global__ void __launch_bounds__(kWeightedRows *kWarp)
+__global__ void __launch_bounds__(kWeightedRows *kWarp, kWeightedBlocks)
     countedBackward(const WeightedBwd<Unit> p, const Counts counts) {
   awaitPrevious();
   int64_t row = int64_t{blockIdx.x} * kWeightedRows + threadIdx.x / kWarp;
