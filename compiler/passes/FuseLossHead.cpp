@@ -3,6 +3,7 @@
 // parts of their columns, it says how many rows ChunkLossHead takes at a time.
 #include <algorithm>
 
+#include "compiler/model/LossChunks.h"
 #include "compiler/passes/Passes.h"
 #include "runtime/plan/Builder.h"
 
@@ -25,9 +26,8 @@ int64_t chunkRows(const plan::Type &x) {
   return rows;
 }
 
-/// Logits and their gradients of a chunk, and the logits of the next one, are as large as the
-/// logits of a chunk on one rank, or half as large again. Each chunk has ops of its own, so that
-/// their number must not grow with the sequence.
+/// If the recipe leaves the number open, logits and their gradients of a chunk, and the logits of
+/// the next one, are as large as the logits of a chunk on one rank, or half as large again.
 void limitRows(const plan::Plan &plan, const plan::Segment &segment, Op &loss) {
   const plan::Value &all = segment.values[loss.operands[0]];
   if (all.def == plan::kNone || segment.ops[all.def].kind != OpKind::AllGather)
@@ -40,14 +40,18 @@ void limitRows(const plan::Plan &plan, const plan::Segment &segment, Op &loss) {
   if (product == plan::kNone || segment.ops[product].kind != OpKind::MatMul)
     return;
   int64_t rows = segment.values[loss.results[0]].type.shape[0];
-  int64_t chunk = chunkRows(segment.values[segment.ops[product].operands[0]].type) *
-                  std::max<int64_t>(plan.groupSize(gather.group) / 2, 1);
-  constexpr int64_t kChunksMax = 128;
-  int64_t times = (rows + chunk * kChunksMax - 1) / (chunk * kChunksMax);
-  loss.set(Key::chunk_rows, std::min(rows, chunk * times));
+  int64_t chunk = plan.job.model.lossChunkRows;
+  if (chunk == 0) {
+    chunk = chunkRows(segment.values[segment.ops[product].operands[0]].type) *
+            std::max<int64_t>(plan.groupSize(gather.group) / 2, 1);
+    int64_t most = chunk * model::kLossChunksMax;
+    chunk *= (rows + most - 1) / most;
+  }
+  loss.set(Key::chunk_rows, std::min(rows, chunk));
 }
 
-void fuseLossHead(plan::Segment &segment) {
+/// `asked` is the number of rows that the recipe sets, or 0.
+void fuseLossHead(plan::Segment &segment, int64_t asked) {
   plan::Users users(segment);
   std::vector<uint8_t> dead(segment.ops.size(), 0);
   for (size_t i = 0; i < segment.ops.size(); ++i) {
@@ -67,8 +71,8 @@ void fuseLossHead(plan::Segment &segment) {
     entropy.operands = {product.operands[0], product.operands[1], labels, mask};
     entropy.results.resize(1);
     int64_t rows = segment.values[entropy.results[0]].type.shape[0];
-    entropy.set(Key::chunk_rows,
-                std::min(rows, chunkRows(segment.values[product.operands[0]].type)));
+    int64_t chunk = asked > 0 ? asked : chunkRows(segment.values[product.operands[0]].type);
+    entropy.set(Key::chunk_rows, std::min(rows, chunk));
     dead[def] = 1;
   }
   plan::eraseOps(segment, dead);
@@ -79,7 +83,7 @@ void fuseLossHead(plan::Segment &segment) {
 void runFuseLossHead(plan::Plan &plan, Notes &) {
   for (plan::Role &role : plan.roles)
     for (plan::Segment &segment : role.segments) {
-      fuseLossHead(segment);
+      fuseLossHead(segment, plan.job.model.lossChunkRows);
       for (Op &op : segment.ops)
         if (op.kind == OpKind::VocabLoss)
           limitRows(plan, segment, op);
