@@ -7,6 +7,7 @@
 #include "compiler/basic/Numbers.h"
 #include "compiler/config/Mesh.h"
 #include "compiler/config/RulePredicates.h"
+#include "compiler/model/LossChunks.h"
 #include "compiler/model/Stages.h"
 
 namespace shardc::config {
@@ -548,6 +549,42 @@ void ruleLearnedPositionsUnaligned(RuleContext &ctx) {
     ctx.report({Opt::ModelSequenceParallel, Opt::ModelSeqLength, Opt::TrainMicroBatchSize,
                 Opt::ModelTensorModelParallelSize, Opt::ModelTpCommOverlapPieces},
                {own});
+}
+
+void ruleLossChunkUnit(RuleContext &ctx) {
+  Opt opt = Opt::ModelLossChunkRows;
+  if (ctx.has(opt) && ctx.num(opt) % model::kLossChunkUnit != 0)
+    ctx.report({opt}, {ctx.num(opt), model::kLossChunkUnit})
+        .fix(ctx.fixSet(opt, Value::ofInt(ctx.num(opt) / model::kLossChunkUnit *
+                                          model::kLossChunkUnit)));
+}
+
+void ruleLossChunksMany(RuleContext &ctx) {
+  const Derived &d = ctx.derived();
+  Opt opt = Opt::ModelLossChunkRows;
+  if (!ctx.has(opt) || d.tensorParallel == 1)
+    return;
+  int64_t rows = product({d.microBatch, d.seqLength}) / d.contextParallel;
+  int64_t chunks = (rows - 1) / ctx.num(opt) + 1;
+  if (chunks <= model::kLossChunksMax)
+    return;
+  int64_t fewest = ((rows - 1) / (model::kLossChunksMax * model::kLossChunkUnit) + 1) *
+                   model::kLossChunkUnit;
+  ctx.report({opt, Opt::ModelTensorModelParallelSize, Opt::ModelSeqLength,
+              Opt::TrainMicroBatchSize, Opt::ModelContextParallelSize},
+             {ctx.num(opt), rows, chunks, model::kLossChunksMax})
+      .fix(ctx.fixSet(opt, Value::ofInt(fewest), FixItKind::Alternative))
+      .fix(ctx.fixRemove(opt, FixItKind::Alternative));
+}
+
+void ruleLossChunksTied(RuleContext &ctx) {
+  const Derived &d = ctx.derived();
+  Opt opt = Opt::ModelLossChunkRows;
+  if (ctx.has(opt) && d.tensorParallel > 1 && ctx.has(Opt::ModelMtpNumLayers) && d.tied)
+    ctx.report({opt, Opt::ModelTensorModelParallelSize, Opt::ModelMtpNumLayers,
+                Opt::ModelShareEmbeddingsAndOutputWeights},
+               {ctx.num(opt)})
+        .fix(ctx.fixRemove(opt));
 }
 
 void ruleExpertsDivide(RuleContext &ctx) {

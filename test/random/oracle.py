@@ -9,6 +9,7 @@ import math
 import operator
 
 import batches_that_grow
+import losses
 import rotations
 import shares
 import sinkhorn
@@ -572,8 +573,7 @@ ERRORS = {
     "deferred-embedding-pipeline": lambda f: f.on("model.defer_embedding_wgrad_compute") and f.pp == 1,  # V77
     "deferred-embedding-fusion": lambda f: f.on("model.defer_embedding_wgrad_compute") and f.pp > 1 and
     not f.on("model.gradient_accumulation_fusion"),  # V77
-    "deterministic-cross-entropy": lambda f: f.on("model.deterministic_mode") and
-    f.on("model.cross_entropy_loss_fusion"),  # V28
+    **losses.RULES,
     "deterministic-nccl": lambda f: f.on("model.deterministic_mode") and f.variable("NCCL_ALGO") is not None and
     f.variable("NCCL_ALGO") not in ("Tree", "Ring", "CollnetDirect", "CollnetChain", "^NVLS"),  # V28
     # precision and the optimizer

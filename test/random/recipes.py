@@ -94,6 +94,7 @@ DOMAINS = {
     "model.moe_router_topk": [1, 2, 3, 8], "model.moe_ffn_hidden_size": [32, 33],
     "model.moe_shared_expert_intermediate_size": [32, 33], "model.cpu_offloading_num_layers": [0, 1, 2, 9],
     "model.recompute_num_layers": [1, 2, 9], "model.mtp_num_layers": [1, 2], "cluster.nodes": [1, 2, 3],
+    "model.loss_chunk_rows": [8, 16, 20, 64],
     "cluster.gpus_per_node": [1, 2, 4, 6], "train.micro_batch_size": [1, 2, 3],
     "train.global_batch_size": [1, 2, 4, 6, 8, 12], "train.train_iters": [1, 2, 10], "train.train_samples": [8, 100],
     "train.rampup_batch_size": [[2, 2, 16], [1, 1, 20], [4, 4, 8], [2, 3, 40], [2], [8, 4, 0]],

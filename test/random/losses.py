@@ -1,0 +1,16 @@
+"""When a fused loss, and the rows of logits that it is computed from at a time, are refused."""
+
+
+def chunks(f):
+    """Of the rows of a microbatch."""
+    rows = f.num("train.micro_batch_size", 1) * f["model.seq_length"] // f.cp
+    return -(-rows // f["model.loss_chunk_rows"])
+
+
+RULES = {
+    "deterministic-cross-entropy": lambda f: f.on("model.deterministic_mode") and f.on("model.cross_entropy_loss_fusion"),  # V28
+    "loss-chunk-unit": lambda f: f.num("model.loss_chunk_rows") % 8 != 0,
+    "loss-chunks-many": lambda f: f.has("model.loss_chunk_rows") and f.tp > 1 and chunks(f) > 128,
+    "loss-chunks-tied": lambda f: f.has("model.loss_chunk_rows") and f.tp > 1 and f.has("model.mtp_num_layers") and
+    f.on("model.share_embeddings_and_output_weights"),
+}
