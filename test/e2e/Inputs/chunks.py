@@ -1,4 +1,4 @@
-"""Plans with losses in chunks of few rows. Models as small as those of tests have one chunk otherwise."""
+"""Plans with losses in chunks of fewer rows than recipes may set, or of losses whose recipes may not."""
 
 import re
 import sys
