@@ -4,8 +4,8 @@
 // Mapping: reduce_rows takes slabs of rows in blocks of 256 columns by 8 rows, then adds the slabs
 // in order. sum_squares cuts all shards' ranges into tiles of 8192 elements; 528 blocks take every
 // 528th tile, and one block adds their sums in order, so the norm is deterministic. One block
-// counts tokens. Limited by memory: each element is read once. H200, 2026-11: reduce_rows 2.4 TB/s
-// of a copy's 4.24.
+// counts tokens. Limited by memory: each element is read once. H200, 2026-11: sum_squares 4.3,
+// reduce_rows 2.4 TB/s of a copy's 4.24.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
 #include "kernels/cuda/columns.cuh"
