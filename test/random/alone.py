@@ -68,6 +68,11 @@ WAYS = {
                               "model.tp_comm_overlap = true"],
     "dist.use_torch_fsdp2": ["dist.use_torch_fsdp2 = true", "model.share_embeddings_and_output_weights = false"],
     "train.train_samples": ["train.train_iters = none", "train.train_samples = 8", "scheduler.lr_warmup_iters = 0"],
+    "optimizer.use_precision_aware_optimizer": [
+        "mixed_precision = bf16_mixed", "ddp.use_distributed_optimizer = true", "optimizer.use_precision_aware_optimizer = true"],
+    "optimizer.decoupled_lr": ["optimizer.decoupled_lr = 0.01"],
+    "model.mtp_num_layers": ["model.mtp_num_layers = 1"],
+    "checkpoint.in_memory_interval": ["checkpoint.in_memory_interval = 1"],
     "logger.tensorboard_dir": ['logger.tensorboard_dir = "events"'],
     "scheduler.lr_decay_style = WSD": ["scheduler.lr_decay_style = WSD", "scheduler.lr_wsd_decay_iters = 2"]}
 # What a value may be that of: where it shows nothing, it has to beside some of these.
