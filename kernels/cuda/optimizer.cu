@@ -29,6 +29,7 @@ namespace shardc::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 256, kQuad = 4;
+constexpr int kBlocksEach = 4; ///< of a multiprocessor, at least
 constexpr int64_t kTile = kThreads * kQuad;
 constexpr int kRowsMax = 64;
 
@@ -266,7 +267,8 @@ __device__ __forceinline__ void makeStep(const Update &p, const Row &row, Step &
 }
 
 template <Rule kRule>
-__global__ void __launch_bounds__(kThreads, 4) updateShard(const __grid_constant__ Update p) {
+__global__ void __launch_bounds__(kThreads, kBlocksEach)
+    updateShard(const __grid_constant__ Update p) {
   awaitPrevious();
   const bool applied = p.state->skip == 0;
   Words next = {};

@@ -8,6 +8,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "runtime/base/EndSignals.h"
+
 namespace shardc::launch {
 namespace {
 
@@ -22,7 +24,7 @@ ssize_t readByte(int fd) {
 
 /// Does nothing else; signals that end the run are for others.
 [[noreturn]] void watch(int end, const std::function<void()> &tell) {
-  for (int number : {SIGINT, SIGTERM, SIGHUP})
+  for (int number : endSignals())
     ::signal(number, SIG_IGN);
   if (readByte(end) == 0)
     tell();
