@@ -1,9 +1,10 @@
-// Heads of latent attention, and columns of rows (kernels/host/LatentHeads.cpp). Mapping: a block
-// has a row of batch and sequence. It computes the cosines and sines of the row's position into
-// shared memory, once for all heads; then its threads take chunks of 8 channels of q, k and v, or
-// single ones where rows are no whole chunks of neighbours that turn together. The gradient of
-// krot is a sum over heads: each thread adds a pair of channels of every n-th head, then partial
-// sums are added in order. Limited by memory: each element is read once and written once.
+// Heads of latent attention, and columns of rows (kernels/host/LatentHeads.cpp). Mapping: a thread
+// has one chunk of 8 channels of q, k or v in all rows of batch and sequence that its block takes,
+// four rows on the way at a time. A block computes the cosines and sines of the next rows'
+// positions into shared memory meanwhile. The gradient of krot is a sum over heads: blocks of their
+// own make it, in which four threads have a chunk of a row, and every fourth head each. Where rows
+// are no whole chunks of neighbours that turn together, a block has a row, and threads single
+// channels. Limited by memory: each element is read once and written once.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
 #include "kernels/cuda/common.cuh"
@@ -21,92 +22,217 @@ struct Latent {
   Data q, k, v;                  ///< heads
   Data queries, keyValues, krot; ///< rows
   const int32_t *given;          ///< positions of rows, or null
-  int64_t positions;
+  int64_t positions, rows;
   int heads, plain, rotated, values;
+  int blocksOfMoves; ///< behind which blocks add
   Turns turns;
 
-  __device__ int keys() const { return plain + rotated; }
+  __host__ __device__ int keys() const { return plain + rotated; }
+  __device__ int64_t positionOf(int64_t row) const {
+    return given != nullptr ? given[row] : row % positions;
+  }
 };
 
-/// A chunk of channels, or one pair of neighbours where the mode is Scalar.
-template <Mode M> inline constexpr int kWidth = M == Mode::Scalar ? 1 : kChunk;
+/// Where a chunk of channels, or a single one, of a row comes from and goes to.
+struct Move {
+  Data from, to;
+  int64_t in, out;         ///< of the first row
+  int64_t inStep, outStep; ///< from a row to the next
+  int turned;              ///< which of the turned channels it is; below 0: it is none
+};
+
+/// How many moves of `width` channels a row has.
+template <bool kBackward> __host__ __device__ int movesOf(const Latent &p, int width) {
+  return p.heads * ((p.keys() + p.plain + p.values + (kBackward ? 0 : p.rotated)) / width);
+}
+
+/// Of a head: channels of q, then k's without positions, v's, and, forwards, k's with positions,
+/// which are the same for all heads.
+template <bool kBackward>
+__device__ __forceinline__ Move moveOf(const Latent &p, int index, int width) {
+  int keys = p.keys(), both = p.plain + p.values, items = movesOf<kBackward>(p, width) / p.heads;
+  int head = index / items, i = index % items * width;
+  int64_t rowOfKeys = int64_t{p.heads} * keys, key = int64_t{head} * keys;
+  if (i < keys)
+    return {kBackward ? p.q : p.queries,
+            kBackward ? p.queries : p.q,
+            key + i,
+            key + i,
+            rowOfKeys,
+            rowOfKeys,
+            i - p.plain};
+  i -= keys;
+  if (i >= both)
+    return {p.krot,    p.k,       int64_t{i} - both, key + p.plain + i - both,
+            p.rotated, rowOfKeys, i - both};
+  bool isValue = i >= p.plain;
+  const Data &heads = isValue ? p.v : p.k;
+  int64_t own = isValue ? int64_t{head} * p.values + i - p.plain : key + i;
+  int64_t rowOfOwn = isValue ? int64_t{p.heads} * p.values : rowOfKeys;
+  int64_t row = int64_t{head} * both + i, rowOfRows = int64_t{p.heads} * both;
+  if (kBackward)
+    return {heads, p.keyValues, own, row, rowOfOwn, rowOfRows, -1};
+  return {p.keyValues, heads, row, own, rowOfRows, rowOfOwn, -1};
+}
+
+// ---- whole chunks of neighbours that turn together: what models have ----
+
+constexpr int kPairsMax = 256;   ///< whose angles are in shared memory
+constexpr int kRowsAtOnce = 4;   ///< of which a thread has a chunk each on its way
+constexpr int kBlocksEach = 4;   ///< of a multiprocessor
+constexpr int kThreadsOfSum = 4; ///< which add up a chunk of krot's gradient: one a pair
+constexpr int kHeadsOfSums = 16; ///< for which there is one more row of blocks that add
+static_assert(kThreadsOfSum * 2 == kChunk);
+
+/// The cosines and sines of the positions of rows from `first` on.
+__device__ __forceinline__ void makeAngles(const Latent &p, int64_t first, const float *frequencies,
+                                           float2 (*angles)[kPairsMax]) {
+  int pairs = p.turns.pairs;
+  for (int i = static_cast<int>(threadIdx.x); i < kRowsAtOnce * pairs; i += kThreads)
+    if (int64_t row = first + i / pairs; row < p.rows)
+      angles[i / pairs][i % pairs] = angleAt(p.turns, p.positionOf(row), frequencies[i % pairs]);
+}
+
+template <Mode M, bool kBackward>
+__device__ __forceinline__ void moveChunks(const Latent &p, int index) {
+  __shared__ float frequencies[kPairsMax];
+  __shared__ float2 angles[2][kRowsAtOnce][kPairsMax];
+  for (int i = static_cast<int>(threadIdx.x); i < p.turns.pairs; i += kThreads)
+    frequencies[i] = frequencyOf(p.turns, i);
+  __syncthreads();
+  bool isThere = index < movesOf<kBackward>(p, kChunk);
+  Move move = moveOf<kBackward>(p, isThere ? index : 0, kChunk);
+  int64_t step = int64_t{gridDim.x} * kRowsAtOnce, first = int64_t{blockIdx.x} * kRowsAtOnce;
+  makeAngles(p, first, frequencies, angles[0]);
+  for (int turn = 0; first < p.rows; first += step, turn ^= 1) {
+    int count = isThere ? static_cast<int>(min(p.rows - first, int64_t{kRowsAtOnce})) : 0;
+    Raw raw[kRowsAtOnce];
+#pragma unroll
+    for (int r = 0; r < kRowsAtOnce; ++r)
+      if (r < count)
+        raw[r] = loadRaw<M>(move.from, move.in + (first + r) * move.inStep);
+    __syncthreads(); // these rows' angles are there, and those of the rows before are not needed
+    makeAngles(p, first + step, frequencies, angles[turn ^ 1]);
+#pragma unroll
+    for (int r = 0; r < kRowsAtOnce; ++r) {
+      if (r >= count)
+        continue;
+      float v[kChunk];
+      toFloats<M>(move.from, raw[r], v);
+      if (move.turned >= 0)
+#pragma unroll
+        for (int j = 0; j < kChunk; j += 2)
+          rotate(angles[turn][r][(move.turned + j) / 2], v[j], v[j + 1]);
+      store8<M>(move.to, move.out + (first + r) * move.outStep, kChunk, v);
+    }
+  }
+}
+
+/// Sums over heads of the rotated channels of dk, turned back. `block` is one of `blocks` that do
+/// this.
+template <Mode M>
+__device__ __forceinline__ void sumChunks(const Latent &p, int block, int blocks) {
+  constexpr int kSums = kThreads / kThreadsOfSum;
+  int chunks = p.rotated / kChunk, rowsBeside = kSums / chunks;
+  int sum = static_cast<int>(threadIdx.x) / kThreadsOfSum;
+  int member = static_cast<int>(threadIdx.x) % kThreadsOfSum;
+  int chunk = sum % chunks, pair = chunk * kThreadsOfSum + member;
+  float frequency = frequencyOf(p.turns, pair);
+  int64_t step = int64_t{blocks} * rowsBeside;
+  // All threads take part in each turn, since they add together.
+  for (int64_t first = int64_t{block} * rowsBeside; first < p.rows; first += step) {
+    int64_t row = first + sum / chunks;
+    bool isThere = sum / chunks < rowsBeside && row < p.rows;
+    float total[kChunk] = {};
+#pragma unroll 8
+    for (int head = member; head < (isThere ? p.heads : 0); head += kThreadsOfSum) {
+      float v[kChunk];
+      load8<M>(p.k, (row * p.heads + head) * p.keys() + p.plain + chunk * kChunk, kChunk, v);
+#pragma unroll
+      for (int j = 0; j < kChunk; ++j)
+        total[j] += v[j];
+    }
+    float2 own = {};
+#pragma unroll
+    for (int j = 0; j < kChunk; ++j) {
+      for (int offset = 1; offset < kThreadsOfSum; offset *= 2)
+        total[j] += __shfl_xor_sync(0xffffffffu, total[j], offset);
+      if (j / 2 == member)
+        (j % 2 == 0 ? own.x : own.y) = total[j];
+    }
+    if (!isThere)
+      continue;
+    rotate(angleAt(p.turns, p.positionOf(row), frequency), own.x, own.y);
+    setElement(p.krot, row * p.rotated + 2 * pair, own.x);
+    setElement(p.krot, row * p.rotated + 2 * pair + 1, own.y);
+  }
+}
+
+template <Mode M, bool kBackward>
+__global__ void __launch_bounds__(kThreads, kBlocksEach)
+    moveRows(const __grid_constant__ Latent p) {
+  awaitPrevious();
+  int others = static_cast<int>(blockIdx.y) - p.blocksOfMoves;
+  if (!kBackward || others < 0)
+    moveChunks<M, kBackward>(p, static_cast<int>(blockIdx.y) * kThreads +
+                                    static_cast<int>(threadIdx.x));
+  else
+    sumChunks<M>(p, others * static_cast<int>(gridDim.x) + static_cast<int>(blockIdx.x),
+                 (static_cast<int>(gridDim.y) - p.blocksOfMoves) * static_cast<int>(gridDim.x));
+}
+
+template <bool kBackward> void launchRows(Latent p, Mode mode, Queue &queue) {
+  constexpr int64_t kBlocks = 132 * kBlocksEach; // an H200's multiprocessors
+  p.blocksOfMoves = static_cast<int>(ceilDiv(movesOf<kBackward>(p, kChunk), kThreads));
+  int64_t beside = p.blocksOfMoves + (kBackward ? ceilDiv(p.heads, kHeadsOfSums) : 0);
+  dim3 grid(
+      static_cast<unsigned>(std::clamp<int64_t>(kBlocks / beside, 1, ceilDiv(p.rows, kRowsAtOnce))),
+      static_cast<unsigned>(beside));
+  if (mode == Mode::Bf16)
+    launchKernel(moveRows<Mode::Bf16, kBackward>, grid, kThreads, 0, queue, p);
+  else if (mode == Mode::F16)
+    launchKernel(moveRows<Mode::F16, kBackward>, grid, kThreads, 0, queue, p);
+  else
+    launchKernel(moveRows<Mode::Mixed, kBackward>, grid, kThreads, 0, queue, p);
+}
+
+// ---- single channels ----
 
 __device__ __forceinline__ void makeAngles(const Latent &p, int64_t row, float2 *angles) {
-  int64_t position = p.given ? p.given[row] : row % p.positions;
   for (int i = static_cast<int>(threadIdx.x); i < p.turns.pairs; i += kThreads)
-    angles[i] = angleAt(p.turns, position, frequencyOf(p.turns, i));
+    angles[i] = angleAt(p.turns, p.positionOf(row), frequencyOf(p.turns, i));
   __syncthreads();
 }
 
-/// Of rotated channels [i, i + width), which are whole pairs of neighbours in chunks.
-__device__ __forceinline__ void turn8(const float2 *angles, int i, float (&v)[kChunk]) {
-#pragma unroll
-  for (int j = 0; j < kChunk; j += 2)
-    rotate(angles[(i + j) / 2], v[j], v[j + 1]);
-}
-
-/// A rotated channel of a row of them, wherever its mate is.
+/// Turned channel i of those that begin at `first`, wherever its mate is.
 __device__ __forceinline__ float turned(const Latent &p, const float2 *angles, const Data &from,
-                                        int64_t at, int i) {
+                                        int64_t first, int i) {
   bool isInterleaved = p.turns.interleaved;
   int pair = isInterleaved ? i / 2 : i % p.turns.pairs;
   bool isSecond = isInterleaved ? i % 2 != 0 : i >= p.turns.pairs;
-  int64_t first = at + (isInterleaved ? 2 * pair : pair);
+  first += isInterleaved ? 2 * pair : pair;
   float a = element(from, first);
   float b = element(from, first + (isInterleaved ? 1 : p.turns.pairs));
   rotate(angles[pair], a, b);
   return isSecond ? b : a;
 }
 
-/// Moves channels [i, i + width) of `n` that begin at `in` and `out`; those from `first` on turn.
-template <Mode M>
-__device__ __forceinline__ void move(const Latent &p, const float2 *angles, const Data &from,
-                                     int64_t in, const Data &to, int64_t out, int i, int first) {
-  if constexpr (M == Mode::Scalar) {
-    setElement(to, out + i,
-               i < first ? element(from, in + i) : turned(p, angles, from, in + first, i - first));
-  } else {
-    float v[kChunk];
-    load8<M>(from, in + i, kChunk, v);
-    if (i >= first)
-      turn8(angles, i - first, v);
-    store8<M>(to, out + i, kChunk, v);
+template <bool kBackward>
+__device__ __forceinline__ void moveElements(const Latent &p, int64_t row, const float2 *angles) {
+  for (int i = static_cast<int>(threadIdx.x); i < movesOf<kBackward>(p, 1); i += kThreads) {
+    Move move = moveOf<kBackward>(p, i, 1);
+    int64_t in = move.in + row * move.inStep;
+    setElement(move.to, move.out + row * move.outStep,
+               move.turned < 0 ? element(move.from, in)
+                               : turned(p, angles, move.from, in - move.turned, move.turned));
   }
 }
 
-/// The items of a head: chunks of q, then of k's channels without positions, of v, and of k's with.
-template <Mode M, bool kBackward>
-__device__ __forceinline__ void moveHeads(const Latent &p, int64_t row, const float2 *angles) {
-  constexpr int kW = kWidth<M>;
-  int keys = p.keys(), both = p.plain + p.values;
-  int items = (keys + both + (kBackward ? 0 : p.rotated)) / kW;
-  for (int at = static_cast<int>(threadIdx.x); at < p.heads * items; at += kThreads) {
-    int64_t head = row * p.heads + at / items;
-    int i = at % items * kW;
-    if (i < keys) {
-      const Data &from = kBackward ? p.q : p.queries, &to = kBackward ? p.queries : p.q;
-      move<M>(p, angles, from, head * keys, to, head * keys, i, p.plain);
-      continue;
-    }
-    i -= keys;
-    if (i >= both) { // forward only: the same for all heads
-      move<M>(p, angles, p.krot, row * p.rotated, p.k, head * keys + p.plain, i - both, 0);
-      continue;
-    }
-    bool isValue = i >= p.plain;
-    const Data &heads = isValue ? p.v : p.k;
-    int64_t own = isValue ? head * p.values - p.plain : head * keys, rows = head * both;
-    move<M>(p, angles, kBackward ? heads : p.keyValues, kBackward ? own : rows,
-            kBackward ? p.keyValues : heads, kBackward ? rows : own, i, both);
-  }
-}
-
-template <Mode M>
 __global__ void __launch_bounds__(kThreads) makeHeads(const __grid_constant__ Latent p) {
   awaitPrevious();
   __shared__ float2 angles[kRotatedMax / 2];
   makeAngles(p, blockIdx.x, angles);
-  moveHeads<M, false>(p, blockIdx.x, angles);
+  moveElements<false>(p, blockIdx.x, angles);
 }
 
 /// Sums over heads of the rotated channels of dk, turned back.
@@ -137,20 +263,19 @@ __device__ __forceinline__ void sumHeads(const Latent &p, int64_t row, const flo
   }
 }
 
-template <Mode M>
 __global__ void __launch_bounds__(kThreads) differentiateHeads(const __grid_constant__ Latent p) {
   awaitPrevious();
   __shared__ float2 angles[kRotatedMax / 2],
       sums[kRotatedMax / 2 > kThreads ? kRotatedMax / 2 : kThreads];
   makeAngles(p, blockIdx.x, angles);
-  moveHeads<M, true>(p, blockIdx.x, angles);
+  moveElements<true>(p, blockIdx.x, angles);
   sumHeads(p, blockIdx.x, angles, sums);
 }
 
 /// Whole chunks in every tensor, of pairs of neighbours.
 Mode modeOfLatent(const Call &call, const Latent &p) {
   int64_t common = std::gcd(std::gcd(p.plain, p.rotated), p.values);
-  if (!p.turns.interleaved)
+  if (!p.turns.interleaved || p.turns.pairs > kPairsMax)
     return Mode::Scalar;
   return modeOf({&call.in[0], &call.in[1], &call.in[2], &call.out[0], &call.out[1], &call.out[2]},
                 common);
@@ -162,18 +287,16 @@ template <bool kBackward> void run(const Call &call) {
               dataOf(rows[0]),  dataOf(rows[1]),  dataOf(rows[2])};
   p.given = call.inCount > 3 ? static_cast<const int32_t *>(call.in[3].data) : nullptr;
   p.positions = heads[0].shape[1];
+  p.rows = heads[0].shape[0] * p.positions;
   p.heads = static_cast<int>(heads[0].shape[2]);
   p.rotated = static_cast<int>(call.attrs.rotary_dim);
   p.plain = static_cast<int>(heads[0].shape[3]) - p.rotated;
   p.values = static_cast<int>(heads[2].shape[3]);
   p.turns = turnsOf(call.attrs, kBackward);
-  auto blocks = static_cast<unsigned>(heads[0].shape[0] * heads[0].shape[1]);
-  forMode(modeOfLatent(call, p), [&]<Mode M>() {
-    if constexpr (kBackward)
-      launchKernel(differentiateHeads<M>, blocks, kThreads, 0, queueOf(call), p);
-    else
-      launchKernel(makeHeads<M>, blocks, kThreads, 0, queueOf(call), p);
-  });
+  if (Mode mode = modeOfLatent(call, p); mode != Mode::Scalar)
+    return launchRows<kBackward>(p, mode, queueOf(call));
+  launchKernel(kBackward ? differentiateHeads : makeHeads, static_cast<unsigned>(p.rows), kThreads,
+               0, queueOf(call), p);
 }
 
 template <const Kernel *kOracle> const char *accepts(const Call &call) {
@@ -183,6 +306,9 @@ template <const Kernel *kOracle> const char *accepts(const Call &call) {
 }
 
 // ---- columns ----
+
+/// A chunk of elements, or a single one.
+template <Mode M> inline constexpr int kWidth = M == Mode::Scalar ? 1 : kChunk;
 
 struct Columns {
   Data x, a, b;

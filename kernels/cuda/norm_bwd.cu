@@ -141,36 +141,9 @@ __global__ void __launch_bounds__(kRowThreadsMax) normBackward(const __grid_cons
 
 // ---- rows of whole chunks, one a thread: what models have ----
 
-constexpr int kStreamThreadsMax = 1024;
+constexpr int kStreamThreadsMax = 1024; ///< of a block, and of a multiprocessor's blocks together
 constexpr int kShortThreads = 256, kShortBlocks = 3; ///< where a block has several rows beside each
                                                      ///< other; blocks of a multiprocessor
-
-/// A chunk as it lies in memory: the next row's are on their way while this row's sums are formed.
-struct Raw {
-  uint4 low, high;
-};
-
-template <Mode M> __device__ __forceinline__ Raw loadRaw(const Data &d, int64_t i) {
-  Raw raw = {};
-  if (isNarrow<M>(d)) {
-    raw.low = *chunkOf(d, i);
-  } else {
-    const uint4 *from = reinterpret_cast<const uint4 *>(static_cast<const float *>(d.p) + i);
-    raw.low = from[0], raw.high = from[1];
-  }
-  return raw;
-}
-
-template <Mode M>
-__device__ __forceinline__ void toFloats(const Data &d, const Raw &raw, float (&v)[kChunk]) {
-  if (isNarrow<M>(d))
-    return unpack<M>(d, raw.low, v);
-  const uint32_t words[kChunk] = {raw.low.x,  raw.low.y,  raw.low.z,  raw.low.w,
-                                  raw.high.x, raw.high.y, raw.high.z, raw.high.w};
-#pragma unroll
-  for (int j = 0; j < kChunk; ++j)
-    v[j] = __uint_as_float(words[j]);
-}
 
 /// What a thread needs of one row.
 struct RowInput {
@@ -244,7 +217,7 @@ __device__ __forceinline__ void writeChunkSums(const Backward &p, int64_t c,
 }
 
 template <Mode M, bool kCentered, int kThreads, bool kIsShort>
-__global__ void __launch_bounds__(kThreads, kIsShort ? kShortBlocks : 1)
+__global__ void __launch_bounds__(kThreads, kIsShort ? kShortBlocks : kStreamThreadsMax / kThreads)
     normBackwardChunks(const __grid_constant__ Backward p) {
   awaitPrevious();
   __shared__ float parts[2][2][kWarp];
@@ -323,13 +296,13 @@ bool hasChunkRows(const Tensor &x) {
 
 /// Blocks that fill an H200's multiprocessors, as far as there are rows for them.
 int chunkBlocks(const Tensor &x) {
-  constexpr int kMultiprocessors = 132, kThreadsEach = 1024, kBlocksEachMax = 6;
+  constexpr int kMultiprocessors = 132, kBlocksEachMax = 6;
   if (x.cols() <= kShortColsMax) {
     int64_t groups = ceilDiv(x.rows() * lanesOf(x.cols()), kShortThreads);
     return static_cast<int>(std::min<int64_t>(groups, kMultiprocessors * kShortBlocks));
   }
   int threads = threadsForRow(x.cols(), kStreamThreadsMax);
-  int each = std::clamp(kThreadsEach / threads, 1, kBlocksEachMax);
+  int each = std::clamp(kStreamThreadsMax / threads, 1, kBlocksEachMax);
   return static_cast<int>(std::min<int64_t>(x.rows(), kMultiprocessors * each));
 }
 
@@ -339,6 +312,7 @@ void launchChunks(const Backward &p, Mode mode, const Tensor &x, Queue &queue) {
   int threads = isShort ? kShortThreads : threadsForRow(x.cols(), kStreamThreadsMax);
   auto launch = [&]<Mode M>() {
     auto kernel = isShort          ? normBackwardChunks<M, kCentered, kShortThreads, true>
+                  : threads <= 256 ? normBackwardChunks<M, kCentered, 256, false>
                   : threads <= 512 ? normBackwardChunks<M, kCentered, 512, false>
                                    : normBackwardChunks<M, kCentered, 1024, false>;
     launchKernel(kernel, chunkBlocks(x), threads, 0, queue, p);
