@@ -24,7 +24,7 @@ enum class Form : uint8_t {
 template <Form kForm>
 inline constexpr bool kSumsRows = kForm == Form::Gradient || kForm == Form::TurnedGradient;
 
-constexpr int kTilesAhead = 8; ///< more than the copying thread is ahead, since a tile has a stage
+constexpr int kTilesAhead = 8; ///< announced to a block's warp groups at most
 constexpr int kGroupRows = 64; ///< of a tile, of one warp group
 constexpr int kBlockCols = 64; ///< elements of 16 bits in a row of shared memory
 constexpr int kBandPairs = 8;  ///< pairs of tiles, one below the other, before the next columns
@@ -55,6 +55,7 @@ struct Tile {
 template <typename Sizes> struct Shared {
   uint8_t warps[8][kWarpBytes];
   uint64_t full[Sizes::kStages], empty[Sizes::kStages]; ///< barriers
+  uint64_t left[kTilesAhead];                           ///< barriers of announcements
   Tile tiles[kTilesAhead];
   int32_t begins[kRunsMax], ends[kRunsMax];
   union {
@@ -91,6 +92,12 @@ template <typename Sizes> struct Ring {
   __device__ uint32_t empty(int stage) const {
     return hopper::sharedAddress(&shared.empty[0]) + static_cast<uint32_t>(stage) * 8;
   }
+  /// At which both warp groups arrive that have read a tile's announcement for the last time.
+  __device__ uint32_t left(int tile) const {
+    return hopper::sharedAddress(&shared.left[tile % kTilesAhead]);
+  }
+  __device__ Tile &tile(int tile) const { return shared.tiles[tile % kTilesAhead]; }
+  __device__ static uint32_t parityOf(int tile) { return tile / kTilesAhead % 2; }
 };
 
 /// A position in the ring: counts stages.
@@ -132,8 +139,9 @@ public:
     }
     if constexpr (kIsB)
       return;
+    awaitTile(tile);
+    ring_.tile(tile).stages = 0;
     awaitStage();
-    ring_.shared.tiles[tile % kTilesAhead].stages = 0;
     hopper::expectBytes(ring_.full(turn_.stage()), 0);
   }
 
@@ -168,9 +176,15 @@ private:
 
   __device__ int stagesOf(int rows) const { return (rows + kDepth - 1) / kDepth; }
 
+  /// Waits until an announcement's place is free.
+  __device__ void awaitTile(int tile) {
+    hopper::waitFor(ring_.left(tile), ring_.parityOf(tile) ^ 1);
+  }
+
   __device__ void announce(int tile, const Place &place) {
-    Shared<Sizes> &shared = ring_.shared;
-    Tile &to = shared.tiles[tile % kTilesAhead];
+    awaitTile(tile);
+    const Shared<Sizes> &shared = ring_.shared;
+    Tile &to = ring_.tile(tile);
     int rows = 0;
     to.cols = p_.m - place.col;
     to.run = place.run, to.row = place.row, to.col = place.col;
@@ -281,7 +295,9 @@ __device__ __forceinline__ const Tile &
 nextTile(const Ring<Sizes> &ring, const Turn<Sizes::kStages> &turn, int count, int group) {
   hopper::waitFor(ring.full(turn.stage()), turn.parity());
   syncGroup(group);
-  return ring.shared.tiles[count % kTilesAhead];
+  if (count > 0 && threadIdx.x % 128 == 0)
+    hopper::arrive(ring.left(count - 1));
+  return ring.tile(count);
 }
 
 /// Releases the stages of a tile of which the group multiplies nothing. Products keep its warps
@@ -426,6 +442,8 @@ __device__ __forceinline__ void begin(const Params &p, const Ring<Sizes> &ring) 
       hopper::initBarrier(ring.full(stage), 1);
       hopper::initBarrier(ring.empty(stage), 4); // of two warp groups of two blocks
     }
+    for (int tile = 0; tile < kTilesAhead; ++tile)
+      hopper::initBarrier(ring.left(tile), 2);
     hopper::fenceBarriers();
   }
   int all = p.slots * p.runs;

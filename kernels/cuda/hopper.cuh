@@ -45,6 +45,10 @@ __device__ __forceinline__ void expectBytes(uint32_t barrier, uint32_t bytes) {
                : "memory");
 }
 
+__device__ __forceinline__ void arrive(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
 /// Arrives at the same barrier of a block of the cluster.
 __device__ __forceinline__ void arriveAt(uint32_t barrier, uint32_t block) {
   asm volatile("{\n"
