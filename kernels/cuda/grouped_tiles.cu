@@ -151,7 +151,7 @@ __device__ __forceinline__ void multiplyTiles(const Params &p, const Ring<Sizes>
   Turn<Sizes::kStages> turn;
   float sum[128];
   for (int count = 0;; ++count) {
-    const Tile &tile = nextTile(ring, turn, count, group);
+    const Tile tile = nextTile(ring, turn, count, group);
     if (tile.stages == 0)
       break;
     if (tile.rows <= group * kGroupRows || tile.cols <= 0) {

@@ -92,7 +92,7 @@ template <typename Sizes> struct Ring {
   __device__ uint32_t empty(int stage) const {
     return hopper::sharedAddress(&shared.empty[0]) + static_cast<uint32_t>(stage) * 8;
   }
-  /// At which both warp groups arrive that have read a tile's announcement for the last time.
+  /// At which the warps that multiply arrive when they have read a tile's announcement.
   __device__ uint32_t left(int tile) const {
     return hopper::sharedAddress(&shared.left[tile % kTilesAhead]);
   }
@@ -289,15 +289,22 @@ __device__ __forceinline__ void release(const Ring<Sizes> &ring, int stage) {
 /// tiles with these, that they have not read.
 __device__ __forceinline__ void syncGroup(int group) { hopper::syncThreads(1 + group, 128); }
 
-/// The next tile, when its first stage is there. The group's warps have left the one before.
+/// The next tile, when its first stage is there. The group's warps have left the one before. A
+/// warp's first thread reads the announcement for the others.
 template <typename Sizes>
-__device__ __forceinline__ const Tile &
-nextTile(const Ring<Sizes> &ring, const Turn<Sizes::kStages> &turn, int count, int group) {
+__device__ __forceinline__ Tile nextTile(const Ring<Sizes> &ring, const Turn<Sizes::kStages> &turn,
+                                         int count, int group) {
   hopper::waitFor(ring.full(turn.stage()), turn.parity());
   syncGroup(group);
-  if (count > 0 && threadIdx.x % 128 == 0)
-    hopper::arrive(ring.left(count - 1));
-  return ring.tile(count);
+  Tile tile = {};
+  if (threadIdx.x % kWarp == 0) {
+    tile = ring.tile(count);
+    hopper::arrive(ring.left(count));
+  }
+  tile.first = __shfl_sync(0xffffffffu, tile.first, 0);
+  for (int *field : {&tile.rows, &tile.cols, &tile.stages, &tile.run, &tile.row, &tile.col})
+    *field = __shfl_sync(0xffffffffu, *field, 0);
+  return tile;
 }
 
 /// Releases the stages of a tile of which the group multiplies nothing. Products keep its warps
@@ -443,7 +450,7 @@ __device__ __forceinline__ void begin(const Params &p, const Ring<Sizes> &ring) 
       hopper::initBarrier(ring.empty(stage), 4); // of two warp groups of two blocks
     }
     for (int tile = 0; tile < kTilesAhead; ++tile)
-      hopper::initBarrier(ring.left(tile), 2);
+      hopper::initBarrier(ring.left(tile), 8); // of the warps of two groups
     hopper::fenceBarriers();
   }
   int all = p.slots * p.runs;
