@@ -205,6 +205,29 @@ void backSplitQkvRope(Gradients &gradients, const Op &op) {
   splitQkv<OpKind::SplitQkvRope>(gradients, op, OpKind::MergeQkvRope);
 }
 
+/// The norms' weights get their gradients from the same op.
+void backSplitQkvNormRope(Gradients &gradients, const Op &op) {
+  constexpr OpKind kOp = OpKind::SplitQkvNormRope;
+  ValueId dq = gradients.of(resultNamed<kOp>(op, "q")),
+          dk = gradients.of(resultNamed<kOp>(op, "k")),
+          dv = gradients.of(resultNamed<kOp>(op, "v"));
+  if (dq == kNone)
+    return;
+  ValueId rows = operandNamed<kOp>(op, "qkv"), wq = operandNamed<kOp>(op, "wq"),
+          wk = operandNamed<kOp>(op, "wk");
+  Op back = gradients.makeOp(
+      OpKind::MergeQkvNormRope,
+      {dq, dk, dv, rows, wq, wk, resultNamed<kOp>(op, "qrstd"), resultNamed<kOp>(op, "krstd")});
+  back.attrs = op.attrs;
+  constexpr size_t kPositions = plan::operandIndex<kOp>("positions");
+  back.operands.insert(back.operands.end(), op.operands.begin() + kPositions, op.operands.end());
+  ValueId drows = gradients.contribute(back, rows);
+  gradients.contribute(back, wq);
+  gradients.contribute(back, wk);
+  gradients.append(std::move(back));
+  gradients.settle(rows, drows);
+}
+
 void backSplitColumns(Gradients &gradients, const Op &op) {
   constexpr OpKind kOp = OpKind::SplitColumns;
   ValueId da = gradients.of(resultNamed<kOp>(op, "a")),

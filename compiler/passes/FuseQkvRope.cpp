@@ -1,4 +1,5 @@
-// Fuses split_qkv with the only readers of q and k, two ropes with equal attributes, into one op.
+// Fuses split_qkv with the only readers of q and k, two ropes with equal attributes, into one op,
+// and two norms with equal attributes that stand between them.
 #include <algorithm>
 
 #include "compiler/passes/Passes.h"
@@ -22,9 +23,10 @@ bool sameAttr(const plan::Attr &a, const plan::Attr &b) {
   return a.key == b.key && (isFloat ? a.f == b.f : a.i == b.i);
 }
 
+bool sameAttrs(const Op &a, const Op &b) { return std::ranges::equal(a.attrs, b.attrs, sameAttr); }
+
 bool sameRotation(const Op &a, const Op &b) {
-  return samePositions(a, b) && std::ranges::equal(a.attrs, b.attrs, sameAttr) &&
-         !a.getBool(Key::inverse);
+  return samePositions(a, b) && sameAttrs(a, b) && !a.getBool(Key::inverse);
 }
 
 bool isBefore(const plan::Segment &segment, plan::ValueId value, size_t op) {
@@ -32,12 +34,44 @@ bool isBefore(const plan::Segment &segment, plan::ValueId value, size_t op) {
   return def == plan::kNone || def < op;
 }
 
-/// The rope that is the only reader of the value, or none.
-uint32_t onlyRope(const plan::Segment &segment, const plan::Users &users, plan::ValueId value) {
-  if (users.count(value) != 1)
-    return plan::kNone;
-  uint32_t user = *users.begin(value);
-  return segment.ops[user].kind == OpKind::Rope ? user : plan::kNone;
+uint32_t onlyUser(const plan::Users &users, plan::ValueId value) {
+  return users.count(value) == 1 ? *users.begin(value) : plan::kNone;
+}
+
+/// What is done to heads, of which nobody else reads anything.
+struct Turned {
+  uint32_t norm = plan::kNone,
+           rope = plan::kNone; ///< none: heads are not normalised, or not turned
+};
+
+Turned turnedFrom(const plan::Segment &segment, const plan::Users &users, plan::ValueId heads) {
+  Turned turned;
+  uint32_t user = onlyUser(users, heads);
+  if (user != plan::kNone && segment.ops[user].kind == OpKind::RmsNorm) {
+    const Op &norm = segment.ops[user];
+    bool isHeads = plan::operandNamed<OpKind::RmsNorm>(norm, "x") == heads;
+    if (!isHeads || users.count(plan::resultNamed<OpKind::RmsNorm>(norm, "rstd")) != 0)
+      return {};
+    turned.norm = user;
+    user = onlyUser(users, plan::resultNamed<OpKind::RmsNorm>(norm, "y"));
+  }
+  if (user != plan::kNone && segment.ops[user].kind == OpKind::Rope)
+    turned.rope = user;
+  return turned;
+}
+
+/// The norms become a part of the split.
+void addNorms(plan::Segment &segment, Op &split, const Op &q, const Op &k) {
+  split.kind = OpKind::SplitQkvNormRope;
+  for (const Op *norm : {&q, &k}) {
+    plan::ValueId rstd = plan::resultNamed<OpKind::RmsNorm>(*norm, "rstd");
+    plan::Type heads = segment.values[norm->results[0]].type;
+    segment.values[rstd].type =
+        plan::Type::of(DType::F32, {heads.shape[0], heads.shape[1], heads.shape[2]});
+    split.operands.push_back(plan::operandNamed<OpKind::RmsNorm>(*norm, "w"));
+    split.results.push_back(rstd);
+  }
+  split.attrs.insert(split.attrs.end(), q.attrs.begin(), q.attrs.end());
 }
 
 void fuseQkvRope(plan::Segment &segment) {
@@ -49,21 +83,34 @@ void fuseQkvRope(plan::Segment &segment) {
       continue;
     constexpr size_t kQueries = plan::resultIndex<OpKind::SplitQkv>("q"),
                      kKeys = plan::resultIndex<OpKind::SplitQkv>("k");
-    uint32_t q = onlyRope(segment, users, split.results[kQueries]),
-             k = onlyRope(segment, users, split.results[kKeys]);
-    if (q == plan::kNone || k == plan::kNone || !sameRotation(segment.ops[q], segment.ops[k]))
+    Turned q = turnedFrom(segment, users, split.results[kQueries]),
+           k = turnedFrom(segment, users, split.results[kKeys]);
+    if (q.rope == plan::kNone || k.rope == plan::kNone ||
+        !sameRotation(segment.ops[q.rope], segment.ops[k.rope]))
       continue;
-    const Op &rope = segment.ops[q];
-    if (!std::all_of(rope.operands.begin() + 1, rope.operands.end(),
-                     [&](plan::ValueId id) { return isBefore(segment, id, i); }))
+    bool hasNorms = q.norm != plan::kNone;
+    if (hasNorms != (k.norm != plan::kNone) ||
+        (hasNorms && (split.group >= 0 || !sameAttrs(segment.ops[q.norm], segment.ops[k.norm]))))
       continue;
-    split.operands.insert(split.operands.end(), rope.operands.begin() + 1, rope.operands.end());
+    const Op &rope = segment.ops[q.rope];
+    auto areThere = [&](uint32_t user) {
+      const std::vector<plan::ValueId> &operands = segment.ops[user].operands;
+      return std::all_of(operands.begin() + 1, operands.end(),
+                         [&](plan::ValueId id) { return isBefore(segment, id, i); });
+    };
+    if (!areThere(q.rope) || (hasNorms && !(areThere(q.norm) && areThere(k.norm))))
+      continue;
     split.kind = OpKind::SplitQkvRope;
+    if (hasNorms)
+      addNorms(segment, split, segment.ops[q.norm], segment.ops[k.norm]);
+    split.operands.insert(split.operands.end(), rope.operands.begin() + 1, rope.operands.end());
     split.attrs.insert(split.attrs.end(), rope.attrs.begin(), rope.attrs.end());
     std::ranges::sort(split.attrs, {}, &plan::Attr::key); // split_qkv has others
     split.results[kQueries] = plan::resultNamed<OpKind::Rope>(rope, "y");
-    split.results[kKeys] = plan::resultNamed<OpKind::Rope>(segment.ops[k], "y");
-    dead[q] = dead[k] = 1;
+    split.results[kKeys] = plan::resultNamed<OpKind::Rope>(segment.ops[k.rope], "y");
+    for (uint32_t gone : {q.rope, k.rope, q.norm, k.norm})
+      if (gone != plan::kNone)
+        dead[gone] = 1;
   }
   plan::eraseOps(segment, dead);
 }

@@ -22,4 +22,28 @@ void makeL2NormBwd(Builder &b) {
   b.data({rows, channels}).data({rows, channels}).floats({rows}).toData({rows, channels});
 }
 
+void makeSplitQkvNormRope(Builder &b) {
+  const Model &m = b.model;
+  b.attrs().rotary_dim = m.channels;
+  b.attrs().eps = 1e-5;
+  b.data({m.batch, m.positions, m.qkv()}).data({m.channels}).data({m.channels});
+  b.ids({m.batch, m.positions}, m.positions);
+  b.toData({m.batch, m.positions, m.heads, m.channels});
+  for (int i = 0; i < 2; ++i)
+    b.toData({m.batch, m.positions, m.groups, m.channels});
+  b.toFloats({m.batch, m.positions, m.heads}).toFloats({m.batch, m.positions, m.groups});
+}
+
+void makeMergeQkvNormRope(Builder &b) {
+  const Model &m = b.model;
+  b.attrs().rotary_dim = m.channels;
+  b.data({m.batch, m.positions, m.heads, m.channels});
+  for (int i = 0; i < 2; ++i)
+    b.data({m.batch, m.positions, m.groups, m.channels});
+  b.data({m.batch, m.positions, m.qkv()}).data({m.channels}).data({m.channels});
+  b.floats({m.batch, m.positions, m.heads}).floats({m.batch, m.positions, m.groups});
+  b.ids({m.batch, m.positions}, m.positions);
+  b.toData({m.batch, m.positions, m.qkv()}).toFloats({m.channels}).toFloats({m.channels});
+}
+
 } // namespace shardc::kernels::bench

@@ -1,4 +1,4 @@
-// The calls of ops on heads of queries and keys that have no weights.
+// The calls of ops on heads of queries and keys.
 #pragma once
 
 #include "kernels/bench/CaseBuilder.h"
@@ -8,5 +8,7 @@ namespace shardc::kernels::bench {
 void makeScalePositions(Builder &b);
 void makeL2Norm(Builder &b);
 void makeL2NormBwd(Builder &b);
+void makeSplitQkvNormRope(Builder &b);
+void makeMergeQkvNormRope(Builder &b);
 
 } // namespace shardc::kernels::bench

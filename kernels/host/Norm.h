@@ -25,6 +25,19 @@ inline const char *checkStatistic(const Tensor &x, const Tensor &statistic) {
   return nullptr;
 }
 
+/// 1/sqrt(mean(x²) + eps) of a row.
+float rstdOf(const Call &call, const float *x, int64_t n);
+
+/// y = x·rstd·w.
+void scaleRow(const float *x, const float *w, float rstd, int64_t n, float *y);
+
+/// Of rmsnorm's gradient: g = dy·w and h = x·rstd.
+void gradientsOfRow(const float *dy, const float *x, const float *w, float rstd, int64_t n,
+                    float *g, float *h);
+
+/// dx = rstd·(g - h·mean), by the mean of g·h.
+void inputGradient(const float *g, const float *h, float rstd, int64_t n, float *dx);
+
 /// layernorm's y again, of x w bias mean rstd: a part of other ops.
 extern const Kernel kLayerNormAgain;
 

@@ -6,6 +6,8 @@
 // operand, the position of a row is the one that they give it. `inverse` rotates backwards, which
 // is the gradient. Operands and results are f32 or bf16 each, rounded once. Limited by memory, and
 // by the sines of a table of S·rotary_dim/2 angles per call.
+#include "kernels/host/Qkv.h"
+
 #include "kernels/host/Check.h"
 #include "kernels/host/Convert.h"
 #include "kernels/host/Rotary.h"
@@ -15,6 +17,27 @@
 #include <algorithm>
 
 namespace shardc::kernels::host {
+
+const char *checkParts(const Call &call, const Tensor &q, const Tensor &k, const Tensor &v,
+                       const Tensor &qkv) {
+  SHARDC_REQUIRE(isData(q) && isData(k) && isData(v) && isData(qkv),
+                 "queries, keys and values are not f32, bf16 or f16");
+  SHARDC_REQUIRE(q.rank == 4 && k.rank == 4 && v.rank == 4, "q, k or v is not [B, S, heads, D]");
+  SHARDC_REQUIRE(std::equal(k.shape, k.shape + 4, v.shape), "k and v differ in shape");
+  SHARDC_REQUIRE(q.shape[0] == k.shape[0] && q.shape[1] == k.shape[1] && q.shape[3] == k.shape[3],
+                 "q and k differ in batch, sequence or channels");
+  SHARDC_REQUIRE(q.shape[2] % k.shape[2] == 0, "key/value heads do not divide the query heads");
+  SHARDC_REQUIRE(qkv.cols() == (call.groupSize * q.shape[2] + 2 * k.shape[2]) * q.shape[3],
+                 "a row of qkv is not as long as its queries, keys and values");
+  SHARDC_REQUIRE(qkv.rows() == q.shape[0] * q.shape[1], "qkv does not have B·S rows");
+  const Attrs &attrs = call.attrs;
+  SHARDC_REQUIRE((attrs.num_heads == 0 || attrs.num_heads == q.shape[2]) &&
+                     (attrs.num_groups == 0 || attrs.num_groups == k.shape[2]) &&
+                     (attrs.head_dim == 0 || attrs.head_dim == q.shape[3]),
+                 "heads or channels are not those of the attributes");
+  return nullptr;
+}
+
 namespace {
 
 /// The positions that follow the operands that every call has, or null.
@@ -70,59 +93,6 @@ void runRope(const Call &call) {
     writeF32(call.out[0], row * n, n, buffers.to);
   }
 }
-
-/// Null, or the reason why q, k, v and the rows that they are parts of do not match.
-const char *checkParts(const Call &call, const Tensor &q, const Tensor &k, const Tensor &v,
-                       const Tensor &qkv) {
-  SHARDC_REQUIRE(isData(q) && isData(k) && isData(v) && isData(qkv),
-                 "queries, keys and values are not f32, bf16 or f16");
-  SHARDC_REQUIRE(q.rank == 4 && k.rank == 4 && v.rank == 4, "q, k or v is not [B, S, heads, D]");
-  SHARDC_REQUIRE(std::equal(k.shape, k.shape + 4, v.shape), "k and v differ in shape");
-  SHARDC_REQUIRE(q.shape[0] == k.shape[0] && q.shape[1] == k.shape[1] && q.shape[3] == k.shape[3],
-                 "q and k differ in batch, sequence or channels");
-  SHARDC_REQUIRE(q.shape[2] % k.shape[2] == 0, "key/value heads do not divide the query heads");
-  SHARDC_REQUIRE(qkv.cols() == (call.groupSize * q.shape[2] + 2 * k.shape[2]) * q.shape[3],
-                 "a row of qkv is not as long as its queries, keys and values");
-  SHARDC_REQUIRE(qkv.rows() == q.shape[0] * q.shape[1], "qkv does not have B·S rows");
-  const Attrs &attrs = call.attrs;
-  SHARDC_REQUIRE((attrs.num_heads == 0 || attrs.num_heads == q.shape[2]) &&
-                     (attrs.num_groups == 0 || attrs.num_groups == k.shape[2]) &&
-                     (attrs.head_dim == 0 || attrs.head_dim == q.shape[3]),
-                 "heads or channels are not those of the attributes");
-  return nullptr;
-}
-
-/// Moves heads between qkv and its parts. Heads of a row of qkv are numbered in its order.
-class Heads {
-public:
-  Heads(const Call &call, const Tensor &q, const Tensor &k, const Tensor &v)
-      : q_(q), k_(k), v_(v), channels_(q.cols()), groups_(k.shape[2]),
-        queries_(q.shape[2] / k.shape[2]), all_(call.groupSize * queries_),
-        first_(call.index * queries_), perRow_(groups_ * (all_ + 2)) {}
-
-  /// Calls move(part, offset in the part, offset in qkv, is it rotated, row) for every head, and
-  /// skip(offset in qkv) for queries of other members.
-  template <typename Move, typename Skip> void forEach(Move move, Skip skip) const {
-    for (int64_t row = 0, rows = q_.shape[0] * q_.shape[1]; row < rows; ++row)
-      for (int64_t head = 0; head < perRow_; ++head) {
-        int64_t group = head / (all_ + 2), place = head % (all_ + 2);
-        int64_t whole = (row * perRow_ + head) * channels_;
-        int64_t ofGroup = row * groups_ + group, query = place - first_;
-        if (place >= all_)
-          move(place == all_ ? k_ : v_, ofGroup * channels_, whole, place == all_, row);
-        else if (query >= 0 && query < queries_)
-          move(q_, (ofGroup * queries_ + query) * channels_, whole, true, row);
-        else
-          skip(whole);
-      }
-  }
-
-private:
-  const Tensor &q_, &k_, &v_;
-  int64_t channels_, groups_;
-  int64_t queries_, all_, first_; ///< of a key: this member's, those of all, before this member's
-  int64_t perRow_;                ///< heads
-};
 
 const char *checkSplit(const Call &call, int operandsMax) {
   SHARDC_REQUIRE_OK(checkArity(call, {1, operandsMax, 3, 3}));

@@ -7,7 +7,6 @@
 #include "kernels/host/Rows.h"
 
 #include <algorithm>
-#include <cmath>
 
 namespace shardc::kernels::host {
 namespace {
@@ -23,17 +22,11 @@ struct Buffers {
   }
 };
 
-SHARDC_CLONES void scaleRow(const float *x, const float *w, float rstd, int64_t n, float *y) {
-  for (int64_t i = 0; i < n; ++i)
-    y[i] = x[i] * rstd * w[i];
-}
-
 /// Normalises one row of fp32 numbers into row `row` of y; gives its rstd.
 float normRow(const Call &call, const float *x, const float *w, const Tensor &y, int64_t row,
               float *buffer) {
   int64_t n = y.cols();
-  double meanSquare = dot(x, x, n) / static_cast<double>(n);
-  float rstd = static_cast<float>(1.0 / std::sqrt(meanSquare + call.attrs.eps));
+  float rstd = rstdOf(call, x, n);
   float *to = targetF32(y, row * n, buffer);
   scaleRow(x, w, rstd, n, to);
   writeF32(y, row * n, n, to);
@@ -104,20 +97,6 @@ const char *acceptsRmsNormBwd(const Call &call) {
   return checkStatistic(call.in[1], call.in[3]);
 }
 
-SHARDC_CLONES void gradientsOfRow(const float *dy, const float *x, const float *w, float rstd,
-                                  int64_t n, float *g, float *h) {
-  for (int64_t i = 0; i < n; ++i) {
-    g[i] = dy[i] * w[i];
-    h[i] = x[i] * rstd;
-  }
-}
-
-SHARDC_CLONES void inputGradient(const float *g, const float *h, float mean, float rstd, int64_t n,
-                                 float *dx) {
-  for (int64_t i = 0; i < n; ++i)
-    dx[i] = rstd * (g[i] - h[i] * mean);
-}
-
 void runRmsNormBwd(const Call &call) {
   Scratch scratch(call);
   BwdBuffers buffers(call, scratch);
@@ -130,8 +109,7 @@ void runRmsNormBwd(const Call &call) {
     const float *x = readF32(call.in[1], row * n, n, buffers.x);
     gradientsOfRow(dy, x, w, rstd[row], n, buffers.g, buffers.h);
     addProducts(dy, buffers.h, n, buffers.dw);
-    double mean = dot(buffers.g, buffers.h, n) / static_cast<double>(n);
-    inputGradient(buffers.g, buffers.h, static_cast<float>(mean), rstd[row], n, buffers.dx);
+    inputGradient(buffers.g, buffers.h, rstd[row], n, buffers.dx);
     if (call.inCount > 4) {
       const float *dres = readF32(call.in[4], row * n, n, buffers.dres);
       for (int64_t i = 0; i < n; ++i)

@@ -164,7 +164,7 @@ private:
     for (ValueId operand : op.operands)
       result = joined(result, at[operand].origin);
     if (op.kind == OpKind::MergeQkv || op.kind == OpKind::MergeQkvRope ||
-        op.kind == OpKind::LatentHeadsBwd)
+        op.kind == OpKind::MergeQkvNormRope || op.kind == OpKind::LatentHeadsBwd)
       for (ValueId operand : op.operands)
         needOwn(at, i, operand);
     return result;

@@ -114,6 +114,70 @@ TEST(Qkv, FusedRopeGivesTheSameBits) {
     }
 }
 
+TEST(Qkv, FusedNormsGiveTheSameBits) {
+  for (Shape s : kShapes)
+    for (DType dtype : kDataTypes)
+      for (bool isZeroCentered : {false, true}) {
+        Array qkv = randoms(dtype, {s.batch, s.positions, s.width()}, 3);
+        auto make = [&](const char *op) {
+          KernelRun run(op);
+          run.attrs.rotary_dim = s.channels;
+          run.attrs.zero_centered = isZeroCentered;
+          run.attrs.eps = 1e-3;
+          return run;
+        };
+        KernelRun split = make("split_qkv"), fused = make("split_qkv_norm_rope");
+        KernelRun merge = make("merge_qkv"), fusedMerge = make("merge_qkv_norm_rope");
+        Array weights[2] = {randoms(dtype, {s.channels}, 5), randoms(dtype, {s.channels}, 6)};
+        for (int part = 0; part < 3; ++part) {
+          split.out(dtype, shapeOf(s, part));
+          fused.out(dtype, shapeOf(s, part));
+        }
+        fused.in(qkv).in(weights[0]).in(weights[1]);
+        fused.out(DType::F32, {s.batch, s.positions, s.heads});
+        fused.out(DType::F32, {s.batch, s.positions, s.groups});
+        std::vector<Array> parts = split.in(qkv).run(), got = fused.run();
+        Array gradients[3], sums[2];
+        for (int part = 0; part < 3; ++part) {
+          auto i = static_cast<size_t>(part);
+          gradients[i] = randoms(dtype, shapeOf(s, part), 7 + part);
+          fusedMerge.in(gradients[i]);
+          if (part == 2) {
+            EXPECT_EQ(got[i].values, parts[i].values);
+            merge.in(gradients[i]);
+            continue;
+          }
+          int64_t rows = parts[i].numel() / s.channels;
+          KernelRun norm = make("rmsnorm"), rope = make("rope"), back = make("rope"),
+                    normBack = make("rmsnorm_bwd");
+          std::vector<Array> normed = norm.in(parts[i])
+                                          .in(weights[i])
+                                          .out(dtype, parts[i].shape)
+                                          .out(DType::F32, {rows})
+                                          .run();
+          EXPECT_EQ(got[i].values, rope.in(normed[0]).out(dtype, normed[0].shape).run()[0].values);
+          EXPECT_EQ(got[3 + i].values, normed[1].values);
+          back.attrs.inverse = true;
+          Array turned = back.in(gradients[i]).out(dtype, gradients[i].shape).run()[0];
+          std::vector<Array> wanted = normBack.in(turned)
+                                          .in(parts[i])
+                                          .in(weights[i])
+                                          .in(normed[1])
+                                          .out(dtype, turned.shape)
+                                          .out(dtype, {s.channels})
+                                          .run();
+          merge.in(wanted[0]);
+          sums[i] = wanted[1];
+        }
+        fusedMerge.in(qkv).in(weights[0]).in(weights[1]).in(got[3]).in(got[4]);
+        fusedMerge.out(dtype, qkv.shape).out(dtype, {s.channels}).out(dtype, {s.channels});
+        std::vector<Array> merged = fusedMerge.run();
+        EXPECT_EQ(merged[0].values, merge.out(dtype, qkv.shape).run()[0].values);
+        EXPECT_EQ(merged[1].values, sums[0].values);
+        EXPECT_EQ(merged[2].values, sums[1].values);
+      }
+}
+
 TEST(Qkv, MergeWithRopeIsTheGradient) {
   // A rotation's gradient is the rotation back: merging what was split gives the input again.
   for (Shape s : kShapes) {

@@ -350,7 +350,7 @@ TEST(Registry, OnlyGradientsOfWeightsAndSumsAccumulate) {
         wanted = "0";
     if (op.name == "rmsnorm_bwd")
       wanted = "1";
-    if (op.name == "layernorm_bwd")
+    if (op.name == "layernorm_bwd" || op.name == "merge_qkv_norm_rope")
       wanted = "12";
     if (op.name == "lm_loss_grad")
       wanted = "2";

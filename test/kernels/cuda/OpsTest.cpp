@@ -303,7 +303,8 @@ TEST(CudaOps, NormsOfRowsBeyondABlock) {
 TEST(CudaOps, RotateInPartInNeighboursAndBack) {
   SKIP_WITHOUT_GPU();
   constexpr bench::Model model = {2, 301, 6, 3, 64, 8, 8};
-  for (std::string_view op : {"rope", "split_qkv_rope", "merge_qkv_rope"})
+  for (std::string_view op :
+       {"rope", "split_qkv_rope", "merge_qkv_rope", "split_qkv_norm_rope", "merge_qkv_norm_rope"})
     for (int64_t dim : {2, 16, 32, 62, 64})
       for (bool neighbours : {false, true})
         for (bool inverse : {false, true}) {
@@ -319,7 +320,8 @@ TEST(CudaOps, RotateInPartInNeighboursAndBack) {
 TEST(CudaOps, RotateByScaledFrequencies) {
   SKIP_WITHOUT_GPU();
   constexpr bench::Model model = {1, 700, 4, 2, 128, 8, 8};
-  for (std::string_view op : {"rope", "split_qkv_rope", "merge_qkv_rope"}) {
+  for (std::string_view op :
+       {"rope", "split_qkv_rope", "merge_qkv_rope", "split_qkv_norm_rope", "merge_qkv_norm_rope"}) {
     DeviceRun run(op, DType::F32, model);
     run.call().attrs.rotary_dim = 128;
     run.call().attrs.rotary_base = 500'000;
@@ -417,7 +419,8 @@ TEST(CudaOps, StatisticsOfMembersWithoutValidColumns) {
 
 TEST(CudaOps, PositionsMayBeLeftOut) {
   SKIP_WITHOUT_GPU();
-  for (std::string_view op : {"rope", "split_qkv_rope", "merge_qkv_rope", "dropout"})
+  for (std::string_view op : {"rope", "split_qkv_rope", "merge_qkv_rope", "split_qkv_norm_rope",
+                              "merge_qkv_norm_rope", "dropout"})
     for (DType data : {DType::F32, DType::BF16}) {
       DeviceRun run(op, data, kOddModel);
       --run.call().inCount;

@@ -80,7 +80,8 @@ private:
       return "keys, their values, positions and documents are of several ranks";
     if ((isPart && !areHere({0, 3, 5})) || (isBackward && !areHere({1, 6, 8})))
       return "queries, their positions and documents are of another rank";
-    if (kind == OpKind::MergeQkv || kind == OpKind::MergeQkvRope)
+    if (kind == OpKind::MergeQkv || kind == OpKind::MergeQkvRope ||
+        kind == OpKind::MergeQkvNormRope)
       for (size_t i = 0; i < term.from.size(); ++i)
         if (!areHere({i}))
           return "gradients of another rank's queries, keys or values are merged";

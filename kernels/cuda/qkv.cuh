@@ -1,0 +1,98 @@
+// Rows of heads of queries, keys and values, and where each head lies in its part.
+#pragma once
+
+#include "kernels/cuda/common.cuh"
+#include "kernels/cuda/rotary.cuh"
+
+namespace shardc::kernels::cuda {
+
+/// Rows of `perRow` heads in `whole`, and the parts that they belong to. For rope the whole is x,
+/// the one part y, and every head is a query.
+struct Qkv {
+  Data whole, q, k, v;
+  int64_t positions;
+  const int32_t *given; ///< positions of rows, or null
+  int perRow, groups, queries, channels;
+  int all, before; ///< queries of a key: of all members, and those before this member's
+  Turns turns;
+  bool split;
+};
+
+/// Where a head of a row's whole lies in its part.
+struct HeadLocation {
+  const Data *part; ///< null: another member has it
+  int64_t offset;
+  bool rotated;
+};
+
+__device__ __forceinline__ HeadLocation locationOf(const Qkv &p, int64_t row, int head) {
+  int group = head / (p.all + 2), place = head % (p.all + 2), query = place - p.before;
+  int64_t ofGroup = row * p.groups + group;
+  if (place >= p.all)
+    return {place == p.all ? &p.k : &p.v, ofGroup * p.channels,
+            p.turns.pairs > 0 && place == p.all};
+  if (query < 0 || query >= p.queries)
+    return {nullptr, 0, false};
+  return {&p.q, (ofGroup * p.queries + query) * p.channels, p.turns.pairs > 0};
+}
+
+/// Cosine and sine of a pair in a row.
+__device__ __forceinline__ float2 angleOf(const Qkv &p, int64_t row, float frequency) {
+  return angleAt(p.turns, p.given ? p.given[row] : row % p.positions, frequency);
+}
+
+/// A chunk and its mate half a head further on, at the same place of each group of rows.
+struct Pair {
+  const uint4 *from;        ///< null: there is none, or another member has it
+  uint4 *to;                ///< null: there is none
+  int64_t fromStep, toStep; ///< to the next group of rows
+  int row, angle;           ///< in the group
+  bool isRotated;
+};
+
+__device__ __forceinline__ Pair pairAt(const Qkv &p, int item, int perGroup) {
+  int mates = p.channels / (2 * kChunk), perRow = p.perRow * mates;
+  if (item >= perGroup * perRow)
+    return {};
+  int row = item / perRow, head = item % perRow / mates, channel = item % mates * kChunk;
+  HeadLocation location = locationOf(p, row, head);
+  int64_t ofWhole = (static_cast<int64_t>(row) * p.perRow + head) * p.channels + channel;
+  int64_t wholeStep = static_cast<int64_t>(perGroup) * p.perRow * p.channels / kChunk;
+  uint4 *whole = chunkOf(p.whole, ofWhole), *part = nullptr;
+  int64_t partStep = 0;
+  if (location.part) {
+    part = chunkOf(*location.part, location.offset + channel);
+    partStep = static_cast<int64_t>(perGroup) * p.groups * p.channels / kChunk *
+               (location.part == &p.q ? p.queries : 1);
+  }
+  Pair pair =
+      p.split ? Pair{whole, part, wholeStep, partStep} : Pair{part, whole, partStep, wholeStep};
+  if (!pair.to) // another member has it
+    return {};
+  pair.row = row;
+  pair.angle = row * p.turns.pairs + channel;
+  pair.isRotated = location.rotated;
+  return pair;
+}
+
+inline Qkv partsOf(const Call &call, const Tensor &whole, const Tensor &q, const Tensor &k,
+                   const Tensor &v, bool split) {
+  Qkv p = {dataOf(whole), dataOf(q), dataOf(k), dataOf(v)};
+  p.positions = q.shape[1];
+  p.groups = static_cast<int>(k.shape[2]);
+  p.queries = static_cast<int>(q.shape[2] / k.shape[2]);
+  p.all = static_cast<int>(call.groupSize) * p.queries;
+  p.before = static_cast<int>(call.index) * p.queries;
+  p.perRow = p.groups * (p.all + 2);
+  p.channels = static_cast<int>(q.cols());
+  p.split = split;
+  return p;
+}
+
+/// Behind the first `operands` ones.
+inline void setPositions(Qkv &p, const Call &call, int operands) {
+  p.given =
+      call.inCount > operands ? static_cast<const int32_t *>(call.in[operands].data) : nullptr;
+}
+
+} // namespace shardc::kernels::cuda

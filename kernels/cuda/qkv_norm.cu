@@ -1,0 +1,506 @@
+// split_qkv_norm_rope and merge_qkv_norm_rope: what qkv.cu does with rows of heads, with rmsnorm of
+// each head of q and k before it is turned (kernels/host/QkvNorm.cpp). Sums are fp32. Mapping: of
+// rows of whole chunks of 16 bits a thread has a chunk and its mate half a head further on, as in
+// qkv.cu, and neighbouring threads have a head; blocks take groups of rows in turns, and a thread's
+// place in them is computed once. A thread keeps sums for its columns of a weight's gradient over
+// all its rows; blocks' sums are partials that a second kernel adds in order. In other rows a warp
+// has a head in shared memory. Limited by memory: each element read once and written once.
+#include <bit>
+
+#include "kernels/cuda/Accepts.h"
+#include "kernels/cuda/Rows.h"
+#include "kernels/cuda/columns.cuh"
+#include "kernels/cuda/qkv.cuh"
+
+namespace shardc::kernels::cuda {
+namespace {
+
+constexpr int kThreads = 256, kMultiprocessors = 132;          ///< of an H200
+constexpr int kSplitBlocks = 3, kMergeBlocks = 2;              ///< of a multiprocessor
+constexpr int kGroupMax = 8;                                   ///< rows of a group
+constexpr int64_t kChunkChannelsMax = 256, kChannelsMax = 512; ///< of a head
+constexpr int kHeadWarps = 4; ///< that have heads, where rows are no whole chunks
+
+struct Norms {
+  Data weights[2]; ///< of q and of k
+  float *rstd[2];
+  Data rows; ///< of which the norms were made: backward only
+  float *partials;
+  int64_t count; ///< rows
+  float plus, eps;
+  int perGroup;
+};
+
+/// Whether a head is one of q, of k, or of v.
+enum Part : int { kOfQ, kOfK, kOfV };
+
+__device__ __forceinline__ Part partOf(const Qkv &p, int head) {
+  int place = head % (p.all + 2);
+  return place < p.all ? kOfQ : place == p.all ? kOfK : kOfV;
+}
+
+/// Sums over each `lanes` threads, a power of two up to a warp.
+__device__ __forceinline__ float laneSum(float v, int lanes) {
+  for (int offset = lanes / 2; offset > 0; offset /= 2)
+    v += __shfl_xor_sync(0xffffffffu, v, offset);
+  return v;
+}
+
+// ---- rows of whole chunks of 16 bits, whose heads are turned completely ----
+
+/// A thread's place in each group of rows.
+struct Place {
+  Pair pair;
+  Part part;
+  int64_t statistic, statisticStep; ///< of the head, and to that of the next group
+
+  __device__ bool isThere(int64_t group, const Norms &n) const {
+    return pair.to != nullptr && group * n.perGroup + pair.row < n.count;
+  }
+};
+
+__device__ __forceinline__ Place placeOf(const Qkv &p, const Norms &n) {
+  int item = static_cast<int>(blockIdx.y) * kThreads + static_cast<int>(threadIdx.x);
+  int mates = p.channels / (2 * kChunk), perRow = p.perRow * mates;
+  int row = item / perRow, head = item % perRow / mates;
+  Place place = {pairAt(p, item, n.perGroup), partOf(p, head), 0, 0};
+  int heads = place.part == kOfQ ? p.groups * p.queries : p.groups;
+  place.statistic = locationOf(p, row, head).offset / p.channels;
+  place.statisticStep = int64_t{n.perGroup} * heads;
+  return place;
+}
+
+/// Angles of two groups of rows, the frequencies that they are made by, and both weights.
+struct Tables {
+  float2 *angles;
+  float *frequencies, *weights;
+  int perGroup; ///< angles
+
+  __device__ Tables(const Qkv &p, const Norms &n, float2 *memory)
+      : angles(memory),
+        frequencies(reinterpret_cast<float *>(memory + 2 * n.perGroup * p.turns.pairs)),
+        weights(frequencies + p.turns.pairs), perGroup(n.perGroup * p.turns.pairs) {
+    for (int i = static_cast<int>(threadIdx.x); i < p.turns.pairs; i += kThreads)
+      frequencies[i] = frequencyOf(p.turns, i);
+    for (int i = static_cast<int>(threadIdx.x); i < 2 * p.channels; i += kThreads)
+      weights[i] = element(n.weights[i / p.channels], i % p.channels) + n.plus;
+    __syncthreads();
+  }
+
+  static size_t bytes(const Qkv &p, const Norms &n) {
+    size_t floats = static_cast<size_t>(p.turns.pairs) * (4 * static_cast<size_t>(n.perGroup) + 1);
+    return (floats + 2 * static_cast<size_t>(p.channels)) * sizeof(float);
+  }
+
+  __device__ float2 *of(int64_t number) const { return angles + number % 2 * perGroup; }
+
+  __device__ void turn(const Qkv &p, const Norms &n, int64_t group, int64_t number) const {
+    for (int i = static_cast<int>(threadIdx.x); i < perGroup; i += kThreads)
+      if (int64_t row = group * n.perGroup + i / p.turns.pairs; row < n.count)
+        of(number)[i] = angleOf(p, row, frequencies[i % p.turns.pairs]);
+  }
+};
+
+__device__ __forceinline__ void readWeights(const float *from, float (&w)[kChunk]) {
+  const float4 *parts = reinterpret_cast<const float4 *>(from);
+  float4 a = parts[0], b = parts[1];
+  w[0] = a.x, w[1] = a.y, w[2] = a.z, w[3] = a.w, w[4] = b.x, w[5] = b.y, w[6] = b.z, w[7] = b.w;
+}
+
+template <Mode M>
+__global__ void __launch_bounds__(kThreads, kSplitBlocks)
+    splitNormPairs(const __grid_constant__ Qkv p, const __grid_constant__ Norms n) {
+  awaitPrevious();
+  extern __shared__ float2 memory[];
+  Tables tables(p, n, memory);
+  Place place = placeOf(p, n);
+  int half = p.channels / (2 * kChunk), channel = static_cast<int>(threadIdx.x) % half * kChunk;
+  const float *weights = tables.weights + (place.part == kOfK ? p.channels : 0) + channel;
+  int64_t groups = (n.count + n.perGroup - 1) / n.perGroup;
+  uint4 nextLow = {}, nextHigh = {};
+  auto read = [&](int64_t group) {
+    if (!place.isThere(group, n))
+      return;
+    const uint4 *from = place.pair.from + group * place.pair.fromStep;
+    nextLow = from[0], nextHigh = from[half];
+  };
+  read(blockIdx.x);
+  tables.turn(p, n, blockIdx.x, 0);
+  for (int64_t group = blockIdx.x, number = 0; group < groups; group += gridDim.x, ++number) {
+    uint4 low = nextLow, high = nextHigh;
+    __syncthreads(); // angles are there, and those of the group before are not needed
+    read(group + gridDim.x);
+    tables.turn(p, n, group + gridDim.x, number + 1);
+    float a[kChunk], b[kChunk], w[kChunk], square = 0;
+    unpack<M>(p.whole, low, a);
+    unpack<M>(p.whole, high, b);
+#pragma unroll
+    for (int j = 0; j < kChunk; ++j)
+      square += a[j] * a[j] + b[j] * b[j];
+    square = laneSum(square, half); // of all threads, whether they have a head or not
+    if (!place.isThere(group, n))
+      continue;
+    if (place.part != kOfV) {
+      float rstd = 1.0f / sqrtf(square / static_cast<float>(p.channels) + n.eps);
+      if (channel == 0)
+        n.rstd[place.part][place.statistic + group * place.statisticStep] = rstd;
+      readWeights(weights, w);
+#pragma unroll
+      for (int j = 0; j < kChunk; ++j)
+        a[j] = a[j] * rstd * w[j];
+      readWeights(weights + p.channels / 2, w);
+#pragma unroll
+      for (int j = 0; j < kChunk; ++j)
+        b[j] = b[j] * rstd * w[j];
+      round8<M>(p.whole, a);
+      round8<M>(p.whole, b);
+#pragma unroll
+      for (int j = 0; j < kChunk; ++j)
+        rotate(tables.of(number)[place.pair.angle + j], a[j], b[j]);
+      low = pack<M>(p.whole, a);
+      high = pack<M>(p.whole, b);
+    }
+    uint4 *to = place.pair.to + group * place.pair.toStep;
+    to[0] = low, to[half] = high;
+  }
+}
+
+/// Adds up what the block's threads have for the same column of a weight, in their order.
+__device__ __forceinline__ void writeSums(const Qkv &p, const Norms &n, Part part,
+                                          const float (&low)[kChunk], const float (&high)[kChunk]) {
+  __shared__ float sums[kThreads][2 * kChunk];
+  __shared__ int parts[kThreads];
+  int thread = static_cast<int>(threadIdx.x), half = p.channels / (2 * kChunk);
+#pragma unroll
+  for (int j = 0; j < kChunk; ++j)
+    sums[thread][j] = low[j], sums[thread][kChunk + j] = high[j];
+  parts[thread] = part;
+  __syncthreads();
+  int64_t block = int64_t{blockIdx.y} * gridDim.x + blockIdx.x;
+  for (int i = thread; i < 2 * p.channels; i += kThreads) {
+    int channel = i % p.channels, inHalf = channel % (p.channels / 2);
+    int j = inHalf % kChunk + (channel < p.channels / 2 ? 0 : kChunk);
+    float total = 0;
+    for (int from = inHalf / kChunk; from < kThreads; from += half)
+      total += parts[from] == i / p.channels ? sums[from][j] : 0.0f;
+    n.partials[block * 2 * p.channels + i] = total;
+  }
+}
+
+template <Mode M>
+__global__ void __launch_bounds__(kThreads, kMergeBlocks)
+    mergeNormPairs(const __grid_constant__ Qkv p, const __grid_constant__ Norms n) {
+  awaitPrevious();
+  extern __shared__ float2 memory[];
+  Tables tables(p, n, memory);
+  Place place = placeOf(p, n);
+  int half = p.channels / (2 * kChunk), channel = static_cast<int>(threadIdx.x) % half * kChunk;
+  const float *weights = tables.weights + (place.part == kOfK ? p.channels : 0) + channel;
+  const uint4 *rows = nullptr; // of this thread in the first group
+  if (place.pair.to != nullptr)
+    rows = chunkOf(n.rows, 0) + (place.pair.to - chunkOf(p.whole, 0));
+  int64_t groups = (n.count + n.perGroup - 1) / n.perGroup;
+  float sumLow[kChunk] = {}, sumHigh[kChunk] = {};
+  tables.turn(p, n, blockIdx.x, 0);
+  for (int64_t group = blockIdx.x, number = 0; group < groups; group += gridDim.x, ++number) {
+    bool isThere = place.isThere(group, n), isNormed = isThere && place.part != kOfV;
+    uint4 low = {}, high = {}, rowLow = {}, rowHigh = {};
+    float rstd = 0;
+    if (isThere) {
+      const uint4 *from = place.pair.from + group * place.pair.fromStep;
+      low = from[0], high = from[half];
+    }
+    if (isNormed) {
+      const uint4 *row = rows + group * place.pair.toStep;
+      rowLow = row[0], rowHigh = row[half];
+      rstd = n.rstd[place.part][place.statistic + group * place.statisticStep];
+    }
+    __syncthreads(); // angles are there, and those of the group before are not needed
+    tables.turn(p, n, group + gridDim.x, number + 1);
+    float a[kChunk], b[kChunk], x[kChunk], y[kChunk], w[kChunk], product = 0;
+    if (isNormed) {
+      unpack<M>(p.whole, low, a);
+      unpack<M>(p.whole, high, b);
+#pragma unroll
+      for (int j = 0; j < kChunk; ++j)
+        rotate(tables.of(number)[place.pair.angle + j], a[j], b[j]);
+      round8<M>(p.whole, a);
+      round8<M>(p.whole, b);
+      unpack<M>(p.whole, rowLow, x);
+      unpack<M>(p.whole, rowHigh, y);
+      readWeights(weights, w);
+#pragma unroll
+      for (int j = 0; j < kChunk; ++j) {
+        x[j] *= rstd;
+        sumLow[j] += a[j] * x[j];
+        a[j] *= w[j];
+        product += a[j] * x[j];
+      }
+      readWeights(weights + p.channels / 2, w);
+#pragma unroll
+      for (int j = 0; j < kChunk; ++j) {
+        y[j] *= rstd;
+        sumHigh[j] += b[j] * y[j];
+        b[j] *= w[j];
+        product += b[j] * y[j];
+      }
+    }
+    product = laneSum(product, half) / static_cast<float>(p.channels);
+    if (!isThere)
+      continue;
+    if (isNormed) {
+#pragma unroll
+      for (int j = 0; j < kChunk; ++j) {
+        a[j] = rstd * (a[j] - x[j] * product);
+        b[j] = rstd * (b[j] - y[j] * product);
+      }
+      low = pack<M>(p.whole, a);
+      high = pack<M>(p.whole, b);
+    }
+    uint4 *to = place.pair.to + group * place.pair.toStep;
+    to[0] = low, to[half] = high;
+  }
+  writeSums(p, n, place.part, sumLow, sumHigh);
+}
+
+/// Rows of a group so that its chunks fill the blocks beside each other best.
+int rowsOfGroup(const Qkv &p) {
+  int perRow = p.perRow * (p.channels / (2 * kChunk)), best = 1;
+  auto filled = [&](int rows) {
+    int64_t chunks = int64_t{rows} * perRow;
+    return static_cast<double>(chunks) / static_cast<double>(ceilDiv(chunks, kThreads) * kThreads);
+  };
+  for (int rows = 2; rows <= kGroupMax; ++rows)
+    if (filled(rows) > filled(best) + 0.01)
+      best = rows;
+  return best;
+}
+
+/// Blocks beside each other for a group, and how many groups are under way.
+dim3 gridOf(const Qkv &p, const Norms &n, int blocksEach) {
+  int64_t chunks = int64_t{n.perGroup} * p.perRow * (p.channels / (2 * kChunk));
+  int64_t beside = ceilDiv(chunks, kThreads);
+  int64_t groups = ceilDiv(n.count, n.perGroup);
+  int64_t blocks = std::clamp<int64_t>(kMultiprocessors * blocksEach / beside, 1, groups);
+  return {static_cast<unsigned>(blocks), static_cast<unsigned>(beside)};
+}
+
+// ---- other rows ----
+
+/// A warp's head in shared memory, what it adds up for both weights, and the block's frequencies.
+struct HeadMemory {
+  float *head, *row, *sums, *frequencies;
+
+  __device__ HeadMemory(const Qkv &p, float *memory) {
+    int warp = static_cast<int>(threadIdx.x) / kWarp;
+    head = memory + warp * 4 * p.channels;
+    row = head + p.channels, sums = row + p.channels;
+    frequencies = memory + kHeadWarps * 4 * p.channels;
+    for (int i = static_cast<int>(threadIdx.x); i < p.turns.pairs; i += kHeadWarps * kWarp)
+      frequencies[i] = frequencyOf(p.turns, i);
+    for (int i = lane(); i < 2 * p.channels; i += kWarp)
+      sums[i] = 0;
+    __syncthreads();
+  }
+
+  static size_t bytes(const Qkv &p) {
+    return static_cast<size_t>(kHeadWarps * 4 * p.channels + p.turns.pairs) * sizeof(float);
+  }
+  __device__ static int lane() { return static_cast<int>(threadIdx.x) % kWarp; }
+
+  __device__ void turn(const Qkv &p, int64_t row) const {
+    __syncwarp();
+    for (int i = lane(); i < p.turns.pairs; i += kWarp) {
+      int first = p.turns.interleaved ? 2 * i : i;
+      int second = p.turns.interleaved ? first + 1 : i + p.turns.pairs;
+      rotate(angleOf(p, row, frequencies[i]), head[first], head[second]);
+    }
+    __syncwarp();
+  }
+};
+
+/// Calls move(head, row, where the head begins in the whole) for all heads of the block's warps.
+template <typename Move>
+__device__ __forceinline__ void forHeads(const Qkv &p, const Norms &n, const Move &move) {
+  int64_t heads = n.count * p.perRow, step = int64_t{gridDim.x} * kHeadWarps;
+  for (int64_t i = int64_t{blockIdx.x} * kHeadWarps + threadIdx.x / kWarp; i < heads; i += step)
+    move(static_cast<int>(i % p.perRow), i / p.perRow, i * p.channels);
+}
+
+__global__ void __launch_bounds__(kHeadWarps *kWarp)
+    splitNormHeads(const __grid_constant__ Qkv p, const __grid_constant__ Norms n) {
+  awaitPrevious();
+  extern __shared__ float floats[];
+  HeadMemory memory(p, floats);
+  forHeads(p, n, [&](int head, int64_t row, int64_t whole) {
+    Part part = partOf(p, head);
+    HeadLocation location = locationOf(p, row, head);
+    float square = 0;
+    for (int c = memory.lane(); c < p.channels; c += kWarp) {
+      memory.head[c] = element(p.whole, whole + c);
+      square += memory.head[c] * memory.head[c];
+    }
+    if (part != kOfV) {
+      float rstd = 1.0f / sqrtf(warpSum(square) / static_cast<float>(p.channels) + n.eps);
+      for (int c = memory.lane(); c < p.channels; c += kWarp)
+        memory.head[c] =
+            rounded(*location.part, memory.head[c] * rstd * (element(n.weights[part], c) + n.plus));
+      if (memory.lane() == 0)
+        n.rstd[part][location.offset / p.channels] = rstd;
+      memory.turn(p, row);
+    }
+    for (int c = memory.lane(); c < p.channels; c += kWarp)
+      setElement(*location.part, location.offset + c, memory.head[c]);
+    __syncwarp();
+  });
+}
+
+__global__ void __launch_bounds__(kHeadWarps *kWarp)
+    mergeNormHeads(const __grid_constant__ Qkv p, const __grid_constant__ Norms n) {
+  awaitPrevious();
+  extern __shared__ float floats[];
+  HeadMemory memory(p, floats);
+  forHeads(p, n, [&](int head, int64_t row, int64_t whole) {
+    Part part = partOf(p, head);
+    HeadLocation location = locationOf(p, row, head);
+    for (int c = memory.lane(); c < p.channels; c += kWarp)
+      memory.head[c] = element(*location.part, location.offset + c);
+    if (part != kOfV) {
+      memory.turn(p, row);
+      float rstd = n.rstd[part][location.offset / p.channels], product = 0;
+      for (int c = memory.lane(); c < p.channels; c += kWarp) {
+        float dy = rounded(p.whole, memory.head[c]), h = element(n.rows, whole + c) * rstd;
+        memory.sums[part * p.channels + c] += dy * h;
+        memory.row[c] = h;
+        memory.head[c] = dy * (element(n.weights[part], c) + n.plus);
+        product += memory.head[c] * h;
+      }
+      product = warpSum(product) / static_cast<float>(p.channels);
+      for (int c = memory.lane(); c < p.channels; c += kWarp)
+        memory.head[c] = rstd * (memory.head[c] - memory.row[c] * product);
+    }
+    for (int c = memory.lane(); c < p.channels; c += kWarp)
+      setElement(p.whole, whole + c, memory.head[c]);
+    __syncwarp();
+  });
+  __syncthreads();
+  for (int i = static_cast<int>(threadIdx.x); i < 2 * p.channels; i += kHeadWarps * kWarp) {
+    float total = 0;
+    for (int warp = 0; warp < kHeadWarps; ++warp)
+      total += floats[warp * 4 * p.channels + 2 * p.channels + i];
+    n.partials[int64_t{blockIdx.x} * 2 * p.channels + i] = total;
+  }
+}
+
+dim3 gridOfHeads(const Qkv &p, const Norms &n) {
+  constexpr int64_t kBlocks = int64_t{kMultiprocessors} * 4;
+  return {static_cast<unsigned>(std::min(ceilDiv(n.count * p.perRow, kHeadWarps), kBlocks))};
+}
+
+// ---- on the host ----
+
+constexpr int kForwardOperands = 3, kBackwardOperands = 8; ///< before the positions
+
+/// The tensors of a call in either direction.
+struct Parts {
+  const Tensor &whole, *heads, *weights, *statistics;
+
+  Parts(const Call &call, bool isBackward)
+      : whole(isBackward ? call.out[0] : call.in[0]), heads(isBackward ? call.in : call.out),
+        weights(call.in + (isBackward ? 4 : 1)),
+        statistics(isBackward ? call.in + 6 : call.out + 3) {}
+
+  Qkv rows(const Call &call, bool isBackward) const {
+    Qkv p = partsOf(call, whole, heads[0], heads[1], heads[2], !isBackward);
+    setPositions(p, call, isBackward ? kBackwardOperands : kForwardOperands);
+    p.turns = turnsOf(call.attrs, call.attrs.inverse != isBackward);
+    return p;
+  }
+
+  Norms norms(const Call &call, const Qkv &p, bool isBackward) const {
+    Norms n = {};
+    for (int i = 0; i < 2; ++i) {
+      n.weights[i] = dataOf(weights[i]);
+      n.rstd[i] = static_cast<float *>(statistics[i].data);
+    }
+    n.rows = dataOf(isBackward ? call.in[3] : whole);
+    n.count = heads[0].shape[0] * heads[0].shape[1];
+    n.plus = call.attrs.zero_centered ? 1.0f : 0.0f;
+    n.eps = static_cast<float>(call.attrs.eps);
+    n.perGroup = rowsOfGroup(p);
+    return n;
+  }
+
+  /// Chunks of 16 bits of heads that are turned completely, or single elements.
+  Mode mode(const Call &call, const Qkv &p, bool isBackward) const {
+    bool isWhole = !p.turns.interleaved && 2 * p.turns.pairs == p.channels &&
+                   p.channels % (2 * kChunk) == 0 && p.channels <= kChunkChannelsMax &&
+                   std::has_single_bit(static_cast<unsigned>(p.channels));
+    Mode mode = modeOf({&whole, &heads[0], &heads[1], &heads[2], isBackward ? &call.in[3] : &whole},
+                       p.channels);
+    return isWhole && mode != Mode::Mixed ? mode : Mode::Scalar;
+  }
+};
+
+/// Room for the partial sums of as many blocks as either way has.
+struct BwdBuffers {
+  float *partials;
+
+  BwdBuffers(const Call &call, Scratch &scratch) {
+    Parts parts(call, true);
+    Qkv p = parts.rows(call, true);
+    Norms n = parts.norms(call, p, true);
+    dim3 grid = gridOf(p, n, kMergeBlocks), heads = gridOfHeads(p, n);
+    partials = scratch.take<float>(int64_t{std::max(grid.x * grid.y, heads.x)} * 2 * p.channels);
+  }
+};
+
+void runSplitNorm(const Call &call) {
+  Parts parts(call, false);
+  Qkv p = parts.rows(call, false);
+  Norms n = parts.norms(call, p, false);
+  Mode mode = parts.mode(call, p, false);
+  if (mode == Mode::Scalar)
+    return launchKernel(splitNormHeads, gridOfHeads(p, n), kHeadWarps * kWarp, HeadMemory::bytes(p),
+                        queueOf(call), p, n);
+  launchKernel(mode == Mode::F16 ? splitNormPairs<Mode::F16> : splitNormPairs<Mode::Bf16>,
+               gridOf(p, n, kSplitBlocks), kThreads, Tables::bytes(p, n), queueOf(call), p, n);
+}
+
+void runMergeNorm(const Call &call) {
+  Scratch scratch(call);
+  BwdBuffers buffers(call, scratch);
+  Parts parts(call, true);
+  Qkv p = parts.rows(call, true);
+  Norms n = parts.norms(call, p, true);
+  n.partials = buffers.partials;
+  Mode mode = parts.mode(call, p, true);
+  dim3 grid = mode == Mode::Scalar ? gridOfHeads(p, n) : gridOf(p, n, kMergeBlocks);
+  if (mode == Mode::Scalar)
+    launchKernel(mergeNormHeads, grid, kHeadWarps * kWarp, HeadMemory::bytes(p), queueOf(call), p,
+                 n);
+  else
+    launchKernel(mode == Mode::F16 ? mergeNormPairs<Mode::F16> : mergeNormPairs<Mode::Bf16>, grid,
+                 kThreads, Tables::bytes(p, n), queueOf(call), p, n);
+  ColumnTargets targets = {{dataOf(call.out[1]), dataOf(call.out[2])}};
+  launchAddPartials(call, n.partials, static_cast<int>(grid.x * grid.y), 2, p.channels, targets);
+}
+
+/// A head, the sums of its columns and its angles are in shared memory, 48 KiB of it.
+template <const Kernel *kOracle> const char *accepts(const Call &call) {
+  if (const char *reason = kOracle->accepts(call))
+    return reason;
+  constexpr bool kIsBackward = kOracle == &host::kMergeQkvNormRope;
+  if ((kIsBackward ? call.in : call.out)[0].cols() > kChannelsMax)
+    return "a head has more than 512 channels";
+  return nullptr;
+}
+
+} // namespace
+
+const Kernel kSplitQkvNormRope = {"split_qkv_norm_rope_cuda", runSplitNorm,
+                                  accepts<&host::kSplitQkvNormRope>};
+const Kernel kMergeQkvNormRope = {"merge_qkv_norm_rope_cuda", runMergeNorm,
+                                  accepts<&host::kMergeQkvNormRope>, workspaceOf<BwdBuffers>};
+
+} // namespace shardc::kernels::cuda

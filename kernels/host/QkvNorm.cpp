@@ -1,0 +1,157 @@
+// split_qkv_norm_rope takes rows of queries, keys and values apart (Qkv.cpp), normalises each head
+// of queries and keys (RmsNorm.cpp), rounds it as rmsnorm does, and turns it (Rotary.h).
+// merge_qkv_norm_rope makes the gradients of the rows and of both weights. Both give the bits of
+// the ops that they stand for. Rows lie on one rank: a group is refused. Limited by memory.
+#include "kernels/host/Norm.h"
+#include "kernels/host/Qkv.h"
+#include "kernels/host/Rotary.h"
+#include "kernels/host/Rows.h"
+
+#include <algorithm>
+
+namespace shardc::kernels::host {
+namespace {
+
+constexpr int kForwardOperands = 3, kBackwardOperands = 8; ///< before the positions
+
+const Tensor *positionsBehind(const Call &call, int operands) {
+  return call.inCount > operands ? &call.in[operands] : nullptr;
+}
+
+/// A row of angles for each position, or for each row where these are given.
+int64_t rowsOfAngles(const Tensor &heads, const Tensor *positions) {
+  return heads.shape[1] * (positions != nullptr ? heads.shape[0] : 1);
+}
+
+Angles anglesOf(const Call &call, const Tensor &heads, const Tensor *positions, bool isBackwards,
+                float *cosines, float *sines) {
+  const auto *given =
+      positions != nullptr ? static_cast<const int32_t *>(positions->data) : nullptr;
+  return {call.attrs, rowsOfAngles(heads, positions), given, isBackwards, cosines, sines};
+}
+
+/// Null, or the reason why these are not rows, heads, weights and statistics that fit.
+const char *checkNorms(const Call &call, const Tensor &qkv, const Tensor *heads,
+                       const Tensor *weights, const Tensor *statistics, const Tensor *positions) {
+  SHARDC_REQUIRE(call.groupSize == 1, "heads of a group are not normalised");
+  SHARDC_REQUIRE(qkv.rank == 2 || qkv.rank == 3, "qkv is not rows of heads");
+  SHARDC_REQUIRE_OK(checkParts(call, heads[0], heads[1], heads[2], qkv));
+  for (int i = 0; i < 2; ++i) {
+    SHARDC_REQUIRE_OK(checkNorm(heads[i], heads[i], weights[i]));
+    SHARDC_REQUIRE_OK(checkStatistic(heads[i], statistics[i]));
+  }
+  SHARDC_REQUIRE_OK(checkPositions(positions, heads[0]));
+  return checkRotary(call.attrs, heads[0].cols());
+}
+
+struct Buffers {
+  float *cosines, *sines, *weights[2], *x, *y;
+
+  Buffers(const Call &call, Scratch &scratch) {
+    const Tensor &q = call.out[0];
+    int64_t angles =
+        Angles::room(call.attrs, rowsOfAngles(q, positionsBehind(call, kForwardOperands)));
+    for (float **buffer : {&cosines, &sines})
+      *buffer = scratch.take<float>(angles);
+    for (float **buffer : {&weights[0], &weights[1], &x, &y})
+      *buffer = scratch.take<float>(q.cols());
+  }
+};
+
+const char *acceptsSplit(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {3, 4, 5, 5}));
+  return checkNorms(call, call.in[0], call.out, call.in + 1, call.out + 3,
+                    positionsBehind(call, kForwardOperands));
+}
+
+void runSplit(const Call &call) {
+  Scratch scratch(call);
+  Buffers buffers(call, scratch);
+  const Tensor &qkv = call.in[0], &q = call.out[0], &k = call.out[1];
+  int64_t n = q.cols();
+  Angles angles = anglesOf(call, q, positionsBehind(call, kForwardOperands), call.attrs.inverse,
+                           buffers.cosines, buffers.sines);
+  const float *weights[2] = {normWeight(call, call.in[1], buffers.weights[0]),
+                             normWeight(call, call.in[2], buffers.weights[1])};
+  auto move = [&](const Tensor &part, int64_t offset, int64_t whole, bool isTurned, int64_t row) {
+    const float *x = readF32(qkv, whole, n, buffers.x);
+    if (!isTurned)
+      return writeF32(part, offset, n, x);
+    int which = &part == &k;
+    float rstd = rstdOf(call, x, n);
+    static_cast<float *>(call.out[3 + which].data)[offset / n] = rstd;
+    scaleRow(x, weights[which], rstd, n, buffers.y);
+    writeF32(part, offset, n, buffers.y);
+    angles.turn(row, readF32(part, offset, n, buffers.x), n, buffers.y);
+    writeF32(part, offset, n, buffers.y);
+  };
+  Heads(call, q, k, call.out[2]).forEach(move, [](int64_t) {});
+}
+
+struct BwdBuffers {
+  float *cosines, *sines, *weights[2], *dy, *x, *g, *h;
+  double *sums[2];
+
+  BwdBuffers(const Call &call, Scratch &scratch) {
+    const Tensor &dq = call.in[0];
+    int64_t angles =
+        Angles::room(call.attrs, rowsOfAngles(dq, positionsBehind(call, kBackwardOperands)));
+    for (float **buffer : {&cosines, &sines})
+      *buffer = scratch.take<float>(angles);
+    for (float **buffer : {&weights[0], &weights[1], &dy, &x, &g, &h})
+      *buffer = scratch.take<float>(dq.cols());
+    for (double **sum : {&sums[0], &sums[1]})
+      *sum = scratch.take<double>(dq.cols());
+  }
+};
+
+const char *acceptsMerge(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {8, 9, 3, 3, 0b110}));
+  SHARDC_REQUIRE(sameMatrix(call.in[3], call.out[0]), "rows and their gradient differ in shape");
+  SHARDC_REQUIRE(isData(call.in[3]), "rows are not f32, bf16 or f16");
+  for (int i = 0; i < 2; ++i)
+    SHARDC_REQUIRE(isData(call.out[1 + i]) && isVector(call.out[1 + i], call.in[0].cols()),
+                   "a weight's gradient is not as long as a head");
+  return checkNorms(call, call.out[0], call.in, call.in + 4, call.in + 6,
+                    positionsBehind(call, kBackwardOperands));
+}
+
+void runMerge(const Call &call) {
+  Scratch scratch(call);
+  BwdBuffers buffers(call, scratch);
+  const Tensor &dq = call.in[0], &dk = call.in[1], &qkv = call.in[3], &dqkv = call.out[0];
+  int64_t n = dq.cols();
+  Angles angles = anglesOf(call, dq, positionsBehind(call, kBackwardOperands), !call.attrs.inverse,
+                           buffers.cosines, buffers.sines);
+  const float *weights[2] = {normWeight(call, call.in[4], buffers.weights[0]),
+                             normWeight(call, call.in[5], buffers.weights[1])};
+  for (double *sum : buffers.sums)
+    std::fill_n(sum, n, 0.0);
+  auto move = [&](const Tensor &part, int64_t offset, int64_t whole, bool isTurned, int64_t row) {
+    const float *dy = readF32(part, offset, n, buffers.dy);
+    if (!isTurned)
+      return writeF32(dqkv, whole, n, dy);
+    int which = &part == &dk;
+    angles.turn(row, dy, n, buffers.g);
+    writeF32(dqkv, whole, n, buffers.g); // rounds it
+    dy = readF32(dqkv, whole, n, buffers.dy);
+    float rstd = static_cast<const float *>(call.in[6 + which].data)[offset / n];
+    gradientsOfRow(dy, readF32(qkv, whole, n, buffers.x), weights[which], rstd, n, buffers.g,
+                   buffers.h);
+    addProducts(dy, buffers.h, n, buffers.sums[which]);
+    inputGradient(buffers.g, buffers.h, rstd, n, buffers.x);
+    writeF32(dqkv, whole, n, buffers.x);
+  };
+  Heads(call, dq, dk, call.in[2]).forEach(move, [](int64_t) {});
+  for (int which = 0; which < 2; ++which)
+    writeSums(call.out[1 + which], 0, n, buffers.sums[which], buffers.g);
+}
+
+} // namespace
+
+const Kernel kSplitQkvNormRope = {"split_qkv_norm_rope_host", runSplit, acceptsSplit,
+                                  workspaceOf<Buffers>};
+const Kernel kMergeQkvNormRope = {"merge_qkv_norm_rope_host", runMerge, acceptsMerge,
+                                  workspaceOf<BwdBuffers>};
+
+} // namespace shardc::kernels::host
