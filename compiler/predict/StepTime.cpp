@@ -194,7 +194,7 @@ double groupedShare(const Segment &segment, const Op &op, double flops) {
 #define GROUPED(rows, share) {rows, share},
 #include "compiler/predict/KernelTable.def"
   };
-  bool isGradient = op.kind == OpKind::GroupedMatMulBwd;
+  bool isGradient = segment.values[op.results[0]].type.rank == 3;
   constexpr size_t kWeights = plan::operandIndex<OpKind::GroupedMatMul>("b");
   static_assert(kWeights == plan::operandIndex<OpKind::GroupedMatMulScaled>("b"));
   const plan::Type &weights =

@@ -714,6 +714,7 @@ constexpr Maker kMakers[] = {
     {"grouped_matmul, delayed", makeGroupedMatMulDelayed},
     {"grouped_matmul_scaled", makeGroupedMatMulScaled},
     {"grouped_matmul_bwd", makeGroupedMatMulBwd},
+    {"grouped_matmul_bwd_squares", makeGroupedMatMulBwdSquares},
     {"grouped_matmul_bwd, delayed", makeGroupedMatMulBwdDelayed},
     {"cross_entropy", makeCrossEntropy},
     {"vocab_stats", makeVocabStats},

@@ -82,6 +82,11 @@ void makeGroupedMatMulBwd(Builder &b) {
   b.toData({m.groups, m.ffn, m.hidden()}).flops(rows, m.ffn, m.hidden());
 }
 
+void makeGroupedMatMulBwdSquares(Builder &b) {
+  makeGroupedMatMulBwd(b);
+  b.to(DType::F64, {1});
+}
+
 void makeGroupedBias(Builder &b) {
   const Model &m = b.model;
   int64_t rows = 2 * m.groups * m.positions;

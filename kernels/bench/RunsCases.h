@@ -18,6 +18,7 @@ void makeGroupedMatMul(Builder &b);
 void makeGroupedMatMulDelayed(Builder &b);
 void makeGroupedMatMulScaled(Builder &b);
 void makeGroupedMatMulBwd(Builder &b);
+void makeGroupedMatMulBwdSquares(Builder &b);
 void makeGroupedMatMulBwdDelayed(Builder &b);
 
 } // namespace shardc::kernels::bench

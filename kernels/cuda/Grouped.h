@@ -12,6 +12,10 @@ namespace shardc::kernels::cuda {
 namespace tiles {
 /// Of the kernels on tensor cores: rows of a tile, and its columns by the size of factors.
 inline constexpr int kTileRows = 128, kColsOf16Bits = 256, kColsOf8Bits = 128;
+/// Of the launches: no GPU with these tensor cores has more multiprocessors.
+inline constexpr int kBlocksMax = 144;
+/// Warps of a block that multiply, each of which leaves a partial sum of squares.
+inline constexpr int kWarpsThatMultiply = 8;
 } // namespace tiles
 
 struct Grouped;
@@ -37,6 +41,8 @@ struct Grouped {
   int64_t k, m;        ///< of a product [rows, k]·[k, m], or of a gradient [k, m]
   bool isGradient, transB;
   int32_t multiprocessors; ///< the number that it may use; 0: all
+  /// Of a gradient whose squares are summed: partial sums, in scratch; else null.
+  double *squares = nullptr;
 
   Grouped(const Call &call, bool isGradient);
   int64_t allRuns() const { return slots * runs; }
@@ -46,8 +52,9 @@ struct Grouped {
 /// bits and a result of that type, or f32 for a gradient, and rows of whole 16 bytes.
 bool hasTiles(const Grouped &call);
 
-/// Enqueues it. A launch that fails is reported to the queue.
-void launchTiles(const Grouped &call, const RunList &list, Queue &queue);
+/// Enqueues it. A launch that fails is reported to the queue. Returns the number of partial sums of
+/// squares that it leaves, if the call has a place for them.
+int64_t launchTiles(const Grouped &call, const RunList &list, Queue &queue);
 
 /// Rows of a piece of work of the plain kernel.
 inline constexpr int kPlainRows = 64;

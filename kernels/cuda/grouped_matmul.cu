@@ -2,14 +2,19 @@
 // [E,m,k], c[n,m]. grouped_matmul_bwd: dw[e] (+)= sum over the rows r of run e of all slots of
 // a[r,:]ᵀ·b[r,:], a[n,k], b[n,m], dw[E,k,m]. Data are f32, bf16 or f16 each; products are fp32,
 // rounded once. Rows that are not counted do not influence results and are not written.
+// grouped_matmul_bwd_squares: also ss f64[1] = sum of the squares of dw as it is afterwards, by the
+// warps that write it on tensor cores, else by another pass; partial sums are added in order.
 // grouped_matmul_scaled: grouped_matmul of matrices of 8 bits and their scales.
 // grouped_tiles.cu computes what Hopper's tensor cores can, grouped_plain.cuh the rest, and
 // grouped_float8.cu what is brought to 8 bits first. Here is the list of runs that all work from.
+#include <algorithm>
+
 #include <cub/block/block_scan.cuh>
 
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Grouped.h"
 #include "kernels/cuda/Rows.h"
+#include "kernels/cuda/Squares.h"
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/grouped_plain.cuh"
 
@@ -96,6 +101,11 @@ struct Numbers {
 
 // ---- calls ----
 
+void runPlain(const Grouped &grouped, const RunList &list, Queue &queue) {
+  Numbers numbers = {dataOf(grouped.a), dataOf(grouped.b), grouped.k, grouped.m, grouped.transB};
+  plain::launch(grouped, grouped.slots, list, numbers, queue);
+}
+
 template <bool kIsGradient> void run(const Call &call) {
   if (call.attrs.fp8_recipe != 0)
     return runFloat8(call, kIsGradient);
@@ -103,12 +113,46 @@ template <bool kIsGradient> void run(const Call &call) {
   RunList list(call, scratch);
   Grouped grouped(call, kIsGradient);
   bool onTiles = hasTiles(grouped);
-  Queue &queue = queueOf(call);
   list.fill(call, grouped, onTiles ? tiles::kColsOf16Bits : 0);
   if (onTiles)
-    return launchTiles(grouped, list, queue);
-  Numbers numbers = {dataOf(grouped.a), dataOf(grouped.b), grouped.k, grouped.m, grouped.transB};
-  plain::launch(grouped, grouped.slots, list, numbers, queue);
+    static_cast<void>(launchTiles(grouped, list, queueOf(call)));
+  else
+    runPlain(grouped, list, queueOf(call));
+}
+
+struct SquareBuffers {
+  RunList list;
+  double *partials;
+
+  SquareBuffers(const Call &call, Scratch &scratch) : list(call, scratch) {
+    constexpr int kOfTiles = tiles::kBlocksMax * tiles::kWarpsThatMultiply;
+    partials = scratch.take<double>(std::max(kOfTiles, kSquareBlocks));
+  }
+};
+
+void runSquares(const Call &call) {
+  Scratch scratch(call);
+  SquareBuffers buffers(call, scratch);
+  Grouped grouped(call, true);
+  auto *ss = static_cast<double *>(call.out[1].data);
+  Queue &queue = queueOf(call);
+  if (!hasTiles(grouped)) {
+    buffers.list.fill(call, grouped, 0);
+    runPlain(grouped, buffers.list, queue);
+    return launchSquares(grouped.c, buffers.partials, ss, queue);
+  }
+  grouped.squares = buffers.partials;
+  buffers.list.fill(call, grouped, tiles::kColsOf16Bits);
+  int64_t sums = launchTiles(grouped, buffers.list, queue);
+  launchAddSquares(buffers.partials, sums, 1.0, ss, queue);
+}
+
+/// Whole chunks are read 16 bytes at a time.
+const char *acceptsSquares(const Call &call) {
+  if (const char *reason = host::kGroupedMatMulBwdSquares.accepts(call))
+    return reason;
+  bool isAligned = reinterpret_cast<uintptr_t>(call.out[0].data) % 16 == 0;
+  return isAligned ? nullptr : "a gradient that is squared does not begin at 16 bytes";
 }
 
 template <bool kIsGradient> size_t workspace(const Call &call) {
@@ -148,5 +192,7 @@ const Kernel kGroupedMatMulScaled = {"grouped_matmul_scaled_cuda", run<false>,
                                      acceptsAs<&host::kGroupedMatMulScaled>, workspace<false>};
 const Kernel kGroupedMatMulBwd = {"grouped_matmul_bwd_cuda", run<true>,
                                   acceptsAs<&host::kGroupedMatMulBwd>, workspace<true>};
+const Kernel kGroupedMatMulBwdSquares = {"grouped_matmul_bwd_squares_cuda", runSquares,
+                                         acceptsSquares, workspaceOf<SquareBuffers>};
 
 } // namespace shardc::kernels::cuda

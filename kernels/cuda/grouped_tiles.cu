@@ -12,7 +12,9 @@
 // of the transposed rows: its tiles have fixed places, k is rows, and runs with most rows come
 // first, so that clusters end together. Rows behind a run's end are loaded with the others of its
 // last tile. In a product they are not written; in a gradient they are overwritten by zeros in
-// shared memory first, up to a multiple of 16, and not multiplied behind that.
+// shared memory first, up to a multiple of 16, and not multiplied behind that. On request the warps
+// that multiply square what they write of a gradient, and each leaves one fp64 sum for all its
+// tiles, which depends on data and sizes alone since clusters take pieces in a fixed order.
 #include "kernels/cuda/grouped_tiles.cuh"
 
 namespace shardc::kernels::cuda::tiles {
@@ -128,25 +130,28 @@ __device__ __forceinline__ void multiply(const Params &p, const Ring<Sizes> &rin
 
 // ---- results ----
 
-template <Form kForm, bool kIsF16, bool kIsWide>
+template <Form kForm, bool kIsF16, bool kIsWide, typename Sums>
 __device__ __forceinline__ void writeTile(const Params &p, const Ring<Sizes> &ring,
-                                          const Tile &tile, int group, const float (&sum)[128]) {
+                                          const Tile &tile, int group, const float (&sum)[128],
+                                          Sums &squares) {
   int warp = static_cast<int>(threadIdx.x) / kWarp - 4; // of both groups
   int row = warp * 16;
   TileTarget to = {p.c, ring.shared.warps[warp], tile.first + int64_t{row} * p.m,
                    p.m, tile.rows - row,         tile.cols};
   if constexpr (kIsWide) {
-    writeWide<kIsF16, true>(to, sum);
+    writeWide<kIsF16, true>(to, sum, squares);
   } else {
     if (kForm == Form::Gradient && p.c.accumulate)
-      writeWide<kIsF16, false>(to, sum);
+      writeWide<kIsF16, false>(to, sum, squares);
     else
-      writeNarrow<kIsF16>(to, sum);
+      writeNarrow<kIsF16>(to, sum, squares);
   }
+  squares.endTile();
 }
 
-template <Form kForm, bool kIsF16, bool kIsWide>
-__device__ __forceinline__ void multiplyTiles(const Params &p, const Ring<Sizes> &ring) {
+template <Form kForm, bool kIsF16, bool kIsWide, typename Sums>
+__device__ __forceinline__ void multiplyTiles(const Params &p, const Ring<Sizes> &ring,
+                                              Sums &squares) {
   int group = static_cast<int>(threadIdx.x) / 128 - 1;
   Turn<Sizes::kStages> turn;
   float sum[128];
@@ -166,17 +171,25 @@ __device__ __forceinline__ void multiplyTiles(const Params &p, const Ring<Sizes>
       multiply<kForm, kIsF16, 3 * kBlockCols>(p, ring, group, tile, turn, sum);
     else
       multiply<kForm, kIsF16, kTileCols>(p, ring, group, tile, turn, sum);
-    writeTile<kForm, kIsF16, kIsWide>(p, ring, tile, group, sum);
+    writeTile<kForm, kIsF16, kIsWide>(p, ring, tile, group, sum, squares);
   }
 }
 
 // ---- the kernel ----
 
-template <Form kForm, bool kIsF16, bool kIsWide>
+template <Form kForm, bool kIsF16, bool kIsWide, typename Sums>
 __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads)
     groupedTiles(const __grid_constant__ Maps maps, const __grid_constant__ Params p) {
-  runTiles<Sizes, kForm>(
-      maps, p, [&](const Ring<Sizes> &ring) { multiplyTiles<kForm, kIsF16, kIsWide>(p, ring); });
+  runTiles<Sizes, kForm>(maps, p, [&](const Ring<Sizes> &ring) {
+    Sums squares;
+    multiplyTiles<kForm, kIsF16, kIsWide>(p, ring, squares);
+    if constexpr (std::is_same_v<Sums, Squares>) {
+      double total = warpSum(squares.total);
+      int warp = static_cast<int>(threadIdx.x) / kWarp - 4;
+      if (threadIdx.x % kWarp == 0)
+        p.squares[static_cast<int>(blockIdx.x) * kWarpsThatMultiply + warp] = total;
+    }
+  });
 }
 
 bool makeMaps(const Grouped &g, Form form, Maps &maps) {
@@ -189,11 +202,13 @@ bool makeMaps(const Grouped &g, Form form, Maps &maps) {
   return encodeTensorMap(a, maps.a) && encodeTensorMap(b, maps.b);
 }
 
-template <Form kForm, bool kIsF16, bool kIsWide>
-void launch(const Grouped &g, const RunList &list, Queue &queue) {
+template <Form kForm, bool kIsF16, bool kIsWide, typename Sums = NoSquares>
+int64_t launch(const Grouped &g, const RunList &list, Queue &queue) {
   Maps maps;
-  if (!makeMaps(g, kForm, maps))
-    return reportError(queue, "cuTensorMapEncodeTiled", cudaErrorInvalidValue);
+  if (!makeMaps(g, kForm, maps)) {
+    reportError(queue, "cuTensorMapEncodeTiled", cudaErrorInvalidValue);
+    return 0;
+  }
   Params p = {list,
               dataOf(g.c),
               static_cast<int>(g.slots),
@@ -201,19 +216,23 @@ void launch(const Grouped &g, const RunList &list, Queue &queue) {
               static_cast<int>(g.k),
               static_cast<int>(g.m)};
   setItems(p, kTileCols);
-  launchPairs(groupedTiles<kForm, kIsF16, kIsWide>, kSharedBytes<Sizes>, g.multiprocessors, queue,
-              maps, p);
+  p.squares = g.squares;
+  return kWarpsThatMultiply * launchPairs(groupedTiles<kForm, kIsF16, kIsWide, Sums>,
+                                          kSharedBytes<Sizes>, g.multiprocessors, queue, maps, p);
 }
 
-template <bool kIsF16> void launchType(const Grouped &g, const RunList &list, Queue &queue) {
-  if (g.isGradient && g.c.dtype == DType::F32)
-    launch<Form::Gradient, kIsF16, true>(g, list, queue);
-  else if (g.isGradient)
-    launch<Form::Gradient, kIsF16, false>(g, list, queue);
-  else if (g.transB)
-    launch<Form::AlongK, kIsF16, false>(g, list, queue);
-  else
-    launch<Form::AcrossK, kIsF16, false>(g, list, queue);
+template <bool kIsF16, bool kIsWide>
+int64_t launchGradient(const Grouped &g, const RunList &list, Queue &queue) {
+  return g.squares != nullptr ? launch<Form::Gradient, kIsF16, kIsWide, Squares>(g, list, queue)
+                              : launch<Form::Gradient, kIsF16, kIsWide>(g, list, queue);
+}
+
+template <bool kIsF16> int64_t launchType(const Grouped &g, const RunList &list, Queue &queue) {
+  if (g.isGradient)
+    return g.c.dtype == DType::F32 ? launchGradient<kIsF16, true>(g, list, queue)
+                                   : launchGradient<kIsF16, false>(g, list, queue);
+  return g.transB ? launch<Form::AlongK, kIsF16, false>(g, list, queue)
+                  : launch<Form::AcrossK, kIsF16, false>(g, list, queue);
 }
 
 } // namespace
@@ -230,11 +249,9 @@ bool hasTiles(const Grouped &g) {
   return fits && tiles::isHopper();
 }
 
-void launchTiles(const Grouped &g, const RunList &list, Queue &queue) {
-  if (g.a.dtype == DType::F16)
-    tiles::launchType<true>(g, list, queue);
-  else
-    tiles::launchType<false>(g, list, queue);
+int64_t launchTiles(const Grouped &g, const RunList &list, Queue &queue) {
+  return g.a.dtype == DType::F16 ? tiles::launchType<true>(g, list, queue)
+                                 : tiles::launchType<false>(g, list, queue);
 }
 
 } // namespace shardc::kernels::cuda

@@ -3,6 +3,9 @@
 // k of the rows of a tile.
 #pragma once
 
+#include <algorithm>
+#include <type_traits>
+
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
@@ -53,7 +56,7 @@ struct Tile {
 
 /// The shared memory of a block behind the stages. Both blocks of a cluster have the same layout.
 template <typename Sizes> struct Shared {
-  uint8_t warps[8][kWarpBytes];
+  uint8_t warps[kWarpsThatMultiply][kWarpBytes];
   uint64_t full[Sizes::kStages], empty[Sizes::kStages]; ///< barriers
   uint64_t left[kTilesAhead];                           ///< barriers of announcements
   Tile tiles[kTilesAhead];
@@ -74,7 +77,8 @@ struct Params {
   RunList list;
   Data c;
   int slots, runs, k, m;
-  int items; ///< of each run of a gradient
+  int items;                 ///< of each run of a gradient
+  double *squares = nullptr; ///< a partial sum of each warp that multiplies, of all blocks
 };
 
 /// Where things are, as addresses of shared memory.
@@ -349,9 +353,59 @@ struct TileTarget {
   __device__ int64_t at(int row, int col) const { return first + int64_t{row} * m + col; }
 };
 
+/// The sum of the squares of what a thread writes: of a tile in fp32, of all in fp64. Squares that
+/// fp32 could not hold, or not exactly enough, are added in fp64 at once.
+struct Squares {
+  double total = 0.0;
+  float ofTile = 0.0f;
+
+  __device__ __forceinline__ void add(const float (&v)[kChunk]) {
+    constexpr float kLeast = 1e-30f, kMost = 1e36f;
+    float sum = 0.0f;
+#pragma unroll
+    for (int j = 0; j < kChunk; ++j)
+      sum = fmaf(v[j], v[j], sum);
+    if (sum > kLeast && sum < kMost) {
+      ofTile += sum;
+      return;
+    }
+#pragma unroll
+    for (int j = 0; j < kChunk; ++j)
+      total = fma(static_cast<double>(v[j]), static_cast<double>(v[j]), total);
+  }
+  __device__ __forceinline__ void endTile() {
+    total += static_cast<double>(ofTile);
+    ofTile = 0.0f;
+  }
+};
+struct NoSquares {
+  __device__ __forceinline__ void add(const float (&)[kChunk]) {}
+  __device__ __forceinline__ void endTile() {}
+};
+
+/// Stores v, or adds it, and squares what is there then.
+template <Mode kMode, typename Sums>
+__device__ __forceinline__ void store(const Data &c, int64_t i, float (&v)[kChunk], Sums &squares) {
+  if constexpr (std::is_same_v<Sums, NoSquares>) {
+    store8<kMode>(c, i, kChunk, v);
+  } else {
+    if (c.accumulate) {
+      float old[kChunk];
+      load8<kMode>(c, i, kChunk, old);
+#pragma unroll
+      for (int j = 0; j < kChunk; ++j)
+        v[j] = old[j] + v[j];
+    }
+    store8<kMode>(Data{c.p, c.format, false}, i, kChunk, v);
+    round8<kMode>(c, v);
+    squares.add(v);
+  }
+}
+
 /// Rounds 64 columns at a time and writes them in rows of 128 bytes.
-template <bool kIsF16, int kSums>
-__device__ __forceinline__ void writeNarrow(const TileTarget &to, const float (&sum)[kSums]) {
+template <bool kIsF16, int kSums, typename Sums>
+__device__ __forceinline__ void writeNarrow(const TileTarget &to, const float (&sum)[kSums],
+                                            Sums &squares) {
   int lane = static_cast<int>(threadIdx.x) % kWarp, rowOfMatrix = lane % 8 + lane / 8 % 2 * 8;
   uint32_t memory = hopper::sharedAddress(to.memory);
 #pragma unroll
@@ -374,17 +428,22 @@ __device__ __forceinline__ void writeNarrow(const TileTarget &to, const float (&
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       int row = 4 * i + lane / 8, col = block * kBlockCols + lane % 8 * kChunk;
-      if (to.has(row, col))
-        __stcs(chunkOf(to.c, to.at(row, col)),
-               *reinterpret_cast<const uint4 *>(to.memory + placeOf(row, lane % 8)));
+      if (!to.has(row, col))
+        continue;
+      uint4 words = *reinterpret_cast<const uint4 *>(to.memory + placeOf(row, lane % 8));
+      __stcs(chunkOf(to.c, to.at(row, col)), words);
+      float v[kChunk];
+      unpack<kIsF16 ? Mode::F16 : Mode::Bf16>(to.c, words, v);
+      squares.add(v);
     }
   }
 }
 
 /// Writes 32 columns at a time in fp32, or adds them, also to results of 16 bits, which so are
 /// rounded once.
-template <bool kIsF16, bool kIsWide, int kSums>
-__device__ __forceinline__ void writeWide(const TileTarget &to, const float (&sum)[kSums]) {
+template <bool kIsF16, bool kIsWide, int kSums, typename Sums>
+__device__ __forceinline__ void writeWide(const TileTarget &to, const float (&sum)[kSums],
+                                          Sums &squares) {
   constexpr int kCols = kBlockCols / 2;
   constexpr Mode kMode = kIsWide ? Mode::Mixed : kIsF16 ? Mode::F16 : Mode::Bf16;
   int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -410,7 +469,7 @@ __device__ __forceinline__ void writeWide(const TileTarget &to, const float (&su
       float4 a = *reinterpret_cast<const float4 *>(to.memory + placeOf(row, part));
       float4 b = *reinterpret_cast<const float4 *>(to.memory + placeOf(row, part + 1));
       float v[kChunk] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
-      store8<kMode>(to.c, to.at(row, col), kChunk, v);
+      store<kMode>(to.c, to.at(row, col), v, squares);
     }
   }
 }
@@ -501,9 +560,10 @@ inline void setItems(Params &p, int tileColumns) {
 }
 
 /// Launches as many clusters of two blocks as fit the GPU, or so many multiprocessors of it.
+/// Returns the number of blocks.
 template <typename... Args>
-void launchPairs(void (*kernel)(Args...), uint32_t sharedBytes, int32_t multiprocessors,
-                 Queue &queue, const Maps &maps, const Params &p, const auto &...more) {
+int launchPairs(void (*kernel)(Args...), uint32_t sharedBytes, int32_t multiprocessors,
+                Queue &queue, const Maps &maps, const Params &p, const auto &...more) {
   static_cast<void>(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                          static_cast<int>(sharedBytes)));
   int device = 0, blocks = 0;
@@ -511,9 +571,10 @@ void launchPairs(void (*kernel)(Args...), uint32_t sharedBytes, int32_t multipro
   static_cast<void>(cudaDeviceGetAttribute(&blocks, cudaDevAttrMultiProcessorCount, device));
   if (multiprocessors > 0)
     blocks = std::min(blocks, static_cast<int>(multiprocessors));
-  blocks = std::max(blocks / 2, 1) * 2;
+  blocks = std::clamp(blocks / 2, 1, kBlocksMax / 2) * 2;
   launchKernel(kernel, static_cast<unsigned>(blocks), kThreads, sharedBytes, queue, maps, p,
                more...);
+  return blocks;
 }
 
 } // namespace shardc::kernels::cuda::tiles

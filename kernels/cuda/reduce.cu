@@ -8,6 +8,7 @@
 // reduce_rows 2.4 TB/s of a copy's 4.24.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
+#include "kernels/cuda/Squares.h"
 #include "kernels/cuda/columns.cuh"
 #include "kernels/host/Ranges.h"
 
@@ -98,8 +99,6 @@ void runTokenCount(const Call &call) {
 constexpr int kSquareThreads = 256,
               kChunksAhead = 4; ///< chunks that a thread loads before it squares them
 constexpr int64_t kTile = int64_t{kSquareThreads} * kChunksAhead * kChunk;
-constexpr int kSquareBlocksEach = 4; ///< for each multiprocessor
-constexpr int kSquareBlocks = 132 * kSquareBlocksEach;
 constexpr int kPiecesMax = 96; ///< a launch's rows travel in its parameters, 4 KiB of them
 constexpr int kSumsMax = 320;  ///< the addresses of sums that exist already are parameters too
 
@@ -290,9 +289,9 @@ void runSumSquares(const Call &call) {
     flush();
   if (buffers.sums > 0)
     launchTakeSums(call, copies, buffers.partials + launched * kSquareBlocks);
-  addSquares<<<1, 1024, 0, streamOf(queueOf(call))>>>(
-      buffers.partials, static_cast<int>(launched * kSquareBlocks + buffers.sums),
-      static_cast<double>(copies), static_cast<double *>(call.out[0].data));
+  launchAddSquares(buffers.partials, launched * kSquareBlocks + buffers.sums,
+                   static_cast<double>(copies), static_cast<double *>(call.out[0].data),
+                   queueOf(call));
 }
 
 /// Whole chunks are read 16 bytes at a time.
@@ -309,6 +308,19 @@ const char *acceptsSumSquares(const Call &call) {
 }
 
 } // namespace
+
+void launchSquares(const Tensor &x, double *partials, double *ss, Queue &queue) {
+  Pieces pieces = {};
+  pieces.piece[0] = {dataOf(x), 0, x.numel(), 0, 1.0f};
+  pieces.count = 1, pieces.tiles = pieces.piece[0].tiles();
+  launchKernel(sumSquares, kSquareBlocks, kSquareThreads, 0, queue, pieces, partials);
+  launchAddSquares(partials, kSquareBlocks, 1.0, ss, queue);
+}
+
+void launchAddSquares(const double *partials, int64_t count, double copies, double *ss,
+                      Queue &queue) {
+  launchKernel(addSquares, 1, 1024, 0, queue, partials, static_cast<int>(count), copies, ss);
+}
 
 const Kernel kReduceRows = {"reduce_rows_cuda", runReduceRows, acceptsAs<&host::kReduceRows>,
                             workspaceOf<RowBuffers>};

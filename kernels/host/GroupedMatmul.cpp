@@ -3,8 +3,9 @@
 // grouped_matmul_bwd, the gradient of b: dw[e] = sum over the rows r of run e of all slots of
 // a[r,:]ᵀ·b[r,:], a[n,k], b[n,m], dw[E,k,m]; may accumulate. Rows that are not counted are neither
 // read nor written. Data are f32, bf16 or f16 each; products are fp32, rounded once. With an
-// fp8_recipe, factors are brought to 8 bits first. grouped_matmul_scaled: grouped_matmul of
-// matrices b[e] of f8e4m3 times bscales[e,0], f32[E,4].
+// fp8_recipe, factors are brought to 8 bits first. grouped_matmul_bwd_squares: ss f64[1] = sum of
+// the squares of dw's elements as they are afterwards, too. grouped_matmul_scaled: grouped_matmul
+// of matrices b[e] of f8e4m3 times bscales[e,0], f32[E,4].
 #include "kernels/host/Blas.h"
 #include "kernels/host/Check.h"
 #include "kernels/host/Convert.h"
@@ -109,8 +110,7 @@ struct GradientBuffers {
   }
 };
 
-const char *acceptsGroupedMatMulBwd(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {3, 5, 1, 2, 1}));
+const char *checkGradient(const Call &call) {
   const Tensor &a = call.in[0], &b = call.in[1], &counts = call.in[2], &dw = call.out[0];
   SHARDC_REQUIRE(isData(a) && isData(b) && isData(dw), "factors are not f32, bf16 or f16");
   SHARDC_REQUIRE(a.rank == 2 && b.rank == 2 && dw.rank == 3,
@@ -119,7 +119,21 @@ const char *acceptsGroupedMatMulBwd(const Call &call) {
                  "the gradient's shape is not that of the factors");
   SHARDC_REQUIRE_OK(checkCounts(counts, a.rows()));
   SHARDC_REQUIRE(counts.shape[1] == dw.shape[0], "there is not one matrix for each run");
+  return nullptr;
+}
+
+const char *acceptsGroupedMatMulBwd(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {3, 5, 1, 2, 1}));
+  SHARDC_REQUIRE_OK(checkGradient(call));
   return checkFloat8(call, 3);
+}
+
+const char *acceptsGroupedMatMulBwdSquares(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {3, 3, 2, 2, 1}));
+  SHARDC_REQUIRE_OK(checkGradient(call));
+  SHARDC_REQUIRE(call.attrs.fp8_recipe == 0, "squares are of gradients of factors in 8 bits");
+  SHARDC_REQUIRE(isScalar(call.out[1], DType::F64), "the sum of squares is not one f64");
+  return nullptr;
 }
 
 void runGroupedMatMulBwd(const Call &call) {
@@ -145,6 +159,19 @@ void runGroupedMatMulBwd(const Call &call) {
   }
 }
 
+void runGroupedMatMulBwdSquares(const Call &call) {
+  runGroupedMatMulBwd(call);
+  double total = 0;
+  float buffer[kBlock];
+  const Tensor &dw = call.out[0];
+  for (int64_t begin = 0; begin < dw.numel(); begin += kBlock) {
+    int64_t n = std::min(kBlock, dw.numel() - begin);
+    const float *g = readF32(dw, begin, n, buffer);
+    total += dot(g, g, n);
+  }
+  *static_cast<double *>(call.out[1].data) = total;
+}
+
 template <typename Plain> size_t workspace(const Call &call) {
   return call.attrs.fp8_recipe != 0 ? workspaceOf<Float8Buffers>(call) : workspaceOf<Plain>(call);
 }
@@ -157,5 +184,8 @@ const Kernel kGroupedMatMulScaled = {"grouped_matmul_scaled_host", runGroupedSca
                                      acceptsGroupedMatMulScaled, workspaceOf<Float8Buffers>};
 const Kernel kGroupedMatMulBwd = {"grouped_matmul_bwd_host", runGroupedMatMulBwd,
                                   acceptsGroupedMatMulBwd, workspace<GradientBuffers>};
+const Kernel kGroupedMatMulBwdSquares = {"grouped_matmul_bwd_squares_host",
+                                         runGroupedMatMulBwdSquares, acceptsGroupedMatMulBwdSquares,
+                                         workspaceOf<GradientBuffers>};
 
 } // namespace shardc::kernels::host

@@ -61,6 +61,13 @@ struct OpTable {
     info(kind).again = again;
   }
 
+  constexpr void setSquares(OpKind kind, std::string_view squares, std::string_view of) {
+    needNames(kind, squares, true);
+    needNames(kind, of, true);
+    info(kind).squares = static_cast<int8_t>(positionOf(info(kind).results, squares));
+    info(kind).squared = static_cast<int8_t>(positionOf(info(kind).results, of));
+  }
+
   constexpr void setIndexed(OpKind kind, std::string_view part) {
     info(kind).indexed = part;
     ++countsAt(kind).indices;
@@ -85,6 +92,7 @@ struct OpTable {
   }
 };
 
+#define SQUARES(enumerator, ss, of) table.setSquares(OpKind::enumerator, ss, of);
 #define TENSOR_NODES(enumerator, count) table.info(OpKind::enumerator).tensorNodes = count;
 constexpr OpTable makeOpTable() {
   OpTable table;

@@ -181,6 +181,8 @@ struct OpInfo {
   std::optional<OpKind> weighted;     ///< makes result y with a weight for each row
   std::optional<OpKind> lossGradient; ///< of an op whose results are losses: what starts gradients
   bool startsGradient = false;        ///< it is that of a loss
+  /// The result that is the sum of the squares of another one, and that one; -1 without one.
+  int8_t squares = -1, squared = -1;
   /// By epilogue; None where it has none of this kind, and in the first place.
   std::array<EpilogueForms, kEpilogueCount> epilogues{};
   double amaxWork = 0;    ///< of Epilogue::Amax: operations for each element of the first operand

@@ -75,6 +75,7 @@ public:
       for (uint32_t i = 0; i < role_.segments[s].ops.size(); ++i) {
         checkGroup(s, i);
         checkWeights(s, i);
+        checkSquares(s, i);
       }
     findUses();
     if (report_.size() == 0 && !padded_.empty())
@@ -333,6 +334,30 @@ private:
     if (!isOver)
       report_.add(finding::ShardsOverOtherGroup, {roleIndex_, s, i}, held, block.name, group.name,
                   needed < 0 ? "" : groupAt(plan_, needed).name);
+  }
+
+  /// An op that names no block squares all elements of a part of it, as they are packed, and does
+  /// not know which copies of a parameter count in the norm.
+  void checkSquares(uint32_t s, uint32_t i) {
+    const Op &op = role_.segments[s].ops[i];
+    auto squares = static_cast<size_t>(opInfo(op).squares); // -1: beyond all results
+    if (squares >= op.results.size() || blockNamedBy(op) >= 0)
+      return;
+    int32_t block = claims_[find(node(s, op.results[squares]))].block;
+    if (block < 0)
+      return;
+    const Segment &segment = role_.segments[s];
+    ValueId squared = op.results[static_cast<size_t>(opInfo(op).squared)];
+    auto packs = [&](const Op &other) {
+      return other.kind == OpKind::Pack && blockNamedBy(other) == block &&
+             std::ranges::find(other.operands, squared) != other.operands.end();
+    };
+    if (report_.spend(segment.ops.size()) && std::ranges::none_of(segment.ops, packs))
+      scope(s).addValue(finding::SquaresOfNoPart, i, squared, blockAt(plan_, block).name);
+    for (const Param *param : report_.paramsOf(block))
+      if (!param->copies.empty())
+        report_.addAbout(finding::SquaresOfAllCopies, {roleIndex_, s, i}, param->name,
+                         blockAt(plan_, block).name);
   }
 
   /// Layers compute with whole parameters in their types. What keeps or moves a block, or works on

@@ -1,6 +1,7 @@
 // Form of one segment: indices in range, names, definitions before uses, arity, attributes, ties,
 // predicates, waits, boundaries. All later phases rely on it.
 #include <algorithm>
+#include <map>
 #include <set>
 #include <string_view>
 #include <vector>
@@ -167,7 +168,8 @@ private:
            checkList(i);
   }
 
-  /// An op that takes a list names the block of each operand, once, and no other op does.
+  /// An op that takes a list names the block of each operand, and no other op does. Several sums of
+  /// squares may be of one block.
   bool checkList(uint32_t i) {
     const Op &o = op(i);
     size_t count = opInfo(o).block == BlockUse::List ? o.operands.size() : 0;
@@ -175,13 +177,19 @@ private:
       scope_.add(finding::BlockCount, i, o.blocks.size(), count);
       return false;
     }
-    std::set<int32_t> named;
-    for (const ListedBlock &each : o.blocks) {
+    std::map<int32_t, size_t> first;
+    auto isSum = [&](size_t k) {
+      ValueId id = o.operands[k];
+      return id < scope_.segment.values.size() && scope_.value(id).type.dtype == DType::F64;
+    };
+    for (size_t k = 0; k < o.blocks.size(); ++k) {
+      const ListedBlock &each = o.blocks[k];
       if (each.block < 0 || static_cast<size_t>(each.block) >= scope_.plan().blocks.size()) {
         scope_.add(finding::NoSuchBlock, i, each.block, scope_.plan().blocks.size());
         return false;
       }
-      if (!named.insert(each.block).second)
+      auto [at, isNew] = first.try_emplace(each.block, k);
+      if (!isNew && !(isSum(k) && isSum(at->second) && o.blocks[at->second] == each))
         scope_.add(finding::BlockTwice, i, blockAt(scope_.plan(), each.block).name);
       if (each.copies < 1 || each.copies > limits::kWorldSizeMax)
         scope_.add(finding::CopiesOutOfRange, i, each.copies, limits::kWorldSizeMax);

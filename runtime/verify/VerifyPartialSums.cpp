@@ -39,7 +39,8 @@ struct ScaleMade {
 /// Of grouped products, and of their gradient.
 constexpr size_t kCounts = operandIndex<OpKind::GroupedMatMul>("counts");
 static_assert(kCounts == operandIndex<OpKind::GroupedMatMulScaled>("counts") &&
-              kCounts == operandIndex<OpKind::GroupedMatMulBwd>("counts"));
+              kCounts == operandIndex<OpKind::GroupedMatMulBwd>("counts") &&
+              kCounts == operandIndex<OpKind::GroupedMatMulBwdSquares>("counts"));
 
 /// Operands of `matmul_scaled`: two factors, and the scale of each as many operands on.
 constexpr size_t kFactors = operandIndex<OpKind::MatMulScaled>("ascale");

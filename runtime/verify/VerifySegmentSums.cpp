@@ -36,6 +36,7 @@ public:
         dataAxes_(axesOf(plan_, groupOfKind(plan_, GroupKind::Data))), splits_(inspection),
         stages_(stagesOf(inspection, roleIndex, part)) {
     step.updates.resize(plan_.blocks.size());
+    step.squared.resize(plan_.blocks.size());
     findTraining();
   }
 
@@ -134,6 +135,14 @@ private:
     for (const Tie &tie : op.ties)
       if (tie.kind == Tie::Acc && holds(tie.pred, variant_))
         addTo(op, op.results[tie.result], tie.value);
+    if (auto squares = static_cast<size_t>(opInfo(op).squares); squares < op.results.size())
+      takeSquares(op.results[squares], op.results[static_cast<size_t>(opInfo(op).squared)]);
+  }
+
+  /// Squares of a sum consist of the same contributions.
+  void takeSquares(ValueId squares, ValueId sum) {
+    marks_[squares] = marks_[sum];
+    numbers.set(squares, mixed(numbers.of(sum), 1));
   }
 
   /// Sets the mark of a result. Each result that an op computes is a contribution of its own.
@@ -459,8 +468,28 @@ private:
         report_.addAbout(finding::NormBlocks, scope(segmentIndex_).spot(def),
                          plan_.blocks[block].name, isIn ? "includes" : "leaves out",
                          isIn ? "does not have" : "has");
-    for (size_t p = 0; p < sum->operands.size(); ++p)
-      checkSum(def, sum->operands[p], sum->blocks[p].block);
+    checkSquares(def, *sum);
+  }
+
+  /// Several sums of squares of a block are those of its parts, each once.
+  void checkSquares(uint32_t i, const Op &sum) {
+    std::vector<std::optional<Mark>> all(plan_.blocks.size());
+    for (size_t p = 0; p < sum.operands.size(); ++p) {
+      std::optional<Mark> &mark = all[static_cast<size_t>(sum.blocks[p].block)];
+      Mark part = splits_.asBlock(marks_[sum.operands[p]], sum.blocks[p].block);
+      bool isTwice = mark && sets.haveCommon(mark->latest, part.latest);
+      mark = mark ? packed(sets, *mark, part) : part;
+      if (isTwice)
+        mark->cover = {Cover::Twice};
+    }
+    step.squared.assign(plan_.blocks.size(), std::nullopt);
+    for (size_t p = 0; p < sum.operands.size(); ++p) {
+      auto block = static_cast<size_t>(sum.blocks[p].block);
+      if (std::optional<OpSet> &squared = step.squared[block]; !squared) {
+        squared = all[block]->latest;
+        checkSum(i, sum.operands[p], sum.blocks[p].block, *all[block]);
+      }
+    }
   }
 
   void followOptimizer(uint32_t i) {
@@ -473,7 +502,12 @@ private:
          "takes a step state that is not the result of the step's 'step.finish'");
     need(i, step.updates[static_cast<size_t>(block)]++ == 0,
          "updates its block a second time in a step");
-    checkSum(i, op.operands[0], block);
+    const Mark gradient = splits_.asBlock(marks_[op.operands[0]], block);
+    checkSum(i, op.operands[0], block, gradient);
+    if (const auto &squared = step.squared[static_cast<size_t>(block)];
+        squared && *squared != gradient.latest)
+      scope(segmentIndex_)
+          .addValue(finding::SquaresOfOther, i, op.operands[0], blockAt(plan_, block).name);
     for (size_t operand = 1; operand < op.operands.size(); ++operand) {
       bool isOfBlock = operand != stateAt;
       if (Axes apart = apartIn(marks_[op.operands[operand]], isOfBlock ? block : -1); apart != 0)
@@ -506,8 +540,7 @@ private:
   }
 
   /// Reports if what an op takes as the gradient of a block is not the complete gradient.
-  void checkSum(uint32_t i, ValueId sum, int32_t block) {
-    const Mark mark = splits_.asBlock(marks_[sum], block);
+  void checkSum(uint32_t i, ValueId sum, int32_t block, const Mark &mark) {
     const std::string &blockName = blockAt(plan_, block).name;
     auto inspection = [&](std::string what) {
       Finding &finding =

@@ -92,6 +92,9 @@ struct StepState {
   bool isCompared = false;      ///< roles are held against each other
   bool hasEnded = false;        ///< by a 'step.finish'
   std::vector<uint8_t> updates; ///< of each block
+  /// The contributions to each block's gradient whose squares are in the norm; none where it leaves
+  /// the block out.
+  std::vector<std::optional<OpSet>> squared;
 };
 
 /// Segments of a part of a role's ranks.

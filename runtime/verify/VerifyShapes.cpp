@@ -371,12 +371,21 @@ private:
     }
   }
 
-  void needSquared(const Type &shard, size_t squares) {
+  template <OpKind kind> void needSquared() {
+    const OpInfo &info = opInfo(kind);
+    auto squares = static_cast<size_t>(info.squares);
     if (!hasOut(squares))
       return;
-    need(isComputeType(shard.dtype), "a scattered result of f32, bf16 or f16 to square");
+    need(isComputeType(out(static_cast<size_t>(info.squared)).dtype),
+         "a result of f32, bf16 or f16 to square");
     need(std::ranges::find(op_.ties, squares, &Tie::result) == op_.ties.end(),
          "a sum of squares without ties");
+  }
+
+  /// Ranks that add parts themselves may square what they add.
+  void needOwnSum(const Type &shard, size_t squares) {
+    if (!hasOut(squares))
+      return;
     if (!isExchanged(scope_.plan(), scope_.segment, op_))
       scope_.add(finding::SquaresNotExchanged, index_);
     needStateShard(shard);

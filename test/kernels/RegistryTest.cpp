@@ -285,6 +285,7 @@ constexpr FreeExtent kFreeExtents[] = {{"batch.load", "i0", 0},
                                        {"grouped_matmul", "i2", 0},
                                        {"grouped_matmul_scaled", "i2", 0},
                                        {"grouped_matmul_bwd", "i2", 0},
+                                       {"grouped_matmul_bwd_squares", "i2", 0},
                                        {"cross_entropy", "i0", 1},
                                        {"lm_loss", "i1", 0},
                                        {"reduce_rows", "i0", 0},
@@ -344,8 +345,8 @@ TEST(Registry, OnlyGradientsOfWeightsAndSumsAccumulate) {
     std::string wanted;
     for (std::string_view name :
          {"matmul", "matmul_scaled", "add", "cast", "reduce_rows", "embedding_bwd",
-          "embedding_shard_bwd", "attention_sink_bwd", "grouped_matmul_bwd", "grouped_bias_bwd",
-          "combine_bwd", "expert_load", "tally"})
+          "embedding_shard_bwd", "attention_sink_bwd", "grouped_matmul_bwd",
+          "grouped_matmul_bwd_squares", "grouped_bias_bwd", "combine_bwd", "expert_load", "tally"})
       if (op.name == name)
         wanted = "0";
     if (op.name == "rmsnorm_bwd")

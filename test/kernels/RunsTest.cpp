@@ -110,6 +110,31 @@ TEST(GroupedMatMul, GradientOfAMatrixIsTheSumOverTheRowsOfItsRun) {
     }
 }
 
+/// Of the elements as they are stored, with what they are added to.
+TEST(GroupedMatMul, SquaresAreThoseOfTheGradientAsItIsStored) {
+  for (const Layout &layout : kLayouts)
+    for (DType dtype : kDataTypes)
+      for (bool adds : {false, true}) {
+        int64_t k = 6, m = 5;
+        Array a = rowsOf(layout, dtype, k, 3), b = rowsOf(layout, dtype, m, 4);
+        Array old = randoms(dtype, {layout.runs, k, m}, 5);
+        std::vector<Array> got[2];
+        for (bool squares : {false, true}) {
+          KernelRun run(squares ? "grouped_matmul_bwd_squares" : "grouped_matmul_bwd");
+          run.in(a).in(b).in(layout.array());
+          adds ? run.accumulate(old) : run.out(dtype, {layout.runs, k, m});
+          if (squares)
+            run.out(DType::F64, {1});
+          got[squares ? 1 : 0] = run.run();
+        }
+        EXPECT_EQ(got[1][0].values, got[0][0].values);
+        double want = 0;
+        for (int64_t i = 0; i < layout.runs * k * m; ++i)
+          want += got[0][0][i] * got[0][0][i];
+        EXPECT_NEAR(got[1][1][0], want, 1e-12 * want);
+      }
+}
+
 /// Weights of rows, or nothing, as operand of grouped_bias and its gradient.
 void giveWeights(KernelRun &run, const Array &weights, bool isWeighted) {
   if (isWeighted)

@@ -310,6 +310,63 @@ TEST(CudaGrouped, TypesMayDiffer) {
     }
 }
 
+/// The bits of the gradient do not change, and the sum is that of their squares, also of numbers
+/// whose squares fp32 does not hold.
+void square(const Layout &layout, Extents at, DType factors, DType result, bool adds,
+            double scale = 1, int32_t multiprocessors = 0) {
+  SCOPED_TRACE(testing::Message() << dtypeName(factors) << dtypeName(result) << ' ' << adds << ' '
+                                  << scale);
+  std::vector<std::byte> plain;
+  for (std::string_view op : {"grouped_matmul_bwd", "grouped_matmul_bwd_squares"}) {
+    DeviceRun run(op, DType::F32, bench::kTinyModel);
+    Call &call = run.call();
+    call.multiprocessors = multiprocessors;
+    shape(run, call.in[0], factors, {layout.bound(), at.k});
+    shape(run, call.in[1], factors, {layout.bound(), at.m});
+    setCounts(run, layout);
+    shape(run, call.out[0], result, {layout.runs, at.k, at.m});
+    run.fill(call.in[0], 1, scale);
+    run.fill(call.in[1], 2, scale);
+    hideRows(layout, call.in[0]);
+    hideRows(layout, call.in[1]);
+    if (adds) {
+      accumulate(run, 0);
+      run.fill(call.out[0], 3, scale * scale);
+    }
+    Results found = run.onDevice();
+    if (call.outCount == 1) {
+      plain = found[0];
+      continue;
+    }
+    EXPECT_TRUE(found[0] == plain);
+    double want = 0;
+    for (double value : valuesOf(call.out[0], found[0]))
+      want += value * value;
+    EXPECT_NEAR(valuesOf(call.out[1], found[1])[0], want, 1e-6 * want);
+  }
+}
+
+TEST_P(CudaGroupedShapes, SquaresAreThoseOfGradients) {
+  SKIP_WITHOUT_GPU();
+  for (DType data : kDataTypes)
+    for (DType result : {data, DType::F32})
+      for (bool adds : {false, true})
+        square(layout(), at(), data, result, adds);
+}
+
+TEST(CudaGrouped, SquaresOfManyTiles) {
+  SKIP_WITHOUT_GPU();
+  Layout layout = {1, 3, 6000, {3000, 77, 2300}};
+  for (int32_t multiprocessors : {0, 6}) {
+    square(layout, {1160, 1096}, DType::BF16, DType::BF16, false, 1, multiprocessors);
+    square(layout, {1160, 1096}, DType::F16, DType::F32, true, 1, multiprocessors);
+  }
+  for (double scale : {1e11, 1e-11})
+    for (DType result : {DType::BF16, DType::F32})
+      square(layout, {136, 264}, DType::BF16, result, true, scale);
+  square({2, 2, 64, {0, 0, 0, 0}}, {136, 264}, DType::BF16, DType::BF16, false);
+}
+
 /// So many tiles that blocks take several, in bands.
 TEST(CudaGrouped, ManyTiles) {
   SKIP_WITHOUT_GPU();

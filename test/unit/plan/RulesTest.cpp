@@ -335,7 +335,7 @@ const std::vector<Case> &squareCases() {
        "'reduce_scatter' needs 1 in result 'ss'"},
       {"squaresOfDoubles", Rule::Shape, "exchange",
        [](Plan &p) { retypeCell(p, "g0", Type::of(DType::F64, {8})); },
-       "a scattered result of f32, bf16 or f16 to square"},
+       "a result of f32, bf16 or f16 to square"},
       {"squaresThatTakeOver", Rule::Shape, "exchange",
        [](Plan &p) {
          ValueId before = addLiveIn(micro(p), "before", p.roles[0], cellNamed(p, "ss0"));

@@ -8,7 +8,8 @@ namespace {
 /// How many operands, the first ones, are rows of the counts that are the third one.
 size_t rowsOf(OpKind kind) {
   bool isProduct = kind == OpKind::GroupedMatMul || kind == OpKind::GroupedMatMulScaled;
-  return kind == OpKind::GroupedMatMulBwd ? 2 : isProduct ? 1 : 0;
+  bool isGradient = kind == OpKind::GroupedMatMulBwd || kind == OpKind::GroupedMatMulBwdSquares;
+  return isGradient ? 2 : isProduct ? 1 : 0;
 }
 
 /// Where an op has the counts of the rows of its first operand, if it has them.

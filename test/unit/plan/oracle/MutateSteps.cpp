@@ -299,7 +299,13 @@ std::string StepMutator::doChangeStepOp() {
       return {};
     std::vector<ValueId> &squared = op(i).operands;
     std::vector<ListedBlock> &blocks = op(i).blocks;
-    if (below(2) == 0) {
+    size_t way = below(3);
+    if (way == 0) {
+      size_t k = below(squared.size());
+      squared[k] = pick(squared);
+      return at(i, fmt::format("squares %{}", value(squared[k]).name));
+    }
+    if (way == 1) {
       squared.push_back(squared.back());
       blocks.push_back({blocks.back().block + 1, blocks.back().copies});
     } else {

@@ -39,12 +39,15 @@ private:
       countPacked(member, weight, packs);
   }
 
-  /// By which the squares of a block are divided; 0 if they are of no such block.
+  /// By which the squares of a block are divided; 0 if they are of no such block, or by several.
   static int64_t copiesOf(const Op &squares, int32_t block) {
+    int64_t copies = 0;
     for (const ListedBlock &each : squares.blocks)
-      if (each.block == block)
-        return each.copies;
-    return 0;
+      if (each.block == block && copies != 0 && copies != each.copies)
+        return 0;
+      else if (each.block == block)
+        copies = each.copies;
+    return copies;
   }
 
   /// Whether a rank has squared what `like` has of the block's state, or of its parameter.
@@ -117,16 +120,56 @@ private:
 
 } // namespace
 
+bool isOfProduct(const Term &squares) {
+  return squares.op != nullptr && squares.op->kind == OpKind::GroupedMatMulBwdSquares &&
+         squares.result == 1;
+}
+
 int sumOf(const std::vector<Term> &terms, int term) {
   const Term &squares = terms[static_cast<size_t>(term)];
-  if (squares.numel != 1 || squares.op == nullptr || squares.op->kind != OpKind::ReduceScatter ||
-      squares.result != 1)
+  bool isMade = squares.op != nullptr && squares.result == 1 &&
+                (squares.op->kind == OpKind::ReduceScatter || isOfProduct(squares));
+  if (squares.numel != 1 || !isMade)
     return term;
   for (size_t other = 0; other < terms.size(); ++other)
     if (terms[other].op == squares.op && terms[other].run == squares.run &&
         terms[other].rank == squares.rank && terms[other].result == 0)
       return static_cast<int>(other);
   return term;
+}
+
+std::string findSquareBreak(const Plan &plan, const std::vector<Term> &terms,
+                            const std::vector<Update> &updates, const Norm &norm,
+                            const PiecesOf &piecesOf, Gradients &gradients) {
+  std::map<int32_t, std::vector<Pieces>> squared; // of each block with squares of products
+  for (auto [term, block] : norm.gradients)
+    if (isOfProduct(terms[static_cast<size_t>(term)]))
+      squared[block];
+  for (auto [term, block] : norm.gradients)
+    if (auto of = squared.find(block); of != squared.end())
+      of->second.push_back(piecesOf(sumOf(terms, term)));
+  for (auto &[block, all] : squared) {
+    for (const Pieces &pieces : all)
+      for (const Piece &piece : pieces)
+        for (auto [number, times] : piece.counts)
+          gradients[{true, norm.step, block}].insert(number);
+    auto update = std::ranges::find_if(updates, [&, block = block](const Update &each) {
+      return each.rank == norm.rank && each.step == norm.step && each.block == block;
+    });
+    if (update == updates.end()) // the squares are of nothing that is used
+      continue;
+    Pieces taken = piecesOf(update->terms[0]);
+    int64_t params = std::ranges::count(plan.params, block, &Param::block);
+    bool isEach = std::ssize(all) == params;
+    for (const Param &param : plan.params)
+      if (param.block == block)
+        isEach &= param.copies.empty() &&
+                  std::ranges::count(all, cut(taken, param.offset, param.type.numel())) == 1;
+    if (!isEach)
+      return fmt::format("rank {}, step {}: the norm has other squares than those of block {}",
+                         norm.rank, norm.step, block);
+  }
+  return {};
 }
 
 std::string findNormBreak(const Plan &plan, const Positions &positions,

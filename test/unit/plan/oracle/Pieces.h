@@ -19,6 +19,7 @@ inline Number mix(Number a, Number b) {
 struct Piece {
   int64_t begin, end;
   std::map<Number, int> counts;
+  bool operator==(const Piece &) const = default;
 };
 using Pieces = std::vector<Piece>;
 

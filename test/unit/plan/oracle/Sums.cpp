@@ -40,7 +40,11 @@ public:
         checkGradient(update.terms[0], update.block, update.rank, update.step, false);
     for (const Norm &norm : norms_)
       for (auto [term, block] : norm.gradients)
-        checkGradient(term, block, norm.rank, norm.step, true);
+        if (!isOfProduct(terms_[static_cast<size_t>(term)]))
+          checkGradient(term, block, norm.rank, norm.step, true);
+    const PiecesOf find = [this](int term) { return piecesOf(term); };
+    for (const Norm &norm : norms_)
+      fail(findSquareBreak(plan_, terms_, updates_, norm, find, gradients_));
     fail(findUseBreak(plan_, members_.positions(), terms_, gradients_, makers_));
     for (auto find : {findNormBreak, findScaleBreak, findPartialSumBreak})
       fail(find(plan_, members_.positions(), terms_));

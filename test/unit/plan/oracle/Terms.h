@@ -170,8 +170,10 @@ Number numberOfSplits(const Plan &plan, const Positions &positions, const Splits
 std::string findTypeBreak(const Plan &plan, const Positions &positions,
                           const std::vector<Term> &terms);
 
-/// The sum beside which a reduction has made squares: of those, what they were taken of; of others,
-/// the term itself.
+/// Whether a product has squared a gradient, of one parameter.
+bool isOfProduct(const Term &squares);
+/// The sum beside which a reduction or a product has made squares: of those, what they were taken
+/// of; of others, the term itself.
 int sumOf(const std::vector<Term> &terms, int term);
 
 /// What optimizers, or a norm, take as the gradient of a block, on all ranks.
@@ -182,6 +184,13 @@ struct Taken {
   auto operator<=>(const Taken &) const = default;
 };
 using Gradients = std::map<Taken, std::set<Number>>; ///< of which contributions they are the sum
+using PiecesOf = std::function<Pieces(int term)>;
+/// Where products have squared gradients for the norm, other ones than those that optimizers take
+/// of the same blocks, or not each parameter's once: of which block, or nothing. Adds what they
+/// have squared to the gradients.
+std::string findSquareBreak(const Plan &plan, const std::vector<Term> &terms,
+                            const std::vector<Update> &updates, const Norm &norm,
+                            const PiecesOf &piecesOf, Gradients &gradients);
 /// Which ranks have made a contribution, each in which microbatch, and the term there.
 using Makers = std::unordered_map<Number, std::map<std::pair<int64_t, int64_t>, int>>;
 
