@@ -77,6 +77,35 @@ plan::ValueId addResultInCell(plan::Segment &segment, const plan::Role &role, pl
   return op.results.back();
 }
 
+OpPlace soleMakerOf(const plan::Role &role, uint32_t segment, plan::ValueId value) {
+  uint32_t cell = plan::kNone;
+  for (const plan::Segment::Boundary &in : role.segments[segment].ins)
+    if (in.value == value)
+      cell = in.cell;
+  OpPlace found;
+  int fills = 0;
+  for (uint32_t s = 0; s < role.segments.size() && cell != plan::kNone; ++s)
+    for (const plan::Segment::Boundary &out : role.segments[s].outs)
+      if (out.cell == cell) {
+        found = {s, role.segments[s].values[out.value].def};
+        ++fills;
+      }
+  return fills == 1 ? found : OpPlace{};
+}
+
+plan::ValueId addSquares(plan::Role &role, OpPlace op, const std::string &name, plan::CellOf kind,
+                         uint32_t reader) {
+  plan::Type type = plan::Type::of(DType::F64, {1});
+  uint32_t cell = addCell(role, name, kind, type, plan::Arena::Work, plan::Purpose::Step);
+  plan::Segment &segment = role.segments[op.segment];
+  plan::ValueId sum = plan::addValue(segment, name, type, plan::Purpose::Step);
+  segment.ops[op.op].results.push_back(sum);
+  // Squares are formed with each sum, and only those that the last microbatch forms are read.
+  segment.outs.push_back({sum, cell, segment.ops[op.op].pred != plan::Pred::Last});
+  plan::renumber(segment);
+  return plan::addLiveIn(role.segments[reader], name, role, cell);
+}
+
 int64_t ranksOf(const plan::Plan &plan, const plan::Role &role) {
   int64_t ranks = plan.worldSize();
   for (const plan::AxisRange &range : role.where)

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/plan/Builder.h"
 #include "runtime/plan/Plan.h"
 
 namespace shardc::passes {
@@ -23,6 +24,19 @@ int16_t groupOfSteps(plan::Plan &plan);
 /// Adds a result that the op leaves in the cell, whose type and purpose it has.
 plan::ValueId addResultInCell(plan::Segment &segment, const plan::Role &role, plan::Op &op,
                               std::string name, uint32_t cell);
+
+/// An op of a role.
+struct OpPlace {
+  uint32_t segment = plan::kNone, op = plan::kNone;
+};
+
+/// The op whose result a segment takes from a cell as `value`, if nothing else fills the cell.
+OpPlace soleMakerOf(const plan::Role &role, uint32_t segment, plan::ValueId value);
+
+/// Gives the op one more result, a sum of squares, and a cell from which the segment `reader` takes
+/// it.
+plan::ValueId addSquares(plan::Role &role, OpPlace op, const std::string &name, plan::CellOf kind,
+                         uint32_t reader);
 
 /// How many ranks have the role.
 int64_t ranksOf(const plan::Plan &plan, const plan::Role &role);

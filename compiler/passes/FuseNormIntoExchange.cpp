@@ -14,7 +14,6 @@
 namespace shardc::passes {
 namespace {
 
-using plan::kNone;
 using plan::Op;
 using plan::OpKind;
 using plan::Segment;
@@ -33,43 +32,22 @@ public:
   }
 
 private:
-  /// Where a shard is formed.
-  struct Reduction {
-    uint32_t segment = kNone, op = kNone;
-  };
-
   void takeSums(uint32_t segment, uint32_t op) {
     size_t count = role_.segments[segment].ops[op].operands.size();
     for (size_t k = 0; k < count; ++k) {
       auto block = static_cast<size_t>(role_.segments[segment].ops[op].blocks[k].block);
-      Reduction reduction = reductionOf(segment, role_.segments[segment].ops[op].operands[k]);
-      if (reduction.op == kNone || !isShard(reduction, block))
+      OpPlace reduction = soleMakerOf(role_, segment, role_.segments[segment].ops[op].operands[k]);
+      if (reduction.op == plan::kNone || !isShard(reduction, block))
         continue;
-      ValueId sum = addSum(reduction, block, segment);
+      ValueId sum = addSquares(role_, reduction, "ss." + plan_.blocks[block].name,
+                               {plan::CellKind::GradientSquares, block}, segment);
       role_.segments[segment].ops[op].operands[k] = sum;
     }
   }
 
-  /// The reduction whose result a segment receives as `value`, if nothing else fills the cell.
-  Reduction reductionOf(uint32_t segment, ValueId value) const {
-    uint32_t cell = kNone;
-    for (const Segment::Boundary &in : role_.segments[segment].ins)
-      if (in.value == value)
-        cell = in.cell;
-    Reduction found;
-    int fills = 0;
-    for (uint32_t s = 0; s < role_.segments.size() && cell != kNone; ++s)
-      for (const Segment::Boundary &out : role_.segments[s].outs)
-        if (out.cell == cell) {
-          found = {s, role_.segments[s].values[out.value].def};
-          ++fills;
-        }
-    return fills == 1 ? found : Reduction{};
-  }
-
   /// True if the op exchanges the block's gradient at least in the last microbatch, and does not
   /// sum its squares yet.
-  bool isShard(Reduction reduction, size_t block) const {
+  bool isShard(OpPlace reduction, size_t block) const {
     const Segment &segment = role_.segments[reduction.segment];
     const Op &op = segment.ops[reduction.op];
     bool isLast = op.pred == plan::Pred::Always || op.pred == plan::Pred::Last;
@@ -79,21 +57,6 @@ private:
         segment.values[plan::resultNamed<OpKind::ReduceScatter>(op, "shard")].type;
     return isComputeType(type.dtype) && op.getInt(Key::block) == static_cast<int64_t>(block) &&
            type.numel() == plan_.blocks[block].stateShard && plan::isExchanged(plan_, segment, op);
-  }
-
-  /// The sum of squares in the segment `reader`.
-  ValueId addSum(Reduction reduction, size_t block, uint32_t reader) {
-    std::string name = "ss." + plan_.blocks[block].name;
-    plan::Type type = plan::Type::of(DType::F64, {1});
-    uint32_t cell = addCell(role_, name, {plan::CellKind::GradientSquares, block}, type,
-                            plan::Arena::Work, plan::Purpose::Step);
-    Segment &segment = role_.segments[reduction.segment];
-    ValueId sum = plan::addValue(segment, name, type, plan::Purpose::Step);
-    segment.ops[reduction.op].results.push_back(sum);
-    // Squares are formed with each sum, and only those that the last microbatch forms are read.
-    segment.outs.push_back({sum, cell, segment.ops[reduction.op].pred != plan::Pred::Last});
-    plan::renumber(segment);
-    return plan::addLiveIn(role_.segments[reader], name, role_, cell);
   }
 
   const plan::Plan &plan_;

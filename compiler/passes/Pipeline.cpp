@@ -55,6 +55,8 @@ constexpr PassId kOrder[] = {
     PassId::BuildUpdate,
     // After the update, whose norm it splits, and after all passes that reduce a gradient twice.
     PassId::FuseNormIntoExchange,
+    // Likewise, where no reduction follows the products.
+    PassId::FuseNormIntoProducts,
     // Before Schedule, which orders the gathers that this moves.
     PassId::Overlap,
     PassId::Schedule,
@@ -81,6 +83,7 @@ bool isOptional(PassId id) {
   case PassId::OverlapTensorCollectives:
   case PassId::ReduceTiedHead:
   case PassId::FuseNormIntoExchange:
+  case PassId::FuseNormIntoProducts:
   case PassId::Overlap:
     return true;
   default:

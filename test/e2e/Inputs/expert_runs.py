@@ -19,6 +19,8 @@ CHECK is what has to agree:
               SHARDC_LONG=1
     same      any schedule, selective and full recomputation, a process for each rank, and all rows that there is room for made
               and exchanged, to the bit; each kind of recomputation under one of three layouts unless SHARDC_LONG=1
+    norm      squares of experts' gradients summed by the products that make them, and by themselves, with one and three microbatches,
+              on one rank and on ranks with other experts, in each precision: losses to the bit, 1e-12 relative in the norm
     layouts   saved under one layout, loaded under another: weights and moments to the bit
     resumed   the same where experts have biases and are chosen by one, in each format of checkpoints: losses to the bit
 """
@@ -297,6 +299,27 @@ def compare_evaluated(runner, settings, recompute):
     compare_orders(runner, settings, recompute)
 
 
+def check_norm(runner):
+    bf16, fp16 = ["mixed_precision=bf16_mixed"], ["mixed_precision=fp16_mixed", "optimizer.initial_loss_scale=1024"]
+    cases = {"one rank": [], "one rank, bf16": bf16, "one rank, bf16 gradients": [*bf16, "ddp.grad_reduce_in_fp32=false"],
+             "one rank, fp16": fp16, "ranks with other experts": layout("optim_grads_params", 2, experts=2),
+             "parts of experts": layout(tensor=2, parts=2)}
+    for name, settings in cases.items():
+        for microbatches in (1, 3):
+            ranks = 2 if "ranks" in name else 1
+            of_all = [*layout(), *settings, f"train.global_batch_size={MICRO_BATCH * ranks * microbatches}", f"train.train_iters={STEPS}"]
+            found = runner.run_plan(*of_all)
+            if runner.plan_text().count(" = grouped_matmul_bwd_squares ") != 4:
+                sys.exit(f"{name}: not all products square the gradients of experts")
+            expected = runner.run_plan(*of_all, compile_options=["--disable-pass=fuse-norm-into-products"])
+            if "_squares " in runner.plan_text().replace("= sum_squares ", ""):
+                sys.exit(f"{name}: the other plan has products that square, too")
+            equal(f"{name}, {microbatches} microbatches, losses", [loss for loss, _ in found], [loss for loss, _ in expected])
+            worst = max(abs(x / y - 1) for (_, x), (_, y) in zip(found, expected))
+            if worst > 1e-12:
+                sys.exit(f"{name}: norms differ by {worst:.3e}")
+
+
 def check_layouts(runner):
     def under(*axes):
         return [*layout(*axes), *strategy_settings("optim_grads_params")[:2]]
@@ -336,4 +359,5 @@ def check_resumed(runner):
 
 if __name__ == "__main__":
     run_check({"one-rank": check_one_rank, "divided": check_divided, "sinkhorn": check_sinkhorn, "skewed": check_skewed, "told": check_told, "same": check_same,
+               "norm": check_norm,
                "layouts": check_layouts, "resumed": check_resumed})

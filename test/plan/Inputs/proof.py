@@ -183,6 +183,7 @@ def families():
     yield "experts-fsdp", "mixtral_tiny", [*fsdp, *experts, *divided, *THREE_MICROBATCHES]
     yield "experts-gathered", "mixtral_tiny", [*fsdp, *BF16, *experts, *EVAL, *ONE_MICROBATCH]
     yield "experts-parts", "mixtral_tiny", [*rows, *experts, "model.expert_tensor_parallel_size=2", "model.num_query_groups=2", *pairs]
+    yield "experts-whole", "mixtral_tiny", [*experts, "cluster.gpus_per_node=1", "train.global_batch_size=6"]
     yield "experts-stages", "mixtral_tiny", [*stages(2, 2, ranks=2), *STRATEGIES["optim"], *experts, *divided]
     yield "experts-balanced", "mixtral_tiny", [*experts, *divided, *EVAL, "model.moe_router_score_function=sigmoid",
                                                "model.moe_router_enable_expert_bias=true", "model.moe_aux_loss_coeff=[0.1]",
