@@ -353,29 +353,30 @@ struct TileTarget {
   __device__ int64_t at(int row, int col) const { return first + int64_t{row} * m + col; }
 };
 
-/// The sum of the squares of what a thread writes: of a tile in fp32, of all in fp64. Squares that
-/// fp32 could not hold, or not exactly enough, are added in fp64 at once.
+/// The sum of the squares of what a thread writes: of a tile in fp32, of all in fp64.
 struct Squares {
   double total = 0.0;
-  float ofTile = 0.0f;
+  float ofTile[2] = {};
 
   __device__ __forceinline__ void add(const float (&v)[kChunk]) {
-    constexpr float kLeast = 1e-30f, kMost = 1e36f;
-    float sum = 0.0f;
 #pragma unroll
     for (int j = 0; j < kChunk; ++j)
-      sum = fmaf(v[j], v[j], sum);
-    if (sum > kLeast && sum < kMost) {
-      ofTile += sum;
-      return;
-    }
+      ofTile[j % 2] = fmaf(v[j], v[j], ofTile[j % 2]);
+  }
+  /// Whether fp32 can hold the tile's squares, and none was lost that counts.
+  __device__ __forceinline__ bool isExact() const {
+    constexpr float kLeast = 1e-30f, kMost = 1e36f;
+    float sum = ofTile[0] + ofTile[1];
+    return sum > kLeast && sum < kMost;
+  }
+  __device__ __forceinline__ void addExactly(const float (&v)[kChunk]) {
 #pragma unroll
     for (int j = 0; j < kChunk; ++j)
       total = fma(static_cast<double>(v[j]), static_cast<double>(v[j]), total);
   }
   __device__ __forceinline__ void endTile() {
-    total += static_cast<double>(ofTile);
-    ofTile = 0.0f;
+    total += static_cast<double>(ofTile[0]) + static_cast<double>(ofTile[1]);
+    ofTile[0] = ofTile[1] = 0.0f;
   }
 };
 struct NoSquares {
@@ -398,7 +399,28 @@ __device__ __forceinline__ void store(const Data &c, int64_t i, float (&v)[kChun
     }
     store8<kMode>(Data{c.p, c.format, false}, i, kChunk, v);
     round8<kMode>(c, v);
-    squares.add(v);
+    Squares chunk;
+    chunk.add(v);
+    if (chunk.isExact())
+      squares.ofTile[0] += chunk.ofTile[0], squares.ofTile[1] += chunk.ofTile[1];
+    else
+      squares.addExactly(v);
+  }
+}
+
+/// Squares what this thread has written of a tile once more, in fp64: it is very small or large.
+template <Mode kMode, int kSums>
+__device__ __forceinline__ void squareAgain(const TileTarget &to, Squares &squares) {
+  squares = {squares.total};
+  int lane = static_cast<int>(threadIdx.x) % kWarp;
+#pragma unroll 1
+  for (int i = 0; i < kSums / 8; ++i) {
+    int row = 4 * (i % 4) + lane / 8, col = i / 4 * kBlockCols + lane % 8 * kChunk;
+    if (!to.has(row, col))
+      continue;
+    float v[kChunk];
+    unpack<kMode>(to.c, __ldcg(chunkOf(to.c, to.at(row, col))), v);
+    squares.addExactly(v);
   }
 }
 
@@ -406,6 +428,8 @@ __device__ __forceinline__ void store(const Data &c, int64_t i, float (&v)[kChun
 template <bool kIsF16, int kSums, typename Sums>
 __device__ __forceinline__ void writeNarrow(const TileTarget &to, const float (&sum)[kSums],
                                             Sums &squares) {
+  constexpr bool kSquares = std::is_same_v<Sums, Squares>;
+  constexpr Mode kMode = kIsF16 ? Mode::F16 : Mode::Bf16;
   int lane = static_cast<int>(threadIdx.x) % kWarp, rowOfMatrix = lane % 8 + lane / 8 % 2 * 8;
   uint32_t memory = hopper::sharedAddress(to.memory);
 #pragma unroll
@@ -432,11 +456,16 @@ __device__ __forceinline__ void writeNarrow(const TileTarget &to, const float (&
         continue;
       uint4 words = *reinterpret_cast<const uint4 *>(to.memory + placeOf(row, lane % 8));
       __stcs(chunkOf(to.c, to.at(row, col)), words);
-      float v[kChunk];
-      unpack<kIsF16 ? Mode::F16 : Mode::Bf16>(to.c, words, v);
-      squares.add(v);
+      if constexpr (kSquares) {
+        float v[kChunk];
+        unpack<kMode>(to.c, words, v);
+        squares.add(v);
+      }
     }
   }
+  if constexpr (kSquares)
+    if (!squares.isExact())
+      squareAgain<kMode, kSums>(to, squares);
 }
 
 /// Writes 32 columns at a time in fp32, or adds them, also to results of 16 bits, which so are
