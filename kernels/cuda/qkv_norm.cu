@@ -16,7 +16,7 @@ namespace shardc::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 256, kMultiprocessors = 132;          ///< of an H200
-constexpr int kSplitBlocks = 3, kMergeBlocks = 2;              ///< of a multiprocessor
+constexpr int kSplitBlocks = 4, kMergeBlocks = 2;              ///< of a multiprocessor
 constexpr int kGroupMax = 8;                                   ///< rows of a group
 constexpr int64_t kChunkChannelsMax = 256, kChannelsMax = 512; ///< of a head
 constexpr int kHeadWarps = 4; ///< that have heads, where rows are no whole chunks
@@ -187,6 +187,36 @@ __device__ __forceinline__ void writeSums(const Qkv &p, const Norms &n, Part par
   }
 }
 
+/// Adds dy·h to a weight's gradient, and makes g = dy·w of it. Returns the sum of g·h.
+template <Mode M>
+__device__ __forceinline__ float weigh(const Qkv &p, uint4 row, float rstd, const float *weights,
+                                       float (&dy)[kChunk], float (&sum)[kChunk]) {
+  float x[kChunk], w[kChunk], product = 0;
+  unpack<M>(p.whole, row, x);
+  readWeights(weights, w);
+#pragma unroll
+  for (int j = 0; j < kChunk; ++j) {
+    x[j] *= rstd;
+    sum[j] += dy[j] * x[j];
+    dy[j] *= w[j];
+    product += dy[j] * x[j];
+  }
+  return product;
+}
+
+/// The gradient of what was normalised, which is taken from its chunk once more: registers for it
+/// are missing.
+template <Mode M>
+__device__ __forceinline__ uint4 inputGradient(const Qkv &p, uint4 row, float rstd, float mean,
+                                               const float (&g)[kChunk]) {
+  float x[kChunk], v[kChunk];
+  unpack<M>(p.whole, row, x);
+#pragma unroll
+  for (int j = 0; j < kChunk; ++j)
+    v[j] = rstd * (g[j] - x[j] * rstd * mean);
+  return pack<M>(p.whole, v);
+}
+
 template <Mode M>
 __global__ void __launch_bounds__(kThreads, kMergeBlocks)
     mergeNormPairs(const __grid_constant__ Qkv p, const __grid_constant__ Norms n) {
@@ -217,7 +247,7 @@ __global__ void __launch_bounds__(kThreads, kMergeBlocks)
     }
     __syncthreads(); // angles are there, and those of the group before are not needed
     tables.turn(p, n, group + gridDim.x, number + 1);
-    float a[kChunk], b[kChunk], x[kChunk], y[kChunk], w[kChunk], product = 0;
+    float a[kChunk], b[kChunk], product = 0;
     if (isNormed) {
       unpack<M>(p.whole, low, a);
       unpack<M>(p.whole, high, b);
@@ -226,37 +256,15 @@ __global__ void __launch_bounds__(kThreads, kMergeBlocks)
         rotate(tables.of(number)[place.pair.angle + j], a[j], b[j]);
       round8<M>(p.whole, a);
       round8<M>(p.whole, b);
-      unpack<M>(p.whole, rowLow, x);
-      unpack<M>(p.whole, rowHigh, y);
-      readWeights(weights, w);
-#pragma unroll
-      for (int j = 0; j < kChunk; ++j) {
-        x[j] *= rstd;
-        sumLow[j] += a[j] * x[j];
-        a[j] *= w[j];
-        product += a[j] * x[j];
-      }
-      readWeights(weights + p.channels / 2, w);
-#pragma unroll
-      for (int j = 0; j < kChunk; ++j) {
-        y[j] *= rstd;
-        sumHigh[j] += b[j] * y[j];
-        b[j] *= w[j];
-        product += b[j] * y[j];
-      }
+      product = weigh<M>(p, rowLow, rstd, weights, a, sumLow);
+      product += weigh<M>(p, rowHigh, rstd, weights + p.channels / 2, b, sumHigh);
     }
     product = laneSum(product, half) / static_cast<float>(p.channels);
     if (!isThere)
       continue;
-    if (isNormed) {
-#pragma unroll
-      for (int j = 0; j < kChunk; ++j) {
-        a[j] = rstd * (a[j] - x[j] * product);
-        b[j] = rstd * (b[j] - y[j] * product);
-      }
-      low = pack<M>(p.whole, a);
-      high = pack<M>(p.whole, b);
-    }
+    if (isNormed)
+      low = inputGradient<M>(p, rowLow, rstd, product, a),
+      high = inputGradient<M>(p, rowHigh, rstd, product, b);
     uint4 *to = place.pair.to + group * place.pair.toStep;
     to[0] = low, to[half] = high;
   }
@@ -265,7 +273,7 @@ __global__ void __launch_bounds__(kThreads, kMergeBlocks)
 
 /// Rows of a group so that its chunks fill the blocks beside each other best.
 int rowsOfGroup(const Qkv &p) {
-  int perRow = p.perRow * (p.channels / (2 * kChunk)), best = 1;
+  int perRow = std::max(p.perRow * (p.channels / (2 * kChunk)), 1), best = 1;
   auto filled = [&](int rows) {
     int64_t chunks = int64_t{rows} * perRow;
     return static_cast<double>(chunks) / static_cast<double>(ceilDiv(chunks, kThreads) * kThreads);
