@@ -287,7 +287,7 @@ int rowsOfGroup(const Qkv &p) {
 /// Blocks beside each other for a group, and how many groups are under way.
 dim3 gridOf(const Qkv &p, const Norms &n, int blocksEach) {
   int64_t chunks = int64_t{n.perGroup} * p.perRow * (p.channels / (2 * kChunk));
-  int64_t beside = ceilDiv(chunks, kThreads);
+  int64_t beside = std::max<int64_t>(ceilDiv(chunks, kThreads), 1); // heads may be short
   int64_t groups = ceilDiv(n.count, n.perGroup);
   int64_t blocks = std::clamp<int64_t>(kMultiprocessors * blocksEach / beside, 1, groups);
   return {static_cast<unsigned>(blocks), static_cast<unsigned>(beside)};
