@@ -17,12 +17,18 @@ using plan::ValueId;
 using plan::operandNamed;
 using plan::resultNamed;
 
+/// Queries, keys and values, as the backward op reads them, or their gradients.
+using Heads = std::array<ValueId, 3>;
+
+template <OpKind kOp> Heads gradientsOfHeads(const Gradients &gradients, const Op &op) {
+  return {gradients.of(resultNamed<kOp>(op, "q")), gradients.of(resultNamed<kOp>(op, "k")),
+          gradients.of(resultNamed<kOp>(op, "v"))};
+}
+
 /// Gradients of rows of queries, keys and values; `merge` joins those of the heads, and takes what
 /// the op takes beside the rows.
 template <OpKind split> void splitQkv(Gradients &gradients, const Op &op, OpKind merge) {
-  ValueId dq = gradients.of(resultNamed<split>(op, "q")),
-          dk = gradients.of(resultNamed<split>(op, "k")),
-          dv = gradients.of(resultNamed<split>(op, "v"));
+  auto [dq, dk, dv] = gradientsOfHeads<split>(gradients, op);
   if (dq == kNone)
     return;
   constexpr size_t kRows = plan::operandIndex<split>("qkv");
@@ -32,9 +38,6 @@ template <OpKind split> void splitQkv(Gradients &gradients, const Op &op, OpKind
   back.operands.insert(back.operands.end(), op.operands.begin() + kRows + 1, op.operands.end());
   gradients.emitFor(op.operands[kRows], std::move(back));
 }
-
-/// Queries, keys and values, as the backward op reads them.
-using Heads = std::array<ValueId, 3>;
 
 Heads headsOf(const Op &op) {
   const plan::OpInfo &info = plan::opInfo(op);
@@ -208,9 +211,7 @@ void backSplitQkvRope(Gradients &gradients, const Op &op) {
 /// The norms' weights get their gradients from the same op.
 void backSplitQkvNormRope(Gradients &gradients, const Op &op) {
   constexpr OpKind kOp = OpKind::SplitQkvNormRope;
-  ValueId dq = gradients.of(resultNamed<kOp>(op, "q")),
-          dk = gradients.of(resultNamed<kOp>(op, "k")),
-          dv = gradients.of(resultNamed<kOp>(op, "v"));
+  auto [dq, dk, dv] = gradientsOfHeads<kOp>(gradients, op);
   if (dq == kNone)
     return;
   ValueId rows = operandNamed<kOp>(op, "qkv"), wq = operandNamed<kOp>(op, "wq"),
@@ -247,9 +248,7 @@ void backJoinColumns(Gradients &gradients, const Op &op) {
 
 void backLatentHeads(Gradients &gradients, const Op &op) {
   constexpr OpKind kOp = OpKind::LatentHeads;
-  ValueId dq = gradients.of(resultNamed<kOp>(op, "q")),
-          dk = gradients.of(resultNamed<kOp>(op, "k")),
-          dv = gradients.of(resultNamed<kOp>(op, "v"));
+  auto [dq, dk, dv] = gradientsOfHeads<kOp>(gradients, op);
   if (dq == kNone)
     return;
   constexpr size_t kPositions = plan::operandIndex<kOp>("positions"); // which have no gradient

@@ -77,6 +77,9 @@ plan::ValueId addResultInCell(plan::Segment &segment, const plan::Role &role, pl
   return op.results.back();
 }
 
+namespace {
+
+/// The op whose result a segment takes from a cell as `value`, if nothing else fills the cell.
 OpPlace soleMakerOf(const plan::Role &role, uint32_t segment, plan::ValueId value) {
   uint32_t cell = plan::kNone;
   for (const plan::Segment::Boundary &in : role.segments[segment].ins)
@@ -93,17 +96,45 @@ OpPlace soleMakerOf(const plan::Role &role, uint32_t segment, plan::ValueId valu
   return fills == 1 ? found : OpPlace{};
 }
 
+} // namespace
+
+void replaceSquared(
+    plan::Role &role,
+    const std::function<std::vector<plan::ValueId>(OpPlace, int32_t, uint32_t)> &sumsOf) {
+  for (uint32_t s = 0; s < role.segments.size(); ++s)
+    for (plan::Op &op : role.segments[s].ops) {
+      if (op.kind != plan::OpKind::SumSquares)
+        continue;
+      std::vector<plan::ValueId> operands;
+      std::vector<plan::ListedBlock> blocks;
+      for (size_t k = 0; k < op.operands.size(); ++k) {
+        std::vector<plan::ValueId> sums;
+        if (OpPlace maker = soleMakerOf(role, s, op.operands[k]); maker.op != plan::kNone)
+          sums = sumsOf(maker, op.blocks[k].block, s);
+        if (sums.empty())
+          sums = {op.operands[k]};
+        operands.insert(operands.end(), sums.begin(), sums.end());
+        blocks.insert(blocks.end(), sums.size(), op.blocks[k]);
+      }
+      op.operands = std::move(operands);
+      op.blocks = std::move(blocks);
+    }
+}
+
 plan::ValueId addSquares(plan::Role &role, OpPlace op, const std::string &name, plan::CellOf kind,
                          uint32_t reader) {
-  plan::Type type = plan::Type::of(DType::F64, {1});
-  uint32_t cell = addCell(role, name, kind, type, plan::Arena::Work, plan::Purpose::Step);
+  uint32_t cell = addCell(role, name, kind, plan::Type::of(DType::F64, {1}), plan::Arena::Work,
+                          plan::Purpose::Step);
   plan::Segment &segment = role.segments[op.segment];
-  plan::ValueId sum = plan::addValue(segment, name, type, plan::Purpose::Step);
-  segment.ops[op.op].results.push_back(sum);
+  addResultInCell(segment, role, segment.ops[op.op], name, cell);
   // Squares are formed with each sum, and only those that the last microbatch forms are read.
-  segment.outs.push_back({sum, cell, segment.ops[op.op].pred != plan::Pred::Last});
+  segment.outs.back().mayDrop = segment.ops[op.op].pred != plan::Pred::Last;
   plan::renumber(segment);
   return plan::addLiveIn(role.segments[reader], name, role, cell);
+}
+
+bool isInLast(const plan::Op &op) {
+  return op.pred == plan::Pred::Always || op.pred == plan::Pred::Last;
 }
 
 int64_t ranksOf(const plan::Plan &plan, const plan::Role &role) {

@@ -1,6 +1,7 @@
 // Removes cells of a role after its segments were rewritten, and updates the boundaries.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -30,13 +31,20 @@ struct OpPlace {
   uint32_t segment = plan::kNone, op = plan::kNone;
 };
 
-/// The op whose result a segment takes from a cell as `value`, if nothing else fills the cell.
-OpPlace soleMakerOf(const plan::Role &role, uint32_t segment, plan::ValueId value);
+/// Lets sums of squares take other sums in place of gradients. `sumsOf` gets the op that alone
+/// fills an operand's cell, the operand's block, and the segment that reads it; it returns the sums
+/// there, or nothing if the operand stays.
+void replaceSquared(
+    plan::Role &role,
+    const std::function<std::vector<plan::ValueId>(OpPlace, int32_t, uint32_t)> &sumsOf);
 
 /// Gives the op one more result, a sum of squares, and a cell from which the segment `reader` takes
 /// it.
 plan::ValueId addSquares(plan::Role &role, OpPlace op, const std::string &name, plan::CellOf kind,
                          uint32_t reader);
+
+/// Whether an op works at least in the last microbatch, however many there are.
+bool isInLast(const plan::Op &op);
 
 /// How many ranks have the role.
 int64_t ranksOf(const plan::Plan &plan, const plan::Role &role);

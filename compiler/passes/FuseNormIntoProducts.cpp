@@ -19,93 +19,62 @@ using plan::Segment;
 using plan::ValueId;
 using Key = plan::AttrKey;
 
-class ProductFuser {
-public:
-  ProductFuser(const plan::Plan &plan, plan::Role &role) : plan_(plan), role_(role) {}
+bool canSquare(const Op &op, const plan::Type &gradient) {
+  return op.kind == OpKind::GroupedMatMulBwd && op.getInt(Key::fp8_recipe) == 0 && isInLast(op) &&
+         op.group < 0 && isComputeType(gradient.dtype);
+}
 
-  void run() {
-    for (uint32_t s = 0; s < role_.segments.size(); ++s)
-      for (uint32_t i = 0; i < role_.segments[s].ops.size(); ++i)
-        if (role_.segments[s].ops[i].kind == OpKind::SumSquares)
-          takeSums(s, i);
+/// True if the op packs the block of products of runs, made at least in the last microbatch.
+bool packsProducts(const Segment &segment, const Op &op, int32_t block) {
+  auto isProduct = [&](ValueId part) {
+    const plan::Value &value = segment.values[part];
+    return value.def != plan::kNone && value.defResult == 0 &&
+           canSquare(segment.ops[value.def], value.type);
+  };
+  return op.kind == OpKind::Pack && op.getInt(Key::block) == block &&
+         std::ranges::all_of(op.operands, isProduct);
+}
+
+/// In the order in which the block has them.
+std::vector<const plan::Param *> paramsOf(const plan::Plan &plan, int32_t block) {
+  std::vector<const plan::Param *> params;
+  for (const plan::Param &param : plan.params)
+    if (param.block == block)
+      params.push_back(&param);
+  std::ranges::sort(params, {}, &plan::Param::offset);
+  return params;
+}
+
+/// The sums of squares of what is packed, in the segment `reader`; none if they are not those of
+/// the whole block.
+std::vector<ValueId> sumsOf(const plan::Plan &plan, plan::Role &role, OpPlace pack, int32_t index,
+                            uint32_t reader) {
+  Segment &segment = role.segments[pack.segment];
+  const plan::Block &block = plan.blocks[static_cast<size_t>(index)];
+  if (block.stateShard != block.numel || !packsProducts(segment, segment.ops[pack.op], index))
+    return {};
+  const std::vector<ValueId> parts = segment.ops[pack.op].operands;
+  std::vector<const plan::Param *> params = paramsOf(plan, index);
+  auto hasCopies = [](const plan::Param *param) { return !param->copies.empty(); };
+  if (params.size() != parts.size() || std::ranges::any_of(params, hasCopies))
+    return {};
+  std::vector<ValueId> sums;
+  for (size_t k = 0; k < parts.size(); ++k) {
+    uint32_t product = segment.values[parts[k]].def;
+    segment.ops[product].kind = OpKind::GroupedMatMulBwdSquares;
+    sums.push_back(addSquares(role, {pack.segment, product}, "ss." + params[k]->name,
+                              {plan::CellKind::Buffer}, reader));
   }
-
-private:
-  void takeSums(uint32_t segment, uint32_t op) {
-    const Op before = role_.segments[segment].ops[op];
-    std::vector<ValueId> operands;
-    std::vector<plan::ListedBlock> blocks;
-    for (size_t k = 0; k < before.operands.size(); ++k) {
-      OpPlace pack = soleMakerOf(role_, segment, before.operands[k]);
-      std::vector<ValueId> sums = {before.operands[k]};
-      if (pack.op != plan::kNone && isOfProducts(pack, before.blocks[k].block))
-        sums = sumsOf(pack, segment);
-      operands.insert(operands.end(), sums.begin(), sums.end());
-      blocks.insert(blocks.end(), sums.size(), before.blocks[k]);
-    }
-    role_.segments[segment].ops[op].operands = std::move(operands);
-    role_.segments[segment].ops[op].blocks = std::move(blocks);
-  }
-
-  /// True if the op packs the whole block of this rank, of what products of runs make at least in
-  /// the last microbatch.
-  bool isOfProducts(OpPlace pack, int32_t index) const {
-    const Segment &segment = role_.segments[pack.segment];
-    const Op &op = segment.ops[pack.op];
-    const plan::Block &block = plan_.blocks[static_cast<size_t>(index)];
-    std::vector<const plan::Param *> params = paramsOf(index);
-    auto hasCopies = [](const plan::Param *param) { return !param->copies.empty(); };
-    auto isProduct = [&](ValueId part) {
-      const plan::Value &value = segment.values[part];
-      return value.def != plan::kNone && value.defResult == 0 &&
-             canSquare(segment.ops[value.def], value.type);
-    };
-    return op.kind == OpKind::Pack && op.getInt(Key::block) == index &&
-           block.stateShard == block.numel && params.size() == op.operands.size() &&
-           std::ranges::all_of(op.operands, isProduct) && std::ranges::none_of(params, hasCopies);
-  }
-
-  static bool canSquare(const Op &op, const plan::Type &gradient) {
-    bool isLast = op.pred == plan::Pred::Always || op.pred == plan::Pred::Last;
-    return op.kind == OpKind::GroupedMatMulBwd && op.getInt(Key::fp8_recipe) == 0 && isLast &&
-           op.group < 0 && isComputeType(gradient.dtype);
-  }
-
-  /// In the order in which the block has them.
-  std::vector<const plan::Param *> paramsOf(int32_t block) const {
-    std::vector<const plan::Param *> params;
-    for (const plan::Param &param : plan_.params)
-      if (param.block == block)
-        params.push_back(&param);
-    std::ranges::sort(params, {}, &plan::Param::offset);
-    return params;
-  }
-
-  /// The sums of squares of what is packed, in the segment `reader`.
-  std::vector<ValueId> sumsOf(OpPlace pack, uint32_t reader) {
-    Segment &segment = role_.segments[pack.segment];
-    const std::vector<ValueId> parts = segment.ops[pack.op].operands;
-    std::vector<const plan::Param *> params =
-        paramsOf(static_cast<int32_t>(segment.ops[pack.op].getInt(Key::block)));
-    std::vector<ValueId> sums;
-    for (size_t k = 0; k < parts.size(); ++k) {
-      uint32_t product = segment.values[parts[k]].def;
-      segment.ops[product].kind = OpKind::GroupedMatMulBwdSquares;
-      sums.push_back(addSquares(role_, {pack.segment, product}, "ss." + params[k]->name,
-                                {plan::CellKind::Buffer}, reader));
-    }
-    return sums;
-  }
-
-  const plan::Plan &plan_;
-  plan::Role &role_;
-};
+  return sums;
+}
 
 } // namespace
 
 void runFuseNormIntoProducts(plan::Plan &plan, Notes &) {
   for (plan::Role &role : plan.roles)
-    ProductFuser(plan, role).run();
+    replaceSquared(role, [&](OpPlace pack, int32_t block, uint32_t reader) {
+      return sumsOf(plan, role, pack, block, reader);
+    });
 }
 
 } // namespace shardc::passes
