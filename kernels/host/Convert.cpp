@@ -101,6 +101,15 @@ SHARDC_CLONES double sum(const float *a, int64_t n) {
   return addLanes(lanes);
 }
 
+void addSquares(const Tensor &t, int64_t begin, int64_t end, double times, double &total) {
+  float buffer[kBlock];
+  for (; begin < end; begin += kBlock) {
+    int64_t n = std::min(kBlock, end - begin);
+    const float *values = readF32(t, begin, n, buffer);
+    total += times * dot(values, values, n);
+  }
+}
+
 SHARDC_CLONES float largest(const float *a, int64_t n) {
   float lanes[kLanes];
   std::fill_n(lanes, kLanes, a[0]);

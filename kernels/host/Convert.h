@@ -38,6 +38,10 @@ void writeF32(const Tensor &t, int64_t offset, int64_t n, const float *values);
 double dot(const float *a, const float *b, int64_t n);
 double sum(const float *a, int64_t n);
 
+/// total += times·(sum of the squares of a block of elements), for all blocks of elements
+/// [begin, end) of an f32, bf16 or f16 tensor, in order.
+void addSquares(const Tensor &t, int64_t begin, int64_t end, double times, double &total);
+
 /// The largest of n > 0 numbers; NaNs may be ignored.
 float largest(const float *a, int64_t n);
 

@@ -162,13 +162,7 @@ void runGroupedMatMulBwd(const Call &call) {
 void runGroupedMatMulBwdSquares(const Call &call) {
   runGroupedMatMulBwd(call);
   double total = 0;
-  float buffer[kBlock];
-  const Tensor &dw = call.out[0];
-  for (int64_t begin = 0; begin < dw.numel(); begin += kBlock) {
-    int64_t n = std::min(kBlock, dw.numel() - begin);
-    const float *g = readF32(dw, begin, n, buffer);
-    total += dot(g, g, n);
-  }
+  addSquares(call.out[0], 0, call.out[0].numel(), 1, total);
   *static_cast<double *>(call.out[1].data) = total;
 }
 

@@ -43,9 +43,9 @@ struct Buffers {
   Buffers(const Call &call, Scratch &scratch) {
     bool isBackward = call.in[0].rank == 4;
     Parts parts(call, isBackward);
-    int64_t rows = parts.positions != nullptr ? parts.rows() : parts.length;
-    cosines = scratch.take<float>(Angles::room(call.attrs, rows));
-    sines = scratch.take<float>(Angles::room(call.attrs, rows));
+    int64_t angles = Angles::room(call.attrs, parts.q, parts.positions);
+    cosines = scratch.take<float>(angles);
+    sines = scratch.take<float>(angles);
     int64_t channels = std::max(parts.keyChannels, parts.valueChannels);
     from = scratch.take<float>(channels);
     to = scratch.take<float>(channels);
@@ -54,13 +54,7 @@ struct Buffers {
 };
 
 Angles anglesOf(const Call &call, const Parts &parts, bool isBackwards, const Buffers &buffers) {
-  const Tensor *given = parts.positions;
-  return {call.attrs,
-          given != nullptr ? parts.rows() : parts.length,
-          given != nullptr ? static_cast<const int32_t *>(given->data) : nullptr,
-          isBackwards,
-          buffers.cosines,
-          buffers.sines};
+  return {call.attrs, parts.q, parts.positions, isBackwards, buffers.cosines, buffers.sines};
 }
 
 bool isRows(const Tensor &t, int64_t rows, int64_t cols) {

@@ -52,8 +52,7 @@ struct Buffers {
   Buffers(const Call &call, Scratch &scratch) {
     // The one 4-dimensional tensor that every op here has: x, dq or the result q.
     const Tensor &heads = call.in[0].rank == 4 ? call.in[0] : call.out[0];
-    int64_t rows = heads.shape[1] * (positionsOf(call) != nullptr ? heads.shape[0] : 1);
-    int64_t angles = Angles::room(call.attrs, rows);
+    int64_t angles = Angles::room(call.attrs, heads, positionsOf(call));
     cosines = scratch.take<float>(angles);
     sines = scratch.take<float>(angles);
     from = scratch.take<float>(heads.cols());
@@ -63,14 +62,7 @@ struct Buffers {
 
 /// The angles of a call's rows.
 Angles anglesOf(const Call &call, const Tensor &heads, bool isBackwards, const Buffers &buffers) {
-  const Tensor *given = positionsOf(call);
-  int64_t rows = heads.shape[1] * (given != nullptr ? heads.shape[0] : 1);
-  return {call.attrs,
-          rows,
-          given != nullptr ? static_cast<const int32_t *>(given->data) : nullptr,
-          isBackwards,
-          buffers.cosines,
-          buffers.sines};
+  return {call.attrs, heads, positionsOf(call), isBackwards, buffers.cosines, buffers.sines};
 }
 
 const char *acceptsRope(const Call &call) {

@@ -18,18 +18,6 @@ const Tensor *positionsBehind(const Call &call, int operands) {
   return call.inCount > operands ? &call.in[operands] : nullptr;
 }
 
-/// A row of angles for each position, or for each row where these are given.
-int64_t rowsOfAngles(const Tensor &heads, const Tensor *positions) {
-  return heads.shape[1] * (positions != nullptr ? heads.shape[0] : 1);
-}
-
-Angles anglesOf(const Call &call, const Tensor &heads, const Tensor *positions, bool isBackwards,
-                float *cosines, float *sines) {
-  const auto *given =
-      positions != nullptr ? static_cast<const int32_t *>(positions->data) : nullptr;
-  return {call.attrs, rowsOfAngles(heads, positions), given, isBackwards, cosines, sines};
-}
-
 /// Null, or the reason why these are not rows, heads, weights and statistics that fit.
 const char *checkNorms(const Call &call, const Tensor &qkv, const Tensor *heads,
                        const Tensor *weights, const Tensor *statistics, const Tensor *positions) {
@@ -49,8 +37,7 @@ struct Buffers {
 
   Buffers(const Call &call, Scratch &scratch) {
     const Tensor &q = call.out[0];
-    int64_t angles =
-        Angles::room(call.attrs, rowsOfAngles(q, positionsBehind(call, kForwardOperands)));
+    int64_t angles = Angles::room(call.attrs, q, positionsBehind(call, kForwardOperands));
     for (float **buffer : {&cosines, &sines})
       *buffer = scratch.take<float>(angles);
     for (float **buffer : {&weights[0], &weights[1], &x, &y})
@@ -69,8 +56,8 @@ void runSplit(const Call &call) {
   Buffers buffers(call, scratch);
   const Tensor &qkv = call.in[0], &q = call.out[0], &k = call.out[1];
   int64_t n = q.cols();
-  Angles angles = anglesOf(call, q, positionsBehind(call, kForwardOperands), call.attrs.inverse,
-                           buffers.cosines, buffers.sines);
+  Angles angles(call.attrs, q, positionsBehind(call, kForwardOperands), call.attrs.inverse,
+                buffers.cosines, buffers.sines);
   const float *weights[2] = {normWeight(call, call.in[1], buffers.weights[0]),
                              normWeight(call, call.in[2], buffers.weights[1])};
   auto move = [&](const Tensor &part, int64_t offset, int64_t whole, bool isTurned, int64_t row) {
@@ -94,8 +81,7 @@ struct BwdBuffers {
 
   BwdBuffers(const Call &call, Scratch &scratch) {
     const Tensor &dq = call.in[0];
-    int64_t angles =
-        Angles::room(call.attrs, rowsOfAngles(dq, positionsBehind(call, kBackwardOperands)));
+    int64_t angles = Angles::room(call.attrs, dq, positionsBehind(call, kBackwardOperands));
     for (float **buffer : {&cosines, &sines})
       *buffer = scratch.take<float>(angles);
     for (float **buffer : {&weights[0], &weights[1], &dy, &x, &g, &h})
@@ -121,8 +107,8 @@ void runMerge(const Call &call) {
   BwdBuffers buffers(call, scratch);
   const Tensor &dq = call.in[0], &dk = call.in[1], &qkv = call.in[3], &dqkv = call.out[0];
   int64_t n = dq.cols();
-  Angles angles = anglesOf(call, dq, positionsBehind(call, kBackwardOperands), !call.attrs.inverse,
-                           buffers.cosines, buffers.sines);
+  Angles angles(call.attrs, dq, positionsBehind(call, kBackwardOperands), !call.attrs.inverse,
+                buffers.cosines, buffers.sines);
   const float *weights[2] = {normWeight(call, call.in[4], buffers.weights[0]),
                              normWeight(call, call.in[5], buffers.weights[1])};
   for (double *sum : buffers.sums)

@@ -77,18 +77,13 @@ const char *acceptsSumSquares(const Call &call) {
 
 void runSumSquares(const Call &call) {
   double total = 0;
-  float buffer[kBlock];
   const int64_t copies = copiesOf(call);
   for (int64_t i = 0; i < call.listCount; ++i) {
     const auto times = static_cast<double>(timesOf(call, i, copies));
     if (!isData(call.list[i]))
       total += times * *static_cast<const double *>(call.list[i].data);
     for (const ParamRange &range : rangesOfShard(call, i))
-      for (int64_t begin = range.begin; begin < range.end; begin += kBlock) {
-        int64_t n = std::min(kBlock, range.end - begin);
-        const float *g = readF32(call.list[i], begin, n, buffer);
-        total += times * dot(g, g, n);
-      }
+      addSquares(call.list[i], range.begin, range.end, times, total);
   }
   *static_cast<double *>(call.out[0].data) = total / static_cast<double>(copies);
 }

@@ -80,16 +80,18 @@ const char *checkRotary(const Attrs &attrs, int64_t channels) {
   return nullptr;
 }
 
-Angles::Angles(const Attrs &attrs, int64_t rows, const int32_t *positions, bool isBackwards,
+Angles::Angles(const Attrs &attrs, const Tensor &heads, const Tensor *positions, bool isBackwards,
                float *cosines, float *sines)
-    : cosines_(cosines), sines_(sines), rows_(rows) {
+    : cosines_(cosines), sines_(sines), rows_(rowsOf(heads, positions)) {
+  const auto *given =
+      positions != nullptr ? static_cast<const int32_t *>(positions->data) : nullptr;
   Rotary rotary(attrs);
   pairs_ = rotary.pairs;
   isInterleaved_ = rotary.interleaved;
   for (int64_t i = 0; i < pairs_; ++i) {
     float frequency = rotary.frequency(i);
-    for (int64_t s = 0; s < rows; ++s) {
-      float position = static_cast<float>(positions != nullptr ? positions[s] : s);
+    for (int64_t s = 0; s < rows_; ++s) {
+      float position = static_cast<float>(given != nullptr ? given[s] : s);
       float angle = position * rotary.perPosition * frequency;
       float sine = std::sin(angle) * rotary.magnitude;
       cosines[s * pairs_ + i] = std::cos(angle) * rotary.magnitude;

@@ -35,13 +35,15 @@ const char *checkRotary(const Attrs &attrs, int64_t channels);
 /// Cosines and sines of a call's positions, in its workspace.
 class Angles {
 public:
-  /// Numbers of cosines, and as many of sines.
-  static int64_t room(const Attrs &attrs, int64_t rows) { return rows * (attrs.rotary_dim / 2); }
+  /// Numbers of cosines, and as many of sines, for heads [B, S, ...] whose rows have the positions
+  /// i32[B, S], or without them those from 0 on.
+  static int64_t room(const Attrs &attrs, const Tensor &heads, const Tensor *positions) {
+    return rowsOf(heads, positions) * (attrs.rotary_dim / 2);
+  }
 
   Angles() = default; ///< turns nothing
-  /// Of so many rows, which have positions of their own, or those from 0 on. Backwards: of the
-  /// gradient.
-  Angles(const Attrs &attrs, int64_t rows, const int32_t *positions, bool isBackwards,
+  /// Of such heads. Backwards: of the gradient.
+  Angles(const Attrs &attrs, const Tensor &heads, const Tensor *positions, bool isBackwards,
          float *cosines, float *sines);
 
   /// y = the n channels of x, the leading ones rotated as in this row; rows behind the last one
@@ -49,6 +51,10 @@ public:
   void turn(int64_t row, const float *x, int64_t n, float *y) const;
 
 private:
+  static int64_t rowsOf(const Tensor &heads, const Tensor *positions) {
+    return heads.shape[1] * (positions != nullptr ? heads.shape[0] : 1);
+  }
+
   const float *cosines_ = nullptr, *sines_ = nullptr;
   int64_t pairs_ = 0, rows_ = 1;
   bool isInterleaved_ = false;
