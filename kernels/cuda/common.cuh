@@ -194,39 +194,18 @@ __device__ __forceinline__ void store8(const Data &d, int64_t i, int n, const fl
   }
 }
 
-/// A chunk as it lies in memory. A thread that loads several, or the next one, before it takes them
-/// apart has them on their way together.
-struct Raw {
-  uint4 low, high;
-};
-
-template <Mode M> __device__ __forceinline__ Raw loadRaw(const Data &d, int64_t i) {
-  Raw raw = {};
-  if (isNarrow<M>(d)) {
-    raw.low = *chunkOf(d, i);
-  } else {
-    const uint4 *from = reinterpret_cast<const uint4 *>(static_cast<const float *>(d.p) + i);
-    raw.low = from[0], raw.high = from[1];
-  }
-  return raw;
-}
-
-template <Mode M>
-__device__ __forceinline__ void toFloats(const Data &d, const Raw &raw, float (&v)[kChunk]) {
-  if (isNarrow<M>(d))
-    return unpack<M>(d, raw.low, v);
-  const uint32_t words[kChunk] = {raw.low.x,  raw.low.y,  raw.low.z,  raw.low.w,
-                                  raw.high.x, raw.high.y, raw.high.z, raw.high.w};
-#pragma unroll
-  for (int j = 0; j < kChunk; ++j)
-    v[j] = __uint_as_float(words[j]);
-}
-
 template <typename T> __device__ __forceinline__ T warpSum(T v) {
 #pragma unroll
   for (int offset = kWarp / 2; offset > 0; offset /= 2)
     v += __shfl_xor_sync(0xffffffffu, v, offset);
   return v;
+}
+/// Sums over each `lanes` threads, a power of two up to a warp.
+template <int kSums> __device__ __forceinline__ void laneSums(float (&v)[kSums], int lanes) {
+  for (int offset = lanes / 2; offset > 0; offset /= 2)
+#pragma unroll
+    for (int k = 0; k < kSums; ++k)
+      v[k] += __shfl_xor_sync(0xffffffffu, v[k], offset);
 }
 
 __device__ __forceinline__ float warpMax(float v) {

@@ -380,7 +380,6 @@ struct Squares {
   }
 };
 struct NoSquares {
-  __device__ __forceinline__ void add(const float (&)[kChunk]) {}
   __device__ __forceinline__ void endTile() {}
 };
 

@@ -7,7 +7,7 @@
 // channels. Limited by memory: each element is read once and written once.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
-#include "kernels/cuda/common.cuh"
+#include "kernels/cuda/chunk.cuh"
 #include "kernels/cuda/rotary.cuh"
 
 #include <numeric>
@@ -106,11 +106,11 @@ __device__ __forceinline__ void moveChunks(const Latent &p, int index) {
   makeAngles(p, first, frequencies, angles[0]);
   for (int turn = 0; first < p.rows; first += step, turn ^= 1) {
     int count = isThere ? static_cast<int>(min(p.rows - first, int64_t{kRowsAtOnce})) : 0;
-    Raw raw[kRowsAtOnce];
+    Chunk<M> chunks[kRowsAtOnce];
 #pragma unroll
     for (int r = 0; r < kRowsAtOnce; ++r)
       if (r < count)
-        raw[r] = loadRaw<M>(move.from, move.in + (first + r) * move.inStep);
+        chunks[r] = readChunk<M>(move.from, move.in + (first + r) * move.inStep, kChunk);
     __syncthreads(); // these rows' angles are there, and those of the rows before are not needed
     makeAngles(p, first + step, frequencies, angles[turn ^ 1]);
 #pragma unroll
@@ -118,7 +118,7 @@ __device__ __forceinline__ void moveChunks(const Latent &p, int index) {
       if (r >= count)
         continue;
       float v[kChunk];
-      toFloats<M>(move.from, raw[r], v);
+      floatsOf<M>(chunks[r], v);
       if (move.turned >= 0)
 #pragma unroll
         for (int j = 0; j < kChunk; j += 2)

@@ -146,6 +146,33 @@ constexpr int kStreamThreadsMax = 1024; ///< of a block, and of a multiprocessor
 constexpr int kShortThreads = 256, kShortBlocks = 3; ///< where a block has several rows beside each
                                                      ///< other; blocks of a multiprocessor
 
+/// A chunk as it lies in memory: the next row's are on their way while this row's sums are formed.
+struct Raw {
+  uint4 low, high;
+};
+
+template <Mode M> __device__ __forceinline__ Raw loadRaw(const Data &d, int64_t i) {
+  Raw raw = {};
+  if (isNarrow<M>(d)) {
+    raw.low = *chunkOf(d, i);
+  } else {
+    const uint4 *from = reinterpret_cast<const uint4 *>(static_cast<const float *>(d.p) + i);
+    raw.low = from[0], raw.high = from[1];
+  }
+  return raw;
+}
+
+template <Mode M>
+__device__ __forceinline__ void toFloats(const Data &d, const Raw &raw, float (&v)[kChunk]) {
+  if (isNarrow<M>(d))
+    return unpack<M>(d, raw.low, v);
+  const uint32_t words[kChunk] = {raw.low.x,  raw.low.y,  raw.low.z,  raw.low.w,
+                                  raw.high.x, raw.high.y, raw.high.z, raw.high.w};
+#pragma unroll
+  for (int j = 0; j < kChunk; ++j)
+    v[j] = __uint_as_float(words[j]);
+}
+
 /// What a thread needs of one row.
 struct RowInput {
   Raw dy, x, dres;
@@ -179,14 +206,6 @@ __device__ __forceinline__ void sumRow(float (&v)[2], float (*parts)[kWarp]) {
 #pragma unroll
   for (int k = 0; k < 2; ++k)
     v[k] = warpSum(lane < warps ? parts[k][lane] : 0.0f);
-}
-
-/// Sums over each `lanes` threads, a power of two up to a warp.
-__device__ __forceinline__ void sumShortRow(float (&v)[2], int lanes) {
-  for (int offset = lanes / 2; offset > 0; offset /= 2)
-#pragma unroll
-    for (int k = 0; k < 2; ++k)
-      v[k] += __shfl_xor_sync(0xffffffffu, v[k], offset);
 }
 
 /// Writes the sums of a chunk's columns to the block's partials; where a block has several rows
@@ -257,7 +276,7 @@ __global__ void __launch_bounds__(kThreads, kIsShort ? kShortBlocks : kStreamThr
       means[1] += dy[j];
     }
     if constexpr (kIsShort)
-      sumShortRow(means, p.lanes);
+      laneSums(means, p.lanes);
     else
       sumRow(means, parts[turn]);
     if (!active)

@@ -128,9 +128,7 @@ __global__ void __launch_bounds__(kPairThreads)
       }
   };
   auto turn = [&](int64_t group, float2 *to) {
-    for (int i = static_cast<int>(threadIdx.x); i < perAngles; i += kPairThreads)
-      if (int64_t row = group * perGroup + i / p.turns.pairs; row < rows)
-        to[i] = angleOf(p, row, frequencies[i % p.turns.pairs]);
+    turnGroup<kPairThreads>(p, group, perGroup, rows, frequencies, to);
   };
   read(blockIdx.x);
   __syncthreads();

@@ -41,6 +41,15 @@ __device__ __forceinline__ float2 angleOf(const Qkv &p, int64_t row, float frequ
   return angleAt(p.turns, p.given ? p.given[row] : row % p.positions, frequency);
 }
 
+/// The same of a group of rows, by all threads of a block, from the pairs' frequencies.
+template <int kThreads>
+__device__ __forceinline__ void turnGroup(const Qkv &p, int64_t group, int perGroup, int64_t rows,
+                                          const float *frequencies, float2 *to) {
+  for (int i = static_cast<int>(threadIdx.x); i < perGroup * p.turns.pairs; i += kThreads)
+    if (int64_t row = group * perGroup + i / p.turns.pairs; row < rows)
+      to[i] = angleOf(p, row, frequencies[i % p.turns.pairs]);
+}
+
 /// A chunk and its mate half a head further on, at the same place of each group of rows.
 struct Pair {
   const uint4 *from;        ///< null: there is none, or another member has it

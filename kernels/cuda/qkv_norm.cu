@@ -29,21 +29,15 @@ struct Norms {
   int64_t count; ///< rows
   float plus, eps;
   int perGroup;
+
+  __host__ __device__ int64_t groups() const { return (count + perGroup - 1) / perGroup; }
 };
 
 /// Whether a head is one of q, of k, or of v.
 enum Part : int { kOfQ, kOfK, kOfV };
 
-__device__ __forceinline__ Part partOf(const Qkv &p, int head) {
-  int place = head % (p.all + 2);
-  return place < p.all ? kOfQ : place == p.all ? kOfK : kOfV;
-}
-
-/// Sums over each `lanes` threads, a power of two up to a warp.
-__device__ __forceinline__ float laneSum(float v, int lanes) {
-  for (int offset = lanes / 2; offset > 0; offset /= 2)
-    v += __shfl_xor_sync(0xffffffffu, v, offset);
-  return v;
+__device__ __forceinline__ Part partOf(const Qkv &p, const HeadLocation &location) {
+  return location.part == &p.q ? kOfQ : location.part == &p.k ? kOfK : kOfV;
 }
 
 // ---- rows of whole chunks of 16 bits, whose heads are turned completely ----
@@ -52,23 +46,24 @@ __device__ __forceinline__ float laneSum(float v, int lanes) {
 struct Place {
   Pair pair;
   Part part;
+  int channel;                      ///< of the head, where its chunk begins
   int64_t statistic, statisticStep; ///< of the head, and to that of the next group
+
+  __device__ Place(const Qkv &p, const Norms &n) {
+    int item = static_cast<int>(blockIdx.y) * kThreads + static_cast<int>(threadIdx.x);
+    int mates = p.channels / (2 * kChunk), perRow = p.perRow * mates;
+    HeadLocation location = locationOf(p, item / perRow, item % perRow / mates);
+    pair = pairAt(p, item, n.perGroup);
+    part = partOf(p, location);
+    channel = item % mates * kChunk;
+    statistic = location.offset / p.channels;
+    statisticStep = int64_t{n.perGroup} * p.groups * (part == kOfQ ? p.queries : 1);
+  }
 
   __device__ bool isThere(int64_t group, const Norms &n) const {
     return pair.to != nullptr && group * n.perGroup + pair.row < n.count;
   }
 };
-
-__device__ __forceinline__ Place placeOf(const Qkv &p, const Norms &n) {
-  int item = static_cast<int>(blockIdx.y) * kThreads + static_cast<int>(threadIdx.x);
-  int mates = p.channels / (2 * kChunk), perRow = p.perRow * mates;
-  int row = item / perRow, head = item % perRow / mates;
-  Place place = {pairAt(p, item, n.perGroup), partOf(p, head), 0, 0};
-  int heads = place.part == kOfQ ? p.groups * p.queries : p.groups;
-  place.statistic = locationOf(p, row, head).offset / p.channels;
-  place.statisticStep = int64_t{n.perGroup} * heads;
-  return place;
-}
 
 /// Angles of two groups of rows, the frequencies that they are made by, and both weights.
 struct Tables {
@@ -93,11 +88,13 @@ struct Tables {
   }
 
   __device__ float2 *of(int64_t number) const { return angles + number % 2 * perGroup; }
+  /// The norm's weights of the place's chunk; those of its mate are half a head further on.
+  __device__ const float *weightsOf(const Qkv &p, const Place &place) const {
+    return weights + (place.part == kOfK ? p.channels : 0) + place.channel;
+  }
 
   __device__ void turn(const Qkv &p, const Norms &n, int64_t group, int64_t number) const {
-    for (int i = static_cast<int>(threadIdx.x); i < perGroup; i += kThreads)
-      if (int64_t row = group * n.perGroup + i / p.turns.pairs; row < n.count)
-        of(number)[i] = angleOf(p, row, frequencies[i % p.turns.pairs]);
+    turnGroup<kThreads>(p, group, n.perGroup, n.count, frequencies, of(number));
   }
 };
 
@@ -113,10 +110,9 @@ __global__ void __launch_bounds__(kThreads, kSplitBlocks)
   awaitPrevious();
   extern __shared__ float2 memory[];
   Tables tables(p, n, memory);
-  Place place = placeOf(p, n);
-  int half = p.channels / (2 * kChunk), channel = static_cast<int>(threadIdx.x) % half * kChunk;
-  const float *weights = tables.weights + (place.part == kOfK ? p.channels : 0) + channel;
-  int64_t groups = (n.count + n.perGroup - 1) / n.perGroup;
+  Place place(p, n);
+  int half = p.channels / (2 * kChunk);
+  const float *weights = tables.weightsOf(p, place);
   uint4 nextLow = {}, nextHigh = {};
   auto read = [&](int64_t group) {
     if (!place.isThere(group, n))
@@ -126,23 +122,23 @@ __global__ void __launch_bounds__(kThreads, kSplitBlocks)
   };
   read(blockIdx.x);
   tables.turn(p, n, blockIdx.x, 0);
-  for (int64_t group = blockIdx.x, number = 0; group < groups; group += gridDim.x, ++number) {
+  for (int64_t group = blockIdx.x, number = 0; group < n.groups(); group += gridDim.x, ++number) {
     uint4 low = nextLow, high = nextHigh;
     __syncthreads(); // angles are there, and those of the group before are not needed
     read(group + gridDim.x);
     tables.turn(p, n, group + gridDim.x, number + 1);
-    float a[kChunk], b[kChunk], w[kChunk], square = 0;
+    float a[kChunk], b[kChunk], w[kChunk], square[1] = {};
     unpack<M>(p.whole, low, a);
     unpack<M>(p.whole, high, b);
 #pragma unroll
     for (int j = 0; j < kChunk; ++j)
-      square += a[j] * a[j] + b[j] * b[j];
-    square = laneSum(square, half); // of all threads, whether they have a head or not
+      square[0] += a[j] * a[j] + b[j] * b[j];
+    laneSums(square, half); // of all threads, whether they have a head or not
     if (!place.isThere(group, n))
       continue;
     if (place.part != kOfV) {
-      float rstd = 1.0f / sqrtf(square / static_cast<float>(p.channels) + n.eps);
-      if (channel == 0)
+      float rstd = 1.0f / sqrtf(square[0] / static_cast<float>(p.channels) + n.eps);
+      if (place.channel == 0)
         n.rstd[place.part][place.statistic + group * place.statisticStep] = rstd;
       readWeights(weights, w);
 #pragma unroll
@@ -223,16 +219,15 @@ __global__ void __launch_bounds__(kThreads, kMergeBlocks)
   awaitPrevious();
   extern __shared__ float2 memory[];
   Tables tables(p, n, memory);
-  Place place = placeOf(p, n);
-  int half = p.channels / (2 * kChunk), channel = static_cast<int>(threadIdx.x) % half * kChunk;
-  const float *weights = tables.weights + (place.part == kOfK ? p.channels : 0) + channel;
+  Place place(p, n);
+  int half = p.channels / (2 * kChunk);
+  const float *weights = tables.weightsOf(p, place);
   const uint4 *rows = nullptr; // of this thread in the first group
   if (place.pair.to != nullptr)
     rows = chunkOf(n.rows, 0) + (place.pair.to - chunkOf(p.whole, 0));
-  int64_t groups = (n.count + n.perGroup - 1) / n.perGroup;
   float sumLow[kChunk] = {}, sumHigh[kChunk] = {};
   tables.turn(p, n, blockIdx.x, 0);
-  for (int64_t group = blockIdx.x, number = 0; group < groups; group += gridDim.x, ++number) {
+  for (int64_t group = blockIdx.x, number = 0; group < n.groups(); group += gridDim.x, ++number) {
     bool isThere = place.isThere(group, n), isNormed = isThere && place.part != kOfV;
     uint4 low = {}, high = {}, rowLow = {}, rowHigh = {};
     float rstd = 0;
@@ -247,7 +242,7 @@ __global__ void __launch_bounds__(kThreads, kMergeBlocks)
     }
     __syncthreads(); // angles are there, and those of the group before are not needed
     tables.turn(p, n, group + gridDim.x, number + 1);
-    float a[kChunk], b[kChunk], product = 0;
+    float a[kChunk], b[kChunk], product[1] = {};
     if (isNormed) {
       unpack<M>(p.whole, low, a);
       unpack<M>(p.whole, high, b);
@@ -256,15 +251,16 @@ __global__ void __launch_bounds__(kThreads, kMergeBlocks)
         rotate(tables.of(number)[place.pair.angle + j], a[j], b[j]);
       round8<M>(p.whole, a);
       round8<M>(p.whole, b);
-      product = weigh<M>(p, rowLow, rstd, weights, a, sumLow);
-      product += weigh<M>(p, rowHigh, rstd, weights + p.channels / 2, b, sumHigh);
+      product[0] = weigh<M>(p, rowLow, rstd, weights, a, sumLow);
+      product[0] += weigh<M>(p, rowHigh, rstd, weights + p.channels / 2, b, sumHigh);
     }
-    product = laneSum(product, half) / static_cast<float>(p.channels);
+    laneSums(product, half);
+    product[0] /= static_cast<float>(p.channels);
     if (!isThere)
       continue;
     if (isNormed)
-      low = inputGradient<M>(p, rowLow, rstd, product, a),
-      high = inputGradient<M>(p, rowHigh, rstd, product, b);
+      low = inputGradient<M>(p, rowLow, rstd, product[0], a),
+      high = inputGradient<M>(p, rowHigh, rstd, product[0], b);
     uint4 *to = place.pair.to + group * place.pair.toStep;
     to[0] = low, to[half] = high;
   }
@@ -288,8 +284,7 @@ int rowsOfGroup(const Qkv &p) {
 dim3 gridOf(const Qkv &p, const Norms &n, int blocksEach) {
   int64_t chunks = int64_t{n.perGroup} * p.perRow * (p.channels / (2 * kChunk));
   int64_t beside = std::max<int64_t>(ceilDiv(chunks, kThreads), 1); // heads may be short
-  int64_t groups = ceilDiv(n.count, n.perGroup);
-  int64_t blocks = std::clamp<int64_t>(kMultiprocessors * blocksEach / beside, 1, groups);
+  int64_t blocks = std::clamp<int64_t>(kMultiprocessors * blocksEach / beside, 1, n.groups());
   return {static_cast<unsigned>(blocks), static_cast<unsigned>(beside)};
 }
 
@@ -341,8 +336,8 @@ __global__ void __launch_bounds__(kHeadWarps *kWarp)
   extern __shared__ float floats[];
   HeadMemory memory(p, floats);
   forHeads(p, n, [&](int head, int64_t row, int64_t whole) {
-    Part part = partOf(p, head);
     HeadLocation location = locationOf(p, row, head);
+    Part part = partOf(p, location);
     float square = 0;
     for (int c = memory.lane(); c < p.channels; c += kWarp) {
       memory.head[c] = element(p.whole, whole + c);
@@ -369,8 +364,8 @@ __global__ void __launch_bounds__(kHeadWarps *kWarp)
   extern __shared__ float floats[];
   HeadMemory memory(p, floats);
   forHeads(p, n, [&](int head, int64_t row, int64_t whole) {
-    Part part = partOf(p, head);
     HeadLocation location = locationOf(p, row, head);
+    Part part = partOf(p, location);
     for (int c = memory.lane(); c < p.channels; c += kWarp)
       memory.head[c] = element(*location.part, location.offset + c);
     if (part != kOfV) {
