@@ -78,6 +78,14 @@ void setCounts(DeviceRun &run, const Layout &layout, int operand = 2) {
   std::memcpy(counts.data, layout.counts.data(), layout.counts.size() * sizeof(int32_t));
 }
 
+void shapeGradient(DeviceRun &run, const Layout &layout, Extents at, DType factors, DType result) {
+  Call &call = run.call();
+  shape(run, call.in[0], factors, {layout.bound(), at.k});
+  shape(run, call.in[1], factors, {layout.bound(), at.m});
+  setCounts(run, layout);
+  shape(run, call.out[0], result, {layout.runs, at.k, at.m});
+}
+
 void hideRows(const Layout &layout, const Tensor &rows) {
   for (int64_t i = 0; i < rows.numel(); ++i)
     if (!layout.isThere(i / rows.cols()))
@@ -107,10 +115,7 @@ void differentiate(const Layout &layout, Extents at, DType factors, DType result
   DeviceRun run("grouped_matmul_bwd", DType::F32, bench::kTinyModel);
   Call &call = run.call();
   call.attrs = attrs;
-  shape(run, call.in[0], factors, {layout.bound(), at.k});
-  shape(run, call.in[1], factors, {layout.bound(), at.m});
-  setCounts(run, layout);
-  shape(run, call.out[0], result, {layout.runs, at.k, at.m});
+  shapeGradient(run, layout, at, factors, result);
   hideRows(layout, call.in[0]);
   hideRows(layout, call.in[1]);
   if (adds)
@@ -321,10 +326,7 @@ void square(const Layout &layout, Extents at, DType factors, DType result, bool 
     DeviceRun run(op, DType::F32, bench::kTinyModel);
     Call &call = run.call();
     call.multiprocessors = multiprocessors;
-    shape(run, call.in[0], factors, {layout.bound(), at.k});
-    shape(run, call.in[1], factors, {layout.bound(), at.m});
-    setCounts(run, layout);
-    shape(run, call.out[0], result, {layout.runs, at.k, at.m});
+    shapeGradient(run, layout, at, factors, result);
     run.fill(call.in[0], 1, scale);
     run.fill(call.in[1], 2, scale);
     hideRows(layout, call.in[0]);
