@@ -61,6 +61,8 @@ Tolerances tolerancesOf(std::string_view op) {
       {"reduce_rows", {1e-5, 4e-3}},
       {"gelu_bwd", {5e-6, 3e-3}},
       {"init_block", {1e-6, 3e-3}},
+      // Some turned gradients are rounded to the other neighbour before they are summed.
+      {"merge_qkv_norm_rope", {6e-5, 4e-3}},
       {"vocab_stats", {1e-5, 1e-5}},
       {"vocab_loss", {1e-5, 1e-5}},
   };
