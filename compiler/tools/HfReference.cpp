@@ -78,13 +78,29 @@ std::string architecturesOf(const HfField &row) {
   return numLacking < numHaving ? "all but " + lacking : having;
 }
 
+std::string fallbackOf(const HfField &row) {
+  return row.fallback.empty() ? "" : fmt::format("; {} if it is absent", row.fallback);
+}
+
+/// A recipe has biases in all linear layers, or in those of queries, keys and values alone.
+std::string biasedLayers(const checkpoint::HfBiases &parts) {
+  std::string list = parts.ofQkv ? "queries, keys and values" : "";
+  for (const auto &[isOne, name] : {std::pair(parts.ofProjection, "the output of attention"),
+                                    std::pair(parts.ofMlp, "feed-forward layers")})
+    if (isOne)
+      list += (list.empty() ? "" : ", ") + std::string(name);
+  return list;
+}
+
 std::string meaningOf(const HfField &row) {
   switch (row.use) {
   case HfUse::Copy:
-    return fmt::format("`model.{}`{}", row.text,
-                       row.fallback.empty() ? ""
-                                            : fmt::format("; {} if it is absent", row.fallback));
+    return fmt::format("`model.{}`{}", row.text, fallbackOf(row));
   case HfUse::Sets:
+    return std::string(row.text) + fallbackOf(row);
+  case HfUse::Biases:
+    return fmt::format("biases of {}{}", biasedLayers(row.parts), fallbackOf(row));
+  case HfUse::Agrees:
     return std::string(row.text);
   case HfUse::Needs:
     return fmt::format("must be `{}`: {}", row.text, row.what);

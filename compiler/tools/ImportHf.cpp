@@ -70,7 +70,7 @@ std::optional<std::string> importHf(BufferId input, const upstream::ImportOption
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
   config->mtpLayers = checkpoint::predictorsIn(folder.empty() ? "." : folder.string(), *config);
   Result<PlainEntries> arguments =
-      checkpoint::hfArguments(*config, checkpoint::biasesSaid(*config, text), text, path, &field);
+      checkpoint::hfArguments(*config, config->biases, text, path, &field);
   if (!arguments.isOk()) {
     report(arguments.status(), field, input, diags);
     return std::nullopt;

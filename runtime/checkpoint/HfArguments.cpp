@@ -11,6 +11,17 @@ namespace {
 
 using nlohmann::json;
 
+/// Of a value that a row of the table has.
+PlainValue plainValueOf(const json &value) {
+  if (value.is_boolean())
+    return value.get<bool>();
+  if (value.is_number_integer())
+    return value.get<int64_t>();
+  if (value.is_number())
+    return value.get<double>();
+  return value.is_string() ? PlainValue(value.get<std::string>()) : PlainValue();
+}
+
 /// Builds the options; the first field that no recipe has ends it.
 class Arguments {
 public:
@@ -21,14 +32,14 @@ public:
   Result<PlainEntries> build();
 
 private:
-  bool is(HfArch arch) const { return config_.arch == arch; }
-  bool isGpt2() const { return is(HfArch::Gpt2); }
-  bool isLatent() const { return config_.family == HfFamily::Deepseek; }
-  bool isGemma() const { return is(HfArch::Gemma2) || is(HfArch::Gemma3); }
-  /// Experts by sigmoids and a bias, some dense layers first, and predictors of further tokens.
-  bool hasSigmoids() const { return is(HfArch::DeepseekV3) || is(HfArch::Glm4Moe); }
-  bool isLlama4() const { return is(HfArch::Llama4); }
-  bool isQwen() const { return config_.modelType.starts_with("qwen"); }
+  /// Whether code reads a field of this architecture, or an option is it.
+  bool reads(const char *field) const { return readsHfField(config_.arch, field); }
+  json fallback(const char *field) const { return hfFallback(config_.arch, field); }
+  int64_t wholeFallback(const char *field) const { return hfWholeFallback(config_.arch, field); }
+  bool isLatent() const { return config_.layout == HfLayout::Deepseek; }
+  bool hasSigmoids() const {
+    return hfOption(config_.arch, "moe_router_score_function") == "sigmoid";
+  }
   void add(std::string name, PlainValue value) {
     entries_.emplace_back(std::move(name), std::move(value));
   }
@@ -43,7 +54,6 @@ private:
   std::string word(const json &object, const std::string &prefix, const char *key);
   bool flag(const char *key, bool otherwise = false);
   void addSizes();
-  void addNorms();
   void addScales();
   void addActivation();
   void addBiases();
@@ -55,6 +65,7 @@ private:
   void addMagnitude(const json &rope, const std::string &prefix);
   void addUnrotatedLayers();
   void addWindow();
+  int64_t fullEvery();
   void addWindowOf(int64_t width, int64_t fullEvery);
   void addWindowLayers(int64_t width, const json &types);
   void addExperts();
@@ -63,7 +74,7 @@ private:
   void addGroups();
   void addDropout();
   void addCopies();
-  void addSilent();
+  void addOptions();
 
   const HfConfig &config_;
   const HfBiases &biases_;
@@ -135,38 +146,22 @@ void Arguments::addSizes() {
   add("group_query_attention", groups != config_.heads);
   add("num_query_groups", groups);
   add("kv_channels", config_.headDim);
-  add("ffn_hidden_size", isGpt2() ? whole("n_inner", 4 * config_.hidden) : config_.ffn);
+  add("ffn_hidden_size", config_.ffn);
   add("vocab_size", config_.vocab);
-  add("mask_padded_vocab", true); // rows of padding are made by the import
   add("share_embeddings_and_output_weights", config_.isTied);
   add("untie_embeddings_and_output_weights", !config_.isTied);
   if (find("max_position_embeddings") != nullptr)
     add("max_position_embeddings", whole("max_position_embeddings", 0));
 }
 
-void Arguments::addNorms() {
-  add("normalization", isGpt2() || is(HfArch::Nemotron) ? "LayerNorm" : "RMSNorm");
-  add("layernorm_zero_centered_gamma", is(HfArch::Nemotron) || isGemma());
-  bool isOlmo = is(HfArch::Olmo2), isChosen = is(HfArch::Glm4Moe) && flag("use_qk_norm");
-  add("qk_layernorm", is(HfArch::Qwen3) || is(HfArch::Qwen3Moe) || isLatent() || isOlmo ||
-                          is(HfArch::Gemma3) || isChosen);
-  add("qk_layernorm_full_width", isOlmo);
-  add("qk_l2_norm", isLlama4() && flag("use_qk_norm", true));
-  add("pre_layernorm", !isOlmo);
-  bool isBehindToo = is(HfArch::Glm4) || isGemma();
-  add("post_self_attn_layernorm", isOlmo || isBehindToo);
-  add("post_mlp_layernorm", isOlmo || isBehindToo);
-}
-
-/// Gemma scales embeddings, and scores by a number that need not be the size of a head.
+/// Scores may be scaled by a number that need not be the size of a head.
 void Arguments::addScales() {
-  add("scale_embeddings", isGemma());
-  constexpr double kSilent = 256; // what the library takes where the file is silent
-  if (!isGemma())
+  constexpr const char *kField = "query_pre_attn_scalar";
+  if (!reads(kField))
     return;
-  double scalar = number("query_pre_attn_scalar", kSilent);
+  double scalar = number(kField, fallback(kField).get<double>());
   if (scalar <= 0)
-    refuse("query_pre_attn_scalar", scalar, "a number above 0");
+    refuse(kField, scalar, "a number above 0");
   else if (scalar != static_cast<double>(config_.headDim))
     add("softmax_scale", std::pow(scalar, -0.5));
 }
@@ -174,21 +169,12 @@ void Arguments::addScales() {
 /// "gelu_new" is the approximation by tanh, which a recipe computes where bias and activation are
 /// fused.
 void Arguments::addActivation() {
-  if (is(HfArch::GptOss)) {
-    add("activation_func", "quick_gelu");
-    add("gated_linear_unit", true);
-    add("glu_linear_offset", 1.0);
-    return add("softmax_type", "learnable");
-  }
-  const char *key = isGpt2()    ? "activation_function"
-                    : isGemma() ? "hidden_activation"
-                                : "hidden_act";
+  const char *key = hfActivationField(config_.arch);
+  if (key == nullptr)
+    return;
   std::string name = word(file_, "", key);
   if (name.empty())
-    name = isGpt2()               ? "gelu_new"
-           : isGemma()            ? "gelu_pytorch_tanh"
-           : is(HfArch::Nemotron) ? "relu2"
-                                  : "silu";
+    name = fallback(key).get<std::string>();
   bool isTanh = name == "gelu_new" || name == "gelu_pytorch_tanh" || name == "gelu_fast";
   std::string ours = isTanh            ? "gelu"
                      : name == "swish" ? "silu"
@@ -198,8 +184,7 @@ void Arguments::addActivation() {
   if (std::ranges::find(kKnown, ours) == std::end(kKnown))
     refuse(key, name, "one of silu, gelu, gelu_new, gelu_pytorch_tanh, relu, relu2, quick_gelu");
   add("activation_func", ours);
-  bool isGated = !isGpt2() && !is(HfArch::Nemotron);
-  add("gated_linear_unit", isGated);
+  bool isGated = hfOption(config_.arch, "gated_linear_unit") == true;
   add("swiglu", isGated && ours == "silu");
   add("squared_relu", ours == "squared_relu");
   if (ours == "gelu")
@@ -208,16 +193,15 @@ void Arguments::addActivation() {
 
 /// A recipe has biases in all linear layers, or in those of queries, keys and values alone.
 void Arguments::addBiases() {
-  bool isInAll =
-      isGpt2() || is(HfArch::GptOss) || (biases_.ofQkv && biases_.ofProjection && biases_.ofMlp);
-  if (!isInAll && biases_.ofProjection)
+  bool areInAll = biases_.ofQkv && biases_.ofProjection && biases_.ofMlp;
+  if (!areInAll && biases_.ofProjection)
     refuse("attention_bias", true,
            "biases in all linear layers ('mlp_bias' too), or in those of queries, keys and values "
            "only");
-  if (!isInAll && biases_.ofMlp)
+  if (!areInAll && biases_.ofMlp)
     refuse("mlp_bias", true, "biases in all linear layers ('attention_bias' too), or false");
-  add("add_bias_linear", isInAll);
-  add("add_qkv_bias", isInAll || biases_.ofQkv);
+  add("add_bias_linear", areInAll);
+  add("add_qkv_bias", biases_.ofQkv);
 }
 
 void Arguments::addLlama3(const json &rope, const std::string &prefix) {
@@ -279,8 +263,6 @@ void Arguments::addYarn(const json &rope, const std::string &prefix) {
 void Arguments::addScaling(const json &rope, const std::string &prefix) {
   const char *key = find(rope, "rope_type") != nullptr ? "rope_type" : "type";
   std::string type = word(rope, prefix, key);
-  if (is(HfArch::Phi3) && !type.empty() && type != "default")
-    return refuse(prefix + key, type, "default");
   if (type == "yarn") {
     add("position_embedding_type", isLatent() ? "rope" : "yarn");
     if (isLatent())
@@ -303,7 +285,8 @@ void Arguments::addScaling(const json &rope, const std::string &prefix) {
     refuse(prefix + key, type, "one of default, llama3, linear, yarn");
 }
 
-/// Newer files of Gemma 3 have an object for each kind of layers in place of one for all.
+/// Newer files of some architectures have an object for each kind of layers in place of one for
+/// all.
 const json &Arguments::ofFullLayers(const json &rope, const json &unscaled, std::string &prefix) {
   const json *windows = find(rope, "sliding_attention"), *full = find(rope, "full_attention");
   const std::pair<const char *, const json *> parts[] = {{"sliding_attention", windows},
@@ -329,16 +312,11 @@ const json &Arguments::ofFullLayers(const json &rope, const json &unscaled, std:
 
 /// Newer files have the base and the scaling in one object.
 void Arguments::addRotation() {
-  if (isGpt2()) {
-    add("position_embedding_type", "learned_absolute");
-    return add("add_position_embedding", true);
-  }
-  add("add_position_embedding", false);
-  json unscaled = json::object();
-  if (is(HfArch::GptOss)) // what the library takes where the file is silent
-    unscaled = {{"rope_type", "yarn"}, {"factor", 32.0},
-                {"beta_fast", 32.0},   {"beta_slow", 1.0},
-                {"truncate", false},   {"original_max_position_embeddings", 4096}};
+  if (!reads("rope_theta"))
+    return;
+  json unscaled = fallback("rope_scaling");
+  if (unscaled.is_null())
+    unscaled = json::object();
   const json *scaling = find("rope_scaling"); // an empty one says nothing
   bool isScaled = scaling != nullptr && !(scaling->is_object() && scaling->empty());
   const char *name = isScaled ? "rope_scaling" : "rope_parameters";
@@ -347,19 +325,14 @@ void Arguments::addRotation() {
     return refuse(name, *rope, "an object");
   rope = rope != nullptr ? rope : &unscaled;
   std::string prefix = fmt::format("{}.", name);
-  if (is(HfArch::Gemma3))
+  if (reads("rope_scaling.full_attention"))
     rope = &ofFullLayers(*rope, unscaled, prefix);
-  bool isMillion = is(HfArch::Mixtral) || is(HfArch::Gemma3);
-  double base = number("rope_theta", isMillion            ? 1e6
-                                     : isLlama4()         ? 5e5
-                                     : is(HfArch::GptOss) ? 1.5e5
-                                                          : 1e4);
+  double base = number("rope_theta", fallback("rope_theta").get<double>());
   add("rotary_base", number(*rope, prefix, "rope_theta", base));
-  bool isHalf = is(HfArch::Nemotron) || is(HfArch::Glm4) || is(HfArch::Glm4Moe);
-  double share = number("partial_rotary_factor", isHalf ? 0.5 : 1);
+  json whole = fallback("partial_rotary_factor");
+  double share = number("partial_rotary_factor", whole.is_null() ? 1 : whole.get<double>());
   add("rotary_percent", number(*rope, prefix, "partial_rotary_factor", share));
-  bool isByPairs = is(HfArch::Glm4) || isLlama4();
-  add("rotary_interleaved", isByPairs);
+  bool isByPairs = hfOption(config_.arch, "rotary_interleaved") == true;
   bool isWhole = findEntry(entries_, "rotary_percent")->number() == 1 && !isByPairs;
   const char *key = find(*rope, "rope_type") != nullptr ? "rope_type" : "type";
   if (!isWhole && word(*rope, prefix, key) == "yarn") // turns whole heads in halves in a recipe
@@ -367,12 +340,12 @@ void Arguments::addRotation() {
   addScaling(*rope, prefix);
 }
 
-/// Layers without rotations as a number for every n-th, or as a list. The others are those whose
-/// attention is limited to chunks.
+/// Layers without rotations as a number for every n-th, or as a list. If attention has chunks, the
+/// others are limited to them.
 void Arguments::addUnrotatedLayers() {
-  if (!isLlama4())
-    return;
   const std::vector<bool> &rotated = config_.isRotated;
+  if (rotated.empty())
+    return;
   auto first = std::ranges::find(rotated, false) - rotated.begin();
   bool isEvery = true;
   PlainItems list;
@@ -384,9 +357,8 @@ void Arguments::addUnrotatedLayers() {
     add("no_rope_freq", PlainValue());
   else
     add("no_rope_freq", isEvery && first > 0 ? PlainItems{first + 1} : std::move(list));
-  add("attn_temperature_tuning", flag("attn_temperature_tuning", true));
   const json *types = find("layer_types");
-  if (types == nullptr)
+  if (types == nullptr || !reads("attention_chunk_size"))
     return;
   bool hasChunks = !file_.contains("attention_chunk_size") || find("attention_chunk_size");
   bool isKnown = types->is_array() && types->size() == rotated.size();
@@ -398,19 +370,26 @@ void Arguments::addUnrotatedLayers() {
            "\"chunked_attention\" for each layer with rotations and \"full_attention\" for others");
 }
 
+/// Every how many layers there is one without a window, where the file does not list them; 0 if
+/// layers are alike.
+int64_t Arguments::fullEvery() {
+  constexpr const char *kPattern = "sliding_window_pattern";
+  if (reads(kPattern))
+    return whole(kPattern, wholeFallback(kPattern));
+  return std::ssize(fallback("layer_types"));
+}
+
 /// A window of W positions has W - 1 before the own one.
 void Arguments::addWindow() {
-  if (isLlama4())
+  if (reads("attention_chunk_size"))
     return addWindowOf(0, 0);
-  constexpr int64_t kSilentLayers = 28; // what the library takes where the file is silent
-  bool isOn = !isQwen() || flag("use_sliding_window");
-  bool isLong = is(HfArch::Mistral) || isQwen() || isGemma();
-  int64_t silent = isLong ? 4096 : is(HfArch::GptOss) ? 128 : 0;
+  bool isOn = findHfField(config_.arch, "use_sliding_window") == nullptr ||
+              flag("use_sliding_window", fallback("use_sliding_window") == true);
   bool isSaid = file_.contains("sliding_window");
-  int64_t width = isOn ? whole("sliding_window", isSaid ? 0 : silent) : 0;
+  int64_t width = isOn ? whole("sliding_window", isSaid ? 0 : wholeFallback("sliding_window")) : 0;
   const json *types = find("layer_types");
-  bool isFromLayer = (is(HfArch::Qwen2) || is(HfArch::Qwen3)) && types == nullptr;
-  int64_t from = isFromLayer ? whole("max_window_layers", kSilentLayers) : 0;
+  bool isFromLayer = reads("max_window_layers") && types == nullptr;
+  int64_t from = isFromLayer ? whole("max_window_layers", wholeFallback("max_window_layers")) : 0;
   if (from >= config_.layers)
     width = 0;
   if (width > 0 && from > 0)
@@ -418,18 +397,13 @@ void Arguments::addWindow() {
            "0 (a window in all layers) or the number of layers (in none)");
   if (types != nullptr && !types->is_array())
     return refuse("layer_types", *types, "a list");
-  bool readsTypes = is(HfArch::Qwen2) || is(HfArch::Qwen3) || is(HfArch::Qwen2Moe) ||
-                    is(HfArch::GptOss) || isGemma();
-  if (types != nullptr && readsTypes)
+  if (types != nullptr && reads("layer_types"))
     return addWindowLayers(width, *types);
   const char *word = width > 0 ? "sliding_attention" : "full_attention";
   if (types != nullptr && std::ranges::any_of(*types, [&](const json &t) { return t != word; }))
     return refuse("layer_types", *types, fmt::format("{} in every layer", word));
-  int64_t every = is(HfArch::Gemma3) ? whole("sliding_window_pattern", 6) : 2;
-  bool isAlternating = is(HfArch::GptOss) || isGemma();
-  if (isAlternating && every == 1) // no layer has one
-    width = 0;
-  addWindowOf(width, isAlternating ? every : 0);
+  int64_t every = fullEvery();
+  addWindowOf(every == 1 ? 0 : width, every); // each layer is one without
 }
 
 /// Layers without a window are every n-th, or all or none.
@@ -480,7 +454,8 @@ void Arguments::addExperts() {
   bool isDense = true;
   for (int64_t layer = 0; layer < config_.layers; ++layer)
     isDense &= !config_.hasExperts(layer);
-  bool isOnly = is(HfArch::GptOss) && config_.experts == 1; // which is a dense layer
+  bool isOnly =
+      config_.layout == HfLayout::GptOss && config_.experts == 1; // which is a dense layer
   if (isDense || isOnly)
     return add("num_moe_experts", PlainValue());
   add("num_moe_experts", config_.experts);
@@ -488,8 +463,6 @@ void Arguments::addExperts() {
   add("moe_ffn_hidden_size", config_.expertFfn);
   if (config_.sharedFfn > 0)
     add("moe_shared_expert_intermediate_size", config_.sharedFfn);
-  if (is(HfArch::Qwen2Moe))
-    add("moe_shared_expert_gate", true);
   if (const json *topk = find("experts_per_token"); topk != nullptr)
     add("moe_router_topk", whole("experts_per_token", 0));
   addExpertLayers();
@@ -497,35 +470,30 @@ void Arguments::addExperts() {
 }
 
 void Arguments::addRouter() {
-  add("moe_router_score_function", hasSigmoids() || isLlama4() ? "sigmoid" : "softmax");
-  if (hasSigmoids())
-    add("moe_router_enable_expert_bias", true);
   // The chosen probabilities add up to one if the softmax is over them alone.
-  bool isOfAll = is(HfArch::DeepseekV2) ||
-                 ((is(HfArch::Qwen2Moe) || is(HfArch::Qwen3Moe)) && !flag("norm_topk_prob"));
-  if (!hasSigmoids())
-    add("moe_router_pre_softmax", isOfAll);
-  if (isLatent() || hasSigmoids())
+  if (reads("norm_topk_prob"))
+    add("moe_router_pre_softmax", !flag("norm_topk_prob", fallback("norm_topk_prob") == true));
+  if (reads("n_group"))
     addGroups();
-  if (!isLlama4())
+  if (hfOption(config_.arch, "moe_apply_probs_on_input") != true)
     return;
-  add("moe_apply_probs_on_input", true);
-  if (int64_t topk = whole("num_experts_per_tok", 1); topk != 1)
-    refuse("num_experts_per_tok", topk, "1, as scores multiply the input of experts,");
+  constexpr const char *kTopk = "num_experts_per_tok";
+  if (int64_t topk = whole(kTopk, wholeFallback(kTopk)); topk != 1)
+    refuse(kTopk, topk, "1, as scores multiply the input of experts,");
 }
 
 /// A recipe adds up the best scores of a group, as many as each chosen group gives experts.
 void Arguments::addGroups() {
-  bool isOfSigmoids = hasSigmoids(), isGrouped = is(HfArch::DeepseekV3);
-  int64_t topk = whole("num_experts_per_tok", hfFallback(config_.arch, "num_experts_per_tok"));
+  bool isOfSigmoids = hasSigmoids();
+  int64_t topk = whole("num_experts_per_tok", wholeFallback("num_experts_per_tok"));
   std::string method = word(file_, "", "topk_method");
   bool isGreedy = !isOfSigmoids && (method.empty() || method == "greedy");
   if (!isOfSigmoids && !isGreedy && method != "group_limited_greedy")
     refuse("topk_method", method, "greedy or group_limited_greedy");
   if (topk < 1 || (isOfSigmoids && topk == 1)) // one sigmoid divided by itself
     refuse("num_experts_per_tok", topk, fmt::format("{} or more", isOfSigmoids ? 2 : 1));
-  int64_t groups = isGreedy ? 1 : whole("n_group", isGrouped ? 8 : 1);
-  int64_t chosen = isGreedy ? 1 : whole("topk_group", isGrouped ? 4 : 1);
+  int64_t groups = isGreedy ? 1 : whole("n_group", wholeFallback("n_group"));
+  int64_t chosen = isGreedy ? 1 : whole("topk_group", wholeFallback("topk_group"));
   int64_t summed = isOfSigmoids ? 2 : 1; // by the library
   if (groups > 1 && chosen != groups && topk != summed * chosen)
     refuse(
@@ -542,9 +510,10 @@ void Arguments::addGroups() {
 
 /// A recipe has one dropout after embeddings and in layers.
 void Arguments::addDropout() {
-  if (!isGpt2())
-    return add("hidden_dropout", 0.0);
-  double inLayers = number("resid_pdrop", 0.1), ofEmbedding = number("embd_pdrop", 0.1);
+  if (!reads("embd_pdrop"))
+    return;
+  double inLayers = number("resid_pdrop", fallback("resid_pdrop").get<double>());
+  double ofEmbedding = number("embd_pdrop", fallback("embd_pdrop").get<double>());
   if (inLayers != ofEmbedding)
     refuse("embd_pdrop", ofEmbedding, fmt::format("{}, that of resid_pdrop,", inLayers));
 }
@@ -559,6 +528,10 @@ void Arguments::addCopies() {
         findEntry(entries_, row.text) != nullptr)
       continue;
     const std::string field(row.name), option(row.text);
+    if (row.type == HfType::Flag) {
+      add(option, flag(field.c_str(), fallback(field.c_str()) == true));
+      continue;
+    }
     json from = parseJson(row.fallback.empty() ? "null" : row.fallback);
     if (auto found = file_.find(field); found != file_.end())
       from = *found;
@@ -571,42 +544,19 @@ void Arguments::addCopies() {
   }
 }
 
-/// What else a recipe could have, which models of this architecture do not.
-void Arguments::addSilent() {
+/// What no field says.
+void Arguments::addOptions() {
   const PlainValue *experts = findEntry(entries_, "num_moe_experts");
   bool hasExperts = experts != nullptr && experts->wholeNumber().has_value();
-  struct Silent {
-    const char *option;
-    PlainValue value;
-    bool isOfExperts = false;
-  };
-  const Silent rows[] = {{"softmax_type", "vanilla"},
-                         {"softmax_scale", {}},
-                         {"attn_logit_softcapping", {}},
-                         {"final_logit_softcapping", {}},
-                         {"window_rotary_base", {}},
-                         {"glu_linear_offset", 0.0},
-                         {"no_rope_freq", {}},
-                         {"attention_chunk_size", {}},
-                         {"attn_temperature_tuning", false},
-                         {"moe_apply_probs_on_input", false, true},
-                         {"activation_func_clamp_value", {}},
-                         {"seq_len_interpolation_factor", {}},
-                         {"moe_layer_freq", {}, true},
-                         {"moe_shared_expert_intermediate_size", {}, true},
-                         {"moe_shared_expert_gate", false, true},
-                         {"moe_router_num_groups", {}, true},
-                         {"moe_router_group_topk", {}, true},
-                         {"moe_router_topk_scaling_factor", {}, true},
-                         {"moe_router_enable_expert_bias", false, true}};
-  for (const Silent &row : rows)
-    if ((hasExperts || !row.isOfExperts) && findEntry(entries_, row.option) == nullptr)
-      add(row.option, row.value);
+  for (const HfOption &row : hfOptions()) {
+    bool isOff = row.option.starts_with("moe_") && !hasExperts;
+    if (row.isOf(config_.arch) && !isOff && findEntry(entries_, row.option) == nullptr)
+      add(std::string(row.option), plainValueOf(parseJson(row.value)));
+  }
 }
 
 Result<PlainEntries> Arguments::build() {
   addSizes();
-  addNorms();
   addScales();
   addActivation();
   addBiases();
@@ -615,29 +565,20 @@ Result<PlainEntries> Arguments::build() {
   addWindow();
   addExperts();
   add("mtp_num_layers", config_.mtpLayers > 0 ? PlainValue(config_.mtpLayers) : PlainValue());
-  add("multi_latent_attention", isLatent());
   addDropout();
   addCopies();
-  addSilent();
+  addOptions();
   RETURN_IF_ERROR(failure_);
   return std::move(entries_);
 }
 
 } // namespace
 
-HfBiases biasesSaid(const HfConfig &config, std::string_view text) {
-  const json file = parseJson(text);
-  SHARDC_CHECK(file.is_object(), "the file was parsed before");
-  auto said = file.find("attention_bias");
-  bool isSaid = said != file.end() && said->is_boolean();
-  bool isInAttention = isSaid && said->get<bool>();
-  bool isQwen2 = config.arch == HfArch::Qwen2 || config.arch == HfArch::Qwen2Moe;
-  if (config.arch == HfArch::Glm4) // whose output projection has none
-    return {.ofQkv = isInAttention || !isSaid, .ofProjection = false, .ofMlp = false};
-  if (config.arch == HfArch::Glm4Moe) // neither has it
-    return {.ofQkv = isInAttention, .ofProjection = false, .ofMlp = false};
-  return {
-      .ofQkv = isQwen2 || isInAttention, .ofProjection = isInAttention, .ofMlp = config.hasMlpBias};
+const char *hfActivationField(HfArch arch) {
+  for (const char *field : {"hidden_activation", "hidden_act", "activation_function"})
+    if (readsHfField(arch, field))
+      return field;
+  return nullptr;
 }
 
 Result<PlainEntries> hfArguments(const HfConfig &config, const HfBiases &biases,

@@ -10,18 +10,14 @@
 
 namespace shardc::checkpoint {
 
-/// Which biases the model has beside its weights, by its tensors.
-struct HfBiases {
-  bool ofQkv = false, ofProjection = false, ofMlp = false;
-};
-
-/// Those that `config.json` says, for a model whose tensors are not there.
-HfBiases biasesSaid(const HfConfig &config, std::string_view text);
+/// The field that names the function of feed-forward layers; null where they always have the same.
+const char *hfActivationField(HfArch arch);
 
 /// The options that a recipe of this model has, named by the last segments of their paths, as runs
 /// save theirs; Megatron's own names of some beside them. HfSettingRefused with the field and its
-/// value for what no recipe computes. `text` is the file's, `path` where messages say it is from;
-/// `place` receives the dotted name of a field that is refused, if not null.
+/// value for what no recipe computes. `biases` are those that the file says, or the tensors; `text`
+/// is the file's, `path` where messages say it is from; `place` receives the dotted name of a field
+/// that is refused, if not null.
 Result<PlainEntries> hfArguments(const HfConfig &config, const HfBiases &biases,
                                  std::string_view text, const std::string &path,
                                  std::string *place = nullptr);

@@ -174,14 +174,6 @@ std::vector<std::string> HfSource::unused(const std::set<std::string> &used,
   return names;
 }
 
-/// By the first layer's tensors, as all layers are alike.
-HfBiases biasesOf(const HfSource &source, const HfConfig &config) {
-  const std::string attention = "model.layers.0.self_attn.";
-  return {.ofQkv = source.has(attention + "q_proj.bias"),
-          .ofProjection = source.has(attention + "o_proj.bias"),
-          .ofMlp = config.hasMlpBias};
-}
-
 bool hasAll(const HfSource &source, const std::vector<HfSegment> &segments) {
   return !segments.empty() &&
          std::ranges::all_of(segments, [&](const HfSegment &s) { return source.has(s.hf); });
@@ -285,7 +277,7 @@ Result<ConvertJob> importJob(const HfSource &source, const HfConfig &config, con
   job.read = [&source, param, segments, columns, type](const Box &box, void *dst) {
     return readParam(source, param, segments, columns, box, type, static_cast<uint8_t *>(dst));
   };
-  bool isGated = config.arch != HfArch::Gpt2 && config.arch != HfArch::Nemotron;
+  bool isGated = hfOption(config.arch, "gated_linear_unit") == true;
   job.write = [isGated](RankWriter &writer, const TensorSlice &slice) {
     std::vector<TensorSlice> slices;
     RETURN_IF_ERROR(addParamSlices(slice, ParamPart::Weight, isGated, slices));
@@ -614,8 +606,8 @@ Status importHf(const std::string &in, const SaveTarget &out, const HfImportOpti
   std::vector<HfParam> params = hfParams(config);
   HfConfig made = config;
   made.mtpLayers = dropWithoutTensors(params, source);
-  ASSIGN_OR_RETURN(PlainEntries arguments,
-                   hfArguments(made, biasesOf(source, config), configText, configPath));
+  HfBiases biases = hfBiasesOf(config, [&](const std::string &name) { return source.has(name); });
+  ASSIGN_OR_RETURN(PlainEntries arguments, hfArguments(made, biases, configText, configPath));
   std::vector<ConvertJob> jobs;
   std::vector<std::string> missing;
   TakenRows taken;

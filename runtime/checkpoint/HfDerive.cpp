@@ -101,38 +101,6 @@ std::string joinedWords(const std::vector<std::string> &words) {
   return text;
 }
 
-/// The architecture that may compute what the options say; what it lacks is found afterwards.
-HfArch archOf(const Options &model) {
-  bool hasExperts = model.has("num_moe_experts"), hasNorms = model.isOn("qk_layernorm");
-  if (model.isOn("multi_latent_attention"))
-    return hasExperts && model.word("moe_router_score_function") != "sigmoid" ? HfArch::DeepseekV2
-                                                                              : HfArch::DeepseekV3;
-  if (model.isOn("qk_l2_norm") || model.has("no_rope_freq") || model.has("attention_chunk_size") ||
-      model.isOn("moe_apply_probs_on_input"))
-    return HfArch::Llama4;
-  if (model.word("softmax_type") == "learnable")
-    return HfArch::GptOss;
-  if (model.isOn("scale_embeddings"))
-    return hasNorms ? HfArch::Gemma3 : HfArch::Gemma2;
-  if (model.isOn("post_self_attn_layernorm"))
-    return model.isOn("pre_layernorm") ? HfArch::Glm4 : HfArch::Olmo2;
-  if (model.word("normalization") == "LayerNorm")
-    return model.isOn("layernorm_zero_centered_gamma") ? HfArch::Nemotron : HfArch::Gpt2;
-  if (hasExperts && model.word("moe_router_score_function") == "sigmoid")
-    return HfArch::Glm4Moe;
-  if (hasExperts)
-    return hasNorms                               ? HfArch::Qwen3Moe
-           : model.isOn("moe_shared_expert_gate") ? HfArch::Qwen2Moe
-                                                  : HfArch::Mixtral;
-  if (!hasNorms && model.numberOr("rotary_percent", 1) != 1)
-    return HfArch::Phi3;
-  return hasNorms                        ? HfArch::Qwen3
-         : model.isOn("add_bias_linear") ? HfArch::Llama
-         : model.isOn("add_qkv_bias")    ? HfArch::Qwen2
-         : model.has("window_size")      ? HfArch::Mistral
-                                         : HfArch::Llama;
-}
-
 /// A number n, for every n-th layer counted from one, as a list of 0 and 1; a list as it is.
 std::vector<int64_t> patternOf(std::vector<int64_t> said, int64_t layers) {
   if (said.size() != 1 || said[0] < 1 || layers == 1)
@@ -151,10 +119,8 @@ public:
   json run();
 
 private:
-  bool is(HfArch arch) const { return arch_ == arch; }
-  bool isLatent() const { return is(HfArch::DeepseekV2) || is(HfArch::DeepseekV3); }
-  bool isGemma() const { return is(HfArch::Gemma2) || is(HfArch::Gemma3); }
-  bool isQwen() const { return infoOf(arch_).modelType.starts_with("qwen"); }
+  bool isLatent() const { return infoOf(arch_).layout == HfLayout::Deepseek; }
+  bool reads(const char *field) const { return readsHfField(arch_, field); }
   /// Writes a field if the architecture has it.
   void set(const char *field, json value) {
     if (findHfField(arch_, field) != nullptr)
@@ -166,7 +132,8 @@ private:
   json yarn();
   void addWindow();
   void addExperts();
-  void addLlama4Layers(bool hasExperts, const std::vector<bool> &experts);
+  void addBiases();
+  void addListedLayers(bool hasExperts, const std::vector<bool> &experts);
   /// Of each layer whether it has experts.
   std::vector<bool> expertLayers();
 
@@ -187,7 +154,9 @@ void Deriver::addCopies() {
   for (const HfField &row : hfFields()) {
     if (!row.isOf(arch_) || row.use != HfUse::Copy)
       continue;
-    if (const json *value = model_.find(row.text); value != nullptr)
+    if (row.type == HfType::Flag)
+      config_[std::string(row.name)] = model_.isOn(std::string(row.text).c_str());
+    else if (const json *value = model_.find(row.text); value != nullptr)
       config_[std::string(row.name)] = *value;
     else if (std::ranges::find(kSwitches, row.text) != std::end(kSwitches))
       config_[std::string(row.name)] = nullptr;
@@ -198,12 +167,9 @@ void Deriver::addActivation() {
   std::string name = model_.word("activation_func");
   bool isTanh = name == "gelu" && model_.isOn("bias_activation_fusion");
   std::string theirs = isTanh ? "gelu_new" : name == "squared_relu" ? "relu2" : name;
-  if (isGemma())
-    config_["hidden_activation"] = theirs;
-  else if (!is(HfArch::GptOss))
-    set("hidden_act", theirs);
-  set("activation_function", theirs);
-  if (is(HfArch::Gpt2))
+  if (const char *field = hfActivationField(arch_); field != nullptr)
+    config_[field] = theirs;
+  if (reads("embd_pdrop"))
     config_["embd_pdrop"] = model_.numberOr("hidden_dropout", 0);
 }
 
@@ -229,13 +195,12 @@ json Deriver::yarn() {
 }
 
 void Deriver::addRotation() {
-  if (is(HfArch::Gpt2))
+  if (!reads("rope_theta"))
     return;
   set("max_position_embeddings",
       model_.integerOr("max_position_embeddings", model_.integerOr("seq_length", 4096)));
   config_["rope_theta"] = model_.numberOr("rotary_base", 1e4);
-  const HfField *part = findHfField(arch_, "partial_rotary_factor");
-  if (part != nullptr && part->use == HfUse::Sets)
+  if (reads("partial_rotary_factor"))
     config_["partial_rotary_factor"] = model_.numberOr("rotary_percent", 1);
   double interpolation = model_.numberOr("seq_len_interpolation_factor", 1);
   bool isYarn = model_.word(isLatent() ? "rope_type" : "position_embedding_type") == "yarn";
@@ -249,7 +214,7 @@ void Deriver::addRotation() {
                                {"original_max_position_embeddings", 8192}};
   else if (interpolation != 1)
     config_["rope_scaling"] = {{"rope_type", "linear"}, {"factor", interpolation}};
-  else if (is(HfArch::GptOss)) // the library scales where nothing is said
+  else if (!hfFallback(arch_, "rope_scaling").is_null()) // the library scales where nothing is said
     config_["rope_scaling"] = {{"rope_type", "default"}};
 }
 
@@ -257,13 +222,15 @@ void Deriver::addWindow() {
   std::vector<int64_t> window = model_.list("window_size");
   bool isOn = window.size() == 2 && window[0] >= 0;
   set("use_sliding_window", isOn);
-  bool isAlternating = is(HfArch::GptOss) || isGemma(); // where nothing is said of layers
-  if (isOn || !isGemma()) // whose classes need one, of whatever layers
+  // Where nothing is said of layers. Classes whose layers differ need a window, of whatever layers.
+  bool isAlternating =
+      reads("sliding_window_pattern") || !hfFallback(arch_, "layer_types").is_null();
+  if (isOn || !isAlternating)
     set("sliding_window", isOn ? json(window[0] + 1) : json());
-  if (isOn && isQwen())
-    config_["max_window_layers"] = 0;
+  if (isOn)
+    set("max_window_layers", 0);
   int64_t every = model_.integerOr("window_attn_skip_freq", 0);
-  if (isGemma() && !isOn)
+  if (isAlternating && !isOn)
     every = 1;
   else if (!isOn || (every <= 1 && !isAlternating))
     return;
@@ -291,7 +258,7 @@ void Deriver::addExperts() {
   std::vector<bool> layers = expertLayers();
   if (isLatent())
     config_["num_key_value_heads"] = model_.integer("num_attention_heads");
-  if (isLatent() || is(HfArch::Glm4Moe)) {
+  if (reads("first_k_dense_replace")) {
     auto first = std::ranges::find(layers, hasExperts);
     config_["first_k_dense_replace"] = hasExperts ? first - layers.begin() : std::ssize(layers);
     if (!hasExperts) { // sizes that no layer has
@@ -304,17 +271,17 @@ void Deriver::addExperts() {
     bool isGrouped = model_.has("moe_router_group_topk");
     config_["n_group"] = isGrouped ? model_.integerOr("moe_router_num_groups", 1) : 1;
     config_["topk_group"] = isGrouped ? model_.integerOr("moe_router_group_topk", 1) : 1;
-    if (is(HfArch::DeepseekV2))
+    if (reads("topk_method"))
       config_["topk_method"] = isGrouped ? "group_limited_greedy" : "greedy";
     set("num_nextn_predict_layers", model_.integerOr("mtp_num_layers", 0));
     return;
   }
-  if (is(HfArch::GptOss) && !hasExperts) { // a dense layer is the only expert
+  if (infoOf(arch_).layout == HfLayout::GptOss && !hasExperts) { // a dense layer is the only expert
     config_["num_local_experts"] = 1;
     config_["num_experts_per_tok"] = 1;
   }
-  if (is(HfArch::Llama4))
-    return addLlama4Layers(hasExperts, layers);
+  if (reads("moe_layers"))
+    return addListedLayers(hasExperts, layers);
   set("norm_topk_prob", !model_.isOn("moe_router_pre_softmax"));
   set("shared_expert_intermediate_size",
       model_.integerOr("moe_shared_expert_intermediate_size", 0));
@@ -325,8 +292,8 @@ void Deriver::addExperts() {
   set("mlp_only_layers", std::move(dense));
 }
 
-/// Of each layer of Llama 4 whether it has experts, and whether it has rotations.
-void Deriver::addLlama4Layers(bool hasExperts, const std::vector<bool> &experts) {
+/// Lists which layers have experts, and which have rotations.
+void Deriver::addListedLayers(bool hasExperts, const std::vector<bool> &experts) {
   config_["intermediate_size"] =
       model_.integerOr("moe_ffn_hidden_size", model_.integerOr("ffn_hidden_size", 0));
   if (!hasExperts) { // a size that no layer has
@@ -343,8 +310,16 @@ void Deriver::addLlama4Layers(bool hasExperts, const std::vector<bool> &experts)
   }
   config_["moe_layers"] = std::move(withExperts);
   config_["no_rope_layers"] = std::move(rotated);
-  config_["use_qk_norm"] = model_.isOn("qk_l2_norm");
-  config_["attn_temperature_tuning"] = model_.isOn("attn_temperature_tuning");
+}
+
+/// Each field says whether all of its layers have biases.
+void Deriver::addBiases() {
+  bool inAll = model_.isOn("add_bias_linear");
+  for (const HfField &row : hfFields())
+    if (row.isOf(arch_) && row.use == HfUse::Biases) {
+      bool isOfQkv = !row.parts.ofProjection && !row.parts.ofMlp;
+      config_[std::string(row.name)] = inAll || (isOfQkv && model_.isOn("add_qkv_bias"));
+    }
 }
 
 json Deriver::run() {
@@ -358,19 +333,13 @@ json Deriver::run() {
   config_["model_type"] = info.modelType;
   if (info.padsBySilence())
     config_["pad_token_id"] = nullptr;
-  if (isGemma()) {
+  if (reads("query_pre_attn_scalar")) {
     double scale = model_.numberOr("softmax_scale", 0);
     config_["query_pre_attn_scalar"] =
         scale > 0 ? std::llround(1 / (scale * scale)) : model_.integer("kv_channels");
   }
-  if (!is(HfArch::Llama4)) // whose norms have no weights
-    set("use_qk_norm", model_.isOn("qk_layernorm"));
   config_["tie_word_embeddings"] = model_.isOn("share_embeddings_and_output_weights");
-  bool hasBiases = model_.isOn("add_bias_linear");
-  bool isOfQkv = (isQwen() || is(HfArch::Glm4) || is(HfArch::Glm4Moe)) &&
-                 model_.isOn("add_qkv_bias"); // with that of the output, as it were
-  set("attention_bias", hasBiases || isOfQkv);
-  set("mlp_bias", hasBiases);
+  addBiases();
   return config_;
 }
 
@@ -463,6 +432,33 @@ std::vector<std::string> differences(const Options &model, const PlainEntries &a
   return found;
 }
 
+/// What an architecture makes of a run's options.
+struct Candidate {
+  const HfArchitecture *arch;
+  std::string config;  ///< as text
+  std::string refused; ///< why it cannot be that of the run; empty if it can
+  size_t distance = 0; ///< the number of options that would differ
+};
+
+Candidate candidateOf(const HfArchitecture &arch, Options model, const std::string &path,
+                      const std::string &torchType) {
+  constexpr size_t kFar = 1000, kFarthest = 2000;
+  json config = Deriver(model, arch.arch).run();
+  if (!model.missing().empty())
+    return {&arch, "", fmt::format("the run does not set {}", joinedWords(model.missing())),
+            kFarthest};
+  config["torch_dtype"] = torchType;
+  std::string text = toText(config, 2) + "\n";
+  Result<HfConfig> sizes = parseHfConfig(text, path);
+  if (!sizes.isOk())
+    return {&arch, "", sizes.status().message(), kFar};
+  Result<PlainEntries> arguments = hfArguments(*sizes, sizes->biases, text, path);
+  if (!arguments.isOk())
+    return {&arch, "", arguments.status().message(), kFar};
+  std::vector<std::string> others = differences(model, *arguments);
+  return {&arch, std::move(text), joinedWords(others), others.size()};
+}
+
 std::string_view textIn(const CheckedFile &file) {
   return {reinterpret_cast<const char *>(file.bytes().data()), file.bytes().size()};
 }
@@ -491,8 +487,7 @@ Status checkHfConfig(const CheckpointReader &checkpoint, const HfConfig &config,
   Options model(textIn(*file), "model");
   if (model.isEmpty())
     return Status::ok();
-  ASSIGN_OR_RETURN(PlainEntries arguments,
-                   hfArguments(config, biasesSaid(config, text), text, path));
+  ASSIGN_OR_RETURN(PlainEntries arguments, hfArguments(config, config.biases, text, path));
   std::vector<std::string> others = differences(model, arguments);
   return others.empty() ? Status::ok()
                         : makeStatus(report::CannotConvert,
@@ -515,28 +510,19 @@ Result<std::string> deriveHfConfig(const CheckpointReader &checkpoint,
                       "'{}' has no section 'model'; give a folder with the model's config.json "
                       "with --config",
                       path);
-  const HfArchitecture &arch = infoOf(archOf(model));
-  json config = Deriver(model, arch.arch).run();
-  if (!model.missing().empty())
-    return makeStatus(report::CannotConvert, "'{}' does not set {}", path,
-                      joinedWords(model.missing()));
-  config["torch_dtype"] = torchType;
-  std::string derived = toText(config, 2) + "\n";
-  auto refused = [&](const std::string &reason) {
-    return makeStatus(report::CannotConvert,
-                      "no config.json can be derived for the model in '{}': of {}, {}; give a "
-                      "folder that has one with --config",
-                      path, arch.className, reason);
-  };
-  Result<HfConfig> sizes = parseHfConfig(derived, path);
-  if (!sizes.isOk())
-    return refused(sizes.status().message());
-  Result<PlainEntries> arguments = hfArguments(*sizes, biasesSaid(*sizes, derived), derived, path);
-  if (!arguments.isOk())
-    return refused(arguments.status().message());
-  if (std::vector<std::string> others = differences(model, *arguments); !others.empty())
-    return refused(joinedWords(others));
-  return derived;
+  // The first one that computes what the options say; otherwise the one that differs least.
+  std::optional<Candidate> best;
+  for (const HfArchitecture &arch : hfArchitectures()) {
+    Candidate candidate = candidateOf(arch, model, path, torchType);
+    if (candidate.refused.empty())
+      return std::move(candidate.config);
+    if (!best.has_value() || candidate.distance < best->distance)
+      best = std::move(candidate);
+  }
+  return makeStatus(report::CannotConvert,
+                    "no config.json can be derived for the model in '{}': of {}, {}; give a "
+                    "folder that has one with --config",
+                    path, best->arch->className, best->refused);
 }
 
 } // namespace shardc::checkpoint

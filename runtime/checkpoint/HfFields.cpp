@@ -1,7 +1,6 @@
 #include "runtime/checkpoint/HfFields.h"
 
 #include <algorithm>
-#include <cstdlib>
 #include <vector>
 
 #include "runtime/base/EditDistance.h"
@@ -12,35 +11,52 @@ namespace {
 
 using nlohmann::json;
 
-// The words of the last column.
-constexpr uint8_t Nothing = 0, Tied = HfArchitecture::kTied, Padding = HfArchitecture::kPadding;
+// The words of the column of traits, and of that of biases.
+constexpr uint8_t Nothing = 0, Padding = HfArchitecture::kPadding,
+                  Transposed = HfArchitecture::kTransposed;
+constexpr HfBiases Qkv = {.ofQkv = true}, Projection = {.ofProjection = true},
+                   Mlp = {.ofMlp = true};
 
 constexpr HfArchitecture kArchitectures[] = {
-#define HF_ARCHITECTURE(enumerator, type, name, layout, family, silence)                           \
-  {HfArch::enumerator, type, name, HfFamily::layout, family, silence},
+#define HF_ARCHITECTURE(enumerator, type, name, layout, family, traits)                            \
+  {HfArch::enumerator, type, name, HfLayout::layout, family, traits},
 #include "runtime/checkpoint/HfFields.def"
 };
 
 /// The names of the table's first column.
 namespace arch {
-#define HF_ARCHITECTURE(enumerator, type, name, layout, family, silence)                           \
-  constexpr uint32_t enumerator = 1u << static_cast<unsigned>(HfArch::enumerator);
+#define HF_ARCHITECTURE(enumerator, type, name, layout, family, traits)                            \
+  constexpr HfArchs enumerator = HfArchs{1} << static_cast<unsigned>(HfArch::enumerator);
 #include "runtime/checkpoint/HfFields.def"
-constexpr uint32_t All = (1u << std::size(kArchitectures)) - 1;
-constexpr uint32_t Rotary = All & ~Gpt2;
-constexpr uint32_t Qwen = Qwen2 | Qwen3 | Qwen2Moe | Qwen3Moe;
-constexpr uint32_t Latent = DeepseekV2 | DeepseekV3;
-constexpr uint32_t Gemma = Gemma2 | Gemma3;
-constexpr uint32_t PartRotary = Nemotron | Phi3 | Glm4 | Glm4Moe;
-constexpr uint32_t Experts = Mixtral | Qwen2Moe | Qwen3Moe | Latent | GptOss | Glm4Moe | Llama4;
+constexpr HfArchs All = (HfArchs{1} << std::size(kArchitectures)) - 1;
+#define HF_SET(name, architectures) constexpr HfArchs name = architectures;
+#include "runtime/checkpoint/HfFields.def"
 
 constexpr HfField kFields[] = {
 #define HF_COPY(architectures, field, option, type, fallback)                                      \
   {architectures, field, HfUse::Copy, option, {}, HfType::type, fallback},
-#define HF_SETS(architectures, field, what) {architectures, field, HfUse::Sets, what},
+#define HF_SETS(architectures, field, fallback, what)                                              \
+  {architectures, field, HfUse::Sets, what, {}, {}, fallback},
+#define HF_BIASES(architectures, field, fallback, parts)                                           \
+  {architectures, field, HfUse::Biases, {}, {}, {}, fallback, parts},
+#define HF_AGREES(architectures, field, what) {architectures, field, HfUse::Agrees, what},
 #define HF_NEEDS(architectures, field, value, what)                                                \
   {architectures, field, HfUse::Needs, value, what},
 #define HF_IDLE(architectures, field, why) {architectures, field, HfUse::Idle, why},
+#include "runtime/checkpoint/HfFields.def"
+};
+
+constexpr HfOption kOptions[] = {
+#define HF_OPTION(architectures, option, value) {architectures, option, value},
+#include "runtime/checkpoint/HfFields.def"
+};
+
+struct Tensors {
+  HfArchs archs;
+  std::string_view parameter, tensors;
+};
+constexpr Tensors kTensors[] = {
+#define HF_TENSOR(architectures, parameter, tensors) {architectures, parameter, tensors},
 #include "runtime/checkpoint/HfFields.def"
 };
 } // namespace arch
@@ -157,10 +173,41 @@ const HfField *findHfField(HfArch arch, std::string_view name) {
   return found == std::end(arch::kFields) ? nullptr : found;
 }
 
-int64_t hfFallback(HfArch arch, std::string_view name) {
+bool readsHfField(HfArch arch, std::string_view name) {
   const HfField *row = findHfField(arch, name);
-  bool hasOne = row != nullptr && row->use == HfUse::Copy && !row->fallback.empty();
-  return hasOne ? std::strtoll(std::string(row->fallback).c_str(), nullptr, 10) : 0;
+  return row != nullptr && (row->use == HfUse::Sets || row->use == HfUse::Copy);
+}
+
+json hfFallback(HfArch arch, std::string_view name) {
+  const HfField *row = findHfField(arch, name);
+  return row != nullptr && !row->fallback.empty() ? parseJson(row->fallback) : json();
+}
+
+int64_t hfWholeFallback(HfArch arch, std::string_view name, int64_t otherwise) {
+  json value = hfFallback(arch, name);
+  return value.is_number_integer() ? value.get<int64_t>() : otherwise;
+}
+
+std::span<const HfOption> hfOptions() { return arch::kOptions; }
+
+json hfOption(HfArch arch, std::string_view option) {
+  const auto *found = std::ranges::find_if(
+      arch::kOptions, [&](const HfOption &row) { return row.isOf(arch) && row.option == option; });
+  return found != std::end(arch::kOptions) ? parseJson(found->value) : json();
+}
+
+std::vector<std::string_view> hfTensors(HfArch arch, std::string_view parameter) {
+  const auto *found = std::ranges::find_if(arch::kTensors, [&](const arch::Tensors &row) {
+    return (row.archs >> static_cast<unsigned>(arch) & 1) != 0 && row.parameter == parameter;
+  });
+  std::vector<std::string_view> names;
+  std::string_view rest = found != std::end(arch::kTensors) ? found->tensors : std::string_view();
+  while (!rest.empty()) {
+    size_t end = std::min(rest.find(", "), rest.size());
+    names.push_back(rest.substr(0, end));
+    rest.remove_prefix(std::min(end + 2, rest.size()));
+  }
+  return names;
 }
 
 Status checkHfFields(const json &file, const std::string &path, std::string *place) {

@@ -1,27 +1,30 @@
-// The rows of HfFields.def: which architectures of Hugging Face are known, and what each field of
-// their `config.json` means here. Reads no shapes and makes no options: HfModel and HfArguments do.
+// The rows of HfFields.def: which architectures of Hugging Face are known, what each field of their
+// `config.json` means here, and how their tensors are named. Reads no shapes and makes no options:
+// HfModel and HfArguments do.
 #pragma once
 
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "runtime/base/Json.h"
 #include "runtime/base/Status.h"
 
 namespace shardc::checkpoint {
 
-/// How a model's tensors are named and laid out.
-enum class HfFamily : uint8_t {
+/// How the tensors of a model's layers are laid out.
+enum class HfLayout : uint8_t {
   Dense,    ///< attention with groups and a feed-forward layer
   Moe,      ///< experts in place of some feed-forward layers
+  Stacked,  ///< the same with transposed tensors of all experts
   Deepseek, ///< latent attention, experts after some dense layers
-  GptOss,   ///< sinks of attention, biases, experts in stacked and transposed tensors
-  Gpt2,
+  GptOss,   ///< transposed tensors of all experts with biases, whose gate and up rows take turns
 };
 
+/// An architecture, by the number of its row.
 enum class HfArch : uint8_t {
-#define HF_ARCHITECTURE(enumerator, type, name, layout, family, silence) enumerator,
+#define HF_ARCHITECTURE(enumerator, type, name, layout, family, traits) enumerator,
 #include "runtime/checkpoint/HfFields.def"
 };
 
@@ -29,14 +32,14 @@ struct HfArchitecture {
   HfArch arch = HfArch::Llama;
   std::string_view modelType; ///< `model_type` in config.json
   std::string_view className; ///< the class of transformers, as in `architectures`
-  HfFamily family = HfFamily::Dense;
+  HfLayout layout = HfLayout::Dense;
   std::string_view recipeFamily; ///< the word after `model` in a recipe
-  uint8_t silence = 0;           ///< what the library takes where the file is silent
+  uint8_t traits = 0;
 
-  static constexpr uint8_t kTied = 1;    ///< the output layer has the embeddings' weights
-  static constexpr uint8_t kPadding = 2; ///< some token's embedding is not trained
-  bool isTiedBySilence() const { return (silence & kTied) != 0; }
-  bool padsBySilence() const { return (silence & kPadding) != 0; }
+  static constexpr uint8_t kPadding = 1;    ///< some token's embedding is not trained
+  static constexpr uint8_t kTransposed = 2; ///< linear layers store [in, out]
+  bool padsBySilence() const { return (traits & kPadding) != 0; }
+  bool isTransposed() const { return (traits & kTransposed) != 0; }
 };
 
 std::span<const HfArchitecture> hfArchitectures();
@@ -45,21 +48,44 @@ const HfArchitecture &infoOf(HfArch arch);
 const HfArchitecture *findHfArchitecture(std::string_view modelType);
 
 enum class HfUse : uint8_t {
-  Copy,  ///< it is an option, both ways
-  Sets,  ///< code reads it
-  Needs, ///< one value alone is taken
-  Idle,  ///< changes nothing that a run computes
+  Copy,   ///< it is an option, both ways
+  Sets,   ///< code reads it
+  Biases, ///< whether some linear layers have biases
+  Agrees, ///< must say what others say, since the library does not read it
+  Needs,  ///< one value alone is taken
+  Idle,   ///< changes nothing that a run computes
 };
 enum class HfType : uint8_t { Whole, Number, Flag };
 
+/// Linear layers with biases.
+struct HfBiases {
+  bool ofQkv = false, ofProjection = false, ofMlp = false;
+
+  friend constexpr HfBiases operator|(HfBiases a, HfBiases b) {
+    return {a.ofQkv || b.ofQkv, a.ofProjection || b.ofProjection, a.ofMlp || b.ofMlp};
+  }
+};
+
+/// Bit n: HfArch n.
+using HfArchs = uint64_t;
+
 struct HfField {
-  uint32_t archs = 0;    ///< bit n: HfArch n has the field
+  HfArchs archs = 0;
   std::string_view name; ///< with the name of its object and a dot before it
   HfUse use = HfUse::Idle;
   std::string_view text;      ///< of Copy the option's last name, of Needs the value, of others why
   std::string_view what = {}; ///< of Needs
   HfType type = HfType::Whole;
-  std::string_view fallback = {}; ///< of Copy: where the file is silent; empty: follows from others
+  std::string_view fallback = {}; ///< as JSON, where the file is silent; empty: follows from others
+  HfBiases parts = {};            ///< of Biases
+
+  bool isOf(HfArch arch) const { return (archs >> static_cast<unsigned>(arch) & 1) != 0; }
+};
+
+/// An option that architectures have where no field says it.
+struct HfOption {
+  HfArchs archs = 0;
+  std::string_view option, value; ///< its last name, and its value as JSON
 
   bool isOf(HfArch arch) const { return (archs >> static_cast<unsigned>(arch) & 1) != 0; }
 };
@@ -67,9 +93,20 @@ struct HfField {
 std::span<const HfField> hfFields();
 /// The row of a field of this architecture; null where it has none.
 const HfField *findHfField(HfArch arch, std::string_view name);
-/// What the library takes for a whole number that the file does not have; 0 where it follows from
+/// Whether code reads the field, or an option is it.
+bool readsHfField(HfArch arch, std::string_view name);
+/// What the library takes for a field that the file does not have; null where it follows from
 /// others.
-int64_t hfFallback(HfArch arch, std::string_view name);
+nlohmann::json hfFallback(HfArch arch, std::string_view name);
+/// The same of a whole number; `otherwise` where it follows from others.
+int64_t hfWholeFallback(HfArch arch, std::string_view name, int64_t otherwise = 0);
+
+std::span<const HfOption> hfOptions();
+/// The value of the first row of an option that names the architecture; null without one.
+nlohmann::json hfOption(HfArch arch, std::string_view option);
+
+/// The tensors of a parameter, as the table has both; none where the architecture does not have it.
+std::vector<std::string_view> hfTensors(HfArch arch, std::string_view parameter);
 
 /// Refuses what `config.json` has and the table does not: HfArchitectureUnknown for the model type,
 /// HfFieldUnknown for a field, HfSettingRefused for a value that is not the one that is needed.

@@ -91,6 +91,19 @@ private:
   Status status_;
 };
 
+/// The table's name with an expert's, or a layer's, number.
+std::string numbered(std::string_view name, int64_t number) {
+  size_t star = std::min(name.find('*'), name.size());
+  return star == name.size()
+             ? std::string(name)
+             : fmt::format("{}{}{}", name.substr(0, star), number, name.substr(star + 1));
+}
+
+/// A layer's name in the hub's files.
+std::string hfLayer(HfArch arch, int64_t layer) {
+  return numbered(hfTensors(arch, "layer").front(), layer);
+}
+
 /// Several experts of one size; negative where no such product is needed.
 int64_t productOf(int64_t count, int64_t size) {
   bool isSmall = count >= 0 && count <= kSizeMax && size >= 0 && size <= kSizeMax;
@@ -145,49 +158,20 @@ Status checkSizes(const HfConfig &config, const std::string &path) {
   if (config.heads % config.groups != 0)
     return cannotConvert("'{}': {} heads are not divisible by {} key/value heads", path,
                          config.heads, config.groups);
-  bool hasExperts = config.family != HfFamily::Dense && config.family != HfFamily::Gpt2;
+  bool hasExperts = config.layout != HfLayout::Dense;
   if (hasExperts && (config.experts == 0 || config.expertFfn == 0))
     return cannotConvert("'{}' does not set the number and the size of experts", path);
-  if (config.family != HfFamily::Gpt2 && config.ffn == 0)
+  if (config.ffn == 0)
     return cannotConvert("'{}' does not set the intermediate size", path);
   return Status::ok();
 }
 
-/// Of an architecture with layers of attention and a dense feed-forward part: the names of the
-/// norms of a layer, null where it has none, and which of its tensors are one.
-struct DenseNames {
-  const char *attentionNorm = "input_layernorm", *mlpNorm = "post_attention_layernorm";
-  const char *behindAttention = nullptr, *behindMlp = nullptr;
-  const char *qkv = nullptr, *gateAndUp = nullptr;
-  const char *mlp = "mlp";
-};
-
-DenseNames namesOf(HfArch arch) {
-  DenseNames names;
-  if (arch == HfArch::Gpt2)
-    names.qkv = "attn.c_attn";
-  if (arch == HfArch::Phi3)
-    names.qkv = "self_attn.qkv_proj";
-  if (arch == HfArch::Phi3 || arch == HfArch::Glm4)
-    names.gateAndUp = "mlp.gate_up_proj";
-  if (arch == HfArch::Glm4) {
-    names.behindAttention = "post_self_attn_layernorm";
-    names.behindMlp = "post_mlp_layernorm";
-  }
-  if (arch == HfArch::Olmo2)
-    names = {nullptr, nullptr, "post_attention_layernorm", "post_feedforward_layernorm"};
-  if (arch == HfArch::Llama4)
-    names.mlp = "feed_forward";
-  if (arch == HfArch::Gemma2 || arch == HfArch::Gemma3)
-    names = {"input_layernorm", "pre_feedforward_layernorm", "post_attention_layernorm",
-             "post_feedforward_layernorm"};
-  return names;
-}
-
-/// Builds the list of parameters, family by family.
+/// Builds the list of parameters. Names are those of HF_TENSOR rows; `mine` and `hf` are a layer's.
 class Mapper {
 public:
-  explicit Mapper(const HfConfig &config) : config_(config), names_(namesOf(config.arch)) {}
+  explicit Mapper(const HfConfig &config)
+      : config_(config), isTransposed_(infoOf(config.arch).isTransposed()),
+        hasNormBiases_(hfOption(config.arch, "normalization") == "LayerNorm") {}
 
   std::vector<HfParam> run();
 
@@ -196,49 +180,77 @@ private:
     params_.push_back({std::move(name), {{std::move(hf)}}, {}, isOptional});
     return params_.back();
   }
-  void addGated(const std::string &name, const std::string &gate, const std::string &up,
-                int64_t rows);
+  std::vector<std::string_view> tensorsOf(std::string_view parameter) const {
+    return hfTensors(config_.arch, parameter);
+  }
+  /// The names of a parameter's tensors in a layer.
+  std::vector<std::string> tensorsIn(const std::string &hf, std::string_view parameter,
+                                     int64_t expert = 0) const;
   void addNorm(const std::string &name, const std::string &hf);
-  void addNormOf(const std::string &name, const std::string &layer, const char *hf);
+  void addNormOf(const std::string &mine, const std::string &hf, std::string_view parameter);
+  void addWeight(const std::string &mine, const std::string &hf, std::string_view parameter);
+  HfParam &addJoined(std::string name, const std::vector<std::string> &tensors, const char *kind,
+                     int64_t rows);
   void addWoven(const std::string &name, const std::string &hf, int64_t expert, int64_t rows,
                 bool isMatrix);
-  void addQkv(const std::string &name, const std::string &hf, const char *kind, bool isOptional);
+  void addQkv(const std::string &mine, const std::string &hf, const char *kind, bool isOptional);
   void addEnds();
   void addAttention(const std::string &mine, const std::string &hf);
   void addMla(const std::string &mine, const std::string &hf);
   void addDenseMlp(const std::string &mine, const std::string &hf);
   void addExperts(const std::string &mine, const std::string &hf);
-  void addLlama4Experts(const std::string &mine, const std::string &hf);
+  void addStackedExpert(const std::string &mine, const std::string &hf, int64_t expert);
+  void addExpert(const std::string &mine, const std::string &hf, int64_t expert);
   void addSharedExperts(const std::string &mine, const std::string &hf);
   void addLayer(const std::string &mine, const std::string &hf, bool hasExperts);
   void addMtp(int64_t index);
   void addCopy(const char *name, std::string hf, const char *of);
   void addGptOssMlp(const std::string &mine, const std::string &hf);
-  void addGpt2();
-  void addGpt2Layer(int64_t layer);
 
   const HfConfig &config_;
-  DenseNames names_;
+  bool isTransposed_, hasNormBiases_;
   std::vector<HfParam> params_;
 };
 
-/// Rows of the gate, then those of the up projection.
-void Mapper::addGated(const std::string &name, const std::string &gate, const std::string &up,
-                      int64_t rows) {
-  params_.push_back({name, {{gate, 0, 0, rows}, {up, 0, rows, rows}}});
+std::vector<std::string> Mapper::tensorsIn(const std::string &hf, std::string_view parameter,
+                                           int64_t expert) const {
+  std::vector<std::string> names;
+  for (std::string_view name : tensorsOf(fmt::format("layer.{}", parameter)))
+    names.push_back(fmt::format("{}.{}", hf, numbered(name, expert)));
+  return names;
 }
 
-/// Norms of Nemotron have a bias.
 void Mapper::addNorm(const std::string &name, const std::string &hf) {
   add(name + "weight", hf + ".weight");
-  if (config_.arch == HfArch::Nemotron)
+  if (hasNormBiases_)
     add(name + "bias", hf + ".bias");
 }
 
-/// A norm of a layer, if its architecture has it.
-void Mapper::addNormOf(const std::string &name, const std::string &layer, const char *hf) {
-  if (hf != nullptr)
-    addNorm(name, fmt::format("{}.{}", layer, hf));
+/// A norm of a layer, if its architecture has it. Those of linear layers have no name of their own.
+void Mapper::addNormOf(const std::string &mine, const std::string &hf, std::string_view parameter) {
+  bool isOfLinear = parameter.ends_with(".layer_norm");
+  for (const std::string &tensor : tensorsIn(hf, parameter))
+    addNorm(fmt::format("{}.{}{}", mine, parameter, isOfLinear ? "_" : "."), tensor);
+}
+
+void Mapper::addWeight(const std::string &mine, const std::string &hf, std::string_view parameter) {
+  for (const std::string &tensor : tensorsIn(hf, parameter))
+    add(fmt::format("{}.{}.weight", mine, parameter), tensor + ".weight");
+}
+
+/// Rows of the gate, then those of the up projection, in two tensors or in one; or of one
+/// projection that has no gate. `rows` are those of each.
+HfParam &Mapper::addJoined(std::string name, const std::vector<std::string> &tensors,
+                           const char *kind, int64_t rows) {
+  HfParam param{std::move(name), {}};
+  bool isGated = hfOption(config_.arch, "gated_linear_unit") == true, isOne = tensors.size() == 1;
+  int64_t row = 0, each = isOne && isGated ? 2 * rows : rows;
+  for (const std::string &tensor : tensors) {
+    param.segments.push_back({fmt::format("{}.{}", tensor, kind), 0, row, each});
+    row += each;
+  }
+  params_.push_back(std::move(param));
+  return params_.back();
 }
 
 /// One expert's part of a tensor of all experts, in which gate and up projection take turns.
@@ -251,175 +263,179 @@ void Mapper::addWoven(const std::string &name, const std::string &hf, int64_t ex
 
 /// For each group its query heads, then its key, then its value head. Some have all three in one
 /// tensor, all queries first.
-void Mapper::addQkv(const std::string &name, const std::string &hf, const char *kind,
+void Mapper::addQkv(const std::string &mine, const std::string &hf, const char *kind,
                     bool isOptional) {
-  int64_t d = config_.headDim, perGroup = config_.heads / config_.groups;
-  HfParam param{name, {}, {}, isOptional};
-  int64_t row = 0;
+  constexpr const char *kName = "self_attention.linear_qkv";
+  std::vector<std::string> tensors = tensorsIn(hf, kName);
+  bool areOne = tensors.size() == 1;
+  int64_t d = config_.headDim, perGroup = config_.heads / config_.groups, row = 0;
+  HfParam param{fmt::format("{}.{}.{}", mine, kName, kind), {}, {}, isOptional};
   for (int64_t group = 0; group < config_.groups; ++group) {
-    const std::pair<const char *, int64_t> parts[] = {{"q", perGroup}, {"k", 1}, {"v", 1}};
     int64_t joinedAt = 0;
-    for (const auto &[part, heads] : parts) {
-      std::string from = names_.qkv ? fmt::format("{}.{}.{}", hf, names_.qkv, kind)
-                                    : fmt::format("{}.self_attn.{}_proj.{}", hf, part, kind);
-      param.segments.push_back({std::move(from), joinedAt + group * heads * d, row, heads * d});
+    for (size_t part = 0; part < 3; ++part) {
+      int64_t heads = part == 0 ? perGroup : 1;
+      param.segments.push_back({fmt::format("{}.{}", tensors[areOne ? 0 : part], kind),
+                                joinedAt + group * heads * d, row, heads * d});
       row += heads * d;
-      joinedAt += names_.qkv ? config_.groups * heads * d : 0;
+      joinedAt += areOne ? config_.groups * heads * d : 0;
     }
   }
+  param.isTransposed = isTransposed_ && kind[0] == 'w';
   params_.push_back(std::move(param));
 }
 
 void Mapper::addEnds() {
-  add("embedding.word_embeddings.weight", "model.embed_tokens.weight").isVocab = true;
-  addNorm("decoder.final_layernorm.", "model.norm");
-  if (!config_.isTied)
-    add("output_layer.weight", "lm_head.weight").isVocab = true;
+  auto weightOf = [&](const char *parameter) {
+    for (std::string_view tensor : tensorsOf(parameter))
+      add(fmt::format("{}.weight", parameter), fmt::format("{}.weight", tensor));
+  };
+  weightOf("embedding.word_embeddings");
+  params_.back().isVocab = true;
+  weightOf("embedding.position_embeddings");
+  for (std::string_view tensor : tensorsOf("decoder.final_layernorm"))
+    addNorm("decoder.final_layernorm.", std::string(tensor));
+  if (config_.isTied)
+    return;
+  weightOf("output_layer");
+  params_.back().isVocab = true;
 }
 
 void Mapper::addAttention(const std::string &mine, const std::string &hf) {
-  std::string attention = mine + ".self_attention.";
-  addNormOf(attention + "linear_qkv.layer_norm_", hf, names_.attentionNorm);
-  addQkv(attention + "linear_qkv.weight", hf, "weight", false);
-  addQkv(attention + "linear_qkv.bias", hf, "bias", true);
-  add(attention + "q_layernorm.weight", hf + ".self_attn.q_norm.weight", true);
-  add(attention + "k_layernorm.weight", hf + ".self_attn.k_norm.weight", true);
-  add(attention + "linear_proj.weight", hf + ".self_attn.o_proj.weight");
-  add(attention + "linear_proj.bias", hf + ".self_attn.o_proj.bias", true);
-  addNormOf(mine + ".post_self_attn_layernorm.", hf, names_.behindAttention);
-  if (config_.family == HfFamily::GptOss)
-    add(attention + "core_attention.softmax_offset", hf + ".self_attn.sinks");
+  addNormOf(mine, hf, "self_attention.linear_qkv.layer_norm");
+  addQkv(mine, hf, "weight", false);
+  HfBiases always = hfConstantBiases(config_.arch);
+  addQkv(mine, hf, "bias", !always.ofQkv);
+  for (const char *norm : {"self_attention.q_layernorm", "self_attention.k_layernorm"})
+    for (const std::string &tensor : tensorsIn(hf, norm))
+      add(fmt::format("{}.{}.weight", mine, norm), tensor + ".weight", true);
+  for (const std::string &tensor : tensorsIn(hf, "self_attention.linear_proj")) {
+    const std::string name = mine + ".self_attention.linear_proj.";
+    add(name + "weight", tensor + ".weight").isTransposed = isTransposed_;
+    add(name + "bias", tensor + ".bias", !always.ofProjection);
+  }
+  addNormOf(mine, hf, "post_self_attn_layernorm");
+  for (const std::string &tensor : tensorsIn(hf, "self_attention.core_attention.softmax_offset"))
+    add(mine + ".self_attention.core_attention.softmax_offset", tensor);
 }
 
 void Mapper::addDenseMlp(const std::string &mine, const std::string &hf) {
-  const std::string fc1 = mine + ".mlp.linear_fc1.", fc2 = mine + ".mlp.linear_fc2.";
-  addNormOf(fc1 + "layer_norm_", hf, names_.mlpNorm);
+  addNormOf(mine, hf, "mlp.linear_fc1.layer_norm");
+  std::vector<std::string> up = tensorsIn(hf, "mlp.linear_fc1");
+  std::vector<std::string> down = tensorsIn(hf, "mlp.linear_fc2");
   for (const char *kind : {"weight", "bias"}) {
-    if (kind[0] == 'b' && !config_.hasMlpBias)
+    bool isWeight = kind[0] == 'w';
+    if (!isWeight && !config_.biases.ofMlp)
       continue;
-    std::string up = fmt::format("{}.{}.up_proj.{}", hf, names_.mlp, kind);
-    if (config_.arch == HfArch::Nemotron)
-      add(fc1 + kind, up);
-    else if (names_.gateAndUp)
-      add(fc1 + kind, fmt::format("{}.{}.{}", hf, names_.gateAndUp, kind)).segments[0].rows =
-          2 * config_.ffn;
-    else
-      addGated(fc1 + kind, fmt::format("{}.{}.gate_proj.{}", hf, names_.mlp, kind), up,
-               config_.ffn);
-    add(fc2 + kind, fmt::format("{}.{}.down_proj.{}", hf, names_.mlp, kind));
+    addJoined(fmt::format("{}.mlp.linear_fc1.{}", mine, kind), up, kind, config_.ffn).isTransposed =
+        isTransposed_ && isWeight;
+    add(fmt::format("{}.mlp.linear_fc2.{}", mine, kind), fmt::format("{}.{}", down[0], kind))
+        .isTransposed = isTransposed_ && isWeight;
   }
-  addNormOf(mine + ".post_mlp_layernorm.", hf, names_.behindMlp);
+  addNormOf(mine, hf, "post_mlp_layernorm");
 }
 
 /// Tensors of all experts, transposed, with biases. A dense layer is the only expert of its layer,
 /// whose router gives it every token with the weight 1.
 void Mapper::addGptOssMlp(const std::string &mine, const std::string &hf) {
-  const std::string from = hf + ".mlp.experts.";
   bool isDense = config_.experts == 1;
   add(mine + (isDense ? ".mlp.linear_fc1.layer_norm_weight" : ".pre_mlp_layernorm.weight"),
-      hf + ".post_attention_layernorm.weight");
+      tensorsIn(hf, "pre_mlp_layernorm")[0] + ".weight");
+  const std::string router = tensorsIn(hf, "mlp.router")[0],
+                    up = tensorsIn(hf, "mlp.experts.linear_fc1")[0],
+                    down = tensorsIn(hf, "mlp.experts.linear_fc2")[0];
   for (const char *kind : {"weight", "bias"}) {
     bool isMatrix = kind[0] == 'w';
-    HfParam &router = add(fmt::format("{}.mlp.router.{}", mine, kind),
-                          fmt::format("{}.mlp.router.{}", hf, kind), isDense);
-    router.isOnlyWritten = isDense;
+    const char *suffix = isMatrix ? "" : "_bias";
+    HfParam &routing = add(fmt::format("{}.mlp.router.{}", mine, kind),
+                           fmt::format("{}.{}", router, kind), isDense);
+    routing.isOnlyWritten = isDense;
     if (isDense && isMatrix)
-      router.zeros = {1, config_.hidden};
+      routing.zeros = {1, config_.hidden};
     else if (isDense)
-      router.zeros = {1};
+      routing.zeros = {1};
     for (int64_t expert = 0; expert < config_.experts; ++expert) {
       std::string number = isDense ? "" : std::to_string(expert);
       std::string to = mine + (isDense ? ".mlp.linear_fc" : ".mlp.experts.linear_fc");
-      addWoven(fmt::format("{}1.{}{}", to, kind, number),
-               from + (isMatrix ? "gate_up_proj" : "gate_up_proj_bias"), expert, config_.ffn,
+      addWoven(fmt::format("{}1.{}{}", to, kind, number), up + suffix, expert, config_.ffn,
                isMatrix);
-      HfParam &down = add(fmt::format("{}2.{}{}", to, kind, number),
-                          from + (isMatrix ? "down_proj" : "down_proj_bias"));
-      down.segments[0].slab = expert;
-      down.segments[0].rows = config_.hidden;
-      down.isTransposed = isMatrix;
+      HfParam &second = add(fmt::format("{}2.{}{}", to, kind, number), down + suffix);
+      second.segments[0].slab = expert;
+      second.segments[0].rows = config_.hidden;
+      second.isTransposed = isMatrix;
     }
   }
 }
 
-/// Tensors of all experts, transposed.
-void Mapper::addLlama4Experts(const std::string &mine, const std::string &hf) {
-  const std::string block = hf + ".feed_forward.";
-  add(mine + ".pre_mlp_layernorm.weight", hf + ".post_attention_layernorm.weight");
-  add(mine + ".mlp.router.weight", block + "router.weight").segments[0].rows = config_.experts;
-  for (int64_t expert = 0; expert < config_.experts; ++expert)
-    for (const auto &[number, from, rows] : {std::tuple(1, "gate_up_proj", 2 * config_.expertFfn),
-                                             std::tuple(2, "down_proj", config_.hidden)}) {
-      HfParam &param = add(fmt::format("{}.mlp.experts.linear_fc{}.weight{}", mine, number, expert),
-                           fmt::format("{}experts.{}", block, from));
-      param.segments[0].slab = expert;
-      param.segments[0].rows = rows;
-      param.isTransposed = true;
-    }
+/// Its part of the tensors of all experts, transposed.
+void Mapper::addStackedExpert(const std::string &mine, const std::string &hf, int64_t expert) {
+  for (const auto &[parameter, rows] : {std::pair("mlp.experts.linear_fc1", 2 * config_.expertFfn),
+                                        std::pair("mlp.experts.linear_fc2", config_.hidden)}) {
+    HfParam &param =
+        add(fmt::format("{}.{}.weight{}", mine, parameter, expert), tensorsIn(hf, parameter)[0]);
+    param.segments[0].slab = expert;
+    param.segments[0].rows = rows;
+    param.isTransposed = true;
+  }
+}
+
+/// In tensors of its own, or in those of all experts that newer versions of the library write.
+void Mapper::addExpert(const std::string &mine, const std::string &hf, int64_t expert) {
+  constexpr const char *kUp = "mlp.experts.linear_fc1", *kDown = "mlp.experts.linear_fc2";
+  int64_t rows = config_.expertFfn;
+  addJoined(fmt::format("{}.{}.weight{}", mine, kUp, expert), tensorsIn(hf, kUp, expert), "weight",
+            rows)
+      .stacked = {{hf + ".mlp.experts.gate_up_proj", expert * 2 * rows, 0, 2 * rows}};
+  add(fmt::format("{}.{}.weight{}", mine, kDown, expert),
+      tensorsIn(hf, kDown, expert)[0] + ".weight")
+      .stacked = {{hf + ".mlp.experts.down_proj", expert * config_.hidden, 0, config_.hidden}};
 }
 
 void Mapper::addExperts(const std::string &mine, const std::string &hf) {
-  if (config_.arch == HfArch::Llama4)
-    return addLlama4Experts(mine, hf);
-  bool isMixtral = config_.modelType == "mixtral";
-  std::string block = hf + (isMixtral ? ".block_sparse_moe" : ".mlp");
-  add(mine + ".pre_mlp_layernorm.weight", hf + ".post_attention_layernorm.weight");
-  add(mine + ".mlp.router.weight", block + ".gate.weight").segments[0].rows = config_.experts;
-  int64_t rows = config_.expertFfn;
-  for (int64_t expert = 0; expert < config_.experts; ++expert) {
-    std::string from = fmt::format("{}.experts.{}.", block, expert);
-    std::string to = fmt::format("{}.mlp.experts.linear_fc", mine);
-    addGated(fmt::format("{}1.weight{}", to, expert),
-             from + (isMixtral ? "w1.weight" : "gate_proj.weight"),
-             from + (isMixtral ? "w3.weight" : "up_proj.weight"), rows);
-    params_.back().stacked = {{hf + ".mlp.experts.gate_up_proj", expert * 2 * rows, 0, 2 * rows}};
-    add(fmt::format("{}2.weight{}", to, expert),
-        from + (isMixtral ? "w2.weight" : "down_proj.weight"));
-    params_.back().stacked = {
-        {hf + ".mlp.experts.down_proj", expert * config_.hidden, 0, config_.hidden}};
-  }
-  if (config_.arch == HfArch::DeepseekV3 || config_.arch == HfArch::Glm4Moe)
-    add(mine + ".mlp.router.expert_bias", hf + ".mlp.gate.e_score_correction_bias", true).zeros = {
-        config_.experts};
+  addWeight(mine, hf, "pre_mlp_layernorm");
+  addWeight(mine, hf, "mlp.router");
+  params_.back().segments[0].rows = config_.experts;
+  for (int64_t expert = 0; expert < config_.experts; ++expert)
+    if (config_.layout == HfLayout::Stacked)
+      addStackedExpert(mine, hf, expert);
+    else
+      addExpert(mine, hf, expert);
+  for (const std::string &tensor : tensorsIn(hf, "mlp.router.expert_bias"))
+    add(mine + ".mlp.router.expert_bias", tensor, true).zeros = {config_.experts};
 }
 
 void Mapper::addSharedExperts(const std::string &mine, const std::string &hf) {
   if (config_.sharedFfn == 0)
     return;
-  bool isOne = config_.arch == HfArch::Qwen2Moe || config_.arch == HfArch::Llama4;
-  std::string from = fmt::format("{}.{}.shared_expert{}", hf, names_.mlp, isOne ? "" : "s");
-  std::string to = mine + ".mlp.shared_experts";
-  addGated(to + ".linear_fc1.weight", from + ".gate_proj.weight", from + ".up_proj.weight",
-           config_.sharedFfn);
-  add(to + ".linear_fc2.weight", from + ".down_proj.weight");
-  if (config_.arch == HfArch::Qwen2Moe)
-    add(to + ".gate_weight", hf + ".mlp.shared_expert_gate.weight");
+  constexpr const char *kUp = "mlp.shared_experts.linear_fc1";
+  addJoined(fmt::format("{}.{}.weight", mine, kUp), tensorsIn(hf, kUp), "weight",
+            config_.sharedFfn);
+  addWeight(mine, hf, "mlp.shared_experts.linear_fc2");
+  for (const std::string &tensor : tensorsIn(hf, "mlp.shared_experts.gate_weight"))
+    add(mine + ".mlp.shared_experts.gate_weight", tensor);
 }
 
 /// Latent attention: the down projections, a norm inside each up projection, the up projections.
 void Mapper::addMla(const std::string &mine, const std::string &hf) {
-  std::string to = mine + ".self_attention.", from = hf + ".self_attn.";
+  addWeight(mine, hf, "input_layernorm");
   if (config_.qLoraRank != 0) {
-    add(to + "linear_q_down_proj.weight", from + "q_a_proj.weight");
-    add(to + "linear_q_up_proj.layer_norm_weight", from + "q_a_layernorm.weight");
-    add(to + "linear_q_up_proj.weight", from + "q_b_proj.weight");
+    addWeight(mine, hf, "self_attention.linear_q_down_proj");
+    addNormOf(mine, hf, "self_attention.linear_q_up_proj.layer_norm");
+    addWeight(mine, hf, "self_attention.linear_q_up_proj");
   } else {
-    add(to + "linear_q_proj.weight", from + "q_proj.weight");
+    addWeight(mine, hf, "self_attention.linear_q_proj");
   }
-  add(to + "linear_kv_down_proj.weight", from + "kv_a_proj_with_mqa.weight");
-  add(to + "linear_kv_up_proj.layer_norm_weight", from + "kv_a_layernorm.weight");
-  add(to + "linear_kv_up_proj.weight", from + "kv_b_proj.weight");
-  add(to + "linear_proj.weight", from + "o_proj.weight");
+  addWeight(mine, hf, "self_attention.linear_kv_down_proj");
+  addNormOf(mine, hf, "self_attention.linear_kv_up_proj.layer_norm");
+  addWeight(mine, hf, "self_attention.linear_kv_up_proj");
+  addWeight(mine, hf, "self_attention.linear_proj");
 }
 
 void Mapper::addLayer(const std::string &mine, const std::string &hf, bool hasExperts) {
-  if (config_.family == HfFamily::Deepseek) {
-    add(mine + ".input_layernorm.weight", hf + ".input_layernorm.weight");
+  if (config_.layout == HfLayout::Deepseek)
     addMla(mine, hf);
-  } else {
+  else
     addAttention(mine, hf);
-  }
-  if (config_.family == HfFamily::GptOss)
+  if (config_.layout == HfLayout::GptOss)
     return addGptOssMlp(mine, hf);
   if (!hasExperts)
     return addDenseMlp(mine, hf);
@@ -429,7 +445,7 @@ void Mapper::addLayer(const std::string &mine, const std::string &hf, bool hasEx
 
 /// Predictors of further tokens are numbered after the layers in the hub's files.
 void Mapper::addMtp(int64_t index) {
-  std::string from = fmt::format("model.layers.{}", config_.layers + index);
+  std::string from = hfLayer(config_.arch, config_.layers + index);
   std::string to = fmt::format("mtp.layers.{}", index);
   size_t first = params_.size();
   add(to + ".enorm.weight", from + ".enorm.weight");
@@ -451,75 +467,36 @@ void Mapper::addCopy(const char *name, std::string hf, const char *of) {
   copy.isVocab = copy.isOnlyWritten = true;
 }
 
-void Mapper::addGpt2Layer(int64_t layer) {
-  std::string to = fmt::format("decoder.layers.{}.", layer), from = fmt::format("h.{}", layer);
-  for (const char *kind : {"weight", "bias"}) {
-    bool isWeight = kind[0] == 'w';
-    add(fmt::format("{}self_attention.linear_qkv.layer_norm_{}", to, kind),
-        fmt::format("{}.ln_1.{}", from, kind));
-    addQkv(fmt::format("{}self_attention.linear_qkv.{}", to, kind), from, kind, false);
-    params_.back().isTransposed = isWeight;
-    add(fmt::format("{}self_attention.linear_proj.{}", to, kind),
-        fmt::format("{}.attn.c_proj.{}", from, kind))
-        .isTransposed = isWeight;
-    add(fmt::format("{}mlp.linear_fc1.layer_norm_{}", to, kind),
-        fmt::format("{}.ln_2.{}", from, kind));
-    add(fmt::format("{}mlp.linear_fc1.{}", to, kind), fmt::format("{}.mlp.c_fc.{}", from, kind))
-        .isTransposed = isWeight;
-    add(fmt::format("{}mlp.linear_fc2.{}", to, kind), fmt::format("{}.mlp.c_proj.{}", from, kind))
-        .isTransposed = isWeight;
-  }
-}
-
-void Mapper::addGpt2() {
-  add("embedding.word_embeddings.weight", "wte.weight").isVocab = true;
-  add("embedding.position_embeddings.weight", "wpe.weight");
-  for (int64_t layer = 0; layer < config_.layers; ++layer)
-    addGpt2Layer(layer);
-  add("decoder.final_layernorm.weight", "ln_f.weight");
-  add("decoder.final_layernorm.bias", "ln_f.bias");
-}
-
 std::vector<HfParam> Mapper::run() {
-  if (config_.family == HfFamily::Gpt2) {
-    addGpt2();
-    return std::move(params_);
-  }
   addEnds();
   for (int64_t layer = 0; layer < config_.layers; ++layer)
-    addLayer(fmt::format("decoder.layers.{}", layer), fmt::format("model.layers.{}", layer),
+    addLayer(fmt::format("decoder.layers.{}", layer), hfLayer(config_.arch, layer),
              config_.hasExperts(layer));
   for (int64_t index = 0; index < config_.mtpLayers; ++index)
     addMtp(index);
   return std::move(params_);
 }
 
-} // namespace
-
-namespace {
-
-/// Shared experts where the file does not say how many.
-int64_t sharedOf(HfArch arch) {
-  bool hasOne = arch == HfArch::DeepseekV3 || arch == HfArch::Glm4Moe || arch == HfArch::Llama4;
-  return hasOne ? 1 : arch == HfArch::DeepseekV2 ? 2 : 0;
-}
-
-/// The first layers, which have no experts, where the file does not say how many.
-int64_t firstDenseOf(HfArch arch) {
-  return arch == HfArch::DeepseekV3 ? 3 : arch == HfArch::Glm4Moe ? 1 : 0;
-}
-
-/// Which layers have experts and which have rotations: all that a list names, or every n-th.
-void readLlama4Layers(JsonFields &fields, const nlohmann::json &json, HfConfig &config) {
+/// Which layers have experts, if a list names them.
+void readExpertLayers(JsonFields &fields, const nlohmann::json &json, HfConfig &config) {
+  config.denseLayers = fields.sizes("mlp_only_layers");
+  std::ranges::sort(config.denseLayers);
   std::vector<int64_t> experts = fields.sizes("moe_layers");
-  if (auto said = json.find("moe_layers"); said != json.end() && said->is_array()) {
-    config.expertsEvery = 1;
-    for (int64_t layer = 0; layer < config.layers; ++layer)
-      if (std::ranges::find(experts, layer) == experts.end())
-        config.denseLayers.push_back(layer);
-  }
+  if (auto said = json.find("moe_layers"); said == json.end() || !said->is_array())
+    return;
+  config.expertsEvery = 1;
+  for (int64_t layer = 0; layer < config.layers; ++layer)
+    if (std::ranges::find(experts, layer) == experts.end())
+      config.denseLayers.push_back(layer);
+}
+
+/// Which layers have rotations: all that a list names, or all but every n-th.
+void readRotatedLayers(JsonFields &fields, const nlohmann::json &json, HfConfig &config) {
+  if (!readsHfField(config.arch, "no_rope_layers"))
+    return;
   std::vector<int64_t> rotated = fields.sizes("no_rope_layers");
-  int64_t every = std::max<int64_t>(fields.size({"no_rope_layer_interval"}, 4), 1);
+  constexpr const char *kEvery = "no_rope_layer_interval";
+  int64_t every = std::max<int64_t>(fields.size({kEvery}, hfWholeFallback(config.arch, kEvery)), 1);
   for (int64_t layer = 0; layer < config.layers; ++layer)
     config.isRotated.push_back(rotated.empty()
                                    ? (layer + 1) % every != 0
@@ -527,6 +504,36 @@ void readLlama4Layers(JsonFields &fields, const nlohmann::json &json, HfConfig &
   if (!rotated.empty() && std::ssize(rotated) != config.layers)
     fields.refuse("no_rope_layers", json["no_rope_layers"],
                   fmt::format("one number for each of {} layers", config.layers));
+}
+
+/// The biases that fields say, and those that the architecture always has.
+HfBiases readBiases(JsonFields &fields, HfArch arch) {
+  HfBiases biases = hfConstantBiases(arch);
+  for (const HfField &row : hfFields())
+    if (row.isOf(arch) && row.use == HfUse::Biases &&
+        fields.flag(std::string(row.name).c_str(), hfFallback(arch, row.name) == true))
+      biases = biases | row.parts;
+  return biases;
+}
+
+/// Sizes of experts, and which layers have them.
+void readExperts(JsonFields &fields, HfConfig &config) {
+  auto sizeOf = [&](const char *key) {
+    return fields.size({key}, hfWholeFallback(config.arch, key));
+  };
+  config.experts = fields.size({"num_experts", "num_local_experts", "n_routed_experts"},
+                               hfWholeFallback(config.arch, "num_local_experts"));
+  config.expertFfn = fields.size({"moe_intermediate_size"}, config.ffn);
+  int64_t shared = sizeOf("n_shared_experts");
+  constexpr const char *kDense = "intermediate_size_mlp";
+  if (readsHfField(config.arch, kDense)) { // experts have the size that others' dense layers have
+    config.ffn = sizeOf(kDense);
+    shared = 1;
+  }
+  config.sharedFfn =
+      fields.size({"shared_expert_intermediate_size"}, productOf(shared, config.expertFfn));
+  config.firstDenseLayers = sizeOf("first_k_dense_replace");
+  config.expertsEvery = fields.size({"decoder_sparse_step", "interleave_moe_layer_step"}, 1);
 }
 
 } // namespace
@@ -538,7 +545,7 @@ Result<HfConfig> readHfConfig(const std::string &folder) {
 }
 
 bool HfConfig::hasExperts(int64_t layer) const {
-  if (family == HfFamily::Dense || family == HfFamily::Gpt2)
+  if (layout == HfLayout::Dense)
     return false;
   return layer >= firstDenseLayers && (layer + 1) % expertsEvery == 0 &&
          !std::ranges::binary_search(denseLayers, layer);
@@ -555,47 +562,56 @@ Result<HfConfig> parseHfConfig(std::string_view text, const std::string &path, s
   RETURN_IF_ERROR(checkHfFields(json, path, place));
   const HfArchitecture &known = *findHfArchitecture(config.modelType);
   config.arch = known.arch;
-  config.family = known.family;
+  config.layout = known.layout;
   config.layers = fields.size({"num_hidden_layers", "n_layer"});
   config.hidden = fields.size({"hidden_size", "n_embd"});
   config.heads = fields.size({"num_attention_heads", "n_head"});
-  auto otherwise = [&](const char *key, int64_t derived) {
-    int64_t fallback = hfFallback(config.arch, key);
-    return fallback != 0 ? fallback : derived;
+  auto sizeOf = [&](const char *key, int64_t otherwise) {
+    return fields.size({key}, hfWholeFallback(config.arch, key, otherwise));
   };
-  config.groups =
-      fields.size({"num_key_value_heads"}, otherwise("num_key_value_heads", config.heads));
-  int64_t share = config.heads > 0 ? config.hidden / config.heads : 0;
-  config.headDim = fields.size({"head_dim"}, otherwise("head_dim", share));
+  config.groups = sizeOf("num_key_value_heads", config.heads);
+  config.headDim = sizeOf("head_dim", config.heads > 0 ? config.hidden / config.heads : 0);
   config.vocab = fields.size({"vocab_size"});
-  config.ffn = fields.size({"intermediate_size"});
-  config.experts = fields.size({"num_experts", "num_local_experts", "n_routed_experts"},
-                               hfFallback(config.arch, "num_local_experts"));
-  config.expertFfn = fields.size({"moe_intermediate_size"}, config.ffn);
-  if (config.arch == HfArch::Llama4) // whose experts have the size that other models' layers have
-    config.ffn = fields.size({"intermediate_size_mlp"}, otherwise("intermediate_size_mlp", 0));
-  config.sharedFfn = fields.size(
-      {"shared_expert_intermediate_size"},
-      productOf(fields.size({"n_shared_experts"}, sharedOf(config.arch)), config.expertFfn));
-  config.firstDenseLayers = fields.size({"first_k_dense_replace"}, firstDenseOf(config.arch));
+  bool isWidened = readsHfField(config.arch, "n_inner"); // from the hidden size, where it is silent
+  config.ffn =
+      fields.size({"intermediate_size", "n_inner"}, isWidened ? productOf(4, config.hidden) : 0);
+  readExperts(fields, config);
   config.mtpLayers = fields.size({"num_nextn_predict_layers", "num_mtp_layers"});
-  config.qLoraRank = fields.size(
-      {"q_lora_rank"}, json.contains("q_lora_rank") ? 0 : hfFallback(config.arch, "q_lora_rank"));
-  config.expertsEvery = fields.size({"decoder_sparse_step", "interleave_moe_layer_step"}, 1);
-  config.denseLayers = fields.sizes("mlp_only_layers");
-  std::ranges::sort(config.denseLayers);
+  constexpr const char *kRank = "q_lora_rank"; // a null one says that queries have none
+  config.qLoraRank =
+      fields.size({kRank}, json.contains(kRank) ? 0 : hfWholeFallback(config.arch, kRank));
+  readExpertLayers(fields, json, config);
   for (const char *key : {"dtype", "torch_dtype"}) // new and old spelling
     if (std::optional<Element> type = elementOfTorchName(fields.text(key));
         type == Element::F32 || type == Element::BF16 || type == Element::F16)
       config.weightType = type;
-  config.hasMlpBias = fields.flag("mlp_bias", false);
-  config.isTied = fields.flag("tie_word_embeddings", known.isTiedBySilence());
+  config.biases = readBiases(fields, config.arch);
+  constexpr const char *kTied = "tie_word_embeddings";
+  bool isAlwaysTied = findHfField(config.arch, kTied)->use == HfUse::Needs;
+  config.isTied = isAlwaysTied || fields.flag(kTied, hfFallback(config.arch, kTied) == true);
   RETURN_IF_ERROR(fields.status());
   RETURN_IF_ERROR(checkSizes(config, path));
-  if (config.arch == HfArch::Llama4)
-    readLlama4Layers(fields, json, config);
+  readRotatedLayers(fields, json, config);
   RETURN_IF_ERROR(fields.status());
   return config;
+}
+
+HfBiases hfConstantBiases(HfArch arch) {
+  bool areAll = hfOption(arch, "add_bias_linear") == true;
+  return {areAll || hfOption(arch, "add_qkv_bias") == true, areAll, areAll};
+}
+
+HfBiases hfBiasesOf(const HfConfig &config,
+                    const std::function<bool(const std::string &)> &isThere) {
+  HfBiases biases = config.biases;
+  auto has = [&](const char *parameter) {
+    std::vector<std::string_view> names = hfTensors(config.arch, parameter);
+    return !names.empty() &&
+           isThere(fmt::format("{}.{}.bias", hfLayer(config.arch, 0), names.front()));
+  };
+  biases.ofQkv = has("layer.self_attention.linear_qkv");
+  biases.ofProjection = has("layer.self_attention.linear_proj");
+  return biases;
 }
 
 std::vector<HfParam> hfParams(const HfConfig &config) { return Mapper(config).run(); }
@@ -615,14 +631,13 @@ int64_t dropAbsentPredictors(std::vector<HfParam> &params,
 bool isDroppedHfName(const HfConfig &config, std::string_view name) {
   if (name.ends_with("rotary_emb.inv_freq") || name.ends_with("_scale_inv"))
     return true;
-  if (config.family == HfFamily::GptOss && config.experts == 1 &&
+  if (config.layout == HfLayout::GptOss && config.experts == 1 &&
       name.find(".mlp.router.") != std::string_view::npos)
     return true; // gives all tokens to the only expert
-  if (config.family == HfFamily::Gpt2)
-    return name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias") ||
-           name == "lm_head.weight";
+  if (name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias")) // of GPT-2
+    return true;
   for (int64_t index = 0; index < config.mtpLayers; ++index) {
-    std::string layer = fmt::format("model.layers.{}.", config.layers + index);
+    std::string layer = hfLayer(config.arch, config.layers + index) + ".";
     if (name == layer + "embed_tokens.weight" || name == layer + "shared_head.head.weight")
       return true;
   }

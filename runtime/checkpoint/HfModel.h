@@ -17,17 +17,17 @@ namespace shardc::checkpoint {
 /// What of a `config.json` decides the mapping.
 struct HfConfig {
   HfArch arch = HfArch::Llama;
-  HfFamily family = HfFamily::Dense;
+  HfLayout layout = HfLayout::Dense;
   std::string modelType;
   int64_t layers = 0, hidden = 0, heads = 0, groups = 0, headDim = 0, vocab = 0;
   int64_t ffn = 0, expertFfn = 0, sharedFfn = 0, experts = 0;
   int64_t firstDenseLayers = 0, mtpLayers = 0;
   int64_t expertsEvery = 1;              ///< `decoder_sparse_step`: every n-th layer has experts
   std::vector<int64_t> denseLayers = {}; ///< sorted, which have none
-  std::vector<bool> isRotated = {};      ///< of each layer of Llama 4: whether it has rotations
-  int64_t qLoraRank = 0;                 ///< 0: queries are not low-rank
+  std::vector<bool> isRotated = {}; ///< of each layer, if they differ: whether it has rotations
+  int64_t qLoraRank = 0;            ///< 0: queries are not low-rank
   bool isTied = false;
-  bool hasMlpBias = false;                ///< `mlp_bias`
+  HfBiases biases = {};                   ///< that fields say or the architecture has
   std::optional<Element> weightType = {}; ///< that it says; other types than fp32, bf16, fp16: none
 
   bool hasExperts(int64_t layer) const;
@@ -63,6 +63,12 @@ struct HfParam {
   bool isOnlyWritten = false; ///< runs have no such parameter: an import leaves it out
   int64_t predictor = -1;     ///< number of the predictor of further tokens that it is of
 };
+
+/// Biases that models of an architecture have, whatever their files say.
+HfBiases hfConstantBiases(HfArch arch);
+/// Biases of a model by the names of its tensors; of the feed-forward layers, as the file says.
+HfBiases hfBiasesOf(const HfConfig &config,
+                    const std::function<bool(const std::string &)> &isThere);
 
 /// All parameters that a model of this kind may have, in order of layers.
 std::vector<HfParam> hfParams(const HfConfig &config);

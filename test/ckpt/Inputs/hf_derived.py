@@ -24,6 +24,10 @@ MODELS = [
      {**LLAMA, "rope_scaling": {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
                                 "original_max_position_embeddings": 8192}}),
     ("llama_tiny", ["model.rotary_percent=0.5"], {**LLAMA, "model_type": "phi3", "partial_rotary_factor": 0.5}),
+    ("llama_tiny", ["model.rotary_percent=0.5", "model.qk_layernorm=true"],
+     {"model_type": "glm4_moe", "first_k_dense_replace": 2, "partial_rotary_factor": 0.5, "use_qk_norm": True}),
+    ("llama_tiny", ["model.rotary_interleaved=true"],
+     {"model_type": "llama4_text", "moe_layers": [], "no_rope_layers": [1, 1], "use_qk_norm": False}),
     ("glm4_tiny", [], {"model_type": "glm4", "attention_bias": True, "partial_rotary_factor": 0.5}),
     ("glm45_tiny", [], {"model_type": "glm4_moe", "attention_bias": True, "use_qk_norm": True, "first_k_dense_replace": 1}),
     ("gemma2_tiny", [], {"model_type": "gemma2", "query_pre_attn_scalar": 16, "attn_logit_softcapping": 0.1, "pad_token_id": None,
@@ -91,8 +95,9 @@ def check_refusals(work, recipe):
     said = call("export", "hf", work / "back0", work / "none", status=1)
     expect("run_config.yaml" in said and "give a folder that has one with --config" in said, said)
     for settings, word in (
-        (["model.rotary_percent=0.5", "model.qk_layernorm=true"], "of Qwen3ForCausalLM, model.rotary_percent would be 1 and is 0.5"),
-        (["model.rotary_interleaved=true"], "model.rotary_interleaved would be false and is true"),
+        (["model.rotary_interleaved=true", "model.qk_layernorm=true"],
+         "of Qwen3ForCausalLM, model.rotary_interleaved would be false and is true"),
+        (["model.rotary_interleaved=true", "model.rotary_percent=0.5"], "model.rotary_interleaved would be false and is true"),
     ):
         shutil.rmtree(work / "odd", ignore_errors=True)
         train(recipe, work / "odd", settings)
