@@ -566,8 +566,9 @@ Result<HfConfig> parseHfConfig(std::string_view text, const std::string &path, s
   config.layers = fields.size({"num_hidden_layers", "n_layer"});
   config.hidden = fields.size({"hidden_size", "n_embd"});
   config.heads = fields.size({"num_attention_heads", "n_head"});
-  auto sizeOf = [&](const char *key, int64_t otherwise) {
-    return fields.size({key}, hfWholeFallback(config.arch, key, otherwise));
+  auto sizeOf = [&](const char *key, int64_t otherwise) { // null is another default than silence
+    bool isSaid = json.contains(key);
+    return fields.size({key}, isSaid ? otherwise : hfWholeFallback(config.arch, key, otherwise));
   };
   config.groups = sizeOf("num_key_value_heads", config.heads);
   config.headDim = sizeOf("head_dim", config.heads > 0 ? config.hidden / config.heads : 0);
@@ -577,9 +578,7 @@ Result<HfConfig> parseHfConfig(std::string_view text, const std::string &path, s
       fields.size({"intermediate_size", "n_inner"}, isWidened ? productOf(4, config.hidden) : 0);
   readExperts(fields, config);
   config.mtpLayers = fields.size({"num_nextn_predict_layers", "num_mtp_layers"});
-  constexpr const char *kRank = "q_lora_rank"; // a null one says that queries have none
-  config.qLoraRank =
-      fields.size({kRank}, json.contains(kRank) ? 0 : hfWholeFallback(config.arch, kRank));
+  config.qLoraRank = sizeOf("q_lora_rank", 0);
   readExpertLayers(fields, json, config);
   for (const char *key : {"dtype", "torch_dtype"}) // new and old spelling
     if (std::optional<Element> type = elementOfTorchName(fields.text(key));
