@@ -529,9 +529,12 @@ def check_refused_settings(work, biases):
         got = call("import", "hf", work / "of-gemma", work / "none", status=1)
         expect(said in got and ("[hf-setting-refused]" in got or "no_rope_layers" in config), f"{config}: {got}")
         shutil.rmtree(work / "of-gemma")
-    write_model(work / "scaled", "gpt2", {**MODELS["gpt2"][0], "scale_attn_by_inverse_layer_idx": True}, gpt2())
-    got = call("import", "hf", work / "scaled", work / "none", status=1)
-    expect("scale_attn_by_inverse_layer_idx is true" in got, got)
+    for setting, said in (({"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx is true"),
+                          ({"embd_pdrop": 0.0}, "embd_pdrop is 0.0, which recipes cannot express; 0.1, that of resid_pdrop, is needed")):
+        write_model(work / "of-gpt2", "gpt2", {**MODELS["gpt2"][0], **setting}, gpt2())
+        got = call("import", "hf", work / "of-gpt2", work / "none", status=1)
+        expect(said in got, f"{setting}: {got}")
+        shutil.rmtree(work / "of-gpt2")
     expect(not (work / "none").exists(), "something was made")
 
 
