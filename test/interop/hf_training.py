@@ -100,6 +100,9 @@ FAMILIES = {
                                    "attention_chunk_size": None, "tie_word_embeddings": True}, []),
     "starcoder2": ("starcoder2", {**SIZES, "sliding_window": 6}, []),
     "starcoder2_plain": ("starcoder2", {**SIZES, "head_dim": 16, "use_bias": False, "hidden_act": "gelu", "tie_word_embeddings": False}, []),
+    "smollm3": ("smollm3", {**SIZES, "pad_token_id": None, "num_hidden_layers": 4}, []),
+    "smollm3_biases": ("smollm3", {**SIZES, "pad_token_id": None, "num_hidden_layers": 5, "head_dim": 16, "no_rope_layers": [1, 1, 1, 0, 1],
+                                   "attention_bias": True, "mlp_bias": True, "rope_parameters": YARN, "tie_word_embeddings": False}, []),
     # Dense layers, each the only expert of its layer.
     "gpt_oss": ("gpt_oss", {**SIZES, "num_local_experts": 1, "num_experts_per_tok": 1, "head_dim": 16, "sliding_window": 6,
                             "swiglu_limit": 0.75}, []),

@@ -104,6 +104,11 @@ def starcoder2():
     return tensors | {name.replace(".weight", ".bias"): shape[:1] for name, shape in tensors.items() if "layers" in name or "norm" in name}
 
 
+def smollm3():
+    """All linear layers with biases."""
+    return dense() | {name.replace(".weight", ".bias"): shape[:1] for name, shape in dense().items() if "_proj" in name}
+
+
 def phi3():
     """Queries, keys and values in one tensor, gate and up in another."""
     tensors = {name: shape for name, shape in dense().items() if not any(part in name for part in ("q_proj", "k_proj", "v_proj", "gate_", "up_"))}
@@ -217,6 +222,7 @@ MODELS = {
                      "no_rope_layer_interval": 2}, llama4()),
     "qwen2_moe": ({"num_experts": EXPERTS, "moe_intermediate_size": 4, "shared_expert_intermediate_size": 6}, qwen2_moe()),
     "starcoder2": ({"residual_dropout": 0.1, "embedding_dropout": 0.1}, starcoder2()),
+    "smollm3": ({"no_rope_layers": [0, 1], "attention_bias": True, "mlp_bias": True}, smollm3()),
     "gpt2": ({"n_layer": LAYERS, "n_embd": HIDDEN, "n_head": HEADS, "tie_word_embeddings": True}, gpt2()),
 }
 
@@ -414,6 +420,7 @@ def check_arguments(work):
         "qwen2_moe": ["moe_shared_expert_gate = true", "moe_shared_expert_intermediate_size = 6", "moe_router_pre_softmax = true",
                       "add_qkv_bias = true"],
         "starcoder2": ["position_embedding_type = rope", "bias_activation_fusion = true", "init_method_std = 0.018042"],
+        "smollm3": ["no_rope_freq = [1, 0]", "rotary_base = 2000000.0", "add_qkv_bias = true"],
     }
     for kind, lines in wanted.items():
         text = import_recipe(work, work / f"{kind}.ckpt")
@@ -534,7 +541,10 @@ def check_refused_settings(work, biases):
             ("llama4_text", {"no_rope_layers": [1]}, "no_rope_layers is [1]; one number for each of 2 layers is needed"),
             ("llama4_text", {"attention_bias": True}, "attention_bias is true, which recipes cannot express; false"),
             ("starcoder2", {"residual_dropout": 0.0}, "embedding_dropout is 0.1, which recipes cannot express; 0.0, that of residual_dropout,"),
-            ("starcoder2", {"norm_type": "rms_norm"}, 'norm_type is "rms_norm", which recipes cannot express; "layer_norm"')):
+            ("starcoder2", {"norm_type": "rms_norm"}, 'norm_type is "rms_norm", which recipes cannot express; "layer_norm"'),
+            ("smollm3", {"use_sliding_window": True, "sliding_window": 4}, "use_sliding_window is true, which recipes cannot express; false"),
+            ("smollm3", {"layer_types": ["sliding_attention"] * LAYERS}, "full_attention in every layer is needed"),
+            ("smollm3", {"mlp_bias": False}, "attention_bias is true, which recipes cannot express; biases in all linear layers")):
         write_model(work / "of-gemma", kind, {**MODELS[kind][0], **config}, MODELS[kind][1])
         got = call("import", "hf", work / "of-gemma", work / "none", status=1)
         expect(said in got and ("[hf-setting-refused]" in got or "no_rope_layers" in config), f"{config}: {got}")
