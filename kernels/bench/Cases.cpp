@@ -711,6 +711,7 @@ constexpr Maker kMakers[] = {
     {"grouped_bias_bwd", makeGroupedBiasBwd},
     {"grouped_bias_dot", makeGroupedBiasDot},
     {"grouped_matmul", makeGroupedMatMul},
+    {"grouped_matmul_bias", makeGroupedMatMulBias},
     {"grouped_matmul, delayed", makeGroupedMatMulDelayed},
     {"grouped_matmul_scaled", makeGroupedMatMulScaled},
     {"grouped_matmul_bwd", makeGroupedMatMulBwd},

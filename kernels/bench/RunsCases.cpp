@@ -87,6 +87,13 @@ void makeGroupedMatMulBwdSquares(Builder &b) {
   b.to(DType::F64, {1});
 }
 
+void makeGroupedMatMulBias(Builder &b) {
+  const Model &m = b.model;
+  int64_t rows = 2 * m.groups * m.positions;
+  makeGroupedMatMul(b);
+  b.data({m.groups, m.ffn}).data({rows, 1});
+}
+
 void makeGroupedBias(Builder &b) {
   const Model &m = b.model;
   int64_t rows = 2 * m.groups * m.positions;

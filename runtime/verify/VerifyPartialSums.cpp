@@ -39,6 +39,9 @@ struct ScaleMade {
 /// Of grouped products, and of their gradient.
 constexpr size_t kCounts = operandIndex<OpKind::GroupedMatMul>("counts");
 static_assert(kCounts == operandIndex<OpKind::GroupedMatMulScaled>("counts") &&
+              kCounts == operandIndex<OpKind::GroupedMatMulBias>("counts") &&
+              kCounts == operandIndex<OpKind::GroupedBias>("counts") &&
+              kCounts == operandIndex<OpKind::GroupedBiasDot>("counts") &&
               kCounts == operandIndex<OpKind::GroupedMatMulBwd>("counts") &&
               kCounts == operandIndex<OpKind::GroupedMatMulBwdSquares>("counts"));
 
@@ -226,12 +229,18 @@ private:
                 of(operandNamed<OpKind::CrossEntropyBwd>(op, "logits")).columns);
     else if (op.kind == OpKind::Pack && op.getInt(Key::block) >= 0)
       checkGradients(op);
-    else if (op.kind == OpKind::GroupedMatMul || op.kind == OpKind::GroupedMatMulScaled)
+    else if (countsRuns(op))
       checkExperts(i, op);
     if (isByMagnitudes(op))
       needIndex(i, axesOf(plan_, op.group), of(op, kCounts).columns);
     else if (opInfo(op).queries >= 0 && op.getFloat(Key::p) > 0)
       checkHeads(i, op);
+  }
+
+  static bool countsRuns(const Op &op) {
+    std::span<const FactorValue> operands = factorsOf(op).operands();
+    return kCounts < std::min(op.operands.size(), operands.size()) &&
+           operands[kCounts].countsRowsOf != kNoFactor;
   }
 
   /// Where members have slices, too, the last axes of the group are those of the slices.
@@ -266,15 +275,17 @@ private:
   /// Counts have a column for each expert: ranks have exchanged them, and so the rows that they
   /// count, for those of their own experts.
   void checkExperts(uint32_t i, const Op &op) const {
-    const Param *param = paramOf(op.operands[kSecondFactor]);
-    if (param == nullptr || param->isUncut() || !param->isStacked())
-      return;
-    Axes needed = axesOfExperts(*param);
-    std::optional<Axes> found = of(op, kCounts).columns;
-    if (found != needed)
-      scope().add(finding::ExpertsOfOtherRanks, i,
-                  found ? namesOf(plan_, *found) : "axes that are not known",
-                  namesOf(plan_, needed));
+    for (ValueId operand : op.operands) {
+      const Param *param = paramOf(operand);
+      if (param == nullptr || param->isUncut() || !param->isStacked())
+        continue;
+      Axes needed = axesOfExperts(*param);
+      std::optional<Axes> found = of(op, kCounts).columns;
+      if (found != needed)
+        scope().add(finding::ExpertsOfOtherRanks, i,
+                    found ? namesOf(plan_, *found) : "axes that are not known",
+                    namesOf(plan_, needed));
+    }
   }
 
   /// Axes along which ranks have different tensors of a stack.

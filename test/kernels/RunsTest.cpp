@@ -161,6 +161,31 @@ TEST(GroupedBias, AddsTheBiasOfEachRun) {
       }
 }
 
+TEST(GroupedBias, InAProductHasTheSameBits) {
+  for (const Layout &layout : kLayouts)
+    for (DType dtype : kDataTypes)
+      for (bool isWeighted : {false, true}) {
+        int64_t k = 6, m = 13;
+        Array a = rowsOf(layout, dtype, k, 1), bias = randoms(dtype, {layout.runs, m}, 2);
+        Array b = randoms(dtype, {layout.runs, m, k}, 3);
+        Array weights = rowsOf(layout, DType::F32, 1, 4);
+        Array rows = constant(dtype, {layout.bound(), m}, kNan);
+        KernelRun product("grouped_matmul"), sum("grouped_bias"), both("grouped_matmul_bias");
+        product.attrs.trans_b = both.attrs.trans_b = true;
+        product.in(a).in(b).in(layout.array()).over(rows);
+        sum.in(product.run()[0]).in(bias).in(layout.array());
+        both.in(a).in(b).in(layout.array()).in(bias);
+        giveWeights(sum, weights, isWeighted);
+        giveWeights(both, weights, isWeighted);
+        sum.over(rows), both.over(rows);
+        std::vector<double> want;
+        Array apart = sum.run()[0];
+        for (int64_t i = 0; i < apart.numel(); ++i)
+          want.push_back(layout.runOf(i / m) >= 0 ? apart[i] : 0);
+        expectRows(layout, both.run()[0], want, {0, 0});
+      }
+}
+
 TEST(GroupedBias, GradientOfABiasIsTheSumOverTheRowsOfItsRun) {
   for (const Layout &layout : kLayouts)
     for (DType dtype : kDataTypes)

@@ -45,7 +45,7 @@ Tolerances tolerancesOf(std::string_view op) {
       {"grouped_matmul", {1e-5, 4e-3}},
       {"grouped_matmul_scaled", {2e-4, 4e-3}},
       {"grouped_matmul_bwd", {1e-5, 4e-3}},
-      {"grouped_matmul_bwd_squares", {4e-5, 4e-3}},
+      {"grouped_matmul_bwd_squares", {6e-4, 4e-3}}, // squares of what is rounded afterwards
       {"grouped_bias_bwd", {1e-5, 4e-3}},
       {"matmul_gelu", {1e-5, 4e-3}},
       {"matmul_gelu_bwd", {1e-5, 6e-3}},
