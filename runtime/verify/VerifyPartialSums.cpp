@@ -228,8 +228,26 @@ private:
       checkExperts(i, op);
     if (isByMagnitudes(op))
       needIndex(i, axesOf(plan_, op.group), of(op, kCounts).columns);
+    else if (op.group >= 0 && hasShares(factorsOf(op)))
+      checkShares(i, op);
     else if (opInfo(op).queries >= 0 && op.getFloat(Key::p) > 0)
       checkHeads(i, op);
+  }
+
+  static bool hasShares(const OpFactors &factors) {
+    auto isShare = [](const FactorValue &value) {
+      return std::ranges::any_of(value.words(), &FactorAtom::isShare);
+    };
+    return std::ranges::any_of(factors.operands(), isShare) ||
+           std::ranges::any_of(factors.results(), isShare);
+  }
+
+  /// Members have shares of what ranks along the group's axes have different columns or heads of.
+  void checkShares(uint32_t i, const Op &op) const {
+    std::optional<Axes> columns = of(op, 0).columns;
+    Axes found = axesOf(plan_, op.group);
+    if (columns && (found & ~*columns) != 0)
+      scope().add(finding::PartByOtherIndex, i, namesOf(plan_, found), namesOf(plan_, *columns));
   }
 
   /// Where members have slices, too, the last axes of the group are those of the slices.

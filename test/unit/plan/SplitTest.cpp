@@ -306,6 +306,40 @@ TEST(Tensor, SumsOverColumnsAreParts) {
                       "'rmsnorm_part' reads '%s' before the ranks along 'tp' have added their");
 }
 
+/// Ranks of this group have the queries of each other.
+std::string sharesOf(std::string_view group) {
+  return fmt::format(R"(shardc.plan 2 logical "shares"
+mesh {{ tp = 2 other = 2 }}
+groups {{ tp = [tp] other = [other] }}
+block b numel 32 shard 32
+param "qkv" : f32[8,4] of [16,4] split 0 over tp block b at 0 init zeros
+role all "every rank does the same" {{
+  cell @w weight of b : f32[32] in state for params
+  cell @x buffer : f32[1,4,4] in work for activations
+  cell @y buffer : f32[1,4,1,4] in work for activations
+  segment one train body {{
+    in %W = @w
+    in %x = @x
+    %w = view %W : f32[8,4] params
+    %p = matmul %x, %w {{trans_b = true}} : f32[1,4,8] activations
+    %all = all_gather %p group {0} : f32[2,4,8] activations
+    %rows = transpose %all {{outer = 2  inner = 4}} : f32[1,4,16] activations
+    %q, %k, %v = split_qkv %rows {{num_heads = 1  num_groups = 1  head_dim = 4}} group {0} :
+      f32[1,4,1,4] activations, f32[1,4,1,4] activations, f32[1,4,1,4] activations
+    out @y = %q
+  }}
+}}
+)",
+                     group);
+}
+
+TEST(Tensor, SharesOfHeadsAreAmongRanksWithOthers) {
+  test::expectAccepted(parsed(sharesOf("tp")));
+  test::expectRefused(parsed(sharesOf("other")), Rule::Split,
+                      "'split_qkv' selects its part by the index along 'other'; its parameter is "
+                      "divided along 'tp'");
+}
+
 /// Copies that all have and one counts are no rank's own squares.
 TEST(Tensor, NormsOfCopiesAreSums) {
   Plan plan = parsed(
