@@ -35,7 +35,7 @@ void makeScaleRows(Builder &b) {
 
 void makeDotRows(Builder &b) {
   const Model &m = b.model;
-  b.data({m.rows(), m.ffn}).data({m.rows(), m.ffn}).toData({m.rows(), 1});
+  b.data({m.rows(), m.ffn}).data({m.rows(), m.ffn}).data({m.ffn}).toData({m.rows(), 1});
 }
 
 /// Runs of as many rows as a sequence has positions, in two slots.

@@ -350,7 +350,7 @@ TEST(Registry, OnlyGradientsOfWeightsAndSumsAccumulate) {
           "grouped_matmul_bwd_squares", "grouped_bias_bwd", "combine_bwd", "expert_load", "tally"})
       if (op.name == name)
         wanted = "0";
-    if (op.name == "rmsnorm_bwd")
+    if (op.name == "rmsnorm_bwd" || op.name == "rmsnorm_part_bwd")
       wanted = "1";
     if (op.name == "layernorm_bwd" || op.name == "merge_qkv_norm_rope")
       wanted = "12";

@@ -577,6 +577,23 @@ TEST(ScaleRows, GradientOfAWeightIsTheProductOfRows) {
   }
 }
 
+TEST(ScaleRows, ProductsOfRowsHaveWeightsOfColumns) {
+  constexpr int64_t kRows = 5, kCols = 700;
+  for (DType dtype : kDataTypes)
+    for (bool zeroCentered : {false, true}) {
+      Array a = randoms(dtype, {kRows, kCols}, 3), b = randoms(dtype, {kRows, kCols}, 4),
+            w = randoms(dtype, {kCols}, 5);
+      KernelRun run("dot_rows");
+      run.attrs.scale = 0.25, run.attrs.zero_centered = zeroCentered;
+      run.in(a).in(b).in(w).out(DType::F32, {kRows, 1});
+      std::vector<double> want(kRows);
+      for (int64_t i = 0; i < a.numel(); ++i)
+        want[static_cast<size_t>(i / kCols)] +=
+            0.25 * a[i] * b[i] * (w[i % kCols] + (zeroCentered ? 1 : 0));
+      expectClose(run.run()[0], want, {2e-6, 2}, "y");
+    }
+}
+
 TEST(Dispatch, RefusesOtherShapes) {
   KernelRun run("dispatch");
   run.in(constant(DType::F32, {4, 8}, 0)).in(constant(DType::I32, {4, 2}, 0));
