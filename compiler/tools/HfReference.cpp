@@ -92,10 +92,19 @@ std::string biasedLayers(const checkpoint::HfBiases &parts) {
   return list;
 }
 
+/// Of several fields that are one option, those after the first must have its value.
+std::string firstOf(const HfField &row) {
+  for (const HfArchitecture &one : checkpoint::hfArchitectures())
+    if (const HfField *first = checkpoint::findHfCopy(one.arch, row.text);
+        row.isOf(one.arch) && first != &row)
+      return fmt::format(", must equal `{}`", first->name);
+  return "";
+}
+
 std::string meaningOf(const HfField &row) {
   switch (row.use) {
   case HfUse::Copy:
-    return fmt::format("`model.{}`{}", row.text, fallbackOf(row));
+    return fmt::format("`model.{}`{}{}", row.text, firstOf(row), fallbackOf(row));
   case HfUse::Sets:
     return std::string(row.text) + fallbackOf(row);
   case HfUse::Biases:

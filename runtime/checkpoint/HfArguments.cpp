@@ -35,6 +35,11 @@ private:
   /// Whether code reads a field of this architecture, or an option is it.
   bool reads(const char *field) const { return readsHfField(config_.arch, field); }
   json fallback(const char *field) const { return hfFallback(config_.arch, field); }
+  /// What the file says, or the library takes where it is silent.
+  json valueOf(const HfField &row) const {
+    auto found = file_.find(row.name);
+    return found != file_.end() ? *found : hfFallback(config_.arch, row.name);
+  }
   int64_t wholeFallback(const char *field) const { return hfWholeFallback(config_.arch, field); }
   bool isLatent() const { return config_.layout == HfLayout::Deepseek; }
   bool hasSigmoids() const {
@@ -72,8 +77,8 @@ private:
   void addExpertLayers();
   void addRouter();
   void addGroups();
-  void addDropout();
   void addCopies();
+  void agree(const HfField &row);
   void addOptions();
 
   const HfConfig &config_;
@@ -508,14 +513,12 @@ void Arguments::addGroups() {
   add("moe_router_group_topk", PlainValue());
 }
 
-/// A recipe has one dropout after embeddings and in layers.
-void Arguments::addDropout() {
-  if (!reads("embd_pdrop"))
-    return;
-  double inLayers = number("resid_pdrop", fallback("resid_pdrop").get<double>());
-  double ofEmbedding = number("embd_pdrop", fallback("embd_pdrop").get<double>());
-  if (inLayers != ofEmbedding)
-    refuse("embd_pdrop", ofEmbedding, fmt::format("{}, that of resid_pdrop,", inLayers));
+/// Fields of which a recipe has one option must have the same value.
+void Arguments::agree(const HfField &row) {
+  const HfField &first = *findHfCopy(config_.arch, row.text);
+  json own = valueOf(row), other = valueOf(first);
+  if (own != other)
+    refuse(std::string(row.name), own, fmt::format("{}, that of {},", toText(other), first.name));
 }
 
 /// Fields that are options as they are; what is there already follows from several.
@@ -524,17 +527,18 @@ void Arguments::addCopies() {
   bool hasExperts = experts != nullptr && experts->wholeNumber().has_value();
   for (const HfField &row : hfFields()) {
     bool isOff = row.text.starts_with("moe_") && !hasExperts;
-    if (!row.isOf(config_.arch) || row.use != HfUse::Copy || isOff ||
-        findEntry(entries_, row.text) != nullptr)
+    if (!row.isOf(config_.arch) || row.use != HfUse::Copy || isOff)
       continue;
+    if (findEntry(entries_, row.text) != nullptr) {
+      agree(row);
+      continue;
+    }
     const std::string field(row.name), option(row.text);
     if (row.type == HfType::Flag) {
       add(option, flag(field.c_str(), fallback(field.c_str()) == true));
       continue;
     }
-    json from = parseJson(row.fallback.empty() ? "null" : row.fallback);
-    if (auto found = file_.find(field); found != file_.end())
-      from = *found;
+    json from = valueOf(row);
     if (from.is_null()) // as the library's own null: none
       add(option, PlainValue());
     else if (row.type == HfType::Whole)
@@ -565,7 +569,6 @@ Result<PlainEntries> Arguments::build() {
   addWindow();
   addExperts();
   add("mtp_num_layers", config_.mtpLayers > 0 ? PlainValue(config_.mtpLayers) : PlainValue());
-  addDropout();
   addCopies();
   addOptions();
   RETURN_IF_ERROR(failure_);

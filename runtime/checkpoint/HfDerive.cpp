@@ -169,8 +169,6 @@ void Deriver::addActivation() {
   std::string theirs = isTanh ? "gelu_new" : name == "squared_relu" ? "relu2" : name;
   if (const char *field = hfActivationField(arch_); field != nullptr)
     config_[field] = theirs;
-  if (reads("embd_pdrop"))
-    config_["embd_pdrop"] = model_.numberOr("hidden_dropout", 0);
 }
 
 json Deriver::yarn() {

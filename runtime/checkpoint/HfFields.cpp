@@ -173,6 +173,13 @@ const HfField *findHfField(HfArch arch, std::string_view name) {
   return found == std::end(arch::kFields) ? nullptr : found;
 }
 
+const HfField *findHfCopy(HfArch arch, std::string_view option) {
+  const auto *found = std::ranges::find_if(arch::kFields, [&](const HfField &row) {
+    return row.isOf(arch) && row.use == HfUse::Copy && row.text == option;
+  });
+  return found == std::end(arch::kFields) ? nullptr : found;
+}
+
 bool readsHfField(HfArch arch, std::string_view name) {
   const HfField *row = findHfField(arch, name);
   return row != nullptr && (row->use == HfUse::Sets || row->use == HfUse::Copy);

@@ -93,6 +93,8 @@ struct HfOption {
 std::span<const HfField> hfFields();
 /// The row of a field of this architecture; null where it has none.
 const HfField *findHfField(HfArch arch, std::string_view name);
+/// The first row of a field that is this option; null without one.
+const HfField *findHfCopy(HfArch arch, std::string_view option);
 /// Whether code reads the field, or an option is it.
 bool readsHfField(HfArch arch, std::string_view name);
 /// What the library takes for a field that the file does not have; null where it follows from

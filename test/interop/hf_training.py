@@ -98,6 +98,8 @@ FAMILIES = {
     "llama4": ("llama4_text", {**LLAMA4, "moe_layers": [1, 3], "attention_chunk_size": 12, "floor_scale": 5, "attn_scale": 0.5}, []),
     "llama4_all": ("llama4_text", {**LLAMA4, "use_qk_norm": False, "attn_temperature_tuning": False, "no_rope_layers": [1, 0, 0, 1],
                                    "attention_chunk_size": None, "tie_word_embeddings": True}, []),
+    "starcoder2": ("starcoder2", {**SIZES, "sliding_window": 6}, []),
+    "starcoder2_plain": ("starcoder2", {**SIZES, "head_dim": 16, "use_bias": False, "hidden_act": "gelu", "tie_word_embeddings": False}, []),
     # Dense layers, each the only expert of its layer.
     "gpt_oss": ("gpt_oss", {**SIZES, "num_local_experts": 1, "num_experts_per_tok": 1, "head_dim": 16, "sliding_window": 6,
                             "swiglu_limit": 0.75}, []),

@@ -51,6 +51,7 @@ FAMILIES = {
     "gemma3_text": {**SIZES, "pad_token_id": None, "head_dim": 8, "sliding_window": 8},
     "llama4_text": {**SIZES, "pad_token_id": None, "head_dim": 8, "intermediate_size": 24, "intermediate_size_mlp": 48,
                     "num_local_experts": 4, "moe_layers": [1]},
+    "starcoder2": {**SIZES, "sliding_window": 8},
     "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "vocab_size": 99, "n_positions": 64},
 }
 RUNS = {

@@ -39,6 +39,8 @@ MODELS = [
     ("llama4_tiny", [], {"model_type": "llama4_text", "no_rope_layers": [1, 1, 1, 0], "moe_layers": [1, 3], "attention_chunk_size": 12,
                          "intermediate_size": 48, "intermediate_size_mlp": 160, "floor_scale": 8, "use_qk_norm": True}),
     ("qwen2_moe_tiny", [], {"model_type": "qwen2_moe", "shared_expert_intermediate_size": 80, "norm_topk_prob": False}),
+    ("starcoder2_tiny", [], {"model_type": "starcoder2", "use_bias": True, "residual_dropout": 0.0, "embedding_dropout": 0.0,
+                             "norm_epsilon": 1e-5, "sliding_window": 8, "hidden_act": "gelu_new", "tie_word_embeddings": True}),
     ("glm45_tiny", ["model.mtp_num_layers=1"], {"num_nextn_predict_layers": 1}),
     ("gpt2_tiny", [], {"model_type": "gpt2", "n_embd": 64, "n_inner": 256, "n_layer": 2, "n_head": 4,
                        "n_positions": 32, "vocab_size": 257, "activation_function": "gelu",

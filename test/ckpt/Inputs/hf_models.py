@@ -98,6 +98,12 @@ def nemotron():
     return tensors | {name.replace(".weight", ".bias"): shape for name, shape in tensors.items() if "norm" in name}
 
 
+def starcoder2():
+    """Norms and all linear layers with biases, layers without gates."""
+    tensors = {name.replace("up_proj", "c_fc").replace("down_proj", "c_proj"): shape for name, shape in dense().items() if "gate_proj" not in name}
+    return tensors | {name.replace(".weight", ".bias"): shape[:1] for name, shape in tensors.items() if "layers" in name or "norm" in name}
+
+
 def phi3():
     """Queries, keys and values in one tensor, gate and up in another."""
     tensors = {name: shape for name, shape in dense().items() if not any(part in name for part in ("q_proj", "k_proj", "v_proj", "gate_", "up_"))}
@@ -210,6 +216,7 @@ MODELS = {
     "llama4_text": ({"num_local_experts": EXPERTS, "intermediate_size": 4, "intermediate_size_mlp": FFN, "moe_layers": [LAYERS - 1],
                      "no_rope_layer_interval": 2}, llama4()),
     "qwen2_moe": ({"num_experts": EXPERTS, "moe_intermediate_size": 4, "shared_expert_intermediate_size": 6}, qwen2_moe()),
+    "starcoder2": ({"residual_dropout": 0.1, "embedding_dropout": 0.1}, starcoder2()),
     "gpt2": ({"n_layer": LAYERS, "n_embd": HIDDEN, "n_head": HEADS, "tie_word_embeddings": True}, gpt2()),
 }
 
@@ -406,6 +413,7 @@ def check_arguments(work):
                         "moe_router_score_function = sigmoid", "moe_router_topk = 1"],
         "qwen2_moe": ["moe_shared_expert_gate = true", "moe_shared_expert_intermediate_size = 6", "moe_router_pre_softmax = true",
                       "add_qkv_bias = true"],
+        "starcoder2": ["position_embedding_type = rope", "bias_activation_fusion = true", "init_method_std = 0.018042"],
     }
     for kind, lines in wanted.items():
         text = import_recipe(work, work / f"{kind}.ckpt")
@@ -524,14 +532,19 @@ def check_refused_settings(work, biases):
             ("llama4_text", {"num_experts_per_tok": 2}, "num_experts_per_tok is 2, which recipes cannot express; 1, as scores multiply"),
             ("llama4_text", {"layer_types": ["full_attention"] * LAYERS}, '"chunked_attention" for each layer with rotations'),
             ("llama4_text", {"no_rope_layers": [1]}, "no_rope_layers is [1]; one number for each of 2 layers is needed"),
-            ("llama4_text", {"attention_bias": True}, "attention_bias is true, which recipes cannot express; false")):
+            ("llama4_text", {"attention_bias": True}, "attention_bias is true, which recipes cannot express; false"),
+            ("starcoder2", {"residual_dropout": 0.0}, "embedding_dropout is 0.1, which recipes cannot express; 0.0, that of residual_dropout,"),
+            ("starcoder2", {"norm_type": "rms_norm"}, 'norm_type is "rms_norm", which recipes cannot express; "layer_norm"')):
         write_model(work / "of-gemma", kind, {**MODELS[kind][0], **config}, MODELS[kind][1])
         got = call("import", "hf", work / "of-gemma", work / "none", status=1)
         expect(said in got and ("[hf-setting-refused]" in got or "no_rope_layers" in config), f"{config}: {got}")
         shutil.rmtree(work / "of-gemma")
-    write_model(work / "scaled", "gpt2", {**MODELS["gpt2"][0], "scale_attn_by_inverse_layer_idx": True}, gpt2())
-    got = call("import", "hf", work / "scaled", work / "none", status=1)
-    expect("scale_attn_by_inverse_layer_idx is true" in got, got)
+    for setting, said in (({"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx is true"),
+                          ({"embd_pdrop": 0.0}, "embd_pdrop is 0.0, which recipes cannot express; 0.1, that of resid_pdrop, is needed")):
+        write_model(work / "of-gpt2", "gpt2", {**MODELS["gpt2"][0], **setting}, gpt2())
+        got = call("import", "hf", work / "of-gpt2", work / "none", status=1)
+        expect(said in got, f"{setting}: {got}")
+        shutil.rmtree(work / "of-gpt2")
     expect(not (work / "none").exists(), "something was made")
 
 

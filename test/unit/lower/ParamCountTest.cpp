@@ -77,6 +77,9 @@ TEST(ParamCount, IsThatOfTheModelsReports) {
       {"llama4/llama4_maverick_400b_a17b", 400.7},
       {"qwen2_moe/qwen15_moe_a2_7b", 14.32},
       {"qwen2_moe/qwen2_57b_a14b", 57.41},
+      {"starcoder2/starcoder2_3b", 3.030},
+      {"starcoder2/starcoder2_7b", 7.174},
+      {"starcoder2/starcoder2_15b", 15.96},
       {"llama3/llama31_405b", 405.9},
       {"deepseek/deepseek_v3", 671.0 + 11.6}, // with the layer that predicts a further token
   };
