@@ -234,6 +234,18 @@ void cutStack(plan::Plan &plan, plan::Param &param, const model::ParamSpec &spec
   param.stackedRow = stackedRowOf(param.type);
 }
 
+/// Lets partition cut the parameter among tensor-parallel ranks; where it has fewer pieces than
+/// there are ranks, those of the group's fastest axes have the same one.
+void splitByTensor(plan::Plan &plan, plan::Param &param, const model::TensorSplit &split,
+                   int16_t tensor) {
+  int64_t ranks = plan.groupSize(tensor);
+  int64_t alike = split.pieces > 0 ? std::max<int64_t>(ranks / split.pieces, 1) : 1;
+  if (int16_t different = plan::outerGroupOf(plan, tensor, alike); different >= 0)
+    param.splits.push_back({split.dim, different, split.parts});
+  if (int16_t same = plan::innerGroupOf(plan, tensor, alike); same >= 0)
+    param.copies.push_back(same);
+}
+
 /// Puts the parameter behind the others of the block. `tensor`: the group of tensor-parallel ranks,
 /// among whom partition cuts it, if it is none of experts; -1 if there is none.
 void addParam(const Config &config, plan::Plan &plan, const model::ParamSpec &spec, size_t index,
@@ -246,7 +258,7 @@ void addParam(const Config &config, plan::Plan &plan, const model::ParamSpec &sp
   if (spec.isStacked)
     cutStack(plan, param, spec);
   else if (tensor >= 0 && spec.split)
-    param.splits.push_back({spec.split->dim, tensor, spec.split->parts});
+    splitByTensor(plan, param, *spec.split, tensor);
   else if (tensor >= 0)
     param.copies.push_back(tensor);
   plan::Block &block = plan.blocks[index];

@@ -118,9 +118,11 @@ template <typename Need> void needOfPredictions(const Config &config, Need need)
 template <typename Need> void needOfNorms(const Config &config, Need need) {
   bool isOfAllHeads =
       config.isOn(Opt::ModelQkLayernorm) && config.isOn(Opt::ModelQkLayernormFullWidth);
-  // Each rank would need the sums of squares of the heads of all ranks.
-  need(isOfAllHeads && config.derived().tensorParallel > 1,
-       "a norm over the heads of several tensor-parallel ranks", Opt::ModelQkLayernormFullWidth);
+  // Of parts of rows, only rmsnorm has an op.
+  need(isOfAllHeads && config.derived().tensorParallel > 1 &&
+           config.is(Opt::ModelNormalization, config::Normalization::LayerNorm),
+       "a layer norm over the heads of several tensor-parallel ranks",
+       Opt::ModelQkLayernormFullWidth);
   need(isOfAllHeads && config.isOn(Opt::ModelMultiLatentAttention),
        "a norm over all heads of latent attention", Opt::ModelQkLayernormFullWidth);
   need(config.isOn(Opt::ModelQkL2Norm) && config.isOn(Opt::ModelQkLayernorm),

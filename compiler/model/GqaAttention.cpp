@@ -18,11 +18,14 @@ GqaAttention::GqaAttention(const GqaSettings &settings) : s_(settings) {
   proj_ = {
       "self_attention.linear_proj", s_.hidden, queries, s_.projBias, s_.residualStd, Linear::Sum};
   if (s_.qkNorm) {
-    bool isFinal = !s_.rope && !s_.isNormOfAllHeads;
-    queryNorm_.emplace(*s_.qkNorm, s_.isNormOfAllHeads ? queries : s_.headSize,
-                       "self_attention.q_layernorm.", isFinal && !s_.queryScale ? "q" : "q.normed");
-    keyNorm_.emplace(*s_.qkNorm, s_.isNormOfAllHeads ? keys : s_.headSize,
-                     "self_attention.k_layernorm.", isFinal ? "k" : "k.normed");
+    bool isOfAll = s_.isNormOfAllHeads, isFinal = !s_.rope && !isOfAll;
+    auto split = [&](int64_t heads) { // as heads are
+      return isOfAll ? std::optional(TensorSplit{0, 1, heads}) : std::nullopt;
+    };
+    queryNorm_.emplace(*s_.qkNorm, isOfAll ? queries : s_.headSize, "self_attention.q_layernorm.",
+                       isFinal && !s_.queryScale ? "q" : "q.normed", split(s_.heads));
+    keyNorm_.emplace(*s_.qkNorm, isOfAll ? keys : s_.headSize, "self_attention.k_layernorm.",
+                     isFinal ? "k" : "k.normed", split(s_.groups));
   }
 }
 

@@ -15,10 +15,13 @@ namespace shardc::model {
 
 class Forward;
 
-/// Which dimension of a parameter tensor-parallel ranks cut, in how many equal parts.
+/// Which dimension of a parameter tensor-parallel ranks cut, in how many equal parts. `pieces`:
+/// into how many pieces it can be cut; where there are more ranks, several have the same. 0: any
+/// number.
 struct TensorSplit {
   uint8_t dim = 0;
   int64_t parts = 1;
+  int64_t pieces = 0;
 };
 
 /// One parameter. All of a model's parameters have the type of the weights.

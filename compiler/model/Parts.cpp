@@ -50,8 +50,11 @@ ValueId Linear::apply(Forward &to, ValueId x, const char *what) const {
 void Norm::declare(Params &params) const {
   params.push_back(
       {stem_ + "weight", {size_}, settings_.zeroCentered ? InitKind::Zeros : InitKind::Ones, 0});
-  if (settings_.centered)
-    params.push_back({stem_ + "bias", {size_}, InitKind::Zeros, 0});
+  params.back().split = split_;
+  if (!settings_.centered)
+    return;
+  params.push_back({stem_ + "bias", {size_}, InitKind::Zeros, 0});
+  params.back().split = split_;
 }
 
 ValueId Norm::forward(Forward &to, ValueId x) const {

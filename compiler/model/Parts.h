@@ -31,8 +31,11 @@ struct NormSettings {
 class Norm : public Module {
 public:
   /// The parameters are `stem`weight and `stem`bias, the result `what`.
-  Norm(const NormSettings &settings, int64_t size, std::string stem, std::string what)
-      : settings_(settings), size_(size), stem_(std::move(stem)), what_(std::move(what)) {}
+  /// `split`: of its rows ranks have parts.
+  Norm(const NormSettings &settings, int64_t size, std::string stem, std::string what,
+       std::optional<TensorSplit> split = std::nullopt)
+      : settings_(settings), size_(size), stem_(std::move(stem)), what_(std::move(what)),
+        split_(split) {}
 
   void declare(Params &params) const override;
   plan::ValueId forward(Forward &to, plan::ValueId x) const override;
@@ -41,6 +44,7 @@ private:
   NormSettings settings_;
   int64_t size_;
   std::string stem_, what_;
+  std::optional<TensorSplit> split_;
 };
 
 /// Dropout at the end of a branch, where a norm stands before it.

@@ -1,5 +1,6 @@
 // Backward rules of norms. They take the residual's gradient as an operand and add it themselves.
 #include "compiler/passes/Gradients.h"
+#include "runtime/base/Status.h"
 
 namespace shardc::passes {
 namespace {
@@ -44,6 +45,34 @@ template <OpKind kind> void normOfSum(Gradients &gradients, const Op &op, OpKind
 void backRmsNorm(Gradients &gradients, const Op &op) {
   ValueId x = plan::operandNamed<OpKind::RmsNorm>(op, "x");
   norm<OpKind::RmsNorm>(gradients, op, OpKind::RmsNormBwd, x);
+}
+
+/// The mean of dy·w·x is of whole rows, as that of the squares is: ranks add theirs where they have
+/// added squares. What the squares have to do with x is in the gradient of x.
+void backRmsNormPart(Gradients &gradients, const Op &op) {
+  constexpr OpKind kKind = OpKind::RmsNormPart;
+  ValueId dy = gradients.of(op.results[0]), x = plan::operandNamed<kKind>(op, "x"),
+          w = plan::operandNamed<kKind>(op, "w"),
+          squares = plan::operandNamed<kKind>(op, "squares");
+  if (dy == kNone)
+    return;
+  const Op sum = gradients.makerOf(squares);
+  SHARDC_CHECK(sum.kind == OpKind::AllReduce, "squares of whole rows are sums over ranks");
+  const Op own = gradients.makerOf(sum.operands[0]);
+  Op dots = gradients.makeOp(OpKind::DotRows, {dy, x, w});
+  dots.set(plan::AttrKey::zero_centered, op.getInt(plan::AttrKey::zero_centered));
+  dots.set(plan::AttrKey::scale, own.getFloat(plan::AttrKey::scale));
+  const std::string name = "d." + gradients.nameOf(op.results[0]) + ".dots";
+  ValueId part = gradients.emitLike(sum.operands[0], name + ".part", std::move(dots));
+  Op all = gradients.makeOp(OpKind::AllReduce, {part});
+  all.group = sum.group;
+  ValueId whole = gradients.emitLike(squares, name, std::move(all));
+  Op back = gradients.makeOp(OpKind::RmsNormPartBwd, {dy, x, w, squares, whole});
+  back.attrs = op.attrs;
+  ValueId dx = gradients.contribute(back, x);
+  gradients.contribute(back, w);
+  gradients.append(std::move(back));
+  gradients.settle(x, dx);
 }
 
 void backL2Norm(Gradients &gradients, const Op &op) {

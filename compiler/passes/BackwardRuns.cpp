@@ -2,6 +2,7 @@
 #include <array>
 
 #include "compiler/passes/Gradients.h"
+#include "runtime/base/Status.h"
 
 namespace shardc::passes {
 
@@ -45,6 +46,11 @@ void backScaleRows(Gradients &gradients, const Op &op) {
   ValueId x = op.operands[0], weights = op.operands[1];
   gradients.emitFor(weights, gradients.makeOp(OpKind::DotRows, {dy, x}));
   gradients.emitFor(x, gradients.makeOp(OpKind::ScaleRows, {dy, weights}));
+}
+
+/// Squares of parts of rows have no gradient of their own: that of the norm by them has it.
+void backDotRows(Gradients &gradients, const Op &op) {
+  SHARDC_CHECK(gradients.of(op.results[0]) == kNone, "products of rows have no gradient here");
 }
 
 /// Both gradients of a weighted unit in one pass.

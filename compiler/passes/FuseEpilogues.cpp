@@ -1,6 +1,7 @@
 // Fuses into a product's epilogue what costs no more than a store: GELU (tanh approximation) after
-// the product of its operand, and GELU's gradient after the product of its output's gradient. Runs
-// after Recompute, which selects products and activations individually.
+// the product of its operand, GELU's gradient after the product of its output's gradient, and
+// biases of experts after their products. Runs after Recompute, which selects products and
+// activations individually, and after Quantize: products in 8 bits have no biases.
 #include "compiler/passes/Passes.h"
 #include "runtime/plan/Builder.h"
 
@@ -27,6 +28,8 @@ public:
         fuseGelu(i);
       else if (op.kind == OpKind::GeluBwd && op.getBool(Key::tanh_approx))
         fuseGeluBwd(i);
+      else if (op.kind == OpKind::GroupedBias)
+        fuseGroupedBias(i);
     }
     plan::eraseOps(segment_, dead_);
   }
@@ -70,6 +73,32 @@ private:
     fused.operands.push_back(gradient.operands[1]);
     fused.results = gradient.results;
     gradient = std::move(fused);
+    dead_[def] = 1;
+  }
+
+  /// The product moves to the position of the sum, where bias and weights are defined.
+  void fuseGroupedBias(size_t index) {
+    constexpr size_t kX = plan::operandIndex<OpKind::GroupedBias>("x"),
+                     kBias = plan::operandIndex<OpKind::GroupedBias>("bias"),
+                     kCounts = plan::operandIndex<OpKind::GroupedBias>("counts");
+    static_assert(kCounts == plan::operandIndex<OpKind::GroupedMatMul>("counts"));
+    Op &sum = segment_.ops[index];
+    uint32_t def = segment_.values[sum.operands[kX]].def;
+    if (def == kNone || users_.count(sum.operands[kX]) != 1)
+      return;
+    const Op &product = segment_.ops[def];
+    auto typeOf = [&](ValueId value) { return segment_.values[value].type.dtype; };
+    if (product.kind != OpKind::GroupedMatMul || product.getInt(Key::fp8_recipe) != 0 ||
+        !product.ties.empty() || product.operands[kCounts] != sum.operands[kCounts] ||
+        typeOf(product.results[0]) != typeOf(sum.results[0])) // the product is rounded on its own
+      return;
+    Op fused = product;
+    fused.kind = OpKind::GroupedMatMulBias;
+    fused.operands.insert(fused.operands.end(), {sum.operands[kBias]});
+    fused.operands.insert(fused.operands.end(), sum.operands.begin() + kCounts + 1,
+                          sum.operands.end()); // the weights, if there are any
+    fused.results = sum.results;
+    sum = std::move(fused);
     dead_[def] = 1;
   }
 

@@ -217,6 +217,14 @@ ValueId Gradients::makeAgain(ValueId value, Op op) {
   return result;
 }
 
+ValueId Gradients::emitLike(ValueId value, std::string name, Op op) {
+  const plan::Value like = segment_.values[value];
+  ValueId result = plan::addValue(segment_, std::move(name), like.type, like.purpose);
+  op.results = {result};
+  append(std::move(op));
+  return result;
+}
+
 Op Gradients::statsOf(const Op &loss) const {
   uint32_t def = segment_.values[loss.operands[0]].def;
   while (def != kNone && segment_.ops[def].kind == OpKind::AllGather)

@@ -65,6 +65,9 @@ public:
   std::optional<plan::Op> findMaker(plan::ValueId value) const;
   /// Appends an op that makes a forward value once more.
   plan::ValueId makeAgain(plan::ValueId value, plan::Op op);
+  /// Appends an op whose only result, of this name, has the type of a forward value, and is needed
+  /// for gradients.
+  plan::ValueId emitLike(plan::ValueId value, std::string name, plan::Op op);
   int64_t groupSize(int16_t group) const { return plan_.groupSize(group); }
   /// The statistics of this rank's columns from which `vocab_loss` is made.
   plan::Op statsOf(const plan::Op &loss) const;
@@ -74,6 +77,7 @@ public:
   /// Appends an op that rounds a gradient to another type.
   plan::ValueId castTo(plan::ValueId gradient, DType dtype);
   const plan::Type &typeOf(plan::ValueId value) const { return segment_.values[value].type; }
+  const std::string &nameOf(plan::ValueId value) const { return segment_.values[value].name; }
   int64_t numelOf(plan::ValueId value) const { return segment_.values[value].type.numel(); }
   /// Whether a value was made from parts that ranks have, or each rank makes a part of its
   /// gradient.

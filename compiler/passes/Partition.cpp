@@ -10,6 +10,8 @@
 // collectives of gradients from those that stand here.
 #include <algorithm>
 #include <array>
+#include <functional>
+#include <numeric>
 #include <optional>
 
 #include "compiler/passes/Partition.h"
@@ -89,14 +91,20 @@ std::vector<bool> cutParams(plan::Plan &plan) {
   return isCut;
 }
 
+/// Groups of ranks by their key/value heads.
+struct KeyGroups {
+  int16_t same, different;
+};
+
 class Partitioner {
 public:
-  /// `isCut`: of each parameter, whether ranks of the group have parts of it. Ranks of `sharedKeys`
-  /// have the same key/value heads; -1 if no two do. Rows are divided in so many pieces.
+  /// `isCut`: of each parameter, whether ranks of the group have parts of it. Ranks of `keys.same`
+  /// have the same key/value heads, those of `keys.different` have none in common; -1 if no two
+  /// ranks do so. Rows are divided in so many pieces.
   Partitioner(const plan::Plan &plan, const plan::Role &role, plan::Segment &segment, int16_t group,
-              const std::vector<bool> &isCut, int16_t sharedKeys, int64_t pieces)
-      : plan_(plan), segment_(segment), group_(group), sharedKeys_(sharedKeys),
-        ranks_(plan.groupSize(group)), pieceCount_(pieces),
+              const std::vector<bool> &isCut, const KeyGroups &keys, int64_t pieces)
+      : plan_(plan), segment_(segment), group_(group), sharedKeys_(keys.same),
+        differentKeys_(keys.different), ranks_(plan.groupSize(group)), pieceCount_(pieces),
         byRows_(plan.job.model.sequenceParallel), parts_(segment.values.size(), Part::Whole),
         cuts_(segment.values.size()), params_(segment.values.size(), nullptr), isCut_(isCut),
         shared_(segment.values.size(), kNone), gathered_(segment.values.size(), kNone),
@@ -122,10 +130,12 @@ public:
 private:
   void cut(Op op) {
     loads_.take(op, [this](ValueId own) { return sumOfLoads(own); });
+    if (op.kind == OpKind::View && partOf(op.operands[0]) == Part::Columns)
+      return cutReshaped(std::move(op));
     const OpFactors &factors = plan::factorsOf(op);
     if (std::optional<Cut> cut = cutOf(op, factors)) {
       if (needsWhole(op, factors, cut->factor))
-        return cutLoss(std::move(op));
+        return op.kind == OpKind::RmsNorm ? cutNorm(std::move(op)) : cutLoss(std::move(op));
       if (factors.isSummed(cut->factor, 0))
         return cutSummed(std::move(op), factors, *cut);
       return cutAlong(std::move(op), factors, *cut);
@@ -172,8 +182,8 @@ private:
   std::optional<CutDim> cutDimOf(ValueId value) const {
     if (partOf(value) == Part::Columns)
       return cuts_[value];
-    if (std::optional<uint8_t> dim = cutOf(value))
-      return CutDim{*dim, 1, ranks_};
+    if (const plan::Split *split = splitOf(value))
+      return CutDim{split->dim, 1, plan_.groupSize(split->group)};
     return std::nullopt;
   }
 
@@ -209,21 +219,20 @@ private:
   // ---- values ----
 
   Part partOf(ValueId value) const { return value < parts_.size() ? parts_[value] : Part::Whole; }
-  /// The dimension that the parameter's value is cut in; nothing for activations, and if ranks have
-  /// all of it.
-  std::optional<uint8_t> cutOf(ValueId value) const {
+  /// How the parameter's value is cut; null for activations, and if ranks have all of it.
+  const plan::Split *splitOf(ValueId value) const {
     const plan::Param *param = value < params_.size() ? params_[value] : nullptr;
     if (param != nullptr && isCut_[static_cast<size_t>(param - plan_.params.data())])
       for (const plan::Split &split : param->splits)
-        if (split.group == group_)
-          return split.dim;
-    return std::nullopt;
+        if (split.group == group_ || split.group == differentKeys_)
+          return &split;
+    return nullptr;
   }
   bool isParam(ValueId value) const { return value < params_.size() && params_[value] != nullptr; }
   /// A parameter that all ranks of the group have. Experts are of other groups.
-  bool isCopied(ValueId value) const {
+  bool isCopied(ValueId value, int16_t group) const {
     return isParam(value) &&
-           std::ranges::find(params_[value]->copies, group_) != params_[value]->copies.end();
+           std::ranges::find(params_[value]->copies, group) != params_[value]->copies.end();
   }
 
   const Type &typeOf(ValueId value) const { return segment_.values[value].type; }
@@ -285,12 +294,14 @@ private:
   }
 
   /// A value that all ranks have, as ops take it that give it a part of its gradient.
-  ValueId shared(ValueId value) {
+  ValueId shared(ValueId value) { return shared(value, group_); }
+  /// The same of ranks of another group: a value has one.
+  ValueId shared(ValueId value, int16_t group) {
     if (shared_[value] != kNone)
       return shared_[value];
     Op view = plan::makeOp(OpKind::View, {value}, unit_, loc_);
     view.set(Key::shared, int64_t{1});
-    view.group = group_;
+    view.group = group;
     ValueId result = addValue(nameOf(value) + ".shared", typeOf(value));
     view.results = {result};
     append(std::move(view));
@@ -480,7 +491,7 @@ private:
     for (size_t i = 0; i < op.operands.size(); ++i) {
       const FactorValue &row = plan::operandOf(op, factors, i);
       ValueId &operand = op.operands[i];
-      if (isCopied(operand))
+      if (isCopied(operand, group_))
         operand = shared(operand);
       else if (partOf(operand) == Part::Rows)
         SHARDC_CHECK(row.dimCount <= 2, "'{}' takes '{}' of a part of the rows",
@@ -548,6 +559,48 @@ private:
     return joined;
   }
 
+  /// The same columns in another shape, of which the dimension that is cut begins as it does.
+  void cutReshaped(Op op) {
+    const CutDim &cut = cuts_[op.operands[0]];
+    const Type &from = typeOf(op.operands[0]), &to = typeOf(op.results[0]);
+    auto outer = [](const Type &type, uint8_t dim) {
+      return std::accumulate(type.shape.begin(), type.shape.begin() + dim, int64_t{1},
+                             std::multiplies<>());
+    };
+    uint8_t dim = 0;
+    while (dim + 1 < to.rank && outer(to, dim) < outer(from, cut.dim))
+      ++dim;
+    SHARDC_CHECK(outer(to, dim) == outer(from, cut.dim), "'{}' has columns of '{}' elsewhere",
+                 nameOf(op.results[0]), nameOf(op.operands[0]));
+    becomeCut(op.results[0], dim, cut);
+    ops_.push_back(std::move(op));
+  }
+
+  /// The norm needs the squares of all columns, of which ranks add what they have. Where several
+  /// have the same columns, these count once for each in the sum and in what it is divided by.
+  void cutNorm(Op op) {
+    constexpr OpKind kKind = OpKind::RmsNorm;
+    ValueId x = plan::operandNamed<kKind>(op, "x"), w = plan::operandNamed<kKind>(op, "w"),
+            y = plan::resultNamed<kKind>(op, "y");
+    const Type own = typeOf(x);
+    int64_t columns = own.shape[own.rank - 1u];
+    const Type rows = Type::of(DType::F32, {rowsOf(own), 1});
+    Op squares = plan::makeOp(OpKind::DotRows, {x, x}, unit_, loc_);
+    squares.set(Key::scale, 1.0 / static_cast<double>(columns * ranks_));
+    squares.results = {addValue(nameOf(y) + ".squares.part", rows)};
+    Op sum = collective(OpKind::AllReduce, squares.results[0]);
+    sum.results = {addValue(nameOf(y) + ".squares", rows)};
+    if (sharedKeys_ >= 0 && isCopied(w, sharedKeys_))
+      w = shared(w, sharedKeys_);
+    op.kind = OpKind::RmsNormPart;
+    op.operands = {x, w, sum.results[0]};
+    op.results = {y};
+    append(std::move(squares));
+    append(std::move(sum));
+    becomeCut(y, cuts_[x].dim, cuts_[x]);
+    ops_.push_back(std::move(op));
+  }
+
   /// The loss needs all columns, of which ranks gather three numbers of each row, and never logits.
   void cutLoss(Op op) {
     SHARDC_CHECK(op.kind == OpKind::CrossEntropy, "'{}' needs all of what ranks have parts of",
@@ -573,7 +626,7 @@ private:
 
   const plan::Plan &plan_;
   plan::Segment &segment_;
-  int16_t group_, sharedKeys_;
+  int16_t group_, sharedKeys_, differentKeys_;
   int64_t ranks_;
   int64_t pieceCount_; ///< of rows
   bool byRows_;        ///< between products
@@ -597,7 +650,9 @@ void runPartition(plan::Plan &plan, Notes &) {
   bool hasSlices = cutSequences(plan);
   if (int16_t group = groupToCut(plan); group >= 0) {
     const std::vector<bool> isCut = cutParams(plan);
-    int16_t sharedKeys = plan::innerGroupOf(plan, group, ranksOfKey(plan, plan.groupSize(group)));
+    int64_t alike = ranksOfKey(plan, plan.groupSize(group));
+    const KeyGroups keys = {plan::innerGroupOf(plan, group, alike),
+                            plan::outerGroupOf(plan, group, alike)};
     int64_t pieces = choosePieces(plan, group);
     plan.job.model.tpCommOverlap = pieces > 1; // the job says what the plan does
     for (plan::Role &role : plan.roles) {
@@ -606,7 +661,7 @@ void runPartition(plan::Plan &plan, Notes &) {
           cell.type = plan.params[static_cast<size_t>(cell.of)].type;
       for (plan::Segment &segment : role.segments)
         if (segment.body)
-          Partitioner(plan, role, segment, group, isCut, sharedKeys, pieces).run();
+          Partitioner(plan, role, segment, group, isCut, keys, pieces).run();
     }
   }
   if (hasSlices)

@@ -10,6 +10,21 @@ void makeScalePositions(Builder &b) {
   b.toData({m.batch, m.positions, m.heads, m.channels});
 }
 
+void makeRmsNormPart(Builder &b) {
+  const Model &m = b.model;
+  b.attrs().eps = 1e-5;
+  b.data({m.rows(), m.hidden()}).data({m.hidden()}).ones({m.rows(), 1});
+  b.toData({m.rows(), m.hidden()});
+}
+
+void makeRmsNormPartBwd(Builder &b) {
+  const Model &m = b.model;
+  b.attrs().eps = 1e-5;
+  b.data({m.rows(), m.hidden()}).data({m.rows(), m.hidden()}).data({m.hidden()});
+  b.ones({m.rows(), 1}).floats({m.rows(), 1});
+  b.toData({m.rows(), m.hidden()}).toFloats({m.hidden()});
+}
+
 /// Rows are heads.
 void makeL2Norm(Builder &b) {
   int64_t rows = b.model.batch * b.model.positions * b.model.heads, channels = b.model.channels;

@@ -6,6 +6,8 @@
 namespace shardc::kernels::bench {
 
 void makeScalePositions(Builder &b);
+void makeRmsNormPart(Builder &b);
+void makeRmsNormPartBwd(Builder &b);
 void makeL2Norm(Builder &b);
 void makeL2NormBwd(Builder &b);
 void makeSplitQkvNormRope(Builder &b);

@@ -35,7 +35,7 @@ void makeScaleRows(Builder &b) {
 
 void makeDotRows(Builder &b) {
   const Model &m = b.model;
-  b.data({m.rows(), m.ffn}).data({m.rows(), m.ffn}).toData({m.rows(), 1});
+  b.data({m.rows(), m.ffn}).data({m.rows(), m.ffn}).data({m.ffn}).toData({m.rows(), 1});
 }
 
 /// Runs of as many rows as a sequence has positions, in two slots.
@@ -85,6 +85,13 @@ void makeGroupedMatMulBwd(Builder &b) {
 void makeGroupedMatMulBwdSquares(Builder &b) {
   makeGroupedMatMulBwd(b);
   b.to(DType::F64, {1});
+}
+
+void makeGroupedMatMulBias(Builder &b) {
+  const Model &m = b.model;
+  int64_t rows = 2 * m.groups * m.positions;
+  makeGroupedMatMul(b);
+  b.data({m.groups, m.ffn}).data({rows, 1});
 }
 
 void makeGroupedBias(Builder &b) {

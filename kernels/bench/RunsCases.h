@@ -15,6 +15,7 @@ void makeGroupedBias(Builder &b);
 void makeGroupedBiasBwd(Builder &b);
 void makeGroupedBiasDot(Builder &b);
 void makeGroupedMatMul(Builder &b);
+void makeGroupedMatMulBias(Builder &b);
 void makeGroupedMatMulDelayed(Builder &b);
 void makeGroupedMatMulScaled(Builder &b);
 void makeGroupedMatMulBwd(Builder &b);

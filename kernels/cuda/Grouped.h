@@ -43,18 +43,24 @@ struct Grouped {
   int32_t multiprocessors; ///< the number that it may use; 0: all
   /// Of a gradient whose squares are summed: partial sums, in scratch; else null.
   double *squares = nullptr;
+  /// Of grouped_matmul_bias: one for each run, and the weights of rows, if there are any.
+  const Tensor *bias = nullptr, *weights = nullptr;
 
   Grouped(const Call &call, bool isGradient);
   int64_t allRuns() const { return slots * runs; }
 };
 
 /// Whether the kernel on tensor cores computes the call: on Hopper, with factors of one type of 16
-/// bits and a result of that type, or f32 for a gradient, and rows of whole 16 bytes.
+/// bits and a result and biases of that type, or f32 for a gradient, and rows of whole 16 bytes.
 bool hasTiles(const Grouped &call);
 
 /// Enqueues it. A launch that fails is reported to the queue. Returns the number of partial sums of
 /// squares that it leaves, if the call has a place for them.
 int64_t launchTiles(const Grouped &call, const RunList &list, Queue &queue);
+
+/// Enqueues y[r,:] = x[r,:] + bias[e,:] (·weights[r]) of each row r of run e; y may be x.
+void launchBiases(const Tensor &x, const Tensor &bias, const Tensor &counts, const Tensor *weights,
+                  const Tensor &y, Queue &queue);
 
 /// Rows of a piece of work of the plain kernel.
 inline constexpr int kPlainRows = 64;

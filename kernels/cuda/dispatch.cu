@@ -283,7 +283,7 @@ void runCombine(const Call &call) {
 
 struct WeightGradients {
   Data y, dx, dweights;
-  const int32_t *places; ///< null: row i of y
+  const int32_t *places;
   int64_t choices, count, rows, cols;
 };
 
@@ -295,7 +295,7 @@ __global__ void __launch_bounds__(kWarps *kWarp) sumProducts(const WeightGradien
   int64_t i = int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarp;
   if (i >= p.count)
     return;
-  int64_t place = p.places == nullptr ? i : p.places[i];
+  int64_t place = p.places[i];
   double sum = 0;
   if (place >= 0 && place < p.rows) {
     int64_t ofY = place * p.cols, ofX = i / p.choices * p.cols;
@@ -315,27 +315,16 @@ __global__ void __launch_bounds__(kWarps *kWarp) sumProducts(const WeightGradien
     setElement(p.dweights, i, static_cast<float>(sum));
 }
 
-void launchProducts(const Call &call, const Tensor &a, const Tensor &b, const WeightGradients &p) {
-  auto blocks = static_cast<unsigned>(ceilDiv(p.count, kWarps));
-  forMode(modeOf({&a, &b}, p.cols), [&]<Mode M>() {
-    launchKernel(sumProducts<M>, blocks, kWarps * kWarp, 0, queueOf(call), p);
-  });
-}
-
 void runCombineBwd(const Call &call) {
   const Tensor &y = call.in[0], &dx = call.in[1], &places = call.in[2];
   WeightGradients p = {dataOf(y),           dataOf(dx),
                        dataOf(call.out[0]), static_cast<const int32_t *>(places.data),
                        places.shape[1],     places.numel(),
                        y.shape[0],          y.cols()};
-  launchProducts(call, y, dx, p);
-}
-
-void runDotRows(const Call &call) {
-  const Tensor &a = call.in[0], &b = call.in[1];
-  WeightGradients p = {dataOf(a), dataOf(b), dataOf(call.out[0]), nullptr, 1, a.rows(),
-                       a.rows(),  a.cols()};
-  launchProducts(call, a, b, p);
+  auto blocks = static_cast<unsigned>(ceilDiv(p.count, kWarps));
+  forMode(modeOf({&y, &dx}, p.cols), [&]<Mode M>() {
+    launchKernel(sumProducts<M>, blocks, kWarps * kWarp, 0, queueOf(call), p);
+  });
 }
 
 struct ScaleRowsOp {
@@ -459,7 +448,6 @@ const Kernel kDispatch = {"dispatch_cuda", runDispatch, acceptsAs<&host::kDispat
 const Kernel kCombine = {"combine_cuda", runCombine, acceptsAs<&host::kCombine>};
 const Kernel kCombineBwd = {"combine_bwd_cuda", runCombineBwd, acceptsAs<&host::kCombineBwd>};
 const Kernel kScaleRows = {"scale_rows_cuda", runScaleRows, acceptsAs<&host::kScaleRows>};
-const Kernel kDotRows = {"dot_rows_cuda", runDotRows, acceptsAs<&host::kDotRows>};
 const Kernel kRouterDrop = {"router_drop_cuda", runRouterDrop, acceptsAs<&host::kRouterDrop>,
                             workspaceOf<DropBuffers>};
 

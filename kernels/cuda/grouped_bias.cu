@@ -10,6 +10,7 @@
 // most tokens want is summed by many blocks: each of 8 warps takes every eighth row. One more
 // kernel adds the parts in order. Limited by memory.
 #include "kernels/cuda/Accepts.h"
+#include "kernels/cuda/Grouped.h"
 #include "kernels/cuda/Rows.h"
 #include "kernels/cuda/columns.cuh"
 #include "kernels/cuda/counts.cuh"
@@ -60,21 +61,8 @@ template <Mode M> __global__ void __launch_bounds__(256) addBiases(const Biased 
 }
 
 void runGroupedBias(const Call &call) {
-  const Tensor &x = call.in[0], &bias = call.in[1], &y = call.out[0];
-  bool isWeighted = call.inCount > 3;
-  Biased p = {dataOf(x),
-              dataOf(bias),
-              isWeighted ? dataOf(call.in[3]) : Data{},
-              dataOf(y),
-              countsOf(call.in[2], x.rows()),
-              x.rows(),
-              x.cols(),
-              isWeighted};
-  int threads = threadsForRow(p.cols, 256);
-  dim3 grid(static_cast<unsigned>(ceilDiv(p.rowCount, kRows)),
-            static_cast<unsigned>(ceilDiv(p.cols, int64_t{threads} * kChunk)));
-  forMode(modeOf({&x, &bias, &y}, p.cols),
-          [&]<Mode M>() { launchKernel(addBiases<M>, grid, threads, 0, queueOf(call), p); });
+  launchBiases(call.in[0], call.in[1], call.in[2], call.inCount > 3 ? &call.in[3] : nullptr,
+               call.out[0], queueOf(call));
 }
 
 /// partials[part, run, :].
@@ -190,6 +178,23 @@ void runGroupedBiasDot(const Call &call) {
 }
 
 } // namespace
+
+void launchBiases(const Tensor &x, const Tensor &bias, const Tensor &counts, const Tensor *weights,
+                  const Tensor &y, Queue &queue) {
+  Biased p = {dataOf(x),
+              dataOf(bias),
+              weights != nullptr ? dataOf(*weights) : Data{},
+              dataOf(y),
+              countsOf(counts, x.rows()),
+              x.rows(),
+              x.cols(),
+              weights != nullptr};
+  int threads = threadsForRow(p.cols, 256);
+  dim3 grid(static_cast<unsigned>(ceilDiv(p.rowCount, kRows)),
+            static_cast<unsigned>(ceilDiv(p.cols, int64_t{threads} * kChunk)));
+  forMode(modeOf({&x, &bias, &y}, p.cols),
+          [&]<Mode M>() { launchKernel(addBiases<M>, grid, threads, 0, queue, p); });
+}
 
 const Kernel kGroupedBias = {"grouped_bias_cuda", runGroupedBias, acceptsAs<&host::kGroupedBias>};
 const Kernel kGroupedBiasBwd = {"grouped_bias_bwd_cuda", runGroupedBiasBwd,

@@ -114,13 +114,13 @@ __device__ __forceinline__ void writeTile(const Params &p, const Ring<Sizes> &ri
   int row = warp * 16;
   TileTarget to = {p.c, ring.shared.warps[warp], tile.first + int64_t{row} * p.m,
                    p.m, tile.rows - row,         tile.cols};
-  NoSquares squares;
+  Nothing extra;
   if (p.c.format == Format::F32 || p.c.accumulate)
-    writeWide<false, true>(to, sum, squares);
+    writeWide<false, true>(to, sum, extra);
   else if (p.c.format == Format::F16)
-    writeNarrow<true>(to, sum, squares);
+    writeNarrow<true>(to, sum, p.biases, extra);
   else
-    writeNarrow<false>(to, sum, squares);
+    writeNarrow<false>(to, sum, p.biases, extra);
 }
 
 template <bool kIsE5M2, bool kHasBlocks, bool kIsGradient>

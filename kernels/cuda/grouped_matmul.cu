@@ -5,8 +5,10 @@
 // grouped_matmul_bwd_squares: also ss f64[1] = sum of the squares of dw as it is afterwards, by the
 // warps that write it on tensor cores, else by another pass; partial sums are added in order.
 // grouped_matmul_scaled: grouped_matmul of matrices of 8 bits and their scales.
-// grouped_tiles.cu computes what Hopper's tensor cores can, grouped_plain.cuh the rest, and
-// grouped_float8.cu what is brought to 8 bits first. Here is the list of runs that all work from.
+// grouped_matmul_bias: grouped_matmul, then grouped_bias in place, on tensor cores in one kernel
+// with the same bits. grouped_tiles.cu computes what Hopper's tensor cores can, grouped_plain.cuh
+// the rest, and grouped_float8.cu what is brought to 8 bits first. Here is the list of runs that
+// all work from.
 #include <algorithm>
 
 #include <cub/block/block_scan.cuh>
@@ -120,6 +122,23 @@ template <bool kIsGradient> void run(const Call &call) {
     runPlain(grouped, list, queueOf(call));
 }
 
+void runBias(const Call &call) {
+  Scratch scratch(call);
+  RunList list(call, scratch);
+  Grouped grouped(call, false);
+  grouped.bias = &call.in[3];
+  grouped.weights = call.inCount > 4 ? &call.in[4] : nullptr;
+  Queue &queue = queueOf(call);
+  bool onTiles = hasTiles(grouped);
+  list.fill(call, grouped, onTiles ? tiles::kColsOf16Bits : 0);
+  if (onTiles) {
+    static_cast<void>(launchTiles(grouped, list, queue));
+    return;
+  }
+  runPlain(grouped, list, queue);
+  launchBiases(grouped.c, *grouped.bias, call.in[2], grouped.weights, grouped.c, queue);
+}
+
 struct SquareBuffers {
   RunList list;
   double *partials;
@@ -190,6 +209,8 @@ const Kernel kGroupedMatMul = {"grouped_matmul_cuda", run<false>, acceptsAs<&hos
                                workspace<false>};
 const Kernel kGroupedMatMulScaled = {"grouped_matmul_scaled_cuda", run<false>,
                                      acceptsAs<&host::kGroupedMatMulScaled>, workspace<false>};
+const Kernel kGroupedMatMulBias = {"grouped_matmul_bias_cuda", runBias,
+                                   acceptsAs<&host::kGroupedMatMulBias>, workspaceOf<RunList>};
 const Kernel kGroupedMatMulBwd = {"grouped_matmul_bwd_cuda", run<true>,
                                   acceptsAs<&host::kGroupedMatMulBwd>, workspace<true>};
 const Kernel kGroupedMatMulBwdSquares = {"grouped_matmul_bwd_squares_cuda", runSquares,

@@ -130,28 +130,31 @@ __device__ __forceinline__ void multiply(const Params &p, const Ring<Sizes> &rin
 
 // ---- results ----
 
-template <Form kForm, bool kIsF16, bool kIsWide, typename Sums>
+template <Form kForm, bool kIsF16, bool kIsWide, typename Extra>
 __device__ __forceinline__ void writeTile(const Params &p, const Ring<Sizes> &ring,
                                           const Tile &tile, int group, const float (&sum)[128],
-                                          Sums &squares) {
+                                          Extra &extra) {
   int warp = static_cast<int>(threadIdx.x) / kWarp - 4; // of both groups
   int row = warp * 16;
   TileTarget to = {p.c, ring.shared.warps[warp], tile.first + int64_t{row} * p.m,
                    p.m, tile.rows - row,         tile.cols};
+  if constexpr (std::is_same_v<Extra, AddedBias>)
+    extra.beginTile(p.biases, int64_t{tile.run % p.runs} * p.m + tile.col, int64_t{tile.row} + row,
+                    to.rows);
   if constexpr (kIsWide) {
-    writeWide<kIsF16, true>(to, sum, squares);
+    writeWide<kIsF16, true>(to, sum, extra);
   } else {
     if (kForm == Form::Gradient && p.c.accumulate)
-      writeWide<kIsF16, false>(to, sum, squares);
+      writeWide<kIsF16, false>(to, sum, extra);
     else
-      writeNarrow<kIsF16>(to, sum, squares);
+      writeNarrow<kIsF16>(to, sum, p.biases, extra);
   }
-  squares.endTile();
+  extra.endTile();
 }
 
-template <Form kForm, bool kIsF16, bool kIsWide, typename Sums>
+template <Form kForm, bool kIsF16, bool kIsWide, typename Extra>
 __device__ __forceinline__ void multiplyTiles(const Params &p, const Ring<Sizes> &ring,
-                                              Sums &squares) {
+                                              Extra &extra) {
   int group = static_cast<int>(threadIdx.x) / 128 - 1;
   Turn<Sizes::kStages> turn;
   float sum[128];
@@ -171,20 +174,20 @@ __device__ __forceinline__ void multiplyTiles(const Params &p, const Ring<Sizes>
       multiply<kForm, kIsF16, 3 * kBlockCols>(p, ring, group, tile, turn, sum);
     else
       multiply<kForm, kIsF16, kTileCols>(p, ring, group, tile, turn, sum);
-    writeTile<kForm, kIsF16, kIsWide>(p, ring, tile, group, sum, squares);
+    writeTile<kForm, kIsF16, kIsWide>(p, ring, tile, group, sum, extra);
   }
 }
 
 // ---- the kernel ----
 
-template <Form kForm, bool kIsF16, bool kIsWide, typename Sums>
+template <Form kForm, bool kIsF16, bool kIsWide, typename Extra>
 __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads)
     groupedTiles(const __grid_constant__ Maps maps, const __grid_constant__ Params p) {
   runTiles<Sizes, kForm>(maps, p, [&](const Ring<Sizes> &ring) {
-    Sums squares;
-    multiplyTiles<kForm, kIsF16, kIsWide>(p, ring, squares);
-    if constexpr (std::is_same_v<Sums, Squares>) {
-      double total = warpSum(squares.total);
+    Extra extra;
+    multiplyTiles<kForm, kIsF16, kIsWide>(p, ring, extra);
+    if constexpr (std::is_same_v<Extra, Squares>) {
+      double total = warpSum(extra.total);
       int warp = static_cast<int>(threadIdx.x) / kWarp - 4;
       if (threadIdx.x % kWarp == 0)
         p.squares[static_cast<int>(blockIdx.x) * kWarpsThatMultiply + warp] = total;
@@ -202,7 +205,7 @@ bool makeMaps(const Grouped &g, Form form, Maps &maps) {
   return encodeTensorMap(a, maps.a) && encodeTensorMap(b, maps.b);
 }
 
-template <Form kForm, bool kIsF16, bool kIsWide, typename Sums = NoSquares>
+template <Form kForm, bool kIsF16, bool kIsWide, typename Extra = Nothing>
 int64_t launch(const Grouped &g, const RunList &list, Queue &queue) {
   Maps maps;
   if (!makeMaps(g, kForm, maps)) {
@@ -217,7 +220,10 @@ int64_t launch(const Grouped &g, const RunList &list, Queue &queue) {
               static_cast<int>(g.m)};
   setItems(p, kTileCols);
   p.squares = g.squares;
-  return kWarpsThatMultiply * launchPairs(groupedTiles<kForm, kIsF16, kIsWide, Sums>,
+  if (g.bias != nullptr)
+    p.biases = {dataOf(*g.bias), g.weights != nullptr ? dataOf(*g.weights) : Data{},
+                g.weights != nullptr};
+  return kWarpsThatMultiply * launchPairs(groupedTiles<kForm, kIsF16, kIsWide, Extra>,
                                           kSharedBytes<Sizes>, g.multiprocessors, queue, maps, p);
 }
 
@@ -227,12 +233,18 @@ int64_t launchGradient(const Grouped &g, const RunList &list, Queue &queue) {
                               : launch<Form::Gradient, kIsF16, kIsWide>(g, list, queue);
 }
 
+template <bool kIsF16, typename Extra>
+int64_t launchProduct(const Grouped &g, const RunList &list, Queue &queue) {
+  return g.transB ? launch<Form::AlongK, kIsF16, false, Extra>(g, list, queue)
+                  : launch<Form::AcrossK, kIsF16, false, Extra>(g, list, queue);
+}
+
 template <bool kIsF16> int64_t launchType(const Grouped &g, const RunList &list, Queue &queue) {
   if (g.isGradient)
     return g.c.dtype == DType::F32 ? launchGradient<kIsF16, true>(g, list, queue)
                                    : launchGradient<kIsF16, false>(g, list, queue);
-  return g.transB ? launch<Form::AlongK, kIsF16, false>(g, list, queue)
-                  : launch<Form::AcrossK, kIsF16, false>(g, list, queue);
+  return g.bias != nullptr ? launchProduct<kIsF16, AddedBias>(g, list, queue)
+                           : launchProduct<kIsF16, Nothing>(g, list, queue);
 }
 
 } // namespace
@@ -244,7 +256,8 @@ bool hasTiles(const Grouped &g) {
   bool fits = g.a.dtype == g.b.dtype && (g.a.dtype == DType::BF16 || g.a.dtype == DType::F16);
   fits &= g.c.dtype == g.a.dtype || (g.isGradient && g.c.dtype == DType::F32);
   fits &= g.k % kChunk == 0 && g.m % kChunk == 0 && g.allRuns() <= tiles::kRunsMax;
-  for (const Tensor *t : {&g.a, &g.b, &g.c})
+  fits &= g.bias == nullptr || g.bias->dtype == g.c.dtype;
+  for (const Tensor *t : {&g.a, &g.b, &g.c, g.bias != nullptr ? g.bias : &g.c})
     fits &= reinterpret_cast<uintptr_t>(t->data) % 16 == 0;
   return fits && tiles::isHopper();
 }

@@ -73,12 +73,19 @@ struct Maps {
   CUtensorMap a, b;
 };
 
+/// What is added to rows of a product, if anything is.
+struct Biases {
+  Data biases, weights; ///< of runs, and of rows
+  bool areWeighted = false;
+};
+
 struct Params {
   RunList list;
   Data c;
   int slots, runs, k, m;
   int items;                 ///< of each run of a gradient
   double *squares = nullptr; ///< a partial sum of each warp that multiplies, of all blocks
+  Biases biases;
 };
 
 /// Where things are, as addresses of shared memory.
@@ -353,20 +360,27 @@ struct TileTarget {
   __device__ int64_t at(int row, int col) const { return first + int64_t{row} * m + col; }
 };
 
-/// The sum of the squares of what a thread writes: of a tile in fp32, of all in fp64.
+/// The sum of the squares of what a thread has of tiles: of each in fp32, of all in fp64.
 struct Squares {
+  static constexpr int kSums = 4; ///< so that additions do not wait for each other
   double total = 0.0;
-  float ofTile[2] = {};
+  float ofTile[kSums] = {};
 
+  __device__ __forceinline__ void add(float v, int i) {
+    ofTile[i % kSums] = fmaf(v, v, ofTile[i % kSums]);
+  }
   __device__ __forceinline__ void add(const float (&v)[kChunk]) {
 #pragma unroll
     for (int j = 0; j < kChunk; ++j)
-      ofTile[j % 2] = fmaf(v[j], v[j], ofTile[j % 2]);
+      add(v[j], j);
+  }
+  __device__ __forceinline__ float sumOfTile() const {
+    return (ofTile[0] + ofTile[1]) + (ofTile[2] + ofTile[3]);
   }
   /// Whether fp32 can hold the tile's squares, and none was lost that counts.
   __device__ __forceinline__ bool isExact() const {
     constexpr float kLeast = 1e-30f, kMost = 1e36f;
-    float sum = ofTile[0] + ofTile[1];
+    float sum = sumOfTile();
     return sum > kLeast && sum < kMost;
   }
   __device__ __forceinline__ void addExactly(const float (&v)[kChunk]) {
@@ -375,18 +389,50 @@ struct Squares {
       total = fma(static_cast<double>(v[j]), static_cast<double>(v[j]), total);
   }
   __device__ __forceinline__ void endTile() {
-    total += static_cast<double>(ofTile[0]) + static_cast<double>(ofTile[1]);
-    ofTile[0] = ofTile[1] = 0.0f;
+    total += static_cast<double>(sumOfTile());
+#pragma unroll
+    for (float &sum : ofTile)
+      sum = 0.0f;
   }
 };
-struct NoSquares {
+/// Adds the bias of a tile's run to what a thread writes of it, as grouped_bias.cu does.
+struct AddedBias {
+  int64_t first = 0; ///< of the tile's columns
+  float weights[4];  ///< of the thread's rows
+  float chunk[kChunk];
+
+  /// Reads the weights of the rows of a warp, of which `row` is the first.
+  __device__ __forceinline__ void beginTile(const Biases &of, int64_t first_, int64_t row,
+                                            int rows) {
+    first = first_;
+    int mine = static_cast<int>(threadIdx.x) % kWarp / 8;
+#pragma unroll
+    for (int i = 0; i < 4; ++i)
+      weights[i] =
+          of.areWeighted && 4 * i + mine < rows ? element(of.weights, row + 4 * i + mine) : 1.0f;
+  }
+  template <Mode kMode> __device__ __forceinline__ void read(const Biases &of, int col) {
+    unpack<kMode>(of.biases, __ldg(chunkOf(of.biases, first + col)), chunk);
+  }
+  template <Mode kMode>
+  __device__ __forceinline__ uint4 added(const Data &c, uint4 words, int i) const {
+    float v[kChunk];
+    unpack<kMode>(c, words, v);
+#pragma unroll
+    for (int j = 0; j < kChunk; ++j)
+      v[j] += chunk[j] * weights[i];
+    return pack<kMode>(c, v);
+  }
+  __device__ __forceinline__ void endTile() {}
+};
+struct Nothing {
   __device__ __forceinline__ void endTile() {}
 };
 
 /// Stores v, or adds it, and squares what is there then.
-template <Mode kMode, typename Sums>
-__device__ __forceinline__ void store(const Data &c, int64_t i, float (&v)[kChunk], Sums &squares) {
-  if constexpr (std::is_same_v<Sums, NoSquares>) {
+template <Mode kMode, typename Extra>
+__device__ __forceinline__ void store(const Data &c, int64_t i, float (&v)[kChunk], Extra &extra) {
+  if constexpr (!std::is_same_v<Extra, Squares>) {
     store8<kMode>(c, i, kChunk, v);
   } else {
     if (c.accumulate) {
@@ -401,9 +447,9 @@ __device__ __forceinline__ void store(const Data &c, int64_t i, float (&v)[kChun
     Squares chunk;
     chunk.add(v);
     if (chunk.isExact())
-      squares.ofTile[0] += chunk.ofTile[0], squares.ofTile[1] += chunk.ofTile[1];
+      extra.ofTile[0] += chunk.sumOfTile();
     else
-      squares.addExactly(v);
+      extra.addExactly(v);
   }
 }
 
@@ -424,10 +470,11 @@ __device__ __forceinline__ void squareAgain(const TileTarget &to, Squares &squar
 }
 
 /// Rounds 64 columns at a time and writes them in rows of 128 bytes.
-template <bool kIsF16, int kSums, typename Sums>
+template <bool kIsF16, int kSums, typename Extra>
 __device__ __forceinline__ void writeNarrow(const TileTarget &to, const float (&sum)[kSums],
-                                            Sums &squares) {
-  constexpr bool kSquares = std::is_same_v<Sums, Squares>;
+                                            const Biases &biases, Extra &extra) {
+  constexpr bool kSquares = std::is_same_v<Extra, Squares>;
+  constexpr bool kIsBiased = std::is_same_v<Extra, AddedBias>;
   constexpr Mode kMode = kIsF16 ? Mode::F16 : Mode::Bf16;
   int lane = static_cast<int>(threadIdx.x) % kWarp, rowOfMatrix = lane % 8 + lane / 8 % 2 * 8;
   uint32_t memory = hopper::sharedAddress(to.memory);
@@ -443,10 +490,15 @@ __device__ __forceinline__ void writeNarrow(const TileTarget &to, const float (&
       for (int i = 0; i < 4; ++i) {
         int at = 4 * (8 * block + j) + 2 * i;
         words[i] = packed<kIsF16>(sum[at], sum[at + 1]);
+        if constexpr (kSquares) // of fp32, as conversions back cost as much again
+          extra.add(sum[at], 2 * i), extra.add(sum[at + 1], 2 * i + 1);
       }
       hopper::storeMatrices(memory + static_cast<uint32_t>(placeOf(rowOfMatrix, j + lane / 16)),
                             words);
     }
+    if constexpr (kIsBiased)
+      if (int col = block * kBlockCols + lane % 8 * kChunk; col < to.cols)
+        extra.template read<kMode>(biases, col);
     __syncwarp();
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -454,24 +506,21 @@ __device__ __forceinline__ void writeNarrow(const TileTarget &to, const float (&
       if (!to.has(row, col))
         continue;
       uint4 words = *reinterpret_cast<const uint4 *>(to.memory + placeOf(row, lane % 8));
+      if constexpr (kIsBiased)
+        words = extra.template added<kMode>(to.c, words, i);
       __stcs(chunkOf(to.c, to.at(row, col)), words);
-      if constexpr (kSquares) {
-        float v[kChunk];
-        unpack<kMode>(to.c, words, v);
-        squares.add(v);
-      }
     }
   }
   if constexpr (kSquares)
-    if (!squares.isExact())
-      squareAgain<kMode, kSums>(to, squares);
+    if (!extra.isExact())
+      squareAgain<kMode, kSums>(to, extra);
 }
 
 /// Writes 32 columns at a time in fp32, or adds them, also to results of 16 bits, which so are
 /// rounded once.
-template <bool kIsF16, bool kIsWide, int kSums, typename Sums>
+template <bool kIsF16, bool kIsWide, int kSums, typename Extra>
 __device__ __forceinline__ void writeWide(const TileTarget &to, const float (&sum)[kSums],
-                                          Sums &squares) {
+                                          Extra &extra) {
   constexpr int kCols = kBlockCols / 2;
   constexpr Mode kMode = kIsWide ? Mode::Mixed : kIsF16 ? Mode::F16 : Mode::Bf16;
   int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -497,7 +546,7 @@ __device__ __forceinline__ void writeWide(const TileTarget &to, const float (&su
       float4 a = *reinterpret_cast<const float4 *>(to.memory + placeOf(row, part));
       float4 b = *reinterpret_cast<const float4 *>(to.memory + placeOf(row, part + 1));
       float v[kChunk] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
-      store<kMode>(to.c, to.at(row, col), v, squares);
+      store<kMode>(to.c, to.at(row, col), v, extra);
     }
   }
 }

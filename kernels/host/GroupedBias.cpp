@@ -31,21 +31,6 @@ float weightOf(const Tensor *weights, int64_t row) {
   return weights == nullptr ? weight : *readF32(*weights, row, 1, &weight);
 }
 
-/// Rows [n, m], one bias for each run, and a weight for each row if there are any.
-const char *checkRows(const Tensor &rows, const Tensor &bias, const Tensor &counts,
-                      const Tensor *weights) {
-  SHARDC_REQUIRE(isData(rows) && isData(bias) && (weights == nullptr || isData(*weights)),
-                 "rows, biases and weights are not f32, bf16 or f16");
-  SHARDC_REQUIRE(rows.rank == 2 && bias.rank == 2 && bias.cols() == rows.cols(),
-                 "rows and biases are not [n, m] and [E, m]");
-  SHARDC_REQUIRE_OK(checkCounts(counts, rows.rows()));
-  SHARDC_REQUIRE(counts.shape[1] == bias.shape[0], "there is not one bias for each run");
-  SHARDC_REQUIRE(weights == nullptr ||
-                     (weights->rank == 2 && weights->cols() == 1 && weights->rows() == rows.rows()),
-                 "there is not one weight for each row");
-  return nullptr;
-}
-
 const Tensor *weightsOf(const Call &call, int index) {
   return call.inCount > index ? &call.in[index] : nullptr;
 }
@@ -67,7 +52,7 @@ struct RunBuffers {
 const char *acceptsGroupedBias(const Call &call) {
   SHARDC_REQUIRE_OK(checkArity(call, {3, 4, 1, 1}));
   const Tensor &x = call.in[0], &y = call.out[0];
-  SHARDC_REQUIRE_OK(checkRows(x, call.in[1], call.in[2], weightsOf(call, 3)));
+  SHARDC_REQUIRE_OK(checkBiases(x, call.in[1], call.in[2], weightsOf(call, 3)));
   SHARDC_REQUIRE(isData(y) && y.rank == 2 && sameMatrix(x, y), "x and y differ in shape");
   return nullptr;
 }
@@ -76,19 +61,7 @@ void runGroupedBias(const Call &call) {
   Scratch scratch(call);
   RunBuffers buffers(call, scratch);
   buffers.runs.read();
-  const Tensor *weights = weightsOf(call, 3);
-  int64_t cols = call.out[0].cols();
-  float x[kBlock], bias[kBlock], sum[kBlock];
-  forRows(buffers.runs, [&](int64_t run, int64_t row) {
-    float weight = weightOf(weights, row);
-    for (int64_t begin = 0; begin < cols; begin += kBlock) {
-      int64_t n = std::min(kBlock, cols - begin), offset = row * cols + begin;
-      float *to = targetF32(call.out[0], offset, sum);
-      addScaled(readF32(call.in[0], offset, n, x), readF32(call.in[1], run * cols + begin, n, bias),
-                weight, n, to);
-      writeF32(call.out[0], offset, n, to);
-    }
-  });
+  addBiases(buffers.runs, call.in[0], call.in[1], weightsOf(call, 3), call.out[0]);
 }
 
 struct SumBuffers {
@@ -106,7 +79,7 @@ struct SumBuffers {
 
 const char *acceptsGroupedBiasBwd(const Call &call) {
   SHARDC_REQUIRE_OK(checkArity(call, {2, 3, 1, 1, 1}));
-  return checkRows(call.in[0], call.out[0], call.in[1], weightsOf(call, 2));
+  return checkBiases(call.in[0], call.out[0], call.in[1], weightsOf(call, 2));
 }
 
 void runGroupedBiasBwd(const Call &call) {
@@ -130,7 +103,7 @@ void runGroupedBiasBwd(const Call &call) {
 
 const char *acceptsGroupedBiasDot(const Call &call) {
   SHARDC_REQUIRE_OK(checkArity(call, {3, 3, 1, 1}));
-  return checkRows(call.in[0], call.in[1], call.in[2], &call.out[0]);
+  return checkBiases(call.in[0], call.in[1], call.in[2], &call.out[0]);
 }
 
 void runGroupedBiasDot(const Call &call) {
@@ -152,6 +125,36 @@ void runGroupedBiasDot(const Call &call) {
 }
 
 } // namespace
+
+const char *checkBiases(const Tensor &rows, const Tensor &bias, const Tensor &counts,
+                        const Tensor *weights) {
+  SHARDC_REQUIRE(isData(rows) && isData(bias) && (weights == nullptr || isData(*weights)),
+                 "rows, biases and weights are not f32, bf16 or f16");
+  SHARDC_REQUIRE(rows.rank == 2 && bias.rank == 2 && bias.cols() == rows.cols(),
+                 "rows and biases are not [n, m] and [E, m]");
+  SHARDC_REQUIRE_OK(checkCounts(counts, rows.rows()));
+  SHARDC_REQUIRE(counts.shape[1] == bias.shape[0], "there is not one bias for each run");
+  SHARDC_REQUIRE(weights == nullptr ||
+                     (weights->rank == 2 && weights->cols() == 1 && weights->rows() == rows.rows()),
+                 "there is not one weight for each row");
+  return nullptr;
+}
+
+void addBiases(const Runs &runs, const Tensor &x, const Tensor &bias, const Tensor *weights,
+               const Tensor &y) {
+  int64_t cols = y.cols();
+  float ofRow[kBlock], ofRun[kBlock], sum[kBlock];
+  forRows(runs, [&](int64_t run, int64_t row) {
+    float weight = weightOf(weights, row);
+    for (int64_t begin = 0; begin < cols; begin += kBlock) {
+      int64_t n = std::min(kBlock, cols - begin), offset = row * cols + begin;
+      float *to = targetF32(y, offset, sum);
+      addScaled(readF32(x, offset, n, ofRow), readF32(bias, run * cols + begin, n, ofRun), weight,
+                n, to);
+      writeF32(y, offset, n, to);
+    }
+  });
+}
 
 const Kernel kGroupedBias = {"grouped_bias_host", runGroupedBias, acceptsGroupedBias,
                              workspaceOf<RunBuffers>};

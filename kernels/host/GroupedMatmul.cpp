@@ -5,7 +5,8 @@
 // read nor written. Data are f32, bf16 or f16 each; products are fp32, rounded once. With an
 // fp8_recipe, factors are brought to 8 bits first. grouped_matmul_bwd_squares: ss f64[1] = sum of
 // the squares of dw's elements as they are afterwards, too. grouped_matmul_scaled: grouped_matmul
-// of matrices b[e] of f8e4m3 times bscales[e,0], f32[E,4].
+// of matrices b[e] of f8e4m3 times bscales[e,0], f32[E,4]. grouped_matmul_bias: grouped_matmul,
+// then grouped_bias in place.
 #include "kernels/host/Blas.h"
 #include "kernels/host/Check.h"
 #include "kernels/host/Convert.h"
@@ -72,6 +73,14 @@ const char *acceptsGroupedMatMulScaled(const Call &call) {
   return nullptr;
 }
 
+const char *acceptsGroupedMatMulBias(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {4, 5, 1, 1}));
+  SHARDC_REQUIRE(isData(call.in[1]), "factors are not f32, bf16 or f16");
+  SHARDC_REQUIRE_OK(checkProduct(call, call.inCount));
+  SHARDC_REQUIRE(call.attrs.fp8_recipe == 0, "biases are of products of factors in 8 bits");
+  return checkBiases(call.out[0], call.in[3], call.in[2], call.inCount > 4 ? &call.in[4] : nullptr);
+}
+
 void runGroupedMatMul(const Call &call) {
   if (call.attrs.fp8_recipe != 0)
     return runGroupedFloat8(call);
@@ -96,6 +105,15 @@ void runGroupedMatMul(const Call &call) {
       }
     }
   }
+}
+
+void runGroupedMatMulBias(const Call &call) {
+  runGroupedMatMul(call);
+  Scratch scratch(call);
+  Buffers buffers(call, scratch);
+  buffers.runs.read();
+  addBiases(buffers.runs, call.out[0], call.in[3], call.inCount > 4 ? &call.in[4] : nullptr,
+            call.out[0]);
 }
 
 struct GradientBuffers {
@@ -176,6 +194,8 @@ const Kernel kGroupedMatMul = {"grouped_matmul_host", runGroupedMatMul, acceptsG
                                workspace<Buffers>};
 const Kernel kGroupedMatMulScaled = {"grouped_matmul_scaled_host", runGroupedScaled,
                                      acceptsGroupedMatMulScaled, workspaceOf<Float8Buffers>};
+const Kernel kGroupedMatMulBias = {"grouped_matmul_bias_host", runGroupedMatMulBias,
+                                   acceptsGroupedMatMulBias, workspaceOf<Buffers>};
 const Kernel kGroupedMatMulBwd = {"grouped_matmul_bwd_host", runGroupedMatMulBwd,
                                   acceptsGroupedMatMulBwd, workspace<GradientBuffers>};
 const Kernel kGroupedMatMulBwdSquares = {"grouped_matmul_bwd_squares_host",

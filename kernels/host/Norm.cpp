@@ -34,15 +34,11 @@ SHARDC_CLONES void gradientsOfRow(const float *dy, const float *x, const float *
   }
 }
 
-namespace {
-
 SHARDC_CLONES void subtractMean(const float *g, const float *h, float mean, float rstd, int64_t n,
                                 float *dx) {
   for (int64_t i = 0; i < n; ++i)
     dx[i] = rstd * (g[i] - h[i] * mean);
 }
-
-} // namespace
 
 void inputGradient(const float *g, const float *h, float rstd, int64_t n, float *dx) {
   double mean = dot(g, h, n) / static_cast<double>(n);

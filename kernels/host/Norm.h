@@ -35,7 +35,10 @@ void scaleRow(const float *x, const float *w, float rstd, int64_t n, float *y);
 void gradientsOfRow(const float *dy, const float *x, const float *w, float rstd, int64_t n,
                     float *g, float *h);
 
-/// dx = rstd·(g - h·mean), by the mean of g·h.
+/// dx = rstd·(g - h·mean).
+void subtractMean(const float *g, const float *h, float mean, float rstd, int64_t n, float *dx);
+
+/// The same by the mean of g·h of the row.
 void inputGradient(const float *g, const float *h, float rstd, int64_t n, float *dx);
 
 /// layernorm's y again, of x w bias mean rstd: a part of other ops.

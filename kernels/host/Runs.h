@@ -67,4 +67,12 @@ private:
   int64_t *begins_, *rows_;
 };
 
+/// Null, or why biases [E, m], one for each run, and weights [n, 1], if there are any, do not fit
+/// rows [n, m].
+const char *checkBiases(const Tensor &rows, const Tensor &bias, const Tensor &counts,
+                        const Tensor *weights);
+/// y[r,:] = x[r,:] + bias[e,:] (·weights[r]) of each row r of run e; y may be x.
+void addBiases(const Runs &runs, const Tensor &x, const Tensor &bias, const Tensor *weights,
+               const Tensor &y);
+
 } // namespace shardc::kernels::host

@@ -1,8 +1,8 @@
 // Weights of rows. scale_rows: y[r,:] = x[r,:]·weights[r], x[R,C], weights[R,1], y[R,C]. dot_rows:
-// y[r] = a[r,:]·b[r,:], a[R,C], b[R,C], y[R,1]. Leading dimensions are rows. Data are f32, bf16 or
-// f16 each; products are fp32, sums of dot_rows fp64, rounded once. Limited by memory.
-#include "kernels/host/Check.h"
-#include "kernels/host/Convert.h"
+// y[r] = scale·(sum over c of a[r,c]·b[r,c]·w[c]), a[R,C], b[R,C], w[C] or none (w + 1 if
+// zero_centered), y[R,1]. Leading dimensions are rows. Data are f32, bf16 or f16 each; products are
+// fp32, sums of dot_rows fp64, rounded once. Limited by memory.
+#include "kernels/host/Norm.h"
 #include "kernels/host/Rows.h"
 
 #include <algorithm>
@@ -13,6 +13,11 @@ namespace {
 SHARDC_CLONES void scaleBlock(const float *x, float weight, int64_t n, float *y) {
   for (int64_t i = 0; i < n; ++i)
     y[i] = x[i] * weight;
+}
+
+SHARDC_CLONES void multiply(const float *a, const float *w, int64_t n, float plus, float *to) {
+  for (int64_t i = 0; i < n; ++i)
+    to[i] = a[i] * (w[i] + plus);
 }
 
 /// One element for each row of the matrix.
@@ -44,24 +49,32 @@ void runScaleRows(const Call &call) {
 }
 
 const char *acceptsDotRows(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {2, 2, 1, 1}));
+  SHARDC_REQUIRE_OK(checkArity(call, {2, 3, 1, 1}));
   const Tensor &a = call.in[0], &b = call.in[1], &y = call.out[0];
   SHARDC_REQUIRE(isData(a) && isData(b) && isData(y), "dot_rows takes f32, bf16 and f16");
   SHARDC_REQUIRE(sameMatrix(a, b), "a and b differ in shape");
+  if (call.inCount > 2)
+    SHARDC_REQUIRE_OK(checkNorm(a, b, call.in[2]));
   SHARDC_REQUIRE(isColumn(y, a), "there is not one product for each row");
   return nullptr;
 }
 
 void runDotRows(const Call &call) {
-  float a[kBlock], b[kBlock];
+  float a[kBlock], b[kBlock], w[kBlock], weighted[kBlock];
   int64_t rows = call.in[0].rows(), cols = call.in[0].cols();
+  float plus = call.attrs.zero_centered ? 1.0f : 0.0f;
   for (int64_t row = 0; row < rows; ++row) {
     double sum = 0;
     for (int64_t begin = 0; begin < cols; begin += kBlock) {
       int64_t n = std::min(kBlock, cols - begin), offset = row * cols + begin;
-      sum += dot(readF32(call.in[0], offset, n, a), readF32(call.in[1], offset, n, b), n);
+      const float *first = readF32(call.in[0], offset, n, a);
+      if (call.inCount > 2) {
+        multiply(first, readF32(call.in[2], begin, n, w), n, plus, weighted);
+        first = weighted;
+      }
+      sum += dot(first, readF32(call.in[1], offset, n, b), n);
     }
-    auto product = static_cast<float>(sum);
+    auto product = static_cast<float>(sum * call.attrs.scale);
     writeF32(call.out[0], row, 1, &product);
   }
 }

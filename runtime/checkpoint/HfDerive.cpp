@@ -129,6 +129,7 @@ private:
   void addCopies();
   void addActivation();
   void addRotation();
+  void addRotatedLayers();
   json yarn();
   void addWindow();
   void addExperts();
@@ -192,12 +193,26 @@ json Deriver::yarn() {
   return rope;
 }
 
+/// Lists which layers have rotations.
+void Deriver::addRotatedLayers() {
+  int64_t layers = model_.integerOr("num_layers", 0);
+  std::vector<int64_t> unrotated = patternOf(model_.list("no_rope_freq"), layers);
+  json rotated = json::array();
+  for (int64_t layer = 0; layer < layers; ++layer) {
+    bool isListed = layer < std::ssize(unrotated);
+    rotated.push_back(isListed && unrotated[static_cast<size_t>(layer)] != 0 ? 0 : 1);
+  }
+  config_["no_rope_layers"] = std::move(rotated);
+}
+
 void Deriver::addRotation() {
   if (!reads("rope_theta"))
     return;
   set("max_position_embeddings",
       model_.integerOr("max_position_embeddings", model_.integerOr("seq_length", 4096)));
   config_["rope_theta"] = model_.numberOr("rotary_base", 1e4);
+  if (reads("no_rope_layers"))
+    addRotatedLayers();
   if (reads("partial_rotary_factor"))
     config_["partial_rotary_factor"] = model_.numberOr("rotary_percent", 1);
   double interpolation = model_.numberOr("seq_len_interpolation_factor", 1);
@@ -290,7 +305,7 @@ void Deriver::addExperts() {
   set("mlp_only_layers", std::move(dense));
 }
 
-/// Lists which layers have experts, and which have rotations.
+/// Lists which layers have experts.
 void Deriver::addListedLayers(bool hasExperts, const std::vector<bool> &experts) {
   config_["intermediate_size"] =
       model_.integerOr("moe_ffn_hidden_size", model_.integerOr("ffn_hidden_size", 0));
@@ -298,16 +313,11 @@ void Deriver::addListedLayers(bool hasExperts, const std::vector<bool> &experts)
     config_["num_local_experts"] = 1;
     config_["num_experts_per_tok"] = 1;
   }
-  json withExperts = json::array(), rotated = json::array();
-  std::vector<int64_t> unrotated =
-      patternOf(model_.list("no_rope_freq"), static_cast<int64_t>(experts.size()));
-  for (size_t layer = 0; layer < experts.size(); ++layer) {
+  json withExperts = json::array();
+  for (size_t layer = 0; layer < experts.size(); ++layer)
     if (hasExperts && experts[layer])
       withExperts.push_back(layer);
-    rotated.push_back(layer < unrotated.size() && unrotated[layer] != 0 ? 0 : 1);
-  }
   config_["moe_layers"] = std::move(withExperts);
-  config_["no_rope_layers"] = std::move(rotated);
 }
 
 /// Each field says whether all of its layers have biases.
@@ -408,6 +418,13 @@ bool isCompared(const Options &model, std::string_view option) {
   return true;
 }
 
+/// Of layers without rotations; "none" where there are none.
+std::string patternText(std::vector<int64_t> said, int64_t layers) {
+  std::vector<int64_t> list = patternOf(std::move(said), layers);
+  bool isAny = std::ranges::any_of(list, [](int64_t one) { return one != 0; });
+  return isAny ? fmt::format("[{}]", fmt::join(list, ", ")) : "none";
+}
+
 /// One phrase for each option that the model would have otherwise than the run.
 std::vector<std::string> differences(const Options &model, const PlainEntries &arguments) {
   std::vector<std::string> found;
@@ -415,8 +432,8 @@ std::vector<std::string> differences(const Options &model, const PlainEntries &a
     std::string theirs = comparedText(value), ours = comparedText(model.find(option));
     if (option == "no_rope_freq") { // whichever way it is written
       int64_t layers = model.integerOr("num_layers", 0);
-      theirs = fmt::format("{}", fmt::join(patternOf(wholeNumbers(value), layers), ", "));
-      ours = fmt::format("{}", fmt::join(patternOf(model.list("no_rope_freq"), layers), ", "));
+      theirs = patternText(wholeNumbers(value), layers);
+      ours = patternText(model.list("no_rope_freq"), layers);
     }
     bool isFactor = option.ends_with("_scaling_factor") || option.ends_with("interpolation_factor");
     std::string_view usual = option == "pre_layernorm" ? "true" : "false";

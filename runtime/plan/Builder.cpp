@@ -67,15 +67,32 @@ int16_t groupOf(Plan &plan, std::vector<uint16_t> axes, std::string name) {
   return index;
 }
 
-int16_t innerGroupOf(Plan &plan, int16_t group, int64_t ranks) {
-  const std::vector<uint16_t> &axes = plan.groups[static_cast<size_t>(group)].axes;
-  auto cut = axes.end();
+namespace {
+
+/// The first of those axes of a group that are fastest and have so many ranks together.
+std::ptrdiff_t firstInner(const Plan &plan, const Group &group, int64_t ranks) {
+  auto cut = group.axes.end();
   int64_t found = 1;
-  while (found < ranks && cut != axes.begin())
+  while (found < ranks && cut != group.axes.begin())
     found *= plan.mesh[*--cut].size;
-  SHARDC_CHECK(found == ranks, "no axes of '{}' have {} ranks",
-               plan.groups[static_cast<size_t>(group)].name, ranks);
-  return cut == axes.end() ? int16_t{-1} : groupOf(plan, {cut, axes.end()});
+  SHARDC_CHECK(found == ranks, "no axes of '{}' have {} ranks", group.name, ranks);
+  return cut - group.axes.begin();
+}
+
+} // namespace
+
+int16_t innerGroupOf(Plan &plan, int16_t group, int64_t ranks) {
+  const Group &whole = plan.groups[static_cast<size_t>(group)];
+  auto cut = whole.axes.begin() + firstInner(plan, whole, ranks);
+  return cut == whole.axes.end() ? int16_t{-1} : groupOf(plan, {cut, whole.axes.end()});
+}
+
+int16_t outerGroupOf(Plan &plan, int16_t group, int64_t ranks) {
+  const Group &whole = plan.groups[static_cast<size_t>(group)];
+  auto cut = whole.axes.begin() + firstInner(plan, whole, ranks);
+  if (cut == whole.axes.end())
+    return group;
+  return cut == whole.axes.begin() ? int16_t{-1} : groupOf(plan, {whole.axes.begin(), cut});
 }
 
 int16_t groupToCutOf(const Plan &plan, GroupKind kind) {

@@ -42,6 +42,8 @@ int16_t groupOf(Plan &plan, std::vector<uint16_t> axes, std::string name = "");
 /// The group of those axes of a group that are fastest and have so many ranks together, likewise;
 /// -1 for one rank. Groups are cut there.
 int16_t innerGroupOf(Plan &plan, int16_t group, int64_t ranks);
+/// The group of its other axes, among which ranks of such a group are one; -1 for one rank.
+int16_t outerGroupOf(Plan &plan, int16_t group, int64_t ranks);
 /// The group of the kind, if it has several ranks; -1 otherwise.
 int16_t groupToCutOf(const Plan &plan, GroupKind kind);
 

@@ -393,7 +393,8 @@ static_assert(kSecondFactor == operandIndex<OpKind::MatMulScaled>("b") &&
               kSecondFactor == operandIndex<OpKind::MatMulGelu>("b") &&
               kSecondFactor == operandIndex<OpKind::MatMulGeluBwd>("b") &&
               kSecondFactor == operandIndex<OpKind::GroupedMatMul>("b") &&
-              kSecondFactor == operandIndex<OpKind::GroupedMatMulScaled>("b"));
+              kSecondFactor == operandIndex<OpKind::GroupedMatMulScaled>("b") &&
+              kSecondFactor == operandIndex<OpKind::GroupedMatMulBias>("b"));
 
 /// The limit of steps of one loop that differ in what is due.
 inline constexpr size_t kStepsMax = 256;

@@ -1,10 +1,11 @@
 // Follows which parameter's elements a value has, and what comes of that. Parts of sums over ranks
-// with parts of a weight: a product that sums over a dimension in which its weight is split, and
-// rows of a split table, are parts until an all_reduce or a reduce_scatter adds them. What takes
-// them before is linear: views, packs, joins, casts, and sums with other parts. Follows too along
-// which axes ranks have other columns of a value, or heads: what an op computes by an index is by
-// the index among them. Factors of 8 bits: a product takes each with the scale that it was
-// quantised with, by the same op or as a weight is stored.
+// with parts of a weight: a product that sums over a dimension in which its weight is split, rows
+// of a split table, and what other ops sum over columns or heads of which ranks have different
+// ones, are parts until an all_reduce or a reduce_scatter adds them. What takes them before is
+// linear: views, packs, joins, casts, and sums with other parts. Follows too along which axes ranks
+// have other columns of a value, or heads: what an op computes by an index is by the index among
+// them. Factors of 8 bits: a product takes each with the scale that it was quantised with, by the
+// same op or as a weight is stored.
 #include <algorithm>
 #include <optional>
 
@@ -39,6 +40,9 @@ struct ScaleMade {
 /// Of grouped products, and of their gradient.
 constexpr size_t kCounts = operandIndex<OpKind::GroupedMatMul>("counts");
 static_assert(kCounts == operandIndex<OpKind::GroupedMatMulScaled>("counts") &&
+              kCounts == operandIndex<OpKind::GroupedMatMulBias>("counts") &&
+              kCounts == operandIndex<OpKind::GroupedBias>("counts") &&
+              kCounts == operandIndex<OpKind::GroupedBiasDot>("counts") &&
               kCounts == operandIndex<OpKind::GroupedMatMulBwd>("counts") &&
               kCounts == operandIndex<OpKind::GroupedMatMulBwdSquares>("counts"));
 
@@ -55,8 +59,8 @@ struct ScaleRows {
 };
 
 struct PartState {
-  Axes parts = 0;          ///< axes over which the value is still a part of a sum
-  bool isOfWeight = false; ///< what a product has made with a weight, or its elements
+  Axes parts = 0;       ///< axes over which the value is still a part of a sum
+  bool isKnown = false; ///< these are all: a product with a weight, or a sum over columns
   Elements elements;
   std::optional<Axes> columns; ///< axes along which ranks have different columns; empty: not known
   /// The scale that the value is, or was quantised with, is one of these. Sorted; empty: not known.
@@ -68,7 +72,7 @@ struct PartState {
 
   void join(const PartState &more) {
     parts |= more.parts;
-    isOfWeight &= more.isOfWeight;
+    isKnown &= more.isKnown;
     if (elements != more.elements)
       elements = {};
     if (columns != more.columns)
@@ -148,16 +152,13 @@ public:
       needParts(i, op);
     State state;
     if (hasParts_)
-      state.parts = partsOf(op), state.columns = columnsOf(op), state.isOfWeight = isOfWeight(op);
+      state.parts = partsOf(op), state.columns = columnsOf(op), state.isKnown = areKnown(op);
     at.setAll(op, state);
     for (size_t r = 1; r < op.results.size(); ++r) // magnitudes that are seen are no sum
       if (isProduct(op) && inPlaceOperand(op, r) >= 0)
         at[op.results[r]] = State();
-    if (hasParts_ && op.kind == OpKind::LatentHeadsBwd) { // all share what is rotated of keys
-      State &shared = at[resultNamed<OpKind::LatentHeadsBwd>(op, "dkrot")];
-      shared.parts |= of(operandNamed<OpKind::LatentHeadsBwd>(op, "dk")).columns.value_or(0);
-      shared.columns = Axes{0};
-    }
+    if (hasParts_)
+      addColumns(op);
     followElements(op);
     if (hasScales_)
       followScales(i, op);
@@ -202,11 +203,11 @@ private:
     scope().addValue(finding::TakesPartialSum, i, value, taker, namesOf(plan_, of(value).parts));
   }
 
-  /// The parts of a product with a weight are known: a sum over other axes adds no parts.
+  /// Where the axes of parts are known, a sum over others adds no parts.
   void needParts(uint32_t i, const Op &op) const {
     const State &added = of(op, 0);
     auto others = static_cast<Axes>(axesOf(plan_, op.group) & splits_ & ~added.parts);
-    if (added.isOfWeight && others != 0)
+    if (added.isKnown && others != 0)
       scope().addValue(finding::AddsNoParts, i, op.operands[0], namesOf(plan_, others));
   }
 
@@ -226,12 +227,36 @@ private:
                 of(operandNamed<OpKind::CrossEntropyBwd>(op, "logits")).columns);
     else if (op.kind == OpKind::Pack && op.getInt(Key::block) >= 0)
       checkGradients(op);
-    else if (op.kind == OpKind::GroupedMatMul || op.kind == OpKind::GroupedMatMulScaled)
+    else if (countsRuns(op))
       checkExperts(i, op);
     if (isByMagnitudes(op))
       needIndex(i, axesOf(plan_, op.group), of(op, kCounts).columns);
+    else if (op.group >= 0 && hasShares(factorsOf(op)))
+      checkShares(i, op);
     else if (opInfo(op).queries >= 0 && op.getFloat(Key::p) > 0)
       checkHeads(i, op);
+  }
+
+  static bool countsRuns(const Op &op) {
+    std::span<const FactorValue> operands = factorsOf(op).operands();
+    return kCounts < std::min(op.operands.size(), operands.size()) &&
+           operands[kCounts].countsRowsOf != kNoFactor;
+  }
+
+  static bool hasShares(const OpFactors &factors) {
+    auto isShare = [](const FactorValue &value) {
+      return std::ranges::any_of(value.words(), &FactorAtom::isShare);
+    };
+    return std::ranges::any_of(factors.operands(), isShare) ||
+           std::ranges::any_of(factors.results(), isShare);
+  }
+
+  /// Members have shares of what ranks along the group's axes have different columns or heads of.
+  void checkShares(uint32_t i, const Op &op) const {
+    std::optional<Axes> columns = of(op, 0).columns;
+    Axes found = axesOf(plan_, op.group);
+    if (columns && (found & ~*columns) != 0)
+      scope().add(finding::PartByOtherIndex, i, namesOf(plan_, found), namesOf(plan_, *columns));
   }
 
   /// Where members have slices, too, the last axes of the group are those of the slices.
@@ -266,15 +291,17 @@ private:
   /// Counts have a column for each expert: ranks have exchanged them, and so the rows that they
   /// count, for those of their own experts.
   void checkExperts(uint32_t i, const Op &op) const {
-    const Param *param = paramOf(op.operands[kSecondFactor]);
-    if (param == nullptr || param->isUncut() || !param->isStacked())
-      return;
-    Axes needed = axesOfExperts(*param);
-    std::optional<Axes> found = of(op, kCounts).columns;
-    if (found != needed)
-      scope().add(finding::ExpertsOfOtherRanks, i,
-                  found ? namesOf(plan_, *found) : "axes that are not known",
-                  namesOf(plan_, needed));
+    for (ValueId operand : op.operands) {
+      const Param *param = paramOf(operand);
+      if (param == nullptr || param->isUncut() || !param->isStacked())
+        continue;
+      Axes needed = axesOfExperts(*param);
+      std::optional<Axes> found = of(op, kCounts).columns;
+      if (found != needed)
+        scope().add(finding::ExpertsOfOtherRanks, i,
+                    found ? namesOf(plan_, *found) : "axes that are not known",
+                    namesOf(plan_, needed));
+    }
   }
 
   /// Axes along which ranks have different tensors of a stack.
@@ -295,7 +322,8 @@ private:
     scope().add(finding::PartByOtherIndex, i, namesOf(plan_, found), namesOf(plan_, *needed));
   }
 
-  /// Products have columns of their weight, and exchanges give other heads for rows, or back.
+  /// Products have columns of their weight, and exchanges give other heads for rows, or back; those
+  /// of rows that are counted, of experts, leave columns as they are.
   std::optional<Axes> columnsOf(const Op &op) const {
     if (op.kind == OpKind::MakeRuns) // of all experts
       return Axes{0};
@@ -304,13 +332,45 @@ private:
     if (isProduct(op))
       return knownSplitsOf(op.operands[kSecondFactor], op.getBool(Key::trans_b) ? 1 : 0);
     std::optional<Axes> columns = op.operands.empty() ? std::nullopt : of(op, 0).columns;
-    if (columns && op.kind == OpKind::AllToAll)
+    if (columns && op.kind == OpKind::AllToAll && !isCounted(op.operands[0]))
       *columns ^= axesOf(plan_, op.group);
     bool sharesKeys =
         op.group >= 0 && (op.kind == OpKind::SplitQkv || op.kind == OpKind::SplitQkvRope);
     if (columns && sharesKeys)
       *columns |= axesOf(plan_, op.group);
     return columns;
+  }
+
+  /// A result with the rows of the first operand that is a sum over its columns, or heads, of which
+  /// ranks have different ones, is a part of a sum. Of products, the parameter table says more, and
+  /// collectives say what they do; sums over rows are gradients of parameters, which marks follow.
+  void addColumns(const Op &op) {
+    Axes columns = op.operands.empty() ? Axes{0} : of(op, 0).columns.value_or(0);
+    bool isFactor = isProduct(op) || op.kind == OpKind::MatMulScaled;
+    if (columns == 0 || isFactor || opInfo(op).collective)
+      return;
+    const OpFactors &factors = factorsOf(op);
+    const FactorValue &first = operandOf(op, factors, 0);
+    uint8_t rank = scope().value(op.operands[0]).type.rank;
+    FactorId rows = factorAt(first, false, rank, 0),
+             along = factorAt(first, false, rank, columnsDim(rank));
+    if (rows == kNoFactor || along == kNoFactor)
+      return;
+    for (size_t r = 0; r < op.results.size(); ++r)
+      if (factors.isSummed(along, r) && resultOf(op, factors, r).has(rows)) {
+        State &sum = (*values_)[op.results[r]];
+        sum.parts |= columns;
+        sum.isKnown = true;
+        sum.columns = Axes{0};
+      }
+  }
+
+  bool isCounted(ValueId value) const { return scope().value(value).counts != kNone; }
+
+  /// The dimension of columns, or of heads.
+  static uint8_t columnsDim(uint8_t rank) {
+    constexpr uint8_t kWithHeads = 4;
+    return rank == kWithHeads ? 2 : static_cast<uint8_t>(std::max(rank - 1, 0));
   }
 
   static bool isProduct(const Op &op) {
@@ -463,12 +523,11 @@ private:
     return mayTakeParts(op) ? taken : Axes{0};
   }
 
-  bool isOfWeight(const Op &op) const {
+  bool areKnown(const Op &op) const {
     if (isProduct(op) || op.kind == OpKind::MatMulScaled)
       return knownSplitsOf(op.operands[kSecondFactor], 0).has_value();
-    return isLinear(op.kind) && std::ranges::all_of(op.operands, [&](ValueId operand) {
-             return of(operand).isOfWeight;
-           });
+    return isLinear(op.kind) &&
+           std::ranges::all_of(op.operands, [&](ValueId operand) { return of(operand).isKnown; });
   }
 
   static bool isSumOverRanks(const Op &op) {

@@ -215,5 +215,92 @@ TEST(Norm, RmsNormGradientGivesTheNormAgain) {
     }
 }
 
+/// Columns of a matrix from `first` on.
+Array columnsOf(const Array &whole, int64_t first, int64_t count) {
+  int64_t cols = whole.shape.back(), rows = whole.numel() / cols;
+  std::vector<double> values;
+  for (int64_t row = 0; row < rows; ++row)
+    for (int64_t c = 0; c < count; ++c)
+      values.push_back(whole[row * cols + first + c]);
+  std::vector<int64_t> shape = whole.shape;
+  shape.back() = count;
+  return array(whole.dtype, std::move(shape), std::move(values));
+}
+
+/// The mean over whole rows of what parts of them sum.
+Array meanOfParts(const std::vector<Array> &sums) {
+  std::vector<double> mean(static_cast<size_t>(sums[0].numel()));
+  for (const Array &part : sums)
+    for (size_t i = 0; i < mean.size(); ++i)
+      mean[i] += part.values[i];
+  return array(DType::F32, sums[0].shape, mean);
+}
+
+/// Each part of a norm of `cols` columns, of which the first `own`.
+struct NormPart {
+  Array dy, x, w;
+};
+
+std::vector<NormPart> partsOf(const Backward &b, int64_t own) {
+  int64_t cols = b.w.numel();
+  std::vector<NormPart> parts;
+  for (auto [first, count] : {std::pair(int64_t{0}, own), std::pair(own, cols - own)})
+    parts.push_back({columnsOf(b.dy, first, count), columnsOf(b.x, first, count),
+                     columnsOf(b.w, first, count)});
+  return parts;
+}
+
+Array dotsOf(const Array &a, const Array &b, const Array *w, int64_t cols, bool zeroCentered) {
+  KernelRun run("dot_rows");
+  run.attrs.scale = 1.0 / static_cast<double>(cols);
+  run.attrs.zero_centered = zeroCentered;
+  run.in(a).in(b);
+  if (w)
+    run.in(*w);
+  return run.out(DType::F32, {a.shape[0], 1}).run()[0];
+}
+
+/// Two parts of the columns give what the norm of all gives.
+void checkParts(Shape shape, DType dtype, bool zeroCentered) {
+  Backward b = makeBackward(false, shape, dtype, zeroCentered);
+  std::vector<NormPart> parts = partsOf(b, shape.cols / 3 + 1);
+  std::vector<Array> squares, dots;
+  for (const NormPart &part : parts) {
+    squares.push_back(dotsOf(part.x, part.x, nullptr, shape.cols, zeroCentered));
+    dots.push_back(dotsOf(part.dy, part.x, &part.w, shape.cols, zeroCentered));
+  }
+  KernelRun forward("rmsnorm"), backward = runOf(b, false);
+  forward.attrs.eps = kEps, forward.attrs.zero_centered = zeroCentered;
+  forward.in(b.x).in(b.w).out(dtype, b.x.shape).out(DType::F32, {shape.rows});
+  backward.out(dtype, b.x.shape).out(DType::F32, b.w.shape);
+  Array y = forward.run()[0];
+  std::vector<Array> gradients = backward.run();
+  int64_t first = 0;
+  for (const NormPart &part : parts) {
+    int64_t count = part.w.numel();
+    KernelRun own("rmsnorm_part"), back("rmsnorm_part_bwd");
+    own.attrs.eps = back.attrs.eps = kEps;
+    own.attrs.zero_centered = back.attrs.zero_centered = zeroCentered;
+    own.in(part.x).in(part.w).in(meanOfParts(squares)).out(dtype, part.x.shape);
+    back.in(part.dy).in(part.x).in(part.w).in(meanOfParts(squares)).in(meanOfParts(dots));
+    back.out(dtype, part.x.shape).out(DType::F32, part.w.shape);
+    expectClose(own.run()[0], columnsOf(y, first, count).values, kForward, "y");
+    std::vector<Array> got = back.run();
+    expectClose(got[0], columnsOf(gradients[0], first, count).values, kBackward, "dx");
+    expectClose(got[1], columnsOf(gradients[1], first, count).values, kBackward, "dw");
+    first += count;
+  }
+}
+
+TEST(Norm, PartsOfColumnsAreThoseOfTheWhole) {
+  for (Shape shape : {Shape{1, 2}, Shape{3, 5}, Shape{7, 33}, Shape{16, 256}})
+    for (DType dtype : kDataTypes)
+      for (bool zeroCentered : {false, true}) {
+        SCOPED_TRACE(testing::Message()
+                     << shape.rows << 'x' << shape.cols << ' ' << dtypeName(dtype) << zeroCentered);
+        checkParts(shape, dtype, zeroCentered);
+      }
+}
+
 } // namespace
 } // namespace shardc::kernels::test

@@ -284,6 +284,7 @@ constexpr FreeExtent kFreeExtents[] = {{"batch.load", "i0", 0},
                                        {"grouped_bias_dot", "i2", 0},
                                        {"grouped_matmul", "i2", 0},
                                        {"grouped_matmul_scaled", "i2", 0},
+                                       {"grouped_matmul_bias", "i2", 0},
                                        {"grouped_matmul_bwd", "i2", 0},
                                        {"grouped_matmul_bwd_squares", "i2", 0},
                                        {"cross_entropy", "i0", 1},
@@ -349,7 +350,7 @@ TEST(Registry, OnlyGradientsOfWeightsAndSumsAccumulate) {
           "grouped_matmul_bwd_squares", "grouped_bias_bwd", "combine_bwd", "expert_load", "tally"})
       if (op.name == name)
         wanted = "0";
-    if (op.name == "rmsnorm_bwd")
+    if (op.name == "rmsnorm_bwd" || op.name == "rmsnorm_part_bwd")
       wanted = "1";
     if (op.name == "layernorm_bwd" || op.name == "merge_qkv_norm_rope")
       wanted = "12";

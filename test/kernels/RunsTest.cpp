@@ -161,6 +161,31 @@ TEST(GroupedBias, AddsTheBiasOfEachRun) {
       }
 }
 
+TEST(GroupedBias, InAProductHasTheSameBits) {
+  for (const Layout &layout : kLayouts)
+    for (DType dtype : kDataTypes)
+      for (bool isWeighted : {false, true}) {
+        int64_t k = 6, m = 13;
+        Array a = rowsOf(layout, dtype, k, 1), bias = randoms(dtype, {layout.runs, m}, 2);
+        Array b = randoms(dtype, {layout.runs, m, k}, 3);
+        Array weights = rowsOf(layout, DType::F32, 1, 4);
+        Array rows = constant(dtype, {layout.bound(), m}, kNan);
+        KernelRun product("grouped_matmul"), sum("grouped_bias"), both("grouped_matmul_bias");
+        product.attrs.trans_b = both.attrs.trans_b = true;
+        product.in(a).in(b).in(layout.array()).over(rows);
+        sum.in(product.run()[0]).in(bias).in(layout.array());
+        both.in(a).in(b).in(layout.array()).in(bias);
+        giveWeights(sum, weights, isWeighted);
+        giveWeights(both, weights, isWeighted);
+        sum.over(rows), both.over(rows);
+        std::vector<double> want;
+        Array apart = sum.run()[0];
+        for (int64_t i = 0; i < apart.numel(); ++i)
+          want.push_back(layout.runOf(i / m) >= 0 ? apart[i] : 0);
+        expectRows(layout, both.run()[0], want, {0, 0});
+      }
+}
+
 TEST(GroupedBias, GradientOfABiasIsTheSumOverTheRowsOfItsRun) {
   for (const Layout &layout : kLayouts)
     for (DType dtype : kDataTypes)
@@ -550,6 +575,23 @@ TEST(ScaleRows, GradientOfAWeightIsTheProductOfRows) {
       want[static_cast<size_t>(i / kCols)] += x[i] * dy[i];
     expectClose(run.run()[0], want, {1e-6, 2}, "y");
   }
+}
+
+TEST(ScaleRows, ProductsOfRowsHaveWeightsOfColumns) {
+  constexpr int64_t kRows = 5, kCols = 700;
+  for (DType dtype : kDataTypes)
+    for (bool zeroCentered : {false, true}) {
+      Array a = randoms(dtype, {kRows, kCols}, 3), b = randoms(dtype, {kRows, kCols}, 4),
+            w = randoms(dtype, {kCols}, 5);
+      KernelRun run("dot_rows");
+      run.attrs.scale = 0.25, run.attrs.zero_centered = zeroCentered;
+      run.in(a).in(b).in(w).out(DType::F32, {kRows, 1});
+      std::vector<double> want(kRows);
+      for (int64_t i = 0; i < a.numel(); ++i)
+        want[static_cast<size_t>(i / kCols)] +=
+            0.25 * a[i] * b[i] * (w[i % kCols] + (zeroCentered ? 1 : 0));
+      expectClose(run.run()[0], want, {2e-6, 2}, "y");
+    }
 }
 
 TEST(Dispatch, RefusesOtherShapes) {

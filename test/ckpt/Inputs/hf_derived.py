@@ -41,6 +41,7 @@ MODELS = [
     ("qwen2_moe_tiny", [], {"model_type": "qwen2_moe", "shared_expert_intermediate_size": 80, "norm_topk_prob": False}),
     ("starcoder2_tiny", [], {"model_type": "starcoder2", "use_bias": True, "residual_dropout": 0.0, "embedding_dropout": 0.0,
                              "norm_epsilon": 1e-5, "sliding_window": 8, "hidden_act": "gelu_new", "tie_word_embeddings": True}),
+    ("smollm3_tiny", ["model.no_rope_freq=[0, 1, 1, 0]"], {"model_type": "smollm3", "no_rope_layers": [1, 0, 0, 1]}),
     ("smollm3_tiny", [], {"model_type": "smollm3", "rope_theta": 5000000.0, "attention_bias": False, "mlp_bias": False, "pad_token_id": None,
                           "use_sliding_window": False, "tie_word_embeddings": True}),
     ("glm45_tiny", ["model.mtp_num_layers=1"], {"num_nextn_predict_layers": 1}),

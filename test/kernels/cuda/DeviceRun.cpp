@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <limits>
 #include <map>
 
 #include <cuda_runtime.h>
@@ -278,6 +279,20 @@ void DeviceRun::compare(double f32Tolerance, double bf16Tolerance) {
   for (size_t r = 0; r < got.size(); ++r)
     expectNear(case_->call.out[r], got[r], want[r], f32Tolerance, bf16Tolerance,
                op_ + " result " + std::to_string(r));
+}
+
+void setNan(const Tensor &tensor, int64_t i) {
+  if (tensor.dtype == DType::F32)
+    static_cast<float *>(tensor.data)[i] = std::numeric_limits<float>::quiet_NaN();
+  else
+    static_cast<uint16_t *>(tensor.data)[i] = 0x7fff; // NaN in both types of 16 bits
+}
+
+void shape(DeviceRun &run, Tensor &tensor, DType dtype, std::initializer_list<int64_t> extents) {
+  tensor.rank = 0;
+  for (int64_t extent : extents)
+    tensor.shape[tensor.rank++] = extent;
+  run.retype(tensor, dtype, dtype != DType::I32);
 }
 
 } // namespace shardc::kernels::test

@@ -3,10 +3,13 @@
 #pragma once
 
 #include <cstddef>
+#include <initializer_list>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include <gtest/gtest.h>
 
 #include "kernels/api/Kernel.h"
 #include "kernels/bench/Cases.h"
@@ -72,5 +75,15 @@ std::vector<double> valuesOf(const Tensor &tensor, const std::vector<std::byte> 
 void expectNear(const Tensor &tensor, const std::vector<std::byte> &got,
                 const std::vector<std::byte> &want, double f32Tolerance, double bf16Tolerance,
                 const std::string &what);
+
+/// Makes an element of f32, bf16 or f16 no number.
+void setNan(const Tensor &tensor, int64_t i);
+/// Gives an operand or result of the run another type and shape, with new random numbers.
+void shape(DeviceRun &run, Tensor &tensor, DType dtype, std::initializer_list<int64_t> extents);
+
+/// The name of a test's case, which lists of tests show, too.
+template <typename Case> std::string nameOfCase(const testing::TestParamInfo<Case> &info) {
+  return nameOf(info.param);
+}
 
 } // namespace shardc::kernels::test

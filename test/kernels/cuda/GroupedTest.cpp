@@ -1,6 +1,6 @@
-// Routers, products of runs of rows, and rows that go into runs, on the device against the host:
-// runs without rows and with all, tiles that are full, cut and empty, slots. Rows that are not
-// there are NaN in operands, and NaN in results before and after.
+// Products of runs of rows on the device against the host: runs without rows and with all, tiles
+// that are full, cut and empty, slots. Rows that are not there are NaN in operands, and NaN in
+// results before and after.
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -57,20 +57,6 @@ struct Extents {
 };
 /// Odd; one to four quarters of a tile of columns; several tiles both ways.
 constexpr Extents kExtents[] = {{35, 13}, {72, 8}, {64, 264}, {200, 136}, {328, 600}, {64, 448}};
-
-void setNan(const Tensor &tensor, int64_t i) {
-  if (tensor.dtype == DType::F32)
-    static_cast<float *>(tensor.data)[i] = std::numeric_limits<float>::quiet_NaN();
-  else
-    static_cast<uint16_t *>(tensor.data)[i] = 0x7fff; // NaN in both types of 16 bits
-}
-
-void shape(DeviceRun &run, Tensor &tensor, DType dtype, std::initializer_list<int64_t> extents) {
-  tensor.rank = 0;
-  for (int64_t extent : extents)
-    tensor.shape[tensor.rank++] = extent;
-  run.retype(tensor, dtype, dtype != DType::I32);
-}
 
 void setCounts(DeviceRun &run, const Layout &layout, int operand = 2) {
   Tensor &counts = run.call().in[operand];
@@ -133,11 +119,6 @@ template <typename Test> void forFloat8(Test test) {
       attrs.fp8_recipe = static_cast<int64_t>(recipe), attrs.e5m2 = isE5m2;
       test(attrs);
     }
-}
-
-/// The name of a test's case, which lists of tests show, too.
-template <typename Case> std::string nameOfCase(const testing::TestParamInfo<Case> &info) {
-  return nameOf(info.param);
 }
 
 /// A layout of runs and the extents of their products.
@@ -341,10 +322,13 @@ void square(const Layout &layout, Extents at, DType factors, DType result, bool 
       continue;
     }
     EXPECT_TRUE(found[0] == plain);
-    double want = 0;
+    double want = 0, fourth = 0;
     for (double value : valuesOf(call.out[0], found[0]))
-      want += value * value;
-    EXPECT_NEAR(valuesOf(call.out[1], found[1])[0], want, 1e-6 * want);
+      want += value * value, fourth += std::pow(value, 4);
+    // Of numbers that are rounded afterwards, squares are off by up to two units each.
+    double unit = result == DType::F32 || adds ? 0 : result == DType::BF16 ? 0x1p-8 : 0x1p-11;
+    EXPECT_NEAR(valuesOf(call.out[1], found[1])[0], want,
+                1e-6 * want + 6 * 2 * unit / std::sqrt(3) * std::sqrt(fourth));
   }
 }
 
@@ -367,6 +351,63 @@ TEST(CudaGrouped, SquaresOfManyTiles) {
     for (DType result : {DType::BF16, DType::F32})
       square(layout, {136, 264}, DType::BF16, result, true, scale);
   square({2, 2, 64, {0, 0, 0, 0}}, {136, 264}, DType::BF16, DType::BF16, false);
+}
+
+/// A bias in a product has the bits of one behind it.
+void addBias(const Layout &layout, Extents at, DType type, bool transB, bool isWeighted) {
+  SCOPED_TRACE(testing::Message() << dtypeName(type) << ' ' << transB << ' ' << isWeighted);
+  Results apart;
+  for (std::string_view op : {"grouped_matmul", "grouped_bias", "grouped_matmul_bias"}) {
+    DeviceRun run(op, DType::F32, bench::kTinyModel);
+    Call &call = run.call();
+    bool isProduct = op != "grouped_bias";
+    call.attrs.trans_b = transB;
+    shape(run, call.out[0], type, {layout.bound(), at.m});
+    hideRows(layout, call.out[0]);
+    run.keep(0);
+    setCounts(run, layout);
+    if (isProduct) {
+      shape(run, call.in[0], type, {layout.bound(), at.k});
+      shape(run, call.in[1], type, {layout.runs, transB ? at.m : at.k, transB ? at.k : at.m});
+      run.fill(call.in[0], 1, 1.0);
+      run.fill(call.in[1], 2, 1.0);
+      hideRows(layout, call.in[0]);
+    } else {
+      shape(run, call.in[0], type, {layout.bound(), at.m});
+      std::memcpy(call.in[0].data, apart[0].data(), apart[0].size());
+    }
+    if (op != "grouped_matmul") {
+      int bias = isProduct ? 3 : 1, weights = isProduct ? 4 : 3;
+      shape(run, call.in[bias], type, {layout.runs, at.m});
+      run.fill(call.in[bias], 3, 1.0);
+      shape(run, call.in[weights], type, {layout.bound(), 1});
+      run.fill(call.in[weights], 4, 1.0);
+      hideRows(layout, call.in[weights]);
+      call.inCount = isWeighted ? weights + 1 : weights;
+    }
+    Results found = run.onDevice();
+    if (op == "grouped_matmul_bias") {
+      EXPECT_TRUE(found[0] == apart[0]);
+    }
+    apart = std::move(found);
+  }
+}
+
+TEST_P(CudaGroupedShapes, BiasesInProductsHaveTheSameBits) {
+  SKIP_WITHOUT_GPU();
+  for (DType data : kDataTypes)
+    for (bool transB : {false, true})
+      for (bool isWeighted : {false, true})
+        addBias(layout(), at(), data, transB, isWeighted);
+}
+
+TEST(CudaGrouped, BiasesOfManyTiles) {
+  SKIP_WITHOUT_GPU();
+  Layout layout = {1, 3, 6000, {3000, 77, 2300}};
+  for (bool transB : {false, true}) {
+    addBias(layout, {128, 2056}, DType::BF16, transB, true);
+    addBias(layout, {128, 2056}, DType::F16, transB, false);
+  }
 }
 
 /// So many tiles that blocks take several, in bands.
@@ -541,226 +582,6 @@ TEST(CudaGrouped, GraphsReadCountsWhenTheyRun) {
         expectNear(call.out[0], got, run.onHost()[0], 1e-5, 4e-3, "result");
       }
     }
-}
-
-/// All scores, with and without groups and a bias; logits that are equal, and some that are NaN.
-TEST(CudaRouter, ChoosesAsTheHost) {
-  SKIP_WITHOUT_GPU();
-  struct {
-    int64_t rows, experts, topk, groups, groupTopk;
-  } cases[] = {{1, 1, 1, 0, 0},   {100, 8, 2, 0, 0},   {77, 130, 8, 0, 0}, {50, 256, 8, 8, 4},
-               {9, 64, 6, 16, 3}, {300, 60, 60, 0, 0}, {40, 384, 8, 1, 1}};
-  for (auto [rows, experts, topk, groups, groupTopk] : cases)
-    for (int64_t score = 0; score < 3; ++score)
-      for (bool other : {false, true}) { // a softmax of all; a bias of other scores
-        DeviceRun run("router_topk", DType::F32, bench::kTinyModel);
-        Call &call = run.call();
-        Attrs &attrs = call.attrs;
-        attrs.topk = topk, attrs.expert_groups = groups, attrs.group_topk = groupTopk;
-        attrs.score = score, attrs.pre_softmax = score == 0 && other, attrs.scale = 2.5;
-        shape(run, call.in[0], DType::F32, {rows, experts});
-        shape(run, call.in[1], DType::F32, {experts});
-        call.inCount = score > 0 && other ? 2 : 1;
-        shape(run, call.out[0], DType::I32, {rows, topk});
-        shape(run, call.out[1], DType::F32, {rows, topk});
-        auto *logits = static_cast<float *>(call.in[0].data);
-        for (int64_t i = 0; i < rows * experts; ++i)
-          logits[i] = i % 3 == 0 ? 0.25f : 9 * logits[i];
-        if (rows > 20 && score == 1)
-          setNan(call.in[0], 17 * experts + experts / 2);
-        SCOPED_TRACE(testing::Message() << experts << ' ' << topk << ' ' << score << other);
-        run.compare(2e-6);
-
-        DeviceRun back("router_topk_bwd", DType::F32, bench::kTinyModel);
-        Call &backward = back.call();
-        backward.attrs = attrs;
-        shape(back, backward.in[0], DType::F32, {rows, topk});
-        shape(back, backward.in[1], DType::F32, {rows, experts});
-        shape(back, backward.in[2], DType::I32, {rows, topk});
-        shape(back, backward.out[0], DType::F32, {rows, experts});
-        std::memcpy(backward.in[1].data, logits,
-                    static_cast<size_t>(rows * experts) * sizeof(float));
-        std::memcpy(backward.in[2].data, run.onHost()[0].data(),
-                    static_cast<size_t>(rows * topk) * sizeof(int32_t));
-        static_cast<int32_t *>(backward.in[2].data)[0] = -1; // of no expert
-        back.compare(2e-6);
-      }
-}
-
-/// Logits lean to the first experts.
-struct Balance {
-  int64_t rows, experts, topk;
-  float lean;
-};
-
-std::string nameOf(const Balance &balance) {
-  return fmt::format("{}rows_{}of{}", balance.rows, balance.topk, balance.experts);
-}
-void PrintTo(const Balance &balance, std::ostream *out) { *out << nameOf(balance); }
-
-/// A test for each, since sanitizers take minutes for some.
-class CudaRouterBalances : public testing::TestWithParam<Balance> {};
-
-/// Few steps, with fewer rows and experts than threads, and more, and equal logits; and many steps,
-/// or the most that may be.
-INSTANTIATE_TEST_SUITE_P(FewSteps, CudaRouterBalances,
-                         testing::Values(Balance{1, 1, 1, 0}, Balance{3, 5, 2, 0},
-                                         Balance{100, 8, 1, 0}, Balance{77, 130, 8, 0.05f}),
-                         nameOfCase<Balance>);
-INSTANTIATE_TEST_SUITE_P(ManySteps, CudaRouterBalances,
-                         testing::Values(Balance{2000, 64, 6, 0}, Balance{300, 8, 2, 1.5f},
-                                         Balance{4099, 256, 8, 0.1f}, Balance{64, 8, 2, 60}),
-                         nameOfCase<Balance>);
-
-/// Sinkhorn's choice, without and with a NaN, and twice with the same bits.
-TEST_P(CudaRouterBalances, AsTheHost) {
-  SKIP_WITHOUT_GPU();
-  const auto [rows, experts, topk, lean] = GetParam();
-  for (bool hasNan : {false, true}) {
-    DeviceRun run("router_sinkhorn", DType::F32, bench::kTinyModel);
-    Call &call = run.call();
-    call.attrs.topk = topk, call.attrs.pre_softmax = true;
-    call.attrs.score = topk == 1 ? kRouterSigmoid : kRouterSoftmax;
-    shape(run, call.in[0], DType::F32, {rows, experts});
-    shape(run, call.out[0], DType::I32, {rows, topk});
-    shape(run, call.out[1], DType::F32, {rows, topk});
-    auto *logits = static_cast<float *>(call.in[0].data);
-    for (int64_t i = 0; i < rows * experts; ++i)
-      logits[i] = 4 * logits[i] - lean * static_cast<float>(i % experts);
-    if (hasNan)
-      setNan(call.in[0], rows * experts / 2);
-    SCOPED_TRACE(hasNan);
-    run.compare(2e-6);
-    EXPECT_TRUE(run.onDevice() == run.onDevice());
-  }
-}
-
-/// Room for none, some and all; equal weights, and some that are NaN; ids of no expert.
-TEST(CudaRouter, DropsAsTheHost) {
-  SKIP_WITHOUT_GPU();
-  for (double factor : {1e-9, 0.5, 1.0, 100.0})
-    for (int64_t rows : {1, 300, 3000})
-      for (bool byPosition : {false, true}) {
-        DeviceRun run("router_drop", DType::F32, bench::kTinyModel);
-        Call &call = run.call();
-        call.attrs.experts = 7, call.attrs.capacity_factor = factor;
-        call.attrs.by_position = byPosition;
-        shape(run, call.in[0], DType::I32, {rows, 4});
-        shape(run, call.in[1], DType::F32, {rows, 4});
-        shape(run, call.out[0], DType::I32, {rows, 4});
-        auto *weights = static_cast<float *>(call.in[1].data);
-        for (int64_t i = 0; i < 4 * rows; ++i) {
-          static_cast<int32_t *>(call.in[0].data)[i] = static_cast<int32_t>(i * i % 10) - 1;
-          weights[i] = i % 3 == 0 ? 0.25f : i % 29 == 1 ? -0.0f : weights[i];
-          if (i % 101 == 7)
-            setNan(call.in[1], i);
-        }
-        SCOPED_TRACE(testing::Message() << factor << ' ' << rows << ' ' << byPosition);
-        EXPECT_TRUE(run.onDevice() == run.onHost());
-      }
-}
-
-/// What the second of four members has of two parts, by each score.
-TEST(CudaRouter, MembersHaveTheirRowsOfParts) {
-  SKIP_WITHOUT_GPU();
-  for (std::string_view op : {"expert_load", "router_loss", "router_loss_bwd"})
-    for (int64_t score = 0; score < 3; ++score) {
-      DeviceRun run(op, DType::F32, bench::kSmallModel);
-      Call &call = run.call();
-      call.index = 1, call.groupSize = 4;
-      call.attrs.score = score, call.attrs.loss_scale = 0.5;
-      Tensor &load = op == "expert_load" ? call.out[0] : call.in[1];
-      shape(run, load, DType::F32, {8, load.shape[1]});
-      SCOPED_TRACE(testing::Message() << op << ' ' << score);
-      run.compare(2e-6);
-    }
-}
-
-/// A captured kernel reads which microbatch runs.
-TEST(CudaRouter, MeansAreOfTheMicrobatchesSoFar) {
-  SKIP_WITHOUT_GPU();
-  for (int64_t microbatch : {0, 1, 6}) {
-    DeviceRun run("running_mean", DType::F32, bench::kSmallModel);
-    run.call().microbatch = microbatch;
-    SCOPED_TRACE(microbatch);
-    run.compare(1e-7);
-    Results want = run.onHost();
-    const int64_t words[] = {3, microbatch, 7};
-    int64_t *launch = nullptr;
-    ASSERT_EQ(cudaMalloc(&launch, sizeof words), cudaSuccess);
-    cudaMemcpy(launch, words, sizeof words, cudaMemcpyHostToDevice);
-    run.call().microbatch = 99;
-    run.call().launch = launch;
-    EXPECT_TRUE(run.onDevice() == want);
-    cudaFree(launch);
-  }
-}
-
-/// Ids of no run among others; runs and slots that get everything; slots without room for all.
-TEST(CudaRuns, PlacesAreTheHosts) {
-  SKIP_WITHOUT_GPU();
-  struct {
-    int64_t rows, choices, slots, runs, bound;
-    int32_t ids; ///< different ones
-  } cases[] = {{1, 1, 1, 1, 1, 1},           {5000, 8, 1, 128, 40000, 130},
-               {5000, 2, 8, 16, 16000, 128}, {3000, 4, 4, 3, 6000, 2},
-               {100, 6, 2, 700, 600, 1400},  {70000, 1, 1, 7, 70000, 7},
-               {300, 3, 16, 1, 160, 20}};
-  for (auto [rows, choices, slots, runs, bound, ids] : cases) {
-    DeviceRun run("make_runs", DType::F32, bench::kTinyModel);
-    Call &call = run.call();
-    call.attrs.bound = bound;
-    shape(run, call.in[0], DType::I32, {rows, choices});
-    shape(run, call.out[0], DType::I32, {slots, runs});
-    shape(run, call.out[1], DType::I32, {rows, choices});
-    for (int64_t i = 0; i < call.in[0].numel(); ++i)
-      static_cast<int32_t *>(call.in[0].data)[i] =
-          static_cast<int32_t>(uniformAt(9, static_cast<uint64_t>(i)) * (ids + 0.5)) -
-          (i % 97 == 5);
-    SCOPED_TRACE(testing::Message() << rows << ' ' << slots << ' ' << runs);
-    EXPECT_TRUE(run.onDevice() == run.onHost());
-  }
-}
-
-/// Rows without places, weights of another type, rows that have one place and many.
-TEST(CudaRuns, RowsGoAndComeAsOnTheHost) {
-  SKIP_WITHOUT_GPU();
-  for (std::string_view op : {"dispatch", "combine", "combine_bwd"})
-    for (int64_t choices : {1, 3, 8})
-      for (int64_t cols : {8, 33, 1000, 2880})
-        for (DType data : kDataTypes) {
-          bool isBack = op == "combine_bwd";
-          DeviceRun run(op, data, bench::kTinyModel);
-          Call &call = run.call();
-          Tensor &places = call.in[isBack ? 2 : 1];
-          Tensor &x = op == "dispatch" ? call.in[0] : isBack ? call.in[1] : call.out[0];
-          Tensor &y = op == "dispatch" ? call.out[0] : call.in[0];
-          int64_t rows = 37, bound = rows * choices + 5;
-          shape(run, x, data, {rows, cols});
-          shape(run, y, data, {bound, cols});
-          shape(run, places, DType::I32, {rows, choices});
-          for (int64_t i = 0; i < places.numel(); ++i)
-            static_cast<int32_t *>(places.data)[i] =
-                static_cast<int32_t>(i % 11 == 4   ? -1
-                                     : i % 11 == 7 ? bound + i
-                                                   : bound - 1 - i);
-          if (isBack)
-            shape(run, call.out[0], data, {rows, choices});
-          else
-            shape(run, call.in[2], DType::F32, {rows, choices});
-          if (op == "dispatch")
-            run.keep(0);
-          SCOPED_TRACE(testing::Message()
-                       << op << ' ' << choices << ' ' << cols << dtypeName(data));
-          run.compare(2e-6, 4e-3);
-          if (isBack) {
-            accumulate(run, 0);
-            run.compare(2e-6, 4e-3);
-          } else {
-            --call.inCount; // no weights
-            run.compare(2e-6, 4e-3);
-          }
-        }
 }
 
 } // namespace

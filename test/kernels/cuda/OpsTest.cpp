@@ -45,7 +45,7 @@ Tolerances tolerancesOf(std::string_view op) {
       {"grouped_matmul", {1e-5, 4e-3}},
       {"grouped_matmul_scaled", {2e-4, 4e-3}},
       {"grouped_matmul_bwd", {1e-5, 4e-3}},
-      {"grouped_matmul_bwd_squares", {4e-5, 4e-3}},
+      {"grouped_matmul_bwd_squares", {6e-4, 4e-3}}, // squares of what is rounded afterwards
       {"grouped_bias_bwd", {1e-5, 4e-3}},
       {"matmul_gelu", {1e-5, 4e-3}},
       {"matmul_gelu_bwd", {1e-5, 6e-3}},
@@ -58,6 +58,7 @@ Tolerances tolerancesOf(std::string_view op) {
       {"attention", {1e-5, 6e-3}},
       {"rmsnorm_bwd", {1e-5, 4e-3}},
       {"layernorm_bwd", {1e-5, 4e-3}},
+      {"rmsnorm_part_bwd", {1e-5, 4e-3}},
       {"reduce_rows", {1e-5, 4e-3}},
       {"gelu_bwd", {5e-6, 3e-3}},
       {"init_block", {1e-6, 3e-3}},
@@ -138,6 +139,7 @@ TEST(CudaOps, AccumulateOntoWhatIsThere) {
                                                                 {"grouped_matmul_bwd_squares", {0}},
                                                                 {"reduce_rows", {0}},
                                                                 {"rmsnorm_bwd", {1}},
+                                                                {"rmsnorm_part_bwd", {1}},
                                                                 {"layernorm_bwd", {1, 2}},
                                                                 {"lm_loss_grad", {2}}};
   for (auto &[op, which] : results)
@@ -292,14 +294,15 @@ TEST(CudaOps, NormsOfRowsBeyondABlock) {
   constexpr bench::Model longWhole = {1, 5, 96, 96, 128, 8, 8};
   constexpr bench::Model middle = {1, 35, 30, 30, 104, 8, 8}, wide = {2, 67, 32, 32, 128, 8, 8};
   for (std::string_view op :
-       {"rmsnorm", "layernorm", "add_rmsnorm", "add_layernorm", "rmsnorm_bwd", "layernorm_bwd"})
+       {"rmsnorm", "layernorm", "add_rmsnorm", "add_layernorm", "rmsnorm_part", "dot_rows",
+        "rmsnorm_bwd", "layernorm_bwd", "rmsnorm_part_bwd"})
     for (const bench::Model &model : {longRows, longWhole, middle, wide})
       for (DType data : kDataTypes) {
         SCOPED_TRACE(testing::Message() << op << ' ' << dtypeName(data));
         DeviceRun run(op, data, model);
         run.call().attrs.zero_centered = true;
-        if (op.ends_with("bwd"))
-          --run.call().inCount; // no gradient of a residual
+        if (op == "rmsnorm_bwd" || op == "layernorm_bwd" || op == "dot_rows")
+          --run.call().inCount; // no gradient of a residual, no weight
         run.compare(1e-5, 4e-3);
       }
 }

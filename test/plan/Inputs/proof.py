@@ -3,7 +3,7 @@
 
     proof.py plans DIR      writes the plans
     proof.py mutations      verifier and oracle agree on every mutation of every plan (500 each in full)
-    proof.py families       the same of plans with latent attention, further tokens, sinks, windows, soft caps and chunks, by
+    proof.py families       the same of plans with latent attention, further tokens, sinks, windows, soft caps, norms and chunks, by
                             the oracle and by execution as `runs` has it (one of every second plan, 500 of each in full;
                             MUTATIONS, PLANS, SEED and KEEP as there)
     proof.py attributes     the verifier takes any value of any attribute of every op of every plan (every twentieth plan, in full all)
@@ -179,6 +179,9 @@ def families():
     yield "windows-heads", "llama_tiny", [*window, *context, *fsdp, "model.cp_comm_type=[a2a]", "model.num_query_groups=2",
                                           "train.global_batch_size=2"]
     yield "caps-tensor", "gemma2_tiny", ["model.tensor_model_parallel_size=2", *pairs, "model.num_query_groups=2", *EVAL]
+    norms = ["model.qk_layernorm=true", "model.qk_layernorm_full_width=true"]
+    yield "norms-rows", "llama_tiny", [*norms, *rows, *heads, *fsdp, "cluster.gpus_per_node=4", *ONE_MICROBATCH]
+    yield "norms-shared", "llama_tiny", [*norms, "model.tensor_model_parallel_size=2", *pairs]  # both ranks have the key/value head
     experts, divided = ["model.num_moe_experts=2"], ["model.expert_model_parallel_size=2"]
     yield "experts-fsdp", "mixtral_tiny", [*fsdp, *experts, *divided, *THREE_MICROBATCHES]
     yield "experts-gathered", "mixtral_tiny", [*fsdp, *BF16, *experts, *EVAL, *ONE_MICROBATCH]

@@ -270,6 +270,76 @@ role all "every rank does the same" {
                       "'gelu' reads '%p' before the ranks along 'tp' have added their parts of it");
 }
 
+/// Squares of rows of which ranks have other columns, by this op, which a norm then takes.
+std::string normsOfParts(std::string_view sum) {
+  return fmt::format(R"(shardc.plan 2 logical "norms"
+mesh {{ tp = 2 other = 2 }}
+groups {{ tp = [tp] other = [other] }}
+block b numel 24 shard 24
+param "up" : f32[4,4] of [8,4] split 0 over tp block b at 0 init zeros
+param "norm" : f32[4] of [8] split 0 over tp block b at 16 init ones
+role all "every rank does the same" {{
+  cell @w weight of b : f32[24] in state for params
+  cell @x buffer : f32[4,4] in work for activations
+  cell @y buffer : f32[4,4] in work for activations
+  segment one train body {{
+    in %W = @w
+    in %x = @x
+    %up = view %W : f32[4,4] params
+    %norm = view %W {{offset = 16}} : f32[4] params
+    %p = matmul %x, %up {{trans_b = true}} : f32[4,4] activations
+    %ss = dot_rows %p, %p {{scale = 0.125}} : f32[4,1] activations
+    %s = {} : f32[4,1] activations
+    %y = rmsnorm_part %p, %norm, %s {{eps = 0.1}} : f32[4,4] activations
+    out @y = %y
+  }}
+}}
+)",
+                     sum);
+}
+
+TEST(Tensor, SumsOverColumnsAreParts) {
+  test::expectAccepted(parsed(normsOfParts("all_reduce %ss group tp")));
+  test::expectRefused(parsed(normsOfParts("view %ss")), Rule::Sum,
+                      "'rmsnorm_part' reads '%s' before the ranks along 'tp' have added their");
+  test::expectRefused(parsed(normsOfParts("all_reduce %ss group other")), Rule::Sum,
+                      "'rmsnorm_part' reads '%s' before the ranks along 'tp' have added their");
+}
+
+/// Ranks of this group have the queries of each other.
+std::string sharesOf(std::string_view group) {
+  return fmt::format(R"(shardc.plan 2 logical "shares"
+mesh {{ tp = 2 other = 2 }}
+groups {{ tp = [tp] other = [other] }}
+block b numel 32 shard 32
+param "qkv" : f32[8,4] of [16,4] split 0 over tp block b at 0 init zeros
+role all "every rank does the same" {{
+  cell @w weight of b : f32[32] in state for params
+  cell @x buffer : f32[1,4,4] in work for activations
+  cell @y buffer : f32[1,4,1,4] in work for activations
+  segment one train body {{
+    in %W = @w
+    in %x = @x
+    %w = view %W : f32[8,4] params
+    %p = matmul %x, %w {{trans_b = true}} : f32[1,4,8] activations
+    %all = all_gather %p group {0} : f32[2,4,8] activations
+    %rows = transpose %all {{outer = 2  inner = 4}} : f32[1,4,16] activations
+    %q, %k, %v = split_qkv %rows {{num_heads = 1  num_groups = 1  head_dim = 4}} group {0} :
+      f32[1,4,1,4] activations, f32[1,4,1,4] activations, f32[1,4,1,4] activations
+    out @y = %q
+  }}
+}}
+)",
+                     group);
+}
+
+TEST(Tensor, SharesOfHeadsAreAmongRanksWithOthers) {
+  test::expectAccepted(parsed(sharesOf("tp")));
+  test::expectRefused(parsed(sharesOf("other")), Rule::Split,
+                      "'split_qkv' selects its part by the index along 'other'; its parameter is "
+                      "divided along 'tp'");
+}
+
 /// Copies that all have and one counts are no rank's own squares.
 TEST(Tensor, NormsOfCopiesAreSums) {
   Plan plan = parsed(

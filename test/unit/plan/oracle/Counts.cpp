@@ -7,7 +7,8 @@ namespace {
 
 /// How many operands, the first ones, are rows of the counts that are the third one.
 size_t rowsOf(OpKind kind) {
-  bool isProduct = kind == OpKind::GroupedMatMul || kind == OpKind::GroupedMatMulScaled;
+  bool isProduct = kind == OpKind::GroupedMatMul || kind == OpKind::GroupedMatMulScaled ||
+                   kind == OpKind::GroupedMatMulBias || kind == OpKind::GroupedBias;
   bool isGradient = kind == OpKind::GroupedMatMulBwd || kind == OpKind::GroupedMatMulBwdSquares;
   return isGradient ? 2 : isProduct ? 1 : 0;
 }

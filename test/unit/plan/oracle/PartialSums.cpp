@@ -1,5 +1,5 @@
-// Parts of sums over ranks with parts of a weight: each term is followed back to the products that
-// have made it.
+// Parts of sums over ranks with parts of a weight, and of products of rows of which ranks have
+// other columns: each term is followed back to the products that have made it.
 #include <optional>
 #include <vector>
 
@@ -71,6 +71,8 @@ private:
     const Op &op = *term.op;
     if (op.kind == OpKind::Embedding)
       return axesOf(op.group);
+    if (op.kind == OpKind::DotRows)
+      return columnsOf(term.from[0]);
     if (op.kind == OpKind::MatMulScaled)
       return splitAt(term.from[0], true) | splitAt(term.from[1], true);
     if (op.kind == OpKind::MatMul || op.kind == OpKind::MatMulGelu ||
@@ -78,6 +80,28 @@ private:
       return splitAt(term.from[0], !op.getBool(AttrKey::trans_a)) |
              splitAt(term.from[1], op.getBool(AttrKey::trans_b));
     return 0;
+  }
+
+  static bool isProduct(OpKind kind) {
+    return kind == OpKind::MatMul || kind == OpKind::MatMulGelu || kind == OpKind::MatMulGeluBwd ||
+           kind == OpKind::MatMulScaled;
+  }
+
+  /// Along which axes ranks have other columns of a term, as the product has that it goes back to.
+  Axes columnsOf(int at) const {
+    const Term *term = &terms_[static_cast<size_t>(at)];
+    Axes exchanged = 0, joined = 0;
+    while (term->op != nullptr && !isProduct(term->op->kind) && !term->from.empty()) {
+      if (term->op->kind == OpKind::AllToAll)
+        exchanged ^= axesOf(term->op->group);
+      if (term->op->kind == OpKind::SplitQkv || term->op->kind == OpKind::SplitQkvRope)
+        joined |= axesOf(term->op->group);
+      term = &terms_[static_cast<size_t>(term->from[0])];
+    }
+    if (term->op == nullptr || !isProduct(term->op->kind))
+      return 0;
+    bool isLast = term->op->kind != OpKind::MatMulScaled && !term->op->getBool(AttrKey::trans_b);
+    return (splitAt(term->from[1], isLast) ^ exchanged) | joined;
   }
 
   /// Whether an op has other rows of a table, or columns of logits, than its rank has.

@@ -1,0 +1,95 @@
+// rmsnorm where ranks have parts of the columns of each row. rmsnorm_part: y = x·rstd·w (w + 1 if
+// zero_centered) with rstd[r] = 1/sqrt(squares[r] + eps), x[R,C], w[C], squares[R,1]: the mean of
+// the squares of the whole row. rmsnorm_part_bwd, with dots[R,1] the mean of dy·w·x over the whole
+// row: dx = rstd·(dy·w - x·rstd²·dots), dw = sum over rows of dy·x·rstd, which may accumulate.
+// Data are f32, bf16 or f16 each, squares and dots f32; sums over rows are fp64. Limited by memory.
+#include "kernels/host/Norm.h"
+#include "kernels/host/Rows.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace shardc::kernels::host {
+namespace {
+
+struct Buffers {
+  float *weight, *x, *y;
+
+  Buffers(const Call &call, Scratch &scratch) {
+    int64_t cols = call.in[0].cols();
+    for (float **buffer : {&weight, &x, &y})
+      *buffer = scratch.take<float>(cols);
+  }
+};
+
+/// 1/sqrt(mean + eps) of a row.
+float rstdOfMean(const Call &call, const Tensor &squares, int64_t row) {
+  double mean = static_cast<const float *>(squares.data)[row];
+  return static_cast<float>(1.0 / std::sqrt(mean + call.attrs.eps));
+}
+
+const char *acceptsRmsNormPart(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {3, 3, 1, 1}));
+  SHARDC_REQUIRE_OK(checkNorm(call.in[0], call.out[0], call.in[1]));
+  return checkStatistic(call.in[0], call.in[2]);
+}
+
+void runRmsNormPart(const Call &call) {
+  Scratch scratch(call);
+  Buffers buffers(call, scratch);
+  const Tensor &x = call.in[0], &y = call.out[0];
+  const float *w = normWeight(call, call.in[1], buffers.weight);
+  for (int64_t row = 0, rows = x.rows(), n = x.cols(); row < rows; ++row) {
+    float *to = targetF32(y, row * n, buffers.y);
+    scaleRow(readF32(x, row * n, n, buffers.x), w, rstdOfMean(call, call.in[2], row), n, to);
+    writeF32(y, row * n, n, to);
+  }
+}
+
+struct BwdBuffers {
+  float *weight, *dy, *x, *g, *h, *dx;
+  double *dw;
+
+  BwdBuffers(const Call &call, Scratch &scratch) {
+    int64_t cols = call.in[0].cols();
+    for (float **buffer : {&weight, &dy, &x, &g, &h, &dx})
+      *buffer = scratch.take<float>(cols);
+    dw = scratch.take<double>(cols);
+  }
+};
+
+const char *acceptsRmsNormPartBwd(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {5, 5, 2, 2, 2}));
+  SHARDC_REQUIRE_OK(checkNorm(call.in[0], call.out[0], call.in[2]));
+  SHARDC_REQUIRE_OK(checkNorm(call.in[1], call.in[0], call.out[1]));
+  SHARDC_REQUIRE_OK(checkStatistic(call.in[1], call.in[3]));
+  return checkStatistic(call.in[1], call.in[4]);
+}
+
+void runRmsNormPartBwd(const Call &call) {
+  Scratch scratch(call);
+  BwdBuffers buffers(call, scratch);
+  int64_t rows = call.in[0].rows(), n = call.in[0].cols();
+  const float *w = normWeight(call, call.in[2], buffers.weight);
+  const float *dots = static_cast<const float *>(call.in[4].data);
+  std::fill_n(buffers.dw, n, 0.0);
+  for (int64_t row = 0; row < rows; ++row) {
+    const float *dy = readF32(call.in[0], row * n, n, buffers.dy);
+    const float *x = readF32(call.in[1], row * n, n, buffers.x);
+    float rstd = rstdOfMean(call, call.in[3], row);
+    gradientsOfRow(dy, x, w, rstd, n, buffers.g, buffers.h);
+    addProducts(dy, buffers.h, n, buffers.dw);
+    subtractMean(buffers.g, buffers.h, dots[row] * rstd, rstd, n, buffers.dx);
+    writeF32(call.out[0], row * n, n, buffers.dx);
+  }
+  writeSums(call.out[1], 0, n, buffers.dw, buffers.g);
+}
+
+} // namespace
+
+const Kernel kRmsNormPart = {"rmsnorm_part_host", runRmsNormPart, acceptsRmsNormPart,
+                             workspaceOf<Buffers>};
+const Kernel kRmsNormPartBwd = {"rmsnorm_part_bwd_host", runRmsNormPartBwd, acceptsRmsNormPartBwd,
+                                workspaceOf<BwdBuffers>};
+
+} // namespace shardc::kernels::host
