@@ -42,8 +42,11 @@ private:
   }
   int64_t wholeFallback(const char *field) const { return hfWholeFallback(config_.arch, field); }
   bool isLatent() const { return config_.layout == HfLayout::Deepseek; }
-  bool hasSigmoids() const {
-    return hfOption(config_.arch, "moe_router_score_function") == "sigmoid";
+  /// Whether the option is of experts, and the model has none.
+  bool isOff(std::string_view option) const {
+    const PlainValue *experts = findEntry(entries_, "num_moe_experts");
+    bool hasExperts = experts != nullptr && experts->wholeNumber().has_value();
+    return option.starts_with("moe_") && !hasExperts;
   }
   void add(std::string name, PlainValue value) {
     entries_.emplace_back(std::move(name), std::move(value));
@@ -489,7 +492,7 @@ void Arguments::addRouter() {
 
 /// A recipe adds up the best scores of a group, as many as each chosen group gives experts.
 void Arguments::addGroups() {
-  bool isOfSigmoids = hasSigmoids();
+  bool isOfSigmoids = hfOption(config_.arch, "moe_router_score_function") == "sigmoid";
   int64_t topk = whole("num_experts_per_tok", wholeFallback("num_experts_per_tok"));
   std::string method = word(file_, "", "topk_method");
   bool isGreedy = !isOfSigmoids && (method.empty() || method == "greedy");
@@ -523,11 +526,8 @@ void Arguments::agree(const HfField &row) {
 
 /// Fields that are options as they are; what is there already follows from several.
 void Arguments::addCopies() {
-  const PlainValue *experts = findEntry(entries_, "num_moe_experts");
-  bool hasExperts = experts != nullptr && experts->wholeNumber().has_value();
   for (const HfField &row : hfFields()) {
-    bool isOff = row.text.starts_with("moe_") && !hasExperts;
-    if (!row.isOf(config_.arch) || row.use != HfUse::Copy || isOff)
+    if (!row.isOf(config_.arch) || row.use != HfUse::Copy || isOff(row.text))
       continue;
     if (findEntry(entries_, row.text) != nullptr) {
       agree(row);
@@ -550,11 +550,9 @@ void Arguments::addCopies() {
 
 /// What no field says.
 void Arguments::addOptions() {
-  const PlainValue *experts = findEntry(entries_, "num_moe_experts");
-  bool hasExperts = experts != nullptr && experts->wholeNumber().has_value();
   for (const HfOption &row : hfOptions()) {
-    bool isOff = row.option.starts_with("moe_") && !hasExperts;
-    if (row.isOf(config_.arch) && !isOff && findEntry(entries_, row.option) == nullptr)
+    bool isSaid = findEntry(entries_, row.option) != nullptr;
+    if (row.isOf(config_.arch) && !isOff(row.option) && !isSaid)
       add(std::string(row.option), plainValueOf(parseJson(row.value)));
   }
 }

@@ -205,7 +205,7 @@ json hfOption(HfArch arch, std::string_view option) {
 
 std::vector<std::string_view> hfTensors(HfArch arch, std::string_view parameter) {
   const auto *found = std::ranges::find_if(arch::kTensors, [&](const arch::Tensors &row) {
-    return (row.archs >> static_cast<unsigned>(arch) & 1) != 0 && row.parameter == parameter;
+    return has(row.archs, arch) && row.parameter == parameter;
   });
   std::vector<std::string_view> names;
   std::string_view rest = found != std::end(arch::kTensors) ? found->tensors : std::string_view();

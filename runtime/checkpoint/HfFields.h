@@ -68,6 +68,9 @@ struct HfBiases {
 
 /// Bit n: HfArch n.
 using HfArchs = uint64_t;
+constexpr bool has(HfArchs archs, HfArch arch) {
+  return (archs >> static_cast<unsigned>(arch) & 1) != 0;
+}
 
 struct HfField {
   HfArchs archs = 0;
@@ -79,7 +82,7 @@ struct HfField {
   std::string_view fallback = {}; ///< as JSON, where the file is silent; empty: follows from others
   HfBiases parts = {};            ///< of Biases
 
-  bool isOf(HfArch arch) const { return (archs >> static_cast<unsigned>(arch) & 1) != 0; }
+  bool isOf(HfArch arch) const { return has(archs, arch); }
 };
 
 /// An option that architectures have where no field says it.
@@ -87,7 +90,7 @@ struct HfOption {
   HfArchs archs = 0;
   std::string_view option, value; ///< its last name, and its value as JSON
 
-  bool isOf(HfArch arch) const { return (archs >> static_cast<unsigned>(arch) & 1) != 0; }
+  bool isOf(HfArch arch) const { return has(archs, arch); }
 };
 
 std::span<const HfField> hfFields();

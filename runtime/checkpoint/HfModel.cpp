@@ -171,7 +171,8 @@ class Mapper {
 public:
   explicit Mapper(const HfConfig &config)
       : config_(config), isTransposed_(infoOf(config.arch).isTransposed()),
-        hasNormBiases_(hfOption(config.arch, "normalization") == "LayerNorm") {}
+        hasNormBiases_(hfOption(config.arch, "normalization") == "LayerNorm"),
+        isGated_(hfOption(config.arch, "gated_linear_unit") == true) {}
 
   std::vector<HfParam> run();
 
@@ -208,7 +209,7 @@ private:
   void addGptOssMlp(const std::string &mine, const std::string &hf);
 
   const HfConfig &config_;
-  bool isTransposed_, hasNormBiases_;
+  bool isTransposed_, hasNormBiases_, isGated_;
   std::vector<HfParam> params_;
 };
 
@@ -243,8 +244,7 @@ void Mapper::addWeight(const std::string &mine, const std::string &hf, std::stri
 HfParam &Mapper::addJoined(std::string name, const std::vector<std::string> &tensors,
                            const char *kind, int64_t rows) {
   HfParam param{std::move(name), {}};
-  bool isGated = hfOption(config_.arch, "gated_linear_unit") == true, isOne = tensors.size() == 1;
-  int64_t row = 0, each = isOne && isGated ? 2 * rows : rows;
+  int64_t row = 0, each = tensors.size() == 1 && isGated_ ? 2 * rows : rows;
   for (const std::string &tensor : tensors) {
     param.segments.push_back({fmt::format("{}.{}", tensor, kind), 0, row, each});
     row += each;
