@@ -70,15 +70,14 @@ def expect_status(wanted, *processes):
 
 def free_port():
     """A port that is free, as are the next two, until this process ends. It holds them, and the one before, by sockets that do not
-    listen: no connection and no other test gets them, while what listens with SO_REUSEADDR, as our programs do, still may. They
-    have that option only once they are bound: with it, two tests could bind the same ports."""
+    listen: no connection and no other test gets them, while what listens with SO_REUSEADDR, as our programs do, still may."""
     while True:
         base = random.SystemRandom().randrange(10_000, 32_000) // 4 * 4
         held = [socket.socket() for _ in range(4)]
         try:
             for number, guard in enumerate(held):
                 guard.bind(("127.0.0.1", base + number))
-                guard.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                guard.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # before, two tests could bind it
         except OSError:
             for guard in held:
                 guard.close()
