@@ -56,14 +56,13 @@ template <bool kIsGradient> struct StageScales {
 };
 
 template <bool kIsE5M2>
-__device__ __forceinline__ void multiplyStage(const Ring<Sizes> &ring, int stage, int group,
+__device__ __forceinline__ void multiplyStage(hopper::Factor a, hopper::Factor b, int stage,
                                               float (&product)[kSums]) {
-  uint32_t a = ring.a(stage) + static_cast<uint32_t>(group) * kBlockBytes, b = ring.b(stage);
+  uint32_t from = static_cast<uint32_t>(stage) * Sizes::kStageBytes;
   hopper::beginProducts();
 #pragma unroll
   for (uint32_t step = 0; step < kRowBytes / 32; ++step)
-    hopper::addProduct8<kIsE5M2>(product, hopper::factorAt(a + step * 32, kBlockBytes),
-                                 hopper::factorAt(b + step * 32, kBlockBytes), step > 0);
+    hopper::addProduct8<kIsE5M2>(product, a.at(from + step * 32), b.at(from + step * 32), step > 0);
   hopper::endProducts();
 }
 
@@ -76,6 +75,7 @@ __device__ __forceinline__ void multiply(const Params &p, const Scales &scales,
   int64_t block = kIsGradient ? ring.shared.begins[tile.run] / kDepthBlock : 0;
   // A gradient has one slot, and of a run without rows one stage, which does not count.
   bool isThere = !kIsGradient || ring.shared.begins[tile.run] < ring.shared.ends[tile.run];
+  hopper::Factor a = factorA(ring, group), b = factorB(ring);
 #pragma unroll
   for (int i = 0; i < kSums; ++i)
     sum[i] = 0;
@@ -87,7 +87,7 @@ __device__ __forceinline__ void multiply(const Params &p, const Scales &scales,
       of.load(p, scales, tile, block, rowOfThread);
     hopper::waitFor(ring.full(stage), turn.parity());
     float product[kSums];
-    multiplyStage<kIsE5M2>(ring, stage, group, product);
+    multiplyStage<kIsE5M2>(a, b, stage, product);
     hopper::waitForProducts<0>();
     release(ring, stage);
     if (isThere)
@@ -126,7 +126,7 @@ __device__ __forceinline__ void writeTile(const Params &p, const Ring<Sizes> &ri
 template <bool kIsE5M2, bool kHasBlocks, bool kIsGradient>
 __device__ __forceinline__ void multiplyTiles(const Params &p, const Scales &scales,
                                               const Ring<Sizes> &ring) {
-  int group = static_cast<int>(threadIdx.x) / 128 - 1;
+  int group = groupOfWarp();
   Turn<Sizes::kStages> turn;
   for (int count = 0;; ++count) {
     const Tile tile = nextTile(ring, turn, count, group);

@@ -7,7 +7,8 @@
 // no block. In a block, one thread finds the tiles and copies 64 along k at a time into a ring of
 // shared memory; two warp groups multiply 64 rows each. The second one begins a little later, so
 // that one multiplies while the other writes results. A group without rows multiplies nothing, and
-// of columns a tile multiplies those that are there, by 64. Eight pairs of tiles one below the
+// of a tile's columns those that are there are multiplied, by 64 or 16. Tiles have equally many
+// columns, so that none is narrow. Eight pairs of tiles one below the
 // other come before the next columns, so that a and b come from the L2. A gradient is the product
 // of the transposed rows: its tiles have fixed places, k is rows, and runs with most rows come
 // first, so that clusters end together. Rows behind a run's end are loaded with the others of its
@@ -37,6 +38,7 @@ __device__ __forceinline__ void clearRows(const Ring<Sizes> &ring, int stage, in
   int thread = static_cast<int>(threadIdx.x) % 128;
   constexpr int kPiecesOfRow = 8; // of 16 bytes
   auto clear = [&](uint32_t block) {
+#pragma unroll 1
     for (int i = from * kPiecesOfRow + thread; i < to * kPiecesOfRow; i += 128)
       hopper::clear16(block + static_cast<uint32_t>(i) * 16);
   };
@@ -49,18 +51,17 @@ __device__ __forceinline__ void clearRows(const Ring<Sizes> &ring, int stage, in
 
 /// Adds the product of the first `kParts` along k of a stage.
 template <Form kForm, bool kIsF16, int kCols, int kParts>
-__device__ __forceinline__ void addStage(const Ring<Sizes> &ring, int stage, int group,
+__device__ __forceinline__ void addStage(hopper::Factor a, hopper::Factor b, int stage,
                                          bool isFirst, float (&sum)[128]) {
   constexpr int kTransA = kForm == Form::Gradient, kTransB = kForm != Form::AlongK;
   constexpr uint32_t kAcross = kPart * kRowBytes, kAlong = kPart * 2; // bytes of a part
   constexpr uint32_t kPartOfA = kTransA ? kAcross : kAlong, kPartOfB = kTransB ? kAcross : kAlong;
-  uint32_t a = ring.a(stage) + static_cast<uint32_t>(group) * kBlockBytes, b = ring.b(stage);
+  uint32_t from = static_cast<uint32_t>(stage) * Sizes::kStageBytes;
   hopper::beginProducts();
 #pragma unroll
   for (uint32_t part = 0; part < kParts; ++part)
     hopper::addProduct<kCols, kIsF16, kTransA, kTransB>(
-        sum, hopper::factorAt(a + part * kPartOfA, kBlockBytes),
-        hopper::factorAt(b + part * kPartOfB, kBlockBytes), part > 0 || !isFirst);
+        sum, a.at(from + part * kPartOfA), b.at(from + part * kPartOfB), part > 0 || !isFirst);
   hopper::endProducts();
 }
 
@@ -106,11 +107,12 @@ __device__ __forceinline__ void multiply(const Params &p, const Ring<Sizes> &rin
                                          float (&sum)[128]) {
   StageRows depths(p, ring.shared, tile.run);
   int stages = tile.stages;
+  hopper::Factor a = factorA(ring, group), b = factorB(ring);
   for (int i = 0; i < stages; ++i, ++turn.count) {
     int stage = turn.stage();
     hopper::waitFor(ring.full(stage), turn.parity());
     auto add = [&]<int kParts>() {
-      addStage<kForm, kIsF16, kCols, kParts>(ring, stage, group, i == 0, sum);
+      addStage<kForm, kIsF16, kCols, kParts>(a, b, stage, i == 0, sum);
     };
     if constexpr (kForm == Form::Gradient) {
       int rows = depths.next();
@@ -126,6 +128,17 @@ __device__ __forceinline__ void multiply(const Params &p, const Ring<Sizes> &rin
   }
   hopper::waitForProducts<0>();
   release(ring, turn.before());
+}
+
+/// Multiplies with the narrowest instruction that has a tile's columns.
+template <Form kForm, bool kIsF16, int kCols, int... kWider>
+__device__ __forceinline__ void multiplyColumns(const Params &p, const Ring<Sizes> &ring, int group,
+                                                const Tile &tile, Turn<Sizes::kStages> &turn,
+                                                float (&sum)[128]) {
+  if constexpr (sizeof...(kWider) > 0)
+    if (tile.cols > kCols)
+      return multiplyColumns<kForm, kIsF16, kWider...>(p, ring, group, tile, turn, sum);
+  multiply<kForm, kIsF16, kCols>(p, ring, group, tile, turn, sum);
 }
 
 // ---- results ----
@@ -155,7 +168,7 @@ __device__ __forceinline__ void writeTile(const Params &p, const Ring<Sizes> &ri
 template <Form kForm, bool kIsF16, bool kIsWide, typename Extra>
 __device__ __forceinline__ void multiplyTiles(const Params &p, const Ring<Sizes> &ring,
                                               Extra &extra) {
-  int group = static_cast<int>(threadIdx.x) / 128 - 1;
+  int group = groupOfWarp();
   Turn<Sizes::kStages> turn;
   float sum[128];
   for (int count = 0;; ++count) {
@@ -166,14 +179,8 @@ __device__ __forceinline__ void multiplyTiles(const Params &p, const Ring<Sizes>
       skipTile(ring, tile, group, turn);
       continue;
     }
-    if (tile.cols <= kBlockCols)
-      multiply<kForm, kIsF16, kBlockCols>(p, ring, group, tile, turn, sum);
-    else if (tile.cols <= 2 * kBlockCols)
-      multiply<kForm, kIsF16, 2 * kBlockCols>(p, ring, group, tile, turn, sum);
-    else if (tile.cols <= 3 * kBlockCols)
-      multiply<kForm, kIsF16, 3 * kBlockCols>(p, ring, group, tile, turn, sum);
-    else
-      multiply<kForm, kIsF16, kTileCols>(p, ring, group, tile, turn, sum);
+    multiplyColumns<kForm, kIsF16, 64, 128, 192, 208, 224, 240, 256>(p, ring, group, tile, turn,
+                                                                     sum);
     writeTile<kForm, kIsF16, kIsWide>(p, ring, tile, group, sum, extra);
   }
 }
@@ -195,11 +202,11 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads)
   });
 }
 
-bool makeMaps(const Grouped &g, Form form, Maps &maps) {
+bool makeMaps(const Grouped &g, Form form, int tileCols, Maps &maps) {
   TiledTensor a = {g.a.data, g.a.dtype, {g.k, g.a.rows(), 1}, {kBlockCols, kDepth}};
   TiledTensor b = {g.b.data, g.b.dtype, {g.m, g.b.rows(), 1}, {kBlockCols, kDepth}};
   if (form == Form::AlongK)
-    b = {g.b.data, g.b.dtype, {g.k, g.m, g.runs}, {kDepth, kTileCols / 2}};
+    b = {g.b.data, g.b.dtype, {g.k, g.m, g.runs}, {kDepth, static_cast<uint32_t>(tileCols) / 2}};
   else if (form == Form::AcrossK)
     b = {g.b.data, g.b.dtype, {g.m, g.k, g.runs}, {kBlockCols, kDepth}};
   return encodeTensorMap(a, maps.a) && encodeTensorMap(b, maps.b);
@@ -208,7 +215,8 @@ bool makeMaps(const Grouped &g, Form form, Maps &maps) {
 template <Form kForm, bool kIsF16, bool kIsWide, typename Extra = Nothing>
 int64_t launch(const Grouped &g, const RunList &list, Queue &queue) {
   Maps maps;
-  if (!makeMaps(g, kForm, maps)) {
+  int tileCols = evenColumns(g.m, kTileCols);
+  if (!makeMaps(g, kForm, tileCols, maps)) {
     reportError(queue, "cuTensorMapEncodeTiled", cudaErrorInvalidValue);
     return 0;
   }
@@ -218,7 +226,7 @@ int64_t launch(const Grouped &g, const RunList &list, Queue &queue) {
               static_cast<int>(g.runs),
               static_cast<int>(g.k),
               static_cast<int>(g.m)};
-  setItems(p, kTileCols);
+  setItems(p, tileCols);
   p.squares = g.squares;
   if (g.bias != nullptr)
     p.biases = {dataOf(*g.bias), g.weights != nullptr ? dataOf(*g.weights) : Data{},

@@ -83,6 +83,7 @@ struct Params {
   RunList list;
   Data c;
   int slots, runs, k, m;
+  int tileCols;              ///< of all tiles but the last, which may have fewer
   int items;                 ///< of each run of a gradient
   double *squares = nullptr; ///< a partial sum of each warp that multiplies, of all blocks
   Biases biases;
@@ -170,17 +171,17 @@ private:
       place.run = run_;
       local = item - shared.firstItems[run_], rows = shared.ends[run_] - shared.begins[run_];
     }
-    int tileCols = (p_.m + kTileCols - 1) / kTileCols;
+    int tileCols = (p_.m + p_.tileCols - 1) / p_.tileCols;
     int pairs = (rows + kTileRows - 1) / kTileRows / 2;
     place.sharesA = local >= pairs * tileCols;
     if (place.sharesA) {
       place.row = 2 * pairs * kTileRows;
-      place.col = (2 * (local - pairs * tileCols) + rank_) * kTileCols;
+      place.col = (2 * (local - pairs * tileCols) + rank_) * p_.tileCols;
     } else {
       int band = local / (kBandPairs * tileCols), inBand = local % (kBandPairs * tileCols);
       int width = min(kBandPairs, pairs - band * kBandPairs);
       place.row = (2 * (band * kBandPairs + inBand % width) + rank_) * kTileRows;
-      place.col = inBand / width * kTileCols;
+      place.col = inBand / width * p_.tileCols;
     }
     return place;
   }
@@ -197,7 +198,7 @@ private:
     const Shared<Sizes> &shared = ring_.shared;
     Tile &to = ring_.tile(tile);
     int rows = 0;
-    to.cols = p_.m - place.col;
+    to.cols = min(p_.m - place.col, p_.tileCols);
     to.run = place.run, to.row = place.row, to.col = place.col;
     if constexpr (kSumsRows<kForm>) {
       to.first = (int64_t{place.run} * p_.k + place.row) * p_.m + place.col;
@@ -244,7 +245,8 @@ private:
       else
         loadB(stage, rank_, place.col, depth, matrix, true);
     } else {
-      hopper::expectBytes(ring_.full(stage), Sizes::kStageBytes);
+      hopper::expectBytes(ring_.full(stage),
+                          kBytesOfA + static_cast<uint32_t>(colsOfStage()) * kRowBytes);
       if (place.sharesA)
         loadA(stage, rank_, row, depth, true);
       else
@@ -268,10 +270,15 @@ private:
         kForm == Form::Gradient ? hopper::Corner{row, depth, 0} : hopper::Corner{depth, row, 0};
     load(maps_.a, ring_.a(stage) + static_cast<uint32_t>(half) * kBlockBytes, stage, at, forBoth);
   }
+  /// Columns of b that are loaded: of rows across k, whole blocks.
+  __device__ int colsOfStage() const {
+    return kForm == Form::AlongK || kForm == Form::TurnedGradient ? p_.tileCols : kTileCols;
+  }
   /// Half of a tile's columns of b.
   __device__ void loadB(int stage, int half, int col, int depth, int matrix, bool forBoth) const {
-    uint32_t to = ring_.b(stage) + static_cast<uint32_t>(half) * (Sizes::kBytesOfB / 2);
-    col += half * (kTileCols / 2);
+    int before = half * (colsOfStage() / 2);
+    uint32_t to = ring_.b(stage) + static_cast<uint32_t>(before) * kRowBytes;
+    col += before;
     if constexpr (kForm == Form::AlongK || kForm == Form::TurnedGradient) {
       load(maps_.b, to, stage, {depth, col, matrix}, forBoth);
     } else {
@@ -295,6 +302,21 @@ __device__ __forceinline__ void release(const Ring<Sizes> &ring, int stage) {
 }
 
 // ---- warp groups that multiply ----
+
+/// The number of this warp's group, of which the compiler knows that all its threads have the same.
+__device__ __forceinline__ int groupOfWarp() {
+  return __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 128 - 1, 0);
+}
+
+/// The factors of the first stage; those of others are so many times kStageBytes behind them.
+template <typename Sizes>
+__device__ __forceinline__ hopper::Factor factorA(const Ring<Sizes> &ring, int group) {
+  return {ring.a(0) + static_cast<uint32_t>(group) * kBlockBytes, kBlockBytes};
+}
+template <typename Sizes>
+__device__ __forceinline__ hopper::Factor factorB(const Ring<Sizes> &ring) {
+  return {ring.b(0), kBlockBytes};
+}
 
 /// Waits for the other warps of a group. A warp that runs ahead of them would release stages, and
 /// tiles with these, that they have not read.
@@ -478,6 +500,15 @@ __device__ __forceinline__ void writeNarrow(const TileTarget &to, const float (&
   constexpr Mode kMode = kIsF16 ? Mode::F16 : Mode::Bf16;
   int lane = static_cast<int>(threadIdx.x) % kWarp, rowOfMatrix = lane % 8 + lane / 8 % 2 * 8;
   uint32_t memory = hopper::sharedAddress(to.memory);
+  // A lane writes 16 bytes of four rows of each block. Their places are found once.
+  int firstRow = lane / 8, firstCol = lane % 8 * kChunk;
+  uint4 *targets[4];
+  bool isThere[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    targets[i] = chunkOf(to.c, to.at(firstRow, firstCol)) + int64_t{i} * (to.m / kChunk * 4);
+    isThere[i] = firstRow + 4 * i < to.rows;
+  }
 #pragma unroll
   for (int block = 0; block < kSums / (kBlockCols / 2); ++block) {
     if (block * kBlockCols >= to.cols)
@@ -491,24 +522,27 @@ __device__ __forceinline__ void writeNarrow(const TileTarget &to, const float (&
         int at = 4 * (8 * block + j) + 2 * i;
         words[i] = packed<kIsF16>(sum[at], sum[at + 1]);
         if constexpr (kSquares) // of fp32, as conversions back cost as much again
-          extra.add(sum[at], 2 * i), extra.add(sum[at + 1], 2 * i + 1);
+          if (block * kBlockCols + j * 8 < to.cols)
+            extra.add(sum[at], 2 * i), extra.add(sum[at + 1], 2 * i + 1);
       }
       hopper::storeMatrices(memory + static_cast<uint32_t>(placeOf(rowOfMatrix, j + lane / 16)),
                             words);
     }
+    int col = block * kBlockCols + firstCol;
+    bool hasCol = col < to.cols;
     if constexpr (kIsBiased)
-      if (int col = block * kBlockCols + lane % 8 * kChunk; col < to.cols)
+      if (hasCol)
         extra.template read<kMode>(biases, col);
     __syncwarp();
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      int row = 4 * i + lane / 8, col = block * kBlockCols + lane % 8 * kChunk;
-      if (!to.has(row, col))
+      if (!isThere[i] || !hasCol)
         continue;
-      uint4 words = *reinterpret_cast<const uint4 *>(to.memory + placeOf(row, lane % 8));
+      uint4 words =
+          *reinterpret_cast<const uint4 *>(to.memory + placeOf(firstRow + 4 * i, lane % 8));
       if constexpr (kIsBiased)
         words = extra.template added<kMode>(to.c, words, i);
-      __stcs(chunkOf(to.c, to.at(row, col)), words);
+      __stcs(targets[i] + block * (kBlockCols / kChunk), words);
     }
   }
   if constexpr (kSquares)
@@ -630,8 +664,15 @@ __device__ __forceinline__ void runTiles(const Maps &maps, const Params &p,
 
 inline bool isHopper() { return hopper::computeCapability() == std::pair{9, 0}; }
 
-/// The pieces of work of each run of a gradient.
+/// How many columns tiles have, if none may have more than `most`: as even as multiples of 16 can
+/// be. A narrow last tile would take as long as a wide one, since loading its rows does.
+inline int evenColumns(int64_t cols, int most) {
+  return static_cast<int>(ceilDiv(ceilDiv(cols, ceilDiv(cols, most)), 16) * 16);
+}
+
+/// The columns of tiles, and the pieces of work of each run of a gradient.
 inline void setItems(Params &p, int tileColumns) {
+  p.tileCols = tileColumns;
   int tileRows = (p.k + kTileRows - 1) / kTileRows, cols = (p.m + tileColumns - 1) / tileColumns;
   p.items = tileRows / 2 * cols + tileRows % 2 * ((cols + 1) / 2);
 }

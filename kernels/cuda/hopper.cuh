@@ -152,12 +152,22 @@ template <int kRegisters> __device__ __forceinline__ void giveRegisters() {
 
 /// A factor in shared memory in rows of 128 bytes, whose 16-byte parts are swizzled by the row. A
 /// factor whose rows lie along k has them one behind the other; one whose rows lie across k has
-/// blocks of 64 columns, `blockBytes` apart.
-__device__ __forceinline__ uint64_t factorAt(uint32_t address, uint32_t blockBytes) {
-  constexpr uint64_t kSwizzle128 = uint64_t{1} << 62;
-  constexpr uint64_t kEightRows = uint64_t{1024 >> 4} << 32;
-  return kSwizzle128 | kEightRows | uint64_t{blockBytes >> 4} << 16 | ((address & 0x3ffff) >> 4);
-}
+/// blocks of 64 columns, `blockBytes` apart. If an address is the same in all threads of a warp,
+/// and the compiler can see that, all this costs few instructions.
+class Factor {
+public:
+  /// `address` is one of this block's shared memory, of which bits 24 and above number the block.
+  __device__ __forceinline__ Factor(uint32_t address, uint32_t blockBytes)
+      : lower_(blockBytes >> 4 << 16 | (address & 0x3ffff) >> 4) {}
+  /// What products take: the factor that begins so many bytes behind this one.
+  __device__ __forceinline__ uint64_t at(uint32_t bytes) const {
+    constexpr uint32_t kSwizzle128 = 1 << 30, kEightRows = 1024 >> 4;
+    return uint64_t{kSwizzle128 | kEightRows} << 32 | (lower_ + (bytes >> 4));
+  }
+
+private:
+  uint32_t lower_;
+};
 
 __device__ __forceinline__ void beginProducts() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
@@ -181,10 +191,10 @@ template <int kGroups> __device__ __forceinline__ void waitForProducts() {
   SHARDC_NAMES64                                                                                   \
   ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, "        \
   "%81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
-#define SHARDC_NAMES128                                                                            \
-  SHARDC_NAMES96 ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, "    \
-                 "%109, %110, %111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, "  \
-                 "%122, %123, %124, %125, %126, %127"
+#define SHARDC_NAMES104 SHARDC_NAMES96 ", %96, %97, %98, %99, %100, %101, %102, %103"
+#define SHARDC_NAMES112 SHARDC_NAMES104 ", %104, %105, %106, %107, %108, %109, %110, %111"
+#define SHARDC_NAMES120 SHARDC_NAMES112 ", %112, %113, %114, %115, %116, %117, %118, %119"
+#define SHARDC_NAMES128 SHARDC_NAMES120 ", %120, %121, %122, %123, %124, %125, %126, %127"
 #define SHARDC_SUMS8(i)                                                                            \
   "+f"(sum[i]), "+f"(sum[i + 1]), "+f"(sum[i + 2]), "+f"(sum[i + 3]), "+f"(sum[i + 4]),            \
       "+f"(sum[i + 5]), "+f"(sum[i + 6]), "+f"(sum[i + 7])
@@ -192,7 +202,10 @@ template <int kGroups> __device__ __forceinline__ void waitForProducts() {
   SHARDC_SUMS8(i), SHARDC_SUMS8(i + 8), SHARDC_SUMS8(i + 16), SHARDC_SUMS8(i + 24)
 #define SHARDC_SUMS64(i) SHARDC_SUMS32(i), SHARDC_SUMS32(i + 32)
 #define SHARDC_SUMS96(i) SHARDC_SUMS64(i), SHARDC_SUMS32(i + 64)
-#define SHARDC_SUMS128(i) SHARDC_SUMS96(i), SHARDC_SUMS32(i + 96)
+#define SHARDC_SUMS104(i) SHARDC_SUMS96(i), SHARDC_SUMS8(i + 96)
+#define SHARDC_SUMS112(i) SHARDC_SUMS104(i), SHARDC_SUMS8(i + 104)
+#define SHARDC_SUMS120(i) SHARDC_SUMS112(i), SHARDC_SUMS8(i + 112)
+#define SHARDC_SUMS128(i) SHARDC_SUMS120(i), SHARDC_SUMS8(i + 120)
 /// An instruction with so many columns and sums a thread; behind them come its other operands.
 #define SHARDC_PRODUCT(cols, sums, a, b, adds, transA, transB, type)                               \
   asm volatile("{\n.reg .pred adds;\nsetp.ne.b32 adds, %" adds ", 0;\n"                            \
@@ -214,13 +227,19 @@ template <int kGroups> __device__ __forceinline__ void waitForProducts() {
 template <int kCols, bool kIsF16, int kTransA, int kTransB>
 __device__ __forceinline__ void addProduct(float (&sum)[128], uint64_t atA, uint64_t atB,
                                            int addsToSum) {
-  static_assert(kCols % 64 == 0 && kCols <= 256, "quarters of a tile");
+  static_assert(kCols <= 256 && kCols % (kCols > 192 ? 16 : 64) == 0);
   if constexpr (kCols == 64) {
     SHARDC_PRODUCT_OF_TYPE("64", 32, "32", "33", "34", "35", "36");
   } else if constexpr (kCols == 128) {
     SHARDC_PRODUCT_OF_TYPE("128", 64, "64", "65", "66", "67", "68");
   } else if constexpr (kCols == 192) {
     SHARDC_PRODUCT_OF_TYPE("192", 96, "96", "97", "98", "99", "100");
+  } else if constexpr (kCols == 208) {
+    SHARDC_PRODUCT_OF_TYPE("208", 104, "104", "105", "106", "107", "108");
+  } else if constexpr (kCols == 224) {
+    SHARDC_PRODUCT_OF_TYPE("224", 112, "112", "113", "114", "115", "116");
+  } else if constexpr (kCols == 240) {
+    SHARDC_PRODUCT_OF_TYPE("240", 120, "120", "121", "122", "123", "124");
   } else {
     SHARDC_PRODUCT_OF_TYPE("256", 128, "128", "129", "130", "131", "132");
   }
@@ -247,11 +266,17 @@ __device__ __forceinline__ void addProduct8(float (&sum)[64], uint64_t a, uint64
 #undef SHARDC_PRODUCT_OF_TYPE
 #undef SHARDC_PRODUCT
 #undef SHARDC_SUMS128
+#undef SHARDC_SUMS120
+#undef SHARDC_SUMS112
+#undef SHARDC_SUMS104
 #undef SHARDC_SUMS96
 #undef SHARDC_SUMS64
 #undef SHARDC_SUMS32
 #undef SHARDC_SUMS8
 #undef SHARDC_NAMES128
+#undef SHARDC_NAMES120
+#undef SHARDC_NAMES112
+#undef SHARDC_NAMES104
 #undef SHARDC_NAMES96
 #undef SHARDC_NAMES64
 #undef SHARDC_NAMES32

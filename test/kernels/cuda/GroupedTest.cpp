@@ -55,8 +55,9 @@ std::vector<Layout> layouts() {
 struct Extents {
   int64_t k, m;
 };
-/// Odd; one to four quarters of a tile of columns; several tiles both ways.
-constexpr Extents kExtents[] = {{35, 13}, {72, 8}, {64, 264}, {200, 136}, {328, 600}, {64, 448}};
+/// Odd; tiles of columns of all instructions, of 64 to 256; several tiles both ways.
+constexpr Extents kExtents[] = {{35, 13},   {72, 8},   {64, 264}, {200, 136},
+                                {328, 600}, {64, 448}, {72, 472}, {72, 504}};
 
 void setCounts(DeviceRun &run, const Layout &layout, int operand = 2) {
   Tensor &counts = run.call().in[operand];
