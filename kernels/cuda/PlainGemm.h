@@ -19,6 +19,9 @@ void launchFinishProduct(const float *product, const Tensor *bias, const Tensor 
 /// Small random numbers for timing: the time of a product depends on the bits of its factors.
 void launchRandom(void *data, DType type, int64_t count, Queue &queue);
 
+/// Normally distributed numbers for timing, f32, bf16 or f16; others with another key.
+void launchNormal(void *data, DType type, int64_t count, double std, uint32_t key, Queue &queue);
+
 /// to[i] = from[i] in fp32.
 void launchToFloats(const Tensor &from, int64_t offset, int64_t count, float *to, Queue &queue);
 

@@ -104,16 +104,37 @@ struct FinishOp {
   }
 };
 
+/// A word of so many bits that differ in each call with another i.
+__device__ __forceinline__ uint32_t mixed(uint32_t i) {
+  uint32_t bits = i * 2654435761u;
+  bits = (bits ^ bits >> 15) * 2246822519u;
+  return bits ^ bits >> 13;
+}
+
 struct RandomOp {
   Data x;
   template <Mode M> __device__ void run(int64_t i, int n) const {
     float v[kChunk];
 #pragma unroll
     for (int j = 0; j < kChunk; ++j) {
-      uint32_t bits = static_cast<uint32_t>(i + j) * 2654435761u;
-      bits = (bits ^ bits >> 15) * 2246822519u;
-      bits ^= bits >> 13;
+      uint32_t bits = mixed(static_cast<uint32_t>(i + j));
       v[j] = (static_cast<float>(bits & 0xffff) / 65536.0f - 0.5f) * 0.1f;
+    }
+    store8<M>(x, i, n, v);
+  }
+};
+
+struct NormalOp {
+  Data x;
+  float std;
+  uint32_t key;
+  template <Mode M> __device__ void run(int64_t i, int n) const {
+    float v[kChunk];
+#pragma unroll
+    for (int j = 0; j < kChunk; ++j) {
+      uint32_t bits = mixed(static_cast<uint32_t>(i + j) ^ key), more = mixed(bits + key);
+      float radius = sqrtf(-2.0f * logf((static_cast<float>(bits >> 8) + 0.5f) / 16777216.0f));
+      v[j] = std * radius * cospif(static_cast<float>(more >> 8) / 8388608.0f);
     }
     store8<M>(x, i, n, v);
   }
@@ -198,6 +219,15 @@ void launchRandom(void *data, DType type, int64_t count, Queue &queue) {
   if (dtypeBytes(type) == 1)
     return launchFlat(call, Mode::Scalar, RandomBytesOp{static_cast<uint8_t *>(data)}, count);
   launchFlat(call, modeOf({&x}, 0), RandomOp{dataOf(x)}, count);
+}
+
+void launchNormal(void *data, DType type, int64_t count, double std, uint32_t key, Queue &queue) {
+  Call call;
+  call.stream = &queue;
+  Tensor x;
+  x.data = data, x.dtype = type;
+  NormalOp op = {dataOf(x), static_cast<float>(std), key};
+  launchFlat(call, modeOf({&x}, 0), op, count);
 }
 
 void launchToFloats(const Tensor &from, int64_t offset, int64_t count, float *to, Queue &queue) {
