@@ -171,7 +171,7 @@ void launch(const Grouped8 &g, Queue &queue) {
               static_cast<int>(call.runs),
               static_cast<int>(call.k),
               static_cast<int>(call.m)};
-  setItems(p, kTileCols);
+  setItems(p, ColumnCut::of(p.m, kTileCols, kTileCols));
   Scales scales = {static_cast<const float *>(g.a.scales), static_cast<const float *>(g.b.scales),
                    g.a.rows, static_cast<int>(g.b.depth / kDepthBlock),
                    static_cast<int>(ceilDiv(call.m, kTileCols))};

@@ -1,21 +1,22 @@
 // Products with a factor for each run of rows, on the tensor cores of Hopper. Definitions stand in
 // grouped_matmul.cu; factors are bf16 or f16, sums fp32 in the order of k, rounded once.
 // Mapping: as many clusters of two blocks as fit the GPU take pieces of work in turns. A piece is
-// two tiles of 128 by 256 elements with a factor in common, half of which each block loads for
-// both: two tiles of a run, one below the other, share the columns of b; the last row of an odd
+// two tiles of 128 by up to 256 elements with a factor in common, half of which each block loads
+// for both: two tiles of a run, one below the other, share the columns of b; the last row of an odd
 // number of tiles is taken in pairs that lie beside each other and share rows of a. So a run wastes
-// no block. In a block, one thread finds the tiles and copies 64 along k at a time into a ring of
-// shared memory; two warp groups multiply 64 rows each. The second one begins a little later, so
-// that one multiplies while the other writes results. A group without rows multiplies nothing, and
-// of a tile's columns those that are there are multiplied, by 64 or 16. Tiles have equally many
-// columns, so that none is narrow. Eight pairs of tiles one below the
-// other come before the next columns, so that a and b come from the L2. A gradient is the product
-// of the transposed rows: its tiles have fixed places, k is rows, and runs with most rows come
-// first, so that clusters end together. Rows behind a run's end are loaded with the others of its
-// last tile. In a product they are not written; in a gradient they are overwritten by zeros in
-// shared memory first, up to a multiple of 16, and not multiplied behind that. On request the warps
-// that multiply square what they write of a gradient, and each leaves one fp64 sum for all its
-// tiles, which depends on data and sizes alone since clusters take pieces in a fixed order.
+// no block. Tiles have almost equally many columns, so that none is narrow. In a block, one thread
+// finds the tiles and copies 64 along k at a time into a ring of shared memory; two warp groups
+// multiply 64 rows each. The second one begins a little later, so that one multiplies while the
+// other writes results. A group without rows multiplies nothing, and its rows are not copied; of
+// columns a tile multiplies and copies those that are there, by 64 or 16. Eight pairs of tiles one
+// below the other come before the next columns, so that a and b come from the L2. A gradient is the
+// product of the transposed rows: its tiles have fixed places, k is rows, of which the last stage
+// of a run has those that are there, by 16, and runs with most rows come first, so that clusters
+// end together. Rows behind a run's end are copied with the others of its last tile. In a product
+// they are not written; in a gradient they are overwritten by zeros in shared memory first. On
+// request the warps that multiply square what they write of a gradient, and each leaves one fp64
+// sum for all its tiles, which depends on data and sizes alone since clusters take pieces in a
+// fixed order.
 #include "kernels/cuda/grouped_tiles.cuh"
 
 namespace shardc::kernels::cuda::tiles {
@@ -27,9 +28,6 @@ static_assert(kTileCols == kColsOf16Bits);
 static_assert(kSharedBytes<Sizes> <= 232448, "a block of Hopper has 227 KiB");
 
 // ---- products ----
-
-/// Rows along k that an instruction multiplies.
-constexpr int kPart = 16;
 
 /// Zeroes rows [from, to) of this group's block of a, and of b. Both groups do this for themselves,
 /// so that neither waits for the other.
@@ -54,7 +52,7 @@ template <Form kForm, bool kIsF16, int kCols, int kParts>
 __device__ __forceinline__ void addStage(hopper::Factor a, hopper::Factor b, int stage,
                                          bool isFirst, float (&sum)[128]) {
   constexpr int kTransA = kForm == Form::Gradient, kTransB = kForm != Form::AlongK;
-  constexpr uint32_t kAcross = kPart * kRowBytes, kAlong = kPart * 2; // bytes of a part
+  constexpr uint32_t kAcross = kPartRows * kRowBytes, kAlong = kPartRows * 2; // bytes of a part
   constexpr uint32_t kPartOfA = kTransA ? kAcross : kAlong, kPartOfB = kTransB ? kAcross : kAlong;
   uint32_t from = static_cast<uint32_t>(stage) * Sizes::kStageBytes;
   hopper::beginProducts();
@@ -68,12 +66,12 @@ __device__ __forceinline__ void addStage(hopper::Factor a, hopper::Factor b, int
 /// Calls `add` with the parts of a gradient's stage that has so many rows, one if it has none. With
 /// a loop, or a number that is not known, ptxas would let no two products be under way.
 template <typename Add> __device__ __forceinline__ void forParts(int rows, const Add &add) {
-  static_assert(kDepth == 4 * kPart);
-  if (rows > 3 * kPart)
+  static_assert(kDepth == 4 * kPartRows);
+  if (rows > 3 * kPartRows)
     add.template operator()<4>();
-  else if (rows > 2 * kPart)
+  else if (rows > 2 * kPartRows)
     add.template operator()<3>();
-  else if (rows > kPart)
+  else if (rows > kPartRows)
     add.template operator()<2>();
   else
     add.template operator()<1>();
@@ -117,10 +115,10 @@ __device__ __forceinline__ void multiply(const Params &p, const Ring<Sizes> &rin
     if constexpr (kForm == Form::Gradient) {
       int rows = depths.next();
       if (rows < kDepth)
-        clearRows(ring, stage, group, rows, (max(rows, 1) + kPart - 1) / kPart * kPart);
+        clearRows(ring, stage, group, rows, (max(rows, 1) + kPartRows - 1) / kPartRows * kPartRows);
       forParts(rows, add);
     } else {
-      add.template operator()<kDepth / kPart>();
+      add.template operator()<kDepth / kPartRows>();
     }
     hopper::waitForProducts<1>();
     if (i > 0)
@@ -179,8 +177,11 @@ __device__ __forceinline__ void multiplyTiles(const Params &p, const Ring<Sizes>
       skipTile(ring, tile, group, turn);
       continue;
     }
-    multiplyColumns<kForm, kIsF16, 64, 128, 192, 208, 224, 240, 256>(p, ring, group, tile, turn,
-                                                                     sum);
+    if constexpr (kForm == Form::AlongK)
+      multiplyColumns<kForm, kIsF16, 64, 128, 192, 208, 224, 240, 256>(p, ring, group, tile, turn,
+                                                                       sum);
+    else
+      multiplyColumns<kForm, kIsF16, 64, 128, 192, 256>(p, ring, group, tile, turn, sum);
     writeTile<kForm, kIsF16, kIsWide>(p, ring, tile, group, sum, extra);
   }
 }
@@ -202,21 +203,31 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads)
   });
 }
 
-bool makeMaps(const Grouped &g, Form form, int tileCols, Maps &maps) {
+/// Columns with k across them are loaded by 64, others in any number.
+ColumnCut cutColumns(const Grouped &g, Form form) {
+  return ColumnCut::of(static_cast<int>(g.m), kTileCols, form == Form::AlongK ? 16 : kBlockCols);
+}
+
+bool makeMaps(const Grouped &g, Form form, int widest, Maps &maps) {
   TiledTensor a = {g.a.data, g.a.dtype, {g.k, g.a.rows(), 1}, {kBlockCols, kDepth}};
   TiledTensor b = {g.b.data, g.b.dtype, {g.m, g.b.rows(), 1}, {kBlockCols, kDepth}};
   if (form == Form::AlongK)
-    b = {g.b.data, g.b.dtype, {g.k, g.m, g.runs}, {kDepth, static_cast<uint32_t>(tileCols) / 2}};
+    b = {g.b.data, g.b.dtype, {g.k, g.m, g.runs}, {kDepth, static_cast<uint32_t>(widest) / 2}};
   else if (form == Form::AcrossK)
     b = {g.b.data, g.b.dtype, {g.m, g.k, g.runs}, {kBlockCols, kDepth}};
+  TiledTensor partOfA = a, partOfB = b;
+  partOfA.tile[1] = partOfB.tile[1] = kPartRows;
+  if (form == Form::Gradient &&
+      (!encodeTensorMap(partOfA, maps.partOfA) || !encodeTensorMap(partOfB, maps.partOfB)))
+    return false;
   return encodeTensorMap(a, maps.a) && encodeTensorMap(b, maps.b);
 }
 
 template <Form kForm, bool kIsF16, bool kIsWide, typename Extra = Nothing>
 int64_t launch(const Grouped &g, const RunList &list, Queue &queue) {
   Maps maps;
-  int tileCols = evenColumns(g.m, kTileCols);
-  if (!makeMaps(g, kForm, tileCols, maps)) {
+  ColumnCut columns = cutColumns(g, kForm);
+  if (!makeMaps(g, kForm, columns.widest(), maps)) {
     reportError(queue, "cuTensorMapEncodeTiled", cudaErrorInvalidValue);
     return 0;
   }
@@ -226,7 +237,7 @@ int64_t launch(const Grouped &g, const RunList &list, Queue &queue) {
               static_cast<int>(g.runs),
               static_cast<int>(g.k),
               static_cast<int>(g.m)};
-  setItems(p, tileCols);
+  setItems(p, columns);
   p.squares = g.squares;
   if (g.bias != nullptr)
     p.biases = {dataOf(*g.bias), g.weights != nullptr ? dataOf(*g.weights) : Data{},

@@ -33,10 +33,13 @@ constexpr int kBlockCols = 64; ///< elements of 16 bits in a row of shared memor
 constexpr int kBandPairs = 8;  ///< pairs of tiles, one below the other, before the next columns
 constexpr int kRunsMax = 1024; ///< whose list fits shared memory
 
+constexpr int kPartRows = 16; ///< along k, of an instruction whose factors have 16 bits
+
 constexpr uint32_t kRowBytes = 128;                   ///< of shared memory
 constexpr uint32_t kBytesOfA = kTileRows * kRowBytes; ///< in a stage
 constexpr uint32_t kBlockBytes = 64 * kRowBytes;      ///< 64 rows
-constexpr uint32_t kWarpBytes = 16 * kRowBytes;       ///< in which a warp turns results into rows
+constexpr uint32_t kPartBytes = kPartRows * kRowBytes;
+constexpr uint32_t kWarpBytes = 16 * kRowBytes; ///< in which a warp turns results into rows
 
 /// The sizes of a kernel: columns of a tile, k of a stage, stages.
 template <int kTileCols_, int kDepth_, int kStages_> struct TileSizes {
@@ -48,7 +51,7 @@ template <int kTileCols_, int kDepth_, int kStages_> struct TileSizes {
 /// A block's tile as the copying thread announces it to those that multiply.
 struct Tile {
   int64_t first;  ///< its first element in c
-  int rows, cols; ///< that are there; none: 0 or less
+  int rows, cols; ///< that are there; none: 0 or less. There may be more rows than it has
   int stages;     ///< of the ring that hold it; 0: there are no more tiles
   int run;        ///< in the list
   int row, col;   ///< where it begins in the rows of a and the columns of b
@@ -71,6 +74,24 @@ inline constexpr uint32_t kSharedBytes = Sizes::kRingBytes + sizeof(Shared<Sizes
 
 struct Maps {
   CUtensorMap a, b;
+  CUtensorMap partOfA, partOfB; ///< of a gradient: fewer rows of a stage
+};
+
+/// How columns are cut into tiles: as even as multiples of `unit` can be. A narrow tile would take
+/// as long as a wide one, since loading its rows does.
+struct ColumnCut {
+  int tiles, unit;
+  int units, wider; ///< units of a tile at least, and how many tiles have one more
+
+  /// None has more than `most` columns.
+  static ColumnCut of(int columns, int most, int unit) {
+    int tiles = static_cast<int>(ceilDiv(columns, most));
+    int all = static_cast<int>(ceilDiv(columns, unit));
+    return {tiles, unit, all / tiles, all % tiles};
+  }
+  __host__ __device__ int widest() const { return (units + (wider > 0 ? 1 : 0)) * unit; }
+  /// Where tile i begins; of i = tiles, behind all columns.
+  __device__ int first(int i) const { return (i * units + min(i, wider)) * unit; }
 };
 
 /// What is added to rows of a product, if anything is.
@@ -83,7 +104,7 @@ struct Params {
   RunList list;
   Data c;
   int slots, runs, k, m;
-  int tileCols;              ///< of all tiles but the last, which may have fewer
+  ColumnCut columns;
   int items;                 ///< of each run of a gradient
   double *squares = nullptr; ///< a partial sum of each warp that multiplies, of all blocks
   Biases biases;
@@ -126,12 +147,15 @@ template <int kStages> struct Turn {
 /// Where a block's tile is.
 struct Place {
   int run;      ///< in the list; of a gradient, the run of each slot
-  int row, col; ///< of c, its first; rows of a product count from the run's first
+  int row, col; ///< of c, its first; rows of a product are those of all runs
+  int rows;     ///< from there on
+  int cols;     ///< of the tile; none: 0 or less
   bool sharesA; ///< otherwise both blocks have the same columns of b
 };
 
 template <typename Sizes, Form kForm, bool kIsB> class Copies {
-  static constexpr int kDepth = Sizes::kDepth, kTileCols = Sizes::kTileCols;
+  static constexpr int kDepth = Sizes::kDepth, kStageParts = kDepth / kPartRows;
+  static constexpr bool kIsBAlongK = kForm == Form::AlongK || kForm == Form::TurnedGradient;
 
 public:
   __device__ Copies(const Maps &maps, const Params &p, const Ring<Sizes> &ring)
@@ -161,7 +185,7 @@ private:
   __device__ Place placeOf(int item) {
     const Shared<Sizes> &shared = ring_.shared;
     Place place;
-    int local, rows;
+    int local, rows, begin = 0, tileCol;
     if constexpr (kSumsRows<kForm>) {
       place.run = ring_.shared.order[item / p_.items];
       local = item % p_.items, rows = p_.k;
@@ -169,20 +193,23 @@ private:
       while (shared.firstItems[run_ + 1] <= item)
         ++run_;
       place.run = run_;
-      local = item - shared.firstItems[run_], rows = shared.ends[run_] - shared.begins[run_];
+      local = item - shared.firstItems[run_], begin = shared.begins[run_];
+      rows = shared.ends[run_] - begin;
     }
-    int tileCols = (p_.m + p_.tileCols - 1) / p_.tileCols;
-    int pairs = (rows + kTileRows - 1) / kTileRows / 2;
+    int tileCols = p_.columns.tiles, pairs = (rows + kTileRows - 1) / kTileRows / 2;
     place.sharesA = local >= pairs * tileCols;
     if (place.sharesA) {
       place.row = 2 * pairs * kTileRows;
-      place.col = (2 * (local - pairs * tileCols) + rank_) * p_.tileCols;
+      tileCol = 2 * (local - pairs * tileCols) + rank_;
     } else {
       int band = local / (kBandPairs * tileCols), inBand = local % (kBandPairs * tileCols);
       int width = min(kBandPairs, pairs - band * kBandPairs);
       place.row = (2 * (band * kBandPairs + inBand % width) + rank_) * kTileRows;
-      place.col = inBand / width * p_.tileCols;
+      tileCol = inBand / width;
     }
+    place.rows = rows - place.row, place.row += begin;
+    place.col = p_.columns.first(tileCol);
+    place.cols = min(p_.m, p_.columns.first(tileCol + 1)) - place.col;
     return place;
   }
 
@@ -198,19 +225,15 @@ private:
     const Shared<Sizes> &shared = ring_.shared;
     Tile &to = ring_.tile(tile);
     int rows = 0;
-    to.cols = min(p_.m - place.col, p_.tileCols);
+    to.rows = place.rows, to.cols = place.cols;
     to.run = place.run, to.row = place.row, to.col = place.col;
     if constexpr (kSumsRows<kForm>) {
       to.first = (int64_t{place.run} * p_.k + place.row) * p_.m + place.col;
-      to.rows = p_.k - place.row;
       for (int run = place.run; run < p_.slots * p_.runs; run += p_.runs)
         rows += stagesOf(shared.ends[run] - shared.begins[run]);
       to.stages = max(rows, 1);
     } else {
-      int begin = shared.begins[place.run] + place.row;
-      to.first = int64_t{begin} * p_.m + place.col;
-      to.rows = shared.ends[place.run] - begin;
-      to.row = begin;
+      to.first = int64_t{place.row} * p_.m + place.col;
       to.stages = stagesOf(p_.k);
     }
   }
@@ -221,39 +244,48 @@ private:
       bool isEmpty = true;
       for (int run = place.run; run < p_.slots * p_.runs; run += p_.runs)
         for (int depth = shared.begins[run]; depth < shared.ends[run]; depth += kDepth) {
-          copyStage(place, place.row, depth, 0);
+          copyStage(place, depth, shared.ends[run] - depth, 0);
           isEmpty = false;
         }
       if (isEmpty) // a stage that is zeroed
-        copyStage(place, place.row, 0, 0);
+        copyStage(place, 0, 0, 0);
     } else {
-      int row = shared.begins[place.run] + place.row;
       for (int depth = 0; depth < p_.k; depth += kDepth)
-        copyStage(place, row, depth, place.run % p_.runs);
+        copyStage(place, depth, kDepth, place.run % p_.runs);
     }
   }
 
   __device__ void awaitStage() { hopper::waitFor(ring_.empty(turn_.stage()), turn_.parity() ^ 1); }
 
-  __device__ void copyStage(const Place &place, int row, int depth, int matrix) {
-    int stage = turn_.stage();
+  /// Copies a stage, which has so many rows along k. Only a gradient's stages have few of them.
+  __device__ void copyStage(const Place &place, int depth, int rows, int matrix) {
+    int stage = turn_.stage(), parts = kStageParts;
+    if constexpr (kForm == Form::Gradient)
+      parts = min(max((rows + kPartRows - 1) / kPartRows, 1), kStageParts);
     awaitStage();
     if constexpr (kIsB) {
-      if (place.sharesA)
-        for (int half = 0; half < 2; ++half)
-          loadB(stage, half, place.col, depth, matrix, false);
-      else
-        loadB(stage, rank_, place.col, depth, matrix, true);
+      copyB(place, stage, depth, parts, matrix);
     } else {
-      hopper::expectBytes(ring_.full(stage),
-                          kBytesOfA + static_cast<uint32_t>(colsOfStage()) * kRowBytes);
-      if (place.sharesA)
-        loadA(stage, rank_, row, depth, true);
-      else
-        for (int half = 0; half < 2; ++half)
-          loadA(stage, half, row, depth, false);
+      hopper::expectBytes(ring_.full(stage), bytesOf(place, parts));
+      for (int half = 0; half < halvesOf(place); ++half)
+        if (!place.sharesA || half == rank_)
+          copyA(place, stage, half, depth, parts);
     }
     ++turn_.count;
+  }
+
+  /// Halves of a tile's rows of a, and blocks of its columns of b, that are there.
+  __device__ static int halvesOf(const Place &place) { return place.rows > kGroupRows ? 2 : 1; }
+  __device__ static int blocksOf(const Place &place) {
+    return (max(place.cols, 0) + kBlockCols - 1) / kBlockCols;
+  }
+  __device__ uint32_t bytesOf(const Place &place, int parts) const {
+    uint32_t ofBlock =
+        kForm == Form::Gradient ? static_cast<uint32_t>(parts) * kPartBytes : kBlockBytes;
+    uint32_t ofB = static_cast<uint32_t>(blocksOf(place)) * ofBlock;
+    if constexpr (kIsBAlongK)
+      ofB = place.cols > 0 ? static_cast<uint32_t>(p_.columns.widest()) * kRowBytes : 0;
+    return static_cast<uint32_t>(halvesOf(place)) * ofBlock + ofB;
   }
 
   __device__ void load(const CUtensorMap &map, uint32_t to, int stage, hopper::Corner at,
@@ -263,27 +295,37 @@ private:
     else
       hopper::loadTile(&map, to, ring_.full(stage), at);
   }
-  /// Half of a tile's rows of a.
-  __device__ void loadA(int stage, int half, int row, int depth, bool forBoth) const {
-    row += half * kGroupRows;
-    hopper::Corner at =
-        kForm == Form::Gradient ? hopper::Corner{row, depth, 0} : hopper::Corner{depth, row, 0};
-    load(maps_.a, ring_.a(stage) + static_cast<uint32_t>(half) * kBlockBytes, stage, at, forBoth);
+  /// 64 columns of a factor whose rows lie across k: all rows of a stage, or 16 at a time.
+  __device__ void loadBlock(const CUtensorMap &whole, const CUtensorMap &part, uint32_t to,
+                            int stage, hopper::Corner at, int parts, bool forBoth) const {
+    if (parts == kStageParts)
+      return load(whole, to, stage, at, forBoth);
+    for (int i = 0; i < parts; ++i, to += kPartBytes, at.y += kPartRows)
+      load(part, to, stage, at, forBoth);
   }
-  /// Columns of b that are loaded: of rows across k, whole blocks.
-  __device__ int colsOfStage() const {
-    return kForm == Form::AlongK || kForm == Form::TurnedGradient ? p_.tileCols : kTileCols;
+
+  __device__ void copyA(const Place &place, int stage, int half, int depth, int parts) const {
+    int row = place.row + half * kGroupRows;
+    uint32_t to = ring_.a(stage) + static_cast<uint32_t>(half) * kBlockBytes;
+    if constexpr (kForm == Form::Gradient)
+      loadBlock(maps_.a, maps_.partOfA, to, stage, {row, depth, 0}, parts, place.sharesA);
+    else
+      load(maps_.a, to, stage, {depth, row, 0}, place.sharesA);
   }
-  /// Half of a tile's columns of b.
-  __device__ void loadB(int stage, int half, int col, int depth, int matrix, bool forBoth) const {
-    int before = half * (colsOfStage() / 2);
-    uint32_t to = ring_.b(stage) + static_cast<uint32_t>(before) * kRowBytes;
-    col += before;
-    if constexpr (kForm == Form::AlongK || kForm == Form::TurnedGradient) {
-      load(maps_.b, to, stage, {depth, col, matrix}, forBoth);
-    } else {
-      load(maps_.b, to, stage, {col, depth, matrix}, forBoth);
-      load(maps_.b, to + kBlockBytes, stage, {col + kBlockCols, depth, matrix}, forBoth);
+  /// Its own columns, or one half of those of both blocks.
+  __device__ void copyB(const Place &place, int stage, int depth, int parts, int matrix) const {
+    bool forBoth = !place.sharesA;
+    int pieces = kIsBAlongK ? (place.cols > 0 ? 2 : 0) : blocksOf(place);
+    for (int i = 0; i < pieces; ++i) {
+      int piece = kIsBAlongK ? p_.columns.widest() / 2 : kBlockCols, col = i * piece;
+      if (forBoth && (kIsBAlongK ? i : i / 2) != rank_)
+        continue;
+      uint32_t to = ring_.b(stage) + static_cast<uint32_t>(col) * kRowBytes;
+      if constexpr (kIsBAlongK)
+        load(maps_.b, to, stage, {depth, place.col + col, matrix}, forBoth);
+      else
+        loadBlock(maps_.b, maps_.partOfB, to, stage, {place.col + col, depth, matrix}, parts,
+                  forBoth);
     }
   }
 
@@ -522,8 +564,7 @@ __device__ __forceinline__ void writeNarrow(const TileTarget &to, const float (&
         int at = 4 * (8 * block + j) + 2 * i;
         words[i] = packed<kIsF16>(sum[at], sum[at + 1]);
         if constexpr (kSquares) // of fp32, as conversions back cost as much again
-          if (block * kBlockCols + j * 8 < to.cols)
-            extra.add(sum[at], 2 * i), extra.add(sum[at + 1], 2 * i + 1);
+          extra.add(sum[at], 2 * i), extra.add(sum[at + 1], 2 * i + 1);
       }
       hopper::storeMatrices(memory + static_cast<uint32_t>(placeOf(rowOfMatrix, j + lane / 16)),
                             words);
@@ -664,16 +705,10 @@ __device__ __forceinline__ void runTiles(const Maps &maps, const Params &p,
 
 inline bool isHopper() { return hopper::computeCapability() == std::pair{9, 0}; }
 
-/// How many columns tiles have, if none may have more than `most`: as even as multiples of 16 can
-/// be. A narrow last tile would take as long as a wide one, since loading its rows does.
-inline int evenColumns(int64_t cols, int most) {
-  return static_cast<int>(ceilDiv(ceilDiv(cols, ceilDiv(cols, most)), 16) * 16);
-}
-
-/// The columns of tiles, and the pieces of work of each run of a gradient.
-inline void setItems(Params &p, int tileColumns) {
-  p.tileCols = tileColumns;
-  int tileRows = (p.k + kTileRows - 1) / kTileRows, cols = (p.m + tileColumns - 1) / tileColumns;
+/// How columns are cut, and the pieces of work of each run of a gradient.
+inline void setItems(Params &p, const ColumnCut &columns) {
+  p.columns = columns;
+  int tileRows = (p.k + kTileRows - 1) / kTileRows, cols = columns.tiles;
   p.items = tileRows / 2 * cols + tileRows % 2 * ((cols + 1) / 2);
 }
 
