@@ -128,18 +128,24 @@ double tokensPerSecond(const config::Derived &d, double seconds) {
 /// Splits of the same ranks that are printed.
 constexpr size_t kSplitsMax = 12;
 
-void printSplits(const config::Derived &d, const Splits &splits, int64_t seconds) {
+void printSplits(const config::Config &config, const Splits &splits, int64_t seconds) {
   if (splits.all.empty())
     return;
+  const config::Derived &d = config.derived();
+  bool hasExperts = config.has(config::Opt::ModelNumMoeExperts);
+  auto expertColumn = [&](auto value) {
+    return hasExperts ? fmt::format(" {:>4}", value) : std::string();
+  };
   llvm::outs() << fmt::format("splits of the {} ranks, this recipe's first:\n"
-                              "  {:>4} {:>4} {:>4} {:>6} {:>14} {:>14} {:>12}\n",
-                              d.worldSize, "tp", "cp", "pp", "data", "memory", "step", "tokens/s");
+                              "  {:>4} {:>4} {:>4}{} {:>6} {:>14} {:>14} {:>12}\n",
+                              d.worldSize, "tp", "cp", "pp", expertColumn("ep"), "data", "memory",
+                              "step", "tokens/s");
   for (size_t i = 0; i < std::min(splits.all.size(), kSplitsMax); ++i) {
     const Split &split = splits.all[i];
     bool isTimed = split.seconds > 0;
     llvm::outs() << fmt::format(
-        "  {:>4} {:>4} {:>4} {:>6} {:>14} {:>14} {:>12}{}", split.tensor, split.context,
-        split.pipeline, split.data, plan::formatBytes(split.bytes),
+        "  {:>4} {:>4} {:>4}{} {:>6} {:>14} {:>14} {:>12}{}", split.tensor, split.context,
+        split.pipeline, expertColumn(split.expert), split.data, plan::formatBytes(split.bytes),
         isTimed ? formatDuration(split.seconds) : "-",
         isTimed ? formatNumber(tokensPerSecond(d, split.seconds)) : "-", fitsText(d, split.bytes));
     for (const std::string &set : split.sets)
@@ -167,7 +173,7 @@ void printText(const config::Config &config, const plan::Plan &plan, const FitOp
   for (const FitChange &change : found.changes)
     llvm::outs() << fmt::format("  {:<70} {:>12}{}\n", change.what, plan::formatBytes(change.bytes),
                                 fitsText(config.derived(), change.bytes));
-  printSplits(config.derived(), found.splits, options.seconds);
+  printSplits(config, found.splits, options.seconds);
 }
 
 /// Adds what something needs, and the settings that it takes.
@@ -191,6 +197,7 @@ Json splitJson(const config::Derived &d, const Split &split) {
   Json json = {{"tensor", split.tensor},
                {"context", split.context},
                {"pipeline", split.pipeline},
+               {"expert", split.expert},
                {"data", split.data}};
   addNeeds(json, d, split.bytes, split.sets);
   if (split.seconds > 0) {

@@ -30,7 +30,20 @@ std::vector<std::string> settingsOf(const Split &split, const Split &own, bool o
   add("model.sequence_parallel", split.tensor > 1, ownRows);
   add("model.context_parallel_size", split.context, own.context);
   add("model.pipeline_model_parallel_size", split.pipeline, own.pipeline);
+  add("model.expert_model_parallel_size", split.expert, own.expert);
   return sets;
+}
+
+/// Sizes of expert parallelism: powers of two that divide the experts, and the recipe's own.
+std::vector<int64_t> expertSizes(const config::Config &config, const Split &own) {
+  std::vector<int64_t> sizes = {own.expert};
+  if (!config.has(Opt::ModelNumMoeExperts))
+    return sizes;
+  int64_t experts = config.getInt(Opt::ModelNumMoeExperts);
+  for (int64_t size = 1; size <= experts && experts % size == 0; size *= 2)
+    if (size != own.expert)
+      sizes.push_back(size);
+  return sizes;
 }
 
 /// Those beside the recipe's own, each with its settings.
@@ -40,17 +53,26 @@ std::vector<Split> candidates(const config::Config &config, const Split &own) {
   auto sizes = [](const Split &split) {
     return std::tuple(split.tensor, split.context, split.pipeline);
   };
+  auto differs = [&](const Split &split) {
+    return std::pair(sizes(split) != sizes(own), split.expert != own.expert);
+  };
+  std::vector<int64_t> experts = expertSizes(config, own);
   std::vector<Split> splits;
   int64_t inNode = std::max<int64_t>(d.gpusPerNode, 1);
   for (int64_t tensor = 1; tensor <= inNode; tensor *= 2)
     for (int64_t context = 1; tensor * context <= inNode; context *= 2)
       for (int64_t stages = 1; stages <= std::min(kStagesMax, d.numLayers); stages *= 2) {
-        Split split{tensor, context, stages, d.worldSize / (tensor * context * stages)};
-        if (d.worldSize % (tensor * context * stages) != 0 || sizes(split) == sizes(own))
+        if (d.worldSize % (tensor * context * stages) != 0)
           continue;
-        split.sets = settingsOf(split, own, ownRows);
-        splits.push_back(std::move(split));
+        for (int64_t expert : experts) {
+          Split split{tensor, context, stages, d.worldSize / (tensor * context * stages), expert};
+          if (differs(split) == std::pair(false, false) || d.worldSize % (stages * expert) != 0)
+            continue;
+          split.sets = settingsOf(split, own, ownRows);
+          splits.push_back(std::move(split));
+        }
       }
+  std::ranges::stable_sort(splits, {}, differs);
   return splits;
 }
 
@@ -59,7 +81,8 @@ std::vector<Split> candidates(const config::Config &config, const Split &own) {
 Splits trySplits(const config::Config &config, const plan::Plan &plan, const CommonOptions &common,
                  const std::function<bool(size_t tried, size_t all)> &goesOn) {
   const config::Derived &d = config.derived();
-  Split own{d.tensorParallel, d.contextParallel, d.pipelineParallel, d.dataParallel};
+  Split own{d.tensorParallel, d.contextParallel, d.pipelineParallel, d.dataParallel,
+            d.expertParallel};
   Splits splits{{measured(own, plan)}};
   std::vector<Split> others = candidates(config, own);
   for (size_t i = 0; i < others.size(); ++i) {

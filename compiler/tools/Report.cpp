@@ -64,9 +64,11 @@ std::vector<page::Alternative> alternativesOf(const Input &input, const CommonOp
                             [&](size_t, size_t) { return std::chrono::steady_clock::now() < end; });
   for (size_t i = 1; i < std::min(splits.all.size(), kOtherSplitsMax + 1); ++i) {
     const Split &split = splits.all[i];
-    list.push_back({fmt::format("tensor {}, context {}, pipeline {}, data {}", split.tensor,
-                                split.context, split.pipeline, split.data),
-                    split.sets, split.bytes, split.seconds});
+    std::string what = fmt::format("tensor {}, context {}, pipeline {}, data {}", split.tensor,
+                                   split.context, split.pipeline, split.data);
+    if (input.config->has(config::Opt::ModelNumMoeExperts))
+      what += fmt::format(", expert {}", split.expert);
+    list.push_back({std::move(what), split.sets, split.bytes, split.seconds});
   }
   return list;
 }
