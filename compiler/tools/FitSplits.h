@@ -14,7 +14,7 @@ namespace shardc::tools {
 /// A split of all ranks, and what a rank takes with it.
 struct Split {
   int64_t tensor = 1, context = 1, pipeline = 1, data = 1;
-  int64_t expert = 1;            ///< of the ranks of a stage, how many have each expert once
+  int64_t expert = 1;            ///< ranks among which the experts are divided
   std::vector<std::string> sets; ///< what the recipe says otherwise, as `--set` takes it
   int64_t bytes = 0;             ///< of the device, as deviceBytesOf says
   double seconds = 0;            ///< of a step, predicted; 0 on the host

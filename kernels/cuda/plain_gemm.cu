@@ -104,7 +104,7 @@ struct FinishOp {
   }
 };
 
-/// A word of so many bits that differ in each call with another i.
+/// 32 bits that look random, and are the same for the same i.
 __device__ __forceinline__ uint32_t mixed(uint32_t i) {
   uint32_t bits = i * 2654435761u;
   bits = (bits ^ bits >> 15) * 2246822519u;
