@@ -46,18 +46,6 @@ void runRmsNormPart(const Call &call) {
   }
 }
 
-struct BwdBuffers {
-  float *weight, *dy, *x, *g, *h, *dx;
-  double *dw;
-
-  BwdBuffers(const Call &call, Scratch &scratch) {
-    int64_t cols = call.in[0].cols();
-    for (float **buffer : {&weight, &dy, &x, &g, &h, &dx})
-      *buffer = scratch.take<float>(cols);
-    dw = scratch.take<double>(cols);
-  }
-};
-
 const char *acceptsRmsNormPartBwd(const Call &call) {
   SHARDC_REQUIRE_OK(checkArity(call, {5, 5, 2, 2, 2}));
   SHARDC_REQUIRE_OK(checkNorm(call.in[0], call.out[0], call.in[2]));
@@ -68,17 +56,14 @@ const char *acceptsRmsNormPartBwd(const Call &call) {
 
 void runRmsNormPartBwd(const Call &call) {
   Scratch scratch(call);
-  BwdBuffers buffers(call, scratch);
+  RmsNormGradient buffers(call, scratch);
   int64_t rows = call.in[0].rows(), n = call.in[0].cols();
   const float *w = normWeight(call, call.in[2], buffers.weight);
   const float *dots = static_cast<const float *>(call.in[4].data);
   std::fill_n(buffers.dw, n, 0.0);
   for (int64_t row = 0; row < rows; ++row) {
-    const float *dy = readF32(call.in[0], row * n, n, buffers.dy);
-    const float *x = readF32(call.in[1], row * n, n, buffers.x);
     float rstd = rstdOfMean(call, call.in[3], row);
-    gradientsOfRow(dy, x, w, rstd, n, buffers.g, buffers.h);
-    addProducts(dy, buffers.h, n, buffers.dw);
+    buffers.addRow(call, row, w, rstd);
     subtractMean(buffers.g, buffers.h, dots[row] * rstd, rstd, n, buffers.dx);
     writeF32(call.out[0], row * n, n, buffers.dx);
   }
@@ -90,6 +75,6 @@ void runRmsNormPartBwd(const Call &call) {
 const Kernel kRmsNormPart = {"rmsnorm_part_host", runRmsNormPart, acceptsRmsNormPart,
                              workspaceOf<Buffers>};
 const Kernel kRmsNormPartBwd = {"rmsnorm_part_bwd_host", runRmsNormPartBwd, acceptsRmsNormPartBwd,
-                                workspaceOf<BwdBuffers>};
+                                workspaceOf<RmsNormGradient>};
 
 } // namespace shardc::kernels::host

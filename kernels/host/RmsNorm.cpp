@@ -74,16 +74,11 @@ void runAddRmsNorm(const Call &call) {
   }
 }
 
-struct BwdBuffers {
-  float *weight, *dy, *x, *dres, *g, *h, *dx;
-  double *dw;
+struct BwdBuffers : RmsNormGradient {
+  float *dres;
 
-  BwdBuffers(const Call &call, Scratch &scratch) {
-    int64_t cols = call.in[0].cols();
-    for (float **buffer : {&weight, &dy, &x, &dres, &g, &h, &dx})
-      *buffer = scratch.take<float>(cols);
-    dw = scratch.take<double>(cols);
-  }
+  BwdBuffers(const Call &call, Scratch &scratch)
+      : RmsNormGradient(call, scratch), dres(scratch.take<float>(call.in[0].cols())) {}
 };
 
 const char *acceptsRmsNormBwd(const Call &call) {
@@ -105,10 +100,7 @@ void runRmsNormBwd(const Call &call) {
   const float *rstd = static_cast<const float *>(call.in[3].data);
   std::fill_n(buffers.dw, n, 0.0);
   for (int64_t row = 0; row < rows; ++row) {
-    const float *dy = readF32(call.in[0], row * n, n, buffers.dy);
-    const float *x = readF32(call.in[1], row * n, n, buffers.x);
-    gradientsOfRow(dy, x, w, rstd[row], n, buffers.g, buffers.h);
-    addProducts(dy, buffers.h, n, buffers.dw);
+    const float *x = buffers.addRow(call, row, w, rstd[row]);
     inputGradient(buffers.g, buffers.h, rstd[row], n, buffers.dx);
     if (call.inCount > 4) {
       const float *dres = readF32(call.in[4], row * n, n, buffers.dres);
