@@ -8,9 +8,7 @@
 #include "compiler/config/Evaluate.h"
 #include "compiler/config/Mesh.h"
 #include "compiler/lower/Family.h"
-#include "compiler/model/Embedding.h"
 #include "compiler/model/Forward.h"
-#include "compiler/model/Head.h"
 #include "compiler/predict/DeviceTable.h"
 #include "runtime/base/StepState.h"
 
@@ -198,14 +196,12 @@ size_t addBlock(plan::Plan &plan, std::string name, const BlockGroups &groups) {
   return plan.blocks.size() - 1;
 }
 
-/// Whether weight decay applies: Megatron decays no biases and no one-dimensional parameters, but
-/// norms of query and key if it is asked to.
-bool isDecayed(const Config &config, const plan::Param &param) {
-  bool isQkNorm = param.name.find("q_layernorm.") != std::string::npos ||
-                  param.name.find("k_layernorm.") != std::string::npos;
-  return param.tensorType().rank != 1 ||
-         (isQkNorm && (config.isOn(Opt::OptimizerApplyWdToQkLayernorm) ||
-                       config.has(Opt::SchedulerNoWeightDecayCondType)));
+bool isDecayed(const Config &config, model::ParamKind kind) {
+  using enum model::ParamKindInfo::Decay;
+  auto decay = model::paramKindInfo(kind).decay;
+  return decay == Decayed ||
+         (decay == AsAsked && (config.isOn(Opt::OptimizerApplyWdToQkLayernorm) ||
+                               config.has(Opt::SchedulerNoWeightDecayCondType)));
 }
 
 /// Elements of a row of one of the tensors that a parameter stacks.
@@ -266,9 +262,9 @@ void addParam(const Config &config, plan::Plan &plan, const model::ParamSpec &sp
   param.offset = block.numel;
   block.numel = (block.numel + param.type.numel() + kAlign - 1) / kAlign * kAlign;
   block.shard = block.stateShard = block.numel;
-  param.wdMult = isDecayed(config, param) ? 1 : 0;
+  param.wdMult = isDecayed(config, spec.kind) ? 1 : 0;
   param.isDecoupled = config.has(Opt::OptimizerDecoupledLr) &&
-                      (spec.name == model::Embedding::kWords || spec.name == model::Head::kWeight);
+                      model::paramKindInfo(spec.kind).rate == model::ParamKindInfo::Decoupled;
   param.init = spec.init;
   param.initStd = spec.initStd;
   plan.params.push_back(std::move(param));

@@ -30,7 +30,7 @@ constexpr const char *kSinks = "self_attention.core_attention.softmax_offset";
 
 void declareSinks(Params &params, int64_t heads, const ScoreSettings &settings) {
   if (settings.sinks == Sinks::Learned)
-    params.push_back({kSinks, {heads}, plan::InitKind::Zeros, 0, TensorSplit{}});
+    params.push_back({ParamKind::Sink, kSinks, {heads}, plan::InitKind::Zeros, 0, TensorSplit{}});
 }
 
 ValueId attend(Forward &to, ValueId q, ValueId k, ValueId v, const ScoreSettings &settings) {

@@ -8,12 +8,17 @@ using plan::Op;
 using plan::Type;
 using plan::ValueId;
 
-DenseMlp::DenseMlp(const MlpSettings &settings, const std::string &stem, std::string what)
-    : s_(settings), fc1_{stem + "linear_fc1", s_.gated ? times(2, s_.width) : s_.width,
-                         s_.hidden,           s_.hasBias,
-                         s_.initStd,          Linear::Columns,
+DenseMlp::DenseMlp(const MlpSettings &settings, const std::string &stem, std::string what,
+                   ParamKind kind)
+    : s_(settings), fc1_{kind,
+                         stem + "linear_fc1",
+                         s_.gated ? times(2, s_.width) : s_.width,
+                         s_.hidden,
+                         s_.hasBias,
+                         s_.initStd,
+                         Linear::Columns,
                          s_.gated ? 2 : 1},
-      fc2_{stem + "linear_fc2", s_.hidden, s_.width, s_.hasBias, s_.residualStd, Linear::Sum},
+      fc2_{kind, stem + "linear_fc2", s_.hidden, s_.width, s_.hasBias, s_.residualStd, Linear::Sum},
       what_(std::move(what)) {}
 
 void setActivation(Op &op, const MlpSettings &settings) {

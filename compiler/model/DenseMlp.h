@@ -21,9 +21,9 @@ void setActivation(plan::Op &op, const MlpSettings &settings);
 
 class DenseMlp : public Module {
 public:
-  /// The parameters' names begin with `stem`, those of values with `what`.
+  /// The parameters' names begin with `stem`, those of values with `what`. `kind`: of the weights.
   explicit DenseMlp(const MlpSettings &settings, const std::string &stem = "mlp.",
-                    std::string what = "");
+                    std::string what = "", ParamKind kind = ParamKind::FeedForward);
 
   void declare(Params &params) const override;
   plan::ValueId forward(Forward &to, plan::ValueId x) const override;

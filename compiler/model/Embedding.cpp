@@ -9,9 +9,18 @@ using plan::OpKind;
 using plan::ValueId;
 
 void Embedding::declare(Params &params) const {
-  params.push_back({kWords, {s_.vocab, s_.hidden}, InitKind::Normal, s_.initStd, TensorSplit{}});
+  params.push_back({ParamKind::Embedding,
+                    kWords,
+                    {s_.vocab, s_.hidden},
+                    InitKind::Normal,
+                    s_.initStd,
+                    TensorSplit{}});
   if (s_.positions > 0)
-    params.push_back({kPositions, {s_.positions, s_.hidden}, InitKind::Normal, s_.initStd});
+    params.push_back({ParamKind::Positions,
+                      kPositions,
+                      {s_.positions, s_.hidden},
+                      InitKind::Normal,
+                      s_.initStd});
 }
 
 ValueId Embedding::forward(Forward &to, ValueId) const {

@@ -14,18 +14,24 @@ using Key = plan::AttrKey;
 GqaAttention::GqaAttention(const GqaSettings &settings) : s_(settings) {
   int64_t queries = times(s_.heads, s_.headSize), keys = times(s_.groups, s_.headSize);
   int64_t rows = plus(plus(queries, s_.hasGate ? queries : 0), times(2, keys));
-  qkv_ = {"self_attention.linear_qkv", rows, s_.hidden, s_.qkvBias, s_.initStd};
-  proj_ = {
-      "self_attention.linear_proj", s_.hidden, queries, s_.projBias, s_.residualStd, Linear::Sum};
+  qkv_ = {ParamKind::Qkv, "self_attention.linear_qkv", rows, s_.hidden, s_.qkvBias, s_.initStd};
+  proj_ = {ParamKind::Projection,
+           "self_attention.linear_proj",
+           s_.hidden,
+           queries,
+           s_.projBias,
+           s_.residualStd,
+           Linear::Sum};
   if (s_.qkNorm) {
     bool isOfAll = s_.isNormOfAllHeads, isFinal = !s_.rope && !isOfAll;
     auto split = [&](int64_t heads) { // as heads are
       return isOfAll ? std::optional(TensorSplit{0, 1, heads}) : std::nullopt;
     };
     queryNorm_.emplace(*s_.qkNorm, isOfAll ? queries : s_.headSize, "self_attention.q_layernorm.",
-                       isFinal && !s_.queryScale ? "q" : "q.normed", split(s_.heads));
+                       isFinal && !s_.queryScale ? "q" : "q.normed", split(s_.heads),
+                       ParamKind::QkNorm);
     keyNorm_.emplace(*s_.qkNorm, isOfAll ? keys : s_.headSize, "self_attention.k_layernorm.",
-                     isFinal ? "k" : "k.normed", split(s_.groups));
+                     isFinal ? "k" : "k.normed", split(s_.groups), ParamKind::QkNorm);
   }
 }
 

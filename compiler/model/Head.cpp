@@ -13,8 +13,12 @@ using Key = plan::AttrKey;
 
 void Head::declare(Params &params) const {
   if (!s_.tied)
-    params.push_back(
-        {kWeight, {s_.vocab, s_.hidden}, plan::InitKind::Normal, s_.initStd, TensorSplit{}});
+    params.push_back({ParamKind::Head,
+                      kWeight,
+                      {s_.vocab, s_.hidden},
+                      plan::InitKind::Normal,
+                      s_.initStd,
+                      TensorSplit{}});
 }
 
 ValueId Head::forward(Forward &to, ValueId x) const {

@@ -15,10 +15,10 @@ MlaAttention::MlaAttention(const MlaSettings &settings) : s_(settings) {
   if (s_.queryRank)
     queryRank_ = rank("q", *s_.queryRank, 0, queries);
   else
-    query_ = {stem + "linear_q_proj", queries, s_.hidden, false, s_.initStd};
+    query_ = {ParamKind::Latent, stem + "linear_q_proj", queries, s_.hidden, false, s_.initStd};
   keyRank_ = rank("kv", s_.keyRank, s_.rotated, times(s_.heads, plus(s_.channels, s_.values)));
-  proj_ = {stem + "linear_proj", s_.hidden,      times(s_.heads, s_.values),
-           s_.projBias,          s_.residualStd, Linear::Sum};
+  proj_ = {ParamKind::Projection, stem + "linear_proj", s_.hidden,  times(s_.heads, s_.values),
+           s_.projBias,           s_.residualStd,       Linear::Sum};
   s_.rope.dim = s_.rotated;
   s_.rope.interleaved =
       true; // Megatron-Core separates neighbours, which no product of q and k sees
@@ -28,9 +28,9 @@ MlaAttention::Rank MlaAttention::rank(const char *which, int64_t rank, int64_t b
                                       int64_t out) const {
   const std::string stem = std::string("self_attention.linear_") + which, up = stem + "_up_proj";
   Rank result;
-  result.down = {stem + "_down_proj", plus(rank, beside), s_.hidden, false,
-                 s_.initStd,          Linear::All};
-  result.up = {up, out, rank, false, s_.initStd};
+  result.down = {ParamKind::Latent, stem + "_down_proj", plus(rank, beside), s_.hidden, false,
+                 s_.initStd,        Linear::All};
+  result.up = {ParamKind::Latent, up, out, rank, false, s_.initStd};
   if (s_.norm)
     result.norm.emplace(*s_.norm, rank, up + ".layer_norm_", std::string(which) + ".normed");
   return result;

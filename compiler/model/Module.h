@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "compiler/model/ParamKinds.h"
 #include "runtime/plan/Plan.h"
 
 namespace shardc::model {
@@ -26,6 +27,7 @@ struct TensorSplit {
 
 /// One parameter. All of a model's parameters have the type of the weights.
 struct ParamSpec {
+  ParamKind kind;
   std::string name; ///< Megatron-Core's, without the prefix of the unit
   std::vector<int64_t> shape;
   plan::InitKind init = plan::InitKind::Zeros;

@@ -22,12 +22,16 @@ constexpr const char *kSharedGate = "mlp.shared_experts.gate_weight";
 } // namespace
 
 void MoeMlp::declare(Params &params) const {
-  params.push_back(
-      {kRouter, {s_.experts, s_.expert.hidden}, plan::InitKind::Normal, s_.expert.initStd});
+  params.push_back({ParamKind::Router,
+                    kRouter,
+                    {s_.experts, s_.expert.hidden},
+                    plan::InitKind::Normal,
+                    s_.expert.initStd});
   if (s_.expert.hasBias) // drawn as the weights are
-    params.push_back({kRouterBias, {s_.experts}, plan::InitKind::Normal, s_.expert.initStd});
+    params.push_back(
+        {ParamKind::Bias, kRouterBias, {s_.experts}, plan::InitKind::Normal, s_.expert.initStd});
   Params one;
-  DenseMlp(s_.expert, kExperts).declare(one);
+  DenseMlp(s_.expert, kExperts, "", ParamKind::Experts).declare(one);
   for (ParamSpec &param : one) {
     param.shape.insert(param.shape.begin(), s_.experts);
     param.isStacked = true;
@@ -36,10 +40,13 @@ void MoeMlp::declare(Params &params) const {
     params.push_back(std::move(param));
   }
   if (s_.shared)
-    DenseMlp(*s_.shared, kShared).declare(params);
+    DenseMlp(*s_.shared, kShared, "", ParamKind::SharedExperts).declare(params);
   if (s_.hasSharedGate)
-    params.push_back(
-        {kSharedGate, {1, s_.expert.hidden}, plan::InitKind::Normal, s_.expert.initStd});
+    params.push_back({ParamKind::SharedGate,
+                      kSharedGate,
+                      {1, s_.expert.hidden},
+                      plan::InitKind::Normal,
+                      s_.expert.initStd});
 }
 
 ValueId MoeMlp::forward(Forward &to, ValueId x) const {

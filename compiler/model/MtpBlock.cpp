@@ -31,7 +31,13 @@ MtpBlock::MtpBlock(const MtpSettings &settings, Modules layer)
       hnorm_(s_.norm, s_.hidden, "hnorm.", "hnorm"),
       norm_(s_.norm, s_.hidden, "final_layernorm.", "norm"),
       // Ranks of a tensor group have rows of its operand, and all of the weight.
-      projection_{"eh_proj", s_.hidden, times(2, s_.hidden), false, s_.initStd, Linear::All},
+      projection_{ParamKind::Prediction,
+                  "eh_proj",
+                  s_.hidden,
+                  times(2, s_.hidden),
+                  false,
+                  s_.initStd,
+                  Linear::All},
       layer_(std::move(layer)) {}
 
 void MtpBlock::declare(Params &params) const {

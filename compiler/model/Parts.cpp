@@ -23,12 +23,12 @@ int64_t times(int64_t a, int64_t b) {
 
 void Linear::declare(Params &params) const {
   const TensorSplit columns{0, parts}, summed{1};
-  params.push_back({stem + ".weight", {out, in}, InitKind::Normal, initStd});
+  params.push_back({kind, stem + ".weight", {out, in}, InitKind::Normal, initStd});
   if (cut != All)
     params.back().split = cut == Columns ? columns : summed;
   if (!hasBias)
     return;
-  params.push_back({stem + ".bias", {out}, InitKind::Zeros, 0});
+  params.push_back({ParamKind::Bias, stem + ".bias", {out}, InitKind::Zeros, 0});
   if (cut == Columns)
     params.back().split = columns;
 }
@@ -48,12 +48,15 @@ ValueId Linear::apply(Forward &to, ValueId x, const char *what) const {
 }
 
 void Norm::declare(Params &params) const {
-  params.push_back(
-      {stem_ + "weight", {size_}, settings_.zeroCentered ? InitKind::Zeros : InitKind::Ones, 0});
+  params.push_back({kind_,
+                    stem_ + "weight",
+                    {size_},
+                    settings_.zeroCentered ? InitKind::Zeros : InitKind::Ones,
+                    0});
   params.back().split = split_;
   if (!settings_.centered)
     return;
-  params.push_back({stem_ + "bias", {size_}, InitKind::Zeros, 0});
+  params.push_back({kind_, stem_ + "bias", {size_}, InitKind::Zeros, 0});
   params.back().split = split_;
 }
 

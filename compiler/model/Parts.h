@@ -5,8 +5,10 @@
 
 namespace shardc::model {
 
-/// y = x·wᵀ (+ bias). `stem` is the parameters' name up to their last dot.
+/// y = x·wᵀ (+ bias), with a weight of this kind. `stem` is the parameters' name up to their last
+/// dot.
 struct Linear {
+  ParamKind kind = ParamKind::FeedForward;
   std::string stem;
   int64_t out = 1, in = 1;
   bool hasBias = false;
@@ -33,9 +35,9 @@ public:
   /// The parameters are `stem`weight and `stem`bias, the result `what`.
   /// `split`: of its rows ranks have parts.
   Norm(const NormSettings &settings, int64_t size, std::string stem, std::string what,
-       std::optional<TensorSplit> split = std::nullopt)
+       std::optional<TensorSplit> split = std::nullopt, ParamKind kind = ParamKind::Norm)
       : settings_(settings), size_(size), stem_(std::move(stem)), what_(std::move(what)),
-        split_(split) {}
+        split_(split), kind_(kind) {}
 
   void declare(Params &params) const override;
   plan::ValueId forward(Forward &to, plan::ValueId x) const override;
@@ -45,6 +47,7 @@ private:
   int64_t size_;
   std::string stem_, what_;
   std::optional<TensorSplit> split_;
+  ParamKind kind_;
 };
 
 /// Dropout at the end of a branch, where a norm stands before it.

@@ -1,0 +1,40 @@
+// What a parameter is: the rows of ParamKinds.def. Modules declare the kind of each parameter; what
+// depends on it (weight decay, learning rate, optimizer, freezing) asks the row, not the name.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+namespace shardc::model {
+
+enum class ParamKind : uint8_t {
+#define PARAM_KIND(enumerator, word, shape, decay, rate, takesMuon, names) enumerator,
+#include "compiler/model/ParamKinds.def"
+};
+
+struct ParamKindInfo {
+  enum Shape : uint8_t { Matrix, Vector };
+  enum Decay : uint8_t { Decayed, NotDecayed, AsAsked };
+  enum Rate : uint8_t { Common, Decoupled };
+
+  std::string_view word; ///< in recipes
+  Shape shape;           ///< of one tensor, where several are stacked
+  Decay decay;
+  Rate rate;
+  bool takesMuon;
+  std::string_view names; ///< ends of upstream's names, separated by blanks
+};
+
+inline constexpr ParamKindInfo kParamKinds[] = {
+#define PARAM_KIND(enumerator, word, shape, decay, rate, takesMuon, names)                         \
+  {word, ParamKindInfo::shape, ParamKindInfo::decay, ParamKindInfo::rate, takesMuon, names},
+#include "compiler/model/ParamKinds.def"
+};
+
+constexpr const ParamKindInfo &paramKindInfo(ParamKind kind) {
+  return kParamKinds[static_cast<size_t>(kind)];
+}
+
+} // namespace shardc::model
