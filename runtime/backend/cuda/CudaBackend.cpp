@@ -2,6 +2,7 @@
 // processes.
 #include <algorithm>
 #include <cstdlib>
+#include <utility>
 
 #include "kernels/cuda/RankSum.h"
 #include "runtime/backend/cuda/Check.h"
@@ -175,10 +176,19 @@ Status checkRanks(const Options &options) {
 /// registered is registered when channels are made (ddp.nccl_ub). Left to itself NCCL also
 /// registers what it meets in a capture, and sends whose buffers it registered so did not end
 /// beside landing buffers that it did not (2.28.9): see ADR 7.
+///
+/// As many hardware queues as CUDA allows. Of its default, eight, a captured graph gives one queue
+/// to several branches, and a queue runs its kernels in order: while a receive waits for another
+/// stage, products and reductions behind it wait too. A stage of a pipeline under FSDP stood still
+/// for a quarter of each microbatch.
 void setVariables() {
-  for (const char *name : {"NCCL_GRAPH_MIXING_SUPPORT", "NCCL_GRAPH_REGISTER"})
-    if (!std::getenv(name))
-      setenv(name, "0", /*overwrite=*/0);
+  constexpr std::pair<const char *, const char *> kVariables[] = {
+      {"NCCL_GRAPH_MIXING_SUPPORT", "0"},
+      {"NCCL_GRAPH_REGISTER", "0"},
+      {"CUDA_DEVICE_MAX_CONNECTIONS", "32"},
+  };
+  for (auto [name, value] : kVariables)
+    setenv(name, value, /*overwrite=*/0);
 }
 
 Result<std::unique_ptr<hal::Backend>> makeBackend(const Options &options) {

@@ -47,9 +47,10 @@ struct Options {
   double timeoutSeconds = 0; ///< longest wait for queued work; 0 is for ever
 };
 
-/// Sets the environment variables that configure NCCL for this backend; variables that the user has
-/// set keep their values. Threads may read the environment at any time, and no thread may change it
-/// concurrently. So a program that starts threads before it makes a backend calls this before that.
+/// Sets the environment variables that configure CUDA and NCCL for this backend; variables that the
+/// user has set keep their values. CUDA reads its own when it starts. Threads may read the
+/// environment at any time, and no thread may change it concurrently. So a program that starts
+/// threads before it makes a backend calls this before that.
 void setVariables();
 
 /// Makes the backend, and sets those variables if nobody has. Unavailable if there are fewer
