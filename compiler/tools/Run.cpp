@@ -26,7 +26,7 @@ namespace {
 struct RunCommand {
   CommonOptions common;
   std::string program;
-  std::string backend, metrics, trace; ///< the plan's own backend if empty
+  std::string backend, metrics, trace, traceRanks; ///< the plan's own backend if empty
   std::string groupFolder; ///< where the optimizer group of each parameter is written, if anywhere
   int64_t simulateRanks = 0, restarts = 0, spares = 0;
   ElasticOption elastic;
@@ -226,6 +226,8 @@ int runRun(RunCommand &options) {
     arguments.push_back("--backend=" + options.backend);
   if (!options.trace.empty())
     arguments.push_back("--trace=" + options.trace);
+  if (!options.traceRanks.empty())
+    arguments.push_back("--trace-ranks=" + options.traceRanks);
   if (!options.metrics.empty())
     arguments.push_back("--metrics=" + options.metrics);
   if (options.check)
@@ -265,6 +267,8 @@ void addRun(cli::Command &app, int &status, const char *program) {
           .alsoCalled({"train", "start", "launch", "execute"});
   options->common.addTo(command);
   command.option("--trace", options->trace, "file for a trace of some steps");
+  command.option("--trace-ranks", options->traceRanks,
+                 "ranks that write a trace, as 0,4; each of several has its own file; default: 0");
   command
       .option("--backend", options->backend,
               "backend; default: the recipe's; 'host' compiles any recipe for the host; 'null' "

@@ -11,7 +11,7 @@ cuda::Options cudaOptionsOf(const plan::Plan &plan, const RunToolOptions &option
   out.firstRank = rank;
   out.collectiveNetwork = plan.job.dist.useSharp;
   out.guards = options.check;
-  out.canTrace = !options.trace.empty() && rank == 0;
+  out.canTrace = !traceFileOf(options, rank).empty();
   return out;
 }
 

@@ -126,8 +126,11 @@ std::vector<Report> prepare(std::span<const plan::Plan> all, std::span<const pla
   findings.insert(findings.end(), ofCheckpoints.begin(), ofCheckpoints.end());
   if (!options.metrics.empty() && process.isFirst())
     need(environment.metrics.open(options.metrics));
-  if (!options.trace.empty() && process.isFirst())
-    need(checkWritable(options.trace).as(report::TraceRefused.info()));
+  if (std::string file = process.traceFile(options); !file.empty())
+    need(checkWritable(file).as(report::TraceRefused.info()));
+  if (!options.trace.empty() && options.traceRanks.back() >= plan.worldSize())
+    findings.push_back(
+        makeReport(report::TraceOfNoRank, options.traceRanks.back(), plan.worldSize() - 1));
   if (const std::string &folder = plan.job.logger.tensorboardDir;
       !folder.empty() && process.isFirst() && findings.empty())
     need(environment.events.open(

@@ -35,6 +35,11 @@ struct ProcessContext {
   /// The step of the job's own save from which this start continues; -1: its options say.
   int64_t savedStep() const { return client ? client->savedStep() : -1; }
   bool isFirst() const { return !client || client->rank() == 0; }
+  /// The file that this process writes a trace to; empty if it writes none. A process that has all
+  /// ranks traces all of them.
+  std::string traceFile(const RunToolOptions &options) const {
+    return client ? traceFileOf(options, client->rank()) : options.trace;
+  }
   int processesHere() const { return client ? client->localSize() : 1; }
   /// Tells an error, once for all ranks, and gives the exit status.
   int fail(const Status &status, int exitStatus);

@@ -1,5 +1,11 @@
 #include "runtime/tools/Options.h"
 
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+
+#include <fmt/format.h>
+
 #include "runtime/base/CommandLine.h"
 #include "runtime/base/ElasticSizes.h"
 #include "runtime/tools/Backends.h"
@@ -69,7 +75,64 @@ void addDumps(cli::Program &app, RunToolOptions &options) {
   app.option("--dump-step", options.dumpStep, "step in which --dump writes values").positive();
 }
 
+/// Ascending numbers with commas between them.
+std::optional<std::vector<int64_t>> parseRanks(std::string_view text) {
+  std::vector<int64_t> ranks;
+  const char *at = text.data(), *end = at + text.size();
+  while (true) {
+    int64_t rank = 0;
+    auto [after, error] = std::from_chars(at, end, rank);
+    if (error != std::errc() || rank < 0 || (!ranks.empty() && rank <= ranks.back()))
+      return std::nullopt;
+    ranks.push_back(rank);
+    if (after == end)
+      return ranks;
+    if (*after != ',')
+      return std::nullopt;
+    at = after + 1;
+  }
+}
+
+void addTrace(cli::Program &app, RunToolOptions &options, std::string &ranks) {
+  app.option("--trace", options.trace, "writes a trace of some steps to this file");
+  app.option("--trace-ranks", ranks,
+             "ranks that write a trace, as 0,4; each of several has its own file; default: 0");
+}
+
+/// Reads the options that are lists; why one is refused, or empty.
+std::string readLists(const std::string &sizes, const std::string &traceRanks,
+                      RunToolOptions &options) {
+  if (!sizes.empty()) {
+    Result<std::vector<int64_t>> parsed = parseElasticSizes(sizes);
+    if (!parsed.isOk())
+      return std::string(parsed.status().message());
+    options.elastic = std::move(*parsed);
+  }
+  if (traceRanks.empty())
+    return "";
+  std::optional<std::vector<int64_t>> parsed = parseRanks(traceRanks);
+  if (!parsed)
+    return fmt::format("--trace-ranks is '{}'; it takes ranks with commas between them, smallest "
+                       "first, as 0,4",
+                       traceRanks);
+  if (options.trace.empty())
+    return "--trace-ranks needs --trace=FILE";
+  options.traceRanks = std::move(*parsed);
+  return "";
+}
+
 } // namespace
+
+std::string traceFileOf(const RunToolOptions &options, int64_t rank) {
+  if (options.trace.empty() || !std::ranges::binary_search(options.traceRanks, rank))
+    return "";
+  if (options.traceRanks.size() == 1)
+    return options.trace;
+  std::filesystem::path file(options.trace);
+  std::string ending = file.extension().string();
+  file.replace_extension();
+  return fmt::format("{}.rank{}{}", file.string(), rank, ending);
+}
 
 std::optional<RunToolOptions> parseCommandLine(int argc, char **argv, int &status) {
   RunToolOptions options;
@@ -85,7 +148,8 @@ std::optional<RunToolOptions> parseCommandLine(int argc, char **argv, int &statu
              "joins a launched job only to report to the other ranks why this one cannot run");
   app.option("--backend", options.backend, "backend; default: the plan's").oneOf(backendNames());
   app.option("--metrics", options.metrics, "writes one JSON object per step to this file");
-  app.option("--trace", options.trace, "writes a trace of some steps to this file");
+  std::string traceRanks;
+  addTrace(app, options, traceRanks);
   app.flag("--check", options.check,
            "runs op by op; stops at the first result that is not finite, or write out of bounds");
   app.flag("--explain", options.explain, "prints the kernel of each op without running the plan");
@@ -127,13 +191,9 @@ std::optional<RunToolOptions> parseCommandLine(int argc, char **argv, int &statu
   bool needsPlan = options.refuse.empty() && !options.measure && !options.doctor;
   if (!ended && options.planPath.empty() && options.planFd < 0 && needsPlan)
     ended = app.refuseWithout("plan");
-  if (!ended && !sizes.empty()) {
-    Result<std::vector<int64_t>> parsed = parseElasticSizes(sizes);
-    if (parsed.isOk())
-      options.elastic = std::move(*parsed);
-    else
-      ended = app.refuse(parsed.status().message());
-  }
+  if (!ended)
+    if (std::string why = readLists(sizes, traceRanks, options); !why.empty())
+      ended = app.refuse(why);
   options.console.isJson = form == "json";
   if (!ended)
     return options;

@@ -18,6 +18,7 @@ struct RunToolOptions {
   std::string backend; ///< empty: what the plan needs
   std::string metrics;
   std::string trace;
+  std::vector<int64_t> traceRanks = {0}; ///< each writes a trace; ascending
   bool check = false;
   bool explain = false;
   bool noGraph = false;
@@ -53,6 +54,10 @@ struct RunToolOptions {
   run::Fault fault;           ///< SHARDC_FAULT
   Console console;            ///< where what is to be told goes
 };
+
+/// The file that a rank writes its trace to; empty if it writes none. One rank writes `trace`
+/// itself; each of several ranks has its number in the name: 'a.json' becomes 'a.rank2.json'.
+std::string traceFileOf(const RunToolOptions &options, int64_t rank);
 
 /// Reads the command line. Sets `status` to the exit status where the program is to end here: 0
 /// after --help, 2 after a usage error, which has been printed.

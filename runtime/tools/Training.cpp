@@ -294,13 +294,14 @@ private:
         environment_.memory->attach(phase_, executable);
       runOptions_.keeper = saver;
     }
-    if (!options_.trace.empty() && process_.isFirst() && !isTraced_)
-      connectTrace(executable);
+    if (std::string file = process_.traceFile(options_); !file.empty() && !isTraced_)
+      connectTrace(executable, std::move(file));
   }
 
   /// Of the steps that are traced: prints a summary, and writes the file.
-  void connectTrace(exec::Executable &executable) {
-    runOptions_.trace = [&](std::vector<trace::Span> spans, int steps) -> Status {
+  void connectTrace(exec::Executable &executable, std::string file) {
+    runOptions_.trace = [this, &executable, file](std::vector<trace::Span> spans,
+                                                  int steps) -> Status {
       isTraced_ = true;
       int rank = executable.worldRank(0);
       output_.clearLine();
@@ -308,7 +309,7 @@ private:
       auto nameOf = [&](int of) {
         return fmt::format("rank {}{}", of, plan::stageOf(plan(), exec::roleOf(plan(), of)));
       };
-      Status status = writeFileAtomic(options_.trace, trace::chromeTrace(spans, nameOf));
+      Status status = writeFileAtomic(file, trace::chromeTrace(spans, nameOf));
       isTraceLost_ = !status.isOk(); // training does not depend on it
       if (isTraceLost_)
         tell()(makeReport(report::TraceLost, status.message()));
@@ -387,8 +388,8 @@ private:
     output_.end(result_, isAllWritten);
     if (result_.isStopped && !environment_.saver)
       tell()(makeReport(report::NothingSaved));
-    if (!options_.trace.empty() && process_.isFirst() && !isTraced_)
-      tell()(makeReport(report::TraceNotWritten, options_.trace));
+    if (std::string file = process_.traceFile(options_); !file.empty() && !isTraced_)
+      tell()(makeReport(report::TraceNotWritten, file));
     if (!dumped_.isOk())
       return process_.fail(dumped_, kFailureStatus);
     return isAllWritten ? 0 : kFailureStatus;
