@@ -15,6 +15,7 @@ Each form runs on a minimal Debian 12 with nothing else installed:
   test         ./dev test as root
   offline      both again without a network, where 'test' or 'blanks' has run them
   blanks       both in a folder whose path has blanks
+  umlaut       ./dev quickstart in a folder whose path has an umlaut, in the C locale
   user         both as a user who may not become root: told what is missing, then with these packages installed
   runtime      cmake -S runtime from a source tree that cannot be written, and a run with what it built
   package      ./dev package; its Debian package and archive on further machines, where a user runs recipes
@@ -31,7 +32,7 @@ EOF
 
 suite=bookworm
 fresh=$PWD/build/fresh
-forms_known=' quickstart test offline blanks user runtime package '
+forms_known=' quickstart test offline blanks umlaut user runtime package '
 
 die() {
   printf './dev fresh: error: %s\n' "$1" >&2
@@ -170,7 +171,7 @@ form_quickstart() {
 form_test() {
   make_machine root
   copy_source root /src/shardc
-  record test "dev test" within root root /src/shardc "./dev test$(test_words)"
+  record test "dev test" within root root /src/shardc "./dev test --launch$(test_words)"
   record test "daemons are off" within root root / "$daemons_off"
 }
 
@@ -189,6 +190,12 @@ form_offline() {
   fi
   record offline "dev quickstart" within root root "$source" "./dev quickstart" offline
   record offline "dev test" within root root "$source" "./dev test$(test_words)" offline
+}
+
+form_umlaut() {
+  make_machine root
+  copy_source root /srv/größer/shardc
+  record umlaut "dev quickstart" within root root /srv/größer/shardc "LC_ALL=C ./dev quickstart"
 }
 
 with_blanks="/srv/a folder with blanks/shardc"
