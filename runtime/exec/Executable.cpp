@@ -130,28 +130,26 @@ RankWords Executable::progress(size_t rank) const {
   return words;
 }
 
-/// In the order in which the plan comes upon channels, and of a channel by the ranks that have it:
-/// the same order in all processes.
+/// In the plan's order, and of a channel by the ranks that have it: the same in all processes.
 Status Executable::createChannels() {
-  std::vector<bool> isMade(plan_.channels.size());
+  std::vector<std::optional<uint32_t>> firstUse(plan_.channels.size());
   for (const Numbered &of : segments_)
-    for (const plan::Op &op : of.segment->ops) {
-      if (op.channel == plan::kNoChannel || isMade[static_cast<size_t>(op.channel)])
-        continue;
-      isMade[static_cast<size_t>(op.channel)] = true;
-      auto number = map_.numberOf(*of.segment, static_cast<size_t>(&op - of.segment->ops.data()));
-      RETURN_IF_ERROR(createChannelsOf(op, number));
-    }
+    for (const plan::Op &op : of.segment->ops)
+      if (op.channel != plan::kNoChannel && !firstUse[static_cast<size_t>(op.channel)])
+        firstUse[static_cast<size_t>(op.channel)] =
+            map_.numberOf(*of.segment, static_cast<size_t>(&op - of.segment->ops.data()));
+  for (plan::ChannelId channel : plan::channelOrder(plan_, rolesHere_))
+    RETURN_IF_ERROR(createChannelsOf(channel, *firstUse[static_cast<size_t>(channel)]));
   return Status::ok();
 }
 
-/// Those of the op's channel that ranks of this process are members of.
-Status Executable::createChannelsOf(const plan::Op &op, uint32_t number) {
+/// Those of the channel that ranks of this process are members of.
+Status Executable::createChannelsOf(plan::ChannelId channel, uint32_t number) {
   for (const std::unique_ptr<Rank> &rank : ranks_) {
     int worldRank = rank->device->rank();
-    Communicator made{op.channel, channelMembers(plan_, op.channel, worldRank), nullptr};
+    Communicator made{channel, channelMembers(plan_, channel, worldRank), nullptr};
     bool isOne = std::ranges::find(made.members, worldRank) != made.members.end();
-    if (!isOne || findChannel(worldRank, op.channel))
+    if (!isOne || findChannel(worldRank, channel))
       continue;
     hal::Device &first = *backend_.devices().front();
     int64_t before = first.memory().used;

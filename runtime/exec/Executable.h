@@ -269,7 +269,7 @@ private:
   std::optional<plan::Arena> arenaOfCounted(plan::ChannelId channel) const;
   hal::ChannelDesc describe(const Communicator &made);
   hal::Channel *findChannel(int worldRank, plan::ChannelId channel) const;
-  Status createChannelsOf(const plan::Op &op, uint32_t number);
+  Status createChannelsOf(plan::ChannelId channel, uint32_t number);
   Status bindAll(FindKernel findKernel);
   Status bindRank(size_t rank, FindKernel findKernel);
   Status bindInstance(const BindContext &context, uint32_t segment,

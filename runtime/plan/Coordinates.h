@@ -4,7 +4,9 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "runtime/plan/Plan.h"
 
@@ -44,5 +46,12 @@ bool isExtendedBy(const Plan &plan, int16_t group, int16_t larger);
 bool isPipeline(const Plan &plan);
 /// `, stage 2 of 4` of a role of a pipeline, to stand behind a rank; empty of other roles.
 std::string stageOf(const Plan &plan, uint32_t role);
+
+// ---- channels ----
+
+/// The channels that ops of these roles use, in the order in which ranks create them: that of the
+/// plan's table. It is one order for all ranks, so of all channels that are left, all members of
+/// the first are there to create it.
+std::vector<ChannelId> channelOrder(const Plan &plan, std::span<const uint32_t> roles);
 
 } // namespace shardc::plan

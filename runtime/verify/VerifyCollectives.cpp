@@ -5,7 +5,8 @@
 // not wait for each other in a cycle. Therefore their programs are followed here, each role as one
 // actor over its shared collectives: once with 'start', and once without it, as after a load. The
 // collectives of a step must meet in that step. That depends only on which `every` are due, so one
-// step represents all steps in which the same are due.
+// step represents all steps in which the same are due. VerifyMembers.cpp has the creation of the
+// channels.
 #include <algorithm>
 #include <deque>
 #include <map>
@@ -13,6 +14,7 @@
 
 #include "runtime/plan/Factors.h"
 #include "runtime/verify/VerifyImpl.h"
+#include "runtime/verify/VerifyMembers.h"
 #include "runtime/verify/VerifyShadow.h"
 #include "runtime/verify/VerifyWalk.h"
 
@@ -21,8 +23,6 @@ namespace {
 
 /// Runs of segments that are followed, of all roles together.
 constexpr size_t kRunsMax = size_t{1} << 22;
-/// What it takes to find out whether two roles meet, in the visits that are counted.
-constexpr uint64_t kVisitsOfPair = 64;
 
 /// A communicator: its channel, or its group before channels are chosen.
 using Queue = std::pair<int16_t, ChannelId>;
@@ -174,21 +174,23 @@ void loopsOf(const std::vector<ProgramNode> &nodes, std::vector<int64_t> &out) {
 
 class Meeting {
 public:
-  explicit Meeting(Inspection &inspection) : report_(inspection), plan_(inspection.plan()) {}
+  explicit Meeting(Inspection &inspection)
+      : report_(inspection), plan_(inspection.plan()), members_(inspection) {}
 
   void run() {
     checkPairs();
     if (report_.size() != 0 || plan_.roles.size() < 2)
       return;
-    findMembers();
-    bool isAnyShared = std::find(isShared_.begin(), isShared_.end(), true) != isShared_.end();
-    if (report_.isFull() || (!isAnyShared && !hasPairs_))
+    members_.find();
+    if (report_.isFull() || !members_.isAnyShared())
       return;
     checkLoops();
     follow(true);
     if (report_.size() == 0 &&
         std::ranges::any_of(plan_.roles, [&](const Role &role) { return meetsInStart(role); }))
       follow(false);
+    if (report_.size() == 0)
+      checkCreation(report_, members_, channelOrders(plan_));
   }
 
 private:
@@ -198,7 +200,7 @@ private:
       return node.kind == ProgramNode::Start &&
              std::ranges::any_of(role.segments[node.segment].ops, [&](const Op &op) {
                return opInfo(op).traits == OpTraits::Collective &&
-                      isBetweenRoles(plan_, isShared_, op);
+                      isBetweenRoles(plan_, members_.isShared(), op);
              });
     });
   }
@@ -208,7 +210,7 @@ private:
     starts_ = starts;
     actors_.clear();
     for (uint32_t r = 0; r < plan_.roles.size() && report_.size() == 0; ++r) {
-      actors_.emplace_back(report_, r, isShared_, starts);
+      actors_.emplace_back(report_, r, members_.isShared(), starts);
       if (actors_.back().isTooLong())
         report_.add(finding::StepsTooLong, {r, kNone, kNone});
     }
@@ -227,8 +229,6 @@ private:
 
   /// The two ranks of a pair have roles of their own.
   void checkPairs() {
-    for (const Role &role : plan_.roles)
-      indices_.emplace_back(plan_, role);
     forEachOp(plan_, [&](Spot at, const Segment &, const Op &op) {
       if (op.channel >= 0 && channelAt(plan_, op.channel).isPair())
         checkPair(at, op);
@@ -237,57 +237,11 @@ private:
 
   void checkPair(Spot at, const Op &op) {
     const Channel &channel = channelAt(plan_, op.channel);
-    IndexRange own = indices_[at.role].of(channel.group);
-    if (!isOfPair(at.role, channel))
+    IndexRange own = members_.indices(at.role).of(channel.group);
+    if (!members_.isOfPair(at.role, channel))
       report_.add(finding::PairNotInRole, at, channel.name, channel.pair[0], channel.pair[1],
                   groupAt(plan_, channel.group).name, plan_.roles[at.role].name, own.first,
                   own.last);
-  }
-
-  bool isOfPair(uint32_t role, const Channel &channel) const {
-    IndexRange own = indices_[role].of(channel.group);
-    return own.isSole() && (own.first == channel.pair[0] || own.first == channel.pair[1]);
-  }
-
-  /// For each role of a group, or with a rank of a pair, the roles whose ranks it meets there.
-  void findMembers() {
-    for (int16_t group = 0; group < static_cast<int16_t>(plan_.groups.size()); ++group) {
-      members_.push_back(membersOf(group, std::vector<bool>(plan_.roles.size(), true)));
-      isShared_.push_back(std::ranges::any_of(
-          members_.back(), [](const std::vector<uint32_t> &roles) { return roles.size() > 1; }));
-    }
-    for (const Channel &channel : plan_.channels) {
-      std::vector<bool> isOne;
-      for (uint32_t r = 0; r < plan_.roles.size(); ++r)
-        isOne.push_back(channel.isPair() && isOfPair(r, channel));
-      ofPair_.push_back(membersOf(channel.group, isOne));
-      hasPairs_ |= channel.isPair();
-    }
-  }
-
-  /// For each of the roles that are marked in `isOne`, all roles that meet on the group, directly
-  /// or through others.
-  std::vector<std::vector<uint32_t>> membersOf(int16_t group, const std::vector<bool> &isOne) {
-    std::vector<std::vector<uint32_t>> members(plan_.roles.size());
-    for (uint32_t first = 0; first < plan_.roles.size(); ++first) {
-      if (!isOne[first] || !members[first].empty())
-        continue;
-      std::set<uint32_t> all = {first};
-      std::vector<uint32_t> fresh = {first};
-      while (!fresh.empty() && report_.spend(plan_.roles.size() * kVisitsOfPair)) {
-        uint32_t a = fresh.back();
-        fresh.pop_back();
-        for (uint32_t b = 0; b < plan_.roles.size(); ++b)
-          if (isOne[b] && !all.contains(b) &&
-              haveRanksInCommon(plan_, plan_.roles[a], plan_.roles[b], group)) {
-            all.insert(b);
-            fresh.push_back(b);
-          }
-      }
-      for (uint32_t role : all)
-        members[role].assign(all.begin(), all.end());
-    }
-    return members;
   }
 
   void checkLoops() {
@@ -327,10 +281,8 @@ private:
     uint32_t mine = report_.spend(2 * actor.queues().size()) ? actor.head(queue) : kNone;
     if (mine == kNone)
       return false;
-    bool isOfPair = queue.second >= 0 && channelAt(plan_, queue.second).isPair();
     const std::vector<uint32_t> &members =
-        isOfPair ? ofPair_[static_cast<size_t>(queue.second)][actor.roleIndex()]
-                 : members_[static_cast<size_t>(queue.first)][actor.roleIndex()];
+        members_.of(queue.first, queue.second, actor.roleIndex());
     for (uint32_t member : members) {
       Actor &other = actors_[member];
       if (!report_.spend(2 * other.queues().size()))
@@ -377,7 +329,7 @@ private:
   }
 
   int64_t indexOf(const Actor &actor, const Op &op) const {
-    return indices_[actor.roleIndex()].of(op.group).first;
+    return members_.indices(actor.roleIndex()).of(op.group).first;
   }
 
   /// Both sides of a transfer are for the same microbatch.
@@ -410,11 +362,7 @@ private:
 
   Inspection &report_;
   const Plan &plan_;
-  std::vector<bool> isShared_;
-  std::vector<std::vector<std::vector<uint32_t>>> members_; ///< per group and role
-  std::vector<std::vector<std::vector<uint32_t>>> ofPair_;  ///< per channel and role
-  std::vector<Indices> indices_;                            ///< per role
-  bool hasPairs_ = false;
+  RoleMembers members_;
   std::deque<Actor> actors_;
   bool starts_ = true; ///< in the programs that are followed
 };
