@@ -1,8 +1,16 @@
 #include "runtime/hal/Peers.h"
 
 #include <algorithm>
+#include <charconv>
 
 namespace shardc::hal {
+
+std::vector<std::string> Peers::folded(std::vector<std::string> parts, Fold fold) {
+  if (fold == Fold::Parts)
+    return parts;
+  auto first = std::ranges::find_if_not(parts, &std::string::empty);
+  return {first == parts.end() ? "" : std::move(*first)};
+}
 
 /// Sends one part at a time, until no rank's last part was full; after a full one more may follow.
 Result<std::vector<std::string>> Peers::allGatherLong(std::string_view what,
@@ -22,33 +30,35 @@ Result<std::vector<std::string>> Peers::allGatherLong(std::string_view what,
 }
 
 Result<std::string> Peers::broadcast(std::string_view what, int root, std::string_view bytes) {
-  ASSIGN_OR_RETURN(std::vector<std::string> all, allGather(what, rank() == root ? bytes : ""));
-  return std::move(all[static_cast<size_t>(root)]);
+  ASSIGN_OR_RETURN(auto parts, exchange(what, {}, rank() == root ? bytes : "", Fold::First));
+  return std::move(parts.front());
 }
 
-Status Peers::barrier(std::string_view what) { return allGather(what, "").status(); }
+Status Peers::barrier(std::string_view what) {
+  return exchange(what, {}, "", Fold::First).status();
+}
 
 Status Peers::agree(std::string_view what, const Status &mine) {
   std::string text;
   if (!mine.isOk())
-    text = fmt::format("{}{}", static_cast<char>('A' + static_cast<int>(mine.code())),
+    text = fmt::format("{}{} {}", static_cast<char>('A' + static_cast<int>(mine.code())), rank(),
                        packReport(mine.report()));
-  ASSIGN_OR_RETURN(std::vector<std::string> all, allGather(what, text));
-  for (size_t r = 0; r < all.size(); ++r) {
-    if (all[r].empty())
-      continue;
-    if (static_cast<int>(r) == rank())
-      return mine;
-    std::optional<Report> report = unpackReport(std::string_view(all[r]).substr(1));
-    int code = all[r][0] - 'A';
-    bool isCode = report && code > 0 && code <= static_cast<int>(StatusCode::Internal);
-    if (!isCode)
-      return makeStatus(StatusCode::Internal, "rank {} sent {} bytes that are no status in '{}'", r,
-                        all[r].size(), what);
-    return Status(static_cast<StatusCode>(code), fmt::format("rank {}: {}", r, report->text))
-        .as(*findReport(report->id));
-  }
-  return Status::ok();
+  ASSIGN_OR_RETURN(std::vector<std::string> parts, exchange(what, {}, text, Fold::First));
+  std::string_view first = parts.front();
+  if (first.empty())
+    return Status::ok();
+  if (first == text)
+    return mine;
+  int code = first[0] - 'A', from = -1;
+  auto [end, error] = std::from_chars(first.data() + 1, first.data() + first.size(), from);
+  bool isNumber = error == std::errc() && end != first.data() + first.size();
+  std::optional<Report> report =
+      isNumber ? unpackReport({end + 1, first.data() + first.size()}) : std::nullopt;
+  if (!report || code <= 0 || code > static_cast<int>(StatusCode::Internal))
+    return makeStatus(StatusCode::Internal, "a rank sent {} bytes that are no status in '{}'",
+                      first.size(), what);
+  return Status(static_cast<StatusCode>(code), fmt::format("rank {}: {}", from, report->text))
+      .as(*findReport(report->id));
 }
 
 } // namespace shardc::hal

@@ -27,10 +27,26 @@ public:
   /// What all ranks of this start of the job know, and nobody else: no other start has the same.
   virtual Key jobKey() const = 0;
 
+  /// What of the parts of an exchange its members get.
+  enum class Fold : uint8_t {
+    Parts, ///< all, in the order of members
+    First, ///< the first that is not empty, in that order, or an empty one
+  };
+  /// An exchange among some ranks; without members among all. The members call it with the same
+  /// key, members and fold, and others take no part; up to 64 KiB per rank. A rank is in one
+  /// exchange at a time. Messages name the key. Aborted once the job has failed.
+  virtual Result<std::vector<std::string>> exchange(std::string_view key,
+                                                    const std::vector<int> &members,
+                                                    std::string_view mine, Fold fold) = 0;
+
+  /// What `fold` leaves of the parts of all members.
+  static std::vector<std::string> folded(std::vector<std::string> parts, Fold fold);
+
   /// The values of all ranks, by rank. All ranks must call it in the same order with the same
-  /// `what`, which messages name; up to 64 KiB per rank. Aborted once the job has failed.
-  virtual Result<std::vector<std::string>> allGather(std::string_view what,
-                                                     std::string_view mine) = 0;
+  /// `what`.
+  Result<std::vector<std::string>> allGather(std::string_view what, std::string_view mine) {
+    return exchange(what, {}, mine, Fold::Parts);
+  }
   /// The same for texts of any length.
   Result<std::vector<std::string>> allGatherLong(std::string_view what, std::string_view mine);
   /// Reports that `rank` did not answer in `what`; this ends the job.

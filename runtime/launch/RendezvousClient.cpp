@@ -11,6 +11,7 @@
 #include "runtime/base/ExitStatus.h"
 #include "runtime/base/Reports.h"
 #include "runtime/base/Thread.h"
+#include "runtime/launch/Exchange.h"
 #include "runtime/launch/Machine.h"
 
 namespace shardc::launch {
@@ -391,7 +392,7 @@ void RendezvousClient::take(const Message &message) {
   } else if (message.kind == MessageKind::Gathered) {
     Unpacker in(message.body);
     gathered_.clear();
-    for (int64_t r = 0; r < options_.worldSize; ++r)
+    while (!in.isComplete() && !in.hasFailed())
       gathered_.push_back(in.text());
     hasGathered_ = in.isComplete();
   }
@@ -443,20 +444,27 @@ void RendezvousClient::send(MessageKind kind, std::string_view body) {
   wake(wakeup_);
 }
 
-Result<std::vector<std::string>> RendezvousClient::allGather(std::string_view what,
-                                                             std::string_view mine) {
+Result<std::vector<std::string>> RendezvousClient::exchange(std::string_view key,
+                                                            const std::vector<int> &members,
+                                                            std::string_view mine, Fold fold) {
   if (mine.size() > kBlobBytesMax)
     return makeStatus(StatusCode::Internal, "'{}': {} bytes exceed the limit of {} for an exchange",
-                      what, mine.size(), kBlobBytesMax);
+                      key, mine.size(), kBlobBytesMax);
   {
     std::lock_guard lock(mutex_);
     hasGathered_ = false;
   }
-  send(MessageKind::Gather, Packer().text(what).text(mine).take());
+  send(MessageKind::Gather, GatherPart{std::string(key), fold, members, std::string(mine)}.pack());
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return hasGathered_ || isOver_; });
   if (!hasGathered_)
-    return makeStatus(StatusCode::Aborted, "'{}': the job is over", what);
+    return makeStatus(StatusCode::Aborted, "'{}': the job is over", key);
+  size_t wanted = fold == Fold::First ? 1
+                  : members.empty()   ? static_cast<size_t>(worldSize())
+                                      : members.size();
+  if (gathered_.size() != wanted)
+    return makeStatus(StatusCode::Internal, "'{}': {} parts instead of {}", key, gathered_.size(),
+                      wanted);
   return std::move(gathered_);
 }
 

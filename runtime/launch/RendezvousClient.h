@@ -70,7 +70,8 @@ public:
   Key jobKey() const override {
     return deriveKey(options_.secret, {"job", bytesOf(welcome_.nonce)});
   }
-  Result<std::vector<std::string>> allGather(std::string_view what, std::string_view mine) override;
+  Result<std::vector<std::string>> exchange(std::string_view key, const std::vector<int> &members,
+                                            std::string_view mine, Fold fold) override;
   void reportLost(int rank, std::string_view what) override;
   void reportFailure(const Status &status) override;
 

@@ -253,25 +253,30 @@ void RendezvousServer::handle(Connection &rank, const Message &message) {
   }
 }
 
-/// Ranks that are in different exchanges at the same time disagree about the program; a timeout or
-/// the failure of one of them reports it.
+/// Ranks that wait for each other in different exchanges disagree about the program.
 void RendezvousServer::handleGather(Connection &rank, const std::string &body) {
   int64_t number = rank.hello->rank;
   if (!isRunning_ || !exchange_.add(number, body, clock_))
     return rank.wire.close();
-  if (!exchange_.isComplete())
-    return;
+  auto failed = [&](int64_t of, const Report &why) {
+    fail({of, StatusCode::Internal, kFailureStatus, {why}});
+  };
   if (std::optional<int64_t> other = exchange_.findOther(number))
-    return fail(
-        {*other,
-         StatusCode::Internal,
-         kFailureStatus,
-         {makeReport(report::ExchangesDiffer,
-                     fmt::format("it is at '{}', rank {} at '{}'", exchange_.part(*other)->name,
-                                 number, exchange_.part(number)->name))}});
-  std::string parts = exchange_.take();
-  for (const std::unique_ptr<Connection> &other : ranks_)
-    other->wire.queue(MessageKind::Gathered, parts);
+    return failed(*other,
+                  makeReport(report::ExchangesDiffer,
+                             fmt::format("it is at '{}', rank {} at '{}'", exchange_.nameOf(*other),
+                                         number, exchange_.nameOf(number))));
+  std::string name = exchange_.nameOf(number);
+  std::optional<Exchange::Done> done = exchange_.take(number);
+  if (!done)
+    return;
+  if (done->body.size() > kGatheredBytesMax)
+    return failed(number, makeStatus(StatusCode::Internal,
+                                     "the parts of '{}' have {} bytes; the limit is {}", name,
+                                     done->body.size(), kGatheredBytesMax)
+                              .report());
+  for (int member : done->members)
+    ranks_[static_cast<size_t>(member)]->wire.queue(MessageKind::Gathered, done->body);
 }
 
 void RendezvousServer::handleLost(Connection &rank, const std::string &body) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "runtime/base/Reports.h"
+#include "runtime/launch/RankReports.h"
 
 namespace shardc::launch {
 namespace {
@@ -27,7 +28,6 @@ struct StallDetector::Suspects {
   int64_t late = -1;   ///< too long in a collective, or making a channel
   int64_t silent = -1; ///< longest without a sign of life, beyond what is usual
   double silence = kSilentSeconds;
-  bool missingWaits = false; ///< one that is not in an exchange is not what holds it up
 };
 
 std::optional<Report> StallDetector::find(const RankConnections &connections,
@@ -43,11 +43,8 @@ StallDetector::Suspects StallDetector::suspectsOf(const RankConnections &connect
     auto rank = static_cast<int64_t>(r);
     const StallClock &clock = ranks_[r].clock;
     found.positions.push_back(clock.last());
-    if (exchange.part(rank)) // whichever rank is late, this one waits itself
+    if (exchange.isInside(rank)) // whichever rank is late, this one waits itself
       found.positions.back().words = {ProgressWord::kExchanging};
-    else
-      found.missingWaits =
-          found.missingWaits || std::ranges::any_of(clock.last().words, ProgressWord::isInside);
     const Connection &connection = *connections[r];
     if (connection.isDone)
       continue;
@@ -68,9 +65,8 @@ StallDetector::Suspects StallDetector::suspectsOf(const RankConnections &connect
 /// sign of it: libraries make connections before any collective.
 std::optional<Report> StallDetector::findStall(const Suspects &suspects, const Exchange &exchange,
                                                double now) const {
-  std::optional<int64_t> waiting = exchange.longestWaiting();
-  const Exchange::Part *part = waiting ? exchange.part(*waiting) : nullptr;
-  bool isExchangeLate = part && now - part->since > options_.timeoutSeconds;
+  std::optional<Exchange::Wait> wait = exchange.longestWait();
+  bool isExchangeLate = wait && now - wait->since > options_.timeoutSeconds;
   bool isLost =
       suspects.silent >= 0 && suspects.silence > std::max(options_.timeoutSeconds, kLostSeconds);
   if (suspects.late < 0 && !isExchangeLate && !isLost)
@@ -78,11 +74,16 @@ std::optional<Report> StallDetector::findStall(const Suspects &suspects, const E
   std::string limit =
       fmt::format("the timeout of {:.4g} min (dist.distributed_timeout_minutes) has expired",
                   options_.timeoutSeconds / 60);
-  if (!suspects.missingWaits &&
-      (isExchangeLate || (part && isLost && !exchange.part(suspects.silent))))
+  // One that waits elsewhere is not what holds the exchange up.
+  bool isHeldUp = wait && std::ranges::none_of(wait->missing, [this](int64_t rank) {
+                    return std::ranges::any_of(last(rank).words, ProgressWord::isInside);
+                  });
+  bool isSilentMissing =
+      isHeldUp && std::ranges::find(wait->missing, suspects.silent) != wait->missing.end();
+  if (isHeldUp && (isExchangeLate || (isLost && isSilentMissing)))
     return makeReport(report::RankStuck,
                       fmt::format("rank {} did not reach '{}', where rank {} waits; {}",
-                                  exchange.missingRanks(), part->name, *waiting, limit));
+                                  rangesOf(wait->missing), wait->name, wait->rank, limit));
   auto silent = static_cast<int>(suspects.silent);
   std::string text = options_.explainStall ? options_.explainStall(suspects.positions, silent)
                      : suspects.late >= 0

@@ -17,10 +17,11 @@
 
 namespace shardc::launch {
 
-inline constexpr uint32_t kProtocolVersion = 7;
+inline constexpr uint32_t kProtocolVersion = 8;
 inline constexpr size_t kBlobBytesMax = 64 << 10; ///< of one rank in one exchange
 inline constexpr size_t kFrameBytesMax = 64 << 20;
-inline constexpr size_t kRankFrameBytesMax = 256 << 10;    ///< of what a rank sends
+inline constexpr size_t kGatheredBytesMax = kFrameBytesMax - 1024; ///< of what an exchange gives
+inline constexpr size_t kRankFrameBytesMax = 256 << 10;            ///< of what a rank sends
 inline constexpr size_t kStrangerFrameBytesMax = 16 << 10; ///< of who has not said who it is
 /// A job that was asked to end, and in which nothing moves for so long, cannot come to its end.
 inline constexpr double kAskedSeconds = 20;
@@ -36,7 +37,7 @@ enum class MessageKind : uint32_t {
   Admitted, ///< to a rank: it has its place
   Welcome,  ///< to all, once all have come
   Gather,   ///< a rank's part in an exchange
-  Gathered, ///< everybody's
+  Gathered, ///< what comes of it for its members
   Progress,
   Lost,  ///< a rank does not answer another one
   Fail,  ///< a rank cannot go on

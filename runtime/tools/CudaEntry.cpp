@@ -57,7 +57,7 @@ public:
   Result<std::unique_ptr<hal::Backend>> makeBackend(hal::Peers *peers) override;
   std::function<Status(exec::Executable &)> beforeCapture() override;
   Status endMeeting() override { return rendezvous_ ? rendezvous_->end() : Status::ok(); }
-  std::string meetingText() const override { return wayOfIds_; }
+  std::string meetingText() const override { return rendezvous_ ? rendezvous_->text() : ""; }
   std::function<void(std::string_view, const kernels::Call &)> chooser() override {
     return [](std::string_view op, const kernels::Call &call) { kernels::cuda::tune(op, call); };
   }
@@ -67,7 +67,6 @@ public:
   }
 
 private:
-  Result<std::unique_ptr<launch::MpiExchange>> beginMpi(hal::Peers &peers);
   void prepareBeside(int device);
 
   const plan::Plan &plan_;
@@ -76,7 +75,6 @@ private:
   std::unique_ptr<run::PlantedRefusals> refusals_;
   std::shared_ptr<kernels::cuda::Context> kernels_;
   std::unique_ptr<PeerRendezvous> rendezvous_; ///< null: no other processes
-  std::string wayOfIds_;                       ///< empty: the usual one
   /// Loading the libraries of products and attention from disk, and building attention's plans,
   /// takes time. A separate thread does it while contexts, memory and communicators are created. A
   /// call that needs a plan that is being built waits for it. Destroyed first, which waits for it.
@@ -101,20 +99,6 @@ void CudaSession::prepareBeside(int device) {
       }));
 }
 
-/// Where mpirun has launched the job; null where ids go by the peers. Comes before threads of ours
-/// that read the environment, since MPI changes it.
-Result<std::unique_ptr<launch::MpiExchange>> CudaSession::beginMpi(hal::Peers &peers) {
-  Result<launch::JobPosition> position = launch::findJobPosition(::getenv);
-  if (!position.isOk() || position->launcher != Launcher::OpenMpi)
-    return std::unique_ptr<launch::MpiExchange>();
-  launch::MpiOptions mpiOptions;
-  mpiOptions.timeoutSeconds = timeoutSeconds(plan_);
-  ASSIGN_OR_RETURN(auto mpi, launch::MpiExchange::begin(peers, mpiOptions, tell_));
-  if (mpi)
-    wayOfIds_ = fmt::format("ids of communicators: by MPI, {}\n", mpi->library());
-  return mpi;
-}
-
 Result<std::unique_ptr<hal::Backend>> CudaSession::makeBackend(hal::Peers *peers) {
   cuda::Options cudaOptions = cudaOptionsOf(plan_, options_, peers ? peers->rank() : 0);
   refusals_ = std::make_unique<run::PlantedRefusals>(options_.fault, cudaOptions.firstRank);
@@ -126,8 +110,7 @@ Result<std::unique_ptr<hal::Backend>> CudaSession::makeBackend(hal::Peers *peers
   cudaOptions.kernels = kernels_;
   cudaOptions.refusals = refusals_.get();
   if (peers) {
-    ASSIGN_OR_RETURN(auto mpi, beginMpi(*peers));
-    rendezvous_ = std::make_unique<PeerRendezvous>(*peers, std::move(mpi));
+    ASSIGN_OR_RETURN(rendezvous_, PeerRendezvous::begin(*peers, timeoutSeconds(plan_), tell_));
     cudaOptions.rendezvous = rendezvous_.get();
     ASSIGN_OR_RETURN(int device, ownDevice(*peers));
     cudaOptions.devices = {device};

@@ -170,4 +170,15 @@ Result<std::vector<Report>> findingsOfAll(const ProcessContext &process,
   return merged;
 }
 
+Status tellWarnings(const ProcessContext &process, ReportList &warnings) {
+  std::vector<std::vector<Report>> byRank = {warnings.take()};
+  if (process.client) {
+    ASSIGN_OR_RETURN(byRank, launch::gatherReports(*process.client, "warnings", byRank.front()));
+  }
+  if (process.isFirst())
+    for (const Report &report : launch::mergeReports(byRank))
+      process.console.tell(report);
+  return Status::ok();
+}
+
 } // namespace shardc::tools

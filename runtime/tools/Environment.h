@@ -61,4 +61,7 @@ Result<std::vector<Report>> findingsOfAll(const ProcessContext &process,
 inline constexpr const char *kHostOffer =
     "'shardc run R.recipe --backend=host' compiles the recipe for this machine's processor";
 
+/// Tells what there is to warn of on any rank, and on which, once. All ranks call it together.
+Status tellWarnings(const ProcessContext &process, ReportList &warnings);
+
 } // namespace shardc::tools

@@ -6,30 +6,48 @@
 
 #include "kernels/host/Registry.h"
 #include "runtime/backend/null/Options.h"
+#include "runtime/run/PlantedFault.h"
 #include "runtime/tools/BackendEntry.h"
+#include "runtime/tools/Job.h"
+#include "runtime/tools/PeerRendezvous.h"
 
 namespace shardc::tools {
 namespace {
 
 class NullSession final : public BackendSession {
 public:
-  explicit NullSession(const plan::Plan &plan) : plan_(plan) {}
+  NullSession(const plan::Plan &plan, const RunToolOptions &options, ReportSink tell)
+      : plan_(plan), tell_(std::move(tell)), fault_(options.fault) {}
 
   Result<std::unique_ptr<hal::Backend>> makeBackend(hal::Peers *peers) override {
     null::Options options;
     options.ranks = static_cast<int>(std::min<int64_t>(plan_.worldSize(), 1 << 20));
-    options.peers = peers;
+    options.tell = tell_;
+    if (peers) {
+      ASSIGN_OR_RETURN(rendezvous_, PeerRendezvous::begin(*peers, timeoutSeconds(plan_), tell_));
+      options.rank = peers->rank();
+      options.rendezvous = rendezvous_.get();
+      options.failed = [peers](const Status &status) { peers->reportFailure(status); };
+    }
+    refusals_ = std::make_unique<run::PlantedRefusals>(fault_, std::max(options.rank, 0));
+    options.refusals = refusals_.get();
     return null::makeBackend(options);
   }
+  Status endMeeting() override { return rendezvous_ ? rendezvous_->end() : Status::ok(); }
+  std::string meetingText() const override { return rendezvous_ ? rendezvous_->text() : ""; }
   std::string deviceName(int) override { return "nothing"; }
 
 private:
   const plan::Plan &plan_;
+  ReportSink tell_;
+  run::Fault fault_;
+  std::unique_ptr<run::PlantedRefusals> refusals_;
+  std::unique_ptr<PeerRendezvous> rendezvous_; ///< null: no other processes
 };
 
-std::unique_ptr<BackendSession> beginNullSession(const plan::Plan &plan, const RunToolOptions &,
-                                                 ReportSink) {
-  return std::make_unique<NullSession>(plan);
+std::unique_ptr<BackendSession> beginNullSession(const plan::Plan &plan,
+                                                 const RunToolOptions &options, ReportSink tell) {
+  return std::make_unique<NullSession>(plan, options, std::move(tell));
 }
 
 std::string noLibraries() { return ""; }

@@ -1,31 +1,48 @@
 #include "runtime/tools/PeerRendezvous.h"
 
+#include <cstdlib>
 #include <utility>
+
+#include "runtime/launch/JobPosition.h"
 
 namespace shardc::tools {
 
-/// All ranks create channels together, even if their groups are disjoint, so one exchange serves
-/// all groups. Its parts carry keys, so that parts of another vote or channel are not taken for
-/// this one's.
-Result<std::vector<std::string>> PeerRendezvous::gather(const std::string &key,
-                                                        const std::vector<int> &members,
-                                                        const std::string &mine) {
-  if (mpi_)
-    return mpi_->gather(key, members, mine);
-  constexpr char kEnd = '\0';
-  ASSIGN_OR_RETURN(std::vector<std::string> all,
-                   peers_.allGather("making communicators", key + kEnd + mine));
-  std::vector<std::string> parts;
-  for (int member : members) {
-    const std::string &text = all[static_cast<size_t>(member)];
-    size_t end = text.find(kEnd);
-    if (text.substr(0, end) != key)
-      return makeStatus(StatusCode::Internal,
-                        "creating communicators: rank {} is at '{}', rank {} at '{}'", member,
-                        text.substr(0, end), peers_.rank(), key);
-    parts.push_back(text.substr(end + 1));
+Result<std::unique_ptr<PeerRendezvous>>
+PeerRendezvous::begin(hal::Peers &peers, double timeoutSeconds, const ReportSink &tell) {
+  std::unique_ptr<launch::MpiExchange> mpi;
+  Result<launch::JobPosition> position = launch::findJobPosition(::getenv);
+  if (position.isOk() && position->launcher == Launcher::OpenMpi) {
+    launch::MpiOptions options;
+    options.timeoutSeconds = timeoutSeconds;
+    ASSIGN_OR_RETURN(mpi, launch::MpiExchange::begin(peers, options, tell));
   }
-  return parts;
+  return std::make_unique<PeerRendezvous>(peers, std::move(mpi));
+}
+
+PeerRendezvous::PeerRendezvous(hal::Peers &peers, std::unique_ptr<launch::MpiExchange> mpi)
+    : peers_(peers), mpi_(std::move(mpi)) {
+  if (mpi_)
+    text_ = fmt::format("ids of communicators: by MPI, {}\n", mpi_->library());
+}
+
+Result<std::vector<std::string>> PeerRendezvous::gather(std::string_view key,
+                                                        const std::vector<int> &members,
+                                                        std::string_view mine) {
+  return mpi_ ? mpi_->gather(std::string(key), members, std::string(mine))
+              : peers_.exchange(key, members, mine, hal::Peers::Fold::Parts);
+}
+
+Result<std::string> PeerRendezvous::first(std::string_view key, const std::vector<int> &members,
+                                          std::string_view mine) {
+  constexpr auto kFirst = hal::Peers::Fold::First;
+  std::vector<std::string> parts;
+  if (mpi_) {
+    ASSIGN_OR_RETURN(parts, mpi_->gather(std::string(key), members, std::string(mine)));
+    parts = hal::Peers::folded(std::move(parts), kFirst);
+  } else {
+    ASSIGN_OR_RETURN(parts, peers_.exchange(key, members, mine, kFirst));
+  }
+  return std::move(parts.front());
 }
 
 Status PeerRendezvous::end() {

@@ -73,6 +73,9 @@ int runRanks(std::span<const plan::Plan> all, std::span<const plan::Plan> plans,
   environment.session = entry.beginSession(plans.back(), options, environment.warnings.sink());
   if (!entry.traits.computes) {
     int status = rehearse(plans, options, entry, *environment.session, process);
+    if (Status told = status == 0 ? tellWarnings(process, environment.warnings) : Status::ok();
+        !told.isOk())
+      status = process.fail(told, kFailureStatus);
     if (process.client)
       process.client->leave(status);
     return status;

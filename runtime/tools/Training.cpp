@@ -28,18 +28,6 @@
 namespace shardc::tools {
 namespace {
 
-/// Tells what there is to warn of on any rank, and on which, once.
-Status tellWarnings(const ProcessContext &process, ReportList &warnings) {
-  std::vector<std::vector<Report>> byRank = {warnings.take()};
-  if (process.client) {
-    ASSIGN_OR_RETURN(byRank, launch::gatherReports(*process.client, "warnings", byRank.front()));
-  }
-  if (process.isFirst())
-    for (const Report &report : launch::mergeReports(byRank))
-      process.console.tell(report);
-  return Status::ok();
-}
-
 Result<std::unique_ptr<run::Dumper>> makeDumper(exec::Executable &executable,
                                                 const RunToolOptions &options) {
   std::vector<run::DumpSpec> specs;

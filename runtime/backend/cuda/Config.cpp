@@ -1,15 +1,8 @@
 #include "runtime/backend/cuda/Config.h"
 
-#include <algorithm>
+#include "runtime/backend/channels/Uses.h"
 
 namespace shardc::cuda {
-
-int64_t bytesMaxOf(const hal::ChannelDesc &desc) {
-  int64_t most = 0;
-  for (const hal::ChannelUse &use : desc.uses)
-    most = std::max(most, use.bytes);
-  return most;
-}
 
 ncclConfig_t configOf(const hal::ChannelDesc &desc, const Options &options) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
@@ -19,7 +12,7 @@ ncclConfig_t configOf(const hal::ChannelDesc &desc, const Options &options) {
     config.CTAPolicy = NCCL_CTA_POLICY_ZERO;
   if (desc.multiprocessors > 0)
     config.maxCTAs = desc.multiprocessors;
-  if (!desc.uses.empty() && bytesMaxOf(desc) <= kSmallBytes)
+  if (!desc.uses.empty() && channels::bytesMaxOf(desc) <= channels::kSmallBytes)
     config.minCTAs = config.maxCTAs = 1; // each costs memory for its connections
   if (options.collectiveNetwork)
     config.collnetEnable = 1;

@@ -1,23 +1,25 @@
-// Creates a channel, all of it before any capture: 1. the id, 2. a communicator for each member,
-// shared with no other channel, 3. registration of shared memory, as windows if possible, else
-// locally, else not at all, 4. ways into the memory of other members, 5. warm-ups. The members make
-// all choices together: one that registers while another does not would wait for it forever.
+// What NCCL and the device do where a channel is created (channels/Connect.h), all of it before any
+// capture.
 #include <algorithm>
 #include <bit>
 #include <cstring>
 #include <utility>
 
-#include "runtime/backend/cuda/Agreement.h"
+#include "runtime/backend/channels/Uses.h"
 #include "runtime/backend/cuda/Check.h"
 #include "runtime/backend/cuda/CommunicatorWatch.h"
 #include "runtime/backend/cuda/Config.h"
 #include "runtime/backend/cuda/CudaChannel.h"
 #include "runtime/backend/cuda/CudaMemory.h"
 #include "runtime/backend/cuda/GroupCall.h"
-#include "runtime/base/Reports.h"
 
 namespace shardc::cuda {
 namespace {
+
+using channels::bytesMaxOf;
+using channels::isUsedFor;
+using channels::kSmallBytes;
+using channels::meetsBeforeTransfers;
 
 /// Bytes that a warm-up moves for each member.
 constexpr int64_t kWarmUpBytes = 4096;
@@ -57,7 +59,9 @@ private:
 } // namespace
 
 Status CudaChannel::connect(const Options &options) {
+  std::vector<int> here;
   for (std::unique_ptr<Member> &member : members_) {
+    here.push_back(member->rank);
     for (const hal::SharedMemory &shared : desc().shared)
       if (shared.rank == member->rank && shared.bytes > 0)
         member->shared = &shared;
@@ -65,35 +69,38 @@ Status CudaChannel::connect(const Options &options) {
       if (lent.rank == member->rank)
         member->lent = &lent;
   }
-  ASSIGN_OR_RETURN(ncclUniqueId id, agreeOnId(options));
-  ncclConfig_t config = configOf(desc(), options);
+  config_ = configOf(desc(), options);
+  return channels::connect(desc(), here, *this,
+                           {options.rendezvous, options.refusals, options.tell, options.failed});
+}
+
+Result<std::string> CudaChannel::makeId() {
+  ncclUniqueId id = {};
+  RETURN_IF_CUDA_ERROR(ncclGetUniqueId(&id));
+  return std::string(id.internal, sizeof id.internal);
+}
+
+Status CudaChannel::init(const std::string &bytes) {
+  ncclUniqueId id = {};
+  if (bytes.size() != sizeof id.internal)
+    return makeStatus(StatusCode::Internal, "channel '{}': an id of {} bytes instead of {}",
+                      desc().name, bytes.size(), sizeof id.internal);
+  std::memcpy(id.internal, bytes.data(), sizeof id.internal);
   GroupCall group;
   RETURN_IF_CUDA_ERROR(group.begin());
   for (std::unique_ptr<Member> &member : members_) {
     RETURN_IF_CUDA_ERROR(cudaSetDevice(member->device->device));
     RETURN_IF_CUDA_ERROR(
-        ncclCommInitRankConfig(&member->communicator, size(), id, member->index, &config));
+        ncclCommInitRankConfig(&member->communicator, size(), id, member->index, &config_));
   }
   RETURN_IF_CUDA_ERROR(group.end());
   for (std::unique_ptr<Member> &member : members_)
     watch_.add(member->communicator, desc().name);
-  if (meetsBeforeTransfers())
-    RETURN_IF_ERROR(connectMeetings(options));
-  RETURN_IF_ERROR(registerShared(options));
-  RETURN_IF_ERROR(connectPeers(options));
-  RETURN_IF_ERROR(warmUp());
-  return measureGather();
+  return Status::ok();
 }
 
-/// Small transfers take one multiprocessor themselves.
-bool CudaChannel::meetsBeforeTransfers() const {
-  using Kind = hal::CollectiveKind;
-  return size() == 2 && (isUsedFor(Kind::Send, false) || isUsedFor(Kind::Recv, false)) &&
-         (desc().uses.empty() || bytesMaxOf(desc()) > kSmallBytes);
-}
-
-Status CudaChannel::connectMeetings(const Options &options) {
-  ncclConfig_t config = configOf(desc(), options);
+Status CudaChannel::split() {
+  ncclConfig_t config = config_;
   config.minCTAs = config.maxCTAs = 1;
   for (std::unique_ptr<Member> &member : members_) {
     ASSIGN_OR_RETURN(member->meetingBytes,
@@ -114,74 +121,8 @@ Status CudaChannel::connectMeetings(const Options &options) {
   return Status::ok();
 }
 
-Result<ncclUniqueId> CudaChannel::agreeOnId(const Options &options) {
-  ncclUniqueId id = {};
-  int root = desc().members.front();
-  if (memberOf(root))
-    RETURN_IF_CUDA_ERROR(ncclGetUniqueId(&id));
-  if (static_cast<int>(members_.size()) == size())
-    return id;
-  if (!options.rendezvous)
-    return makeStatus(StatusCode::InvalidInput,
-                      "channel '{}' has members in other processes and no connection to them",
-                      desc().name);
-  // Channels of several groups have the same name; their roots distinguish them.
-  std::string mine = memberOf(root) ? std::string(id.internal, sizeof id.internal) : "";
-  ASSIGN_OR_RETURN(
-      std::vector<std::string> all,
-      options.rendezvous->gather(fmt::format("id of '{}' of rank {}", desc().name, root),
-                                 desc().members, mine));
-  const std::string &bytes = all.front();
-  if (bytes.size() != sizeof id.internal)
-    return makeStatus(StatusCode::Internal, "channel '{}': an id of {} bytes instead of {}",
-                      desc().name, bytes.size(), sizeof id.internal);
-  std::memcpy(id.internal, bytes.data(), sizeof id.internal);
-  return id;
-}
-
-/// True if `mine` is true in every process of the channel. Votes by NCCL would make connections
-/// that nothing else needs.
-Result<bool> CudaChannel::allAgree(const Options &options, std::string_view what, bool mine) {
-  if (static_cast<int>(members_.size()) == size())
-    return mine;
-  ASSIGN_OR_RETURN(std::vector<std::string> votes,
-                   options.rendezvous->gather(fmt::format("{} of '{}' of rank {}", what,
-                                                          desc().name, desc().members.front()),
-                                              desc().members, mine ? "yes" : "no"));
-  return std::ranges::all_of(votes, [](const std::string &vote) { return vote == "yes"; });
-}
-
-namespace {
-
-bool refuses(const Options &options, Service what) {
-  return options.refusals && options.refusals->refuses(what);
-}
-
-} // namespace
-
-Status CudaChannel::registerShared(const Options &options) {
-  RegistrationSteps steps;
-  steps.canTryWindows = [&] {
-    return !refuses(options, Service::Windows) &&
-           std::ranges::all_of(members_, [](const auto &member) { return member->shared; });
-  };
-  steps.windows = [&] { return registerWindows(); };
-  steps.locally = [&] { return !refuses(options, Service::Buffers) && registerLocally(); };
-  steps.dropLocal = [&] { dropLocal(); };
-  steps.allAgree = [&](std::string_view what, bool mine) { return allAgree(options, what, mine); };
-  hal::Registration wanted = desc().registration;
-  Result<hal::Registration> agreed = agreeOnRegistration(desc().name, wanted, steps);
-  if (!agreed.isOk()) { // members that continue may wait for this one, and it for them at its end
-    if (options.failed)
-      options.failed(agreed.status());
-    return agreed.status();
-  }
-  hal::Registration reached = *agreed;
-  if (wanted == hal::Registration::Windows && reached != wanted && options.tell)
-    options.tell(makeReport(report::NoWindows, desc().name));
-  if (wanted != hal::Registration::Nothing && reached == hal::Registration::Nothing && options.tell)
-    options.tell(makeReport(report::NoRegistration, desc().name));
-  return Status::ok();
+bool CudaChannel::canRegister() const {
+  return std::ranges::all_of(members_, [](const auto &member) { return member->shared; });
 }
 
 /// As many as NCCL's kernels may take, whose place these have. A power of two: a block's share of
@@ -193,12 +134,8 @@ int CudaChannel::peerBlocks() const {
       std::bit_floor(static_cast<unsigned>(limit > 0 ? std::min(limit, kBlocks) : kBlocks)));
 }
 
-/// All members reach the memory of all others, or counted rows go by NCCL on all of them.
-Status CudaChannel::connectPeers(const Options &options) {
-  if (desc().reached.empty())
-    return Status::ok();
-  bool isInOneProcess = static_cast<int>(members_.size()) == size();
-  std::string mine;
+Result<std::string> CudaChannel::describePeers() {
+  std::string described;
   for (std::unique_ptr<Member> &member : members_) {
     hal::SharedMemory memory = {member->rank, nullptr, 0};
     for (const hal::SharedMemory &reached : desc().reached)
@@ -208,33 +145,29 @@ Status CudaChannel::connectPeers(const Options &options) {
         std::make_unique<Peers>(*member->device, memory, member->index, size(), peerBlocks());
     ASSIGN_OR_RETURN(std::string card,
                      member->peers->describe(fmt::format("peers of channel '{}'", desc().name)));
-    mine += card;
+    described += card;
   }
-  std::vector<std::string> described(static_cast<size_t>(size()), mine);
-  if (!isInOneProcess) {
-    ASSIGN_OR_RETURN(described,
-                     options.rendezvous->gather(fmt::format("memory of '{}' of rank {}",
-                                                            desc().name, desc().members.front()),
-                                                desc().members, mine));
-  }
-  Status reached = refuses(options, Service::Peers)
-                       ? Status(StatusCode::Unavailable, "a test refuses it")
-                       : Status::ok();
+  return described;
+}
+
+Status CudaChannel::openPeers(const std::vector<std::string> &described) {
+  Status reached;
   for (std::unique_ptr<Member> &member : members_)
     if (reached.isOk())
       reached = member->peers->open(described);
+  return reached;
+}
+
+Status CudaChannel::decidePeers(bool keeps) {
   cudaGetLastError(); // what was refused is no error of the run
-  ASSIGN_OR_RETURN(bool all, allAgree(options, "peers", reached.isOk()));
   for (std::unique_ptr<Member> &member : members_) {
-    if (!all) {
+    if (!keeps) {
       member->peers.reset();
       continue;
     }
     RETURN_IF_ERROR(member->peers->fill());
     watch_.addStop(member->peers->stop());
   }
-  if (!reached.isOk() && !reached.message().empty() && options.tell)
-    options.tell(makeReport(report::NoPeers, desc().name, reached.message()));
   return Status::ok();
 }
 
@@ -279,11 +212,9 @@ void CudaChannel::dropLocal() {
           ncclCommDeregister(member->communicator, std::exchange(member->localHandle, nullptr)));
 }
 
-bool CudaChannel::isUsedFor(hal::CollectiveKind kind, bool anyOrder) const {
-  const std::vector<hal::ChannelUse> &uses = desc().uses;
-  return uses.empty() || std::any_of(uses.begin(), uses.end(), [&](const hal::ChannelUse &use) {
-           return use.kind == kind && use.anyOrder == anyOrder;
-         });
+Status CudaChannel::warmUp() {
+  RETURN_IF_ERROR(useAll());
+  return measureGather();
 }
 
 /// Sums in order are sums of parts that members send each other.
@@ -291,7 +222,7 @@ bool CudaChannel::sendsParts() const {
   using Kind = hal::CollectiveKind;
   constexpr Kind kKinds[] = {Kind::ReduceScatter, Kind::AllReduce, Kind::Send,
                              Kind::Recv,          Kind::AllToAll,  Kind::Shift};
-  return std::ranges::any_of(kKinds, [&](Kind kind) { return isUsedFor(kind, false); });
+  return std::ranges::any_of(kKinds, [&](Kind kind) { return isUsedFor(desc(), kind, false); });
 }
 
 int64_t CudaChannel::sharedBytes() const {
@@ -304,14 +235,15 @@ int64_t CudaChannel::sharedBytes() const {
 /// copy engines a captured one would not wait. What is not used gets no connections, which take
 /// megabytes each. Between shared buffers where they have room, since registered ones are made
 /// known to peers at the first use too; they hold nothing yet.
-Status CudaChannel::warmUp() {
+Status CudaChannel::useAll() {
   using Kind = hal::CollectiveKind;
-  bool allReduces = isUsedFor(Kind::AllReduce, true) || isUsedFor(Kind::AllReduceMax, false);
+  bool allReduces =
+      isUsedFor(desc(), Kind::AllReduce, true) || isUsedFor(desc(), Kind::AllReduceMax, false);
   // NCCL has another algorithm for other sizes.
-  int64_t part = kWarmUpBytes, whole = part * size(), most = allReduces ? bytesMaxOf(desc()) : 0;
-  int64_t needed = std::max(2 * whole, most);
+  int64_t part = kWarmUpBytes, whole = part * size(), most = allReduces ? bytesMaxOf(desc()) : 0,
+          needed = std::max(2 * whole, most);
   bool isShared = sharedBytes() >= needed;
-  // Plans sum between no windows, so what NCCL would do there needs no getting ready.
+  // Plans sum between no windows.
   bool sumsShare = isShared && desc().registration == hal::Registration::Local;
   std::vector<std::unique_ptr<Scratch>> scratch;
   for (std::unique_ptr<Member> &member : members_) {
@@ -323,24 +255,22 @@ Status CudaChannel::warmUp() {
     return shares ? static_cast<std::byte *>(member.shared->data) : memory.data();
   };
   auto eachMember = [&](bool wanted, auto queue) -> Status {
-    if (!wanted)
-      return Status::ok();
     GroupCall group;
-    RETURN_IF_CUDA_ERROR(group.begin());
-    for (size_t i = 0; i < members_.size(); ++i)
+    RETURN_IF_CUDA_ERROR(group.begin()); // which may be empty
+    for (size_t i = 0; i < members_.size() && wanted; ++i)
       RETURN_IF_CUDA_ERROR(queue(*members_[i], *scratch[i]));
     RETURN_IF_CUDA_ERROR(group.end());
     return Status::ok();
   };
-  auto bytes = static_cast<size_t>(part);
+  const size_t bytes = kWarmUpBytes;
   for (int turn = 0; turn < 2; ++turn) {
     RETURN_IF_ERROR(eachMember(true, [&](Member &member, Scratch &memory) {
       std::byte *base = baseOf(isShared, member, memory);
       return ncclAllGather(base + member.index * part, base, bytes, ncclUint8, member.communicator,
                            memory.stream());
     }));
-    RETURN_IF_ERROR(
-        eachMember(isUsedFor(Kind::ReduceScatter, true), [&](Member &member, Scratch &memory) {
+    RETURN_IF_ERROR(eachMember(
+        isUsedFor(desc(), Kind::ReduceScatter, true), [&](Member &member, Scratch &memory) {
           std::byte *base = baseOf(sumsShare, member, memory);
           return ncclReduceScatter(base, base + whole, bytes / 2, ncclBfloat16, ncclSum,
                                    member.communicator, memory.stream());
@@ -351,7 +281,7 @@ Status CudaChannel::warmUp() {
         return ncclAllReduce(base, base, static_cast<size_t>(count / 2), ncclBfloat16, ncclSum,
                              member.communicator, memory.stream());
       }));
-    RETURN_IF_ERROR(eachMember(meetsBeforeTransfers(), [&](Member &member, Scratch &memory) {
+    RETURN_IF_ERROR(eachMember(meetsBeforeTransfers(desc()), [&](Member &member, Scratch &memory) {
       return meet(member, memory.stream());
     }));
     RETURN_IF_ERROR(eachMember(sendsParts(), [&](Member &member, Scratch &memory) {

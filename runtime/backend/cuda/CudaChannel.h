@@ -8,13 +8,14 @@
 #include <memory>
 #include <vector>
 
+#include "runtime/backend/channels/Connect.h"
 #include "runtime/backend/cuda/CudaStream.h"
 #include "runtime/backend/cuda/Peers.h"
 #include "runtime/hal/Channel.h"
 
 namespace shardc::cuda {
 
-class CudaChannel final : public hal::Channel {
+class CudaChannel final : public hal::Channel, private channels::Communicators {
 public:
   /// A member in this process.
   struct Member {
@@ -56,20 +57,21 @@ private:
       : Channel(std::move(desc)), watch_(watch) {}
 
   Status connect(const Options &options);
-  bool meetsBeforeTransfers() const;
-  Status connectMeetings(const Options &options);
   static ncclResult_t meet(Member &member, cudaStream_t stream);
-  Result<ncclUniqueId> agreeOnId(const Options &options);
-  Status registerShared(const Options &options);
-  Status connectPeers(const Options &options);
+  Result<std::string> makeId() override;
+  Status init(const std::string &id) override;
+  Status split() override;
+  bool canRegister() const override;
+  bool registerWindows() override;
+  bool registerLocally() override;
+  void dropLocal() override;
+  Result<std::string> describePeers() override;
+  Status openPeers(const std::vector<std::string> &described) override;
+  Status decidePeers(bool keeps) override;
+  Status warmUp() override;
   int peerBlocks() const;
-  bool registerWindows();
-  bool registerLocally();
-  void dropLocal();
-  Result<bool> allAgree(const Options &options, std::string_view what, bool mine);
-  Status warmUp();
+  Status useAll();
   Status measureGather();
-  bool isUsedFor(hal::CollectiveKind kind, bool anyOrder) const;
   bool sendsParts() const;
   /// Bytes of each member that the channel shares; the same in all processes.
   int64_t sharedBytes() const;
@@ -89,6 +91,7 @@ private:
                   DType type, kernels::cuda::Queue &queue);
 
   CommunicatorWatch &watch_;
+  ncclConfig_t config_ = NCCL_CONFIG_INITIALIZER;
   std::vector<std::unique_ptr<Member>> members_;
   double gatherGBs_ = 0;
 };

@@ -11,19 +11,9 @@
 #include "runtime/base/Refusals.h"
 #include "runtime/base/Report.h"
 #include "runtime/hal/Backend.h"
+#include "runtime/hal/Rendezvous.h"
 
 namespace shardc::cuda {
-
-/// How the processes of a job agree on a communicator before they have one.
-class Rendezvous {
-public:
-  virtual ~Rendezvous() = default;
-  /// What each member of a group gave, in their order. All processes of the job call it together,
-  /// each for a group of its own: how often must not depend on what one group finds out. The
-  /// members of a group have the same key, and no other exchange of theirs has.
-  virtual Result<std::vector<std::string>>
-  gather(const std::string &key, const std::vector<int> &members, const std::string &mine) = 0;
-};
 
 struct Options {
   int worldSize = 1;
@@ -31,7 +21,7 @@ struct Options {
   std::vector<int>
       devices; ///< CUDA device of each rank of this process; empty: as many as ranks, from 0
   /// Needed where not all ranks are in this process; outlives the backend.
-  Rendezvous *rendezvous = nullptr;
+  hal::Rendezvous *rendezvous = nullptr;
   /// What the kernels keep; null: the backend makes one, as the environment says.
   std::shared_ptr<kernels::cuda::Context> kernels;
   const Refusals *refusals = nullptr; ///< what a test has NCCL refuse; outlives the backend

@@ -117,9 +117,9 @@ std::vector<int> spread(int ranks, int most) {
 class NullBackend final : public hal::Backend {
 public:
   explicit NullBackend(const Options &options)
-      : worldSize_(options.ranks), ledger_(std::make_shared<Ledger>(options.onBreach)),
-        ranks_(options.peers ? std::vector<int>{options.peers->rank()}
-                             : spread(options.ranks, options.ranksHereMax)) {
+      : options_(options), ledger_(std::make_shared<Ledger>(options.onBreach)),
+        ranks_(options.rank >= 0 ? std::vector<int>{options.rank}
+                                 : spread(options.ranks, options.ranksHereMax)) {
     for (int rank : ranks_) {
       owned_.push_back(std::make_unique<NullDevice>(ledger_, rank, nextAddress_));
       devices_.push_back(owned_.back().get());
@@ -131,12 +131,12 @@ public:
   }
 
   std::string_view name() const override { return "null"; }
-  int worldSize() const override { return worldSize_; }
+  int worldSize() const override { return options_.ranks; }
   bool devicesShareMemory() const override { return false; }
   std::span<hal::Device *const> devices() const override { return devices_; }
 
   Result<std::unique_ptr<hal::Channel>> createChannel(const hal::ChannelDesc &desc) override {
-    ASSIGN_OR_RETURN(auto channel, NullChannel::create(desc, worldSize_, ranks_, ledger_));
+    ASSIGN_OR_RETURN(auto channel, NullChannel::create(desc, ranks_, options_, ledger_));
     return std::unique_ptr<hal::Channel>(std::move(channel));
   }
 
@@ -161,7 +161,7 @@ public:
   }
 
 private:
-  int worldSize_;
+  Options options_;
   std::shared_ptr<Ledger> ledger_;
   uintptr_t nextAddress_ = kDeviceMemory;
   std::vector<int> ranks_;
@@ -177,9 +177,13 @@ Result<std::unique_ptr<hal::Backend>> makeBackend(const Options &options) {
         StatusCode::InvalidInput,
         "the null backend runs 1 to {} ranks, at least one of them here; not {} and {}", kRanksMax,
         options.ranks, options.ranksHereMax);
-  if (options.peers && options.peers->worldSize() != options.ranks)
-    return makeStatus(StatusCode::InvalidInput, "the job has {} ranks, but the plan has {}",
-                      options.peers->worldSize(), options.ranks);
+  if (options.rank >= options.ranks)
+    return makeStatus(StatusCode::InvalidInput, "rank {} is not one of {} ranks", options.rank,
+                      options.ranks);
+  if (options.rank >= 0 && options.ranks > 1 && !options.rendezvous)
+    return makeStatus(StatusCode::InvalidInput,
+                      "{} of {} ranks are in other processes, and there is no connection to them",
+                      options.ranks - 1, options.ranks);
   return std::unique_ptr<hal::Backend>(std::make_unique<NullBackend>(options));
 }
 

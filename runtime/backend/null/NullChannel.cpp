@@ -1,6 +1,7 @@
 // Checks the collectives that callers issue on a channel: sizes, types, places and members.
 #include <algorithm>
 
+#include "runtime/backend/null/Library.h"
 #include "runtime/backend/null/NullStream.h"
 
 namespace shardc::null {
@@ -100,22 +101,46 @@ Issued issuedOf(const Collective &desc) {
 }
 
 Result<std::unique_ptr<NullChannel>> NullChannel::create(const hal::ChannelDesc &desc,
-                                                         int worldSize,
                                                          const std::vector<int> &ranksHere,
+                                                         const Options &options,
                                                          std::shared_ptr<Ledger> ledger) {
+  RETURN_IF_ERROR(hal::checkMembers(desc, options.ranks));
+  std::unique_ptr<NullChannel> channel(new NullChannel(desc, ledger));
+  {
+    std::lock_guard lock(ledger->mutex);
+    RETURN_IF_ERROR(channel->fill(ranksHere));
+  }
+  if (channel->size() > 1)
+    RETURN_IF_ERROR(channel->connect(options));
+  return channel;
+}
+
+/// Ranks that the process leaves out are no members to wait for.
+Status NullChannel::connect(const Options &options) const {
+  std::vector<int> here;
+  for (const auto &[rank, issued] : line_->issued)
+    here.push_back(rank);
+  hal::ChannelDesc connected = desc();
+  if (!options.rendezvous)
+    connected.members = here;
+  Library library(connected, here, options);
+  return channels::connect(connected, here, library,
+                           {options.rendezvous, options.refusals, options.tell, options.failed});
+}
+
+/// Checks the description; from here on the channel is alive.
+Status NullChannel::fill(const std::vector<int> &ranksHere) {
+  const hal::ChannelDesc &desc = this->desc();
   auto invalid = [&desc](const std::string &why) {
     return makeStatus(StatusCode::InvalidInput, "channel '{}': {}", desc.name, why);
   };
-  RETURN_IF_ERROR(hal::checkMembers(desc, worldSize));
-  std::unique_ptr<NullChannel> channel(new NullChannel(desc, ledger));
-  std::lock_guard lock(ledger->mutex);
-  RETURN_IF_ERROR(ledger->checkOpen());
-  channel->line_->name = desc.name;
-  channel->line_->members = desc.members;
+  RETURN_IF_ERROR(ledger_->checkOpen());
+  line_->name = desc.name;
+  line_->members = desc.members;
   for (int rank : ranksHere)
     if (std::ranges::find(desc.members, rank) != desc.members.end())
-      channel->line_->issued[rank] = {};
-  if (channel->line_->issued.empty())
+      line_->issued[rank] = {};
+  if (line_->issued.empty())
     return invalid("no member is in this process");
   for (const hal::ChannelUse &use : desc.uses)
     if (use.bytes < 0)
@@ -126,26 +151,26 @@ Result<std::unique_ptr<NullChannel>> NullChannel::create(const hal::ChannelDesc 
     if (shared.bytes != desc.shared.front().bytes)
       return invalid(fmt::format("ranks {} and {} share {} and {} bytes", desc.shared.front().rank,
                                  shared.rank, desc.shared.front().bytes, shared.bytes));
-    RETURN_IF_ERROR(channel->take(shared, "shared memory"));
-    if (const Block &block = *channel->line_->shared.back(); block.kind != hal::MemoryKind::Sym)
+    RETURN_IF_ERROR(take(shared, "shared memory"));
+    if (const Block &block = *line_->shared.back(); block.kind != hal::MemoryKind::Sym)
       return invalid(fmt::format("shared memory of rank {} is in '{}', of {} memory", shared.rank,
                                  block.name, hal::toString(block.kind)));
   }
   for (const hal::SharedMemory &reached : desc.reached) {
-    RETURN_IF_ERROR(channel->take(reached, "memory that others reach"));
-    if (const Block &block = *channel->line_->shared.back(); block.kind == hal::MemoryKind::Host)
+    RETURN_IF_ERROR(take(reached, "memory that others reach"));
+    if (const Block &block = *line_->shared.back(); block.kind == hal::MemoryKind::Host)
       return invalid(fmt::format("'{}' is reached, and not device memory", block.name));
   }
   for (const hal::SharedMemory &lent : desc.lent) {
-    ASSIGN_OR_RETURN(auto block, ledger->find(lent.rank, lent.data, lent.bytes, "lent memory"));
+    ASSIGN_OR_RETURN(auto block, ledger_->find(lent.rank, lent.data, lent.bytes, "lent memory"));
     if (block->kind == hal::MemoryKind::Host)
       return invalid(fmt::format("'{}' is lent, and not device memory", block->name));
   }
-  ledger->lines.insert(channel->line_);
-  for (const std::shared_ptr<Block> &block : channel->line_->shared)
+  ledger_->lines.insert(line_);
+  for (const std::shared_ptr<Block> &block : line_->shared)
     ++block->channels;
-  ledger->add(channel.get());
-  return channel;
+  ledger_->add(this);
+  return Status::ok();
 }
 
 Status NullChannel::take(const hal::SharedMemory &memory, std::string_view what) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "runtime/backend/null/Ledger.h"
+#include "runtime/backend/null/Options.h"
 
 namespace shardc::null {
 
@@ -20,8 +21,9 @@ class NullChannel final : public hal::Channel {
 public:
   /// InvalidInput for members or memory that a channel cannot have; `ranksHere` are those of this
   /// process.
-  static Result<std::unique_ptr<NullChannel>> create(const hal::ChannelDesc &desc, int worldSize,
+  static Result<std::unique_ptr<NullChannel>> create(const hal::ChannelDesc &desc,
                                                      const std::vector<int> &ranksHere,
+                                                     const Options &options,
                                                      std::shared_ptr<Ledger> ledger);
   ~NullChannel() override;
 
@@ -32,6 +34,8 @@ public:
 private:
   NullChannel(hal::ChannelDesc desc, std::shared_ptr<Ledger> ledger)
       : Channel(std::move(desc)), ledger_(std::move(ledger)), line_(std::make_shared<Line>()) {}
+  Status fill(const std::vector<int> &ranksHere);
+  Status connect(const Options &options) const;
   Status take(const hal::SharedMemory &memory, std::string_view what);
   Status checkTypes(const hal::Collective &desc) const;
   Status checkUse(const hal::Collective &desc, int64_t bytes) const;

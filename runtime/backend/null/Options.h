@@ -1,4 +1,6 @@
 // The null backend: it runs nothing, and checks that the interface of hal/ is used as it says.
+// Channels whose members are in several processes are created as the CUDA backend's are, through a
+// library that carries nothing (Library.h).
 // Every call's arguments, the order in which objects are made and destroyed, ranges inside of
 // buffers, captures, and that the members of a channel issue the same collectives. Nothing has
 // values: device memory has addresses that no processor can access. It is the smallest complete
@@ -8,8 +10,10 @@
 #include <functional>
 #include <memory>
 
+#include "runtime/base/Refusals.h"
+#include "runtime/base/Report.h"
 #include "runtime/hal/Backend.h"
-#include "runtime/hal/Peers.h"
+#include "runtime/hal/Rendezvous.h"
 
 namespace shardc::null {
 
@@ -18,8 +22,16 @@ struct Options {
   /// Most ranks in this process. Beyond them some are left out: those that are here begin with the
   /// first, end with the last, and are spread evenly.
   int ranksHereMax = 64;
-  /// Set: this process has one rank, and these have the others. Outlives the backend.
-  hal::Peers *peers = nullptr;
+  /// Of the one rank of this process where others have the others; -1: the process has all.
+  int rank = -1;
+  /// Needed where the process has one rank; outlives the backend.
+  hal::Rendezvous *rendezvous = nullptr;
+  const Refusals *refusals = nullptr; ///< what a test has the library refuse; outlives the backend
+  ReportSink tell;                    ///< takes why less is registered than requested
+  /// Called with an error that other members of a channel do not know of.
+  std::function<void(const Status &)> failed;
+  /// Called with each call of the library of communicators.
+  std::function<void(std::string_view call, const hal::ChannelDesc &desc)> onCall;
   /// Called with a breach that no status can tell of, because it happened in a destructor: also
   /// after the backend was destroyed. Those before that are also what `synchronize` returns.
   std::function<void(const Status &)> onBreach;

@@ -5,6 +5,7 @@
 
 #include <sys/socket.h>
 
+#include "runtime/launch/Exchange.h"
 #include "runtime/launch/Wire.h"
 
 namespace shardc::launch {
@@ -60,6 +61,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   readBody<RankProgress>(bytes);
   readBody<Failure>(bytes);
   readBody<Abort>(bytes);
+  if (auto part = GatherPart::unpack(bytes, 64)) // members may be written in several ways
+    expect(GatherPart::unpack(part->pack(), 64)->members == part->members);
   return 0;
 }
 

@@ -1,6 +1,7 @@
 // NCCL's configuration for a plan and channel.
 #include <gtest/gtest.h>
 
+#include "runtime/backend/channels/Uses.h"
 #include "runtime/backend/cuda/Config.h"
 #include "runtime/tools/CudaOptions.h"
 
@@ -30,9 +31,9 @@ TEST(Config, FollowsWhatAChannelIsFor) {
   ncclConfig_t untouched = NCCL_CONFIG_INITIALIZER;
   hal::ChannelDesc desc{"dp gather", {0, 1}};
   EXPECT_EQ(configOf(desc, {}).maxCTAs, untouched.maxCTAs) << "uses are unknown";
-  desc.uses = {{hal::CollectiveKind::AllGather, kSmallBytes}};
+  desc.uses = {{hal::CollectiveKind::AllGather, channels::kSmallBytes}};
   EXPECT_EQ(configOf(desc, {}).maxCTAs, 1);
-  desc.uses.push_back({hal::CollectiveKind::AllGather, kSmallBytes + 1});
+  desc.uses.push_back({hal::CollectiveKind::AllGather, channels::kSmallBytes + 1});
   EXPECT_EQ(configOf(desc, {}).maxCTAs, untouched.maxCTAs);
   desc.multiprocessors = 32;
   EXPECT_EQ(configOf(desc, {}).maxCTAs, 32) << "what the plan lets the channel take";

@@ -34,15 +34,15 @@ public:
   std::string address() const override { return "127.0.0.1"; }
   Key jobKey() const override { return {}; }
   int64_t attempt() const override { return 1; }
-  Result<std::vector<std::string>> allGather(std::string_view what,
-                                             std::string_view mine) override {
+  Result<std::vector<std::string>> exchange(std::string_view what, const std::vector<int> &,
+                                            std::string_view mine, Fold fold) override {
     auto said = says.find(what);
     std::vector<std::string> all(2, std::string(mine));
     if (said != says.end())
       all[1] = said->second;
     if (!third.empty() && what == "what ranks have in memory")
       all.push_back(third);
-    return all;
+    return folded(std::move(all), fold);
   }
   void reportLost(int, std::string_view) override {}
 };

@@ -45,7 +45,8 @@ public:
   int localSize() const override { return kRanks; }
   std::string address() const override { return "127.0.0.1"; }
   Key jobKey() const override { return exchange_.key; }
-  Result<std::vector<std::string>> allGather(std::string_view, std::string_view mine) override {
+  Result<std::vector<std::string>> exchange(std::string_view, const std::vector<int> &,
+                                            std::string_view mine, Fold fold) override {
     std::unique_lock lock(exchange_.mutex);
     exchange_.parts[rank_] = mine;
     uint64_t turn = exchange_.turn;
@@ -57,7 +58,7 @@ public:
       exchange_.changed.notify_all();
     }
     exchange_.changed.wait(lock, [&] { return exchange_.turn > turn; });
-    return exchange_.all;
+    return folded(exchange_.all, fold);
   }
   void reportLost(int rank, std::string_view) override {
     std::lock_guard lock(exchange_.mutex);

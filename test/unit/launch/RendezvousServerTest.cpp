@@ -18,6 +18,11 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
+/// The body of a rank's part in an exchange of all.
+std::string gather(const std::string &key, const std::string &bytes) {
+  return GatherPart{key, hal::Peers::Fold::Parts, {}, bytes}.pack();
+}
+
 class RendezvousServerTest : public ::testing::Test {
 protected:
   void open(int64_t ranks) {
@@ -173,9 +178,9 @@ TEST_F(RendezvousServerTest, LetsAllInAndEndsWithThem) {
 TEST_F(RendezvousServerTest, PassesExchangesOn) {
   open(2);
   join(2);
-  send(wires[1], MessageKind::Gather, Packer().text("x").text("b").take());
+  send(wires[1], MessageKind::Gather, gather("x", "b"));
   step(0);
-  send(wires[0], MessageKind::Gather, Packer().text("x").text("a").take());
+  send(wires[0], MessageKind::Gather, gather("x", "a"));
   static_cast<void>(read(wires[1])); // the welcome
   auto message = read(wires[1]);
   ASSERT_TRUE(message && message->kind == MessageKind::Gathered);
@@ -187,9 +192,9 @@ TEST_F(RendezvousServerTest, PassesExchangesOn) {
 TEST_F(RendezvousServerTest, RanksInDifferentExchangesEndTheJob) {
   open(2);
   join(2);
-  send(wires[1], MessageKind::Gather, Packer().text("x").text("").take());
+  send(wires[1], MessageKind::Gather, gather("x", ""));
   step(0);
-  send(wires[0], MessageKind::Gather, Packer().text("y").text("").take());
+  send(wires[0], MessageKind::Gather, gather("y", ""));
   step(1);
   step(1);
   EXPECT_THAT(said, ElementsAre(HasSubstr("it is at ")));
@@ -608,7 +613,7 @@ TEST_F(RendezvousServerTest, NamesTheExchangeThatASilentRankDoesNotComeTo) {
   open(2);
   join(2);
   live({0}, 50, 2);
-  send(wires[0], MessageKind::Gather, Packer().text("writing a save").text("").take());
+  send(wires[0], MessageKind::Gather, gather("writing a save", ""));
   step(11);
   ASSERT_EQ(said.size(), 1u);
   EXPECT_THAT(said[0], HasSubstr("rank 1 did not reach 'writing a save', where rank 0 waits"));
@@ -618,7 +623,7 @@ TEST_F(RendezvousServerTest, NamesTheExchangeThatASilentRankDoesNotComeTo) {
 TEST_F(RendezvousServerTest, WhatMissesAnExchangeMayWaitForAnotherRank) {
   open(3);
   join(3);
-  send(wires[0], MessageKind::Gather, Packer().text("telling warnings").text("").take());
+  send(wires[0], MessageKind::Gather, gather("telling warnings", ""));
   for (int second = 0; second < 62; second += 2) { // rank 2 does nothing
     progress(0, 0);
     progress(1, ProgressWord::making(4));
@@ -667,7 +672,7 @@ TEST_F(RendezvousServerTest, OwnPausesDoNotCount) {
 TEST_F(RendezvousServerTest, EndsWhatStaysInAnExchange) {
   open(3);
   join(3);
-  send(wires[1], MessageKind::Gather, Packer().text("writing a save").text("").take());
+  send(wires[1], MessageKind::Gather, gather("writing a save", ""));
   step(62);
   ASSERT_EQ(said.size(), 1u);
   EXPECT_THAT(said[0], HasSubstr("rank 0, 2 did not reach 'writing a save', where rank 1 waits"));

@@ -5,10 +5,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "runtime/backend/cuda/Agreement.h"
+#include "runtime/backend/channels/Agreement.h"
 #include "runtime/tools/PeerRendezvous.h"
+#include "test/unit/channels/Board.h"
 
-namespace shardc::cuda {
+namespace shardc::channels {
 namespace {
 
 using hal::Registration;
@@ -17,48 +18,13 @@ using ::testing::HasSubstr;
 
 constexpr int kRanks = 4;
 
-/// The rendezvous of threads that represent ranks.
-struct Board {
-  std::barrier<> all{kRanks};
-  std::vector<std::string> parts = std::vector<std::string>(kRanks);
-};
-
-class BoardPeers final : public hal::Peers {
-public:
-  BoardPeers(Board &board, int rank) : board_(board), rank_(rank) {}
-  int rank() const override { return rank_; }
-  int worldSize() const override { return kRanks; }
-  int localRank() const override { return rank_; }
-  int localSize() const override { return kRanks; }
-  std::string address() const override { return ""; }
-  Key jobKey() const override { return {}; }
-  Result<std::vector<std::string>> allGather(std::string_view, std::string_view mine) override {
-    ++exchanges;
-    board_.parts[static_cast<size_t>(rank_)] = mine;
-    board_.all.arrive_and_wait();
-    std::vector<std::string> all = board_.parts;
-    board_.all.arrive_and_wait();
-    return all;
-  }
-  void reportLost(int, std::string_view) override {}
-  int exchanges = 0;
-
-private:
-  Board &board_;
-  int rank_;
-};
+using test::BoardPeers;
 
 /// Runs `work` as each rank, with the members of its group: 0 and 1, or 2 and 3.
 void asTwoGroups(const std::function<void(BoardPeers &, const std::vector<int> &)> &work) {
-  Board board;
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < kRanks; ++rank)
-    threads.emplace_back([&, rank] {
-      BoardPeers peers(board, rank);
-      work(peers, rank < 2 ? std::vector<int>{0, 1} : std::vector<int>{2, 3});
-    });
-  for (std::thread &thread : threads)
-    thread.join();
+  test::asRanks(kRanks, [&](BoardPeers &peers) {
+    work(peers, peers.rank() < 2 ? std::vector<int>{0, 1} : std::vector<int>{2, 3});
+  });
 }
 
 TEST(Agreement, GroupsThatGetFartherThanOthersStayInStep) {
@@ -77,10 +43,10 @@ TEST(Agreement, GroupsThatGetFartherThanOthersStayInStep) {
       };
       steps.locally = [] { return true; };
       steps.allAgree = [&](std::string_view what, bool mine) -> Result<bool> {
-        auto votes = rendezvous.gather(fmt::format("{} of {}", what, members.front()), members,
-                                       mine ? "yes" : "no");
-        EXPECT_TRUE(votes.isOk()) << votes.status().message();
-        return (*votes)[0] == "yes" && (*votes)[1] == "yes";
+        auto against = rendezvous.first(fmt::format("{} of {}", what, members.front()), members,
+                                        mine ? "" : "no");
+        EXPECT_TRUE(against.isOk()) << against.status().message();
+        return against->empty();
       };
       reached[rank] = *agreeOnRegistration("dp gather", wanted, steps);
       // What follows is the next channel's.
@@ -160,19 +126,18 @@ TEST(Agreement, NothingIsTriedThatIsNotAskedFor) {
   EXPECT_EQ(*agreeOnRegistration("dp gather", Registration::Nothing, steps), Registration::Nothing);
 }
 
-TEST(Agreement, WhatBelongsToAnotherExchangeIsRefused) {
+/// One rank of the first group is at another vote.
+TEST(Agreement, RanksAtDifferentVotesEnd) {
   asTwoGroups([](BoardPeers &peers, const std::vector<int> &members) {
-    tools::PeerRendezvous rendezvous(peers);
-    bool isOdd = peers.rank() == 1; // and one rank of the first group is at another vote
-    auto parts = rendezvous.gather(isOdd ? "buffers" : "windows", members, "yes");
-    EXPECT_EQ(parts.isOk(), members.front() == 2);
-    if (parts.isOk())
+    if (members.front() == 2)
       return;
-    EXPECT_THAT(parts.status().message(),
-                HasSubstr(isOdd ? "rank 0 is at 'windows', rank 1 at 'buffers'"
-                                : "rank 1 is at 'buffers', rank 0 at 'windows'"));
+    tools::PeerRendezvous rendezvous(peers);
+    auto parts = rendezvous.gather(peers.rank() == 1 ? "buffers" : "windows", members, "yes");
+    EXPECT_FALSE(parts.isOk());
+    EXPECT_THAT(parts.status().message(), HasSubstr("'windows'"));
+    EXPECT_THAT(parts.status().message(), HasSubstr("'buffers'"));
   });
 }
 
 } // namespace
-} // namespace shardc::cuda
+} // namespace shardc::channels

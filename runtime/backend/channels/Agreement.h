@@ -8,7 +8,7 @@
 #include "runtime/base/Status.h"
 #include "runtime/hal/Channel.h"
 
-namespace shardc::cuda {
+namespace shardc::channels {
 
 /// What a member can do; false where it cannot. Each is called once at most, but for the votes.
 struct RegistrationSteps {
@@ -27,4 +27,4 @@ struct RegistrationSteps {
 Result<hal::Registration> agreeOnRegistration(std::string_view channel, hal::Registration wanted,
                                               const RegistrationSteps &steps);
 
-} // namespace shardc::cuda
+} // namespace shardc::channels

@@ -1,6 +1,6 @@
-#include "runtime/backend/cuda/Agreement.h"
+#include "runtime/backend/channels/Agreement.h"
 
-namespace shardc::cuda {
+namespace shardc::channels {
 
 using hal::Registration;
 
@@ -29,4 +29,4 @@ Result<Registration> agreeOnRegistration(std::string_view channel, Registration 
   return Registration::Nothing;
 }
 
-} // namespace shardc::cuda
+} // namespace shardc::channels

@@ -1,0 +1,115 @@
+#include "runtime/backend/channels/Connect.h"
+
+#include <algorithm>
+
+#include "runtime/backend/channels/Agreement.h"
+#include "runtime/backend/channels/Uses.h"
+#include "runtime/base/Reports.h"
+
+namespace shardc::channels {
+namespace {
+
+class Connecting {
+public:
+  Connecting(const hal::ChannelDesc &desc, const std::vector<int> &membersHere,
+             Communicators &library, const ConnectOptions &options)
+      : desc_(desc), here_(membersHere), library_(library), options_(options) {}
+
+  Status run() {
+    if (!isInOneProcess() && !options_.rendezvous)
+      return makeStatus(StatusCode::InvalidInput,
+                        "channel '{}' has members in other processes and no connection to them",
+                        desc_.name);
+    ASSIGN_OR_RETURN(std::string id, agreeOnId());
+    RETURN_IF_ERROR(library_.init(id));
+    if (meetsBeforeTransfers(desc_))
+      RETURN_IF_ERROR(library_.split());
+    RETURN_IF_ERROR(registerShared());
+    RETURN_IF_ERROR(connectPeers());
+    return library_.warmUp();
+  }
+
+private:
+  bool isInOneProcess() const { return here_.size() == desc_.members.size(); }
+  bool refuses(Service what) const { return options_.refusals && options_.refusals->refuses(what); }
+
+  /// Channels of several groups have the same name; their first members distinguish them.
+  std::string keyOf(std::string_view what) const {
+    return fmt::format("{} of '{}' of rank {}", what, desc_.name, desc_.members.front());
+  }
+
+  Result<std::string> agreeOnId() {
+    bool isRoot = std::ranges::find(here_, desc_.members.front()) != here_.end();
+    std::string id;
+    if (isRoot) {
+      ASSIGN_OR_RETURN(id, library_.makeId());
+    }
+    return isInOneProcess() ? id : options_.rendezvous->first(keyOf("id"), desc_.members, id);
+  }
+
+  /// True if `mine` is true in every process of the channel. Votes by the library would make
+  /// connections that nothing else needs.
+  Result<bool> allAgree(std::string_view what, bool mine) {
+    if (isInOneProcess())
+      return mine;
+    ASSIGN_OR_RETURN(std::string against,
+                     options_.rendezvous->first(keyOf(what), desc_.members, mine ? "" : "no"));
+    return against.empty();
+  }
+
+  Status registerShared() {
+    RegistrationSteps steps;
+    steps.canTryWindows = [this] { return !refuses(Service::Windows) && library_.canRegister(); };
+    steps.windows = [this] { return library_.registerWindows(); };
+    steps.locally = [this] { return !refuses(Service::Buffers) && library_.registerLocally(); };
+    steps.dropLocal = [this] { library_.dropLocal(); };
+    steps.allAgree = [this](std::string_view what, bool mine) { return allAgree(what, mine); };
+    hal::Registration wanted = desc_.registration;
+    Result<hal::Registration> agreed = agreeOnRegistration(desc_.name, wanted, steps);
+    if (!agreed.isOk()) { // members that continue may wait for this one, and it for them at its end
+      if (options_.failed)
+        options_.failed(agreed.status());
+      return agreed.status();
+    }
+    hal::Registration reached = *agreed;
+    if (wanted == hal::Registration::Windows && reached != wanted && options_.tell)
+      options_.tell(makeReport(report::NoWindows, desc_.name));
+    if (wanted != hal::Registration::Nothing && reached == hal::Registration::Nothing &&
+        options_.tell)
+      options_.tell(makeReport(report::NoRegistration, desc_.name));
+    return Status::ok();
+  }
+
+  /// All members reach the memory of all others, or counted rows go by the library on all of them.
+  Status connectPeers() {
+    if (desc_.reached.empty())
+      return Status::ok();
+    ASSIGN_OR_RETURN(std::string mine, library_.describePeers());
+    std::vector<std::string> described(desc_.members.size(), mine);
+    if (!isInOneProcess()) {
+      ASSIGN_OR_RETURN(described,
+                       options_.rendezvous->gather(keyOf("memory"), desc_.members, mine));
+    }
+    Status reached = refuses(Service::Peers) ? Status(StatusCode::Unavailable, "a test refuses it")
+                                             : library_.openPeers(described);
+    ASSIGN_OR_RETURN(bool all, allAgree("peers", reached.isOk()));
+    RETURN_IF_ERROR(library_.decidePeers(all));
+    if (!reached.isOk() && !reached.message().empty() && options_.tell)
+      options_.tell(makeReport(report::NoPeers, desc_.name, reached.message()));
+    return Status::ok();
+  }
+
+  const hal::ChannelDesc &desc_;
+  const std::vector<int> &here_;
+  Communicators &library_;
+  const ConnectOptions &options_;
+};
+
+} // namespace
+
+Status connect(const hal::ChannelDesc &desc, const std::vector<int> &membersHere,
+               Communicators &library, const ConnectOptions &options) {
+  return Connecting(desc, membersHere, library, options).run();
+}
+
+} // namespace shardc::channels

@@ -1,0 +1,21 @@
+// What a channel is made for, as its description says.
+#pragma once
+
+#include "runtime/hal/Channel.h"
+
+namespace shardc::channels {
+
+/// Collectives up to this size are about latency alone.
+inline constexpr int64_t kSmallBytes = 64 << 10;
+
+/// Bytes of the channel's largest use; 0 where uses are unknown.
+int64_t bytesMaxOf(const hal::ChannelDesc &desc);
+
+/// Whether the channel carries collectives of this kind; any, where uses are unknown.
+bool isUsedFor(const hal::ChannelDesc &desc, hal::CollectiveKind kind, bool anyOrder);
+
+/// Whether both ends of a transfer wait for each other in a communicator of their own before it.
+/// Small transfers take one multiprocessor themselves.
+bool meetsBeforeTransfers(const hal::ChannelDesc &desc);
+
+} // namespace shardc::channels
