@@ -19,6 +19,7 @@ Each form runs on a minimal Debian 12 with nothing else installed:
   user         both as a user who may not become root: told what is missing, then with these packages installed
   runtime      cmake -S runtime from a source tree that cannot be written, and a run with what it built
   package      ./dev package; its Debian package and archive on further machines, where a user runs recipes
+  wheel        the wheel of ./dev package by pip on Debian 12 and 13, where a user runs recipes
   all          all of them, in this order
 
   -R REGEX     only the tests of that name, in every form
@@ -32,7 +33,7 @@ EOF
 
 suite=bookworm
 fresh=$PWD/build/fresh
-forms_known=' quickstart test offline blanks umlaut user runtime package '
+forms_known=' quickstart test offline blanks umlaut user runtime package wheel '
 
 die() {
   printf './dev fresh: error: %s\n' "$1" >&2
@@ -45,17 +46,18 @@ sources() {
     awk -v suite="$suite" '$4 == "Debian" && index($2, suite) == 1 && !seen[$1 $2 $3]++ { print "deb", $1, $2, $3 }'
 }
 
-# What every machine starts as. Made once; a run that was interrupted leaves nothing that is taken for it.
+# make_base [SUITE]: what every machine starts as. Made once; a run that was interrupted leaves nothing that is taken for it.
 make_base() {
-  [ ! -d "$fresh/base" ] || return 0
-  local mirror partial=$fresh/base.partial
-  mirror=$(sources | awk -v suite="$suite" '$3 == suite { print $2; exit }')
-  [ -n "$mirror" ] || die "apt knows no source of Debian's $suite on this machine"
+  local mirror suite=${1:-$suite} base=$fresh/base${1:+-$1}
+  local partial=$base.partial
+  [ ! -d "$base" ] || return 0
+  mirror=$(sources | awk '$3 !~ /-/ { print $2; exit }')
+  [ -n "$mirror" ] || die "apt knows no source of Debian on this machine"
   rm -rf --one-file-system "$partial"
   mkdir -p "$partial"
   debootstrap --variant=minbase "$suite" "$partial" "$mirror"
   rm -f "$partial"/var/cache/apt/archives/*.deb
-  sources >"$partial/etc/apt/sources.list"
+  if [ -z "${1:-}" ]; then sources; else echo "deb $mirror $suite main"; fi >"$partial/etc/apt/sources.list"
   apt-config dump | grep '^Acquire::' >"$partial/etc/apt/apt.conf.d/90outer" || true
   [ ! -e /etc/apt/auth.conf ] || cp /etc/apt/auth.conf "$partial/etc/apt/"
   if [ -d /etc/apt/auth.conf.d ]; then cp -r /etc/apt/auth.conf.d "$partial/etc/apt/"; fi
@@ -63,16 +65,16 @@ make_base() {
     mkdir -p "$partial/etc/ssl/certs"
     cp -L /etc/ssl/certs/ca-certificates.crt "$partial/etc/ssl/certs/"
   fi
-  mv "$partial" "$fresh/base"
+  mv "$partial" "$base"
 }
 
-# make_machine NAME: a new one, unless this call has it already or --keep reuses it.
+# make_machine NAME [SUITE]: a new one, unless this call has it already or --keep reuses it.
 declare -A made=()
 make_machine() {
   local root=$fresh/$1
   if [ -n "${made[$1]:-}" ] || { [ "$keep" = 1 ] && [ -d "$root" ]; }; then return 0; fi
   rm -rf --one-file-system "$root"
-  cp -a --reflink=auto "$fresh/base" "$root"
+  cp -a --reflink=auto "$fresh/base${2:+-$2}" "$root"
   cp -L /etc/resolv.conf /etc/hosts "$root/etc/"
   made[$1]=1
 }
@@ -264,6 +266,27 @@ form_package() {
     "apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends libfmt9 libsodium23 libsentencepiece0 &&
      mkdir -p '/opt/some where' && tar -xzf shardc.tar.gz -C '/opt/some where' --strip-components=1"
   record package "recipes with the archive" within tgz someone /srv/someone "bash installed.sh '/opt/some where/bin/shardc'"
+}
+
+form_wheel() {
+  local made=$fresh/root/src/shardc/build/release/packages machine
+  if ! compgen -G "$made/*.whl" >/dev/null; then
+    make_machine root
+    copy_source root /src/shardc
+    record wheel "dev package" within root root /src/shardc "./dev package"
+  fi
+  record wheel "debootstrap trixie" make_base trixie
+  for machine in bookworm trixie; do
+    if [ "$machine" = trixie ]; then make_machine "wheel-$machine" trixie; else make_machine "wheel-$machine"; fi
+    [ -d "$fresh/wheel-$machine/srv/someone" ] ||
+      chroot "$fresh/wheel-$machine" useradd --create-home --home-dir /srv/someone --shell /bin/bash someone
+    cp test/tools/installed.sh "$made"/*.whl "$fresh/wheel-$machine/srv/someone/"
+    record wheel "$machine: python3-venv" within "wheel-$machine" root / \
+      "apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends python3-venv"
+    record wheel "$machine: pip install" within "wheel-$machine" someone /srv/someone \
+      "python3 -m venv v && v/bin/pip install -q --no-index ./*.whl"
+    record wheel "$machine: recipes" within "wheel-$machine" someone /srv/someone "bash installed.sh /srv/someone/v/bin/shardc"
+  done
 }
 
 if [ "${1:-}" = --inside ]; then
