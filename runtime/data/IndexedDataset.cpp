@@ -50,12 +50,21 @@ bool widenAs(TokenType type, const uint8_t *bytes, std::span<int32_t> out, size_
 
 } // namespace
 
-bool IndexedDataset::exists(const std::string &prefix) {
+std::string IndexedDataset::prefixOf(const std::string &path) {
+  constexpr size_t kEnding = 4;
+  bool isFile = path.ends_with(".bin") || path.ends_with(".idx");
+  bool isPrefix = !isFile || ::access((path + ".idx").c_str(), F_OK) == 0;
+  return isPrefix ? path : path.substr(0, path.size() - kEnding);
+}
+
+bool IndexedDataset::exists(const std::string &path) {
+  std::string prefix = prefixOf(path);
   return ::access((prefix + ".idx").c_str(), F_OK) == 0 &&
          ::access((prefix + ".bin").c_str(), F_OK) == 0;
 }
 
-Result<IndexedDataset> IndexedDataset::open(const std::string &prefix) {
+Result<IndexedDataset> IndexedDataset::open(const std::string &path) {
+  std::string prefix = prefixOf(path);
   ASSIGN_OR_RETURN(DataFile idx, DataFile::open(prefix + ".idx"));
   ASSIGN_OR_RETURN(DataFile bin, DataFile::open(prefix + ".bin"));
   auto read = [&idx](uint64_t offset, std::span<uint8_t> out) { return idx.readAt(offset, out); };

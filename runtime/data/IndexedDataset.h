@@ -9,11 +9,15 @@ namespace shardc::data {
 
 class IndexedDataset : public TokenStore {
 public:
-  /// Opens and checks both files of `prefix`; only the .bin file stays open.
-  static Result<IndexedDataset> open(const std::string &prefix);
+  /// Opens and checks both files of a path, which is their prefix or one of them; only the .bin
+  /// file stays open.
+  static Result<IndexedDataset> open(const std::string &path);
 
-  /// Whether both files of `prefix` exist.
-  static bool exists(const std::string &prefix);
+  /// Whether both files of a path exist.
+  static bool exists(const std::string &path);
+
+  /// The prefix of a path: without the ending .bin or .idx, unless a pair has such a prefix.
+  static std::string prefixOf(const std::string &path);
 
   const IndexFile &index() const { return index_; }
 

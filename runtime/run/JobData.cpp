@@ -12,6 +12,7 @@
 #include "runtime/base/Reports.h"
 #include "runtime/data/BatchFeeder.h"
 #include "runtime/data/DataSets.h"
+#include "runtime/data/IndexedDataset.h"
 #include "runtime/plan/JobFacts.h"
 
 namespace shardc::run {
@@ -208,7 +209,10 @@ Status nameOption(const plan::Plan &plan, const Status &status) {
                                {"dataset.train_data_path", &dataset.trainDataPath},
                                {"dataset.valid_data_path", &dataset.validDataPath}})
     for (const std::string &path : *paths) {
-      if (status.message().find("'" + path) == std::string::npos)
+      bool isNamed = status.message().find("'" + path) != std::string::npos ||
+                     status.message().find("'" + data::IndexedDataset::prefixOf(path) + ".") !=
+                         std::string::npos;
+      if (!isNamed)
         continue;
       std::error_code error;
       std::string folder = std::filesystem::current_path(error).string();

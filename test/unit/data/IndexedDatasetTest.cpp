@@ -29,6 +29,20 @@ struct TinyCopy {
 
 constexpr size_t kLengths = 34, kPointers = kLengths + 13 * 4, kDocuments = kPointers + 13 * 8;
 
+TEST(IndexedDataset, APathMayBeOneOfItsFiles) {
+  TinyCopy tiny;
+  ASSERT_OK(tiny.open());
+  for (const char *ending : {"", ".bin", ".idx"}) {
+    EXPECT_TRUE(IndexedDataset::exists(tiny.prefix + ending)) << ending;
+    Result<IndexedDataset> dataset = IndexedDataset::open(tiny.prefix + ending);
+    ASSERT_OK(dataset);
+    EXPECT_EQ(dataset->name(), tiny.prefix);
+  }
+  tiny.folder.write("tiny.bin.idx", tiny.idx); // a prefix of its own
+  EXPECT_EQ(IndexedDataset::prefixOf(tiny.prefix + ".bin"), tiny.prefix + ".bin");
+  EXPECT_EQ(IndexedDataset::prefixOf(".bin"), "");
+}
+
 TEST(IndexedDataset, ReadsWhatNumpyWrote) {
   Result<IndexedDataset> dataset = IndexedDataset::open(fixture("tiny"));
   ASSERT_OK(dataset);
