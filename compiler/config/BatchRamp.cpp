@@ -1,8 +1,14 @@
 #include "compiler/config/BatchRamp.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include <fmt/format.h>
 
 #include "compiler/config/Config.h"
+#include "llvm/ADT/SmallVector.h"
+#include "llvm/ADT/StringExtras.h"
 
 namespace shardc::config {
 namespace {
@@ -17,6 +23,24 @@ int64_t stepsOf(const BatchRamp &ramp, int64_t size, int64_t consumed, int64_t m
     (ramp.sizeAfter(consumed + middle * size) == size ? within : beyond) = middle;
   }
   return beyond;
+}
+
+/// A number with or without a suffix, cut off as upstream cuts it; nothing below 0 or beyond any
+/// run.
+std::optional<int64_t> parseCount(llvm::StringRef text) {
+  constexpr double kMost = 1e18;
+  text = text.trim();
+  double factor = 1;
+  for (auto [suffix, value] : {std::pair('k', 1e3), {'m', 1e6}, {'b', 1e9}, {'t', 1e12}})
+    if (!text.empty() && llvm::toLower(text.back()) == suffix) {
+      factor = value;
+      text = text.drop_back();
+      break;
+    }
+  double number = 0;
+  if (text.empty() || text.getAsDouble(number) || !(number >= 0) || number * factor > kMost)
+    return std::nullopt;
+  return static_cast<int64_t>(number * factor);
 }
 
 } // namespace
@@ -44,6 +68,83 @@ std::vector<BatchPhase> phasesOf(const BatchRamp &ramp, int64_t samples) {
     next.samplesBefore += next.steps * next.size;
   }
   return phases;
+}
+
+std::vector<BatchPhase> phasesOf(const std::vector<BatchStep> &schedule, int64_t samples) {
+  std::vector<BatchPhase> phases;
+  BatchPhase next;
+  for (size_t i = 0; i < schedule.size() && phases.size() <= kBatchPhasesMax; ++i) {
+    int64_t end = i + 1 < schedule.size() ? std::min(schedule[i + 1].firstSample, samples)
+                                          : std::numeric_limits<int64_t>::max();
+    next.size = schedule[i].size;
+    int64_t most = (samples - next.samplesBefore) / next.size, left = end - next.samplesBefore;
+    if (left <= 0) // larger steps before it have gone beyond its end
+      continue;
+    int64_t wanted = left / next.size + (left % next.size > 0);
+    next.steps = std::min(most, wanted);
+    if (next.steps > 0 && !phases.empty() && phases.back().size == next.size)
+      phases.back().steps += next.steps;
+    else if (next.steps > 0)
+      phases.push_back(next);
+    if (most < wanted) // the run has no samples for another step
+      break;
+    next.firstStep += next.steps;
+    next.samplesBefore += next.steps * next.size;
+  }
+  return phases;
+}
+
+std::optional<std::vector<BatchStep>> parseSchedule(llvm::StringRef text, int64_t sequenceLength,
+                                                    std::string &problem) {
+  std::vector<BatchStep> schedule;
+  std::string spaced = text.str();
+  std::replace(spaced.begin(), spaced.end(), ',', ' ');
+  llvm::SmallVector<llvm::StringRef> entries;
+  llvm::SplitString(spaced, entries, " \t\n");
+  for (llvm::StringRef entry : entries) {
+    auto [tokens, size] = entry.split(':');
+    std::optional<int64_t> from = parseCount(tokens), batch = parseCount(size);
+    if (!from || !batch || *batch < 1) {
+      problem = fmt::format("'{}' is not such an entry", entry.str());
+      return std::nullopt;
+    }
+    schedule.push_back({*from / std::max<int64_t>(sequenceLength, 1), *batch});
+  }
+  std::stable_sort(schedule.begin(), schedule.end(), [](const BatchStep &a, const BatchStep &b) {
+    return a.firstSample < b.firstSample;
+  });
+  auto same = std::adjacent_find(
+      schedule.begin(), schedule.end(),
+      [](const BatchStep &a, const BatchStep &b) { return a.firstSample == b.firstSample; });
+  if (schedule.empty())
+    problem = "there is none";
+  else if (schedule.front().firstSample != 0)
+    problem = fmt::format("the first one begins at sample {}", schedule.front().firstSample);
+  else if (same != schedule.end())
+    problem = fmt::format("two begin at sample {}", same->firstSample);
+  else
+    return schedule;
+  return std::nullopt;
+}
+
+std::optional<std::vector<BatchStep>> scheduleOf(const Config &config) {
+  if (!config.has(Opt::TrainStepBatchSizeSchedule))
+    return std::nullopt;
+  std::string problem;
+  return parseSchedule(config.getString(Opt::TrainStepBatchSizeSchedule),
+                       config.getIntOr(Opt::ModelSeqLength, 1), problem);
+}
+
+Opt phasesOption(const Config &config) {
+  return config.has(Opt::TrainStepBatchSizeSchedule) ? Opt::TrainStepBatchSizeSchedule
+                                                     : Opt::TrainRampupBatchSize;
+}
+
+std::vector<BatchPhase> phasesOf(const Config &config, int64_t samples) {
+  if (std::optional<std::vector<BatchStep>> schedule = scheduleOf(config))
+    return phasesOf(*schedule, samples);
+  std::optional<BatchRamp> ramp = rampOf(config);
+  return ramp ? phasesOf(*ramp, samples) : std::vector<BatchPhase>();
 }
 
 std::optional<BatchRamp> askedRamp(const Config &config) {

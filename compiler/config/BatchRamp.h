@@ -1,14 +1,19 @@
-// A global batch size that grows over the run (train.rampup_batch_size), by the formula of
-// Megatron-Core's RampupBatchsizeNumMicroBatchesCalculator.
+// A global batch size that changes over the run: by train.rampup_batch_size, with the formula of
+// Megatron-Core's RampupBatchsizeNumMicroBatchesCalculator, or by train.step_batch_size_schedule,
+// with that of its StepBatchsizeNumMicroBatchesCalculator.
 #pragma once
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
+
+#include "llvm/ADT/StringRef.h"
 
 namespace shardc::config {
 
 class Config;
+enum class Opt : uint16_t;
 
 /// Steps of one batch size that follow each other.
 struct BatchPhase {
@@ -36,6 +41,30 @@ struct BatchRamp {
 /// The sizes of a run of so many samples in turn: whole batches, none beyond these samples. At most
 /// one more than kBatchPhasesMax, which says that there are too many.
 std::vector<BatchPhase> phasesOf(const BatchRamp &ramp, int64_t samples);
+
+/// A size, and the sample of the run with which it begins.
+struct BatchStep {
+  int64_t firstSample = 0;
+  int64_t size = 1;
+  bool operator==(const BatchStep &) const = default;
+};
+
+/// The same for sizes that begin with a sample each, ascending from 0.
+std::vector<BatchPhase> phasesOf(const std::vector<BatchStep> &schedule, int64_t samples);
+
+/// Reads entries `TOKENS:SIZE`, where K, M, B and T stand for thousands and so on, and divides the
+/// tokens by those of a sample. Nothing if this is no schedule, which `problem` then explains.
+std::optional<std::vector<BatchStep>> parseSchedule(llvm::StringRef text, int64_t sequenceLength,
+                                                    std::string &problem);
+/// The schedule that the options ask for, if it is one.
+std::optional<std::vector<BatchStep>> scheduleOf(const Config &config);
+
+/// The sizes of a run of so many samples in turn, by whichever option asks for them; empty if none
+/// does.
+std::vector<BatchPhase> phasesOf(const Config &config, int64_t samples);
+
+/// The option that asks for sizes that change, if one does.
+Opt phasesOption(const Config &config);
 
 /// The three numbers that the options ask for, with train.global_batch_size as the last size; none
 /// if they ask for none, or one is below 1.

@@ -118,6 +118,22 @@ struct DataLengths {
   std::string problem; ///< why one that is asked for is not known
 };
 
+/// What a checkpoint says of the run that saved it, as options of this one.
+struct CheckpointSettings {
+  struct Item {
+    Opt opt;
+    Value value;
+    bool replaces = true; ///< also what the recipe sets
+  };
+  std::string folder;         ///< of the checkpoint
+  std::vector<Item> model;    ///< checkpoint.use_checkpoint_args
+  std::vector<Item> parallel; ///< checkpoint.use_mp_args_from_checkpoint_args
+  /// scheduler.use_checkpoint_opt_param_scheduler: values, and lengths in samples, by the options
+  /// that take samples.
+  std::vector<Item> schedule;
+  std::string problem; ///< why nothing is known
+};
+
 /// What everybody needs and nobody should compute twice; filled by the defaults step from the
 /// options and again after adjustments. Sizes that make no sense (zero, not divisible) are reported
 /// by rules; the numbers here are then rounded down and at least 1.
@@ -265,6 +281,10 @@ public:
   const std::optional<DataLengths> &lengths() const { return lengths_; }
   void setLengths(DataLengths lengths) { lengths_ = std::move(lengths); }
 
+  /// Nothing if nobody has read a checkpoint.
+  const std::optional<CheckpointSettings> &checkpoint() const { return checkpoint_; }
+  void setCheckpoint(CheckpointSettings settings) { checkpoint_ = std::move(settings); }
+
   /// Measured rates of the cluster, as a plan has them (Rate::words); empty without
   /// `cluster.rates`.
   const std::vector<std::string> &rates() const { return rates_; }
@@ -293,6 +313,7 @@ private:
   SourceLoc bodyEnd_;
   Derived derived_;
   std::optional<DataLengths> lengths_;
+  std::optional<CheckpointSettings> checkpoint_;
   std::vector<std::string> rates_;
 };
 

@@ -101,15 +101,20 @@ void applyPreset(Config &config) {
 
 } // namespace
 
-Config deriveDefaults(Config config, DiagEngine &diags, const DataMeter &measure) {
+Config deriveDefaults(Config config, DiagEngine &diags, const LoadOptions &options) {
   Opt family = Opt::ModelFamily;
   if (config.has(family))
     applyRows(config, familyRows(), static_cast<unsigned>(config.getEnum<ModelFamily>(family)),
               Origin::Family, family);
   applyPreset(config);
   applyTable(config);
-  if (measure && (config.has(Opt::TrainNumEpochs) || config.isOn(Opt::ValidationFullValidation)))
-    config.setLengths(measure(config));
+  bool takes = config.isOn(Opt::CheckpointUseCheckpointArgs) ||
+               config.isOn(Opt::SchedulerUseCheckpointOptParamScheduler);
+  if (options.readCheckpoint && takes)
+    config.setCheckpoint(options.readCheckpoint(config));
+  if (options.measure &&
+      (config.has(Opt::TrainNumEpochs) || config.isOn(Opt::ValidationFullValidation)))
+    config.setLengths(options.measure(config));
   config.setDerived(computeDerived(config));
   for (const RuleInfo &rule : rules()) {
     if (rule.kind != RuleKind::Derive)

@@ -97,12 +97,11 @@ void fillEvaluation(const Config &cfg, Derived &d) {
   d.evalMicrobatches = times(cfg.getIntOr(Opt::ValidationEvalIters, 0), atLeastOne(batch / round));
 }
 
-/// The batch sizes in turn where they grow, of which the last one is the usual choice.
+/// The batch sizes in turn where they change, of which the last one is the usual choice.
 void fillPhases(const Config &cfg, Derived &d) {
-  std::optional<BatchRamp> ramp = rampOf(cfg);
-  if (!ramp || !cfg.has(Opt::TrainTrainSamples) || cfg.has(Opt::TrainTrainIters))
+  if (!cfg.has(Opt::TrainTrainSamples) || cfg.has(Opt::TrainTrainIters))
     return;
-  d.phases = phasesOf(*ramp, cfg.getInt(Opt::TrainTrainSamples));
+  d.phases = phasesOf(cfg, cfg.getInt(Opt::TrainTrainSamples));
   if (d.phases.empty())
     return;
   d.phase = d.phases.back();

@@ -76,8 +76,9 @@ std::string describeRow(const OptionInfo &option) {
         fmt::format("  checked: the rules check it, and shardc ignores it when it trains, for {}\n",
                     reasonOf(option.ignored));
   if (option.status == OptionStatus::NotExecuted)
-    out +=
-        "  not executed: it changes training, and any other value than the default is an error\n";
+    out += fmt::format("  not executed: it changes training, and any other value than the default "
+                       "is an error; {}\n",
+                       option.why);
   if (option.status == OptionStatus::Planned)
     out += "  planned: the rules check it, but recipes that need it cannot be compiled yet\n";
   return out;
@@ -283,13 +284,15 @@ std::vector<llvm::StringRef> explainableNames() {
   return names;
 }
 
-/// When an option has an effect, and where it shows; or why it has none.
+/// When an option has an effect, and where it shows; and why it has none.
 std::string effectOf(const OptionInfo &option) {
   std::string text = reasonOf(option.ignored).str();
   if (!option.with.empty())
     text = fmt::format("only with {}", describeNeeds(option));
   if (!option.seen.empty())
     text += fmt::format("{}shows only {}", text.empty() ? "" : "; ", option.seen);
+  if (!option.why.empty())
+    text += fmt::format("{}{}", text.empty() ? "" : "; ", option.why);
   return text;
 }
 
@@ -326,8 +329,9 @@ std::string optionReference() {
        168},
       {OptionStatus::NotExecuted, "Not executed",
        "These options change numbers, data, or when a run stops, saves or evaluates, and shardc "
-       "does not execute them yet. A value that is not the default is an error "
-       "(`option-not-executed`). `shardc export` accepts it, as upstream executes it.",
+       "does not execute them; the last column says why. Where an option has an effect, a value "
+       "that is not the default is an error (`option-not-executed`). `shardc export` accepts it, "
+       "as upstream executes it.",
        0},
       {OptionStatus::CheckedOnly, "Checked",
        "The rules check these options, which shardc ignores when it trains. They describe how "

@@ -45,8 +45,8 @@ constexpr Constraint halfOpen(double low, double high) {
 struct Standing {
   OptionStatus status;
   Ignored ignored = Ignored::Nothing;
-  bool isReviewed = false;
-  const char *needs = "", *shows = "";
+  bool isReviewed = false, isCompiled = false;
+  const char *needs = "", *shows = "", *reason = "";
 
   constexpr Standing with(const char *settings) const {
     Standing result = *this;
@@ -56,6 +56,16 @@ struct Standing {
   constexpr Standing seen(const char *where) const {
     Standing result = *this;
     result.shows = where;
+    return result;
+  }
+  constexpr Standing because(const char *why) const {
+    Standing result = *this;
+    result.reason = why;
+    return result;
+  }
+  constexpr Standing compiled() const {
+    Standing result = *this;
+    result.isCompiled = true;
     return result;
   }
   constexpr Standing reviewed() const {
@@ -148,6 +158,8 @@ struct Tables {
       option.isReviewed = row.standing.isReviewed;
       option.with = row.standing.needs;
       option.seen = row.standing.shows;
+      option.why = row.standing.reason;
+      option.isCompiled = row.standing.isCompiled;
       option.doc = row.doc;
       optionByPath[option.path] = option.opt;
       options.push_back(option);

@@ -101,7 +101,8 @@ struct Constraint {
 enum class OptionStatus : uint8_t {
   Executed,    ///< the plan or its run depends on it
   CheckedOnly, ///< how upstream does what plans do otherwise; set, it gives a remark
-  NotExecuted, ///< it changes training; at another value than its default it is an error
+  NotExecuted, ///< it changes training; where it has an effect, another value than its default is
+               ///< an error
   Planned,     ///< takes part in the rules, and no plan can be made yet of what it asks for
 };
 
@@ -137,6 +138,9 @@ struct OptionInfo {
   /// Settings of which it needs one to have an effect, `a = x or b > 1 or c`; empty: none.
   llvm::StringRef with;
   llvm::StringRef seen; ///< where its effect shows; empty: in any run
+  bool isCompiled;      ///< plans have what the compiler makes of it, and not the option itself
+  /// Of options that are not executed: what shardc does instead, or why it cannot.
+  llvm::StringRef why;
   llvm::StringRef doc;
 
   bool hasDefault() const { return defaultText.data() != nullptr; }

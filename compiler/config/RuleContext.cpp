@@ -119,6 +119,17 @@ void RuleContext::derive(Opt opt, Value value, std::optional<Opt> cause,
       .asConsequence(cause.has_value());
 }
 
+void RuleContext::take(Opt opt, Value value, Opt cause, llvm::StringRef folder) {
+  const Setting &setting = config_[opt];
+  if (setting.isPoisoned || setting.value == value)
+    return;
+  bool isWritten = setting.from.isWritten();
+  SourceRange place = isWritten ? setting.from.value : config_.range(cause);
+  std::string before = isWritten ? fmt::format("; the recipe has {}", text(opt)) : "";
+  change(opt, std::move(value), Origin::Derived, cause);
+  diags_.report(diag::TakenFromCheckpoint, place, info(opt).path, text(opt), folder, before);
+}
+
 void RuleContext::adjust(Opt opt, Value value, std::optional<Opt> cause) {
   const Setting &setting = config_[opt];
   if (setting.isPoisoned || setting.value == value || (cause && config_[*cause].isPoisoned))

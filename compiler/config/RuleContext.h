@@ -74,6 +74,8 @@ public:
   /// arguments are the option's path and its new value, then `more`.
   void derive(Opt opt, Value value, std::optional<Opt> cause = {},
               llvm::ArrayRef<DiagArg> more = {});
+  /// Gives an option a value that a checkpoint has, in place of its own, and says so.
+  void take(Opt opt, Value value, Opt cause, llvm::StringRef folder);
   /// Changes a value if it is another one; arguments of the remark: path, old value, new value.
   void adjust(Opt opt, Value value, std::optional<Opt> cause = {});
   /// Whether derive or adjust changed anything.

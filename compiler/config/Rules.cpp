@@ -132,7 +132,7 @@ std::optional<Config> loadConfig(SourceManager &sources, DiagEngine &diags, Buff
   if ((*config)[Opt::ModelFamily].isPoisoned || (*config)[Opt::MixedPrecisionPreset].isPoisoned)
     return std::nullopt;
   diags.beginPhase();
-  config = deriveDefaults(std::move(*config), diags, options.measure);
+  config = deriveDefaults(std::move(*config), diags, options);
   done(Step::Defaults, *config);
   config = adjust(std::move(*config), diags);
   done(Step::Adjust, *config);

@@ -177,8 +177,58 @@ void ruleDeviceMemory(RuleContext &ctx) {
 
 void ruleGlobalBatch(RuleContext &ctx) {
   int64_t batch = 0;
-  if (!__builtin_mul_overflow(ctx.derived().microBatch, ctx.derived().dataParallel, &batch))
+  bool isKnown =
+      !__builtin_mul_overflow(ctx.derived().microBatch, ctx.derived().dataParallel, &batch);
+  if (std::optional<std::vector<BatchStep>> schedule = scheduleOf(ctx.cfg())) {
+    ctx.derive(Opt::TrainGlobalBatchSize, Value::ofInt(schedule->back().size),
+               Opt::TrainStepBatchSizeSchedule);
+    if (isKnown) // as upstream, to which the run's own size is not set then
+      ctx.derive(Opt::ValidationEvalGlobalBatchSize, Value::ofInt(batch), Opt::TrainMicroBatchSize);
+  }
+  if (isKnown)
     ctx.derive(Opt::TrainGlobalBatchSize, Value::ofInt(batch), Opt::TrainMicroBatchSize);
+}
+
+void ruleCheckpointArgs(RuleContext &ctx) {
+  const std::optional<CheckpointSettings> &saved = ctx.cfg().checkpoint();
+  Opt model = Opt::CheckpointUseCheckpointArgs,
+      parallel = Opt::CheckpointUseMpArgsFromCheckpointArgs;
+  if (!saved || !ctx.on(model))
+    return;
+  for (const CheckpointSettings::Item &item : saved->model)
+    if (item.replaces || !ctx.isWritten(item.opt) || !ctx.has(item.opt))
+      ctx.take(item.opt, item.value, model, saved->folder);
+  if (ctx.on(parallel))
+    for (const CheckpointSettings::Item &item : saved->parallel)
+      ctx.take(item.opt, item.value, parallel, saved->folder);
+}
+
+/// Upstream counts a schedule in samples. A run whose length is in steps rounds them to its own.
+void ruleCheckpointSchedule(RuleContext &ctx) {
+  const std::optional<CheckpointSettings> &saved = ctx.cfg().checkpoint();
+  Opt cause = Opt::SchedulerUseCheckpointOptParamScheduler;
+  if (!saved || !ctx.on(cause))
+    return;
+  constexpr std::pair<Opt, Opt> kLengths[] = {
+      {Opt::SchedulerLrWarmupSamples, Opt::SchedulerLrWarmupIters},
+      {Opt::SchedulerLrDecaySamples, Opt::SchedulerLrDecayIters}};
+  int64_t batch = ctx.derived().globalBatch;
+  for (const CheckpointSettings::Item &item : saved->schedule) {
+    Opt opt = item.opt;
+    Value value = item.value;
+    for (auto [samples, steps] : kLengths)
+      if (opt == samples && !ctx.has(Opt::TrainTrainSamples)) {
+        opt = steps;
+        value = Value::ofInt((*item.value.asInt() + batch / 2) / batch);
+      }
+    ctx.take(opt, value, cause, saved->folder);
+  }
+}
+
+void ruleNonPersistentSaves(RuleContext &ctx) {
+  Opt interval = Opt::CheckpointNonPersistentSaveInterval;
+  if (ctx.has(interval) && ctx.has(Opt::CheckpointSave))
+    ctx.derive(Opt::CheckpointInMemoryInterval, ctx.cfg()[interval].value, interval);
 }
 
 void ruleScheduleLength(RuleContext &ctx) {

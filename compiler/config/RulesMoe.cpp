@@ -11,11 +11,12 @@ namespace {
 
 constexpr Opt kOverlap = Opt::ModelOverlapMoeExpertParallelComm;
 
-/// The option that gives weight shards a number above one.
+/// The option that gives more weight shards than there are tensor-parallel ranks.
 std::optional<Opt> weightShards(const RuleContext &ctx) {
-  for (Opt opt :
-       {Opt::ModelTensorParallelNumWeightShards, Opt::ModelExpertTensorParallelNumWeightShards})
-    if (ctx.num(opt) > 1)
+  for (auto [opt, ranks] :
+       {std::pair(Opt::ModelTensorParallelNumWeightShards, Opt::ModelTensorModelParallelSize),
+        {Opt::ModelExpertTensorParallelNumWeightShards, Opt::ModelExpertTensorParallelSize}})
+    if (ctx.num(opt) > std::max<int64_t>(ctx.num(ranks), 1))
       return opt;
   return std::nullopt;
 }

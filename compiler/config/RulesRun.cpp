@@ -176,11 +176,18 @@ void ruleDataloaderUnsupported(RuleContext &ctx) {
 }
 
 void ruleSamplesBelowBatch(RuleContext &ctx) {
-  Opt samples = Opt::TrainTrainSamples, ramp = Opt::TrainRampupBatchSize;
-  std::optional<BatchRamp> grows = rampOf(ctx.cfg());
-  int64_t first = grows ? grows->sizeAfter(0) : ctx.derived().globalBatch;
+  Opt samples = Opt::TrainTrainSamples, size = Opt::TrainGlobalBatchSize;
+  int64_t first = ctx.derived().globalBatch;
+  if (std::optional<BatchRamp> grows = rampOf(ctx.cfg())) {
+    size = Opt::TrainRampupBatchSize;
+    first = grows->sizeAfter(0);
+  }
+  if (std::optional<std::vector<BatchStep>> schedule = scheduleOf(ctx.cfg())) {
+    size = Opt::TrainStepBatchSizeSchedule;
+    first = schedule->front().size;
+  }
   if (ctx.has(samples) && !ctx.has(Opt::TrainTrainIters) && ctx.num(samples) < first)
-    ctx.report({samples, grows ? ramp : Opt::TrainGlobalBatchSize}, {ctx.num(samples), first})
+    ctx.report({samples, size}, {ctx.num(samples), first})
         .fix(ctx.fixSet(samples, Value::ofInt(first), FixItKind::Alternative));
 }
 
@@ -194,13 +201,56 @@ void ruleRampupForm(RuleContext &ctx) {
 }
 
 void ruleRampupNeedsSamples(RuleContext &ctx) {
-  Opt ramp = Opt::TrainRampupBatchSize;
-  if (!ctx.has(ramp))
+  for (Opt sizes : {Opt::TrainRampupBatchSize, Opt::TrainStepBatchSizeSchedule})
+    for (Opt length : {Opt::TrainTrainIters, Opt::TrainNumEpochs})
+      if (ctx.has(sizes) && ctx.has(length))
+        ctx.report({sizes, length}, {pathOf(sizes), arg(ctx, sizes), pathOf(length)})
+            .fix(ctx.fixRemove(sizes, FixItKind::Alternative));
+}
+
+void ruleCheckpointSettingsMissing(RuleContext &ctx) {
+  const std::optional<CheckpointSettings> &saved = ctx.cfg().checkpoint();
+  Opt model = Opt::CheckpointUseCheckpointArgs,
+      parallel = Opt::CheckpointUseMpArgsFromCheckpointArgs,
+      schedule = Opt::SchedulerUseCheckpointOptParamScheduler;
+  Opt folder =
+      ctx.has(Opt::CheckpointLoad) ? Opt::CheckpointLoad : Opt::CheckpointPretrainedCheckpoint;
+  if (!ctx.has(folder) || (saved && saved->problem.empty()))
     return;
-  for (Opt length : {Opt::TrainTrainIters, Opt::TrainNumEpochs})
-    if (ctx.has(length))
-      ctx.report({ramp, length}, {arg(ctx, ramp), pathOf(length)})
-          .fix(ctx.fixRemove(ramp, FixItKind::Alternative));
+  DiagArg why(saved ? saved->problem : "nobody has read the checkpoint");
+  for (Opt opt : {model, parallel, schedule}) {
+    bool isIdle =
+        (opt == parallel && !ctx.on(model)) || (opt == schedule && !ctx.has(Opt::CheckpointLoad));
+    if (ctx.on(opt) && !isIdle)
+      ctx.report({opt, folder}, {pathOf(opt), why});
+  }
+}
+
+void ruleScheduleFromBoth(RuleContext &ctx) {
+  Opt recipe = Opt::SchedulerOverrideOptParamScheduler,
+      checkpoint = Opt::SchedulerUseCheckpointOptParamScheduler;
+  if (ctx.on(recipe) && ctx.on(checkpoint))
+    ctx.report({recipe, checkpoint})
+        .fix(ctx.fixRemove(checkpoint, FixItKind::Alternative))
+        .fix(ctx.fixRemove(recipe, FixItKind::Alternative));
+}
+
+void ruleStepScheduleForm(RuleContext &ctx) {
+  Opt schedule = Opt::TrainStepBatchSizeSchedule;
+  std::string problem;
+  if (ctx.has(schedule) && !parseSchedule(ctx.cfg().getString(schedule),
+                                          ctx.cfg().getIntOr(Opt::ModelSeqLength, 1), problem))
+    ctx.report({schedule}, {arg(ctx, schedule), DiagArg(problem)})
+        .fix(ctx.fixRemove(schedule, FixItKind::Alternative));
+}
+
+void ruleStepScheduleAlone(RuleContext &ctx) {
+  Opt schedule = Opt::TrainStepBatchSizeSchedule;
+  for (Opt other : {Opt::TrainGlobalBatchSize, Opt::TrainRampupBatchSize})
+    if (ctx.has(schedule) && ctx.has(other) && ctx.cfg()[other].from.origin != Origin::Derived)
+      ctx.report({schedule, other}, {pathOf(other)})
+          .fix(ctx.fixRemove(other, FixItKind::Alternative))
+          .fix(ctx.fixRemove(schedule, FixItKind::Alternative));
 }
 
 void ruleRampupStart(RuleContext &ctx) {
@@ -222,9 +272,10 @@ void ruleRampupIncrement(RuleContext &ctx) {
 }
 
 void ruleRampupSizes(RuleContext &ctx) {
+  Opt sizes = phasesOption(ctx.cfg());
   if (ctx.derived().phases.size() > kBatchPhasesMax)
-    ctx.report({Opt::TrainRampupBatchSize}, {static_cast<int64_t>(kBatchPhasesMax)})
-        .fix(ctx.fixRemove(Opt::TrainRampupBatchSize, FixItKind::Alternative));
+    ctx.report({sizes}, {pathOf(sizes), static_cast<int64_t>(kBatchPhasesMax)})
+        .fix(ctx.fixRemove(sizes, FixItKind::Alternative));
 }
 
 void ruleScheduleTooShort(RuleContext &ctx) {

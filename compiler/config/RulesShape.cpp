@@ -280,16 +280,18 @@ void ruleGlobalBatchDivides(RuleContext &ctx) {
 
 void ruleRampupDivides(RuleContext &ctx) {
   const Derived &d = ctx.derived();
+  Opt sizes = phasesOption(ctx.cfg());
   int64_t replica = product({d.tensorParallel, d.pipelineParallel, d.contextParallel});
   int64_t round = product({d.microBatch, d.dataParallel});
   if (d.worldSize % replica != 0)
     return;
   for (const BatchPhase &phase : d.phases)
     if (phase.size % round != 0 && phase.size != d.globalBatch) // which another rule is about
-      return void(ctx.report({Opt::TrainRampupBatchSize, Opt::TrainMicroBatchSize,
-                              Opt::ClusterNodes, Opt::ClusterGpusPerNode},
-                             {phase.size, phase.firstStep + 1, round, d.microBatch, d.dataParallel})
-                      .fix(ctx.fixRemove(Opt::TrainRampupBatchSize, FixItKind::Alternative)));
+      return void(
+          ctx.report({sizes, Opt::TrainMicroBatchSize, Opt::ClusterNodes, Opt::ClusterGpusPerNode},
+                     {pathOf(sizes), phase.size, phase.firstStep + 1, round, d.microBatch,
+                      d.dataParallel})
+              .fix(ctx.fixRemove(sizes, FixItKind::Alternative)));
 }
 
 void ruleHeadsDivideHidden(RuleContext &ctx) {
@@ -449,7 +451,7 @@ void ruleInterleavedMicrobatches(RuleContext &ctx) {
   for (int64_t microbatches : microbatchesOfSteps(d)) {
     if (d.virtualStages > 1 && !model::canInterleave(d.pipelineParallel, group, microbatches))
       return void(
-          ctx.report({Opt::TrainGlobalBatchSize, Opt::TrainRampupBatchSize,
+          ctx.report({Opt::TrainGlobalBatchSize, phasesOption(ctx.cfg()),
                       Opt::ModelVirtualPipelineModelParallelSize,
                       Opt::ModelPipelineModelParallelSize, Opt::ModelMicrobatchGroupSizePerVpStage},
                      {microbatches, d.pipelineParallel, group, microbatches % group}));
@@ -461,10 +463,11 @@ void ruleMicrobatchGroup(RuleContext &ctx) {
   Opt opt = Opt::ModelMicrobatchGroupSizePerVpStage;
   if (!ctx.has(opt))
     return;
-  int64_t group = ctx.num(opt), fewest = microbatchesOfSteps(d).front();
+  std::vector<int64_t> counts = microbatchesOfSteps(d);
+  int64_t group = ctx.num(opt), fewest = *std::min_element(counts.begin(), counts.end());
   if (d.virtualStages == 1 || group < d.pipelineParallel || group > fewest)
     ctx.report({opt, Opt::ModelVirtualPipelineModelParallelSize,
-                Opt::ModelPipelineModelParallelSize, Opt::TrainRampupBatchSize},
+                Opt::ModelPipelineModelParallelSize, phasesOption(ctx.cfg())},
                {group, d.pipelineParallel, fewest, d.virtualStages})
         .fix(ctx.fixRemove(opt));
 }
@@ -555,8 +558,8 @@ void ruleLossChunkUnit(RuleContext &ctx) {
   Opt opt = Opt::ModelLossChunkRows;
   if (ctx.has(opt) && ctx.num(opt) % model::kLossChunkUnit != 0)
     ctx.report({opt}, {ctx.num(opt), model::kLossChunkUnit})
-        .fix(ctx.fixSet(opt, Value::ofInt(ctx.num(opt) / model::kLossChunkUnit *
-                                          model::kLossChunkUnit)));
+        .fix(ctx.fixSet(
+            opt, Value::ofInt(ctx.num(opt) / model::kLossChunkUnit * model::kLossChunkUnit)));
 }
 
 void ruleLossChunksMany(RuleContext &ctx) {
@@ -568,10 +571,10 @@ void ruleLossChunksMany(RuleContext &ctx) {
   int64_t chunks = (rows - 1) / ctx.num(opt) + 1;
   if (chunks <= model::kLossChunksMax)
     return;
-  int64_t fewest = ((rows - 1) / (model::kLossChunksMax * model::kLossChunkUnit) + 1) *
-                   model::kLossChunkUnit;
-  ctx.report({opt, Opt::ModelTensorModelParallelSize, Opt::ModelSeqLength,
-              Opt::TrainMicroBatchSize, Opt::ModelContextParallelSize},
+  int64_t fewest =
+      ((rows - 1) / (model::kLossChunksMax * model::kLossChunkUnit) + 1) * model::kLossChunkUnit;
+  ctx.report({opt, Opt::ModelTensorModelParallelSize, Opt::ModelSeqLength, Opt::TrainMicroBatchSize,
+              Opt::ModelContextParallelSize},
              {ctx.num(opt), rows, chunks, model::kLossChunksMax})
       .fix(ctx.fixSet(opt, Value::ofInt(fewest), FixItKind::Alternative))
       .fix(ctx.fixRemove(opt, FixItKind::Alternative));

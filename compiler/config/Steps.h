@@ -24,12 +24,16 @@ inline constexpr unsigned kVariablesMax = 4096;
 /// Opens the data that a configuration names and counts their samples.
 using DataMeter = std::function<DataLengths(const Config &)>;
 
+/// Reads what the checkpoint of a configuration says of the run that saved it.
+using CheckpointReader = std::function<CheckpointSettings(const Config &)>;
+
 struct LoadOptions {
   std::string path;                  ///< the recipe
   std::vector<std::string> overlays; ///< recipe files laid over it, later ones over earlier ones
   std::vector<std::string> sets;     ///< `path=value`, over everything
   bool isForUpstream = false;        ///< shardc need not be able to execute it
   DataMeter measure;                 ///< called where options count in passes over the data
+  CheckpointReader readCheckpoint;   ///< called where options are to come from a checkpoint
 };
 
 enum class Step : uint8_t { Resolve, Defaults, Adjust, Validate };
@@ -57,8 +61,9 @@ std::optional<Config> loadConfig(SourceManager &sources, DiagEngine &diags, Buff
 std::optional<Config> resolve(SourceManager &sources, DiagEngine &diags, BufferId recipe,
                               const LoadOptions &options);
 
-/// Step 2: derives values of unset options; fills derived(), and lengths() if options need them.
-Config deriveDefaults(Config config, DiagEngine &diags, const DataMeter &measure = {});
+/// Step 2: derives values of unset options; fills derived(), and lengths() and checkpoint() if
+/// options need them.
+Config deriveDefaults(Config config, DiagEngine &diags, const LoadOptions &options = {});
 
 /// Step 3: the adjustments, to a fixed point, each change a remark.
 Config adjust(Config config, DiagEngine &diags);

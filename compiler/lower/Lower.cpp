@@ -58,7 +58,7 @@ bool belongsToJob(const config::OptionInfo &info) {
   case Section::Model:
   case Section::RerunStateMachine:
   case Section::Env:
-    return info.status == config::OptionStatus::Executed;
+    return info.status == config::OptionStatus::Executed && !info.isCompiled;
   default:
     return false;
   }

@@ -76,6 +76,8 @@ private:
     }
     if (config_.has(Opt::TrainRampupBatchSize))
       shrinkRamp(round);
+    if (config_.has(Opt::TrainStepBatchSizeSchedule))
+      shrinkSchedule(round);
   }
 
   /// One that still grows if the batch is more than one round: by as many microbatches as stages
@@ -85,6 +87,15 @@ private:
     Value each = Value::ofInt(std::min(turn, batch_));
     changes_.set(Opt::TrainRampupBatchSize,
                  Value::ofList({each, each, Value::ofInt(batch_ * kSteps / 2)}));
+  }
+
+  /// One with the whole batch from the middle of the run on.
+  void shrinkSchedule(int64_t round) {
+    int64_t turn = round * (d_.virtualStages > 1 ? layout_.pipeline : 1);
+    int64_t middle = batch_ * kSteps / 2 * config_.getIntOr(Opt::ModelSeqLength, 1);
+    changes_.set(
+        Opt::TrainStepBatchSizeSchedule,
+        Value::ofString(fmt::format("0:{} {}:{}", std::min(turn, batch_), middle, batch_)));
   }
 
   void lower(Opt option, int64_t most) { changes_.setInt(option, std::min(number(option), most)); }

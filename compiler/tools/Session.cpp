@@ -18,6 +18,7 @@
 #include "compiler/predict/StepTime.h"
 #include "compiler/predict/Transfers.h"
 #include "compiler/tools/Advice.h"
+#include "compiler/tools/CheckpointSettings.h"
 #include "compiler/tools/DataLengths.h"
 #include "compiler/tools/FitCheck.h"
 #include "compiler/tools/Pager.h"
@@ -95,7 +96,10 @@ ExitStatus exitStatusOf(const Status &status) {
   return status.isOk() ? kFine : isInput ? kInputErrors : kRunFailed;
 }
 
-CommonOptions::CommonOptions() { load.measure = makeDataMeter(); }
+CommonOptions::CommonOptions() {
+  load.measure = makeDataMeter();
+  load.readCheckpoint = makeCheckpointReader();
+}
 
 void CommonOptions::addTo(cli::Command &app, bool needsRecipe) {
   if (needsRecipe)

@@ -35,6 +35,10 @@ constexpr Row kIdle[] = {
 #define FLAG_IDLE(flag, why) {flag, why},
 #include "compiler/upstream/UpstreamFlags.def"
 };
+constexpr llvm::StringRef kForeignData[] = {
+#define FLAG_DATA(flag) flag,
+#include "compiler/upstream/UpstreamFlags.def"
+};
 constexpr SetsRow kSets[] = {
 #define FLAG_SETS(flag, option, value) {flag, Opt::option, value},
 #include "compiler/upstream/UpstreamFlags.def"
@@ -101,6 +105,12 @@ std::optional<llvm::StringRef> misspeltFlag(llvm::StringRef flag) {
 }
 
 llvm::StringRef idleReason(llvm::StringRef flag) { return tables().idle.lookup(flag); }
+
+bool choosesForeignData(llvm::StringRef flag) {
+  return llvm::any_of(kForeignData, [attribute = attributeOf(flag)](llvm::StringRef foreign) {
+    return attributeOf(foreign) == attribute;
+  });
+}
 
 std::string attributeOf(llvm::StringRef flag) {
   std::string attribute = flag.ltrim('-').str();

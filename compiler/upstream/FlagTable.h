@@ -28,6 +28,9 @@ llvm::StringRef canonicalFlag(llvm::StringRef flag);
 /// Why the flag changes nothing in a recipe; empty if it may.
 llvm::StringRef idleReason(llvm::StringRef flag);
 
+/// Whether the flag, or the flag of an attribute, chooses data that a recipe cannot have.
+bool choosesForeignData(llvm::StringRef flag);
+
 /// The attribute of Megatron-LM's arguments that a flag sets: `--no-save-optim` sets no_save_optim.
 std::string attributeOf(llvm::StringRef flag);
 /// The flag that the attribute stands for; empty if there is none. `given` is what the attribute is

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "compiler/config/Config.h"
 #include "compiler/diag/Engine.h"
 #include "compiler/upstream/Tree.h"
 
@@ -29,6 +30,10 @@ std::optional<std::string> importMegatronArgs(BufferId input, const ImportOption
 /// The arguments that Megatron-LM stores in its checkpoints, as a map from attribute to value.
 std::optional<std::string> importStoredArgs(const Tree &args, const ImportOptions &options,
                                             DiagEngine &diags);
+
+/// Options of the model and of parallelism in such arguments that Megatron-LM takes for another
+/// run.
+void readCheckpointArgs(const Tree &args, config::CheckpointSettings &settings);
 
 /// The same of a Hugging Face model, whose settings are options by the last names of their paths:
 /// what is None is off. `family` is the word after `model`. The recipe is only a model, without

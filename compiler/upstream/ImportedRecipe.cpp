@@ -59,6 +59,35 @@ void completeExpertLayers(RecipeBuilder &recipe, const MegatronFacts &facts) {
   recipe.set(Opt::ModelMoeLayerFreq, Value::ofList(std::move(list)), {});
 }
 
+/// The size with its padding says the size without it only where nothing else does.
+void completePaddedVocabulary(RecipeBuilder &recipe, const MegatronFacts &facts) {
+  if (recipe.has(Opt::ModelVocabSize) || !facts.paddedVocab || *facts.paddedVocab < 1)
+    return;
+  recipe.set(Opt::ModelVocabSize, Value::ofInt(*facts.paddedVocab), facts.paddedVocabRange);
+  recipe.meant("only the padded size of the vocabulary is known; it is used as the size",
+               facts.paddedVocabRange);
+}
+
+/// The older spelling of a module that is recomputed.
+void completeRecomputation(RecipeBuilder &recipe) {
+  Opt older = Opt::ModelMoeLayerRecompute, modules = Opt::ModelRecomputeModules;
+  if (!recipe.isOn(older) ||
+      recipe.is(Opt::ModelRecomputeGranularity, config::RecomputeGranularity::Full))
+    return; // which upstream refuses, as a check does
+  recipe.setEnum(Opt::ModelRecomputeGranularity, config::RecomputeGranularity::Selective,
+                 recipe.range(older));
+  Value::List list;
+  if (const Value *given = recipe.get(modules); given != nullptr && given->asList() != nullptr)
+    list = *given->asList();
+  else
+    list.push_back(Value::ofEnum(config::RecomputeModule::CoreAttn)); // upstream's default
+  Value experts = Value::ofEnum(config::RecomputeModule::Moe);
+  if (!llvm::is_contained(list, experts))
+    list.push_back(experts);
+  recipe.set(modules, Value::ofList(std::move(list)), recipe.range(older));
+  recipe.clear(older);
+}
+
 void completeVocabulary(RecipeBuilder &recipe, const MegatronFacts &facts) {
   if (!recipe.has(Opt::ModelVocabSize) && !facts.tokenizer.empty())
     recipe.ask(fmt::format("the vocabulary of {}", facts.tokenizer), Opt::ModelVocabSize,
@@ -66,7 +95,9 @@ void completeVocabulary(RecipeBuilder &recipe, const MegatronFacts &facts) {
 }
 
 /// Data given by path is always Megatron's indexed kind, whatever its name.
-void completeData(RecipeBuilder &recipe) {
+void completeData(RecipeBuilder &recipe, const MegatronFacts &facts) {
+  if (!facts.foreignData.empty())
+    askForData(recipe, facts.foreignData, facts.foreignDataRange);
   for (Opt paths : {Opt::DatasetDataPath, Opt::DatasetTrainDataPath, Opt::DatasetBlend})
     if (recipe.has(paths) && !recipe.has(Opt::DatasetKind))
       recipe.setEnum(Opt::DatasetKind, config::DatasetKind::Indexed, recipe.range(paths));
@@ -92,11 +123,22 @@ void completeFsdp(RecipeBuilder &recipe) {
 
 } // namespace
 
+void askForData(RecipeBuilder &recipe, llvm::StringRef text, SourceRange range) {
+  for (Opt opt :
+       {Opt::DatasetDataPath, Opt::DatasetTrainDataPath, Opt::DatasetBlend, Opt::DatasetKind})
+    if (recipe.has(opt))
+      return;
+  recipe.setEnum(Opt::DatasetKind, config::DatasetKind::Indexed, range);
+  recipe.ask(fmt::format("the data of {}", text.str()), Opt::DatasetDataPath, range);
+}
+
 void applyMegatronFacts(RecipeBuilder &recipe, const MegatronFacts &facts) {
   completeQueryGroups(recipe, facts);
   completeVirtualStages(recipe, facts);
   completeExpertLayers(recipe, facts);
-  completeData(recipe);
+  completePaddedVocabulary(recipe, facts);
+  completeRecomputation(recipe);
+  completeData(recipe, facts);
   // The preset says it, with what belongs to it.
   if (recipe.has(Opt::MixedPrecisionPreset)) {
     recipe.clear(Opt::ModelBf16);

@@ -14,9 +14,17 @@ struct MegatronFacts {
   SourceRange queryGroups; ///< of --num-query-groups
   std::optional<int64_t> layersPerVirtualStage;
   std::optional<int64_t> moeLayerEvery; ///< --moe-layer-freq N
+  std::optional<int64_t> paddedVocab;   ///< --padded-vocab-size
+  SourceRange paddedVocabRange;
   std::string tokenizer; ///< what vocabulary is hidden behind; empty if none was named
   SourceRange tokenizerRange;
+  std::string foreignData; ///< data that a recipe cannot have, as they were named; empty: none
+  SourceRange foreignDataRange;
 };
+
+/// Data of which a recipe cannot have the kind are left out by a warning, and the recipe then has
+/// none, which a check refuses: never the synthetic tokens that it would have by default.
+void askForData(RecipeBuilder &recipe, llvm::StringRef text, SourceRange range);
 
 /// Applies the facts: sizes that follow from each other, vocabularies that are not known, and where
 /// the input is a whole launch line, the defaults of Megatron-LM's command line.

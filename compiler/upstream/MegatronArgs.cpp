@@ -238,12 +238,21 @@ private:
     }
     if (flag == "--num-query-groups")
       facts.queryGroups = range;
+    if (choosesForeignData(flag)) {
+      facts.foreignData = flag;
+      facts.foreignDataRange = range;
+    }
     std::optional<int64_t> number;
     int64_t parsed = 0;
     if (values.size() == 1 && readInteger(values.front().text, parsed))
       number = parsed;
     if (flag == "--num-layers-per-virtual-pipeline-stage" && number) {
       facts.layersPerVirtualStage = number;
+      return true;
+    }
+    if (flag == "--padded-vocab-size" && number) {
+      facts.paddedVocab = number;
+      facts.paddedVocabRange = range;
       return true;
     }
     if (flag == "--moe-layer-freq" && number) {

@@ -21,6 +21,8 @@ constexpr Opt kDeadUnderFsdp[] = {Opt::DdpPadBucketsForHighNcclBusbw,
 constexpr std::pair<Opt, Opt> kFollowed[] = {
     {Opt::DatasetSeqLength, Opt::ModelSeqLength},
     {Opt::SchedulerMaxSteps, Opt::TrainTrainIters},
+    {Opt::ModelTensorParallelNumWeightShards, Opt::ModelTensorModelParallelSize},
+    {Opt::ModelExpertTensorParallelNumWeightShards, Opt::ModelExpertTensorParallelSize},
 };
 
 /// The value that shardc trains with.
@@ -40,7 +42,11 @@ std::string neededText(const RuleContext &ctx, const OptionInfo &option) {
 bool isHonoured(const RuleContext &ctx, Opt opt) {
   if (ctx.wantsFsdp() && llvm::is_contained(kDeadUnderFsdp, opt))
     return true; // which a warning says
+  if (!hasEffect(ctx.cfg(), info(opt)))
+    return true; // which a remark says
   bool isHost = ctx.derived().gpu && predict::device(*ctx.derived().gpu).isHost();
+  if (opt == Opt::ModelDisableBf16ReducedPrecisionMatmul)
+    return isHost; // whose products sum in fp32
   return opt == Opt::DdpReduceScatterWithFp32Accumulation &&
          (isHost || ctx.on(Opt::ModelDeterministicMode));
 }
@@ -60,7 +66,8 @@ void ruleOptionNotExecuted(RuleContext &ctx) {
       continue;
     std::string needed = neededText(ctx, option);
     if (plainText(ctx.cfg()[option.opt].value, option.type) != needed)
-      ctx.report({option.opt}, {pathOf(option.opt), arg(ctx, option.opt), DiagArg(needed)})
+      ctx.report({option.opt},
+                 {pathOf(option.opt), arg(ctx, option.opt), DiagArg(needed), DiagArg(option.why)})
           .fix(ctx.fixRemove(option.opt, FixItKind::Alternative));
   }
 }

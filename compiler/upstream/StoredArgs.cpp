@@ -18,17 +18,22 @@ public:
   StoredArgs(RecipeBuilder &recipe, const Tree &args) : recipe_(recipe), args_(args) {}
 
   void import() {
+    read();
+    recipe_.dropDefaults();
+  }
+
+  void read() {
     for (const auto &[attribute, value] : args_.entries)
       if (!value->isNone() && !readSpecial(attribute, *value) && !readFlag(attribute, *value) &&
           !readOption(attribute, *value))
         noteForeign(attribute, *value);
-    completeVocabulary();
     facts_.isWhole = true;
+    if (recipe_.has(Opt::TrainStepBatchSizeSchedule)) // stored is the last size of the schedule
+      recipe_.clear(Opt::TrainGlobalBatchSize);
     // Arguments that shardc stored itself have no such switch.
     facts_.groupsQueries |=
         args_.find("group_query_attention") == nullptr && args_.find("num_query_groups") != nullptr;
     applyMegatronFacts(recipe_, facts_);
-    recipe_.dropDefaults();
   }
 
   /// Of a Hugging Face model.
@@ -77,7 +82,8 @@ private:
     if (attribute == "group_query_attention") {
       facts_.groupsQueries = isOn(value);
     } else if (attribute == "padded_vocab_size" && value.kind == Tree::Kind::Int) {
-      paddedVocab_ = value.integer;
+      facts_.paddedVocab = value.integer;
+      facts_.paddedVocabRange = args_.range;
     } else if (attribute == "world_size" && value.kind == Tree::Kind::Int) {
       setWorld(value.integer);
     } else if (attribute == "moe_layer_freq" && value.kind == Tree::Kind::Int) {
@@ -157,24 +163,20 @@ private:
     bool isIdle = (value.kind == Tree::Kind::Bool && !value.boolean) ||
                   (value.kind == Tree::Kind::List && value.items.empty()) ||
                   (value.isWord() && value.text.empty());
-    if (!isIdle && ++numForeign_ <= kListedMax)
-      recipe_.leaveOut(fmt::format("{} = {}", attribute.str(), describe(value)), args_.range);
-  }
-
-  /// Stored is the vocabulary as it was padded; unpadded it is known only for data without a
-  /// tokenizer.
-  void completeVocabulary() {
-    if (recipe_.has(Opt::ModelVocabSize) || paddedVocab_ <= 0)
+    if (isIdle)
       return;
-    recipe_.set(Opt::ModelVocabSize, Value::ofInt(paddedVocab_), args_.range);
-    recipe_.meant("only the padded size of the vocabulary is stored; it is used as the size",
-                  args_.range);
+    std::string text = fmt::format("{} = {}", attribute.str(), describe(value));
+    if (choosesForeignData(attribute)) {
+      facts_.foreignData = text;
+      facts_.foreignDataRange = args_.range;
+    }
+    if (++numForeign_ <= kListedMax)
+      recipe_.leaveOut(text, args_.range);
   }
 
   RecipeBuilder &recipe_;
   const Tree &args_;
   MegatronFacts facts_;
-  int64_t paddedVocab_ = 0;
   size_t numForeign_ = 0;
 };
 
@@ -185,6 +187,23 @@ std::optional<std::string> importStoredArgs(const Tree &args, const ImportOption
   RecipeBuilder recipe(diags);
   StoredArgs(recipe, args).import();
   return printRecipe(recipe, options, diags);
+}
+
+void readCheckpointArgs(const Tree &args, config::CheckpointSettings &settings) {
+  enum class How : uint8_t { always, unless_given, parallel };
+  using enum How;
+  static constexpr std::pair<Opt, How> kRows[] = {
+#define CHECKPOINT_ARG(option, how) {Opt::option, how},
+#include "compiler/upstream/UpstreamFlags.def"
+  };
+  SourceManager sources;
+  DiagEngine quiet(sources); // what cannot be read is not taken
+  RecipeBuilder recipe(quiet);
+  StoredArgs(recipe, args).read();
+  for (auto [opt, how] : kRows)
+    if (const Value *value = recipe.get(opt))
+      (how == parallel ? settings.parallel : settings.model)
+          .push_back({opt, *value, how != unless_given});
 }
 
 std::optional<std::string> importHubArgs(const Tree &args, llvm::StringRef family,

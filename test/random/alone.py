@@ -72,6 +72,9 @@ WAYS = {
         "mixed_precision = bf16_mixed", "ddp.use_distributed_optimizer = true", "optimizer.use_precision_aware_optimizer = true"],
     "optimizer.decoupled_lr": ["optimizer.decoupled_lr = 0.01"],
     "model.mtp_num_layers": ["model.mtp_num_layers = 1"],
+    "checkpoint.load": ['checkpoint.load = "nowhere"', "checkpoint.exit_on_missing_checkpoint = false"],
+    "checkpoint.use_checkpoint_args": ['checkpoint.load = "nowhere"', "checkpoint.exit_on_missing_checkpoint = false",
+                                       "checkpoint.use_checkpoint_args = true"],
     "checkpoint.in_memory_interval": ["checkpoint.in_memory_interval = 1"],
     "logger.tensorboard_dir": ['logger.tensorboard_dir = "events"'],
     "scheduler.lr_decay_style = WSD": ["scheduler.lr_decay_style = WSD", "scheduler.lr_wsd_decay_iters = 2"]}

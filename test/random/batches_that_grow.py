@@ -1,4 +1,28 @@
-"""The oracle's side of batches that grow: the size of each step, and the rules on train.rampup_batch_size."""
+"""The oracle's side of batches that change: the size of each step, and the rules on the options that set them."""
+
+import re
+
+SCHEDULE, UNITS = "train.step_batch_size_schedule", {"K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12, "": 1}
+
+
+def schedule(f):
+    """The sample from which each size of a schedule is, by sample; none if it is not a schedule."""
+    steps = {}
+    entries = (f[SCHEDULE] or "").upper().replace(",", " ").split()
+    for entry in entries:
+        match = re.fullmatch(r"([0-9.]+)([KMBT]?):([0-9.]+)([KMBT]?)", entry)
+        if not match or int(float(match[3]) * UNITS[match[4]]) < 1:
+            return None
+        steps[int(float(match[1]) * UNITS[match[2]]) // f["model.seq_length"]] = int(float(match[3]) * UNITS[match[4]])
+    return steps if len(steps) == len(entries) and 0 in steps else None
+
+
+def derive(f):
+    """What follows from a schedule: it ends with the run's own size, and evaluations have the smallest."""
+    steps = schedule(f)
+    if steps:
+        f.derive("train.global_batch_size", steps[max(steps)])
+        f.derive("validation.eval_global_batch_size", f["train.micro_batch_size"] * f.dp)
 
 
 def ramp(f):
@@ -16,6 +40,8 @@ def ramp_leads(f):
 def grows(f):
     """Whether there are steps whose sizes are those of a ramp."""
     is_counted = f.has("train.train_samples") and not f.has("train.train_iters")
+    if schedule(f):
+        return is_counted and f["train.train_samples"] >= schedule(f)[0]
     return ramp_leads(f) and is_counted and f["train.train_samples"] >= ramp(f)[0]
 
 
@@ -24,10 +50,14 @@ def batch_sizes(f):
     batch = f.num("train.global_batch_size", 1)
     if not grows(f):
         return [batch]
-    start, increment, over = ramp(f)
+    steps = schedule(f)
+    start, increment, over = ramp(f) if not steps else (1, 1, 1)
     sizes, consumed, increments = [], 0, (batch - start) // increment
     while True:
-        size = batch if consumed > over or increments == 0 else start + int(consumed / (over / increments)) * increment
+        if steps:
+            size = steps[max(first for first in steps if first <= consumed)]
+        else:
+            size = batch if consumed > over or increments == 0 else start + int(consumed / (over / increments)) * increment
         if consumed + size > f["train.train_samples"]:
             return sizes
         sizes.append(size)
@@ -50,7 +80,7 @@ def steps_of(f):
 
 RULES = {
     "rampup-form": lambda f: f.has("train.rampup_batch_size") and not ramp(f),
-    "rampup-needs-samples": lambda f: f.has("train.rampup_batch_size") and
+    "rampup-needs-samples": lambda f: (f.has("train.rampup_batch_size") or f.has(SCHEDULE)) and
     (f.has("train.train_iters") or f.has("train.num_epochs")),
     "rampup-start": lambda f: ramp(f) and ramp(f)[0] > f["train.global_batch_size"],
     "rampup-increment": lambda f: ramp(f) and ramp(f)[0] <= f["train.global_batch_size"] and
@@ -58,6 +88,10 @@ RULES = {
     "rampup-divides": lambda f: f.world % (f.tp * f.pp * f.cp) == 0 and any(
         size % (f["train.micro_batch_size"] * f.dp) != 0 for size in batch_sizes(f) if size != f["train.global_batch_size"]),
     "rampup-sizes": lambda f: len(set(batch_sizes(f))) > 256,
+    "step-schedule-form": lambda f: f.has(SCHEDULE) and not schedule(f),
+    "step-schedule-alone": lambda f: f.has(SCHEDULE) and (
+        f.has("train.rampup_batch_size") or f.origin.get("train.global_batch_size") != "derived"),
     "samples-below-batch": lambda f: f.has("train.train_samples") and not f.has("train.train_iters") and
-    f["train.train_samples"] < (ramp(f)[0] if ramp_leads(f) else f["train.global_batch_size"]),
+    f["train.train_samples"] < (schedule(f)[0] if schedule(f) else ramp(f)[0] if ramp_leads(f) else
+                                f["train.global_batch_size"]),
 }

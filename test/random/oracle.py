@@ -13,11 +13,12 @@ import losses
 import rotations
 import shares
 import sinkhorn
+import stored
 from extents import has_odd_extent
 from presets import PRESETS, targets
 from recipes import FAMILIES, OPTIONS, parse_value
 from recomputed import module_missing, recomputed_layers, selective
-from unexecuted import not_executed
+from unexecuted import not_executed, weight_shards
 
 SHARDINGS, BYTES_TOKENS = ["no_shard", "optim", "optim_grads", "optim_grads_params"], 257
 BEFORE_BLACKWELL, BLACKWELL = {"a100", "a100_40gb", "h100", "h200", "l40s"}, {"b200", "gb200", "b300", "gb300"}
@@ -147,6 +148,7 @@ class Facts:
         self.stage = max(self.world // pp, 1)
         self.dp = max(self.stage // (tp * cp), 1)
         self.expert_dp = max(self.stage // (self.ep * self.etp), 1)
+        batches_that_grow.derive(self)
         self.derive("train.global_batch_size", self["train.micro_batch_size"] * self.dp)
 
     def fill_schedule(self):
@@ -389,11 +391,6 @@ def positions(f):
     return divmod(f.num("train.micro_batch_size", 1) * f["model.seq_length"] // f.cp, f.tp * (row_pieces(f) or 1))
 
 
-def weight_shards(f):
-    return f.num("model.tensor_parallel_num_weight_shards") > 1 or \
-        f.num("model.expert_tensor_parallel_num_weight_shards") > 1
-
-
 def one_queue(f):
     return f.variable("CUDA_DEVICE_MAX_CONNECTIONS") == "1"
 
@@ -431,6 +428,7 @@ ERRORS = {
     "fsdp-and-torch-fsdp2": lambda f: f.fsdp and f.torch,  # V01
     "fsdp-version": lambda f: f["ddp.megatron_fsdp_version"] not in (1, 2),  # V02
     "fsdp-checkpoint-format": lambda f: f.fsdp and not f.v2 and f.format != "fsdp_dtensor",  # V03 V34
+    **stored.RULES,
     "checkpoint-format-needs-fsdp": lambda f: not f.fsdp and f.format == "fsdp_dtensor",  # V04
     "fsdp-rank-order": lambda f: f.fsdp and f.on("dist.use_tp_pp_dp_mapping"),  # V05
     "fsdp-max-connections": lambda f: f.fsdp and one_queue(f),  # V06 V43

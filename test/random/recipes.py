@@ -28,9 +28,10 @@ def parse_value(text, kind):
 class Option:
     def __init__(self, path, takes, default, status, effect=""):
         self.path, self.takes, self.status = path, takes, status
-        needs = re.match(r"only with (.*?)(?:; shows only |$)", effect)
+        needs = re.match(r"only with ([^;]*)", effect)
         self.needs = re.findall(r"'([^']*)'", needs.group(1)) if needs else []  # settings of which it needs one
-        self.seen = effect.partition("shows only ")[2]  # where its effect shows, if not in any run
+        seen = re.search(r"shows only ([^;]*)", effect)
+        self.seen = seen.group(1) if seen else ""  # where its effect shows, if not in any run
         head, _, self.limit = takes.partition("; ")
         self.words = re.findall(r"'([^']*)'", head)
         self.kind = next(kind for start, kind in [
@@ -98,6 +99,7 @@ DOMAINS = {
     "cluster.gpus_per_node": [1, 2, 4, 6], "train.micro_batch_size": [1, 2, 3],
     "train.global_batch_size": [1, 2, 4, 6, 8, 12], "train.train_iters": [1, 2, 10], "train.train_samples": [8, 100],
     "train.rampup_batch_size": [[2, 2, 16], [1, 1, 20], [4, 4, 8], [2, 3, 40], [2], [8, 4, 0]],
+    "train.step_batch_size_schedule": ["0:2 64:4", "0:4, 0.1K:2 1B:8", "0:1", "64:2", "0:2 1:4", "0:2 4"],
     "train.num_epochs": [1], "ddp.num_distributed_optimizer_instances": [1, 2, 2, 4], "ddp.num_buckets": [0, 1, 4],
     "ddp.megatron_fsdp_version": [1, 1, 1, 2, 3], "scheduler.lr_warmup_iters": [0, 1, 5, 20],
     "scheduler.lr_decay_iters": [5, 10], "scheduler.max_steps": [1, 10, 100],

@@ -3,7 +3,9 @@
 from recipes import OPTIONS
 
 # Options that are not executed, and what an unset one stands for.
-FOLLOWED = {"dataset.seq_length": "model.seq_length", "scheduler.max_steps": "train.train_iters"}
+FOLLOWED = {"dataset.seq_length": "model.seq_length", "scheduler.max_steps": "train.train_iters",
+            "model.tensor_parallel_num_weight_shards": "model.tensor_model_parallel_size",
+            "model.expert_tensor_parallel_num_weight_shards": "model.expert_tensor_parallel_size"}
 
 
 def needed(f, path):
@@ -15,12 +17,30 @@ def needed(f, path):
     return f[FOLLOWED[path]] if path in FOLLOWED and f.has(FOLLOWED[path]) else OPTIONS[path].default
 
 
+def holds(f, need):
+    """Whether the recipe has a setting that an option needs: `a = x`, `b > 1`, or `c`, which is on or has a value."""
+    path, equal, value = need.partition(" = ")
+    if equal:
+        return f.has(path) and str(f[path]) == value
+    path, above, low = need.partition(" > ")
+    return f.num(path) > int(low) if above else f.has(path) and f[path] is not False
+
+
 def honoured(f, path):
-    """Whether upstream ignores it here as well, or shardc does it here."""
+    """Whether it has no effect, upstream ignores it here as well, or shardc does it here."""
+    if OPTIONS[path].needs and not any(holds(f, need) for need in OPTIONS[path].needs):
+        return True
     if f.fsdp and path in ("ddp.reduce_scatter_with_fp32_accumulation", "ddp.check_for_large_grads"):
+        return True
+    if path == "model.disable_bf16_reduced_precision_matmul" and f["cluster.gpu"] == "host":
         return True
     return path == "ddp.reduce_scatter_with_fp32_accumulation" and (
         f["cluster.gpu"] == "host" or f.on("model.deterministic_mode"))
+
+
+def weight_shards(f):
+    return f.num("model.tensor_parallel_num_weight_shards") > f.tp or \
+        f.num("model.expert_tensor_parallel_num_weight_shards") > max(f.num("model.expert_tensor_parallel_size"), 1)
 
 
 def not_executed(f):

@@ -13,6 +13,7 @@ CHECK is what is tried:
     others    it goes on from a run of another batch size with the size that the consumed samples give, up to as many samples;
               samples that are no whole number of its steps are refused
     options   evaluations, steps that are passed over, and data in a random order, likewise
+    steps     the sizes of a step schedule (train.step_batch_size_schedule) are Megatron-Core's, also after a resume
     file      the plans in a file run as the recipe does; a plan that is missing is an error; the arguments in a checkpoint
               are imported as a recipe with the same ramp
 """
@@ -38,6 +39,20 @@ def megatron_sizes(ramp, batch, samples):
     sizes, consumed = [], 0
     while True:
         size = batch if consumed > over else start + int(consumed / each) * increment
+        if consumed + size > samples:
+            return sizes
+        sizes.append(size)
+        consumed += size
+
+
+def scheduled_sizes(schedule, samples):
+    """The sizes of the steps, by StepBatchsizeNumMicroBatchesCalculator; whole batches only."""
+    sizes, consumed = [], 0
+    while True:
+        size = schedule[0][1]
+        for threshold, batch in schedule:
+            if consumed >= threshold // SEQUENCE:
+                size = batch
         if consumed + size > samples:
             return sizes
         sizes.append(size)
@@ -144,6 +159,21 @@ def check_options(trial):
     alone, _, _ = trial.run([*skips, *trial.saves("b"), "train.exit_interval=8"])
     rest, _, _ = trial.run([*skips, f"checkpoint.load={trial.folder / 'b'}"])
     expect_same("with steps that are passed over", numbers(lines), numbers(alone + rest))
+
+
+def check_steps(trial):
+    alone = ["train.train_iters=none", f"train.train_samples={SAMPLES}", "train.global_batch_size=none",
+             "train.micro_batch_size=1", "scheduler.lr_warmup_iters=0"]
+    for text, schedule in (("0:4 768:8 1.5K:12", [(0, 4), (768, 8), (1500, 12)]), ("0:8, 1k:2, 2k:8", [(0, 8), (1000, 2), (2000, 8)]),
+                           ("0:12 40:4 100:8", [(0, 12), (40, 4), (100, 8)])):
+        settings = [*alone, f'train.step_batch_size_schedule="{text}"']
+        whole, _, _ = trial.run(settings)
+        sizes = [line["tokens"] // SEQUENCE for line in whole]
+        expect(sizes == scheduled_sizes(schedule, SAMPLES), f"{text}: {sizes}")
+        name = f"of{schedule[0][1]}"
+        first, _, _ = trial.run([*settings, *trial.saves(name), "train.exit_interval=7"])
+        rest, _, _ = trial.run([*settings, f"checkpoint.load={trial.folder / name}"])
+        expect_same(f"{text}, stopped and resumed", numbers(whole), numbers(first + rest))
 
 
 def check_file(trial):

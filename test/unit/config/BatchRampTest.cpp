@@ -45,6 +45,45 @@ TEST(BatchRamp, HasTheSizesOfUpstream) {
           }
 }
 
+/// Megatron-Core's StepBatchsizeNumMicroBatchesCalculator, step by step.
+std::vector<int64_t> upstreamSizes(const std::vector<BatchStep> &schedule, int64_t samples) {
+  std::vector<int64_t> sizes;
+  int64_t consumed = 0;
+  while (true) {
+    int64_t size = schedule[0].size;
+    for (const BatchStep &step : schedule)
+      if (consumed >= step.firstSample)
+        size = step.size;
+    if (consumed + size > samples)
+      return sizes;
+    sizes.push_back(size);
+    consumed += size;
+  }
+}
+
+TEST(BatchSchedule, HasTheSizesOfUpstream) {
+  for (int64_t first : {1, 4, 30})
+    for (int64_t second : {1, 3, 8})
+      for (int64_t third : {2, 4, 50})
+        for (int64_t from : {1, 5, 40})
+          for (int64_t samples : {0, 3, 41, 100}) {
+            std::vector<BatchStep> schedule = {{0, first}, {from, second}, {from + 9, third}};
+            ASSERT_EQ(sizesOf(phasesOf(schedule, samples)), upstreamSizes(schedule, samples))
+                << first << ' ' << second << ' ' << third << ' ' << from << ' ' << samples;
+          }
+}
+
+TEST(BatchSchedule, IsReadAsUpstreamReadsIt) {
+  std::string problem;
+  auto read = [&](const char *text) { return parseSchedule(text, 8, problem); };
+  std::vector<BatchStep> wanted = {{0, 4}, {187, 1500}, {125'000'000, 8}};
+  EXPECT_EQ(read(" 1B:8, 1.5k:1.5K 0:4"), wanted);
+  for (const char *bad :
+       {"", "4", "0:0", "0:-1", "0:4 1e30:8", "0:4 x:8", "8:4", "0:4 3:8", "0:4K5"})
+    EXPECT_FALSE(read(bad)) << bad;
+  EXPECT_EQ(problem, "'0:4K5' is not such an entry");
+}
+
 TEST(BatchRamp, PhasesFollowEachOther) {
   std::vector<BatchPhase> phases = phasesOf({4, 4, 48, 12}, 125);
   std::vector<BatchPhase> wanted = {{4, 0, 6, 0}, {8, 6, 3, 24}, {12, 9, 6, 48}};

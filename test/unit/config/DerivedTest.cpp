@@ -199,6 +199,53 @@ TEST(Derived, CommOverlapTurnsItsBucketsOn) {
   EXPECT_EQ(ruleOf(*loaded, Opt::DdpBucketSize), "comm-overlap-defaults");
 }
 
+/// What a checkpoint has, wherever a recipe says it is.
+LoadOptions withCheckpoint() {
+  LoadOptions options;
+  options.readCheckpoint = [](const Config &) {
+    CheckpointSettings saved;
+    saved.folder = "saved";
+    saved.model = {{Opt::ModelNumLayers, Value::ofInt(3), /*replaces=*/false},
+                   {Opt::ModelRotaryBase, Value::ofFloat(500)}};
+    saved.parallel = {{Opt::ModelTensorModelParallelSize, Value::ofInt(2)}};
+    saved.schedule = {{Opt::OptimizerLr, Value::ofFloat(0.25)},
+                      {Opt::SchedulerLrDecaySamples, Value::ofInt(90)}};
+    return saved;
+  };
+  return options;
+}
+
+TEST(Derived, CheckpointArgsFillSizesAndReplaceKinds) {
+  std::string body = "model { hidden_size = 64  num_attention_heads = 4  rotary_base = 900.0 }\n"
+                     "checkpoint { load = \"saved\"  use_checkpoint_args = true";
+  auto loaded = loadBody(body + " }", withCheckpoint());
+  EXPECT_EQ(loaded->config->getInt(Opt::ModelNumLayers), 3);
+  EXPECT_EQ(ruleOf(*loaded, Opt::ModelNumLayers), "checkpoint-args");
+  EXPECT_EQ(loaded->config->getFloat(Opt::ModelRotaryBase), 500);
+  EXPECT_EQ(loaded->config->getInt(Opt::ModelTensorModelParallelSize), 1);
+  EXPECT_TRUE(loaded->has("taken-from-checkpoint"));
+  auto own = loadBody(body + " }\n model.num_layers = 5", withCheckpoint());
+  EXPECT_EQ(own->config->getInt(Opt::ModelNumLayers), 5);
+  auto parallel = loadBody(body + "  use_mp_args_from_checkpoint_args = true }", withCheckpoint());
+  EXPECT_EQ(parallel->config->getInt(Opt::ModelTensorModelParallelSize), 2);
+  EXPECT_FALSE(
+      loadBody("checkpoint.load = \"saved\"", withCheckpoint())->has("taken-from-checkpoint"));
+}
+
+TEST(Derived, CheckpointScheduleCountsSamples) {
+  std::string body = "optimizer.lr = 1.0\n checkpoint.load = \"saved\"\n"
+                     "scheduler.use_checkpoint_opt_param_scheduler = true\n"
+                     "cluster { nodes = 1  gpus_per_node = 1 }\n";
+  auto steps =
+      loadBody(body + "train { global_batch_size = 8  train_iters = 20 }", withCheckpoint());
+  EXPECT_EQ(steps->config->getFloat(Opt::OptimizerLr), 0.25);
+  EXPECT_EQ(ruleOf(*steps, Opt::OptimizerLr), "checkpoint-schedule");
+  EXPECT_EQ(steps->config->getInt(Opt::SchedulerLrDecayIters), 11) << "90 / 8, rounded";
+  auto samples =
+      loadBody(body + "train { global_batch_size = 8  train_samples = 160 }", withCheckpoint());
+  EXPECT_EQ(samples->config->getInt(Opt::SchedulerLrDecaySamples), 90);
+}
+
 TEST(Derived, HugeNumbersDoNotOverflow) {
   std::string huge = "9_000_000_000_000_000_000";
   auto loaded =

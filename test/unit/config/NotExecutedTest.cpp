@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "compiler/config/Effect.h"
 #include "compiler/config/Evaluate.h"
 #include "test/unit/config/Cases.h"
 
@@ -35,11 +36,31 @@ std::vector<std::string> valuesOf(const OptionInfo &option) {
   }
 }
 
+/// Settings beside which the option has an effect.
+std::string beside(const OptionInfo &option) {
+  std::vector<NeededSetting> settings = neededSettings(option);
+  if (settings.empty())
+    return "";
+  std::string path = info(settings[0].opt).path.str();
+  switch (settings[0].kind) {
+  case NeededSetting::Kind::Above:
+    return path + " = 2\n";
+  case NeededSetting::Kind::Equal:
+    return path + " = " + toRecipeText(settings[0].value, info(settings[0].opt).type) + "\n";
+  case NeededSetting::Kind::Set:
+    break;
+  }
+  return path == "model.fp8"   ? "model.fp8 = hybrid\n"
+         : path == "model.fp4" ? "model.fp4 = e2m1\n"
+                               : path + " = true\n";
+}
+
 bool isRefused(const OptionInfo &option, const std::string &value) {
-  auto loaded = loadBody(option.path.str() + " = " + value);
-  const Diagnostic *found = loaded->find("option-not-executed");
-  return found != nullptr && found->severity == Severity::Error &&
-         found->text.find("'" + option.path.str() + "'") != std::string::npos;
+  auto loaded = loadBody(beside(option) + option.path.str() + " = " + value);
+  return llvm::any_of(loaded->messages, [&](const Diagnostic &message) {
+    return message.id == "option-not-executed" && message.severity == Severity::Error &&
+           message.text.find("'" + option.path.str() + "'") != std::string::npos;
+  });
 }
 
 TEST(NotExecuted, AnotherValueThanTheDefaultIsRefused) {
@@ -60,7 +81,15 @@ TEST(NotExecuted, UpstreamMayBeAskedForThem) {
   LoadOptions options;
   options.isForUpstream = true;
   EXPECT_FALSE(
-      loadBody("train.step_batch_size_schedule = \"0:4\"", options)->has("option-not-executed"));
+      loadBody("checkpoint.custom_manager_class = \"Saver\"", options)->has("option-not-executed"));
+}
+
+/// What is not executed says why, and only that. Without what it needs, it is no error.
+TEST(NotExecuted, SaysWhy) {
+  for (const OptionInfo &option : options())
+    EXPECT_EQ(option.status == OptionStatus::NotExecuted, !option.why.empty()) << option.path.str();
+  EXPECT_TRUE(loadBody("model.pipeline_dtype = fp8")->has("option-without-effect"));
+  EXPECT_FALSE(loadBody("model.pipeline_dtype = fp8")->has("option-not-executed"));
 }
 
 /// What is only checked has a reason that says what it is about instead of training, and nothing

@@ -68,18 +68,26 @@ constexpr const char *kContexts[] = {
        optimizer { lr = 1e-3 }
        scheduler { lr_decay_style = WSD  lr_wsd_decay_samples = 16 }
        dist.use_torch_fsdp2 = true)",
-    // fp16, whose loss has a scale, and a further token.
+    // fp16, whose loss has a scale, a further token, and options from a checkpoint.
     R"(model llama { num_layers = 1  hidden_size = 32  num_attention_heads = 4  seq_length = 8
                      vocab_size = 61  mtp_num_layers = 1 }
        cluster { gpu = host  gpus_per_node = 2 }
        train { micro_batch_size = 1  global_batch_size = 4  train_iters = 10 }
        optimizer { lr = 1e-3 }
+       checkpoint.use_checkpoint_args = true
        mixed_precision = fp16_mixed)",
     // Norms on query and key; the length is left open.
     R"(model llama { num_layers = 1  hidden_size = 32  num_attention_heads = 4  seq_length = 8
                      vocab_size = 61  qk_layernorm = true }
        cluster { gpu = host  gpus_per_node = 1 }
        train { micro_batch_size = 1  global_batch_size = 4 }
+       optimizer { lr = 1e-3 })",
+    // A length in samples, and a batch of the usual size; it saves.
+    R"(model llama { num_layers = 1  hidden_size = 32  num_attention_heads = 4  seq_length = 8
+                     vocab_size = 61 }
+       cluster { gpu = host  gpus_per_node = 1 }
+       train { micro_batch_size = 1  train_samples = 40 }
+       checkpoint { save = "saved" }
        optimizer { lr = 1e-3 })",
     // Products of layers in fp8.
     R"(model llama { num_layers = 3  hidden_size = 32  num_attention_heads = 4  seq_length = 16
@@ -143,6 +151,7 @@ constexpr const char *kContexts[] = {
 
 /// Where the fields of mixed_precision go.
 constexpr std::pair<Opt, Opt> kCopies[] = {
+    {Opt::CheckpointNonPersistentSaveInterval, Opt::CheckpointInMemoryInterval},
 #define COPY(field, option) {Opt::field, Opt::option},
 #include "compiler/config/Presets.def"
 };
@@ -188,6 +197,8 @@ std::vector<std::string> candidates(const OptionInfo &option) {
   if (option.opt == Opt::ClusterRates) // a file that there is
     return {"\"" SHARDC_SOURCE_DIR "/test/driver/Inputs/host.jsonl\""};
   std::vector<std::string> values = candidatesByType(option);
+  if (option.opt == Opt::TrainStepBatchSizeSchedule)
+    values.push_back("\"0:4 64:8\"");
   for (const config::ShorthandInfo &shorthand : config::shorthands())
     if (shorthand.option == option.opt)
       values.push_back(shorthand.word.str());
@@ -222,6 +233,14 @@ std::string planText(plan::Plan plan) {
 config::LoadOptions withData() {
   config::LoadOptions options;
   options.measure = [](const config::Config &) { return config::DataLengths{100, 30, ""}; };
+  options.readCheckpoint = [](const config::Config &) {
+    config::CheckpointSettings saved;
+    saved.folder = "saved";
+    saved.model = {{Opt::ModelHiddenDropout, config::Value::ofFloat(0.25)}};
+    saved.parallel = {{Opt::ModelTensorModelParallelSize, config::Value::ofInt(2)}};
+    saved.schedule = {{Opt::SchedulerLrDecaySamples, config::Value::ofInt(24)}};
+    return saved;
+  };
   return options;
 }
 
