@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "runtime/base/Reports.h"
+#include "runtime/launch/RelayMessages.h"
 
 namespace shardc::launch {
 namespace {
@@ -11,10 +12,27 @@ constexpr double kHelloSeconds = 10; ///< until a connection has said who it is
 constexpr double kFullSeconds = 0.1; ///< until it looks again where it can have no more connections
 constexpr double kShakeSeconds = 1;  ///< within which a rank has said who it is, as a rule
 constexpr int64_t kStrangersMax = 128; ///< at once; more push the oldest out
+/// Those of a large job that come at once answer within this, and wait for each other: if they
+/// pushed each other out, none would come in.
+constexpr double kYoungSeconds = 0.25;
+constexpr double kCrowdSeconds = 0.01; ///< until it looks again whether they are in
 
 constexpr const char *kNoMessage = "its data are not a message of a rank";
 
 } // namespace
+
+void Connection::queue(MessageKind kind, std::string_view body) {
+  if (!via)
+    return wire.queue(kind, body);
+  RelayedMessage message = {{static_cast<int>(hello->rank)}, kind, std::string(body)};
+  via->wire.queue(MessageKind::Down, message.pack());
+}
+
+void Connection::close() {
+  isCut = true;
+  if (!via)
+    wire.close();
+}
 
 void Connection::addTo(std::vector<pollfd> &entries) {
   entry = SIZE_MAX;
@@ -54,6 +72,10 @@ void Admission::seeOff(std::unique_ptr<Connection> connection) {
 
 Status Admission::accept(double now) {
   for (int64_t i = 0; i < kStrangersMax && now >= acceptsFrom_; ++i) {
+    if (strangersThere() >= kStrangersMax && !hasOne(now, kYoungSeconds)) {
+      acceptsFrom_ = now + kCrowdSeconds; // the others wait until these are in
+      return Status::ok();
+    }
     Result<Socket> socket = acceptOne(listener_);
     if (!socket.isOk()) {
       // Usually because no descriptors are left. It has to wait for connections that have not
@@ -82,6 +104,12 @@ Status Admission::accept(double now) {
 int64_t Admission::strangersThere() const {
   return std::ranges::count_if(strangers_,
                                [](const auto &stranger) { return stranger->wire.isOpen(); });
+}
+
+bool Admission::hasOne(double now, double seconds) const {
+  return std::ranges::any_of(strangers_, [&](const auto &stranger) {
+    return stranger->wire.isOpen() && now - stranger->since >= seconds;
+  });
 }
 
 /// One that has been there for so long.
@@ -153,10 +181,8 @@ std::optional<Admission::Arrival> Admission::judge(Connection &connection, const
     refuse(connection, Refusal::Complete);
     return std::nullopt;
   }
-  if (isUnfit)
-    return Arrival{Arrival::Unfit, std::move(faults), nullptr};
   connection.hello = std::move(*hello);
-  return Arrival{Arrival::Fits, {}, nullptr};
+  return Arrival{isUnfit ? Arrival::Unfit : Arrival::Fits, std::move(faults), nullptr};
 }
 
 std::vector<Report> Admission::findFaults(const Hello &hello, const RankConnections &ranks) const {
@@ -176,9 +202,11 @@ std::vector<Report> Admission::findFaults(const Hello &hello, const RankConnecti
   if (hello.rank >= started)
     return disagree(fmt::format("{} was started as rank {}; {} ranks are numbered 0 to {}", who,
                                 hello.rank, started, started - 1));
-  // Of two processes of a place the later one counts: the other one may be gone without a word.
-  const Connection *other =
-      options_.elastic ? nullptr : ranks[static_cast<size_t>(hello.rank)].get();
+  // Of two processes of a place the later one counts: the other one may be gone without a word. A
+  // relay takes no rank's place.
+  const Connection *other = options_.elastic || hello.relayPort > 0
+                                ? nullptr
+                                : ranks[static_cast<size_t>(hello.rank)].get();
   if (other)
     return disagree(fmt::format("two processes were started as rank {}: process {} on {} and {}",
                                 hello.rank, other->hello->pid, other->hello->host, who));

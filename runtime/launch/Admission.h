@@ -29,6 +29,8 @@ public:
   };
   /// Serves connections that are no ranks, up to the next arrival; none once all were served.
   std::optional<Arrival> next(double now, Phase phase, const RankConnections &ranks);
+  /// Why this rank does not fit; none if it does.
+  std::vector<Report> findFaults(const Hello &hello, const RankConnections &ranks) const;
   /// Keeps a connection that is no rank until it has what was sent to it.
   void seeOff(std::unique_ptr<Connection> connection);
   /// A refusal has no code: the other end takes it for what somebody said, and no more.
@@ -40,12 +42,12 @@ public:
 
 private:
   int64_t strangersThere() const;
+  bool hasOne(double now, double seconds) const;
   bool dropOldest(double now, double seconds);
   std::optional<Arrival> serve(Connection &connection, double now, Phase phase,
                                const RankConnections &ranks);
   std::optional<Arrival> judge(Connection &connection, const std::string &body, Phase phase,
                                const RankConnections &ranks);
-  std::vector<Report> findFaults(const Hello &hello, const RankConnections &ranks) const;
   void turnAway(Connection &connection, const char *why);
   void warnOnce(const Connection &connection, const char *why);
 

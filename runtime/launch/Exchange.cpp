@@ -26,14 +26,39 @@ std::vector<Run> runsOf(const std::vector<int> &members) {
 
 } // namespace
 
-std::string GatherPart::pack() const {
-  Packer packer;
-  std::vector<Run> runs = runsOf(members);
-  packer.text(key).number(static_cast<uint64_t>(fold)).number(runs.size());
+void packRanks(Packer &packer, const std::vector<int> &list) {
+  std::vector<Run> runs = runsOf(list);
+  packer.number(runs.size());
   for (const Run &run : runs)
     packer.number(static_cast<uint64_t>(run.first))
         .number(static_cast<uint64_t>(run.step))
         .number(static_cast<uint64_t>(run.count));
+}
+
+std::optional<std::vector<int>> unpackRanks(Unpacker &in, int64_t ranks) {
+  auto most = static_cast<uint64_t>(ranks);
+  std::vector<bool> isThere(static_cast<size_t>(ranks));
+  std::vector<int> list;
+  for (uint64_t left = in.bounded(most); left > 0; --left) {
+    auto first = static_cast<int64_t>(in.bounded(most));
+    auto step = static_cast<int64_t>(in.number());
+    auto count = static_cast<int64_t>(in.bounded(most));
+    if (in.hasFailed() || step <= -ranks || step >= ranks)
+      return std::nullopt;
+    for (int64_t member = first; count > 0; --count, member += step) {
+      if (member < 0 || member >= ranks || isThere[static_cast<size_t>(member)])
+        return std::nullopt;
+      isThere[static_cast<size_t>(member)] = true;
+      list.push_back(static_cast<int>(member));
+    }
+  }
+  return in.hasFailed() ? std::nullopt : std::optional(std::move(list));
+}
+
+std::string GatherPart::pack() const {
+  Packer packer;
+  packer.text(key).number(static_cast<uint64_t>(fold));
+  packRanks(packer, members);
   return packer.text(bytes).take();
 }
 
@@ -43,23 +68,11 @@ std::optional<GatherPart> GatherPart::unpack(std::string_view body, int64_t rank
   part.key = in.text();
   part.fold =
       static_cast<hal::Peers::Fold>(in.bounded(static_cast<uint64_t>(hal::Peers::Fold::First)));
-  std::vector<bool> isThere(static_cast<size_t>(ranks));
-  for (uint64_t left = in.bounded(static_cast<uint64_t>(ranks)); left > 0; --left) {
-    auto first = static_cast<int64_t>(in.bounded(static_cast<uint64_t>(ranks) - 1));
-    auto step = static_cast<int64_t>(in.number());
-    auto count = static_cast<int64_t>(in.bounded(static_cast<uint64_t>(ranks)));
-    if (in.hasFailed() || step <= -ranks || step >= ranks)
-      return std::nullopt;
-    for (int64_t member = first; count > 0; --count, member += step) {
-      if (member < 0 || member >= ranks || isThere[static_cast<size_t>(member)])
-        return std::nullopt;
-      isThere[static_cast<size_t>(member)] = true;
-      part.members.push_back(static_cast<int>(member));
-    }
-  }
+  std::optional<std::vector<int>> members = unpackRanks(in, ranks);
   part.bytes = in.text();
-  if (!in.isComplete() || part.bytes.size() > kBlobBytesMax)
+  if (!members || !in.isComplete() || part.bytes.size() > kBlobBytesMax)
     return std::nullopt;
+  part.members = std::move(*members);
   return part;
 }
 
@@ -82,15 +95,17 @@ size_t Exchange::Group::firstCome() const {
   return first;
 }
 
-bool Exchange::add(int64_t rank, const std::string &body, double now) {
+bool Exchange::add(int64_t rank, std::string_view body, double now) {
   std::optional<GatherPart> part = GatherPart::unpack(body, std::ssize(inside_));
-  if (!part || isInside(rank))
-    return false;
+  return part && add(rank, std::move(*part), now);
+}
+
+bool Exchange::add(int64_t rank, GatherPart part, double now) {
   bool isMember =
-      part->members.empty() || std::ranges::find(part->members, rank) != part->members.end();
-  if (!isMember)
+      part.members.empty() || std::ranges::find(part.members, rank) != part.members.end();
+  if (!isMember || isInside(rank))
     return false;
-  Key key = {std::move(part->key), part->fold, std::move(part->members)};
+  Key key = {std::move(part.key), part.fold, std::move(part.members)};
   std::shared_ptr<Group> &group = groups_[key];
   if (!group) {
     const std::vector<int> &members = std::get<2>(key);
@@ -103,7 +118,7 @@ bool Exchange::add(int64_t rank, const std::string &body, double now) {
       ++awaited_[static_cast<size_t>(group->memberAt(i))];
   }
   size_t index = group->indexOf(rank);
-  group->parts[index] = std::move(part->bytes);
+  group->parts[index] = std::move(part.bytes);
   group->since[index] = now;
   --group->left;
   --awaited_[static_cast<size_t>(rank)];

@@ -15,6 +15,11 @@
 
 namespace shardc::launch {
 
+/// Ranks in the order that they have, none twice. Those of a group of a mesh take a few numbers.
+void packRanks(Packer &packer, const std::vector<int> &list);
+/// Nothing where one is not among `ranks`, or there twice.
+std::optional<std::vector<int>> unpackRanks(Unpacker &in, int64_t ranks);
+
 /// A rank's part, as the body of a Gather.
 struct GatherPart {
   std::string key;
@@ -33,7 +38,8 @@ public:
       : inside_(static_cast<size_t>(ranks)), awaited_(static_cast<size_t>(ranks)) {}
 
   /// Takes the body of a rank's Gather; false if it is none, or the rank is in an exchange already.
-  bool add(int64_t rank, const std::string &body, double now);
+  bool add(int64_t rank, std::string_view body, double now);
+  bool add(int64_t rank, GatherPart part, double now);
 
   struct Done {
     std::vector<int> members;

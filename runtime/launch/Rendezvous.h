@@ -67,7 +67,9 @@ struct RendezvousOptions {
 /// A connection, and the rank behind it once it was admitted. Times are of the server's clock.
 struct Connection {
   Wire wire;
-  std::string address; ///< the other end's
+  Connection *via = nullptr; ///< the relay by way of which a rank is connected; null: by `wire`
+  bool isCut = false;        ///< such a rank has left
+  std::string address;       ///< the other end's
   Nonce challenge{};
   std::optional<Hello> hello; ///< of a rank; its number is the place's until ranks are chosen
   int64_t place = -1;         ///< of an elastic job
@@ -77,6 +79,9 @@ struct Connection {
   double heardAt = 0;
   bool isDone = false, isGone = false;
 
+  bool isOpen() const { return via ? !isCut && via->wire.isOpen() : wire.isOpen(); }
+  void queue(MessageKind kind, std::string_view body);
+  void close();
   bool isReady(std::span<const pollfd> entries) const {
     return entry < entries.size() && entries[entry].revents != 0;
   }
@@ -87,6 +92,8 @@ struct Connection {
 /// The connection of each rank of a job; null until it was admitted.
 using RankConnections = std::vector<std::unique_ptr<Connection>>;
 
+inline constexpr double kLeaveSeconds = 5; ///< for ranks to leave once the job has failed
+inline constexpr double kPauseSeconds = 1; ///< beyond this between two steps a process was stopped
 inline constexpr double kSilentSeconds = 2; ///< a rank says something this often
 
 } // namespace shardc::launch

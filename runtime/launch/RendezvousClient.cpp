@@ -3,12 +3,14 @@
 #include <cerrno>
 #include <chrono>
 #include <csignal>
+#include <cstdlib>
 #include <cstring>
 
 #include <poll.h>
 #include <unistd.h>
 
 #include "runtime/base/ExitStatus.h"
+#include "runtime/base/Published.h"
 #include "runtime/base/Reports.h"
 #include "runtime/base/Thread.h"
 #include "runtime/launch/Exchange.h"
@@ -26,6 +28,9 @@ constexpr double kMisfitSeconds = 5;    ///< another launch's rank 0 may be abou
 constexpr double kConnectSeconds = 5;   ///< until it looks again whether it was asked to end
 constexpr double kAskedJoinSeconds = 5; ///< to find rank 0 once the job was asked to end
 constexpr auto kAgainPause = std::chrono::milliseconds(200);
+constexpr double kRelaySeconds = 10;      ///< to find this machine's relay
+constexpr double kFinderSeconds = 0.5;    ///< for it to say where it is
+constexpr double kLeaderSeconds = 2;      ///< for rank 0's supervisor to show that it is there
 constexpr double kSupervisorSeconds = 10; ///< silence of rank 0's, however short the time limit is
 constexpr double kLookPauseSeconds = 1; ///< beyond this between two looks this process was stopped
 
@@ -103,7 +108,9 @@ Status RendezvousClient::connect() {
   double begin = now(), misfitSince = -1, askedSince = -1;
   double patience = options_.connectSeconds > 0 ? options_.connectSeconds : options_.joinSeconds;
   while (true) {
-    Attempt attempt = tryToJoin(patience - (now() - begin));
+    findRelay(now() - begin);
+    bool hasPlace = !relay_.empty() || options_.relayName.empty() || now() - begin > kRelaySeconds;
+    Attempt attempt = hasPlace ? tryToJoin(patience - (now() - begin)) : Attempt{};
     if (attempt.outcome == Attempt::Joined)
       return Status::ok();
     if (attempt.outcome == Attempt::Failed)
@@ -122,6 +129,21 @@ Status RendezvousClient::connect() {
       return unanswered(patience, attempt.reason);
     std::this_thread::sleep_for(kAgainPause);
   }
+}
+
+/// What it says is believed once it has shown that it knows the secret.
+void RendezvousClient::findRelay(double waited) {
+  relay_.clear();
+  if (options_.relayName.empty() || waited > kRelaySeconds)
+    return;
+  std::string where = findPublished(options_.relayName, kFinderSeconds);
+  size_t colon = where.rfind(':');
+  if (colon == std::string::npos)
+    return;
+  relay_ = where.substr(0, colon);
+  if (relay_.starts_with('[') && relay_.ends_with(']'))
+    relay_ = relay_.substr(1, relay_.size() - 2);
+  relayPort_ = std::atoi(where.c_str() + colon + 1);
 }
 
 /// Who has been in the job knows that the address is right. One rank of a machine tells it.
@@ -145,8 +167,9 @@ Status RendezvousClient::misfit(Status reason) const {
 }
 
 RendezvousClient::Attempt RendezvousClient::tryToJoin(double seconds) {
-  Result<Socket> socket =
-      connectTo(options_.address, options_.port, std::clamp(seconds, 0.0, kConnectSeconds));
+  Result<Socket> socket = connectTo(relay_.empty() ? options_.address : relay_,
+                                    relay_.empty() ? options_.port : relayPort_,
+                                    std::clamp(seconds, 0.0, kConnectSeconds));
   if (!socket.isOk())
     return {socket.status().code() == StatusCode::Exhausted ? Attempt::Failed : Attempt::Again,
             socket.status()};
@@ -366,7 +389,10 @@ bool RendezvousClient::serve() {
     changed_.notify_all();
     return false;
   }
-  if (options_.hasWitness)
+  // If only this machine's relay is gone, rank 0's supervisor is there and tells it.
+  bool isRelayGone =
+      !relay_.empty() && connectTo(options_.address, options_.port, kLeaderSeconds).isOk();
+  if (options_.hasWitness || isRelayGone)
     endProcessOf(Abort{});
   endWithoutServer(makeReport(report::RankZeroGone,
                               fmt::format("rank 0's process at {} has ended without a message",

@@ -24,6 +24,9 @@ enum Heard : uint32_t {
 struct RendezvousClientOptions {
   std::string address; ///< where rank 0's supervisor listens
   int port = 0;
+  /// Under which this machine's relay is found (Relay.h); empty: there is none. A rank that does
+  /// not find it in a few seconds connects to rank 0's supervisor itself.
+  std::string relayName;
   /// As the launcher counts: the number of a place of an elastic job, and of its places. The rank
   /// is then given when the ranks begin, for which a place waits as long as it takes.
   int64_t rank = 0, worldSize = 1, localRank = 0;
@@ -107,6 +110,7 @@ private:
     Status reason;
   };
   Status connect();
+  void findRelay(double waited);
   Status startThread();
   void awaitWelcome();
   Attempt tryToJoin(double seconds);
@@ -130,6 +134,8 @@ private:
 
   RendezvousClientOptions options_;
   std::string ownAddress_, machine_;
+  std::string relay_; ///< its address; empty: connects to rank 0's supervisor
+  int relayPort_ = 0;
   Welcome welcome_;
 
   std::mutex mutex_; ///< for all below

@@ -11,8 +11,7 @@
 namespace shardc::launch {
 namespace {
 
-constexpr double kLeaveSeconds = 5; ///< for ranks to leave once the job has failed
-constexpr double kPauseSeconds = 1; ///< beyond this between two steps this process was stopped
+constexpr double kCheckSeconds = 0.1;
 constexpr double kAliveSeconds = 1; ///< this process says something this often
 /// A place without a rank that has said nothing for so long is not there.
 constexpr double kIdleSilentSeconds = 30;
@@ -40,6 +39,8 @@ void RendezvousServer::addTo(std::vector<pollfd> &entries) {
   admission_.addTo(entries, clock_);
   for (Connection *each : everyone())
     each->addTo(entries);
+  for (const std::unique_ptr<Connection> &relay : relays_)
+    relay->addTo(entries);
 }
 
 void RendezvousServer::step(double seconds, std::span<const pollfd> entries) {
@@ -49,6 +50,9 @@ void RendezvousServer::step(double seconds, std::span<const pollfd> entries) {
   for (const std::unique_ptr<Connection> &rank : ranks_)
     if (rank && rank->wire.isOpen() && (rank->isReady(entries) || rank->wire.hasUnsent()))
       serve(*rank);
+  for (const std::unique_ptr<Connection> &relay : relays_)
+    if (relay->wire.isOpen() && (relay->isReady(entries) || relay->wire.hasUnsent()))
+      serveRelay(*relay);
   for (std::unique_ptr<Connection> &idle : idle_)
     if (idle)
       serveIdle(idle);
@@ -60,7 +64,10 @@ void RendezvousServer::step(double seconds, std::span<const pollfd> entries) {
   showLife();
   if (options_.elastic)
     isRunning_ ? tellGrowth() : chooseRanks();
-  checkTimes();
+  if (clock_ - checkedAt_ >= kCheckSeconds) { // which looks at every rank
+    checkedAt_ = clock_;
+    checkTimes();
+  }
   if (isEnding_)
     return;
   if (std::optional<RootCause::Verdict> verdict = rootCause_.decide(ranks_, progress_, clock_))
@@ -82,7 +89,8 @@ void RendezvousServer::receiveRanks() {
   while (std::optional<Admission::Arrival> arrival = admission_.next(clock_, phase(), ranks_)) {
     Connection &connection = *arrival->connection;
     if (arrival->kind == Admission::Arrival::Fits) {
-      admit(std::move(arrival->connection));
+      connection.hello->relayPort > 0 ? admitRelay(std::move(arrival->connection))
+                                      : admit(std::move(arrival->connection));
       continue;
     }
     if (arrival->kind == Admission::Arrival::Unfit)
@@ -145,7 +153,7 @@ void RendezvousServer::chooseRanks() {
 /// Rank 0 makes the job end at its next save where it can go on with more ranks.
 void RendezvousServer::tellGrowth() {
   int64_t growsTo = options_.elastic->growsTo();
-  if (growsTo == growsTo_ || ranks_.front()->isDone || !ranks_.front()->wire.isOpen())
+  if (growsTo == growsTo_ || ranks_.front()->isDone || !ranks_.front()->isOpen())
     return;
   growsTo_ = growsTo;
   ranks_.front()->wire.queue(MessageKind::Grow,
@@ -183,7 +191,7 @@ void RendezvousServer::welcomeAll() {
     welcome.worldSize = options_.worldSize;
     welcome.localSize = count[rank->hello->machine];
     welcome.isSpeaker = rank == *speaker;
-    rank->wire.queue(MessageKind::Welcome, welcome.pack());
+    rank->queue(MessageKind::Welcome, welcome.pack());
     rank->heardAt = clock_;
   }
 }
@@ -196,20 +204,25 @@ void RendezvousServer::tellOver(Connection &connection) {
   connection.wire.flush();
 }
 
+/// Once a message.
+void RendezvousServer::lose(Connection &rank) {
+  rank.close();
+  if (rank.isDone || rank.isGone)
+    return;
+  rank.isGone = true;
+  fail({rank.hello->rank, StatusCode::Unavailable, kFailureStatus, {}});
+}
+
 void RendezvousServer::serve(Connection &rank) {
+
   bool isAlive = rank.wire.receive();
   while (std::optional<Message> message = rank.wire.next()) {
     rank.heardAt = clock_;
     handle(rank, *message);
     isAlive = isAlive && rank.wire.receive();
   }
-  if (rank.wire.flush() && isAlive)
-    return;
-  rank.wire.close();
-  if (rank.isDone || rank.isGone)
-    return;
-  rank.isGone = true;
-  fail({rank.hello->rank, StatusCode::Unavailable, kFailureStatus, {}});
+  if (!rank.wire.flush() || !isAlive)
+    lose(rank);
 }
 
 /// A place that has no rank only shows that it is there.
@@ -239,7 +252,7 @@ void RendezvousServer::handle(Connection &rank, const Message &message) {
       progress_.note(rank.hello->rank, *position, clock_);
       return late_.note(rank.hello->rank, *position, clock_);
     }
-    return rank.wire.close();
+    return rank.close();
   case MessageKind::Lost:
     return handleLost(rank, message.body);
   case MessageKind::Fail:
@@ -249,7 +262,7 @@ void RendezvousServer::handle(Connection &rank, const Message &message) {
   case MessageKind::Rest:
     return handleRest(rank);
   default:
-    return rank.wire.close();
+    return rank.close();
   }
 }
 
@@ -257,7 +270,12 @@ void RendezvousServer::handle(Connection &rank, const Message &message) {
 void RendezvousServer::handleGather(Connection &rank, const std::string &body) {
   int64_t number = rank.hello->rank;
   if (!isRunning_ || !exchange_.add(number, body, clock_))
-    return rank.wire.close();
+    return rank.close();
+  endExchange(number);
+}
+
+/// What comes of the exchange that a rank has come to, or that it cannot end.
+void RendezvousServer::endExchange(int64_t number) {
   auto failed = [&](int64_t of, const Report &why) {
     fail({of, StatusCode::Internal, kFailureStatus, {why}});
   };
@@ -275,8 +293,7 @@ void RendezvousServer::handleGather(Connection &rank, const std::string &body) {
                                      "the parts of '{}' have {} bytes; the limit is {}", name,
                                      done->body.size(), kGatheredBytesMax)
                               .report());
-  for (int member : done->members)
-    ranks_[static_cast<size_t>(member)]->wire.queue(MessageKind::Gathered, done->body);
+  sendTo(done->members, MessageKind::Gathered, done->body);
 }
 
 void RendezvousServer::handleLost(Connection &rank, const std::string &body) {
@@ -284,7 +301,7 @@ void RendezvousServer::handleLost(Connection &rank, const std::string &body) {
   auto lost = static_cast<int64_t>(in.bounded(1 << 20));
   std::string what = in.text();
   if (!in.isComplete())
-    return rank.wire.close();
+    return rank.close();
   if (!isEnding_)
     rootCause_.addLost(rank.hello->rank, lost, what, clock_);
 }
@@ -308,7 +325,7 @@ void RendezvousServer::handleBye(Connection &rank, const std::string &body) {
 /// Only rank 0 says it, once all ranks have agreed on it.
 void RendezvousServer::handleRest(Connection &rank) {
   if (rank.hello->rank != 0 || !options_.elastic || !options_.judge)
-    return rank.wire.close();
+    return rank.close();
   if (isEnding_)
     return;
   bool goesOn = options_.judge({0, {}, lastStep(), /*isInOrder=*/true}).startsAgain;
@@ -322,6 +339,9 @@ void RendezvousServer::showLife() {
   for (Connection *each : everyone())
     if (each->wire.isOpen() && !each->wire.hasUnsent())
       each->wire.queue(MessageKind::Alive, "");
+  for (const std::unique_ptr<Connection> &relay : relays_)
+    if (relay->wire.isOpen() && !relay->wire.hasUnsent())
+      relay->wire.queue(MessageKind::Alive, "");
 }
 
 void RendezvousServer::checkTimes() {
@@ -423,14 +443,19 @@ void RendezvousServer::end(int exitStatus, const std::vector<Report> &reports) {
   Abort abort;
   abort.exitStatus = exitStatus;
   for (Connection *each : everyone())
-    if (each->wire.isOpen() && !each->isDone && clock_ - each->heardAt > kSilentSeconds)
+    if (each->isOpen() && !each->isDone && clock_ - each->heardAt > kSilentSeconds)
       abort.silent.push_back({each->hello->machine, each->hello->pid});
   std::string body = abort.pack();
+  auto tellOne = [&body](Connection &each) {
+    if (!each.wire.isOpen())
+      return;
+    each.wire.queue(MessageKind::Abort, body);
+    each.wire.flush();
+  };
   for (Connection *each : everyone())
-    if (each->wire.isOpen()) {
-      each->wire.queue(MessageKind::Abort, body);
-      each->wire.flush();
-    }
+    tellOne(*each);
+  for (const std::unique_ptr<Connection> &relay : relays_) // which pass it on
+    tellOne(*relay);
 }
 
 /// Ranks of this machine that neither leave nor answer are ended from here.
@@ -445,7 +470,7 @@ void RendezvousServer::endSilent() {
 }
 
 bool RendezvousServer::isOver() const {
-  auto isOpen = [](const auto &each) { return each && each->wire.isOpen(); };
+  auto isOpen = [](const auto &each) { return each && each->isOpen(); };
   if (!isEnding_)
     return areAllDone() && (std::ranges::none_of(idle_, isOpen) ||
                             (areIdleTold_ && clock_ - endedAt_ > kLeaveSeconds));

@@ -7,6 +7,7 @@
 #include "runtime/launch/Admission.h"
 #include "runtime/launch/Exchange.h"
 #include "runtime/launch/LateRanks.h"
+#include "runtime/launch/Relay.h"
 #include "runtime/launch/RootCause.h"
 #include "runtime/launch/StallDetector.h"
 
@@ -38,6 +39,9 @@ public:
   bool isRunning() const { return isRunning_; }
   /// The last step that some rank has ended, as far as they have said.
   int64_t lastStep() const;
+  /// That are open to ranks and relays, and what has gone over them.
+  size_t connections() const;
+  Traffic traffic() const;
   /// The exit status of the job, once it is over.
   int exitStatus() const { return exitStatus_; }
 
@@ -46,14 +50,21 @@ private:
   void receiveRanks();
   void admit(std::unique_ptr<Connection> connection);
   void admitPlace(std::unique_ptr<Connection> connection);
+  void admitRelay(std::unique_ptr<Connection> connection);
+  void admitBehind(Connection &relay, const std::string &hello);
   void chooseRanks();
   void tellGrowth();
   void welcomeAll();
   void tellOver(Connection &connection);
   void serve(Connection &rank);
+  void serveRelay(Connection &relay);
+  bool handleRelay(Connection &relay, const Message &message);
+  void lose(Connection &rank);
+  void sendTo(const std::vector<int> &ranks, MessageKind kind, const std::string &body);
   void serveIdle(std::unique_ptr<Connection> &idle);
   void handle(Connection &rank, const Message &message);
   void handleGather(Connection &rank, const std::string &body);
+  void endExchange(int64_t rank);
   void handleLost(Connection &rank, const std::string &body);
   void handleBye(Connection &rank, const std::string &body);
   void handleFailure(const Connection &rank, const std::string &body);
@@ -79,10 +90,13 @@ private:
   LateRanks late_;
   RootCause rootCause_;
   RankConnections ranks_; ///< of an elastic job: none until they are chosen
-  RankConnections idle_;  ///< its places that have no rank, by place
-  int64_t growsTo_ = 0;   ///< what rank 0 knows of it
+  std::vector<std::unique_ptr<Connection>> relays_; ///< at most kFanOut, of ranks elsewhere
+  size_t nextRelay_ = 0;                            ///< that further ones are sent to
+  RankConnections idle_;                            ///< its places that have no rank, by place
+  int64_t growsTo_ = 0;                             ///< what rank 0 knows of it
   int64_t joined_ = 0, done_ = 0;
-  double aliveAt_ = 0; ///< time of the last heartbeat to the ranks
+  double checkedAt_ = -1; ///< time of the last look at times
+  double aliveAt_ = 0;    ///< time of the last heartbeat to the ranks
   /// Own time: a pause of this process itself does not count.
   double clock_ = 0, lastSeconds_ = -1;
   double endedAt_ = 0; ///< or when all ranks were done

@@ -241,6 +241,7 @@ private:
       RETURN_IF_ERROR(makeHeard());
     worker_.address = isLaunched_ ? options_.position.masterAddress : "127.0.0.1";
     worker_.port = isLaunched_ ? options_.rendezvousPort : 0;
+    openRelay();
     if (!holdsServer())
       return Status::ok();
     raiseFileLimit();
@@ -251,6 +252,35 @@ private:
     listener_ = std::move(*listener);
     openServer({});
     return Status::ok();
+  }
+
+  /// Ranks of other machines than rank 0's are behind a relay, which the first of them has. Where
+  /// ranks start again or places are more than ranks, each has a connection of its own.
+  void openRelay() {
+    const JobPosition &position = options_.position;
+    int64_t first = position.rank - position.localRank; // of its node
+    if (!isLaunched_ || first <= 0 || options_.restarts.restartsMax > 0 ||
+        options_.elastic.isElastic() || options_.problem)
+      return;
+    AuthCode code = authCode(worker_.secret.key, {"relay", worker_.job, std::to_string(first),
+                                                  worker_.address, std::to_string(worker_.port)});
+    worker_.relayName = "shardc-";
+    for (uint8_t byte : code)
+      worker_.relayName += fmt::format("{:02x}", byte);
+    if (position.localRank > 0)
+      return;
+    RelayOptions relay;
+    relay.address = worker_.address;
+    relay.port = worker_.port;
+    relay.rank = position.rank;
+    relay.worldSize = position.worldSize;
+    relay.planHash = options_.planHash;
+    relay.secret = worker_.secret.key;
+    relay.job = worker_.job;
+    relay.name = worker_.relayName;
+    relay.joinSeconds = options_.timeoutSeconds;
+    relay.tell = options_.tell;
+    relay_.emplace(std::move(relay));
   }
 
   /// What a rank of this supervisor has heard, in memory that both processes have.
@@ -374,6 +404,7 @@ private:
     if (::getppid() != parent) // it ended meanwhile
       ::_exit(kFailureStatus);
     server_.reset();
+    relay_.reset();
     listener_.close();
     signals_.close();
     ::sigprocmask(SIG_SETMASK, &oldMask_, nullptr);
@@ -396,9 +427,13 @@ private:
     std::vector<pollfd> entries = {{signals_.fd(), POLLIN, 0}};
     if (server_)
       server_->addTo(entries);
+    if (relay_)
+      relay_->addTo(entries);
     ::poll(entries.data(), entries.size(), kPollMilliseconds);
     takeSignals();
     reap();
+    if (relay_)
+      relay_->step(secondsNow(), entries);
     if (!server_)
       return;
     server_->step(secondsNow(), entries);
@@ -497,6 +532,8 @@ private:
     for (const Child &child : children_)
       if (!child.hasEnded)
         return false;
+    if (relay_ && !relay_->isOver() && !isHurried_ && !failedToStart_)
+      return false; // other ranks of the machine are still there
     return !server_ || server_->isOver() || failedToStart_ || isHurried_;
   }
 
@@ -525,6 +562,7 @@ private:
   StepLog log_;
   Socket listener_;
   std::optional<RendezvousServer> server_;
+  std::optional<Relay> relay_; ///< of the first rank of a machine that is not rank 0's
   std::vector<Child> children_;
   std::span<uint8_t> held_; ///< of all ranks that start here, for as long as this process lives
   Witness witness_;

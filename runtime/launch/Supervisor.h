@@ -92,6 +92,7 @@ struct WorkerOptions {
   std::atomic<uint32_t> *heard = nullptr; ///< bits of Heard, for the supervisor
   std::string gpu;
   std::span<uint8_t> heldOwn, heldGuest; ///< the supervisor's memory for this rank
+  std::string relayName;                 ///< of this machine's relay; empty: there is none
   bool hasWitness = false; ///< a process that says if the one that started this one is killed
 };
 

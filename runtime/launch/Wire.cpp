@@ -108,20 +108,25 @@ std::optional<Challenge> Challenge::unpack(std::string_view body) {
   return isNonce && in.isComplete() ? std::optional(challenge) : std::nullopt;
 }
 
+std::string Hello::text() const {
+  return Packer()
+      .number(version)
+      .text(job)
+      .text(bytesOf(nonce))
+      .number(static_cast<uint64_t>(rank))
+      .number(static_cast<uint64_t>(worldSize))
+      .number(planHash)
+      .number(static_cast<uint64_t>(pid))
+      .number(static_cast<uint64_t>(relayPort))
+      .text(machine)
+      .text(host)
+      .text(gpu)
+      .reports(problems)
+      .take();
+}
+
 std::string Hello::pack(const Key &secret, const Nonce &challenge) const {
-  std::string body = Packer()
-                         .number(version)
-                         .text(job)
-                         .text(bytesOf(nonce))
-                         .number(static_cast<uint64_t>(rank))
-                         .number(static_cast<uint64_t>(worldSize))
-                         .number(planHash)
-                         .number(static_cast<uint64_t>(pid))
-                         .text(machine)
-                         .text(host)
-                         .text(gpu)
-                         .reports(problems)
-                         .take();
+  std::string body = text();
   body += bytesOf(authCode(secret, {"hello", bytesOf(challenge), body}));
   return body;
 }
@@ -151,6 +156,7 @@ std::optional<Hello> Hello::unpack(std::string_view opened) {
   hello.worldSize = static_cast<int64_t>(in.bounded(kCountMax));
   hello.planHash = in.number();
   hello.pid = static_cast<int64_t>(in.bounded(INT32_MAX));
+  hello.relayPort = static_cast<int64_t>(in.bounded(UINT16_MAX));
   hello.machine = in.text();
   hello.host = in.text();
   hello.gpu = in.text();
@@ -280,17 +286,20 @@ void Wire::queue(MessageKind kind, std::string_view body) {
   }
   unsent_.append(reinterpret_cast<const char *>(&head), sizeof head);
   unsent_.append(body).append(code);
+  ++traffic_.sentFrames;
 }
 
 bool Wire::flush() {
   while (isOpen() && !unsent_.empty()) {
     ssize_t sent = ::send(fd(), unsent_.data(), unsent_.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (sent > 0)
+    if (sent > 0) {
       unsent_.erase(0, static_cast<size_t>(sent));
-    else if (errno == EAGAIN || errno == EWOULDBLOCK)
+      traffic_.sentBytes += static_cast<uint64_t>(sent);
+    } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
       return true;
-    else if (errno != EINTR)
+    } else if (errno != EINTR) {
       return false;
+    }
   }
   return isOpen();
 }
@@ -301,6 +310,7 @@ bool Wire::receive() {
     ssize_t got = ::recv(fd(), buffer, sizeof buffer, MSG_DONTWAIT);
     if (got > 0) {
       unread_.append(buffer, static_cast<size_t>(got));
+      traffic_.readBytes += static_cast<uint64_t>(got);
       FrameHead head;
       if (unread_.size() >= sizeof head) {
         std::memcpy(&head, unread_.data(), sizeof head);
@@ -336,6 +346,7 @@ std::optional<Message> Wire::next() {
     }
   }
   unread_.erase(0, wholeBytes(head));
+  ++traffic_.readFrames;
   return message;
 }
 

@@ -17,7 +17,7 @@
 
 namespace shardc::launch {
 
-inline constexpr uint32_t kProtocolVersion = 8;
+inline constexpr uint32_t kProtocolVersion = 9;
 inline constexpr size_t kBlobBytesMax = 64 << 10; ///< of one rank in one exchange
 inline constexpr size_t kFrameBytesMax = 64 << 20;
 inline constexpr size_t kGatheredBytesMax = kFrameBytesMax - 1024; ///< of what an exchange gives
@@ -46,7 +46,15 @@ enum class MessageKind : uint32_t {
   Abort, ///< to all: the job is over, and the reason was reported
   Grow,  ///< to rank 0: places wait that can be taken at the next save, or do no longer
   Rest,  ///< of rank 0: all ranks have saved and wait for an attempt with other ranks
-  kLast = Rest
+  // Between a relay (Relay.h) and what is above it:
+  Redirect,  ///< to a relay: another one has room for it
+  Joined,    ///< of a relay: ranks have come
+  Up,        ///< of a relay: a message of a rank
+  Gone,      ///< of a relay: a rank's connection has ended
+  GatherAll, ///< of a relay: the parts of several ranks in an exchange
+  Beats,     ///< of a relay: what ranks have said of their progress
+  Down,      ///< to a relay: a message for ranks
+  kLast = Down
 };
 inline bool hasCode(MessageKind kind) { return kind > MessageKind::Refused; }
 
@@ -101,11 +109,14 @@ struct Hello {
   int64_t rank = 0, worldSize = 0;
   uint64_t planHash = 0;
   int64_t pid = 0;
-  std::string machine;          ///< identifies the machine, for its process numbers
-  std::string host;             ///< its name, for people
-  std::string gpu;              ///< its GPU there, for people; empty on the host
+  int64_t relayPort = 0; ///< of a relay: where ranks and other relays find it; 0: this is a rank
+  std::string machine;   ///< identifies the machine, for its process numbers
+  std::string host;      ///< its name, for people
+  std::string gpu;       ///< its GPU there, for people; empty on the host
   std::vector<Report> problems; ///< why this rank cannot take part
 
+  /// What `unpack` reads.
+  std::string text() const;
   /// With the code that answers the challenge.
   std::string pack(const Key &secret, const Nonce &challenge) const;
   /// The body without its code, if the code is right. Then the writer knows the secret and has
@@ -185,6 +196,16 @@ struct Abort {
   static std::optional<Abort> unpack(std::string_view body);
 };
 
+/// What has gone over connections.
+struct Traffic {
+  uint64_t sentBytes = 0, sentFrames = 0, readBytes = 0, readFrames = 0;
+  Traffic &operator+=(const Traffic &other) {
+    sentBytes += other.sentBytes, sentFrames += other.sentFrames;
+    readBytes += other.readBytes, readFrames += other.readFrames;
+    return *this;
+  }
+};
+
 /// A connection with its unsent and unread bytes. Calls never block.
 class Wire {
 public:
@@ -212,6 +233,7 @@ public:
   bool receive();
   /// The next whole message. Closes the connection where its code is wrong.
   std::optional<Message> next();
+  const Traffic &traffic() const { return traffic_; }
 
 private:
   struct Keys {
@@ -223,6 +245,7 @@ private:
   size_t bytesMax_ = kFrameBytesMax;
   std::string unsent_, unread_;
   std::optional<Keys> keys_;
+  Traffic traffic_;
 };
 
 } // namespace shardc::launch

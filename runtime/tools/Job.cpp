@@ -62,6 +62,7 @@ int joinAndWork(const launch::WorkerOptions &worker, int64_t worldSize, uint64_t
   launch::RendezvousClientOptions options;
   options.address = worker.address;
   options.port = worker.port;
+  options.relayName = worker.relayName;
   options.rank = worker.rank;
   options.localRank = worker.localRank;
   options.worldSize = worldSize;

@@ -1,0 +1,319 @@
+// What a start of many ranks costs rank 0's supervisor and relays: real sockets on loopback, ranks
+// as connections of a few processes.
+//
+//     launch-bench RANKS [RANKS_OF_A_MACHINE [flat]]
+//
+// Prints one line: seconds until all ranks have met, of an exchange of which each rank needs one
+// part, and of one within each machine; frames, bytes and connections of rank 0's supervisor, and
+// its memory; bytes of the busiest relay; seconds from a rank's end to the message. `flat`: every
+// rank has a connection to rank 0's supervisor.
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <vector>
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "runtime/base/ProgressWord.h"
+#include "runtime/launch/RendezvousServer.h"
+#include "test/unit/launch/SocketRank.h"
+
+namespace shardc::launch {
+namespace {
+
+constexpr int kWorkers = 4;    // processes with ranks
+constexpr int kAskingMax = 4;  // relays of a process that look for what is above them
+constexpr int kExchanges = 5;  // of each kind
+constexpr double kLimit = 300; // seconds for all of it
+constexpr double kSteady = 3;  // seconds in which ranks say where they are
+constexpr double kBeat = 0.25; // between two words of a rank
+constexpr Key kBenchSecret = {8};
+
+double now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+/// Memory of all processes of the bench.
+struct Shared {
+  std::atomic<int> port{0}, readyRelays{0};
+  std::atomic<double> begin{0}, met{0}, killed{0}, told{0}, oneSeconds{0}, groupSeconds{0};
+  std::atomic<uint64_t> frames{0}, bytes{0}, steadyBytes{0}, relayBytes{0};
+  std::atomic<int64_t> connections{0}, relayConnections{0}, memory{0}, metRanks{0}, done{0};
+  std::atomic<int> phase{0}; ///< 0 meet, 1.. exchanges, then steady, then the end of a rank
+  std::atomic<int64_t> arrived[2 * kExchanges + 1];
+};
+
+struct Shape {
+  int64_t ranks = 1, ofMachine = 8;
+  bool isFlat = false;
+};
+
+void serve(const Shape &shape, Shared &shared) {
+  Socket listener = std::move(*listenOn("127.0.0.1", 0));
+  shared.port = portOf(listener);
+  RendezvousOptions options;
+  options.worldSize = shape.ranks;
+  options.planHash = 7;
+  options.secret = kBenchSecret;
+  options.job = "j";
+  options.where = "here";
+  options.timeoutSeconds = kLimit;
+  options.joinSeconds = kLimit;
+  options.tell = [&](const Report &report) {
+    if (shared.told == 0)
+      shared.told = now();
+    std::fprintf(stderr, "%s\n", report.text.c_str());
+  };
+  RendezvousServer server(std::move(listener), std::move(options));
+  uint64_t before = 0;
+  for (double begin = now(); now() - begin < kLimit && !server.isOver();) {
+    std::vector<pollfd> entries;
+    server.addTo(entries);
+    ::poll(entries.data(), entries.size(), 20);
+    server.step(now(), entries);
+    if (shared.phase == 2 * kExchanges + 1 && before == 0)
+      before = server.traffic().readBytes;
+    if (!server.hasFailed()) {
+      Traffic traffic = server.traffic();
+      shared.frames = traffic.readFrames + traffic.sentFrames;
+      shared.bytes = traffic.readBytes + traffic.sentBytes;
+      shared.connections =
+          std::max<int64_t>(shared.connections, static_cast<int64_t>(server.connections()));
+      if (shared.phase == 2 * kExchanges + 1)
+        shared.steadyBytes = traffic.readBytes - before;
+    }
+  }
+  rusage usage = {};
+  ::getrusage(RUSAGE_SELF, &usage);
+  shared.memory = usage.ru_maxrss;
+}
+
+/// Ranks and relays of every kWorkers-th machine.
+class Worker {
+public:
+  Worker(const Shape &shape, Shared &shared, int64_t number) : shape_(shape), shared_(shared) {
+    int64_t machines = (shape.ranks + shape.ofMachine - 1) / shape.ofMachine;
+    for (int64_t machine = number; machine < machines; machine += kWorkers)
+      addMachine(machine);
+  }
+
+  void run() {
+    for (double begin = now(); now() - begin < kLimit && shared_.done == 0;) {
+      bool isIdle = true;
+      int asking = 0; // a process of its own would not hold up the others
+      for (std::unique_ptr<Relay> &relay : relays_)
+        if (relay->port() > 0 || ++asking <= kAskingMax)
+          stepRelay(*relay);
+      connectRanks();
+      for (Rank &rank : ranks_)
+        isIdle = !act(rank) && isIdle;
+      if (isIdle)
+        ::usleep(1000);
+    }
+    uint64_t most = shared_.relayBytes;
+    for (const std::unique_ptr<Relay> &relay : relays_) {
+      Traffic traffic = relay->traffic();
+      most = std::max(most, traffic.readBytes + traffic.sentBytes);
+      shared_.relayConnections =
+          std::max<int64_t>(shared_.relayConnections, static_cast<int64_t>(relay->connections()));
+    }
+    shared_.relayBytes = most;
+  }
+
+private:
+  struct Rank {
+    std::unique_ptr<SocketRank> end;
+    Relay *relay = nullptr;
+    bool hasMet = false, isWaiting = false;
+    int phase = 0;
+    double beatAt = 0;
+  };
+
+  void addMachine(int64_t machine) {
+    Relay *relay = nullptr;
+    if (machine > 0 && !shape_.isFlat) {
+      RelayOptions options;
+      options.address = "127.0.0.1";
+      options.port = shared_.port;
+      options.rank = machine * shape_.ofMachine;
+      options.worldSize = shape_.ranks;
+      options.planHash = 7;
+      options.secret = kBenchSecret;
+      options.job = "j";
+      options.name = fmt::format("shardc-bench-{}-{}", shared_.port.load(), machine);
+      options.joinSeconds = kLimit;
+      options.tell = [](const Report &) {};
+      relays_.push_back(std::make_unique<Relay>(std::move(options)));
+      relay = relays_.back().get();
+    }
+    for (int64_t local = 0; local < shape_.ofMachine; ++local)
+      if (int64_t rank = machine * shape_.ofMachine + local; rank < shape_.ranks)
+        ranks_.push_back({std::make_unique<SocketRank>(rank, shape_.ranks, kBenchSecret,
+                                                       fmt::format("m{}", machine)),
+                          relay});
+  }
+
+  static void stepRelay(Relay &relay) {
+    std::vector<pollfd> entries;
+    relay.addTo(entries);
+    ::poll(entries.data(), entries.size(), 0);
+    relay.step(now(), entries);
+  }
+
+  /// Some at a time, as processes of a launcher come.
+  void connectRanks() {
+    for (int left = shape_.isFlat ? 8 : 64; next_ < ranks_.size() && left > 0; --left) {
+      Rank &rank = ranks_[next_];
+      if (rank.relay && rank.relay->port() == 0)
+        return;
+      if (rank.end->connect("127.0.0.1", rank.relay ? rank.relay->port() : shared_.port.load())
+              .isOk())
+        ++next_;
+    }
+  }
+
+  std::vector<int> machineOf(int64_t rank) const {
+    std::vector<int> members;
+    int64_t first = rank / shape_.ofMachine * shape_.ofMachine;
+    for (int64_t each = first; each < std::min(first + shape_.ofMachine, shape_.ranks); ++each)
+      members.push_back(static_cast<int>(each));
+    return members;
+  }
+
+  /// False if there was nothing to do.
+  bool act(Rank &rank) {
+    SocketRank &end = *rank.end;
+    end.step();
+    if (!rank.hasMet && end.welcome()) {
+      rank.hasMet = true;
+      if (++shared_.metRanks == shape_.ranks) {
+        shared_.met = now();
+        shared_.phase = 1;
+      }
+    }
+    int phase = shared_.phase;
+    if (rank.isWaiting) {
+      if (end.gathered.empty())
+        return false;
+      end.gathered.clear();
+      rank.isWaiting = false;
+      if (++shared_.arrived[rank.phase - 1] == shape_.ranks)
+        shared_.phase = phase + 1;
+      return true;
+    }
+    if (phase > rank.phase && phase <= 2 * kExchanges) {
+      bool isOfAll = phase <= kExchanges;
+      end.gather(fmt::format("exchange {}", phase),
+                 isOfAll ? std::vector<int>() : machineOf(end.rank()), std::string(16, 'x'),
+                 isOfAll ? hal::Peers::Fold::First : hal::Peers::Fold::Parts);
+      rank.phase = phase;
+      rank.isWaiting = true;
+      return true;
+    }
+    if (phase == 2 * kExchanges + 1 && now() - rank.beatAt > kBeat) {
+      rank.beatAt = now();
+      end.progress(ProgressWord::inside(static_cast<uint32_t>(++beats_ % 1000)), 1);
+      return true;
+    }
+    if (phase == 2 * kExchanges + 2 && end.rank() == shape_.ranks / 2 && shared_.killed == 0) {
+      shared_.killed = now();
+      end.close();
+    }
+    return false;
+  }
+
+  const Shape &shape_;
+  Shared &shared_;
+  std::vector<std::unique_ptr<Relay>> relays_;
+  std::vector<Rank> ranks_;
+  size_t next_ = 0;
+  uint64_t beats_ = 0;
+};
+
+int bench(const Shape &shape) {
+  rlimit limit = {};
+  ::getrlimit(RLIMIT_NOFILE, &limit);
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+  void *page =
+      ::mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  Shared &shared = *new (page) Shared;
+  std::vector<pid_t> children;
+  auto start = [&](auto work) {
+    std::fflush(nullptr);
+    pid_t pid = ::fork();
+    if (pid == 0) {
+      work();
+      std::_Exit(0);
+    }
+    children.push_back(pid);
+  };
+  start([&] { serve(shape, shared); });
+  while (shared.port == 0)
+    ::usleep(1000);
+  shared.begin = now();
+  for (int64_t worker = 0; worker < kWorkers; ++worker)
+    start([&, worker] { Worker(shape, shared, worker).run(); });
+  double mark[2] = {0, 0};
+  for (double begin = now(); now() - begin < kLimit && shared.told == 0;) {
+    int phase = shared.phase;
+    for (int kind : {0, 1})
+      if (phase == 1 + kind * kExchanges && mark[kind] == 0)
+        mark[kind] = now();
+    if (phase == kExchanges + 1 && shared.oneSeconds == 0)
+      shared.oneSeconds = (now() - mark[0]) / kExchanges;
+    if (phase == 2 * kExchanges + 1 && shared.groupSeconds == 0) {
+      shared.groupSeconds = (now() - mark[1]) / kExchanges;
+      ::usleep(static_cast<useconds_t>(kSteady * 1e6));
+      shared.phase = 2 * kExchanges + 2;
+    }
+    ::usleep(200);
+  }
+  double told = shared.told;
+  shared.done = 1;
+  for (pid_t child : children)
+    ::waitpid(child, nullptr, 0);
+  if (told == 0 || shared.killed == 0) {
+    std::printf("%ld ranks: phase %d of %d, %ld have met\n", static_cast<long>(shape.ranks),
+                shared.phase.load(), 2 * kExchanges + 2, static_cast<long>(shared.metRanks.load()));
+    return 1;
+  }
+  std::printf(
+      "%s",
+      fmt::format(
+          "{} ranks, {} of a machine, {}: met in {:.2f} s; an exchange {:.1f} ms, of machines "
+          "{:.1f} ms; rank 0's supervisor {} connections, {} frames, {:.2f} MB, {:.0f} MiB of "
+          "memory, "
+          "{:.2f} MB/s of progress; busiest relay {} connections, {:.2f} MB; told after {:.2f} s\n",
+          shape.ranks, shape.ofMachine, shape.isFlat ? "flat" : "tree", shared.met - shared.begin,
+          shared.oneSeconds * 1e3, shared.groupSeconds * 1e3, shared.connections.load(),
+          shared.frames.load(), static_cast<double>(shared.bytes) / 1e6,
+          static_cast<double>(shared.memory) / 1024,
+          static_cast<double>(shared.steadyBytes) / kSteady / 1e6, shared.relayConnections.load(),
+          static_cast<double>(shared.relayBytes) / 1e6, told - shared.killed)
+          .c_str());
+  return 0;
+}
+
+} // namespace
+} // namespace shardc::launch
+
+int main(int argc, char **argv) {
+  shardc::launch::Shape shape;
+  if (argc > 1)
+    shape.ranks = std::max(1L, std::atol(argv[1]));
+  if (argc > 2)
+    shape.ofMachine = std::max(1L, std::atol(argv[2]));
+  shape.isFlat = argc > 3 && std::strcmp(argv[3], "flat") == 0;
+  return shardc::launch::bench(shape);
+}

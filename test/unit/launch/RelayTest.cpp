@@ -1,0 +1,325 @@
+// Ranks behind relays: they meet, exchange and end as ranks with connections of their own do, and
+// rank 0's supervisor has few connections. The test gives the clock.
+#include <algorithm>
+#include <memory>
+#include <set>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "runtime/base/ProgressWord.h"
+#include "runtime/base/Published.h"
+#include "runtime/launch/RendezvousServer.h"
+#include "test/unit/launch/SocketRank.h"
+
+namespace shardc::launch {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using Fold = hal::Peers::Fold;
+
+constexpr Key kJobSecret = {6};
+
+class RelayTest : public ::testing::Test {
+protected:
+  /// Rank 0's machine has as many ranks as the others.
+  void open(int64_t machines, int64_t ranksOfEach) {
+    perMachine = ranksOfEach;
+    worldSize = machines * ranksOfEach;
+    Socket listener = std::move(*listenOn("127.0.0.1", 0));
+    port = portOf(listener);
+    RendezvousOptions options;
+    options.worldSize = worldSize;
+    options.planHash = 7;
+    options.secret = kJobSecret;
+    options.job = "j";
+    options.where = "here";
+    options.timeoutSeconds = 60;
+    options.joinSeconds = 30;
+    options.explainStall = [this](std::span<const RankProgress> all, int) {
+      explained.assign(all.begin(), all.end());
+      return std::string("stalled");
+    };
+    options.tell = [this](const Report &report) { said.push_back(report.text); };
+    server.emplace(std::move(listener), std::move(options));
+    relays.emplace_back(); // rank 0's machine has none
+    for (int64_t machine = 1; machine < machines; ++machine)
+      relays.push_back(std::make_unique<Relay>(relayOptions(machine)));
+    for (int64_t rank = 0; rank < worldSize; ++rank)
+      ranks.push_back(std::make_unique<SocketRank>(rank, worldSize, kJobSecret,
+                                                   fmt::format("m{}", rank / perMachine)));
+  }
+  RelayOptions relayOptions(int64_t machine) {
+    RelayOptions options;
+    options.address = "127.0.0.1";
+    options.port = port;
+    options.rank = machine * perMachine;
+    options.worldSize = worldSize;
+    options.planHash = 7;
+    options.secret = kJobSecret;
+    options.job = "j";
+    options.name = nameOf(machine);
+    options.joinSeconds = 30;
+    options.tell = [this](const Report &report) { said.push_back(report.text); };
+    return options;
+  }
+  std::string nameOf(int64_t machine) const {
+    return fmt::format("shardc-test-{}-{}-{}", ::getpid(), port, machine);
+  }
+
+  void turnOnce() {
+    for (bool ofRelays : {false, true}) {
+      for (std::unique_ptr<Relay> &relay : relays) {
+        if (ofRelays != (relay != nullptr))
+          continue;
+        std::vector<pollfd> entries;
+        relay ? relay->addTo(entries) : server->addTo(entries);
+        ::poll(entries.data(), entries.size(), 0);
+        relay ? relay->step(now, entries) : server->step(now, entries);
+      }
+    }
+    for (std::unique_ptr<SocketRank> &rank : ranks)
+      rank->step();
+  }
+  bool await(const std::function<bool()> &condition) {
+    for (int turn = 0; turn < 2000; ++turn) {
+      if (condition())
+        return true;
+      turnOnce();
+      now += 0.01;
+      ::usleep(200);
+    }
+    return condition();
+  }
+  /// Ranks of a machine find its relay as processes do.
+  void join(std::set<int64_t> butNot = {}) {
+    ASSERT_TRUE(await([this] {
+      return std::ranges::all_of(relays,
+                                 [](const auto &relay) { return !relay || relay->port() > 0; });
+    }));
+    for (std::unique_ptr<SocketRank> &rank : ranks)
+      if (!butNot.contains(rank->rank())) {
+        const std::unique_ptr<Relay> &relay =
+            relays[static_cast<size_t>(rank->rank() / perMachine)];
+        ASSERT_TRUE(rank->connect("127.0.0.1", relay ? relay->port() : port).isOk());
+      }
+  }
+  void joinAll() {
+    join();
+    ASSERT_TRUE(await([this] {
+      return std::ranges::all_of(ranks,
+                                 [](const auto &rank) { return rank->welcome().has_value(); });
+    }));
+  }
+  /// Lets `seconds` pass, in which these ranks show life.
+  void live(double seconds, const std::function<void()> &show) {
+    for (; seconds > 0; seconds -= 0.5) {
+      show();
+      for (int turn = 0; turn < 3; ++turn) {
+        ::usleep(500);
+        turnOnce();
+      }
+      now += 0.5;
+    }
+  }
+
+  int port = 0;
+  int64_t worldSize = 0, perMachine = 0;
+  double now = 100;
+  std::optional<RendezvousServer> server;
+  std::vector<std::unique_ptr<Relay>> relays; ///< by machine
+  std::vector<std::unique_ptr<SocketRank>> ranks;
+  std::vector<std::string> said;
+  std::vector<RankProgress> explained;
+};
+
+TEST_F(RelayTest, RanksMeetAndEnd) {
+  open(3, 2);
+  joinAll();
+  int speakers = 0;
+  for (const std::unique_ptr<SocketRank> &rank : ranks) {
+    EXPECT_EQ(rank->welcome()->rank, rank->rank());
+    EXPECT_EQ(rank->welcome()->localSize, 2);
+    speakers += rank->welcome()->isSpeaker;
+  }
+  EXPECT_EQ(speakers, 1);
+  for (std::unique_ptr<SocketRank> &rank : ranks)
+    rank->send(MessageKind::Bye, Packer().number(0).take());
+  EXPECT_TRUE(await([this] { return server->isOver(); }));
+  for (std::unique_ptr<SocketRank> &rank : ranks)
+    rank->close();
+  EXPECT_TRUE(await([this] {
+    return std::ranges::all_of(relays, [](const auto &relay) { return !relay || relay->isOver(); });
+  }));
+  EXPECT_EQ(server->exitStatus(), 0);
+  EXPECT_THAT(said, IsEmpty());
+}
+
+TEST_F(RelayTest, RanksFindTheRelayOfTheirMachine) {
+  open(2, 2);
+  EXPECT_EQ(findPublished(nameOf(1), 0.1), "") << "it is not there yet";
+  joinAll();
+  std::string found;
+  std::thread finder([&] { found = findPublished(nameOf(1), 5); });
+  EXPECT_TRUE(await([&] { return !found.empty(); }));
+  finder.join();
+  EXPECT_EQ(found, fmt::format("127.0.0.1:{}", relays[1]->port()));
+}
+
+/// Of all ranks, of some of several machines, and of one machine alone.
+TEST_F(RelayTest, FoldsExchanges) {
+  open(3, 2);
+  joinAll();
+  struct Case {
+    std::vector<int> members;
+    Fold fold;
+    std::vector<std::string> given, wanted;
+  };
+  const Case cases[] = {
+      {{}, Fold::Parts, {"a", "", "c", "d", "e", "f"}, {"a", "", "c", "d", "e", "f"}},
+      {{}, Fold::First, {"", "", "", "d", "", "f"}, {"d"}},
+      {{}, Fold::First, {"", "", "", "", "", ""}, {""}},
+      {{5, 0, 2}, Fold::Parts, {"x", "y", "z"}, {"x", "y", "z"}},
+      {{5, 3, 2}, Fold::First, {"", "y", "z"}, {"y"}},
+      {{3, 2}, Fold::Parts, {"p", "q"}, {"p", "q"}},
+      {{2, 3}, Fold::First, {"", "q"}, {"q"}},
+  };
+  int number = 0;
+  for (const Case &each : cases) {
+    std::vector<int> members = each.members;
+    if (members.empty())
+      for (int rank = 0; rank < worldSize; ++rank)
+        members.push_back(rank);
+    std::string key = fmt::format("case {}", number++);
+    for (size_t i = 0; i < members.size(); ++i)
+      ranks[static_cast<size_t>(members[i])]->gather(key, each.members, each.given[i], each.fold);
+    for (int member : members) {
+      SocketRank &rank = *ranks[static_cast<size_t>(member)];
+      ASSERT_TRUE(await([&] { return !rank.gathered.empty(); })) << key << " of " << member;
+      EXPECT_EQ(rank.gathered.front(), each.wanted) << key;
+      rank.gathered.pop_front();
+    }
+  }
+  EXPECT_THAT(said, IsEmpty());
+}
+
+/// More machines than a relay takes: some are behind others, and nobody has more connections than
+/// the fan-out, its ranks, and the one above.
+TEST_F(RelayTest, ATreeBoundsConnections) {
+  const int64_t machines = static_cast<int64_t>(kFanOut) * 2 + 10;
+  open(machines, 2);
+  joinAll();
+  for (const std::unique_ptr<Relay> &relay : relays)
+    EXPECT_LE(relay ? relay->connections() : 0, kFanOut + 3);
+  std::vector<pollfd> entries;
+  server->addTo(entries);
+  EXPECT_LE(entries.size(), kFanOut + 2 + 1) << "relays, ranks of its machine, and the listener";
+  for (std::unique_ptr<SocketRank> &rank : ranks)
+    rank->gather("all", {}, std::to_string(rank->rank()), Fold::Parts);
+  SocketRank &last = *ranks.back();
+  ASSERT_TRUE(await([&] { return !last.gathered.empty(); }));
+  ASSERT_EQ(last.gathered.front().size(), static_cast<size_t>(worldSize));
+  EXPECT_EQ(last.gathered.front().back(), std::to_string(worldSize - 1));
+  EXPECT_THAT(said, IsEmpty());
+}
+
+TEST_F(RelayTest, TellsOfARankThatEnds) {
+  open(3, 2);
+  joinAll();
+  ranks[4]->progress(3);
+  ranks[4]->close();
+  ASSERT_TRUE(await([this] { return server->hasFailed(); }));
+  EXPECT_THAT(said, ElementsAre(AllOf(HasSubstr("rank 4 (process 1000000004 on m2"),
+                                      HasSubstr("ended without a message"))));
+  EXPECT_TRUE(await([this] { return ranks[3]->aborted && ranks[5]->aborted && ranks[0]->aborted; }))
+      << "all are told";
+  for (std::unique_ptr<SocketRank> &rank : ranks)
+    rank->close();
+  EXPECT_TRUE(await([this] { return server->isOver() && relays[1]->isOver(); }));
+}
+
+TEST_F(RelayTest, PassesFailuresOn) {
+  open(3, 2);
+  joinAll();
+  ranks[5]->send(MessageKind::Fail,
+                 Failure::of(Status(StatusCode::Internal, "it broke"), 3).pack());
+  ASSERT_TRUE(await([this] { return server->hasFailed(); }));
+  EXPECT_THAT(said, ElementsAre(HasSubstr("rank 5: it broke")));
+}
+
+/// Its machine's ranks are lost with it, and one message says so.
+TEST_F(RelayTest, ARelayThatEndsTakesItsRanks) {
+  open(3, 2);
+  joinAll();
+  relays[1]->step(now, {});
+  relays.erase(relays.begin() + 1);
+  ASSERT_TRUE(await([this] { return server->hasFailed(); }));
+  EXPECT_THAT(said, ElementsAre(HasSubstr("rank 2 (process")));
+  EXPECT_TRUE(await([this] { return ranks[5]->aborted.has_value(); }));
+  EXPECT_TRUE(await([this] { return !ranks[2]->isConnected() && !ranks[3]->isConnected(); }));
+}
+
+TEST_F(RelayTest, RanksSeeThatRankZerosSupervisorHasEnded) {
+  open(2, 2);
+  joinAll();
+  server.reset();
+  relays.erase(relays.begin());
+  EXPECT_TRUE(await([this] { return !ranks[2]->isConnected() && !ranks[3]->isConnected(); }));
+  EXPECT_TRUE(relays[0]->isOver());
+}
+
+/// What is held up behind a relay is known above it.
+TEST_F(RelayTest, NamesARankThatDoesNotComeToAnExchange) {
+  open(3, 2);
+  joinAll();
+  for (size_t rank : {0, 1, 2, 4, 5})
+    ranks[rank]->gather("writing a save", {}, "", Fold::First);
+  live(62, [this] {
+    for (std::unique_ptr<SocketRank> &rank : ranks)
+      rank->progress(0);
+  });
+  ASSERT_EQ(said.size(), 1u);
+  EXPECT_THAT(said[0], HasSubstr("rank 3 did not reach 'writing a save', where rank"));
+}
+
+TEST_F(RelayTest, FollowsProgressBehindRelays) {
+  open(2, 2);
+  joinAll();
+  live(62, [this] {
+    for (std::unique_ptr<SocketRank> &rank : ranks)
+      rank->progress(rank->rank() == 3 ? ProgressWord::after(3) : ProgressWord::inside(4), 2);
+  });
+  ASSERT_EQ(said.size(), 1u);
+  EXPECT_THAT(said[0], HasSubstr("stalled; the timeout of 1 min"));
+  ASSERT_EQ(explained.size(), 4u);
+  EXPECT_THAT(explained[3].words, ElementsAre(ProgressWord::after(3)));
+  EXPECT_EQ(explained[2].steps, 2u);
+}
+
+TEST_F(RelayTest, TellsOfRanksThatAreMissingBehindRelays) {
+  open(3, 2);
+  join({3, 4});
+  live(31, [] {});
+  ASSERT_EQ(said.size(), 1u);
+  EXPECT_THAT(said[0], HasSubstr("rank 3, 4 of 6 did not reach here"));
+}
+
+TEST_F(RelayTest, StrangersChangeNothing) {
+  open(2, 2);
+  joinAll();
+  SocketRank stranger(2, worldSize, Key{9}, "m1");
+  ASSERT_TRUE(stranger.connect("127.0.0.1", relays[1]->port()).isOk());
+  EXPECT_TRUE(await([&] {
+    stranger.step();
+    return !stranger.isConnected();
+  }));
+  EXPECT_FALSE(stranger.isAdmitted());
+  EXPECT_FALSE(server->hasFailed());
+  EXPECT_THAT(said, ElementsAre(HasSubstr("it does not know the job's secret")));
+}
+
+} // namespace
+} // namespace shardc::launch
