@@ -48,16 +48,16 @@ sources() {
 
 # make_base [SUITE]: what every machine starts as. Made once; a run that was interrupted leaves nothing that is taken for it.
 make_base() {
-  local mirror suite=${1:-$suite} base=$fresh/base${1:+-$1}
+  local mirror release=${1:-$suite} base=$fresh/base${1:+-$1}
   local partial=$base.partial
   [ ! -d "$base" ] || return 0
   mirror=$(sources | awk '$3 !~ /-/ { print $2; exit }')
   [ -n "$mirror" ] || die "apt knows no source of Debian on this machine"
   rm -rf --one-file-system "$partial"
   mkdir -p "$partial"
-  debootstrap --variant=minbase "$suite" "$partial" "$mirror"
+  debootstrap --variant=minbase "$release" "$partial" "$mirror"
   rm -f "$partial"/var/cache/apt/archives/*.deb
-  if [ -z "${1:-}" ]; then sources; else echo "deb $mirror $suite main"; fi >"$partial/etc/apt/sources.list"
+  if [ -z "${1:-}" ]; then sources; else echo "deb $mirror $release main"; fi >"$partial/etc/apt/sources.list"
   apt-config dump | grep '^Acquire::' >"$partial/etc/apt/apt.conf.d/90outer" || true
   [ ! -e /etc/apt/auth.conf ] || cp /etc/apt/auth.conf "$partial/etc/apt/"
   if [ -d /etc/apt/auth.conf.d ]; then cp -r /etc/apt/auth.conf.d "$partial/etc/apt/"; fi
@@ -269,18 +269,18 @@ form_package() {
 }
 
 form_wheel() {
-  local made=$fresh/root/src/shardc/build/release/packages machine
-  if ! compgen -G "$made/*.whl" >/dev/null; then
+  local packages=$fresh/root/src/shardc/build/release/packages machine
+  if ! compgen -G "$packages/*.whl" >/dev/null; then
     make_machine root
     copy_source root /src/shardc
     record wheel "dev package" within root root /src/shardc "./dev package"
   fi
   record wheel "debootstrap trixie" make_base trixie
   for machine in bookworm trixie; do
-    if [ "$machine" = trixie ]; then make_machine "wheel-$machine" trixie; else make_machine "wheel-$machine"; fi
+    make_machine "wheel-$machine" "${machine#"$suite"}"
     [ -d "$fresh/wheel-$machine/srv/someone" ] ||
       chroot "$fresh/wheel-$machine" useradd --create-home --home-dir /srv/someone --shell /bin/bash someone
-    cp test/tools/installed.sh "$made"/*.whl "$fresh/wheel-$machine/srv/someone/"
+    cp test/tools/installed.sh "$packages"/*.whl "$fresh/wheel-$machine/srv/someone/"
     record wheel "$machine: python3-venv" within "wheel-$machine" root / \
       "apt-get update -q && DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends python3-venv"
     record wheel "$machine: pip install" within "wheel-$machine" someone /srv/someone \
