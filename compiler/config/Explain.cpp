@@ -73,7 +73,7 @@ std::string describeRow(const OptionInfo &option) {
     out += fmt::format("  has an effect only with {}\n", describeNeeds(option));
   if (option.status == OptionStatus::CheckedOnly)
     out +=
-        fmt::format("  checked: the rules check it, and shardc ignores it when it trains, for {}\n",
+        fmt::format("  checked: the rules check it, and training ignores it: {}\n",
                     reasonOf(option.ignored));
   if (option.status == OptionStatus::NotExecuted)
     out += fmt::format("  not executed: it changes training, and any other value than the default "

@@ -243,7 +243,7 @@ llvm::StringRef reasonOf(Ignored ignored) {
   case Ignored::Means:
     return "it says how, where or when upstream computes, stores or sends something, not what";
   case Ignored::Report:
-    return "it is about what upstream logs";
+    return "it has no effect in shardc: it controls Megatron's logging";
   case Ignored::Inference:
     return "it is about inference";
   case Ignored::Library:

@@ -31,15 +31,15 @@ void RemarkCounts::add(llvm::StringRef group, bool isConsequence) {
 }
 
 std::string RemarkCounts::text() const {
+  std::string derived =
+      consequences_ == 1 ? "1 setting derived from others"
+                         : fmt::format("{} settings derived from others", consequences_);
   std::string out;
   for (size_t k = 0; k < kRemarkKinds; ++k)
     if (counts_[k] > 0)
       out += fmt::format("{}{} {}", out.empty() ? "" : ", ", counts_[k],
                          remarkKindName(static_cast<RemarkKind>(k), counts_[k]));
-  if (!out.empty() && consequences_ > 0)
-    out += fmt::format(", {} that follow{} from other settings", consequences_,
-                       consequences_ == 1 ? "s" : "");
-  return out;
+  return out.empty() || consequences_ == 0 ? out : derived + ", " + out;
 }
 
 } // namespace shardc

@@ -105,10 +105,9 @@ void TextConsumer::finish() { printCounts(); }
 void TextConsumer::printCounts() {
   if (std::string counts = counts_.text(); !counts.empty()) {
     std::string recipe = printable(options_.recipe);
-    out_ << (recipe.empty() ? "shardc" : recipe) << ": " << counts << ": see --remarks";
-    if (!options_.explain.empty())
-      out_ << " or " << printable(options_.explain);
-    out_ << '\n';
+    std::string list = options_.explain.empty() ? "--remarks" : printable(options_.explain);
+    out_ << (recipe.empty() ? "shardc" : recipe) << ": " << counts << " (list them: " << list
+         << ")\n";
   }
   counts_ = {};
 }

@@ -124,7 +124,7 @@ Answer fillOf(const Subject &subject) {
             ? fmt::format("{} {}", holders[i].pattern, plan::formatBytes(holders[i].bytes))
             : fmt::format("{} of {} {}", holders[i].count, holders[i].pattern,
                           plan::formatBytes(holders[i].bytes)));
-  answer.lines.push_back(fmt::format("Largest where most is needed: {}.", joined(items)));
+  answer.lines.push_back(fmt::format("Largest buffers at the peak: {}.", joined(items)));
   return answer;
 }
 

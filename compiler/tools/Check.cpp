@@ -181,6 +181,7 @@ int runCheck(CheckOptions &options) {
 
 void addCheck(cli::Command &app, int &status) {
   auto options = std::make_shared<CheckOptions>();
+  options->common.remarks = "counted";
   cli::Command &command =
       app.addCommand("check", "report every error, warning and remark of a recipe")
           .alsoCalled({"validate", "verify", "lint"});

@@ -106,8 +106,8 @@ int runExport(const HfCommand &command) {
     status = checkpoint::exportHf(*in, command.config, command.out, options);
   }
   if (status.isOk())
-    printOut("'{}' is now '{}': {}{}\n", plan::printable(*in), plan::printable(command.out), type,
-             hasTokenizer(command.out) ? "" : "; without a tokenizer");
+    printOut("exported '{}' to '{}' ({}{})\n", plan::printable(*in), plan::printable(command.out),
+             type, hasTokenizer(command.out) ? "" : "; no tokenizer");
   return StopOnSignal::finish(status);
 }
 

@@ -283,7 +283,7 @@ void addRun(cli::Command &app, int &status, const char *program) {
   cli::Option restarts =
       command
           .option("--restarts", options->restarts,
-                  "after a fault, start the ranks from the newest save, this often at most")
+                  "restart from the newest save after a fault, at most N times")
           .nonNegative();
   options->elastic.addTo(command);
   command

@@ -33,7 +33,7 @@ struct CommonOptions {
   std::vector<std::string> warningFlags; ///< without the leading -W
   std::string color = "auto";
   std::string diagFormat = "text";
-  std::string remarks = "counted"; ///< in the text form: hidden, counted, lines or full
+  std::string remarks = "hidden"; ///< in the text form: hidden, counted, lines or full
 
   /// Adds them, and the recipe as positional argument where the command needs one.
   void addTo(cli::Command &app, bool needsRecipe = true);

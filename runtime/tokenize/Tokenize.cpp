@@ -92,8 +92,8 @@ Status checkEnd(const Work &work) {
     return Status::ok();
   if (work.facts.endToken.empty())
     return makeStatus(report::DataRefused,
-                      "'{}' says no end token (eos_token of tokenizer_config.json); name one with "
-                      "--eod=TOKEN, or leave it out with --no-append-eod",
+                      "'{}' defines no end-of-document token (eos_token of tokenizer_config.json); "
+                      "name one with --eod=TOKEN, or leave it out with --no-append-eod",
                       work.options.tokenizer);
   return makeStatus(report::DataRefused, "the tokenizer '{}' has no token '{}', the end token",
                     work.tokenizer.path, work.facts.endToken);

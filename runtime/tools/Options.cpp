@@ -20,7 +20,7 @@ constexpr int64_t kSparesMax = 1024;
 void addRestarts(cli::Program &app, RunToolOptions &options, std::string &sizes,
                  const cli::Option &simulated) {
   app.option("--restarts", options.restarts,
-             "after a fault, starts the ranks from the newest save, this often at most")
+             "restarts from the newest save after a fault, at most N times")
       .nonNegative()
       .excludes(simulated);
   app.option("--elastic", sizes,

@@ -449,7 +449,7 @@ function run(plan) {
       const level = name === "tokens_per_s" && plan.predicted ? {name: "predicted", value: plan.predicted.tokens_per_s} : null;
       charts.push(lineChart(titles[name] || name, lines, level));
     }
-    nodes.push(el("h3", {}, "Metrics"), el("p", {class: "soft"}, `${plural(metrics.steps, "step")} of ${metrics.file}. Of a series with many points the smallest and the largest value of each part are drawn.`), el("div", {class: "charts"}, charts));
+    nodes.push(el("h3", {}, "Metrics"), el("p", {class: "soft"}, `${plural(metrics.steps, "step")} of ${metrics.file}. Long series are thinned; minima and maxima are kept.`), el("div", {class: "charts"}, charts));
   }
   const trace = plan.run.trace;
   if (trace) {
@@ -508,7 +508,7 @@ function memory(plan) {
     bar(parts, whole, bytes), legend(parts.map(([name, size, variable]) => [`${name} ${bytes(size)}`, variable])),
     el("p", {class: "soft"}, `Arenas: ${Object.entries(m.arenas).map(([name, size]) => `${name} ${bytes(size)}`).join(", ")}. Buffers of one time share addresses with those of another, so that arenas can be smaller than sums.`),
     table([{name: "purpose", get: r => r.what}, bytesColumn("kept", "kept"), bytesColumn("at the peak", "peak"), bytesColumn("both", "all")], rows, "Memory by purpose"),
-    el("h3", {}, "Largest where most is needed"),
+    el("h3", {}, "Largest buffers at the peak"),
     table([{name: "buffers", get: r => r.name, code: true}, {name: "purpose", get: r => r.purpose}, {name: "", get: r => r.kept ? "kept" : "of one segment"}, {name: "number", get: r => r.count, number: true, show: count}, bytesColumn("bytes", "bytes"), {name: "share", get: r => r.bytes, number: true, show: v => percent(v, used)}], m.holders, "Largest buffers"),
     m.holders_omitted ? el("p", {class: "soft"}, `${plural(m.holders_omitted, "smaller row")} left out.`) : null,
   ];
@@ -526,7 +526,7 @@ function addressMap(plan) {
   draw(arenas.reduce((best, a) => a.name === "work" ? a : best, arenas[0]));
   const used = [...new Set(map.rects.map(r => r[5]))].sort((a, b) => a - b);
   return [
-    el("p", {class: "soft"}, `From left to right the ops of a step, each segment once; from top to bottom the addresses of an arena of ${map.role}. The dashed line is where most is needed. Paler buffers keep their content between segments.`),
+    el("p", {class: "soft"}, `Horizontal: the ops of a step, each segment once. Vertical: addresses in one arena of ${map.role}. The dashed line is where most is needed. Paler buffers keep their content between segments.`),
     el("div", {class: "tools", role: "group", "aria-label": "Arenas"}, buttons), legend(used.map(p => [map.purposes[p], "p-" + map.purposes[p]])), host,
     map.omitted ? el("p", {class: "soft"}, `${plural(map.omitted, "small buffer")} of at most ${bytes(map.omitted_bytes)} not drawn.`) : null,
   ];

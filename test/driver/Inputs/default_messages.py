@@ -13,7 +13,7 @@ import subprocess
 import sys
 
 COUNT = r"\d+ [a-zA-Z ]+(?: \('cluster.gpu' is not set\))?"
-COUNTS = r"{}: (" + COUNT + ", )*" + COUNT + r": see --remarks or shardc explain {} adjustments"
+COUNTS = r"{}: (" + COUNT + ", )*" + COUNT + r" \(list them: shardc explain {} adjustments\)"
 
 
 def judge(shardc, path, quiet):
@@ -31,7 +31,7 @@ def judge(shardc, path, quiet):
         done.stderr = rest
     if first and "warning:" not in first:
         return f"neither counts nor a warning: {first}"
-    return "a remark in full" if "remark:" in done.stderr or "see --remarks" in done.stderr else ""
+    return "a remark in full" if "remark:" in done.stderr or "list them:" in done.stderr else ""
 
 
 def main():

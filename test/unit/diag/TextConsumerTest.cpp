@@ -97,12 +97,12 @@ std::string show(TextOptions options) {
 }
 
 TEST(TextConsumer, CountsRemarksByKind) {
-  std::string counts = "2 settings adjusted, 1 recommendation, 1 other remark, 1 that follows from "
-                       "other settings: see --remarks",
+  std::string counts = "1 setting derived from others, 2 settings adjusted, 1 recommendation, "
+                       "1 other remark (list them: ",
               warning = "\na:1:2: warning: doubt [doubt]\nabc\n ^\n";
   EXPECT_EQ(show({.remarks = RemarkMode::Counted, .recipe = "x.recipe", .explain = "a command"}),
-            "x.recipe: " + counts + " or a command" + warning);
-  EXPECT_EQ(show({.remarks = RemarkMode::Counted}), "shardc: " + counts + warning);
+            "x.recipe: " + counts + "a command)" + warning);
+  EXPECT_EQ(show({.remarks = RemarkMode::Counted}), "shardc: " + counts + "--remarks)" + warning);
 }
 
 TEST(TextConsumer, ShowsRemarksInALineEach) {
