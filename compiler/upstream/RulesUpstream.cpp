@@ -45,8 +45,6 @@ bool isHonoured(const RuleContext &ctx, Opt opt) {
   if (!hasEffect(ctx.cfg(), info(opt)))
     return true; // which a remark says
   bool isHost = ctx.derived().gpu && predict::device(*ctx.derived().gpu).isHost();
-  if (opt == Opt::ModelDisableBf16ReducedPrecisionMatmul)
-    return isHost; // whose products sum in fp32
   return opt == Opt::DdpReduceScatterWithFp32Accumulation &&
          (isHost || ctx.on(Opt::ModelDeterministicMode));
 }

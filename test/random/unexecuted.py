@@ -32,8 +32,6 @@ def honoured(f, path):
         return True
     if f.fsdp and path in ("ddp.reduce_scatter_with_fp32_accumulation", "ddp.check_for_large_grads"):
         return True
-    if path == "model.disable_bf16_reduced_precision_matmul" and f["cluster.gpu"] == "host":
-        return True
     return path == "ddp.reduce_scatter_with_fp32_accumulation" and (
         f["cluster.gpu"] == "host" or f.on("model.deterministic_mode"))
 
