@@ -122,7 +122,7 @@ void Relay::ask() {
   if (askedAt_ >= 0 && clock_ - askedAt_ < kAgainSeconds)
     return;
   askedAt_ = clock_;
-  Result<Socket> socket = connectTo(parentAddress_, parentPort_, kAskSeconds);
+  Result<Socket> socket = connectTo(parentAddress_, parentPort_, options_.askSeconds);
   if (!socket.isOk()) {
     parentAddress_ = options_.address, parentPort_ = options_.port;
     return;
@@ -272,7 +272,7 @@ void Relay::admit(Admission::Arrival arrival) {
     return;
   }
   if (child.hello->relayPort > 0) {
-    if (relays_.size() >= kFanOut) {
+    if (relays_.size() >= options_.fanOut) {
       const Connection &other = *relays_[next_++ % relays_.size()];
       child.wire.queue(MessageKind::Redirect,
                        Packer()

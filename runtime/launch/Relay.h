@@ -12,8 +12,6 @@
 
 namespace shardc::launch {
 
-inline constexpr size_t kFanOut = 32; ///< relays below a relay, or below rank 0's supervisor
-
 struct RelayOptions {
   std::string address; ///< of rank 0's supervisor
   int port = 0;
@@ -24,6 +22,8 @@ struct RelayOptions {
   std::string job;
   std::string name;         ///< under which ranks of this machine find it (publish)
   double joinSeconds = 600; ///< for rank 0's supervisor to let it in
+  double askSeconds = 0.2;  ///< longest wait for an answer to one question
+  size_t fanOut = kFanOut;  ///< relays that it takes; further ones go to these
   ReportSink tell;          ///< takes the first stranger
 };
 
@@ -35,8 +35,8 @@ public:
 
   /// Adds what has to be waited for.
   void addTo(std::vector<pollfd> &entries);
-  /// Does all that can be done without waiting; asks rank 0's supervisor for at most kAskSeconds
-  /// while it has no connection. `seconds` is a clock that only grows.
+  /// Does all that can be done without waiting, but for askSeconds while it has no connection.
+  /// `seconds` is a clock that only grows.
   void step(double seconds, std::span<const pollfd> entries);
   /// Nobody below is left, or what is above has ended.
   bool isOver() const { return state_ == State::Over; }
@@ -45,8 +45,6 @@ public:
   Traffic traffic() const;
   /// What it says ranks of this machine, once it is joined.
   int port() const { return port_; }
-
-  static constexpr double kAskSeconds = 0.2;
 
 private:
   enum class State : uint8_t { Asking, Greeting, Joined, Over };

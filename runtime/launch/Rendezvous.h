@@ -17,6 +17,8 @@
 
 namespace shardc::launch {
 
+inline constexpr size_t kFanOut = 32; ///< relays below a relay, or below rank 0's supervisor
+
 /// What ends a start of the ranks.
 struct Downfall {
   int exitStatus = 3;
@@ -60,6 +62,7 @@ struct RendezvousOptions {
   std::function<void(const Crew &)> begins;
   /// Ranks have supervisors elsewhere, which ask again after a fault: there is time to answer.
   bool hasFollowers = false;
+  size_t fanOut = kFanOut; ///< relays that it takes; further ones go to these
   /// Takes the reports of the one failure, and of the first connection that was refused.
   ReportSink tell;
 };
@@ -92,8 +95,8 @@ struct Connection {
 /// The connection of each rank of a job; null until it was admitted.
 using RankConnections = std::vector<std::unique_ptr<Connection>>;
 
-inline constexpr double kLeaveSeconds = 5; ///< for ranks to leave once the job has failed
-inline constexpr double kPauseSeconds = 1; ///< beyond this between two steps a process was stopped
+inline constexpr double kLeaveSeconds = 5;  ///< for ranks to leave once the job has failed
+inline constexpr double kPauseSeconds = 1;  ///< beyond this between two steps a process was stopped
 inline constexpr double kSilentSeconds = 2; ///< a rank says something this often
 
 } // namespace shardc::launch

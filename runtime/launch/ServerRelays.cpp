@@ -31,7 +31,7 @@ void RendezvousServer::admitRelay(std::unique_ptr<Connection> relay) {
     admission_.refuse(*relay, Refusal::Complete);
     return admission_.seeOff(std::move(relay));
   }
-  if (relays_.size() < kFanOut) {
+  if (relays_.size() < options_.fanOut) {
     relay->wire.setBytesMax(kFrameBytesMax);
     relay->wire.queue(MessageKind::Admitted, "");
     relays_.push_back(std::move(relay));

@@ -31,12 +31,13 @@
 namespace shardc::launch {
 namespace {
 
-constexpr int kWorkers = 4;    // processes with ranks
-constexpr int kAskingMax = 4;  // relays of a process that look for what is above them
-constexpr int kExchanges = 5;  // of each kind
-constexpr double kLimit = 300; // seconds for all of it
-constexpr double kSteady = 3;  // seconds in which ranks say where they are
-constexpr double kBeat = 0.25; // between two words of a rank
+constexpr int kWorkers = 4;           // processes with ranks
+constexpr double kLookSeconds = 0.02; // between two looks at a relay to which nothing has come
+constexpr int kAskingMax = 8;         // relays of a process that look for what is above them
+constexpr int kExchanges = 5;         // of each kind
+constexpr double kLimit = 300;        // seconds for all of it
+constexpr double kSteady = 3;         // seconds in which ranks say where they are
+constexpr double kBeat = 0.25;        // between two words of a rank
 constexpr Key kBenchSecret = {8};
 
 double now() {
@@ -108,17 +109,40 @@ public:
   }
 
   void run() {
+    std::vector<pollfd> entries;
     for (double begin = now(); now() - begin < kLimit && shared_.done == 0;) {
-      bool isIdle = true;
+      entries.clear();
       int asking = 0; // a process of its own would not hold up the others
-      for (std::unique_ptr<Relay> &relay : relays_)
+      std::vector<std::pair<size_t, size_t>> ofRelays;
+      for (std::unique_ptr<Relay> &relay : relays_) {
+        size_t first = entries.size();
         if (relay->port() > 0 || ++asking <= kAskingMax)
-          stepRelay(*relay);
+          relay->addTo(entries);
+        ofRelays.emplace_back(first, entries.size());
+      }
+      size_t firstRank = entries.size();
+      for (size_t i = 0; i < next_; ++i)
+        entries.push_back({ranks_[i].end->wire().fd(), POLLIN, 0});
+      ::poll(entries.data(), entries.size(), 1);
+      asking = 0;
+      bool isTime = now() - lookedAt_ > kLookSeconds;
+      lookedAt_ = isTime ? now() : lookedAt_;
+      for (size_t r = 0; r < relays_.size(); ++r) {
+        auto [first, end] = ofRelays[r];
+        bool isReady = std::any_of(entries.begin() + static_cast<ptrdiff_t>(first),
+                                   entries.begin() + static_cast<ptrdiff_t>(end),
+                                   [](const pollfd &entry) { return entry.revents != 0; });
+        bool isAsking = relays_[r]->port() == 0 && ++asking <= kAskingMax;
+        if (isReady || isAsking || (isTime && relays_[r]->port() > 0))
+          relays_[r]->step(now(), entries);
+      }
+      int phase = shared_.phase;
+      bool isNews = phase != phase_ || phase == 2 * kExchanges + 1;
+      phase_ = phase;
+      for (size_t i = 0; i + firstRank < entries.size(); ++i)
+        if (isNews || entries[firstRank + i].revents != 0 || ranks_[i].end->wire().hasUnsent())
+          act(ranks_[i]);
       connectRanks();
-      for (Rank &rank : ranks_)
-        isIdle = !act(rank) && isIdle;
-      if (isIdle)
-        ::usleep(1000);
     }
     uint64_t most = shared_.relayBytes;
     for (const std::unique_ptr<Relay> &relay : relays_) {
@@ -161,13 +185,6 @@ private:
         ranks_.push_back({std::make_unique<SocketRank>(rank, shape_.ranks, kBenchSecret,
                                                        fmt::format("m{}", machine)),
                           relay});
-  }
-
-  static void stepRelay(Relay &relay) {
-    std::vector<pollfd> entries;
-    relay.addTo(entries);
-    ::poll(entries.data(), entries.size(), 0);
-    relay.step(now(), entries);
   }
 
   /// Some at a time, as processes of a launcher come.
@@ -236,7 +253,9 @@ private:
   Shared &shared_;
   std::vector<std::unique_ptr<Relay>> relays_;
   std::vector<Rank> ranks_;
-  size_t next_ = 0;
+  size_t next_ = 0; ///< rank that connects next
+  int phase_ = 0;
+  double lookedAt_ = 0;
   uint64_t beats_ = 0;
 };
 
