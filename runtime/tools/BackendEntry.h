@@ -64,9 +64,9 @@ struct BackendEntry {
   /// Devices that this process sees; null: the backend has none of its own. Called in a process
   /// that uses no device otherwise.
   int (*countDevices)();
-  /// Sets environment variables that nobody has set. Called before anything reads them and before
-  /// there are threads; null where there are none.
-  void (*setVariables)();
+  /// Sets environment variables for the plan that nobody has set. Called before anything reads them
+  /// and before there are threads; null where there are none.
+  void (*setVariables)(const plan::Plan &plan);
   /// Plan and options outlive the session. `tell` takes what the backend and its kernels warn of on
   /// this rank, from any thread.
   std::unique_ptr<BackendSession> (*beginSession)(const plan::Plan &plan,

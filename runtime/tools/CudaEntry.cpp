@@ -169,7 +169,7 @@ const BackendEntry cudaBackend = {
     .findKernel = kernels::findCudaKernel,
     .libraryVersions = cuda::libraryVersions,
     .countDevices = countDevices,
-    .setVariables = cuda::setVariables,
+    .setVariables = [](const plan::Plan &plan) { cuda::setVariables(plan.roles.size() > 1); },
     .beginSession = beginCudaSession,
 };
 

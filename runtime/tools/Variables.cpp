@@ -23,7 +23,7 @@ Status setVariables(const plan::Plan &plan, const BackendEntry *backend, const C
     if (::setenv(name.c_str(), value.c_str(), /*overwrite=*/0) != 0)
       return makeStatus(report::VariableRefused, name);
   if (backend && backend->setVariables)
-    backend->setVariables();
+    backend->setVariables(plan);
   Result<launch::JobPosition> position = launch::findJobPosition(::getenv);
   if (position.isOk() && position->rank == 0)
     for (const std::string &name : variables.kept)

@@ -2,7 +2,6 @@
 // processes.
 #include <algorithm>
 #include <cstdlib>
-#include <utility>
 
 #include "kernels/cuda/RankSum.h"
 #include "runtime/backend/cuda/Check.h"
@@ -177,18 +176,16 @@ Status checkRanks(const Options &options) {
 /// registers what it meets in a capture, and sends whose buffers it registered so did not end
 /// beside landing buffers that it did not (2.28.9): see ADR 7.
 ///
-/// As many hardware queues as CUDA allows. Of its default, eight, a captured graph gives one queue
-/// to several branches, and a queue runs its kernels in order: while a receive waits for another
-/// stage, products and reductions behind it wait too. A stage of a pipeline under FSDP stood still
-/// for a quarter of each microbatch.
-void setVariables() {
-  constexpr std::pair<const char *, const char *> kVariables[] = {
-      {"NCCL_GRAPH_MIXING_SUPPORT", "0"},
-      {"NCCL_GRAPH_REGISTER", "0"},
-      {"CUDA_DEVICE_MAX_CONNECTIONS", "32"},
-  };
-  for (auto [name, value] : kVariables)
-    setenv(name, value, /*overwrite=*/0);
+/// A stage of a pipeline gets as many hardware queues as CUDA allows. A queue runs its kernels in
+/// order, and of CUDA's default, eight, branches of a graph share one: while a receive waited for
+/// another stage, products and reductions behind it waited too. Jobs without stages are up to 1 %
+/// slower with more queues: see ADR 59.
+void setVariables(bool hasPipelines) {
+  constexpr int kKeep = 0; // what the user has set
+  setenv("NCCL_GRAPH_MIXING_SUPPORT", "0", kKeep);
+  setenv("NCCL_GRAPH_REGISTER", "0", kKeep);
+  if (hasPipelines)
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", kKeep);
 }
 
 Result<std::unique_ptr<hal::Backend>> makeBackend(const Options &options) {
@@ -212,7 +209,7 @@ Result<std::unique_ptr<hal::Backend>> makeBackend(const Options &options) {
     RETURN_IF_CUDA_ERROR(loadPassMark());
     RETURN_IF_CUDA_ERROR(loadCopyWords());
   }
-  setVariables();
+  setVariables(/*hasPipelines=*/false);
   auto backend = std::make_unique<CudaBackend>(complete);
   if (complete.canTrace)
     RETURN_IF_ERROR(backend->makeTraceable());

@@ -37,11 +37,12 @@ struct Options {
   double timeoutSeconds = 0; ///< longest wait for queued work; 0 is for ever
 };
 
-/// Sets the environment variables that configure CUDA and NCCL for this backend; variables that the
-/// user has set keep their values. CUDA reads its own when it starts. Threads may read the
-/// environment at any time, and no thread may change it concurrently. So a program that starts
-/// threads before it makes a backend calls this before that.
-void setVariables();
+/// Sets the environment variables that configure NCCL for this backend and, if the ranks form
+/// pipelines, CUDA's number of hardware queues; variables that the user has set keep their values.
+/// CUDA reads its own when it starts. Threads may read the environment at any time, and no thread
+/// may change it concurrently. So a program that starts threads before it makes a backend calls
+/// this before that.
+void setVariables(bool hasPipelines);
 
 /// Makes the backend, and sets those variables if nobody has. Unavailable if there are fewer
 /// devices than ranks or one cannot be used; InvalidInput for ranks that do not fit the world.
