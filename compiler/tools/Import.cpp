@@ -3,6 +3,7 @@
 #include "compiler/upstream/Import.h"
 #include "compiler/tools/Commands.h"
 #include "compiler/tools/ImportHf.h"
+#include "compiler/tools/ImportRun.h"
 #include "compiler/tools/Session.h"
 #include "compiler/tools/StoredArgs.h"
 #include "compiler/upstream/FlagTable.h"
@@ -21,6 +22,9 @@ struct ImportCommand {
   std::string output;
   std::string name;
   std::vector<std::string> variables; ///< NAME=value
+  std::vector<std::string> arguments; ///< of the script
+  int64_t launch = 0;
+  ScriptRun run;
 };
 
 /// The input's text; nothing after an error, which is reported.
@@ -56,11 +60,27 @@ std::optional<std::string> importInput(const ImportCommand &command,
     return std::nullopt;
   if (isHf)
     return importHf(*input, options, session.diags());
+  if (command.run.isAsked)
+    return importRun(command.input, *input, command.run, options, session);
   if (command.format == "megatron-args")
     return upstream::importMegatronArgs(*input, options, session.diags());
   if (command.format == "bridge-yaml")
     return upstream::importBridgeYaml(*input, options, session.diags());
   return upstream::importBridgeOverrides(*input, options, session.diags());
+}
+
+/// Why the options do not go together, if so.
+std::string whyMisused(const ImportCommand &command) {
+  bool isScript = command.format == "megatron-args" && !isCheckpoint(command.input);
+  const ScriptRun &run = command.run;
+  if (!isScript && (run.isAsked || command.launch != 0 || !command.arguments.empty()))
+    return "--run, --launch and arguments are for the scripts of megatron-args";
+  bool describes = run.nodes > 0 || run.gpusPerNode > 0 || !run.gpu.empty() || !run.with.empty();
+  if (!run.isAsked && describes)
+    return "--nodes, --gpus-per-node, --gpu and --with are for a script that runs: add --run";
+  if (!run.gpu.empty() && run.gpusPerNode == 0)
+    return "--gpu needs --gpus-per-node";
+  return {};
 }
 
 int runImport(const ImportCommand &command) {
@@ -69,7 +89,11 @@ int runImport(const ImportCommand &command) {
     return status;
   if (std::string why = whyKept(command.output, {command.input}); !why.empty())
     return refuseUsage(why);
+  if (std::string why = whyMisused(command); !why.empty())
+    return refuseUsage(why);
   upstream::ImportOptions options;
+  options.arguments = command.arguments;
+  options.launch = static_cast<unsigned>(command.launch);
   options.name = command.name.empty()
                      ? upstream::recipeNameOf(command.input == "-" ? "imported" : command.input)
                      : upstream::recipeNameOf(command.name);
@@ -110,6 +134,21 @@ void addImport(cli::Command &app, int &status) {
       .option("input", options->input,
               "file, checkpoint folder (megatron-args), model folder (hf), or - for standard input")
       .required();
+  command.option("arguments", options->arguments, "after --: the arguments of a script")
+      .repeatable();
+  command.flag("--run", options->run.isAsked,
+               "run the script with bash, and stand-ins for its launchers, instead of reading it");
+  command.option("--launch", options->launch, "which of several launches of a script, from 1")
+      .positive();
+  command.option("--nodes", options->run.nodes, "with --run: nodes of the cluster").positive();
+  command
+      .option("--gpus-per-node", options->run.gpusPerNode,
+              "with --run: GPUs that nvidia-smi finds on a node")
+      .positive();
+  command.option("--gpu", options->run.gpu, "with --run: their kind, as in cluster.gpu");
+  command
+      .option("--with", options->run.with, "with --run: a file that the script finds beside itself")
+      .repeatableOneByOne();
   command.option("-o,--output", options->output,
                  "output file of the recipe; default: standard output");
   command.option("--name", options->name, "name of the recipe");

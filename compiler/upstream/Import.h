@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "compiler/config/Config.h"
 #include "compiler/diag/Engine.h"
@@ -20,12 +21,20 @@ struct ImportOptions {
   std::string name;                             ///< of the recipe
   std::string source;                           ///< what the recipe says it came from
   std::map<std::string, std::string> variables; ///< of the shell that would run a script
+  std::vector<std::string> arguments;           ///< of the script; empty: not given
+  unsigned launch = 0; ///< which one of several, from 1; 0: it must be the only one
 };
+
+struct ShellRun;
 
 /// A launch line, a block of flags, a shell script or an sbatch script. Like the others, gives the
 /// formatted recipe, or nothing after an error.
 std::optional<std::string> importMegatronArgs(BufferId input, const ImportOptions &options,
                                               DiagEngine &diags);
+
+/// The same of the launches of a script that has run: its commands, with their whole environment.
+std::optional<std::string> importMegatronRun(const ShellRun &run, const ImportOptions &options,
+                                             DiagEngine &diags);
 
 /// The arguments that Megatron-LM stores in its checkpoints, as a map from attribute to value.
 std::optional<std::string> importStoredArgs(const Tree &args, const ImportOptions &options,

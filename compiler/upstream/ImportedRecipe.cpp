@@ -31,6 +31,20 @@ void completeQueryGroups(RecipeBuilder &recipe, const MegatronFacts &facts) {
   recipe.clear(groups);
 }
 
+/// An older switch, which upstream reads beside rotary positions alone, where it changes nothing.
+void completePositions(RecipeBuilder &recipe, const MegatronFacts &facts) {
+  Opt type = Opt::ModelPositionEmbeddingType;
+  if (!facts.noPositions || recipe.isDoubted(type))
+    return;
+  if (recipe.is(type, config::PositionEmbedding::Rope))
+    return recipe.leaveOutIdle("--no-position-embedding",
+                               "upstream ignores it beside rotary positions", *facts.noPositions);
+  recipe.setEnum(type, config::PositionEmbedding::NoPosition, *facts.noPositions);
+  recipe.meant("upstream refuses '--no-position-embedding' without rotary positions; a recipe has "
+               "'position_embedding_type = none'",
+               *facts.noPositions);
+}
+
 void completeVirtualStages(RecipeBuilder &recipe, const MegatronFacts &facts) {
   if (!facts.layersPerVirtualStage || *facts.layersPerVirtualStage < 1)
     return;
@@ -99,7 +113,7 @@ void completeData(RecipeBuilder &recipe, const MegatronFacts &facts) {
   if (!facts.foreignData.empty())
     askForData(recipe, facts.foreignData, facts.foreignDataRange);
   for (Opt paths : {Opt::DatasetDataPath, Opt::DatasetTrainDataPath, Opt::DatasetBlend})
-    if (recipe.has(paths) && !recipe.has(Opt::DatasetKind))
+    if ((recipe.has(paths) || recipe.isDoubted(paths)) && !recipe.has(Opt::DatasetKind))
       recipe.setEnum(Opt::DatasetKind, config::DatasetKind::Indexed, recipe.range(paths));
 }
 
@@ -134,6 +148,7 @@ void askForData(RecipeBuilder &recipe, llvm::StringRef text, SourceRange range) 
 
 void applyMegatronFacts(RecipeBuilder &recipe, const MegatronFacts &facts) {
   completeQueryGroups(recipe, facts);
+  completePositions(recipe, facts);
   completeVirtualStages(recipe, facts);
   completeExpertLayers(recipe, facts);
   completePaddedVocabulary(recipe, facts);

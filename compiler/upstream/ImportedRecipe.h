@@ -11,7 +11,8 @@ namespace shardc::upstream {
 struct MegatronFacts {
   bool isWhole = false; ///< a launch line rather than some flags
   bool groupsQueries = false;
-  SourceRange queryGroups; ///< of --num-query-groups
+  SourceRange queryGroups;                ///< of --num-query-groups
+  std::optional<SourceRange> noPositions; ///< of --no-position-embedding
   std::optional<int64_t> layersPerVirtualStage;
   std::optional<int64_t> moeLayerEvery; ///< --moe-layer-freq N
   std::optional<int64_t> paddedVocab;   ///< --padded-vocab-size

@@ -38,14 +38,20 @@ std::vector<RanWord> cleanWords(const std::vector<RanWord> &words) {
   std::vector<RanWord> clean;
   for (const RanWord &word : words) {
     llvm::SmallVector<llvm::StringRef> parts;
-    if (holdsFlagAndValue(word.text))
-      llvm::SplitString(word.text, parts, " \t\n");
-    else
-      parts.push_back(word.text);
+    llvm::StringRef text = word.text;
+    if (!holdsFlagAndValue(text))
+      parts.push_back(text);
+    else if (word.unknown == nullptr)
+      llvm::SplitString(text, parts, " \t\n");
+    else // what is not known is one value
+      parts = {text.substr(0, text.find_first_of(" \t\n")),
+               text.substr(text.find_first_of(" \t\n")).ltrim()};
     for (llvm::StringRef part : parts) {
       bool isQuoted = part.size() > 1 && part.front() == part.back() &&
                       (part.front() == '\'' || part.front() == '"');
-      clean.push_back({(isQuoted ? part.drop_front().drop_back() : part).str(), word.range});
+      part = isQuoted ? part.drop_front().drop_back() : part;
+      bool isFlagAlone = isFlag(part) && !part.contains('=');
+      clean.push_back({part.str(), word.range, isFlagAlone ? nullptr : word.unknown});
     }
   }
   return clean;
@@ -78,7 +84,11 @@ public:
       perNode_ = {all_.value / nodes_.value, all_.range};
     else if (perNode_.value == 0 && all_.value > 0 && nodes_.value == 0)
       perNode_ = all_;
-    if (nodes_.value == 0 && perNode_.value > 0)
+    bool isOpen =
+        llvm::any_of(open_, [](const Open &one) { return one.opt == Opt::ClusterGpusPerNode; });
+    if (nodes_.value == 0 && perNode_.value > 0 && all_.value % perNode_.value == 0)
+      nodes_ = {std::max<int64_t>(all_.value / perNode_.value, 1), perNode_.range};
+    else if (nodes_.value == 0 && (perNode_.value > 0 || isOpen))
       nodes_ = {1, perNode_.range};
     if (nodes_.value > 0)
       recipe_.set(Opt::ClusterNodes, Value::ofInt(nodes_.value), nodes_.range);
@@ -100,6 +110,10 @@ private:
       set(nodes_, value, range, Opt::ClusterNodes);
     else if (key == "--nproc-per-node" || key == "--gpus-per-node" || key == "--ntasks-per-node")
       set(perNode_, value.substr(value.find(':') + 1), range, Opt::ClusterGpusPerNode);
+    else if (key == "--npernode" || key == "-npernode" || key == "-ppn")
+      set(perNode_, value, range, Opt::ClusterGpusPerNode);
+    else if (key == "--map-by" && value.startswith("ppr:") && value.contains(":node"))
+      set(perNode_, value.split(':').second.split(':').first, range, Opt::ClusterGpusPerNode);
     else if (key == "-np" || key == "-n" || key == "--ntasks" || key == "--gpus")
       set(all_, value, range);
     else if (key == "--gres")
@@ -147,6 +161,14 @@ public:
   MegatronFacts facts;
 
   void read(const std::vector<RanWord> &words) {
+    readAll(words);
+    for (const RanWord &word : words)
+      if (word.unknown != nullptr)
+        doubt(*word.unknown, word.range);
+  }
+
+private:
+  void readAll(const std::vector<RanWord> &words) {
     for (size_t i = 0; i < words.size();) {
       if (!isFlag(words[i].text)) {
         readLoose(words[i]);
@@ -157,7 +179,7 @@ public:
       bool isGiven = name.size() < words[i].text.size();
       std::vector<RanWord> values;
       if (isGiven)
-        values.push_back({given.str(), words[i].range});
+        values.push_back({given.str(), words[i].range, words[i].unknown});
       size_t end = i + 1;
       while (end < words.size() && !isFlag(words[end].text) && !isGiven)
         values.push_back(words[end++]);
@@ -166,10 +188,23 @@ public:
     }
   }
 
-private:
+  /// Settings that an unknown part of the line may hold are unknown, wherever else they stand.
+  void doubt(const ShellUnknown &unknown, SourceRange range) {
+    if (unknown.cause.isValid())
+      recipe_.diags().report(diag::ImportUndecided, unknown.cause, unknown.shown);
+    for (const std::string &flag : unknown.flags) {
+      if (flag == "--group-query-attention")
+        facts.groupsQueries = false;
+      for (const FlagEffect &effect : findFlag(canonicalFlag(flag)))
+        recipe_.doubt(flag, effect.opt, range);
+    }
+  }
+
   /// A word that belongs to no flag: an override of Megatron-Bridge, or something of the script's.
   void readLoose(const RanWord &word) {
     bool isProgram = llvm::StringRef(word.text).endswith(".py");
+    if (word.unknown != nullptr)
+      return recipe_.askWords(word.text, word.range);
     if (!isProgram && !word.text.empty() && !readOverride(word.text, word.range, bridge_))
       recipe_.leaveOut(word.text, word.range);
   }
@@ -195,7 +230,7 @@ private:
 
   /// `a.b=c` after a flag is not its value.
   void takeOverrides(llvm::StringRef name, std::vector<RanWord> &values) {
-    while (!values.empty() && !findFlag(name).empty() &&
+    while (!values.empty() && !findFlag(name).empty() && values.back().unknown == nullptr &&
            BridgeSettings::isPath(llvm::StringRef(values.back().text).split('=').first) &&
            readOverride(values.back().text, values.back().range, bridge_))
       values.pop_back();
@@ -209,31 +244,42 @@ private:
     if (option.type.type == config::ValueType::Bool) {
       recipe_.setBool(effect.opt, !effect.negates, range);
       for (const RanWord &value : values)
-        recipe_.leaveOut(value.text, value.range);
+        readLoose(value);
       return;
     }
     bool isScalar = !option.type.isList() && !values.empty();
-    TreePtr tree =
-        isScalar ? makeText(values.front().text, values.front().range) : listOf(range, values);
+    TreePtr tree = isScalar ? textOf(values.front()) : listOf(range, values);
     recipe_.read(effect.opt, *tree, flag);
     for (size_t i = 1; i < values.size() && isScalar; ++i)
       readLoose(values[i]);
   }
 
+  static TreePtr textOf(const RanWord &word) {
+    auto tree = std::make_shared<Tree>(*makeText(word.text, word.range));
+    tree->isUnknown = word.unknown != nullptr;
+    return tree;
+  }
+
   static TreePtr listOf(SourceRange range, const std::vector<RanWord> &values) {
     if (values.size() == 1)
-      return makeText(values.front().text, values.front().range);
+      return textOf(values.front());
     auto list = std::make_shared<Tree>();
     list->kind = Tree::Kind::List;
     list->range = values.empty() ? range : values.front().range;
-    for (const RanWord &value : values)
-      list->items.push_back(makeText(value.text, value.range));
+    for (const RanWord &value : values) {
+      list->items.push_back(textOf(value));
+      list->isUnknown |= value.unknown != nullptr;
+    }
     return list;
   }
 
   bool readSpecial(llvm::StringRef flag, SourceRange range, const std::vector<RanWord> &values) {
     if (flag == "--group-query-attention") {
       facts.groupsQueries = true;
+      return true;
+    }
+    if (flag == "--no-position-embedding") {
+      facts.noPositions = range;
       return true;
     }
     if (flag == "--num-query-groups")
@@ -246,6 +292,11 @@ private:
     int64_t parsed = 0;
     if (values.size() == 1 && readInteger(values.front().text, parsed))
       number = parsed;
+    if (flag == "--num-layers-per-virtual-pipeline-stage" && !values.empty() &&
+        values.front().unknown != nullptr) {
+      recipe_.doubt(flag, Opt::ModelVirtualPipelineModelParallelSize, range);
+      return true;
+    }
     if (flag == "--num-layers-per-virtual-pipeline-stage" && number) {
       facts.layersPerVirtualStage = number;
       return true;
@@ -295,15 +346,17 @@ bool belongsToRun(llvm::StringRef name) {
 
 class ArgsImporter {
 public:
-  ArgsImporter(RecipeBuilder &recipe, const ShellRun &run)
-      : recipe_(recipe), run_(run), bridge_(recipe, /*isComplete=*/false), flags_(recipe, bridge_),
-        machines_(recipe) {}
+  ArgsImporter(RecipeBuilder &recipe, const ShellRun &run, const ImportOptions &options)
+      : recipe_(recipe), run_(run), options_(options), bridge_(recipe, /*isComplete=*/false),
+        flags_(recipe, bridge_), machines_(recipe) {}
 
   void import() {
     machines_.read(run_.directives);
-    std::vector<RanWord> flags = findFlags();
+    std::optional<std::vector<RanWord>> flags = findFlags();
+    if (!flags)
+      return;
     readVariables();
-    flags_.read(flags);
+    flags_.read(*flags);
     machines_.finish();
     bridge_.finish();
     flags_.facts.isWhole |= recipe_.has(Opt::ModelNumLayers);
@@ -311,30 +364,53 @@ public:
   }
 
 private:
-  /// The flags of the command with the most of them; of the lines that are flags alone; or of the
-  /// arrays that are.
-  std::vector<RanWord> findFlags() {
-    const RanCommand *best = nullptr;
-    size_t most = 0;
+  /// The flags of the one launch; of the lines that are flags alone; or of the arrays that are.
+  /// Nothing where there is none of these, or several, which is reported.
+  std::optional<std::vector<RanWord>> findFlags() {
+    std::vector<const RanCommand *> launches;
     std::vector<RanWord> block;
     for (const RanCommand &command : run_.commands) {
       std::vector<RanWord> words = cleanWords(command.words);
-      if (!words.empty() && (isFlag(words.front().text) || isOverride(words.front().text))) {
+      if (!words.empty() && (isFlag(words.front().text) || isOverride(words.front().text)))
         block.insert(block.end(), words.begin(), words.end());
-        continue;
-      }
-      // srun, bash -c and their like hand the same flags on; the program's own line is the last.
-      size_t count = countFlags(words) + countOverrides(words);
-      if (count > 0 && count >= most) {
-        best = &command;
-        most = count;
-      }
-      if (count == 0 || best != &command)
+      else if (countFlags(words) + countOverrides(words) == 0)
         readLauncher(command);
+      else if (!onlyPrints(words.front().text) && isOther(command, launches))
+        launches.push_back(&command);
     }
-    if (best != nullptr)
-      return splitLauncher(*best);
-    return block.empty() ? flagsOfArrays() : block;
+    if (launches.empty() && !block.empty())
+      return block;
+    if (launches.empty())
+      return flagsOfArrays();
+    if (options_.launch > launches.size() || (launches.size() > 1 && options_.launch == 0)) {
+      reportSeveral(launches);
+      return std::nullopt;
+    }
+    return splitLauncher(*launches[options_.launch == 0 ? 0 : options_.launch - 1]);
+  }
+
+  void reportSeveral(const std::vector<const RanCommand *> &launches) {
+    DiagBuilder report = recipe_.diags().report(diag::ImportSeveral, launches.front()->range,
+                                                static_cast<int64_t>(launches.size()));
+    for (size_t i = 0; i < launches.size(); ++i)
+      report.note(diag::ImportLaunchHere, launches[i]->range, static_cast<int64_t>(i + 1));
+  }
+
+  static bool onlyPrints(llvm::StringRef program) {
+    return program == "echo" || program == "printf" || program == "cat";
+  }
+
+  /// Whether no earlier launch hands the same words to its program: each node may start it.
+  static bool isOther(const RanCommand &command, const std::vector<const RanCommand *> &launches) {
+    auto flagsOf = [](const RanCommand &one) {
+      std::vector<std::string> texts;
+      std::vector<RanWord> words = cleanWords(one.words);
+      for (size_t i = programOf(words); i < words.size(); ++i)
+        texts.push_back(words[i].text);
+      return texts;
+    };
+    return llvm::none_of(
+        launches, [&](const RanCommand *launch) { return flagsOf(*launch) == flagsOf(command); });
   }
 
   static bool isOverride(llvm::StringRef word) {
@@ -352,90 +428,106 @@ private:
       machines_.read(command.words);
   }
 
-  /// The words before the program are the launcher's, the rest are flags.
-  std::vector<RanWord> splitLauncher(const RanCommand &command) {
-    std::vector<RanWord> words = cleanWords(command.words);
-    environment_ = command.environment;
-    size_t program = words.size();
-    for (size_t i = 0; i < words.size(); ++i)
+  /// The place of the program, behind its launcher's words; without one, of the first flag.
+  static size_t programOf(const std::vector<RanWord> &words) {
+    for (size_t i = words.size(); i-- > 0;)
       if (llvm::StringRef(words[i].text).endswith(".py"))
-        program = i;
-    if (program == words.size()) // `python -m module`: the launcher's own flags are not Megatron's
-      program = programWithoutFile(words);
-    else
-      flags_.facts.isWhole = countFlags(words) > 0;
-    std::vector<RanWord> launcher(words.begin(), words.begin() + program);
-    for (const RanWord &word : launcher)
-      if (auto [name, value] = llvm::StringRef(word.text).split('=');
-          word.text.find('=') != std::string::npos && belongsToRun(name))
-        environment_.emplace_back(name.str(), value.str());
-    machines_.read(launcher);
-    words.erase(words.begin(), words.begin() + program);
-    return words;
-  }
-
-  static size_t programWithoutFile(const std::vector<RanWord> &words) {
+        return i;
+    // `python -m module`: the launcher's own flags are not Megatron's.
     size_t at = 0;
     while (at < words.size() && !isKnownFlag(words[at].text) && !isOverride(words[at].text))
       ++at;
     return at;
   }
 
-  std::vector<RanWord> flagsOfArrays() const {
+  /// The words before the program are the launcher's, the rest are flags.
+  std::vector<RanWord> splitLauncher(const RanCommand &command) {
+    std::vector<RanWord> words = cleanWords(command.words);
+    environment_ = command.environment;
+    size_t program = programOf(words);
+    bool isNamed = program < words.size() && llvm::StringRef(words[program].text).endswith(".py");
+    flags_.facts.isWhole = isNamed && countFlags(words) > 0;
+    std::vector<RanWord> launcher(words.begin(), words.begin() + program);
+    for (const RanWord &word : launcher)
+      if (auto [name, value] = llvm::StringRef(word.text).split('=');
+          word.text.find('=') != std::string::npos && belongsToRun(name))
+        environment_.emplace_back(name.str(), RanWord{value.str(), word.range, word.unknown});
+    machines_.read(launcher);
+    words.erase(words.begin(), words.begin() + program);
+    return words;
+  }
+
+  /// Of a text that has assignments alone; nothing if it has commands.
+  std::optional<std::vector<RanWord>> flagsOfArrays() const {
     std::vector<RanWord> flags;
     for (const RanArray &array : run_.arrays) {
       std::vector<RanWord> words;
       for (const RanWord &word : array.words) {
         llvm::SmallVector<llvm::StringRef> parts;
-        if (array.isArray)
+        if (array.isArray || word.unknown != nullptr)
           parts.push_back(word.text);
         else // as the shell splits it without quotes
           llvm::SplitString(word.text, parts, " \t\n");
         for (llvm::StringRef part : parts)
-          words.push_back({part.str(), word.range});
+          words.push_back({part.str(), word.range, word.unknown});
       }
       words = cleanWords(words);
       if (!words.empty() && isFlag(words.front().text) && countFlags(words) > 0)
         flags.insert(flags.end(), words.begin(), words.end());
     }
-    return flags;
+    if (run_.commands.empty() && !flags.empty())
+      return flags;
+    recipe_.diags().report(diag::ImportNoLaunch, SourceRange(),
+                           run_.hasRun ? "" : " that its text shows; '--run' runs it");
+    return std::nullopt;
   }
 
   void readVariables() {
-    for (const auto &[name, variable] : run_.exported) {
-      if (belongsToRun(name))
-        recipe_.setVariable(name, variable.value ? Value::ofString(*variable.value) : Value(),
-                            variable.range);
-      else if (variable.value)
-        recipe_.leaveOutIdle("export " + name, "only the shell uses it", variable.range);
-    }
+    for (const auto &[name, variable] : run_.exported)
+      readVariable(name, variable.value, variable.range);
     for (const auto &[name, value] : environment_)
-      if (belongsToRun(name))
-        recipe_.setVariable(name, Value::ofString(value), {});
+      readVariable(name, value, value.range);
+  }
+
+  void readVariable(const std::string &name, const std::optional<RanWord> &value,
+                    SourceRange range) {
+    if (!belongsToRun(name)) {
+      if (value)
+        recipe_.leaveOutIdle("export " + name, "only the shell uses it", range);
+    } else if (value && value->unknown != nullptr) {
+      recipe_.askWords(name + "=" + value->text, range);
+    } else {
+      recipe_.setVariable(name, value ? Value::ofString(value->text) : Value(), range);
+    }
   }
 
   RecipeBuilder &recipe_;
   const ShellRun &run_;
+  const ImportOptions &options_;
   BridgeSettings bridge_;
   Flags flags_;
   Machines machines_;
-  std::vector<std::pair<std::string, std::string>> environment_;
+  std::vector<std::pair<std::string, RanWord>> environment_;
 };
 
 } // namespace
+
+std::optional<std::string> importMegatronRun(const ShellRun &run, const ImportOptions &options,
+                                             DiagEngine &diags) {
+  RecipeBuilder recipe(diags);
+  ArgsImporter(recipe, run, options).import();
+  return printRecipe(recipe, options, diags);
+}
 
 std::optional<std::string> importMegatronArgs(BufferId input, const ImportOptions &options,
                                               DiagEngine &diags) {
   if (!checkInput(input, diags))
     return std::nullopt;
-  const SourceManager &sources = diags.sources();
-  ShellText text{sources.text(input), sources.loc(input, 0), {}};
-  std::optional<ShellRun> run = runShell(text, options.variables, diags);
-  if (!run)
-    return std::nullopt;
-  RecipeBuilder recipe(diags);
-  ArgsImporter(recipe, *run).import();
-  return printRecipe(recipe, options, diags);
+  ShellSetting setting{options.variables, std::nullopt};
+  if (!options.arguments.empty())
+    setting.arguments = options.arguments;
+  std::optional<ShellRun> run = readShell(input, setting, diags);
+  return run ? importMegatronRun(*run, options, diags) : std::nullopt;
 }
 
 } // namespace shardc::upstream

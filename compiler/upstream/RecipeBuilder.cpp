@@ -67,6 +67,7 @@ bool hasReference(const Tree &tree) {
 } // namespace
 
 void RecipeBuilder::set(Opt opt, Value value, SourceRange range) {
+  llvm::erase_if(asked_, [&](const auto &asked) { return asked.first == opt; });
   items_[index(opt)] = Item{std::move(value), range, false};
 }
 
@@ -75,8 +76,8 @@ bool RecipeBuilder::read(Opt opt, const Tree &tree, llvm::StringRef name) {
   bool isText = option.type.type == config::ValueType::String ||
                 option.type.type == config::ValueType::StringList ||
                 option.type.type == config::ValueType::Blend;
-  if (hasReference(tree) && !isText) {
-    ask(fmt::format("{} {}", name.str(), describe(tree)), opt, tree.range);
+  if (tree.isUnknown || (hasReference(tree) && !isText)) {
+    doubt(fmt::format("{} {}", name.str(), describe(tree)), opt, tree.range);
     return false;
   }
   if (std::optional<Value> value = readValue(option.type, tree)) {
@@ -92,7 +93,7 @@ bool RecipeBuilder::read(Opt opt, const Tree &tree, llvm::StringRef name) {
 }
 
 void RecipeBuilder::setUpstreamDefault(Opt opt, Value value) {
-  if (!has(opt))
+  if (!has(opt) && !isDoubted(opt))
     items_[index(opt)] = Item{std::move(value), {}, true};
 }
 
@@ -141,8 +142,32 @@ void RecipeBuilder::leaveOutIdle(llvm::StringRef text, llvm::StringRef why, Sour
 }
 
 void RecipeBuilder::ask(llvm::StringRef what, Opt opt, SourceRange range) {
+  addAsked(what, opt, range, std::nullopt);
+}
+
+void RecipeBuilder::doubt(llvm::StringRef what, Opt opt, SourceRange range) {
+  clear(opt);
+  addAsked(what, opt, range, opt);
+}
+
+void RecipeBuilder::addAsked(llvm::StringRef what, Opt opt, SourceRange range,
+                             std::optional<Opt> doubted) {
   diags_.report(diag::ImportUnknown, range, commentText(what), config::info(opt).path);
-  asked_.push_back(commentText((config::info(opt).path + ": " + what).str()));
+  std::string line = commentText((config::info(opt).path + ": " + what).str());
+  if (!llvm::is_contained(asked_, std::pair(doubted, line)))
+    asked_.emplace_back(doubted, std::move(line));
+}
+
+bool RecipeBuilder::isDoubted(Opt opt) const {
+  return llvm::any_of(asked_, [&](const auto &asked) { return asked.first == opt; });
+}
+
+void RecipeBuilder::askWords(llvm::StringRef what, SourceRange range) {
+  diags_.report(diag::ImportUnknownWords, range, commentText(what));
+  std::pair<std::optional<Opt>, std::string> line(
+      std::nullopt, commentText(("whatever '" + what + "' holds").str()));
+  if (!llvm::is_contained(asked_, line))
+    asked_.push_back(std::move(line));
 }
 
 void RecipeBuilder::meant(llvm::StringRef text, SourceRange range) {
@@ -194,7 +219,7 @@ std::string RecipeBuilder::print(llvm::StringRef name, llvm::StringRef source) c
   std::string out = fmt::format("// Imported from {}.\n", commentText(source));
   if (!asked_.empty())
     out += "//\n// Fill in these settings, which the input does not contain:\n";
-  for (const std::string &line : asked_)
+  for (const auto &[opt, line] : asked_)
     out += "//   " + line + "\n";
   if (!leftOut_.empty())
     out += "//\n// Left out, because a recipe has no counterpart:\n";

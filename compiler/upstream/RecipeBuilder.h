@@ -58,6 +58,11 @@ public:
   void leaveOutIdle(llvm::StringRef text, llvm::StringRef why, SourceRange range);
   /// Something that the input does not say and the recipe needs.
   void ask(llvm::StringRef what, config::Opt opt, SourceRange range);
+  /// The same of a setting that the input has and does not decide: an earlier value is none.
+  void doubt(llvm::StringRef what, config::Opt opt, SourceRange range);
+  bool isDoubted(config::Opt opt) const;
+  /// Words of a command line that the input does not say: they may hold any setting.
+  void askWords(llvm::StringRef what, SourceRange range);
   /// What was meant is taken over, and upstream takes it otherwise.
   void meant(llvm::StringRef text, SourceRange range);
 
@@ -76,6 +81,8 @@ private:
     bool isUpstreamDefault = false;
   };
 
+  void addAsked(llvm::StringRef what, config::Opt opt, SourceRange range,
+                std::optional<config::Opt> doubted);
   static size_t index(config::Opt opt) { return static_cast<size_t>(opt); }
   std::string printSection(const config::SectionInfo &section, bool upstreamDefaults) const;
 
@@ -83,7 +90,8 @@ private:
   std::vector<std::optional<Item>> items_;
   std::map<std::string, Item> variables_;
   std::vector<std::string> leftOut_;
-  std::vector<std::string> asked_;
+  /// Lines to fill in, and the option of those that doubt one.
+  std::vector<std::pair<std::optional<config::Opt>, std::string>> asked_;
 };
 
 } // namespace shardc::upstream

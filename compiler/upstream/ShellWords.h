@@ -1,21 +1,22 @@
-// Splits a shell script into words: parts of words with quotes, escapes and expansions. The lower
-// level of the parser, which combines them to commands.
+// Reads the words of a script and expands them at once: quotes, escapes, variables, defaults,
+// arithmetic, splitting. Expansions that need a shell become marks of what is not known.
 #pragma once
 
-#include "compiler/upstream/Shell.h"
+#include "compiler/upstream/ShellValues.h"
 #include "llvm/ADT/StringExtras.h"
 
 namespace shardc::upstream {
 
-class ShellWordReader {
-public:
-  ShellWordReader(const ShellText &source, DiagEngine &diags, unsigned depth)
-      : source_(source), text_(source.text), diags_(diags), depth_(depth) {}
-
-  /// All of the text, as if in double quotes.
-  ShellWord readQuotedText();
-
+class ShellWords {
 protected:
+  /// What a statement does here: all of it; nothing but launches, since it may not run; or nothing,
+  /// while what it may assign is collected.
+  enum class Mode : uint8_t { Run, Maybe, Collect };
+
+  ShellWords(BufferId script, const ShellSetting &setting, DiagEngine &diags)
+      : values_(setting, diags), diags_(diags), text_(diags.sources().text(script)),
+        end_(text_.size()), begin_(diags.sources().loc(script, 0)) {}
+
   static bool isNameStart(char c) { return llvm::isAlpha(c) || c == '_'; }
   static bool isNameChar(char c) { return llvm::isAlnum(c) || c == '_'; }
   static bool isBlank(char c) { return c == ' ' || c == '\t' || c == '\r'; }
@@ -24,64 +25,90 @@ protected:
            c == '<' || c == '>';
   }
 
-  SourceLoc loc(size_t offset) const {
-    return source_.begin.isValid() ? SourceLoc::fromRaw(source_.begin.raw() + offset)
-                                   : source_.whole.begin;
+  SourceRange range(size_t begin, size_t end) const {
+    return {SourceLoc::fromRaw(begin_.raw() + begin), SourceLoc::fromRaw(begin_.raw() + end)};
   }
-  SourceRange range(size_t begin) const {
-    return source_.begin.isValid() ? SourceRange(loc(begin), loc(at_)) : source_.whole;
-  }
-  char peek(size_t ahead = 0) const {
-    return at_ + ahead < text_.size() ? text_[at_ + ahead] : '\0';
-  }
-  bool atEnd() const { return failed_ || at_ >= text_.size(); }
+  SourceRange range(size_t begin) const { return range(begin, at_); }
+  llvm::StringRef slice(size_t begin) const { return text_.slice(begin, at_); }
+  char peek(size_t ahead = 0) const { return at_ + ahead < end_ ? text_[at_ + ahead] : '\0'; }
+  bool atEnd() const { return failed_ || at_ >= end_; }
+  bool startsWith(llvm::StringRef what) const { return text_.slice(at_, end_).startswith(what); }
   bool consume(llvm::StringRef what) {
-    if (!text_.substr(at_).startswith(what))
+    if (!startsWith(what))
       return false;
     at_ += what.size();
     return true;
   }
-  void fail(llvm::StringRef what) {
-    if (!failed_)
-      diags_.report(diag::ImportMalformed, SourceRange(loc(std::min(at_, text_.size()))), what);
-    failed_ = true;
-  }
+  void fail(llvm::StringRef what);
   bool enter() {
     if (++depth_ > kDepthMax)
       fail("it is nested too deep");
     return !failed_;
   }
 
-  /// A word up to the next blank or operator; empty if the position is at one.
-  ShellWord readWord();
-  /// `[expression]` of an element, without the brackets; nothing if there is none here, or if the
-  /// text after it is not `=` or `+=`.
+  /// The fields that the word at this place becomes: none, one or several.
+  std::vector<ShellValue> readFields();
+  /// The one text of an assignment's value, which is not split.
+  ShellValue readValue();
+  /// `[expression]` before `=` or `+=`, without the brackets; nothing if this is none.
   std::optional<llvm::StringRef> peekSubscript(size_t offset) const;
+  /// An expression with its expansions done.
+  std::string expandIndex(llvm::StringRef expression);
+  /// Passes what stands between brackets of one kind, with quotes in it; the place behind.
+  size_t passBrackets(size_t at, char open, char close);
+  /// In Run mode the change itself; in Collect mode the doubt that it may happen.
+  void doubtIn(const std::string &name, llvm::StringRef script, bool keepsHead = false);
+  void doubtExpression(llvm::StringRef expression);
 
-  ShellText source_;
-  llvm::StringRef text_;
+  ShellValues values_;
   DiagEngine &diags_;
-  unsigned depth_;
-  size_t at_ = 0;
+  llvm::StringRef text_;
+  size_t at_ = 0, end_;
+  Mode mode_ = Mode::Run;
+  SourceRange cause_; ///< of what is collected
+  unsigned depth_ = 0;
   bool failed_ = false;
+  bool splitsAsUsual_ = true; ///< IFS is as it was
 
 private:
   static constexpr unsigned kDepthMax = 40;
 
-  void addText(ShellWord &word, char c, bool quoted);
-  void readEscape(ShellWord &word);
-  void readSingleQuotes(ShellWord &word);
-  void readAnsiQuotes(ShellWord &word);
-  void readAnsiEscape(std::string &text);
-  uint32_t readDigits(unsigned base, unsigned digitsMax);
-  void readDoubleQuotes(ShellWord &word);
-  void readQuotedPart(ShellWord &word, char quote);
-  void readBackquotes(ShellWord &word);
-  void readDollar(ShellWord &word, bool quoted);
-  void readParenthesis(ShellWord &word, bool quoted);
-  void readBraces(ShellWord &word, bool quoted);
-  void readBraceOperator(ShellPart &part, bool quoted);
-  void readBraceArgument(ShellWord &argument, bool quoted);
+  struct Field {
+    std::string text;
+    std::string bare; ///< what stands without quotes in the script, for braces and patterns
+    bool hasQuotes = false;
+    SourceRange range = {}; ///< of the element that it comes from, if it comes from an array
+  };
+  /// Where a part of a word goes.
+  struct Into {
+    std::vector<Field> fields = std::vector<Field>(1);
+    bool splits;
+    bool splitsText = false; ///< text of the script itself, as in `${X:-a b}`
+  };
+
+  void readWord(Into &into);
+  void readPart(Into &into);
+  void readQuotedPart(Into &into, char quote);
+  void readDoubleQuotes(Into &into);
+  void readAnsiQuotes(Into &into);
+  void readDollar(Into &into, bool quoted);
+  void readSubstitution(Into &into, bool quoted, size_t end);
+  void readArithmetic(Into &into, bool quoted, size_t end);
+  void readBraces(Into &into, bool quoted);
+  bool readBraceName(std::string &name, std::string &index);
+  void expandVariable(Into &into, bool quoted, const std::string &name, const std::string &index,
+                      size_t begin);
+  void applyOperator(Into &into, bool quoted, const std::string &name, const std::string &index,
+                     size_t begin);
+  void readArgument(Into &into, bool quoted);
+  void putHeld(Into &into, const ShellValues::Held &held, bool quoted, llvm::StringRef name,
+               llvm::StringRef index);
+  void put(Into &into, llvm::StringRef text, bool quoted, bool splits);
+  void putText(Into &into, llvm::StringRef text, bool quoted);
+  void putUnknown(Into &into, llvm::StringRef shown, bool quoted);
+  void settleField(Field &field, bool isWord);
+
+  SourceLoc begin_;
 };
 
 } // namespace shardc::upstream

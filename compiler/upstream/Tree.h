@@ -29,7 +29,8 @@ struct Tree {
     Map,  ///< dictionaries, and calls with their keyword arguments
   };
   Kind kind = Kind::None;
-  SourceRange range; ///< its location in the input; may be invalid
+  bool isUnknown = false; ///< the input does not decide the value: it is to be filled in
+  SourceRange range;      ///< its location in the input; may be invalid
   bool boolean = false;
   int64_t integer = 0;
   double number = 0;

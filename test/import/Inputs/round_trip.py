@@ -150,7 +150,8 @@ def main():
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         recipe, exported = folder / "r.recipe", folder / "exported.sh"
-        call("shardc", "import", form, source, "-o", recipe)
+        runs = ["--run"] if form == "megatron-args" else []  # conditions and here-documents are a shell's to evaluate
+        call("shardc", "import", form, *runs, source, "-o", recipe)
         check(recipe, sets, unsupported)
         call("shardc", "fmt", "--check", recipe)
         if form == "megatron-args":

@@ -86,46 +86,68 @@ TEST(Python, LiteralsNamesAndCalls) {
     EXPECT_EQ(describeValue(text), "-") << text;
 }
 
-/// The words of the last command, joined by bars.
+/// The words of the last command, joined by bars; `?` behind those that are not known.
 std::string lastCommand(const std::string &script) {
   SourceManager sources;
   DiagEngine diags(sources);
-  BufferId buffer = sources.addBuffer("s.sh", script);
-  std::optional<ShellRun> run =
-      runShell({sources.text(buffer), sources.loc(buffer, 0), {}}, {{"GIVEN", "g"}}, diags);
+  ShellSetting setting{{{"GIVEN", "g"}}, std::nullopt};
+  std::optional<ShellRun> run = readShell(sources.addBuffer("s.sh", script), setting, diags);
   if (!run)
     return "error";
   std::string out;
   if (run->commands.empty())
     return out;
   for (const RanWord &word : run->commands.back().words)
-    out += (out.empty() ? "" : "|") + word.text;
+    out += (out.empty() ? "" : "|") + word.text + (word.unknown == nullptr ? "" : "?");
   return out;
 }
 
 TEST(Shell, ExpandsAsTheShellDoes) {
   EXPECT_EQ(lastCommand("A=1; p $A \"$A b\" '$A' \\$A"), "p|1|1 b|$A|$A");
-  EXPECT_EQ(lastCommand("A=(1 '2 3'); p ${A[@]} \"${A[@]}\" ${#A[@]} ${A[1]}"),
-            "p|1|2|3|1|2 3|2|2|3");
+  EXPECT_EQ(lastCommand("A=(1 '2 3'); p ${A[@]} \"${A[@]}\" ${A[1]}"), "p|1|2|3|1|2 3|2|3");
   EXPECT_EQ(lastCommand("A=(); p \"${A[@]}\" x \"\""), "p|x|");
   EXPECT_EQ(lastCommand("A=\"x y\"; p ${B:-d} ${A:+e} ${B:=f} $B ${1:-one}"), "p|d|e|f|f|one");
-  EXPECT_EQ(lastCommand("A=3; p $((A * (2 + $A) % 4)) $((1/0))"), "p|3|${1/0}");
-  EXPECT_EQ(lastCommand("p $UNSET $(date) $GIVEN"), "p|${UNSET}|$(date)|g");
+  EXPECT_EQ(lastCommand("A=3; p $((A * (2 + $A) % 4)) $((1/0))"), "p|3|$((1/0))?");
+  EXPECT_EQ(lastCommand("p $UNSET $(date +%F) $GIVEN"), "p|$UNSET?|$(date +%F)?|g");
   EXPECT_EQ(lastCommand("A=1; A+=2; L=(a); L+=(b c); p $A ${L[*]}"), "p|12|a|b|c");
   EXPECT_EQ(lastCommand("p a\\\n  b # c\n"), "p|a|b");
+  EXPECT_EQ(lastCommand("A='1+2'; p $(($A*2)) $((A*2))"), "p|5|$((A*2))?");
+  EXPECT_EQ(lastCommand("p [0]*3+[1]*2 --x=[1]*2 *.bin ~/x {a,b}"),
+            "p|[0]*3+[1]*2|--x=[1]*2|*.bin?|~/x?|{a,b}?");
+  EXPECT_EQ(lastCommand("A=\"--x $B y\"; p $A"), "p|--x|$B?|y");
 }
 
-TEST(Shell, RunsConditionsFunctionsAndNestedScripts) {
-  EXPECT_EQ(lastCommand("X=1\nif [ \"$X\" = 1 ] && [[ $X -lt 2 ]]; then p a; else p b; fi"), "p|a");
-  EXPECT_EQ(lastCommand("if [ -z \"$X\" ]; then p a; elif true; then p b; fi"), "p|a");
-  EXPECT_EQ(lastCommand("p z; if [ -f x ]; then p a; else p b; fi"), "p|z");
-  EXPECT_EQ(lastCommand("! [ 1 = 1 ] || p a"), "p|a");
-  EXPECT_EQ(lastCommand("case abc in x) p x;; a*|y) p a;; *) p o;; esac"), "p|a");
-  EXPECT_EQ(lastCommand("f() { p $1 $2; }\nf 1 2"), "p|1|2");
-  EXPECT_EQ(lastCommand("X=7; bash -x -c \"p $X '\\$X'\" | cat; exit; p late"), "cat");
-  EXPECT_EQ(lastCommand("X=7\nsbatch <<EOF\np $X \\$Y\nEOF"), "sbatch");
+TEST(Shell, LeavesUnknownWhatIsGuarded) {
+  EXPECT_EQ(lastCommand("X=1\nif [ $X = 1 ]; then X=2; fi; p $X ${X:-3}"), "p|$X?|${X:-3}?");
+  EXPECT_EQ(lastCommand("X=1; for i in 1 2; do p $X $i; X=$i; done"), "p|$X?|$i?");
+  EXPECT_EQ(lastCommand("f() { X=2; }\nX=1; p $X"), "p|$X?");
+  EXPECT_EQ(lastCommand("X=1; [ -f y ] && X=2; p $X"), "p|$X?");
+  EXPECT_EQ(lastCommand("X=1; ((X++)); p $X"), "p|$X?");
+  EXPECT_EQ(lastCommand("X=1; ((X < 2)); p $X"), "p|1");
+  EXPECT_EQ(lastCommand("X=1; read X; p $X"), "p|$X?");
+  EXPECT_EQ(lastCommand("X=1; source y; p $X ${Y:-2}"), "p|$X?|${Y:-2}?");
+  EXPECT_EQ(lastCommand("X=(a b); if q; then X+=(--c); fi; p \"${X[@]}\""), "p|a|b|$X?");
+  EXPECT_EQ(lastCommand("X=a; if q; then X=\"$X --c\"; fi; p $X"), "p|a|$X?");
+  EXPECT_EQ(lastCommand("declare -A M=([a]=1); p ${M[a]}"), "p|${M[a]}?");
+  EXPECT_EQ(lastCommand("set -- a b; shift; p $1 $#"), "p|b|1");
+  EXPECT_EQ(lastCommand("C='p --x 1'; eval $C"), "p|--x|1");
+  EXPECT_EQ(lastCommand("p before; exit; p late"), "p|before");
   for (const char *script : {"'a", "if x; then", "p $(", "A=(1", "f() p", ")", "case x in a"})
     EXPECT_EQ(lastCommand(script), "error") << script;
+}
+
+TEST(Shell, TellsWhichFlagsAnUnknownPartMayHold) {
+  SourceManager sources;
+  DiagEngine diags(sources);
+  std::optional<ShellRun> run =
+      readShell(sources.addBuffer(
+                    "s.sh", "A=(--lr 1)\nif q; then B='--bf16'; A+=(--save x $B); fi\np ${A[@]}"),
+                {}, diags);
+  ASSERT_TRUE(run.has_value());
+  const RanWord &last = run->commands.back().words.back();
+  ASSERT_NE(last.unknown, nullptr);
+  EXPECT_EQ(last.unknown->flags, (std::set<std::string>{"--save", "--bf16"}));
+  EXPECT_EQ(sources.lineColumn(last.unknown->cause.begin).line, 2u);
 }
 
 TEST(ReadValue, TakesUpstreamsSpellings) {

@@ -1,0 +1,329 @@
+#include "compiler/tools/ImportRun.h"
+
+#include <algorithm>
+#include <set>
+
+#include "compiler/tools/ForeignProgram.h"
+#include "compiler/upstream/Shell.h"
+#include "runtime/base/Io.h"
+#include "llvm/ADT/StringExtras.h"
+#include "llvm/Support/raw_ostream.h"
+
+namespace shardc::tools {
+namespace {
+
+using upstream::RanCommand;
+using upstream::RanWord;
+using upstream::ShellRun;
+
+#define ASSET(name, text) {name, text},
+constexpr std::pair<const char *, const char *> kStandIns[] = {
+#include "compiler/tools/StandIns.inc"
+};
+#undef ASSET
+
+/// A script that lacks paths runs again with them, at most as often as this.
+constexpr unsigned kTriesMax = 8;
+constexpr size_t kLinesSaidMax = 10;
+constexpr size_t kColumnsMax = 100; ///< of a launch that messages show
+constexpr llvm::StringLiteral kUnknownOpen = "@output-of-";
+
+std::vector<std::string> splitRecord(const std::string &text) {
+  std::vector<std::string> words;
+  for (size_t at = 0; at < text.size();) {
+    size_t end = std::min(text.find('\0', at), text.size());
+    words.push_back(text.substr(at, end - at));
+    at = end + 1;
+  }
+  return words;
+}
+
+/// A word as bash reads it.
+std::string shellWord(llvm::StringRef word) {
+  bool isPlain = !word.empty() && llvm::all_of(word, [](char c) {
+    return llvm::isAlnum(c) || llvm::StringRef("-_=./:,+%@^").contains(c);
+  });
+  if (isPlain)
+    return word.str();
+  std::string text = "'";
+  for (char c : word)
+    text += c == '\'' ? "'\\''" : std::string(1, c);
+  return text + "'";
+}
+
+/// What the stand-ins have recorded, as the commands of a script.
+class Records {
+public:
+  Records(const ForeignResult &result, const std::string &script, Session &session)
+      : result_(result), script_(script), session_(session) {}
+
+  ShellRun read() {
+    for (int number = 0;; ++number) {
+      auto found = result_.results.find(std::to_string(number));
+      if (found == result_.results.end())
+        break;
+      std::vector<std::string> words = splitRecord(found->second);
+      if (words.size() < 2)
+        continue;
+      std::string kind = words[0], parent = words[1];
+      words.erase(words.begin(), words.begin() + 2);
+      if (kind == "wrap" || kind == "launch")
+        prependParent(parent, words);
+      chains_[std::to_string(number)] = words;
+      if (kind == "launch")
+        addLaunch(words, std::to_string(number));
+      else if (kind == "directives")
+        for (const std::string &word : words)
+          run_.directives.push_back(shown(word, {}));
+      asks_ |= kind == "ask";
+      if (kind == "sourced" && !words.empty())
+        lacking_.push_back(words.front());
+    }
+    if (auto found = result_.results.find("unset"); found != result_.results.end())
+      for (const std::string &name : splitRecord(found->second))
+        run_.exported[name] = {};
+    if (auto found = result_.results.find("sourced"); found != result_.results.end())
+      for (const std::string &name : splitRecord(found->second))
+        lacking_.push_back(name);
+    run_.hasRun = true;
+    return std::move(run_);
+  }
+
+  /// Whether it asked for what the command line has to say.
+  bool asks() const { return asks_; }
+  /// Files that it wanted to read or to submit.
+  const std::vector<std::string> &lacking() const { return lacking_; }
+
+private:
+  void prependParent(const std::string &parent, std::vector<std::string> &words) {
+    if (auto found = chains_.find(parent); found != chains_.end())
+      words.insert(words.begin(), found->second.begin(), found->second.end());
+  }
+
+  /// A word whose text depends on what nobody knows: a program's output, or the folder of the run.
+  RanWord shown(llvm::StringRef word, SourceRange range) const {
+    RanWord ran{"", range, nullptr};
+    auto unknown = std::make_shared<upstream::ShellUnknown>();
+    while (!word.empty()) {
+      llvm::StringRef rest = word;
+      if (rest.consume_front(kUnknownOpen)) {
+        auto [name, behind] = rest.split('@');
+        unknown->shown = ("$(" + name + ")").str();
+        ran.text += unknown->shown;
+        word = behind;
+      } else if (rest.consume_front(result_.folder)) {
+        rest.consume_front("/work") || rest.consume_front("/home");
+        unknown->shown = "$PWD";
+        ran.text += unknown->shown;
+        word = rest;
+      } else {
+        ran.text += word.front();
+        word = word.drop_front();
+      }
+    }
+    if (!unknown->shown.empty())
+      ran.unknown = unknown;
+    return ran;
+  }
+
+  void addLaunch(const std::vector<std::string> &words, const std::string &number) {
+    // The line gets a buffer of its own, so that messages can point into it.
+    std::string line;
+    size_t lineBegin = 0;
+    std::vector<std::pair<size_t, size_t>> places;
+    for (const std::string &word : words) {
+      std::string text = shellWord(shown(word, {}).text);
+      bool breaks = line.size() + text.size() > lineBegin + kColumnsMax;
+      lineBegin = breaks ? line.size() : lineBegin;
+      line += line.empty() ? "" : breaks ? " \\\n    " : " ";
+      places.emplace_back(line.size(), line.size() + text.size());
+      line += text;
+    }
+    ++numLaunches_;
+    BufferId buffer = session_.sources().addBuffer(
+        script_ + (numLaunches_ == 1 ? "" : ", launch " + std::to_string(numLaunches_)),
+        line + "\n");
+    auto loc = [&](size_t at) { return session_.sources().loc(buffer, at); };
+    RanCommand command;
+    command.range = SourceRange(loc(0), loc(line.size()));
+    for (size_t i = 0; i < words.size(); ++i)
+      command.words.push_back(
+          shown(words[i], SourceRange(loc(places[i].first), loc(places[i].second))));
+    if (auto found = result_.results.find(number + ".environment"); found != result_.results.end())
+      for (const std::string &variable : splitRecord(found->second)) {
+        auto [name, value] = llvm::StringRef(variable).split('=');
+        if (!isOurs(name))
+          command.environment.emplace_back(name.str(), shown(value, {}));
+      }
+    run_.commands.push_back(std::move(command));
+  }
+
+  /// Variables that the script did not set, or that are Slurm's and the shell's own.
+  static bool isOurs(llvm::StringRef name) {
+    for (llvm::StringRef prefix : {"SHARDC_", "SLURM_", "OMPI_", "BASH_"})
+      if (name.startswith(prefix))
+        return true;
+    constexpr llvm::StringLiteral kNames[] = {"PATH",  "HOME", "PWD",  "OLDPWD",
+                                              "SHLVL", "_",    "LANG", "USER"};
+    return llvm::is_contained(kNames, name);
+  }
+
+  const ForeignResult &result_;
+  const std::string &script_;
+  Session &session_;
+  ShellRun run_;
+  std::map<std::string, std::vector<std::string>> chains_;
+  std::vector<std::string> lacking_;
+  unsigned numLaunches_ = 0;
+  bool asks_ = false;
+};
+
+/// Lines in which bash says what went wrong.
+std::vector<std::string> complaints(const std::string &output) {
+  llvm::SmallVector<llvm::StringRef> lines;
+  llvm::StringRef(output).split(lines, '\n', -1, false);
+  std::vector<std::string> said;
+  for (llvm::StringRef line : lines)
+    if (line.contains(": line ") || line.contains(": No such file or directory"))
+      said.push_back(line.str());
+  return said;
+}
+
+/// Absolute paths that a line of `complaints` lacks; nothing where it is about another thing.
+std::optional<std::string> lackingPath(llvm::StringRef line) {
+  if (!line.consume_back(": No such file or directory"))
+    return std::nullopt;
+  bool isFolder = line.contains(" cd: ");
+  llvm::StringRef path = line.rsplit(": ").second;
+  if (!path.startswith("/"))
+    return std::nullopt;
+  return isFolder ? (path + "/.").str() : path.str();
+}
+
+class ScriptRunner {
+public:
+  ScriptRunner(const std::string &path, BufferId script, const ScriptRun &run,
+               const upstream::ImportOptions &options, Session &session)
+      : run_(run), options_(options), session_(session),
+        name_(path == "-" ? "script.sh" : path.substr(path.rfind('/') + 1)),
+        text_(session.sources().text(script).str()) {}
+
+  /// Runs it until it lacks no more paths; nothing after an error.
+  std::optional<ForeignResult> run() {
+    std::optional<ForeignProgram> program = describe();
+    if (!program)
+      return std::nullopt;
+    announce(*program);
+    std::set<std::string> missing;
+    for (unsigned i = 0;; ++i) {
+      Result<ForeignResult> done = runForeign(*program);
+      if (!done.isOk()) {
+        session_.diags().report(diag::ImportRunFailed, SourceRange(), name_,
+                                done.status().message());
+        return std::nullopt;
+      }
+      size_t before = missing.size();
+      for (const std::string &line : complaints(done->output))
+        if (std::optional<std::string> path = lackingPath(line); path && done->isClosedOff)
+          missing.insert(*path);
+      if (missing.size() == before || i + 1 == kTriesMax)
+        return std::move(*done);
+      program->environment.back().second = llvm::join(missing, "\n");
+    }
+  }
+
+  const std::string &name() const { return name_; }
+
+private:
+  std::optional<ForeignProgram> describe() const {
+    ForeignProgram program;
+    for (const auto &[name, text] : kStandIns)
+      program.files[name] = text;
+    program.files["work/" + name_] = text_;
+    for (const std::string &path : run_.with) {
+      Result<std::string> text = readFile(path, upstream::kInputBytesMax);
+      if (!text.isOk()) {
+        session_.diags().report(diag::CannotReadFile, SourceRange(), text.status().message());
+        return std::nullopt;
+      }
+      program.files["work/" + path.substr(path.rfind('/') + 1)] = std::move(*text);
+    }
+    program.command = {"/bin/bash", "-p", "../start.sh", name_};
+    for (const std::string &argument : options_.arguments)
+      program.command.push_back(argument);
+    auto give = [&](const std::string &name, std::string value) {
+      program.environment.emplace_back(name, std::move(value));
+    };
+    give("LANG", "C.UTF-8");
+    give("USER", "user");
+    for (const auto &[name, value] : options_.variables)
+      give(name, value);
+    give("SHARDC_NODES", run_.nodes > 0 ? std::to_string(run_.nodes) : "");
+    give("SHARDC_GPUS", run_.gpusPerNode > 0 ? std::to_string(run_.gpusPerNode) : "");
+    give("SHARDC_GPU", llvm::StringRef(run_.gpu).upper());
+    give("SHARDC_WITH_FILES", run_.with.empty() ? "" : "1");
+    give("SHARDC_MISSING", ""); // the last one
+    return program;
+  }
+
+  void announce(const ForeignProgram &program) const {
+    std::string line = "bash " + shellWord(name_);
+    for (const std::string &argument : options_.arguments)
+      line += " " + shellWord(argument);
+    llvm::errs() << "shardc: running '" << line
+                 << "' with stand-ins for its launchers, in an empty folder, for at most "
+                 << program.secondsMax << " s\n";
+  }
+
+  const ScriptRun &run_;
+  const upstream::ImportOptions &options_;
+  Session &session_;
+  std::string name_, text_;
+};
+
+/// What happened, as messages.
+void reportRun(const ForeignResult &result, const Records &records, const std::string &name,
+               DiagEngine &diags) {
+  if (!result.isClosedOff)
+    diags.report(diag::ImportNotClosedOff, SourceRange(), name);
+  if (records.asks())
+    diags.report(diag::ImportRunAsks, SourceRange(), name);
+  for (const std::string &path : records.lacking())
+    diags.report(diag::ImportRunLacks, SourceRange(), name, path);
+  std::vector<std::string> said = complaints(result.output);
+  for (size_t i = 0; i < std::min(said.size(), kLinesSaidMax); ++i) {
+    llvm::StringRef line = said[i];
+    for (size_t at; (at = line.find(result.folder + "/")) != llvm::StringRef::npos;)
+      line = line.substr(at + result.folder.size() + 1);
+    if (line.consume_back(": No such file or directory"))
+      diags.report(diag::ImportRunLacks, SourceRange(), name, line.rsplit(": ").second);
+    else
+      diags.report(diag::ImportRunSaid, SourceRange(), line);
+  }
+  if (result.status != 0)
+    diags.report(diag::ImportRunStatus, SourceRange(), name, result.status);
+}
+
+} // namespace
+
+std::optional<std::string> importRun(const std::string &path, BufferId script, const ScriptRun &run,
+                                     const upstream::ImportOptions &options, Session &session) {
+  ScriptRunner runner(path, script, run, options, session);
+  std::optional<ForeignResult> result = runner.run();
+  if (!result)
+    return std::nullopt;
+  Records records(*result, runner.name(), session);
+  ShellRun ran = records.read();
+  reportRun(*result, records, runner.name(), session.diags());
+  auto describe = [&](const std::string &option) {
+    ran.directives.push_back({option, {}, nullptr});
+  };
+  if (run.nodes > 0)
+    describe("--nodes=" + std::to_string(run.nodes));
+  if (run.gpusPerNode > 0)
+    describe("--gres=gpu:" + (run.gpu.empty() ? "" : run.gpu + ":") +
+             std::to_string(run.gpusPerNode));
+  return upstream::importMegatronRun(ran, options, session.diags());
+}
+
+} // namespace shardc::tools

@@ -1,0 +1,38 @@
+# Read by each bash of a launch script: programs without a stand-in get one, also those of the system that the script
+# names by their path; variables that it unsets and files that it sources in vain are recorded.
+command_not_found_handle() {
+  /bin/ln -sf "$SHARDC_FOLDER/stand_in.sh" "$SHARDC_FOLDER/bin/$1"
+  "$SHARDC_FOLDER/bin/$1" "${@:2}"
+}
+unset() {
+  builtin printf '%s\0' "$@" >>"$SHARDC_FOLDER/results/unset"
+  builtin unset "$@"
+}
+if [ -z "$SHARDC_WITH_FILES" ]; then
+  source() {
+    if [ -r "$1" ]; then
+      builtin source "$@"
+    else
+      builtin printf '%s\0' "$1" >>"$SHARDC_FOLDER/results/sourced"
+    fi
+  }
+  .() { source "$@"; }
+fi
+# shardc_stand_in PATH: what has this path is the stand-in of its name
+shardc_stand_in() {
+  builtin eval "function $1 { $SHARDC_FOLDER/bin/${1##*/} \"\$@\"; }"
+}
+for shardc_path in /usr/bin /usr/local/bin /bin; do
+  for shardc_name in torchrun python python3 srun sbatch mpirun; do
+    shardc_stand_in "$shardc_path/$shardc_name"
+  done
+done
+while IFS= builtin read -r shardc_path; do
+  case $shardc_path in
+  *[!A-Za-z0-9_./-]*) ;;
+  */torchrun | */python | */python3 | */python3.[0-9]* | */srun | */sbatch | */mpirun | */mpiexec | */deepspeed | \
+    */accelerate | */docker | */apptainer | */singularity | */nsys)
+    shardc_stand_in "$shardc_path" ;;
+  esac
+done <<<"$SHARDC_MISSING"
+builtin unset shardc_path shardc_name

@@ -1,0 +1,198 @@
+#!/bin/bash -p
+# Stands in for a program of a launch script, by the name that it is called with: records its words and environment,
+# and succeeds. What starts another program starts the stand-in for that. Questions about the machine are answered for
+# the cluster that the import is about. The output of all else is unknown: a mark that the import recognises.
+folder=$SHARDC_FOLDER results=$SHARDC_FOLDER/results
+name=${0##*/}
+tools=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+
+# record KIND WORD...: a file of its own, whose number is in $number
+record() {
+  set -o noclobber
+  number=0
+  until { printf '%s\0' "$1" "${SHARDC_PARENT:--}" "${@:2}" >"$results/$number"; } 2>/dev/null; do
+    number=$((number + 1))
+    [ $number -lt 300 ] || exit 1
+  done
+  set +o noclobber
+}
+
+unknown() { printf '@output-of-%s@\n' "$name"; }
+
+# slurm_job OPTION...: the environment of a job of Slurm
+slurm_job() {
+  local nodes=1 tasks= per_node= gpus= option value
+  while [ $# -gt 0 ]; do
+    option=${1%%=*} value=${1#*=}
+    [ "$option" != "$1" ] || value=$2
+    case $1 in -[NnJc]?*) option=${1:0:2} value=${1:2} ;; esac
+    case $option in
+    --nodes | -N) nodes=${value%%-*} ;;
+    --ntasks | -n) tasks=$value ;;
+    --ntasks-per-node) per_node=$value ;;
+    --gpus-per-node | --gres) gpus=${value##*:} ;;
+    --job-name | -J) export SLURM_JOB_NAME=$value ;;
+    --cpus-per-task | -c) export SLURM_CPUS_PER_TASK=$value ;;
+    --array | -a) : "${SLURM_ARRAY_TASK_ID:=@output-of-SLURM_ARRAY_TASK_ID@}" && export SLURM_ARRAY_TASK_ID ;;
+    esac
+    shift
+  done
+  nodes=${SHARDC_NODES:-$nodes}
+  gpus=${SHARDC_GPUS:-$gpus}
+  [ -z "$per_node" ] || export SLURM_NTASKS_PER_NODE=$per_node
+  [ -z "$gpus" ] || export SLURM_GPUS_ON_NODE=$gpus SLURM_GPUS_PER_NODE=$gpus
+  export SLURM_NTASKS=${tasks:-$((nodes * ${per_node:-1}))} SLURM_NNODES=$nodes SLURM_JOB_NUM_NODES=$nodes
+  export SLURM_NPROCS=$SLURM_NTASKS SLURM_JOB_ID=${SLURM_JOB_ID:-1} SLURM_JOBID=${SLURM_JOB_ID:-1}
+  export SLURM_JOB_NODELIST=node0
+  [ "$nodes" = 1 ] || SLURM_JOB_NODELIST=node[0-$((nodes - 1))]
+  export SLURM_NODELIST=$SLURM_JOB_NODELIST SLURM_SUBMIT_DIR=${SLURM_SUBMIT_DIR:-$PWD} SLURM_PROCID=0 SLURM_NODEID=0
+  export SLURM_LOCALID=0 SLURM_JOB_NAME=${SLURM_JOB_NAME:-job}
+}
+
+# Directives of a script, a word a line
+directives() {
+  PATH=$tools sed -n 's/^#SBATCH//p' "$1" | PATH=$tools sed 's/[ \t]#.*//' | PATH=$tools xargs -n 1 2>/dev/null
+}
+
+# submit SCRIPT OPTIONS... -- ARGUMENTS...
+submit() {
+  local script=$1 options=()
+  shift
+  mapfile -t options < <(directives "$script")
+  while [ $# -gt 0 ] && [ "$1" != -- ]; do
+    options+=("$1")
+    shift
+  done
+  record directives "${options[@]}"
+  slurm_job "${options[@]}"
+  exec bash "$script" "${@:2}"
+}
+
+sbatch() {
+  local options=() wrapped=
+  while [ $# -gt 0 ]; do
+    case $1 in
+    --wrap=*) wrapped=${1#*=} ;;
+    --wrap) wrapped=$2 && shift ;;
+    --*=* | -[NnJcptAoea]?*) options+=("$1") ;;
+    --hold | --exclusive | --requeue | --no-requeue | --parsable | --test-only | --wait | --verbose | --quiet | -[HWQvs])
+      options+=("$1") ;;
+    -*) options+=("$1" "$2") && shift ;;
+    *) break ;;
+    esac
+    shift
+  done
+  if [ $# -gt 0 ] && [ -z "$wrapped" ]; then
+    [ -r "$1" ] && submit "$1" "${options[@]}" -- "${@:2}"
+    record sourced "$1"
+    return
+  fi
+  local script=$folder/batch.$$
+  if [ -n "$wrapped" ]; then printf '%s\n' "$wrapped" >"$script"; else PATH=$tools cat >"$script"; fi
+  submit "$script" "${options[@]}" -- "$@"
+}
+
+# Answers that need the number of GPUs of a node
+ask_gpus() {
+  gpus=${SHARDC_GPUS:-$SLURM_GPUS_ON_NODE}
+  [ -n "$gpus" ] && return
+  record ask gpus
+  exit 1
+}
+
+nvidia_smi() {
+  local field fields i line header=1
+  case "$*" in
+  -L | --list-gpus) ask_gpus && for ((i = 0; i < gpus; ++i)); do echo "GPU $i: NVIDIA ${SHARDC_GPU:-GPU} (UUID: GPU-$i)"; done ;;
+  *--query-gpu=*)
+    ask_gpus
+    fields=${*#*--query-gpu=} fields=${fields%% *}
+    case "$*" in *noheader*) header= ;; esac
+    [ -z "$header" ] || echo "$fields"
+    for ((i = 0; i < gpus; ++i)); do
+      line=
+      for field in ${fields//,/ }; do
+        case $field in
+        index) line+=", $i" ;;
+        count) line+=", $gpus" ;;
+        uuid | gpu_uuid) line+=", GPU-$i" ;;
+        name | gpu_name) line+=", NVIDIA ${SHARDC_GPU:-$(unknown)}" ;;
+        *) line+=", $(unknown)" ;;
+        esac
+      done
+      echo "${line#, }"
+    done
+    ;;
+  *) unknown ;;
+  esac
+}
+
+scontrol() {
+  local i nodes=${SHARDC_NODES:-${SLURM_JOB_NUM_NODES:-1}}
+  case "$1 $2" in
+  "show hostname" | "show hostnames")
+    case "${3:-$SLURM_JOB_NODELIST}" in
+    "$SLURM_JOB_NODELIST" | "$SLURM_NODELIST") for ((i = 0; i < nodes; ++i)); do echo "node$i"; done ;;
+    *) unknown ;;
+    esac ;;
+  *) unknown ;;
+  esac
+}
+
+# find_program WORD...: $at is the number of the first word that is a launcher, a shell or a script of this folder; the words
+# before it are about how it is started
+find_program() {
+  at=0
+  local word
+  for word in "$@"; do
+    at=$((at + 1))
+    case ${word##*/} in
+    bash | sh | zsh | torchrun | python | python3 | srun | mpirun | mpiexec | deepspeed | accelerate | numactl | nsys | uv)
+      return 0 ;;
+    *.sh | *.sbatch | *.slurm) [ -f "$word" ] && return 0 ;;
+    esac
+  done
+  return 1
+}
+
+follow_or_record() {
+  if ! find_program "$@"; then
+    record launch "$name" "$@"
+    PATH=$tools env -0 >"$results/$number.environment"
+    unknown
+    return
+  fi
+  record wrap "$name" "${@:1:at-1}"
+  export SHARDC_PARENT=$number
+  case $name in
+  srun) export SLURM_PROCID=0 SLURM_LOCALID=0 SLURM_NODEID=0 ;;
+  mpirun | mpiexec) export OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_LOCAL_RANK=0 ;;
+  esac
+  local program=${*:at:1}
+  shift "$at"
+  case ${program##*/} in
+  bash | sh | zsh) exec bash "$@" ;;
+  *.sh | *.sbatch | *.slurm) exec bash "$program" "$@" ;;
+  *) exec "$folder/bin/${program##*/}" "$@" ;;
+  esac
+}
+
+case $name in
+sh | bash | zsh) exec "$folder/bin/bash" "$@" ;;
+sleep) ;;
+sbatch) sbatch "$@" ;;
+nvidia-smi) nvidia_smi "$@" ;;
+scontrol) scontrol "$@" ;;
+hostname) case $1 in -[iI] | --ip-address | --all-ip-addresses) echo 10.0.0.1 ;; *) echo node0 ;; esac ;;
+python | python3)
+  if [ "$1" = -c ] || [ "$1" = - ] || [ $# = 0 ]; then # it computes something
+    program=$(PATH=$tools type -P python3) && "$program" "$@" || unknown
+  else
+    record launch "$name" "$@"
+    PATH=$tools env -0 >"$results/$number.environment"
+  fi ;;
+torchrun | deepspeed | accelerate)
+  record launch "$name" "$@"
+  PATH=$tools env -0 >"$results/$number.environment" ;;
+*) follow_or_record "$@" ;;
+esac

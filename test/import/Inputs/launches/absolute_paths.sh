@@ -1,0 +1,5 @@
+#!/bin/bash
+# expect: gpus_per_node=8 train_iters=10
+CONDA=/opt/conda/envs/megatron
+MEGATRON=/opt/Megatron-LM
+$CONDA/bin/torchrun --nproc_per_node 8 $MEGATRON/pretrain_gpt.py --num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 32 --micro-batch-size 1 --global-batch-size 8 --train-iters 10 --lr 1e-4 --vocab-size 256

@@ -1,0 +1,8 @@
+#!/bin/bash
+# expect: data_path=["/data/a", "/data/b"] train_iters=10
+cat > mix.txt <<END
+/data/a
+/data/b
+END
+MIX=$(cat mix.txt)
+torchrun --nproc_per_node 8 pretrain_gpt.py --num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 32 --micro-batch-size 1 --global-batch-size 8 --train-iters 10 --lr 1e-4 --vocab-size 256 --data-path $MIX --split 99,1,0
