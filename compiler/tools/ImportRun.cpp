@@ -54,8 +54,9 @@ std::string shellWord(llvm::StringRef word) {
 /// What the stand-ins have recorded, as the commands of a script.
 class Records {
 public:
-  Records(const ForeignResult &result, const std::string &script, Session &session)
-      : result_(result), script_(script), session_(session) {}
+  Records(const ForeignResult &result, const std::string &script,
+          const upstream::ImportOptions &options, Session &session)
+      : result_(result), script_(script), options_(options), session_(session) {}
 
   ShellRun read() {
     for (int number = 0;; ++number) {
@@ -152,7 +153,9 @@ private:
     if (auto found = result_.results.find(number + ".environment"); found != result_.results.end())
       for (const std::string &variable : splitRecord(found->second)) {
         auto [name, value] = llvm::StringRef(variable).split('=');
-        if (!isOurs(name))
+        auto given = options_.variables.find(name.str());
+        bool isGiven = given != options_.variables.end() && given->second == value;
+        if (!isOurs(name) && !isGiven)
           command.environment.emplace_back(name.str(), shown(value, {}));
       }
     run_.commands.push_back(std::move(command));
@@ -170,6 +173,7 @@ private:
 
   const ForeignResult &result_;
   const std::string &script_;
+  const upstream::ImportOptions &options_;
   Session &session_;
   ShellRun run_;
   std::map<std::string, std::vector<std::string>> chains_;
@@ -312,7 +316,7 @@ std::optional<std::string> importRun(const std::string &path, BufferId script, c
   std::optional<ForeignResult> result = runner.run();
   if (!result)
     return std::nullopt;
-  Records records(*result, runner.name(), session);
+  Records records(*result, runner.name(), options, session);
   ShellRun ran = records.read();
   reportRun(*result, records, runner.name(), session.diags());
   auto describe = [&](const std::string &option) {

@@ -151,6 +151,7 @@ private:
   /// Reads what may not run twice: for its assignments, and for its launches.
   void readStatement(bool isGuarded) {
     skipBlanks();
+    statement_ = at_;
     if (mode_ != Mode::Run || (!isGuarded && !beginsCompound()))
       return readCommand();
     size_t begin = at_, documents = documentsEnd_, count = numCommands_;
@@ -455,10 +456,9 @@ private:
     const std::string &name = assignment.name;
     bool keepsHead = !assignment.index && !assignment.isForeign &&
                      (assignment.append || beginsWith(assignment.script, name));
+    splitsAsUsual_ &= name != "IFS";
     if (mode_ != Mode::Run)
       return doubtIn(name, assignment.script, keepsHead);
-    if (name == "IFS")
-      splitsAsUsual_ = false;
     if (assignment.isForeign)
       doubtIn(name, assignment.script);
     else if (assignment.isArray)
@@ -485,8 +485,8 @@ private:
         names.push_back(word.str());
     }
     for (const std::string &name : names) {
-      if (isForeign)
-        doubtIn(name, slice(begin));
+      if (isForeign) // such as -i, after which assignments mean something else
+        doubtIn(name, slice(begin), /*keepsHead=*/false, /*isAnytime=*/true);
       if (exports && mode_ == Mode::Run)
         values_.exportVariable(name);
       else if (exports && values_.look(name, "", name).isSet())
@@ -508,10 +508,10 @@ private:
       }
     } else if (name == "unset") {
       for (size_t i = 1; i < words.size(); ++i)
-        if (isSure && !llvm::StringRef(words[i].text).startswith("-"))
+        if (isSure && llvm::all_of(words[i].text, isNameChar))
           values_.unset(words[i].text, words[i].range);
         else
-          doubtUnset(words[i].text);
+          doubtUnset(llvm::StringRef(words[i].text).take_while(isNameChar).str());
     } else if (isOneOf(name, {"source", "."})) {
       doubtAll(begin);
     } else if (name == "set" || name == "shift") {
@@ -531,7 +531,7 @@ private:
 
   /// Its launches get the variable, or they do not.
   void doubtUnset(const std::string &name) {
-    if (name.starts_with("-"))
+    if (name.empty()) // an option
       return;
     doubtIn(name, "");
     values_.exportVariable(name);

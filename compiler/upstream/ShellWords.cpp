@@ -238,11 +238,12 @@ void ShellWords::doubtExpression(llvm::StringRef expression) {
   }
 }
 
-void ShellWords::doubtIn(const std::string &name, llvm::StringRef script, bool keepsHead) {
+void ShellWords::doubtIn(const std::string &name, llvm::StringRef script, bool keepsHead,
+                         bool isAnytime) {
   if (mode_ == Mode::Maybe)
     return; // collected before
-  bool isAnytime = values_.isInFunction;
-  values_.doubt(name, mode_ == Mode::Run ? range(at_, at_) : cause_, script, keepsHead, isAnytime);
+  SourceRange cause = mode_ == Mode::Run ? range(std::min(statement_, at_)) : cause_;
+  values_.doubt(name, cause, script, keepsHead, isAnytime || values_.isInFunction);
 }
 
 void ShellWords::readBraces(Into &into, bool quoted) {
@@ -407,7 +408,7 @@ void ShellWords::put(Into &into, llvm::StringRef text, bool quoted, bool splits)
     fields.back().hasQuotes |= quoted;
     return;
   }
-  if (!splitsAsUsual_ && text.find_first_of(" \t\n") != llvm::StringRef::npos) {
+  if (!splitsAsUsual_ && !text.empty()) {
     fields.back().text += values_.markAs(values_.resolve({text.str(), {}}).text, text);
     return;
   }

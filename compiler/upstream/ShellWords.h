@@ -57,7 +57,8 @@ protected:
   /// Passes what stands between brackets of one kind, with quotes in it; the place behind.
   size_t passBrackets(size_t at, char open, char close);
   /// In Run mode the change itself; in Collect mode the doubt that it may happen.
-  void doubtIn(const std::string &name, llvm::StringRef script, bool keepsHead = false);
+  void doubtIn(const std::string &name, llvm::StringRef script, bool keepsHead = false,
+               bool isAnytime = false);
   void doubtExpression(llvm::StringRef expression);
 
   ShellValues values_;
@@ -65,7 +66,8 @@ protected:
   llvm::StringRef text_;
   size_t at_ = 0, end_;
   Mode mode_ = Mode::Run;
-  SourceRange cause_; ///< of what is collected
+  SourceRange cause_;    ///< of what is collected
+  size_t statement_ = 0; ///< where the current one begins
   unsigned depth_ = 0;
   bool failed_ = false;
   bool splitsAsUsual_ = true; ///< IFS is as it was

@@ -75,9 +75,9 @@ sbatch() {
     --wrap=*) wrapped=${1#*=} ;;
     --wrap) wrapped=$2 && shift ;;
     --*=* | -[NnJcptAoea]?*) options+=("$1") ;;
-    --hold | --exclusive | --requeue | --no-requeue | --parsable | --test-only | --wait | --verbose | --quiet | -[HWQvs])
-      options+=("$1") ;;
-    -*) options+=("$1" "$2") && shift ;;
+    -*) # a value follows, unless it is the script
+      options+=("$1")
+      [ -f "$2" ] || { options+=("$2") && shift; } ;;
     *) break ;;
     esac
     shift

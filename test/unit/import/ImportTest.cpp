@@ -129,6 +129,10 @@ TEST(Shell, LeavesUnknownWhatIsGuarded) {
   EXPECT_EQ(lastCommand("X=(a b); if q; then X+=(--c); fi; p \"${X[@]}\""), "p|a|b|$X?");
   EXPECT_EQ(lastCommand("X=a; if q; then X=\"$X --c\"; fi; p $X"), "p|a|$X?");
   EXPECT_EQ(lastCommand("declare -A M=([a]=1); p ${M[a]}"), "p|${M[a]}?");
+  EXPECT_EQ(lastCommand("declare -i n=1; n=2+3; p $n"), "p|$n?");
+  EXPECT_EQ(lastCommand("A=(a b); unset 'A[1]'; p ${A[@]}"), "p|$A?");
+  EXPECT_EQ(lastCommand("f() { local IFS=,; }\nX=a,b; p $X \"$X\""), "p|a,b?|a,b");
+  EXPECT_EQ(lastCommand("IFS=,; X='a b'; p $X"), "p|a b?");
   EXPECT_EQ(lastCommand("set -- a b; shift; p $1 $#"), "p|b|1");
   EXPECT_EQ(lastCommand("C='p --x 1'; eval $C"), "p|--x|1");
   EXPECT_EQ(lastCommand("p before; exit; p late"), "p|before");

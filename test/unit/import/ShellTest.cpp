@@ -70,7 +70,8 @@ private:
     case 9:
       return pick("((n += 1))\n", "read v <<< x\n", "set -- p \"q r\"\n", "unset v\n",
                   "printf -v w %s x\n", "let n=2\n", "v=$(echo 1)\n", "w=$((n++))\n",
-                  "declare -i n=3\n", "[ x = x ] && v=3\n", "v=2 | cat\n", "IFS=,\n");
+                  "declare -i n=3\n", "declare -i v\n", "unset 'a[1]'\n", "[ x = x ] && v=3\n",
+                  "v=2 | cat\n", "IFS=,\n");
     default:
       return command();
     }
