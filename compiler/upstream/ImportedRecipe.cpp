@@ -75,7 +75,8 @@ void completeExpertLayers(RecipeBuilder &recipe, const MegatronFacts &facts) {
 
 /// The size with its padding says the size without it only where nothing else does.
 void completePaddedVocabulary(RecipeBuilder &recipe, const MegatronFacts &facts) {
-  if (recipe.has(Opt::ModelVocabSize) || !facts.paddedVocab || *facts.paddedVocab < 1)
+  bool isOpen = !recipe.has(Opt::ModelVocabSize) && !recipe.isDoubted(Opt::ModelVocabSize);
+  if (!isOpen || !facts.paddedVocab || *facts.paddedVocab < 1)
     return;
   recipe.set(Opt::ModelVocabSize, Value::ofInt(*facts.paddedVocab), facts.paddedVocabRange);
   recipe.meant("only the padded size of the vocabulary is known; it is used as the size",
