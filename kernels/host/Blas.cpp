@@ -1,6 +1,16 @@
 #include "kernels/host/Blas.h"
 
+#include <charconv>
+#include <csignal>
+#include <cstdlib>
+#include <cstring>
+
 #include <blis.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 namespace shardc::kernels::host {
 namespace {
@@ -23,6 +33,38 @@ const rntm_t &runtimeOfAll() {
   return runtime;
 }
 
+/// BLIS aborts for a number that it does not know, and its kernels for other processors end by a
+/// signal: both in a process of its own, without BLIS' text.
+[[noreturn]] void tryProduct() {
+  rlimit none = {};
+  ::setrlimit(RLIMIT_CORE, &none);
+  ::dup2(::open("/dev/null", O_WRONLY | O_CLOEXEC), STDERR_FILENO);
+  constexpr int64_t kExtent = 64;
+  static float values[3][kExtent * kExtent];
+  gemm(kExtent, kExtent, kExtent, 1, {values[0], kExtent}, {values[1], kExtent}, 0, values[2],
+       kExtent);
+  ::_exit(0);
+}
+
+std::string refusalOf(const char *set) {
+  if (!set)
+    return "";
+  const char *end = set + std::strlen(set);
+  int64_t number = 0;
+  auto [at, error] = std::from_chars(set, end, number);
+  if (at != end || error != std::errc())
+    return fmt::format("BLIS_ARCH_TYPE = '{}' is not a number", set);
+  pid_t child = ::fork();
+  if (child == 0)
+    tryProduct();
+  int status = 0;
+  if (child < 0 || ::waitpid(child, &status, 0) != child || status == 0)
+    return "";
+  return fmt::format("BLIS_ARCH_TYPE = {} is not the number of kernels that this processor can run "
+                     "(a product ended with '{}')",
+                     set, WIFSIGNALED(status) ? ::strsignal(WTERMSIG(status)) : "an error");
+}
+
 /// Elements from row to row and from column to column of op(factor).
 struct Strides {
   inc_t row, column;
@@ -33,7 +75,15 @@ struct Strides {
 
 } // namespace
 
-void initBlas() { runtimeOfAll(); }
+const std::string &blasRefusal() {
+  static const std::string refusal = refusalOf(std::getenv("BLIS_ARCH_TYPE"));
+  return refusal;
+}
+
+void initBlas() {
+  if (blasRefusal().empty())
+    runtimeOfAll();
+}
 
 void gemm(int64_t m, int64_t n, int64_t k, float alpha, Factor a, Factor b, float beta, float *c,
           int64_t stride) {
@@ -47,7 +97,9 @@ void gemm(int64_t m, int64_t n, int64_t k, float alpha, Factor a, Factor b, floa
 
 std::string blasVersion() {
   initBlas(); // which BLIS_ARCH_TYPE needs to be known
-  std::string kernels = bli_arch_string(bli_arch_query_id());
+  std::string kernels = blasRefusal();
+  if (kernels.empty())
+    kernels = bli_arch_string(bli_arch_query_id());
   return std::string("BLIS ") + bli_info_get_version_str() + " (" + kernels + ")";
 }
 

@@ -8,10 +8,17 @@
 
 namespace shardc::kernels::host {
 
-/// Initialises BLIS. Otherwise the first product does. Threads may call this function.
+/// Why BLIS cannot compute with the kernels that BLIS_ARCH_TYPE chooses: `BLIS_ARCH_TYPE = 'abc' is
+/// not a number`. Empty if it can, or chooses by itself. With the variable set, the first call
+/// tries a product in a process of its own.
+const std::string &blasRefusal();
+
+/// Initialises BLIS, unless it is refused. Otherwise the first product does. Threads may call this
+/// function.
 void initBlas();
 
-/// Name and version of the library, and the processors whose kernels it uses: `BLIS 0.9.0 (skx)`.
+/// Name and version of the library, and the processors whose kernels it uses: `BLIS 0.9.0 (skx)`,
+/// or why it has none.
 std::string blasVersion();
 
 /// A matrix factor as it lies in memory: `stride` elements from row to row, read transposed if

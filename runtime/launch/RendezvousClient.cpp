@@ -146,17 +146,23 @@ void RendezvousClient::findRelay(double waited) {
   relayPort_ = std::atoi(where.c_str() + colon + 1);
 }
 
-/// Who has been in the job knows that the address is right. One rank of a machine tells it.
+/// Who has been in the job knows that the address is right. One rank of a machine tells it: the
+/// first, or, on the machine of rank 0, whose supervisor is gone, the one that was chosen before.
 Status RendezvousClient::unanswered(double seconds, const Status &reason) const {
   if (options_.connectSeconds == 0)
     return makeStatus(report::NoAnswer, options_.rank, seconds, reason.message());
-  if (options_.localRank != 0)
+  if (options_.localRank != 0 && !isSpeaker())
     return wasTold();
   return makeStatus(
       report::RankZeroGone,
       fmt::format("rank {}: rank 0's supervisor, which starts the ranks again, has not answered "
                   "for {:.3g} s: {}; it or its machine is gone",
                   options_.rank, seconds, reason.message()));
+}
+
+/// Among ranks whose supervisors start them again, this one reports the end of rank 0's supervisor.
+bool RendezvousClient::isSpeaker() const {
+  return options_.heard && (options_.heard->load() & kHeardSpeaker) != 0;
 }
 
 /// All ranks of a machine have the same secret: one tells it. Aborted on the others.
@@ -414,6 +420,10 @@ void RendezvousClient::take(const Message &message) {
       options_.rank = welcome->rank;
       options_.worldSize = welcome->worldSize;
       isWelcome_ = true;
+      if (options_.heard)
+        options_.heard->fetch_and(~uint32_t{kHeardSpeaker});
+      if (welcome->isSpeaker)
+        note(kHeardSpeaker);
     }
   } else if (message.kind == MessageKind::Gathered) {
     Unpacker in(message.body);

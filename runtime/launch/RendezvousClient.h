@@ -18,7 +18,9 @@ namespace shardc::launch {
 /// What a rank has heard of its job, for its own supervisor, as bits.
 enum Heard : uint32_t {
   kHeardLeader = 1, ///< rank 0's supervisor has answered
-  kHeardOver = 2    ///< the job is over, or this rank's part of it
+  kHeardOver = 2,   ///< the job is over, or this rank's part of it
+  /// This rank reports it if rank 0's supervisor is gone; later processes of the rank know it too.
+  kHeardSpeaker = 4
 };
 
 struct RendezvousClientOptions {
@@ -119,6 +121,7 @@ private:
   Attempt refusedBy(const std::string &where, const std::optional<Refusal> &refusal) const;
   Status misfit(Status reason) const;
   Status unanswered(double seconds, const Status &reason) const;
+  bool isSpeaker() const;
   void run();
   void note(uint32_t heard);
   void watchServer(double seconds);

@@ -290,7 +290,9 @@ private:
     if (page == MAP_FAILED)
       return makeStatus(StatusCode::Exhausted, "cannot share memory with a rank: {}",
                         std::strerror(errno));
-    worker_.heard = new (page) std::atomic<uint32_t>(0);
+    // Until rank 0's supervisor has chosen who speaks if it is gone, rank 1 does.
+    bool isSpeaker = options_.position.rank == 1;
+    worker_.heard = new (page) std::atomic<uint32_t>(isSpeaker ? uint32_t{kHeardSpeaker} : 0);
     return Status::ok();
   }
 
@@ -378,12 +380,14 @@ private:
     if (isLaunched_)
       return Status::ok();
     return witness_.start(
-        [pid = ::getpid(), tell = options_.tell] { tell(makeReport(report::RunKilled, pid)); });
+        [pid = ::getpid(), tell = options_.tell, whatIsLeft = options_.whatIsLeft] {
+          tell(makeReport(report::RunKilled, pid, whatIsLeft ? whatIsLeft() : "nothing was saved"));
+        });
   }
 
   bool start(int64_t rank) {
     if (worker_.heard)
-      *worker_.heard = 0;
+      worker_.heard->fetch_and(kHeardSpeaker);
     std::fflush(nullptr);
     pid_t parent = ::getpid();
     pid_t pid = ::fork();

@@ -57,6 +57,9 @@ struct SupervisorOptions {
   std::optional<Report> problem; ///< why this rank cannot take part
   ReportSink tell;               ///< takes the one failure, and warnings
   RestartOptions restarts;
+  /// From where the run can continue, for people, asked once the ranks were killed: `a run can
+  /// resume after step 4 from 'ckpt'`. Empty: nothing was saved.
+  std::function<std::string()> whatIsLeft;
   HeldMemory held;
   /// The GPU of a rank, by its number on its node, for people; empty function: none.
   std::function<std::string(int64_t localRank)> gpuOf;

@@ -61,6 +61,9 @@ struct BackendEntry {
   exec::FindKernel findKernel;
   /// The libraries that it uses, with their versions, as part of a line.
   std::string (*libraryVersions)();
+  /// What in this machine's environment keeps it from computing: part of a message, empty if
+  /// nothing does. Null: nothing can. First called before there are threads.
+  const std::string &(*refusal)();
   /// Devices that this process sees; null: the backend has none of its own. Called in a process
   /// that uses no device otherwise.
   int (*countDevices)();

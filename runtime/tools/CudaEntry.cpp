@@ -168,6 +168,7 @@ const BackendEntry cudaBackend = {
     .traits = {.isOnGpus = true, .queuesNodes = true},
     .findKernel = kernels::findCudaKernel,
     .libraryVersions = cuda::libraryVersions,
+    .refusal = nullptr,
     .countDevices = countDevices,
     .setVariables = [](const plan::Plan &plan) { cuda::setVariables(plan.roles.size() > 1); },
     .beginSession = beginCudaSession,

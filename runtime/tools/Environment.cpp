@@ -156,6 +156,19 @@ void prepareBackend(std::span<const plan::Plan> plans, const ProcessContext &pro
   }
 }
 
+namespace {
+
+/// What a rank has of another one that says it itself (hal::Peers::agree).
+bool isHearsay(const Report &report, const std::vector<std::vector<Report>> &byRank) {
+  for (size_t rank = 0; rank < byRank.size(); ++rank)
+    for (const Report &own : byRank[rank])
+      if (report.id == own.id && report.text == fmt::format("rank {}: {}", rank, own.text))
+        return true;
+  return false;
+}
+
+} // namespace
+
 Result<std::vector<Report>> findingsOfAll(const ProcessContext &process,
                                           std::vector<Report> findings) {
   if (!process.client)
@@ -165,7 +178,7 @@ Result<std::vector<Report>> findingsOfAll(const ProcessContext &process,
   std::vector<Report> merged;
   for (const std::vector<Report> &reports : byRank)
     for (const Report &report : reports)
-      if (std::ranges::find(merged, report) == merged.end())
+      if (std::ranges::find(merged, report) == merged.end() && !isHearsay(report, byRank))
         merged.push_back(report);
   return merged;
 }

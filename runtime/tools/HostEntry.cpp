@@ -70,6 +70,7 @@ const BackendEntry hostBackend = {
     .traits = {},
     .findKernel = kernels::findHostKernel,
     .libraryVersions = kernels::host::blasVersion,
+    .refusal = kernels::host::blasRefusal,
     .countDevices = nullptr,
     .setVariables = nullptr,
     .beginSession = beginHostSession,

@@ -20,6 +20,17 @@ namespace {
 /// A rank that cannot reach rank 0 knows more than that one, and has the first word.
 constexpr double kJoinMarginSeconds = 2;
 
+/// Why the run cannot begin in this environment, or with these options.
+std::optional<Report> refuseHere(const plan::Plan &plan, const RunToolOptions &options,
+                                 Launcher launcher) {
+  const BackendEntry &backend = *findBackend(options.backend);
+  if (backend.refusal && !backend.refusal().empty())
+    return makeReport(report::BlasKernelsRefused, backend.refusal());
+  if (std::optional<Report> refusal = refuseRestarts(plan, options, launcher))
+    return refusal;
+  return refuseElastic(options, launcher);
+}
+
 /// What a launched process needs to take part.
 struct Meeting {
   launch::JobPosition position;
@@ -213,11 +224,10 @@ int runJob(std::span<const plan::Plan> plans, uint64_t planHash, const RunToolOp
   const launch::JobPosition &position = meeting->position;
   bool isLaunched = position.launcher != Launcher::Plain;
   // Ranks on the host are threads unless processes are asked for; a GPU has a process of its own.
+  const BackendEntry &backend = *findBackend(options.backend);
   bool isOneEach = options.processes || options.restarts > 0 ||
-                   (findBackend(options.backend)->traits.isOnGpus && plan.worldSize() > 1);
-  std::optional<Report> refusal = refuseRestarts(plan, options, position.launcher);
-  if (!refusal)
-    refusal = refuseElastic(options, position.launcher);
+                   (backend.traits.isOnGpus && plan.worldSize() > 1);
+  std::optional<Report> refusal = refuseHere(plan, options, position.launcher);
   Result<launch::HeldMemory> held = heldMemoryOf(plans, options, isLaunched);
   if (!refusal && !held.isOk())
     refusal = held.status().report();
@@ -246,8 +256,9 @@ int runJob(std::span<const plan::Plan> plans, uint64_t planHash, const RunToolOp
     supervisor.restarts = leadRestarts(plan, options);
   else if (!supervisor.problem)
     supervisor.restarts.restartsMax = options.restarts;
+  supervisor.whatIsLeft = [&plan] { return whatIsLeftOf(plan); };
   supervisor.held = held.isOk() ? *held : launch::HeldMemory();
-  if (findBackend(options.backend)->traits.isOnGpus)
+  if (backend.traits.isOnGpus)
     supervisor.gpuOf = gpuOf;
   supervisor.explainStall = [&texts](std::span<const launch::RankProgress> ranks, int silent) {
     return texts.explainStall(ranks, silent);

@@ -60,6 +60,7 @@ const BackendEntry nullBackend = {
     .traits = {.computes = false, .runsAnyPlan = true},
     .findKernel = kernels::findHostKernel,
     .libraryVersions = noLibraries,
+    .refusal = nullptr,
     .countDevices = nullptr,
     .setVariables = nullptr,
     .beginSession = beginNullSession,

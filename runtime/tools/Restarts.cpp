@@ -96,6 +96,16 @@ int64_t torchrunRestarts() {
 
 } // namespace
 
+std::string whatIsLeftOf(const plan::Plan &plan) {
+  const std::string &folder = plan.job.checkpoint.save;
+  if (folder.empty())
+    return "nothing was saved, since 'checkpoint.save' is not set";
+  Result<std::optional<checkpoint::SavedIteration>> saved = checkpoint::latestIteration(folder);
+  if (!saved.isOk() || !*saved)
+    return fmt::format("'{}' has no complete checkpoint", folder);
+  return fmt::format("a run can resume after step {} from '{}'", (*saved)->iteration, folder);
+}
+
 std::string whereFrom(int64_t savedStep, const std::string &folder, bool hasMemory) {
   std::string from = savedStep >= 0 ? fmt::format("after step {} from '{}'", savedStep, folder)
                                     : "where the run began, as it has saved nothing yet";

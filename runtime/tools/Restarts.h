@@ -18,6 +18,10 @@ std::optional<Report> refuseRestarts(const plan::Plan &plan, const RunToolOption
 /// where none are asked for.
 launch::RestartOptions leadRestarts(const plan::Plan &plan, const RunToolOptions &options);
 
+/// Whether and from where a run can continue whose ranks were killed, for people: `a run can resume
+/// after step 4 from 'ckpt'`.
+std::string whatIsLeftOf(const plan::Plan &plan);
+
 /// Where a start of the ranks begins, for people: `after step 8 from 'ckpt'`.
 std::string whereFrom(int64_t savedStep, const std::string &folder, bool hasMemory);
 

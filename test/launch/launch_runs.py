@@ -448,7 +448,7 @@ def check_killed(place):
     process.popen.kill()
     process.wait()
     expect_no_orphans()  # one of which says it
-    expect_one_message([process], [f"process {process.popen.pid}, which started the ranks of this run, was killed", "[run-killed]"])
+    expect_one_message([process], [f"process {process.popen.pid}, which started the ranks", "was killed", "nothing was saved, since 'checkpoint.save' is not set [run-killed]"])
 
 
 def minds_signals(process):

@@ -18,7 +18,7 @@ import launch_runs as launch
 CHECKS = {
     "limits": [("launch_runs.py", "late"), ("launch_runs.py", "stopped"), ("launch_runs.py", "wrong-address"), ("fault_runs_of_hosts.py", "set-up"),
                ("stranger_runs.py", "frozen"), ("stranger_runs.py", "asked-stuck"), ("stranger_runs.py", "descriptors"),
-               ("stranger_runs.py", "another-secret"), ("pipeline_runs.py", "stopped"), ("elastic_runs.py", "lost"), ("elastic_runs.py", "few")],
+               ("stranger_runs.py", "another-secret"), ("pipeline_runs.py", "stopped"), ("elastic_runs.py", "lost"), ("elastic_runs.py", "few"), ("restart_runs.py", "rank-zero")],
     "slurm": [("restart_runs.py", "requeue"), ("restart_runs.py", "lost-node"), ("restart_runs.py", "asked-batch")],
 }
 CHECKS["slurm"] += [("restart_runs.py", "lost-first")] if os.environ.get("SHARDC_LONG") == "1" else []  # four minutes

@@ -19,6 +19,7 @@ from launch_runs import expect
 
 WHOLE = os.environ.get("SHARDC_LONG") == "1"
 STEPS = 12
+ZERO_LIMIT = 20  # seconds until ranks that start again take rank 0 for gone
 TOGETHER = 4  # cells that run at the same time
 LAYOUTS = {
     "FSDP 4": [],
@@ -141,12 +142,15 @@ def launched_long(place, name, kill):
 
 def check_supervisors(place):
     """A supervisor that is killed with its rank: the run ends with a reason, here as under each launcher."""
-    plan = place.plan(f'checkpoint.save="{place.folder}/plain"', steps=launch.LONG)
-    process = place.start("run", ["shardc-run", plan, "--restarts=2"])
-    process.await_text("step 3/")
-    os.kill(process.popen.pid, signal.SIGKILL)
-    launch.expect_no_orphans()
-    expect("[run-killed]" in process.err, "it does not say that it was killed", process)
+    saves = place.folder / "plain"
+    for interval, left in (([], f"'{saves}' has no complete checkpoint"),
+                           (["checkpoint.save_interval=2"], rf"a run can resume after step \d+ from '{saves}'")):
+        plan = place.plan(f'checkpoint.save="{saves}"', *interval, steps=launch.LONG)
+        process = place.start("run", ["shardc-run", plan, "--restarts=2"])
+        process.await_text("step 6/")
+        os.kill(process.popen.pid, signal.SIGKILL)
+        launch.expect_no_orphans()
+        expect(re.search(rf"and {left} \[run-killed\]", process.err), f"it does not say '{left}'", process)
     if not WHOLE:
         return
     first = launched_long(place, "first", lambda processes: processes[0].popen.kill())
@@ -156,6 +160,21 @@ def check_supervisors(place):
     expect(statuses[1:4] == [3] * 3, f"statuses {statuses[1:4]} without rank 0", *first)
     expect(any("[rank-0-gone]" in process.err for process in first), "no word of rank 0", *first)
     expect("[restarted]" in other[0].err and "rank 2 of 4 did not reach" in other[0].err, "no word of rank 2", *other)
+
+
+def check_rank_zero(place):
+    """Only the supervisor of rank 0 is killed, on the machine that has all ranks: another rank says so, once (rank0-gone.sh)."""
+    machine = {rank: {"LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": launch.RANKS, "GROUP_RANK": 0} for rank in range(launch.RANKS)}
+    for name, options in (("fixed", {}), ("elastic", {"elastic": "4,2"})):
+        plan = place.plan(f'checkpoint.save="{place.folder}/{name}"', steps=launch.LONG, timeout=ZERO_LIMIT, **options)
+        command = ["shardc-run", plan, "--restarts=3", *(f"--{key}={value}" for key, value in options.items())]
+        processes = place.torchrun(command, changes=machine, name=name)
+        processes[0].await_text("step 3/")
+        processes[0].popen.kill()
+        statuses = [process.wait() for process in processes]
+        expect(statuses == [-9, 3, 3, 3], f"statuses {statuses}", *processes)
+        launch.expect_one_message(processes[1:], ["rank 0's supervisor, which starts the ranks again, has not answered", "[rank-0-gone]"])
+    launch.expect_no_orphans()
 
 
 def check_again(place):
@@ -368,6 +387,7 @@ def check_wrong(place):
 
 
 CHECKS = {"matrix": check_matrix, "two": check_two, "launched": check_launched, "supervisors": check_supervisors,
+          "rank-zero": check_rank_zero,
           "again": check_again, "asked": check_asked, "scripts": check_scripts, "requeue": check_requeue,
           "lost-node": check_lost_node, "lost-first": check_lost_first, "asked-batch": check_asked_batch, "wrong": check_wrong}
 

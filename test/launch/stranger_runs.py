@@ -267,9 +267,22 @@ def check_busy(place):
         process.wait()
 
 
+def check_twice(place):
+    """A second run with the same folder of saves: one message, which one rank has found and the others have heard."""
+    saves = f'checkpoint.save="{place.folder}/twice"'
+    first = launch.start_long(place, ["--processes"], [saves])
+    second = place.start("second", ["shardc-run", place.plan(saves), "--processes"])
+    launch.expect_status(1, second)
+    launch.expect_one_message([second], ["checkpoint.save: ", "is in use: process"])
+    first.popen.send_signal(signal.SIGTERM)
+    launch.expect_status(0, first)
+    launch.expect_no_orphans()
+
+
 CHECKS = {
     "strangers": check_strangers,
     "second": check_second,
+    "twice": check_twice,
     "another-secret": check_another_secret,
     "frozen": check_frozen,
     "descriptors": check_descriptors,
