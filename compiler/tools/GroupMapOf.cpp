@@ -6,14 +6,15 @@
 #include "compiler/tools/CkptTools.h"
 #include "runtime/base/Io.h"
 #include "runtime/checkpoint/GroupOrder.h"
+#include "runtime/plan/JobFacts.h"
 #include "runtime/plan/Limits.h"
 #include "runtime/plan/Text.h"
 
 namespace shardc::tools {
 namespace {
 
-checkpoint::GroupKey keyOf(const plan::Param &param) {
-  return {param.name, param.wdMult, param.lrMult, param.isDecoupled};
+checkpoint::GroupKey keyOf(const plan::Plan &plan, const plan::Param &param) {
+  return {plan::isExpertParallel(plan.job, param), param.wdMult, param.lrMult, param.isDecoupled};
 }
 
 } // namespace
@@ -21,10 +22,11 @@ checkpoint::GroupKey keyOf(const plan::Param &param) {
 checkpoint::GroupMap groupMapOf(const plan::Plan &plan) {
   std::set<checkpoint::GroupKey> groups;
   for (const plan::Param &param : plan.params)
-    groups.insert(keyOf(param));
+    groups.insert(keyOf(plan, param));
   checkpoint::GroupMap map;
   for (const plan::Param &param : plan.params)
-    map[param.name] = std::distance(groups.begin(), groups.find(keyOf(param)));
+    for (int64_t i = 0; i < param.tensorCount(); ++i)
+      map[param.tensorName(i)] = std::distance(groups.begin(), groups.find(keyOf(plan, param)));
   return map;
 }
 

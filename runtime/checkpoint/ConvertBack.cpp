@@ -40,20 +40,21 @@ Result<std::vector<ParamForm>> formsOf(const FsdpCheckpoint &source) {
   return forms;
 }
 
-Status addExtraStates(const FsdpCheckpoint &source, RankWriter &writer) {
+Status addExtraStates(const FsdpCheckpoint &source, const RunState &state, RankWriter &writer) {
   ASSIGN_OR_RETURN(std::vector<ParamForm> forms, formsOf(source));
-  ASSIGN_OR_RETURN(std::vector<BytesItem> states,
-                   extraStateItems(source.names(), torchDistLayout(forms)));
+  TorchDistLayout layout = torchDistLayout(forms, numbersLayers(state.args));
+  ASSIGN_OR_RETURN(std::vector<BytesItem> states, extraStateItems(source.names(), layout));
   for (const BytesItem &state : states)
     RETURN_IF_ERROR(writer.add(state));
   return Status::ok();
 }
 
-Result<std::vector<ConvertJob>> jobsOf(const FsdpCheckpoint &source,
+Result<std::vector<ConvertJob>> jobsOf(const FsdpCheckpoint &source, const RunState &state,
                                        const ConvertBackOptions &options) {
   std::vector<std::string> names = source.names();
   ASSIGN_OR_RETURN(std::vector<ParamForm> forms, formsOf(source));
-  auto layout = std::make_shared<const TorchDistLayout>(torchDistLayout(forms));
+  auto layout =
+      std::make_shared<const TorchDistLayout>(torchDistLayout(forms, numbersLayers(state.args)));
   std::vector<ConvertJob> jobs;
   for (const std::string &name : names) {
     bool hasState = !options.weightsOnly && (source.shapeOf(name, ParamPart::ExpAvg) ||
@@ -95,8 +96,8 @@ Result<std::vector<GroupMeta>> groupsOf(const FsdpCheckpoint &source) {
       fields += item.record;
     // Of groups with plain multipliers only one with a rate of its own is not the default.
     bool hasOwnRate = !meta->defaultConfig && meta->weightDecayMult == 1 && meta->lrMult == 1;
-    groups.try_emplace({GroupKey(name, meta->weightDecayMult, meta->lrMult, hasOwnRate), fields},
-                       *meta);
+    GroupKey key{meta->isExpertParallel, meta->weightDecayMult, meta->lrMult, hasOwnRate};
+    groups.try_emplace({key, fields}, *meta);
   }
   std::vector<GroupMeta> ordered;
   for (const auto &[key, meta] : groups)
@@ -114,13 +115,13 @@ Status convertFsdpToTorchDist(const std::string &in, const SaveTarget &out,
   if (!options.weightsOnly)
     RETURN_IF_ERROR(checkOptimizerNames(reader));
   ASSIGN_OR_RETURN(FsdpCheckpoint source, FsdpCheckpoint::open(std::move(reader)));
-  ASSIGN_OR_RETURN(std::vector<ConvertJob> jobs, jobsOf(source, options));
+  RunState state;
+  if (source.reader().findObject("iteration") != nullptr) {
+    ASSIGN_OR_RETURN(state, readRunState(source.reader()));
+  }
+  ASSIGN_OR_RETURN(std::vector<ConvertJob> jobs, jobsOf(source, state, options));
   return runJobs(out, std::move(jobs), options.pieceBytes, options.progress, rank,
                  [&](RankWriter &writer) {
-                   RunState state;
-                   if (source.reader().findObject("iteration") != nullptr) {
-                     ASSIGN_OR_RETURN(state, readRunState(source.reader()));
-                   }
                    std::vector<GroupMeta> groups;
                    if (!options.weightsOnly) {
                      ASSIGN_OR_RETURN(groups, groupsOf(source));
@@ -129,7 +130,7 @@ Status convertFsdpToTorchDist(const std::string &in, const SaveTarget &out,
                    RETURN_IF_ERROR(addFile(out, kCommonFile, common.file));
                    RETURN_IF_ERROR(addFile(out, "metadata.json", torchDistMetadataFile()));
                    RETURN_IF_ERROR(addBridgeFiles(source.reader(), out, state, options.keptNames));
-                   RETURN_IF_ERROR(addExtraStates(source, writer));
+                   RETURN_IF_ERROR(addExtraStates(source, state, writer));
                    return writer.add(common.item);
                  });
 }

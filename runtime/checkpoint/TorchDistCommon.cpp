@@ -1,6 +1,8 @@
 // What Megatron keeps of a run in one dictionary beside the tensors: arguments, counters, schedule,
 // the optimizer's groups. Its form depends on the optimizer, whose loader merges it with what it
 // asks for.
+#include <algorithm>
+
 #include "runtime/checkpoint/PickleWriter.h"
 #include "runtime/checkpoint/TensorRecord.h"
 #include "runtime/checkpoint/TorchDist.h"
@@ -65,13 +67,14 @@ PyId scalerNode(PyGraph &graph, const PlainEntries &scaler) {
   return graph.dict(pairs);
 }
 
-/// The optimizer's part. Lists of groups have to be as long as the loader's, and have no
-/// parameters, which are the loader's own.
-PyId optimizerNode(PyGraph &graph, const TorchDistOptimizer &optimizer,
-                   const PlainEntries &scaler) {
+/// One optimizer. Lists of groups have to be as long as the loader's, and have no parameters, which
+/// are the loader's own.
+PyId oneOptimizerNode(PyGraph &graph, const TorchDistOptimizer &optimizer,
+                      const PlainEntries &scaler, bool isExpertParallel) {
   PlainItems values;
   for (const GroupMeta &group : optimizer.groups)
-    values.push_back(groupValue(group));
+    if (group.isExpertParallel == isExpertParallel)
+      values.push_back(groupValue(group));
   std::vector<PyId> inner;
   if (!optimizer.isDistributed) {
     PyId state = graph.dict({});
@@ -95,6 +98,16 @@ PyId optimizerNode(PyGraph &graph, const TorchDistOptimizer &optimizer,
     outer.push_back(scalerNode(graph, scaler));
   }
   return graph.dict(outer);
+}
+
+/// Where ranks divide the experts, Megatron chains two optimizers, of which theirs is the second.
+PyId optimizerNode(PyGraph &graph, const TorchDistOptimizer &optimizer,
+                   const PlainEntries &scaler) {
+  PyId first = oneOptimizerNode(graph, optimizer, scaler, /*isExpertParallel=*/false);
+  if (!std::ranges::any_of(optimizer.groups, &GroupMeta::isExpertParallel))
+    return first;
+  PyId second = oneOptimizerNode(graph, optimizer, scaler, /*isExpertParallel=*/true);
+  return graph.dict({graph.makeInteger(0), first, graph.makeInteger(1), second});
 }
 
 } // namespace

@@ -90,7 +90,14 @@ Status stackLayer(TensorSlice &slice, const std::map<std::string, int64_t> &laye
 
 } // namespace
 
-TorchDistLayout torchDistLayout(std::span<const ParamForm> params) {
+bool numbersLayers(const PlainEntries &args) {
+  const PlainValue *pattern = findEntry(args, "moe_layer_freq");
+  const auto *items = pattern != nullptr ? pattern->as<PlainItems>() : nullptr;
+  // In older checkpoints of ours the items are texts, and layers that are alike are stacked.
+  return items != nullptr && !items->empty() && items->front().as<int64_t>() != nullptr;
+}
+
+TorchDistLayout torchDistLayout(std::span<const ParamForm> params, bool numbered) {
   using Form = std::pair<Shape, Element>;
   std::map<std::string, std::map<int64_t, std::map<std::string, Form>>> blocks;
   TorchDistLayout layout;
@@ -104,7 +111,7 @@ TorchDistLayout torchDistLayout(std::span<const ParamForm> params) {
   }
   for (const auto &[block, layers] : blocks) {
     bool isAlike = layers.rbegin()->first + 1 == static_cast<int64_t>(layers.size()) &&
-                   !block.starts_with("mtp");
+                   !block.starts_with("mtp") && !numbered;
     for (const auto &[number, forms] : layers)
       isAlike = isAlike && forms == layers.begin()->second;
     if (isAlike)

@@ -53,6 +53,14 @@ inline int64_t microbatchesOf(const Plan &plan, bool isEval) {
   return microbatches;
 }
 
+// ---- experts ----
+
+/// Whether the parameter is of experts that ranks divide. Megatron then has it in an optimizer of
+/// its own.
+inline bool isExpertParallel(const Job &job, const Param &param) {
+  return param.isStacked() && job.model.expertModelParallelSize > 1;
+}
+
 // ---- loss scaling ----
 
 /// In the order of the words of the attribute `scaling`.

@@ -1,6 +1,7 @@
 #include "runtime/save/RunProgress.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <map>
 
@@ -17,11 +18,25 @@ using checkpoint::PlainEntries;
 using checkpoint::PlainItems;
 using checkpoint::PlainValue;
 
+/// An item of a list, which a plan has as text: a number where it is one.
+PlainValue plainItem(const std::string &text) {
+  const char *end = text.data() + text.size();
+  int64_t whole = 0;
+  if (auto [at, error] = std::from_chars(text.data(), end, whole);
+      at == end && error == std::errc())
+    return whole;
+  double number = 0;
+  if (auto [at, error] = std::from_chars(text.data(), end, number);
+      at == end && error == std::errc())
+    return number;
+  return text;
+}
+
 PlainValue plainValue(const plan::JobValue &value) {
   if (const auto *list = std::get_if<std::vector<std::string>>(&value)) {
     PlainItems items;
     for (const std::string &item : *list)
-      items.emplace_back(item);
+      items.push_back(plainItem(item));
     return items;
   }
   return std::visit(
@@ -98,6 +113,14 @@ PlainEntries argumentsOf(const plan::Plan &plan) {
     for (const auto &[path, value] : plan.job.entries())
       if (path.starts_with(section))
         args[path.substr(section.size())] = plainValue(value);
+  // A list of all layers, or one number n: every n-th.
+  for (const char *pattern : {"moe_layer_freq", "no_rope_freq"})
+    if (auto found = args.find(pattern); found != args.end())
+      if (const auto *items = found->second.as<PlainItems>(); items && items->size() == 1)
+        found->second = PlainValue(items->front());
+  // Megatron's trainer has another name than its library.
+  if (auto experts = args.find("num_moe_experts"); experts != args.end())
+    args["num_experts"] = experts->second;
   double minutes = plan.job.dist.distributedTimeoutMinutes; // Megatron takes whole ones
   if (args.contains("distributed_timeout_minutes") && minutes == std::trunc(minutes) &&
       minutes < kWholeMinutesMax)
@@ -244,9 +267,14 @@ Status addAmaxHistory(const plan::Plan &plan, const Progress &progress,
                                             progress.amaxHistory.data()});
 }
 
+checkpoint::GroupKey groupKeyOf(const plan::Plan &plan, const plan::Param &param) {
+  return {plan::isExpertParallel(plan.job, param), param.wdMult, param.lrMult, param.isDecoupled};
+}
+
 checkpoint::GroupMeta groupMetaOf(const plan::Plan &plan, size_t index, const Progress &progress) {
   const plan::Param &param = plan.params[index];
   checkpoint::GroupMeta meta;
+  meta.isExpertParallel = plan::isExpertParallel(plan.job, param);
   meta.lrMult = param.lrMult;
   meta.weightDecayMult = param.wdMult;
   meta.defaultConfig = param.lrMult == 1 && param.wdMult == 1 && !param.isDecoupled;

@@ -8,6 +8,7 @@
 
 #include "runtime/base/StepState.h"
 #include "runtime/checkpoint/FsdpCheckpoint.h"
+#include "runtime/checkpoint/GroupOrder.h"
 #include "runtime/checkpoint/RunState.h"
 #include "runtime/plan/Plan.h"
 
@@ -72,6 +73,8 @@ inline constexpr const char *kAmaxHistory = "decoder._extra_state.amax_history";
 /// Adds the history, if there is one, to what the rank saves.
 Status addAmaxHistory(const plan::Plan &plan, const Progress &progress,
                       checkpoint::RankWriter &writer);
+/// The optimizer group of a parameter.
+checkpoint::GroupKey groupKeyOf(const plan::Plan &plan, const plan::Param &param);
 /// The optimizer settings of the parameter with this index in Plan::params.
 checkpoint::GroupMeta groupMetaOf(const plan::Plan &plan, size_t param, const Progress &progress);
 /// Whether Megatron has the model of such a run in its module of bf16 and fp16.

@@ -1,7 +1,6 @@
 // The format torch_dcp: what a run of PyTorch's FSDP2 saves.
 #include <map>
 
-#include "runtime/checkpoint/GroupOrder.h"
 #include "runtime/save/FormatWriter.h"
 
 namespace shardc::save {
@@ -25,8 +24,7 @@ Groups groupsOf(const plan::Plan &plan, const Progress &progress) {
   Groups groups;
   for (size_t p = 0; p < plan.params.size(); ++p) {
     const plan::Param &param = plan.params[p];
-    Group &group =
-        groups[checkpoint::GroupKey(param.name, param.wdMult, param.lrMult, param.isDecoupled)];
+    Group &group = groups[groupKeyOf(plan, param)];
     if (group.names.empty())
       group.meta = groupMetaOf(plan, p, progress);
     for (int64_t i = 0; i < param.tensorCount(); ++i)

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <map>
 
-#include "runtime/checkpoint/GroupOrder.h"
-
 namespace shardc::save {
 namespace {
 
@@ -35,7 +33,8 @@ checkpoint::TorchDistLayout layoutOf(const plan::Plan &plan) {
                        {type.shape.begin(), type.shape.begin() + type.rank},
                        checkpoint::elementOf(type.dtype)});
   }
-  checkpoint::TorchDistLayout layout = checkpoint::torchDistLayout(forms);
+  checkpoint::TorchDistLayout layout =
+      checkpoint::torchDistLayout(forms, plan.job.model.moeLayerFreq.size() > 1);
   layout.isDistributed = plan.job.ddp.useDistributedOptimizer;
   return layout;
 }
@@ -108,9 +107,7 @@ checkpoint::TorchDistCommon TorchDistWriter::common(const Progress &progress) co
   if (savesOptimizer_)
     for (size_t p = 0; p < plan_.params.size(); ++p) {
       const plan::Param &param = plan_.params[p];
-      groups.try_emplace(
-          checkpoint::GroupKey(param.name, param.wdMult, param.lrMult, param.isDecoupled),
-          groupMetaOf(plan_, p, progress));
+      groups.try_emplace(groupKeyOf(plan_, param), groupMetaOf(plan_, p, progress));
       for (int64_t i = 0; i < param.tensorCount(); ++i)
         updates.emplace_back(param.tensorName(i), progress.updatesOf(p));
     }

@@ -5,7 +5,7 @@ usage: megatron_core.py BIN
 For plain DDP, the distributed optimizer and PyTorch's FSDP2, fp32 and bf16, llama and GPT-2: a run of ours saves, Megatron-Core
 loads that with its default strictness, trains, and saves it again; a run of ours continues from what
 Megatron-Core saved. Megatron-Core also trains a new model, from which a run of ours continues; and one with
-a padded vocabulary. BIN is the folder of shardc and shardc-run. If MEGATRON_LM names a checkout of Megatron-LM,
+a padded vocabulary. Models with experts go there and back likewise, undivided and divided by two ranks. BIN is the folder of shardc and shardc-run. If MEGATRON_LM names a checkout of Megatron-LM,
 it is tested beside the installed Megatron-Core. Exits with 0 if all agrees, 77 if Megatron-Core is not
 installed.
 """
@@ -33,6 +33,13 @@ MODELS = {
                 ffn_hidden_size = 160  seq_length = {SEQUENCE}  vocab_size = VOCABULARY }}""",
     "gpt2": f"""model gpt {{ num_layers = 3  hidden_size = 64  num_attention_heads = 4  seq_length = {SEQUENCE}
                vocab_size = VOCABULARY  hidden_dropout = 0  attention_dropout = 0 }}""",
+}
+# Experts in some layers, and in all by a list, for which Megatron-Core numbers the layers.
+EXPERTS = {
+    pattern: f"""model mixtral {{ num_layers = 3  hidden_size = 48  num_attention_heads = 4  num_query_groups = 2  ffn_hidden_size = 80
+                num_moe_experts = 4  moe_router_topk = 2  moe_ffn_hidden_size = 40  {pattern}
+                moe_aux_loss_coeff = [0.0]  seq_length = {SEQUENCE}  vocab_size = VOCABULARY }}"""
+    for pattern in ("", "moe_layer_freq = [0, 1, 1]", "moe_layer_freq = [1, 1, 1]")
 }
 WRAPPERS = {
     "plain": "dist { use_megatron_fsdp = false }  ddp { use_megatron_fsdp = false }",
@@ -64,7 +71,7 @@ def write_recipe(folder, model, precision, wrapper, vocabulary=VOCABULARY):
     path.write_text(f"""recipe job {{
   cluster {{ gpu = host  nodes = 1  gpus_per_node = 2 }}
   mixed_precision = {precision}
-  {MODELS[model].replace("VOCABULARY", str(vocabulary))}
+  {(MODELS | EXPERTS)[model].replace("VOCABULARY", str(vocabulary))}
   dataset indexed {{ blend = ["{folder}/data"]  split = "100,0,0" }}
   {wrapper}
   train {{ micro_batch_size = 1  global_batch_size = 4  train_iters = {2 * STEPS} }}
@@ -85,11 +92,11 @@ def ours(binaries, folder, *settings):
             if "loss" in (record := json.loads(line))}
 
 
-def theirs(where, *words):
-    """The results of Megatron-Core, installed or in the checkout `where`."""
+def theirs(where, *words, number=STEPS):
+    """The results of Megatron-Core, installed or in the checkout `where`; `number` of steps, or of ranks."""
     more = {**os.environ, "PYTHONPATH": where} if where else dict(os.environ)
     worker = pathlib.Path(__file__).with_name("megatron_worker.py")
-    lines = call(sys.executable, "-B", "-W", "ignore", worker, *words, STEPS, json.dumps(TOKENS), env=more)
+    lines = call(sys.executable, "-B", "-W", "ignore", worker, *words, number, json.dumps(TOKENS), env=more)
     return json.loads(lines.splitlines()[-1])
 
 
@@ -122,6 +129,28 @@ def check(binaries, where, model, precision, ddp):
               f"its load of ours within {there:.1e}, after our load of its within {here:.1e}, there and back to the bit")
 
 
+def check_experts(binaries, where, model, ddp, ranks):
+    """As many ranks divide the experts here and there; Megatron-Core loads no other number, its own checkpoints neither."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        write_data(folder / "data")
+        write_recipe(folder, model, "fp32", WRAPPERS[ddp])
+        divided = f"model.expert_model_parallel_size={ranks}"
+        after = [loss for step, loss in ours(binaries, folder, divided).items() if step > STEPS]
+        ours(binaries, folder, divided, f'checkpoint.save="{folder}/ours"', f"train.exit_interval={STEPS}")
+        saved, there = folder / f"ours/iter_{STEPS:07}", None
+        if ranks == 1:
+            losses = theirs(where, "resume", saved, folder / "again")["losses"]
+            there = worst(losses, after)
+            assert there < PRECISION["fp32"], f"Megatron-Core went on with {losses}, we with {after}"
+        else:
+            theirs(where, "again", saved, folder / "again", number=ranks)
+        again = ours(binaries, folder, divided, f'checkpoint.load="{folder}/again"')
+        assert list(again.values()) == after, f"from what Megatron-Core saved again: {again}, before {after}"
+        print(f"experts divided by {ranks}, {model or 'in all layers'}, {ddp}: there and back to the bit"
+              + (f", losses there within {there:.1e}" if there is not None else ""))
+
+
 def check_padding(binaries, where):
     """Megatron-Core includes the padding rows of the vocabulary in its softmax; a run does so if the recipe says so."""
     with tempfile.TemporaryDirectory() as name:
@@ -151,6 +180,11 @@ def main():
                     if ddp != "fsdp2" or model != "gpt2":  # whose embedding is tied, which FSDP2 refuses
                         check(binaries, where, model, precision, ddp)
         check_padding(binaries, where)
+        for ddp in ("plain", "distributed"):
+            for ranks in (1, 2):
+                check_experts(binaries, where, "moe_layer_freq = [1, 1, 1]", ddp, ranks)
+        check_experts(binaries, where, "moe_layer_freq = [0, 1, 1]", "plain", 1)
+        check_experts(binaries, where, "", "distributed", 2)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
 """Megatron-Core on the processor: loads, trains and saves a small GPT as its own training program does.
 
 usage: megatron_worker.py resume IN OUT STEPS TOKENS
+       megatron_worker.py again IN OUT RANKS TOKENS
        megatron_worker.py train LIKE OUT STEPS TOKENS
 
 resume loads the torch_dist checkpoint IN with the default strictness, saves what it then holds as OUT and
-trains STEPS steps. train makes the model that the arguments in checkpoint LIKE describe with weights of its
+trains STEPS steps. again does so without training, on RANKS processes that divide the experts. train makes the model that the arguments in checkpoint LIKE describe with weights of its
 own, trains STEPS steps, saves OUT and trains as many again. TOKENS is a JSON list: the one sample that every
 batch holds, each token's label being the next one, the last one's the first. Prints a line of JSON: the
 version and the losses of the steps, each before its update.
@@ -18,6 +19,7 @@ import argparse
 import contextlib
 import copy
 import json
+import multiprocessing
 import os
 import pathlib
 import sys
@@ -48,6 +50,8 @@ class OnProcessor(TorchFunctionMode):
 
 
 def without_gpu():
+    from megatron.core.transformer.moe import moe_utils
+    moe_utils.te_general_gemm = None  # it has no such name without Transformer Engine
     torch.cuda.current_device = lambda: torch.device("cpu")
     torch.cuda.current_stream = torch.cuda.default_stream = lambda *_: None
     torch.cuda.synchronize = lambda *_: None
@@ -94,9 +98,34 @@ def with_fused_adam():
     distrib_optimizer.HAVE_APEX_OR_TE = distrib_optimizer.USING_TE_OPTIMIZER = True  # where it counts updates
 
 
+def expert_settings(args):
+    """What the configuration takes of a model with experts, as the arguments have it."""
+    from megatron.core import parallel_state
+    if not getattr(args, "num_experts", None):
+        return {}
+    names = ("moe_router_topk", "moe_ffn_hidden_size", "moe_layer_freq", "moe_router_load_balancing_type", "moe_aux_loss_coeff",
+             "moe_router_pre_softmax", "moe_router_score_function")
+    return dict({name: getattr(args, name) for name in names if hasattr(args, name)}, num_moe_experts=args.num_experts, moe_grouped_gemm=False,
+                moe_token_dispatcher_type="allgather",
+                expert_model_parallel_size=parallel_state.get_expert_model_parallel_world_size())
+
+
+def spec_of(args, config):
+    """Layers of modules without Transformer Engine, whose tensors are called as with it."""
+    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec, get_gpt_layer_local_spec
+    if not config.num_moe_experts:
+        return get_gpt_layer_local_spec(normalization=args.normalization)
+    spec = get_gpt_decoder_block_spec(config, use_transformer_engine=False, normalization=args.normalization)
+    pattern = config.moe_layer_freq
+    for number, layer in enumerate(spec.layer_specs):
+        if pattern[number] if isinstance(pattern, list) else number % pattern == 0:  # with experts
+            layer.submodules = copy.copy(layer.submodules)
+            layer.submodules.sharded_state_dict_keys_map = {"input_layernorm.": "self_attention.linear_qkv.layer_norm_"}
+    return spec
+
+
 def bare_model_of(args):
     """The model that a checkpoint's arguments describe, and its configuration."""
-    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
     from megatron.core.models.gpt.gpt_model import GPTModel
     from megatron.core.transformer.module import Float16Module
     from megatron.core.transformer.transformer_config import TransformerConfig
@@ -109,9 +138,9 @@ def bare_model_of(args):
         activation_func=torch.nn.functional.silu if args.swiglu else torch.nn.functional.gelu,
         add_bias_linear=args.add_bias_linear, bf16=args.bf16, params_dtype=dtype, attention_dropout=0, hidden_dropout=0,
         use_cpu_initialization=True, bias_activation_fusion=False, masked_softmax_fusion=False,
-        persist_layer_norm=False, gradient_accumulation_fusion=False)
+        persist_layer_norm=False, gradient_accumulation_fusion=False, **expert_settings(args))
     learned = args.add_position_embedding
-    model = GPTModel(config, get_gpt_layer_local_spec(normalization=args.normalization),
+    model = GPTModel(config, spec_of(args, config),
                      vocab_size=args.padded_vocab_size, max_sequence_length=args.seq_length,
                      position_embedding_type="learned_absolute" if learned else "rope",
                      share_embeddings_and_output_weights=args.share_embeddings_and_output_weights)
@@ -176,14 +205,22 @@ def state_of(args, iteration, model, optimizer, metadata, **loading):
     return state
 
 
-def load(folder, tokens):
+def fill_state(model, optimizer):
+    """An update without gradients. Before one, Megatron-Core over torch's own Adam has no state into which it can load."""
+    for param in model.parameters():
+        param.main_grad.zero_()
+        param.grad = torch.zeros_like(param, dtype=torch.float32)
+    optimizer.step()
+
+
+def load(folder):
     """Arguments, iteration, and model and optimizer with what the checkpoint holds."""
     from megatron.core import dist_checkpointing
     common = dist_checkpointing.load_common_state_dict(folder)
     args, metadata = common["args"], dict(common["content_metadata"])
     model, optimizer = model_of(args)
-    if args.use_distributed_optimizer:  # over torch's own Adam, it has no state that can be filled before a step
-        train(model, optimizer, tokens, 1)
+    if args.use_distributed_optimizer or getattr(args, "num_experts", None):
+        fill_state(model, optimizer)
     metadata_of_run = with_group(metadata)
     asked = state_of(args, common["iteration"], model, None if getattr(args, "no_save_optim", False) else optimizer, metadata_of_run,
                      is_loading=True)
@@ -202,17 +239,25 @@ def with_group(metadata):
 def save(folder, args, iteration, metadata, model, optimizer):
     from megatron.core import dist_checkpointing
     place = pathlib.Path(folder) / f"iter_{iteration:07}"
-    place.mkdir(parents=True)
+    if dist.get_rank() == 0:
+        place.mkdir(parents=True)
+    dist.barrier()
     state = state_of(args, iteration, model, optimizer, with_group(metadata))
     dist_checkpointing.save(state, str(place), content_metadata=metadata)
     (place.parent / "latest_checkpointed_iteration.txt").write_text(str(iteration))
 
 
 def resume(source, target, steps, tokens):
-    args, iteration, metadata, model, optimizer = load(source, tokens)
+    args, iteration, metadata, model, optimizer = load(source)
     if not getattr(args, "no_save_optim", False):
         save(target, args, iteration, metadata, model, optimizer)
     return train(model, optimizer, tokens, steps)
+
+
+def again(source, target, *_):
+    args, iteration, metadata, model, optimizer = load(source)
+    save(target, args, iteration, metadata, model, optimizer)
+    return []
 
 
 def begin(like, target, steps, tokens):
@@ -229,19 +274,34 @@ def begin(like, target, steps, tokens):
     return losses + train(model, optimizer, tokens, steps)
 
 
-def main():
-    command, source, target, steps, tokens = sys.argv[1:]
+def run(rank, ranks, store, command, source, target, steps, tokens):
     import megatron.core
     from megatron.core import parallel_state
     from megatron.core.safe_globals import register_safe_globals
     register_safe_globals()
-    with tempfile.TemporaryDirectory() as store, without_gpu():
-        dist.init_process_group("gloo", init_method=f"file://{store}/store", rank=0, world_size=1)
-        parallel_state.initialize_model_parallel(1, 1)
-        work = {"resume": resume, "train": begin}[command]
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(ranks))
+    with without_gpu():
+        dist.init_process_group("gloo", init_method=f"file://{store}/store", rank=rank, world_size=ranks)
+        parallel_state.initialize_model_parallel(1, 1, expert_model_parallel_size=ranks)
+        work = {"resume": resume, "again": again, "train": begin}[command]
         losses = work(source, target, int(steps), json.loads(tokens))
-        print(json.dumps({"version": megatron.core.__version__, "torch": torch.__version__, "losses": losses}))
+        if rank == 0:
+            print(json.dumps({"version": megatron.core.__version__, "torch": torch.__version__, "losses": losses}), flush=True)
         dist.destroy_process_group()
+
+
+def main():
+    ranks = int(sys.argv[4]) if sys.argv[1] == "again" else 1
+    with tempfile.TemporaryDirectory() as store:
+        if ranks == 1:
+            return run(0, 1, store, *sys.argv[1:])
+        started = [multiprocessing.get_context("spawn").Process(target=run, args=(rank, ranks, store, *sys.argv[1:]))
+                   for rank in range(ranks)]
+        for process in started:
+            process.start()
+        for process in started:
+            process.join()
+        sys.exit(max(abs(process.exitcode) for process in started))
 
 
 if __name__ == "__main__":

@@ -16,11 +16,12 @@ namespace {
 using ::testing::UnorderedElementsAre;
 
 /// Keys of what a loader asks for beside the parameters.
-std::vector<std::string> extraStates(const std::vector<std::string> &params) {
+std::vector<std::string> extraStates(const std::vector<std::string> &params,
+                                     bool numbered = false) {
   std::vector<ParamForm> forms;
   for (const std::string &param : params)
     forms.push_back({param, {4, 2}, Element::F32});
-  auto items = extraStateItems(params, torchDistLayout(forms));
+  auto items = extraStateItems(params, torchDistLayout(forms, numbered));
   EXPECT_TRUE(items.isOk()) << items.status().message();
   std::vector<std::string> names;
   for (const BytesItem &item : *items)
@@ -53,6 +54,9 @@ TEST(TorchDistSave, ModulesHaveTheirExtraState) {
   EXPECT_THAT(extraStates({"decoder.layers.0.mlp.experts.linear_fc2.weight0"}),
               UnorderedElementsAre(
                   "decoder.layers.mlp.experts.experts.linear_fc2._extra_state/shard_0.0_1.1"));
+  EXPECT_THAT(extraStates({"decoder.layers.0.mlp.experts.linear_fc2.weight0"}, /*numbered=*/true),
+              UnorderedElementsAre(
+                  "decoder.layers.0.mlp.experts.experts.linear_fc2._extra_state/shard_0_1"));
 }
 
 /// The optimizer's part of a common state as Python shows it, tensors as the classes they are.
@@ -69,7 +73,9 @@ std::string optimizerText(const TorchDistOptimizer &optimizer) {
     std::span<const PyId> items =
         graph.is(id, PyKind::Dict) ? graph.items(id) : std::span<const PyId>();
     for (size_t i = 0; i < items.size(); i += 2) {
-      std::string key(graph.asText(items[i]).value_or("?"));
+      std::string key = graph.is(items[i], PyKind::Int)
+                            ? std::to_string(graph.integer(items[i]))
+                            : std::string(graph.asText(items[i]).value_or("?"));
       if (key == "lr")
         return;
       text += key + (graph.is(items[i + 1], PyKind::Dict) ? "{" : " ");
@@ -84,6 +90,15 @@ std::string optimizerText(const TorchDistOptimizer &optimizer) {
   return text;
 }
 
+// What `moe_layer_freq` of a checkpoint says: a list, a number, or texts as runs of ours had them.
+TEST(TorchDistSave, LayersOfAListAreNumbered) {
+  auto has = [](PlainValue pattern) { return numbersLayers({{"moe_layer_freq", pattern}}); };
+  EXPECT_TRUE(has(PlainItems{1, 1, 1}));
+  EXPECT_FALSE(has(PlainValue(1)));
+  EXPECT_FALSE(has(PlainItems{"1", "1", "1"}));
+  EXPECT_FALSE(numbersLayers({}));
+}
+
 // As each of Megatron's optimizers merges it with what it asks for.
 TEST(TorchDistSave, EachOptimizerHasItsOwnForm) {
   GroupMeta group;
@@ -94,6 +109,10 @@ TEST(TorchDistSave, EachOptimizerHasItsOwnForm) {
   EXPECT_EQ(optimizerText({{group}, false, true, true}),
             "optimizer{state{common_step = 7 }param_groups }");
   EXPECT_EQ(optimizerText({}), "");
+  GroupMeta divided = group;
+  divided.isExpertParallel = true;
+  EXPECT_EQ(optimizerText({{group, divided}, false, false, true}),
+            "0{state{common_step = 7 }param_groups }1{state{common_step = 7 }param_groups }");
 }
 
 } // namespace
