@@ -223,7 +223,7 @@ private:
 
 void checkValues(Inspection &inspection) {
   std::vector<std::unique_ptr<ValueDomain>> domains;
-  for (auto make : {makeCounts, makeSlices, makeParts, makeRows})
+  for (auto make : {makeCounts, makeSlices, makeParts, makeRows, makeTokens})
     if (std::unique_ptr<ValueDomain> domain = make(inspection))
       domains.push_back(std::move(domain));
   if (inspection.size() == 0 && !domains.empty())

@@ -172,5 +172,6 @@ std::unique_ptr<ValueDomain> makeCounts(Inspection &inspection); ///< VerifyCoun
 std::unique_ptr<ValueDomain> makeSlices(Inspection &inspection); ///< VerifyOrigins.cpp
 std::unique_ptr<ValueDomain> makeParts(Inspection &inspection);  ///< VerifyPartialSums.cpp
 std::unique_ptr<ValueDomain> makeRows(Inspection &inspection);   ///< VerifyRows.cpp
+std::unique_ptr<ValueDomain> makeTokens(Inspection &inspection); ///< VerifyTokens.cpp
 
 } // namespace shardc::plan::verifier

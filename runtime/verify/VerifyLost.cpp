@@ -274,7 +274,8 @@ private:
       for (ValueId operand : op.operands)
         isUsed[operand] = 1;
       for (const Tie &tie : op.ties)
-        isUsed[tie.value] = 1;
+        if (takesEffect(s, op, tie))
+          isUsed[tie.value] = 1;
     }
     for (uint32_t i = 0; i < segment.ops.size() && !report_.isFull(); ++i) {
       const Op &op = segment.ops[i];
@@ -287,6 +288,14 @@ private:
             (!isTaken || (purpose != Purpose::Activations && purpose != Purpose::Data)))
           checkWrittenOver(s, i, result);
     }
+  }
+
+  /// Whether some variant adds the tie's value, or leaves it in place of the result.
+  bool takesEffect(uint32_t s, const Op &op, const Tie &tie) const {
+    return std::ranges::any_of(report_.variantsOf(roleIndex_, s), [&](Variant variant) {
+      return tie.kind == Tie::Acc ? executes(op, variant) && holds(tie.pred, variant)
+                                  : !executes(op, variant);
+    });
   }
 
   void checkWrittenOver(uint32_t s, uint32_t i, ValueId result) {

@@ -63,6 +63,7 @@ struct PartState {
   bool isKnown = false; ///< these are all: a product with a weight, or a sum over columns
   Elements elements;
   std::optional<Axes> columns; ///< axes along which ranks have different columns; empty: not known
+  int16_t columnsBy = -1;      ///< the group by whose index an exchange has given ranks columns
   /// The scale that the value is, or was quantised with, is one of these. Sorted; empty: not known.
   std::vector<ScaleMade> scales;
   bool isLeft = false; ///< a segment has left it and its scale in buffers
@@ -77,6 +78,8 @@ struct PartState {
       elements = {};
     if (columns != more.columns)
       columns = std::nullopt;
+    if (columnsBy != more.columnsBy)
+      columnsBy = -1;
     if (rows != more.rows)
       rows = std::nullopt;
     joinScales(more);
@@ -152,7 +155,8 @@ public:
       needParts(i, op);
     State state;
     if (hasParts_)
-      state.parts = partsOf(op), state.columns = columnsOf(op), state.isKnown = areKnown(op);
+      state.parts = partsOf(op), state.columns = columnsOf(op), state.isKnown = areKnown(op),
+      state.columnsBy = columnsByOf(op);
     at.setAll(op, state);
     for (size_t r = 1; r < op.results.size(); ++r) // magnitudes that are seen are no sum
       if (isProduct(op) && inPlaceOperand(op, r) >= 0)
@@ -296,12 +300,30 @@ private:
       if (param == nullptr || param->isUncut() || !param->isStacked())
         continue;
       Axes needed = axesOfExperts(*param);
-      std::optional<Axes> found = of(op, kCounts).columns;
-      if (found != needed)
+      const State &counts = of(op, kCounts);
+      if (counts.columns != needed)
         scope().add(finding::ExpertsOfOtherRanks, i,
-                    found ? namesOf(plan_, *found) : "axes that are not known",
+                    counts.columns ? namesOf(plan_, *counts.columns) : "axes that are not known",
                     namesOf(plan_, needed));
+      else if (int16_t by = groupOfExperts(*param); needed != 0 && counts.columnsBy != by)
+        scope().add(finding::ExpertsOfOtherRanks, i, namesInOrder(counts.columnsBy),
+                    namesInOrder(by));
     }
+  }
+
+  /// The group by whose index ranks have different tensors of a stack; -1 if it is none.
+  int16_t groupOfExperts(const Param &stack) const {
+    auto split = std::ranges::find(stack.splits, 0, &Split::dim);
+    return split == stack.splits.end() ? int16_t{-1} : firstAlike(plan_, split->group);
+  }
+
+  std::string namesInOrder(int16_t group) const {
+    if (group < 0)
+      return "axes in an order that is not known";
+    std::string names;
+    for (uint16_t axis : groupAt(plan_, group).axes)
+      names += fmt::format("{}'{}'", names.empty() ? "" : ", then ", plan_.mesh[axis].name);
+    return names;
   }
 
   /// Axes along which ranks have different tensors of a stack.
@@ -339,6 +361,13 @@ private:
     if (columns && sharesKeys)
       *columns |= axesOf(plan_, op.group);
     return columns;
+  }
+
+  /// Members of an exchange get columns in the order of the group's axes.
+  int16_t columnsByOf(const Op &op) const {
+    if (op.kind == OpKind::AllToAll && !isCounted(op.operands[0]))
+      return of(op, 0).columns == Axes{0} ? firstAlike(plan_, op.group) : int16_t{-1};
+    return op.operands.empty() || op.kind == OpKind::MakeRuns ? int16_t{-1} : of(op, 0).columnsBy;
   }
 
   /// A result with the rows of the first operand that is a sum over its columns, or heads, of which

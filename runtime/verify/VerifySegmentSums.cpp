@@ -4,6 +4,7 @@
 #include "runtime/verify/VerifySegmentSums.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "runtime/plan/FactorExtents.h"
@@ -16,12 +17,21 @@ namespace {
 /// What it takes to find the marks of an op, in the visits that are counted.
 constexpr uint64_t kVisitsOfMark = 4;
 
-/// The operand that has the rows of each expert; -1 without one.
-int loadOperandOf(OpKind kind) {
-  static const std::vector<int> operands = [] {
-    std::vector<int> all;
-    for (int each = 0; each < kOpCount; ++each)
-      all.push_back(positionOf(opInfo(static_cast<OpKind>(each)).operands, "load"));
+/// Of an op: the operand that has the rows of each expert, and those that say which tokens count
+/// and how many they are; -1 where it has none.
+struct NamedOperands {
+  int load = -1;
+  std::array<int, 3> counted = {-1, -1, -1};
+};
+const NamedOperands &namedOperandsOf(OpKind kind) {
+  static const std::vector<NamedOperands> operands = [] {
+    std::vector<NamedOperands> all;
+    for (int each = 0; each < kOpCount; ++each) {
+      auto at = [&](std::string_view name) {
+        return positionOf(opInfo(static_cast<OpKind>(each)).operands, name);
+      };
+      all.push_back({at("load"), {at("labels"), at("mask"), at("n")}});
+    }
     return all;
   }();
   return operands[static_cast<size_t>(kind)];
@@ -384,6 +394,7 @@ private:
     constexpr size_t kLosses = operandIndex<OpKind::LossAdd>("losses");
     static_assert(kLosses == operandIndex<OpKind::EvalAdd>("losses"));
     needAlike(i, op.operands[kLosses], static_cast<Axes>(allAxes_ & ~tokenAxes()));
+    needCounted(i, op);
     int64_t microbatch = step.microbatch;
     for (ValueId operand : op.operands)
       if (int64_t shift = shiftOf(operand); shift != 0)
@@ -637,8 +648,7 @@ private:
     auto out = std::ranges::find(segment_->outs, value, &Segment::Boundary::value);
     if (out == segment_->outs.end())
       return false;
-    CellKind kind = role_.cells[out->cell].kind;
-    return kind == CellKind::RouterLosses || kind == CellKind::PredictionLosses;
+    return verifier::isToldOnly(role_.cells[out->cell].kind);
   }
 
   /// A sum does not add equal values, or values that are sums over these ranks already. For blocks,
@@ -670,11 +680,21 @@ private:
   void needAlike(uint32_t i, const Op &op) {
     if (op.kind == OpKind::CrossEntropyBwd)
       needAlike(i, operandNamed<OpKind::CrossEntropyBwd>(op, "lse"), axesOf(plan_, op.group));
-    int load = loadOperandOf(op.kind);
+    needCounted(i, op);
+    int load = namedOperandsOf(op.kind).load;
     if (load < 0)
       return;
     ValueId value = op.operands[static_cast<size_t>(load)];
     needSame(finding::LoadDiffers, i, value, marks_[value].varies & allAxes_ & ~dataAxes_);
+  }
+
+  /// Ranks with the same tokens count the same of them, and divide by the same numbers.
+  void needCounted(uint32_t i, const Op &op) {
+    for (int operand : namedOperandsOf(op.kind).counted)
+      if (static_cast<size_t>(operand) < op.operands.size()) {
+        ValueId value = op.operands[static_cast<size_t>(operand)];
+        needSame(finding::TokensDiffer, i, value, marks_[value].varies & allAxes_ & ~tokenAxes());
+      }
   }
 
   /// All ranks have the same bias of experts, so its update takes the load of all microbatches and

@@ -15,6 +15,11 @@
 
 namespace shardc::plan::verifier {
 
+/// Losses that a run only prints.
+inline bool isToldOnly(CellKind kind) {
+  return kind == CellKind::RouterLosses || kind == CellKind::PredictionLosses;
+}
+
 // ---- numbers of values ----
 
 /// Combines two numbers that represent values.

@@ -271,6 +271,15 @@ private:
     for (size_t block = 0; block < plan_.blocks.size(); ++block)
       if (step_.updates[block] == 0 && report_.hasState(roleIndex_, block))
         report_.addAbout(finding::BlockNotUpdated, where, plan_.blocks[block].name);
+    checkTold(cells);
+  }
+
+  /// The host reads losses on one rank: those of all ranks have been added.
+  void checkTold(const Cells &cells) const {
+    for (uint32_t c = 0; c < role_.cells.size(); ++c)
+      if (auto apart = static_cast<Axes>(cells[c].mark.varies | cells[c].mark.due);
+          apart != 0 && isToldOnly(role_.cells[c].kind))
+        addCell(finding::ToldUnsummed, c, namesOf(plan_, apart));
   }
 
   // ---- cells and segments ----
