@@ -499,6 +499,19 @@ void ruleSequenceDividesContext(RuleContext &ctx) {
                {d.seqLength, d.contextParallel});
 }
 
+void ruleFurtherTokenSlices(RuleContext &ctx) {
+  const Derived &d = ctx.derived();
+  constexpr int64_t kWords = 4; // of an aligned address
+  if (!ctx.has(Opt::ModelMtpNumLayers) || d.contextParallel % 2 == 0 ||
+      d.seqLength % d.contextParallel != 0 || d.microBatch >= INT64_MAX / d.seqLength)
+    return;
+  int64_t tokens = d.microBatch * (d.seqLength / d.contextParallel);
+  if (d.contextParallel > 1 && tokens % kWords != 0)
+    ctx.report({Opt::ModelMtpNumLayers, Opt::ModelContextParallelSize, Opt::ModelSeqLength,
+                Opt::TrainMicroBatchSize},
+               {tokens, d.contextParallel, kWords});
+}
+
 void ruleSequenceDividesTensor(RuleContext &ctx) {
   const Derived &d = ctx.derived();
   if (!ctx.on(Opt::ModelSequenceParallel) || d.seqLength % d.contextParallel != 0)

@@ -8,6 +8,7 @@
 #include <map>
 #include <set>
 
+#include "compiler/passes/Allocator.h"
 #include "compiler/passes/Partition.h"
 #include "runtime/base/BatchFields.h"
 #include "runtime/base/Status.h"
@@ -252,12 +253,20 @@ private:
     const std::string name = segment_.values[result].name;
     const Op like = roll;
     roll.operands[0] = gathered(like, roll.operands[0]);
-    ValueId whole = emit(std::move(roll), name + ".whole", type);
-    ValueId slices = emit(mergeLike(like, whole, type.shape[0], true), name + ".slices", type);
+    ValueId whole = emit(roll, name + ".whole", type);
+    Type wholes = type;
+    // Where slices are too short for each to begin at an aligned address, they come in pairs.
+    if (type.bytes() / ranks_ % kPlaceAlign != 0) {
+      wholes.shape[0] *= 2;
+      Op pair = opLike(like, OpKind::Pack, whole);
+      pair.operands.push_back(emit(std::move(roll), name + ".again", type));
+      whole = emit(std::move(pair), name + ".twice", wholes);
+    }
+    ValueId slices = emit(mergeLike(like, whole, wholes.shape[0], true), name + ".slices", wholes);
     shorten(result, 1);
     rolled_.insert(result);
     Op own = opLike(like, OpKind::View, slices);
-    own.set(Key::coef, typeOf(result).numel());
+    own.set(Key::coef, wholes.numel() / ranks_);
     own.group = group_;
     own.results = {result};
     ops_.push_back(std::move(own));

@@ -9,6 +9,8 @@ CHECK is what has to agree:
               token and masks, and one rank: losses of 5 steps, those of further tokens, and gradients of the first step, within 1e-5
               relative. Each pair of values occurs in a row; SEED=n (1 by default) draws the rows. A part of them runs unless
               SHARDC_LONG=1.
+    slices    slices of sequences that are too short for each to begin at an aligned address (the input further-context.recipe of the
+              faults that were reported), and one rank: as one-rank
     same      any schedule, each kind of recomputation, evaluations beside it, and a process for each rank to the bit; stages under
               zero bubble in any schedule
     layouts   saved under one layout, loaded under another: weights and moments to the bit
@@ -87,6 +89,17 @@ def check_one_rank(runner):
     print(f"{len(rows)} rows")
 
 
+def check_slices(runner):
+    for context, positions, tokens, more in ((4, 24, 1, []), (2, 20, 2, []), (2, 12, 2, ["dataset.eod_mask_loss=true", "dataset.eod_token=3"])):
+        of_run = [*model(tokens), *batch(2), f"model.seq_length={positions}", *more]
+        own = [*of_run, *layout(context=context), "train.micro_batch_size=1"]
+        alone = [*of_run, *layout(), "train.micro_batch_size=1"]
+        name = f"{context} slices of {positions} positions"
+        compare(name, with_gradients(runner, *own), with_gradients(runner, *alone))
+        names = {f"mtp_{k} loss" for k in range(1, tokens + 1)}
+        need_told(name, told_by(runner, own, names), told_by(runner, alone, names))
+
+
 def check_same(runner):
     for experts in (False, True):
         settings = [*model(experts=experts), *batch(8, 4), *layout("optim_grads_params", 2, 2, True)]
@@ -108,4 +121,4 @@ def check_layouts(runner):
 
 
 if __name__ == "__main__":
-    run_check({"one-rank": check_one_rank, "same": check_same, "layouts": check_layouts})
+    run_check({"one-rank": check_one_rank, "slices": check_slices, "same": check_same, "layouts": check_layouts})
