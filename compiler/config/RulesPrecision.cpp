@@ -1,6 +1,5 @@
 // Rules on element types, fp8, and the types of optimizer state.
 #include "compiler/config/RulePredicates.h"
-#include "runtime/base/Attention.h"
 
 #include <algorithm>
 #include <cmath>
@@ -413,54 +412,6 @@ void ruleWideMainGrads(RuleContext &ctx) {
 void ruleSgdUnderFsdp(RuleContext &ctx) {
   if (ctx.wantsFsdp() && ctx.cfg().is(Opt::OptimizerOptimizer, OptimizerKind::Sgd))
     ctx.report({ctx.fsdpFlag(), Opt::OptimizerOptimizer});
-}
-
-namespace {
-
-/// Whether some layer attends to slices of sequences: in all ways of exchanging them but by heads.
-bool hasSlices(RuleContext &ctx) {
-  Opt ways = Opt::ModelCpCommType;
-  return ctx.derived().contextParallel > 1 &&
-         (!ctx.has(ways) || !llvm::all_of(ctx.cfg().getEnums<CpCommType>(ways),
-                                          [](CpCommType way) { return way == CpCommType::A2a; }));
-}
-
-/// Whether some layer has a window before each token.
-bool hasWindow(RuleContext &ctx) {
-  Opt window = Opt::ModelWindowSize;
-  return ctx.has(window) && !ctx.cfg().getList(window).empty() &&
-         *ctx.cfg().getList(window).front().asInt() >= 0 &&
-         ctx.num(Opt::ModelWindowAttnSkipFreq) != 1;
-}
-
-} // namespace
-
-void ruleCudaCoreAttention(RuleContext &ctx) {
-  const Derived &d = ctx.derived();
-  if (!d.gpu || predict::device(*d.gpu).isHost() || dtypeBytes(d.compute) != 2)
-    return;
-  auto judge = [&](const AttentionKind &kind, Opt opt, const std::optional<Value> &without) {
-    if (cudnnBarOf(kind) == CudnnBar::None || ctx.cfg()[opt].isPoisoned)
-      return;
-    SourceRange place = ctx.placeOf(opt); // dropout is on by default, without a model written too
-    RuleReport report = ctx.reportAt(place.isValid() ? place : ctx.cfg().range(Opt::ClusterGpu),
-                                     {pathOf(opt), arg(ctx, opt), arg(ctx, Opt::ClusterGpu),
-                                      DiagArg(d.compute == DType::BF16 ? "bf16" : "fp16")});
-    if (without)
-      report.fix(ctx.fixSet(opt, *without, FixItKind::Recommended));
-  };
-  Opt dropout = Opt::ModelAttentionDropout, documents = Opt::DatasetResetAttentionMask;
-  judge({.type = d.compute, .drops = ctx.cfg().getFloatOr(dropout, 0) > 0}, dropout,
-        Value::ofFloat(0));
-  judge({.type = d.compute, .hasDocuments = ctx.on(documents)}, documents, Value::ofBool(false));
-  // Without its window it would be another model.
-  judge({.type = d.compute, .hasWindow = hasWindow(ctx), .hasSlices = hasSlices(ctx)},
-        Opt::ModelWindowSize, {});
-  Opt chunk = Opt::ModelAttentionChunkSize;
-  judge({.type = d.compute, .hasChunks = ctx.has(chunk) && ctx.num(chunk) < d.seqLength}, chunk,
-        {});
-  Opt cap = Opt::ModelAttnLogitSoftcapping;
-  judge({.type = d.compute, .isCapped = ctx.has(cap)}, cap, {});
 }
 
 } // namespace shardc::config

@@ -142,19 +142,7 @@ void noteBar(const Context &context, CudnnBar bar) {
 bool fits(const Call &call, AttentionOp op) {
   if (contextOf(call).options().ownKernels)
     return false;
-  const Attrs &attrs = call.attrs;
-  CudnnBar bar = cudnnBarOf({.type = call.in[op.backward ? 1 : 0].dtype,
-                             .drops = attrs.p > 0,
-                             .hasDocuments = attrs.reset_mask,
-                             .hasWindow = attrs.window >= 0,
-                             .hasChunks = attrs.chunk > 0,
-                             .isCapped = attrs.soft_cap > 0,
-                             .packed = op.packed,
-                             .hasSlices = op.piece != nullptr,
-                             .hasUnknownOrder = op.piece && attrs.causal && attrs.slices == 0,
-                             .heads = attrs.num_heads,
-                             .groups = attrs.num_groups,
-                             .channels = attrs.head_dim});
+  CudnnBar bar = cudnnBarOf(attentionKindOf(call, op));
   noteBar(contextOf(call), bar);
   if (bar != CudnnBar::None)
     return false;

@@ -9,25 +9,10 @@
 #include <cstdint>
 #include <memory>
 
-#include "kernels/api/Kernel.h"
+#include "kernels/cuda/AttentionCall.h"
 #include "kernels/cuda/Context.h"
 
 namespace shardc::kernels::cuda {
-
-/// Some rows of each sample's queries, and its first keys. Causal: the last query sees all of them,
-/// the one before one less.
-struct AttentionPiece {
-  int64_t firstQuery = 0, queries = 0, keys = 0;
-  bool causal = false;
-  float *statistics = nullptr; ///< f32[B, N, queries], where the call runs
-};
-
-/// The op that a call belongs to.
-struct AttentionOp {
-  bool backward = false;
-  bool packed = false; ///< attention_qkv: reads and writes heads in the rows of q, k and v
-  const AttentionPiece *piece = nullptr; ///< attention_part: what of it
-};
 
 /// A context's part of cuDNN: its handles, and the graphs that were built; null without cuDNN.
 std::shared_ptr<AttentionLibrary> makeAttentionLibrary();

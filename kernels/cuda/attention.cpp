@@ -45,10 +45,12 @@ template <bool kBackward> const char *accepts(const Call &call) {
   const Kernel &oracle = kBackward ? host::kAttentionBwd : host::kAttention;
   if (const char *reason = oracle.accepts(call))
     return reason;
-  const char *reason = plainRefusal(call.in[kBackward ? 1 : 0], call.in[kBackward ? 3 : 2]);
+  if (const char *reason = attentionRefusal(call, {kBackward}))
+    return reason;
   // Whether cuDNN serves the call is known with a device. Without one it is asked again when it is
   // bound.
-  return reason && call.context && !hasCudnnAttention(call, {kBackward}) ? reason : nullptr;
+  const char *lack = plainAttentionRefusal(attentionKindOf(call, {kBackward}));
+  return lack && call.context && !hasCudnnAttention(call, {kBackward}) ? lack : nullptr;
 }
 
 template <bool kBackward> void run(const Call &call) {
@@ -96,7 +98,7 @@ template <bool kBackward> const char *acceptsQkv(const Call &call) {
   const Kernel &oracle = kBackward ? host::kAttentionQkvBwd : host::kAttentionQkv;
   if (const char *reason = oracle.accepts(call))
     return reason;
-  return call.attrs.head_dim > kPlainChannelsMax ? "a head has more than 256 channels" : nullptr;
+  return attentionRefusal(call, {kBackward, true});
 }
 
 template <bool kBackward> void runQkv(const Call &call) {

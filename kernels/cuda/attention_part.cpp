@@ -70,9 +70,10 @@ struct Support {
 
   Support(const Call &call, const Pieces &pieces, bool isBackward) {
     auto ask = [&](const AttentionPiece &piece) {
-      byCudnn = byCudnn && hasCudnnAttention(call, {isBackward, false, &piece});
+      byCudnn = byCudnn && hasCudnnAttention(call, {isBackward, false, true, &piece});
       if (byCudnn)
-        workspace = std::max(workspace, cudnnAttentionWorkspace(call, {isBackward, false, &piece}));
+        workspace =
+            std::max(workspace, cudnnAttentionWorkspace(call, {isBackward, false, true, &piece}));
     };
     std::ranges::for_each(pieces.anywhere(), ask);
     std::ranges::for_each(pieces.here(), ask);
@@ -107,7 +108,7 @@ void run(const Call &call) {
   for (AttentionPiece &piece : pieces) {
     bool isWhole = buffers.pieces.isWhole(piece);
     piece.statistics = isWhole ? static_cast<float *>(lse.data) : buffers.statistics;
-    runCudnnAttention(call, {false, false, &piece}, buffers.cudnn);
+    runCudnnAttention(call, {false, false, true, &piece}, buffers.cudnn);
     if (isWhole)
       continue;
     bool isOnly = pieces.size() == 1;
@@ -117,12 +118,22 @@ void run(const Call &call) {
   }
 }
 
-const char *accepts(const Call &call) {
-  if (const char *reason = host::kAttentionPart.accepts(call))
+/// Null, or why no kernel has the call. Whether cuDNN has what the hand-written kernels lack is
+/// known with a device; without one it is asked again when the call is bound.
+const char *refusalOf(const Call &call, bool isBackward) {
+  const AttentionOp op = {isBackward, false, true};
+  if (const char *reason = attentionRefusal(call, op))
     return reason;
-  const char *reason = plainRefusal(call.in[0], call.in[2]);
-  bool byCudnn = reason && Support(call, Pieces(call, call.in[0], call.in[1]), false).byCudnn;
-  return byCudnn ? nullptr : reason;
+  const char *lack = plainAttentionRefusal(attentionKindOf(call, op));
+  if (!lack || !call.context)
+    return nullptr;
+  const Tensor *first = call.in + (isBackward ? 1 : 0); // queries, and then keys
+  return Support(call, Pieces(call, first[0], first[1]), isBackward).byCudnn ? nullptr : lack;
+}
+
+const char *accepts(const Call &call) {
+  const char *reason = host::kAttentionPart.accepts(call);
+  return reason ? reason : refusalOf(call, false);
 }
 
 // ---- backward ----
@@ -161,7 +172,7 @@ void differentiate(const Call &call, const BwdBuffers &buffers, AttentionPiece p
     launchTakeStatistics(call.in[Lse], piece.firstQuery, piece.queries, buffers.statistics, queue);
     piece.statistics = buffers.statistics;
   }
-  runCudnnAttention(call, {true, false, &piece}, buffers.cudnn);
+  runCudnnAttention(call, {true, false, true, &piece}, buffers.cudnn);
   int64_t unseen = call.in[K].shape[1] - piece.keys;
   for (Result gradient : {Dk, Dv})
     if (unseen > 0)
@@ -197,11 +208,8 @@ void runBwd(const Call &call) {
 }
 
 const char *acceptsBwd(const Call &call) {
-  if (const char *reason = host::kAttentionPartBwd.accepts(call))
-    return reason;
-  const char *reason = plainRefusal(call.in[Q], call.in[V]);
-  bool byCudnn = reason && Support(call, Pieces(call, call.in[Q], call.in[K]), true).byCudnn;
-  return byCudnn ? nullptr : reason;
+  const char *reason = host::kAttentionPartBwd.accepts(call);
+  return reason ? reason : refusalOf(call, true);
 }
 
 } // namespace

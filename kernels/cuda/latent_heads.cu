@@ -9,6 +9,7 @@
 #include "kernels/cuda/Rows.h"
 #include "kernels/cuda/chunk.cuh"
 #include "kernels/cuda/rotary.cuh"
+#include "runtime/base/CudaLimits.h"
 
 #include <numeric>
 
@@ -16,7 +17,8 @@ namespace shardc::kernels::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int64_t kRotatedMax = 1024; ///< channels whose angles and sums are in shared memory
+/// Channels whose angles and sums are in shared memory.
+constexpr int64_t kRotatedMax = cudaLimit(CudaLimit::LatentRotatedChannels).most;
 
 struct Latent {
   Data q, k, v;                  ///< heads
@@ -302,7 +304,7 @@ template <bool kBackward> void run(const Call &call) {
 template <const Kernel *kOracle> const char *accepts(const Call &call) {
   if (const char *reason = kOracle->accepts(call))
     return reason;
-  return call.attrs.rotary_dim > kRotatedMax ? "rotary_dim is more than 1024" : nullptr;
+  return cudaRefusal(CudaLimit::LatentRotatedChannels, call.attrs.rotary_dim);
 }
 
 // ---- columns ----

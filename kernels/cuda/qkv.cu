@@ -12,6 +12,7 @@
 #include "kernels/cuda/Rows.h"
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/qkv.cuh"
+#include "runtime/base/CudaLimits.h"
 
 namespace shardc::kernels::cuda {
 namespace {
@@ -248,7 +249,7 @@ void runRope(const Call &call) {
 template <const Kernel *kOracle> const char *accepts(const Call &call) {
   if (const char *reason = kOracle->accepts(call))
     return reason;
-  return call.attrs.rotary_dim > 12288 ? "rotary_dim is more than 12288" : nullptr;
+  return cudaRefusal(CudaLimit::RotatedChannels, call.attrs.rotary_dim);
 }
 
 } // namespace

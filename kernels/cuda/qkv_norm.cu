@@ -11,14 +11,15 @@
 #include "kernels/cuda/Rows.h"
 #include "kernels/cuda/columns.cuh"
 #include "kernels/cuda/qkv.cuh"
+#include "runtime/base/CudaLimits.h"
 
 namespace shardc::kernels::cuda {
 namespace {
 
-constexpr int kThreads = 256, kMultiprocessors = 132;          ///< of an H200
-constexpr int kSplitBlocks = 4, kMergeBlocks = 2;              ///< of a multiprocessor
-constexpr int kGroupMax = 8;                                   ///< rows of a group
-constexpr int64_t kChunkChannelsMax = 256, kChannelsMax = 512; ///< of a head
+constexpr int kThreads = 256, kMultiprocessors = 132; ///< of an H200
+constexpr int kSplitBlocks = 4, kMergeBlocks = 2;     ///< of a multiprocessor
+constexpr int kGroupMax = 8;                          ///< rows of a group
+constexpr int64_t kChunkChannelsMax = 256;            ///< of a head
 constexpr int kHeadWarps = 4; ///< that have heads, where rows are no whole chunks
 
 struct Norms {
@@ -494,9 +495,7 @@ template <const Kernel *kOracle> const char *accepts(const Call &call) {
   if (const char *reason = kOracle->accepts(call))
     return reason;
   constexpr bool kIsBackward = kOracle == &host::kMergeQkvNormRope;
-  if ((kIsBackward ? call.in : call.out)[0].cols() > kChannelsMax)
-    return "a head has more than 512 channels";
-  return nullptr;
+  return cudaRefusal(CudaLimit::NormedHeadChannels, (kIsBackward ? call.in : call.out)[0].cols());
 }
 
 } // namespace

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "kernels/cuda/common.cuh"
+#include "runtime/base/CudaLimits.h"
 
 namespace shardc::kernels::cuda {
 
@@ -57,7 +58,8 @@ template <int kCount> __device__ __forceinline__ void rowSum(float (&v)[kCount],
 
 /// Null, or the reason why rows do not fit the registers.
 inline const char *checkRowLength(int64_t cols) {
-  return cols > kRowColsMax ? "a row is longer than 16384 elements" : nullptr;
+  static_assert(kRowColsMax == cudaLimit(CudaLimit::NormColumns).most);
+  return cudaRefusal(CudaLimit::NormColumns, cols);
 }
 
 } // namespace shardc::kernels::cuda

@@ -1,5 +1,7 @@
 #include "runtime/base/Attention.h"
 
+#include "runtime/base/CudaLimits.h"
+
 namespace shardc {
 namespace {
 
@@ -27,6 +29,23 @@ CudnnBar cudnnBarOf(const AttentionKind &kind) {
   if (kind.packed && (!isEven || kind.channels % kAlignedChannels != 0))
     return CudnnBar::Rows;
   return CudnnBar::None;
+}
+
+const char *plainAttentionRefusal(const AttentionKind &kind) {
+  if (const char *refusal = cudaRefusal(CudaLimit::HeadChannels, kind.channels))
+    return refusal;
+  return kind.channels == kind.values ? nullptr
+                                      : "values have another number of channels than keys, which "
+                                        "only cuDNN computes: in bf16 "
+                                        "and fp16, without dropout, masks of documents, windows in "
+                                        "slices, chunks and soft caps";
+}
+
+const char *attentionRefusal(const AttentionKind &kind) {
+  // cuDNN has no larger heads either.
+  if (const char *refusal = cudaRefusal(CudaLimit::HeadChannels, kind.channels))
+    return refusal;
+  return cudnnBarOf(kind) == CudnnBar::None ? nullptr : plainAttentionRefusal(kind);
 }
 
 } // namespace shardc

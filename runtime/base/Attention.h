@@ -1,6 +1,6 @@
 // Determines the kernels for attention on a GPU: cuDNN's, on tensor cores, or hand-written ones on
 // CUDA cores, which are tens of times slower. Compiler and backend share this decision, so
-// predictions and warnings match the kernels that run.
+// predictions, warnings and refusals match the kernels that run.
 #pragma once
 
 #include <cstdint>
@@ -38,5 +38,12 @@ enum class CudnnBar : uint8_t {
 };
 
 CudnnBar cudnnBarOf(const AttentionKind &kind);
+
+/// Null, or what the hand-written kernels lack for the attention.
+const char *plainAttentionRefusal(const AttentionKind &kind);
+
+/// Null, or why a GPU has no kernel for the attention: neither a hand-written one nor, as far as
+/// its kind determines it, one of cuDNN.
+const char *attentionRefusal(const AttentionKind &kind);
 
 } // namespace shardc

@@ -9,6 +9,7 @@ import math
 import operator
 
 import batches_that_grow
+import kernels
 import losses
 import rotations
 import shares
@@ -572,6 +573,7 @@ ERRORS = {
     "deferred-embedding-fusion": lambda f: f.on("model.defer_embedding_wgrad_compute") and f.pp > 1 and
     not f.on("model.gradient_accumulation_fusion"),  # V77
     **losses.RULES,
+    **kernels.ERRORS,
     "deterministic-nccl": lambda f: f.on("model.deterministic_mode") and f.variable("NCCL_ALGO") is not None and
     f.variable("NCCL_ALGO") not in ("Tree", "Ring", "CollnetDirect", "CollnetChain", "^NVLS"),  # V28
     # precision and the optimizer
@@ -771,13 +773,7 @@ WARNINGS = {
     f.variable("NVTE_CPU_OFFLOAD_V1") != "1",  # V29
     "te-cross-entropy": lambda f: f.on("model.cross_entropy_loss_fusion") and
     f["model.cross_entropy_fusion_impl"] == "te",  # V78
-    "attention-on-cuda-cores": lambda f: f["cluster.gpu"] not in (None, "host") and
-    (f.on("model.bf16") or f.on("model.fp16")) and (
-        f.num("model.attention_dropout") > 0 or f.on("dataset.reset_attention_mask") or
-        f.has("model.attn_logit_softcapping") or
-        f.has("model.attention_chunk_size") and f["model.attention_chunk_size"] < f["model.seq_length"] or
-        f.has("model.window_size") and f["model.window_size"][:1] > [-1] and f["model.window_attn_skip_freq"] != 1 and
-        f.cp > 1 and (not f.has("model.cp_comm_type") or any(way != "a2a" for way in f["model.cp_comm_type"]))),
+    **kernels.WARNINGS,
     "save-interval-without-save": lambda f: f.has("checkpoint.save_interval") and not f.has("checkpoint.save"),
     "experts-want-sequence-parallel": lambda f: f.ep > 1 and f.tp > 1 and not f.on("model.sequence_parallel"),  # V76
     "dead-option": lambda f: f.on("ddp.enable_full_sharding_in_hsdp") or f.fsdp and (any(

@@ -239,6 +239,26 @@ TEST(CudaAttentionFallback, LeavesValuesOfAnotherSizeToTheDevice) {
   EXPECT_STREQ(findCudaKernel("attention")->accepts(call), nullptr);
 }
 
+/// What no kernel has is refused without a device, also over slices of sequences.
+TEST(CudaAttentionFallback, RefusesValuesOfAnotherSizeInF32) {
+  Call call;
+  call.inCount = 8, call.outCount = 2;
+  for (int i = 0; i < 3; ++i)
+    call.in[i] = {nullptr, DType::F32, 4, false, {1, 64, 4, i < 2 ? 192 : 128}};
+  for (int i = 3; i < 7; ++i)
+    call.in[i] = {nullptr, DType::I32, 2, false, {1, 64}};
+  call.in[7] = {nullptr, DType::I64, 1, false, {1}};
+  call.out[0] = {nullptr, DType::F32, 3, false, {1, 64, 512}};
+  call.out[1] = {nullptr, DType::F32, 3, false, {1, 4, 64}};
+  call.attrs.causal = true;
+  call.attrs.slices = call.groupSize = 2;
+  EXPECT_NE(findCudaKernel("attention_part")->accepts(call), nullptr);
+  call.in[4] = call.in[7];
+  call.inCount = 5;
+  call.attrs.slices = 0, call.groupSize = 1;
+  EXPECT_NE(findCudaKernel("attention")->accepts(call), nullptr);
+}
+
 /// Long rows, many tiles of keys: as models have them.
 TEST(CudaAttentionTypical, GradientsAgreeEitherWay) {
   SKIP_WITHOUT_GPU();

@@ -1,0 +1,137 @@
+// What the kernels of the recipe's GPU lack, and what they are slow at.
+#include "compiler/config/RulePredicates.h"
+#include "runtime/base/Attention.h"
+#include "runtime/base/CudaLimits.h"
+
+namespace shardc::config {
+namespace {
+
+bool runsOnGpu(const RuleContext &ctx) {
+  return ctx.derived().gpu && !predict::device(*ctx.derived().gpu).isHost();
+}
+
+/// Whether some layer attends to slices of sequences: in all ways of exchanging them but by heads.
+bool hasSlices(const RuleContext &ctx) {
+  Opt ways = Opt::ModelCpCommType;
+  return ctx.derived().contextParallel > 1 &&
+         (!ctx.has(ways) || !llvm::all_of(ctx.cfg().getEnums<CpCommType>(ways),
+                                          [](CpCommType way) { return way == CpCommType::A2a; }));
+}
+
+/// Whether some layer has a window before each token.
+bool hasWindow(const RuleContext &ctx) {
+  Opt window = Opt::ModelWindowSize;
+  return ctx.has(window) && !ctx.cfg().getList(window).empty() &&
+         *ctx.cfg().getList(window).front().asInt() >= 0 &&
+         ctx.num(Opt::ModelWindowAttnSkipFreq) != 1;
+}
+
+/// Channels of a head's queries and keys, and the option that makes them.
+std::pair<int64_t, Opt> headChannels(const RuleContext &ctx) {
+  if (ctx.on(Opt::ModelMultiLatentAttention))
+    return {ctx.num(Opt::ModelQkHeadDim) + ctx.num(Opt::ModelQkPosEmbHeadDim), Opt::ModelQkHeadDim};
+  return {ctx.derived().headSize, Opt::ModelKvChannels};
+}
+
+/// A setting because of which cuDNN does not compute the attention of some layer; `without`: its
+/// value in a recipe that differs in nothing else that a model is.
+struct Barred {
+  AttentionKind kind;
+  Opt opt;
+  std::optional<Value> without;
+};
+
+std::vector<Barred> barredSettings(const RuleContext &ctx) {
+  const Derived &d = ctx.derived();
+  AttentionKind plain{.type = d.compute, .channels = headChannels(ctx).first};
+  plain.values =
+      ctx.on(Opt::ModelMultiLatentAttention) ? ctx.num(Opt::ModelVHeadDim) : plain.channels;
+  std::vector<Barred> all;
+  auto add = [&](bool is, Opt opt, std::optional<Value> without, auto change) {
+    AttentionKind kind = plain;
+    change(kind);
+    if (is && cudnnBarOf(kind) != CudnnBar::None && !ctx.cfg()[opt].isPoisoned)
+      all.push_back({kind, opt, std::move(without)});
+  };
+  // In fp32 no attention is cuDNN's, whatever else is set.
+  add(true, Opt::ModelBf16, {}, [](AttentionKind &) {});
+  if (!all.empty())
+    return all;
+  Opt dropout = Opt::ModelAttentionDropout, documents = Opt::DatasetResetAttentionMask;
+  add(ctx.cfg().getFloatOr(dropout, 0) > 0, dropout, Value::ofFloat(0),
+      [](AttentionKind &kind) { kind.drops = true; });
+  add(ctx.on(documents), documents, Value::ofBool(false),
+      [](AttentionKind &kind) { kind.hasDocuments = true; });
+  // Without these it would be another model.
+  add(hasWindow(ctx) && hasSlices(ctx), Opt::ModelWindowSize, {},
+      [](AttentionKind &kind) { kind.hasWindow = kind.hasSlices = true; });
+  Opt chunk = Opt::ModelAttentionChunkSize;
+  add(ctx.has(chunk) && ctx.num(chunk) < d.seqLength, chunk, {},
+      [](AttentionKind &kind) { kind.hasChunks = true; });
+  Opt cap = Opt::ModelAttnLogitSoftcapping;
+  add(ctx.has(cap), cap, {}, [](AttentionKind &kind) { kind.isCapped = true; });
+  return all;
+}
+
+/// Where a message about the setting stands: dropout is on by default, without a model written too.
+SourceRange placeOf(const RuleContext &ctx, Opt opt) {
+  SourceRange place = ctx.placeOf(opt);
+  return place.isValid() ? place : ctx.cfg().range(Opt::ClusterGpu);
+}
+
+} // namespace
+
+void ruleCudaCoreAttention(RuleContext &ctx) {
+  const Derived &d = ctx.derived();
+  if (!runsOnGpu(ctx) || dtypeBytes(d.compute) != 2)
+    return;
+  for (const Barred &barred : barredSettings(ctx)) {
+    if (attentionRefusal(barred.kind))
+      continue; // the next rule
+    RuleReport report =
+        ctx.reportAt(placeOf(ctx, barred.opt),
+                     {pathOf(barred.opt), arg(ctx, barred.opt), arg(ctx, Opt::ClusterGpu),
+                      DiagArg(d.compute == DType::BF16 ? "bf16" : "fp16")});
+    if (barred.without)
+      report.fix(ctx.fixSet(barred.opt, *barred.without, FixItKind::Recommended));
+  }
+}
+
+void ruleAttentionWithoutKernel(RuleContext &ctx) {
+  if (!runsOnGpu(ctx) || headChannels(ctx).first > cudaLimit(CudaLimit::HeadChannels).most)
+    return;
+  for (const Barred &barred : barredSettings(ctx))
+    if (attentionRefusal(barred.kind)) {
+      RuleReport report =
+          ctx.reportAt(placeOf(ctx, barred.opt),
+                       {pathOf(barred.opt), arg(ctx, barred.opt), arg(ctx, Opt::ClusterGpu),
+                        barred.kind.channels, barred.kind.values});
+      if (barred.without)
+        report.fix(ctx.fixSet(barred.opt, *barred.without, FixItKind::Alternative));
+    }
+}
+
+void ruleCudaLimits(RuleContext &ctx) {
+  if (!runsOnGpu(ctx))
+    return;
+  auto judge = [&](CudaLimit limit, int64_t size, Opt opt) {
+    const CudaLimitInfo info = cudaLimit(limit);
+    if (size > info.most && !ctx.cfg()[opt].isPoisoned)
+      ctx.reportAt(placeOf(ctx, opt),
+                   {pathOf(opt), size, DiagArg(info.what), arg(ctx, Opt::ClusterGpu), info.most});
+  };
+  const Derived &d = ctx.derived();
+  bool isLatent = ctx.on(Opt::ModelMultiLatentAttention);
+  auto [channels, opt] = headChannels(ctx);
+  judge(CudaLimit::HeadChannels, channels, opt);
+  judge(CudaLimit::NormColumns, d.hidden, Opt::ModelHiddenSize);
+  if (isLatent)
+    for (Opt rank : {Opt::ModelQLoraRank, Opt::ModelKvLoraRank})
+      judge(CudaLimit::NormColumns, ctx.num(rank), rank);
+  // Of several tensor-parallel ranks each has a part of the row, for which there is another kernel.
+  if (ctx.on(Opt::ModelQkLayernorm) && ctx.on(Opt::ModelQkLayernormFullWidth) &&
+      d.tensorParallel == 1)
+    judge(CudaLimit::NormColumns, d.numHeads * d.headSize, Opt::ModelQkLayernormFullWidth);
+}
+
+} // namespace shardc::config

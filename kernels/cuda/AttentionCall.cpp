@@ -1,0 +1,32 @@
+#include "kernels/cuda/AttentionCall.h"
+
+namespace shardc::kernels::cuda {
+
+AttentionKind attentionKindOf(const Call &call, const AttentionOp &op) {
+  const Tensor &queries = call.in[op.backward ? 1 : 0];
+  const Attrs &attrs = call.attrs;
+  AttentionKind kind{.type = queries.dtype,
+                     .drops = attrs.p > 0,
+                     .hasDocuments = attrs.reset_mask,
+                     .hasWindow = attrs.window >= 0,
+                     .hasChunks = attrs.chunk > 0,
+                     .isCapped = attrs.soft_cap > 0,
+                     .packed = op.packed,
+                     .hasSlices = op.hasSlices,
+                     .hasUnknownOrder = op.hasSlices && attrs.causal && attrs.slices == 0};
+  if (op.packed) {
+    kind.heads = attrs.num_heads, kind.groups = attrs.num_groups;
+    kind.channels = kind.values = attrs.head_dim;
+  } else {
+    kind.heads = queries.shape[2], kind.channels = queries.shape[3];
+    kind.groups = call.in[op.backward ? 2 : 1].shape[2];
+    kind.values = call.in[op.backward ? 3 : 2].shape[3];
+  }
+  return kind;
+}
+
+const char *attentionRefusal(const Call &call, const AttentionOp &op) {
+  return shardc::attentionRefusal(attentionKindOf(call, op));
+}
+
+} // namespace shardc::kernels::cuda

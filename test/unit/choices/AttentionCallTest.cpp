@@ -1,0 +1,175 @@
+// What CUDA kernels refuse and what `shardc check` refuses for a GPU are the same: jobs are
+// compiled for the host, and each of their attention ops, and each norm, is shown to the conditions
+// of the CUDA kernels. Needs no GPU.
+#include <gtest/gtest.h>
+
+#include <fmt/format.h>
+
+#include "compiler/config/Steps.h"
+#include "compiler/lower/Lower.h"
+#include "compiler/passes/Pipeline.h"
+#include "kernels/cuda/AttentionCall.h"
+#include "runtime/base/CudaLimits.h"
+#include "runtime/exec/CallShape.h"
+
+namespace shardc {
+namespace {
+
+struct Job {
+  std::string precision;
+  bool isLatent = false;
+  int64_t values = 128; ///< of latent attention, whose keys have 192
+  double dropout = 0;
+  bool hasDocuments = false;
+  std::string context; ///< how two ranks exchange keys and values; empty: one rank
+  int64_t channels = 16, hidden = 64;
+  std::string more;
+
+  std::string text() const {
+    std::string model = fmt::format("num_layers = 1  hidden_size = {}  num_attention_heads = 4  "
+                                    "seq_length = 16  vocab_size = 64 "
+                                    "attention_dropout = {:.1f} {} ",
+                                    hidden, dropout, more);
+    if (isLatent)
+      model += fmt::format("multi_latent_attention = true  v_head_dim = {}", values);
+    else
+      model += fmt::format("kv_channels = {}", channels);
+    if (!context.empty())
+      model += fmt::format("  context_parallel_size = 2  cp_comm_type = {}", context);
+    return fmt::format("recipe r {{\n{}\nmodel llama {{ {} }}\ndataset synthetic {{ {} }}\n"
+                       "cluster {{ gpus_per_node = {} }}\n}}\n",
+                       precision.empty() ? "" : "mixed_precision = " + precision, model,
+                       hasDocuments ? "reset_attention_mask = true  eod_token = 0" : "",
+                       context.empty() ? 1 : 2);
+  }
+};
+
+/// Ids of errors of the job on this device; its plan, if there are none.
+struct Checked {
+  std::set<std::string> errors;
+  std::optional<plan::Plan> plan;
+};
+
+Checked check(const Job &job, const std::string &gpu) {
+  SourceManager sources;
+  DiagEngine diags(sources);
+  config::LoadOptions options;
+  options.sets = {"cluster.gpu=" + gpu};
+  BufferId buffer = sources.addBuffer("r.recipe", job.text());
+  std::optional<config::Config> config = config::loadConfig(sources, diags, buffer, options);
+  Checked checked;
+  for (const Diagnostic &message : diags.pending())
+    if (message.severity == Severity::Error)
+      checked.errors.insert(message.id);
+  if (!config || !lower::findMissing(*config).empty())
+    return checked;
+  checked.plan = lower::lower(*config, sources);
+  passes::Notes notes;
+  passes::runPipeline(*checked.plan, {}, notes);
+  return checked;
+}
+
+/// Why the CUDA kernel of an op refuses its call, beyond what the host's kernel refuses.
+const char *cudaRefusalOf(const plan::Plan &plan, const plan::Segment &segment,
+                          const plan::Op &op) {
+  using plan::OpKind;
+  kernels::Call call = exec::shapeOf(plan, segment, op);
+  switch (op.kind) {
+  case OpKind::Attention:
+    return kernels::cuda::attentionRefusal(call, {});
+  case OpKind::AttentionBwd:
+    return kernels::cuda::attentionRefusal(call, {.backward = true});
+  case OpKind::AttentionQkv:
+    return kernels::cuda::attentionRefusal(call, {.packed = true});
+  case OpKind::AttentionQkvBwd:
+    return kernels::cuda::attentionRefusal(call, {.backward = true, .packed = true});
+  case OpKind::AttentionPart:
+    return kernels::cuda::attentionRefusal(call, {.hasSlices = true});
+  case OpKind::AttentionPartBwd:
+    return kernels::cuda::attentionRefusal(call, {.backward = true, .hasSlices = true});
+  case OpKind::RmsNormBwd:
+  case OpKind::LayerNormBwd:
+    return cudaRefusal(CudaLimit::NormColumns, call.in[1].cols());
+  case OpKind::LatentHeads:
+  case OpKind::LatentHeadsBwd:
+    return cudaRefusal(CudaLimit::LatentRotatedChannels, call.attrs.rotary_dim);
+  case OpKind::Rope:
+  case OpKind::SplitQkvRope:
+  case OpKind::MergeQkvRope:
+    return cudaRefusal(CudaLimit::RotatedChannels, call.attrs.rotary_dim);
+  case OpKind::SplitQkvNormRope:
+    return cudaRefusal(CudaLimit::NormedHeadChannels, call.out[0].cols());
+  case OpKind::MergeQkvNormRope:
+    return cudaRefusal(CudaLimit::NormedHeadChannels, call.in[0].cols());
+  default:
+    return nullptr;
+  }
+}
+
+std::set<std::string> refusalsOf(const plan::Plan &plan) {
+  std::set<std::string> refusals;
+  for (const plan::Role &role : plan.roles)
+    for (const plan::Segment &segment : role.segments)
+      for (const plan::Op &op : segment.ops)
+        if (const char *why = cudaRefusalOf(plan, segment, op))
+          refusals.insert(why);
+  return refusals;
+}
+
+std::vector<Job> jobs() {
+  std::vector<Job> all;
+  for (const char *precision : {"", "bf16_mixed", "fp16_mixed"}) {
+    for (bool isLatent : {true, false})
+      for (double dropout : {0.0, 0.1})
+        for (bool hasDocuments : {false, true})
+          for (const char *context : {"", "p2p", "all_gather", "a2a"})
+            all.push_back({.precision = precision,
+                           .isLatent = isLatent,
+                           .dropout = dropout,
+                           .hasDocuments = hasDocuments,
+                           .context = context});
+    all.push_back({.precision = precision, .isLatent = true, .values = 192, .dropout = 0.1});
+    for (const char *more : {"attn_logit_softcapping = 30.0", "attention_chunk_size = 8"})
+      all.push_back({.precision = precision, .more = more});
+    for (int64_t channels : {256, 288})
+      for (const char *more : {"", "qk_layernorm = true"})
+        all.push_back({.precision = precision, .channels = channels, .more = more});
+    for (int64_t hidden : {16'384, 16'640})
+      all.push_back({.precision = precision, .hidden = hidden, .more = "ffn_hidden_size = 64"});
+    for (int64_t head : {192, 224})
+      all.push_back({.precision = precision,
+                     .isLatent = true,
+                     .values = head + 64,
+                     .more = fmt::format("qk_head_dim = {}", head)});
+  }
+  return all;
+}
+
+TEST(CudaKernels, RefuseWhatTheCompilerRefuses) {
+  const std::set<std::string> rules = {"attention-without-kernel", "cuda-kernel-limit"};
+  size_t refused = 0, compared = 0;
+  for (const Job &job : jobs()) {
+    SCOPED_TRACE(job.text());
+    Checked host = check(job, "host"), gpu = check(job, "h100");
+    if (!host.errors.empty())
+      continue; // there is no such job
+    ASSERT_TRUE(host.plan);
+    std::set<std::string> others = gpu.errors;
+    for (const std::string &rule : rules)
+      others.erase(rule);
+    EXPECT_TRUE(others.empty()) << *others.begin();
+    std::set<std::string> kernels = refusalsOf(*host.plan);
+    EXPECT_EQ(gpu.errors.empty(), kernels.empty())
+        << (kernels.empty() ? "the kernels have it" : *kernels.begin());
+    ++compared;
+    refused += kernels.empty() ? 0 : 1;
+    if (gpu.plan) { // whose passes may choose other ops than the host's
+      EXPECT_TRUE(refusalsOf(*gpu.plan).empty());
+    }
+  }
+  EXPECT_GT(compared, 100u);
+  EXPECT_GT(refused, 30u);
+}
+
+} // namespace
+} // namespace shardc
