@@ -45,16 +45,40 @@ private:
   }
 
   /// A run that names its microbatch, of `counts` for each segment, or a loop of such runs.
-  Exits walkNamed(const plan::ProgramNode &node, const std::vector<int64_t> &counts, Exits from,
-                  int64_t turn = 0) {
-    if (node.kind == plan::ProgramNode::Loop) {
-      for (int64_t i = 0; i < node.count; ++i)
-        for (const plan::ProgramNode &child : node.children)
-          from = walkNamed(child, counts, std::move(from), i);
-      return from;
-    }
-    const plan::VariantTable &variants = variants_[node.segment];
-    return {visit(node, variants.of(node.microbatch->at(turn), counts[node.segment]), from)};
+  Exits walkNamed(const plan::ProgramNode &node, const std::vector<int64_t> &counts, Exits from) {
+    if (node.kind != plan::ProgramNode::Loop)
+      return {visit(node, variantOf(node, counts, 0), from)};
+    // Most turns visit what the turn before them has visited, after the same runs.
+    struct Last {
+      plan::Variant variant;
+      size_t from = 0, index = 0;
+      bool isKnown = false;
+    };
+    std::vector<Last> last(node.children.size());
+    for (int64_t turn = 0; turn < node.count; ++turn)
+      for (size_t child = 0; child < node.children.size(); ++child) {
+        const plan::ProgramNode &run = node.children[child];
+        if (run.kind == plan::ProgramNode::Loop) {
+          from = walkNamed(run, counts, std::move(from));
+          continue;
+        }
+        plan::Variant variant = variantOf(run, counts, turn);
+        Last &known = last[child];
+        bool isAgain = known.isKnown && variant == known.variant && from.size() == 1;
+        if (!isAgain || from.front() != known.from) {
+          size_t index = visit(run, variant, from);
+          known = {variant, from.size() == 1 ? from.front() : 0, index, from.size() == 1};
+          from.assign(1, index);
+        } else {
+          from.front() = known.index;
+        }
+      }
+    return from;
+  }
+
+  plan::Variant variantOf(const plan::ProgramNode &run, const std::vector<int64_t> &counts,
+                          int64_t turn) const {
+    return variants_[run.segment].of(run.microbatch->at(turn), counts[run.segment]);
   }
 
   Exits walk(const plan::ProgramNode &node, Exits from) {

@@ -312,22 +312,24 @@ private:
   std::map<StagePart, Segment> done_;
 };
 
-StageSchedule scheduleOf(const plan::Plan &plan, const PipelineStages &stages, SegmentKind kind) {
+std::shared_ptr<const StageSchedule> scheduleOf(const plan::Plan &plan,
+                                                const PipelineStages &stages, SegmentKind kind) {
+  using Kind = StageSchedule::Kind;
   const plan::Job::Derived &derived = plan.job.derived;
   bool isEval = kind == SegmentKind::Eval;
   PipelineShape shape{stages.count, stages.chunks,
                       isEval ? derived.evalMicrobatches : derived.numMicrobatches,
                       plan.job.model.microbatchGroupSizePerVpStage};
   if (isEval)
-    return StageSchedule::forwardOnly(shape);
+    return StageSchedule::shared(Kind::ForwardOnly, shape);
   switch (plan.job.model.pipelineSchedule) {
   case plan::Job::PipelineSchedule::OneForwardOneBackward:
   case plan::Job::PipelineSchedule::Interleaved:
-    return StageSchedule::oneForwardOneBackward(shape);
+    return StageSchedule::shared(Kind::OneForwardOneBackward, shape);
   case plan::Job::PipelineSchedule::ZeroBubble:
-    return StageSchedule::zeroBubble(shape);
+    return StageSchedule::shared(Kind::ZeroBubble, shape);
   }
-  return StageSchedule::forwardOnly(shape);
+  return StageSchedule::shared(Kind::ForwardOnly, shape);
 }
 
 /// The program of the whole model, with the runs of a stage in place of those of its bodies.
@@ -382,7 +384,7 @@ void runSplitStages(plan::Plan &plan, Notes &) {
   struct Body {
     uint32_t index;
     CutBody cut;
-    StageSchedule schedule;
+    std::shared_ptr<const StageSchedule> schedule;
   };
   std::vector<Body> bodies;
   for (uint32_t s = 0; s < whole.segments.size(); ++s) {
@@ -402,8 +404,8 @@ void runSplitStages(plan::Plan &plan, Notes &) {
     std::map<uint32_t, std::vector<plan::ProgramNode>> runsOf;
     for (const Body &body : bodies) {
       std::map<StagePart, uint32_t> segments =
-          StageBuilder(plan, role, stage, body.cut, body.schedule).run();
-      runsOf[body.index] = body.schedule.program(stage, segments);
+          StageBuilder(plan, role, stage, body.cut, *body.schedule).run();
+      runsOf[body.index] = body.schedule->program(stage, segments);
     }
     role.program = programLike(whole, whole.program, runsOf);
     dropUnusedCells(role);

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <list>
+#include <mutex>
 #include <numeric>
 #include <set>
 
@@ -32,15 +34,7 @@ double secondsOf(PassKind kind) {
   return 0;
 }
 
-/// A piece of a program: passes that are repeated, each time of microbatches `step` behind those of
-/// the time before.
-struct Repetition {
-  size_t length = 1, count = 1;
-  int64_t step = 0;
-
-  /// Lines of text.
-  size_t lines() const { return length + (count > 1 ? 1 : 0); }
-};
+using Repetition = StageSchedule::Repetition;
 
 /// The shortest program, from each pass on its first piece. A piece of several repetitions leaves
 /// some of them to the next one, which has no more than `longest` passes, if that is shorter.
@@ -166,6 +160,8 @@ void StageSchedule::finish() {
     }
   findTimes();
   placeReceives();
+  begins_.clear(), ends_.clear();
+  begins_.shrink_to_fit(), ends_.shrink_to_fit();
   for (int32_t stage = 0; stage < shape_.stages; ++stage) {
     std::set<StagePart> parts;
     for (const StagePass &pass : passes(stage))
@@ -174,7 +170,71 @@ void StageSchedule::finish() {
     receives_.emplace_back();
     for (StagePart part : parts)
       receives_.back()[part] = receivesOf(stage, part);
+    slots_.push_back(slotsOf(stage));
+    received_.emplace_back();
+    for (StagePart part : parts)
+      received_.back().push_back(countReceived(stage, part));
   }
+}
+
+namespace {
+
+/// Schedules that were asked for last, within a number of passes.
+class SharedSchedules {
+public:
+  using Key = std::pair<StageSchedule::Kind, PipelineShape>;
+  using Value = std::shared_ptr<const StageSchedule>;
+
+  Value find(const Key &key) {
+    std::scoped_lock lock(mutex_);
+    for (auto at = entries_.begin(); at != entries_.end(); ++at)
+      if (at->key == key) {
+        entries_.splice(entries_.begin(), entries_, at);
+        return at->value;
+      }
+    return nullptr;
+  }
+
+  void keep(const Key &key, Value value, size_t passes) {
+    constexpr size_t kPassesMax = size_t{6} << 20;
+    std::scoped_lock lock(mutex_);
+    entries_.push_front({key, std::move(value), passes});
+    size_t sum = 0;
+    for (auto at = entries_.begin(); at != entries_.end();)
+      at = (sum += at->passes) > kPassesMax ? entries_.erase(at) : std::next(at);
+  }
+
+private:
+  struct Entry {
+    Key key;
+    Value value;
+    size_t passes;
+  };
+  std::mutex mutex_;
+  std::list<Entry> entries_; ///< the latest first
+};
+
+} // namespace
+
+std::shared_ptr<const StageSchedule> StageSchedule::shared(Kind kind, const PipelineShape &shape) {
+  static SharedSchedules known;
+  if (std::shared_ptr<const StageSchedule> found = known.find({kind, shape}))
+    return found;
+  auto made = std::make_shared<StageSchedule>(kind == Kind::OneForwardOneBackward
+                                                  ? oneForwardOneBackward(shape)
+                                              : kind == Kind::ZeroBubble ? zeroBubble(shape)
+                                                                         : forwardOnly(shape));
+  for (int32_t stage = 0; stage < shape.stages; ++stage)
+    made->pieces_.push_back(made->piecesOf(stage));
+  known.keep({kind, shape}, made, made->passCount());
+  return made;
+}
+
+size_t StageSchedule::passCount() const {
+  size_t count = 0;
+  for (const std::vector<StagePass> &each : passes_)
+    count += each.size();
+  return count;
 }
 
 /// Where what the pass takes of another stage is made.
@@ -226,7 +286,9 @@ void StageSchedule::placeReceives() {
   struct Second {
     bool inputs, gradients;
   };
-  double least = std::numeric_limits<double>::infinity();
+  double least = std::numeric_limits<double>::infinity(), bound = 0; // without any transfer
+  for (const std::vector<double> &ends : ends_)
+    bound = std::max(bound, ends.empty() ? 0 : ends.back());
   for (Second second : {Second{true, true}, Second{true, false}, Second{false, true}, Second{}}) {
     std::vector<std::vector<size_t>> receivedBy(passes_.size());
     for (int32_t stage = 0; stage < shape_.stages; ++stage)
@@ -241,6 +303,8 @@ void StageSchedule::placeReceives() {
         });
     if (seconds && *seconds < least)
       least = *seconds, receivedBy_ = std::move(receivedBy);
+    if (least <= bound)
+      break; // no other is shorter
   }
   SHARDC_CHECK(std::isfinite(least), "stages wait for each other's transfers");
 }
@@ -285,6 +349,7 @@ StageSchedule::secondsWith(const std::vector<std::vector<size_t>> &receivedBy,
     std::partial_sum(begins.begin(), begins.end(), begins.begin());
     std::vector<predict::Meeting> &own = meetings[at(stage)];
     own.resize(begins.back());
+    actors[at(stage)].reserve(all.size());
     std::vector<size_t> next = begins;
     for (size_t i = 0; i < all.size(); ++i)
       if (by[i] != kNoPass) {
@@ -427,7 +492,14 @@ bool StageSchedule::receivesOwn(int32_t stage, StagePart part) const {
   return passes(stage).front().part == part && receivedBy_[at(stage)].front() == 0;
 }
 
-int32_t StageSchedule::slotsOfReceived(int32_t stage, StagePart of) const {
+size_t StageSchedule::numberOf(int32_t stage, StagePart part) const {
+  const std::vector<StagePart> &all = parts(stage);
+  auto found = std::ranges::lower_bound(all, part);
+  SHARDC_CHECK(found != all.end() && *found == part, "stage {} has no such part", stage);
+  return static_cast<size_t>(found - all.begin());
+}
+
+int32_t StageSchedule::countReceived(int32_t stage, StagePart of) const {
   const std::vector<StagePass> &all = passes(stage);
   std::vector<int32_t> arrivals(all.size());
   auto isReceivedAhead = [&](size_t i) {
@@ -463,11 +535,21 @@ int32_t StageSchedule::slotsOfReceived(int32_t stage, StagePart of) const {
 }
 
 int32_t StageSchedule::slotsBetween(int32_t stage, StagePart from, StagePart to) const {
-  int32_t most = 0, held = 0;
+  return slots_[at(stage)][numberOf(stage, from) * parts(stage).size() + numberOf(stage, to)];
+}
+
+/// Slots between each two of the stage's parts.
+std::vector<int32_t> StageSchedule::slotsOf(int32_t stage) const {
+  const std::vector<StagePart> &all = parts(stage);
+  std::vector<int32_t> most(all.size() * all.size()), held = most;
   for (const StagePass &pass : passes(stage)) {
-    held += pass.part == from ? 1 : 0;
-    most = std::max(most, held);
-    held -= pass.part == to ? 1 : 0;
+    size_t part = numberOf(stage, pass.part);
+    for (size_t to = 0; to < all.size(); ++to) {
+      size_t pair = part * all.size() + to;
+      most[pair] = std::max(most[pair], ++held[pair]);
+    }
+    for (size_t from = 0; from < all.size(); ++from)
+      --held[from * all.size() + part];
   }
   return most;
 }
@@ -484,12 +566,9 @@ StageSchedule::program(int32_t stage, const std::map<StagePart, uint32_t> &segme
                        {},
                        plan::MicrobatchNumber{step, pass.microbatch}};
   };
-  // With one chunk no more than three parts take turns.
-  auto longest = static_cast<size_t>(shape_.chunks == 1 ? 3 : 2 * group() * shape_.chunks);
-  std::vector<Repetition> pieces = shortestOf(all, longest);
   std::vector<ProgramNode> nodes;
-  for (size_t i = 0; i < all.size(); i += pieces[i].length * pieces[i].count) {
-    const Repetition &piece = pieces[i];
+  size_t i = 0;
+  for (const Repetition &piece : pieces_.empty() ? piecesOf(stage) : pieces_[at(stage)]) {
     std::vector<ProgramNode> runs;
     for (size_t k = 0; k < piece.length; ++k)
       runs.push_back(run(all[i + k], piece.step));
@@ -498,8 +577,19 @@ StageSchedule::program(int32_t stage, const std::map<StagePart, uint32_t> &segme
           {ProgramNode::Loop, plan::kNone, static_cast<int64_t>(piece.count), std::move(runs), {}});
     else
       std::ranges::move(runs, std::back_inserter(nodes));
+    i += piece.length * piece.count;
   }
   return nodes;
+}
+
+std::vector<Repetition> StageSchedule::piecesOf(int32_t stage) const {
+  const std::vector<StagePass> &all = passes(stage);
+  // With one chunk no more than three parts take turns.
+  auto longest = static_cast<size_t>(shape_.chunks == 1 ? 3 : 2 * group() * shape_.chunks);
+  std::vector<Repetition> best = shortestOf(all, longest), pieces;
+  for (size_t i = 0; i < all.size(); i += pieces.back().length * pieces.back().count)
+    pieces.push_back(best[i]);
+  return pieces;
 }
 
 } // namespace shardc::passes

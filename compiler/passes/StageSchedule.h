@@ -6,6 +6,7 @@
 #include <functional>
 #include <limits>
 #include <map>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -58,6 +59,7 @@ struct PipelineShape {
   int64_t microbatches = 1;
   /// Microbatches that a chunk runs before the next one does; 0: as many as there are stages.
   int64_t group = 0;
+  auto operator<=>(const PipelineShape &) const = default;
 };
 
 /// The passes of all stages. They may run any number of forward passes ahead as far as the order of
@@ -73,6 +75,21 @@ public:
   static StageSchedule zeroBubble(const PipelineShape &shape);
   static StageSchedule forwardOnly(const PipelineShape &shape);
 
+  /// A piece of a program: passes that are repeated, each time of microbatches `step` behind those
+  /// of the time before.
+  struct Repetition {
+    size_t length = 1, count = 1;
+    int64_t step = 0;
+
+    /// Lines of text.
+    size_t lines() const { return length + (count > 1 ? 1 : 0); }
+  };
+
+  enum class Kind : uint8_t { OneForwardOneBackward, ZeroBubble, ForwardOnly };
+  /// One of these, which plans of the same shape share: a recipe is compiled many times where the
+  /// compiler chooses what is recomputed, or tries what makes a plan fit. Any thread may ask.
+  static std::shared_ptr<const StageSchedule> shared(Kind kind, const PipelineShape &shape);
+
   const PipelineShape &shape() const { return shape_; }
   const std::vector<StagePass> &passes(int32_t stage) const { return passes_[at(stage)]; }
   /// Parts that the stage runs, in order.
@@ -86,8 +103,10 @@ public:
   /// itself.
   bool receivesOwn(int32_t stage, StagePart part) const;
   /// Slots for what has been received and not taken yet by passes of the part; 0 if none is.
-  int32_t slotsOfReceived(int32_t stage, StagePart of) const;
-  /// Slots for what passes of `from` leave to those of `to`.
+  int32_t slotsOfReceived(int32_t stage, StagePart of) const {
+    return received_[at(stage)][numberOf(stage, of)];
+  }
+  /// Slots for what passes of `from` leave to those of `to`, both parts of the stage.
   int32_t slotsBetween(int32_t stage, StagePart from, StagePart to) const;
 
   /// Seconds of a step with passes that take so long, and transfers that take `transfer`.
@@ -123,6 +142,12 @@ private:
   std::optional<Place> makerOf(int32_t stage, const StagePass &pass) const;
   void findTimes();
   void placeReceives();
+  std::vector<int32_t> slotsOf(int32_t stage) const;
+  int32_t countReceived(int32_t stage, StagePart of) const;
+  std::vector<Repetition> piecesOf(int32_t stage) const;
+  /// Of a part among those of its stage.
+  size_t numberOf(int32_t stage, StagePart part) const;
+  size_t passCount() const;
   size_t receiverOf(int32_t stage, size_t i, bool isSecond) const;
   std::optional<double>
   secondsWith(const std::vector<std::vector<size_t>> &receivedBy,
@@ -141,10 +166,15 @@ private:
   /// By the number of the chunk in the model and the microbatch: the pass that runs it forward, and
   /// the one that makes its gradient.
   std::vector<std::vector<size_t>> forward_, gradient_;
-  std::vector<std::vector<double>> begins_, ends_; ///< of passes that take one unit forward
+  /// Of passes that take one unit forward; none once it is known who receives what.
+  std::vector<std::vector<double>> begins_, ends_;
   /// By stage and pass: the pass that receives what it takes, itself, or none.
   std::vector<std::vector<size_t>> receivedBy_;
   std::vector<std::map<StagePart, std::vector<Receive>>> receives_;
+  std::vector<std::vector<int32_t>> slots_; ///< by stage and the numbers of both parts
+  std::vector<std::vector<int32_t>>
+      received_; ///< by stage and the number of the part that takes it
+  std::vector<std::vector<Repetition>> pieces_; ///< of programs, if they are shared
 };
 
 } // namespace shardc::passes
