@@ -177,6 +177,21 @@ Chain expertChain(const Config &config, std::optional<int64_t> expertParallel) {
                  {"edp_outer", outer});
 }
 
+model::StageRequest stageRequestOf(const Config &config) {
+  const Derived &d = config.derived();
+  model::StageRequest request;
+  request.layers = d.numLayers;
+  request.stages = d.pipelineParallel;
+  request.chunks = d.virtualStages;
+  request.first = config.getIntOr(Opt::ModelNumLayersInFirstPipelineStage, 0);
+  request.last = config.getIntOr(Opt::ModelNumLayersInLastPipelineStage, 0);
+  request.countsEmbedding = config.isOn(Opt::ModelAccountForEmbeddingInPipelineSplit);
+  request.countsLoss = config.isOn(Opt::ModelAccountForLossInPipelineSplit);
+  request.isBalanced = config.is(Opt::ModelPipelineSplit, PipelineSplit::Balanced);
+  request.layout = config.getStringOr(Opt::ModelPipelineModelParallelLayout, "");
+  return request;
+}
+
 const Mesh::Group *Mesh::findGroup(const std::string &name) const {
   auto found = std::ranges::find(links, name, &std::pair<std::string, size_t>::first);
   return found == links.end() ? nullptr : &groups[found->second];

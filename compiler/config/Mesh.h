@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "compiler/config/Config.h"
+#include "compiler/model/Stages.h"
 
 namespace shardc::config {
 
@@ -24,6 +25,9 @@ Chain denseChain(const Config &config);
 /// etp, ep, edp, edp_outer, pp in the same order, with another number of ranks among whom experts
 /// are divided if one is given; empty if the model has no experts.
 Chain expertChain(const Config &config, std::optional<int64_t> expertParallel = {});
+
+/// How the layers are divided among the stages; of a balanced division without the seconds.
+model::StageRequest stageRequestOf(const Config &config);
 
 /// The mesh as a plan has it: the last axis is the fastest, of the mesh and of each group.
 struct Mesh {

@@ -424,17 +424,7 @@ void rulePipelineStages(RuleContext &ctx) {
   Opt layout = Opt::ModelPipelineModelParallelLayout;
   if (d.pipelineParallel == 1 || !ctx.has(Opt::ModelNumLayers))
     return;
-  model::StageRequest request;
-  request.layers = d.numLayers;
-  request.stages = d.pipelineParallel;
-  request.chunks = d.virtualStages;
-  request.first = ctx.num(Opt::ModelNumLayersInFirstPipelineStage);
-  request.last = ctx.num(Opt::ModelNumLayersInLastPipelineStage);
-  request.countsEmbedding = ctx.on(Opt::ModelAccountForEmbeddingInPipelineSplit);
-  request.countsLoss = ctx.on(Opt::ModelAccountForLossInPipelineSplit);
-  request.isBalanced = ctx.cfg().is(Opt::ModelPipelineSplit, PipelineSplit::Balanced);
-  std::string text = ctx.has(layout) ? ctx.text(layout) : "";
-  request.layout = text;
+  model::StageRequest request = stageRequestOf(ctx.cfg());
   model::StageLayout stages = model::divideLayers(request);
   // Other rules say which numbers leave a remainder.
   if (stages.isValid() || stages.fault == model::StageLayout::Fault::Remainder)

@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <string>
-#include <string_view>
 #include <vector>
 
 namespace shardc::model {
@@ -25,7 +24,7 @@ struct StageRequest {
   /// does before its layers, and the last one behind them.
   std::vector<double> seconds;
   double before = 0, behind = 0;
-  std::string_view layout; ///< chunks one by one; empty if the numbers above say it all
+  std::string layout; ///< chunks one by one; empty if the numbers above say it all
 };
 
 struct StageLayout {

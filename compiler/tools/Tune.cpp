@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "compiler/basic/Numbers.h"
+#include "compiler/config/Mesh.h"
 #include "compiler/predict/DeviceTable.h"
 #include "compiler/tools/Commands.h"
 #include "compiler/tools/TuneReport.h"
@@ -20,12 +21,13 @@ namespace shardc::tools {
 namespace {
 
 constexpr int64_t kGiB = int64_t{1} << 30;
+constexpr int64_t kMicroBatchMax = 4;
 
 struct TuneOptions {
   CommonOptions common;
   std::vector<std::string> free, allow;
   std::string gpus, output, list;
-  int64_t memory = 0, deadline = 0, threads = 0, rows = 10, microBatchMax = 4, most = 1000;
+  int64_t memory = 0, deadline = 0, threads = 0, rows = 10, microBatchMax = 0, most = 1000;
   std::vector<std::string> explain;
   bool exhaustive = false, force = false;
 };
@@ -171,9 +173,12 @@ private:
                     std::min(d.gpusPerNode, d.worldSize),
                     d.numLayers,
                     d.globalBatch,
-                    options_.microBatchMax,
+                    options_.microBatchMax > 0 ? options_.microBatchMax
+                                               : std::max(kMicroBatchMax, d.microBatch),
                     config.getIntOr(config::Opt::ModelNumMoeExperts, 1),
-                    std::ranges::find(options_.allow, "fp8") != options_.allow.end()};
+                    std::ranges::find(options_.allow, "fp8") != options_.allow.end(),
+                    options_.memory == 0, // it fills the device
+                    config::stageRequestOf(config)};
     TuneSpace space =
         makeSpace(config, sizes, [&](config::Opt opt) { return isFixed(config, opt); });
     kept_ = space.kept;
@@ -182,6 +187,12 @@ private:
     request.common.load.sets.insert(request.common.load.sets.end(), sets.begin(), sets.end());
     request.common.load.sets.push_back(fmt::format("train.global_batch_size={}", d.globalBatch));
     request.memoryBytes = memoryOf(d);
+    std::string why;
+    request.own = own_ = evaluate(request.common, {}, why);
+    if (own_)
+      own_->layout = request.own->layout = space.own;
+    if (own_ && request.memoryBytes > 0 && own_->bytes > request.memoryBytes)
+      request.own.reset();
     request.threads = options_.threads > 0
                           ? static_cast<size_t>(options_.threads)
                           : std::max<size_t>(std::thread::hardware_concurrency(), 1);
@@ -227,12 +238,13 @@ private:
   ExitStatus reportNothing(const config::Config &config, const TuneResult &result) {
     SourceRange place = config.range(config::Opt::ClusterGpu);
     auto all = static_cast<int64_t>(result.all);
-    if (result.beyondMemory == 0)
+    auto smallest = std::ranges::min_element(result.tooLarge, {}, &Tuned::bytes);
+    bool isCompiled = smallest != result.tooLarge.end();
+    if (!isCompiled && result.beyondMemory == 0)
       session_.diags().report(diag::TuneNothingCompiles, place, all);
     else
       session_.diags().report(diag::TuneFoundNothing, place, all,
-                              result.leastBytes < INT64_MAX ? plan::formatBytes(result.leastBytes)
-                                                            : "more",
+                              isCompiled ? plan::formatBytes(smallest->bytes) : "more",
                               plan::formatBytes(memoryOf(config.derived())));
     return session_.finish();
   }
@@ -248,9 +260,10 @@ private:
       text += fmt::format("kept: {}\n", line);
     if (EndsSearch::isAsked())
       text += "interrupted: these are the best so far\n";
-    text += countsText(result) + tableText(rows, d, memoryOf(d)) + ownText(config, rows, sets);
+    text += countsText(result) + tableText(rows, d, memoryOf(d)) + ownText(config, rows);
     if (options_.explain.size() == 2)
       text += explanation(rows);
+    text += columnsText();
     llvm::outs() << text;
     llvm::outs().flush();
     ExitStatus listed =
@@ -261,19 +274,15 @@ private:
   }
 
   /// The recipe's own layout, and why the best one beats it.
-  std::string ownText(const config::Config &config, const std::vector<const Tuned *> &rows,
-                      const std::vector<std::string> &sets) const {
-    CommonOptions common = options_.common;
-    common.load.sets.insert(common.load.sets.end(), sets.begin(), sets.end());
-    std::optional<Tuned> own = evaluate(common, {});
-    if (!own || rows.empty())
+  std::string ownText(const config::Config &config, const std::vector<const Tuned *> &rows) const {
+    if (!own_ || rows.empty())
       return "";
     int64_t limit = memoryOf(config.derived());
-    const char *fits = limit > 0 && own->bytes > limit ? "; it does not fit" : "";
-    return fmt::format(
-        "the recipe itself: {}, a step takes {}{}{}\n", plan::formatBytes(own->bytes),
-        formatDuration(own->time.step), fits,
-        own->time.step < rows.front()->time.step && *fits == 0 ? "; none of these is faster" : "");
+    bool fits = limit == 0 || own_->bytes <= limit, isBest = rows.front()->layout.sets().empty();
+    return fmt::format("the recipe itself: {}, a step takes {}{}{}\n",
+                       plan::formatBytes(own_->bytes), formatDuration(own_->time.step),
+                       fits ? "" : "; it does not fit",
+                       isBest ? "; no other layout is faster" : "");
   }
 
   std::string explanation(const std::vector<const Tuned *> &rows) const {
@@ -304,6 +313,7 @@ private:
   const TuneOptions &options_;
   Session &session_;
   std::vector<std::string> kept_;
+  std::optional<Tuned> own_; ///< the recipe itself
 };
 
 ExitStatus runTune(const TuneOptions &options) {
@@ -336,9 +346,10 @@ void addTune(cli::Command &app, int &status) {
       .positive();
   command.option("--gpus", options->gpus, "with --deadline: least and most GPUs, as 16..256");
   command.option("--deadline", options->deadline, "hours in which all steps are to end").positive();
-  command.option("--micro-batch-max", options->microBatchMax, "largest micro batch that is tried")
-      .positive()
-      .showsDefault();
+  command
+      .option("--micro-batch-max", options->microBatchMax,
+              "largest micro batch that is tried; default: 4, or the recipe's if that is larger")
+      .positive();
   command.option("--most", options->most, "layouts that are compiled; the search then ends")
       .positive()
       .showsDefault();
@@ -348,7 +359,7 @@ void addTune(cli::Command &app, int &status) {
   command.option("--explain", options->explain, "why one row of the table beats another: A B")
       .takes(2, 2);
   command.option("-o,--output", options->output, "write the best layout as an overlay");
-  command.option("--list", options->list, "write each layout that fits as a line of JSON");
+  command.option("--list", options->list, "write each layout that was compiled as a line of JSON");
   command.flag("--force", options->force, "replace output files that exist");
   command.option("--threads", options->threads, "threads; default: one for each processor")
       .positive();

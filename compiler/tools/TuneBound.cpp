@@ -224,7 +224,6 @@ std::vector<PartCost> costsOfUnits(const plan::Plan &plan, const plan::Segment &
     if (isBackward)
       add(areFor[i] != 0 ? unit.weights : unit.inputs);
     unit.products += predict::takesPower(op) ? once : 0;
-    unit.recomputed += op.isRecomputed ? once : 0;
   }
   Chains chains(body, seconds);
   std::vector<PowerSeconds> forward = chains.longest(Phase::Forward, units.size());
@@ -357,7 +356,6 @@ struct Bounds::Passes {
   };
   std::vector<Stage> stages;
   double microbatches = 1;
-  double share = 1;       ///< of the passes of the model, if the division is not known
   double products = 0;    ///< seconds of an average stage, at the factor 1
   bool passesBack = true; ///< behind its last gradient a stage has none of weights to compute
   double least = 0;       ///< seconds of all, whatever is exchanged
@@ -385,7 +383,7 @@ struct Bounds::Passes {
       // Before the first pass of a stage and behind its last one, the first microbatch, or the
       // last, is with the stages before it.
       double behind = s == 0 ? 0 : std::max(fill - trailing, 0.0);
-      most = std::max(most, share * microbatches * both + behind);
+      most = std::max(most, microbatches * both + behind);
       fill += stage.startsWithHead ? head.fill : 0;
       for (size_t kind = 0; kind < sums.size(); ++kind)
         fill += static_cast<double>(stage.first[kind]) * sums[kind].fill;
@@ -450,15 +448,21 @@ const std::vector<int64_t> &Bounds::layersOf(const Layout &mesh) const {
 
 const std::vector<int64_t> &Bounds::divide(const Layout &mesh) {
   auto [at, isFirst] = layers_.try_emplace(keyOfLayers(mesh));
+  if (!isFirst)
+    return at->second;
   model::StageRequest request = cost_.times;
+  if (mesh.is(Knob::Split, "given")) {
+    request = sizes_.division;
+    request.seconds = cost_.times.seconds;
+    request.before = cost_.times.before, request.behind = cost_.times.behind;
+  } else {
+    request.isBalanced = mesh.is(Knob::Split, "balanced");
+  }
   request.layers = sizes_.layers;
   request.stages = mesh.size(Knob::Stages);
   request.chunks = mesh.size(Knob::Chunks);
-  request.isBalanced = mesh.is(Knob::Split, "balanced");
-  if (isFirst && request.stages == 1)
-    at->second = {request.layers};
-  else if (isFirst && (request.isBalanced || mesh.is(Knob::Split, "even")))
-    at->second = model::divideLayers(request).layers;
+  at->second = request.stages == 1 ? std::vector<int64_t>{request.layers}
+                                   : model::divideLayers(request).layers;
   return at->second;
 }
 
@@ -469,14 +473,10 @@ const Bounds::Passes &Bounds::passesOf(const Layout &mesh) {
   known = std::make_shared<Passes>();
   Passes &passes = *known;
   auto count = static_cast<size_t>(mesh.size(Knob::Stages));
-  std::vector<int64_t> layers = divide(mesh);
+  const std::vector<int64_t> &layers = divide(mesh);
   passes.microbatches = static_cast<double>(microbatchesOf(body_, mesh, sizes_));
   passes.passesBack = !mesh.is(Knob::Schedule, "zero_bubble");
-  if (layers.empty()) { // some stage has its share, whatever the division
-    layers = {static_cast<int64_t>(cost_.layers.size())};
-    passes.share = 1 / static_cast<double>(count);
-  }
-  passes.stages.resize(std::min(count, layers.size()));
+  passes.stages.resize(count);
   size_t layer = 0;
   for (size_t chunk = 0; chunk < layers.size(); ++chunk) {
     Passes::Stage &stage = passes.stages[chunk % passes.stages.size()];
@@ -531,14 +531,12 @@ std::vector<int64_t> Bounds::statesOf(const Layout &mesh) const {
 int64_t Bounds::refinedBytes(const Layout &mesh, StageOrders &orders) const {
   const std::vector<int64_t> &layers = layersOf(mesh);
   int64_t microbatches = microbatchesOf(body_, mesh, sizes_);
-  const StageOrder *order = layers.empty() ? nullptr : &orders.of(mesh, microbatches);
-  return StageBytes(cost_, mesh, sizes_, microbatches, order).most(sums_.ofChunks(layers));
+  return StageBytes(cost_, mesh, sizes_, microbatches, &orders.of(mesh, microbatches))
+      .most(sums_.ofChunks(layers));
 }
 
 double Bounds::refinedSeconds(const Layout &mesh, StageOrders &orders, double within) const {
   const std::vector<int64_t> &layers = layersOf(mesh);
-  if (layers.empty())
-    return 0;
   int64_t microbatches = microbatchesOf(body_, mesh, sizes_);
   double factor = mostPower(passes_.at(keyOfPasses(mesh))->products, within);
   Numels fewest = leastOfStages(mesh, sums_.ofChunks(layers));

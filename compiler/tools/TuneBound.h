@@ -68,7 +68,6 @@ struct PartCost {
   PassCost forward, backward;
   PassCost inputs, weights; ///< backward in parts: what a stage before waits for, and the rest
   double products = 0;      ///< seconds of products of both, at the factor 1
-  double recomputed = 0;    ///< seconds of backward, what makes activations again
   PartHeld held;
 
   double both(double factor) const { return forward.at(factor) + backward.at(factor); }
@@ -136,7 +135,10 @@ class Bounds {
 public:
   Bounds(const BodyCost &cost, const Layout &body, const TuneSizes &sizes);
 
-  /// Of one of its meshes that divides the batch.
+  /// Whether the layers can be divided among the stages and chunks of the mesh.
+  bool divides(const Layout &mesh) { return !divide(mesh).empty(); }
+
+  /// Of one of its meshes that divides the layers and the batch.
   Bound of(const Layout &mesh);
 
   /// By the order in which the stages run their passes; these take longer. No step that takes no
@@ -147,7 +149,7 @@ public:
   /// `of` has been asked; any thread may call them.
   std::vector<int64_t> statesOf(const Layout &mesh) const;
 
-  /// Of each chunk of one of these; none if the division is not known.
+  /// Of each chunk of one of these.
   const std::vector<int64_t> &layersOf(const Layout &mesh) const;
 
 private:

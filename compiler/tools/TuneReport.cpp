@@ -8,6 +8,7 @@
 
 #include "compiler/basic/Numbers.h"
 #include "runtime/base/Json.h"
+#include "runtime/base/Status.h"
 #include "runtime/plan/Summary.h"
 
 namespace shardc::tools {
@@ -80,13 +81,45 @@ std::vector<const Tuned *> bestOfKinds(const TuneResult &result, size_t most) {
   return rows;
 }
 
+namespace {
+
+/// What a run of the plan takes, behind the columns of knobs.
+constexpr std::pair<const char *, const char *> kColumns[] = {
+    {"memory", "bytes of the device that needs most"},
+    {"step", "predicted seconds of a step"},
+    {"tokens/s", "of each GPU"},
+    {"compute", "share of the step in which kernels run, without recomputation"},
+    {"exposed", "share in which only collectives run"},
+    {"bubble", "share in which a stage waits for others"},
+    {"recomputed", "share in which activations are computed again"},
+    {"next limit", "what to change first for a faster step"},
+};
+
+} // namespace
+
+std::string columnsText() {
+  constexpr size_t kWidth = 100;
+  std::string text = "columns:";
+  size_t width = text.size();
+  auto add = [&](std::string_view column, std::string_view what, bool isLast) {
+    std::string item = fmt::format("{}: {}{}", column, what, isLast ? "" : ";");
+    bool fits = width + 1 + item.size() <= kWidth;
+    text += (fits ? " " : "\n  ") + item;
+    width = fits ? width + 1 + item.size() : 2 + item.size();
+  };
+  for (size_t knob = 0; knob < kKnobCount; ++knob)
+    add(knobInfo(static_cast<Knob>(knob)).column, knobInfo(static_cast<Knob>(knob)).doc, false);
+  for (const auto &[column, what] : kColumns)
+    add(column, what, &column == &std::end(kColumns)[-1].first);
+  return text + "\n";
+}
+
 std::string tableText(const std::vector<const Tuned *> &rows, const config::Derived &d,
                       int64_t memoryBytes) {
   std::vector<std::vector<std::string>> lines(1, {""});
   for (size_t knob = 0; knob < kKnobCount; ++knob)
     lines[0].emplace_back(knobInfo(static_cast<Knob>(knob)).column);
-  for (const char *column :
-       {"memory", "step", "tokens/s", "compute", "exposed", "bubble", "recomputed", "next limit"})
+  for (const auto &[column, what] : kColumns)
     lines[0].emplace_back(column);
   for (size_t i = 0; i < rows.size(); ++i) {
     std::vector<std::string> line = cellsOf(*rows[i], d, memoryBytes);
@@ -112,13 +145,14 @@ std::string tableText(const std::vector<const Tuned *> &rows, const config::Deri
 
 std::string listText(const TuneResult &result, const config::Derived &d) {
   std::string text;
-  for (const Tuned &tuned : result.found) {
+  auto add = [&](const Tuned &tuned, bool fits) {
     Parts parts = partsOf(tuned);
     nlohmann::ordered_json layout;
     for (size_t knob = 0; knob < kKnobCount; ++knob)
       layout[std::string(knobInfo(static_cast<Knob>(knob)).column)] = tuned.layout.words[knob];
     text += toText(nlohmann::ordered_json{{"layout", std::move(layout)},
                                           {"settings", tuned.layout.sets()},
+                                          {"fits", fits},
                                           {"tokens_per_s", tokensOf(tuned, d)},
                                           {"seconds", tuned.time.step},
                                           {"least_seconds", tuned.bound.seconds},
@@ -128,22 +162,34 @@ std::string listText(const TuneResult &result, const config::Derived &d) {
                                           {"bytes", tuned.bytes},
                                           {"least_bytes", tuned.bound.bytes}}) +
             "\n";
-  }
+  };
+  for (const Tuned &tuned : result.found)
+    add(tuned, true);
+  for (const Tuned &tuned : result.tooLarge)
+    add(tuned, false);
   return text;
 }
 
 std::string countsText(const TuneResult &result) {
+  auto sum = result.compiled + result.beyondMemory + result.refused + result.slower + result.unseen;
+  SHARDC_CHECK(sum == result.all, "{} of {} layouts are counted", sum, result.all);
   std::string text = fmt::format(
-      "{} combinations of settings: {} compiled; {} need more memory; {} are refused by a rule; {} "
-      "cannot be faster than the best\n",
-      result.all, result.compiled, result.beyondMemory, result.refused, result.slower);
-  if (result.isPartial())
-    text += fmt::format("by their bounds {} others could be faster; they were not compiled\n",
-                        result.unseen);
-  if (result.wrongBounds > 0)
-    text += fmt::format("{} bounds are above what their plans take: the best layout may have been "
-                        "passed over\n",
-                        result.wrongBounds);
+      "{} combinations of settings\n"
+      "  {} compiled: {} fit, {} need more memory, {} are refused by a rule\n"
+      "  {} not compiled: {} need more memory, {} are refused by a rule, {} cannot be faster than "
+      "the best, {} could be by their bounds{}\n",
+      result.all, result.compiled, result.fit, result.tooLarge.size(), result.refusedCompiled,
+      result.all - result.compiled, result.beyondMemory, result.refused, result.slower,
+      result.unseen, result.isPartial() ? " ('--most' compiles more)" : "");
+  std::vector<std::pair<std::string, size_t>> refusals(result.refusals.begin(),
+                                                       result.refusals.end());
+  std::ranges::stable_sort(refusals, std::greater(), &std::pair<std::string, size_t>::second);
+  constexpr size_t kShown = 5;
+  std::string rules;
+  for (size_t i = 0; i < std::min(kShown, refusals.size()); ++i)
+    rules += fmt::format("{}{} {}", i == 0 ? "" : ", ", refusals[i].first, refusals[i].second);
+  if (!rules.empty())
+    text += fmt::format("  rules that refuse most: {}\n", rules);
   return text;
 }
 

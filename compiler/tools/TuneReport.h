@@ -13,10 +13,14 @@ std::vector<const Tuned *> bestOfKinds(const TuneResult &result, size_t most);
 std::string tableText(const std::vector<const Tuned *> &rows, const config::Derived &d,
                       int64_t memoryBytes);
 
+/// What the columns of that table say.
+std::string columnsText();
+
 /// How many layouts there are, and why most of them were not compiled.
 std::string countsText(const TuneResult &result);
 
-/// A line of JSON for each layout that was compiled and fits, the fastest first.
+/// A line of JSON for each layout that was compiled: those that fit, the fastest first, and then
+/// the others.
 std::string listText(const TuneResult &result, const config::Derived &d);
 
 /// Why the faster of two layouts is faster: choices that differ, and parts of the time.

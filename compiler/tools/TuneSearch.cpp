@@ -29,6 +29,8 @@ constexpr size_t kTriesMax = 6;
 constexpr size_t kOfKindInRound = 2;
 /// Layouts whose bounds are refined before the best one is looked at again.
 constexpr size_t kRefined = 64;
+/// Instead of the id of a rule: the search was stopped before.
+constexpr const char *kNotTried = "-";
 
 /// Calls `work` with each number below `count`, on several threads.
 void parallelFor(size_t count, const TuneRequest &request,
@@ -45,20 +47,25 @@ void parallelFor(size_t count, const TuneRequest &request,
   run();
 }
 
+/// The recipe with the settings; nothing if a rule refuses it, whose id is then in `why`.
 std::optional<config::Config> load(const CommonOptions &common, SourceManager &sources,
-                                   const std::vector<std::string> &sets) {
+                                   const std::vector<std::string> &sets, std::string &why) {
   DiagEngine diags(sources);
   config::LoadOptions load = common.load;
   load.sets.insert(load.sets.end(), sets.begin(), sets.end());
   std::optional<config::Config> config = config::loadConfig(sources, diags, load);
-  return config && lower::findMissing(*config).empty() ? std::move(config) : std::nullopt;
+  if (config && lower::findMissing(*config).empty())
+    return config;
+  auto error = std::ranges::find(diags.pending(), Severity::Error, &Diagnostic::severity);
+  why = config || error == diags.pending().end() ? "not-executed" : error->id;
+  return std::nullopt;
 }
 
 /// The whole model of a layout as it is before it is cut into stages.
-std::optional<BodyCost> bodyCost(const CommonOptions &common,
-                                 const std::vector<std::string> &sets) {
+std::optional<BodyCost> bodyCost(const CommonOptions &common, const std::vector<std::string> &sets,
+                                 std::string &why) {
   SourceManager sources;
-  std::optional<config::Config> config = load(common, sources, sets);
+  std::optional<config::Config> config = load(common, sources, sets, why);
   if (!config)
     return std::nullopt;
   plan::Plan plan = lower::lower(*config, sources);
@@ -109,9 +116,43 @@ int64_t activationsOf(const plan::Role &role) {
   return memory.cells[kActivations] + memory.transient[kActivations];
 }
 
+/// Seconds of recomputed ops in a step of an average stage.
+double recomputedSeconds(const plan::Plan &plan) {
+  predict::Device device = predict::deviceOf(plan);
+  double seconds = 0;
+  for (const plan::Role &role : plan.roles)
+    for (const plan::Segment &segment : role.segments)
+      for (const plan::Op &op : segment.ops)
+        if (op.isRecomputed)
+          seconds += predict::timeOf(device, plan, segment, op);
+  return seconds * static_cast<double>(plan.job.derived.numMicrobatches) /
+         static_cast<double>(plan.roles.size());
+}
+
+/// Of a layout whose recomputation the compiler chooses: at least the time of one that recomputes
+/// nothing, and what one keeps that recomputes whole layers.
+std::optional<BodyCost> costOfAuto(const CommonOptions &common, std::vector<std::string> sets,
+                                   std::string &why) {
+  sets.emplace_back("model.recompute_granularity=none");
+  std::optional<BodyCost> cost = bodyCost(common, sets, why);
+  for (const char *set : {"model.recompute_granularity=full", "model.recompute_method=uniform",
+                          "model.recompute_num_layers=1"})
+    sets.emplace_back(set);
+  std::optional<BodyCost> full = cost ? bodyCost(common, sets, why) : std::nullopt;
+  if (!full || full->layers.size() != cost->layers.size())
+    return std::nullopt;
+  for (size_t layer = 0; layer < cost->layers.size(); ++layer) {
+    PartHeld &held = cost->layers[layer].held;
+    held.keptBytes = std::min(held.keptBytes, full->layers[layer].held.keptBytes);
+    held.keptForWeights = held.passedBytes = 0;
+  }
+  return cost;
+}
+
 struct Candidate {
   size_t body, mesh;
   Bound bound;
+  int64_t likelyBytes = 0; ///< by which its turn is chosen
   size_t round = 0;
   bool isRefined = false; ///< the bound is that of its stages' passes
 };
@@ -126,9 +167,12 @@ public:
     costBodies();
     bound();
     compile();
-    std::ranges::sort(result_.found, {}, [](const Tuned &tuned) {
-      return std::tuple(tuned.time.step, tuned.bytes, tuned.order);
-    });
+    for (std::vector<Tuned> *tuned : {&result_.found, &result_.tooLarge})
+      std::ranges::sort(*tuned, {}, [](const Tuned &each) {
+        return std::tuple(each.time.step, each.bytes, each.order);
+      });
+    if (request_.own && (best() == nullptr || request_.own->time.step < result_.found[0].time.step))
+      result_.found.insert(result_.found.begin(), *request_.own);
     return std::move(result_);
   }
 
@@ -140,37 +184,62 @@ private:
     return joined(space_.bodies[at.body], meshesOf(at.body)[at.mesh]);
   }
 
-  /// Meshes that divide the batch into whole microbatches, which their chunks can take in turns.
+  /// The rule that refuses a mesh which does not divide the batch into whole microbatches, or whose
+  /// chunks cannot take these in turns; null if none does.
+  const char *refusalOf(size_t body, const Layout &mesh) const {
+    int64_t microbatches = microbatchesOf(space_.bodies[body], mesh, space_.sizes);
+    int64_t stages = mesh.size(Knob::Stages);
+    if (microbatches == 0)
+      return "global-batch-divides";
+    return mesh.size(Knob::Chunks) > 1 && !model::canInterleave(stages, stages, microbatches)
+               ? "interleaved-microbatches"
+               : nullptr;
+  }
+
+  /// What is recomputed changes the seconds of layers, and so how they are balanced. It depends on
+  /// slots, too.
+  bool isListed(size_t body, size_t mesh) const {
+    const Layout &of = meshesOf(body)[mesh];
+    return !isAuto(body) || !(of.is(Knob::Split, "balanced") || of.is(Knob::Buffers, "two"));
+  }
+
   std::vector<size_t> possible(size_t body) const {
     std::vector<size_t> meshes;
-    for (size_t i = 0; i < meshesOf(body).size(); ++i) {
-      const Layout &mesh = meshesOf(body)[i];
-      int64_t microbatches = microbatchesOf(space_.bodies[body], mesh, space_.sizes);
-      int64_t stages = mesh.size(Knob::Stages);
-      if (microbatches > 0 &&
-          (mesh.size(Knob::Chunks) == 1 || model::canInterleave(stages, stages, microbatches)))
+    for (size_t i = 0; i < meshesOf(body).size(); ++i)
+      if (isListed(body, i) && refusalOf(body, meshesOf(body)[i]) == nullptr)
         meshes.push_back(i);
-    }
     return meshes;
   }
 
-  std::optional<BodyCost> costWhole(size_t body) const {
+  void refuse(const std::string &why, size_t layouts) {
+    result_.refused += layouts;
+    result_.refusals[why] += layouts;
+  }
+
+  bool isAuto(size_t body) const { return space_.bodies[body].is(Knob::Recompute, "auto"); }
+
+  std::optional<BodyCost> costOf(size_t body, const std::vector<std::string> &sets) {
+    return isAuto(body) ? costOfAuto(request_.common, sets, refusals_[body])
+                        : bodyCost(request_.common, sets, refusals_[body]);
+  }
+
+  std::optional<BodyCost> costWhole(size_t body) {
     std::vector<size_t> meshes = possible(body);
     size_t tries = std::min(kTriesMax, meshes.size());
     for (size_t i = 0; i < tries; ++i)
-      if (std::optional<BodyCost> cost = bodyCost(
-              request_.common, layoutOf({body, meshes[i * meshes.size() / tries], {}, 0}).sets()))
+      if (std::optional<BodyCost> cost =
+              costOf(body, layoutOf({body, meshes[i * meshes.size() / tries], {}, 0}).sets()))
         return cost;
     return std::nullopt;
   }
 
   /// By a model with fewer layers, if layers are alike.
-  std::optional<BodyCost> costSmall(size_t body) const {
+  std::optional<BodyCost> costSmall(size_t body) {
     std::vector<size_t> meshes = possible(body);
     if (meshes.empty() || space_.sizes.layers <= kLayersOfSmall)
       return std::nullopt;
-    std::optional<BodyCost> cost = bodyCost(
-        request_.common, setsOfSmall(layoutOf({body, meshes.front(), {}, 0}), space_.sizes));
+    std::optional<BodyCost> cost =
+        costOf(body, setsOfSmall(layoutOf({body, meshes.front(), {}, 0}), space_.sizes));
     if (!cost || cost->layers.size() != static_cast<size_t>(kLayersOfSmall))
       return std::nullopt;
     return withLayers(std::move(*cost), space_.sizes.layers);
@@ -178,6 +247,7 @@ private:
 
   void costBodies() {
     costs_.resize(space_.bodies.size());
+    refusals_.assign(space_.bodies.size(), kNotTried);
     // Of the first body that compiles both are made, to see whether layers are alike.
     size_t first = 0;
     bool areAlike = false;
@@ -199,18 +269,30 @@ private:
     bounds_.resize(space_.bodies.size());
     for (size_t body = 0; body < space_.bodies.size(); ++body) {
       std::vector<size_t> meshes = possible(body);
-      result_.refused += meshesOf(body).size() - meshes.size();
+      for (size_t mesh = 0; mesh < meshesOf(body).size(); ++mesh)
+        if (!isListed(body, mesh))
+          --result_.all;
+        else if (const char *why = refusalOf(body, meshesOf(body)[mesh]))
+          refuse(why, 1);
       if (isAsRows(body)) {
         result_.slower += meshes.size();
         continue;
       }
       if (!costs_[body]) {
-        result_.refused += meshes.size();
+        if (refusals_[body] == kNotTried)
+          result_.unseen += meshes.size();
+        else
+          refuse(refusals_[body], meshes.size());
         continue;
       }
       bounds_[body] = std::make_unique<Bounds>(*costs_[body], space_.bodies[body], space_.sizes);
       for (size_t mesh : meshes) {
+        if (!bounds_[body]->divides(meshesOf(body)[mesh])) {
+          refuse("pipeline-stages", 1);
+          continue;
+        }
         Candidate candidate{body, mesh, bounds_[body]->of(meshesOf(body)[mesh])};
+        candidate.likelyBytes = likelyBytes(candidate);
         if (request_.prunes && request_.memoryBytes > 0 &&
             candidate.bound.bytes > request_.memoryBytes)
           ++result_.beyondMemory;
@@ -223,6 +305,21 @@ private:
                         candidate.mesh);
     });
     inRounds();
+  }
+
+  /// Its bound, or that of the layout without recomputation, if this one may fit, so that it is
+  /// tried first.
+  int64_t likelyBytes(const Candidate &candidate) {
+    if (!isAuto(candidate.body))
+      return candidate.bound.bytes;
+    Layout none = space_.bodies[candidate.body];
+    none.words[static_cast<size_t>(Knob::Recompute)] = "none";
+    auto at = static_cast<size_t>(std::ranges::find(space_.bodies, none.words, &Layout::words) -
+                                  space_.bodies.begin());
+    if (at >= candidate.body || !bounds_[at])
+      return candidate.bound.bytes;
+    int64_t bytes = bounds_[at]->of(meshesOf(candidate.body)[candidate.mesh]).bytes;
+    return bytes <= request_.memoryBytes ? bytes : candidate.bound.bytes;
   }
 
   /// Whether the body is one of rows that do not move in pieces, though they might, and another one
@@ -242,7 +339,7 @@ private:
   /// Whether a plan probably fits: it takes more than its bound.
   bool isLikely(const Candidate &candidate) const {
     constexpr double kShare = 0.88;
-    return request_.memoryBytes == 0 || static_cast<double>(candidate.bound.bytes) <
+    return request_.memoryBytes == 0 || static_cast<double>(candidate.likelyBytes) <
                                             kShare * static_cast<double>(request_.memoryBytes);
   }
 
@@ -276,16 +373,18 @@ private:
         return;
       }
       std::vector<std::optional<Tuned>> tuned(batch.size());
-      std::vector<uint8_t> isDone(batch.size());
+      std::vector<std::string> refusals(batch.size(), kNotTried);
       parallelFor(batch.size(), request_, [&](size_t i) {
-        tuned[i] = evaluate(request_.common, layoutOf(candidates_[batch[i]]).sets());
-        isDone[i] = 1;
+        refusals[i].clear();
+        tuned[i] = evaluate(request_.common, layoutOf(candidates_[batch[i]]).sets(), refusals[i]);
       });
       for (size_t i = 0; i < tuned.size(); ++i)
-        if (isDone[i] != 0)
-          take(candidates_[batch[i]], std::move(tuned[i]));
-        else
+        if (refusals[i] == kNotTried)
           ++result_.unseen;
+        else if (++result_.compiled; tuned[i])
+          take(candidates_[batch[i]], std::move(*tuned[i]));
+        else
+          ++result_.refusedCompiled, ++result_.refusals[refusals[i]];
       begin = end;
       request_.onProgress(result_.compiled, candidates_.size() - begin, best());
     }
@@ -304,8 +403,8 @@ private:
     for (size_t i = begin; i < candidates_.size() && next.size() < kRefined; ++i)
       if (!candidates_[i].isRefined && canWin(candidates_[i]) && canFit(candidates_[i]))
         next.push_back(i);
-    double within = best() == nullptr ? HUGE_VAL : best()->time.step;
-    parallelFor(next.size(), request_, [&](size_t i) { refine(candidates_[next[i]], within); });
+    parallelFor(next.size(), request_,
+                [&](size_t i) { refine(candidates_[next[i]], leastSeconds()); });
   }
 
   /// Its seconds: unless its step takes longer than `within`.
@@ -327,7 +426,7 @@ private:
       refine(at);
     if (request_.prunes)
       candidate.bound.seconds = std::max(candidate.bound.seconds, exactSeconds(candidate));
-    bool wins = canWin(candidate), fits = !wins || canFit(candidate);
+    bool wins = canWin(candidate) && !isAsWithout(candidate), fits = !wins || canFit(candidate);
     result_.slower += wins ? 0 : 1;
     result_.beyondMemory += fits ? 0 : 1;
     return wins && fits;
@@ -340,6 +439,21 @@ private:
       return true;
     ++result_.slower;
     return false;
+  }
+
+  /// Whether it has nothing to recompute: the layout without recomputation fits, whose turn is
+  /// before it.
+  bool isAsWithout(const Candidate &candidate) const {
+    return isAuto(candidate.body) && without_.contains(keyWithout(candidate));
+  }
+
+  /// Equal for layouts that differ in what they recompute alone.
+  std::string keyWithout(const Candidate &candidate) const {
+    std::string key;
+    Layout layout = layoutOf(candidate);
+    for (size_t knob = 0; knob < kKnobCount; ++knob)
+      key += static_cast<Knob>(knob) == Knob::Recompute ? "" : layout.words[knob] + " ";
+    return key;
   }
 
   /// Equal for layouts of a body whose plans differ in their slots alone.
@@ -383,7 +497,7 @@ private:
   /// What the layout takes at least, by a plan of its family; 0 if there is none.
   int64_t familyBytes(const Candidate &candidate) const {
     auto known = beside_.find(familyOf(candidate));
-    if (known == beside_.end())
+    if (known == beside_.end() || isAuto(candidate.body))
       return 0;
     std::vector<int64_t> bytes =
         bounds_[candidate.body]->statesOf(meshesOf(candidate.body)[candidate.mesh]);
@@ -394,41 +508,38 @@ private:
   }
 
   bool canWin(const Candidate &candidate) const {
-    const Tuned *found = best();
-    return !request_.prunes || found == nullptr || candidate.bound.seconds <= found->time.step;
+    return !request_.prunes || candidate.bound.seconds <= leastSeconds();
+  }
+
+  /// Of the fastest that is known.
+  double leastSeconds() const {
+    double own = request_.own ? request_.own->time.step : HUGE_VAL;
+    return best() == nullptr ? own : std::min(own, best()->time.step);
   }
 
   const Tuned *best() const { return result_.found.empty() ? nullptr : &result_.found[best_]; }
 
-  void take(const Candidate &candidate, std::optional<Tuned> tuned) {
-    ++result_.compiled;
-    if (!tuned) {
-      ++result_.refused;
-      return;
-    }
+  void take(const Candidate &candidate, Tuned tuned) {
     Candidate refined = candidate;
-    if (!request_.prunes) // each bound is checked
-      refine(refined, tuned->time.step);
-    if (refined.bound.seconds > tuned->time.step || refined.bound.bytes > tuned->bytes ||
-        familyBytes(candidate) > tuned->bytes || exactSeconds(candidate) > tuned->time.step)
-      ++result_.wrongBounds;
+    if (!request_.prunes) // each bound is listed
+      refine(refined, tuned.time.step);
+    tuned.bound = {std::max(refined.bound.seconds, exactSeconds(candidate)),
+                   std::max(refined.bound.bytes, familyBytes(candidate))};
     if (hasExactSlots(candidate))
-      exact_.try_emplace(keyOf(candidate), tuned->time.step);
-    beside_.try_emplace(familyOf(candidate), tuned->besideState);
-    if (request_.memoryBytes > 0 && tuned->bytes > request_.memoryBytes) {
-      ++result_.beyondMemory;
-      result_.leastBytes = std::min(result_.leastBytes, tuned->bytes);
+      exact_.try_emplace(keyOf(candidate), tuned.time.step);
+    beside_.try_emplace(familyOf(candidate), tuned.besideState);
+    tuned.layout = layoutOf(candidate);
+    tuned.order = {candidate.body, candidate.mesh};
+    if (request_.memoryBytes > 0 && tuned.bytes > request_.memoryBytes) {
+      result_.tooLarge.push_back(std::move(tuned));
       return;
     }
-    tuned->layout = layoutOf(candidate);
-    tuned->order = {candidate.body, candidate.mesh};
-    tuned->bound = refined.bound;
-    for (const PartCost &layer : costs_[candidate.body]->layers)
-      tuned->recomputed += layer.recomputed;
-    tuned->recomputed *=
-        static_cast<double>(microbatchesOf(tuned->layout, tuned->layout, space_.sizes)) /
-        static_cast<double>(tuned->layout.size(Knob::Stages));
-    result_.found.push_back(std::move(*tuned));
+    ++result_.fit;
+    if (isAsWithout(candidate))
+      return;
+    if (tuned.layout.is(Knob::Recompute, "none"))
+      without_.insert(keyWithout(candidate));
+    result_.found.push_back(std::move(tuned));
     if (result_.found.back().time.step < result_.found[best_].time.step)
       best_ = result_.found.size() - 1;
   }
@@ -436,6 +547,7 @@ private:
   const TuneSpace &space_;
   const TuneRequest &request_;
   std::vector<std::optional<BodyCost>> costs_; ///< by body
+  std::vector<std::string> refusals_;          ///< by body: why it has no cost
   std::vector<Candidate> candidates_;
   std::vector<std::unique_ptr<Bounds>> bounds_; ///< by body
   StageOrders orders_;
@@ -443,23 +555,32 @@ private:
   std::map<std::string, std::vector<int64_t>> beside_;
   std::map<std::string, double> exact_; ///< steps of those with exact slots, by key
   std::set<std::string> alike_;
+  std::set<std::string> without_; ///< keys of layouts that recompute nothing and fit
   TuneResult result_;
   size_t best_ = 0;
 };
 
 } // namespace
 
-std::optional<Tuned> evaluate(const CommonOptions &common, const std::vector<std::string> &sets) {
-  std::optional<plan::Plan> plan = planWith(common, sets);
-  if (!plan || !canRun(*plan))
+std::optional<Tuned> evaluate(const CommonOptions &common, const std::vector<std::string> &sets,
+                              std::string &why) {
+  SourceManager sources;
+  std::optional<config::Config> config = load(common, sources, sets, why);
+  if (!config)
     return std::nullopt;
+  plan::Plan plan = placedPlan(*config, sources);
+  if (!canRun(plan)) {
+    why = "too-many-graphs";
+    return std::nullopt;
+  }
   Tuned tuned;
-  tuned.bytes = deviceBytesOf(*plan);
-  tuned.time = predictedStep(*plan).value_or(predict::StepTime());
-  for (const plan::Role &role : plan->roles)
+  tuned.bytes = deviceBytesOf(plan);
+  tuned.time = predictedStep(plan).value_or(predict::StepTime());
+  tuned.recomputed = recomputedSeconds(plan);
+  for (const plan::Role &role : plan.roles)
     tuned.besideState.push_back(activationsOf(role) + predict::leastOverheadBytes());
-  if (plan->job.model.pipelineSplit == plan::Job::PipelineSplit::Balanced)
-    tuned.stages = plan->job.model.pipelineModelParallelLayout;
+  if (plan.job.model.pipelineSplit == plan::Job::PipelineSplit::Balanced)
+    tuned.stages = plan.job.model.pipelineModelParallelLayout;
   return tuned;
 }
 

@@ -5,6 +5,8 @@
 
 #include <atomic>
 #include <functional>
+#include <map>
+#include <optional>
 #include <utility>
 
 #include "compiler/predict/StepTime.h"
@@ -17,17 +19,18 @@ namespace shardc::tools {
 struct Tuned {
   Layout layout;
   std::pair<size_t, size_t> order; ///< of its choices in TuneKnobs.def: the earlier of two equals
-  Bound bound;
-  int64_t bytes = 0; ///< of the device, as deviceBytesOf says
+  Bound bound;                     ///< the highest that was known before it was compiled
+  int64_t bytes = 0;               ///< of the device, as deviceBytesOf says
   predict::StepTime time;
-  double recomputed = 0;            ///< seconds that an average stage makes activations again
+  double recomputed = 0;            ///< seconds in which an average stage recomputes
   std::string stages;               ///< the layout of a balanced pipeline
   std::vector<int64_t> besideState; ///< bytes of each stage that no sharding changes
 };
 
 struct TuneRequest {
   CommonOptions common;
-  int64_t memoryBytes = 0; ///< of a device; 0: any
+  std::optional<Tuned> own; ///< the recipe itself, if it fits: what is searched is to be faster
+  int64_t memoryBytes = 0;  ///< of a device; 0: any
   size_t threads = 1;
   bool prunes = true;     ///< otherwise every layout is compiled
   size_t most = SIZE_MAX; ///< layouts that are compiled
@@ -38,15 +41,20 @@ struct TuneRequest {
 };
 
 struct TuneResult {
-  std::vector<Tuned> found; ///< those that fit, the fastest first
-  size_t all = 0;           ///< layouts
-  size_t beyondMemory = 0;  ///< by their bound, or once compiled
-  size_t refused = 0;       ///< by a rule, or as more graphs than a rank may capture
-  size_t compiled = 0;
-  size_t slower = 0;      ///< not compiled: their least time is more than the best one's
-  size_t unseen = 0;      ///< not compiled, since the search was stopped or had compiled enough
-  size_t wrongBounds = 0; ///< of those that were compiled, above what the plan takes
-  int64_t leastBytes = INT64_MAX; ///< of those that were compiled and do not fit
+  std::vector<Tuned>
+      found; ///< those that fit, the fastest first; the recipe itself if none is faster
+  std::vector<Tuned> tooLarge; ///< those that were compiled and do not fit
+  size_t all = 0;              ///< layouts: those compiled, and the others
+  size_t compiled = 0;         ///< fit, too large, or refused
+  size_t fit = 0;
+  size_t refusedCompiled = 0; ///< by a rule, or as more graphs than a rank may capture
+  // Of those that were not compiled:
+  size_t beyondMemory = 0; ///< by their bound
+  size_t refused = 0;      ///< by a rule, of which no layout with the same body or division is free
+  size_t slower = 0;       ///< their least time is more than the best one's, or one was the same
+  size_t unseen = 0;       ///< since the search was stopped or had compiled enough
+  /// Layouts that were refused, by the id of the rule; "not-executed" if no op implements them.
+  std::map<std::string, size_t> refusals;
 
   /// Whether a layout that was not compiled could be faster.
   bool isPartial() const { return unseen > 0; }
@@ -54,7 +62,9 @@ struct TuneResult {
 
 TuneResult search(const TuneSpace &space, const TuneRequest &request);
 
-/// Compiles one set of settings; nothing if a rule refuses it, or the runtime would.
-std::optional<Tuned> evaluate(const CommonOptions &common, const std::vector<std::string> &sets);
+/// Compiles one set of settings; nothing if a rule refuses it, or the runtime would: `why` is then
+/// the id of the rule.
+std::optional<Tuned> evaluate(const CommonOptions &common, const std::vector<std::string> &sets,
+                              std::string &why);
 
 } // namespace shardc::tools

@@ -45,6 +45,16 @@ void forEachChoice(Knob of, const TuneSizes &s, const Layout &l,
 #include "compiler/tools/TuneKnobs.def"
 }
 
+/// Options that a choice of the knob gives their defaults, unless it sets them.
+std::vector<std::string> resetsOf(Knob of) {
+  std::vector<std::string> paths;
+#define RESETS(knob, options)                                                                      \
+  if (of == Knob::knob)                                                                            \
+    paths = separated(options);
+#include "compiler/tools/TuneKnobs.def"
+  return paths;
+}
+
 /// A value as it is compared: spellings of one value differ in what is left out.
 std::string plain(std::string text) {
   std::erase_if(text, [](char c) { return c == '_' || c == '[' || c == ']' || c == ' '; });
@@ -61,6 +71,11 @@ public:
 
   TuneSpace run() {
     std::map<std::string, size_t> meshesOf;
+    for (size_t knob = 0; knob < kKnobCount; ++knob) {
+      Choice choice = given(static_cast<Knob>(knob));
+      space_.own.words[knob] = choice.word;
+      space_.own.sizes[knob] = choice.size;
+    }
     choose(KnobPart::Body, 0, Layout(), [&](const Layout &body) { space_.bodies.push_back(body); });
     for (const Layout &body : space_.bodies) {
       std::string asked;
@@ -99,6 +114,20 @@ private:
     return all;
   }
 
+  /// Adds the options that the choice gives their defaults, where the recipe has other values.
+  void addResets(Choice &choice) {
+    for (const std::string &path : resetsOf(choice.knob)) {
+      bool isSet = std::ranges::any_of(choice.settings, [&](const std::string &setting) {
+        return setting.starts_with(path + "=");
+      });
+      config::Opt option = *config::findOption(path);
+      const config::OptionInfo &info = config::info(option);
+      if (isSet || fixedValue(path) || !config_.isWritten(option))
+        continue;
+      choice.settings.push_back(path + "=" + (info.hasDefault() ? info.defaultText.str() : "none"));
+    }
+  }
+
   /// What the recipe says of a knob that has no choice of the table: its size, and no setting.
   Choice given(Knob knob) const {
     const config::Derived &d = config_.derived();
@@ -116,6 +145,9 @@ private:
     case Knob::ExpertTensor:
       choice.size = d.expertTensorParallel;
       break;
+    case Knob::Schedule:
+      choice.word = config::toRecipeText(config_, config::Opt::ModelPipelineSchedule);
+      return choice;
     case Knob::Stages:
       choice.size = d.pipelineParallel;
       break;
@@ -155,8 +187,10 @@ private:
       return take(before);
     std::vector<Choice> choices;
     forEachChoice(static_cast<Knob>(knob), space_.sizes, before, [&](Choice choice) {
-      if (agrees(choice))
-        choices.push_back(std::move(choice));
+      if (!agrees(choice))
+        return;
+      addResets(choice);
+      choices.push_back(std::move(choice));
     });
     if (choices.empty())
       choices.push_back(given(static_cast<Knob>(knob)));
@@ -223,6 +257,7 @@ bool isSearched(config::Opt opt) {
   for (const char *settings : {
 #define SIZES(knob, option, further, least, most, condition) option, further,
 #define WAY(knob, word, condition, settings) settings,
+#define RESETS(knob, options) options,
 #include "compiler/tools/TuneKnobs.def"
        })
     for (const std::string &setting : separated(settings))

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "compiler/config/Config.h"
+#include "compiler/model/Stages.h"
 
 namespace shardc::tools {
 
@@ -40,6 +41,8 @@ struct TuneSizes {
   int64_t ranks = 1, inNode = 1, layers = 1, batch = 1, microBatchMax = 1;
   int64_t experts = 1; ///< of a layer; 1 without any
   bool allowsFp8 = false;
+  bool allowsAuto = false;      ///< whether the compiler may choose what is recomputed
+  model::StageRequest division; ///< of layers, as the recipe asks for it
 };
 
 /// One choice of each knob, or of those of a part; the others are as if they were off.
@@ -72,7 +75,7 @@ struct Layout {
     return ranks % dense == 0 || dense % ranks == 0;
   }
   /// By Megatron FSDP, which alone has instances.
-  bool isSharded() const { return !is(Knob::Sharding, "none") && !is(Knob::Sharding, "distopt"); }
+  bool isSharded() const { return is(Knob::Sharding, "optim_grads") || is(Knob::Sharding, "fsdp"); }
 
   /// All settings, as `--set` takes them.
   std::vector<std::string> sets() const;
@@ -97,12 +100,13 @@ struct TuneSpace {
   std::vector<std::vector<Layout>> meshes;
   std::vector<size_t> meshesOf;  ///< of each body: an index in `meshes`
   std::vector<std::string> kept; ///< `path = value` that the user has fixed and the table lists
+  Layout own;                    ///< what the recipe says of each knob, without settings
 
   /// Of all bodies with all their meshes.
   size_t count() const;
 };
 
-/// Whether a row of TuneKnobs.def sets the option.
+/// Whether a row of TuneKnobs.def names the option.
 bool isSearched(config::Opt opt);
 
 /// `isFixed` tells whether an option keeps the recipe's value.

@@ -80,17 +80,11 @@ StageBytes::StageBytes(const BodyCost &body, const Layout &mesh, const TuneSizes
 }
 
 int64_t StageBytes::most(const std::vector<PartHeld> &chunks) const {
-  int64_t share = static_cast<int64_t>(body_.layers.size()) / stages_;
-  int64_t beside = predict::leastOverheadBytes();
-  if (chunks.empty())
-    return beside + held(state({share * body_.leastOfLayers(&PartHeld::numel),
-                                share * body_.leastOfLayers(&PartHeld::expertNumel)}),
-                         0);
   int64_t bytes = 0;
   for (int64_t stage = 0; stage < stages_; ++stage)
     bytes = std::max(bytes, communicators(stage) +
                                 held(state(numelsOf(stage, chunks)), activations(stage, chunks)));
-  return beside + bytes;
+  return predict::leastOverheadBytes() + bytes;
 }
 
 std::vector<int64_t> StageBytes::states(const std::vector<PartHeld> &chunks) const {
@@ -113,7 +107,8 @@ StageBytes::State StageBytes::state(const Numels &numels) const {
 }
 
 StageBytes::State StageBytes::stateOf(int64_t numel, int64_t shards) const {
-  bool isFull = mesh_.is(Knob::Sharding, "fsdp");
+  // Of a sharding that the table does not list, the least that any has.
+  bool isFull = mesh_.is(Knob::Sharding, "fsdp") || mesh_.is(Knob::Sharding, "given");
   bool sharesGrads = isFull || mesh_.is(Knob::Sharding, "optim_grads");
   // A rank sums whole gradients, or its shard of them. Of one microbatch it may have what is sent.
   int64_t sum = shards > 1 && sharesGrads ? numel * body_.sumBytes / shards

@@ -43,8 +43,7 @@ public:
   StageBytes(const BodyCost &body, const Layout &mesh, const TuneSizes &sizes, int64_t microbatches,
              const StageOrder *order = nullptr);
 
-  /// Of the stage that needs most, by what chunks hold; with an unknown division, of one with its
-  /// share of the layers.
+  /// Of the stage that needs most, by what chunks hold.
   int64_t most(const std::vector<PartHeld> &chunks) const;
   /// What it holds from one step to the next, and sums of gradients, by stage.
   std::vector<int64_t> states(const std::vector<PartHeld> &chunks) const;
