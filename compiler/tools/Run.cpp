@@ -30,7 +30,7 @@ struct RunCommand {
   std::string groupFolder; ///< where the optimizer group of each parameter is written, if anywhere
   int64_t simulateRanks = 0, restarts = 0, spares = 0;
   ElasticOption elastic;
-  bool check = false, explain = false, noGraph = false, processes = false;
+  bool check = false, explain = false, noGraph = false, processes = false, timings = false;
 };
 
 int fail(const std::string &what) {
@@ -236,6 +236,8 @@ int runRun(RunCommand &options) {
     arguments.push_back("--explain");
   if (options.noGraph)
     arguments.push_back("--no-graph");
+  if (options.timings)
+    arguments.push_back("--timings");
   if (options.processes)
     arguments.push_back("--processes");
   if (options.restarts > 0)
@@ -291,6 +293,7 @@ void addRun(cli::Command &app, int &status, const char *program) {
               "spare processes, which wait to take over ranks that are lost")
       .nonNegative();
   command.flag("--no-graph", options->noGraph, "launch every op separately, without graphs");
+  command.flag("--timings", options->timings, "print how long each part of the start took");
   cli::Option simulated = command
                               .option("--simulate-ranks", options->simulateRanks,
                                       "run all ranks of a plan for another backend on this machine")

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstring>
+#include <utility>
 
 #include "runtime/base/ProgressWord.h"
 #include "runtime/base/Reports.h"
@@ -54,18 +56,28 @@ Result<std::unique_ptr<Executable>> Executable::create(const plan::Plan &plan,
   RETURN_IF_ERROR(executable->checkPlan());
   hal::Device &device = *backend.devices().front();
   MemoryStages &stages = executable->stages_;
+  SetUpSeconds &seconds = executable->seconds_;
+  auto since = std::chrono::steady_clock::now();
+  auto lap = [&since] {
+    auto before = std::exchange(since, std::chrono::steady_clock::now());
+    return std::chrono::duration<double>(since - before).count();
+  };
   stages.total = device.memory().total;
   stages.begin = device.memory().used;
   RETURN_IF_ERROR(executable->createRanks(std::move(state)));
   stages.arenas = device.memory().used;
+  seconds.memory = lap();
   RETURN_IF_ERROR(executable->createChannels());
   stages.channels = device.memory().used;
+  seconds.communicators = lap();
   RETURN_IF_ERROR(executable->bindAll(findKernel));
   stages.workspaces = device.memory().used;
   if (options.beforeCapture)
     RETURN_IF_ERROR(options.beforeCapture(*executable));
+  seconds.kernels = lap();
   if (options.graphs)
     RETURN_IF_ERROR(executable->captureAll());
+  seconds.graphs = lap();
   stages.end = device.memory().used;
   return executable;
 }

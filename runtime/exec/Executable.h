@@ -68,6 +68,11 @@ struct MemoryStages {
   int64_t takenOver = 0;         ///< bytes of state that were there already, in `begin`
 };
 
+/// Seconds of the parts of an executable's creation.
+struct SetUpSeconds {
+  double memory = 0, communicators = 0, kernels = 0, graphs = 0;
+};
+
 /// Observes each op in a run op by op, after it has ended on all ranks of this process.
 class OpObserver {
 public:
@@ -193,6 +198,7 @@ public:
   const std::vector<std::string> &unregisteredChannels() const { return unregistered_; }
   /// The stages of memory use on the device of this process' first rank.
   const MemoryStages &memoryStages() const { return stages_; }
+  const SetUpSeconds &setUpSeconds() const { return seconds_; }
   /// GB/s of the plan's largest all-gather, measured when its channel was created; 0: unknown.
   double measuredGatherGBs() const;
   /// Progress of a rank: ProgressWords with the numbers of ProgressMap, by stream. All
@@ -324,6 +330,7 @@ private:
   std::vector<std::vector<size_t>> ranksOfRole_; ///< by role: ranks of this process
   std::vector<std::unique_ptr<Rank>> ranks_;
   MemoryStages stages_;
+  SetUpSeconds seconds_;
   std::vector<std::string> unregistered_;
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "runtime/base/Io.h"
+#include "runtime/base/Output.h"
 #include "runtime/base/Reports.h"
 #include "runtime/launch/RankReports.h"
 #include "runtime/plan/JobFacts.h"
@@ -192,6 +193,17 @@ Status tellWarnings(const ProcessContext &process, ReportList &warnings) {
     for (const Report &report : launch::mergeReports(byRank))
       process.console.tell(report);
   return Status::ok();
+}
+
+void printTimings(const RunToolOptions &options, const ProcessContext &process,
+                  const exec::Executable &executable) {
+  if (!options.timings || !process.isFirst())
+    return;
+  const exec::SetUpSeconds &seconds = executable.setUpSeconds();
+  printOut("start: plan {:.3f} s, meeting {:.3f} s, memory {:.3f} s, communicators {:.3f} s, "
+           "kernels {:.3f} s, graphs {:.3f} s\n",
+           options.planSeconds, process.meetingSeconds, seconds.memory, seconds.communicators,
+           seconds.kernels, seconds.graphs);
 }
 
 } // namespace shardc::tools

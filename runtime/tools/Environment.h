@@ -64,4 +64,9 @@ inline constexpr const char *kHostOffer =
 /// Tells what there is to warn of on any rank, and on which, once. All ranks call it together.
 Status tellWarnings(const ProcessContext &process, ReportList &warnings);
 
+/// Prints how long each part of the start took on this rank, if it is the first and the options ask
+/// for it.
+void printTimings(const RunToolOptions &options, const ProcessContext &process,
+                  const exec::Executable &executable);
+
 } // namespace shardc::tools

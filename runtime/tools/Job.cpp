@@ -104,6 +104,8 @@ int joinAndWork(const launch::WorkerOptions &worker, int64_t worldSize, uint64_t
   process.heldGuest = worker.heldGuest;
   process.planHash = planHash;
   process.begin = begin;
+  process.meetingSeconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return work(process);
 }
 

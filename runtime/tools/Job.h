@@ -28,6 +28,7 @@ struct ProcessContext {
   /// The supervisor's memory for this rank; empty if it holds none.
   std::span<uint8_t> heldOwn, heldGuest;
   uint64_t planHash = 0;
+  double meetingSeconds = 0; ///< until all ranks had met
   std::chrono::steady_clock::time_point begin = std::chrono::steady_clock::now();
 
   /// Restarts of the ranks before this start of them.

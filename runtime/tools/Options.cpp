@@ -154,6 +154,7 @@ std::optional<RunToolOptions> parseCommandLine(int argc, char **argv, int &statu
            "runs op by op; stops at the first result that is not finite, or write out of bounds");
   app.flag("--explain", options.explain, "prints the kernel of each op without running the plan");
   app.flag("--no-graph", options.noGraph, "launches every op separately, without graphs");
+  app.flag("--timings", options.timings, "prints how long each part of the start took");
   app.option("--nodes-ahead", options.nodesAhead,
              "largest number of graph nodes queued on a GPU; 0: no limit")
       .hidden() // for measurements

@@ -22,6 +22,8 @@ struct RunToolOptions {
   bool check = false;
   bool explain = false;
   bool noGraph = false;
+  bool timings = false;         ///< tells how long the parts of the start took
+  double planSeconds = 0;       ///< in which the plan was read and verified
   bool processes = false;       ///< one per rank
   int64_t restarts = 0;         ///< how often ranks may start again after a fault
   std::vector<int64_t> elastic; ///< numbers of ranks that the job may have, largest first

@@ -9,6 +9,7 @@
 #include "runtime/run/JobCheck.h"
 #include "runtime/run/Preflight.h"
 #include "runtime/run/RunLoop.h"
+#include "runtime/tools/Environment.h"
 #include "runtime/tools/Signals.h"
 
 namespace shardc::tools {
@@ -80,6 +81,7 @@ Status runAll(const plan::Plan &plan, int64_t firstStep, const RunToolOptions &o
              "{} copies for each rank\n",
              executable->rankCount(), plan.worldSize(), entry.name,
              executable->role().segments.size(), counts.calls, counts.collectives, counts.copies);
+  printTimings(options, process, *executable);
   NoData data;
   StepCounter counter(process.steps);
   run::RunOptions runOptions;

@@ -1,5 +1,6 @@
 // shardc-run: reads a placed plan, verifies it, checks the environment, and trains.
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <iterator>
 
@@ -125,7 +126,10 @@ int run(RunToolOptions options) {
     return refuse(fault.status());
   options.fault = *fault;
   uint64_t hash = 0;
+  auto begin = std::chrono::steady_clock::now();
   Result<std::vector<plan::Plan>> plans = loadPlans(options, hash);
+  options.planSeconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   if (!plans.isOk())
     return refuse(plans.status());
   const plan::Plan *plan =

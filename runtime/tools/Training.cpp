@@ -215,6 +215,7 @@ private:
     });
     if (Status status = endSetUp(watch); !status.isOk())
       return process_.fail(status, kFailureStatus);
+    printTimings(options_, process_, **executable);
     if (!hasBegun_)
       beginSteps(**executable);
     connect(**executable);
