@@ -2,7 +2,7 @@
 // machine, and for relays of other machines. To what is below it, it is what rank 0's supervisor
 // is; to that, or to the relay above it, it is one connection, whatever number of ranks there is.
 // It decides nothing: exchanges are folded on their way up, progress goes up a few times a second,
-// other messages as they come. docs/adr/0060-tree-of-supervisors.md.
+// other messages as they come. docs/adr/0063-tree-of-supervisors.md.
 #pragma once
 
 #include <map>
