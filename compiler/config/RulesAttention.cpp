@@ -96,8 +96,8 @@ void ruleLatentWindow(RuleContext &ctx) {
         .fix(ctx.fixRemove(window, FixItKind::Alternative));
 }
 
-void ruleNoRopeLayers(RuleContext &ctx) {
-  Opt option = Opt::ModelNoRopeFreq;
+/// A pattern of layers is one number above 0, or a list of 0 and 1 for each layer.
+void checkPattern(RuleContext &ctx, Opt option) {
   if (!ctx.has(option))
     return;
   const Value::List &pattern = ctx.cfg().getList(option);
@@ -108,6 +108,10 @@ void ruleNoRopeLayers(RuleContext &ctx) {
   if (!isNumber && !isList)
     ctx.report({option}, {arg(ctx, option), ctx.derived().numLayers});
 }
+
+void ruleNoRopeLayers(RuleContext &ctx) { checkPattern(ctx, Opt::ModelNoRopeFreq); }
+
+void ruleWindowLayers(RuleContext &ctx) { checkPattern(ctx, Opt::ModelWindowAttnSkipFreq); }
 
 void ruleYarnFactor(RuleContext &ctx) {
   if (hasYarnPositions(ctx) && !ctx.has(Opt::ModelYarnRotaryScalingFactor))

@@ -24,6 +24,13 @@ void ruleFinetuneContextAverage(RuleContext &ctx) {
         .fix(ctx.fixSet(Opt::DdpAverageInCollective, Value::ofBool(false)));
 }
 
+void ruleFinetuneOptimizer(RuleContext &ctx) {
+  Opt optimizer = Opt::CheckpointLoadOptim;
+  if (ctx.on(Opt::CheckpointFinetune) && ctx.on(optimizer) && ctx.isWritten(optimizer))
+    ctx.report({optimizer, Opt::CheckpointFinetune})
+        .fix(ctx.fixRemove(optimizer, FixItKind::Alternative));
+}
+
 void rulePeftCheckpoint(RuleContext &ctx) {
   if (ctx.has(Opt::ModelPeft) && !ctx.has(Opt::CheckpointPretrainedCheckpoint))
     ctx.report({Opt::ModelPeft, Opt::CheckpointPretrainedCheckpoint});

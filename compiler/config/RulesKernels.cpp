@@ -18,12 +18,21 @@ bool hasSlices(const RuleContext &ctx) {
                                           [](CpCommType way) { return way == CpCommType::A2a; }));
 }
 
+/// Whether each layer sees all tokens, by a 1 for every layer or by a list.
+bool areAllFull(const RuleContext &ctx) {
+  Opt option = Opt::ModelWindowAttnSkipFreq;
+  if (!ctx.has(option))
+    return false;
+  const Value::List &pattern = ctx.cfg().getList(option);
+  int64_t full = pattern.size() == 1 ? 1 : 0;
+  return llvm::all_of(pattern, [&](const Value &one) { return *one.asInt() == full; });
+}
+
 /// Whether some layer has a window before each token.
 bool hasWindow(const RuleContext &ctx) {
   Opt window = Opt::ModelWindowSize;
   return ctx.has(window) && !ctx.cfg().getList(window).empty() &&
-         *ctx.cfg().getList(window).front().asInt() >= 0 &&
-         ctx.num(Opt::ModelWindowAttnSkipFreq) != 1;
+         *ctx.cfg().getList(window).front().asInt() >= 0 && !areAllFull(ctx);
 }
 
 /// Channels of a head's queries and keys, and the option that makes them.

@@ -78,12 +78,13 @@ private:
   model::EmbeddingSettings embedding() const {
     bool learned =
         config_.is(Opt::ModelPositionEmbeddingType, config::PositionEmbedding::LearnedAbsolute);
-    return {d_.paddedVocab,
-            d_.hidden,
-            learned ? d_.maxPositions : 0,
-            config_.getFloatOr(Opt::ModelEmbeddingInitMethodStd, std_),
-            config_.getFloat(Opt::ModelHiddenDropout),
-            config_.isOn(Opt::ModelScaleEmbeddings) ? embeddingScale() : 1};
+    return {
+        d_.paddedVocab,
+        d_.hidden,
+        learned ? d_.maxPositions : 0,
+        config_.getFloatOr(Opt::ModelEmbeddingInitMethodStd, std_),
+        config_.getFloatOr(Opt::ModelEmbeddingDropout, config_.getFloat(Opt::ModelHiddenDropout)),
+        config_.isOn(Opt::ModelScaleEmbeddings) ? embeddingScale() : 1};
   }
 
   /// As transformers, in the type of what it multiplies.
@@ -160,10 +161,15 @@ private:
     return left < 0 ? std::nullopt : std::optional(left);
   }
 
-  /// Every n-th layer, counted from one, sees everything.
+  /// Every n-th layer, counted from one, sees everything; or those with a 0 in a list.
   bool hasWindow(int64_t layer) const {
-    return window() && (!config_.has(Opt::ModelWindowAttnSkipFreq) ||
-                        (layer + 1) % config_.getInt(Opt::ModelWindowAttnSkipFreq) != 0);
+    if (!window() || !config_.has(Opt::ModelWindowAttnSkipFreq) ||
+        config_.getList(Opt::ModelWindowAttnSkipFreq).empty())
+      return window().has_value();
+    const config::Value::List &pattern = config_.getList(Opt::ModelWindowAttnSkipFreq);
+    if (pattern.size() == 1)
+      return (layer + 1) % *pattern.front().asInt() != 0;
+    return *pattern[static_cast<size_t>(layer) % pattern.size()].asInt() != 0;
   }
 
   void addLayers(model::Decoder &decoder) const {
@@ -304,7 +310,7 @@ private:
     gqa.hidden = d_.hidden, gqa.heads = d_.numHeads;
     gqa.groups = d_.numGroups, gqa.headSize = d_.headSize;
     gqa.qkvBias = hasBias() || config_.isOn(Opt::ModelAddQkvBias);
-    gqa.projBias = hasBias();
+    gqa.projBias = hasBias() || config_.isOn(Opt::ModelAddAttnProjBias);
     gqa.rope = rope(kind);
     gqa.scores = scores(config_.getFloatOr(Opt::ModelSoftmaxScale,
                                            1.0 / std::sqrt(static_cast<double>(d_.headSize))));
@@ -349,7 +355,7 @@ private:
     mla.scores =
         scores(magnitude * magnitude /
                std::sqrt(static_cast<double>(mla.channels) + static_cast<double>(mla.rotated)));
-    mla.projBias = hasBias();
+    mla.projBias = hasBias() || config_.isOn(Opt::ModelAddAttnProjBias);
     mla.initStd = std_, mla.residualStd = residualStd_;
     mla.hiddenDropout = branchDropout(Opt::ModelPostSelfAttnLayernorm);
     return mla;
@@ -358,7 +364,7 @@ private:
   model::MlpSettings feedForward(int64_t width) const {
     model::MlpSettings mlp;
     mlp.hidden = d_.hidden, mlp.width = width;
-    mlp.gated = d_.gated, mlp.hasBias = hasBias();
+    mlp.gated = d_.gated, mlp.hasBias = hasBias() || config_.isOn(Opt::ModelAddMlpBias);
     mlp.activation = activationOp(config_).value_or(mlp.activation);
     // Megatron's fused bias-GELU is the tanh approximation; without fusion GELU is exact.
     bool isGelu = mlp.activation == OpKind::Gelu || mlp.activation == OpKind::GeGlu;

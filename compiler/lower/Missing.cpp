@@ -92,9 +92,9 @@ template <typename Need> void needOfExperts(const Config &config, Need need) {
        "tensor parallelism without sequence parallelism in a model with experts",
        Opt::ModelTensorModelParallelSize);
   // Upstream asserts that there are none.
-  need(config.isOn(Opt::ModelAddBiasLinear) &&
-           config.has(Opt::ModelMoeSharedExpertIntermediateSize),
-       "a bias in the shared expert", Opt::ModelAddBiasLinear);
+  for (Opt biases : {Opt::ModelAddBiasLinear, Opt::ModelAddMlpBias})
+    need(config.isOn(biases) && config.has(Opt::ModelMoeSharedExpertIntermediateSize),
+         "a bias in the shared expert", biases);
   need(config.is(Opt::ModelMoeRouterDtype, config::RouterType::Fp64), "a router in fp64",
        Opt::ModelMoeRouterDtype);
 }

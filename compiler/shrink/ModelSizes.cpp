@@ -131,7 +131,6 @@ private:
   /// Layers that the copy needs for those of every kind to be there.
   int64_t fewestLayers() const {
     int64_t fewest = kLayers * scale_;
-    fewest = std::max(fewest, number(Opt::ModelWindowAttnSkipFreq));
     for (Opt pattern : kPatterns)
       if (config_.has(pattern) && config_.getList(pattern).size() == 1)
         fewest = std::max(fewest, *config_.getList(pattern).front().asInt());
@@ -335,7 +334,7 @@ private:
   }
 
   static constexpr Opt kPatterns[] = {Opt::ModelMoeLayerFreq, Opt::ModelLinearAttentionFreq,
-                                      Opt::ModelNoRopeFreq};
+                                      Opt::ModelNoRopeFreq, Opt::ModelWindowAttnSkipFreq};
 
   const Config &config_;
   const config::Derived &d_;

@@ -98,6 +98,11 @@ private:
       leaveOut(option.opt);
   }
 
+  /// A number is every n-th layer in Megatron too, where a list of one would be another pattern.
+  static std::string windowLayers(const Value::List &list) {
+    return list.size() == 1 ? std::to_string(*list.front().asInt()) : patternText(list);
+  }
+
   void writeValue(const config::OptionInfo &option) {
     bool isMentioned = isExported(config_, option.opt) || isNeededByMegatron(option.opt);
     if (!config_.has(option.opt) || (!isMentioned && !differsInSilence(option)))
@@ -151,6 +156,10 @@ private:
     case Opt::ModelNoRopeFreq:
       if (isExported(config_, opt))
         add("--no-rope-freq", {patternText(config_.getList(opt))});
+      return true;
+    case Opt::ModelWindowAttnSkipFreq:
+      if (isExported(config_, opt) && !config_.getList(opt).empty())
+        add("--window-attn-skip-freq", {windowLayers(config_.getList(opt))});
       return true;
     case Opt::ModelWindowSize:
       writeWindow();

@@ -51,6 +51,8 @@ constexpr Compared kCompared[] = {
     {JobField::model_biasActivationFusion, nullptr, false, Matters::Gelu},
     {JobField::model_addBiasLinear, nullptr, false, Matters::IfDropped},
     {JobField::model_addQkvBias, nullptr, false, Matters::IfDropped},
+    {JobField::model_addAttnProjBias, nullptr, false, Matters::IfDropped},
+    {JobField::model_addMlpBias, nullptr, false, Matters::IfDropped},
     {JobField::model_qkLayernorm, nullptr, false, Matters::IfDropped},
     {JobField::model_preLayernorm, nullptr, false, Matters::IfDropped},
     {JobField::model_postSelfAttnLayernorm, nullptr, false, Matters::IfDropped},

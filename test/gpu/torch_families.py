@@ -120,7 +120,7 @@ def model_of(options):
         window = options.numbers("model.window_size")[0] + 1
         yarn = Yarn(factor, m("yarn_original_max_position_embeddings"), options.number("model.yarn_beta_fast"),
                     options.number("model.yarn_beta_slow"), False, magnitude_of(factor, 1))
-        every = m("window_attn_skip_freq")
+        every = int(options.numbers("model.window_attn_skip_freq")[0])
         return Model(**same, groups=m("num_query_groups"), head=m("kv_channels"), values=m("kv_channels"), yarn=yarn,
                      scale=m("kv_channels") ** -0.5, shared=0, has_experts=(True,) * layers,
                      windows=tuple(window if (i + 1) % every else None for i in range(layers)), is_gpt_oss=True,

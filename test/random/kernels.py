@@ -1,5 +1,7 @@
 """What GPUs have no kernels for, and what they are slow at."""
 
+import rotations
+
 HEAD_MAX, ROW_MAX = 256, 16384
 
 
@@ -27,7 +29,7 @@ def barred(f):
     return (f.num("model.attention_dropout") > 0 or f.on("dataset.reset_attention_mask") or
             f.has("model.attn_logit_softcapping") or
             f.has("model.attention_chunk_size") and f["model.attention_chunk_size"] < f["model.seq_length"] or
-            f.has("model.window_size") and f["model.window_size"][:1] > [-1] and f["model.window_attn_skip_freq"] != 1 and
+            f.has("model.window_size") and f["model.window_size"][:1] > [-1] and not rotations.all_full(f["model.window_attn_skip_freq"]) and
             f.cp > 1 and (not f.has("model.cp_comm_type") or any(way != "a2a" for way in f["model.cp_comm_type"])))
 
 

@@ -759,12 +759,12 @@ ERRORS = {
 }
 
 WARNINGS = {
+    "finetune-without-optimizer": lambda f: f.on("checkpoint.finetune") and f.on("checkpoint.load_optim") and f.is_written("checkpoint.load_optim"),
     "decoupled-min-lr-alone": lambda f: f.has("optimizer.decoupled_min_lr") and not f.has("optimizer.decoupled_lr"),
     "skipped-step-missing": lambda f: batches_that_grow.steps_of(f) > 0 and any(
         not 1 <= step <= batches_that_grow.steps_of(f) for step in f["train.iterations_to_skip"]),
     "no-shard-under-fsdp": lambda f: f.fsdp and f.runs == "no_shard",  # V83
-    "strategy-ignored": lambda f: not f.fsdp and f.is_written("ddp.data_parallel_sharding_strategy") and
-    f["ddp.data_parallel_sharding_strategy"] != f.runs,  # V83
+    "strategy-ignored": lambda f: not f.fsdp and f.is_written("ddp.data_parallel_sharding_strategy") and f["ddp.data_parallel_sharding_strategy"] != f.runs,
     "outer-strategy-ignored": lambda f: not f.fsdp and f["ddp.outer_dp_sharding_strategy"] == "optim",
     "fsdp-with-tensor-or-context-parallel": lambda f: f.fsdp and (f.tp > 1 or f.cp > 1) and old_gpu(f),  # V44
     "tensor-parallel-max-connections": lambda f: not f.fsdp and not f.torch and (f.tp > 1 or f.cp > 1) and

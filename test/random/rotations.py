@@ -24,11 +24,16 @@ def ignored_by_rotation(f):
     return own or both if f.on("model.multi_latent_attention") else both and f["model.position_embedding_type"] == "yarn"
 
 
-def no_layers(f):
+def no_layers(f, option):
     """Neither a number nor a switch for each layer."""
-    pattern = f["model.no_rope_freq"]
+    pattern = f[option]
     is_number = len(pattern) == 1 and pattern[0] > 0
     return not is_number and not (len(pattern) == f.num("model.num_layers", 1) and set(pattern) <= {0, 1})
+
+
+def all_full(pattern):
+    """Whether a pattern of windows, a number or a list, gives none to any layer."""
+    return bool(pattern) and set(pattern) == ({1} if len(pattern) == 1 else {0})
 
 
 def is_yarn(f):
@@ -52,7 +57,8 @@ RULES = {
     "latent-rope-fusion": lambda f: f.on("model.multi_latent_attention") and f.on("model.apply_rope_fusion") and
     f["model.rope_type"] != "yarn",
     "latent-window-unsupported": lambda f: f.on("model.multi_latent_attention") and f.has("model.window_size"),
-    "no-rope-layers": lambda f: f.has("model.no_rope_freq") and no_layers(f),
+    "no-rope-layers": lambda f: f.has("model.no_rope_freq") and no_layers(f, "model.no_rope_freq"),
+    "window-layers": lambda f: f.has("model.window_attn_skip_freq") and no_layers(f, "model.window_attn_skip_freq"),
     "yarn-factor": lambda f: f["model.position_embedding_type"] == "yarn" and
     not f.has("model.yarn_rotary_scaling_factor"),
     "yarn-betas": betas_turned,
