@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "compiler/tools/CkptTools.h"
+#include "compiler/tools/ImportHf.h"
 #include "compiler/tools/Session.h"
 #include "runtime/base/CommandLine.h"
 #include "runtime/base/Output.h"
@@ -19,6 +20,7 @@ using checkpoint::FolderLock;
 struct HfCommand {
   std::string in, out, config;
   std::string weightType;
+  std::vector<std::string> acceptedFields;
   int threads = 0;
   int64_t vocabDivisor = 128;
   int64_t shardMegabytes = 5 << 10;
@@ -63,6 +65,9 @@ int runImport(const HfCommand &command) {
     options.vocabDivisor = command.vocabDivisor;
     options.weightType =
         checkpoint::elementOfTorchName(command.weightType).value_or(options.weightType);
+    options.acceptedFields = command.acceptedFields;
+    if (ranks->isFirst())
+      options.tell = tellCkpt;
     options.progress = bar.callback();
     status = importHf(command.in, *target, options,
                       ranks->convertRank(ranks->threadsOr(command.threads)), &unused);
@@ -95,6 +100,7 @@ int runExport(const HfCommand &command) {
   options.tellType = [&](checkpoint::Element chosen, const std::string &from) {
     type = fmt::format("weights in {}, {}", torchName(chosen), from);
   };
+  options.acceptedFields = command.acceptedFields;
   options.shardBytes = static_cast<uint64_t>(command.shardMegabytes) << 20;
   StopOnSignal stop;
   FolderLock lock;
@@ -159,6 +165,7 @@ void addCkptHf(cli::Command &ckpt, int &status) {
               "rows of embeddings are padded to a multiple of this")
       .positive()
       .showsDefault();
+  addAcceptedFields(reader, import->acceptedFields);
   addThreads(reader, import->threads);
   reader.onUse([import, &status] { status = runImport(*import); });
 
@@ -174,6 +181,7 @@ void addCkptHf(cli::Command &ckpt, int &status) {
           "type of the weights; default: the type in config.json, or else the type that the run "
           "computed with")
       .oneOf(weightTypes());
+  addAcceptedFields(writer, exported->acceptedFields);
   writer.option("--shard-size", exported->shardMegabytes, "size of a safetensors file in MiB")
       .positive()
       .showsDefault();

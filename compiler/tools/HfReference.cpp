@@ -9,6 +9,7 @@ namespace {
 
 using checkpoint::HfArchitecture;
 using checkpoint::HfField;
+using checkpoint::HfOuter;
 using checkpoint::HfUse;
 
 constexpr const char *kHead = R"(# Models of Hugging Face
@@ -31,10 +32,12 @@ of the loss that balances experts. A run is refused if its recipe computes somet
 imported model ([checkpoints.md](checkpoints.md)).
 
 An export copies `config.json` and the tokenizer from the folder that `--config` names. Without
-`--config`, it copies them from the checkpoint, where an import keeps them. A checkpoint that a run
-saved does not have them. For such a checkpoint, the export makes a `config.json` from the run's
-options, for the architecture that has these options. It then reads the file as an import would, and
-refuses the export if an option would differ; the message names the option.
+`--config`, it copies them from the checkpoint, where an import keeps them. A run that
+begins with such a checkpoint carries them into those that it saves. If a checkpoint does not have
+them, or the run computes something else than their `config.json` says, the export makes a
+`config.json` from the run's options, for the architecture that has these options. It then reads the
+file as an import would, and refuses the export if an option would differ; the message names the
+option.
 
 The import reads experts from one tensor for each expert, or from one tensor for all of them. The
 export writes them in the form that published models have: one tensor for all experts for gpt-oss
@@ -46,19 +49,39 @@ models.
 
 ## Architectures
 
-The architecture is `model_type` of `config.json`. An import refuses any other `model_type`, and
-names the nearest one in this table.
+The architecture is `model_type` of `config.json`. If that is not in this table, the class in
+`architectures` says the architecture. An import refuses a file whose type and class are both
+unknown, and names the architecture that has most of the file's fields.
 
+)";
+
+constexpr const char *kOuter = R"(
+## Models of several parts
+
+A model that also takes images has its text model in `text_config`, or, in older files of Qwen,
+beside the others' fields. An import takes the text model, and names what it leaves out: fields
+(`hf-parts-left-out`) and tensors (`tensors-left-out`). An export writes the text model.
+
+| `model_type` | class of transformers | `model_type` of the text |
+|---|---|---|
 )";
 
 constexpr const char *kFields = R"(
 ## Fields
 
-An import refuses a field of `config.json` that this table does not list for the model's
-architecture, because the field may change what the model computes (`hf-field-unknown`). It also
-refuses a value that no recipe can express (`hf-setting-refused`). Fields that are null are ignored.
-`rope_parameters` is the newer name of `rope_scaling` and has the same fields. In the table, "the
-library" is transformers.
+If this table does not list a field of `config.json` for the model's architecture, the
+architecture's class in transformers does not read it, so it changes nothing. An import leaves such
+a field out and names it (`hf-fields-unread`). `test/interop/hf_fields.py` compares the table with
+the sources of transformers.
+
+An import refuses a field that may change what the model computes (`hf-field-unknown`): one that
+transformers reads and no recipe has, one whose name resembles that of a known field, and, if
+`auto_map` names code in the model's folder, every field that is not known. It names all of them.
+`--accept-field=NAME` leaves a field out; it may be given several times. An import also refuses a
+value that no recipe can express (`hf-setting-refused`).
+
+Fields that are null are ignored. `rope_parameters` is the newer name of `rope_scaling` and has the
+same fields. In the table, "the library" is transformers.
 
 | field | architectures | meaning |
 |---|---|---|
@@ -126,6 +149,9 @@ std::string hfReference() {
   out += "| `model_type` | class of transformers | `model` of the recipe |\n|---|---|---|\n";
   for (const HfArchitecture &one : checkpoint::hfArchitectures())
     out += fmt::format("| `{}` | `{}` | `{}` |\n", one.modelType, one.className, one.recipeFamily);
+  out += kOuter;
+  for (const HfOuter &one : checkpoint::hfOuters())
+    out += fmt::format("| `{}` | `{}` | `{}` |\n", one.modelType, one.className, one.textType);
   out += kFields;
   for (const HfField &row : checkpoint::hfFields())
     out += fmt::format("| `{}` | {} | {} |\n", row.name, architecturesOf(row), meaningOf(row));

@@ -25,6 +25,7 @@ struct ImportCommand {
   std::vector<std::string> arguments; ///< of the script
   int64_t launch = 0;
   ScriptRun run;
+  std::vector<std::string> acceptedFields;
 };
 
 /// The input's text; nothing after an error, which is reported.
@@ -59,7 +60,7 @@ std::optional<std::string> importInput(const ImportCommand &command,
   if (!input)
     return std::nullopt;
   if (isHf)
-    return importHf(*input, options, session.diags());
+    return importHf(*input, command.acceptedFields, options, session.diags());
   if (command.run.isAsked)
     return importRun(command.input, *input, command.run, options, session);
   if (command.format == "megatron-args")
@@ -157,6 +158,7 @@ void addImport(cli::Command &app, int &status) {
               "NAME=value: a variable of the shell that would run "
               "the script")
       .repeatable();
+  addAcceptedFields(command, options->acceptedFields);
   options->common.addMessageOptions(command);
   command.hintsAtUnknown(hintAtFlag);
   command.onUse([options, &status] { status = runImport(*options); });

@@ -2,6 +2,8 @@
 
 #include <filesystem>
 
+#include "compiler/config/Steps.h"
+#include "compiler/lower/Lower.h"
 #include "compiler/upstream/JsonPlace.h"
 #include "compiler/upstream/Tree.h"
 #include "runtime/base/Reports.h"
@@ -12,6 +14,8 @@ namespace shardc::tools {
 namespace {
 
 using checkpoint::HfConfig;
+using checkpoint::HfFault;
+using checkpoint::HfFaults;
 using checkpoint::PlainEntries;
 using checkpoint::PlainItems;
 using checkpoint::PlainValue;
@@ -40,47 +44,92 @@ TreePtr treeOf(const PlainValue &value) {
   return tree;
 }
 
-/// Reports the fault at its field: at the name of one that is not known, at the value of others.
-void report(const Status &status, const std::string &field, BufferId input, DiagEngine &diags) {
-  const Report told = status.report();
-  llvm::StringRef text = diags.sources().text(input);
-  SourceRange range(diags.sources().loc(input, 0));
-  if (std::optional<upstream::JsonPlace> place = upstream::findJsonField(text, field)) {
-    bool isName = told.id == report::HfFieldUnknown.info().id;
-    auto [begin, end] = isName ? place->key : place->value;
-    range = diags.sources().range(input, begin, end);
-  }
-  diags.report(DiagInfo{Severity::Error, {told.id.data(), told.id.size()}, "", "{0}"}, range,
+void report(const Report &told, SourceRange range, DiagEngine &diags) {
+  diags.report(DiagInfo{told.severity, {told.id.data(), told.id.size()}, "", "{0}"}, range,
                {DiagArg(told.text)});
+}
+
+/// Reports each fault at its field: at the name of one that is not known, at the value of others.
+void report(const HfFaults &faults, BufferId input, DiagEngine &diags) {
+  for (const HfFault &fault : faults) {
+    const Report told = fault.status.report();
+    SourceRange range(diags.sources().loc(input, 0));
+    if (std::optional<upstream::JsonPlace> place =
+            upstream::findJsonField(diags.sources().text(input), fault.field)) {
+      bool isName = told.id == report::HfFieldUnknown.info().id;
+      auto [begin, end] = isName ? place->key : place->value;
+      range = diags.sources().range(input, begin, end);
+    }
+    report(told, range, diags);
+  }
+}
+
+/// The faults, or what else a status says.
+std::nullopt_t refuse(const Status &status, HfFaults faults, BufferId input, DiagEngine &diags) {
+  if (faults.empty())
+    faults.push_back({"", status});
+  report(faults, input, diags);
+  return std::nullopt;
+}
+
+/// What keeps a run of the recipe from being compiled for the host; empty if nothing does.
+std::string whyNotCompiled(const std::string &recipe) {
+  SourceManager sources;
+  DiagEngine diags(sources);
+  config::registerGroups(diags);
+  config::LoadOptions load;
+  load.sets = {"cluster.gpu=host", "cluster.nodes=1", "cluster.gpus_per_node=1"};
+  std::optional<config::Config> config =
+      config::loadConfig(sources, diags, sources.addBuffer("imported.recipe", recipe), load);
+  std::string why;
+  for (const Diagnostic &one : diags.pending())
+    if (one.severity == Severity::Error)
+      why += (why.empty() ? "" : "; ") + one.text;
+  if (!config)
+    return why;
+  for (const lower::Missing &item : lower::findMissing(*config))
+    why += (why.empty() ? "" : "; ") + item.what;
+  return why;
 }
 
 } // namespace
 
-std::optional<std::string> importHf(BufferId input, const upstream::ImportOptions &options,
-                                    DiagEngine &diags) {
+std::optional<std::string> importHf(BufferId input, const std::vector<std::string> &accepted,
+                                    const upstream::ImportOptions &options, DiagEngine &diags) {
   const llvm::StringRef whole = diags.sources().text(input);
   const std::string_view text(whole.data(), whole.size());
   const std::string path(diags.sources().name(input));
-  std::string field;
-  Result<HfConfig> config = checkpoint::parseHfConfig(text, path, &field);
-  if (!config.isOk()) {
-    report(config.status(), field, input, diags);
-    return std::nullopt;
-  }
+  HfFaults faults;
+  Result<HfConfig> config = checkpoint::parseHfConfig(text, path, {accepted}, &faults);
+  if (!config.isOk())
+    return refuse(config.status(), std::move(faults), input, diags);
   const std::filesystem::path folder = std::filesystem::path(path).parent_path();
-  config->mtpLayers = checkpoint::predictorsIn(folder.empty() ? "." : folder.string(), *config);
-  Result<PlainEntries> arguments =
-      checkpoint::hfArguments(*config, config->biases, text, path, &field);
-  if (!arguments.isOk()) {
-    report(arguments.status(), field, input, diags);
-    return std::nullopt;
-  }
+  checkpoint::settleByTensors(folder.empty() ? "." : folder.string(), *config);
+  Result<PlainEntries> arguments = checkpoint::hfArguments(*config, config->biases, &faults);
+  if (!arguments.isOk())
+    return refuse(arguments.status(), std::move(faults), input, diags);
+  for (const Report &remark : checkpoint::hfRemarks(config->file))
+    report(remark, SourceRange(diags.sources().loc(input, 0)), diags);
   Tree tree;
   tree.kind = Tree::Kind::Map;
   for (const auto &[name, value] : *arguments)
     tree.entries.emplace_back(name, treeOf(value));
   std::string_view family = checkpoint::infoOf(config->arch).recipeFamily;
-  return upstream::importHubArgs(tree, {family.data(), family.size()}, options, diags);
+  std::optional<std::string> recipe =
+      upstream::importHubArgs(tree, {family.data(), family.size()}, options, diags);
+  std::string why = recipe ? whyNotCompiled(*recipe) : "";
+  if (why.empty())
+    return recipe;
+  Status refused = makeStatus(report::HfNotCompiled, path, why);
+  return refuse(refused, {}, input, diags);
+}
+
+void addAcceptedFields(cli::Command &command, std::vector<std::string> &names) {
+  command
+      .option("--accept-field", names,
+              "a field of config.json that changes nothing in this model, and is left out; may be "
+              "repeated")
+      .repeatableOneByOne();
 }
 
 std::string hfConfigPath(const std::string &path) {

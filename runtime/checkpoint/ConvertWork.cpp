@@ -7,6 +7,7 @@
 
 #include "runtime/base/Reports.h"
 #include "runtime/checkpoint/FileOps.h"
+#include "runtime/checkpoint/HfFiles.h"
 
 namespace shardc::checkpoint {
 namespace {
@@ -195,8 +196,10 @@ Status addBridgeFiles(const CheckpointReader &from, const SaveTarget &out, const
   }
   if (from.files().has(kRunConfig))
     RETURN_IF_ERROR(copyFile(from, kRunConfig, out, kept));
-  return from.files().has(kRecipeFolder) ? copyFolder(from, kRecipeFolder, out, kept)
-                                         : Status::ok();
+  for (const char *folder : {kRecipeFolder, kHfFolder})
+    if (from.files().has(folder))
+      RETURN_IF_ERROR(copyFolder(from, folder, out, kept));
+  return Status::ok();
 }
 
 Status runJobs(const SaveTarget &out, std::vector<ConvertJob> jobs, int64_t pieceBytes,

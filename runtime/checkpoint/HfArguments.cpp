@@ -22,14 +22,14 @@ PlainValue plainValueOf(const json &value) {
   return value.is_string() ? PlainValue(value.get<std::string>()) : PlainValue();
 }
 
-/// Builds the options; the first field that no recipe has ends it.
+/// Builds the options, and collects the fields that no recipe has.
 class Arguments {
 public:
-  Arguments(const HfConfig &config, const HfBiases &biases, const json &file,
-            const std::string &path, std::string *place)
-      : config_(config), biases_(biases), file_(file), path_(path), place_(place) {}
+  Arguments(const HfConfig &config, const HfBiases &biases)
+      : config_(config), biases_(biases), file_(config.file.fields) {}
 
-  Result<PlainEntries> build();
+  PlainEntries build();
+  const HfFaults &faults() const { return faults_; }
 
 private:
   /// Whether code reads a field of this architecture, or an option is it.
@@ -74,7 +74,7 @@ private:
   void addUnrotatedLayers();
   void addWindow();
   int64_t fullEvery();
-  void addWindowOf(int64_t width, int64_t fullEvery);
+  void addWindowOf(int64_t width, PlainValue pattern);
   void addWindowLayers(int64_t width, const json &types);
   void addExperts();
   void addExpertLayers();
@@ -86,23 +86,17 @@ private:
 
   const HfConfig &config_;
   const HfBiases &biases_;
-  const json &file_;
-  const std::string &path_;
-  std::string *place_;
+  const json &file_; ///< fields of the text model
   PlainEntries entries_;
-  Status failure_;
+  HfFaults faults_;
 };
 
+/// One fault for a field, since several options may read it.
 void Arguments::refuse(const std::string &key, const json &value, const std::string &needed) {
-  constexpr size_t kShown = 60;
-  std::string shown = toText(value, /*indent=*/-1, /*isAscii=*/true);
-  if (shown.size() > kShown)
-    shown = shown.substr(0, kShown) + "...";
-  if (!failure_.isOk())
-    return;
-  failure_ = makeStatus(report::HfSettingRefused, path_, key, shown, needed);
-  if (place_ != nullptr)
-    *place_ = key;
+  std::string field = config_.file.prefix + key;
+  if (std::ranges::find(faults_, field, &HfFault::field) == faults_.end())
+    faults_.push_back({field, makeStatus(report::HfSettingRefused, config_.file.path, field,
+                                         shownHfValue(value), needed)});
 }
 
 const json *Arguments::find(const json &object, const char *key) {
@@ -199,17 +193,12 @@ void Arguments::addActivation() {
     add("bias_activation_fusion", isTanh);
 }
 
-/// A recipe has biases in all linear layers, or in those of queries, keys and values alone.
 void Arguments::addBiases() {
   bool areInAll = biases_.ofQkv && biases_.ofProjection && biases_.ofMlp;
-  if (!areInAll && biases_.ofProjection)
-    refuse("attention_bias", true,
-           "biases in all linear layers ('mlp_bias' too), or in those of queries, keys and values "
-           "only");
-  if (!areInAll && biases_.ofMlp)
-    refuse("mlp_bias", true, "biases in all linear layers ('attention_bias' too), or false");
   add("add_bias_linear", areInAll);
   add("add_qkv_bias", biases_.ofQkv);
+  add("add_attn_proj_bias", biases_.ofProjection && !areInAll);
+  add("add_mlp_bias", biases_.ofMlp && !areInAll);
 }
 
 void Arguments::addLlama3(const json &rope, const std::string &prefix) {
@@ -390,7 +379,7 @@ int64_t Arguments::fullEvery() {
 /// A window of W positions has W - 1 before the own one.
 void Arguments::addWindow() {
   if (reads("attention_chunk_size"))
-    return addWindowOf(0, 0);
+    return addWindowOf(0, PlainValue());
   bool isOn = findHfField(config_.arch, "use_sliding_window") == nullptr ||
               flag("use_sliding_window", fallback("use_sliding_window") == true);
   bool isSaid = file_.contains("sliding_window");
@@ -400,9 +389,12 @@ void Arguments::addWindow() {
   int64_t from = isFromLayer ? whole("max_window_layers", wholeFallback("max_window_layers")) : 0;
   if (from >= config_.layers)
     width = 0;
-  if (width > 0 && from > 0)
-    refuse("max_window_layers", from,
-           "0 (a window in all layers) or the number of layers (in none)");
+  if (width > 0 && from > 0) {
+    json list = json::array();
+    for (int64_t layer = 0; layer < config_.layers; ++layer)
+      list.push_back(layer < from ? "full_attention" : "sliding_attention");
+    return addWindowLayers(width, list);
+  }
   if (types != nullptr && !types->is_array())
     return refuse("layer_types", *types, "a list");
   if (types != nullptr && reads("layer_types"))
@@ -411,39 +403,38 @@ void Arguments::addWindow() {
   if (types != nullptr && std::ranges::any_of(*types, [&](const json &t) { return t != word; }))
     return refuse("layer_types", *types, fmt::format("{} in every layer", word));
   int64_t every = fullEvery();
-  addWindowOf(every == 1 ? 0 : width, every); // each layer is one without
+  addWindowOf(every == 1 ? 0 : width, // each layer is one without
+              every > 1 ? PlainValue(PlainItems{every}) : PlainValue());
 }
 
-/// Layers without a window are every n-th, or all or none.
+/// Layers with and without a window, as a number where every n-th is without.
 void Arguments::addWindowLayers(int64_t width, const json &types) {
   constexpr const char *kWindow = "sliding_attention", *kFull = "full_attention";
-  auto isFull = [&](size_t layer) { return width == 0 || types[layer] == json(kFull); };
-  size_t every = 0;
-  while (every < types.size() && !isFull(every))
-    ++every;
-  every = every < types.size() ? every + 1 : 0; // 0: none is without
+  PlainItems list;
   bool isKnown = static_cast<int64_t>(types.size()) == config_.layers;
   for (size_t layer = 0; isKnown && layer < types.size(); ++layer) {
-    isKnown = types[layer] == json(kFull) || (types[layer] == json(kWindow) && width > 0);
-    isKnown &= isFull(layer) == (every != 0 && (layer + 1) % every == 0);
+    bool hasWindow = types[layer] == kWindow;
+    isKnown = hasWindow ? width > 0 : types[layer] == kFull;
+    list.push_back(static_cast<int64_t>(hasWindow));
   }
   if (!isKnown)
     return refuse("layer_types", types,
-                  fmt::format("one of {} layers, of which every n-th or none or all are '{}'{}",
-                              config_.layers, kFull,
-                              width > 0 ? fmt::format(" and the others '{}'", kWindow) : ""));
-  addWindowOf(every == 1 ? 0 : width, static_cast<int64_t>(every));
+                  fmt::format("a list of {} layers of '{}'{}", config_.layers, kFull,
+                              width > 0 ? fmt::format(" or '{}'", kWindow) : ""));
+  int64_t every = 1;
+  while (every <= config_.layers && list[static_cast<size_t>(every - 1)].wholeNumber() == 1)
+    ++every;
+  for (int64_t layer = 0; layer < config_.layers; ++layer)
+    if (list[static_cast<size_t>(layer)].wholeNumber() != ((layer + 1) % every != 0 ? 1 : 0))
+      return addWindowOf(width, std::move(list));
+  addWindowOf(every == 1 ? 0 : width,
+              every <= config_.layers ? PlainValue(PlainItems{every}) : PlainValue());
 }
 
-void Arguments::addWindowOf(int64_t width, int64_t fullEvery) {
-  if (width > 0)
-    add("window_size", PlainItems{width - 1, 0});
-  else
-    add("window_size", PlainValue());
-  if (width > 0 && fullEvery > 1)
-    add("window_attn_skip_freq", fullEvery);
-  else
-    add("window_attn_skip_freq", PlainValue());
+/// `pattern`: every how many layers there is one without, or a list; none where all have one.
+void Arguments::addWindowOf(int64_t width, PlainValue pattern) {
+  add("window_size", width > 0 ? PlainValue(PlainItems{width - 1, 0}) : PlainValue());
+  add("window_attn_skip_freq", width > 0 ? std::move(pattern) : PlainValue());
 }
 
 /// Which layers have experts: all, or a list.
@@ -557,7 +548,7 @@ void Arguments::addOptions() {
   }
 }
 
-Result<PlainEntries> Arguments::build() {
+PlainEntries Arguments::build() {
   addSizes();
   addScales();
   addActivation();
@@ -569,7 +560,10 @@ Result<PlainEntries> Arguments::build() {
   add("mtp_num_layers", config_.mtpLayers > 0 ? PlainValue(config_.mtpLayers) : PlainValue());
   addCopies();
   addOptions();
-  RETURN_IF_ERROR(failure_);
+  const PlainValue *hidden = findEntry(entries_, "hidden_dropout");
+  for (auto &[name, value] : entries_)
+    if (name == "embedding_dropout" && value.number() == hidden->number()) // the default
+      value = PlainValue();
   return std::move(entries_);
 }
 
@@ -582,13 +576,13 @@ const char *hfActivationField(HfArch arch) {
   return nullptr;
 }
 
-Result<PlainEntries> hfArguments(const HfConfig &config, const HfBiases &biases,
-                                 std::string_view text, const std::string &path,
-                                 std::string *place) {
-  const json file = parseJson(text);
-  SHARDC_CHECK(file.is_object(), "'{}' was parsed before", path);
-  RETURN_IF_ERROR(checkHfFields(file, path, place));
-  return Arguments(config, biases, file, path, place).build();
+Result<PlainEntries> hfArguments(const HfConfig &config, const HfBiases &biases, HfFaults *faults) {
+  Arguments arguments(config, biases);
+  PlainEntries entries = arguments.build();
+  if (faults != nullptr)
+    *faults = arguments.faults();
+  RETURN_IF_ERROR(statusOf(arguments.faults()));
+  return entries;
 }
 
 } // namespace shardc::checkpoint

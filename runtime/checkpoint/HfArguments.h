@@ -15,11 +15,9 @@ const char *hfActivationField(HfArch arch);
 
 /// The options that a recipe of this model has, named by the last segments of their paths, as runs
 /// save theirs; Megatron's own names of some beside them. HfSettingRefused with the field and its
-/// value for what no recipe computes. `biases` are those that the file says, or the tensors; `text`
-/// is the file's, `path` where messages say it is from; `place` receives the dotted name of a field
-/// that is refused, if not null.
+/// value for what no recipe computes. `biases` are those that the file says, or the tensors;
+/// `faults` receives each field that is refused, if not null.
 Result<PlainEntries> hfArguments(const HfConfig &config, const HfBiases &biases,
-                                 std::string_view text, const std::string &path,
-                                 std::string *place = nullptr);
+                                 HfFaults *faults = nullptr);
 
 } // namespace shardc::checkpoint

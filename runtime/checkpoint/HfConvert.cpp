@@ -14,6 +14,8 @@
 #include "runtime/checkpoint/FileOps.h"
 #include "runtime/checkpoint/HfArguments.h"
 #include "runtime/checkpoint/HfDerive.h"
+#include "runtime/checkpoint/HfFiles.h"
+#include "runtime/checkpoint/HfSource.h"
 #include "runtime/checkpoint/Reading.h"
 #include "runtime/checkpoint/SafeTensors.h"
 #include "runtime/checkpoint/SavedParams.h"
@@ -23,156 +25,9 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr int64_t kScaleBlock = 128;
-constexpr int64_t kModelTouchedMax = int64_t{128} << 20; ///< bytes of the model to hold in memory
 constexpr int64_t kStepBytes = int64_t{64} << 20;
-/// In a checkpoint that was imported: the files of the model beside its tensors.
-constexpr const char *kHfFolder = "huggingface", *kKeptConfig = "huggingface/config.json";
 
 int64_t roundUp(int64_t value, int64_t step) { return (value + step - 1) / step * step; }
-
-/// A hub's tensor as rows of columns, in place.
-struct HfRows {
-  Element type = Element::F32;
-  int64_t rows = 0, columns = 1;
-  int64_t rowStride = 1, columnStride = 1; ///< in elements
-  int64_t slabs = 1;                       ///< of the tensor, where one of them is meant
-  bool isVector = false;
-  const uint8_t *data = nullptr;
-};
-
-/// The hub's side of an import.
-class HfSource {
-public:
-  explicit HfSource(const SafeTensorsModel &model) : model_(model) {
-    for (const auto &[name, file] : model.names()) // GPT-2's come with or without their root
-      plain_.emplace(name.starts_with("transformer.") ? name.substr(12) : name, name);
-  }
-
-  bool has(const std::string &name) const { return plain_.contains(name); }
-  /// Whether two tensors that are there have the same bytes.
-  bool areEqual(const std::string &one, const std::string &other) const {
-    return std::ranges::equal(model_.bytes(plain_.at(one)), model_.bytes(plain_.at(other)));
-  }
-  /// Of one slab of the tensor where `slab` is not negative.
-  Result<HfRows> rowsOf(const std::string &name, bool isTransposed, int64_t slab = -1) const;
-  /// Rows `first` to `first + rows` of what the segment names in the hub's tensor.
-  Status readRows(const HfSegment &segment, bool isTransposed, int64_t first, int64_t rows,
-                  Element type, uint8_t *dst) const;
-  std::vector<std::string> unused(const std::set<std::string> &used, const HfConfig &config) const;
-
-private:
-  void touch(int64_t bytes) const;
-  void unscale(const HfRows &source, const SafeTensor &scales, int64_t first, int64_t rows,
-               float *values) const;
-
-  const SafeTensorsModel &model_;
-  std::unordered_map<std::string, std::string> plain_;
-  mutable std::atomic<int64_t> touched_{0};
-};
-
-/// Counts bytes that were read; drops all once there are many.
-void HfSource::touch(int64_t bytes) const {
-  if (touched_.fetch_add(bytes) + bytes >= kModelTouchedMax &&
-      touched_.exchange(0) >= kModelTouchedMax)
-    model_.drop();
-}
-
-Result<HfRows> HfSource::rowsOf(const std::string &name, bool isTransposed, int64_t slab) const {
-  auto found = plain_.find(name);
-  if (found == plain_.end())
-    return makeStatus(report::TensorsMissing, "the model has no tensor '{}'", name);
-  const SafeTensor *tensor = model_.find(found->second);
-  if (elementBits(tensor->type) < 8 || tensor->shape.empty())
-    return cannotConvert("'{}' has a type or shape that is not imported", name);
-  HfRows rows;
-  rows.type = tensor->type;
-  rows.data = model_.bytes(found->second).data();
-  size_t rank = tensor->shape.size();
-  int64_t count = *elementCount(tensor->shape);
-  if (slab >= 0) {
-    if (rank < 2 || slab >= tensor->shape[0])
-      return cannotConvert("'{}' is {}; part {} of its first dimension is needed", name,
-                           shapeText(tensor->shape), slab);
-    rows.slabs = tensor->shape[0];
-    count /= rows.slabs;
-    rows.data += slab * count * elementBits(tensor->type) / 8;
-    --rank;
-  }
-  rows.isVector = rank == 1;
-  rows.columns = rows.isVector ? 1 : tensor->shape.back();
-  rows.rows = count / std::max<int64_t>(rows.columns, 1);
-  rows.rowStride = rows.columns;
-  if (isTransposed) {
-    std::swap(rows.rows, rows.columns);
-    std::swap(rows.rowStride, rows.columnStride);
-  }
-  return rows;
-}
-
-/// fp8 values times the scale of their block; the name says inverse, but it is multiplied.
-void HfSource::unscale(const HfRows &source, const SafeTensor &scales, int64_t first, int64_t rows,
-                       float *values) const {
-  const uint8_t *data = model_.bytes(scales.name).data();
-  for (int64_t row = 0; row < rows; ++row)
-    for (int64_t column = 0; column < source.columns; ++column) {
-      int64_t at = (first + row) / kScaleBlock * scales.shape[1] + column / kScaleBlock;
-      float scale = 0;
-      convertElements(scales.type, data + at * elementBits(scales.type) / 8, Element::F32,
-                      reinterpret_cast<uint8_t *>(&scale), 1);
-      values[row * source.columns + column] *= scale;
-    }
-}
-
-Status HfSource::readRows(const HfSegment &segment, bool isTransposed, int64_t first, int64_t rows,
-                          Element type, uint8_t *dst) const {
-  const std::string &name = segment.hf;
-  ASSIGN_OR_RETURN(HfRows source, rowsOf(name, isTransposed, segment.slab));
-  if (rows == 0)
-    return Status::ok();
-  int64_t begin = segment.hfRow + first * segment.step;
-  if (begin < 0 || rows < 0 || begin > source.rows - 1 - (rows - 1) * segment.step)
-    return cannotConvert("'{}' has {} rows; rows {} to {} are needed", name, source.rows, begin,
-                         begin + (rows - 1) * segment.step + 1);
-  touch(rows * source.columns * elementBits(source.type) / 8);
-  const uint8_t *src = source.data + begin * source.rowStride * elementBits(source.type) / 8;
-  const int64_t extents[] = {rows, source.columns};
-  const int64_t from[] = {source.rowStride * segment.step, source.columnStride},
-                to[] = {source.columns, 1};
-  auto scaleName = plain_.find(scaleNameOf(name));
-  const SafeTensor *scales = scaleName != plain_.end() ? model_.find(scaleName->second) : nullptr;
-  if (scales == nullptr) {
-    if (!isConvertible(source.type, type))
-      return cannotConvert("'{}' of type {} cannot be converted to {}", name,
-                           torchName(source.type), torchName(type));
-    copyBox(extents, {source.type, from}, src, {type, to}, dst);
-    return Status::ok();
-  }
-  Shape blocks = {(source.rows + kScaleBlock - 1) / kScaleBlock,
-                  (source.columns + kScaleBlock - 1) / kScaleBlock};
-  bool isPlain = !isTransposed && segment.slab < 0 && segment.step == 1;
-  if (scales->shape != blocks || !isPlain || !isConvertible(scales->type, Element::F32) ||
-      !isConvertible(source.type, Element::F32))
-    return cannotConvert("'{}' has scales of shape {}; {} is needed", name,
-                         shapeText(scales->shape), shapeText(blocks));
-  std::vector<float> values(static_cast<size_t>(rows * source.columns));
-  copyBox(extents, {source.type, from}, src, {Element::F32, to},
-          reinterpret_cast<uint8_t *>(values.data()));
-  unscale(source, *scales, begin, rows, values.data());
-  convertElements(Element::F32, reinterpret_cast<const uint8_t *>(values.data()), type, dst,
-                  rows * source.columns);
-  return Status::ok();
-}
-
-std::vector<std::string> HfSource::unused(const std::set<std::string> &used,
-                                          const HfConfig &config) const {
-  std::vector<std::string> names;
-  for (const auto &[plain, name] : plain_)
-    if (!used.contains(plain) && !isDroppedHfName(config, plain))
-      names.push_back(name);
-  std::ranges::sort(names);
-  return names;
-}
 
 bool hasAll(const HfSource &source, const std::vector<HfSegment> &segments) {
   return !segments.empty() &&
@@ -286,27 +141,6 @@ Result<ConvertJob> importJob(const HfSource &source, const HfConfig &config, con
     return Status::ok();
   };
   return job;
-}
-
-/// Files that describe a model beside its weights.
-bool isModelFile(const std::string &name) {
-  return name.ends_with(".json")
-             ? name.find("safetensors") == std::string::npos
-             : name.starts_with("tokenizer") || name.starts_with("merges") ||
-                   name.starts_with("vocab") || name.starts_with("chat_template");
-}
-
-/// Names of such files in a folder, in order.
-std::vector<std::string> modelFilesIn(const std::string &folder) {
-  std::vector<std::string> names;
-  std::error_code error;
-  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
-    std::string name = at->path().filename().string();
-    if (isModelFile(name) && at->is_regular_file(error))
-      names.push_back(std::move(name));
-  }
-  std::ranges::sort(names);
-  return names;
 }
 
 /// The hub's side of an export: which parameters' rows make up each of its tensors.
@@ -495,57 +329,6 @@ Status collectTargets(const SavedParams &source, const HfConfig &config,
   return Status::ok();
 }
 
-/// The files that describe a model: of a folder that the user names, or those that an import kept
-/// in a checkpoint, which are read like its others.
-class ModelFiles {
-public:
-  ModelFiles(std::string folder, const CheckpointReader *checkpoint)
-      : folder_(std::move(folder)), checkpoint_(checkpoint) {}
-
-  const std::string &folder() const { return folder_; }
-
-  Result<std::string> read(const std::string &name, uint64_t bytesMax = UINT64_MAX) const {
-    if (checkpoint_ == nullptr)
-      return readFile(folder_ + "/" + name, bytesMax);
-    ASSIGN_OR_RETURN(std::unique_ptr<CheckedFile> file,
-                     checkpoint_->openFile(fmt::format("{}/{}", kHfFolder, name)));
-    if (file->bytes().size() > bytesMax)
-      return cannotConvert("'{}/{}' has {} bytes; the limit is {}", folder_, name,
-                           file->bytes().size(), bytesMax);
-    return std::string(reinterpret_cast<const char *>(file->bytes().data()), file->bytes().size());
-  }
-
-  Status copyTo(const Onlookers &onlookers, const std::string &to) const {
-    for (const std::string &name : modelFilesIn(folder_)) {
-      ASSIGN_OR_RETURN(std::string contents, read(name));
-      RETURN_IF_ERROR(replaceFile(onlookers, to + "/" + name, contents));
-    }
-    return Status::ok();
-  }
-
-private:
-  std::string folder_;
-  const CheckpointReader *checkpoint_;
-};
-
-/// Nothing where `config.json` is to be derived.
-std::optional<ModelFiles> modelFilesOf(const std::string &given, const CheckpointReader &reader) {
-  if (!given.empty())
-    return ModelFiles(given, nullptr);
-  if (!reader.files().has(kKeptConfig))
-    return std::nullopt;
-  return ModelFiles(fmt::format("{}/{}", reader.folder(), kHfFolder), &reader);
-}
-
-/// Keeps the model's files in the checkpoint, for an export of it.
-Status keepModelFiles(const std::string &from, const SaveTarget &out) {
-  for (const std::string &name : modelFilesIn(from)) {
-    ASSIGN_OR_RETURN(std::string contents, readFile(from + "/" + name));
-    RETURN_IF_ERROR(addFile(out, fmt::format("{}/{}", kHfFolder, name), contents));
-  }
-  return Status::ok();
-}
-
 /// A predictor of further tokens has no embeddings and no head of its own here.
 Status checkCopy(const HfSource &source, const HfParam &param) {
   const std::string &copy = param.segments[0].hf;
@@ -573,6 +356,23 @@ Status checkTied(const HfSource &source, const HfConfig &config,
       kHead, embeddings);
 }
 
+/// Where the file leaves it open, an output layer with other values than the embeddings is one of
+/// its own, as in the library.
+void settleTied(const HfSource &source, HfConfig &config) {
+  constexpr const char *kHead = "lm_head.weight", *kEmbeddings = "model.embed_tokens.weight";
+  bool isOpen = config.isTied && !config.file.saysTied;
+  if (isOpen && source.has(kHead) && source.has(kEmbeddings))
+    config.isTied = source.areEqual(kHead, kEmbeddings);
+}
+
+/// A folder with an adapter is another model, which the library would load.
+Status refuseAdapter(const std::string &folder) {
+  for (const char *name : {"adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"})
+    if (std::error_code error; fs::exists(folder + "/" + name, error))
+      return makeStatus(report::HfAdapter, folder, name);
+  return Status::ok();
+}
+
 int64_t dropWithoutTensors(std::vector<HfParam> &params, const HfSource &source) {
   return dropAbsentPredictors(params, [&](const HfParam &param) {
     return std::ranges::any_of(param.segments,
@@ -582,14 +382,16 @@ int64_t dropWithoutTensors(std::vector<HfParam> &params, const HfSource &source)
 
 } // namespace
 
-int64_t predictorsIn(const std::string &folder, const HfConfig &config) {
-  if (config.mtpLayers == 0)
-    return 0;
+void settleByTensors(const std::string &folder, HfConfig &config) {
+  if (config.mtpLayers == 0 && config.file.saysTied)
+    return;
   Result<SafeTensorsModel> model = SafeTensorsModel::open(folder);
   if (!model.isOk())
-    return config.mtpLayers;
+    return;
+  HfSource source(*model);
+  settleTied(source, config);
   std::vector<HfParam> params = hfParams(config);
-  return dropWithoutTensors(params, HfSource(*model));
+  config.mtpLayers = dropWithoutTensors(params, source);
 }
 
 Status importHf(const std::string &in, const SaveTarget &out, const HfImportOptions &options,
@@ -600,14 +402,21 @@ Status importHf(const std::string &in, const SaveTarget &out, const HfImportOpti
         options.vocabDivisor, kVocabDivisorMax);
   const std::string configPath = in + "/config.json";
   ASSIGN_OR_RETURN(std::string configText, readFile(configPath, kHfConfigBytesMax));
-  ASSIGN_OR_RETURN(HfConfig config, parseHfConfig(configText, configPath));
+  ASSIGN_OR_RETURN(HfConfig config,
+                   parseHfConfig(configText, configPath, {options.acceptedFields}));
+  RETURN_IF_ERROR(refuseAdapter(in));
+  RETURN_IF_ERROR(checkPacking(config));
+  if (options.tell)
+    for (const Report &remark : hfRemarks(config.file))
+      options.tell(remark);
   ASSIGN_OR_RETURN(SafeTensorsModel model, SafeTensorsModel::open(in));
   HfSource source(model);
+  settleTied(source, config);
   std::vector<HfParam> params = hfParams(config);
   HfConfig made = config;
   made.mtpLayers = dropWithoutTensors(params, source);
   HfBiases biases = hfBiasesOf(config, [&](const std::string &name) { return source.has(name); });
-  ASSIGN_OR_RETURN(PlainEntries arguments, hfArguments(made, biases, configText, configPath));
+  ASSIGN_OR_RETURN(PlainEntries arguments, hfArguments(made, biases));
   std::vector<ConvertJob> jobs;
   std::vector<std::string> missing;
   TakenRows taken;
@@ -634,13 +443,14 @@ Status importHf(const std::string &in, const SaveTarget &out, const HfImportOpti
   RETURN_IF_ERROR(checkTied(source, config, params));
   if (unused != nullptr)
     *unused = source.unused(taken.names(), config);
+  ASSIGN_OR_RETURN(std::vector<HfModelFile> files, hfFilesIn(in));
   return runJobs(out, std::move(jobs), options.pieceBytes, options.progress, rank,
                  [&](RankWriter &writer) {
                    RunState state;
                    state.args = arguments;
                    for (const BytesItem &item : runStateItems(state))
                      RETURN_IF_ERROR(writer.add(item));
-                   RETURN_IF_ERROR(keepModelFiles(in, out));
+                   RETURN_IF_ERROR(addHfFiles(files, out));
                    ASSIGN_OR_RETURN(std::string trainState, trainStateFile(state));
                    return addFile(out, "train_state.pt", trainState);
                  });
@@ -666,6 +476,74 @@ Result<std::pair<Element, std::string>> exportType(const SavedParams &source,
   return std::pair(Element::F32, std::string("as no type is known"));
 }
 
+/// `config.json` of an export: as it is, or that of the text model, whose weights are not packed.
+std::string exportedConfig(const HfConfig &config, const std::string &text) {
+  constexpr const char *kPacked = "quantization_config";
+  nlohmann::json fields = config.file.fields;
+  bool isPacked = fields.erase(kPacked) > 0;
+  if (config.file.outerType.empty() && !isPacked)
+    return text;
+  if (!config.file.outerType.empty()) {
+    fields["architectures"] = {infoOf(config.arch).className};
+    fields["tie_word_embeddings"] = config.isTied;
+  }
+  return toText(fields, 2) + "\n";
+}
+
+/// What an export writes beside the weights, and of which model they are.
+struct HfModelFiles {
+  HfConfig config;
+  std::vector<HfModelFile> files; ///< with `config.json`
+};
+
+constexpr const char *kConfig = "config.json";
+
+/// The files of the folder that the user names, or those that the checkpoint keeps.
+Result<std::optional<HfModelFiles>> givenFiles(const SavedParams &source, const std::string &folder,
+                                               const HfExportOptions &options) {
+  HfModelFiles given;
+  bool isKept = folder.empty();
+  const std::string from = isKept ? source.reader().folder() + "/" + kHfFolder : folder;
+  ASSIGN_OR_RETURN(given.files, isKept ? hfFilesOf(source.reader()) : hfFilesIn(folder));
+  auto config = std::ranges::find(given.files, kConfig, &HfModelFile::name);
+  if (config == given.files.end() && isKept)
+    return std::optional<HfModelFiles>();
+  if (config == given.files.end()) // for the system's reason
+    return readFile(from + "/" + kConfig, kHfConfigBytesMax).status();
+  HfReading reading = {options.acceptedFields, isKept};
+  ASSIGN_OR_RETURN(given.config, parseHfConfig(config->contents, from + "/" + kConfig, reading));
+  if (!given.config.file.saysTied)
+    given.config.isTied = !source.shapeOf("output_layer.weight").has_value();
+  config->contents = exportedConfig(given.config, config->contents);
+  return std::optional(std::move(given));
+}
+
+/// Kept files may be of another model than the run that carried them has made of it: then
+/// `config.json` is derived, as where there is none. The weights' type is that of `config`.
+Status chooseFiles(const SavedParams &source, const std::string &folder,
+                   const HfExportOptions &options, HfModelFiles &out, Element &weightType) {
+  ASSIGN_OR_RETURN(std::optional<HfModelFiles> given, givenFiles(source, folder, options));
+  Status fits = given ? checkHfConfig(source.reader(), given->config) : Status::ok();
+  if (!fits.isOk() && !folder.empty())
+    return fits;
+  std::optional<Element> configured = given ? given->config.weightType : std::nullopt;
+  ASSIGN_OR_RETURN(auto chosen, exportType(source, configured, options));
+  weightType = chosen.first;
+  if (options.tellType)
+    options.tellType(weightType, chosen.second);
+  if (given)
+    out = std::move(*given);
+  if (given && fits.isOk())
+    return Status::ok();
+  ASSIGN_OR_RETURN(std::string derived,
+                   deriveHfConfig(source.reader(), std::string(torchName(weightType))));
+  ASSIGN_OR_RETURN(out.config,
+                   parseHfConfig(derived, source.reader().folder() + "/" + kRunConfigFile));
+  std::erase_if(out.files, [](const HfModelFile &file) { return file.name == kConfig; });
+  out.files.push_back({kConfig, std::move(derived)});
+  return Status::ok();
+}
+
 int64_t bytesOfTensor(const SafeTensorSource &tensor) {
   return tensorBytes(tensor.type, tensor.shape).value_or(0);
 }
@@ -686,23 +564,10 @@ void countProgress(std::vector<SafeTensorSource> &tensors, ProgressSum &progress
 Status exportHf(const std::string &in, const std::string &configFolder, const std::string &out,
                 const HfExportOptions &options) {
   ASSIGN_OR_RETURN(SavedParams source, SavedParams::open(in, options.tell));
-  std::optional<ModelFiles> files = modelFilesOf(configFolder, source.reader());
-  HfConfig config;
-  if (files) {
-    const std::string path = files->folder() + "/config.json";
-    ASSIGN_OR_RETURN(std::string text, files->read("config.json", kHfConfigBytesMax));
-    ASSIGN_OR_RETURN(config, parseHfConfig(text, path));
-    RETURN_IF_ERROR(checkHfConfig(source.reader(), config, text, path));
-  }
-  ASSIGN_OR_RETURN(auto chosen, exportType(source, config.weightType, options));
-  Element weightType = chosen.first;
-  if (options.tellType)
-    options.tellType(weightType, chosen.second);
-  std::string derived; ///< config.json, where no folder has one
-  if (!files) {
-    ASSIGN_OR_RETURN(derived, deriveHfConfig(source.reader(), std::string(torchName(weightType))));
-    ASSIGN_OR_RETURN(config, parseHfConfig(derived, in + "/" + kRunConfigFile));
-  }
+  HfModelFiles model;
+  Element weightType = Element::F32;
+  RETURN_IF_ERROR(chooseFiles(source, configFolder, options, model, weightType));
+  const HfConfig &config = model.config;
   std::vector<std::string> order;
   HfTargets targets;
   RETURN_IF_ERROR(collectTargets(source, config, order, targets));
@@ -729,8 +594,10 @@ Status exportHf(const std::string &in, const std::string &configFolder, const st
   RETURN_IF_ERROR(makeFolders(parent.string()));
   RETURN_IF_ERROR(removeTree(options.onlookers, staging));
   RETURN_IF_ERROR(makeFolder(options.onlookers, staging));
-  Status status = files ? files->copyTo(options.onlookers, staging)
-                        : replaceFile(options.onlookers, staging + "/config.json", derived);
+  Status status;
+  for (const HfModelFile &file : model.files)
+    if (status.isOk())
+      status = replaceFile(options.onlookers, staging + "/" + file.name, file.contents);
   if (status.isOk())
     status =
         writeSafeTensorsModel(staging, std::move(tensors), options.shardBytes, options.onlookers);

@@ -159,6 +159,8 @@ void Deriver::addCopies() {
       config_[std::string(row.name)] = model_.isOn(std::string(row.text).c_str());
     else if (const json *value = model_.find(row.text); value != nullptr)
       config_[std::string(row.name)] = *value;
+    else if (row.text == "embedding_dropout")
+      config_[std::string(row.name)] = model_.numberOr("hidden_dropout", 0);
     else if (std::ranges::find(kSwitches, row.text) != std::end(kSwitches))
       config_[std::string(row.name)] = nullptr;
   }
@@ -242,14 +244,18 @@ void Deriver::addWindow() {
     set("sliding_window", isOn ? json(window[0] + 1) : json());
   if (isOn)
     set("max_window_layers", 0);
-  int64_t every = model_.integerOr("window_attn_skip_freq", 0);
-  if (isAlternating && !isOn)
-    every = 1;
-  else if (!isOn || (every <= 1 && !isAlternating))
+  std::vector<int64_t> pattern = model_.list("window_attn_skip_freq");
+  bool isAlike = pattern.empty() || (pattern.size() == 1 && pattern[0] < 1);
+  if (!isAlternating && (!isOn || isAlike))
     return;
   json types = json::array();
-  for (int64_t layer = 0; layer < model_.integerOr("num_layers", 0); ++layer)
-    types.push_back(every > 0 && (layer + 1) % every == 0 ? "full_attention" : "sliding_attention");
+  for (int64_t layer = 0; layer < model_.integerOr("num_layers", 0); ++layer) {
+    bool hasWindow =
+        isOn && (isAlike || (pattern.size() == 1 ? (layer + 1) % pattern[0] != 0
+                                                 : layer < std::ssize(pattern) &&
+                                                       pattern[static_cast<size_t>(layer)] != 0));
+    types.push_back(hasWindow ? "sliding_attention" : "full_attention");
+  }
   set("layer_types", std::move(types));
 }
 
@@ -323,11 +329,14 @@ void Deriver::addListedLayers(bool hasExperts, const std::vector<bool> &experts)
 /// Each field says whether all of its layers have biases.
 void Deriver::addBiases() {
   bool inAll = model_.isOn("add_bias_linear");
+  bool ofQkv = inAll || model_.isOn("add_qkv_bias");
+  bool ofProjection = inAll || model_.isOn("add_attn_proj_bias");
+  bool ofMlp = inAll || model_.isOn("add_mlp_bias");
   for (const HfField &row : hfFields())
-    if (row.isOf(arch_) && row.use == HfUse::Biases) {
-      bool isOfQkv = !row.parts.ofProjection && !row.parts.ofMlp;
-      config_[std::string(row.name)] = inAll || (isOfQkv && model_.isOn("add_qkv_bias"));
-    }
+    if (row.isOf(arch_) && row.use == HfUse::Biases)
+      config_[std::string(row.name)] = (!row.parts.ofQkv || ofQkv) &&
+                                       (!row.parts.ofProjection || ofProjection) &&
+                                       (!row.parts.ofMlp || ofMlp);
 }
 
 json Deriver::run() {
@@ -339,7 +348,7 @@ json Deriver::run() {
   addExperts();
   config_["architectures"] = json::array({info.className});
   config_["model_type"] = info.modelType;
-  if (info.padsBySilence())
+  if (!hfFallback(arch_, "pad_token_id").is_null())
     config_["pad_token_id"] = nullptr;
   if (reads("query_pre_attn_scalar")) {
     double scale = model_.numberOr("softmax_scale", 0);
@@ -349,6 +358,11 @@ json Deriver::run() {
   config_["tie_word_embeddings"] = model_.isOn("share_embeddings_and_output_weights");
   addBiases();
   return config_;
+}
+
+/// A list of one is as the number alone, which other programs have for a pattern of layers.
+std::string listText(const std::string &items, size_t count) {
+  return count == 0 ? "none" : count == 1 ? items : fmt::format("[{}]", items);
 }
 
 /// A value as it is compared: of numbers their value, "none" for what is not set.
@@ -366,7 +380,7 @@ std::string comparedText(const json *value) {
   std::string text;
   for (const json &item : *value)
     text += (text.empty() ? "" : ", ") + comparedText(&item);
-  return text.empty() ? "none" : fmt::format("[{}]", text);
+  return listText(text, value->size());
 }
 
 std::string comparedText(const PlainValue &value) {
@@ -380,7 +394,7 @@ std::string comparedText(const PlainValue &value) {
   if (const auto *items = value.as<PlainItems>())
     for (const PlainValue &item : *items)
       all += (all.empty() ? "" : ", ") + comparedText(item);
-  return all.empty() ? "none" : fmt::format("[{}]", all);
+  return listText(all, value.as<PlainItems>() != nullptr ? value.as<PlainItems>()->size() : 0);
 }
 
 std::vector<int64_t> wholeNumbers(const PlainValue &value) {
@@ -398,8 +412,8 @@ bool isCompared(const Options &model, std::string_view option) {
       "group_query_attention", "untie_embeddings_and_output_weights", "add_position_embedding",
       "swiglu", "squared_relu", "num_experts", "use_rope_scaling",
       // of training and of the vocabulary's padding
-      "mask_padded_vocab", "hidden_dropout", "attention_dropout", "init_method_std",
-      "max_position_embeddings"};
+      "mask_padded_vocab", "hidden_dropout", "embedding_dropout", "attention_dropout",
+      "init_method_std", "max_position_embeddings"};
   if (std::ranges::find(kOthers, option) != std::end(kOthers))
     return false;
   if (option == "moe_router_enable_expert_bias") // without one it is zero
@@ -440,7 +454,7 @@ std::vector<std::string> differences(const Options &model, const PlainEntries &a
     auto plain = [&](const std::string &text) { // what is not set is off, and a factor of one
       return text == usual || (isFactor && text == "1") ? "none" : text;
     };
-    bool isBias = option == "add_qkv_bias" && model.isOn("add_bias_linear"); // which has them too
+    bool isBias = option == "add_qkv_bias" && model.isOn("add_bias_linear"); // which has it too
     if (isCompared(model, option) && plain(theirs) != plain(ours) && !isBias)
       found.push_back(fmt::format("model.{} would be {} and is {}", option, theirs, ours));
   }
@@ -467,7 +481,7 @@ Candidate candidateOf(const HfArchitecture &arch, Options model, const std::stri
   Result<HfConfig> sizes = parseHfConfig(text, path);
   if (!sizes.isOk())
     return {&arch, "", sizes.status().message(), kFar};
-  Result<PlainEntries> arguments = hfArguments(*sizes, sizes->biases, text, path);
+  Result<PlainEntries> arguments = hfArguments(*sizes, sizes->biases);
   if (!arguments.isOk())
     return {&arch, "", arguments.status().message(), kFar};
   std::vector<std::string> others = differences(model, *arguments);
@@ -494,20 +508,19 @@ Result<std::optional<Element>> computeTypeOf(const CheckpointReader &checkpoint)
   return isSaid ? std::optional(Element::F32) : std::nullopt;
 }
 
-Status checkHfConfig(const CheckpointReader &checkpoint, const HfConfig &config,
-                     std::string_view text, const std::string &path) {
+Status checkHfConfig(const CheckpointReader &checkpoint, const HfConfig &config) {
   if (!checkpoint.files().has(kRunConfigFile))
     return Status::ok();
   ASSIGN_OR_RETURN(std::unique_ptr<CheckedFile> file, checkpoint.openFile(kRunConfigFile));
   Options model(textIn(*file), "model");
   if (model.isEmpty())
     return Status::ok();
-  ASSIGN_OR_RETURN(PlainEntries arguments, hfArguments(config, config.biases, text, path));
+  ASSIGN_OR_RETURN(PlainEntries arguments, hfArguments(config, config.biases));
   std::vector<std::string> others = differences(model, arguments);
   return others.empty() ? Status::ok()
                         : makeStatus(report::CannotConvert,
                                      "'{}' is of another model than the run that saved '{}': {}",
-                                     path, checkpoint.folder(), joinedWords(others));
+                                     config.file.path, checkpoint.folder(), joinedWords(others));
 }
 
 Result<std::string> deriveHfConfig(const CheckpointReader &checkpoint,

@@ -18,11 +18,10 @@ inline constexpr const char *kRunConfigFile = "run_config.yaml";
 Result<std::string> deriveHfConfig(const CheckpointReader &checkpoint,
                                    const std::string &torchType);
 
-/// Whether the model of a `config.json`, whose text this is, computes what the run computes; true
-/// where the run's options are not there. InvalidInput with the options that differ, or with what
-/// of the file is refused. `path` is where messages say that the text is from.
-Status checkHfConfig(const CheckpointReader &checkpoint, const HfConfig &config,
-                     std::string_view text, const std::string &path);
+/// Whether the model of a `config.json` computes what the run computes; true where the run's
+/// options are not there. InvalidInput with the options that differ, or with what of the file is
+/// refused.
+Status checkHfConfig(const CheckpointReader &checkpoint, const HfConfig &config);
 
 /// What the run computed with: fp32, bf16 or fp16; none where its options are not there or say
 /// nothing of it. InvalidInput where they cannot be read.

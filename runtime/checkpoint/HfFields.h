@@ -24,7 +24,7 @@ enum class HfLayout : uint8_t {
 
 /// An architecture, by the number of its row.
 enum class HfArch : uint8_t {
-#define HF_ARCHITECTURE(enumerator, type, name, layout, family, traits) enumerator,
+#define HF_ARCHITECTURE(enumerator, type, name, layout, family, isTransposed) enumerator,
 #include "runtime/checkpoint/HfFields.def"
 };
 
@@ -34,18 +34,27 @@ struct HfArchitecture {
   std::string_view className; ///< the class of transformers, as in `architectures`
   HfLayout layout = HfLayout::Dense;
   std::string_view recipeFamily; ///< the word after `model` in a recipe
-  uint8_t traits = 0;
-
-  static constexpr uint8_t kPadding = 1;    ///< some token's embedding is not trained
-  static constexpr uint8_t kTransposed = 2; ///< linear layers store [in, out]
-  bool padsBySilence() const { return (traits & kPadding) != 0; }
-  bool isTransposed() const { return (traits & kTransposed) != 0; }
+  bool isTransposed = false;     ///< linear layers store [in, out]
 };
 
 std::span<const HfArchitecture> hfArchitectures();
 const HfArchitecture &infoOf(HfArch arch);
-/// Null where the type is not known.
-const HfArchitecture *findHfArchitecture(std::string_view modelType);
+
+/// Another model type of an architecture.
+struct HfText {
+  std::string_view modelType;
+  HfArch arch = HfArch::Llama;
+  std::string_view defaults; ///< a JSON object, of fields on which a file is silent
+};
+std::span<const HfText> hfTexts();
+
+/// A model of several parts, one of which is a text model.
+struct HfOuter {
+  std::string_view modelType, className;
+  std::string_view textType; ///< the type of the text model where the file does not say it
+  std::string_view tied;     ///< the default of `tie_word_embeddings` outside, as JSON
+};
+std::span<const HfOuter> hfOuters();
 
 enum class HfUse : uint8_t {
   Copy,   ///< it is an option, both ways
@@ -72,6 +81,12 @@ constexpr bool has(HfArchs archs, HfArch arch) {
   return (archs >> static_cast<unsigned>(arch) & 1) != 0;
 }
 
+constexpr unsigned kNumHfArchs = 0
+#define HF_ARCHITECTURE(enumerator, type, name, layout, family, isTransposed) +1
+#include "runtime/checkpoint/HfFields.def"
+    ;
+constexpr HfArchs kAllHfArchs = (HfArchs{1} << kNumHfArchs) - 1;
+
 struct HfField {
   HfArchs archs = 0;
   std::string_view name; ///< with the name of its object and a dot before it
@@ -96,6 +111,10 @@ struct HfOption {
 std::span<const HfField> hfFields();
 /// The row of a field of this architecture; null where it has none.
 const HfField *findHfField(HfArch arch, std::string_view name);
+/// The value that the library takes for a value of this field.
+nlohmann::json hfMeaning(HfArch arch, std::string_view name, const nlohmann::json &value);
+/// Whether the library's code reads a field that has no row.
+bool libraryReadsHfField(HfArch arch, std::string_view name);
 /// The first row of a field that is this option; null without one.
 const HfField *findHfCopy(HfArch arch, std::string_view option);
 /// Whether code reads the field, or an option is it.
@@ -112,11 +131,5 @@ nlohmann::json hfOption(HfArch arch, std::string_view option);
 
 /// The tensors of a parameter, as the table has both; none where the architecture does not have it.
 std::vector<std::string_view> hfTensors(HfArch arch, std::string_view parameter);
-
-/// Refuses what `config.json` has and the table does not: HfArchitectureUnknown for the model type,
-/// HfFieldUnknown for a field, HfSettingRefused for a value that is not the one that is needed.
-/// `path` is where messages say that the text is from; `place` receives the dotted name of the
-/// field, if not null. Fields that are null say nothing.
-Status checkHfFields(const nlohmann::json &file, const std::string &path, std::string *place);
 
 } // namespace shardc::checkpoint

@@ -4,7 +4,6 @@
 #include <limits>
 #include <set>
 
-#include "runtime/base/Io.h"
 #include "runtime/base/Json.h"
 #include "runtime/checkpoint/Reading.h"
 
@@ -21,8 +20,7 @@ constexpr int64_t kPartsMax = 1 << 18;
 /// type.
 class JsonFields {
 public:
-  JsonFields(const nlohmann::json &json, const std::string &path, std::string *place)
-      : json_(json), path_(path), place_(place) {}
+  explicit JsonFields(const HfFile &file) : json_(file.fields), file_(file) {}
 
   /// The first of some keys that says something; `fallback` if none does.
   int64_t size(std::initializer_list<const char *> keys, int64_t fallback = 0) {
@@ -65,17 +63,14 @@ public:
       refuse(key, *value, "a string");
     return value != nullptr && value->is_string() ? value->get<std::string>() : "";
   }
-  const Status &status() const { return status_; }
+  const HfFaults &faults() const { return faults_; }
   void refuse(const char *key, const nlohmann::json &value, const std::string &needed) {
-    constexpr size_t kShown = 40;
-    std::string shown = toText(value, /*indent=*/-1, /*isAscii=*/true);
-    if (shown.size() > kShown)
-      shown = shown.substr(0, kShown) + "...";
-    if (!status_.isOk())
+    if (!faults_.empty())
       return;
-    status_ = cannotConvert("'{}': {} is {}; {} is needed", path_, key, shown, needed);
-    if (place_ != nullptr)
-      *place_ = key;
+    std::string field = file_.prefix + key;
+    Status status = cannotConvert("'{}': {} is {}; {} is needed", file_.path, field,
+                                  shownHfValue(value), needed);
+    faults_.push_back({std::move(field), std::move(status)});
   }
 
 private:
@@ -86,9 +81,8 @@ private:
   }
 
   const nlohmann::json &json_;
-  const std::string &path_;
-  std::string *place_;
-  Status status_;
+  const HfFile &file_;
+  HfFaults faults_;
 };
 
 /// The table's name with an expert's, or a layer's, number.
@@ -170,7 +164,7 @@ Status checkSizes(const HfConfig &config, const std::string &path) {
 class Mapper {
 public:
   explicit Mapper(const HfConfig &config)
-      : config_(config), isTransposed_(infoOf(config.arch).isTransposed()),
+      : config_(config), isTransposed_(infoOf(config.arch).isTransposed),
         hasNormBiases_(hfOption(config.arch, "normalization") == "LayerNorm"),
         isGated_(hfOption(config.arch, "gated_linear_unit") == true) {}
 
@@ -538,12 +532,6 @@ void readExperts(JsonFields &fields, HfConfig &config) {
 
 } // namespace
 
-Result<HfConfig> readHfConfig(const std::string &folder) {
-  std::string path = folder + "/config.json";
-  ASSIGN_OR_RETURN(std::string text, readFile(path, kHfConfigBytesMax));
-  return parseHfConfig(text, path);
-}
-
 bool HfConfig::hasExperts(int64_t layer) const {
   if (layout == HfLayout::Dense)
     return false;
@@ -551,18 +539,19 @@ bool HfConfig::hasExperts(int64_t layer) const {
          !std::ranges::binary_search(denseLayers, layer);
 }
 
-Result<HfConfig> parseHfConfig(std::string_view text, const std::string &path, std::string *place) {
-  nlohmann::json json = parseJson(text);
-  if (!json.is_object())
-    return cannotConvert("'{}' is not a JSON object", path);
+Result<HfConfig> parseHfConfig(std::string_view text, const std::string &path,
+                               const HfReading &reading, HfFaults *faults) {
   HfConfig config;
-  JsonFields fields(json, path, place);
-  config.modelType = fields.text("model_type");
-  RETURN_IF_ERROR(fields.status());
-  RETURN_IF_ERROR(checkHfFields(json, path, place));
-  const HfArchitecture &known = *findHfArchitecture(config.modelType);
-  config.arch = known.arch;
-  config.layout = known.layout;
+  ASSIGN_OR_RETURN(config.file, readHfFile(text, path, reading, faults));
+  const nlohmann::json &json = config.file.fields;
+  JsonFields fields(config.file);
+  auto finish = [&] {
+    if (faults != nullptr)
+      *faults = fields.faults();
+    return statusOf(fields.faults());
+  };
+  config.arch = config.file.arch;
+  config.layout = infoOf(config.arch).layout;
   config.layers = fields.size({"num_hidden_layers", "n_layer"});
   config.hidden = fields.size({"hidden_size", "n_embd"});
   config.heads = fields.size({"num_attention_heads", "n_head"});
@@ -588,10 +577,10 @@ Result<HfConfig> parseHfConfig(std::string_view text, const std::string &path, s
   constexpr const char *kTied = "tie_word_embeddings";
   bool isAlwaysTied = findHfField(config.arch, kTied)->use == HfUse::Needs;
   config.isTied = isAlwaysTied || fields.flag(kTied, hfFallback(config.arch, kTied) == true);
-  RETURN_IF_ERROR(fields.status());
+  RETURN_IF_ERROR(finish());
   RETURN_IF_ERROR(checkSizes(config, path));
   readRotatedLayers(fields, json, config);
-  RETURN_IF_ERROR(fields.status());
+  RETURN_IF_ERROR(finish());
   return config;
 }
 

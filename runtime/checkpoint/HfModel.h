@@ -10,15 +10,15 @@
 
 #include "runtime/base/Status.h"
 #include "runtime/checkpoint/Element.h"
-#include "runtime/checkpoint/HfFields.h"
+#include "runtime/checkpoint/HfFile.h"
 
 namespace shardc::checkpoint {
 
 /// What of a `config.json` decides the mapping.
 struct HfConfig {
+  HfFile file = {};
   HfArch arch = HfArch::Llama;
   HfLayout layout = HfLayout::Dense;
-  std::string modelType;
   int64_t layers = 0, hidden = 0, heads = 0, groups = 0, headDim = 0, vocab = 0;
   int64_t ffn = 0, expertFfn = 0, sharedFfn = 0, experts = 0;
   int64_t firstDenseLayers = 0, mtpLayers = 0;
@@ -33,13 +33,10 @@ struct HfConfig {
   bool hasExperts(int64_t layer) const;
 };
 inline constexpr uint64_t kHfConfigBytesMax = 16 << 20;
-/// Reads `folder/config.json`. InvalidInput for model types that are not known or sizes that are
+/// Reads the text of a `config.json`, as readHfFile does. CannotConvert also for sizes that are
 /// missing or do not fit together.
-Result<HfConfig> readHfConfig(const std::string &folder);
-/// The same of a text; `path` is where messages say that it is from. `place` receives the dotted
-/// name of the field that is refused, if not null; it stays empty where no field is to blame.
 Result<HfConfig> parseHfConfig(std::string_view text, const std::string &path,
-                               std::string *place = nullptr);
+                               const HfReading &reading = {}, HfFaults *faults = nullptr);
 
 /// Rows [hfRow, hfRow + rows) of a hub's tensor are rows [row, row + rows) of the parameter; -1
 /// rows are all of both. Tensors of more than two dims count as a list of rows of the last dim;

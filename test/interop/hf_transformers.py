@@ -6,7 +6,8 @@ Each family: transformers makes a small model of random weights and saves it; it
 with its own config.json and loaded by AutoModelForCausalLM without a missing or surplus weight; the
 logits are those of before to the bit. Then runs of the golden recipes are exported without a config.json:
 transformers loads them by AutoConfig and AutoModelForCausalLM alone, and its loss on the next batch is
-that of the next step of the run, within 1e-5. BIN is the folder of shardc and shardc-run. Exits with 77
+that of the next step of the run, within 1e-5. Of models that take images too, the text model is imported and exported, and
+its logits are those of the whole model. BIN is the folder of shardc and shardc-run. Exits with 77
 if torch or transformers is not there.
 """
 
@@ -16,6 +17,8 @@ import sys
 import tempfile
 
 from hf_models import GOLDEN, VERSIONS, AutoConfig, call, expect, loaded, made, torch, transformers
+
+from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
 
 sys.path.insert(0, str(GOLDEN))
 from maker import cases, dataset  # noqa: E402
@@ -53,7 +56,32 @@ FAMILIES = {
                     "num_local_experts": 4, "moe_layers": [1]},
     "starcoder2": {**SIZES, "sliding_window": 8},
     "smollm3": {**SIZES, "pad_token_id": None, "no_rope_layer_interval": 2},
+    "seed_oss": {**SIZES, "pad_token_id": None, "head_dim": 8},
+    "gemma": {**SIZES, "pad_token_id": None, "head_dim": 8, "attention_bias": True},
+    "ernie4_5": {**SIZES, "pad_token_id": None, "head_dim": 8, "use_bias": True},
+    "arcee": {**SIZES, "mlp_bias": True},
+    "helium": {**SIZES, "pad_token_id": None, "head_dim": 8, "attention_bias": True},
+    "glm": {**SIZES, "pad_token_id": None, "head_dim": 8},
+    "ministral": {**SIZES, "head_dim": 8, "sliding_window": 8},
     "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "vocab_size": 99, "n_positions": 64},
+}
+VISION = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 28, "patch_size": 14}
+AXES = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1, 1, 2]}
+OUTER = {
+    "gemma3": {"text_config": {**SIZES, "head_dim": 8, "sliding_window": 8, "query_pre_attn_scalar": 8, "model_type": "gemma3_text"},
+               "vision_config": {**VISION, "model_type": "siglip_vision_model"}, "mm_tokens_per_image": 4},
+    "mistral3": {"text_config": {**SIZES, "head_dim": 8, "sliding_window": None, "model_type": "mistral"},
+                 "vision_config": {**VISION, "model_type": "pixtral", "head_dim": 8}},
+    "llama4": {"text_config": {**SIZES, "head_dim": 8, "intermediate_size": 24, "intermediate_size_mlp": 48, "num_local_experts": 4,
+                               "moe_layers": [1]},
+               "vision_config": {**VISION, "vision_output_dim": 16, "projector_input_dim": 16, "projector_output_dim": 16}},
+    "qwen2_vl": {"text_config": {**SIZES, "rope_parameters": AXES},
+                 "vision_config": {"depth": 1, "embed_dim": 16, "hidden_size": 32, "num_heads": 2}},
+    "qwen2_5_vl": {"text_config": {**SIZES, "rope_parameters": AXES},
+                   "vision_config": {"depth": 1, "hidden_size": 16, "intermediate_size": 16, "out_hidden_size": 32, "num_heads": 2}},
+    "qwen3_vl": {"text_config": {**SIZES, "head_dim": 8, "rope_parameters": {**AXES, "mrope_interleaved": True}},
+                 "vision_config": {"depth": 1, "hidden_size": 16, "intermediate_size": 16, "out_hidden_size": 32, "num_heads": 2,
+                                   "deepstack_visual_indexes": [0], "num_position_embeddings": 16}},
 }
 RUNS = {
     "golden_llama": ("llama", cases.LLAMA, []),
@@ -83,6 +111,25 @@ def check_family(binaries, work, family):
     tokens = torch.randint(0, 99, (2, 24))
     expect(torch.equal(logits_of(loaded(back).eval(), tokens), logits_of(loaded(folder).eval(), tokens)), f"{family}: other logits")
     print(f"{family}: loaded without a missing or surplus weight, logits equal to the bit", flush=True)
+
+
+def check_outer(binaries, work, name):
+    torch.manual_seed(7)
+    config = AutoConfig.for_model(name, **OUTER[name])
+    model = MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING[type(config)](config).to(torch.float32).eval()
+    with torch.no_grad():
+        for value in model.parameters():
+            value.add_(0.1 * torch.randn_like(value))
+    folder, saved, back = (work / f"{name}_{part}" for part in ("made", "saved", "back"))
+    model.save_pretrained(folder)
+    call(binaries / "shardc", "ckpt", "import", "hf", folder, saved, "--weight-dtype=float32")
+    call(binaries / "shardc", "ckpt", "export", "hf", saved, back, "--weight-dtype=float32")
+    tokens = torch.randint(0, 99, (2, 24))
+    text = model.language_model if name == "llama4" else model  # whose whole model needs an image
+    exported = loaded(back).eval()
+    far = (logits_of(exported, tokens) - logits_of(text, tokens)).abs().max().item()
+    expect(far <= TOLERANCE, f"{name}: logits {far} apart")
+    print(f"{name}: {type(exported).__name__}, logits {far:.1e} apart", flush=True)
 
 
 def losses_of(binaries, work, recipe, *settings):
@@ -124,6 +171,8 @@ def main():
         work = pathlib.Path(name)
         for family in FAMILIES:
             check_family(binaries, work, family)
+        for outer in OUTER:
+            check_outer(binaries, work, outer)
         for run in RUNS:
             check_run(binaries, work, run)
     print(f"{VERSIONS}: all equal")

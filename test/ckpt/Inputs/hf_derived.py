@@ -102,7 +102,7 @@ def check_refusals(work, recipe):
     for settings, word in (
         (["model.rotary_interleaved=true", "model.qk_layernorm=true"],
          "of Qwen3ForCausalLM, model.rotary_interleaved would be false and is true"),
-        (["model.rotary_interleaved=true", "model.rotary_percent=0.5"], "model.rotary_interleaved would be false and is true"),
+        (["model.rotary_interleaved=true", "model.rotary_percent=0.5", "model.qk_layernorm=true"], "model.rotary_interleaved would be false"),
     ):
         shutil.rmtree(work / "odd", ignore_errors=True)
         train(recipe, work / "odd", settings)

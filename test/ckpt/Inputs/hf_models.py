@@ -4,6 +4,7 @@
     hf_models.py WORK
 """
 
+import hashlib
 import json
 import os
 import pathlib
@@ -13,10 +14,12 @@ import struct
 import subprocess
 import sys
 
+import mxfp4_model
+
 HIDDEN, HEADS, GROUPS, HEAD, FFN, VOCAB, LAYERS, EXPERTS = 8, 4, 2, 2, 12, 10, 2, 3
 BASE = {"hidden_size": HIDDEN, "num_attention_heads": HEADS, "num_key_value_heads": GROUPS, "head_dim": HEAD,
         "intermediate_size": FFN, "vocab_size": VOCAB, "num_hidden_layers": LAYERS, "tie_word_embeddings": False,
-        "torch_dtype": "bfloat16"}
+        "torch_dtype": "bfloat16", "pad_token_id": None}
 
 
 def ends():
@@ -118,6 +121,17 @@ def phi3():
     return tensors
 
 
+def biased(shapes, *parts):
+    """With biases in these linear layers."""
+    return shapes | {name.replace(".weight", ".bias"): shape[:1] for name, shape in shapes.items() if any(part in name for part in parts)}
+
+
+def glm():
+    """Gate and up projection in one tensor."""
+    tensors = {name: shape for name, shape in dense(bias=True).items() if "gate_" not in name and "up_" not in name}
+    return tensors | {f"model.layers.{layer}.mlp.gate_up_proj.weight": [2 * FFN, HIDDEN] for layer in range(LAYERS)}
+
+
 def glm4():
     """Norms behind attention and behind the feed-forward layer too."""
     tensors = {name: shape for name, shape in dense(bias=True).items() if "gate_" not in name and "up_" not in name}
@@ -205,7 +219,8 @@ MODELS = {
     "qwen3": ({}, dense(norms=True)),
     "mixtral": ({"num_local_experts": EXPERTS}, mixtral()),
     "deepseek_v3": ({"n_routed_experts": EXPERTS, "moe_intermediate_size": 4, "n_shared_experts": 1,
-                     "first_k_dense_replace": 1, "q_lora_rank": 6, "kv_lora_rank": 4,
+                     "first_k_dense_replace": 1, "q_lora_rank": 6, "kv_lora_rank": 4, "num_experts_per_tok": 2,
+                     "n_group": 1, "topk_group": 1, "qk_nope_head_dim": 2, "qk_rope_head_dim": 2, "v_head_dim": 2,
                      "num_nextn_predict_layers": 1}, deepseek()),  # transformers saves no predictor of further tokens
     "deepseek_v2": ({"n_routed_experts": EXPERTS, "moe_intermediate_size": 4, "n_shared_experts": 1, "first_k_dense_replace": 1,
                      "q_lora_rank": 6, "kv_lora_rank": 4, "num_experts_per_tok": 2}, deepseek()),
@@ -223,6 +238,13 @@ MODELS = {
     "qwen2_moe": ({"num_experts": EXPERTS, "moe_intermediate_size": 4, "shared_expert_intermediate_size": 6}, qwen2_moe()),
     "starcoder2": ({"residual_dropout": 0.1, "embedding_dropout": 0.1}, starcoder2()),
     "smollm3": ({"no_rope_layers": [0, 1], "attention_bias": True, "mlp_bias": True}, smollm3()),
+    "seed_oss": ({"attention_out_bias": True, "attention_dropout": 0.0}, biased(dense(bias=True), "o_proj")),
+    "gemma": ({"tie_word_embeddings": True}, {name: shape for name, shape in dense().items() if name != "lm_head.weight"}),
+    "ernie4_5": ({"use_bias": True}, biased(dense(), "_proj")),
+    "arcee": ({"mlp_bias": True}, biased({name: shape for name, shape in dense().items() if "gate_proj" not in name}, "mlp.")),
+    "helium": ({"attention_bias": True}, dense(bias=True)),
+    "glm": ({}, glm()),
+    "ministral": ({"sliding_window": 4, "layer_types": ["sliding_attention", "full_attention"]}, dense()),
     "gpt2": ({"n_layer": LAYERS, "n_embd": HIDDEN, "n_head": HEADS, "tie_word_embeddings": True}, gpt2()),
 }
 
@@ -408,9 +430,9 @@ def check_arguments(work):
         "glm4_moe": ["moe_router_score_function = sigmoid", "moe_router_enable_expert_bias = true", "moe_layer_freq = [0, 1]",
                      "moe_shared_expert_intermediate_size = 4", "rotary_percent = 0.5", "qk_layernorm = true", "add_qkv_bias = true"],
         "gemma2": ["scale_embeddings = true", "attn_logit_softcapping = 50.0", "final_logit_softcapping = 30.0", "softmax_scale = 0.0625",
-                   "window_size = [4095, 0]", "window_attn_skip_freq = 2", "layernorm_zero_centered_gamma = true",
+                   "window_size = [4095, 0]", "window_attn_skip_freq = [2]", "layernorm_zero_centered_gamma = true",
                    "bias_activation_fusion = true"],
-        "gemma3_text": ["window_rotary_base = 10000.0", "rotary_base = 1000000.0", "window_attn_skip_freq = 6", "qk_layernorm = true"],
+        "gemma3_text": ["window_rotary_base = 10000.0", "rotary_base = 1000000.0", "window_attn_skip_freq = [6]", "qk_layernorm = true"],
     }
     wanted |= {
         "llama4_text": ["attention_chunk_size = 8192", "no_rope_freq = [2]", "qk_l2_norm = true", "attn_temperature_tuning = true",
@@ -421,6 +443,13 @@ def check_arguments(work):
                       "add_qkv_bias = true"],
         "starcoder2": ["position_embedding_type = rope", "bias_activation_fusion = true", "init_method_std = 0.018042"],
         "smollm3": ["no_rope_freq = [1, 0]", "rotary_base = 2000000.0", "add_qkv_bias = true"],
+        "seed_oss": ["add_qkv_bias = true", "add_attn_proj_bias = true", "embedding_dropout = 0.0"],
+        "gemma": ["scale_embeddings = true", "layernorm_zero_centered_gamma = true", "bias_activation_fusion = true"],
+        "ernie4_5": ["rotary_interleaved = true", "rotary_base = 500000.0"],
+        "arcee": ["activation_func = squared_relu", "add_mlp_bias = true", "normalization = RMSNorm"],
+        "helium": ["rotary_interleaved = true", "rotary_base = 100000.0", "layernorm_epsilon = 1e-08", "add_qkv_bias = true"],
+        "glm": ["rotary_percent = 0.5", "rotary_interleaved = true", "add_qkv_bias = true"],
+        "ministral": ["window_size = [3, 0]", "window_attn_skip_freq = [2]"],
     }
     for kind, lines in wanted.items():
         text = import_recipe(work, work / f"{kind}.ckpt")
@@ -476,16 +505,23 @@ def check_arguments(work):
         ("self_attn.o_proj", HIDDEN), ("mlp.gate_proj", FFN), ("mlp.up_proj", FFN), ("mlp.down_proj", HIDDEN))}
     check(work, "biased", {"attention_bias": True, "mlp_bias": True}, dense() | biases, kind="llama")
     expect("add_bias_linear" not in import_recipe(work, work / "biased.ckpt"), "biases in all layers are a recipe's default")
-    return biases
+    parts = {"attention": ["add_qkv_bias = true", "add_attn_proj_bias = true"], "mlp": ["add_mlp_bias = true"]}
+    for part, lines in parts.items():
+        own = {name: shape for name, shape in biases.items() if ("mlp" in name) == (part == "mlp")}
+        check(work, f"biased.{part}", {f"{part}_bias": True}, dense() | own, kind="llama")
+        expect_lines(part, import_recipe(work, work / f"biased.{part}.ckpt"), ["add_bias_linear = false", *lines])
+    check(work, "windows", {"sliding_window": 4, "use_sliding_window": True, "max_window_layers": 1}, dense(bias=True), kind="qwen2")
+    expect_lines("windows", import_recipe(work, work / "windows.ckpt"), ["window_size = [3, 0]", "window_attn_skip_freq = [0, 1]"])
 
 
 def check_predictors(work):
     """Layers that predict further tokens are kept, and named in the recipe; their copies need to be copies."""
-    for kind in ("deepseek_v3", "glm4_moe"):
-        config, shapes = MODELS[kind]
+    for kind, whole in (("deepseek_v3", {}), ("glm4_moe", {"partial_rotary_factor": 1.0})):  # half of two elements is odd
+        config, shapes = {**MODELS[kind][0], **whole}, MODELS[kind][1]
         check(work, f"{kind}.further", config, with_predictor(shapes), kind=kind)
         expect_lines(kind, import_recipe(work, work / f"{kind}.further.ckpt"), ["mtp_num_layers = 1"])
-        for folder, count in ((f"{kind}.further", 1), (kind, 0)):
+        write_model(work / f"{kind}.none", kind, config, shapes)
+        for folder, count in ((f"{kind}.further", 1), (f"{kind}.none", 0)):
             done = subprocess.run(["shardc", "import", "hf", work / folder], capture_output=True, text=True)
             expect(done.returncode == 0 and done.stdout.count("mtp_num_layers = 1") == count, done.stdout + done.stderr)
     write_model(work / "own", kind, config, with_predictor(shapes), again={})
@@ -493,10 +529,72 @@ def check_predictors(work):
     expect(f"'model.layers.{LAYERS}.embed_tokens.weight' has other values than 'model.embed_tokens.weight'" in said, said)
 
 
-def check_refused_settings(work, biases):
+def check_beside(work):
+    """Tokenizers and templates are carried; an adapter is refused, and tables of other weights are left."""
+    source, names = work / "beside", ["tokenizer.model", "spiece.model", "vocab.txt", "merges.txt", "tekken.json", "chat_template.jinja",
+                                      "special_tokens_map.json", "added_tokens.json", "qwen.tiktoken", "generation_config.json"]
+    write_model(source, "llama", {}, dense())
+    for name in names:
+        (source / name).write_text(f"of {name}")
+    for name in ("pytorch_model.bin.index.json", "adapter.txt", "README.md"):
+        (source / name).write_text("{}")
+    call("import", "hf", source, work / "beside.ckpt")
+    call("export", "hf", work / "beside.ckpt", work / "beside.out")
+    got = {path.name: path.read_text() for path in (work / "beside.out").iterdir() if path.suffix != ".safetensors"}
+    expect(got.keys() == {*names, "config.json", "tokenizer.json"}, f"{sorted(got)}")
+    expect(all(got[name] == f"of {name}" for name in names), "other contents")
+    for name in ("adapter_config.json", "adapter_model.safetensors"):
+        (source / name).write_text("{}")
+        said = call("import", "hf", source, work / "none", status=1)
+        expect(f"beside' has an adapter ('{name}')" in said and "[hf-adapter]" in said, said)
+        (source / name).unlink()
+
+
+def check_packed(work):
+    """mxfp4 is unpacked to the bits that transformers has; other formats are named."""
+    source, out = work / "packed", work / "packed.out"
+    mxfp4_model.write(source)
+    said = call("import", "hf", source, work / "packed.ckpt", "--weight-dtype=bfloat16")
+    expect("left-out" not in said, said)
+    call("export", "hf", work / "packed.ckpt", out)
+    config, tensors = json.loads((out / "config.json").read_text()), read_model(out)
+    expect("quantization_config" not in config and config["model_type"] == "gpt_oss", f"{config}")
+    golden = json.loads((pathlib.Path(__file__).parent / "mxfp4.json").read_text())["tensors"]
+    for name, one in golden.items():
+        kind, shape, data = tensors[name]
+        expect([kind, shape] == ["BF16", one["shape"]] and hashlib.sha256(data).hexdigest() == one["sha256"], f"{name}: {kind} {shape}")
+    lost = "model.layers.0.mlp.experts.down_proj_scales"
+    mxfp4_model.write(work / "packed.lacking", leave_out=(lost,))
+    said = call("import", "hf", work / "packed.lacking", work / "none", status=1)
+    expect(f"'{lost}'" in said and "[tensors-missing]" in said, said)
+    write_model(work / "packed.awq", "llama", {"quantization_config": {"quant_method": "awq", "bits": 4}}, dense())
+    said = call("import", "hf", work / "packed.awq", work / "none", status=1)
+    expect('packs the weights as "awq"' in said and "[hf-weights-packed]" in said, said)
+
+
+def check_parts(work):
+    """The text model of one that takes images too: its tensors under three roots, and those that are left out by name."""
+    vision = {"vision_tower.patch.weight": [4, 4], "multi_modal_projector.linear.weight": [HIDDEN, 4]}
+    text = {**BASE, "model_type": "mistral", "sliding_window": None, "tie_word_embeddings": None}
+    config = {"text_config": text, "tie_word_embeddings": None, "vision_config": {"model_type": "pixtral"}, "image_token_index": 7}
+    for root, names in (("language_model.model.", "language_model.lm_head."), ("model.language_model.", "lm_head.")):
+        source, out = work / f"parts.{root[:5]}", work / f"parts.{root[:5]}.out"
+        shapes = {name.replace("model.", root, 1).replace("lm_head.", names): shape for name, shape in dense().items()}
+        write_model(source, "mistral3", config, shapes | vision)
+        said = call("import", "hf", source, work / f"{out.stem}.ckpt")
+        expect("for 2 tensors, which are left out: [tensors-left-out]\n  multi_modal_projector.linear.weight\n  vision_tower" in said, said)
+        expect("is a 'mistral3', of which the text model is imported; the other parts are left out: 'image_token_index', " in said, said)
+        call("export", "hf", work / f"{out.stem}.ckpt", out)
+        made, tensors = json.loads((out / "config.json").read_text()), read_model(out)
+        expect(made["architectures"] == ["MistralForCausalLM"] and made["model_type"] == "mistral", f"{made}")
+        expect(made["tie_word_embeddings"] is False and "vision_config" not in made, f"{made}")  # as the head says
+        before = read_model(source)
+        for name in dense():
+            expect(tensors[name] == before[name.replace("model.", root, 1).replace("lm_head.", names)], f"{root}{name} differs")
+
+
+def check_refused_settings(work):
     """What no recipe computes is not imported."""
-    attention = {name: shape for name, shape in biases.items() if "self_attn" in name}
-    mlp_biases = {name: shape for name, shape in biases.items() if "mlp" in name}
     llama3 = {"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 4096}
     cases = [
         ({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, {}, 'rope_scaling.rope_type is "dynamic"'),
@@ -505,8 +603,6 @@ def check_refused_settings(work, biases):
         ({"rope_scaling": "llama3"}, {}, 'rope_scaling is "llama3"'),
         ({"rope_theta": "big"}, {}, 'rope_theta is "big"'),
         ({"hidden_act": "mish"}, {}, 'hidden_act is "mish"'),
-        ({"mlp_bias": True}, mlp_biases, "mlp_bias is true, which recipes cannot express; biases in all linear layers"),
-        ({"attention_bias": True}, attention, "attention_bias is true, which recipes cannot express; biases in all linear layers"),
         ({"layer_types": ["full_attention", "sliding_attention"]}, {}, "layer_types is ["),
         ({"max_position_embeddings": 1e300}, {}, "max_position_embeddings is 1e+300"),
     ]
@@ -514,9 +610,9 @@ def check_refused_settings(work, biases):
         write_model(work / f"refused{number}", "llama", config, dense() | tensors)
         got = call("import", "hf", work / f"refused{number}", work / "none", status=1)
         expect(said in got and "[hf-setting-refused]" in got, f"{config}: {got}")
-    windows = {"sliding_window": 4, "use_sliding_window": True, "max_window_layers": 1}
+    windows = {"sliding_window": 4, "use_sliding_window": True}
     for kind, config, tensors, said in (
-            ("qwen2", windows, dense(bias=True), "max_window_layers is 1, which recipes cannot express; 0 (a window in all layers)"),
+            ("qwen2", {**windows, "layer_types": ["chunked_attention"] * 2}, dense(bias=True), "a list of 2 layers of 'full_attention' or"),
             ("qwen2_moe", {**windows, "num_experts": EXPERTS}, {}, "use_sliding_window is true, which recipes cannot express; false"),
             ("mistral", {"sliding_window": 4, "layer_types": ["full_attention"] * 2}, dense(), "sliding_attention in every layer is needed"),
             ("mixtral", {"num_local_experts": EXPERTS, "output_router_logits": True}, mixtral(), "output_router_logits is true")):
@@ -539,22 +635,16 @@ def check_refused_settings(work, biases):
             ("llama4_text", {"num_experts_per_tok": 2}, "num_experts_per_tok is 2, which recipes cannot express; 1, as scores multiply"),
             ("llama4_text", {"layer_types": ["full_attention"] * LAYERS}, '"chunked_attention" for each layer with rotations'),
             ("llama4_text", {"no_rope_layers": [1]}, "no_rope_layers is [1]; one number for each of 2 layers is needed"),
-            ("llama4_text", {"attention_bias": True}, "attention_bias is true, which recipes cannot express; false"),
-            ("starcoder2", {"residual_dropout": 0.0}, "embedding_dropout is 0.1, which recipes cannot express; 0.0, that of residual_dropout,"),
             ("starcoder2", {"norm_type": "rms_norm"}, 'norm_type is "rms_norm", which recipes cannot express; "layer_norm"'),
             ("smollm3", {"use_sliding_window": True, "sliding_window": 4}, "use_sliding_window is true, which recipes cannot express; false"),
-            ("smollm3", {"layer_types": ["sliding_attention"] * LAYERS}, "full_attention in every layer is needed"),
-            ("smollm3", {"mlp_bias": False}, "attention_bias is true, which recipes cannot express; biases in all linear layers")):
+            ("smollm3", {"layer_types": ["sliding_attention"] * LAYERS}, "full_attention in every layer is needed")):
         write_model(work / "of-gemma", kind, {**MODELS[kind][0], **config}, MODELS[kind][1])
         got = call("import", "hf", work / "of-gemma", work / "none", status=1)
         expect(said in got and ("[hf-setting-refused]" in got or "no_rope_layers" in config), f"{config}: {got}")
         shutil.rmtree(work / "of-gemma")
-    for setting, said in (({"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx is true"),
-                          ({"embd_pdrop": 0.0}, "embd_pdrop is 0.0, which recipes cannot express; 0.1, that of resid_pdrop, is needed")):
-        write_model(work / "of-gpt2", "gpt2", {**MODELS["gpt2"][0], **setting}, gpt2())
-        got = call("import", "hf", work / "of-gpt2", work / "none", status=1)
-        expect(said in got, f"{setting}: {got}")
-        shutil.rmtree(work / "of-gpt2")
+    write_model(work / "of-gpt2", "gpt2", {**MODELS["gpt2"][0], "scale_attn_by_inverse_layer_idx": True}, gpt2())
+    got = call("import", "hf", work / "of-gpt2", work / "none", status=1)
+    expect("scale_attn_by_inverse_layer_idx is true" in got, got)
     expect(not (work / "none").exists(), "something was made")
 
 
@@ -567,7 +657,11 @@ def main():
     check_smaller(work)
     check_bounds(work)
     check_predictors(work)
-    check_refused_settings(work, check_arguments(work))
+    check_arguments(work)
+    check_refused_settings(work)
+    check_beside(work)
+    check_packed(work)
+    check_parts(work)
     left = [name for name in os.listdir(work) if name.startswith(".")]
     expect(not left, f"{left} were left")
 

@@ -23,18 +23,21 @@ void require(bool holds) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   const std::string text(reinterpret_cast<const char *>(data), size);
   const nlohmann::json file = parseJson(text);
-  std::string place;
-  Result<HfConfig> config = parseHfConfig(text, "config.json", &place);
+  HfFaults faults;
+  Result<HfConfig> config = parseHfConfig(text, "config.json", {}, &faults);
   if (!config.isOk()) {
-    const Report told = config.status().report();
-    require(!told.text.empty());
-    bool isThere = place.empty() || place.find('.') != std::string::npos || file.contains(place);
-    require(told.id != report::HfFieldUnknown.info().id || isThere);
+    require(!config.status().report().text.empty());
+    for (const HfFault &fault : faults) {
+      bool isPart = fault.field.find('.') != std::string::npos;
+      bool isThere = isPart || file.contains(fault.field);
+      require(fault.status.report().id != report::HfFieldUnknown.info().id || isThere);
+    }
     return 0;
   }
-  Result<PlainEntries> arguments =
-      hfArguments(*config, config->biases, text, "config.json", &place);
-  require(arguments.isOk() || !place.empty());
+  for (const Report &remark : hfRemarks(config->file))
+    require(!remark.text.empty());
+  Result<PlainEntries> arguments = hfArguments(*config, config->biases, &faults);
+  require(arguments.isOk() || !faults.empty());
   if (arguments.isOk())
     require(findEntry(*arguments, "num_layers") != nullptr);
   int64_t parts = std::max(config->experts, config->groups) * (config->layers + config->mtpLayers);

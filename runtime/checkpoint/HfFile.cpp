@@ -1,0 +1,389 @@
+#include "runtime/checkpoint/HfFile.h"
+
+#include <algorithm>
+
+#include "runtime/base/EditDistance.h"
+#include "runtime/base/Reports.h"
+
+namespace shardc::checkpoint {
+namespace {
+
+using nlohmann::json;
+
+constexpr const char *kType = "model_type", *kClasses = "architectures", *kText = "text_config",
+                     *kTied = "tie_word_embeddings", *kScaling = "rope_scaling.";
+
+const std::string *textOf(const json &object, const char *key) {
+  auto found = object.find(key);
+  return found != object.end() ? found->get_ptr<const std::string *>() : nullptr;
+}
+
+/// What a model type or a class names: an architecture, perhaps as a part of an outer model.
+struct Kind {
+  const HfArchitecture *known = nullptr;
+  const HfText *text = nullptr; ///< with defaults of its own
+  const HfOuter *outer = nullptr;
+};
+
+template <typename Row, typename Field>
+const Row *rowOf(std::span<const Row> rows, Field field, std::string_view name) {
+  auto found = std::ranges::find(rows, name, field);
+  return found != rows.end() ? &*found : nullptr;
+}
+
+Kind kindOfType(std::string_view type) {
+  Kind kind;
+  kind.outer = rowOf(hfOuters(), &HfOuter::modelType, type);
+  kind.text = rowOf(hfTexts(), &HfText::modelType, kind.outer ? kind.outer->textType : type);
+  if (kind.text != nullptr)
+    kind.known = &infoOf(kind.text->arch);
+  else
+    kind.known = rowOf(hfArchitectures(), &HfArchitecture::modelType,
+                       kind.outer ? kind.outer->textType : type);
+  return kind;
+}
+
+/// Of the first class in `architectures` that is known.
+Kind kindOfClasses(const json &root) {
+  auto classes = root.find(kClasses);
+  if (classes == root.end() || !classes->is_array())
+    return {};
+  for (const json &one : *classes) {
+    const auto *name = one.get_ptr<const std::string *>();
+    if (name == nullptr)
+      continue;
+    if (const HfArchitecture *known = rowOf(hfArchitectures(), &HfArchitecture::className, *name))
+      return kindOfType(known->modelType);
+    if (const HfOuter *outer = rowOf(hfOuters(), &HfOuter::className, *name))
+      return kindOfType(outer->modelType);
+  }
+  return {};
+}
+
+/// The architecture with the fewest fields of the file that it does not have.
+std::string nearestByFields(const json &fields) {
+  constexpr size_t kNamed = 4;
+  const HfArchitecture *best = nullptr;
+  std::vector<std::string> least;
+  size_t ownOfBest = 0;
+  for (const HfArchitecture &one : hfArchitectures()) {
+    std::vector<std::string> lacking;
+    size_t own = 0;
+    for (const auto &[key, value] : fields.items()) {
+      const HfField *row = findHfField(one.arch, key == "rope_parameters" ? "rope_scaling" : key);
+      if (row == nullptr && !value.is_null())
+        lacking.push_back(key);
+      own += row != nullptr && row->archs != kAllHfArchs;
+    }
+    if (best == nullptr || lacking.size() < least.size()) {
+      best = &one;
+      least = std::move(lacking);
+      ownOfBest = own;
+    }
+  }
+  constexpr size_t kFew = 4; // fields of all decoders say nothing
+  if (ownOfBest <= std::max(least.size(), kFew))
+    return "";
+  std::string names;
+  for (size_t i = 0; i < std::min(least.size(), kNamed); ++i)
+    names += fmt::format("{}{}", i > 0 ? ", " : "", shownHfValue(json(least[i])));
+  if (least.size() > kNamed)
+    names += fmt::format(" and {} more", least.size() - kNamed);
+  return fmt::format("; by its fields the nearest is '{}', which {}", best->modelType,
+                     least.empty() ? "has all of them" : "does not have " + names);
+}
+
+/// Reads one file.
+class Reader {
+public:
+  Reader(const HfReading &reading, const std::string &path) : reading_(reading) {
+    file_.path = path;
+  }
+
+  void read(json root);
+  const HfFaults &faults() const { return faults_; }
+  HfFile &file() { return file_; }
+
+private:
+  bool isAccepted(const std::string &name) const {
+    return std::ranges::find(reading_.accepted, name) != reading_.accepted.end();
+  }
+  void refuse(std::string field, Status status) {
+    faults_.push_back({std::move(field), std::move(status)});
+  }
+  void refuseType(const json &object, const std::string &prefix);
+  Kind kindOf(const json &root);
+  bool takeText(const json &root, Kind &kind);
+  void takeTied(const json &root, const HfOuter &outer);
+  void takeDefaults(const HfText &text);
+  void leaveOutAccepted(const json &root);
+  void check(json &object, const std::string &prefix, const std::string &own);
+  void checkField(const std::string &name, const std::string &own, json &value);
+  void checkUnknown(const std::string &name, const std::string &own, bool isPart);
+  void refuseUnknown();
+
+  const HfReading &reading_;
+  HfFile file_;
+  HfFaults faults_;
+  std::vector<std::string> unknown_, reasons_; ///< fields, and what is said of each
+};
+
+void Reader::refuseType(const json &object, const std::string &prefix) {
+  std::string list;
+  for (const HfArchitecture &one : hfArchitectures())
+    list += (list.empty() ? "" : ", ") + std::string(one.modelType);
+  for (const HfOuter &one : hfOuters())
+    list += ", " + std::string(one.modelType);
+  auto type = object.find(kType);
+  refuse(prefix + kType, makeStatus(report::HfArchitectureUnknown, file_.path,
+                                    shownHfValue(type != object.end() ? *type : json()), list,
+                                    nearestByFields(object)));
+}
+
+/// The model type says the architecture; if it is not known, the class does.
+Kind Reader::kindOf(const json &root) {
+  const std::string *type = textOf(root, kType);
+  Kind byType = type != nullptr ? kindOfType(*type) : Kind();
+  Kind byClass = isAccepted(kClasses) ? Kind() : kindOfClasses(root);
+  if (byType.known == nullptr)
+    return byClass;
+  if (byClass.known != nullptr && byClass.known != byType.known)
+    refuse(kClasses,
+           makeStatus(report::HfSettingRefused, file_.path, kClasses, shownHfValue(root[kClasses]),
+                      fmt::format("a class of model type '{}'", *type)));
+  return byType;
+}
+
+/// The fields of the text model, which are an object of their own or stand beside the others'.
+/// False if the text is of no known type.
+bool Reader::takeText(const json &root, Kind &kind) {
+  file_.fields = root;
+  if (kind.outer == nullptr)
+    return true;
+  const HfOuter &outer = *kind.outer;
+  file_.outerType = outer.modelType;
+  auto nested = root.find(kText);
+  bool isNested = nested != root.end() && nested->is_object();
+  if (isNested) {
+    file_.prefix = std::string(kText) + ".";
+    file_.fields = *nested;
+    if (const std::string *type = textOf(*nested, kType); type != nullptr)
+      kind = kindOfType(*type);
+    if (kind.known == nullptr) {
+      refuseType(*nested, file_.prefix);
+      return false;
+    }
+    for (const char *ofAll : {"dtype", "torch_dtype", "quantization_config"})
+      if (root.contains(ofAll) && !nested->contains(ofAll))
+        file_.fields[ofAll] = root[ofAll];
+  }
+  takeTied(root, outer);
+  HfArch arch = kind.known->arch;
+  for (const auto &[key, value] : root.items()) {
+    const HfField *row = findHfField(arch, key == "rope_parameters" ? "rope_scaling" : key);
+    bool isOfFile = row != nullptr && row->archs == kAllHfArchs;
+    bool isOfText = isNested ? file_.fields.contains(key) || key == kText
+                             : row != nullptr || libraryReadsHfField(arch, key);
+    if (isOfFile || isOfText)
+      continue;
+    file_.outside.push_back(key);
+    if (!isNested)
+      file_.fields.erase(key);
+  }
+  return true;
+}
+
+/// The outer model says it, or its text; the library looks outside, and takes a true of the text.
+void Reader::takeTied(const json &root, const HfOuter &outer) {
+  auto said = root.find(kTied);
+  bool isSaid = said != root.end() && !said->is_null();
+  auto ofText = file_.fields.find(kTied);
+  bool isOfText = ofText != file_.fields.end() && !ofText->is_null();
+  file_.saysTied = isSaid || isOfText;
+  json tied = isSaid ? *said : isOfText ? *ofText : parseJson(outer.tied);
+  file_.fields[kTied] = std::move(tied);
+}
+
+/// What the library takes where a file of this type is silent.
+void Reader::takeDefaults(const HfText &text) {
+  const json defaults = parseJson(text.defaults);
+  for (const auto &[key, value] : defaults.items())
+    if (!file_.fields.contains(key))
+      file_.fields[key] = value;
+}
+
+/// A field that a recipe has is not left out, since the model would be another.
+void Reader::leaveOutAccepted(const json &root) {
+  for (const std::string &name : reading_.accepted) {
+    bool isOwn = !file_.prefix.empty() && name.starts_with(file_.prefix);
+    std::string plain = isOwn ? name.substr(file_.prefix.size()) : name;
+    json *object = &file_.fields;
+    size_t dot = plain.find('.');
+    if (dot != std::string::npos) {
+      auto found = object->find(plain.substr(0, dot));
+      object = found != object->end() && found->is_object() ? &*found : nullptr;
+    }
+    std::string key = dot != std::string::npos ? plain.substr(dot + 1) : plain;
+    std::string table = plain.starts_with("rope_parameters.") ? "rope_scaling." + key : plain;
+    const HfField *row = findHfField(file_.arch, table);
+    bool isThere = root.contains(name) || (object != nullptr && object->contains(key));
+    bool isNeeded = row != nullptr && row->use != HfUse::Needs && row->use != HfUse::Idle &&
+                    row->use != HfUse::Agrees;
+    if (!isThere || isNeeded || plain == "rope_parameters")
+      refuse(isThere ? name : "",
+             makeStatus(report::HfAcceptRefused, name, file_.path,
+                        isThere ? "has this field for the recipe" : "has no such field"));
+    else if (object != nullptr)
+      object->erase(key);
+  }
+}
+
+/// Names of the table begin with `prefix`, those of the file with `own`.
+void Reader::check(json &object, const std::string &prefix, const std::string &own) {
+  for (auto &[key, value] : object.items())
+    checkField(prefix + key, own + key, value);
+}
+
+void Reader::checkField(const std::string &name, const std::string &own, json &value) {
+  if (value.is_null())
+    return;
+  const HfField *row = findHfField(file_.arch, name == "rope_parameters" ? "rope_scaling" : name);
+  if (row == nullptr)
+    return checkUnknown(name, own, name.starts_with(kScaling));
+  value = hfMeaning(file_.arch, name, value);
+  if (row->use == HfUse::Needs && value != parseJson(row->text))
+    return refuse(own, makeStatus(report::HfSettingRefused, file_.path, own, shownHfValue(value),
+                                  fmt::format("{} ({})", row->text, row->what)));
+  // Of an object for layers of one kind, too.
+  bool isRope = name == "rope_parameters" || name.starts_with("rope_scaling");
+  if (value.is_object() && isRope)
+    check(value, kScaling, own + ".");
+}
+
+/// Of a field without a row: it changes nothing unless the library reads it, as it reads the parts
+/// of an object, the author has meant another field, or the model's own code may read it.
+void Reader::checkUnknown(const std::string &name, const std::string &own, bool isPart) {
+  std::string_view near;
+  unsigned least = 1 + (name.size() <= 128 ? misspeltDistanceMax(name.size()) : 0);
+  for (const HfField &row : hfFields())
+    if (unsigned distance = row.isOf(file_.arch) ? editDistance(name, row.name, least) : least;
+        distance < least) {
+      least = distance;
+      near = row.name;
+    }
+  std::string reason;
+  if (libraryReadsHfField(file_.arch, name) || isPart)
+    reason = "which transformers reads";
+  else if (!near.empty() && !file_.fields.contains(near))
+    reason = fmt::format("did you mean '{}'?", near);
+  else if (file_.fields.contains("auto_map"))
+    reason = "which the model's own code may read";
+  if (reading_.wasImported)
+    return;
+  std::string quoted = shownHfValue(json(own));
+  if (reason.empty()) {
+    file_.unread.push_back(own);
+    return;
+  }
+  unknown_.push_back(own);
+  reasons_.push_back(fmt::format("'{}' ({})", quoted.substr(1, quoted.size() - 2), reason));
+}
+
+void Reader::refuseUnknown() {
+  if (unknown_.empty())
+    return;
+  std::string list, flags;
+  for (size_t i = 0; i < unknown_.size(); ++i) {
+    list += (i > 0 ? ", " : "") + reasons_[i];
+    flags += fmt::format("{}--accept-field={}", i > 0 ? " " : "", unknown_[i]);
+  }
+  std::string quoted = toText(json(flags), /*indent=*/-1, /*isAscii=*/true);
+  faults_.insert(
+      faults_.begin(),
+      {unknown_[0], makeStatus(report::HfFieldUnknown, file_.path, infoOf(file_.arch).modelType,
+                               list, unknown_.size() > 1 ? "they change" : "it changes",
+                               quoted.substr(1, quoted.size() - 2))});
+}
+
+void Reader::read(json root) {
+  Kind kind = kindOf(root);
+  if (kind.known == nullptr)
+    return refuseType(root, "");
+  if (!takeText(root, kind))
+    return;
+  file_.arch = kind.known->arch;
+  if (kind.text != nullptr)
+    takeDefaults(*kind.text);
+  file_.fields[kType] = kind.known->modelType;
+  leaveOutAccepted(root);
+  check(file_.fields, "", file_.prefix);
+  refuseUnknown();
+}
+
+std::string joined(const std::vector<std::string> &names) {
+  constexpr size_t kNamed = 20;
+  std::string list;
+  for (size_t i = 0; i < std::min(names.size(), kNamed); ++i) {
+    std::string quoted = shownHfValue(json(names[i]));
+    list += fmt::format("{}'{}'", i > 0 ? ", " : "", quoted.substr(1, quoted.size() - 2));
+  }
+  if (names.size() > kNamed)
+    list += fmt::format(" and {} more", names.size() - kNamed);
+  return list;
+}
+
+} // namespace
+
+Status statusOf(const HfFaults &faults) {
+  if (faults.empty())
+    return Status::ok();
+  std::string text;
+  for (const HfFault &fault : faults)
+    text += (text.empty() ? "" : "\n") + fault.status.message();
+  return Status(faults[0].status).withMessage(std::move(text));
+}
+
+std::optional<int64_t> HfFile::padding() const {
+  const HfField *row = findHfField(arch, "pad_token_id");
+  if (row == nullptr || row->use != HfUse::Sets)
+    return std::nullopt;
+  auto said = fields.find(row->name);
+  json value = said != fields.end() ? *said : hfFallback(arch, row->name);
+  return value.is_number_integer() ? std::optional(value.get<int64_t>()) : std::nullopt;
+}
+
+Result<HfFile> readHfFile(std::string_view text, const std::string &path, const HfReading &reading,
+                          HfFaults *faults) {
+  json root = parseJson(text);
+  if (!root.is_object())
+    return makeStatus(report::CannotConvert, "'{}' is not a JSON object", path);
+  Reader reader(reading, path);
+  reader.read(std::move(root));
+  if (!reader.faults().empty()) {
+    if (faults != nullptr)
+      *faults = reader.faults();
+    return statusOf(reader.faults());
+  }
+  return std::move(reader.file());
+}
+
+std::vector<Report> hfRemarks(const HfFile &file) {
+  std::vector<Report> remarks;
+  if (!file.outerType.empty())
+    remarks.push_back(makeReport(report::HfPartsLeftOut, file.path, file.outerType,
+                                 file.outside.empty() ? "" : ": " + joined(file.outside)));
+  if (!file.unread.empty())
+    remarks.push_back(makeReport(report::HfFieldsUnread, file.path, joined(file.unread),
+                                 infoOf(file.arch).className));
+  if (std::optional<int64_t> token = file.padding())
+    remarks.push_back(makeReport(report::HfPaddingTrained, file.path, *token));
+  return remarks;
+}
+
+std::string shownHfValue(const json &value) {
+  constexpr size_t kShownMax = 60;
+  std::string text = toText(value, /*indent=*/-1, /*isAscii=*/true);
+  return text.size() > kShownMax ? text.substr(0, kShownMax) + "..." : text;
+}
+
+} // namespace shardc::checkpoint

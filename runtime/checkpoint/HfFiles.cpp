@@ -1,0 +1,66 @@
+#include "runtime/checkpoint/HfFiles.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include <fmt/format.h>
+
+#include "runtime/base/Io.h"
+
+namespace shardc::checkpoint {
+namespace {
+namespace fs = std::filesystem;
+
+bool isModelFile(const std::string &name) {
+  if (name.ends_with(".json"))
+    return !name.ends_with(".index.json") && name.find("safetensors") == std::string::npos &&
+           !name.starts_with("adapter_");
+  constexpr std::string_view kBegins[] = {"tokenizer",     "merges",       "vocab",
+                                          "chat_template", "added_tokens", "special_tokens"};
+  constexpr std::string_view kEnds[] = {".model", ".tiktoken", ".spm", ".jinja", ".vocab", ".bpe"};
+  auto begins = [&](std::string_view word) { return name.starts_with(word); };
+  auto ends = [&](std::string_view word) { return name.ends_with(word); };
+  return std::ranges::any_of(kBegins, begins) || std::ranges::any_of(kEnds, ends);
+}
+
+} // namespace
+
+Result<std::vector<HfModelFile>> hfFilesIn(const std::string &folder) {
+  std::vector<HfModelFile> files;
+  std::error_code error;
+  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
+    std::string name = at->path().filename().string();
+    std::error_code ignored; // what is not a file is not one of the model
+    if (!isModelFile(name) || !at->is_regular_file(ignored))
+      continue;
+    ASSIGN_OR_RETURN(std::string contents, readFile(at->path().string()));
+    files.push_back({std::move(name), std::move(contents)});
+  }
+  std::ranges::sort(files, {}, &HfModelFile::name);
+  return files;
+}
+
+Result<std::vector<HfModelFile>> hfFilesOf(const CheckpointReader &checkpoint) {
+  std::vector<HfModelFile> files;
+  if (!checkpoint.files().has(kHfFolder))
+    return files;
+  ASSIGN_OR_RETURN(std::vector<UntrustedFolder::Entry> entries, checkpoint.files().list(kHfFolder));
+  for (const UntrustedFolder::Entry &entry : entries) {
+    if (entry.isFolder || !isModelFile(entry.name))
+      continue;
+    ASSIGN_OR_RETURN(std::unique_ptr<CheckedFile> file,
+                     checkpoint.openFile(fmt::format("{}/{}", kHfFolder, entry.name)));
+    std::span<const uint8_t> bytes = file->bytes();
+    files.push_back({entry.name, {reinterpret_cast<const char *>(bytes.data()), bytes.size()}});
+  }
+  std::ranges::sort(files, {}, &HfModelFile::name);
+  return files;
+}
+
+Status addHfFiles(std::span<const HfModelFile> files, const SaveTarget &out) {
+  for (const HfModelFile &file : files)
+    RETURN_IF_ERROR(addFile(out, fmt::format("{}/{}", kHfFolder, file.name), file.contents));
+  return Status::ok();
+}
+
+} // namespace shardc::checkpoint

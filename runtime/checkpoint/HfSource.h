@@ -1,0 +1,65 @@
+// The tensors of a Hugging Face model as rows of numbers: under the names that text models have,
+// transposed, one expert of all, and unpacked from fp8 with scales or from mxfp4.
+#pragma once
+
+#include <atomic>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "runtime/checkpoint/HfModel.h"
+#include "runtime/checkpoint/SafeTensors.h"
+
+namespace shardc::checkpoint {
+
+/// Whether the packing that `quantization_config` names is one that an import unpacks. The tensors
+/// say where it is. HfWeightsPacked with the name of the packing.
+Status checkPacking(const HfConfig &config);
+
+/// A hub's tensor as rows of columns, in place.
+struct HfRows {
+  Element type = Element::F32;
+  int64_t rows = 0, columns = 1;
+  int64_t rowStride = 1, columnStride = 1; ///< in elements
+  int64_t slabs = 1;                       ///< of the tensor, where one of them is meant
+  bool isVector = false;
+  const uint8_t *data = nullptr;
+  /// Of a tensor in mxfp4: `data` has two values a byte, and each 32 of a row have a scale here.
+  const uint8_t *scales = nullptr;
+};
+
+/// The hub's side of an import.
+class HfSource {
+public:
+  explicit HfSource(const SafeTensorsModel &model);
+
+  bool has(const std::string &name) const {
+    return plain_.contains(name) || plain_.contains(blocksOf(name));
+  }
+  /// Whether two tensors that are there have the same bytes.
+  bool areEqual(const std::string &one, const std::string &other) const {
+    return std::ranges::equal(model_.bytes(plain_.at(one)), model_.bytes(plain_.at(other)));
+  }
+  /// Of one slab of the tensor where `slab` is not negative.
+  Result<HfRows> rowsOf(const std::string &name, bool isTransposed, int64_t slab = -1) const;
+  /// Rows `first` to `first + rows` of what the segment names in the hub's tensor.
+  Status readRows(const HfSegment &segment, bool isTransposed, int64_t first, int64_t rows,
+                  Element type, uint8_t *dst) const;
+  std::vector<std::string> unused(const std::set<std::string> &used, const HfConfig &config) const;
+
+private:
+  static std::string blocksOf(const std::string &name) { return name + "_blocks"; }
+  static std::string scalesOf(const std::string &name) { return name + "_scales"; }
+  Result<HfRows> packedRowsOf(const std::string &name, bool isTransposed, int64_t slab) const;
+  void unpack(const HfRows &source, int64_t row, float *values) const;
+  void touch(int64_t bytes) const;
+  void unscale(const HfRows &source, const SafeTensor &scales, int64_t first, int64_t rows,
+               float *values) const;
+
+  const SafeTensorsModel &model_;
+  std::unordered_map<std::string, std::string> plain_;
+  mutable std::atomic<int64_t> touched_{0};
+};
+
+} // namespace shardc::checkpoint
