@@ -72,6 +72,12 @@ std::string Loader::continuedFolder() const {
   return checkpoint_ && !isFinetune_ ? checkpoint_->folder() : "";
 }
 
+Result<std::vector<checkpoint::HfModelFile>> Loader::modelFiles() const {
+  if (!checkpoint_)
+    return std::vector<checkpoint::HfModelFile>();
+  return checkpoint::hfFilesOf(checkpoint_->reader());
+}
+
 Result<std::unique_ptr<Loader>> Loader::open(std::span<const plan::Plan> plans, ReportSink tell) {
   const plan::Plan &plan = plans.front();
   if (plan.job.checkpoint.load.empty() && plan.job.checkpoint.pretrainedCheckpoint.empty())

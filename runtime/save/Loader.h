@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/checkpoint/HfFiles.h"
 #include "runtime/exec/Executable.h"
 #include "runtime/save/LoadSource.h"
 #include "runtime/save/RunProgress.h"
@@ -53,6 +54,9 @@ public:
   bool hasCheckpoint() const { return checkpoint_ || source_; }
   /// The folder of the checkpoint whose run this one continues; empty where it begins at step 0.
   std::string continuedFolder() const;
+  /// Files of a Hugging Face model that the checkpoint keeps; none where it has none, and where the
+  /// state is from memory.
+  Result<std::vector<checkpoint::HfModelFile>> modelFiles() const;
   /// False where some state stays as a fresh start makes it: that has to come first.
   bool isWhole() const { return isWhole_; }
   /// The position of the job when the state is loaded.

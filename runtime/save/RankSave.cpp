@@ -137,6 +137,7 @@ Status commitRun(const SaveJob &job, const SaveTarget &target, const Progress &p
   RETURN_IF_ERROR(checkpoint::addFile(target, "run_config.yaml", runConfigText(*job.plan)));
   for (const RecipeFile &file : recipeFiles(*job.plan))
     RETURN_IF_ERROR(checkpoint::addFile(target, file.name, file.text));
+  RETURN_IF_ERROR(checkpoint::addHfFiles(job.modelFiles, target));
   return checkpoint::commitSave(target, static_cast<int>(job.plan->worldSize()));
 }
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/checkpoint/HfFiles.h"
 #include "runtime/save/FormatWriter.h"
 #include "runtime/save/SnapshotPieces.h"
 
@@ -23,6 +24,8 @@ struct SaveJob {
   std::atomic<int> *writers = nullptr;
   checkpoint::Onlookers onlookers; ///< of the files
   int64_t attempt = 0;             ///< which start of the job's ranks it is
+  /// Files of a Hugging Face model, from the checkpoint with which the run began.
+  std::vector<checkpoint::HfModelFile> modelFiles = {};
 
   static Result<SaveJob> of(const plan::Plan &plan, const StateLayout &layout);
   /// Where the save after this step goes.

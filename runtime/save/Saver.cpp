@@ -89,7 +89,9 @@ Status Saver::turnTo(const plan::Plan &plan, const Progress &begin) {
   begin_ = begin;
   ASSIGN_OR_RETURN(layout_, StateLayout::create(plan));
   checkpoint::Onlookers onlookers = job_.onlookers;
+  std::vector<checkpoint::HfModelFile> files = std::move(job_.modelFiles);
   ASSIGN_OR_RETURN(job_, SaveJob::of(plan, layout_));
+  job_.modelFiles = std::move(files);
   job_.writers = &writers_;
   job_.onlookers = std::move(onlookers);
   job_.attempt = peers_ ? peers_->attempt() : 0;

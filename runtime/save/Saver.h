@@ -41,6 +41,10 @@ public:
   /// Where the state is kept in memory between saves, or null. It has the executable too.
   void setMemory(MemorySaves *memory) { memory_ = memory; }
   void setBegin(const Progress &begin) { begin_ = begin; }
+  /// What each save carries along. Comes before the first save.
+  void setModelFiles(std::vector<checkpoint::HfModelFile> files) {
+    job_.modelFiles = std::move(files);
+  }
   /// The job goes on with another plan (runtime/plan/JobFacts.h), from `begin` on; the last save
   /// has ended. Comes before `attach`.
   Status turnTo(const plan::Plan &plan, const Progress &begin);

@@ -5,6 +5,7 @@
 #include "runtime/base/Io.h"
 #include "runtime/base/Output.h"
 #include "runtime/base/Reports.h"
+#include "runtime/checkpoint/CheckpointFormat.h"
 #include "runtime/launch/RankReports.h"
 #include "runtime/plan/JobFacts.h"
 #include "runtime/run/JobCheck.h"
@@ -25,6 +26,28 @@ std::vector<Report> ofAll(std::span<const plan::Plan> plans, const Find &find) {
       if (std::ranges::find(findings, report) == findings.end())
         findings.push_back(std::move(report));
   return findings;
+}
+
+/// The files of a Hugging Face model that the run's saves carry along: those of the checkpoint that
+/// it begins with. If its state comes from memory, those of what it has saved, or of what its job
+/// began with.
+Result<std::vector<checkpoint::HfModelFile>>
+modelFilesOf(const plan::Plan &plan, const save::Loader &loader, bool isFromMemory) {
+  if (!isFromMemory)
+    return loader.modelFiles();
+  std::vector<checkpoint::HfModelFile> files;
+  const plan::Job::Checkpoint &options = plan.job.checkpoint;
+  for (const std::string &folder : {options.save, options.load, options.pretrainedCheckpoint}) {
+    if (!files.empty() || folder.empty())
+      continue;
+    Result<std::string> newest = checkpoint::findCheckpoint(folder);
+    if (!newest.isOk())
+      continue; // there is none, or the loader reports what is wrong with it
+    ASSIGN_OR_RETURN(checkpoint::CheckpointReader reader,
+                     checkpoint::CheckpointReader::open(*newest));
+    ASSIGN_OR_RETURN(files, checkpoint::hfFilesOf(reader));
+  }
+  return files;
 }
 
 /// Makes what saves and loads. Saving comes first: it puts back what an interrupted save put aside.
@@ -67,6 +90,13 @@ void prepareCheckpoints(std::span<const plan::Plan> all, std::span<const plan::P
     if (Status status = environment.saver->turnTo(plans[environment.phase], from->progress());
         !status.isOk())
       findings.push_back(status.report());
+  if (from) {
+    auto files = modelFilesOf(plan, *from, environment.fromMemory != nullptr);
+    if (files.isOk())
+      environment.saver->setModelFiles(std::move(*files));
+    else
+      findings.push_back(files.status().report());
+  }
   std::string continued = from ? from->continuedFolder() : "";
   int64_t step = continued.empty() ? 0 : from->progress().step;
   if (Status status = environment.saver->checkOverwrites(step, continued); !isOwn && !status.isOk())
