@@ -31,6 +31,7 @@ EAGER = {"attn_implementation": "eager"}
 CASE = cases.LLAMA  # for its data: 257 tokens, sequences of 32, batches of 8
 SIZES = {"hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4,
          "num_key_value_heads": 2, "vocab_size": 257, "max_position_embeddings": 64, "initializer_range": 0.06}
+PLAIN = {"pad_token_id": None}  # the library does not train the embedding of that token
 EXPERTS = {"moe_intermediate_size": 40, "num_experts": 8, "num_experts_per_tok": 2}
 YARN = {"rope_type": "yarn", "factor": 4.0, "beta_fast": 32.0, "beta_slow": 1.0, "original_max_position_embeddings": 64,
         "rope_theta": 10000.0}
@@ -58,6 +59,10 @@ FAMILIES = {
         "original_max_position_embeddings": 8192}}, []),
     "llama32_tied": ("llama", {**SIZES, "tie_word_embeddings": True}, []),
     "llama_biases": ("llama", {**SIZES, "attention_bias": True, "mlp_bias": True}, []),
+    "llama_attention_biases": ("llama", {**SIZES, "attention_bias": True}, []),
+    "llama_mlp_biases": ("llama", {**SIZES, "mlp_bias": True}, []),
+    "smollm2": ("llama", {**SIZES, "tie_word_embeddings": True, "rms_norm_eps": 1e-5, "rope_interleaved": False, "is_llama_config": True,
+                          "rope_parameters": {"rope_type": "default", "rope_theta": 100000.0}}, []),
     "llama_yarn": ("llama", {**SIZES, "rope_parameters": YARN}, []),
     "llama_linear": ("llama", {**SIZES, "rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 10000.0},
                                "hidden_act": "gelu_pytorch_tanh"}, []),
@@ -67,6 +72,8 @@ FAMILIES = {
     "qwen3": ("qwen3", {**SIZES, "head_dim": 16}, []),
     "qwen3_windows": ("qwen3", {**SIZES, "head_dim": 16, "use_sliding_window": True, "sliding_window": 6,
                                 "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}, []),
+    "qwen3_first_window": ("qwen3", {**SIZES, "head_dim": 16, "use_sliding_window": True, "sliding_window": 6,
+                                     "layer_types": ["sliding_attention", "full_attention", "full_attention"]}, []),
     "nemotron": ("nemotron", {**SIZES, "head_dim": 16}, []),
     "mixtral": ("mixtral", {**SIZES, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": None}, []),
     "qwen3_moe": ("qwen3_moe", {**SIZES, **EXPERTS, "head_dim": 16, "norm_topk_prob": True}, []),
@@ -103,6 +110,23 @@ FAMILIES = {
     "smollm3": ("smollm3", {**SIZES, "pad_token_id": None, "num_hidden_layers": 4}, []),
     "smollm3_biases": ("smollm3", {**SIZES, "pad_token_id": None, "num_hidden_layers": 5, "head_dim": 16, "no_rope_layers": [1, 1, 1, 0, 1],
                                    "attention_bias": True, "mlp_bias": True, "rope_parameters": YARN, "tie_word_embeddings": False}, []),
+    "seed_oss": ("seed_oss", {**SIZES, **PLAIN, "head_dim": 16, "residual_dropout": 0.0, "attention_dropout": 0.0}, []),
+    "seed_oss_biases": ("seed_oss", {**SIZES, **PLAIN, "head_dim": 16, "residual_dropout": 0.0, "attention_dropout": 0.0,
+                                     "attention_out_bias": True, "tie_word_embeddings": True}, []),
+    "gemma": ("gemma", {**SIZES, **PLAIN, "head_dim": 16}, []),
+    "gemma_biases": ("gemma", {**SIZES, **PLAIN, "head_dim": 16, "attention_bias": True, "hidden_act": "gelu"}, []),
+    "ernie4_5": ("ernie4_5", {**SIZES, **PLAIN, "head_dim": 16}, []),
+    "ernie4_5_biases": ("ernie4_5", {**SIZES, **PLAIN, "head_dim": 12, "use_bias": True, "tie_word_embeddings": False}, []),
+    "arcee": ("arcee", {**SIZES}, []),
+    "arcee_biases": ("arcee", {**SIZES, "head_dim": 16, "attention_bias": True, "rope_parameters": YARN}, []),
+    "helium": ("helium", {**SIZES, **PLAIN, "head_dim": 12}, []),
+    "helium_biases": ("helium", {**SIZES, **PLAIN, "head_dim": 12, "attention_bias": True, "mlp_bias": True}, []),
+    "glm": ("glm", {**SIZES, **PLAIN, "head_dim": 16}, []),
+    "glm_plain": ("glm", {**SIZES, **PLAIN, "head_dim": 16, "attention_bias": False, "rope_parameters": {
+        "rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25}}, []),
+    "ministral": ("ministral", {**SIZES, "head_dim": 16, "sliding_window": 6,
+                                "layer_types": ["full_attention", "sliding_attention", "sliding_attention"]}, []),
+    "ministral_all": ("ministral", {**SIZES, "head_dim": 16, "sliding_window": 6}, []),
     # Dense layers, each the only expert of its layer.
     "gpt_oss": ("gpt_oss", {**SIZES, "num_local_experts": 1, "num_experts_per_tok": 1, "head_dim": 16, "sliding_window": 6,
                             "swiglu_limit": 0.75}, []),
@@ -185,15 +209,19 @@ def check(binaries, work, name):
     return {"config": config, "settings": settings, "shapes": shapes, "losses": theirs[:STEPS]}
 
 
+def write_values(name, made_by, cases_of):
+    """One line for each case."""
+    head = {"made_by": made_by, "torch": torch.__version__, "transformers": transformers.__version__}
+    lines = [f"{json.dumps(case_name)}: {json.dumps(case, separators=(',', ':'))}" for case_name, case in cases_of.items()]
+    (GOLDEN / "values" / name).write_text(json.dumps(head)[:-1] + ', "cases": {\n' + ",\n".join(lines) + "\n}}\n")
+
+
 def record(cases_of):
-    """One line for each case. Cases that were not run stay as they are."""
+    """Cases that were not run stay as they are."""
     path = GOLDEN / "values" / "hf_training.json"
     before = json.loads(path.read_text())["cases"] if path.exists() else {}
     cases_of = {name: cases_of.get(name) or before[name] for name in FAMILIES if name in cases_of or name in before}
-    head = {"made_by": "test/interop/hf_training.py --record", "torch": torch.__version__, "transformers": transformers.__version__}
-    lines = [f"{json.dumps(name)}: {json.dumps(case, separators=(',', ':'))}" for name, case in cases_of.items()]
-    text = json.dumps(head)[:-1] + ', "cases": {\n' + ",\n".join(lines) + "\n}}\n"
-    path.write_text(text)
+    write_values(path.name, "test/interop/hf_training.py --record", cases_of)
 
 
 def main():

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Trains models in Hugging Face's form and compares the losses with those that transformers had.
 
-    hf_losses.py WORK GOLDEN [CASE...]
+    hf_losses.py WORK GOLDEN VALUES [CASE...]
 
-GOLDEN is test/e2e/golden: values/hf_training.json has of each case the config.json, the shapes of the tensors and ten
-losses, made by test/interop/hf_training.py; values of tensors follow from their names. The recipe is what
+GOLDEN is test/e2e/golden: its file values/VALUES has of each case the config.json, the shapes of the tensors and some
+losses, made by test/interop/hf_training.py or hf_random.py; values of tensors follow from their names. The recipe is what
 `shardc import hf` makes, the checkpoint what `ckpt import hf` does. Losses must agree within 1e-5 (relative), and what
-`ckpt export hf` makes of the imported checkpoint has the bytes of the model.
+`ckpt export hf` makes of the imported checkpoint has the bytes of the model. What the run saves has the files beside
+the model's weights, which an export writes again; not its config.json if the run has computed something else.
 """
 
 import json
@@ -64,10 +65,26 @@ def tensors_of(folder):
     return tensors
 
 
+def check_carried(shardc, work, model, settings, steps):
+    """Of the run that was saved, and of one that goes on from it with another model."""
+    call(shardc, "run", work / "run.recipe", *(f"--set={s}" for s in settings), f"--set=train.exit_interval={steps}",
+         f"--set=checkpoint.load=\"{work}/saved\"", f"--set=checkpoint.save=\"{work}/other\"", "--set=model.rotary_base=20000.0",
+         "--set=checkpoint.accept_differences=[\"model.rotary_base\"]")
+    for folder, is_same in ((work / "saved", True), (work / "other", False)):
+        out = work / f"{folder.name}.out"
+        call(shardc, "ckpt", "export", "hf", folder, out)
+        config = (out / "config.json").read_text()
+        if (out / "tokenizer.json").read_text() != "{}" or (config == (model / "config.json").read_text()) != is_same:
+            sys.exit(f"{folder}: {config}")
+        if not is_same and json.loads(config)["rope_theta"] != 20000.0:
+            sys.exit(f"{folder}: {config}")
+
+
 def check(work, golden, name, case, hf_values):
     model = work / "model"
     model.mkdir(parents=True)
     (model / "config.json").write_text(json.dumps(case["config"], indent=2))
+    (model / "tokenizer.json").write_text("{}")
     hf_values.write_tensors(model / "model.safetensors", case["shapes"], case["config"]["model_type"])
     call("shardc", "import", "hf", model, "-o", work / "imported.recipe")
     call("shardc", "ckpt", "import", "hf", model, work / "weights")
@@ -78,7 +95,8 @@ def check(work, golden, name, case, hf_values):
         sys.exit(f"{name}: {far:.1e} apart\n{found}\n{case['losses']}")
     if case["config"].get("num_local_experts", 1) > 1 and case["config"]["num_experts_per_tok"] > 1:  # shapes do not show it
         said = call("shardc", "run", work / "run.recipe", "--set=model.moe_router_topk=1", status=1)
-        if "model.moe_router_topk: 2 in the checkpoint, 1 in the recipe" not in said:
+        chosen = case["config"]["num_experts_per_tok"]
+        if f"model.moe_router_topk: {chosen} in the checkpoint, 1 in the recipe" not in said:
             sys.exit(f"{name}: {said}")
     call("shardc", "ckpt", "export", "hf", work / "weights", work / "back", "--config", model, "--weight-dtype=float32")
     before, after = tensors_of(model), tensors_of(work / "back")
@@ -88,6 +106,8 @@ def check(work, golden, name, case, hf_values):
     other = [key for key in other if not (free and free in key)]
     if other:
         sys.exit(f"{name}: {sorted(other)[:5]} came back otherwise")
+    if name == "llama2":
+        check_carried("shardc", work, model, case["settings"], len(case["losses"]))
     print(f"{name}: {len(found)} losses, {far:.1e} apart")
 
 
@@ -97,8 +117,8 @@ def main():
     import hf_values
 
     shutil.rmtree(work, ignore_errors=True)
-    cases = json.loads((golden / "values" / "hf_training.json").read_text())["cases"]
-    for name in sys.argv[3:] or cases:
+    cases = json.loads((golden / "values" / sys.argv[3]).read_text())["cases"]
+    for name in sys.argv[4:] or cases:
         check(work / name, golden, name, cases[name], hf_values)
 
 
