@@ -419,28 +419,33 @@ std::vector<double> decaysOf(const std::string &folder) {
   return decays;
 }
 
-TEST(Convert, GroupsWithWeightDecayComeFirstAndThoseOfExpertsLast) {
+TEST(Convert, GroupsWithWeightDecayComeFirstAndThoseOfDividedExpertsLast) {
   const std::pair<const char *, double> params[] = {
       {"decoder.final_layernorm.weight", 0},
       {"decoder.layers.0.mlp.experts.linear_fc1.weight0", 1},
       {"embedding.word_embeddings.weight", 1},
   };
-  TempFolder folder;
-  SaveTarget target{folder.path(), "fsdp"};
-  std::vector<TensorSlice> slices;
-  std::vector<BytesItem> items;
-  const float values[] = {1, 2};
-  for (const auto &[name, decay] : params) {
-    ASSERT_OK(addParamSlices({name, Element::F32, {2}, Box::whole({2}), values}, ParamPart::Weight,
-                             /*isGated=*/false, slices));
-    GroupMeta meta;
-    meta.weightDecayMult = decay;
-    for (BytesItem &item : groupMetaItems(name, meta))
-      items.push_back(std::move(item));
+  for (bool areDivided : {false, true}) {
+    TempFolder folder;
+    SaveTarget target{folder.path(), "fsdp"};
+    std::vector<TensorSlice> slices;
+    std::vector<BytesItem> items;
+    const float values[] = {1, 2};
+    for (const auto &[name, decay] : params) {
+      ASSERT_OK(addParamSlices({name, Element::F32, {2}, Box::whole({2}), values},
+                               ParamPart::Weight, /*isGated=*/false, slices));
+      GroupMeta meta;
+      meta.weightDecayMult = decay;
+      meta.isExpertParallel =
+          areDivided && std::string_view(name).find(".experts.") != std::string_view::npos;
+      for (BytesItem &item : groupMetaItems(name, meta))
+        items.push_back(std::move(item));
+    }
+    ASSERT_OK(save(target, 0, 1, slices, items));
+    ASSERT_OK(convertFsdpToTorchDist(target.path(), {folder.path(), "dist"}, {}));
+    EXPECT_EQ(decaysOf(folder / "dist"),
+              areDivided ? (std::vector<double>{1, 0, 1}) : (std::vector<double>{1, 0}));
   }
-  ASSERT_OK(save(target, 0, 1, slices, items));
-  ASSERT_OK(convertFsdpToTorchDist(target.path(), {folder.path(), "dist"}, {}));
-  EXPECT_EQ(decaysOf(folder / "dist"), (std::vector<double>{1, 0, 1}));
 }
 
 TEST(Convert, HalvesThatLackTheOtherAreRefused) {
