@@ -20,6 +20,12 @@ Status readRanks(const Environment &env, const LauncherVariables &names, JobPosi
   if (names.localSize && env.has(names.localSize)) {
     ASSIGN_OR_RETURN(position.localSize, env.number(names.localSize, 1, kLaunchedRanksMax));
   }
+  const char *node = names.launcher == Launcher::Slurm      ? "SLURM_NODEID"
+                     : names.launcher == Launcher::Torchrun ? "GROUP_RANK"
+                                                            : nullptr;
+  if (node && env.has(node)) {
+    ASSIGN_OR_RETURN(position.node, env.number(node, 0, kLaunchedRanksMax));
+  }
   position.job = env.text(names.job[0]);
   return Status::ok();
 }

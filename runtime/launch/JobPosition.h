@@ -13,6 +13,7 @@ struct JobPosition {
   Launcher launcher = Launcher::Plain;
   int64_t rank = 0, worldSize = 1;
   int64_t localRank = 0;     ///< on its node, as the launcher counts
+  int64_t node = -1;         ///< its node's number, as the launcher counts; -1 if it does not say
   int64_t localSize = 0;     ///< ranks of its node, as the launcher counts; 0 if it does not say
   std::string masterAddress; ///< where rank 0 runs
   int masterPort = 0;        ///< the launcher's own port there

@@ -258,11 +258,12 @@ private:
   /// ranks start again or places are more than ranks, each has a connection of its own.
   void openRelay() {
     const JobPosition &position = options_.position;
-    int64_t first = position.rank - position.localRank; // of its node
-    if (!isLaunched_ || first <= 0 || options_.restarts.restartsMax > 0 ||
+    // Ranks of a node need not follow each other: where its number is known, that counts.
+    int64_t node = position.node >= 0 ? position.node : position.rank - position.localRank;
+    if (!isLaunched_ || node <= 0 || options_.restarts.restartsMax > 0 ||
         options_.elastic.isElastic() || options_.problem)
       return;
-    AuthCode code = authCode(worker_.secret.key, {"relay", worker_.job, std::to_string(first),
+    AuthCode code = authCode(worker_.secret.key, {"relay", worker_.job, std::to_string(node),
                                                   worker_.address, std::to_string(worker_.port)});
     worker_.relayName = "shardc-";
     for (uint8_t byte : code)

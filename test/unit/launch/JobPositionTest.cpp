@@ -43,6 +43,15 @@ TEST(JobPosition, ReadsTorchrun) {
   EXPECT_EQ(*rendezvousPort(*position, 77), 77);
 }
 
+TEST(JobPosition, ReadsTheNumberOfTheNode) {
+  EXPECT_EQ(positionIn(kTorchrun)->node, -1);
+  Variables node = kTorchrun;
+  node["GROUP_RANK"] = "5";
+  EXPECT_EQ(positionIn(node)->node, 5);
+  node["GROUP_RANK"] = "x";
+  EXPECT_THAT(positionIn(node).status().message(), HasSubstr("GROUP_RANK is 'x'"));
+}
+
 TEST(JobPosition, CountsTheRanksThatShareVisibleGpus) {
   JobPosition plain;
   EXPECT_EQ(ranksSharingGpus(plain, 1, 4), 4) << "all were started here";
