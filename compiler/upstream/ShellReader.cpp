@@ -507,7 +507,8 @@ private:
           doubtIn(target.str(), slice(begin));
       }
     } else if (name == "unset") {
-      for (size_t i = 1; i < words.size(); ++i)
+      bool isFunctions = words.size() > 1 && words[1].text == "-f";
+      for (size_t i = 1; i < words.size() && !isFunctions; ++i)
         if (isSure && llvm::all_of(words[i].text, isNameChar))
           values_.unset(words[i].text, words[i].range);
         else

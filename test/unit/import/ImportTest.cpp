@@ -130,6 +130,7 @@ TEST(Shell, LeavesUnknownWhatIsGuarded) {
   EXPECT_EQ(lastCommand("X=a; if q; then X=\"$X --c\"; fi; p $X"), "p|a|$X?");
   EXPECT_EQ(lastCommand("declare -A M=([a]=1); p ${M[a]}"), "p|${M[a]}?");
   EXPECT_EQ(lastCommand("declare -i n=1; n=2+3; p $n"), "p|$n?");
+  EXPECT_EQ(lastCommand("X=1; unset -f X; p $X"), "p|1");
   EXPECT_EQ(lastCommand("A=(a b); unset 'A[1]'; p ${A[@]}"), "p|$A?");
   EXPECT_EQ(lastCommand("f() { local IFS=,; }\nX=a,b; p $X \"$X\""), "p|a,b?|a,b");
   EXPECT_EQ(lastCommand("IFS=,; X='a b'; p $X"), "p|a b?");
