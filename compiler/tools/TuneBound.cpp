@@ -523,9 +523,9 @@ Bound Bounds::of(const Layout &mesh) {
                                .most(sums_.ofChunks(divide(mesh)))};
 }
 
-std::vector<int64_t> Bounds::statesOf(const Layout &mesh) const {
+int64_t Bounds::bytesWith(const std::vector<int64_t> &activations, const Layout &mesh) const {
   return StageBytes(cost_, mesh, sizes_, microbatchesOf(body_, mesh, sizes_))
-      .states(sums_.ofChunks(layersOf(mesh)));
+      .mostWith(activations, sums_.ofChunks(layersOf(mesh)));
 }
 
 int64_t Bounds::refinedBytes(const Layout &mesh, StageOrders &orders) const {

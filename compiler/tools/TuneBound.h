@@ -145,9 +145,9 @@ public:
   /// longer than `within` takes less than this.
   double refinedSeconds(const Layout &mesh, StageOrders &orders, double within) const;
   int64_t refinedBytes(const Layout &mesh, StageOrders &orders) const;
-  /// Of each stage, what it holds whatever its activations are. These three are for meshes of which
+  /// With the activations of each stage that another plan has. These three are for meshes of which
   /// `of` has been asked; any thread may call them.
-  std::vector<int64_t> statesOf(const Layout &mesh) const;
+  int64_t bytesWith(const std::vector<int64_t> &activations, const Layout &mesh) const;
 
   /// Of each chunk of one of these.
   const std::vector<int64_t> &layersOf(const Layout &mesh) const;

@@ -496,15 +496,11 @@ private:
 
   /// What the layout takes at least, by a plan of its family; 0 if there is none.
   int64_t familyBytes(const Candidate &candidate) const {
-    auto known = beside_.find(familyOf(candidate));
-    if (known == beside_.end() || isAuto(candidate.body))
+    auto known = activations_.find(familyOf(candidate));
+    if (known == activations_.end() || isAuto(candidate.body))
       return 0;
-    std::vector<int64_t> bytes =
-        bounds_[candidate.body]->statesOf(meshesOf(candidate.body)[candidate.mesh]);
-    int64_t most = 0;
-    for (size_t stage = 0; stage < std::min(bytes.size(), known->second.size()); ++stage)
-      most = std::max(most, bytes[stage] + known->second[stage]);
-    return most;
+    return bounds_[candidate.body]->bytesWith(known->second,
+                                              meshesOf(candidate.body)[candidate.mesh]);
   }
 
   bool canWin(const Candidate &candidate) const {
@@ -527,7 +523,7 @@ private:
                    std::max(refined.bound.bytes, familyBytes(candidate))};
     if (hasExactSlots(candidate))
       exact_.try_emplace(keyOf(candidate), tuned.time.step);
-    beside_.try_emplace(familyOf(candidate), tuned.besideState);
+    activations_.try_emplace(familyOf(candidate), tuned.activations);
     tuned.layout = layoutOf(candidate);
     tuned.order = {candidate.body, candidate.mesh};
     if (request_.memoryBytes > 0 && tuned.bytes > request_.memoryBytes) {
@@ -551,8 +547,8 @@ private:
   std::vector<Candidate> candidates_;
   std::vector<std::unique_ptr<Bounds>> bounds_; ///< by body
   StageOrders orders_;
-  /// Of families, by stage: bytes of activations, and of what any plan has beside its arenas.
-  std::map<std::string, std::vector<int64_t>> beside_;
+  /// Of families: bytes of activations, by stage.
+  std::map<std::string, std::vector<int64_t>> activations_;
   std::map<std::string, double> exact_; ///< steps of those with exact slots, by key
   std::set<std::string> alike_;
   std::set<std::string> without_; ///< keys of layouts that recompute nothing and fit
@@ -578,7 +574,7 @@ std::optional<Tuned> evaluate(const CommonOptions &common, const std::vector<std
   tuned.time = predictedStep(plan).value_or(predict::StepTime());
   tuned.recomputed = recomputedSeconds(plan);
   for (const plan::Role &role : plan.roles)
-    tuned.besideState.push_back(activationsOf(role) + predict::leastOverheadBytes());
+    tuned.activations.push_back(activationsOf(role));
   if (plan.job.model.pipelineSplit == plan::Job::PipelineSplit::Balanced)
     tuned.stages = plan.job.model.pipelineModelParallelLayout;
   return tuned;

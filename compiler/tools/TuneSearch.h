@@ -24,7 +24,7 @@ struct Tuned {
   predict::StepTime time;
   double recomputed = 0;            ///< seconds in which an average stage recomputes
   std::string stages;               ///< the layout of a balanced pipeline
-  std::vector<int64_t> besideState; ///< bytes of each stage that no sharding changes
+  std::vector<int64_t> activations; ///< bytes of each stage, which no sharding changes
 };
 
 struct TuneRequest {

@@ -87,11 +87,13 @@ int64_t StageBytes::most(const std::vector<PartHeld> &chunks) const {
   return predict::leastOverheadBytes() + bytes;
 }
 
-std::vector<int64_t> StageBytes::states(const std::vector<PartHeld> &chunks) const {
-  std::vector<int64_t> bytes;
-  for (int64_t stage = 0; stage < stages_; ++stage)
-    bytes.push_back(held(state(numelsOf(stage, chunks)), 0));
-  return bytes;
+int64_t StageBytes::mostWith(const std::vector<int64_t> &activations,
+                             const std::vector<PartHeld> &chunks) const {
+  int64_t bytes = 0;
+  for (size_t stage = 0; stage < activations.size(); ++stage)
+    bytes = std::max(
+        bytes, held(state(numelsOf(static_cast<int64_t>(stage), chunks)), activations[stage]));
+  return predict::leastOverheadBytes() + bytes;
 }
 
 /// Gradients of one microbatch are not there before its backward pass, and activations not behind

@@ -45,8 +45,9 @@ public:
 
   /// Of the stage that needs most, by what chunks hold.
   int64_t most(const std::vector<PartHeld> &chunks) const;
-  /// What it holds from one step to the next, and sums of gradients, by stage.
-  std::vector<int64_t> states(const std::vector<PartHeld> &chunks) const;
+  /// The same with activations of each stage that are known.
+  int64_t mostWith(const std::vector<int64_t> &activations,
+                   const std::vector<PartHeld> &chunks) const;
 
 private:
   /// Of parameters that divided among so many ranks.
