@@ -1,6 +1,10 @@
 // What CUDA kernels refuse and what `shardc check` refuses for a GPU are the same: jobs are
 // compiled for the host, and each of their attention ops, and each norm, is shown to the conditions
 // of the CUDA kernels. Needs no GPU.
+#include <algorithm>
+#include <map>
+#include <set>
+
 #include <gtest/gtest.h>
 
 #include <fmt/format.h>
@@ -74,36 +78,29 @@ const char *cudaRefusalOf(const plan::Plan &plan, const plan::Segment &segment,
                           const plan::Op &op) {
   using plan::OpKind;
   kernels::Call call = exec::shapeOf(plan, segment, op);
-  switch (op.kind) {
-  case OpKind::Attention:
-    return kernels::cuda::attentionRefusal(call, {});
-  case OpKind::AttentionBwd:
-    return kernels::cuda::attentionRefusal(call, {.backward = true});
-  case OpKind::AttentionQkv:
-    return kernels::cuda::attentionRefusal(call, {.packed = true});
-  case OpKind::AttentionQkvBwd:
-    return kernels::cuda::attentionRefusal(call, {.backward = true, .packed = true});
-  case OpKind::AttentionPart:
-    return kernels::cuda::attentionRefusal(call, {.hasSlices = true});
-  case OpKind::AttentionPartBwd:
-    return kernels::cuda::attentionRefusal(call, {.backward = true, .hasSlices = true});
-  case OpKind::RmsNormBwd:
-  case OpKind::LayerNormBwd:
+  auto isOneOf = [&](std::initializer_list<OpKind> kinds) {
+    return std::ranges::find(kinds, op.kind) != kinds.end();
+  };
+  const std::map<OpKind, kernels::cuda::AttentionOp> attention = {
+      {OpKind::Attention, {}},
+      {OpKind::AttentionBwd, {.backward = true}},
+      {OpKind::AttentionQkv, {.packed = true}},
+      {OpKind::AttentionQkvBwd, {.backward = true, .packed = true}},
+      {OpKind::AttentionPart, {.hasSlices = true}},
+      {OpKind::AttentionPartBwd, {.backward = true, .hasSlices = true}}};
+  if (auto of = attention.find(op.kind); of != attention.end())
+    return kernels::cuda::attentionRefusal(call, of->second);
+  if (isOneOf({OpKind::RmsNormBwd, OpKind::LayerNormBwd}))
     return cudaRefusal(CudaLimit::NormColumns, call.in[1].cols());
-  case OpKind::LatentHeads:
-  case OpKind::LatentHeadsBwd:
+  if (isOneOf({OpKind::LatentHeads, OpKind::LatentHeadsBwd}))
     return cudaRefusal(CudaLimit::LatentRotatedChannels, call.attrs.rotary_dim);
-  case OpKind::Rope:
-  case OpKind::SplitQkvRope:
-  case OpKind::MergeQkvRope:
+  if (isOneOf({OpKind::Rope, OpKind::SplitQkvRope, OpKind::MergeQkvRope}))
     return cudaRefusal(CudaLimit::RotatedChannels, call.attrs.rotary_dim);
-  case OpKind::SplitQkvNormRope:
+  if (op.kind == OpKind::SplitQkvNormRope)
     return cudaRefusal(CudaLimit::NormedHeadChannels, call.out[0].cols());
-  case OpKind::MergeQkvNormRope:
+  if (op.kind == OpKind::MergeQkvNormRope)
     return cudaRefusal(CudaLimit::NormedHeadChannels, call.in[0].cols());
-  default:
-    return nullptr;
-  }
+  return nullptr;
 }
 
 std::set<std::string> refusalsOf(const plan::Plan &plan) {
