@@ -3,6 +3,7 @@
 #include "compiler/upstream/Import.h"
 #include "compiler/tools/Commands.h"
 #include "compiler/tools/ImportHf.h"
+#include "compiler/tools/ImportPython.h"
 #include "compiler/tools/ImportRun.h"
 #include "compiler/tools/Session.h"
 #include "compiler/tools/StoredArgs.h"
@@ -22,7 +23,7 @@ struct ImportCommand {
   std::string output;
   std::string name;
   std::vector<std::string> variables; ///< NAME=value
-  std::vector<std::string> arguments; ///< of the script
+  std::vector<std::string> arguments; ///< of the script or program
   int64_t launch = 0;
   ScriptRun run;
   std::vector<std::string> acceptedFields;
@@ -54,18 +55,20 @@ std::optional<std::string> importInput(const ImportCommand &command,
     session.diags().report(diag::ImportMalformed, SourceRange(), args.status().message());
     return std::nullopt;
   }
-  bool isHf = command.format == "hf";
+  bool isHf = command.format == "hf", isPython = command.format == "bridge-python";
+  bool runsPython = isPython && command.run.isAsked;
   std::optional<BufferId> input =
-      readInput(isHf ? hfConfigPath(command.input) : command.input, session);
+      runsPython ? runBridgePython(command.input, command.arguments, options, session)
+                 : readInput(isHf ? hfConfigPath(command.input) : command.input, session);
   if (!input)
     return std::nullopt;
   if (isHf)
     return importHf(*input, command.acceptedFields, options, session.diags());
-  if (command.run.isAsked)
+  if (command.run.isAsked && !isPython)
     return importRun(command.input, *input, command.run, options, session);
   if (command.format == "megatron-args")
     return upstream::importMegatronArgs(*input, options, session.diags());
-  if (command.format == "bridge-yaml")
+  if (command.format == "bridge-yaml" || runsPython)
     return upstream::importBridgeYaml(*input, options, session.diags());
   return upstream::importBridgeOverrides(*input, options, session.diags());
 }
@@ -74,10 +77,13 @@ std::optional<std::string> importInput(const ImportCommand &command,
 std::string whyMisused(const ImportCommand &command) {
   bool isScript = command.format == "megatron-args" && !isCheckpoint(command.input);
   const ScriptRun &run = command.run;
-  if (!isScript && (run.isAsked || command.launch != 0 || !command.arguments.empty()))
-    return "--run, --launch and arguments are for the scripts of megatron-args";
+  bool isPython = command.format == "bridge-python";
+  if (!isScript && !isPython && (run.isAsked || !command.arguments.empty()))
+    return "--run and arguments are for the scripts of megatron-args and for bridge-python";
+  if (!isScript && command.launch != 0)
+    return "--launch is for the scripts of megatron-args";
   bool describes = run.nodes > 0 || run.gpusPerNode > 0 || !run.gpu.empty() || !run.with.empty();
-  if (!run.isAsked && describes)
+  if ((!run.isAsked || isPython) && describes)
     return "--nodes, --gpus-per-node, --gpu and --with are for a script that runs: add --run";
   if (!run.gpu.empty() && run.gpusPerNode == 0)
     return "--gpu needs --gpus-per-node";
@@ -130,15 +136,16 @@ void addImport(cli::Command &app, int &status) {
                 "Hugging Face model");
   command.option("form", options->format, "kind of the input")
       .required()
-      .oneOf({"megatron-args", "bridge-yaml", "bridge-overrides", "hf"});
+      .oneOf({"megatron-args", "bridge-yaml", "bridge-overrides", "bridge-python", "hf"});
   command
       .option("input", options->input,
               "file, checkpoint folder (megatron-args), model folder (hf), or - for standard input")
       .required();
-  command.option("arguments", options->arguments, "after --: the arguments of a script")
+  command.option("arguments", options->arguments, "after --: the arguments of a script or program")
       .repeatable();
   command.flag("--run", options->run.isAsked,
-               "run the script with bash, and stand-ins for its launchers, instead of reading it");
+               "run the script with bash, or the program FILE or FILE:FUNCTION with python3, and "
+               "stand-ins for what they start or import, instead of reading it");
   command.option("--launch", options->launch, "which of several launches of a script, from 1")
       .positive();
   command.option("--nodes", options->run.nodes, "with --run: nodes of the cluster").positive();
@@ -156,8 +163,8 @@ void addImport(cli::Command &app, int &status) {
   command
       .option("--var", options->variables,
               "NAME=value: a variable of the shell that would run "
-              "the script")
-      .repeatable();
+              "the script, or of the program's environment")
+      .repeatableOneByOne();
   addAcceptedFields(command, options->acceptedFields);
   options->common.addMessageOptions(command);
   command.hintsAtUnknown(hintAtFlag);

@@ -1,7 +1,9 @@
 #include "compiler/upstream/Bridge.h"
 
 #include "compiler/basic/Format.h"
+#include "compiler/config/Evaluate.h"
 #include "compiler/upstream/FlagTable.h"
+#include "compiler/upstream/ReadValue.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/Twine.h"
 
@@ -22,6 +24,24 @@ constexpr FamilyClass kFamilyClasses[] = {
 #define FAMILY_CLASS(prefix, family) {prefix, config::ModelFamily::family},
 #include "compiler/upstream/UpstreamFlags.def"
 };
+
+struct ClassDefault {
+  llvm::StringRef prefix;
+  Opt opt;
+  llvm::StringRef value;
+};
+constexpr ClassDefault kClassDefaults[] = {
+#define CLASS_SETS(prefix, option, value) {prefix, Opt::option, value},
+#include "compiler/upstream/UpstreamFlags.def"
+};
+
+/// What older classes of Llama scale rotary positions by; a recipe has the factor alone.
+struct FixedField {
+  llvm::StringRef path;
+  double value;
+};
+constexpr FixedField kFixedFields[] = {
+    {"model.low_freq_factor", 1}, {"model.high_freq_factor", 4}, {"model.old_context_len", 8192}};
 
 /// Sections of Bridge's configuration that have no counterpart in recipes.
 constexpr llvm::StringLiteral kForeignSections[] = {"tokenizer",
@@ -50,6 +70,37 @@ bool saysNothing(const Tree &value) {
          (value.isWord() && value.text.empty());
 }
 
+/// A value that the input does not show: a name of a program, or what a call returns. Lists may
+/// share their parts, so no more than `budget` values are looked at.
+bool isOpen(const config::OptionType &type, const Tree &value, unsigned &budget) {
+  bool takesWords =
+      type.type == config::ValueType::Enum || type.type == config::ValueType::EnumList;
+  if (budget == 0)
+    return false;
+  --budget;
+  if (value.kind == Tree::Kind::Name)
+    return !takesWords || !readValue(type, value);
+  if (value.kind == Tree::Kind::List)
+    return llvm::any_of(value.items,
+                        [&](const TreePtr &item) { return isOpen(type, *item, budget); });
+  return value.kind == Tree::Kind::Map && !value.call.empty() && !readValue(type, value);
+}
+
+bool isOpen(const config::OptionType &type, const Tree &value) {
+  unsigned budget = 10'000;
+  return isOpen(type, value, budget);
+}
+
+/// `bf16_mixed()`, or another call that makes a preset.
+bool namesPreset(const Tree &map) {
+  return readValue(config::info(Opt::MixedPrecisionPreset).type, map).has_value();
+}
+
+bool isInside(const config::OptionInfo &option, llvm::StringRef section) {
+  llvm::StringRef path = option.bridge;
+  return path.consume_front(section) && (path.empty() || path.front() == '.');
+}
+
 } // namespace
 
 bool BridgeSettings::isPath(llvm::StringRef path) {
@@ -58,29 +109,63 @@ bool BridgeSettings::isPath(llvm::StringRef path) {
 }
 
 void BridgeSettings::set(llvm::StringRef path, const Tree &value) {
+  if (path == kUnknownRest)
+    return setUnknownRest(path, value);
   std::string canonical = canonicalPath(path);
-  if (value.kind == Tree::Kind::Map)
+  if (value.call == kUnknownCall)
+    forget(canonical, value.items.empty() ? canonical : describe(*value.items.front()),
+           value.range);
+  else if (value.kind == Tree::Kind::Map)
     setMap(canonical, value, 0);
   else
     setLeaf(canonical, value);
 }
 
+void BridgeSettings::forget(llvm::StringRef path, llvm::StringRef what, SourceRange range) {
+  llvm::SmallVector<Opt, 2> options = findBridgePath(path);
+  for (const config::OptionInfo &option : config::options())
+    if (recipe_.has(option.opt) && isInside(option, path))
+      options.push_back(option.opt);
+  if (path == "model")
+    options.push_back(Opt::ModelNumLayers);
+  for (Opt opt : options)
+    recipe_.setUnknown(opt, what, range);
+  if (path == "dataset" || namesData(lastPart(path)))
+    recipe_.setUnknownData(what, range);
+  else if (options.empty())
+    recipe_.leaveOut(what, range);
+}
+
+void BridgeSettings::forgetAll(llvm::StringRef what, SourceRange range) {
+  for (const config::OptionInfo &option : config::options())
+    if (recipe_.has(option.opt))
+      recipe_.setUnknown(option.opt, what, range);
+}
+
 void BridgeSettings::setMap(llvm::StringRef path, const Tree &map, unsigned depth) {
-  if (path == "mixed_precision" && map.entries.empty())
+  if (path == "mixed_precision" && namesPreset(map))
     return setPreset(map);
   if (path == "env_vars")
     return setVariables(map);
+  if (!path.contains('.') && !map.call.empty()) // a new object, which has nothing of an older one
+    for (const config::OptionInfo &option : config::options())
+      if (isInside(option, path))
+        recipe_.clear(option.opt);
   if (path == "model")
     setFamily(map);
-  if (path == "dataset" && map.callName().contains("Mock"))
-    recipe_.setEnum(Opt::DatasetKind, config::DatasetKind::Synthetic, map.range);
+  if (path == "dataset")
+    setDataClass(map);
   // A map that is itself a value: a function, a torch type, an enumerator.
   bool isSection = !path.contains('.') || path == "model.transformer";
   if (!isSection || depth > kSectionDepthMax)
     return setLeaf(path, map);
   for (const auto &[key, value] : map.entries) {
     std::string inner = canonicalPath((path + "." + key).str());
-    if (value->kind == Tree::Kind::Map)
+    if (key == kUnknownRest)
+      setUnknownRest(path, *value);
+    else if (value->call == kUnknownCall)
+      set(inner, *value);
+    else if (value->kind == Tree::Kind::Map)
       setMap(inner, *value, depth + 1);
     else
       setLeaf(inner, *value);
@@ -93,14 +178,33 @@ void BridgeSettings::setVariables(const Tree &map) {
                         value->range);
 }
 
-/// A preset by its name, or by the function that makes it.
+void BridgeSettings::setDataClass(const Tree &map) {
+  llvm::StringRef name = map.callName();
+  if (name.contains("Mock"))
+    recipe_.setEnum(Opt::DatasetKind, config::DatasetKind::Synthetic, map.range);
+  else if (!name.empty() && name != "GPTDatasetConfig")
+    recipe_.setUnknownData(fmt::format("the data of {}", name.str()), map.range);
+}
+
+void BridgeSettings::setUnknownRest(llvm::StringRef section, const Tree &what) {
+  if (section == "dataset")
+    recipe_.setUnknownData(describe(what), what.range);
+  else if (section == kUnknownRest)
+    recipe_.leaveOut(fmt::format("what {} sets", describe(what)), what.range);
+  else if (section != "model")
+    recipe_.ask(fmt::format("the rest of {}", describe(what)), section, what.range);
+  if (section != "model" && section != kUnknownRest)
+    return;
+  if (!recipe_.has(Opt::ModelNumLayers) && !recipe_.isDoubted(Opt::ModelNumLayers))
+    recipe_.setUnknown(Opt::ModelNumLayers, describe(what), what.range);
+}
+
+/// A preset by its name, or by the function that makes it, with changes of its fields.
 void BridgeSettings::setPreset(const Tree &value) {
-  Tree word = value;
-  if (value.kind == Tree::Kind::Map) {
-    word.kind = Tree::Kind::Text;
-    word.text = value.callName().str();
-  }
-  recipe_.read(Opt::MixedPrecisionPreset, word, "mixed_precision");
+  recipe_.read(Opt::MixedPrecisionPreset, value, "mixed_precision");
+  for (const auto &[field, inner] : value.entries)
+    if (field != kUnknownRest)
+      setLeaf("mixed_precision." + field, *inner);
 }
 
 void BridgeSettings::setFamily(const Tree &provider) {
@@ -110,11 +214,15 @@ void BridgeSettings::setFamily(const Tree &provider) {
   const auto *found = llvm::find_if(
       kFamilyClasses, [&](const FamilyClass &row) { return name.startswith(row.prefix); });
   if (found == std::end(kFamilyClasses)) {
-    if (!isComplete_)
+    if (!isComplete_ && provider.find(kUnknownRest) == nullptr)
       recipe_.ask(fmt::format("the defaults of {}", name.str()), Opt::ModelFamily, provider.range);
     return;
   }
   recipe_.setEnum(Opt::ModelFamily, found->family, provider.range);
+  for (const ClassDefault &row : kClassDefaults)
+    if (name.startswith(row.prefix))
+      recipe_.set(row.opt, config::parseTableValue(row.value, config::info(row.opt)),
+                  provider.range);
   if (name.startswith("MLA"))
     recipe_.setBool(Opt::ModelMultiLatentAttention, true, provider.range);
   bool isSized = provider.find("num_layers") == nullptr && !isComplete_;
@@ -136,6 +244,22 @@ bool BridgeSettings::setSpecial(llvm::StringRef path, const Tree &value) {
     for (llvm::StringRef one : paths)
       list->items.push_back(makeText(one, value.range));
     recipe_.read(Opt::DatasetDataPath, *list, path);
+    return true;
+  }
+  if (path == "model.scale_factor" && recipe_.is(Opt::ModelFamily, config::ModelFamily::Llama)) {
+    recipe_.setBool(Opt::ModelRopeScaling, true, value.range);
+    recipe_.read(Opt::ModelRopeScalingFactor, value, path);
+    return true;
+  }
+  const auto *fixed =
+      llvm::find_if(kFixedFields, [&](const FixedField &row) { return row.path == path; });
+  if (fixed != std::end(kFixedFields)) {
+    bool isFixed = value.kind == Tree::Kind::Int
+                       ? static_cast<double>(value.integer) == fixed->value
+                       : value.kind == Tree::Kind::Float && value.number == fixed->value;
+    if (!isFixed)
+      recipe_.diags().report(diag::ImportValue, value.range, path,
+                             fmt::format("{} in a recipe", fixed->value), describe(value));
     return true;
   }
   if (path.consume_front("env_vars.")) {
@@ -162,7 +286,9 @@ void BridgeSettings::setLeaf(llvm::StringRef path, const Tree &value) {
   if (options.empty())
     return noteForeign(path, value);
   for (Opt opt : options) {
-    if (!value.isNone())
+    if (isOpen(config::info(opt).type, value))
+      recipe_.setUnknown(opt, fmt::format("{} = {}", path.str(), describe(value)), value.range);
+    else if (!value.isNone())
       recipe_.read(opt, value, path);
     else if (!isComplete_ || config::info(opt).hasDefault())
       recipe_.set(opt, Value(), value.range);
@@ -170,16 +296,17 @@ void BridgeSettings::setLeaf(llvm::StringRef path, const Tree &value) {
 }
 
 void BridgeSettings::noteForeign(llvm::StringRef path, const Tree &value) {
+  if (namesData(lastPart(path)) && path.startswith("dataset.") && !saysNothing(value))
+    recipe_.setUnknownData(fmt::format("{} = {}", path.str(), describe(value)), value.range);
   if (!isComplete_ || !saysNothing(value))
     recipe_.leaveOut(fmt::format("{} = {}", path.str(), describe(value)), value.range);
 }
 
 void BridgeSettings::finish() {
-  for (Opt paths : {Opt::DatasetDataPath, Opt::DatasetBlend}) {
-    const Value *held = recipe_.get(paths);
-    if (held != nullptr && !held->isNone() && !recipe_.has(Opt::DatasetKind))
-      recipe_.setEnum(Opt::DatasetKind, config::DatasetKind::Indexed, recipe_.range(paths));
-  }
+  // Upstream makes the blend from the paths, and saves both.
+  const Value *blend = recipe_.get(Opt::DatasetBlend);
+  if (isComplete_ && blend != nullptr && !blend->isNone())
+    recipe_.clear(Opt::DatasetDataPath);
   const Value *vocab = recipe_.get(Opt::ModelVocabSize);
   if (vocab == nullptr || vocab->isNone()) {
     if (tokenizerVocab_)

@@ -5,6 +5,11 @@
 
 namespace shardc::upstream {
 
+/// A call that stands for a value which cannot be known; its argument says why.
+inline constexpr llvm::StringLiteral kUnknownCall = "shardc.unknown";
+/// A field of a section, whose value says what its other fields depend on.
+inline constexpr llvm::StringLiteral kUnknownRest = "_unknown_";
+
 class BridgeSettings {
 public:
   /// `isComplete` if the input names every field, whether it matters or not.
@@ -13,6 +18,10 @@ public:
 
   /// One setting; maps are taken apart.
   void set(llvm::StringRef path, const Tree &value);
+  /// A setting, or all of a section, depends on what the input does not show.
+  void forget(llvm::StringRef path, llvm::StringRef what, SourceRange range);
+  /// The same of everything that has been set.
+  void forgetAll(llvm::StringRef what, SourceRange range);
   /// Whether the dotted path begins with a section of Bridge's configuration.
   static bool isPath(llvm::StringRef path);
 
@@ -25,6 +34,8 @@ private:
   bool setSpecial(llvm::StringRef path, const Tree &value);
   void setPreset(const Tree &value);
   void setFamily(const Tree &provider);
+  void setDataClass(const Tree &map);
+  void setUnknownRest(llvm::StringRef section, const Tree &what);
   void setVariables(const Tree &map);
   void noteForeign(llvm::StringRef path, const Tree &value);
 

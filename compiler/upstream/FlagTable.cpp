@@ -6,6 +6,7 @@
 
 #include "compiler/basic/Suggest.h"
 #include "compiler/config/Evaluate.h"
+#include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringMap.h"
 #include "llvm/ADT/Twine.h"
 
@@ -144,7 +145,19 @@ llvm::SmallVector<Opt, 2> findBridgePath(llvm::StringRef path) {
   if (alias != nullptr && alias->targets.size() == 1 &&
       !config::info(alias->targets.front()).bridge.empty())
     return {alias->targets.front()};
+  // A name of a recipe's that Megatron-Bridge lacks means nothing else there.
+  std::optional<Opt> own = config::findOption(path);
+  if (own && path.contains('.') && config::info(*own).bridge.empty())
+    return {*own};
   return {};
+}
+
+bool namesData(llvm::StringRef field) {
+  static constexpr llvm::StringLiteral kNames[] = {
+#define DATA_SOURCE(field) field,
+#include "compiler/upstream/UpstreamFlags.def"
+  };
+  return llvm::is_contained(kNames, field);
 }
 
 bool mayPadVocabulary(const Getter &get) {

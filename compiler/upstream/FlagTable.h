@@ -43,6 +43,10 @@ llvm::ArrayRef<config::Opt> findAttribute(llvm::StringRef attribute);
 /// The options of Bridge's path, `ddp.use_megatron_fsdp` or an older or aliased name of it.
 llvm::SmallVector<config::Opt, 2> findBridgePath(llvm::StringRef path);
 
+/// Whether the field of a dataset of Megatron-Bridge's, which has no counterpart, says which data
+/// are read.
+bool namesData(llvm::StringRef field);
+
 /// An option's value on Megatron-LM's command line where its flag is not given.
 struct CliDefault {
   config::Opt opt;

@@ -109,15 +109,6 @@ void completeVocabulary(RecipeBuilder &recipe, const MegatronFacts &facts) {
                facts.tokenizerRange);
 }
 
-/// Data given by path is always Megatron's indexed kind, whatever its name.
-void completeData(RecipeBuilder &recipe, const MegatronFacts &facts) {
-  if (!facts.foreignData.empty())
-    askForData(recipe, facts.foreignData, facts.foreignDataRange);
-  for (Opt paths : {Opt::DatasetDataPath, Opt::DatasetTrainDataPath, Opt::DatasetBlend})
-    if ((recipe.has(paths) || recipe.isDoubted(paths)) && !recipe.has(Opt::DatasetKind))
-      recipe.setEnum(Opt::DatasetKind, config::DatasetKind::Indexed, recipe.range(paths));
-}
-
 /// Sizes that Megatron-LM derives otherwise than a recipe does.
 void completeSizes(RecipeBuilder &recipe) {
   std::optional<int64_t> hidden = recipe.integer(Opt::ModelHiddenSize);
@@ -126,6 +117,24 @@ void completeSizes(RecipeBuilder &recipe) {
   if (isSwiglu && !recipe.has(Opt::ModelFfnHiddenSize) && hidden && *hidden > 0 &&
       *hidden < (int64_t{1} << 50))
     recipe.setUpstreamDefault(Opt::ModelFfnHiddenSize, Value::ofInt(swigluWidth(*hidden)));
+}
+
+/// Flags that Megatron-LM reads for YaRN's positions as well as for latent attention.
+void completeYarn(RecipeBuilder &recipe, bool isWhole) {
+  constexpr std::pair<Opt, Opt> kShared[] = {
+      {Opt::ModelRotaryScalingFactor, Opt::ModelYarnRotaryScalingFactor},
+      {Opt::ModelMscale, Opt::ModelYarnMscale},
+      {Opt::ModelMscaleAllDim, Opt::ModelYarnMscaleAllDim}};
+  if (recipe.isOn(Opt::ModelMultiLatentAttention) ||
+      !recipe.is(Opt::ModelPositionEmbeddingType, config::PositionEmbedding::Yarn))
+    return;
+  if (isWhole)
+    recipe.setUpstreamDefault(Opt::ModelYarnRotaryScalingFactor, Value::ofFloat(1));
+  for (auto [flag, yarn] : kShared)
+    if (const Value *held = recipe.get(flag)) {
+      recipe.set(yarn, Value(*held), recipe.range(flag));
+      recipe.clear(flag);
+    }
 }
 
 void completeFsdp(RecipeBuilder &recipe) {
@@ -138,15 +147,6 @@ void completeFsdp(RecipeBuilder &recipe) {
 
 } // namespace
 
-void askForData(RecipeBuilder &recipe, llvm::StringRef text, SourceRange range) {
-  for (Opt opt :
-       {Opt::DatasetDataPath, Opt::DatasetTrainDataPath, Opt::DatasetBlend, Opt::DatasetKind})
-    if (recipe.has(opt))
-      return;
-  recipe.setEnum(Opt::DatasetKind, config::DatasetKind::Indexed, range);
-  recipe.ask(fmt::format("the data of {}", text.str()), Opt::DatasetDataPath, range);
-}
-
 void applyMegatronFacts(RecipeBuilder &recipe, const MegatronFacts &facts) {
   completeQueryGroups(recipe, facts);
   completePositions(recipe, facts);
@@ -154,7 +154,7 @@ void applyMegatronFacts(RecipeBuilder &recipe, const MegatronFacts &facts) {
   completeExpertLayers(recipe, facts);
   completePaddedVocabulary(recipe, facts);
   completeRecomputation(recipe);
-  completeData(recipe, facts);
+  completeYarn(recipe, facts.isWhole);
   // The preset says it, with what belongs to it.
   if (recipe.has(Opt::MixedPrecisionPreset)) {
     recipe.clear(Opt::ModelBf16);
@@ -185,8 +185,9 @@ bool checkInput(BufferId input, DiagEngine &diags) {
   return true;
 }
 
-std::optional<std::string> printRecipe(const RecipeBuilder &recipe, const ImportOptions &options,
+std::optional<std::string> printRecipe(RecipeBuilder &recipe, const ImportOptions &options,
                                        DiagEngine &diags) {
+  recipe.finishUnknown();
   if (diags.hasErrors())
     return std::nullopt;
   if (recipe.isEmpty()) {

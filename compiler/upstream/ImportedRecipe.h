@@ -19,13 +19,7 @@ struct MegatronFacts {
   SourceRange paddedVocabRange;
   std::string tokenizer; ///< what vocabulary is hidden behind; empty if none was named
   SourceRange tokenizerRange;
-  std::string foreignData; ///< data that a recipe cannot have, as they were named; empty: none
-  SourceRange foreignDataRange;
 };
-
-/// Data of which a recipe cannot have the kind are left out by a warning, and the recipe then has
-/// none, which a check refuses: never the synthetic tokens that it would have by default.
-void askForData(RecipeBuilder &recipe, llvm::StringRef text, SourceRange range);
 
 /// Applies the facts: sizes that follow from each other, vocabularies that are not known, and where
 /// the input is a whole launch line, the defaults of Megatron-LM's command line.
@@ -35,7 +29,7 @@ void applyMegatronFacts(RecipeBuilder &recipe, const MegatronFacts &facts);
 bool checkInput(BufferId input, DiagEngine &diags);
 
 /// The formatted recipe; nothing if there were errors or nothing was understood.
-std::optional<std::string> printRecipe(const RecipeBuilder &recipe, const ImportOptions &options,
+std::optional<std::string> printRecipe(RecipeBuilder &recipe, const ImportOptions &options,
                                        DiagEngine &diags);
 
 } // namespace shardc::upstream

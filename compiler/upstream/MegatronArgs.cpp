@@ -284,10 +284,8 @@ private:
     }
     if (flag == "--num-query-groups")
       facts.queryGroups = range;
-    if (choosesForeignData(flag)) {
-      facts.foreignData = flag;
-      facts.foreignDataRange = range;
-    }
+    if (choosesForeignData(flag))
+      recipe_.setUnknownData(fmt::format("the data of {}", flag.str()), range);
     std::optional<int64_t> number;
     int64_t parsed = 0;
     if (values.size() == 1 && readInteger(values.front().text, parsed))

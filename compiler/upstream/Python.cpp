@@ -1,5 +1,6 @@
 #include "compiler/upstream/Python.h"
 
+#include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringExtras.h"
 
 namespace shardc::upstream {
@@ -16,13 +17,12 @@ public:
   PythonReader(llvm::StringRef text, SourceLoc begin, bool isLenient)
       : text_(text), begin_(begin), isLenient_(isLenient) {}
 
-  PythonText readText() {
-    PythonText out;
+  std::vector<PythonStatement> readText() {
+    std::vector<PythonStatement> out;
     while (at_ < text_.size()) {
       skipLineSpace();
-      if (at_ >= text_.size())
-        break;
-      readStatement(out);
+      if (at_ < text_.size() && !skipDocumentation())
+        out.push_back(readStatement());
     }
     return out;
   }
@@ -80,32 +80,122 @@ private:
     }
   }
 
-  void readStatement(PythonText &out) {
+  bool skipDocumentation() {
+    bool isText = text_.substr(at_).startswith("\"\"\"") || text_.substr(at_).startswith("'''");
+    if (isText)
+      skipStatement(at_);
+    return isText;
+  }
+
+  /// Blanks before the statement's line; one more behind the head of a block in the same line.
+  unsigned indentHere() const {
+    size_t line = text_.rfind('\n', at_) + 1; // npos + 1 is the begin
+    size_t first = text_.find_first_not_of(" \t", line);
+    return static_cast<unsigned>(first - line) + (line == headLine_ && headEnd_ <= at_ ? 1 : 0);
+  }
+
+  PythonStatement readStatement() {
+    PythonStatement statement;
+    statement.indent = indentHere();
     size_t begin = at_;
-    std::string target = readTarget();
-    skipSpace();
-    skipAnnotation();
-    bool isAssignment = !target.empty() && peek() == '=' && peek(1) != '=';
-    if (isAssignment) {
-      ++at_;
-      skipSpace();
-      size_t valueBegin = at_;
-      failed_ = false;
-      TreePtr value = readValue();
-      skipSpace();
-      skipComment();
-      bool isEnd = at_ >= text_.size() || peek() == '\n' || peek() == ';' || peek() == ',';
-      if (!isEnd || failed_)
-        value = nullptr;
-      if (value == nullptr)
-        skipStatement(valueBegin);
-      else
-        consume(',');
-      out.assignments.push_back({std::move(target), std::move(value), range(begin)});
-      return;
+    if (isBlock()) {
+      statement.kind = PythonStatement::Kind::Block;
+      headLine_ = text_.rfind('\n', at_) + 1;
+      skipStatement(begin, ':');
+      consume(':');
+      headEnd_ = at_;
+    } else if (bool isExact = true; readTargets(statement.targets, isExact)) {
+      statement.kind = PythonStatement::Kind::Assignment;
+      statement.value = readAssigned(isExact);
+    } else {
+      skipStatement(begin);
     }
+    statement.text = text_.slice(begin, at_).rtrim().str();
+    statement.range = range(begin);
+    return statement;
+  }
+
+  llvm::StringRef wordHere() const {
+    size_t end = at_;
+    while (end < text_.size() && isNameChar(text_[end]))
+      ++end;
+    return text_.slice(at_, end);
+  }
+
+  bool isBlock() const {
+    constexpr llvm::StringLiteral kHeads[] = {"if",    "elif",  "else",    "for", "while",
+                                              "with",  "try",   "except",  "def", "class",
+                                              "async", "match", "finally", "case"};
+    llvm::StringRef word = wordHere();
+    if (!llvm::is_contained(kHeads, word))
+      return false;
+    char next = at_ + word.size() < text_.size() ? text_[at_ + word.size()] : ' ';
+    return next == ' ' || next == ':' || next == '(' || next == '\t';
+  }
+
+  /// `a = b =`, `a, b =`, `a[0] =`, `a +=`, `return`. `isExact` is false where the targets get
+  /// something else than the value that follows.
+  bool readTargets(std::vector<std::string> &targets, bool &isExact) {
+    if (wordHere() == "return") {
+      at_ += wordHere().size();
+      targets = {"return"};
+      return true;
+    }
+    size_t begin = at_, end = at_; // behind the last `=`
+    std::vector<std::string> names;
+    bool isPart = false;
+    while (std::optional<std::string> name = readTarget(isPart)) {
+      names.push_back(std::move(*name));
+      skipSpace();
+      skipAnnotation();
+      if (consume(',')) {
+        skipSpace();
+        continue;
+      }
+      bool changes = peek() != '\0' && llvm::StringRef("+-*/%|&@").contains(peek());
+      if (changes)
+        at_ += peek() == peek(1) ? 2 : 1;
+      if (peek() != '=' || peek(1) == '=')
+        break;
+      end = ++at_;
+      isExact &= !changes && !isPart && names.size() == 1;
+      targets.insert(targets.end(), names.begin(), names.end());
+      names.clear();
+      skipSpace();
+    }
+    at_ = end;
+    return end != begin;
+  }
+
+  /// What is assigned; null where it is not a literal, name or call.
+  TreePtr readAssigned(bool isExact) {
+    skipSpace();
+    size_t begin = at_;
+    failed_ = false;
+    TreePtr value = readValue();
+    skipSpace();
+    skipComment();
+    bool isEnd = at_ >= text_.size() || peek() == '\n' || peek() == ';' || endsInComma();
+    if (isExact && isEnd && !failed_)
+      return value;
+    failed_ = false;
     skipStatement(begin);
-    out.others.push_back({text_.slice(begin, at_).rtrim().str(), range(begin)});
+    return nullptr;
+  }
+
+  /// A comma as between arguments: at the end of the line, or before another `name=`.
+  bool endsInComma() {
+    size_t begin = at_;
+    if (!consume(','))
+      return false;
+    skipSpace();
+    skipComment();
+    size_t behind = at_;
+    std::vector<std::string> targets;
+    bool isExact = true;
+    bool isEnd = at_ >= text_.size() || peek() == '\n' || readTargets(targets, isExact);
+    at_ = isEnd ? behind : begin;
+    return isEnd;
   }
 
   /// `: int` between a target and its value.
@@ -119,33 +209,43 @@ private:
       at_ = end;
   }
 
-  /// To the end of a statement that is not understood: the line's, or that of brackets it opens.
-  void skipStatement(size_t begin) {
+  /// To the end of a statement that is not understood, outside of brackets and texts: the line's,
+  /// or the sign.
+  void skipStatement(size_t begin, char sign = '\n') {
     at_ = begin;
     int open = 0;
-    while (at_ < text_.size() && (peek() != '\n' || open > 0)) {
+    while (at_ < text_.size() && ((peek() != '\n' && peek() != sign) || open > 0)) {
       char c = peek();
       open += c == '(' || c == '[' || c == '{' ? 1 : 0;
       open -= c == ')' || c == ']' || c == '}' ? 1 : 0;
-      ++at_;
+      std::string ignored;
+      if (c == '"' || c == '\'')
+        readString(ignored);
+      else
+        at_ += c == '\\' && peek(1) == '\n' ? 2 : 1;
     }
+    failed_ = false;
     depth_ = 0;
   }
 
-  std::string readTarget() {
+  std::optional<std::string> readTarget(bool &isPart) {
     size_t begin = at_;
     while (isNameChar(peek()) || (peek() == '.' && isNameStart(peek(1))))
       ++at_;
     std::string target = text_.slice(begin, at_).str();
     if (target.empty() || !isNameStart(target.front()))
-      return {};
+      return std::nullopt;
     // os.environ["NAME"]
     if (peek() == '[' && (peek(1) == '"' || peek(1) == '\'')) {
       size_t close = text_.find(peek(1), at_ + 2);
       if (close == llvm::StringRef::npos || close + 1 >= text_.size() || text_[close + 1] != ']')
-        return {};
+        return std::nullopt;
       target += "." + text_.slice(at_ + 2, close).str();
       at_ = close + 2;
+    } else if (peek() == '[') {
+      isPart = true;
+      skipStatement(at_, ']');
+      consume(']');
     }
     return target;
   }
@@ -344,12 +444,14 @@ private:
   size_t at_ = 0;
   unsigned depth_ = 0;
   size_t numValues_ = 0;
+  size_t headLine_ = llvm::StringRef::npos; ///< begin of the line of the last block's head
+  size_t headEnd_ = 0;
   bool failed_ = false;
 };
 
 } // namespace
 
-PythonText readPython(llvm::StringRef text, SourceLoc begin) {
+std::vector<PythonStatement> readPython(llvm::StringRef text, SourceLoc begin) {
   return PythonReader(text, begin, /*isLenient=*/false).readText();
 }
 

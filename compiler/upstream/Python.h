@@ -1,5 +1,5 @@
-// Parses Python's literals, and lines that assign them, as in Megatron-Bridge's recipes and guides.
-// Nothing is evaluated: a name stays a name, a call a call with its arguments.
+// Parses Python's literals, and the statements that assign them, as in Megatron-Bridge's recipes
+// and guides. Nothing is evaluated: a name stays a name, a call a call with its arguments.
 #pragma once
 
 #include <string>
@@ -10,26 +10,23 @@
 
 namespace shardc::upstream {
 
-/// One `target = value` of a Python text; the target dotted, or with a text in brackets at its end.
-struct PythonAssignment {
-  std::string target;
-  TreePtr value; ///< null where it is not a literal, name or call
+struct PythonStatement {
+  enum class Kind : uint8_t {
+    Assignment, ///< also `x += 1`, and `return x` with the target `return`
+    Block,      ///< the head of an `if`, `for`, `def` ...; what is in it follows, indented more
+    Other,
+  };
+  Kind kind = Kind::Other;
+  unsigned indent = 0;
+  std::vector<std::string> targets; ///< dotted, or with a text in brackets at their end
+  TreePtr value;                    ///< null unless each target gets this literal, name or call
+  std::string text;                 ///< all of it
   SourceRange range;
 };
 
-/// A statement that is not an assignment, as text.
-struct PythonOther {
-  std::string text;
-  SourceRange range;
-};
-
-struct PythonText {
-  std::vector<PythonAssignment> assignments;
-  std::vector<PythonOther> others;
-};
-
-/// Reads line by line; a line that cannot be read is one of `others`.
-PythonText readPython(llvm::StringRef text, SourceLoc begin);
+/// The statements in their order. A block whose body stands in the line of its head is indented
+/// too. Texts for documentation are left out.
+std::vector<PythonStatement> readPython(llvm::StringRef text, SourceLoc begin);
 
 /// One literal, name or call; null if the text is anything else.
 TreePtr readPythonValue(llvm::StringRef text, SourceLoc begin);

@@ -1,6 +1,7 @@
 #include "compiler/upstream/ReadValue.h"
 
 #include <cmath>
+#include <cstring>
 
 #include "compiler/upstream/Pattern.h"
 #include "llvm/ADT/SmallVector.h"
@@ -15,8 +16,9 @@ using config::ValueType;
 std::optional<Value> readBool(const Tree &tree) {
   if (tree.kind == Tree::Kind::Bool)
     return Value::ofBool(tree.boolean);
-  if (tree.kind == Tree::Kind::Int && (tree.integer == 0 || tree.integer == 1))
-    return Value::ofBool(tree.integer == 1);
+  // As Python takes it: Megatron-Bridge's own recipes set 100 for true.
+  if (tree.kind == Tree::Kind::Int)
+    return Value::ofBool(tree.integer != 0);
   if (!tree.isWord())
     return std::nullopt;
   std::string word = llvm::StringRef(tree.text).lower();
@@ -59,7 +61,11 @@ std::string enumeratorWord(const Tree &tree) {
     return tree.boolean ? "true" : "false";
   if (tree.kind != Tree::Kind::Map)
     return {};
-  if (tree.items.size() == 1 && tree.items.front()->isWord())
+  // A class of enumerators, or what looks a preset up; other functions may return anything.
+  llvm::StringRef call = tree.callName();
+  bool takesName = call.empty() || (call.front() >= 'A' && call.front() <= 'Z') ||
+                   call == "get_mixed_precision_config";
+  if (tree.items.size() == 1 && tree.items.front()->isWord() && takesName)
     return tree.items.front()->text;
   return tree.items.empty() ? tree.callName().str() : std::string();
 }
@@ -135,6 +141,19 @@ template <typename Read> std::optional<Value> readList(const Tree &tree, Read re
   return Value::ofList(std::move(list));
 }
 
+/// What a path or a signal is made of; other calls may return anything.
+std::optional<Value> stringOfCall(llvm::StringRef name, const Tree &made) {
+  bool isSignal = name == "Signals", isPath = name.endswith("Path") || name == "str";
+  if (made.isWord() && (isSignal || isPath))
+    return Value::ofString(made.text);
+  constexpr int64_t kSignalsMax = 64;
+  if (!isSignal || made.kind != Tree::Kind::Int || made.integer < 1 || made.integer > kSignalsMax)
+    return std::nullopt;
+  const char *abbreviated = sigabbrev_np(static_cast<int>(made.integer));
+  return abbreviated == nullptr ? std::nullopt
+                                : std::optional(Value::ofString(std::string("SIG") + abbreviated));
+}
+
 std::optional<Value> readString(const Tree &tree) {
   if (tree.isWord())
     return Value::ofString(tree.text);
@@ -142,9 +161,8 @@ std::optional<Value> readString(const Tree &tree) {
     return Value::ofString(std::to_string(tree.integer));
   if (tree.kind == Tree::Kind::Bool)
     return Value::ofString(tree.boolean ? "true" : "false");
-  // A path object, say: one word makes it.
-  if (tree.kind == Tree::Kind::Map && tree.items.size() == 1 && tree.items.front()->isWord())
-    return Value::ofString(tree.items.front()->text);
+  if (tree.kind == Tree::Kind::Map && tree.items.size() == 1)
+    return stringOfCall(tree.callName(), *tree.items.front());
   if (tree.kind == Tree::Kind::Float)
     return Value::ofString(describe(tree));
   return std::nullopt;

@@ -69,10 +69,45 @@ bool hasReference(const Tree &tree) {
 void RecipeBuilder::set(Opt opt, Value value, SourceRange range) {
   llvm::erase_if(asked_, [&](const auto &asked) { return asked.first == opt; });
   items_[index(opt)] = Item{std::move(value), range, false};
+  unknown_.erase(opt);
+}
+
+void RecipeBuilder::setUnknown(Opt opt, llvm::StringRef what, SourceRange range) {
+  clear(opt);
+  unknown_[opt] = {what.str(), range};
+}
+
+void RecipeBuilder::setUnknownData(llvm::StringRef what, SourceRange range) {
+  unknownData_ = what.str();
+  unknownDataRange_ = range;
+}
+
+void RecipeBuilder::finishUnknown() {
+  for (const auto &[opt, about] : unknown_)
+    doubt(about.first, opt, about.second);
+  bool hasPath = false, isUnknown = !unknownData_.empty();
+  for (Opt paths : {Opt::DatasetDataPath, Opt::DatasetTrainDataPath, Opt::DatasetBlend}) {
+    const Value *held = get(paths);
+    isUnknown |= isDoubted(paths);
+    hasPath |= held != nullptr && !held->isNone();
+    // Data given by path are always Megatron's indexed kind, whatever the name.
+    if (held != nullptr && !held->isNone() && !has(Opt::DatasetKind))
+      setEnum(Opt::DatasetKind, config::DatasetKind::Indexed, range(paths));
+  }
+  if (hasPath || !isUnknown || has(Opt::DatasetKind))
+    return;
+  setEnum(Opt::DatasetKind, config::DatasetKind::Indexed, unknownDataRange_);
+  if (!unknownData_.empty())
+    ask(unknownData_, Opt::DatasetDataPath, unknownDataRange_);
 }
 
 bool RecipeBuilder::read(Opt opt, const Tree &tree, llvm::StringRef name) {
   const config::OptionInfo &option = config::info(opt);
+  // A run with it would be refused, and without it trains the same.
+  if (option.path.startswith("logger.wandb_")) {
+    leaveOut(fmt::format("{} {}", name.str(), describe(tree)), tree.range);
+    return false;
+  }
   bool isText = option.type.type == config::ValueType::String ||
                 option.type.type == config::ValueType::StringList ||
                 option.type.type == config::ValueType::Blend;
@@ -126,6 +161,8 @@ void RecipeBuilder::setVariable(llvm::StringRef name, Value value, SourceRange r
 }
 
 void RecipeBuilder::leaveOut(llvm::StringRef text, SourceRange range) {
+  if (!leftOut_.empty() && leftOut_.back() == commentText(text))
+    return; // of several targets of one statement
   diags_.report(diag::ImportNoCounterpart, range, commentText(text));
   leftOut_.push_back(commentText(text));
 }
@@ -141,25 +178,26 @@ void RecipeBuilder::leaveOutIdle(llvm::StringRef text, llvm::StringRef why, Sour
   leftOut_.push_back(commentText((text + ": " + why).str()));
 }
 
-void RecipeBuilder::ask(llvm::StringRef what, Opt opt, SourceRange range) {
-  addAsked(what, opt, range, std::nullopt);
+void RecipeBuilder::ask(llvm::StringRef what, llvm::StringRef path, SourceRange range) {
+  addAsked(what, path, range, std::nullopt);
 }
 
 void RecipeBuilder::doubt(llvm::StringRef what, Opt opt, SourceRange range) {
   clear(opt);
-  addAsked(what, opt, range, opt);
+  addAsked(what, config::info(opt).path, range, opt);
 }
 
-void RecipeBuilder::addAsked(llvm::StringRef what, Opt opt, SourceRange range,
+void RecipeBuilder::addAsked(llvm::StringRef what, llvm::StringRef path, SourceRange range,
                              std::optional<Opt> doubted) {
-  diags_.report(diag::ImportUnknown, range, commentText(what), config::info(opt).path);
-  std::string line = commentText((config::info(opt).path + ": " + what).str());
+  diags_.report(diag::ImportUnknown, range, commentText(what), path);
+  std::string line = commentText((path + ": " + what).str());
   if (!llvm::is_contained(asked_, std::pair(doubted, line)))
     asked_.emplace_back(doubted, std::move(line));
 }
 
 bool RecipeBuilder::isDoubted(Opt opt) const {
-  return llvm::any_of(asked_, [&](const auto &asked) { return asked.first == opt; });
+  return unknown_.count(opt) > 0 ||
+         llvm::any_of(asked_, [&](const auto &asked) { return asked.first == opt; });
 }
 
 void RecipeBuilder::askWords(llvm::StringRef what, SourceRange range) {
@@ -172,6 +210,14 @@ void RecipeBuilder::askWords(llvm::StringRef what, SourceRange range) {
 
 void RecipeBuilder::meant(llvm::StringRef text, SourceRange range) {
   diags_.report(diag::ImportMeant, range, text);
+}
+
+void RecipeBuilder::setUnnamedOfFamily() {
+  const Value *family = get(Opt::ModelFamily);
+  for (const FamilyRow &row : familyRows())
+    if (family != nullptr && *family == Value::ofEnum(row.family) && !has(row.opt) &&
+        config::info(row.opt).status == config::OptionStatus::Executed)
+      set(row.opt, Value(), {});
 }
 
 void RecipeBuilder::dropDefaults() {

@@ -33,6 +33,13 @@ public:
   /// What upstream does where the input is silent and shardc would do otherwise.
   void setUpstreamDefault(config::Opt opt, config::Value value);
   void clear(config::Opt opt) { items_[index(opt)].reset(); }
+  /// Like doubt(), and says so only if nothing sets it later.
+  void setUnknown(config::Opt opt, llvm::StringRef what, SourceRange range);
+  /// What says which data are read cannot be converted: without a path, the recipe asks for one
+  /// and does not run, rather than to train with synthetic data.
+  void setUnknownData(llvm::StringRef what, SourceRange range);
+  /// After all settings: asks for what has stayed unknown, and says of which kind the data are.
+  void finishUnknown();
 
   bool has(config::Opt opt) const { return items_[index(opt)].has_value(); }
   /// The value, or null.
@@ -57,7 +64,10 @@ public:
   /// The same for what has no effect in a recipe, with the reason: a remark.
   void leaveOutIdle(llvm::StringRef text, llvm::StringRef why, SourceRange range);
   /// Something that the input does not say and the recipe needs.
-  void ask(llvm::StringRef what, config::Opt opt, SourceRange range);
+  void ask(llvm::StringRef what, config::Opt opt, SourceRange range) {
+    ask(what, config::info(opt).path, range);
+  }
+  void ask(llvm::StringRef what, llvm::StringRef path, SourceRange range);
   /// The same of a setting that the input has and does not decide: an earlier value is none.
   void doubt(llvm::StringRef what, config::Opt opt, SourceRange range);
   bool isDoubted(config::Opt opt) const;
@@ -66,6 +76,9 @@ public:
   /// What was meant is taken over, and upstream takes it otherwise.
   void meant(llvm::StringRef text, SourceRange range);
 
+  /// Of input that names every option which has a value: no value where it does not name one that
+  /// the family has.
+  void setUnnamedOfFamily();
   /// Drops what shardc does anyway, from input that names every option whether it matters or not.
   void dropDefaults();
   /// Whether anything was understood.
@@ -81,7 +94,7 @@ private:
     bool isUpstreamDefault = false;
   };
 
-  void addAsked(llvm::StringRef what, config::Opt opt, SourceRange range,
+  void addAsked(llvm::StringRef what, llvm::StringRef path, SourceRange range,
                 std::optional<config::Opt> doubted);
   static size_t index(config::Opt opt) { return static_cast<size_t>(opt); }
   std::string printSection(const config::SectionInfo &section, bool upstreamDefaults) const;
@@ -89,6 +102,9 @@ private:
   DiagEngine &diags_;
   std::vector<std::optional<Item>> items_;
   std::map<std::string, Item> variables_;
+  std::map<config::Opt, std::pair<std::string, SourceRange>> unknown_;
+  std::string unknownData_;
+  SourceRange unknownDataRange_;
   std::vector<std::string> leftOut_;
   /// Lines to fill in, and the option of those that doubt one.
   std::vector<std::pair<std::optional<config::Opt>, std::string>> asked_;

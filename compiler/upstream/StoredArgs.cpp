@@ -166,10 +166,8 @@ private:
     if (isIdle)
       return;
     std::string text = fmt::format("{} = {}", attribute.str(), describe(value));
-    if (choosesForeignData(attribute)) {
-      facts_.foreignData = text;
-      facts_.foreignDataRange = args_.range;
-    }
+    if (choosesForeignData(attribute))
+      recipe_.setUnknownData(fmt::format("the data of {}", text), args_.range);
     if (++numForeign_ <= kListedMax)
       recipe_.leaveOut(text, args_.range);
   }

@@ -11,6 +11,7 @@ namespace {
 
 constexpr unsigned kYamlDepthMax = 60;
 constexpr size_t kNodesMax = 200'000;
+constexpr llvm::StringLiteral kPythonTag = "!!python/";
 
 class Converter {
 public:
@@ -62,8 +63,27 @@ private:
     ++depth_;
     TreePtr tree = convertAny(node);
     --depth_;
+    if (tree != nullptr && node.getRawTag().startswith(kPythonTag))
+      tree = asPython(node.getRawTag().drop_front(kPythonTag.size()), *tree);
     if (tree != nullptr && !node.getAnchor().empty())
       anchors_[node.getAnchor().str()] = tree;
+    return tree;
+  }
+
+  /// PyYAML's tags of objects: `object/apply:signal.Signals`, `name:torch.bfloat16`.
+  static TreePtr asPython(llvm::StringRef tag, const Tree &plain) {
+    auto [kind, name] = tag.split(':');
+    auto tree = std::make_shared<Tree>(plain);
+    if (kind == "name") {
+      tree->kind = Tree::Kind::Name;
+      tree->text = name.str();
+    } else if (kind.startswith("object")) {
+      bool isState = plain.kind == Tree::Kind::Map;
+      tree->kind = Tree::Kind::Map;
+      tree->call = name.str();
+      if (!isState && plain.kind != Tree::Kind::List && !plain.isNone())
+        tree->items.push_back(std::make_shared<Tree>(plain));
+    }
     return tree;
   }
 
@@ -74,7 +94,8 @@ private:
       llvm::StringRef raw = scalar->getRawValue(), value = scalar->getValue(storage);
       bool isQuoted = !raw.empty() && (raw.front() == '"' || raw.front() == '\'');
       SourceRange place = range(scalar->getSourceRange());
-      return isQuoted ? makeText(value, place) : makeScalar(value, place);
+      // The parser counts the line break before a closing bracket to the scalar.
+      return isQuoted ? makeText(value, place) : makeScalar(value.trim(), place);
     }
     if (auto *block = llvm::dyn_cast<BlockScalarNode>(&node))
       return makeText(block->getValue(), range(block->getSourceRange()));
@@ -121,6 +142,11 @@ private:
         return nullptr;
       }
       addEntry(*map, describe(*key), std::move(value));
+    }
+    // An enumerator with its number in `_args_` and its name.
+    if (const Tree *name = map->find("_name_"); name != nullptr && !map->call.empty()) {
+      map->items = {std::make_shared<Tree>(*name)};
+      map->entries.clear();
     }
     return map;
   }

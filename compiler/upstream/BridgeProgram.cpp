@@ -1,0 +1,48 @@
+#include "compiler/upstream/BridgeProgram.h"
+
+#include "compiler/config/Config.h"
+#include "llvm/Support/JSON.h"
+#include "llvm/Support/raw_ostream.h"
+
+namespace shardc::upstream {
+namespace {
+
+llvm::json::Object fieldsOfSections() {
+  llvm::json::Object sections;
+  for (const config::OptionInfo &option : config::options()) {
+    auto [section, field] = option.bridge.split('.');
+    if (section.empty())
+      continue;
+    llvm::json::Value &fields =
+        sections.try_emplace(section.str(), llvm::json::Array()).first->second;
+    if (!field.empty())
+      fields.getAsArray()->push_back(field.str());
+  }
+  return sections;
+}
+
+} // namespace
+
+std::string bridgeStandin() {
+  return
+#define ASSET(name, text) text
+#include "compiler/upstream/BridgeStandin.inc"
+      ;
+}
+
+std::string bridgeTables() {
+  llvm::json::Object classes;
+  llvm::json::Array functions;
+#define CONFIG_CLASS(name, section) classes[name] = section;
+#define BRIDGE_FUNCTION(name, parameters, expression)                                              \
+  functions.push_back(llvm::json::Array{name, parameters, expression});
+#include "compiler/upstream/UpstreamFlags.def"
+  llvm::json::Value tables = llvm::json::Object{{"sections", fieldsOfSections()},
+                                                {"classes", std::move(classes)},
+                                                {"functions", std::move(functions)}};
+  std::string text;
+  llvm::raw_string_ostream(text) << tables;
+  return text;
+}
+
+} // namespace shardc::upstream

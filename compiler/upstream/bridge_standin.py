@@ -1,0 +1,617 @@
+"""Runs a configuration program of Megatron-Bridge's, and writes what it sets as a saved configuration would say it.
+
+    bridge_standin.py TABLES RESULTS FILE FUNCTION [ARGUMENTS...]
+
+The packages that the program imports and the machine need not have (megatron, torch, ...) are stand-ins: classes record
+what is assigned, functions of the tables do what upstream's do, and anything else is a value that is not known. Where a
+condition depends on such a value, the program runs once for each outcome; what differs between them is unknown.
+RESULTS gets `configuration`, or `error` with one line of text. FUNCTION may be empty.
+"""
+
+import ast
+import builtins
+import copy
+import dataclasses
+import enum
+import functools
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import inspect
+import json
+import os
+import pathlib
+import sys
+import traceback
+import types
+
+RUNS_MAX = 128
+REPLACED = ("megatron", "torch", "transformer_engine", "transformers", "nemo", "nemo_run", "omegaconf", "hydra", "apex")
+LAUNCHES = ("pretrain", "finetune", "distill")
+HARMLESS = ("validate", "finalize", "to_yaml", "print_yaml", "to_dict", "print_rank_0", "warn_rank_0", "setup_logging")
+MARK = "\N{LEFT-POINTING DOUBLE ANGLE QUOTATION MARK}not known: "
+MARK_END = "\N{RIGHT-POINTING DOUBLE ANGLE QUOTATION MARK}"
+TABLES = {"sections": {}, "classes": {}, "functions": []}
+SECTIONS_OF_BRIDGE = ("env_vars", "tokenizer", "profiling", "peft", "ft", "straggler")
+
+
+class Stop(BaseException):
+    """What the program needs and cannot be known."""
+
+
+class Path:
+    """One run of the program: the outcomes of the conditions that are not known, in order."""
+
+    def __init__(self, taken):
+        self.taken, self.known, self.asked, self.launched = taken, {}, [], []
+
+    def decide(self, what):
+        if what not in self.known:
+            at = len(self.asked)
+            self.known[what] = self.taken[at] if at < len(self.taken) else True
+            self.asked.append((what, self.known[what]))
+        return self.known[what]
+
+
+PATH = Path([])
+
+
+def plain(value):
+    """A value in a line for people."""
+    text = value._s_what if isinstance(value, Thing) else repr(value)
+    return text if len(text) < 80 else text[:80] + "..."
+
+
+def operator(sign, turned=False):
+    def apply(self, other):
+        left, right = (other, self) if turned else (self, other)
+        return Thing(f"{plain(left)} {sign} {plain(right)}")
+
+    return apply
+
+
+def needs(what):
+    def apply(self, *_):
+        raise Stop(f"the program needs {what} of {self._s_what}, which cannot be known")
+
+    return apply
+
+
+class Meta(type):
+    def __getattr__(cls, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return Thing(f"{cls.__name__}.{name}", name=True)
+
+
+class Thing(metaclass=Meta):
+    """An object with the fields that the program sets; `_s_what` says in words where it comes from."""
+
+    def __init__(self, what, name=False, unknown=True, section="", call=None):
+        self.__dict__.update(_s_what=what, _s_name=name, _s_unknown=unknown, _s_section=section, _s_call=call)
+        self.__dict__.update(_s_target="", _s_read={}, _s_owner=None)
+
+    def __getattr__(self, name):
+        if name.startswith(("__", "_s_")):
+            raise AttributeError(name)
+        if name in self._s_read:
+            return self._s_read[name]
+        fields = TABLES["sections"].get(self._s_section)
+        path = f"{self._s_section}.{name}" if self._s_section not in ("", "cfg") else name
+        if self._s_section == "cfg" and (name in TABLES["sections"] or name in SECTIONS_OF_BRIDGE):
+            thing = Thing(path, unknown=self._s_unknown, section=name)
+        elif self._s_name:
+            return Thing(f"{self._s_what}.{name}", name=True)
+        elif fields is not None and name not in fields and not PATH.decide(f"{path} exists"):
+            raise AttributeError(name)
+        else:
+            thing = Thing(path if self._s_section else f"{self._s_what}.{name}")
+        thing.__dict__["_s_owner"] = self
+        self._s_read[name] = thing
+        return thing
+
+    def __setattr__(self, name, value):
+        if isinstance(value, Thing) and self._s_section == "cfg" and not value._s_section and not value._s_name:
+            value.__dict__["_s_section"] = name
+        self._s_read.pop(name, None)
+        self.__dict__[name] = value
+
+    def __getitem__(self, key):
+        return self._s_read.setdefault(key, Thing(f"{self._s_what}[{plain(key)}]"))
+
+    def __setitem__(self, key, value):
+        self.__setattr__(str(key), value)
+
+    def __call__(self, *args, **kwargs):
+        return call(self, args, kwargs)
+
+    def __bool__(self):
+        return PATH.decide(self._s_what)
+
+    def __eq__(self, other):
+        if self is other or isinstance(other, Thing) and self._s_what == other._s_what:
+            return True
+        return Thing(f"{plain(self)} == {plain(other)}")
+
+    def __ne__(self, other):
+        if self is other or isinstance(other, Thing) and self._s_what == other._s_what:
+            return False
+        return Thing(f"{plain(self)} != {plain(other)}")
+
+    def __contains__(self, item):
+        return PATH.decide(f"{plain(item)} in {self._s_what}")
+
+    def __str__(self):
+        return MARK + self._s_what + MARK_END
+
+    def __format__(self, _):
+        return str(self)
+
+    __repr__ = __str__
+    __hash__ = needs("the value")
+    __iter__, __len__ = needs("the elements"), needs("the length")
+    __int__ = __index__ = __float__ = needs("the number")
+    __add__, __radd__ = operator("+"), operator("+", True)
+    __sub__, __rsub__ = operator("-"), operator("-", True)
+    __mul__, __rmul__ = operator("*"), operator("*", True)
+    __truediv__, __rtruediv__ = operator("/"), operator("/", True)
+    __floordiv__, __rfloordiv__ = operator("//"), operator("//", True)
+    __mod__, __rmod__ = operator("%"), operator("%", True)
+    __pow__, __rpow__ = operator("**"), operator("**", True)
+    __lt__, __le__, __gt__, __ge__ = operator("<"), operator("<="), operator(">"), operator(">=")
+
+    def __neg__(self):
+        return Thing(f"-{self._s_what}")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        return None
+
+
+class Object(Thing):
+    """Base of the classes of the stand-in packages: a configuration object."""
+
+    def __init__(self, *args, **kwargs):
+        bases = [base for base in type(self).__mro__ if base.__dict__.get("_s_standin")]
+        upstream = bases[0].__name__
+        section = "cfg" if upstream == "ConfigContainer" else TABLES["classes"].get(upstream, "")
+        if not section and upstream.endswith(("Provider", "ModelConfig")):
+            section = "model"
+        Thing.__init__(self, section or upstream, unknown=False, section=section, call=list(args))
+        self.__dict__["_s_target"] = upstream
+        for cls in reversed(type(self).__mro__):
+            if issubclass(cls, Object) and not cls.__dict__.get("_s_standin") and cls is not Object:
+                for name in cls.__dict__.get("__annotations__", {}):
+                    if name in cls.__dict__:
+                        self.__dict__[name] = default_of(cls.__dict__[name])
+        self.__dict__.update(kwargs)
+        if "__post_init__" in dir(type(self)):
+            type(self).__post_init__(self)
+
+
+def default_of(value):
+    if not isinstance(value, dataclasses.Field):
+        return copy.copy(value)
+    return value.default_factory() if value.default is dataclasses.MISSING else value.default
+
+
+@functools.lru_cache(None)
+def standin_class(name):
+    return Meta(name, (Object,), {"_s_standin": True, "__module__": "megatron.bridge"})
+
+
+def things_in(value, depth=0):
+    if isinstance(value, Thing):
+        yield value
+    elif depth < 4 and isinstance(value, (list, tuple, dict)):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from things_in(item, depth + 1)
+
+
+def taint(thing, why):
+    """Something that is not known may have changed every field."""
+    for name, value in {**fields_of(thing), **thing._s_read}.items():
+        if isinstance(value, Thing) and (value._s_section or isinstance(value, Object)):
+            taint(value, why)
+        elif name in thing.__dict__:
+            thing.__dict__[name] = Thing(why)
+
+
+def call(function, args, kwargs):
+    name = function._s_what.split(".")[-1]
+    given = [*things_in(args), *things_in(kwargs)]
+    if name in LAUNCHES:
+        configs = [thing for thing in given if thing._s_section == "cfg"]
+        PATH.launched += configs[:1]
+        return None
+    made = next((row for row in TABLES["functions"] if row[0] == name), None)
+    if made and function._s_name:
+        return functions()[name](*args, **kwargs)
+    what = f"{function._s_what}({', '.join([plain(a) for a in args] + [f'{k}={plain(v)}' for k, v in kwargs.items()])})"
+    if name not in HARMLESS:
+        owner = function._s_owner
+        for thing in given + ([owner] if owner is not None and not owner._s_name else []):
+            if thing._s_section:
+                taint(thing, f"what {function._s_what}() sets")
+    section = "cfg" if name.endswith("_config") and "recipe" in function._s_what else ""
+    thing = Thing(what, section=section, call=list(args))
+    thing.__dict__["_s_target"] = name
+    return thing
+
+
+@functools.lru_cache(None)
+def functions():
+    space = {name: standin_class(name) for name in [*TABLES["classes"], "ConfigContainer"]}
+    space.update(torch=Thing("torch", name=True))
+    for name, parameters, expression in TABLES["functions"]:
+        head = "" if parameters == "=" else f"lambda {parameters}: "
+        space[name] = eval(head + expression, space)  # a row of our own table
+    return space
+
+
+# --- the packages ---------------------------------------------------------------------------------------------------
+
+
+class Package(types.ModuleType):
+    def __getattr__(self, name):
+        if name == "__path__":
+            return []
+        if name == "__all__":
+            sys.modules["builtins"].__dict__["_s_star"] = True
+            return []
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return member(self.__name__, name)
+
+
+def member(module, name):
+    if name[:1].isupper() and not name.isupper() and module.split(".")[0] != "torch":
+        return standin_class(name)
+    for constant, parameters, _ in TABLES["functions"]:
+        if constant == name and parameters == "=":
+            return copy.copy(functions()[name])
+    return Thing(f"{module}.{name}".replace("megatron.bridge.", "").replace("megatron.core.", ""), name=True)
+
+
+class Packages(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Packages that are replaced, or that nothing else finds."""
+
+    def __init__(self, names):
+        self.names = names
+
+    def find_spec(self, name, path=None, target=None):
+        root = name.split(".")[0]
+        if self.names and root not in self.names or (not self.names and root in sys.stdlib_module_names):
+            return None
+        return importlib.machinery.ModuleSpec(name, self, is_package=True)
+
+    def create_module(self, spec):
+        return Package(spec.name)
+
+    def exec_module(self, module):
+        module.__dict__.pop("__path__", None)
+        module.__path__ = []
+
+
+# --- the program ----------------------------------------------------------------------------------------------------
+
+
+class Exact(ast.NodeTransformer):
+    """`x is None`, isinstance and their like would answer for the stand-in, not for the value that it stands for."""
+
+    def visit_Compare(self, node):
+        self.generic_visit(node)
+        if len(node.ops) != 1 or not isinstance(node.ops[0], (ast.Is, ast.IsNot)):
+            return node
+        name = ast.Name("_s_is" if isinstance(node.ops[0], ast.Is) else "_s_is_not", ast.Load())
+        return ast.copy_location(ast.Call(name, [node.left, node.comparators[0]], []), node)
+
+
+def is_same(left, right):
+    for one, other in ((left, right), (right, left)):
+        if isinstance(one, Thing) and one._s_unknown and not one._s_name and one is not other:
+            return PATH.decide(f"{plain(one)} is {plain(other)}")
+    return left is right
+
+
+def is_instance(value, classes):
+    if isinstance(value, Thing) and value._s_unknown and not value._s_name:
+        return PATH.decide(f"the class of {plain(value)} is {getattr(classes, '__name__', classes)}")
+    return isinstance(value, classes)
+
+
+class Builtins(dict):
+    """Names of `from megatron... import *`, and of a fragment that begins with `cfg.`."""
+
+    def __missing__(self, name):
+        if name in ("cfg", "config"):
+            self[name] = self.container
+            return self.container
+        if "_s_star" in builtins.__dict__ and not name.startswith("_"):
+            return member("megatron", name)
+        raise KeyError(name)
+
+
+def load(path, name, container):
+    space = Builtins(vars(builtins))
+    space.container = container
+    space.update(_s_is=is_same, _s_is_not=lambda a, b: not is_same(a, b), isinstance=is_instance)
+    module = types.ModuleType(name)
+    module.__dict__.update(__builtins__=space, __file__=str(path))
+    sys.modules[name] = module
+    tree = ast.fix_missing_locations(Exact().visit(ast.parse(path.read_text(), str(path))))
+    exec(compile(tree, str(path), "exec"), module.__dict__)
+    return module
+
+
+class Beside(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Modules beside the program, which are read as it is."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def find_spec(self, name, path=None, target=None):
+        whole = self.folder.joinpath(*name.split("."))
+        is_package = whole.is_dir()
+        file = whole / "__init__.py" if is_package else whole.with_suffix(".py")
+        if not file.is_file() and not is_package:
+            return None
+        spec = importlib.machinery.ModuleSpec(name, self, origin=str(file), is_package=is_package)
+        return spec
+
+    def exec_module(self, module):
+        path = pathlib.Path(module.__spec__.origin)
+        space = Builtins(vars(builtins))
+        space.update(_s_is=is_same, _s_is_not=lambda a, b: not is_same(a, b), isinstance=is_instance)
+        space.container = None
+        module.__dict__["__builtins__"] = space
+        if path.is_file():
+            tree = ast.fix_missing_locations(Exact().visit(ast.parse(path.read_text(), str(path))))
+            exec(compile(tree, str(path), "exec"), module.__dict__)
+
+
+def run_program(path, function):
+    container = Thing("cfg", unknown=False, section="cfg")
+    module = load(path, path.stem if function else "__main__", container)
+    if function:
+        return call_function(getattr(module, function, None), function, container)
+    if len(PATH.launched) > 1:
+        raise Stop(f"the program starts {len(PATH.launched)} trainings; name the function that makes one, as FILE:FUNCTION")
+    if PATH.launched:
+        return PATH.launched[0]
+    held = {id(v): v for v in vars(module).values() if isinstance(v, Thing) and v._s_section == "cfg"}
+    if not held and (fields_of(container) or container._s_read):
+        return container
+    if len(held) == 1:
+        return next(iter(held.values()))
+    made = [name for name, value in vars(module).items() if makes_config(value, module, name)]
+    if len(made) == 1:
+        return call_function(getattr(module, made[0]), made[0], container)
+    names = ", ".join(made) or "none"
+    raise Stop(f"choose the function that makes the configuration, as FILE:FUNCTION; those that might: {names}")
+
+
+def makes_config(value, module, name):
+    if not isinstance(value, types.FunctionType) or value.__module__ != module.__name__:
+        return False
+    result = value.__annotations__.get("return")
+    return not name.startswith("_") and (name.endswith("config") or getattr(result, "__name__", result) == "ConfigContainer")
+
+
+def call_function(function, name, container):
+    if not callable(function):
+        raise Stop(f"the program has no function {name}")
+    given = {}
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) or parameter.default is not parameter.empty:
+            continue
+        is_config = parameter.name in ("cfg", "config") or "ConfigContainer" in str(parameter.annotation)
+        given[parameter.name] = container if is_config else Thing(parameter.name)
+    result = function(**given)
+    if result is None and container in given.values():
+        return container
+    for thing in things_in(result):
+        return thing
+    raise Stop(f"the function {name} returns no configuration")
+
+
+# --- what comes out -------------------------------------------------------------------------------------------------
+
+
+def fields_of(thing):
+    return {name: value for name, value in thing.__dict__.items() if not name.startswith("_s_")}
+
+
+def unknown(what):
+    return {"_target_": "shardc.unknown", "_args_": [what]}
+
+
+def tree_of_thing(thing):
+    if thing._s_name and not fields_of(thing):
+        return {"_target_": thing._s_what, "_call_": False}
+    tree = {"_target_": thing._s_target} if thing._s_target else {}
+    if thing._s_call:
+        tree["_args_"] = [tree_of(arg) for arg in thing._s_call]
+    read = {name: value for name, value in thing._s_read.items() if has_fields(value)}
+    tree.update({str(name): tree_of(value) for name, value in {**read, **fields_of(thing)}.items()})
+    if thing._s_unknown and thing._s_call is not None:
+        tree["_unknown_"] = thing._s_what
+    elif thing._s_unknown and not tree:
+        return unknown(thing._s_what)
+    return tree
+
+
+def has_fields(value):
+    return isinstance(value, Thing) and bool(fields_of(value) or any(map(has_fields, value._s_read.values())))
+
+
+def tree_of(value):
+    if isinstance(value, Thing):
+        return tree_of_thing(value)
+    if isinstance(value, str):
+        return unknown(value.partition(MARK)[2].partition(MARK_END)[0]) if MARK in value else value
+    if value is None or isinstance(value, (bool, int)):
+        return int(value) if isinstance(value, enum.IntEnum) and not is_signal(value) else signal_or(value)
+    if isinstance(value, float):
+        return value if value - value == 0 else str(value)
+    if isinstance(value, (list, tuple)):
+        return [tree_of(item) for item in value]
+    if isinstance(value, dict):
+        return {str(key): tree_of(item) for key, item in value.items()}
+    if isinstance(value, pathlib.PurePath):
+        return tree_of(str(value))
+    if isinstance(value, type) and issubclass(value, Object):
+        return {"_target_": value.__name__, "_call_": False}
+    return unknown(f"a value of type {type(value).__name__}")
+
+
+def is_signal(value):
+    return type(value).__name__ == "Signals"
+
+
+def signal_or(value):
+    return {"_target_": "signal.Signals", "_args_": [int(value)]} if is_signal(value) else value
+
+
+def merged(trees, why):
+    """What all runs agree on; the rest is unknown."""
+    first = trees[0]
+    if all(tree == first and type(tree) is type(first) for tree in trees):
+        return first
+    if not all(isinstance(tree, dict) for tree in trees) or len({tree.get("_target_") for tree in trees}) > 1:
+        return unknown(why)
+    if first.get("_target_") == "shardc.unknown":
+        return unknown(why)
+    keys = [key for tree in trees for key in tree]
+    missing = object()
+    out = {}
+    for key in dict.fromkeys(keys):
+        values = [tree.get(key, missing) for tree in trees]
+        out[key] = unknown(why) if missing in values else merged(values, why)
+    return out
+
+
+# --- all runs -------------------------------------------------------------------------------------------------------
+
+
+def is_refused(error, path):
+    """Whether the program itself ends here, by `raise`, `assert` or the absence of something that is not known."""
+    if isinstance(error, SystemExit):
+        return True
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.endswith(".py")]
+    if not frames or frames[-1].filename == __file__:
+        return isinstance(error, AttributeError)
+    nodes = ast.walk(ast.parse(pathlib.Path(frames[-1].filename).read_text()))
+    return any(isinstance(node, (ast.Raise, ast.Assert)) and node.lineno <= frames[-1].lineno <= node.end_lineno for node in nodes)
+
+
+def place_of(error, path):
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
+    frames = [frame for frame in frames if not frame.filename.startswith("<")] or frames
+    return f"line {frames[-1].lineno} of {os.path.basename(frames[-1].filename)}: " if frames else ""
+
+
+def run_once(taken, path, function):
+    """In a process of its own: what one run sets, or how it ends."""
+    global PATH
+    PATH = Path(taken)
+    before = dict(os.environ)
+    try:
+        thing = run_program(path, function)
+        tree = tree_of(thing)
+        tree.pop("_target_", None) if thing._s_section == "cfg" else None  # its fields are not all written
+        if thing._s_section not in ("", "cfg"):
+            tree = {thing._s_section: tree}
+        elif not thing._s_section and not has_fields(thing):
+            raise Stop(f"{thing._s_what} is not a configuration")
+        changed = {name: os.environ.get(name) for name in {*before, *os.environ} if before.get(name) != os.environ.get(name)}
+        if changed and isinstance(tree.setdefault("env_vars", {}), dict):
+            tree["env_vars"].update({name: tree_of(value) for name, value in sorted(changed.items())})
+        return {"asked": PATH.asked, "tree": tree}
+    except Stop as stop:
+        return {"asked": PATH.asked, "stop": place_of(stop, path) + str(stop)}
+    except BaseException as error:
+        refused = bool(PATH.asked) and is_refused(error, path)
+        text = f"{place_of(error, path)}{type(error).__name__}: {error}"
+        return {"asked": PATH.asked, "refused" if refused else "stop": text}
+
+
+def run_apart(taken, path, function):
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(reading)
+        done = run_once(taken, path, function)
+        with os.fdopen(writing, "w") as out:
+            json.dump(done, out)
+        sys.stdout.flush()
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as said:
+        text = said.read()
+    os.waitpid(child, 0)
+    return json.loads(text) if text else {"asked": [], "stop": "the program ended its process"}
+
+
+def run_all(path, function):
+    open_paths, done = [[]], []
+    while open_paths:
+        if len(done) >= RUNS_MAX:
+            raise Stop(f"more than {RUNS_MAX} combinations of conditions that cannot be known")
+        taken = open_paths.pop()
+        outcome = run_apart(taken, path, function)
+        done.append(outcome)
+        if "stop" in outcome:
+            raise Stop(outcome["stop"])
+        outcomes = [answer for _, answer in outcome["asked"]]
+        for at in range(len(taken), len(outcomes)):
+            open_paths.append(outcomes[:at] + [not outcomes[at]])
+    trees = [outcome["tree"] for outcome in done if "tree" in outcome]
+    if not trees:
+        raise Stop(done[0]["refused"])
+    conditions = list(dict.fromkeys(what for outcome in done for what, _ in outcome["asked"] if "tree" in outcome))
+    why = " and ".join(conditions[:2]) + (f" and {len(conditions) - 2} more" if len(conditions) > 2 else "")
+    return merged(trees, f"depends on {why}")
+
+
+def dataclass(cls=None, /, **options):
+    """A configuration class of the program keeps the stand-in's way to record; other classes are Python's."""
+    if cls is None:
+        return lambda given: dataclass(given, **options)
+    return cls if issubclass(cls, Object) else PYTHONS_DATACLASS(cls, **options)
+
+
+PYTHONS_DATACLASS, PYTHONS_REPLACE = dataclasses.dataclass, dataclasses.replace
+
+
+def replace(thing, /, **changes):
+    if not isinstance(thing, Thing):
+        return PYTHONS_REPLACE(thing, **changes)
+    thing = copy.copy(thing)
+    thing.__dict__["_s_read"] = dict(thing._s_read)
+    thing.__dict__.update(changes)
+    return thing
+
+
+def main():
+    dataclasses.dataclass, dataclasses.replace = dataclass, replace
+    tables, results, file, function, *arguments = sys.argv[1:]
+    TABLES.update(json.loads(pathlib.Path(tables).read_text()))
+    path = pathlib.Path(file).resolve()
+    sys.argv = [file, *arguments]
+    sys.dont_write_bytecode = True
+    sys.meta_path[:0] = [Packages(REPLACED), Beside(path.parent)]
+    sys.meta_path.append(Packages(()))
+    sys.path[:] = [entry for entry in sys.path if entry and pathlib.Path(entry).resolve() != pathlib.Path(__file__).parent]
+    try:
+        tree = run_all(path, function)
+        text, name = json.dumps(tree, indent=1, ensure_ascii=False), "configuration"
+    except Stop as stop:
+        text, name = " ".join(str(stop).split()), "error"
+    (pathlib.Path(results) / name).write_text(text)
+
+
+if __name__ == "__main__":
+    main()
