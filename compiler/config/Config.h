@@ -177,6 +177,9 @@ struct Derived {
   int64_t paddedVocab = 1;
   bool gated = false; ///< the feed-forward layer has a gate
   bool tied = true;   ///< embedding and output projection are one weight
+  /// Tokens attend within their document alone, and the option that asks for it.
+  bool splitsDocuments = false;
+  Opt splitting = Opt::DatasetResetAttentionMask;
 
   // sharding
   bool fsdp = false;                                     ///< Megatron FSDP

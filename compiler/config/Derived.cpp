@@ -108,6 +108,14 @@ void fillPhases(const Config &cfg, Derived &d) {
   d.numMicrobatches = atLeastOne(d.phase->size / times(d.microBatch, d.dataParallel));
 }
 
+void fillDocuments(const Config &cfg, Derived &d) {
+  bool reads = cfg.has(Opt::DatasetKind) && !cfg.is(Opt::DatasetKind, DatasetKind::Synthetic);
+  if (reads && cfg.isOn(Opt::DatasetInterDocumentMasking))
+    d.splitting = Opt::DatasetInterDocumentMasking;
+  d.splitsDocuments =
+      d.splitting == Opt::DatasetInterDocumentMasking || cfg.isOn(Opt::DatasetResetAttentionMask);
+}
+
 void fillSteps(const Config &cfg, Derived &d) {
   fillPhases(cfg, d);
   d.trainIters = cfg.getIntOr(Opt::TrainTrainIters, 0);
@@ -153,6 +161,7 @@ void fillBatches(const Config &cfg, Derived &d) {
 }
 
 void fillModel(const Config &cfg, Derived &d) {
+  fillDocuments(cfg, d);
   d.family = cfg.getEnumOr(Opt::ModelFamily, ModelFamily::Gpt);
   d.numLayers = atLeastOne(cfg.getIntOr(Opt::ModelNumLayers, 1));
   d.hidden = atLeastOne(cfg.getIntOr(Opt::ModelHiddenSize, 1));

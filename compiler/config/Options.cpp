@@ -226,8 +226,10 @@ std::optional<size_t> findEnumerator(EnumKind kind, llvm::StringRef word) {
   for (const OtherSpelling &other : otherSpellings())
     if (other.kind == kind && other.word == word)
       return other.index;
-  // Bridge registers its presets under both forms, and PyTorch writes torch.bfloat16.
-  if (word.consume_front("torch."))
+  // Bridge registers its presets under both forms, PyTorch writes torch.bfloat16, and Python
+  // signal.SIGUSR1.
+  if (word.consume_front("torch.") || word.consume_front("signal.") ||
+      word.consume_front("Signals."))
     return findEnumerator(kind, word);
   std::string folded = word.str();
   std::replace(folded.begin(), folded.end(), '-', '_');

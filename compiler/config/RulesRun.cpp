@@ -226,6 +226,32 @@ void ruleCheckpointSettingsMissing(RuleContext &ctx) {
   }
 }
 
+void ruleValidationSetsTogether(RuleContext &ctx) {
+  Opt sets = Opt::ValidationMultipleValidationSets, full = Opt::ValidationFullValidation;
+  if (ctx.on(sets) && ctx.on(full) && ctx.has(Opt::DatasetValidDataPath))
+    ctx.report({sets, full}).fix(ctx.fixRemove(full, FixItKind::Alternative));
+}
+
+void ruleValidationSetsWeighted(RuleContext &ctx) {
+  Opt sets = Opt::ValidationMultipleValidationSets, paths = Opt::DatasetValidDataPath;
+  if (!ctx.on(sets) || !ctx.has(paths))
+    return;
+  double weight = 0;
+  for (const Value &path : ctx.cfg().getList(paths))
+    if (!llvm::StringRef(*path.asString()).getAsDouble(weight))
+      return void(ctx.report({sets, paths}, {DiagArg(*path.asString())}));
+}
+
+void ruleValidationSetNames(RuleContext &ctx) {
+  Opt names = Opt::ValidationValidationSetNames, paths = Opt::DatasetValidDataPath;
+  if (!ctx.on(Opt::ValidationMultipleValidationSets) || !ctx.has(names) || !ctx.has(paths))
+    return;
+  auto numNames = static_cast<int64_t>(ctx.cfg().getList(names).size());
+  auto numSets = static_cast<int64_t>(ctx.cfg().getList(paths).size());
+  if (numNames != numSets)
+    ctx.report({names, paths}, {numNames, numSets}).fix(ctx.fixRemove(names));
+}
+
 void ruleScheduleFromBoth(RuleContext &ctx) {
   Opt recipe = Opt::SchedulerOverrideOptParamScheduler,
       checkpoint = Opt::SchedulerUseCheckpointOptParamScheduler;
@@ -388,7 +414,8 @@ void ruleDataPathMissing(RuleContext &ctx) {
 void ruleDataPathTwice(RuleContext &ctx) {
   excludePairs(ctx, {Opt::DatasetDataPath, Opt::DatasetBlend, Opt::DatasetTrainDataPath});
   for (Opt all : {Opt::DatasetDataPath, Opt::DatasetBlend})
-    excludePairs(ctx, {all, Opt::DatasetValidDataPath});
+    for (Opt one : {Opt::DatasetValidDataPath, Opt::DatasetTestDataPath})
+      excludePairs(ctx, {all, one});
 }
 
 /// Whether one split is made from the data of all, and gets a share of nothing.

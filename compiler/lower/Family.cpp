@@ -299,7 +299,7 @@ private:
     model::ScoreSettings scores;
     scores.scale = scale;
     scores.softCap = config_.getFloatOr(Opt::ModelAttnLogitSoftcapping, 0);
-    scores.resetMask = config_.isOn(Opt::DatasetResetAttentionMask);
+    scores.resetMask = config_.derived().splitsDocuments;
     scores.dropout = config_.getFloat(Opt::ModelAttentionDropout);
     scores.sinks = sinks();
     return scores;

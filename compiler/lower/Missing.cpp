@@ -135,7 +135,7 @@ template <typename Need> void needOfNorms(const Config &config, Need need) {
 /// What is missing of layers that differ in their positions.
 template <typename Need> void needOfPositions(const Config &config, Need need) {
   // Upstream counts chunks from the beginning of each document there.
-  need(config.has(Opt::ModelAttentionChunkSize) && config.isOn(Opt::DatasetResetAttentionMask),
+  need(config.has(Opt::ModelAttentionChunkSize) && config.derived().splitsDocuments,
        "chunked attention within documents", Opt::ModelAttentionChunkSize);
 }
 

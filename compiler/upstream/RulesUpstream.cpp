@@ -27,8 +27,6 @@ constexpr std::pair<Opt, Opt> kFollowed[] = {
 
 /// The value that shardc trains with.
 std::string neededText(const RuleContext &ctx, const OptionInfo &option) {
-  if (option.opt == Opt::TrainExitSignal)
-    return "SIGTERM";
   if (option.opt == Opt::ModelLogitDtype || option.opt == Opt::ModelPipelineDtype)
     return ctx.on(Opt::ModelBf16) ? "bf16" : ctx.on(Opt::ModelFp16) ? "fp16" : "fp32";
   for (auto [opt, followed] : kFollowed)

@@ -60,6 +60,31 @@ Result<int64_t> GptSource::readText(int64_t cut, std::span<int32_t> tokens,
   return written;
 }
 
+/// Positions and document starts as the store has documents. Padding belongs to the last one.
+void GptSource::fillDocuments(int64_t cut, Sample &out) const {
+  GptIndex::TokenPosition begin = index_.position(cut), end = index_.position(cut + 1);
+  std::span<const int32_t> lengths = store_->sequenceLengths();
+  auto length = static_cast<int32_t>(sequenceLength_);
+  int64_t next = 0; // where the next document begins
+  int32_t count = 0, start = 0;
+  for (uint32_t document = begin.document; document <= end.document && next < length; ++document) {
+    int64_t from = document == begin.document ? begin.offset : 0;
+    int64_t to = document == end.document ? int64_t{end.offset} + 1
+                                          : lengths[static_cast<size_t>(index_.sequence(document))];
+    if (to <= from)
+      continue;
+    start = static_cast<int32_t>(next);
+    next += to - from;
+    if (!out.documentStarts.empty())
+      out.documentStarts[static_cast<size_t>(count++)] = start;
+    for (auto i = static_cast<size_t>(start); i < out.positionIds.size(); ++i)
+      out.positionIds[i] = static_cast<int32_t>(i) - start;
+  }
+  out.numDocuments = std::max(count, 1);
+  if (!out.documentStarts.empty())
+    std::fill(out.documentStarts.begin() + out.numDocuments, out.documentStarts.end(), length);
+}
+
 Status GptSource::badToken(int32_t token) const {
   return makeStatus(report::DataRefused, "'{}' holds the token {}, outside of the vocabulary of {}",
                     name(), token, vocabSize_);
@@ -85,6 +110,8 @@ Status GptSource::sample(int64_t index, Sample &out) const {
   std::span<int32_t> missing = out.tokens.subspan(numTokens);
   std::fill(missing.begin(), missing.end(), -1);
   fillTargets(out, following, std::min(length - 1, sequenceLength_), options_);
+  if (options_.byDocument)
+    fillDocuments(index_.shuffled(index), out);
   std::fill(missing.begin(), missing.end(), 0);
   return Status::ok();
 }

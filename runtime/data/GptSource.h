@@ -30,6 +30,7 @@ private:
       : store_(std::move(store)), index_(std::move(index)) {}
 
   Result<int64_t> readText(int64_t cut, std::span<int32_t> tokens, int32_t &following) const;
+  void fillDocuments(int64_t cut, Sample &out) const;
   Status readPart(int32_t sequence, int64_t offset, int64_t count, int64_t written,
                   std::span<int32_t> tokens, int32_t &following) const;
   Status badToken(int32_t token) const;

@@ -30,6 +30,9 @@ struct DocumentOptions {
   bool resetPositionIds = false;
   /// Tokens do not attend across an end token; documentStarts then has more entries.
   bool resetAttentionMask = false;
+  /// Positions start again at 0, and tokens attend to no others, where a document of the dataset
+  /// begins, in place of the two above: no token need end documents.
+  bool byDocument = false;
   /// Predictions from an end token do not count in the loss.
   bool eodMaskLoss = false;
   /// The token that ends documents; -1 if there is none.

@@ -43,6 +43,9 @@ class BatchSource {
 public:
   virtual ~BatchSource() = default;
 
+  /// From now on evaluations take this validation set, or the test data.
+  virtual void evaluate(int64_t /*set*/, bool /*isTest*/) {}
+
   /// Writes microbatch `microbatch` of `microbatches` of the `visit`-th step, or evaluation, of the
   /// whole job. Allocates nothing after its first call unless it fails.
   virtual Status fill(FeedKind kind, int64_t visit, int64_t microbatch, int64_t microbatches,

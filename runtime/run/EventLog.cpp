@@ -229,19 +229,25 @@ void EventLog::speeds() {
   scalar("throughput/device/tokens_per_sec", tokens / ranks);
 }
 
-Status EventLog::evaluated(const StepState &state) {
+Status EventLog::evaluated(const StepState &state, std::string_view set) {
   if (!isOpen())
     return Status::ok();
   double perplexity = std::exp(std::min(kLossMax, state.evalLoss));
+  auto add = [&](std::string_view what, double value) {
+    std::array<char, 256> tag;
+    auto made = fmt::format_to_n(tag.data(), tag.size(), "lm loss validation{}{}{}",
+                                 set.empty() ? "" : "-", set, what);
+    scalar({tag.data(), std::min(made.size, tag.size())}, value);
+  };
   begin(state.step);
-  scalar("lm loss validation", state.evalLoss);
+  add("", state.evalLoss);
   if (options_.perplexity)
-    scalar("lm loss validation ppl", perplexity);
+    add(" ppl", perplexity);
   end();
   begin(samplesUpTo(state.step));
-  scalar("lm loss validation vs samples", state.evalLoss);
+  add(" vs samples", state.evalLoss);
   if (options_.perplexity)
-    scalar("lm loss validation ppl vs samples", perplexity);
+    add(" ppl vs samples", perplexity);
   end();
   return write();
 }

@@ -60,8 +60,8 @@ public:
   }
   /// A step was passed over: its samples count as skipped.
   void skipped() { options_.skippedSamples += options_.batchSize; }
-  /// An evaluation has ended.
-  Status evaluated(const StepState &state);
+  /// An evaluation has ended, of a set that has a name if there are several.
+  Status evaluated(const StepState &state, std::string_view set = {});
 
 private:
   int64_t samplesUpTo(int64_t step) const {

@@ -48,16 +48,32 @@ Feeding feedingOf(const plan::Plan &plan, Split split) {
   return feeding;
 }
 
+/// Data that evaluations take beside the validation data of the run, or in their place.
+struct EvaluationData {
+  data::DataSets sets;
+  std::optional<data::BatchFeeder> feeder;
+};
+
 class JobData final : public JobSource {
 public:
+  /// `validSets` and `test` are configurations of one split each.
   static Result<std::unique_ptr<JobSource>> open(const plan::Plan &plan,
-                                                 const data::DataConfig &config) {
+                                                 const data::DataConfig &config,
+                                                 std::span<const data::DataConfig> validSets,
+                                                 const std::optional<data::DataConfig> &test) {
     std::unique_ptr<JobData> job(new JobData);
     ASSIGN_OR_RETURN(job->sets_, data::openDataSets(config));
     job->samples_ = config.samples;
     for (Split split : {Split::Train, Split::Valid})
       RETURN_IF_ERROR(job->feed(plan, split));
-    if (!job->feeders_[1] && evaluates(plan))
+    for (const data::DataConfig &set : validSets) {
+      ASSIGN_OR_RETURN(EvaluationData opened, openEvaluation(plan, set, Split::Valid));
+      job->validSets_.push_back(std::move(opened));
+    }
+    if (test) {
+      ASSIGN_OR_RETURN(job->test_, openEvaluation(plan, *test, Split::Test));
+    }
+    if (!job->feeders_[1] && job->validSets_.empty() && evaluates(plan))
       return makeStatus(report::JobDisagrees,
                         "plan '{}' evaluates, but its job has no validation data", plan.name);
     if (!job->feeders_[0])
@@ -69,9 +85,15 @@ public:
 
   Status turnTo(const plan::Plan &plan) override { return feed(plan, Split::Train); }
 
+  void evaluate(int64_t set, bool isTest) override {
+    set_ = static_cast<size_t>(set);
+    isTest_ = isTest;
+  }
+
   Status fill(FeedKind kind, int64_t visit, int64_t microbatch, int64_t microbatches,
               int64_t dataIndex, const FeedEntry &entry) override {
-    std::optional<data::BatchFeeder> &feeder = feeders_[kind == FeedKind::Train ? 0 : 1];
+    std::optional<data::BatchFeeder> &feeder =
+        kind == FeedKind::Train ? feeders_[0] : evaluationFeeder(visit);
     if (!feeder)
       return makeStatus(report::JobDisagrees,
                         "the plan evaluates, but its job names no validation data");
@@ -107,6 +129,30 @@ public:
   }
 
 private:
+  /// The data that an evaluation takes. Of several sets each has a visit of the job's in turn.
+  std::optional<data::BatchFeeder> &evaluationFeeder(int64_t &visit) {
+    if (isTest_) {
+      visit = 0;
+      return test_.feeder;
+    }
+    if (validSets_.empty())
+      return feeders_[1];
+    visit /= std::ssize(validSets_);
+    return validSets_[set_].feeder;
+  }
+
+  static Result<EvaluationData> openEvaluation(const plan::Plan &plan,
+                                               const data::DataConfig &config, Split split) {
+    EvaluationData opened;
+    ASSIGN_OR_RETURN(opened.sets, data::openDataSets(config));
+    Feeding feeding = feedingOf(plan, Split::Valid);
+    auto feeder = data::BatchFeeder::create(*opened.sets.source(split), feeding.shape,
+                                            feeding.order, data::DataSource::kUnbounded);
+    RETURN_IF_ERROR(feeder.status());
+    opened.feeder = std::move(*feeder);
+    return opened;
+  }
+
   /// Makes the feeder of a split, if there are data of it.
   Status feed(const plan::Plan &plan, Split split) {
     const data::DataSource *source = sets_.source(split);
@@ -182,6 +228,10 @@ private:
   data::DataSets sets_;
   std::array<std::optional<int64_t>, data::kNumSplits> samples_{}; ///< that the run requests
   std::array<std::optional<data::BatchFeeder>, 2> feeders_;
+  std::vector<EvaluationData> validSets_; ///< if there are several, in place of sets_
+  EvaluationData test_;
+  size_t set_ = 0; ///< of them, which evaluations take now
+  bool isTest_ = false;
   int64_t sequence_ = 0;                 ///< tokens
   std::vector<int32_t> starts_, counts_; ///< of the microbatch that is being written
   std::vector<int32_t> whole_;           ///< its sequences, where ranks have slices
@@ -207,7 +257,8 @@ Status nameOption(const plan::Plan &plan, const Status &status) {
   for (auto [option, paths] : {std::pair("dataset.blend", &dataset.blend),
                                {"dataset.data_path", &dataset.dataPath},
                                {"dataset.train_data_path", &dataset.trainDataPath},
-                               {"dataset.valid_data_path", &dataset.validDataPath}})
+                               {"dataset.valid_data_path", &dataset.validDataPath},
+                               {"dataset.test_data_path", &dataset.testDataPath}})
     for (const std::string &path : *paths) {
       bool isNamed = status.message().find("'" + path) != std::string::npos ||
                      status.message().find("'" + data::IndexedDataset::prefixOf(path) + ".") !=
@@ -224,10 +275,24 @@ Status nameOption(const plan::Plan &plan, const Status &status) {
   return status;
 }
 
+/// A configuration of one split alone, of these data.
+Result<data::DataConfig> ofSplit(const data::DataConfig &config, Split split,
+                                 std::span<const std::string> paths) {
+  data::DataConfig one = config;
+  auto index = static_cast<size_t>(split);
+  one.blend.reset();
+  one.blendPerSplit = {};
+  ASSIGN_OR_RETURN(one.blendPerSplit[index], data::parseBlend(paths));
+  one.samples = {0, 0, 0};
+  one.samples[index] = config.samples[index];
+  return one;
+}
+
 void readDocuments(const plan::Plan &plan, data::DataConfig &config) {
   data::DocumentOptions &documents = config.documents;
   documents.resetPositionIds = plan.job.dataset.resetPositionIds;
   documents.resetAttentionMask = plan.job.dataset.resetAttentionMask;
+  documents.byDocument = plan.job.dataset.interDocumentMasking;
   documents.eodMaskLoss = plan.job.dataset.eodMaskLoss;
   documents.endToken = static_cast<int32_t>(plan.job.dataset.eodToken);
 }
@@ -264,8 +329,20 @@ Result<std::unique_ptr<JobSource>> openJobData(const plan::Plan &plan) {
   config.samples = data::samplesOfRun(length);
   if (plan.job.derived.stepSamples > 0) // steps differ in size
     config.samples[static_cast<size_t>(Split::Train)] = plan.job.train.trainSamples;
-  config.samples[static_cast<size_t>(Split::Test)] = 0; // no plan runs a test
-  auto opened = JobData::open(plan, config);
+  std::vector<data::DataConfig> validSets;
+  if (plan.job.validation.multipleValidationSets)
+    for (const std::string &path : dataset.validDataPath) {
+      ASSIGN_OR_RETURN(data::DataConfig one, ofSplit(config, Split::Valid, {&path, 1}));
+      validSets.push_back(std::move(one));
+    }
+  std::optional<data::DataConfig> test;
+  if (!dataset.testDataPath.empty() && evaluates(plan)) {
+    ASSIGN_OR_RETURN(test, ofSplit(config, Split::Test, dataset.testDataPath));
+  }
+  if (!validSets.empty())
+    config.samples[static_cast<size_t>(Split::Valid)] = 0;
+  config.samples[static_cast<size_t>(Split::Test)] = 0; // which only runs with test data take
+  auto opened = JobData::open(plan, config, validSets, test);
   return opened.isOk() ? std::move(opened) : nameOption(plan, opened.status());
 }
 

@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "runtime/base/Io.h"
+#include "runtime/base/Json.h"
 #include "runtime/base/Reports.h"
 
 namespace shardc::run {
@@ -113,9 +114,13 @@ Status MetricsWriter::restored(int64_t step, double secondsLost) {
   return write(line.data(), line.size());
 }
 
-Status MetricsWriter::evaluated(const StepState &state) {
+Status MetricsWriter::evaluated(const StepState &state, std::string_view set, bool isTest) {
   Line line;
-  line.add("{{\"step\":{}", state.step).number("eval_loss", state.evalLoss).add("}}\n");
+  line.add("{{\"step\":{}", state.step);
+  line.number(isTest ? "test_loss" : "eval_loss", state.evalLoss);
+  if (!isTest && !set.empty())
+    line.add(",\"set\":{}", toText(nlohmann::json(set)));
+  line.add("}}\n");
   return write(line.data(), line.size());
 }
 

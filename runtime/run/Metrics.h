@@ -54,8 +54,9 @@ public:
   /// {"step":3,"from_memory":1,"seconds_lost":2.5}: a restart goes on after that step from state
   /// in memory; the seconds are since the step had ended.
   Status restored(int64_t step, double secondsLost);
-  /// {"step":3,"eval_loss":2.5}: an evaluation after that step.
-  Status evaluated(const StepState &state);
+  /// {"step":3,"eval_loss":2.5}: an evaluation after that step, of several sets with "set":"name";
+  /// {"step":3,"test_loss":2.5}: of the test data.
+  Status evaluated(const StepState &state, std::string_view set = {}, bool isTest = false);
 
 private:
   Status write(const char *line, size_t bytes);

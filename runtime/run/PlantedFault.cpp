@@ -63,7 +63,9 @@ void PlantedFault::beforeChannel(int rank) {
 }
 
 bool PlantedFault::isNow(const exec::LaunchPoint &point) const {
-  if (fault_.rank != point.rank || hasStruck_ || fault_.kind == FaultKind::SpoilMemory)
+  bool isElsewhere =
+      fault_.kind == FaultKind::SpoilMemory || fault_.kind == FaultKind::SpoilWeights;
+  if (fault_.rank != point.rank || hasStruck_ || isElsewhere)
     return false;
   if (fault_.moment == FaultMoment::Evaluation)
     return point.isEvaluation && point.step >= fault_.step;

@@ -184,15 +184,22 @@ void ProgressOutput::saved() { last_ = Clock::now(); } // nor is the time of a s
 
 void ProgressOutput::evaluated(const StepState &state) {
   last_ = Clock::now(); // the time of an evaluation is not training
+  std::string_view set =
+      options_.sets.empty() ? std::string_view() : options_.sets[static_cast<size_t>(what_.set)];
   if (options_.metrics)
-    keep(options_.metrics->evaluated(state));
-  if (options_.events)
-    keep(options_.events->evaluated(state));
+    keep(options_.metrics->evaluated(state, set, what_.isTest));
+  if (options_.events && !what_.isTest) // as upstream, which only prints it
+    keep(options_.events->evaluated(state, set));
   if (options_.isQuiet)
     return;
   clearLine();
   Text text;
-  text.add("evaluation after step {}  loss {:.4f}\n", state.step, state.evalLoss);
+  if (what_.isTest)
+    text.add("test after step {}  loss {:.4f}\n", state.step, state.evalLoss);
+  else if (!set.empty())
+    text.add("evaluation after step {} of '{}'  loss {:.4f}\n", state.step, set, state.evalLoss);
+  else
+    text.add("evaluation after step {}  loss {:.4f}\n", state.step, state.evalLoss);
   text.write(options_.out);
   std::fflush(options_.out);
 }

@@ -24,6 +24,7 @@ struct ProgressOptions {
   MetricsWriter *metrics = nullptr;
   EventLog *events = nullptr;
   ReportSink tell;                           ///< takes the failure to write metrics or events
+  std::vector<std::string> sets;             ///< names of several validation sets
   MetricsFields fields;                      ///< beside what is always reported
   bool isQuiet = false;                      ///< prints nothing, because another process does
   std::atomic<uint64_t> *lastStep = nullptr; ///< of the job that has ended here
@@ -38,6 +39,7 @@ public:
   void step(const StepState &state) override;
   void skipped(const StepState &state) override;
   void evaluated(const StepState &state) override;
+  void evaluating(const Evaluated &what) override { what_ = what; }
   void saved() override;
   void queued(const HostTime &time) override { host_ = time; }
   void told(std::span<const NamedValue> values) override { told_ = values; }
@@ -72,6 +74,7 @@ private:
   int64_t shownTokens_ = 0;               ///< the same at the last plain line
   std::array<double, 8> recent_{};        ///< seconds of the last steps, for tokens per second
   std::array<int64_t, 8> recentTokens_{}; ///< of these steps
+  Evaluated what_;                        ///< the next evaluation has taken
   bool hasBegun_ = false;
   double firstLoss_ = 0, lastLoss_ = 0;
   int64_t stepsSeen_ = 0;

@@ -219,9 +219,10 @@ private:
     prepareSteps(nodes);
     for (const ProgramNode &node : steps.children)
       if (node.kind == ProgramNode::Every) { // one every so many steps
-        segments_.setVisitsBefore(FeedKind::Eval,
-                                  evaluationsUpTo(options_.firstStep, node.count,
-                                                  options_.firstEvaluation, options_.skippedSteps));
+        segments_.setVisitsBefore(
+            FeedKind::Eval, options_.evaluationSets *
+                                evaluationsUpTo(options_.firstStep, node.count,
+                                                options_.firstEvaluation, options_.skippedSteps));
         break;
       }
     result_.state.step = lastSaved_ = options_.firstStep;
@@ -246,6 +247,8 @@ private:
         return status;
       }
       RETURN_IF_ERROR(traceAfter(i));
+      if (options_.compareInterval > 0 && (i + 1) % options_.compareInterval == 0 && !isPassedOver)
+        RETURN_IF_ERROR(compareAfter(i + 1));
       if (isSaveDue(i))
         RETURN_IF_ERROR(saveAfter(i + 1));
       if (options_.keeper && options_.keeper->isCopyDue(i + 1) && !isPassedOver)
@@ -259,6 +262,7 @@ private:
     if (options_.evaluatesOnly)
       RETURN_IF_ERROR(evaluate());
     RETURN_IF_ERROR(settle(0));
+    RETURN_IF_ERROR(evaluateTest(end));
     result_.isStopped = isEnding_;
     RETURN_IF_ERROR(save());
     return options_.keeper ? options_.keeper->finish() : Status::ok();
@@ -269,10 +273,46 @@ private:
     for (const StepPart &part : step_) {
       if (part.every == 0)
         continue;
-      RETURN_IF_ERROR(segments_.run(part.after, options_.check ? &checks_ : nullptr));
-      RETURN_IF_ERROR(readBack(StepReadback::Kind::Evaluation, options_.firstStep - 1));
+      RETURN_IF_ERROR(evaluateSets(part, options_.check ? &checks_ : nullptr,
+                                   options_.firstStep - 1, /*isTest=*/false));
+      if (options_.evaluatesTest)
+        RETURN_IF_ERROR(evaluateSets(part, options_.check ? &checks_ : nullptr,
+                                     options_.firstStep - 1, /*isTest=*/true));
     }
     return Status::ok();
+  }
+
+  /// One evaluation: of each validation set, or of the test data.
+  Status evaluateSets(const StepPart &part, exec::OpObserver *observer, int64_t iteration,
+                      bool isTest) {
+    for (int64_t set = 0; set < (isTest ? 1 : options_.evaluationSets); ++set) {
+      if (options_.evaluationSets > 1 || options_.evaluatesTest)
+        segments_.source().evaluate(set, isTest);
+      RETURN_IF_ERROR(segments_.run(part.after, observer));
+      RETURN_IF_ERROR(readBack(StepReadback::Kind::Evaluation, iteration));
+    }
+    return Status::ok();
+  }
+
+  /// Once all steps are done.
+  Status evaluateTest(int64_t end) {
+    bool isDone = options_.evaluatesTest && !options_.evaluatesOnly && !isEnding_ &&
+                  result_.state.step >= options_.stepsTotal.value_or(end);
+    if (!isDone)
+      return Status::ok();
+    isTesting_ = true;
+    for (const StepPart &part : step_)
+      if (part.every > 0)
+        RETURN_IF_ERROR(evaluateSets(part, nullptr, end - 1, /*isTest=*/true));
+    return settle(0);
+  }
+
+  /// The ranks that have the same weights have equal ones.
+  Status compareAfter(int64_t step) {
+    RETURN_IF_ERROR(settle(0));
+    RETURN_IF_ERROR(executable_.backend().synchronize());
+    RETURN_IF_ERROR(options_.compare(step));
+    return readback_.startClock();
   }
 
   Status traceBefore(int64_t iteration, int64_t end) {
@@ -316,8 +356,7 @@ private:
       if (part.every == 0 || (iteration + 1) % part.every != 0 ||
           iteration + 1 < options_.firstEvaluation)
         continue;
-      RETURN_IF_ERROR(segments_.run(part.after, observer));
-      RETURN_IF_ERROR(readBack(StepReadback::Kind::Evaluation, iteration));
+      RETURN_IF_ERROR(evaluateSets(part, observer, iteration, /*isTest=*/false));
     }
     return Status::ok();
   }
@@ -350,6 +389,10 @@ private:
                           "have found no room at experts, or the weights are wrong",
                           copy.state.step);
       result_.state = copy.state;
+      bool isTest =
+          isTesting_ || (options_.evaluatesOnly && numEvaluated_ == options_.evaluationSets);
+      if (options_.evaluationSets > 1 || options_.evaluatesTest)
+        observer_.evaluating({numEvaluated_++ % options_.evaluationSets, isTest});
       observer_.evaluated(copy.state);
       return Status::ok();
     }
@@ -441,6 +484,8 @@ private:
   SegmentRunner::Series inStep_; ///< its runs, without those of `every`
   int64_t lastSaved_ = 0;        ///< step
   int64_t overflowsInRow_ = 0;   ///< steps
+  int64_t numEvaluated_ = 0;     ///< evaluations of one set that are reported
+  bool isTesting_ = false;       ///< the test data follow
   bool isStopRequested_ = false, isEnding_ = false, isRestored_ = false;
 };
 

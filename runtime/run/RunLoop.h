@@ -23,6 +23,12 @@ namespace shardc::run {
 /// fits any model.
 inline constexpr int64_t kOverflowsMax = 50;
 
+/// Which data an evaluation took.
+struct Evaluated {
+  int64_t set = 0;     ///< of the validation sets, if there are several
+  bool isTest = false; ///< the test data, once
+};
+
 /// Receives the results of a run. Called on the thread of the loop; must not allocate in steps.
 class RunObserver {
 public:
@@ -35,6 +41,8 @@ public:
   virtual void skipped(const StepState &) {}
   /// An evaluation after this step has ended.
   virtual void evaluated(const StepState &state) = 0;
+  /// Before `evaluated`, where an evaluation may take other data than one validation set.
+  virtual void evaluating(const Evaluated &) {}
   /// A save has ended, successfully or not.
   virtual void saved() {}
   /// Before `step`: the host time to enqueue that step and to report on steps that ended
@@ -93,6 +101,11 @@ struct RunOptions {
   StateKeeper *keeper = nullptr;
   bool evaluatesOnly = false;  ///< evaluates once, without any step
   int64_t firstEvaluation = 0; ///< no evaluation before this step has ended
+  int64_t evaluationSets = 1;  ///< validation sets, each of which an evaluation takes in turn
+  bool evaluatesTest = false;  ///< once all steps are done, the test data too
+  /// If above 0: after every so many steps `compare` is called, with nothing queued.
+  int64_t compareInterval = 0;
+  std::function<Status(int64_t step)> compare;
   /// Steps of the job, ascending from 1, that are passed over: they only take their batch.
   std::vector<int64_t> skippedSteps;
   /// If set: the run ends after the step in which this time comes, as on request.

@@ -23,6 +23,7 @@ public:
   Status createFeeds();
   /// How often the job has visited the segments that read such batches before this process began.
   void setVisitsBefore(FeedKind kind, int64_t visits) { visitsBefore(kind) = visits; }
+  BatchSource &source() { return source_; }
 
   /// Nodes of the program of a role that ranks of this process have.
   struct Part {

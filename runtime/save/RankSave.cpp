@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "runtime/checkpoint/HfConvert.h"
 #include "runtime/save/PieceIo.h"
 #include "runtime/save/RecipeFiles.h"
 
@@ -129,7 +130,8 @@ Status RankSave::addRows(const StatePiece &piece, int64_t row, int64_t rows, con
       writer_);
 }
 
-Status commitRun(const SaveJob &job, const SaveTarget &target, const Progress &progress) {
+Status commitRun(const SaveJob &job, const SaveTarget &target, const Progress &progress,
+                 Status &copied) {
   ASSIGN_OR_RETURN(std::string trainState,
                    checkpoint::trainStateFile(runStateOf(*job.plan, progress)));
   RETURN_IF_ERROR(checkpoint::addFile(target, "train_state.pt", trainState));
@@ -138,7 +140,12 @@ Status commitRun(const SaveJob &job, const SaveTarget &target, const Progress &p
   for (const RecipeFile &file : recipeFiles(*job.plan))
     RETURN_IF_ERROR(checkpoint::addFile(target, file.name, file.text));
   RETURN_IF_ERROR(checkpoint::addHfFiles(job.modelFiles, target));
-  return checkpoint::commitSave(target, static_cast<int>(job.plan->worldSize()));
+  RETURN_IF_ERROR(checkpoint::commitSave(target, static_cast<int>(job.plan->worldSize())));
+  const plan::Job::Checkpoint &options = job.plan->job.checkpoint;
+  if (options.alsoSaveHfCheckpoint)
+    copied = checkpoint::exportHf(target.path(), options.hfSourcePath, target.path() + "/hf",
+                                  {.onlookers = job.onlookers});
+  return Status::ok();
 }
 
 } // namespace shardc::save

@@ -94,8 +94,9 @@ private:
   int64_t bytesWritten_ = 0;
 };
 
-/// Files beside the ranks', then the commit.
-Status commitRun(const SaveJob &job, const checkpoint::SaveTarget &target,
-                 const Progress &progress);
+/// Files beside the ranks', then the commit, and then, if the recipe asks for it, the Hugging Face
+/// copy in the folder `hf` of the checkpoint; `copied` says what came of it.
+Status commitRun(const SaveJob &job, const checkpoint::SaveTarget &target, const Progress &progress,
+                 Status &copied);
 
 } // namespace shardc::save

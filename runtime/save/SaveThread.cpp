@@ -149,7 +149,7 @@ void SaveThread::run() {
       Status status = removeOld();
       lock.lock();
       if (!status.isOk())
-        outcome_ = Outcome{.step = 0, .path = {}, .status = {}, .cleanup = status};
+        outcome_ = Outcome{.step = 0, .path = {}, .status = {}, .copied = {}, .cleanup = status};
     } else {
       return;
     }
@@ -161,7 +161,7 @@ SaveThread::Outcome SaveThread::saveTask(std::unique_lock<std::mutex> &lock) {
   outcome.step = task_->step;
   checkpoint::SaveTarget target = job_.target(root_, task_->step);
   outcome.path = target.path();
-  outcome.status = writeTask(target, lock);
+  outcome.status = writeTask(target, outcome.copied, lock);
   lock.unlock();
   if (outcome.status.isOk())
     outcome.cleanup = removeOld();
@@ -172,7 +172,7 @@ SaveThread::Outcome SaveThread::saveTask(std::unique_lock<std::mutex> &lock) {
 }
 
 /// Enters and leaves with the mutex held.
-Status SaveThread::writeTask(const checkpoint::SaveTarget &target,
+Status SaveThread::writeTask(const checkpoint::SaveTarget &target, Status &copied,
                              std::unique_lock<std::mutex> &lock) {
   changed_.wait(lock, [&] { return isEnding_ || task_->progress; });
   if (!task_->progress)
@@ -195,7 +195,7 @@ Status SaveThread::writeTask(const checkpoint::SaveTarget &target,
   lock.unlock();
   {
     Writing writing(job_);
-    status = commitRun(job_, target, progress);
+    status = commitRun(job_, target, progress, copied);
   }
   lock.lock();
   return status;

@@ -27,6 +27,7 @@ public:
     int64_t step = 0;
     std::string path;
     Status status;  ///< of the save
+    Status copied;  ///< of its Hugging Face copy
     Status cleanup; ///< of the removal of old checkpoints
   };
 
@@ -87,7 +88,8 @@ private:
 
   void run();
   Outcome saveTask(std::unique_lock<std::mutex> &lock);
-  Status writeTask(const checkpoint::SaveTarget &target, std::unique_lock<std::mutex> &lock);
+  Status writeTask(const checkpoint::SaveTarget &target, Status &copied,
+                   std::unique_lock<std::mutex> &lock);
   Status writeRanks(const checkpoint::SaveTarget &target, const Progress &progress,
                     std::unique_lock<std::mutex> &lock);
   Status awaitDecision(Status mine, std::unique_lock<std::mutex> &lock);

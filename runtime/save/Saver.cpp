@@ -56,6 +56,14 @@ Status checkCheckpointOptions(const plan::Plan &plan) {
     return makeStatus(report::FsdpDtensorNeedsFsdp);
   if (!isFsdpFormat && isFsdp)
     return makeStatus(report::FsdpDtensorOnly);
+  const std::string &source = plan.job.checkpoint.hfSourcePath;
+  if (std::error_code error; plan.job.checkpoint.alsoSaveHfCheckpoint && !source.empty() &&
+                             !std::filesystem::is_directory(source, error))
+    return makeStatus(
+        report::PlanCannotRun,
+        "'checkpoint.hf_source_path' is '{}', which is not a folder of a model; a run "
+        "downloads none",
+        source);
   return Status(StateLayout::create(plan).status()).withContext("checkpoint");
 }
 
@@ -394,7 +402,7 @@ Status Saver::conclude(SaveThread::Outcome outcome) {
     bool isSaved = outcome.status.isOk();
     RETURN_IF_ERROR(judge(outcome.step, std::move(outcome.status)));
     if (isSaved)
-      noteSaved(outcome.step, outcome.path);
+      noteSaved(outcome.step, outcome.path, outcome.copied);
   }
   if (!outcome.cleanup.isOk())
     tell_(std::move(outcome.cleanup)
@@ -404,21 +412,24 @@ Status Saver::conclude(SaveThread::Outcome outcome) {
   return Status::ok();
 }
 
-void Saver::noteSaved(int64_t step, const std::string &path) {
+void Saver::noteSaved(int64_t step, const std::string &path, const Status &copied) {
   tell_(makeReport(report::CheckpointSaved, step, path,
                    plan::formatBytes(layout_.bytes(job_.savesOptimizer))));
+  if (!copied.isOk())
+    tell_(makeReport(report::HfCopyNotWritten, step, copied.message()));
 }
 
 Status Saver::saveNow(const Progress &progress) {
   SaveTarget target = job_.target(root_, progress.step);
-  Status status = write(target, progress);
+  Status copied;
+  Status status = write(target, progress, copied);
   if (!status.isOk()) {
     if (isFirst()) // only the first failure is reported
       static_cast<void>(checkpoint::abandonSave(target));
     return judge(progress.step, std::move(status));
   }
   lastStatus_ = Status::ok();
-  noteSaved(progress.step, target.path());
+  noteSaved(progress.step, target.path(), copied);
   if (mostRecent_ < 0 || !isFirst())
     return Status::ok();
   RETURN_IF_ERROR(needThread());
@@ -428,7 +439,7 @@ Status Saver::saveNow(const Progress &progress) {
 }
 
 /// Ranks of this process write one after the other; those of other processes at the same time.
-Status Saver::write(const SaveTarget &target, const Progress &progress) {
+Status Saver::write(const SaveTarget &target, const Progress &progress, Status &copied) {
   RETURN_IF_ERROR(executable_->backend().synchronize());
   RETURN_IF_ERROR(
       agree("beginning a save", isFirst() ? checkpoint::beginSave(target) : Status::ok()));
@@ -441,7 +452,7 @@ Status Saver::write(const SaveTarget &target, const Progress &progress) {
   RETURN_IF_ERROR(agree("writing a save", std::move(written)));
   {
     Writing writing(job_);
-    committed = isFirst() ? commitRun(job_, target, progress) : Status::ok();
+    committed = isFirst() ? commitRun(job_, target, progress, copied) : Status::ok();
   }
   return agree("committing a save", std::move(committed));
 }

@@ -76,7 +76,7 @@ private:
   using CellOf = const plan::Cell *(*)(const plan::Plan &, uint32_t role);
   Status readCell(size_t rank, CellOf cellOf, std::vector<float> &content);
   Status saveNow(const Progress &progress);
-  Status write(const checkpoint::SaveTarget &target, const Progress &progress);
+  Status write(const checkpoint::SaveTarget &target, const Progress &progress, Status &copied);
   Status writeRank(size_t rank, const checkpoint::SaveTarget &target, const Progress &progress);
   /// Saves are written by a thread, from the background segments' copies.
   bool isInBackground() const;
@@ -95,7 +95,7 @@ private:
   Status judge(int64_t step, Status status);
   Status tellOutcome();
   Status conclude(SaveThread::Outcome outcome);
-  void noteSaved(int64_t step, const std::string &path);
+  void noteSaved(int64_t step, const std::string &path, const Status &copied);
 
   const plan::Plan *plan_;
   StateLayout layout_;

@@ -134,6 +134,8 @@ int run(RunToolOptions options) {
     return refuse(plans.status());
   const plan::Plan *plan =
       &plansBySize(*plans).front().back(); // the same in all, what is asked here
+  if (plan->job.train.exitSignal != plan::Job::ExitSignal::Sigterm)
+    watchSignal(plan->job.train.exitSignal);
   std::string name = backendNameOf(*plan, options);
   const BackendEntry *backend = findBackend(name);
   if (Status status = setVariables(*plan, backend, options.console); !status.isOk())

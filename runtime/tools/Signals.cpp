@@ -2,6 +2,7 @@
 
 #include <csignal>
 #include <unistd.h>
+#include <utility>
 
 #include "runtime/base/EndSignals.h"
 #include "runtime/base/ExitStatus.h"
@@ -64,6 +65,18 @@ void holdSignals(bool isQuiet) {
   std::signal(SIGPIPE, SIG_IGN); // whoever read the output may end before the run
   areQuiet.store(isQuiet);
   areHeld.store(true);
+}
+
+void watchSignal(plan::Job::ExitSignal signal) {
+  using Signal = plan::Job::ExitSignal;
+  constexpr std::pair<Signal, int> kNumbers[] = {
+      {Signal::Sigterm, SIGTERM}, {Signal::Sigint, SIGINT},   {Signal::Sighup, SIGHUP},
+      {Signal::Sigusr1, SIGUSR1}, {Signal::Sigusr2, SIGUSR2}, {Signal::Sigquit, SIGQUIT},
+      {Signal::Sigalrm, SIGALRM}, {Signal::Sigxcpu, SIGXCPU}};
+  for (auto [named, number] : kNumbers)
+    if (named == signal)
+      ownEndSignal() = number;
+  watchSignals();
 }
 
 const std::atomic<int> &stopRequests() { return requests; }

@@ -1,8 +1,11 @@
-// SIGINT, SIGTERM and SIGHUP request a clean end; a second one but SIGHUP ends the process at once.
-// Before a run holds them there is nothing to finish, and the first ends the process.
+// SIGINT, SIGTERM, SIGHUP and train.exit_signal request a clean end; a second one but SIGHUP ends
+// the process at once. Before a run holds them there is nothing to finish, and the first ends the
+// process.
 #pragma once
 
 #include <atomic>
+
+#include "runtime/plan/Job.h"
 
 namespace shardc::tools {
 
@@ -13,6 +16,9 @@ void watchSignals();
 /// parent says what becomes of a request. Output that nobody reads any more is lost and ends
 /// nothing.
 void holdSignals(bool isQuiet);
+
+/// Takes a signal that the job names beside the others. Call it before processes are started.
+void watchSignal(plan::Job::ExitSignal signal);
 
 /// Says how many requests there were.
 const std::atomic<int> &stopRequests();

@@ -20,6 +20,7 @@
 #include "runtime/run/MemoryTable.h"
 #include "runtime/run/ModelFlops.h"
 #include "runtime/run/ProgressOutput.h"
+#include "runtime/save/ReplicaCheck.h"
 #include "runtime/tools/ProgressWatch.h"
 #include "runtime/tools/Signals.h"
 #include "runtime/trace/Breakdown.h"
@@ -58,6 +59,8 @@ void setLength(const plan::Plan &plan, const ProcessContext &process, run::RunOp
   constexpr double kMinutesMax = 5e7; // about a century
   options.evaluatesOnly = plan.job.validation.skipTrain;
   options.firstEvaluation = plan.job.validation.startEvalAtIter;
+  if (plan.job.validation.multipleValidationSets)
+    options.evaluationSets = std::max<int64_t>(std::ssize(plan.job.dataset.validDataPath), 1);
   options.skippedSteps = plan::skippedSteps(plan.job).value_or(std::vector<int64_t>());
   if (double minutes = plan.job.train.exitDurationInMins; minutes > 0)
     options.deadline =
@@ -102,6 +105,14 @@ int64_t tokensOfStep(const plan::Plan &plan) {
   return plan::batchSizesOf(plan.job, /*isEval=*/false).global * plan.job.model.seqLength;
 }
 
+/// Their names, which are their numbers if the recipe gives none.
+std::vector<std::string> validationSets(const plan::Job &job) {
+  std::vector<std::string> names = job.validation.validationSetNames;
+  for (size_t set = names.size(); set < job.dataset.validDataPath.size(); ++set)
+    names.push_back(std::to_string(set));
+  return names;
+}
+
 run::ProgressOptions progressOptionsOf(const plan::Plan &plan, ProcessContext &process,
                                        Environment &environment) {
   run::ProgressOptions out;
@@ -112,6 +123,8 @@ run::ProgressOptions progressOptionsOf(const plan::Plan &plan, ProcessContext &p
   out.tokensPerStep = tokensOfStep(plan);
   out.flopsPerToken = run::modelFlopsPerToken(plan) / static_cast<double>(plan.worldSize());
   out.peakFlops = run::peakFlops(plan);
+  if (plan.job.validation.multipleValidationSets)
+    out.sets = validationSets(plan.job);
   out.metrics = &environment.metrics;
   out.events = &environment.events;
   out.fields.lossScale = plan::scalingOf(plan.job) != plan::Scaling::None;
@@ -277,6 +290,8 @@ private:
     runOptions_.stepsEnd = exitStep_;
     if (plans_.size() > 1 && !runOptions_.evaluatesOnly)
       runOptions_.stepsTotal = std::min(plan::lastStepOf(plans_.back()) + stepsAhead_, exitStep_);
+    runOptions_.evaluatesTest = isLast() && !plan().job.dataset.testDataPath.empty();
+    compareWeights(executable);
     if (save::Saver *saver = environment_.saver.get()) {
       saver->attach(executable);
       if (environment_.memory)
@@ -285,6 +300,17 @@ private:
     }
     if (std::string file = process_.traceFile(options_); !file.empty() && !isTraced_)
       connectTrace(executable, std::move(file));
+  }
+
+  void compareWeights(exec::Executable &executable) {
+    runOptions_.compareInterval = plan().job.train.checkWeightHashAcrossDpReplicasInterval;
+    runOptions_.compare = [this, &executable](int64_t step) {
+      for (size_t rank = 0; rank < executable.rankCount(); ++rank)
+        if (options_.fault.strikes(run::FaultKind::SpoilWeights, executable.worldRank(rank)) &&
+            step == options_.fault.step)
+          RETURN_IF_ERROR(save::spoilWeights(executable, rank));
+      return save::compareReplicas(executable, process_.client, step);
+    };
   }
 
   /// Of the steps that are traced: prints a summary, and writes the file.

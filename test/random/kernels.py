@@ -1,6 +1,7 @@
 """What GPUs have no kernels for, and what they are slow at."""
 
 import rotations
+import stored
 
 HEAD_MAX, ROW_MAX = 256, 16384
 
@@ -26,7 +27,7 @@ def half(f):
 
 def barred(f):
     """Whether cuDNN does not compute the attention of some layer, in 16 bits."""
-    return (f.num("model.attention_dropout") > 0 or f.on("dataset.reset_attention_mask") or
+    return (f.num("model.attention_dropout") > 0 or stored.splits_documents(f) or
             f.has("model.attn_logit_softcapping") or
             f.has("model.attention_chunk_size") and f["model.attention_chunk_size"] < f["model.seq_length"] or
             f.has("model.window_size") and f["model.window_size"][:1] > [-1] and not rotations.all_full(f["model.window_attn_skip_freq"]) and

@@ -676,7 +676,8 @@ ERRORS = {
     "wsd-needs-decay": lambda f: f["scheduler.lr_decay_style"] == "WSD" and
     not f.has("scheduler.lr_wsd_decay_iters") and not f.has("scheduler.lr_wsd_decay_samples"),  # V25
     "data-path-twice": lambda f: any_pair(f, "dataset.data_path", "dataset.blend", "dataset.train_data_path") or any(
-        any_pair(f, path, "dataset.valid_data_path") for path in ("dataset.data_path", "dataset.blend")),
+        any_pair(f, path, one) for path in ("dataset.data_path", "dataset.blend")
+        for one in ("dataset.valid_data_path", "dataset.test_data_path")),
     **shares.RULES,
     "text-needs-bytes": lambda f: f["dataset.kind"] == "text" and f["dataset.tokenizer"] == "none",
     "vocabulary-too-small": lambda f: f["dataset.tokenizer"] == "bytes" and

@@ -1,4 +1,4 @@
-"""The oracle's side of options that come from a checkpoint, of which random recipes have none."""
+"""The oracle's side of options that come from a checkpoint, of which random recipes have none, and of validation sets."""
 
 
 def is_missing(f):
@@ -8,7 +8,30 @@ def is_missing(f):
         f.on("scheduler.use_checkpoint_opt_param_scheduler") and f.has("checkpoint.load"))
 
 
+def splits_documents(f):
+    """Whether tokens attend within their document alone."""
+    return f.on("dataset.reset_attention_mask") or (
+        f.on("dataset.inter_document_masking") and f["dataset.kind"] not in (None, "synthetic"))
+
+
+def sets(f):
+    """The validation sets, if there are several."""
+    return f["dataset.valid_data_path"] if f.on("validation.multiple_validation_sets") else None
+
+
+def is_number(text):
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
 RULES = {
+    "validation-sets-together": lambda f: sets(f) is not None and f.on("validation.full_validation"),
+    "validation-sets-weighted": lambda f: any(is_number(path) for path in sets(f) or []),
+    "validation-set-names": lambda f: sets(f) is not None and f.has("validation.validation_set_names") and
+    len(f["validation.validation_set_names"]) != len(sets(f)),
     "checkpoint-settings-missing": is_missing,
     "schedule-from-both": lambda f: f.on("scheduler.override_opt_param_scheduler") and
     f.on("scheduler.use_checkpoint_opt_param_scheduler"),

@@ -10,8 +10,6 @@ FOLLOWED = {"dataset.seq_length": "model.seq_length", "scheduler.max_steps": "tr
 
 def needed(f, path):
     """The value of an option that is not executed with which a run is as the recipe says."""
-    if path == "train.exit_signal":
-        return "SIGTERM"
     if path in ("model.pipeline_dtype", "model.logit_dtype"):
         return "bf16" if f.on("model.bf16") else "fp16" if f.on("model.fp16") else "fp32"
     return f[FOLLOWED[path]] if path in FOLLOWED and f.has(FOLLOWED[path]) else OPTIONS[path].default

@@ -17,7 +17,7 @@ CHECK is what has to agree:
                 or converted
     rows        PyTorch's FSDP2 with uneven rows, in torch_dcp and torch_dist, FSDP and one rank: each loads each
                 other's state to the bit; all pairs where SHARDC_LONG=1, else the next one's
-    stopping    SIGTERM while a save is under way; a save that fails ends the run where it should
+    stopping    SIGTERM, or the recipe's own signal, while a save is under way; a save that fails ends the run where it should
 """
 
 import filecmp
@@ -349,14 +349,15 @@ def check_smoke(runner, place):
 def check_stopping(runner, place):
     settings = [*under("optim_grads_params"), "train.train_iters=60", "logger.log_interval=1"]
     whole = runner.run(*settings)
-    for more in (ASYNC, PIECES):
+    own = ["train.exit_signal=SIGUSR2"]
+    for number, more in ((signal.SIGTERM, ASYNC), (signal.SIGTERM, PIECES), (signal.SIGUSR2, [*ASYNC, *own])):
         folder = place.new()
-        status, seen = signal_when_saved(runner, signal.SIGTERM, folder, [*settings, *saves(folder, 2), *more], 4)
+        status, seen = signal_when_saved(runner, number, folder, [*settings, *saves(folder, 2), *more], 4)
         step = newest(folder)
-        expect(status == 0 and "stopped after" in seen, f"SIGTERM: status {status}\n{seen}")
-        expect(f"saved step {step} " in seen, f"SIGTERM: step {step} is not said to be saved\n{seen}")
+        expect(status == 0 and "stopped after" in seen, f"{number.name}: status {status}\n{seen}")
+        expect(f"saved step {step} " in seen, f"{number.name}: step {step} is not said to be saved\n{seen}")
         if step < 60:
-            equal(f"60 steps and those after SIGTERM at {step}", whole[step:], runner.run(*settings, *loads(folder)))
+            equal(f"60 steps and those after {number.name} at {step}", whole[step:], runner.run(*settings, *loads(folder)))
     for more in ([], ASYNC):
         folder = place.new()
         stop = [*settings, *saves(folder, 3), *more, "checkpoint.stop_on_save_error=true"]
