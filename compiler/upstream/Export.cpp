@@ -5,6 +5,7 @@
 
 #include "compiler/basic/Format.h"
 #include "compiler/basic/ShellWord.h"
+#include "compiler/config/Effect.h"
 #include "compiler/config/Evaluate.h"
 #include "compiler/upstream/FlagTable.h"
 #include "llvm/ADT/STLExtras.h"
@@ -45,6 +46,12 @@ private:
                   toRecipeText(config_, opt), targetName(ExportTarget::MegatronArgs));
   }
 
+  /// Without the option Megatron-LM would train another model.
+  void refuse(Opt opt) {
+    diags_.report(diag::ExportOtherModel, config_.range(opt), config::info(opt).path,
+                  toRecipeText(config_, opt));
+  }
+
   /// The value without the flag; null if there is none.
   std::optional<Value> cliDefault(Opt opt) const {
     auto get = [&](Opt other) { return config_.has(other) ? &config_[other].value : nullptr; };
@@ -63,19 +70,25 @@ private:
   }
 
   void writeOption(const config::OptionInfo &option) {
-    if (option.flag.empty()) {
-      bool isElsewhere = option.section == config::Section::Cluster ||
-                         option.section == config::Section::Env ||
-                         option.section == config::Section::MixedPrecision;
-      if (config_.isWritten(option.opt) && config_.has(option.opt) && !isElsewhere &&
-          !(config_[option.opt].value == silentValue(option)))
-        leaveOut(option.opt);
-      return;
-    }
+    if (option.flag.empty())
+      return writeWithoutFlag(option);
     if (option.type.type == ValueType::Bool)
       writeSwitch(option);
     else
       writeValue(option);
+  }
+
+  void writeWithoutFlag(const config::OptionInfo &option) {
+    bool isElsewhere = option.section == config::Section::Cluster ||
+                       option.section == config::Section::Env ||
+                       option.section == config::Section::MixedPrecision;
+    if (isElsewhere || !config_.has(option.opt) ||
+        config_[option.opt].value == silentValue(option) || !config::hasEffect(config_, option))
+      return;
+    if (describesModel(option) && isExported(config_, option.opt))
+      refuse(option.opt);
+    else if (config_.isWritten(option.opt) || differsInSilence(option))
+      leaveOut(option.opt);
   }
 
   /// Whether silence on the command line would mean something else than silence in the recipe.
@@ -93,8 +106,11 @@ private:
     bool given = !option.flagNegates;
     if (config_.isOn(option.opt) == given && silentValue(option) != Value::ofBool(given))
       add(option.flag);
-    else if (config_.isOn(option.opt) != given && silentValue(option) == Value::ofBool(given) &&
-             config_.isWritten(option.opt))
+    else if (config_.isOn(option.opt) == given || silentValue(option) != Value::ofBool(given))
+      return;
+    else if (describesModel(option))
+      refuse(option.opt);
+    else if (config_.isWritten(option.opt))
       leaveOut(option.opt);
   }
 
@@ -124,6 +140,41 @@ private:
   }
 
   // --- what the table's columns cannot say ---
+  /// Of positions and memory; true if that is all there is to write of the option.
+  bool writeSpecialOfLayer(Opt opt) {
+    bool isLatent = config_.isOn(Opt::ModelMultiLatentAttention);
+    switch (opt) {
+    case Opt::ModelApplyRopeFusion:
+      // Megatron-LM refuses its own default beside latent attention without YaRN.
+      if (isLatent && !config_.isOn(opt) && !config_.is(Opt::ModelRopeType, config::RopeType::Yarn))
+        add("--no-rope-fusion");
+      return false;
+    case Opt::ModelRotaryScalingFactor: // derived, and Megatron-LM's default is another one
+      if (isLatent && config_.has(opt) && config_[opt].value != silentValue(config::info(opt)))
+        add("--rotary-scaling-factor", {megatronText(config_[opt].value, config::info(opt).type)});
+      return true;
+    case Opt::ModelRecomputeGranularity:
+      if (!isOwnChoice(config_, opt))
+        return false;
+      leaveOut(opt);
+      return true;
+    case Opt::ModelYarnRotaryScalingFactor:
+      writeYarn("--rotary-scaling-factor", opt);
+      return true;
+    case Opt::ModelYarnMscale:
+      writeYarn("--mscale", opt);
+      return true;
+    case Opt::ModelYarnMscaleAllDim:
+      writeYarn("--mscale-all-dim", opt);
+      return true;
+    case Opt::ModelYarnCorrectionRangeRoundToInt:
+      writeYarnRounding();
+      return true;
+    default:
+      return false;
+    }
+  }
+
   bool writeSpecial(Opt opt) {
     switch (opt) {
     case Opt::ModelFamily:
@@ -134,6 +185,8 @@ private:
     case Opt::DatasetBlend:
     case Opt::ModelParamsDtype:
     case Opt::ModelPipelineDtype:
+      return true;
+    case Opt::ModelBiasActivationFusion: // beside the activation
       return true;
     case Opt::ModelSequenceParallel:
       writeSequenceParallel();
@@ -178,7 +231,7 @@ private:
     case Opt::TrainGlobalBatchSize:
       return !config_.isWritten(opt);
     default:
-      return false;
+      return writeSpecialOfLayer(opt);
     }
   }
 
@@ -202,11 +255,28 @@ private:
       add("--quick-geglu");
     else if (activation == Activation::SquaredRelu && !gated)
       add("--squared-relu");
-    else if (activation != Activation::Gelu || gated)
-      leaveOut(Opt::ModelActivationFunc);
+    else if (activation != Activation::Gelu)
+      refuse(Opt::ModelActivationFunc);
+    else if (gated)
+      refuse(Opt::ModelGatedLinearUnit);
+    // Fused, gelu is another function.
     Opt fusion = Opt::ModelBiasActivationFusion;
-    if (config_.isWritten(fusion) && !config_.isOn(fusion))
-      add(activation == Activation::Silu ? "--no-bias-swiglu-fusion" : "--no-bias-gelu-fusion");
+    bool isGelu = activation == Activation::Gelu;
+    if ((isGelu || config_.isWritten(fusion)) && !config_.isOn(fusion))
+      add(isGelu ? "--no-bias-gelu-fusion" : "--no-bias-swiglu-fusion");
+  }
+
+  /// Megatron-LM shares three flags of latent attention with YaRN by the kind of positions.
+  void writeYarn(llvm::StringRef flag, Opt opt) {
+    bool isYarn = config_.is(Opt::ModelPositionEmbeddingType, config::PositionEmbedding::Yarn);
+    if (isYarn && !config_.isOn(Opt::ModelMultiLatentAttention) && config_.has(opt))
+      add(flag, {megatronText(config_[opt].value, config::info(opt).type)});
+  }
+
+  void writeYarnRounding() {
+    Opt opt = Opt::ModelYarnCorrectionRangeRoundToInt;
+    if (isExported(config_, opt) && !config_.isOn(opt))
+      add("--no-yarn-correction-range-round-to-int");
   }
 
   /// Under bf16 Megatron-LM reduces in fp32 unless a flag says otherwise; without bf16 it is the
@@ -221,7 +291,9 @@ private:
   }
 
   void writeQueryGroups() {
-    if (!isExported(config_, Opt::ModelNumQueryGroups))
+    // Megatron-LM refuses the flag beside latent attention, whose heads are as many.
+    if (!isExported(config_, Opt::ModelNumQueryGroups) ||
+        config_.isOn(Opt::ModelMultiLatentAttention))
       return;
     add("--group-query-attention");
     add("--num-query-groups", {std::to_string(config_.getInt(Opt::ModelNumQueryGroups))});
@@ -278,6 +350,16 @@ private:
       out += fmt::format("export {}={}\n", name.str(), shellQuoted(*value));
   }
 
+  /// Megatron-LM does not start without the variable; a recipe may leave it to the environment.
+  bool needsOneConnection() const {
+    Opt variable = Opt::EnvCudaDeviceMaxConnections;
+    bool isSplit = config_.getIntOr(Opt::ModelTensorModelParallelSize, 1) > 1 ||
+                   config_.getIntOr(Opt::ModelContextParallelSize, 1) > 1;
+    return isSplit && !config_.derived().fsdp && !config_.derived().torchFsdp2 &&
+           !config_.isOn(Opt::ModelOverlapMoeExpertParallelComm) && !config_.has(variable) &&
+           !config_.isWritten(variable);
+  }
+
   std::string text() const {
     std::string out = "#!/bin/bash\n";
     for (const config::OptionInfo &option : config::options())
@@ -285,6 +367,8 @@ private:
         writeVariable(option.name, config_[option.opt], out);
     for (const config::EnvVariable &variable : config_.env())
       writeVariable(variable.name, variable.setting, out);
+    if (needsOneConnection())
+      out += "export CUDA_DEVICE_MAX_CONNECTIONS=1\n";
     out += "\nARGS=(\n";
     for (const std::string &flag : flags_)
       out += "    " + flag + "\n";

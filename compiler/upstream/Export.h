@@ -32,6 +32,11 @@ std::string exportBridgeOverrides(const config::Config &config, DiagEngine &diag
 bool isExported(const config::Config &config, config::Opt opt);
 /// Whether Megatron-LM does not start without the option; a recipe may omit it.
 bool isNeededByMegatron(config::Opt opt);
+/// Whether the option says which model is trained, rather than how its steps are computed.
+bool describesModel(const config::OptionInfo &option);
+
+/// Whether shardc chooses the value when it compiles, which upstream cannot.
+bool isOwnChoice(const config::Config &config, config::Opt opt);
 
 /// A value as text for the shell (unquoted) or for an override.
 std::string megatronText(const config::Value &value, const config::OptionType &type);

@@ -37,6 +37,8 @@ llvm::ArrayRef<VerdictRow> verdictRows() {
 
 /// Options that upstream needs under FSDP, whoever set them.
 bool isNeededByFsdp(const Config &config, Opt opt) {
+  if (config.derived().torchFsdp2)
+    return opt == Opt::ModelGradientAccumulationFusion;
   constexpr Opt kNeeded[] = {Opt::DistUseMegatronFsdp,
                              Opt::DdpUseMegatronFsdp,
                              Opt::DdpDataParallelShardingStrategy,
@@ -60,6 +62,20 @@ bool isNeededByMegatron(Opt opt) {
                              Opt::TrainGlobalBatchSize,
                              Opt::OptimizerLr};
   return llvm::is_contained(kNeeded, opt);
+}
+
+bool describesModel(const config::OptionInfo &option) {
+  static constexpr Opt kRest[] = {
+#define EXPORT_NOT_OF_MODEL(option) Opt::option,
+#include "compiler/upstream/UpstreamFlags.def"
+  };
+  return option.section == config::Section::Model &&
+         option.status == config::OptionStatus::Executed && !llvm::is_contained(kRest, option.opt);
+}
+
+bool isOwnChoice(const Config &config, Opt opt) {
+  return opt == Opt::ModelRecomputeGranularity &&
+         config.is(opt, config::RecomputeGranularity::Auto);
 }
 
 namespace {
@@ -191,9 +207,10 @@ std::string exportBridgeOverrides(const Config &config, DiagEngine &diags) {
     // What a preset sets, Megatron-Bridge's preset of the same name sets as well.
     if (isPreset && config.has(Opt::MixedPrecisionPreset))
       continue;
-    if (option.bridge.empty()) {
+    if (option.bridge.empty() || isOwnChoice(config, option.opt)) {
+      // A class of Megatron-Bridge's may do what the family does; its settings cannot say so.
       bool isTheirs = option.opt == Opt::ModelMaskPaddedVocab && !config.isOn(option.opt);
-      if (config.isWritten(option.opt) && !isTheirs)
+      if ((config.isWritten(option.opt) || describesModel(option)) && !isTheirs)
         diags.report(diag::ExportNoCounterpart, config.range(option.opt), option.path,
                      toRecipeText(config, option.opt), targetName(ExportTarget::BridgeOverrides));
       continue;

@@ -83,6 +83,11 @@ class Meta(type):
             raise AttributeError(name)
         return Thing(f"{cls.__name__}.{name}", name=True)
 
+    def __or__(cls, _):  # in annotations
+        return cls
+
+    __ror__ = __or__
+
 
 class Thing(metaclass=Meta):
     """An object with the fields that the program sets; `_s_what` says in words where it comes from."""
@@ -148,7 +153,10 @@ class Thing(metaclass=Meta):
         return str(self)
 
     __repr__ = __str__
-    __hash__ = needs("the value")
+
+    def __hash__(self):
+        return hash(self._s_what) if self._s_name else needs("the value")(self)
+
     __iter__, __len__ = needs("the elements"), needs("the length")
     __int__ = __index__ = __float__ = needs("the number")
     __add__, __radd__ = operator("+"), operator("+", True)
@@ -158,6 +166,7 @@ class Thing(metaclass=Meta):
     __floordiv__, __rfloordiv__ = operator("//"), operator("//", True)
     __mod__, __rmod__ = operator("%"), operator("%", True)
     __pow__, __rpow__ = operator("**"), operator("**", True)
+    __or__, __ror__ = operator("|"), operator("|", True)
     __lt__, __le__, __gt__, __ge__ = operator("<"), operator("<="), operator(">"), operator(">=")
 
     def __neg__(self):
@@ -298,8 +307,18 @@ class Packages(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 # --- the program ----------------------------------------------------------------------------------------------------
 
 
+CONVERSIONS = ("int", "float", "str", "len", "round", "abs")
+
+
 class Exact(ast.NodeTransformer):
     """`x is None`, isinstance and their like would answer for the stand-in, not for the value that it stands for."""
+
+    def visit_Call(self, node):
+        self.generic_visit(node)
+        if isinstance(node.func, ast.Name) and node.func.id in CONVERSIONS and len(node.args) == 1 and not node.keywords:
+            node.args.insert(0, node.func)
+            node.func = ast.copy_location(ast.Name("_s_convert", ast.Load()), node.func)
+        return node
 
     def visit_Compare(self, node):
         self.generic_visit(node)
@@ -314,6 +333,12 @@ def is_same(left, right):
         if isinstance(one, Thing) and one._s_unknown and not one._s_name and one is not other:
             return PATH.decide(f"{plain(one)} is {plain(other)}")
     return left is right
+
+
+def convert(function, value):
+    if isinstance(value, Thing) and value._s_unknown and not value._s_name:
+        return Thing(f"{getattr(function, '__name__', function)}({value._s_what})")
+    return function(value)
 
 
 def is_instance(value, classes):
@@ -334,12 +359,16 @@ class Builtins(dict):
         raise KeyError(name)
 
 
+def names_of_program(container):
+    names = Builtins(vars(builtins))
+    names.container = container
+    names.update(isinstance=is_instance, _s_is=is_same, _s_is_not=lambda a, b: not is_same(a, b), _s_convert=convert)
+    return names
+
+
 def load(path, name, container):
-    space = Builtins(vars(builtins))
-    space.container = container
-    space.update(_s_is=is_same, _s_is_not=lambda a, b: not is_same(a, b), isinstance=is_instance)
     module = types.ModuleType(name)
-    module.__dict__.update(__builtins__=space, __file__=str(path))
+    module.__dict__.update(__builtins__=names_of_program(container), __file__=str(path))
     sys.modules[name] = module
     tree = ast.fix_missing_locations(Exact().visit(ast.parse(path.read_text(), str(path))))
     exec(compile(tree, str(path), "exec"), module.__dict__)
@@ -363,10 +392,7 @@ class Beside(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
     def exec_module(self, module):
         path = pathlib.Path(module.__spec__.origin)
-        space = Builtins(vars(builtins))
-        space.update(_s_is=is_same, _s_is_not=lambda a, b: not is_same(a, b), isinstance=is_instance)
-        space.container = None
-        module.__dict__["__builtins__"] = space
+        module.__dict__["__builtins__"] = names_of_program(None)
         if path.is_file():
             tree = ast.fix_missing_locations(Exact().visit(ast.parse(path.read_text(), str(path))))
             exec(compile(tree, str(path), "exec"), module.__dict__)

@@ -1,0 +1,78 @@
+#!/usr/bin/env python3
+"""Exports each recipe of the repository for Megatron-LM and imports the script again: the model is the same, or the
+export was refused. Prints the refused ones, and how many came back.
+
+    exports.py SOURCE
+"""
+
+import json
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+SOURCE = pathlib.Path(sys.argv[1])
+REFUSALS = {"export-other-model", "export-refused"}
+
+
+def executed():
+    """Options of the model that shardc executes."""
+    text = (SOURCE / "compiler/config/Options.def").read_text()
+    row = r'^OPTION\(\w+,\s*"(model[^"]*)",.*?"[^"]*",\s*"[^"]*",\s*(\w+)'
+    return {path for path, status in re.findall(row, text, re.M | re.S) if status == "Executed"}
+
+
+def how_alone():
+    """Options that say how a step is computed, as export's table has them."""
+    table = (SOURCE / "compiler/upstream/UpstreamFlags.def").read_text()
+    names = set(re.findall(r"^EXPORT_NOT_OF_MODEL\((\w+)\)", table, re.M))
+    rows = re.findall(r'^OPTION\((\w+),\s*"(model[^"]*)"', (SOURCE / "compiler/config/Options.def").read_text(), re.M)
+    return {path for name, path in rows if name in names}
+
+
+def call(*words):
+    return subprocess.run(words, capture_output=True, text=True)
+
+
+def values(recipe, options):
+    done = call("shardc", "explain", recipe, "model")
+    if done.returncode != 0:
+        sys.exit(f"explain {recipe}: status {done.returncode}\n{done.stdout}{done.stderr}")
+    rows = re.findall(r"^(\S+) = (.*?)  // ", done.stdout, re.M)
+    return {path: value for path, value in rows if path in options}
+
+
+def main():
+    options, numbers = executed() - {"model"}, {"same": 0, "refused": 0}
+    folder = pathlib.Path(tempfile.mkdtemp())
+    # The padded rows of a vocabulary take part in Megatron-LM's softmax, which export warns of.
+    warned, how = "model.mask_padded_vocab", how_alone()
+    for row in json.loads(call("shardc", "recipes", "--json").stdout):
+        recipe, script, back = row["file"], str(folder / "a.sh"), str(folder / "b.recipe")
+        done = call("shardc", "export", "--diag-format=json", "megatron-args", recipe, "-o", script)
+        said = [json.loads(line) for line in (done.stdout + done.stderr).splitlines() if line.startswith("{")]
+        errors = {message["id"] for message in said if message["severity"] == "error"}
+        if done.returncode != 0:
+            if not errors or errors - REFUSALS:
+                sys.exit(f"export of {recipe}: status {done.returncode}\n{done.stdout}{done.stderr}")
+            print(f"refused: {recipe.removeprefix('shardc:')}")
+            numbers["refused"] += 1
+            continue
+        done = call("shardc", "import", "megatron-args", script, "-o", back)
+        if done.returncode != 0:
+            sys.exit(f"import of {recipe}: status {done.returncode}\n{done.stdout}{done.stderr}")
+        before, after = values(recipe, options), values(back, options)
+        for path in sorted(before.keys() | after.keys()):
+            if before.get(path) == after.get(path) or path in how - {warned}:
+                continue
+            # Fused or not, only gelu is another function.
+            if path == "model.bias_activation_fusion" and before["model.activation_func"] != "gelu":
+                continue
+            if path != warned or not any(warned in json.dumps(message) for message in said):
+                print(f"{recipe}: '{path}' was {before.get(path)} and came back as {after.get(path)}")
+        numbers["same"] += 1
+    print(f"{numbers['same']} came back, {numbers['refused']} refused")
+
+
+main()
