@@ -1,5 +1,6 @@
 // Upstream's checks for finetuning, adapters, and models of several modules.
 #include "compiler/config/RulePredicates.h"
+#include "compiler/model/Freeze.h"
 
 namespace shardc::config {
 
@@ -22,6 +23,34 @@ void ruleFinetuneContextAverage(RuleContext &ctx) {
   if (finetunesWithContext(ctx) && ctx.on(Opt::DdpAverageInCollective))
     ctx.report({Opt::DdpAverageInCollective, Opt::ModelContextParallelSize, Opt::DatasetFinetuning})
         .fix(ctx.fixSet(Opt::DdpAverageInCollective, Value::ofBool(false)));
+}
+
+void ruleFreezeForm(RuleContext &ctx) {
+  constexpr Opt kFreeze = Opt::ModelFreeze;
+  if (!ctx.has(kFreeze) || !ctx.has(Opt::ModelNumLayers))
+    return;
+  std::vector<std::string> entries;
+  for (const Value &entry : ctx.cfg().getList(kFreeze))
+    entries.push_back(*entry.asString());
+  if (model::Frozen read = model::readFrozen(entries, ctx.derived().numLayers); !read.isValid())
+    ctx.report({kFreeze, Opt::ModelNumLayers}, {arg(ctx, kFreeze), DiagArg(read.problem)})
+        .fix(ctx.fixRemove(kFreeze, FixItKind::Alternative));
+}
+
+void ruleFreezePipeline(RuleContext &ctx) {
+  if (ctx.has(Opt::ModelFreeze) && ctx.derived().pipelineParallel > 1)
+    ctx.report({Opt::ModelFreeze, Opt::ModelPipelineModelParallelSize},
+               {ctx.derived().pipelineParallel})
+        .fix(ctx.fixRemove(Opt::ModelFreeze, FixItKind::Alternative))
+        .fix(ctx.fixSet(Opt::ModelPipelineModelParallelSize, Value::ofInt(1),
+                        FixItKind::Alternative));
+}
+
+void ruleFreezeFp8(RuleContext &ctx) {
+  if (ctx.has(Opt::ModelFreeze) && ctx.has(Opt::ModelFp8))
+    ctx.report({Opt::ModelFreeze, Opt::ModelFp8})
+        .fix(ctx.fixRemove(Opt::ModelFreeze, FixItKind::Alternative))
+        .fix(ctx.fixRemove(Opt::ModelFp8, FixItKind::Alternative));
 }
 
 void ruleFinetuneOptimizer(RuleContext &ctx) {

@@ -342,9 +342,10 @@ void ruleMasterWeightsUnsupported(RuleContext &ctx) {
 
 void ruleMomentsUnsupported(RuleContext &ctx) {
   for (Opt opt : {Opt::OptimizerExpAvgDtype, Opt::OptimizerExpAvgSqDtype})
-    if (!ctx.cfg().is(opt, FloatType::Fp32))
+    if (ctx.cfg().is(opt, FloatType::Fp16) || ctx.cfg().is(opt, FloatType::Fp8))
       ctx.report({opt}, {pathOf(opt), arg(ctx, opt)})
-          .fix(ctx.fixSet(opt, Value::ofEnum(FloatType::Fp32)));
+          .fix(ctx.fixSet(opt, Value::ofEnum(FloatType::Fp32), FixItKind::Alternative))
+          .fix(ctx.fixSet(opt, Value::ofEnum(FloatType::Bf16), FixItKind::Alternative));
 }
 
 void ruleLossScaleRange(RuleContext &ctx) {

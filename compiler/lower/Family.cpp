@@ -476,6 +476,14 @@ private:
 
 model::Decoder decoderOf(const config::Config &config) { return Lists(config).decoder(); }
 
+model::Frozen frozenOf(const config::Config &config) {
+  std::vector<std::string> entries;
+  if (config.has(Opt::ModelFreeze))
+    for (const config::Value &entry : config.getList(Opt::ModelFreeze))
+      entries.push_back(*entry.asString());
+  return model::readFrozen(entries, config.derived().numLayers);
+}
+
 std::optional<OpKind> activationOp(const config::Config &config) {
   auto activation = config.getEnumOr(Opt::ModelActivationFunc, Activation::Gelu);
   for (const ActivationRow &row : kActivations)

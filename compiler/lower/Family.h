@@ -5,6 +5,7 @@
 
 #include "compiler/config/Config.h"
 #include "compiler/model/Decoder.h"
+#include "compiler/model/Freeze.h"
 #include "compiler/model/MoeMlp.h"
 
 namespace shardc::lower {
@@ -12,6 +13,8 @@ namespace shardc::lower {
 /// Also of models that findMissing refuses, whose parameters are counted. Layers follow from the
 /// options alone, so a family has no code of its own: its values are rows of Families.def.
 model::Decoder decoderOf(const config::Config &config);
+/// What of it is not trained.
+model::Frozen frozenOf(const config::Config &config);
 
 /// The op of the feed-forward layer's activation, with its gate if it has one; none if there is no
 /// such op.

@@ -3,7 +3,9 @@
 #include "compiler/lower/Lower.h"
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
+#include <optional>
 
 #include "compiler/config/Evaluate.h"
 #include "compiler/config/Mesh.h"
@@ -187,8 +189,9 @@ struct BlockGroups {
 };
 
 /// A block of the last unit, without parameters. Returns its index.
-size_t addBlock(plan::Plan &plan, std::string name, const BlockGroups &groups) {
+size_t addBlock(plan::Plan &plan, std::string name, const BlockGroups &groups, int16_t paramClass) {
   plan::Block block;
+  block.paramClass = paramClass;
   block.group = groups.shard, block.stateGroup = groups.state, block.sumGroup = groups.sum;
   block.name = std::move(name);
   block.unit = static_cast<int32_t>(plan.units.size()) - 1;
@@ -434,16 +437,25 @@ private:
                   Opt::ClusterGpusPerNode, Opt::ClusterNodes, Opt::ClusterGpu});
   }
 
-  /// One block for each unit, with its parameters one after the other, and a further one for its
-  /// experts. shard-units replaces this layout.
+  /// One block for each unit, with its parameters one after the other, a further one for its
+  /// experts, and others for what is not trained. shard-units replaces this layout.
   void addParameters() {
+    const model::Frozen frozen = frozenOf(config_);
+    if (!frozen.entries.empty())
+      plan_.classes.push_back({"frozen", /*isTrained=*/false});
+    int64_t layer = -1;
     for (const model::Unit &unit : units_) {
       plan_.units.push_back({unit.name, unit.kind});
-      size_t dense = addBlock(plan_, unit.name, dense_), experts = dense;
+      bool isLayer = unit.kind == plan::UnitKind::Layer;
+      layer += isLayer ? 1 : 0;
+      std::array<std::optional<size_t>, 4> blocks; // dense, experts, the same of what is frozen
       for (const model::ParamSpec &param : model::paramsOf(unit)) {
-        if (param.isStacked && experts == dense)
-          experts = addBlock(plan_, unit.name + ".experts", experts_);
-        addParam(config_, plan_, param, param.isStacked ? experts : dense, d_.params, tensor_);
+        bool isFrozen = frozen.has(param.kind, isLayer ? layer : -1);
+        std::optional<size_t> &block = blocks[(param.isStacked ? 1 : 0) + (isFrozen ? 2 : 0)];
+        if (!block)
+          block = addBlock(plan_, unit.name + (param.isStacked ? ".experts" : ""),
+                           param.isStacked ? experts_ : dense_, isFrozen ? 1 : 0);
+        addParam(config_, plan_, param, *block, d_.params, tensor_);
       }
     }
   }

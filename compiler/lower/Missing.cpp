@@ -5,6 +5,7 @@
 #include "compiler/config/Evaluate.h"
 #include "compiler/lower/Family.h"
 #include "compiler/lower/Lower.h"
+#include "runtime/plan/Optimizers.h"
 
 namespace shardc::lower {
 namespace {
@@ -66,9 +67,6 @@ constexpr llvm::StringLiteral kPlanned[] = {
     "model.qk_clip_",
     "model.use_mamba_mem_eff_path",
     "optimizer.adaptive_muon_",
-    "optimizer.exp_avg_dtype",
-    "optimizer.exp_avg_sq_dtype",
-    "optimizer.lion_",
     "optimizer.muon_",
     "optimizer.soap_",
 };
@@ -139,6 +137,23 @@ template <typename Need> void needOfPositions(const Config &config, Need need) {
        "chunked attention within documents", Opt::ModelAttentionChunkSize);
 }
 
+/// Whether a model has parameters and trains none of them.
+bool isAllFrozen(const Config &config) {
+  const model::Frozen frozen = frozenOf(config);
+  if (frozen.entries.empty())
+    return false;
+  int64_t layer = -1;
+  const model::Decoder decoder = decoderOf(config);
+  for (const model::Unit &unit : decoder.units()) {
+    bool isLayer = unit.kind == plan::UnitKind::Layer;
+    layer += isLayer ? 1 : 0;
+    for (const model::ParamSpec &param : model::paramsOf(unit))
+      if (!frozen.has(param.kind, isLayer ? layer : -1))
+        return false;
+  }
+  return true;
+}
+
 } // namespace
 
 std::vector<Missing> findMissing(const Config &config) {
@@ -173,11 +188,12 @@ std::vector<Missing> findMissing(const Config &config) {
                    config::toRecipeText(config, Opt::CheckpointCkptFormat)),
        Opt::CheckpointCkptFormat);
   need(config.isOn(Opt::ModelCpuOffloading), "activation offload", Opt::ModelCpuOffloading);
+  need(isAllFrozen(config), "a model without trained parameters", Opt::ModelFreeze);
   for (const auto &[option, what] : kForeign)
     need(asksFor(config, option), what, option);
   using config::OptimizerKind;
   auto optimizer = config.getEnumOr(Opt::OptimizerOptimizer, OptimizerKind::Adam);
-  need(optimizer != OptimizerKind::Adam && optimizer != OptimizerKind::Sgd,
+  need(!plan::findOptimizer(config::spelling(optimizer).str()),
        fmt::format("optimizer '{}'", config::toRecipeText(config, Opt::OptimizerOptimizer)),
        Opt::OptimizerOptimizer);
   return missing;

@@ -107,9 +107,18 @@ double classFlops(const Segment &segment, const Op &op, double share) {
   return 0;
 }
 
+/// Of `times` products of the row, those that the op makes: a head whose weight is not trained
+/// makes no gradient of it.
+double timesOf(const Op &op, double times) {
+  const plan::OpInfo &info = plan::opInfo(op);
+  bool isHead = info.work.cost == CostClass::Head;
+  return isHead ? times - static_cast<double>(info.resultsMax - op.results.size()) : times;
+}
+
 double flopsOf(const Segment &segment, const Op &op, double share) {
   const plan::OpInfo &info = plan::opInfo(op);
-  double flops = info.work.times > 0 ? info.work.times * classFlops(segment, op, share) : 0;
+  double times = timesOf(op, info.work.times);
+  double flops = times > 0 ? times * classFlops(segment, op, share) : 0;
   double rows = plan::leavesRowsOut(op) ? share : 1;
   if (info.work.scores > 0)
     flops += info.work.scores * attentionFlops(segment, op).scores;
@@ -207,7 +216,7 @@ OpCost costOfStep(const plan::Plan &plan, const plan::Role &role) {
 double modelFlopsOfStep(const plan::Plan &plan, const plan::Role &role) {
   double flops = 0, share = expectedShareOfRows(plan);
   forEachOpOfStep(plan, role, [&](const Segment &segment, const Op &op, double times) {
-    double model = plan::opInfo(op).work.modelTimes;
+    double model = timesOf(op, plan::opInfo(op).work.modelTimes);
     if (model > 0 && !op.isRecomputed)
       flops += times * model * classFlops(segment, op, share);
   });

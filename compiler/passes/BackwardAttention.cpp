@@ -223,8 +223,10 @@ void backSplitQkvNormRope(Gradients &gradients, const Op &op) {
   constexpr size_t kPositions = plan::operandIndex<kOp>("positions");
   back.operands.insert(back.operands.end(), op.operands.begin() + kPositions, op.operands.end());
   ValueId drows = gradients.contribute(back, rows);
-  gradients.contribute(back, wq);
-  gradients.contribute(back, wk);
+  if (gradients.isWanted(wq) || gradients.isWanted(wk)) {
+    gradients.contribute(back, wq);
+    gradients.contribute(back, wk);
+  }
   gradients.append(std::move(back));
   gradients.settle(rows, drows);
 }

@@ -41,7 +41,8 @@ void backLmLoss(Gradients &gradients, const Op &op) {
   both.kind = start.kind;
   both.operands = start.operands;
   ValueId dx = gradients.contribute(both, x);
-  gradients.contributeFirst(both, w);
+  if (gradients.isWanted(w))
+    gradients.contributeFirst(both, w);
   gradients.replaceForward(std::move(both));
   gradients.settle(x, dx);
 }

@@ -24,7 +24,10 @@ template <OpKind kind> ValueId norm(Gradients &gradients, const Op &op, OpKind b
   if (ValueId residual = gradients.take(x); residual != kNone)
     back.operands.push_back(residual);
   ValueId dx = gradients.contribute(back, x);
-  for (size_t i = kWeight; i < op.operands.size(); ++i)
+  bool hasOwn = gradients.isWanted(op.operands[kWeight]);
+  if (!hasOwn && bwd == OpKind::RmsNormBwd)
+    back.kind = OpKind::RmsNormDx;
+  for (size_t i = kWeight; hasOwn && i < op.operands.size(); ++i)
     gradients.contribute(back, op.operands[i]);
   gradients.append(std::move(back));
   gradients.settle(x, dx);
@@ -70,7 +73,8 @@ void backRmsNormPart(Gradients &gradients, const Op &op) {
   Op back = gradients.makeOp(OpKind::RmsNormPartBwd, {dy, x, w, squares, whole});
   back.attrs = op.attrs;
   ValueId dx = gradients.contribute(back, x);
-  gradients.contribute(back, w);
+  if (gradients.isWanted(w))
+    gradients.contribute(back, w);
   gradients.append(std::move(back));
   gradients.settle(x, dx);
 }

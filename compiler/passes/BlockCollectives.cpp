@@ -111,6 +111,8 @@ void BlockCollectives::changeCell(uint32_t b) {
   } else if (strategy.shardsState) {
     addSlot(b, block.numel, block.shard);
   }
+  if (!strategy.isTrained)
+    return;
   if (strategy.shardsState)
     gradShardCells_[b] = addCell(role_, "gs." + block.name, {plan::CellKind::GradientShard, b},
                                  Type::of(strategy.mainGrads, {block.shard}), plan::Arena::Work,

@@ -2,6 +2,7 @@
 // that every forward pass expects after start or load), `update` (norm, clipping, optimizer), and
 // the program that runs them.
 #include <algorithm>
+#include <iterator>
 
 #include "compiler/passes/CellTable.h"
 #include "compiler/passes/DelayedScaling.h"
@@ -11,6 +12,7 @@
 #include "runtime/base/StepState.h"
 #include "runtime/plan/Builder.h"
 #include "runtime/plan/JobFacts.h"
+#include "runtime/plan/Optimizers.h"
 #include "runtime/plan/WeightScales.h"
 
 namespace shardc::passes {
@@ -23,16 +25,15 @@ using plan::Type;
 using plan::ValueId;
 using Key = plan::AttrKey;
 
-enum class Optimizer { AdamW, Sgd, SgdMomentum };
-
 class UpdateBuilder {
 public:
   UpdateBuilder(plan::Plan &plan, plan::Role &role)
       : plan_(plan), role_(role), strategies_(strategiesOf(plan)),
         in8Bits_(plan::blocksIn8Bits(plan)), loc_(jobLoc(plan, plan.job.derived.locOptimizer)) {
-    bool sgd = plan.job.optimizer.optimizer == plan::Job::OptimizerKind::Sgd;
-    bool momentum = plan.job.optimizer.sgdMomentum > 0;
-    optimizer_ = !sgd ? Optimizer::AdamW : momentum ? Optimizer::SgdMomentum : Optimizer::Sgd;
+    std::optional<plan::Optimizer> optimizer = plan::optimizerOf(plan.job);
+    SHARDC_CHECK(optimizer, "no op is an optimizer '{}'",
+                 plan.job.text(plan::JobField::optimizer_optimizer));
+    optimizer_ = *optimizer;
   }
 
   void run() {
@@ -51,8 +52,9 @@ public:
 private:
   struct BlockCells {
     uint32_t weight = kNone; ///< written in addition to the master: shard or whole
-    uint32_t master = kNone, m = kNone, v = kNone, grad = kNone;
-    bool areHalves = false; ///< weight and master together are the master weights
+    uint32_t master = kNone, grad = kNone;
+    std::vector<uint32_t> moments; ///< by the rows of the optimizer
+    bool areHalves = false;        ///< weight and master together are the master weights
   };
 
   void findBlockCells() {
@@ -89,19 +91,37 @@ private:
       cells.master = addCell(role_, "master." + block.name, {plan::CellKind::Master, b}, type,
                              plan::Arena::State, plan::Purpose::MasterParams);
     }
-    type.dtype = DType::F32;
-    if (optimizer_ != Optimizer::Sgd)
-      cells.m = addCell(role_, "m." + block.name, {plan::CellKind::FirstMoment, b}, type,
-                        plan::Arena::State, plan::Purpose::OptimizerState);
-    if (optimizer_ == Optimizer::AdamW)
-      cells.v = addCell(role_, "v." + block.name, {plan::CellKind::SecondMoment, b}, type,
-                        plan::Arena::State, plan::Purpose::OptimizerState);
+    cells_[b] = cells;
+    if (!strategies_[b].isTrained)
+      return;
+    for (const plan::Moment &moment : moments()) {
+      type.dtype = moment.type(plan_.job.optimizer);
+      cells.moments.push_back(addCell(role_, std::string(moment.prefix) + block.name,
+                                      {moment.cell, b}, type, plan::Arena::State,
+                                      plan::Purpose::OptimizerState));
+    }
     cells.grad = grads_[b];
     SHARDC_CHECK(cells.grad != kNone, "block '{}' has no gradient", block.name);
     cells_[b] = cells;
   }
 
+  std::span<const plan::Moment> moments() const { return plan::optimizerInfo(optimizer_).moments; }
+  /// The cells that an optimizer updates, and the beginnings of their names, in its order.
+  std::vector<std::pair<std::string_view, uint32_t>> updatedCells(const BlockCells &cells) const {
+    std::vector<std::pair<std::string_view, uint32_t>> updated = {{"master.", cells.master}};
+    for (size_t i = 0; i < cells.moments.size(); ++i)
+      updated.emplace_back(moments()[i].prefix, cells.moments[i]);
+    return updated;
+  }
+
   bool isKeptIn8Bits(size_t block) const { return in8Bits_[block] != 0; }
+
+  std::vector<size_t> trainedBlocks() const {
+    std::vector<size_t> trained;
+    std::ranges::copy_if(blocks_, std::back_inserter(trained),
+                         [&](size_t b) { return strategies_[b].isTrained; });
+    return trained;
+  }
 
   plan::Segment &addSegment(plan::SegmentKind kind) {
     plan::Segment segment;
@@ -144,11 +164,9 @@ private:
         define(segment, init, "w." + name, cells_[b].weight);
       define(segment, init, "master." + name, cells_[b].master);
       plan::append(segment, std::move(init));
-      for (auto [prefix, cell] : {std::pair("m.", cells_[b].m), std::pair("v.", cells_[b].v)}) {
-        if (cell == kNone)
-          continue;
+      for (size_t i = 0; i < cells_[b].moments.size(); ++i) {
         Op fill = plan::makeOp(OpKind::Fill, {}, plan_.blocks[b].unit, loc_);
-        define(segment, fill, prefix + name, cell);
+        define(segment, fill, std::string(moments()[i].prefix) + name, cells_[b].moments[i]);
         plan::append(segment, std::move(fill));
       }
     }
@@ -219,12 +237,12 @@ private:
     plan::Segment &segment = addSegment(plan::SegmentKind::Update);
     std::vector<ValueId> grads(cells_.size(), kNone);
     std::vector<std::vector<int32_t>> stages = stagesOfBlocks();
-    for (size_t b : blocks_) {
+    for (size_t b : trainedBlocks()) {
       bool isPart = stages[b].size() > 1; // of what two stages sum
       grads[b] = plan::addLiveIn(segment, (isPart ? "part." : "g.") + plan_.blocks[b].name, role_,
                                  cells_[b].grad);
     }
-    for (size_t b : blocks_)
+    for (size_t b : trainedBlocks())
       if (stages[b].size() > 1)
         grads[b] = sumOverStages(segment, b, grads[b], stages[b]);
     ValueId state = buildNorm(segment, grads);
@@ -232,7 +250,7 @@ private:
       updateAmaxHistory(plan_, role_, segment, state);
     balanceExperts(segment);
     std::vector<ValueId> masters(cells_.size(), kNone);
-    for (size_t b : blocks_) {
+    for (size_t b : trainedBlocks()) {
       ValueId master = buildOptimizer(segment, b, grads[b], state);
       if (isKeptIn8Bits(b))
         masters[b] = master;
@@ -335,7 +353,7 @@ private:
     bool isReplicated = everyRankHasAll();
     Op squares = plan::makeOp(OpKind::SumSquares, {}, -1, loc_);
     std::vector<const plan::Role *> counts = firstRoles(plan_);
-    for (size_t b : blocks_) {
+    for (size_t b : trainedBlocks()) {
       if (counts[b] != &role_)
         continue;
       squares.operands.push_back(grads[b]);
@@ -397,24 +415,19 @@ private:
   ValueId buildOptimizer(plan::Segment &segment, size_t b, ValueId grad, ValueId state) {
     const std::string &name = plan_.blocks[b].name;
     const BlockCells &cells = cells_[b];
-    Op op = blockOp(optimizer_ == Optimizer::AdamW ? OpKind::AdamW
-                    : optimizer_ == Optimizer::Sgd ? OpKind::Sgd
-                                                   : OpKind::SgdMomentum,
-                    b);
+    Op op = blockOp(plan::optimizerInfo(optimizer_).op, b);
     op.operands.push_back(grad);
-    for (auto [prefix, cell] :
-         {std::pair("master.", cells.master), std::pair("m.", cells.m), std::pair("v.", cells.v)})
-      if (cell != kNone)
-        op.operands.push_back(plan::addLiveIn(segment, prefix + name, role_, cell));
+    auto updated = updatedCells(cells);
+    for (auto [prefix, cell] : updated)
+      op.operands.push_back(plan::addLiveIn(segment, std::string(prefix) + name, role_, cell));
     op.operands.push_back(state);
     if (cells.areHalves)
       op.operands.push_back(plan::addLiveIn(segment, "w." + name, role_, cells.weight));
     setHyperparameters(op);
-    for (auto [prefix, cell] :
-         {std::pair("master.", cells.master), std::pair("m.", cells.m), std::pair("v.", cells.v),
-          std::pair("w.", isKeptIn8Bits(b) ? kNone : cells.weight)})
-      if (cell != kNone)
-        define(segment, op, prefix + name + ".new", cell);
+    if (cells.weight != kNone && !isKeptIn8Bits(b))
+      updated.emplace_back("w.", cells.weight);
+    for (auto [prefix, cell] : updated)
+      define(segment, op, std::string(prefix) + name + ".new", cell);
     ValueId master = op.results[0];
     plan::append(segment, std::move(op));
     return master;
@@ -426,13 +439,8 @@ private:
       op.set(Key::weight_decay, job.scheduler.endWeightDecay >= 0 ? job.scheduler.endWeightDecay
                                                                   : job.optimizer.weightDecay);
     op.set(Key::decoupled, int64_t{job.optimizer.decoupledWeightDecay});
-    if (optimizer_ == Optimizer::SgdMomentum)
-      op.set(Key::momentum, plan_.job.optimizer.sgdMomentum);
-    if (optimizer_ != Optimizer::AdamW)
-      return;
-    op.set(Key::beta1, plan_.job.optimizer.adamBeta1);
-    op.set(Key::beta2, plan_.job.optimizer.adamBeta2);
-    op.set(Key::eps, plan_.job.optimizer.adamEps);
+    for (const plan::Scalar &scalar : plan::scalarsOf(optimizer_, job))
+      op.set(scalar.key, scalar.value);
   }
 
   void extendProgram() {
@@ -454,7 +462,7 @@ private:
   std::vector<BlockStrategy> strategies_; ///< by block
   std::vector<uint8_t> in8Bits_;          ///< by block: its weights are kept in 8 bits
   uint32_t loc_;
-  Optimizer optimizer_ = Optimizer::AdamW;
+  plan::Optimizer optimizer_ = plan::Optimizer::Adam;
   uint32_t step_ = kNone, stop_ = kNone;
   std::vector<uint32_t> wholes_, slots_, grads_; ///< by block
   std::vector<size_t> blocks_;                   ///< that the role has

@@ -42,6 +42,25 @@ Gradients::Gradients(const plan::Plan &plan, const plan::Role &role, plan::Segme
   for (const Op &op : segment.ops)
     if (op.kind == OpKind::View && op.getBool(plan::AttrKey::shared))
       paramOf_[op.results[0]] = paramOf_[op.operands[0]];
+  findWanted();
+}
+
+/// A trained parameter is wanted, and what is made of wanted values. Where all are trained, so is
+/// everything.
+void Gradients::findWanted() {
+  if (std::ranges::all_of(plan_.classes, &plan::ParamClass::isTrained))
+    return;
+  isWanted_.assign(segment_.values.size(), 0);
+  for (ValueId value = 0; value < isWanted_.size(); ++value)
+    if (int32_t param = paramOf_[value]; param >= 0) {
+      int32_t block = plan_.params[static_cast<size_t>(param)].block;
+      isWanted_[value] =
+          block < 0 || plan_.classOf(plan_.blocks[static_cast<size_t>(block)]).isTrained;
+    }
+  for (const Op &op : segment_.ops)
+    if (std::ranges::any_of(op.operands, [&](ValueId value) { return isWanted_[value] != 0; }))
+      for (ValueId result : op.results)
+        isWanted_[result] = 1;
 }
 
 void Gradients::write() {
@@ -144,6 +163,8 @@ void Gradients::replaceForward(Op op) {
 }
 
 void Gradients::settle(ValueId of, ValueId contribution) {
+  if (!isWanted(of))
+    return;
   if (segment_.values[contribution].type.dtype != segment_.values[of].type.dtype) {
     Op cast = makeOp(OpKind::Cast, {contribution});
     cast.results = {newGrad(of)};
@@ -175,6 +196,8 @@ ValueId Gradients::castTo(ValueId gradient, DType dtype) {
 ValueId Gradients::take(ValueId of) { return std::exchange(grads_[of], kNone); }
 
 void Gradients::emitFor(ValueId of, Op op) {
+  if (!isWanted(of))
+    return;
   ValueId value = contribute(op, of);
   append(std::move(op));
   if (paramOf_[of] < 0)
@@ -182,6 +205,8 @@ void Gradients::emitFor(ValueId of, Op op) {
 }
 
 void Gradients::emitForEach(std::span<const ValueId> of, Op op) {
+  if (std::ranges::none_of(of, [&](ValueId each) { return isWanted(each); }))
+    return;
   std::vector<ValueId> made;
   for (ValueId each : of)
     made.push_back(contribute(op, each));
@@ -192,6 +217,8 @@ void Gradients::emitForEach(std::span<const ValueId> of, Op op) {
 
 void Gradients::emitForParam(ValueId of, Op op) {
   SHARDC_CHECK(paramOf_[of] >= 0, "'{}' is not a parameter", segment_.values[of].name);
+  if (!isWanted(of))
+    return;
   contribute(op, of);
   append(std::move(op));
 }

@@ -21,6 +21,12 @@ public:
   /// Appends the backward ops of the segment, in reverse order.
   void write();
 
+  /// Whether something that is trained needs the gradient of the value. Rules may offer others,
+  /// which are dropped.
+  bool isWanted(plan::ValueId value) const {
+    return value >= isWanted_.size() || isWanted_[value] != 0;
+  }
+
   /// The gradient of a value so far, or kNone: nothing that has a gradient reads it.
   plan::ValueId of(plan::ValueId value) const {
     return value < grads_.size() ? grads_[value] : plan::kNone;
@@ -45,7 +51,7 @@ public:
   plan::ValueId take(plan::ValueId of);
 
   /// Appends an op whose only result is a contribution to the gradient of an activation, or of a
-  /// parameter.
+  /// parameter, if it is wanted. The same holds for the next two.
   void emitFor(plan::ValueId of, plan::Op op);
   /// Appends an op with as many results, which are contributions to the gradients of activations.
   void emitForEach(std::span<const plan::ValueId> of, plan::Op op);
@@ -95,6 +101,7 @@ private:
     uint32_t loss;        ///< index of the op
     plan::ValueId tokens; ///< their count, or kNone if it does not divide by it
   };
+  void findWanted();
   void findSeeds();
   /// The count of the tokens that a mask lets count: of all ranks that have slices of their
   /// sequences, if these add their own.
@@ -110,6 +117,7 @@ private:
   std::vector<plan::ValueId> grads_; ///< gradient of each forward value so far
   std::vector<int> contributions_;   ///< number of values created for it
   std::vector<int32_t> paramOf_;     ///< parameter whose content a value is, or -1
+  std::vector<uint8_t> isWanted_;    ///< by forward value
   std::vector<Seed> seeds_;          ///< in order
   size_t index_ = 0;                 ///< of the forward op whose rule runs
   int32_t unit_ = -1;

@@ -50,9 +50,9 @@ private:
         if (isAlone(segment_.ops[*user], *info.reemits))
           return segment_.ops[*user].results[0];
     }
-    if (back.kind == OpKind::RmsNormBwd && back.results.size() == 2) {
-      uint32_t def =
-          segment_.values[back.operands[plan::operandIndex<OpKind::RmsNormBwd>("rstd")]].def;
+    bool isOfNorm = back.kind == OpKind::RmsNormBwd || back.kind == OpKind::RmsNormDx;
+    if (isOfNorm && back.results.size() == indexOf(info.results, "y")) {
+      uint32_t def = segment_.values[back.operands[indexOf(info.operands, "rstd")]].def;
       if (def == kNone)
         return kNone;
       const Op &norm = segment_.ops[def];

@@ -130,6 +130,7 @@ private:
     block.stateShard = layout.shard;
     block.stateGroup = division.parts > 1 ? before.stateGroup : block.group;
     block.sumGroup = before.sumGroup;
+    block.paramClass = before.paramClass;
     for (size_t k = 0; k < layout.params.size(); ++k) {
       plan::Param &param = plan_.params[static_cast<size_t>(layout.params[k])];
       param.block = static_cast<int32_t>(made_.size());
@@ -182,7 +183,7 @@ private:
     gradOf_.assign(role_.cells.size(), -1);
     for (plan::CellKind kind : {plan::CellKind::Weight, plan::CellKind::Gradient})
       for (size_t b = 0; b < plan_.blocks.size(); ++b)
-        if (hasBlock[b] != 0)
+        if (hasBlock[b] != 0 && (kind == plan::CellKind::Weight || isTrained(b)))
           cells.push_back(makeCell(kind, b));
     newIndex_.assign(role_.cells.size(), kNone);
     for (size_t c = 0; c < role_.cells.size(); ++c) {
@@ -200,6 +201,8 @@ private:
     weightCells_ = plan::findCells(role_, plan::CellKind::Weight, plan_.blocks.size());
     gradCells_ = plan::findCells(role_, plan::CellKind::Gradient, plan_.blocks.size());
   }
+
+  bool isTrained(size_t block) const { return plan_.classOf(plan_.blocks[block]).isTrained; }
 
   /// For the weights of a block, or for its gradient.
   plan::Cell makeCell(plan::CellKind kind, size_t block) const {

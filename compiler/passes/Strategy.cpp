@@ -30,6 +30,7 @@ bool isBetweenInstances(const plan::Plan &plan, const plan::Block &block) {
 /// Without the type of its parameters.
 BlockStrategy withGroups(const plan::Plan &plan, const JobStrategy &job, const plan::Block &block) {
   BlockStrategy strategy{job};
+  strategy.isTrained = plan.classOf(block).isTrained;
   strategy.group = block.group;
   strategy.ranks = plan.groupSize(block.group);
   strategy.sumAxes = block.sumGroup < 0 ? plan::axesOfTokens(plan)
@@ -42,12 +43,15 @@ BlockStrategy withGroups(const plan::Plan &plan, const JobStrategy &job, const p
   plan::Job::ShardingStrategy asked = plan.job.derived.strategy;
   if (asked == OptimGradsParams && isBetweenInstances(plan, block))
     asked = Optim; // between instances, state alone is divided
+  if (!strategy.isTrained && asked != OptimGradsParams)
+    asked = NoShard; // there is no state
   if (strategy.ranks > 1) {
     strategy.shardsParams = asked == OptimGradsParams;
     strategy.shardsGrads = strategy.shardsParams || asked == OptimGrads;
     strategy.shardsState = strategy.shardsGrads || asked == Optim;
   }
-  strategy.stateGroup = strategy.shardsParams ? block.stateGroup : block.group;
+  strategy.stateGroup =
+      strategy.shardsParams && strategy.isTrained ? block.stateGroup : block.group;
   strategy.stateRanks = plan.groupSize(strategy.stateGroup);
   return strategy;
 }

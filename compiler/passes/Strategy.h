@@ -24,6 +24,7 @@ JobStrategy jobStrategyOf(const plan::Plan &plan);
 /// The effective data_parallel_sharding_strategy of a block. A single rank neither shards nor
 /// communicates.
 struct BlockStrategy : JobStrategy {
+  bool isTrained = true;         ///< else it has weights alone, which are divided or whole
   bool shardsState = false;      ///< optim and above
   bool shardsGrads = false;      ///< optim_grads and above
   bool shardsParams = false;     ///< optim_grads_params
@@ -39,14 +40,14 @@ struct BlockStrategy : JobStrategy {
   DType params = DType::F32;
 
   /// Gradients of several microbatches are summed on each rank before they are reduced.
-  bool accumulatesLocally() const { return !shardsGrads && microbatches > 1; }
-  /// The optimizer updates the same weights that layers compute with.
+  bool accumulatesLocally() const { return isTrained && !shardsGrads && microbatches > 1; }
+  /// The optimizer updates the same weights that layers compute with, or none.
   bool masterIsParam() const {
-    return params == master && !dividesShards() && (shardsParams || !shardsState);
+    return !isTrained || (params == master && !dividesShards() && (shardsParams || !shardsState));
   }
   /// Weights are halves of their masters, and state that is saved and handed on.
   bool keepsRemainders() const {
-    return remainders && params == DType::BF16 && master == DType::F32;
+    return isTrained && remainders && params == DType::BF16 && master == DType::F32;
   }
   /// Each rank has the state of a part of its shard; others that hold this shard have the rest.
   bool dividesShards() const { return stateRanks > ranks; }
@@ -56,7 +57,8 @@ struct BlockStrategy : JobStrategy {
   int64_t copies() const { return shardsState ? sumRanks / stateRanks : sumRanks; }
   /// Same groups: what differs is in the parameters.
   bool isOfClass(const BlockStrategy &other) const {
-    return group == other.group && stateGroup == other.stateGroup && sumAxes == other.sumAxes;
+    return isTrained == other.isTrained && group == other.group && stateGroup == other.stateGroup &&
+           sumAxes == other.sumAxes;
   }
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "compiler/model/Freeze.h"
 #include "compiler/model/RecomputeLayers.h"
 #include "compiler/shrink/Sizes.h"
 
@@ -156,6 +157,7 @@ private:
     for (Opt pattern : kPatterns)
       shrinkPattern(pattern);
     shrinkRecompute();
+    shrinkFrozen();
     shrinkCounts();
   }
 
@@ -242,6 +244,24 @@ private:
     for (std::string &entry : model::recomputeLayersText(small))
       list.push_back(Value::ofString(std::move(entry)));
     changes_.set(Opt::ModelRecomputeLayers, Value::ofList(std::move(list)));
+  }
+
+  /// Layers that are frozen are as large a part of the model.
+  void shrinkFrozen() {
+    if (!config_.has(Opt::ModelFreeze))
+      return;
+    std::vector<std::string> entries;
+    for (const Value &entry : config_.getList(Opt::ModelFreeze))
+      entries.push_back(*entry.asString());
+    Value::List list;
+    for (model::Frozen::Entry &entry : model::readFrozen(entries, d_.numLayers).entries) {
+      if (entry.last != model::Frozen::kLast) {
+        entry.first = shareOf(entry.first, d_.numLayers, layers_);
+        entry.last = std::max(shareOf(entry.last + 1, d_.numLayers, layers_) - 1, entry.first);
+      }
+      list.push_back(Value::ofString(model::frozenText(entry)));
+    }
+    changes_.set(Opt::ModelFreeze, Value::ofList(std::move(list)));
   }
 
   /// Numbers of layers that some option is for.

@@ -71,10 +71,12 @@ private:
     return place.isValid() ? place : config_.range(Opt::ClusterGpu);
   }
 
-  int64_t parameters() const {
+  /// Elements of all blocks, or of those that are trained.
+  int64_t parameters(bool areTrained = false) const {
     int64_t count = 0;
     for (const plan::Block &block : plan_.blocks)
-      count += block.numel;
+      if (!areTrained || plan_.classOf(block).isTrained)
+        count += block.numel;
     return count;
   }
 
@@ -83,7 +85,8 @@ private:
     int64_t weights = dtypeBytes(d_.params);
     int64_t state = dtypeBytes(d_.expAvg) + dtypeBytes(d_.expAvgSq);
     int64_t shared = distributedOptimizer ? d_.dataParallel * d_.contextParallel : 1;
-    return parameters() * weights + parameters() * (state + d_.masterBytes) / shared;
+    return parameters() * weights +
+           parameters(/*areTrained=*/true) * (state + d_.masterBytes) / shared;
   }
 
   void otherScheme(bool distributedOptimizer, const char *name) {

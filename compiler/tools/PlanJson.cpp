@@ -210,7 +210,7 @@ Json tablesJson(const plan::Plan &plan) {
           groupJson(plan, plan.kindGroups[kind]);
   for (const plan::Unit &unit : plan.units)
     json["units"].push_back({{"name", unit.name}, {"kind", plan::toString(unit.kind)}});
-  for (const plan::Block &block : plan.blocks)
+  for (const plan::Block &block : plan.blocks) {
     json["blocks"].push_back({{"name", block.name},
                               {"unit", block.unit},
                               {"numel", block.numel},
@@ -219,6 +219,9 @@ Json tablesJson(const plan::Plan &plan) {
                               {"state_shard", block.stateShard},
                               {"state_group", groupJson(plan, block.stateGroup)},
                               {"sum_group", groupJson(plan, block.sumGroup)}});
+    if (!plan.classOf(block).isTrained)
+      json["blocks"].back()["frozen"] = true;
+  }
   for (const plan::Param &param : plan.params)
     json["params"].push_back({{"name", param.name},
                               {"type", typeJson(param.type)},

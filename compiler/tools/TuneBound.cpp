@@ -233,12 +233,15 @@ std::vector<PartCost> costsOfUnits(const plan::Plan &plan, const plan::Segment &
     units[unit].forward.chain = forward[unit];
     units[unit].backward.chain = backward[unit];
   }
-  for (const plan::Param &param : plan.params)
-    if (param.block >= 0 && plan.blocks[static_cast<size_t>(param.block)].unit >= 0) {
-      PartHeld &held =
-          units[static_cast<size_t>(plan.blocks[static_cast<size_t>(param.block)].unit)].held;
-      (param.isStacked() ? held.expertNumel : held.numel) += param.type.numel();
-    }
+  for (const plan::Param &param : plan.params) {
+    if (param.block < 0)
+      continue;
+    const plan::Block &block = plan.blocks[static_cast<size_t>(param.block)];
+    if (block.unit < 0 || !plan.classOf(block).isTrained) // which has no gradient and no state
+      continue;
+    PartHeld &held = units[static_cast<size_t>(block.unit)].held;
+    (param.isStacked() ? held.expertNumel : held.numel) += param.type.numel();
+  }
   return units;
 }
 

@@ -762,6 +762,7 @@ constexpr Maker kMakers[] = {
     {"adamw, halves", makeAdamWOfHalves},
     {"sgd", makeSgd},
     {"sgd_momentum", makeSgdMomentum},
+    {"lion", makeLion},
     {"init_block", makeInitBlock},
     {"init_block, halves", makeInitBlockOfHalves},
     {"step.reset", makeStepReset},

@@ -30,6 +30,7 @@ void makeOptimizer(Builder &b, int moments) {
 void makeAdamW(Builder &b) { makeOptimizer(b, 2); }
 void makeSgd(Builder &b) { makeOptimizer(b, 0); }
 void makeSgdMomentum(Builder &b) { makeOptimizer(b, 1); }
+void makeLion(Builder &b) { makeOptimizer(b, 1); }
 void makeInitBlock(Builder &b) { b.toData({sizeOf(b)}).addRange(sizeOf(b)); }
 
 void makeAdamWOfHalves(Builder &b) {

@@ -48,7 +48,7 @@ struct Buffers {
     if (call.out[1].dtype != inner && call.out[1].dtype != DType::F32)
       dx = scratch.take<float>(chunk * hidden);
     // Several chunks are summed in fp32; one chunk of 16-bit numbers goes straight to its place.
-    DType dwType = call.out[2].dtype;
+    DType dwType = call.outCount > 2 ? call.out[2].dtype : DType::F32;
     if (dwType != DType::F32 && (dwType != inner || chunk < call.in[X].rows()))
       dw = scratch.take<float>(vocabulary * hidden);
   }
@@ -138,8 +138,10 @@ void runLmLoss(const Call &call) {
   }
 }
 
-/// Step 3.
+/// Step 3, where the weight is trained.
 void addWeightGradient(const Work &work, const void *x, int64_t begin, int64_t rows) {
+  if (work.call.outCount < 3)
+    return;
   const Tensor &dw = work.call.out[2];
   Gemm g;
   g.a = work.buffers.logits, g.b = x;

@@ -2,6 +2,7 @@
 //   dx = rstd·(g - mean(g) - h·mean(g·h)) + dres      (rmsnorm: without mean(g))
 //   dw (+)= sum over rows of dy·h, dbias (+)= sum over rows of dy
 //   y = h·w again where rmsnorm is asked for it
+// Weights that are not trained have no gradients: partial sums are made and not added.
 // Data f32, bf16 or f16 each, statistics and sums f32.
 // Mapping: a fixed number of blocks take rows in turn; a thread keeps its columns' sums in
 // registers over all its rows, and blocks' sums are partials that a second kernel adds in order.
@@ -363,21 +364,23 @@ template <bool kCentered> struct Buffers {
   }
 };
 
-template <bool kCentered> const char *accepts(const Call &call) {
-  if (const char *reason = (kCentered ? host::kLayerNormBwd : host::kRmsNormBwd).accepts(call))
+template <const Kernel *kOracle> const char *accepts(const Call &call) {
+  if (const char *reason = kOracle->accepts(call))
     return reason;
   return checkRowLength(call.in[1].cols());
 }
 
-template <bool kCentered> void runNormBwd(const Call &call) {
+/// `kHasOwn`: rmsnorm makes the gradient of its weight, layernorm may.
+template <bool kCentered, bool kHasOwn = true> void runNormBwd(const Call &call) {
   Scratch scratch(call);
   Buffers<kCentered> buffers(call, scratch);
   constexpr int kStatistics = kCentered ? 2 : 1;
   const Tensor &dy = call.in[0], &x = call.in[1], &w = call.in[2], &dx = call.out[0];
   bool hasResidual = call.inCount > 3 + kStatistics;
   const Tensor &dres = hasResidual ? call.in[3 + kStatistics] : dy;
-  bool hasY = !kCentered && call.outCount > 2;
-  const Tensor &y = hasY ? call.out[2] : dx;
+  constexpr int kY = kHasOwn ? 2 : 1;
+  bool hasY = !kCentered && call.outCount > kY;
+  const Tensor &y = hasY ? call.out[kY] : dx;
   RowLayout layout(x.cols());
   Backward p = {dataOf(dy), dataOf(x), dataOf(w), dataOf(dres), dataOf(dx), dataOf(y)};
   p.mean = kCentered ? static_cast<const float *>(call.in[3].data) : nullptr;
@@ -397,6 +400,8 @@ template <bool kCentered> void runNormBwd(const Call &call) {
       launchKernel(normBackward<M, kCentered>, blocks, layout.threads(), shared, queueOf(call), p);
     });
   }
+  if (!kHasOwn || (kCentered && call.outCount == 1))
+    return;
   ColumnTargets targets = {};
   for (int r = 0; r < kStatistics; ++r)
     targets.out[r] = dataOf(call.out[1 + r]);
@@ -405,9 +410,11 @@ template <bool kCentered> void runNormBwd(const Call &call) {
 
 } // namespace
 
-const Kernel kRmsNormBwd = {"rmsnorm_bwd_cuda", runNormBwd<false>, accepts<false>,
+const Kernel kRmsNormBwd = {"rmsnorm_bwd_cuda", runNormBwd<false>, accepts<&host::kRmsNormBwd>,
                             workspaceOf<Buffers<false>>};
-const Kernel kLayerNormBwd = {"layernorm_bwd_cuda", runNormBwd<true>, accepts<true>,
-                              workspaceOf<Buffers<true>>};
+const Kernel kRmsNormDx = {"rmsnorm_dx_cuda", runNormBwd<false, false>, accepts<&host::kRmsNormDx>,
+                           workspaceOf<Buffers<false>>};
+const Kernel kLayerNormBwd = {"layernorm_bwd_cuda", runNormBwd<true>,
+                              accepts<&host::kLayerNormBwd>, workspaceOf<Buffers<true>>};
 
 } // namespace shardc::kernels::cuda

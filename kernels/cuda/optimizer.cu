@@ -7,8 +7,9 @@
 //                 w -= lr·(m/(1-b1^t) / (sqrt(v/(1-b2^t)) + eps) + wd·w)
 //   sgd           w -= lr·(g + wd·w)
 //   sgd_momentum  m = momentum·m + g, w -= lr·(m + wd·w)
+//   lion          w -= lr·(sign(b1·m + (1-b1)·g) + wd·w), m = b2·m + (1-b2)·g
 // Unless decoupled, decay is in the gradient. While state.skip nothing but the weight is
-// written. Gradient and weight f32, bf16 or f16, w, m and v f32; padding between ranges is left
+// written. Gradient, weight, m and v f32, bf16 or f16, w f32; padding between ranges is left
 // alone. adamw also takes w in two halves, the weight in bf16 and remainders (remainder.cuh), and
 // leaves it so, without what is written while state.skip. The last division and the root are the
 // device's approximations, two units in the last place off at most: exact ones take a slow path for
@@ -33,7 +34,7 @@ constexpr int kBlocksEach = 4; ///< of a multiprocessor, at least
 constexpr int64_t kTile = kThreads * kQuad;
 constexpr int kRowsMax = 64;
 
-enum class Rule { AdamW, AdamWOfHalves, Sgd, Momentum };
+enum class Rule { AdamW, AdamWOfHalves, Sgd, Momentum, Lion };
 
 template <Rule kRule>
 constexpr bool kIsAdamW = kRule == Rule::AdamW || kRule == Rule::AdamWOfHalves;
@@ -53,8 +54,8 @@ struct Row {
 };
 
 struct Update {
-  Data g, weight;
-  float *w, *m, *v;
+  Data g, weight, m, v;
+  float *w;
   uint16_t *remainders; ///< of AdamWOfHalves, which has no w
   const StepState *state;
   double beta1, beta2;
@@ -90,6 +91,10 @@ __device__ __forceinline__ void updateElement(const Step &s, float grad, float &
   } else if (kRule == Rule::Momentum) {
     m = s.momentum * m + g;
     g = m;
+  } else if (kRule == Rule::Lion) {
+    float mixed = s.beta1 * m + s.oneMinusBeta1 * g;
+    m = s.beta2 * m + s.oneMinusBeta2 * g;
+    g = static_cast<float>(mixed > 0) - static_cast<float>(mixed < 0);
   }
   w -= s.lr * (g + s.decayOfWeight * w);
 }
@@ -139,12 +144,30 @@ __device__ __forceinline__ void store4(const Data &d, int64_t i, const float (&v
   *reinterpret_cast<uint2 *>(static_cast<uint16_t *>(d.p) + i) = {packed.x, packed.y};
 }
 
+/// Moments are of f32, or of any type where `kNarrow`.
+template <bool kNarrow>
+__device__ __forceinline__ float4 readMoment(const Data &d, int64_t i) {
+  if (!kNarrow)
+    return *reinterpret_cast<const float4 *>(static_cast<const float *>(d.p) + i);
+  float v[kQuad];
+  numbersOf(d, wordsOf(d, i), v);
+  return {v[0], v[1], v[2], v[3]};
+}
+
+template <bool kNarrow>
+__device__ __forceinline__ void storeMoment(const Data &d, int64_t i, const float (&v)[kQuad]) {
+  if (kNarrow)
+    store4(d, i, v);
+  else
+    store4({static_cast<float *>(d.p)}, i, v);
+}
+
 /// Halves of elements [i, i + kQuad).
 __device__ __forceinline__ uint2 *quadOf(void *halves, int64_t i) {
   return reinterpret_cast<uint2 *>(static_cast<uint16_t *>(halves) + i);
 }
 
-template <Rule kRule>
+template <Rule kRule, bool kNarrow>
 __device__ __forceinline__ void readQuad(const Update &p, int64_t i, bool applied, Words &words) {
   if (kRule == Rule::AdamWOfHalves && applied) {
     uint2 weights = *quadOf(p.weight.p, i), remainders = *quadOf(p.remainders, i);
@@ -156,9 +179,9 @@ __device__ __forceinline__ void readQuad(const Update &p, int64_t i, bool applie
     return;
   words.g = wordsOf(p.g, i);
   if (kRule != Rule::Sgd)
-    words.m = *reinterpret_cast<const float4 *>(p.m + i);
+    words.m = readMoment<kNarrow>(p.m, i);
   if (kIsAdamW<kRule>)
-    words.v = *reinterpret_cast<const float4 *>(p.v + i);
+    words.v = readMoment<kNarrow>(p.v, i);
 }
 
 template <Rule kRule>
@@ -178,7 +201,7 @@ __device__ __forceinline__ Quad numbersOf(const Update &p, bool applied, const W
   return quad;
 }
 
-template <Rule kRule>
+template <Rule kRule, bool kNarrow>
 __device__ __forceinline__ void updateQuad(const Update &p, const Step &step, int64_t i,
                                            bool applied, Quad &quad) {
   if (applied) {
@@ -195,9 +218,9 @@ __device__ __forceinline__ void updateQuad(const Update &p, const Step &step, in
       store4({p.w}, i, quad.w);
     }
     if (kRule != Rule::Sgd)
-      store4({p.m}, i, quad.m);
+      storeMoment<kNarrow>(p.m, i, quad.m);
     if (kIsAdamW<kRule>)
-      store4({p.v}, i, quad.v);
+      storeMoment<kNarrow>(p.v, i, quad.v);
   }
   if (kRule != Rule::AdamWOfHalves && p.hasWeight)
     store4(p.weight, i, quad.w);
@@ -212,9 +235,9 @@ __device__ __forceinline__ void updateAlone(const Update &p, const Step &step, i
   float w = kHasHalves ? joinMaster(weights[i], p.remainders[i]) : p.w[i], m = 0, v = 0;
   if (applied) {
     if (kRule != Rule::Sgd)
-      m = p.m[i];
+      m = element(p.m, i);
     if (kIsAdamW<kRule>)
-      v = p.v[i];
+      v = element(p.v, i);
     updateElement<kRule>(step, element(p.g, i), w, m, v);
     if (kHasHalves) {
       MasterBits halves = splitMaster(w);
@@ -224,9 +247,9 @@ __device__ __forceinline__ void updateAlone(const Update &p, const Step &step, i
       p.w[i] = w;
     }
     if (kRule != Rule::Sgd)
-      p.m[i] = m;
+      setElement(p.m, i, m);
     if (kIsAdamW<kRule>)
-      p.v[i] = v;
+      setElement(p.v, i, v);
   }
   if (!kHasHalves && p.hasWeight)
     setElement(p.weight, i, w);
@@ -266,7 +289,7 @@ __device__ __forceinline__ void makeStep(const Update &p, const Row &row, Step &
   __syncthreads();
 }
 
-template <Rule kRule>
+template <Rule kRule, bool kNarrow>
 __global__ void __launch_bounds__(kThreads, kBlocksEach)
     updateShard(const __grid_constant__ Update p) {
   awaitPrevious();
@@ -283,7 +306,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksEach)
                 static_cast<int64_t>(threadIdx.x) * kQuad;
     nextIsWhole = nextFirst >= row.begin && nextFirst + kQuad <= row.end;
     if (nextIsWhole)
-      readQuad<kRule>(p, nextFirst, applied, next);
+      readQuad<kRule, kNarrow>(p, nextFirst, applied, next);
   };
   if (blockIdx.x < p.tiles)
     read(blockIdx.x);
@@ -301,7 +324,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksEach)
       makeStep<kRule>(p, row, step);
     if (isWhole) {
       Quad quad = numbersOf<kRule>(p, applied, words);
-      updateQuad<kRule>(p, step, first, applied, quad);
+      updateQuad<kRule, kNarrow>(p, step, first, applied, quad);
     } else {
       for (int64_t k = max(first, row.begin); k < min(first + kQuad, row.end); ++k)
         updateAlone<kRule>(p, step, k, applied);
@@ -311,10 +334,10 @@ __global__ void __launch_bounds__(kThreads, kBlocksEach)
 
 template <Rule kRule>
 constexpr int kMomentsOf = kIsAdamW<kRule>           ? 2
-                           : kRule == Rule::Momentum ? 1
-                                                     : 0;
+                           : kRule == Rule::Sgd      ? 0
+                                                     : 1;
 
-template <Rule kRule> void runUpdate(const Call &call) {
+template <Rule kRule, bool kNarrow> void runTyped(const Call &call) {
   constexpr int kMoments = kMomentsOf<kRule>;
   const Attrs &attrs = call.attrs;
   Update p = {};
@@ -323,8 +346,10 @@ template <Rule kRule> void runUpdate(const Call &call) {
     p.remainders = static_cast<uint16_t *>(call.out[0].data);
   else
     p.w = static_cast<float *>(call.out[0].data);
-  p.m = kMoments > 0 ? static_cast<float *>(call.out[1].data) : nullptr;
-  p.v = kMoments > 1 ? static_cast<float *>(call.out[2].data) : nullptr;
+  if (kMoments > 0)
+    p.m = dataOf(call.out[1]);
+  if (kMoments > 1)
+    p.v = dataOf(call.out[2]);
   p.hasWeight = call.outCount > 1 + kMoments;
   if (p.hasWeight)
     p.weight = dataOf(call.out[1 + kMoments]);
@@ -333,11 +358,11 @@ template <Rule kRule> void runUpdate(const Call &call) {
   p.eps = static_cast<float>(attrs.eps), p.momentum = static_cast<float>(attrs.momentum);
   p.decoupled = attrs.decoupled, p.weightDecay = static_cast<float>(attrs.weight_decay);
   int64_t tiles = 0;
+  constexpr auto kernel = updateShard<kRule, kNarrow>;
   auto flush = [&] {
     p.tiles = tiles;
     if (p.rows > 0)
-      launchKernel(updateShard<kRule>, gridOfTurns(updateShard<kRule>, kThreads, 0, tiles),
-                   kThreads, 0, queueOf(call), p);
+      launchKernel(kernel, gridOfTurns(kernel, kThreads, 0, tiles), kThreads, 0, queueOf(call), p);
     p.rows = 0, tiles = 0;
   };
   for (const ParamRange &range : host::rangesOfShard(call, 0)) {
@@ -357,6 +382,16 @@ template <Rule kRule> void runUpdate(const Call &call) {
     tiles += row.tiles();
   }
   flush();
+}
+
+template <Rule kRule> void runUpdate(const Call &call) {
+  bool isNarrow = false;
+  for (int i = 1; i <= kMomentsOf<kRule>; ++i)
+    isNarrow = isNarrow || call.out[i].dtype != DType::F32;
+  if (kMomentsOf<kRule> > 0 && isNarrow)
+    runTyped<kRule, (kMomentsOf<kRule> > 0)>(call);
+  else
+    runTyped<kRule, false>(call);
 }
 
 void runAdamW(const Call &call) {
@@ -385,5 +420,6 @@ const Kernel kAdamW = {"adamw_cuda", runAdamW, accepts<&host::kAdamW>};
 const Kernel kSgd = {"sgd_cuda", runUpdate<Rule::Sgd>, accepts<&host::kSgd>};
 const Kernel kSgdMomentum = {"sgd_momentum_cuda", runUpdate<Rule::Momentum>,
                              accepts<&host::kSgdMomentum>};
+const Kernel kLion = {"lion_cuda", runUpdate<Rule::Lion>, accepts<&host::kLion>};
 
 } // namespace shardc::kernels::cuda

@@ -486,6 +486,8 @@ void runMergeNorm(const Call &call) {
   else
     launchKernel(mode == Mode::F16 ? mergeNormPairs<Mode::F16> : mergeNormPairs<Mode::Bf16>, grid,
                  kThreads, Tables::bytes(p, n), queueOf(call), p, n);
+  if (call.outCount == 1)
+    return;
   ColumnTargets targets = {{dataOf(call.out[1]), dataOf(call.out[2])}};
   launchAddPartials(call, n.partials, static_cast<int>(grid.x * grid.y), 2, p.channels, targets);
 }

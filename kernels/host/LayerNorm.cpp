@@ -144,10 +144,11 @@ struct BwdBuffers {
 };
 
 const char *acceptsLayerNormBwd(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {5, 6, 3, 3, 6}));
+  SHARDC_REQUIRE_OK(checkArity(call, {5, 6, 1, 3, 6}));
+  SHARDC_REQUIRE(call.outCount != 2, "the gradient of a weight comes with that of its bias");
   SHARDC_REQUIRE_OK(checkNorm(call.in[0], call.out[0], call.in[2]));
-  SHARDC_REQUIRE_OK(checkNorm(call.in[1], call.in[0], call.out[1]));
-  SHARDC_REQUIRE_OK(checkNorm(call.in[1], call.in[0], call.out[2]));
+  for (int i = 1; i < call.outCount; ++i)
+    SHARDC_REQUIRE_OK(checkNorm(call.in[1], call.in[0], call.out[i]));
   if (call.inCount > 5)
     SHARDC_REQUIRE_OK(checkNorm(call.in[5], call.in[0], call.in[2]));
   SHARDC_REQUIRE_OK(checkStatistic(call.in[1], call.in[3]));
@@ -194,6 +195,8 @@ void runLayerNormBwd(const Call &call) {
     }
     writeF32(call.out[0], row * n, n, buffers.dx);
   }
+  if (call.outCount == 1)
+    return;
   writeSums(call.out[1], 0, n, buffers.dw, buffers.g);
   writeSums(call.out[2], 0, n, buffers.dbias, buffers.g);
 }

@@ -39,7 +39,7 @@ struct GradBuffers : Buffers {
     dx = scratch.takeUnlessF32(call.out[1], chunkRows(call) * call.in[W].cols());
     // Chunks are summed before they are added to an accumulating dw: old + contribution. The buffer
     // is always allocated, so that all microbatches of a step need the same workspace.
-    dw = scratch.take<float>(call.in[W].numel());
+    dw = scratch.take<float>(call.outCount > 2 ? call.in[W].numel() : 0);
   }
 };
 
@@ -59,14 +59,16 @@ const char *acceptsLmLoss(const Call &call) {
 }
 
 const char *acceptsLmLossGrad(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {5, 6, 3, 3, 4}));
+  SHARDC_REQUIRE_OK(checkArity(call, {5, 6, 2, 3, 4}));
   SHARDC_REQUIRE_OK(checkOperands(call));
-  const Tensor &dx = call.out[1], &dw = call.out[2];
+  const Tensor &dx = call.out[1];
   SHARDC_REQUIRE(isScalar(call.in[N], DType::F32), "the token count is not one f32");
   SHARDC_REQUIRE_OK(checkScaleState(call, State));
   SHARDC_REQUIRE(isData(dx) && sameMatrix(dx, call.in[X]), "dx is not data in the shape of x");
-  SHARDC_REQUIRE(isData(dw) && dw.rank == 2 && sameMatrix(dw, call.in[W]),
-                 "dw is not data in the shape of w");
+  if (call.outCount > 2)
+    SHARDC_REQUIRE(isData(call.out[2]) && call.out[2].rank == 2 &&
+                       sameMatrix(call.out[2], call.in[W]),
+                   "dw is not data in the shape of w");
   return nullptr;
 }
 
@@ -110,22 +112,25 @@ void runLmLoss(const Call &call) {
 void runLmLossGrad(const Call &call) {
   Scratch scratch(call);
   GradBuffers buffers(call, scratch);
-  const Tensor &dx = call.out[1], &dw = call.out[2];
+  const Tensor &dx = call.out[1];
+  const Tensor *dw = call.outCount > 2 ? &call.out[2] : nullptr; // if w is trained
   int64_t rows = call.in[X].rows(), hidden = call.in[X].cols(), chunk = chunkRows(call);
   int64_t cols = call.in[W].shape[0];
   const float *w = readF32(call.in[W], 0, call.in[W].numel(), buffers.w);
-  float *sums = targetF32(dw, 0, buffers.dw);
+  float *sums = dw ? targetF32(*dw, 0, buffers.dw) : nullptr;
   for (int64_t begin = 0; begin < rows; begin += chunk) {
     int64_t end = std::min(begin + chunk, rows), offset = begin * hidden;
     const float *x = readF32(call.in[X], offset, (end - begin) * hidden, buffers.x);
     lossesOfChunk(call, x, w, begin, end, true, buffers.logits);
-    gemm(cols, hidden, end - begin, 1.0f, {buffers.logits, cols, true}, {x, hidden},
-         begin == 0 ? 0.0f : 1.0f, sums, hidden);
+    if (dw)
+      gemm(cols, hidden, end - begin, 1.0f, {buffers.logits, cols, true}, {x, hidden},
+           begin == 0 ? 0.0f : 1.0f, sums, hidden);
     float *to = targetF32(dx, offset, buffers.dx);
     gemm(end - begin, hidden, cols, 1.0f, {buffers.logits, cols}, {w, hidden}, 0.0f, to, hidden);
     writeF32(dx, offset, (end - begin) * hidden, to);
   }
-  writeF32(dw, 0, dw.numel(), sums);
+  if (dw)
+    writeF32(*dw, 0, dw->numel(), sums);
 }
 
 } // namespace

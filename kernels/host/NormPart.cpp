@@ -47,9 +47,10 @@ void runRmsNormPart(const Call &call) {
 }
 
 const char *acceptsRmsNormPartBwd(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {5, 5, 2, 2, 2}));
+  SHARDC_REQUIRE_OK(checkArity(call, {5, 5, 1, 2, 2}));
   SHARDC_REQUIRE_OK(checkNorm(call.in[0], call.out[0], call.in[2]));
-  SHARDC_REQUIRE_OK(checkNorm(call.in[1], call.in[0], call.out[1]));
+  SHARDC_REQUIRE_OK(
+      checkNorm(call.in[1], call.in[0], call.outCount > 1 ? call.out[1] : call.in[2]));
   SHARDC_REQUIRE_OK(checkStatistic(call.in[1], call.in[3]));
   return checkStatistic(call.in[1], call.in[4]);
 }
@@ -67,7 +68,8 @@ void runRmsNormPartBwd(const Call &call) {
     subtractMean(buffers.g, buffers.h, dots[row] * rstd, rstd, n, buffers.dx);
     writeF32(call.out[0], row * n, n, buffers.dx);
   }
-  writeSums(call.out[1], 0, n, buffers.dw, buffers.g);
+  if (call.outCount > 1)
+    writeSums(call.out[1], 0, n, buffers.dw, buffers.g);
 }
 
 } // namespace

@@ -6,11 +6,13 @@
 //                 w -= lr·(m/(1-b1^t) / (sqrt(v/(1-b2^t)) + eps) + wd·w)
 //   sgd           w -= lr·(g + wd·w)
 //   sgd_momentum  m = momentum·m + g, w -= lr·(m + wd·w)
+//   lion          w -= lr·(sign(b1·m + (1-b1)·g) + wd·w), m = b2·m + (1-b2)·g
 // Unless decoupled, decay is in the gradient: g + wd·w takes the place of g. The weight, if wanted,
-// is w in its type. While state.skip nothing but the weight is written. Gradient and weight
-// are f32, bf16 or f16, w, m and v f32; arithmetic is fp32. adamw also takes w in two halves, the
-// weight in bf16 and remainders in u16 (runtime/base/Remainder.h), and leaves it so. Limited by
-// memory.
+// is w in its type. While state.skip nothing but the weight is written. Gradient, weight, m and v
+// are f32, bf16 or f16, w f32; arithmetic is fp32, and moments are rounded to nearest when they are
+// written. adamw also takes w in two halves, the weight in bf16 and remainders in u16
+// (runtime/base/Remainder.h), and leaves it so, without what is written while state.skip. Limited
+// by memory.
 #include "kernels/host/Check.h"
 #include "kernels/host/Convert.h"
 #include "kernels/host/Ranges.h"
@@ -57,6 +59,10 @@ Step withRange(Step step, const Attrs &attrs, const StepState &state, const Para
   return step;
 }
 
+/// Updates n elements: weights and as many moments as the optimizer has.
+using UpdateBlock = void (*)(const Step &step, const float *grad, int64_t n, float *w, float *m,
+                             float *v);
+
 SHARDC_CLONES void adamBlock(const Step &step, const float *grad, int64_t n, float *w, float *m,
                              float *v) {
   for (int64_t i = 0; i < n; ++i) {
@@ -68,19 +74,31 @@ SHARDC_CLONES void adamBlock(const Step &step, const float *grad, int64_t n, flo
   }
 }
 
-SHARDC_CLONES void sgdBlock(const Step &step, const float *grad, int64_t n, float *w) {
+SHARDC_CLONES void sgdBlock(const Step &step, const float *grad, int64_t n, float *w, float *,
+                            float *) {
   for (int64_t i = 0; i < n; ++i) {
     float g = grad[i] * step.gradScale + step.decayInGradient * w[i];
     w[i] -= step.lr * (g + step.decayOfWeight * w[i]);
   }
 }
 
-SHARDC_CLONES void momentumBlock(const Step &step, const float *grad, int64_t n, float *w,
-                                 float *m) {
+SHARDC_CLONES void momentumBlock(const Step &step, const float *grad, int64_t n, float *w, float *m,
+                                 float *) {
   for (int64_t i = 0; i < n; ++i) {
     float g = grad[i] * step.gradScale + step.decayInGradient * w[i];
     m[i] = step.momentum * m[i] + g;
     w[i] -= step.lr * (m[i] + step.decayOfWeight * w[i]);
+  }
+}
+
+SHARDC_CLONES void lionBlock(const Step &step, const float *grad, int64_t n, float *w, float *m,
+                             float *) {
+  for (int64_t i = 0; i < n; ++i) {
+    float g = grad[i] * step.gradScale + step.decayInGradient * w[i];
+    float mixed = step.beta1 * m[i] + step.oneMinusBeta1 * g;
+    float sign = static_cast<float>(mixed > 0) - static_cast<float>(mixed < 0);
+    w[i] -= step.lr * (sign + step.decayOfWeight * w[i]);
+    m[i] = step.beta2 * m[i] + step.oneMinusBeta2 * g;
   }
 }
 
@@ -113,8 +131,8 @@ const char *checkOptimizer(const Call &call, int moments) {
     SHARDC_REQUIRE_OK(checkHalves(call, moments));
   for (int i = hasHalves ? 1 : 0; i <= moments; ++i) {
     const Tensor &old = call.in[1 + i], &updated = call.out[i];
-    SHARDC_REQUIRE(old.dtype == DType::F32 && updated.dtype == DType::F32,
-                   "master weights or moments are not f32");
+    SHARDC_REQUIRE(old.dtype == updated.dtype && (i == 0 ? old.dtype == DType::F32 : isData(old)),
+                   "master weights are not f32, or moments not f32, bf16 or f16");
     SHARDC_REQUIRE(old.numel() == g.numel() && updated.numel() == g.numel(),
                    "gradient, master weights and moments differ in size");
     SHARDC_REQUIRE(old.data == updated.data, "master weights or moments are not updated in place");
@@ -126,91 +144,96 @@ const char *checkOptimizer(const Call &call, int moments) {
   return checkRanges(call, 0, g);
 }
 
-/// Calls update(step, gradient, offset, n) for blocks of all ranges unless the step is not finite,
-/// then writes the weight.
-template <typename Update> void updateShard(const Call &call, int moments, Update update) {
-  const StepState &state = *static_cast<const StepState *>(call.in[2 + moments].data);
-  const Tensor *weight = call.outCount > 1 + moments ? &call.out[1 + moments] : nullptr;
+/// Master weights of a block of elements as fp32 numbers: their own, or what halves make in a
+/// buffer.
+class Masters {
+public:
+  Masters(const Call &call, int moments)
+      : masters_(call.out[0]),
+        halves_(takesHalves(call, moments) ? static_cast<BF16 *>(call.out[1 + moments].data)
+                                           : nullptr) {}
+
+  bool hasHalves() const { return halves_ != nullptr; }
+  float *read(int64_t begin, int64_t n) {
+    if (!hasHalves())
+      return static_cast<float *>(masters_.data) + begin;
+    for (int64_t i = 0; i < n; ++i)
+      buffer_[i] = joinMaster(halves_[begin + i], remainders()[begin + i]);
+    return buffer_;
+  }
+  void write(int64_t begin, int64_t n) {
+    for (int64_t i = 0; hasHalves() && i < n; ++i) {
+      MasterHalves halves = splitMaster(buffer_[i]);
+      halves_[begin + i] = halves.weight;
+      remainders()[begin + i] = halves.remainder;
+    }
+  }
+
+private:
+  uint16_t *remainders() const { return static_cast<uint16_t *>(masters_.data); }
+
+  const Tensor &masters_;
+  BF16 *halves_;
+  float buffer_[kBlock];
+};
+
+/// Updates blocks of all ranges unless the step is left out, then writes the weight.
+template <int kMoments> void updateShard(const Call &call, UpdateBlock update) {
+  const StepState &state = *static_cast<const StepState *>(call.in[2 + kMoments].data);
+  Masters masters(call, kMoments);
+  const Tensor *weight =
+      call.outCount > 1 + kMoments && !masters.hasHalves() ? &call.out[1 + kMoments] : nullptr;
   Step step = makeStep(call.attrs, state);
-  float buffer[kBlock];
+  float gradient[kBlock], buffers[2][kBlock];
   for (const ParamRange &range : rangesOfShard(call, 0)) {
     Step ofRange = withRange(step, call.attrs, state, range);
     for (int64_t begin = range.begin; begin < range.end; begin += kBlock) {
       int64_t n = std::min(kBlock, range.end - begin);
-      if (!state.skip)
-        update(ofRange, readF32(call.in[0], begin, n, buffer), begin, n);
+      if (!state.skip) {
+        float *moments[2] = {};
+        for (int i = 0; i < kMoments; ++i) {
+          moments[i] = targetF32(call.out[1 + i], begin, buffers[i]);
+          readF32(call.out[1 + i], begin, n, buffers[i]);
+        }
+        update(ofRange, readF32(call.in[0], begin, n, gradient), n, masters.read(begin, n),
+               moments[0], moments[1]);
+        masters.write(begin, n);
+        for (int i = 0; i < kMoments; ++i)
+          writeF32(call.out[1 + i], begin, n, moments[i]);
+      }
       if (weight)
         writeF32(*weight, begin, n, static_cast<const float *>(call.out[0].data) + begin);
     }
   }
 }
 
-float *arrayOf(const Tensor &t, int64_t offset) { return static_cast<float *>(t.data) + offset; }
-
-const char *acceptsAdamW(const Call &call) {
-  SHARDC_REQUIRE_OK(checkOptimizer(call, 2));
+const char *checkBetas(const Call &call, int moments) {
+  SHARDC_REQUIRE_OK(checkOptimizer(call, moments));
   const Attrs &attrs = call.attrs;
   SHARDC_REQUIRE(attrs.beta1 >= 0 && attrs.beta1 < 1 && attrs.beta2 >= 0 && attrs.beta2 < 1,
                  "beta1 or beta2 is not in [0, 1)");
-  SHARDC_REQUIRE(attrs.eps >= 0, "eps is negative");
   return nullptr;
 }
 
-/// The same with masters in halves: they are whole in a buffer alone.
-void runAdamWOfHalves(const Call &call) {
-  const StepState &state = *static_cast<const StepState *>(call.in[4].data);
-  if (state.skip)
-    return;
-  Step step = makeStep(call.attrs, state);
-  auto *remainders = static_cast<uint16_t *>(call.out[0].data);
-  auto *weights = static_cast<BF16 *>(call.out[3].data);
-  float buffer[kBlock], masters[kBlock];
-  for (const ParamRange &range : rangesOfShard(call, 0)) {
-    Step ofRange = withRange(step, call.attrs, state, range);
-    for (int64_t begin = range.begin; begin < range.end; begin += kBlock) {
-      int64_t n = std::min(kBlock, range.end - begin);
-      for (int64_t i = 0; i < n; ++i)
-        masters[i] = joinMaster(weights[begin + i], remainders[begin + i]);
-      adamBlock(ofRange, readF32(call.in[0], begin, n, buffer), n, masters,
-                arrayOf(call.out[1], begin), arrayOf(call.out[2], begin));
-      for (int64_t i = 0; i < n; ++i) {
-        MasterHalves halves = splitMaster(masters[i]);
-        weights[begin + i] = halves.weight;
-        remainders[begin + i] = halves.remainder;
-      }
-    }
-  }
+const char *acceptsAdamW(const Call &call) {
+  SHARDC_REQUIRE_OK(checkBetas(call, 2));
+  SHARDC_REQUIRE(call.attrs.eps >= 0, "eps is negative");
+  return nullptr;
 }
-
-void runAdamW(const Call &call) {
-  if (takesHalves(call, 2))
-    return runAdamWOfHalves(call);
-  updateShard(call, 2, [&](const Step &step, const float *g, int64_t begin, int64_t n) {
-    adamBlock(step, g, n, arrayOf(call.out[0], begin), arrayOf(call.out[1], begin),
-              arrayOf(call.out[2], begin));
-  });
-}
-
 const char *acceptsSgd(const Call &call) { return checkOptimizer(call, 0); }
-
-void runSgd(const Call &call) {
-  updateShard(call, 0, [&](const Step &step, const float *g, int64_t begin, int64_t n) {
-    sgdBlock(step, g, n, arrayOf(call.out[0], begin));
-  });
-}
-
 const char *acceptsSgdMomentum(const Call &call) { return checkOptimizer(call, 1); }
+const char *acceptsLion(const Call &call) { return checkBetas(call, 1); }
 
-void runSgdMomentum(const Call &call) {
-  updateShard(call, 1, [&](const Step &step, const float *g, int64_t begin, int64_t n) {
-    momentumBlock(step, g, n, arrayOf(call.out[0], begin), arrayOf(call.out[1], begin));
-  });
-}
+void runAdamW(const Call &call) { updateShard<2>(call, adamBlock); }
+void runSgd(const Call &call) { updateShard<0>(call, sgdBlock); }
+void runSgdMomentum(const Call &call) { updateShard<1>(call, momentumBlock); }
+void runLion(const Call &call) { updateShard<1>(call, lionBlock); }
 
 } // namespace
 
 const Kernel kAdamW = {"adamw_host", runAdamW, acceptsAdamW};
 const Kernel kSgd = {"sgd_host", runSgd, acceptsSgd};
 const Kernel kSgdMomentum = {"sgd_momentum_host", runSgdMomentum, acceptsSgdMomentum};
+const Kernel kLion = {"lion_host", runLion, acceptsLion};
 
 } // namespace shardc::kernels::host

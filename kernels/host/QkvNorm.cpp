@@ -92,10 +92,11 @@ struct BwdBuffers {
 };
 
 const char *acceptsMerge(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {8, 9, 3, 3, 0b110}));
+  SHARDC_REQUIRE_OK(checkArity(call, {8, 9, 1, 3, 0b110}));
+  SHARDC_REQUIRE(call.outCount != 2, "the gradients of both weights come together");
   SHARDC_REQUIRE(sameMatrix(call.in[3], call.out[0]), "rows and their gradient differ in shape");
   SHARDC_REQUIRE(isData(call.in[3]), "rows are not f32, bf16 or f16");
-  for (int i = 0; i < 2; ++i)
+  for (int i = 0; i < call.outCount - 1; ++i)
     SHARDC_REQUIRE(isData(call.out[1 + i]) && isVector(call.out[1 + i], call.in[0].cols()),
                    "a weight's gradient is not as long as a head");
   return checkNorms(call, call.out[0], call.in, call.in + 4, call.in + 6,
@@ -129,7 +130,7 @@ void runMerge(const Call &call) {
     writeF32(dqkv, whole, n, buffers.x);
   };
   Heads(call, dq, dk, call.in[2]).forEach(move, [](int64_t) {});
-  for (int which = 0; which < 2; ++which)
+  for (int which = 0; which < call.outCount - 1; ++which)
     writeSums(call.out[1 + which], 0, n, buffers.sums[which], buffers.g);
 }
 

@@ -81,18 +81,21 @@ struct BwdBuffers : RmsNormGradient {
       : RmsNormGradient(call, scratch), dres(scratch.take<float>(call.in[0].cols())) {}
 };
 
-const char *acceptsRmsNormBwd(const Call &call) {
-  SHARDC_REQUIRE_OK(checkArity(call, {4, 5, 2, 3, 2}));
+/// The results dx and, if `kHasOwn`, dw; y behind them.
+template <bool kHasOwn> const char *acceptsBwd(const Call &call) {
+  constexpr int kY = kHasOwn ? 2 : 1;
+  SHARDC_REQUIRE_OK(checkArity(call, {4, 5, kY, kY + 1, kHasOwn ? 2u : 0u}));
   SHARDC_REQUIRE_OK(checkNorm(call.in[0], call.out[0], call.in[2]));
-  SHARDC_REQUIRE_OK(checkNorm(call.in[1], call.in[0], call.out[1]));
+  SHARDC_REQUIRE_OK(checkNorm(call.in[1], call.in[0], kHasOwn ? call.out[1] : call.in[2]));
   if (call.inCount > 4)
     SHARDC_REQUIRE_OK(checkNorm(call.in[4], call.in[0], call.in[2]));
-  if (call.outCount > 2)
-    SHARDC_REQUIRE_OK(checkNorm(call.in[1], call.out[2], call.in[2]));
+  if (call.outCount > kY)
+    SHARDC_REQUIRE_OK(checkNorm(call.in[1], call.out[kY], call.in[2]));
   return checkStatistic(call.in[1], call.in[3]);
 }
 
-void runRmsNormBwd(const Call &call) {
+template <bool kHasOwn> void runBwd(const Call &call) {
+  constexpr int kY = kHasOwn ? 2 : 1;
   Scratch scratch(call);
   BwdBuffers buffers(call, scratch);
   int64_t rows = call.in[0].rows(), n = call.in[0].cols();
@@ -108,12 +111,13 @@ void runRmsNormBwd(const Call &call) {
         buffers.dx[i] += dres[i];
     }
     writeF32(call.out[0], row * n, n, buffers.dx);
-    if (call.outCount > 2) {
+    if (call.outCount > kY) {
       scaleRow(x, w, rstd[row], n, buffers.g);
-      writeF32(call.out[2], row * n, n, buffers.g);
+      writeF32(call.out[kY], row * n, n, buffers.g);
     }
   }
-  writeSums(call.out[1], 0, n, buffers.dw, buffers.g);
+  if (kHasOwn)
+    writeSums(call.out[1], 0, n, buffers.dw, buffers.g);
 }
 
 } // namespace
@@ -121,7 +125,9 @@ void runRmsNormBwd(const Call &call) {
 const Kernel kRmsNorm = {"rmsnorm_host", runRmsNorm, acceptsRmsNorm, workspaceOf<Buffers>};
 const Kernel kAddRmsNorm = {"add_rmsnorm_host", runAddRmsNorm, acceptsAddRmsNorm,
                             workspaceOf<Buffers>};
-const Kernel kRmsNormBwd = {"rmsnorm_bwd_host", runRmsNormBwd, acceptsRmsNormBwd,
+const Kernel kRmsNormBwd = {"rmsnorm_bwd_host", runBwd<true>, acceptsBwd<true>,
                             workspaceOf<BwdBuffers>};
+const Kernel kRmsNormDx = {"rmsnorm_dx_host", runBwd<false>, acceptsBwd<false>,
+                           workspaceOf<BwdBuffers>};
 
 } // namespace shardc::kernels::host

@@ -92,12 +92,14 @@ struct ParamForm {
   std::string name;
   Shape shape;
   Element type;
+  bool isTrained = true; ///< the optimizer has state of it
 };
 /// Whether Megatron stacks no layers of a model with these arguments, even if all are alike: its
 /// `moe_layer_freq` is a list.
 bool numbersLayers(const PlainEntries &args);
-/// A block is stacked if all its layers have the same parameters of the same shapes and types, and
-/// are numbered without a gap; those of `mtp` never are, and none if the layers are `numbered`.
+/// A block is stacked if all its layers have the same parameters of the same shapes and types, of
+/// which the same are trained, and are numbered without a gap; those of `mtp` never are, and none
+/// if the layers are `numbered`.
 TorchDistLayout torchDistLayout(std::span<const ParamForm> params, bool numbered);
 /// The tensor that a parameter's slice, under Megatron-Core's name, is saved as. `part` Weight is
 /// the model's own tensor, Master the fp32 one in the optimizer.

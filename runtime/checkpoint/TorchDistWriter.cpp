@@ -1,6 +1,7 @@
 // How the format torch_dist names tensors and states, and stacks layers and experts in them.
 #include <algorithm>
 #include <charconv>
+#include <tuple>
 
 #include "runtime/checkpoint/TorchDist.h"
 
@@ -98,12 +99,12 @@ bool numbersLayers(const PlainEntries &args) {
 }
 
 TorchDistLayout torchDistLayout(std::span<const ParamForm> params, bool numbered) {
-  using Form = std::pair<Shape, Element>;
+  using Form = std::tuple<Shape, Element, bool>;
   std::map<std::string, std::map<int64_t, std::map<std::string, Form>>> blocks;
   TorchDistLayout layout;
   for (const ParamForm &param : params) {
     if (std::optional<LayerName> parts = layerNameOf(param.name))
-      blocks[parts->block][parts->layer][parts->rest] = {param.shape, param.type};
+      blocks[parts->block][parts->layer][parts->rest] = {param.shape, param.type, param.isTrained};
     size_t digits = param.name.find_last_not_of("0123456789") + 1;
     std::optional<int64_t> expert = numberOf(std::string_view(param.name).substr(digits));
     if (expert && param.name.find(kExperts) != std::string::npos)

@@ -271,6 +271,16 @@ bool Parser::unit() {
   return ok;
 }
 
+/// `class base frozen`: what blocks have in common.
+bool Parser::paramClass() {
+  std::string_view name;
+  if (!room(plan_.classes, limits::kClassesMax, "classes") || !in_.name(name, "class") ||
+      !classes_.add(in_, name, static_cast<uint32_t>(plan_.classes.size()), "class"))
+    return false;
+  plan_.classes.push_back({std::string(name), !in_.takeIf(std::string_view("frozen"))});
+  return true;
+}
+
 bool Parser::block() {
   std::string_view name;
   Block block;
@@ -294,6 +304,11 @@ bool Parser::block() {
     block.stateShard = block.shard, block.stateGroup = block.group;
   if (ok && in_.takeIf(std::string_view("sum")))
     ok = in_.expect(std::string_view("over")) && groupOf(block.sumGroup);
+  if (ok && in_.takeIf(std::string_view("as"))) {
+    uint32_t index = 0;
+    ok = lookUp(classes_, index, "class");
+    block.paramClass = static_cast<int16_t>(index);
+  }
   plan_.blocks.push_back(std::move(block));
   return ok;
 }

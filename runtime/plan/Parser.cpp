@@ -69,11 +69,11 @@ Parser::Construct Parser::constructOf(std::string_view word) {
     Construct parse;
   };
   static constexpr Entry kEntries[] = {
-      {"param", &Parser::param},     {"block", &Parser::block},   {"unit", &Parser::unit},
-      {"loc", &Parser::loc},         {"role", &Parser::role},     {"needs", &Parser::needs},
-      {"job", &Parser::job},         {"groups", &Parser::groups}, {"mesh", &Parser::mesh},
-      {"source", &Parser::source},   {"data", &Parser::data},     {"stream", &Parser::stream},
-      {"channel", &Parser::channel},
+      {"param", &Parser::param},     {"block", &Parser::block},      {"unit", &Parser::unit},
+      {"loc", &Parser::loc},         {"role", &Parser::role},        {"needs", &Parser::needs},
+      {"job", &Parser::job},         {"groups", &Parser::groups},    {"mesh", &Parser::mesh},
+      {"source", &Parser::source},   {"data", &Parser::data},        {"stream", &Parser::stream},
+      {"channel", &Parser::channel}, {"class", &Parser::paramClass},
   };
   const Entry *found = std::ranges::find(kEntries, word, &Entry::word);
   return found == std::end(kEntries) ? nullptr : found->parse;
@@ -85,10 +85,11 @@ bool Parser::topLevel() {
     in_.takeIf(word);
     return (this->*parse)();
   }
-  return in_.fail(in_.next(), "plan-syntax",
-                  "expected needs, job, mesh, groups, data, stream, channel, unit, block, param, "
-                  "loc, role or source, found {}",
-                  in_.found());
+  return in_.fail(
+      in_.next(), "plan-syntax",
+      "expected needs, job, mesh, groups, data, stream, channel, class, unit, block, param, "
+      "loc, role or source, found {}",
+      in_.found());
 }
 
 bool Parser::role() {

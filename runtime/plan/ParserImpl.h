@@ -47,6 +47,7 @@ public:
   Parser(std::string_view text, std::string_view fileName, int64_t linesBefore)
       : in_(text, fileName, linesBefore) {
     streams_.add(in_, kComputeStreamName, kComputeStream, "stream");
+    classes_.add(in_, kJobClassName, 0, "class");
   }
 
   bool run();
@@ -76,6 +77,7 @@ private:
   bool channel();
   bool pair(Channel &channel);
   bool unit();
+  bool paramClass();
   bool block();
   bool param();
   bool endsHere();
@@ -143,7 +145,7 @@ private:
 
   Cursor in_;
   Plan plan_;
-  NameTable jobs_, axes_, groups_, streams_, channels_, units_, blocks_, params_, roles_;
+  NameTable jobs_, axes_, groups_, streams_, channels_, classes_, units_, blocks_, params_, roles_;
   NameTable cells_, segments_; ///< of the role under way
   std::map<std::pair<CellKind, int32_t>, std::pair<uint32_t, size_t>>
       kinds_; ///< of its cells except buffers: the first one and where it begins

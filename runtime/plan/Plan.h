@@ -27,6 +27,11 @@ enum class CellKind : uint8_t {
 #include "runtime/plan/Kinds.def"
 };
 
+enum class Optimizer : uint8_t {
+#define OPTIMIZER(enumerator, word, op, rate, gbs) enumerator,
+#include "runtime/plan/Optimizers.def"
+};
+
 enum class UnitKind : uint8_t {
 #define UNIT_KIND(enumerator, word, doc) enumerator,
 #include "runtime/plan/Kinds.def"
@@ -517,6 +522,14 @@ struct Unit {
   UnitKind kind = UnitKind::Other;
 };
 
+/// What blocks of parameters have in common. Class 0 is the job's; plans do not declare it.
+struct ParamClass {
+  std::string name;
+  bool isTrained = true;
+  bool operator==(const ParamClass &) const = default;
+};
+inline constexpr std::string_view kJobClassName = "job";
+
 /// One flat buffer of a unit: `numel` elements with padding, of which the ranks of two groups may
 /// hold parts. A rank with index i in a group has the elements from i · part on. The axes of
 /// `stateGroup` begin with those of `group`, so that a rank's part over `stateGroup` lies inside of
@@ -531,6 +544,7 @@ struct Block {
   int16_t stateGroup = -1; ///< who owns the optimizer's state: the same as `group`, or more ranks
   /// The ranks whose gradients of it are added; -1: all that have other tokens.
   int16_t sumGroup = -1;
+  int16_t paramClass = 0; ///< index in Plan::classes
 };
 
 /// Which elements of a block a value has: `numel` of them, from numel · index(group) on.
@@ -636,6 +650,7 @@ struct Plan {
   }();
   std::vector<Stream> streams = {{std::string(kComputeStreamName), StreamKind::Compute}};
   std::vector<Channel> channels;
+  std::vector<ParamClass> classes = {{std::string(kJobClassName)}};
   std::vector<Unit> units;
   std::vector<Block> blocks;
   std::vector<Param> params;
@@ -652,6 +667,9 @@ struct Plan {
     bool isOfPair =
         collective.channel >= 0 && channels[static_cast<size_t>(collective.channel)].isPair();
     return isOfPair ? 2 : groupSize(collective.group);
+  }
+  const ParamClass &classOf(const Block &block) const {
+    return classes[static_cast<size_t>(block.paramClass)];
   }
   /// How a collective travels; as NCCL's kernels while it has no channel.
   Transport transportOf(const Op &op) const {

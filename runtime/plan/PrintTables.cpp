@@ -131,6 +131,13 @@ void Writer::tables() {
   needs();
   meshAndGroups();
   channels();
+  for (size_t i = 1; i < plan_.classes.size(); ++i) {
+    text("class ");
+    name(plan_.classes[i].name);
+    if (!plan_.classes[i].isTrained)
+      text(" frozen");
+    text("\n");
+  }
   for (const Unit &unit : plan_.units) {
     text("unit ");
     name(unit.name);
@@ -155,6 +162,10 @@ void Writer::tables() {
     if (block.sumGroup >= 0) {
       text(" sum over ");
       nameOf(plan_.groups, block.sumGroup);
+    }
+    if (block.paramClass != 0) {
+      text(" as ");
+      nameOf(plan_.classes, block.paramClass);
     }
     text("\n");
   }

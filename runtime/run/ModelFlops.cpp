@@ -1,5 +1,7 @@
 #include "runtime/run/ModelFlops.h"
 
+#include "runtime/plan/Optimizers.h"
+
 #include <algorithm>
 
 namespace shardc::run {
@@ -24,6 +26,45 @@ double weightsOf(const plan::Plan &plan, const plan::Param &param) {
          static_cast<double>(param.tensorCount());
 }
 
+/// Products with a weight, of 2 operations each: one forward, one for the gradient of what it is
+/// multiplied with, unless nothing before it is trained, and one for its own gradient.
+class Passes {
+public:
+  explicit Passes(const plan::Plan &plan) : plan_(plan) {
+    for (const plan::Param &param : plan.params)
+      if (plan::isTrained(plan_, param))
+        first_ = std::min(first_, unitOf(param));
+  }
+  double of(const plan::Param &param) const {
+    return ofUnit(unitOf(param)) + (plan::isTrained(plan_, param) ? 1 : 0);
+  }
+  /// Without gradients of weights.
+  double ofUnit(size_t unit) const { return unit >= first_ ? 2 : 1; }
+  /// Of the head, with the embedding's table.
+  double ofTiedHead() const {
+    auto table = std::ranges::find_if(
+        plan_.params, [&](const plan::Param &param) { return isTable(plan_, param); });
+    return 2 + (table != plan_.params.end() && plan::isTrained(plan_, *table) ? 1 : 0);
+  }
+  /// The mean over units of the kind.
+  double ofUnits(plan::UnitKind kind) const {
+    double sum = 0, count = 0;
+    for (size_t unit = 0; unit < plan_.units.size(); ++unit)
+      if (plan_.units[unit].kind == kind)
+        sum += ofUnit(unit), ++count;
+    return count > 0 ? sum / count : 2;
+  }
+
+private:
+  /// 0 for what is in no unit.
+  size_t unitOf(const plan::Param &param) const {
+    int32_t unit = param.block < 0 ? -1 : plan_.blocks[static_cast<size_t>(param.block)].unit;
+    return static_cast<size_t>(std::max(unit, 0));
+  }
+  const plan::Plan &plan_;
+  size_t first_ = SIZE_MAX; ///< unit in which something is trained
+};
+
 /// Channels of a head, as the mean of keys and values.
 double channelsOf(const plan::Job::Model &model) {
   if (!model.multiLatentAttention)
@@ -38,17 +79,20 @@ double modelFlopsPerToken(const plan::Plan &plan) {
   auto predictions = static_cast<double>(
       std::ranges::count(plan.units, plan::UnitKind::Prediction, &plan::Unit::kind));
   // Logits of a token: of the next one, and of each further one that is predicted.
-  double logits = 1 + predictions, weights = 0;
+  double logits = 1 + predictions, products = 0;
+  const Passes passes(plan);
   for (const plan::Param &param : plan.params)
     if (param.type.rank > 1 && !isTable(plan, param))
-      weights += weightsOf(plan, param) * (isOf(plan, param, plan::UnitKind::Head) ? logits : 1);
+      products += weightsOf(plan, param) * (isOf(plan, param, plan::UnitKind::Head) ? logits : 1) *
+                  passes.of(param);
   if (model.shareEmbeddingsAndOutputWeights) // the output projection takes the tokens' table
-    weights += static_cast<double>(plan.job.derived.paddedVocabSize) *
-               static_cast<double>(model.hiddenSize) * logits;
+    products += static_cast<double>(plan.job.derived.paddedVocabSize) *
+                static_cast<double>(model.hiddenSize) * logits * passes.ofTiedHead();
   double layers = static_cast<double>(model.numLayers) + predictions;
   double attention = layers * static_cast<double>(model.seqLength) *
                      static_cast<double>(model.numAttentionHeads) * channelsOf(model);
-  return 6 * (weights + attention);
+  // Each pass of attention has two products of scores and values.
+  return 2 * products + 6 * attention * (2 * passes.ofUnits(plan::UnitKind::Layer) - 1) / 3;
 }
 
 double peakFlops(const plan::Plan &plan) { return 1e12 * plan.job.derived.peakTflops; }

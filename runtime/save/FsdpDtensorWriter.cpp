@@ -1,6 +1,7 @@
 // The format fsdp_dtensor: what a run of Megatron-FSDP saves.
 #include <algorithm>
 
+#include "runtime/plan/Optimizers.h"
 #include "runtime/save/FormatWriter.h"
 
 namespace shardc::save {
@@ -48,10 +49,11 @@ Status FsdpDtensorWriter::addObjects(const Progress &progress,
 Status FsdpDtensorWriter::addSettings(const Progress &progress,
                                       checkpoint::RankWriter &writer) const {
   bool isAdam = std::ranges::any_of(layout_.requests(), [](const auto &request) {
-    return request.part == checkpoint::ParamPart::ExpAvg;
+    return request.part == checkpoint::ParamPart::ExpAvgSq;
   });
   for (uint32_t p = 0; p < plan_.params.size(); ++p)
-    for (int64_t i = 0; i < plan_.params[p].tensorCount(); ++i)
+    for (int64_t i = 0;
+         plan::isTrained(plan_, plan_.params[p]) && i < plan_.params[p].tensorCount(); ++i)
       RETURN_IF_ERROR(addSettings(p, plan_.params[p].tensorName(i), isAdam, progress, writer));
   return Status::ok();
 }

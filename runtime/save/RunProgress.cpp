@@ -8,6 +8,7 @@
 #include "runtime/base/Json.h"
 #include "runtime/plan/Builder.h"
 #include "runtime/plan/JobFacts.h"
+#include "runtime/plan/Optimizers.h"
 #include "runtime/run/ModelFlops.h"
 #include "runtime/run/RunLoop.h"
 
@@ -284,9 +285,14 @@ checkpoint::GroupMeta groupMetaOf(const plan::Plan &plan, size_t index, const Pr
   meta.minLr = hasOwnLeast ? optimizer.decoupledMinLr : optimizer.minLr;
   meta.lr =
       static_cast<double>(param.isDecoupled ? progress.decoupledLr : progress.lr) * param.lrMult;
-  meta.beta1 = plan.job.optimizer.adamBeta1;
-  meta.beta2 = plan.job.optimizer.adamBeta2;
-  meta.eps = plan.job.optimizer.adamEps;
+  meta.beta1 = optimizer.adamBeta1, meta.beta2 = optimizer.adamBeta2, meta.eps = optimizer.adamEps;
+  if (std::optional<plan::Optimizer> own = plan::optimizerOf(plan.job))
+    for (const plan::Scalar &scalar : plan::scalarsOf(*own, plan.job)) {
+      if (scalar.key == plan::AttrKey::beta1)
+        meta.beta1 = scalar.value;
+      if (scalar.key == plan::AttrKey::beta2)
+        meta.beta2 = scalar.value;
+    }
   bool isConstant =
       plan.job.scheduler.weightDecayIncrStyle == plan::Job::WeightDecayStyle::Constant;
   meta.weightDecay =

@@ -7,6 +7,7 @@
 #include "runtime/base/Reports.h"
 #include "runtime/plan/Builder.h"
 #include "runtime/plan/HostCells.h"
+#include "runtime/plan/Optimizers.h"
 
 namespace shardc::save {
 namespace {
@@ -119,23 +120,34 @@ Status StateLayout::addBlock(uint32_t role, int32_t block) {
   }
   if (weight == plan::kNone)
     return Status::ok();
-  ASSIGN_OR_RETURN(uint32_t first, findCell(role, block, plan::CellKind::FirstMoment));
-  ASSIGN_OR_RETURN(uint32_t second, findCell(role, block, plan::CellKind::SecondMoment));
-  if (first == plan::kNone && second != plan::kNone)
-    return makeStatus(report::PlanCannotRun, "block '{}' has a second moment but no first one",
-                      plan_->blocks[block].name);
   uint32_t upper = plan::upperHalfOf(plan_->roles[role], weight);
   if (plan::isRemainder(plan_->roles[role].cells[weight]) && upper == plan::kNone)
     return makeStatus(report::PlanCannotRun,
                       "cell @{} has remainders, and no cell has this rank's weights in bf16",
                       plan_->roles[role].cells[weight].name);
   cells_[role].push_back({checkpoint::ParamPart::Weight, block, weight, upper});
-  if (second != plan::kNone) {
-    cells_[role].push_back({checkpoint::ParamPart::ExpAvg, block, first});
-    cells_[role].push_back({checkpoint::ParamPart::ExpAvgSq, block, second});
-  } else if (first != plan::kNone) { // SGD's
-    cells_[role].push_back({checkpoint::ParamPart::Momentum, block, first});
+  return addMoments(role, block);
+}
+
+/// What the optimizer keeps of the block, by the names that checkpoints have for it.
+Status StateLayout::addMoments(uint32_t role, int32_t block) {
+  std::optional<plan::Optimizer> optimizer = plan::optimizerOf(plan_->job);
+  if (!optimizer)
+    return Status::ok();
+  const plan::OptimizerInfo &info = plan::optimizerInfo(*optimizer);
+  std::string_view missing;
+  size_t before = cells_[role].size();
+  for (const plan::Moment &moment : info.moments) {
+    ASSIGN_OR_RETURN(uint32_t cell, findCell(role, block, moment.cell));
+    auto part = std::ranges::find(checkpoint::kParamParts, moment.name, checkpoint::momentName);
+    if (cell == plan::kNone)
+      missing = moment.name;
+    else
+      cells_[role].push_back({*part, block, cell});
   }
+  if (!missing.empty() && cells_[role].size() > before)
+    return makeStatus(report::PlanCannotRun, "block '{}' has no cell for '{}' of optimizer '{}'",
+                      plan_->blocks[block].name, missing, info.word);
   return Status::ok();
 }
 

@@ -87,6 +87,7 @@ private:
 
   explicit StateLayout(const plan::Plan &plan) : plan_(&plan), cells_(plan.roles.size()) {}
   Status addBlock(uint32_t role, int32_t block);
+  Status addMoments(uint32_t role, int32_t block);
   Result<uint32_t> findCell(uint32_t role, int32_t block, plan::CellKind kind) const;
   bool hasBlock(uint32_t role, int32_t block) const;
   const plan::Type &typeOf(uint32_t role, const StateCell &cell) const {

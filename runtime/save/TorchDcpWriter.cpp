@@ -1,6 +1,7 @@
 // The format torch_dcp: what a run of PyTorch's FSDP2 saves.
 #include <map>
 
+#include "runtime/plan/Optimizers.h"
 #include "runtime/save/FormatWriter.h"
 
 namespace shardc::save {
@@ -24,6 +25,8 @@ Groups groupsOf(const plan::Plan &plan, const Progress &progress) {
   Groups groups;
   for (size_t p = 0; p < plan.params.size(); ++p) {
     const plan::Param &param = plan.params[p];
+    if (!plan::isTrained(plan, param))
+      continue;
     Group &group = groups[groupKeyOf(plan, param)];
     if (group.names.empty())
       group.meta = groupMetaOf(plan, p, progress);

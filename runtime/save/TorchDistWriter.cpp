@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <map>
 
+#include "runtime/plan/Optimizers.h"
+
 namespace shardc::save {
 namespace {
 
@@ -31,7 +33,8 @@ checkpoint::TorchDistLayout layoutOf(const plan::Plan &plan) {
     for (int64_t i = 0; i < param.tensorCount(); ++i)
       forms.push_back({param.tensorName(i),
                        {type.shape.begin(), type.shape.begin() + type.rank},
-                       checkpoint::elementOf(type.dtype)});
+                       checkpoint::elementOf(type.dtype),
+                       plan::isTrained(plan, param)});
   }
   checkpoint::TorchDistLayout layout =
       checkpoint::torchDistLayout(forms, plan.job.model.moeLayerFreq.size() > 1);
@@ -68,7 +71,9 @@ Status TorchDistWriter::addRows(const TensorSlice &rows, const StatePiece &piece
     return addAs(rows, rows.dtype, checkpoint::storedPartOf(piece.part), writer);
   bool isMaster = plan_.roles[piece.role].cells[piece.cell].kind == plan::CellKind::Master;
   // The distributed optimizer keeps masters of fp32 weights too.
-  if (savesOptimizer_ && (isMaster || layout_.isDistributed))
+  bool isState =
+      isMaster || (layout_.isDistributed && plan::isTrained(plan_, plan_.params[piece.param]));
+  if (savesOptimizer_ && isState)
     RETURN_IF_ERROR(addAs(rows, checkpoint::Element::F32, StoredPart::Master, writer));
   checkpoint::Element type = checkpoint::elementOf(plan_.params[piece.param].type.dtype);
   return addAs(rows, isMaster ? type : rows.dtype, StoredPart::Weight, writer);
@@ -107,6 +112,8 @@ checkpoint::TorchDistCommon TorchDistWriter::common(const Progress &progress) co
   if (savesOptimizer_)
     for (size_t p = 0; p < plan_.params.size(); ++p) {
       const plan::Param &param = plan_.params[p];
+      if (!plan::isTrained(plan_, param))
+        continue;
       groups.try_emplace(groupKeyOf(plan_, param), groupMetaOf(plan_, p, progress));
       for (int64_t i = 0; i < param.tensorCount(); ++i)
         updates.emplace_back(param.tensorName(i), progress.updatesOf(p));

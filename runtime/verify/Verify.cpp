@@ -117,6 +117,7 @@ std::vector<Finding> verifyFlat(Inspection &inspection) {
   const Plan &plan = inspection.plan();
   checkStreamKinds(inspection);
   forEachRole(inspection, checkKinds);
+  checkFrozen(inspection);
   if (inspection.size() != 0)
     return inspection.take();
   forEachSegment(inspection, checkShapes);

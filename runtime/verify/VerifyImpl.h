@@ -133,8 +133,10 @@ public:
   const std::vector<bool> &cellsInCheckpoint(uint32_t role);
   /// Roles of which a checkpoint holds state of the block, in order. Made at the first call.
   const std::vector<uint32_t> &rolesThatSave(size_t block);
-  bool hasState(uint32_t role, size_t block) {
-    return std::ranges::binary_search(rolesThatSave(block), role);
+  /// Whether ranks of the role update the block, and count its gradient in norms.
+  bool updates(uint32_t role, size_t block) {
+    return plan_.classOf(plan_.blocks[block]).isTrained &&
+           std::ranges::binary_search(rolesThatSave(block), role);
   }
   /// Variants of the segment that the role's program takes, or all where there is no program yet. A
   /// background segment is taken always. Made at the first call.
@@ -421,6 +423,8 @@ void checkCollectives(Inspection &inspection); ///< VerifyCollectives.cpp: roles
 void checkBlockUses(Inspection &inspection, uint32_t role);
 /// VerifyKinds.cpp: of cells, segments and ops.
 void checkKinds(Inspection &inspection, uint32_t role);
+/// VerifyFrozen.cpp: blocks that are not trained.
+void checkFrozen(Inspection &inspection);
 void checkStreamKinds(Inspection &inspection);
 /// VerifyFlow.cpp: which rows of a value are there, whose they are, of which sums it has parts, and
 /// which tokens its rows are of.

@@ -70,10 +70,11 @@ private:
       need(norm.at, !norm.pack->getBool(AttrKey::norm_replicated),
            "sums squares over ranks, and its 'step.pack' leaves them out");
     for (size_t block = 0; block < plan_.blocks.size() && !report_.isFull(); ++block) {
-      bool isHeld = report_.hasState(norm.at.role, block);
-      if (isSummed && isHeld)
+      bool isUpdated = report_.updates(norm.at.role, block);
+      if (isSummed && isUpdated)
         checkCopies(norm, block);
-      if (norm.isOwn && !report_.rolesThatSave(block).empty())
+      if (norm.isOwn && !report_.rolesThatSave(block).empty() &&
+          plan_.classOf(plan_.blocks[block]).isTrained)
         need(norm.at,
              norm.copiesOf(block) == 1 &&
                  plan_.blocks[block].stateShard == plan_.blocks[block].numel &&
@@ -120,7 +121,7 @@ private:
 
   /// Whether the role has the block, and its norm is of it.
   bool counts(uint32_t role, size_t block) {
-    return report_.hasState(role, block) && std::ranges::any_of(norms_, [&](const Norm &norm) {
+    return report_.updates(role, block) && std::ranges::any_of(norms_, [&](const Norm &norm) {
              return norm.at.role == role && norm.counts(block);
            });
   }

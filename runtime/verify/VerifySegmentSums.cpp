@@ -475,7 +475,7 @@ private:
     for (size_t block = 0; block < plan_.blocks.size(); ++block)
       if (bool isIn = std::ranges::find(sum->blocks, static_cast<int32_t>(block),
                                         &ListedBlock::block) != sum->blocks.end();
-          isIn != report_.hasState(roleIndex_, block) && (isIn || !stages_.isHeldByOthers[block]))
+          isIn != report_.updates(roleIndex_, block) && (isIn || !stages_.isHeldByOthers[block]))
         report_.addAbout(finding::NormBlocks, scope(segmentIndex_).spot(def),
                          plan_.blocks[block].name, isIn ? "includes" : "leaves out",
                          isIn ? "does not have" : "has");

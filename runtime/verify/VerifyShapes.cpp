@@ -408,17 +408,19 @@ private:
     needStateShard(in(kMaster));
     needKnown(op_.operands[0], isComputeType(in(0).dtype), "gradients of f32, bf16 and f16");
     const bool hasHalves = op_.operands.size() > kState + 1;
-    for (size_t i = hasHalves ? kMaster + 1 : kMaster; i < kState; ++i)
-      needKnown(op_.operands[i], in(i).dtype == DType::F32, "master weights and moments of f32");
+    for (size_t i = kMaster + 1; i < kState; ++i)
+      needKnown(op_.operands[i], isComputeType(in(i).dtype), "moments of f32, bf16 and f16");
     if (hasHalves) {
       needKnown(op_.operands[kMaster], in(kMaster).dtype == DType::U16,
                 "remainders of u16 beside weights");
       need(hasOut(kWeight) && out(kWeight) == in(kState + 1),
            "a result 'weight' of the type of operand 'weight'");
-    } else if (hasOut(kWeight)) {
+      return;
+    }
+    needKnown(op_.operands[kMaster], in(kMaster).dtype == DType::F32, "master weights of f32");
+    if (hasOut(kWeight))
       needKnown(op_.results[kWeight], isComputeType(out(kWeight).dtype),
                 "weights of f32, bf16 and f16");
-    }
   }
 
   // ---- numbers of 8 bits ----

@@ -269,7 +269,7 @@ private:
       return;
     }
     for (size_t block = 0; block < plan_.blocks.size(); ++block)
-      if (step_.updates[block] == 0 && report_.hasState(roleIndex_, block))
+      if (step_.updates[block] == 0 && report_.updates(roleIndex_, block))
         report_.addAbout(finding::BlockNotUpdated, where, plan_.blocks[block].name);
     checkTold(cells);
   }

@@ -185,9 +185,11 @@ void checkNested(Inspection &inspection, const Block &block) {
 void checkBlocks(Inspection &inspection) {
   const Plan &plan = inspection.plan();
   checkNames(inspection, plan.units, limits::kUnitsMax, "unit");
+  checkNames(inspection, plan.classes, limits::kClassesMax, "class");
   checkNames(inspection, plan.blocks, limits::kBlocksMax, "block");
   for (const Block &block : plan.blocks) {
     needEntry(inspection, "block", block.name, "names unit", block.unit, plan.units, -1);
+    needEntry(inspection, "block", block.name, "names class", block.paramClass, plan.classes, 0);
     if (block.numel < 1 || block.numel > limits::kElementsMax)
       inspection.add(finding::BlockNumel, Spot{}, block.name, block.numel, limits::kElementsMax);
     else if (checkSumGroup(inspection, block) &&
@@ -399,8 +401,8 @@ void checkRole(Inspection &inspection, uint32_t index) {
   ProgramFormCheck(inspection, index).check(role.program, ProgramNode::Run, 0);
 }
 
-/// A cell that a checkpoint holds is this rank's shard of the state in f32, or one of two halves of
-/// such a shard.
+/// A cell that a checkpoint holds is this rank's shard of the state in f32, moments and weights
+/// that are not trained also in types of 16 bits, or one of two halves of such a shard.
 void checkState(Inspection &inspection, uint32_t index) {
   const Plan &plan = inspection.plan();
   const Role &role = plan.roles[index];
@@ -412,7 +414,11 @@ void checkState(Inspection &inspection, uint32_t index) {
     if (blocks[c] == nullptr)
       continue;
     const Cell &cell = role.cells[c];
-    if ((cell.type.dtype != DType::F32 && !isHalf[c]) || cell.type.numel() != blocks[c]->stateShard)
+    bool isMoment = cell.kind == CellKind::FirstMoment || cell.kind == CellKind::SecondMoment;
+    bool isOther = isMoment || !plan.classOf(*blocks[c]).isTrained;
+    bool isSaved =
+        cell.type.dtype == DType::F32 || isHalf[c] || (isOther && isComputeType(cell.type.dtype));
+    if (!isSaved || cell.type.numel() != blocks[c]->stateShard)
       inspection.addAbout(finding::CheckpointType,
                           spotOfCell(inspection, index, static_cast<uint32_t>(c)), cell.name,
                           printType(cell.type), blocks[c]->stateShard, blocks[c]->name);

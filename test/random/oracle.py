@@ -9,6 +9,7 @@ import math
 import operator
 
 import batches_that_grow
+import frozen
 import kernels
 import losses
 import rotations
@@ -563,6 +564,7 @@ ERRORS = {
     not f.has("cluster.memory") and f["cluster.gpu"] in (None, "host"),
     "recompute-auto-chooses": lambda f: f["model.recompute_granularity"] == "auto" and
     (f.has("model.recompute_num_layers") or f.has("model.recompute_modules")),
+    **frozen.RULES,
     "recompute-layers": lambda f: f.has("model.recompute_layers") and f.has("model.num_layers") and recomputed_layers(f) is None,
     "recompute-layers-without-auto": lambda f: f.has("model.recompute_layers") and f["model.recompute_granularity"] != "auto",
     "recompute-module-needs": module_missing,
@@ -596,7 +598,7 @@ ERRORS = {
         f["cluster.gpu"] not in NO_FP8),
     "master-weights-unsupported": lambda f: f.fsdp and (f["ddp.megatron_fsdp_main_params_dtype"] == "bf16" or
         f["ddp.megatron_fsdp_main_params_dtype"] in ("auto", None) and half(f) and f["model.params_dtype"] != "fp32"),
-    "moments-unsupported": lambda f: any(f[f"optimizer.{name}_dtype"] != "fp32" for name in ("exp_avg", "exp_avg_sq")),
+    "moments-unsupported": lambda f: any(f[f"optimizer.{name}_dtype"] in ("fp16", "fp8") for name in ("exp_avg", "exp_avg_sq")),
     "fp8-blockwise-device": lambda f: f.has("model.fp8") and f["model.fp8_recipe"] == "blockwise" and
     f.has("cluster.gpu") and f["cluster.gpu"] not in HOPPER | NO_FP8,
     "fp8-extents": lambda f: f.has("model.fp8") and has_odd_extent(f),

@@ -97,14 +97,15 @@ def gathered(folder, index, key_of):
 
 
 def read_dump(folder):
-    """Name -> (shape, values) of the parameters that dumped blocks, or their shards, make up."""
+    """Name -> (shape, values) of the parameters that dumped blocks, or their shards, make up. What is not trained has no
+    gradient, so a parameter may be missing as a whole."""
     index = json.loads((folder / "index.json").read_text())
     tensors = gathered(folder, index, lambda _, part: part["param"])
-    for param in index["params"]:
-        values = tensors.setdefault(param["name"], [None])
-        if None in values:
+    params = [param for param in index["params"] if param["name"] in tensors]
+    for param in params:
+        if None in (values := tensors[param["name"]]):
             raise Mismatch(f"element {values.index(None)} of '{param['name']}' was not dumped")
-    return {param["name"]: (param["shape"], tensors[param["name"]]) for param in index["params"]}
+    return {param["name"]: (param["shape"], tensors[param["name"]]) for param in params}
 
 
 def norm(values):

@@ -668,3 +668,45 @@ for data in (F32, BF16):
     by_position(data)
     for size in (1, 4):
         chunks(data, size)
+
+
+def adamw_narrow():
+    """Moments in bf16: the step is made in fp32, and moments are rounded to nearest when they are stored."""
+    n, lr, betas, eps, weight_decay = 12, 0.01, (0.9, 0.95), 1e-8, 0.1
+    w, g = leaf(rand(F32, n)), rand(F32, n)
+    m, v = rand(BF16, n, scale=0.1), rand(BF16, n, scale=0.1).abs().to(BF16).to(F64)
+    optimizer = torch.optim.AdamW([w], lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
+    optimizer.state[w] = {"step": torch.tensor(2.0), "exp_avg": m.clone(), "exp_avg_sq": v.clone()}
+    case = Case("adamw_narrow", "adamw", beta1=betas[0], beta2=betas[1], eps=eps, weight_decay=weight_decay, decoupled=True)
+    case.given(g).given(w.detach().clone()).given(m, BF16).given(v, BF16)
+    w.grad = g.clone()
+    optimizer.step()
+    state = optimizer.state[w]
+    case.state(lr, 1, 3).updated(1, w, 1e-6)
+    for operand, name in ((2, "exp_avg"), (3, "exp_avg_sq")):
+        case.updated(operand, state[name].to(BF16), 1e-7)
+
+
+def lion(decoupled):
+    """The second step, by lion-pytorch, whose decay is decoupled; an L2 term is a part of the gradient."""
+    from lion_pytorch import Lion
+    n, lr, betas, weight_decay = 12, 0.01, (0.9, 0.99), 0.1
+    w = leaf(rand(F32, n))
+    optimizer = Lion([w], lr=lr, betas=betas, weight_decay=weight_decay if decoupled else 0.0)
+    w.grad = rand(F32, n)
+    optimizer.step()
+    state = optimizer.state[w]
+    old, kept, g = w.detach().to(F32).to(F64), state["exp_avg"].to(F32).to(F64), rand(F32, n)
+    with torch.no_grad():
+        w.copy_(old)
+        state["exp_avg"].copy_(kept)
+    w.grad = g * 0.25 if decoupled else g * 0.25 + weight_decay * old
+    optimizer.step()
+    Case(f"lion_{'decoupled' if decoupled else 'l2'}", "lion", beta1=betas[0], beta2=betas[1], weight_decay=weight_decay,
+         decoupled=decoupled).given(g).given(old).given(kept).state(lr, 0.25, 2) \
+        .updated(1, w, 1e-6).updated(2, state["exp_avg"], 1e-6)
+
+
+adamw_narrow()
+lion(True)
+lion(False)

@@ -387,6 +387,7 @@ TEST_F(Saving, RowsOfSeveralCellsMayCross) {
   momentum.name = "m.b";
   momentum.kind = plan::CellKind::FirstMoment;
   toy.plan.roles[0].cells.push_back(momentum);
+  toy.plan.job.put(plan::JobField::optimizer_optimizer, std::string("sgd"));
   auto layout = save::StateLayout::create(toy.plan);
   ASSERT_TRUE(layout.isOk());
   saveByHand(toy, 128, [&](save::RankSave &save, const uint8_t *bytes) {

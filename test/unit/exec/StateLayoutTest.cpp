@@ -126,6 +126,7 @@ TEST(StateLayout, WeightsThatAreTheirOwnMasters) {
 TEST(StateLayout, HoldsTheMomentumOfSgd) {
   plan::Plan plan = makePlan(1);
   plan.roles[0].cells.pop_back();
+  plan.job.put(plan::JobField::optimizer_optimizer, std::string("sgd"));
   std::vector<StatePiece> pieces = piecesOf(plan, 0);
   ASSERT_THAT(pieces, SizeIs(6));
   EXPECT_EQ(pieces[3].part, ParamPart::Momentum);
@@ -158,7 +159,7 @@ TEST(StateLayout, SaysWhatHasNoForm) {
   };
   plan::Plan second = makePlan(2);
   second.roles[0].cells.erase(second.roles[0].cells.begin() + 2);
-  EXPECT_THAT(messageOf(second), HasSubstr("a second moment but no first one"));
+  EXPECT_THAT(messageOf(second), HasSubstr("no cell for 'exp_avg' of optimizer 'adam'"));
   plan::Plan size = makePlan(2);
   size.roles[0].cells[2].type = plan::Type::of(DType::F32, {25});
   EXPECT_THAT(messageOf(size), HasSubstr("cell @m.all has 25 elements"));

@@ -29,6 +29,12 @@ Op &squared(Plan &plan) {
                                [](const Op &op) { return op.kind == OpKind::ReduceScatter; });
 }
 
+/// Makes the class of the first block one that is not trained.
+void freeze(Plan &plan) {
+  plan.classes.push_back({"frozen", /*isTrained=*/false});
+  plan.blocks[0].paramClass = 1;
+}
+
 /// The cell's type, and that of what lies in it at the ends of segments.
 void retypeCell(Plan &plan, const char *name, const Type &type) {
   uint32_t cell = cellNamed(plan, name);
@@ -87,6 +93,18 @@ const std::vector<Case> &kindCases() {
       {"updateInATraining", Rule::Kind, "zero",
        [](Plan &p) { p.roles[0].segments[2].ops[3].phase = Phase::Update; },
        "is of phase 'update'; in a segment of kind 'train' ops are of phase 'forward'"},
+      {"classBeyondTheTable", Rule::Index, "zero", [](Plan &p) { p.blocks[0].paramClass = 3; },
+       "block 'layers.0' names class 3; there are 1"},
+      {"stateOfAFrozenBlock", Rule::Frozen, "zero", freeze,
+       "is of block 'layers.0', which is not trained; it may have weights only"},
+      {"updateOfAFrozenBlock", Rule::Frozen, "zero",
+       [](Plan &p) {
+         freeze(p);
+         for (Cell &cell : p.roles[0].cells)
+           if (cell.of == 0 && cell.kind != CellKind::Weight)
+             cell.kind = CellKind::Buffer, cell.of = -1;
+       },
+       "'adamw' updates block 'layers.0', which is not trained"},
       {"recomputedInTheForwardPass", Rule::Kind, "zero",
        [](Plan &p) { p.roles[0].segments[2].ops[3].isRecomputed = true; },
        "is recomputed, but of phase 'forward'; only the backward pass recomputes"},

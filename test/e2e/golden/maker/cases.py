@@ -76,6 +76,9 @@ class Case:
     reset_attention_mask: bool = False
     per_token: bool = False
 
+    # Expressions for the names of parameters that are not trained.
+    frozen: tuple = ()
+
     micro_batch: int = 2
     global_batch: int = 8
     steps: int = 20
@@ -146,6 +149,30 @@ LLAMA = Case(
 # Some steps are clipped, some are not. Larger initial weights let attention matter from the start.
 LLAMA_TIED = replace(
     LLAMA, name="llama_tied", tied=True, num_layers=2, clip=2.2, init_std=0.06, rotary_base=500000.0
+)
+# The lowest trained parameters are in the second layer; norms are frozen also above them.
+LLAMA_FROZEN = replace(
+    LLAMA,
+    name="llama_frozen",
+    frozen=(
+        r"embedding\..*",
+        r"decoder\.layers\.0\..*",
+        r"decoder\.layers\.1\.self_attention\.linear_qkv\.weight",
+        r".*norm\.weight",
+        r".*layer_norm_weight",
+    ),
+)
+# The table of tokens is frozen, also where the head reads it; that of positions is trained.
+GPT2_FROZEN = replace(
+    GPT2,
+    name="gpt2_frozen",
+    frozen=(
+        r"embedding\.word_embeddings\.weight",
+        r"decoder\.layers\.1\..*",
+        r".*norm\.(weight|bias)",
+        r".*layer_norm_(weight|bias)",
+        r".*linear_\w+\.bias",
+    ),
 )
 # Positions that start again at each document, and no attention across its end.
 GPT2_DOCUMENTS = replace(
@@ -369,6 +396,8 @@ CASES = [
     FURTHER,
     replace(FURTHER, name="further_per_token", per_token=True),
     FURTHER_TIED,
+    LLAMA_FROZEN,
+    GPT2_FROZEN,
 ]
 
 # Trained in bf16 with fp32 master weights, beside the fp64 values of the same case.

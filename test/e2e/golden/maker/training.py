@@ -1,6 +1,7 @@
 """The training loop of Megatron-LM on one process, with data-parallel ranks as an inner loop."""
 
 import math
+import re
 
 import torch
 
@@ -32,8 +33,11 @@ class Run:
             n: torch.from_numpy(v).to(inner).requires_grad_()
             for n, v in model.initial_values(case).items()
         }
-        decayed = [p for p in self.masters.values() if p.dim() > 1]
-        plain = [p for p in self.masters.values() if p.dim() == 1]
+        for name, master in self.masters.items():
+            master.requires_grad_(not any(re.fullmatch(each, name) for each in case.frozen))
+        self.trained = {n: p for n, p in self.masters.items() if p.requires_grad}
+        decayed = [p for p in self.trained.values() if p.dim() > 1]
+        plain = [p for p in self.trained.values() if p.dim() == 1]
         self.optimizer = torch.optim.AdamW(
             [
                 {"params": decayed, "weight_decay": case.weight_decay},
@@ -50,7 +54,9 @@ class Run:
     def microbatch(self, first):
         """Loss sum, token count and gradients (in the weights' type) of one microbatch."""
         case, dtype = self.case, self.numerics.dtype
-        weights = {n: p.detach().to(dtype).requires_grad_() for n, p in self.masters.items()}
+        weights = {
+            n: p.detach().to(dtype).requires_grad_(p.requires_grad) for n, p in self.masters.items()
+        }
         tokens, labels, mask, positions, starts = map(
             torch.from_numpy, dataset.batch(self.order, first, case.micro_batch, case)
         )
@@ -70,7 +76,7 @@ class Run:
             objective = objective + weight * mean * (count if case.per_token else 1 / microbatches)
         objective.backward()
         told = [mean.item() for mean in means]
-        return total.item(), count.item(), told, {n: w.grad for n, w in weights.items()}
+        return total.item(), count.item(), told, {n: weights[n].grad for n in self.trained}
 
     def step(self, number):
         case = self.case
@@ -96,11 +102,11 @@ class Run:
             if self.wire is not None:
                 accumulated = {n: self.numerics.up(g.to(self.wire)) for n, g in accumulated.items()}
             sums = accumulated if sums is None else {n: sums[n] + g for n, g in accumulated.items()}
-        for name, master in self.masters.items():
+        for name, master in self.trained.items():
             master.grad = sums[name] / token_sum if case.per_token else sums[name]
         if self.first_gradients is None:
             self.first_gradients = {
-                n: p.grad.double().numpy().copy() for n, p in self.masters.items()
+                n: p.grad.double().numpy().copy() for n, p in self.trained.items()
             }
         self.update(number)
         self.loss.append(loss_sum / token_sum)
@@ -109,7 +115,7 @@ class Run:
 
     def update(self, number):
         """Clips by the global norm, which is recorded before clipping, and lets AdamW act."""
-        norm = torch.nn.utils.clip_grad_norm_(self.masters.values(), self.case.clip, foreach=False)
+        norm = torch.nn.utils.clip_grad_norm_(self.trained.values(), self.case.clip, foreach=False)
         self.grad_norm.append(norm.item())
         self.lr.append(learning_rate(self.case, number))
         for group in self.optimizer.param_groups:

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include <fmt/format.h>
+
 #include "Facts.h"
 #include "Positions.h"
 
@@ -86,7 +88,7 @@ std::vector<std::pair<ValueId, int32_t>> blocksNamed(const Plan &plan, const Seg
           named.emplace_back(operand, next);
       }
     }
-  } else if (block >= 0 && (op.kind == OpKind::AdamW || op.kind == OpKind::Sgd)) {
+  } else if (block >= 0 && isUpdate(op)) {
     for (size_t k = 0; k < op.operands.size(); ++k)
       if (k != stateOperandOf(op))
         named.emplace_back(op.operands[k], block);
@@ -103,7 +105,7 @@ std::vector<std::pair<ValueId, int32_t>> blocksNamed(const Plan &plan, const Seg
 }
 
 size_t stateOperandOf(const Op &update) {
-  return update.kind == OpKind::AdamW ? 4 : update.kind == OpKind::SgdMomentum ? 3 : 2;
+  return update.kind == OpKind::AdamW ? 4 : update.kind == OpKind::Sgd ? 2 : 3;
 }
 
 std::vector<HalfCells> halvesOf(const Role &role) {
@@ -125,9 +127,37 @@ std::vector<HalfCells> halvesOf(const Role &role) {
   return halves;
 }
 
-bool hasTypeOfState(const Role &role, const Cell &cell) {
+bool isTrainedBlock(const Plan &plan, int32_t block) {
+  auto index = static_cast<size_t>(plan.blocks[static_cast<size_t>(block)].paramClass);
+  return plan.classes[index].isTrained;
+}
+
+std::string findFrozen(const Plan &plan) {
+  for (const Role &role : plan.roles) {
+    for (const Cell &cell : role.cells) {
+      bool isOfWeights = cell.kind == CellKind::Weight || cell.kind == CellKind::WeightShard ||
+                         cell.kind == CellKind::GatheredWeight;
+      if (int32_t block = blockOf(cell); block >= 0 && !isTrainedBlock(plan, block) && !isOfWeights)
+        return fmt::format("cell '{}' is of a block that is not trained", cell.name);
+    }
+    for (const Segment &segment : role.segments)
+      for (const Segment::Boundary &out : segment.outs)
+        if (const Cell &cell = role.cells[out.cell]; segment.kind != SegmentKind::Init)
+          if (int32_t block = blockOf(cell);
+              block >= 0 && !isTrainedBlock(plan, block) && segment.values[out.value].def != kNone)
+            return fmt::format("segment '{}' writes '{}', which is not trained", segment.name,
+                               cell.name);
+  }
+  return {};
+}
+
+bool hasTypeOfState(const Plan &plan, const Role &role, const Cell &cell) {
   std::vector<HalfCells> all = halvesOf(role);
-  return cell.type.dtype == DType::F32 || std::ranges::any_of(all, [&](const HalfCells &halves) {
+  bool isMoment = cell.kind == CellKind::FirstMoment || cell.kind == CellKind::SecondMoment;
+  bool isFrozen = blockOf(cell) >= 0 && !isTrainedBlock(plan, blockOf(cell));
+  bool isNarrow = cell.type.dtype == DType::BF16 || cell.type.dtype == DType::F16;
+  return cell.type.dtype == DType::F32 || ((isMoment || isFrozen) && isNarrow) ||
+         std::ranges::any_of(all, [&](const HalfCells &halves) {
            return &role.cells[halves.lower] == &cell || &role.cells[halves.upper] == &cell;
          });
 }
@@ -161,7 +191,8 @@ bool isNormOf(const Plan &plan, const Role &role, const std::set<int32_t> &block
   std::set<int32_t> own, others;
   for (const Role &each : plan.roles)
     for (const Cell &cell : each.cells)
-      if (int32_t block = blockOf(cell); block >= 0 && isSaved(each, cell))
+      if (int32_t block = blockOf(cell);
+          block >= 0 && isSaved(each, cell) && isTrainedBlock(plan, block))
         (&each == &role ? own : others).insert(block);
   auto isRight = [&](int32_t block) { return blocks.contains(block) || others.contains(block); };
   return std::ranges::includes(own, blocks) && std::ranges::all_of(own, isRight);

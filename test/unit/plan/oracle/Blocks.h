@@ -5,6 +5,7 @@
 #include <optional>
 #include <set>
 #include <span>
+#include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -68,7 +69,12 @@ struct HalfCells {
 };
 std::vector<HalfCells> halvesOf(const Role &role);
 /// Whether state of a block may be so: f32, or halves of that.
-bool hasTypeOfState(const Role &role, const Cell &cell);
+bool hasTypeOfState(const Plan &plan, const Role &role, const Cell &cell);
+/// Whether the block is of a class that is trained.
+bool isTrainedBlock(const Plan &plan, int32_t block);
+/// What has a gradient or state of a block that is not trained, or writes its weights; empty if
+/// nothing does.
+std::string findFrozen(const Plan &plan);
 /// True for a cell that saves read: the weights that the optimizer has of a block, its moments, the
 /// step state.
 bool isSaved(const Role &role, const Cell &cell);

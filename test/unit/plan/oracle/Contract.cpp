@@ -265,7 +265,7 @@ private:
       for (const Block &block : plan_.blocks)
         need(!isSaved(role_, cell) || cell.kind == CellKind::Step ||
                  blockOf(cell) != &block - plan_.blocks.data() ||
-                 (hasTypeOfState(role_, cell) && cell.type.numel() == block.stateShard),
+                 (hasTypeOfState(plan_, role_, cell) && cell.type.numel() == block.stateShard),
              cell.name + " is no state of its block");
   }
 
@@ -517,7 +517,7 @@ private:
 } // namespace
 
 bool isUpdate(const Op &op) {
-  return op.kind == OpKind::AdamW || op.kind == OpKind::Sgd || op.kind == OpKind::SgdMomentum;
+  return factsOf(op.kind).weights == WeightSource::Updated;
 }
 
 bool isOfHost(const Cell &cell) {

@@ -174,7 +174,8 @@ private:
       fail(fmt::format("rank {}: step {} is not counted", rank_, step_));
     for (const Cell &cell : role_->cells)
       if (int32_t block = blockOf(cell);
-          block >= 0 && isSaved(*role_, cell) && updatedInStep_[block] != 1)
+          block >= 0 && isSaved(*role_, cell) &&
+          updatedInStep_[block] != (isTrainedBlock(plan_, block) ? 1 : 0))
         fail(fmt::format("rank {}: block {} is updated {} times in step {}", rank_, block,
                          updatedInStep_[block], step_));
   }

@@ -1,0 +1,106 @@
+#include "compiler/model/Freeze.h"
+
+#include <algorithm>
+#include <charconv>
+#include <string_view>
+
+#include <fmt/format.h>
+
+namespace shardc::model {
+namespace {
+
+std::optional<ParamKind> findKind(std::string_view word) {
+  const ParamKindInfo *found = std::ranges::find(kParamKinds, word, &ParamKindInfo::word);
+  if (found == std::end(kParamKinds))
+    return std::nullopt;
+  return static_cast<ParamKind>(found - kParamKinds);
+}
+
+std::optional<int64_t> numberOf(std::string_view text) {
+  int64_t number = 0;
+  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  bool isNumber = error == std::errc() && end == text.data() + text.size() && number >= 0;
+  return isNumber ? std::optional(number) : std::nullopt;
+}
+
+/// Takes the text up to the next dot away.
+std::string_view takeWord(std::string_view &text) {
+  size_t dot = std::min(text.find('.'), text.size());
+  std::string_view word = text.substr(0, dot);
+  text.remove_prefix(std::min(dot + 1, text.size()));
+  return word;
+}
+
+/// Of `3` or `0-11`; false if it is neither.
+bool readRange(std::string_view text, Frozen::Entry &entry) {
+  size_t dash = text.find('-');
+  std::optional<int64_t> first = numberOf(text.substr(0, dash));
+  std::optional<int64_t> last =
+      dash == std::string_view::npos ? first : numberOf(text.substr(dash + 1));
+  if (!first || !last || *last < *first)
+    return false;
+  entry.first = *first, entry.last = *last;
+  return true;
+}
+
+std::string kindWords() {
+  std::string words;
+  for (const ParamKindInfo &kind : kParamKinds)
+    words += fmt::format("{}'{}'", words.empty() ? "" : ", ", kind.word);
+  return words;
+}
+
+/// Why the text is no entry; empty if it is one.
+std::string read(std::string_view text, int64_t layers, Frozen::Entry &entry) {
+  std::string_view rest = text, word = takeWord(rest);
+  if (word == "layers") {
+    entry.isOfLayers = true;
+    bool hasRange = !rest.empty() && rest.front() >= '0' && rest.front() <= '9';
+    if (hasRange && !readRange(takeWord(rest), entry))
+      return fmt::format("'{}' has no range of layers such as 'layers.0-11'", text);
+    if (hasRange && entry.last >= layers)
+      return fmt::format("'{}' names layer {}; the model has layers 0 to {}", text, entry.last,
+                         layers - 1);
+    if (rest.empty())
+      return "";
+    word = takeWord(rest);
+  }
+  entry.kind = findKind(word);
+  if (!entry.kind || !rest.empty())
+    return fmt::format(
+        "'{}' names no parameters; it needs to be 'layers', layers by number such as "
+        "'layers.0-11', or one of {}",
+        text, kindWords());
+  return "";
+}
+
+} // namespace
+
+bool Frozen::has(ParamKind kind, int64_t layer) const {
+  return std::ranges::any_of(entries, [&](const Entry &entry) {
+    bool isThere = !entry.isOfLayers || (layer >= entry.first && layer <= entry.last);
+    return isThere && (!entry.kind || *entry.kind == kind);
+  });
+}
+
+std::string frozenText(const Frozen::Entry &entry) {
+  std::string text = entry.isOfLayers ? "layers" : "";
+  if (entry.last != Frozen::kLast)
+    text += entry.last == entry.first ? fmt::format(".{}", entry.first)
+                                      : fmt::format(".{}-{}", entry.first, entry.last);
+  if (entry.kind)
+    text += fmt::format("{}{}", text.empty() ? "" : ".", paramKindInfo(*entry.kind).word);
+  return text;
+}
+
+Frozen readFrozen(std::span<const std::string> entries, int64_t layers) {
+  Frozen frozen;
+  for (const std::string &text : entries) {
+    frozen.problem = read(text, layers, frozen.entries.emplace_back());
+    if (!frozen.isValid())
+      break;
+  }
+  return frozen;
+}
+
+} // namespace shardc::model

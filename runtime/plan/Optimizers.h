@@ -1,0 +1,46 @@
+// Optimizers as the rows of Optimizers.def say them: ops, what they keep of each element, and what
+// they take from the job.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "runtime/plan/Plan.h"
+
+namespace shardc::plan {
+
+/// Whether the parameter is of a class that is trained. What is in no block yet is.
+inline bool isTrained(const Plan &plan, const Param &param) {
+  return param.block < 0 || plan.classOf(plan.blocks[static_cast<size_t>(param.block)]).isTrained;
+}
+
+/// A value that an optimizer keeps of each element of a block.
+struct Moment {
+  CellKind cell;
+  std::string_view prefix; ///< of its cell's name
+  std::string_view name;   ///< in checkpoints, as upstream calls it
+  DType (*type)(const Job::Optimizer &job);
+};
+
+struct OptimizerInfo {
+  std::string_view word;
+  OpKind op;
+  std::span<const Moment> moments; ///< in the order of the op's operands
+};
+const OptimizerInfo &optimizerInfo(Optimizer optimizer);
+
+/// The row with this word; nothing if there is none.
+std::optional<Optimizer> findOptimizer(std::string_view word);
+/// The optimizer that the job asks for; nothing if no row has it.
+std::optional<Optimizer> optimizerOf(const Job &job);
+
+/// An attribute of an optimizer's op.
+struct Scalar {
+  AttrKey key;
+  double value;
+};
+std::vector<Scalar> scalarsOf(Optimizer optimizer, const Job &job);
+
+} // namespace shardc::plan

@@ -1,0 +1,24 @@
+"""What model.freeze may name, and with what it is refused."""
+
+import re
+
+KINDS = "embedding positions head qkv latent projection feed_forward experts shared_experts shared_gate router " \
+    "prediction norm qk_norm bias sink".split()
+
+
+def frozen_entry(text, layers):
+    """Whether the text names parameters: layers[.A[-B]][.kind], or a kind."""
+    found = re.fullmatch(r"layers(?:\.(\d+)(?:-(\d+))?)?(?:\.(\w+))?", text)
+    if not found:
+        return text in KINDS
+    first, last, kind = found.groups()
+    last = int(first if last is None else last) if first is not None else 0
+    return int(first or 0) <= last < layers and (kind is None or kind in KINDS)
+
+
+RULES = {
+    "freeze": lambda f: f.has("model.freeze") and f.has("model.num_layers") and not all(
+        frozen_entry(entry, f["model.num_layers"]) for entry in f["model.freeze"]),
+    "freeze-pipeline": lambda f: f.has("model.freeze") and f.pp > 1,
+    "freeze-fp8": lambda f: f.has("model.freeze") and f.has("model.fp8"),
+}
