@@ -66,10 +66,10 @@ std::vector<Barred> barredSettings(const RuleContext &ctx) {
   add(true, Opt::ModelBf16, {}, [](AttentionKind &) {});
   if (!all.empty())
     return all;
-  Opt dropout = Opt::ModelAttentionDropout, documents = d.splitting;
+  Opt dropout = Opt::ModelAttentionDropout, documents = ctx.derived().splitting;
   add(ctx.cfg().getFloatOr(dropout, 0) > 0, dropout, Value::ofFloat(0),
       [](AttentionKind &kind) { kind.drops = true; });
-  add(d.splitsDocuments, documents, Value::ofBool(false),
+  add(ctx.derived().splitsDocuments, documents, Value::ofBool(false),
       [](AttentionKind &kind) { kind.hasDocuments = true; });
   // Without these it would be another model.
   add(hasWindow(ctx) && hasSlices(ctx), Opt::ModelWindowSize, {},

@@ -303,7 +303,7 @@ private:
   }
 
   void compareWeights(exec::Executable &executable) {
-    runOptions_.compareInterval = plan().job.train.checkWeightHashAcrossDpReplicasInterval;
+    runOptions_.compareInterval = plan().job.train.checkWeightHashInterval;
     runOptions_.compare = [this, &executable](int64_t step) {
       for (size_t rank = 0; rank < executable.rankCount(); ++rank)
         if (options_.fault.strikes(run::FaultKind::SpoilWeights, executable.worldRank(rank)) &&
