@@ -87,7 +87,8 @@ Status save(const save::SaveJob &job, const checkpoint::SaveTarget &target, int6
   RETURN_IF_ERROR(checkpoint::beginSave(target));
   RETURN_IF_ERROR(
       forEachRank(ranks, [&](int64_t rank) { return saveRank(job, target, rank, progress); }));
-  return save::commitRun(job, target, progress);
+  Status copied;
+  return save::commitRun(job, target, progress, copied);
 }
 
 Status loadRank(const save::SaveJob &job, const std::string &folder, int64_t rank) {

@@ -196,7 +196,8 @@ TEST(RankSave, NamesOfTheOptimizersStateAreMegatronFsdps) {
       ASSERT_TRUE(
           save->addCell(cell, 0, reinterpret_cast<const uint8_t *>(zeros.data()), 48 * 4).isOk());
     ASSERT_TRUE(save->finish().isOk());
-    ASSERT_TRUE(save::commitRun(*job, target, progress).isOk());
+    Status copied;
+    ASSERT_TRUE(save::commitRun(*job, target, progress, copied).isOk());
     auto reader = checkpoint::CheckpointReader::open(target.path());
     ASSERT_TRUE(reader.isOk()) << reader.status().message();
     for (const char *part : {"_w.exp_avg", "_v.exp_avg_sq", "_w.step", "_v.step"})

@@ -196,7 +196,8 @@ protected:
       ASSERT_TRUE(save->finish().isOk());
       EXPECT_EQ(save->bytesWritten(), bytesOfRank);
     }
-    ASSERT_TRUE(save::commitRun(*job, target, {}).isOk());
+    Status copied;
+    ASSERT_TRUE(save::commitRun(*job, target, {}, copied).isOk());
     EXPECT_EQ(weightsAt(1), values);
   }
   std::vector<int64_t> stepsThere() const {

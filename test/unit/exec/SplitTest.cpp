@@ -207,7 +207,8 @@ void saveInitial(const plan::Plan &plan, const std::string &root) {
     }
     ASSERT_EQ(said(file->finish()), "");
   }
-  ASSERT_EQ(said(save::commitRun(*job, target, progress)), "");
+  Status copied;
+  ASSERT_EQ(said(save::commitRun(*job, target, progress, copied)), "");
 }
 
 /// Whether a load gives all ranks what a start gives them.

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "Contract.h"
 #include "Facts.h"
 #include "Positions.h"
 
