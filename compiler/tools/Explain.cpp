@@ -123,7 +123,7 @@ int explainAdjustments(ExplainOptions &options) {
   for (size_t k = 0; k < counts.size(); ++k)
     if (counts[k] > 0)
       text += fmt::format("{} {}:\n{}", counts[k],
-                          k < kFollowing    ? remarkKindName(static_cast<RemarkKind>(k), counts[k])
+                          k < kFollowing   ? remarkKindName(static_cast<RemarkKind>(k), counts[k])
                           : counts[k] == 1 ? "setting derived from others"
                                            : "settings derived from others",
                           texts[k]);

@@ -70,19 +70,32 @@ std::string enumeratorWord(const Tree &tree) {
   return tree.items.empty() ? tree.callName().str() : std::string();
 }
 
-/// Upstream keeps its attention backends as an enumeration whose numbers are stored.
+/// The number that a call makes an enumerator of, `AttnBackend(5)`.
+std::optional<int64_t> enumeratorNumber(const Tree &tree) {
+  if (tree.kind != Tree::Kind::Map || tree.items.size() != 1)
+    return std::nullopt;
+  return integerOf(*tree.items.front());
+}
+
+/// Upstream keeps its attention backends as an enumeration whose numbers are stored, and signals
+/// are stored as the numbers that they have on Linux.
 std::optional<size_t> byNumber(config::EnumKind kind, const Tree &tree) {
   using config::AttentionBackend;
   constexpr AttentionBackend kBackends[] = {AttentionBackend::Flash, AttentionBackend::Fused,
                                             AttentionBackend::Unfused, AttentionBackend::Local,
                                             AttentionBackend::Auto};
-  if (kind != config::EnumKind::AttentionBackend || tree.kind != Tree::Kind::Map ||
-      tree.items.size() != 1)
+  constexpr int64_t kSignalsMax = 64;
+  std::optional<int64_t> number = enumeratorNumber(tree);
+  if (!number || *number < 1)
     return std::nullopt;
-  std::optional<int64_t> number = integerOf(*tree.items.front());
-  if (!number || *number < 1 || *number > static_cast<int64_t>(std::size(kBackends)))
+  if (kind == config::EnumKind::AttentionBackend &&
+      *number <= static_cast<int64_t>(std::size(kBackends)))
+    return static_cast<size_t>(kBackends[*number - 1]);
+  if (kind != config::EnumKind::ExitSignal || tree.callName() != "Signals" || *number > kSignalsMax)
     return std::nullopt;
-  return static_cast<size_t>(kBackends[*number - 1]);
+  const char *abbreviated = sigabbrev_np(static_cast<int>(*number));
+  return abbreviated == nullptr ? std::nullopt
+                                : config::findEnumerator(kind, std::string("SIG") + abbreviated);
 }
 
 std::optional<Value> readEnum(config::EnumKind kind, const Tree &tree) {
@@ -141,17 +154,11 @@ template <typename Read> std::optional<Value> readList(const Tree &tree, Read re
   return Value::ofList(std::move(list));
 }
 
-/// What a path or a signal is made of; other calls may return anything.
+/// What a path is made of; other calls may return anything.
 std::optional<Value> stringOfCall(llvm::StringRef name, const Tree &made) {
-  bool isSignal = name == "Signals", isPath = name.endswith("Path") || name == "str";
-  if (made.isWord() && (isSignal || isPath))
+  if (made.isWord() && (name.endswith("Path") || name == "str"))
     return Value::ofString(made.text);
-  constexpr int64_t kSignalsMax = 64;
-  if (!isSignal || made.kind != Tree::Kind::Int || made.integer < 1 || made.integer > kSignalsMax)
-    return std::nullopt;
-  const char *abbreviated = sigabbrev_np(static_cast<int>(made.integer));
-  return abbreviated == nullptr ? std::nullopt
-                                : std::optional(Value::ofString(std::string("SIG") + abbreviated));
+  return std::nullopt;
 }
 
 std::optional<Value> readString(const Tree &tree) {

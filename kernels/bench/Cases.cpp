@@ -317,6 +317,13 @@ template <bool kCentered> void makeNormBwd(Builder &b) {
   b.attrs().eps = 1e-5;
 }
 
+void makeRmsNormDx(Builder &b) {
+  const Model &m = b.model;
+  b.data({m.rows(), m.hidden()}).data({m.rows(), m.hidden()}).data({m.hidden()}).floats({m.rows()});
+  b.data({m.rows(), m.hidden()}).toData({m.rows(), m.hidden()}).toData({m.rows(), m.hidden()});
+  b.attrs().eps = 1e-5;
+}
+
 void makeDropout(Builder &b) {
   const Model &m = b.model;
   b.attrs().p = 0.1;
@@ -735,6 +742,7 @@ constexpr Maker kMakers[] = {
     {"geglu_bwd", makeSwiGluBwd},
     {"quick_geglu_bwd", makeQuickGeGluBwd},
     {"rmsnorm_bwd", makeNormBwd<false>},
+    {"rmsnorm_dx", makeRmsNormDx},
     {"rmsnorm_part_bwd", makeRmsNormPartBwd},
     {"l2norm_bwd", makeL2NormBwd},
     {"layernorm_bwd", makeNormBwd<true>},

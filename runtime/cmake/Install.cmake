@@ -27,7 +27,7 @@ install(FILES ${CMAKE_BINARY_DIR}/shardcConfig.cmake ${CMAKE_BINARY_DIR}/shardcC
         DESTINATION ${package_files} COMPONENT shardc-dev)
 # Its headers, with the tables that they include. test/tools/consumer includes each by itself.
 set(plan_headers Builder.h Coordinates.h Execution.h FactorExtents.h Factors.h HostCells.h Job.def Job.h JobEnums.def Kinds.def Limits.h
-                 OpColumns.def OpInfo.h Ops.def Plan.h Summary.h Text.h)
+                 OpColumns.def OpInfo.h Ops.def Optimizers.def Optimizers.h Plan.h Summary.h Text.h)
 set(verify_headers Verify.h VerifyRules.def)
 set(base_headers Attrs.def CollectiveKind.h DType.h DTypes.def Io.h Report.h Status.h)
 foreach(folder verify plan base)

@@ -38,6 +38,12 @@ public:
   /// Does all that can be done without waiting, but for askSeconds while it has no connection.
   /// `seconds` is a clock that only grows.
   void step(double seconds, std::span<const pollfd> entries);
+  /// The machine's first rank has ended. A relay that has not joined by then has nobody to serve:
+  /// what kept that rank out, such as a wrong address or secret, keeps the relay out too.
+  void firstRankEnded() {
+    if (state_ != State::Joined)
+      end();
+  }
   /// Nobody below is left, or what is above has ended.
   bool isOver() const { return state_ == State::Over; }
   /// That are open, and what has gone over them.

@@ -437,6 +437,8 @@ private:
     ::poll(entries.data(), entries.size(), kPollMilliseconds);
     takeSignals();
     reap();
+    if (relay_ && std::ranges::all_of(children_, &Child::hasEnded))
+      relay_->firstRankEnded();
     if (relay_)
       relay_->step(secondsNow(), entries);
     if (!server_)

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "runtime/base/Reports.h"
+#include "runtime/plan/Builder.h"
 #include "runtime/plan/JobFacts.h"
 #include "runtime/run/GuardCheck.h"
 #include "runtime/run/NonFinite.h"
@@ -88,6 +89,7 @@ private:
   /// Runs of a step, and those behind them in every so many steps; 0: in none.
   struct StepPart {
     SegmentRunner::Series runs;
+    SegmentRunner::Series toUpdate, update; ///< the same in two, for steps that compare between
     int64_t every;
     SegmentRunner::Series after;
   };
@@ -206,7 +208,9 @@ private:
     std::vector<Part> left = nodes;
     while (true) {
       std::vector<Part> runs = takeUpTo(left, ProgramNode::Every);
-      step_.push_back({segments_.seriesOf(runs), 0, {}});
+      SegmentRunner::Series series = segments_.seriesOf(runs);
+      auto [toUpdate, update] = atUpdate(series);
+      step_.push_back({std::move(series), std::move(toUpdate), std::move(update), 0, {}});
       std::vector<const ProgramNode *> every = takeFirst(left);
       if (every.empty() || every.front() == nullptr)
         return;
@@ -215,8 +219,45 @@ private:
     }
   }
 
+  /// What each role runs before its update, and the rest. No role's microbatches wait for another
+  /// one's update.
+  std::array<SegmentRunner::Series, 2> atUpdate(const SegmentRunner::Series &series) const {
+    std::array<SegmentRunner::Series, 2> parts;
+    std::vector<const plan::Role *> updating;
+    std::vector<bool> isBehind(executable_.segmentCount());
+    for (const SegmentRunner::Run &run : series.runs) {
+      const plan::Role *role = &executable_.roleOfSegment(run.segment);
+      bool isUpdating = std::ranges::find(updating, role) != updating.end();
+      if (!isUpdating && executable_.segment(run.segment).kind == plan::SegmentKind::Update) {
+        updating.push_back(role);
+        isUpdating = true;
+      }
+      isBehind[run.segment] = isUpdating;
+      parts[isUpdating ? 1 : 0].runs.push_back(run);
+    }
+    for (const auto &visits : series.visits) // counted behind a segment's last run
+      parts[isBehind[visits.first] ? 1 : 0].visits.push_back(visits);
+    return parts;
+  }
+
+  /// Whether ranks have whole weights of which an update changes only their shards: the next step
+  /// gathers them, so ranks have the same ones from there to its update, and not behind it.
+  bool gathersWhole() const {
+    return std::ranges::any_of(executable_.plan().roles, [](const plan::Role &role) {
+      return std::ranges::any_of(role.cells, [&](const plan::Cell &cell) {
+        return cell.kind == plan::CellKind::WeightShard &&
+               plan::findCell(role, plan::CellKind::Weight, cell.of) != plan::kNone;
+      });
+    });
+  }
+
+  bool isCompared(int64_t step) const {
+    return options_.compareInterval > 0 && step % options_.compareInterval == 0 && !isSkipped(step);
+  }
+
   Status runSteps(const ProgramNode &steps, const std::vector<Part> &nodes) {
     prepareSteps(nodes);
+    const bool comparesBefore = gathersWhole();
     for (const ProgramNode &node : steps.children)
       if (node.kind == ProgramNode::Every) { // one every so many steps
         segments_.setVisitsBefore(
@@ -226,9 +267,8 @@ private:
         break;
       }
     result_.state.step = lastSaved_ = options_.firstStep;
-    int64_t end = options_.evaluatesOnly
-                      ? options_.firstStep
-                      : std::min(steps.count + options_.stepsAhead, options_.stepsEnd);
+    int64_t last = steps.count + options_.stepsAhead; // stepsEnd may be earlier
+    int64_t end = options_.evaluatesOnly ? options_.firstStep : std::min(last, options_.stepsEnd);
     observer_.begin(options_.firstStep, options_.stepsTotal.value_or(end));
     RETURN_IF_ERROR(readback_.startClock());
     for (int64_t i = options_.firstStep; i < end && !isEnding_; ++i) {
@@ -236,18 +276,20 @@ private:
       RETURN_IF_ERROR(requestStop());
       RETURN_IF_ERROR(requestEndAtSave(i, end));
       // The first step ends before the next is queued, so that all its allocations are counted.
-      RETURN_IF_ERROR(settle(i == options_.firstStep + 1 ? 0 : kStepsAhead - 1));
+      bool comparesWithin = comparesBefore && isCompared(i + 1);
+      RETURN_IF_ERROR(settle(i == options_.firstStep + 1 || comparesWithin ? 0 : kStepsAhead - 1));
       if (isEnding_)
         break;
       RETURN_IF_ERROR(traceBefore(i, end));
       bool isPassedOver = isSkipped(i + 1);
-      if (Status status = isPassedOver ? passOver(i) : runIteration(i); !status.isOk()) {
+      if (Status status = isPassedOver ? passOver(i) : runIteration(i, comparesWithin);
+          !status.isOk()) {
         // Steps before this one have their results; that they cannot be had either adds nothing.
         static_cast<void>(settle(0));
         return status;
       }
       RETURN_IF_ERROR(traceAfter(i));
-      if (options_.compareInterval > 0 && (i + 1) % options_.compareInterval == 0 && !isPassedOver)
+      if (!comparesBefore && isCompared(i + 1))
         RETURN_IF_ERROR(compareAfter(i + 1));
       if (isSaveDue(i))
         RETURN_IF_ERROR(saveAfter(i + 1));
@@ -262,7 +304,7 @@ private:
     if (options_.evaluatesOnly)
       RETURN_IF_ERROR(evaluate());
     RETURN_IF_ERROR(settle(0));
-    RETURN_IF_ERROR(evaluateTest(end));
+    RETURN_IF_ERROR(evaluateTest(last));
     result_.isStopped = isEnding_;
     RETURN_IF_ERROR(save());
     return options_.keeper ? options_.keeper->finish() : Status::ok();
@@ -294,20 +336,20 @@ private:
     return Status::ok();
   }
 
-  /// Once all steps are done.
-  Status evaluateTest(int64_t end) {
+  /// Once all steps are done; `last`: the last one of the job, whether or not this run ends before.
+  Status evaluateTest(int64_t last) {
     bool isDone = options_.evaluatesTest && !options_.evaluatesOnly && !isEnding_ &&
-                  result_.state.step >= options_.stepsTotal.value_or(end);
+                  result_.state.step >= last;
     if (!isDone)
       return Status::ok();
     isTesting_ = true;
     for (const StepPart &part : step_)
       if (part.every > 0)
-        RETURN_IF_ERROR(evaluateSets(part, nullptr, end - 1, /*isTest=*/true));
+        RETURN_IF_ERROR(evaluateSets(part, nullptr, last - 1, /*isTest=*/true));
     return settle(0);
   }
 
-  /// The ranks that have the same weights have equal ones.
+  /// The ranks that have the same weights have equal ones: behind a step.
   Status compareAfter(int64_t step) {
     RETURN_IF_ERROR(settle(0));
     RETURN_IF_ERROR(executable_.backend().synchronize());
@@ -337,7 +379,16 @@ private:
     return readBack(StepReadback::Kind::Skipped, iteration);
   }
 
-  Status runIteration(int64_t iteration) {
+  /// The same within a step, of the weights that it has computed with. Nothing of steps before it
+  /// is queued. The step's time counts it.
+  Status runComparing(const StepPart &part, int64_t step, exec::OpObserver *observer) {
+    RETURN_IF_ERROR(segments_.run(part.toUpdate, observer));
+    RETURN_IF_ERROR(executable_.backend().synchronize());
+    RETURN_IF_ERROR(options_.compare(step));
+    return segments_.run(part.update, observer);
+  }
+
+  Status runIteration(int64_t iteration, bool compares) {
     OpObservers observers;
     bool wantsOps = options_.opObserver && options_.wantsOps && options_.wantsOps(iteration + 1);
     if (wantsOps)
@@ -349,7 +400,8 @@ private:
     exec::OpObserver *observer = wantsOps || options_.check ? &observers : nullptr;
     bool isMarked = false;
     for (const StepPart &part : step_) {
-      RETURN_IF_ERROR(segments_.run(part.runs, observer));
+      RETURN_IF_ERROR(compares && !isMarked ? runComparing(part, iteration + 1, observer)
+                                            : segments_.run(part.runs, observer));
       if (!isMarked)
         RETURN_IF_ERROR(readBack(StepReadback::Kind::Step, iteration));
       isMarked = true;

@@ -103,7 +103,8 @@ struct RunOptions {
   int64_t firstEvaluation = 0; ///< no evaluation before this step has ended
   int64_t evaluationSets = 1;  ///< validation sets, each of which an evaluation takes in turn
   bool evaluatesTest = false;  ///< once all steps are done, the test data too
-  /// If above 0: after every so many steps `compare` is called, with nothing queued.
+  /// If above 0: after every so many steps `compare` is called, with nothing queued; or before
+  /// their updates, where only then ranks have whole weights alike, which each step gathers.
   int64_t compareInterval = 0;
   std::function<Status(int64_t step)> compare;
   /// Steps of the job, ascending from 1, that are passed over: they only take their batch.

@@ -42,10 +42,11 @@ modelFilesOf(const plan::Plan &plan, const save::Loader &loader, bool isFromMemo
       continue;
     Result<std::string> newest = checkpoint::findCheckpoint(folder);
     if (!newest.isOk())
-      continue; // there is none, or the loader reports what is wrong with it
-    ASSIGN_OR_RETURN(checkpoint::CheckpointReader reader,
-                     checkpoint::CheckpointReader::open(*newest));
-    ASSIGN_OR_RETURN(files, checkpoint::hfFilesOf(reader));
+      continue;
+    Result<checkpoint::CheckpointReader> reader = checkpoint::CheckpointReader::open(*newest);
+    if (!reader.isOk())
+      continue; // no save has ended there yet; the state does not come from it
+    ASSIGN_OR_RETURN(files, checkpoint::hfFilesOf(*reader));
   }
   return files;
 }

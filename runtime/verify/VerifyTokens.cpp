@@ -59,6 +59,8 @@ public:
     }
     if (op.kind == OpKind::Roll)
       result.by += op.getInt(AttrKey::by);
+    if (opInfo(op).isOptimizer())
+      result = {}; // weights, although their gradients are of tokens
     at.setAll(op, result);
     if (at.isReport)
       needWeights(at, i, op), needAlike(at, i, op);

@@ -39,7 +39,7 @@ FROZEN = {
 OPTIMIZERS = {
     "adam": [],
     "sgd": ["optimizer.optimizer=sgd", "optimizer.lr=0.05"],
-    "lion": ["optimizer.optimizer=lion", "optimizer.lr=1e-4"],
+    "lion": ["optimizer.optimizer=lion", "optimizer.lr=1e-4", "optimizer.lion_beta1=0.9", "optimizer.lion_beta2=0.98"],
 }
 AXES = {
     "frozen": tuple(FROZEN),

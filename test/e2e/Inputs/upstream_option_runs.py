@@ -36,9 +36,13 @@ def texts(trial):
 
 
 def lines_of(trial, settings):
+    """The lines of metrics, and what was printed, warnings included."""
     metrics = trial.folder / "metrics.jsonl"
     metrics.unlink(missing_ok=True)
-    said = trial.runner.call(["shardc", "run", trial.runner.recipe, f"--metrics={metrics}", *trial.runner.arguments(settings)])
+    command = ["shardc", "run", trial.runner.recipe, f"--metrics={metrics}", *trial.runner.arguments(settings)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    said = done.stdout + done.stderr
+    expect(done.returncode == 0, f"{' '.join(map(str, command))}\nstatus {done.returncode}\n{said}")
     return read_lines(metrics), said
 
 
