@@ -9,19 +9,23 @@
 namespace shardc::cuda {
 namespace {
 
-constexpr const char *kRegister = "NCCL_GRAPH_REGISTER", *kMixing = "NCCL_GRAPH_MIXING_SUPPORT";
+constexpr const char *kRegister = "NCCL_GRAPH_REGISTER", *kMixing = "NCCL_GRAPH_MIXING_SUPPORT",
+                     *kQueues = "CUDA_DEVICE_MAX_CONNECTIONS";
 
 class Variables : public testing::Test {
 protected:
   void SetUp() override {
     unsetenv(kRegister);
     unsetenv(kMixing);
+    unsetenv(kQueues);
     plan_.needsBackend = "cuda";
   }
 
   /// As shardc-run does; without a name of a backend that sets variables, there is none.
   Status set(const tools::RunToolOptions &options = {}) {
-    tools::BackendEntry cuda = {.name = "cuda", .setVariables = cuda::setVariables};
+    tools::BackendEntry cuda = {.name = "cuda", .setVariables = [](const plan::Plan &plan) {
+                                  cuda::setVariables(plan.roles.size() > 1);
+                                }};
     return tools::setVariables(plan_,
                                tools::backendNameOf(plan_, options) == cuda.name ? &cuda : nullptr,
                                options.console);
@@ -42,6 +46,15 @@ TEST_F(Variables, WhatOthersHaveSetStays) {
   ASSERT_TRUE(set().isOk());
   EXPECT_STREQ(getenv(kRegister), "1");
   EXPECT_STREQ(getenv(kMixing), "2");
+}
+
+TEST_F(Variables, StagesOfPipelinesHaveMoreHardwareQueues) {
+  plan_.roles.resize(1);
+  ASSERT_TRUE(set().isOk());
+  EXPECT_EQ(getenv(kQueues), nullptr);
+  plan_.roles.resize(2);
+  ASSERT_TRUE(set().isOk());
+  EXPECT_STREQ(getenv(kQueues), "32");
 }
 
 TEST_F(Variables, OfGpusAreLeftAloneWithoutThem) {
