@@ -1,8 +1,6 @@
 #include "runtime/tools/Options.h"
 
-#include <algorithm>
 #include <charconv>
-#include <filesystem>
 
 #include <fmt/format.h>
 
@@ -122,17 +120,6 @@ std::string readLists(const std::string &sizes, const std::string &traceRanks,
 }
 
 } // namespace
-
-std::string traceFileOf(const RunToolOptions &options, int64_t rank) {
-  if (options.trace.empty() || !std::ranges::binary_search(options.traceRanks, rank))
-    return "";
-  if (options.traceRanks.size() == 1)
-    return options.trace;
-  std::filesystem::path file(options.trace);
-  std::string ending = file.extension().string();
-  file.replace_extension();
-  return fmt::format("{}.rank{}{}", file.string(), rank, ending);
-}
 
 std::optional<RunToolOptions> parseCommandLine(int argc, char **argv, int &status) {
   RunToolOptions options;
