@@ -19,10 +19,22 @@ struct OpCost {
 /// many as any other. 1 without experts.
 double expectedShareOfRows(const plan::Plan &plan);
 
+/// The same of the rank that has the most of them: a step waits for it at each exchange. The more
+/// ranks divide the experts, the fewer experts even each other out on a rank. The imbalance of
+/// experts is `derived.predicted.imbalance` of the job or, without it, kMeasuredImbalance.
+double busiestShareOfRows(const plan::Plan &plan);
+
+/// Rows of the busiest expert over those of the mean one, in the first steps of mixtral_small with
+/// eight experts on random tokens (docs/benchmarks/four-gpus.md).
+inline constexpr double kMeasuredImbalance = 1.6;
+
 /// Cost of one execution. Products of counted rows, and ops that leave rows out, cost what the
 /// expected ones do; what else passes over memory, all that there is room for. Collectives cost the
 /// bytes that they read and write locally; plan::trafficOfStep has the bytes that they send.
 OpCost costOf(const plan::Plan &plan, const plan::Segment &segment, const plan::Op &op);
+
+/// The same on the rank that has the most rows.
+OpCost costOnBusiestRank(const plan::Plan &plan, const plan::Segment &segment, const plan::Op &op);
 
 /// Cost of one training step of a rank: all ops, times the microbatches in which they execute.
 OpCost costOfStep(const plan::Plan &plan, const plan::Role &role);

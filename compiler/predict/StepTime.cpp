@@ -312,7 +312,7 @@ int64_t wholeBytesOf(const Segment &segment, const std::vector<uint32_t> &togeth
 int64_t bytesMoved(const plan::Plan &plan, const Op &op, const Team &team, int64_t whole) {
   if (!plan::leavesRowsOut(op) || team.inNode != team.members)
     return whole;
-  return static_cast<int64_t>(static_cast<double>(whole) * model::expectedShareOfRows(plan));
+  return static_cast<int64_t>(static_cast<double>(whole) * model::busiestShareOfRows(plan));
 }
 
 /// What it costs the kernels beside it, as a share of its time.
@@ -564,7 +564,7 @@ double timeOf(const Device &device, const plan::Plan &plan, const plan::Segment 
     int64_t bytes = bytesMoved(plan, op, team, segment.values[plan::wholeOf(op)].type.bytes());
     return collectiveSeconds(device, plan::collectiveKindOf(op), plan.transportOf(op), bytes, team);
   }
-  model::OpCost cost = model::costOf(plan, segment, op);
+  model::OpCost cost = model::costOnBusiestRank(plan, segment, op);
   double seconds = 0;
   switch (plan::opInfo(op).work.cost) {
   case plan::CostClass::Nothing:
