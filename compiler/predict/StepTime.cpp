@@ -657,11 +657,13 @@ std::vector<StepTime> stepsOf(std::vector<RoleTimes> &roles) {
   return steps;
 }
 
-/// Gives roles the rates that power leaves in their step.
+/// Gives roles the rates that power leaves in their step. Stages that wait for others draw little
+/// power, but they wait for longer than the average that the limit is held on: only the time in
+/// which a stage works counts (docs/benchmarks/four-gpus.md).
 void settle(const Device &device, std::vector<RoleTimes> &roles) {
   double products = 0, all = 0;
   for (const StepTime &step : stepsOf(roles))
-    products += step.products, all += step.step;
+    products += step.products, all += step.step - step.waiting;
   const Device own = atPower(device, all > 0 ? powerFactor(products / all) : 1);
   for (RoleTimes &role : roles)
     role.setRates(own);

@@ -17,13 +17,15 @@ constexpr int64_t kRanks = 8, kTopk = 8, kExperts = 128, kTokens = 4096, kHidden
 /// That a rank gets when each expert gets as many as any other.
 constexpr int64_t kExpected = kTokens * kTopk;
 
-/// Rows in as many slots as ranks, with room for `factor` times an even share, or for all.
+/// Rows in as many slots as ranks, with room for `factor` times an even share, or for all. All
+/// experts have as many rows.
 plan::Plan planOf(double factor, int64_t nodes = 1) {
   plan::Plan plan;
   plan.job = {{"derived.nodes", nodes},
               {"model.num_moe_experts", kExperts},
               {"model.moe_router_topk", kTopk},
-              {"model.expert_model_parallel_size", kRanks}};
+              {"model.expert_model_parallel_size", kRanks},
+              {"derived.predicted.imbalance", 1.0}};
   if (factor > 0)
     plan.job.model.moeExpertRankCapacityFactor = factor;
   plan.mesh = {{"ep", kRanks}};
@@ -105,6 +107,29 @@ TEST(ExpertRows, ExchangesMoveThoseThatAreThereInsideOfAMachine) {
       << "room for an even share";
   EXPECT_NEAR(secondsOf(planOf(0), exchangeOf(true)), secondsOf(planOf(2), exchangeOf(true)), 1e-9);
   EXPECT_EQ(secondsOf(planOf(0, 2), exchangeOf(true)), secondsOf(planOf(0, 2), exchangeOf(false)));
+}
+
+/// A step waits for the rank whose experts have most rows. Experts even each other out on a rank
+/// that has many of them.
+TEST(ExpertRows, AreThoseOfTheBusiestRank) {
+  plan::Plan plan = planOf(0);
+  EXPECT_EQ(model::busiestShareOfRows(plan), model::expectedShareOfRows(plan));
+  plan::Op product = opOf(OpKind::GroupedMatMul, {1, 2, 0}, 4);
+  double even = secondsOf(plan, product), evenExchange = secondsOf(plan, exchangeOf(true));
+  plan.job.derived.imbalance = 2;
+  double share = model::busiestShareOfRows(plan) / model::expectedShareOfRows(plan);
+  EXPECT_GT(share, 1.05);
+  EXPECT_LT(share, 1.3);
+  EXPECT_NEAR(secondsOf(plan, product), even * share, even * 0.01);
+  EXPECT_GT(secondsOf(plan, exchangeOf(true)), evenExchange);
+  EXPECT_EQ(costOf(plan, product).flops, costOf(planOf(0), product).flops) << "of all ranks";
+
+  plan.job.model.numMoeExperts = kRanks; // an expert each: as busy as the busiest of them
+  EXPECT_NEAR(model::busiestShareOfRows(plan) / model::expectedShareOfRows(plan), 2, 1e-12);
+  plan.job.derived.imbalance = 100;
+  EXPECT_EQ(model::busiestShareOfRows(plan), 1) << "all that there is room for";
+  plan.job.model.expertModelParallelSize = 1;
+  EXPECT_EQ(model::busiestShareOfRows(plan), model::expectedShareOfRows(plan)) << "nobody to wait for";
 }
 
 } // namespace
