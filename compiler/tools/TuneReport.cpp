@@ -180,7 +180,10 @@ std::string countsText(const TuneResult &result) {
       "the best, {} could be by their bounds{}\n",
       result.all, result.compiled, result.fit, result.tooLarge.size(), result.refusedCompiled,
       result.all - result.compiled, result.beyondMemory, result.refused, result.slower,
-      result.unseen, result.isPartial() ? " ('--most' compiles more)" : "");
+      result.unseen,
+      !result.isPartial() ? ""
+      : result.isStopped  ? " (the search was interrupted)"
+                          : " ('--most' compiles more)");
   std::vector<std::pair<std::string, size_t>> refusals(result.refusals.begin(),
                                                        result.refusals.end());
   std::ranges::stable_sort(refusals, std::greater(), &std::pair<std::string, size_t>::second);

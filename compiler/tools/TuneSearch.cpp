@@ -167,6 +167,7 @@ public:
     costBodies();
     bound();
     compile();
+    result_.isStopped = request_.isStopped();
     for (std::vector<Tuned> *tuned : {&result_.found, &result_.tooLarge})
       std::ranges::sort(*tuned, {}, [](const Tuned &each) {
         return std::tuple(each.time.step, each.bytes, each.order);

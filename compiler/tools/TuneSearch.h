@@ -53,6 +53,7 @@ struct TuneResult {
   size_t refused = 0;      ///< by a rule, of which no layout with the same body or division is free
   size_t slower = 0;       ///< their least time is more than the best one's, or one was the same
   size_t unseen = 0;       ///< since the search was stopped or had compiled enough
+  bool isStopped = false;
   /// Layouts that were refused, by the id of the rule; "not-executed" if no op implements them.
   std::map<std::string, size_t> refusals;
 

@@ -1,12 +1,17 @@
 #!/usr/bin/env python3
 """Searches layouts of every recipe of the repository with `shardc tune --free=all`, and checks what it finds.
 
-    tune_recipes.py SHARDC RECIPES [--most=N] [NAME...]
+    tune_recipes.py SHARDC RECIPES [--most=N] [--jobs=N] [--all] [NAME...]
 
-No search may crash, and no bound may be above what its plan takes. Where no layout is faster than the recipe, the table says so. Recipes for the host are searched for H100s. In tests only a few recipes are searched, chosen by a
-fixed seed, besides those of ALWAYS; all of them with SHARDC_LONG=1, or those whose names are given. Prints a table.
+No search may crash, no bound may be above what its plan takes, and no winner may be slower than the recipe where this
+one fits, by what `shardc fit` predicts of it. Recipes for the host are searched for H100s. In tests only a few recipes
+are searched, chosen by a fixed seed, besides those of ALWAYS; all of them with `--all` or SHARDC_LONG=1, or those whose
+names are given. `--jobs` searches that many recipes at a time, each with one thread; by default one for each processor.
+Prints a table, what is wrong, and a line of counts; ends with 1 if anything is wrong.
 """
 
+import collections
+import concurrent.futures
 import json
 import os
 import pathlib
@@ -15,6 +20,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import time
 
 # Stages that differ in their layers, by each of the options that make them so.
 LLAMA = "num_layers = 3 num_attention_heads = 4 hidden_size = 32 pipeline_model_parallel_size = 2"
@@ -40,64 +46,94 @@ def recipe(name):
 
 def runs_on_host(shardc, path):
     done = subprocess.run([shardc, "explain", str(path), "cluster.gpu"], capture_output=True, text=True)
-    return done.returncode != 0 or re.search(r"= *(host|none)\b|not set", done.stdout) is not None
+    gpu = re.match(r"cluster\.gpu = (\w+)", done.stdout)
+    return gpu is None or gpu[1] in ("host", "none")
 
 
-def wrong_bounds(listed):
-    for line in listed.read_text().splitlines():
-        row = json.loads(line)
+def wrong_bounds(rows):
+    for row in rows:
         for bound, value in (("least_seconds", "seconds"), ("least_bytes", "bytes")):
             if row[bound] > row[value]:
                 yield f"{bound} {row[bound]} is above {row[value]}: {' '.join(row['settings'])}"
 
 
-def search(shardc, name, path, options, folder):
-    """What is wrong, and a row of the table."""
-    listed = folder / "list"
-    listed.unlink(missing_ok=True)
-    done = subprocess.run([shardc, "tune", str(path), *options, f"--list={listed}"], capture_output=True, text=True)
+def own_seconds(shardc, path, options):
+    """The predicted step of the recipe itself; nothing if it does not fit or compile."""
+    sets = [option for option in options if option.startswith("--set")]
+    done = subprocess.run([shardc, "fit", str(path), *sets, "--json", "--seconds=1"], capture_output=True, text=True)
+    found = json.loads(done.stdout) if done.stdout.startswith("{") else {"fits": False}
+    own = [split for split in found.get("splits", []) if not split["set"]]
+    return own[0]["step_s"] if found["fits"] and own else None
+
+
+def search(shardc, name, path, options):
+    """What is wrong, what became of the search, and a row of the table."""
+    begin = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        listed = pathlib.Path(folder) / "list"
+        done = subprocess.run([shardc, "tune", str(path), *options, f"--list={listed}"], capture_output=True, text=True)
+        rows = [json.loads(line) for line in listed.read_text().splitlines()] if listed.exists() else []
     error = re.search(r"error: .*\[([a-z0-9-]+)\]", done.stderr)
     if done.returncode == 1 and error and "internal error" not in done.stderr:
-        return [], f"| {name} | | | | refused: {error[1]} |"  # a rule about the GPU, or nothing fits
-    if done.returncode != 0 or not listed.exists():
-        return [f"{name}: status {done.returncode}: {done.stderr[-600:]}"], ""
-    wrong = [f"{name}: {what}" for what in wrong_bounds(listed)]
-    own = re.search(r"the recipe itself: .*", done.stdout)
-    isOwn = own is not None and "no other layout is faster" in own[0]
+        # A rule about the GPU, or nothing fits.
+        own = own_seconds(shardc, path, options)
+        wrong = [f"{name}: nothing was found, and the recipe's own step takes {own} s"] if own else []
+        return wrong, "refused", f"| {name} | | | | | refused: {error[1]} |"
+    if done.returncode != 0 or not rows:
+        return [f"{name}: status {done.returncode}: {done.stderr[-600:]}"], "crashed", f"| {name} | | | | | failed |"
+    wrong = [f"{name}: {what}" for what in wrong_bounds(rows)]
+    own, best = own_seconds(shardc, path, options), rows[0]
+    if own and best["seconds"] > own * (1 + 1e-9):
+        wrong.append(f"{name}: the winner takes {best['seconds']} s, and the recipe {own} s")
     counts = re.search(r"(\d+) combinations of settings\n  (\d+) compiled: (\d+) fit", done.stdout)
-    best = json.loads(listed.read_text().splitlines()[0])
-    words = "the recipe itself" if isOwn else " ".join(f"{column} {word}" for column, word in best["layout"].items()
-                                                       if word not in ("1", "-", "exact", "bf16", "given", "none"))
-    return wrong, f"| {name} | {int(counts[1]):,} | {counts[2]} | {best['seconds']:.3g} | {words or 'none of these'} |"
+    words = "the recipe itself" if not best["settings"] else " ".join(
+        f"{column} {word}" for column, word in best["layout"].items()
+        if word not in ("1", "-", "exact", "bf16", "given", "none"))
+    took = time.monotonic() - begin
+    gain = f"{own / best['seconds']:.3f}" if own else "-"
+    return wrong, "searched", (f"| {name} | {int(counts[1]):,} | {counts[2]} | {best['seconds']:.4g} | {gain} | "
+                               f"{words or 'none of these'} | {took:.0f} |")
+
+
+def inputs(shardc, recipes, names, isAll, folder):
+    """Of each search: a name, a recipe and options."""
+    found = {str(path.relative_to(recipes)): path for path in sorted(recipes.rglob("*.recipe"))
+             if "overlays" not in path.parts and re.search(r"^recipe ", path.read_text(), re.M)}
+    sample = found if isAll else random.Random(SEED).sample(sorted(found), SAMPLE)
+    for name in names or [*ALWAYS, *KNOWN, *sample]:
+        if name in ALWAYS:
+            path = folder / f"{name}.recipe"
+            path.write_text(recipe(name))
+            yield name, path, ALWAYS[name][1]
+        elif name in KNOWN:
+            yield name, recipes / KNOWN[name][0], KNOWN[name][1]
+        else:
+            yield name, found[name], ["--set=cluster.gpu=h100"] if runs_on_host(shardc, found[name]) else []
 
 
 def main(words):
-    options = [word for word in words[3:] if word.startswith("--")]
+    values = dict(word[2:].partition("=")[::2] for word in words[3:] if word.startswith("--"))
     names = [word for word in words[3:] if not word.startswith("--")]
     shardc, recipes = words[1], pathlib.Path(words[2])
-    isLong = os.environ.get("SHARDC_LONG") == "1"
-    options = ["--free=all", *(options or [f"--most={200 if isLong or names else 32}"])]
-    found = {str(path.relative_to(recipes)): path for path in sorted(recipes.rglob("*.recipe"))
-             if "overlays" not in path.parts and re.search(r"^recipe ", path.read_text(), re.M)}
-    if not names:
-        names = [*ALWAYS, *KNOWN, *(found if isLong else random.Random(SEED).sample(sorted(found), SAMPLE))]
-    print("| recipe | layouts | compiled | step, s | the winner has |\n|---|--:|--:|--:|---|")
-    failed = False
-    with tempfile.TemporaryDirectory() as folder:
-        for name in names:
-            path = pathlib.Path(folder) / "x.recipe"
-            if name in ALWAYS:
-                path.write_text(recipe(name))
-                mine = ALWAYS[name][1] + options
-            elif name in KNOWN:
-                path, mine = recipes / KNOWN[name][0], KNOWN[name][1] + options
-            else:
-                path = found[name]
-                mine = options + (["--set=cluster.gpu=h100"] if runs_on_host(shardc, path) else [])
-            wrong, row = search(shardc, name, path, mine, pathlib.Path(folder))
-            failed |= bool(wrong)
-            print("\n".join(wrong + [row] if row else wrong), flush=True)
-    return 1 if failed else 0
+    isAll = "all" in values or os.environ.get("SHARDC_LONG") == "1"
+    most = values.get("most", "200" if isAll or names else "32")
+    options = ["--free=all", "--threads=1", f"--most={most}"]
+    print("| recipe | layouts | compiled | step, s | times as fast as the recipe | the winner has | seconds |\n"
+          "|---|--:|--:|--:|--:|---|--:|", flush=True)
+    failures, ends = [], collections.Counter()
+    with tempfile.TemporaryDirectory() as folder, \
+            concurrent.futures.ThreadPoolExecutor(int(values.get("jobs", os.cpu_count()))) as pool:
+        searches = [pool.submit(search, shardc, name, path, own + options)
+                    for name, path, own in inputs(shardc, recipes, names, isAll, pathlib.Path(folder))]
+        for done in searches:
+            wrong, end, row = done.result()
+            failures += wrong
+            ends[end] += 1
+            print(row, flush=True)
+    print("\n".join(["", *failures]))
+    print(f"{len(searches)} recipes: " + ", ".join(f"{count} {end}" for end, count in sorted(ends.items())) +
+          f"; {len(failures)} violations")
+    return 1 if failures else 0
 
 
 if __name__ == "__main__":
