@@ -24,14 +24,17 @@ constexpr const char *kNoMessage = "its data are not a message of a rank";
 void Connection::queue(MessageKind kind, std::string_view body) {
   if (!via)
     return wire.queue(kind, body);
-  RelayedMessage message = {{static_cast<int>(hello->rank)}, kind, std::string(body)};
+  if (!isOpen())
+    return;
+  RelayedMessage message = {{static_cast<int>(place)}, kind, std::string(body)};
   via->wire.queue(MessageKind::Down, message.pack());
 }
 
 void Connection::close() {
-  isCut = true;
   if (!via)
-    wire.close();
+    return wire.close();
+  queue(MessageKind::Refused, Refusal{Refusal::Complete}.pack()); // the relay closes it
+  isCut = true;
 }
 
 void Connection::addTo(std::vector<pollfd> &entries) {
@@ -48,26 +51,25 @@ void Admission::addTo(std::vector<pollfd> &entries, double now) {
     stranger->addTo(entries);
 }
 
-std::optional<Admission::Arrival> Admission::next(double now, Phase phase,
-                                                  const RankConnections &ranks) {
+std::unique_ptr<Connection> Admission::next(double now) {
   for (; served_ < strangers_.size(); ++served_) {
     std::unique_ptr<Connection> &stranger = strangers_[served_];
-    if (!stranger->wire.isOpen())
+    if (!stranger->wire.isOpen() || !serve(*stranger, now))
       continue;
-    if (std::optional<Arrival> arrival = serve(*stranger, now, phase, ranks)) {
-      arrival->connection = std::move(stranger);
-      strangers_.erase(strangers_.begin() + static_cast<ptrdiff_t>(served_));
-      return arrival;
-    }
+    std::unique_ptr<Connection> arrival = std::move(stranger);
+    strangers_.erase(strangers_.begin() + static_cast<ptrdiff_t>(served_));
+    return arrival;
   }
   served_ = 0;
   std::erase_if(strangers_, [](const auto &stranger) { return !stranger->wire.isOpen(); });
-  return std::nullopt;
+  return nullptr;
 }
 
+/// What goes by way of a relay needs nobody here to wait for it.
 void Admission::seeOff(std::unique_ptr<Connection> connection) {
   connection->isLeaving = true;
-  strangers_.push_back(std::move(connection));
+  if (connection->wire.isOpen() && connection->wire.flush())
+    strangers_.push_back(std::move(connection));
 }
 
 Status Admission::accept(double now) {
@@ -122,16 +124,16 @@ bool Admission::dropOldest(double now, double seconds) {
   return false;
 }
 
-std::optional<Admission::Arrival> Admission::serve(Connection &connection, double now, Phase phase,
-                                                   const RankConnections &ranks) {
+/// True once it has said who it is.
+bool Admission::serve(Connection &connection, double now) {
   Wire &wire = connection.wire;
   bool isAlive = wire.receive();
   while (std::optional<Message> message = wire.next()) {
     connection.heardAt = now;
     if (message->kind != MessageKind::Hello || connection.isLeaving)
       turnAway(connection, kNoMessage);
-    else if (std::optional<Arrival> arrival = judge(connection, message->body, phase, ranks))
-      return arrival;
+    else if (judge(connection, message->body))
+      return true;
     isAlive = isAlive && wire.receive();
   }
   isAlive = wire.flush() && isAlive;
@@ -144,45 +146,36 @@ std::optional<Admission::Arrival> Admission::serve(Connection &connection, doubl
     wire.close(); // a probe of the port, or a rank of another launch that ended before it spoke
   else if (isLate && wire.isOpen())
     turnAway(connection, "it did not identify itself within 10 s");
-  return std::nullopt;
+  return false;
 }
 
-/// 1. A connection that does not know the secret, or is of another launch, is refused and changes
-/// nothing. 2. A rank of this job that arrives after all ranks is refused too. 3. Before that, a
-/// rank that does not match ends the job: no rank begins.
-std::optional<Admission::Arrival> Admission::judge(Connection &connection, const std::string &body,
-                                                   Phase phase, const RankConnections &ranks) {
+/// A connection that does not know the secret, or is of another launch, is refused and changes
+/// nothing.
+bool Admission::judge(Connection &connection, const std::string &body) {
+  auto refuse = [&](Refusal::Reason reason) {
+    connection.wire.queue(MessageKind::Refused, Refusal{reason}.pack());
+    connection.isLeaving = true;
+    return false;
+  };
   std::optional<std::string_view> opened = Hello::open(body, options_.secret, connection.challenge);
   if (!opened) {
-    refuse(connection, Refusal::AnotherSecret);
-    return std::nullopt;
+    warnOnce(connection, "it does not know the job's secret");
+    return refuse(Refusal::AnotherSecret);
   }
   std::optional<Hello> hello = Hello::unpack(*opened);
   if (!hello) {
     turnAway(connection, kNoMessage);
-    return std::nullopt;
+    return false;
   }
-  if (hello->job != options_.job) {
-    refuse(connection, Refusal::AnotherJob);
-    return std::nullopt;
-  }
+  if (hello->job != options_.job)
+    return refuse(Refusal::AnotherJob);
   if (hello->version == kProtocolVersion) {
     WireKeys keys(options_.secret, connection.challenge, hello->nonce);
     connection.wire.seal(keys.toRank, keys.toServer);
   }
-  if (phase == Phase::Ending &&
-      connection.wire.isSealed()) // a rank that arrives late also learns it
-    return Arrival{Arrival::TooLate, {}, nullptr};
-  std::vector<Report> faults = findFaults(*hello, ranks);
-  bool isUnfit = !faults.empty();
-  // To an elastic job that runs, a place may come at any time; it has no effect where it does not
-  // fit.
-  if (phase != Phase::Joining && (!options_.elastic || isUnfit)) {
-    refuse(connection, Refusal::Complete);
-    return std::nullopt;
-  }
+  connection.place = hello->rank;
   connection.hello = std::move(*hello);
-  return Arrival{isUnfit ? Arrival::Unfit : Arrival::Fits, std::move(faults), nullptr};
+  return true;
 }
 
 std::vector<Report> Admission::findFaults(const Hello &hello, const RankConnections &ranks) const {
@@ -202,11 +195,11 @@ std::vector<Report> Admission::findFaults(const Hello &hello, const RankConnecti
   if (hello.rank >= started)
     return disagree(fmt::format("{} was started as rank {}; {} ranks are numbered 0 to {}", who,
                                 hello.rank, started, started - 1));
-  // Of two processes of a place the later one counts: the other one may be gone without a word. A
-  // relay takes no rank's place.
-  const Connection *other = options_.elastic || hello.relayPort > 0
-                                ? nullptr
-                                : ranks[static_cast<size_t>(hello.rank)].get();
+  if (hello.relayPort > 0) // which takes no rank's place, and for whose ranks this is asked again
+    return {};
+  // Of two processes of a place the later one counts: the other one may be gone without a word.
+  const Connection *other =
+      options_.elastic ? nullptr : ranks[static_cast<size_t>(hello.rank)].get();
   if (other)
     return disagree(fmt::format("two processes were started as rank {}: process {} on {} and {}",
                                 hello.rank, other->hello->pid, other->hello->host, who));
@@ -232,12 +225,9 @@ void Admission::warnOnce(const Connection &connection, const char *why) {
   hasWarned_ = true;
 }
 
-void Admission::refuse(Connection &connection, Refusal::Reason reason) {
-  connection.wire.queue(MessageKind::Refused, Refusal{reason}.pack());
-  connection.wire.flush();
-  connection.isLeaving = true;
-  if (reason == Refusal::AnotherSecret)
-    warnOnce(connection, "it does not know the job's secret");
+void Admission::refuse(std::unique_ptr<Connection> connection, Refusal::Reason reason) {
+  connection->queue(MessageKind::Refused, Refusal{reason}.pack());
+  seeOff(std::move(connection));
 }
 
 } // namespace shardc::launch

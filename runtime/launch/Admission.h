@@ -15,26 +15,17 @@ public:
   /// Adds what has to be waited for.
   void addTo(std::vector<pollfd> &entries, double now);
 
-  /// Who still comes in depends on where the job is.
-  enum class Phase : uint8_t { Joining, Running, Ending };
-  /// A connection that proved that it knows the secret.
-  struct Arrival {
-    enum Kind : uint8_t {
-      Fits,    ///< a rank of this job
-      TooLate, ///< the job is over, or about to end
-      Unfit    ///< a rank of this job that does not match: the job ends
-    } kind = Fits;
-    std::vector<Report> faults; ///< of one that is unfit
-    std::unique_ptr<Connection> connection;
-  };
-  /// Serves connections that are no ranks, up to the next arrival; none once all were served.
-  std::optional<Arrival> next(double now, Phase phase, const RankConnections &ranks);
+  /// Serves connections that have not said who they are, up to the next that has proved that it
+  /// knows the secret and is of this job; null once all were served. One of another version is not
+  /// sealed.
+  std::unique_ptr<Connection> next(double now);
   /// Why this rank does not fit; none if it does.
+  /// `ranks`: that have their places already.
   std::vector<Report> findFaults(const Hello &hello, const RankConnections &ranks) const;
   /// Keeps a connection that is no rank until it has what was sent to it.
   void seeOff(std::unique_ptr<Connection> connection);
   /// A refusal has no code: the other end takes it for what somebody said, and no more.
-  void refuse(Connection &connection, Refusal::Reason reason);
+  void refuse(std::unique_ptr<Connection> connection, Refusal::Reason reason);
 
   /// Takes connections that wait, some at a time, so that ranks are served while others come by the
   /// thousand. Not ok if one cannot be taken, and none is there that may make room for it.
@@ -44,10 +35,8 @@ private:
   int64_t strangersThere() const;
   bool hasOne(double now, double seconds) const;
   bool dropOldest(double now, double seconds);
-  std::optional<Arrival> serve(Connection &connection, double now, Phase phase,
-                               const RankConnections &ranks);
-  std::optional<Arrival> judge(Connection &connection, const std::string &body, Phase phase,
-                               const RankConnections &ranks);
+  bool serve(Connection &connection, double now);
+  bool judge(Connection &connection, const std::string &body);
   void turnAway(Connection &connection, const char *why);
   void warnOnce(const Connection &connection, const char *why);
 

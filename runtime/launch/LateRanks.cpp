@@ -1,25 +1,87 @@
 #include "runtime/launch/LateRanks.h"
 
 #include <algorithm>
-#include <map>
+#include <cmath>
 
 #include "runtime/base/ProgressWord.h"
 
 namespace shardc::launch {
 namespace {
 
+constexpr double kParts = 1000; ///< of a window
+
 bool isInCollective(uint32_t word) {
   return ProgressWord::isInside(word) && !ProgressWord::isMaking(word);
 }
 
-/// Of two, the smaller.
-double medianOf(std::vector<double> values) {
-  auto middle = values.begin() + static_cast<std::ptrdiff_t>((values.size() - 1) / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
+/// Of all but one with the share `own`; of two, the smaller.
+double medianOfOthers(const Waits::Kind &kind, int64_t own) {
+  int64_t count = -1;
+  for (const auto &[share, ranks] : kind.ranks)
+    count += ranks;
+  int64_t before = (count - 1) / 2; // that many are below it
+  for (const auto &[share, ranks] : kind.ranks) {
+    before -= ranks - (share == own);
+    if (before < 0)
+      return static_cast<double>(share) / kParts;
+  }
+  return 0;
 }
 
 } // namespace
+
+void Waits::add(const std::string &kind, int64_t rank, double share) {
+  Waits one;
+  auto parts = static_cast<int64_t>(std::lround(std::clamp(share, 0.0, 1.0) * kParts));
+  one.kinds[kind] = {{{parts, 1}}, {{parts, rank}}};
+  merge(one);
+}
+
+void Waits::merge(const Waits &other) {
+  for (const auto &[name, from] : other.kinds) {
+    Kind &kind = kinds[name];
+    for (const auto &[share, ranks] : from.ranks)
+      kind.ranks[share] += ranks;
+    kind.least.insert(kind.least.end(), from.least.begin(), from.least.end());
+    std::ranges::sort(kind.least);
+    kind.least.resize(std::min(kind.least.size(), kLeastMax));
+  }
+}
+
+std::string Waits::pack() const {
+  Packer out;
+  auto pairs = [&out](const auto &list) {
+    out.number(list.size());
+    for (const auto &[first, second] : list)
+      out.number(static_cast<uint64_t>(first)).number(static_cast<uint64_t>(second));
+  };
+  out.number(kinds.size());
+  for (const auto &[name, kind] : kinds) {
+    out.text(name);
+    pairs(kind.ranks);
+    pairs(kind.least);
+  }
+  return out.take();
+}
+
+std::optional<Waits> Waits::unpack(std::string_view body, int64_t ranks) {
+  Unpacker in(body);
+  Waits waits;
+  auto most = static_cast<uint64_t>(ranks);
+  auto share = [&in] { return static_cast<int64_t>(in.bounded(static_cast<uint64_t>(kParts))); };
+  for (uint64_t left = in.bounded(most); left > 0 && !in.hasFailed(); --left) {
+    Kind &kind = waits.kinds[in.text()];
+    for (uint64_t more = in.bounded(most); more > 0 && !in.hasFailed(); --more) {
+      int64_t of = share();
+      kind.ranks[of] = static_cast<int64_t>(in.bounded(most));
+    }
+    for (uint64_t more = in.bounded(kLeastMax); more > 0 && !in.hasFailed(); --more) {
+      int64_t of = share();
+      kind.least.emplace_back(of, static_cast<int64_t>(in.bounded(most - 1)));
+    }
+  }
+  return in.isComplete() ? std::optional(waits) : std::nullopt;
+}
 
 void LateRanks::advance(Rank &rank, double now) const {
   double from = std::max(rank.since, begin_);
@@ -29,59 +91,44 @@ void LateRanks::advance(Rank &rank, double now) const {
 }
 
 void LateRanks::note(int64_t number, const RankProgress &position, double now) {
-  Rank &rank = ranks_[static_cast<size_t>(number)];
+  Rank &rank = ranks_[number];
   advance(rank, now);
-  rank.hasSpoken = position.steps > 0;
   rank.isInside = std::ranges::any_of(position.words, isInCollective);
-  rank.steps = position.steps;
 }
 
-uint64_t LateRanks::stepsOfWindow() const {
-  uint64_t steps = UINT64_MAX;
-  for (const Rank &rank : ranks_)
-    steps = std::min(steps, rank.steps - std::min(rank.steps, rank.stepsBefore));
-  return steps;
-}
-
-void LateRanks::beginWindow(double now) {
-  begin_ = now;
-  for (Rank &rank : ranks_) {
-    rank.waited = 0;
-    rank.stepsBefore = rank.steps;
-  }
-}
-
-std::vector<LateRank> LateRanks::find(double now,
-                                      const std::function<std::string(int64_t)> &kindOf) {
-  if (ranks_.size() < 2 || !std::ranges::all_of(ranks_, &Rank::hasSpoken))
-    return {};
-  if (begin_ < 0)
-    beginWindow(now);
+Waits LateRanks::take(double now, const std::function<std::string(int64_t)> &kindOf) {
+  Waits waits;
   double seconds = now - begin_;
-  uint64_t steps = stepsOfWindow();
-  if (seconds < kWindowSeconds || steps < kStepsMin)
-    return {};
-  std::map<std::string, std::vector<size_t>> kinds;
-  for (size_t rank = 0; rank < ranks_.size(); ++rank) {
-    advance(ranks_[rank], now);
-    kinds[kindOf ? kindOf(static_cast<int64_t>(rank)) : ""].push_back(rank);
+  for (auto &[number, rank] : ranks_) {
+    advance(rank, now);
+    if (begin_ >= 0 && seconds > 0)
+      waits.add(kindOf ? kindOf(number) : "", number, rank.waited / seconds);
+    rank.waited = 0;
   }
+  begin_ = now;
+  return waits;
+}
+
+bool LateJudge::isDue(double now, uint64_t steps) const {
+  bool isWindow = now - begin_ >= kWindowSeconds && steps >= stepsBefore_ + kStepsMin;
+  return steps > 0 && (begin_ < 0 || isWindow);
+}
+
+std::vector<LateRank> LateJudge::judge(const Waits &waits, double now, uint64_t steps) {
   std::vector<LateRank> found;
-  for (const auto &[kind, members] : kinds)
-    for (size_t rank : members) {
-      std::vector<double> others;
-      for (size_t other : members)
-        if (other != rank)
-          others.push_back(ranks_[other].waited / seconds);
-      if (others.empty())
+  std::map<int64_t, int> lateWindows;
+  for (const auto &[name, kind] : waits.kinds)
+    for (const auto &[share, rank] : kind.least) {
+      double own = static_cast<double>(share) / kParts, others = medianOfOthers(kind, share);
+      if (begin_ < 0 || others - own < kGapLeast)
         continue;
-      double own = ranks_[rank].waited / seconds, median = medianOf(std::move(others));
-      int &lateWindows = ranks_[rank].lateWindows;
-      lateWindows = median - own >= kGapLeast ? lateWindows + 1 : 0;
-      if (lateWindows == kWindows)
-        found.push_back({static_cast<int64_t>(rank), own, median, seconds, steps});
+      int windows = lateWindows[rank] = lateWindows_[rank] + 1;
+      if (windows == kWindows)
+        found.push_back({rank, own, others, now - begin_, steps - stepsBefore_});
     }
-  beginWindow(now);
+  lateWindows_ = std::move(lateWindows);
+  begin_ = now;
+  stepsBefore_ = steps;
   return found;
 }
 

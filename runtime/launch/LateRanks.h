@@ -4,6 +4,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -20,10 +21,50 @@ struct LateRank {
   bool operator==(const LateRank &) const = default;
 };
 
+/// Shares of a window that ranks have waited, by what they are compared with, in thousandths: how
+/// many ranks have waited for each, and which ranks least. Relays add theirs up.
+struct Waits {
+  struct Kind {
+    std::map<int64_t, int64_t> ranks;                ///< by share
+    std::vector<std::pair<int64_t, int64_t>> least; ///< shares and ranks, the lowest first
+  };
+  static constexpr size_t kLeastMax = 8; ///< ranks that are known by number
+
+  std::map<std::string, Kind> kinds;
+
+  void add(const std::string &kind, int64_t rank, double share);
+  void merge(const Waits &other);
+  std::string pack() const;
+  /// Of ranks below `ranks`.
+  static std::optional<Waits> unpack(std::string_view body, int64_t ranks);
+};
+
+/// What ranks near by say. A share is known to about three per cent.
 class LateRanks {
 public:
-  /// Ranks are judged after windows of so much time and so many steps at least. A rank's share of a
-  /// window is known to about three per cent.
+  /// What a rank says of itself, at a time in seconds of a clock that only grows.
+  void note(int64_t rank, const RankProgress &position, double now);
+  /// What they have waited since it was asked before; nothing at first. Ranks are compared with
+  /// those for which `kindOf` gives the same text, as the stage of a pipeline: another stage may
+  /// have more to compute.
+  Waits take(double now, const std::function<std::string(int64_t)> &kindOf);
+
+private:
+  struct Rank {
+    bool isInside = false;
+    double since = 0; ///< what was said last holds from then on
+    double waited = 0;
+  };
+  void advance(Rank &rank, double now) const;
+
+  std::map<int64_t, Rank> ranks_;
+  double begin_ = -1; ///< it was asked before
+};
+
+/// Of all ranks together.
+class LateJudge {
+public:
+  /// Ranks are judged after windows of so much time and so many steps at least.
   static constexpr double kWindowSeconds = 60;
   static constexpr uint64_t kStepsMin = 10;
   /// A late rank waits less than the others by at least this share of the time, in so many windows
@@ -31,30 +72,15 @@ public:
   static constexpr double kGapLeast = 0.1;
   static constexpr int kWindows = 2;
 
-  explicit LateRanks(int64_t ranks) : ranks_(static_cast<size_t>(ranks)) {}
-
-  /// What a rank says of itself, at a time in seconds of a clock that only grows.
-  void note(int64_t rank, const RankProgress &position, double now);
-  /// Ranks that have become late with the window that has ended, if one has. One that stays late is
-  /// not named again. Ranks are compared with those for which `kindOf` gives the same
-  /// text, as the stage of a pipeline: another stage may have more to compute.
-  std::vector<LateRank> find(double now, const std::function<std::string(int64_t)> &kindOf);
+  /// Whether it is time to ask what ranks have waited; `steps` that all have ended.
+  bool isDue(double now, uint64_t steps) const;
+  /// Ranks that have become late with the window that ends; one that stays late is not named again.
+  std::vector<LateRank> judge(const Waits &waits, double now, uint64_t steps);
 
 private:
-  struct Rank {
-    bool hasSpoken = false, isInside = false;
-    int lateWindows = 0; ///< in a row
-    double since = 0;    ///< what was said last holds from then on
-    double waited = 0;
-    uint64_t steps = 0, stepsBefore = 0; ///< now, and when the window began
-  };
-
-  void advance(Rank &rank, double now) const;
-  uint64_t stepsOfWindow() const;
-  void beginWindow(double now);
-
-  std::vector<Rank> ranks_;
-  double begin_ = -1; ///< of the window; -1: not all ranks have ended a step
+  double begin_ = -1; ///< of the window; -1: there was none
+  uint64_t stepsBefore_ = 0;
+  std::map<int64_t, int> lateWindows_; ///< in a row, by rank
 };
 
 } // namespace shardc::launch

@@ -12,19 +12,16 @@ namespace {
 
 constexpr double kAgainSeconds = 0.2; ///< between two questions
 constexpr double kBeatSeconds = 0.25; ///< between two messages about progress
-constexpr double kPartSeconds =
-    1; ///< until parts go up of an exchange that others have not come to
-constexpr size_t kPartBytesMax = 16 << 20; ///< of one message with parts
+/// A place without a rank that has said nothing for so long is not there.
+constexpr double kIdleSeconds = 30;
 
 } // namespace
 
 Relay::Relay(RelayOptions options)
     : options_(std::move(options)), parentAddress_(options_.address), parentPort_(options_.port),
-      ranks_(static_cast<size_t>(options_.worldSize)),
       routes_(static_cast<size_t>(options_.worldSize)),
-      isBelow_(static_cast<size_t>(options_.worldSize)) {
+      placeOf_(static_cast<size_t>(options_.worldSize), -1), progress_(rendezvous_) {
   rendezvous_.worldSize = options_.worldSize;
-  rendezvous_.planHash = options_.planHash;
   rendezvous_.secret = options_.secret;
   rendezvous_.job = options_.job;
   rendezvous_.tell = options_.tell;
@@ -32,18 +29,13 @@ Relay::Relay(RelayOptions options)
 
 std::vector<Connection *> Relay::children() const {
   std::vector<Connection *> all;
-  for (const auto *list : {&ranks_, &relays_, &leaving_})
+  for (const auto *list : {&ranks_, &relays_})
     for (const std::unique_ptr<Connection> &each : *list)
-      if (each)
-        all.push_back(each.get());
+      all.push_back(each.get());
   return all;
 }
 
-size_t Relay::connections() const {
-  return static_cast<size_t>(std::ranges::count_if(
-             children(), [](const Connection *each) { return each->wire.isOpen(); })) +
-         (above_.isOpen() ? 1 : 0);
-}
+size_t Relay::connections() const { return children().size() + (above_.isOpen() ? 1 : 0); }
 
 Traffic Relay::traffic() const {
   Traffic all = above_.traffic();
@@ -72,8 +64,8 @@ void Relay::advanceClock(double seconds) {
 
 void Relay::step(double seconds, std::span<const pollfd> entries) {
   advanceClock(seconds);
-  if (state_ == State::Over)
-    return;
+  if (state_ == State::Electing)
+    elect();
   if (state_ == State::Asking)
     ask();
   if (above_.isOpen())
@@ -81,40 +73,55 @@ void Relay::step(double seconds, std::span<const pollfd> entries) {
   if (state_ == State::Over)
     return;
   answerFinders();
+  serveBelow(entries);
   receiveChildren();
-  for (Connection *child : children())
-    if (child->wire.isOpen() && (child->isReady(entries) || child->wire.hasUnsent()) &&
-        !serve(*child))
-      lose(*child);
-  if (state_ == State::Joined) {
-    if (!joined_.empty()) {
-      Packer packer;
-      packer.number(joined_.size());
-      for (const std::string &hello : joined_)
-        packer.text(hello);
-      above_.queue(MessageKind::Joined, packer.take());
-      joined_.clear();
-    }
-    sendLate();
-    if (clock_ - beatAt_ >= kBeatSeconds)
-      sendBeats();
-    above_.flush();
-  }
-  bool areAllGone = std::ranges::none_of(
-      children(), [](const Connection *child) { return child->wire.isOpen(); });
-  bool isEnd = isRunning_ && areAllGone && !above_.hasUnsent();
-  if (isEnd || (endsAt_ >= 0 && clock_ > endsAt_) ||
-      (state_ != State::Joined && clock_ > options_.joinSeconds))
+  if (state_ == State::Joined)
+    sendUp();
+  dropClosed();
+  bool hasNobody = ranks_.empty() && relays_.empty() && !above_.hasUnsent();
+  bool isAskedAgain = isJobOver_ && options_.startsAgain; // by ranks that start meanwhile
+  if (isEnding() ? (hasNobody && !isAskedAgain) || clock_ - endedAt_ > kLeaveSeconds
+                 : (hasNobody && begun_ > 0) ||
+                       (state_ != State::Joined && clock_ > options_.joinSeconds))
     end();
+}
+
+void Relay::serveBelow(std::span<const pollfd> entries) {
+  for (Connection *child : children())
+    if (child->wire.isOpen() &&
+        (child->isReady(entries) || child->wire.hasUnsent() || child->isLeaving) && !serve(*child))
+      lose(*child);
+  for (const std::unique_ptr<Connection> &rank : ranks_)
+    if (options_.isElastic && !rank->isWelcome && rank->wire.isOpen() &&
+        clock_ - rank->heardAt > kIdleSeconds)
+      lose(*rank);
+}
+
+void Relay::dropClosed() {
+  for (auto *list : {&ranks_, &relays_})
+    std::erase_if(*list, [](const auto &each) { return !each || !each->wire.isOpen(); });
 }
 
 void Relay::end() {
   above_.close();
   for (Connection *child : children())
     child->wire.close();
+  dropClosed();
   admission_.reset();
   finders_.close();
   state_ = State::Over;
+}
+
+void Relay::elect() {
+  if (askedAt_ >= 0 && clock_ - askedAt_ < kAgainSeconds)
+    return;
+  askedAt_ = clock_;
+  Result<Socket> finders = publish(options_.name);
+  if (!finders.isOk())
+    return; // another one has it
+  finders_ = std::move(*finders);
+  state_ = State::Asking;
+  askedAt_ = -1;
 }
 
 /// Rank 0's supervisor, or the relay that it has named.
@@ -123,12 +130,17 @@ void Relay::ask() {
     return;
   askedAt_ = clock_;
   Result<Socket> socket = connectTo(parentAddress_, parentPort_, options_.askSeconds);
-  if (!socket.isOk()) {
-    parentAddress_ = options_.address, parentPort_ = options_.port;
-    return;
-  }
+  if (!socket.isOk())
+    return askAgain(socket.status().message());
   above_ = Wire(std::move(*socket), kStrangerFrameBytesMax);
   state_ = State::Greeting;
+}
+
+void Relay::askAgain(std::string reason) {
+  above_.close();
+  reason_ = std::move(reason);
+  parentAddress_ = options_.address, parentPort_ = options_.port;
+  state_ = State::Asking;
 }
 
 /// Where what is above is reached from, the ranks of this machine and other machines reach this.
@@ -140,27 +152,26 @@ Status Relay::listen() {
   port_ = portOf(listener);
   where_ = endpoint(address, port_);
   rendezvous_.where = where_;
-  ASSIGN_OR_RETURN(finders_, publish(options_.name));
   admission_.emplace(std::move(listener), rendezvous_);
   return Status::ok();
 }
 
 void Relay::greet(const Message &message) {
-  auto again = [this] {
-    above_.close();
-    parentAddress_ = options_.address, parentPort_ = options_.port;
-    state_ = State::Asking;
-  };
+  std::string where = endpoint(options_.address, options_.port);
   if (message.kind == MessageKind::Challenge && !above_.isSealed()) {
     std::optional<Challenge> challenge = Challenge::unpack(message.body);
-    if (!challenge || challenge->version != kProtocolVersion || !listen().isOk())
-      return again();
+    if (Status listens = listen(); !listens.isOk() || !challenge)
+      return askAgain(listens.isOk() ? "the program that listens there is not rank 0 of a job"
+                                     : listens.message());
+    if (challenge->version != kProtocolVersion) {
+      refusal_ = Refusal{Refusal::AnotherVersion};
+      return askAgain("another version");
+    }
     Hello hello;
     hello.job = options_.job;
     hello.nonce = randomBytes32();
     hello.rank = options_.rank;
     hello.worldSize = options_.worldSize;
-    hello.planHash = options_.planHash;
     hello.pid = ::getpid();
     hello.relayPort = port_;
     hello.machine = machineId();
@@ -168,22 +179,25 @@ void Relay::greet(const Message &message) {
     above_.queue(MessageKind::Hello, hello.pack(options_.secret, challenge->nonce));
     WireKeys keys(options_.secret, challenge->nonce, hello.nonce);
     above_.seal(keys.toServer, keys.toRank);
-    return;
-  }
-  if (message.kind == MessageKind::Admitted) {
+  } else if (message.kind == MessageKind::Admitted) {
     above_.setBytesMax(kFrameBytesMax);
     state_ = State::Joined;
   } else if (message.kind == MessageKind::Redirect) {
     Unpacker in(message.body);
     std::string address = in.text();
     auto port = static_cast<int>(in.bounded(UINT16_MAX));
-    again();
+    askAgain("it was sent to another relay");
     if (in.isComplete())
       parentAddress_ = address, parentPort_ = port, askedAt_ = -1;
   } else if (message.kind == MessageKind::Abort) {
-    take(message);
+    Abort abort = Abort::unpack(message.body).value_or(Abort{});
+    if (abort.exitStatus == kAgainStatus)
+      return askAgain("the ranks start again");
+    state_ = State::Joined; // ranks that ask hear it
+    takeAbort(message.body);
   } else {
-    again();
+    refusal_ = message.kind == MessageKind::Refused ? Refusal::unpack(message.body) : std::nullopt;
+    askAgain("it was refused");
   }
 }
 
@@ -196,141 +210,183 @@ void Relay::serveAbove() {
     state_ == State::Greeting ? greet(*message) : take(*message);
     isAlive = isAlive && above_.isOpen() && above_.receive();
   }
-  if (!above_.isOpen() && state_ == State::Asking)
-    return; // asks again
-  if (above_.flush() && isAlive)
+  if (state_ == State::Asking || (above_.isOpen() && above_.flush() && isAlive))
     return;
-  if (state_ == State::Greeting) {
-    above_.close();
-    parentAddress_ = options_.address, parentPort_ = options_.port;
-    state_ = State::Asking;
-    return;
-  }
-  end(); // those below see that it has ended
+  if (state_ == State::Greeting)
+    return askAgain("the program that listens there closed the connection");
+  above_.close();
+  if (!isEnding())
+    end(); // those below see that it has ended
 }
 
 void Relay::take(const Message &message) {
   switch (message.kind) {
   case MessageKind::Down:
     if (auto relayed = RelayedMessage::unpack(message.body, options_.worldSize))
-      return passDown(*relayed);
+      relayed->kind == MessageKind::Welcome ? passWelcome(*relayed) : passDown(*relayed);
     return;
   case MessageKind::Abort:
-    endsAt_ = clock_ + kLeaveSeconds;
-    isRunning_ = true; // nobody comes any more
-    for (Connection *child : children())
-      if (child->wire.isOpen()) {
-        child->wire.queue(message.kind, message.body);
-        child->wire.flush();
-      }
-    return;
+    return takeAbort(message.body);
   case MessageKind::Alive:
     for (Connection *child : children())
-      if (child->wire.isOpen() && !child->wire.hasUnsent())
+      if (child->wire.isOpen() && child->wire.isSealed() && !child->wire.hasUnsent())
         child->wire.queue(message.kind, message.body);
+    return;
+  case MessageKind::Ask:
+    if (std::optional<Ask> ask = Ask::unpack(message.body))
+      begin(*ask);
     return;
   default:
     return;
   }
 }
 
-void Relay::passDown(const RelayedMessage &message) {
-  std::map<Connection *, std::vector<int>> byRelay;
-  for (int rank : message.ranks) {
-    Connection *child = routes_[static_cast<size_t>(rank)];
-    if (!child || !child->wire.isOpen())
-      continue;
-    if (child->hello->relayPort > 0)
-      byRelay[child].push_back(rank);
-    else
-      child->wire.queue(message.kind, message.body);
-  }
-  if (message.kind == MessageKind::Welcome)
-    isRunning_ = true;
-  for (auto &[relay, ranks] : byRelay)
-    relay->wire.queue(MessageKind::Down,
-                      RelayedMessage{std::move(ranks), message.kind, message.body}.pack());
+/// Those of this machine that do not answer are ended by others of it.
+void Relay::takeAbort(const std::string &body) {
+  Abort abort = Abort::unpack(body).value_or(Abort{});
+  isJobOver_ = abort.exitStatus != kAgainStatus;
+  endedAt_ = clock_;
+  abort_ = body;
+  for (const std::unique_ptr<Connection> &rank : ranks_)
+    if (rank->isWelcome && !rank->isDone && clock_ - rank->heardAt > kSilentSeconds)
+      abort.silent.push_back({rank->hello->machine, rank->hello->pid});
+  std::string own = abort.pack();
+  for (Connection *child : children())
+    if (child->wire.isOpen()) {
+      child->wire.queue(MessageKind::Abort, child->hello->relayPort > 0 ? body : own);
+      child->wire.flush();
+    }
 }
 
-/// Those that do not fit are for rank 0's supervisor to judge.
+void Relay::passDown(const RelayedMessage &message) {
+  std::map<Connection *, std::vector<int>> byRelay;
+  for (int place : message.places) {
+    Connection *child = routes_[static_cast<size_t>(place)];
+    if (!child || !child->wire.isOpen())
+      continue;
+    if (child->hello->relayPort > 0) {
+      byRelay[child].push_back(place);
+      continue;
+    }
+    child->wire.queue(message.kind, message.body);
+    child->isLeaving = child->isLeaving || message.kind == MessageKind::Refused;
+  }
+  for (auto &[relay, places] : byRelay)
+    relay->wire.queue(MessageKind::Down,
+                      RelayedMessage{std::move(places), message.kind, message.body}.pack());
+}
+
+/// Each gets its own number. From here on it is known which ranks are below.
+void Relay::passWelcome(const RelayedMessage &message) {
+  std::optional<RelayedWelcome> all = RelayedWelcome::unpack(message.body, options_.worldSize);
+  if (!all || all->ranks.size() != message.places.size())
+    return;
+  started_ = all->welcome.worldSize;
+  std::map<Connection *, std::pair<std::vector<int>, std::vector<int>>> byRelay;
+  for (size_t i = 0; i < all->ranks.size(); ++i) {
+    int place = message.places[i], rank = all->ranks[i];
+    Connection *child = routes_[static_cast<size_t>(place)];
+    int &known = placeOf_[static_cast<size_t>(rank)];
+    begun_ += known < 0;
+    known = place;
+    if (!child || !child->wire.isOpen())
+      continue; // which is on its way up
+    if (child->hello->relayPort > 0) {
+      byRelay[child].first.push_back(place);
+      byRelay[child].second.push_back(rank);
+      continue;
+    }
+    Welcome own = all->welcome;
+    own.rank = child->hello->rank = rank;
+    child->isWelcome = true;
+    child->heardAt = clock_;
+    child->wire.queue(MessageKind::Welcome, own.pack());
+  }
+  for (auto &[relay, own] : byRelay) {
+    RelayedWelcome part = {std::move(own.second), all->welcome};
+    relay->wire.queue(
+        MessageKind::Down,
+        RelayedMessage{std::move(own.first), MessageKind::Welcome, part.pack()}.pack());
+  }
+}
+
 void Relay::receiveChildren() {
   if (!admission_)
     return;
-  auto phase = endsAt_ >= 0 ? Admission::Phase::Ending
-               : isRunning_ ? Admission::Phase::Running
-                            : Admission::Phase::Joining;
-  while (std::optional<Admission::Arrival> arrival = admission_->next(clock_, phase, ranks_))
-    admit(std::move(*arrival));
-  static_cast<void>(
-      admission_->accept(clock_)); // a rank that finds no room asks rank 0's supervisor
+  while (std::unique_ptr<Connection> child = admission_->next(clock_)) {
+    if (!child->wire.isSealed())
+      admission_->refuse(std::move(child), Refusal::AnotherVersion);
+    else if (state_ != State::Joined)
+      admission_->refuse(std::move(child), refusal_ ? refusal_->reason : Refusal::Complete);
+    else if (isEnding()) {
+      child->queue(MessageKind::Abort, abort_);
+      admission_->seeOff(std::move(child));
+    } else
+      child->hello->relayPort > 0 ? admitRelay(std::move(child)) : admit(std::move(child));
+  }
+  static_cast<void>(admission_->accept(clock_)); // where there is no room it comes again
 }
 
-void Relay::admit(Admission::Arrival arrival) {
-  Connection &child = *arrival.connection;
-  if (arrival.kind == Admission::Arrival::TooLate || !child.wire.isSealed() || !child.hello) {
-    child.wire.close();
-    return;
+void Relay::admitRelay(std::unique_ptr<Connection> child) {
+  if (relays_.size() >= options_.fanOut) {
+    const Connection &other = *relays_[next_++ % relays_.size()];
+    child->queue(MessageKind::Redirect,
+                 Packer()
+                     .text(other.address)
+                     .number(static_cast<uint64_t>(other.hello->relayPort))
+                     .take());
+    return admission_->seeOff(std::move(child));
   }
-  if (child.hello->relayPort > 0) {
-    if (relays_.size() >= options_.fanOut) {
-      const Connection &other = *relays_[next_++ % relays_.size()];
-      child.wire.queue(MessageKind::Redirect,
-                       Packer()
-                           .text(other.address)
-                           .number(static_cast<uint64_t>(other.hello->relayPort))
-                           .take());
-      return admission_->seeOff(std::move(arrival.connection));
-    }
-    child.wire.setBytesMax(kFrameBytesMax);
-    child.wire.queue(MessageKind::Admitted, "");
-    relays_.push_back(std::move(arrival.connection));
-    return;
-  }
-  child.wire.setBytesMax(kRankFrameBytesMax);
-  child.wire.queue(MessageKind::Admitted, "");
-  join(child.hello->text(), child);
-  bool fits = arrival.kind == Admission::Arrival::Fits;
-  auto rank = static_cast<size_t>(child.hello->rank);
-  (fits ? ranks_[rank] : leaving_.emplace_back()) = std::move(arrival.connection);
+  child->wire.setBytesMax(kFrameBytesMax);
+  child->queue(MessageKind::Admitted, "");
+  relays_.push_back(std::move(child));
 }
 
-void Relay::join(const std::string &text, Connection &by) {
-  std::optional<Hello> hello = Hello::unpack(text);
-  if (!hello)
-    return by.wire.close();
-  joined_.push_back(text);
-  auto rank = static_cast<size_t>(hello->rank);
-  if (rank >= routes_.size() || isBelow_[rank])
-    return; // is not let in
-  routes_[rank] = &by;
-  isBelow_[rank] = true;
-  ++countBelow_;
+/// Rank 0's supervisor says whether it is. Of two processes of a place the later one counts, but
+/// for one that has begun; where places are ranks, there must not be two.
+void Relay::admit(std::unique_ptr<Connection> child) {
+  Connection *nowhere = nullptr; // rank 0's supervisor says that there is no such place
+  bool isPlace = child->place < std::ssize(routes_);
+  Connection *&route = isPlace ? routes_[static_cast<size_t>(child->place)] : nowhere;
+  bool isTaken = route && route->wire.isOpen();
+  if (isTaken && route->isWelcome)
+    return admission_->refuse(std::move(child), Refusal::Complete);
+  if (isTaken && options_.isElastic)
+    route->wire.close();
+  if (!isTaken || options_.isElastic)
+    route = child.get();
+  child->wire.setBytesMax(kRankFrameBytesMax);
+  joined_.push_back(*child->hello);
+  ranks_.push_back(std::move(child));
 }
 
 bool Relay::serve(Connection &child) {
   bool isAlive = child.wire.receive();
   while (std::optional<Message> message = child.wire.next()) {
     child.heardAt = clock_;
-    handle(child, *message);
-    isAlive = isAlive && child.wire.isOpen() && child.wire.receive();
+    bool isRight = child.hello->relayPort > 0 ? handleRelay(child, *message)
+                                              : handleRank(child, *message);
+    isAlive = isAlive && isRight && child.wire.receive();
+    if (!isRight)
+      break;
   }
-  return child.wire.isOpen() && child.wire.flush() && isAlive;
+  bool isSent = child.wire.isOpen() && child.wire.flush();
+  return isSent && isAlive && !(child.isLeaving && !child.wire.hasUnsent());
 }
 
-void Relay::handle(Connection &child, const Message &message) {
-  if (child.hello->relayPort == 0)
-    return handleRank(child, message);
-  if (!handleRelay(child, message))
-    child.wire.close();
-}
-
+/// False if it is no message of a relay.
 bool Relay::handleRelay(Connection &child, const Message &message) {
   switch (message.kind) {
   case MessageKind::Joined: {
-    Unpacker in(message.body);
-    for (uint64_t left = in.bounded(routes_.size()); left > 0 && !in.hasFailed(); --left)
-      join(in.text(), child);
-    return in.isComplete();
+    auto all = RelayedHellos::unpack(message.body, options_.worldSize);
+    for (size_t i = 0; all && i < all->hellos.size(); ++i) {
+      auto place = static_cast<size_t>(all->hellos[i].rank);
+      bool isRouted = place < routes_.size() && routes_[place] && routes_[place]->wire.isOpen();
+      if (place < routes_.size() && (!isRouted || options_.isElastic))
+        routes_[place] = &child;
+      joined_.push_back(std::move(all->hellos[i]));
+    }
+    return all.has_value();
   }
   case MessageKind::GatherAll:
     if (auto parts = RelayedParts::unpack(message.body, options_.worldSize)) {
@@ -338,19 +394,14 @@ bool Relay::handleRelay(Connection &child, const Message &message) {
       return true;
     }
     return false;
-  case MessageKind::Beats:
-    if (auto beats = RelayedBeats::unpack(message.body, options_.worldSize)) {
-      for (size_t i = 0; i < beats->ranks.size(); ++i) {
-        std::string &known = beats_[beats->ranks[i]];
-        if (!beats->positions[i].empty())
-          known = std::move(beats->positions[i]);
-      }
-      return true;
-    }
-    return false;
-  case MessageKind::Up:
+  case MessageKind::Beat:
+    child.standing = Standing::unpack(message.body, options_.worldSize);
+    return child.standing.has_value();
+  case MessageKind::Answer:
+    return survey_.take(child, message.body, options_.worldSize);
   case MessageKind::Gone:
-    sendBeats(); // what a rank said before
+  case MessageKind::Up:
+    sendUp(); // what came before
     above_.queue(message.kind, message.body);
     return true;
   default:
@@ -358,143 +409,111 @@ bool Relay::handleRelay(Connection &child, const Message &message) {
   }
 }
 
-void Relay::handleRank(Connection &child, const Message &message) {
+bool Relay::handleRank(Connection &child, const Message &message) {
   auto rank = static_cast<int>(child.hello->rank);
   if (message.kind == MessageKind::Gather) {
     std::optional<GatherPart> part = GatherPart::unpack(message.body, options_.worldSize);
-    if (!part || !isRunning_)
-      return child.wire.close();
+    if (!part || !child.isWelcome)
+      return false;
     std::string bytes = std::exchange(part->bytes, "");
-    return addParts({std::move(*part), {rank}, {std::move(bytes)}});
+    addParts({std::move(*part), {rank}, {std::move(bytes)}});
+    return true;
   }
   if (message.kind == MessageKind::Progress) {
-    beats_[rank] = message.body;
-    return;
+    std::optional<RankProgress> position = RankProgress::unpack(message.body);
+    if (position && child.isWelcome) {
+      progress_.note(rank, *position, clock_);
+      late_.note(rank, *position, clock_);
+    }
+    return position.has_value();
   }
   child.isDone = child.isDone || message.kind == MessageKind::Bye;
-  sendBeats();
-  above_.queue(MessageKind::Up, RelayedMessage{{rank}, message.kind, message.body}.pack());
+  sendUp();
+  sendPosition(child);
+  above_.queue(MessageKind::Up,
+               RelayedMessage{{static_cast<int>(child.place)}, message.kind, message.body}.pack());
+  return true;
+}
+
+/// Where a rank was that fails or ends: a message may say it.
+void Relay::sendPosition(const Connection &child) {
+  if (child.hello->relayPort == 0 && child.isWelcome && state_ == State::Joined)
+    above_.queue(MessageKind::Up, RelayedMessage{{static_cast<int>(child.place)},
+                                                 MessageKind::Progress,
+                                                 progress_.last(child.hello->rank).pack()}
+                                      .pack());
 }
 
 /// All below it are lost with it.
 void Relay::lose(Connection &child) {
   child.wire.close();
+  survey_.drop(child);
   std::vector<int> lost;
-  for (size_t rank = 0; rank < routes_.size(); ++rank)
-    if (routes_[rank] == &child) {
-      lost.push_back(static_cast<int>(rank));
-      routes_[rank] = nullptr;
+  for (size_t place = 0; place < routes_.size(); ++place)
+    if (routes_[place] == &child) {
+      lost.push_back(static_cast<int>(place));
+      routes_[place] = nullptr;
     }
-  sendBeats();
   if (lost.empty() || state_ != State::Joined)
     return;
+  sendUp();
+  sendPosition(child);
   Packer packer;
   packRanks(packer, lost);
   above_.queue(MessageKind::Gone, packer.take());
 }
 
-size_t Relay::below(const std::vector<int> &members) const {
-  return members.empty() ? countBelow_
-                         : static_cast<size_t>(std::ranges::count_if(members, [this](int member) {
-                             return isBelow_[static_cast<size_t>(member)];
-                           }));
+void Relay::sendUp() {
+  if (!joined_.empty())
+    above_.queue(MessageKind::Joined, RelayedHellos{std::exchange(joined_, {})}.pack());
+  sendLateParts();
+  if (std::optional<Answer> answer = survey_.finish(clock_))
+    above_.queue(MessageKind::Answer, answer->pack());
+  if (clock_ - beatAt_ >= kBeatSeconds)
+    sendBeat();
+  above_.flush();
 }
 
-void Relay::addParts(RelayedParts parts) {
-  const GatherPart &exchange = parts.exchange;
-  Key key = {exchange.key, exchange.fold, exchange.members};
-  Pending &pending = pending_[key];
-  if (pending.expected == 0) {
-    pending.exchange = exchange;
-    pending.expected = below(exchange.members);
-  }
-  if (pending.unsent.empty())
-    pending.since = clock_;
-  for (size_t i = 0; i < parts.ranks.size(); ++i)
-    pending.unsent.emplace_back(parts.ranks[i], std::move(parts.parts[i]));
-  pending.came += parts.ranks.size();
-  if (pending.came < pending.expected)
-    return;
-  if (!answerHere(pending))
-    sendParts(pending);
-  pending_.erase(key);
+std::vector<const Connection *> Relay::welcomed() const {
+  std::vector<const Connection *> all;
+  for (const std::unique_ptr<Connection> &rank : ranks_)
+    if (rank->isWelcome && rank->wire.isOpen())
+      all.push_back(rank.get());
+  return all;
 }
 
-/// Where all members are below, nobody above has to know.
-bool Relay::answerHere(const Pending &pending) {
-  const std::vector<int> &members = pending.exchange.members;
-  if (pending.isSent || members.empty() || pending.expected < members.size())
-    return false;
-  std::map<int, const std::string *> byRank;
-  for (const auto &[rank, bytes] : pending.unsent)
-    byRank[rank] = &bytes;
-  std::vector<std::string> parts;
-  for (int member : members) {
-    auto part = byRank.find(member);
-    if (part == byRank.end())
-      return false;
-    parts.push_back(*part->second);
-  }
-  Packer all;
-  for (const std::string &part : hal::Peers::folded(std::move(parts), pending.exchange.fold))
-    all.text(part);
-  passDown({members, MessageKind::Gathered, all.take()});
-  return true;
-}
-
-/// In the order of members only the first that is not empty, where that is what is wanted.
-void Relay::sendParts(Pending &pending) {
-  std::vector<std::pair<int, std::string>> &unsent = pending.unsent;
-  const std::vector<int> &members = pending.exchange.members;
-  std::ranges::sort(unsent);
-  if (pending.exchange.fold == hal::Peers::Fold::First) {
-    auto placeOf = [&](int rank) {
-      return members.empty() ? rank : std::ranges::find(members, rank) - members.begin();
-    };
-    std::pair<int, std::string> *first = nullptr;
-    for (auto &each : unsent)
-      if (!each.second.empty() && (!first || placeOf(each.first) < placeOf(first->first)))
-        first = &each;
-    for (auto &each : unsent)
-      if (&each != first)
-        each.second.clear();
-  }
-  for (size_t at = 0; at < unsent.size();) {
-    RelayedParts parts = {pending.exchange, {}, {}};
-    for (size_t bytes = 0; at < unsent.size() && bytes < kPartBytesMax; ++at) {
-      bytes += unsent[at].second.size();
-      parts.ranks.push_back(unsent[at].first);
-      parts.parts.push_back(std::move(unsent[at].second));
-    }
-    above_.queue(MessageKind::GatherAll, parts.pack());
-  }
-  unsent.clear();
-  pending.isSent = true;
-}
-
-/// Who waits long is known to rank 0's supervisor, which says what holds them up.
-void Relay::sendLate() {
-  for (auto &[key, pending] : pending_)
-    if (!pending.unsent.empty() && clock_ - pending.since > kPartSeconds)
-      sendParts(pending);
-}
-
-void Relay::sendBeats() {
+/// Also a sign of life.
+void Relay::sendBeat() {
   beatAt_ = clock_;
-  if (beats_.empty() || state_ != State::Joined)
-    return;
-  RelayedBeats beats;
-  for (auto &[rank, position] : beats_) {
-    beats.ranks.push_back(rank);
-    beats.positions.push_back(std::move(position));
-  }
-  beats_.clear();
-  above_.queue(MessageKind::Beats, beats.pack());
+  Standing all = progress_.standingOf(welcomed(), clock_);
+  for (const std::unique_ptr<Connection> &relay : relays_)
+    if (relay->standing && relay->wire.isOpen())
+      all.merge(relay->standing->after(clock_ - relay->heardAt));
+  above_.queue(MessageKind::Beat, all.pack());
 }
 
+void Relay::begin(const Ask &ask) {
+  Answer own;
+  if (ask.what == Ask::Waits)
+    own.waits = late_.take(clock_, [this](int64_t rank) {
+      return options_.stageOf ? options_.stageOf(rank, started_) : "";
+    });
+  else
+    for (const Connection *rank : welcomed()) {
+      own.positions.ranks.push_back(static_cast<int>(rank->hello->rank));
+      own.positions.positions.push_back(progress_.last(rank->hello->rank));
+    }
+  survey_.begin(ask, std::move(own), relays_, clock_);
+}
+
+/// A rank that finds no relay that has joined hears what keeps it out.
 void Relay::answerFinders() {
-  if (finders_.isOpen() && state_ == State::Joined)
+  if (!finders_.isOpen())
+    return;
+  if (state_ == State::Joined ? !isEnding() || isJobOver_ : admission_ && refusal_)
     answerAll(finders_, where_);
+  else if (!reason_.empty())
+    answerAll(finders_, kNotYet + reason_);
 }
 
 } // namespace shardc::launch

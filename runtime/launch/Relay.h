@@ -1,30 +1,37 @@
-// A relay of the rendezvous: the supervisor of a machine's first rank runs it for the ranks of that
-// machine, and for relays of other machines. To what is below it, it is what rank 0's supervisor
-// is; to that, or to the relay above it, it is one connection, whatever number of ranks there is.
-// It decides nothing: exchanges are folded on their way up, progress goes up a few times a second,
-// other messages as they come. docs/adr/0063-tree-of-supervisors.md.
+// A relay of the rendezvous: one of a machine's supervisors runs it for the ranks of that machine,
+// and for relays of other machines. To what is below it, it is what rank 0's supervisor is; to
+// that, or to the relay above it, it is one connection, whatever number of ranks there is. It
+// decides nothing, not even who is let in: exchanges and progress are added up on their way up,
+// other messages go as they come. docs/adr/0063-tree-of-supervisors.md.
+//
+// Each start of the ranks has relays of its own. Whichever supervisor of a machine takes the
+// relay's name first has it, so that another one takes over where that one ends.
 #pragma once
 
 #include <map>
 
 #include "runtime/launch/Admission.h"
-#include "runtime/launch/RelayMessages.h"
+#include "runtime/launch/StallDetector.h"
+#include "runtime/launch/Survey.h"
 
 namespace shardc::launch {
 
 struct RelayOptions {
   std::string address; ///< of rank 0's supervisor
   int port = 0;
-  int64_t rank = 0; ///< the machine's first, as the launcher counts
-  int64_t worldSize = 1;
-  uint64_t planHash = 0;
+  int64_t rank = 0;      ///< of the supervisor that runs it, as the launcher counts
+  int64_t worldSize = 1; ///< likewise: of an elastic job its places
+  bool isElastic = false;
+  bool startsAgain = false; ///< ranks of this machine ask again after a fault
   Key secret{};
   std::string job;
   std::string name;         ///< under which ranks of this machine find it (publish)
   double joinSeconds = 600; ///< for rank 0's supervisor to let it in
   double askSeconds = 0.2;  ///< longest wait for an answer to one question
   size_t fanOut = kFanOut;  ///< relays that it takes; further ones go to these
-  ReportSink tell;          ///< takes the first stranger
+  /// What distinguishes a rank of so many beside its number; may be empty.
+  std::function<std::string(int64_t rank, int64_t worldSize)> stageOf;
+  ReportSink tell; ///< takes the first stranger
 };
 
 class Relay {
@@ -38,22 +45,25 @@ public:
   /// Does all that can be done without waiting, but for askSeconds while it has no connection.
   /// `seconds` is a clock that only grows.
   void step(double seconds, std::span<const pollfd> entries);
-  /// The machine's first rank has ended. A relay that has not joined by then has nobody to serve:
-  /// what kept that rank out, such as a wrong address or secret, keeps the relay out too.
-  void firstRankEnded() {
+  /// Its supervisor's rank has ended and does not start again. A relay that has not joined by then
+  /// has nobody to serve: what kept that rank out, such as a wrong address or secret, keeps the
+  /// relay out too.
+  void rankEnded() {
     if (state_ != State::Joined)
       end();
   }
   /// Nobody below is left, or what is above has ended.
   bool isOver() const { return state_ == State::Over; }
+  /// It has heard that the job is over, and not only this start of its ranks.
+  bool isJobOver() const { return isJobOver_; }
   /// That are open, and what has gone over them.
   size_t connections() const;
   Traffic traffic() const;
-  /// What it says ranks of this machine, once it is joined.
-  int port() const { return port_; }
+  /// Where ranks of this machine reach it; 0 until it can say more than that it waits.
+  int port() const { return state_ == State::Joined ? port_ : 0; }
 
 private:
-  enum class State : uint8_t { Asking, Greeting, Joined, Over };
+  enum class State : uint8_t { Electing, Asking, Greeting, Joined, Over };
   /// An exchange some of whose parts have come from below.
   struct Pending {
     GatherPart exchange;
@@ -65,49 +75,65 @@ private:
   using Key = std::tuple<std::string, hal::Peers::Fold, std::vector<int>>;
 
   void advanceClock(double seconds);
+  void elect();
   void ask();
+  void askAgain(std::string reason);
   Status listen();
   void greet(const Message &message);
   void serveAbove();
+  void serveBelow(std::span<const pollfd> entries);
   void take(const Message &message);
+  void takeAbort(const std::string &body);
   void passDown(const RelayedMessage &message);
-  void admit(Admission::Arrival arrival);
+  void passWelcome(const RelayedMessage &message);
   void receiveChildren();
+  void admit(std::unique_ptr<Connection> child);
+  void admitRelay(std::unique_ptr<Connection> child);
   bool serve(Connection &child);
-  void handle(Connection &child, const Message &message);
   bool handleRelay(Connection &child, const Message &message);
-  void handleRank(Connection &child, const Message &message);
+  bool handleRank(Connection &child, const Message &message);
   void lose(Connection &child);
-  void join(const std::string &hello, Connection &by);
+  void dropClosed();
   void addParts(RelayedParts parts);
   void sendParts(Pending &pending);
   bool answerHere(const Pending &pending);
-  void sendBeats();
-  void sendLate();
+  void sendUp();
+  void sendLateParts();
+  void sendBeat();
+  void sendPosition(const Connection &child);
+  void begin(const Ask &ask);
+  std::vector<const Connection *> welcomed() const;
   void answerFinders();
   void end();
   std::vector<Connection *> children() const;
   size_t below(const std::vector<int> &members) const;
+  bool isEnding() const { return !abort_.empty(); }
 
   RelayOptions options_;
-  RendezvousOptions rendezvous_; ///< as Admission needs them
-  State state_ = State::Asking;
+  RendezvousOptions rendezvous_; ///< as parts need them that rank 0's supervisor has too
+  State state_ = State::Electing;
   std::string parentAddress_;
   int parentPort_ = 0, port_ = 0;
   std::optional<Admission> admission_;
-  Socket finders_; ///< ranks of this machine that look for it
+  std::optional<Refusal> refusal_; ///< what was said to it last, which is as true of its ranks
+  std::string reason_;             ///< why it has no connection, for people
+  Socket finders_;                 ///< ranks of this machine that look for it
   std::string where_;
   Wire above_;
-  RankConnections ranks_; ///< of this machine, by rank
-  std::vector<std::unique_ptr<Connection>> relays_, leaving_;
-  std::vector<Connection *> routes_; ///< by rank; null: not below
-  std::vector<bool> isBelow_;        ///< by rank: has come
-  size_t countBelow_ = 0, next_ = 0; ///< next_: which relay gets the next one
-  std::vector<std::string> joined_;  ///< hellos that were not sent up
+  std::vector<std::unique_ptr<Connection>> ranks_; ///< of this machine
+  std::vector<std::unique_ptr<Connection>> relays_;
+  std::vector<Connection *> routes_; ///< by place; null: not below
+  std::vector<int> placeOf_;         ///< by rank, of those below that have begun; else -1
+  size_t begun_ = 0, next_ = 0;      ///< next_: which relay gets the next one
+  int64_t started_ = 0;              ///< ranks of this start
+  std::vector<Hello> joined_;        ///< that were not sent up
   std::map<Key, Pending> pending_;
-  std::map<int, std::string> beats_; ///< by rank, not sent up; empty: it is alive
-  double clock_ = 0, lastSeconds_ = -1, askedAt_ = -1, beatAt_ = 0, endsAt_ = -1;
-  bool isRunning_ = false;
+  StallDetector progress_;
+  LateRanks late_;
+  Survey survey_;
+  std::string abort_; ///< what ends this start
+  double clock_ = 0, lastSeconds_ = -1, askedAt_ = -1, beatAt_ = 0, endedAt_ = -1;
+  bool isJobOver_ = false;
 };
 
 } // namespace shardc::launch

@@ -27,24 +27,84 @@ bool unpackTexts(Unpacker &in, std::vector<std::string> &texts) {
   return !in.hasFailed();
 }
 
+constexpr std::string Hello::*kTexts[] = {&Hello::machine, &Hello::host, &Hello::gpu};
+
 } // namespace
 
 std::string RelayedMessage::pack() const {
   Packer packer;
-  packRanks(packer, ranks);
+  packRanks(packer, places);
   return packer.number(static_cast<uint64_t>(kind)).text(body).take();
 }
 
-std::optional<RelayedMessage> RelayedMessage::unpack(std::string_view body, int64_t ranks) {
+std::optional<RelayedMessage> RelayedMessage::unpack(std::string_view body, int64_t places) {
   Unpacker in(body);
   RelayedMessage message;
-  std::optional<std::vector<int>> list = unpackRanks(in, ranks);
+  std::optional<std::vector<int>> list = unpackRanks(in, places);
   message.kind = static_cast<MessageKind>(in.bounded(static_cast<uint64_t>(MessageKind::kLast)));
   message.body = in.text();
-  if (!list || list->empty() || !in.isComplete() || !hasCode(message.kind))
+  bool isKnown = hasCode(message.kind) || message.kind == MessageKind::Refused;
+  if (!list || list->empty() || !in.isComplete() || !isKnown)
     return std::nullopt;
-  message.ranks = std::move(*list);
+  message.places = std::move(*list);
   return message;
+}
+
+std::string RelayedWelcome::pack() const {
+  Packer packer;
+  packRanks(packer, ranks);
+  return packer.text(welcome.pack()).take();
+}
+
+std::optional<RelayedWelcome> RelayedWelcome::unpack(std::string_view body, int64_t ranks) {
+  Unpacker in(body);
+  std::optional<std::vector<int>> list = unpackRanks(in, ranks);
+  std::optional<Welcome> welcome = Welcome::unpack(in.text());
+  if (!list || !welcome || !in.isComplete())
+    return std::nullopt;
+  return RelayedWelcome{std::move(*list), *welcome};
+}
+
+/// Those of a machine have much in common: a text is written where it is another one than before.
+std::string RelayedHellos::pack() const {
+  Packer packer;
+  packer.number(hellos.size());
+  const Hello *before = nullptr;
+  for (const Hello &hello : hellos) {
+    packer.number(static_cast<uint64_t>(hello.rank))
+        .number(static_cast<uint64_t>(hello.worldSize))
+        .number(hello.planHash)
+        .number(static_cast<uint64_t>(hello.pid));
+    for (std::string Hello::*text : kTexts) {
+      bool isOther = !before || hello.*text != before->*text;
+      packer.number(isOther);
+      if (isOther)
+        packer.text(hello.*text);
+    }
+    packer.reports(hello.problems);
+    before = &hello;
+  }
+  return packer.take();
+}
+
+std::optional<RelayedHellos> RelayedHellos::unpack(std::string_view body, int64_t places) {
+  Unpacker in(body);
+  RelayedHellos all;
+  for (uint64_t left = in.bounded(static_cast<uint64_t>(places)); left > 0; --left) {
+    Hello hello = all.hellos.empty() ? Hello() : all.hellos.back();
+    hello.rank = static_cast<int64_t>(in.bounded(static_cast<uint64_t>(kRanksMax)));
+    hello.worldSize = static_cast<int64_t>(in.bounded(static_cast<uint64_t>(kRanksMax)));
+    hello.planHash = in.number();
+    hello.pid = static_cast<int64_t>(in.bounded(INT32_MAX));
+    for (std::string Hello::*text : kTexts)
+      if (in.bounded(1) != 0)
+        hello.*text = in.text();
+    hello.problems = in.reports();
+    if (in.hasFailed())
+      return std::nullopt;
+    all.hellos.push_back(std::move(hello));
+  }
+  return in.isComplete() ? std::optional(std::move(all)) : std::nullopt;
 }
 
 std::string RelayedParts::pack() const {
@@ -68,23 +128,27 @@ std::optional<RelayedParts> RelayedParts::unpack(std::string_view body, int64_t 
   return all;
 }
 
-std::string RelayedBeats::pack() const {
+std::string RankPositions::pack() const {
   Packer packer;
   packRanks(packer, ranks);
-  packTexts(packer, positions);
+  for (const RankProgress &position : positions)
+    packer.text(position.pack());
   return packer.take();
 }
 
-std::optional<RelayedBeats> RelayedBeats::unpack(std::string_view body, int64_t ranks) {
+std::optional<RankPositions> RankPositions::unpack(std::string_view body, int64_t ranks) {
   Unpacker in(body);
   std::optional<std::vector<int>> list = unpackRanks(in, ranks);
   if (!list)
     return std::nullopt;
-  RelayedBeats beats = {std::move(*list), {}};
-  beats.positions.resize(beats.ranks.size());
-  if (!unpackTexts(in, beats.positions) || !in.isComplete())
-    return std::nullopt;
-  return beats;
+  RankPositions all = {std::move(*list), {}};
+  for (size_t i = 0; i < all.ranks.size(); ++i) {
+    std::optional<RankProgress> position = RankProgress::unpack(in.text());
+    if (!position)
+      return std::nullopt;
+    all.positions.push_back(std::move(*position));
+  }
+  return in.isComplete() ? std::optional(std::move(all)) : std::nullopt;
 }
 
 } // namespace shardc::launch

@@ -9,14 +9,31 @@
 
 namespace shardc::launch {
 
-/// A message of a rank, or for ranks, as it goes by way of relays.
+/// A message of a rank, or for ranks, as it goes by way of relays. Ranks are meant by their places.
 struct RelayedMessage {
-  std::vector<int> ranks; ///< one where it goes up
+  std::vector<int> places; ///< one where it goes up
   MessageKind kind = MessageKind::Progress;
   std::string body;
 
   std::string pack() const;
-  static std::optional<RelayedMessage> unpack(std::string_view body, int64_t ranks);
+  static std::optional<RelayedMessage> unpack(std::string_view body, int64_t places);
+};
+
+/// Ranks that begin, as the body of a relayed Welcome.
+struct RelayedWelcome {
+  std::vector<int> ranks; ///< of the message's places
+  Welcome welcome;        ///< of each, but for its rank
+
+  std::string pack() const;
+  static std::optional<RelayedWelcome> unpack(std::string_view body, int64_t ranks);
+};
+
+/// Who has come. Job and version are the relay's.
+struct RelayedHellos {
+  std::vector<Hello> hellos;
+
+  std::string pack() const;
+  static std::optional<RelayedHellos> unpack(std::string_view body, int64_t places);
 };
 
 /// The parts of several ranks in one exchange.
@@ -29,13 +46,13 @@ struct RelayedParts {
   static std::optional<RelayedParts> unpack(std::string_view body, int64_t ranks);
 };
 
-/// Ranks that have been heard of, and what they said of their progress where that is new.
-struct RelayedBeats {
+/// Where ranks are.
+struct RankPositions {
   std::vector<int> ranks;
-  std::vector<std::string> positions; ///< RankProgress of each; empty: as before
+  std::vector<RankProgress> positions; ///< of each
 
   std::string pack() const;
-  static std::optional<RelayedBeats> unpack(std::string_view body, int64_t ranks);
+  static std::optional<RankPositions> unpack(std::string_view body, int64_t ranks);
 };
 
 } // namespace shardc::launch

@@ -13,10 +13,13 @@
 #include "runtime/launch/Elastic.h"
 #include "runtime/launch/LateRanks.h"
 #include "runtime/launch/Restarts.h"
+#include "runtime/launch/Standing.h"
 #include "runtime/launch/Wire.h"
 
 namespace shardc::launch {
 
+/// Begins what a relay answers to ranks that look for it and cannot come in yet; the reason follows.
+inline constexpr const char *kNotYet = "not yet: ";
 inline constexpr size_t kFanOut = 32; ///< relays below a relay, or below rank 0's supervisor
 
 /// What ends a start of the ranks.
@@ -75,12 +78,14 @@ struct Connection {
   std::string address;       ///< the other end's
   Nonce challenge{};
   std::optional<Hello> hello; ///< of a rank; its number is the place's until ranks are chosen
-  int64_t place = -1;         ///< of an elastic job
+  int64_t place = -1;         ///< its number as the launcher counts
+  std::optional<Standing> standing; ///< of a relay: its ranks together, when it was heard last
   bool isLeaving = false;     ///< was refused: closed once the refusal is sent
   size_t entry = SIZE_MAX;    ///< among what is waited for
   double since = 0;           ///< connected
   double heardAt = 0;
   bool isDone = false, isGone = false;
+  bool isWelcome = false; ///< has a rank of this start, at a relay
 
   bool isOpen() const { return via ? !isCut && via->wire.isOpen() : wire.isOpen(); }
   void queue(MessageKind kind, std::string_view body);

@@ -15,6 +15,7 @@
 #include "runtime/base/Thread.h"
 #include "runtime/launch/Exchange.h"
 #include "runtime/launch/Machine.h"
+#include "runtime/launch/Rendezvous.h"
 
 namespace shardc::launch {
 namespace {
@@ -28,8 +29,7 @@ constexpr double kMisfitSeconds = 5;    ///< another launch's rank 0 may be abou
 constexpr double kConnectSeconds = 5;   ///< until it looks again whether it was asked to end
 constexpr double kAskedJoinSeconds = 5; ///< to find rank 0 once the job was asked to end
 constexpr auto kAgainPause = std::chrono::milliseconds(200);
-constexpr double kRelaySeconds = 10;      ///< to find this machine's relay
-constexpr double kFinderSeconds = 0.5;    ///< for it to say where it is
+constexpr double kFinderSeconds = 0.5;    ///< for this machine's relay to say where it is
 constexpr double kLeaderSeconds = 2;      ///< for rank 0's supervisor to show that it is there
 constexpr double kSupervisorSeconds = 10; ///< silence of rank 0's, however short the time limit is
 constexpr double kLookPauseSeconds = 1; ///< beyond this between two looks this process was stopped
@@ -108,9 +108,9 @@ Status RendezvousClient::connect() {
   double begin = now(), misfitSince = -1, askedSince = -1;
   double patience = options_.connectSeconds > 0 ? options_.connectSeconds : options_.joinSeconds;
   while (true) {
-    findRelay(now() - begin);
-    bool hasPlace = !relay_.empty() || options_.relayName.empty() || now() - begin > kRelaySeconds;
-    Attempt attempt = hasPlace ? tryToJoin(patience - (now() - begin)) : Attempt{};
+    Status place = findPlace();
+    Attempt attempt = place.isOk() ? tryToJoin(patience - (now() - begin))
+                                   : Attempt{Attempt::Again, std::move(place)};
     if (attempt.outcome == Attempt::Joined)
       return Status::ok();
     if (attempt.outcome == Attempt::Failed)
@@ -131,19 +131,24 @@ Status RendezvousClient::connect() {
   }
 }
 
-/// What it says is believed once it has shown that it knows the secret.
-void RendezvousClient::findRelay(double waited) {
-  relay_.clear();
-  if (options_.relayName.empty() || waited > kRelaySeconds)
-    return;
+/// Where to connect. What a relay says of itself is believed once it has shown that it knows the
+/// secret.
+Status RendezvousClient::findPlace() {
+  server_ = options_.address;
+  serverPort_ = options_.port;
+  if (options_.relayName.empty())
+    return Status::ok();
   std::string where = findPublished(options_.relayName, kFinderSeconds);
+  if (where.starts_with(kNotYet))
+    return Status(StatusCode::Unavailable, where.substr(std::strlen(kNotYet)));
   size_t colon = where.rfind(':');
   if (colon == std::string::npos)
-    return;
-  relay_ = where.substr(0, colon);
-  if (relay_.starts_with('[') && relay_.ends_with(']'))
-    relay_ = relay_.substr(1, relay_.size() - 2);
-  relayPort_ = std::atoi(where.c_str() + colon + 1);
+    return Status(StatusCode::Unavailable, "no supervisor of this machine has reached it");
+  server_ = where.substr(0, colon);
+  if (server_.starts_with('[') && server_.ends_with(']'))
+    server_ = server_.substr(1, server_.size() - 2);
+  serverPort_ = std::atoi(where.c_str() + colon + 1);
+  return Status::ok();
 }
 
 /// Who has been in the job knows that the address is right. One rank of a machine tells it: the
@@ -173,9 +178,7 @@ Status RendezvousClient::misfit(Status reason) const {
 }
 
 RendezvousClient::Attempt RendezvousClient::tryToJoin(double seconds) {
-  Result<Socket> socket = connectTo(relay_.empty() ? options_.address : relay_,
-                                    relay_.empty() ? options_.port : relayPort_,
-                                    std::clamp(seconds, 0.0, kConnectSeconds));
+  Result<Socket> socket = connectTo(server_, serverPort_, std::clamp(seconds, 0.0, kConnectSeconds));
   if (!socket.isOk())
     return {socket.status().code() == StatusCode::Exhausted ? Attempt::Failed : Attempt::Again,
             socket.status()};
@@ -396,8 +399,8 @@ bool RendezvousClient::serve() {
     return false;
   }
   // If only this machine's relay is gone, rank 0's supervisor is there and tells it.
-  bool isRelayGone =
-      !relay_.empty() && connectTo(options_.address, options_.port, kLeaderSeconds).isOk();
+  bool isRelayGone = !options_.startsAgain && !options_.relayName.empty() &&
+                     connectTo(options_.address, options_.port, kLeaderSeconds).isOk();
   if (options_.hasWitness || isRelayGone)
     endProcessOf(Abort{});
   endWithoutServer(makeReport(report::RankZeroGone,

@@ -26,8 +26,7 @@ enum Heard : uint32_t {
 struct RendezvousClientOptions {
   std::string address; ///< where rank 0's supervisor listens
   int port = 0;
-  /// Under which this machine's relay is found (Relay.h); empty: there is none. A rank that does
-  /// not find it in a few seconds connects to rank 0's supervisor itself.
+  /// Under which this machine's relay is found (Relay.h); empty: it connects to rank 0's supervisor.
   std::string relayName;
   /// As the launcher counts: the number of a place of an elastic job, and of its places. The rank
   /// is then given when the ranks begin, for which a place waits as long as it takes.
@@ -112,7 +111,7 @@ private:
     Status reason;
   };
   Status connect();
-  void findRelay(double waited);
+  Status findPlace();
   Status startThread();
   void awaitWelcome();
   Attempt tryToJoin(double seconds);
@@ -137,8 +136,8 @@ private:
 
   RendezvousClientOptions options_;
   std::string ownAddress_, machine_;
-  std::string relay_; ///< its address; empty: connects to rank 0's supervisor
-  int relayPort_ = 0;
+  std::string server_; ///< the address of what it connects to: a relay, or rank 0's supervisor
+  int serverPort_ = 0;
   Welcome welcome_;
 
   std::mutex mutex_; ///< for all below

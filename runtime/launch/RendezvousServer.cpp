@@ -12,7 +12,8 @@ namespace shardc::launch {
 namespace {
 
 constexpr double kCheckSeconds = 0.1;
-constexpr double kAliveSeconds = 1; ///< this process says something this often
+constexpr double kAliveSeconds = 1;  ///< this process says something this often
+constexpr double kAnswerSeconds = 4; ///< for relays to say what is asked of all ranks
 /// A place without a rank that has said nothing for so long is not there.
 constexpr double kIdleSilentSeconds = 30;
 
@@ -20,8 +21,8 @@ constexpr double kIdleSilentSeconds = 30;
 
 RendezvousServer::RendezvousServer(Socket listener, RendezvousOptions options)
     : options_(std::move(options)), admission_(std::move(listener), options_),
-      exchange_(options_.worldSize), progress_(options_), late_(options_.worldSize),
-      rootCause_(options_) {
+      exchange_(options_.worldSize), progress_(options_), rootCause_(options_),
+      rankAt_(static_cast<size_t>(options_.worldSize), -1) {
   (options_.elastic ? idle_ : ranks_).resize(static_cast<size_t>(options_.worldSize));
 }
 
@@ -57,6 +58,9 @@ void RendezvousServer::step(double seconds, std::span<const pollfd> entries) {
     if (idle)
       serveIdle(idle);
   receiveRanks();
+  for (const std::unique_ptr<Connection> &relay : relays_)
+    relay->wire.flush();
+  std::erase_if(relays_, [](const auto &relay) { return !relay->wire.isOpen(); });
   if (isEnding_)
     return endSilent();
   if (areAllDone())
@@ -81,55 +85,73 @@ void RendezvousServer::advanceClock(double seconds) {
 }
 
 void RendezvousServer::receiveRanks() {
-  using enum Admission::Phase;
-  auto phase = [this] {
-    bool isEnding = isEnding_ || (options_.elastic && areAllDone());
-    return isEnding ? Ending : isRunning_ ? Running : Joining;
-  };
-  while (std::optional<Admission::Arrival> arrival = admission_.next(clock_, phase(), ranks_)) {
-    Connection &connection = *arrival->connection;
-    if (arrival->kind == Admission::Arrival::Fits) {
-      connection.hello->relayPort > 0 ? admitRelay(std::move(arrival->connection))
-                                      : admit(std::move(arrival->connection));
-      continue;
-    }
-    if (arrival->kind == Admission::Arrival::Unfit)
-      fail({-1, StatusCode::InvalidInput, kInputStatus, std::move(arrival->faults)});
-    if (connection.wire.isSealed())
-      tellOver(connection);
-    else
-      admission_.refuse(connection, Refusal::AnotherVersion);
-    admission_.seeOff(std::move(arrival->connection));
-  }
+  while (std::unique_ptr<Connection> connection = admission_.next(clock_))
+    arrive(std::move(connection));
+  beginIfAllAreThere();
   Status status = admission_.accept(clock_);
-  if (!status.isOk() && phase() == Joining)
+  if (!status.isOk() && !isRunning_ && !isEnding_)
     end(kInputStatus,
         {makeReport(report::CannotListen,
                     fmt::format("rank 0's supervisor: {}; {} of {} ranks have connected; it needs "
-                                "a descriptor for each ('ulimit -n')",
+                                "a descriptor for each rank of this machine and each relay "
+                                "('ulimit -n')",
                                 status.message(), joined_, options_.worldSize))});
 }
 
-void RendezvousServer::admit(std::unique_ptr<Connection> connection) {
-  if (options_.elastic)
-    return admitPlace(std::move(connection));
-  Connection &rank = *connection;
-  ranks_[static_cast<size_t>(rank.hello->rank)] = std::move(connection);
-  rank.wire.setBytesMax(kRankFrameBytesMax);
-  rank.wire.queue(MessageKind::Admitted, "");
-  if (++joined_ == options_.worldSize)
-    welcomeAll();
-  serve(rank); // it may have said more already
+/// 1. Who comes when the job is over, or about to end, hears it. 2. To a job that runs only the
+/// places of an elastic one come, and their relays, at any time. 3. Before, a rank that does not
+/// match ends the job: no rank begins.
+void RendezvousServer::arrive(std::unique_ptr<Connection> connection) {
+  const Hello &hello = *connection->hello;
+  bool isSealed = connection->via || connection->wire.isSealed();
+  auto tell = [&] {
+    if (!isSealed)
+      return admission_.refuse(std::move(connection), Refusal::AnotherVersion);
+    tellOver(*connection);
+    admission_.seeOff(std::move(connection));
+  };
+  if ((isEnding_ || isOverForIdle()) && isSealed)
+    return tell();
+  std::vector<Report> faults = admission_.findFaults(hello, ranks_);
+  bool isTaken = options_.elastic && isRunning_ && hello.relayPort == 0 && faults.empty() &&
+                 rankAt_[static_cast<size_t>(hello.rank)] >= 0;
+  if (isRunning_ && (!options_.elastic || !faults.empty() || isTaken))
+    return admission_.refuse(std::move(connection), Refusal::Complete);
+  if (!faults.empty()) {
+    fail({-1, StatusCode::InvalidInput, kInputStatus, std::move(faults)});
+    return tell();
+  }
+  hello.relayPort > 0 ? admitRelay(std::move(connection)) : admit(std::move(connection));
 }
 
+void RendezvousServer::admit(std::unique_ptr<Connection> connection) {
+  Connection &rank = *connection;
+  rank.wire.setBytesMax(kRankFrameBytesMax);
+  if (rank.via)
+    admitted_.push_back(static_cast<int>(rank.place));
+  else
+    rank.queue(MessageKind::Admitted, "");
+  if (options_.elastic)
+    return admitPlace(std::move(connection));
+  ranks_[static_cast<size_t>(rank.place)] = std::move(connection);
+  ++joined_;
+  if (!rank.via)
+    serve(rank); // it may have said more already
+}
+
+/// Of two processes the later one counts: the other one may be gone without a word.
 void RendezvousServer::admitPlace(std::unique_ptr<Connection> connection) {
-  connection->place = connection->hello->rank;
-  connection->wire.setBytesMax(kRankFrameBytesMax);
-  connection->wire.queue(MessageKind::Admitted, "");
   options_.elastic->came(connection->place, connection->hello->machine);
   std::unique_ptr<Connection> &idle = idle_[static_cast<size_t>(connection->place)];
+  if (idle && idle->via != connection->via)
+    idle->close();
   idle = std::move(connection);
   serveIdle(idle);
+}
+
+void RendezvousServer::beginIfAllAreThere() {
+  if (!options_.elastic && !isRunning_ && !isEnding_ && joined_ == options_.worldSize)
+    welcomeAll();
 }
 
 /// Begins once there are enough places for a size.
@@ -140,10 +162,9 @@ void RendezvousServer::chooseRanks() {
   joined_ = options_.worldSize = std::ssize(*crew);
   exchange_ = Exchange(options_.worldSize);
   progress_.reset();
-  late_ = LateRanks(options_.worldSize);
   for (int64_t place : *crew) {
     ranks_.push_back(std::move(idle_[static_cast<size_t>(place)]));
-    ranks_.back()->hello->rank = std::ssize(ranks_) - 1;
+    rankAt_[static_cast<size_t>(place)] = ranks_.back()->hello->rank = std::ssize(ranks_) - 1;
   }
   if (options_.begins)
     options_.begins(*crew);
@@ -156,8 +177,8 @@ void RendezvousServer::tellGrowth() {
   if (growsTo == growsTo_ || ranks_.front()->isDone || !ranks_.front()->isOpen())
     return;
   growsTo_ = growsTo;
-  ranks_.front()->wire.queue(MessageKind::Grow,
-                             Packer().number(static_cast<uint64_t>(growsTo)).take());
+  ranks_.front()->queue(MessageKind::Grow,
+                        Packer().number(static_cast<uint64_t>(growsTo)).take());
 }
 
 void RendezvousServer::tellIdleOver() {
@@ -186,13 +207,29 @@ void RendezvousServer::welcomeAll() {
   });
   if (speaker == ranks_.end())
     speaker = ranks_.begin() + (ranks_.size() > 1 ? 1 : 0);
+  welcome.worldSize = options_.worldSize;
+  using Group = std::tuple<Connection *, int64_t, bool>; // whose welcome is alike
+  std::map<Group, std::pair<std::vector<int>, std::vector<int>>> behindRelays;
   for (const std::unique_ptr<Connection> &rank : ranks_) {
     welcome.rank = rank->hello->rank;
-    welcome.worldSize = options_.worldSize;
     welcome.localSize = count[rank->hello->machine];
     welcome.isSpeaker = rank == *speaker;
-    rank->queue(MessageKind::Welcome, welcome.pack());
     rank->heardAt = clock_;
+    if (!rank->via) {
+      rank->queue(MessageKind::Welcome, welcome.pack());
+    } else if (rank->isOpen()) {
+      auto &[places, ranks] = behindRelays[{rank->via, welcome.localSize, welcome.isSpeaker}];
+      places.push_back(static_cast<int>(rank->place));
+      ranks.push_back(static_cast<int>(welcome.rank));
+    }
+  }
+  for (auto &[group, members] : behindRelays) {
+    auto &[places, ranks] = members;
+    std::tie(std::ignore, welcome.localSize, welcome.isSpeaker) = group;
+    std::get<0>(group)->wire.queue(
+        MessageKind::Down, RelayedMessage{std::move(places), MessageKind::Welcome,
+                                          RelayedWelcome{std::move(ranks), welcome}.pack()}
+                               .pack());
   }
 }
 
@@ -200,7 +237,7 @@ void RendezvousServer::welcomeAll() {
 void RendezvousServer::tellOver(Connection &connection) {
   Abort abort;
   abort.exitStatus = isEnding_ || areAllDone() ? exitStatus_ : kInputStatus;
-  connection.wire.queue(MessageKind::Abort, abort.pack());
+  connection.queue(MessageKind::Abort, abort.pack());
   connection.wire.flush();
 }
 
@@ -214,7 +251,6 @@ void RendezvousServer::lose(Connection &rank) {
 }
 
 void RendezvousServer::serve(Connection &rank) {
-
   bool isAlive = rank.wire.receive();
   while (std::optional<Message> message = rank.wire.next()) {
     rank.heardAt = clock_;
@@ -225,8 +261,13 @@ void RendezvousServer::serve(Connection &rank) {
     lose(rank);
 }
 
-/// A place that has no rank only shows that it is there.
+/// A place that has no rank only shows that it is there; one behind a relay by way of that.
 void RendezvousServer::serveIdle(std::unique_ptr<Connection> &idle) {
+  if (idle->via) {
+    if (!idle->isOpen() || clock_ - idle->via->heardAt > kIdleSilentSeconds)
+      dropIdle(idle);
+    return;
+  }
   Wire &wire = idle->wire;
   bool isAlive = wire.receive();
   while (std::optional<Message> message = wire.next()) {
@@ -235,11 +276,14 @@ void RendezvousServer::serveIdle(std::unique_ptr<Connection> &idle) {
       wire.close();
     isAlive = isAlive && wire.receive();
   }
-  isAlive = wire.flush() && isAlive && clock_ - idle->heardAt <= kIdleSilentSeconds;
-  if (isAlive)
-    return;
+  if (!wire.flush() || !isAlive || clock_ - idle->heardAt > kIdleSilentSeconds)
+    dropIdle(idle);
+}
+
+void RendezvousServer::dropIdle(std::unique_ptr<Connection> &idle) {
   if (!isEnding_) // else it is expected to come again
     options_.elastic->left(idle->place);
+  idle->close();
   idle.reset();
 }
 
@@ -250,7 +294,9 @@ void RendezvousServer::handle(Connection &rank, const Message &message) {
   case MessageKind::Progress:
     if (std::optional<RankProgress> position = RankProgress::unpack(message.body)) {
       progress_.note(rank.hello->rank, *position, clock_);
-      return late_.note(rank.hello->rank, *position, clock_);
+      if (!rank.via)
+        late_.note(rank.hello->rank, *position, clock_);
+      return;
     }
     return rank.close();
   case MessageKind::Lost:
@@ -344,14 +390,51 @@ void RendezvousServer::showLife() {
       relay->wire.queue(MessageKind::Alive, "");
 }
 
+Standing RendezvousServer::standing() const {
+  std::vector<const Connection *> near;
+  for (const std::unique_ptr<Connection> &rank : ranks_)
+    if (rank && !rank->via)
+      near.push_back(rank.get());
+  Standing all = progress_.standingOf(near, clock_);
+  for (const std::unique_ptr<Connection> &relay : relays_)
+    if (relay->standing && relay->wire.isOpen())
+      all.merge(relay->standing->after(clock_ - relay->heardAt));
+  return all;
+}
+
+/// Where each rank is, is asked only if that has to be known.
 void RendezvousServer::checkTimes() {
-  if (isRunning_) {
-    if (std::optional<Report> stuck = progress_.find(ranks_, exchange_, clock_))
-      endByFault(kFailureStatus, {located(*stuck)});
-    else
-      tellLate();
-    return;
-  }
+  if (!isRunning_)
+    return checkJoining();
+  Standing all = standing();
+  if (std::optional<Answer> answer = survey_.finish(clock_))
+    takeAnswer(*answer);
+  else if (progress_.isStuck(all, exchange_, clock_) &&
+           !(survey_.isUnderWay() && survey_.ask().what == Ask::Positions))
+    ask(Ask::Positions);
+  else if (!survey_.isUnderWay() && lateJudge_.isDue(clock_, all.stepsLeast))
+    ask(Ask::Waits);
+}
+
+void RendezvousServer::ask(Ask::What what) {
+  Answer own;
+  if (what == Ask::Waits)
+    own.waits = late_.take(clock_, options_.stageOf);
+  survey_.begin({what, survey_.ask().number + 1, kAnswerSeconds}, std::move(own), relays_, clock_);
+  if (std::optional<Answer> answer = survey_.finish(clock_)) // there are no relays
+    takeAnswer(*answer);
+}
+
+void RendezvousServer::takeAnswer(const Answer &answer) {
+  if (survey_.ask().what == Ask::Waits)
+    return tellLate(answer.waits);
+  for (size_t i = 0; i < answer.positions.ranks.size(); ++i)
+    progress_.note(answer.positions.ranks[i], answer.positions.positions[i], clock_);
+  if (std::optional<Report> stuck = progress_.find(standing(), exchange_, clock_))
+    endByFault(kFailureStatus, {located(*stuck)});
+}
+
+void RendezvousServer::checkJoining() {
   if (options_.elastic ? !options_.elastic->isHopeless(clock_) : clock_ <= options_.joinSeconds)
     return;
   const RankConnections &all = options_.elastic ? idle_ : ranks_;
@@ -364,8 +447,8 @@ void RendezvousServer::checkTimes() {
 }
 
 /// Ranks that are late step after step: the job goes on.
-void RendezvousServer::tellLate() {
-  for (const LateRank &late : late_.find(clock_, options_.stageOf)) {
+void RendezvousServer::tellLate(const Waits &waits) {
+  for (const LateRank &late : lateJudge_.judge(waits, clock_, standing().stepsLeast)) {
     const Hello &hello = *ranks_[static_cast<size_t>(late.rank)]->hello;
     options_.tell(makeReport(report::RankLate, late.rank, 100 * late.share, late.seconds,
                              late.steps, 100 * late.others, hello.host,
@@ -405,10 +488,8 @@ void RendezvousServer::fail(RootCause::Failure failure) {
 }
 
 int64_t RendezvousServer::lastStep() const {
-  int64_t step = std::max<int64_t>(options_.attempt.savedStep, 0);
-  for (size_t r = 0; r < ranks_.size(); ++r)
-    step = std::max(step, static_cast<int64_t>(progress_.last(static_cast<int64_t>(r)).steps));
-  return step;
+  return std::max({options_.attempt.savedStep, int64_t{0},
+                   static_cast<int64_t>(standing().stepsMost)});
 }
 
 /// A stall with the place of the rank that the others wait for: where to look for the fault.
@@ -443,7 +524,7 @@ void RendezvousServer::end(int exitStatus, const std::vector<Report> &reports) {
   Abort abort;
   abort.exitStatus = exitStatus;
   for (Connection *each : everyone())
-    if (each->isOpen() && !each->isDone && clock_ - each->heardAt > kSilentSeconds)
+    if (each->wire.isOpen() && !each->isDone && clock_ - each->heardAt > kSilentSeconds)
       abort.silent.push_back({each->hello->machine, each->hello->pid});
   std::string body = abort.pack();
   auto tellOne = [&body](Connection &each) {

@@ -1,7 +1,7 @@
 // The rendezvous server of a job. Rank 0's supervisor runs it, so it outlives every rank. It admits
-// ranks (Admission), forwards small exchanges between them (Exchange), follows the progress of each
+// ranks (Admission), forwards small exchanges between them (Exchange), follows their progress
 // (StallDetector), decides which failure came first (RootCause), reports that one exactly once, and
-// ends all ranks.
+// ends all ranks. Those of other machines come by way of relays (Relay.h).
 #pragma once
 
 #include "runtime/launch/Admission.h"
@@ -48,10 +48,11 @@ public:
 private:
   void advanceClock(double seconds);
   void receiveRanks();
+  void arrive(std::unique_ptr<Connection> connection);
   void admit(std::unique_ptr<Connection> connection);
   void admitPlace(std::unique_ptr<Connection> connection);
   void admitRelay(std::unique_ptr<Connection> connection);
-  void admitBehind(Connection &relay, const std::string &hello);
+  void beginIfAllAreThere();
   void chooseRanks();
   void tellGrowth();
   void welcomeAll();
@@ -59,9 +60,18 @@ private:
   void serve(Connection &rank);
   void serveRelay(Connection &relay);
   bool handleRelay(Connection &relay, const Message &message);
+  bool handleJoined(Connection &relay, const std::string &body);
+  bool handleGone(Connection &relay, const std::string &body);
+  bool handleUp(Connection &relay, const std::string &body);
+  bool handleParts(Connection &relay, const std::string &body);
+  int64_t places() const {
+    return options_.elastic ? options_.elastic->options().places() : options_.worldSize;
+  }
+  std::unique_ptr<Connection> *behind(const Connection &relay, int64_t place);
   void lose(Connection &rank);
   void sendTo(const std::vector<int> &ranks, MessageKind kind, const std::string &body);
   void serveIdle(std::unique_ptr<Connection> &idle);
+  void dropIdle(std::unique_ptr<Connection> &idle);
   void handle(Connection &rank, const Message &message);
   void handleGather(Connection &rank, const std::string &body);
   void endExchange(int64_t rank);
@@ -71,10 +81,15 @@ private:
   void handleRest(Connection &rank);
   void showLife();
   void checkTimes();
+  void checkJoining();
+  Standing standing() const;
+  void ask(Ask::What what);
+  void takeAnswer(const Answer &answer);
   std::vector<Connection *> everyone() const;
   bool areAllDone() const { return isRunning_ && done_ == options_.worldSize; }
+  bool isOverForIdle() const { return options_.elastic && areAllDone(); }
   void tellIdleOver();
-  void tellLate();
+  void tellLate(const Waits &waits);
 
   void fail(RootCause::Failure failure);
   void end(int exitStatus, const std::vector<Report> &reports);
@@ -87,12 +102,16 @@ private:
   Admission admission_;
   Exchange exchange_;
   StallDetector progress_;
-  LateRanks late_;
+  LateRanks late_; ///< of the ranks that have connections of their own
+  LateJudge lateJudge_;
+  Survey survey_; ///< of those behind relays
   RootCause rootCause_;
   RankConnections ranks_; ///< of an elastic job: none until they are chosen
-  std::vector<std::unique_ptr<Connection>> relays_; ///< at most kFanOut, of ranks elsewhere
-  size_t nextRelay_ = 0;                            ///< that further ones are sent to
-  RankConnections idle_;                            ///< its places that have no rank, by place
+  std::vector<int64_t> rankAt_; ///< by place; -1: none
+  std::vector<std::unique_ptr<Connection>> relays_; ///< at most fanOut, of ranks elsewhere
+  size_t nextRelay_ = 0; ///< that further ones are sent to
+  std::vector<int> admitted_; ///< places behind the relay that is served: are told together
+  RankConnections idle_;      ///< of an elastic job: places that have no rank, by place
   int64_t growsTo_ = 0;                             ///< what rank 0 knows of it
   int64_t joined_ = 0, done_ = 0;
   double checkedAt_ = -1; ///< time of the last look at times

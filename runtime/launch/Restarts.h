@@ -86,6 +86,8 @@ public:
   /// True once, when the pause is over.
   bool startsNow(double now);
   void asked() { isAsked_ = true; }
+  /// The job is over: no process starts any more.
+  void over() { mayRestart_ = isPausing_ = false; }
   bool isPausing() const { return isPausing_; }
 
 private:

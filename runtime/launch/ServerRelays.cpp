@@ -27,44 +27,17 @@ Traffic RendezvousServer::traffic() const {
 
 /// One for which there is no room goes to another relay, which may send it on.
 void RendezvousServer::admitRelay(std::unique_ptr<Connection> relay) {
-  if (options_.elastic) { // whose ranks have connections of their own
-    admission_.refuse(*relay, Refusal::Complete);
-    return admission_.seeOff(std::move(relay));
-  }
   if (relays_.size() < options_.fanOut) {
     relay->wire.setBytesMax(kFrameBytesMax);
-    relay->wire.queue(MessageKind::Admitted, "");
+    relay->queue(MessageKind::Admitted, "");
     relays_.push_back(std::move(relay));
     return serveRelay(*relays_.back()); // it may have said more already
   }
   const Connection &other = *relays_[nextRelay_++ % relays_.size()];
-  relay->wire.queue(
+  relay->queue(
       MessageKind::Redirect,
       Packer().text(other.address).number(static_cast<uint64_t>(other.hello->relayPort)).take());
-  relay->wire.flush();
   admission_.seeOff(std::move(relay));
-}
-
-/// As if it had come itself.
-void RendezvousServer::admitBehind(Connection &relay, const std::string &text) {
-  std::optional<Hello> hello = Hello::unpack(text);
-  if (!hello || hello->job != options_.job || hello->version != kProtocolVersion)
-    return relay.wire.close();
-  std::vector<Report> faults = admission_.findFaults(*hello, ranks_);
-  if (isRunning_ || !faults.empty()) {
-    if (!isRunning_ && !isEnding_)
-      fail({-1, StatusCode::InvalidInput, kInputStatus, std::move(faults)});
-    return; // it hears how the job ends
-  }
-  auto rank = std::make_unique<Connection>();
-  rank->via = &relay;
-  rank->address = relay.address;
-  rank->since = rank->heardAt = clock_;
-  std::unique_ptr<Connection> &place = ranks_[static_cast<size_t>(hello->rank)];
-  rank->hello = std::move(hello);
-  place = std::move(rank);
-  if (++joined_ == options_.worldSize)
-    welcomeAll();
 }
 
 void RendezvousServer::serveRelay(Connection &relay) {
@@ -78,70 +51,103 @@ void RendezvousServer::serveRelay(Connection &relay) {
   if (relay.wire.isOpen() && relay.wire.flush() && isAlive)
     return;
   relay.wire.close(); // and all ranks that it stood for are lost
-  for (const std::unique_ptr<Connection> &rank : ranks_)
-    if (rank && rank->via == &relay)
-      lose(*rank);
+  survey_.drop(relay);
+  for (RankConnections *list : {&ranks_, &idle_})
+    for (std::unique_ptr<Connection> &each : *list)
+      if (each && each->via == &relay)
+        list == &ranks_ ? lose(*each) : dropIdle(each);
 }
 
-/// False if it is no message of a relay about its own ranks.
+/// The connection of a place, if it is one behind this relay.
+std::unique_ptr<Connection> *RendezvousServer::behind(const Connection &relay, int64_t place) {
+  auto at = static_cast<size_t>(place);
+  int64_t rank = options_.elastic ? rankAt_[at] : place;
+  std::unique_ptr<Connection> &known =
+      rank >= 0 ? ranks_[static_cast<size_t>(rank)] : idle_[at];
+  return known && known->via == &relay && known->isOpen() ? &known : nullptr;
+}
+
+/// False if it is no message of a relay.
 bool RendezvousServer::handleRelay(Connection &relay, const Message &message) {
-  auto isOwn = [&](int rank) {
-    const std::unique_ptr<Connection> &known = ranks_[static_cast<size_t>(rank)];
-    return known && known->via == &relay;
-  };
-  Unpacker in(message.body);
   switch (message.kind) {
   case MessageKind::Joined:
-    for (auto left = in.bounded(static_cast<uint64_t>(options_.worldSize));
-         left > 0 && !in.hasFailed() && relay.wire.isOpen(); --left)
-      admitBehind(relay, in.text());
-    return in.isComplete();
-  case MessageKind::Gone: {
-    std::optional<std::vector<int>> gone = unpackRanks(in, options_.worldSize);
-    for (int rank : gone.value_or(std::vector<int>()))
-      if (isOwn(rank))
-        lose(*ranks_[static_cast<size_t>(rank)]);
-    return gone.has_value();
-  }
-  case MessageKind::Up: {
-    auto up = RelayedMessage::unpack(message.body, options_.worldSize);
-    if (!up || !isOwn(up->ranks.front()))
-      return false;
-    Connection &rank = *ranks_[static_cast<size_t>(up->ranks.front())];
-    rank.heardAt = clock_;
-    handle(rank, {up->kind, up->body});
-    if (!rank.isOpen())
-      lose(rank);
-    return true;
-  }
-  case MessageKind::Beats: {
-    auto beats = RelayedBeats::unpack(message.body, options_.worldSize);
-    for (size_t i = 0; beats && i < beats->ranks.size(); ++i) {
-      if (!isOwn(beats->ranks[i]))
-        return false;
-      Connection &rank = *ranks_[static_cast<size_t>(beats->ranks[i])];
-      rank.heardAt = clock_;
-      if (!beats->positions[i].empty())
-        handle(rank, {MessageKind::Progress, beats->positions[i]});
-    }
-    return beats.has_value();
-  }
-  case MessageKind::GatherAll: {
-    auto parts = RelayedParts::unpack(message.body, options_.worldSize);
-    if (!parts || !isRunning_ || !std::ranges::all_of(parts->ranks, isOwn))
-      return false;
-    for (size_t i = 0; i < parts->ranks.size(); ++i) {
-      GatherPart part = parts->exchange;
-      part.bytes = std::move(parts->parts[i]);
-      if (!exchange_.add(parts->ranks[i], std::move(part), clock_))
-        return false;
-    }
-    endExchange(parts->ranks.back());
-    return true;
-  }
+    return handleJoined(relay, message.body);
+  case MessageKind::Gone:
+    return handleGone(relay, message.body);
+  case MessageKind::Up:
+    return handleUp(relay, message.body);
+  case MessageKind::GatherAll:
+    return handleParts(relay, message.body);
+  case MessageKind::Beat:
+    relay.standing = Standing::unpack(message.body, places());
+    return relay.standing.has_value();
+  case MessageKind::Answer:
+    return survey_.take(relay, message.body, places());
   default:
     return false;
   }
+}
+
+/// As if each had come itself.
+bool RendezvousServer::handleJoined(Connection &relay, const std::string &body) {
+  std::optional<RelayedHellos> all = RelayedHellos::unpack(body, places());
+  for (size_t i = 0; all && i < all->hellos.size(); ++i) {
+    auto rank = std::make_unique<Connection>();
+    rank->via = &relay;
+    rank->address = relay.address;
+    rank->since = rank->heardAt = clock_;
+    rank->hello = std::move(all->hellos[i]);
+    rank->hello->job = options_.job;
+    rank->place = rank->hello->rank;
+    arrive(std::move(rank));
+  }
+  if (!admitted_.empty())
+    relay.wire.queue(MessageKind::Down,
+                     RelayedMessage{std::exchange(admitted_, {}), MessageKind::Admitted, ""}.pack());
+  beginIfAllAreThere();
+  return all.has_value();
+}
+
+bool RendezvousServer::handleGone(Connection &relay, const std::string &body) {
+  Unpacker in(body);
+  std::optional<std::vector<int>> gone = unpackRanks(in, places());
+  for (int place : gone.value_or(std::vector<int>()))
+    if (std::unique_ptr<Connection> *known = behind(relay, place)) {
+      (*known)->isCut = true;
+      bool isIdle = options_.elastic && rankAt_[static_cast<size_t>(place)] < 0;
+      isIdle ? dropIdle(*known) : lose(**known);
+    }
+  return gone && in.isComplete();
+}
+
+bool RendezvousServer::handleUp(Connection &relay, const std::string &body) {
+  std::optional<RelayedMessage> up = RelayedMessage::unpack(body, places());
+  if (!up || up->places.size() != 1)
+    return false;
+  std::unique_ptr<Connection> *known = behind(relay, up->places.front());
+  bool isIdle = options_.elastic && rankAt_[static_cast<size_t>(up->places.front())] < 0;
+  if (!known || isIdle)
+    return true; // what has left meanwhile, or has no part in anything
+  Connection &rank = **known;
+  handle(rank, {up->kind, up->body});
+  if (!rank.isOpen())
+    lose(rank);
+  return true;
+}
+
+bool RendezvousServer::handleParts(Connection &relay, const std::string &body) {
+  std::optional<RelayedParts> parts = RelayedParts::unpack(body, options_.worldSize);
+  auto isOwn = [&](int rank) { return ranks_[static_cast<size_t>(rank)]->via == &relay; };
+  if (!parts || !isRunning_ || !std::ranges::all_of(parts->ranks, isOwn))
+    return false;
+  for (size_t i = 0; i < parts->ranks.size(); ++i) {
+    GatherPart part = parts->exchange;
+    part.bytes = std::move(parts->parts[i]);
+    if (!exchange_.add(parts->ranks[i], std::move(part), clock_))
+      return false;
+  }
+  endExchange(parts->ranks.back());
+  return true;
 }
 
 /// By way of a relay once for all ranks behind it.
@@ -150,10 +156,10 @@ void RendezvousServer::sendTo(const std::vector<int> &ranks, MessageKind kind,
   std::map<Connection *, std::vector<int>> behind;
   for (int rank : ranks) {
     Connection &to = *ranks_[static_cast<size_t>(rank)];
-    if (to.via)
-      behind[to.via].push_back(rank);
-    else
+    if (!to.via)
       to.wire.queue(kind, body);
+    else if (to.isOpen())
+      behind[to.via].push_back(static_cast<int>(to.place));
   }
   for (auto &[relay, own] : behind)
     relay->wire.queue(MessageKind::Down, RelayedMessage{std::move(own), kind, body}.pack());

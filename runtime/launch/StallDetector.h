@@ -1,6 +1,8 @@
 // Follows the progress of each rank, and finds out that a job is stuck.
 #pragma once
 
+#include <map>
+
 #include "runtime/launch/Exchange.h"
 #include "runtime/launch/Rendezvous.h"
 #include "runtime/launch/StallClock.h"
@@ -10,37 +12,37 @@ namespace shardc::launch {
 class StallDetector {
 public:
   /// The options outlive it.
-  explicit StallDetector(const RendezvousOptions &options)
-      : options_(options), ranks_(static_cast<size_t>(options.worldSize)) {}
+  explicit StallDetector(const RendezvousOptions &options) : options_(options) {}
 
-  /// As many ranks as the options have by now; nothing was heard of them yet.
-  void reset() { ranks_ = std::vector<Rank>(static_cast<size_t>(options_.worldSize)); }
+  /// Nothing was heard of any rank.
+  void reset() { ranks_.clear(); }
   /// What a rank says of its progress.
   void note(int64_t rank, const RankProgress &position, double now);
   /// What it said last; empty if it has said nothing.
-  const RankProgress &last(int64_t rank) const {
-    return ranks_[static_cast<size_t>(rank)].clock.last();
-  }
+  const RankProgress &last(int64_t rank) const;
+  /// The ranks of these connections together.
+  Standing standingOf(std::span<const Connection *const> ranks, double now) const;
 
-  /// Why a job that all ranks have joined is stuck, if it is.
-  std::optional<Report> find(const RankConnections &connections, const Exchange &exchange,
-                             double now) const;
+  /// Whether a job whose ranks stand like this is stuck: then it is time to ask where each is.
+  bool isStuck(const Standing &all, const Exchange &exchange, double now) const;
+  /// Why, if it is.
+  std::optional<Report> find(const Standing &all, const Exchange &exchange, double now) const;
 
 private:
   struct Rank {
     StallClock clock;
     double movedAt = 0; ///< what it says of itself has changed
   };
-  struct Suspects;
 
-  Suspects suspectsOf(const RankConnections &connections, const Exchange &exchange,
-                      double now) const;
-  std::optional<Report> findStall(const Suspects &suspects, const Exchange &exchange,
-                                  double now) const;
-  std::optional<Report> findEndless(double now) const;
+  bool isStalled(const Standing &all, const Exchange &exchange, double now) const;
+  bool isLate(const Standing &all) const;
+  bool isLost(const Standing &all) const;
+  static bool isEndless(const Standing &all);
+  std::vector<RankProgress> positions(const Exchange *exchange) const;
+  Report stallOf(const Standing &all, const Exchange &exchange, double now) const;
 
   const RendezvousOptions &options_;
-  std::vector<Rank> ranks_;
+  std::map<int64_t, Rank> ranks_; ///< that have said something
 };
 
 } // namespace shardc::launch

@@ -241,7 +241,7 @@ private:
       RETURN_IF_ERROR(makeHeard());
     worker_.address = isLaunched_ ? options_.position.masterAddress : "127.0.0.1";
     worker_.port = isLaunched_ ? options_.rendezvousPort : 0;
-    openRelay();
+    nameRelay();
     if (!holdsServer())
       return Status::ok();
     raiseFileLimit();
@@ -254,34 +254,51 @@ private:
     return Status::ok();
   }
 
-  /// Ranks of other machines than rank 0's are behind a relay, which the first of them has. Where
-  /// ranks start again or places are more than ranks, each has a connection of its own.
-  void openRelay() {
+  /// Ranks of other machines than rank 0's are behind a relay, which one of their supervisors has.
+  void nameRelay() {
     const JobPosition &position = options_.position;
     // Ranks of a node need not follow each other: where its number is known, that counts.
     int64_t node = position.node >= 0 ? position.node : position.rank - position.localRank;
-    if (!isLaunched_ || node <= 0 || options_.restarts.restartsMax > 0 ||
-        options_.elastic.isElastic() || options_.problem)
+    if (!isLaunched_ || node <= 0)
       return;
     AuthCode code = authCode(worker_.secret.key, {"relay", worker_.job, std::to_string(node),
                                                   worker_.address, std::to_string(worker_.port)});
     worker_.relayName = "shardc-";
     for (uint8_t byte : code)
       worker_.relayName += fmt::format("{:02x}", byte);
-    if (position.localRank > 0)
-      return;
+    openRelay();
+  }
+
+  void openRelay() {
     RelayOptions relay;
     relay.address = worker_.address;
     relay.port = worker_.port;
-    relay.rank = position.rank;
-    relay.worldSize = position.worldSize;
-    relay.planHash = options_.planHash;
+    relay.rank = options_.position.rank;
+    relay.worldSize = options_.position.worldSize;
+    relay.isElastic = options_.elastic.isElastic();
+    relay.startsAgain = worker_.startsAgain;
     relay.secret = worker_.secret.key;
     relay.job = worker_.job;
     relay.name = worker_.relayName;
     relay.joinSeconds = options_.timeoutSeconds;
+    relay.stageOf = options_.stageOf;
     relay.tell = options_.tell;
     relay_.emplace(std::move(relay));
+  }
+
+  /// Each start of the ranks has a relay of its own. Other supervisors of this machine may need one
+  /// as long as they have ranks that ask.
+  void serveRelay(std::span<const pollfd> entries) {
+    if (!relay_)
+      return;
+    bool isLast = std::ranges::all_of(children_, &Child::hasEnded) && !follower_.isPausing();
+    if (isLast)
+      relay_->rankEnded();
+    relay_->step(secondsNow(), entries);
+    if (relay_->isJobOver())
+      follower_.over();
+    else if (relay_->isOver() && worker_.startsAgain && !isLast)
+      openRelay();
   }
 
   /// What a rank of this supervisor has heard, in memory that both processes have.
@@ -351,12 +368,12 @@ private:
       way = fmt::format("{}choose another port by dist.rendezvous_port",
                         holder.empty() ? "" : "it is held by " + holder + "; ");
     } else if (status.code() == StatusCode::Io) {
-      way = "it needs a descriptor for each rank ('ulimit -n')";
+      way = "it needs a descriptor for each rank of this machine and each relay ('ulimit -n')";
     }
     return makeStatus(report::CannotListen, "rank 0 {}; {}", status.message(), way);
   }
 
-  /// A connection a rank.
+  /// A connection a rank of this machine, which has all ranks of a plain start.
   static void raiseFileLimit() {
     rlimit limit = {};
     if (::getrlimit(RLIMIT_NOFILE, &limit) != 0)
@@ -437,10 +454,7 @@ private:
     ::poll(entries.data(), entries.size(), kPollMilliseconds);
     takeSignals();
     reap();
-    if (relay_ && std::ranges::all_of(children_, &Child::hasEnded))
-      relay_->firstRankEnded();
-    if (relay_)
-      relay_->step(secondsNow(), entries);
+    serveRelay(entries);
     if (!server_)
       return;
     server_->step(secondsNow(), entries);
@@ -569,7 +583,7 @@ private:
   StepLog log_;
   Socket listener_;
   std::optional<RendezvousServer> server_;
-  std::optional<Relay> relay_; ///< of the first rank of a machine that is not rank 0's
+  std::optional<Relay> relay_; ///< of a machine that is not rank 0's
   std::vector<Child> children_;
   std::span<uint8_t> held_; ///< of all ranks that start here, for as long as this process lives
   Witness witness_;

@@ -9,7 +9,7 @@
 namespace shardc::launch {
 namespace {
 
-constexpr uint64_t kCountMax = 1 << 20; ///< ranks
+constexpr uint64_t kCountMax = kRanksMax;
 constexpr uint32_t kMagic = 0x43445253; // "SRDC"
 
 struct FrameHead {

@@ -17,7 +17,8 @@
 
 namespace shardc::launch {
 
-inline constexpr uint32_t kProtocolVersion = 9;
+inline constexpr uint32_t kProtocolVersion = 10;
+inline constexpr int64_t kRanksMax = 1 << 20;
 inline constexpr size_t kBlobBytesMax = 64 << 10; ///< of one rank in one exchange
 inline constexpr size_t kFrameBytesMax = 64 << 20;
 inline constexpr size_t kGatheredBytesMax = kFrameBytesMax - 1024; ///< of what an exchange gives
@@ -50,11 +51,13 @@ enum class MessageKind : uint32_t {
   Redirect,  ///< to a relay: another one has room for it
   Joined,    ///< of a relay: ranks have come
   Up,        ///< of a relay: a message of a rank
-  Gone,      ///< of a relay: a rank's connection has ended
+  Gone,      ///< of a relay: connections of ranks have ended
   GatherAll, ///< of a relay: the parts of several ranks in an exchange
-  Beats,     ///< of a relay: what ranks have said of their progress
+  Beat,      ///< of a relay: how its ranks stand together
   Down,      ///< to a relay: a message for ranks
-  kLast = Down
+  Ask,       ///< to a relay: a question about its ranks (Survey.h)
+  Answer,    ///< of a relay
+  kLast = Answer
 };
 inline bool hasCode(MessageKind kind) { return kind > MessageKind::Refused; }
 

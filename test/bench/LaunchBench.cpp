@@ -171,7 +171,6 @@ private:
       options.port = shared_.port;
       options.rank = machine * shape_.ofMachine;
       options.worldSize = shape_.ranks;
-      options.planHash = 7;
       options.secret = kBenchSecret;
       options.job = "j";
       options.name = fmt::format("shardc-bench-{}-{}", shared_.port.load(), machine);

@@ -5,7 +5,7 @@
 
 #include <sys/socket.h>
 
-#include "runtime/launch/Exchange.h"
+#include "runtime/launch/Survey.h"
 #include "runtime/launch/Wire.h"
 
 namespace shardc::launch {
@@ -30,6 +30,24 @@ void readOpenBodies(std::string_view body) {
     expect(*Hello::open(packed, {}, {}) == body);
   }
   expect(!Hello::open(body, Key{1}, Nonce{1})); // nobody has guessed it yet
+}
+
+/// What relays say: read again as what was written. Ranks may be written in several ways.
+void readRelayedBodies(std::string_view body) {
+  auto isSame = [body](auto unpack) {
+    if (auto value = unpack(body)) {
+      std::string packed = value->pack();
+      expect(unpack(packed)->pack() == packed);
+    }
+  };
+  constexpr int64_t kRanks = 64;
+  isSame([](std::string_view bytes) { return RelayedMessage::unpack(bytes, kRanks); });
+  isSame([](std::string_view bytes) { return RelayedWelcome::unpack(bytes, kRanks); });
+  isSame([](std::string_view bytes) { return RelayedHellos::unpack(bytes, kRanks); });
+  isSame([](std::string_view bytes) { return RelayedParts::unpack(bytes, kRanks); });
+  isSame([](std::string_view bytes) { return RankPositions::unpack(bytes, kRanks); });
+  isSame([](std::string_view bytes) { return Standing::unpack(bytes, kRanks); });
+  isSame([](std::string_view bytes) { return Answer::unpack(bytes, kRanks); });
 }
 
 void readStream(std::string_view bytes, bool isSealed) {
@@ -61,6 +79,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   readBody<RankProgress>(bytes);
   readBody<Failure>(bytes);
   readBody<Abort>(bytes);
+  readBody<Ask>(bytes);
+  readRelayedBodies(bytes);
   if (auto part = GatherPart::unpack(bytes, 64)) // members may be written in several ways
     expect(GatherPart::unpack(part->pack(), 64)->members == part->members);
   return 0;

@@ -13,7 +13,9 @@ namespace {
 /// a collective for its share of it.
 class Job {
 public:
-  explicit Job(std::vector<double> shares) : shares_(std::move(shares)), late_(count()) {}
+  explicit Job(std::vector<double> shares, int64_t perMachine = 1)
+      : shares_(std::move(shares)),
+        late_(shares_.size() / static_cast<size_t>(perMachine)), perMachine_(perMachine) {}
 
   /// Until `end`; what is found on the way.
   std::vector<LateRank> runTo(double end) {
@@ -27,9 +29,15 @@ public:
         position.steps = static_cast<uint64_t>(now_ * stepsPerSecond) + 1;
         position.words = {isInside ? ProgressWord::inside(3) : ProgressWord::after(3),
                           ProgressWord::ofMicrobatch(1)};
-        late_.note(rank, position, now_);
+        late_[static_cast<size_t>(rank / perMachine_)].note(rank, position, now_);
       }
-      for (const LateRank &each : late_.find(now_, kindOf))
+      auto steps = static_cast<uint64_t>(now_ * stepsPerSecond) + 1;
+      if (!judge_.isDue(now_, steps))
+        continue;
+      Waits all;
+      for (LateRanks &machine : late_)
+        all.merge(*Waits::unpack(machine.take(now_, kindOf).pack(), count()));
+      for (const LateRank &each : judge_.judge(all, now_, steps))
         found.push_back(each);
     }
     return found;
@@ -42,18 +50,20 @@ public:
 private:
   int64_t count() const { return static_cast<int64_t>(shares_.size()); }
   std::vector<double> shares_;
-  LateRanks late_;
+  std::vector<LateRanks> late_; ///< by machine
+  LateJudge judge_;
+  int64_t perMachine_;
   double now_ = 0;
 };
 
 TEST(LateRanks, NamesTheOneThatWaitsForNobody) {
   Job job({0.4, 0.4, 0.05, 0.42});
-  std::vector<LateRank> found = job.runTo(2 * LateRanks::kWindowSeconds + 1);
+  std::vector<LateRank> found = job.runTo(2 * LateJudge::kWindowSeconds + 1);
   ASSERT_EQ(found.size(), 1u);
   EXPECT_EQ(found[0].rank, 2);
   EXPECT_NEAR(found[0].share, 0.05, 0.04);
   EXPECT_NEAR(found[0].others, 0.4, 0.04);
-  EXPECT_GE(found[0].steps, LateRanks::kStepsMin);
+  EXPECT_GE(found[0].steps, LateJudge::kStepsMin);
 }
 
 /// Most of a step may be transfers, in which all ranks are equally long.
@@ -65,7 +75,7 @@ TEST(LateRanks, NamesOneAmongLongTransfers) {
 
 TEST(LateRanks, NamesNobodyForOneWindow) {
   Job job({0.4, 0.4, 0.1});
-  EXPECT_TRUE(job.runTo(LateRanks::kWindowSeconds + 1).empty());
+  EXPECT_TRUE(job.runTo(LateJudge::kWindowSeconds + 1).empty());
   job.setShare(2, 0.4);
   EXPECT_TRUE(job.runTo(500).empty());
 }
@@ -102,16 +112,17 @@ TEST(LateRanks, ComparesRanksOfAStage) {
   EXPECT_EQ(found[0].rank, 1);
 }
 
-TEST(LateRanks, SaysNothingBeforeTheFirstStep) {
-  LateRanks late(2);
-  RankProgress position;
-  position.words = {ProgressWord::inside(0)};
-  for (double now = 0; now < 500; now += 1) {
-    late.note(0, position, now);
-    late.note(1, {}, now);
-    EXPECT_TRUE(late.find(now, nullptr).empty());
-  }
+/// Ranks of many machines are added up, and all are compared with all.
+TEST(LateRanks, AddsMachinesUp) {
+  std::vector<double> shares(64, 0.4);
+  shares[37] = 0.1;
+  std::vector<LateRank> found = Job(shares, 8).runTo(2 * LateJudge::kWindowSeconds + 1);
+  ASSERT_EQ(found.size(), 1u);
+  EXPECT_EQ(found[0].rank, 37);
+  EXPECT_NEAR(found[0].others, 0.4, 0.04);
 }
+
+TEST(LateRanks, SaysNothingBeforeTheFirstStep) { EXPECT_FALSE(LateJudge().isDue(500, 0)); }
 
 } // namespace
 } // namespace shardc::launch

@@ -91,7 +91,6 @@ private:
       relay.port = port_;
       relay.rank = machine * perMachine_;
       relay.worldSize = worldSize_;
-      relay.planHash = 7;
       relay.secret = kTreeSecret;
       relay.job = "j";
       relay.name = fmt::format("shardc-world-{}-{}-{}", ::getpid(), port_, machine);

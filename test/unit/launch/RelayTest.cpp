@@ -58,7 +58,6 @@ protected:
     options.port = port;
     options.rank = machine * perMachine;
     options.worldSize = worldSize;
-    options.planHash = 7;
     options.secret = kJobSecret;
     options.job = "j";
     options.name = nameOf(machine);

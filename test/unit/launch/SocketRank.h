@@ -19,8 +19,8 @@ public:
       : rank_(rank), worldSize_(worldSize), secret_(secret), machine_(std::move(machine)) {}
 
   /// Of whoever runs the rendezvous of its machine. Not ok if nobody listens.
-  Status connect(const std::string &address, int port) {
-    ASSIGN_OR_RETURN(Socket socket, connectTo(address, port, 10));
+  Status connect(const std::string &address, int port, double seconds = 10) {
+    ASSIGN_OR_RETURN(Socket socket, connectTo(address, port, seconds));
     wire_ = Wire(std::move(socket));
     return Status::ok();
   }
@@ -58,9 +58,13 @@ public:
   /// What exchanges have given, oldest first.
   std::deque<std::vector<std::string>> gathered;
   std::optional<Abort> aborted;
+  bool isRefused = false;
+  int64_t growsTo = 0; ///< what rank 0 has heard of it
+  uint64_t heard = 0;  ///< messages
 
 private:
   void take(const Message &message) {
+    ++heard;
     if (message.kind == MessageKind::Challenge && !wire_.isSealed()) {
       Challenge challenge = *Challenge::unpack(message.body);
       Hello hello;
@@ -87,6 +91,10 @@ private:
       gathered.push_back(std::move(parts));
     } else if (message.kind == MessageKind::Abort) {
       aborted = Abort::unpack(message.body);
+    } else if (message.kind == MessageKind::Refused) {
+      isRefused = true;
+    } else if (message.kind == MessageKind::Grow) {
+      growsTo = static_cast<int64_t>(Unpacker(message.body).bounded(1 << 20));
     }
   }
 

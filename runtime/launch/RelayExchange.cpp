@@ -1,0 +1,104 @@
+// A relay's part in exchanges: what comes from below goes up as one message.
+#include <algorithm>
+
+#include "runtime/launch/Relay.h"
+
+namespace shardc::launch {
+namespace {
+
+constexpr double kPartSeconds =
+    1; ///< until parts go up of an exchange that others have not come to
+constexpr size_t kPartBytesMax = 16 << 20; ///< of one message with parts
+
+} // namespace
+
+size_t Relay::below(const std::vector<int> &members) const {
+  return members.empty() ? begun_
+                         : static_cast<size_t>(std::ranges::count_if(members, [this](int member) {
+                             return placeOf_[static_cast<size_t>(member)] >= 0;
+                           }));
+}
+
+void Relay::addParts(RelayedParts parts) {
+  const GatherPart &exchange = parts.exchange;
+  Key key = {exchange.key, exchange.fold, exchange.members};
+  Pending &pending = pending_[key];
+  if (pending.expected == 0) {
+    pending.exchange = exchange;
+    pending.expected = below(exchange.members);
+  }
+  if (pending.unsent.empty())
+    pending.since = clock_;
+  for (size_t i = 0; i < parts.ranks.size(); ++i)
+    pending.unsent.emplace_back(parts.ranks[i], std::move(parts.parts[i]));
+  pending.came += parts.ranks.size();
+  if (pending.came < pending.expected)
+    return;
+  if (!answerHere(pending))
+    sendParts(pending);
+  pending_.erase(key);
+}
+
+/// Where all members are below, nobody above has to know.
+bool Relay::answerHere(const Pending &pending) {
+  const std::vector<int> &members = pending.exchange.members;
+  if (pending.isSent || members.empty() || pending.expected < members.size())
+    return false;
+  std::map<int, const std::string *> byRank;
+  for (const auto &[rank, bytes] : pending.unsent)
+    byRank[rank] = &bytes;
+  std::vector<std::string> parts;
+  for (int member : members) {
+    auto part = byRank.find(member);
+    if (part == byRank.end())
+      return false;
+    parts.push_back(*part->second);
+  }
+  Packer all;
+  for (const std::string &part : hal::Peers::folded(std::move(parts), pending.exchange.fold))
+    all.text(part);
+  std::vector<int> places;
+  for (int member : members)
+    places.push_back(placeOf_[static_cast<size_t>(member)]);
+  passDown({std::move(places), MessageKind::Gathered, all.take()});
+  return true;
+}
+
+/// In the order of members only the first that is not empty, where that is what is wanted.
+void Relay::sendParts(Pending &pending) {
+  std::vector<std::pair<int, std::string>> &unsent = pending.unsent;
+  const std::vector<int> &members = pending.exchange.members;
+  std::ranges::sort(unsent);
+  if (pending.exchange.fold == hal::Peers::Fold::First) {
+    auto placeOf = [&](int rank) {
+      return members.empty() ? rank : std::ranges::find(members, rank) - members.begin();
+    };
+    std::pair<int, std::string> *first = nullptr;
+    for (auto &each : unsent)
+      if (!each.second.empty() && (!first || placeOf(each.first) < placeOf(first->first)))
+        first = &each;
+    for (auto &each : unsent)
+      if (&each != first)
+        each.second.clear();
+  }
+  for (size_t at = 0; at < unsent.size();) {
+    RelayedParts parts = {pending.exchange, {}, {}};
+    for (size_t bytes = 0; at < unsent.size() && bytes < kPartBytesMax; ++at) {
+      bytes += unsent[at].second.size();
+      parts.ranks.push_back(unsent[at].first);
+      parts.parts.push_back(std::move(unsent[at].second));
+    }
+    above_.queue(MessageKind::GatherAll, parts.pack());
+  }
+  unsent.clear();
+  pending.isSent = true;
+}
+
+/// Who waits long is known to rank 0's supervisor, which says what holds them up.
+void Relay::sendLateParts() {
+  for (auto &[key, pending] : pending_)
+    if (!pending.unsent.empty() && clock_ - pending.since > kPartSeconds)
+      sendParts(pending);
+}
+
+} // namespace shardc::launch

@@ -1,0 +1,54 @@
+// What rank 0's supervisor asks now and then about all ranks: a question goes down the tree of
+// relays, and what they answer is added up on the way. docs/adr/0063-tree-of-supervisors.md.
+#pragma once
+
+#include <memory>
+#include <span>
+
+#include "runtime/launch/LateRanks.h"
+#include "runtime/launch/RelayMessages.h"
+#include "runtime/launch/Rendezvous.h"
+
+namespace shardc::launch {
+
+struct Ask {
+  enum What : uint8_t { Positions, Waits, kLast = Waits } what = Positions;
+  uint64_t number = 0;
+  double seconds = 0; ///< for the answer; what is not there by then is left out
+  std::string pack() const;
+  static std::optional<Ask> unpack(std::string_view body);
+};
+
+struct Answer {
+  uint64_t number = 0; ///< of the question
+  RankPositions positions;
+  Waits waits;
+  void merge(Answer other);
+  std::string pack() const;
+  static std::optional<Answer> unpack(std::string_view body, int64_t ranks);
+};
+
+/// One question to the relays below, and what is known of the answer.
+class Survey {
+public:
+  /// Another question that is under way is given up. `own` is what is known here.
+  void begin(const Ask &ask, Answer own, std::span<const std::unique_ptr<Connection>> relays,
+             double now);
+  /// False if it is no answer.
+  bool take(const Connection &relay, std::string_view body, int64_t ranks);
+  /// It will not answer.
+  void drop(const Connection &relay);
+  bool isUnderWay() const { return isUnderWay_; }
+  /// The answer, once, when all have answered or the time is over.
+  std::optional<Answer> finish(double now);
+  const Ask &ask() const { return ask_; }
+
+private:
+  Ask ask_;
+  Answer answer_;
+  std::vector<const Connection *> waitsFor_;
+  double deadline_ = 0;
+  bool isUnderWay_ = false;
+};
+
+} // namespace shardc::launch

@@ -1,0 +1,77 @@
+// A network in simulated time, in place of the system's: the program that has FakeNetwork.cpp gets
+// its sockets from here. What is sent comes late, and by a seed sometimes not at all, twice, changed
+// or in another order. One thread.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <poll.h>
+
+namespace shardc::launch {
+
+class FakeNetwork {
+public:
+  static FakeNetwork &only();
+  /// Without any socket, and with all chances anew.
+  void reset(uint64_t seed);
+
+  double now = 0;
+  int machine = 0;       ///< that what is called now runs on
+  double faultChance = 0; ///< of what is sent once
+  uint64_t moved = 0;    ///< bytes that have arrived
+
+  /// Another descriptor of the same socket.
+  int duplicate(int fd);
+  /// The machine's power is gone: nobody hears anything of it, not even that its connections end,
+  /// but after some minutes.
+  void vanish(int lost);
+  /// What poll(2) would say.
+  void look(std::vector<pollfd> &entries) const;
+
+  // The system's calls.
+  int open(bool isNamed);
+  int close(int fd);
+  int bind(int fd, int port, const std::string &name);
+  int listen(int fd);
+  int connect(int fd, int port, const std::string &name);
+  int accept(int fd);
+  int64_t send(int fd, const char *data, size_t bytes);
+  int64_t receive(int fd, char *data, size_t bytes);
+  /// Machine and port of an end, or of the other one.
+  bool address(int fd, bool isOther, int &of, int &port) const;
+  bool has(int fd) const;
+
+private:
+  struct Chunk {
+    double at;
+    std::string bytes;
+  };
+  struct End {
+    std::weak_ptr<End> other;
+    std::deque<Chunk> arriving;
+    std::deque<std::shared_ptr<End>> waiting; ///< of a listener
+    double endsAt = -1;                       ///< the other one has closed it
+    int machine = 0, port = 0, otherMachine = 0, otherPort = 0;
+    std::string name;
+    bool isListening = false, isNamed = false, isGone = false;
+    ~End();
+  };
+  std::shared_ptr<End> at(int fd) const;
+  int add(std::shared_ptr<End> end);
+  double late();
+  double chance() { return static_cast<double>(random_() >> 11) * 0x1p-53; }
+
+  std::vector<std::shared_ptr<End>> ends_; ///< by descriptor
+  std::map<int, std::weak_ptr<End>> ports_;
+  std::map<std::string, std::weak_ptr<End>> names_;
+  std::mt19937_64 random_;
+  int nextPort_ = 0;
+};
+
+} // namespace shardc::launch

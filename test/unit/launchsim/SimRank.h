@@ -1,0 +1,94 @@
+// A process of a rank in a simulated world: finds its relay or rank 0's supervisor, works through
+// steps with the others, and ends as RendezvousClient does.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <random>
+#include <set>
+
+#include "test/unit/launch/SocketRank.h"
+
+namespace shardc::launch {
+
+/// What all ranks of a job have, and what became of it.
+struct SimJob {
+  uint64_t seed = 0;
+  std::mt19937_64 random;
+  int64_t places = 1, perMachine = 1, steps = 4, saveInterval = 2;
+  bool isElastic = false, startsAgain = false, isAsked = false;
+  double timeout = 20;
+  int port = 0;
+  Key secret = {7};
+  std::set<int64_t> saves;
+  int64_t goneTold = 0; ///< ranks that have said that rank 0 is gone
+  std::vector<std::string> wrong; ///< what must not be
+
+  int64_t below(int64_t count) {
+    return static_cast<int64_t>(random() % static_cast<uint64_t>(count));
+  }
+  double uniform(double most) { return most * static_cast<double>(random() >> 11) * 0x1p-53; }
+  int64_t newestSave() const { return saves.empty() ? -1 : *saves.rbegin(); }
+  std::string relayName(int64_t machine) const {
+    return "relay " + std::to_string(machine);
+  }
+};
+
+class SimRank {
+public:
+  SimRank(SimJob &job, int64_t place, bool isSpeaker, double patience);
+
+  void step(double now);
+  /// It is killed.
+  void kill() { end_.close(), hasEnded_ = true; }
+  /// It does nothing more, until another process of its machine ends it.
+  void hang(double until) { killedAt_ = until; }
+  bool hasEnded() const { return hasEnded_; }
+  bool wasToldOver() const { return wasToldOver_; }
+  bool hasHeard() const { return hasHeard_; }
+  bool isSpeaker() const { return isSpeaker_; }
+  bool isDone() const { return isDone_; }
+  bool isWorking() const { return state_ == State::Working; }
+
+private:
+  enum class State : uint8_t { Starting, Looking, Finding, Joining, Working, Leaving };
+  struct Part {
+    std::vector<int> members; ///< none: all
+    hal::Peers::Fold fold;
+  };
+
+  void look(double now);
+  void find(double now);
+  void connect(int port, double now);
+  void join(double now);
+  void work(double now);
+  void beginStep(double now);
+  void endStep(double now);
+  void saveStep();
+  void exchange();
+  void takeParts(double now);
+  std::string partOf(const Part &part, int rank) const;
+  void hear(const Abort &abort, double now);
+  void lose(double now);
+  void again(double now);
+  void endAt(double when, bool isOver);
+  void beat(double now);
+  Part partOfStep() const;
+
+  SimJob &job_;
+  int64_t place_;
+  bool isSpeaker_;
+  double patience_;
+  SocketRank end_;
+  Socket finder_;
+  State state_ = State::Starting;
+  bool hasEnded_ = false, wasToldOver_ = false, hasHeard_ = false, isDone_ = false;
+  bool isWaiting_ = false, isResting_ = false;
+  double readyAt_ = -1, since_ = -1, beganAt_ = -1, heardAt_ = 0, beatAt_ = 0, endsAt_ = -1,
+         killedAt_ = -1;
+  uint64_t heard_ = 0;
+  int64_t step_ = 0;
+  int phase_ = 0; ///< of a step: all, some, all again about what comes next
+};
+
+} // namespace shardc::launch
