@@ -129,8 +129,6 @@ void fillJob(const Config &config, plan::Plan &plan, config::ShardingStrategy st
     add(JobField::derived_locCheckpoint,
         static_cast<int64_t>(static_cast<int32_t>(places.checkpoint)));
   add(JobField::derived_master, std::string(dtypeName(d.master)));
-  if (config.has(Opt::ModelMoePredictedImbalance))
-    add(JobField::derived_imbalance, config.get<double>(Opt::ModelMoePredictedImbalance));
   if (!config.rates().empty())
     add(JobField::derived_rates, config.rates());
   if (d.gpu && !predict::device(*d.gpu).isHost()) { // the peak for the utilisation

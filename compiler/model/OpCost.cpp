@@ -228,7 +228,7 @@ double busiestShareOfRows(const plan::Plan &plan) {
   if (ranks < 2 || experts < ranks)
     return share;
   auto spread = [](double parts) { return expectedMaximum(parts) * std::sqrt(parts - 1); };
-  double given = plan.job.derived.imbalance;
+  double given = plan.job.model.moePredictedImbalance;
   double imbalance = given > 0 ? given : kMeasuredImbalance;
   return std::min(share * (1 + (imbalance - 1) * spread(ranks) / spread(experts)), 1.0);
 }

@@ -21,7 +21,7 @@ double expectedShareOfRows(const plan::Plan &plan);
 
 /// The same of the rank that has the most of them: a step waits for it at each exchange. The more
 /// ranks divide the experts, the fewer experts even each other out on a rank. The imbalance of
-/// experts is `derived.predicted.imbalance` of the job or, without it, kMeasuredImbalance.
+/// experts is `model.moe_predicted_imbalance` or, without it, kMeasuredImbalance.
 double busiestShareOfRows(const plan::Plan &plan);
 
 /// Rows of the busiest expert over those of the mean one, in the first steps of mixtral_small with

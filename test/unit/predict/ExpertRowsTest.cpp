@@ -25,7 +25,7 @@ plan::Plan planOf(double factor, int64_t nodes = 1) {
               {"model.num_moe_experts", kExperts},
               {"model.moe_router_topk", kTopk},
               {"model.expert_model_parallel_size", kRanks},
-              {"derived.predicted.imbalance", 1.0}};
+              {"model.moe_predicted_imbalance", 1.0}};
   if (factor > 0)
     plan.job.model.moeExpertRankCapacityFactor = factor;
   plan.mesh = {{"ep", kRanks}};
@@ -116,7 +116,7 @@ TEST(ExpertRows, AreThoseOfTheBusiestRank) {
   EXPECT_EQ(model::busiestShareOfRows(plan), model::expectedShareOfRows(plan));
   plan::Op product = opOf(OpKind::GroupedMatMul, {1, 2, 0}, 4);
   double even = secondsOf(plan, product), evenExchange = secondsOf(plan, exchangeOf(true));
-  plan.job.derived.imbalance = 2;
+  plan.job.model.moePredictedImbalance = 2;
   double share = model::busiestShareOfRows(plan) / model::expectedShareOfRows(plan);
   EXPECT_GT(share, 1.05);
   EXPECT_LT(share, 1.3);
@@ -126,7 +126,7 @@ TEST(ExpertRows, AreThoseOfTheBusiestRank) {
 
   plan.job.model.numMoeExperts = kRanks; // an expert each: as busy as the busiest of them
   EXPECT_NEAR(model::busiestShareOfRows(plan) / model::expectedShareOfRows(plan), 2, 1e-12);
-  plan.job.derived.imbalance = 100;
+  plan.job.model.moePredictedImbalance = 100;
   EXPECT_EQ(model::busiestShareOfRows(plan), 1) << "all that there is room for";
   plan.job.model.expertModelParallelSize = 1;
   EXPECT_EQ(model::busiestShareOfRows(plan), model::expectedShareOfRows(plan)) << "nobody to wait for";
