@@ -37,20 +37,12 @@ void ruleFreezeForm(RuleContext &ctx) {
         .fix(ctx.fixRemove(kFreeze, FixItKind::Alternative));
 }
 
-void ruleFreezePipeline(RuleContext &ctx) {
-  if (ctx.has(Opt::ModelFreeze) && ctx.derived().pipelineParallel > 1)
-    ctx.report({Opt::ModelFreeze, Opt::ModelPipelineModelParallelSize},
-               {ctx.derived().pipelineParallel})
-        .fix(ctx.fixRemove(Opt::ModelFreeze, FixItKind::Alternative))
-        .fix(ctx.fixSet(Opt::ModelPipelineModelParallelSize, Value::ofInt(1),
+void ruleKeepFrozenMemory(RuleContext &ctx) {
+  if (ctx.cfg().is(Opt::DdpKeepFrozen, KeepFrozen::IfFits) && ctx.has(Opt::ModelFreeze) &&
+      ctx.derived().memoryBytes == 0)
+    ctx.report({Opt::DdpKeepFrozen, Opt::ClusterGpu})
+        .fix(ctx.fixSet(Opt::DdpKeepFrozen, Value::ofEnum(KeepFrozen::Always),
                         FixItKind::Alternative));
-}
-
-void ruleFreezeFp8(RuleContext &ctx) {
-  if (ctx.has(Opt::ModelFreeze) && ctx.has(Opt::ModelFp8))
-    ctx.report({Opt::ModelFreeze, Opt::ModelFp8})
-        .fix(ctx.fixRemove(Opt::ModelFreeze, FixItKind::Alternative))
-        .fix(ctx.fixRemove(Opt::ModelFp8, FixItKind::Alternative));
 }
 
 void ruleFinetuneOptimizer(RuleContext &ctx) {

@@ -342,8 +342,16 @@ void ruleMasterWeightsUnsupported(RuleContext &ctx) {
 
 void ruleMomentsUnsupported(RuleContext &ctx) {
   for (Opt opt : {Opt::OptimizerExpAvgDtype, Opt::OptimizerExpAvgSqDtype})
-    if (ctx.cfg().is(opt, FloatType::Fp16) || ctx.cfg().is(opt, FloatType::Fp8))
+    if (ctx.cfg().is(opt, FloatType::Fp16))
       ctx.report({opt}, {pathOf(opt), arg(ctx, opt)})
+          .fix(ctx.fixSet(opt, Value::ofEnum(FloatType::Fp32), FixItKind::Alternative))
+          .fix(ctx.fixSet(opt, Value::ofEnum(FloatType::Bf16), FixItKind::Alternative));
+}
+
+void ruleMomentsFp8(RuleContext &ctx) {
+  for (Opt opt : {Opt::OptimizerExpAvgDtype, Opt::OptimizerExpAvgSqDtype})
+    if (ctx.cfg().is(opt, FloatType::Fp8))
+      ctx.report({opt}, {pathOf(opt)})
           .fix(ctx.fixSet(opt, Value::ofEnum(FloatType::Fp32), FixItKind::Alternative))
           .fix(ctx.fixSet(opt, Value::ofEnum(FloatType::Bf16), FixItKind::Alternative));
 }

@@ -443,14 +443,14 @@ private:
     const model::Frozen frozen = frozenOf(config_);
     if (!frozen.entries.empty())
       plan_.classes.push_back({"frozen", /*isTrained=*/false});
-    int64_t layer = -1;
-    for (const model::Unit &unit : units_) {
+    const std::vector<model::UnitParams> params = model::paramsOfUnits(units_, frozen);
+    for (size_t u = 0; u < units_.size(); ++u) {
+      const model::Unit &unit = units_[u];
       plan_.units.push_back({unit.name, unit.kind});
-      bool isLayer = unit.kind == plan::UnitKind::Layer;
-      layer += isLayer ? 1 : 0;
       std::array<std::optional<size_t>, 4> blocks; // dense, experts, the same of what is frozen
-      for (const model::ParamSpec &param : model::paramsOf(unit)) {
-        bool isFrozen = frozen.has(param.kind, isLayer ? layer : -1);
+      for (size_t p = 0; p < params[u].params.size(); ++p) {
+        const model::ParamSpec &param = params[u].params[p];
+        bool isFrozen = params[u].isFrozen[p] != 0;
         std::optional<size_t> &block = blocks[(param.isStacked ? 1 : 0) + (isFrozen ? 2 : 0)];
         if (!block)
           block = addBlock(plan_, unit.name + (param.isStacked ? ".experts" : ""),

@@ -142,16 +142,11 @@ bool isAllFrozen(const Config &config) {
   const model::Frozen frozen = frozenOf(config);
   if (frozen.entries.empty())
     return false;
-  int64_t layer = -1;
   const model::Decoder decoder = decoderOf(config);
-  for (const model::Unit &unit : decoder.units()) {
-    bool isLayer = unit.kind == plan::UnitKind::Layer;
-    layer += isLayer ? 1 : 0;
-    for (const model::ParamSpec &param : model::paramsOf(unit))
-      if (!frozen.has(param.kind, isLayer ? layer : -1))
-        return false;
-  }
-  return true;
+  return std::ranges::all_of(
+      model::paramsOfUnits(decoder.units(), frozen), [](const model::UnitParams &unit) {
+        return std::ranges::all_of(unit.isFrozen, [](uint8_t isFrozen) { return isFrozen != 0; });
+      });
 }
 
 } // namespace

@@ -54,6 +54,18 @@ std::vector<Unit> Decoder::units() const {
   return units;
 }
 
+std::vector<UnitParams> paramsOfUnits(std::span<const Unit> units, const Frozen &frozen) {
+  std::vector<UnitParams> all;
+  int64_t layer = -1;
+  for (const Unit &unit : units) {
+    layer += unit.kind == plan::UnitKind::Layer ? 1 : 0;
+    UnitParams &own = all.emplace_back(UnitParams{paramsOf(unit), {}});
+    for (const ParamSpec &param : own.params)
+      own.isFrozen.push_back(frozen.has(param.kind, unit.kind, layer) ? 1 : 0);
+  }
+  return all;
+}
+
 Params paramsOf(const Unit &unit) {
   Params params;
   for (const auto &module : *unit.modules)

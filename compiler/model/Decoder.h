@@ -2,6 +2,9 @@
 // head. Layers are of few kinds; a pattern says which kind each layer is.
 #pragma once
 
+#include <span>
+
+#include "compiler/model/Freeze.h"
 #include "compiler/model/Module.h"
 
 namespace shardc::model {
@@ -36,6 +39,14 @@ struct Decoder {
 
 /// The parameters of a unit, under their complete names.
 Params paramsOf(const Unit &unit);
+
+/// The parameters of a unit, and of each whether it is frozen.
+struct UnitParams {
+  Params params;
+  std::vector<uint8_t> isFrozen;
+};
+/// By unit of a model.
+std::vector<UnitParams> paramsOfUnits(std::span<const Unit> units, const Frozen &frozen);
 
 /// Elements of all parameters, each tied weight once; INT64_MAX if there are more.
 int64_t countParameters(const Decoder &decoder);

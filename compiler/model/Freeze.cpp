@@ -50,12 +50,17 @@ std::string kindWords() {
   return words;
 }
 
+constexpr std::pair<std::string_view, Frozen::Place> kPlaces[] = {
+    {"layers", Frozen::Place::Layers}, {"mtp", Frozen::Place::Mtp}, {"base", Frozen::Place::Base}};
+
 /// Why the text is no entry; empty if it is one.
 std::string read(std::string_view text, int64_t layers, Frozen::Entry &entry) {
   std::string_view rest = text, word = takeWord(rest);
-  if (word == "layers") {
-    entry.isOfLayers = true;
-    bool hasRange = !rest.empty() && rest.front() >= '0' && rest.front() <= '9';
+  auto place = std::ranges::find(kPlaces, word, [](const auto &row) { return row.first; });
+  if (place != std::end(kPlaces)) {
+    entry.place = place->second;
+    bool hasRange = entry.place == Frozen::Place::Layers && !rest.empty() && rest.front() >= '0' &&
+                    rest.front() <= '9';
     if (hasRange && !readRange(takeWord(rest), entry))
       return fmt::format("'{}' has no range of layers such as 'layers.0-11'", text);
     if (hasRange && entry.last >= layers)
@@ -69,22 +74,32 @@ std::string read(std::string_view text, int64_t layers, Frozen::Entry &entry) {
   if (!entry.kind || !rest.empty())
     return fmt::format(
         "'{}' names no parameters; it needs to be 'layers', layers by number such as "
-        "'layers.0-11', or one of {}",
+        "'layers.0-11', 'mtp', 'base', or one of {}",
         text, kindWords());
   return "";
 }
 
-} // namespace
-
-bool Frozen::has(ParamKind kind, int64_t layer) const {
-  return std::ranges::any_of(entries, [&](const Entry &entry) {
-    bool isThere = !entry.isOfLayers || (layer >= entry.first && layer <= entry.last);
-    return isThere && (!entry.kind || *entry.kind == kind);
-  });
+bool isAt(const Frozen::Entry &entry, plan::UnitKind unit, int64_t layer) {
+  switch (entry.place) {
+  case Frozen::Place::Model:
+    return true;
+  case Frozen::Place::Layers:
+    return unit == plan::UnitKind::Layer && layer >= entry.first && layer <= entry.last;
+  case Frozen::Place::Mtp:
+    return unit == plan::UnitKind::Prediction;
+  case Frozen::Place::Base:
+    return unit != plan::UnitKind::Prediction;
+  }
+  return false;
 }
 
+} // namespace
+
 std::string frozenText(const Frozen::Entry &entry) {
-  std::string text = entry.isOfLayers ? "layers" : "";
+  std::string text;
+  for (const auto &[word, place] : kPlaces)
+    if (place == entry.place)
+      text = word;
   if (entry.last != Frozen::kLast)
     text += entry.last == entry.first ? fmt::format(".{}", entry.first)
                                       : fmt::format(".{}-{}", entry.first, entry.last);
@@ -101,6 +116,12 @@ Frozen readFrozen(std::span<const std::string> entries, int64_t layers) {
       break;
   }
   return frozen;
+}
+
+bool Frozen::has(ParamKind kind, plan::UnitKind unit, int64_t layer) const {
+  return std::ranges::any_of(entries, [&](const Entry &entry) {
+    return isAt(entry, unit, layer) && (!entry.kind || *entry.kind == kind);
+  });
 }
 
 } // namespace shardc::model

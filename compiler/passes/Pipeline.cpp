@@ -3,7 +3,11 @@
 
 #include <algorithm>
 
+#include <fmt/format.h>
+
 #include "compiler/passes/ChooseRecompute.h"
+#include "compiler/predict/Overheads.h"
+#include "runtime/plan/Summary.h"
 
 namespace shardc::passes {
 namespace {
@@ -66,6 +70,33 @@ constexpr PassId kOrder[] = {
     PassId::PlaceBuffers,
 };
 
+/// Where the job leaves it to the compiler, frozen weights are whole on each rank if the plan then
+/// fits into the device's memory, and else divided as the others.
+void chooseKeepFrozen(plan::Plan &plan, const PipelineOptions &options, Notes &notes) {
+  using plan::Job;
+  if (plan.job.ddp.keepFrozen != Job::KeepFrozen::IfFits)
+    return;
+  auto choose = [](plan::Plan &of, std::string word) {
+    of.job.put(plan::JobField::ddp_keepFrozen, std::move(word));
+  };
+  plan::Plan whole = plan;
+  choose(whole, "always");
+  PipelineOptions quiet = options;
+  quiet.after = nullptr;
+  Notes ignored;
+  runPipeline(whole, quiet, ignored);
+  int64_t most = 0;
+  for (const plan::Role &role : whole.roles)
+    most = std::max(most, predict::deviceBytesOf(whole, role));
+  bool fits = most <= plan.deviceBytes;
+  choose(plan, fits ? "always" : "never");
+  notes.push_back({fmt::format("'ddp.keep_frozen = if_fits' keeps frozen weights {}: {} of {} are "
+                               "needed if they are whole",
+                               fits ? "whole on each rank" : "divided", plan::formatBytes(most),
+                               plan::formatBytes(plan.deviceBytes)),
+                   "kept-frozen"});
+}
+
 } // namespace
 
 bool isOptional(PassId id) {
@@ -104,6 +135,7 @@ void finishBody(plan::Plan &plan, PassId first) {
 }
 
 std::vector<PassTime> runPipeline(plan::Plan &plan, const PipelineOptions &options, Notes &notes) {
+  chooseKeepFrozen(plan, options, notes);
   if (choosesRecompute(plan))
     chooseRecompute(plan, options, notes);
   std::vector<PassTime> times;

@@ -32,7 +32,8 @@ bool isOnRequest(PassId id);
 void finishBody(plan::Plan &plan, PassId first);
 
 /// Turns the logical plan from lowering into a placed one. Where the job leaves it to the compiler
-/// what is recomputed, that is chosen first (ChooseRecompute.h). Returns the time of each pass in
+/// whether frozen weights are divided, and what is recomputed, that is chosen first
+/// (ChooseRecompute.h). Returns the time of each pass in
 /// order.
 std::vector<PassTime> runPipeline(plan::Plan &plan, const PipelineOptions &options, Notes &notes);
 

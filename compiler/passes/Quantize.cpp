@@ -273,7 +273,7 @@ private:
   /// Makes the forms of a copy before the product that is the first to take one, as a factor.
   void make(const Copy &copy, Forms &forms, const Op &product, size_t factor) {
     forms.isMade = true;
-    if (recipe_.gathersWeights && isWeight_[copy.of])
+    if (isIn8Bits(copy.of))
       return takeGathered(copy, forms, product);
     if (!recipe_.blocks)
       return quantise(copy, forms, product, factor);
@@ -315,6 +315,11 @@ private:
   }
 
   // ---- weights that come in 8 bits ----
+
+  bool isIn8Bits(ValueId value) const {
+    int32_t param = isWeight_[value] ? products_.paramOf(value) : -1;
+    return param >= 0 && plan::isKeptIn8Bits(plan_.params[static_cast<size_t>(param)]);
+  }
 
   /// They have one scale in all forms.
   void takeGathered(const Copy &copy, Forms &forms, const Op &product) {
@@ -374,7 +379,7 @@ private:
     ValueId first = op.operands[0];
     op.set(Key::fp8_recipe, static_cast<int64_t>(recipe_.ofExperts));
     op.set(Key::e5m2, int64_t{takesGradient && recipe_.gradients == DType::F8E5M2});
-    if (takesWeight && recipe_.gathersWeights) {
+    if (takesWeight && isIn8Bits(op.operands[1])) {
       op.kind = OpKind::GroupedMatMulScaled;
       op.operands.push_back(scaleOf(op.operands[1], op));
     }
@@ -512,10 +517,13 @@ std::vector<int32_t> quantisedParams(const plan::Plan &plan, const plan::Role &r
   return found;
 }
 
-/// Lets the role have these weights in 8 bits, with their scales.
+/// Lets the role have those of these weights in 8 bits that are trained, with their scales. Such
+/// weights are made of masters, which frozen ones lack: these stay as they are.
 void keepIn8Bits(plan::Plan &plan, plan::Role &role, const std::vector<int32_t> &params) {
   for (int32_t index : params) {
     plan::Param &param = plan.params[static_cast<size_t>(index)];
+    if (!plan.classOf(plan.blocks[static_cast<size_t>(param.block)]).isTrained)
+      continue;
     param.type.dtype = DType::F8E4M3;
     if (param.whole.rank > 0)
       param.whole.dtype = DType::F8E4M3;
@@ -527,6 +535,8 @@ void keepIn8Bits(plan::Plan &plan, plan::Role &role, const std::vector<int32_t> 
     for (const plan::Segment::Boundary &in : segment.ins)
       if (role.cells[in.cell].kind == plan::CellKind::Param)
         segment.values[in.value].type.dtype = role.cells[in.cell].type.dtype;
+  if (plan::countWeightScales(plan) == 0)
+    return;
   addCell(role, "weight_scales", plan::CellKind::WeightScales,
           Type::of(DType::F32, {plan::countWeightScales(plan), plan::kScaleStride}),
           plan::Arena::State, plan::Purpose::Params);

@@ -43,7 +43,8 @@ BlockStrategy withGroups(const plan::Plan &plan, const JobStrategy &job, const p
   plan::Job::ShardingStrategy asked = plan.job.derived.strategy;
   if (asked == OptimGradsParams && isBetweenInstances(plan, block))
     asked = Optim; // between instances, state alone is divided
-  if (!strategy.isTrained && asked != OptimGradsParams)
+  bool isKept = plan.job.ddp.keepFrozen == plan::Job::KeepFrozen::Always;
+  if (!strategy.isTrained && (asked != OptimGradsParams || isKept))
     asked = NoShard; // there is no state
   if (strategy.ranks > 1) {
     strategy.shardsParams = asked == OptimGradsParams;

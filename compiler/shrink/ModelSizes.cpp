@@ -257,7 +257,10 @@ private:
     for (model::Frozen::Entry &entry : model::readFrozen(entries, d_.numLayers).entries) {
       if (entry.last != model::Frozen::kLast) {
         entry.first = shareOf(entry.first, d_.numLayers, layers_);
-        entry.last = std::max(shareOf(entry.last + 1, d_.numLayers, layers_) - 1, entry.first);
+        int64_t end = shareOf(entry.last + 1, d_.numLayers, layers_);
+        if (entry.last + 1 < d_.numLayers) // some layer stays above them
+          end = std::min(end, layers_ - 1);
+        entry.last = std::max(end - 1, entry.first);
       }
       list.push_back(Value::ofString(model::frozenText(entry)));
     }

@@ -12,6 +12,7 @@
 #include "compiler/tools/TuneExchanges.h"
 #include "compiler/tools/TuneStages.h"
 #include "runtime/plan/Builder.h"
+#include "runtime/plan/Optimizers.h"
 
 namespace shardc::tools {
 namespace {
@@ -195,6 +196,36 @@ private:
   std::vector<Readers> readers_;
 };
 
+/// Whether frozen weights are whole on each rank, at least where that fits.
+bool keepsFrozen(const plan::Plan &plan) {
+  using plan::Job;
+  return plan.job.ddp.keepFrozen.value_or(Job::KeepFrozen::Never) != Job::KeepFrozen::Never;
+}
+
+/// By parameter, whether the backward pass reads it, and it may be gathered for that. Where all are
+/// trained, it counts as if it read all of them: few are not, and they are small.
+std::vector<uint8_t> readAgain(const plan::Plan &plan, const plan::Segment &body) {
+  bool areAll = std::ranges::all_of(plan.classes, &plan::ParamClass::isTrained);
+  std::vector<uint8_t> isRead(plan.params.size(), areAll ? 1 : 0);
+  if (areAll)
+    return isRead;
+  std::vector<int32_t> paramOf(body.values.size(), -1);
+  for (const plan::Segment::Boundary &in : body.ins)
+    if (const plan::Cell &cell = plan.roles.front().cells[in.cell];
+        cell.kind == plan::CellKind::Param)
+      paramOf[in.value] = cell.of;
+  for (const Op &op : body.ops)
+    for (ValueId operand : op.operands)
+      if (int32_t param = paramOf[operand]; param >= 0) {
+        if (isAlias(op)) // a view of it
+          paramOf[op.results[0]] = param;
+        else if (op.phase == Phase::Backward)
+          isRead[static_cast<size_t>(param)] =
+              !keepsFrozen(plan) || plan::isTrained(plan, plan.params[static_cast<size_t>(param)]);
+      }
+  return isRead;
+}
+
 std::vector<PartCost> costsOfUnits(const plan::Plan &plan, const plan::Segment &body) {
   std::vector<PartCost> units(plan.units.size());
   std::vector<PowerSeconds> seconds(body.ops.size());
@@ -233,14 +264,18 @@ std::vector<PartCost> costsOfUnits(const plan::Plan &plan, const plan::Segment &
     units[unit].forward.chain = forward[unit];
     units[unit].backward.chain = backward[unit];
   }
-  for (const plan::Param &param : plan.params) {
+  std::vector<uint8_t> isRead = readAgain(plan, body);
+  for (size_t p = 0; p < plan.params.size(); ++p) {
+    const plan::Param &param = plan.params[p];
     if (param.block < 0)
       continue;
     const plan::Block &block = plan.blocks[static_cast<size_t>(param.block)];
-    if (block.unit < 0 || !plan.classOf(block).isTrained) // which has no gradient and no state
+    if (block.unit < 0)
       continue;
     PartHeld &held = units[static_cast<size_t>(block.unit)].held;
-    (param.isStacked() ? held.expertNumel : held.numel) += param.type.numel();
+    Numel &numel = param.isStacked() ? held.experts : held.dense;
+    (plan.classOf(block).isTrained ? numel.trained : numel.frozen) += param.type.numel();
+    numel.again += isRead[p] != 0 ? param.type.numel() : 0;
   }
   return units;
 }
@@ -286,14 +321,25 @@ PartHeld &PartHeld::operator+=(const PartHeld &other) {
   keptBytes += other.keptBytes;
   keptForWeights += other.keptForWeights;
   passedBytes += other.passedBytes;
-  numel += other.numel;
-  expertNumel += other.expertNumel;
+  dense += other.dense;
+  experts += other.experts;
   return *this;
+}
+
+Numel &Numel::operator+=(const Numel &other) {
+  trained += other.trained;
+  frozen += other.frozen;
+  again += other.again;
+  return *this;
+}
+
+Numel Numel::operator-(const Numel &other) const {
+  return {trained - other.trained, frozen - other.frozen, again - other.again};
 }
 
 PartHeld PartHeld::operator-(const PartHeld &other) const {
   return {keptBytes - other.keptBytes, keptForWeights - other.keptForWeights,
-          passedBytes - other.passedBytes, numel - other.numel, expertNumel - other.expertNumel};
+          passedBytes - other.passedBytes, dense - other.dense, experts - other.experts};
 }
 
 LayerSums::LayerSums(const std::vector<PartCost> &layers) : before_(1) {
@@ -414,6 +460,8 @@ BodyCost costOfBody(const plan::Plan &plan) {
   cost.device = predict::deviceOf(plan);
   std::vector<PartCost> units = costsOfUnits(plan, *body);
   cost.boundaryBytes = boundaryBytes(plan, *body);
+  cost.keepsFrozen = keepsFrozen(plan);
+  cost.dividesFrozen = plan.job.ddp.keepFrozen != plan::Job::KeepFrozen::Always;
   for (size_t unit = 0; unit < units.size(); ++unit)
     switch (plan.units[unit].kind) {
     case plan::UnitKind::Layer:
@@ -423,7 +471,7 @@ BodyCost costOfBody(const plan::Plan &plan) {
       cost.head = units[unit];
       break;
     case plan::UnitKind::Embedding:
-      cost.embeddingNumel += units[unit].held.numel;
+      cost.embedding += units[unit].held.dense;
       break;
     case plan::UnitKind::Prediction:
     case plan::UnitKind::Other:
@@ -539,6 +587,9 @@ int64_t Bounds::refinedBytes(const Layout &mesh, StageOrders &orders) const {
 }
 
 double Bounds::refinedSeconds(const Layout &mesh, StageOrders &orders, double within) const {
+  // In the order of passes each stage waits for gradients, which frozen ones do not take.
+  if (cost_.hasForwardOnly())
+    return 0;
   const std::vector<int64_t> &layers = layersOf(mesh);
   int64_t microbatches = microbatchesOf(body_, mesh, sizes_);
   double factor = mostPower(passes_.at(keyOfPasses(mesh))->products, within);

@@ -50,13 +50,24 @@ struct PassSum {
   double seconds(double least = 0) const;
 };
 
+/// Parameters: those that are trained, and those that are not; of those that may be gathered, what
+/// the backward pass reads.
+struct Numel {
+  int64_t trained = 0, frozen = 0, again = 0;
+
+  Numel &operator+=(const Numel &other);
+  Numel operator-(const Numel &other) const;
+  int64_t all() const { return trained + frozen; }
+  auto operator<=>(const Numel &) const = default;
+};
+
 /// What a part of the model, or several ones, hold on a rank at least.
 struct PartHeld {
   int64_t keptBytes = 0;      ///< from the forward to the backward pass
   int64_t keptForWeights = 0; ///< of these, what the second part of the backward pass reads
   int64_t passedBytes = 0;    ///< from the first part of the backward pass to the second one
-  int64_t numel = 0;          ///< parameters that data-parallel ranks share
-  int64_t expertNumel = 0;    ///< those of its experts
+  Numel dense;                ///< that data-parallel ranks share
+  Numel experts;
 
   PartHeld &operator+=(const PartHeld &other);
   PartHeld operator-(const PartHeld &other) const;
@@ -82,7 +93,7 @@ struct PartCost {
 struct BodyCost {
   std::vector<PartCost> layers;
   PartCost head;
-  int64_t embeddingNumel = 0;
+  Numel embedding;
   /// Bytes of an element: of weights, gradients that are sent, their sums, and master weights and
   /// moments together.
   int64_t weightBytes = 0, gradientBytes = 0, sumBytes = 0, stateBytes = 0;
@@ -90,12 +101,21 @@ struct BodyCost {
   int64_t boundaryBytes = 0;             ///< of activations that a layer leaves to the next one
   bool movesPieces = false;              ///< of rows, beside products
   bool dividesInstances = false;         ///< what instances hold, so that they do not sum it
+  bool keepsFrozen = false;              ///< whole on each rank, at least where that fits
+  bool dividesFrozen = true;             ///< where the others are, unless they fit whole
   std::optional<predict::Device> device; ///< that runs it
   model::StageRequest times;             ///< by which balanced stages are divided
 
-  int64_t leastOfLayers(int64_t PartHeld::*of) const {
-    auto held = [of](const PartCost &layer) { return layer.held.*of; };
+  /// Of the dense parameters of each layer.
+  int64_t leastOfLayers(int64_t Numel::*of) const {
+    auto held = [of](const PartCost &layer) { return layer.held.dense.*of; };
     return held(*std::ranges::min_element(layers, {}, held));
+  }
+  /// Whether some layer has no backward pass, since nothing up to it is trained.
+  bool hasForwardOnly() const {
+    return std::ranges::any_of(layers, [](const PartCost &layer) {
+      return layer.backward == PassCost() && layer.forward != PassCost();
+    });
   }
   bool hasSameParts(const BodyCost &other) const {
     return layers == other.layers && head == other.head && times.seconds == other.times.seconds;
@@ -142,7 +162,7 @@ public:
   Bound of(const Layout &mesh);
 
   /// By the order in which the stages run their passes; these take longer. No step that takes no
-  /// longer than `within` takes less than this.
+  /// longer than `within` takes less than this. 0 where layers have no backward pass.
   double refinedSeconds(const Layout &mesh, StageOrders &orders, double within) const;
   int64_t refinedBytes(const Layout &mesh, StageOrders &orders) const;
   /// With the activations of each stage that another plan has. These three are for meshes of which

@@ -7,18 +7,27 @@
 
 namespace shardc::tools {
 
+namespace {
+
+/// The least of each, which need not be of one stage.
+Numel fewer(const Numel &a, const Numel &b) {
+  return {std::min(a.trained, b.trained), std::min(a.frozen, b.frozen), std::min(a.again, b.again)};
+}
+
+} // namespace
+
 Numels leastOfStages(const Layout &mesh, const std::vector<PartHeld> &chunks) {
   Numels least;
   auto stages = static_cast<size_t>(mesh.size(Knob::Stages));
   for (size_t stage = 0; stage < std::min(stages, chunks.size()); ++stage) {
     Numels own;
     for (size_t chunk = stage; chunk < chunks.size(); chunk += stages) {
-      own.dense += chunks[chunk].numel;
-      own.experts += chunks[chunk].expertNumel;
+      own.dense += chunks[chunk].dense;
+      own.experts += chunks[chunk].experts;
     }
     least = stage == 0
                 ? own
-                : Numels{std::min(least.dense, own.dense), std::min(least.experts, own.experts)};
+                : Numels{fewer(least.dense, own.dense), fewer(least.experts, own.experts)};
   }
   return least;
 }
@@ -27,7 +36,7 @@ Exchanges::Least Exchanges::of(const Numels &numels) const {
   Least least;
   least.added = optimizerSeconds(numels);
   for (bool areExperts : {false, true})
-    if (int64_t numel = areExperts ? numels.experts : numels.dense; numel > 0)
+    if (const Numel &numel = areExperts ? numels.experts : numels.dense; numel.all() > 0)
       add(least, numel, areExperts);
   return least;
 }
@@ -41,7 +50,7 @@ double Exchanges::optimizerSeconds(const Numels &numels) const {
     int64_t shards = isNone ? 1 : mesh_.sharers(sizes_, areExperts);
     if (body_.dividesInstances)
       shards *= mesh_.size(Knob::Instances);
-    seconds += static_cast<double>(areExperts ? numels.experts : numels.dense) * bytes /
+    seconds += static_cast<double>((areExperts ? numels.experts : numels.dense).trained) * bytes /
                static_cast<double>(shards) / (body_.device->sustained.memoryGBs * 1e9);
   }
   return seconds;
@@ -68,18 +77,26 @@ ExchangeCost Exchanges::gathered(int64_t numel, bool areExperts) const {
   return costOf(CollectiveKind::AllGather, numel * body_.gatheredBytes, areExperts);
 }
 
-void Exchanges::add(Least &least, int64_t numel, bool areExperts) const {
+int64_t Exchanges::gatheredOf(const Numel &numel) const {
+  return gathersEachPass() && !body_.keepsFrozen ? numel.all() : numel.trained;
+}
+
+void Exchanges::add(Least &least, const Numel &numel, bool areExperts) const {
   double reductions = reducesEachPass() ? microbatches_ : 1;
-  double gathers = gathersEachPass() ? 2 * microbatches_ : gathersOnce() ? 1 : 0;
-  ExchangeCost all = reduced(numel, areExperts), sum = summed(numel, areExperts),
-               weights = gathered(numel, areExperts);
-  least.added += reductions * all.contending + sum.contending + gathers * weights.contending;
-  least.stream = std::max({least.stream, reductions * all.took + sum.took, gathers * weights.took});
+  double gathers = gathersEachPass() ? microbatches_ : gathersOnce() ? 1 : 0;
+  double again = gathersEachPass() ? microbatches_ : 0;
+  ExchangeCost all = reduced(numel.trained, areExperts), sum = summed(numel.trained, areExperts),
+               weights = gathered(gatheredOf(numel), areExperts),
+               weightsAgain = gathered(numel.again, areExperts);
+  least.added += reductions * all.contending + sum.contending + gathers * weights.contending +
+                 again * weightsAgain.contending;
+  least.stream = std::max({least.stream, reductions * all.took + sum.took,
+                           gathers * weights.took + again * weightsAgain.took});
   if (areExperts)
     return;
   // When the gradients of a backward pass that come last are exchanged, nothing is left beside it.
-  int64_t last =
-      mesh_.size(Knob::Stages) > 1 ? body_.leastOfLayers(&PartHeld::numel) : body_.embeddingNumel;
+  int64_t last = mesh_.size(Knob::Stages) > 1 ? body_.leastOfLayers(&Numel::trained)
+                                              : body_.embedding.trained;
   ExchangeCost exposed = reduced(last, areExperts), exposedSum = summed(last, areExperts);
   double passes = reducesEachPass() ? static_cast<double>(mesh_.size(Knob::Chunks)) : 1;
   least.added += passes * reductions * (exposed.took - exposed.contending) + exposedSum.took -

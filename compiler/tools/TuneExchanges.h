@@ -12,7 +12,7 @@ struct ExchangeCost {
 
 /// Parameters of dense layers, and of experts.
 struct Numels {
-  int64_t dense = 0, experts = 0;
+  Numel dense, experts;
 };
 
 /// The fewest of any stage, by what chunks hold.
@@ -38,6 +38,8 @@ public:
   /// That add what instances have added, once in a step.
   ExchangeCost summed(int64_t numel, bool areExperts) const;
   ExchangeCost gathered(int64_t numel, bool areExperts) const;
+  /// Those of the parameters that are gathered in the forward pass, at least.
+  int64_t gatheredOf(const Numel &numel) const;
 
   /// Whether gradients are added in each backward pass, and not once in a step.
   bool reducesEachPass() const { return mesh_.isSharded(); }
@@ -48,7 +50,7 @@ public:
   }
 
 private:
-  void add(Least &least, int64_t numel, bool areExperts) const;
+  void add(Least &least, const Numel &numel, bool areExperts) const;
   ExchangeCost costOf(CollectiveKind kind, int64_t bytes, int64_t members, int64_t inNode) const;
   ExchangeCost costOf(CollectiveKind kind, int64_t bytes, bool areExperts) const;
 

@@ -108,7 +108,8 @@ StageBytes::State StageBytes::state(const Numels &numels) const {
   return {dense.kept + experts.kept, dense.gradients + experts.gradients};
 }
 
-StageBytes::State StageBytes::stateOf(int64_t numel, int64_t shards) const {
+StageBytes::State StageBytes::stateOf(const Numel &of, int64_t shards) const {
+  int64_t numel = of.trained;
   // Of a sharding that the table does not list, the least that any has.
   bool isFull = mesh_.is(Knob::Sharding, "fsdp") || mesh_.is(Knob::Sharding, "given");
   bool sharesGrads = isFull || mesh_.is(Knob::Sharding, "optim_grads");
@@ -120,7 +121,8 @@ StageBytes::State StageBytes::stateOf(int64_t numel, int64_t shards) const {
   if (shards > 1 && !sharesGrads && chunks_ > 1)
     sum += numel * body_.sumBytes / shards;
   return {numel * body_.weightBytes / (isFull ? shards : 1) +
-              numel * body_.stateBytes / (shards * instances_),
+              numel * body_.stateBytes / (shards * instances_) +
+              of.frozen * body_.weightBytes / (isFull && body_.dividesFrozen ? shards : 1),
           sum};
 }
 
@@ -128,10 +130,11 @@ StageBytes::State StageBytes::stateOf(int64_t numel, int64_t shards) const {
 int64_t StageBytes::communicators(int64_t stage) const {
   predict::LeastChannels channels;
   if (body_.boundaryBytes > predict::kSmallBytes && stages_ > 1)
-    channels.transfers = chunks_ == 1 && (stage == 0 || stage + 1 == stages_) ? 2 : 4;
+    channels.transfers = (chunks_ == 1 && (stage == 0 || stage + 1 == stages_) ? 2 : 4) /
+                         (body_.hasForwardOnly() ? 2 : 1); // nothing may be sent back
   bool movesRows = body_.boundaryBytes > predict::kSmallBytes;
   channels.kernels = movesRows && mesh_.size(Knob::Tensor) > 1 && mesh_.is(Knob::Rows, "rows");
-  if (shards_ > 1 && body_.leastOfLayers(&PartHeld::numel) > predict::kSmallBytes)
+  if (shards_ > 1 && body_.leastOfLayers(&Numel::trained) > predict::kSmallBytes)
     channels.gathers = channels.reductions = true;
   return predict::leastCommunicatorBytes(channels);
 }
@@ -170,11 +173,13 @@ int64_t StageBytes::activations(int64_t stage, const std::vector<PartHeld> &chun
 Numels StageBytes::numelsOf(int64_t stage, const std::vector<PartHeld> &chunks) const {
   Numels numels;
   for (int64_t chunk = 0; chunk < chunks_; ++chunk) {
-    numels.dense += held(stage, chunk, chunks).numel;
-    numels.experts += held(stage, chunk, chunks).expertNumel;
+    numels.dense += held(stage, chunk, chunks).dense;
+    numels.experts += held(stage, chunk, chunks).experts;
   }
-  numels.dense += stage == 0 ? body_.embeddingNumel : 0;
-  numels.dense += stage + 1 == stages_ ? body_.head.held.numel : 0;
+  if (stage == 0)
+    numels.dense += body_.embedding;
+  if (stage + 1 == stages_)
+    numels.dense += body_.head.held.dense;
   return numels;
 }
 
@@ -182,8 +187,8 @@ StageSeconds::StageSeconds(const BodyCost &body, const Layout &mesh, const TuneS
                            int64_t microbatches, const std::vector<int64_t> &layers,
                            const StageOrder &order)
     : body_(body), exchanges_(body, mesh, sizes, microbatches), order_(order),
-      microbatches_(microbatches), embedding_(&exchangedOf(body.embeddingNumel, 0)),
-      head_(&exchangedOf(body.head.held.numel, body.head.held.expertNumel)) {
+      microbatches_(microbatches), embedding_(&exchangedOf(body.embedding, {})),
+      head_(&exchangedOf(body.head.held.dense, body.head.held.experts)) {
   int64_t stages = mesh.size(Knob::Stages);
   if (stages > 1) {
     int64_t near = std::clamp<int64_t>(sizes.inNode / (sizes.ranks / stages), 1, 2);
@@ -192,7 +197,7 @@ StageSeconds::StageSeconds(const BodyCost &body, const Layout &mesh, const TuneS
                                    body.boundaryBytes, {2, near, near});
   }
   for (const PartCost &layer : body.layers)
-    layers_.push_back(&exchangedOf(layer.held.numel, layer.held.expertNumel));
+    layers_.push_back(&exchangedOf(layer.held.dense, layer.held.experts));
   size_t begin = 0;
   for (size_t chunk = 0; chunk < layers.size(); ++chunk) {
     size_t end = begin + static_cast<size_t>(layers[chunk]);
@@ -202,13 +207,15 @@ StageSeconds::StageSeconds(const BodyCost &body, const Layout &mesh, const TuneS
 }
 
 /// Of a part with so many parameters. What is gathered and reduced comes one part after the other.
-const StageSeconds::Exchanged &StageSeconds::exchangedOf(int64_t numel, int64_t expertNumel) {
-  auto [at, isNew] = known_.try_emplace({numel, expertNumel});
+const StageSeconds::Exchanged &StageSeconds::exchangedOf(const Numel &dense, const Numel &experts) {
+  auto [at, isNew] = known_.try_emplace({dense, experts});
   for (bool areExperts : {false, true})
-    if (int64_t own = areExperts ? expertNumel : numel; isNew && own > 0) {
-      at->second.gathers[areExperts] = exchanges_.gathered(own, areExperts);
-      at->second.reductions[areExperts] = exchanges_.reduced(own, areExperts);
-      at->second.sums[areExperts] = exchanges_.summed(own, areExperts);
+    if (const Numel &own = areExperts ? experts : dense; isNew && own.all() > 0) {
+      Exchanged &each = at->second;
+      each.gathers[areExperts] = exchanges_.gathered(exchanges_.gatheredOf(own), areExperts);
+      each.again[areExperts] = exchanges_.gathered(own.again, areExperts);
+      each.reductions[areExperts] = exchanges_.reduced(own.trained, areExperts);
+      each.sums[areExperts] = exchanges_.summed(own.trained, areExperts);
     }
   return at->second;
 }
@@ -219,9 +226,9 @@ class StageSeconds::Pass {
 public:
   explicit Pass(double factor) : factor_(factor) {}
 
-  void gather(const Exchanged &of) {
+  void gather(const ExchangeCost (&of)[2]) {
     for (size_t stream : {0, 1})
-      run(gathered_[stream], 0, of.gathers[stream]);
+      run(gathered_[stream], 0, of[stream]);
     now_ = std::max(now_, gathered_[kDense]);
   }
 
@@ -272,10 +279,10 @@ PassSeconds StageSeconds::pass(const Chunk &chunk, PassKind kind, bool isFirst, 
   bool reduces = hasGradients && (exchanges_.reducesEachPass() || isLast);
   Pass pass(factor);
   if (gathersForward && chunk.isFirst)
-    pass.gather(*embedding_);
+    pass.gather(embedding_->gathers);
   for (size_t layer = chunk.begin; isForward && layer < chunk.end; ++layer) {
     if (gathersForward)
-      pass.gather(*layers_[layer]);
+      pass.gather(layers_[layer]->gathers);
     pass.compute(body_.layers[layer].forward);
   }
   auto addBackward = [&](const PartCost &part, const Exchanged &of) {
@@ -290,7 +297,7 @@ PassSeconds StageSeconds::pass(const Chunk &chunk, PassKind kind, bool isFirst, 
   };
   if (chunk.isLast) {
     if (gathersForward)
-      pass.gather(*head_);
+      pass.gather(head_->gathers);
     if (isForward)
       pass.compute(body_.head.forward);
     if (isBackward)
@@ -298,7 +305,7 @@ PassSeconds StageSeconds::pass(const Chunk &chunk, PassKind kind, bool isFirst, 
   }
   for (size_t layer = chunk.end; isBackward && layer-- > chunk.begin;) {
     if (gathersHere)
-      pass.gather(*layers_[layer]);
+      pass.gather(layers_[layer]->again);
     addBackward(body_.layers[layer], *layers_[layer]);
   }
   PassSeconds seconds;

@@ -55,7 +55,7 @@ private:
     int64_t kept = 0, gradients = 0;
   };
   State state(const Numels &numels) const;
-  State stateOf(int64_t numel, int64_t shards) const;
+  State stateOf(const Numel &numel, int64_t shards) const;
   Numels numelsOf(int64_t stage, const std::vector<PartHeld> &chunks) const;
   int64_t held(const State &state, int64_t activations) const;
   int64_t communicators(int64_t stage) const;
@@ -87,14 +87,14 @@ public:
 private:
   /// Of a part of the model, whose collectives are those of dense layers and those of experts.
   struct Exchanged {
-    ExchangeCost gathers[2], reductions[2], sums[2];
+    ExchangeCost gathers[2], again[2], reductions[2], sums[2];
   };
   struct Chunk {
     size_t begin = 0, end = 0;            ///< layers
     bool isFirst = false, isLast = false; ///< it has the embedding, or the head
   };
   class Pass;
-  const Exchanged &exchangedOf(int64_t numel, int64_t expertNumel);
+  const Exchanged &exchangedOf(const Numel &dense, const Numel &experts);
   passes::PassSeconds pass(const Chunk &chunk, passes::PassKind kind, bool isFirst, bool isLast,
                            double factor) const;
 
@@ -104,7 +104,7 @@ private:
   int64_t microbatches_;
   double transferSeconds_ = 0;                             ///< from a stage to the next
   std::vector<Chunk> chunks_;                              ///< of the model
-  std::map<std::pair<int64_t, int64_t>, Exchanged> known_; ///< by parameters
+  std::map<std::pair<Numel, Numel>, Exchanged> known_; ///< by parameters, dense and of experts
   std::vector<const Exchanged *> layers_;
   const Exchanged *embedding_, *head_;
 };

@@ -271,6 +271,15 @@ bool BridgeSettings::setSpecial(llvm::StringRef path, const Tree &value) {
     tokenizerVocab_ = value.integer;
     return true;
   }
+  if (bool isMtp = path == "model.freeze_mtp_model";
+      (isMtp || path == "model.freeze_language_model") && value.kind == Tree::Kind::Bool) {
+    if (isMtp)
+      freezesMtp_ = value.boolean;
+    else
+      freezesModel_ = value.boolean;
+    freezeRange_ = value.range;
+    return true;
+  }
   bool isTokenizer = path == "tokenizer.tokenizer_model" || path == "tokenizer.tokenizer_type";
   if (isTokenizer && value.isWord() && !llvm::StringRef(value.text).startswith("Null")) {
     tokenizer_ = value.text;
@@ -302,7 +311,19 @@ void BridgeSettings::noteForeign(llvm::StringRef path, const Tree &value) {
     recipe_.leaveOut(fmt::format("{} = {}", path.str(), describe(value)), value.range);
 }
 
+/// A language model includes what predicts further tokens, unless its class has a switch for that.
+void BridgeSettings::setFrozen() {
+  Value::List entries;
+  if (freezesModel_)
+    entries.push_back(Value::ofString("base"));
+  if (freezesMtp_.value_or(freezesModel_))
+    entries.push_back(Value::ofString("mtp"));
+  if (!entries.empty())
+    recipe_.set(Opt::ModelFreeze, Value::ofList(std::move(entries)), freezeRange_);
+}
+
 void BridgeSettings::finish() {
+  setFrozen();
   // Upstream makes the blend from the paths, and saves both.
   const Value *blend = recipe_.get(Opt::DatasetBlend);
   if (isComplete_ && blend != nullptr && !blend->isNone())

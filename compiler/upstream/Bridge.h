@@ -38,12 +38,16 @@ private:
   void setUnknownRest(llvm::StringRef section, const Tree &what);
   void setVariables(const Tree &map);
   void noteForeign(llvm::StringRef path, const Tree &value);
+  void setFrozen();
 
   RecipeBuilder &recipe_;
   bool isComplete_;
   std::string tokenizer_;
   SourceRange tokenizerRange_;
   std::optional<int64_t> tokenizerVocab_;
+  bool freezesModel_ = false;
+  std::optional<bool> freezesMtp_; ///< none: the model's class does not tell it apart
+  SourceRange freezeRange_;
   size_t numSettings_ = 0;
 };
 

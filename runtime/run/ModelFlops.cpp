@@ -27,42 +27,47 @@ double weightsOf(const plan::Plan &plan, const plan::Param &param) {
 }
 
 /// Products with a weight, of 2 operations each: one forward, one for the gradient of what it is
-/// multiplied with, unless nothing before it is trained, and one for its own gradient.
+/// multiplied with, unless no parameter before it is trained, and one for its own gradient.
+/// Parameters stand in the order in which tokens meet them.
 class Passes {
 public:
   explicit Passes(const plan::Plan &plan) : plan_(plan) {
-    for (const plan::Param &param : plan.params)
-      if (plan::isTrained(plan_, param))
-        first_ = std::min(first_, unitOf(param));
+    auto trained = std::ranges::find_if(
+        plan.params, [&](const plan::Param &param) { return plan::isTrained(plan, param); });
+    if (trained != plan.params.begin()) // else all count as behind it
+      first_ = trained - plan.params.begin();
   }
   double of(const plan::Param &param) const {
-    return ofUnit(unitOf(param)) + (plan::isTrained(plan_, param) ? 1 : 0);
+    return (&param - plan_.params.data() > first_ ? 2 : 1) +
+           (plan::isTrained(plan_, param) ? 1 : 0);
   }
-  /// Without gradients of weights.
-  double ofUnit(size_t unit) const { return unit >= first_ ? 2 : 1; }
   /// Of the head, with the embedding's table.
   double ofTiedHead() const {
     auto table = std::ranges::find_if(
         plan_.params, [&](const plan::Param &param) { return isTable(plan_, param); });
     return 2 + (table != plan_.params.end() && plan::isTrained(plan_, *table) ? 1 : 0);
   }
-  /// The mean over units of the kind.
-  double ofUnits(plan::UnitKind kind) const {
+  /// The mean of attention over layers: its gradients are needed if what makes queries, or
+  /// something before it, is trained.
+  double ofAttention() const {
     double sum = 0, count = 0;
-    for (size_t unit = 0; unit < plan_.units.size(); ++unit)
-      if (plan_.units[unit].kind == kind)
-        sum += ofUnit(unit), ++count;
+    int32_t unit = -1;
+    for (const plan::Param &param : plan_.params) {
+      if (!isOf(plan_, param, plan::UnitKind::Layer) || param.type.rank < 2 ||
+          unitOf(param) == unit)
+        continue;
+      unit = unitOf(param); // whose first matrix it is
+      sum += &param - plan_.params.data() >= first_ ? 2 : 1, ++count;
+    }
     return count > 0 ? sum / count : 2;
   }
 
 private:
-  /// 0 for what is in no unit.
-  size_t unitOf(const plan::Param &param) const {
-    int32_t unit = param.block < 0 ? -1 : plan_.blocks[static_cast<size_t>(param.block)].unit;
-    return static_cast<size_t>(std::max(unit, 0));
+  int32_t unitOf(const plan::Param &param) const {
+    return plan_.blocks[static_cast<size_t>(param.block)].unit;
   }
   const plan::Plan &plan_;
-  size_t first_ = SIZE_MAX; ///< unit in which something is trained
+  std::ptrdiff_t first_ = -1; ///< the first parameter that is trained
 };
 
 /// Channels of a head, as the mean of keys and values.
@@ -92,7 +97,7 @@ double modelFlopsPerToken(const plan::Plan &plan) {
   double attention = layers * static_cast<double>(model.seqLength) *
                      static_cast<double>(model.numAttentionHeads) * channelsOf(model);
   // Each pass of attention has two products of scores and values.
-  return 2 * products + 6 * attention * (2 * passes.ofUnits(plan::UnitKind::Layer) - 1) / 3;
+  return 2 * products + 6 * attention * (2 * passes.ofAttention() - 1) / 3;
 }
 
 double peakFlops(const plan::Plan &plan) { return 1e12 * plan.job.derived.peakTflops; }

@@ -27,6 +27,8 @@ EXPERTS = "ffn_hidden_size = 1024 num_moe_experts = 8 moe_router_topk = 2"
 FEW = ["--micro-batch-max=1"]
 ONE_STAGE = ["--set=model.pipeline_model_parallel_size=1"]
 NO_CONTEXT = ["--set=model.context_parallel_size=1"]
+LOWER, UPPER = 'freeze = ["embedding", "layers.0-1"]', 'freeze = ["layers.2-3", "head"]'
+KINDS = 'freeze = ["layers.1.qkv", "layers.0-2.feed_forward", "base.experts", "norm"]'
 NO_FSDP = ["--set=ddp.data_parallel_sharding_strategy=none"]
 
 # NAME: a model, GPUs, sequences of a step, options of tune.
@@ -50,9 +52,17 @@ PROBLEMS = {
     "experts-2": (model(more=EXPERTS), 2, 4, FEW),
     "experts-4": (model(more=EXPERTS), 4, 8, FEW + ONE_STAGE + NO_CONTEXT),
     "experts-4-memory": (model(hidden=1024, more=EXPERTS), 4, 8, FEW + ONE_STAGE + NO_CONTEXT + ["--memory=4"]),
+    "frozen-2": (model(more=LOWER), 2, 4, []),
+    "frozen-2-long": (model(hidden=1024, sequence=4096, more=KINDS), 2, 4, FEW),
+    "frozen-4": (model(hidden=1024, more=UPPER), 4, 8, FEW + ONE_STAGE),
+    "frozen-4-kept": (model(hidden=2048, heads=16, more=LOWER), 4, 8, FEW + ONE_STAGE + ["--set=ddp.keep_frozen=always"]),
+    "frozen-4-fits": (model(hidden=2048, heads=16, more=KINDS), 4, 8, FEW + ONE_STAGE + ["--set=ddp.keep_frozen=if_fits"]),
+    "frozen-stages": (model(layers=8, more=LOWER), 4, 16, FEW + NO_CONTEXT + ["--set=model.tensor_model_parallel_size=1"]),
+    "frozen-nodes": (model(layers=8, more=KINDS), "2x2", 16, FEW + NO_CONTEXT),
+    "frozen-experts": (model(more=f"{EXPERTS} {KINDS}"), 2, 4, FEW),
     "deadline": (model(hidden=1024), 2, 8, FEW + NO_CONTEXT + ["--gpus=2..8", "--deadline=1"]),
 }
-QUICK = ["dense-1-memory", "dense-2-long", "gqa-2", "experts-2"]
+QUICK = ["dense-1-memory", "dense-2-long", "gqa-2", "experts-2", "frozen-2"]
 
 
 def recipe(name):

@@ -71,6 +71,7 @@ WAYS = {
     "optimizer.use_precision_aware_optimizer": [
         "mixed_precision = bf16_mixed", "ddp.use_distributed_optimizer = true", "optimizer.use_precision_aware_optimizer = true"],
     "optimizer.decoupled_lr": ["optimizer.decoupled_lr = 0.01"],
+    "model.freeze": ['model.freeze = ["layers.0"]', "dist.use_megatron_fsdp = true"],
     "model.mtp_num_layers": ["model.mtp_num_layers = 1"],
     "checkpoint.load": ['checkpoint.load = "nowhere"', "checkpoint.exit_on_missing_checkpoint = false"],
     "checkpoint.use_checkpoint_args": ['checkpoint.load = "nowhere"', "checkpoint.exit_on_missing_checkpoint = false",
@@ -81,6 +82,7 @@ WAYS = {
 # What a value may be that of: where it shows nothing, it has to beside some of these.
 OTHERS = [["mixed_precision = fp16_mixed"], ["mixed_precision = bf16_mixed"], FP8, ["dist.use_megatron_fsdp = true"],
           ["mixed_precision = bf16_mixed", "dist.use_megatron_fsdp = true"], BALANCED, [*FP8, *EXPERTS]]
+UNSET = {"ddp.keep_frozen": "never"}  # words for what an option without a default means that is not set
 # Sections whose values are copied to options of other sections, which messages then name.
 COPIED = ("mixed_precision", "comm_overlap")
 
@@ -100,7 +102,7 @@ def values(option):
         "size": ["64KiB", "1GiB"], "duration": [30, 1]}[option.kind]
     if option.path == "dataset.split":
         tried = ["50,50,0"]
-    texts = [write(option, value) for value in tried if value != option.default]
+    texts = [write(option, value) for value in tried if value not in (option.default, UNSET.get(option.path))]
     return texts if option.kind in ("enum", "enums") else texts[:3]
 
 

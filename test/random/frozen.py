@@ -7,7 +7,10 @@ KINDS = "embedding positions head qkv latent projection feed_forward experts sha
 
 
 def frozen_entry(text, layers):
-    """Whether the text names parameters: layers[.A[-B]][.kind], or a kind."""
+    """Whether the text names parameters: layers[.A[-B]][.kind], mtp[.kind], base[.kind], or a kind."""
+    place, _, of_place = text.partition(".")
+    if place in ("mtp", "base"):
+        return of_place in KINDS or text == place
     found = re.fullmatch(r"layers(?:\.(\d+)(?:-(\d+))?)?(?:\.(\w+))?", text)
     if not found:
         return text in KINDS
@@ -19,6 +22,6 @@ def frozen_entry(text, layers):
 RULES = {
     "freeze": lambda f: f.has("model.freeze") and f.has("model.num_layers") and not all(
         frozen_entry(entry, f["model.num_layers"]) for entry in f["model.freeze"]),
-    "freeze-pipeline": lambda f: f.has("model.freeze") and f.pp > 1,
-    "freeze-fp8": lambda f: f.has("model.freeze") and f.has("model.fp8"),
+    "keep-frozen-needs-memory": lambda f: f["ddp.keep_frozen"] == "if_fits" and f.has("model.freeze") and
+    not f.has("cluster.memory") and f["cluster.gpu"] in (None, "host"),
 }

@@ -244,6 +244,32 @@ def masters(draw, job):
     return {"optimizer.use_precision_aware_optimizer": True, "optimizer.store_param_remainders": draw.random() < 0.9}
 
 
+def frozen(draw, job):
+    """A part of the model, often a third of its layers, and where its weights lie."""
+    if draw.random() < 0.7:
+        return {}
+    layers = job["model.num_layers"]
+    first, last = sorted(draw.choice([0, layers // 3, 2 * layers // 3, layers - 1]) for _ in range(2))
+    some = draw.choice([f"layers.{first}-{last}", f"layers.{first}", "layers", f"layers.{first}-{last}.qkv", "norm", "base.feed_forward", "experts"])
+    out = {"model.freeze": [some] + draw.choice([[], ["embedding"], ["head"], ["bias", "mtp"]])}
+    if draw.random() < 0.4:
+        out["ddp.keep_frozen"] = draw.choice(OPTIONS["ddp.keep_frozen"].words)
+    return out
+
+
+def optimizer(draw, job):
+    kind = draw.random()
+    if kind < 0.75:
+        return {}
+    if kind < 0.85:
+        return {"optimizer.optimizer": "lion"}
+    if kind < 0.92:
+        return {"optimizer.optimizer": "sgd", "optimizer.sgd_momentum": draw.choice([0.0, 0.9])}
+    if "dist.use_megatron_fsdp" not in job and "ddp.use_distributed_optimizer" not in job:
+        return {}
+    return {"optimizer.use_precision_aware_optimizer": True, "optimizer.exp_avg_dtype": "bf16", "optimizer.exp_avg_sq_dtype": draw.choice(["bf16", "fp32"])}
+
+
 def draw_job(draw):
     out = {"cluster.gpu": "host" if draw.random() < 0.5 else draw.choice(OPTIONS["cluster.gpu"].words)}
     for part in (sizes, strategy, precision, recomputation, saves, evaluation, data, experts):
@@ -252,4 +278,6 @@ def draw_job(draw):
     out.update(latent(draw))
     out.update(experts_in_fp8(draw, out))
     out.update(masters(draw, out))
+    out.update(frozen(draw, out))
+    out.update(optimizer(draw, out))
     return out

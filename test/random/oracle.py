@@ -598,7 +598,8 @@ ERRORS = {
         f["cluster.gpu"] not in NO_FP8),
     "master-weights-unsupported": lambda f: f.fsdp and (f["ddp.megatron_fsdp_main_params_dtype"] == "bf16" or
         f["ddp.megatron_fsdp_main_params_dtype"] in ("auto", None) and half(f) and f["model.params_dtype"] != "fp32"),
-    "moments-unsupported": lambda f: any(f[f"optimizer.{name}_dtype"] in ("fp16", "fp8") for name in ("exp_avg", "exp_avg_sq")),
+    "moments-unsupported": lambda f: any(f[f"optimizer.{name}_dtype"] == "fp16" for name in ("exp_avg", "exp_avg_sq")),
+    "moments-fp8": lambda f: any(f[f"optimizer.{name}_dtype"] == "fp8" for name in ("exp_avg", "exp_avg_sq")),
     "fp8-blockwise-device": lambda f: f.has("model.fp8") and f["model.fp8_recipe"] == "blockwise" and
     f.has("cluster.gpu") and f["cluster.gpu"] not in HOPPER | NO_FP8,
     "fp8-extents": lambda f: f.has("model.fp8") and has_odd_extent(f),

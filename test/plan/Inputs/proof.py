@@ -192,6 +192,12 @@ def families():
                                                "model.moe_router_enable_expert_bias=true", "model.moe_aux_loss_coeff=[0.1]",
                                                "model.moe_expert_capacity_factor=1.0", *ONE_MICROBATCH]
     yield "experts-zero_bubble", "mixtral_tiny", [*stages(2, 2, "zero_bubble"), *FP8_DELAYED, *experts, "model.seq_length=16"]
+    below, matrices = ['model.freeze=["embedding", "layers.0"]'], ['model.freeze=["qkv", "layers.1.feed_forward", "head"]']
+    yield "frozen-fsdp", "llama_tiny", [*fsdp, *below, *THREE_MICROBATCHES]
+    yield "frozen-kept", "llama_tiny", [*fsdp, *matrices, *BF16, "ddp.keep_frozen=always", *ONE_MICROBATCH]
+    yield "frozen-optim", "llama_tiny", [*STRATEGIES["optim"], *matrices, *BF16, *EVAL, "optimizer.use_precision_aware_optimizer=true",
+                                         "optimizer.exp_avg_dtype=bf16", *ONE_MICROBATCH]
+    yield "frozen-stages", "llama_tiny", [*stages(2, 2, "zero_bubble", ranks=2), *STRATEGIES["optim"], *below, *UNTIED]
     yield "chunks-ring", "llama4_tiny", [*context, *fsdp, "model.num_moe_experts=none", "model.moe_layer_freq=none", "model.num_layers=2",
                                          "model.moe_shared_expert_intermediate_size=none", "model.no_rope_freq=[2]",
                                          "model.attention_chunk_size=3", "train.global_batch_size=2"]

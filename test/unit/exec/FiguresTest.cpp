@@ -153,5 +153,32 @@ TEST(ModelFlops, CountsTheExpertsOfATokenAndLatentHeads) {
   EXPECT_DOUBLE_EQ(modelFlopsPerToken(plan), 6.0 * (8 * 64 + 2 * 256 * 64 + 32 * 4 * 160));
 }
 
+/// Of a frozen layer at the bottom the products forward; of the lowest trained matrix also its
+/// gradient; behind that all three.
+TEST(ModelFlops, CountsGradientsOfWhatIsTrainedAlone) {
+  plan::Plan plan;
+  plan.classes.push_back({"frozen", /*isTrained=*/false});
+  plan.units = {{"tables", plan::UnitKind::Embedding},
+                {"layers.0", plan::UnitKind::Layer},
+                {"layers.1", plan::UnitKind::Layer}};
+  plan.params = {paramOf("table", 512, 64), paramOf("0.qkv", 64, 64), paramOf("0.fc", 64, 64),
+                 paramOf("1.qkv", 64, 64), paramOf("1.fc", 64, 64)};
+  for (int32_t unit : {0, 1, 2}) {
+    plan.blocks.emplace_back().unit = unit;
+    plan.blocks.back().paramClass = unit < 2 ? 1 : 0;
+  }
+  for (size_t p = 0; p < plan.params.size(); ++p)
+    plan.params[p].block = static_cast<int32_t>((p + 1) / 2);
+  plan.job = {{"model.hidden_size", int64_t{64}},        {"model.kv_channels", int64_t{16}},
+              {"model.num_attention_heads", int64_t{4}}, {"model.num_layers", int64_t{2}},
+              {"model.seq_length", int64_t{32}}};
+  double matrix = 64 * 64, attention = 32 * 4 * 16;
+  EXPECT_DOUBLE_EQ(modelFlopsPerToken(plan),
+                   2 * matrix * (1 + 1 + 2 + 3) + (2 + 6) * attention);
+  plan.blocks[0].paramClass = 0; // gradients of all inputs, and of the weights of the second layer
+  EXPECT_DOUBLE_EQ(modelFlopsPerToken(plan),
+                   2 * matrix * (2 + 2 + 3 + 3) + (6 + 6) * attention);
+}
+
 } // namespace
 } // namespace shardc::run

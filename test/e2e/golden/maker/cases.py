@@ -78,6 +78,9 @@ class Case:
 
     # Expressions for the names of parameters that are not trained.
     frozen: tuple = ()
+    # Adam's moments are rounded to bf16 when they are stored, as Transformer Engine's FusedAdam does.
+    narrow_moments: bool = False
+    lion: bool = False
 
     micro_batch: int = 2
     global_batch: int = 8
@@ -398,6 +401,12 @@ CASES = [
     FURTHER_TIED,
     LLAMA_FROZEN,
     GPT2_FROZEN,
+]
+
+CASES += [
+    replace(LLAMA, name="llama_moments", narrow_moments=True),
+    # By lion-pytorch; a tenth of the rate, and decays that fit it.
+    replace(LLAMA, name="llama_lion", lion=True, lr=2e-4, min_lr=2e-5, betas=(0.9, 0.99), weight_decay=1.0),
 ]
 
 # Trained in bf16 with fp32 master weights, beside the fp64 values of the same case.

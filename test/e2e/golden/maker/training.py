@@ -38,16 +38,18 @@ class Run:
         self.trained = {n: p for n, p in self.masters.items() if p.requires_grad}
         decayed = [p for p in self.trained.values() if p.dim() > 1]
         plain = [p for p in self.trained.values() if p.dim() == 1]
-        self.optimizer = torch.optim.AdamW(
-            [
-                {"params": decayed, "weight_decay": case.weight_decay},
-                {"params": plain, "weight_decay": 0.0},
-            ],
-            lr=case.lr,
-            betas=case.betas,
-            eps=case.adam_eps,
-            foreach=False,
-        )
+        groups = [
+            {"params": decayed, "weight_decay": case.weight_decay},
+            {"params": plain, "weight_decay": 0.0},
+        ]
+        if case.lion:
+            from lion_pytorch import Lion
+
+            self.optimizer = Lion(groups, lr=case.lr, betas=case.betas)
+        else:
+            self.optimizer = torch.optim.AdamW(
+                groups, lr=case.lr, betas=case.betas, eps=case.adam_eps, foreach=False
+            )
         self.loss, self.grad_norm, self.lr, self.tokens, self.further = [], [], [], [], []
         self.first_gradients = None
 
@@ -121,6 +123,10 @@ class Run:
         for group in self.optimizer.param_groups:
             group["lr"] = self.lr[-1]
         self.optimizer.step()
+        if self.case.narrow_moments:
+            for state in self.optimizer.state.values():
+                for name in ("exp_avg", "exp_avg_sq"):
+                    state[name].copy_(state[name].float().bfloat16())
 
     def train(self):
         for number in range(self.case.steps):

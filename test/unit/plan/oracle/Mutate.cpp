@@ -759,6 +759,8 @@ private:
   std::string doChangeNode() { return steps().doChangeNode(); }
   std::string doChangeKind() { return steps().doChangeKind(); }
   std::string doChangeParamType() { return steps().doChangeParamType(); }
+  std::string doChangeClass() { return steps().doChangeClass(); }
+  std::string doWriteFrozen() { return steps().doWriteFrozen(); }
   std::string doChangeCopy() { return steps().doChangeCopy(); }
   std::string doChangeStepOp() { return steps().doChangeStepOp(); }
   std::string doRepeatSum() { return steps().doRepeatSum(); }

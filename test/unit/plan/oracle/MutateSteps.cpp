@@ -2,6 +2,7 @@
 
 #include <set>
 
+#include "Blocks.h"
 #include "Facts.h"
 
 namespace shardc::plan::oracle {
@@ -183,6 +184,41 @@ std::string StepMutator::doChangeSplit() {
       return {};
   param.copies = {group};
   return fmt::format("parameter {} has copies in group {}", param.name, group);
+}
+
+std::string StepMutator::doChangeClass() {
+  if (plan_.blocks.empty())
+    return {};
+  Block &block = plan_.blocks[below(plan_.blocks.size())];
+  if (plan_.classes.size() == 1)
+    plan_.classes.push_back({"frozen", /*isTrained=*/false});
+  auto other = static_cast<int16_t>(below(plan_.classes.size()));
+  if (other == block.paramClass)
+    return {};
+  block.paramClass = other;
+  return fmt::format("block {} is of class {}", block.name,
+                     plan_.classes[static_cast<size_t>(other)].name);
+}
+
+/// Behind all of the segment's ops: zeros over the weights, or over their first bytes.
+std::string StepMutator::doWriteFrozen() {
+  std::vector<uint32_t> cells;
+  for (uint32_t c = 0; c < role_->cells.size(); ++c)
+    if (int32_t block = blockOf(role_->cells[c]);
+        block >= 0 && !isTrainedBlock(plan_, block) && role_->cells[c].place.coef == 0)
+      cells.push_back(c);
+  if (cells.empty())
+    return {};
+  uint32_t index = pick(cells);
+  const Cell &cell = role_->cells[index];
+  bool isWhole = below(2) == 0;
+  Type type = isWhole ? cell.type : Type::of(DType::F32, {4});
+  auto end = static_cast<uint32_t>(segment_->ops.size());
+  ValueId written = insertOp(end, OpKind::Fill, type, cell.place).results[0];
+  std::erase_if(segment_->outs, [&](const Segment::Boundary &out) { return out.cell == index; });
+  if (isWhole)
+    segment_->outs.push_back({written, index});
+  return at(end, fmt::format("writes {}", cell.name));
 }
 
 std::string StepMutator::doChangeCopy() {

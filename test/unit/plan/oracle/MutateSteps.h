@@ -24,6 +24,8 @@ public:
   std::string doChangeParamType();
   std::string doChangeSplit();
   std::string doChangeKind();
+  std::string doChangeClass();
+  std::string doWriteFrozen();
   std::string doChangeCopy();
   std::string doChangeStepOp();
   std::string doRepeatSum();
