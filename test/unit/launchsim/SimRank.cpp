@@ -26,6 +26,7 @@ void SimRank::step(double now) {
       kill();
     return;
   }
+  save(now);
   if (endsAt_ >= 0) {
     if (now >= endsAt_)
       kill();
@@ -197,22 +198,40 @@ void SimRank::takeParts(double now) {
     return;
   }
   phase_ = 0;
-  ++step_;
+  endStep(now, given[0]);
+}
+
+/// The writing of a save goes on beside the steps, but for one before other ranks go on.
+void SimRank::endStep(double now, const std::string &next) {
   bool isFirst = end_.welcome()->rank == 0;
-  if (isFirst && step_ % job_.saveInterval == 0 && given[0] != "grow")
-    job_.saves.insert(step_);
-  if (given[0] == "grow") {
-    if (isFirst) {
-      job_.saves.insert(step_);
+  if (isFirst && (!job_.trained.insert(step_).second || std::ssize(job_.trained) != step_ + 1))
+    job_.wrong.push_back(fmt::format("the batch of step {} is read twice, or one before is lost", step_));
+  ++step_;
+  if (isFirst && step_ % job_.saveInterval == 0)
+    saving_[step_] = next == "grow" ? now : now + job_.uniform(2);
+  if (next == "grow") {
+    save(now);
+    if (isFirst)
       end_.send(MessageKind::Rest, "");
-    }
     isResting_ = true;
-  } else if (given[0] == "stop" || step_ >= job_.steps) {
+  } else if (next == "stop" || step_ >= job_.steps) {
+    save(now + 1e9);
     end_.send(MessageKind::Bye, Packer().number(0).take());
-    isDone_ = true;
+    job_.isDone = true;
     state_ = State::Leaving;
   }
   readyAt_ = now + job_.uniform(0.5);
+}
+
+void SimRank::save(double now) {
+  for (const auto &[step, when] : saving_)
+    if (now >= when) {
+      if (end_.welcome()->attempt != job_.attempt)
+        job_.wrong.push_back(fmt::format("a save of start {} in start {}", end_.welcome()->attempt,
+                                         job_.attempt));
+      job_.saves.insert(step);
+    }
+  std::erase_if(saving_, [now](const auto &each) { return now >= each.second; });
 }
 
 void SimRank::hear(const Abort &abort, double now) {

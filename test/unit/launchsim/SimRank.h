@@ -2,7 +2,7 @@
 // steps with the others, and ends as RendezvousClient does.
 #pragma once
 
-#include <functional>
+#include <map>
 #include <memory>
 #include <random>
 #include <set>
@@ -17,10 +17,13 @@ struct SimJob {
   std::mt19937_64 random;
   int64_t places = 1, perMachine = 1, steps = 4, saveInterval = 2;
   bool isElastic = false, startsAgain = false, isAsked = false;
+  bool isDone = false; ///< a rank has done all its work
   double timeout = 20;
   int port = 0;
   Key secret = {7};
+  int64_t attempt = 0; ///< the newest start of the ranks
   std::set<int64_t> saves;
+  std::set<int64_t> trained; ///< steps whose batch was read, of what is not lost again
   int64_t goneTold = 0; ///< ranks that have said that rank 0 is gone
   std::vector<std::string> wrong; ///< what must not be
 
@@ -47,7 +50,6 @@ public:
   bool wasToldOver() const { return wasToldOver_; }
   bool hasHeard() const { return hasHeard_; }
   bool isSpeaker() const { return isSpeaker_; }
-  bool isDone() const { return isDone_; }
   bool isWorking() const { return state_ == State::Working; }
 
 private:
@@ -62,9 +64,8 @@ private:
   void connect(int port, double now);
   void join(double now);
   void work(double now);
-  void beginStep(double now);
-  void endStep(double now);
-  void saveStep();
+  void endStep(double now, const std::string &next);
+  void save(double now);
   void exchange();
   void takeParts(double now);
   std::string partOf(const Part &part, int rank) const;
@@ -82,12 +83,13 @@ private:
   SocketRank end_;
   Socket finder_;
   State state_ = State::Starting;
-  bool hasEnded_ = false, wasToldOver_ = false, hasHeard_ = false, isDone_ = false;
+  bool hasEnded_ = false, wasToldOver_ = false, hasHeard_ = false;
   bool isWaiting_ = false, isResting_ = false;
   double readyAt_ = -1, since_ = -1, beganAt_ = -1, heardAt_ = 0, beatAt_ = 0, endsAt_ = -1,
          killedAt_ = -1;
   uint64_t heard_ = 0;
   int64_t step_ = 0;
+  std::map<int64_t, double> saving_; ///< steps, and when each is written
   int phase_ = 0; ///< of a step: all, some, all again about what comes next
 };
 

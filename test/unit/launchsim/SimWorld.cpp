@@ -61,6 +61,10 @@ void SimWorld::openServer(const Attempt &attempt) {
   network().machine = 0;
   judged_ = 0;
   ++attempts_;
+  job_.attempt = attempt.number;
+  // Which the save does not have.
+  job_.trained.erase(job_.trained.lower_bound(std::max<int64_t>(attempt.savedStep, 0)),
+                     job_.trained.end());
   RendezvousOptions options;
   options.worldSize = job_.places;
   options.planHash = 7;
@@ -337,9 +341,9 @@ std::vector<std::string> SimWorld::check() {
     expect(!said_.empty() || job_.isAsked, "it ended without a reason");
   int64_t lastSave = job_.steps / job_.saveInterval * job_.saveInterval;
   if (isOver && exitStatus_ == 0 && !job_.isAsked)
-    expect(said_.empty() && job_.newestSave() == (lastSave > 0 ? lastSave : -1),
+    expect(said_.empty() && job_.newestSave() >= (lastSave > 0 ? lastSave : -1),
            "it ended well without having worked");
-  bool isOnlyServerLost = isServerLost_ && strikes_ == 1 && machines_ > 1 && !job_.isAsked &&
+  bool isOnlyServerLost = isServerLost_ && strikes_ == 1 && machines_ > 1 && !job_.isAsked && !job_.isDone &&
                           network().faultChance == 0;
   if (isOnlyServerLost)
     expect(job_.goneTold >= 1 || !said_.empty(), "nobody said that rank 0's supervisor is gone");
