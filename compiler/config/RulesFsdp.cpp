@@ -2,6 +2,8 @@
 #include "compiler/config/RulePredicates.h"
 #include "llvm/ADT/STLExtras.h"
 
+#include <array>
+
 namespace shardc::config {
 
 namespace {
@@ -117,8 +119,10 @@ void ruleFsdpVersion(RuleContext &ctx) {
 
 void ruleFsdpOptimizer(RuleContext &ctx) {
   Opt kind = Opt::OptimizerOptimizer;
-  bool isPlain = ctx.cfg().is(kind, OptimizerKind::Adam) || ctx.cfg().is(kind, OptimizerKind::Sgd);
-  if (ctx.wantsFsdp() && !isPlain)
+  constexpr std::array kExecuted = {OptimizerKind::Adam, OptimizerKind::Sgd, OptimizerKind::Muon,
+                                    OptimizerKind::DistMuon};
+  bool isExecuted = llvm::is_contained(kExecuted, ctx.cfg().getEnumOr(kind, OptimizerKind::Adam));
+  if (ctx.wantsFsdp() && !isExecuted)
     ctx.report({ctx.fsdpFlag(), kind}, {arg(ctx, kind)});
 }
 

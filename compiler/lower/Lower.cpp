@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <map>
 #include <optional>
 
 #include "compiler/config/Evaluate.h"
@@ -13,6 +14,7 @@
 #include "compiler/model/Forward.h"
 #include "compiler/predict/DeviceTable.h"
 #include "runtime/base/StepState.h"
+#include "runtime/plan/Optimizers.h"
 
 namespace shardc::lower {
 namespace {
@@ -205,6 +207,27 @@ bool isDecayed(const Config &config, model::ParamKind kind) {
   return decay == Decayed ||
          (decay == AsAsked && (config.isOn(Opt::OptimizerApplyWdToQkLayernorm) ||
                                config.has(Opt::SchedulerNoWeightDecayCondType)));
+}
+
+/// What updates parameters that the job's optimizer, one of whole matrices, does not; nothing if it
+/// updates all.
+std::optional<plan::Optimizer> optimizerOfNoMatrix(const Config &config) {
+  using enum config::OptimizerKind;
+  if (!config.is(Opt::OptimizerOptimizer, Muon) && !config.is(Opt::OptimizerOptimizer, DistMuon))
+    return std::nullopt;
+  return plan::findOptimizer(config::spelling(config.getEnumOr(Opt::OptimizerMuonScalarOptimizer,
+                                                               config::ScalarOptimizer::Adam))
+                                 .str());
+}
+
+/// Rows of queries, keys and values of a group; none if they count as one matrix.
+std::vector<int64_t> turnsOfQkv(const Config &config) {
+  if (!config.isOn(Opt::OptimizerMuonSplitQkv))
+    return {};
+  int64_t heads = config.getInt(Opt::ModelNumAttentionHeads);
+  int64_t channels = config.getInt(Opt::ModelKvChannels);
+  int64_t groups = config.getIntOr(Opt::ModelNumQueryGroups, heads);
+  return {heads / groups * channels, channels, channels};
 }
 
 /// Elements of a row of one of the tensors that a parameter stacks.
@@ -441,21 +464,31 @@ private:
   /// experts, and others for what is not trained. shard-units replaces this layout.
   void addParameters() {
     const model::Frozen frozen = frozenOf(config_);
-    if (!frozen.entries.empty())
-      plan_.classes.push_back({"frozen", /*isTrained=*/false});
+    constexpr int16_t kOfJob = 0;
+    auto addClass = [&](plan::ParamClass made) {
+      plan_.classes.push_back(std::move(made));
+      return static_cast<int16_t>(plan_.classes.size() - 1);
+    };
+    int16_t ofFrozen =
+        frozen.entries.empty() ? kOfJob : addClass({"frozen", /*isTrained=*/false, std::nullopt});
+    std::optional<plan::Optimizer> other = optimizerOfNoMatrix(config_);
+    int16_t ofOther = other ? addClass({"no_matrix", /*isTrained=*/true, other}) : kOfJob;
     const std::vector<model::UnitParams> params = model::paramsOfUnits(units_, frozen);
     for (size_t u = 0; u < units_.size(); ++u) {
       const model::Unit &unit = units_[u];
       plan_.units.push_back({unit.name, unit.kind});
-      std::array<std::optional<size_t>, 4> blocks; // dense, experts, the same of what is frozen
+      std::map<std::pair<bool, int16_t>, size_t> blocks; // of experts or not, by class
       for (size_t p = 0; p < params[u].params.size(); ++p) {
         const model::ParamSpec &param = params[u].params[p];
-        bool isFrozen = params[u].isFrozen[p] != 0;
-        std::optional<size_t> &block = blocks[(param.isStacked ? 1 : 0) + (isFrozen ? 2 : 0)];
-        if (!block)
-          block = addBlock(plan_, unit.name + (param.isStacked ? ".experts" : ""),
-                           param.isStacked ? experts_ : dense_, isFrozen ? 1 : 0);
-        addParam(config_, plan_, param, *block, d_.params, tensor_);
+        int16_t ofTrained = model::paramKindInfo(param.kind).takesMuon ? kOfJob : ofOther;
+        int16_t own = params[u].isFrozen[p] != 0 ? ofFrozen : ofTrained;
+        auto [block, isNew] = blocks.try_emplace({param.isStacked, own});
+        if (isNew)
+          block->second = addBlock(plan_, unit.name + (param.isStacked ? ".experts" : ""),
+                                   param.isStacked ? experts_ : dense_, own);
+        addParam(config_, plan_, param, block->second, d_.params, tensor_);
+        if (other && param.kind == model::ParamKind::Qkv)
+          plan_.params.back().turns = turnsOfQkv(config_);
       }
     }
   }

@@ -67,7 +67,6 @@ constexpr llvm::StringLiteral kPlanned[] = {
     "model.qk_clip_",
     "model.use_mamba_mem_eff_path",
     "optimizer.adaptive_muon_",
-    "optimizer.muon_",
     "optimizer.soap_",
 };
 
@@ -188,7 +187,8 @@ std::vector<Missing> findMissing(const Config &config) {
     need(asksFor(config, option), what, option);
   using config::OptimizerKind;
   auto optimizer = config.getEnumOr(Opt::OptimizerOptimizer, OptimizerKind::Adam);
-  need(!plan::findOptimizer(config::spelling(optimizer).str()),
+  need(optimizer != OptimizerKind::DistMuon &&
+           !plan::findOptimizer(config::spelling(optimizer).str()),
        fmt::format("optimizer '{}'", config::toRecipeText(config, Opt::OptimizerOptimizer)),
        Opt::OptimizerOptimizer);
   return missing;

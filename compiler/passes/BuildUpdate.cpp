@@ -33,7 +33,8 @@ public:
     std::optional<plan::Optimizer> optimizer = plan::optimizerOf(plan.job);
     SHARDC_CHECK(optimizer, "no op is an optimizer '{}'",
                  plan.job.text(plan::JobField::optimizer_optimizer));
-    optimizer_ = *optimizer;
+    for (const plan::Block &block : plan.blocks)
+      optimizers_.push_back(plan::optimizerOf(plan, block).value_or(*optimizer));
   }
 
   void run() {
@@ -94,7 +95,7 @@ private:
     cells_[b] = cells;
     if (!strategies_[b].isTrained)
       return;
-    for (const plan::Moment &moment : moments()) {
+    for (const plan::Moment &moment : moments(b)) {
       type.dtype = moment.type(plan_.job.optimizer);
       cells.moments.push_back(addCell(role_, std::string(moment.prefix) + block.name,
                                       {moment.cell, b}, type, plan::Arena::State,
@@ -105,12 +106,15 @@ private:
     cells_[b] = cells;
   }
 
-  std::span<const plan::Moment> moments() const { return plan::optimizerInfo(optimizer_).moments; }
+  std::span<const plan::Moment> moments(size_t b) const {
+    return plan::optimizerInfo(optimizers_[b]).moments;
+  }
   /// The cells that an optimizer updates, and the beginnings of their names, in its order.
-  std::vector<std::pair<std::string_view, uint32_t>> updatedCells(const BlockCells &cells) const {
+  std::vector<std::pair<std::string_view, uint32_t>> updatedCells(size_t b) const {
+    const BlockCells &cells = cells_[b];
     std::vector<std::pair<std::string_view, uint32_t>> updated = {{"master.", cells.master}};
     for (size_t i = 0; i < cells.moments.size(); ++i)
-      updated.emplace_back(moments()[i].prefix, cells.moments[i]);
+      updated.emplace_back(moments(b)[i].prefix, cells.moments[i]);
     return updated;
   }
 
@@ -166,7 +170,7 @@ private:
       plan::append(segment, std::move(init));
       for (size_t i = 0; i < cells_[b].moments.size(); ++i) {
         Op fill = plan::makeOp(OpKind::Fill, {}, plan_.blocks[b].unit, loc_);
-        define(segment, fill, std::string(moments()[i].prefix) + name, cells_[b].moments[i]);
+        define(segment, fill, std::string(moments(b)[i].prefix) + name, cells_[b].moments[i]);
         plan::append(segment, std::move(fill));
       }
     }
@@ -415,15 +419,15 @@ private:
   ValueId buildOptimizer(plan::Segment &segment, size_t b, ValueId grad, ValueId state) {
     const std::string &name = plan_.blocks[b].name;
     const BlockCells &cells = cells_[b];
-    Op op = blockOp(plan::optimizerInfo(optimizer_).op, b);
+    Op op = blockOp(plan::optimizerInfo(optimizers_[b]).op, b);
     op.operands.push_back(grad);
-    auto updated = updatedCells(cells);
+    auto updated = updatedCells(b);
     for (auto [prefix, cell] : updated)
       op.operands.push_back(plan::addLiveIn(segment, std::string(prefix) + name, role_, cell));
     op.operands.push_back(state);
     if (cells.areHalves)
       op.operands.push_back(plan::addLiveIn(segment, "w." + name, role_, cells.weight));
-    setHyperparameters(op);
+    setHyperparameters(op, b);
     if (cells.weight != kNone && !isKeptIn8Bits(b))
       updated.emplace_back("w.", cells.weight);
     for (auto [prefix, cell] : updated)
@@ -433,14 +437,24 @@ private:
     return master;
   }
 
-  void setHyperparameters(Op &op) const {
+  void setHyperparameters(Op &op, size_t b) const {
     const plan::Job &job = plan_.job;
     if (job.scheduler.weightDecayIncrStyle == plan::Job::WeightDecayStyle::Constant)
       op.set(Key::weight_decay, job.scheduler.endWeightDecay >= 0 ? job.scheduler.endWeightDecay
                                                                   : job.optimizer.weightDecay);
     op.set(Key::decoupled, int64_t{job.optimizer.decoupledWeightDecay});
-    for (const plan::Scalar &scalar : plan::scalarsOf(optimizer_, job))
-      op.set(scalar.key, scalar.value);
+    for (const plan::Scalar &scalar : plan::scalarsOf(optimizers_[b], job))
+      plan::set(op, scalar);
+    if (plan::needsMatrices(optimizers_[b]))
+      op.set(Key::largest_matrix, largestMatrix(b));
+  }
+
+  int64_t largestMatrix(size_t block) const {
+    int64_t largest = 0;
+    for (const plan::Param &param : plan_.params)
+      if (param.block == static_cast<int32_t>(block))
+        largest = std::max(largest, plan::granuleOf(param, optimizers_[block]));
+    return largest;
   }
 
   void extendProgram() {
@@ -462,7 +476,7 @@ private:
   std::vector<BlockStrategy> strategies_; ///< by block
   std::vector<uint8_t> in8Bits_;          ///< by block: its weights are kept in 8 bits
   uint32_t loc_;
-  plan::Optimizer optimizer_ = plan::Optimizer::Adam;
+  std::vector<plan::Optimizer> optimizers_; ///< by block
   uint32_t step_ = kNone, stop_ = kNone;
   std::vector<uint32_t> wholes_, slots_, grads_; ///< by block
   std::vector<size_t> blocks_;                   ///< that the role has

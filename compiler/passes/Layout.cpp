@@ -3,6 +3,7 @@
 #include "compiler/passes/Layout.h"
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
 
 namespace shardc::passes {
@@ -83,6 +84,29 @@ std::vector<LayoutBlock> layOut(const std::vector<LayoutParam> &params, int64_t 
   if (whole.numel <= splitNumel + splitNumel / kPaddingShare)
     return {std::move(whole)};
   return split;
+}
+
+LayoutBlock layOutMatrices(std::vector<LayoutParam> params, int64_t shards) {
+  std::ranges::stable_sort(params, std::greater(), &LayoutParam::numel);
+  std::vector<int64_t> fill(static_cast<size_t>(shards));
+  std::vector<std::vector<LayoutParam>> members(fill.size());
+  for (const LayoutParam &param : params) {
+    auto shard = static_cast<size_t>(std::ranges::min_element(fill) - fill.begin());
+    members[shard].push_back(param);
+    fill[shard] += roundUp(param.numel, kLayoutAlign);
+  }
+  LayoutBlock block;
+  block.shard = std::max(*std::ranges::max_element(fill), kLayoutAlign);
+  block.numel = block.shard * shards;
+  for (size_t s = 0; s < members.size(); ++s) {
+    int64_t at = static_cast<int64_t>(s) * block.shard;
+    for (const LayoutParam &param : members[s]) {
+      block.params.push_back(param.index);
+      block.offsets.push_back(at);
+      at += roundUp(param.numel, kLayoutAlign);
+    }
+  }
+  return block;
 }
 
 LayoutBlock layOutRows(const LayoutParam &param, int64_t shards) {

@@ -31,6 +31,10 @@ inline constexpr int64_t kLayoutAlign = 8;
 /// unit over many ranks (docs/adr/0004-block-layout.md).
 std::vector<LayoutBlock> layOut(const std::vector<LayoutParam> &params, int64_t shards);
 
+/// Lays out matrices over `shards` shards, none of which crosses a boundary of shards: each lies in
+/// the shard that has the fewest elements so far, the largest ones first.
+LayoutBlock layOutMatrices(std::vector<LayoutParam> params, int64_t shards);
+
 /// Lays out one parameter by itself, as PyTorch's FSDP2 does: each shard has ceil(rows / shards) of
 /// its rows, the last shards fewer or none. The block's padding is at its end only
 /// (docs/adr/0011-parameters-by-themselves.md).

@@ -6,6 +6,7 @@
 #include <iterator>
 #include <map>
 #include <numeric>
+#include <span>
 
 #include "compiler/passes/Layout.h"
 #include "compiler/passes/Passes.h"
@@ -13,6 +14,7 @@
 #include "compiler/passes/Strategy.h"
 #include "runtime/base/Status.h"
 #include "runtime/plan/Builder.h"
+#include "runtime/plan/Optimizers.h"
 #include "runtime/plan/WeightScales.h"
 
 namespace shardc::passes {
@@ -42,9 +44,15 @@ std::vector<size_t> setsOfParams(const plan::Plan &plan) {
   return sets;
 }
 
+/// How the parameters of a block may be cut: between rows, between parameters, or between the
+/// matrices that each of them stacks.
+enum class Cuts : uint8_t { Rows, Params, Stacks };
+
 /// The blocks of a unit with these parameters.
 std::vector<LayoutBlock> layOutTogether(const std::vector<LayoutParam> &members, int64_t shards,
-                                        bool byParam) {
+                                        bool byParam, Cuts cuts) {
+  if (cuts == Cuts::Params && shards > 1)
+    return {layOutMatrices(members, shards)};
   if (!byParam)
     return layOut(members, shards);
   std::vector<LayoutBlock> blocks;
@@ -56,14 +64,14 @@ std::vector<LayoutBlock> layOutTogether(const std::vector<LayoutParam> &members,
 /// A role has a block or it does not, and its weights have one type: parameters that other roles
 /// have, or that are kept in 8 bits, lie in blocks of their own.
 std::vector<LayoutBlock> layOutUnit(const std::vector<LayoutParam> &members,
-                                    const std::vector<size_t> &setOf, int64_t shards,
-                                    bool byParam) {
+                                    const std::vector<size_t> &setOf, int64_t shards, bool byParam,
+                                    Cuts cuts) {
   std::map<size_t, std::vector<LayoutParam>> bySet;
   for (const LayoutParam &param : members)
     bySet[setOf[static_cast<size_t>(param.index)]].push_back(param);
   std::vector<LayoutBlock> blocks;
   for (const auto &[set, together] : bySet)
-    std::ranges::move(layOutTogether(together, shards, byParam), std::back_inserter(blocks));
+    std::ranges::move(layOutTogether(together, shards, byParam, cuts), std::back_inserter(blocks));
   return blocks;
 }
 
@@ -92,24 +100,32 @@ public:
     }
     for (size_t p = 0; p < plan.params.size(); ++p) {
       const plan::Param &param = plan.params[p];
+      const plan::Block &block = plan.blocks[static_cast<size_t>(param.block)];
       members_[static_cast<size_t>(param.block)].push_back(
-          {static_cast<int>(p), param.type.numel(), param.rowSize()});
+          {static_cast<int>(p), param.type.numel(),
+           plan::granuleOf(param, plan::optimizerOf(plan, block))});
     }
   }
 
   void run() {
-    for (size_t unit : unitsByStage(plan_))
-      layOut(unit);
+    isInBank_.resize(plan_.blocks.size());
+    const std::vector<size_t> units = unitsByStage(plan_);
+    for (size_t u = 0; u < units.size(); ++u)
+      layOut(units[u], std::span(units).subspan(u + 1));
     plan_.blocks = std::move(made_);
   }
 
 private:
-  void layOut(size_t unit) {
+  void layOut(size_t unit, std::span<const size_t> laterUnits) {
     size_t first = made_.size();
     for (size_t b : blocksOf_[unit]) {
+      if (isInBank_[b] != 0)
+        continue;
       const Division &division = divisions_[b];
+      if (takesBank(b))
+        addBank(b, laterUnits);
       for (const LayoutBlock &layout :
-           layOutUnit(members_[b], setOf_, division.shards * division.parts, byParam_))
+           layOutUnit(members_[b], setOf_, division.shards * division.parts, byParam_, cutsOf(b)))
         add(plan_.blocks[b], division, layout);
     }
     for (size_t b = first; b < made_.size() && !byParam_; ++b) {
@@ -117,6 +133,69 @@ private:
       if (made_.size() > first + 1)
         made_[b].name += fmt::format(".{}", b - first);
     }
+  }
+
+  /// Whether matrices of several layers may lie in one block: where bodies have whole weights, what
+  /// of it is divided travels once in a step, and few matrices over many ranks are much padding.
+  bool takesBank(size_t b) const {
+    const BlockStrategy strategy = strategyOf(plan_, b);
+    return cutsOf(b) == Cuts::Params && !byParam_ && strategy.shardsState &&
+           !strategy.shardsParams && readStages(plan_).chunks <= 1 &&
+           plan_.units[static_cast<size_t>(plan_.blocks[b].unit)].kind == plan::UnitKind::Layer;
+  }
+
+  bool areAlike(size_t a, size_t b) const {
+    const plan::Block &one = plan_.blocks[a], &other = plan_.blocks[b];
+    auto setOf = [&](size_t block) {
+      return setOf_[static_cast<size_t>(members_[block].front().index)];
+    };
+    return takesBank(b) && one.group == other.group && one.stateGroup == other.stateGroup &&
+           one.sumGroup == other.sumGroup && one.paramClass == other.paramClass &&
+           setOf(a) == setOf(b);
+  }
+
+  /// Adds matrices of the next layers, which must be alike, as long as there is much padding: as
+  /// few of them as leave little, or else those that leave least.
+  void addBank(size_t first, std::span<const size_t> laterUnits) {
+    constexpr int64_t kPaddingShare = 64;
+    const int64_t shards = divisions_[first].shards * divisions_[first].parts;
+    auto paddingOf = [&](const std::vector<LayoutParam> &members) {
+      int64_t total = 0;
+      for (const LayoutParam &param : members)
+        total += param.numel;
+      int64_t padding = layOutMatrices(members, shards).numel - total;
+      return static_cast<double>(padding) / static_cast<double>(total);
+    };
+    std::vector<LayoutParam> members = members_[first];
+    std::vector<size_t> taken, best;
+    double least = paddingOf(members);
+    for (size_t unit : laterUnits) {
+      if (least <= 1.0 / kPaddingShare)
+        break;
+      auto next = std::ranges::find_if(
+          blocksOf_[unit], [&](size_t b) { return isInBank_[b] == 0 && areAlike(first, b); });
+      if (next == blocksOf_[unit].end())
+        break;
+      taken.push_back(*next);
+      members.insert(members.end(), members_[*next].begin(), members_[*next].end());
+      if (double padding = paddingOf(members); padding < least)
+        least = padding, best = taken;
+    }
+    for (size_t b : best) {
+      isInBank_[b] = 1;
+      members_[first].insert(members_[first].end(), members_[b].begin(), members_[b].end());
+    }
+  }
+
+  Cuts cutsOf(size_t b) const {
+    const plan::Block &block = plan_.blocks[b];
+    std::optional<plan::Optimizer> optimizer = plan::optimizerOf(plan_, block);
+    if (!optimizer || !plan::needsMatrices(*optimizer) || !plan_.classOf(block).isTrained)
+      return Cuts::Rows;
+    bool isOfStacks = std::ranges::any_of(members_[b], [&](const LayoutParam &param) {
+      return plan_.params[static_cast<size_t>(param.index)].isStacked();
+    });
+    return isOfStacks ? Cuts::Stacks : Cuts::Params;
   }
 
   void add(const plan::Block &before, const Division &division, const LayoutBlock &layout) {
@@ -146,6 +225,7 @@ private:
   std::vector<std::vector<size_t>> blocksOf_;     ///< by unit
   std::vector<Division> divisions_;               ///< by block
   std::vector<plan::Block> made_;
+  std::vector<uint8_t> isInBank_; ///< by block: its parameters are in that of an earlier unit
 };
 
 /// Parameters of each block in order of offset.

@@ -5,6 +5,7 @@
 
 #include "compiler/predict/Attention.h"
 #include "runtime/base/Float8.h"
+#include "runtime/base/NewtonSchulz.h"
 
 namespace shardc::predict {
 namespace {
@@ -28,6 +29,16 @@ int64_t headScratch(const Segment &segment, const Op &op) {
   bool sums = op.results.size() > 2 && // a gradient of the weight
               segment.values[op.results[2]].type.dtype != DType::F32 && chunk < rows;
   return bytes + (sums ? w.numel() * 4 : 0);
+}
+
+/// A batch of matrices twice, and two squares of each; sums of squares.
+int64_t matricesScratch(const Segment &segment, const Op &op) {
+  constexpr int64_t kSums = kNsBatchMatrices * 64 * 8;
+  int64_t elements =
+      std::max(op.getInt(Key::largest_matrix),
+               std::min(segment.values[op.operands[0]].type.numel(), kNsBatchElements));
+  bool isNarrow = static_cast<NsProducts>(op.getInt(Key::products)) == NsProducts::Medium;
+  return 4 * elements * (isNarrow ? 2 : 4) + kSums + kGemm;
 }
 
 int64_t roundUp(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
@@ -124,6 +135,8 @@ int64_t scratchOf(const Segment &segment, const Op &op, bool isDeterministic) {
                                       : attentionScratch(segment, op, isDeterministic);
   case plan::Workspace::Head:
     return headScratch(segment, op);
+  case plan::Workspace::Matrices:
+    return matricesScratch(segment, op);
   }
   return 0;
 }

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "compiler/predict/PipelineTime.h"
 #include "compiler/predict/Transfers.h"
 #include "runtime/base/Float8.h"
+#include "runtime/base/NewtonSchulz.h"
 #include "runtime/plan/Execution.h"
 #include "runtime/plan/Factors.h"
 #include "runtime/plan/Summary.h"
@@ -248,6 +250,37 @@ double productSeconds(const Device &device, const Segment &segment, const Op &op
                                     : kQuantisedBlocksFactor[op.kind == OpKind::GroupedMatMulBwd]);
   return kRampSeconds + flops / (rate * 1e12) + epilogueSeconds(device, segment, op, 0, inner) +
          (quantises ? factorsSeconds(device, segment, op) : 0);
+}
+
+/// The products of Muon, on the rank whose part of the block has the most of them.
+double matricesSeconds(const Device &device, const plan::Plan &plan, const Segment &segment,
+                       const Op &op) {
+  bool isNarrow = static_cast<NsProducts>(op.getInt(Key::products)) == NsProducts::Medium;
+  double scale = matmulScale(device, isNarrow ? DType::BF16 : DType::F32);
+  const int64_t part = std::max<int64_t>(segment.values[op.operands[0]].type.numel(), 1);
+  std::map<int64_t, double> seconds; // by part of the block
+  auto add = [&](const plan::Param &param, int64_t at, int64_t rows, int64_t columns) {
+    auto r = static_cast<double>(std::min(rows, columns));
+    auto c = static_cast<double>(std::max(rows, columns));
+    double flops = static_cast<double>(op.getInt(Key::ns_steps)) * (4 * r * r * c + 2 * r * r * r);
+    seconds[(param.offset + at) / part] += flops / (productTflops(r) * scale * 1e12);
+  };
+  for (const plan::Param &param : plan.params) {
+    if (param.block != op.getInt(Key::block) || param.type.numel() == 0)
+      continue;
+    int64_t columns = param.rowSize(), rows = param.type.shape[param.rowDim()];
+    int64_t period = std::accumulate(param.turns.begin(), param.turns.end(), int64_t{0});
+    for (int64_t at = 0; at < param.type.numel(); at += rows * columns) {
+      for (int64_t turn : param.turns)
+        add(param, at, rows / period * turn, columns);
+      if (param.turns.empty())
+        add(param, at, rows, columns);
+    }
+  }
+  double most = 0;
+  for (const auto &[index, own] : seconds)
+    most = std::max(most, own);
+  return most;
 }
 
 /// Kernels on CUDA cores compute in fp32, for every type.
@@ -587,6 +620,8 @@ double timeOf(const Device &device, const plan::Plan &plan, const plan::Segment 
   }
   case plan::CostClass::Memory:
     seconds = memoryOpSeconds(device, segment, op, cost.bytes);
+    if (op.kind == OpKind::Muon)
+      seconds += matricesSeconds(device, plan, segment, op);
     break;
   }
   return std::max(seconds, kLeastSeconds);

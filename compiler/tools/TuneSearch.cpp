@@ -17,6 +17,7 @@
 #include "runtime/base/Thread.h"
 #include "runtime/plan/Execution.h"
 #include "runtime/plan/Limits.h"
+#include "runtime/plan/Optimizers.h"
 #include "runtime/plan/Summary.h"
 
 namespace shardc::tools {
@@ -61,6 +62,19 @@ std::optional<config::Config> load(const CommonOptions &common, SourceManager &s
   return std::nullopt;
 }
 
+/// What the optimizer keeps of an element, of the block of which it keeps least.
+int64_t leastMomentBytes(const plan::Plan &plan) {
+  std::optional<int64_t> least;
+  for (const plan::Block &block : plan.blocks) {
+    int64_t bytes = 0;
+    if (std::optional<plan::Optimizer> own = plan::optimizerOf(plan, block))
+      for (const plan::Moment &moment : plan::optimizerInfo(*own).moments)
+        bytes += dtypeBytes(moment.type(plan.job.optimizer));
+    least = std::min(least.value_or(bytes), bytes);
+  }
+  return least.value_or(0);
+}
+
 /// The whole model of a layout as it is before it is cut into stages.
 std::optional<BodyCost> bodyCost(const CommonOptions &common, const std::vector<std::string> &sets,
                                  std::string &why) {
@@ -78,7 +92,7 @@ std::optional<BodyCost> bodyCost(const CommonOptions &common, const std::vector<
   cost.gatheredBytes = plan.job.ddp.fp8ParamGather ? 1 : dtypeBytes(d.params);
   cost.gradientBytes = std::min(dtypeBytes(d.mainGrads), dtypeBytes(d.wire));
   cost.sumBytes = dtypeBytes(d.mainGrads);
-  cost.stateBytes = dtypeBytes(d.expAvg) + dtypeBytes(d.expAvgSq) + d.masterBytes;
+  cost.stateBytes = leastMomentBytes(plan) + d.masterBytes;
   return cost;
 }
 

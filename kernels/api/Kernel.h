@@ -54,6 +54,11 @@ struct ParamRange {
   Init init = Zeros;
   double initStd = 0;
   int64_t number = 0; ///< of the parameter among those of 8 bits, if it is one
+  /// Elements of one of this rank's rows of the tensor.
+  int64_t row = 0;
+  /// Its rows are of several matrices: so many of each in turn, over and over; 0 behind the last.
+  /// All 0: it is one matrix.
+  int32_t turns[4] = {};
 };
 
 /// What a backend's kernels keep from call to call: handles of libraries, choices made by timing.

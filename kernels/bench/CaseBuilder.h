@@ -95,6 +95,12 @@ public:
     return *this;
   }
 
+  /// The parameter of the last range has rows of so many elements.
+  Builder &rowsOf(int64_t elements) {
+    case_.ranges.back().row = elements;
+    return *this;
+  }
+
 private:
   Tensor place(DType dtype, Shape shape) {
     Tensor tensor;

@@ -4,7 +4,6 @@
 #include "kernels/bench/OptimizerCases.h"
 #include "kernels/bench/RouterCases.h"
 #include "kernels/bench/RunsCases.h"
-
 #include "runtime/base/Float8.h"
 #include "runtime/base/StepState.h"
 
@@ -771,6 +770,7 @@ constexpr Maker kMakers[] = {
     {"sgd", makeSgd},
     {"sgd_momentum", makeSgdMomentum},
     {"lion", makeLion},
+    {"muon", makeMuon},
     {"init_block", makeInitBlock},
     {"init_block, halves", makeInitBlockOfHalves},
     {"step.reset", makeStepReset},

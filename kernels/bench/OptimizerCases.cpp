@@ -1,5 +1,7 @@
 #include "kernels/bench/OptimizerCases.h"
 
+#include <algorithm>
+
 namespace shardc::kernels::bench {
 namespace {
 
@@ -31,6 +33,17 @@ void makeAdamW(Builder &b) { makeOptimizer(b, 2); }
 void makeSgd(Builder &b) { makeOptimizer(b, 0); }
 void makeSgdMomentum(Builder &b) { makeOptimizer(b, 1); }
 void makeLion(Builder &b) { makeOptimizer(b, 1); }
+
+void makeMuon(Builder &b) {
+  int64_t rows = b.model.ffn, columns = b.model.hidden();
+  makeOptimizer(b, 1);
+  b.rowsOf(columns);
+  b.attrs().largest_matrix = rows * columns;
+  int64_t r = std::min(rows, columns), c = std::max(rows, columns);
+  auto steps = static_cast<double>(b.attrs().ns_steps);
+  b.flops(r, r, c, steps).flops(r, r, r, steps).flops(r, c, r, steps);
+}
+
 void makeInitBlock(Builder &b) { b.toData({sizeOf(b)}).addRange(sizeOf(b)); }
 
 void makeAdamWOfHalves(Builder &b) {

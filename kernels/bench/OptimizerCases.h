@@ -9,6 +9,7 @@ void makeAdamW(Builder &b);
 void makeSgd(Builder &b);
 void makeSgdMomentum(Builder &b);
 void makeLion(Builder &b);
+void makeMuon(Builder &b);
 void makeInitBlock(Builder &b);
 /// The same where master weights are weights in bf16 and remainders.
 void makeAdamWOfHalves(Builder &b);

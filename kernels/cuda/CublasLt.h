@@ -25,7 +25,8 @@ namespace shardc::kernels::cuda {
   F(MatmulPreferenceDestroy)                                                                       \
   F(MatmulPreferenceSetAttribute)                                                                  \
   F(MatrixLayoutCreate)                                                                            \
-  F(MatrixLayoutDestroy)
+  F(MatrixLayoutDestroy)                                                                           \
+  F(MatrixLayoutSetAttribute)
 
 /// The member X is cublasLtX of the library that the program was built for.
 struct CublasLt {

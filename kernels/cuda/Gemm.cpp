@@ -29,17 +29,17 @@ constexpr int64_t kWorkspaceUsed = kGemmWorkspace - kWorkspaceAlign;
 
 /// The properties of a product that determine the heuristic's algorithm.
 struct Key {
-  int64_t m, n, k;
+  int64_t m, n, k, batches;
   uint32_t alignA, alignB, alignC, alignBias, alignOther;
   uint8_t transA, transB, accumulate, hasBias, in, out, epilogue, inB; ///< inB 0: not scaled
   uint32_t device;
   int32_t multiprocessors;
-  uint16_t fastAccum;
+  uint8_t fastAccum, tf32;
   uint8_t scalesA, scalesB; ///< as cublasLtMatmulMatrixScale_t
 
   bool operator==(const Key &other) const { return std::memcmp(this, &other, sizeof *this) == 0; }
 };
-static_assert(sizeof(Key) == 64, "keys are compared and hashed as bytes: no padding");
+static_assert(sizeof(Key) == 72, "keys are compared and hashed as bytes: no padding");
 
 struct KeyHash {
   size_t operator()(const Key &key) const {
@@ -143,15 +143,17 @@ cublasLtMatmulMatrixScale_t modeOf(std::optional<ScaleBlocks> blocks) {
 
 Key keyOf(const Gemm &g, int device) {
   Key key = {};
-  key.m = g.m, key.n = g.n, key.k = g.k;
-  key.alignA = alignmentOf(g.a), key.alignB = alignmentOf(g.b), key.alignC = alignmentOf(g.c);
+  key.m = g.m, key.n = g.n, key.k = g.k, key.batches = g.batches;
+  key.alignA = alignmentOf(g.a), key.alignB = alignmentOf(g.b);
+  key.alignC = std::min(alignmentOf(g.c), alignmentOf(g.added));
   key.alignBias = alignmentOf(g.bias), key.alignOther = alignmentOf(g.other);
-  key.transA = g.transA, key.transB = g.transB, key.accumulate = g.accumulate;
+  key.transA = g.transA, key.transB = g.transB;
+  key.accumulate = g.accumulate || g.added != nullptr;
   key.hasBias = g.bias != nullptr;
   key.in = static_cast<uint8_t>(g.in), key.out = static_cast<uint8_t>(g.out);
   key.epilogue = static_cast<uint8_t>(g.epilogue);
   key.inB = g.isScaled ? static_cast<uint8_t>(g.inB) : 0;
-  key.fastAccum = g.fastAccum;
+  key.fastAccum = g.fastAccum, key.tf32 = g.tf32;
   key.scalesA = static_cast<uint8_t>(modeOf(g.blocksA));
   key.scalesB = static_cast<uint8_t>(modeOf(g.blocksB));
   key.device = static_cast<uint32_t>(device);
@@ -171,6 +173,13 @@ template <typename T>
 bool setOp(Library &lib, const Plan &plan, cublasLtMatmulDescAttributes_t attribute, T value) {
   return lib.ok(cublasLt().MatmulDescSetAttribute(plan.op, attribute, &value, sizeof value),
                 "cublasLtMatmulDescSetAttribute");
+}
+
+template <typename T>
+bool setLayout(Library &lib, cublasLtMatrixLayout_t layout,
+               cublasLtMatrixLayoutAttribute_t attribute, T value) {
+  return lib.ok(cublasLt().MatrixLayoutSetAttribute(layout, attribute, &value, sizeof value),
+                "cublasLtMatrixLayoutSetAttribute");
 }
 
 template <typename T>
@@ -205,8 +214,9 @@ bool point(Library &lib, const Gemm &g, const Plan &plan) {
 /// cuBLASLt is column-major: it computes cᵀ[n,m] = op(b)ᵀ·op(a)ᵀ. A row-major matrix is already its
 /// transpose there, so b comes first, and factors are transposed for it exactly if they are here.
 bool describe(Library &lib, const Gemm &g, Plan &plan) {
-  bool good = lib.ok(cublasLt().MatmulDescCreate(&plan.op, CUBLAS_COMPUTE_32F, CUDA_R_32F),
-                     "cublasLtMatmulDescCreate");
+  cublasComputeType_t type = g.tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+  bool good =
+      lib.ok(cublasLt().MatmulDescCreate(&plan.op, type, CUDA_R_32F), "cublasLtMatmulDescCreate");
   good =
       good && setOp(lib, plan, CUBLASLT_MATMUL_DESC_TRANSA, g.transB ? CUBLAS_OP_T : CUBLAS_OP_N);
   good =
@@ -228,6 +238,12 @@ bool describe(Library &lib, const Gemm &g, Plan &plan) {
     good = good &&
            lib.ok(cublasLt().MatrixLayoutCreate(to, typeOf(type), rows(cols), rows(count), cols),
                   "cublasLtMatrixLayoutCreate");
+    if (g.batches == 1)
+      return;
+    good =
+        good &&
+        setLayout(lib, *to, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, static_cast<int32_t>(g.batches)) &&
+        setLayout(lib, *to, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, cols * count);
   };
   layout(&plan.first, g.isScaled ? g.inB : g.in, g.transB ? g.k : g.n, g.transB ? g.n : g.k);
   layout(&plan.second, g.in, g.transA ? g.m : g.k, g.transA ? g.k : g.m);
@@ -339,10 +355,11 @@ cublasStatus_t launch(Library &lib, const Gemm &gemm, const Key &key, const Plan
   uintptr_t address = reinterpret_cast<uintptr_t>(workspace);
   auto *aligned =
       reinterpret_cast<void *>((address + kWorkspaceAlign - 1) / kWorkspaceAlign * kWorkspaceAlign);
-  float one = 1.0f, beta = gemm.accumulate ? 1.0f : 0.0f;
+  float alpha = gemm.alpha, beta = gemm.added ? gemm.beta : gemm.accumulate ? 1.0f : 0.0f;
+  const void *added = gemm.added ? gemm.added : gemm.c;
   queue.noteLibrary();
-  return cublasLt().Matmul(lib.handles[key.device], plan.op, &one, gemm.b, plan.first, gemm.a,
-                           plan.second, &beta, gemm.c, plan.result, gemm.c, plan.result, &algo,
+  return cublasLt().Matmul(lib.handles[key.device], plan.op, &alpha, gemm.b, plan.first, gemm.a,
+                           plan.second, &beta, added, plan.result, gemm.c, plan.result, &algo,
                            aligned, static_cast<size_t>(kWorkspaceUsed), queue);
 }
 
@@ -361,7 +378,7 @@ std::string choicesHead(int device) {
   cudaGetDeviceProperties(&properties, device);
   int driver = 0;
   cudaDriverGetVersion(&driver);
-  return fmt::format("gemm 4 cublasLt {} driver {} {} {}\n",
+  return fmt::format("gemm 5 cublasLt {} driver {} {} {}\n",
                      cublasLt().failure.empty() ? cublasLt().GetVersion() : 0, driver,
                      driverRelease(), properties.name);
 }
@@ -431,9 +448,9 @@ void tuneGemm(const Gemm &gemm, void *workspace, Queue &queue, const std::functi
   if (!plan || !plan->served || !findCandidates(lib, key, *plan, kCandidatesMax, candidates) ||
       candidates.empty() || !point(lib, gemm, *plan))
     return;
-  launchRandom(const_cast<void *>(gemm.a), gemm.in, gemm.m * gemm.k, queue);
-  launchRandom(const_cast<void *>(gemm.b), gemm.isScaled ? gemm.inB : gemm.in, gemm.k * gemm.n,
-               queue);
+  launchRandom(const_cast<void *>(gemm.a), gemm.in, gemm.m * gemm.k * gemm.batches, queue);
+  launchRandom(const_cast<void *>(gemm.b), gemm.isScaled ? gemm.inB : gemm.in,
+               gemm.k * gemm.n * gemm.batches, queue);
   if (gemm.epilogue == Epilogue::GeluBwd)
     launchRandom(gemm.other, gemm.out, gemm.m * gemm.n, queue);
   std::vector<Way> ways;

@@ -46,6 +46,13 @@ struct Gemm {
   std::optional<ScaleBlocks> blocksA, blocksB;
   bool fastAccum = false; ///< products may be added with fewer bits
   Epilogue epilogue = Epilogue::Plain;
+  /// If there is one, in place of `accumulate`: c = alpha·product + beta·added, all in c's type;
+  /// without it alpha is 1.
+  const void *added = nullptr;
+  float alpha = 1.0f, beta = 0.0f;
+  /// Matrices of each factor, and of c and `added`, which lie one behind the other.
+  int64_t batches = 1;
+  bool tf32 = false; ///< factors of fp32 may be rounded to TF32
   int32_t multiprocessors = 0; ///< the number that it may use; 0: all
 };
 

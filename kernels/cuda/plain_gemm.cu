@@ -13,9 +13,10 @@ namespace {
 constexpr int kEdge = 16;
 
 struct Product {
-  Data a, b, bias, c;
+  Data a, b, bias, c, added;
   int64_t m, n, k;
-  bool transA, transB, hasBias;
+  float alpha, beta;
+  bool transA, transB, hasBias, hasAdded;
 };
 
 __global__ void __launch_bounds__(kEdge *kEdge) plainGemm(const Product p) {
@@ -23,23 +24,29 @@ __global__ void __launch_bounds__(kEdge *kEdge) plainGemm(const Product p) {
   __shared__ float a[kEdge][kEdge + 1], b[kEdge][kEdge + 1];
   int64_t row = static_cast<int64_t>(blockIdx.y) * kEdge + threadIdx.y;
   int64_t col = static_cast<int64_t>(blockIdx.x) * kEdge + threadIdx.x;
+  const int64_t batch = blockIdx.z, beginA = batch * p.m * p.k, beginB = batch * p.k * p.n;
   float sum = 0;
   for (int64_t k0 = 0; k0 < p.k; k0 += kEdge) {
     int64_t kOfA = k0 + threadIdx.x, kOfB = k0 + threadIdx.y;
-    a[threadIdx.y][threadIdx.x] = row < p.m && kOfA < p.k
-                                      ? element(p.a, p.transA ? kOfA * p.m + row : row * p.k + kOfA)
-                                      : 0.0f;
-    b[threadIdx.y][threadIdx.x] = col < p.n && kOfB < p.k
-                                      ? element(p.b, p.transB ? col * p.k + kOfB : kOfB * p.n + col)
-                                      : 0.0f;
+    a[threadIdx.y][threadIdx.x] =
+        row < p.m && kOfA < p.k
+            ? element(p.a, beginA + (p.transA ? kOfA * p.m + row : row * p.k + kOfA))
+            : 0.0f;
+    b[threadIdx.y][threadIdx.x] =
+        col < p.n && kOfB < p.k
+            ? element(p.b, beginB + (p.transB ? col * p.k + kOfB : kOfB * p.n + col))
+            : 0.0f;
     __syncthreads();
 #pragma unroll
     for (int j = 0; j < kEdge; ++j)
       sum += a[threadIdx.y][j] * b[j][threadIdx.x];
     __syncthreads();
   }
-  if (row < p.m && col < p.n)
-    setElement(p.c, row * p.n + col, sum + (p.hasBias ? element(p.bias, col) : 0.0f));
+  if (row >= p.m || col >= p.n)
+    return;
+  const int64_t at = batch * p.m * p.n + row * p.n + col;
+  float value = p.alpha * sum + (p.hasBias ? element(p.bias, col) : 0.0f);
+  setElement(p.c, at, p.hasAdded ? value + p.beta * element(p.added, at) : value);
 }
 
 /// Numbers of 8 bits in rows, and their scales.
@@ -196,8 +203,11 @@ void launchPlainGemm(const Gemm &g, Queue &queue) {
   Product p = {data(g.a, g.in), data(g.b, g.in), data(g.bias, g.out), data(g.c, g.out)};
   p.m = g.m, p.n = g.n, p.k = g.k;
   p.transA = g.transA, p.transB = g.transB, p.hasBias = g.bias != nullptr;
-  p.c.accumulate = g.accumulate;
-  dim3 grid(static_cast<unsigned>(ceilDiv(g.n, kEdge)), static_cast<unsigned>(ceilDiv(g.m, kEdge)));
+  p.added = data(g.added, g.out), p.hasAdded = g.added != nullptr;
+  p.alpha = g.alpha, p.beta = g.beta;
+  p.c.accumulate = g.accumulate && !p.hasAdded;
+  dim3 grid(static_cast<unsigned>(ceilDiv(g.n, kEdge)), static_cast<unsigned>(ceilDiv(g.m, kEdge)),
+            static_cast<unsigned>(g.batches));
   launchKernel(plainGemm, grid, dim3(kEdge, kEdge), 0, queue, p);
 }
 

@@ -13,6 +13,7 @@
 // written. adamw also takes w in two halves, the weight in bf16 and remainders in u16
 // (runtime/base/Remainder.h), and leaves it so, without what is written while state.skip. Limited
 // by memory.
+#include "kernels/host/Optimizer.h"
 #include "kernels/host/Check.h"
 #include "kernels/host/Convert.h"
 #include "kernels/host/Ranges.h"
@@ -120,30 +121,6 @@ const char *checkHalves(const Call &call, int moments) {
   return nullptr;
 }
 
-/// An optimizer has `moments` operands between master and state; all are updated in place.
-const char *checkOptimizer(const Call &call, int moments) {
-  bool hasHalves = takesHalves(call, moments);
-  int operandsMax = moments == 2 ? 4 + moments : 3 + moments;
-  SHARDC_REQUIRE_OK(checkArity(call, {3 + moments, operandsMax, 1 + moments, 2 + moments}));
-  const Tensor &g = call.in[0];
-  SHARDC_REQUIRE(isData(g), "the gradient is not f32, bf16 or f16");
-  if (hasHalves)
-    SHARDC_REQUIRE_OK(checkHalves(call, moments));
-  for (int i = hasHalves ? 1 : 0; i <= moments; ++i) {
-    const Tensor &old = call.in[1 + i], &updated = call.out[i];
-    SHARDC_REQUIRE(old.dtype == updated.dtype && (i == 0 ? old.dtype == DType::F32 : isData(old)),
-                   "master weights are not f32, or moments not f32, bf16 or f16");
-    SHARDC_REQUIRE(old.numel() == g.numel() && updated.numel() == g.numel(),
-                   "gradient, master weights and moments differ in size");
-    SHARDC_REQUIRE(old.data == updated.data, "master weights or moments are not updated in place");
-  }
-  if (call.outCount > 1 + moments)
-    SHARDC_REQUIRE(isData(call.out[1 + moments]) && call.out[1 + moments].numel() == g.numel(),
-                   "the weight is not f32, bf16 or f16 in the gradient's size");
-  SHARDC_REQUIRE_OK(checkStateSize(call.in[2 + moments]));
-  return checkRanges(call, 0, g);
-}
-
 /// Master weights of a block of elements as fp32 numbers: their own, or what halves make in a
 /// buffer.
 class Masters {
@@ -230,6 +207,29 @@ void runSgdMomentum(const Call &call) { updateShard<1>(call, momentumBlock); }
 void runLion(const Call &call) { updateShard<1>(call, lionBlock); }
 
 } // namespace
+
+const char *checkOptimizer(const Call &call, int moments) {
+  bool hasHalves = takesHalves(call, moments);
+  int operandsMax = moments == 2 ? 4 + moments : 3 + moments;
+  SHARDC_REQUIRE_OK(checkArity(call, {3 + moments, operandsMax, 1 + moments, 2 + moments}));
+  const Tensor &g = call.in[0];
+  SHARDC_REQUIRE(isData(g), "the gradient is not f32, bf16 or f16");
+  if (hasHalves)
+    SHARDC_REQUIRE_OK(checkHalves(call, moments));
+  for (int i = hasHalves ? 1 : 0; i <= moments; ++i) {
+    const Tensor &old = call.in[1 + i], &updated = call.out[i];
+    SHARDC_REQUIRE(old.dtype == updated.dtype && (i == 0 ? old.dtype == DType::F32 : isData(old)),
+                   "master weights are not f32, or moments not f32, bf16 or f16");
+    SHARDC_REQUIRE(old.numel() == g.numel() && updated.numel() == g.numel(),
+                   "gradient, master weights and moments differ in size");
+    SHARDC_REQUIRE(old.data == updated.data, "master weights or moments are not updated in place");
+  }
+  if (call.outCount > 1 + moments)
+    SHARDC_REQUIRE(isData(call.out[1 + moments]) && call.out[1 + moments].numel() == g.numel(),
+                   "the weight is not f32, bf16 or f16 in the gradient's size");
+  SHARDC_REQUIRE_OK(checkStateSize(call.in[2 + moments]));
+  return checkRanges(call, 0, g);
+}
 
 const Kernel kAdamW = {"adamw_host", runAdamW, acceptsAdamW};
 const Kernel kSgd = {"sgd_host", runSgd, acceptsSgd};

@@ -146,6 +146,9 @@ kernels::ParamRange rangeOf(const plan::Plan &plan, size_t index, const RangeCon
     break;
   }
   range.initStd = param.initStd;
+  range.row = param.rowSize();
+  for (size_t i = 0; i < param.turns.size(); ++i)
+    range.turns[i] = static_cast<int32_t>(param.turns[i]);
   return range;
 }
 

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "runtime/base/NewtonSchulz.h"
 #include "runtime/plan/Limits.h"
 #include "runtime/plan/Summary.h"
 #include "runtime/plan/Variants.h"
@@ -32,10 +33,14 @@ int64_t chunksOf(const Segment &segment, const Op &op) {
 /// magnitudes and codes.
 constexpr int64_t kNodesOfFactors = 6;
 
+/// Of a batch of matrices of Muon: the momentum, the first factor and the update, and in each step
+/// three products, before each of which a library may clear counters.
+int64_t nodesOfBatch(int64_t steps) { return 3 + steps * 6; }
+
 /// Counts the nodes of a plan's ops.
 class Nodes {
 public:
-  explicit Nodes(const Plan &plan) : paramsOf_(plan.blocks.size()) {
+  explicit Nodes(const Plan &plan) : plan_(plan), paramsOf_(plan.blocks.size()) {
     for (const Param &param : plan.params)
       if (auto block = static_cast<size_t>(param.block);
           block < paramsOf_.size() && param.init != InitKind::Zeros)
@@ -54,10 +59,26 @@ private:
   int64_t of(const Segment &segment, const Op &op) const {
     const OpInfo &info = opInfo(op);
     int64_t nodes = info.nodes + (op.getInt(AttrKey::fp8_recipe) != 0 ? kNodesOfFactors : 0);
+    if (op.kind == OpKind::Muon && !op.results.empty())
+      nodes += nodesOfBatch(op.getInt(AttrKey::ns_steps)) *
+               batches(op.getInt(AttrKey::block), segment.values[op.results[0]].type.numel());
     if (info.tensorNodes > 0 && !op.results.empty())
       nodes += info.tensorNodes *
                filledTensors(op.getInt(AttrKey::block), segment.values[op.results[0]].type.numel());
     return nodes;
+  }
+
+  /// Batches of matrices in a part of the block, at most: each shape may end with a small one.
+  int64_t batches(int64_t block, int64_t partElements) const {
+    int64_t count = 2 * (partElements / kNsBatchElements);
+    for (const Param &param : plan_.params) {
+      if (param.block != block)
+        continue;
+      int64_t stacked = param.isStacked() ? param.type.shape[0] : 1;
+      count += std::max<int64_t>(1, static_cast<int64_t>(param.turns.size())) *
+               (stacked / kNsBatchMatrices + 1);
+    }
+    return count;
   }
 
   /// Tensors of the block that do not begin with zeros, in the part of a rank that has the most.
@@ -83,6 +104,7 @@ private:
     return most;
   }
 
+  const Plan &plan_;
   std::vector<std::vector<const Param *>> paramsOf_; ///< by block, without those of zeros
 };
 

@@ -20,6 +20,7 @@ inline constexpr int64_t kGroupsMax = 256;
 inline constexpr int64_t kChannelsMax = 256;
 inline constexpr int64_t kMultiprocessorsMax = 1 << 16;
 inline constexpr int64_t kClassesMax = 64;
+inline constexpr int64_t kTurnsMax = 4;
 inline constexpr int64_t kUnitsMax = 1 << 16;
 inline constexpr int64_t kBlocksMax = 1 << 17;
 inline constexpr int64_t kParamsMax = 1 << 20;

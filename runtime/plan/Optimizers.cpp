@@ -77,15 +77,35 @@ std::optional<Optimizer> findOptimizer(std::string_view word) {
 }
 
 std::optional<Optimizer> optimizerOf(const Job &job) {
+  if (job.optimizer.optimizer == Job::OptimizerKind::DistMuon)
+    return Optimizer::Muon; // upstream's older word for it with a distributed optimizer
   std::optional<Optimizer> found = findOptimizer(job.text(JobField::optimizer_optimizer));
   return found == Optimizer::Sgd && job.optimizer.sgdMomentum > 0 ? Optimizer::SgdMomentum : found;
+}
+
+std::optional<Optimizer> optimizerOf(const Plan &plan, const Block &block) {
+  const ParamClass &own = plan.classOf(block);
+  return own.optimizer ? own.optimizer : optimizerOf(plan.job);
+}
+
+int64_t granuleOf(const Param &param, std::optional<Optimizer> optimizer) {
+  if (!optimizer || !needsMatrices(*optimizer))
+    return param.rowSize();
+  return param.isStacked() ? param.type.numel() / param.type.shape[0] : param.type.numel();
+}
+
+void set(Op &op, const Scalar &scalar) {
+  if (attrInfo(scalar.key).type == AttrInfo::Float)
+    op.set(scalar.key, scalar.value);
+  else
+    op.set(scalar.key, static_cast<int64_t>(scalar.value));
 }
 
 std::vector<Scalar> scalarsOf(Optimizer optimizer, const Job &job) {
   std::vector<Scalar> scalars;
 #define SCALAR(name, attribute, field)                                                             \
   if (optimizer == Optimizer::name)                                                                \
-    scalars.push_back({AttrKey::attribute, job.optimizer.field});
+    scalars.push_back({AttrKey::attribute, static_cast<double>(job.optimizer.field)});
 #include "runtime/plan/Optimizers.def"
   return scalars;
 }

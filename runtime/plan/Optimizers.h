@@ -35,12 +35,23 @@ const OptimizerInfo &optimizerInfo(Optimizer optimizer);
 std::optional<Optimizer> findOptimizer(std::string_view word);
 /// The optimizer that the job asks for; nothing if no row has it.
 std::optional<Optimizer> optimizerOf(const Job &job);
+/// The optimizer of the block's class: that of the job unless the class names one.
+std::optional<Optimizer> optimizerOf(const Plan &plan, const Block &block);
+
+/// Whether the optimizer updates whole matrices, so that shards are cut between them.
+inline bool needsMatrices(Optimizer optimizer) { return optimizer == Optimizer::Muon; }
+
+/// Elements of the smallest piece of the parameter that its optimizer updates by itself, and that
+/// no shard may cut: a row, or a matrix, of a stack one of its matrices.
+int64_t granuleOf(const Param &param, std::optional<Optimizer> optimizer);
 
 /// An attribute of an optimizer's op.
 struct Scalar {
   AttrKey key;
   double value;
 };
+/// Sets it in the type of its row.
+void set(Op &op, const Scalar &scalar);
 std::vector<Scalar> scalarsOf(Optimizer optimizer, const Job &job);
 
 } // namespace shardc::plan

@@ -1,6 +1,7 @@
 // Parses what stands before the roles: needs, job, mesh, groups, channels, blocks, parameters.
 #include <algorithm>
 
+#include "runtime/plan/Optimizers.h"
 #include "runtime/plan/ParserImpl.h"
 
 namespace shardc::plan {
@@ -271,14 +272,17 @@ bool Parser::unit() {
   return ok;
 }
 
-/// `class base frozen`: what blocks have in common.
+/// `class base frozen`, `class table by adam`: what blocks have in common.
 bool Parser::paramClass() {
   std::string_view name;
   if (!room(plan_.classes, limits::kClassesMax, "classes") || !in_.name(name, "class") ||
       !classes_.add(in_, name, static_cast<uint32_t>(plan_.classes.size()), "class"))
     return false;
-  plan_.classes.push_back({std::string(name), !in_.takeIf(std::string_view("frozen"))});
-  return true;
+  ParamClass made{std::string(name), !in_.takeIf(std::string_view("frozen")), std::nullopt};
+  bool ok = !in_.takeIf(std::string_view("by")) ||
+            enumerator(made.optimizer.emplace(), findOptimizer, "optimizer");
+  plan_.classes.push_back(std::move(made));
+  return ok;
 }
 
 bool Parser::block() {
@@ -341,7 +345,20 @@ bool Parser::paramParts(Param &param) {
   while (in_.takeIf(std::string_view("split")))
     if (!split(param))
       return false;
-  return !in_.takeIf(std::string_view("copies")) || copies(param);
+  return (!in_.takeIf(std::string_view("copies")) || copies(param)) &&
+         (!in_.takeIf(std::string_view("turns")) || turns(param));
+}
+
+/// `turns [64, 16, 16]`: rows of several matrices.
+bool Parser::turns(Param &param) {
+  if (!in_.expect('['))
+    return false;
+  do {
+    if (!room(param.turns, limits::kTurnsMax, "turns of rows") ||
+        !in_.integer(param.turns.emplace_back(), "rows of a turn", 1, limits::kExtentMax))
+      return false;
+  } while (in_.takeIf(','));
+  return in_.expect(']');
 }
 
 bool Parser::split(Param &param) {

@@ -84,6 +84,7 @@ private:
   bool paramParts(Param &param);
   bool split(Param &param);
   bool copies(Param &param);
+  bool turns(Param &param);
   bool paramClauses(Param &param);
   bool paramInit(Param &param);
   bool loc();

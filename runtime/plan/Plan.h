@@ -526,6 +526,7 @@ struct Unit {
 struct ParamClass {
   std::string name;
   bool isTrained = true;
+  std::optional<Optimizer> optimizer; ///< nothing: the job's
   bool operator==(const ParamClass &) const = default;
 };
 inline constexpr std::string_view kJobClassName = "job";
@@ -582,6 +583,9 @@ struct Param {
   /// Groups whose ranks all have the same elements, in which others have parts of a split
   /// parameter: the rank with index 0 counts them in norms.
   std::vector<int16_t> copies;
+  /// Its rows are of several matrices, so many of each in turn, over and over, as queries, keys and
+  /// values of groups are; empty: it is one matrix. What updates whole matrices asks this.
+  std::vector<int64_t> turns;
   int32_t block = -1;
   int64_t offset = 0; ///< first element in its block
   double lrMult = 1, wdMult = 1;

@@ -3,6 +3,7 @@
 #include <iterator>
 
 #include "runtime/plan/Limits.h"
+#include "runtime/plan/Optimizers.h"
 #include "runtime/plan/PrinterImpl.h"
 #include "runtime/plan/Text.h"
 
@@ -136,6 +137,10 @@ void Writer::tables() {
     name(plan_.classes[i].name);
     if (!plan_.classes[i].isTrained)
       text(" frozen");
+    if (const std::optional<Optimizer> &own = plan_.classes[i].optimizer) {
+      text(" by ");
+      text(optimizerInfo(*own).word);
+    }
     text("\n");
   }
   for (const Unit &unit : plan_.units) {
@@ -228,6 +233,12 @@ void Writer::paramParts(const Param &param) {
     nameOf(plan_.groups, param.copies[i]);
   }
   if (!param.copies.empty())
+    text("]");
+  for (size_t i = 0; i < param.turns.size(); ++i) {
+    text(i == 0 ? " turns [" : ", ");
+    integer(param.turns[i]);
+  }
+  if (!param.turns.empty())
     text("]");
 }
 

@@ -286,7 +286,10 @@ checkpoint::GroupMeta groupMetaOf(const plan::Plan &plan, size_t index, const Pr
   meta.lr =
       static_cast<double>(param.isDecoupled ? progress.decoupledLr : progress.lr) * param.lrMult;
   meta.beta1 = optimizer.adamBeta1, meta.beta2 = optimizer.adamBeta2, meta.eps = optimizer.adamEps;
-  if (std::optional<plan::Optimizer> own = plan::optimizerOf(plan.job))
+  std::optional<plan::Optimizer> own =
+      param.block < 0 ? plan::optimizerOf(plan.job)
+                      : plan::optimizerOf(plan, plan.blocks[static_cast<size_t>(param.block)]);
+  if (own)
     for (const plan::Scalar &scalar : plan::scalarsOf(*own, plan.job)) {
       if (scalar.key == plan::AttrKey::beta1)
         meta.beta1 = scalar.value;

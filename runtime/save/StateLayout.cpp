@@ -131,7 +131,8 @@ Status StateLayout::addBlock(uint32_t role, int32_t block) {
 
 /// What the optimizer keeps of the block, by the names that checkpoints have for it.
 Status StateLayout::addMoments(uint32_t role, int32_t block) {
-  std::optional<plan::Optimizer> optimizer = plan::optimizerOf(plan_->job);
+  std::optional<plan::Optimizer> optimizer =
+      plan::optimizerOf(*plan_, plan_->blocks[static_cast<size_t>(block)]);
   if (!optimizer)
     return Status::ok();
   const plan::OptimizerInfo &info = plan::optimizerInfo(*optimizer);

@@ -118,6 +118,7 @@ std::vector<Finding> verifyFlat(Inspection &inspection) {
   checkStreamKinds(inspection);
   forEachRole(inspection, checkKinds);
   checkFrozen(inspection);
+  checkMatrices(inspection);
   if (inspection.size() != 0)
     return inspection.take();
   forEachSegment(inspection, checkShapes);

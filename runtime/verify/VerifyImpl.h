@@ -425,6 +425,8 @@ void checkBlockUses(Inspection &inspection, uint32_t role);
 void checkKinds(Inspection &inspection, uint32_t role);
 /// VerifyFrozen.cpp: blocks that are not trained.
 void checkFrozen(Inspection &inspection);
+/// VerifyMatrices.cpp: the optimizers of blocks, and matrices that they update whole.
+void checkMatrices(Inspection &inspection);
 void checkStreamKinds(Inspection &inspection);
 /// VerifyFlow.cpp: which rows of a value are there, whose they are, of which sums it has parts, and
 /// which tokens its rows are of.

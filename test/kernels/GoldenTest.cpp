@@ -80,6 +80,11 @@ void parseLine(const std::string &text, std::vector<GoldenCase> &cases) {
   } else if (kind == "state") {
     std::istringstream rest(text.substr(text.find(' ')));
     current.run.in(stateArray(rest));
+  } else if (kind == "row") { // of the parameter: its elements, and turns of rows
+    current.run.ranges.assign(1, {});
+    current.run.ranges[0].row = std::stoll(first);
+    for (int32_t &turn : current.run.ranges[0].turns)
+      line >> turn;
   } else if (kind == "in") {
     line >> second;
     current.run.in(parseArray(*parseDType(first), second, line));
@@ -90,7 +95,7 @@ void parseLine(const std::string &text, std::vector<GoldenCase> &cases) {
     kind == "out" ? current.run.out(dtype, array.shape) : current.run.inPlace(std::stoi(first));
     current.expected.push_back({array, std::stod(tolerance)});
     if (kind == "place") { // an optimizer's shard is one parameter
-      current.run.ranges.assign(1, {});
+      current.run.ranges.resize(1);
       current.run.ranges[0].end = array.numel();
     }
   }

@@ -10,6 +10,7 @@ import operator
 
 import batches_that_grow
 import frozen
+import muon
 import kernels
 import losses
 import rotations
@@ -441,7 +442,7 @@ ERRORS = {
     f.has("train.check_weight_hash_across_dp_replicas_interval"),  # V08
     "registered-buffers-expandable-segments": lambda f: f.on("ddp.nccl_ub") and "expandable_segments:True" in
     (f.variable("PYTORCH_CUDA_ALLOC_CONF") or "").split(","),  # V13
-    "fsdp-optimizer": lambda f: f.fsdp and not plain_optimizer(f),  # V36
+    "fsdp-optimizer": lambda f: f.fsdp and not plain_optimizer(f) and not muon.is_asked(f),  # V36
     "fsdp-hybrid-context-parallel": lambda f: f.fsdp and f.on("model.hybrid_context_parallel"),  # V45
     "hybrid-context-parallel-needs": lambda f: f.on("model.hybrid_context_parallel") and (
         f.pp > 1 or f["model.cuda_graph_impl"] != "none" or not f.on("model.calculate_per_token_loss") or
@@ -565,6 +566,7 @@ ERRORS = {
     "recompute-auto-chooses": lambda f: f["model.recompute_granularity"] == "auto" and
     (f.has("model.recompute_num_layers") or f.has("model.recompute_modules")),
     **frozen.RULES,
+    **muon.RULES,
     "recompute-layers": lambda f: f.has("model.recompute_layers") and f.has("model.num_layers") and recomputed_layers(f) is None,
     "recompute-layers-without-auto": lambda f: f.has("model.recompute_layers") and f["model.recompute_granularity"] != "auto",
     "recompute-module-needs": module_missing,
@@ -778,6 +780,7 @@ WARNINGS = {
     "te-cross-entropy": lambda f: f.on("model.cross_entropy_loss_fusion") and
     f["model.cross_entropy_fusion_impl"] == "te",  # V78
     **kernels.WARNINGS,
+    **muon.WARNINGS,
     "save-interval-without-save": lambda f: f.has("checkpoint.save_interval") and not f.has("checkpoint.save"),
     "experts-want-sequence-parallel": lambda f: f.ep > 1 and f.tp > 1 and not f.on("model.sequence_parallel"),  # V76
     "dead-option": lambda f: f.on("ddp.enable_full_sharding_in_hsdp") or f.fsdp and (any(

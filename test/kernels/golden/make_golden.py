@@ -3,7 +3,7 @@
     python make_golden.py > golden.txt
 
 One line a fact: `case NAME OP`, `attr NAME VALUE`, `index I OF N` (what a rank has by its index in a group),
-`in DTYPE SHAPE: VALUES`, `state LR SCALE APPLIED` (a StepState operand), `out DTYPE SHAPE TOLERANCE:
+`in DTYPE SHAPE: VALUES`, `row ELEMENTS TURNS` (of a parameter's rows), `state LR SCALE APPLIED` (a StepState operand), `out DTYPE SHAPE TOLERANCE:
 VALUES` (expected) or `place OPERAND SHAPE TOLERANCE: VALUES` (expected of a result in an operand's place).
 Inputs are exact in their type.
 """
@@ -47,6 +47,10 @@ class Case:
 
     def index(self, index, members):
         print(f"index {index} of {members}")
+        return self
+
+    def row(self, elements, *turns):
+        print("row", elements, *(*turns, 0, 0, 0, 0)[:4])
         return self
 
     def state(self, lr, scale, applied):
@@ -710,3 +714,37 @@ def lion(decoupled):
 adamw_narrow()
 lion(True)
 lion(False)
+
+
+def muon(name, shape, turns, decoupled, tolerance, **attrs):
+    """A step from a momentum, by emerging_optimizers in fp32 (test/e2e/golden/maker/muon.py says where it is). Where its
+    products are in bf16, so are ours, but for the order of sums."""
+    import pathlib
+    import sys
+    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "e2e" / "golden"))
+    from maker import muon as upstream
+    kinds = ("quintic", "simple", "polar_express", "cans", "aol", "deepseekv4", "cubic5")
+    scales, products = ("spectral", "unit_rms_norm", "shape_scaling"), ("medium", "high", "highest")
+    lr, weight_decay, factor = 0.01, 0.1, 0.25
+    w, m, g = leaf(rand(F32, *shape).to(F32)), rand(F32, *shape, scale=0.1), rand(F32, *shape)
+    kind = {"momentum": 0.95, "nesterov": False, "split_qkv": bool(turns), "num_ns_steps": 5, "coefficient_type": "quintic",
+            "scale_mode": "spectral", "extra_scale_factor": 1.0, "prec": "highest", **attrs}
+    precision = kind.pop("prec")
+    case = upstream.Described(lr, weight_decay, turns, decoupled, precision, tuple(kind.items()))
+    optimizer = upstream.Muon({"linear_qkv" if turns else "matrix": w}, case)
+    optimizer.state[w] = {"momentum_buffer": m.to(F32)}
+    w.grad = (g * factor).to(F32)
+    told = Case(f"muon_{name}", "muon", momentum=kind["momentum"], nesterov=kind["nesterov"], ns_steps=kind["num_ns_steps"],
+                ns_coefficients=kinds.index(kind["coefficient_type"]), update_scale=scales.index(kind["scale_mode"]),
+                extra_scale=kind["extra_scale_factor"], products=products.index(precision), weight_decay=weight_decay,
+                decoupled=decoupled, largest_matrix=w.numel())
+    told.row(shape[1], *turns).given(g.flatten()).given(w.detach().clone().flatten()).given(m.flatten())
+    optimizer.step()
+    told.state(lr, factor, 1).updated(1, w.flatten(), tolerance) \
+        .updated(2, optimizer.state[w]["momentum_buffer"].flatten(), 1e-6)
+
+
+muon("wide", (4, 9), (), True, 2e-6)
+muon("tall", (16, 5), (), False, 2e-6, nesterov=True, coefficient_type="polar_express", num_ns_steps=9, scale_mode="unit_rms_norm")
+muon("turns", (16, 6), (4, 2, 2), True, 2e-6, coefficient_type="cubic5", scale_mode="shape_scaling", extra_scale_factor=0.2)
+muon("bf16", (16, 24), (), True, 1e-3, prec="medium", coefficient_type="simple", nesterov=True)

@@ -83,6 +83,25 @@ TEST(Layout, OneShardHasNoPaddingBeyondAlignment) {
   EXPECT_EQ(blocks[0].numel, 88);
 }
 
+TEST(Layout, MatricesLieInOneShardEach) {
+  Params params = {matrix(0, 4, 8), matrix(1, 16, 8), matrix(2, 4, 10), matrix(3, 10, 8),
+                   matrix(4, 2, 3)};
+  for (int64_t shards : {1, 2, 3, 8}) {
+    LayoutBlock block = layOutMatrices(params, shards);
+    EXPECT_EQ(block.numel, block.shard * shards);
+    EXPECT_EQ(block.params.size(), params.size());
+    int64_t end = 0;
+    for (size_t i = 0; i < block.params.size(); ++i) {
+      int64_t numel = params[static_cast<size_t>(block.params[i])].numel, at = block.offsets[i];
+      EXPECT_GE(at, end) << "overlaps the one before";
+      EXPECT_EQ(at / block.shard, (at + numel - 1) / block.shard) << "is cut";
+      EXPECT_EQ(at % kLayoutAlign, 0);
+      end = at + numel;
+    }
+  }
+  EXPECT_EQ(layOutMatrices(params, 2).shard, 152) << "the largest one, and 80 + 40 + 32 beside it";
+}
+
 TEST(Layout, AParameterInsideOneShardNeedsNoRowBoundary) {
   // 9 does not divide the start of the matrix, and no boundary falls into it.
   Params params = {vector(0, 8), matrix(1, 4, 9), vector(2, 100)};

@@ -35,6 +35,12 @@ void freeze(Plan &plan) {
   plan.blocks[0].paramClass = 1;
 }
 
+/// Gives the block to Muon, with what its parameters are.
+void giveToMuon(Plan &plan) {
+  plan.classes.push_back({"matrix", /*isTrained=*/true, Optimizer::Muon});
+  plan.blocks[0].paramClass = 1;
+}
+
 /// The cell's type, and that of what lies in it at the ends of segments.
 void retypeCell(Plan &plan, const char *name, const Type &type) {
   uint32_t cell = cellNamed(plan, name);
@@ -105,6 +111,17 @@ const std::vector<Case> &kindCases() {
              cell.kind = CellKind::Buffer, cell.of = -1;
        },
        "'adamw' updates block 'layers.0', which is not trained"},
+      {"vectorForMuon", Rule::Matrix, "zero", giveToMuon,
+       "parameter 'layers.0.bias' of block 'layers.0' has no rows and columns"},
+      {"matrixOfSeveralShards", Rule::Matrix, "zero", giveToMuon,
+       "a shard boundary of block 'layers.0' (every 24 elements) cuts a matrix of 64 elements of "
+       "parameter 'layers.0.weight' at 0; its optimizer updates whole matrices"},
+      {"optimizerOfAnotherClass", Rule::Matrix, "zero",
+       [](Plan &p) {
+         p.classes.push_back({"other", /*isTrained=*/true, Optimizer::Lion});
+         p.blocks[0].paramClass = 1;
+       },
+       "'adamw' updates block 'layers.0' of class 'other'; the optimizer of that class is 'lion'"},
       {"recomputedInTheForwardPass", Rule::Kind, "zero",
        [](Plan &p) { p.roles[0].segments[2].ops[3].isRecomputed = true; },
        "is recomputed, but of phase 'forward'; only the backward pass recomputes"},

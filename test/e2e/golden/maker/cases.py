@@ -81,6 +81,8 @@ class Case:
     # Adam's moments are rounded to bf16 when they are stored, as Transformer Engine's FusedAdam does.
     narrow_moments: bool = False
     lion: bool = False
+    # What Muon updates matrices by; nothing: AdamW updates all.
+    muon: tuple = ()
 
     micro_batch: int = 2
     global_batch: int = 8
@@ -241,6 +243,32 @@ MIXTRAL = replace(
 QWEN3_MOE = replace(
     QWEN3, name="qwen3_moe", module="qwen3_moe", ffn=40, experts=8, topk=4
 )
+LLAMA_MUON = replace(
+    LLAMA,
+    name="llama_muon",
+    muon=(
+        ("momentum", 0.95),
+        ("nesterov", False),
+        ("split_qkv", True),
+        ("coefficient_type", "quintic"),
+        ("num_ns_steps", 5),
+        ("scale_mode", "spectral"),
+        ("extra_scale_factor", 0.2),
+    ),
+)
+MIXTRAL_MUON = replace(
+    MIXTRAL,
+    name="mixtral_muon",
+    muon=(
+        ("momentum", 0.9),
+        ("nesterov", True),
+        ("split_qkv", False),
+        ("coefficient_type", "simple"),
+        ("num_ns_steps", 6),
+        ("scale_mode", "shape_scaling"),
+        ("extra_scale_factor", 1.0),
+    ),
+)
 # YaRN without rounding, and positions that are divided.
 YARN = replace(
     LLAMA,
@@ -387,6 +415,8 @@ CASES = [
     GEMMA3,
     MIXTRAL,
     MIXTRAL_BALANCED,
+    LLAMA_MUON,
+    MIXTRAL_MUON,
     QWEN3_MOE,
     QWEN2_MOE,
     LLAMA4,

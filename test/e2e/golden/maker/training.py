@@ -36,20 +36,27 @@ class Run:
         for name, master in self.masters.items():
             master.requires_grad_(not any(re.fullmatch(each, name) for each in case.frozen))
         self.trained = {n: p for n, p in self.masters.items() if p.requires_grad}
-        decayed = [p for p in self.trained.values() if p.dim() > 1]
-        plain = [p for p in self.trained.values() if p.dim() == 1]
+        matrices = {}
+        if case.muon:
+            from . import muon  # needs further packages
+
+            matrices = {n: p for n, p in self.trained.items() if muon.takes(n, p)}
+        others = [p for n, p in self.trained.items() if n not in matrices]
+        decayed = [p for p in others if p.dim() > 1]
+        plain = [p for p in others if p.dim() == 1]
         groups = [
             {"params": decayed, "weight_decay": case.weight_decay},
             {"params": plain, "weight_decay": 0.0},
         ]
+        self.optimizers = [muon.Muon(matrices, muon.Described.of(case))] if matrices else []
         if case.lion:
             from lion_pytorch import Lion
 
-            self.optimizer = Lion(groups, lr=case.lr, betas=case.betas)
+            self.optimizers.append(Lion(groups, lr=case.lr, betas=case.betas))
         else:
-            self.optimizer = torch.optim.AdamW(
+            self.optimizers.append(torch.optim.AdamW(
                 groups, lr=case.lr, betas=case.betas, eps=case.adam_eps, foreach=False
-            )
+            ))
         self.loss, self.grad_norm, self.lr, self.tokens, self.further = [], [], [], [], []
         self.first_gradients = None
 
@@ -116,15 +123,16 @@ class Run:
         self.tokens.append(int(token_sum))
 
     def update(self, number):
-        """Clips by the global norm, which is recorded before clipping, and lets AdamW act."""
+        """Clips by the global norm, which is recorded before clipping, and lets the optimizers act."""
         norm = torch.nn.utils.clip_grad_norm_(self.trained.values(), self.case.clip, foreach=False)
         self.grad_norm.append(norm.item())
         self.lr.append(learning_rate(self.case, number))
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.lr[-1]
-        self.optimizer.step()
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = self.lr[-1]
+            optimizer.step()
         if self.case.narrow_moments:
-            for state in self.optimizer.state.values():
+            for state in self.optimizers[-1].state.values():
                 for name in ("exp_avg", "exp_avg_sq"):
                     state[name].copy_(state[name].float().bfloat16())
 

@@ -7,6 +7,7 @@
 #include "Contract.h"
 #include "Facts.h"
 #include "Positions.h"
+#include "runtime/plan/Optimizers.h"
 
 namespace shardc::plan::oracle {
 
@@ -149,6 +150,55 @@ std::string findFrozen(const Plan &plan) {
             return fmt::format("segment '{}' writes '{}', which is not trained", segment.name,
                                cell.name);
   }
+  return {};
+}
+
+namespace {
+
+/// The op of the optimizer that the block's class names, or the job.
+std::optional<OpKind> updateOf(const Plan &plan, int32_t block) {
+  auto index = static_cast<size_t>(plan.blocks[static_cast<size_t>(block)].paramClass);
+  std::optional<Optimizer> own = plan.classes[index].optimizer;
+  if (!own)
+    own = optimizerOf(plan.job);
+  return own ? std::optional(optimizerInfo(*own).op) : std::nullopt;
+}
+
+/// Of a parameter that Muon updates in parts of so many elements of its block.
+std::string findCutMatrix(const Param &param, int64_t part, int64_t room) {
+  int64_t count = param.isStacked() ? param.type.shape[0] : 1;
+  if (param.type.rank != (param.isStacked() ? 3 : 2))
+    return fmt::format("'{}' is no matrix, and Muon updates it", param.name);
+  int64_t numel = param.type.numel() / count;
+  if (numel > room)
+    return fmt::format("'{}' has matrices of {} elements, with room for {}", param.name, numel,
+                       room);
+  for (int64_t i = 0; i < count; ++i)
+    if (int64_t first = param.offset + i * numel; first / part != (first + numel - 1) / part)
+      return fmt::format("no rank has all of matrix {} of '{}'", i, param.name);
+  return {};
+}
+
+} // namespace
+
+std::string findCutMatrix(const Plan &plan) {
+  for (const Role &role : plan.roles)
+    for (const Segment &segment : role.segments)
+      for (const Op &op : segment.ops) {
+        if (!opInfo(op).isOptimizer())
+          continue;
+        auto block = static_cast<int32_t>(op.getInt(AttrKey::block));
+        bool isMuon = op.kind == OpKind::Muon;
+        if (updateOf(plan, block).value_or(op.kind) != op.kind)
+          return fmt::format("block {} is not updated by the optimizer of its class", block);
+        for (const Param &param : plan.params)
+          if (isMuon && param.block == block)
+            if (std::string found =
+                    findCutMatrix(param, segment.values[op.operands[0]].type.numel(),
+                                  op.getInt(AttrKey::largest_matrix));
+                !found.empty())
+              return found;
+      }
   return {};
 }
 

@@ -75,6 +75,9 @@ bool isTrainedBlock(const Plan &plan, int32_t block);
 /// What has a gradient or state of a block that is not trained, or writes its weights; empty if
 /// nothing does.
 std::string findFrozen(const Plan &plan);
+/// What updates a block otherwise than its class says, or matrices of Muon in parts; empty if
+/// nothing does.
+std::string findCutMatrix(const Plan &plan);
 /// True for a cell that saves read: the weights that the optimizer has of a block, its moments, the
 /// step state.
 bool isSaved(const Role &role, const Cell &cell);

@@ -767,6 +767,7 @@ private:
   std::string doChangeCopies() { return steps().doChangeCopies(); }
   std::string doSplitRole() { return steps().doSplitRole(); }
   std::string doChangeSplit() { return steps().doChangeSplit(); }
+  std::string doChangeMatrix() { return steps().doChangeMatrix(); }
 
   PipelineMutator pipelines() { return {plan_, random_, *role_, *segment_}; }
   std::string doChangeTransfer() { return pipelines().doChangeTransfer(); }

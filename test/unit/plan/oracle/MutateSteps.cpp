@@ -158,6 +158,35 @@ std::string StepMutator::doChangeParamType() {
   return fmt::format("parameter {} is {}", param.name, dtypeName(type));
 }
 
+std::string StepMutator::doChangeMatrix() {
+  std::vector<uint32_t> updates = opsWhere([](const Op &o) { return o.kind == OpKind::Muon; });
+  if (updates.empty())
+    return {};
+  uint32_t i = pick(updates);
+  auto block = static_cast<int32_t>(op(i).getInt(AttrKey::block));
+  int64_t part = value(op(i).operands[0]).type.numel();
+  std::vector<Param *> params;
+  for (Param &param : plan_.params)
+    if (param.block == block)
+      params.push_back(&param);
+  Param &param = *pick(params);
+  int64_t numel = param.type.numel() / (param.isStacked() ? param.type.shape[0] : 1);
+  switch (below(3)) {
+  case 0:
+    op(i).set(AttrKey::largest_matrix, numel - 1 - static_cast<int64_t>(below(8)));
+    return at(i, "has less room for matrices");
+  case 1:
+    plan_.blocks[static_cast<size_t>(block)].paramClass =
+        static_cast<int16_t>(plan_.classes.size() - 1);
+    return at(i, "updates a block of another class");
+  default:
+    if (part == plan_.blocks[static_cast<size_t>(block)].numel || numel <= 8)
+      return {};
+    param.offset = part - numel / 2 / 8 * 8; // numbers of 16 bits begin at 16 bytes
+    return at(i, fmt::format("shares {} between ranks", param.name));
+  }
+}
+
 /// Another group is one that divides neither the parameter nor its block.
 std::string StepMutator::doChangeSplit() {
   if (plan_.params.empty() || plan_.groups.empty())

@@ -23,6 +23,7 @@ public:
   std::string doChangeNode();
   std::string doChangeParamType();
   std::string doChangeSplit();
+  std::string doChangeMatrix();
   std::string doChangeKind();
   std::string doChangeClass();
   std::string doWriteFrozen();

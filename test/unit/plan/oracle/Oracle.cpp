@@ -755,7 +755,7 @@ private:
 } // namespace
 
 std::string findBreak(const Plan &plan, const Options &options) {
-  for (auto find : {findContractBreak, findCountBreak, findFrozen})
+  for (auto find : {findContractBreak, findCountBreak, findFrozen, findCutMatrix})
     if (std::string problem = find(plan); !problem.empty())
       return problem;
   Members members(plan);

@@ -1,0 +1,66 @@
+// Muon, which updates whole matrices.
+#include "compiler/config/RulePredicates.h"
+#include "runtime/base/NewtonSchulz.h"
+
+namespace shardc::config {
+
+namespace {
+
+constexpr Opt kKind = Opt::OptimizerOptimizer;
+
+bool isMuon(const RuleContext &ctx) {
+  return ctx.cfg().is(kKind, OptimizerKind::Muon) || ctx.cfg().is(kKind, OptimizerKind::DistMuon);
+}
+
+/// The option by which ranks have parts of matrices, and its value; nothing if none has.
+struct TensorRanks {
+  Opt option;
+  int64_t count;
+};
+std::optional<TensorRanks> tensorRanks(const RuleContext &ctx) {
+  const Derived &d = ctx.derived();
+  if (d.tensorParallel > 1)
+    return TensorRanks{Opt::ModelTensorModelParallelSize, d.tensorParallel};
+  if (d.expertTensorParallel > 1)
+    return TensorRanks{Opt::ModelExpertTensorParallelSize, d.expertTensorParallel};
+  return std::nullopt;
+}
+
+} // namespace
+
+void ruleMuonFp16(RuleContext &ctx) {
+  if (isMuon(ctx) && ctx.on(Opt::ModelFp16))
+    ctx.report({kKind, Opt::ModelFp16}, {arg(ctx, kKind), pathOf(Opt::ModelFp16)});
+}
+
+void ruleMuonCubicSteps(RuleContext &ctx) {
+  auto expected = static_cast<int64_t>(nsSteps(NsCoefficients::Cubic5).size());
+  int64_t steps = ctx.num(Opt::OptimizerMuonNumNsSteps);
+  if (isMuon(ctx) && ctx.cfg().is(Opt::OptimizerMuonCoefficientType, MuonCoefficients::Cubic5) &&
+      steps != expected)
+    ctx.report({Opt::OptimizerMuonCoefficientType, Opt::OptimizerMuonNumNsSteps}, {expected, steps})
+        .fix(ctx.fixSet(Opt::OptimizerMuonNumNsSteps, Value::ofInt(expected)));
+}
+
+void ruleMuonTensorParallel(RuleContext &ctx) {
+  constexpr Opt kMode = Opt::OptimizerMuonTpMode;
+  std::optional<TensorRanks> ranks = tensorRanks(ctx);
+  if (isMuon(ctx) && ranks && !ctx.cfg().is(kMode, MuonTpMode::Blockwise))
+    ctx.report({kMode, ranks->option, kKind},
+               {arg(ctx, kMode), pathOf(ranks->option), ranks->count})
+        .fix(ctx.fixSet(kMode, Value::ofEnum(MuonTpMode::Blockwise), FixItKind::Alternative));
+}
+
+void ruleMuonBlockwise(RuleContext &ctx) {
+  constexpr Opt kMode = Opt::OptimizerMuonTpMode;
+  std::optional<TensorRanks> ranks = tensorRanks(ctx);
+  if (isMuon(ctx) && ranks && ctx.cfg().is(kMode, MuonTpMode::Blockwise))
+    ctx.report({kMode, ranks->option}, {pathOf(ranks->option), ranks->count});
+}
+
+void ruleMuonUnderFsdp(RuleContext &ctx) {
+  if (isMuon(ctx) && ctx.wantsFsdp())
+    ctx.report({ctx.fsdpFlag(), kKind}, {arg(ctx, kKind)});
+}
+
+} // namespace shardc::config

@@ -1,0 +1,102 @@
+#!/usr/bin/env python3
+"""Trains small recipes with Muon under many layouts. Needs only Python.
+
+    muon_runs.py CHECK RECIPE [--set path=value ...]
+
+CHECK is what has to agree:
+    one-rank  strategies, groups of data-parallel ranks, stages of a pipeline, slices of sequences, ranks with other experts
+              (EXPERTS=1), microbatches, recomputation, and one rank: losses of 5 steps, and gradients of the first, within 1e-5
+              relative, the last losses within 1e-4. Each pair of values occurs in a row; SEED=n (1 by default) draws the
+              rows. A part of them runs unless SHARDC_LONG=1.
+    layouts   saved under one layout, loaded under another, in both formats: weights, momenta and moments to the bit
+    changed   a run of AdamW continues with Muon, and one of Muon with AdamW: the first loss is that of the weights
+"""
+
+import os
+import random
+import sys
+import tempfile
+
+from compare_runs import FULL, LONG, STRATEGIES, close, run_check, strategy_settings
+from hybrid_runs import batch, compare, compare_layouts, layout, under, with_gradients
+from matrix import name_of, table
+
+ROWS = 4  # of the table, unless all run
+MICRO_BATCH = 2
+EXPERTS = os.environ.get("EXPERTS") == "1"
+MUON = ["optimizer.optimizer=muon", "optimizer.lr=2e-3", "optimizer.muon_fp32_matmul_prec=highest",
+        "optimizer.muon_extra_scale_factor=0.2", "model.num_layers=4"]
+KINDS = {"plain": [], "nesterov": ["optimizer.muon_nesterov=true", "optimizer.muon_coefficient_type=polar_express"],
+         "whole": ["optimizer.muon_split_qkv=false", "optimizer.muon_scalar_optimizer=lion", "optimizer.weight_decay=0.1"]}
+AXES = {
+    "kind": tuple(KINDS),
+    "strategy": STRATEGIES,
+    "data": (1, 2, 4),
+    "instances": (1, 2),
+    "outer": ("no_shard", "optim"),
+    "stages": (1, 2),
+    "slices": (1, 2),
+    "experts": (1, 2) if EXPERTS else (1,),
+    "microbatches": (1, 3),
+    "recompute": ("none", "full"),
+}
+
+
+def is_valid(row):
+    """Whether no rule refuses the row, as far as it is chosen."""
+    if row.get("instances", 1) > 1 and (row.get("data", 2) < 2 or row.get("strategy") == "no_shard"):
+        return False
+    if row.get("experts", 1) > row.get("data", 4) * row.get("slices", 2) or row.get("experts", 1) > 1 < row.get("instances", 1):
+        return False
+    if row.get("stages", 1) > 1 and row.get("strategy") in STRATEGIES[2:]:
+        return False
+    return row.get("outer", "no_shard") != "optim" or \
+        (row.get("instances", 2) > 1 and row.get("strategy") == "optim_grads_params")
+
+
+def of_row(row):
+    ranks = row["data"] * row["stages"] * row["slices"]
+    return [*layout(row["strategy"], ranks, row["instances"], row["outer"]),
+            f"model.pipeline_model_parallel_size={row['stages']}", f"model.context_parallel_size={row['slices']}",
+            *([f"model.expert_model_parallel_size={row['experts']}"] if EXPERTS else []),
+            *(FULL if row["recompute"] == "full" else [])]
+
+
+def check_one_rank(runner):
+    draw = random.Random(int(os.environ.get("SEED", "1")))
+    rows = table(AXES, is_valid, draw, None if LONG else ROWS, 2000)
+    for row in rows:
+        samples = [*MUON, *KINDS[row["kind"]], *batch(MICRO_BATCH * row["data"] * row["microbatches"])]
+        expected = with_gradients(runner, *samples, *layout("no_shard", 1))
+        found = with_gradients(runner, *samples, *of_row(row))
+        compare(name_of(row), (found[0][:1], found[1]), (expected[0][:1], expected[1]))
+        close(f"{name_of(row)}: 5 steps", found[0], expected[0], tolerance=1e-4)
+    print(f"{len(rows)} rows")
+
+
+def check_layouts(runner):
+    runner.settings = [*runner.settings, *MUON]
+    layouts = {"one rank": under("optim_grads_params", 1), "FSDP on 3": under("optim_grads_params", 3),
+               "2 groups of 2, divided": under("optim_grads_params", 4, groups=2, outer="optim"),
+               "torch_dist": [*layout("optim", 3), "checkpoint.ckpt_format=torch_dist"],
+               "torch_dist on 2": [*layout("optim", 2), "checkpoint.ckpt_format=torch_dist"]}
+    compare_layouts(runner, layouts, ("FSDP on 3", "torch_dist"), {}, ["checkpoint.convert_on_load=true"])
+
+
+def check_changed(runner):
+    adam = ["model.num_layers=4", "scheduler.lr_decay_iters=20"]
+    ways = {"adam": adam, "muon": [*MUON, *adam]}
+    for strategy in ("optim", "optim_grads_params"):
+        own = [*batch(8, 3), *strategy_settings(strategy), "cluster.gpus_per_node=2", f"train.micro_batch_size={MICRO_BATCH}"]
+        for first, second in (("adam", "muon"), ("muon", "adam")):
+            with tempfile.TemporaryDirectory() as folder:
+                whole = runner.run(*own, *ways[first])
+                runner.run(*own, *ways[first], f'checkpoint.save="{folder}/c"', "train.exit_interval=2")
+                rest = runner.run(*own, *ways[second], f'checkpoint.load="{folder}/c"')
+                if abs(rest[0][0] / whole[2][0] - 1) > 1e-6:
+                    sys.exit(f"{strategy}, {first} to {second}: the loss is {rest[0][0]}, that of the weights {whole[2][0]}")
+                print(f"{strategy}, {first} to {second}: the weights are kept")
+
+
+if __name__ == "__main__":
+    run_check({"one-rank": check_one_rank, "layouts": check_layouts, "changed": check_changed})

@@ -1,0 +1,101 @@
+"""Muon by emerging_optimizers (NVIDIA-NeMo/Emerging-Optimizers), which Megatron-Core takes it from.
+
+The folder of its sources is in the variable EMERGING_OPTIMIZERS; it needs absl-py, and triton, which torch brings. Runs in
+fp32 orthogonalise by its newton_schulz, with products in fp32; runs in fp64, for which that has no form, take its steps one
+by one.
+"""
+
+import os
+import pathlib
+import sys
+import types
+import typing
+
+import torch
+
+
+def bare(name, **members):
+    """A package without what its __init__ imports, which needs Python 3.12."""
+    module = types.ModuleType(name)
+    folder = pathlib.Path(os.environ.get("EMERGING_OPTIMIZERS", ""), *name.split("."))
+    module.__dict__.update({"__path__": [str(folder)], **members})
+    sys.modules[name] = module
+
+
+if not hasattr(typing, "override"):
+    typing.override = lambda method: method
+bare("emerging_optimizers")
+bare("emerging_optimizers.orthogonalized_optimizers")
+bare("emerging_optimizers.registry", register_optimizer=lambda name: lambda optimizer: optimizer)
+
+from emerging_optimizers.orthogonalized_optimizers import muon_utils  # noqa: E402
+from emerging_optimizers.orthogonalized_optimizers.muon import get_muon_scale_factor  # noqa: E402
+from emerging_optimizers.orthogonalized_optimizers.orthogonalized_optimizer import (  # noqa: E402
+    OrthogonalizedOptimizer,
+)
+
+
+def takes(name, param):
+    """Whether Megatron gives the parameter to Muon: a matrix, of neither embedding nor output layer."""
+    return param.dim() == 2 and "word_embeddings" not in name and "output_layer" not in name
+
+
+def orthogonalized(x, steps, kind):
+    if x.dtype == torch.float32:
+        return muon_utils.newton_schulz(x, steps, kind)
+    turned = x.size(0) > x.size(1)
+    y = torch.nn.functional.normalize(x.mT if turned else x, p=2, dim=(-2, -1), eps=1e-15)
+    mode = "repeat_last" if kind in ("polar_express", "cans", "deepseekv4") else "cycle"
+    coefficients = muon_utils._COEFFICIENT_SETS[kind]
+    for a, b, c in muon_utils.get_coefficient_iterator(steps, coefficients, mode):
+        y = muon_utils.newton_schulz_step(y, a, b, c)
+    return y.mT if turned else y
+
+
+class Described(typing.NamedTuple):
+    """What an optimizer needs of a case."""
+
+    lr: float
+    weight_decay: float
+    turns: tuple  # rows of queries, keys and values
+    decoupled: bool
+    precision: str
+    muon: tuple
+
+    @classmethod
+    def of(cls, case):
+        turns = (case.heads // case.groups * case.head, case.head, case.head)
+        return cls(case.lr, case.weight_decay, turns, True, "highest", case.muon)
+
+
+class Muon(OrthogonalizedOptimizer):
+    """`named` are the matrices; rows of queries, keys and values of groups are split as Megatron splits them."""
+
+    def __init__(self, named, case):
+        kind = dict(case.muon)
+        self.split = list(case.turns) if kind.pop("split_qkv") else None
+        self.names = {id(param): name for name, param in named.items()}
+        steps, coefficients = kind.pop("num_ns_steps"), kind.pop("coefficient_type")
+        mode, extra = kind.pop("scale_mode"), kind.pop("extra_scale_factor")
+        super().__init__(
+            list(named.values()),
+            lr=case.lr,
+            momentum=kind.pop("momentum"),
+            nesterov=kind.pop("nesterov"),
+            weight_decay=case.weight_decay,
+            weight_decay_method="decoupled" if case.decoupled else "l2",
+            fp32_matmul_prec=case.precision,
+            scaled_orthogonalize_fn=lambda x: orthogonalized(x, steps, coefficients)
+            * get_muon_scale_factor(x.size(0), x.size(1), mode=mode)
+            * extra,
+        )
+        assert not kind, kind
+
+    def orthogonalize(self, p, grad, **kwargs):
+        if self.split is None or "linear_qkv" not in self.names[id(p)]:
+            return self.scaled_orthogonalize_fn(grad)
+        columns, groups = grad.shape[-1], grad.shape[0] // sum(self.split)
+        parts = torch.split(grad.view(groups, sum(self.split), -1), self.split, dim=1)
+        parts = [self.scaled_orthogonalize_fn(g.reshape(-1, columns)) for g in parts]
+        parts = [g.view(groups, -1, columns) for g in parts]
+        return torch.cat(parts, dim=1).view(grad.shape)
