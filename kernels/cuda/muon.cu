@@ -7,6 +7,10 @@
 // Mapping: a block has 256 threads, of 8 elements each, and takes chunks of one matrix in turns.
 // These kernels are limited by memory; with products of bf16 and a weight in bf16 they read 18 and
 // write 12 bytes an element, 6 more with `nesterov`. The products are limited by arithmetic.
+#include <algorithm>
+#include <utility>
+#include <vector>
+
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Gemm.h"
 #include "kernels/cuda/Rows.h"
@@ -269,8 +273,10 @@ void runBatch(const Call &call, const MuonBuffers &buffers, const Matrix *matric
   }
   const Tensor *weight = &call.out[p.hasWeight ? 2 : 0];
   Mode mode = modeOf({&call.in[0], &call.out[0], &call.out[1], weight}, p.columns);
-  if (mode != Mode::Scalar)
-    mode = Mode::Mixed; // masters and momentum are fp32 beside gradients of any type
+  bool isAligned = std::all_of(matrices, matrices + count,
+                               [](const Matrix &matrix) { return matrix.begin % kChunk == 0; });
+  if (mode != Mode::Scalar) // masters and momentum are fp32 beside gradients of any type
+    mode = isAligned ? Mode::Mixed : Mode::Scalar;
   dim3 grid(kMuonSlabs, static_cast<unsigned>(count));
   auto launch = [&](auto mixed, auto scalar) {
     launchKernel(mode == Mode::Mixed ? mixed : scalar, grid, kMuonThreads, 0, queueOf(call), p);

@@ -1,6 +1,8 @@
 // Compares every CUDA kernel with the host's over the shapes of makeCase: minimal and odd, a
 // model's, one with long odd rows. Then cases beyond those shapes: accumulation, padding, bad data,
 // other attributes.
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -10,6 +12,7 @@
 
 #include "kernels/cuda/Queue.h"
 #include "kernels/cuda/Registry.h"
+#include "runtime/base/NewtonSchulz.h"
 #include "runtime/base/Remainder.h"
 #include "runtime/base/StepState.h"
 #include "test/kernels/Harness.h"
@@ -64,6 +67,7 @@ Tolerances tolerancesOf(std::string_view op) {
       {"init_block", {1e-6, 3e-3}},
       // Some turned gradients are rounded to the other neighbour before they are summed.
       {"merge_qkv_norm_rope", {6e-5, 4e-3}},
+      {"muon", {1e-4, 3e-3}}, // products of bf16 are rounded after sums in another order
       {"vocab_stats", {1e-5, 1e-5}},
       {"vocab_loss", {1e-5, 1e-5}},
   };
@@ -95,6 +99,8 @@ TEST_P(Ops, AgreeWithTheHost) {
       SCOPED_TRACE(testing::Message() << dtypeName(data) << " hidden " << model.hidden());
       DeviceRun run(row.op, data, model);
       scaleLogits(run, row.op);
+      if (data == DType::F32)
+        run.call().attrs.products = static_cast<int64_t>(NsProducts::Highest);
       if (row.op == "dispatch" || row.op.starts_with("weighted_")) // write no other row
         for (int r = 0; r < run.call().outCount; ++r)
           run.keep(r);
@@ -689,6 +695,38 @@ TEST(CudaOps, ManyRangesTakeSeveralLaunches) {
       run.keep(r);
     SCOPED_TRACE(op);
     run.compare();
+  }
+}
+
+/// Matrices of several shapes, more of one than a batch has, and rows of several matrices in turn;
+/// what lies between them stays.
+TEST(CudaOps, MuonTakesEachMatrix) {
+  SKIP_WITHOUT_GPU();
+  for (bool nesterov : {false, true}) {
+    DeviceRun run("muon", DType::F32, bench::kSmallModel);
+    Call &call = run.call();
+    std::vector<ParamRange> ranges;
+    auto add = [&](int64_t rows, int64_t row, std::array<int32_t, 3> turns = {}) {
+      ParamRange &range = ranges.emplace_back();
+      range.begin = ranges.size() == 1 ? 8 : ranges[ranges.size() - 2].end + 8;
+      range.end = range.begin + rows * row;
+      range.row = row, range.key = ranges.size();
+      std::ranges::copy(turns, range.turns);
+    };
+    add(24, 64);
+    add(64, 24);
+    add(64, 32, {16, 8, 8});
+    add(9, 7);
+    for (int i = 0; i < 70; ++i)
+      add(8, 16);
+    ASSERT_LE(ranges.back().end, call.in[0].numel());
+    call.ranges = ranges.data(), call.rangesCount = static_cast<int64_t>(ranges.size());
+    call.attrs.nesterov = nesterov, call.attrs.decoupled = !nesterov;
+    call.attrs.weight_decay = 0.1;
+    call.attrs.products = static_cast<int64_t>(NsProducts::Highest);
+    for (int r = 0; r < call.outCount; ++r)
+      run.keep(r);
+    run.compare(1e-5, 3e-3);
   }
 }
 
