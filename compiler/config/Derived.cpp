@@ -112,8 +112,10 @@ void fillDocuments(const Config &cfg, Derived &d) {
   bool reads = cfg.has(Opt::DatasetKind) && !cfg.is(Opt::DatasetKind, DatasetKind::Synthetic);
   if (reads && cfg.isOn(Opt::DatasetInterDocumentMasking))
     d.splitting = Opt::DatasetInterDocumentMasking;
+  if (cfg.is(Opt::DatasetKind, DatasetKind::Packed))
+    d.splitting = Opt::DatasetKind;
   d.splitsDocuments =
-      d.splitting == Opt::DatasetInterDocumentMasking || cfg.isOn(Opt::DatasetResetAttentionMask);
+      d.splitting != Opt::DatasetResetAttentionMask || cfg.isOn(Opt::DatasetResetAttentionMask);
 }
 
 void fillSteps(const Config &cfg, Derived &d) {

@@ -69,7 +69,10 @@ std::vector<Barred> barredSettings(const RuleContext &ctx) {
   Opt dropout = Opt::ModelAttentionDropout, documents = ctx.derived().splitting;
   add(ctx.cfg().getFloatOr(dropout, 0) > 0, dropout, Value::ofFloat(0),
       [](AttentionKind &kind) { kind.drops = true; });
-  add(ctx.derived().splitsDocuments, documents, Value::ofBool(false),
+  std::optional<Value> joined; // packs have documents whatever else is set
+  if (documents != Opt::DatasetKind)
+    joined = Value::ofBool(false);
+  add(ctx.derived().splitsDocuments, documents, joined,
       [](AttentionKind &kind) { kind.hasDocuments = true; });
   // Without these it would be another model.
   add(hasWindow(ctx) && hasSlices(ctx), Opt::ModelWindowSize, {},

@@ -168,11 +168,10 @@ void ruleFullValidationNeedsData(RuleContext &ctx) {
 
 void ruleDataloaderUnsupported(RuleContext &ctx) {
   Opt type = Opt::DatasetDataloaderType;
-  for (DataloaderType other : {DataloaderType::Batch, DataloaderType::External})
-    if (ctx.cfg().is(type, other))
-      ctx.report({type}, {arg(ctx, type)})
-          .fix(ctx.fixSet(type, Value::ofEnum(DataloaderType::Cyclic), FixItKind::Alternative))
-          .fix(ctx.fixRemove(type, FixItKind::Alternative));
+  if (ctx.cfg().is(type, DataloaderType::External))
+    ctx.report({type}, {arg(ctx, type)})
+        .fix(ctx.fixSet(type, Value::ofEnum(DataloaderType::Cyclic), FixItKind::Alternative))
+        .fix(ctx.fixRemove(type, FixItKind::Alternative));
 }
 
 void ruleSamplesBelowBatch(RuleContext &ctx) {

@@ -134,6 +134,10 @@ template <typename Need> void needOfPositions(const Config &config, Need need) {
   // Upstream counts chunks from the beginning of each document there.
   need(config.has(Opt::ModelAttentionChunkSize) && config.derived().splitsDocuments,
        "chunked attention within documents", Opt::ModelAttentionChunkSize);
+  need(config.isOn(Opt::ModelAttnTemperatureTuning) &&
+           config.is(Opt::DatasetKind, config::DatasetKind::Packed),
+       "queries scaled by positions that begin again with each row of a pack",
+       Opt::ModelAttnTemperatureTuning);
 }
 
 /// Whether a model has parameters and trains none of them.

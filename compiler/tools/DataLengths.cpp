@@ -44,6 +44,8 @@ data::DataConfig dataConfigOf(const Config &config) {
     out.pathKind = data::PathKind::Text;
   else if (config.is(Opt::DatasetKind, DatasetKind::Indexed))
     out.pathKind = data::PathKind::Indexed;
+  else if (config.is(Opt::DatasetKind, DatasetKind::Packed))
+    out.pathKind = data::PathKind::Packed;
   return out;
 }
 

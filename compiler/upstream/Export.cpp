@@ -325,13 +325,13 @@ private:
   void writeData() {
     using config::DatasetKind;
     DatasetKind kind = config_.getEnumOr(Opt::DatasetKind, DatasetKind::Synthetic);
-    if (kind == DatasetKind::Text)
+    if (kind == DatasetKind::Text || kind == DatasetKind::Packed)
       leaveOut(Opt::DatasetKind);
     // Synthetic data is `--mock-data` there.
     if (kind == DatasetKind::Synthetic)
       add("--mock-data");
     for (Opt paths : {Opt::DatasetBlend, Opt::DatasetDataPath}) {
-      if (!config_.has(paths) || kind == DatasetKind::Text)
+      if (!config_.has(paths) || kind == DatasetKind::Text || kind == DatasetKind::Packed)
         continue;
       std::vector<std::string> words;
       for (const Value &element : config_.getList(paths))

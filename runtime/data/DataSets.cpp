@@ -11,6 +11,7 @@
 #include "runtime/data/ByteTokenizer.h"
 #include "runtime/data/GptSource.h"
 #include "runtime/data/IndexedDataset.h"
+#include "runtime/data/PackedSource.h"
 #include "runtime/data/SyntheticSource.h"
 
 namespace shardc::data {
@@ -37,14 +38,20 @@ private:
   }
   Result<OpenStore> openStore(const std::string &path);
   Status openSynthetic(DataSets &sets);
+  Result<std::pair<int64_t, int64_t>> documentsOf(const std::string &path, Split split,
+                                                  const SplitRange &range,
+                                                  int64_t numDocuments) const;
   Result<std::unique_ptr<DataSource>> openBlend(const Blend &blend, Split split,
                                                 const SplitRange &range, bool single);
-  Result<std::unique_ptr<GptSource>> openOne(const std::string &path, Split split,
-                                             const SplitRange &range,
-                                             std::optional<int64_t> numSamples);
+  Result<std::unique_ptr<DataSource>> openPacks(const std::string &path, Split split,
+                                                const SplitRange &range);
+  Result<std::unique_ptr<DataSource>> openOne(const std::string &path, Split split,
+                                              const SplitRange &range,
+                                              std::optional<int64_t> numSamples);
 
   const DataConfig &config_;
   std::map<std::string, OpenStore> stores_;
+  std::map<std::string, std::shared_ptr<const PackFiles>> packs_;
 };
 
 Result<OpenStore> Opener::openStore(const std::string &path) {
@@ -73,45 +80,75 @@ Result<OpenStore> Opener::openStore(const std::string &path) {
   return result;
 }
 
-Result<std::unique_ptr<GptSource>> Opener::openOne(const std::string &path, Split split,
-                                                   const SplitRange &range,
-                                                   std::optional<int64_t> numSamples) {
-  ASSIGN_OR_RETURN(OpenStore open, openStore(path));
-  auto numSequences = static_cast<int64_t>(open.store->sequenceLengths().size());
-  GptIndexSpec spec;
-  std::tie(spec.firstSequence, spec.endSequence) = splitDocuments(range, numSequences);
-  if (spec.firstSequence == spec.endSequence)
+/// The documents of a dataset that a split has, of which there is at least one.
+Result<std::pair<int64_t, int64_t>> Opener::documentsOf(const std::string &path, Split split,
+                                                        const SplitRange &range,
+                                                        int64_t numDocuments) const {
+  auto [first, end] = splitDocuments(range, numDocuments);
+  if (first == end)
     return makeStatus(report::DataRefused,
                       "the split '{}' gives the {} data none of the {} documents of "
                       "'{}'; increase its weight, "
                       "or use no such data",
-                      config_.split, splitName(split), numSequences, path);
+                      config_.split, splitName(split), numDocuments, path);
+  return std::pair(first, end);
+}
+
+Result<std::unique_ptr<DataSource>> Opener::openPacks(const std::string &path, Split split,
+                                                      const SplitRange &range) {
+  std::shared_ptr<const PackFiles> &files = packs_[path];
+  if (files == nullptr) {
+    ASSIGN_OR_RETURN(PackFiles opened, PackFiles::open(path));
+    files = std::make_shared<const PackFiles>(std::move(opened));
+  }
+  ASSIGN_OR_RETURN(auto packs, documentsOf(path, split, range, files->numPacks()));
+  ASSIGN_OR_RETURN(auto source, PackedSource::create(files, packs.first, packs.second,
+                                                     config_.sequenceLength, config_.vocabSize));
+  return std::unique_ptr<DataSource>(std::move(source));
+}
+
+Result<std::unique_ptr<DataSource>> Opener::openOne(const std::string &path, Split split,
+                                                    const SplitRange &range,
+                                                    std::optional<int64_t> numSamples) {
+  if (config_.pathKind == PathKind::Packed)
+    return openPacks(path, split, range);
+  ASSIGN_OR_RETURN(OpenStore open, openStore(path));
+  auto numSequences = static_cast<int64_t>(open.store->sequenceLengths().size());
+  GptIndexSpec spec;
+  ASSIGN_OR_RETURN(auto documents, documentsOf(path, split, range, numSequences));
+  std::tie(spec.firstSequence, spec.endSequence) = documents;
   spec.sequenceLength = config_.sequenceLength;
   spec.numSamples = numSamples;
   spec.seed = config_.seed;
   spec.dropLastPartial = split != Split::Valid || config_.dropLastPartialValidationSequence;
   spec.bytesMax = config_.indexBytesMax;
-  DocumentOptions documents = config_.documents;
-  if (open.isText && documents.endToken < 0)
-    documents.endToken = kByteEndToken;
+  DocumentOptions options = config_.documents;
+  if (open.isText && options.endToken < 0)
+    options.endToken = kByteEndToken;
   if (open.isText && config_.vocabSize > 0 && config_.vocabSize < kByteVocabSize)
     return makeStatus(
         report::DataRefused,
         "the text '{}' needs a vocabulary of {} (bytes and an end token), the model has "
         "{}",
         path, kByteVocabSize, config_.vocabSize);
-  return GptSource::create(open.store, spec, documents, config_.vocabSize);
+  ASSIGN_OR_RETURN(auto source, GptSource::create(open.store, spec, options, config_.vocabSize));
+  return std::unique_ptr<DataSource>(std::move(source));
 }
 
 /// `single`: one dataset is not a blend, whatever its weight.
 Result<std::unique_ptr<DataSource>> Opener::openBlend(const Blend &blend, Split split,
                                                       const SplitRange &range, bool single) {
   std::optional<int64_t> target = config_.samples[static_cast<size_t>(split)];
-  if (single) {
-    ASSIGN_OR_RETURN(auto source, openOne(blend.paths[0], split, range, target));
-    return std::unique_ptr<DataSource>(std::move(source));
-  }
+  if (single)
+    return openOne(blend.paths[0], split, range, target);
   bool weighted = !blend.weights.empty();
+  if (config_.pathKind == PathKind::Packed) { // all packs, whose order is that of the batches
+    target.reset();
+    if (weighted)
+      return makeStatus(report::DataRefused,
+                        "packs have no weights; 'shardc data pack A B -o PREFIX --length=N' packs "
+                        "the rows of several together");
+  }
   if (weighted && !target)
     return makeStatus(report::DataRefused,
                       "a blend with weights has no end; set the number of {} samples",

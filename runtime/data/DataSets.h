@@ -19,6 +19,7 @@ enum class PathKind : uint8_t {
   Auto,    ///< an indexed dataset if PATH.idx and PATH.bin exist, else text
   Indexed, ///< the prefix of an indexed dataset
   Text,    ///< a text file, a folder or a pattern
+  Packed,  ///< the prefix of packs of rows; see PackFiles.h
 };
 
 /// Maximum number of samples of one split of a run.

@@ -13,16 +13,18 @@ namespace shardc::data {
 Result<SampleOrder> SampleOrder::create(const OrderSpec &spec, const BatchShape &shape,
                                         int64_t samples, const std::string &name) {
   SampleOrder order(spec, shape, samples);
-  if (spec.kind != OrderKind::Cyclic)
+  if (spec.kind != OrderKind::Cyclic && spec.kind != OrderKind::Batch)
     return order;
-  const int64_t round = shape.round();
+  const bool isCyclic = spec.kind == OrderKind::Cyclic;
+  const int64_t round = isCyclic ? shape.round() : shape.globalBatch;
   if (samples < round)
     return makeStatus(report::DataTooShort,
-                      "{} has {} samples, fewer than the {} of one microbatch of all ranks, so "
-                      "that no pass over it has any",
-                      name, samples, round);
-  order.shuffledTogether_ = spec.isSharded ? samples / round * shape.microBatch
-                                           : samples / shape.microBatch * shape.microBatch;
+                      "{} has {} samples, fewer than the {} of one {}, so that no pass over it has "
+                      "any",
+                      name, samples, round, isCyclic ? "microbatch of all ranks" : "global batch");
+  order.shuffledTogether_ = !isCyclic        ? samples
+                            : spec.isSharded ? samples / round * shape.microBatch
+                                             : samples / shape.microBatch * shape.microBatch;
   constexpr int64_t kBytes = 2 * sizeof(uint32_t); // of an element, in the orders of two passes
   if (order.shuffledTogether_ > spec.bytesMax / kBytes ||
       order.shuffledTogether_ > std::numeric_limits<uint32_t>::max())
@@ -40,13 +42,14 @@ Result<SampleOrder> SampleOrder::create(const OrderSpec &spec, const BatchShape 
   return order;
 }
 
-/// The element of a pass' permutation, whose seed is the number of the pass.
+/// The element of a pass' permutation.
 int64_t SampleOrder::shuffled(int64_t pass, int64_t index) const {
   std::lock_guard lock(passes_->mutex);
   size_t at = passes_->numbers[0] == pass ? 0 : passes_->numbers[1] == pass ? 1 : 2;
   if (at == 2) {
     at = 1 - passes_->last;
-    torchPermutation(static_cast<uint64_t>(pass), passes_->orders[at]);
+    uint64_t first = spec_.kind == OrderKind::Batch ? spec_.seed : 0;
+    torchPermutation(first + static_cast<uint64_t>(pass), passes_->orders[at]);
     passes_->numbers[at] = pass;
   }
   passes_->last = at;
@@ -60,6 +63,14 @@ SampleOrder::Choice SampleOrder::choose(int64_t position, int64_t rank, int64_t 
     return {inOrder};
   case OrderKind::Whole:
     return inOrder < samples_ ? Choice{inOrder} : Choice{inOrder % samples_, false};
+  case OrderKind::Batch: {
+    // The packs of a batch are dealt out to the ranks one by one; a rest of the pass is in no
+    // batch.
+    const int64_t inPass = samples_ / shape_.globalBatch * shape_.globalBatch;
+    const int64_t own = position % shape_.globalBatch / shape_.dataParallel + row;
+    const int64_t begin = position / shape_.globalBatch * shape_.globalBatch;
+    return {shuffled(begin / inPass, begin % inPass + rank + own * shape_.dataParallel)};
+  }
   case OrderKind::Cyclic:
     break;
   }

@@ -1,6 +1,6 @@
 // The order in which a run takes the samples of a source: one after the other, in a new random
-// order for each pass as Megatron's random sampler takes them, or all of them once for each
-// evaluation.
+// order for each pass as Megatron's random sampler or Megatron-Bridge's sampler of whole batches
+// takes them, or all of them once for each evaluation.
 #pragma once
 
 #include <array>
@@ -27,6 +27,7 @@ struct BatchShape {
 enum class OrderKind : uint8_t {
   Sequential, ///< by position; ends with the source
   Cyclic,     ///< each pass over the source in a random order of its own; has no end
+  Batch,      ///< likewise at random, by whole global batches, whatever the number of ranks
   Whole,      ///< an evaluation takes each sample once, in order
 };
 
@@ -36,12 +37,15 @@ struct OrderSpec {
   bool isSharded = true;
   /// Memory limit of the permutations.
   int64_t bytesMax = int64_t{32} << 30;
+  /// Batch: of the first pass; pass p has the seed + p. Cyclic: pass p has the seed p.
+  uint64_t seed = 0;
 };
 
 class SampleOrder {
 public:
   /// Of a source with `samples` samples. InvalidInput if a random order has not one microbatch of
-  /// all ranks, Exhausted beyond the limit of memory. `name` is the source's, for messages.
+  /// all ranks, or by whole batches not one batch, Exhausted beyond the limit of memory. `name` is
+  /// the source's, for messages.
   static Result<SampleOrder> create(const OrderSpec &spec, const BatchShape &shape, int64_t samples,
                                     const std::string &name);
 

@@ -28,6 +28,13 @@ bool evaluates(const plan::Plan &plan) {
   return false;
 }
 
+/// That of shuffles of the data.
+uint64_t seedOf(const plan::Plan &plan) {
+  return static_cast<uint64_t>(plan.job.has(plan::JobField::dataset_randomSeed)
+                                   ? plan.job.dataset.randomSeed
+                                   : plan.job.rng.seed);
+}
+
 /// How a split is divided among ranks, and the order in which its samples are taken.
 struct Feeding {
   data::BatchShape shape;
@@ -43,6 +50,9 @@ Feeding feedingOf(const plan::Plan &plan, Split split) {
   feeding.order.isSharded = plan.job.dataset.dataSharding;
   if (plan.job.dataset.dataloaderType == plan::Job::DataloaderType::Cyclic)
     feeding.order.kind = data::OrderKind::Cyclic;
+  if (plan.job.dataset.dataloaderType == plan::Job::DataloaderType::Batch)
+    feeding.order.kind = data::OrderKind::Batch;
+  feeding.order.seed = seedOf(plan);
   if (split == Split::Valid && plan.job.validation.fullValidation) // as upstream, never at random
     feeding.order.kind = data::OrderKind::Whole;
   return feeding;
@@ -303,15 +313,14 @@ Result<std::unique_ptr<JobSource>> openJobData(const plan::Plan &plan) {
   data::DataConfig config;
   config.sequenceLength = plan.job.model.seqLength;
   config.vocabSize = plan.job.model.vocabSize;
-  config.seed = static_cast<uint32_t>(plan.job.has(plan::JobField::dataset_randomSeed)
-                                          ? plan.job.dataset.randomSeed
-                                          : plan.job.rng.seed);
+  config.seed = static_cast<uint32_t>(seedOf(plan));
   config.split = plan.job.dataset.split;
   config.dropLastPartialValidationSequence = plan.job.dataset.dropLastPartialValidationSequence;
   config.midLevelDatasetSurplus = plan.job.dataset.midLevelDatasetSurplus;
   using Kind = plan::Job::DatasetKind;
   config.pathKind = plan.job.dataset.kind == Kind::Text      ? data::PathKind::Text
                     : plan.job.dataset.kind == Kind::Indexed ? data::PathKind::Indexed
+                    : plan.job.dataset.kind == Kind::Packed  ? data::PathKind::Packed
                                                              : data::PathKind::Auto;
   const plan::Job::Dataset &dataset = plan.job.dataset;
   RETURN_IF_ERROR(data::setBlends({dataset.kind == Kind::Synthetic, dataset.blend, dataset.dataPath,

@@ -226,6 +226,7 @@ class Facts:
             set_("rerun_state_machine.check_for_nan_in_loss", False)
         if on("dist.lazy_mpu_init"):
             set_("model.use_cpu_initialization", True)
+        shares.adjust_packs(self)
 
     def adjust_version_1(self):
         set_, on = self.value.__setitem__, self.on
@@ -652,7 +653,7 @@ ERRORS = {
     "epochs-need-steps": lambda f: f.has("train.num_epochs") and not f.has("train.train_iters") and
     not f.has("train.train_samples"),  # no recipe here has data that are there
     "full-validation-needs-data": lambda f: f.on("validation.full_validation") and f.has("validation.eval_interval"),
-    "dataloader-type-unsupported": lambda f: f["dataset.dataloader_type"] in ("batch", "external"),
+    "dataloader-type-unsupported": lambda f: f["dataset.dataloader_type"] == "external",
     "main-grads-narrower-than-wire": lambda f: f.fsdp and f["ddp.megatron_fsdp_main_grads_dtype"] in
     ("bf16", "fp16") and f["ddp.megatron_fsdp_grad_comm_dtype"] == "fp32",  # the plan's limit
     "master-weights-in-fp16": lambda f: f.fsdp and

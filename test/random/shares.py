@@ -1,4 +1,4 @@
-"""When a run, its training or its evaluations would get no data."""
+"""When a run, its training or its evaluations would get no data; and data that are packs."""
 
 
 def is_zero(f, split):
@@ -13,7 +13,25 @@ def evaluates_some(f):
     return f.has("validation.eval_interval") and not f.on("validation.full_validation") and f.num("validation.eval_iters", 100) > 0
 
 
+def changes_size(f):
+    return any(f.has(f"train.{name}") for name in ("rampup_batch_size", "step_batch_size_schedule"))
+
+
+def adjust_packs(f):
+    """docs/fine-tuning.md: the loss is divided once, and global batches are taken at random."""
+    if f["dataset.kind"] != "packed":
+        return
+    if not f.on("ddp.average_in_collective") and not f.v2 and not f.is_written("model.calculate_per_token_loss"):
+        f.value["model.calculate_per_token_loss"] = True
+    if not changes_size(f) and not f.is_written("dataset.dataloader_type"):
+        f.value["dataset.dataloader_type"] = "batch"
+
+
 RULES = {
+    "batch-order-changes-size": lambda f: f["dataset.dataloader_type"] == "batch" and changes_size(f),
+    "packed-documents": lambda f: f["dataset.kind"] == "packed" and any(f.on(f"dataset.{name}") for name in (
+        "reset_position_ids", "reset_attention_mask", "inter_document_masking", "eod_mask_loss")),
+    "packed-further-tokens": lambda f: f["dataset.kind"] == "packed" and f.num("model.mtp_num_layers") > 0,
     "data-path-missing": lambda f: f["dataset.kind"] != "synthetic" and not any(
         f[f"dataset.{name}"] for name in ("data_path", "blend", "train_data_path")),
     "no-training-data": lambda f: is_zero(f, 0),

@@ -10,7 +10,7 @@ def is_missing(f):
 
 def splits_documents(f):
     """Whether tokens attend within their document alone."""
-    return f.on("dataset.reset_attention_mask") or (
+    return f["dataset.kind"] == "packed" or f.on("dataset.reset_attention_mask") or (
         f.on("dataset.inter_document_masking") and f["dataset.kind"] not in (None, "synthetic"))
 
 

@@ -130,6 +130,47 @@ TEST(SampleOrder, CyclicTakesTheSamplesOfMegatronsSampler) {
   }
 }
 
+/// The numbers were printed by MegatronPretrainingBatchSampler of Megatron-Bridge (067f987d) under
+/// torch 2.8.0, microbatch by microbatch of each rank.
+TEST(SampleOrder, BatchTakesTheSamplesOfBridgesSampler) {
+  struct Case {
+    int64_t samples, global, micro, ranks;
+    uint64_t seed;
+    std::vector<int64_t> expected;
+  };
+  const Case cases[] = {
+      {23, 8, 2, 2, 1234, {6,  2,  12, 8, 13, 4,  21, 16, 18, 19, 3, 1, 22, 14,
+                           15, 5,  9,  5, 19, 22, 11, 8,  10, 13, 1, 0, 6,  15,
+                           14, 16, 2,  7, 17, 14, 18, 7,  3,  16, 0, 22}},
+      {11, 3, 1, 3, 7, {3, 0, 9, 2, 5, 8, 4, 10, 1, 10, 9, 2, 4, 0, 1, 7, 3, 6, 4, 9, 2, 8, 3, 7}},
+      {9, 4, 2, 1, 5678, {1, 8, 7, 5, 4, 3, 0, 6, 3, 1, 0, 2, 4, 5, 7, 6, 4, 7, 6, 0}},
+  };
+  for (const Case &one : cases) {
+    Numbers source(one.samples);
+    OrderSpec order;
+    order.kind = OrderKind::Batch;
+    order.seed = one.seed;
+    auto feeder = BatchFeeder::create(source, {one.global, one.micro, one.ranks}, order);
+    ASSERT_OK(feeder);
+    std::vector<int64_t> taken;
+    MicroBatchBuffer buffer(one.micro, 1);
+    auto steps = static_cast<int64_t>(one.expected.size()) / one.global;
+    for (int64_t step = 0; step < steps; ++step)
+      for (int64_t micro = 0; micro < feeder->numMicrobatches(); ++micro)
+        for (int64_t rank = 0; rank < one.ranks; ++rank) {
+          MicroBatch batch = buffer.view();
+          ASSERT_OK(feeder->fill(step, micro, rank, batch));
+          taken.insert(taken.end(), batch.tokens.begin(), batch.tokens.end());
+        }
+    EXPECT_EQ(taken, one.expected);
+  }
+  Numbers source(7);
+  OrderSpec order;
+  order.kind = OrderKind::Batch;
+  auto few = BatchFeeder::create(source, {8, 2, 2}, order);
+  EXPECT_EQ(few.status().report().id, "data-too-short");
+}
+
 TEST(SampleOrder, CyclicHasNoEndAndTakesMicrobatchesInAnyOrder) {
   Numbers source(23);
   Result<BatchFeeder> feeder = feederOf(source, OrderKind::Cyclic, 2, 2);

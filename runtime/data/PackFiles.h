@@ -1,0 +1,91 @@
+// Packs of rows for fine-tuning on disk:
+//
+//   P.bin, P.idx            an indexed dataset: a sequence is a row, a document is a pack
+//   P.mask.bin, P.mask.idx  one more with a uint8 for each token: 1 if it counts in the loss when
+//   it
+//                           is predicted, else 0
+//   P.json                  the manifest: JSON with what they are for and what they were made of
+//
+// A row of n tokens takes n - 1 places of a sample: each token predicts the next one of its row.
+// The manifest is written last and removed first, so that files with a manifest belong together.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "runtime/base/Status.h"
+#include "runtime/data/IndexedBuilder.h"
+#include "runtime/data/IndexedDataset.h"
+
+namespace shardc::data {
+
+inline constexpr int64_t kPackFormat = 1;
+
+/// What a run needs of the manifest.
+struct PackManifest {
+  int64_t vocabSize = 0;
+  int64_t length = 0;    ///< places of a pack
+  bool isPacked = false; ///< packs may have several rows
+  int32_t padToken = 0;  ///< what fills the rest of a sample; it does not count in the loss
+  std::string tokenizer; ///< its file as the user named it; empty if there is none
+  std::string tokenizerSha256;
+  int64_t rows = 0, packs = 0, tokens = 0;
+};
+
+/// Reads a manifest; errors name `path` and the field.
+Result<PackManifest> parsePackManifest(std::string_view text, const std::string &path);
+
+class PackFiles {
+public:
+  /// Opens and checks all files of a prefix; the path may also be one of them. DataNotFound, with
+  /// the command that makes packs, if there is no manifest.
+  static Result<PackFiles> open(const std::string &path);
+
+  const PackManifest &manifest() const { return manifest_; }
+  /// The text of the manifest.
+  const std::string &manifestText() const { return text_; }
+  const std::string &prefix() const { return tokens_.name(); }
+  int64_t numPacks() const { return static_cast<int64_t>(starts_.size()) - 1; }
+  /// The rows of a pack are [firstRow(pack), firstRow(pack + 1)).
+  int64_t firstRow(int64_t pack) const { return starts_[static_cast<size_t>(pack)]; }
+  /// Tokens of each row, at least 2.
+  std::span<const int32_t> lengths() const { return tokens_.sequenceLengths(); }
+  const IndexedDataset &tokens() const { return tokens_; }
+  const IndexedDataset &masks() const { return masks_; }
+
+private:
+  Status check() const;
+
+  PackManifest manifest_;
+  std::string text_;
+  IndexedDataset tokens_, masks_;
+  std::vector<int64_t> starts_;
+};
+
+/// Writes the files of a prefix. Nothing has its final name before finish().
+class PackWriter {
+public:
+  static Result<PackWriter> create(const std::string &prefix, int64_t vocabSize);
+
+  /// `masks` has a 0 or 1 for each token.
+  Status addRow(std::span<const int32_t> tokens, std::span<const int32_t> masks);
+  Status endPack();
+  /// Gives the files their names, the manifest's last.
+  Status finish(std::string_view manifest);
+
+  int64_t numRows() const { return tokens_.numSequences(); }
+  int64_t numPacks() const { return tokens_.numDocuments(); }
+  int64_t numTokens() const { return tokens_.numTokens(); }
+
+private:
+  PackWriter(std::string prefix, IndexedBuilder tokens, IndexedBuilder masks)
+      : prefix_(std::move(prefix)), tokens_(std::move(tokens)), masks_(std::move(masks)) {}
+
+  std::string prefix_;
+  IndexedBuilder tokens_, masks_;
+};
+
+} // namespace shardc::data

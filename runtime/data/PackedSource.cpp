@@ -1,0 +1,95 @@
+#include "runtime/data/PackedSource.h"
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+
+#include "runtime/base/Reports.h"
+
+namespace shardc::data {
+namespace {
+
+/// Positions of a document begin at 0; it begins at `at` of the sample.
+void beginDocument(Sample &out, int64_t at, int64_t places) {
+  if (!out.documentStarts.empty())
+    out.documentStarts[static_cast<size_t>(out.numDocuments)] = static_cast<int32_t>(at);
+  ++out.numDocuments;
+  if (!out.positionIds.empty()) {
+    auto positions = out.positionIds.subspan(static_cast<size_t>(at), static_cast<size_t>(places));
+    std::iota(positions.begin(), positions.end(), 0);
+  }
+}
+
+} // namespace
+
+Result<std::unique_ptr<PackedSource>> PackedSource::create(std::shared_ptr<const PackFiles> files,
+                                                           int64_t firstPack, int64_t endPack,
+                                                           int64_t sequenceLength,
+                                                           int64_t vocabSize) {
+  const PackManifest &manifest = files->manifest();
+  if (vocabSize > 0 && manifest.vocabSize > vocabSize)
+    return makeStatus(report::DataRefused,
+                      "the packs '{}' were made for a vocabulary of {} tokens; 'model.vocab_size' "
+                      "is {}",
+                      files->prefix(), manifest.vocabSize, vocabSize);
+  bool isLonger = manifest.length > sequenceLength;
+  if (isLonger || (manifest.isPacked && manifest.length != sequenceLength))
+    return makeStatus(
+        report::DataRefused,
+        "the packs '{0}' were made for sequences of {1} tokens; 'model.seq_length' is "
+        "{2}; 'shardc data pack {0} -o PREFIX --length={2}{3}' packs their rows anew",
+        files->prefix(), manifest.length, sequenceLength, isLonger ? " --overlong=drop" : "");
+  return std::unique_ptr<PackedSource>(
+      new PackedSource(std::move(files), firstPack, endPack, sequenceLength, vocabSize));
+}
+
+Status PackedSource::fillRow(int64_t row, int64_t at, int64_t places, Sample &out) const {
+  auto begin = static_cast<size_t>(at), count = static_cast<size_t>(places);
+  std::span<int32_t> tokens = out.tokens.subspan(begin, count);
+  std::span<int32_t> labels = out.labels.subspan(begin, count);
+  RETURN_IF_ERROR(files_->tokens().read(row, 0, tokens));
+  RETURN_IF_ERROR(files_->tokens().read(row, 1, labels));
+  for (auto list : {tokens.first(1), labels})
+    for (int32_t token : list)
+      if (token < 0 || (vocabSize_ > 0 && token >= vocabSize_)) [[unlikely]]
+        return makeStatus(report::DataRefused,
+                          "'{}' holds the token {}, outside of the vocabulary of {}", name(), token,
+                          vocabSize_);
+  std::array<int32_t, 1024> masks;
+  for (size_t done = 0; done < count; done += masks.size()) {
+    std::span<int32_t> part = std::span(masks).first(std::min(masks.size(), count - done));
+    RETURN_IF_ERROR(files_->masks().read(row, static_cast<int64_t>(done) + 1, part));
+    for (size_t i = 0; i < part.size(); ++i)
+      out.lossMask[begin + done + i] = part[i] != 0 ? 1.0f : 0.0f;
+  }
+  return Status::ok();
+}
+
+Status PackedSource::sample(int64_t index, Sample &out) const {
+  if (index < 0 || index >= numSamples())
+    return makeStatus(report::DataRefused, "'{}' has {} packs, there is no pack {}", name(),
+                      numSamples(), index);
+  SHARDC_CHECK(static_cast<int64_t>(out.tokens.size()) == sequenceLength_,
+               "a sample of {} tokens for sequences of {}", out.tokens.size(), sequenceLength_);
+  const int64_t pack = firstPack_ + index;
+  int64_t at = 0;
+  out.numDocuments = 0;
+  for (int64_t row = files_->firstRow(pack); row < files_->firstRow(pack + 1); ++row) {
+    int64_t places = files_->lengths()[static_cast<size_t>(row)] - 1;
+    beginDocument(out, at, places);
+    RETURN_IF_ERROR(fillRow(row, at, places, out));
+    at += places;
+  }
+  auto end = static_cast<size_t>(at);
+  std::ranges::fill(out.tokens.subspan(end), files_->manifest().padToken);
+  std::ranges::fill(out.labels.subspan(end), files_->manifest().padToken);
+  std::ranges::fill(out.lossMask.subspan(end), 0.0f);
+  if (at < sequenceLength_)
+    beginDocument(out, at, sequenceLength_ - at);
+  if (!out.documentStarts.empty())
+    std::fill(out.documentStarts.begin() + out.numDocuments, out.documentStarts.end(),
+              static_cast<int32_t>(sequenceLength_));
+  return Status::ok();
+}
+
+} // namespace shardc::data

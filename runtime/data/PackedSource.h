@@ -1,0 +1,38 @@
+// Samples of packs: each pack is a sample, its rows are documents, and what is left of the sequence
+// is one more, which does not count in the loss.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "runtime/data/PackFiles.h"
+#include "runtime/data/Sample.h"
+
+namespace shardc::data {
+
+class PackedSource : public DataSource {
+public:
+  /// Of the packs [firstPack, endPack). InvalidInput if packs are of another length than
+  /// `sequenceLength`, or of a larger vocabulary than `vocabSize`; rows that are not packed may be
+  /// shorter.
+  static Result<std::unique_ptr<PackedSource>> create(std::shared_ptr<const PackFiles> files,
+                                                      int64_t firstPack, int64_t endPack,
+                                                      int64_t sequenceLength, int64_t vocabSize);
+
+  const std::string &name() const override { return files_->prefix(); }
+  int64_t numSamples() const override { return endPack_ - firstPack_; }
+  int64_t sequenceLength() const override { return sequenceLength_; }
+  Status sample(int64_t index, Sample &out) const override;
+
+private:
+  PackedSource(std::shared_ptr<const PackFiles> files, int64_t firstPack, int64_t endPack,
+               int64_t sequenceLength, int64_t vocabSize)
+      : files_(std::move(files)), firstPack_(firstPack), endPack_(endPack),
+        sequenceLength_(sequenceLength), vocabSize_(vocabSize) {}
+  Status fillRow(int64_t row, int64_t at, int64_t places, Sample &out) const;
+
+  std::shared_ptr<const PackFiles> files_;
+  int64_t firstPack_, endPack_, sequenceLength_, vocabSize_;
+};
+
+} // namespace shardc::data
