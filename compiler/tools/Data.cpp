@@ -3,6 +3,7 @@
 
 #include "compiler/basic/Numbers.h"
 #include "compiler/tools/Commands.h"
+#include "compiler/tools/DataPacks.h"
 #include "compiler/tools/DataTokenize.h"
 #include "compiler/tools/Session.h"
 #include "runtime/base/CommandLine.h"
@@ -68,6 +69,7 @@ void addData(cli::Command &app, int &status) {
   command.requireCommand();
   addBuild(command, status);
   addDataTokenize(command, status);
+  addDataPacks(command, status);
 }
 
 } // namespace shardc::tools

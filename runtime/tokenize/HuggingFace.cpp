@@ -12,9 +12,9 @@ namespace {
 
 using Json = nlohmann::json;
 
-template <typename T> void appendNumber(std::string &out, T value) {
-  out.append(reinterpret_cast<const char *>(&value), sizeof(T));
-}
+#define ASSET(name, text) constexpr const char *kScript = text;
+#include "runtime/tokenize/EncodeTexts.inc"
+#undef ASSET
 
 class HuggingFaceEncoder : public Encoder {
 public:
@@ -22,7 +22,7 @@ public:
     path_ = files.path;
     python_ = options.python;
     endToken_ = options.endToken.empty() ? files.endToken : options.endToken;
-    return process_.start(python_, {path_, std::to_string(options.threads), endToken_});
+    return process_.start(python_, kScript, {path_, std::to_string(options.threads), endToken_});
   }
   /// Waits until the process has read the tokenizer.
   Status meet(TokenizerFacts &facts);
@@ -33,7 +33,7 @@ private:
   Status refuse(char kind) const;
 
   PythonProcess process_;
-  std::string path_, python_, endToken_, request_, answer_;
+  std::string path_, python_, endToken_, answer_;
   int64_t vocabSize_ = 0;
 };
 
@@ -81,18 +81,8 @@ Status HuggingFaceEncoder::meet(TokenizerFacts &facts) {
 }
 
 Status HuggingFaceEncoder::encode(std::span<const std::string> texts, Encoding &out) {
-  request_.clear();
-  size_t bytes = sizeof(uint32_t) * (texts.size() + 1);
-  for (const std::string &text : texts)
-    bytes += text.size();
-  request_.reserve(bytes + sizeof(uint64_t));
-  appendNumber(request_, static_cast<uint64_t>(bytes));
-  appendNumber(request_, static_cast<uint32_t>(texts.size()));
-  for (const std::string &text : texts)
-    appendNumber(request_, static_cast<uint32_t>(text.size()));
-  for (const std::string &text : texts)
-    request_ += text;
-  RETURN_IF_ERROR(process_.write(request_));
+  std::vector<std::string_view> views(texts.begin(), texts.end());
+  RETURN_IF_ERROR(process_.ask(views));
   ASSIGN_OR_RETURN(char kind, process_.readAnswer(answer_));
   if (kind != 'T')
     return refuse(kind);

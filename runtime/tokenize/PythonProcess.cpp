@@ -14,9 +14,9 @@
 namespace shardc::tokenize {
 namespace {
 
-#define ASSET(name, text) constexpr const char *kScript = text;
-#include "runtime/tokenize/EncodeTexts.inc"
-#undef ASSET
+template <typename T> void appendNumber(std::string &out, T value) {
+  out.append(reinterpret_cast<const char *>(&value), sizeof(T));
+}
 
 /// Larger than a batch's texts or tokens by far; more is not an answer of our script.
 constexpr uint64_t kPayloadBytesMax = uint64_t{1} << 35;
@@ -24,7 +24,8 @@ constexpr size_t kReadStepBytes = size_t{64} << 20;
 
 } // namespace
 
-Status PythonProcess::start(const std::string &python, const std::vector<std::string> &arguments) {
+Status PythonProcess::start(const std::string &python, const char *script,
+                            const std::vector<std::string> &arguments) {
   python_ = python;
   int to[2], from[2];
   if (::pipe2(to, O_CLOEXEC) != 0)
@@ -35,7 +36,7 @@ Status PythonProcess::start(const std::string &python, const std::vector<std::st
     return makeStatus(StatusCode::Exhausted, "cannot make a pipe: {}", std::strerror(errno));
   }
   output_ = from[0];
-  std::vector<std::string> words = {python, "-c", kScript};
+  std::vector<std::string> words = {python, "-c", script};
   words.insert(words.end(), arguments.begin(), arguments.end());
   std::vector<char *> argv;
   for (std::string &word : words)
@@ -90,6 +91,21 @@ Status PythonProcess::ended() {
                     python_, how);
 }
 
+Status PythonProcess::ask(std::span<const std::string_view> texts) {
+  size_t bytes = sizeof(uint32_t) * (texts.size() + 1);
+  for (std::string_view text : texts)
+    bytes += text.size();
+  request_.clear();
+  request_.reserve(bytes + sizeof(uint64_t));
+  appendNumber(request_, static_cast<uint64_t>(bytes));
+  appendNumber(request_, static_cast<uint32_t>(texts.size()));
+  for (std::string_view text : texts)
+    appendNumber(request_, static_cast<uint32_t>(text.size()));
+  for (std::string_view text : texts)
+    request_ += text;
+  return write(request_);
+}
+
 Status PythonProcess::write(std::string_view bytes) {
   while (!bytes.empty()) {
     ssize_t written = ::write(input_, bytes.data(), bytes.size());
@@ -120,7 +136,7 @@ Result<char> PythonProcess::readAnswer(std::string &payload) {
   RETURN_IF_ERROR(readFully(head.data(), head.size()));
   uint64_t bytes = 0;
   std::memcpy(&bytes, head.data() + 1, sizeof(bytes));
-  if (std::strchr("HTME", head[0]) == nullptr || head[0] == 0 || bytes > kPayloadBytesMax)
+  if (std::strchr("HTSRME", head[0]) == nullptr || head[0] == 0 || bytes > kPayloadBytesMax)
     return makeStatus(StatusCode::Io,
                       "'{}' answers in a form that is not that of the script it was given",
                       python_);

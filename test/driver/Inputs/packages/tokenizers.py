@@ -1,11 +1,13 @@
 """Stands in for PyPI's package `tokenizers` where it is not installed: the part of its interface that shardc uses.
 
-A tokenizer.json for it has {"words": {word: id}}; a word that is not there becomes the token "?", and blanks none.
+A tokenizer.json for it has {"words": {word: id}}; a word that is not there becomes the token "?", and blanks none. Text of
+tokens has a blank between words.
 SHARDC_TEST_PACKAGE says how it misbehaves.
 """
 
 import json
 import os
+import re
 import signal
 import time
 
@@ -17,8 +19,9 @@ print("a line that a library prints")  # must not come between answers
 
 
 class Encoding:
-    def __init__(self, ids):
+    def __init__(self, ids, offsets=()):
         self.ids = ids
+        self.offsets = offsets
 
 
 class Tokenizer:
@@ -38,6 +41,14 @@ class Tokenizer:
 
     def get_vocab(self, with_added_tokens):
         return self.words
+
+    def encode(self, text, add_special_tokens):
+        words = list(re.finditer(r"\S+", text))
+        return Encoding([self.words.get(word[0], self.words["?"]) for word in words], [word.span() for word in words])
+
+    def decode_batch(self, lists, skip_special_tokens):
+        names = {number: word for word, number in self.words.items()}
+        return [" ".join(names[number] for number in numbers) for numbers in lists]
 
     def token_to_id(self, token):
         return self.words.get(token)

@@ -1,0 +1,296 @@
+#include "runtime/tokenize/PackRows.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <limits>
+#include <numeric>
+
+#include "runtime/base/Reports.h"
+#include "runtime/base/Sha256.h"
+#include "runtime/base/Version.h"
+#include "runtime/tokenize/RowProcess.h"
+#include "runtime/tokenize/TokenizerFiles.h"
+
+namespace shardc::tokenize {
+namespace {
+
+namespace fs = std::filesystem;
+using Ordered = nlohmann::ordered_json;
+
+template <typename T> std::string_view asBytes(const std::vector<T> &values) {
+  return {reinterpret_cast<const char *>(values.data()), values.size() * sizeof(T)};
+}
+
+/// Adds what a pack's rows are to the counts.
+void count(std::span<const int32_t> places, std::span<const uint32_t> rows, PackCounts &counts) {
+  int64_t cost = data::attentionCost(places, rows);
+  counts.leastCost = counts.packs == 0 ? cost : std::min(counts.leastCost, cost);
+  counts.mostCost = std::max(counts.mostCost, cost);
+  counts.mostRows = std::max(counts.mostRows, std::ssize(rows));
+  counts.rows += std::ssize(rows);
+  ++counts.packs;
+  for (uint32_t row : rows) {
+    counts.longest = std::max<int64_t>(counts.longest, places[row]);
+    counts.places += places[row];
+    counts.tokens += places[row] + 1;
+  }
+}
+
+void addCounts(const PackCounts &counts, int64_t length, Ordered &json) {
+  json["rows"] = counts.rows;
+  json["packs"] = counts.packs;
+  json["tokens"] = counts.tokens;
+  json["supervised_tokens"] = counts.supervised;
+  json["rows_cut"] = counts.cut;
+  json["rows_too_long"] = counts.tooLong;
+  json["rows_without_loss"] = counts.withoutLoss;
+  json["longest_row"] = counts.longest;
+  json["most_rows"] = counts.mostRows;
+  json["least_sum_of_squares"] = counts.leastCost;
+  json["most_sum_of_squares"] = counts.mostCost;
+  json["filled"] = static_cast<double>(counts.places) / static_cast<double>(counts.packs * length);
+}
+
+} // namespace
+
+std::string_view packingName(std::optional<data::PackingKind> kind) {
+  if (!kind)
+    return "kept";
+  return *kind == data::PackingKind::None       ? "none"
+         : *kind == data::PackingKind::FirstFit ? "first_fit"
+                                                : "balanced";
+}
+
+Result<std::unique_ptr<RowStore>> RowStore::create(const std::string &prefix, int64_t vocabSize) {
+  RETURN_IF_ERROR(data::checkPrefix(prefix));
+  fs::path folder = fs::path(prefix).parent_path();
+  std::error_code error;
+  if (!folder.empty() && !fs::create_directories(folder, error) && error)
+    return makeStatus(StatusCode::InvalidInput, "cannot create the folder '{}': {}",
+                      folder.string(), error.message());
+  std::unique_ptr<RowStore> store(new RowStore);
+  store->prefix_ = prefix;
+  store->own_ = prefix + ".rows";
+  store->vocabSize_ = vocabSize;
+  data::TokenType type = data::tokenTypeFor(vocabSize);
+  ASSIGN_OR_RETURN(store->tokens_, data::IndexedBuilder::create(store->own_, type));
+  ASSIGN_OR_RETURN(store->masks_,
+                   data::IndexedBuilder::create(store->own_ + ".mask", data::TokenType::UInt8));
+  return store;
+}
+
+RowStore::~RowStore() {
+  std::error_code error;
+  for (const char *suffix : {".bin", ".idx", ".mask.bin", ".mask.idx"})
+    fs::remove(own_ + suffix, error);
+}
+
+Status RowStore::add(std::span<const int32_t> tokens, std::span<const uint8_t> masks) {
+  wide_.assign(masks.begin(), masks.end());
+  RETURN_IF_ERROR(tokens_->addTokens(tokens));
+  RETURN_IF_ERROR(masks_->addTokens(wide_));
+  RETURN_IF_ERROR(tokens_->endSequence());
+  RETURN_IF_ERROR(masks_->endSequence());
+  places_.push_back(static_cast<int32_t>(tokens.size()) - 1);
+  return Status::ok();
+}
+
+Result<std::vector<std::vector<uint32_t>>> RowStore::choose(const Packing &packing) const {
+  if (packing.kind)
+    return data::packRows(places_, packing.length, *packing.kind, packing.seed);
+  std::vector<std::vector<uint32_t>> packs;
+  for (size_t pack = 0; pack < starts_.size(); ++pack) {
+    int64_t end = pack + 1 < starts_.size() ? starts_[pack + 1] : numRows(), places = 0;
+    if (end == starts_[pack])
+      continue;
+    std::vector<uint32_t> &rows = packs.emplace_back(end - starts_[pack]);
+    std::iota(rows.begin(), rows.end(), static_cast<uint32_t>(starts_[pack]));
+    for (uint32_t row : rows)
+      places += places_[row];
+    if (places > packing.length)
+      return makeStatus(report::DataRefused, "pack {} has {} tokens; found room for {}", pack,
+                        places, packing.length);
+  }
+  return packs;
+}
+
+Status RowStore::pack(const Packing &packing, Ordered manifest, PackCounts &counts) {
+  if (places_.empty())
+    return makeStatus(report::DataRefused,
+                      "no row is left of the inputs: {} are too long, and {} have nothing that "
+                      "counts in the loss; '{}' was not written",
+                      counts.tooLong, counts.withoutLoss, prefix_);
+  ASSIGN_OR_RETURN(auto packs, choose(packing));
+  for (data::IndexedBuilder *builder : {&*tokens_, &*masks_}) {
+    RETURN_IF_ERROR(builder->endDocument());
+    RETURN_IF_ERROR(builder->finalize());
+  }
+  ASSIGN_OR_RETURN(data::IndexedDataset tokens, data::IndexedDataset::open(own_));
+  ASSIGN_OR_RETURN(data::IndexedDataset masks, data::IndexedDataset::open(own_ + ".mask"));
+  ASSIGN_OR_RETURN(data::PackWriter writer, data::PackWriter::create(prefix_, vocabSize_));
+  Sha256 digest;
+  std::vector<int32_t> ids, marks;
+  for (const std::vector<uint32_t> &rows : packs) {
+    count(places_, rows, counts);
+    for (uint32_t row : rows) {
+      ids.resize(static_cast<size_t>(places_[row]) + 1);
+      marks.resize(ids.size());
+      RETURN_IF_ERROR(tokens.read(row, 0, ids));
+      RETURN_IF_ERROR(masks.read(row, 0, marks));
+      counts.supervised += std::count(marks.begin() + 1, marks.end(), 1);
+      RETURN_IF_ERROR(writer.addRow(ids, marks));
+      digest.add(asBytes(ids));
+      digest.add(asBytes(marks));
+    }
+    digest.add("pack");
+    RETURN_IF_ERROR(writer.endPack());
+  }
+  addCounts(counts, packing.length, manifest);
+  manifest["sha256"] = digest.hex();
+  return writer.finish(toText(manifest, 1) + "\n");
+}
+
+namespace {
+
+/// What all inputs of a repacking agree on, and the rows of each in turn.
+class Repacking {
+public:
+  Repacking(const std::string &prefix, const RepackOptions &options)
+      : prefix_(prefix), options_(options) {}
+
+  Result<PackCounts> run(std::span<const std::string> inputs);
+
+private:
+  static bool isForeign(const std::string &path) {
+    return path.ends_with(".parquet") || path.ends_with(".npy");
+  }
+  Status look(const std::string &input);
+  Status addOwn(const std::string &input);
+  Status addForeign(const std::string &input);
+  Status add(const std::string &input, std::span<const int32_t> tokens,
+             std::span<const uint8_t> masks);
+
+  const std::string &prefix_;
+  const RepackOptions &options_;
+  std::unique_ptr<RowStore> store_;
+  PackCounts counts_;
+  int64_t vocabSize_ = 0, length_ = 0;
+  int32_t padToken_ = 0;
+  std::string sha256_;
+  Ordered tokenizer_, inputs_ = Ordered::array();
+};
+
+Status Repacking::look(const std::string &input) {
+  if (isForeign(input)) {
+    vocabSize_ = std::max<int64_t>(vocabSize_, std::numeric_limits<int32_t>::max());
+    ASSIGN_OR_RETURN(std::string sha256, digestOf(input));
+    inputs_.push_back({{"path", input}, {"sha256", sha256}});
+    return Status::ok();
+  }
+  ASSIGN_OR_RETURN(data::PackFiles files, data::PackFiles::open(input));
+  if (fs::path(files.prefix()).lexically_normal() == fs::path(prefix_).lexically_normal())
+    return makeStatus(report::DataRefused, "'{}' is both input and output", prefix_);
+  const data::PackManifest &manifest = files.manifest();
+  if (!sha256_.empty() && sha256_ != manifest.tokenizerSha256)
+    return makeStatus(report::DataRefused,
+                      "'{}' has tokens of another tokenizer than the inputs before it", input);
+  sha256_ = manifest.tokenizerSha256;
+  vocabSize_ = std::max(vocabSize_, manifest.vocabSize);
+  length_ = std::max(length_, manifest.length);
+  padToken_ = manifest.padToken;
+  Ordered json = Ordered::parse(files.manifestText());
+  if (json.contains("tokenizer"))
+    tokenizer_ = json["tokenizer"];
+  inputs_.push_back({{"path", input}, {"sha256", json.value("sha256", "")}});
+  return Status::ok();
+}
+
+Status Repacking::add(const std::string &input, std::span<const int32_t> tokens,
+                      std::span<const uint8_t> masks) {
+  if (std::ssize(tokens) - 1 > length_) {
+    if (!options_.dropsTooLong)
+      return makeStatus(report::DataRefused,
+                        "'{}' has a row of {} tokens; a pack has room for {}; --overlong=drop "
+                        "leaves such rows out",
+                        input, tokens.size() - 1, length_);
+    ++counts_.tooLong;
+    return Status::ok();
+  }
+  if (tokens.size() < 2) {
+    ++counts_.withoutLoss;
+    return Status::ok();
+  }
+  return store_->add(tokens, masks);
+}
+
+Status Repacking::addOwn(const std::string &input) {
+  ASSIGN_OR_RETURN(data::PackFiles files, data::PackFiles::open(input));
+  std::vector<int32_t> tokens, marks;
+  std::vector<uint8_t> masks;
+  for (int64_t pack = 0; pack < files.numPacks(); ++pack) {
+    store_->beginPack();
+    for (int64_t row = files.firstRow(pack); row < files.firstRow(pack + 1); ++row) {
+      tokens.resize(static_cast<size_t>(files.lengths()[static_cast<size_t>(row)]));
+      marks.resize(tokens.size());
+      RETURN_IF_ERROR(files.tokens().read(row, 0, tokens));
+      RETURN_IF_ERROR(files.masks().read(row, 0, marks));
+      masks.assign(marks.begin(), marks.end());
+      RETURN_IF_ERROR(add(input, tokens, masks));
+    }
+  }
+  return Status::ok();
+}
+
+Status Repacking::addForeign(const std::string &input) {
+  RowProcess process;
+  RETURN_IF_ERROR(process.startPacks(options_.python, input));
+  RETURN_IF_ERROR(process.meet().status());
+  Rows rows;
+  std::optional<size_t> refused;
+  const std::string_view path = input;
+  do {
+    RETURN_IF_ERROR(process.send({&path, 1}));
+    RETURN_IF_ERROR(process.receive(rows, refused));
+    size_t at = 0;
+    for (size_t row = 0; row < rows.lengths.size(); at += rows.lengths[row++]) {
+      if ((rows.flags[row] & kBeginsPack) != 0)
+        store_->beginPack();
+      RETURN_IF_ERROR(add(input, std::span(rows.tokens).subspan(at, rows.lengths[row]),
+                          std::span(rows.masks).subspan(at, rows.lengths[row])));
+    }
+  } while (!rows.lengths.empty());
+  return Status::ok();
+}
+
+Result<PackCounts> Repacking::run(std::span<const std::string> inputs) {
+  for (const std::string &input : inputs)
+    RETURN_IF_ERROR(look(input));
+  if (options_.length > 0)
+    length_ = options_.length;
+  if (length_ == 0)
+    return makeStatus(report::DataRefused, "packs of Megatron-Bridge do not say for which length "
+                                           "they are; --length=N does");
+  ASSIGN_OR_RETURN(store_, RowStore::create(prefix_, vocabSize_));
+  for (const std::string &input : inputs)
+    RETURN_IF_ERROR(isForeign(input) ? addForeign(input) : addOwn(input));
+  Ordered manifest = {{"packs_format", data::kPackFormat},
+                      {"shardc", versionNumber()},
+                      {"tokenizer", tokenizer_},
+                      {"vocab_size", vocabSize_},
+                      {"pad_token", padToken_},
+                      {"length", length_},
+                      {"packing", packingName(options_.packing)},
+                      {"seed", options_.seed},
+                      {"inputs", inputs_}};
+  RETURN_IF_ERROR(store_->pack({options_.packing, length_, options_.seed}, manifest, counts_));
+  return counts_;
+}
+
+} // namespace
+
+Result<PackCounts> repack(std::span<const std::string> inputs, const std::string &prefix,
+                          const RepackOptions &options) {
+  return Repacking(prefix, options).run(inputs);
+}
+
+} // namespace shardc::tokenize

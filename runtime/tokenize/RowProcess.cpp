@@ -1,0 +1,175 @@
+#include "runtime/tokenize/RowProcess.h"
+
+#include <cstring>
+#include <limits>
+#include <numeric>
+
+#include "runtime/base/Json.h"
+#include "runtime/base/Reports.h"
+
+namespace shardc::tokenize {
+namespace {
+
+#define ASSET(name, text) constexpr const char *kRowScript = text;
+#include "runtime/tokenize/EncodeRows.inc"
+#undef ASSET
+
+using Json = nlohmann::json;
+
+/// Takes `count` numbers from the front of the payload; false if there are fewer.
+template <typename T> bool take(std::string_view &payload, size_t count, std::vector<T> &out) {
+  if (payload.size() / sizeof(T) < count)
+    return false;
+  out.resize(count);
+  if (count > 0)
+    std::memcpy(out.data(), payload.data(), count * sizeof(T));
+  payload.remove_prefix(count * sizeof(T));
+  return true;
+}
+
+Json textOrNull(const std::string &text) { return text.empty() ? Json() : Json(text); }
+
+} // namespace
+
+Status parseRows(std::string_view payload, int64_t vocabSize, Rows &out) {
+  auto wrong = [](std::string_view what) {
+    return makeStatus(StatusCode::Io, "the process that makes rows answers {}", what);
+  };
+  std::vector<uint32_t> count;
+  if (!take(payload, 1, count) || !take(payload, count[0], out.lengths) ||
+      !take(payload, count[0], out.flags))
+    return wrong("without the lengths of its rows");
+  uint64_t tokens = std::accumulate(out.lengths.begin(), out.lengths.end(), uint64_t{0});
+  if (payload.size() != tokens * (sizeof(int32_t) + 1))
+    return wrong("with another number of tokens than it announces");
+  take(payload, tokens, out.tokens);
+  take(payload, tokens, out.masks);
+  for (int32_t token : out.tokens)
+    if (token < 0 || token >= vocabSize)
+      return makeStatus(report::DataRefused,
+                        "a row has the token {}, outside of the vocabulary of {}", token,
+                        vocabSize);
+  for (uint8_t mask : out.masks)
+    if (mask > 1)
+      return wrong("with a mask that is neither 0 nor 1");
+  return Status::ok();
+}
+
+Status RowProcess::start(const std::string &python, const std::string &name,
+                         const std::string &settings) {
+  python_ = python;
+  name_ = name;
+  return process_.start(python, kRowScript, {settings});
+}
+
+Status RowProcess::startRows(const std::string &python, const std::string &tokenizer,
+                             const RowSettings &settings) {
+  Json json = {{"mode", "rows"},
+               {"tokenizer", tokenizer},
+               {"mask", settings.mask},
+               {"overlong", settings.overlong},
+               {"cut", settings.cut},
+               {"template", textOrNull(settings.templateFile)},
+               {"date", settings.date},
+               {"end", textOrNull(settings.endToken)},
+               {"prompt_key", textOrNull(settings.promptKey)},
+               {"completion_key", textOrNull(settings.completionKey)},
+               {"prompt_template", textOrNull(settings.promptTemplate)},
+               {"separator", settings.separator ? Json(*settings.separator) : Json()},
+               {"bos", settings.addBos},
+               {"eos", settings.addEos},
+               {"length", settings.length}};
+  return start(python, tokenizer, toText(json));
+}
+
+Status RowProcess::startPacks(const std::string &python, const std::string &path) {
+  RETURN_IF_ERROR(start(python, path, toText(Json{{"mode", "packs"}})));
+  vocabSize_ = std::numeric_limits<int32_t>::max();
+  return Status::ok();
+}
+
+Status RowProcess::startText(const std::string &python, const std::string &tokenizer) {
+  return start(python, tokenizer, toText(Json{{"mode", "text"}, {"tokenizer", tokenizer}}));
+}
+
+Status RowProcess::refuse(char kind) const {
+  if (kind == 'M')
+    return makeStatus(
+        StatusCode::Unavailable,
+        "a package of Python is missing ({}); rows need 'tokenizers' and, for chat "
+        "templates, 'jinja2', Parquet files 'pyarrow', and .npy files 'numpy': install "
+        "it with '{} -m pip install', or name a Python that has it with "
+        "--python=PROGRAM",
+        answer_, python_);
+  return makeStatus(report::DataRefused, "'{}': {}", name_,
+                    kind == 'E' ? answer_ : "the process answers out of turn");
+}
+
+Result<RowFacts> RowProcess::meet() {
+  ASSIGN_OR_RETURN(char kind, process_.readAnswer(answer_));
+  if (kind != 'H')
+    return refuse(kind);
+  Json json = parseJson(answer_);
+  if (!json.is_object())
+    return refuse('?');
+  auto number = [&](const char *name) {
+    auto found = json.find(name);
+    bool is = found != json.end() && found->is_number_integer();
+    return is ? std::optional(found->get<int64_t>()) : std::nullopt;
+  };
+  auto text = [&](const char *name) {
+    auto found = json.find(name);
+    return found != json.end() && found->is_string() ? found->get<std::string>() : std::string();
+  };
+  RowFacts facts;
+  facts.library = text("library");
+  facts.templateSha256 = text("template");
+  facts.isMarked = json.value("marks", false);
+  if (std::optional<int64_t> vocab = number("vocab")) {
+    if (*vocab < 1 || *vocab > std::numeric_limits<int32_t>::max())
+      return makeStatus(report::DataRefused, "the tokenizer '{}' has {} tokens", name_, *vocab);
+    facts.vocabSize = vocabSize_ = *vocab;
+  }
+  if (std::optional<int64_t> end = number("end"); end && *end >= 0 && *end < vocabSize_)
+    facts.endId = static_cast<int32_t>(*end);
+  return facts;
+}
+
+Status RowProcess::send(std::span<const std::string_view> texts) { return process_.ask(texts); }
+
+Status RowProcess::receive(Rows &out, std::optional<size_t> &refused) {
+  refused.reset();
+  ASSIGN_OR_RETURN(char kind, process_.readAnswer(answer_));
+  if (kind == 'T')
+    return parseRows(answer_, vocabSize_, out);
+  if (kind != 'R')
+    return refuse(kind);
+  Json json = parseJson(answer_);
+  if (!json.is_object() || !json.contains("row") || !json["row"].is_number_unsigned() ||
+      !json.contains("reason") || !json["reason"].is_string())
+    return refuse('?');
+  refused = json["row"].get<size_t>();
+  return makeStatus(report::DataRefused, "{}", json["reason"].get<std::string>());
+}
+
+Result<std::vector<std::string>> RowProcess::textsOf(std::span<const std::vector<int32_t>> lists) {
+  std::vector<std::string> texts;
+  for (const std::vector<int32_t> &list : lists)
+    texts.push_back(toText(Json(list)));
+  std::vector<std::string_view> views(texts.begin(), texts.end());
+  RETURN_IF_ERROR(send(views));
+  ASSIGN_OR_RETURN(char kind, process_.readAnswer(answer_));
+  if (kind != 'S')
+    return refuse(kind);
+  Json json = parseJson(answer_);
+  std::vector<std::string> out;
+  if (json.is_array())
+    for (const Json &text : json)
+      if (text.is_string())
+        out.push_back(text.get<std::string>());
+  if (out.size() != lists.size())
+    return refuse('?');
+  return out;
+}
+
+} // namespace shardc::tokenize

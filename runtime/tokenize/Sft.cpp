@@ -1,0 +1,204 @@
+#include "runtime/tokenize/Sft.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <thread>
+
+#include "runtime/base/Reports.h"
+#include "runtime/base/Version.h"
+#include "runtime/data/InputFiles.h"
+#include "runtime/tokenize/BatchReader.h"
+#include "runtime/tokenize/TokenizerFiles.h"
+
+namespace shardc::tokenize {
+namespace {
+
+namespace fs = std::filesystem;
+using Ordered = nlohmann::ordered_json;
+
+/// A batch of lines that a process has, and where each of them stands in its file.
+struct Sent {
+  size_t file = 0;
+  std::vector<int64_t> lines;
+};
+
+class SftWork {
+public:
+  SftWork(const std::string &prefix, const SftOptions &options)
+      : prefix_(prefix), options_(options) {}
+
+  Result<SftSummary> run(std::span<const std::string> inputs,
+                         const std::function<void(int64_t)> &tell);
+
+private:
+  Status findInputs(std::span<const std::string> inputs);
+  Status startProcesses();
+  /// Gives the process a batch; false if there is none left.
+  Result<bool> send(BatchReader &reader, RowProcess &process, Sent &sent);
+  Status receive(RowProcess &process, const Sent &sent);
+  Status add(const Sent &sent, const Rows &rows);
+  Ordered manifest() const;
+
+  const std::string &prefix_;
+  const SftOptions &options_;
+  TokenizerFiles tokenizer_;
+  std::vector<std::string> paths_;
+  std::vector<FinishedInput> finished_;
+  std::vector<std::unique_ptr<RowProcess>> processes_;
+  RowFacts facts_;
+  std::unique_ptr<RowStore> store_;
+  PackCounts counts_;
+};
+
+Status SftWork::findInputs(std::span<const std::string> inputs) {
+  ASSIGN_OR_RETURN(paths_, data::expandInputs(inputs, data::PackedInputs::Taken));
+  for (const std::string &path : paths_)
+    for (const char *suffix : {".bin", ".idx", ".json", ".mask.bin", ".mask.idx"})
+      if (path == prefix_ + suffix)
+        return makeStatus(report::DataRefused, "'{}' is both input and output", path);
+  ASSIGN_OR_RETURN(tokenizer_, findTokenizer(options_.tokenizer));
+  if (tokenizer_.kind != TokenizerKind::HuggingFace)
+    return makeStatus(report::DataRefused,
+                      "'{}' is a model of SentencePiece; rows need a tokenizer.json, whose offsets "
+                      "say which tokens an answer has",
+                      tokenizer_.path);
+  return Status::ok();
+}
+
+Status SftWork::startProcesses() {
+  int64_t count = options_.processes > 0
+                      ? options_.processes
+                      : std::max<int64_t>(1, std::thread::hardware_concurrency());
+  RowSettings settings = options_.rows;
+  if (settings.endToken.empty())
+    settings.endToken = tokenizer_.endToken;
+  for (int64_t i = 0; i < count; ++i) { // all read the tokenizer at the same time
+    processes_.push_back(std::make_unique<RowProcess>());
+    RETURN_IF_ERROR(processes_.back()->startRows(options_.python, tokenizer_.path, settings));
+  }
+  for (std::unique_ptr<RowProcess> &process : processes_) {
+    ASSIGN_OR_RETURN(facts_, process->meet());
+  }
+  return Status::ok();
+}
+
+Result<bool> SftWork::send(BatchReader &reader, RowProcess &process, Sent &sent) {
+  Batch batch;
+  std::vector<std::string_view> texts;
+  while (texts.empty()) {
+    ASSIGN_OR_RETURN(bool isMore, reader.next(batch));
+    if (!isMore)
+      return false;
+    sent = {batch.file, {}};
+    size_t begin = 0;
+    for (size_t i = 0; i < batch.ends.size(); begin = batch.ends[i++]) {
+      std::string_view line = std::string_view(batch.text).substr(begin, batch.ends[i] - begin);
+      if (line.find_first_not_of(" \t\r") == std::string_view::npos)
+        continue;
+      texts.push_back(line);
+      sent.lines.push_back(batch.firstLine + static_cast<int64_t>(i));
+    }
+    if (batch.finished)
+      finished_.push_back(*batch.finished);
+  }
+  RETURN_IF_ERROR(process.send(texts));
+  return true;
+}
+
+Status SftWork::receive(RowProcess &process, const Sent &sent) {
+  Rows rows;
+  std::optional<size_t> refused;
+  Status status = process.receive(rows, refused);
+  if (refused && *refused < sent.lines.size())
+    return std::move(status).withContext(
+        fmt::format("'{}:{}'", paths_[sent.file], sent.lines[*refused]));
+  RETURN_IF_ERROR(status);
+  if (rows.lengths.size() != sent.lines.size())
+    return makeStatus(StatusCode::Io, "the process that makes rows answers for another number of "
+                                      "lines");
+  return add(sent, rows);
+}
+
+Status SftWork::add(const Sent &sent, const Rows &rows) {
+  size_t at = 0;
+  for (size_t row = 0; row < rows.lengths.size(); at += rows.lengths[row++]) {
+    auto tokens = std::span(rows.tokens).subspan(at, rows.lengths[row]);
+    auto masks = std::span(rows.masks).subspan(at, rows.lengths[row]);
+    if (std::ssize(tokens) - 1 > options_.rows.length) {
+      if (options_.rows.overlong == "error")
+        return makeStatus(report::DataRefused, "'{}:{}' has {} tokens; --length has room for {}",
+                          paths_[sent.file], sent.lines[row], tokens.size() - 1,
+                          options_.rows.length);
+      ++counts_.tooLong;
+      continue;
+    }
+    bool isSupervised =
+        tokens.size() > 1 && std::count(masks.begin() + 1, masks.end(), uint8_t{1}) > 0;
+    if (!isSupervised) {
+      ++counts_.withoutLoss;
+      continue;
+    }
+    counts_.cut += (rows.flags[row] & kCut) != 0 ? 1 : 0;
+    RETURN_IF_ERROR(store_->add(tokens, masks));
+  }
+  return Status::ok();
+}
+
+Ordered SftWork::manifest() const {
+  const RowSettings &rows = options_.rows;
+  Ordered inputs = Ordered::array();
+  for (const FinishedInput &input : finished_)
+    inputs.push_back(
+        {{"path", paths_[input.file]}, {"lines", input.lines}, {"sha256", input.sha256}});
+  Ordered tokenizer = {
+      {"path", tokenizer_.path}, {"sha256", tokenizer_.sha256}, {"library", facts_.library}};
+  Ordered json = {{"packs_format", data::kPackFormat},
+                  {"shardc", versionNumber()},
+                  {"tokenizer", tokenizer},
+                  {"vocab_size", facts_.vocabSize},
+                  {"pad_token", facts_.endId.value_or(0)},
+                  {"length", rows.length},
+                  {"packing", packingName(options_.packing)},
+                  {"seed", options_.seed},
+                  {"mask", rows.mask},
+                  {"overlong", rows.overlong},
+                  {"date", rows.date}};
+  json["template_sha256"] =
+      facts_.templateSha256.empty() ? Ordered() : Ordered(facts_.templateSha256);
+  json["inputs"] = inputs;
+  return json;
+}
+
+Result<SftSummary> SftWork::run(std::span<const std::string> inputs,
+                                const std::function<void(int64_t)> &tell) {
+  RETURN_IF_ERROR(data::checkPrefix(prefix_));
+  RETURN_IF_ERROR(findInputs(inputs));
+  RETURN_IF_ERROR(startProcesses());
+  ASSIGN_OR_RETURN(store_, RowStore::create(prefix_, facts_.vocabSize));
+  ReaderOptions reading;
+  reading.lineBytesMax = options_.lineBytesMax;
+  reading.batchLines = 512;
+  BatchReader reader(paths_, reading, {});
+  std::vector<Sent> sent(processes_.size());
+  for (bool isMore = true; isMore;) { // answers come in the order of the lines
+    size_t asked = 0;
+    for (; asked < processes_.size() && isMore; asked += isMore ? 1 : 0) {
+      ASSIGN_OR_RETURN(isMore, send(reader, *processes_[asked], sent[asked]));
+    }
+    for (size_t i = 0; i < asked; ++i)
+      RETURN_IF_ERROR(receive(*processes_[i], sent[i]));
+    tell(store_->numRows());
+  }
+  RETURN_IF_ERROR(
+      store_->pack({options_.packing, options_.rows.length, options_.seed}, manifest(), counts_));
+  return SftSummary{counts_, std::ssize(paths_), facts_.vocabSize, facts_.isMarked};
+}
+
+} // namespace
+
+Result<SftSummary> makeSft(std::span<const std::string> inputs, const std::string &prefix,
+                           const SftOptions &options, const std::function<void(int64_t)> &tell) {
+  return SftWork(prefix, options).run(inputs, tell);
+}
+
+} // namespace shardc::tokenize

@@ -1,0 +1,133 @@
+#!/usr/bin/env python3
+"""Fine-tunes models in Hugging Face's form on packs, and compares the losses with those that transformers had.
+
+    sft_losses.py SHARDC WORK GOLDEN [CASE...]
+
+GOLDEN is test/e2e/golden: its file values/sft_training.json has of each case the config.json, the shapes of the tensors and the losses
+of transformers on the same rows, one by one, each loss the mean over the tokens of the global batch that count; made by
+test/interop/sft_training.py. Losses must agree within 1e-5 (relative): of packs of four rows, of a pack for each row, and of the
+first case for each number of microbatches, and on several ranks. One microbatch has nothing that counts.
+"""
+
+import json
+import pathlib
+import random
+import struct
+import sys
+
+from hf_losses import TOLERANCE, call
+
+STEPS, LENGTH, ROWS, BATCH = 6, 32, 4, 8  # rows of a pack, packs of a global batch
+RUN = """recipe run extends "imported.recipe" {{
+  model {{ seq_length = 32 }}
+  cluster {{ gpu = host  nodes = 1  gpus_per_node = 1 }}
+  dist {{ use_megatron_fsdp = true }}
+  ddp {{ use_megatron_fsdp = true }}
+  dataset packed {{ data_path = ["{packs}"]  split = "1,0,0"  dataloader_type = single }}
+  train {{ micro_batch_size = 2  global_batch_size = {batch}  train_iters = {steps} }}
+  optimizer adam {{ lr = 1e-3  min_lr = 1e-3  weight_decay = 0.0  betas = (0.9, 0.95)  eps = 1e-8  clip_grad = 0.0 }}
+  scheduler constant {{}}
+  logger {{ log_interval = 1 }}
+  checkpoint {{ pretrained_checkpoint = "{work}/weights"  finetune = true }}
+}}
+"""
+# Of the first case: settings of a run on packs, and the numbers of packs in a microbatch.
+LAYOUTS = [["train.micro_batch_size=1"], ["train.micro_batch_size=4"], ["train.micro_batch_size=8"],
+           ["cluster.gpus_per_node=2", "train.micro_batch_size=1"],
+           ["cluster.gpus_per_node=2", "model.context_parallel_size=2"],
+           ["cluster.gpus_per_node=2", "model.tensor_model_parallel_size=2", "model.sequence_parallel=true"],
+           ["cluster.gpus_per_node=2", "model.pipeline_model_parallel_size=2", "model.num_layers=3",
+            "model.num_layers_in_first_pipeline_stage=1", "dist.use_megatron_fsdp=false", "ddp.use_megatron_fsdp=false",
+            "checkpoint.convert_on_load=true"]]
+
+
+def rows():
+    """(tokens, masks) of each row: answers count, and some rows have two. The first pack has nothing that counts."""
+    rng = random.Random(62)
+    made = []
+    for number in range(STEPS * BATCH * ROWS):
+        length = rng.randrange(3, 10)
+        begin = rng.randrange(1, length)
+        masks = [int(i >= begin or (number % 5 == 0 and i == 1)) for i in range(length)]
+        made.append(([rng.randrange(257) for _ in range(length)], [0] * length if number < ROWS else masks))
+    return made
+
+
+def packs(count):
+    """The rows of each pack."""
+    all_rows = rows()
+    return [all_rows[i:i + count] for i in range(0, len(all_rows), count)]
+
+
+def write_indexed(prefix, number, code, sequences, documents):
+    """Megatron's indexed dataset, of numbers in the form of struct."""
+    with open(f"{prefix}.bin", "wb") as file:
+        for sequence in sequences:
+            file.write(struct.pack(f"<{len(sequence)}{code}", *sequence))
+    lengths = [len(sequence) for sequence in sequences]
+    size, at, pointers = struct.calcsize(code), 0, []
+    for length in lengths:
+        pointers.append(at)
+        at += length * size
+    with open(f"{prefix}.idx", "wb") as file:
+        file.write(b"MMIDIDX\0\0" + struct.pack("<QBQQ", 1, number, len(lengths), len(documents)))
+        file.write(struct.pack(f"<{len(lengths)}i", *lengths) + struct.pack(f"<{len(pointers)}q", *pointers))
+        file.write(struct.pack(f"<{len(documents)}q", *documents))
+
+
+def write_packs(prefix, made):
+    flat = [row for pack in made for row in pack]
+    documents = [0]
+    for pack in made:
+        documents.append(documents[-1] + len(pack))
+    write_indexed(prefix, 8, "H", [tokens for tokens, _ in flat], documents)
+    write_indexed(f"{prefix}.mask", 1, "B", [masks for _, masks in flat], documents)
+    manifest = {"packs_format": 1, "vocab_size": 257, "pad_token": 0, "length": LENGTH, "packing": "first_fit" if len(made[0]) > 1 else "none",
+                "rows": len(flat), "packs": len(made), "tokens": sum(len(tokens) for tokens, _ in flat)}
+    pathlib.Path(f"{prefix}.json").write_text(json.dumps(manifest))
+
+
+def losses(shardc, work, count, settings):
+    """Of a run on packs of `count` rows."""
+    prefix = work / f"packs{count}"
+    write_packs(prefix, packs(count))
+    (work / "run.recipe").write_text(RUN.format(packs=prefix, batch=BATCH * ROWS // count, steps=STEPS, work=work))
+    metrics = work / "metrics.jsonl"
+    call(shardc, "run", work / "run.recipe", f"--metrics={metrics}", *(f"--set={s}" for s in settings))
+    return [record["loss"] for record in map(json.loads, metrics.read_text().splitlines()) if "loss" in record]
+
+
+def check(shardc, work, name, case, is_first):
+    """The largest difference; ends if it is too large."""
+    worst = 0.0
+    runs = [(ROWS, []), (1, [])] + [(ROWS, layout) for layout in LAYOUTS if is_first]
+    for count, settings in runs:
+        ours = losses(shardc, work, count, case["settings"] + settings)
+        apart = max(abs(a - b) / abs(b) for a, b in zip(ours, case["losses"], strict=True))
+        if not apart <= TOLERANCE:
+            sys.exit(f"{name}, {count} rows a pack, {settings}: {ours}, expected {case['losses']}")
+        worst = max(worst, apart)
+    print(f"{name}: {len(runs)} runs agree, {worst:.1e} apart", flush=True)
+
+
+def imported(shardc, work):
+    call(shardc, "import", "hf", work / "made", "-o", work / "imported.recipe")
+    call(shardc, "ckpt", "import", "hf", work / "made", work / "weights")
+
+
+def main():
+    shardc, work, golden = (pathlib.Path(word) for word in sys.argv[1:4])
+    sys.path[:0] = [str(golden.parents[1] / "interop")]
+    import hf_values
+    cases = json.loads((golden / "values/sft_training.json").read_text())["cases"]
+    for name in sys.argv[4:] or cases:
+        folder = work / name
+        (folder / "made").mkdir(parents=True)
+        (folder / "made/config.json").write_text(json.dumps(cases[name]["config"]))
+        hf_values.write_tensors(folder / "made/model.safetensors", cases[name]["shapes"], cases[name]["config"]["model_type"])
+        imported(shardc, folder)
+        check(shardc, folder, name, cases[name], name == next(iter(cases)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,50 @@
+// The first byte says what the others are: the manifest of packs, or the answer of a process that
+// makes rows.
+#include <numeric>
+#include <string_view>
+
+#include "runtime/data/PackFiles.h"
+#include "runtime/tokenize/RowProcess.h"
+
+namespace shardc {
+namespace {
+
+void readManifest(std::string_view bytes) {
+  Result<data::PackManifest> manifest = data::parsePackManifest(bytes, "fuzz.json");
+  if (!manifest.isOk()) {
+    SHARDC_CHECK(!manifest.status().message().empty(), "refused without a reason");
+    return;
+  }
+  SHARDC_CHECK(manifest->vocabSize > 0 && manifest->length > 0 && manifest->rows > 0,
+               "an empty manifest");
+  SHARDC_CHECK(manifest->padToken >= 0 && manifest->padToken < manifest->vocabSize,
+               "the pad token {}", manifest->padToken);
+}
+
+void readAnswer(std::string_view bytes) {
+  constexpr int64_t kVocabulary = 1000;
+  tokenize::Rows rows;
+  Status status = tokenize::parseRows(bytes, kVocabulary, rows);
+  if (!status.isOk()) {
+    SHARDC_CHECK(!status.message().empty(), "refused without a reason");
+    return;
+  }
+  uint64_t tokens = std::accumulate(rows.lengths.begin(), rows.lengths.end(), uint64_t{0});
+  SHARDC_CHECK(rows.tokens.size() == tokens && rows.masks.size() == tokens &&
+                   rows.flags.size() == rows.lengths.size(),
+               "{} tokens and {} masks of {}", rows.tokens.size(), rows.masks.size(), tokens);
+  for (int32_t token : rows.tokens)
+    SHARDC_CHECK(token >= 0 && token < kVocabulary, "the token {}", token);
+}
+
+} // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+  if (size == 0)
+    return 0;
+  std::string_view bytes(reinterpret_cast<const char *>(data) + 1, size - 1);
+  data[0] % 2 == 0 ? readManifest(bytes) : readAnswer(bytes);
+  return 0;
+}
+
+} // namespace shardc

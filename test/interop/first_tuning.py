@@ -1,0 +1,75 @@
+#!/usr/bin/env python3
+"""What docs/fine-tuning.md begins with: a tiny model with random weights, a tokenizer, and some conversations.
+
+    first_tuning.py FOLDER            makes them
+    first_tuning.py --check BIN       makes them in a temporary folder and runs the page's commands there; the loss must fall
+
+Needs torch, transformers and jinja2; without them --check ends with 77, skipped.
+"""
+
+import json
+import os
+import pathlib
+import re
+import sys
+import tempfile
+
+from hf_models import call, expect, made
+
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+TEMPLATE = ("{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}"
+            "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}")
+SPECIAL = ["<|im_start|>", "<|im_end|>", "<|endoftext|>"]
+HOST = """// One rank of the host, and steps that a tiny model needs.
+recipe host {
+  cluster { gpu = host  nodes = 1  gpus_per_node = 1 }
+  dist { use_megatron_fsdp = true }
+  ddp { use_megatron_fsdp = true }
+  model { seq_length = 64 }
+  dataset { data_path = ["chat"] }
+  checkpoint { pretrained_checkpoint = "weights"  finetune = true }
+  train { micro_batch_size = 2  global_batch_size = 8  train_iters = 30 }
+  optimizer { lr = 3e-3 }
+  scheduler { lr_warmup_iters = 2 }
+}
+"""
+
+
+def make(folder):
+    vocabulary = {char: i for i, char in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}
+    tokenizer = Tokenizer(models.BPE(vocabulary, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(SPECIAL)
+    model = made("llama", {"hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 2, "num_attention_heads": 4,
+                           "num_key_value_heads": 2, "vocab_size": len(vocabulary) + len(SPECIAL), "max_position_embeddings": 128})
+    model.save_pretrained(folder / "model")
+    tokenizer.save(str(folder / "model/tokenizer.json"))
+    (folder / "model/tokenizer_config.json").write_text(json.dumps({"eos_token": "<|im_end|>", "chat_template": TEMPLATE}))
+    names = ["Ada", "Ben", "Cy", "Di"]
+    rows = [[{"role": "user", "content": f"I am {names[i % 4]}. Hi!"}, {"role": "assistant", "content": "Hello!"}] for i in range(64)]
+    (folder / "chat.jsonl").write_text("".join(json.dumps({"messages": row}) + "\n" for row in rows))
+    (folder / "host.recipe").write_text(HOST)
+
+
+def check(binaries):
+    with tempfile.TemporaryDirectory() as folder:
+        make(pathlib.Path(folder))
+        page = (pathlib.Path(__file__).resolve().parents[2] / "docs/fine-tuning.md").read_text()
+        commands = re.findall(r"^    (shardc .*)$", page.split("## A run of seconds")[1].split("\n## ")[0], re.MULTILINE)
+        expect(len(commands) == 5, f"the page has other commands: {commands}")
+        for command in commands:
+            words = command.split() + (["--metrics=m.jsonl"] if " run " in command else [])
+            words += [f"--python={sys.executable}"] if " data " in command else []
+            call(binaries / words[0], *words[1:], cwd=folder)
+        losses = [json.loads(line)["loss"] for line in pathlib.Path(folder, "m.jsonl").read_text().splitlines() if '"loss"' in line]
+        expect(losses[0] > 5 and losses[-1] < 2, f"losses {losses}")
+        print(f"loss {losses[0]:.2f} to {losses[-1]:.2f}")
+
+
+if sys.argv[1] == "--check":
+    check(pathlib.Path(sys.argv[2]).resolve())
+else:
+    os.makedirs(sys.argv[1], exist_ok=True)
+    make(pathlib.Path(sys.argv[1]))
