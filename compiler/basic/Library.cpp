@@ -27,4 +27,14 @@ std::string filePathOf(llvm::StringRef name) {
   return (folder / normalLibraryName(name).substr(kLibraryPrefix.size())).string();
 }
 
+std::string dataPathOf(llvm::StringRef path) {
+  std::error_code error;
+  fs::path file = path.str();
+  if (file.is_absolute() || fs::exists(file, error))
+    return path.str();
+  fs::path program = fs::read_symlink("/proc/self/exe", error);
+  fs::path installed = program.parent_path().parent_path() / "share/doc/shardc" / file;
+  return fs::exists(installed, error) ? installed.string() : path.str();
+}
+
 } // namespace shardc

@@ -24,4 +24,8 @@ std::string besideInLibrary(llvm::StringRef name, llvm::StringRef base);
 /// Where the file of such a name lies; any other name is returned as it is.
 std::string filePathOf(llvm::StringRef name);
 
+/// Where data of a recipe that comes with the programs lie: in the working folder, or else beside
+/// the installed documentation, which such recipes train on.
+std::string dataPathOf(llvm::StringRef path);
+
 } // namespace shardc

@@ -2,6 +2,7 @@
 // later value replaces an earlier one and remembers it. A file that is reached twice (two bases
 // with a common base) is applied once, where it is reached first, so that a sibling does not undo
 // the changes of another.
+#include <algorithm>
 #include <set>
 
 #include "compiler/basic/Format.h"
@@ -9,6 +10,7 @@
 #include "compiler/basic/Suggest.h"
 #include "compiler/basic/Utf8.h"
 #include "compiler/config/Evaluate.h"
+#include "compiler/config/ForeignNames.h"
 #include "compiler/config/Steps.h"
 #include "compiler/parse/Parse.h"
 #include "llvm/ADT/StringExtras.h"
@@ -191,7 +193,7 @@ private:
   }
 
   void applySetting(const std::string &setting) {
-    BufferId id = sources_.addSetting(setting);
+    BufferId id = sources_.addSetting(withUnderscores(setting));
     ++rank_;
     config_.sources().push_back({id, origin_, /*isExtended=*/false});
     FileState state;
@@ -200,6 +202,14 @@ private:
     std::unique_ptr<ast::Ast> tree = parseSetting(id, diags_);
     for (const ast::Item *item : tree->recipe().items)
       applyItem(*item, state);
+  }
+
+  /// Names on command lines often have hyphens: `--set train.train-iters=5` means train_iters.
+  static std::string withUnderscores(std::string setting) {
+    size_t end = setting.find('=');
+    if (end != std::string::npos)
+      std::replace(setting.begin(), setting.begin() + static_cast<std::ptrdiff_t>(end), '-', '_');
+    return setting;
   }
 
   /// Shells remove quotes, so if an option is a string, --set takes the text after the '=' as it
@@ -287,6 +297,16 @@ private:
     std::vector<llvm::StringRef> all;
     for (const SectionInfo &section : sections())
       all.push_back(section.name);
+    if (const ForeignName *foreign = findForeignSection(name.text)) {
+      llvm::StringRef ours = info(*foreign->section).name;
+      diags_.report(diag::ForeignName, name.range, name.text, foreign->program, ours)
+          .fixIt(FixIt::replace(name.range, ours));
+      return foreign->section;
+    }
+    if (const ForeignName *foreign = findForeignName(name.text); foreign && !foreign->option) {
+      diags_.report(diag::ForeignSetting, name.range, name.text, foreign->program, foreign->advice);
+      return std::nullopt;
+    }
     Suggestion near = suggest(name.text, all);
     reportUnknownSection(name, near);
     return near.isSure() ? findSection(near.names.front()) : std::nullopt;
@@ -296,6 +316,7 @@ private:
     std::optional<Section> section = sectionOf(node.name);
     if (!section)
       return; // its options would only repeat the error
+    sectionHead_ = node.head.begin;
     SourceLoc lastEnd = node.openBrace.advanced(1);
     if (node.label)
       applyKind(*section, *node.label, node.head, state);
@@ -329,6 +350,9 @@ private:
       if (section && info(*section).kind) {
         Constant constant = evaluate(*node.value, scope_, diags_);
         set(*info(*section).kind, {node.range, node.pathRange, constant}, state);
+      } else if (const ForeignName *foreign = findForeignName(node.path[0].text)) {
+        Target target{node.range, node.pathRange, evaluate(*node.value, scope_, diags_)};
+        setForeign(*foreign, {}, target, node.pathRange, state);
       } else {
         reportWithoutSection(node.path[0]);
       }
@@ -362,8 +386,42 @@ private:
       setAlias(*alias, target, state);
     else if (section == Section::Env)
       setVariable(name, target, state);
+    else if (const ForeignName *foreign = findForeignName(name))
+      setForeign(*foreign, section, target, node.pathRange, state);
     else
       setMisspelt(section, name, target, state);
+  }
+
+  /// Reports a name that another program has, and sets the option that it is. `written` is the
+  /// whole path of the assignment, which may stand in a section or name it.
+  void setForeign(const ForeignName &foreign, std::optional<Section> section, const Target &target,
+                  SourceRange written, FileState &state) {
+    llvm::StringRef name = sources_.text(target.name);
+    if (!foreign.option) {
+      diags_.report(diag::ForeignSetting, target.name, name, foreign.program, foreign.advice);
+      return;
+    }
+    const OptionInfo &option = info(*foreign.option);
+    bool isHere = section == option.section,
+         isInSection = section && written.begin == target.name.begin;
+    llvm::StringRef ours = isHere ? nameInSection(option) : option.path;
+    DiagBuilder report = diags_.report(diag::ForeignName, target.name, name, foreign.program, ours);
+    if (isHere)
+      report.fixIt(FixIt::replace(target.name, ours));
+    else if (!isInSection)
+      report.fixIt(FixIt::replace(written, ours));
+    else
+      report.fixIt(moveBefore(sectionHead_, ours, target));
+    set(*foreign.option, target, state);
+  }
+
+  /// Takes an assignment out of its section, and writes it with its path before that.
+  FixIt moveBefore(SourceLoc head, llvm::StringRef path, const Target &target) const {
+    std::string line = fmt::format("{} = {}\n", path, sources_.text(target.constant.range));
+    llvm::StringRef before =
+        sources_.lineText(head).take_while([](char c) { return c == ' ' || c == '\t'; });
+    return FixIt::remove(sources_.removalRange(target.item))
+        .andReplace(SourceRange(head), line + before.str());
   }
 
   void setMisspelt(Section section, llvm::StringRef name, const Target &target, FileState &state) {
@@ -423,9 +481,19 @@ private:
       }
     }
     if (clears(opt, constant))
-      store(opt, Value(), target, state);
-    else
-      store(opt, convert(constant, info(opt), diags_), target, state);
+      return store(opt, Value(), target, state);
+    bool isOurs = opt == Opt::DatasetDataPath &&
+                  isLibraryName(sources_.name(sources_.bufferOf(constant.range.begin)));
+    store(opt, convert(isOurs ? withInstalledData(constant) : constant, info(opt), diags_), target,
+          state);
+  }
+
+  static Constant withInstalledData(Constant constant) {
+    if (constant.kind == Constant::Kind::String)
+      constant.text = dataPathOf(constant.text);
+    for (Constant &element : constant.elements)
+      element = withInstalledData(std::move(element));
+    return constant;
   }
 
   /// Whether `none` clears the option; some enumerators are themselves called none.
@@ -504,6 +572,7 @@ private:
   bool hasTooManyVariables_ = false;
   Origin origin_ = Origin::Recipe;
   unsigned rank_ = 0;
+  SourceLoc sectionHead_; ///< where the section begins whose settings are being applied
   BufferId main_;
   bool isStructureKnown_ = true; ///< false: braces of some file do not match
   std::set<BufferId> applied_;

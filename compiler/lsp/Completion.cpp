@@ -1,6 +1,7 @@
 #include "compiler/lsp/Completion.h"
 
 #include "compiler/config/Config.h"
+#include "compiler/config/ForeignNames.h"
 #include "compiler/lsp/Context.h"
 #include "llvm/ADT/STLExtras.h"
 
@@ -79,6 +80,20 @@ private:
     for (const config::AliasInfo &alias : config::aliases())
       if (auto [head, name] = alias.path.split('.'); head == section)
         add({name.str(), ItemKind::Property, "shorthand", alias.doc.str(), name.str() + assign_});
+    if (!context_.word.empty()) // whoever types one knows how it begins
+      foreignNames();
+  }
+
+  /// Names of other programs, for which ours is put in.
+  void foreignNames() {
+    for (const config::ForeignName &foreign : config::foreignNames()) {
+      if (!foreign.option || llvm::is_contained(context_.written, *foreign.option))
+        continue;
+      const OptionInfo &option = config::info(*foreign.option);
+      if (option.section == *context_.section)
+        add({foreign.name, ItemKind::Property, config::describeForeignName(foreign),
+             option.doc.str(), config::nameInSection(option).str() + assign_});
+    }
   }
 
   void value() {

@@ -16,6 +16,7 @@
 #include "compiler/basic/Format.h"
 #include "compiler/basic/Suggest.h"
 #include "compiler/config/Explain.h"
+#include "compiler/config/ForeignNames.h"
 #include "compiler/config/Rules.h"
 #include "compiler/config/Search.h"
 #include "compiler/diag/Remarks.h"
@@ -69,6 +70,20 @@ std::string couldBe(llvm::StringRef what) {
   return out;
 }
 
+/// What a name of another program is, with or without a section or hyphens before it.
+const config::ForeignName *findForeign(llvm::StringRef what) {
+  return config::findForeignName(what.substr(what.rfind('.') + 1));
+}
+
+/// The same, and the option; empty if no program has the name.
+std::string explainForeign(llvm::StringRef what) {
+  const config::ForeignName *foreign = findForeign(what);
+  if (!foreign)
+    return {};
+  std::string text = config::describeForeignName(*foreign) + "\n";
+  return foreign->option ? text + config::explainOption(config::info(*foreign->option).path) : text;
+}
+
 int explainAlone(const std::string &what) {
   if (const config::AliasInfo *alias = config::findAlias(what)) {
     std::string text;
@@ -81,7 +96,7 @@ int explainAlone(const std::string &what) {
     option += "\n" + config::listSection(what);
   for (const std::string &text :
        {option, config::explainRule(what), config::explainDiagnostic(what), explainPlanRule(what),
-        config::explainText(what), couldBe(what)})
+        explainForeign(what), config::explainText(what), couldBe(what)})
     if (!text.empty())
       return writeOutput("", text);
   return unknown(what);
@@ -142,6 +157,8 @@ int explainPart(const config::Config &config, const SourceManager &sources,
     targets = alias->targets.vec();
   else if (std::optional<config::Opt> option = config::findOption(what))
     targets = {*option};
+  else if (const config::ForeignName *foreign = findForeign(what); foreign && foreign->option)
+    targets = {*foreign->option};
   else
     targets = config::optionsNamed(what);
   if (targets.empty())

@@ -333,7 +333,7 @@ void BridgeSettings::finish() {
     if (tokenizerVocab_)
       recipe_.set(Opt::ModelVocabSize, Value::ofInt(*tokenizerVocab_), {});
     else if (!tokenizer_.empty())
-      recipe_.ask(fmt::format("the vocabulary of {}", tokenizer_), Opt::ModelVocabSize,
+      recipe_.ask(fmt::format("{}{}", kVocabularyOf, tokenizer_), Opt::ModelVocabSize,
                   tokenizerRange_);
   }
   bool isFsdp = recipe_.isOn(Opt::DistUseMegatronFsdp) || recipe_.isOn(Opt::DdpUseMegatronFsdp);

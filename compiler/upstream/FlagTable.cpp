@@ -6,6 +6,7 @@
 
 #include "compiler/basic/Suggest.h"
 #include "compiler/config/Evaluate.h"
+#include "compiler/config/ForeignNames.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringMap.h"
 #include "llvm/ADT/Twine.h"
@@ -99,6 +100,10 @@ llvm::ArrayRef<FlagEffect> findFlag(llvm::StringRef flag) {
 }
 
 std::optional<llvm::StringRef> misspeltFlag(llvm::StringRef flag) {
+  const config::ForeignName *foreign = config::findForeignName(flag);
+  if (foreign && foreign->option)
+    if (llvm::StringRef ours = config::info(*foreign->option).flag; !ours.empty())
+      return ours;
   llvm::SmallVector<llvm::StringRef> known;
   for (const auto &entry : tables().byFlag)
     known.push_back(entry.getKey());

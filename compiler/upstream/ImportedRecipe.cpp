@@ -105,7 +105,7 @@ void completeRecomputation(RecipeBuilder &recipe) {
 
 void completeVocabulary(RecipeBuilder &recipe, const MegatronFacts &facts) {
   if (!recipe.has(Opt::ModelVocabSize) && !facts.tokenizer.empty())
-    recipe.ask(fmt::format("the vocabulary of {}", facts.tokenizer), Opt::ModelVocabSize,
+    recipe.ask(fmt::format("{}{}", kVocabularyOf, facts.tokenizer), Opt::ModelVocabSize,
                facts.tokenizerRange);
 }
 

@@ -189,7 +189,10 @@ void RecipeBuilder::doubt(llvm::StringRef what, Opt opt, SourceRange range) {
 
 void RecipeBuilder::addAsked(llvm::StringRef what, llvm::StringRef path, SourceRange range,
                              std::optional<Opt> doubted) {
-  diags_.report(diag::ImportUnknown, range, commentText(what), path);
+  if (llvm::StringRef tokenizer = what; tokenizer.consume_front(kVocabularyOf))
+    diags_.report(diag::ImportVocabulary, range, commentText(tokenizer), path);
+  else
+    diags_.report(diag::ImportUnknown, range, commentText(what), path);
   std::string line = commentText((path + ": " + what).str());
   if (!llvm::is_contained(asked_, std::pair(doubted, line)))
     asked_.emplace_back(doubted, std::move(line));

@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "compiler/config/Config.h"
@@ -13,6 +14,9 @@
 #include "compiler/upstream/Tree.h"
 
 namespace shardc::upstream {
+
+/// How a request for the size of a vocabulary begins; the name of the tokenizer follows.
+inline constexpr std::string_view kVocabularyOf = "the vocabulary of ";
 
 class RecipeBuilder {
 public:

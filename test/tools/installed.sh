@@ -32,6 +32,9 @@ RECIPE
 "$run" mine.plan | grep -q 'done after 4 of 4 steps'
 "$shardc" check mine.recipe --overlay shardc:overlays/fsdp.recipe
 
+# Its text is that of the installed documentation.
+"$shardc" run shardc:debug/quickstart.recipe --set train.train_iters=2 --set checkpoint.save=none | grep -q 'done after 2 of 2 steps'
+
 refused "cannot extend 'shardc:debug/nothing.recipe'" "$shardc" check <(sed 's/llama_tiny/nothing/' mine.recipe)
 refused 'nothing.recipe' "$shardc" check shardc:debug/nothing.recipe
 
