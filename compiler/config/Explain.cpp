@@ -218,13 +218,37 @@ std::string explainAll(const Config &config, const SourceManager &sources,
   return out;
 }
 
+std::string readableText(std::string_view text) {
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text.substr(i, 2) == "{{" || text.substr(i, 2) == "}}") {
+      out += text[i++];
+      continue;
+    }
+    if (text[i] != '{') {
+      out += text[i];
+      continue;
+    }
+    size_t end = text.find('}', i);
+    std::string_view inside = text.substr(i + 1, end - i - 1);
+    if (size_t words = inside.find('?'); words != std::string_view::npos)
+      out += fmt::format("({})", inside.substr(words + 1));
+    else if (inside.ends_with(":s"))
+      out += "(s)";
+    else
+      out += "...";
+    i = end;
+  }
+  return out;
+}
+
 std::string explainRule(llvm::StringRef id) {
   const RuleInfo *rule = findRule(id);
   if (!rule)
     return {};
   std::string out = fmt::format("{} ({})\n", rule->id, ruleKindName(rule->kind));
   if (!rule->text.empty())
-    out += fmt::format("  {}\n", rule->text);
+    out += fmt::format("  {}\n", readableText({rule->text.data(), rule->text.size()}));
   if (!rule->reason.empty())
     out += fmt::format("  {}\n", rule->reason);
   if (!rule->group.empty())
@@ -257,15 +281,15 @@ std::string explainDiagnostic(llvm::StringRef id) {
   for (const DiagRow &row : diagTable()) {
     if (row.info.id != id)
       continue;
-    std::string out =
-        fmt::format("{} ({})\n  {}\n", id, severityName(row.info.severity), row.info.text);
+    std::string out = fmt::format("{} ({})\n  {}\n", id, severityName(row.info.severity),
+                                  readableText({row.info.text.data(), row.info.text.size()}));
     if (!row.info.group.empty())
       out += fmt::format("  group: -W{0}, -Wno-{0}, -Werror={0}\n", row.info.group);
     return out;
   }
   if (const ReportInfo *row = findReport({id.data(), id.size()}))
     return fmt::format("{} ({} of a run)\n  {}\n  {}\n", row->id, severityWord(row->severity),
-                       row->text, row->explanation);
+                       readableText(row->text), row->explanation);
   return {};
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "compiler/basic/SourceManager.h"
 #include "compiler/config/Config.h"
@@ -26,6 +27,11 @@ std::string explainRule(llvm::StringRef id);
 /// The rules of whose texts, upstream's older ones included, `words` is a part (upper and lower
 /// case alike), each explained; for people who search for what upstream printed. Empty if none.
 std::string explainText(llvm::StringRef words);
+
+/// The text of a message for a reader who has no values: `...` for a placeholder, `(s)` for an
+/// ending,
+/// `(a|b)` for one of several words.
+std::string readableText(std::string_view text);
 
 /// Explains a message of the compiler or of the runtime by its id. Empty if unknown.
 std::string explainDiagnostic(llvm::StringRef id);

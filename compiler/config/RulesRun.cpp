@@ -410,6 +410,15 @@ void ruleDataPathMissing(RuleContext &ctx) {
                {arg(ctx, Opt::DatasetKind)});
 }
 
+void rulePretrainedWithoutData(RuleContext &ctx) {
+  if (ctx.isWritten(Opt::DatasetKind) || !ctx.cfg().is(Opt::DatasetKind, DatasetKind::Synthetic))
+    return;
+  Opt weights = ctx.on(Opt::CheckpointFinetune) ? Opt::CheckpointFinetune
+                                                : Opt::CheckpointPretrainedCheckpoint;
+  if (ctx.has(weights))
+    ctx.report({weights}, {pathOf(weights)});
+}
+
 void ruleDataPathTwice(RuleContext &ctx) {
   excludePairs(ctx, {Opt::DatasetDataPath, Opt::DatasetBlend, Opt::DatasetTrainDataPath});
   for (Opt all : {Opt::DatasetDataPath, Opt::DatasetBlend})

@@ -32,10 +32,31 @@ std::vector<int64_t> microbatchesOfSteps(const Derived &d) {
   return counts;
 }
 
+/// The divisors of `whole` that are next to `part`: `4 or 8`.
+std::string nearDivisors(int64_t whole, int64_t part) {
+  constexpr int64_t kStepsMax = 1 << 16; // further away is not near
+  int64_t below = std::min(part - 1, whole), above = part + 1;
+  while (below > 1 && whole % below != 0)
+    --below;
+  int64_t last = std::min(whole, part + kStepsMax);
+  while (above <= last && whole % above != 0)
+    ++above;
+  std::string text = std::to_string(below);
+  return above <= last ? fmt::format("{} or {}", text, above) : text;
+}
+
+/// The multiples of `unit` that are next to `value`.
+std::string nearMultiples(int64_t value, int64_t unit) {
+  int64_t below = value / unit * unit, above = 0;
+  if (__builtin_add_overflow(below, unit, &above))
+    return std::to_string(below);
+  return below > 0 ? fmt::format("{} or {}", below, above) : std::to_string(above);
+}
+
 /// Reports the rule if `part` does not divide `whole`; both are values of these options.
 void divides(RuleContext &ctx, Opt wholeOpt, int64_t whole, Opt partOpt, int64_t part) {
   if (ctx.has(wholeOpt) && whole % part != 0)
-    ctx.report({wholeOpt, partOpt}, {whole, part});
+    ctx.report({wholeOpt, partOpt}, {whole, part, nearDivisors(whole, part)});
 }
 
 /// True if experts and dense layers divide the same number of ranks.
@@ -198,7 +219,8 @@ void ruleWorldDivides(RuleContext &ctx) {
   if (d.worldSize % replica != 0)
     ctx.report({Opt::ClusterNodes, Opt::ClusterGpusPerNode, Opt::ModelTensorModelParallelSize,
                 Opt::ModelPipelineModelParallelSize, Opt::ModelContextParallelSize},
-               {d.worldSize, replica, d.tensorParallel, d.pipelineParallel, d.contextParallel});
+               {d.worldSize, replica, d.tensorParallel, d.pipelineParallel, d.contextParallel,
+                nearDivisors(d.worldSize, replica)});
 }
 
 void ruleExpertMesh(RuleContext &ctx) {
@@ -209,9 +231,10 @@ void ruleExpertMesh(RuleContext &ctx) {
     return;
   int64_t stage = d.worldSize / d.pipelineParallel;
   if (stage % experts != 0)
-    ctx.report({Opt::ClusterNodes, Opt::ClusterGpusPerNode, Opt::ModelExpertModelParallelSize,
-                Opt::ModelExpertTensorParallelSize},
-               {stage, experts, d.expertParallel, d.expertTensorParallel});
+    ctx.report(
+        {Opt::ClusterNodes, Opt::ClusterGpusPerNode, Opt::ModelExpertModelParallelSize,
+         Opt::ModelExpertTensorParallelSize},
+        {stage, experts, d.expertParallel, d.expertTensorParallel, nearDivisors(stage, experts)});
 }
 
 void ruleExpertStages(RuleContext &ctx) {
@@ -262,7 +285,7 @@ void ruleInstancesDivide(RuleContext &ctx) {
   if (d.dataParallel % d.dataParallelOuter != 0)
     ctx.report(
         {Opt::ClusterNodes, Opt::ClusterGpusPerNode, Opt::DdpNumDistributedOptimizerInstances},
-        {d.dataParallel, d.dataParallelOuter});
+        {d.dataParallel, d.dataParallelOuter, nearDivisors(d.dataParallel, d.dataParallelOuter)});
 }
 
 void ruleGlobalBatchDivides(RuleContext &ctx) {
@@ -273,9 +296,10 @@ void ruleGlobalBatchDivides(RuleContext &ctx) {
   if (d.worldSize % replica != 0 || d.globalBatch % round == 0 ||
       ctx.on(Opt::TrainDecreaseBatchSizeIfNeeded))
     return;
-  ctx.report({Opt::TrainGlobalBatchSize, Opt::TrainMicroBatchSize, Opt::ClusterNodes,
-              Opt::ClusterGpusPerNode},
-             {d.globalBatch, round, d.microBatch, d.dataParallel});
+  ctx.report(
+      {Opt::TrainGlobalBatchSize, Opt::TrainMicroBatchSize, Opt::ClusterNodes,
+       Opt::ClusterGpusPerNode},
+      {d.globalBatch, round, d.microBatch, d.dataParallel, nearMultiples(d.globalBatch, round)});
 }
 
 void ruleRampupDivides(RuleContext &ctx) {
@@ -328,7 +352,7 @@ void ruleGroupsReplicated(RuleContext &ctx) {
   if (ctx.has(Opt::ModelNumQueryGroups) && d.numGroups < d.tensorParallel &&
       d.tensorParallel % d.numGroups != 0)
     ctx.report({Opt::ModelTensorModelParallelSize, Opt::ModelNumQueryGroups},
-               {d.numGroups, d.tensorParallel});
+               {d.numGroups, d.tensorParallel, nearMultiples(d.tensorParallel, d.numGroups)});
 }
 
 void ruleTensorDividesQkv(RuleContext &ctx) {
@@ -356,7 +380,8 @@ void ruleTensorDividesFfn(RuleContext &ctx) {
     bool follows = ctx.cfg()[width.opt].from.origin == Origin::Derived;
     if (!follows && ctx.has(width.opt) && ctx.num(width.opt) % width.degree != 0)
       ctx.report({width.opt, width.degreeOpt},
-                 {ctx.num(width.opt), width.degree, pathOf(width.opt), pathOf(width.degreeOpt)});
+                 {ctx.num(width.opt), width.degree, pathOf(width.opt), pathOf(width.degreeOpt),
+                  nearDivisors(ctx.num(width.opt), width.degree)});
   }
 }
 
@@ -379,7 +404,7 @@ void ruleStagesDivideLayers(RuleContext &ctx) {
   if (ctx.has(Opt::ModelNumLayers) && layers % chunks != 0)
     ctx.report({Opt::ModelNumLayers, Opt::ModelPipelineModelParallelSize,
                 Opt::ModelVirtualPipelineModelParallelSize},
-               {layers, chunks, d.pipelineParallel, d.virtualStages});
+               {layers, chunks, d.pipelineParallel, d.virtualStages, nearDivisors(layers, chunks)});
 }
 
 void ruleUnevenStages(RuleContext &ctx) {

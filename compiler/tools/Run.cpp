@@ -157,6 +157,18 @@ std::string whyFilesAreKept(const RunCommand &options, const std::vector<std::st
   return why.empty() ? whyKept(options.trace, inputs) : why;
 }
 
+/// Whether the recipe says what to train on. Nobody who forgot the data wants to train on random
+/// tokens; who wants them says so.
+bool namesData(const config::Config &config, DiagEngine &diags) {
+  if (config.isWritten(config::Opt::DatasetKind) ||
+      !config.is(config::Opt::DatasetKind, config::DatasetKind::Synthetic))
+    return true;
+  diags.report(diag::NoDataset, SourceRange(config.bodyEnd()))
+      .note(diag::WriteFiles, SourceRange())
+      .note(diag::WriteSynthetic, SourceRange());
+  return false;
+}
+
 /// Compiles the recipe; the argument that hands the plan over, or the status to end with.
 ExitStatus compileRecipe(const RunCommand &options, std::string &argument) {
   Session session(options.common);
@@ -169,7 +181,7 @@ ExitStatus compileRecipe(const RunCommand &options, std::string &argument) {
     if (std::string why = whyFilesAreKept(options, filesOf(*config, session.sources()));
         !why.empty())
       return refuseUsage(why);
-  if (config)
+  if (config && (session.diags().hasErrors() || namesData(*config, session.diags())))
     compiled = compile(*config, session.sources(), session.diags(), options.common, {});
   std::optional<std::vector<Compiled>> smaller;
   if (compiled)
@@ -276,7 +288,8 @@ void addRun(cli::Command &app, int &status, const char *program) {
               "backend; default: the recipe's; 'host' compiles any recipe for the host; 'null' "
               "only binds and launches any plan")
       .oneOf({"host", "cuda", "null"});
-  command.option("--metrics", options->metrics, "file for metrics, one JSON object per step");
+  command.option("--metrics", options->metrics,
+                 "file for metrics, one JSON object per step; '| COMMAND' gives them to a command");
   command.option("--dump-param-to-param-group-map", options->groupFolder,
                  "folder for the map of optimizer groups, as 'ckpt group-map' writes it");
   command.flag("--check", options->check, "run op by op and check results and bounds of buffers");

@@ -681,6 +681,8 @@ ERRORS = {
     "min-lr-above-lr": lambda f: f["optimizer.min_lr"] > f["optimizer.lr"],
     "wsd-needs-decay": lambda f: f["scheduler.lr_decay_style"] == "WSD" and
     not f.has("scheduler.lr_wsd_decay_iters") and not f.has("scheduler.lr_wsd_decay_samples"),  # V25
+    "pretrained-without-data": lambda f: f["dataset.kind"] == "synthetic" and not f.is_written("dataset.kind") and
+    (f.on("checkpoint.finetune") or f.has("checkpoint.pretrained_checkpoint")),
     "data-path-twice": lambda f: any_pair(f, "dataset.data_path", "dataset.blend", "dataset.train_data_path") or any(
         any_pair(f, path, one) for path in ("dataset.data_path", "dataset.blend")
         for one in ("dataset.valid_data_path", "dataset.test_data_path")),

@@ -83,7 +83,7 @@ def draw(seed):
     ranks, micro = random_.choice([1, 2, 2, 3, 4]), random_.choice([1, 2])
     written = {"cluster.gpu": "host", "cluster.gpus_per_node": ranks, "train.micro_batch_size": micro,
                "train.global_batch_size": micro * ranks * random_.choice([1, 2, 3]), "train.train_iters": random_.randint(1, 4),
-               "optimizer.lr": 1e-3, "optimizer.optimizer": random_.choice(["adam", "adam", "sgd"])}
+               "dataset.kind": "synthetic", "optimizer.lr": 1e-3, "optimizer.optimizer": random_.choice(["adam", "adam", "sgd"])}
     for part in (model, strategy, precision):
         written.update(part(random_))
     pool = sorted(path for path in OPTIONS if not NEVER.match(path))
