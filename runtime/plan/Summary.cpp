@@ -238,14 +238,16 @@ void describeJob(Page &page, const Plan &plan) {
 
 void describeMemory(Page &page, const Plan &plan, const Role &role) {
   MemoryByPurpose memory = memoryByPurpose(role);
-  page.line("  memory per rank           kept           at the peak of a segment");
+  page.line("  memory per rank           kept           at the peak of a segment         both");
   for (int p = 0; p < kPurposeCount; ++p) {
     auto i = static_cast<size_t>(p);
     if (memory.cells[i] != 0 || memory.transient[i] != 0)
-      page.line("    {:<16} {:>16}   {:>16}", toString(static_cast<Purpose>(p)), memory.cells[i],
-                memory.transient[i]);
+      page.line("    {:<16} {:>16}   {:>16}   {:>10}", toString(static_cast<Purpose>(p)),
+                memory.cells[i], memory.transient[i],
+                formatBytes(memory.cells[i] + memory.transient[i]));
   }
-  page.line("    {:<16} {:>16}   {:>16}", "sum", memory.cellsTotal(), memory.transientTotal());
+  page.line("    {:<16} {:>16}   {:>16}   {:>10}", "sum", memory.cellsTotal(),
+            memory.transientTotal(), formatBytes(memory.cellsTotal() + memory.transientTotal()));
   if (memory.peakSegment != kNone)
     page.line("    peak in segment {} at op {}", role.segments[memory.peakSegment].name,
               memory.peakOp);
@@ -266,9 +268,9 @@ void describeRole(Page &page, const Plan &plan, const Role &role) {
   describeMemory(page, plan, role);
   page.line("  traffic of a step            calls        full bytes        sent bytes");
   for (const TrafficRow &row : trafficOfStep(plan, role))
-    page.line("    {:<15} {:<5} {:<3} {:>6}  {:>16}  {:>16}", opInfo(row.kind).name,
+    page.line("    {:<15} {:<5} {:<3} {:>6}  {:>16}  {:>16}   {:>10}", opInfo(row.kind).name,
               plan.groups[static_cast<size_t>(row.group)].name, dtypeName(row.dtype), row.calls,
-              row.fullBytes, row.sentBytes);
+              row.fullBytes, row.sentBytes, formatBytes(row.sentBytes));
   for (const Segment &segment : role.segments) {
     std::array<int64_t, kStreamsMax> ops{};
     for (const Op &op : segment.ops)

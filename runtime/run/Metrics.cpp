@@ -2,10 +2,13 @@
 
 #include <cerrno>
 #include <cmath>
+#include <csignal>
 #include <cstring>
 #include <fcntl.h>
 #include <iterator>
+#include <spawn.h>
 #include <string_view>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <fmt/format.h>
@@ -48,15 +51,72 @@ void dropTornLine(const std::string &path) {
     int status = ::truncate(path.c_str(), static_cast<off_t>(end + 1));
 }
 
+/// Starts `sh -c command` with `input` as its standard input. It is in a process group of its own,
+/// so that Ctrl-C, which ends the run after its step, does not end what takes its last lines. An
+/// error number, or 0.
+int startProgram(const std::string &command, int input, pid_t &program) {
+  posix_spawn_file_actions_t actions;
+  posix_spawnattr_t attributes;
+  if (int error = ::posix_spawn_file_actions_init(&actions); error != 0)
+    return error;
+  if (int error = ::posix_spawnattr_init(&attributes); error != 0) {
+    ::posix_spawn_file_actions_destroy(&actions);
+    return error;
+  }
+  ::posix_spawn_file_actions_adddup2(&actions, input, STDIN_FILENO);
+  sigset_t none, usual;
+  sigemptyset(&none);
+  sigemptyset(&usual);
+  for (int signal : {SIGPIPE, SIGINT, SIGTERM})
+    sigaddset(&usual, signal);
+  ::posix_spawnattr_setsigmask(&attributes, &none);
+  ::posix_spawnattr_setsigdefault(&attributes, &usual);
+  ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF |
+                                              POSIX_SPAWN_SETPGROUP);
+  std::string shell = "/bin/sh", option = "-c", text = command;
+  char *arguments[] = {shell.data(), option.data(), text.data(), nullptr};
+  int error = ::posix_spawn(&program, shell.c_str(), &actions, &attributes, arguments, environ);
+  ::posix_spawn_file_actions_destroy(&actions);
+  ::posix_spawnattr_destroy(&attributes);
+  return error;
+}
+
 } // namespace
+
+std::optional<std::string> metricsCommand(const std::string &path) {
+  return path.starts_with('|') ? std::optional(path.substr(1)) : std::nullopt;
+}
 
 MetricsWriter::~MetricsWriter() {
   if (fd_ >= 0)
     ::close(fd_);
+  while (program_ > 0 && ::waitpid(program_, nullptr, 0) < 0 && errno == EINTR)
+    continue;
+}
+
+Status MetricsWriter::start(const std::string &command) {
+  int ends[2] = {-1, -1};
+  int error = ::pipe2(ends, O_CLOEXEC) == 0 ? 0 : errno;
+  if (error == 0)
+    error = startProgram(command, ends[0], program_);
+  if (ends[0] >= 0)
+    ::close(ends[0]);
+  if (error == 0) {
+    fd_ = ends[1];
+    return Status::ok();
+  }
+  if (ends[1] >= 0)
+    ::close(ends[1]);
+  program_ = 0;
+  return makeStatus(kindOfError(error), "cannot start '{}' for metrics: {}", command,
+                    std::strerror(error))
+      .as(report::MetricsRefused.info());
 }
 
 Status MetricsWriter::open(const std::string &path) {
   path_ = path;
+  if (std::optional<std::string> command = metricsCommand(path))
+    return start(*command);
   // Supervisors add lines too.
   fd_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   if (fd_ >= 0) {

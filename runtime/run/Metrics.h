@@ -1,7 +1,10 @@
-// The metrics file: one JSON object per step, one per line, for other programs.
+// The metrics: one JSON object per step, one per line, for other programs: in a file, or given to a
+// program.
 #pragma once
 
+#include <optional>
 #include <string>
+#include <sys/types.h>
 
 #include "runtime/base/Status.h"
 #include "runtime/base/StepState.h"
@@ -20,6 +23,9 @@ struct Speed {
   HostTime host;      ///< host time to enqueue the step
 };
 
+/// The command of `| COMMAND`, to which lines go in place of a file; none of a file's path.
+std::optional<std::string> metricsCommand(const std::string &path);
+
 /// Which values of a step are reported beside loss, rate, norm and tokens.
 struct MetricsFields {
   bool lossScale = false;   ///< of the next step
@@ -36,7 +42,9 @@ public:
   MetricsWriter(const MetricsWriter &) = delete;
   MetricsWriter &operator=(const MetricsWriter &) = delete;
 
-  /// Creates the file; lines are added to one that exists. Io, NotFound or Exhausted if that fails.
+  /// Creates the file; lines are added to one that exists. Of `| COMMAND`, starts the command by
+  /// /bin/sh, with the lines as its input; the destructor ends the input and waits for its end.
+  /// Io, NotFound or Exhausted if that fails.
   Status open(const std::string &path);
   /// Empties the file: its lines are another run's.
   void clear();
@@ -61,7 +69,10 @@ public:
 private:
   Status write(const char *line, size_t bytes);
 
+  Status start(const std::string &command);
+
   int fd_ = -1;
+  pid_t program_ = 0; ///< that takes the lines; 0: none
   std::string path_;
 };
 

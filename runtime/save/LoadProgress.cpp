@@ -2,6 +2,8 @@
 // values are taken over, and which are not, with a remark.
 #include <algorithm>
 
+#include <fmt/format.h>
+
 #include "runtime/base/Reports.h"
 #include "runtime/plan/JobFacts.h"
 #include "runtime/save/Loader.h"
@@ -27,6 +29,32 @@ int64_t batchOf(const plan::Plan &plan) {
 }
 
 bool countsSamples(const plan::Plan &plan) { return plan.job.derived.stepSamples > 0; }
+
+/// What a person calls a value of the schedule, and what it does now.
+struct ScheduleWords {
+  std::string_view name, what, does;
+  bool isLength = false; ///< counted in samples
+};
+
+constexpr ScheduleWords kScheduleWords[] = {
+    {"max_lr", "the highest learning rate", "is now"},
+    {"min_lr", "the lowest learning rate", "is now"},
+    {"lr_warmup_steps", "the warmup", "now ends at", true},
+    {"lr_decay_steps", "the schedule", "now ends at", true},
+    {"lr_decay_style", "the schedule's form", "is now"},
+    {"start_wd", "the first weight decay", "is now"},
+    {"end_wd", "the last weight decay", "is now"},
+    {"wd_incr_steps", "the schedule of weight decay", "now ends at", true},
+    {"wd_incr_style", "the form of weight decay's schedule", "is now"},
+};
+
+/// A length in samples, in steps of so many if it is a whole number of them.
+std::string lengthText(const PlainValue &value, std::optional<int64_t> batch) {
+  std::optional<int64_t> samples = value.wholeNumber();
+  if (!samples || !batch || *samples % *batch != 0)
+    return "sample " + textOf(value);
+  return fmt::format("step {}", *samples / *batch);
+}
 
 /// Samples of a step of the run that saved; none if the checkpoint does not say.
 std::optional<int64_t> savedBatch(const RunState &state) {
@@ -54,10 +82,26 @@ Status Loader::compareArguments(const RunState &state) const {
 }
 
 void Loader::compareSchedule(const RunState &state) {
-  for (const auto &[name, ours] : runStateOf(*plan_, progress_).scheduler) {
-    const PlainValue *saved = findEntry(state.scheduler, name);
-    if (saved && name != kScheduled && !isSame(*saved, ours))
-      tell_(makeReport(report::ScheduleChanged, name, textOf(*saved), textOf(ours)));
+  checkpoint::PlainEntries schedule = runStateOf(*plan_, progress_).scheduler;
+  const PlainValue *form = findEntry(schedule, "wd_incr_style");
+  bool isDecayConstant = form != nullptr && textOf(*form) == textOf(PlainValue("constant"));
+  std::optional<int64_t> ourBatch, batch;
+  if (!countsSamples(*plan_)) {
+    ourBatch = batchOf(*plan_);
+    batch = savedBatch(state);
+  }
+  for (const ScheduleWords &words : kScheduleWords) {
+    const PlainValue *saved = findEntry(state.scheduler, words.name);
+    const PlainValue *ours = findEntry(schedule, words.name);
+    bool isIdle = words.name == "wd_incr_steps" && isDecayConstant; // its end changes nothing
+    if (!saved || !ours || isSame(*saved, *ours) || isIdle)
+      continue;
+    std::string now = words.isLength ? lengthText(*ours, ourBatch) : textOf(*ours);
+    std::string before = words.isLength ? lengthText(*saved, batch) : textOf(*saved);
+    if (words.isLength && now.starts_with("step") == before.starts_with("step"))
+      before = before.substr(before.find(' ') + 1); // the unit stands before
+    tell_(makeReport(report::ScheduleChanged, words.what, fmt::format("{} {}", words.does, now),
+                     before));
   }
 }
 

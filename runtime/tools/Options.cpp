@@ -6,6 +6,7 @@
 
 #include "runtime/base/CommandLine.h"
 #include "runtime/base/ElasticSizes.h"
+#include "runtime/run/Metrics.h"
 #include "runtime/tools/Backends.h"
 
 namespace shardc::tools {
@@ -106,6 +107,9 @@ std::string readLists(const std::string &sizes, const std::string &traceRanks,
       return std::string(parsed.status().message());
     options.elastic = std::move(*parsed);
   }
+  if (run::metricsCommand(options.metrics) && (options.restarts > 0 || options.isElastic()))
+    return "'--metrics=| COMMAND' cannot be combined with restarts, which write lines too: write a "
+           "file, and read it with 'tail -F FILE | COMMAND'";
   if (traceRanks.empty())
     return "";
   std::optional<std::vector<int64_t>> parsed = parseRanks(traceRanks);
@@ -134,7 +138,8 @@ std::optional<RunToolOptions> parseCommandLine(int argc, char **argv, int &statu
   app.option("--refuse", options.refuse,
              "joins a launched job only to report to the other ranks why this one cannot run");
   app.option("--backend", options.backend, "backend; default: the plan's").oneOf(backendNames());
-  app.option("--metrics", options.metrics, "writes one JSON object per step to this file");
+  app.option("--metrics", options.metrics,
+             "writes one JSON object per step to this file; '| COMMAND' gives them to a command");
   std::string traceRanks;
   addTrace(app, options, traceRanks);
   app.flag("--check", options.check,

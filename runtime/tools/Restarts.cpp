@@ -16,6 +16,7 @@
 #include "runtime/base/Reports.h"
 #include "runtime/checkpoint/CheckpointWriter.h"
 #include "runtime/launch/RankReports.h"
+#include "runtime/run/Metrics.h"
 
 namespace shardc::tools {
 namespace {
@@ -163,7 +164,7 @@ launch::RestartOptions leadRestarts(const plan::Plan &plan, const RunToolOptions
 
 std::function<void(const launch::LateRank &, int64_t, const launch::Hello &)>
 noteLateIn(const RunToolOptions &options) {
-  if (options.metrics.empty())
+  if (options.metrics.empty() || run::metricsCommand(options.metrics)) // rank 0's, not ours
     return nullptr;
   return [console = options.console, path = options.metrics](
              const launch::LateRank &late, int64_t step, const launch::Hello &hello) {

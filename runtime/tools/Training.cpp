@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <filesystem>
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -15,6 +16,7 @@
 #include "runtime/launch/RankReports.h"
 #include "runtime/plan/Coordinates.h"
 #include "runtime/plan/JobFacts.h"
+#include "runtime/plan/Text.h"
 #include "runtime/run/Dump.h"
 #include "runtime/run/Links.h"
 #include "runtime/run/MemoryTable.h"
@@ -313,23 +315,33 @@ private:
     };
   }
 
-  /// Of the steps that are traced: prints a summary, and writes the file.
+  /// Of the steps that are traced: prints a summary, and writes the file and beside it the table of
+  /// every op.
   void connectTrace(exec::Executable &executable, std::string file) {
     runOptions_.trace = [this, &executable, file](std::vector<trace::Span> spans,
                                                   int steps) -> Status {
       isTraced_ = true;
       int rank = executable.worldRank(0);
       output_.clearLine();
-      printOut("{}", trace::toText(trace::breakDown(spans, rank, steps, trace::tracedOps(plan()))));
+      trace::Breakdown times = trace::breakDown(spans, rank, steps, trace::tracedOps(plan()));
+      printOut("{}", trace::toSummary(times));
       auto nameOf = [&](int of) {
         return fmt::format("rank {}{}", of, plan::stageOf(plan(), exec::roleOf(plan(), of)));
       };
       Status status = writeFileAtomic(file, trace::chromeTrace(spans, nameOf));
+      if (std::error_code error; status.isOk() && std::filesystem::is_regular_file(file, error))
+        status = writeTable(file + ".txt", times);
       isTraceLost_ = !status.isOk(); // training does not depend on it
       if (isTraceLost_)
         tell()(makeReport(report::TraceLost, status.message()));
       return Status::ok();
     };
+  }
+
+  Status writeTable(const std::string &path, const trace::Breakdown &times) {
+    RETURN_IF_ERROR(writeFileAtomic(path, trace::toText(times)));
+    printOut("the time of every op: '{}'\n", plan::printable(path));
+    return Status::ok();
   }
 
   /// Whether the step that --dump is for is one of this plan's.

@@ -78,6 +78,24 @@ Contention contentionOf(const std::vector<Work> &computing,
   return result;
 }
 
+std::string nameOf(const TracedOp *op) { return std::string(op != nullptr ? op->op : "(no op)"); }
+
+/// The time in which something computes, divided among ops: of those at the same time the one that
+/// began first has it.
+std::map<std::string, int64_t> ownTimes(std::vector<Work> computing) {
+  std::sort(computing.begin(), computing.end(),
+            [](const Work &a, const Work &b) { return a.span->beginNs < b.span->beginNs; });
+  std::map<std::string, int64_t> times;
+  int64_t covered = INT64_MIN;
+  for (const auto &[span, op] : computing) {
+    times[nameOf(op)] += std::max<int64_t>(span->endNs - std::max(span->beginNs, covered), 0);
+    covered = std::max(covered, span->endNs);
+  }
+  return times;
+}
+
+constexpr const char *kTableHead = "op                   pieces         ms   share\n";
+
 } // namespace
 
 Breakdown breakDown(const std::vector<Span> &spans, int rank, int steps, const TracedOps &ops) {
@@ -91,7 +109,7 @@ Breakdown breakDown(const std::vector<Span> &spans, int rank, int steps, const T
       continue;
     auto found = ops.find(span.label);
     const TracedOp *op = found == ops.end() ? nullptr : &found->second;
-    std::string name(op != nullptr ? op->op : "(no op)");
+    std::string name = nameOf(op);
     OpTime &time = byOp[name];
     time.op = name;
     ++time.count;
@@ -104,6 +122,8 @@ Breakdown breakDown(const std::vector<Span> &spans, int rank, int steps, const T
   }
   if (all.empty() || steps < 1)
     return result;
+  for (const auto &[op, ns] : ownTimes(computing))
+    byOp[op].ownMs = ms(ns);
   transfers = unite(std::move(transfers));
   others = unite(std::move(others));
   all = unite(std::move(all));
@@ -124,7 +144,7 @@ Breakdown breakDown(const std::vector<Span> &spans, int rank, int steps, const T
 }
 
 std::string toText(const Breakdown &b) {
-  std::string out = fmt::format("{:<20} {:>6} {:>10} {:>7}\n", "op", "pieces", "ms", "share");
+  std::string out = kTableHead;
   auto share = [&](double ms) { return b.step > 0 ? 100 * ms / b.step : 0; };
   for (const OpTime &time : b.ops)
     out += fmt::format("{:<20} {:>6} {:>10.3f} {:>6.2f}%\n", time.op, time.count, time.ms,
@@ -138,6 +158,36 @@ std::string toText(const Breakdown &b) {
   line("gaps", b.gaps);
   line("slowed down by overlap", b.contention);
   line("overlapped, no baseline", b.uncompared);
+  return out;
+}
+
+std::string toSummary(const Breakdown &b) {
+  constexpr size_t kOpRows = 7; // and three of what is left
+  std::vector<OpTime> ops = b.ops;
+  std::erase_if(ops, [](const OpTime &op) { return op.ownMs == 0; });
+  std::stable_sort(ops.begin(), ops.end(),
+                   [](const OpTime &x, const OpTime &y) { return x.ownMs > y.ownMs; });
+  OpTime rest;
+  size_t shown = ops.size() <= kOpRows + 1 ? ops.size() : kOpRows;
+  for (size_t i = shown; i < ops.size(); ++i) {
+    rest.count += ops[i].count;
+    rest.ownMs += ops[i].ownMs;
+  }
+  rest.op = fmt::format("{} other ops", ops.size() - shown);
+  ops.resize(shown);
+  if (rest.count > 0)
+    ops.push_back(rest);
+  std::string out = kTableHead;
+  auto share = [&](double ms) { return b.step > 0 ? 100 * ms / b.step : 0; };
+  for (const OpTime &op : ops)
+    out += fmt::format("{:<20} {:>6} {:>10.3f} {:>6.2f}%\n", op.op, op.count, op.ownMs,
+                       share(op.ownMs));
+  auto line = [&](std::string_view name, double ms) {
+    out += fmt::format("{:<27} {:>10.3f} {:>6.2f}%\n", name, ms, share(ms));
+  };
+  line("exposed communication", b.exposed);
+  line("gaps", b.gaps);
+  line("step", b.step);
   return out;
 }
 

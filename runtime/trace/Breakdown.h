@@ -14,6 +14,9 @@ struct OpTime {
   std::string op; ///< name in the op table
   int count = 0;  ///< spans per step
   double ms = 0;  ///< time per step
+  /// Of it what counts in a sum: time that several ops share is the first one's, and time of
+  /// transfers beside which an op computes is that op's.
+  double ownMs = 0;
 };
 
 /// Times of one rank in milliseconds, averaged over the traced steps.
@@ -32,7 +35,11 @@ struct Breakdown {
 /// Of work whose label none of the ops has it is unknown which op it belongs to.
 Breakdown breakDown(const std::vector<Span> &spans, int rank, int steps, const TracedOps &ops);
 
-/// Formats the breakdown as a table.
+/// Formats the breakdown as a table of every op.
 std::string toText(const Breakdown &breakdown);
+
+/// Formats at most ten rows that add up to the step: the ops that take most of it, all others, the
+/// exposed communication and the gaps.
+std::string toSummary(const Breakdown &breakdown);
 
 } // namespace shardc::trace

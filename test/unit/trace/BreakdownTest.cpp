@@ -2,6 +2,8 @@
 // overlap.
 #include "runtime/trace/Breakdown.h"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -76,6 +78,29 @@ TEST(Breakdown, ContentionIsWhatLikesWithoutATransferDoNotTake) {
   b = breakDown(spans, 0, 1, kOps);
   EXPECT_DOUBLE_EQ(b.contention, 0);
   EXPECT_DOUBLE_EQ(b.uncompared, 3);
+}
+
+TEST(Breakdown, SummaryHasTenRowsThatAddUp) {
+  TracedOps ops = {{"gather", {"all_gather", true, 0}}};
+  std::vector<std::string> names;
+  std::vector<Span> spans = {span("gather", "gather", 0, 20)};
+  for (int i = 0; i < 12; ++i)
+    names.push_back(fmt::format("op{}", i));
+  for (int i = 0; i < 12; ++i) { // each overlaps the one before by 1 ms
+    ops[names[i]] = {names[i], false, static_cast<uint32_t>(i + 1)};
+    spans.push_back(span(i % 2 ? "compute" : "other", names[i].c_str(), 10 * i + 5, 10 * i + 16));
+  }
+  spans.push_back(span("compute", "op3", 130, 140));
+  Breakdown b = breakDown(spans, 0, 1, ops);
+  double own = 0;
+  for (const OpTime &op : b.ops)
+    own += op.ownMs;
+  EXPECT_DOUBLE_EQ(own, b.computing);
+  EXPECT_DOUBLE_EQ(b.computing + b.exposed + b.gaps, b.step);
+  std::string text = toSummary(b);
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), 12); // a head, ten rows, and their sum
+  EXPECT_THAT(text, testing::HasSubstr("5 other ops"));
+  EXPECT_THAT(text, testing::HasSubstr("step                           140.000 100.00%"));
 }
 
 /// What ops do says which are alike, and not what their values are called.
