@@ -39,6 +39,20 @@ if os.environ.get("SHARDC_LONG", "0") != "1" and os.access(MEMORY, os.W_OK):
     if memory.f_bavail * memory.f_frsize >= 2 << 30 and not memory.f_flag & os.ST_NOEXEC:
         tempfile.tempdir = MEMORY  # lit makes a folder there, which is TMPDIR of its tests, and removes it
 
+# Tests that look at what a terminal shows, or at a folder of devices, say `REQUIRES: terminals`.
+def has_terminals():
+    try:
+        ends = os.openpty()
+    except OSError:
+        return False
+    for end in ends:
+        os.close(end)
+    return os.path.ismount("/dev/pts")
+
+
+if has_terminals():
+    config.available_features.add("terminals")
+
 # Tests that need GPUs say `REQUIRES: cuda`; they are skipped, not failed, where there is none.
 if os.environ.get("SHARDC_GPU", "0") == "1":
     config.available_features.add("cuda")

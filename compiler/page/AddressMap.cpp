@@ -144,6 +144,71 @@ std::string patternOf(const std::string &name) {
   return out;
 }
 
+namespace {
+
+struct BufferWords {
+  const char *part, *words;
+};
+
+/// By a part of the name; the first that occurs counts.
+constexpr BufferWords kBufferWords[] = {
+    {".fc", "MLP activations"},
+    {".act", "MLP activations"},
+    {".attn", "attention activations"},
+    {".qkv", "attention activations"},
+    {".q", "attention activations"},
+    {".k", "attention activations"},
+    {".v", "attention activations"},
+    {".proj", "attention activations"},
+    {".norm", "norms"},
+    {".rstd", "norms"},
+    {".mid", "residual stream"},
+    {".out", "residual stream"},
+    {"logit", "logits and loss"},
+    {"loss", "logits and loss"},
+    {"embed", "embeddings"},
+    {"token", "batch"},
+    {"label", "batch"},
+    {"doc", "batch"},
+};
+
+/// What cells of a purpose hold; activations are named by their ops.
+const char *purposeWords(plan::Purpose purpose) {
+  switch (purpose) {
+  case plan::Purpose::Params:
+    return "weights";
+  case plan::Purpose::Grads:
+    return "gradients";
+  case plan::Purpose::MasterParams:
+    return "master weights";
+  case plan::Purpose::OptimizerState:
+    return "optimizer state";
+  case plan::Purpose::Comm:
+    return "communication buffers";
+  case plan::Purpose::Data:
+    return "batch";
+  default:
+    return "activations";
+  }
+}
+
+} // namespace
+
+std::string wordsOf(const Holder &holder) {
+  std::string_view name = holder.pattern;
+  if (name.starts_with("W."))
+    return "gathered weights";
+  if (name.starts_with("G."))
+    return "gradients before their reduction";
+  if (holder.purpose != plan::Purpose::Activations)
+    return purposeWords(holder.purpose);
+  std::string before = name.starts_with("d.") ? "gradients of " : "";
+  for (const BufferWords &row : kBufferWords)
+    if (name.find(row.part) != std::string_view::npos)
+      return before + row.words;
+  return before + purposeWords(holder.purpose);
+}
+
 std::vector<Holder> holdersOf(const plan::Role &role) {
   std::map<std::tuple<bool, plan::Purpose, std::string>, Holder> byPattern;
   auto add = [&](const std::string &name, plan::Purpose purpose, bool isKept, int64_t bytes) {

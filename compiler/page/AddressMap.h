@@ -52,6 +52,9 @@ struct Holder {
 /// memoryByPurpose.
 std::vector<Holder> holdersOf(const plan::Role &role);
 
+/// What the buffers are, in words: `MLP activations`.
+std::string wordsOf(const Holder &holder);
+
 /// The text with a `*` for each number in it.
 std::string patternOf(const std::string &name);
 

@@ -84,7 +84,8 @@ Json memoryJson(const Subject &subject, const plan::Role &role, const Limits &li
   Json holders = Json::array();
   std::vector<Holder> all = holdersOf(role);
   for (size_t i = 0; i < std::min(all.size(), limits.rows); ++i)
-    holders.push_back({{"name", all[i].pattern},
+    holders.push_back({{"what", wordsOf(all[i])},
+                       {"name", all[i].pattern},
                        {"purpose", plan::toString(all[i].purpose)},
                        {"kept", all[i].isKept},
                        {"count", all[i].count},

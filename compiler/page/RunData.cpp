@@ -116,9 +116,40 @@ void addTrace(const std::optional<Prediction> &prediction, const TracedRun &trac
       share(shares.exposed), share(shares.idle)));
 }
 
+/// What became of the model, a line each: the loss at the end, the best evaluation, and how much it
+/// was trained.
+Json outcomeOf(const Metrics &metrics) {
+  Json lines = Json::array();
+  if (const Series *loss = findSeries(metrics, "loss"); loss && !loss->points.empty())
+    lines.push_back(fmt::format("Loss {} at step {}, {} at step {}.",
+                                formatNumber(loss->points.back().value), loss->points.back().step,
+                                formatNumber(loss->points.front().value),
+                                loss->points.front().step));
+  if (const Series *eval = findSeries(metrics, "eval_loss"); eval && !eval->points.empty()) {
+    auto best = std::ranges::min_element(eval->points, {}, &Point::value);
+    lines.push_back(fmt::format("Validation loss {} at the end, best {} at step {}.",
+                                formatNumber(eval->points.back().value), formatNumber(best->value),
+                                best->step));
+  }
+  const Series *tokens = findSeries(metrics, "tokens"),
+               *speed = findSeries(metrics, "tokens_per_s");
+  double all = 0, seconds = 0;
+  for (size_t i = 0; tokens && i < tokens->points.size(); ++i) {
+    all += tokens->points[i].value;
+    if (speed && speed->points.size() == tokens->points.size() && speed->points[i].value > 0)
+      seconds += tokens->points[i].value / speed->points[i].value;
+  }
+  if (all > 0)
+    lines.push_back(
+        fmt::format("{} tokens in {} steps{}.", formatNumber(all), metrics.steps,
+                    seconds > 0 ? ", " + formatDuration(seconds) + " of training" : ""));
+  return lines;
+}
+
 void addMetrics(const Subject &subject, const std::optional<Prediction> &prediction,
                 const Metrics &metrics, const Limits &limits, Json &json) {
   json["metrics"] = metricsJson(metrics, limits);
+  json["outcome"] = outcomeOf(metrics);
   const Series *speed = findSeries(metrics, "tokens_per_s");
   if (!speed)
     return;

@@ -57,24 +57,38 @@ ExitStatus writeFixes(const Session &session, bool recommended, unsigned &numApp
   return kFine;
 }
 
-/// Makes the fix-its of what was found, and of what is found then, until none is left.
-ExitStatus applyFixes(Session &session, const CheckOptions &options) {
+/// Makes the fix-its of what is found, and of what is found then, until none is left; their number
+/// is added to `numApplied`.
+ExitStatus applyFixes(const CheckOptions &options, unsigned &numApplied) {
   bool recommended = options.fix == "recommended";
-  unsigned numApplied = 0, before = 0;
-  ExitStatus status = writeFixes(session, recommended, numApplied);
-  for (unsigned round = 1; status == kFine && numApplied > before && round < kFixRoundsMax;
-       ++round) {
-    before = numApplied;
-    Session again(options.common);
-    status = again.applyFlags();
-    if (status == kFine)
-      config::loadConfig(again.sources(), again.diags(), options.common.load);
-    if (status == kFine)
-      status = writeFixes(again, recommended, numApplied);
+  for (unsigned round = 0; round < kFixRoundsMax; ++round) {
+    unsigned before = numApplied;
+    Session session(options.common);
+    if (ExitStatus status = session.applyFlags(); status != kFine)
+      return status;
+    if (round == 0)
+      checkRecipe(session, options.common);
+    else
+      config::loadConfig(session.sources(), session.diags(), options.common.load);
+    if (ExitStatus status = writeFixes(session, recommended, numApplied); status != kFine)
+      return status;
+    if (numApplied == before)
+      break;
   }
-  if (numApplied > 0)
-    llvm::errs() << "shardc: " << formatCount(numApplied, "fix-it") << " applied\n";
-  return status;
+  return kFine;
+}
+
+/// What was made, and how much is left to a person; the messages about that follow.
+void tellFixes(unsigned numApplied, const DiagEngine &diags) {
+  if (numApplied == 0)
+    return;
+  std::string left;
+  if (diags.numErrors() > 0)
+    left = formatCount(diags.numErrors(), "error");
+  if (diags.numWarnings() > 0)
+    left += (left.empty() ? "" : " and ") + formatCount(diags.numWarnings(), "warning");
+  llvm::errs() << "shardc: " << formatCount(numApplied, "fix-it") << " applied; "
+               << (left.empty() ? "nothing is left to mend" : "left: " + left) << "\n";
 }
 
 /// One case of a file of expected diagnostics; true if messages and expectations agree.
@@ -151,14 +165,16 @@ int checkOne(const CheckOptions &options) {
     return runVerify(options);
   if (options.dumpAst)
     return runDumpAst(options);
+  unsigned numApplied = 0;
+  if (!options.fix.empty())
+    if (ExitStatus status = applyFixes(options, numApplied); status != kFine)
+      return status;
   Session session(options.common);
   if (ExitStatus status = session.applyFlags(); status != kFine)
     return status;
   std::optional<config::Config> config =
       checkRecipe(session, options.common, /*mustExecute=*/options.canRun);
-  if (!options.fix.empty())
-    if (ExitStatus status = applyFixes(session, options); status != kFine)
-      return status;
+  tellFixes(numApplied, session.diags());
   if (config && !options.canRun)
     warnWhereNothingRuns(*config, session.diags());
   return session.finish();

@@ -23,6 +23,7 @@ void addThreads(cli::Command &command, int &threads) {
 void addCkpt(cli::Command &app, int &status) {
   cli::Command &ckpt = app.addCommand("ckpt", "inspect, check, compare and convert checkpoints");
   ckpt.requireCommand();
+  addCkptList(ckpt, status);
   addCkptInspect(ckpt, status);
   addCkptVerify(ckpt, status);
   addCkptDiff(ckpt, status);

@@ -1,12 +1,17 @@
 // shardc ckpt inspect: the contents of a checkpoint, as a tree for people or as JSON.
+// shardc ckpt list: the checkpoints of a folder.
+#include <ctime>
 #include <filesystem>
 #include <fmt/format.h>
 #include <map>
+#include <sys/stat.h>
 
 #include "compiler/tools/CkptJson.h"
 #include "compiler/tools/CkptTools.h"
 #include "runtime/base/CommandLine.h"
+#include "runtime/base/Json.h"
 #include "runtime/base/Output.h"
+#include "runtime/checkpoint/CheckpointWriter.h"
 #include "runtime/plan/Summary.h"
 #include "runtime/plan/Text.h"
 
@@ -170,7 +175,79 @@ int runInspect(const InspectOptions &options) {
   return 0;
 }
 
+struct ListOptions {
+  std::string folder;
+  bool isJson = false;
+};
+
+/// When a save was completed: its metadata is its last file.
+std::string savedAt(const std::string &folder) {
+  struct stat info {};
+  std::tm local{};
+  if (::stat((folder + "/.metadata").c_str(), &info) != 0 ||
+      ::localtime_r(&info.st_mtime, &local) == nullptr)
+    return "";
+  return fmt::format("{:04}-{:02}-{:02} {:02}:{:02}", local.tm_year + 1900, local.tm_mon + 1,
+                     local.tm_mday, local.tm_hour, local.tm_min);
+}
+
+/// Bytes of the files of a checkpoint; what disappears meanwhile counts nothing.
+int64_t bytesOf(const std::string &folder) {
+  namespace fs = std::filesystem;
+  int64_t bytes = 0;
+  std::error_code error, gone;
+  for (fs::recursive_directory_iterator at(folder, error), end; !error && at != end;
+       at.increment(error))
+    if (at->is_regular_file(gone))
+      if (uintmax_t size = at->file_size(gone); !gone)
+        bytes += static_cast<int64_t>(size);
+  return bytes;
+}
+
+int runList(const ListOptions &options) {
+  std::error_code error;
+  if (!std::filesystem::is_directory(options.folder, error))
+    return finishCkpt(makeStatus(StatusCode::NotFound, "'{}' is not a folder", options.folder));
+  Result<std::vector<checkpoint::SavedIteration>> saved =
+      checkpoint::listIterations(options.folder);
+  Result<std::optional<checkpoint::SavedIteration>> latest =
+      checkpoint::latestIteration(options.folder);
+  for (const Status &status : {saved.status(), latest.status()})
+    if (!status.isOk())
+      return finishCkpt(status);
+  nlohmann::ordered_json rows = nlohmann::ordered_json::array();
+  for (const checkpoint::SavedIteration &each : *saved) {
+    bool isLatest = *latest && (*latest)->folder == each.folder;
+    int64_t bytes = bytesOf(each.folder);
+    std::string time = savedAt(each.folder);
+    if (options.isJson)
+      rows.push_back({{"iteration", each.iteration},
+                      {"folder", each.folder},
+                      {"bytes", bytes},
+                      {"saved_at", time},
+                      {"is_latest", isLatest}});
+    else
+      printOut("{:>10}  {}  {:>10}  {}{}\n", each.iteration, time, plan::formatBytes(bytes),
+               plan::printable(each.folder), isLatest ? "  (latest)" : "");
+  }
+  if (options.isJson)
+    printOut("{}\n", toText(rows, 2));
+  else if (saved->empty())
+    printOut("'{}' has no complete checkpoint\n", plan::printable(options.folder));
+  return 0;
+}
+
 } // namespace
+
+void addCkptList(cli::Command &ckpt, int &status) {
+  auto options = std::make_shared<ListOptions>();
+  cli::Command &command =
+      ckpt.addCommand("list", "print the checkpoints of a folder: step, time, size")
+          .alsoCalled({"ls"});
+  command.option("folder", options->folder, "a folder of checkpoints").required();
+  command.flag("--json", options->isJson, "print one JSON document");
+  command.onUse([options, &status] { status = runList(*options); });
+}
 
 void addCkptInspect(cli::Command &ckpt, int &status) {
   auto options = std::make_shared<InspectOptions>();

@@ -17,6 +17,7 @@ class Command;
 namespace shardc::tools {
 
 void addCkptInspect(cli::Command &ckpt, int &status);
+void addCkptList(cli::Command &ckpt, int &status);
 void addCkptVerify(cli::Command &ckpt, int &status);
 void addCkptDiff(cli::Command &ckpt, int &status);
 void addCkptConvert(cli::Command &ckpt, int &status);

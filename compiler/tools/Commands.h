@@ -2,6 +2,7 @@
 // command's callback stores the exit status.
 #pragma once
 
+#include <optional>
 #include <string>
 
 namespace shardc::cli {
@@ -21,12 +22,17 @@ void addReport(cli::Command &app, int &status);
 void addRun(cli::Command &app, int &status, const char *program);
 void addFmt(cli::Command &app, int &status);
 void addImport(cli::Command &app, int &status);
+void addInit(cli::Command &app, int &status);
 void addExport(cli::Command &app, int &status);
 void addLsp(cli::Command &app, int &status);
 void addData(cli::Command &app, int &status);
 void addRecipes(cli::Command &app, int &status);
 void addShrink(cli::Command &app, int &status);
 void addTune(cli::Command &app, int &status);
+
+/// The overlay with the fastest layout of a recipe, searched with tune's defaults; nothing if there
+/// is none, or if the recipe is wrong.
+std::optional<std::string> tunedLayout(const std::string &recipe);
 
 /// shardc-run, which is in the folder of this program; `program` is the name with which this one
 /// was started.

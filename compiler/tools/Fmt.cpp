@@ -1,4 +1,5 @@
 // shardc fmt: formats recipes in place.
+#include "compiler/basic/Format.h"
 #include "compiler/parse/Format.h"
 #include "compiler/tools/Commands.h"
 #include "compiler/tools/Session.h"
@@ -14,6 +15,19 @@ struct FmtOptions {
   std::vector<std::string> files;
   bool check = false, print = false;
 };
+
+/// Where a file is not laid out as fmt does it: the first line that differs, and what fmt writes.
+std::string firstDifference(llvm::StringRef found, llvm::StringRef formatted) {
+  for (unsigned line = 1;; ++line) {
+    auto [have, moreFound] = found.split('\n');
+    auto [want, moreFormatted] = formatted.split('\n');
+    if (have != want || moreFound.empty() || moreFormatted.empty())
+      return have != want ? fmt::format("{}: not formatted; fmt writes '{}'", line, want)
+                          : fmt::format("{}: not formatted at its end", line);
+    found = moreFound;
+    formatted = moreFormatted;
+  }
+}
 
 /// Formats one file; kInputErrors if it does not parse or, with --check, is not laid out so.
 int formatFile(const std::string &path, const FmtOptions &options) {
@@ -32,7 +46,7 @@ int formatFile(const std::string &path, const FmtOptions &options) {
   if (same)
     return kFine;
   if (options.check) {
-    llvm::errs() << path << ": not formatted\n";
+    llvm::errs() << path << ":" << firstDifference(session.sources().text(*buffer), *text) << "\n";
     return kInputErrors;
   }
   return writeOutput(path, *text);
@@ -44,7 +58,8 @@ void addFmt(cli::Command &app, int &status) {
   auto options = std::make_shared<FmtOptions>();
   cli::Command &command = app.addCommand("fmt", "format recipes in place").alsoCalled({"format"});
   command.option("files", options->files, "recipe files").required();
-  command.flag("--check", options->check, "only list the files that are not formatted");
+  command.flag("--check", options->check,
+               "only list the files that are not formatted, with the first line that differs");
   command.flag("--stdout", options->print, "print instead of writing the file");
   command.onUse([options, &status] {
     for (const std::string &file : options->files)

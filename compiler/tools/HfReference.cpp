@@ -20,15 +20,38 @@ This page is for people who train a Hugging Face model further, or export a mode
 shardc downloads nothing: the model's folder, with `config.json` and safetensors, must be on this
 machine.
 
-    shardc import hf FOLDER -o my.recipe            # the recipe of its config.json
-    shardc ckpt import hf FOLDER weights            # its tensors, as a checkpoint
-    shardc run my.recipe --set='checkpoint.load="weights"' --set=checkpoint.finetune=true \
-        --set=dist.use_megatron_fsdp=true --set=ddp.use_megatron_fsdp=true
-    shardc ckpt export hf ckpt/my out --config FOLDER
+The commands follow each other. A test runs them with a small Llama in the folder `llama`. First
+the recipe of its `config.json`, and its tensors as a checkpoint:
+
+    $ shardc import hf llama -o my.recipe
+    warning: ... set 'model.seq_length'
+    $ shardc ckpt import hf llama weights
+    'llama' is now 'weights/iter_0000000': 17 tensors
 
 The imported recipe has only the section `model`, because `config.json` does not say how to train.
 It begins with a list of settings that you fill in, such as the length of sequences and the weight
-of the loss that balances experts. A run is refused if its recipe computes something other than the
+of the loss that balances experts. A second recipe says the rest, above all the data: a run that
+would train on nothing but random tokens is refused.
+
+    // train.recipe
+    recipe train extends "my.recipe" {
+      model { seq_length = 32 }
+      cluster { gpu = host  nodes = 1  gpus_per_node = 2 }
+      dist { use_megatron_fsdp = true }
+      ddp { data_parallel_sharding_strategy = optim_grads_params }
+      dataset text { data_path = ["docs"]  split = "90,10,0" }  // bytes; see data.md for tokens
+      optimizer adam { lr = 1e-5 }
+      train { micro_batch_size = 1  global_batch_size = 2  train_iters = 4 }
+      checkpoint { pretrained_checkpoint = "weights"  finetune = true  save = "trained" }
+    }
+
+    $ shardc run train.recipe
+    step 4/4  loss
+    saved step 4 to 'trained/iter_0000004'
+    $ shardc ckpt export hf trained out
+    exported 'trained/iter_0000004' to 'out'
+
+A run is refused if its recipe computes something other than the
 imported model ([checkpoints.md](checkpoints.md)).
 
 An export copies `config.json` and the tokenizer from the folder that `--config` names. Without

@@ -74,6 +74,7 @@ int main(int argc, char **argv) {
   cli::Program app("compiles training recipes into verified plans and runs them", "shardc");
   app.requireCommand();
   int status = kFine;
+  addInit(app, status);
   addCheck(app, status);
   addExplain(app, status);
   addDumpPlan(app, status);
@@ -96,6 +97,7 @@ int main(int argc, char **argv) {
   app.versionFlag(
       "--version", [&runner] { return versionLines(runner); },
       "print version, commit, backends and libraries");
-  int ended = app.parse(argc, argv).value_or(status);
-  return finish(ended);
+  if (argc < 2)
+    return finish(writeOutput("", app.help(app.name())));
+  return finish(app.parse(argc, argv).value_or(status));
 }

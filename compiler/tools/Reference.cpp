@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include "compiler/basic/Numbers.h"
+#include "compiler/config/Explain.h"
 #include "compiler/config/Options.h"
 #include "compiler/diag/Diag.h"
 #include "compiler/passes/Pipeline.h"
@@ -38,32 +39,6 @@ std::string codeCell(std::string_view text) {
 std::string orDash(std::string_view text) { return text.empty() ? "-" : std::string(text); }
 
 std::string_view view(llvm::StringRef text) { return {text.data(), text.size()}; }
-
-/// What a placeholder of a message's text stands for, as the reader needs it: `{0:s}` is an ending,
-/// `{0?a|b}` one of several words, `{0}` anything.
-std::string readable(std::string_view text) {
-  std::string out;
-  for (size_t i = 0; i < text.size(); ++i) {
-    if (text.substr(i, 2) == "{{" || text.substr(i, 2) == "}}") {
-      out += text[i++];
-      continue;
-    }
-    if (text[i] != '{') {
-      out += text[i];
-      continue;
-    }
-    size_t end = text.find('}', i);
-    std::string_view inside = text.substr(i + 1, end - i - 1);
-    if (size_t words = inside.find('?'); words != std::string_view::npos)
-      out += fmt::format("({})", inside.substr(words + 1));
-    else if (inside.ends_with(":s"))
-      out += "(s)";
-    else
-      out += "...";
-    i = end;
-  }
-  return out;
-}
 
 const char *traitsText(plan::OpTraits traits) {
   switch (traits) {
@@ -153,7 +128,8 @@ std::string diagnosticReference() {
     for (const DiagRow &row : diagTable())
       if (row.info.severity == severity)
         out += fmt::format("| `{}` | {} | {} |\n", view(row.info.id),
-                           cell(readable(view(row.info.text))), orDash(view(row.info.group)));
+                           cell(config::readableText(view(row.info.text))),
+                           orDash(view(row.info.group)));
   }
   out += "\n## Findings of the plan's verifier\n\nGenerated from `runtime/verify/VerifyRules.def`; "
          "[plan.md](plan.md) says how each is proved.\n\n| id | what a plan must satisfy "
@@ -178,7 +154,7 @@ std::string messageReference() {
                        severityWord(severity));
     for (const ReportInfo &row : reportTable())
       if (row.severity == severity)
-        out += fmt::format("| `{}` | {} | {} |\n", row.id, cell(readable(row.text)),
+        out += fmt::format("| `{}` | {} | {} |\n", row.id, cell(config::readableText(row.text)),
                            cell(row.explanation));
   }
   return out;

@@ -1,6 +1,7 @@
 // shardc report: one HTML file about a plan, a run of it, or several plans side by side.
 #include <chrono>
 #include <filesystem>
+#include <thread>
 
 #include <fmt/format.h>
 
@@ -29,6 +30,7 @@ struct ReportOptions {
   std::vector<std::string> inputs, metrics, traces;
   std::string output;
   int64_t seconds = 20;
+  int64_t follow = 0; ///< seconds between pages; 0: one page
 };
 
 /// What one of the inputs gives.
@@ -224,6 +226,8 @@ std::optional<std::string> wrongUse(const ReportOptions &options) {
     given.insert(given.end(), files->begin(), files->end());
   if (std::string why = whyKept(options.output, given); !why.empty())
     return why;
+  if (options.follow > 0 && (options.output.empty() || options.output == "-"))
+    return "'--follow' needs a file: -o FILE";
   bool changes = !options.common.load.sets.empty() || !options.common.load.overlays.empty();
   for (const std::string &path : options.inputs)
     if (changes && isCompiledPlan(path))
@@ -231,9 +235,7 @@ std::optional<std::string> wrongUse(const ReportOptions &options) {
   return std::nullopt;
 }
 
-int runReport(const ReportOptions &options) {
-  if (std::optional<std::string> wrong = wrongUse(options))
-    return refuseUsage(*wrong);
+int writeReport(const ReportOptions &options) {
   if (ExitStatus written = checkOutput(options.output); written != kFine)
     return written;
   std::vector<std::unique_ptr<Input>> inputs;
@@ -256,7 +258,21 @@ int runReport(const ReportOptions &options) {
   page::Json data = {{"format", 1}, {"version", versionText()}, {"plans", std::move(plans)}};
   if (inputs.size() > 1)
     data["differences"] = differences(inputs);
+  if (options.follow > 0)
+    data["reload_s"] = options.follow;
   return writeOutput(options.output, page::htmlPage(data));
+}
+
+/// With --follow, writes the page anew until somebody ends the command; the page loads itself.
+int runReport(const ReportOptions &options) {
+  if (std::optional<std::string> wrong = wrongUse(options))
+    return refuseUsage(*wrong);
+  int status = writeReport(options);
+  while (status == kFine && options.follow > 0) {
+    std::this_thread::sleep_for(std::chrono::seconds(options.follow));
+    status = writeReport(options);
+  }
+  return status;
 }
 
 } // namespace
@@ -281,6 +297,10 @@ void addReport(cli::Command &app, int &status) {
               "time for compiling other splits of the ranks of a recipe; 0 compiles no changes")
       .nonNegative()
       .showsDefault();
+  command
+      .option("--follow", options->follow,
+              "seconds after which the page of a run that goes on is written and loaded again")
+      .positive();
   command.onUse([options, &status] { status = runReport(*options); });
 }
 

@@ -379,6 +379,21 @@ std::string stepsText(const plan::Plan &plan) {
                      plan::lastStepOf(plan), d.stepSamples, d.samplesBefore);
 }
 
+/// The command that prints the ops of one layer, with which a reader begins; empty if the plan has
+/// no layers.
+std::string firstView(const plan::Plan &plan, const plan::Role &role) {
+  for (const plan::Segment &segment : role.segments)
+    for (const plan::Op &op : segment.ops) {
+      if (!segment.body || op.unit < 0)
+        continue;
+      const std::string &unit = plan.units[static_cast<size_t>(op.unit)].name;
+      if (unit.starts_with("layers."))
+        return fmt::format("one layer: shardc dump-plan RECIPE --segment={} --unit={}",
+                           segment.name, unit);
+    }
+  return "";
+}
+
 } // namespace
 
 std::string planText(const Compiled &compiled) {
@@ -408,6 +423,8 @@ std::string planText(const Compiled &compiled) {
     more.push_back(stepsText(compiled.plan));
   for (const passes::Note &note : compiled.notes)
     more.push_back(note.text);
+  if (std::string view = firstView(compiled.plan, role); !view.empty())
+    more.push_back(std::move(view));
   return text + plan::print(compiled.plan, plan::summary(compiled.plan, more));
 }
 

@@ -142,6 +142,16 @@ public:
     return fewest(*config);
   }
 
+  /// The overlay with the best layout; nothing where none is found.
+  std::optional<std::string> best() {
+    std::optional<config::Config> config = load({});
+    if (!config || session_.diags().hasErrors() || !config->derived().gpu)
+      return std::nullopt;
+    TuneResult result = searchOf(*config, {});
+    return result.found.empty() ? std::nullopt
+                                : std::optional(overlayOf(*config, result.found.front(), {}));
+  }
+
 private:
   std::optional<config::Config> load(const std::vector<std::string> &sets) {
     config::LoadOptions load = options_.common.load;
@@ -295,6 +305,12 @@ private:
 
   ExitStatus write(const config::Config &config, const Tuned &best,
                    const std::vector<std::string> &sets) {
+    ExitStatus written = writeOutput(options_.output, overlayOf(config, best, sets));
+    return std::max(session_.finish(), written);
+  }
+
+  std::string overlayOf(const config::Config &config, const Tuned &best,
+                        const std::vector<std::string> &sets) {
     std::vector<std::string> all = best.layout.sets();
     all.insert(all.end(), sets.begin(), sets.end());
     SourceManager sources; // what it remarks is about settings that nobody wrote
@@ -306,8 +322,7 @@ private:
     std::string heading = fmt::format(
         "// For {} GPUs: a step is predicted to take {} in {} of a device.\n",
         tuned->derived().worldSize, formatDuration(best.time.step), plan::formatBytes(best.bytes));
-    ExitStatus written = writeOutput(options_.output, overlayText(config, *tuned, all, heading));
-    return std::max(session_.finish(), written);
+    return overlayText(config, *tuned, all, heading);
   }
 
   const TuneOptions &options_;
@@ -330,6 +345,14 @@ ExitStatus runTune(const TuneOptions &options) {
 }
 
 } // namespace
+
+std::optional<std::string> tunedLayout(const std::string &recipe) {
+  TuneOptions options;
+  options.common.load.path = recipe;
+  Session session(options.common);
+  EndsSearch ends;
+  return Tuner(options, session).best();
+}
 
 void addTune(cli::Command &app, int &status) {
   auto options = std::make_shared<TuneOptions>();

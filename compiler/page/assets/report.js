@@ -361,24 +361,32 @@ function mapChart(map, arenaIndex) {
   };
 }
 
-/// Lines of [step, value]; `level` is a value to compare with.
-function lineChart(title, lines, level) {
+// Lines differ by colour and by dashes, for who does not see the colours and for paper.
+const dashes = ["none", "7 3", "2 3"];
+/// Lines of [step, value]; `level` is a value to compare with. With `spreads`, values of several orders of magnitude are
+/// drawn on a logarithmic axis.
+function lineChart(title, lines, level, spreads) {
   const W = 520, H = 220, L = 58, R = 12, T = 10, B = 26;
   const points = lines.flatMap(l => l.points);
   const xs = points.map(p => p[0]), values = points.map(p => p[1]).concat(level ? [level.value] : []);
   const x0 = Math.min(...xs), x1 = Math.max(...xs, x0 + 1);
-  let y0 = Math.min(...values), y1 = Math.max(...values);
+  const least = Math.min(...values), most = Math.max(...values), isLog = spreads && least > 0 && most / least > 30;
+  const scale = isLog ? Math.log10 : y => y;
+  let y0 = scale(least), y1 = scale(most);
   const pad = (y1 - y0) * .06 || Math.abs(y1) * .05 || 1;
   y0 -= pad; y1 += pad;
-  const toX = x => L + (x - x0) / (x1 - x0) * (W - L - R), toY = y => T + (y1 - y) / (y1 - y0) * (H - T - B);
+  const toX = x => L + (x - x0) / (x1 - x0) * (W - L - R), toY = y => T + (y1 - scale(y)) / (y1 - y0) * (H - T - B);
   const root = svg("svg", {viewBox: `0 0 ${W} ${H}`, role: "img", tabindex: 0, "aria-label": `${title}, steps ${x0} to ${x1}, values ${number(Math.min(...values))} to ${number(Math.max(...values))}. Left and right go through the points.`});
   const text = (x, y, anchor, content) => { const t = svg("text", {x, y, "text-anchor": anchor}); t.textContent = content; return t; };
-  const stepY = tickStep(y1 - y0, 4), stepX = tickStep(x1 - x0, 6);
-  for (let y = Math.ceil(y0 / stepY) * stepY; y <= y1; y += stepY)
-    root.append(svg("line", {class: "axis", x1: L, x2: W - R, y1: toY(y), y2: toY(y)}), text(L - 6, toY(y) + 4, "end", number(Math.abs(y) < stepY / 1e6 ? 0 : y)));
+  const stepY = isLog ? Math.max(Math.ceil((y1 - y0) / 5), 1) : tickStep(y1 - y0, 4), stepX = tickStep(x1 - x0, 6);
+  for (let at = Math.ceil(y0 / stepY) * stepY; at <= y1; at += stepY) {
+    const y = isLog ? 10 ** at : Math.abs(at) < stepY / 1e6 ? 0 : at;
+    root.append(svg("line", {class: "axis", x1: L, x2: W - R, y1: toY(y), y2: toY(y)}), text(L - 6, toY(y) + 4, "end", number(y)));
+  }
   for (let x = Math.ceil(x0 / stepX) * stepX; x <= x1; x += stepX)
-    root.append(text(toX(x), H - 8, "middle", number(x)));
-  lines.forEach((line, i) => root.append(svg("polyline", {fill: "none", stroke: `var(--s${i % 3})`, "stroke-width": 1.6, points: line.points.map(p => `${toX(p[0]).toFixed(1)},${toY(p[1]).toFixed(1)}`).join(" ")})));
+    if (toX(x) < W - R - 34) root.append(text(toX(x), H - 8, "middle", number(x)));
+  root.append(text(W - R, H - 8, "end", "step"));
+  lines.forEach((line, i) => root.append(svg("polyline", {fill: "none", stroke: `var(--s${i % 3})`, "stroke-width": 1.6, "stroke-dasharray": dashes[i % 3], points: line.points.map(p => `${toX(p[0]).toFixed(1)},${toY(p[1]).toFixed(1)}`).join(" ")})));
   lines.forEach((line, i) => { if (line.points.length < 40) for (const p of line.points) root.append(svg("circle", {cx: toX(p[0]), cy: toY(p[1]), r: 2.2, fill: `var(--s${i % 3})`})); });
   if (level) {
     root.append(svg("line", {x1: L, x2: W - R, y1: toY(level.value), y2: toY(level.value), stroke: "var(--exposed)", "stroke-dasharray": "6 4", "stroke-width": 1.4}));
@@ -411,7 +419,8 @@ function lineChart(title, lines, level) {
     said.textContent = mark(lines[0], at);
   });
   const names = lines.length > 1 ? legend(lines.map((line, i) => [line.name, "s" + i % 3])) : null;
-  return el("figure", {}, el("figcaption", {}, title), names, root, said);
+  const ends = lines.map(line => number(line.points[line.points.length - 1][1])).join(" and ");
+  return el("figure", {}, el("figcaption", {}, `${title}${isLog ? " (logarithmic)" : ""}: ${ends} at the end`), names, root, said);
 }
 
 // --- sections ---------------------------------------------------------------------------------
@@ -420,24 +429,29 @@ const bytesColumn = (name, key) => ({name, get: r => r[key], number: true, show:
 
 function answers(plan) {
   const measured = plan.run ? plan.run.lines : [];
-  return [el("div", {class: "answers"}, plan.answers.map((answer, i) =>
+  const outcome = plan.run && plan.run.outcome && plan.run.outcome.length ? el("article", {}, el("h3", {}, "What became of the model?"), plan.run.outcome.map(l => el("p", {}, l))) : null;
+  return [el("div", {class: "answers"}, outcome, plan.answers.map((answer, i) =>
     el("article", {}, el("h3", {}, answer.question), answer.lines.map(l => el("p", {}, l)), i === 0 ? measured.map(l => el("p", {}, l)) : null)))];
 }
 const besideShow = row => value => row.unit === "s" ? seconds(value) : number(value);
 function run(plan) {
   if (!plan.run) return null;
   const nodes = [];
-  if (plan.run.beside.length)
+  const isPredicted = plan.run.beside.some(r => r.predicted !== null);
+  const measured = {name: "measured", get: r => r.measured, number: true, show: (v, r) => besideShow(r)(v)};
+  if (plan.run.beside.length && !isPredicted)
+    nodes.push(el("h3", {}, "Measured"), table([{name: "", get: r => r.what}, measured], plan.run.beside, "Measured"));
+  else if (plan.run.beside.length)
     nodes.push(el("h3", {}, "Predicted and measured"), table([
       {name: "", get: r => r.what},
       {name: "predicted", get: r => r.predicted, number: true, show: (v, r) => besideShow(r)(v)},
-      {name: "measured", get: r => r.measured, number: true, show: (v, r) => besideShow(r)(v)},
+      measured,
       {name: "difference", get: r => r.predicted === null ? null : r.measured / r.predicted - 1, number: true, show: v => Number.isFinite(v) ? (v >= 0 ? "+" : "") + (100 * v).toFixed(1) + " %" : "-"},
     ], plan.run.beside, "Predicted and measured"));
   const metrics = plan.run.metrics;
   if (metrics) {
     const find = name => metrics.series.find(s => s.name === name && s.points.length);
-    const titles = {loss: "Loss", grad_norm: "Gradient norm", tokens_per_s: "Tokens/s of all ranks", lr: "Learning rate", mfu: "Share of the device's peak", eval_loss: "Loss of evaluations", loss_scale: "Loss scale", host_ms: "Host time of a step, ms", host_wait_ms: "Host waits, ms"};
+    const titles = {loss: "Loss", grad_norm: "Gradient norm", tokens_per_s: "Tokens/s of all ranks", lr: "Learning rate", mfu: "Share of the device's peak", eval_loss: "Loss of evaluations", loss_scale: "Loss scale", host_ms: "Host time of a step, ms", host_wait_ms: "Host waits, ms", model_tflops: "TFLOP/s of the model on each device"};
     const order = ["loss", "grad_norm", "tokens_per_s"], taken = new Set(["eval_loss"]);
     if (!find("loss")) taken.delete("eval_loss");
     const charts = [];
@@ -447,7 +461,7 @@ function run(plan) {
       taken.add(name);
       const lines = [series, name === "loss" ? find("eval_loss") : null].filter(Boolean);
       const level = name === "tokens_per_s" && plan.predicted ? {name: "predicted", value: plan.predicted.tokens_per_s} : null;
-      charts.push(lineChart(titles[name] || name, lines, level));
+      charts.push(lineChart(titles[name] || name, lines, level, name === "grad_norm" || name === "loss_scale"));
     }
     nodes.push(el("h3", {}, "Metrics"), el("p", {class: "soft"}, `${plural(metrics.steps, "step")} of ${metrics.file}. Long series are thinned; minima and maxima are kept.`), el("div", {class: "charts"}, charts));
   }
@@ -463,7 +477,7 @@ function run(plan) {
   return nodes;
 }
 function timeline(plan) {
-  if (!plan.predicted) return [el("p", {}, "No step is predicted on the host.")];
+  if (!plan.predicted) return null; // none is predicted on the host
   const p = plan.predicted, rest = Math.max(p.step_s - p.compute_s - p.exposed_s - p.waiting_s, 0);
   const parts = [["kernels", p.compute_s, "c-forward"], ["exposed communication", p.exposed_s, "exposed"], ["waiting for other stages", p.waiting_s, "c-waiting"], ["gaps", rest, "c-gaps"]];
   const nodes = [
@@ -509,7 +523,7 @@ function memory(plan) {
     el("p", {class: "soft"}, `Arenas: ${Object.entries(m.arenas).map(([name, size]) => `${name} ${bytes(size)}`).join(", ")}. Buffers of one time share addresses with those of another, so that arenas can be smaller than sums.`),
     table([{name: "purpose", get: r => r.what}, bytesColumn("kept", "kept"), bytesColumn("at the peak", "peak"), bytesColumn("both", "all")], rows, "Memory by purpose"),
     el("h3", {}, "Largest buffers at the peak"),
-    table([{name: "buffers", get: r => r.name, code: true}, {name: "purpose", get: r => r.purpose}, {name: "", get: r => r.kept ? "kept" : "of one segment"}, {name: "number", get: r => r.count, number: true, show: count}, bytesColumn("bytes", "bytes"), {name: "share", get: r => r.bytes, number: true, show: v => percent(v, used)}], m.holders, "Largest buffers"),
+    table([{name: "buffers", get: r => r.what}, {name: "values", get: r => r.name, code: true}, {name: "purpose", get: r => r.purpose}, {name: "", get: r => r.kept ? "kept" : "of one segment"}, {name: "number", get: r => r.count, number: true, show: count}, bytesColumn("bytes", "bytes"), {name: "share", get: r => r.bytes, number: true, show: v => percent(v, used)}], m.holders, "Largest buffers"),
     m.holders_omitted ? el("p", {class: "soft"}, `${plural(m.holders_omitted, "smaller row")} left out.`) : null,
   ];
 }
@@ -607,7 +621,7 @@ function comparison() {
     : el("p", {}, "None."));
   for (const name of ["loss", "grad_norm", "tokens_per_s"]) {
     const lines = plans.map(plan => { const s = plan.run && plan.run.metrics && plan.run.metrics.series.find(x => x.name === name && x.points.length); return s ? {name: plan.title, points: s.points} : null; }).filter(Boolean);
-    if (lines.length > 1) nodes.push(el("h3", {}, {loss: "Loss", grad_norm: "Gradient norm", tokens_per_s: "Tokens/s of all ranks"}[name]), el("div", {class: "charts"}, lineChart(name, lines)));
+    if (lines.length > 1) nodes.push(el("h3", {}, {loss: "Loss", grad_norm: "Gradient norm", tokens_per_s: "Tokens/s of all ranks"}[name]), el("div", {class: "charts"}, lineChart(name, lines, null, name === "grad_norm")));
   }
   return nodes;
 }
@@ -638,6 +652,7 @@ function show(index) {
   redrawAll();
 }
 show(0);
+if (data.reload_s) setTimeout(() => location.reload(), 1000 * data.reload_s);
 let pending = 0;
 addEventListener("resize", () => { cancelAnimationFrame(pending); pending = requestAnimationFrame(redrawAll); });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redrawAll);

@@ -1,0 +1,296 @@
+// shardc init: asks what is to be trained, and writes a recipe of it with comments. What flags say
+// is not asked. The layout of the ranks is what `shardc tune` finds.
+#include <filesystem>
+#include <iostream>
+
+#include "compiler/basic/Format.h"
+#include "compiler/basic/Library.h"
+#include "compiler/basic/Suggest.h"
+#include "compiler/parse/Format.h"
+#include "compiler/predict/DeviceTable.h"
+#include "compiler/tools/Commands.h"
+#include "compiler/tools/Session.h"
+#include "runtime/base/CommandLine.h"
+#include "llvm/ADT/STLExtras.h"
+#include "llvm/ADT/StringExtras.h"
+#include "llvm/Support/raw_ostream.h"
+
+namespace shardc::tools {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kGpusPerNode = 8;
+
+struct InitOptions {
+  std::string model, gpu, gpus, goal, weights, output;
+  std::vector<std::string> data;
+  bool force = false, keepsLayout = false;
+};
+
+/// Asks on standard error and reads a line of standard input; nothing if that has ended.
+std::optional<std::string> askLine(llvm::StringRef question) {
+  llvm::errs() << question << ": ";
+  std::string line;
+  if (!std::getline(std::cin, line))
+    return std::nullopt;
+  return llvm::StringRef(line).trim().str();
+}
+
+/// Models of the recipes that come with the program: `llama3/llama3_8b`.
+std::vector<std::string> libraryModels() {
+  std::string folder = filePathOf(kLibraryPrefix);
+  std::vector<std::string> models;
+  std::error_code error;
+  for (auto at = fs::recursive_directory_iterator(folder, error);
+       !error && at != fs::recursive_directory_iterator(); at.increment(error)) {
+    if (at->is_directory() && at->path().filename() == "overlays")
+      at.disable_recursion_pending();
+    else if (at->path().extension() == ".recipe")
+      models.push_back(at->path().lexically_relative(folder).replace_extension().generic_string());
+  }
+  llvm::sort(models);
+  return models;
+}
+
+/// The recipe to extend: one that comes with the program, or a file.
+std::optional<std::string> baseOf(const std::string &model) {
+  std::error_code error;
+  if (fs::path(model).extension() == ".recipe" && fs::exists(model, error))
+    return fs::absolute(model).string();
+  std::vector<std::string> models = libraryModels();
+  if (llvm::is_contained(models, model))
+    return kLibraryPrefix.str() + model + ".recipe";
+  llvm::SmallVector<llvm::StringRef> known(models.begin(), models.end());
+  Suggestion near = suggest(model, known);
+  llvm::errs() << "shardc: error: no recipe is called '" << model << "'"
+               << (near.names.empty()
+                       ? "; 'shardc recipes' lists them, and 'shardc import hf' makes "
+                         "one of a model of Hugging Face"
+                       : "; did you mean " + quotedList(near.names) + "?")
+               << "\n";
+  return std::nullopt;
+}
+
+bool isIndexed(llvm::StringRef path) {
+  return path.endswith(".bin") || path.endswith(".idx") || path.endswith("_document");
+}
+
+std::string quoted(const std::string &text) {
+  return config::toRecipeText(config::Value::ofString(text), {config::ValueType::String});
+}
+
+class Writer {
+public:
+  Writer(const InitOptions &options, std::string base, int64_t gpus)
+      : options_(options), base_(std::move(base)), gpus_(gpus),
+        name_(fs::path(options.output).stem().string()) {}
+
+  /// The recipe without a layout, and with what tune has found.
+  std::string text(llvm::StringRef layout) const {
+    std::string out =
+        fmt::format("// Written by 'shardc init'. 'shardc explain {} SECTION' shows every value.\n"
+                    "recipe {} extends {} {{\n",
+                    options_.output, recipeName(), quoted(base_));
+    int64_t perNode = std::min(gpus_, kGpusPerNode);
+    out += fmt::format("  cluster {{ gpu = {}  nodes = {}  gpus_per_node = {} }}\n", options_.gpu,
+                       gpus_ / perNode, perNode);
+    if (batch_ > 0)
+      out +=
+          fmt::format("  train {{ global_batch_size = {} }} // a multiple of the GPUs\n", batch_);
+    return out + data() + goal() + layout.str() + "}\n";
+  }
+
+  /// The global batch of a step, where the one of the base does not fit.
+  void setBatch(int64_t batch) { batch_ = batch; }
+
+private:
+  std::string recipeName() const {
+    std::string name = name_;
+    for (char &c : name)
+      if (!llvm::isAlnum(c))
+        c = '_';
+    return name.empty() || llvm::isDigit(name[0]) ? "r_" + name : name;
+  }
+
+  std::string data() const {
+    if (options_.data.empty())
+      return "  dataset synthetic { } // random tokens: for measurements alone\n";
+    std::string paths;
+    for (const std::string &path : options_.data)
+      paths += (paths.empty() ? "" : ", ") + quoted(path);
+    bool indexed = llvm::all_of(options_.data, isIndexed);
+    return fmt::format("  dataset {} {{ data_path = [{}]  split = \"95,5,0\" }}{}\n",
+                       indexed ? "indexed" : "text", paths,
+                       indexed ? "" : " // bytes; 'shardc data tokenize' makes tokens of a model");
+  }
+
+  std::string goal() const {
+    if (options_.goal == "measure")
+      return "  train { train_iters = 20 }\n  scheduler { lr_warmup_iters = 2 }\n"
+             "  logger { log_interval = 1 }\n  checkpoint { save = none }\n";
+    std::string save = fmt::format("    save = {} // with checkpoint.load = this "
+                                   "folder, a run continues\n"
+                                   "    keep = 3 // of the newest saves\n",
+                                   quoted("checkpoints/" + name_));
+    if (options_.goal == "pretrain")
+      return "  checkpoint {\n" + save + "  }\n";
+    return fmt::format(
+        "  optimizer {{ lr = 1e-5  min_lr = 1e-6 }} // a tenth of pretraining, or less\n"
+        "  checkpoint {{\n{}    pretrained_checkpoint = {} // as 'shardc ckpt "
+        "import hf' writes it\n    finetune = true // from step 1, with a new optimizer\n"
+        "  }}\n",
+        save, quoted(options_.weights));
+  }
+
+  const InitOptions &options_;
+  std::string base_;
+  int64_t gpus_;
+  std::string name_;
+  int64_t batch_ = 0;
+};
+
+/// Fills in what no flag has said. False, with a message, where the answers end.
+bool askForRest(InitOptions &options) {
+  struct Question {
+    std::string *answer;
+    const char *flag, *text, *otherwise;
+  };
+  std::string data;
+  const bool asksData = options.data.empty() && options.goal != "measure";
+  const Question questions[] = {
+      {&options.model, "--model", "model (such as llama3/llama3_8b; 'shardc recipes' lists them)",
+       ""},
+      {&options.gpu, "--gpu", "kind of GPU (h100, h200, ..., or host)", ""},
+      {&options.gpus, "--gpus", "number of GPUs [8]", "8"},
+      {asksData ? &data : nullptr, "--data",
+       "data: files with blanks between (empty: measure speed)", ""},
+  };
+  for (const Question &question : questions) {
+    if (!question.answer || !question.answer->empty())
+      continue;
+    std::optional<std::string> answer = askLine(question.text);
+    if (!answer) {
+      llvm::errs() << "\nshardc: error: no answer; '" << question.flag << "' gives it\n";
+      return false;
+    }
+    *question.answer = answer->empty() ? question.otherwise : *answer;
+  }
+  llvm::SmallVector<llvm::StringRef> files;
+  llvm::StringRef(data).split(files, ' ', -1, /*KeepEmpty=*/false);
+  for (llvm::StringRef file : files)
+    options.data.push_back(file.str());
+  if (options.goal.empty())
+    options.goal = options.data.empty()      ? "measure"
+                   : options.weights.empty() ? "pretrain"
+                                             : "finetune";
+  return true;
+}
+
+/// Why the answers do not fit together; empty if they do.
+std::string wrongAnswers(const InitOptions &options, int64_t &gpus) {
+  std::error_code error;
+  if (fs::path(options.output).extension() != ".recipe")
+    return "'" + options.output + "' does not end in '.recipe'";
+  if (!options.force && fs::exists(options.output, error))
+    return "'" + options.output + "' exists; '--force' replaces it";
+  if (options.model.empty())
+    return "no model is named; 'shardc recipes' lists them";
+  if (!llvm::is_contained(predict::deviceNames(), llvm::StringRef(options.gpu)))
+    return fmt::format("the kind of GPU is '{}'; it must be one of {}", options.gpu,
+                       quotedList(predict::deviceNames(), 64));
+  if (llvm::StringRef(options.gpus).getAsInteger(10, gpus) || gpus < 1 ||
+      (gpus > kGpusPerNode && gpus % kGpusPerNode != 0))
+    return fmt::format("the number of GPUs is '{}'; it must be from 1 to {}, or a multiple of {}",
+                       options.gpus, kGpusPerNode, kGpusPerNode);
+  if (options.goal != "measure" && options.data.empty())
+    return "'--goal=" + options.goal + "' needs '--data'";
+  if ((options.goal == "finetune") == options.weights.empty())
+    return options.weights.empty() ? "'--goal=finetune' needs '--weights=CHECKPOINT'"
+                                   : "'--weights' is for '--goal=finetune'";
+  return "";
+}
+
+/// The lines inside the braces of tune's overlay, below its heading.
+std::string layoutOf(llvm::StringRef overlay) {
+  auto [heading, rest] = overlay.split('\n');
+  llvm::StringRef body = rest.split('\n').second.rtrim();
+  body.consume_back("}");
+  return fmt::format("  // The layout that 'shardc tune' found. {}\n{}", heading.ltrim("/ "), body);
+}
+
+/// The next global batch that all ranks can share, where the base's is none; 0 where it is.
+int64_t otherBatch(const std::string &path, int64_t gpus) {
+  SourceManager sources;
+  DiagEngine diags(sources);
+  config::LoadOptions load;
+  load.path = path;
+  std::optional<config::Config> config = config::loadConfig(sources, diags, load);
+  int64_t batch = config ? config->derived().globalBatch : 0;
+  return batch > 0 && batch % gpus != 0 ? (batch / gpus + 1) * gpus : 0;
+}
+
+/// Writes the recipe in the form of `shardc fmt`.
+ExitStatus writeRecipe(const std::string &path, const std::string &text) {
+  SourceManager sources;
+  DiagEngine diags(sources);
+  std::optional<std::string> formatted = formatRecipe(sources.addBuffer(path, text), diags);
+  return writeOutput(path, formatted ? *formatted : text);
+}
+
+ExitStatus runInit(InitOptions &options) {
+  if (!askForRest(options))
+    return kUsage;
+  int64_t gpus = 0;
+  if (std::string why = wrongAnswers(options, gpus); !why.empty())
+    return refuseUsage(why);
+  std::optional<std::string> base = baseOf(options.model);
+  if (!base)
+    return kInputErrors;
+  Writer writer(options, *base, gpus);
+  if (ExitStatus status = writeRecipe(options.output, writer.text("")); status != kFine)
+    return status;
+  if (int64_t batch = otherBatch(options.output, gpus); batch > 0) {
+    writer.setBatch(batch);
+    if (ExitStatus status = writeRecipe(options.output, writer.text("")); status != kFine)
+      return status;
+  }
+  bool isHost = options.gpu == "host";
+  if (!isHost && !options.keepsLayout) {
+    std::optional<std::string> overlay = tunedLayout(options.output);
+    if (!overlay)
+      llvm::errs() << "shardc: no layout was found; '" << options.output
+                   << "' has the one of its base. 'shardc fit' says what would fit\n";
+    else if (ExitStatus status = writeRecipe(options.output, writer.text(layoutOf(*overlay)));
+             status != kFine)
+      return status;
+  }
+  llvm::errs() << "wrote '" << options.output << "'; next: shardc check " << options.output
+               << " && shardc run " << options.output << "\n";
+  return kFine;
+}
+
+} // namespace
+
+void addInit(cli::Command &app, int &status) {
+  auto options = std::make_shared<InitOptions>();
+  options->output = "mine.recipe";
+  cli::Command &command =
+      app.addCommand("init", "write a recipe: asks for model, GPUs and data, and tunes the layout")
+          .alsoCalled({"new", "create"});
+  command.option("--model", options->model, "recipe to extend, such as llama3/llama3_8b");
+  command.option("--gpu", options->gpu, "kind of GPU, or host");
+  command.option("--gpus", options->gpus, "number of GPUs: up to 8, or a multiple of 8");
+  command.option("--data", options->data, "files, or prefixes of indexed files").repeatable();
+  command
+      .option("--goal", options->goal,
+              "default: pretrain with data, finetune with weights, measure without data")
+      .oneOf({"pretrain", "finetune", "measure"});
+  command.option("--weights", options->weights, "checkpoint from which finetuning starts");
+  command.option("-o,--output", options->output, "the recipe that is written").showsDefault();
+  command.flag("--keep-layout", options->keepsLayout, "leave the layout of the base as it is");
+  command.flag("--force", options->force, "replace a recipe that exists");
+  command.onUse([options, &status] { status = runInit(*options); });
+}
+
+} // namespace shardc::tools
