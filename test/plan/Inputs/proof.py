@@ -120,6 +120,10 @@ def variants():
     yield "hfsdp-exchanged", "llama_tiny", [*divided, "model.deterministic_mode=true", "train.global_batch_size=24"]
     yield "hfsdp-slots", "llama_tiny", [*divided, "ddp.fsdp_double_buffer=true", "train.global_batch_size=8"]
     yield "background-hfsdp", "llama_tiny", [*divided, *SAVE, *EVAL, "train.global_batch_size=8"]
+    muon = ["optimizer.optimizer=muon"]  # over three ranks, layers share a block under optim
+    yield "muon-optim", "llama_tiny", [*STRATEGIES["optim"], *muon, *THREE_RANKS, *SAVE, "train.global_batch_size=12"]
+    yield "muon-fsdp", "llama_tiny", [*fsdp, *muon, *BF16, *EVAL]
+    yield "muon-experts", "mixtral_tiny", [*STRATEGIES["optim"], *muon, *ONE_MICROBATCH]
     context = ["cluster.gpus_per_node=2", "model.context_parallel_size=2"]  # both have slices of each sequence
     yield "context-ring", "llama_tiny", [*fsdp, *context, *EVAL, "train.global_batch_size=6"]
     yield "context-heads", "llama_tiny", [*fsdp, *context, "model.cp_comm_type=[a2a]", "model.num_query_groups=2",
