@@ -60,6 +60,12 @@ constexpr const char *kContexts[] = {
        optimizer { lr = 1e-3  optimizer = sgd }
        ddp.use_distributed_optimizer = true
        dataset synthetic { eod_token = 0 })",
+    // Muon, of groups of queries.
+    R"(model llama { num_layers = 1  hidden_size = 32  num_attention_heads = 4  num_query_groups = 2
+                     seq_length = 8  vocab_size = 61 }
+       cluster { gpu = host  gpus_per_node = 1 }
+       train { micro_batch_size = 1  global_batch_size = 2  train_iters = 10 }
+       optimizer { lr = 1e-3  optimizer = muon })",
     // PyTorch FSDP2, lengths in samples.
     R"(model llama { num_layers = 4  hidden_size = 32  num_attention_heads = 4  seq_length = 8
                      vocab_size = 61 }
@@ -155,6 +161,9 @@ constexpr std::pair<Opt, Opt> kCopies[] = {
 #define COPY(field, option) {Opt::field, Opt::option},
 #include "compiler/config/Presets.def"
 };
+
+/// Where rules refuse all values but one, that one is what plans do.
+constexpr Opt kOneValueExecuted[] = {Opt::OptimizerMuonTpMode};
 
 /// Values of an option's type, as recipe text.
 std::vector<std::string> candidatesByType(const OptionInfo &option) {
@@ -332,7 +341,7 @@ public:
 
   OptionStatus of(const OptionInfo &option) const {
     std::string path = option.path.str();
-    bool isRead = read_.count(path) != 0;
+    bool isRead = read_.count(path) != 0 || std::ranges::count(kOneValueExecuted, option.opt) != 0;
     for (auto [field, copy] : kCopies)
       isRead |= field == option.opt && read_.count(config::info(copy).path.str()) != 0;
     // The runtime passes every variable of the job on to NCCL, CUDA and whoever asks.
