@@ -68,7 +68,9 @@ private:
   void checkUpdate(Spot at, const Op &op) {
     auto block = static_cast<int32_t>(op.getInt(AttrKey::block));
     const std::optional<Optimizer> &own = optimizers_[static_cast<size_t>(block)];
-    if (own && optimizerInfo(*own).op != op.kind)
+    bool isNamed = plan_.classOf(blockAt(plan_, block)).optimizer.has_value();
+    bool isOfMatrices = op.kind == OpKind::Muon || updatesMatrices(block);
+    if (own && (isNamed || isOfMatrices) && optimizerInfo(*own).op != op.kind)
       report_.add(finding::OtherOptimizer, at, blockAt(plan_, block).name,
                   plan_.classOf(blockAt(plan_, block)).name, optimizerInfo(*own).word);
     else if (updatesMatrices(block) &&

@@ -155,13 +155,14 @@ std::string findFrozen(const Plan &plan) {
 
 namespace {
 
-/// The op of the optimizer that the block's class names, or the job.
-std::optional<OpKind> updateOf(const Plan &plan, int32_t block) {
+/// Whether the op is that of the optimizer that the block's class names. Of a class that names
+/// none, only Muon is told from others.
+bool isUpdateOf(const Plan &plan, int32_t block, const Op &op) {
   auto index = static_cast<size_t>(plan.blocks[static_cast<size_t>(block)].paramClass);
-  std::optional<Optimizer> own = plan.classes[index].optimizer;
-  if (!own)
-    own = optimizerOf(plan.job);
-  return own ? std::optional(optimizerInfo(*own).op) : std::nullopt;
+  if (const std::optional<Optimizer> &own = plan.classes[index].optimizer)
+    return optimizerInfo(*own).op == op.kind;
+  std::optional<Optimizer> ofJob = optimizerOf(plan.job);
+  return !ofJob || (*ofJob == Optimizer::Muon) == (op.kind == OpKind::Muon);
 }
 
 /// Of a parameter that Muon updates in parts of so many elements of its block.
@@ -189,7 +190,7 @@ std::string findCutMatrix(const Plan &plan) {
           continue;
         auto block = static_cast<int32_t>(op.getInt(AttrKey::block));
         bool isMuon = op.kind == OpKind::Muon;
-        if (updateOf(plan, block).value_or(op.kind) != op.kind)
+        if (!isUpdateOf(plan, block, op))
           return fmt::format("block {} is not updated by the optimizer of its class", block);
         for (const Param &param : plan.params)
           if (isMuon && param.block == block)
