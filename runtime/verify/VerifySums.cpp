@@ -72,9 +72,12 @@ public:
   }
 
 private:
-  /// A role that updates blocks, or saves what it does.
+  /// A role that updates blocks, has some that are not trained, or saves what it does.
   bool hasStepOps() const {
-    return updatesBlocks(role_) || (!plan_.job.checkpoint.save.empty() && !plan_.blocks.empty());
+    bool hasFrozen = std::ranges::any_of(blockOf_, [&](const Block *block) {
+      return block != nullptr && !plan_.classOf(*block).isTrained;
+    });
+    return updatesBlocks(role_) || hasFrozen || (!plan_.job.checkpoint.save.empty() && !plan_.blocks.empty());
   }
 
   /// What a load fills, or nothing.

@@ -196,8 +196,8 @@ def families():
                                                "model.moe_router_enable_expert_bias=true", "model.moe_aux_loss_coeff=[0.1]",
                                                "model.moe_expert_capacity_factor=1.0", *ONE_MICROBATCH]
     yield "experts-zero_bubble", "mixtral_tiny", [*stages(2, 2, "zero_bubble"), *FP8_DELAYED, *experts, "model.seq_length=16"]
-    below, matrices = ['model.freeze=["embedding", "layers.0"]'], ['model.freeze=["qkv", "layers.1.feed_forward", "head"]']
-    yield "frozen-fsdp", "llama_tiny", [*fsdp, *below, *THREE_MICROBATCHES]
+    below, matrices = ['model.freeze=["embedding", "layers.0"]'], ['model.freeze=["qkv", "layers.0.feed_forward", "head"]']
+    yield "frozen-fsdp", "llama_tiny", [*fsdp, *below, "model.num_layers=2", *THREE_MICROBATCHES]
     yield "frozen-kept", "llama_tiny", [*fsdp, *matrices, *BF16, "ddp.keep_frozen=always", *ONE_MICROBATCH]
     yield "frozen-optim", "llama_tiny", [*STRATEGIES["optim"], *matrices, *BF16, *EVAL, "optimizer.use_precision_aware_optimizer=true",
                                          "optimizer.exp_avg_dtype=bf16", *ONE_MICROBATCH]

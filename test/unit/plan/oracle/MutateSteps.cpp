@@ -360,7 +360,7 @@ std::string StepMutator::doChangeStepOp() {
     op(i).pred = otherPred(op(i).pred);
     return at(i, fmt::format("{} if {}", name, toString(op(i).pred)));
   case 3: {
-    if (op(i).kind != OpKind::SumSquares)
+    if (op(i).kind != OpKind::SumSquares || op(i).operands.empty()) // as where nothing is trained
       return {};
     std::vector<ValueId> &squared = op(i).operands;
     std::vector<ListedBlock> &blocks = op(i).blocks;
