@@ -58,11 +58,34 @@ std::vector<size_t> layersOf(const plan::Plan &plan) {
   return units;
 }
 
+/// Seconds of ops at rates that power does not limit.
+struct Load {
+  double products = 0, attention = 0, others = 0;
+
+  void add(const Op &op, double seconds) {
+    plan::CostClass cost = plan::opInfo(op).work.cost;
+    (predict::takesPower(op)              ? products
+     : cost == plan::CostClass::Attention ? attention
+                                          : others) += seconds;
+  }
+  void add(const Load &more, double times = 1) {
+    products += times * more.products;
+    attention += times * more.attention;
+    others += times * more.others;
+  }
+  double all() const { return products + attention + others; }
+  double powerFactor() const { return all() > 0 ? predict::powerFactor(products / all()) : 1; }
+  /// With what power leaves of the rates. Products take the most: more of them slow all products
+  /// and attention, and more of anything else leaves these more.
+  double seconds() const { return (products + attention) / powerFactor() + others; }
+};
+
 /// Of a layer and a microbatch, in bytes and seconds.
 struct LayerCost {
   int64_t kept = 0;
   int64_t beside = 0; ///< most that is there beside what this layer and those before it keep
-  double seconds = 0; ///< of its ops
+  Load load;          ///< of its ops
+  double seconds = 0; ///< the same, with the power that the step leaves without recomputation
 };
 
 /// A way to recompute a layer, and what each layer costs with it.
@@ -135,8 +158,10 @@ struct StageChoices {
 /// The choices for a stage's layers, by a table of prefixes.
 class StageTable {
 public:
-  StageTable(const std::vector<RecomputeWay> &ways, const std::vector<size_t> &layers)
-      : ways_(ways), layers_(layers) {
+  /// `body` is what a microbatch takes that recomputes nothing.
+  StageTable(const std::vector<RecomputeWay> &ways, const std::vector<size_t> &layers,
+             const Load &body)
+      : ways_(ways), layers_(layers), body_(body) {
     int64_t most = 1;
     for (size_t layer : layers) {
       int64_t largest = 0;
@@ -154,21 +179,34 @@ public:
     std::vector<Choice> all;
     for (const Prefix &whole : table_.back())
       all.push_back(choiceOf(whole));
+    // One way in the first layers, as a person chooses: what it saves of a layer may be less than a
+    // step of the table.
+    for (size_t way = 1; way < ways_.size(); ++way)
+      for (size_t count = 1; count <= layers_.size(); ++count)
+        all.push_back(ofFirst(count, static_cast<uint16_t>(way)));
+    for (Choice &choice : all)
+      choice.added = addedBy(choice);
     return all;
+  }
+
+  Choice ofFirst(size_t count, uint16_t way) const {
+    Choice choice;
+    choice.ways.assign(layers_.size(), 0);
+    std::fill_n(choice.ways.begin(), count, way);
+    Prefix whole;
+    for (size_t place = 0; place < layers_.size(); ++place)
+      whole = with(whole, layers_[place], choice.ways[place]);
+    choice.kept = whole.kept, choice.peak = whole.peak, choice.added = whole.added;
+    return choice;
   }
 
 private:
   /// Of those that need about the same, the fastest.
   std::vector<Prefix> extended(const std::vector<Prefix> &prefixes, size_t layer) const {
     std::map<std::pair<int64_t, int64_t>, Prefix> best;
-    double without = ways_.front().layers[layer].seconds;
     for (size_t i = 0; i < prefixes.size(); ++i)
       for (size_t way = 0; way < ways_.size(); ++way) {
-        const LayerCost &cost = ways_[way].layers[layer];
-        Prefix next = prefixes[i];
-        next.kept += cost.kept;
-        next.peak = std::max(next.peak, next.kept + cost.beside);
-        next.added += std::max(cost.seconds - without, 0.0);
+        Prefix next = with(prefixes[i], layer, way);
         next.before = static_cast<uint32_t>(i);
         next.way = static_cast<uint16_t>(way);
         auto [slot, isNew] = best.try_emplace({next.kept / step_, next.peak / step_}, next);
@@ -188,6 +226,25 @@ private:
     return kept;
   }
 
+  /// The prefix and one layer more.
+  Prefix with(Prefix prefix, size_t layer, size_t way) const {
+    const LayerCost &cost = ways_[way].layers[layer];
+    prefix.kept += cost.kept;
+    prefix.peak = std::max(prefix.peak, prefix.kept + cost.beside);
+    prefix.added += std::max(cost.seconds - ways_.front().layers[layer].seconds, 0.0);
+    return prefix;
+  }
+
+  /// Exactly: what power leaves depends on the whole choice.
+  double addedBy(const Choice &choice) const {
+    Load load = body_;
+    for (size_t place = 0; place < layers_.size(); ++place) {
+      load.add(ways_[choice.ways[place]].layers[layers_[place]].load);
+      load.add(ways_.front().layers[layers_[place]].load, -1);
+    }
+    return std::max(load.seconds() - body_.seconds(), 0.0);
+  }
+
   static bool isBetter(const Prefix &a, const Prefix &b) {
     return std::tie(a.added, a.peak, a.kept) < std::tie(b.added, b.peak, b.kept);
   }
@@ -204,6 +261,7 @@ private:
 
   const std::vector<RecomputeWay> &ways_;
   const std::vector<size_t> &layers_;
+  const Load &body_;
   std::vector<std::vector<Prefix>> table_; ///< by number of layers
   int64_t step_;
 };
@@ -230,9 +288,11 @@ public:
       tell(std::ranges::max(bytes), 0);
       return;
     }
+    if (placed.roles.size() == 1)
+      stepSeconds_ = predict::predictStep(predict::deviceOf(placed), placed, placed.roles[0]).step;
     costWays();
     for (StageChoices &stage : stages_)
-      stage.choices = StageTable(ways_, stage.layers).choices();
+      stage.choices = StageTable(ways_, stage.layers, load_).choices();
     expect(bytes);
     search(bytes);
     tryMore();
@@ -269,7 +329,7 @@ private:
     }
   }
 
-  std::vector<LayerCost> costsWith(LayerRecompute what) const {
+  std::vector<LayerCost> costsWith(LayerRecompute what) {
     plan::Plan body = plan_;
     request(body, std::vector<LayerRecompute>(units_.size(), what));
     finishBody(body, PassId::Partition);
@@ -277,17 +337,40 @@ private:
     const predict::Device device = predict::deviceOf(body);
     std::vector<int64_t> kept = keptBytesOfUnits(segment, body.units.size());
     std::vector<int64_t> peaks = peaksOfUnits(segment, body.units.size());
-    std::vector<double> seconds(body.units.size());
-    for (const Op &op : segment.ops)
-      if (op.unit >= 0 && !isAlias(op))
-        seconds[static_cast<size_t>(op.unit)] += predict::timeOf(device, body, segment, op);
+    std::vector<Load> loads(body.units.size());
+    Load all;
+    for (const Op &op : segment.ops) {
+      if (isAlias(op))
+        continue;
+      double seconds = predict::timeOf(device, body, segment, op);
+      if (op.unit >= 0)
+        loads[static_cast<size_t>(op.unit)].add(op, seconds);
+      all.add(op, seconds);
+    }
+    if (ways_.empty())
+      load_ = withRest(all);
     std::vector<LayerCost> costs;
     int64_t before = 0;
     for (size_t unit : units_) {
       before += kept[unit];
-      costs.push_back({kept[unit], std::max<int64_t>(peaks[unit] - before, 0), seconds[unit]});
+      Load with = load_;
+      with.add(loads[unit]);
+      costs.push_back({kept[unit], std::max<int64_t>(peaks[unit] - before, 0), loads[unit],
+                       with.seconds() - load_.seconds()});
     }
     return costs;
+  }
+
+  /// The body's ops and the rest of a step, as far as it is known of a plan without stages.
+  Load withRest(const Load &ops) const {
+    double passes = static_cast<double>(std::max<int64_t>(plan_.job.derived.numMicrobatches, 1));
+    Load load = ops;
+    constexpr int kTurns = 4; // power depends on the rest, and the rest on power
+    for (int turn = 0; turn < kTurns && stepSeconds_ > 0; ++turn)
+      load.others = ops.others + std::max(stepSeconds_ / passes - ops.others -
+                                              (ops.products + ops.attention) / load.powerFactor(),
+                                          0.0);
+    return load;
   }
 
   static bool isSame(const std::vector<LayerCost> &a, const std::vector<LayerCost> &b) {
@@ -357,12 +440,7 @@ private:
   }
 
   Choice nothing(const StageChoices &stage) const {
-    Choice none = {.ways = std::vector<uint16_t>(stage.layers.size())};
-    for (size_t layer : stage.layers) {
-      none.kept += ways_.front().layers[layer].kept;
-      none.peak = std::max(none.peak, none.kept + ways_.front().layers[layer].beside);
-    }
-    return none;
+    return StageTable(ways_, stage.layers, load_).ofFirst(0, 0);
   }
 
   /// Nothing first; then each choice needs less than those before it, and more time.
@@ -506,6 +584,8 @@ private:
   Notes &notes_;
   std::vector<size_t> units_;      ///< of the layers
   std::vector<RecomputeWay> ways_; ///< the first recomputes nothing
+  double stepSeconds_ = 0;         ///< without recomputation; 0 with stages
+  Load load_;                      ///< of a microbatch without recomputation
   std::vector<StageChoices> stages_;
   std::vector<LayerRecompute> chosen_; ///< of each layer
 };

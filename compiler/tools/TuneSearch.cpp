@@ -166,7 +166,7 @@ std::optional<BodyCost> costOfAuto(const CommonOptions &common, std::vector<std:
 struct Candidate {
   size_t body, mesh;
   Bound bound;
-  int64_t likelyBytes = 0; ///< by which its turn is chosen
+  Bound likely; ///< by which its turn is chosen
   size_t round = 0;
   bool isRefined = false; ///< the bound is that of its stages' passes
 };
@@ -307,7 +307,7 @@ private:
           continue;
         }
         Candidate candidate{body, mesh, bounds_[body]->of(meshesOf(body)[mesh])};
-        candidate.likelyBytes = likelyBytes(candidate);
+        candidate.likely = likely(candidate);
         if (request_.prunes && request_.memoryBytes > 0 &&
             candidate.bound.bytes > request_.memoryBytes)
           ++result_.beyondMemory;
@@ -316,25 +316,36 @@ private:
       }
     }
     std::ranges::sort(candidates_, {}, [this](const Candidate &candidate) {
-      return std::tuple(!isLikely(candidate), candidate.bound.seconds, candidate.body,
+      return std::tuple(!isLikely(candidate), candidate.likely.seconds, candidate.body,
                         candidate.mesh);
     });
     inRounds();
   }
 
-  /// Its bound, or that of the layout without recomputation, if this one may fit, so that it is
-  /// tried first.
-  int64_t likelyBytes(const Candidate &candidate) {
-    if (!isAuto(candidate.body))
-      return candidate.bound.bytes;
-    Layout none = space_.bodies[candidate.body];
-    none.words[static_cast<size_t>(Knob::Recompute)] = "none";
-    auto at = static_cast<size_t>(std::ranges::find(space_.bodies, none.words, &Layout::words) -
+  /// Its bound; of a layout whose recomputation is chosen, between those of the layouts that
+  /// recompute nothing and whole layers, as far as its memory needs.
+  Bound likely(const Candidate &candidate) const {
+    if (!isAuto(candidate.body) || request_.memoryBytes == 0)
+      return candidate.bound;
+    std::optional<Bound> none = boundWith("none", candidate), full = boundWith("full", candidate);
+    if (!none || !full || full->bytes >= none->bytes)
+      return candidate.bound;
+    double share = static_cast<double>(none->bytes - request_.memoryBytes) /
+                   static_cast<double>(none->bytes - full->bytes);
+    share = std::clamp(share, 0.0, 1.0);
+    return {none->seconds + share * (full->seconds - none->seconds), full->bytes};
+  }
+
+  /// The bound of the layout that differs in what it recomputes; nothing if it has none yet.
+  std::optional<Bound> boundWith(const char *recompute, const Candidate &candidate) const {
+    Layout other = space_.bodies[candidate.body];
+    other.words[static_cast<size_t>(Knob::Recompute)] = recompute;
+    auto at = static_cast<size_t>(std::ranges::find(space_.bodies, other.words, &Layout::words) -
                                   space_.bodies.begin());
-    if (at >= candidate.body || !bounds_[at])
-      return candidate.bound.bytes;
-    int64_t bytes = bounds_[at]->of(meshesOf(candidate.body)[candidate.mesh]).bytes;
-    return bytes <= request_.memoryBytes ? bytes : candidate.bound.bytes;
+    const Layout &mesh = meshesOf(candidate.body)[candidate.mesh];
+    if (at >= candidate.body || !bounds_[at] || !bounds_[at]->divides(mesh))
+      return std::nullopt;
+    return bounds_[at]->of(mesh);
   }
 
   /// Whether the body is one of rows that do not move in pieces, though they might, and another one
@@ -354,7 +365,7 @@ private:
   /// Whether a plan probably fits: it takes more than its bound.
   bool isLikely(const Candidate &candidate) const {
     constexpr double kShare = 0.88;
-    return request_.memoryBytes == 0 || static_cast<double>(candidate.likelyBytes) <
+    return request_.memoryBytes == 0 || static_cast<double>(candidate.likely.bytes) <
                                             kShare * static_cast<double>(request_.memoryBytes);
   }
 
