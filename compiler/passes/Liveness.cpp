@@ -48,32 +48,28 @@ private:
   Exits walkNamed(const plan::ProgramNode &node, const std::vector<int64_t> &counts, Exits from) {
     if (node.kind != plan::ProgramNode::Loop)
       return {visit(node, variantOf(node, counts, 0), from)};
-    // Most turns visit what the turn before them has visited, after the same runs.
-    struct Last {
-      plan::Variant variant;
-      size_t from = 0, index = 0;
-      bool isKnown = false;
-    };
-    std::vector<Last> last(node.children.size());
-    for (int64_t turn = 0; turn < node.count; ++turn)
-      for (size_t child = 0; child < node.children.size(); ++child) {
-        const plan::ProgramNode &run = node.children[child];
-        if (run.kind == plan::ProgramNode::Loop) {
-          from = walkNamed(run, counts, std::move(from));
-          continue;
-        }
-        plan::Variant variant = variantOf(run, counts, turn);
-        Last &known = last[child];
-        bool isAgain = known.isKnown && variant == known.variant && from.size() == 1;
-        if (!isAgain || from.front() != known.from) {
-          size_t index = visit(run, variant, from);
-          known = {variant, from.size() == 1 ? from.front() : 0, index, from.size() == 1};
-          from.assign(1, index);
-        } else {
-          from.front() = known.index;
-        }
-      }
+    for (int64_t turn = 0; turn < node.count;) {
+      int64_t alike = turnsAlike(node, counts, turn);
+      // The second of turns that execute alike comes after the first, each other one as it does.
+      for (int64_t i = 0; i < std::min<int64_t>(alike, 2); ++i)
+        for (const plan::ProgramNode &run : node.children)
+          from = run.kind == plan::ProgramNode::Loop
+                     ? walkNamed(run, counts, std::move(from))
+                     : Exits{visit(run, variantOf(run, counts, turn + i), from)};
+      turn += alike;
+    }
     return from;
+  }
+
+  /// Turns of the loop from this one on in which all runs have the same variants.
+  int64_t turnsAlike(const plan::ProgramNode &loop, const std::vector<int64_t> &counts,
+                     int64_t turn) const {
+    int64_t alike = loop.count - turn;
+    for (const plan::ProgramNode &run : loop.children)
+      if (run.kind != plan::ProgramNode::Loop)
+        alike = std::min(
+            alike, variants_[run.segment].turnsAlike(*run.microbatch, turn, counts[run.segment]));
+    return alike;
   }
 
   plan::Variant variantOf(const plan::ProgramNode &run, const std::vector<int64_t> &counts,

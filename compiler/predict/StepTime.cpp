@@ -512,6 +512,23 @@ template <typename Run> void forEachLaunch(const plan::Role &role, const Run &ru
     std::vector<plan::VariantTable> variants;
     for (const Segment &segment : role.segments)
       variants.emplace_back(segment);
+    struct Known {
+      const plan::ProgramNode *run = nullptr;
+      int64_t until = 0; ///< the turn before which its variant is this one
+      Variant variant;
+    };
+    std::vector<Known> known(role.segments.size());
+    auto variantOf = [&](const plan::ProgramNode &node, int64_t turn) {
+      Known &last = known[node.segment];
+      if (const plan::VariantTable &table = variants[node.segment];
+          last.run != &node || turn >= last.until || turn == 0) {
+        int64_t count = named[node.segment];
+        last = {&node, turn, table.of(node.microbatch->at(turn), count)};
+        // A run outside of loops has one turn alone.
+        last.until += std::min(table.turnsAlike(*node.microbatch, turn, count), count);
+      }
+      return last.variant;
+    };
     auto runAll = [&](uint32_t s, int64_t count) {
       run(Launch{s, variants[s].of(0, count)}, 1, 0);
       if (count > 2)
@@ -521,8 +538,7 @@ template <typename Run> void forEachLaunch(const plan::Role &role, const Run &ru
     plan::forEachRun(top.children, [&](const plan::ProgramNode &node, int64_t turn) {
       uint32_t s = node.segment;
       if (node.microbatch)
-        run(Launch{s, variants[s].of(node.microbatch->at(turn), named[s])}, 1,
-            node.microbatch->at(turn));
+        run(Launch{s, variantOf(node, turn)}, 1, node.microbatch->at(turn));
       else if (!role.segments[s].body || node.count == 1)
         run(Launch{s, Variant::Only}, node.count, role.segments[s].body ? 0 : -1);
       else
@@ -555,29 +571,38 @@ std::vector<Meeting> meetingsOf(const Device &device, const plan::Plan &plan,
   return meetings;
 }
 
+struct TimedLaunch {
+  LaunchTime time;
+  std::vector<Meeting> meetings; ///< which the passes share
+};
+
 /// The launches of a step of one role, one by one.
 struct RoleLaunches {
-  std::map<Launch, LaunchTime> times;
-  std::map<Launch, std::vector<Meeting>> meetings; ///< which the passes share
-  std::vector<Launch> launches;
+  std::map<Launch, TimedLaunch> timed;
+  std::vector<const std::pair<const Launch, TimedLaunch> *> launches;
   std::vector<int64_t> microbatches; ///< of each launch
   std::vector<Pass> passes;          ///< of each launch
 };
 
 RoleLaunches launchesOf(RoleTimes &times) {
   RoleLaunches result;
+  std::vector<const std::pair<const Launch, TimedLaunch> *> last(times.role().segments.size());
   forEachLaunch(times.role(), [&](const Launch &launch, int64_t count, int64_t microbatch) {
-    auto [at, isNew] = result.times.try_emplace(launch);
-    std::vector<Meeting> &meetings = result.meetings[launch];
-    if (isNew) {
-      at->second = timeLaunch(times, launch);
-      meetings = meetingsOf(times.device(), times.plan(), times.role().segments[launch.segment],
-                            launch, at->second);
+    auto *&like = last[launch.segment];
+    if (!like || like->first != launch) {
+      auto [at, isNew] = result.timed.try_emplace(launch);
+      TimedLaunch &timed = at->second;
+      if (isNew) {
+        timed.time = timeLaunch(times, launch);
+        timed.meetings = meetingsOf(times.device(), times.plan(),
+                                    times.role().segments[launch.segment], launch, timed.time);
+      }
+      like = &*at;
     }
     for (int64_t i = 0; i < count; ++i) {
-      result.launches.push_back(launch);
+      result.launches.push_back(like);
       result.microbatches.push_back(microbatch < 0 ? microbatch : microbatch + i);
-      result.passes.push_back({at->second.sum.step, meetings});
+      result.passes.push_back({like->second.time.sum.step, like->second.meetings});
     }
   });
   return result;
@@ -670,8 +695,8 @@ std::vector<StepTime> stepsOf(std::vector<RoleTimes> &roles) {
   for (RoleTimes &role : roles) {
     RoleLaunches &own = launches.emplace_back(launchesOf(role));
     StepTime sum;
-    for (const Launch &launch : own.launches) {
-      const StepTime &one = own.times[launch].sum;
+    for (const auto *launch : own.launches) {
+      const StepTime &one = launch->second.time.sum;
       sum.waiting -= one.step;
       sum.compute += one.compute;
       sum.products += one.products;
@@ -739,8 +764,8 @@ public:
 
   void add(size_t i, const ActorTimes &times) {
     const PassTime &pass = times.passes[i];
-    const Launch &launch = of_.launches[i];
-    const LaunchTime &time = of_.times[launch];
+    const auto &[launch, timed] = *of_.launches[i];
+    const LaunchTime &time = timed.time;
     std::span<const Meeting> meetings = of_.passes[i].meetings;
     double held = pass.end - pass.begin - time.sum.step; // by another stage
     bool isHeldFirst = !meetings.empty() && meetings[0].isFirst;

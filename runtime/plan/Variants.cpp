@@ -107,6 +107,18 @@ Variant VariantTable::of(int64_t microbatch, int64_t count) const {
   return {std::min(firstCuts_[like], microbatch), count};
 }
 
+int64_t VariantTable::turnsAlike(const MicrobatchNumber &number, int64_t turn,
+                                 int64_t count) const {
+  if (!isBody_ || number.coef == 0)
+    return std::numeric_limits<int64_t>::max();
+  int64_t microbatch = number.at(turn), last = count - 1;
+  if (number.coef < 0 || microbatch <= 0 || microbatch >= last)
+    return 1;
+  auto cut = std::ranges::upper_bound(cuts_, microbatch);
+  int64_t until = cut == cuts_.end() ? last : std::min(*cut, last);
+  return (until - microbatch + number.coef - 1) / number.coef;
+}
+
 std::vector<int64_t> VariantTable::numbersFor(int64_t count) const {
   std::vector<int64_t> numbers = {0, 1, count - 1};
   numbers.insert(numbers.end(), cuts_.begin(), cuts_.end());
@@ -142,15 +154,14 @@ public:
   /// What a number of steps does not reach is there too: a run may evaluate alone.
   void collect(const std::vector<ProgramNode> &nodes) {
     std::vector<int64_t> named = namedRuns(role_, nodes);
-    forEachRun(nodes, [&](const ProgramNode &node, int64_t turn) {
-      if (node.microbatch)
-        take(node.segment, node.microbatch->at(turn), named[node.segment]);
-      else
-        takePlain(node);
-      return true;
-    });
     for (const ProgramNode &node : nodes) {
-      if (node.kind == ProgramNode::Start)
+      if (node.kind == ProgramNode::Loop)
+        takeLoop(node, named);
+      else if (node.kind == ProgramNode::Run && node.microbatch)
+        take(node.segment, node.microbatch->at(0), named[node.segment]);
+      else if (node.kind == ProgramNode::Run)
+        takePlain(node);
+      else if (node.kind == ProgramNode::Start)
         take(node.segment, 0, 1);
       else if (node.kind == ProgramNode::Steps || node.kind == ProgramNode::Every)
         collect(node.children);
@@ -171,6 +182,28 @@ public:
   }
 
 private:
+  /// Of turns that execute alike, as many as there are slots.
+  void takeLoop(const ProgramNode &loop, const std::vector<int64_t> &named) {
+    for (const ProgramNode &node : loop.children) {
+      if (node.kind == ProgramNode::Loop)
+        takeLoop(node, named);
+      if (node.kind != ProgramNode::Run)
+        continue;
+      if (!node.microbatch) {
+        takePlain(node);
+        continue;
+      }
+      int64_t count = named[node.segment];
+      for (int64_t turn = 0; turn < loop.count;) {
+        int64_t alike = std::min(tables_[node.segment].turnsAlike(*node.microbatch, turn, count),
+                                 loop.count - turn);
+        for (int64_t i = 0; i < std::min(alike, slots_[node.segment]); ++i)
+          take(node.segment, node.microbatch->at(turn + i), count);
+        turn += alike;
+      }
+    }
+  }
+
   void takePlain(const ProgramNode &node) {
     int64_t count = role_.segments[node.segment].body ? node.count : 1;
     if (slots_[node.segment] == 1)

@@ -16,6 +16,10 @@ public:
   /// numbers one of First, Middle, Last and Only.
   Variant of(int64_t microbatch, int64_t count) const;
 
+  /// So many turns of a loop from this one on run the same variant, with microbatches that are
+  /// those of `number`; at least 1.
+  int64_t turnsAlike(const MicrobatchNumber &number, int64_t turn, int64_t count) const;
+
   /// Microbatches of `count`, among which there is one of each variant; maybe some of them twice.
   std::vector<int64_t> numbersFor(int64_t count) const;
 
