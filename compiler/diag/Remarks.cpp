@@ -22,6 +22,10 @@ llvm::StringRef remarkKindName(RemarkKind kind, unsigned count) {
   return {};
 }
 
+llvm::StringRef consequenceName(unsigned count) {
+  return count == 1 ? "setting derived from others" : "settings derived from others";
+}
+
 void RemarkCounts::add(llvm::StringRef group, bool isConsequence) {
   if (isConsequence) {
     ++consequences_;
@@ -31,15 +35,14 @@ void RemarkCounts::add(llvm::StringRef group, bool isConsequence) {
 }
 
 std::string RemarkCounts::text() const {
-  std::string derived =
-      consequences_ == 1 ? "1 setting derived from others"
-                         : fmt::format("{} settings derived from others", consequences_);
   std::string out;
   for (size_t k = 0; k < kRemarkKinds; ++k)
     if (counts_[k] > 0)
       out += fmt::format("{}{} {}", out.empty() ? "" : ", ", counts_[k],
                          remarkKindName(static_cast<RemarkKind>(k), counts_[k]));
-  return out.empty() || consequences_ == 0 ? out : derived + ", " + out;
+  if (out.empty() || consequences_ == 0)
+    return out;
+  return fmt::format("{} {}, {}", consequences_, consequenceName(consequences_), out);
 }
 
 } // namespace shardc

@@ -26,6 +26,8 @@ std::optional<RemarkKind> findRemarkKind(llvm::StringRef group);
 
 /// `setting adjusted`, or for any other number than one `settings adjusted`.
 llvm::StringRef remarkKindName(RemarkKind kind, unsigned count);
+/// `setting derived from others`, of remarks that are consequences, or the plural.
+llvm::StringRef consequenceName(unsigned count);
 
 /// How many remarks of each kind there were.
 class RemarkCounts {

@@ -138,9 +138,8 @@ int explainAdjustments(ExplainOptions &options) {
   for (size_t k = 0; k < counts.size(); ++k)
     if (counts[k] > 0)
       text += fmt::format("{} {}:\n{}", counts[k],
-                          k < kFollowing   ? remarkKindName(static_cast<RemarkKind>(k), counts[k])
-                          : counts[k] == 1 ? "setting derived from others"
-                                           : "settings derived from others",
+                          k < kFollowing ? remarkKindName(static_cast<RemarkKind>(k), counts[k])
+                                         : consequenceName(counts[k]),
                           texts[k]);
   ExitStatus written =
       writeOutput("", text.empty() ? "nothing is adjusted or recommended\n" : text);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <tuple>
+#include <utility>
 
 #include "runtime/base/Reports.h"
 #include "runtime/plan/Builder.h"
@@ -209,8 +211,9 @@ private:
     while (true) {
       std::vector<Part> runs = takeUpTo(left, ProgramNode::Every);
       SegmentRunner::Series series = segments_.seriesOf(runs);
-      auto [toUpdate, update] = atUpdate(series);
-      step_.push_back({std::move(series), std::move(toUpdate), std::move(update), 0, {}});
+      step_.push_back({std::move(series), {}, {}, 0, {}});
+      if (comparesBefore_)
+        std::tie(step_.back().toUpdate, step_.back().update) = atUpdate(step_.back().runs);
       std::vector<const ProgramNode *> every = takeFirst(left);
       if (every.empty() || every.front() == nullptr)
         return;
@@ -221,8 +224,9 @@ private:
 
   /// What each role runs before its update, and the rest. No role's microbatches wait for another
   /// one's update.
-  std::array<SegmentRunner::Series, 2> atUpdate(const SegmentRunner::Series &series) const {
-    std::array<SegmentRunner::Series, 2> parts;
+  std::pair<SegmentRunner::Series, SegmentRunner::Series>
+  atUpdate(const SegmentRunner::Series &series) const {
+    SegmentRunner::Series before, behind;
     std::vector<const plan::Role *> updating;
     std::vector<bool> isBehind(executable_.segmentCount());
     for (const SegmentRunner::Run &run : series.runs) {
@@ -233,11 +237,11 @@ private:
         isUpdating = true;
       }
       isBehind[run.segment] = isUpdating;
-      parts[isUpdating ? 1 : 0].runs.push_back(run);
+      (isUpdating ? behind : before).runs.push_back(run);
     }
     for (const auto &visits : series.visits) // counted behind a segment's last run
-      parts[isBehind[visits.first] ? 1 : 0].visits.push_back(visits);
-    return parts;
+      (isBehind[visits.first] ? behind : before).visits.push_back(visits);
+    return {std::move(before), std::move(behind)};
   }
 
   /// Whether ranks have whole weights of which an update changes only their shards: the next step
@@ -256,8 +260,8 @@ private:
   }
 
   Status runSteps(const ProgramNode &steps, const std::vector<Part> &nodes) {
+    comparesBefore_ = options_.compareInterval > 0 && gathersWhole();
     prepareSteps(nodes);
-    const bool comparesBefore = gathersWhole();
     for (const ProgramNode &node : steps.children)
       if (node.kind == ProgramNode::Every) { // one every so many steps
         segments_.setVisitsBefore(
@@ -276,7 +280,7 @@ private:
       RETURN_IF_ERROR(requestStop());
       RETURN_IF_ERROR(requestEndAtSave(i, end));
       // The first step ends before the next is queued, so that all its allocations are counted.
-      bool comparesWithin = comparesBefore && isCompared(i + 1);
+      bool comparesWithin = comparesBefore_ && isCompared(i + 1);
       RETURN_IF_ERROR(settle(i == options_.firstStep + 1 || comparesWithin ? 0 : kStepsAhead - 1));
       if (isEnding_)
         break;
@@ -289,7 +293,7 @@ private:
         return status;
       }
       RETURN_IF_ERROR(traceAfter(i));
-      if (!comparesBefore && isCompared(i + 1))
+      if (!comparesBefore_ && isCompared(i + 1))
         RETURN_IF_ERROR(compareAfter(i + 1));
       if (isSaveDue(i))
         RETURN_IF_ERROR(saveAfter(i + 1));
@@ -533,6 +537,7 @@ private:
 
   // Of the loop under way:
   std::vector<StepPart> step_;
+  bool comparesBefore_ = false;  ///< replicas, before the update
   SegmentRunner::Series inStep_; ///< its runs, without those of `every`
   int64_t lastSaved_ = 0;        ///< step
   int64_t overflowsInRow_ = 0;   ///< steps
