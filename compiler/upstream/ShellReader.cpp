@@ -1,7 +1,8 @@
-// The statements of a script. Those that run for certain are carried out. What a condition, loop or
-// function guards is read twice: first for the variables that it may set, which are not known from
-// there on, then for the launches in it.
-#include "compiler/upstream/ShellWords.h"
+// The statements of a script. Those that run for certain are carried out. Of an `if` or `case`
+// whose words are known the branch that runs is, and nothing else. What another condition, a loop
+// or a function guards is read twice: first for the variables that it may set, which are not known
+// from there on, then for the launches in it.
+#include "compiler/upstream/ShellStatus.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/Twine.h"
 
@@ -21,10 +22,6 @@ struct Assignment {
   SourceRange range;
 };
 
-bool isOneOf(llvm::StringRef word, std::initializer_list<llvm::StringRef> words) {
-  return llvm::is_contained(words, word);
-}
-
 /// Whether the value begins with all of the variable, so that an assignment only adds to it.
 bool beginsWith(llvm::StringRef script, llvm::StringRef name) {
   script = script.ltrim("( \t\r\n\"");
@@ -38,10 +35,10 @@ bool beginsWith(llvm::StringRef script, llvm::StringRef name) {
          script.startswith("[*]}");
 }
 
-class ShellReader : ShellWords {
+class ShellReader : ShellTests {
 public:
   ShellReader(BufferId script, const ShellSetting &setting, DiagEngine &diags)
-      : ShellWords(script, setting, diags) {
+      : ShellTests(script, setting, diags) {
     values_.isJob = text_.contains("\n#SBATCH");
   }
 
@@ -59,6 +56,29 @@ public:
 
 private:
   using Closers = std::initializer_list<llvm::StringRef>;
+
+  /// Whether launches count here.
+  bool records() const { return mode_ == Mode::Run || mode_ == Mode::Maybe; }
+
+  /// What is read in a mode, from here.
+  template <typename Read> auto inMode(Mode mode, const Read &read) {
+    Mode before = std::exchange(mode_, mode);
+    auto result = read();
+    mode_ = before;
+    return result;
+  }
+
+  /// Reads the same text again, or something else of it.
+  struct Place {
+    size_t at, documentsEnd, numCommands;
+  };
+  Place place() const { return {at_, documentsEnd_, numCommands_}; }
+  void goBack(const Place &place) {
+    if (!failed_)
+      at_ = place.at;
+    documentsEnd_ = place.documentsEnd;
+    numCommands_ = place.numCommands;
+  }
 
   // --- between statements
   // -------------------------------------------------------------------------
@@ -80,7 +100,7 @@ private:
     size_t begin = at_;
     at_ = std::min(text_.find('\n', at_), end_);
     llvm::StringRef line = slice(begin).rtrim();
-    if (isLineBegin && line.consume_front("#SBATCH") && mode_ != Mode::Collect) {
+    if (isLineBegin && line.consume_front("#SBATCH") && records()) {
       llvm::SmallVector<llvm::StringRef> words;
       llvm::SplitString(line.split(" #").first, words, " \t");
       for (llvm::StringRef word : words)
@@ -99,14 +119,6 @@ private:
     }
   }
 
-  /// The reserved word that comes next, or what stands in its place.
-  llvm::StringRef peekWord() const {
-    size_t end = at_;
-    while (end < end_ && !endsWord(text_[end]))
-      ++end;
-    return text_.slice(at_, end);
-  }
-
   void expectWord(llvm::StringRef word) {
     skipLines();
     if (!hasEnded_ && peekWord() != word)
@@ -114,17 +126,22 @@ private:
     at_ += hasEnded_ ? 0 : word.size();
   }
 
+  /// Whether a statement runs, by the operator before it.
+  enum class Runs : uint8_t { Surely, Maybe, Never };
+
   /// Statements until one of the words that close them, which is not consumed.
   void readList(Closers closers) {
     if (!enter())
       return;
     skipLines();
-    bool isGuarded = false;
+    Runs runs = Runs::Surely;
+    std::optional<bool> status; // of the statement before the operator
     while (!atEnd() && !hasEnded_ && peek() != ')' && !startsWith(";;") && !startsWith(";&") &&
            !llvm::is_contained(closers, peekWord())) {
       size_t before = at_;
-      readStatement(isGuarded);
-      isGuarded = readOperator();
+      std::optional<bool> own = readStatement(runs);
+      status = runs == Runs::Never ? status : own;
+      runs = readOperator(status);
       skipLines();
       if (++numCommands_ > kCommandsMax)
         fail("it has too many commands");
@@ -135,32 +152,57 @@ private:
     --depth_;
   }
 
-  /// Whether the next statement may not run, or not in this shell.
-  bool readOperator() {
+  /// Whether the next statement runs in this shell.
+  Runs readOperator(std::optional<bool> status) {
     skipBlanks();
     for (llvm::StringRef op : {"&&", "||", "|&", "|"})
       if (consume(op)) {
         skipLines();
-        return true;
+        bool decides = (op == "&&" || op == "||") && status;
+        return !decides ? Runs::Maybe : *status == (op == "&&") ? Runs::Surely : Runs::Never;
       }
     if (!startsWith(";;") && !startsWith(";&") && (peek() == '&' || peek() == ';'))
       ++at_;
-    return false;
+    return Runs::Surely;
   }
 
-  /// Reads what may not run twice: for its assignments, and for its launches.
-  void readStatement(bool isGuarded) {
+  /// Its status, if it is a test that is known. Reads what may not run twice: for its assignments,
+  /// and for its launches.
+  std::optional<bool> readStatement(Runs runs) {
     skipBlanks();
     statement_ = at_;
-    if (mode_ != Mode::Run || (!isGuarded && !beginsCompound()))
-      return readCommand();
-    size_t begin = at_, documents = documentsEnd_, count = numCommands_;
-    cause_ = range(begin, std::min(text_.find('\n', begin), end_));
+    if (mode_ != Mode::Run) {
+      readCommand();
+      return std::nullopt;
+    }
+    if (runs == Runs::Never) {
+      mode_ = Mode::Skip;
+      readCommand();
+      mode_ = Mode::Run;
+      return std::nullopt;
+    }
+    if (runs == Runs::Surely) {
+      Place begin = place();
+      std::optional<bool> status = inMode(Mode::Skip, [&] { return readStatus(); });
+      goBack(begin);
+      if (status || !beginsCompound()) {
+        assigns_ = false;
+        readCommand();
+        return assigns_ ? true : status;
+      }
+      if (readBranches())
+        return std::nullopt;
+    }
+    readDoubtful();
+    return std::nullopt;
+  }
+
+  void readDoubtful() {
+    Place begin = place();
+    cause_ = range(at_, std::min(text_.find('\n', at_), end_));
     mode_ = Mode::Collect;
     readCommand();
-    at_ = failed_ ? at_ : begin;
-    documentsEnd_ = documents;
-    numCommands_ = count;
+    goBack(begin);
     mode_ = Mode::Maybe;
     if (!failed_)
       readCommand();
@@ -172,9 +214,70 @@ private:
            isOneOf(peekWord(), {"if", "case", "for", "while", "until", "select", "{", "function"});
   }
 
+  // --- branches that are known
+  // ----------------------------------------------------------------------
+  /// Of tests in a row, up to `then`; stays where it is.
+  std::optional<bool> peekCondition() {
+    Place begin = place();
+    std::optional<bool> status = readStatus();
+    while (status && (startsWith("&&") || startsWith("||"))) {
+      bool isBoth = consume("&&");
+      at_ += isBoth ? 0 : 2;
+      skipLines();
+      std::optional<bool> next = readStatus();
+      status = next ? std::optional(isBoth ? *status && *next : *status || *next) : std::nullopt;
+    }
+    skipLines();
+    bool isWhole = peekWord() == "then";
+    goBack(begin);
+    return isWhole ? status : std::nullopt;
+  }
+
+  /// Which branch of an `if` or `case` runs: sought while all of it is skipped, and then read.
+  struct Choice {
+    bool isSought = true, isUnknown = false;
+    std::optional<size_t> taken;
+    size_t branch = 0; ///< the next one
+
+    bool isOpen() const { return isSought && !isUnknown && !taken; }
+    void take(std::optional<bool> isTaken) {
+      if (isOpen() && isTaken.value_or(false))
+        taken = branch;
+      else if (isOpen())
+        isUnknown = !isTaken;
+    }
+  };
+
+  /// False if it is not known which one runs; then nothing has been read.
+  bool readBranches() {
+    if (!isOneOf(peekWord(), {"if", "case"}))
+      return false;
+    Choice choice;
+    Place begin = place();
+    mode_ = Mode::Skip;
+    readCommand(&choice);
+    goBack(begin);
+    if (!choice.isUnknown && !failed_) {
+      choice.isSought = false;
+      choice.branch = 0;
+      readCommand(&choice);
+    }
+    mode_ = Mode::Run;
+    return failed_ || !choice.isUnknown;
+  }
+
+  void readBranch(Closers closers, Choice *choice) {
+    bool runs = choice != nullptr && !choice->isSought && choice->taken == choice->branch;
+    mode_ = runs ? Mode::Run : mode_;
+    readList(closers);
+    mode_ = runs ? Mode::Skip : mode_;
+    if (choice != nullptr)
+      ++choice->branch;
+  }
+
   // --- compound statements
   // ------------------------------------------------------------------------
-  void readCommand() {
+  void readCommand(Choice *choice = nullptr) {
     if (!enter())
       return;
     skipBlanks();
@@ -183,9 +286,9 @@ private:
       at_ += word.size();
       readCommand();
     } else if (word == "if") {
-      readIf();
+      readIf(choice);
     } else if (word == "case") {
-      readCase();
+      readCase(choice);
     } else if (isOneOf(word, {"for", "select", "while", "until"})) {
       readLoop(word);
     } else if (startsWith("((")) {
@@ -206,36 +309,47 @@ private:
     --depth_;
   }
 
-  void readIf() {
+  void readIf(Choice *choice) {
     at_ += 2;
     do {
+      if (choice != nullptr && choice->isOpen())
+        choice->take(peekCondition());
       readList({"then"});
       expectWord("then");
-      readList({"elif", "else", "fi"});
-    } while (!failed_ && consume("elif"));
-    if (peekWord() == "else") {
+      readBranch({"elif", "else", "fi"}, choice);
+    } while (!failed_ && !hasEnded_ && consume("elif"));
+    if (!hasEnded_ && peekWord() == "else") {
       at_ += 4;
-      readList({"fi"});
+      if (choice != nullptr)
+        choice->take(true);
+      readBranch({"fi"}, choice);
     }
     expectWord("fi");
   }
 
-  void readCase() {
+  void readCase(Choice *choice) {
     at_ += 4;
     skipBlanks();
-    readFields();
+    changesSkipped_ = false;
+    ShellValue subject = readValue();
+    bool isKnown = ShellValues::isKnown(subject.text) && !changesSkipped_;
     expectWord("in");
     skipLines();
-    while (!atEnd() && peekWord() != "esac") {
+    while (!atEnd() && !hasEnded_ && peekWord() != "esac") {
       consume("(");
       do {
         skipBlanks();
-        readFields();
+        std::optional<bool> matches = readPattern(subject.text);
+        if (choice != nullptr)
+          choice->take(isKnown ? matches : std::nullopt);
         skipBlanks();
       } while (consume("|"));
       if (!consume(")"))
         fail("expected ')' after a pattern");
-      readList({"esac"});
+      readBranch({"esac"}, choice);
+      bool fallsThrough = startsWith(";;&") || startsWith(";&");
+      if (choice != nullptr && choice->isSought)
+        choice->isUnknown |= fallsThrough;
       for (llvm::StringRef end : {";;&", ";;", ";&"})
         if (consume(end))
           break;
@@ -298,7 +412,8 @@ private:
     size_t begin = at_;
     while (!atEnd() && !endsWord(peek()))
       ++at_;
-    functions_.insert(slice(begin).str());
+    if (mode_ != Mode::Skip)
+      functions_.insert(slice(begin).str());
     skipBlanks();
     if (consume("(")) {
       skipBlanks();
@@ -431,6 +546,8 @@ private:
     if (failed_)
       return;
     if (words.empty() || declares) {
+      // The status of a program whose output a value has is that of the assignment.
+      assigns_ = words.empty() && !slice(begin).contains("$(") && !slice(begin).contains('`');
       for (Assignment &assignment : assignments)
         assign(assignment);
       if (declares)
@@ -438,7 +555,7 @@ private:
       return;
     }
     std::string name = words.front().text;
-    if (runBuiltin(name, words, begin) || mode_ == Mode::Collect ||
+    if (runBuiltin(name, words, begin) || !records() ||
         functions_.count(name) != 0) // whose body has the launch
       return;
     RanCommand command;
@@ -456,7 +573,7 @@ private:
     const std::string &name = assignment.name;
     bool keepsHead = !assignment.index && !assignment.isForeign &&
                      (assignment.append || beginsWith(assignment.script, name));
-    splitsAsUsual_ &= name != "IFS";
+    splitsAsUsual_ &= name != "IFS" || mode_ == Mode::Skip;
     if (mode_ != Mode::Run)
       return doubtIn(name, assignment.script, keepsHead);
     if (assignment.isForeign)
@@ -472,6 +589,8 @@ private:
 
   void declare(const std::vector<ShellValue> &words, const std::vector<Assignment> &assignments,
                size_t begin) {
+    if (mode_ == Mode::Skip)
+      return;
     bool exports = words.front().text == "export", isForeign = false;
     std::vector<std::string> names;
     for (const Assignment &assignment : assignments)
@@ -532,14 +651,14 @@ private:
 
   /// Its launches get the variable, or they do not.
   void doubtUnset(const std::string &name) {
-    if (name.empty()) // an option
+    if (name.empty() || mode_ == Mode::Skip) // an option
       return;
     doubtIn(name, "");
     values_.exportVariable(name);
   }
 
   void doubtAll(size_t begin) {
-    if (mode_ != Mode::Maybe)
+    if (mode_ == Mode::Run || mode_ == Mode::Collect)
       values_.doubtAll(mode_ == Mode::Run ? range(begin) : cause_);
   }
 
@@ -548,7 +667,8 @@ private:
     bool sets = name == "set" && words.size() > 1 &&
                 (words[1].text == "--" || !llvm::StringRef(words[1].text).startswith("-")) &&
                 !llvm::StringRef(words[1].text).startswith("+");
-    if (mode_ == Mode::Maybe || (name == "set" && !sets) || values_.isInFunction)
+    if (mode_ == Mode::Maybe || mode_ == Mode::Skip || (name == "set" && !sets) ||
+        values_.isInFunction)
       return;
     bool isKnown =
         llvm::all_of(words, [](const ShellValue &word) { return ShellValues::isKnown(word.text); });
@@ -641,7 +761,7 @@ private:
   size_t documentsEnd_ = 0; ///< of the here-documents that the current line has opened
   size_t numCommands_ = 0;
   bool hasEnded_ = false;
-  std::set<std::string> functions_;
+  bool assigns_ = false; ///< the last statement does nothing else, and succeeds
   ShellRun run_;
 };
 

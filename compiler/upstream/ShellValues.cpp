@@ -129,7 +129,8 @@ bool ShellValues::spend(size_t bytes, SourceRange range) {
     return true;
   }
   budget_ = 0;
-  diags_.report(diag::ImportMalformed, range, "its variables become too large");
+  diags_.report(diag::ImportMalformed, range,
+                "its variables become too large; '--run' runs the script");
   return false;
 }
 

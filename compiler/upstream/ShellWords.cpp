@@ -5,7 +5,7 @@ namespace shardc::upstream {
 void ShellWords::fail(llvm::StringRef what) {
   size_t at = std::min(at_, text_.size());
   if (!failed_)
-    diags_.report(diag::ImportMalformed, range(at, at), what);
+    diags_.report(diag::ImportMalformed, range(at, at), (what + "; '--run' runs the script").str());
   failed_ = true;
 }
 
@@ -240,8 +240,9 @@ void ShellWords::doubtExpression(llvm::StringRef expression) {
 
 void ShellWords::doubtIn(const std::string &name, llvm::StringRef script, bool keepsHead,
                          bool isAnytime) {
-  if (mode_ == Mode::Maybe)
-    return; // collected before
+  changesSkipped_ |= mode_ == Mode::Skip;
+  if (mode_ == Mode::Maybe || mode_ == Mode::Skip)
+    return; // collected before, or it does not happen
   SourceRange cause = mode_ == Mode::Run ? range(std::min(statement_, at_)) : cause_;
   values_.doubt(name, cause, script, keepsHead, isAnytime || values_.isInFunction);
 }
@@ -343,7 +344,7 @@ void ShellWords::applyOperator(Into &into, bool quoted, const std::string &name,
   Into unused{.splits = into.splits};
   Mode mode = mode_;
   if (!usesArgument)
-    mode_ = Mode::Maybe; // an assignment in it does not happen
+    mode_ = Mode::Skip; // an assignment in it does not happen
   Into &target = usesArgument && op != '=' && op != '?' ? into : unused;
   bool splitsText = std::exchange(target.splitsText, true);
   if (op == '=')

@@ -3,15 +3,16 @@
 #pragma once
 
 #include "compiler/upstream/ShellValues.h"
+#include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringExtras.h"
 
 namespace shardc::upstream {
 
 class ShellWords {
 protected:
-  /// What a statement does here: all of it; nothing but launches, since it may not run; or nothing,
-  /// while what it may assign is collected.
-  enum class Mode : uint8_t { Run, Maybe, Collect };
+  /// What a statement does here: all of it; nothing but launches, since it may not run; nothing,
+  /// while what it may assign is collected; or nothing at all, since it does not run.
+  enum class Mode : uint8_t { Run, Maybe, Collect, Skip };
 
   ShellWords(BufferId script, const ShellSetting &setting, DiagEngine &diags)
       : values_(setting, diags), diags_(diags), text_(diags.sources().text(script)),
@@ -38,6 +39,17 @@ protected:
       return false;
     at_ += what.size();
     return true;
+  }
+  /// The reserved word that comes next, or what stands in its place.
+  llvm::StringRef peekWord() const {
+    size_t end = at_;
+    while (end < end_ && !endsWord(text_[end]))
+      ++end;
+    return text_.slice(at_, end);
+  }
+
+  static bool isOneOf(llvm::StringRef word, std::initializer_list<llvm::StringRef> words) {
+    return llvm::is_contained(words, word);
   }
   void fail(llvm::StringRef what);
   bool enter() {
@@ -70,7 +82,8 @@ protected:
   size_t statement_ = 0; ///< where the current one begins
   unsigned depth_ = 0;
   bool failed_ = false;
-  bool splitsAsUsual_ = true; ///< IFS is as it was
+  bool changesSkipped_ = false; ///< what was skipped would change a variable
+  bool splitsAsUsual_ = true;   ///< IFS is as it was
 
 private:
   static constexpr unsigned kDepthMax = 40;

@@ -118,7 +118,10 @@ TEST(Shell, ExpandsAsTheShellDoes) {
 }
 
 TEST(Shell, LeavesUnknownWhatIsGuarded) {
-  EXPECT_EQ(lastCommand("X=1\nif [ $X = 1 ]; then X=2; fi; p $X ${X:-3}"), "p|$X?|${X:-3}?");
+  EXPECT_EQ(lastCommand("X=1\nif [ -d $X ]; then X=2; fi; p $X ${X:-3}"), "p|$X?|${X:-3}?");
+  EXPECT_EQ(lastCommand("X=1; if [ $X = 1 ] && q; then X=2; fi; p $X"), "p|$X?");
+  EXPECT_EQ(lastCommand("X=1; case $X in [0-2]) X=2;; esac; p $X"), "p|$X?");
+  EXPECT_EQ(lastCommand("X=1; if [ $((X++)) = 1 ]; then Y=2; fi; p $X $Y"), "p|$X?|$Y?");
   EXPECT_EQ(lastCommand("X=1; for i in 1 2; do p $X $i; X=$i; done"), "p|$X?|$i?");
   EXPECT_EQ(lastCommand("f() { X=2; }\nX=1; p $X"), "p|$X?");
   EXPECT_EQ(lastCommand("X=1; [ -f y ] && X=2; p $X"), "p|$X?");
@@ -139,6 +142,21 @@ TEST(Shell, LeavesUnknownWhatIsGuarded) {
   EXPECT_EQ(lastCommand("p before; exit; p late"), "p|before");
   for (const char *script : {"'a", "if x; then", "p $(", "A=(1", "f() p", ")", "case x in a"})
     EXPECT_EQ(lastCommand(script), "error") << script;
+}
+
+TEST(Shell, TakesTheBranchThatRuns) {
+  EXPECT_EQ(lastCommand("X=1\nif [ $X = 1 ]; then X=2; else X=3; fi; p $X"), "p|2");
+  EXPECT_EQ(lastCommand("X=1; if [ -z \"$X\" ]; then X=2; elif [[ $X -lt 2 && $X == ?* ]]; then\n"
+                        "X=4; fi; p $X"),
+            "p|4");
+  EXPECT_EQ(lastCommand("X=b1; case $X in a*|c) X=2;; \"b\"*|b1) X=3;; *) X=4;; esac; p $X"),
+            "p|$X?"); // a pattern with quotes
+  EXPECT_EQ(lastCommand("X=b1; case $X in a*|c) X=2;; b?) X=3;; *) X=4;; esac; p $X"), "p|3");
+  EXPECT_EQ(lastCommand("X=; [ -n \"$X\" ] && X=2 || X=3; p $X"), "p|3");
+  EXPECT_EQ(lastCommand("X=1; ! [[ $X -gt 0 ]] || X=2; p $X"), "p|2");
+  EXPECT_EQ(lastCommand("X=1; if [ $X = 1 ]; then p before; exit 0; else p other; fi; p late"),
+            "p|before");
+  EXPECT_EQ(lastCommand("X=1; if [ $X = 2 ]; then f() { X=5; }; fi; p $X"), "p|1");
 }
 
 TEST(Shell, TellsWhichFlagsAnUnknownPartMayHold) {

@@ -1,7 +1,7 @@
 // The shell reader against bash itself: random scripts with a fixed seed, whose commands get the
 // same words from both, or words that the reader calls unknown. The scripts hold what launch
-// scripts do: quotes inside of words, escapes, `$'...'`, variables, arrays, operators, arithmetic;
-// and conditions, loops, functions and here-documents, which the reader does not evaluate.
+// scripts do: quotes inside of words, escapes, `$'...'`, variables, arrays, operators, arithmetic,
+// conditions; and loops, functions and here-documents, which the reader does not evaluate.
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -63,8 +63,9 @@ private:
     case 6:
       return "u=" + word() + " " + command();
     case 7:
-      return pick("true &&", "false ||", "! false &&", "false &&", "true ||") + " " +
-             pick(command().c_str(), (assignment() + "\n").c_str());
+      return pick("true &&", "false ||", "! false &&", "false &&", "true ||",
+                  (condition() + " &&").c_str(), (condition() + " ||").c_str()) +
+             " " + pick(command().c_str(), (assignment() + "\n").c_str());
     case 8:
       return compound();
     case 9:
@@ -88,8 +89,9 @@ private:
     std::string body = command() + assignment() + "\n" + command();
     switch (below(7)) {
     case 0:
-      return "if [ \"$v\" = " + pick("x", "''") + " ]; then\n" + body + "else\n" + command() +
-             "fi\n";
+      return "if " + condition() + pick("", " && true", " || false") + "; then\n" + body +
+             pick("", ("elif " + condition() + "\nthen\n" + assignment() + "\n").c_str()) +
+             "else\n" + command() + "fi\n" + command();
     case 1:
       return "for i in 1 2; do\n" + body + "done\n";
     case 2:
@@ -97,11 +99,32 @@ private:
     case 3:
       return "k=2\nwhile [ $k -gt 0 ]; do\n" + body + "k=$((k - 1))\ndone\n";
     case 4:
-      return "case $w in\nx*) " + assignment() + " ;;\n*) " + assignment() + " ;;\nesac\n";
+      return "case " + pick("$w", "\"$v\"", "x-1") + " in\n" +
+             pick("x*", "(x|'*')", "*-*", "\"$w\"", "[x-z]", "x?y", "\"\"") + ") " + assignment() +
+             pick(" ;;\n", " ;;\n", " ;&\n") + "*) " + assignment() + " ;;\nesac\n" + command();
     case 5:
       return "{\n" + body + "}\n";
     default:
       return "(\n" + body + ")\n";
+    }
+  }
+
+  std::string condition() {
+    switch (below(6)) {
+    case 0:
+      return pick("[ ", "! [ ! ", "[ ! ") + pick("-n", "-z") + " \"" + quoted() + "\" ]";
+    case 1:
+      return "[ " + word() + pick(" = ", " != ", " == ") + word() + " ]";
+    case 2:
+      return "[[ " + expansion(false) + pick(" == ", " != ", " = ") +
+             pick("x*", "\"x\"*", "$v", "a?b", "''", "'*'", "x") +
+             pick("", " && -n $w", " || $n -gt 1", " && ! -z \"$v\" || $w != x") + " ]]";
+    case 3:
+      return "[ $n " + pick("-eq", "-lt", "-ge", "-ne") + " " + pick("1", "01", "0x1", "$n") + " ]";
+    case 4:
+      return "[[ $n " + pick("-le", "-gt", "-eq") + " " + pick("1", "010", "n+1") + " ]]";
+    default:
+      return "[ " + words() + "]";
     }
   }
 
