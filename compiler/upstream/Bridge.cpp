@@ -5,6 +5,7 @@
 #include "compiler/upstream/FlagTable.h"
 #include "compiler/upstream/ReadValue.h"
 #include "llvm/ADT/STLExtras.h"
+#include "llvm/ADT/StringSwitch.h"
 #include "llvm/ADT/Twine.h"
 
 namespace shardc::upstream {
@@ -96,6 +97,26 @@ bool namesPreset(const Tree &map) {
   return readValue(config::info(Opt::MixedPrecisionPreset).type, map).has_value();
 }
 
+/// `[[embedding, decoder], [decoder, loss]]` as `Et|tL`; nothing where it has other words.
+std::optional<std::string> layoutText(const Tree &stages) {
+  std::string text;
+  for (const TreePtr &stage : stages.items) {
+    text += stage == stages.items.front() ? "" : "|";
+    for (const TreePtr &layer : stage->items) {
+      llvm::StringRef letter = llvm::StringSwitch<llvm::StringRef>(layer->text)
+                                   .Case("embedding", "E")
+                                   .Case("decoder", "t")
+                                   .Case("mtp", "m")
+                                   .Case("loss", "L")
+                                   .Default("");
+      if (letter.empty())
+        return std::nullopt;
+      text += letter;
+    }
+  }
+  return text;
+}
+
 bool isInside(const config::OptionInfo &option, llvm::StringRef section) {
   llvm::StringRef path = option.bridge;
   return path.consume_front(section) && (path.empty() || path.front() == '.');
@@ -122,6 +143,8 @@ void BridgeSettings::set(llvm::StringRef path, const Tree &value) {
 }
 
 void BridgeSettings::forget(llvm::StringRef path, llvm::StringRef what, SourceRange range) {
+  if (path == "env_vars")
+    return recipe_.forgetVariables(what, range);
   llvm::SmallVector<Opt, 2> options = findBridgePath(path);
   for (const config::OptionInfo &option : config::options())
     if (recipe_.has(option.opt) && isInside(option, path))
@@ -140,6 +163,7 @@ void BridgeSettings::forgetAll(llvm::StringRef what, SourceRange range) {
   for (const config::OptionInfo &option : config::options())
     if (recipe_.has(option.opt))
       recipe_.setUnknown(option.opt, what, range);
+  recipe_.forgetVariables(what, range);
 }
 
 void BridgeSettings::setMap(llvm::StringRef path, const Tree &map, unsigned depth) {
@@ -234,6 +258,12 @@ void BridgeSettings::setFamily(const Tree &provider) {
 bool BridgeSettings::setSpecial(llvm::StringRef path, const Tree &value) {
   if (path == "mixed_precision") {
     setPreset(value);
+    return true;
+  }
+  if (path == "model.pipeline_model_parallel_layout" && value.kind == Tree::Kind::List) {
+    std::optional<std::string> layout = layoutText(value);
+    TreePtr text = layout ? makeText(*layout, value.range) : nullptr;
+    recipe_.read(Opt::ModelPipelineModelParallelLayout, text ? *text : value, path);
     return true;
   }
   if (path == "dataset.data_path" && value.isWord()) {

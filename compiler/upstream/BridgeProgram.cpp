@@ -21,14 +21,19 @@ llvm::json::Object fieldsOfSections() {
   return sections;
 }
 
+llvm::StringRef assetNamed(llvm::StringRef wanted) {
+#define ASSET(name, text)                                                                          \
+  if (wanted == name)                                                                              \
+    return text;
+#include "compiler/upstream/BridgeStandin.inc"
+  return {};
+}
+
 } // namespace
 
-std::string bridgeStandin() {
-  return
-#define ASSET(name, text) text
-#include "compiler/upstream/BridgeStandin.inc"
-      ;
-}
+std::string bridgeStandin() { return assetNamed("bridge_standin.py").str(); }
+
+llvm::StringRef bridgeRecipes() { return assetNamed("bridge_recipes.json"); }
 
 std::string bridgeTables() {
   llvm::json::Object classes;
@@ -42,7 +47,8 @@ std::string bridgeTables() {
                                                 {"functions", std::move(functions)}};
   std::string text;
   llvm::raw_string_ostream(text) << tables;
-  return text;
+  text.pop_back(); // the brace that ends them
+  return text + ",\"recipes\":" + bridgeRecipes().str() + "}";
 }
 
 } // namespace shardc::upstream

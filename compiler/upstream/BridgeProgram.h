@@ -4,6 +4,8 @@
 
 #include <string>
 
+#include "llvm/ADT/StringRef.h"
+
 namespace shardc::upstream {
 
 /// The script; its head says how it is called.
@@ -11,5 +13,9 @@ std::string bridgeStandin();
 
 /// The fields of each section, the sections of classes, and upstream's functions, as JSON.
 std::string bridgeTables();
+
+/// Of upstream's recipe functions, by name, what their configurations have beyond those of
+/// `_pretrain_common` and `*`, as JSON with a row in each line; or the name of another function.
+llvm::StringRef bridgeRecipes();
 
 } // namespace shardc::upstream

@@ -4,9 +4,11 @@
 
 #include "compiler/basic/Format.h"
 #include "compiler/upstream/Bridge.h"
+#include "compiler/upstream/BridgeProgram.h"
 #include "compiler/upstream/ImportedRecipe.h"
 #include "compiler/upstream/Python.h"
 #include "compiler/upstream/PythonCondition.h"
+#include "compiler/upstream/Yaml.h"
 #include "llvm/ADT/STLExtras.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/ADT/Twine.h"
@@ -81,6 +83,59 @@ bool isSmall(const Tree &tree, unsigned &budget) {
   return llvm::all_of(tree.items, [&](const TreePtr &item) { return isSmall(*item, budget); }) &&
          llvm::all_of(tree.entries,
                       [&](const auto &entry) { return isSmall(*entry.second, budget); });
+}
+
+/// The same value as if the range said it.
+TreePtr placedAt(const Tree &tree, SourceRange range) {
+  auto copy = std::make_shared<Tree>(tree);
+  copy->range = range;
+  for (TreePtr &item : copy->items)
+    item = placedAt(*item, range);
+  for (auto &[key, value] : copy->entries)
+    value = placedAt(*value, range);
+  return copy;
+}
+
+/// Fields of both, where those above replace those below.
+TreePtr laidOver(const TreePtr &below, const TreePtr &above) {
+  if (below == nullptr || below->kind != Tree::Kind::Map || above->kind != Tree::Kind::Map ||
+      above->call == kUnknownCall)
+    return above;
+  auto both = std::make_shared<Tree>(*below);
+  both->call = above->call.empty() ? below->call : above->call;
+  for (const auto &[key, value] : above->entries) {
+    auto found = llvm::find_if(both->entries, [&](const auto &each) { return each.first == key; });
+    if (found == both->entries.end())
+      both->entries.emplace_back(key, value);
+    else
+      found->second = laidOver(found->second, value);
+  }
+  return both;
+}
+
+/// What a recipe function of upstream's sets, by its row; null if it has none.
+TreePtr readRecipe(llvm::StringRef function, SourceRange range) {
+  auto find = [](llvm::StringRef name) {
+    std::string key = ("\n\"" + name + "\": ").str();
+    size_t at = bridgeRecipes().find(key);
+    return at == llvm::StringRef::npos
+               ? llvm::StringRef()
+               : bridgeRecipes().substr(at + key.size()).split('\n').first.rtrim(',');
+  };
+  llvm::StringRef row = find(function);
+  if (row.startswith("\"")) // the name of another one
+    row = find(row.trim('"'));
+  if (row.empty())
+    return nullptr;
+  std::vector<llvm::StringRef> texts = {find("_pretrain_common")};
+  if (row != texts.front())
+    texts.insert(texts.end(), {find("*"), row});
+  SourceManager sources;
+  DiagEngine diags(sources);
+  TreePtr tree;
+  for (llvm::StringRef text : texts)
+    tree = laidOver(tree, readYaml(sources.addBuffer(function.str(), text.str()), diags));
+  return placedAt(*tree, range);
 }
 
 class Lines {
@@ -258,6 +313,10 @@ private:
         variables_[name] = value;
       return;
     }
+    if (value->items.empty() && value->entries.empty() && setRecipe(value->callName(), statement)) {
+      roots_.insert(name);
+      return;
+    }
     if (value->callName() == "ConfigContainer") {
       roots_.insert(name);
       return setContainer(*value, statement, 0);
@@ -271,6 +330,16 @@ private:
     if (name != "return")
       aliases_[name] = section.str();
     setPath(section.str(), name, value, statement);
+  }
+
+  /// All that a recipe function of upstream's sets; false if it has no row.
+  bool setRecipe(llvm::StringRef function, const PythonStatement &statement) {
+    TreePtr row = readRecipe(function, statement.range);
+    if (row == nullptr)
+      return false;
+    for (const auto &[section, value] : row->entries)
+      setPath(section, section, value, statement);
+    return true;
   }
 
   bool isSection(const Tree *value) const {

@@ -160,6 +160,14 @@ void RecipeBuilder::setVariable(llvm::StringRef name, Value value, SourceRange r
     variables_[name.str()] = Item{std::move(value), range, false};
 }
 
+void RecipeBuilder::forgetVariables(llvm::StringRef what, SourceRange range) {
+  for (const config::OptionInfo &option : config::options())
+    if (option.path.startswith("env.") && has(option.opt))
+      setUnknown(option.opt, what, range);
+  variables_.clear();
+  leaveOut(("env_vars: " + what).str(), range);
+}
+
 void RecipeBuilder::leaveOut(llvm::StringRef text, SourceRange range) {
   if (!leftOut_.empty() && leftOut_.back() == commentText(text))
     return; // of several targets of one statement

@@ -59,6 +59,8 @@ public:
   /// Options of the env section, and other variables by their name. `none` where the input unsets
   /// one.
   void setVariable(llvm::StringRef name, config::Value value, SourceRange range);
+  /// All of them depend on what the input does not show.
+  void forgetVariables(llvm::StringRef what, SourceRange range);
 
   /// A part of the input without counterpart in a recipe: a warning, and a line of the recipe.
   void leaveOut(llvm::StringRef text, SourceRange range);

@@ -31,7 +31,7 @@ LAUNCHES = ("pretrain", "finetune", "distill")
 HARMLESS = ("validate", "finalize", "to_yaml", "print_yaml", "to_dict", "print_rank_0", "warn_rank_0", "setup_logging")
 MARK = "\N{LEFT-POINTING DOUBLE ANGLE QUOTATION MARK}not known: "
 MARK_END = "\N{RIGHT-POINTING DOUBLE ANGLE QUOTATION MARK}"
-TABLES = {"sections": {}, "classes": {}, "functions": []}
+TABLES = {"sections": {}, "classes": {}, "functions": [], "recipes": {}}
 SECTIONS_OF_BRIDGE = ("env_vars", "tokenizer", "profiling", "peft", "ft", "straggler")
 
 
@@ -235,6 +235,8 @@ def call(function, args, kwargs):
         configs = [thing for thing in given if thing._s_section == "cfg"]
         PATH.launched += configs[:1]
         return None
+    if name in TABLES["recipes"] and function._s_name and not args and not kwargs:
+        return recipe(name)
     made = next((row for row in TABLES["functions"] if row[0] == name), None)
     if made and function._s_name:
         return functions()[name](*args, **kwargs)
@@ -258,6 +260,40 @@ def functions():
         head = "" if parameters == "=" else f"lambda {parameters}: "
         space[name] = eval(head + expression, space)  # a row of our own table
     return space
+
+
+def recipe(name):
+    """What a recipe function of upstream's returns."""
+    rows = TABLES["recipes"]
+    row = rows[name] if isinstance(rows[name], dict) else rows[rows[name]]
+    trees = [rows["_pretrain_common"]] if row is rows["_pretrain_common"] else [rows["_pretrain_common"], rows["*"], row]
+    config = standin_class("ConfigContainer")()
+    for section, value in functools.reduce(laid_over, trees).items():
+        setattr(config, section, made_of(value))
+    return config
+
+
+def laid_over(below, above):
+    if not isinstance(below, dict) or not isinstance(above, dict) or "_call_" in above or "_args_" in above:
+        return above
+    return {**below, **{key: laid_over(below[key], value) if key in below else value for key, value in above.items()}}
+
+
+def made_of(tree):
+    """The object that tree_of() writes so."""
+    if not isinstance(tree, dict):
+        return copy.copy(tree)
+    target = tree.get("_target_", "")
+    if target == "shardc.unknown":
+        return Thing(tree["_args_"][0])
+    if "_call_" in tree:
+        return Thing(target, name=True)
+    fields = {key: made_of(value) for key, value in tree.items() if key not in ("_target_", "_args_", "_unknown_")}
+    if not target:
+        return fields
+    thing = Thing(tree["_unknown_"], call=[]) if "_unknown_" in tree else standin_class(target)()
+    thing.__dict__.update(fields, _s_target=target)
+    return thing
 
 
 # --- the packages ---------------------------------------------------------------------------------------------------

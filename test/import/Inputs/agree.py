@@ -40,7 +40,7 @@ def is_open(path, asked, left):
     section = path.split(".")[0]
     if any("(" in line for line in left):  # what a function sets, or may have changed
         return True
-    return path in asked or section in asked or any(re.search(rf"\b{section}\b", line) for line in left)
+    return path in asked or section in asked or any(re.search(rf"\b{section}(_vars)?\b", line) for line in left)
 
 
 def main():
