@@ -1,5 +1,6 @@
 // Upstream's checks for finetuning, adapters, and models of several modules.
 #include "compiler/config/RulePredicates.h"
+#include "compiler/config/Adapted.h"
 #include "compiler/model/Freeze.h"
 
 namespace shardc::config {
@@ -53,8 +54,97 @@ void ruleFinetuneOptimizer(RuleContext &ctx) {
 }
 
 void rulePeftCheckpoint(RuleContext &ctx) {
-  if (ctx.has(Opt::ModelPeft) && !ctx.has(Opt::CheckpointPretrainedCheckpoint))
-    ctx.report({Opt::ModelPeft, Opt::CheckpointPretrainedCheckpoint});
+  // A rehearsal has a base of new weights: one on synthetic data, or on the host.
+  bool isRehearsal = ctx.cfg().is(Opt::DatasetKind, DatasetKind::Synthetic) ||
+                     ctx.derived().gpu == Gpu::Host;
+  if (ctx.has(Opt::PeftScheme) && !ctx.has(Opt::CheckpointPretrainedCheckpoint) && !isRehearsal)
+    ctx.report({Opt::PeftScheme, Opt::CheckpointPretrainedCheckpoint});
+}
+
+namespace {
+
+/// The adapters of a recipe; none without a scheme.
+std::optional<model::AdapterTargets> targetsOf(const RuleContext &ctx) {
+  if (!ctx.has(Opt::PeftScheme) || !ctx.has(Opt::ModelNumLayers))
+    return std::nullopt;
+  return adapterTargets(ctx.cfg());
+}
+
+/// Whether an adapter of any layer is one that the predicate asks for.
+template <typename Asks> bool anyAdapter(const RuleContext &ctx, Asks asks) {
+  std::optional<model::AdapterTargets> targets = targetsOf(ctx);
+  if (!targets || !targets->problem().empty())
+    return false;
+  constexpr int64_t kLayersMax = 4096;
+  for (int64_t i = 0; i < std::min(ctx.derived().numLayers, kLayersMax); ++i)
+    for (bool hasExperts : {false, true})
+      for (const auto &[stem, parts] : targets->of(i, hasExperts))
+        if (asks(stem, parts))
+          return true;
+  return false;
+}
+
+} // namespace
+
+void rulePeftTargets(RuleContext &ctx) {
+  if (std::optional<model::AdapterTargets> targets = targetsOf(ctx);
+      targets && !targets->problem().empty())
+    ctx.report({Opt::PeftTargets, Opt::PeftScheme},
+               {arg(ctx, Opt::PeftTargets), DiagArg(targets->problem())});
+}
+
+void rulePeftSaved(RuleContext &ctx) {
+  std::string problem;
+  if (ctx.has(Opt::PeftScheme))
+    model::readSavedModules(textsOf(ctx.cfg(), Opt::PeftModulesToSave), ctx.derived().tied, problem);
+  if (!problem.empty())
+    ctx.report({Opt::PeftModulesToSave, Opt::PeftScheme},
+               {arg(ctx, Opt::PeftModulesToSave), DiagArg(problem)})
+        .fix(ctx.fixRemove(Opt::PeftModulesToSave, FixItKind::Alternative));
+}
+
+void rulePeftFreeze(RuleContext &ctx) {
+  if (ctx.has(Opt::PeftScheme) && ctx.has(Opt::ModelFreeze))
+    ctx.report({Opt::ModelFreeze, Opt::PeftScheme}).fix(ctx.fixRemove(Opt::ModelFreeze));
+}
+
+void rulePeftInit(RuleContext &ctx) {
+  if (ctx.has(Opt::PeftScheme) && !ctx.cfg().is(Opt::PeftInit, AdapterInit::Xavier) &&
+      !ctx.cfg().is(Opt::PeftInit, AdapterInit::Normal))
+    ctx.report({Opt::PeftInit, Opt::PeftScheme}, {arg(ctx, Opt::PeftInit)})
+        .fix(ctx.fixRemove(Opt::PeftInit, FixItKind::Alternative));
+}
+
+void rulePeftDora(RuleContext &ctx) {
+  if (ctx.cfg().is(Opt::PeftScheme, PeftScheme::Dora))
+    ctx.report({Opt::PeftScheme})
+        .fix(ctx.fixSet(Opt::PeftScheme, Value::ofEnum(PeftScheme::Lora), FixItKind::Alternative));
+}
+
+void rulePeftFp8(RuleContext &ctx) {
+  if (ctx.has(Opt::PeftScheme) && ctx.has(Opt::ModelFp8))
+    ctx.report({Opt::PeftScheme, Opt::ModelFp8})
+        .fix(ctx.fixRemove(Opt::ModelFp8, FixItKind::Alternative));
+}
+
+void rulePeftExpertsDropout(RuleContext &ctx) {
+  auto isOfExperts = [](std::string_view stem, const model::AdapterParts &) {
+    return stem.starts_with("mlp.experts.");
+  };
+  if (ctx.has(Opt::PeftScheme) && ctx.cfg().getFloat(Opt::PeftDropout) > 0 &&
+      anyAdapter(ctx, isOfExperts))
+    ctx.report({Opt::PeftDropout, Opt::PeftTargets}, {arg(ctx, Opt::PeftDropout)})
+        .fix(ctx.fixRemove(Opt::PeftDropout, FixItKind::Alternative));
+}
+
+void rulePeftKeyGroups(RuleContext &ctx) {
+  const Derived &d = ctx.derived();
+  auto isInParts = [](std::string_view stem, const model::AdapterParts &parts) {
+    return stem == "self_attention.linear_qkv" && !parts.isJoint;
+  };
+  if (ctx.has(Opt::PeftScheme) && d.tensorParallel > d.numGroups && anyAdapter(ctx, isInParts))
+    ctx.report({Opt::PeftTargets, Opt::ModelTensorModelParallelSize},
+               {d.tensorParallel, d.numGroups});
 }
 
 void ruleMimoFsdp(RuleContext &ctx) {

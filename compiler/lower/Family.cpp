@@ -5,6 +5,7 @@
 #include <cmath>
 #include <map>
 
+#include "compiler/config/Adapted.h"
 #include "compiler/model/DenseMlp.h"
 #include "compiler/model/Embedding.h"
 #include "compiler/model/GqaAttention.h"
@@ -46,7 +47,10 @@ public:
       : config_(config), d_(config.derived()), std_(config.getFloat(Opt::ModelInitMethodStd)),
         // Layers that add to the residual stream have smaller initial values: Megatron's
         // scaled_init_method_normal.
-        residualStd_(std_ / std::sqrt(2.0 * static_cast<double>(d_.numLayers))) {}
+        residualStd_(std_ / std::sqrt(2.0 * static_cast<double>(d_.numLayers))) {
+    if (config.has(Opt::PeftScheme))
+      targets_.emplace(config::adapterTargets(config));
+  }
 
   model::Decoder decoder() const {
     model::Decoder decoder;
@@ -134,11 +138,29 @@ private:
     bool hasExperts = false;
     bool hasWindow = false; ///< for attention
     bool isRotated = true;  ///< where the model has rotations
+    model::LayerAdapters adapters = {};
     auto operator<=>(const LayerKind &) const = default;
   };
 
   LayerKind kindOf(int64_t layer) const {
-    return {hasExperts(layer), hasWindow(layer), isRotated(layer)};
+    LayerKind kind{hasExperts(layer), hasWindow(layer), isRotated(layer)};
+    if (targets_)
+      kind.adapters = targets_->of(layer, kind.hasExperts);
+    return kind;
+  }
+
+  model::Adapters adapters(const LayerKind &kind) const {
+    model::Adapters adapters;
+    if (kind.adapters.empty())
+      return adapters;
+    adapters.rank = config_.getInt(Opt::PeftRank);
+    auto rank = static_cast<double>(adapters.rank);
+    adapters.scale = config_.getFloat(Opt::PeftAlpha) /
+                     (config_.isOn(Opt::PeftRslora) ? std::sqrt(rank) : rank);
+    adapters.dropout = config_.getFloat(Opt::PeftDropout);
+    adapters.isXavier = config_.is(Opt::PeftInit, config::AdapterInit::Xavier);
+    adapters.parts = kind.adapters;
+    return adapters;
   }
 
   /// no_rope_freq is a number n, for every n-th layer counted from one, or a list in which 1 says
@@ -183,7 +205,7 @@ private:
     }
   }
 
-  Modules layer(LayerKind kind) const {
+  Modules layer(const LayerKind &kind) const {
     Modules attention, mlp, layer;
     const bool isLatent = config_.isOn(Opt::ModelMultiLatentAttention);
     if (config_.isOn(Opt::ModelPreLayernorm)) {
@@ -193,13 +215,13 @@ private:
       mlp.push_back(norm(stem, "norm2"));
     }
     if (isLatent)
-      attention.push_back(std::make_unique<model::MlaAttention>(mla()));
+      attention.push_back(std::make_unique<model::MlaAttention>(mla(kind)));
     else
       attention.push_back(std::make_unique<model::GqaAttention>(gqa(kind)));
     if (kind.hasExperts)
-      mlp.push_back(std::make_unique<model::MoeMlp>(moe()));
+      mlp.push_back(std::make_unique<model::MoeMlp>(moe(kind)));
     else
-      mlp.push_back(std::make_unique<model::DenseMlp>(feedForward(d_.ffnHidden)));
+      mlp.push_back(std::make_unique<model::DenseMlp>(feedForward(d_.ffnHidden, kind)));
     if (config_.isOn(Opt::ModelPostSelfAttnLayernorm))
       addPostNorm(attention, "post_self_attn_layernorm.", "attn.normed", "attn.drop");
     if (config_.isOn(Opt::ModelPostMlpLayernorm))
@@ -221,7 +243,7 @@ private:
     return config_.isOn(norm) ? 0 : config_.getFloat(Opt::ModelHiddenDropout);
   }
 
-  std::optional<model::RopeSettings> rope(LayerKind kind) const {
+  std::optional<model::RopeSettings> rope(const LayerKind &kind) const {
     using config::PositionEmbedding;
     if (!kind.isRotated)
       return std::nullopt;
@@ -305,8 +327,9 @@ private:
     return scores;
   }
 
-  model::GqaSettings gqa(LayerKind kind) const {
+  model::GqaSettings gqa(const LayerKind &kind) const {
     model::GqaSettings gqa;
+    gqa.adapters = adapters(kind);
     gqa.hidden = d_.hidden, gqa.heads = d_.numHeads;
     gqa.groups = d_.numGroups, gqa.headSize = d_.headSize;
     gqa.qkvBias = hasBias() || config_.isOn(Opt::ModelAddQkvBias);
@@ -327,7 +350,7 @@ private:
   }
 
   /// What layers with rotations have, and what layers that lack them have instead.
-  void setPositions(model::GqaSettings &gqa, LayerKind kind) const {
+  void setPositions(model::GqaSettings &gqa, const LayerKind &kind) const {
     if (kind.isRotated && config_.has(Opt::ModelAttentionChunkSize))
       gqa.scores.chunk = config_.getInt(Opt::ModelAttentionChunkSize);
     if (kind.isRotated && config_.isOn(Opt::ModelQkL2Norm))
@@ -337,8 +360,9 @@ private:
                         config_.getFloat(Opt::ModelAttnScale)};
   }
 
-  model::MlaSettings mla() const {
+  model::MlaSettings mla(const LayerKind &kind) const {
     model::MlaSettings mla;
+    mla.adapters = adapters(kind);
     mla.hidden = d_.hidden, mla.heads = d_.numHeads;
     mla.channels = config_.getIntOr(Opt::ModelQkHeadDim, 1);
     mla.rotated = config_.getIntOr(Opt::ModelQkPosEmbHeadDim, 0);
@@ -361,8 +385,9 @@ private:
     return mla;
   }
 
-  model::MlpSettings feedForward(int64_t width) const {
+  model::MlpSettings feedForward(int64_t width, const LayerKind &kind) const {
     model::MlpSettings mlp;
+    mlp.adapters = adapters(kind);
     mlp.hidden = d_.hidden, mlp.width = width;
     mlp.gated = d_.gated, mlp.hasBias = hasBias() || config_.isOn(Opt::ModelAddMlpBias);
     mlp.activation = activationOp(config_).value_or(mlp.activation);
@@ -455,13 +480,13 @@ public:
   }
 
 private:
-  model::MoeSettings moe() const {
+  model::MoeSettings moe(const LayerKind &kind) const {
     model::MoeSettings moe;
     moe.experts = config_.getIntOr(Opt::ModelNumMoeExperts, 1);
     moe.router = router();
-    moe.expert = feedForward(config_.getIntOr(Opt::ModelMoeFfnHiddenSize, d_.ffnHidden));
+    moe.expert = feedForward(config_.getIntOr(Opt::ModelMoeFfnHiddenSize, d_.ffnHidden), kind);
     if (config_.has(Opt::ModelMoeSharedExpertIntermediateSize))
-      moe.shared = feedForward(config_.getInt(Opt::ModelMoeSharedExpertIntermediateSize));
+      moe.shared = feedForward(config_.getInt(Opt::ModelMoeSharedExpertIntermediateSize), kind);
     moe.hasSharedGate = moe.shared && config_.isOn(Opt::ModelMoeSharedExpertGate);
     moe.weighsInput = config_.isOn(Opt::ModelMoeApplyProbsOnInput);
     return moe;
@@ -470,6 +495,7 @@ private:
   const config::Config &config_;
   const config::Derived &d_;
   double std_, residualStd_;
+  std::optional<model::AdapterTargets> targets_; ///< none: nothing has adapters
 };
 
 } // namespace
@@ -477,11 +503,19 @@ private:
 model::Decoder decoderOf(const config::Config &config) { return Lists(config).decoder(); }
 
 model::Frozen frozenOf(const config::Config &config) {
-  std::vector<std::string> entries;
-  if (config.has(Opt::ModelFreeze))
-    for (const config::Value &entry : config.getList(Opt::ModelFreeze))
-      entries.push_back(*entry.asString());
-  return model::readFrozen(entries, config.derived().numLayers);
+  if (!config.has(Opt::PeftScheme))
+    return model::readFrozen(config::textsOf(config, Opt::ModelFreeze), config.derived().numLayers);
+  // Adapters are trained, and what is to be trained in full.
+  std::string problem;
+  std::vector<model::ParamKind> saved = model::readSavedModules(
+      config::textsOf(config, Opt::PeftModulesToSave), config.derived().tied, problem);
+  model::Frozen frozen;
+  for (size_t i = 0; i < std::size(model::kParamKinds); ++i) {
+    auto kind = static_cast<model::ParamKind>(i);
+    if (!model::isOfAdapter(kind) && std::ranges::find(saved, kind) == saved.end())
+      frozen.entries.push_back({.kind = kind});
+  }
+  return frozen;
 }
 
 std::optional<OpKind> activationOp(const config::Config &config) {

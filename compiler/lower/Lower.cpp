@@ -60,6 +60,7 @@ bool belongsToJob(const config::OptionInfo &info) {
   case Section::Ddp:
   case Section::Dist:
   case Section::Model:
+  case Section::Peft:
   case Section::RerunStateMachine:
   case Section::Env:
     return info.status == config::OptionStatus::Executed && !info.isCompiled;

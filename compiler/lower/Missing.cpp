@@ -15,7 +15,6 @@ using config::Opt;
 
 /// Options that change what a model computes or how it learns, and that no op implements yet.
 constexpr std::pair<Opt, const char *> kForeign[] = {
-    {Opt::ModelPeft, "training adapters"},
     {Opt::ModelMegatronMimo, "a model of several modules"},
     {Opt::ModelMtpUseRepeatedLayer, "sharing one layer among all predicted tokens"},
     {Opt::ModelMtpDetachHeads, "multi-token prediction without gradients into the model"},
@@ -63,7 +62,6 @@ constexpr llvm::StringLiteral kPlanned[] = {
     "model.mhc_",
     "model.moe_token_dropping",
     "model.mup_",
-    "model.peft",
     "model.qk_clip_",
     "model.use_mamba_mem_eff_path",
     "optimizer.adaptive_muon_",

@@ -19,7 +19,10 @@ DenseMlp::DenseMlp(const MlpSettings &settings, const std::string &stem, std::st
                          Linear::Columns,
                          s_.gated ? 2 : 1},
       fc2_{kind, stem + "linear_fc2", s_.hidden, s_.width, s_.hasBias, s_.residualStd, Linear::Sum},
-      what_(std::move(what)) {}
+      what_(std::move(what)) {
+  fc1_.adapter = s_.adapters.find(fc1_.stem, fc1_.in, {1, fc1_.parts, fc1_.parts});
+  fc2_.adapter = s_.adapters.find(fc2_.stem, fc2_.in);
+}
 
 void setActivation(Op &op, const MlpSettings &settings) {
   op.set(plan::AttrKey::tanh_approx, int64_t{settings.tanhApprox});

@@ -14,6 +14,7 @@ struct MlpSettings {
   double clamp = 0;        ///< of what a gated unit multiplies; 0: none
   double linearOffset = 0; ///< added to the half of it that is not the gate
   double initStd = 0, residualStd = 0, hiddenDropout = 0;
+  Adapters adapters = {};
 };
 
 /// Sets the attributes of an activation.

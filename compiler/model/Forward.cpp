@@ -107,6 +107,24 @@ ValueId Forward::dropout(ValueId x, double p, const char *what) {
   return drop.getFloat(Key::p) > 0 ? emit(std::move(drop), name(what), type) : x;
 }
 
+ValueId Forward::adapterDropout(ValueId x, double p, const char *what) {
+  constexpr int64_t kBehindModel = 1 << 24;
+  ++adapterSalt_;
+  if (!settings_.training || p == 0)
+    return x;
+  Op drop = op(OpKind::Dropout, {x, batch_.samples});
+  drop.set(Key::p, p).set(Key::salt, kBehindModel + adapterSalt_).set(Key::seed, settings_.seed);
+  return emit(std::move(drop), name(what), typeOf(x));
+}
+
+ValueId Forward::scaled(ValueId x, double factor, const char *what) {
+  if (factor == 1)
+    return x;
+  Op scale = op(OpKind::Cast, {x});
+  scale.set(Key::scale, factor);
+  return emitRows(std::move(scale), name(what), typeOf(x), segment_.values[x].counts);
+}
+
 ValueId Forward::jittered(ValueId x, double jitter, const char *what) {
   if (jitter == 0)
     return x;

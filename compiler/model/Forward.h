@@ -80,6 +80,11 @@ public:
   plan::ValueId dropout(plan::ValueId x, double p, const char *what);
   /// x times uniform numbers of 1 - jitter to 1 + jitter, in evaluation too; x if jitter is zero.
   plan::ValueId jittered(plan::ValueId x, double jitter, const char *what);
+  /// The same for what an adapter takes, in its own type and with salts of its own, so that the
+  /// model's are those that it has without adapters.
+  plan::ValueId adapterDropout(plan::ValueId x, double p, const char *what);
+  /// x times the factor, which rows of x have the counts of; x if that is 1.
+  plan::ValueId scaled(plan::ValueId x, double factor, const char *what);
   /// Gives a place in the model that draws random numbers its salt, and sets dropout of the op.
   void setDropout(plan::Op &op, double p);
 
@@ -146,7 +151,7 @@ private:
   std::string paramPrefix_, valuePrefix_;
   int32_t unit_ = 0;
   uint32_t loc_ = plan::kNone;
-  int64_t salt_ = 0, experts_ = 0, predictions_ = 0;
+  int64_t salt_ = 0, adapterSalt_ = 0, experts_ = 0, predictions_ = 0;
   plan::ValueId bias_ = plan::kNone; ///< of all layers with experts
   std::vector<Sums> sums_;
 };

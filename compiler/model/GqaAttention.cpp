@@ -1,5 +1,7 @@
 #include "compiler/model/GqaAttention.h"
 
+#include <algorithm>
+
 #include "compiler/model/Forward.h"
 #include "runtime/base/Status.h"
 
@@ -22,6 +24,11 @@ GqaAttention::GqaAttention(const GqaSettings &settings) : s_(settings) {
            s_.projBias,
            s_.residualStd,
            Linear::Sum};
+  constexpr int64_t kParts = 3; // queries, keys and values
+  qkv_.adapter = s_.adapters.find(qkv_.stem, qkv_.in,
+                                  {s_.groups, s_.heads / std::max<int64_t>(s_.groups, 1) + 2,
+                                   kParts});
+  proj_.adapter = s_.adapters.find(proj_.stem, proj_.in);
   if (s_.qkNorm) {
     bool isOfAll = s_.isNormOfAllHeads, isFinal = !s_.rope && !isOfAll;
     auto split = [&](int64_t heads) { // as heads are

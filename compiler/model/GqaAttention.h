@@ -19,6 +19,7 @@ struct GqaSettings {
   std::optional<PositionScale> queryScale;
   double initStd = 0, residualStd = 0;
   double hiddenDropout = 0;
+  Adapters adapters = {};
 
   // Parts that have parameters and no forward ops.
   bool hasGate = false; ///< a gate for each channel of the output

@@ -19,6 +19,9 @@ MlaAttention::MlaAttention(const MlaSettings &settings) : s_(settings) {
   keyRank_ = rank("kv", s_.keyRank, s_.rotated, times(s_.heads, plus(s_.channels, s_.values)));
   proj_ = {ParamKind::Projection, stem + "linear_proj", s_.hidden,  times(s_.heads, s_.values),
            s_.projBias,           s_.residualStd,       Linear::Sum};
+  proj_.adapter = s_.adapters.find(proj_.stem, proj_.in);
+  if (query_)
+    query_->adapter = s_.adapters.find(query_->stem, query_->in);
   s_.rope.dim = s_.rotated;
   s_.rope.interleaved =
       true; // Megatron-Core separates neighbours, which no product of q and k sees
@@ -31,6 +34,8 @@ MlaAttention::Rank MlaAttention::rank(const char *which, int64_t rank, int64_t b
   result.down = {ParamKind::Latent, stem + "_down_proj", plus(rank, beside), s_.hidden, false,
                  s_.initStd,        Linear::All};
   result.up = {ParamKind::Latent, up, out, rank, false, s_.initStd};
+  for (Linear *linear : {&result.down, &result.up})
+    linear->adapter = s_.adapters.find(linear->stem, linear->in);
   if (s_.norm)
     result.norm.emplace(*s_.norm, rank, up + ".layer_norm_", std::string(which) + ".normed");
   return result;

@@ -20,6 +20,7 @@ struct MlaSettings {
   bool projBias = false;
   double initStd = 0, residualStd = 0;
   double hiddenDropout = 0;
+  Adapters adapters = {};
 };
 
 class MlaAttention : public Module {

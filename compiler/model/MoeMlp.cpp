@@ -300,14 +300,46 @@ MoeMlp::Runs MoeMlp::route(Forward &to, ValueId x) const {
   return runsOf(to, kept, chosen[1]);
 }
 
+namespace {
+
+/// A product of each row with its expert's matrix.
+ValueId grouped(Forward &to, ValueId x, ValueId w, const std::string &what, int64_t columns,
+                ValueId counts) {
+  Op op = to.op(OpKind::GroupedMatMul, {x, w, counts});
+  op.set(Key::trans_b, int64_t{1});
+  return to.emitRows(std::move(op), to.name(what.c_str()),
+                     to.activations({to.typeOf(x).shape[0], columns}), counts);
+}
+
+} // namespace
+
 /// A product of each row with its expert's weight.
 ValueId MoeMlp::product(Forward &to, ValueId x, const char *name, const std::string &what,
                         int64_t columns, const Runs &runs) const {
-  const Type type = to.activations({to.typeOf(x).shape[0], columns});
-  Op op = to.op(OpKind::GroupedMatMul,
-                {x, to.weight(kExperts + std::string(name) + ".weight"), runs.counts});
-  op.set(Key::trans_b, int64_t{1});
-  return to.emitRows(std::move(op), to.name(what.c_str()), type, runs.counts);
+  const std::string stem = kExperts + std::string(name);
+  ValueId w = to.weight(stem + ".weight");
+  if (!s_.expert.adapters.parts.contains(stem))
+    return grouped(to, x, w, what, columns, runs.counts);
+  ValueId base = grouped(to, x, w, what + ".base", columns, runs.counts);
+  ValueId more = adapted(to, x, name, what, columns, runs);
+  return to.emitRows(to.op(OpKind::Add, {base, more}), to.name(what.c_str()), to.typeOf(base),
+                     runs.counts);
+}
+
+/// What the adapter of each expert adds to its rows. Ranks with parts of experts make parts of the
+/// sum, as of the product; the factor that all of them have gets a part of its gradient from each.
+ValueId MoeMlp::adapted(Forward &to, ValueId x, const char *name, const std::string &what,
+                        int64_t columns, const Runs &runs) const {
+  const std::string stem = kExperts + std::string(name), value = what + ".adapter";
+  int16_t ranks = to.groupOf(plan::GroupKind::ExpertTensor);
+  ValueId a = to.weight(stem + kAdapterIn), b = to.weight(stem + kAdapterOut);
+  bool isUp = name == std::string_view(kUp);
+  ValueId &whole = isUp ? a : b;
+  whole = to.shared(whole, (value + (isUp ? ".a" : ".b")).c_str(), ranks);
+  const Adapters &adapters = s_.expert.adapters;
+  ValueId inner = grouped(to, x, a, value + ".in", adapters.rank, runs.counts);
+  return grouped(to, to.scaled(inner, adapters.scale, (value + ".scaled").c_str()), b,
+                 value + ".out", columns, runs.counts);
 }
 
 /// Each row and its expert's bias, which `weights` scale if there are any.

@@ -84,6 +84,8 @@ private:
   plan::ValueId returned(Forward &to, plan::ValueId made, const Runs &runs) const;
   plan::ValueId product(Forward &to, plan::ValueId x, const char *name, const std::string &what,
                         int64_t columns, const Runs &runs) const;
+  plan::ValueId adapted(Forward &to, plan::ValueId x, const char *name, const std::string &what,
+                        int64_t columns, const Runs &runs) const;
   static plan::ValueId biased(Forward &to, plan::ValueId x, plan::ValueId bias, const char *what,
                               plan::ValueId counts, plan::ValueId weights);
   plan::ValueId apply(Forward &to, plan::ValueId rows, const Runs &runs) const;

@@ -37,4 +37,8 @@ constexpr const ParamKindInfo &paramKindInfo(ParamKind kind) {
   return kParamKinds[static_cast<size_t>(kind)];
 }
 
+constexpr bool isOfAdapter(ParamKind kind) {
+  return kind == ParamKind::AdapterIn || kind == ParamKind::AdapterOut;
+}
+
 } // namespace shardc::model

@@ -26,25 +26,73 @@ void Linear::declare(Params &params) const {
   params.push_back({kind, stem + ".weight", {out, in}, InitKind::Normal, initStd});
   if (cut != All)
     params.back().split = cut == Columns ? columns : summed;
-  if (!hasBias)
+  if (hasBias) {
+    params.push_back({ParamKind::Bias, stem + ".bias", {out}, InitKind::Zeros, 0});
+    if (cut == Columns)
+      params.back().split = columns;
+  }
+  if (!adapter)
     return;
-  params.push_back({ParamKind::Bias, stem + ".bias", {out}, InitKind::Zeros, 0});
+  params.push_back({ParamKind::AdapterIn,
+                    stem + kAdapterIn,
+                    {adapter->columns(), in},
+                    InitKind::Normal,
+                    adapter->initStd});
+  if (cut == Sum)
+    params.back().split = summed;
+  params.push_back(
+      {ParamKind::AdapterOut, stem + kAdapterOut, {out, adapter->rank}, InitKind::Zeros, 0});
   if (cut == Columns)
     params.back().split = columns;
 }
 
 ValueId Linear::apply(Forward &to, ValueId x, const char *what) const {
+  if (!adapter)
+    return product(to, x, what);
+  const std::string name = what;
+  ValueId base = product(to, x, name + ".base"), more = adapted(to, x, name);
+  return to.emit(to.op(OpKind::Add, {base, more}), to.name(what), to.typeOf(base));
+}
+
+/// What the adapter adds.
+ValueId Linear::adapted(Forward &to, ValueId x, const std::string &what) const {
+  const std::string name = what + ".adapter";
+  auto times = [&](ValueId by, ValueId factor, int64_t columns, const std::string &result) {
+    Type type = to.typeOf(by);
+    type.shape[type.rank - 1u] = columns;
+    Op op = to.op(OpKind::MatMul, {by, factor});
+    op.set(Key::trans_b, int64_t{1});
+    return to.emit(std::move(op), to.name(result.c_str()), type);
+  };
+  x = to.adapterDropout(x, adapter->dropout, (name + ".drop").c_str());
+  ValueId inner = times(x, to.weight(stem + kAdapterIn), adapter->columns(), name + ".in");
+  ValueId b = to.weight(stem + kAdapterOut);
+  if (adapter->isExpanded()) {
+    Op expand = to.op(OpKind::ExpandParts, {b});
+    expand.set(Key::num_groups, adapter->groups).set(Key::units, adapter->units);
+    expand.set(Key::first_units, adapter->units - adapter->parts + 1);
+    expand.set(Key::parts, adapter->columns() / adapter->rank);
+    expand.set(Key::kept, static_cast<int64_t>(adapter->kept));
+    b = to.emit(std::move(expand), to.name((name + ".parts").c_str()),
+                Type::of(to.typeOf(b).dtype, {out, adapter->columns()}));
+  }
+  return times(to.scaled(inner, adapter->scale, (name + ".scaled").c_str()), b, out,
+               name + ".out");
+}
+
+ValueId Linear::product(Forward &to, ValueId x, const std::string &what) const {
   ValueId w = to.weight(stem + ".weight");
   Type type = to.typeOf(x);
   type.shape[type.rank - 1u] = out;
   Op product = to.op(OpKind::MatMul, {x, w});
   product.set(Key::trans_b, int64_t{1});
   if (!hasBias)
-    return to.emit(std::move(product), to.name(what), type);
-  ValueId y = to.emit(std::move(product), to.name(what) + ".product", type);
+    return to.emit(std::move(product), to.name(what.c_str()), type);
+  ValueId y = to.emit(std::move(product), to.name(what.c_str()) + ".product", type);
   if (cut == Sum) // it ends a branch, which is added to the residual stream
     type.dtype = to.settings().residual;
-  return to.emit(to.op(OpKind::BiasAdd, {y, to.weight(stem + ".bias")}), to.name(what), type);
+  return to.emit(to.op(OpKind::BiasAdd, {y, to.weight(stem + ".bias")}), to.name(what.c_str()),
+                 type);
 }
 
 void Norm::declare(Params &params) const {

@@ -1,6 +1,7 @@
 // Parts that modules are made of: matrix products and norms.
 #pragma once
 
+#include "compiler/model/Adapters.h"
 #include "compiler/model/Module.h"
 
 namespace shardc::model {
@@ -17,11 +18,20 @@ struct Linear {
   /// each has all of it.
   enum Cut : uint8_t { Columns, Sum, All } cut = Columns;
   int64_t parts = 1; ///< equal parts of the columns, each of which is cut
+  std::optional<Adapter> adapter = std::nullopt;
 
   void declare(Params &params) const;
   /// The result has the name `what`.
   plan::ValueId apply(Forward &to, plan::ValueId x, const char *what) const;
+
+private:
+  plan::ValueId product(Forward &to, plan::ValueId x, const std::string &what) const;
+  plan::ValueId adapted(Forward &to, plan::ValueId x, const std::string &what) const;
 };
+
+/// The names of an adapter's factors behind the name of its layer.
+inline constexpr const char *kAdapterIn = ".adapter.linear_in.weight",
+                            *kAdapterOut = ".adapter.linear_out.weight";
 
 struct NormSettings {
   bool centered = false;     ///< layernorm, with a bias; else rmsnorm

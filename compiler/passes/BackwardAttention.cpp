@@ -239,6 +239,15 @@ void backSplitColumns(Gradients &gradients, const Op &op) {
     gradients.emitFor(operandNamed<kOp>(op, "x"), gradients.makeOp(OpKind::JoinColumns, {da, db}));
 }
 
+void backExpandParts(Gradients &gradients, const Op &op) {
+  ValueId dw = gradients.of(op.results[0]);
+  if (dw == kNone)
+    return;
+  Op back = gradients.makeOp(OpKind::ContractParts, {dw});
+  back.attrs = op.attrs;
+  gradients.emitFor(op.operands[0], std::move(back));
+}
+
 void backJoinColumns(Gradients &gradients, const Op &op) {
   constexpr OpKind kOp = OpKind::JoinColumns;
   ValueId dx = gradients.of(resultNamed<kOp>(op, "x"));

@@ -33,7 +33,7 @@ void backMatMul(Gradients &gradients, const Op &op) {
   bool isSummed = gradients.isBetweenRanks(a);
   if (isSummed)
     gradients.emitFor(a, input);
-  gradients.emitForParam(b, std::move(weight));
+  gradients.emitFor(b, std::move(weight)); // a parameter, or made of one
   if (!isSummed)
     gradients.emitFor(a, std::move(input));
 }

@@ -461,6 +461,9 @@ private:
       return cutShares(std::move(op));
     if (takesIndex(op, factors, cut.factor))
       op.group = group_;
+    // Of a single group, ranks have parts of the rows of each of its units.
+    if (auto extent = factors.attrOf[static_cast<size_t>(cut.factor)])
+      op.set(*extent, std::max<int64_t>(op.getInt(*extent) / ranks_, 1));
     for (size_t r = 0; r < op.results.size(); ++r) {
       const FactorValue &row = plan::resultOf(op, factors, r);
       int dim = plan::dimOf(row, isTurned(op, row), typeOf(op.results[r]).rank, cut.factor,

@@ -75,8 +75,8 @@ public:
     std::vector<const plan::Role *> saver = firstRoles(plan_);
     for (size_t b = 0; b < plan_.blocks.size(); ++b) {
       const plan::Block &block = plan_.blocks[b];
-      if (saver[b] != &role_)
-        continue; // another role has it, or saves it
+      if (saver[b] != &role_ || plan::isOfBase(plan_, block))
+        continue; // another role has it, or saves it, or no save has it
       uint32_t master = masters[b] != kNone ? masters[b] : weights[b];
       add(block, master, master == kNone ? kNone : plan::upperHalfOf(role_, master));
       add(block, first[b]);

@@ -160,7 +160,7 @@ private:
       changes_.clear(Opt::CheckpointCkptStep);
     }
     // Adapters are for the weights of a checkpoint; there is no copy of one.
-    if (!config_.has(Opt::ModelPeft))
+    if (!config_.has(Opt::PeftScheme))
       changes_.clear(Opt::CheckpointPretrainedCheckpoint);
   }
 

@@ -29,6 +29,7 @@ void addCkpt(cli::Command &app, int &status) {
   addCkptDiff(ckpt, status);
   addCkptConvert(ckpt, status);
   addCkptHf(ckpt, status);
+  addCkptMerge(ckpt, status);
   addCkptReshard(ckpt, status);
   addCkptGroups(ckpt, status);
 }

@@ -142,8 +142,7 @@ int runReshard(const ReshardCommand &command) {
   return StopOnSignal::finish(status);
 }
 
-cli::Command &addHf(cli::Command &ckpt, const char *name, const char *help, HfCommand &command) {
-  cli::Command &outer = ckpt.addCommand(name, help);
+cli::Command &addHf(cli::Command &outer, HfCommand &command) {
   outer.requireCommand();
   cli::Command &app = outer.addCommand("hf", "a Hugging Face model: config.json and safetensors");
   app.option("in", command.in, "input").required();
@@ -155,8 +154,9 @@ cli::Command &addHf(cli::Command &ckpt, const char *name, const char *help, HfCo
 
 void addCkptHf(cli::Command &ckpt, int &status) {
   auto import = std::make_shared<HfCommand>();
-  cli::Command &reader =
-      addHf(ckpt, "import", "convert a model of another project into a checkpoint", *import);
+  cli::Command &importer =
+      ckpt.addCommand("import", "convert a model of another project into a checkpoint");
+  cli::Command &reader = addHf(importer, *import);
   reader.option("--weight-dtype", import->weightType, "type of the master weights")
       .oneOf(weightTypes())
       .showsDefault("float32");
@@ -168,10 +168,12 @@ void addCkptHf(cli::Command &ckpt, int &status) {
   addAcceptedFields(reader, import->acceptedFields);
   addThreads(reader, import->threads);
   reader.onUse([import, &status] { status = runImport(*import); });
+  addPeftImport(importer, status);
 
   auto exported = std::make_shared<HfCommand>();
-  cli::Command &writer =
-      addHf(ckpt, "export", "convert a checkpoint into a model of another project", *exported);
+  cli::Command &exporter =
+      ckpt.addCommand("export", "convert a checkpoint into a model of another project");
+  cli::Command &writer = addHf(exporter, *exported);
   writer.option("--config", exported->config,
                 "folder of the model's config.json and tokenizer, which are copied; default: "
                 "those that an import kept, or else a config.json of the run's options");
@@ -186,6 +188,7 @@ void addCkptHf(cli::Command &ckpt, int &status) {
       .positive()
       .showsDefault();
   writer.onUse([exported, &status] { status = runExport(*exported); });
+  addPeftExport(exporter, status);
 }
 
 void addCkptReshard(cli::Command &ckpt, int &status) {

@@ -22,6 +22,9 @@ void addCkptVerify(cli::Command &ckpt, int &status);
 void addCkptDiff(cli::Command &ckpt, int &status);
 void addCkptConvert(cli::Command &ckpt, int &status);
 void addCkptHf(cli::Command &ckpt, int &status);
+void addPeftImport(cli::Command &import, int &status);
+void addPeftExport(cli::Command &outer, int &status);
+void addCkptMerge(cli::Command &ckpt, int &status);
 void addCkptReshard(cli::Command &ckpt, int &status);
 void addCkptGroups(cli::Command &ckpt, int &status);
 

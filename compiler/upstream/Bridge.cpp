@@ -48,7 +48,6 @@ constexpr FixedField kFixedFields[] = {
 constexpr llvm::StringLiteral kForeignSections[] = {"tokenizer",
                                                     "env_vars",
                                                     "profiling",
-                                                    "peft",
                                                     "ft",
                                                     "straggler",
                                                     "nvrx_straggler",
@@ -179,6 +178,8 @@ void BridgeSettings::setMap(llvm::StringRef path, const Tree &map, unsigned dept
     setFamily(map);
   if (path == "dataset")
     setDataClass(map);
+  if (path == "peft")
+    setAdapters(map);
   // A map that is itself a value: a function, a torch type, an enumerator.
   bool isSection = !path.contains('.') || path == "model.transformer";
   if (!isSection || depth > kSectionDepthMax)
@@ -208,6 +209,26 @@ void BridgeSettings::setDataClass(const Tree &map) {
     recipe_.setEnum(Opt::DatasetKind, config::DatasetKind::Synthetic, map.range);
   else if (!name.empty() && name != "GPTDatasetConfig")
     recipe_.setUnknownData(fmt::format("the data of {}", name.str()), map.range);
+}
+
+/// Which adapters they are, by their class.
+void BridgeSettings::setAdapters(const Tree &map) {
+  llvm::StringRef name = map.callName();
+  if (name == "LoRA")
+    recipe_.setEnum(Opt::PeftScheme, config::PeftScheme::Lora, map.range);
+  else if (name == "CanonicalLoRA")
+    recipe_.setEnum(Opt::PeftScheme, config::PeftScheme::CanonicalLora, map.range);
+  else if (name == "DoRA")
+    recipe_.setEnum(Opt::PeftScheme, config::PeftScheme::Dora, map.range);
+  else if (!name.empty())
+    recipe_.leaveOut(fmt::format("adapters by {}", name.str()), map.range);
+  if (name == "CanonicalLoRA" && map.find("target_modules") == nullptr)
+    recipe_.set(Opt::PeftTargets,
+                config::parseTableValue("[\"linear_q\", \"linear_k\", \"linear_v\", "
+                                        "\"linear_proj\", \"linear_fc1_up\", "
+                                        "\"linear_fc1_gate\", \"linear_fc2\"]",
+                                        config::info(Opt::PeftTargets)),
+                map.range);
 }
 
 void BridgeSettings::setUnknownRest(llvm::StringRef section, const Tree &what) {
@@ -276,6 +297,10 @@ bool BridgeSettings::setSpecial(llvm::StringRef path, const Tree &value) {
     recipe_.read(Opt::DatasetDataPath, *list, path);
     return true;
   }
+  // The only place and the only values that adapters have here.
+  if ((path == "peft.dropout_position" && value.isWord() && value.text == "pre") ||
+      (path == "peft.lora_B_init_method" && value.isWord() && value.text == "zero"))
+    return true;
   if (path == "model.scale_factor" && recipe_.is(Opt::ModelFamily, config::ModelFamily::Llama)) {
     recipe_.setBool(Opt::ModelRopeScaling, true, value.range);
     recipe_.read(Opt::ModelRopeScalingFactor, value, path);

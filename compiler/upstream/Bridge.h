@@ -35,6 +35,7 @@ private:
   void setPreset(const Tree &value);
   void setFamily(const Tree &provider);
   void setDataClass(const Tree &map);
+  void setAdapters(const Tree &map);
   void setUnknownRest(llvm::StringRef section, const Tree &what);
   void setVariables(const Tree &map);
   void noteForeign(llvm::StringRef path, const Tree &value);

@@ -112,25 +112,46 @@ Status readParam(const HfSource &source, const HfParam &param,
   return Status::ok();
 }
 
-Result<ConvertJob> importJob(const HfSource &source, const HfConfig &config, const HfParam &param,
-                             const HfImportOptions &options) {
-  std::vector<HfSegment> segments = hasAll(source, param.segments) ? param.segments : param.stacked;
-  int64_t rows = 0, columns = 0;
-  RETURN_IF_ERROR(resolve(source, param, segments, rows, columns));
-  ASSIGN_OR_RETURN(HfRows first,
-                   source.rowsOf(segments[0].hf, param.isTransposed, segments[0].slab));
+/// A parameter and the rows that make it up.
+struct FoundParam {
+  HfParam param;
+  std::vector<HfSegment> segments;
+  Shape shape;
+  int64_t columns = 0;
+
+  Status read(const HfSource &source, const Box &box, Element type, uint8_t *dst) const {
+    return readParam(source, param, segments, columns, box, type, dst);
+  }
+};
+
+Result<FoundParam> findParam(const HfSource &source, const HfConfig &config, const HfParam &param) {
+  FoundParam found = {param,
+                      hasAll(source, param.segments) ? param.segments : param.stacked,
+                      {},
+                      0};
+  int64_t rows = 0;
+  RETURN_IF_ERROR(resolve(source, param, found.segments, rows, found.columns));
+  const HfSegment &segment = found.segments[0];
+  ASSIGN_OR_RETURN(HfRows first, source.rowsOf(segment.hf, param.isTransposed, segment.slab));
   if (param.isVocab && rows != config.vocab)
-    return cannotConvert("'{}' has {} rows but the vocabulary {}", segments[0].hf, rows,
-                         config.vocab);
-  if (param.isVocab && columns != config.hidden)
-    return cannotConvert("'{}' has {} columns but the hidden size is {}", segments[0].hf, columns,
+    return cannotConvert("'{}' has {} rows but the vocabulary {}", segment.hf, rows, config.vocab);
+  if (param.isVocab && found.columns != config.hidden)
+    return cannotConvert("'{}' has {} columns but the hidden size is {}", segment.hf, found.columns,
                          config.hidden);
-  int64_t padded = param.isVocab ? roundUp(rows, options.vocabDivisor) : rows;
-  bool isBuffer = param.name.ends_with(".expert_bias"); // stays fp32
+  found.shape = first.isVector ? Shape{rows} : Shape{rows, found.columns};
+  return found;
+}
+
+ConvertJob importJob(const HfSource &source, const HfConfig &config, const FoundParam &found,
+                     const HfImportOptions &options) {
+  Shape shape = found.shape;
+  if (found.param.isVocab)
+    shape[0] = roundUp(shape[0], options.vocabDivisor);
+  bool isBuffer = found.param.name.ends_with(".expert_bias"); // stays fp32
   Element type = isBuffer ? Element::F32 : options.weightType;
-  ConvertJob job{param.name, type, first.isVector ? Shape{padded} : Shape{padded, columns}, {}, {}};
-  job.read = [&source, param, segments, columns, type](const Box &box, void *dst) {
-    return readParam(source, param, segments, columns, box, type, static_cast<uint8_t *>(dst));
+  ConvertJob job{found.param.name, type, shape, {}, {}};
+  job.read = [&source, found, type](const Box &box, void *dst) {
+    return found.read(source, box, type, static_cast<uint8_t *>(dst));
   };
   bool isGated = hfOption(config.arch, "gated_linear_unit") == true;
   job.write = [isGated](RankWriter &writer, const TensorSlice &slice) {
@@ -394,33 +415,29 @@ void settleByTensors(const std::string &folder, HfConfig &config) {
   config.mtpLayers = dropWithoutTensors(params, source);
 }
 
-Status importHf(const std::string &in, const SaveTarget &out, const HfImportOptions &options,
-                const ConvertRank &rank, std::vector<std::string> *unused) {
-  if (options.vocabDivisor < 1 || options.vocabDivisor > kVocabDivisorMax)
-    return cannotConvert(
-        "rows of embeddings cannot be padded to a multiple of {}; it must be from 1 to {}",
-        options.vocabDivisor, kVocabDivisorMax);
-  const std::string configPath = in + "/config.json";
-  ASSIGN_OR_RETURN(std::string configText, readFile(configPath, kHfConfigBytesMax));
-  ASSIGN_OR_RETURN(HfConfig config,
-                   parseHfConfig(configText, configPath, {options.acceptedFields}));
-  RETURN_IF_ERROR(refuseAdapter(in));
-  RETURN_IF_ERROR(checkPacking(config));
-  if (options.tell)
-    for (const Report &remark : hfRemarks(config.file))
-      options.tell(remark);
-  ASSIGN_OR_RETURN(SafeTensorsModel model, SafeTensorsModel::open(in));
-  HfSource source(model);
-  settleTied(source, config);
-  std::vector<HfParam> params = hfParams(config);
-  HfConfig made = config;
-  made.mtpLayers = dropWithoutTensors(params, source);
-  HfBiases biases = hfBiasesOf(config, [&](const std::string &name) { return source.has(name); });
-  ASSIGN_OR_RETURN(PlainEntries arguments, hfArguments(made, biases));
-  std::vector<ConvertJob> jobs;
-  std::vector<std::string> missing;
+struct HfWeights::State {
+  State(HfConfig read, SafeTensorsModel opened)
+      : config(std::move(read)), model(std::move(opened)), source(model) {}
+
+  Status find(const std::string &folder);
+
+  HfConfig config;
+  SafeTensorsModel model;
+  HfSource source;
+  PlainEntries arguments;
+  std::vector<FoundParam> params;
   TakenRows taken;
-  for (const HfParam &param : params) {
+};
+
+Status HfWeights::State::find(const std::string &folder) {
+  settleTied(source, config);
+  std::vector<HfParam> all = hfParams(config);
+  HfConfig made = config;
+  made.mtpLayers = dropWithoutTensors(all, source);
+  HfBiases biases = hfBiasesOf(config, [&](const std::string &name) { return source.has(name); });
+  ASSIGN_OR_RETURN(arguments, hfArguments(made, biases));
+  std::vector<std::string> missing;
+  for (const HfParam &param : all) {
     if (param.isOnlyWritten) {
       RETURN_IF_ERROR(checkCopy(source, param));
       continue;
@@ -433,21 +450,96 @@ Status importHf(const std::string &in, const SaveTarget &out, const HfImportOpti
       continue;
     }
     taken.add(param, hasOwn ? param.segments : param.stacked);
-    ASSIGN_OR_RETURN(ConvertJob job, importJob(source, config, param, options));
-    jobs.push_back(std::move(job));
+    ASSIGN_OR_RETURN(FoundParam found, findParam(source, config, param));
+    params.push_back(std::move(found));
   }
   if (!missing.empty())
     return makeStatus(report::TensorsMissing, "the model in '{}' does not contain {} tensors:{}",
-                      in, missing.size(), listed(missing));
+                      folder, missing.size(), listed(missing));
   RETURN_IF_ERROR(taken.check(source));
-  RETURN_IF_ERROR(checkTied(source, config, params));
+  return checkTied(source, config, all);
+}
+
+HfWeights::HfWeights(std::unique_ptr<State> state) : state_(std::move(state)) {}
+HfWeights::~HfWeights() = default;
+
+Result<std::unique_ptr<HfWeights>> HfWeights::open(const std::string &folder,
+                                                   const std::vector<std::string> &accepted,
+                                                   const ReportSink &tell) {
+  const std::string configPath = folder + "/config.json";
+  ASSIGN_OR_RETURN(std::string configText, readFile(configPath, kHfConfigBytesMax));
+  ASSIGN_OR_RETURN(HfConfig config, parseHfConfig(configText, configPath, {accepted}));
+  RETURN_IF_ERROR(refuseAdapter(folder));
+  RETURN_IF_ERROR(checkPacking(config));
+  if (tell)
+    for (const Report &remark : hfRemarks(config.file))
+      tell(remark);
+  ASSIGN_OR_RETURN(SafeTensorsModel model, SafeTensorsModel::open(folder));
+  auto state = std::make_unique<State>(std::move(config), std::move(model));
+  RETURN_IF_ERROR(state->find(folder));
+  return std::unique_ptr<HfWeights>(new HfWeights(std::move(state)));
+}
+
+const PlainEntries &HfWeights::arguments() const { return state_->arguments; }
+
+std::vector<std::string> HfWeights::names() const {
+  std::vector<std::string> names;
+  for (const FoundParam &found : state_->params)
+    names.push_back(found.param.name);
+  return names;
+}
+
+std::optional<Element> HfWeights::weightType() const { return state_->config.weightType; }
+
+std::optional<Shape> HfWeights::shapeOf(std::string_view name) const {
+  for (const FoundParam &found : state_->params)
+    if (found.param.name == name)
+      return found.shape;
+  return std::nullopt;
+}
+
+Status HfWeights::read(std::string_view name, const Box &box, Element type, void *dst) const {
+  auto found = std::ranges::find(state_->params, name,
+                                 [](const FoundParam &each) { return each.param.name; });
+  if (found == state_->params.end())
+    return cannotConvert("the model has no tensors for '{}'", name);
+  auto *to = static_cast<uint8_t *>(dst);
+  if (box.shape.size() < 2 || box.shape[1] == found->columns)
+    return found->read(state_->source, box, type, to);
+  // Of parts of rows: a few whole rows at a time.
+  int64_t size = elementBits(type) / 8, rowBytes = found->columns * size;
+  int64_t step = std::max<int64_t>(1, kStepBytes / rowBytes), partBytes = box.shape[1] * size;
+  std::vector<uint8_t> rows;
+  for (int64_t row = 0; row < box.shape[0]; row += step) {
+    Box whole = {{box.offset[0] + row, 0}, {std::min(step, box.shape[0] - row), found->columns}};
+    rows.resize(static_cast<size_t>(whole.shape[0] * rowBytes));
+    RETURN_IF_ERROR(found->read(state_->source, whole, type, rows.data()));
+    for (int64_t i = 0; i < whole.shape[0]; ++i)
+      std::copy_n(rows.data() + i * rowBytes + box.offset[1] * size, partBytes,
+                  to + (row + i) * partBytes);
+  }
+  return Status::ok();
+}
+
+Status importHf(const std::string &in, const SaveTarget &out, const HfImportOptions &options,
+                const ConvertRank &rank, std::vector<std::string> *unused) {
+  if (options.vocabDivisor < 1 || options.vocabDivisor > kVocabDivisorMax)
+    return cannotConvert(
+        "rows of embeddings cannot be padded to a multiple of {}; it must be from 1 to {}",
+        options.vocabDivisor, kVocabDivisorMax);
+  ASSIGN_OR_RETURN(std::unique_ptr<HfWeights> weights,
+                   HfWeights::open(in, options.acceptedFields, options.tell));
+  const HfWeights::State &model = *weights->state_;
+  std::vector<ConvertJob> jobs;
+  for (const FoundParam &found : model.params)
+    jobs.push_back(importJob(model.source, model.config, found, options));
   if (unused != nullptr)
-    *unused = source.unused(taken.names(), config);
+    *unused = model.source.unused(model.taken.names(), model.config);
   ASSIGN_OR_RETURN(std::vector<HfModelFile> files, hfFilesIn(in));
   return runJobs(out, std::move(jobs), options.pieceBytes, options.progress, rank,
                  [&](RankWriter &writer) {
                    RunState state;
-                   state.args = arguments;
+                   state.args = model.arguments;
                    for (const BytesItem &item : runStateItems(state))
                      RETURN_IF_ERROR(writer.add(item));
                    RETURN_IF_ERROR(addHfFiles(files, out));

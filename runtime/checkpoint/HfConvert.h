@@ -2,12 +2,15 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "runtime/checkpoint/Convert.h"
+#include "runtime/checkpoint/Box.h"
 #include "runtime/checkpoint/HfModel.h"
+#include "runtime/checkpoint/PlainValue.h"
 
 namespace shardc::checkpoint {
 
@@ -29,6 +32,34 @@ struct HfImportOptions {
 /// null.
 Status importHf(const std::string &in, const SaveTarget &out, const HfImportOptions &options = {},
                 const ConvertRank &rank = {}, std::vector<std::string> *unused = nullptr);
+
+/// The weights of a Hugging Face model under Megatron-Core's names, read where they are.
+class HfWeights {
+public:
+  /// The same conditions as for an import. `accepted`, `tell` as in HfImportOptions.
+  static Result<std::unique_ptr<HfWeights>> open(const std::string &folder,
+                                                 const std::vector<std::string> &accepted = {},
+                                                 const ReportSink &tell = {});
+  ~HfWeights();
+
+  /// The model's arguments, as an import saves them.
+  const PlainEntries &arguments() const;
+  std::vector<std::string> names() const;
+  /// What config.json says; none where it says none.
+  std::optional<Element> weightType() const;
+  /// Without padding; none where the model lacks the parameter.
+  std::optional<Shape> shapeOf(std::string_view name) const;
+  /// Reads a box of a parameter; rows behind the last one are zeros.
+  Status read(std::string_view name, const Box &box, Element type, void *dst) const;
+
+private:
+  struct State;
+  explicit HfWeights(std::unique_ptr<State> state);
+  friend Status importHf(const std::string &in, const SaveTarget &out,
+                         const HfImportOptions &options, const ConvertRank &rank,
+                         std::vector<std::string> *unused);
+  std::unique_ptr<State> state_;
+};
 
 /// Sets what the tensors in the folder say, unless they cannot be read: the number of predictors of
 /// further tokens, and whether embeddings are the output layer where the file does not say it.

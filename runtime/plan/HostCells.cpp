@@ -69,6 +69,12 @@ std::vector<const Block *> blocksInCheckpoint(const Plan &plan, const Role &role
   return held;
 }
 
+bool isOfBase(const Plan &plan, const Block &block) {
+  return plan.job.peft.scheme.has_value() && !plan.classOf(block).isTrained;
+}
+
+bool isOfAdapter(const Param &param) { return param.name.find(".adapter.") != std::string::npos; }
+
 std::vector<bool> cellsInCheckpoint(const Plan &plan, const Role &role) {
   return cellsInCheckpoint(role, blocksInCheckpoint(plan, role));
 }

@@ -70,8 +70,14 @@ inline constexpr int64_t kImagesPerRank = 4;
 /// The same while an asynchronous save is written: it has a copy of its own.
 inline constexpr int64_t kImagesBesideSave = kImagesPerRank + 1;
 
+/// Whether the weights of the block are those of the checkpoint whose model adapters change: saves
+/// leave them out, and loads take them from there.
+bool isOfBase(const Plan &plan, const Block &block);
+/// Whether the parameter is a factor of an adapter.
+bool isOfAdapter(const Param &param);
+
 /// Whether ranks of the role save what they have of a block. They do not where ranks of another
-/// role have the same of it, and come before them.
+/// role have the same of it, and come before them; nor of the base of adapters.
 bool savesBlock(const Plan &plan, uint32_t role, int32_t block);
 
 /// Elements of a cell.

@@ -66,6 +66,8 @@ StateShare stateShareOf(const Plan &plan, int32_t block) {
 }
 
 bool savesBlock(const Plan &plan, uint32_t role, int32_t block) {
+  if (isOfBase(plan, plan.blocks[static_cast<size_t>(block)]))
+    return false;
   auto hasItToo = [&](const Role &other) {
     return &other != &plan.roles[role] && hasState(other, block);
   };

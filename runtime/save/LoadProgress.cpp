@@ -268,7 +268,11 @@ Status Loader::readExpertBias() {
   float *row = progress_.expertBias.data();
   for (const ExpertBuffer &buffer : expertBuffersOf(*plan_)) {
     using checkpoint::ParamPart;
-    if (checkpoint_->shapeOf(buffer.name, ParamPart::Weight))
+    if (!checkpoint_) { // of the base of adapters
+      if (base_->has(buffer.name))
+        RETURN_IF_ERROR(
+            base_->read(buffer.name, {{0}, {buffer.experts}}, checkpoint::Element::F32, row));
+    } else if (checkpoint_->shapeOf(buffer.name, ParamPart::Weight))
       RETURN_IF_ERROR(checkpoint_->read(buffer.name, ParamPart::Weight, {{0}, {buffer.experts}},
                                         checkpoint::Element::F32, row, /*padsRows=*/false));
     row += cell->type.shape[1];

@@ -73,6 +73,8 @@ std::string Loader::continuedFolder() const {
 }
 
 Result<std::vector<checkpoint::HfModelFile>> Loader::modelFiles() const {
+  if (base_)
+    return base_->modelFiles();
   if (!checkpoint_)
     return std::vector<checkpoint::HfModelFile>();
   return checkpoint::hfFilesOf(checkpoint_->reader());
@@ -85,7 +87,15 @@ Result<std::unique_ptr<Loader>> Loader::open(std::span<const plan::Plan> plans, 
   ASSIGN_OR_RETURN(StateLayout layout, StateLayout::create(plan));
   ReportList remarks; // after the step at which the run begins
   std::unique_ptr<Loader> loader(new Loader(plans, std::move(layout), remarks.sink()));
+  ASSIGN_OR_RETURN(loader->base_, BaseWeights::open(plan, tell));
   ASSIGN_OR_RETURN(std::optional<Choice> chosen, loader->choose());
+  if (!chosen && loader->base_) {
+    RETURN_IF_ERROR(loader->beginWithBase());
+    tell(makeReport(report::RunBegins,
+                    fmt::format("starting at step 0 with new adapters for the weights of '{}'",
+                                loader->base_->folder())));
+    return loader;
+  }
   if (!chosen) {
     tell(makeReport(report::RunBegins, fmt::format("starting at step 0: there is no checkpoint in "
                                                    "'{}'",
@@ -114,7 +124,10 @@ Result<std::unique_ptr<Loader>> Loader::ofSource(std::span<const plan::Plan> pla
   loader->plan_ = &plans[phase];
   loader->progress_ = std::move(progress);
   loader->source_ = std::move(source);
-  loader->isWhole_ = true;
+  ASSIGN_OR_RETURN(loader->base_, BaseWeights::open(plans[phase], {}));
+  bool needsBase = std::ranges::any_of(
+      loader->plan_->params, [&](const auto &p) { return isKeptInBase(*loader->plan_, p); });
+  loader->isWhole_ = !needsBase || loader->base_ != nullptr;
   return loader;
 }
 
@@ -189,7 +202,7 @@ Result<std::optional<Loader::Choice>> Loader::choose() {
       return withOlder(newest.status(), "");
     chosen = std::move(*newest);
   }
-  if (!chosen && !pretrained.empty()) {
+  if (!chosen && !pretrained.empty() && !base_) {
     constexpr std::string_view kOption = "checkpoint.pretrained_checkpoint";
     ASSIGN_OR_RETURN(chosen, chooseIn(pretrained, kOption));
     if (!chosen)
@@ -199,7 +212,7 @@ Result<std::optional<Loader::Choice>> Loader::choose() {
                                : fmt::format("the pretrained one, as '{}' has none", root);
     isFinetune_ = true;
   }
-  if (!chosen && plan_->job.checkpoint.exitOnMissingCheckpoint)
+  if (!chosen && !root.empty() && plan_->job.checkpoint.exitOnMissingCheckpoint)
     return makeStatus(report::CheckpointNotFound,
                       "checkpoint.load: there is no checkpoint in '{}'; to begin at step 0 all the "
                       "same, set 'checkpoint.exit_on_missing_checkpoint = false'",
@@ -214,6 +227,7 @@ Status Loader::compare() {
     RETURN_IF_ERROR(compareArguments(state));
   RETURN_IF_ERROR(compareModel(state));
   RETURN_IF_ERROR(compareTensors());
+  RETURN_IF_ERROR(compareBase());
   RETURN_IF_ERROR(readExpertBias());
   compareVocabulary(state);
   comparePadding(state);
@@ -266,6 +280,17 @@ void Loader::findMissingMoments(const std::vector<ParamRequest> &requests) {
 
 Status Loader::compareTensors() {
   std::vector<ParamRequest> requests = layout_.requests();
+  bool needsBase = false;
+  for (const plan::Param &param : plan_->params)
+    if (isKeptInBase(*plan_, param)) {
+      needsBase = true;
+      std::erase_if(requests, [&](const ParamRequest &request) {
+        for (int64_t i = 0; i < param.tensorCount(); ++i)
+          if (request.name == param.tensorName(i))
+            return true;
+        return false;
+      });
+    }
   if (isFinetune_ || !loadsOptimizer_)
     std::erase_if(requests, [](const ParamRequest &r) { return isMoment(r.part); });
   else
@@ -296,7 +321,7 @@ Status Loader::compareTensors() {
                       "checkpoint '{}' contains more than this run needs, and "
                       "checkpoint.dist_ckpt_strictness is raise_all{}",
                       folder, differences(report));
-  isWhole_ = report.missing.empty() && !isFinetune_ && loadsOptimizer_;
+  isWhole_ = report.missing.empty() && !isFinetune_ && loadsOptimizer_ && (!needsBase || base_);
   if (!report.missing.empty() || !report.unexpected.empty())
     tell_(makeReport(report::LoadedInPart, folder,
                      std::ranges::count(lacksMoments_, true) > 0
@@ -304,6 +329,27 @@ Status Loader::compareTensors() {
                          : "",
                      differences(report)));
   return Status::ok();
+}
+
+/// A checkpoint of adapters says which weights they are for.
+Status Loader::compareBase() const {
+  if (!base_ || !checkpoint_->reader().files().has(kBaseFile))
+    return Status::ok();
+  constexpr uint64_t kBytesMax = uint64_t{64} << 20;
+  ASSIGN_OR_RETURN(std::string record, checkpoint_->reader().files().read(kBaseFile, kBytesMax));
+  return base_->compare(record, checkpoint_->folder());
+}
+
+/// Adapters and moments are those of a new run.
+Status Loader::beginWithBase() {
+  isFinetune_ = true;
+  isWhole_ = false;
+  return readExpertBias();
+}
+
+/// Where no checkpoint has what is trained in full, it begins as the base has it.
+bool Loader::takesFromBase(const plan::Param &param) const {
+  return isKeptInBase(*plan_, param) || (isInBase(param) && base_ && !checkpoint_ && !source_);
 }
 
 namespace {
@@ -341,7 +387,8 @@ Status Loader::restore(exec::Executable &executable) const {
   Status status = restoreAll(executable);
   if (source_)
     source_->end();
-  return status.isOk() || source_ ? status : withOlder(std::move(status), checkpoint_->folder());
+  bool isDone = status.isOk() || !checkpoint_;
+  return isDone ? status : withOlder(std::move(status), checkpoint_->folder());
 }
 
 Status Loader::restoreAll(exec::Executable &executable) const {
@@ -387,6 +434,16 @@ Status Loader::restorePiece(exec::Executable &executable, size_t rank, const Sta
 }
 
 Result<bool> Loader::read(const StatePiece &piece, std::vector<uint8_t> &bytes) const {
+  if (takesFromBase(plan_->params[piece.param])) {
+    if (!base_ || isMoment(piece.part))
+      return false;
+    bytes.resize(static_cast<size_t>(StateLayout::bytesOf(piece)));
+    RETURN_IF_ERROR(base_->read(layout_.nameOf(piece), piece.box,
+                                checkpoint::elementOf(layout_.typeOf(piece)), bytes.data()));
+    return true;
+  }
+  if (!checkpoint_ && !source_)
+    return false;
   if (source_) {
     bytes.resize(static_cast<size_t>(StateLayout::bytesOf(piece)));
     RETURN_IF_ERROR(source_->read(piece, bytes.data()));

@@ -11,6 +11,7 @@
 
 #include "runtime/checkpoint/HfFiles.h"
 #include "runtime/exec/Executable.h"
+#include "runtime/save/BaseWeights.h"
 #include "runtime/save/LoadSource.h"
 #include "runtime/save/RunProgress.h"
 #include "runtime/save/StateLayout.h"
@@ -51,7 +52,9 @@ public:
   /// The plan that goes on with the state.
   const plan::Plan &plan() const { return *plan_; }
   /// Whether there is state to load.
-  bool hasCheckpoint() const { return checkpoint_ || source_; }
+  bool hasCheckpoint() const { return checkpoint_ || source_ || base_; }
+  /// What adapters are for; null without adapters, and where their base is no checkpoint.
+  const BaseWeights *base() const { return base_.get(); }
   /// The folder of the checkpoint whose run this one continues; empty where it begins at step 0.
   std::string continuedFolder() const;
   /// Files of a Hugging Face model that the checkpoint keeps; none where it has none, and where the
@@ -95,6 +98,9 @@ private:
   Status compareOptimizer();
   void findMissingMoments(const std::vector<checkpoint::ParamRequest> &requests);
   Status compareTensors();
+  Status compareBase() const;
+  Status beginWithBase();
+  bool takesFromBase(const plan::Param &param) const;
   void allowPadding(std::vector<checkpoint::ParamRequest> &requests);
   int64_t consumedSamples(const checkpoint::RunState &state) const;
   Status choosePhase(const checkpoint::RunState &state);
@@ -117,6 +123,7 @@ private:
   StateLayout layout_;
   std::unique_ptr<LoadSource> checkpoint_;
   std::unique_ptr<StateSource> source_; ///< in its place
+  std::unique_ptr<BaseWeights> base_;   ///< beside them
   ReportSink tell_;
   bool isFinetune_ = false, loadsOptimizer_ = true, isWhole_ = true;
   std::vector<bool> lacksMoments_; ///< by parameter, where moments are asked for

@@ -11,6 +11,7 @@
 #include "runtime/base/Json.h"
 #include "runtime/base/Reports.h"
 #include "runtime/base/Thread.h"
+#include "runtime/save/BaseWeights.h"
 #include "runtime/save/PieceIo.h"
 
 namespace shardc::save {
@@ -50,7 +51,8 @@ public:
     RETURN_IF_ERROR(images_->findSaved());
     ASSIGN_OR_RETURN(std::vector<StatePiece> mine, own.pieces(saves_.peers_.rank()));
     for (const StatePiece &piece : mine)
-      RETURN_IF_ERROR(images_->sourcesOf(piece, own).status());
+      if (!isKeptInBase(plan, plan.params[piece.param]))
+        RETURN_IF_ERROR(images_->sourcesOf(piece, own).status());
     return Status::ok();
   }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "runtime/checkpoint/HfConvert.h"
+#include "runtime/save/BaseWeights.h"
 #include "runtime/save/PieceIo.h"
 #include "runtime/save/RecipeFiles.h"
 
@@ -140,6 +141,8 @@ Status commitRun(const SaveJob &job, const SaveTarget &target, const Progress &p
   for (const RecipeFile &file : recipeFiles(*job.plan))
     RETURN_IF_ERROR(checkpoint::addFile(target, file.name, file.text));
   RETURN_IF_ERROR(checkpoint::addHfFiles(job.modelFiles, target));
+  if (!job.baseRecord.empty())
+    RETURN_IF_ERROR(checkpoint::addFile(target, kBaseFile, job.baseRecord));
   RETURN_IF_ERROR(checkpoint::commitSave(target, static_cast<int>(job.plan->worldSize())));
   const plan::Job::Checkpoint &options = job.plan->job.checkpoint;
   if (options.alsoSaveHfCheckpoint)

@@ -26,6 +26,7 @@ struct SaveJob {
   int64_t attempt = 0;             ///< which start of the job's ranks it is
   /// Files of a Hugging Face model, from the checkpoint with which the run began.
   std::vector<checkpoint::HfModelFile> modelFiles = {};
+  std::string baseRecord; ///< BaseWeights::record of the weights that adapters are for
 
   static Result<SaveJob> of(const plan::Plan &plan, const StateLayout &layout);
   /// Where the save after this step goes.

@@ -98,8 +98,10 @@ Status Saver::turnTo(const plan::Plan &plan, const Progress &begin) {
   ASSIGN_OR_RETURN(layout_, StateLayout::create(plan));
   checkpoint::Onlookers onlookers = job_.onlookers;
   std::vector<checkpoint::HfModelFile> files = std::move(job_.modelFiles);
+  std::string record = std::move(job_.baseRecord);
   ASSIGN_OR_RETURN(job_, SaveJob::of(plan, layout_));
   job_.modelFiles = std::move(files);
+  job_.baseRecord = std::move(record);
   job_.writers = &writers_;
   job_.onlookers = std::move(onlookers);
   job_.attempt = peers_ ? peers_->attempt() : 0;

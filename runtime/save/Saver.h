@@ -45,6 +45,7 @@ public:
   void setModelFiles(std::vector<checkpoint::HfModelFile> files) {
     job_.modelFiles = std::move(files);
   }
+  void setBaseRecord(std::string record) { job_.baseRecord = std::move(record); }
   /// The job goes on with another plan (runtime/plan/JobFacts.h), from `begin` on; the last save
   /// has ended. Comes before `attach`.
   Status turnTo(const plan::Plan &plan, const Progress &begin);

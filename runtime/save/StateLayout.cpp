@@ -223,7 +223,8 @@ Result<std::vector<StatePiece>> StateLayout::pieces(int64_t rank, bool isToSave)
   std::vector<StatePiece> pieces;
   Holder holder{rank, exec::roleOf(*plan_, rank), exec::GroupIndices(*plan_, rank)};
   for (const StateCell &cell : cells_[holder.role])
-    RETURN_IF_ERROR(addPieces(cell, holder, isToSave, pieces));
+    if (!isToSave || !plan::isOfBase(*plan_, plan_->blocks[static_cast<size_t>(cell.block)]))
+      RETURN_IF_ERROR(addPieces(cell, holder, isToSave, pieces));
   return pieces;
 }
 

@@ -98,6 +98,12 @@ void prepareCheckpoints(std::span<const plan::Plan> all, std::span<const plan::P
     else
       findings.push_back(files.status().report());
   }
+  if (from && from->base() && process.isFirst()) {
+    if (auto record = from->base()->record(); record.isOk())
+      environment.saver->setBaseRecord(std::move(*record));
+    else
+      findings.push_back(record.status().report());
+  }
   std::string continued = from ? from->continuedFolder() : "";
   int64_t step = continued.empty() ? 0 : from->progress().step;
   if (Status status = environment.saver->checkOverwrites(step, continued); !isOwn && !status.isOk())

@@ -188,7 +188,8 @@ plan::Plan continuedPlan(const plan::Plan &plan, int64_t savedStep) {
   auto &options = out.job.checkpoint;
   options.load = options.save;
   options.ckptStep = savedStep;
-  options.pretrainedCheckpoint.clear();
+  if (!plan.job.peft.scheme) // what adapters are for is in no save
+    options.pretrainedCheckpoint.clear();
   options.finetune = false;
   options.loadOptim = true;
   return out;

@@ -4,6 +4,7 @@
 // other beside that. Matrices have their leading dimensions as rows, so [B,S,H] and
 // [T,H] are the same matrix.
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include "runtime/base/Float8.h"
@@ -273,6 +274,17 @@ private:
   void needHeads(const Type &q) {
     need(attr(Key::num_heads) == 0 || attr(Key::num_heads) == q.shape[2],
          "attribute 'num_heads' as in its types");
+  }
+
+  /// The units that parts consist of, and a part's columns for each bit.
+  void needParts(const Type &joined, const Type &apart) {
+    int64_t parts = attr(Key::parts), kept = attr(Key::kept);
+    int64_t more = attr(Key::units) - attr(Key::first_units); // parts beside the first one
+    bool areThere = more >= 0 && more < 31 && kept > 0 && kept < int64_t{2} << more &&
+                    std::popcount(static_cast<uint64_t>(kept)) == parts;
+    need(areThere, "attributes 'units', 'first_units', 'parts' and 'kept' that fit together");
+    if (areThere)
+      need(cols(apart) == cols(joined) * parts, "columns for each of its parts");
   }
 
   // ---- routers and runs ----

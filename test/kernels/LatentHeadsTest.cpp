@@ -195,6 +195,43 @@ TEST(Columns, OfPartsThatAreNotTheWholeAreRefused) {
   EXPECT_STREQ(split.refusal(), "a row is not as long as its parts");
 }
 
+/// Rows of two groups of units: two of the first part, then one of each other part; the second part
+/// has no columns.
+TEST(Parts, AreExpandedAndContracted) {
+  constexpr int64_t kGroups = 2, kUnits = 4, kRows = 3, kColumns = 5;
+  constexpr int kPlaces[kUnits] = {0, 0, -1, 1};
+  for (DType dtype : {DType::F32, DType::BF16, DType::F16}) {
+    int64_t rows = kGroups * kUnits * kRows;
+    Array b = randoms(dtype, {rows, kColumns}, 4), dw = randoms(dtype, {rows, 2 * kColumns}, 5),
+          old = randoms(DType::F32, {rows, kColumns}, 6);
+    KernelRun expand("expand_parts"), contract("contract_parts");
+    for (KernelRun *run : {&expand, &contract}) {
+      run->attrs.num_groups = kGroups, run->attrs.units = kUnits, run->attrs.first_units = 2;
+      run->attrs.parts = 2, run->attrs.kept = 5;
+    }
+    Array w = expand.in(b).out(dtype, {rows, 2 * kColumns}).run()[0];
+    Array sum = contract.in(dw).accumulate(old).run()[0], made = old;
+    for (int64_t row = 0; row < rows; ++row)
+      for (int64_t c = 0; c < kColumns; ++c) {
+        int place = kPlaces[row / kRows % kUnits];
+        for (int part = 0; part < 2; ++part)
+          EXPECT_EQ(w[(row * 2 + part) * kColumns + c],
+                    part == place ? b[row * kColumns + c] : 0.0);
+        made.values[static_cast<size_t>(row * kColumns + c)] =
+            place < 0 ? 0.0 : dw[(row * 2 + place) * kColumns + c];
+      }
+    expectAccumulated(sum, made, old);
+  }
+}
+
+TEST(Parts, OfOtherUnitsAreRefused) {
+  KernelRun expand("expand_parts");
+  expand.attrs.num_groups = 1, expand.attrs.units = 2, expand.attrs.parts = 1;
+  expand.attrs.kept = 4;
+  expand.in(randoms(DType::F32, {4, 3}, 1)).out(DType::F32, {4, 3});
+  EXPECT_STREQ(expand.refusal(), "kept has not as many bits as parts, or bits of others");
+}
+
 // ---- frequencies ----
 
 /// x[1,S,1,D] of ones in the first halves, so that a rotation shows cosines and sines.

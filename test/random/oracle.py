@@ -8,6 +8,7 @@ import itertools
 import math
 import operator
 
+import adapters
 import batches_that_grow
 import frozen
 import muon
@@ -512,7 +513,7 @@ ERRORS = {
     not f.on("model.calculate_per_token_loss"),  # V23
     "finetuning-context-average": lambda f: f.on("dataset.finetuning") and f.cp > 1 and
     f.on("ddp.average_in_collective"),  # V23
-    "peft-needs-checkpoint": lambda f: f.has("model.peft") and not f.has("checkpoint.pretrained_checkpoint"),  # V24
+    **adapters.RULES,
     "mimo-under-fsdp": lambda f: f.on("model.megatron_mimo") and f.fsdp,  # V31
     "sequence-parallel-divides-sequence": lambda f: f.on("model.sequence_parallel") and
     f["model.seq_length"] % f.cp == 0 and f["model.seq_length"] // f.cp % f.tp != 0,

@@ -124,6 +124,9 @@ DOMAINS = {
     "model.q_lora_rank": [8, 12], "model.kv_lora_rank": [8, 12], "model.yarn_rotary_scaling_factor": [1.0, 4.0, 32.0],
     "model.rotary_scaling_factor": [1.0, 4.0, 40.0], "model.seq_len_interpolation_factor": [0.5, 2.0],
     "model.recompute_modules": [["core_attn"], ["moe_act"], ["mla_up_proj", "moe"], ["shared_experts"]],
+    "peft.targets": [["linear_qkv"], ["q_proj", "v_proj"], ["all-linear"], ["linear_fc1", "up_proj"], ["linear_proj", "linear_fc2"]],
+    "peft.exclude": [[]],
+    "peft.modules_to_save": [["embed_tokens"], ["lm_head"], ["norm"], ["wq"]],
     "model.freeze": [["embedding"], ["layers.0"], ["layers.0-1.norm", "head"], ["layers", "qkv"], ["layers.7"], ["base"], ["mtp", "base.norm"]],
     "model.recompute_layers": [["full", "none"], ["2*core_attn+mlp"], ["2*full", "moe"], ["4*none"], ["two*full"]],
 }

@@ -83,6 +83,12 @@ class Case:
     lion: bool = False
     # What Muon updates matrices by; nothing: AdamW updates all.
     muon: tuple = ()
+    # Adapters of layers: pairs of the layer's name in a decoder layer, and the numbers of its parts that have one of their own; none if
+    # all have one together.
+    adapters: tuple = ()
+    rank: int = 4
+    alpha: float = 8.0
+    rslora: bool = False
 
     micro_batch: int = 2
     global_batch: int = 8
@@ -96,6 +102,17 @@ class Case:
     adam_eps: float = 1e-8
     weight_decay: float = 0.1
     clip: float = 1.0
+
+    @property
+    def adapter_scale(self):
+        return self.alpha / (self.rank**0.5 if self.rslora else self.rank)
+
+    def adapter_columns(self, name):
+        """Rows of the first factor of a layer with this path; 0 if it has no adapter."""
+        for stem, parts in self.adapters:
+            if name.endswith("." + stem):
+                return self.rank * (len(parts) or 1)
+        return 0
 
     @property
     def layer_norm(self):
@@ -396,6 +413,47 @@ FURTHER_TIED = replace(
     GPT2, name="further_tied", predictions=1, prediction_weight=0.6, init_std=0.06
 )
 
+# Adapters beside peft: nothing but their factors is trained.
+ONLY_ADAPTERS = (r"(?!.*\.adapter\.).*",)
+EACH = (0, 1, 2)
+LLAMA_LORA = replace(
+    LLAMA, name="llama_lora", module="llama", num_layers=2, init_std=0.06, frozen=ONLY_ADAPTERS, lr=5e-3, steps=10,
+    adapters=(
+        ("self_attention.linear_qkv", EACH), ("self_attention.linear_proj", ()), ("mlp.linear_fc1", (0, 1)), ("mlp.linear_fc2", ()),
+    ),
+)
+# One first factor for queries, keys and values, and one for gate and up, as Megatron-Bridge has it.
+LLAMA_LORA_JOINT = replace(
+    LLAMA_LORA, name="llama_lora_joint",
+    adapters=(
+        ("self_attention.linear_qkv", ()), ("self_attention.linear_proj", ()), ("mlp.linear_fc1", ()), ("mlp.linear_fc2", ()),
+    ),
+)
+QWEN3_LORA = replace(
+    QWEN3, name="qwen3_lora", frozen=ONLY_ADAPTERS, lr=5e-3, steps=10, rslora=True,
+    adapters=(("self_attention.linear_qkv", (0, 2)), ("mlp.linear_fc1", (1,))),
+)
+GEMMA2_LORA = replace(
+    GEMMA2, name="gemma2_lora", frozen=ONLY_ADAPTERS, lr=5e-3, steps=10, adapters=LLAMA_LORA.adapters,
+)
+LATENT_LORA = replace(
+    LATENT_QUERIES, name="latent_lora", frozen=ONLY_ADAPTERS, lr=5e-3, steps=10,
+    adapters=(
+        ("self_attention.linear_q_proj", ()), ("self_attention.linear_kv_down_proj", ()), ("self_attention.linear_kv_up_proj", ()),
+        ("self_attention.linear_proj", ()),
+    ),
+)
+QWEN2_MOE_LORA = replace(
+    QWEN2_MOE, name="qwen2_moe_lora", frozen=ONLY_ADAPTERS, lr=5e-3, steps=10,
+    adapters=(
+        ("self_attention.linear_qkv", EACH), ("mlp.shared_experts.linear_fc1", (0, 1)), ("mlp.shared_experts.linear_fc2", ()),
+    ),
+)
+MIXTRAL_LORA = replace(
+    MIXTRAL, name="mixtral_lora", frozen=ONLY_ADAPTERS, lr=5e-3, steps=10,
+    adapters=(("mlp.experts.linear_fc1", ()), ("mlp.experts.linear_fc2", ()), ("self_attention.linear_proj", ())),
+)
+
 # fp64 gives the values that are compared with, fp32 is recorded beside them.
 CASES = [
     GPT2,
@@ -431,6 +489,13 @@ CASES = [
     FURTHER_TIED,
     LLAMA_FROZEN,
     GPT2_FROZEN,
+    LLAMA_LORA,
+    LLAMA_LORA_JOINT,
+    QWEN3_LORA,
+    GEMMA2_LORA,
+    LATENT_LORA,
+    QWEN2_MOE_LORA,
+    MIXTRAL_LORA,
 ]
 
 CASES += [

@@ -29,15 +29,22 @@ def parameter_shapes(case):
         if case.layer_norm:
             shapes[f"{name}bias"] = (size,)
 
+    def adapter(name, rows, cols, end=""):
+        if columns := case.adapter_columns(name):
+            shapes[f"{name}.adapter.linear_in.weight{end}"] = (columns, cols)
+            shapes[f"{name}.adapter.linear_out.weight{end}"] = (rows, case.rank)
+
     def linear(name, rows, cols):
         shapes[f"{name}.weight"] = (rows, cols)
         if case.has_bias:
             shapes[f"{name}.bias"] = (rows,)
+        adapter(name, rows, cols)
 
     def of_expert(name, expert, rows, cols):
         shapes[f"{name}.weight{expert}"] = (rows, cols)
         if case.has_bias:
             shapes[f"{name}.bias{expert}"] = (rows,)
+        adapter(name, rows, cols, expert)
 
     def rank(name, size, beside, rows):
         linear(f"{name}_down_proj", size + beside, h)
@@ -116,6 +123,12 @@ def initial_values(case):
             values[name] = np.zeros(shape, np.float32)
         elif not is_drawn:
             values[name] = np.full(shape, 0 if case.zero_centered else 1, np.float32)
+        elif ".adapter.linear_out." in name:
+            values[name] = np.zeros(shape, np.float32)
+        elif ".adapter.linear_in." in name: # by both fans of one part
+            std = math.sqrt(2 / (shape[1] + case.rank))
+            drawn = normals(case.seed, name, math.prod(shape)).astype(np.float64)
+            values[name] = (std * drawn).astype(np.float32).reshape(shape)
         else:
             scaled = "linear_proj.weight" in name or "linear_fc2.weight" in name
             std = case.init_std / math.sqrt(2 * case.num_layers) if scaled else case.init_std

@@ -160,6 +160,8 @@ def new_module(case, dtype, attention):
     config = getattr(transformers, f"{name}Config")(**{**common, **special})
     name = name.removesuffix("Text")
     module = getattr(transformers, f"{name}ForCausalLM")(config).to(dtype).train()
+    if case.adapters:
+        return with_adapters(case, module, dtype)
     if case.module == "llama4":
         return module
     if case.experts and not case.has_bias and dtype == torch.float64:
@@ -170,6 +172,93 @@ def new_module(case, dtype, attention):
         for layer in module.model.layers:
             layer.mlp.gate.register_forward_hook(lambda _, x, y: module.found.append(y[0]))
     return module
+
+
+# The modules that parts of our layers are, in the order of their rows.
+MODULES = {
+    "self_attention.linear_qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "self_attention.linear_proj": ("self_attn.o_proj",),
+    "self_attention.linear_q_proj": ("self_attn.q_proj",),
+    "self_attention.linear_kv_down_proj": ("self_attn.kv_a_proj_with_mqa",),
+    "self_attention.linear_kv_up_proj": ("self_attn.kv_b_proj",),
+    "mlp.linear_fc1": ("mlp.gate_proj", "mlp.up_proj"),
+    "mlp.linear_fc2": ("mlp.down_proj",),
+    "mlp.shared_experts.linear_fc1": ("mlp.shared_expert.gate_proj", "mlp.shared_expert.up_proj"),
+    "mlp.shared_experts.linear_fc2": ("mlp.shared_expert.down_proj",),
+}
+EXPERTS = {"mlp.experts.linear_fc1": "mlp.experts.gate_up_proj", "mlp.experts.linear_fc2": "mlp.experts.down_proj"}
+
+
+def with_adapters(case, module, dtype):
+    """The module in one of the package peft, whose names adapters have behind those of layers."""
+    import peft
+
+    targets = [
+        name for stem, parts in case.adapters if stem in MODULES
+        for i, name in enumerate(MODULES[stem]) if not parts or i in parts
+    ]
+    experts = [EXPERTS[stem] for stem, _ in case.adapters if stem in EXPERTS]
+    config = peft.LoraConfig(
+        r=case.rank, lora_alpha=case.alpha, use_rslora=case.rslora, lora_dropout=0.0, bias="none",
+        target_modules=targets or None, target_parameters=experts or None,
+    )
+    if case.experts and dtype == torch.float64:
+        for layer in module.model.layers:
+            layer.mlp.gate.forward = functools.partial(route, layer.mlp.gate)
+    return peft.get_peft_model(module, config, autocast_adapter_dtype=False)
+
+
+def rows_of_part(case, stem, part, rows):
+    """Those of a layer's rows that one of its modules has."""
+    if stem == "self_attention.linear_qkv":
+        queries = case.heads // case.groups
+        rows = rows.view(case.groups, queries + 2, case.head, -1)
+        return (rows[:, :queries] if part == 0 else rows[:, queries + part - 1]).flatten(0, -2)
+    return rows.chunk(len(MODULES[stem]))[part]
+
+
+def adapters_of(case, p):
+    """Path of a module -> its two factors."""
+    found = {}
+    for i in range(case.num_layers):
+        for stem, parts in case.adapters:
+            ours, theirs = f"decoder.layers.{i}.{stem}.adapter.linear", f"model.layers.{i}"
+            if stem in EXPERTS:
+                a = torch.cat([p[f"{ours}_in.weight{e}"] for e in range(case.experts)])
+                b = [p[f"{ours}_out.weight{e}"] for e in range(case.experts)]
+                # Of each row the columns of all experts, a rank's together.
+                found[f"{theirs}.{EXPERTS[stem]}"] = a, torch.stack(b, -1).flatten(1)
+                continue
+            a, b = p[f"{ours}_in.weight"], p[f"{ours}_out.weight"]
+            for part, name in enumerate(MODULES[stem]):
+                if parts and part not in parts:
+                    continue
+                own = a.chunk(len(parts))[parts.index(part)] if parts else a
+                found[f"{theirs}.{name}"] = own, rows_of_part(case, stem, part, b)
+    return found
+
+
+def adapted(case, p, state, module):
+    """The state under the names that peft gives."""
+    adapters = adapters_of(case, p)
+    names = {name: tuple(value.shape) for name, value in module.state_dict().items()}
+    out = {}
+    for name, value in state.items():
+        path = name.removesuffix(".weight").removesuffix(".bias")
+        plain = f"base_model.model.{name}"
+        if path in adapters and ".experts." in path: # both parameters of experts are inside of both wrappers
+            plain = plain.replace(".experts.", ".experts.base_layer.base_layer.")
+        elif plain not in names:
+            plain = f"base_model.model.{path}.base_layer{name.removeprefix(path)}"
+        out[plain] = value
+    for path, (a, b) in adapters.items():
+        stem = f"base_model.model.{path}"
+        if ".experts." in path:
+            outer = stem[: stem.rindex(".")]
+            stem = next(each for each in (outer, f"{outer}.base_layer") if names[f"{each}.lora_A.default.weight"] == tuple(a.shape))
+        out[f"{stem}.lora_A.default.weight"] = a
+        out[f"{stem}.lora_B.default.weight"] = b
+    return out
 
 
 def balance(case, dtype):
@@ -348,6 +437,8 @@ def logits(case, p, dtype, tokens, module=None):
     if case.balance:
         module.found.clear()
     state = state_of(case, p)
+    if case.adapters:
+        state = adapted(case, p, state, module)
     missing = {name for name, _ in module.named_parameters()} - set(state)
     assert not missing and len(state) == len(module.state_dict()), (missing, case.name)
     return functional_call(module, state, kwargs={"input_ids": torch.as_tensor(tokens)}).logits

@@ -1,0 +1,51 @@
+// The linear layers of a recipe's model, which its adapters name.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "compiler/config/Config.h"
+#include "compiler/model/Adapters.h"
+
+namespace shardc::config {
+
+inline model::AdaptedModel adaptedModel(const Config &config) {
+  const Derived &d = config.derived();
+  model::AdaptedModel model;
+  model.layers = d.numLayers;
+  model.isLatent = config.isOn(Opt::ModelMultiLatentAttention);
+  model.compressesQueries = config.has(Opt::ModelQLoraRank);
+  model.isGated = d.gated;
+  model.hasExperts = config.has(Opt::ModelNumMoeExperts);
+  model.hasDense = !model.hasExperts || (config.has(Opt::ModelMoeLayerFreq) &&
+                                         !config.getList(Opt::ModelMoeLayerFreq).empty());
+  model.hasShared =
+      model.hasExperts && config.has(Opt::ModelMoeSharedExpertIntermediateSize);
+  return model;
+}
+
+inline std::vector<std::string> textsOf(const Config &config, Opt list) {
+  std::vector<std::string> texts;
+  if (config.has(list))
+    for (const Value &entry : config.getList(list))
+      texts.push_back(*entry.asString());
+  return texts;
+}
+
+/// What a recipe with a scheme of adapters names.
+inline model::AdapterTargets adapterTargets(const Config &config) {
+  const model::AdaptedModel model = adaptedModel(config);
+  std::vector<std::string> targets = textsOf(config, Opt::PeftTargets);
+  if (!config.has(Opt::PeftTargets)) {
+    targets = {"linear_proj", "linear_fc1", "linear_fc2"};
+    if (model.isLatent)
+      targets.insert(targets.end(), {"linear_kv_down_proj", "linear_kv_up_proj"});
+    if (model.isLatent && model.compressesQueries)
+      targets.insert(targets.end(), {"linear_q_down_proj", "linear_q_up_proj"});
+    else
+      targets.push_back(model.isLatent ? "linear_q_proj" : "linear_qkv");
+  }
+  return {targets, textsOf(config, Opt::PeftExclude), model};
+}
+
+} // namespace shardc::config

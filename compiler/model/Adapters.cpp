@@ -1,0 +1,258 @@
+#include "compiler/model/Adapters.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <string_view>
+
+#include <fmt/format.h>
+
+namespace shardc::model {
+namespace {
+
+constexpr std::string_view kAll = "all-linear";
+constexpr int kJoint = -1; ///< all parts of a layer together
+
+/// Which models have a layer.
+enum class Where : uint8_t { Plain, Latent, WholeQueries, LowQueries, Dense, Experts, Shared };
+
+/// A linear layer, or a part of one, with its paths in a decoder layer: Megatron-Core's first, then
+/// those of Hugging Face's models.
+struct Row {
+  const char *stem;
+  int part;
+  Where where;
+  bool isOfGate; ///< only gated layers have it
+  const char *names;
+};
+constexpr Row kRows[] = {
+    {"self_attention.linear_qkv", kJoint, Where::Plain, false,
+     "self_attention.linear_qkv self_attn.qkv_proj attn.c_attn"},
+    {"self_attention.linear_qkv", 0, Where::Plain, false,
+     "self_attention.linear_q self_attn.q_proj"},
+    {"self_attention.linear_qkv", 1, Where::Plain, false,
+     "self_attention.linear_k self_attn.k_proj"},
+    {"self_attention.linear_qkv", 2, Where::Plain, false,
+     "self_attention.linear_v self_attn.v_proj"},
+    {"self_attention.linear_q_proj", kJoint, Where::WholeQueries, false,
+     "self_attention.linear_q_proj self_attn.q_proj"},
+    {"self_attention.linear_q_down_proj", kJoint, Where::LowQueries, false,
+     "self_attention.linear_q_down_proj self_attn.q_a_proj"},
+    {"self_attention.linear_q_up_proj", kJoint, Where::LowQueries, false,
+     "self_attention.linear_q_up_proj self_attn.q_b_proj"},
+    {"self_attention.linear_kv_down_proj", kJoint, Where::Latent, false,
+     "self_attention.linear_kv_down_proj self_attn.kv_a_proj_with_mqa"},
+    {"self_attention.linear_kv_up_proj", kJoint, Where::Latent, false,
+     "self_attention.linear_kv_up_proj self_attn.kv_b_proj"},
+    {"self_attention.linear_proj", kJoint, Where::Plain, false,
+     "self_attention.linear_proj self_attn.o_proj"},
+    {"self_attention.linear_proj", kJoint, Where::Latent, false,
+     "self_attention.linear_proj self_attn.o_proj"},
+    {"mlp.linear_fc1", kJoint, Where::Dense, false, "mlp.linear_fc1 mlp.gate_up_proj mlp.c_fc"},
+    {"mlp.linear_fc1", 0, Where::Dense, true, "mlp.linear_fc1_gate mlp.gate_proj"},
+    {"mlp.linear_fc1", 1, Where::Dense, true, "mlp.linear_fc1_up mlp.up_proj"},
+    {"mlp.linear_fc2", kJoint, Where::Dense, false, "mlp.linear_fc2 mlp.down_proj"},
+    {"mlp.experts.linear_fc1", kJoint, Where::Experts, false,
+     "mlp.experts.linear_fc1 mlp.experts.gate_up_proj"},
+    {"mlp.experts.linear_fc2", kJoint, Where::Experts, false,
+     "mlp.experts.linear_fc2 mlp.experts.down_proj"},
+    {"mlp.shared_experts.linear_fc1", kJoint, Where::Shared, false,
+     "mlp.shared_experts.linear_fc1 mlp.shared_experts.gate_up_proj"},
+    {"mlp.shared_experts.linear_fc1", 0, Where::Shared, true,
+     "mlp.shared_experts.linear_fc1_gate mlp.shared_experts.gate_proj "
+     "mlp.shared_expert.gate_proj"},
+    {"mlp.shared_experts.linear_fc1", 1, Where::Shared, true,
+     "mlp.shared_experts.linear_fc1_up mlp.shared_experts.up_proj mlp.shared_expert.up_proj"},
+    {"mlp.shared_experts.linear_fc2", kJoint, Where::Shared, false,
+     "mlp.shared_experts.linear_fc2 mlp.shared_experts.down_proj mlp.shared_expert.down_proj"},
+};
+
+/// `*` is any text.
+bool matchesPattern(std::string_view pattern, std::string_view text) {
+  size_t p = 0, t = 0, star = std::string_view::npos, mark = 0;
+  while (t < text.size()) {
+    if (p < pattern.size() && pattern[p] == '*') {
+      star = p++, mark = t;
+    } else if (p < pattern.size() && pattern[p] == text[t]) {
+      ++p, ++t;
+    } else if (star != std::string_view::npos) {
+      p = star + 1, t = ++mark;
+    } else {
+      return false;
+    }
+  }
+  return pattern.find_first_not_of('*', p) == std::string_view::npos;
+}
+
+/// Whether the path ends with the entry, at the beginning of a name.
+bool isEnd(std::string_view entry, std::string_view path) {
+  return path.ends_with(entry) &&
+         (path.size() == entry.size() || path[path.size() - entry.size() - 1] == '.');
+}
+
+bool names(const Row &row, std::string_view entry, int64_t layer) {
+  std::string_view rest = row.names;
+  for (bool isCore = true; !rest.empty(); isCore = false) {
+    size_t blank = std::min(rest.find(' '), rest.size());
+    std::string path = fmt::format("{}.layers.{}.{}", isCore ? "decoder" : "model", layer,
+                                   rest.substr(0, blank));
+    rest.remove_prefix(std::min(blank + 1, rest.size()));
+    if (entry.find('*') != std::string_view::npos ? matchesPattern(entry, path)
+                                                  : isEnd(entry, path))
+      return true;
+  }
+  return false;
+}
+
+/// Whether a kind of layer has parts of its own, which all-linear then names.
+bool hasParts(const Row &row, const AdaptedModel &model) {
+  return std::ranges::any_of(kRows, [&](const Row &other) {
+    return std::string_view(other.stem) == row.stem && other.part >= 0 &&
+           (model.isGated || !other.isOfGate);
+  });
+}
+
+bool has(const AdaptedModel &model, const Row &row, bool hasExperts) {
+  if (row.isOfGate && !model.isGated)
+    return false;
+  switch (row.where) {
+  case Where::Plain:
+    return !model.isLatent;
+  case Where::Latent:
+    return model.isLatent;
+  case Where::WholeQueries:
+    return model.isLatent && !model.compressesQueries;
+  case Where::LowQueries:
+    return model.isLatent && model.compressesQueries;
+  case Where::Dense:
+    return !hasExperts && model.hasDense;
+  case Where::Experts:
+    return hasExperts;
+  case Where::Shared:
+    return hasExperts && model.hasShared;
+  }
+  return false;
+}
+
+/// The last name of a row's first path.
+std::string_view ownName(const Row &row) {
+  std::string_view path = row.names;
+  path = path.substr(0, path.find(' '));
+  return path.substr(path.rfind('.') + 1);
+}
+
+} // namespace
+
+int64_t Adapter::columns() const { return rank * std::popcount(kept); }
+
+std::optional<Adapter> Adapters::find(std::string_view stem, int64_t in,
+                                      const RowUnits &rows) const {
+  auto found = parts.find(stem);
+  if (found == parts.end())
+    return std::nullopt;
+  Adapter adapter{rank, scale, dropout};
+  constexpr double kNormal = 0.2;
+  adapter.initStd =
+      isXavier ? std::sqrt(2.0 / (static_cast<double>(in) + static_cast<double>(rank))) : kNormal;
+  if (!found->second.isJoint) {
+    adapter.groups = rows.groups, adapter.units = rows.units, adapter.parts = rows.parts;
+    adapter.kept = found->second.kept;
+  }
+  return adapter;
+}
+
+AdapterTargets::AdapterTargets(std::span<const std::string> targets,
+                               std::span<const std::string> exclude, const AdaptedModel &model)
+    : targets_(targets.begin(), targets.end()), exclude_(exclude.begin(), exclude.end()),
+      model_(model) {
+  findProblem();
+}
+
+/// `isUsed`: of targets and then exclusions, those that name something.
+LayerAdapters AdapterTargets::chosen(int64_t layer, bool hasExperts,
+                                     std::vector<bool> &isUsed) const {
+  LayerAdapters chosen;
+  for (const Row &row : kRows) {
+    if (!has(model_, row, hasExperts))
+      continue;
+    bool isTarget = false, isExcluded = false;
+    for (size_t i = 0; i < targets_.size(); ++i)
+      if (targets_[i] == kAll ? row.where != Where::Experts &&
+                                    (row.part != kJoint || !hasParts(row, model_))
+                              : names(row, targets_[i], layer))
+        isTarget = isUsed[i] = true;
+    for (size_t i = 0; i < exclude_.size(); ++i)
+      if (names(row, exclude_[i], layer))
+        isExcluded = isUsed[targets_.size() + i] = true;
+    if (!isTarget || isExcluded)
+      continue;
+    AdapterParts &parts = chosen[row.stem];
+    if (row.part == kJoint)
+      parts.isJoint = true;
+    else
+      parts.kept |= uint64_t{1} << row.part;
+  }
+  return chosen;
+}
+
+LayerAdapters AdapterTargets::of(int64_t layer, bool hasExperts) const {
+  std::vector<bool> isUsed(targets_.size() + exclude_.size());
+  return chosen(layer, hasExperts, isUsed);
+}
+
+void AdapterTargets::findProblem() {
+  std::vector<bool> isUsed(targets_.size() + exclude_.size());
+  bool isAny = false;
+  constexpr int64_t kLayersMax = 4096; // beyond which names of single layers are not looked at
+  for (int64_t layer = 0; layer < std::min(model_.layers, kLayersMax) && problem_.empty(); ++layer)
+    for (bool hasExperts : {false, true}) {
+      if (hasExperts ? !model_.hasExperts : !model_.hasDense)
+        continue;
+      for (const auto &[stem, parts] : chosen(layer, hasExperts, isUsed)) {
+        isAny = true;
+        if (parts.isJoint && parts.kept != 0)
+          problem_ = fmt::format("entries name '{}' as a whole and parts of it", stem);
+      }
+    }
+  if (!problem_.empty())
+    return;
+  std::string known;
+  for (const Row &row : kRows)
+    if (has(model_, row, row.where == Where::Experts || row.where == Where::Shared))
+      if (std::string name = fmt::format("'{}'", ownName(row)); known.find(name) == std::string::npos)
+        known += (known.empty() ? "" : ", ") + name;
+  for (size_t i = 0; i < isUsed.size(); ++i)
+    if (!isUsed[i]) {
+      problem_ = fmt::format("'{}' names no linear layer of this model; it has {}",
+                             i < targets_.size() ? targets_[i] : exclude_[i - targets_.size()],
+                             known);
+      return;
+    }
+  if (!isAny)
+    problem_ = "no linear layer is left";
+}
+
+std::vector<ParamKind> readSavedModules(std::span<const std::string> entries, bool isTied,
+                                        std::string &problem) {
+  std::vector<ParamKind> kinds;
+  for (const std::string &entry : entries) {
+    std::string_view word = entry;
+    if (word == "embed_tokens" || word == "word_embeddings" || word == "wte")
+      word = "embedding";
+    if (word == "lm_head" || word == "output_layer")
+      word = "head";
+    const ParamKindInfo *found = std::ranges::find(kParamKinds, word, &ParamKindInfo::word);
+    if (found == std::end(kParamKinds))
+      problem = fmt::format("'{}' names no parameters; it needs to be embed_tokens, lm_head, or a "
+                            "kind of parameters such as norm",
+                            entry);
+    else if (word == "head" && isTied)
+      problem = fmt::format("'{}' is the embedding in this model; name 'embed_tokens' to train both",
+                            entry);
+    else
+      kinds.push_back(static_cast<ParamKind>(found - kParamKinds));
+  }
+  return kinds;
+}
+
+} // namespace shardc::model

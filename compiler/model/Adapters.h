@@ -1,0 +1,90 @@
+// Which linear layers have adapters: the low-rank products that are trained beside their weights
+// (arXiv 2106.09685), by the names that recipes give.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "compiler/model/ParamKinds.h"
+
+namespace shardc::model {
+
+/// The adapter of one linear layer: it adds scale·(x·Aᵀ)·Bᵀ to x·wᵀ. The rows of w may be parts
+/// that other models have as layers of their own, such as queries, keys and values. Then each part
+/// that is kept has a factor A of its own, and these stand below each other.
+struct Adapter {
+  int64_t rank = 1; ///< of each part
+  double scale = 1, dropout = 0;
+  double initStd = 0;     ///< of A, from the full fan; B begins with zeros
+  int64_t groups = 1;     ///< equal groups of rows, each of
+  int64_t units = 1;      ///< so many equal units, of which
+  int64_t parts = 1;      ///< the last parts - 1 are of a part each, the others of the first one
+  uint64_t kept = 1;      ///< bits of the parts that have an adapter
+  bool isExpanded() const { return parts > 1; }
+  int64_t columns() const; ///< of x·Aᵀ
+};
+
+/// Those parts of a linear layer that have adapters, or all of its rows together have one.
+struct AdapterParts {
+  uint64_t kept = 0;
+  bool isJoint = false;
+  auto operator<=>(const AdapterParts &) const = default;
+};
+/// By the layer's name within its decoder layer, such as `self_attention.linear_qkv`.
+using LayerAdapters = std::map<std::string, AdapterParts, std::less<>>;
+
+/// Rows of a linear layer, as struct Adapter has them.
+struct RowUnits {
+  int64_t groups = 1, units = 1, parts = 1;
+};
+
+/// The adapters of a layer with their settings.
+struct Adapters {
+  int64_t rank = 1;
+  double scale = 1, dropout = 0;
+  bool isXavier = true; ///< else the standard deviation is 0.2, as Megatron-Bridge's `normal`
+  LayerAdapters parts;
+
+  /// Of the linear layer with these columns of its weight; none if it has none.
+  std::optional<Adapter> find(std::string_view stem, int64_t in, const RowUnits &rows = {}) const;
+};
+
+/// The linear layers that a model has.
+struct AdaptedModel {
+  int64_t layers = 1;
+  bool isLatent = false, compressesQueries = false; ///< attention
+  bool isGated = false, hasDense = true, hasExperts = false, hasShared = false;
+};
+
+/// What entries of a recipe name.
+class AdapterTargets {
+public:
+  /// Entries are a layer's own name, the end of its path, or a path with `*` for any text, under
+  /// Megatron-Core's names or Hugging Face's; or `all-linear`.
+  AdapterTargets(std::span<const std::string> targets, std::span<const std::string> exclude,
+                 const AdaptedModel &model);
+
+  /// Why the entries are none, in words; empty if they are.
+  const std::string &problem() const { return problem_; }
+  /// Of the layer with this number.
+  LayerAdapters of(int64_t layer, bool hasExperts) const;
+
+private:
+  LayerAdapters chosen(int64_t layer, bool hasExperts, std::vector<bool> &isUsed) const;
+  void findProblem();
+
+  std::vector<std::string> targets_, exclude_;
+  AdaptedModel model_;
+  std::string problem_;
+};
+
+/// The kinds of parameters that are trained in full beside adapters, by their words or by Hugging
+/// Face's names of modules. `problem` receives why an entry is none.
+std::vector<ParamKind> readSavedModules(std::span<const std::string> entries, bool isTied,
+                                        std::string &problem);
+
+} // namespace shardc::model

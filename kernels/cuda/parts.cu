@@ -1,0 +1,77 @@
+// expand_parts: w[o, p·R + j] = b[o,j] for the part p of row o, and 0 elsewhere, b[O,R],
+// w[O,parts·R]. contract_parts: db[o,j] = dw[o, p·R + j], 0 for rows of a part that has no columns;
+// it may accumulate. Data f32, bf16 or f16 each. Mapping: a thread has a chunk of 8 elements of one
+// part of a row. Limited by memory, of matrices that are small beside the products that take them.
+#include "kernels/cuda/Accepts.h"
+#include "kernels/cuda/Rows.h"
+#include "kernels/cuda/common.cuh"
+
+namespace shardc::kernels::cuda {
+namespace {
+
+/// Which part a row is of: rows are groups of units, of which the first are of the first part.
+struct PartsOfRows {
+  int64_t unitRows, units, more; ///< `more`: units of the first part but one
+  uint64_t kept;
+
+  /// The place of the row's part among those that have columns; -1 if it has none.
+  __device__ __forceinline__ int64_t placeOf(int64_t row) const {
+    int64_t unit = row / unitRows % units - more;
+    uint64_t bit = uint64_t{1} << (unit < 0 ? 0 : unit);
+    return (kept & bit) != 0 ? __popcll(kept & (bit - 1)) : -1;
+  }
+};
+
+PartsOfRows partsOf(const Attrs &attrs, int64_t rows) {
+  return {rows / (attrs.num_groups * attrs.units), attrs.units, attrs.first_units - 1,
+          static_cast<uint64_t>(attrs.kept)};
+}
+
+struct ExpandPartsOp {
+  Data b, w;
+  PartsOfRows of;
+  int64_t parts, cols;
+  /// Of one part of a row of w.
+  template <Mode M> __device__ void run(int64_t at, int64_t c, int n) const {
+    int64_t row = at / parts;
+    float v[kChunk] = {};
+    if (of.placeOf(row) == at % parts)
+      load8<M>(b, row * cols + c, n, v);
+    store8<M>(w, at * cols + c, n, v);
+  }
+};
+
+struct ContractPartsOp {
+  Data dw, db;
+  PartsOfRows of;
+  int64_t parts, cols;
+  template <Mode M> __device__ void run(int64_t row, int64_t c, int n) const {
+    int64_t part = of.placeOf(row);
+    float v[kChunk] = {};
+    if (part >= 0)
+      load8<M>(dw, (row * parts + part) * cols + c, n, v);
+    store8<M>(db, row * cols + c, n, v);
+  }
+};
+
+void runExpand(const Call &call) {
+  const Tensor &b = call.in[0], &w = call.out[0];
+  int64_t rows = b.shape[0], cols = b.shape[1], parts = w.shape[1] / cols;
+  ExpandPartsOp op = {dataOf(b), dataOf(w), partsOf(call.attrs, rows), parts, cols};
+  launchRows(call, modeOf({&b, &w}, cols), op, rows * parts, cols);
+}
+
+void runContract(const Call &call) {
+  const Tensor &dw = call.in[0], &db = call.out[0];
+  int64_t rows = db.shape[0], cols = db.shape[1], parts = dw.shape[1] / cols;
+  ContractPartsOp op = {dataOf(dw), dataOf(db), partsOf(call.attrs, rows), parts, cols};
+  launchRows(call, modeOf({&dw, &db}, cols), op, rows, cols);
+}
+
+} // namespace
+
+const Kernel kExpandParts = {"expand_parts_cuda", runExpand, acceptsAs<&host::kExpandParts>};
+const Kernel kContractParts = {"contract_parts_cuda", runContract,
+                               acceptsAs<&host::kContractParts>};
+
+} // namespace shardc::kernels::cuda

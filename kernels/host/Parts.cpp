@@ -1,0 +1,93 @@
+// expand_parts: w[o, p·R + j] = b[o,j] for the part p of row o, and 0 elsewhere, b[O,R],
+// w[O,parts·R]. contract_parts: db[o,j] = dw[o, p·R + j], 0 for rows of a part that has no columns.
+// Rows are num_groups groups of `units` equal units. The first `first_units` of a group are of the
+// first part, each other one is a part; `kept` has bits of those that have columns. Data are f32,
+// bf16 or f16 each. Limited by memory.
+#include "kernels/host/Check.h"
+#include "kernels/host/Convert.h"
+#include "kernels/host/Rows.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace shardc::kernels::host {
+namespace {
+
+const char *acceptsParts(const Call &call, const Tensor &joined, const Tensor &apart) {
+  const Attrs &attrs = call.attrs;
+  SHARDC_REQUIRE(isData(joined) && isData(apart), "parts are f32, bf16 or f16");
+  SHARDC_REQUIRE(joined.rank == 2 && apart.rank == 2 && joined.shape[0] == apart.shape[0],
+                 "operand and result are not matrices with the same rows");
+  SHARDC_REQUIRE(attrs.first_units >= 1 && attrs.first_units <= attrs.units &&
+                     attrs.units - attrs.first_units < 31,
+                 "there are not as many units as parts");
+  SHARDC_REQUIRE(attrs.kept > 0 &&
+                     attrs.kept < int64_t{2} << (attrs.units - attrs.first_units) &&
+                     std::popcount(static_cast<uint64_t>(attrs.kept)) == attrs.parts,
+                 "kept has not as many bits as parts, or bits of others");
+  SHARDC_REQUIRE(attrs.num_groups >= 1 && attrs.num_groups <= joined.shape[0] &&
+                     attrs.units <= joined.shape[0] / attrs.num_groups &&
+                     joined.shape[0] % (attrs.num_groups * attrs.units) == 0,
+                 "groups of units do not divide the rows");
+  SHARDC_REQUIRE(apart.shape[1] % attrs.parts == 0 &&
+                     apart.shape[1] / attrs.parts == joined.shape[1],
+                 "there are not columns for each part that is kept");
+  return nullptr;
+}
+
+const char *acceptsExpand(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {1, 1, 1, 1}));
+  return acceptsParts(call, call.in[0], call.out[0]);
+}
+
+const char *acceptsContract(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {1, 1, 1, 1, 1}));
+  return acceptsParts(call, call.out[0], call.in[0]);
+}
+
+/// The place of a row's part among those that have columns; -1 if it has none.
+int64_t placeOf(const Attrs &attrs, int64_t row, int64_t rows) {
+  int64_t unitRows = rows / (attrs.num_groups * attrs.units);
+  int64_t part = std::max<int64_t>(row / unitRows % attrs.units - attrs.first_units + 1, 0);
+  auto kept = static_cast<uint64_t>(attrs.kept), bit = uint64_t{1} << part;
+  return (kept & bit) != 0 ? std::popcount(kept & (bit - 1)) : -1;
+}
+
+void runExpand(const Call &call) {
+  float buffer[kBlock];
+  const float zeros[kBlock] = {};
+  const Tensor &b = call.in[0], &w = call.out[0];
+  int64_t rows = b.shape[0], cols = b.shape[1], parts = w.shape[1] / cols;
+  for (int64_t row = 0; row < rows; ++row) {
+    int64_t own = placeOf(call.attrs, row, rows);
+    for (int64_t part = 0; part < parts; ++part)
+      for (int64_t begin = 0; begin < cols; begin += kBlock) {
+        int64_t n = std::min(kBlock, cols - begin);
+        const float *from = part == own ? readF32(b, row * cols + begin, n, buffer) : zeros;
+        writeF32(w, (row * parts + part) * cols + begin, n, from);
+      }
+  }
+}
+
+void runContract(const Call &call) {
+  float buffer[kBlock];
+  const float zeros[kBlock] = {};
+  const Tensor &dw = call.in[0], &db = call.out[0];
+  int64_t rows = db.shape[0], cols = db.shape[1], parts = dw.shape[1] / cols;
+  for (int64_t row = 0; row < rows; ++row) {
+    int64_t own = placeOf(call.attrs, row, rows);
+    for (int64_t begin = 0; begin < cols; begin += kBlock) {
+      int64_t n = std::min(kBlock, cols - begin);
+      const float *from =
+          own < 0 ? zeros : readF32(dw, (row * parts + own) * cols + begin, n, buffer);
+      writeF32(db, row * cols + begin, n, from);
+    }
+  }
+}
+
+} // namespace
+
+const Kernel kExpandParts = {"expand_parts_host", runExpand, acceptsExpand};
+const Kernel kContractParts = {"contract_parts_host", runContract, acceptsContract};
+
+} // namespace shardc::kernels::host

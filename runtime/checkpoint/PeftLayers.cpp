@@ -1,0 +1,226 @@
+#include "runtime/checkpoint/PeftLayers.h"
+
+#include <algorithm>
+#include <bit>
+#include <charconv>
+
+#include "runtime/base/Json.h"
+#include "runtime/checkpoint/HfDerive.h"
+#include "runtime/checkpoint/Reading.h"
+
+namespace shardc::checkpoint {
+namespace {
+
+constexpr std::string_view kWeight = ".weight";
+constexpr uint64_t kTextBytesMax = uint64_t{64} << 20;
+
+/// The layer that a parameter is the weight of: its name, and what stands behind `.weight`.
+struct WeightName {
+  std::string stem, end;
+  std::string factor(const char *which) const {
+    return fmt::format("{}.adapter.{}.weight{}", stem, which, end);
+  }
+};
+
+std::optional<WeightName> weightName(const std::string &name) {
+  size_t at = name.rfind(kWeight);
+  if (at == std::string::npos)
+    return std::nullopt;
+  std::string end = name.substr(at + kWeight.size());
+  bool isNumber = std::ranges::all_of(end, [](char c) { return c >= '0' && c <= '9'; });
+  return isNumber ? std::optional(WeightName{name.substr(0, at), end}) : std::nullopt;
+}
+
+/// The number of the decoder layer, and the rest of the name.
+std::optional<std::pair<int64_t, std::string>> inLayer(const std::string &stem) {
+  constexpr std::string_view kLayers = "decoder.layers.";
+  if (!stem.starts_with(kLayers))
+    return std::nullopt;
+  int64_t layer = 0;
+  const char *end = stem.data() + stem.size();
+  auto [rest, error] = std::from_chars(stem.data() + kLayers.size(), end, layer);
+  if (error != std::errc() || rest == end || *rest != '.')
+    return std::nullopt;
+  return std::pair(layer, std::string(rest + 1, end));
+}
+
+/// The modules of a parameter with `rows` rows, in the order of their first ones.
+std::vector<PeftModule> modulesOf(const HfParam &param, int64_t rows) {
+  std::vector<PeftModule> modules;
+  std::vector<HfSegment> segments = param.segments;
+  for (HfSegment &segment : segments)
+    if (segment.rows < 0)
+      segment.rows = rows;
+  std::ranges::sort(segments, {}, &HfSegment::row);
+  for (const HfSegment &segment : segments) {
+    std::string name = moduleOf(segment.hf);
+    auto found = std::ranges::find(modules, name, &PeftModule::name);
+    if (found == modules.end())
+      found = modules.insert(modules.end(), {name, {}, 0, -1});
+    found->segments.push_back(segment);
+    found->rows =
+        std::max(found->rows, segment.hfRow + (segment.rows - 1) * segment.step + 1);
+  }
+  return modules;
+}
+
+/// Rows of a parameter as its segments say; 0 where a single one has all.
+int64_t rowsOf(const HfParam &param) {
+  int64_t rows = 0;
+  for (const HfSegment &segment : param.segments)
+    rows = segment.rows < 0 ? rows : std::max(rows, segment.row + segment.rows);
+  return rows;
+}
+
+bool hasSlabs(const HfParam &param) {
+  return std::ranges::any_of(param.segments, [](const HfSegment &s) { return s.slab >= 0; });
+}
+
+} // namespace
+
+std::string moduleOf(const std::string &tensor) {
+  return tensor.ends_with(kWeight) ? tensor.substr(0, tensor.size() - kWeight.size()) : tensor;
+}
+
+std::string lastWordOf(const std::string &module) {
+  return module.substr(module.rfind('.') + 1);
+}
+
+Result<std::vector<PeftLinear>> peftLinears(const SavedParams &saved, const PeftSettings &settings,
+                                            const HfConfig &config,
+                                            const std::vector<HfParam> &params,
+                                            const PeftPartsOf &partsOf) {
+  std::vector<PeftLinear> linears;
+  std::vector<std::string> left = saved.names();
+  std::erase_if(left, [](const std::string &name) {
+    return name.find(".adapter.linear_in.") == std::string::npos;
+  });
+  for (const HfParam &param : params) {
+    std::optional<WeightName> name = weightName(param.name);
+    if (!name)
+      continue;
+    PeftLinear linear{param.name, name->factor("linear_in"), name->factor("linear_out"), {}, {},
+                      0,          {}};
+    std::optional<Shape> a = saved.shapeOf(linear.aName), b = saved.shapeOf(linear.bName);
+    if (!a || !b)
+      continue;
+    std::erase(left, linear.aName);
+    if (a->size() != 2 || b->size() != 2 || (*b)[1] == 0 || (*a)[0] % (*b)[1] != 0)
+      return cannotConvert("the factors of '{}' are {} and {}", param.name, shapeText(*a),
+                           shapeText(*b));
+    auto place = inLayer(name->stem);
+    if (!place || hasSlabs(param))
+      return cannotConvert("the adapter of '{}' has no place in PEFT's format that shardc writes",
+                           param.name);
+    linear.aShape = *a, linear.bShape = *b, linear.rows = (*b)[0];
+    linear.modules = modulesOf(param, linear.rows);
+    PeftParts parts = partsOf(settings, config, place->second, place->first);
+    int64_t slices = (*a)[0] / (*b)[1];
+    for (size_t i = 0; i < linear.modules.size(); ++i) {
+      uint64_t bit = uint64_t{1} << i;
+      linear.modules[i].slice = parts.isJoint              ? 0
+                                : (parts.kept & bit) != 0 ? std::popcount(parts.kept & (bit - 1))
+                                                           : -1;
+      if (linear.modules[i].slice >= slices)
+        return cannotConvert("'{}' has {} parts; the run's 'peft.targets' name more", linear.aName,
+                             slices);
+    }
+    linears.push_back(std::move(linear));
+  }
+  if (!left.empty())
+    return cannotConvert("the model of config.json has no place for {} adapters of '{}':{}",
+                         left.size(), saved.reader().folder(), listed(left));
+  if (linears.empty())
+    return cannotConvert("'{}' has no adapters", saved.reader().folder());
+  return linears;
+}
+
+std::vector<PeftLinear> peftLinears(const std::vector<HfParam> &params,
+                                    const std::function<bool(const std::string &)> &has) {
+  std::vector<PeftLinear> linears;
+  for (const HfParam &param : params) {
+    std::optional<WeightName> name = weightName(param.name);
+    if (!name || hasSlabs(param))
+      continue;
+    PeftLinear linear{param.name, name->factor("linear_in"), name->factor("linear_out"), {}, {},
+                      0,          {}};
+    linear.rows = rowsOf(param);
+    linear.modules = modulesOf(param, linear.rows);
+    int slices = 0;
+    for (PeftModule &module : linear.modules)
+      module.slice = has(module.name) ? slices++ : -1;
+    if (slices > 0)
+      linears.push_back(std::move(linear));
+  }
+  return linears;
+}
+
+Result<PeftSettings> readPeftSettings(const CheckpointReader &reader) {
+  PeftSettings settings;
+  std::string text;
+  if (reader.files().has(kRunConfigFile)) {
+    ASSIGN_OR_RETURN(text, reader.files().read(kRunConfigFile, kTextBytesMax));
+  }
+  bool isInside = false;
+  for (size_t at = 0; at < text.size();) {
+    size_t end = std::min(text.find('\n', at), text.size());
+    std::string_view line = std::string_view(text).substr(at, end - at);
+    at = end + 1;
+    if (!line.empty() && line[0] != ' ')
+      isInside = line == "peft:";
+    size_t colon = line.find(": ");
+    if (!isInside || colon == std::string_view::npos || line[0] != ' ')
+      continue;
+    std::string_view name = line.substr(2, colon - 2);
+    nlohmann::json value = parseJson(line.substr(colon + 2));
+    auto words = [&] {
+      std::vector<std::string> found;
+      for (const nlohmann::json &each : value)
+        if (each.is_string())
+          found.push_back(each.get<std::string>());
+      return found;
+    };
+    if (name == "scheme" && value.is_string())
+      settings.scheme = value.get<std::string>();
+    else if (name == "rank" && value.is_number_integer())
+      settings.rank = value.get<int64_t>();
+    else if (name == "alpha" && value.is_number())
+      settings.alpha = value.get<double>();
+    else if (name == "dropout" && value.is_number())
+      settings.dropout = value.get<double>();
+    else if (name == "rslora" && value.is_boolean())
+      settings.isRslora = value.get<bool>();
+    else if (name == "targets" && value.is_array())
+      settings.targets = words();
+    else if (name == "exclude" && value.is_array())
+      settings.exclude = words();
+    else if (name == "modules_to_save" && value.is_array())
+      settings.modulesToSave = words();
+  }
+  if (settings.scheme.empty() || settings.rank <= 0)
+    return cannotConvert("'{}/{}' says of no adapters with a rank", reader.folder(),
+                         kRunConfigFile);
+  return settings;
+}
+
+std::string peftSettingsText(const PeftSettings &settings) {
+  auto json = [](const auto &value) { return toText(nlohmann::json(value)); };
+  return fmt::format("peft:\n  scheme: {}\n  rank: {}\n  alpha: {}\n  dropout: {}\n  rslora: {}\n"
+                     "  targets: {}\n  modules_to_save: {}\n",
+                     json(settings.scheme), settings.rank, json(settings.alpha),
+                     json(settings.dropout), settings.isRslora ? "true" : "false",
+                     json(settings.targets), json(settings.modulesToSave));
+}
+
+std::string peftBaseOf(const CheckpointReader &reader) {
+  constexpr const char *kBaseFile = "adapter_base.json";
+  if (!reader.files().has(kBaseFile))
+    return "";
+  Result<std::string> text = reader.files().read(kBaseFile, kTextBytesMax);
+  nlohmann::json said = text.isOk() ? parseJson(*text) : nlohmann::json();
+  return said.is_object() && said.contains("base") && said["base"].is_string()
+             ? said["base"].get<std::string>()
+             : "";
+}
+
+} // namespace shardc::checkpoint

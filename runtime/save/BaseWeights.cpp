@@ -1,0 +1,199 @@
+#include "runtime/save/BaseWeights.h"
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+
+#include "runtime/base/Json.h"
+#include "runtime/base/Reports.h"
+#include "runtime/base/Sha256.h"
+#include "runtime/checkpoint/CheckpointFormat.h"
+#include "runtime/plan/HostCells.h"
+#include "runtime/save/ModelDifferences.h"
+
+namespace shardc::save {
+namespace fs = std::filesystem;
+namespace {
+
+using checkpoint::Box;
+using checkpoint::Element;
+using checkpoint::ParamPart;
+using checkpoint::Shape;
+
+constexpr size_t kListed = 20;
+constexpr uint64_t kRecordBytesMax = uint64_t{64} << 20;
+constexpr int64_t kRowsOfFingerprint = 4;
+constexpr size_t kDigits = 16; ///< of a fingerprint
+
+bool isHfModel(const std::string &folder) {
+  std::error_code error;
+  return fs::exists(fs::path(folder) / "config.json", error) && !checkpoint::isCheckpoint(folder);
+}
+
+std::string listed(const std::vector<std::string> &names) {
+  std::string text;
+  for (size_t i = 0; i < std::min(names.size(), kListed); ++i)
+    text += "\n  " + names[i];
+  if (names.size() > kListed)
+    text += fmt::format("\n  and {} more", names.size() - kListed);
+  return text;
+}
+
+Shape shapeOfParam(const plan::Param &param) {
+  plan::Type type = param.tensorType();
+  return {type.shape.begin(), type.shape.begin() + type.rank};
+}
+
+/// Rows of the vocabulary may be padded to different numbers; all real ones are in both.
+bool fits(const plan::Plan &plan, const plan::Param &param, const Shape &saved) {
+  Shape own = shapeOfParam(param);
+  int64_t real = plan.job.model.vocabSize;
+  bool isPadded =
+      param.name == "embedding.word_embeddings.weight" || param.name == "output_layer.weight";
+  return saved == own || (isPadded && saved.size() == own.size() && real > 0 && saved[0] >= real &&
+                          own[0] >= real && std::equal(saved.begin() + 1, saved.end(),
+                                                       own.begin() + 1));
+}
+
+} // namespace
+
+bool isInBase(const plan::Param &param) { return !plan::isOfAdapter(param); }
+
+bool isKeptInBase(const plan::Plan &plan, const plan::Param &param) {
+  return param.block >= 0 &&
+         plan::isOfBase(plan, plan.blocks[static_cast<size_t>(param.block)]);
+}
+
+Result<std::unique_ptr<BaseWeights>> BaseWeights::open(const plan::Plan &plan, ReportSink tell) {
+  const plan::Job::Checkpoint &options = plan.job.checkpoint;
+  if (!plan.job.peft.scheme || options.pretrainedCheckpoint.empty())
+    return std::unique_ptr<BaseWeights>();
+  std::unique_ptr<BaseWeights> base(new BaseWeights(plan));
+  base->folder_ = options.pretrainedCheckpoint;
+  if (isHfModel(base->folder_)) {
+    ASSIGN_OR_RETURN(base->model_, checkpoint::HfWeights::open(base->folder_, {}, tell));
+  } else {
+    ASSIGN_OR_RETURN(base->folder_, checkpoint::findCheckpoint(base->folder_));
+    LoadChoice choice{plan.job.text(plan::JobField::checkpoint_ckptFormat), /*weightsOnly=*/true,
+                      /*converts=*/true, plan.job.model.gatedLinearUnit};
+    ASSIGN_OR_RETURN(base->checkpoint_, LoadSource::open(base->folder_, choice, tell));
+  }
+  checkpoint::RunState said;
+  if (base->model_) {
+    said.args = base->model_->arguments();
+  } else {
+    ASSIGN_OR_RETURN(said, base->checkpoint_->runState());
+  }
+  RETURN_IF_ERROR(base->check());
+  RETURN_IF_ERROR(
+      judgeDifferences(plan.job, base->folder_, modelDifferences(plan.job, said), tell));
+  return base;
+}
+
+Result<std::vector<checkpoint::HfModelFile>> BaseWeights::modelFiles() const {
+  return model_ ? checkpoint::hfFilesIn(folder_) : checkpoint::hfFilesOf(checkpoint_->reader());
+}
+
+std::optional<Shape> BaseWeights::shapeOf(std::string_view name) const {
+  return model_ ? model_->shapeOf(name) : checkpoint_->shapeOf(name, ParamPart::Weight);
+}
+
+Status BaseWeights::read(std::string_view name, const Box &box, Element type, void *dst) const {
+  if (model_)
+    return model_->read(name, box, type, dst);
+  std::optional<Shape> saved = shapeOf(name);
+  bool isPadded = saved && box.offset[0] + box.shape[0] > (*saved)[0];
+  return checkpoint_->read(name, ParamPart::Weight, box, type, dst, isPadded);
+}
+
+Status BaseWeights::check() const {
+  std::vector<std::string> missing, others;
+  for (const plan::Param &param : plan_.params)
+    for (int64_t i = 0; isInBase(param) && i < param.tensorCount(); ++i) {
+      std::string name = param.tensorName(i);
+      std::optional<Shape> saved = shapeOf(name);
+      if (!saved)
+        missing.push_back(name);
+      else if (!fits(plan_, param, *saved))
+        others.push_back(fmt::format("{}: {} there, {} needed", name, checkpoint::shapeText(*saved),
+                                     checkpoint::shapeText(shapeOfParam(param))));
+    }
+  if (missing.empty() && others.empty())
+    return Status::ok();
+  std::string text;
+  if (!missing.empty())
+    text += fmt::format("\n{} tensors are missing:{}", missing.size(), listed(missing));
+  if (!others.empty())
+    text += fmt::format("\n{} tensors have another shape:{}", others.size(), listed(others));
+  return makeStatus(report::CheckpointMismatch,
+                    "checkpoint.pretrained_checkpoint: '{}' is of another model than the one that "
+                    "adapters are trained for{}",
+                    folder_, text);
+}
+
+/// Of the shape and of a few rows, in the type in which the run computes with them: so it is the
+/// same for each format, and cheap.
+Result<std::string> BaseWeights::fingerprint(const plan::Param &param, int64_t number) const {
+  std::string name = param.tensorName(number);
+  Shape shape = shapeOfParam(param);
+  if (std::optional<Shape> saved = shapeOf(name); saved && !saved->empty())
+    shape[0] = std::min(shape[0], (*saved)[0]);
+  if (bool isTable = param.name.starts_with("embedding.word") || param.name == "output_layer.weight";
+      isTable && plan_.job.model.vocabSize > 0) // padding is nobody's
+    shape[0] = std::min(shape[0], plan_.job.model.vocabSize);
+  Element type = checkpoint::elementOf(param.type.dtype);
+  Sha256 sum;
+  sum.add(checkpoint::shapeText(shape));
+  Box box{Shape(shape.size(), 0), shape};
+  int64_t rows = shape[0], count = std::min(kRowsOfFingerprint, rows);
+  box.shape[0] = shape.size() == 1 ? rows : 1;
+  std::vector<uint8_t> bytes(
+      static_cast<size_t>(checkpoint::tensorBytes(type, box.shape).value_or(0)));
+  for (int64_t i = 0; i < (shape.size() == 1 ? 1 : count); ++i) {
+    box.offset[0] = count > 1 ? i * (rows - 1) / (count - 1) : 0;
+    if (shape.size() == 1)
+      box.offset[0] = 0;
+    RETURN_IF_ERROR(read(name, box, type, bytes.data()));
+    sum.add({reinterpret_cast<const char *>(bytes.data()), bytes.size()});
+  }
+  return sum.hex().substr(0, kDigits);
+}
+
+Result<std::string> BaseWeights::record() const {
+  nlohmann::json tensors = nlohmann::json::object();
+  for (const plan::Param &param : plan_.params)
+    for (int64_t i = 0; isKeptInBase(plan_, param) && i < param.tensorCount(); ++i) {
+      ASSIGN_OR_RETURN(std::string digits, fingerprint(param, i));
+      tensors[param.tensorName(i)] = std::move(digits);
+    }
+  nlohmann::json record = {{"base", folder_}, {"fingerprints", std::move(tensors)}};
+  return toText(record, 2) + "\n";
+}
+
+Status BaseWeights::compare(const std::string &text, const std::string &adapters) const {
+  nlohmann::json said = text.size() > kRecordBytesMax ? nlohmann::json() : parseJson(text);
+  if (!said.is_object() || !said.contains("fingerprints") || !said["fingerprints"].is_object())
+    return makeStatus(report::CheckpointDamaged, "'{}/{}' has no fingerprints of the base weights",
+                      adapters, kBaseFile);
+  const nlohmann::json &prints = said["fingerprints"];
+  std::vector<std::string> others;
+  for (const plan::Param &param : plan_.params)
+    for (int64_t i = 0; isKeptInBase(plan_, param) && i < param.tensorCount(); ++i) {
+      std::string name = param.tensorName(i);
+      auto found = prints.find(name);
+      ASSIGN_OR_RETURN(std::string own, fingerprint(param, i));
+      if (found == prints.end() || !found->is_string() || found->get<std::string>() != own)
+        others.push_back(name);
+    }
+  if (others.empty())
+    return Status::ok();
+  std::string was = said.contains("base") && said["base"].is_string()
+                        ? said["base"].get<std::string>()
+                        : std::string("another folder");
+  return makeStatus(report::CheckpointMismatch,
+                    "checkpoint.pretrained_checkpoint: '{}' has other weights than '{}', for which "
+                    "the adapters in '{}' were trained; {} tensors differ:{}",
+                    folder_, was, adapters, others.size(), listed(others));
+}
+
+} // namespace shardc::save

@@ -1,0 +1,58 @@
+// The weights that adapters change (`peft.scheme`): those of `checkpoint.pretrained_checkpoint`, a
+// checkpoint of any format that is read or the folder of a Hugging Face model. A run opens them at
+// each start, and its saves have their fingerprints in place of them.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/checkpoint/HfConvert.h"
+#include "runtime/checkpoint/HfFiles.h"
+#include "runtime/plan/Plan.h"
+#include "runtime/save/LoadSource.h"
+
+namespace shardc::save {
+
+/// The file in a checkpoint of adapters that says what they are for.
+inline constexpr const char *kBaseFile = "adapter_base.json";
+
+class BaseWeights {
+public:
+  /// Opens them and compares them with the plan, which outlives them. None if the plan trains no
+  /// adapters, or names no checkpoint. CheckpointMismatch with the names of tensors that are
+  /// missing or of another shape.
+  static Result<std::unique_ptr<BaseWeights>> open(const plan::Plan &plan, ReportSink tell);
+
+  const std::string &folder() const { return folder_; }
+  /// The files of a Hugging Face model that are there.
+  Result<std::vector<checkpoint::HfModelFile>> modelFiles() const;
+  /// A bias on the choice of experts is a parameter too.
+  bool has(std::string_view name) const { return shapeOf(name).has_value(); }
+  Status read(std::string_view name, const checkpoint::Box &box, checkpoint::Element type,
+              void *dst) const;
+
+  /// The text of kBaseFile: a fingerprint of each tensor of which the run keeps the weights.
+  Result<std::string> record() const;
+  /// Compares the base with what the saved adapters are for. CheckpointMismatch with the names of
+  /// tensors that have other values.
+  Status compare(const std::string &record, const std::string &adapters) const;
+
+private:
+  explicit BaseWeights(const plan::Plan &plan) : plan_(plan) {}
+  std::optional<checkpoint::Shape> shapeOf(std::string_view name) const;
+  Status check() const;
+  Result<std::string> fingerprint(const plan::Param &param, int64_t number) const;
+
+  const plan::Plan &plan_;
+  std::string folder_;
+  std::unique_ptr<LoadSource> checkpoint_;
+  std::unique_ptr<checkpoint::HfWeights> model_; ///< in its place
+};
+
+/// Whether the base has the parameter: all that is no factor of an adapter.
+bool isInBase(const plan::Param &param);
+/// Whether the run takes the parameter from the base at each start, since saves do not have it.
+bool isKeptInBase(const plan::Plan &plan, const plan::Param &param);
+
+} // namespace shardc::save

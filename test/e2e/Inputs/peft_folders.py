@@ -1,0 +1,181 @@
+#!/usr/bin/env python3
+"""Adapters in the form of PEFT and a Hugging Face base, both written here. Needs only Python.
+
+    peft_folders.py
+
+A folder comes in and goes out to the bit; its merged weights are what the formula gives; a run with the adapters has the losses of one
+with the merged weights, both from folders of Hugging Face; what no adapter of ours has is refused.
+"""
+
+import array
+import json
+import pathlib
+import random
+import struct
+import subprocess
+import sys
+import tempfile
+
+HIDDEN, HEADS, GROUPS, FFN, VOCAB, LAYERS, RANK, ALPHA = 32, 4, 2, 48, 64, 2, 4, 6.0
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": HIDDEN, "intermediate_size": FFN,
+    "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "num_key_value_heads": GROUPS, "vocab_size": VOCAB,
+    "max_position_embeddings": 32, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": False, "hidden_act": "silu",
+    "torch_dtype": "float32", "attention_bias": False, "mlp_bias": False,
+}
+RECIPE = f"""recipe tuned {{
+  model llama {{
+    num_layers = {LAYERS}  hidden_size = {HIDDEN}  num_attention_heads = {HEADS}  num_query_groups = {GROUPS}
+    ffn_hidden_size = {FFN}  seq_length = 32  vocab_size = {VOCAB}  rotary_base = 10_000  layernorm_epsilon = 1e-5
+    make_vocab_size_divisible_by = 128
+  }}
+  cluster {{ gpu = host  nodes = 1  gpus_per_node = 2 }}
+  dataset synthetic {{}}
+  optimizer adam {{ lr = 1e-3 }}
+  train {{ micro_batch_size = 1  global_batch_size = 4  train_iters = 1 }}
+  logger {{ log_interval = 1 }}
+}}
+"""
+
+
+def shapes():
+    found = {"model.embed_tokens.weight": (VOCAB, HIDDEN), "model.norm.weight": (HIDDEN,), "lm_head.weight": (VOCAB, HIDDEN)}
+    for i in range(LAYERS):
+        at, keys = f"model.layers.{i}", GROUPS * HIDDEN // HEADS
+        found |= {f"{at}.input_layernorm.weight": (HIDDEN,), f"{at}.post_attention_layernorm.weight": (HIDDEN,),
+                  f"{at}.self_attn.q_proj.weight": (HIDDEN, HIDDEN), f"{at}.self_attn.k_proj.weight": (keys, HIDDEN),
+                  f"{at}.self_attn.v_proj.weight": (keys, HIDDEN), f"{at}.self_attn.o_proj.weight": (HIDDEN, HIDDEN),
+                  f"{at}.mlp.gate_proj.weight": (FFN, HIDDEN), f"{at}.mlp.up_proj.weight": (FFN, HIDDEN),
+                  f"{at}.mlp.down_proj.weight": (HIDDEN, FFN)}
+    return found
+
+
+def write(path, tensors):
+    """Name -> (shape, array of floats) as a safetensors file."""
+    header, at = {"__metadata__": {"format": "pt"}}, 0
+    for name, (shape, values) in tensors.items():
+        header[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [at, at + 4 * len(values)]}
+        at += 4 * len(values)
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    path.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(values.tobytes() for _, values in tensors.values()))
+
+
+def read(folder):
+    data = next(pathlib.Path(folder).glob("*.safetensors")).read_bytes()
+    size = struct.unpack_from("<Q", data)[0]
+    header = json.loads(data[8:8 + size])
+    header.pop("__metadata__", None)
+    found = {}
+    for name, each in header.items():
+        begin, end = each["data_offsets"]
+        found[name] = (tuple(each["shape"]), array.array("f", data[8 + size + begin:8 + size + end]))
+    return found
+
+
+def draw(rng, shape, size):
+    count = shape[0] * (shape[1] if len(shape) > 1 else 1)
+    return shape, array.array("f", (rng.gauss(0, size) for _ in range(count)))
+
+
+def call(*command, fails=False):
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if (done.returncode != 0) != fails:
+        sys.exit(f"{' '.join(map(str, command))}\nstatus {done.returncode}\n{done.stdout}{done.stderr}")
+    return done.stderr if fails else done.stdout
+
+
+def write_adapter(folder, rng, targets, **more):
+    folder.mkdir()
+    tensors = {}
+    for name, shape in shapes().items():
+        module = name.removesuffix(".weight")
+        if module.split(".")[-1] in targets:
+            tensors[f"base_model.model.{module}.lora_A.weight"] = draw(rng, (RANK, shape[1]), 0.2)
+            tensors[f"base_model.model.{module}.lora_B.weight"] = draw(rng, (shape[0], RANK), 0.2)
+    write(folder / "adapter_model.safetensors", tensors)
+    (folder / "adapter_config.json").write_text(json.dumps({
+        "peft_type": "LORA", "r": RANK, "lora_alpha": ALPHA, "target_modules": targets, "bias": "none", **more}))
+    return tensors
+
+
+def merged(base, adapter, alphas=None):
+    out = {}
+    for name, (shape, values) in base.items():
+        module = f"base_model.model.{name.removesuffix('.weight')}"
+        if f"{module}.lora_A.weight" in adapter:
+            (rank, columns), a = adapter[f"{module}.lora_A.weight"]
+            _, b = adapter[f"{module}.lora_B.weight"]
+            scale = (alphas or {}).get(module.split(".")[-1], ALPHA) / rank
+            values = array.array("f", (
+                values[r * columns + c] + scale * sum(b[r * rank + j] * a[j * columns + c] for j in range(rank))
+                for r in range(shape[0]) for c in range(columns)))
+        out[name] = shape, values
+    return out
+
+
+def expect_close(found, wanted, what):
+    if set(found) != set(wanted):
+        sys.exit(f"{what}: {set(found) ^ set(wanted)}")
+    for name, (shape, values) in wanted.items():
+        worst = max(abs(x - y) for x, y in zip(found[name][1], values))
+        if found[name][0] != shape or worst > 1e-6:
+            sys.exit(f"{what}: {name} is {found[name][0]}, apart by {worst}")
+
+
+def losses(folder, recipe, *settings):
+    metrics = folder / "metrics"
+    metrics.unlink(missing_ok=True)
+    call("shardc", "run", recipe, f"--metrics={metrics}", *(f"--set={each}" for each in settings))
+    return [json.loads(line)["loss"] for line in metrics.read_text().splitlines() if "loss" in json.loads(line)]
+
+
+def main():
+    rng = random.Random(1)
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        base = folder / "base"
+        base.mkdir()
+        weights = {each: draw(rng, shape, 0.1) for each, shape in shapes().items()}
+        write(base / "model.safetensors", weights)
+        (base / "config.json").write_text(json.dumps(CONFIG))
+        for what, targets in (("some", ["q_proj", "v_proj", "down_proj", "up_proj"]),
+                              ("all", ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"])):
+            adapter = write_adapter(folder / f"{what}.peft", rng, targets)
+            call("shardc", "ckpt", "import", "peft", folder / f"{what}.peft", folder / what, "--config", base)
+            call("shardc", "ckpt", "export", "peft", folder / what, folder / f"{what}.back")
+            if read(folder / f"{what}.back") != adapter:
+                sys.exit(f"{what}: the adapters that come back are others")
+            said = json.loads((folder / f"{what}.back" / "adapter_config.json").read_text())
+            if (said["r"], said["lora_alpha"], said["target_modules"]) != (RANK, ALPHA, sorted(targets)):
+                sys.exit(f"{what}: the configuration that comes back is {said}")
+            call("shardc", "ckpt", "merge", folder / what, base, folder / f"{what}.merged")
+            call("shardc", "ckpt", "export", "hf", folder / f"{what}.merged", folder / f"{what}.hf")
+            expect_close(read(folder / f"{what}.hf"), merged(weights, adapter), f"{what}, merged")
+            print(f"{what}: to the bit, and merged")
+            recipe = folder / "a.recipe"
+            recipe.write_text(RECIPE)
+            peft = ["peft.scheme=lora", f"peft.rank={RANK}", f"peft.alpha={ALPHA}", f"peft.targets={json.dumps(targets)}"]
+            tuned = losses(folder, recipe, *peft, f'checkpoint.pretrained_checkpoint="{base}"', f'checkpoint.load="{folder / what}"',
+                           "checkpoint.finetune=true")
+            plain = losses(folder, recipe, f'checkpoint.pretrained_checkpoint="{folder / f"{what}.merged"}"')
+            if not tuned or abs(tuned[0] / plain[0] - 1) > 1e-6:
+                sys.exit(f"{what}: adapters give {tuned}, merged weights {plain}")
+            print(f"{what}: a run with adapters is one with merged weights")
+        patterned = write_adapter(folder / "p.peft", rng, ["o_proj", "down_proj"], alpha_pattern={"o_proj": 12.0})
+        call("shardc", "ckpt", "import", "peft", folder / "p.peft", folder / "p", "--config", base)
+        call("shardc", "ckpt", "merge", folder / "p", base, folder / "p.merged")
+        call("shardc", "ckpt", "export", "hf", folder / "p.merged", folder / "p.hf")
+        expect_close(read(folder / "p.hf"), merged(weights, patterned, {"o_proj": 12.0}), "patterns")
+        for what, more, words in (("dora", {"use_dora": True}, "sets 'use_dora', which no adapter of ours has"),
+                                  ("pissa", {"init_lora_weights": "pissa"}, "changes the base weights"),
+                                  ("bias", {"bias": "all"}, "it needs to be none")):
+            write_adapter(folder / what, rng, ["q_proj"], **more)
+            said = call("shardc", "ckpt", "import", "peft", folder / what, folder / "no", "--config", base, fails=True)
+            if words not in said:
+                sys.exit(f"{what}: {said}")
+        print("others are refused")
+
+
+if __name__ == "__main__":
+    main()
