@@ -19,8 +19,7 @@ inline model::AdaptedModel adaptedModel(const Config &config) {
   model.hasExperts = config.has(Opt::ModelNumMoeExperts);
   model.hasDense = !model.hasExperts || (config.has(Opt::ModelMoeLayerFreq) &&
                                          !config.getList(Opt::ModelMoeLayerFreq).empty());
-  model.hasShared =
-      model.hasExperts && config.has(Opt::ModelMoeSharedExpertIntermediateSize);
+  model.hasShared = model.hasExperts && config.has(Opt::ModelMoeSharedExpertIntermediateSize);
   return model;
 }
 

@@ -1,6 +1,6 @@
 // Upstream's checks for finetuning, adapters, and models of several modules.
-#include "compiler/config/RulePredicates.h"
 #include "compiler/config/Adapted.h"
+#include "compiler/config/RulePredicates.h"
 #include "compiler/model/Freeze.h"
 
 namespace shardc::config {
@@ -55,8 +55,8 @@ void ruleFinetuneOptimizer(RuleContext &ctx) {
 
 void rulePeftCheckpoint(RuleContext &ctx) {
   // A rehearsal has a base of new weights: one on synthetic data, or on the host.
-  bool isRehearsal = ctx.cfg().is(Opt::DatasetKind, DatasetKind::Synthetic) ||
-                     ctx.derived().gpu == Gpu::Host;
+  bool isRehearsal =
+      ctx.cfg().is(Opt::DatasetKind, DatasetKind::Synthetic) || ctx.derived().gpu == Gpu::Host;
   if (ctx.has(Opt::PeftScheme) && !ctx.has(Opt::CheckpointPretrainedCheckpoint) && !isRehearsal)
     ctx.report({Opt::PeftScheme, Opt::CheckpointPretrainedCheckpoint});
 }
@@ -96,7 +96,8 @@ void rulePeftTargets(RuleContext &ctx) {
 void rulePeftSaved(RuleContext &ctx) {
   std::string problem;
   if (ctx.has(Opt::PeftScheme))
-    model::readSavedModules(textsOf(ctx.cfg(), Opt::PeftModulesToSave), ctx.derived().tied, problem);
+    model::readSavedModules(textsOf(ctx.cfg(), Opt::PeftModulesToSave), ctx.derived().tied,
+                            problem);
   if (!problem.empty())
     ctx.report({Opt::PeftModulesToSave, Opt::PeftScheme},
                {arg(ctx, Opt::PeftModulesToSave), DiagArg(problem)})
@@ -127,13 +128,22 @@ void rulePeftFp8(RuleContext &ctx) {
         .fix(ctx.fixRemove(Opt::ModelFp8, FixItKind::Alternative));
 }
 
-void rulePeftExpertsDropout(RuleContext &ctx) {
+void rulePeftDropout(RuleContext &ctx) {
+  if (!ctx.has(Opt::PeftScheme) || ctx.cfg().getFloat(Opt::PeftDropout) == 0)
+    return;
   auto isOfExperts = [](std::string_view stem, const model::AdapterParts &) {
     return stem.starts_with("mlp.experts.");
   };
-  if (ctx.has(Opt::PeftScheme) && ctx.cfg().getFloat(Opt::PeftDropout) > 0 &&
-      anyAdapter(ctx, isOfExperts))
-    ctx.report({Opt::PeftDropout, Opt::PeftTargets}, {arg(ctx, Opt::PeftDropout)})
+  auto takesParts = [](std::string_view stem, const model::AdapterParts &) {
+    return stem.ends_with("linear_proj") || stem.ends_with("linear_fc2");
+  };
+  bool areCut = ctx.derived().tensorParallel > 1 && anyAdapter(ctx, takesParts);
+  if (anyAdapter(ctx, isOfExperts) || areCut)
+    ctx.report({Opt::PeftDropout, Opt::PeftTargets},
+               {arg(ctx, Opt::PeftDropout),
+                DiagArg(areCut ? "tensor-parallel ranks have parts of what linear_proj and "
+                                 "linear_fc2 take"
+                               : "experts have adapters")})
         .fix(ctx.fixRemove(Opt::PeftDropout, FixItKind::Alternative));
 }
 

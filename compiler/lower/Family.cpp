@@ -155,8 +155,8 @@ private:
       return adapters;
     adapters.rank = config_.getInt(Opt::PeftRank);
     auto rank = static_cast<double>(adapters.rank);
-    adapters.scale = config_.getFloat(Opt::PeftAlpha) /
-                     (config_.isOn(Opt::PeftRslora) ? std::sqrt(rank) : rank);
+    adapters.scale =
+        config_.getFloat(Opt::PeftAlpha) / (config_.isOn(Opt::PeftRslora) ? std::sqrt(rank) : rank);
     adapters.dropout = config_.getFloat(Opt::PeftDropout);
     adapters.isXavier = config_.is(Opt::PeftInit, config::AdapterInit::Xavier);
     adapters.parts = kind.adapters;

@@ -101,7 +101,8 @@ plan::JobValue toJobValue(const config::Value &value, const config::OptionType &
 void fillJob(const Config &config, plan::Plan &plan, config::ShardingStrategy strategy,
              const Places &places) {
   for (const config::OptionInfo &info : config::options())
-    if (belongsToJob(info) && config.has(info.opt))
+    if (belongsToJob(info) && config.has(info.opt) &&
+        (info.section != config::Section::Peft || config.has(Opt::PeftScheme)))
       plan.job.put(info.path.str(), toJobValue(config[info.opt].value, info.type));
   for (const config::EnvVariable &variable : config.env())
     if (const std::string *value = variable.setting.value.asString())

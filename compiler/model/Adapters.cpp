@@ -94,8 +94,8 @@ bool names(const Row &row, std::string_view entry, int64_t layer) {
   std::string_view rest = row.names;
   for (bool isCore = true; !rest.empty(); isCore = false) {
     size_t blank = std::min(rest.find(' '), rest.size());
-    std::string path = fmt::format("{}.layers.{}.{}", isCore ? "decoder" : "model", layer,
-                                   rest.substr(0, blank));
+    std::string path =
+        fmt::format("{}.layers.{}.{}", isCore ? "decoder" : "model", layer, rest.substr(0, blank));
     rest.remove_prefix(std::min(blank + 1, rest.size()));
     if (entry.find('*') != std::string_view::npos ? matchesPattern(entry, path)
                                                   : isEnd(entry, path))
@@ -127,7 +127,7 @@ bool has(const AdaptedModel &model, const Row &row, bool hasExperts) {
   case Where::Dense:
     return !hasExperts && model.hasDense;
   case Where::Experts:
-    return hasExperts;
+    return hasExperts && model.hasExperts;
   case Where::Shared:
     return hasExperts && model.hasShared;
   }
@@ -165,6 +165,9 @@ AdapterTargets::AdapterTargets(std::span<const std::string> targets,
                                std::span<const std::string> exclude, const AdaptedModel &model)
     : targets_(targets.begin(), targets.end()), exclude_(exclude.begin(), exclude.end()),
       model_(model) {
+  for (const std::vector<std::string> *entries : {&targets_, &exclude_})
+    for (const std::string &entry : *entries)
+      areAlike_ &= entry.find('*') == std::string::npos && entry.find('.') == std::string::npos;
   findProblem();
 }
 
@@ -177,9 +180,9 @@ LayerAdapters AdapterTargets::chosen(int64_t layer, bool hasExperts,
       continue;
     bool isTarget = false, isExcluded = false;
     for (size_t i = 0; i < targets_.size(); ++i)
-      if (targets_[i] == kAll ? row.where != Where::Experts &&
-                                    (row.part != kJoint || !hasParts(row, model_))
-                              : names(row, targets_[i], layer))
+      if (targets_[i] == kAll
+              ? row.where != Where::Experts && (row.part != kJoint || !hasParts(row, model_))
+              : names(row, targets_[i], layer))
         isTarget = isUsed[i] = true;
     for (size_t i = 0; i < exclude_.size(); ++i)
       if (names(row, exclude_[i], layer))
@@ -196,6 +199,8 @@ LayerAdapters AdapterTargets::chosen(int64_t layer, bool hasExperts,
 }
 
 LayerAdapters AdapterTargets::of(int64_t layer, bool hasExperts) const {
+  if (areAlike_)
+    return hasExperts ? experts_ : dense_;
   std::vector<bool> isUsed(targets_.size() + exclude_.size());
   return chosen(layer, hasExperts, isUsed);
 }
@@ -204,11 +209,15 @@ void AdapterTargets::findProblem() {
   std::vector<bool> isUsed(targets_.size() + exclude_.size());
   bool isAny = false;
   constexpr int64_t kLayersMax = 4096; // beyond which names of single layers are not looked at
-  for (int64_t layer = 0; layer < std::min(model_.layers, kLayersMax) && problem_.empty(); ++layer)
+  int64_t layers = areAlike_ ? 1 : std::min(model_.layers, kLayersMax);
+  for (int64_t layer = 0; layer < layers && problem_.empty(); ++layer)
     for (bool hasExperts : {false, true}) {
       if (hasExperts ? !model_.hasExperts : !model_.hasDense)
         continue;
-      for (const auto &[stem, parts] : chosen(layer, hasExperts, isUsed)) {
+      LayerAdapters found = chosen(layer, hasExperts, isUsed);
+      if (areAlike_)
+        (hasExperts ? experts_ : dense_) = found;
+      for (const auto &[stem, parts] : found) {
         isAny = true;
         if (parts.isJoint && parts.kept != 0)
           problem_ = fmt::format("entries name '{}' as a whole and parts of it", stem);
@@ -219,13 +228,14 @@ void AdapterTargets::findProblem() {
   std::string known;
   for (const Row &row : kRows)
     if (has(model_, row, row.where == Where::Experts || row.where == Where::Shared))
-      if (std::string name = fmt::format("'{}'", ownName(row)); known.find(name) == std::string::npos)
+      if (std::string name = fmt::format("'{}'", ownName(row));
+          known.find(name) == std::string::npos)
         known += (known.empty() ? "" : ", ") + name;
   for (size_t i = 0; i < isUsed.size(); ++i)
     if (!isUsed[i]) {
-      problem_ = fmt::format("'{}' names no linear layer of this model; it has {}",
-                             i < targets_.size() ? targets_[i] : exclude_[i - targets_.size()],
-                             known);
+      problem_ =
+          fmt::format("'{}' names no linear layer of this model; it has {}",
+                      i < targets_.size() ? targets_[i] : exclude_[i - targets_.size()], known);
       return;
     }
   if (!isAny)
@@ -247,8 +257,8 @@ std::vector<ParamKind> readSavedModules(std::span<const std::string> entries, bo
                             "kind of parameters such as norm",
                             entry);
     else if (word == "head" && isTied)
-      problem = fmt::format("'{}' is the embedding in this model; name 'embed_tokens' to train both",
-                            entry);
+      problem = fmt::format(
+          "'{}' is the embedding in this model; name 'embed_tokens' to train both", entry);
     else
       kinds.push_back(static_cast<ParamKind>(found - kParamKinds));
   }

@@ -19,11 +19,11 @@ namespace shardc::model {
 struct Adapter {
   int64_t rank = 1; ///< of each part
   double scale = 1, dropout = 0;
-  double initStd = 0;     ///< of A, from the full fan; B begins with zeros
-  int64_t groups = 1;     ///< equal groups of rows, each of
-  int64_t units = 1;      ///< so many equal units, of which
-  int64_t parts = 1;      ///< the last parts - 1 are of a part each, the others of the first one
-  uint64_t kept = 1;      ///< bits of the parts that have an adapter
+  double initStd = 0; ///< of A, from the full fan; B begins with zeros
+  int64_t groups = 1; ///< equal groups of rows, each of
+  int64_t units = 1;  ///< so many equal units, of which
+  int64_t parts = 1;  ///< the last parts - 1 are of a part each, the others of the first one
+  uint64_t kept = 1;  ///< bits of the parts that have an adapter
   bool isExpanded() const { return parts > 1; }
   int64_t columns() const; ///< of x·Aᵀ
 };
@@ -79,6 +79,8 @@ private:
 
   std::vector<std::string> targets_, exclude_;
   AdaptedModel model_;
+  bool areAlike_ = true;          ///< no entry names layers by their numbers, so all have the same
+  LayerAdapters dense_, experts_; ///< of each layer if they are alike
   std::string problem_;
 };
 

@@ -25,9 +25,8 @@ GqaAttention::GqaAttention(const GqaSettings &settings) : s_(settings) {
            s_.residualStd,
            Linear::Sum};
   constexpr int64_t kParts = 3; // queries, keys and values
-  qkv_.adapter = s_.adapters.find(qkv_.stem, qkv_.in,
-                                  {s_.groups, s_.heads / std::max<int64_t>(s_.groups, 1) + 2,
-                                   kParts});
+  qkv_.adapter = s_.adapters.find(
+      qkv_.stem, qkv_.in, {s_.groups, s_.heads / std::max<int64_t>(s_.groups, 1) + 2, kParts});
   proj_.adapter = s_.adapters.find(proj_.stem, proj_.in);
   if (s_.qkNorm) {
     bool isOfAll = s_.isNormOfAllHeads, isFinal = !s_.rope && !isOfAll;

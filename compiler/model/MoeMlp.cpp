@@ -57,8 +57,9 @@ ValueId MoeMlp::forward(Forward &to, ValueId x) const {
     give.operands.push_back(runs.chosen);
   ValueId given = to.emitRows(std::move(give), to.name("rows"),
                               to.activations({runs.rows, s_.expert.hidden}), runs.given);
-  ValueId rows = gathered(to, exchanged(to, given, "rows", runs), "rows", runs);
-  ValueId made = returned(to, apply(to, rows, runs), runs);
+  ValueId taken = exchanged(to, given, "rows", runs);
+  ValueId rows = gathered(to, taken, "rows", runs);
+  ValueId made = returned(to, apply(to, rows, innerUp(to, taken, runs), runs), runs);
   ValueId y = to.emit(to.op(OpKind::Combine, {made, runs.places}), to.name("moe"), type);
   if (s_.shared) {
     MlpSettings settings = *s_.shared;
@@ -279,9 +280,11 @@ ValueId MoeMlp::gathered(Forward &to, ValueId taken, const char *what, const Run
 
 /// The same rows on the way back. Ranks with parts of experts have made parts of a sum, which has
 /// one bias: each rank adds it to the sums that it keeps, and has a part of its gradient.
-ValueId MoeMlp::returned(Forward &to, ValueId made, const Runs &runs) const {
+ValueId MoeMlp::returned(Forward &to, const Made &made, const Runs &runs) const {
   int16_t parts = to.groupOf(plan::GroupKind::ExpertTensor);
-  ValueId sum = to.scattered(made, "experts.sum", parts, runs.taken);
+  ValueId sum = to.scattered(made.rows, "experts.sum", parts, runs.taken);
+  if (made.inner != plan::kNone)
+    sum = adaptedDown(to, sum, made.inner, runs);
   if (s_.expert.hasBias)
     sum = biased(to, sum, to.shared(to.weight(biasOf(kDown)), "experts.bias", parts), "experts.fc2",
                  runs.taken, runs.takenWeights);
@@ -316,30 +319,52 @@ ValueId grouped(Forward &to, ValueId x, ValueId w, const std::string &what, int6
 /// A product of each row with its expert's weight.
 ValueId MoeMlp::product(Forward &to, ValueId x, const char *name, const std::string &what,
                         int64_t columns, const Runs &runs) const {
-  const std::string stem = kExperts + std::string(name);
-  ValueId w = to.weight(stem + ".weight");
-  if (!s_.expert.adapters.parts.contains(stem))
-    return grouped(to, x, w, what, columns, runs.counts);
-  ValueId base = grouped(to, x, w, what + ".base", columns, runs.counts);
-  ValueId more = adapted(to, x, name, what, columns, runs);
-  return to.emitRows(to.op(OpKind::Add, {base, more}), to.name(what.c_str()), to.typeOf(base),
-                     runs.counts);
+  ValueId w = to.weight(kExperts + std::string(name) + ".weight");
+  return grouped(to, x, w, what, columns, runs.counts);
 }
 
-/// What the adapter of each expert adds to its rows. Ranks with parts of experts make parts of the
-/// sum, as of the product; the factor that all of them have gets a part of its gradient from each.
-ValueId MoeMlp::adapted(Forward &to, ValueId x, const char *name, const std::string &what,
-                        int64_t columns, const Runs &runs) const {
-  const std::string stem = kExperts + std::string(name), value = what + ".adapter";
-  int16_t ranks = to.groupOf(plan::GroupKind::ExpertTensor);
-  ValueId a = to.weight(stem + kAdapterIn), b = to.weight(stem + kAdapterOut);
-  bool isUp = name == std::string_view(kUp);
-  ValueId &whole = isUp ? a : b;
-  whole = to.shared(whole, (value + (isUp ? ".a" : ".b")).c_str(), ranks);
-  const Adapters &adapters = s_.expert.adapters;
-  ValueId inner = grouped(to, x, a, value + ".in", adapters.rank, runs.counts);
-  return grouped(to, to.scaled(inner, adapters.scale, (value + ".scaled").c_str()), b,
-                 value + ".out", columns, runs.counts);
+/// The first factor's product, of rows of a rank alone, or of all.
+ValueId MoeMlp::adapterIn(Forward &to, ValueId rows, const char *name, ValueId factor,
+                          ValueId counts) const {
+  const std::string what = std::string("experts.") + name + ".adapter.in";
+  return grouped(to, rows, factor, what, s_.expert.adapters.rank, counts);
+}
+
+/// What adapters add to a product, of the first factor's result.
+ValueId MoeMlp::adapterOut(Forward &to, ValueId made, ValueId inner, const char *name,
+                           ValueId factor, ValueId counts) const {
+  const std::string what = std::string("experts.") + name;
+  ValueId more =
+      grouped(to, inner, factor, what + ".adapter.out", to.typeOf(made).shape[1], counts);
+  return to.emitRows(to.op(OpKind::Add, {made, more}), to.name((what + ".adapted").c_str()),
+                     to.typeOf(made), counts);
+}
+
+bool MoeMlp::isAdapted(const char *linear) const {
+  return s_.expert.adapters.parts.contains(std::string(kExperts) + linear);
+}
+
+/// What the first factor of the first products makes. Ranks that have parts of experts make it of
+/// the rows that each has taken, and gather it: it is as wide as the rank.
+ValueId MoeMlp::innerUp(Forward &to, ValueId taken, const Runs &runs) const {
+  if (!isAdapted(kUp))
+    return plan::kNone;
+  ValueId factor = to.shared(to.weight(std::string(kExperts) + kUp + kAdapterIn),
+                             "experts.fc1.adapter.a", to.groupOf(plan::GroupKind::ExpertTensor));
+  ValueId inner = adapterIn(to, taken, "fc1", factor, runs.taken);
+  inner = to.scaled(inner, s_.expert.adapters.scale, "experts.fc1.adapter.scaled");
+  return gathered(to, inner, "experts.fc1.adapter", runs);
+}
+
+/// The second factor of the last products is of the rows that a rank has taken, of what is summed
+/// over the parts of experts.
+ValueId MoeMlp::adaptedDown(Forward &to, ValueId sum, ValueId inner, const Runs &runs) const {
+  int16_t parts = to.groupOf(plan::GroupKind::ExpertTensor);
+  ValueId own = to.scattered(inner, "experts.fc2.adapter.sum", parts, runs.taken);
+  own = to.scaled(own, s_.expert.adapters.scale, "experts.fc2.adapter.scaled");
+  ValueId factor = to.shared(to.weight(std::string(kExperts) + kDown + kAdapterOut),
+                             "experts.fc2.adapter.b", parts);
+  return adapterOut(to, sum, own, "fc2", factor, runs.taken);
 }
 
 /// Each row and its expert's bias, which `weights` scale if there are any.
@@ -355,12 +380,15 @@ ValueId MoeMlp::biased(Forward &to, ValueId x, ValueId bias, const char *what, V
 /// upstream's experts have it: so the gradient of a weight does not need what the second product
 /// made. They scale the second bias, too, which is added to the sum of parts of experts. Or they
 /// scale the rows that it takes, and nothing else.
-ValueId MoeMlp::apply(Forward &to, ValueId rows, const Runs &runs) const {
+MoeMlp::Made MoeMlp::apply(Forward &to, ValueId rows, ValueId inner, const Runs &runs) const {
   int64_t parts = to.membersOf(to.groupOf(plan::GroupKind::ExpertTensor));
   int64_t width = s_.expert.width / parts, first = s_.expert.gated ? times(2, width) : width;
   int64_t bound = to.typeOf(rows).shape[0];
   const std::string bare = s_.expert.hasBias ? ".product" : "";
   ValueId f1 = product(to, rows, kUp, "experts.fc1" + bare, first, runs);
+  if (inner != plan::kNone)
+    f1 = adapterOut(to, f1, inner, "fc1", to.weight(std::string(kExperts) + kUp + kAdapterOut),
+                    runs.counts);
   if (s_.expert.hasBias)
     f1 = biased(to, f1, to.weight(biasOf(kUp)), "experts.fc1", runs.counts, plan::kNone);
   Op activation = to.op(s_.expert.activation, {f1});
@@ -368,7 +396,7 @@ ValueId MoeMlp::apply(Forward &to, ValueId rows, const Runs &runs) const {
   const Type type = to.activations({bound, width});
   if (s_.weighsInput) {
     ValueId made = to.emitRows(std::move(activation), to.name("experts.act"), type, runs.counts);
-    return product(to, made, kDown, "experts.fc2" + bare, s_.expert.hidden, runs);
+    return down(to, made, "experts.fc2" + bare, runs);
   }
   if (std::optional<OpKind> both = plan::opInfo(activation).weighted) {
     activation.kind = *both;
@@ -379,7 +407,17 @@ ValueId MoeMlp::apply(Forward &to, ValueId rows, const Runs &runs) const {
   }
   ValueId weighted =
       to.emitRows(std::move(activation), to.name("experts.weighted"), type, runs.counts);
-  return product(to, weighted, kDown, "experts.fc2" + bare, s_.expert.hidden, runs);
+  return down(to, weighted, "experts.fc2" + bare, runs);
+}
+
+/// The last products, and what the first factors of their adapters make.
+MoeMlp::Made MoeMlp::down(Forward &to, ValueId rows, const std::string &what,
+                          const Runs &runs) const {
+  Made made{product(to, rows, kDown, what, s_.expert.hidden, runs), plan::kNone};
+  if (isAdapted(kDown))
+    made.inner = adapterIn(to, rows, "fc2", to.weight(std::string(kExperts) + kDown + kAdapterIn),
+                           runs.counts);
+  return made;
 }
 
 } // namespace shardc::model

@@ -81,14 +81,26 @@ private:
                           const Runs &runs) const;
   plan::ValueId gathered(Forward &to, plan::ValueId taken, const char *what,
                          const Runs &runs) const;
-  plan::ValueId returned(Forward &to, plan::ValueId made, const Runs &runs) const;
   plan::ValueId product(Forward &to, plan::ValueId x, const char *name, const std::string &what,
                         int64_t columns, const Runs &runs) const;
-  plan::ValueId adapted(Forward &to, plan::ValueId x, const char *name, const std::string &what,
-                        int64_t columns, const Runs &runs) const;
+  /// What experts make of rows, and the first factor of their last adapter, if there is one: parts
+  /// of sums where ranks have parts of experts.
+  struct Made {
+    plan::ValueId rows, inner;
+  };
+  bool isAdapted(const char *linear) const;
+  plan::ValueId adapterIn(Forward &to, plan::ValueId rows, const char *name, plan::ValueId factor,
+                          plan::ValueId counts) const;
+  plan::ValueId adapterOut(Forward &to, plan::ValueId made, plan::ValueId inner, const char *name,
+                           plan::ValueId factor, plan::ValueId counts) const;
+  plan::ValueId innerUp(Forward &to, plan::ValueId taken, const Runs &runs) const;
+  plan::ValueId adaptedDown(Forward &to, plan::ValueId sum, plan::ValueId inner,
+                            const Runs &runs) const;
+  Made down(Forward &to, plan::ValueId rows, const std::string &what, const Runs &runs) const;
   static plan::ValueId biased(Forward &to, plan::ValueId x, plan::ValueId bias, const char *what,
                               plan::ValueId counts, plan::ValueId weights);
-  plan::ValueId apply(Forward &to, plan::ValueId rows, const Runs &runs) const;
+  plan::ValueId returned(Forward &to, const Made &made, const Runs &runs) const;
+  Made apply(Forward &to, plan::ValueId rows, plan::ValueId inner, const Runs &runs) const;
 
   MoeSettings s_;
 };

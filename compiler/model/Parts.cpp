@@ -76,8 +76,7 @@ ValueId Linear::adapted(Forward &to, ValueId x, const std::string &what) const {
     b = to.emit(std::move(expand), to.name((name + ".parts").c_str()),
                 Type::of(to.typeOf(b).dtype, {out, adapter->columns()}));
   }
-  return times(to.scaled(inner, adapter->scale, (name + ".scaled").c_str()), b, out,
-               name + ".out");
+  return times(to.scaled(inner, adapter->scale, (name + ".scaled").c_str()), b, out, name + ".out");
 }
 
 ValueId Linear::product(Forward &to, ValueId x, const std::string &what) const {

@@ -125,8 +125,8 @@ int runMerge(const PeftCommand &command) {
 
 void addPeftImport(cli::Command &import, int &status) {
   auto command = std::make_shared<PeftCommand>();
-  cli::Command &app = import.addCommand(
-      "peft", "adapters: adapter_config.json and adapter_model.safetensors");
+  cli::Command &app =
+      import.addCommand("peft", "adapters: adapter_config.json and adapter_model.safetensors");
   app.option("in", command->in, "input").required();
   app.option("out", command->out, "output").required();
   app.option("--config", command->config, "folder of the base model, with its config.json")
@@ -136,8 +136,8 @@ void addPeftImport(cli::Command &import, int &status) {
 
 void addPeftExport(cli::Command &outer, int &status) {
   auto command = std::make_shared<PeftCommand>();
-  cli::Command &app = outer.addCommand(
-      "peft", "adapters: adapter_config.json and adapter_model.safetensors");
+  cli::Command &app =
+      outer.addCommand("peft", "adapters: adapter_config.json and adapter_model.safetensors");
   app.option("in", command->in, "input").required();
   app.option("out", command->out, "output").required();
   app.option("--config", command->config,

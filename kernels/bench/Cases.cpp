@@ -392,22 +392,6 @@ void makeSplitColumns(Builder &b) {
   b.toData({m.batch, m.positions, m.ffn}).toData({m.batch, m.positions, m.hidden()});
 }
 
-/// Gate and up of two groups, and a third part that has no columns; `kInverse`: of the gradient.
-template <bool kInverse> void makeParts(Builder &b) {
-  const Model &m = b.model;
-  Attrs &attrs = b.attrs();
-  attrs.num_groups = 2, attrs.units = 4, attrs.first_units = 2, attrs.parts = 2, attrs.kept = 5;
-  int64_t rows = 8 * m.channels;
-  b.data({rows, kInverse ? 2 * m.groups : m.groups});
-  b.toData({rows, kInverse ? m.groups : 2 * m.groups});
-}
-
-void makeJoinColumns(Builder &b) {
-  const Model &m = b.model;
-  b.data({m.batch, m.positions, m.ffn}).data({m.batch, m.positions, m.hidden()});
-  b.toData({m.batch, m.positions, m.ffn + m.hidden()});
-}
-
 /// Queries, keys and values, and the attributes of attention. Half of the scores of a causal mask
 /// count, or those of the window, in so many products along the channels of keys and of values.
 void attentionOperands(Builder &b, double ofKeys, double ofValues) {
@@ -691,7 +675,7 @@ constexpr Maker kMakers[] = {
     {"split_qkv_rope", makeSplit<true>},
     {"split_qkv_norm_rope", makeSplitQkvNormRope},
     {"split_columns", makeSplitColumns},
-    {"expand_parts", makeParts<false>},
+    {"expand_parts", makeExpandParts},
     {"latent_heads", makeLatentHeads},
     {"attention", makeAttention},
     {"attention_qkv", makeAttentionQkv},
@@ -760,7 +744,7 @@ constexpr Maker kMakers[] = {
     {"merge_qkv_rope", makeMerge<true>},
     {"merge_qkv_norm_rope", makeMergeQkvNormRope},
     {"join_columns", makeJoinColumns},
-    {"contract_parts", makeParts<true>},
+    {"contract_parts", makeContractParts},
     {"latent_heads_bwd", makeLatentHeadsBwd},
     {"attention_bwd", makeAttentionBwd},
     {"attention_qkv_bwd", makeAttentionQkvBwd},

@@ -49,6 +49,33 @@ void makeSplitQkvNormRope(Builder &b) {
   b.toFloats({m.batch, m.positions, m.heads}).toFloats({m.batch, m.positions, m.groups});
 }
 
+namespace {
+
+/// Two groups of four units, of which the third one is a part without columns.
+void setParts(Attrs &attrs) {
+  attrs.num_groups = 2, attrs.units = 4, attrs.first_units = 2, attrs.parts = 2, attrs.kept = 5;
+}
+
+} // namespace
+
+void makeExpandParts(Builder &b) {
+  setParts(b.attrs());
+  b.data({8 * b.model.channels, b.model.groups});
+  b.toData({8 * b.model.channels, 2 * b.model.groups});
+}
+
+void makeContractParts(Builder &b) {
+  setParts(b.attrs());
+  b.data({8 * b.model.channels, 2 * b.model.groups});
+  b.toData({8 * b.model.channels, b.model.groups});
+}
+
+void makeJoinColumns(Builder &b) {
+  const Model &m = b.model;
+  b.data({m.batch, m.positions, m.ffn}).data({m.batch, m.positions, m.hidden()});
+  b.toData({m.batch, m.positions, m.ffn + m.hidden()});
+}
+
 void makeMergeQkvNormRope(Builder &b) {
   const Model &m = b.model;
   b.attrs().rotary_dim = m.channels;

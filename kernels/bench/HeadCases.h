@@ -12,5 +12,8 @@ void makeL2Norm(Builder &b);
 void makeL2NormBwd(Builder &b);
 void makeSplitQkvNormRope(Builder &b);
 void makeMergeQkvNormRope(Builder &b);
+void makeJoinColumns(Builder &b);
+void makeExpandParts(Builder &b);
+void makeContractParts(Builder &b);
 
 } // namespace shardc::kernels::bench

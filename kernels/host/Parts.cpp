@@ -21,8 +21,7 @@ const char *acceptsParts(const Call &call, const Tensor &joined, const Tensor &a
   SHARDC_REQUIRE(attrs.first_units >= 1 && attrs.first_units <= attrs.units &&
                      attrs.units - attrs.first_units < 31,
                  "there are not as many units as parts");
-  SHARDC_REQUIRE(attrs.kept > 0 &&
-                     attrs.kept < int64_t{2} << (attrs.units - attrs.first_units) &&
+  SHARDC_REQUIRE(attrs.kept > 0 && attrs.kept < int64_t{2} << (attrs.units - attrs.first_units) &&
                      std::popcount(static_cast<uint64_t>(attrs.kept)) == attrs.parts,
                  "kept has not as many bits as parts, or bits of others");
   SHARDC_REQUIRE(attrs.num_groups >= 1 && attrs.num_groups <= joined.shape[0] &&

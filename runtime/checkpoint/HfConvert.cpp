@@ -125,10 +125,8 @@ struct FoundParam {
 };
 
 Result<FoundParam> findParam(const HfSource &source, const HfConfig &config, const HfParam &param) {
-  FoundParam found = {param,
-                      hasAll(source, param.segments) ? param.segments : param.stacked,
-                      {},
-                      0};
+  FoundParam found = {
+      param, hasAll(source, param.segments) ? param.segments : param.stacked, {}, 0};
   int64_t rows = 0;
   RETURN_IF_ERROR(resolve(source, param, found.segments, rows, found.columns));
   const HfSegment &segment = found.segments[0];

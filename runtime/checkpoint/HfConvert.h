@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "runtime/checkpoint/Convert.h"
 #include "runtime/checkpoint/Box.h"
+#include "runtime/checkpoint/Convert.h"
 #include "runtime/checkpoint/HfModel.h"
 #include "runtime/checkpoint/PlainValue.h"
 

@@ -88,7 +88,8 @@ nlohmann::json targetsOf(const std::vector<std::string> &adapted,
 
 /// What a run trained in full beside its adapters, as tensors of the hub.
 Status addSaved(const SavedParams &in, const HfConfig &config, const std::vector<HfParam> &params,
-                Element type, std::vector<SafeTensorSource> &tensors, std::set<std::string> &words) {
+                Element type, std::vector<SafeTensorSource> &tensors,
+                std::set<std::string> &words) {
   for (const HfParam &param : params) {
     std::optional<Shape> shape = in.shapeOf(param.name);
     if (!shape || param.segments.size() != 1 || param.isTransposed)
@@ -98,8 +99,7 @@ Status addSaved(const SavedParams &in, const HfConfig &config, const std::vector
       cut[0] = std::min(cut[0], config.vocab);
     std::vector<float> values(static_cast<size_t>(elementCount(cut).value_or(0)));
     RETURN_IF_ERROR(in.read(param.name, Box::whole(cut), Element::F32, values.data()));
-    tensors.push_back(
-        tensorOf(kPrefix + param.segments[0].hf, type, cut, std::move(values)));
+    tensors.push_back(tensorOf(kPrefix + param.segments[0].hf, type, cut, std::move(values)));
     words.insert(lastWordOf(moduleOf(param.segments[0].hf)));
   }
   return Status::ok();
@@ -225,8 +225,7 @@ public:
     auto patterns = config_.find("alpha_pattern");
     if (patterns != config_.end() && patterns->is_object())
       for (const auto &[name, value] : patterns->items())
-        if (value.is_number() &&
-            (module == name || module.ends_with("." + name)))
+        if (value.is_number() && (module == name || module.ends_with("." + name)))
           return value.get<double>();
     return numberOr("lora_alpha", 8);
   }
@@ -276,8 +275,8 @@ private:
     };
     if (std::string kind = textOr("peft_type", "LORA"); kind != "LORA")
       return cannotConvert("'{}' has adapters of kind '{}'; it needs to be LORA", path_, kind);
-    for (const char *field : {"use_dora", "lora_bias", "trainable_token_indices", "target_parameters",
-                              "layer_replication", "alora_invocation_tokens"})
+    for (const char *field : {"use_dora", "lora_bias", "trainable_token_indices",
+                              "target_parameters", "layer_replication", "alora_invocation_tokens"})
       if (isSet(field))
         return cannotConvert("'{}/{}' sets '{}', which no adapter of ours has", path_, kConfigFile,
                              field);
@@ -396,17 +395,16 @@ Status importPeft(const std::string &in, const SaveTarget &out, const PeftOption
   std::vector<HfModelFile> files;
   ASSIGN_OR_RETURN(files, hfFilesIn(options.configFolder));
   constexpr int64_t kPieceBytes = int64_t{64} << 20;
-  return runJobs(out, std::move(jobs), kPieceBytes, options.progress, {},
-                 [&](RankWriter &writer) {
-                   RunState state;
-                   ASSIGN_OR_RETURN(state.args, hfArguments(config, config.biases));
-                   for (const BytesItem &item : runStateItems(state))
-                     RETURN_IF_ERROR(writer.add(item));
-                   RETURN_IF_ERROR(addHfFiles(files, out));
-                   RETURN_IF_ERROR(addFile(out, kRunConfigFile, peftSettingsText(settings)));
-                   ASSIGN_OR_RETURN(std::string trainState, trainStateFile(state));
-                   return addFile(out, "train_state.pt", trainState);
-                 });
+  return runJobs(out, std::move(jobs), kPieceBytes, options.progress, {}, [&](RankWriter &writer) {
+    RunState state;
+    ASSIGN_OR_RETURN(state.args, hfArguments(config, config.biases));
+    for (const BytesItem &item : runStateItems(state))
+      RETURN_IF_ERROR(writer.add(item));
+    RETURN_IF_ERROR(addHfFiles(files, out));
+    RETURN_IF_ERROR(addFile(out, kRunConfigFile, peftSettingsText(settings)));
+    ASSIGN_OR_RETURN(std::string trainState, trainStateFile(state));
+    return addFile(out, "train_state.pt", trainState);
+  });
 }
 
 namespace {

@@ -28,8 +28,8 @@ struct PeftParts {
   uint64_t kept = 0;
 };
 /// Of the layer `stem`, such as `mlp.linear_fc1`, of a decoder layer.
-using PeftPartsOf = std::function<PeftParts(
-    const PeftSettings &settings, const HfConfig &config, const std::string &stem, int64_t layer)>;
+using PeftPartsOf = std::function<PeftParts(const PeftSettings &settings, const HfConfig &config,
+                                            const std::string &stem, int64_t layer)>;
 
 struct PeftOptions {
   std::string configFolder;          ///< with the model's config.json; else it is what `in` keeps

@@ -58,8 +58,7 @@ std::vector<PeftModule> modulesOf(const HfParam &param, int64_t rows) {
     if (found == modules.end())
       found = modules.insert(modules.end(), {name, {}, 0, -1});
     found->segments.push_back(segment);
-    found->rows =
-        std::max(found->rows, segment.hfRow + (segment.rows - 1) * segment.step + 1);
+    found->rows = std::max(found->rows, segment.hfRow + (segment.rows - 1) * segment.step + 1);
   }
   return modules;
 }
@@ -82,9 +81,7 @@ std::string moduleOf(const std::string &tensor) {
   return tensor.ends_with(kWeight) ? tensor.substr(0, tensor.size() - kWeight.size()) : tensor;
 }
 
-std::string lastWordOf(const std::string &module) {
-  return module.substr(module.rfind('.') + 1);
-}
+std::string lastWordOf(const std::string &module) { return module.substr(module.rfind('.') + 1); }
 
 Result<std::vector<PeftLinear>> peftLinears(const SavedParams &saved, const PeftSettings &settings,
                                             const HfConfig &config,
@@ -99,8 +96,8 @@ Result<std::vector<PeftLinear>> peftLinears(const SavedParams &saved, const Peft
     std::optional<WeightName> name = weightName(param.name);
     if (!name)
       continue;
-    PeftLinear linear{param.name, name->factor("linear_in"), name->factor("linear_out"), {}, {},
-                      0,          {}};
+    PeftLinear linear{param.name, name->factor("linear_in"), name->factor("linear_out"), {}, {}, 0,
+                      {}};
     std::optional<Shape> a = saved.shapeOf(linear.aName), b = saved.shapeOf(linear.bName);
     if (!a || !b)
       continue;
@@ -118,9 +115,9 @@ Result<std::vector<PeftLinear>> peftLinears(const SavedParams &saved, const Peft
     int64_t slices = (*a)[0] / (*b)[1];
     for (size_t i = 0; i < linear.modules.size(); ++i) {
       uint64_t bit = uint64_t{1} << i;
-      linear.modules[i].slice = parts.isJoint              ? 0
+      linear.modules[i].slice = parts.isJoint             ? 0
                                 : (parts.kept & bit) != 0 ? std::popcount(parts.kept & (bit - 1))
-                                                           : -1;
+                                                          : -1;
       if (linear.modules[i].slice >= slices)
         return cannotConvert("'{}' has {} parts; the run's 'peft.targets' name more", linear.aName,
                              slices);
@@ -142,8 +139,8 @@ std::vector<PeftLinear> peftLinears(const std::vector<HfParam> &params,
     std::optional<WeightName> name = weightName(param.name);
     if (!name || hasSlabs(param))
       continue;
-    PeftLinear linear{param.name, name->factor("linear_in"), name->factor("linear_out"), {}, {},
-                      0,          {}};
+    PeftLinear linear{param.name, name->factor("linear_in"), name->factor("linear_out"), {}, {}, 0,
+                      {}};
     linear.rows = rowsOf(param);
     linear.modules = modulesOf(param, linear.rows);
     int slices = 0;

@@ -21,9 +21,9 @@ struct PeftModule {
 
 /// A layer with an adapter.
 struct PeftLinear {
-  std::string name, aName, bName; ///< of the weight and of the factors
-  Shape aShape, bShape;           ///< of an adapter that is there
-  int64_t rows = 0;               ///< of the weight
+  std::string name, aName, bName;  ///< of the weight and of the factors
+  Shape aShape, bShape;            ///< of an adapter that is there
+  int64_t rows = 0;                ///< of the weight
   std::vector<PeftModule> modules; ///< in the order of their first rows
 };
 

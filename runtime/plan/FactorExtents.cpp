@@ -288,7 +288,15 @@ int64_t rowsOfResult(const Plan &plan, const Segment &segment, const Op &op, siz
   const FactorValue &value = resultOf(op, factorsOf(op), result);
   if (value.form == FactorValue::Opaque)
     return rowsOfShard(plan, segment, op, op.results[result]);
-  return rowsAlong(plan, segment, op, [&](FactorId factor) { return !value.has(factor); });
+  const OpFactors &factors = factorsOf(op);
+  const FactorValue &first = operandOf(op, factors, 0);
+  return rowsAlong(plan, segment, op, [&](FactorId factor) {
+    // What an op counts up to an attribute is what it chooses from, and no sum.
+    const FactorAtom *word = first.find(factor);
+    bool isChosenFrom =
+        word != nullptr && word->isCounted && factors.attrOf[static_cast<size_t>(factor)];
+    return !value.has(factor) && !isChosenFrom;
+  });
 }
 
 } // namespace shardc::plan

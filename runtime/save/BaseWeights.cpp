@@ -50,9 +50,9 @@ bool fits(const plan::Plan &plan, const plan::Param &param, const Shape &saved) 
   int64_t real = plan.job.model.vocabSize;
   bool isPadded =
       param.name == "embedding.word_embeddings.weight" || param.name == "output_layer.weight";
-  return saved == own || (isPadded && saved.size() == own.size() && real > 0 && saved[0] >= real &&
-                          own[0] >= real && std::equal(saved.begin() + 1, saved.end(),
-                                                       own.begin() + 1));
+  return saved == own ||
+         (isPadded && saved.size() == own.size() && real > 0 && saved[0] >= real &&
+          own[0] >= real && std::equal(saved.begin() + 1, saved.end(), own.begin() + 1));
 }
 
 } // namespace
@@ -60,8 +60,7 @@ bool fits(const plan::Plan &plan, const plan::Param &param, const Shape &saved) 
 bool isInBase(const plan::Param &param) { return !plan::isOfAdapter(param); }
 
 bool isKeptInBase(const plan::Plan &plan, const plan::Param &param) {
-  return param.block >= 0 &&
-         plan::isOfBase(plan, plan.blocks[static_cast<size_t>(param.block)]);
+  return param.block >= 0 && plan::isOfBase(plan, plan.blocks[static_cast<size_t>(param.block)]);
 }
 
 Result<std::unique_ptr<BaseWeights>> BaseWeights::open(const plan::Plan &plan, ReportSink tell) {
@@ -138,7 +137,8 @@ Result<std::string> BaseWeights::fingerprint(const plan::Param &param, int64_t n
   Shape shape = shapeOfParam(param);
   if (std::optional<Shape> saved = shapeOf(name); saved && !saved->empty())
     shape[0] = std::min(shape[0], (*saved)[0]);
-  if (bool isTable = param.name.starts_with("embedding.word") || param.name == "output_layer.weight";
+  if (bool isTable =
+          param.name.starts_with("embedding.word") || param.name == "output_layer.weight";
       isTable && plan_.job.model.vocabSize > 0) // padding is nobody's
     shape[0] = std::min(shape[0], plan_.job.model.vocabSize);
   Element type = checkpoint::elementOf(param.type.dtype);

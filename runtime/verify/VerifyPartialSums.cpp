@@ -420,10 +420,17 @@ private:
       from = {.block = blockNamedBy(op), .isStored = from.isStored};
     else if (op.kind == OpKind::Transpose)
       from.isTurned ^= true;
+    else if (op.kind == OpKind::ExpandParts) // its rows, with more columns, which nobody divides
+      return setExpanded(op);
     else if (op.kind != OpKind::Cast)
       return;
     from.isStored &= op.kind != OpKind::Cast;
     set(op.results[0], from);
+  }
+
+  void setExpanded(const Op &op) {
+    if (const Param *param = paramOf(op.operands[0]))
+      set(op.results[0], {.param = static_cast<int32_t>(param - plan_.params.data())});
   }
 
   void set(ValueId value, const Elements &elements) { (*values_)[value].elements = elements; }

@@ -91,6 +91,7 @@ RULES = {
     "peft-init": lambda f: has(f) and f["peft.init"] not in ("xavier", "normal"),
     "peft-dora": lambda f: f["peft.scheme"] == "dora",
     "peft-fp8": lambda f: has(f) and f.has("model.fp8"),
-    "peft-dropout-experts": lambda f: has(f) and f["peft.dropout"] > 0 and any(each.startswith("experts.") for each in chosen(f)),
+    "peft-dropout": lambda f: has(f) and f["peft.dropout"] > 0 and any(
+        each.startswith("experts.") or (f.tp > 1 and each.split(".")[-1] in ("proj", "fc2")) for each in chosen(f)),
     "peft-key-groups": lambda f: has(f) and f.tp > f["model.num_query_groups"] and bool({*"qkv"} & set(chosen(f))),
 }

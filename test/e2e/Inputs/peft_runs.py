@@ -39,7 +39,7 @@ FORMS = {
     "some": ['peft.targets=["q_proj", "v_proj", "linear_fc1_up", "*.down_proj"]', "peft.rslora=true",
              'peft.modules_to_save=["embed_tokens", "norm"]'],
     "layer": ['peft.targets=["*.layers.1.*"]', 'peft.exclude=["linear_q", "linear_k", "linear_v", "linear_fc1_gate", "linear_fc1_up"]'],
-    "dropout": [ALL, "peft.dropout=0.3"],
+    "dropout": ['peft.targets=["q_proj", "k_proj", "v_proj", "up_proj"]', "peft.dropout=0.3"],
 }
 AXES = {
     "form": tuple(FORMS),
