@@ -31,7 +31,8 @@ from pipeline_runs import SCHEDULES
 from resume_runs import loads, saves
 
 ROWS = 6  # of the table, unless all run
-LORA = ["peft.scheme=lora", "peft.rank=4", "peft.alpha=8", "optimizer.lr=0.02", "model.hidden_dropout=0.0"]
+LORA = ["peft.scheme=lora", "peft.rank=4", "peft.alpha=8", "optimizer.lr=0.005", "model.init_method_std=0.06",
+        "model.hidden_dropout=0.0"]
 ALL = 'peft.targets=["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]'
 FORMS = {
     "joint": [],
