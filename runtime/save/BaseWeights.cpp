@@ -20,7 +20,7 @@ using checkpoint::Element;
 using checkpoint::ParamPart;
 using checkpoint::Shape;
 
-constexpr size_t kListed = 20;
+constexpr size_t kNamesTold = 20;
 constexpr uint64_t kRecordBytesMax = uint64_t{64} << 20;
 constexpr int64_t kRowsOfFingerprint = 4;
 constexpr size_t kDigits = 16; ///< of a fingerprint
@@ -30,12 +30,12 @@ bool isHfModel(const std::string &folder) {
   return fs::exists(fs::path(folder) / "config.json", error) && !checkpoint::isCheckpoint(folder);
 }
 
-std::string listed(const std::vector<std::string> &names) {
+std::string linesOf(const std::vector<std::string> &names) {
   std::string text;
-  for (size_t i = 0; i < std::min(names.size(), kListed); ++i)
+  for (size_t i = 0; i < std::min(names.size(), kNamesTold); ++i)
     text += "\n  " + names[i];
-  if (names.size() > kListed)
-    text += fmt::format("\n  and {} more", names.size() - kListed);
+  if (names.size() > kNamesTold)
+    text += fmt::format("\n  and {} more", names.size() - kNamesTold);
   return text;
 }
 
@@ -121,9 +121,9 @@ Status BaseWeights::check() const {
     return Status::ok();
   std::string text;
   if (!missing.empty())
-    text += fmt::format("\n{} tensors are missing:{}", missing.size(), listed(missing));
+    text += fmt::format("\n{} tensors are missing:{}", missing.size(), linesOf(missing));
   if (!others.empty())
-    text += fmt::format("\n{} tensors have another shape:{}", others.size(), listed(others));
+    text += fmt::format("\n{} tensors have another shape:{}", others.size(), linesOf(others));
   return makeStatus(report::CheckpointMismatch,
                     "checkpoint.pretrained_checkpoint: '{}' is of another model than the one that "
                     "adapters are trained for{}",
@@ -193,7 +193,7 @@ Status BaseWeights::compare(const std::string &text, const std::string &adapters
   return makeStatus(report::CheckpointMismatch,
                     "checkpoint.pretrained_checkpoint: '{}' has other weights than '{}', for which "
                     "the adapters in '{}' were trained; {} tensors differ:{}",
-                    folder_, was, adapters, others.size(), listed(others));
+                    folder_, was, adapters, others.size(), linesOf(others));
 }
 
 } // namespace shardc::save
