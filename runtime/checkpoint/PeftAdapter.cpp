@@ -209,8 +209,10 @@ public:
     return folder;
   }
 
-  bool has(const std::string &module) const {
-    return tensors_.find(kPrefix + module + ".lora_A.weight") != nullptr;
+  /// Rows of the second factor of a module; 0 if it has no adapter.
+  int64_t rowsOf(const std::string &module) const {
+    const SafeTensor *b = tensors_.find(kPrefix + module + ".lora_B.weight");
+    return b == nullptr || b->shape.size() != 2 || rankOf(module) == 0 ? 0 : b->shape[0];
   }
   int64_t rankOf(const std::string &module) const {
     const SafeTensor *a = tensors_.find(kPrefix + module + ".lora_A.weight");
@@ -363,7 +365,7 @@ Status importPeft(const std::string &in, const SaveTarget &out, const PeftOption
   ASSIGN_OR_RETURN(HfConfig config, configOf(nullptr, options.configFolder));
   std::vector<HfParam> params = hfParams(config);
   std::vector<PeftLinear> linears =
-      peftLinears(params, [&](const std::string &module) { return folder.has(module); });
+      peftLinears(params, [&](const std::string &module) { return folder.rowsOf(module); });
   settings.scheme = "lora", settings.isRslora = folder.isRslora();
   settings.dropout = folder.dropout();
   std::set<std::string> targets;

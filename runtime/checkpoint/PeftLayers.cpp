@@ -133,7 +133,7 @@ Result<std::vector<PeftLinear>> peftLinears(const SavedParams &saved, const Peft
 }
 
 std::vector<PeftLinear> peftLinears(const std::vector<HfParam> &params,
-                                    const std::function<bool(const std::string &)> &has) {
+                                    const std::function<int64_t(const std::string &)> &rowsIn) {
   std::vector<PeftLinear> linears;
   for (const HfParam &param : params) {
     std::optional<WeightName> name = weightName(param.name);
@@ -142,10 +142,12 @@ std::vector<PeftLinear> peftLinears(const std::vector<HfParam> &params,
     PeftLinear linear{param.name, name->factor("linear_in"), name->factor("linear_out"), {}, {}, 0,
                       {}};
     linear.rows = rowsOf(param);
+    if (linear.rows == 0 && !param.segments.empty()) // all of a module
+      linear.rows = rowsIn(moduleOf(param.segments[0].hf));
     linear.modules = modulesOf(param, linear.rows);
     int slices = 0;
     for (PeftModule &module : linear.modules)
-      module.slice = has(module.name) ? slices++ : -1;
+      module.slice = rowsIn(module.name) > 0 ? slices++ : -1;
     if (slices > 0)
       linears.push_back(std::move(linear));
   }

@@ -32,9 +32,10 @@ Result<std::vector<PeftLinear>> peftLinears(const SavedParams &saved, const Peft
                                             const HfConfig &config,
                                             const std::vector<HfParam> &params,
                                             const PeftPartsOf &partsOf);
-/// Those of a model of whose modules `has` says which have adapters: each its own.
+/// Those of a model of whose modules some have adapters, each its own: `rowsIn` gives the rows of
+/// the second factor, 0 without one.
 std::vector<PeftLinear> peftLinears(const std::vector<HfParam> &params,
-                                    const std::function<bool(const std::string &)> &has);
+                                    const std::function<int64_t(const std::string &)> &rowsIn);
 
 /// `model.layers.0.mlp.up_proj` of `model.layers.0.mlp.up_proj.weight`.
 std::string moduleOf(const std::string &tensor);

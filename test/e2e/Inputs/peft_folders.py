@@ -157,8 +157,9 @@ def main():
             recipe.write_text(RECIPE)
             peft = ["peft.scheme=lora", f"peft.rank={RANK}", f"peft.alpha={ALPHA}", f"peft.targets={json.dumps(targets)}"]
             tuned = losses(folder, recipe, *peft, f'checkpoint.pretrained_checkpoint="{base}"', f'checkpoint.load="{folder / what}"',
-                           "checkpoint.finetune=true")
-            plain = losses(folder, recipe, f'checkpoint.pretrained_checkpoint="{folder / f"{what}.merged"}"')
+                           "checkpoint.finetune=true", "checkpoint.convert_on_load=true")
+            plain = losses(folder, recipe, f'checkpoint.pretrained_checkpoint="{folder / f"{what}.merged"}"',
+                           "checkpoint.convert_on_load=true")
             if not tuned or abs(tuned[0] / plain[0] - 1) > 1e-6:
                 sys.exit(f"{what}: adapters give {tuned}, merged weights {plain}")
             print(f"{what}: a run with adapters is one with merged weights")
