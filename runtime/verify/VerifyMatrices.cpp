@@ -67,6 +67,8 @@ private:
 
   void checkUpdate(Spot at, const Op &op) {
     auto block = static_cast<int32_t>(op.getInt(AttrKey::block));
+    if (block < 0 || static_cast<size_t>(block) >= plan_.blocks.size())
+      return; // which another rule reports
     const std::optional<Optimizer> &own = optimizers_[static_cast<size_t>(block)];
     bool isNamed = plan_.classOf(blockAt(plan_, block)).optimizer.has_value();
     bool isOfMatrices = op.kind == OpKind::Muon || updatesMatrices(block);

@@ -111,7 +111,11 @@ const std::vector<Case> &kindCases() {
              cell.kind = CellKind::Buffer, cell.of = -1;
        },
        "'adamw' updates block 'layers.0', which is not trained"},
-      {"vectorForMuon", Rule::Matrix, "zero", giveToMuon,
+      {"vectorForMuon", Rule::Matrix, "zero",
+       [](Plan &p) {
+         giveToMuon(p);
+         std::swap(p.params[0], p.params[1]);
+       },
        "parameter 'layers.0.bias' of block 'layers.0' has no rows and columns"},
       {"matrixOfSeveralShards", Rule::Matrix, "zero", giveToMuon,
        "a shard boundary of block 'layers.0' (every 24 elements) cuts a matrix of 64 elements of "
