@@ -77,7 +77,8 @@ private:
     bool hasFrozen = std::ranges::any_of(blockOf_, [&](const Block *block) {
       return block != nullptr && !plan_.classOf(*block).isTrained;
     });
-    return updatesBlocks(role_) || hasFrozen || (!plan_.job.checkpoint.save.empty() && !plan_.blocks.empty());
+    return updatesBlocks(role_) || hasFrozen ||
+           (!plan_.job.checkpoint.save.empty() && !plan_.blocks.empty());
   }
 
   /// What a load fills, or nothing.
