@@ -47,8 +47,11 @@ Result<BatchFeeder> BatchFeeder::create(const DataSource &source, const BatchSha
 
 int64_t BatchFeeder::sampleIndex(int64_t step, int64_t microbatch, int64_t rank,
                                  int64_t row) const {
-  return shape_.samplesBefore + step * shape_.globalBatch +
-         (microbatch * shape_.dataParallel + rank) * shape_.microBatch + row;
+  return order_.placeOf(positionOf(step, microbatch), rank, row);
+}
+
+int64_t BatchFeeder::positionOf(int64_t step, int64_t microbatch) const {
+  return shape_.samplesBefore + step * shape_.globalBatch + microbatch * shape_.round();
 }
 
 Status BatchFeeder::fill(int64_t step, int64_t microbatch, int64_t rank,
@@ -69,8 +72,7 @@ Status BatchFeeder::fill(int64_t step, int64_t microbatch, int64_t rank,
         shape_.samplesBefore > 0 ? fmt::format(" after the first {}", shape_.samplesBefore) : "",
         step);
   // An evaluation of the whole begins anew each time.
-  const int64_t position =
-      sampleIndex(order_.kind() == OrderKind::Whole ? 0 : step, microbatch, 0, 0);
+  const int64_t position = positionOf(order_.kind() == OrderKind::Whole ? 0 : step, microbatch);
   for (size_t row = 0; row < rows; ++row) {
     Sample sample{rowOf(out.tokens, row, width), rowOf(out.labels, row, width),
                   rowOf(out.lossMask, row, width), rowOf(out.positionIds, row, width),

@@ -46,8 +46,9 @@ public:
   int64_t numMicrobatches() const { return numMicrobatches_; }
   const BatchShape &shape() const { return shape_; }
 
-  /// Position in the run of sample `row` of a rank's microbatch:
-  /// samplesBefore + step * globalBatch + (microbatch * dataParallel + rank) * microBatch + row.
+  /// Number in the run of the sample in `row` of a rank's microbatch: samplesBefore + step *
+  /// globalBatch + (microbatch * dataParallel + rank) * microBatch + row, but for whole batches
+  /// (SampleOrder::placeOf).
   int64_t sampleIndex(int64_t step, int64_t microbatch, int64_t rank, int64_t row) const;
 
   /// Number of steps for which there are whole batches, after the samples before them.
@@ -58,6 +59,8 @@ public:
   Status fill(int64_t step, int64_t microbatch, int64_t rank, const MicroBatch &out) const;
 
 private:
+  /// Samples that all ranks have taken before a microbatch.
+  int64_t positionOf(int64_t step, int64_t microbatch) const;
   BatchFeeder(const DataSource &source, const BatchShape &shape, int64_t numMicrobatches,
               SampleOrder order)
       : source_(&source), shape_(shape), numMicrobatches_(numMicrobatches),

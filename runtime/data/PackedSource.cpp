@@ -22,6 +22,21 @@ void beginDocument(Sample &out, int64_t at, int64_t places) {
 
 } // namespace
 
+PackedSource::PackedSource(std::shared_ptr<const PackFiles> files, int64_t firstPack,
+                           int64_t endPack, int64_t sequenceLength, int64_t vocabSize)
+    : files_(std::move(files)), firstPack_(firstPack), endPack_(endPack),
+      sequenceLength_(sequenceLength), vocabSize_(vocabSize) {
+  for (int64_t pack = firstPack; pack < endPack; ++pack) {
+    int64_t cost = 0, rest = sequenceLength;
+    for (int64_t row = files_->firstRow(pack); row < files_->firstRow(pack + 1); ++row) {
+      int64_t places = files_->lengths()[static_cast<size_t>(row)] - 1;
+      cost += places * places;
+      rest -= places;
+    }
+    costs_.push_back(cost + rest * rest);
+  }
+}
+
 Result<std::unique_ptr<PackedSource>> PackedSource::create(std::shared_ptr<const PackFiles> files,
                                                            int64_t firstPack, int64_t endPack,
                                                            int64_t sequenceLength,

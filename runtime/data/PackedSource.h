@@ -22,17 +22,18 @@ public:
   const std::string &name() const override { return files_->prefix(); }
   int64_t numSamples() const override { return endPack_ - firstPack_; }
   int64_t sequenceLength() const override { return sequenceLength_; }
+  /// Sums of squares of the documents' places, to which the time of attention is proportional.
+  std::span<const int64_t> costs() const override { return costs_; }
   Status sample(int64_t index, Sample &out) const override;
 
 private:
   PackedSource(std::shared_ptr<const PackFiles> files, int64_t firstPack, int64_t endPack,
-               int64_t sequenceLength, int64_t vocabSize)
-      : files_(std::move(files)), firstPack_(firstPack), endPack_(endPack),
-        sequenceLength_(sequenceLength), vocabSize_(vocabSize) {}
+               int64_t sequenceLength, int64_t vocabSize);
   Status fillRow(int64_t row, int64_t at, int64_t places, Sample &out) const;
 
   std::shared_ptr<const PackFiles> files_;
   int64_t firstPack_, endPack_, sequenceLength_, vocabSize_;
+  std::vector<int64_t> costs_;
 };
 
 } // namespace shardc::data

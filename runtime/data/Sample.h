@@ -53,6 +53,9 @@ public:
   /// Number of samples; kUnbounded if they do not end.
   virtual int64_t numSamples() const = 0;
   virtual int64_t sequenceLength() const = 0;
+  /// What each sample costs in proportion to others, if they differ; else empty. Valid as long as
+  /// the source.
+  virtual std::span<const int64_t> costs() const { return {}; }
 
   /// Writes sample `index`, from 0 to numSamples() - 1. Safe from several threads at once;
   /// allocates nothing unless it fails.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <new>
+#include <numeric>
 
 #include "runtime/base/Reports.h"
 #include "runtime/data/Sample.h"
@@ -36,6 +37,9 @@ Result<SampleOrder> SampleOrder::create(const OrderSpec &spec, const BatchShape 
     order.passes_ = std::make_unique<Passes>();
     for (std::vector<uint32_t> &pass : order.passes_->orders)
       pass.resize(static_cast<size_t>(order.shuffledTogether_));
+    if (!isCyclic && !spec.costs.empty())
+      for (std::vector<uint32_t> &batch : order.passes_->sorted)
+        batch.resize(static_cast<size_t>(shape.globalBatch));
   } catch (const std::bad_alloc &) {
     return makeStatus(StatusCode::Exhausted, "not enough memory for the random order of {}", name);
   }
@@ -45,6 +49,10 @@ Result<SampleOrder> SampleOrder::create(const OrderSpec &spec, const BatchShape 
 /// The element of a pass' permutation.
 int64_t SampleOrder::shuffled(int64_t pass, int64_t index) const {
   std::lock_guard lock(passes_->mutex);
+  return shuffledLocked(pass, index);
+}
+
+int64_t SampleOrder::shuffledLocked(int64_t pass, int64_t index) const {
   size_t at = passes_->numbers[0] == pass ? 0 : passes_->numbers[1] == pass ? 1 : 2;
   if (at == 2) {
     at = 1 - passes_->last;
@@ -56,6 +64,50 @@ int64_t SampleOrder::shuffled(int64_t pass, int64_t index) const {
   return passes_->orders[at][static_cast<size_t>(index)];
 }
 
+int64_t SampleOrder::sampleOfLocked(int64_t batch, int64_t index) const {
+  const int64_t inPass = samples_ / shape_.globalBatch; // a rest of the pass is in no batch
+  return shuffledLocked(batch / inPass, batch % inPass * shape_.globalBatch + index);
+}
+
+int64_t SampleOrder::sampleOf(int64_t batch, int64_t index) const {
+  std::lock_guard lock(passes_->mutex);
+  return sampleOfLocked(batch, index);
+}
+
+/// The number in its batch of the sample that has this rank by decreasing cost.
+int64_t SampleOrder::byCost(int64_t batch, int64_t index) const {
+  std::lock_guard lock(passes_->mutex);
+  size_t at = passes_->batches[0] == batch ? 0 : passes_->batches[1] == batch ? 1 : 2;
+  if (at == 2) {
+    at = 1 - passes_->lastBatch;
+    std::vector<uint32_t> &sorted = passes_->sorted[at];
+    std::iota(sorted.begin(), sorted.end(), 0u);
+    auto cost = [&](uint32_t number) {
+      return spec_.costs[static_cast<size_t>(sampleOfLocked(batch, number))];
+    };
+    std::ranges::sort(sorted, [&](uint32_t a, uint32_t b) {
+      int64_t first = cost(a), second = cost(b);
+      return first != second ? first > second : a < b;
+    });
+    passes_->batches[at] = batch;
+  }
+  passes_->lastBatch = at;
+  return passes_->sorted[at][static_cast<size_t>(index)];
+}
+
+int64_t SampleOrder::placeOf(int64_t position, int64_t rank, int64_t row) const {
+  if (spec_.kind != OrderKind::Batch)
+    return position + rank * shape_.microBatch + row;
+  // Rows of a rank come one after the other; those of all ranks are next to each other by cost, and
+  // ranks change their turns, so that a rank does not always have the larger ones.
+  const int64_t batch = position / shape_.globalBatch;
+  const int64_t own = position % shape_.globalBatch / shape_.dataParallel + row;
+  if (spec_.costs.empty())
+    return batch * shape_.globalBatch + own * shape_.dataParallel + rank;
+  const int64_t turn = own % 2 == 0 ? rank : shape_.dataParallel - 1 - rank;
+  return batch * shape_.globalBatch + byCost(batch, own * shape_.dataParallel + turn);
+}
+
 SampleOrder::Choice SampleOrder::choose(int64_t position, int64_t rank, int64_t row) const {
   const int64_t inOrder = position + rank * shape_.microBatch + row;
   switch (spec_.kind) {
@@ -64,12 +116,8 @@ SampleOrder::Choice SampleOrder::choose(int64_t position, int64_t rank, int64_t 
   case OrderKind::Whole:
     return inOrder < samples_ ? Choice{inOrder} : Choice{inOrder % samples_, false};
   case OrderKind::Batch: {
-    // The packs of a batch are dealt out to the ranks one by one; a rest of the pass is in no
-    // batch.
-    const int64_t inPass = samples_ / shape_.globalBatch * shape_.globalBatch;
-    const int64_t own = position % shape_.globalBatch / shape_.dataParallel + row;
-    const int64_t begin = position / shape_.globalBatch * shape_.globalBatch;
-    return {shuffled(begin / inPass, begin % inPass + rank + own * shape_.dataParallel)};
+    const int64_t place = placeOf(position, rank, row);
+    return {sampleOf(place / shape_.globalBatch, place % shape_.globalBatch)};
   }
   case OrderKind::Cyclic:
     break;

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <vector>
 
 #include "runtime/base/Status.h"
@@ -39,6 +40,9 @@ struct OrderSpec {
   int64_t bytesMax = int64_t{32} << 30;
   /// Batch: of the first pass; pass p has the seed + p. Cyclic: pass p has the seed p.
   uint64_t seed = 0;
+  /// Batch: what each sample costs, if microbatches are to cost each rank the same; valid as long
+  /// as the order. Empty: samples of a batch are dealt out in turn, as Megatron-Bridge does.
+  std::span<const int64_t> costs;
 };
 
 class SampleOrder {
@@ -62,6 +66,10 @@ public:
   /// several threads at once; allocates nothing.
   Choice choose(int64_t position, int64_t rank, int64_t row) const;
 
+  /// The number of that sample among all that the run takes; whatever the number of ranks, but for
+  /// a cyclic order. Samples have their random numbers by it.
+  int64_t placeOf(int64_t position, int64_t rank, int64_t row) const;
+
   /// Number of steps of whole batches that it has samples for.
   int64_t numSteps() const;
 
@@ -72,11 +80,20 @@ private:
     std::array<std::vector<uint32_t>, 2> orders;
     std::array<int64_t, 2> numbers = {-1, -1};
     size_t last = 0; ///< the one that was used last
+    /// Samples of two batches, by decreasing cost; by their numbers in the batch.
+    std::array<std::vector<uint32_t>, 2> sorted;
+    std::array<int64_t, 2> batches = {-1, -1};
+    size_t lastBatch = 0;
   };
 
   SampleOrder(const OrderSpec &spec, const BatchShape &shape, int64_t samples)
       : spec_(spec), shape_(shape), samples_(samples) {}
   int64_t shuffled(int64_t pass, int64_t index) const;
+  int64_t shuffledLocked(int64_t pass, int64_t index) const;
+  /// Of a batch by its number, the sample with this number in it.
+  int64_t sampleOf(int64_t batch, int64_t index) const;
+  int64_t sampleOfLocked(int64_t batch, int64_t index) const;
+  int64_t byCost(int64_t batch, int64_t index) const;
 
   OrderSpec spec_;
   BatchShape shape_;

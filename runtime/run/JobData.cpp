@@ -41,7 +41,7 @@ struct Feeding {
   data::OrderSpec order;
 };
 
-Feeding feedingOf(const plan::Plan &plan, Split split) {
+Feeding feedingOf(const plan::Plan &plan, Split split, const data::DataSource &source) {
   Feeding feeding;
   plan::BatchSizes sizes = plan::batchSizesOf(plan.job, split == Split::Valid);
   feeding.shape = {sizes.global, sizes.micro,
@@ -53,6 +53,9 @@ Feeding feedingOf(const plan::Plan &plan, Split split) {
   if (plan.job.dataset.dataloaderType == plan::Job::DataloaderType::Batch)
     feeding.order.kind = data::OrderKind::Batch;
   feeding.order.seed = seedOf(plan);
+  // Which rank takes a sample changes the result only where means of microbatches are averaged.
+  if (plan.job.model.calculatePerTokenLoss && feeding.shape.dataParallel > 1)
+    feeding.order.costs = source.costs();
   if (split == Split::Valid && plan.job.validation.fullValidation) // as upstream, never at random
     feeding.order.kind = data::OrderKind::Whole;
   return feeding;
@@ -155,9 +158,10 @@ private:
                                                const data::DataConfig &config, Split split) {
     EvaluationData opened;
     ASSIGN_OR_RETURN(opened.sets, data::openDataSets(config));
-    Feeding feeding = feedingOf(plan, Split::Valid);
-    auto feeder = data::BatchFeeder::create(*opened.sets.source(split), feeding.shape,
-                                            feeding.order, data::DataSource::kUnbounded);
+    const data::DataSource &source = *opened.sets.source(split);
+    Feeding feeding = feedingOf(plan, Split::Valid, source);
+    auto feeder = data::BatchFeeder::create(source, feeding.shape, feeding.order,
+                                            data::DataSource::kUnbounded);
     RETURN_IF_ERROR(feeder.status());
     opened.feeder = std::move(*feeder);
     return opened;
@@ -169,7 +173,7 @@ private:
     if (!source)
       return Status::ok();
     auto index = static_cast<size_t>(split);
-    Feeding feeding = feedingOf(plan, split);
+    Feeding feeding = feedingOf(plan, split, *source);
     // Passes over data without an end take what the run requests of them.
     int64_t samples = source->numSamples() == data::DataSource::kUnbounded
                           ? samples_[index].value_or(data::DataSource::kUnbounded)

@@ -70,8 +70,7 @@ Result<std::unique_ptr<RowStore>> RowStore::create(const std::string &prefix, in
                       folder.string(), error.message());
   std::unique_ptr<RowStore> store(new RowStore);
   store->prefix_ = prefix;
-  store->own_ = prefix + ".rows";
-  store->vocabSize_ = vocabSize;
+  store->own_ = prefix + ".rows.tmp";
   data::TokenType type = data::tokenTypeFor(vocabSize);
   ASSIGN_OR_RETURN(store->tokens_, data::IndexedBuilder::create(store->own_, type));
   ASSIGN_OR_RETURN(store->masks_,
@@ -127,7 +126,7 @@ Status RowStore::pack(const Packing &packing, Ordered manifest, PackCounts &coun
   }
   ASSIGN_OR_RETURN(data::IndexedDataset tokens, data::IndexedDataset::open(own_));
   ASSIGN_OR_RETURN(data::IndexedDataset masks, data::IndexedDataset::open(own_ + ".mask"));
-  ASSIGN_OR_RETURN(data::PackWriter writer, data::PackWriter::create(prefix_, vocabSize_));
+  ASSIGN_OR_RETURN(data::PackWriter writer, data::PackWriter::create(prefix_, packing.vocabSize));
   Sha256 digest;
   std::vector<int32_t> ids, marks;
   for (const std::vector<uint32_t> &rows : packs) {
@@ -182,7 +181,6 @@ private:
 
 Status Repacking::look(const std::string &input) {
   if (isForeign(input)) {
-    vocabSize_ = std::max<int64_t>(vocabSize_, std::numeric_limits<int32_t>::max());
     ASSIGN_OR_RETURN(std::string sha256, digestOf(input));
     inputs_.push_back({{"path", input}, {"sha256", sha256}});
     return Status::ok();
@@ -220,6 +218,8 @@ Status Repacking::add(const std::string &input, std::span<const int32_t> tokens,
     ++counts_.withoutLoss;
     return Status::ok();
   }
+  // Packs of Megatron-Bridge do not say how many tokens there are.
+  vocabSize_ = std::max<int64_t>(vocabSize_, *std::ranges::max_element(tokens) + int64_t{1});
   return store_->add(tokens, masks);
 }
 
@@ -270,7 +270,7 @@ Result<PackCounts> Repacking::run(std::span<const std::string> inputs) {
   if (length_ == 0)
     return makeStatus(report::DataRefused, "packs of Megatron-Bridge do not say for which length "
                                            "they are; --length=N does");
-  ASSIGN_OR_RETURN(store_, RowStore::create(prefix_, vocabSize_));
+  ASSIGN_OR_RETURN(store_, RowStore::create(prefix_, std::numeric_limits<int32_t>::max()));
   for (const std::string &input : inputs)
     RETURN_IF_ERROR(isForeign(input) ? addForeign(input) : addOwn(input));
   Ordered manifest = {{"packs_format", data::kPackFormat},
@@ -282,7 +282,8 @@ Result<PackCounts> Repacking::run(std::span<const std::string> inputs) {
                       {"packing", packingName(options_.packing)},
                       {"seed", options_.seed},
                       {"inputs", inputs_}};
-  RETURN_IF_ERROR(store_->pack({options_.packing, length_, options_.seed}, manifest, counts_));
+  RETURN_IF_ERROR(
+      store_->pack({options_.packing, length_, options_.seed, vocabSize_}, manifest, counts_));
   return counts_;
 }
 

@@ -30,7 +30,7 @@ struct PackCounts {
 
 class RowStore {
 public:
-  /// Its files are beside those of `prefix`, and go with it.
+  /// Its files are beside those of `prefix`, and go with it. Tokens are below `vocabSize`.
   static Result<std::unique_ptr<RowStore>> create(const std::string &prefix, int64_t vocabSize);
   RowStore(const RowStore &) = delete;
   RowStore &operator=(const RowStore &) = delete;
@@ -47,6 +47,7 @@ public:
     std::optional<data::PackingKind> kind; ///< unset: packs as they began
     int64_t length = 0;
     uint32_t seed = 0;
+    int64_t vocabSize = 0; ///< of the packs
   };
   /// Writes the packs and their manifest, to which it adds counts and the digest of the contents.
   /// Fills in the counts of what was packed.
@@ -57,7 +58,6 @@ private:
   Result<std::vector<std::vector<uint32_t>>> choose(const Packing &packing) const;
 
   std::string prefix_, own_;
-  int64_t vocabSize_ = 0;
   std::optional<data::IndexedBuilder> tokens_, masks_;
   std::vector<int32_t> places_, wide_;
   std::vector<int64_t> starts_;

@@ -40,7 +40,8 @@ Status parseRows(std::string_view payload, int64_t vocabSize, Rows &out) {
       !take(payload, count[0], out.flags))
     return wrong("without the lengths of its rows");
   uint64_t tokens = std::accumulate(out.lengths.begin(), out.lengths.end(), uint64_t{0});
-  if (payload.size() != tokens * (sizeof(int32_t) + 1))
+  constexpr size_t kBytes = sizeof(int32_t) + 1; // of a token and its mask
+  if (payload.size() % kBytes != 0 || payload.size() / kBytes != tokens)
     return wrong("with another number of tokens than it announces");
   take(payload, tokens, out.tokens);
   take(payload, tokens, out.masks);

@@ -190,7 +190,8 @@ Result<SftSummary> SftWork::run(std::span<const std::string> inputs,
     tell(store_->numRows());
   }
   RETURN_IF_ERROR(
-      store_->pack({options_.packing, options_.rows.length, options_.seed}, manifest(), counts_));
+      store_->pack({options_.packing, options_.rows.length, options_.seed, facts_.vocabSize},
+                   manifest(), counts_));
   return SftSummary{counts_, std::ssize(paths_), facts_.vocabSize, facts_.isMarked};
 }
 

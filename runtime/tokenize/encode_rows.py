@@ -262,7 +262,10 @@ class Rows:
         row = json.loads(line)
         if not isinstance(row, dict):
             raise Refused("it is not an object")
-        if any(row.get(key) is not None for key in ("messages", "conversation", "conversations")):
+        prompt, completion = row.get("prompt"), row.get("completion")
+        if isinstance(prompt, list) and isinstance(completion, list):  # as TRL has them
+            tokens, masks = self.chat({**row, "messages": prompt + completion}, conversation({"messages": prompt}))
+        elif any(row.get(key) is not None for key in ("messages", "conversation", "conversations")):
             tokens, masks = self.chat(row)
         else:
             return self.pair(row)
@@ -270,7 +273,8 @@ class Rows:
         isCut = self.settings["overlong"] == "truncate" and len(tokens) > most
         return (tokens[:most], masks[:most], True) if isCut else (tokens, masks, False)
 
-    def chat(self, row):
+    def chat(self, row, given=()):
+        """Tokens and masks of a conversation; answers among the messages that are given do not count."""
         if self.template is None:
             raise Refused("it is a conversation, and the tokenizer has no chat template; name one by --template=FILE")
         messages = conversation(row)
@@ -282,6 +286,9 @@ class Rows:
             text, spans = unmarked(self.template.render(messages, rest))[0], None
         else:
             text, spans = self.template.spans(messages, rest)
+            if given:
+                before = unmarked(self.template.render(list(given), rest, prompt=True))[0]
+                spans = [span for span in spans if span[0] >= len(os.path.commonprefix([text, before]))]
         if spans is not None and not spans and any(message["role"] == "assistant" for message in messages):
             raise Refused("the chat template marks nothing of it as generated")
         encoding = self.encode(text)

@@ -54,6 +54,8 @@ CONVERSATIONS = {
     "tools": {"messages": [{"role": "user", "content": "Add 1 and 2"}, {"role": "assistant", "content": "", "tool_calls": [CALL]},
                            {"role": "tool", "name": "add", "content": "3"}, {"role": "assistant", "content": "It is 3."}], "tools": TOOL},
 }
+TURNS = CONVERSATIONS["turns"]["messages"]
+CONVERSATIONS["completion"] = {"prompt": TURNS[:4], "completion": TURNS[4:]}  # TRL's form, and its value for each plain template
 PAIRS = {
     "plain": ({"prompt": " What is it? ", "completion": "A test. "}, {}),
     "separated": ({"input": "Question", "output": "Answer"}, {}),
@@ -114,8 +116,10 @@ def cases():
         for key, conversation in CONVERSATIONS.items():
             if key == "tools" and name.startswith(("gemma3", "deepseekv3")):
                 continue  # the templates refuse it
+            if key == "completion" and name.endswith(("_training", "deepseekv3", "gemma3")):
+                continue  # TRL's prompt is not how deepseekv3's text begins; a line end ends gemma3's
             yield f"{name} {key}", name, conversation, {}
-            if not name.endswith("_training") and key != "one":
+            if not name.endswith("_training") and key in ("turns", "tools"):
                 yield f"{name} {key} last_turn", name, conversation, {"mask": "last_turn"}
                 yield f"{name} {key} cut", name, conversation, {"length": CUT - 1, "overlong": "truncate"}
 
@@ -205,6 +209,8 @@ def bridge_packs(binaries, place):
                        check=True, stdout=subprocess.DEVNULL)
         shown = subprocess.run([binaries / "shardc", "data", "show", place / "taken", "0", "1", "--tokenizer=none", "--color=never"],
                                check=True, stdout=subprocess.PIPE, text=True).stdout
+        if json.loads((place / "taken.json").read_text())["vocab_size"] != 10:
+            failures.append(f"{file}: another vocabulary")
         lines = [line for line in shown.splitlines() if not line.startswith("---")]
         if lines != ["5 6 [[7 ]]", "8 [[9 ]]", "1 2 3 [[4 ]]"] and lines != ["5 6 [[7 ]]", "8 [[9 ]]", "1 2 3 [[4 ]]", ""]:
             failures.append(f"{file}: {shown}")
@@ -255,6 +261,11 @@ def record(checkout):
             made = wrapped.apply_chat_template(conversation["messages"], tools=conversation.get("tools"), tokenize=True, return_dict=True,
                                                return_assistant_tokens_mask=True)
             values[key] = {"of": "trl", **value_of(made["input_ids"], made["assistant_masks"])}
+            continue
+        if "completion" in conversation:  # SFTTrainer's tokenize_fn: what follows the prompt counts
+            before, whole = (wrapped.apply_chat_template(messages, tokenize=True, return_dict=True, add_generation_prompt=is_prompt)["input_ids"]
+                             for messages, is_prompt in ((TURNS[:4], True), (TURNS, False)))
+            values[key] = {"of": "trl", **value_of(whole, [0] * len(before) + [1] * (len(whole) - len(before)))}
             continue
         try:
             row = conversation_processing.tokenize_chat_example(

@@ -40,6 +40,8 @@ LAYOUTS = [["train.micro_batch_size=1"], ["train.micro_batch_size=4"], ["train.m
             "model.num_layers_in_first_pipeline_stage=1", "dist.use_megatron_fsdp=false", "ddp.use_megatron_fsdp=false",
             "checkpoint.convert_on_load=true"]]
 
+EXPERTS = [["cluster.gpus_per_node=2", "model.expert_model_parallel_size=2"]]
+
 
 def rows():
     """(tokens, masks) of each row: answers count, and some rows have two. The first pack has nothing that counts."""
@@ -100,7 +102,8 @@ def losses(shardc, work, count, settings):
 def check(shardc, work, name, case, is_first):
     """The largest difference; ends if it is too large."""
     worst = 0.0
-    runs = [(ROWS, []), (1, [])] + [(ROWS, layout) for layout in LAYOUTS if is_first]
+    layouts = LAYOUTS if is_first else EXPERTS if name == "mixtral" else []
+    runs = [(ROWS, []), (1, [])] + [(ROWS, layout) for layout in layouts]
     for count, settings in runs:
         ours = losses(shardc, work, count, case["settings"] + settings)
         apart = max(abs(a - b) / abs(b) for a, b in zip(ours, case["losses"], strict=True))
@@ -108,6 +111,16 @@ def check(shardc, work, name, case, is_first):
             sys.exit(f"{name}, {count} rows a pack, {settings}: {ours}, expected {case['losses']}")
         worst = max(worst, apart)
     print(f"{name}: {len(runs)} runs agree, {worst:.1e} apart", flush=True)
+    if is_first:
+        check_order(shardc, work, case)
+
+
+def check_order(shardc, work, case):
+    """Whole batches at random: the same ones for each number of ranks, which share them by their costs; other losses than in order."""
+    order = case["settings"] + ["dataset.dataloader_type=batch", "train.micro_batch_size=1"]
+    one, two = (losses(shardc, work, ROWS, order + [f"cluster.gpus_per_node={ranks}"]) for ranks in (1, 2))
+    if max(abs(a - b) / abs(b) for a, b in zip(one, two, strict=True)) > TOLERANCE or abs(one[0] - case["losses"][0]) < 1e-3:
+        sys.exit(f"one rank {one}, two {two}, in order {case['losses']}")
 
 
 def imported(shardc, work):

@@ -3,6 +3,9 @@
 // data-parallel rank, under torch 1.7.1.
 #include "runtime/data/SampleOrder.h"
 
+#include <map>
+#include <tuple>
+
 #include "runtime/base/Reports.h"
 #include "runtime/data/BatchFeeder.h"
 #include "runtime/data/TorchRandom.h"
@@ -169,6 +172,49 @@ TEST(SampleOrder, BatchTakesTheSamplesOfBridgesSampler) {
   order.kind = OrderKind::Batch;
   auto few = BatchFeeder::create(source, {8, 2, 2}, order);
   EXPECT_EQ(few.status().report().id, "data-too-short");
+}
+
+/// Microbatches cost each rank about the same, and a batch has the same samples however it is
+/// divided; their numbers in the run say so.
+TEST(SampleOrder, BatchBalancesCosts) {
+  constexpr int64_t kSamples = 50, kGlobal = 16;
+  Numbers source(kSamples);
+  std::vector<int64_t> costs(kSamples);
+  for (int64_t i = 0; i < kSamples; ++i)
+    costs[static_cast<size_t>(i)] = (i * 37 % kSamples + 1) * (i * 37 % kSamples + 1);
+  std::vector<std::map<int64_t, int64_t>> numbers; // of each sample, for each division
+  for (auto [micro, ranks, isBalanced] :
+       {std::tuple(1, 1, false), {1, 4, true}, {2, 4, true}, {4, 2, true}}) {
+    OrderSpec order;
+    order.kind = OrderKind::Batch;
+    order.seed = 3;
+    if (isBalanced)
+      order.costs = costs;
+    auto feeder = BatchFeeder::create(source, {kGlobal, micro, ranks}, order);
+    ASSERT_OK(feeder);
+    std::map<int64_t, int64_t> &found = numbers.emplace_back();
+    for (int64_t step = 4; step-- > 0;) // a pass has three steps
+      for (int64_t m = 0; m < feeder->numMicrobatches(); ++m) {
+        std::vector<int64_t> sums;
+        for (int64_t rank = 0; rank < ranks; ++rank) {
+          MicroBatchBuffer buffer(micro, 1);
+          MicroBatch batch = buffer.view();
+          ASSERT_OK(feeder->fill(step, m, rank, batch));
+          int64_t &sum = sums.emplace_back(0);
+          for (int64_t row = 0; row < micro; ++row) {
+            int64_t sample = batch.tokens[static_cast<size_t>(row)];
+            sum += costs[static_cast<size_t>(sample)];
+            found[feeder->sampleIndex(step, m, rank, row)] = sample;
+          }
+        }
+        auto [least, most] = std::ranges::minmax(sums);
+        if (isBalanced && m == 0) { // the largest
+          EXPECT_LT(static_cast<double>(most), 1.5 * static_cast<double>(least));
+        }
+      }
+    EXPECT_EQ(found.size(), 4u * kGlobal);
+    EXPECT_EQ(found, numbers[0]);
+  }
 }
 
 TEST(SampleOrder, CyclicHasNoEndAndTakesMicrobatchesInAnyOrder) {

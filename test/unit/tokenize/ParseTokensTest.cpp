@@ -1,4 +1,5 @@
 #include "runtime/tokenize/HuggingFace.h"
+#include "runtime/tokenize/RowProcess.h"
 
 #include "test/unit/tokenize/PackedFiles.h"
 
@@ -33,6 +34,31 @@ TEST(ParseTokens, RefusesWhatDoesNotFit) {
   EXPECT_FAILS(parseTokens(words({1, 1, 10}), 1, 10, encoding), Io,
                "token 10, which is not below 10");
   EXPECT_FAILS(parseTokens(words({1, 1, 0xffffffff}), 1, 10, encoding), Io, "token -1");
+}
+
+TEST(ParseRows, ReadsTokensAndMasks) {
+  Rows rows;
+  ASSERT_OK(parseRows(words({2, 1, 2}) + std::string("\1\2", 2) + words({7, 8, 9}) +
+                          std::string("\0\1\0", 3),
+                      10, rows));
+  EXPECT_EQ(rows.lengths, (std::vector<uint32_t>{1, 2}));
+  EXPECT_EQ(rows.flags, (std::vector<uint8_t>{kCut, kBeginsPack}));
+  EXPECT_EQ(rows.tokens, (std::vector<int32_t>{7, 8, 9}));
+  EXPECT_EQ(rows.masks, (std::vector<uint8_t>{0, 1, 0}));
+}
+
+TEST(ParseRows, RefusesWhatDoesNotFit) {
+  Rows rows;
+  const std::string none(1, '\0');
+  EXPECT_FAILS(parseRows("", 10, rows), Io, "without the lengths");
+  EXPECT_FAILS(parseRows(words({0xffffffff, 1}), 10, rows), Io, "without the lengths");
+  EXPECT_FAILS(parseRows(words({1, 1}), 10, rows), Io, "without the lengths");
+  EXPECT_FAILS(parseRows(words({1, 2}) + none + words({5}) + none, 10, rows), Io,
+               "another number of tokens");
+  EXPECT_FAILS(parseRows(words({1, 1}) + none + words({10}) + none, 10, rows), InvalidInput,
+               "the token 10, outside of the vocabulary of 10");
+  EXPECT_FAILS(parseRows(words({1, 1}) + none + words({5}) + "\2", 10, rows), Io,
+               "neither 0 nor 1");
 }
 
 } // namespace
