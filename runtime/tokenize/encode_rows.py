@@ -287,7 +287,7 @@ class Rows:
         else:
             text, spans = self.template.spans(messages, rest)
             if given:
-                before = unmarked(self.template.render(list(given), rest, prompt=True))[0]
+                before = unmarked(self.template.render(list(given), rest))[0]
                 spans = [span for span in spans if span[0] >= len(os.path.commonprefix([text, before]))]
         if spans is not None and not spans and any(message["role"] == "assistant" for message in messages):
             raise Refused("the chat template marks nothing of it as generated")

@@ -157,7 +157,7 @@ def command(binaries, place):
         lines.write_text("".join(json.dumps(row) + "\n" for row in CONVERSATIONS.values()))
         subprocess.run([binaries / "shardc", "data", "sft", lines, "-o", place / f"{name}-packs", "--length=4096", "--pack=none", f"--date={DATE}",
                         f"--tokenizer={place / name}", f"--python={sys.executable}"], check=True, stdout=subprocess.DEVNULL)
-        shown = subprocess.run([binaries / "shardc", "data", "show", place / f"{name}-packs", "0", "1", "2", "--color=never",
+        shown = subprocess.run([binaries / "shardc", "data", "show", place / f"{name}-packs", *"0123", "--color=never",
                                 f"--python={sys.executable}"], check=True, stdout=subprocess.PIPE, text=True).stdout
         answers = sorted(re.findall(r"\[\[(.*?)\]\]", shown, re.DOTALL))
         head = "<|start|>assistant" if name.startswith("gptoss") else ""

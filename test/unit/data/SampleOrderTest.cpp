@@ -209,7 +209,7 @@ TEST(SampleOrder, BatchBalancesCosts) {
         }
         auto [least, most] = std::ranges::minmax(sums);
         if (isBalanced && m == 0) { // the largest
-          EXPECT_LT(static_cast<double>(most), 1.5 * static_cast<double>(least));
+          EXPECT_LT(most, 2 * least);
         }
       }
     EXPECT_EQ(found.size(), 4u * kGlobal);
