@@ -3,6 +3,8 @@
 // transport.
 #pragma once
 
+#include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -29,8 +31,12 @@ public:
 
   /// What of the parts of an exchange its members get.
   enum class Fold : uint8_t {
-    Parts, ///< all, in the order of members
-    First, ///< the first that is not empty, in that order, or an empty one
+    Parts,    ///< all, in the order of members
+    First,    ///< the first that is not empty, in that order, or an empty one
+    Kinds,    ///< each that there is once, and which members have given it (kindsOf)
+    Repeated, ///< of these, those that several have given
+    Most,     ///< of parts that are equally many numbers of 8 bytes: the greatest of each
+    kLast = Most
   };
   /// An exchange among some ranks; without members among all. The members call it with the same
   /// key, members and fold, and others take no part; up to 64 KiB per rank. A rank is in one
@@ -41,6 +47,18 @@ public:
 
   /// What `fold` leaves of the parts of all members.
   static std::vector<std::string> folded(std::vector<std::string> parts, Fold fold);
+
+  /// A part, and the ranks that have given it.
+  struct Kind {
+    std::string part;
+    std::vector<int> ranks;
+  };
+  /// Each value that ranks have given once, in the order of the first rank that has; of `fold`
+  /// Kinds or Repeated. What many give costs no more than what one gives.
+  Result<std::vector<Kind>> allKinds(std::string_view what, std::string_view mine,
+                                     Fold fold = Fold::Kinds);
+  /// The greatest of what all ranks have, of each number.
+  Result<std::vector<int64_t>> allMost(std::string_view what, std::span<const int64_t> mine);
 
   /// The values of all ranks, by rank. All ranks must call it in the same order with the same
   /// `what`.

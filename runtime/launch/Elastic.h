@@ -1,7 +1,7 @@
 // Decides how many ranks an elastic job has (`--elastic`), and which of its processes they are.
 // Like the machines of restarts (Restarts.h) this one has no sockets, clocks or processes: what
 // happens goes in, with the time in seconds, and what to do comes out. Rank 0's supervisor has it,
-// and unit.launch's simulation drives it by seeds.
+// and launch.simulation drives it by seeds.
 //
 // A place is what a launcher has started a supervisor for, by the number that it gave to it. Rank 0
 // is always at place 0, where the supervisor is that decides. The other ranks are given to places

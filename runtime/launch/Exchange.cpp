@@ -67,7 +67,7 @@ std::optional<GatherPart> GatherPart::unpack(std::string_view body, int64_t rank
   GatherPart part;
   part.key = in.text();
   part.fold =
-      static_cast<hal::Peers::Fold>(in.bounded(static_cast<uint64_t>(hal::Peers::Fold::First)));
+      static_cast<hal::Peers::Fold>(in.bounded(static_cast<uint64_t>(hal::Peers::Fold::kLast)));
   std::optional<std::vector<int>> members = unpackRanks(in, ranks);
   part.bytes = in.text();
   if (!members || !in.isComplete() || part.bytes.size() > kBlobBytesMax)

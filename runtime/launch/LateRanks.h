@@ -25,7 +25,7 @@ struct LateRank {
 /// many ranks have waited for each, and which ranks least. Relays add theirs up.
 struct Waits {
   struct Kind {
-    std::map<int64_t, int64_t> ranks;                ///< by share
+    std::map<int64_t, int64_t> ranks;               ///< by share
     std::vector<std::pair<int64_t, int64_t>> least; ///< shares and ranks, the lowest first
   };
   static constexpr size_t kLeastMax = 8; ///< ranks that are known by number

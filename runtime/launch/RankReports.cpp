@@ -11,7 +11,20 @@ Result<std::vector<std::vector<Report>>> gatherReports(hal::Peers &peers, std::s
                                                        const std::vector<Report> &mine) {
   size_t count = std::min(mine.size(), kReportsMax);
   std::string packed = Packer().reports(std::span(mine).first(count)).take();
-  ASSIGN_OR_RETURN(std::vector<std::string> all, peers.allGatherLong(what, packed));
+  const std::string tooLong = "long"; // which no reports begin with
+  bool isLong = packed.size() > kBlobBytesMax;
+  ASSIGN_OR_RETURN(std::vector<hal::Peers::Kind> kinds,
+                   peers.allKinds(what, isLong ? tooLong : packed));
+  std::vector<std::string> all(static_cast<size_t>(peers.worldSize()));
+  bool isAnyLong = false;
+  for (const hal::Peers::Kind &kind : kinds) {
+    isAnyLong = isAnyLong || kind.part == tooLong;
+    for (int rank : kind.ranks)
+      all[static_cast<size_t>(rank)] = kind.part;
+  }
+  if (isAnyLong) {
+    ASSIGN_OR_RETURN(all, peers.allGatherLong(what, packed));
+  }
   std::vector<std::vector<Report>> byRank;
   for (size_t rank = 0; rank < all.size(); ++rank) {
     Unpacker in(all[rank]);
@@ -47,7 +60,7 @@ std::optional<int64_t> rankNamedBy(std::string_view text) {
   if (!text.starts_with(kBegin))
     return std::nullopt;
   auto [end, error] = std::from_chars(text.data() + kBegin.size(), text.data() + text.size(), rank);
-  return error == std::errc() ? std::optional(rank) : std::nullopt;
+  return error == std::errc() && rank >= 0 ? std::optional(rank) : std::nullopt;
 }
 
 std::string rangesOf(const std::vector<int64_t> &ranks) {

@@ -80,9 +80,9 @@ void Relay::step(double seconds, std::span<const pollfd> entries) {
   dropClosed();
   bool hasNobody = ranks_.empty() && relays_.empty() && !above_.hasUnsent();
   bool isAskedAgain = isJobOver_ && options_.startsAgain; // by ranks that start meanwhile
-  if (isEnding() ? (hasNobody && !isAskedAgain) || clock_ - endedAt_ > kLeaveSeconds
-                 : (hasNobody && begun_ > 0) ||
-                       (state_ != State::Joined && clock_ > options_.joinSeconds))
+  if (isEnding()
+          ? (hasNobody && !isAskedAgain) || clock_ - endedAt_ > kLeaveSeconds
+          : (hasNobody && begun_ > 0) || (state_ != State::Joined && clock_ > options_.joinSeconds))
     end();
 }
 
@@ -330,11 +330,9 @@ void Relay::receiveChildren() {
 void Relay::admitRelay(std::unique_ptr<Connection> child) {
   if (relays_.size() >= options_.fanOut) {
     const Connection &other = *relays_[next_++ % relays_.size()];
-    child->queue(MessageKind::Redirect,
-                 Packer()
-                     .text(other.address)
-                     .number(static_cast<uint64_t>(other.hello->relayPort))
-                     .take());
+    child->queue(
+        MessageKind::Redirect,
+        Packer().text(other.address).number(static_cast<uint64_t>(other.hello->relayPort)).take());
     return admission_->seeOff(std::move(child));
   }
   child->wire.setBytesMax(kFrameBytesMax);
@@ -364,8 +362,8 @@ bool Relay::serve(Connection &child) {
   bool isAlive = child.wire.receive();
   while (std::optional<Message> message = child.wire.next()) {
     child.heardAt = clock_;
-    bool isRight = child.hello->relayPort > 0 ? handleRelay(child, *message)
-                                              : handleRank(child, *message);
+    bool isRight =
+        child.hello->relayPort > 0 ? handleRelay(child, *message) : handleRank(child, *message);
     isAlive = isAlive && isRight && child.wire.receive();
     if (!isRight)
       break;

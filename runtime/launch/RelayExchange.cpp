@@ -64,22 +64,21 @@ bool Relay::answerHere(const Pending &pending) {
   return true;
 }
 
-/// In the order of members only the first that is not empty, where that is what is wanted.
+/// Of what is wanted of the parts together, no more than that; it is said to be of one rank.
 void Relay::sendParts(Pending &pending) {
   std::vector<std::pair<int, std::string>> &unsent = pending.unsent;
   const std::vector<int> &members = pending.exchange.members;
-  std::ranges::sort(unsent);
-  if (pending.exchange.fold == hal::Peers::Fold::First) {
-    auto placeOf = [&](int rank) {
-      return members.empty() ? rank : std::ranges::find(members, rank) - members.begin();
-    };
-    std::pair<int, std::string> *first = nullptr;
+  hal::Peers::Fold fold = pending.exchange.fold;
+  std::ranges::sort(unsent, {}, [&](const auto &each) {
+    return members.empty() ? each.first : std::ranges::find(members, each.first) - members.begin();
+  });
+  if (fold == hal::Peers::Fold::First || fold == hal::Peers::Fold::Most) {
+    auto of = std::ranges::find_if(unsent, [](const auto &each) { return !each.second.empty(); });
+    size_t place = of == unsent.end() ? 0 : static_cast<size_t>(of - unsent.begin());
+    std::vector<std::string> parts;
     for (auto &each : unsent)
-      if (!each.second.empty() && (!first || placeOf(each.first) < placeOf(first->first)))
-        first = &each;
-    for (auto &each : unsent)
-      if (&each != first)
-        each.second.clear();
+      parts.push_back(std::exchange(each.second, ""));
+    unsent[place].second = hal::Peers::folded(std::move(parts), fold).front();
   }
   for (size_t at = 0; at < unsent.size();) {
     RelayedParts parts = {pending.exchange, {}, {}};

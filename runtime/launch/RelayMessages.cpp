@@ -1,31 +1,9 @@
 #include "runtime/launch/RelayMessages.h"
 
-#include <algorithm>
+#include <map>
 
 namespace shardc::launch {
 namespace {
-
-/// Texts by their place, those that are not empty.
-void packTexts(Packer &packer, const std::vector<std::string> &texts) {
-  packer.number(static_cast<uint64_t>(
-      std::ranges::count_if(texts, [](const std::string &text) { return !text.empty(); })));
-  for (size_t i = 0; i < texts.size(); ++i)
-    if (!texts[i].empty())
-      packer.number(i).text(texts[i]);
-}
-
-/// False if they are not in order.
-bool unpackTexts(Unpacker &in, std::vector<std::string> &texts) {
-  uint64_t next = 0;
-  for (uint64_t left = in.bounded(texts.size()); left > 0 && !in.hasFailed(); --left) {
-    uint64_t at = in.number();
-    if (in.hasFailed() || at < next || at >= texts.size())
-      return false;
-    texts[at] = in.text();
-    next = at + 1;
-  }
-  return !in.hasFailed();
-}
 
 constexpr std::string Hello::*kTexts[] = {&Hello::machine, &Hello::host, &Hello::gpu};
 
@@ -107,25 +85,41 @@ std::optional<RelayedHellos> RelayedHellos::unpack(std::string_view body, int64_
   return in.isComplete() ? std::optional(std::move(all)) : std::nullopt;
 }
 
+/// A part that many have given is written once.
 std::string RelayedParts::pack() const {
+  std::map<std::string_view, std::vector<int>> byPart;
+  for (size_t i = 0; i < ranks.size(); ++i)
+    byPart[parts[i]].push_back(ranks[i]);
   Packer packer;
-  packer.text(exchange.pack());
-  packRanks(packer, ranks);
-  packTexts(packer, parts);
+  packer.text(exchange.pack()).number(byPart.size());
+  for (const auto &[part, of] : byPart) {
+    packer.text(part);
+    packRanks(packer, of);
+  }
   return packer.take();
 }
 
 std::optional<RelayedParts> RelayedParts::unpack(std::string_view body, int64_t ranks) {
   Unpacker in(body);
   std::optional<GatherPart> exchange = GatherPart::unpack(in.text(), ranks);
-  std::optional<std::vector<int>> list = unpackRanks(in, ranks);
-  if (!exchange || !list || list->empty())
+  if (!exchange)
     return std::nullopt;
-  RelayedParts all = {std::move(*exchange), std::move(*list), {}};
-  all.parts.resize(all.ranks.size());
-  if (!unpackTexts(in, all.parts) || !in.isComplete())
-    return std::nullopt;
-  return all;
+  RelayedParts all = {std::move(*exchange), {}, {}};
+  std::vector<bool> isThere(static_cast<size_t>(ranks));
+  for (uint64_t left = in.bounded(static_cast<uint64_t>(ranks)); left > 0; --left) {
+    std::string part = in.text();
+    std::optional<std::vector<int>> of = unpackRanks(in, ranks);
+    if (!of || of->empty())
+      return std::nullopt;
+    for (int rank : *of) {
+      if (isThere[static_cast<size_t>(rank)])
+        return std::nullopt;
+      isThere[static_cast<size_t>(rank)] = true;
+      all.ranks.push_back(rank);
+      all.parts.push_back(part);
+    }
+  }
+  return in.isComplete() && !all.ranks.empty() ? std::optional(std::move(all)) : std::nullopt;
 }
 
 std::string RankPositions::pack() const {

@@ -40,7 +40,7 @@ struct RelayedHellos {
 struct RelayedParts {
   GatherPart exchange;            ///< without bytes
   std::vector<int> ranks;         ///< that have come
-  std::vector<std::string> parts; ///< of each; of a Fold::First only the first that is not empty
+  std::vector<std::string> parts; ///< of each; folded where that needs only one
 
   std::string pack() const;
   static std::optional<RelayedParts> unpack(std::string_view body, int64_t ranks);

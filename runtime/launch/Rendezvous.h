@@ -18,7 +18,8 @@
 
 namespace shardc::launch {
 
-/// Begins what a relay answers to ranks that look for it and cannot come in yet; the reason follows.
+/// Begins what a relay answers to ranks that look for it and cannot come in yet; the reason
+/// follows.
 inline constexpr const char *kNotYet = "not yet: ";
 inline constexpr size_t kFanOut = 32; ///< relays below a relay, or below rank 0's supervisor
 
@@ -77,12 +78,12 @@ struct Connection {
   bool isCut = false;        ///< such a rank has left
   std::string address;       ///< the other end's
   Nonce challenge{};
-  std::optional<Hello> hello; ///< of a rank; its number is the place's until ranks are chosen
-  int64_t place = -1;         ///< its number as the launcher counts
+  std::optional<Hello> hello;       ///< of a rank; its number is the place's until ranks are chosen
+  int64_t place = -1;               ///< its number as the launcher counts
   std::optional<Standing> standing; ///< of a relay: its ranks together, when it was heard last
-  bool isLeaving = false;     ///< was refused: closed once the refusal is sent
-  size_t entry = SIZE_MAX;    ///< among what is waited for
-  double since = 0;           ///< connected
+  bool isLeaving = false;           ///< was refused: closed once the refusal is sent
+  size_t entry = SIZE_MAX;          ///< among what is waited for
+  double since = 0;                 ///< connected
   double heardAt = 0;
   bool isDone = false, isGone = false;
   bool isWelcome = false; ///< has a rank of this start, at a relay

@@ -178,7 +178,8 @@ Status RendezvousClient::misfit(Status reason) const {
 }
 
 RendezvousClient::Attempt RendezvousClient::tryToJoin(double seconds) {
-  Result<Socket> socket = connectTo(server_, serverPort_, std::clamp(seconds, 0.0, kConnectSeconds));
+  Result<Socket> socket =
+      connectTo(server_, serverPort_, std::clamp(seconds, 0.0, kConnectSeconds));
   if (!socket.isOk())
     return {socket.status().code() == StatusCode::Exhausted ? Attempt::Failed : Attempt::Again,
             socket.status()};
@@ -498,10 +499,11 @@ Result<std::vector<std::string>> RendezvousClient::exchange(std::string_view key
   changed_.wait(lock, [&] { return hasGathered_ || isOver_; });
   if (!hasGathered_)
     return makeStatus(StatusCode::Aborted, "'{}': the job is over", key);
-  size_t wanted = fold == Fold::First ? 1
+  size_t wanted = fold != Fold::Parts ? 1
                   : members.empty()   ? static_cast<size_t>(worldSize())
                                       : members.size();
-  if (gathered_.size() != wanted)
+  bool areKinds = fold == Fold::Kinds || fold == Fold::Repeated;
+  if (areKinds ? gathered_.size() % 2 != 0 : gathered_.size() != wanted)
     return makeStatus(StatusCode::Internal, "'{}': {} parts instead of {}", key, gathered_.size(),
                       wanted);
   return std::move(gathered_);

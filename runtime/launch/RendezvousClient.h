@@ -26,7 +26,8 @@ enum Heard : uint32_t {
 struct RendezvousClientOptions {
   std::string address; ///< where rank 0's supervisor listens
   int port = 0;
-  /// Under which this machine's relay is found (Relay.h); empty: it connects to rank 0's supervisor.
+  /// Under which this machine's relay is found (Relay.h); empty: it connects to rank 0's
+  /// supervisor.
   std::string relayName;
   /// As the launcher counts: the number of a place of an elastic job, and of its places. The rank
   /// is then given when the ranks begin, for which a place waits as long as it takes.

@@ -177,8 +177,7 @@ void RendezvousServer::tellGrowth() {
   if (growsTo == growsTo_ || ranks_.front()->isDone || !ranks_.front()->isOpen())
     return;
   growsTo_ = growsTo;
-  ranks_.front()->queue(MessageKind::Grow,
-                        Packer().number(static_cast<uint64_t>(growsTo)).take());
+  ranks_.front()->queue(MessageKind::Grow, Packer().number(static_cast<uint64_t>(growsTo)).take());
 }
 
 void RendezvousServer::tellIdleOver() {
@@ -226,10 +225,10 @@ void RendezvousServer::welcomeAll() {
   for (auto &[group, members] : behindRelays) {
     auto &[places, ranks] = members;
     std::tie(std::ignore, welcome.localSize, welcome.isSpeaker) = group;
-    std::get<0>(group)->wire.queue(
-        MessageKind::Down, RelayedMessage{std::move(places), MessageKind::Welcome,
-                                          RelayedWelcome{std::move(ranks), welcome}.pack()}
-                               .pack());
+    std::get<0>(group)->wire.queue(MessageKind::Down,
+                                   RelayedMessage{std::move(places), MessageKind::Welcome,
+                                                  RelayedWelcome{std::move(ranks), welcome}.pack()}
+                                       .pack());
   }
 }
 
@@ -488,8 +487,8 @@ void RendezvousServer::fail(RootCause::Failure failure) {
 }
 
 int64_t RendezvousServer::lastStep() const {
-  return std::max({options_.attempt.savedStep, int64_t{0},
-                   static_cast<int64_t>(standing().stepsMost)});
+  return std::max(
+      {options_.attempt.savedStep, int64_t{0}, static_cast<int64_t>(standing().stepsMost)});
 }
 
 /// A stall with the place of the rank that the others wait for: where to look for the fault.

@@ -106,13 +106,13 @@ private:
   LateJudge lateJudge_;
   Survey survey_; ///< of those behind relays
   RootCause rootCause_;
-  RankConnections ranks_; ///< of an elastic job: none until they are chosen
+  RankConnections ranks_;       ///< of an elastic job: none until they are chosen
   std::vector<int64_t> rankAt_; ///< by place; -1: none
   std::vector<std::unique_ptr<Connection>> relays_; ///< at most fanOut, of ranks elsewhere
-  size_t nextRelay_ = 0; ///< that further ones are sent to
+  size_t nextRelay_ = 0;                            ///< that further ones are sent to
   std::vector<int> admitted_; ///< places behind the relay that is served: are told together
   RankConnections idle_;      ///< of an elastic job: places that have no rank, by place
-  int64_t growsTo_ = 0;                             ///< what rank 0 knows of it
+  int64_t growsTo_ = 0;       ///< what rank 0 knows of it
   int64_t joined_ = 0, done_ = 0;
   double checkedAt_ = -1; ///< time of the last look at times
   double aliveAt_ = 0;    ///< time of the last heartbeat to the ranks

@@ -1,7 +1,7 @@
 // Decisions of supervisors about starting the ranks of a job again after a fault. Rank 0's
 // supervisor leads and the others follow. Neither machine has sockets, clocks or processes: what
 // happens goes in, with the time in seconds, and what to do comes out. The supervisor carries it
-// out, and unit.launch's simulation drives both by seeds.
+// out, and launch.simulation drives both by seeds.
 #pragma once
 
 #include <cstdint>

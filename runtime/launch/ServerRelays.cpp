@@ -62,8 +62,7 @@ void RendezvousServer::serveRelay(Connection &relay) {
 std::unique_ptr<Connection> *RendezvousServer::behind(const Connection &relay, int64_t place) {
   auto at = static_cast<size_t>(place);
   int64_t rank = options_.elastic ? rankAt_[at] : place;
-  std::unique_ptr<Connection> &known =
-      rank >= 0 ? ranks_[static_cast<size_t>(rank)] : idle_[at];
+  std::unique_ptr<Connection> &known = rank >= 0 ? ranks_[static_cast<size_t>(rank)] : idle_[at];
   return known && known->via == &relay && known->isOpen() ? &known : nullptr;
 }
 
@@ -102,8 +101,9 @@ bool RendezvousServer::handleJoined(Connection &relay, const std::string &body) 
     arrive(std::move(rank));
   }
   if (!admitted_.empty())
-    relay.wire.queue(MessageKind::Down,
-                     RelayedMessage{std::exchange(admitted_, {}), MessageKind::Admitted, ""}.pack());
+    relay.wire.queue(
+        MessageKind::Down,
+        RelayedMessage{std::exchange(admitted_, {}), MessageKind::Admitted, ""}.pack());
   beginIfAllAreThere();
   return all.has_value();
 }

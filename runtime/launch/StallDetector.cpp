@@ -120,10 +120,9 @@ Report StallDetector::stallOf(const Standing &all, const Exchange &exchange, dou
                       fmt::format("rank {} did not reach '{}', where rank {} waits; {}",
                                   rangesOf(wait->missing), wait->name, wait->rank, limit));
   int64_t late = all.inside.seconds > options_.timeoutSeconds ? all.inside.rank : all.making.rank;
-  std::string text = options_.explainStall
-                         ? options_.explainStall(positions(&exchange), silent)
-                     : isLate(all) ? fmt::format("rank {} is stuck in a collective", late)
-                                   : fmt::format("rank {} does not respond", silent);
+  std::string text = options_.explainStall ? options_.explainStall(positions(&exchange), silent)
+                     : isLate(all)         ? fmt::format("rank {} is stuck in a collective", late)
+                                           : fmt::format("rank {} does not respond", silent);
   return makeReport(report::RankStuck, fmt::format("{}; {}", text, limit));
 }
 

@@ -22,7 +22,8 @@ struct Standing {
   Longest inside, making; ///< in a collective, and making a channel
   Longest silent;         ///< without a sign of life
   bool isAsked = false;   ///< one was asked to end
-  double still = std::numeric_limits<double>::max(); ///< seconds since the last change of any of them
+  double still =
+      std::numeric_limits<double>::max(); ///< seconds since the last change of any of them
 
   bool hasRanks() const { return last >= 0; }
   void merge(const Standing &other);

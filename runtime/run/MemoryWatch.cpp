@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <cstring>
 
 namespace shardc::run {
 namespace {
@@ -29,19 +28,14 @@ void MemoryChange::add(const MemoryChange &others) {
 }
 
 Result<MemoryChange> gatherMemoryChange(hal::Peers &peers, const MemoryChange &mine) {
-  ASSIGN_OR_RETURN(
-      std::vector<std::string> all,
-      peers.allGather("memory in use", {reinterpret_cast<const char *>(&mine), sizeof mine}));
-  MemoryChange sum;
-  for (const std::string &bytes : all) {
-    MemoryChange one;
-    if (bytes.size() != sizeof one)
-      return makeStatus(StatusCode::Internal, "a rank sent {} bytes about its memory instead of {}",
-                        bytes.size(), sizeof one);
-    std::memcpy(&one, bytes.data(), sizeof one);
-    sum.add(one);
-  }
-  return sum;
+  const int64_t own[] = {-mine.arenasLeast, mine.arenasMost, mine.arenasOff,
+                         mine.used,         mine.growth,     mine.allocations};
+  ASSIGN_OR_RETURN(std::vector<int64_t> most, peers.allMost("memory in use", own));
+  MemoryChange all;
+  all.ranks = peers.worldSize();
+  all.arenasLeast = -most[0], all.arenasMost = most[1], all.arenasOff = most[2];
+  all.used = most[3], all.growth = most[4], all.allocations = most[5];
+  return all;
 }
 
 std::vector<MemoryWatch::State> MemoryWatch::look() const {

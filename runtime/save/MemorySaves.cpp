@@ -439,18 +439,19 @@ Result<bool> MemorySaves::mayBegin(int64_t step, bool isHostFree) {
     else if (!outcome_.isOk())
       mine = kFailed + outcome_.message();
   }
-  ASSIGN_OR_RETURN(std::vector<std::string> all,
-                   peers_.allGather("how far state in memory is", mine));
+  ASSIGN_OR_RETURN(std::vector<hal::Peers::Kind> all,
+                   peers_.allKinds("how far state in memory is", mine));
   std::string late;
   bool hasFailed = false;
-  for (size_t rank = 0; rank < all.size(); ++rank) {
-    if (all[rank] == kBusy)
-      late = fmt::format("rank {} still copies or sends its state after an earlier step", rank);
-    if (!all[rank].starts_with(kFailed))
+  for (const auto &[said, ranks] : all) {
+    if (said == kBusy)
+      late = fmt::format("rank {} still copies or sends its state after an earlier step",
+                         ranks.back());
+    if (!said.starts_with(kFailed))
       continue;
     if (!hasFailed && !hasToldFailure_)
-      options_.tell(
-          makeReport(report::MemoryCopyNotSent, rank, begun_, all[rank].substr(kFailed.size())));
+      options_.tell(makeReport(report::MemoryCopyNotSent, ranks.front(), begun_,
+                               said.substr(kFailed.size())));
     hasFailed = true;
   }
   if (!late.empty()) {

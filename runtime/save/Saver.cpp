@@ -286,27 +286,26 @@ Status Saver::stepEnded(const StepState &state) {
 /// All ranks say how far a save is, and come to the same end of it. Called by all in the same
 /// steps.
 Status Saver::exchange() {
-  ASSIGN_OR_RETURN(std::vector<std::string> all,
-                   peers_->allGather("how far a save is", thread_->progress()));
-  auto isOf = [](std::string_view word) {
-    return [word](const std::string &said) { return said == word; };
-  };
+  ASSIGN_OR_RETURN(std::vector<hal::Peers::Kind> all,
+                   peers_->allKinds("how far a save is", thread_->progress()));
+  const std::string &first = all.front().part; // of rank 0
   if (!isDecided_) {
-    auto failed = std::ranges::find_if(
-        all, [](const std::string &said) { return said != "writing" && said != "written"; });
-    isDecided_ = failed != all.end() || std::ranges::all_of(all, isOf("written"));
+    auto failed = std::ranges::find_if(all, [](const hal::Peers::Kind &said) {
+      return said.part != "writing" && said.part != "written";
+    });
+    isDecided_ = failed != all.end() || (all.size() == 1 && first == "written");
     if (isDecided_)
-      thread_->decide(failed != all.end() ? SaveThread::failureOf(*failed) : Status::ok());
+      thread_->decide(failed != all.end() ? SaveThread::failureOf(failed->part) : Status::ok());
     return Status::ok();
   }
-  if (all[0] == "written" || all[0] == "writing")
+  if (first == "written" || first == "writing")
     return Status::ok(); // the first has not committed yet
   thread_->wait();
   isShared_ = false;
   std::optional<SaveThread::Outcome> outcome = thread_->takeOutcome();
   if (!outcome)
     return Status::ok();
-  outcome->status = all[0] == "done" ? Status::ok() : SaveThread::failureOf(all[0]);
+  outcome->status = first == "done" ? Status::ok() : SaveThread::failureOf(first);
   return conclude(std::move(*outcome));
 }
 

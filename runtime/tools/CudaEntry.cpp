@@ -39,12 +39,14 @@ constexpr std::string_view kCudaKernels[] = {
 /// The device of this process, which no other rank has. InvalidInput if one has.
 Result<int> ownDevice(hal::Peers &peers) {
   ASSIGN_OR_RETURN(int device, cuda::deviceOf(peers.localRank()));
-  ASSIGN_OR_RETURN(std::vector<std::string> uuids,
-                   peers.allGather("finding GPUs", cuda::uuidOf(device)));
-  auto mine = uuids.begin() + peers.rank();
-  auto same = std::find(uuids.begin(), mine, *mine);
-  if (same != mine && !mine->empty())
-    return makeStatus(report::GpuShared, same - uuids.begin(), peers.rank(), *mine);
+  ASSIGN_OR_RETURN(
+      std::vector<hal::Peers::Kind> shared,
+      peers.allKinds("finding GPUs", cuda::uuidOf(device), hal::Peers::Fold::Repeated));
+  for (const hal::Peers::Kind &gpu : shared) {
+    bool isOwn = std::ranges::find(gpu.ranks, peers.rank()) != gpu.ranks.end();
+    if (isOwn && gpu.ranks.front() != peers.rank() && !gpu.part.empty())
+      return makeStatus(report::GpuShared, gpu.ranks.front(), peers.rank(), gpu.part);
+  }
   return device;
 }
 

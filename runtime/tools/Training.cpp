@@ -186,9 +186,12 @@ private:
     bool isLate = runOptions_.deadline && std::chrono::steady_clock::now() >= *runOptions_.deadline;
     bool isAsked = isLate || stopRequests().load() > 0;
     std::string_view mine = isAsked ? "ends" : result_.hasEndedAtSave ? "rests" : "";
-    ASSIGN_OR_RETURN(std::vector<std::string> all,
-                     process_.client->allGather("whether the run goes on as other ranks", mine));
-    return std::ranges::count(all, "ends") == 0 && std::ranges::count(all, "rests") > 0;
+    ASSIGN_OR_RETURN(std::vector<hal::Peers::Kind> all,
+                     process_.client->allKinds("whether the run goes on as other ranks", mine));
+    auto isThere = [&all](std::string_view word) {
+      return std::ranges::find(all, word, &hal::Peers::Kind::part) != all.end();
+    };
+    return !isThere("ends") && isThere("rests");
   }
 
   /// Where the run begins, and where it ends.

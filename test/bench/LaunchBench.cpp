@@ -1,20 +1,20 @@
 // What a start of many ranks costs rank 0's supervisor and relays: real sockets on loopback, ranks
 // as connections of a few processes.
 //
-//     launch-bench RANKS [RANKS_OF_A_MACHINE [flat]]
+//     launch-bench RANKS [RANKS_OF_A_MACHINE]
 //
 // Prints one line: seconds until all ranks have met, of an exchange of which each rank needs one
-// part, and of one within each machine; frames, bytes and connections of rank 0's supervisor, and
-// its memory; bytes of the busiest relay; seconds from a rank's end to the message. `flat`: every
-// rank has a connection to rank 0's supervisor.
+// part, and of one within each machine; frames, bytes and descriptors of rank 0's supervisor, and
+// its memory; bytes of the busiest relay; seconds from a rank's end to the message.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
+#include <filesystem>
 #include <memory>
 #include <new>
+#include <ranges>
 #include <vector>
 
 #include <fmt/format.h>
@@ -49,14 +49,13 @@ struct Shared {
   std::atomic<int> port{0}, readyRelays{0};
   std::atomic<double> begin{0}, met{0}, killed{0}, told{0}, oneSeconds{0}, groupSeconds{0};
   std::atomic<uint64_t> frames{0}, bytes{0}, steadyBytes{0}, relayBytes{0};
-  std::atomic<int64_t> connections{0}, relayConnections{0}, memory{0}, metRanks{0}, done{0};
+  std::atomic<int64_t> descriptors{0}, relayConnections{0}, memory{0}, metRanks{0}, done{0};
   std::atomic<int> phase{0}; ///< 0 meet, 1.. exchanges, then steady, then the end of a rank
   std::atomic<int64_t> arrived[2 * kExchanges + 1];
 };
 
 struct Shape {
   int64_t ranks = 1, ofMachine = 8;
-  bool isFlat = false;
 };
 
 void serve(const Shape &shape, Shared &shared) {
@@ -77,6 +76,7 @@ void serve(const Shape &shape, Shared &shared) {
   };
   RendezvousServer server(std::move(listener), std::move(options));
   uint64_t before = 0;
+  int64_t connections = 0;
   for (double begin = now(); now() - begin < kLimit && !server.isOver();) {
     std::vector<pollfd> entries;
     server.addTo(entries);
@@ -88,8 +88,11 @@ void serve(const Shape &shape, Shared &shared) {
       Traffic traffic = server.traffic();
       shared.frames = traffic.readFrames + traffic.sentFrames;
       shared.bytes = traffic.readBytes + traffic.sentBytes;
-      shared.connections =
-          std::max<int64_t>(shared.connections, static_cast<int64_t>(server.connections()));
+      if (auto count = static_cast<int64_t>(server.connections()); count > connections) {
+        connections = count;
+        shared.descriptors =
+            std::ranges::distance(std::filesystem::directory_iterator("/proc/self/fd"));
+      }
       if (shared.phase == 2 * kExchanges + 1)
         shared.steadyBytes = traffic.readBytes - before;
     }
@@ -165,7 +168,7 @@ private:
 
   void addMachine(int64_t machine) {
     Relay *relay = nullptr;
-    if (machine > 0 && !shape_.isFlat) {
+    if (machine > 0) {
       RelayOptions options;
       options.address = "127.0.0.1";
       options.port = shared_.port;
@@ -188,7 +191,7 @@ private:
 
   /// Some at a time, as processes of a launcher come.
   void connectRanks() {
-    for (int left = shape_.isFlat ? 8 : 64; next_ < ranks_.size() && left > 0; --left) {
+    for (int left = 64; next_ < ranks_.size() && left > 0; --left) {
       Rank &rank = ranks_[next_];
       if (rank.relay && rank.relay->port() == 0)
         return;
@@ -309,14 +312,13 @@ int bench(const Shape &shape) {
   std::printf(
       "%s",
       fmt::format(
-          "{} ranks, {} of a machine, {}: met in {:.2f} s; an exchange {:.1f} ms, of machines "
-          "{:.1f} ms; rank 0's supervisor {} connections, {} frames, {:.2f} MB, {:.0f} MiB of "
+          "{} ranks, {} of a machine: met in {:.2f} s; an exchange {:.1f} ms, of machines "
+          "{:.1f} ms; rank 0's supervisor {} descriptors, {} frames, {:.2f} MB, {:.0f} MiB of "
           "memory, "
           "{:.2f} MB/s of progress; busiest relay {} connections, {:.2f} MB; told after {:.2f} s\n",
-          shape.ranks, shape.ofMachine, shape.isFlat ? "flat" : "tree", shared.met - shared.begin,
-          shared.oneSeconds * 1e3, shared.groupSeconds * 1e3, shared.connections.load(),
-          shared.frames.load(), static_cast<double>(shared.bytes) / 1e6,
-          static_cast<double>(shared.memory) / 1024,
+          shape.ranks, shape.ofMachine, shared.met - shared.begin, shared.oneSeconds * 1e3,
+          shared.groupSeconds * 1e3, shared.descriptors.load(), shared.frames.load(),
+          static_cast<double>(shared.bytes) / 1e6, static_cast<double>(shared.memory) / 1024,
           static_cast<double>(shared.steadyBytes) / kSteady / 1e6, shared.relayConnections.load(),
           static_cast<double>(shared.relayBytes) / 1e6, told - shared.killed)
           .c_str());
@@ -332,6 +334,5 @@ int main(int argc, char **argv) {
     shape.ranks = std::max(1L, std::atol(argv[1]));
   if (argc > 2)
     shape.ofMachine = std::max(1L, std::atol(argv[2]));
-  shape.isFlat = argc > 3 && std::strcmp(argv[3], "flat") == 0;
   return shardc::launch::bench(shape);
 }

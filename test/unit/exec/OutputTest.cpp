@@ -308,7 +308,7 @@ struct ToldPeers final : hal::Peers {
 
 TEST(ProgressOutput, MemoryIsTheMostOfAnyRank) {
   run::MemoryChange mine{1, 3 << 20, 0, 0, 2048, 2048, 100};
-  run::MemoryChange other{1, 1 << 20, 512, 2, 1024, 1024, 7};
+  const int64_t other[] = {-1024, 1024, 7, 1 << 20, 512, 2};
   ToldPeers peers;
   peers.others.emplace_back(reinterpret_cast<const char *>(&other), sizeof other);
   run::RunResult result;

@@ -14,8 +14,8 @@ namespace {
 class Job {
 public:
   explicit Job(std::vector<double> shares, int64_t perMachine = 1)
-      : shares_(std::move(shares)),
-        late_(shares_.size() / static_cast<size_t>(perMachine)), perMachine_(perMachine) {}
+      : shares_(std::move(shares)), late_(shares_.size() / static_cast<size_t>(perMachine)),
+        perMachine_(perMachine) {}
 
   /// Until `end`; what is found on the way.
   std::vector<LateRank> runTo(double end) {

@@ -37,5 +37,11 @@ TEST(RankReports, RanksAreListedAsRanges) {
   EXPECT_EQ(rangesOf({1, 2, 5, 6, 7, 9}), "1, 2, 5-7, 9");
 }
 
+TEST(RankReports, NamesARank) {
+  EXPECT_EQ(rankNamedBy("rank 12 fell behind"), 12);
+  EXPECT_FALSE(rankNamedBy("rank -1 does not respond"));
+  EXPECT_FALSE(rankNamedBy("the ranks disagree"));
+}
+
 } // namespace
 } // namespace shardc::launch

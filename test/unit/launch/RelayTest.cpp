@@ -168,6 +168,13 @@ TEST_F(RelayTest, RanksFindTheRelayOfTheirMachine) {
   EXPECT_EQ(found, fmt::format("127.0.0.1:{}", relays[1]->port()));
 }
 
+std::vector<std::string> numbers(const std::vector<std::vector<int64_t>> &parts) {
+  std::vector<std::string> bytes;
+  for (const std::vector<int64_t> &part : parts)
+    bytes.emplace_back(reinterpret_cast<const char *>(part.data()), part.size() * sizeof part[0]);
+  return bytes;
+}
+
 /// Of all ranks, of some of several machines, and of one machine alone.
 TEST_F(RelayTest, FoldsExchanges) {
   open(3, 2);
@@ -185,6 +192,14 @@ TEST_F(RelayTest, FoldsExchanges) {
       {{5, 3, 2}, Fold::First, {"", "y", "z"}, {"y"}},
       {{3, 2}, Fold::Parts, {"p", "q"}, {"p", "q"}},
       {{2, 3}, Fold::First, {"", "q"}, {"q"}},
+      {{}, Fold::Kinds, {"a", "b", "a", "a", "", "b"}, {"a", "0,2-3", "b", "1,5", "", "4"}},
+      {{}, Fold::Repeated, {"u", "v", "w", "x", "v", "z"}, {"v", "1,4"}},
+      {{5, 0, 2}, Fold::Kinds, {"x", "y", "x"}, {"x", "0,2", "y", "1"}},
+      {{},
+       Fold::Most,
+       numbers({{1, 9}, {2, 8}, {3, 7}, {-4, 6}, {-5, 70}, {0, -6}}),
+       numbers({{3, 70}})},
+      {{2, 3}, Fold::Most, numbers({{-2}, {-1}}), numbers({{-1}})},
   };
   int number = 0;
   for (const Case &each : cases) {
@@ -304,6 +319,42 @@ TEST_F(RelayTest, TellsOfRanksThatAreMissingBehindRelays) {
   live(31, [] {});
   ASSERT_EQ(said.size(), 1u);
   EXPECT_THAT(said[0], HasSubstr("rank 3, 4 of 6 did not reach here"));
+}
+
+/// A relay that nobody may come to says why, as rank 0's supervisor does to it.
+TEST_F(RelayTest, TellsRanksWhatKeepsItOut) {
+  open(2, 1);
+  server.reset();
+  std::string found;
+  std::thread finder([&] {
+    while (found.empty())
+      found = findPublished(nameOf(1), 1);
+  });
+  relays.erase(relays.begin());
+  EXPECT_TRUE(await([&] { return !found.empty(); }));
+  finder.join();
+  EXPECT_THAT(found, AllOf(HasSubstr(kNotYet), HasSubstr("cannot reach 127.0.0.1")));
+}
+
+/// The first of a machine's supervisors that takes the name has the relay; another one takes over.
+TEST_F(RelayTest, AnotherSupervisorTakesOver) {
+  open(2, 1);
+  turnOnce(); // the first takes the name
+  Relay second(relayOptions(1));
+  ASSERT_TRUE(await([&] {
+    second.step(now, {});
+    return relays[1]->port() > 0;
+  }));
+  EXPECT_EQ(second.port(), 0);
+  relays[1].reset();
+  relays.pop_back();
+  EXPECT_TRUE(await([&] {
+    std::vector<pollfd> entries;
+    second.addTo(entries);
+    ::poll(entries.data(), entries.size(), 0);
+    second.step(now, entries);
+    return second.port() > 0;
+  }));
 }
 
 TEST_F(RelayTest, StrangersChangeNothing) {

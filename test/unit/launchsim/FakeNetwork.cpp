@@ -29,7 +29,7 @@ FakeNetwork::End::~End() {
   if (std::shared_ptr<End> peer = other.lock(); peer && !isGone && peer->endsAt < 0) {
     FakeNetwork &network = only();
     double last = peer->arriving.empty() ? 0 : peer->arriving.back().at;
-    peer->endsAt = std::max(last, network.now + network.late());
+    peer->endsAt = std::max(last, network.now + network.late(*this));
   }
 }
 
@@ -44,8 +44,12 @@ void FakeNetwork::reset(uint64_t seed) {
   nextPort_ = 1000;
 }
 
-/// Most of what is sent comes soon.
-double FakeNetwork::late() { return chance() < 0.02 ? 2 * chance() : 0.02 * chance(); }
+/// Most of what is sent comes soon, and at once where it stays on a machine.
+double FakeNetwork::late(const End &from) {
+  if (from.machine == from.otherMachine)
+    return 0;
+  return chance() < 0.02 ? 2 * chance() : 0.02 * chance();
+}
 
 std::shared_ptr<FakeNetwork::End> FakeNetwork::at(int fd) const {
   auto index = static_cast<size_t>(fd - kFirst);
@@ -129,7 +133,7 @@ int64_t FakeNetwork::send(int fd, const char *data, size_t bytes) {
   if (other->isGone)
     return static_cast<int64_t>(bytes);
   std::deque<Chunk> &queue = other->arriving;
-  double at = std::max(now + late(), queue.empty() ? 0.0 : queue.back().at);
+  double at = std::max(now + late(*end), queue.empty() ? 0.0 : queue.back().at);
   Chunk chunk = {at, std::string(data, bytes)};
   int fault = !end->isNamed && chance() < faultChance ? static_cast<int>(random_() % 4) : -1;
   if (fault == 0) // lost

@@ -1,6 +1,6 @@
 // A network in simulated time, in place of the system's: the program that has FakeNetwork.cpp gets
-// its sockets from here. What is sent comes late, and by a seed sometimes not at all, twice, changed
-// or in another order. One thread.
+// its sockets from here. What is sent comes late, and by a seed sometimes not at all, twice,
+// changed or in another order. One thread.
 #pragma once
 
 #include <cstdint>
@@ -22,9 +22,9 @@ public:
   void reset(uint64_t seed);
 
   double now = 0;
-  int machine = 0;       ///< that what is called now runs on
+  int machine = 0;        ///< that what is called now runs on
   double faultChance = 0; ///< of what is sent once
-  uint64_t moved = 0;    ///< bytes that have arrived
+  uint64_t moved = 0;     ///< bytes that have arrived
 
   /// Another descriptor of the same socket.
   int duplicate(int fd);
@@ -64,7 +64,7 @@ private:
   };
   std::shared_ptr<End> at(int fd) const;
   int add(std::shared_ptr<End> end);
-  double late();
+  double late(const End &from);
   double chance() { return static_cast<double>(random_() >> 11) * 0x1p-53; }
 
   std::vector<std::shared_ptr<End>> ends_; ///< by descriptor

@@ -105,7 +105,8 @@ void SimRank::again(double now) {
 }
 
 void SimRank::connect(int port, double now) {
-  end_ = SocketRank(place_, job_.places, job_.secret, "m" + std::to_string(place_ / job_.perMachine));
+  end_ =
+      SocketRank(place_, job_.places, job_.secret, "m" + std::to_string(place_ / job_.perMachine));
   heard_ = 0;
   if (!end_.connect("127.0.0.1", port, 0).isOk())
     return again(now);
@@ -189,7 +190,8 @@ void SimRank::takeParts(double now) {
   if (phase_ < 2) {
     Part part = partOfStep();
     std::vector<std::string> parts;
-    for (int64_t i = 0; i < (part.members.empty() ? end_.welcome()->worldSize : std::ssize(part.members)); ++i)
+    for (int64_t i = 0;
+         i < (part.members.empty() ? end_.welcome()->worldSize : std::ssize(part.members)); ++i)
       parts.push_back(partOf(part, part.members.empty() ? static_cast<int>(i)
                                                         : part.members[static_cast<size_t>(i)]));
     if (given != hal::Peers::folded(std::move(parts), part.fold))
@@ -205,7 +207,8 @@ void SimRank::takeParts(double now) {
 void SimRank::endStep(double now, const std::string &next) {
   bool isFirst = end_.welcome()->rank == 0;
   if (isFirst && (!job_.trained.insert(step_).second || std::ssize(job_.trained) != step_ + 1))
-    job_.wrong.push_back(fmt::format("the batch of step {} is read twice, or one before is lost", step_));
+    job_.wrong.push_back(
+        fmt::format("the batch of step {} is read twice, or one before is lost", step_));
   ++step_;
   if (isFirst && step_ % job_.saveInterval == 0)
     saving_[step_] = next == "grow" ? now : now + job_.uniform(2);
@@ -227,8 +230,8 @@ void SimRank::save(double now) {
   for (const auto &[step, when] : saving_)
     if (now >= when) {
       if (end_.welcome()->attempt != job_.attempt)
-        job_.wrong.push_back(fmt::format("a save of start {} in start {}", end_.welcome()->attempt,
-                                         job_.attempt));
+        job_.wrong.push_back(
+            fmt::format("a save of start {} in start {}", end_.welcome()->attempt, job_.attempt));
       job_.saves.insert(step);
     }
   std::erase_if(saving_, [now](const auto &each) { return now >= each.second; });

@@ -23,8 +23,8 @@ struct SimJob {
   Key secret = {7};
   int64_t attempt = 0; ///< the newest start of the ranks
   std::set<int64_t> saves;
-  std::set<int64_t> trained; ///< steps whose batch was read, of what is not lost again
-  int64_t goneTold = 0; ///< ranks that have said that rank 0 is gone
+  std::set<int64_t> trained;      ///< steps whose batch was read, of what is not lost again
+  int64_t goneTold = 0;           ///< ranks that have said that rank 0 is gone
   std::vector<std::string> wrong; ///< what must not be
 
   int64_t below(int64_t count) {
@@ -32,9 +32,7 @@ struct SimJob {
   }
   double uniform(double most) { return most * static_cast<double>(random() >> 11) * 0x1p-53; }
   int64_t newestSave() const { return saves.empty() ? -1 : *saves.rbegin(); }
-  std::string relayName(int64_t machine) const {
-    return "relay " + std::to_string(machine);
-  }
+  std::string relayName(int64_t machine) const { return "relay " + std::to_string(machine); }
 };
 
 class SimRank {
@@ -90,7 +88,7 @@ private:
   uint64_t heard_ = 0;
   int64_t step_ = 0;
   std::map<int64_t, double> saving_; ///< steps, and when each is written
-  int phase_ = 0; ///< of a step: all, some, all again about what comes next
+  int phase_ = 0;                    ///< of a step: all, some, all again about what comes next
 };
 
 } // namespace shardc::launch

@@ -103,8 +103,7 @@ Aftermath SimWorld::judge(const Downfall &fall) {
   bool isMended = !isFinal && elastic_ && rank && *rank < std::ssize(elastic_->crew()) &&
                   elastic_->accuse(*rank, job_.newestSave());
   std::string id(fall.reports.empty() ? "rank-ended" : fall.reports.front().id);
-  auto verdict =
-      leader_->faulted({id, std::max(fall.step, job_.newestSave()), isFinal, isMended});
+  auto verdict = leader_->faulted({id, std::max(fall.step, job_.newestSave()), isFinal, isMended});
   return {.startsAgain = verdict == RestartLeader::Verdict::Again, .last = {}};
 }
 
@@ -134,9 +133,9 @@ void SimWorld::stepLeader() {
   bool isRankOver = !own.rank || own.rank->hasEnded();
   if (!isRankOver || own.startsAt >= 0 || !server_->isOver())
     return;
-  if (leader_->state() == RestartLeader::State::Ends) {
+  if (leader_->state() == RestartLeader::State::Ends && !job_.isAsked) {
     openServer(leader_->ended(network().now, job_.newestSave()));
-  } else if (leader_->state() != RestartLeader::State::Pauses) {
+  } else if (leader_->state() != RestartLeader::State::Pauses || job_.isAsked) {
     exitStatus_ = server_->exitStatus();
     isLeaderOver_ = true;
     server_.reset();
@@ -196,8 +195,8 @@ void SimWorld::stepFollower(Supervisor &each) {
     each.rank->step(now);
   if (wasThere && each.rank->hasEnded())
     each.follower.rankEnded({each.rank->wasToldOver(), each.rank->hasHeard()}, now);
-  bool isLast = each.startsAt < 0 && (!each.rank || each.rank->hasEnded()) &&
-                !each.follower.isPausing();
+  bool isLast =
+      each.startsAt < 0 && (!each.rank || each.rank->hasEnded()) && !each.follower.isPausing();
   stepRelay(each, isLast);
   if (isLast && (!each.relay || each.relay->isOver()))
     each.isThere = false;
@@ -316,12 +315,13 @@ std::vector<std::string> SimWorld::run() {
 
 std::string SimWorld::describe() const {
   std::string text = fmt::format(
-      "{} machines of {}, fan-out {}, {} restarts{}, {} strikes, {} attempts, at {:.1f} s; ", machines_,
-      job_.perMachine, fanOut_, restartsMax_, job_.isElastic ? ", elastic" : "", strikes_, attempts_,
-      network().now);
+      "{} machines of {}, fan-out {}, {} restarts{}, {} strikes, {} attempts, at {:.1f} s; ",
+      machines_, job_.perMachine, fanOut_, restartsMax_, job_.isElastic ? ", elastic" : "",
+      strikes_, attempts_, network().now);
   for (const Supervisor &each : supervisors_)
     if (each.isThere)
-      text += fmt::format("{}{}{} ", each.place, each.rank && !each.rank->hasEnded() ? " has a rank" : "",
+      text += fmt::format("{}{}{} ", each.place,
+                          each.rank && !each.rank->hasEnded() ? " has a rank" : "",
                           each.relay && !each.relay->isOver() ? " has a relay" : "");
   for (const std::string &each : said_)
     text += "; said: " + each;
@@ -343,8 +343,8 @@ std::vector<std::string> SimWorld::check() {
   if (isOver && exitStatus_ == 0 && !job_.isAsked)
     expect(said_.empty() && job_.newestSave() >= (lastSave > 0 ? lastSave : -1),
            "it ended well without having worked");
-  bool isOnlyServerLost = isServerLost_ && strikes_ == 1 && machines_ > 1 && !job_.isAsked && !job_.isDone &&
-                          network().faultChance == 0;
+  bool isOnlyServerLost = isServerLost_ && strikes_ == 1 && machines_ > 1 && !job_.isAsked &&
+                          !job_.isDone && network().faultChance == 0;
   if (isOnlyServerLost)
     expect(job_.goneTold >= 1 || !said_.empty(), "nobody said that rank 0's supervisor is gone");
   return job_.wrong;

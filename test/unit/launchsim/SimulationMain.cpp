@@ -1,7 +1,7 @@
 // Simulates jobs with their tree of supervisors, by seeds: messages that are lost, late, changed,
-// sent twice or in another order, ranks, supervisors and machines that end, hang or come back at any
-// moment, restarts, sizes and spares. Every job ends; no start of its ranks has two decisions or
-// parts of another one; a job that does not end well says why.
+// sent twice or in another order, ranks, supervisors and machines that end, hang or come back at
+// any moment, restarts, sizes and spares. Every job ends; no start of its ranks has two decisions
+// or parts of another one; a job that does not end well says why.
 //
 //     launch_simulation [--seeds FIRST LAST]
 #include <cstdio>
@@ -32,13 +32,15 @@ int main(int argc, char **argv) {
     attempts += static_cast<uint64_t>(world.attempts());
     resized += static_cast<uint64_t>(world.resized());
   }
-  std::printf("seeds %lu to %lu: %lu wrong; %lu ended well, %lu had relays behind relays, %lu starts, "
-              "%lu of them with another number of ranks\n",
-              static_cast<unsigned long>(first), static_cast<unsigned long>(last),
-              static_cast<unsigned long>(wrong), static_cast<unsigned long>(well),
-              static_cast<unsigned long>(deep), static_cast<unsigned long>(attempts),
-              static_cast<unsigned long>(resized));
-  bool isVaried = last - first < 200 || (well > 0 && deep > 0 && attempts > last - first + 1 && resized > 0);
+  std::printf(
+      "seeds %lu to %lu: %lu wrong; %lu ended well, %lu had relays behind relays, %lu starts, "
+      "%lu of them with another number of ranks\n",
+      static_cast<unsigned long>(first), static_cast<unsigned long>(last),
+      static_cast<unsigned long>(wrong), static_cast<unsigned long>(well),
+      static_cast<unsigned long>(deep), static_cast<unsigned long>(attempts),
+      static_cast<unsigned long>(resized));
+  bool isVaried =
+      last - first < 200 || (well > 0 && deep > 0 && attempts > last - first + 1 && resized > 0);
   if (!isVaried)
     std::printf("too little happens in these worlds\n");
   return wrong == 0 && isVaried ? 0 : 1;
