@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "compiler/basic/Suggest.h"
+#include "compiler/lower/Lower.h"
 #include "compiler/predict/Transfers.h"
 #include "compiler/tools/Commands.h"
 #include "compiler/tools/ElasticPlans.h"
@@ -24,6 +25,7 @@ struct DumpOptions {
   std::vector<std::string> printAfter, disabled, enabled;
   bool printAfterAll = false;
   bool timePasses = false;
+  bool isSpecification = false;
   ElasticOption elastic;
 
   bool prints(std::string_view step) const {
@@ -169,6 +171,30 @@ bool isElasticText(const DumpOptions &options) {
   return options.elastic.sizes.empty() || isText;
 }
 
+/// What every plan of the recipe has to compute: one microbatch on one rank, before anything is
+/// divided or fused. Lowering exchanges rows of experts itself, so it is asked for ranks that have
+/// all of them.
+ExitStatus emitSpecification(const config::Config &config, Session &session,
+                             const DumpOptions &options) {
+  if (std::vector<lower::Missing> missing = lower::findMissing(config); !missing.empty())
+    return refuseUsage("no op of plans is " + missing.front().what);
+  plan::Plan plan = lower::lower(config, session.sources());
+  if (plan.job.model.expertModelParallelSize > 1 || plan.job.model.expertTensorParallelSize > 1) {
+    CommonOptions common = options.common;
+    common.load.sets.emplace_back("model.expert_model_parallel_size=1");
+    common.load.sets.emplace_back("model.expert_tensor_parallel_size=1");
+    Session whole(common);
+    std::optional<config::Config> lowered =
+        config::loadConfig(whole.sources(), whole.diags(), common.load);
+    if (!lowered)
+      return whole.finish();
+    plan = lower::lower(*lowered, whole.sources());
+  }
+  passes::Notes notes;
+  passes::runPass(passes::PassId::Backward, plan, notes);
+  return writeOutput(options.output, plan::print(plan));
+}
+
 int runDumpPlan(DumpOptions &options) {
   if (ExitStatus status = options.elastic.read(); status != kFine)
     return status;
@@ -188,6 +214,10 @@ int runDumpPlan(DumpOptions &options) {
     return session.finish();
   if (std::string why = whyKept(options.output, filesOf(*config, session.sources())); !why.empty())
     return refuseUsage(why);
+  if (options.isSpecification) {
+    ExitStatus status = session.finish();
+    return status == kFine ? emitSpecification(*config, session, options) : status;
+  }
   CompileOptions compileOptions;
   // What is printed to be read shows the plan; the recipe is only carried along in files.
   compileOptions.keepsSources = !options.output.empty() && options.output != "-";
@@ -246,6 +276,9 @@ void addDumpPlan(cli::Command &app, int &status) {
       .repeatable()
       .oneOf(stepNames());
   command.flag("--print-after-all", options->printAfterAll, "print the plan after every step");
+  command.flag(
+      "--specification", options->isSpecification,
+      "print what the plan has to compute instead: the recipe before it is divided among ranks");
   options->elastic.addTo(command);
   command.flag("--time-passes", options->timePasses,
                "print the time of each pass on standard error");

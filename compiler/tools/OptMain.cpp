@@ -9,12 +9,13 @@
 #include "runtime/plan/Summary.h"
 #include "runtime/plan/Text.h"
 #include "runtime/verify/Verify.h"
+#include "runtime/verify/spec/Specification.h"
 
 namespace shardc {
 namespace {
 
 struct OptOptions {
-  std::string input, output;
+  std::string input, output, specification;
   std::vector<passes::PassId> passes;
   bool verify = false, verifyEach = false, split = false, summary = false;
 };
@@ -25,6 +26,32 @@ bool verifyPlan(const plan::Plan &plan) {
   for (const plan::Finding &finding : findings)
     std::fprintf(stderr, "%s\n", plan::render(plan, finding).c_str());
   return findings.empty();
+}
+
+/// Says whether the plan computes what its specification says.
+bool compareToSpecification(const plan::Plan &plan, const std::string &path) {
+  Result<std::string> text = readFile(path);
+  if (!text.isOk()) {
+    std::fprintf(stderr, "shardc-opt: error: %s\n", text.status().message().c_str());
+    return false;
+  }
+  Result<plan::Plan> specification = plan::parse(*text, path);
+  if (!specification.isOk()) {
+    std::fprintf(stderr, "%s\n", specification.status().message().c_str());
+    return false;
+  }
+  if (!verifyPlan(plan) || !verifyPlan(*specification))
+    return false;
+  plan::spec::Comparison found = plan::spec::compare(*specification, plan);
+  for (const std::string &each : found.declared)
+    std::fprintf(stderr, "remark: differs from the model: %s [plan-specification]\n", each.c_str());
+  if (found.difference)
+    std::fprintf(stderr, "%s\n", plan::spec::render(plan, *found.difference).c_str());
+  else
+    std::fprintf(stderr,
+                 "remark: equal to the specification, in %llu visits [plan-specification]\n",
+                 static_cast<unsigned long long>(found.visits));
+  return !found.difference;
 }
 
 /// One plan of the input: parse, passes, print. Appends to `text`.
@@ -50,6 +77,8 @@ bool processPlan(std::string_view source, const OptOptions &options, std::string
     std::fprintf(stderr, "remark: %s [%s]\n", note.text.c_str(), note.id.c_str());
   if (options.verify && !verifyPlan(*plan))
     return false;
+  if (!options.specification.empty())
+    return compareToSpecification(*plan, options.specification);
   text += plan::print(*plan, options.summary ? plan::summary(*plan) : "");
   return true;
 }
@@ -102,6 +131,8 @@ int main(int argc, char **argv) {
   OptOptions options;
   app.option("plan", options.input, "plan file, - for standard input").required();
   app.option("-o", options.output, "file to write; default: standard output");
+  app.option("--specification", options.specification,
+             "say whether the plan computes what this logical plan says, and print no plan");
   app.flag("--verify", options.verify, "verify the plan after the last pass");
   app.flag("--verify-each", options.verifyEach, "verify the plan after every pass");
   app.flag("--split-input-file", options.split,

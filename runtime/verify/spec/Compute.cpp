@@ -1,0 +1,732 @@
+// Follows the axes of a mesh through the factors of an op.
+#include "runtime/verify/spec/Compute.h"
+
+#include <algorithm>
+#include <array>
+
+#include <fmt/format.h>
+
+#include "runtime/plan/OpTypes.h"
+
+namespace shardc::plan::spec {
+
+namespace {
+
+/// The letters that rows of Ops.def have for rows of experts, their experts, and tokens.
+bool isRowLetter(char letter) { return letter == 'n' || letter == 'r'; }
+constexpr char kExpertLetter = 'e', kTokenLetter = 't';
+
+std::string_view kindWord(Place::Kind kind) {
+  constexpr std::string_view kWords[] = {
+      "a shard",         "a part of a sum",        "a part of a largest number",
+      "its own samples", "a sum over samples",     "runs of its own rows",
+      "routed rows",     "a sum over routed rows", "pooled samples"};
+  return kWords[kind];
+}
+
+} // namespace
+
+/// One call of an op without a lemma.
+class PlainCall {
+public:
+  PlainCall(Compute &compute, const Call &call)
+      : compute_(compute), mesh_(compute.mesh_), terms_(compute.terms_), call_(call),
+        info_(opInfo(call.kind)), factors_(factorsOf(call.kind)), groupAxes_(call.group) {
+    probe_.kind = call.kind;
+  }
+
+  std::optional<std::vector<State>> run() {
+    if (call_.kind == OpKind::Cast && state(0).isSum()) // the job chooses the types of sums
+      return std::vector<State>{state(0)};
+    findWholeAttrs();
+    makeTerms();
+    if (!bind())
+      return std::nullopt;
+    for (uint16_t axis : axes())
+      if (!follow(axis))
+        return std::nullopt;
+    if (!mergeRest())
+      return std::nullopt;
+    for (size_t r = 0; r < results_.size(); ++r)
+      if (!place(r))
+        return std::nullopt;
+    return std::move(results_);
+  }
+
+private:
+  struct Cut {
+    FactorId factor = kNoFactor;
+    int64_t sub = 1; ///< equal blocks of the factor, each of which is cut
+    const FactorAtom *atom = nullptr;
+    bool isSame(const Cut &other) const { return factor == other.factor && sub == other.sub; }
+  };
+  /// That results have along an axis, in terms of factors, until their extents are known.
+  struct Pending {
+    size_t result;
+    Place place;
+    Cut cut;
+  };
+
+  bool refuse(uint16_t axis, std::string_view why) {
+    return compute_.refuse(fmt::format("{} along {}", why, mesh_.name(axis)));
+  }
+  const State &state(size_t i) const { return *call_.operands[i].state; }
+  const FactorValue &row(size_t i) const { return operandOf(probe_, factors_, i); }
+  bool isTurned(const FactorValue &value) const {
+    return value.turnedBy && probe_.getBool(*value.turnedBy);
+  }
+  size_t operandCount() const { return call_.operands.size(); }
+
+  std::vector<uint16_t> axes() const {
+    std::vector<uint16_t> axes = groupAxes_;
+    for (const Operand &operand : call_.operands)
+      for (const Place &place : operand.state->places)
+        axes.push_back(place.axis);
+    std::ranges::sort(axes);
+    axes.erase(std::unique(axes.begin(), axes.end()), axes.end());
+    return axes;
+  }
+
+  /// The axes that cut a factor which leads its dimension, in all operands that have it.
+  std::vector<uint16_t> axesThatCut(FactorId factor) const {
+    std::vector<uint16_t> done;
+    for (size_t i = 0; i < operandCount(); ++i) {
+      const FactorValue &value = row(i);
+      const Type &whole = state(i).whole;
+      const FactorAtom *atom = value.find(factor);
+      if (value.form != FactorValue::Dims || atom == nullptr || whole.rank == 0)
+        continue;
+      auto isBefore = [&](const FactorAtom &other) {
+        return other.dim == atom->dim && &other < atom;
+      };
+      if (std::ranges::any_of(value.words(), isBefore))
+        continue; // it leads no dimension, and nothing cuts it
+      std::array<DimRange, kDimsOfValueMax> ranges;
+      uint8_t count = dimRanges(value, whole.rank, ranges);
+      int64_t before = 1;
+      for (uint8_t r = 0; r < count; ++r)
+        if (ranges[r].last < atom->dim)
+          for (uint8_t d = ranges[r].typeFirst; d <= ranges[r].typeLast; ++d)
+            before *= whole.shape[d];
+      for (const Place &place : state(i).places)
+        if (place.kind == Place::Shard && place.outer == before &&
+            std::ranges::find(done, place.axis) == done.end())
+          done.push_back(place.axis);
+    }
+    std::erase_if(done, [&](uint16_t axis) {
+      for (size_t i = 0; i < operandCount(); ++i)
+        if (const Place *place = state(i).at(axis);
+            row(i).has(factor) && (place == nullptr || place->kind != Place::Shard))
+          return true;
+      return false;
+    });
+    return done;
+  }
+
+  /// Attributes that are extents have those of this rank.
+  void findWholeAttrs() {
+    for (const Attr &attr : call_.attrs)
+      if (isMeant(call_.kind, attr.key))
+        probe_.attrs.push_back(attr);
+    auto scale = [&](AttrKey key, const std::vector<uint16_t> &axes) {
+      for (Attr &attr : probe_.attrs)
+        for (uint16_t axis : axes)
+          attr.i *= attr.key == key ? mesh_.size(axis) : 1;
+    };
+    for (FactorId f = 0; f < factors_.factorCount; ++f)
+      if (std::optional<AttrKey> key = factors_.attrOf[static_cast<size_t>(f)]) {
+        std::vector<uint16_t> axes = axesThatCut(f);
+        scale(*key, axes);
+        if (*key != AttrKey::num_groups)
+          continue;
+        scale(AttrKey::num_heads, axes);
+        bool hasShares = anyAtom(
+            [&](const FactorAtom &atom) { return atom.isShare && letterOf(atom.factor) == 'n'; });
+        std::vector<uint16_t> shares; // ranks that have some of the heads of each group
+        for (uint16_t axis : groupAxes_)
+          if (hasShares && std::ranges::find(axes, axis) == axes.end())
+            shares.push_back(axis);
+        scale(AttrKey::num_heads, shares);
+      }
+  }
+
+  /// Finds the extents of factors, by the shapes of whole values.
+  bool bind() {
+    bool isUncut = groupAxes_.empty();
+    std::vector<const Type *> operands, results;
+    for (const Operand &operand : call_.operands) {
+      operands.push_back(&operand.state->whole);
+      for (const Place &place : operand.state->places)
+        isUncut &= place.kind != Place::Shard;
+    }
+    std::vector<Type> shapes(results_.size());
+    for (size_t r = 0; r < results_.size(); ++r) {
+      shapes[r] = terms_.shape(bare_[r]);
+      if (shapes[r].rank == 0 && isUncut && call_.results[r])
+        shapes[r] = *call_.results[r]; // this is the whole
+      results.push_back(&shapes[r]);
+    }
+    extents_.emplace(factors_, probe_, operands, results, 1);
+    if (!extents_->fault())
+      return true;
+    return compute_.refuse(fmt::format("{} {} has {} along {}, not {}",
+                                       extents_->fault()->isOperand ? "operand" : "result",
+                                       extents_->fault()->index, extents_->fault()->found,
+                                       extents_->fault()->dims, extents_->fault()->needed));
+  }
+
+  /// Calls use(atom, whole extents before it, its whole extent) in the order of memory until it is
+  /// false; 0 where an extent is not known.
+  template <typename Use> void eachAtom(const FactorValue &value, const Use &use) const {
+    int64_t before = 1;
+    for (uint8_t at = 0; at < value.dimCount; ++at)
+      for (const FactorAtom &atom : value.words()) {
+        if (placeOfDim(value, isTurned(value), atom.dim) != at)
+          continue;
+        int64_t extent =
+            atom.form == FactorAtom::Number
+                ? atom.number
+                : atom.extent(extents_->of(atom.factor),
+                              atom.form == FactorAtom::Joined ? extents_->of(atom.other) : 0);
+        if (atom.form != FactorAtom::Number && extents_->of(atom.factor) == 0)
+          extent = 0;
+        if (extent < 0 || !use(atom, before, extent) || extent == 0)
+          return;
+        before *= extent;
+      }
+  }
+
+  std::optional<Cut> cutAt(const FactorValue &value, const Place &place) const {
+    std::optional<Cut> found;
+    int64_t n = mesh_.size(place.axis);
+    eachAtom(value, [&](const FactorAtom &atom, int64_t before, int64_t extent) {
+      if (extent != 0 && place.outer >= before * extent)
+        return true;
+      int64_t sub = place.outer / before;
+      bool isWhole =
+          place.outer % before == 0 && (extent == 0 ? sub == 1 : extent % (sub * n) == 0);
+      if (isWhole && atom.form != FactorAtom::Number)
+        found = Cut{atom.factor, sub, &atom};
+      return false;
+    });
+    return found;
+  }
+
+  bool hasLetter(const FactorValue &value, char letter) const {
+    FactorId factor = factors_.find(letter);
+    return factor != kNoFactor && value.has(factor);
+  }
+  bool hasRows(const FactorValue &value) const {
+    return std::ranges::any_of(value.words(), [&](const FactorAtom &atom) {
+      return atom.factor != kNoFactor &&
+             isRowLetter(factors_.letters[static_cast<size_t>(atom.factor)]);
+    });
+  }
+  bool isOnlyGroup(uint16_t axis) const { return groupAxes_.size() == 1 && groupAxes_[0] == axis; }
+  template <typename Is> bool anyAtom(const Is &is) const {
+    auto has = [&](const FactorValue &value) { return std::ranges::any_of(value.words(), is); };
+    return std::ranges::any_of(factors_.operands(), has) ||
+           std::ranges::any_of(factors_.results(), has);
+  }
+  bool isLinear(size_t i) const { return linearity(call_.kind, i) != Linearity::None; }
+
+  bool follow(uint16_t axis) {
+    std::array<bool, 9> has{};
+    places_.assign(operandCount(), nullptr);
+    for (size_t i = 0; i < operandCount(); ++i)
+      if (const Place *place = state(i).at(axis))
+        places_[i] = place, has[place->kind] = true;
+    if (std::ranges::none_of(places_, [](const Place *place) { return place != nullptr; }))
+      return followUncut(axis);
+    if (has[Place::Part])
+      return followSums(axis, Place::Part);
+    if (has[Place::Summed] || has[Place::OfExperts])
+      return followSums(axis, has[Place::Summed] ? Place::Summed : Place::OfExperts);
+    if (has[Place::Largest] || has[Place::Pooled])
+      return refuse(axis, fmt::format("takes {}", kindWord(has[Place::Pooled] ? Place::Pooled
+                                                                              : Place::Largest)));
+    if (!findCuts(axis))
+      return false;
+    if (has[Place::Routed] || has[Place::OwnRuns])
+      return followRouted(axis);
+    bool sharesRows = info_.takesOwnRows() && cut_ && letterOf(cut_->factor) == kTokenLetter;
+    if (sharesRows)
+      return followOwnRows(axis);
+    if (cut_ && !followCut(axis))
+      return false;
+    if (has[Place::Instance]) {
+      if (cut_)
+        return refuse(axis, "takes shards beside each rank's own samples");
+      for (State &result : results_)
+        result.put({axis, Place::Instance});
+    } else if (!cut_ && std::ranges::find(groupAxes_, axis) != groupAxes_.end()) {
+      return refuse(axis, "takes the index in a group in which nothing is cut");
+    }
+    return true;
+  }
+
+  char letterOf(FactorId factor) const { return factors_.letters[static_cast<size_t>(factor)]; }
+
+  /// No operand differs along the axis.
+  bool followUncut(uint16_t axis) {
+    if (std::ranges::find(groupAxes_, axis) == groupAxes_.end())
+      return true;
+    bool isAny = false;
+    for (size_t r = 0; r < results_.size(); ++r)
+      for (const FactorAtom &atom : resultOf(probe_, factors_, r).words()) {
+        // It makes its part of a dimension that integers point into, or its share of the factor.
+        bool isOwn = atom.isToldByIndex || atom.isShare;
+        for (size_t i = 0; i < operandCount(); ++i) {
+          const FactorAtom *same = row(i).find(atom.factor);
+          isOwn &= same == nullptr || (atom.isShare && !same->isShare);
+        }
+        if (isOwn) {
+          pending_.push_back({r, {axis, Place::Shard}, {atom.factor, 1, &atom}});
+          isAny = true;
+        }
+      }
+    bool needs = anyAtom([](const FactorAtom &atom) {
+      return atom.isToldByIndex || atom.isShare || atom.isInSharedDim;
+    });
+    return isAny || !needs || refuse(axis, "takes the index in a group in which nothing is cut");
+  }
+
+  bool followSums(uint16_t axis, Place::Kind kind) {
+    size_t linear = 0, parts = 0, together = 0;
+    for (size_t i = 0; i < operandCount(); ++i) {
+      Linearity is = linearity(call_.kind, i);
+      linear += is != Linearity::None;
+      together += is == Linearity::Together;
+      if (places_[i] == nullptr)
+        continue;
+      if (is == Linearity::None || (places_[i]->kind != kind && !isShareOf(i, axis)))
+        return refuse(axis, fmt::format("takes {}", kindWord(places_[i]->kind)));
+      ++parts;
+    }
+    if (together > 0 ? parts != linear : parts != 1)
+      return refuse(axis, "takes a part of a sum beside what is none");
+    for (State &result : results_)
+      result.put({axis, kind});
+    return true;
+  }
+
+  /// Whether the operand is a share of the whole, in place of whose rest the op takes zeros.
+  bool isShareOf(size_t i, uint16_t axis) const {
+    if (places_[i]->kind != Place::Shard || !isOnlyGroup(axis))
+      return false;
+    std::optional<Cut> cut = cutAt(row(i), *places_[i]);
+    return cut && cut->atom->isShare;
+  }
+
+  bool findCuts(uint16_t axis) {
+    cut_.reset(), shard_ = nullptr;
+    cuts_.assign(operandCount(), std::nullopt);
+    for (size_t i = 0; i < operandCount(); ++i) {
+      if (places_[i] == nullptr || places_[i]->kind != Place::Shard)
+        continue;
+      if (row(i).form != FactorValue::Dims || !(cuts_[i] = cutAt(row(i), *places_[i])))
+        return refuse(axis, fmt::format("operand {} is cut where the op has no factor", i));
+      const Place &place = *places_[i];
+      if (cut_ && (!cut_->isSame(*cuts_[i]) || place.isMirrored != shard_->isMirrored ||
+                   place.distance != shard_->distance))
+        return refuse(axis, "operands are cut in different ways");
+      cut_ = cuts_[i], shard_ = &place;
+    }
+    if (shard_ != nullptr && shard_->distance != 0)
+      for (size_t i = 0; i < operandCount(); ++i)
+        if (places_[i] == nullptr && row(i).has(cut_->factor))
+          return refuse(axis, "takes what another rank has");
+    return true;
+  }
+
+  bool hasPositions() const {
+    int at = positionOf(info_.operands, "positions");
+    return at >= 0 && static_cast<size_t>(at) < operandCount();
+  }
+
+  /// Whether the op may compute a part of the factor.
+  bool mayCut(uint16_t axis) {
+    bool isIndexed = isOnlyGroup(axis), isAttention = info_.work.cost == CostClass::Attention;
+    bool isCounted = false, isTold = false, isShare = false;
+    for (size_t i = 0; i < operandCount(); ++i) {
+      const FactorAtom *atom = row(i).find(cut_->factor);
+      if (atom == nullptr) {
+        bool isAdded = row(i).isAddedOnce;
+        for (size_t r = 0; r < results_.size(); ++r)
+          isAdded &= !resultOf(probe_, factors_, r).has(cut_->factor);
+        if (isAdded)
+          return refuse(axis, fmt::format("each part adds operand {}", i));
+        continue;
+      }
+      if (atom->isNeededWhole || atom->form == FactorAtom::Beside ||
+          atom->form == FactorAtom::Joined)
+        return refuse(axis,
+                      fmt::format("needs all of {} of operand {}", letterOf(cut_->factor), i));
+      isCounted |= atom->isCounted, isTold |= atom->isToldByIndex;
+      isShare |= atom->isShare || atom->isInSharedDim;
+      if (places_[i] == nullptr && !(isIndexed && hasShares()))
+        return refuse(axis, fmt::format("operand {} has all of {}, others have parts", i,
+                                        letterOf(cut_->factor)));
+    }
+    if (isTold && !isIndexed && !(isAttention && probe_.getFloat(AttrKey::p) == 0))
+      return refuse(axis, "needs the index of its part");
+    bool isPlaced = hasPositions() || (isIndexed && (isShare || isTold)) ||
+                    (isAttention && (letterOf(cut_->factor) == 'n' || isTold));
+    return !isCounted || isPlaced ||
+           refuse(axis, fmt::format("counts along {}", letterOf(cut_->factor)));
+  }
+  bool hasShares() const {
+    return anyAtom([](const FactorAtom &atom) { return atom.isShare || atom.isInSharedDim; });
+  }
+
+  /// Whether ranks have shares of the factor, by their index in the op's group.
+  bool isShareCut() const {
+    bool isShare = false;
+    for (size_t i = 0; i < operandCount(); ++i)
+      if (const FactorAtom *atom = row(i).find(cut_->factor))
+        isShare |= (atom->isShare || atom->isInSharedDim) && places_[i] != nullptr;
+    return isShare && isOnlyGroup(shard_->axis);
+  }
+
+  bool followCut(uint16_t axis) {
+    if (!mayCut(axis))
+      return false;
+    for (size_t r = 0; r < results_.size(); ++r) {
+      const FactorValue &value = resultOf(probe_, factors_, r);
+      const FactorAtom *atom = value.find(cut_->factor);
+      bool hasRest = isShareCut() && atom && !atom->isShare && !atom->isInSharedDim;
+      if (atom != nullptr && !hasRest)
+        pending_.push_back({r, *shard_, *cut_});
+      else if (hasRest) // zeros in place of what others have
+        results_[r].put({axis, Place::Part});
+      else if (value.combine != FactorValue::Same)
+        results_[r].put({axis, value.combine == FactorValue::Sum ? Place::Part : Place::Largest});
+    }
+    return true;
+  }
+
+  /// The op takes the rows of this rank for all.
+  bool followOwnRows(uint16_t axis) {
+    for (size_t i = 0; i < operandCount(); ++i)
+      if (places_[i] == nullptr && row(i).has(cut_->factor))
+        return refuse(axis, fmt::format("operand {} has all rows, others have parts", i));
+    for (size_t r = 0; r < results_.size(); ++r)
+      if (resultOf(probe_, factors_, r).has(cut_->factor))
+        pending_.push_back({r, *shard_, *cut_});
+      else
+        results_[r].put({axis, Place::OwnRuns});
+    return true;
+  }
+
+  bool followRouted(uint16_t axis) {
+    const Place *routed = nullptr;
+    for (const Place *place : places_)
+      if (place != nullptr && (place->kind == Place::Routed || place->kind == Place::OwnRuns))
+        routed = place;
+    bool isRouted = routed->kind == Place::Routed;
+    for (size_t i = 0; i < operandCount(); ++i) {
+      const Place *place = places_[i];
+      char letter = cuts_[i] ? letterOf(cuts_[i]->factor) : ' ';
+      if (place != nullptr && !(*place == *routed) &&
+          !(place->kind == Place::Shard && letter == (isRouted ? kExpertLetter : kTokenLetter)))
+        return refuse(axis, "mixes routed rows with others");
+      bool needs = hasRows(row(i)) || row(i).countsRowsOf != kNoFactor ||
+                   (isRouted && hasLetter(row(i), kExpertLetter));
+      if (place == nullptr && needs)
+        return refuse(axis, fmt::format("operand {} has rows or experts that are not routed", i));
+    }
+    for (size_t r = 0; r < results_.size(); ++r)
+      if (!putRouted(axis, r, *routed))
+        return false;
+    return true;
+  }
+
+  bool putRouted(uint16_t axis, size_t r, const Place &routed) {
+    const FactorValue &value = resultOf(probe_, factors_, r);
+    bool isOfExperts = hasLetter(value, kExpertLetter) && value.countsRowsOf == kNoFactor;
+    if (hasLetter(value, kTokenLetter)) {
+      if (!cut_)
+        return refuse(axis, "gives rows that are not routed");
+      pending_.push_back({r, *shard_, *cut_});
+    } else if (!isOfExperts) {
+      results_[r].put(routed);
+    } else if (routed.kind == Place::OwnRuns) {
+      results_[r].put({axis, Place::Part});
+    } else if (routed.wasOwnRuns) {
+      pending_.push_back({r, {axis, Place::Shard}, {factors_.find(kExpertLetter), 1, nullptr}});
+    } else {
+      results_[r].put({axis, Place::OfExperts});
+    }
+    return true;
+  }
+
+  /// Microbatches, multiples, order.
+  bool mergeRest() {
+    State merged;
+    for (size_t i = 0; i < operandCount(); ++i) {
+      const State &each = state(i);
+      if (each.order.kind != Order::Dims)
+        return compute_.refuse(fmt::format("elements of operand {} lie in another order", i));
+      if (!each.cover.isAll())
+        return compute_.refuse("takes attention to some keys only");
+      if (each.isSum())
+        return compute_.refuse("takes a sum over microbatches");
+      if (!each.multiple.isOne() && !isLinear(i))
+        return compute_.refuse("takes a multiple");
+      if (each.microbatch >= 0 && merged.microbatch >= 0 && each.microbatch != merged.microbatch)
+        return compute_.refuse(fmt::format("operands are of microbatches {} and {}",
+                                           merged.microbatch, each.microbatch));
+      if (!each.multiple.isOne() && !merged.multiple.isOne() && !(each.multiple == merged.multiple))
+        return compute_.refuse("operands are different multiples");
+      merged.microbatch = std::max(merged.microbatch, each.microbatch);
+      if (!each.multiple.isOne())
+        merged.multiple = each.multiple;
+    }
+    for (State &result : results_)
+      result.microbatch = merged.microbatch, result.multiple = merged.multiple;
+    return mergeSlots();
+  }
+
+  /// Rows of experts, and what counts them, have the same slots.
+  bool mergeSlots() {
+    std::optional<uint64_t> slots;
+    for (size_t i = 0; i < operandCount(); ++i) {
+      if (!hasRows(row(i)) && row(i).countsRowsOf == kNoFactor)
+        continue;
+      if (slots && *slots != state(i).slots)
+        return compute_.refuse("takes rows of experts of several ranks beside those of one");
+      slots = state(i).slots;
+    }
+    for (size_t r = 0; r < results_.size(); ++r) {
+      const FactorValue &value = resultOf(probe_, factors_, r);
+      if (hasRows(value) || value.countsRowsOf != kNoFactor)
+        results_[r].slots = slots.value_or(0);
+    }
+    return true;
+  }
+
+  void makeTerms() {
+    results_.resize(call_.results.size());
+    Term term = {Term::Apply, call_.kind, 0, 0, probe_.attrs, {}};
+    for (const Operand &operand : call_.operands)
+      term.operands.push_back(operand.state->term);
+    if (commutes(call_.kind))
+      std::ranges::sort(term.operands);
+    if (int at = positionOf(info_.operands, "positions");
+        at >= 0 && static_cast<size_t>(at) == operandCount())
+      term.operands.push_back(terms_.of(Term::Loaded, kPlaces));
+    for (size_t r = 0; r < results_.size(); ++r) {
+      const Type *type = call_.results[r];
+      term.result = static_cast<uint8_t>(r);
+      bool isPlainCast = call_.kind == OpKind::Cast && term.attrs.empty();
+      bare_.push_back(isPlainCast ? term.operands[0] : terms_.of(term));
+      results_[r].term = terms_.rounded(type ? type->dtype : typeBetween(r), bare_.back());
+    }
+  }
+  DType typeBetween(size_t r) const {
+    const ValueType &type = typesOf(call_.kind, Epilogue::None).result(r);
+    return type.numbers == ValueType::Exact ? type.dtype : call_.between;
+  }
+  static constexpr int64_t kPlaces = resultIndex<OpKind::BatchLoad>("at");
+
+  /// Shards of a result, and its shape.
+  bool place(size_t r) {
+    const FactorValue &value = resultOf(probe_, factors_, r);
+    State &result = results_[r];
+    for (const Pending &each : pending_) {
+      if (each.result != r)
+        continue;
+      int64_t outer = 0;
+      eachAtom(value, [&](const FactorAtom &atom, int64_t before, int64_t) {
+        if (atom.factor == each.cut.factor)
+          outer = before * each.cut.sub;
+        return atom.factor != each.cut.factor && before != 0;
+      });
+      if (outer == 0)
+        return compute_.refuse("the extents of a result are not known");
+      Place place = each.place;
+      place.outer = outer;
+      result.put(place);
+    }
+    setShape(r, value);
+    bool hasRoom = result.slots != 0 || value.countsRowsOf != kNoFactor ||
+                   std::ranges::any_of(value.words(), &FactorAtom::isBound);
+    return hasRoom || fits(r);
+  }
+
+  void setShape(size_t r, const FactorValue &value) {
+    State &result = results_[r];
+    const Type &known = terms_.shape(bare_[r]);
+    if (known.rank != 0 || value.form != FactorValue::Dims) {
+      result.whole = known.rank != 0 ? known : call_.results[r] ? *call_.results[r] : Type();
+      terms_.setShape(bare_[r], result.whole);
+      terms_.setShape(result.term, result.whole);
+      return;
+    }
+    Type shape = shapeOf(value);
+    if (const Type *type = call_.results[r]) {
+      Type scaled = mesh_.wholeOf(result, *type);
+      if (shape.rank == 0 || scaled.numel() == shape.numel())
+        shape = scaled;
+      shape.dtype = type->dtype;
+    }
+    result.whole = shape;
+    terms_.setShape(bare_[r], shape);
+    terms_.setShape(result.term, shape);
+  }
+
+  Type shapeOf(const FactorValue &value) const {
+    Type shape;
+    shape.rank = value.dimCount;
+    std::ranges::fill(shape.shape, 1);
+    eachAtom(value, [&](const FactorAtom &atom, int64_t, int64_t extent) {
+      shape.shape[placeOfDim(value, isTurned(value), atom.dim)] *= extent;
+      return true;
+    });
+    return shape.numel() == 0 ? Type() : shape;
+  }
+
+  /// Whether this rank has as many elements as its placement says. Rows that are routed have room
+  /// for others.
+  bool fits(size_t r) {
+    const State &result = results_[r];
+    if (call_.results[r] == nullptr || result.whole.rank == 0)
+      return true;
+    int64_t whole = result.whole.numel(), ranks = 1;
+    for (const Place &place : result.places) {
+      if (place.kind == Place::Routed || place.kind == Place::OwnRuns ||
+          place.kind == Place::OfExperts)
+        return true;
+      ranks *= place.kind == Place::Shard ? mesh_.size(place.axis) : 1;
+    }
+    int64_t here = call_.results[r]->numel();
+    return here * ranks == whole ||
+           compute_.refuse(fmt::format("makes {} elements where a part of {} on each of {} is {}",
+                                       here, whole, ranks, whole / ranks));
+  }
+
+  Compute &compute_;
+  const Mesh &mesh_;
+  Terms &terms_;
+  const Call &call_;
+  const OpInfo &info_;
+  const OpFactors &factors_;
+  const std::vector<uint16_t> &groupAxes_;
+  Op probe_{}; ///< the op with the attributes of the whole
+  std::optional<FactorExtents> extents_;
+  std::vector<State> results_;
+  std::vector<TermId> bare_; ///< of each result, before it is rounded
+  std::vector<Pending> pending_;
+  // Along the axis under way:
+  std::vector<const Place *> places_;    ///< of each operand
+  std::vector<std::optional<Cut>> cuts_; ///< of each operand
+  std::optional<Cut> cut_;               ///< that of all
+  const Place *shard_ = nullptr;
+};
+
+std::optional<std::vector<State>> Compute::applyPlain(const Call &call) {
+  return PlainCall(*this, call).run();
+}
+
+std::optional<std::vector<State>> Compute::apply(const Call &call) {
+  const Lemma *lemma = lemmaOf(call.kind, call.operands.size(), call.results.size());
+  return lemma ? unfold(*lemma, call) : applyPlain(call);
+}
+
+std::optional<std::vector<State>> Compute::unfold(const Lemma &lemma, const Call &call) {
+  std::vector<std::optional<State>> values(lemma.valueCount);
+  std::vector<const Type *> types(lemma.valueCount);
+  for (size_t i = 0; i < call.operands.size(); ++i)
+    values[i] = *call.operands[i].state, types[i] = call.operands[i].type;
+  std::vector<bool> isNeeded(lemma.valueCount);
+  for (size_t r = 0; r < call.results.size(); ++r)
+    isNeeded[lemma.results[r]] = true, types[lemma.results[r]] = call.results[r];
+  std::vector<bool> isRun(lemma.steps.size());
+  for (size_t s = lemma.steps.size(); s-- > 0;) {
+    isRun[s] =
+        std::ranges::any_of(lemma.steps[s].results, [&](uint8_t value) { return isNeeded[value]; });
+    if (isRun[s])
+      for (uint8_t value : lemma.steps[s].operands)
+        isNeeded[value] = true;
+  }
+  for (const Attr &attr : call.attrs) {
+    bool isHanded = std::ranges::any_of(lemma.steps, [&](const LemmaStep &step) {
+      return std::ranges::find(step.attrs, attr.key) != step.attrs.end();
+    });
+    if (!isHanded && isMeant(call.kind, attr.key))
+      return refuse(fmt::format("has {}, which means nothing there", attrInfo(attr.key).name)),
+             std::nullopt;
+  }
+  DType between = call.operands[0].type ? call.operands[0].type->dtype : call.between;
+  for (size_t s = 0; s < lemma.steps.size(); ++s) {
+    if (!isRun[s])
+      continue;
+    const LemmaStep &step = lemma.steps[s];
+    Call plain = {step.kind, {}, call.group, {}, {}, between};
+    for (const Attr &attr : call.attrs)
+      if (std::ranges::find(step.attrs, attr.key) != step.attrs.end())
+        plain.attrs.push_back(attr);
+    for (auto [key, value] : step.set)
+      plain.attrs.push_back({key, {.i = value}});
+    std::ranges::sort(plain.attrs, {}, &Attr::key);
+    for (uint8_t value : step.operands)
+      if (values[value])
+        plain.operands.push_back({&*values[value], types[value]});
+    for (uint8_t value : step.results)
+      plain.results.push_back(types[value]);
+    if (!opInfo(step.kind).takesIndex())
+      plain.group.clear();
+    std::optional<std::vector<State>> made = applyPlain(plain);
+    if (!made)
+      return std::nullopt;
+    for (size_t r = 0; r < step.results.size(); ++r)
+      values[step.results[r]] = std::move((*made)[r]);
+  }
+  std::vector<State> results;
+  for (size_t r = 0; r < call.results.size(); ++r)
+    results.push_back(*values[lemma.results[r]]);
+  return results;
+}
+
+std::vector<Contribution> contributionsOf(const Terms &terms, const State &state) {
+  if (state.isSum())
+    return state.sum;
+  std::vector<TermId> summands;
+  appendSummands(terms, state.term, summands);
+  std::vector<Contribution> made;
+  for (TermId summand : summands)
+    made.push_back({summand, state.microbatch, state.microbatch});
+  std::ranges::sort(made);
+  return made;
+}
+
+std::optional<State> Compute::added(const State &a, const State &b) {
+  State sum = b;
+  auto isZero = [&](const State &state) {
+    const Term &term = terms_[state.term];
+    return term.kind == Term::Apply && term.op == OpKind::Fill && term.attrs.empty();
+  };
+  if (isZero(a) || isZero(b))
+    return isZero(a) ? b : a;
+  if (a.places != b.places || !(a.order == b.order) || !(a.multiple == b.multiple))
+    return refuse("adds values that differ in placement"), std::nullopt;
+  if (!a.cover.isAll() || !b.cover.isAll()) { // parts of one attention
+    if (a.cover.axis != b.cover.axis || a.term != b.term || a.microbatch != b.microbatch)
+      return refuse("adds parts of different sums"), std::nullopt;
+    for (size_t i = 0; i < a.cover.slices.size(); ++i) {
+      if (a.cover.slices[i] && b.cover.slices[i])
+        return refuse("counts the same keys twice"), std::nullopt;
+      sum.cover.slices[i] = a.cover.slices[i] || b.cover.slices[i];
+    }
+    if (std::ranges::find(sum.cover.slices, false) == sum.cover.slices.end())
+      sum.cover = Cover();
+    return sum;
+  }
+  sum.sum = contributionsOf(terms_, a);
+  if (!addContributions(sum.sum, contributionsOf(terms_, b)))
+    return refuse("adds a contribution twice"), std::nullopt;
+  sum.term = kNoTerm, sum.microbatch = -1;
+  return sum;
+}
+
+} // namespace shardc::plan::spec

@@ -1,0 +1,82 @@
+// What an op makes of values at placements: all of it follows from its FACTORS row, and of a fused
+// op from its lemma.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/plan/FactorExtents.h"
+#include "runtime/verify/spec/Rows.h"
+#include "runtime/verify/spec/State.h"
+
+namespace shardc::plan::spec {
+
+/// A plan's mesh, as placements see it.
+class Mesh {
+public:
+  explicit Mesh(const Plan &plan) : plan_(plan) {}
+
+  int64_t size(uint16_t axis) const { return plan_.mesh[axis].size; }
+  /// The axes of a group that have several coordinates; none of group -1.
+  std::vector<uint16_t> axesOf(int group) const;
+  std::vector<uint16_t> axesOf(GroupKind kind) const { return axesOf(groupOfKind(plan_, kind)); }
+  /// Blocks of this rank's elements that lie before the dimension, of so many whole ones.
+  int64_t localOuter(const State &state, int64_t outer, int except = -1) const;
+  /// The reverse: of so many blocks here.
+  int64_t wholeOuter(const State &state, int64_t outer) const;
+  /// The shape if no axis had a shard of it.
+  Type wholeOf(const State &state, Type type) const;
+  std::string name(uint16_t axis) const { return plan_.mesh[axis].name; }
+
+private:
+  const Plan &plan_;
+};
+
+struct Operand {
+  const State *state = nullptr;
+  const Type *type = nullptr; ///< of this rank's elements; null of what a lemma has in between
+};
+
+/// One plain or fused op.
+struct Call {
+  OpKind kind = OpKind::Add;
+  std::vector<Attr> attrs;
+  std::vector<uint16_t> group; ///< axes of the group in which a rank has an index
+  std::vector<Operand> operands;
+  std::vector<const Type *> results; ///< of this rank; null of what a lemma has in between
+  DType between = DType::F32;        ///< the type of what a lemma has in between
+};
+
+class Compute {
+public:
+  Compute(const Plan &plan, Terms &terms) : mesh_(plan), terms_(terms) {}
+
+  /// The states of the results; nothing if the op may not take its operands so, and why() says
+  /// why.
+  std::optional<std::vector<State>> apply(const Call &call);
+  /// Without its lemma.
+  std::optional<std::vector<State>> applyPlain(const Call &call);
+  /// a + b: of one microbatch, or sums over microbatches.
+  std::optional<State> added(const State &a, const State &b);
+  const std::string &why() const { return why_; }
+  const Mesh &mesh() const { return mesh_; }
+
+private:
+  friend class PlainCall;
+  std::optional<std::vector<State>> unfold(const Lemma &lemma, const Call &call);
+  bool refuse(std::string why) {
+    why_ = std::move(why);
+    return false;
+  }
+
+  Mesh mesh_;
+  Terms &terms_;
+  std::string why_;
+};
+
+/// The contributions of a value: its own of its microbatch, or those of the sum that it is.
+std::vector<Contribution> contributionsOf(const Terms &terms, const State &state);
+
+} // namespace shardc::plan::spec

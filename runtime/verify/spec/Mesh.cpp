@@ -1,0 +1,55 @@
+// Which elements a shard has.
+#include <algorithm>
+
+#include "runtime/verify/spec/Compute.h"
+
+namespace shardc::plan::spec {
+
+std::vector<uint16_t> Mesh::axesOf(int group) const {
+  std::vector<uint16_t> axes;
+  if (group >= 0)
+    for (uint16_t axis : plan_.groups[static_cast<size_t>(group)].axes)
+      if (size(axis) > 1)
+        axes.push_back(axis);
+  return axes;
+}
+
+int64_t Mesh::localOuter(const State &state, int64_t outer, int except) const {
+  for (const Place &place : state.places)
+    if (place.kind == Place::Shard && place.outer < outer && place.axis != except)
+      outer /= size(place.axis);
+  return outer;
+}
+
+int64_t Mesh::wholeOuter(const State &state, int64_t outer) const {
+  std::vector<const Place *> shards;
+  for (const Place &place : state.places)
+    if (place.kind == Place::Shard)
+      shards.push_back(&place);
+  std::ranges::sort(shards, {}, &Place::outer);
+  for (const Place *shard : shards) // one that cuts there, too, is outside
+    if (shard->outer <= outer)
+      outer *= size(shard->axis);
+  return outer;
+}
+
+Type Mesh::wholeOf(const State &state, Type type) const {
+  int64_t before = 1;
+  std::vector<const Place *> shards;
+  for (const Place &place : state.places)
+    if (place.kind == Place::Shard)
+      shards.push_back(&place);
+  std::ranges::sort(shards, {}, &Place::outer);
+  size_t next = 0;
+  for (uint8_t d = 0; d < type.rank; ++d) {
+    // A cut before the end of the dimension is its own; of a dimension of 1 it is if the next one
+    // would not do.
+    while (next < shards.size() && (shards[next]->outer < before * type.shape[d] ||
+                                    (shards[next]->outer == before && d + 1 == type.rank)))
+      type.shape[d] *= size(shards[next++]->axis);
+    before *= type.shape[d];
+  }
+  return type;
+}
+
+} // namespace shardc::plan::spec

@@ -1,0 +1,307 @@
+// What collectives do to placements, and nothing else: a collective that no line here has, is
+// refused.
+//
+//   all_gather      a shard of the first dimension                   -> the whole
+//                   a shard of another one, or mirrored              -> the whole, as shards came
+//                   a block divided over ..., G                      -> a block divided over ...
+//                   own runs, or their counts                        -> the whole, a slot of each
+//                   rank
+//   reduce_scatter  parts of a sum                                   -> a shard of the first
+//   dimension
+//                   parts of a sum, as shards of dimension d come    -> a shard of d
+//                   parts of a sum of rows, a slot of each rank      -> own runs
+//                   parts of a sum, with dimension d outermost       -> a shard of d
+//                   a block of instances or parts                    -> a block divided over ..., G
+//   all_reduce      parts of a sum                                   -> the whole
+//                   instances                                        -> their sum
+//                   sums of contributions of several roles           -> their union
+//                   the sums of a step                               -> those of all ranks
+//   all_reduce_max  largest numbers, or what all have                -> the whole
+//   all_to_all      slices, with heads outermost                     -> heads, as slices came
+//                   heads, as slices come                            -> slices, with heads
+//                   outermost rows or counts of instances or own runs          -> routed ones, and
+//                   back
+//   shift by        a shard, so far from its member                  -> the same, farther by as
+//   much
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "runtime/verify/spec/Walk.h"
+
+namespace shardc::plan::spec {
+
+/// Sums what ranks have along an axis: parts make the whole, instances the sum of all samples.
+bool Walk::sumAlong(const At &at, State &state, uint16_t axis) {
+  const Place *place = state.at(axis);
+  const std::string &name = plan_.mesh[axis].name;
+  if (place == nullptr)
+    return refuse(at, fmt::format("sums over {} what its ranks all have", name));
+  if (place->kind == Place::Part)
+    state.remove(axis);
+  else if (place->kind == Place::Instance)
+    state.put({axis, Place::Summed});
+  else
+    return refuse(at, fmt::format("sums over {} what is not parts of a sum there", name));
+  if (at.op.getBool(AttrKey::average))
+    state.multiple.divide(plan_.mesh[axis].size);
+  return true;
+}
+
+std::optional<State> Walk::summed(const At &at, State x, uint16_t axis) {
+  if (!sumAlong(at, x, axis))
+    return std::nullopt;
+  return x;
+}
+
+std::optional<State> Walk::largest(const At &at, State x, uint16_t axis) {
+  if (const Place *place = x.at(axis); place != nullptr && place->kind != Place::Largest)
+    return refuse(at, "takes the largest of what is in parts"), std::nullopt;
+  x.remove(axis);
+  return x;
+}
+
+std::optional<State> Walk::gathered(const At &at, State x, uint16_t axis) {
+  const Place *place = x.at(axis);
+  if (place != nullptr && place->kind == Place::OwnRuns && x.order.kind == Order::Dims) {
+    x.remove(axis);
+    x.slots |= uint64_t{1} << axis;
+    return x;
+  }
+  if (place != nullptr && place->kind == Place::Instance && x.order.kind == Order::Dims) {
+    x.put({axis, Place::Pooled});
+    return x;
+  }
+  if (place == nullptr || place->kind != Place::Shard || place->distance != 0)
+    return refuse(at, "gathers what is no shard along " + plan_.mesh[axis].name), std::nullopt;
+  Place was = *place;
+  x.remove(axis);
+  if (compute_.mesh().localOuter(x, was.outer) == 1 && !was.isMirrored)
+    return x;
+  if (x.order.kind != Order::Dims)
+    return refuse(at, "gathers elements that lie in another order"), std::nullopt;
+  x.order = {Order::Gathered, axis, was.isMirrored, was.outer, 1};
+  return x;
+}
+
+std::optional<State> Walk::scattered(const At &at, State x, uint16_t axis) {
+  if (const Place *place = x.at(axis); place != nullptr && place->kind == Place::Instance)
+    return refuse(at, "scatters a sum over samples"), std::nullopt;
+  if (!sumAlong(at, x, axis))
+    return std::nullopt;
+  if (uint64_t slot = uint64_t{1} << axis; (x.slots & slot) != 0) {
+    x.slots &= ~slot;
+    x.put({axis, Place::OwnRuns});
+    return x;
+  }
+  if (x.order.kind == Order::Dims) {
+    x.put({axis, Place::Shard, false, false, compute_.mesh().wholeOuter(x, 1)});
+    return x;
+  }
+  if (x.order.kind == Order::Turned && x.order.inner == plan_.mesh[axis].size) {
+    x.put({axis, Place::Shard, false, false, compute_.mesh().wholeOuter(x, x.order.outer)});
+    x.order = Order();
+    return x;
+  }
+  if (x.order.kind != Order::Gathered || x.order.axis != axis)
+    return refuse(at, "scatters elements that lie in another order"), std::nullopt;
+  x.put({axis, Place::Shard, x.order.isMirrored, false, x.order.outer});
+  x.order = Order();
+  return x;
+}
+
+std::optional<State> Walk::shifted(const At &at, State x, uint16_t axis) {
+  const Place *place = x.at(axis);
+  if (place == nullptr || place->kind != Place::Shard)
+    return refuse(at, "shifts what is no slice"), std::nullopt;
+  Place moved = *place;
+  int64_t n = plan_.mesh[axis].size;
+  moved.distance = ((moved.distance + at.op.getInt(AttrKey::by)) % n + n) % n;
+  x.put(moved);
+  return x;
+}
+
+std::optional<State> Walk::exchanged(const At &at, State x, uint16_t axis) {
+  const Mesh &mesh = compute_.mesh();
+  const Place *place = x.at(axis);
+  int64_t n = mesh.size(axis);
+  bool isShard = place != nullptr && place->kind == Place::Shard && place->distance == 0;
+  if (isShard && x.order.kind == Order::Turned && x.order.inner % n == 0) {
+    int64_t heads = mesh.wholeOuter(x, x.order.outer);
+    x.order = {Order::Gathered, axis, place->isMirrored, place->outer, 1};
+    x.put({axis, Place::Shard, false, false, heads});
+    return x;
+  }
+  if (isShard && x.order.kind == Order::Gathered && x.order.axis == axis && !place->isMirrored) {
+    int64_t outer = mesh.localOuter(x, place->outer, axis) / n;
+    Place slices = {axis, Place::Shard, x.order.isMirrored, false, x.order.outer};
+    x.order = {Order::Turned, 0, false, outer, n};
+    x.put(slices);
+    return x;
+  }
+  return refuse(at, "exchanges what is not in parts"), std::nullopt;
+}
+
+/// Rows of experts, or their counts, and back.
+std::optional<State> Walk::routed(const At &at, State x, const std::vector<uint16_t> &axes) {
+  bool isBack = x.at(axes.front())->kind == Place::Routed;
+  for (uint16_t axis : axes) {
+    Place place = *x.at(axis);
+    if ((place.kind == Place::Routed) != isBack)
+      return refuse(at, "exchanges rows of which some have been exchanged"), std::nullopt;
+    bool ownRuns = isBack ? place.wasOwnRuns : place.kind == Place::OwnRuns;
+    if (isBack)
+      x.put({axis, ownRuns ? Place::OwnRuns : Place::Instance});
+    else
+      x.put({axis, Place::Routed, false, ownRuns});
+  }
+  return x;
+}
+
+std::optional<State> Walk::moved(const At &at, const State &from) {
+  std::vector<uint16_t> axes = compute_.mesh().axesOf(at.op.group);
+  State x = from;
+  if (axes.empty())
+    return x;
+  auto isRow = [&](uint16_t axis) {
+    const Place *place = x.at(axis);
+    return place != nullptr && (place->kind == Place::Instance || place->kind == Place::Routed ||
+                                place->kind == Place::OwnRuns);
+  };
+  if (at.op.kind == OpKind::AllToAll && std::ranges::all_of(axes, isRow))
+    return x.order.kind == Order::Dims
+               ? routed(at, x, axes)
+               : (refuse(at, "exchanges rows in another order"), std::nullopt);
+  if (axes.size() > 1 && (at.op.kind == OpKind::AllToAll || at.op.kind == OpKind::Shift))
+    return refuse(at, "moves along several axes"), std::nullopt;
+  using Move = std::optional<State> (Walk::*)(const At &, State, uint16_t);
+  static constexpr std::pair<OpKind, Move> kMoves[] = {
+      {OpKind::AllGather, &Walk::gathered}, {OpKind::ReduceScatter, &Walk::scattered},
+      {OpKind::AllReduce, &Walk::summed},   {OpKind::AllReduceMax, &Walk::largest},
+      {OpKind::AllToAll, &Walk::exchanged}, {OpKind::Shift, &Walk::shifted}};
+  bool isFromLast = at.op.kind == OpKind::AllGather;
+  for (size_t i = 0; i < axes.size(); ++i) {
+    uint16_t axis = axes[isFromLast ? axes.size() - 1 - i : i];
+    auto move = std::ranges::find(kMoves, at.op.kind, &std::pair<OpKind, Move>::first);
+    if (move == std::end(kMoves))
+      return refuse(at, "moves in a way that is not known"), std::nullopt;
+    std::optional<State> next = (this->*move->second)(at, x, axis);
+    if (!next)
+      return std::nullopt;
+    x = std::move(*next);
+  }
+  return x;
+}
+
+std::optional<Walk::Values> Walk::movedBlock(const At &at, const BlockState &from) {
+  const Block &block = plan_.blocks[static_cast<size_t>(from.block)];
+  std::vector<uint16_t> axes = compute_.mesh().axesOf(at.op.group);
+  if (int64_t named = at.op.getInt(AttrKey::block); named >= 0 && named != from.block)
+    return refuse(at, fmt::format("names another block than '{}'", block.name)), std::nullopt;
+  BlockState x = from;
+  if (at.op.kind == OpKind::AllGather) {
+    bool isLast =
+        axes.size() <= x.axes.size() && std::equal(axes.rbegin(), axes.rend(), x.axes.rbegin());
+    if (!isLast)
+      return refuse(at, "gathers over other ranks than have the shards"), std::nullopt;
+    x.axes.resize(x.axes.size() - axes.size());
+    return Values{Value::of(std::move(x))};
+  }
+  if (at.op.kind != OpKind::AllReduce && at.op.kind != OpKind::ReduceScatter)
+    return refuse(at, "moves a block in a way that is not known"), std::nullopt;
+  for (State &param : x.params)
+    for (uint16_t axis : axes)
+      if (!sumAlong(at, param, axis))
+        return std::nullopt;
+  Values made;
+  if (at.op.kind == OpKind::ReduceScatter) {
+    x.axes.insert(x.axes.end(), axes.begin(), axes.end());
+    if (divided(block, typeOf(at, at.op.results[0]).numel()) != x.axes)
+      return refuse(at, "scatters to other ranks than have the shards"), std::nullopt;
+  }
+  made.push_back(Value::of(std::move(x)));
+  if (at.op.results.size() > 1)
+    made.push_back(Value::ofKind(Value::Squares)); // which gets its list when the sum is complete
+  return made;
+}
+
+std::optional<Walk::Values> Walk::followMove(const At &at) {
+  const Value &x = operand(at, 0);
+  if (x.isBlock())
+    return movedBlock(at, *x.block);
+  if (x.kind == Value::Packed) {
+    std::vector<uint16_t> axes = compute_.mesh().axesOf(at.op.group);
+    size_t all =
+        std::ranges::count_if(plan_.mesh, [](const MeshAxis &axis) { return axis.size > 1; });
+    if (at.op.kind != OpKind::AllReduce || axes.size() != all || at.op.getBool(AttrKey::average))
+      return refuse(at, "does not sum over all ranks"), std::nullopt;
+    Value reduced = x;
+    reduced.kind = Value::Reduced;
+    return Values{reduced};
+  }
+  if (!x.isOne())
+    return refuse(at, "moves what is not followed"), std::nullopt;
+  std::optional<State> made = moved(at, x.state);
+  if (!made)
+    return std::nullopt;
+  return Values{Value::of(std::move(*made))};
+}
+
+/// The roles that meet for a sum whose ranks are of several; none if they are of one.
+std::vector<uint32_t> Walk::rolesApart(const At &at) const {
+  std::vector<uint32_t> roles;
+  const Channel *channel =
+      at.op.channel >= 0 ? &plan_.channels[static_cast<size_t>(at.op.channel)] : nullptr;
+  for (uint16_t axis : compute_.mesh().axesOf(at.op.group)) {
+    if (extentOf(*at.role.role, axis) == plan_.mesh[axis].size)
+      continue;
+    for (uint32_t r = 0; r < plan_.roles.size(); ++r) {
+      bool isIn = channel == nullptr || !channel->isPair();
+      for (const AxisRange &range : plan_.roles[r].where)
+        if (!isIn && range.axis == axis)
+          for (int32_t member : channel->pair)
+            isIn |= member >= range.begin && member < range.end;
+      if (isIn)
+        roles.push_back(r);
+    }
+    return roles;
+  }
+  return roles;
+}
+
+/// Sums what several roles have: each has its own contributions.
+bool Walk::meet(const At &at, Values &made, bool &isBlocked) {
+  RoleWalk &role = at.role;
+  std::pair key = {at.op.channel, role.turns[at.op.channel]};
+  auto &meeting = meetings_[key];
+  meeting.insert_or_assign(role.index, operand(at, 0));
+  std::vector<uint32_t> roles = rolesApart(at);
+  isBlocked = meeting.size() < roles.size();
+  if (isBlocked)
+    return true;
+  ++role.turns[at.op.channel];
+  std::optional<Value> sum;
+  for (auto &[index, value] : meeting)
+    if (value.kind == Value::Untold) {
+      made = {value};
+      return true;
+    }
+  for (auto &[index, value] : meeting)
+    if (!(sum = sum ? added(at, *sum, value) : value))
+      return false;
+  made = {*sum};
+  return true;
+}
+
+/// Of the role on the axis of the channel of a transfer.
+int64_t Walk::coordinate(const RoleWalk &walk, const Op &op) const {
+  const Channel &channel = plan_.channels[static_cast<size_t>(op.channel)];
+  for (uint16_t axis : compute_.mesh().axesOf(channel.group))
+    for (const AxisRange &range : walk.role->where)
+      if (range.axis == axis)
+        return range.begin;
+  return 0;
+}
+
+} // namespace shardc::plan::spec

@@ -1,0 +1,188 @@
+// Takes the rows of Spec.def apart, once.
+#include "runtime/verify/spec/Rows.h"
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+
+namespace shardc::plan::spec {
+namespace {
+
+/// Reads a row from left to right. Values get numbers as their names come up.
+class LemmaReader {
+public:
+  explicit LemmaReader(OpKind kind) { lemma_.kind = kind; }
+
+  std::optional<Lemma> read(std::string_view values, std::string_view steps) {
+    size_t arrow = values.find("->");
+    if (arrow == std::string_view::npos)
+      return std::nullopt;
+    std::string_view operands = values.substr(0, arrow), results = values.substr(arrow + 2);
+    for (std::string_view name = word(operands); !name.empty(); name = word(operands)) {
+      bool mayLack = name.ends_with('?');
+      number(mayLack ? name.substr(0, name.size() - 1) : name);
+      ++lemma_.operandsMax;
+      lemma_.operandsMin += mayLack ? 0 : 1;
+    }
+    while (!steps.empty())
+      if (!readStep(takeUntil(steps, ';')))
+        return std::nullopt;
+    for (std::string_view name = word(results); !name.empty(); name = word(results)) {
+      lemma_.results.push_back(number(name));
+      if (!isMade(lemma_.results.back()))
+        return std::nullopt;
+    }
+    lemma_.valueCount = static_cast<uint8_t>(names_.size());
+    return lemma_;
+  }
+
+private:
+  static std::string_view word(std::string_view &text) {
+    text = trimmed(text);
+    return takeUntil(text, ' ');
+  }
+
+  uint8_t number(std::string_view name) {
+    auto at = std::ranges::find(names_, name);
+    if (at == names_.end())
+      at = names_.insert(at, name);
+    return static_cast<uint8_t>(at - names_.begin());
+  }
+  bool isMade(uint8_t value) const {
+    if (value < lemma_.operandsMax)
+      return true;
+    return std::ranges::any_of(lemma_.steps, [&](const LemmaStep &step) {
+      return std::ranges::find(step.results, value) != step.results.end();
+    });
+  }
+
+  bool readStep(std::string_view text) {
+    LemmaStep step;
+    std::string_view results = takeUntil(text, '=');
+    text = trimmed(text);
+    size_t end = text.find_first_of("{ ");
+    std::optional<OpForm> form = parseOpForm(text.substr(0, end));
+    if (!form)
+      return false;
+    step.kind = form->kind;
+    text.remove_prefix(std::min(end, text.size()));
+    if (text.starts_with('{')) {
+      text.remove_prefix(1);
+      if (!readAttrs(takeUntil(text, '}'), step))
+        return false;
+    }
+    for (std::string_view name = word(text); !name.empty(); name = word(text)) {
+      step.operands.push_back(number(name));
+      if (!isMade(step.operands.back()))
+        return false;
+    }
+    for (std::string_view name = word(results); !name.empty(); name = word(results))
+      step.results.push_back(number(name));
+    lemma_.steps.push_back(std::move(step));
+    return true;
+  }
+
+  static bool readAttrs(std::string_view text, LemmaStep &step) {
+    for (std::string_view each = word(text); !each.empty(); each = word(text)) {
+      std::string_view name = takeUntil(each, '=');
+      std::optional<AttrKey> key = parseAttrKey(name);
+      if (!key)
+        return false;
+      if (each.empty()) {
+        step.attrs.push_back(*key);
+        continue;
+      }
+      int64_t value = 0;
+      if (std::from_chars(each.data(), each.data() + each.size(), value).ec != std::errc())
+        return false;
+      step.set.emplace_back(*key, value);
+    }
+    return true;
+  }
+
+  Lemma lemma_;
+  std::vector<std::string_view> names_;
+};
+
+std::vector<Lemma> readLemmas() {
+  std::vector<Lemma> lemmas;
+#define LEMMA(op, values, steps) lemmas.push_back(parseLemma(OpKind::op, values, steps).value());
+#include "runtime/verify/spec/Spec.def"
+  return lemmas;
+}
+
+/// Facts of ops by kind, as bits.
+struct OpRows {
+  std::array<uint16_t, kOpCount> together{}, alone{};
+  std::array<bool, kOpCount> commutes{}, isUntold{};
+  std::array<bool, kAttrCount> isUnmeant{};
+  std::vector<std::pair<OpKind, AttrKey>> unmeantOf;
+};
+
+uint16_t operandBits(OpKind kind, std::string_view names) {
+  uint16_t bits = 0;
+  while (!names.empty()) {
+    std::string_view name = takeUntil(names, ' ');
+    if (int at = positionOf(opInfo(kind).operands, name); at >= 0)
+      bits = static_cast<uint16_t>(bits | 1u << at);
+  }
+  return bits;
+}
+
+OpRows readRows() {
+  OpRows rows;
+#define LINEAR(op, operands)                                                                       \
+  rows.together[static_cast<size_t>(OpKind::op)] = operandBits(OpKind::op, operands);
+#define LINEAR_ALONE(op, operands)                                                                 \
+  rows.alone[static_cast<size_t>(OpKind::op)] = operandBits(OpKind::op, operands);
+#define COMMUTES(op) rows.commutes[static_cast<size_t>(OpKind::op)] = true;
+#define UNTOLD(op, why) rows.isUntold[static_cast<size_t>(OpKind::op)] = true;
+#define UNMEANT(attribute, why) rows.isUnmeant[static_cast<size_t>(AttrKey::attribute)] = true;
+#define UNMEANT_OF(op, attribute, why) rows.unmeantOf.emplace_back(OpKind::op, AttrKey::attribute);
+#include "runtime/verify/spec/Spec.def"
+  return rows;
+}
+
+const OpRows &rows() {
+  static const OpRows kRows = readRows();
+  return kRows;
+}
+
+} // namespace
+
+std::optional<Lemma> parseLemma(OpKind kind, std::string_view values, std::string_view steps) {
+  return LemmaReader(kind).read(values, steps);
+}
+
+std::span<const Lemma> allLemmas() {
+  static const std::vector<Lemma> kLemmas = readLemmas();
+  return kLemmas;
+}
+
+const Lemma *lemmaOf(OpKind kind, size_t operands, size_t results) {
+  for (const Lemma &lemma : allLemmas())
+    if (lemma.kind == kind && operands >= lemma.operandsMin && operands <= lemma.operandsMax &&
+        results <= lemma.results.size())
+      return &lemma;
+  return nullptr;
+}
+
+Linearity linearity(OpKind kind, size_t operand) {
+  auto has = [&](const std::array<uint16_t, kOpCount> &bits) {
+    return operand < 16 && (bits[static_cast<size_t>(kind)] >> operand & 1u) != 0;
+  };
+  return has(rows().together) ? Linearity::Together
+         : has(rows().alone)  ? Linearity::Alone
+                              : Linearity::None;
+}
+
+bool commutes(OpKind kind) { return rows().commutes[static_cast<size_t>(kind)]; }
+bool isUntold(OpKind kind) { return rows().isUntold[static_cast<size_t>(kind)]; }
+
+bool isMeant(OpKind kind, AttrKey key) {
+  if (rows().isUnmeant[static_cast<size_t>(key)])
+    return false;
+  return std::ranges::find(rows().unmeantOf, std::pair(kind, key)) == rows().unmeantOf.end();
+}
+
+} // namespace shardc::plan::spec

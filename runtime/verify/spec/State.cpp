@@ -1,0 +1,39 @@
+// Places and sums.
+#include "runtime/verify/spec/State.h"
+
+#include <algorithm>
+
+namespace shardc::plan::spec {
+
+void State::put(const Place &place) {
+  auto at = std::ranges::lower_bound(places, place.axis, {}, &Place::axis);
+  if (at != places.end() && at->axis == place.axis)
+    *at = place;
+  else
+    places.insert(at, place);
+}
+
+bool Value::operator==(const Value &other) const {
+  auto isSame = [](const auto &a, const auto &b) { return a == b || (a && b && *a == *b); };
+  return kind == other.kind && op == other.op && isSame(block, other.block) &&
+         isSame(step, other.step) && isSame(list, other.list) && state == other.state;
+}
+
+bool addContributions(std::vector<Contribution> &to, const std::vector<Contribution> &more) {
+  to.insert(to.end(), more.begin(), more.end());
+  std::ranges::sort(to);
+  std::vector<Contribution> joined;
+  for (const Contribution &each : to) {
+    bool follows = !joined.empty() && joined.back().term == each.term;
+    if (follows && each.first <= joined.back().last)
+      return false;
+    if (follows && each.first == joined.back().last + 1)
+      joined.back().last = each.last;
+    else
+      joined.push_back(each);
+  }
+  to = std::move(joined);
+  return true;
+}
+
+} // namespace shardc::plan::spec

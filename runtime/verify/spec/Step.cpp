@@ -1,0 +1,636 @@
+// Blocks of parameters, the sums of a step, and the optimizer.
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "runtime/plan/JobFacts.h"
+#include "runtime/plan/Optimizers.h"
+#include "runtime/plan/Text.h"
+#include "runtime/verify/spec/Walk.h"
+
+namespace shardc::plan::spec {
+
+int64_t Walk::extentOf(const Role &role, uint16_t axis) const {
+  for (const AxisRange &range : role.where)
+    if (range.axis == axis)
+      return range.end - range.begin;
+  return plan_.mesh[axis].size;
+}
+
+/// The axes along which a buffer of so many elements divides the block.
+std::optional<std::vector<uint16_t>> Walk::divided(const Block &block, int64_t numel) const {
+  std::optional<BlockPart> part = partOf(block, numel);
+  if (!part)
+    return std::nullopt;
+  return compute_.mesh().axesOf(part->group);
+}
+
+/// Of the specification's table; -1 where it lacks the parameter.
+int64_t Walk::goalOf(size_t param) const {
+  if (isSpecification_)
+    return static_cast<int64_t>(param);
+  auto at = goals_.params.find(plan_.params[param].name);
+  return at == goals_.params.end() ? -1 : at->second;
+}
+
+State Walk::paramState(size_t index, TermId term) const {
+  const Param &param = plan_.params[index];
+  State state;
+  state.term = term;
+  state.whole = param.wholeType();
+  if (param.whole.rank == 0)
+    return state;
+  for (const Split &split : param.splits) {
+    int64_t outer = split.parts;
+    for (uint8_t d = 0; d < split.dim; ++d)
+      outer *= param.whole.shape[d];
+    for (uint16_t axis : compute_.mesh().axesOf(split.group)) {
+      state.put({axis, Place::Shard, false, false, outer});
+      outer *= plan_.mesh[axis].size;
+    }
+  }
+  return state;
+}
+
+/// What the parameter, or its moment, is after so many steps.
+TermId Walk::parameter(Term::Kind kind, size_t param, int64_t steps) {
+  int64_t goal = goalOf(param);
+  bool isUpdated = steps > 0 && goals_.isTrained(goal);
+  if (!isUpdated) {
+    TermId term = terms_.of(kind, goal);
+    terms_.setShape(term, plan_.params[param].wholeType());
+    return term;
+  }
+  OpKind op = optimizerInfo(*optimizerOf(goals_.plan->job)).op;
+  std::string_view names = opInfo(op).operands;
+  Term term = {Term::Updated, op, 0, goal, {}, {parameter(Term::Parameter, param, steps - 1)}};
+  term.result = kind == Term::Parameter ? 0 : kind == Term::FirstMoment ? 1 : 2;
+  for (auto [name, moment] :
+       {std::pair("m", Term::FirstMoment), std::pair("v", Term::SecondMoment)})
+    if (positionOf(names, name) >= 0)
+      term.operands.push_back(parameter(moment, param, steps - 1));
+  return terms_.of(std::move(term));
+}
+
+namespace {
+
+std::optional<Term::Kind> keptKind(CellKind kind) {
+  switch (kind) {
+  case CellKind::Weight:
+  case CellKind::WeightShard:
+  case CellKind::Master:
+    return Term::Parameter;
+  case CellKind::FirstMoment:
+    return Term::FirstMoment;
+  case CellKind::SecondMoment:
+    return Term::SecondMoment;
+  default:
+    return std::nullopt;
+  }
+}
+
+/// Whether a cell holds numbers as the optimizer has them, in whatever type the job says.
+bool isExact(const Cell &cell) {
+  return cell.kind != CellKind::Weight && cell.kind != CellKind::WeightShard;
+}
+
+} // namespace
+
+/// What a cell holds where a run begins.
+Value Walk::initial(const RoleWalk &, const Cell &cell) {
+  if (cell.kind == CellKind::Feed || cell.kind == CellKind::EvalFeed || cell.kind == CellKind::Stop)
+    return Value::ofKind(Value::Host);
+  if (cell.kind == CellKind::Step)
+    return Value::of(StepState());
+  auto begun = static_cast<int64_t>(isSpecification_ ? goals_.steps.size() : 0);
+  if (cell.kind == CellKind::Param) {
+    auto index = static_cast<size_t>(cell.of);
+    return Value::of(paramState(
+        index, terms_.rounded(cell.type.dtype, parameter(Term::Parameter, index, begun))));
+  }
+  if (cell.kind == CellKind::ExpertBias) {
+    State bias;
+    bias.term = terms_.of(Term::Kept, static_cast<int64_t>(cell.kind));
+    bias.whole = cell.type;
+    return Value::of(std::move(bias));
+  }
+  if (cell.kind == CellKind::ExpertLoad || cell.kind == CellKind::RouterLosses ||
+      cell.kind == CellKind::PredictionLosses)
+    return Value::ofKind(Value::Untold);
+  std::optional<Term::Kind> kind = keptKind(cell.kind);
+  if (!kind)
+    return Value();
+  const Block &block = plan_.blocks[static_cast<size_t>(cell.of)];
+  std::optional<std::vector<uint16_t>> axes = divided(block, cell.type.numel());
+  if (!axes)
+    return Value();
+  BlockState state;
+  state.block = cell.of, state.axes = *axes;
+  for (size_t p : paramsOf_[static_cast<size_t>(cell.of)]) {
+    TermId term = parameter(*kind, p, begun);
+    state.params.push_back(
+        paramState(p, isExact(cell) ? term : terms_.rounded(cell.type.dtype, term)));
+  }
+  return Value::of(std::move(state));
+}
+
+bool Walk::readStep(Goals &goals) {
+  goals.plan = &plan_;
+  if (plan_.roles.size() != 1 || plan_.level != Level::Logical || !optimizerOf(plan_.job))
+    return refuse("is no logical plan of one role with an optimizer");
+  const Role &role = plan_.roles[0];
+  Goals::Step step;
+  dataAxes_.clear(); // of one rank
+  for (size_t p = 0; p < plan_.params.size(); ++p)
+    goals.params.emplace(plan_.params[p].name, static_cast<int64_t>(p));
+  std::vector<Values> cells;
+  for (uint32_t s = 0; s < role.segments.size(); ++s) {
+    bool isEval = role.segments[s].kind == SegmentKind::Eval;
+    if (!isEval && role.segments[s].kind != SegmentKind::Train)
+      continue;
+    std::vector<Values> left;
+    auto losses = readLosses(s, isEval, left);
+    if (!losses)
+      return false;
+    (isEval ? step.evaluated : step.losses) = std::move(*losses);
+    if (!isEval)
+      cells = std::move(left);
+    for (const Op &op : role.segments[s].ops)
+      if (op.kind == OpKind::StepBegin)
+        goals.stepBegin = &op;
+    auto count = [&](const std::vector<ProgramNode> &nodes, const auto &self) -> void {
+      for (const ProgramNode &node : nodes) {
+        if (node.kind == ProgramNode::Run && node.segment == s)
+          (isEval ? goals.evalMicrobatches : goals.microbatches) = node.count;
+        self(node.children, self);
+      }
+    };
+    count(role.program, count);
+  }
+  if (cells.empty())
+    return refuse("has no segment that trains");
+  step.gradients.resize(plan_.params.size());
+  for (size_t c = 0; c < role.cells.size(); ++c)
+    if (const Value &value = cells[c][0];
+        role.cells[c].kind == CellKind::ParamGradient && value.isOne()) {
+      std::vector<TermId> &summands = step.gradients[static_cast<size_t>(role.cells[c].of)];
+      for (const Contribution &each : contributionsOf(terms_, value.state))
+        summands.push_back(each.term);
+      std::ranges::sort(summands);
+    }
+  goals.steps.push_back(std::move(step));
+  return true;
+}
+
+/// Walks through one microbatch of a segment of the specification, and leaves the cells.
+std::optional<std::vector<std::pair<TermId, TermId>>>
+Walk::readLosses(uint32_t segment, bool isEval, std::vector<Values> &cells) {
+  roles_.clear();
+  RoleWalk &walk = roles_.emplace_back();
+  walk.role = &plan_.roles[0];
+  walk.runs = {{segment}};
+  for (const Cell &cell : walk.role->cells)
+    walk.cells.emplace_back(static_cast<size_t>(cell.slots), initial(walk, cell));
+  for (bool hasMoved = true; !walk.isDone() && hasMoved;) {
+    hasMoved = false;
+    if (!advance(walk, hasMoved))
+      return std::nullopt;
+  }
+  std::vector<std::pair<TermId, TermId>> losses;
+  for (const Values &cell : walk.cells)
+    if (cell[0].kind == Value::Step)
+      for (const auto &[loss, tokens] : cell[0].step->sums(isEval).losses)
+        losses.emplace_back(loss.term, tokens.term);
+  cells = std::move(walk.cells);
+  return losses;
+}
+
+/// Parameters and how they begin and learn.
+bool Walk::checkTables() {
+  for (size_t p = 0; p < plan_.params.size(); ++p) {
+    const Param &param = plan_.params[p];
+    int64_t goal = goalOf(p);
+    if (goal < 0)
+      return refuse(fmt::format("the model has no parameter '{}'", param.name));
+    const Param &meant = goals_.plan->params[static_cast<size_t>(goal)];
+    if (param.init != meant.init || param.initStd != meant.initStd ||
+        param.isStacked() != meant.isStacked())
+      return refuse(fmt::format("parameter '{}' begins otherwise than in the model", param.name));
+    if (param.lrMult != meant.lrMult || param.wdMult != meant.wdMult ||
+        param.isDecoupled != meant.isDecoupled ||
+        isTrained(plan_, param) != isTrained(*goals_.plan, meant))
+      return refuse(fmt::format("parameter '{}' learns otherwise than in the model", param.name));
+    if (!(param.wholeType() == meant.wholeType()))
+      return refuse(fmt::format("parameter '{}' has another type than in the model", param.name));
+  }
+  return plan_.params.size() == goals_.params.size() ||
+         refuse(fmt::format("has {} parameters, the model has {}", plan_.params.size(),
+                            goals_.params.size()));
+}
+
+/// Attributes that are the job's options.
+bool Walk::checkHyper(const At &at) {
+  const Job &job = goals_.plan->job;
+  auto differs = [&](AttrKey key, double needed) {
+    double found = attrInfo(key).type == AttrInfo::Float ? at.op.getFloat(key)
+                                                         : static_cast<double>(at.op.getInt(key));
+    if (found == needed)
+      return false;
+    refuse(at, fmt::format("has {} = {}, the job says {}", attrInfo(key).name, found, needed));
+    return true;
+  };
+#define HYPER(op_, attribute, value)                                                               \
+  if (at.op.kind == OpKind::op_ && differs(AttrKey::attribute, static_cast<double>(value)))        \
+    return false;
+#include "runtime/verify/spec/Spec.def"
+  if (!opInfo(at.op).isOptimizer())
+    return true;
+  std::optional<Optimizer> optimizer = optimizerOf(job);
+  if (!optimizer || optimizerInfo(*optimizer).op != at.op.kind)
+    return refuse(at, "is not the optimizer of the job");
+  for (const Scalar &scalar : scalarsOf(*optimizer, job))
+    if (differs(scalar.key, scalar.value))
+      return false;
+  bool isConstant = job.scheduler.weightDecayIncrStyle == Job::WeightDecayStyle::Constant;
+  double decay = !isConstant                         ? 0
+                 : job.scheduler.endWeightDecay >= 0 ? job.scheduler.endWeightDecay
+                                                     : job.optimizer.weightDecay;
+  return !differs(AttrKey::weight_decay, decay) &&
+         !differs(AttrKey::decoupled, job.optimizer.decoupledWeightDecay ? 1 : 0);
+}
+
+std::optional<Walk::Values> Walk::followStep(const At &at) {
+  static constexpr std::pair<SumRole, Rule> kRules[] = {
+      {SumRole::BeginsStep, &Walk::beginStep},     {SumRole::BeginsEval, &Walk::beginEval},
+      {SumRole::AddsLosses, &Walk::followLossAdd}, {SumRole::AddsEvalLosses, &Walk::followLossAdd},
+      {SumRole::Norm, &Walk::followSquares},       {SumRole::PacksStep, &Walk::followSumsPack},
+      {SumRole::PacksEval, &Walk::followSumsPack}, {SumRole::FinishesStep, &Walk::finishSums},
+      {SumRole::FinishesEval, &Walk::finishSums},  {SumRole::Optimizes, &Walk::followOptimizer},
+      {SumRole::Balances, &Walk::keepBias}};
+  auto rule = std::ranges::find(kRules, opInfo(at.op).sum, &std::pair<SumRole, Rule>::first);
+  return rule == std::end(kRules) ? std::nullopt : (this->*rule->second)(at);
+}
+
+std::optional<Walk::Values> Walk::beginStep(const At &at) {
+  auto isSame = [](const Attr &a, const Attr &b) { return a.key == b.key && a.i == b.i; };
+  if (!isSpecification_ &&
+      (!goals_.stepBegin || !std::ranges::equal(at.op.attrs, goals_.stepBegin->attrs, isSame)))
+    return refuse(at, "has another schedule than the model"), std::nullopt;
+  StepState step;
+  step.training.begun = at.role.step;
+  return Values{Value::of(std::move(step))};
+}
+
+std::optional<Walk::Values> Walk::beginEval(const At &at) {
+  if (operand(at, 0).kind != Value::Step)
+    return refuse(at, "takes what is no state of a step"), std::nullopt;
+  StepState step = *operand(at, 0).step;
+  step.evaluation = LossSums();
+  step.evaluation.begun = at.role.step;
+  return Values{Value::of(std::move(step))};
+}
+
+/// With it, the next step chooses by the bias of the next step.
+std::optional<Walk::Values> Walk::keepBias(const At &at) {
+  declare("expert_bias.update: how biases of experts change is not followed");
+  return Values{operand(at, 0)};
+}
+
+std::optional<Walk::Values> Walk::finishSums(const At &at) {
+  bool isEval = opInfo(at.op).sum == SumRole::FinishesEval;
+  const Value &state = operand(at, 0), &reduced = operand(at, 1);
+  bool isOfOne =
+      std::ranges::all_of(plan_.mesh, [](const MeshAxis &axis) { return axis.size == 1; });
+  bool isSummed = reduced.kind == Value::Reduced || (reduced.kind == Value::Packed && isOfOne);
+  if (!isSummed || state.kind != Value::Step || !(*reduced.step == *state.step) ||
+      (isEval ? reduced.op != nullptr : operand(at, 2).op != reduced.op || reduced.op == nullptr))
+    return refuse(at, "takes other sums than those that it ends"), std::nullopt;
+  if (!checkHyper(at))
+    return std::nullopt;
+  StepState step = *state.step;
+  step.sums(isEval).finished = at.role.step;
+  return Values{Value::of(std::move(step))};
+}
+
+std::optional<Walk::Values> Walk::followLossAdd(const At &at) {
+  if (operand(at, 0).kind != Value::Step || !operand(at, 1).isOne() || !operand(at, 2).isOne())
+    return refuse(at, "adds what is no losses"), std::nullopt;
+  StepState step = *operand(at, 0).step;
+  LossSums &sums = step.sums(opInfo(at.op).sum == SumRole::AddsEvalLosses);
+  State loss = operand(at, 1).state, tokens = operand(at, 2).state;
+  int64_t number = loss.microbatch;
+  if (number != tokens.microbatch || loss.isSum() || tokens.isSum())
+    return refuse(at, "adds losses and tokens of different microbatches"), std::nullopt;
+  loss.microbatch = tokens.microbatch = -1;
+  bool isAdded = false;
+  for (size_t i = 0; i < sums.losses.size() && !isAdded; ++i)
+    if (sums.losses[i] == std::pair(loss, tokens) && sums.microbatches[i].second == number - 1)
+      isAdded = true, sums.microbatches[i].second = number;
+  if (!isAdded) {
+    sums.losses.emplace_back(std::move(loss), std::move(tokens));
+    sums.microbatches.emplace_back(number, number);
+  }
+  return Values{Value::of(std::move(step))};
+}
+
+std::optional<Walk::Values> Walk::followSquares(const At &at) {
+  Value squares = Value::ofKind(Value::Squares);
+  squares.op = &at.op;
+  Values list;
+  for (size_t i = 0; i < at.op.operands.size(); ++i)
+    list.push_back(operand(at, i));
+  squares.list = std::make_shared<const Values>(std::move(list));
+  return Values{squares};
+}
+
+std::optional<Walk::Values> Walk::followSumsPack(const At &at) {
+  bool isEval = opInfo(at.op).sum == SumRole::PacksEval;
+  const Value &step = operand(at, 0);
+  Value packed = Value::ofKind(Value::Packed);
+  if (step.kind != Value::Step)
+    return refuse(at, "packs what is no state of a step"), std::nullopt;
+  if (!isSpecification_ && !checkLosses(at, *step.step, isEval))
+    return std::nullopt;
+  if (!isEval) {
+    const Value &squares = operand(at, 1);
+    if (squares.kind != Value::Squares || squares.op == nullptr)
+      return refuse(at, "packs what is no sum of squares"), std::nullopt;
+    if (!checkNorm(at, squares))
+      return std::nullopt;
+    packed = squares;
+    packed.kind = Value::Packed;
+  }
+  packed.step = step.step;
+  return Values{packed};
+}
+
+/// The losses of each microbatch once, and as many ranks as it says have the same.
+bool Walk::checkLosses(const At &at, const StepState &step, bool isEval) {
+  const LossSums &sums = step.sums(isEval);
+  int64_t base = at.role.step * kStep;
+  if (sums.begun != at.role.step)
+    return refuse(at, "takes sums that have not begun");
+  if (sums.losses.empty()) // another stage has them
+    return true;
+  ++rolesWithLosses_[{isEval, at.role.step}];
+  auto at0 = static_cast<size_t>(at.role.step + (isEval ? 1 : 0));
+  const auto &meant = isEval ? goals_.steps[at0].evaluated : goals_.steps[at0].losses;
+  std::map<std::pair<TermId, TermId>, int64_t> next;
+  for (const auto &goal : meant)
+    next[goal] = base;
+  for (size_t i = 0; i < sums.losses.size(); ++i) {
+    const auto &[loss, tokens] = sums.losses[i];
+    auto found = next.find({loss.term, tokens.term});
+    if (found == next.end())
+      return refuse(at, "takes other losses than those of the model");
+    if (found->second != sums.microbatches[i].first)
+      return refuse(at, "takes losses of a microbatch twice, or not at all");
+    found->second = sums.microbatches[i].second + 1;
+    int64_t have = copiesOf(at, loss, tokens), copies = at.op.getInt(AttrKey::loss_copies);
+    if (have == 0)
+      return false;
+    if (have != copies && !isEval) // an evaluation divides sums that have as many copies
+      return refuse(at, fmt::format("has {} copies of the losses, and not {}", have, copies));
+  }
+  int64_t count = isEval ? goals_.evalMicrobatches : goals_.microbatches - skipped_;
+  for (auto &[goal, end] : next)
+    if (end != base + count)
+      return refuse(
+          at, fmt::format("takes losses of {} microbatches, the model has {}", end - base, count));
+  return true;
+}
+
+/// How many ranks of the role have the same losses; 0 if that is not known.
+int64_t Walk::copiesOf(const At &at, const State &loss, const State &tokens) {
+  if (loss.order.kind != Order::Dims || !loss.multiple.isOne() || !tokens.multiple.isOne())
+    return refuse(at, "takes multiples of losses"), 0;
+  int64_t have = 1;
+  for (uint16_t axis = 0; axis < plan_.mesh.size(); ++axis) {
+    if (extentOf(*at.role.role, axis) == 1)
+      continue;
+    const Place *of = loss.at(axis), *count = tokens.at(axis);
+    bool isData = std::ranges::find(dataAxes_, axis) != dataAxes_.end();
+    if ((of == nullptr) != (count == nullptr))
+      return refuse(at, "takes the losses of some tokens, and the number of others"), 0;
+    bool isKnown = isData ? of && of->kind == Place::Instance && count->kind == Place::Instance
+                          : !of || (of->kind == Place::Shard && count->kind == Place::Part);
+    if (!isKnown)
+      return refuse(at, "takes losses that ranks have in an unknown way"), 0;
+    have *= of == nullptr ? extentOf(*at.role.role, axis) : 1;
+  }
+  return have;
+}
+
+/// Whether it is the gradient of the parameter, over all microbatches and samples.
+bool Walk::isComplete(const At &at, const State &state, size_t param) {
+  const std::string &name = plan_.params[param].name;
+  auto goal = static_cast<size_t>(goalOf(param));
+  for (uint16_t axis : dataAxes_) {
+    const Place *place = state.at(axis);
+    if (place == nullptr || (place->kind != Place::Summed && place->kind != Place::OfExperts))
+      return refuse(at, fmt::format("takes a gradient of '{}' that is not summed over {}", name,
+                                    plan_.mesh[axis].name));
+  }
+  for (const Place &place : state.places)
+    if (place.kind != Place::Shard && place.kind != Place::Summed && place.kind != Place::OfExperts)
+      return refuse(at, fmt::format("takes a gradient of '{}' in parts along {}", name,
+                                    plan_.mesh[place.axis].name));
+  if (!state.cover.isAll() || state.order.kind != Order::Dims)
+    return refuse(at, fmt::format("takes a part of the gradient of '{}'", name));
+  Multiple needed;
+  if (goals_.plan->job.ddp.averageInCollective)
+    for (uint16_t axis : dataAxes_)
+      needed.divide(plan_.mesh[axis].size);
+  if (!(state.multiple == needed))
+    return refuse(at,
+                  fmt::format("takes {}/{} of the gradient of '{}', not {}/{}", state.multiple.over,
+                              state.multiple.under, name, needed.over, needed.under));
+  std::vector<Contribution> found = contributionsOf(terms_, state), meant;
+  int64_t base = at.role.step * kStep;
+  for (TermId term : goalsOf(at).gradients[goal])
+    meant.push_back({term, base, base + goals_.microbatches - skipped_ - 1});
+  std::ranges::sort(meant);
+  if (found == meant)
+    return true;
+  bool isOfModel = std::ranges::all_of(found, [&](const Contribution &each) {
+    return std::ranges::binary_search(goalsOf(at).gradients[goal], each.term);
+  });
+  return refuse(at, fmt::format("takes {} the gradient of '{}'",
+                                isOfModel ? "other contributions of microbatches than those to"
+                                          : "something else than",
+                                name));
+}
+
+/// A gradient whose squares a norm has, of which a rank has the part along these axes.
+bool Walk::checkNormPart(const At &at, const State &gradient, size_t index,
+                         const std::vector<uint16_t> &axes, int64_t copies) {
+  const Param &param = plan_.params[index];
+  if (!isComplete(at, gradient, index))
+    return false;
+  std::set<uint16_t> divided(axes.begin(), axes.end());
+  auto add = [&](int group) {
+    for (uint16_t axis : compute_.mesh().axesOf(group))
+      divided.insert(axis);
+  };
+  for (const Split &split : param.splits)
+    add(split.group);
+  std::ranges::for_each(param.copies, add);
+  if (at.op.getBool(AttrKey::norm_replicated))
+    return divided.empty() ||
+           refuse(at, fmt::format("does not sum squares of shards of '{}'", param.name));
+  int64_t have = 1;
+  for (uint16_t axis = 0; axis < plan_.mesh.size(); ++axis)
+    have *= divided.contains(axis) ? 1 : extentOf(*at.role.role, axis);
+  return have == copies ||
+         refuse(at, fmt::format("'{}' is on {} ranks, and not {}", param.name, have, copies));
+}
+
+/// The norm has the gradient of each parameter once.
+bool Walk::checkNorm(const At &at, const Value &squares) {
+  std::multiset<size_t> found, meant;
+  for (size_t i = 0; i < squares.list->size(); ++i) {
+    const Value *value = &(*squares.list)[i];
+    if (value->kind == Value::Squares && value->list && value->list->size() == 1)
+      value = &value->list->front();
+    int64_t copies = i < squares.op->blocks.size() ? squares.op->blocks[i].copies : 1;
+    if (value->isBlock()) {
+      const std::vector<size_t> &params = paramsOf_[static_cast<size_t>(value->block->block)];
+      for (size_t p = 0; p < params.size(); ++p) {
+        found.insert(params[p]);
+        if (!checkNormPart(at, value->block->params[p], params[p], value->block->axes, copies))
+          return false;
+      }
+      continue;
+    }
+    size_t param = value->isOne() ? paramOf(at, value->state) : plan_.params.size();
+    if (param == plan_.params.size())
+      return refuse(at, "has squares of what is no gradient");
+    found.insert(param);
+    if (!checkNormPart(at, value->state, param, {}, copies))
+      return false;
+  }
+  for (size_t p = 0; p < plan_.params.size(); ++p)
+    if (countsNorm(at.role, p))
+      meant.insert(p);
+  return found == meant || refuse(at, "does not have the gradient of each parameter once");
+}
+
+/// Of which parameter it is the gradient; as many as there are if of none.
+size_t Walk::paramOf(const At &at, const State &gradient) const {
+  std::vector<TermId> terms;
+  for (const Contribution &each : contributionsOf(terms_, gradient))
+    terms.push_back(each.term);
+  for (size_t p = 0; p < plan_.params.size(); ++p)
+    if (!terms.empty() && goalsOf(at).gradients[static_cast<size_t>(goalOf(p))] == terms)
+      return p;
+  return plan_.params.size();
+}
+
+/// Whether the norm of the role has the parameter: it trains it, and no earlier role does.
+bool Walk::countsNorm(const RoleWalk &walk, size_t param) const {
+  auto has = [&](uint32_t role) {
+    return std::ranges::any_of(plan_.roles[role].cells, [&](const Cell &cell) {
+      return keptKind(cell.kind) && cell.of == plan_.params[param].block;
+    });
+  };
+  for (uint32_t r = 0; r < walk.index; ++r)
+    if (has(r))
+      return false;
+  return has(walk.index) && goals_.isTrained(goalOf(param));
+}
+
+std::optional<Walk::Values> Walk::followOptimizer(const At &at) {
+  if (!checkHyper(at))
+    return std::nullopt;
+  const OpInfo &info = opInfo(at.op);
+  auto named = [&](std::string_view name) -> const Value * {
+    int i = positionOf(info.operands, name);
+    return i < 0 || static_cast<size_t>(i) >= at.op.operands.size()
+               ? nullptr
+               : &operand(at, static_cast<size_t>(i));
+  };
+  const Value *state = named("state"), *g = named("g"), *master = named("master");
+  if (state->kind != Value::Step || state->step->training.finished != at.role.step)
+    return refuse(at, "is before the end of the step"), std::nullopt;
+  auto block = static_cast<int32_t>(at.op.getInt(AttrKey::block));
+  for (const char *name : {"g", "master", "m", "v", "weight"})
+    if (const Value *value = named(name);
+        value &&
+        (!value->isBlock() || value->block->block != block || value->block->axes != g->block->axes))
+      return refuse(at, fmt::format("operand {} is another block, or part of it", name)),
+             std::nullopt;
+  const std::vector<size_t> &params = paramsOf_[static_cast<size_t>(g->block->block)];
+  std::vector<BlockState> made(at.op.results.size(), *master->block);
+  for (size_t i = 0; i < params.size(); ++i) {
+    const State &gradient = g->block->params[i], &weight = master->block->params[i];
+    if (!isComplete(at, gradient, params[i]))
+      return std::nullopt;
+    State like = gradient;
+    std::erase_if(like.places, [](const Place &place) { return place.kind == Place::Summed; });
+    for (Place &place : like.places)
+      if (place.kind == Place::OfExperts)
+        place = {place.axis, Place::Shard};
+    if (like.places != weight.places)
+      return refuse(at, fmt::format("takes parts of gradient and weight of '{}' that do not fit",
+                                    plan_.params[params[i]].name)),
+             std::nullopt;
+    Term term = {Term::Updated, at.op.kind, 0, goalOf(params[i]), {}, {terms_.bare(weight.term)}};
+    for (const char *name : {"m", "v"})
+      if (const Value *moment = named(name))
+        term.operands.push_back(moment->block->params[i].term);
+    for (size_t r = 0; r < made.size(); ++r) {
+      std::string_view names = info.results;
+      for (size_t skip = 0; skip < r; ++skip)
+        takeUntil(names, ' ');
+      std::string_view name = takeUntil(names, ' ');
+      term.result = name == "m" ? 1 : name == "v" ? 2 : 0;
+      TermId updated = terms_.of(term);
+      if (term.result == 0 && typeOf(at, at.op.results[r]).dtype != DType::U16)
+        updated = terms_.rounded(typeOf(at, at.op.results[r]).dtype, updated);
+      made[r].params[i].term = updated;
+    }
+  }
+  Values values;
+  for (BlockState &each : made)
+    values.push_back(Value::of(std::move(each)));
+  return values;
+}
+
+/// What steps go on with is what the specified update makes.
+bool Walk::endStep(RoleWalk &walk) {
+  const Role &role = *walk.role;
+  auto has = [&](CellKind kind, int32_t of) {
+    return std::ranges::any_of(
+        role.cells, [&](const Cell &cell) { return cell.kind == kind && cell.of == of; });
+  };
+  for (size_t c = 0; c < role.cells.size(); ++c) {
+    const Cell &cell = role.cells[c];
+    const Value &value = walk.cells[c][0];
+    if (cell.kind == CellKind::Step &&
+        (value.kind != Value::Step || value.step->training.finished != walk.step))
+      return refuse(fmt::format("role '{}': the step does not end", role.name));
+    std::optional<Term::Kind> kind = keptKind(cell.kind);
+    bool isOther = cell.kind == CellKind::Weight &&
+                   (has(CellKind::Master, cell.of) || has(CellKind::WeightShard, cell.of));
+    isOther |= cell.kind == CellKind::WeightShard && has(CellKind::Master, cell.of);
+    if (!kind || isOther)
+      continue;
+    const std::vector<size_t> &params = paramsOf_[static_cast<size_t>(cell.of)];
+    if (!value.isBlock() || value.block->block != cell.of)
+      return refuse(fmt::format("role '{}': cell '@{}' is lost", role.name, cell.name));
+    for (size_t i = 0; i < params.size(); ++i) {
+      TermId needed = parameter(*kind, params[i], walk.step + 1);
+      bool isExactHere = isExact(cell);
+      TermId found = value.block->params[i].term;
+      if (isExactHere ? terms_.bare(found) != needed
+                      : found != terms_.rounded(cell.type.dtype, needed))
+        return refuse(fmt::format("role '{}': cell '@{}' does not have the new '{}'", role.name,
+                                  cell.name, plan_.params[params[i]].name));
+    }
+  }
+  return true;
+}
+
+} // namespace shardc::plan::spec

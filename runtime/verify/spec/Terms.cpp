@@ -1,0 +1,76 @@
+// Hash-conses terms.
+#include "runtime/verify/spec/Terms.h"
+
+#include <algorithm>
+
+namespace shardc::plan::spec {
+namespace {
+
+size_t mixed(size_t hash, uint64_t part) {
+  return (hash ^ static_cast<size_t>(part)) * size_t{0x9e3779b97f4a7c15} + (hash >> 29);
+}
+
+size_t hashOf(const Term &term) {
+  size_t hash =
+      mixed(static_cast<size_t>(term.kind) * 8 + term.result, static_cast<uint64_t>(term.number));
+  hash = mixed(hash, static_cast<uint64_t>(term.op));
+  for (const Attr &attr : term.attrs)
+    hash = mixed(mixed(hash, static_cast<uint64_t>(attr.key)), static_cast<uint64_t>(attr.i));
+  for (TermId operand : term.operands)
+    hash = mixed(hash, operand);
+  return hash;
+}
+
+bool areEqual(const Term &a, const Term &b) {
+  auto isSame = [](const Attr &x, const Attr &y) { return x.key == y.key && x.i == y.i; };
+  return a.kind == b.kind && a.op == b.op && a.result == b.result && a.number == b.number &&
+         a.operands == b.operands && std::ranges::equal(a.attrs, b.attrs, isSame);
+}
+
+/// Whether results of the type are rounded to it: others hold numbers as ops make them, or are
+/// made by ops that say how.
+bool rounds(DType type) { return type == DType::BF16 || type == DType::F16; }
+
+} // namespace
+
+TermId Terms::of(Term term) {
+  size_t hash = hashOf(term);
+  auto [begin, end] = byHash_.equal_range(hash);
+  for (auto at = begin; at != end; ++at)
+    if (areEqual(terms_[at->second], term))
+      return at->second;
+  auto id = static_cast<TermId>(terms_.size());
+  byHash_.emplace(hash, id);
+  terms_.push_back(std::move(term));
+  notes_.emplace_back();
+  return id;
+}
+
+TermId Terms::rounded(DType type, TermId term) {
+  const Term &of = terms_[term];
+  if (!rounds(type) || (of.kind == Term::Rounded && of.number == static_cast<int64_t>(type)))
+    return term;
+  Type shape = notes_[term].shape;
+  TermId made = this->of({Term::Rounded, OpKind::Cast, 0, static_cast<int64_t>(type), {}, {term}});
+  if (shape.rank != 0)
+    setShape(made, shape);
+  return made;
+}
+
+TermId Terms::bare(TermId term) const {
+  while (terms_[term].kind == Term::Rounded)
+    term = terms_[term].operands.front();
+  return term;
+}
+
+void appendSummands(const Terms &terms, TermId term, std::vector<TermId> &summands) {
+  term = terms.bare(term);
+  const Term &of = terms[term];
+  if (of.kind == Term::Apply && of.op == OpKind::Add)
+    for (TermId operand : of.operands)
+      appendSummands(terms, operand, summands);
+  else
+    summands.push_back(term);
+}
+
+} // namespace shardc::plan::spec

@@ -1,0 +1,398 @@
+// Programs and segments.
+#include "runtime/verify/spec/Walk.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "runtime/plan/Text.h"
+
+namespace shardc::plan::spec {
+
+Walk::Walk(const Plan &plan, Terms &terms, const Goals &goals, bool isSpecification, Turns turns)
+    : plan_(plan), terms_(terms), goals_(goals), isSpecification_(isSpecification),
+      compute_(plan, terms), paramsOf_(plan.blocks.size()),
+      dataAxes_(compute_.mesh().axesOf(GroupKind::Data)), turns_(turns) {
+  for (size_t p = 0; p < plan.params.size(); ++p)
+    if (plan.params[p].block >= 0)
+      paramsOf_[static_cast<size_t>(plan.params[p].block)].push_back(p);
+  for (std::vector<size_t> &params : paramsOf_)
+    std::ranges::sort(params, {}, [&](size_t p) { return plan.params[p].offset; });
+}
+
+bool Walk::refuse(std::string why) {
+  if (!difference_)
+    difference_ = {std::move(why), {}, {}, {}};
+  return false;
+}
+
+bool Walk::refuse(const At &at, std::string why) {
+  if (difference_)
+    return false;
+  difference_ = {fmt::format("`{}` {}", opInfo(at.op).name, why),
+                 {at.role.index, at.role.run().segment, at.index},
+                 foreign_,
+                 foreignAt_};
+  return false;
+}
+
+/// The program as bodies, one after the other, of the first two steps.
+void Walk::addRuns(RoleWalk &walk, const std::vector<ProgramNode> &nodes) {
+  for (const ProgramNode &node : nodes) {
+    if (node.kind == ProgramNode::Run || node.kind == ProgramNode::Loop)
+      addStep(walk, {node});
+    if (node.kind != ProgramNode::Steps)
+      continue;
+    for (int64_t s = 0; s < std::min<int64_t>(node.count, 2); ++s) {
+      size_t begin = walk.runs.size();
+      addStep(walk, node.children);
+      if (begin == walk.runs.size())
+        continue;
+      walk.runs[begin].isStepBegin = true;
+      walk.runs.back().isStepEnd = true;
+      for (const ProgramNode &child : node.children)
+        if (child.kind == ProgramNode::Every && s == 0 && !child.children.empty()) {
+          addRuns(walk, child.children);
+          walk.runs.back().isEvalEnd = true;
+        }
+    }
+  }
+}
+
+bool Walk::start(RoleWalk &walk) {
+  const Role &role = *walk.role;
+  walk.step = -1;
+  for (const Cell &cell : role.cells)
+    walk.cells.emplace_back(static_cast<size_t>(cell.slots), initial(walk, cell));
+  for (const ProgramNode &node : role.program)
+    if (node.kind == ProgramNode::Start)
+      for (uint32_t i = 0; i < role.segments[node.segment].ops.size(); ++i) {
+        walk.runs = {{node.segment}};
+        if (!checkHyper({walk, role.segments[node.segment].ops[i], i}))
+          return false;
+      }
+  walk.runs.clear();
+  addRuns(walk, role.program);
+  return true;
+}
+
+Value *Walk::slot(RoleWalk &walk, uint32_t cell, int64_t shift) {
+  std::vector<Value> &slots = walk.cells[cell];
+  auto count = static_cast<int64_t>(slots.size());
+  int64_t at = (walk.run().microbatch + shift) % count;
+  return &slots[static_cast<size_t>(at < 0 ? at + count : at)];
+}
+
+bool Walk::enter(RoleWalk &walk) {
+  if (walk.run().isStepBegin)
+    ++walk.step;
+  const Segment &segment = walk.segment();
+  walk.values.assign(segment.values.size(), Value());
+  for (const Segment::Boundary &in : segment.ins)
+    walk.values[in.value] = *slot(walk, in.cell, in.shift);
+  walk.ops.clear();
+  for (uint32_t i = 0; i < segment.ops.size(); ++i)
+    walk.ops.push_back(i);
+  walk.isInSegment = true;
+  return true;
+}
+
+bool Walk::leave(RoleWalk &walk) {
+  for (const Segment::Boundary &out : walk.segment().outs)
+    *slot(walk, out.cell, out.shift) = walk.values[out.value];
+  walk.isInSegment = false;
+  isUnsteady_ |= !isSteadyTurn(walk);
+  if (walk.run().isStepEnd && !endStep(walk))
+    return false;
+  if (walk.run().isEvalEnd)
+    for (size_t c = 0; c < walk.cells.size(); ++c)
+      if (walk.role->cells[c].kind == CellKind::Step &&
+          (walk.cells[c][0].kind != Value::Step ||
+           walk.cells[c][0].step->evaluation.finished != walk.step))
+        return refuse(fmt::format("role '{}': the evaluation does not end", walk.role->name));
+  if (!skipLikeRuns(walk))
+    ++walk.at;
+  return true;
+}
+
+bool Walk::isReady(const RoleWalk &walk, const Op &op) const {
+  auto isKnown = [&](ValueId value) {
+    const Value &has = walk.values[value];
+    uint32_t def = walk.segment().values[value].def;
+    return has.kind != Value::Unknown || def == kNone ||
+           std::ranges::find(walk.ops, def) == walk.ops.end();
+  };
+  return std::ranges::all_of(op.operands, isKnown) &&
+         std::ranges::all_of(op.ties, [&](const Tie &tie) { return isKnown(tie.value); });
+}
+
+/// Executes ops in their order; one that waits for another role lets those pass that do not need
+/// it, but none of its channel.
+bool Walk::advance(RoleWalk &walk, bool &hasMoved) {
+  if (!walk.isInSegment && !enter(walk))
+    return false;
+  bool isAnyBlocked = false;
+  std::vector<std::pair<ChannelId, OpKind>> busy;
+  for (size_t i = 0; i < walk.ops.size();) {
+    const Op &op = walk.segment().ops[walk.ops[i]];
+    std::pair key = {op.channel, op.kind};
+    bool isBlocked = op.channel >= 0 && std::ranges::find(busy, key) != busy.end();
+    if (!isBlocked && isAnyBlocked)
+      isBlocked = !isReady(walk, op);
+    uint32_t index = walk.ops[i];
+    if (!isBlocked && !step(walk, index, isBlocked))
+      return false;
+    if (isBlocked) {
+      isAnyBlocked = true;
+      if (op.channel >= 0)
+        busy.push_back(key);
+      ++i;
+      continue;
+    }
+    hasMoved = true;
+    walk.ops.erase(walk.ops.begin() + static_cast<int64_t>(i));
+  }
+  if (isAnyBlocked)
+    return true;
+  hasMoved = true;
+  return leave(walk);
+}
+
+namespace {
+
+std::vector<Value> laterBy(std::vector<Value> values, int64_t by) {
+  for (Value &value : values)
+    if (value.isOne() && value.state.microbatch >= 0)
+      value.state.microbatch += by;
+  return values;
+}
+
+} // namespace
+
+/// What the op has made before, if its operands are the same, each of the microbatch under way in
+/// place of the one then.
+const Walk::Memo *Walk::memoOf(const At &at) const {
+  auto found = memos_.find(&at.op);
+  if (found == memos_.end())
+    return nullptr;
+  const Memo &memo = found->second;
+  int64_t by = microbatch(at.role) - memo.microbatch;
+  for (size_t i = 0; i < at.op.operands.size(); ++i) {
+    State &now = at.role.values[at.op.operands[i]].state;
+    const State &then = memo.operands[i].state;
+    if (now.microbatch != (then.microbatch < 0 ? -1 : then.microbatch + by))
+      return nullptr;
+    int64_t own = std::exchange(now.microbatch, then.microbatch);
+    bool isSame = now == then;
+    now.microbatch = own;
+    if (!isSame)
+      return nullptr;
+  }
+  return &memo;
+}
+
+bool Walk::step(RoleWalk &walk, uint32_t index, bool &isBlocked) {
+  At at = {walk, walk.segment().ops[index], index};
+  const Op &op = at.op;
+  Values made;
+  if (!holds(op.pred, walk.variant())) {
+    for (const Tie &tie : op.ties)
+      if (tie.kind == Tie::Else)
+        walk.values[op.results[tie.result]] = walk.values[tie.value];
+    return true;
+  }
+  ++visits_;
+  bool passesUnknown = opInfo(op).sum == SumRole::Cuts || opInfo(op).sum == SumRole::Passes;
+  for (ValueId value : op.operands)
+    if (walk.values[value].kind == Value::Unknown && passesUnknown)
+      return true; // of a sum that has not begun
+    else if (walk.values[value].kind == Value::Unknown)
+      return refuse(at, fmt::format("takes `%{}`, of which nothing is known",
+                                    walk.segment().values[value].name));
+  if (op.kind == OpKind::Recv) {
+    std::deque<Value> &queue = queues_[{op.channel, coordinate(walk, op)}];
+    isBlocked = queue.empty();
+    if (isBlocked)
+      return true;
+    made = {queue.front()};
+    queue.pop_front();
+    return finish(at, std::move(made));
+  }
+  if (op.kind == OpKind::Send) {
+    const Channel &channel = plan_.channels[static_cast<size_t>(op.channel)];
+    int64_t other = channel.pair[channel.pair[0] == coordinate(walk, op) ? 1 : 0];
+    queues_[{op.channel, other}].push_back(operand(at, 0));
+    return true;
+  }
+  bool isSum = op.kind == OpKind::AllReduce && operand(at, 0).kind != Value::Packed;
+  if (isSum && !rolesApart(at).empty()) {
+    if (!meet(at, made, isBlocked))
+      return false;
+    return isBlocked || finish(at, std::move(made));
+  }
+  auto isOfOne = [&](ValueId value) {
+    const Value &has = walk.values[value];
+    return has.kind == Value::One && !has.state.isSum();
+  };
+  bool mayKeep = op.kind != OpKind::BatchLoad && std::ranges::all_of(op.operands, isOfOne);
+  if (mayKeep)
+    if (const Memo *memo = memoOf(at))
+      return finish(at, laterBy(memo->made, microbatch(walk) - memo->microbatch));
+  std::optional<Values> followed = follow(at);
+  if (followed && mayKeep && std::ranges::all_of(*followed, &Value::isOne)) {
+    Memo &memo = memos_[&op];
+    memo = {microbatch(walk), {}, *followed};
+    for (ValueId value : op.operands)
+      memo.operands.push_back(walk.values[value]);
+  }
+  return followed && finish(at, std::move(*followed));
+}
+
+/// Adds what is in a result's buffer, and looks for terms that the model does not have.
+bool Walk::finish(const At &at, Values made) {
+  for (const Tie &tie : at.op.ties) {
+    if (tie.kind != Tie::Acc || !holds(tie.pred, at.role.variant()))
+      continue;
+    Value &result = made[tie.result];
+    if (result.kind == Value::Untold)
+      continue;
+    std::optional<Value> sum = added(at, at.role.values[tie.value], result);
+    if (!sum)
+      return false;
+    result = std::move(*sum);
+  }
+  if (int8_t squares = opInfo(at.op).squares;
+      squares >= 0 && static_cast<size_t>(squares) < made.size())
+    made[static_cast<size_t>(squares)].list =
+        std::make_shared<const Values>(Values{made[static_cast<size_t>(opInfo(at.op).squared)]});
+  for (size_t r = 0; r < at.op.results.size(); ++r) {
+    const Value &value = made[r];
+    bool isForeign = !isSpecification_ && value.isOne() && !value.state.isSum() &&
+                     value.state.term >= goals_.terms && foreign_.empty() &&
+                     terms_[value.state.term].op != OpKind::VocabStats;
+    if (isForeign) {
+      foreign_ = meant(at, r);
+      foreignAt_ = {at.role.index, at.role.run().segment, at.index};
+    }
+    if (isSpecification_ && value.isOne() && value.state.term != kNoTerm)
+      terms_.setName(value.state.term, at.role.segment().values[at.op.results[r]].name);
+    at.role.values[at.op.results[r]] = value;
+  }
+  return true;
+}
+
+/// For a message: which operand is another one than in the op of the specification that is most
+/// like this one.
+std::string Walk::meant(const At &at, size_t result) const {
+  std::vector<TermId> has;
+  for (ValueId value : at.op.operands)
+    has.push_back(at.role.values[value].isOne() ? at.role.values[value].state.term : kNoTerm);
+  for (TermId id = 0; id < goals_.terms; ++id) {
+    const Term &term = terms_[id];
+    if (term.kind != Term::Apply || term.op != at.op.kind || term.result != 0 ||
+        term.operands.size() < has.size())
+      continue;
+    size_t other = has.size(), count = 0;
+    for (size_t i = 0; i < has.size(); ++i)
+      if (has[i] != term.operands[i])
+        other = i, ++count;
+    if (count != 1 || has[other] == kNoTerm || terms_.name(term.operands[other]).empty())
+      continue;
+    const std::string &used = terms_.name(has[other]);
+    return fmt::format("`%{}` is used where `%{}` is meant",
+                       used.empty() ? at.role.segment().values[at.op.operands[other]].name : used,
+                       terms_.name(term.operands[other]));
+  }
+  return fmt::format("the model has no such value as `%{}`",
+                     at.role.segment().values[at.op.results[result]].name);
+}
+
+/// The first op of a role that waits.
+bool Walk::refuseWaiting() {
+  for (RoleWalk &walk : roles_)
+    if (!walk.isDone() && walk.isInSegment && !walk.ops.empty()) {
+      uint32_t index = walk.ops.front();
+      return refuse({walk, walk.segment().ops[index], index}, "waits for what no role gives it");
+    }
+  return refuse("roles wait for each other");
+}
+
+bool Walk::run() {
+  if (!checkTables())
+    return false;
+  findTurns();
+  for (uint32_t r = 0; r < plan_.roles.size(); ++r) {
+    roles_.emplace_back().role = &plan_.roles[r];
+    roles_.back().index = r;
+  }
+  for (RoleWalk &walk : roles_)
+    if (!start(walk))
+      return false;
+  for (bool hasMoved = true, isDone = false; !isDone;) {
+    if (!hasMoved)
+      return refuseWaiting();
+    hasMoved = false, isDone = true;
+    for (RoleWalk &walk : roles_) {
+      while (!walk.isDone()) {
+        bool hasAdvanced = false;
+        if (!advance(walk, hasAdvanced))
+          return false;
+        hasMoved |= hasAdvanced;
+        if (walk.isInSegment)
+          break;
+      }
+      isDone &= walk.isDone();
+    }
+  }
+  for (int64_t step = 0; step <= roles_[0].step; ++step)
+    if (int64_t roles = rolesWithLosses_[{false, step}]; roles != 1)
+      return refuse(fmt::format("{} roles have the losses of a step", roles));
+  auto evaluates = [](const Run &run) { return run.isEvalEnd; };
+  if (int64_t roles = rolesWithLosses_[{true, 0}];
+      roles != (std::ranges::any_of(roles_[0].runs, evaluates) ? 1 : 0))
+    return refuse(fmt::format("{} roles have the losses of an evaluation", roles));
+  return true;
+}
+
+Comparison compare(const Plan &specification, const Plan &plan) {
+  Terms terms;
+  Comparison comparison;
+  Goals goals;
+  for (int step = 0; step < 2; ++step)
+    if (Walk logical(specification, terms, goals, true); !logical.readStep(goals)) {
+      comparison.difference = logical.difference();
+      comparison.difference->message.insert(0, "specification: ");
+      comparison.difference->at = Spot();
+      return comparison;
+    }
+  goals.terms = terms.count();
+  for (Walk::Turns turns : {Walk::Turns::Few, Walk::Turns::All}) {
+    Walk placed(plan, terms, goals, false, turns);
+    if (!placed.run())
+      comparison.difference = placed.difference();
+    comparison.visits += placed.visits();
+    comparison.declared = placed.declared();
+    if (comparison.difference || !placed.isUnsteady())
+      break;
+  }
+  return comparison;
+}
+
+std::string render(const Plan &plan, const Difference &difference) {
+  auto opText = [&](const Spot &at) {
+    if (at.op == kNone)
+      return std::string();
+    const Role &role = plan.roles[at.role];
+    const Segment &segment = role.segments[at.segment];
+    return fmt::format("\n  {}.{}: {}", role.name, segment.name, printOp(plan, segment, at.op));
+  };
+  std::string text = fmt::format("plan: error: {} [plan-specification]{}", difference.message,
+                                 opText(difference.at));
+  if (!difference.meant.empty())
+    text += fmt::format("\nplan: note: before that, {}{}", difference.meant,
+                        opText(difference.meantAt));
+  return text;
+}
+
+} // namespace shardc::plan::spec

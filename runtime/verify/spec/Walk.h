@@ -1,0 +1,231 @@
+// Walks through the program of a plan and says of each value which logical value it is, and at
+// which placement. Roles advance in turns, and meet at transfers and sums.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "runtime/verify/spec/Compute.h"
+#include "runtime/verify/spec/Specification.h"
+
+namespace shardc::plan::spec {
+
+/// What the specification says: by the index of its parameters.
+struct Goals {
+  const Plan *plan = nullptr;
+  std::map<std::string, int64_t, std::less<>> params;
+  /// Of one step, which begins with what the step before has made.
+  struct Step {
+    std::vector<std::vector<TermId>>
+        gradients; ///< summands of each microbatch, sorted; empty: none
+    /// Of each microbatch, with their tokens: of training, and of an evaluation before the step.
+    std::vector<std::pair<TermId, TermId>> losses, evaluated;
+  };
+  std::vector<Step> steps;
+  const Op *stepBegin = nullptr;
+  int64_t microbatches = 0, evalMicrobatches = 0;
+  size_t terms = 0; ///< the first that the specification does not have
+
+  bool isTrained(int64_t param) const {
+    return !steps[0].gradients[static_cast<size_t>(param)].empty();
+  }
+};
+
+/// A body of a run of the program.
+struct Run {
+  uint32_t segment = kNone;
+  int64_t microbatch = 0, count = 1;
+  bool isRepeated = false; ///< one of a run of all microbatches in their order
+  bool isStepBegin = false, isStepEnd = false, isEvalEnd = false;
+  /// The last one of a turn of the loop of which turns are left out: those that are held against
+  /// each other.
+  enum class Turn : uint8_t { None, Before, Last } turn = Turn::None;
+};
+
+/// A role, and how far it is.
+struct RoleWalk {
+  const Role *role = nullptr;
+  uint32_t index = 0;
+  std::vector<Run> runs;
+  size_t at = 0;
+  int64_t step = 0;
+  bool isInSegment = false;
+  std::vector<std::vector<Value>> cells;  ///< by cell and slot
+  std::vector<Value> values;              ///< of the segment under way
+  std::deque<uint32_t> ops;               ///< of the segment, that are left
+  std::map<ChannelId, size_t> turns;      ///< sums in which several roles met
+  int64_t met = -1;                       ///< the op that waits for others
+  std::vector<std::vector<Value>> before; ///< cells behind the run before, of repeated ones
+
+  const Run &run() const { return runs[at]; }
+  const Segment &segment() const { return role->segments[run().segment]; }
+  Variant variant() const { return {run().microbatch, run().count}; }
+  bool isDone() const { return at == runs.size(); }
+};
+
+class Walk {
+public:
+  /// Which microbatches are followed.
+  enum class Turns : uint8_t { All, Few };
+  /// If it is the specification, `goals` are what its steps before this one say.
+  Walk(const Plan &plan, Terms &terms, const Goals &goals, bool isSpecification,
+       Turns turns = Turns::All);
+
+  /// Adds a step of the specification; false if it is none, and difference() says why.
+  bool readStep(Goals &goals);
+  /// Whether the plan computes that.
+  bool run();
+  /// Whether turns that were left out may do something else than those before them.
+  bool isUnsteady() const { return isUnsteady_; }
+  const std::optional<Difference> &difference() const { return difference_; }
+  uint64_t visits() const { return visits_; }
+  const std::vector<std::string> &declared() const { return declared_; }
+
+private:
+  using Values = std::vector<Value>;
+  struct At;
+  using Rule = std::optional<Values> (Walk::*)(const At &); ///< what an op makes of its operands
+  /// The op under way.
+  struct At {
+    RoleWalk &role;
+    const Op &op;
+    uint32_t index = 0;
+  };
+
+  // Turns.cpp: microbatches that do the same
+  void findTurns();
+  bool isSteadyTurn(RoleWalk &walk);
+  bool skipLikeRuns(RoleWalk &walk);
+  void addStep(RoleWalk &walk, const std::vector<ProgramNode> &nodes);
+  void addLoop(RoleWalk &walk, const ProgramNode &loop, const std::vector<int64_t> &named,
+               int64_t &left);
+
+  // Walk.cpp: programs and segments
+  void addRuns(RoleWalk &walk, const std::vector<ProgramNode> &nodes);
+  bool start(RoleWalk &walk);
+  bool advance(RoleWalk &walk, bool &hasMoved);
+  bool enter(RoleWalk &walk);
+  bool leave(RoleWalk &walk);
+  bool step(RoleWalk &walk, uint32_t op, bool &isBlocked);
+  bool finish(const At &at, Values made);
+  bool refuseWaiting();
+  bool isReady(const RoleWalk &walk, const Op &op) const;
+  Value *slot(RoleWalk &walk, uint32_t cell, int64_t shift);
+  bool refuse(const At &at, std::string why);
+  bool refuse(std::string why);
+  std::string meant(const At &at, size_t result) const;
+  int64_t microbatch(const RoleWalk &walk) const {
+    return walk.step * kStep + walk.run().microbatch;
+  }
+  static constexpr int64_t kStep = int64_t{1} << 32; ///< numbers of microbatches of a step
+
+  // Ops.cpp: what is no plain op
+  void declare(std::string what);
+  std::optional<Values> follow(const At &at);
+  std::optional<Values> followPlain(const At &at);
+  std::optional<Values> followShardBwd(const At &at);
+  std::optional<Values> followProductSquares(const At &at);
+  std::optional<Values> followLoad(const At &at);
+  std::optional<Values> followView(const At &at);
+  std::optional<Values> followBlockView(const At &at, const BlockState &from);
+  std::optional<Values> followPack(const At &at);
+  std::optional<Values> followTranspose(const At &at);
+  std::optional<Values> followMergeSlices(const At &at);
+  std::optional<Values> followVocabStats(const At &at);
+  std::optional<Values> followVocabLoss(const At &at);
+  std::optional<Values> followAttentionPart(const At &at);
+  std::optional<Values> followAttentionJoin(const At &at);
+  bool findSlices(const At &at, int &axis, int64_t &distance, bool &isGathered);
+  std::optional<Value> added(const At &at, const Value &a, const Value &b);
+
+  // Moves.cpp: collectives
+  std::optional<Values> followMove(const At &at);
+  std::optional<State> moved(const At &at, const State &x);
+  std::optional<Values> movedBlock(const At &at, const BlockState &x);
+  bool sumAlong(const At &at, State &state, uint16_t axis);
+  std::optional<State> summed(const At &at, State x, uint16_t axis);
+  std::optional<State> largest(const At &at, State x, uint16_t axis);
+  std::optional<State> gathered(const At &at, State x, uint16_t axis);
+  std::optional<State> scattered(const At &at, State x, uint16_t axis);
+  std::optional<State> shifted(const At &at, State x, uint16_t axis);
+  std::optional<State> exchanged(const At &at, State x, uint16_t axis);
+  std::optional<State> routed(const At &at, State x, const std::vector<uint16_t> &axes);
+  bool meet(const At &at, Values &made, bool &isBlocked);
+  std::vector<uint32_t> rolesApart(const At &at) const;
+  int64_t coordinate(const RoleWalk &walk, const Op &op) const;
+
+  // Step.cpp: blocks, sums of a step, the optimizer
+  Value initial(const RoleWalk &walk, const Cell &cell);
+  State paramState(size_t param, TermId term) const;
+  int64_t goalOf(size_t param) const;
+  const Goals::Step &goalsOf(const At &at) const {
+    return goals_.steps[static_cast<size_t>(at.role.step)];
+  }
+  TermId parameter(Term::Kind kind, size_t param, int64_t steps);
+  std::optional<std::vector<uint16_t>> divided(const Block &block, int64_t numel) const;
+  std::optional<Values> followStep(const At &at);
+  std::optional<Values> beginStep(const At &at);
+  std::optional<Values> beginEval(const At &at);
+  std::optional<Values> keepBias(const At &at);
+  std::optional<Values> finishSums(const At &at);
+  std::optional<Values> followLossAdd(const At &at);
+  std::optional<Values> followSquares(const At &at);
+  std::optional<Values> followCopy(const At &at) { return Values{operand(at, 0)}; }
+  std::optional<Values> followSumsPack(const At &at);
+  std::optional<Values> followOptimizer(const At &at);
+  bool checkLosses(const At &at, const StepState &step, bool isEval);
+  int64_t copiesOf(const At &at, const State &loss, const State &tokens);
+  std::optional<std::vector<std::pair<TermId, TermId>>> readLosses(uint32_t segment, bool isEval,
+                                                                   std::vector<Values> &cells);
+  bool checkNorm(const At &at, const Value &squares);
+  bool checkHyper(const At &at);
+  bool checkNormPart(const At &at, const State &gradient, size_t param,
+                     const std::vector<uint16_t> &axes, int64_t copies);
+  size_t paramOf(const At &at, const State &gradient) const;
+  bool countsNorm(const RoleWalk &walk, size_t param) const;
+  bool isComplete(const At &at, const State &state, size_t param);
+  bool endStep(RoleWalk &walk);
+  bool checkTables();
+  int64_t extentOf(const Role &role, uint16_t axis) const;
+
+  const Value &operand(const At &at, size_t i) const { return at.role.values[at.op.operands[i]]; }
+  const Type &typeOf(const At &at, ValueId value) const {
+    return at.role.segment().values[value].type;
+  }
+
+  const Plan &plan_;
+  Terms &terms_;
+  const Goals &goals_;
+  bool isSpecification_;
+  Compute compute_;
+  std::vector<RoleWalk> roles_;
+  std::vector<std::vector<size_t>> paramsOf_; ///< of each block
+  std::vector<uint16_t> dataAxes_;
+  std::map<std::pair<ChannelId, int64_t>, std::deque<Value>> queues_;
+  std::map<std::pair<ChannelId, size_t>, std::map<uint32_t, Value>> meetings_;
+  std::map<std::pair<bool, int64_t>, int64_t> rolesWithLosses_; ///< of each evaluation, and step
+  std::optional<Difference> difference_;
+  std::string foreign_; ///< the first op whose term the model does not have, and what was meant
+  Spot foreignAt_;
+  std::vector<std::string> declared_;
+  uint64_t visits_ = 0;
+  Turns turns_;
+  int64_t skipped_ = 0; ///< microbatches of each step that are left out
+  bool isUnsteady_ = false;
+  /// What an op has made of operands that differ in the microbatch only.
+  struct Memo {
+    int64_t microbatch = 0;
+    Values operands, made;
+  };
+  const Memo *memoOf(const At &at) const;
+  std::unordered_map<const Op *, Memo> memos_;
+};
+
+/// What it would be so many microbatches later.
+Value advanced(const Value &value, int64_t by);
+
+} // namespace shardc::plan::spec
