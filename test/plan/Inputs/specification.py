@@ -1,0 +1,171 @@
+#!/usr/bin/env python3
+"""Plans beside their specifications. With SHARDC_LONG=1 all of them, else a few.
+
+    specification.py equal      the plans of the debug recipes, divided in many ways, are equal to their specifications
+    specification.py recipes    the same of all recipes of the repository; those that differ, and how
+    specification.py mutations  changes of what plans mean: what specification and verifier accept trains the same
+    specification.py operations each op of a specification matters: a plan differs from one that lacks it
+
+MUTATIONS=n changes of each kind of each plan, SEED=n, ONLY=WORD: of plans whose name has the word. The programs shardc, shardc-opt and
+plan-meaning are found on PATH, files go to TMPDIR, and JOBS=n programs run at once.
+"""
+
+import collections
+import concurrent.futures
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+
+import proof  # noqa: E402
+
+RECIPES = proof.DEBUG.parent
+LONG = os.environ.get("SHARDC_LONG") == "1"
+JOBS = int(os.environ.get("JOBS", os.cpu_count()))
+ONLY = os.environ.get("ONLY", "")
+
+
+def ranks(count, *settings):
+    return [f"cluster.gpus_per_node={count}", *settings]
+
+
+TENSOR, ROWS = "model.tensor_model_parallel_size=2", "model.sequence_parallel=true"
+CONTEXT, STAGES = "model.context_parallel_size=2", "model.pipeline_model_parallel_size=2"
+EXPERTS = "model.expert_model_parallel_size=2"
+WAYS = {
+    "one": ranks(1), "dp2": ranks(2), "bf16": ranks(2, "model.bf16=true"), "tp2": ranks(2, TENSOR), "tp2sp": ranks(2, TENSOR, ROWS),
+    "cp2a2a": ranks(2, CONTEXT, "model.cp_comm_type=[a2a]"), "cp2p2p": ranks(2, CONTEXT, "model.cp_comm_type=[p2p]"),
+    "cp2ag": ranks(2, CONTEXT, "model.cp_comm_type=[all_gather]"), "pp2": ranks(2, STAGES),
+    "tp2pp2dp2": ranks(8, TENSOR, STAGES, ROWS), "tp2cp2": ranks(4, TENSOR, CONTEXT, ROWS),
+    "full": ranks(1, *proof.FULL), "distopt": ranks(2, "ddp.use_distributed_optimizer=true"),
+}
+EXPERT_WAYS = {
+    "ep2": ranks(2, EXPERTS), "tp2ep2": ranks(4, TENSOR, ROWS, EXPERTS, "model.expert_tensor_parallel_size=1"),
+    "etp2": ranks(2, TENSOR, ROWS, "model.expert_tensor_parallel_size=2"),
+}
+OF_EXPERTS = ["mixtral", "moe", "experts", "glm45", "llama4"]
+SHORT = ["llama_tiny.tp2cp2", "llama_tiny_fsdp.bf16", "llama_tiny_fsdp.pp2", "mixtral_tiny.tp2ep2", "gpt_oss_tiny.cp2p2p",
+         "latent_tiny.cp2a2a"]
+
+
+def divided():
+    for path in sorted(proof.DEBUG.glob("*.recipe")):
+        ways = {**WAYS, **(EXPERT_WAYS if any(word in path.stem for word in OF_EXPERTS) else {})}
+        for way, settings in ways.items():
+            if LONG or ONLY or f"{path.stem}.{way}" in SHORT:
+                yield f"{path.stem}.{way}", path, [], settings
+
+
+def published():
+    for path in sorted(RECIPES.glob("**/*.recipe")):
+        name = str(path.relative_to(RECIPES))[:-len(".recipe")].replace("/", ".")
+        if not name.startswith(("debug.", "overlays.")) and (LONG or ONLY or name == "llama3.llama3_8b_fsdp"):
+            yield name, path, [], []
+
+
+def small():
+    """The plans of proof.py, which run in no time."""
+    overlay = ["--overlay", HERE / "small_llama.recipe"]
+    every = [*proof.variants(), *proof.families()]
+    for name, recipe, settings in every if LONG or ONLY else [each for each in every if each[0] in MUTATED]:
+        yield name, proof.DEBUG / f"{recipe}.recipe", overlay, settings
+
+
+MUTATED = ["optim_grads_params-3", "tensor-rows", "context-ring", "stages-3", "experts-fsdp"]
+
+
+def write(folder, plan):
+    """A plan and its specification; nothing of settings that do not go together."""
+    name, recipe, options, settings = plan
+    files = folder / f"{name}.spec", folder / f"{name}.plan"
+    for path, more in zip(files, (["--specification"], [])):
+        done = subprocess.run(["shardc", "dump-plan", recipe, *options, *(f"--set={each}" for each in settings), *more, "-o", path],
+                              capture_output=True, text=True)
+        if done.returncode != 0:
+            return None
+    return files
+
+
+def compare(folder, plan):
+    files = write(folder, plan)
+    if not files:
+        return plan[0], None
+    done = subprocess.run(["shardc-opt", "--specification", *files], capture_output=True, text=True)
+    for path in files:
+        path.unlink()
+    lines = [line for line in done.stderr.splitlines() if not line.startswith("remark")]
+    return plan[0], "" if done.returncode == 0 else "\n".join(lines[:4]) or f"status {done.returncode}"
+
+
+def equal(folder, plans):
+    with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
+        found = [each for each in pool.map(lambda plan: compare(folder, plan), plans) if each[1] is not None]
+    differ = [(name, why) for name, why in found if why]
+    reasons = collections.Counter(re.sub(r"\d+", "N", why.partition("\n")[0]) for _, why in differ)
+    for reason, count in reasons.most_common():
+        print(count, reason)
+    for name, why in differ:
+        print(f"{name}: {why}")
+    print(f"{len(found) - len(differ)} of {len(found)} plans are equal to their specifications")
+    return not differ
+
+
+def mutations(folder):
+    files = []
+    with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
+        for each in pool.map(lambda plan: write(folder, plan), [plan for plan in small() if ONLY in plan[0]]):
+            if each and subprocess.run(["shardc-opt", "--specification", *each], capture_output=True).returncode == 0:
+                files += each
+    command = ["plan-meaning", "--mutations", os.environ.get("MUTATIONS", "40" if LONG else "2"), "--seed", proof.SEED, *files]
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
+    print(done.stdout[-6000:], done.stderr, f"{len(files) // 2} plans")
+    return done.returncode == 0
+
+
+def without(text, line):
+    """The specification with an op's result taken from its first operand of the same type, if it has one."""
+    made = re.match(r"\s+(%\S+) = \S+ ((?:%[^\s,{}]+(?:, )?)+)", line)
+    kind = re.search(r" : (\w+\[[\d,]+\])", line)
+    if not made or not kind:
+        return None
+    for operand in re.findall(r"%[^\s,]+", made[2]):
+        defined = re.search(rf"^\s+(?:%\S+, )*{re.escape(operand)}(?:, %\S+)* = .* : (.*)$", text, re.MULTILINE)
+        if defined and defined[1].startswith(kind[1]) and f" {made[1]}" in text.partition(line)[2]:
+            head, _, tail = text.partition(line)
+            return head + line + re.sub(rf"{re.escape(made[1])}(?=[\s,])", operand, tail)
+    return None
+
+
+def operations(folder):
+    """Each op of the specification that can be left out."""
+    name, recipe, settings = next(plan for plan in proof.variants() if plan[0] == "tensor-rows")
+    files = write(folder, (name, proof.DEBUG / f"{recipe}.recipe", ["--overlay", HERE / "small_llama.recipe"], settings))
+    text = re.sub(r" hash [0-9a-f]+", "", files[0].read_text())
+    lines = [line for line in text.splitlines(True) if re.match(r"\s+%\S+(, %\S+)* = [a-z_]+ %", line)]
+    mutants = [mutant for mutant in (without(text, line) for line in lines) if mutant]
+    accepted = []
+    for mutant in mutants if LONG else mutants[::6]:
+        files[0].write_text(mutant)
+        if subprocess.run(["shardc-opt", "--specification", *files], capture_output=True).returncode == 0:
+            accepted.append(mutant)
+    print(f"{len(mutants)} ops left out, {len(accepted)} of them accepted")
+    return not accepted
+
+
+def main():
+    checks = {"equal": lambda folder: equal(folder, [plan for plan in divided() if ONLY in plan[0]]),
+              "recipes": lambda folder: equal(folder, [plan for plan in published() if ONLY in plan[0]]),
+              "mutations": mutations, "operations": operations}
+    if len(sys.argv) != 2 or sys.argv[1] not in checks:
+        sys.exit(__doc__)
+    with tempfile.TemporaryDirectory() as folder:
+        sys.exit(0 if checks[sys.argv[1]](pathlib.Path(folder)) else 1)
+
+
+if __name__ == "__main__":
+    main()

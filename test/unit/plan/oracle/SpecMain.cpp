@@ -1,0 +1,149 @@
+// plan-meaning [--mutations N] [--seed S] [--list] SPECIFICATION PLAN...: of N changes of each kind
+// of what each plan means, how many verifier and specification refuse, and how those train that
+// both accept. Status 1 if one of these trains otherwise than its plan, or a plan differs from its
+// specification.
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "Execute.h"
+#include "MeaningMutants.h"
+#include "runtime/base/Io.h"
+#include "runtime/plan/Text.h"
+#include "runtime/verify/Verify.h"
+#include "runtime/verify/spec/Specification.h"
+
+namespace shardc {
+namespace {
+
+struct Options {
+  int64_t mutations = 4;
+  uint64_t seed = 11;
+  bool isListed = false;
+  std::vector<std::string> files;
+};
+
+struct Tally {
+  int64_t mutants = 0, verifier = 0, specification = 0, onlyVerifier = 0, same = 0, differ = 0;
+};
+
+/// How far figures of a training are from those of another one, of their size.
+double distance(const plan::oracle::Training &one, const plan::oracle::Training &other) {
+  if (!other.problem.empty() || one.figures.size() != other.figures.size())
+    return INFINITY;
+  double most = 0;
+  auto add = [&](double a, double b) {
+    double far = std::fabs(a - b) / std::max(std::fabs(a), 1e-12);
+    most = std::isnan(far) ? INFINITY : std::max(most, far);
+  };
+  for (size_t i = 0; i < one.figures.size(); ++i) {
+    add(one.figures[i].loss, other.figures[i].loss);
+    add(one.figures[i].gradNorm, other.figures[i].gradNorm);
+  }
+  return most;
+}
+
+/// Sums in another order are as near as this.
+constexpr double kSame = 1e-5;
+
+Result<plan::Plan> readPlan(const std::string &file) {
+  Result<std::string> text = readFile(file);
+  return text.isOk() ? plan::parse(*text, file) : Result<plan::Plan>(text.status());
+}
+
+void judge(const plan::Plan &specification, const plan::Plan &mutant,
+           const plan::oracle::Training &own, Tally &tally, const std::string &what,
+           bool isListed) {
+  bool isVerified = plan::verify(mutant).empty();
+  bool isEqual = !plan::spec::compare(specification, mutant).difference;
+  ++tally.mutants;
+  tally.verifier += isVerified ? 0 : 1;
+  tally.specification += isEqual ? 0 : 1;
+  tally.onlyVerifier += isEqual && !isVerified ? 1 : 0;
+  if (!isEqual || !isVerified)
+    return;
+  bool isSame = distance(own, plan::oracle::train(mutant, std::nullopt)) <= kSame;
+  ++(isSame ? tally.same : tally.differ);
+  if (!isSame || isListed)
+    fmt::print("{}: {}\n", isSame ? "trains the same" : "trains otherwise", what);
+}
+
+/// False if the plan differs from its specification or does not run.
+bool judgePlan(const Options &options, size_t at, std::vector<Tally> &tallies) {
+  Result<plan::Plan> specification = readPlan(options.files[at]),
+                     plan = readPlan(options.files[at + 1]);
+  for (const Result<plan::Plan> *each : {&specification, &plan})
+    if (!each->isOk())
+      return fmt::print("{}\n", each->status().message()), false;
+  plan::spec::Comparison found = plan::spec::compare(*specification, *plan);
+  if (found.difference)
+    return fmt::print("{}: {}\n", options.files[at + 1], render(*plan, *found.difference)), false;
+  plan::oracle::Training own = plan::oracle::train(*plan, std::nullopt);
+  if (!own.problem.empty())
+    return fmt::print("{}: {}\n", options.files[at + 1], own.problem), false;
+  for (int kind = 0; kind < plan::oracle::kMeaningCount; ++kind)
+    for (int64_t k = 0; k < options.mutations; ++k) {
+      std::mt19937_64 random(options.seed * 1000003 + static_cast<uint64_t>(kind * 100003 + k));
+      plan::Plan mutant;
+      std::string what;
+      for (int tries = 0; tries < 8 && what.empty(); ++tries) {
+        mutant = *plan;
+        what = mutateMeaning(mutant, static_cast<plan::oracle::Meaning>(kind), random);
+      }
+      if (!what.empty())
+        judge(*specification, mutant, own, tallies[static_cast<size_t>(kind)],
+              options.files[at + 1] + ": " + what, options.isListed);
+    }
+  return true;
+}
+
+int run(const Options &options) {
+  std::vector<Tally> tallies(plan::oracle::kMeaningCount);
+  bool isFine = true;
+  for (size_t at = 0; at + 1 < options.files.size(); at += 2)
+    isFine &= judgePlan(options, at, tallies);
+  fmt::print("| change | mutants | verifier refuses | specification refuses | only the verifier | "
+             "train the same | train otherwise |\n|---|--:|--:|--:|--:|--:|--:|\n");
+  Tally sum;
+  auto print = [](std::string_view name, const Tally &tally) {
+    fmt::print("| {} | {} | {} | {} | {} | {} | {} |\n", name, tally.mutants, tally.verifier,
+               tally.specification, tally.onlyVerifier, tally.same, tally.differ);
+  };
+  for (int kind = 0; kind < plan::oracle::kMeaningCount; ++kind) {
+    const Tally &tally = tallies[static_cast<size_t>(kind)];
+    print(toString(static_cast<plan::oracle::Meaning>(kind)), tally);
+    sum.mutants += tally.mutants, sum.verifier += tally.verifier;
+    sum.specification += tally.specification, sum.onlyVerifier += tally.onlyVerifier;
+    sum.same += tally.same, sum.differ += tally.differ;
+  }
+  print("all", sum);
+  return isFine && sum.differ == 0 ? 0 : 1;
+}
+
+} // namespace
+} // namespace shardc
+
+int main(int argc, char **argv) {
+  shardc::Options options;
+  for (int i = 1; i < argc; ++i)
+    if (std::strcmp(argv[i], "--mutations") == 0 && i + 1 < argc)
+      options.mutations = std::atoll(argv[++i]);
+    else if (std::strcmp(argv[i], "--seed") == 0 && i + 1 < argc)
+      options.seed = static_cast<uint64_t>(std::atoll(argv[++i]));
+    else if (std::strcmp(argv[i], "--list") == 0)
+      options.isListed = true;
+    else
+      options.files.emplace_back(argv[i]);
+  if (options.files.empty() || options.files.size() % 2 != 0) {
+    fmt::print(stderr, "usage: plan-meaning [--mutations N] [--seed S] [--list] SPECIFICATION "
+                       "PLAN...\n");
+    return 2;
+  }
+  return shardc::run(options);
+}
