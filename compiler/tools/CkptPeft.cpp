@@ -22,11 +22,12 @@ struct PeftCommand {
   int threads = defaultThreads();
 };
 
-std::vector<std::string> weightTypes() { return {"float32", "bfloat16", "float16"}; }
+std::vector<std::string> typesOfFactors() { return {"float32", "bfloat16", "float16"}; }
 
 /// What the targets of a run name, as its compilation found it.
-checkpoint::PeftParts partsOf(const PeftSettings &settings, const checkpoint::HfConfig &config,
-                              const std::string &stem, int64_t layer) {
+checkpoint::PeftParts partsOfTargets(const PeftSettings &settings,
+                                     const checkpoint::HfConfig &config, const std::string &stem,
+                                     int64_t layer) {
   model::AdaptedModel model;
   model.layers = config.layers;
   model.isLatent = config.layout == checkpoint::HfLayout::Deepseek;
@@ -45,10 +46,10 @@ checkpoint::PeftParts partsOf(const PeftSettings &settings, const checkpoint::Hf
   return {false, parts->second.kept};
 }
 
-checkpoint::PeftOptions optionsOf(const PeftCommand &command) {
+checkpoint::PeftOptions peftOptions(const PeftCommand &command) {
   checkpoint::PeftOptions options;
   options.configFolder = command.config;
-  options.partsOf = partsOf;
+  options.partsOf = partsOfTargets;
   options.tell = tellCkpt;
   options.onlookers = ckptOnlookers();
   options.weightType =
@@ -56,7 +57,7 @@ checkpoint::PeftOptions optionsOf(const PeftCommand &command) {
   return options;
 }
 
-int runExport(const PeftCommand &command) {
+int exportAdapters(const PeftCommand &command) {
   if (std::optional<int> done = leftToFirst())
     return *done;
   Result<std::string> in = checkpoint::findCheckpoint(command.in);
@@ -66,14 +67,14 @@ int runExport(const PeftCommand &command) {
   FolderLock lock;
   Status status = lockOutput(command.out, lock);
   if (status.isOk())
-    status = checkpoint::exportPeft(*in, command.out, optionsOf(command));
+    status = checkpoint::exportPeft(*in, command.out, peftOptions(command));
   if (status.isOk())
     printOut("exported the adapters of '{}' to '{}'\n", plan::printable(*in),
              plan::printable(command.out));
   return StopOnSignal::finish(status);
 }
 
-int runImport(const PeftCommand &command) {
+int importAdapters(const PeftCommand &command) {
   if (std::optional<int> done = leftToFirst())
     return *done;
   Result<checkpoint::SaveTarget> target = outputTarget(command.out, /*iteration=*/0);
@@ -84,7 +85,7 @@ int runImport(const PeftCommand &command) {
   Status status = lockTarget(*target, lock);
   PeftSettings settings;
   if (status.isOk())
-    status = checkpoint::importPeft(command.in, *target, optionsOf(command), settings);
+    status = checkpoint::importPeft(command.in, *target, peftOptions(command), settings);
   if (status.isOk()) {
     tellMade(command.in, *target);
     printOut("a recipe that goes on with them has\n"
@@ -96,7 +97,7 @@ int runImport(const PeftCommand &command) {
   return StopOnSignal::finish(status);
 }
 
-int runMerge(const PeftCommand &command) {
+int mergeAdapters(const PeftCommand &command) {
   if (std::optional<int> done = leftToFirst())
     return *done;
   Result<CkptEnds> ends = findEnds(command.in, command.out);
@@ -108,7 +109,7 @@ int runMerge(const PeftCommand &command) {
   if (status.isOk()) {
     ProgressBar bar("merging");
     checkpoint::MergeOptions options;
-    options.peft = optionsOf(command);
+    options.peft = peftOptions(command);
     options.peft.progress = bar.callback();
     if (!command.weightType.empty())
       options.weightType = options.peft.weightType;
@@ -131,7 +132,7 @@ void addPeftImport(cli::Command &import, int &status) {
   app.option("out", command->out, "output").required();
   app.option("--config", command->config, "folder of the base model, with its config.json")
       .required();
-  app.onUse([command, &status] { status = runImport(*command); });
+  app.onUse([command, &status] { status = importAdapters(*command); });
 }
 
 void addPeftExport(cli::Command &outer, int &status) {
@@ -143,9 +144,9 @@ void addPeftExport(cli::Command &outer, int &status) {
   app.option("--config", command->config,
              "folder of the base model, with its config.json; default: what the run carried along");
   app.option("--weight-dtype", command->weightType, "type of the factors")
-      .oneOf(weightTypes())
+      .oneOf(typesOfFactors())
       .showsDefault("float32");
-  app.onUse([command, &status] { status = runExport(*command); });
+  app.onUse([command, &status] { status = exportAdapters(*command); });
 }
 
 void addCkptMerge(cli::Command &ckpt, int &status) {
@@ -159,9 +160,9 @@ void addCkptMerge(cli::Command &ckpt, int &status) {
   app.option("--config", command->config,
              "folder of the base model, with its config.json; default: what the run carried along");
   app.option("--weight-dtype", command->weightType, "type of the weights; default: as in the base")
-      .oneOf(weightTypes());
+      .oneOf(typesOfFactors());
   app.option("--threads", command->threads, "threads that write").threadCount().showsDefault();
-  app.onUse([command, &status] { status = runMerge(*command); });
+  app.onUse([command, &status] { status = mergeAdapters(*command); });
 }
 
 } // namespace shardc::tools
