@@ -1,0 +1,273 @@
+// Compares the rows of Spec.def with what kernels compute: a fused op, and the plain ops that it
+// stands for, on the same random operands. So a row cannot say what is not so.
+#include <bit>
+#include <cmath>
+#include <set>
+
+#include <gtest/gtest-spi.h>
+#include <gtest/gtest.h>
+
+#include "runtime/plan/OpTypes.h"
+#include "runtime/verify/spec/Rows.h"
+#include "test/unit/factors/Calls.h"
+
+namespace shardc::plan::spec {
+namespace {
+
+using factors::Array;
+using factors::Sample;
+
+constexpr uint64_t kSeeds = 2;
+
+/// Sets an attribute of a call as that of another one.
+void hand(AttrKey key, const kernels::Attrs &from, kernels::Attrs &to) {
+  switch (key) {
+#define ATTR_BOOL(field, default_, doc)                                                            \
+  case AttrKey::field:                                                                             \
+    to.field = from.field;                                                                         \
+    break;
+#define ATTR_INT(field, default_, least, most, doc) ATTR_BOOL(field, default_, doc)
+#define ATTR_FLOAT(field, default_, doc) ATTR_BOOL(field, default_, doc)
+#include "runtime/base/Attrs.def"
+  }
+}
+
+/// A row sets truths only.
+void set(AttrKey key, int64_t value, kernels::Attrs &to) {
+  switch (key) {
+#define ATTR_BOOL(field, default_, doc)                                                            \
+  case AttrKey::field:                                                                             \
+    to.field = value != 0;                                                                         \
+    break;
+#define ATTR_INT(field, default_, least, most, doc)
+#define ATTR_FLOAT(field, default_, doc)
+#include "runtime/base/Attrs.def"
+  default:
+    ADD_FAILURE() << "a row sets " << attrInfo(key).name;
+  }
+}
+
+/// An array for a result, of the extents that follow from the operands.
+Array resultOf(const Sample &step, size_t r, const FactorExtents &extents) {
+  Array array;
+  const FactorValue &row = step.factors().result(r);
+  array.shape.assign(row.dimCount, 1);
+  for (const FactorAtom &atom : row.words()) {
+    int64_t factor = atom.form == FactorAtom::Number ? 1 : extents.of(atom.factor);
+    array.shape[atom.dim] *=
+        atom.extent(factor, atom.form == FactorAtom::Joined ? extents.of(atom.other) : 0);
+  }
+  const ValueType &type = typesOf(step.kind, Epilogue::None).result(r);
+  array.dtype = type.numbers == ValueType::Exact ? type.dtype : DType::F32;
+  array.bytes.resize(static_cast<size_t>(array.type().bytes()));
+  return array;
+}
+
+/// Rows of a matrix are those of the samples and positions that another value has.
+void splitRows(Array &array, const Sample &fused) {
+  for (const auto *values : {&fused.operands, &fused.results})
+    for (const Array &other : *values)
+      if (array.shape.size() == 4 && other.shape.size() == 4 &&
+          array.shape[0] * array.shape[1] <= 0)
+        array.shape[0] = other.shape[0], array.shape[1] = other.shape[1];
+  array.bytes.resize(static_cast<size_t>(array.type().bytes()));
+}
+
+/// The statistics of a norm's gradient are those of its operand.
+void makeConsistent(Sample &sample) {
+  int x = positionOf(opInfo(sample.kind).operands, "x"),
+      w = positionOf(opInfo(sample.kind).operands, "w"),
+      rstd = positionOf(opInfo(sample.kind).operands, "rstd");
+  if (x < 0 || w < 0 || rstd < 0 || opInfo(sample.kind).operands.find("mean") != std::string::npos)
+    return;
+  Sample norm;
+  norm.kind = OpKind::RmsNorm, norm.attrs = sample.attrs;
+  norm.operands = {sample.operands[static_cast<size_t>(x)],
+                   sample.operands[static_cast<size_t>(w)]};
+  norm.results = {sample.operands[static_cast<size_t>(x)],
+                  sample.operands[static_cast<size_t>(rstd)]};
+  norm.inPlace = {-1, -1};
+  sample.operands[static_cast<size_t>(rstd)] = norm.run()[1];
+}
+
+/// Kernels of heads find them in shapes, too: queries come first, then keys.
+void nameHeads(Sample &sample) {
+  std::vector<const Array *> heads;
+  for (const auto *values : {&sample.operands, &sample.results})
+    for (const Array &array : *values)
+      if (array.shape.size() == 4)
+        heads.push_back(&array);
+  if (heads.size() < 2)
+    return;
+  sample.attrs.num_heads = heads[0]->shape[2], sample.attrs.num_groups = heads[1]->shape[2];
+  sample.attrs.head_dim = heads[0]->shape[3];
+}
+
+/// Runs the steps of a row; nothing, and a failure, if a kernel refuses one.
+std::vector<Array> unfold(const Lemma &lemma, const Sample &fused) {
+  std::vector<Array> values(lemma.valueCount);
+  std::vector<bool> isThere(lemma.valueCount);
+  for (size_t i = 0; i < fused.operands.size(); ++i)
+    values[i] = fused.operands[i], isThere[i] = true;
+  for (const LemmaStep &row : lemma.steps) {
+    Sample step;
+    step.kind = row.kind;
+    for (AttrKey key : row.attrs)
+      hand(key, fused.attrs, step.attrs);
+    for (auto [key, value] : row.set)
+      set(key, value, step.attrs);
+    for (uint8_t value : row.operands)
+      if (isThere[value])
+        step.operands.push_back(values[value]);
+    FactorExtents extents = step.extents();
+    for (size_t r = 0; r < row.results.size(); ++r) {
+      Array result = resultOf(step, r, extents);
+      for (size_t of = 0; of < fused.results.size(); ++of)
+        if (lemma.results[of] == row.results[r])
+          result.shape = fused.results[of].shape;
+      splitRows(result, fused);
+      const Array &first = step.operands.front(); // rows of which may be of several dimensions
+      if (result.shape.size() < first.shape.size() && result.numel() == first.numel() && r == 0)
+        result.shape = first.shape;
+      step.results.push_back(std::move(result));
+      step.inPlace.push_back(-1);
+    }
+    if (const char *reason = step.refusal()) {
+      ADD_FAILURE() << opInfo(lemma.kind).name << ", " << opInfo(row.kind).name << ": " << reason;
+      return {};
+    }
+    std::vector<Array> made = step.run();
+    for (size_t r = 0; r < row.results.size(); ++r)
+      values[row.results[r]] = std::move(made[r]), isThere[row.results[r]] = true;
+  }
+  std::vector<Array> results;
+  for (size_t r = 0; r < fused.results.size(); ++r)
+    results.push_back(values[lemma.results[r]]);
+  return results;
+}
+
+void compare(const Lemma &lemma, const Sample &fused) {
+  std::vector<Array> whole = fused.run(), parts = unfold(lemma, fused);
+  for (size_t r = 0; r < parts.size(); ++r) {
+    ASSERT_EQ(whole[r].numel(), parts[r].numel());
+    double most = 0, apart = 0;
+    for (int64_t i = 0; i < whole[r].numel(); ++i) {
+      most = std::max(most, std::fabs(whole[r].get(i)));
+      apart = std::max(apart, std::fabs(whole[r].get(i) - parts[r].get(i)));
+    }
+    EXPECT_LE(apart, 1e-4 * std::max(most, 1.0))
+        << opInfo(lemma.kind).name << ", result " << r << " of a row";
+  }
+}
+
+/// A call that the row is of; nothing if there is none with so many operands.
+std::optional<Sample> sampleOf(const Lemma &lemma, uint64_t seed) {
+  std::optional<Sample> sample =
+      factors::makeSample({lemma.kind}, opInfo(lemma.kind).name, seed, false);
+  if (!sample)
+    return std::nullopt;
+  while (sample->operands.size() > lemma.operandsMax)
+    sample->operands.pop_back();
+  while (sample->results.size() > lemma.results.size())
+    sample->results.pop_back(), sample->inPlace.pop_back();
+  if (sample->operands.size() < lemma.operandsMin)
+    return std::nullopt;
+  makeConsistent(*sample);
+  nameHeads(*sample);
+  return sample;
+}
+
+TEST(Lemmas, RowsSayWhatKernelsCompute) {
+  std::set<std::string_view> untried;
+  size_t tried = 0;
+  for (const Lemma &lemma : allLemmas())
+    for (uint64_t seed = 1; seed <= kSeeds && !opInfo(lemma.kind).needsEpilogue; ++seed)
+      if (std::optional<Sample> sample = sampleOf(lemma, seed))
+        compare(lemma, *sample), ++tried;
+      else
+        untried.insert(opInfo(lemma.kind).name);
+  EXPECT_TRUE(untried.empty()) << *untried.begin();
+  EXPECT_GE(tried, kSeeds * 20);
+}
+
+struct WrongRow {
+  OpKind kind;
+  const char *values, *steps;
+};
+constexpr WrongRow kWrongRows[] = {
+    {OpKind::AddRmsNorm, "a b w -> s y r", "s = add a b; y r = rmsnorm{eps} a w"}, // not of the sum
+    {OpKind::SwiGluBwd, "dy x -> dx y", "dx = geglu_bwd dy x; y = geglu x"},       // another gate
+    {OpKind::SplitQkvRope, "x p? -> q k v",
+     "q b v = split_qkv{num_heads num_groups head_dim} x; k = rope{rotary_base rotary_dim} b p"},
+    {OpKind::LmLossGrad, "x w l m n s? -> o dx dw", // without the weight of the loss
+     "z = matmul{trans_b=1} x w; o e = cross_entropy{valid_cols} z l m; dz = "
+     "cross_entropy_bwd{valid_cols} z e l m n s; dx = matmul dz w; dw = matmul{trans_a=1} dz x"},
+};
+
+/// What this test says of other rows is not by chance.
+TEST(Lemmas, WrongRowsAreFound) {
+  for (const WrongRow &wrong : kWrongRows) {
+    std::optional<Lemma> row = parseLemma(wrong.kind, wrong.values, wrong.steps);
+    ASSERT_TRUE(row) << wrong.steps;
+    testing::TestPartResultArray failures;
+    {
+      testing::ScopedFakeTestPartResultReporter taken(
+          testing::ScopedFakeTestPartResultReporter::INTERCEPT_ONLY_CURRENT_THREAD, &failures);
+      for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+        Sample sample = *sampleOf(*row, seed);
+        sample.attrs.loss_scale = 0.5;
+        compare(*row, sample);
+      }
+    }
+    EXPECT_GT(failures.size(), 0) << opInfo(wrong.kind).name << " may be '" << wrong.steps << "'";
+  }
+}
+
+TEST(Lemmas, MalformedRowsAreRefused) {
+  EXPECT_FALSE(parseLemma(OpKind::Add, "a b", "c = add a b"));
+  EXPECT_FALSE(parseLemma(OpKind::Add, "a b -> c", "c = adds a b"));
+  EXPECT_FALSE(parseLemma(OpKind::Add, "a b -> c", "c = add a d"));
+  EXPECT_FALSE(parseLemma(OpKind::Add, "a b -> c", "d = add a b"));
+  EXPECT_FALSE(parseLemma(OpKind::Add, "a b -> c", "c = add{no_attribute} a b"));
+}
+
+/// Parts of a sum through an op are parts of what it makes of the sum.
+TEST(Linear, RowsSayWhatKernelsCompute) {
+  size_t tried = 0;
+  for (int k = 0; k < kOpCount; ++k) {
+    auto kind = static_cast<OpKind>(k);
+    for (size_t i = 0; i < kOperandsOfOpMax; ++i) {
+      if (linearity(kind, i) == Linearity::None)
+        continue;
+      std::optional<Sample> sample = factors::makeSample(
+          {kind}, kind == OpKind::MatMul ? "matmul" : opInfo(kind).name, 1, false);
+      ASSERT_TRUE(sample) << opInfo(kind).name;
+      if (i >= sample->operands.size())
+        continue;
+      if (kind == OpKind::MatMul)
+        sample->operands.resize(2);
+      std::vector<size_t> together = {i};
+      if (linearity(kind, i) == Linearity::Together)
+        for (size_t other = 0; other < sample->operands.size(); ++other)
+          if (other != i && linearity(kind, other) == Linearity::Together)
+            together.push_back(other);
+      std::vector<Array> whole = sample->run();
+      for (size_t operand : together)
+        for (int64_t e = 0; e < sample->operands[operand].numel(); ++e)
+          sample->operands[operand].put(e, 3 * sample->operands[operand].get(e));
+      std::vector<Array> three = sample->run();
+      const double unwritten = std::bit_cast<float>(0x3c3c3c3cu); // what memory has before
+      for (int64_t e = 0; e < whole[0].numel(); ++e) {
+        if (whole[0].get(e) == unwritten)
+          continue;
+        EXPECT_NEAR(three[0].get(e), 3 * whole[0].get(e), 1e-4 * (1 + std::fabs(three[0].get(e))))
+            << opInfo(kind).name << ", operand " << i;
+      }
+      ++tried;
+    }
+  }
+  EXPECT_GE(tried, 10u);
+}
+
+} // namespace
+} // namespace shardc::plan::spec
