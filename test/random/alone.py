@@ -73,6 +73,7 @@ WAYS = {
     "optimizer.decoupled_lr": ["optimizer.decoupled_lr = 0.01"],
     "model.freeze": ['model.freeze = ["layers.0"]', "dist.use_megatron_fsdp = true"],
     "model.mtp_num_layers": ["model.mtp_num_layers = 1"],
+    "peft.scheme": ["peft.scheme = lora", "peft.rank = 2"],
     "checkpoint.load": ['checkpoint.load = "nowhere"', "checkpoint.exit_on_missing_checkpoint = false"],
     "checkpoint.use_checkpoint_args": ['checkpoint.load = "nowhere"', "checkpoint.exit_on_missing_checkpoint = false",
                                        "checkpoint.use_checkpoint_args = true"],
@@ -81,7 +82,8 @@ WAYS = {
     "scheduler.lr_decay_style = WSD": ["scheduler.lr_decay_style = WSD", "scheduler.lr_wsd_decay_iters = 2"]}
 # What a value may be that of: where it shows nothing, it has to beside some of these.
 OTHERS = [["mixed_precision = fp16_mixed"], ["mixed_precision = bf16_mixed"], FP8, ["dist.use_megatron_fsdp = true"],
-          ["mixed_precision = bf16_mixed", "dist.use_megatron_fsdp = true"], BALANCED, [*FP8, *EXPERTS]]
+          ["mixed_precision = bf16_mixed", "dist.use_megatron_fsdp = true"], BALANCED, [*FP8, *EXPERTS],
+          [*EXPERTS, "model.expert_model_parallel_size = 2"]]
 UNSET = {"ddp.keep_frozen": "never"}  # words for what an option without a default means that is not set
 # Sections whose values are copied to options of other sections, which messages then name.
 COPIED = ("mixed_precision", "comm_overlap")

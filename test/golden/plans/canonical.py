@@ -227,7 +227,7 @@ def sections_of(plan, attribute_defaults):
     out = {
         "needs": [f"level {plan.level}", *(f"{key} {setting}" for key, setting in sorted(plan.needs.items()))],
         "blocks": [f"block {index} unit {units[block.unit]} numel {block.numel} shard {block.shard}"
-                   + ("" if block.state is None else f" state {block.state}")
+                   + ("" if block.state is None else f" state {block.state}") + ' ' * bool(block.said) + block.said
                    for index, block in enumerate(plan.blocks)],
         "parameters": [f"{each.name} {each.type.dtype}[{','.join(map(str, each.type.shape))}]{' ' * bool(each.parts)}{each.parts} block {each.block} at {each.offset} "
                        f"lr {each.lr!r} wd {each.wd!r} init {each.init}" for each in plan.params],

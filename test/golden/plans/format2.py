@@ -25,6 +25,15 @@ class Reader(format1.Reader):
         while self.peek() != "=":
             self.next()
 
+    def read_class(self):
+        """What blocks have in common, but for the first class, which no plan prints: the job's."""
+        name, said = self.name(), []
+        if self.take("frozen"):
+            said.append("frozen")
+        if self.take("by"):
+            said.append(f"by {self.next()}")
+        self.classes[name] = " ".join(said)
+
     def read_block(self):
         super().read_block()
         block = self.found["blocks"][-1]
@@ -34,6 +43,8 @@ class Reader(format1.Reader):
             self.take_over()
         if self.take("sum"):
             self.take_over()
+        if self.take("as"):
+            block.said = self.classes[self.name()]
 
     def parts(self):
         said = []
@@ -52,6 +63,7 @@ class Reader(format1.Reader):
     def __init__(self, text):
         super().__init__(text)
         self.channels, self.level, self.copies = {}, self.words[2], 1
+        self.classes = {}
 
     def read_needs(self):
         """Multiprocessors that kernels of channels may take change nothing that a run does."""

@@ -162,6 +162,7 @@ class Block:
     numel: int
     shard: int
     state: int = None  # elements of a part of the state, where it is smaller than a shard
+    said: str = ""  # of its class, where that is not the job's
 
 
 @dataclasses.dataclass

@@ -66,6 +66,14 @@ constexpr const char *kContexts[] = {
        cluster { gpu = host  gpus_per_node = 1 }
        train { micro_batch_size = 1  global_batch_size = 2  train_iters = 10 }
        optimizer { lr = 1e-3  optimizer = muon })",
+    // Adapters.
+    R"(model llama { num_layers = 1  hidden_size = 32  num_attention_heads = 4  seq_length = 8
+                     vocab_size = 61 }
+       cluster { gpu = host  gpus_per_node = 1 }
+       train { micro_batch_size = 1  global_batch_size = 2  train_iters = 10 }
+       dataset synthetic {}
+       peft lora { rank = 2 }
+       optimizer { lr = 1e-3 })",
     // PyTorch FSDP2, lengths in samples.
     R"(model llama { num_layers = 4  hidden_size = 32  num_attention_heads = 4  seq_length = 8
                      vocab_size = 61 }
@@ -208,6 +216,10 @@ std::vector<std::string> candidates(const OptionInfo &option) {
   std::vector<std::string> values = candidatesByType(option);
   if (option.opt == Opt::TrainStepBatchSizeSchedule)
     values.push_back("\"0:4 64:8\"");
+  if (option.opt == Opt::PeftExclude)
+    values.push_back("[\"linear_proj\"]");
+  if (option.opt == Opt::PeftModulesToSave)
+    values.push_back("[\"norm\"]");
   for (const config::ShorthandInfo &shorthand : config::shorthands())
     if (shorthand.option == option.opt)
       values.push_back(shorthand.word.str());
