@@ -102,10 +102,13 @@ void Relay::dropClosed() {
     std::erase_if(*list, [](const auto &each) { return !each || !each->wire.isOpen(); });
 }
 
+/// What came from above before it ended, such as who speaks then, goes on to those below.
 void Relay::end() {
   above_.close();
-  for (Connection *child : children())
+  for (Connection *child : children()) {
+    child->wire.flush();
     child->wire.close();
+  }
   dropClosed();
   admission_.reset();
   finders_.close();

@@ -285,6 +285,27 @@ TEST_F(RelayTest, RanksSeeThatRankZerosSupervisorHasEnded) {
   EXPECT_TRUE(relays[0]->isOver());
 }
 
+/// Also who of them says so, where that came together with the end.
+TEST_F(RelayTest, PassesOnWhatCameBeforeTheEndOfWhatIsAbove) {
+  open(2, 2);
+  join({0});
+  ASSERT_TRUE(await([this] { return ranks[2]->isAdmitted() && ranks[3]->isAdmitted(); }));
+  ASSERT_TRUE(ranks[0]->connect("127.0.0.1", port).isOk());
+  for (int turn = 0; turn < 2000 && !ranks[0]->welcome(); ++turn) { // without the relay
+    ranks[0]->step();
+    std::vector<pollfd> entries;
+    server->addTo(entries);
+    ::poll(entries.data(), entries.size(), 1);
+    server->step(now += 0.01, entries);
+  }
+  server.reset();
+  relays[1]->step(now, {});
+  EXPECT_TRUE(relays[1]->isOver());
+  ranks[2]->step();
+  ASSERT_TRUE(ranks[2]->welcome());
+  EXPECT_TRUE(ranks[2]->welcome()->isSpeaker);
+}
+
 /// What is held up behind a relay is known above it.
 TEST_F(RelayTest, NamesARankThatDoesNotComeToAnExchange) {
   open(3, 2);

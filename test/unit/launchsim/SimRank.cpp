@@ -242,8 +242,10 @@ void SimRank::hear(const Abort &abort, double now) {
   endAt(now + job_.uniform(3), abort.exitStatus != kAgainStatus);
 }
 
-/// The connection has ended, or what is above is silent.
+/// The connection has ended, or what is above is silent. What came before that counts.
 void SimRank::lose(double now) {
+  if (end_.welcome())
+    isSpeaker_ = end_.welcome()->isSpeaker;
   if (job_.startsAgain)
     return endAt(now, false);
   bool isRelayGone = place_ >= job_.perMachine && connectTo("127.0.0.1", job_.port, 0).isOk();
