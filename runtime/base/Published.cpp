@@ -34,30 +34,34 @@ Result<Socket> publish(const std::string &name) {
   if (!addressOf(name, address, bytes) || !socket.isOpen() ||
       ::bind(socket.fd(), reinterpret_cast<const sockaddr *>(&address), bytes) != 0 ||
       ::listen(socket.fd(), kWaiting) != 0)
-    return makeStatus(StatusCode::Exhausted, "cannot publish '{}': {}", name, std::strerror(errno));
+    return makeStatus(errno == EADDRINUSE ? StatusCode::Unavailable : StatusCode::Exhausted,
+                      "cannot publish '{}': {}", name, std::strerror(errno));
   return socket;
 }
 
-void answerAll(const Socket &published, const std::string &text) {
+Status answerAll(const Socket &published, const std::string &text) {
   while (true) {
-    Socket socket(::accept4(published.fd(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    ASSIGN_OR_RETURN(Socket socket, acceptOne(published));
     if (!socket.isOpen())
-      return;
+      return Status::ok();
     static_cast<void>(::send(socket.fd(), text.data(), text.size(), MSG_NOSIGNAL));
   }
 }
 
-std::string findPublished(const std::string &name, double seconds) {
+Result<std::string> findPublished(const std::string &name, double seconds) {
   sockaddr_un address;
   socklen_t bytes = 0;
   Socket socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!addressOf(name, address, bytes) || !socket.isOpen() ||
+  if (!socket.isOpen())
+    return makeStatus(StatusCode::Exhausted, "cannot look for '{}': {}", name,
+                      std::strerror(errno));
+  if (!addressOf(name, address, bytes) ||
       ::connect(socket.fd(), reinterpret_cast<const sockaddr *>(&address), bytes) != 0)
-    return "";
+    return std::string();
   pollfd entry = {socket.fd(), POLLIN, 0};
   char text[kTextMax];
   if (::poll(&entry, 1, static_cast<int>(seconds * 1e3)) <= 0)
-    return "";
+    return std::string();
   ssize_t count = ::recv(socket.fd(), text, sizeof text, 0);
   return count > 0 ? std::string(text, static_cast<size_t>(count)) : "";
 }

@@ -9,12 +9,14 @@
 
 namespace shardc {
 
-/// Exhausted where the name is taken; up to 100 characters.
+/// Unavailable where the name is taken, Exhausted where there are no descriptors; up to 100
+/// characters.
 Result<Socket> publish(const std::string &name);
-/// Gives the text to all that have asked since. Does not wait.
-void answerAll(const Socket &published, const std::string &text);
+/// Gives the text to all that have asked since. Does not wait. Exhausted where there are no
+/// descriptors.
+Status answerAll(const Socket &published, const std::string &text);
 /// The text that is published; empty where nobody has the name, or it does not answer within the
-/// time.
-std::string findPublished(const std::string &name, double seconds);
+/// time. Exhausted where there are no descriptors.
+Result<std::string> findPublished(const std::string &name, double seconds);
 
 } // namespace shardc

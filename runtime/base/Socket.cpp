@@ -216,11 +216,16 @@ Result<Socket> acceptOne(const Socket &listener) {
       setUp(socket.fd());
       return socket;
     }
-    if (errno == EAGAIN || errno == EWOULDBLOCK)
+    int error = errno;
+    if (error == EAGAIN || error == EWOULDBLOCK)
       return socket;
-    if (errno != EINTR && errno != ECONNABORTED)
-      return makeStatus(isExhausted(errno) ? StatusCode::Exhausted : StatusCode::Unavailable,
-                        "cannot accept a connection: {}", std::strerror(errno));
+    // Linux wants room for a descriptor before it looks whether anybody waits.
+    pollfd waiting = {listener.fd(), POLLIN, 0};
+    if (isExhausted(error) && ::poll(&waiting, 1, 0) == 0)
+      return socket;
+    if (error != EINTR && error != ECONNABORTED)
+      return makeStatus(isExhausted(error) ? StatusCode::Exhausted : StatusCode::Unavailable,
+                        "cannot accept a connection: {}", std::strerror(error));
   }
 }
 

@@ -30,9 +30,10 @@ public:
   /// Takes connections that wait, some at a time, so that ranks are served while others come by the
   /// thousand. Not ok if one cannot be taken, and none is there that may make room for it.
   Status accept(double now);
+  /// Connections that have not said who they are.
+  int64_t strangersThere() const;
 
 private:
-  int64_t strangersThere() const;
   bool hasOne(double now, double seconds) const;
   bool dropOldest(double now, double seconds);
   bool serve(Connection &connection, double now);

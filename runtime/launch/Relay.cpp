@@ -4,6 +4,7 @@
 
 #include <unistd.h>
 
+#include "runtime/base/ExitStatus.h"
 #include "runtime/base/Published.h"
 #include "runtime/launch/Machine.h"
 
@@ -120,6 +121,8 @@ void Relay::elect() {
     return;
   askedAt_ = clock_;
   Result<Socket> finders = publish(options_.name);
+  if (finders.status().code() == StatusCode::Exhausted)
+    return giveUp(finders.status());
   if (!finders.isOk())
     return; // another one has it
   finders_ = std::move(*finders);
@@ -133,6 +136,8 @@ void Relay::ask() {
     return;
   askedAt_ = clock_;
   Result<Socket> socket = connectTo(parentAddress_, parentPort_, options_.askSeconds);
+  if (socket.status().code() == StatusCode::Exhausted)
+    return giveUp(socket.status());
   if (!socket.isOk())
     return askAgain(socket.status().message());
   above_ = Wire(std::move(*socket), kStrangerFrameBytesMax);
@@ -144,6 +149,42 @@ void Relay::askAgain(std::string reason) {
   reason_ = std::move(reason);
   parentAddress_ = options_.address, parentPort_ = options_.port;
   state_ = State::Asking;
+}
+
+/// Without descriptors its ranks would look for it until their time is over. Rank 0's supervisor
+/// says it if it can be reached, in the name of a rank of this machine.
+void Relay::giveUp(const Status &why) {
+  Report report = makeStatus(StatusCode::Exhausted,
+                             "its supervisor {}; it needs a descriptor for each rank of this "
+                             "machine and each relay ('ulimit -n')",
+                             why.message())
+                      .report();
+  Report named = report;
+  named.text = fmt::format("rank {}: {}", options_.rank, report.text);
+  hasGivenUp_ = true;
+  if (state_ != State::Joined) {
+    options_.tell(named);
+    return end();
+  }
+  if (ranks_.empty()) {
+    Hello own;
+    own.rank = options_.rank;
+    own.worldSize = options_.worldSize;
+    own.pid = ::getpid();
+    own.machine = machineId();
+    own.host = hostName();
+    own.problems = {report};
+    joined_.push_back(std::move(own));
+    sendUp();
+  } else {
+    sendUp();
+    Failure failure = {.code = why.code(), .exitStatus = kInputStatus, .reports = {named}};
+    auto place = static_cast<int>(ranks_.front()->place);
+    above_.queue(MessageKind::Up,
+                 RelayedMessage{{place}, MessageKind::Fail, failure.pack()}.pack());
+    above_.flush();
+  }
+  end();
 }
 
 /// Where what is above is reached from, the ranks of this machine and other machines reach this.
@@ -163,7 +204,10 @@ void Relay::greet(const Message &message) {
   std::string where = endpoint(options_.address, options_.port);
   if (message.kind == MessageKind::Challenge && !above_.isSealed()) {
     std::optional<Challenge> challenge = Challenge::unpack(message.body);
-    if (Status listens = listen(); !listens.isOk() || !challenge)
+    Status listens = listen();
+    if (listens.code() == StatusCode::Io) // it has no descriptors
+      return giveUp(listens);
+    if (!listens.isOk() || !challenge)
       return askAgain(listens.isOk() ? "the program that listens there is not rank 0 of a job"
                                      : listens.message());
     if (challenge->version != kProtocolVersion) {
@@ -327,7 +371,9 @@ void Relay::receiveChildren() {
     } else
       child->hello->relayPort > 0 ? admitRelay(std::move(child)) : admit(std::move(child));
   }
-  static_cast<void>(admission_->accept(clock_)); // where there is no room it comes again
+  Status status = admission_->accept(clock_);
+  if (status.code() == StatusCode::Exhausted && begun_ == 0 && !isEnding())
+    giveUp(status);
 }
 
 void Relay::admitRelay(std::unique_ptr<Connection> child) {
@@ -511,10 +557,14 @@ void Relay::begin(const Ask &ask) {
 void Relay::answerFinders() {
   if (!finders_.isOpen())
     return;
+  Status status;
   if (state_ == State::Joined ? !isEnding() || isJobOver_ : admission_ && refusal_)
-    answerAll(finders_, where_);
+    status = answerAll(finders_, where_);
   else if (!reason_.empty())
-    answerAll(finders_, kNotYet + reason_);
+    status = answerAll(finders_, kNotYet + reason_);
+  if (status.code() == StatusCode::Exhausted && begun_ == 0 && !isEnding() &&
+      !(admission_ && admission_->strangersThere() > 0)) // which leave soon
+    giveUp(status);
 }
 
 } // namespace shardc::launch

@@ -54,6 +54,8 @@ public:
   }
   /// Nobody below is left, or what is above has ended.
   bool isOver() const { return state_ == State::Over; }
+  /// It has no descriptors for what it needs, and has said so: ranks of its machine cannot join.
+  bool hasGivenUp() const { return hasGivenUp_; }
   /// It has heard that the job is over, and not only this start of its ranks.
   bool isJobOver() const { return isJobOver_; }
   /// That are open, and what has gone over them.
@@ -78,6 +80,7 @@ private:
   void elect();
   void ask();
   void askAgain(std::string reason);
+  void giveUp(const Status &why);
   Status listen();
   void greet(const Message &message);
   void serveAbove();
@@ -133,7 +136,7 @@ private:
   Survey survey_;
   std::string abort_; ///< what ends this start
   double clock_ = 0, lastSeconds_ = -1, askedAt_ = -1, beatAt_ = 0, endedAt_ = -1;
-  bool isJobOver_ = false;
+  bool isJobOver_ = false, hasGivenUp_ = false;
 };
 
 } // namespace shardc::launch

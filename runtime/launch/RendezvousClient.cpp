@@ -109,8 +109,10 @@ Status RendezvousClient::connect() {
   double patience = options_.connectSeconds > 0 ? options_.connectSeconds : options_.joinSeconds;
   while (true) {
     Status place = findPlace();
-    Attempt attempt = place.isOk() ? tryToJoin(patience - (now() - begin))
-                                   : Attempt{Attempt::Again, std::move(place)};
+    bool isHopeless = place.code() == StatusCode::Exhausted;
+    Attempt attempt = {isHopeless ? Attempt::Failed : Attempt::Again, place};
+    if (place.isOk())
+      attempt = tryToJoin(patience - (now() - begin));
     if (attempt.outcome == Attempt::Joined)
       return Status::ok();
     if (attempt.outcome == Attempt::Failed)
@@ -138,7 +140,7 @@ Status RendezvousClient::findPlace() {
   serverPort_ = options_.port;
   if (options_.relayName.empty())
     return Status::ok();
-  std::string where = findPublished(options_.relayName, kFinderSeconds);
+  ASSIGN_OR_RETURN(std::string where, findPublished(options_.relayName, kFinderSeconds));
   if (where.starts_with(kNotYet))
     return Status(StatusCode::Unavailable, where.substr(std::strlen(kNotYet)));
   size_t colon = where.rfind(':');

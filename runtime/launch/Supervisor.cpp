@@ -295,6 +295,11 @@ private:
     if (isLast)
       relay_->rankEnded();
     relay_->step(secondsNow(), entries);
+    if (relay_->hasGivenUp()) {
+      failedToStart_ = true;
+      follower_.over();
+      return killAll();
+    }
     if (relay_->isJobOver())
       follower_.over();
     else if (relay_->isOver() && worker_.startsAgain && !isLast)

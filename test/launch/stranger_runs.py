@@ -209,7 +209,7 @@ def check_frozen(place):
 
 
 def check_descriptors(place):
-    """Few descriptors for rank 0, or for another rank: the run ends with a message that says so, and with no busy loop."""
+    """Few descriptors for rank 0, or for another rank: the run ends with one message that says so, and with no busy loop."""
     plan = place.plan(steps=2)
     cases = [(rank, most) for rank in (0, 2) for most in (5, 7, 9, 11, 13, 16, 20, 26)]
     ended, together = 0, 4  # runs, most of which wait for ranks to leave
@@ -231,6 +231,7 @@ def check_descriptors(place):
             errors = [line for process in processes for line in process.err.splitlines() if "error" in line]
             told = [line for line in errors if "Too many open files" in line]
             expect(told and any(statuses), f"rank {rank}, {most} descriptors, statuses {statuses}", *processes)
+            expect(len(errors) == 1, f"rank {rank}, {most} descriptors, not one message: {errors}", *processes)
             print(f"rank {rank}, {most}: {told[0]}")
     expect(ended > 4, "too few of these were too few")
 

@@ -6,6 +6,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include "runtime/base/ProgressWord.h"
 #include "runtime/base/Published.h"
@@ -159,10 +160,10 @@ TEST_F(RelayTest, RanksMeetAndEnd) {
 
 TEST_F(RelayTest, RanksFindTheRelayOfTheirMachine) {
   open(2, 2);
-  EXPECT_EQ(findPublished(nameOf(1), 0.1), "") << "it is not there yet";
+  EXPECT_EQ(*findPublished(nameOf(1), 0.1), "") << "it is not there yet";
   joinAll();
   std::string found;
-  std::thread finder([&] { found = findPublished(nameOf(1), 5); });
+  std::thread finder([&] { found = *findPublished(nameOf(1), 5); });
   EXPECT_TRUE(await([&] { return !found.empty(); }));
   finder.join();
   EXPECT_EQ(found, fmt::format("127.0.0.1:{}", relays[1]->port()));
@@ -306,6 +307,33 @@ TEST_F(RelayTest, PassesOnWhatCameBeforeTheEndOfWhatIsAbove) {
   EXPECT_TRUE(ranks[2]->welcome()->isSpeaker);
 }
 
+/// Its ranks would look for it until their time is over.
+TEST_F(RelayTest, SaysThatItHasNoDescriptors) {
+  rlimit before = {};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &before), 0);
+  for (int came : {-1, 0, 1}) { // ranks behind it; -1: it has not joined
+    relays.clear(), ranks.clear(), said.clear();
+    open(2, 2);
+    if (came >= 0)
+      join({0, 1, 3});
+    if (came > 0) {
+      ASSERT_TRUE(await([this] { return ranks[2]->isAdmitted(); }));
+      ASSERT_TRUE(ranks[3]->connect("127.0.0.1", relays[1]->port()).isOk());
+    }
+    Socket next(::dup(0));
+    rlimit few = before;
+    few.rlim_cur = static_cast<rlim_t>(next.fd());
+    next.close();
+    ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &few), 0);
+    EXPECT_TRUE(await([this] { return relays[1]->hasGivenUp(); })) << came;
+    EXPECT_EQ(::setrlimit(RLIMIT_NOFILE, &before), 0);
+    EXPECT_TRUE(relays[1]->isOver());
+    EXPECT_TRUE(await([&] { return came < 0 || server->hasFailed(); })) << came;
+    EXPECT_THAT(said, ElementsAre(AllOf(HasSubstr("rank 2: its supervisor cannot"),
+                                        HasSubstr("Too many open files; it needs a descriptor"))));
+  }
+}
+
 /// What is held up behind a relay is known above it.
 TEST_F(RelayTest, NamesARankThatDoesNotComeToAnExchange) {
   open(3, 2);
@@ -349,7 +377,7 @@ TEST_F(RelayTest, TellsRanksWhatKeepsItOut) {
   std::string found;
   std::thread finder([&] {
     while (found.empty())
-      found = findPublished(nameOf(1), 1);
+      found = *findPublished(nameOf(1), 1);
   });
   relays.erase(relays.begin());
   EXPECT_TRUE(await([&] { return !found.empty(); }));
