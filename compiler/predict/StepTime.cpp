@@ -610,11 +610,6 @@ RoleLaunches launchesOf(RoleTimes &times) {
 
 } // namespace
 
-bool takesPower(const Op &op) {
-  plan::CostClass cost = plan::opInfo(op).work.cost;
-  return cost == plan::CostClass::Product || cost == plan::CostClass::Head;
-}
-
 double timeOf(const Device &device, const plan::Plan &plan, const plan::Segment &segment,
               const plan::Op &op) {
   if (isCollective(op)) {
@@ -650,23 +645,6 @@ double timeOf(const Device &device, const plan::Plan &plan, const plan::Segment 
     break;
   }
   return std::max(seconds, kLeastSeconds);
-}
-
-double powerFactor(double shareOfProducts) {
-  static const std::vector<Point> kPoints = {
-#define POWER(share, factor) {share, factor},
-#include "compiler/predict/KernelTable.def"
-  };
-  const Point &first = kPoints.front(), &last = kPoints.back();
-  double part = std::clamp((shareOfProducts - first.x) / (last.x - first.x), 0.0, 1.0);
-  return first.y + part * (last.y - first.y);
-}
-
-Device atPower(Device device, double factor) {
-  device.sustained.bf16Tflops *= factor;
-  device.sustained.fp8Tflops *= std::min(factor, 1.0);
-  device.power *= factor;
-  return device;
 }
 
 namespace {

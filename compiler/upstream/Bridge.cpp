@@ -224,9 +224,8 @@ void BridgeSettings::setAdapters(const Tree &map) {
     recipe_.leaveOut(fmt::format("adapters by {}", name.str()), map.range);
   if (name == "CanonicalLoRA" && map.find("target_modules") == nullptr)
     recipe_.set(Opt::PeftTargets,
-                config::parseTableValue("[\"linear_q\", \"linear_k\", \"linear_v\", "
-                                        "\"linear_proj\", \"linear_fc1_up\", "
-                                        "\"linear_fc1_gate\", \"linear_fc2\"]",
+                config::parseTableValue("[linear_q, linear_k, linear_v, linear_proj, "
+                                        "linear_fc1_up, linear_fc1_gate, linear_fc2]",
                                         config::info(Opt::PeftTargets)),
                 map.range);
 }

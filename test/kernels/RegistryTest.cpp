@@ -353,7 +353,8 @@ TEST(Registry, OnlyGradientsOfWeightsAndSumsAccumulate) {
     for (std::string_view name :
          {"matmul", "matmul_scaled", "add", "cast", "reduce_rows", "embedding_bwd",
           "embedding_shard_bwd", "attention_sink_bwd", "grouped_matmul_bwd",
-          "grouped_matmul_bwd_squares", "grouped_bias_bwd", "combine_bwd", "expert_load", "tally"})
+          "grouped_matmul_bwd_squares", "grouped_bias_bwd", "combine_bwd", "expert_load", "tally",
+          "contract_parts"})
       if (op.name == name)
         wanted = "0";
     if (op.name == "rmsnorm_bwd" || op.name == "rmsnorm_part_bwd")

@@ -268,7 +268,10 @@ def try_values(bases, option, said, others, counts):
     one_of = option.kind in ("int", "float", "size", "duration", "ints", "enums") or option.default == "auto"
     if one_of and len(silent) < len(said):
         return None
-    silent = [value for value in silent if not shows_elsewhere(bases, f"{option.path} = {value}")]
+    elsewhere = [value for value in silent if shows_elsewhere(bases, f"{option.path} = {value}")]
+    if one_of and elsewhere:
+        return None
+    silent = [value for value in silent if value not in elsewhere]
     where = f" beside {', '.join(others)}" if others else ""
     return f"{option.path} = {', '.join(silent)} changes nothing{where}, and no message names it" if silent else None
 

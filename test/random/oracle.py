@@ -69,8 +69,7 @@ class Facts:
             self.origin[path] = "family"
         fields = dict(PRESETS.get(self.written.get("mixed_precision"), {}))
         self.preset = dict(fields)
-        given = {path.split(".", 1)[1]: value for path, value in self.written.items()
-                 if path.startswith("mixed_precision.")}
+        given = {path.split(".", 1)[1]: value for path, value in self.written.items() if path.startswith("mixed_precision.")}
         fields.update(given)
         for one, other in (("fp8_param", "fp8_param_gather"), ("fp4_param", "fp4_param_gather")):
             for a, b in ((one, other), (other, one)):
@@ -133,8 +132,7 @@ class Facts:
             self.derive("model.vocab_size", 50257)
 
     def fill_mesh(self):
-        tp, pp, cp = (self[f"model.{part}_parallel_size"] for part in
-                      ("tensor_model", "pipeline_model", "context"))
+        tp, pp, cp = (self[f"model.{part}_parallel_size"] for part in ("tensor_model", "pipeline_model", "context"))
         stage = tp * cp * self["ddp.num_distributed_optimizer_instances"]
         experts = self["model.expert_model_parallel_size"] * self["model.expert_tensor_parallel_size"]
         world = pp * math.lcm(stage, experts)
@@ -166,8 +164,7 @@ class Facts:
         self.v2 = self.fsdp and self["ddp.megatron_fsdp_version"] == 2
         self.torch = self.on("dist.use_torch_fsdp2")
         self.fsdp2 = self.torch and not self.fsdp
-        self.derive("checkpoint.ckpt_format",
-                    "fsdp_dtensor" if self.fsdp else "torch_dcp" if self.torch else "torch_dist")
+        self.derive("checkpoint.ckpt_format", "fsdp_dtensor" if self.fsdp else "torch_dcp" if self.torch else "torch_dist")
         if self.fsdp:
             self.derive("ddp.data_parallel_sharding_strategy", "optim_grads_params")
         self.format = self["checkpoint.ckpt_format"]
@@ -469,8 +466,7 @@ ERRORS = {
     "step-overlap-needs-virtual-stages": lambda f: f.on("optimizer.overlap_param_gather_with_optimizer_step") and
     (f.vp < 2 or not f.distributed),
     # shapes
-    "missing-option": lambda f: any(not f.has(f"model.{name}") for name in
-                                    ("num_layers", "hidden_size", "num_attention_heads", "vocab_size")),
+    "missing-option": lambda f: any(not f.has(f"model.{name}") for name in ("num_layers", "hidden_size", "num_attention_heads", "vocab_size")),
     "world-size": lambda f: f.world % (f.tp * f.pp * f.cp) != 0,  # V26
     "expert-mesh": lambda f: (f.has("model.num_moe_experts") or f.ep > 1) and f.world % f.pp == 0 and
     (f.world // f.pp) % (f.ep * f.etp) != 0,
@@ -494,8 +490,7 @@ ERRORS = {
     "tensor-parallel-divides-qkv": qkv_uneven,
     "tensor-parallel-divides-ffn": lambda f: any(
         f.origin.get(path) != "derived" and f.has(path) and f[path] % part != 0 for path, part in
-        (("model.ffn_hidden_size", f.tp), ("model.moe_ffn_hidden_size", f.etp),
-         ("model.moe_shared_expert_intermediate_size", f.tp))),
+        (("model.ffn_hidden_size", f.tp), ("model.moe_ffn_hidden_size", f.etp), ("model.moe_shared_expert_intermediate_size", f.tp))),
     "tensor-parallel-divides-hidden": lambda f: not divides(f, "model.hidden_size", f.tp),
     "stages-divide-layers": lambda f: not split_evenly(f),
     "uneven-stages": uneven,
@@ -613,8 +608,7 @@ ERRORS = {
         f.on("model.fp8_dot_product_attention") or f.on("model.fp8_multi_head_attention")),
     "fp8-output-projection-unsupported": lambda f: f.has("model.fp8") and f.on("model.fp8_output_proj"),
     "fp8-quantizers-unsupported": lambda f: f.has("model.fp8") and (
-        f.has("model.fp8_quantizer_factory") or f["model.fp8_recipe"] == "custom"),
-    "fp8-weights-unsupported": lambda f: half(f) and f["model.params_dtype"] == "fp8",
+        f.has("model.fp8_quantizer_factory") or f["model.fp8_recipe"] == "custom"), "fp8-weights-unsupported": lambda f: half(f) and f["model.params_dtype"] == "fp8",
     "wandb-run-unsupported": lambda f: f.has("logger.wandb_project"),
     "fp16-weights-unsupported": lambda f: half(f) and f["model.params_dtype"] == "fp16" and not f.on("model.fp16"),
     "fp4-unsupported": lambda f: f.has("model.fp4"),
@@ -788,8 +782,7 @@ WARNINGS = {
     "save-interval-without-save": lambda f: f.has("checkpoint.save_interval") and not f.has("checkpoint.save"),
     "experts-want-sequence-parallel": lambda f: f.ep > 1 and f.tp > 1 and not f.on("model.sequence_parallel"),  # V76
     "dead-option": lambda f: f.on("ddp.enable_full_sharding_in_hsdp") or f.fsdp and (any(
-        f.on(f"ddp.{name}") for name in ("pad_buckets_for_high_nccl_busbw", "reduce_scatter_with_fp32_accumulation",
-                                         "check_for_large_grads")) or
+        f.on(f"ddp.{name}") for name in ("pad_buckets_for_high_nccl_busbw", "reduce_scatter_with_fp32_accumulation", "check_for_large_grads")) or
         f.has("checkpoint.dump_param_to_param_group_map")),  # V97b
     "expert-average": lambda f: f.on("ddp.average_in_collective") and f.has("model.num_moe_experts") and
     f.expert_dp != f.dp * f.cp,  # V91
@@ -801,5 +794,4 @@ WARNINGS = {
 def judge(recipe):
     """The ids that the recipe must give: errors, warnings."""
     facts = Facts(recipe.written)
-    return ({id for id, breaks in ERRORS.items() if breaks(facts)},
-            {id for id, breaks in WARNINGS.items() if breaks(facts)})
+    return ({id for id, breaks in ERRORS.items() if breaks(facts)}, {id for id, breaks in WARNINGS.items() if breaks(facts)})

@@ -45,13 +45,13 @@ def figures(text):
     for line in text.splitlines()[1:]:
         if not line.startswith("//"):
             break
-        purpose = re.match(r"//     (\w+) +(\d+) +(\d+)$", line)
+        purpose = re.match(r"//     (\w+) +(\d+) +(\d+) +\S+ \S+$", line)
         if purpose:
             out[purpose.group(1)] = int(purpose.group(2)) + int(purpose.group(3))
         arena = re.match(r"//     arena (state|work|sym) +(\d+) ", line)
         if arena:
             out["all"] = out.get("all", 0) + int(arena.group(2))
-        traffic = re.match(r"//     (all_gather|reduce_scatter|all_reduce) .* (\d+)$", line)
+        traffic = re.match(r"//     (all_gather|reduce_scatter|all_reduce) .* (\d+) +\S+ \S+$", line)
         if traffic:
             out["sent"] += int(traffic.group(2))
     return out

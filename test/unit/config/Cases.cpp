@@ -94,7 +94,13 @@ std::vector<Case> allCases() {
   return cases;
 }
 
-std::vector<std::string> allRecipes() { return filesBelow(SHARDC_SOURCE_DIR "/recipes"); }
+std::vector<std::string> allRecipes() {
+  std::vector<std::string> recipes = filesBelow(SHARDC_SOURCE_DIR "/recipes");
+  std::erase_if(recipes, [](const std::string &path) {
+    return path.find("/overlays/") != std::string::npos;
+  });
+  return recipes;
+}
 
 std::string makeFolder(const std::string &name) {
   static const shardc::test::TempFolder place;

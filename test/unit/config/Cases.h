@@ -41,7 +41,7 @@ struct Case {
 /// All cases of test/config, in the order of file names.
 std::vector<Case> allCases();
 
-/// All recipes of the repository.
+/// All recipes of the repository, without overlays, which are laid over one that has a model.
 std::vector<std::string> allRecipes();
 
 /// A new folder under the test's temporary directory.

@@ -151,8 +151,11 @@ private:
     return false;
   }
 
-  /// Elements of the factor that belong together: a block of scales, otherwise one.
+  /// Elements of the factor that belong together: a block of scales, a matrix of Muon's, which no
+  /// shard cuts (`plan-matrix`), otherwise one.
   int64_t granularity(FactorId f) const {
+    if (sample_.kind == OpKind::Muon)
+      return extents_.of(f);
     for (const FactorValue &value : factors_.results()) {
       if (value.form == FactorValue::Scales)
         return 128;

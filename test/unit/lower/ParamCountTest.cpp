@@ -22,7 +22,8 @@ TEST(ParamCount, IsThatOfThePlan) {
   unsigned numCompared = 0;
   namespace fs = std::filesystem;
   for (const auto &entry : fs::recursive_directory_iterator(SHARDC_SOURCE_DIR "/recipes")) {
-    if (entry.path().extension() != ".recipe")
+    bool isOverlay = entry.path().parent_path().filename() == "overlays"; // over others' models
+    if (entry.path().extension() != ".recipe" || isOverlay)
       continue;
     SourceManager sources;
     std::optional<config::Config> config = load(sources, entry.path().string());

@@ -120,16 +120,18 @@ TEST(ExpertRows, AreThoseOfTheBusiestRank) {
   double share = model::busiestShareOfRows(plan) / model::expectedShareOfRows(plan);
   EXPECT_GT(share, 1.05);
   EXPECT_LT(share, 1.3);
-  EXPECT_NEAR(secondsOf(plan, product), even * share, even * 0.01);
+  EXPECT_NEAR(secondsOf(plan, product), even * share, even * 0.03) << "but for what begins it";
   EXPECT_GT(secondsOf(plan, exchangeOf(true)), evenExchange);
   EXPECT_EQ(costOf(plan, product).flops, costOf(planOf(0), product).flops) << "of all ranks";
 
   plan.job.model.numMoeExperts = kRanks; // an expert each: as busy as the busiest of them
+  plan.job.model.moeRouterTopk = 1;
   EXPECT_NEAR(model::busiestShareOfRows(plan) / model::expectedShareOfRows(plan), 2, 1e-12);
   plan.job.model.moePredictedImbalance = 100;
   EXPECT_EQ(model::busiestShareOfRows(plan), 1) << "all that there is room for";
   plan.job.model.expertModelParallelSize = 1;
-  EXPECT_EQ(model::busiestShareOfRows(plan), model::expectedShareOfRows(plan)) << "nobody to wait for";
+  EXPECT_EQ(model::busiestShareOfRows(plan), model::expectedShareOfRows(plan))
+      << "nobody to wait for";
 }
 
 } // namespace

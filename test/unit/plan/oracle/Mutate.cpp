@@ -52,10 +52,10 @@ private:
     if (waiting.empty())
       return {};
     uint32_t i = pick(waiting);
-    size_t w = below(op(i).waits.size());
-    std::string text = at(i, fmt::format("no wait for op {}", op(i).waits[w]));
-    op(i).waits.erase(op(i).waits.begin() + static_cast<int64_t>(w));
-    return text;
+    auto wait = op(i).waits.begin() + static_cast<int64_t>(below(op(i).waits.size()));
+    uint32_t left = *wait;
+    op(i).waits.erase(wait);
+    return at(i, fmt::format("no wait for op {}", left));
   }
 
   std::string doAddWait() {
@@ -71,10 +71,9 @@ private:
   /// True if op `b`, which follows op `a`, names nothing that `a` makes.
   bool canSwap(uint32_t a, uint32_t b) {
     auto isMade = [&](ValueId id) { return value(id).def == a; };
-    return std::none_of(op(b).operands.begin(), op(b).operands.end(), isMade) &&
-           std::none_of(op(b).ties.begin(), op(b).ties.end(),
-                        [&](const Tie &tie) { return isMade(tie.value); }) &&
-           std::find(op(b).waits.begin(), op(b).waits.end(), a) == op(b).waits.end();
+    return std::ranges::none_of(op(b).operands, isMade) &&
+           std::ranges::none_of(op(b).ties, isMade, &Tie::value) &&
+           std::ranges::find(op(b).waits, a) == op(b).waits.end();
   }
 
   void swapNeighbours(uint32_t a) {

@@ -1,0 +1,37 @@
+#include <algorithm>
+#include <vector>
+
+#include "compiler/predict/StepTime.h"
+
+namespace shardc::predict {
+namespace {
+
+struct PowerPoint {
+  double x, y;
+};
+
+} // namespace
+
+bool takesPower(const plan::Op &op) {
+  plan::CostClass cost = plan::opInfo(op).work.cost;
+  return cost == plan::CostClass::Product || cost == plan::CostClass::Head;
+}
+
+double powerFactor(double shareOfProducts) {
+  static const std::vector<PowerPoint> kPoints = {
+#define POWER(share, factor) {share, factor},
+#include "compiler/predict/KernelTable.def"
+  };
+  const PowerPoint &first = kPoints.front(), &last = kPoints.back();
+  double part = std::clamp((shareOfProducts - first.x) / (last.x - first.x), 0.0, 1.0);
+  return first.y + part * (last.y - first.y);
+}
+
+Device atPower(Device device, double factor) {
+  device.sustained.bf16Tflops *= factor;
+  device.sustained.fp8Tflops *= std::min(factor, 1.0);
+  device.power *= factor;
+  return device;
+}
+
+} // namespace shardc::predict
