@@ -80,11 +80,17 @@ void Relay::step(double seconds, std::span<const pollfd> entries) {
     sendUp();
   dropClosed();
   bool hasNobody = ranks_.empty() && relays_.empty() && !above_.hasUnsent();
-  bool isAskedAgain = isJobOver_ && options_.startsAgain; // by ranks that start meanwhile
   if (isEnding()
-          ? (hasNobody && !isAskedAgain) || clock_ - endedAt_ > kLeaveSeconds
+          ? (hasNobody && !isAwaited()) || clock_ - endedAt_ > kLeaveSeconds
           : (hasNobody && begun_ > 0) || (state_ != State::Joined && clock_ > options_.joinSeconds))
     end();
+}
+
+/// Ranks of this machine that have not heard yet that the job is over look for it.
+bool Relay::isAwaited() const {
+  bool haveAllCome =
+      begun_ > 0 || (options_.localSize > 0 && std::ssize(came_) >= options_.localSize);
+  return isJobOver_ && (options_.startsAgain || !haveAllCome);
 }
 
 void Relay::serveBelow(std::span<const pollfd> entries) {
@@ -366,6 +372,8 @@ void Relay::receiveChildren() {
     else if (state_ != State::Joined)
       admission_->refuse(std::move(child), refusal_ ? refusal_->reason : Refusal::Complete);
     else if (isEnding()) {
+      if (child->hello->relayPort == 0)
+        came_.insert(child->place);
       child->queue(MessageKind::Abort, abort_);
       admission_->seeOff(std::move(child));
     } else
@@ -404,6 +412,7 @@ void Relay::admit(std::unique_ptr<Connection> child) {
     route = child.get();
   child->wire.setBytesMax(kRankFrameBytesMax);
   joined_.push_back(*child->hello);
+  came_.insert(child->place);
   ranks_.push_back(std::move(child));
 }
 

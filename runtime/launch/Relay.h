@@ -23,6 +23,7 @@ struct RelayOptions {
   int64_t worldSize = 1; ///< likewise: of an elastic job its places
   bool isElastic = false;
   bool startsAgain = false; ///< ranks of this machine ask again after a fault
+  int64_t localSize = 0;    ///< ranks of this machine; 0: not known
   Key secret{};
   std::string job;
   std::string name;         ///< under which ranks of this machine find it (publish)
@@ -110,6 +111,7 @@ private:
   void end();
   std::vector<Connection *> children() const;
   size_t below(const std::vector<int> &members) const;
+  bool isAwaited() const;
   bool isEnding() const { return !abort_.empty(); }
 
   RelayOptions options_;
@@ -125,6 +127,7 @@ private:
   Wire above_;
   std::vector<std::unique_ptr<Connection>> ranks_; ///< of this machine
   std::vector<std::unique_ptr<Connection>> relays_;
+  std::set<int64_t> came_;           ///< places of this machine
   std::vector<Connection *> routes_; ///< by place; null: not below
   std::vector<int> placeOf_;         ///< by rank, of those below that have begun; else -1
   size_t begun_ = 0, next_ = 0;      ///< next_: which relay gets the next one

@@ -277,6 +277,7 @@ private:
     relay.worldSize = options_.position.worldSize;
     relay.isElastic = options_.elastic.isElastic();
     relay.startsAgain = worker_.startsAgain;
+    relay.localSize = options_.position.localSize;
     relay.secret = worker_.secret.key;
     relay.job = worker_.job;
     relay.name = worker_.relayName;

@@ -59,6 +59,7 @@ protected:
     options.port = port;
     options.rank = machine * perMachine;
     options.worldSize = worldSize;
+    options.localSize = perMachine;
     options.secret = kJobSecret;
     options.job = "j";
     options.name = nameOf(machine);
@@ -368,6 +369,21 @@ TEST_F(RelayTest, TellsOfRanksThatAreMissingBehindRelays) {
   live(31, [] {});
   ASSERT_EQ(said.size(), 1u);
   EXPECT_THAT(said[0], HasSubstr("rank 3, 4 of 6 did not reach here"));
+}
+
+/// Rank 0's supervisor may refuse the job before ranks of other machines have found their relay.
+TEST_F(RelayTest, RanksHearThatTheJobIsOverBeforeTheyCome) {
+  open(2, 2);
+  server->stopAtOnce();
+  ASSERT_TRUE(await([this] { return relays[1]->port() > 0 || relays[1]->isOver(); }));
+  for (size_t rank : {2, 3}) {
+    live(1, [] {});
+    ASSERT_FALSE(relays[1]->isOver());
+    ASSERT_TRUE(ranks[rank]->connect("127.0.0.1", relays[1]->port()).isOk());
+    ASSERT_TRUE(await([&] { return ranks[rank]->aborted.has_value(); }));
+  }
+  turnOnce();
+  EXPECT_TRUE(relays[1]->isOver()) << "nobody else comes";
 }
 
 /// A relay that nobody may come to says why, as rank 0's supervisor does to it.

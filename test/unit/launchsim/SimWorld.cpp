@@ -152,6 +152,7 @@ void SimWorld::openRelay(Supervisor &each) {
   options.worldSize = job_.places;
   options.isElastic = job_.isElastic;
   options.startsAgain = job_.startsAgain;
+  options.localSize = job_.perMachine;
   options.secret = job_.secret;
   options.job = "j";
   options.name = job_.relayName(machineOf(each));
