@@ -201,7 +201,8 @@ double expectedShareOfRows(const plan::Plan &plan) {
 
 namespace {
 
-/// The expected maximum of n independent normal variables, within 2 % from 2 to 4,096 (Blom).
+/// The expected maximum of n independent normal variables, by Blom's approximation: 4.5 % too large
+/// for 2, 2 % for 4, within 1 % from 8 on.
 double expectedMaximum(double n) {
   // Blom's plotting position of the largest of n, through a rational quantile of the upper tail
   // (Abramowitz and Stegun 26.2.23).

@@ -1,5 +1,6 @@
+// What power leaves of the rates of products in a step, by the share of it that they take.
 #include <algorithm>
-#include <vector>
+#include <iterator>
 
 #include "compiler/predict/StepTime.h"
 
@@ -7,7 +8,7 @@ namespace shardc::predict {
 namespace {
 
 struct PowerPoint {
-  double x, y;
+  double share, factor;
 };
 
 } // namespace
@@ -18,13 +19,14 @@ bool takesPower(const plan::Op &op) {
 }
 
 double powerFactor(double shareOfProducts) {
-  static const std::vector<PowerPoint> kPoints = {
+  static constexpr PowerPoint kPoints[] = {
 #define POWER(share, factor) {share, factor},
 #include "compiler/predict/KernelTable.def"
   };
-  const PowerPoint &first = kPoints.front(), &last = kPoints.back();
-  double part = std::clamp((shareOfProducts - first.x) / (last.x - first.x), 0.0, 1.0);
-  return first.y + part * (last.y - first.y);
+  const PowerPoint &first = *std::begin(kPoints), &last = *std::rbegin(kPoints);
+  double part =
+      std::clamp((shareOfProducts - first.share) / (last.share - first.share), 0.0, 1.0);
+  return first.factor + part * (last.factor - first.factor);
 }
 
 Device atPower(Device device, double factor) {
