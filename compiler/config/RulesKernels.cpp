@@ -18,6 +18,14 @@ bool hasSlices(const RuleContext &ctx) {
                                           [](CpCommType way) { return way == CpCommType::A2a; }));
 }
 
+/// Whether queries of slices see whole sequences of keys in all layers.
+bool gathersKeys(const RuleContext &ctx) {
+  Opt ways = Opt::ModelCpCommType;
+  return ctx.has(ways) && llvm::all_of(ctx.cfg().getEnums<CpCommType>(ways), [](CpCommType way) {
+           return way == CpCommType::AllGather || way == CpCommType::A2a;
+         });
+}
+
 /// Whether each layer sees all tokens, by a 1 for every layer or by a list.
 bool areAllFull(const RuleContext &ctx) {
   Opt option = Opt::ModelWindowAttnSkipFreq;
@@ -52,7 +60,10 @@ struct Barred {
 
 std::vector<Barred> barredSettings(const RuleContext &ctx) {
   const Derived &d = ctx.derived();
-  AttentionKind plain{.type = d.compute, .channels = headChannels(ctx).first};
+  AttentionKind plain{.type = d.compute,
+                      .hasSlices = hasSlices(ctx),
+                      .hasAllKeys = gathersKeys(ctx),
+                      .channels = headChannels(ctx).first};
   plain.values =
       ctx.on(Opt::ModelMultiLatentAttention) ? ctx.num(Opt::ModelVHeadDim) : plain.channels;
   std::vector<Barred> all;
@@ -76,7 +87,7 @@ std::vector<Barred> barredSettings(const RuleContext &ctx) {
       [](AttentionKind &kind) { kind.hasDocuments = true; });
   // Without these it would be another model.
   add(hasWindow(ctx) && hasSlices(ctx), Opt::ModelWindowSize, {},
-      [](AttentionKind &kind) { kind.hasWindow = kind.hasSlices = true; });
+      [](AttentionKind &kind) { kind.hasWindow = true; });
   Opt chunk = Opt::ModelAttentionChunkSize;
   add(ctx.has(chunk) && ctx.num(chunk) < d.seqLength, chunk, {},
       [](AttentionKind &kind) { kind.hasChunks = true; });
@@ -98,8 +109,10 @@ void ruleCudaCoreAttention(RuleContext &ctx) {
   if (!runsOnGpu(ctx) || dtypeBytes(d.compute) != 2)
     return;
   for (const Barred &barred : barredSettings(ctx)) {
-    if (attentionRefusal(barred.kind))
-      continue; // the next rule
+    bool isHopper = predict::device(*d.gpu).isHopper();
+    if (attentionRefusal(barred.kind) || // which the next rule reports
+        attentionKernels(barred.kind, isHopper) != AttentionKernels::Plain)
+      continue;
     RuleReport report =
         ctx.reportAt(placeOf(ctx, barred.opt),
                      {pathOf(barred.opt), arg(ctx, barred.opt), arg(ctx, Opt::ClusterGpu),

@@ -146,8 +146,7 @@ void ruleBlockwiseDevice(RuleContext &ctx) {
       !ctx.cfg().is(Opt::ModelFp8Recipe, Fp8Recipe::Blockwise))
     return;
   const predict::Device &device = predict::device(*ctx.derived().gpu);
-  constexpr int kHopper = 90;
-  if (device.hasFp8() && device.architecture != kHopper)
+  if (device.hasFp8() && !device.isHopper())
     ctx.report({Opt::ClusterGpu, Opt::ModelFp8Recipe},
                {DiagArg("fp8 recipe blockwise"), arg(ctx, Opt::ClusterGpu)});
 }

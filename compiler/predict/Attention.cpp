@@ -30,6 +30,8 @@ AttentionKind attentionKindOf(const plan::Segment &segment, const plan::Op &op) 
   kind.isCapped = op.getFloat(Key::soft_cap) > 0;
   kind.packed = plan::opInfo(op).hasPackedHeads;
   kind.hasSlices = plan::opInfo(op).hasSlices;
+  kind.isCausal = op.getBool(Key::causal);
+  kind.hasAllKeys = kind.hasSlices && keysOf(segment, op).shape[1] > q.shape[1];
   kind.hasUnknownOrder = kind.hasSlices && op.getBool(Key::causal) && op.getInt(Key::slices) == 0;
   if (kind.packed) {
     kind.heads = op.getInt(Key::num_heads);

@@ -54,6 +54,7 @@ struct Device {
   /// Whether times are predicted: the table's figures of the host are nominal.
   bool isPredicted() const { return !isHost() || rates; }
   bool isHost() const { return architecture == 0; }
+  bool isHopper() const { return architecture == 90; }
   bool hasFp8() const { return peak.fp8Tflops > 0; }
   /// Whether the device is older than Blackwell. There, tensor and context parallelism need one
   /// hardware queue, and sharded data parallelism needs several.

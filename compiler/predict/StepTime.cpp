@@ -292,6 +292,11 @@ double plainAttentionTflops(const Device &device, bool isBackward) {
   return kRates[isBackward] * device.sustained.fp32Tflops / measured().sustained.fp32Tflops;
 }
 
+constexpr std::array<double, 2> kTileAttention = {
+#define TILE_ATTENTION(forward, backward) forward, backward
+#include "compiler/predict/KernelTable.def"
+};
+
 constexpr std::array<double, 2> kAttentionBegin = {
 #define ATTENTION_BEGIN(forward, backward) forward * 1e-6, backward * 1e-6
 #include "compiler/predict/KernelTable.def"
@@ -306,7 +311,8 @@ double attentionSeconds(const Device &device, const Segment &segment, const Op &
   AttentionKind kind = attentionKindOf(segment, op);
   bool isBackward = isAttentionBwd(op.kind);
   auto positions = static_cast<double>(q.shape[1]);
-  bool isPlain = cudnnBarOf(kind) != CudnnBar::None;
+  AttentionKernels kernels = attentionKernels(kind, device.isHopper());
+  bool isPlain = kernels == AttentionKernels::Plain;
   double seen = static_cast<double>(op.getInt(Key::window)) + 1; // 0 without a window
   if (!isPlain && seen > 0 && seen < positions) {
     flops *= (seen + kWindowTile) / seen;
@@ -321,6 +327,8 @@ double attentionSeconds(const Device &device, const Segment &segment, const Op &
     return flops / (plainAttentionTflops(device, isBackward) * 1e12);
   double tflops =
       attentionTflops(kind.channels, positions, isBackward) * matmulScale(device, q.dtype);
+  if (kernels == AttentionKernels::Tiles)
+    tflops *= kTileAttention[isBackward];
   return kAttentionBegin[isBackward] + flops / (tflops * 1e12);
 }
 

@@ -40,6 +40,13 @@ public:
     return in(tensor);
   }
   Builder &ids(Shape shape, int64_t bound) { return in(integers(shape, bound)); }
+  /// Rows of these words, which each sample has.
+  Builder &words(Shape shape, const std::vector<int32_t> &ofRow) {
+    Tensor tensor = place(DType::I32, shape);
+    for (int64_t i = 0; i < tensor.numel(); ++i)
+      static_cast<int32_t *>(tensor.data)[i] = ofRow[static_cast<size_t>(i) % ofRow.size()];
+    return in(tensor);
+  }
   /// Each run has so many rows.
   Builder &counts(Shape shape, int32_t rows) {
     Tensor tensor = place(DType::I32, shape);

@@ -392,6 +392,30 @@ void makeSplitColumns(Builder &b) {
   b.toData({m.batch, m.positions, m.ffn}).toData({m.batch, m.positions, m.hidden()});
 }
 
+/// Where the document of each position of a sample begins.
+std::vector<int32_t> documentsOf(const Model &m) {
+  std::vector<int32_t> begins(static_cast<size_t>(m.positions));
+  uint32_t state = 3; // of a generator of random numbers
+  for (int64_t begin = 0, end = 0; begin < m.positions; begin = end) {
+    state = state * 1664525 + 1013904223;
+    int64_t length = m.document > 0    ? m.document
+                     : m.document == 0 ? m.positions
+                                       : 16 + (state >> 8) % 1485;
+    end = std::min(begin + length, m.positions);
+    std::fill(begins.begin() + begin, begins.begin() + end, static_cast<int32_t>(begin));
+  }
+  return begins;
+}
+
+/// Keys that a query sees on average.
+double seenInDocuments(const Model &m) {
+  double seen = 0;
+  std::vector<int32_t> begins = documentsOf(m);
+  for (size_t i = 0; i < begins.size(); ++i)
+    seen += static_cast<double>(i) - begins[i] + 1;
+  return seen / static_cast<double>(m.positions);
+}
+
 /// Queries, keys and values, and the attributes of attention. Half of the scores of a causal mask
 /// count, or those of the window, in so many products along the channels of keys and of values.
 void attentionOperands(Builder &b, double ofKeys, double ofValues) {
@@ -402,7 +426,10 @@ void attentionOperands(Builder &b, double ofKeys, double ofValues) {
   b.data({m.batch, m.positions, m.heads, m.channels});
   b.data({m.batch, m.positions, m.groups, m.channels});
   b.data({m.batch, m.positions, m.groups, m.values()});
+  b.attrs().reset_mask = m.document != 0;
   double seen = static_cast<double>(m.window < 0 ? m.positions : 2 * (m.window + 1)) / 2;
+  if (m.document != 0)
+    seen = seenInDocuments(m);
   b.flops(m.rows() * m.heads, 1, m.channels, ofKeys * seen);
   b.flops(m.rows() * m.heads, 1, m.values(), ofValues * seen);
 }
@@ -429,7 +456,7 @@ void giveGradients(Builder &b) {
 
 void makeAttention(Builder &b) {
   attentionOperands(b, 1, 1);
-  b.ids({b.model.batch, b.model.positions}, 1).samples();
+  b.words({b.model.batch, b.model.positions}, documentsOf(b.model)).samples();
   giveOutput(b);
 }
 
@@ -437,7 +464,7 @@ void makeAttentionBwd(Builder &b) {
   takeGradient(b);
   attentionOperands(b, 3, 2);
   takeOutput(b);
-  b.ids({b.model.batch, b.model.positions}, 1).samples();
+  b.words({b.model.batch, b.model.positions}, documentsOf(b.model)).samples();
   giveGradients(b);
 }
 

@@ -15,6 +15,7 @@ struct Model {
   int64_t batch, positions, heads, groups, channels, ffn, vocabulary;
   int64_t ownValues = 0; ///< channels of a head's values; 0: as many as of its keys
   int64_t window = -1;   ///< keys before its own that a query of attention sees; -1: all
+  int64_t document = 0;  ///< positions of each document; 0: one for all; -1: 16 to 1,500 of each
 
   int64_t hidden() const { return heads * channels; }
   int64_t values() const { return ownValues > 0 ? ownValues : channels; }

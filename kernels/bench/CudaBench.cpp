@@ -7,6 +7,7 @@
 //                                   that channels compute over exchanged pieces
 //   shardc-cuda-bench --workspaces  scratch of attention by shape, for compiler/predict
 //   shardc-cuda-bench --attention   latent attention, windows and sinks at published sizes
+//   shardc-cuda-bench --documents   attention within documents of some lengths
 //   shardc-cuda-bench --experts [MODEL...]  layers of experts, and their products as dense ones;
 //                                   --skewed-experts the same with some experts most wanted
 #include <algorithm>
@@ -194,6 +195,18 @@ void timeAttention(Settings &settings) {
     timeRow(settings.inAnyOrder, {op, ""}, DType::BF16, kSinks[0].name, kSinks[0].model);
 }
 
+/// Documents of packs: 16,384 tokens in rows of 4,096, 32 heads of 128
+/// channels, 8 groups; documents of so many positions, of random lengths, and one for each row.
+void timeDocuments(Settings &settings) {
+  for (int64_t length : {1024, 128, -1, 0}) {
+    Model model = {4, 4096, 32, 8, 128, 8, 8};
+    model.document = length;
+    std::string name = length > 0 ? std::to_string(length) : length < 0 ? "random" : "one";
+    for (std::string_view op : {"attention", "attention_bwd"})
+      timeRow(settings.inOrder, {op, ""}, DType::BF16, name, model);
+  }
+}
+
 /// The shard of a llama3_8b layer on four GPUs: the versions of four members.
 void timeRankSum(Setting &setting, DType wire, DType shard, bool accumulates, bool squares) {
   constexpr int kMembers = 4;
@@ -298,6 +311,10 @@ int main(int count, char **arguments) {
   timeCeilings(settings.inOrder);
   if (!words.empty() && std::string_view(words[0]) == "--attention") {
     timeAttention(settings);
+    return 0;
+  }
+  if (!words.empty() && std::string_view(words[0]) == "--documents") {
+    timeDocuments(settings);
     return 0;
   }
   for (const Row &row : kRows) {

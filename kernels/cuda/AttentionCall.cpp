@@ -7,6 +7,7 @@ AttentionKind attentionKindOf(const Call &call, const AttentionOp &op) {
   const Attrs &attrs = call.attrs;
   AttentionKind kind{.type = queries.dtype,
                      .drops = attrs.p > 0,
+                     .isCausal = attrs.causal,
                      .hasDocuments = attrs.reset_mask,
                      .hasWindow = attrs.window >= 0,
                      .hasChunks = attrs.chunk > 0,
@@ -14,6 +15,7 @@ AttentionKind attentionKindOf(const Call &call, const AttentionOp &op) {
                      .packed = op.packed,
                      .hasSlices = op.hasSlices,
                      .hasUnknownOrder = op.hasSlices && attrs.causal && attrs.slices == 0};
+  kind.hasAllKeys = op.hasSlices && call.in[op.backward ? 2 : 1].shape[1] > queries.shape[1];
   if (op.packed) {
     kind.heads = attrs.num_heads, kind.groups = attrs.num_groups;
     kind.channels = kind.values = attrs.head_dim;

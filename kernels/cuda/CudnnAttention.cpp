@@ -24,6 +24,7 @@
 #include <fmt/format.h>
 
 #include "kernels/cuda/Queue.h"
+#include "kernels/cuda/TileAttention.h"
 #include "runtime/base/Attention.h"
 #include "runtime/base/Reports.h"
 
@@ -143,9 +144,11 @@ bool fits(const Call &call, AttentionOp op) {
   if (contextOf(call).options().ownKernels)
     return false;
   CudnnBar bar = cudnnBarOf(attentionKindOf(call, op));
-  noteBar(contextOf(call), bar);
-  if (bar != CudnnBar::None)
+  if (bar != CudnnBar::None) {
+    if (!hasTileAttention(call, op))
+      noteBar(contextOf(call), bar);
     return false;
+  }
   DType type = call.in[op.backward ? 1 : 0].dtype;
   auto isServed = [type](const Tensor &t) {
     return t.dtype == type && reinterpret_cast<uintptr_t>(t.data) % 16 == 0;

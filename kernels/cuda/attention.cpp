@@ -1,14 +1,15 @@
 // attention, attention_qkv and their gradients. cuDNN's fused kernels are used if they support the
-// call (bf16 or f16, no dropout, no documents), otherwise the hand-written kernels of
-// plain_attention.cu. cuDNN reads and writes heads in place in the rows of q, k and v; for the
-// others, heads are copied to scratch. H200, 2026-11, in TFLOP/s (a product reaches 801): 4,096
-// positions, 32 heads of 128, 8 groups: 531 forward, 437 backward, 392 deterministic; GPT-2's 1,024
-// positions, heads of 64: 288, 228, 204.
+// call (bf16 or f16, no dropout, no documents), otherwise those of attention_tiles.cu on Hopper's
+// tensor cores, otherwise the kernels of plain_attention.cu. The first two read and write heads in
+// place in the rows of q, k and v; for the last, heads are copied to scratch. cuDNN on an H200,
+// 2026-11, in TFLOP/s (a product reaches 801): 4,096 positions, 32 heads of 128, 8 groups: 531
+// forward, 437 backward, 392 deterministic; GPT-2's 1,024 positions, heads of 64: 288, 228, 204.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/CudnnAttention.h"
 #include "kernels/cuda/PlainAttention.h"
 #include "kernels/cuda/Queue.h"
 #include "kernels/cuda/Rows.h"
+#include "kernels/cuda/TileAttention.h"
 #include "kernels/host/AttentionQkv.h"
 #include "runtime/base/Reports.h"
 
@@ -16,8 +17,9 @@ namespace shardc::kernels::cuda {
 
 #ifndef SHARDC_HAS_CUDNN
 std::shared_ptr<AttentionLibrary> makeAttentionLibrary() { return nullptr; }
-bool hasCudnnAttention(const Call &call, AttentionOp) {
-  if (call.in[0].dtype != DType::F32 && !contextOf(call).options().ownKernels)
+bool hasCudnnAttention(const Call &call, AttentionOp op) {
+  if (call.in[0].dtype != DType::F32 && !contextOf(call).options().ownKernels &&
+      !hasTileAttention(call, op))
     contextOf(call).tell(makeReport(report::NoCudnn));
   return false;
 }
@@ -28,14 +30,21 @@ void runCudnnAttention(const Call &, AttentionOp, void *) {}
 namespace {
 
 /// Scratch of a call; its shapes, types and attributes determine the kernels.
+AttentionKernels kernelsOf(const Call &call, const AttentionOp &op) {
+  return hasCudnnAttention(call, op)  ? AttentionKernels::Cudnn
+         : hasTileAttention(call, op) ? AttentionKernels::Tiles
+                                      : AttentionKernels::Plain;
+}
+
 template <bool kBackward> struct Buffers {
-  bool byCudnn;
+  static constexpr AttentionOp kOp = {kBackward};
+  AttentionKernels by;
   std::byte *cudnn = nullptr;
   float *delta = nullptr;
 
-  Buffers(const Call &call, Scratch &scratch) : byCudnn(hasCudnnAttention(call, {kBackward})) {
-    if (byCudnn)
-      cudnn = scratch.take<std::byte>(cudnnAttentionWorkspace(call, {kBackward}));
+  Buffers(const Call &call, Scratch &scratch) : by(kernelsOf(call, kOp)) {
+    if (by == AttentionKernels::Cudnn)
+      cudnn = scratch.take<std::byte>(cudnnAttentionWorkspace(call, kOp));
     else if (kBackward)
       delta = scratch.take<float>(call.in[5].numel());
   }
@@ -50,41 +59,47 @@ template <bool kBackward> const char *accepts(const Call &call) {
   // Whether cuDNN serves the call is known with a device. Without one it is asked again when it is
   // bound.
   const char *lack = plainAttentionRefusal(attentionKindOf(call, {kBackward}));
-  return lack && call.context && !hasCudnnAttention(call, {kBackward}) ? lack : nullptr;
+  return lack && call.context && kernelsOf(call, {kBackward}) == AttentionKernels::Plain ? lack
+                                                                                         : nullptr;
 }
 
 template <bool kBackward> void run(const Call &call) {
   Scratch scratch(call);
   Buffers<kBackward> buffers(call, scratch);
-  if (buffers.byCudnn)
-    runCudnnAttention(call, {kBackward}, buffers.cudnn);
+  constexpr AttentionOp kOp = Buffers<kBackward>::kOp;
+  bool isTiled = buffers.by == AttentionKernels::Tiles;
+  if (buffers.by == AttentionKernels::Cudnn)
+    runCudnnAttention(call, kOp, buffers.cudnn);
   else if (kBackward)
-    launchPlainAttentionBwd(call, buffers.delta);
+    isTiled ? launchTileAttentionBwd(call, kOp, buffers.delta)
+            : launchPlainAttentionBwd(call, buffers.delta);
   else
-    launchPlainAttention(call);
+    isTiled ? launchTileAttention(call, kOp) : launchPlainAttention(call);
 }
 
 /// Scratch of a call on the rows of q, k and v: cuDNN's, or the parts and their gradients.
 template <bool kBackward> struct QkvBuffers {
   static constexpr AttentionOp kOp = {kBackward, true};
-  bool byCudnn;
+  AttentionKernels by;
   std::byte *cudnn = nullptr;
   host::QkvParts parts, gradients;
   float *delta = nullptr;
 
   QkvBuffers(const Call &call, Scratch &scratch)
-      : byCudnn(hasCudnnAttention(call, kOp)), parts(call.in[kBackward ? 1 : 0], call.attrs),
-        gradients(parts) {
-    if (byCudnn) {
+      : by(kernelsOf(call, kOp)), parts(call.in[kBackward ? 1 : 0], call.attrs), gradients(parts) {
+    if (by == AttentionKernels::Cudnn) {
       cudnn = scratch.take<std::byte>(cudnnAttentionWorkspace(call, kOp));
       return;
     }
+    if (kBackward)
+      delta = scratch.take<float>(call.in[3].numel());
+    if (by == AttentionKernels::Tiles)
+      return;
     take(parts, scratch);
     if (!kBackward)
       return;
     gradients = host::QkvParts(call.out[0], call.attrs);
     take(gradients, scratch);
-    delta = scratch.take<float>(call.in[3].numel());
   }
 
 private:
@@ -104,8 +119,12 @@ template <bool kBackward> const char *acceptsQkv(const Call &call) {
 template <bool kBackward> void runQkv(const Call &call) {
   Scratch scratch(call);
   QkvBuffers<kBackward> buffers(call, scratch);
-  if (buffers.byCudnn)
-    return runCudnnAttention(call, QkvBuffers<kBackward>::kOp, buffers.cudnn);
+  constexpr AttentionOp kOp = QkvBuffers<kBackward>::kOp;
+  if (buffers.by == AttentionKernels::Cudnn)
+    return runCudnnAttention(call, kOp, buffers.cudnn);
+  if (buffers.by == AttentionKernels::Tiles)
+    return kBackward ? launchTileAttentionBwd(call, kOp, buffers.delta)
+                     : launchTileAttention(call, kOp);
   if constexpr (kBackward) {
     host::AttentionQkvBwdCalls calls(call, buffers.parts, buffers.gradients);
     kSplitQkv.run(calls.split);

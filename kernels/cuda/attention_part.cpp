@@ -3,7 +3,8 @@
 // queries see the first half; the second half of the queries sees all of a later rank's. Of all
 // keys, in the order of positions: each half of the queries, which is one chunk of the sequence,
 // sees the keys up to its own end, causal from there backwards. Without a causal mask all see all.
-// Everything else is done by the hand-written kernels, from positions.
+// Where cuDNN is not asked, the kernels of attention_tiles.cu compute the case of all keys;
+// everything else is done by those of plain_attention.cu, from positions.
 #include <algorithm>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "kernels/cuda/Queue.h"
 #include "kernels/cuda/Rows.h"
 #include "kernels/cuda/SliceRows.h"
+#include "kernels/cuda/TileAttention.h"
 #include "kernels/host/Slices.h"
 
 namespace shardc::kernels::cuda {
@@ -101,7 +103,9 @@ void run(const Call &call) {
   Scratch scratch(call);
   Buffers buffers(call, scratch);
   if (!buffers.support.byCudnn)
-    return launchPlainAttention(call, true);
+    return hasTileAttention(call, {false, false, true})
+               ? launchTileAttention(call, {false, false, true})
+               : launchPlainAttention(call, true);
   const Tensor &o = call.out[0], &lse = call.out[1];
   Queue &queue = queueOf(call);
   std::vector<AttentionPiece> pieces = buffers.pieces.here();
@@ -193,7 +197,9 @@ void runBwd(const Call &call) {
   Scratch scratch(call);
   BwdBuffers buffers(call, scratch);
   if (!buffers.support.byCudnn)
-    return launchPlainAttentionBwd(call, buffers.delta, true);
+    return hasTileAttention(call, {true, false, true})
+               ? launchTileAttentionBwd(call, {true, false, true}, buffers.delta)
+               : launchPlainAttentionBwd(call, buffers.delta, true);
   std::vector<AttentionPiece> pieces = buffers.pieces.here();
   differentiate(call, buffers, pieces.front());
   if (pieces.size() > 1) {

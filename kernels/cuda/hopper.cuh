@@ -245,6 +245,50 @@ __device__ __forceinline__ void addProduct(float (&sum)[128], uint64_t atA, uint
   }
 }
 
+/// The same of so many sums and a first factor whose rows lie along k.
+template <int kCols, bool kIsF16, int kTransB>
+__device__ __forceinline__ void addProductOf(float (&sum)[kCols / 2], uint64_t atA, uint64_t atB,
+                                             int addsToSum) {
+  constexpr int kTransA = 0;
+  static_assert(kCols == 64 || kCols == 128);
+  if constexpr (kCols == 64)
+    SHARDC_PRODUCT_OF_TYPE("64", 32, "32", "33", "34", "35", "36");
+  else
+    SHARDC_PRODUCT_OF_TYPE("128", 64, "64", "65", "66", "67", "68");
+}
+
+#define SHARDC_PRODUCT_FROM(cols, sums, a0, a1, a2, a3, b, transB, type)                           \
+  asm volatile("wgmma.mma_async.sync.aligned.m64n" cols "k16.f32." type "." type                   \
+               " {" SHARDC_NAMES##sums "}, {%" a0 ", %" a1 ", %" a2 ", %" a3 "}, %" b              \
+                                       ", 1, 1, 1, %" transB ";"                                   \
+               : SHARDC_SUMS##sums(0)                                                              \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(atB), "n"(kTransB))
+
+/// sum[64, kCols] += a[64, 16]·b[16, kCols], with the first factor in registers: packed pairs of
+/// columns as sums lie, a = {(row, col), (row + 8, col), (row, col + 8), (row + 8, col + 8)}. The
+/// registers are read until the products have ended.
+template <int kCols, bool kIsF16, int kTransB>
+__device__ __forceinline__ void addProductFrom(float (&sum)[kCols / 2], const uint32_t *a,
+                                               uint64_t atB) {
+  static_assert(kCols == 64 || kCols == 128);
+  if constexpr (kCols == 64 && kIsF16)
+    SHARDC_PRODUCT_FROM("64", 32, "32", "33", "34", "35", "36", "37", "f16");
+  else if constexpr (kCols == 64)
+    SHARDC_PRODUCT_FROM("64", 32, "32", "33", "34", "35", "36", "37", "bf16");
+  else if constexpr (kIsF16)
+    SHARDC_PRODUCT_FROM("128", 64, "64", "65", "66", "67", "68", "69", "f16");
+  else
+    SHARDC_PRODUCT_FROM("128", 64, "64", "65", "66", "67", "68", "69", "bf16");
+}
+
+/// Keeps the compiler from reading sums before the products that it follows have ended.
+template <int kSums> __device__ __forceinline__ void settle(float (&sum)[kSums]) {
+#pragma unroll
+  for (int i = 0; i < kSums; ++i)
+    asm volatile("" : "+f"(sum[i])::"memory");
+}
+
+#undef SHARDC_PRODUCT_FROM
 #define SHARDC_PRODUCT8(type)                                                                      \
   asm volatile("{\n.reg .pred adds;\nsetp.ne.b32 adds, %66, 0;\n"                                  \
                "wgmma.mma_async.sync.aligned.m64n128k32.f32." type ".e4m3 {" SHARDC_NAMES64        \

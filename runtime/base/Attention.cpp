@@ -31,6 +31,19 @@ CudnnBar cudnnBarOf(const AttentionKind &kind) {
   return CudnnBar::None;
 }
 
+bool hasTileKernels(const AttentionKind &kind) {
+  return (kind.type == DType::BF16 || kind.type == DType::F16) && !kind.drops &&
+         (kind.isCausal || (!kind.hasDocuments && !kind.hasSlices)) &&
+         (!kind.hasSlices || (kind.hasAllKeys && !kind.hasUnknownOrder)) && kind.channels == kind.values &&
+         (kind.channels == 64 || kind.channels == 128);
+}
+
+AttentionKernels attentionKernels(const AttentionKind &kind, bool isHopper) {
+  if (cudnnBarOf(kind) == CudnnBar::None)
+    return AttentionKernels::Cudnn;
+  return isHopper && hasTileKernels(kind) ? AttentionKernels::Tiles : AttentionKernels::Plain;
+}
+
 const char *plainAttentionRefusal(const AttentionKind &kind) {
   if (const char *refusal = cudaRefusal(CudaLimit::HeadChannels, kind.channels))
     return refusal;

@@ -1,6 +1,6 @@
-// Determines the kernels for attention on a GPU: cuDNN's, on tensor cores, or hand-written ones on
-// CUDA cores, which are tens of times slower. Compiler and backend share this decision, so
-// predictions, warnings and refusals match the kernels that run.
+// Determines the kernels for attention on a GPU: cuDNN's; hand-written ones for Hopper's tensor
+// cores, about as fast; or hand-written ones on CUDA cores, which are tens of times slower. Compiler
+// and backend share this decision, so predictions, warnings and refusals match the kernels that run.
 #pragma once
 
 #include <cstdint>
@@ -12,12 +12,14 @@ namespace shardc {
 struct AttentionKind {
   DType type = DType::F32;      ///< of queries, keys and values
   bool drops = false;           ///< dropout of probabilities
+  bool isCausal = true;
   bool hasDocuments = false;    ///< masks of documents
   bool hasWindow = false;       ///< a query sees a number of keys before its own
   bool hasChunks = false;       ///< a query sees keys of its own part of the sequence
   bool isCapped = false;        ///< scores have a soft cap
   bool packed = false;          ///< queries, keys and values share rows
   bool hasSlices = false;       ///< queries and keys are slices of sequences
+  bool hasAllKeys = false;      ///< of slices: queries are one, keys are whole sequences
   bool hasUnknownOrder = false; ///< causal, of slices whose positions only operands tell
   int64_t heads = 1, groups = 1;
   int64_t channels = 64, values = 64; ///< of a head's queries and keys, and of its values
@@ -38,6 +40,19 @@ enum class CudnnBar : uint8_t {
 };
 
 CudnnBar cudnnBarOf(const AttentionKind &kind);
+
+/// Whether the hand-written kernels for Hopper's tensor cores compute the attention. They are used
+/// where cuDNN is not asked or refuses.
+bool hasTileKernels(const AttentionKind &kind);
+
+enum class AttentionKernels : uint8_t {
+  Cudnn,
+  Tiles, ///< on Hopper's tensor cores
+  Plain, ///< on CUDA cores
+};
+
+/// The kernels of a GPU that is of the Hopper architecture or is not.
+AttentionKernels attentionKernels(const AttentionKind &kind, bool isHopper);
 
 /// Null, or what the hand-written kernels lack for the attention.
 const char *plainAttentionRefusal(const AttentionKind &kind);

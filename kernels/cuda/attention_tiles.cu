@@ -1,0 +1,373 @@
+// attention, attention_qkv and attention_part on Hopper's tensor cores: o = softmax(scale·q·kᵀ)·v
+// over the keys that a query sees, lse = log of the sum. A block has 128 queries of one head, a warp
+// group 64 of them; a third group copies tiles of 128 keys and values through a ring of two. Scores
+// and outputs stay in registers; probabilities are a product's first factor from there, rounded to
+// 16 bits. While the products of one tile run, the exponentials of the next are computed. H100,
+// TFLOP/s of the pairs that are seen, 16,384 tokens in rows of 4,096, 32 heads of 128, 8 groups:
+// 560 with one document for a row, 330 with documents of 1,024, 71 with 128.
+#include "kernels/cuda/TileAttention.h"
+#include "kernels/cuda/attention_tiles.cuh"
+#include "kernels/host/Slices.h"
+
+namespace shardc::kernels::cuda {
+namespace heads {
+namespace {
+
+constexpr int kStages = 2;
+
+template <int kChannels> struct Shared {
+  using Tile = TileOf<kTileRows, kChannels>;
+  uint8_t q[Tile::kBytes], k[kStages][Tile::kBytes], v[kStages][Tile::kBytes];
+  uint64_t hasQ, hasK[kStages], hasV[kStages], freeK[kStages], freeV[kStages];
+};
+
+/// Which keys the queries of a block, or of a warp group, see.
+struct Range {
+  int begin, end;
+
+  __device__ static Range of(const Sight &sight, int query, int rows) {
+    return {sight.begin(query), sight.end(query + rows - 1)};
+  }
+  __device__ int tiles() const { return (end - begin + kTileRows - 1) / kTileRows; }
+};
+
+template <int kChannels>
+__device__ void copyTiles(const Maps &maps, const Sight &sight, Shared<kChannels> &shared,
+                          int query, int head, int sample) {
+  const Params &p = sight.p;
+  using Tile = TileOf<kTileRows, kChannels>;
+  int group = head / p.perGroup;
+  uint32_t hasQ = hopper::sharedAddress(&shared.hasQ);
+  hopper::expectBytes(hasQ, Tile::kBytes);
+  Tile::load(maps.q, hopper::sharedAddress(shared.q), hasQ,
+             p.q.at(group, head % p.perGroup, kChannels), sight.chunk.row + query, sample);
+  Range range = Range::of(sight, query, kTileRows);
+  Turn<kStages> turn;
+  for (int key = range.begin; key < range.end; key += kTileRows, ++turn.count) {
+    uint32_t stage = turn.stage(), hasK = barrier(shared.hasK, stage);
+    uint32_t hasV = barrier(shared.hasV, stage);
+    hopper::waitFor(barrier(shared.freeK, stage), turn.parity() ^ 1);
+    hopper::expectBytes(hasK, Tile::kBytes);
+    Tile::load(maps.k, hopper::sharedAddress(shared.k[stage]), hasK, p.k.at(group, 0, kChannels),
+               key, sample);
+    hopper::waitFor(barrier(shared.freeV, stage), turn.parity() ^ 1);
+    hopper::expectBytes(hasV, Tile::kBytes);
+    Tile::load(maps.v, hopper::sharedAddress(shared.v[stage]), hasV, p.v.at(group, 0, kChannels),
+               key, sample);
+  }
+}
+
+/// What a thread computes of two of its warp group's queries, 8 rows apart.
+template <int kChannels, bool kIsF16> class Queries {
+  using Tile = TileOf<kTileRows, kChannels>;
+
+public:
+  __device__ Queries(const Sight &sight, Shared<kChannels> &shared, int query, int head, int sample)
+      : p_(sight.p), chunk_(sight.chunk), shared_(shared), head_(head), sample_(sample),
+        group_(tiles::groupOfWarp()), first_(query + group_ * kGroupRows) {
+    block_ = Range::of(sight, query, kTileRows);
+    all_ = Range::of(sight, first_, kGroupRows);
+    lastBegin_ = sight.begin(first_ + kGroupRows - 1), firstEnd_ = sight.end(first_);
+    int lane = static_cast<int>(threadIdx.x) % kWarp;
+    row_ = first_ + static_cast<int>(threadIdx.x) % 128 / kWarp * 16 + lane / 4;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      begins_[i] = sight.begin(row_ + 8 * i), ends_[i] = sight.end(row_ + 8 * i);
+    }
+    factor_ = (p_.cap > 0.0f ? p_.cap : p_.scale) * kLog2e;
+  }
+
+  __device__ void run() {
+    int from = (all_.begin - block_.begin) / kTileRows;
+    int to = (all_.end - block_.begin + kTileRows - 1) / kTileRows;
+    for (int i = 0; i < from; ++i)
+      skip(i);
+    hopper::waitFor(hopper::sharedAddress(&shared_.hasQ), 0);
+    multiplyKeys(from);
+    hopper::waitForProducts<0>();
+    hopper::settle(s_);
+    release(barrier(shared_.freeK, stageOf(from)));
+    float shrink[2];
+    soften(from, shrink);
+    packAll();
+#pragma unroll 1
+    for (int i = from + 1; i < to; ++i) {
+      multiplyKeys(i);
+      multiplyValues(i - 1);
+      hopper::waitForProducts<1>();
+      hopper::settle(s_);
+      release(barrier(shared_.freeK, stageOf(i)));
+      soften(i, shrink);
+      hopper::waitForProducts<0>();
+      hopper::settle(o_);
+      release(barrier(shared_.freeV, stageOf(i - 1)));
+#pragma unroll
+      for (int j = 0; j < kChannels / 2; ++j)
+        o_[j] *= shrink[j / 2 % 2];
+      packAll();
+    }
+    multiplyValues(to - 1);
+    hopper::waitForProducts<0>();
+    hopper::settle(o_);
+    release(barrier(shared_.freeV, stageOf(to - 1)));
+    for (int i = to; i < block_.tiles(); ++i)
+      skip(i);
+    write();
+  }
+
+private:
+  __device__ static uint32_t stageOf(int tile) { return static_cast<uint32_t>(tile) % kStages; }
+  __device__ static uint32_t parityOf(int tile) {
+    return static_cast<uint32_t>(tile) / kStages % 2;
+  }
+
+  /// Of a tile that none of the group's queries sees.
+  __device__ void skip(int tile) {
+    uint32_t stage = stageOf(tile);
+    hopper::waitFor(barrier(shared_.hasK, stage), parityOf(tile));
+    release(barrier(shared_.freeK, stage));
+    hopper::waitFor(barrier(shared_.hasV, stage), parityOf(tile));
+    release(barrier(shared_.freeV, stage));
+  }
+
+  __device__ void multiplyKeys(int tile) {
+    uint32_t stage = stageOf(tile);
+    hopper::waitFor(barrier(shared_.hasK, stage), parityOf(tile));
+    hopper::Factor q = Tile::rows(hopper::sharedAddress(shared_.q), group_ * kGroupRows);
+    hopper::Factor k = Tile::rows(hopper::sharedAddress(shared_.k[stage]), 0);
+    hopper::settle(s_);
+    hopper::beginProducts();
+#pragma unroll
+    for (int i = 0; i < kChannels / 16; ++i)
+      hopper::addProductOf<kTileRows, kIsF16, 0>(s_, q.at(Tile::step(i)), k.at(Tile::step(i)),
+                                                 i > 0);
+    hopper::endProducts();
+  }
+
+  __device__ void multiplyValues(int tile) {
+    uint32_t stage = stageOf(tile);
+    hopper::waitFor(barrier(shared_.hasV, stage), parityOf(tile));
+    hopper::Factor v = Tile::rows(hopper::sharedAddress(shared_.v[stage]), 0);
+    hopper::settle(o_);
+    hopper::beginProducts();
+#pragma unroll
+    for (int i = 0; i < kTileRows / 16; ++i)
+      hopper::addProductFrom<kChannels, kIsF16, 1>(o_, probs_ + 4 * i,
+                                                   v.at(static_cast<uint32_t>(i) * kStepRows));
+    hopper::endProducts();
+  }
+
+  /// From scores to what a row's largest score leaves of them, and what it leaves of earlier sums.
+  __device__ void soften(int tile, float (&shrink)[2]) {
+    int key0 = block_.begin + tile * kTileRows;
+    bool seesAll = key0 >= lastBegin_ && key0 + kTileRows <= firstEnd_;
+    if (p_.cap > 0.0f) {
+#pragma unroll
+      for (int j = 0; j < kTileRows / 2; ++j)
+        s_[j] = tanhOf(s_[j] * (p_.scale / p_.cap));
+    }
+    if (!seesAll) {
+      int lane = static_cast<int>(threadIdx.x) % kWarp;
+#pragma unroll
+      for (int j = 0; j < kTileRows / 2; ++j) {
+        int key = key0 + j / 4 * 8 + lane % 4 * 2 + j % 2, i = j / 2 % 2;
+        if (key < begins_[i] || key >= ends_[i])
+          s_[j] = -INFINITY;
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      float largest = largest_[i];
+#pragma unroll
+      for (int j = 0; j < kTileRows / 2; j += 4)
+        largest = fmaxf(largest, fmaxf(s_[j + 2 * i], s_[j + 2 * i + 1]));
+      largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
+      largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
+      // Of a row that has seen no key yet, all are zeros.
+      float top = largest == -INFINITY ? 0.0f : largest * factor_;
+      shrink[i] = exp2Of(largest_[i] * factor_ - top);
+      largest_[i] = largest;
+      float total = 0.0f;
+#pragma unroll
+      for (int j = 0; j < kTileRows / 2; j += 4)
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          float &score = s_[j + 2 * i + e];
+          score = exp2Of(fmaf(score, factor_, -top));
+          total += score;
+        }
+      total_[i] = total_[i] * shrink[i] + total;
+    }
+  }
+
+  __device__ void packAll() {
+#pragma unroll
+    for (int i = 0; i < kTileRows / 16; ++i)
+      packStep<kIsF16>(s_ + 8 * i, probs_ + 4 * i);
+  }
+
+  __device__ void write() {
+    int64_t statistics = p_.statistics(sample_, head_) + chunk_.row;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      total_[i] += __shfl_xor_sync(0xffffffffu, total_[i], 1);
+      total_[i] += __shfl_xor_sync(0xffffffffu, total_[i], 2);
+      if (threadIdx.x % 4 == 0 && row_ + 8 * i < chunk_.rows)
+        p_.lse[statistics + row_ + 8 * i] =
+            (largest_[i] * factor_ + __log2f(total_[i])) * kLn2;
+    }
+#pragma unroll
+    for (int j = 0; j < kChannels / 2; ++j)
+      o_[j] /= total_[j / 2 % 2];
+    tiles::syncGroup(group_); // all its warps have read its queries
+    writeRows<kChannels, kIsF16>(p_.to[0], shared_.q + group_ * kGroupRows * kRowBytes,
+                                 int64_t{sample_} * p_.queries + chunk_.row, first_, chunk_.rows,
+                                 p_.o.at(head_ / p_.perGroup, head_ % p_.perGroup, kChannels), o_);
+  }
+
+  const Params &p_;
+  const Chunk &chunk_;
+  Shared<kChannels> &shared_;
+  const int head_, sample_, group_, first_; ///< first_: its first query in the chunk
+  Range block_, all_;
+  int lastBegin_, firstEnd_, row_, begins_[2], ends_[2];
+  float factor_; ///< of what scores hold, in powers of two
+  float s_[kTileRows / 2], o_[kChannels / 2] = {};
+  uint32_t probs_[kTileRows / 4];
+  float largest_[2] = {-INFINITY, -INFINITY}, total_[2] = {};
+};
+
+template <int kChannels, bool kIsF16>
+__global__ void __launch_bounds__(kThreads)
+    attentionTiles(const __grid_constant__ Maps maps, const __grid_constant__ Params p) {
+  awaitPrevious();
+  extern __shared__ __align__(1024) uint8_t memory[];
+  auto &shared = *reinterpret_cast<Shared<kChannels> *>(memory);
+  if (threadIdx.x == 0) {
+    hopper::initBarrier(hopper::sharedAddress(&shared.hasQ), 1);
+    for (uint32_t i = 0; i < kStages; ++i) {
+      hopper::initBarrier(barrier(shared.hasK, i), 1);
+      hopper::initBarrier(barrier(shared.hasV, i), 1);
+      hopper::initBarrier(barrier(shared.freeK, i), tiles::kWarpsThatMultiply);
+      hopper::initBarrier(barrier(shared.freeV, i), tiles::kWarpsThatMultiply);
+    }
+    hopper::fenceBarriers();
+  }
+  __syncthreads();
+  QueryTile tile(p);
+  int head = static_cast<int>(blockIdx.y), sample = static_cast<int>(blockIdx.z);
+  Sight sight(p, tile.chunk, sample);
+  if (threadIdx.x < 128) {
+    hopper::giveRegisters<24>();
+    if (threadIdx.x == 0)
+      copyTiles<kChannels>(maps, sight, shared, tile.query, head, sample);
+  } else {
+    hopper::takeRegisters<240>();
+    Queries<kChannels, kIsF16>(sight, shared, tile.query, head, sample).run();
+  }
+}
+
+template <int kChannels, bool kIsF16>
+void launch(const Maps &maps, const Params &p, int samples, Queue &queue) {
+  auto kernel = attentionTiles<kChannels, kIsF16>;
+  constexpr int kBytes = sizeof(Shared<kChannels>);
+  static_cast<void>(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
+  dim3 grid(QueryTile::ofAll(p), static_cast<unsigned>(p.heads), static_cast<unsigned>(samples));
+  launchKernel(kernel, grid, kThreads, kBytes, queue, maps, p);
+}
+
+/// Operands of a call by their meaning. `words` is the documents' number.
+struct Roles {
+  const Tensor *dOut = nullptr, *q, *k, *v, *out = nullptr, *lse;
+  int words;
+
+  Roles(const Call &call, const AttentionOp &op) {
+    const Tensor *in = call.in + (op.backward ? 1 : 0);
+    int parts = op.packed ? 1 : 3, positions = op.hasSlices ? 2 : 0; ///< which are known
+    q = in, k = op.packed ? in : in + 1, v = op.packed ? in : in + 2;
+    if (op.backward)
+      dOut = call.in, out = in + parts, lse = in + parts + 1, words = parts + 3 + positions;
+    else
+      lse = call.out + 1, words = parts + positions;
+  }
+};
+
+} // namespace
+
+Operands::Operands(const Call &call, const AttentionOp &op) {
+  Roles roles(call, op);
+  AttentionKind kind = attentionKindOf(call, op);
+  samples = static_cast<int>(roles.q->shape[0]), channels = static_cast<int>(kind.channels);
+  isF16 = kind.type == DType::F16;
+  p = {};
+  p.queries = static_cast<int>(roles.q->shape[1]), p.heads = static_cast<int>(kind.heads);
+  p.keys = static_cast<int>(roles.k->shape[1]);
+  p.chunks[0] = {0, p.queries, 0}, p.chunkCount = 1;
+  if (op.hasSlices) { // of the sequence's chunks, a rank has one from either end
+    host::Slices slices(call, *roles.q);
+    int half = p.queries / 2, count = static_cast<int>(slices.count);
+    int index = static_cast<int>(slices.index);
+    p.chunks[0] = {0, half, index * half};
+    p.chunks[1] = {half, half, (2 * count - 1 - index) * half}, p.chunkCount = 2;
+  }
+  p.perGroup = static_cast<int>(kind.heads / kind.groups);
+  int perGroup = p.perGroup * channels, shared = op.packed ? perGroup + 2 * channels : 0;
+  p.q = {op.packed ? shared : perGroup, 0}, p.o = {perGroup, 0};
+  p.k = {op.packed ? shared : channels, op.packed ? perGroup : 0};
+  p.v = {op.packed ? shared : channels, op.packed ? perGroup + channels : 0};
+  const int64_t rowOfO = kind.heads * channels, rowOfK = kind.groups * channels;
+  const int64_t rowOfQ = op.packed ? kind.groups * shared : rowOfO;
+  const int64_t rows[3] = {rowOfQ, op.packed ? rowOfQ : rowOfK, op.packed ? rowOfQ : rowOfK};
+  for (int i = 0; i < (op.backward ? 3 : 1); ++i)
+    p.to[i] = {dataOf(call.out[op.packed || !op.backward ? 0 : i]), op.backward ? rows[i] : rowOfO};
+  p.lse = static_cast<float *>(roles.lse->data);
+  p.docs = static_cast<const int32_t *>(call.in[roles.words].data);
+  p.window = static_cast<int>(std::clamp<int64_t>(call.attrs.window, -1, INT32_MAX / 2));
+  p.chunk = static_cast<int>(std::min<int64_t>(call.attrs.chunk, INT32_MAX / 2));
+  p.scale = static_cast<float>(call.attrs.scale), p.cap = static_cast<float>(call.attrs.soft_cap);
+  p.causal = call.attrs.causal, p.resetMask = call.attrs.reset_mask;
+  auto describe = [&](const Tensor &t, int64_t row, uint32_t tileRows, CUtensorMap &map) {
+    return encodeTensorMap({t.data, t.dtype, {row, t.shape[1], samples}, {kBlockCols, tileRows}},
+                           map);
+  };
+  // Queries are read by tiles of as many rows as the kernel's; keys' gradients have half as many.
+  isThere = describe(*roles.q, rows[0], kTileRows, maps.q) &&
+            describe(*roles.k, rows[1], kTileRows, maps.k) &&
+            describe(*roles.v, rows[2], kTileRows, maps.v);
+  if (!op.backward)
+    return;
+  p.dOut = dataOf(*roles.dOut), p.out = dataOf(*roles.out);
+  isThere = isThere && describe(*roles.dOut, rowOfO, kTileRows, maps.dOut) &&
+            describe(*roles.q, rows[0], kGroupRows, maps.halfQ) &&
+            describe(*roles.dOut, rowOfO, kGroupRows, maps.halfDOut);
+}
+
+} // namespace heads
+
+bool hasTileAttention(const Call &call, const AttentionOp &op) {
+  if (!tiles::isHopper() || !hasTileKernels(attentionKindOf(call, op)))
+    return false;
+  heads::Roles roles(call, op);
+  auto isServed = [&](const Tensor &t) {
+    return t.dtype == roles.q->dtype && !t.accumulate &&
+           reinterpret_cast<uintptr_t>(t.data) % 16 == 0;
+  };
+  bool all = isServed(*roles.q) && isServed(*roles.k) && isServed(*roles.v);
+  if (op.backward)
+    all = all && isServed(*roles.dOut) && isServed(*roles.out);
+  for (int i = 0; i < (op.backward && !op.packed ? 3 : 1); ++i)
+    all = all && isServed(call.out[i]);
+  return all;
+}
+
+void launchTileAttention(const Call &call, const AttentionOp &op) {
+  heads::Operands operands(call, op);
+  if (!operands.isThere)
+    return reportError(queueOf(call), "cuTensorMapEncodeTiled", cudaErrorInvalidValue);
+  heads::forHeads(operands, [&]<int kChannels, bool kIsF16>() {
+    heads::launch<kChannels, kIsF16>(operands.maps, operands.p, operands.samples, queueOf(call));
+  });
+}
+
+} // namespace shardc::kernels::cuda

@@ -1,0 +1,210 @@
+// What the passes of attention on tensor cores share: which keys a query sees, where heads lie in
+// rows, and tiles of rows in shared memory. A query sees keys [begin, end) of its sample, by its
+// document, a window, a chunk of the sequence and causality. Neither bound falls from one query to
+// the next, so that the keys of a tile of queries are one range, and so are the queries of a tile of
+// keys.
+#pragma once
+
+#include "kernels/cuda/grouped_tiles.cuh"
+
+namespace shardc::kernels::cuda::heads {
+
+constexpr int kTileRows = 128;       ///< of queries or keys that a block has
+constexpr int kGroupRows = 64;       ///< of those, that a warp group has
+constexpr int kBlockCols = 64;       ///< channels in a row of shared memory
+constexpr int kThreads = 384;        ///< a warp group that copies, two that multiply
+constexpr uint32_t kRowBytes = 128;  ///< of shared memory
+constexpr uint32_t kStepBytes = 32;  ///< 16 channels
+constexpr uint32_t kStepRows = 16 * kRowBytes;
+constexpr float kLog2e = 1.4426950408889634f;
+constexpr float kLn2 = 0.6931471805599453f;
+
+/// Where the heads of a group begin in a row.
+struct Columns {
+  int ofGroup, first;
+
+  __device__ __forceinline__ int at(int group, int head, int channels) const {
+    return group * ofGroup + first + head * channels;
+  }
+};
+
+/// A result, and the elements of one of its rows.
+struct Target {
+  Data data;
+  int64_t row;
+};
+
+/// Queries at positions that follow each other: of a whole sequence, or of a chunk of it.
+struct Chunk {
+  int row;      ///< of the first one, in its sample
+  int rows;
+  int position; ///< of the first one among the keys
+};
+
+struct Params {
+  Columns q, k, v, o;
+  Chunk chunks[2];
+  int chunkCount;
+  Target to[3]; ///< o, or dq, dk and dv
+  Data dOut, out;
+  float *lse, *delta; ///< f32[B, N, queries]
+  const int32_t *docs; ///< of queries: positions at which their documents begin
+  int queries, keys;   ///< of a sample
+  int heads, perGroup;
+  int window; ///< keys before its own that a query sees; negative: all
+  int chunk;  ///< positions of which a query sees those of its own; 0: all
+  float scale, cap; ///< cap 0: none
+  bool causal, resetMask;
+
+  __device__ __forceinline__ int64_t statistics(int sample, int head) const {
+    return (static_cast<int64_t>(sample) * heads + head) * queries;
+  }
+};
+
+/// What the queries of one chunk of a sample see.
+struct Sight {
+  const Params &p;
+  const Chunk &chunk;
+  const int32_t *docs;
+
+  __device__ __forceinline__ Sight(const Params &params, int number, int sample)
+      : p(params), chunk(params.chunks[number]),
+        docs(params.docs + static_cast<int64_t>(sample) * params.queries + chunk.row) {}
+
+  /// The first key that a query of the chunk sees, and the one behind the last; of a query behind
+  /// the last one, those of that.
+  __device__ __forceinline__ int begin(int query) const {
+    query = min(query, chunk.rows - 1);
+    int position = chunk.position + query;
+    int first = p.window >= 0 ? max(position - p.window, 0) : 0;
+    if (p.chunk > 0)
+      first = max(first, position - position % p.chunk);
+    return p.resetMask ? max(first, min(max(docs[query], 0), position)) : first;
+  }
+  __device__ __forceinline__ int end(int query) const {
+    return p.causal ? chunk.position + min(query, chunk.rows - 1) + 1 : p.keys;
+  }
+};
+
+/// The tile of queries of a block, of which the grid's first dimension has one for each: those that
+/// see most keys come first.
+struct QueryTile {
+  int chunk = 0, query; ///< its first one in its chunk
+
+  __device__ __forceinline__ explicit QueryTile(const Params &p) {
+    int tile = static_cast<int>(gridDim.x - 1 - blockIdx.x), first = tilesOf(p.chunks[0].rows);
+    if (tile >= first)
+      chunk = 1, tile -= first;
+    query = tile * kTileRows;
+  }
+  __host__ __device__ static int tilesOf(int rows) { return (rows + kTileRows - 1) / kTileRows; }
+  static unsigned ofAll(const Params &p) {
+    int tiles = 0;
+    for (int i = 0; i < p.chunkCount; ++i)
+      tiles += tilesOf(p.chunks[i].rows);
+    return static_cast<unsigned>(tiles);
+  }
+};
+
+struct Maps {
+  CUtensorMap q, k, v, dOut;   ///< tiles of 128 rows
+  CUtensorMap halfQ, halfDOut; ///< of 64
+};
+
+/// A tile of kRows rows of one head in shared memory: blocks of 64 channels.
+template <int kRows, int kChannels> struct TileOf {
+  static constexpr uint32_t kBlockBytes = kRows * kRowBytes;
+  static constexpr uint32_t kBytes = kChannels / kBlockCols * kBlockBytes;
+
+  /// Its rows from one on, as a factor with rows along k; `step` counts 16 channels.
+  __device__ __forceinline__ static hopper::Factor rows(uint32_t address, int first) {
+    return {address + static_cast<uint32_t>(first) * kRowBytes, kBlockBytes};
+  }
+  __device__ __forceinline__ static uint32_t step(int i) {
+    return static_cast<uint32_t>(i / 4) * kBlockBytes + static_cast<uint32_t>(i % 4) * kStepBytes;
+  }
+  __device__ __forceinline__ static void load(const CUtensorMap &map, uint32_t to, uint32_t barrier,
+                                              int column, int row, int sample) {
+#pragma unroll
+    for (int b = 0; b < kChannels / kBlockCols; ++b)
+      hopper::loadTile(&map, to + static_cast<uint32_t>(b) * kBlockBytes, barrier,
+                       {column + b * kBlockCols, row, sample});
+  }
+};
+
+/// A position in a ring of stages.
+template <int kStages> struct Turn {
+  uint32_t count = 0;
+
+  __device__ __forceinline__ uint32_t stage() const { return count % kStages; }
+  __device__ __forceinline__ uint32_t parity() const { return count / kStages % 2; }
+};
+
+__device__ __forceinline__ uint32_t barrier(const uint64_t *all, uint32_t i) {
+  return hopper::sharedAddress(all) + i * 8;
+}
+
+/// A warp has read a stage.
+__device__ __forceinline__ void release(uint32_t empty) {
+  if (threadIdx.x % kWarp == 0)
+    hopper::arrive(empty);
+}
+
+__device__ __forceinline__ float exp2Of(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+/// tanh within 1e-6: the instruction of this name has 11 bits.
+__device__ __forceinline__ float tanhOf(float x) {
+  return 1.0f - __fdividef(2.0f, exp2Of(2.0f * kLog2e * x) + 1.0f);
+}
+
+/// Packs sums of 16 columns as the first factor of a product.
+template <bool kIsF16>
+__device__ __forceinline__ void packStep(const float *sums, uint32_t *packed) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i)
+    packed[i] = tiles::packed<kIsF16>(sums[2 * i], sums[2 * i + 1]);
+}
+
+/// Writes a warp group's 64 rows of one head through `memory`, 8 KiB that only it reads.
+template <int kChannels, bool kIsF16>
+__device__ __forceinline__ void writeRows(const Target &to, uint8_t *memory, int64_t sampleRow,
+                                          int row, int rows, int column,
+                                          const float (&sums)[kChannels / 2]) {
+  int warp = static_cast<int>(threadIdx.x) % 128 / kWarp;
+  row += 16 * warp;
+  tiles::TileTarget target = {to.data,
+                              memory + warp * 16 * static_cast<int>(kRowBytes),
+                              (sampleRow + row) * to.row + column,
+                              static_cast<int>(to.row),
+                              rows - row,
+                              kChannels};
+  tiles::Nothing nothing;
+  tiles::writeNarrow<kIsF16>(target, sums, tiles::Biases{}, nothing);
+}
+
+// ---- on the host ----
+
+/// A call's operands as these kernels read them.
+struct Operands {
+  Maps maps;
+  Params p;
+  int samples, channels;
+  bool isF16, isThere; ///< isThere: the driver has described all of them
+
+  Operands(const Call &call, const AttentionOp &op);
+};
+
+/// Calls launch.operator()<channels of a head, whether fp16>().
+template <typename Launch> void forHeads(const Operands &of, Launch launch) {
+  auto ofChannels = [&]<int kChannels>() {
+    of.isF16 ? launch.template operator()<kChannels, true>()
+             : launch.template operator()<kChannels, false>();
+  };
+  of.channels == kBlockCols ? ofChannels.template operator()<kBlockCols>()
+                            : ofChannels.template operator()<2 * kBlockCols>();
+}
+
+} // namespace shardc::kernels::cuda::heads
