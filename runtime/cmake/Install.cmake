@@ -7,10 +7,6 @@ set(SHARDC_DOC_DIR ${CMAKE_INSTALL_DATADIR}/doc/shardc)
 set(package_files ${CMAKE_INSTALL_LIBDIR}/cmake/shardc)
 
 install(TARGETS shardc-run RUNTIME COMPONENT shardc)
-if(TARGET shardc_mpi)
-  # MpiExchange.cpp looks here and in the programs' folder.
-  install(TARGETS shardc_mpi LIBRARY DESTINATION lib/shardc COMPONENT shardc-mpi)
-endif()
 
 # The plan library and its verifier: find_package(shardc), targets shardc::plan and shardc::verify.
 set_target_properties(shardc_verify PROPERTIES EXPORT_NAME verify)
@@ -67,11 +63,9 @@ file(CREATE_LINK ${SHARDC_ROOT}/recipes ${CMAKE_BINARY_DIR}/share/shardc/recipes
 
 # All that is installed and has to be built.
 add_custom_target(installed DEPENDS shardc shardc-opt shardc-run shardc_verify)
-foreach(target shardc_mpi shardc_share)
-  if(TARGET ${target})
-    add_dependencies(installed ${target})
-  endif()
-endforeach()
+if(TARGET shardc_share)
+  add_dependencies(installed shardc_share)
+endif()
 set(CMAKE_SKIP_INSTALL_ALL_DEPENDENCY ON) # tests need not be built
 
 set(CPACK_GENERATOR DEB TGZ)
@@ -89,8 +83,6 @@ set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
 set(CPACK_DEBIAN_SHARDC_PACKAGE_NAME shardc)
 set(CPACK_DEBIAN_SHARDC-DEV_PACKAGE_NAME shardc-dev)
 set(CPACK_DEBIAN_SHARDC-DEV_PACKAGE_DEPENDS libfmt-dev)
-set(CPACK_DEBIAN_SHARDC-MPI_PACKAGE_NAME shardc-mpi)
 set(CPACK_COMPONENT_SHARDC_DESCRIPTION "programs, recipes and documentation")
 set(CPACK_COMPONENT_SHARDC-DEV_DESCRIPTION "the plan library with its verifier, for other programs")
-set(CPACK_COMPONENT_SHARDC-MPI_DESCRIPTION "the module for ranks that mpirun starts")
 include(CPack)

@@ -17,6 +17,7 @@ constexpr int64_t kStrangersMax = 128; ///< at once; more push the oldest out
 constexpr double kYoungSeconds = 0.25;
 constexpr double kCrowdSeconds = 0.01; ///< until it looks again whether they are in
 
+constexpr const char *kTooMany = "too many connections have not identified themselves";
 constexpr const char *kNoMessage = "its data are not a message of a rank";
 
 } // namespace
@@ -27,13 +28,13 @@ void Connection::queue(MessageKind kind, std::string_view body) {
   if (!isOpen())
     return;
   RelayedMessage message = {{static_cast<int>(place)}, kind, std::string(body)};
-  via->wire.queue(MessageKind::Down, message.pack());
+  via->wire.queue(MessageKind::Down, packed(message));
 }
 
 void Connection::close() {
   if (!via)
     return wire.close();
-  queue(MessageKind::Refused, Refusal{Refusal::Complete}.pack()); // the relay closes it
+  queue(MessageKind::Refused, packed(Refusal{Refusal::Complete})); // the relay closes it
   isCut = true;
 }
 
@@ -65,6 +66,20 @@ std::unique_ptr<Connection> Admission::next(double now) {
   return nullptr;
 }
 
+Connection *Admission::admitRelay(std::unique_ptr<Connection> relay, Connections &relays) {
+  if (relays.size() < options_.fanOut) {
+    relay->wire.setBytesMax(kFrameBytesMax);
+    relay->queue(MessageKind::Admitted, "");
+    relays.push_back(std::move(relay));
+    return relays.back().get();
+  }
+  const Connection &other = *relays[next_++ % relays.size()];
+  relay->queue(MessageKind::Redirect,
+               Packer().text(other.address).number(other.hello->relayPort).take());
+  seeOff(std::move(relay));
+  return nullptr;
+}
+
 /// What goes by way of a relay needs nobody here to wait for it.
 void Admission::seeOff(std::unique_ptr<Connection> connection) {
   connection->isLeaving = true;
@@ -74,7 +89,7 @@ void Admission::seeOff(std::unique_ptr<Connection> connection) {
 
 Status Admission::accept(double now) {
   for (int64_t i = 0; i < kStrangersMax && now >= acceptsFrom_; ++i) {
-    if (strangersThere() >= kStrangersMax && !hasOne(now, kYoungSeconds)) {
+    if (strangersThere() >= kStrangersMax && !oldest(now, kYoungSeconds)) {
       acceptsFrom_ = now + kCrowdSeconds; // the others wait until these are in
       return Status::ok();
     }
@@ -82,21 +97,24 @@ Status Admission::accept(double now) {
     if (!socket.isOk()) {
       // Usually because no descriptors are left. It has to wait for connections that have not
       // identified themselves. If there are none, it may be a rank.
-      if (socket.status().code() == StatusCode::Exhausted && dropOldest(now, kShakeSeconds))
+      Connection *old = oldest(now, kShakeSeconds);
+      if (old && socket.status().code() == StatusCode::Exhausted) {
+        turnAway(*old, kTooMany);
         continue;
+      }
       acceptsFrom_ = now + kFullSeconds;
       return strangersThere() == 0 ? socket.status() : Status::ok();
     }
     if (!socket->isOpen())
       return Status::ok();
     if (strangersThere() >= kStrangersMax)
-      dropOldest(now, 0);
+      turnAway(*oldest(now, 0), kTooMany);
     auto stranger = std::make_unique<Connection>();
     stranger->address = otherAddressOf(*socket);
     stranger->wire = Wire(std::move(*socket), kStrangerFrameBytesMax);
     stranger->since = stranger->heardAt = now;
     stranger->challenge = randomBytes32();
-    stranger->wire.queue(MessageKind::Challenge, Challenge{.nonce = stranger->challenge}.pack());
+    stranger->wire.queue(MessageKind::Challenge, packed(Challenge{.nonce = stranger->challenge}));
     stranger->wire.flush();
     strangers_.push_back(std::move(stranger));
   }
@@ -108,20 +126,12 @@ int64_t Admission::strangersThere() const {
                                [](const auto &stranger) { return stranger->wire.isOpen(); });
 }
 
-bool Admission::hasOne(double now, double seconds) const {
-  return std::ranges::any_of(strangers_, [&](const auto &stranger) {
+/// That has been there for so long; null: none has.
+Connection *Admission::oldest(double now, double seconds) const {
+  auto at = std::ranges::find_if(strangers_, [&](const auto &stranger) {
     return stranger->wire.isOpen() && now - stranger->since >= seconds;
   });
-}
-
-/// One that has been there for so long.
-bool Admission::dropOldest(double now, double seconds) {
-  for (const std::unique_ptr<Connection> &stranger : strangers_)
-    if (stranger->wire.isOpen() && now - stranger->since >= seconds) {
-      turnAway(*stranger, "too many connections have not identified themselves");
-      return true;
-    }
-  return false;
+  return at == strangers_.end() ? nullptr : at->get();
 }
 
 /// True once it has said who it is.
@@ -153,7 +163,7 @@ bool Admission::serve(Connection &connection, double now) {
 /// nothing.
 bool Admission::judge(Connection &connection, const std::string &body) {
   auto refuse = [&](Refusal::Reason reason) {
-    connection.wire.queue(MessageKind::Refused, Refusal{reason}.pack());
+    connection.wire.queue(MessageKind::Refused, packed(Refusal{reason}));
     connection.isLeaving = true;
     return false;
   };
@@ -162,7 +172,7 @@ bool Admission::judge(Connection &connection, const std::string &body) {
     warnOnce(connection, "it does not know the job's secret");
     return refuse(Refusal::AnotherSecret);
   }
-  std::optional<Hello> hello = Hello::unpack(*opened);
+  std::optional<Hello> hello = unpacked<Hello>(*opened);
   if (!hello) {
     turnAway(connection, kNoMessage);
     return false;
@@ -178,7 +188,7 @@ bool Admission::judge(Connection &connection, const std::string &body) {
   return true;
 }
 
-std::vector<Report> Admission::findFaults(const Hello &hello, const RankConnections &ranks) const {
+std::vector<Report> Admission::findFaults(const Hello &hello, const Connections &ranks) const {
   if (hello.version != kProtocolVersion)
     return {makeReport(
         report::OtherVersion,
@@ -226,7 +236,7 @@ void Admission::warnOnce(const Connection &connection, const char *why) {
 }
 
 void Admission::refuse(std::unique_ptr<Connection> connection, Refusal::Reason reason) {
-  connection->queue(MessageKind::Refused, Refusal{reason}.pack());
+  connection->queue(MessageKind::Refused, packed(Refusal{reason}));
   seeOff(std::move(connection));
 }
 

@@ -21,7 +21,10 @@ public:
   std::unique_ptr<Connection> next(double now);
   /// Why this rank does not fit; none if it does.
   /// `ranks`: that have their places already.
-  std::vector<Report> findFaults(const Hello &hello, const RankConnections &ranks) const;
+  std::vector<Report> findFaults(const Hello &hello, const Connections &ranks) const;
+  /// Puts a relay to the others. One for which there is no room goes to one of them, which may send
+  /// it on; null then.
+  Connection *admitRelay(std::unique_ptr<Connection> relay, Connections &relays);
   /// Keeps a connection that is no rank until it has what was sent to it.
   void seeOff(std::unique_ptr<Connection> connection);
   /// A refusal has no code: the other end takes it for what somebody said, and no more.
@@ -34,8 +37,7 @@ public:
   int64_t strangersThere() const;
 
 private:
-  bool hasOne(double now, double seconds) const;
-  bool dropOldest(double now, double seconds);
+  Connection *oldest(double now, double seconds) const;
   bool serve(Connection &connection, double now);
   bool judge(Connection &connection, const std::string &body);
   void turnAway(Connection &connection, const char *why);
@@ -43,10 +45,11 @@ private:
 
   const RendezvousOptions &options_;
   Socket listener_;
-  std::vector<std::unique_ptr<Connection>> strangers_; ///< no ranks yet, or never
-  size_t served_ = 0;                                  ///< of them in this turn
-  bool hasWarned_ = false;                             ///< of a stranger
-  double acceptsFrom_ = 0;                             ///< no connection is taken before
+  Connections strangers_;  ///< no ranks yet, or never
+  size_t served_ = 0;      ///< of them in this turn
+  size_t next_ = 0;        ///< relay that further ones are sent to
+  bool hasWarned_ = false; ///< of a stranger
+  double acceptsFrom_ = 0; ///< no connection is taken before
 };
 
 } // namespace shardc::launch

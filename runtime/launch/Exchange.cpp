@@ -3,79 +3,6 @@
 #include <algorithm>
 
 namespace shardc::launch {
-namespace {
-
-/// Members at equal distances. A group of a mesh consists of few such runs.
-struct Run {
-  int64_t first, step, count;
-};
-
-std::vector<Run> runsOf(const std::vector<int> &members) {
-  std::vector<Run> runs;
-  for (int64_t member : members) {
-    Run *last = runs.empty() ? nullptr : &runs.back();
-    if (last && last->count == 1)
-      last->step = member - last->first;
-    if (last && member == last->first + last->count * last->step && last->step != 0)
-      ++last->count;
-    else
-      runs.push_back({member, 0, 1});
-  }
-  return runs;
-}
-
-} // namespace
-
-void packRanks(Packer &packer, const std::vector<int> &list) {
-  std::vector<Run> runs = runsOf(list);
-  packer.number(runs.size());
-  for (const Run &run : runs)
-    packer.number(static_cast<uint64_t>(run.first))
-        .number(static_cast<uint64_t>(run.step))
-        .number(static_cast<uint64_t>(run.count));
-}
-
-std::optional<std::vector<int>> unpackRanks(Unpacker &in, int64_t ranks) {
-  auto most = static_cast<uint64_t>(ranks);
-  std::vector<bool> isThere(static_cast<size_t>(ranks));
-  std::vector<int> list;
-  for (uint64_t left = in.bounded(most); left > 0; --left) {
-    auto first = static_cast<int64_t>(in.bounded(most));
-    auto step = static_cast<int64_t>(in.number());
-    auto count = static_cast<int64_t>(in.bounded(most));
-    if (in.hasFailed() || step <= -ranks || step >= ranks)
-      return std::nullopt;
-    for (int64_t member = first; count > 0; --count, member += step) {
-      if (member < 0 || member >= ranks || isThere[static_cast<size_t>(member)])
-        return std::nullopt;
-      isThere[static_cast<size_t>(member)] = true;
-      list.push_back(static_cast<int>(member));
-    }
-  }
-  return in.hasFailed() ? std::nullopt : std::optional(std::move(list));
-}
-
-std::string GatherPart::pack() const {
-  Packer packer;
-  packer.text(key).number(static_cast<uint64_t>(fold));
-  packRanks(packer, members);
-  return packer.text(bytes).take();
-}
-
-std::optional<GatherPart> GatherPart::unpack(std::string_view body, int64_t ranks) {
-  Unpacker in(body);
-  GatherPart part;
-  part.key = in.text();
-  part.fold =
-      static_cast<hal::Peers::Fold>(in.bounded(static_cast<uint64_t>(hal::Peers::Fold::kLast)));
-  std::optional<std::vector<int>> members = unpackRanks(in, ranks);
-  part.bytes = in.text();
-  if (!members || !in.isComplete() || part.bytes.size() > kBlobBytesMax)
-    return std::nullopt;
-  part.members = std::move(*members);
-  return part;
-}
-
 int64_t Exchange::Group::memberAt(size_t index) const {
   const std::vector<int> &members = std::get<2>(key);
   return members.empty() ? static_cast<int64_t>(index) : members[index];
@@ -93,11 +20,6 @@ size_t Exchange::Group::firstCome() const {
     if (!isMissing(i) && (first == since.size() || since[i] < since[first]))
       first = i;
   return first;
-}
-
-bool Exchange::add(int64_t rank, std::string_view body, double now) {
-  std::optional<GatherPart> part = GatherPart::unpack(body, std::ssize(inside_));
-  return part && add(rank, std::move(*part), now);
 }
 
 bool Exchange::add(int64_t rank, GatherPart part, double now) {

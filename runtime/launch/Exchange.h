@@ -15,11 +15,6 @@
 
 namespace shardc::launch {
 
-/// Ranks in the order that they have, none twice. Those of a group of a mesh take a few numbers.
-void packRanks(Packer &packer, const std::vector<int> &list);
-/// Nothing where one is not among `ranks`, or there twice.
-std::optional<std::vector<int>> unpackRanks(Unpacker &in, int64_t ranks);
-
 /// A rank's part, as the body of a Gather.
 struct GatherPart {
   std::string key;
@@ -27,9 +22,14 @@ struct GatherPart {
   std::vector<int> members; ///< in order; none: all ranks
   std::string bytes;
 
-  std::string pack() const;
+  static void fields(auto &io, auto &it, int64_t ranks) {
+    io.field(it.key);
+    io.field(it.fold, hal::Peers::Fold::kLast);
+    io.ranks(it.members, ranks);
+    io.field(it.bytes);
+    io.check(it.bytes.size() <= kBlobBytesMax);
+  }
   /// Members are among `ranks`, none twice.
-  static std::optional<GatherPart> unpack(std::string_view body, int64_t ranks);
 };
 
 class Exchange {
@@ -37,8 +37,7 @@ public:
   explicit Exchange(int64_t ranks)
       : inside_(static_cast<size_t>(ranks)), awaited_(static_cast<size_t>(ranks)) {}
 
-  /// Takes the body of a rank's Gather; false if it is none, or the rank is in an exchange already.
-  bool add(int64_t rank, std::string_view body, double now);
+  /// False if the rank is no member, or in an exchange already.
   bool add(int64_t rank, GatherPart part, double now);
 
   struct Done {

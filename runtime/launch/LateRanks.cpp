@@ -8,8 +8,6 @@
 namespace shardc::launch {
 namespace {
 
-constexpr double kParts = 1000; ///< of a window
-
 bool isInCollective(uint32_t word) {
   return ProgressWord::isInside(word) && !ProgressWord::isMaking(word);
 }
@@ -23,7 +21,7 @@ double medianOfOthers(const Waits::Kind &kind, int64_t own) {
   for (const auto &[share, ranks] : kind.ranks) {
     before -= ranks - (share == own);
     if (before < 0)
-      return static_cast<double>(share) / kParts;
+      return static_cast<double>(share) / Waits::kParts;
   }
   return 0;
 }
@@ -46,41 +44,6 @@ void Waits::merge(const Waits &other) {
     std::ranges::sort(kind.least);
     kind.least.resize(std::min(kind.least.size(), kLeastMax));
   }
-}
-
-std::string Waits::pack() const {
-  Packer out;
-  auto pairs = [&out](const auto &list) {
-    out.number(list.size());
-    for (const auto &[first, second] : list)
-      out.number(static_cast<uint64_t>(first)).number(static_cast<uint64_t>(second));
-  };
-  out.number(kinds.size());
-  for (const auto &[name, kind] : kinds) {
-    out.text(name);
-    pairs(kind.ranks);
-    pairs(kind.least);
-  }
-  return out.take();
-}
-
-std::optional<Waits> Waits::unpack(std::string_view body, int64_t ranks) {
-  Unpacker in(body);
-  Waits waits;
-  auto most = static_cast<uint64_t>(ranks);
-  auto share = [&in] { return static_cast<int64_t>(in.bounded(static_cast<uint64_t>(kParts))); };
-  for (uint64_t left = in.bounded(most); left > 0 && !in.hasFailed(); --left) {
-    Kind &kind = waits.kinds[in.text()];
-    for (uint64_t more = in.bounded(most); more > 0 && !in.hasFailed(); --more) {
-      int64_t of = share();
-      kind.ranks[of] = static_cast<int64_t>(in.bounded(most));
-    }
-    for (uint64_t more = in.bounded(kLeastMax); more > 0 && !in.hasFailed(); --more) {
-      int64_t of = share();
-      kind.least.emplace_back(of, static_cast<int64_t>(in.bounded(most - 1)));
-    }
-  }
-  return in.isComplete() ? std::optional(waits) : std::nullopt;
 }
 
 void LateRanks::advance(Rank &rank, double now) const {
@@ -119,7 +82,7 @@ std::vector<LateRank> LateJudge::judge(const Waits &waits, double now, uint64_t 
   std::map<int64_t, int> lateWindows;
   for (const auto &[name, kind] : waits.kinds)
     for (const auto &[share, rank] : kind.least) {
-      double own = static_cast<double>(share) / kParts, others = medianOfOthers(kind, share);
+      double own = static_cast<double>(share) / Waits::kParts, others = medianOfOthers(kind, share);
       if (begin_ < 0 || others - own < kGapLeast)
         continue;
       int windows = lateWindows[rank] = lateWindows_[rank] + 1;

@@ -29,14 +29,26 @@ struct Waits {
     std::vector<std::pair<int64_t, int64_t>> least; ///< shares and ranks, the lowest first
   };
   static constexpr size_t kLeastMax = 8; ///< ranks that are known by number
+  static constexpr int kParts = 1000;    ///< of a window
 
   std::map<std::string, Kind> kinds;
 
   void add(const std::string &kind, int64_t rank, double share);
   void merge(const Waits &other);
-  std::string pack() const;
   /// Of ranks below `ranks`.
-  static std::optional<Waits> unpack(std::string_view body, int64_t ranks);
+  static void fields(auto &io, auto &it, int64_t ranks) {
+    io.list(it.kinds, ranks, [&io, ranks](auto &kind) {
+      io.field(kind.first);
+      io.list(kind.second.ranks, ranks, [&io, ranks](auto &each) {
+        io.field(each.first, kParts);
+        io.field(each.second, ranks);
+      });
+      io.list(kind.second.least, kLeastMax, [&io, ranks](auto &each) {
+        io.field(each.first, kParts);
+        io.field(each.second, ranks - 1);
+      });
+    });
+  }
 };
 
 /// What ranks near by say. A share is known to about three per cent.

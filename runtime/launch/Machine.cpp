@@ -162,6 +162,18 @@ std::string machineId() {
                      linkTarget("/proc/self/ns/pid"));
 }
 
+Hello ownHello(std::string job, int64_t rank, int64_t worldSize) {
+  Hello own;
+  own.job = std::move(job);
+  own.nonce = randomBytes32();
+  own.rank = rank;
+  own.worldSize = worldSize;
+  own.pid = ::getpid();
+  own.machine = machineId();
+  own.host = hostName();
+  return own;
+}
+
 std::string portHolder(int port) {
   std::string suffix = fmt::format(":{:04X}", port), text;
   forConnections("self", [&](const TcpConnection &row) {

@@ -6,7 +6,7 @@
 
 #include <sys/types.h>
 
-#include "runtime/base/Socket.h"
+#include "runtime/launch/Wire.h"
 
 namespace shardc::launch {
 
@@ -15,6 +15,9 @@ namespace shardc::launch {
 std::string machineId();
 /// The machine's name, for people.
 std::string hostName();
+
+/// This process, as rank or relay of a job.
+Hello ownHello(std::string job, int64_t rank, int64_t worldSize);
 
 /// The process that listens on a TCP port of this machine, as text: "process 71 (shardc-run) of
 /// user ann". Less if the system says less; empty if it says nothing.

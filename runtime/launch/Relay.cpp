@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include <unistd.h>
-
 #include "runtime/base/ExitStatus.h"
 #include "runtime/base/Published.h"
 #include "runtime/launch/Machine.h"
@@ -26,6 +24,7 @@ Relay::Relay(RelayOptions options)
   rendezvous_.secret = options_.secret;
   rendezvous_.job = options_.job;
   rendezvous_.tell = options_.tell;
+  rendezvous_.fanOut = options_.fanOut;
 }
 
 std::vector<Connection *> Relay::children() const {
@@ -173,21 +172,14 @@ void Relay::giveUp(const Status &why) {
     return end();
   }
   if (ranks_.empty()) {
-    Hello own;
-    own.rank = options_.rank;
-    own.worldSize = options_.worldSize;
-    own.pid = ::getpid();
-    own.machine = machineId();
-    own.host = hostName();
+    Hello own = ownHello(options_.job, options_.rank, options_.worldSize);
     own.problems = {report};
     joined_.push_back(std::move(own));
     sendUp();
   } else {
     sendUp();
     Failure failure = {.code = why.code(), .exitStatus = kInputStatus, .reports = {named}};
-    auto place = static_cast<int>(ranks_.front()->place);
-    above_.queue(MessageKind::Up,
-                 RelayedMessage{{place}, MessageKind::Fail, failure.pack()}.pack());
+    sendFor(*ranks_.front(), MessageKind::Fail, packed(failure));
     above_.flush();
   }
   end();
@@ -209,7 +201,7 @@ Status Relay::listen() {
 void Relay::greet(const Message &message) {
   std::string where = endpoint(options_.address, options_.port);
   if (message.kind == MessageKind::Challenge && !above_.isSealed()) {
-    std::optional<Challenge> challenge = Challenge::unpack(message.body);
+    std::optional<Challenge> challenge = unpacked<Challenge>(message.body);
     Status listens = listen();
     if (listens.code() == StatusCode::Io) // it has no descriptors
       return giveUp(listens);
@@ -220,18 +212,9 @@ void Relay::greet(const Message &message) {
       refusal_ = Refusal{Refusal::AnotherVersion};
       return askAgain("another version");
     }
-    Hello hello;
-    hello.job = options_.job;
-    hello.nonce = randomBytes32();
-    hello.rank = options_.rank;
-    hello.worldSize = options_.worldSize;
-    hello.pid = ::getpid();
+    Hello hello = ownHello(options_.job, options_.rank, options_.worldSize);
     hello.relayPort = port_;
-    hello.machine = machineId();
-    hello.host = hostName();
-    above_.queue(MessageKind::Hello, hello.pack(options_.secret, challenge->nonce));
-    WireKeys keys(options_.secret, challenge->nonce, hello.nonce);
-    above_.seal(keys.toServer, keys.toRank);
+    above_.introduce(hello, options_.secret, challenge->nonce);
   } else if (message.kind == MessageKind::Admitted) {
     above_.setBytesMax(kFrameBytesMax);
     state_ = State::Joined;
@@ -243,27 +226,23 @@ void Relay::greet(const Message &message) {
     if (in.isComplete())
       parentAddress_ = address, parentPort_ = port, askedAt_ = -1;
   } else if (message.kind == MessageKind::Abort) {
-    Abort abort = Abort::unpack(message.body).value_or(Abort{});
+    Abort abort = unpacked<Abort>(message.body).value_or(Abort{});
     if (abort.exitStatus == kAgainStatus)
       return askAgain("the ranks start again");
     state_ = State::Joined; // ranks that ask hear it
     takeAbort(message.body);
   } else {
-    refusal_ = message.kind == MessageKind::Refused ? Refusal::unpack(message.body) : std::nullopt;
+    refusal_ =
+        message.kind == MessageKind::Refused ? unpacked<Refusal>(message.body) : std::nullopt;
     askAgain("it was refused");
   }
 }
 
 void Relay::serveAbove() {
-  bool isAlive = above_.receive();
-  while (above_.isOpen()) {
-    std::optional<Message> message = above_.next();
-    if (!message)
-      break;
-    state_ == State::Greeting ? greet(*message) : take(*message);
-    isAlive = isAlive && above_.isOpen() && above_.receive();
-  }
-  if (state_ == State::Asking || (above_.isOpen() && above_.flush() && isAlive))
+  bool isAlive = above_.serve([this](const Message &message) {
+    state_ == State::Greeting ? greet(message) : take(message);
+  });
+  if (isAlive || state_ == State::Asking)
     return;
   if (state_ == State::Greeting)
     return askAgain("the program that listens there closed the connection");
@@ -275,7 +254,7 @@ void Relay::serveAbove() {
 void Relay::take(const Message &message) {
   switch (message.kind) {
   case MessageKind::Down:
-    if (auto relayed = RelayedMessage::unpack(message.body, options_.worldSize))
+    if (auto relayed = unpacked<RelayedMessage>(message.body, options_.worldSize))
       relayed->kind == MessageKind::Welcome ? passWelcome(*relayed) : passDown(*relayed);
     return;
   case MessageKind::Abort:
@@ -286,7 +265,7 @@ void Relay::take(const Message &message) {
         child->wire.queue(message.kind, message.body);
     return;
   case MessageKind::Ask:
-    if (std::optional<Ask> ask = Ask::unpack(message.body))
+    if (std::optional<Ask> ask = unpacked<Ask>(message.body))
       begin(*ask);
     return;
   default:
@@ -296,14 +275,14 @@ void Relay::take(const Message &message) {
 
 /// Those of this machine that do not answer are ended by others of it.
 void Relay::takeAbort(const std::string &body) {
-  Abort abort = Abort::unpack(body).value_or(Abort{});
+  Abort abort = unpacked<Abort>(body).value_or(Abort{});
   isJobOver_ = abort.exitStatus != kAgainStatus;
   endedAt_ = clock_;
   abort_ = body;
   for (const std::unique_ptr<Connection> &rank : ranks_)
     if (rank->isWelcome && !rank->isDone && clock_ - rank->heardAt > kSilentSeconds)
       abort.silent.push_back({rank->hello->machine, rank->hello->pid});
-  std::string own = abort.pack();
+  std::string own = packed(abort);
   for (Connection *child : children())
     if (child->wire.isOpen()) {
       child->wire.queue(MessageKind::Abort, child->hello->relayPort > 0 ? body : own);
@@ -326,12 +305,12 @@ void Relay::passDown(const RelayedMessage &message) {
   }
   for (auto &[relay, places] : byRelay)
     relay->wire.queue(MessageKind::Down,
-                      RelayedMessage{std::move(places), message.kind, message.body}.pack());
+                      packed(RelayedMessage{std::move(places), message.kind, message.body}));
 }
 
 /// Each gets its own number. From here on it is known which ranks are below.
 void Relay::passWelcome(const RelayedMessage &message) {
-  std::optional<RelayedWelcome> all = RelayedWelcome::unpack(message.body, options_.worldSize);
+  std::optional<RelayedWelcome> all = unpacked<RelayedWelcome>(message.body, options_.worldSize);
   if (!all || all->ranks.size() != message.places.size())
     return;
   started_ = all->welcome.worldSize;
@@ -353,13 +332,13 @@ void Relay::passWelcome(const RelayedMessage &message) {
     own.rank = child->hello->rank = rank;
     child->isWelcome = true;
     child->heardAt = clock_;
-    child->wire.queue(MessageKind::Welcome, own.pack());
+    child->wire.queue(MessageKind::Welcome, packed(own));
   }
   for (auto &[relay, own] : byRelay) {
     RelayedWelcome part = {std::move(own.second), all->welcome};
     relay->wire.queue(
         MessageKind::Down,
-        RelayedMessage{std::move(own.first), MessageKind::Welcome, part.pack()}.pack());
+        packed(RelayedMessage{std::move(own.first), MessageKind::Welcome, packed(part)}));
   }
 }
 
@@ -376,25 +355,14 @@ void Relay::receiveChildren() {
         came_.insert(child->place);
       child->queue(MessageKind::Abort, abort_);
       admission_->seeOff(std::move(child));
-    } else
-      child->hello->relayPort > 0 ? admitRelay(std::move(child)) : admit(std::move(child));
+    } else if (child->hello->relayPort > 0)
+      admission_->admitRelay(std::move(child), relays_);
+    else
+      admit(std::move(child));
   }
   Status status = admission_->accept(clock_);
   if (status.code() == StatusCode::Exhausted && begun_ == 0 && !isEnding())
     giveUp(status);
-}
-
-void Relay::admitRelay(std::unique_ptr<Connection> child) {
-  if (relays_.size() >= options_.fanOut) {
-    const Connection &other = *relays_[next_++ % relays_.size()];
-    child->queue(
-        MessageKind::Redirect,
-        Packer().text(other.address).number(static_cast<uint64_t>(other.hello->relayPort)).take());
-    return admission_->seeOff(std::move(child));
-  }
-  child->wire.setBytesMax(kFrameBytesMax);
-  child->queue(MessageKind::Admitted, "");
-  relays_.push_back(std::move(child));
 }
 
 /// Rank 0's supervisor says whether it is. Of two processes of a place the later one counts, but
@@ -417,24 +385,19 @@ void Relay::admit(std::unique_ptr<Connection> child) {
 }
 
 bool Relay::serve(Connection &child) {
-  bool isAlive = child.wire.receive();
-  while (std::optional<Message> message = child.wire.next()) {
+  bool isAlive = child.wire.serve([&](const Message &message) {
     child.heardAt = clock_;
-    bool isRight =
-        child.hello->relayPort > 0 ? handleRelay(child, *message) : handleRank(child, *message);
-    isAlive = isAlive && isRight && child.wire.receive();
-    if (!isRight)
-      break;
-  }
-  bool isSent = child.wire.isOpen() && child.wire.flush();
-  return isSent && isAlive && !(child.isLeaving && !child.wire.hasUnsent());
+    if (!(child.hello->relayPort > 0 ? handleRelay(child, message) : handleRank(child, message)))
+      child.wire.close();
+  });
+  return isAlive && !(child.isLeaving && !child.wire.hasUnsent());
 }
 
 /// False if it is no message of a relay.
 bool Relay::handleRelay(Connection &child, const Message &message) {
   switch (message.kind) {
   case MessageKind::Joined: {
-    auto all = RelayedHellos::unpack(message.body, options_.worldSize);
+    auto all = unpacked<RelayedHellos>(message.body, options_.worldSize);
     for (size_t i = 0; all && i < all->hellos.size(); ++i) {
       auto place = static_cast<size_t>(all->hellos[i].rank);
       bool isRouted = place < routes_.size() && routes_[place] && routes_[place]->wire.isOpen();
@@ -445,13 +408,13 @@ bool Relay::handleRelay(Connection &child, const Message &message) {
     return all.has_value();
   }
   case MessageKind::GatherAll:
-    if (auto parts = RelayedParts::unpack(message.body, options_.worldSize)) {
+    if (auto parts = unpacked<RelayedParts>(message.body, options_.worldSize)) {
       addParts(std::move(*parts));
       return true;
     }
     return false;
   case MessageKind::Beat:
-    child.standing = Standing::unpack(message.body, options_.worldSize);
+    child.standing = unpacked<Standing>(message.body, options_.worldSize);
     return child.standing.has_value();
   case MessageKind::Answer:
     return survey_.take(child, message.body, options_.worldSize);
@@ -468,15 +431,15 @@ bool Relay::handleRelay(Connection &child, const Message &message) {
 bool Relay::handleRank(Connection &child, const Message &message) {
   auto rank = static_cast<int>(child.hello->rank);
   if (message.kind == MessageKind::Gather) {
-    std::optional<GatherPart> part = GatherPart::unpack(message.body, options_.worldSize);
+    std::optional<GatherPart> part = unpacked<GatherPart>(message.body, options_.worldSize);
     if (!part || !child.isWelcome)
       return false;
     std::string bytes = std::exchange(part->bytes, "");
-    addParts({std::move(*part), {rank}, {std::move(bytes)}});
+    addParts({std::move(*part), {{std::move(bytes), {rank}}}});
     return true;
   }
   if (message.kind == MessageKind::Progress) {
-    std::optional<RankProgress> position = RankProgress::unpack(message.body);
+    std::optional<RankProgress> position = unpacked<RankProgress>(message.body);
     if (position && child.isWelcome) {
       progress_.note(rank, *position, clock_);
       late_.note(rank, *position, clock_);
@@ -486,18 +449,19 @@ bool Relay::handleRank(Connection &child, const Message &message) {
   child.isDone = child.isDone || message.kind == MessageKind::Bye;
   sendUp();
   sendPosition(child);
-  above_.queue(MessageKind::Up,
-               RelayedMessage{{static_cast<int>(child.place)}, message.kind, message.body}.pack());
+  sendFor(child, message.kind, message.body);
   return true;
 }
 
 /// Where a rank was that fails or ends: a message may say it.
 void Relay::sendPosition(const Connection &child) {
   if (child.hello->relayPort == 0 && child.isWelcome && state_ == State::Joined)
-    above_.queue(MessageKind::Up, RelayedMessage{{static_cast<int>(child.place)},
-                                                 MessageKind::Progress,
-                                                 progress_.last(child.hello->rank).pack()}
-                                      .pack());
+    sendFor(child, MessageKind::Progress, packed(progress_.last(child.hello->rank)));
+}
+
+void Relay::sendFor(const Connection &child, MessageKind kind, std::string body) {
+  above_.queue(MessageKind::Up,
+               packed(RelayedMessage{{static_cast<int>(child.place)}, kind, std::move(body)}));
 }
 
 /// All below it are lost with it.
@@ -514,17 +478,15 @@ void Relay::lose(Connection &child) {
     return;
   sendUp();
   sendPosition(child);
-  Packer packer;
-  packRanks(packer, lost);
-  above_.queue(MessageKind::Gone, packer.take());
+  above_.queue(MessageKind::Gone, Packer().ranks(lost).take());
 }
 
 void Relay::sendUp() {
   if (!joined_.empty())
-    above_.queue(MessageKind::Joined, RelayedHellos{std::exchange(joined_, {})}.pack());
+    above_.queue(MessageKind::Joined, packed(RelayedHellos{std::exchange(joined_, {})}));
   sendLateParts();
   if (std::optional<Answer> answer = survey_.finish(clock_))
-    above_.queue(MessageKind::Answer, answer->pack());
+    above_.queue(MessageKind::Answer, packed(*answer));
   if (clock_ - beatAt_ >= kBeatSeconds)
     sendBeat();
   above_.flush();
@@ -541,11 +503,7 @@ std::vector<const Connection *> Relay::welcomed() const {
 /// Also a sign of life.
 void Relay::sendBeat() {
   beatAt_ = clock_;
-  Standing all = progress_.standingOf(welcomed(), clock_);
-  for (const std::unique_ptr<Connection> &relay : relays_)
-    if (relay->standing && relay->wire.isOpen())
-      all.merge(relay->standing->after(clock_ - relay->heardAt));
-  above_.queue(MessageKind::Beat, all.pack());
+  above_.queue(MessageKind::Beat, packed(progress_.standingOf(welcomed(), relays_, clock_)));
 }
 
 void Relay::begin(const Ask &ask) {
@@ -555,10 +513,8 @@ void Relay::begin(const Ask &ask) {
       return options_.stageOf ? options_.stageOf(rank, started_) : "";
     });
   else
-    for (const Connection *rank : welcomed()) {
-      own.positions.ranks.push_back(static_cast<int>(rank->hello->rank));
-      own.positions.positions.push_back(progress_.last(rank->hello->rank));
-    }
+    for (const Connection *rank : welcomed())
+      own.positions.emplace(rank->hello->rank, progress_.last(rank->hello->rank));
   survey_.begin(ask, std::move(own), relays_, clock_);
 }
 

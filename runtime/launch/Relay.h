@@ -9,6 +9,7 @@
 #pragma once
 
 #include <map>
+#include <set>
 
 #include "runtime/launch/Admission.h"
 #include "runtime/launch/StallDetector.h"
@@ -92,7 +93,6 @@ private:
   void passWelcome(const RelayedMessage &message);
   void receiveChildren();
   void admit(std::unique_ptr<Connection> child);
-  void admitRelay(std::unique_ptr<Connection> child);
   bool serve(Connection &child);
   bool handleRelay(Connection &child, const Message &message);
   bool handleRank(Connection &child, const Message &message);
@@ -105,6 +105,7 @@ private:
   void sendLateParts();
   void sendBeat();
   void sendPosition(const Connection &child);
+  void sendFor(const Connection &child, MessageKind kind, std::string body);
   void begin(const Ask &ask);
   std::vector<const Connection *> welcomed() const;
   void answerFinders();
@@ -125,12 +126,12 @@ private:
   Socket finders_;                 ///< ranks of this machine that look for it
   std::string where_;
   Wire above_;
-  std::vector<std::unique_ptr<Connection>> ranks_; ///< of this machine
-  std::vector<std::unique_ptr<Connection>> relays_;
+  Connections ranks_; ///< of this machine
+  Connections relays_;
   std::set<int64_t> came_;           ///< places of this machine
   std::vector<Connection *> routes_; ///< by place; null: not below
   std::vector<int> placeOf_;         ///< by rank, of those below that have begun; else -1
-  size_t begun_ = 0, next_ = 0;      ///< next_: which relay gets the next one
+  size_t begun_ = 0;                 ///< of these
   int64_t started_ = 0;              ///< ranks of this start
   std::vector<Hello> joined_;        ///< that were not sent up
   std::map<Key, Pending> pending_;

@@ -29,9 +29,11 @@ void Relay::addParts(RelayedParts parts) {
   }
   if (pending.unsent.empty())
     pending.since = clock_;
-  for (size_t i = 0; i < parts.ranks.size(); ++i)
-    pending.unsent.emplace_back(parts.ranks[i], std::move(parts.parts[i]));
-  pending.came += parts.ranks.size();
+  for (const auto &[part, ranks] : parts.ranksOf) {
+    for (int rank : ranks)
+      pending.unsent.emplace_back(rank, part);
+    pending.came += ranks.size();
+  }
   if (pending.came < pending.expected)
     return;
   if (!answerHere(pending))
@@ -81,13 +83,12 @@ void Relay::sendParts(Pending &pending) {
     unsent[place].second = hal::Peers::folded(std::move(parts), fold).front();
   }
   for (size_t at = 0; at < unsent.size();) {
-    RelayedParts parts = {pending.exchange, {}, {}};
+    RelayedParts parts = {pending.exchange, {}};
     for (size_t bytes = 0; at < unsent.size() && bytes < kPartBytesMax; ++at) {
       bytes += unsent[at].second.size();
-      parts.ranks.push_back(unsent[at].first);
-      parts.parts.push_back(std::move(unsent[at].second));
+      parts.ranksOf[std::move(unsent[at].second)].push_back(unsent[at].first);
     }
-    above_.queue(MessageKind::GatherAll, parts.pack());
+    above_.queue(MessageKind::GatherAll, packed(parts));
   }
   unsent.clear();
   pending.isSent = true;

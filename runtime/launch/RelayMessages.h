@@ -1,6 +1,7 @@
 // What a relay (Relay.h) and what is above it say to each other about ranks below it.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -15,8 +16,12 @@ struct RelayedMessage {
   MessageKind kind = MessageKind::Progress;
   std::string body;
 
-  std::string pack() const;
-  static std::optional<RelayedMessage> unpack(std::string_view body, int64_t places);
+  static void fields(auto &io, auto &it, int64_t places) {
+    io.ranks(it.places, places);
+    io.field(it.kind, MessageKind::kLast);
+    io.field(it.body);
+    io.check(!it.places.empty() && (hasCode(it.kind) || it.kind == MessageKind::Refused));
+  }
 };
 
 /// Ranks that begin, as the body of a relayed Welcome.
@@ -24,35 +29,49 @@ struct RelayedWelcome {
   std::vector<int> ranks; ///< of the message's places
   Welcome welcome;        ///< of each, but for its rank
 
-  std::string pack() const;
-  static std::optional<RelayedWelcome> unpack(std::string_view body, int64_t ranks);
+  static void fields(auto &io, auto &it, int64_t ranks) {
+    io.ranks(it.ranks, ranks);
+    io.nested(it.welcome, ranks);
+  }
 };
 
 /// Who has come. Job and version are the relay's.
 struct RelayedHellos {
   std::vector<Hello> hellos;
 
-  std::string pack() const;
-  static std::optional<RelayedHellos> unpack(std::string_view body, int64_t places);
+  /// Those of a machine have much in common: a text is written where it is another one than before.
+  static void fields(auto &io, auto &it, int64_t places) {
+    Hello before;
+    io.list(it.hellos, places, [&](auto &hello) {
+      io.field(hello.rank, kRanksMax);
+      io.field(hello.worldSize, kRanksMax);
+      io.field(hello.planHash, UINT64_MAX);
+      io.field(hello.pid, INT32_MAX);
+      for (std::string Hello::*text : {&Hello::machine, &Hello::host, &Hello::gpu}) {
+        io.like(hello.*text, before.*text);
+        before.*text = hello.*text;
+      }
+      io.field(hello.problems);
+    });
+  }
 };
 
-/// The parts of several ranks in one exchange.
+/// The parts of several ranks in one exchange. A part that many have given is written once.
 struct RelayedParts {
-  GatherPart exchange;            ///< without bytes
-  std::vector<int> ranks;         ///< that have come
-  std::vector<std::string> parts; ///< of each; folded where that needs only one
+  GatherPart exchange; ///< without bytes
+  /// By part, which is folded where that needs only one: who has given it. No rank is there twice.
+  std::map<std::string, std::vector<int>> ranksOf;
 
-  std::string pack() const;
-  static std::optional<RelayedParts> unpack(std::string_view body, int64_t ranks);
-};
-
-/// Where ranks are.
-struct RankPositions {
-  std::vector<int> ranks;
-  std::vector<RankProgress> positions; ///< of each
-
-  std::string pack() const;
-  static std::optional<RankPositions> unpack(std::string_view body, int64_t ranks);
+  static void fields(auto &io, auto &it, int64_t ranks) {
+    io.nested(it.exchange, ranks);
+    std::vector<bool> isThere(static_cast<size_t>(ranks));
+    io.list(it.ranksOf, ranks, [&](auto &part) {
+      io.field(part.first);
+      io.ranks(part.second, ranks, isThere);
+      io.check(!part.second.empty());
+    });
+    io.check(!it.ranksOf.empty());
+  }
 };
 
 } // namespace shardc::launch

@@ -98,8 +98,8 @@ struct Connection {
   void addTo(std::vector<pollfd> &entries);
 };
 
-/// The connection of each rank of a job; null until it was admitted.
-using RankConnections = std::vector<std::unique_ptr<Connection>>;
+/// Those of relays; or that of each rank of a job, null until it was admitted.
+using Connections = std::vector<std::unique_ptr<Connection>>;
 
 inline constexpr double kLeaveSeconds = 5;  ///< for ranks to leave once the job has failed
 inline constexpr double kPauseSeconds = 1;  ///< beyond this between two steps a process was stopped

@@ -253,7 +253,7 @@ RendezvousClient::Attempt RendezvousClient::refusedBy(const std::string &where,
 RendezvousClient::Attempt RendezvousClient::answer(Wire &wire, const Message &message) {
   std::string where = endpoint(options_.address, options_.port);
   if (message.kind == MessageKind::Challenge && !wire.isSealed()) {
-    std::optional<Challenge> challenge = Challenge::unpack(message.body);
+    std::optional<Challenge> challenge = unpacked<Challenge>(message.body);
     if (!challenge)
       return {Attempt::Again, notRankZero(where)};
     if (challenge->version != kProtocolVersion)
@@ -262,28 +262,19 @@ RendezvousClient::Attempt RendezvousClient::answer(Wire &wire, const Message &me
                          "rank 0 at {} runs another version of this program (protocol "
                          "{}, this one has {})",
                          where, challenge->version, kProtocolVersion)};
-    Hello hello;
-    hello.job = options_.job;
-    hello.nonce = randomBytes32();
-    hello.rank = options_.rank;
-    hello.worldSize = options_.worldSize;
+    Hello hello = ownHello(options_.job, options_.rank, options_.worldSize);
     hello.planHash = options_.planHash;
-    hello.pid = ::getpid();
-    hello.machine = machine_;
-    hello.host = hostName();
     hello.gpu = options_.gpu;
     if (options_.problem) {
       hello.problems.push_back(*options_.problem);
       std::string &text = hello.problems.back().text;
       text.resize(std::min(text.size(), kStrangerFrameBytesMax / 2));
     }
-    wire.queue(MessageKind::Hello, hello.pack(options_.secret, challenge->nonce));
-    WireKeys keys(options_.secret, challenge->nonce, hello.nonce);
-    wire.seal(keys.toServer, keys.toRank);
+    wire.introduce(hello, options_.secret, challenge->nonce);
     return {};
   }
   if (message.kind == MessageKind::Refused)
-    return refusedBy(where, Refusal::unpack(message.body));
+    return refusedBy(where, unpacked<Refusal>(message.body));
   if (message.kind == MessageKind::Abort) // which shows that it knows the secret
     take(message);
   return {message.kind == MessageKind::Admitted ? Attempt::Joined : Attempt::Again, {}};
@@ -351,7 +342,7 @@ void RendezvousClient::endWithoutServer(const Report &report) {
     std::lock_guard lock(mutex_);
     isSpeaker = isWelcome_ ? welcome_.isSpeaker : options_.rank == 1;
     if (wire_.isOpen()) {
-      wire_.queue(MessageKind::Fail, Failure{.isTold = true}.pack());
+      wire_.queue(MessageKind::Fail, packed(Failure{.isTold = true}));
       wire_.flush();
     }
   }
@@ -372,7 +363,7 @@ void RendezvousClient::sendProgress() {
   sent_ = now;
   std::lock_guard lock(mutex_);
   if ((isWelcome_ || options_.isElastic) && !isLeaving_) // it shows as well that a place is there
-    wire_.queue(MessageKind::Progress, now.pack());
+    wire_.queue(MessageKind::Progress, packed(now));
 }
 
 /// False once nothing more will come.
@@ -381,12 +372,7 @@ bool RendezvousClient::serve() {
   bool isAlive = false, isLeaving = false;
   {
     std::lock_guard lock(mutex_);
-    isAlive = wire_.receive();
-    while (std::optional<Message> message = wire_.next()) {
-      messages.push_back(std::move(*message));
-      isAlive = isAlive && wire_.receive();
-    }
-    isAlive = wire_.flush() && isAlive;
+    isAlive = wire_.serve([&](Message &message) { messages.push_back(std::move(message)); });
     isLeaving = isLeaving_;
   }
   if (!messages.empty())
@@ -413,7 +399,7 @@ bool RendezvousClient::serve() {
 
 void RendezvousClient::take(const Message &message) {
   if (message.kind == MessageKind::Abort) {
-    Abort abort = Abort::unpack(message.body).value_or(Abort{});
+    Abort abort = unpacked<Abort>(message.body).value_or(Abort{});
     note(abort.exitStatus == kAgainStatus ? kHeardLeader : kHeardLeader | kHeardOver);
     endProcessOf(abort);
   }
@@ -421,7 +407,7 @@ void RendezvousClient::take(const Message &message) {
     growsTo_.store(static_cast<int64_t>(Unpacker(message.body).bounded(1 << 20)));
   std::lock_guard lock(mutex_);
   if (message.kind == MessageKind::Welcome) {
-    if (std::optional<Welcome> welcome = Welcome::unpack(message.body)) {
+    if (std::optional<Welcome> welcome = unpacked<Welcome>(message.body)) {
       welcome_ = *welcome;
       options_.rank = welcome->rank;
       options_.worldSize = welcome->worldSize;
@@ -496,7 +482,7 @@ Result<std::vector<std::string>> RendezvousClient::exchange(std::string_view key
     std::lock_guard lock(mutex_);
     hasGathered_ = false;
   }
-  send(MessageKind::Gather, GatherPart{std::string(key), fold, members, std::string(mine)}.pack());
+  send(MessageKind::Gather, packed(GatherPart{std::string(key), fold, members, std::string(mine)}));
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return hasGathered_ || isOver_; });
   if (!hasGathered_)
@@ -515,12 +501,12 @@ Result<std::vector<std::string>> RendezvousClient::exchange(std::string_view key
 void RendezvousClient::sendPosition() {
   std::lock_guard lock(readMutex_);
   if (read_)
-    send(MessageKind::Progress, read_().pack());
+    send(MessageKind::Progress, packed(read_()));
 }
 
 void RendezvousClient::reportLost(int rank, std::string_view what) {
   sendPosition();
-  send(MessageKind::Lost, Packer().number(static_cast<uint64_t>(rank)).text(what).take());
+  send(MessageKind::Lost, Packer().number(rank).text(what).take());
 }
 
 void RendezvousClient::onAbort(std::function<void()> callback) {
@@ -548,7 +534,7 @@ void RendezvousClient::sendFailure(const Failure &failure) {
     hasFailed_ = true;
   }
   sendPosition();
-  send(MessageKind::Fail, failure.pack());
+  send(MessageKind::Fail, packed(failure));
 }
 
 int RendezvousClient::fail(const Status &status, int exitStatus) {
@@ -583,7 +569,7 @@ void RendezvousClient::leave(int exitStatus) {
     if (!isOver_ && !hasFailed_) // otherwise rank 0's supervisor decides, and says so
       note(kHeardOver);
     isLeaving_ = true;
-    wire_.queue(MessageKind::Bye, Packer().number(static_cast<uint64_t>(exitStatus)).take());
+    wire_.queue(MessageKind::Bye, Packer().number(exitStatus).take());
   }
   wake(wakeup_);
 }

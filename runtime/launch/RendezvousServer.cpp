@@ -27,21 +27,19 @@ RendezvousServer::RendezvousServer(Socket listener, RendezvousOptions options)
 }
 
 /// Ranks, and places that have none.
-std::vector<Connection *> RendezvousServer::everyone() const {
+std::vector<Connection *> RendezvousServer::everyone(bool withRelays) const {
   std::vector<Connection *> all;
-  for (const RankConnections *connections : {&ranks_, &idle_})
+  for (const Connections *connections : {&ranks_, &idle_, &relays_})
     for (const std::unique_ptr<Connection> &each : *connections)
-      if (each)
+      if (each && (withRelays || connections != &relays_))
         all.push_back(each.get());
   return all;
 }
 
 void RendezvousServer::addTo(std::vector<pollfd> &entries) {
   admission_.addTo(entries, clock_);
-  for (Connection *each : everyone())
+  for (Connection *each : everyone(/*withRelays=*/true))
     each->addTo(entries);
-  for (const std::unique_ptr<Connection> &relay : relays_)
-    relay->addTo(entries);
 }
 
 void RendezvousServer::step(double seconds, std::span<const pollfd> entries) {
@@ -121,7 +119,10 @@ void RendezvousServer::arrive(std::unique_ptr<Connection> connection) {
     fail({-1, StatusCode::InvalidInput, kInputStatus, std::move(faults)});
     return tell();
   }
-  hello.relayPort > 0 ? admitRelay(std::move(connection)) : admit(std::move(connection));
+  if (hello.relayPort == 0)
+    return admit(std::move(connection));
+  if (Connection *relay = admission_.admitRelay(std::move(connection), relays_))
+    serveRelay(*relay); // it may have said more already
 }
 
 void RendezvousServer::admit(std::unique_ptr<Connection> connection) {
@@ -177,7 +178,7 @@ void RendezvousServer::tellGrowth() {
   if (growsTo == growsTo_ || ranks_.front()->isDone || !ranks_.front()->isOpen())
     return;
   growsTo_ = growsTo;
-  ranks_.front()->queue(MessageKind::Grow, Packer().number(static_cast<uint64_t>(growsTo)).take());
+  ranks_.front()->queue(MessageKind::Grow, Packer().number(growsTo).take());
 }
 
 void RendezvousServer::tellIdleOver() {
@@ -215,7 +216,7 @@ void RendezvousServer::welcomeAll() {
     welcome.isSpeaker = rank == *speaker;
     rank->heardAt = clock_;
     if (!rank->via) {
-      rank->queue(MessageKind::Welcome, welcome.pack());
+      rank->queue(MessageKind::Welcome, packed(welcome));
     } else if (rank->isOpen()) {
       auto &[places, ranks] = behindRelays[{rank->via, welcome.localSize, welcome.isSpeaker}];
       places.push_back(static_cast<int>(rank->place));
@@ -225,10 +226,10 @@ void RendezvousServer::welcomeAll() {
   for (auto &[group, members] : behindRelays) {
     auto &[places, ranks] = members;
     std::tie(std::ignore, welcome.localSize, welcome.isSpeaker) = group;
-    std::get<0>(group)->wire.queue(MessageKind::Down,
-                                   RelayedMessage{std::move(places), MessageKind::Welcome,
-                                                  RelayedWelcome{std::move(ranks), welcome}.pack()}
-                                       .pack());
+    std::get<0>(group)->wire.queue(
+        MessageKind::Down,
+        packed(RelayedMessage{std::move(places), MessageKind::Welcome,
+                              packed(RelayedWelcome{std::move(ranks), welcome})}));
   }
 }
 
@@ -236,7 +237,7 @@ void RendezvousServer::welcomeAll() {
 void RendezvousServer::tellOver(Connection &connection) {
   Abort abort;
   abort.exitStatus = isEnding_ || areAllDone() ? exitStatus_ : kInputStatus;
-  connection.queue(MessageKind::Abort, abort.pack());
+  connection.queue(MessageKind::Abort, packed(abort));
   connection.wire.flush();
 }
 
@@ -250,13 +251,11 @@ void RendezvousServer::lose(Connection &rank) {
 }
 
 void RendezvousServer::serve(Connection &rank) {
-  bool isAlive = rank.wire.receive();
-  while (std::optional<Message> message = rank.wire.next()) {
+  bool isAlive = rank.wire.serve([&](const Message &message) {
     rank.heardAt = clock_;
-    handle(rank, *message);
-    isAlive = isAlive && rank.wire.receive();
-  }
-  if (!rank.wire.flush() || !isAlive)
+    handle(rank, message);
+  });
+  if (!isAlive)
     lose(rank);
 }
 
@@ -267,15 +266,12 @@ void RendezvousServer::serveIdle(std::unique_ptr<Connection> &idle) {
       dropIdle(idle);
     return;
   }
-  Wire &wire = idle->wire;
-  bool isAlive = wire.receive();
-  while (std::optional<Message> message = wire.next()) {
+  bool isAlive = idle->wire.serve([&](const Message &message) {
     idle->heardAt = clock_;
-    if (message->kind != MessageKind::Progress)
-      wire.close();
-    isAlive = isAlive && wire.receive();
-  }
-  if (!wire.flush() || !isAlive || clock_ - idle->heardAt > kIdleSilentSeconds)
+    if (message.kind != MessageKind::Progress)
+      idle->wire.close();
+  });
+  if (!isAlive || clock_ - idle->heardAt > kIdleSilentSeconds)
     dropIdle(idle);
 }
 
@@ -291,7 +287,7 @@ void RendezvousServer::handle(Connection &rank, const Message &message) {
   case MessageKind::Gather:
     return handleGather(rank, message.body);
   case MessageKind::Progress:
-    if (std::optional<RankProgress> position = RankProgress::unpack(message.body)) {
+    if (std::optional<RankProgress> position = unpacked<RankProgress>(message.body)) {
       progress_.note(rank.hello->rank, *position, clock_);
       if (!rank.via)
         late_.note(rank.hello->rank, *position, clock_);
@@ -314,7 +310,8 @@ void RendezvousServer::handle(Connection &rank, const Message &message) {
 /// Ranks that wait for each other in different exchanges disagree about the program.
 void RendezvousServer::handleGather(Connection &rank, const std::string &body) {
   int64_t number = rank.hello->rank;
-  if (!isRunning_ || !exchange_.add(number, body, clock_))
+  std::optional<GatherPart> part = unpacked<GatherPart>(body, options_.worldSize);
+  if (!part || !isRunning_ || !exchange_.add(number, std::move(*part), clock_))
     return rank.close();
   endExchange(number);
 }
@@ -352,7 +349,7 @@ void RendezvousServer::handleLost(Connection &rank, const std::string &body) {
 }
 
 void RendezvousServer::handleFailure(const Connection &rank, const std::string &body) {
-  std::optional<Failure> failure = Failure::unpack(body);
+  std::optional<Failure> failure = unpacked<Failure>(body);
   if (!failure)
     return;
   if (failure->isTold && !isEnding_)
@@ -381,12 +378,9 @@ void RendezvousServer::showLife() {
   if (clock_ - aliveAt_ < kAliveSeconds)
     return;
   aliveAt_ = clock_;
-  for (Connection *each : everyone())
+  for (Connection *each : everyone(/*withRelays=*/true))
     if (each->wire.isOpen() && !each->wire.hasUnsent())
       each->wire.queue(MessageKind::Alive, "");
-  for (const std::unique_ptr<Connection> &relay : relays_)
-    if (relay->wire.isOpen() && !relay->wire.hasUnsent())
-      relay->wire.queue(MessageKind::Alive, "");
 }
 
 Standing RendezvousServer::standing() const {
@@ -394,11 +388,7 @@ Standing RendezvousServer::standing() const {
   for (const std::unique_ptr<Connection> &rank : ranks_)
     if (rank && !rank->via)
       near.push_back(rank.get());
-  Standing all = progress_.standingOf(near, clock_);
-  for (const std::unique_ptr<Connection> &relay : relays_)
-    if (relay->standing && relay->wire.isOpen())
-      all.merge(relay->standing->after(clock_ - relay->heardAt));
-  return all;
+  return progress_.standingOf(near, relays_, clock_);
 }
 
 /// Where each rank is, is asked only if that has to be known.
@@ -427,8 +417,8 @@ void RendezvousServer::ask(Ask::What what) {
 void RendezvousServer::takeAnswer(const Answer &answer) {
   if (survey_.ask().what == Ask::Waits)
     return tellLate(answer.waits);
-  for (size_t i = 0; i < answer.positions.ranks.size(); ++i)
-    progress_.note(answer.positions.ranks[i], answer.positions.positions[i], clock_);
+  for (const auto &[rank, position] : answer.positions)
+    progress_.note(rank, position, clock_);
   if (std::optional<Report> stuck = progress_.find(standing(), exchange_, clock_))
     endByFault(kFailureStatus, {located(*stuck)});
 }
@@ -436,7 +426,7 @@ void RendezvousServer::takeAnswer(const Answer &answer) {
 void RendezvousServer::checkJoining() {
   if (options_.elastic ? !options_.elastic->isHopeless(clock_) : clock_ <= options_.joinSeconds)
     return;
-  const RankConnections &all = options_.elastic ? idle_ : ranks_;
+  const Connections &all = options_.elastic ? idle_ : ranks_;
   std::vector<int64_t> missing;
   for (size_t r = 0; r < all.size(); ++r)
     if (!all[r])
@@ -525,17 +515,13 @@ void RendezvousServer::end(int exitStatus, const std::vector<Report> &reports) {
   for (Connection *each : everyone())
     if (each->wire.isOpen() && !each->isDone && clock_ - each->heardAt > kSilentSeconds)
       abort.silent.push_back({each->hello->machine, each->hello->pid});
-  std::string body = abort.pack();
-  auto tellOne = [&body](Connection &each) {
-    if (!each.wire.isOpen())
-      return;
-    each.wire.queue(MessageKind::Abort, body);
-    each.wire.flush();
-  };
-  for (Connection *each : everyone())
-    tellOne(*each);
-  for (const std::unique_ptr<Connection> &relay : relays_) // which pass it on
-    tellOne(*relay);
+  std::string body = packed(abort);
+  for (Connection *each : everyone(/*withRelays=*/true)) { // which pass it on
+    if (!each->wire.isOpen())
+      continue;
+    each->wire.queue(MessageKind::Abort, body);
+    each->wire.flush();
+  }
 }
 
 /// Ranks of this machine that neither leave nor answer are ended from here.

@@ -51,7 +51,6 @@ private:
   void arrive(std::unique_ptr<Connection> connection);
   void admit(std::unique_ptr<Connection> connection);
   void admitPlace(std::unique_ptr<Connection> connection);
-  void admitRelay(std::unique_ptr<Connection> connection);
   void beginIfAllAreThere();
   void chooseRanks();
   void tellGrowth();
@@ -85,7 +84,7 @@ private:
   Standing standing() const;
   void ask(Ask::What what);
   void takeAnswer(const Answer &answer);
-  std::vector<Connection *> everyone() const;
+  std::vector<Connection *> everyone(bool withRelays = false) const;
   bool areAllDone() const { return isRunning_ && done_ == options_.worldSize; }
   bool isOverForIdle() const { return options_.elastic && areAllDone(); }
   void tellIdleOver();
@@ -106,13 +105,12 @@ private:
   LateJudge lateJudge_;
   Survey survey_; ///< of those behind relays
   RootCause rootCause_;
-  RankConnections ranks_;       ///< of an elastic job: none until they are chosen
+  Connections ranks_;           ///< of an elastic job: none until they are chosen
   std::vector<int64_t> rankAt_; ///< by place; -1: none
-  std::vector<std::unique_ptr<Connection>> relays_; ///< at most fanOut, of ranks elsewhere
-  size_t nextRelay_ = 0;                            ///< that further ones are sent to
-  std::vector<int> admitted_; ///< places behind the relay that is served: are told together
-  RankConnections idle_;      ///< of an elastic job: places that have no rank, by place
-  int64_t growsTo_ = 0;       ///< what rank 0 knows of it
+  Connections relays_;          ///< at most fanOut, of ranks elsewhere
+  std::vector<int> admitted_;   ///< places behind the relay that is served: are told together
+  Connections idle_;            ///< of an elastic job: places that have no rank, by place
+  int64_t growsTo_ = 0;         ///< what rank 0 knows of it
   int64_t joined_ = 0, done_ = 0;
   double checkedAt_ = -1; ///< time of the last look at times
   double aliveAt_ = 0;    ///< time of the last heartbeat to the ranks

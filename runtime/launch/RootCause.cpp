@@ -52,7 +52,7 @@ std::string RootCause::nameOf(int64_t rank) const {
 }
 
 std::optional<RootCause::Verdict>
-RootCause::decide(const RankConnections &ranks, const StallDetector &progress, double now) const {
+RootCause::decide(const Connections &ranks, const StallDetector &progress, double now) const {
   if (decideAt_ < 0)
     return std::nullopt;
   bool hasHeardAll = static_cast<int64_t>(failures_.size()) >= options_.worldSize;
@@ -75,7 +75,7 @@ bool RootCause::isOneAccusedSilent() const {
   });
 }
 
-std::vector<Report> RootCause::reportsOf(const Failure &failure, const RankConnections &ranks,
+std::vector<Report> RootCause::reportsOf(const Failure &failure, const Connections &ranks,
                                          const StallDetector &progress) const {
   if (failure.rank < 0)
     return failure.reports;

@@ -36,12 +36,12 @@ public:
     int exitStatus = 3;
     std::vector<Report> reports;
   };
-  std::optional<Verdict> decide(const RankConnections &ranks, const StallDetector &progress,
+  std::optional<Verdict> decide(const Connections &ranks, const StallDetector &progress,
                                 double now) const;
 
 private:
   bool isOneAccusedSilent() const;
-  std::vector<Report> reportsOf(const Failure &failure, const RankConnections &ranks,
+  std::vector<Report> reportsOf(const Failure &failure, const Connections &ranks,
                                 const StallDetector &progress) const;
   std::string stageOf(int64_t rank) const;
   std::string nameOf(int64_t rank) const;

@@ -9,50 +9,28 @@
 namespace shardc::launch {
 
 size_t RendezvousServer::connections() const {
-  size_t count = 0;
-  for (const auto *list : {&ranks_, &idle_, &relays_})
-    for (const std::unique_ptr<Connection> &each : *list)
-      count += each && each->wire.isOpen();
-  return count;
+  auto isOpen = [](const Connection *each) { return each->wire.isOpen(); };
+  return static_cast<size_t>(std::ranges::count_if(everyone(/*withRelays=*/true), isOpen));
 }
 
 Traffic RendezvousServer::traffic() const {
   Traffic all;
-  for (const auto *list : {&ranks_, &idle_, &relays_})
-    for (const std::unique_ptr<Connection> &each : *list)
-      if (each)
-        all += each->wire.traffic();
+  for (const Connection *each : everyone(/*withRelays=*/true))
+    all += each->wire.traffic();
   return all;
 }
 
-/// One for which there is no room goes to another relay, which may send it on.
-void RendezvousServer::admitRelay(std::unique_ptr<Connection> relay) {
-  if (relays_.size() < options_.fanOut) {
-    relay->wire.setBytesMax(kFrameBytesMax);
-    relay->queue(MessageKind::Admitted, "");
-    relays_.push_back(std::move(relay));
-    return serveRelay(*relays_.back()); // it may have said more already
-  }
-  const Connection &other = *relays_[nextRelay_++ % relays_.size()];
-  relay->queue(
-      MessageKind::Redirect,
-      Packer().text(other.address).number(static_cast<uint64_t>(other.hello->relayPort)).take());
-  admission_.seeOff(std::move(relay));
-}
-
 void RendezvousServer::serveRelay(Connection &relay) {
-  bool isAlive = relay.wire.receive();
-  while (std::optional<Message> message = relay.wire.next()) {
+  bool isAlive = relay.wire.serve([&](const Message &message) {
     relay.heardAt = clock_;
-    if (!handleRelay(relay, *message))
+    if (!handleRelay(relay, message))
       relay.wire.close();
-    isAlive = isAlive && relay.wire.isOpen() && relay.wire.receive();
-  }
-  if (relay.wire.isOpen() && relay.wire.flush() && isAlive)
+  });
+  if (isAlive)
     return;
   relay.wire.close(); // and all ranks that it stood for are lost
   survey_.drop(relay);
-  for (RankConnections *list : {&ranks_, &idle_})
+  for (Connections *list : {&ranks_, &idle_})
     for (std::unique_ptr<Connection> &each : *list)
       if (each && each->via == &relay)
         list == &ranks_ ? lose(*each) : dropIdle(each);
@@ -78,7 +56,7 @@ bool RendezvousServer::handleRelay(Connection &relay, const Message &message) {
   case MessageKind::GatherAll:
     return handleParts(relay, message.body);
   case MessageKind::Beat:
-    relay.standing = Standing::unpack(message.body, places());
+    relay.standing = unpacked<Standing>(message.body, places());
     return relay.standing.has_value();
   case MessageKind::Answer:
     return survey_.take(relay, message.body, places());
@@ -89,7 +67,7 @@ bool RendezvousServer::handleRelay(Connection &relay, const Message &message) {
 
 /// As if each had come itself.
 bool RendezvousServer::handleJoined(Connection &relay, const std::string &body) {
-  std::optional<RelayedHellos> all = RelayedHellos::unpack(body, places());
+  std::optional<RelayedHellos> all = unpacked<RelayedHellos>(body, places());
   for (size_t i = 0; all && i < all->hellos.size(); ++i) {
     auto rank = std::make_unique<Connection>();
     rank->via = &relay;
@@ -101,27 +79,27 @@ bool RendezvousServer::handleJoined(Connection &relay, const std::string &body) 
     arrive(std::move(rank));
   }
   if (!admitted_.empty())
-    relay.wire.queue(
-        MessageKind::Down,
-        RelayedMessage{std::exchange(admitted_, {}), MessageKind::Admitted, ""}.pack());
+    relay.wire.queue(MessageKind::Down, packed(RelayedMessage{std::exchange(admitted_, {}),
+                                                              MessageKind::Admitted, ""}));
   beginIfAllAreThere();
   return all.has_value();
 }
 
 bool RendezvousServer::handleGone(Connection &relay, const std::string &body) {
   Unpacker in(body);
-  std::optional<std::vector<int>> gone = unpackRanks(in, places());
-  for (int place : gone.value_or(std::vector<int>()))
+  std::vector<int> gone;
+  in.ranks(gone, places());
+  for (int place : gone)
     if (std::unique_ptr<Connection> *known = behind(relay, place)) {
       (*known)->isCut = true;
       bool isIdle = options_.elastic && rankAt_[static_cast<size_t>(place)] < 0;
       isIdle ? dropIdle(*known) : lose(**known);
     }
-  return gone && in.isComplete();
+  return in.isComplete();
 }
 
 bool RendezvousServer::handleUp(Connection &relay, const std::string &body) {
-  std::optional<RelayedMessage> up = RelayedMessage::unpack(body, places());
+  std::optional<RelayedMessage> up = unpacked<RelayedMessage>(body, places());
   if (!up || up->places.size() != 1)
     return false;
   std::unique_ptr<Connection> *known = behind(relay, up->places.front());
@@ -136,17 +114,18 @@ bool RendezvousServer::handleUp(Connection &relay, const std::string &body) {
 }
 
 bool RendezvousServer::handleParts(Connection &relay, const std::string &body) {
-  std::optional<RelayedParts> parts = RelayedParts::unpack(body, options_.worldSize);
-  auto isOwn = [&](int rank) { return ranks_[static_cast<size_t>(rank)]->via == &relay; };
-  if (!parts || !isRunning_ || !std::ranges::all_of(parts->ranks, isOwn))
+  std::optional<RelayedParts> parts = unpacked<RelayedParts>(body, options_.worldSize);
+  if (!parts || !isRunning_)
     return false;
-  for (size_t i = 0; i < parts->ranks.size(); ++i) {
-    GatherPart part = parts->exchange;
-    part.bytes = std::move(parts->parts[i]);
-    if (!exchange_.add(parts->ranks[i], std::move(part), clock_))
-      return false;
-  }
-  endExchange(parts->ranks.back());
+  for (const auto &[bytes, ranks] : parts->ranksOf)
+    for (int rank : ranks) {
+      GatherPart part = parts->exchange;
+      part.bytes = bytes;
+      bool isOwn = ranks_[static_cast<size_t>(rank)]->via == &relay;
+      if (!isOwn || !exchange_.add(rank, std::move(part), clock_))
+        return false;
+    }
+  endExchange(parts->ranksOf.begin()->second.front());
   return true;
 }
 
@@ -162,7 +141,7 @@ void RendezvousServer::sendTo(const std::vector<int> &ranks, MessageKind kind,
       behind[to.via].push_back(static_cast<int>(to.place));
   }
   for (auto &[relay, own] : behind)
-    relay->wire.queue(MessageKind::Down, RelayedMessage{std::move(own), kind, body}.pack());
+    relay->wire.queue(MessageKind::Down, packed(RelayedMessage{std::move(own), kind, body}));
 }
 
 } // namespace shardc::launch

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "runtime/base/ProgressWord.h"
 #include "runtime/base/Reports.h"
 #include "runtime/launch/RankReports.h"
 
@@ -29,7 +28,8 @@ const RankProgress &StallDetector::last(int64_t rank) const {
   return known == ranks_.end() ? kNothing : known->second.clock.last();
 }
 
-Standing StallDetector::standingOf(std::span<const Connection *const> ranks, double now) const {
+Standing StallDetector::standingOf(std::span<const Connection *const> ranks,
+                                   const Connections &relays, double now) const {
   static const Rank kNothing;
   Standing all;
   for (const Connection *connection : ranks) {
@@ -49,6 +49,9 @@ Standing StallDetector::standingOf(std::span<const Connection *const> ranks, dou
     }
     all.merge(one);
   }
+  for (const std::unique_ptr<Connection> &relay : relays)
+    if (relay->standing && relay->wire.isOpen())
+      all.merge(relay->standing->after(now - relay->heardAt));
   return all;
 }
 

@@ -3,11 +3,45 @@
 
 #include <map>
 
+#include "runtime/base/ProgressWord.h"
 #include "runtime/launch/Exchange.h"
 #include "runtime/launch/Rendezvous.h"
-#include "runtime/launch/StallClock.h"
 
 namespace shardc::launch {
+
+/// Measures how long a rank has been inside the same collective.
+class StallClock {
+public:
+  /// What the rank says at a time in seconds. A step that has ended begins all anew.
+  void update(const RankProgress &now, double seconds) {
+    since_.resize(now.words.size(), seconds);
+    for (size_t s = 0; s < now.words.size(); ++s)
+      if (now.steps != last_.steps || s >= last_.words.size() || now.words[s] != last_.words[s])
+        since_[s] = seconds;
+    last_ = now;
+  }
+  /// Seconds of the longest stay; 0 outside of collectives.
+  double longestStay(double seconds) const {
+    return longest(seconds, [](uint32_t word) {
+      return ProgressWord::isInside(word) && !ProgressWord::isMaking(word);
+    });
+  }
+  /// Seconds for which a channel has been in the making; 0 if none is.
+  double longestMaking(double seconds) const { return longest(seconds, ProgressWord::isMaking); }
+  const RankProgress &last() const { return last_; }
+
+private:
+  double longest(double seconds, auto counts) const {
+    double longest = 0;
+    for (size_t s = 0; s < since_.size(); ++s)
+      if (counts(last_.words[s]))
+        longest = std::max(longest, seconds - since_[s]);
+    return longest;
+  }
+
+  RankProgress last_;
+  std::vector<double> since_; ///< by stream
+};
 
 class StallDetector {
 public:
@@ -20,8 +54,9 @@ public:
   void note(int64_t rank, const RankProgress &position, double now);
   /// What it said last; empty if it has said nothing.
   const RankProgress &last(int64_t rank) const;
-  /// The ranks of these connections together.
-  Standing standingOf(std::span<const Connection *const> ranks, double now) const;
+  /// These ranks, and those of these relays, together.
+  Standing standingOf(std::span<const Connection *const> ranks, const Connections &relays,
+                      double now) const;
 
   /// Whether a job whose ranks stand like this is stuck: then it is time to ask where each is.
   bool isStuck(const Standing &all, const Exchange &exchange, double now) const;

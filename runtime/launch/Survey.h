@@ -15,17 +15,31 @@ struct Ask {
   enum What : uint8_t { Positions, Waits, kLast = Waits } what = Positions;
   uint64_t number = 0;
   double seconds = 0; ///< for the answer; what is not there by then is left out
-  std::string pack() const;
-  static std::optional<Ask> unpack(std::string_view body);
+
+  static void fields(auto &io, auto &it, int64_t) {
+    io.field(it.what, kLast);
+    io.field(it.number, UINT64_MAX);
+    io.seconds(it.seconds, 60);
+  }
 };
 
 struct Answer {
-  uint64_t number = 0; ///< of the question
-  RankPositions positions;
+  uint64_t number = 0;                   ///< of the question
+  std::map<int, RankProgress> positions; ///< by rank
   Waits waits;
-  void merge(Answer other);
-  std::string pack() const;
-  static std::optional<Answer> unpack(std::string_view body, int64_t ranks);
+
+  void merge(Answer other) {
+    positions.merge(other.positions);
+    waits.merge(other.waits);
+  }
+  static void fields(auto &io, auto &it, int64_t ranks) {
+    io.field(it.number, UINT64_MAX);
+    io.list(it.positions, ranks, [&io, ranks](auto &position) {
+      io.field(position.first, ranks - 1);
+      io.nested(position.second, ranks);
+    });
+    io.nested(it.waits, ranks);
+  }
 };
 
 /// One question to the relays below, and what is known of the answer.

@@ -9,7 +9,6 @@
 namespace shardc::launch {
 namespace {
 
-constexpr uint64_t kCountMax = kRanksMax;
 constexpr uint32_t kMagic = 0x43445253; // "SRDC"
 
 struct FrameHead {
@@ -33,9 +32,28 @@ AuthCode codeOf(const Key &key, uint64_t number, MessageKind kind, std::string_v
   return authCode(key, {"frame", head, body});
 }
 
+/// Members at equal distances. A group of a mesh consists of few such runs.
+struct Run {
+  int64_t first, step, count;
+};
+
+std::vector<Run> runsOf(const std::vector<int> &members) {
+  std::vector<Run> runs;
+  for (int64_t member : members) {
+    Run *last = runs.empty() ? nullptr : &runs.back();
+    if (last && last->count == 1)
+      last->step = member - last->first;
+    if (last && member == last->first + last->count * last->step && last->step != 0)
+      ++last->count;
+    else
+      runs.push_back({member, 0, 1});
+  }
+  return runs;
+}
+
 } // namespace
 
-Packer &Packer::number(uint64_t value) {
+Packer &Packer::append(uint64_t value) {
   for (int i = 0; i < 8; ++i)
     bytes_.push_back(static_cast<char>(value >> (8 * i)));
   return *this;
@@ -94,39 +112,43 @@ uint64_t Unpacker::bounded(uint64_t most) {
   return isOk_ ? value : 0;
 }
 
-std::string Challenge::pack() const { return Packer().number(version).text(bytesOf(nonce)).take(); }
-
-std::optional<Challenge> Challenge::unpack(std::string_view body) {
-  Unpacker in(body);
-  Challenge challenge;
-  challenge.version = static_cast<uint32_t>(in.bounded(UINT32_MAX));
-  if (in.hasFailed())
-    return std::nullopt;
-  if (challenge.version != kProtocolVersion)
-    return challenge; // the rest may be in another form
-  bool isNonce = copyBytes(in.text(), challenge.nonce);
-  return isNonce && in.isComplete() ? std::optional(challenge) : std::nullopt;
+void Packer::fitting(std::vector<Report> values) {
+  values.resize(std::min(values.size(), kReportsMax));
+  size_t left = kBlobBytesMax;
+  for (Report &report : values) {
+    report.text.resize(std::min(report.text.size(), left));
+    left -= report.text.size();
+  }
+  reports(values);
 }
 
-std::string Hello::text() const {
-  return Packer()
-      .number(version)
-      .text(job)
-      .text(bytesOf(nonce))
-      .number(static_cast<uint64_t>(rank))
-      .number(static_cast<uint64_t>(worldSize))
-      .number(planHash)
-      .number(static_cast<uint64_t>(pid))
-      .number(static_cast<uint64_t>(relayPort))
-      .text(machine)
-      .text(host)
-      .text(gpu)
-      .reports(problems)
-      .take();
+Packer &Packer::ranks(const std::vector<int> &values) {
+  std::vector<Run> runs = runsOf(values);
+  number(runs.size());
+  for (const Run &run : runs)
+    number(run.first).number(run.step).number(run.count);
+  return *this;
+}
+
+void Unpacker::ranks(std::vector<int> &values, int64_t most, std::vector<bool> &isThere) {
+  for (auto left = bounded(static_cast<uint64_t>(most)); left > 0 && isOk_; --left) {
+    Run run = {};
+    field(run.first, most);
+    run.step = static_cast<int64_t>(number());
+    field(run.count, most);
+    check(-most < run.step && run.step < most);
+    for (int64_t rank = run.first; run.count > 0 && isOk_; --run.count, rank += run.step) {
+      check(0 <= rank && rank < most && !isThere[static_cast<size_t>(rank)]);
+      if (!isOk_)
+        return;
+      isThere[static_cast<size_t>(rank)] = true;
+      values.push_back(static_cast<int>(rank));
+    }
+  }
 }
 
 std::string Hello::pack(const Key &secret, const Nonce &challenge) const {
-  std::string body = text();
+  std::string body = packed(*this);
   body += bytesOf(authCode(secret, {"hello", bytesOf(challenge), body}));
   return body;
 }
@@ -142,137 +164,14 @@ std::optional<std::string_view> Hello::open(std::string_view body, const Key &se
   return isRight ? std::optional(opened) : std::nullopt;
 }
 
-std::optional<Hello> Hello::unpack(std::string_view opened) {
-  Unpacker in(opened);
-  Hello hello;
-  hello.version = static_cast<uint32_t>(in.bounded(UINT32_MAX));
-  hello.job = in.text();
-  if (in.hasFailed())
-    return std::nullopt;
-  if (hello.version != kProtocolVersion)
-    return hello; // the rest may be in another form
-  bool isNonce = copyBytes(in.text(), hello.nonce);
-  hello.rank = static_cast<int64_t>(in.bounded(kCountMax));
-  hello.worldSize = static_cast<int64_t>(in.bounded(kCountMax));
-  hello.planHash = in.number();
-  hello.pid = static_cast<int64_t>(in.bounded(INT32_MAX));
-  hello.relayPort = static_cast<int64_t>(in.bounded(UINT16_MAX));
-  hello.machine = in.text();
-  hello.host = in.text();
-  hello.gpu = in.text();
-  hello.problems = in.reports();
-  return isNonce && in.isComplete() ? std::optional(hello) : std::nullopt;
-}
-
 WireKeys::WireKeys(const Key &secret, const Nonce &challenge, const Nonce &hello)
     : toServer(deriveKey(secret, {"to hub", bytesOf(challenge), bytesOf(hello)})),
       toRank(deriveKey(secret, {"to rank", bytesOf(challenge), bytesOf(hello)})) {}
 
-std::string Refusal::pack() const { return Packer().number(reason).take(); }
-
-std::optional<Refusal> Refusal::unpack(std::string_view body) {
-  Unpacker in(body);
-  Refusal refusal;
-  refusal.reason = static_cast<Reason>(in.bounded(kLast));
-  return in.isComplete() ? std::optional(refusal) : std::nullopt;
-}
-
-std::string Welcome::pack() const {
-  return Packer()
-      .text(bytesOf(nonce))
-      .number(static_cast<uint64_t>(rank))
-      .number(static_cast<uint64_t>(worldSize))
-      .number(static_cast<uint64_t>(localSize))
-      .number(isSpeaker)
-      .number(static_cast<uint64_t>(attempt))
-      .number(static_cast<uint64_t>(savedStep + 1))
-      .take();
-}
-
-std::optional<Welcome> Welcome::unpack(std::string_view body) {
-  Unpacker in(body);
-  Welcome welcome;
-  bool isNonce = copyBytes(in.text(), welcome.nonce);
-  welcome.rank = static_cast<int64_t>(in.bounded(kCountMax));
-  welcome.worldSize = static_cast<int64_t>(in.bounded(kCountMax));
-  welcome.localSize = static_cast<int64_t>(in.bounded(1 << 20));
-  welcome.isSpeaker = in.bounded(1) != 0;
-  welcome.attempt = static_cast<int64_t>(in.bounded(INT32_MAX));
-  welcome.savedStep = static_cast<int64_t>(in.bounded(INT64_MAX)) - 1;
-  return isNonce && in.isComplete() ? std::optional(welcome) : std::nullopt;
-}
-
-std::string RankProgress::pack() const {
-  Packer out;
-  out.number(steps).number(isAsked).number(activity).number(phase).number(words.size());
-  for (uint32_t word : words)
-    out.number(word);
-  return out.take();
-}
-
-std::optional<RankProgress> RankProgress::unpack(std::string_view body) {
-  Unpacker in(body);
-  RankProgress position;
-  position.steps = in.number();
-  position.isAsked = in.bounded(1) != 0;
-  position.activity = in.number();
-  position.phase = static_cast<uint32_t>(in.bounded(UINT32_MAX));
-  uint64_t count = in.bounded(kWordsMax);
-  for (uint64_t i = 0; i < count; ++i)
-    position.words.push_back(static_cast<uint32_t>(in.bounded(UINT32_MAX)));
-  return in.isComplete() ? std::optional(position) : std::nullopt;
-}
-
-Failure Failure::of(const Status &status, int exitStatus) {
-  return {.code = status.code(), .exitStatus = exitStatus, .reports = {status.report()}};
-}
-
-std::string Failure::pack() const {
-  std::vector<Report> fitting;
-  size_t left = kBlobBytesMax;
-  for (const Report &report : std::span(reports).first(std::min(reports.size(), kReportsMax))) {
-    fitting.push_back(report);
-    fitting.back().text.resize(std::min(report.text.size(), left));
-    left -= fitting.back().text.size();
-  }
-  return Packer()
-      .number(static_cast<uint64_t>(code))
-      .number(static_cast<uint64_t>(exitStatus))
-      .number(isTold)
-      .reports(fitting)
-      .take();
-}
-
-std::optional<Failure> Failure::unpack(std::string_view body) {
-  Unpacker in(body);
-  Failure failure;
-  failure.code = static_cast<StatusCode>(in.bounded(static_cast<uint64_t>(StatusCode::Internal)));
-  failure.exitStatus = static_cast<int>(in.bounded(255));
-  failure.isTold = in.bounded(1) != 0;
-  failure.reports = in.reports();
-  return in.isComplete() ? std::optional(failure) : std::nullopt;
-}
-
-std::string Abort::pack() const {
-  Packer out;
-  out.number(static_cast<uint64_t>(exitStatus)).number(silent.size());
-  for (const Process &process : silent)
-    out.text(process.machine).number(static_cast<uint64_t>(process.pid));
-  return out.take();
-}
-
-std::optional<Abort> Abort::unpack(std::string_view body) {
-  Unpacker in(body);
-  Abort abort;
-  abort.exitStatus = static_cast<int>(in.bounded(255));
-  uint64_t count = in.bounded(1 << 20);
-  for (uint64_t i = 0; i < count && !in.hasFailed(); ++i) {
-    Process process;
-    process.machine = in.text();
-    process.pid = static_cast<int64_t>(in.bounded(INT32_MAX));
-    abort.silent.push_back(std::move(process));
-  }
-  return in.isComplete() ? std::optional(abort) : std::nullopt;
+void Wire::introduce(const Hello &own, const Key &secret, const Nonce &challenge) {
+  queue(MessageKind::Hello, own.pack(secret, challenge));
+  WireKeys keys(secret, challenge, own.nonce);
+  seal(keys.toServer, keys.toRank);
 }
 
 void Wire::queue(MessageKind kind, std::string_view body) {

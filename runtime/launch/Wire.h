@@ -5,10 +5,13 @@
 // docs/adr/0009-job-secret.md.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/base/Hmac.h"
@@ -17,7 +20,7 @@
 
 namespace shardc::launch {
 
-inline constexpr uint32_t kProtocolVersion = 10;
+inline constexpr uint32_t kProtocolVersion = 11;
 inline constexpr int64_t kRanksMax = 1 << 20;
 inline constexpr size_t kBlobBytesMax = 64 << 10; ///< of one rank in one exchange
 inline constexpr size_t kFrameBytesMax = 64 << 20;
@@ -66,19 +69,54 @@ struct Message {
   std::string body;
 };
 
-/// Puts a body together. Numbers are little-endian, texts have their length before them.
+/// Puts a body together. Numbers are little-endian, texts have their length before them. Each
+/// message names its fields once, in `fields`, for this and for Unpacker, which has the same calls.
 class Packer {
 public:
-  Packer &number(uint64_t value);
+  Packer &number(auto value) { return append(static_cast<uint64_t>(value)); }
   Packer &text(std::string_view value);
   Packer &reports(std::span<const Report> values);
+  /// Ranks in the order that they have, none twice. Those of a group of a mesh take a few numbers.
+  Packer &ranks(const std::vector<int> &values);
   std::string take() { return std::move(bytes_); }
 
+  void field(const std::string &value) { text(value); }
+  void field(const Nonce &value) { text(bytesOf(value)); }
+  void field(const std::vector<Report> &value) { reports(value); }
+  void ranks(const std::vector<int> &values, int64_t, const std::vector<bool> &) { ranks(values); }
+  void ranks(const std::vector<int> &values, int64_t) { ranks(values); }
+  void field(auto value, auto) { number(value); }
+  void orNone(auto value, auto) { number(value + 1); }
+  void seconds(double value, double most) {
+    number(std::llround(std::clamp(value, 0.0, most) * 1e3));
+  }
+  void like(const std::string &value, const std::string &before) {
+    number(value != before);
+    if (value != before)
+      text(value);
+  }
+  void list(const auto &values, auto, const auto &each) {
+    number(values.size());
+    for (const auto &value : values)
+      each(value);
+  }
+  template <class T> void nested(const T &value, int64_t most) {
+    Packer inner;
+    T::fields(inner, value, most);
+    text(inner.bytes_);
+  }
+  /// What exceeds a frame is cut off.
+  void fitting(std::vector<Report> values);
+  void skipRest() {}
+  void check(bool) {}
+
 private:
+  Packer &append(uint64_t value);
+
   std::string bytes_;
 };
 
-/// Takes a body apart; once something is missing, all that follows is empty and isOk() false.
+/// Takes a body apart; once something is missing, all that follows is empty and hasFailed() true.
 class Unpacker {
 public:
   explicit Unpacker(std::string_view bytes) : left_(bytes) {}
@@ -88,20 +126,90 @@ public:
   std::vector<Report> reports();
   /// A number up to `most`.
   uint64_t bounded(uint64_t most);
+  /// Fails where one is not below `most`, or is there already, for which `isThere` has `most` bits.
+  void ranks(std::vector<int> &values, int64_t most, std::vector<bool> &isThere);
+  void ranks(std::vector<int> &values, int64_t most) {
+    std::vector<bool> isThere(static_cast<size_t>(most));
+    ranks(values, most, isThere);
+  }
   bool hasFailed() const { return !isOk_; }
   /// True if everything was there, and nothing is left over.
   bool isComplete() const { return isOk_ && left_.empty(); }
 
+  void field(std::string &value) { value = text(); }
+  void field(Nonce &value) { check(copyBytes(text(), value)); }
+  void field(std::vector<Report> &value) { value = reports(); }
+  template <class T> void field(T &value, auto most) {
+    value = static_cast<T>(bounded(static_cast<uint64_t>(most)));
+  }
+  /// A number from -1 to `most` - 1.
+  void orNone(auto &value, auto most) {
+    field(value, most);
+    --value;
+  }
+  /// To the millisecond.
+  void seconds(double &value, double most) {
+    value = static_cast<double>(bounded(static_cast<uint64_t>(most * 1e3))) * 1e-3;
+  }
+  /// A text that takes one number where it is the one before.
+  void like(std::string &value, const std::string &before) {
+    value = bounded(1) != 0 ? text() : before;
+  }
+  /// Up to `most` elements, of each of which `each` reads the fields.
+  template <class List> void list(List &values, auto most, const auto &each) {
+    for (uint64_t left = bounded(static_cast<uint64_t>(most)); left > 0 && isOk_; --left) {
+      typename Element<typename List::value_type>::Type value{};
+      each(value);
+      if (isOk_)
+        values.insert(values.end(), std::move(value));
+    }
+  }
+  /// A message inside of this one.
+  template <class T> void nested(T &value, int64_t most) {
+    std::string body = text();
+    Unpacker inner(body);
+    T::fields(inner, value, most);
+    check(inner.isComplete());
+  }
+  void fitting(std::vector<Report> &value) { field(value); }
+  /// What follows may be in another form.
+  void skipRest() { left_ = {}; }
+  void check(bool isRight) { isOk_ = isOk_ && isRight; }
+
 private:
+  template <class T> struct Element { using Type = T; };
+  template <class K, class V> struct Element<std::pair<const K, V>> {
+    using Type = std::pair<K, V>;
+  };
+
   std::string_view left_;
   bool isOk_ = true;
 };
 
+template <class T> std::string packed(const T &message) {
+  Packer out;
+  T::fields(out, message, 0);
+  return out.take();
+}
+
+/// Nothing where the body is no such message. Ranks, places and counts of them are below `ranks`.
+template <class T> std::optional<T> unpacked(std::string_view body, int64_t ranks = kRanksMax) {
+  Unpacker in(body);
+  T message;
+  T::fields(in, message, ranks);
+  return in.isComplete() ? std::optional(std::move(message)) : std::nullopt;
+}
+
 struct Challenge {
   uint32_t version = kProtocolVersion;
   Nonce nonce{};
-  std::string pack() const;
-  static std::optional<Challenge> unpack(std::string_view body);
+
+  static void fields(auto &io, auto &it, int64_t) {
+    io.field(it.version, UINT32_MAX);
+    if (it.version != kProtocolVersion)
+      return io.skipRest();
+    io.field(it.nonce);
+  }
 };
 
 struct Hello {
@@ -118,8 +226,22 @@ struct Hello {
   std::string gpu;       ///< its GPU there, for people; empty on the host
   std::vector<Report> problems; ///< why this rank cannot take part
 
-  /// What `unpack` reads.
-  std::string text() const;
+  static void fields(auto &io, auto &it, int64_t) {
+    io.field(it.version, UINT32_MAX);
+    io.field(it.job);
+    if (it.version != kProtocolVersion)
+      return io.skipRest();
+    io.field(it.nonce);
+    io.field(it.rank, kRanksMax);
+    io.field(it.worldSize, kRanksMax);
+    io.field(it.planHash, UINT64_MAX);
+    io.field(it.pid, INT32_MAX);
+    io.field(it.relayPort, UINT16_MAX);
+    io.field(it.machine);
+    io.field(it.host);
+    io.field(it.gpu);
+    io.field(it.problems);
+  }
   /// With the code that answers the challenge.
   std::string pack(const Key &secret, const Nonce &challenge) const;
   /// The body without its code, if the code is right. Then the writer knows the secret and has
@@ -127,7 +249,6 @@ struct Hello {
   static std::optional<std::string_view> open(std::string_view body, const Key &secret,
                                               const Nonce &challenge);
   /// Reads only version and job if the version is another one.
-  static std::optional<Hello> unpack(std::string_view opened);
 };
 
 /// The keys of a connection, from the secret and both ends' numbers.
@@ -140,8 +261,8 @@ struct WireKeys {
 struct Refusal {
   enum Reason : uint8_t { AnotherSecret, AnotherVersion, AnotherJob, Complete, kLast = Complete };
   Reason reason = AnotherSecret;
-  std::string pack() const;
-  static std::optional<Refusal> unpack(std::string_view body);
+
+  static void fields(auto &io, auto &it, int64_t) { io.field(it.reason, kLast); }
 };
 
 struct Welcome {
@@ -152,8 +273,16 @@ struct Welcome {
   bool isSpeaker = false; ///< reports the failure of rank 0's supervisor if that cannot
   int64_t attempt = 0;    ///< restarts before this start
   int64_t savedStep = -1; ///< the run's own save to load; -1: as its options say
-  std::string pack() const;
-  static std::optional<Welcome> unpack(std::string_view body);
+
+  static void fields(auto &io, auto &it, int64_t) {
+    io.field(it.nonce);
+    io.field(it.rank, kRanksMax);
+    io.field(it.worldSize, kRanksMax);
+    io.field(it.localSize, kRanksMax);
+    io.field(it.isSpeaker, 1);
+    io.field(it.attempt, INT32_MAX);
+    io.orNone(it.savedStep, INT64_MAX);
+  }
 };
 
 /// A rank's position.
@@ -166,8 +295,14 @@ struct RankProgress {
   uint64_t activity = 0;
   uint32_t phase = 0; ///< the plan of the job whose ops the words number
   bool operator==(const RankProgress &) const = default;
-  std::string pack() const;
-  static std::optional<RankProgress> unpack(std::string_view body);
+
+  static void fields(auto &io, auto &it, int64_t) {
+    io.field(it.steps, UINT64_MAX);
+    io.field(it.isAsked, 1);
+    io.field(it.activity, UINT64_MAX);
+    io.field(it.phase, UINT32_MAX);
+    io.list(it.words, kWordsMax, [&io](auto &word) { io.field(word, UINT32_MAX); });
+  }
 };
 
 /// Why a rank cannot continue. Aborted is a consequence: the cause is elsewhere.
@@ -177,10 +312,16 @@ struct Failure {
   bool isTold = false; ///< a person was told
   std::vector<Report> reports;
   /// Of a rank with this status.
-  static Failure of(const Status &status, int exitStatus);
-  /// What exceeds a frame is cut off.
-  std::string pack() const;
-  static std::optional<Failure> unpack(std::string_view body);
+  static Failure of(const Status &status, int exitStatus) {
+    return {.code = status.code(), .exitStatus = exitStatus, .reports = {status.report()}};
+  }
+
+  static void fields(auto &io, auto &it, int64_t) {
+    io.field(it.code, StatusCode::Internal);
+    io.field(it.exitStatus, 255);
+    io.field(it.isTold, 1);
+    io.fitting(it.reports);
+  }
 };
 
 /// The exit status of a rank whose job starts its ranks again. No supervisor ends with it.
@@ -195,8 +336,14 @@ struct Abort {
     int64_t pid = 0;
   };
   std::vector<Process> silent;
-  std::string pack() const;
-  static std::optional<Abort> unpack(std::string_view body);
+
+  static void fields(auto &io, auto &it, int64_t) {
+    io.field(it.exitStatus, 255);
+    io.list(it.silent, kRanksMax, [&io](auto &process) {
+      io.field(process.machine);
+      io.field(process.pid, INT32_MAX);
+    });
+  }
 };
 
 /// What has gone over connections.
@@ -226,6 +373,8 @@ public:
 
   /// From here on messages that have a code can be sent and read.
   void seal(const Key &sending, const Key &reading) { keys_ = {sending, reading}; }
+  /// Answers the challenge of the other end, and seals.
+  void introduce(const Hello &own, const Key &secret, const Nonce &challenge);
   bool isSealed() const { return keys_.has_value(); }
   void setBytesMax(size_t bytesMax) { bytesMax_ = bytesMax; }
 
@@ -236,6 +385,15 @@ public:
   bool receive();
   /// The next whole message. Closes the connection where its code is wrong.
   std::optional<Message> next();
+  /// All three: calls `handle` for each message that has come, until that closes the connection.
+  bool serve(const auto &handle) {
+    bool isAlive = receive();
+    while (std::optional<Message> message = next()) {
+      handle(*message);
+      isAlive = isAlive && receive();
+    }
+    return flush() && isAlive;
+  }
   const Traffic &traffic() const { return traffic_; }
 
 private:

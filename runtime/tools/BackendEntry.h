@@ -32,9 +32,6 @@ public:
   /// What is decided before anything is captured; empty where there is nothing. The session
   /// outlives the function.
   virtual std::function<Status(exec::Executable &)> beforeCapture() { return nullptr; }
-  /// Ends what processes have found each other by, once all channels are made. All ranks call it
-  /// together.
-  virtual Status endMeeting() { return Status::ok(); }
   /// Chooses how a call that carries the backend's context and has its memory runs, before it is
   /// timed by itself; empty where there is nothing to choose.
   virtual std::function<void(std::string_view op, const kernels::Call &)> chooser() {
@@ -43,8 +40,6 @@ public:
   /// The name of the device of a rank with this number on its node, as the driver or the system has
   /// it.
   virtual std::string deviceName(int localRank) = 0;
-  /// A line about how they have, where that is worth one; else empty.
-  virtual std::string meetingText() const { return ""; }
 };
 
 /// What differs between backends for those who drive them.

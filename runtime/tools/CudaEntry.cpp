@@ -58,8 +58,6 @@ public:
   Status judgeDevices(hal::Peers *peers) override;
   Result<std::unique_ptr<hal::Backend>> makeBackend(hal::Peers *peers) override;
   std::function<Status(exec::Executable &)> beforeCapture() override;
-  Status endMeeting() override { return rendezvous_ ? rendezvous_->end() : Status::ok(); }
-  std::string meetingText() const override { return rendezvous_ ? rendezvous_->text() : ""; }
   std::function<void(std::string_view, const kernels::Call &)> chooser() override {
     return [](std::string_view op, const kernels::Call &call) { kernels::cuda::tune(op, call); };
   }
@@ -112,7 +110,7 @@ Result<std::unique_ptr<hal::Backend>> CudaSession::makeBackend(hal::Peers *peers
   cudaOptions.kernels = kernels_;
   cudaOptions.refusals = refusals_.get();
   if (peers) {
-    ASSIGN_OR_RETURN(rendezvous_, PeerRendezvous::begin(*peers, timeoutSeconds(plan_), tell_));
+    rendezvous_ = std::make_unique<PeerRendezvous>(*peers);
     cudaOptions.rendezvous = rendezvous_.get();
     ASSIGN_OR_RETURN(int device, ownDevice(*peers));
     cudaOptions.devices = {device};

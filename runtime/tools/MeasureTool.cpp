@@ -119,7 +119,6 @@ public:
     file_.machine.nodes = static_cast<int64_t>(nodes_.size());
     RETURN_IF_ERROR(findPlaces());
     RETURN_IF_ERROR(options_.doctor ? examine() : measureToFile());
-    RETURN_IF_ERROR(session_->endMeeting());
     return backend_->synchronize();
   }
 

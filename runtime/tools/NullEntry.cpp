@@ -24,7 +24,7 @@ public:
     options.ranks = static_cast<int>(std::min<int64_t>(plan_.worldSize(), 1 << 20));
     options.tell = tell_;
     if (peers) {
-      ASSIGN_OR_RETURN(rendezvous_, PeerRendezvous::begin(*peers, timeoutSeconds(plan_), tell_));
+      rendezvous_ = std::make_unique<PeerRendezvous>(*peers);
       options.rank = peers->rank();
       options.rendezvous = rendezvous_.get();
       options.failed = [peers](const Status &status) { peers->reportFailure(status); };
@@ -33,8 +33,6 @@ public:
     options.refusals = refusals_.get();
     return null::makeBackend(options);
   }
-  Status endMeeting() override { return rendezvous_ ? rendezvous_->end() : Status::ok(); }
-  std::string meetingText() const override { return rendezvous_ ? rendezvous_->text() : ""; }
   std::string deviceName(int) override { return "nothing"; }
 
 private:

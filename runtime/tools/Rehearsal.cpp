@@ -123,8 +123,6 @@ int rehearse(std::span<const plan::Plan> plans, const RunToolOptions &options,
     }
   if (status.isOk()) // what was wrong in the end of the executable
     status = (*backend)->synchronize();
-  if (status.isOk())
-    status = session.endMeeting();
   if (!status.isOk())
     return process.fail(status,
                         status.code() == StatusCode::InvalidInput ? kInputStatus : kFailureStatus);

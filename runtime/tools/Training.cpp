@@ -77,8 +77,7 @@ void printMachine(exec::Executable &executable, const Environment &environment,
     for (const std::string &channel : executable.unregisteredChannels())
       console.tell(makeReport(report::ChannelNotRegistered, channel));
   double gathers = executable.measuredGatherGBs();
-  printOut("{}{}", run::linkText(executable.plan(), executable.device(0).links(), gathers),
-           environment.session->meetingText());
+  printOut("{}", run::linkText(executable.plan(), executable.device(0).links(), gathers));
   run::judgeLinks(executable.plan(), gathers, console.sink());
   printOut(
       "{}{}",
@@ -250,8 +249,6 @@ private:
   /// What all ranks do together once each has all that its steps take.
   Status endSetUp(ProgressWatch &watch) {
     RETURN_IF_ERROR(watch.start());
-    if (isLast()) // the plans that follow make channels too
-      RETURN_IF_ERROR(environment_.session->endMeeting());
     return tellWarnings(process_, environment_.warnings);
   }
 
@@ -407,9 +404,6 @@ private:
       output_.clearLine();
       return process_.client->rest();
     }
-    Status met = isLast() ? Status::ok() : environment_.session->endMeeting();
-    if (!met.isOk())
-      return process_.fail(met, kFailureStatus);
     if (Status status = gatherMemory(process_, result_.memory); !status.isOk())
       return process_.fail(status, kFailureStatus);
     // The messages about metrics and saves were printed when they failed.

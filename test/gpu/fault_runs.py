@@ -8,7 +8,6 @@ CHECK is what has to hold; see CHECKS. Takes all visible GPUs, four at most.
 
 import os
 import pathlib
-import shutil
 import signal
 import sys
 import time
@@ -66,33 +65,13 @@ def check_torchrun(place):
     expect_free_gpus(before)
 
 
-def by_mpi(process):
-    said = [line for line in process.out.splitlines() if line.startswith("ids of communicators: ")]
-    expect(len(said) == 1 and "by MPI, Open MPI" in said[0], f"ids of communicators: {said}", process)
-    print(said[0])
-
-
-def by_tcp(process):
-    said = [line for line in process.err.splitlines() if "warning: ids of communicators are exchanged by TCP although" in line]
-    expect(len(said) == 1 and "libshardc_mpi.so" in said[0] and "[ids-by-tcp]" in said[0], f"warnings {said}", process)
-    expect("ids of communicators: " not in process.out, "it says that ids go by MPI", process)
-    print(said[0])
-
-
 def check_mpirun(place):
-    """The same under mpirun, where ids go by MPI, and without the module by TCP."""
+    """The same under mpirun."""
     nodes, before = halves(), memory_used()
     node = f"case $OMPI_COMM_WORLD_RANK in 0|1) d={nodes[0]};; *) d={nodes[1]};; esac"
     local = "export MASTER_ADDR=127.0.0.1 CUDA_VISIBLE_DEVICES=$d OMPI_COMM_WORLD_LOCAL_RANK=$((OMPI_COMM_WORLD_RANK % 2))"
     wrapper = ["sh", "-c", f'{node}; {local} OMPI_COMM_WORLD_LOCAL_SIZE=2; exec "$@"', "sh"]
-    program = pathlib.Path(shutil.which("shardc-run"))
-    has_module = (program.parent / "libshardc_mpi.so").exists()
-    launch.check_mpirun(place, wrapper, by_mpi if has_module else by_tcp)
-    if has_module:
-        alone = shutil.copy(program, place.folder)
-        process = launch.mpirun(place, "alone", [*wrapper, alone, place.plan(steps=2)])
-        launch.expect_status(0, process)
-        by_tcp(process)
+    launch.check_mpirun(place, wrapper)
     expect_free_gpus(before)
 
 

@@ -48,9 +48,7 @@ ARROWS = {
     "runtime/data": ["runtime/base"],
     "runtime/tokenize": ["runtime/base", "runtime/data"],
     "runtime/checkpoint": ["runtime/base", "runtime/plan"],
-    "runtime/launch": ["runtime/base", "runtime/hal", "runtime/launch/mpi"],
-    # Builds alone, with any MPI's compiler.
-    "runtime/launch/mpi": [],
+    "runtime/launch": ["runtime/base", "runtime/hal"],
     "runtime/trace": ["runtime/base", "runtime/plan"],
     "runtime/exec": ["runtime/base", "runtime/plan", "runtime/hal", "runtime/trace", "kernels/api"],
     "runtime/run": ["runtime/base", "runtime/plan", "runtime/hal", "runtime/exec", "runtime/data", "runtime/trace",
@@ -74,7 +72,6 @@ LIBRARIES = [
     ("LLVM", r"(llvm|clang)/", ["compiler"]),
     ("CUDA", r"(cuda|cublas|cudnn|nccl|cub/|cooperative_groups|nvtx|mma\.h)",
      ["runtime/backend/cuda", "kernels/cuda", "kernels/bench"]),
-    ("MPI", r"mpi\.h", ["runtime/launch/mpi"]),
     ("GoogleTest", r"(gtest|gmock)/", []),
     ("Google Benchmark", r"benchmark/", ["kernels/bench"]),
     # Its headers take seconds to compile: one source wraps them for all programs.

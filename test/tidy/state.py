@@ -13,8 +13,6 @@ ALLOWED = {
     ("runtime/tools/Signals.cpp", "areHeld"): "a handler of signals has no argument",
     ("runtime/tools/Signals.cpp", "areQuiet"): "a handler of signals has no argument",
     ("runtime/backend/cuda/Tracer.cpp", "instance"): "CUPTI's callbacks have no argument of ours, and it has one subscriber",
-    ("runtime/launch/mpi/Module.cpp", "request"): "MPI is initialised once a process; the module is its face in C",
-    ("runtime/launch/mpi/Module.cpp", "text"): "texts of MPI's that C code returns by address",
     ("runtime/base/EndSignals.h", "number"): "which signals end a run is the process', as their handlers are",
     ("runtime/data/DataFile.cpp", "counter"): "numbers that no two temporary files of a process share; nothing reads them",
 }

@@ -17,15 +17,16 @@ void expect(bool condition) {
 }
 
 template <typename T> void readBody(std::string_view body) {
-  if (std::optional<T> value = T::unpack(body))
-    expect(value->pack() == body);
+  if (std::optional<T> value = unpacked<T>(body))
+    expect(packed(*value) == body);
 }
 
 /// Of another version only the beginning is read.
 void readOpenBodies(std::string_view body) {
-  if (auto challenge = Challenge::unpack(body); challenge && challenge->version == kProtocolVersion)
-    expect(challenge->pack() == body);
-  if (auto hello = Hello::unpack(body); hello && hello->version == kProtocolVersion) {
+  if (auto challenge = unpacked<Challenge>(body);
+      challenge && challenge->version == kProtocolVersion)
+    expect(packed(*challenge) == body);
+  if (auto hello = unpacked<Hello>(body); hello && hello->version == kProtocolVersion) {
     std::string packed = hello->pack({}, {});
     expect(*Hello::open(packed, {}, {}) == body);
   }
@@ -36,18 +37,17 @@ void readOpenBodies(std::string_view body) {
 void readRelayedBodies(std::string_view body) {
   auto isSame = [body](auto unpack) {
     if (auto value = unpack(body)) {
-      std::string packed = value->pack();
-      expect(unpack(packed)->pack() == packed);
+      std::string again = packed(*value);
+      expect(packed(*unpack(again)) == again);
     }
   };
   constexpr int64_t kRanks = 64;
-  isSame([](std::string_view bytes) { return RelayedMessage::unpack(bytes, kRanks); });
-  isSame([](std::string_view bytes) { return RelayedWelcome::unpack(bytes, kRanks); });
-  isSame([](std::string_view bytes) { return RelayedHellos::unpack(bytes, kRanks); });
-  isSame([](std::string_view bytes) { return RelayedParts::unpack(bytes, kRanks); });
-  isSame([](std::string_view bytes) { return RankPositions::unpack(bytes, kRanks); });
-  isSame([](std::string_view bytes) { return Standing::unpack(bytes, kRanks); });
-  isSame([](std::string_view bytes) { return Answer::unpack(bytes, kRanks); });
+  isSame([](std::string_view bytes) { return unpacked<RelayedMessage>(bytes, kRanks); });
+  isSame([](std::string_view bytes) { return unpacked<RelayedWelcome>(bytes, kRanks); });
+  isSame([](std::string_view bytes) { return unpacked<RelayedHellos>(bytes, kRanks); });
+  isSame([](std::string_view bytes) { return unpacked<RelayedParts>(bytes, kRanks); });
+  isSame([](std::string_view bytes) { return unpacked<Standing>(bytes, kRanks); });
+  isSame([](std::string_view bytes) { return unpacked<Answer>(bytes, kRanks); });
 }
 
 void readStream(std::string_view bytes, bool isSealed) {
@@ -81,8 +81,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   readBody<Abort>(bytes);
   readBody<Ask>(bytes);
   readRelayedBodies(bytes);
-  if (auto part = GatherPart::unpack(bytes, 64)) // members may be written in several ways
-    expect(GatherPart::unpack(part->pack(), 64)->members == part->members);
+  if (auto part = unpacked<GatherPart>(bytes, 64)) // members may be written in several ways
+    expect(unpacked<GatherPart>(packed(*part), 64)->members == part->members);
   return 0;
 }
 

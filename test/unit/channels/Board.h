@@ -19,9 +19,9 @@ public:
   const int ranks;
 
   /// Aborted, for all, as soon as ranks wait for each other in different exchanges.
-  Result<std::vector<std::string>> exchange(int rank, const std::string &body) {
+  Result<std::vector<std::string>> exchange(int rank, launch::GatherPart part) {
     std::unique_lock lock(mutex_);
-    if (!exchange_.add(rank, body, 0))
+    if (!exchange_.add(rank, std::move(part), 0))
       return Status(StatusCode::Internal, "no part of an exchange");
     if (std::optional<int64_t> other = exchange_.findOther(rank))
       stuck_ = fmt::format("rank {} is at '{}', rank {} at '{}'", *other, exchange_.nameOf(*other),
@@ -61,8 +61,7 @@ public:
   Result<std::vector<std::string>> exchange(std::string_view key, const std::vector<int> &members,
                                             std::string_view mine, Fold fold) override {
     ++exchanges;
-    return board_.exchange(
-        rank_, launch::GatherPart{std::string(key), fold, members, std::string(mine)}.pack());
+    return board_.exchange(rank_, {std::string(key), fold, members, std::string(mine)});
   }
   void reportLost(int, std::string_view) override {}
   int exchanges = 0;

@@ -36,7 +36,7 @@ public:
         continue;
       Waits all;
       for (LateRanks &machine : late_)
-        all.merge(*Waits::unpack(machine.take(now_, kindOf).pack(), count()));
+        all.merge(*unpacked<Waits>(packed(machine.take(now_, kindOf)), count()));
       for (const LateRank &each : judge_.judge(all, now_, steps))
         found.push_back(each);
     }

@@ -4,7 +4,7 @@
 
 #include "runtime/base/ProgressWord.h"
 #include "runtime/exec/ProgressMap.h"
-#include "runtime/launch/StallClock.h"
+#include "runtime/launch/StallDetector.h"
 #include "runtime/plan/Text.h"
 
 namespace shardc {

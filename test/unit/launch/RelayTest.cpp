@@ -261,7 +261,7 @@ TEST_F(RelayTest, PassesFailuresOn) {
   open(3, 2);
   joinAll();
   ranks[5]->send(MessageKind::Fail,
-                 Failure::of(Status(StatusCode::Internal, "it broke"), 3).pack());
+                 packed(Failure::of(Status(StatusCode::Internal, "it broke"), 3)));
   ASSERT_TRUE(await([this] { return server->hasFailed(); }));
   EXPECT_THAT(said, ElementsAre(HasSubstr("rank 5: it broke")));
 }

@@ -20,7 +20,7 @@ using ::testing::IsEmpty;
 
 /// The body of a rank's part in an exchange of all.
 std::string gather(const std::string &key, const std::string &bytes) {
-  return GatherPart{key, hal::Peers::Fold::Parts, {}, bytes}.pack();
+  return packed(GatherPart{key, hal::Peers::Fold::Parts, {}, bytes});
 }
 
 class RendezvousServerTest : public ::testing::Test {
@@ -92,7 +92,7 @@ protected:
     Wire wire = connect();
     std::optional<Message> message = read(wire);
     EXPECT_TRUE(message && message->kind == MessageKind::Challenge);
-    Challenge challenge = *Challenge::unpack(message->body);
+    Challenge challenge = *unpacked<Challenge>(message->body);
     send(wire, MessageKind::Hello, hello.pack(secret, challenge.nonce));
     WireKeys keys(secret, challenge.nonce, hello.nonce);
     wire.seal(keys.toServer, keys.toRank);
@@ -128,7 +128,7 @@ protected:
     server->step(now, entries);
   }
   void progress(size_t rank, uint32_t word, uint64_t steps = 0) {
-    send(wires[rank], MessageKind::Progress, RankProgress{steps, {word}}.pack());
+    send(wires[rank], MessageKind::Progress, packed(RankProgress{steps, {word}}));
   }
   /// These ranks show life for so long, `every` so many seconds.
   void live(std::initializer_list<size_t> ranks, int seconds, int every) {
@@ -139,7 +139,7 @@ protected:
     }
   }
   void fail(size_t rank, StatusCode code, const std::string &text) {
-    send(wires[rank], MessageKind::Fail, Failure::of(Status(code, text), 3).pack());
+    send(wires[rank], MessageKind::Fail, packed(Failure::of(Status(code, text), 3)));
   }
 
   int port = 0;
@@ -163,8 +163,8 @@ TEST_F(RendezvousServerTest, LetsAllInAndEndsWithThem) {
   for (Wire &wire : wires) {
     auto message = read(wire);
     ASSERT_TRUE(message && message->kind == MessageKind::Welcome);
-    EXPECT_EQ(Welcome::unpack(message->body)->localSize, 3);
-    speakers += Welcome::unpack(message->body)->isSpeaker;
+    EXPECT_EQ(unpacked<Welcome>(message->body)->localSize, 3);
+    speakers += unpacked<Welcome>(message->body)->isSpeaker;
   }
   EXPECT_EQ(speakers, 1);
   for (Wire &wire : wires)
@@ -229,7 +229,7 @@ protected:
   }
   std::optional<Welcome> welcomeOf(size_t wire) {
     auto message = read(wires[wire]);
-    return message && message->kind == MessageKind::Welcome ? Welcome::unpack(message->body)
+    return message && message->kind == MessageKind::Welcome ? unpacked<Welcome>(message->body)
                                                             : std::nullopt;
   }
 };
@@ -300,7 +300,7 @@ TEST_F(ElasticServerTest, EndsInOrderWhenRankZeroSaysThatAllRest) {
   EXPECT_EQ(server->exitStatus(), kAgainStatus);
   auto message = read(wires[3]);
   ASSERT_TRUE(message && message->kind == MessageKind::Abort) << "spares start again too";
-  EXPECT_EQ(Abort::unpack(message->body)->exitStatus, kAgainStatus);
+  EXPECT_EQ(unpacked<Abort>(message->body)->exitStatus, kAgainStatus);
 }
 
 TEST_F(ElasticServerTest, TakesTheLaterOfTwoProcessesOfAPlace) {
@@ -327,7 +327,7 @@ TEST_F(ElasticServerTest, TellsSparesThatAllIsDone) {
   EXPECT_FALSE(server->isOver()) << "the spare does not know it";
   auto message = read(wires[3]);
   ASSERT_TRUE(message && message->kind == MessageKind::Abort);
-  EXPECT_EQ(Abort::unpack(message->body)->exitStatus, 0);
+  EXPECT_EQ(unpacked<Abort>(message->body)->exitStatus, 0);
   wires[3].close();
   step(0);
   EXPECT_TRUE(server->isOver());
@@ -341,7 +341,7 @@ TEST_F(RendezvousServerTest, AnotherJobOfTheSameSecretIsRefused) {
   Wire other = greet(hello);
   auto message = read(other);
   ASSERT_TRUE(message && message->kind == MessageKind::Refused);
-  EXPECT_EQ(Refusal::unpack(message->body)->reason, Refusal::AnotherJob);
+  EXPECT_EQ(unpacked<Refusal>(message->body)->reason, Refusal::AnotherJob);
   join(1);
   EXPECT_TRUE(server->isRunning());
   EXPECT_THAT(said, IsEmpty());
@@ -363,7 +363,7 @@ TEST_F(RendezvousServerTest, StrangersChangeNothingAndAreToldOfOnce) {
     Wire wrong = greet(helloOf(1, 2), Key{6});
     auto message = read(wrong);
     ASSERT_TRUE(message && message->kind == MessageKind::Refused);
-    EXPECT_EQ(Refusal::unpack(message->body)->reason, Refusal::AnotherSecret);
+    EXPECT_EQ(unpacked<Refusal>(message->body)->reason, Refusal::AnotherSecret);
     Hello misfit = helloOf(9, 77); // by somebody who does not know the secret
     misfit.version = 99;
     Wire other = greet(misfit, Key{6});
@@ -428,7 +428,7 @@ TEST_F(RendezvousServerTest, WhoComesToARunningJobIsRefused) {
     Wire late = greet(hello);
     auto message = read(late);
     ASSERT_TRUE(message && message->kind == MessageKind::Refused);
-    EXPECT_EQ(Refusal::unpack(message->body)->reason, Refusal::Complete);
+    EXPECT_EQ(unpacked<Refusal>(message->body)->reason, Refusal::Complete);
   }
   step(5);
   EXPECT_THAT(said, IsEmpty());
@@ -438,7 +438,7 @@ TEST_F(RendezvousServerTest, WhoComesToARunningJobIsRefused) {
 TEST_F(RendezvousServerTest, AMessageOfARankThatIsSentAgainIsItsOwnFailure) {
   open(2);
   join(2);
-  wires[1].queue(MessageKind::Progress, RankProgress{1, {2}}.pack());
+  wires[1].queue(MessageKind::Progress, packed(RankProgress{1, {2}}));
   ASSERT_TRUE(wires[1].flush());
   Wire forged(Socket(::dup(wires[1].fd()))); // numbers its messages from the first
   forged.seal(Key{}, Key{});
@@ -464,7 +464,7 @@ TEST_F(RendezvousServerTest, ShowsThatItLives) {
 TEST_F(RendezvousServerTest, WhatAMemberHasToldIsNotToldAgain) {
   open(2);
   join(2);
-  send(wires[1], MessageKind::Fail, Failure{.isTold = true}.pack());
+  send(wires[1], MessageKind::Fail, packed(Failure{.isTold = true}));
   step(1);
   EXPECT_TRUE(server->hasFailed());
   EXPECT_THAT(said, IsEmpty());

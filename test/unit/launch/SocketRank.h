@@ -37,10 +37,10 @@ public:
   }
   void gather(const std::string &key, const std::vector<int> &members, const std::string &bytes,
               hal::Peers::Fold fold) {
-    send(MessageKind::Gather, GatherPart{key, fold, members, bytes}.pack());
+    send(MessageKind::Gather, packed(GatherPart{key, fold, members, bytes}));
   }
   void progress(uint32_t word, uint64_t steps = 0) {
-    send(MessageKind::Progress, RankProgress{steps, {word}}.pack());
+    send(MessageKind::Progress, packed(RankProgress{steps, {word}}));
   }
 
   /// Takes what has come, without waiting.
@@ -66,7 +66,7 @@ private:
   void take(const Message &message) {
     ++heard;
     if (message.kind == MessageKind::Challenge && !wire_.isSealed()) {
-      Challenge challenge = *Challenge::unpack(message.body);
+      Challenge challenge = *unpacked<Challenge>(message.body);
       Hello hello;
       hello.job = "j";
       hello.nonce = randomBytes32();
@@ -82,7 +82,7 @@ private:
     } else if (message.kind == MessageKind::Admitted) {
       isAdmitted_ = true;
     } else if (message.kind == MessageKind::Welcome) {
-      welcome_ = Welcome::unpack(message.body);
+      welcome_ = unpacked<Welcome>(message.body);
     } else if (message.kind == MessageKind::Gathered) {
       std::vector<std::string> parts;
       Unpacker in(message.body);
@@ -90,7 +90,7 @@ private:
         parts.push_back(in.text());
       gathered.push_back(std::move(parts));
     } else if (message.kind == MessageKind::Abort) {
-      aborted = Abort::unpack(message.body);
+      aborted = unpacked<Abort>(message.body);
     } else if (message.kind == MessageKind::Refused) {
       isRefused = true;
     } else if (message.kind == MessageKind::Grow) {

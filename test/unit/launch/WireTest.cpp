@@ -71,7 +71,7 @@ TEST(Wire, WaitsForTheRestOfAMessage) {
   ASSERT_TRUE(message);
   auto opened = Hello::open(message->body, Key{7}, Nonce{8});
   ASSERT_TRUE(opened);
-  auto read = Hello::unpack(*opened);
+  auto read = unpacked<Hello>(*opened);
   ASSERT_TRUE(read);
   EXPECT_EQ(read->rank, 3);
   EXPECT_EQ(read->host, "h");
@@ -155,11 +155,11 @@ TEST(Wire, SeesTheEnd) {
 
 /// All beginnings of a body, and bodies with something behind, are refused.
 template <typename T> void expectWholeOnly(const T &value) {
-  std::string body = value.pack();
-  EXPECT_TRUE(T::unpack(body));
+  std::string body = packed(value);
+  EXPECT_TRUE(unpacked<T>(body));
   for (size_t size = 8; size < body.size(); ++size)
-    EXPECT_FALSE(T::unpack(body.substr(0, size))) << size;
-  EXPECT_FALSE(T::unpack(body + "x"));
+    EXPECT_FALSE(unpacked<T>(body.substr(0, size))) << size;
+  EXPECT_FALSE(unpacked<T>(body + "x"));
 }
 
 TEST(Wire, TakesWholeBodiesOnly) {
@@ -167,10 +167,10 @@ TEST(Wire, TakesWholeBodiesOnly) {
   hello.machine = "m";
   hello.problems = {makeReport(report::RecipeRefusedHere, "text")};
   std::string opened(*Hello::open(hello.pack({}, {}), {}, {}));
-  EXPECT_TRUE(Hello::unpack(opened));
+  EXPECT_TRUE(unpacked<Hello>(opened));
   for (size_t size = 8; size < opened.size(); ++size)
-    EXPECT_FALSE(Hello::unpack(opened.substr(0, size))) << size;
-  EXPECT_FALSE(Hello::unpack(opened + "x"));
+    EXPECT_FALSE(unpacked<Hello>(opened.substr(0, size))) << size;
+  EXPECT_FALSE(unpacked<Hello>(opened + "x"));
   expectWholeOnly(Challenge{});
   expectWholeOnly(Refusal{Refusal::AnotherJob});
   expectWholeOnly(Welcome{{1}, 2, 4, 3, true});
@@ -183,12 +183,12 @@ TEST(Wire, TakesWholeBodiesOnly) {
 
 TEST(Wire, BoundsCounts) {
   EXPECT_FALSE(
-      RankProgress::unpack(Packer().number(0).number(0).number(0).number(kWordsMax + 1).take()));
-  EXPECT_FALSE(Abort::unpack(Packer().number(3).number(1 << 19).take()));
-  EXPECT_FALSE(Failure::unpack(Packer().number(200).number(3).number(0).number(0).take()));
+      unpacked<RankProgress>(Packer().number(0).number(0).number(0).number(kWordsMax + 1).take()));
+  EXPECT_FALSE(unpacked<Abort>(Packer().number(3).number(1 << 19).take()));
+  EXPECT_FALSE(unpacked<Failure>(Packer().number(200).number(3).number(0).number(0).take()));
   EXPECT_FALSE(
-      Failure::unpack(Packer().number(1).number(3).number(0).number(kReportsMax + 1).take()));
-  EXPECT_FALSE(Failure::unpack(
+      unpacked<Failure>(Packer().number(1).number(3).number(0).number(kReportsMax + 1).take()));
+  EXPECT_FALSE(unpacked<Failure>(
       Packer().number(1).number(3).number(0).number(1).text("no-such-id\ntext").take()));
   auto bytes = Packer().number(UINT64_MAX).take();
   Unpacker in(bytes);
@@ -198,8 +198,8 @@ TEST(Wire, BoundsCounts) {
 
 TEST(Wire, FailuresFitAFrame) {
   Failure failure{.reports = {200, makeReport(report::DataRefused, std::string(5000, 'x'))}};
-  EXPECT_LT(failure.pack().size(), kRankFrameBytesMax);
-  EXPECT_EQ(Failure::unpack(failure.pack())->reports.size(), kReportsMax);
+  EXPECT_LT(packed(failure).size(), kRankFrameBytesMax);
+  EXPECT_EQ(unpacked<Failure>(packed(failure))->reports.size(), kReportsMax);
 }
 
 } // namespace
