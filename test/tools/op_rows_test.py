@@ -17,6 +17,7 @@ OP = 'OP(Twist, "twist", "x by?", "y", Pure, "y = x, turned around")'
 FACTS = "FACTS(Twist, moves(), All, None, None, Refused, Computes, Never)"
 FACTORS = 'FACTORS(Twist, "r c, c -> r c")'
 TYPES = 'TYPES(Twist, "data, i32/1 -> ~x")'
+OWN = 'OWN_ROWS(Twist, "rows are turned among those of the rank")'
 
 
 SOURCES = ("OpInfo.cpp", "Factors.cpp", "OpTypes.cpp")  # that read the rows; in one call of the compiler, which reads headers once
@@ -40,37 +41,37 @@ def errors(rows):
         return done.stderr if done.returncode else ""
 
 
+def named(name, rows):
+    """The same of another op."""
+    return [row.replace("Twist", name).replace("twist", name.lower()) for row in rows]
+
+
 class OpRowsTest(unittest.TestCase):
     def test_complete_rows_compile(self):
-        self.assertEqual(errors([OP, FACTS, FACTORS, TYPES]), "")
-
-    def test_each_row_is_needed(self):
-        for row, what in ((FACTS, "op Twist has one FACTS row"), (FACTORS, "op Twist has one FACTORS row"), (TYPES, "op Twist has one TYPES row")):
-            rows = [each for each in (OP, FACTS, FACTORS, TYPES) if each != row]
-            self.assertIn(what, errors(rows))
-
-    def test_rows_fit_the_op(self):
-        self.expect_each((FACTORS, "the FACTORS row of op {} is malformed",
-                          ("r c -> r c", "r c, c -> r c, r", "r c, c -> r d", "r c, c r c", "(r c, c -> r c", "r c, =c -> r c")),
-                         (TYPES, "the TYPES row of op {}",
-                          ("data -> ~x", "data, i32 -> data, f32", "data, i32 -> ~z", "data, i33 -> ~x", "data, i32/5 -> ~x", "data, i32")))
-
-    def test_own_rows_are_of_an_op_that_needs_all(self):
-        own = 'OWN_ROWS(Twist, "rows are turned among those of the rank")'
-        self.assertIn("op Twist has an OWN_ROWS row, so it needs all rows", errors([OP, FACTS, FACTORS, TYPES, own]))
         needs_all = FACTORS.replace("r c, c", "r! c, c")
-        self.assertEqual(errors([OP, FACTS, needs_all, TYPES, own]), "")
+        self.assertEqual(errors([OP, FACTS, FACTORS, TYPES, *named("Own", [OP, FACTS, needs_all, TYPES, OWN])]), "")
 
-    def expect_each(self, *cases):
-        """An error for each of the texts of each row, which stand in the row of an op each."""
+    def test_wrong_rows_do_not(self):
+        """An error for each op of one table."""
         rows, wanted = [], []
-        for row, message, texts in cases:
+
+        def add(message, own):
+            name = f"Twist{len(wanted)}"
+            rows.extend(named(name, own))
+            wanted.append(message.format(name))
+
+        for row, message in ((FACTORS, "op {} has one FACTORS row"), (TYPES, "op {} has one TYPES row")):
+            add(message, [each for each in (OP, FACTS, FACTORS, TYPES) if each != row])
+        add("op {} has an OWN_ROWS row, so it needs all rows", [OP, FACTS, FACTORS, TYPES, OWN])
+        for row, message, texts in (
+                (FACTORS, "the FACTORS row of op {} is malformed",
+                 ("r c -> r c", "r c, c -> r c, r", "r c, c -> r d", "r c, c r c", "(r c, c -> r c", "r c, =c -> r c")),
+                (TYPES, "the TYPES row of op {}",
+                 ("data -> ~x", "data, i32 -> data, f32", "data, i32 -> ~z", "data, i33 -> ~x", "data, i32/5 -> ~x", "data, i32"))):
             for text in texts:
-                name = f"Twist{len(wanted)}"
                 wrong = row[:row.index(",")] + f', "{text}")'
-                rows += [each.replace("Twist", name).replace("twist", name) for each in (OP, FACTS, FACTORS, TYPES) if each != row]
-                rows.append(wrong.replace("Twist", name))
-                wanted.append(message.format(name))
+                add(message, [wrong if each == row else each for each in (OP, FACTS, FACTORS, TYPES)])
+        add("op {} has one FACTS row", [OP, FACTORS, TYPES])
         said = errors(rows)
         self.assertEqual([each for each in wanted if each not in said], [])
 
