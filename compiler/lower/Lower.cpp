@@ -98,6 +98,15 @@ plan::JobValue toJobValue(const config::Value &value, const config::OptionType &
   return config::toRecipeText(value, type);
 }
 
+/// Options that are off, as they are where a plan says nothing of them, would fill its first page.
+void leaveOutOff(plan::Job &job) {
+  const plan::Job none;
+  const plan::JobValue off = false;
+  for (size_t i = 0; i < plan::kJobFields; ++i)
+    if (auto field = static_cast<JobField>(i); job.value(field) == off && none.value(field) == off)
+      job.unset(field);
+}
+
 void fillJob(const Config &config, plan::Plan &plan, config::ShardingStrategy strategy,
              const Places &places) {
   for (const config::OptionInfo &info : config::options())
@@ -139,6 +148,7 @@ void fillJob(const Config &config, plan::Plan &plan, config::ShardingStrategy st
     const predict::DeviceRates &peak = predict::device(*d.gpu).peak;
     add(JobField::derived_peakTflops, d.compute != DType::F32 ? peak.bf16Tflops : peak.fp32Tflops);
   }
+  leaveOutOff(plan.job);
 }
 
 /// Turns recipe locations into rows of the plan's table, each location once.

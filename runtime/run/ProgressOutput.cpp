@@ -1,6 +1,7 @@
 #include "runtime/run/ProgressOutput.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <iterator>
 #include <numeric>
 
@@ -134,7 +135,12 @@ void ProgressOutput::skipped(const StepState &state) {
   Text text;
   text.add("step {}/{}  passed over, as train.iterations_to_skip asks\n", state.step, stepsTotal_);
   text.write(options_.out);
-  std::fflush(options_.out);
+  flush();
+}
+
+void ProgressOutput::flush() {
+  if (std::fflush(options_.out) != 0 && errno == EPIPE && options_.readerGone)
+    options_.readerGone();
 }
 
 Speed ProgressOutput::speedOf(double tokensPerSecond) const {
@@ -163,7 +169,7 @@ void ProgressOutput::show(const StepState &state, double tokensPerSecond) {
   text.amount(tokensPerSecond).add(" tokens/s  ").duration(secondsLeft(state.step)).add(" left");
   text.add("{}", options_.isTerminal ? "\x1b[K" : "\n");
   text.write(options_.out);
-  std::fflush(options_.out);
+  flush();
   lineIsOpen_ = options_.isTerminal;
 }
 
@@ -201,7 +207,7 @@ void ProgressOutput::evaluated(const StepState &state) {
   else
     text.add("evaluation after step {}  loss {:.4f}\n", state.step, state.evalLoss);
   text.write(options_.out);
-  std::fflush(options_.out);
+  flush();
 }
 
 /// Metrics and events end with their first failure; training does not depend on them.
@@ -240,7 +246,7 @@ void ProgressOutput::end(const RunResult &result, bool isAllWritten) {
              result.memory->ranks == 1 ? "" : "s", result.memory->arenasLeast,
              result.memory->arenasMost, result.memory->arenasOff);
   text.write(options_.out);
-  std::fflush(options_.out);
+  flush();
 }
 
 } // namespace shardc::run

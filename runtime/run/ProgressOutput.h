@@ -6,6 +6,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdio>
+#include <functional>
 #include <optional>
 
 #include "runtime/run/EventLog.h"
@@ -23,6 +24,7 @@ struct ProgressOptions {
   double peakFlops = 0;      ///< of one rank's device; 0: unknown
   MetricsWriter *metrics = nullptr;
   EventLog *events = nullptr;
+  std::function<void()> readerGone;          ///< called once nobody reads `out` any more
   ReportSink tell;                           ///< takes the failure to write metrics or events
   std::vector<std::string> sets;             ///< names of several validation sets
   MetricsFields fields;                      ///< beside what is always reported
@@ -57,6 +59,7 @@ public:
 
 private:
   using Clock = std::chrono::steady_clock;
+  void flush();
 
   Speed speedOf(double tokensPerSecond) const;
   void show(const StepState &state, double tokensPerSecond);

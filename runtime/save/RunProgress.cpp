@@ -107,11 +107,26 @@ PlainEntries schedulerOf(const plan::Plan &plan, const Progress &progress) {
   };
 }
 
+/// What the plan says, and the options that are off, which it leaves out: who reads a checkpoint
+/// may have other defaults.
+std::vector<plan::Job::Entry> settingsOf(const plan::Job &job) {
+  std::vector<plan::Job::Entry> all = job.entries();
+  for (size_t i = 0; i < plan::kJobFields; ++i) {
+    auto field = static_cast<plan::JobField>(i);
+    std::string_view path = plan::jobInfo(field).path;
+    bool isOfPeft = path.starts_with("peft.") && job.text(plan::JobField::peft_scheme).empty();
+    if (!job.has(field) && job.value(field) == plan::JobValue(false) && !isOfPeft)
+      all.emplace_back(path, false);
+  }
+  std::ranges::sort(all, {}, &plan::Job::Entry::first);
+  return all;
+}
+
 /// Options by the last segment of their paths, which is what Megatron calls them.
 PlainEntries argumentsOf(const plan::Plan &plan) {
   std::map<std::string, PlainValue> args;
   for (std::string_view section : {"train.", "optimizer.", "scheduler.", "ddp.", "dist.", "model."})
-    for (const auto &[path, value] : plan.job.entries())
+    for (const auto &[path, value] : settingsOf(plan.job))
       if (path.starts_with(section))
         args[path.substr(section.size())] = plainValue(value);
   // A list of all layers, or one number n: every n-th.
@@ -312,7 +327,7 @@ checkpoint::FsdpPrecision fsdpPrecisionOf(const plan::Plan &plan) {
 
 std::string runConfigText(const plan::Plan &plan) {
   std::map<std::string, std::string> sections;
-  for (const auto &[path, value] : plan.job.entries()) {
+  for (const auto &[path, value] : settingsOf(plan.job)) {
     size_t dot = path.find('.');
     std::string section = path.substr(0, dot);
     std::string name = dot == std::string::npos ? "kind" : path.substr(dot + 1);

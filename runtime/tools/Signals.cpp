@@ -79,6 +79,11 @@ void watchSignal(plan::Job::ExitSignal signal) {
   watchSignals();
 }
 
+void requestEnd() {
+  int none = 0;
+  requests.compare_exchange_strong(none, 1);
+}
+
 const std::atomic<int> &stopRequests() { return requests; }
 
 } // namespace shardc::tools

@@ -13,12 +13,15 @@ namespace shardc::tools {
 void watchSignals();
 
 /// From now on a first request is only counted, and the run ends after a step. With `isQuiet` a
-/// parent says what becomes of a request. Output that nobody reads any more is lost and ends
-/// nothing.
+/// parent says what becomes of a request. Writing to where nobody reads any more is an
+/// error of that call, and no signal.
 void holdSignals(bool isQuiet);
 
 /// Takes a signal that the job names beside the others. Call it before processes are started.
 void watchSignal(plan::Job::ExitSignal signal);
+
+/// A first request, if there was none, without a word.
+void requestEnd();
 
 /// Says how many requests there were.
 const std::atomic<int> &stopRequests();

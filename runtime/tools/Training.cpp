@@ -119,6 +119,7 @@ run::ProgressOptions progressOptionsOf(const plan::Plan &plan, ProcessContext &p
   run::ProgressOptions out;
   out.isTerminal = ::isatty(STDOUT_FILENO) == 1;
   out.isQuiet = !process.isFirst();
+  out.readerGone = requestEnd;
   out.lastStep = &process.steps;
   out.logInterval = std::max<int64_t>(plan.job.logger.logInterval, 1);
   out.tokensPerStep = tokensOfStep(plan);
