@@ -259,6 +259,12 @@ int64_t membersAmong(const plan::Plan &plan, const plan::Group &group, int64_t r
   return count;
 }
 
+/// Ranks of one NVLink domain where nodes hold `node` ranks.
+int64_t domainOf(const Device &device, int64_t node) {
+  auto domain = static_cast<int64_t>(device.nvlinkDomain);
+  return domain > kNodeGpusMax ? domain : std::min(domain, node);
+}
+
 } // namespace
 
 std::optional<Device> plannedDevice(const plan::Plan &plan) {
@@ -283,13 +289,13 @@ Team teamOf(const Device &device, const plan::Plan &plan, int group) {
   const plan::Group &ranks = plan.groups[static_cast<size_t>(group)];
   int64_t nodes = std::max<int64_t>(plan.job.derived.nodes, 1);
   int64_t node = (plan.worldSize() + nodes - 1) / nodes;
-  auto domain = static_cast<int64_t>(device.nvlinkDomain);
-  Team team;
-  team.members = plan.groupSize(group);
-  team.inNode = membersAmong(plan, ranks, node);
-  team.inDomain =
-      membersAmong(plan, ranks, domain > kNodeGpusMax ? domain : std::min(domain, node));
-  return team;
+  return {plan.groupSize(group), membersAmong(plan, ranks, node),
+          membersAmong(plan, ranks, domainOf(device, node))};
+}
+
+Team teamOf(const Device &device, int64_t node, int64_t members, int64_t stride) {
+  auto among = [&](int64_t ranks) { return std::clamp<int64_t>(ranks / stride, 1, members); };
+  return {members, among(node), among(domainOf(device, node))};
 }
 
 double collectiveSeconds(const Device &device, CollectiveKind kind, Transport transport,

@@ -29,6 +29,9 @@ struct Team {
 /// lies inside a node, unless the device's domain is larger than any node, as in racks.
 Team teamOf(const Device &device, const plan::Plan &plan, int group);
 
+/// Members of which each is `stride` ranks behind the one before it, where nodes hold `node` ranks.
+Team teamOf(const Device &device, int64_t node, int64_t members, int64_t stride);
+
 /// Seconds of an all-gather, a reduce-scatter or an all-reduce without overlap; `wholeBytes` is the
 /// size of the gathered, or not yet reduced, value. 0 for a single member.
 double collectiveSeconds(const Device &device, CollectiveKind kind, plan::Transport transport,

@@ -441,8 +441,9 @@ struct Bounds::Passes {
   }
 };
 
-Bounds::Bounds(const BodyCost &cost, const Layout &body, const TuneSizes &sizes)
-    : cost_(cost), body_(body), sizes_(sizes), sums_(cost.layers) {
+Bounds::Bounds(const BodyCost &cost, const Layout &body, const TuneSizes &sizes,
+               std::function<ElementBytes(const Layout &mesh)> elements)
+    : cost_(cost), body_(body), sizes_(sizes), elements_(std::move(elements)), sums_(cost.layers) {
   for (const PartCost &layer : cost.layers) {
     auto known = std::ranges::find(kinds_, layer);
     kindOf_.push_back(static_cast<size_t>(known - kinds_.begin()));
@@ -560,8 +561,9 @@ const Bounds::Passes &Bounds::passesOf(const Layout &mesh) {
 
 double Bounds::secondsOf(const Layout &mesh) {
   const Passes &passes = passesOf(mesh);
-  Exchanges::Least exchanged = Exchanges(cost_, mesh, sizes_, microbatchesOf(body_, mesh, sizes_))
-                                   .of(leastOfStages(mesh, sums_.ofChunks(divide(mesh))));
+  Exchanges::Least exchanged =
+      Exchanges(cost_, elements_(mesh), mesh, sizes_, microbatchesOf(body_, mesh, sizes_))
+          .of(leastOfStages(mesh, sums_.ofChunks(divide(mesh))));
   // Power leaves more to a step that also exchanges.
   double factor = mostPower(passes.products, passes.least + exchanged.added);
   return std::max(passes.at(factor, cost_, kinds_) + exchanged.added, exchanged.stream);
@@ -570,19 +572,21 @@ double Bounds::secondsOf(const Layout &mesh) {
 Bound Bounds::of(const Layout &mesh) {
   if (cost_.layers.empty())
     return {};
-  return {secondsOf(mesh), StageBytes(cost_, mesh, sizes_, microbatchesOf(body_, mesh, sizes_))
-                               .most(sums_.ofChunks(divide(mesh)))};
+  return {secondsOf(mesh),
+          StageBytes(cost_, elements_(mesh), mesh, sizes_, microbatchesOf(body_, mesh, sizes_))
+              .most(sums_.ofChunks(divide(mesh)))};
 }
 
 int64_t Bounds::bytesWith(const std::vector<int64_t> &activations, const Layout &mesh) const {
-  return StageBytes(cost_, mesh, sizes_, microbatchesOf(body_, mesh, sizes_))
+  return StageBytes(cost_, elements_(mesh), mesh, sizes_, microbatchesOf(body_, mesh, sizes_))
       .mostWith(activations, sums_.ofChunks(layersOf(mesh)));
 }
 
 int64_t Bounds::refinedBytes(const Layout &mesh, StageOrders &orders) const {
   const std::vector<int64_t> &layers = layersOf(mesh);
   int64_t microbatches = microbatchesOf(body_, mesh, sizes_);
-  return StageBytes(cost_, mesh, sizes_, microbatches, &orders.of(mesh, microbatches))
+  return StageBytes(cost_, elements_(mesh), mesh, sizes_, microbatches,
+                    &orders.of(mesh, microbatches))
       .most(sums_.ofChunks(layers));
 }
 
@@ -594,7 +598,8 @@ double Bounds::refinedSeconds(const Layout &mesh, StageOrders &orders, double wi
   int64_t microbatches = microbatchesOf(body_, mesh, sizes_);
   double factor = mostPower(passes_.at(keyOfPasses(mesh))->products, within);
   Numels fewest = leastOfStages(mesh, sums_.ofChunks(layers));
-  return StageSeconds(cost_, mesh, sizes_, microbatches, layers, orders.of(mesh, microbatches))
+  return StageSeconds(cost_, elements_(mesh), mesh, sizes_, microbatches, layers,
+                      orders.of(mesh, microbatches))
       .at(factor, fewest);
 }
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -90,17 +91,20 @@ struct PartCost {
   bool operator==(const PartCost &) const = default;
 };
 
+/// Bytes of an element: of weights, gradients that are sent, their sums, and master weights and
+/// moments together. They depend on how a layout is sharded; none are the least.
+struct ElementBytes {
+  int64_t weights = 0, gathered = 0, gradients = 0, sums = 0, state = 0;
+  bool dividesInstances = true; ///< what instances hold, so that they do not sum it
+};
+
 struct BodyCost {
   std::vector<PartCost> layers;
   PartCost head;
   Numel embedding;
-  /// Bytes of an element: of weights, gradients that are sent, their sums, and master weights and
-  /// moments together.
-  int64_t weightBytes = 0, gradientBytes = 0, sumBytes = 0, stateBytes = 0;
-  int64_t gatheredBytes = 0;             ///< of an element of a weight that is gathered
   int64_t boundaryBytes = 0;             ///< of activations that a layer leaves to the next one
+  int64_t momentBytes = 0;               ///< of an element, at least
   bool movesPieces = false;              ///< of rows, beside products
-  bool dividesInstances = false;         ///< what instances hold, so that they do not sum it
   bool keepsFrozen = false;              ///< whole on each rank, at least where that fits
   bool dividesFrozen = true;             ///< where the others are, unless they fit whole
   std::optional<predict::Device> device; ///< that runs it
@@ -153,7 +157,9 @@ struct Bound {
 /// The bounds of a body's layouts. What they share is computed once.
 class Bounds {
 public:
-  Bounds(const BodyCost &cost, const Layout &body, const TuneSizes &sizes);
+  /// `elements`: of each of its meshes.
+  Bounds(const BodyCost &cost, const Layout &body, const TuneSizes &sizes,
+         std::function<ElementBytes(const Layout &mesh)> elements);
 
   /// Whether the layers can be divided among the stages and chunks of the mesh.
   bool divides(const Layout &mesh) { return !divide(mesh).empty(); }
@@ -181,6 +187,7 @@ private:
   const BodyCost &cost_;
   const Layout &body_;
   const TuneSizes &sizes_;
+  const std::function<ElementBytes(const Layout &mesh)> elements_;
   LayerSums sums_;
   std::vector<PartCost> kinds_;                           ///< layers that differ
   std::vector<size_t> kindOf_;                            ///< of each layer

@@ -25,9 +25,8 @@ Numels leastOfStages(const Layout &mesh, const std::vector<PartHeld> &chunks) {
       own.dense += chunks[chunk].dense;
       own.experts += chunks[chunk].experts;
     }
-    least = stage == 0
-                ? own
-                : Numels{fewer(least.dense, own.dense), fewer(least.experts, own.experts)};
+    least =
+        stage == 0 ? own : Numels{fewer(least.dense, own.dense), fewer(least.experts, own.experts)};
   }
   return least;
 }
@@ -43,12 +42,12 @@ Exchanges::Least Exchanges::of(const Numels &numels) const {
 
 double Exchanges::optimizerSeconds(const Numels &numels) const {
   // Master weights and moments are read and written.
-  auto bytes = static_cast<double>(2 * body_.stateBytes + body_.weightBytes + body_.gradientBytes);
+  auto bytes = static_cast<double>(2 * elements_.state + elements_.weights + elements_.gradients);
   bool isNone = mesh_.is(Knob::Sharding, "none");
   double seconds = 0;
   for (bool areExperts : {false, true}) {
     int64_t shards = isNone ? 1 : mesh_.sharers(sizes_, areExperts);
-    if (body_.dividesInstances)
+    if (elements_.dividesInstances)
       shards *= mesh_.size(Knob::Instances);
     seconds += static_cast<double>((areExperts ? numels.experts : numels.dense).trained) * bytes /
                static_cast<double>(shards) / (body_.device->sustained.memoryGBs * 1e9);
@@ -59,22 +58,22 @@ double Exchanges::optimizerSeconds(const Numels &numels) const {
 ExchangeCost Exchanges::reduced(int64_t numel, bool areExperts) const {
   CollectiveKind sum =
       mesh_.is(Knob::Sharding, "none") ? CollectiveKind::AllReduce : CollectiveKind::ReduceScatter;
-  return costOf(sum, numel * body_.gradientBytes, areExperts);
+  return costOf(sum, numel * elements_.gradients, areExperts);
 }
 
 ExchangeCost Exchanges::summed(int64_t numel, bool areExperts) const {
   int64_t instances = mesh_.size(Knob::Instances);
   int64_t ranks = sizes_.ranks / (mesh_.size(Knob::Stages) *
                                   (areExperts ? mesh_.expertRanks() : mesh_.size(Knob::Tensor)));
-  if (instances == 1 || body_.dividesInstances || ranks % instances != 0)
+  if (instances == 1 || elements_.dividesInstances || ranks % instances != 0)
     return {};
   int64_t own = numel / mesh_.sharers(sizes_, areExperts);
-  // Instances are whole nodes.
-  return costOf(CollectiveKind::AllReduce, own * body_.gradientBytes, instances, 1);
+  return costOf(CollectiveKind::AllReduce, own * elements_.gradients, instances,
+                sizes_.ranks / (mesh_.size(Knob::Stages) * instances));
 }
 
 ExchangeCost Exchanges::gathered(int64_t numel, bool areExperts) const {
-  return costOf(CollectiveKind::AllGather, numel * body_.gatheredBytes, areExperts);
+  return costOf(CollectiveKind::AllGather, numel * elements_.gathered, areExperts);
 }
 
 int64_t Exchanges::gatheredOf(const Numel &numel) const {
@@ -95,8 +94,8 @@ void Exchanges::add(Least &least, const Numel &numel, bool areExperts) const {
   if (areExperts)
     return;
   // When the gradients of a backward pass that come last are exchanged, nothing is left beside it.
-  int64_t last = mesh_.size(Knob::Stages) > 1 ? body_.leastOfLayers(&Numel::trained)
-                                              : body_.embedding.trained;
+  int64_t last =
+      mesh_.size(Knob::Stages) > 1 ? body_.leastOfLayers(&Numel::trained) : body_.embedding.trained;
   ExchangeCost exposed = reduced(last, areExperts), exposedSum = summed(last, areExperts);
   double passes = reducesEachPass() ? static_cast<double>(mesh_.size(Knob::Chunks)) : 1;
   least.added += passes * reductions * (exposed.took - exposed.contending) + exposedSum.took -
@@ -104,18 +103,18 @@ void Exchanges::add(Least &least, const Numel &numel, bool areExperts) const {
 }
 
 ExchangeCost Exchanges::costOf(CollectiveKind kind, int64_t bytes, bool areExperts) const {
-  int64_t members = mesh_.sharers(sizes_, areExperts);
-  int64_t stride = areExperts ? mesh_.expertRanks() : mesh_.size(Knob::Tensor);
-  return costOf(kind, bytes, members, std::clamp<int64_t>(sizes_.inNode / stride, 1, members));
+  return costOf(kind, bytes, mesh_.sharers(sizes_, areExperts),
+                areExperts ? mesh_.expertRanks() : mesh_.size(Knob::Tensor));
 }
 
 ExchangeCost Exchanges::costOf(CollectiveKind kind, int64_t bytes, int64_t members,
-                               int64_t inNode) const {
+                               int64_t stride) const {
   if (members == 1 || bytes == 0)
     return {};
-  predict::Team team{members, inNode, inNode};
+  predict::Team team = predict::teamOf(*body_.device, sizes_.inNode, members, stride);
   ExchangeCost least{HUGE_VAL, HUGE_VAL};
-  for (plan::Transport way : {plan::Transport::Nccl, plan::Transport::Ce}) {
+  for (plan::Transport way :
+       {plan::Transport::Nccl, plan::Transport::Ce, plan::Transport::Exchange}) {
     double took = predict::collectiveSeconds(*body_.device, kind, way, bytes, team);
     least.took = std::min(least.took, took);
     least.contending =

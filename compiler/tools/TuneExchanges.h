@@ -20,8 +20,10 @@ Numels leastOfStages(const Layout &mesh, const std::vector<PartHeld> &chunks);
 
 class Exchanges {
 public:
-  Exchanges(const BodyCost &body, const Layout &mesh, const TuneSizes &sizes, int64_t microbatches)
-      : body_(body), mesh_(mesh), sizes_(sizes), microbatches_(static_cast<double>(microbatches)) {}
+  Exchanges(const BodyCost &body, const ElementBytes &elements, const Layout &mesh,
+            const TuneSizes &sizes, int64_t microbatches)
+      : body_(body), elements_(elements), mesh_(mesh), sizes_(sizes),
+        microbatches_(static_cast<double>(microbatches)) {}
 
   /// Seconds that are added to those of the passes of a stage with so many parameters, and the
   /// least that one of its streams of collectives takes.
@@ -51,10 +53,11 @@ public:
 
 private:
   void add(Least &least, const Numel &numel, bool areExperts) const;
-  ExchangeCost costOf(CollectiveKind kind, int64_t bytes, int64_t members, int64_t inNode) const;
+  ExchangeCost costOf(CollectiveKind kind, int64_t bytes, int64_t members, int64_t stride) const;
   ExchangeCost costOf(CollectiveKind kind, int64_t bytes, bool areExperts) const;
 
   const BodyCost &body_;
+  const ElementBytes elements_;
   const Layout &mesh_;
   const TuneSizes &sizes_;
   double microbatches_;

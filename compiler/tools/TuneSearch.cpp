@@ -86,14 +86,19 @@ std::optional<BodyCost> bodyCost(const CommonOptions &common, const std::vector<
   passes::finishBody(plan, passes::PassId::Partition);
   BodyCost cost = costOfBody(plan);
   cost.movesPieces = plan.job.model.tpCommOverlap;
-  const config::Derived &d = config->derived();
-  cost.dividesInstances = d.outerStrategy != config::OuterStrategy::NoShard;
-  cost.weightBytes = dtypeBytes(d.params);
-  cost.gatheredBytes = plan.job.ddp.fp8ParamGather ? 1 : dtypeBytes(d.params);
-  cost.gradientBytes = std::min(dtypeBytes(d.mainGrads), dtypeBytes(d.wire));
-  cost.sumBytes = dtypeBytes(d.mainGrads);
-  cost.stateBytes = leastMomentBytes(plan) + d.masterBytes;
+  cost.momentBytes = leastMomentBytes(plan);
   return cost;
+}
+
+ElementBytes elementBytes(const config::Config &config) {
+  const config::Derived &d = config.derived();
+  int64_t params = dtypeBytes(d.params), sums = dtypeBytes(d.mainGrads);
+  return {.weights = params,
+          .gathered = config.isOn(config::Opt::DdpFp8ParamGather) ? 1 : params,
+          .gradients = std::min(sums, static_cast<int64_t>(dtypeBytes(d.wire))),
+          .sums = sums,
+          .state = d.masterBytes,
+          .dividesInstances = d.fsdp && d.outerStrategy != config::OuterStrategy::NoShard};
 }
 
 /// Layers of the small model that stands for one with more of the same.
@@ -300,8 +305,11 @@ private:
           refuse(refusals_[body], meshes.size());
         continue;
       }
-      bounds_[body] = std::make_unique<Bounds>(*costs_[body], space_.bodies[body], space_.sizes);
+      bounds_[body] = std::make_unique<Bounds>(
+          *costs_[body], space_.bodies[body], space_.sizes,
+          [this, body](const Layout &mesh) { return elementsOf(body, mesh); });
       for (size_t mesh : meshes) {
+        loadElements(body, mesh);
         if (!bounds_[body]->divides(meshesOf(body)[mesh])) {
           refuse("pipeline-stages", 1);
           continue;
@@ -320,6 +328,32 @@ private:
                         candidate.mesh);
     });
     inRounds();
+  }
+
+  std::string keyOfElements(size_t body, const Layout &mesh) const {
+    return space_.bodies[body].word(Knob::Precision) + " " + mesh.word(Knob::Sharding) + " " +
+           mesh.word(Knob::Gradients);
+  }
+
+  /// By the first layouts that a rule does not refuse: those that it does need no bound.
+  void loadElements(size_t body, size_t mesh) {
+    Elements &known = elements_[keyOfElements(body, meshesOf(body)[mesh])];
+    if (known.isLoaded || known.tries == kTriesMax)
+      return;
+    SourceManager sources;
+    std::string why;
+    ++known.tries;
+    std::optional<config::Config> config =
+        load(request_.common, sources, layoutOf({body, mesh, {}, 0}).sets(), why);
+    known.isLoaded = config.has_value();
+    if (config)
+      known.bytes = elementBytes(*config);
+  }
+
+  ElementBytes elementsOf(size_t body, const Layout &mesh) const {
+    ElementBytes bytes = elements_.at(keyOfElements(body, mesh)).bytes;
+    bytes.state += costs_[body]->momentBytes;
+    return bytes;
   }
 
   /// Its bound; of a layout whose recomputation is chosen, between those of the layouts that
@@ -571,6 +605,13 @@ private:
   std::vector<std::optional<BodyCost>> costs_; ///< by body
   std::vector<std::string> refusals_;          ///< by body: why it has no cost
   std::vector<Candidate> candidates_;
+  /// Of a sharding; none while no layout with it could be loaded.
+  struct Elements {
+    ElementBytes bytes;
+    bool isLoaded = false;
+    size_t tries = 0;
+  };
+  std::map<std::string, Elements> elements_;
   std::vector<std::unique_ptr<Bounds>> bounds_; ///< by body
   StageOrders orders_;
   /// Of families: bytes of activations, by stage.

@@ -68,15 +68,16 @@ const StageOrder &StageOrders::of(const Layout &mesh, int64_t microbatches) {
   return *order;
 }
 
-StageBytes::StageBytes(const BodyCost &body, const Layout &mesh, const TuneSizes &sizes,
-                       int64_t microbatches, const StageOrder *order)
-    : body_(body), mesh_(mesh), order_(order), stages_(mesh.size(Knob::Stages)),
-      chunks_(mesh.size(Knob::Chunks)), microbatches_(microbatches) {
+StageBytes::StageBytes(const BodyCost &body, const ElementBytes &elements, const Layout &mesh,
+                       const TuneSizes &sizes, int64_t microbatches, const StageOrder *order)
+    : body_(body), elements_(elements), mesh_(mesh), order_(order),
+      stages_(mesh.size(Knob::Stages)), chunks_(mesh.size(Knob::Chunks)),
+      microbatches_(microbatches) {
   if (mesh.is(Knob::Sharding, "none"))
     return;
   shards_ = mesh.sharers(sizes, false);
   expertShards_ = mesh.sharers(sizes, true);
-  instances_ = body.dividesInstances ? mesh.size(Knob::Instances) : 1;
+  instances_ = elements.dividesInstances ? mesh.size(Knob::Instances) : 1;
 }
 
 int64_t StageBytes::most(const std::vector<PartHeld> &chunks) const {
@@ -114,15 +115,15 @@ StageBytes::State StageBytes::stateOf(const Numel &of, int64_t shards) const {
   bool isFull = mesh_.is(Knob::Sharding, "fsdp") || mesh_.is(Knob::Sharding, "given");
   bool sharesGrads = isFull || mesh_.is(Knob::Sharding, "optim_grads");
   // A rank sums whole gradients, or its shard of them. Of one microbatch it may have what is sent.
-  int64_t sum = shards > 1 && sharesGrads ? numel * body_.sumBytes / shards
-                : microbatches_ > 1       ? numel * body_.sumBytes
-                                          : numel * body_.gradientBytes;
+  int64_t sum = shards > 1 && sharesGrads ? numel * elements_.sums / shards
+                : microbatches_ > 1       ? numel * elements_.sums
+                                          : numel * elements_.gradients;
   // With chunks nothing lies in bytes that a pass leaves something in.
   if (shards > 1 && !sharesGrads && chunks_ > 1)
-    sum += numel * body_.sumBytes / shards;
-  return {numel * body_.weightBytes / (isFull ? shards : 1) +
-              numel * body_.stateBytes / (shards * instances_) +
-              of.frozen * body_.weightBytes / (isFull && body_.dividesFrozen ? shards : 1),
+    sum += numel * elements_.sums / shards;
+  return {numel * elements_.weights / (isFull ? shards : 1) +
+              numel * elements_.state / (shards * instances_) +
+              of.frozen * elements_.weights / (isFull && body_.dividesFrozen ? shards : 1),
           sum};
 }
 
@@ -183,18 +184,17 @@ Numels StageBytes::numelsOf(int64_t stage, const std::vector<PartHeld> &chunks) 
   return numels;
 }
 
-StageSeconds::StageSeconds(const BodyCost &body, const Layout &mesh, const TuneSizes &sizes,
-                           int64_t microbatches, const std::vector<int64_t> &layers,
-                           const StageOrder &order)
-    : body_(body), exchanges_(body, mesh, sizes, microbatches), order_(order),
+StageSeconds::StageSeconds(const BodyCost &body, const ElementBytes &elements, const Layout &mesh,
+                           const TuneSizes &sizes, int64_t microbatches,
+                           const std::vector<int64_t> &layers, const StageOrder &order)
+    : body_(body), exchanges_(body, elements, mesh, sizes, microbatches), order_(order),
       microbatches_(microbatches), embedding_(&exchangedOf(body.embedding, {})),
       head_(&exchangedOf(body.head.held.dense, body.head.held.experts)) {
   int64_t stages = mesh.size(Knob::Stages);
   if (stages > 1) {
-    int64_t near = std::clamp<int64_t>(sizes.inNode / (sizes.ranks / stages), 1, 2);
-    transferSeconds_ =
-        predict::collectiveSeconds(*body.device, CollectiveKind::Send, plan::Transport::Nccl,
-                                   body.boundaryBytes, {2, near, near});
+    transferSeconds_ = predict::collectiveSeconds(
+        *body.device, CollectiveKind::Send, plan::Transport::Nccl, body.boundaryBytes,
+        predict::teamOf(*body.device, sizes.inNode, 2, sizes.ranks / stages));
   }
   for (const PartCost &layer : body.layers)
     layers_.push_back(&exchangedOf(layer.held.dense, layer.held.experts));

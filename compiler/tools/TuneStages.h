@@ -40,8 +40,8 @@ private:
 class StageBytes {
 public:
   /// `order`: none if the bound is to be a rough one.
-  StageBytes(const BodyCost &body, const Layout &mesh, const TuneSizes &sizes, int64_t microbatches,
-             const StageOrder *order = nullptr);
+  StageBytes(const BodyCost &body, const ElementBytes &elements, const Layout &mesh,
+             const TuneSizes &sizes, int64_t microbatches, const StageOrder *order = nullptr);
 
   /// Of the stage that needs most, by what chunks hold.
   int64_t most(const std::vector<PartHeld> &chunks) const;
@@ -67,6 +67,7 @@ private:
   }
 
   const BodyCost &body_;
+  const ElementBytes elements_;
   const Layout &mesh_;
   const StageOrder *order_;
   int64_t stages_, chunks_, microbatches_, shards_ = 1, expertShards_ = 1;
@@ -78,8 +79,9 @@ private:
 class StageSeconds {
 public:
   /// `layers`: of each chunk.
-  StageSeconds(const BodyCost &body, const Layout &mesh, const TuneSizes &sizes,
-               int64_t microbatches, const std::vector<int64_t> &layers, const StageOrder &order);
+  StageSeconds(const BodyCost &body, const ElementBytes &elements, const Layout &mesh,
+               const TuneSizes &sizes, int64_t microbatches, const std::vector<int64_t> &layers,
+               const StageOrder &order);
 
   /// At a factor of power, of stages of which none updates less than `fewest`.
   double at(double factor, const Numels &fewest) const;
@@ -102,8 +104,8 @@ private:
   Exchanges exchanges_;
   const StageOrder &order_;
   int64_t microbatches_;
-  double transferSeconds_ = 0;                             ///< from a stage to the next
-  std::vector<Chunk> chunks_;                              ///< of the model
+  double transferSeconds_ = 0;                         ///< from a stage to the next
+  std::vector<Chunk> chunks_;                          ///< of the model
   std::map<std::pair<Numel, Numel>, Exchanged> known_; ///< by parameters, dense and of experts
   std::vector<const Exchanged *> layers_;
   const Exchanged *embedding_, *head_;

@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """Searches layouts of every recipe of the repository with `shardc tune --free=all`, and checks what it finds.
 
-    tune_recipes.py SHARDC RECIPES [--most=N] [--jobs=N] [--all] [NAME...]
+    tune_recipes.py SHARDC RECIPES [--most=N] [--jobs=N] [--seconds=N] [--all] [NAME...]
 
 No search may crash, no bound may be above what its plan takes, and no winner may be slower than the recipe where this
 one fits, by what `shardc fit` predicts of it. Recipes for the host are searched for H100s. In tests only a few recipes
 are searched, chosen by a fixed seed, besides those of ALWAYS; all of them with `--all` or SHARDC_LONG=1, or those whose
-names are given. `--jobs` searches that many recipes at a time, each with one thread; by default one for each processor.
-Prints a table, what is wrong, and a line of counts; ends with 1 if anything is wrong.
+names are given. `--jobs` searches that many recipes at a time, each in a process with one thread; by default one for each
+processor. A search that lasts longer than `--seconds` is ended, and counted as unfinished. Prints the row of a recipe and
+what is wrong with it as soon as its search has ended, so that the list of finished ones survives when this is stopped; and
+at the end a line of counts. Ends with 1 if anything is wrong.
 """
 
 import collections
@@ -34,6 +36,16 @@ ALWAYS = {
     "first-in-chunks": ("num_layers = 6 num_attention_heads = 4 hidden_size = 32 pipeline_model_parallel_size = 2 "
                         "virtual_pipeline_model_parallel_size = 2 num_layers_in_first_pipeline_stage = 2", []),
 }
+# Domains of NVLink that are larger than nodes, and instances that divide the state of FSDP alone.
+RACK = """recipe x {
+  model mixtral { num_layers = 8  hidden_size = 2048  ffn_hidden_size = 8192  num_attention_heads = 16 }
+  cluster { gpu = gb300  gpus_per_node = 4  nodes = 4 }
+  ddp { outer_dp_sharding_strategy = optim  megatron_fsdp_main_grads_dtype = bf16 }
+  train { global_batch_size = 32 }
+}
+"""
+ALWAYS["rack"] = (RACK, ["--micro-batch-max=1", "--set=model.context_parallel_size=1",
+                         "--set=model.recompute_granularity=none", "--set=model.tensor_model_parallel_size=1"])
 RECIPE_70B = "llama3/llama3_70b_fsdp.recipe"
 KNOWN = {
     # Layouts with one microbatch, of which gradients and activations are not there at once.
@@ -48,6 +60,8 @@ BY_HAND = {"by-hand": [
 SAMPLE, SEED = 1, 55
 
 def recipe(name):
+    if name == "rack":
+        return RACK
     return (f"recipe x {{\n  model llama {{ {ALWAYS[name][0]} }}\n  cluster {{ gpu = h100  gpus_per_node = 4 }}\n"
             "  train { global_batch_size = 8 }\n}\n")
 
@@ -74,12 +88,18 @@ def own_seconds(shardc, path, options):
     return own[0]["step_s"] if found["fits"] and own else None
 
 
-def search(shardc, name, path, options):
+def search(shardc, name, path, options, seconds):
     """What is wrong, what became of the search, and a row of the table."""
     begin = time.monotonic()
+    if name not in ALWAYS and name not in KNOWN and runs_on_host(shardc, path):
+        options = ["--set=cluster.gpu=h100", *options]
     with tempfile.TemporaryDirectory() as folder:
         listed = pathlib.Path(folder) / "list"
-        done = subprocess.run([shardc, "tune", str(path), *options, f"--list={listed}"], capture_output=True, text=True)
+        try:
+            done = subprocess.run([shardc, "tune", str(path), *options, f"--list={listed}"], capture_output=True,
+                                  text=True, timeout=seconds)
+        except subprocess.TimeoutExpired:
+            return [], "unfinished", f"| {name} | | | | | not finished | {seconds:.0f} |"
         rows = [json.loads(line) for line in listed.read_text().splitlines()] if listed.exists() else []
     error = re.search(r"error: .*\[([a-z0-9-]+)\]", done.stderr)
     if done.returncode == 1 and error and "internal error" not in done.stderr:
@@ -106,7 +126,7 @@ def search(shardc, name, path, options):
                                f"{words or 'none of these'} | {took:.0f} |")
 
 
-def inputs(shardc, recipes, names, isAll, folder):
+def inputs(recipes, names, isAll, folder):
     """Of each search: a name, a recipe and options."""
     found = {str(path.relative_to(recipes)): path for path in sorted(recipes.rglob("*.recipe"))
              if "overlays" not in path.parts and re.search(r"^recipe ", path.read_text(), re.M)}
@@ -119,7 +139,7 @@ def inputs(shardc, recipes, names, isAll, folder):
         elif name in KNOWN:
             yield name, recipes / KNOWN[name][0], KNOWN[name][1]
         else:
-            yield name, found[name], ["--set=cluster.gpu=h100"] if runs_on_host(shardc, found[name]) else []
+            yield name, found[name], []
 
 
 def main(words):
@@ -131,19 +151,19 @@ def main(words):
     options = ["--free=all", "--threads=1", f"--most={most}"]
     print("| recipe | layouts | compiled | step, s | times as fast as the recipe | the winner has | seconds |\n"
           "|---|--:|--:|--:|--:|---|--:|", flush=True)
-    failures, ends = [], collections.Counter()
+    failures, ends = 0, collections.Counter()
+    seconds = float(values["seconds"]) if "seconds" in values else None
     with tempfile.TemporaryDirectory() as folder, \
             concurrent.futures.ThreadPoolExecutor(int(values.get("jobs", os.cpu_count()))) as pool:
-        searches = [pool.submit(search, shardc, name, path, own + options)
-                    for name, path, own in inputs(shardc, recipes, names, isAll, pathlib.Path(folder))]
-        for done in searches:
+        searches = [pool.submit(search, shardc, name, path, own + options, seconds)
+                    for name, path, own in inputs(recipes, names, isAll, pathlib.Path(folder))]
+        for done in concurrent.futures.as_completed(searches):
             wrong, end, row = done.result()
-            failures += wrong
+            failures += len(wrong)
             ends[end] += 1
-            print(row, flush=True)
-    print("\n".join(["", *failures]))
-    print(f"{len(searches)} recipes: " + ", ".join(f"{count} {end}" for end, count in sorted(ends.items())) +
-          f"; {len(failures)} violations")
+            print(*[row, *wrong], sep="\n", flush=True)
+    print(f"\n{len(searches)} recipes: " + ", ".join(f"{count} {end}" for end, count in sorted(ends.items())) +
+          f"; {failures} violations")
     return 1 if failures else 0
 
 
