@@ -256,11 +256,13 @@ private:
     Value::List list;
     for (model::Frozen::Entry &entry : model::readFrozen(entries, d_.numLayers).entries) {
       if (entry.last != model::Frozen::kLast) {
-        entry.first = shareOf(entry.first, d_.numLayers, layers_);
+        // Some layer stays below them and above them.
+        const int64_t least = std::min<int64_t>(entry.first > 0, layers_ - 1);
+        const int64_t most =
+            std::max(layers_ - 1 - int64_t{entry.last + 1 < d_.numLayers}, least);
+        entry.first = std::clamp(shareOf(entry.first, d_.numLayers, layers_), least, most);
         int64_t end = shareOf(entry.last + 1, d_.numLayers, layers_);
-        if (entry.last + 1 < d_.numLayers) // some layer stays above them
-          end = std::min(end, layers_ - 1);
-        entry.last = std::max(end - 1, entry.first);
+        entry.last = std::clamp(end - 1, entry.first, most);
       }
       list.push_back(Value::ofString(model::frozenText(entry)));
     }
