@@ -187,7 +187,18 @@ def compare_gradients(expected, found, tolerance, comparison):
         )
 
 
-def compare(values_path, metrics_path, gradients, precision):
+def compare_weights(expected, found, tolerance, comparison):
+    """Norms of weights behind the last step, and sums, which differ by no more than weights of such a distance can."""
+    if missing := sorted(set(expected) - set(found)):
+        raise Mismatch(f"no weights of '{missing[0]}' and {len(missing) - 1} others")
+    for name, of in expected.items():
+        values = found[name][1]
+        own = {"norm": norm(values), "sum": math.fsum(values)}
+        for kind, scale in (("norm", of["norm"]), ("sum", of["norm"] * math.sqrt(len(values)))):
+            comparison.add(f"{kind} of weights", name, abs(own[kind] - of[kind]) / scale, tolerance, f"{own[kind]!r} instead of {of[kind]!r}")
+
+
+def compare(values_path, metrics_path, gradients, precision, weights=None):
     """Compares and reports; the exit status."""
     golden = json.loads(values_path.read_text())
     tolerance = dict(golden["tolerance"])
@@ -204,6 +215,8 @@ def compare(values_path, metrics_path, gradients, precision):
             scale = 1 / golden["tokens"][0] if golden["per_token"] else 1
             found = {name: (shape, [scale * v for v in g]) for name, (shape, g) in found.items()}
             compare_gradients(expected, found, tolerance, comparison)
+        if weights:
+            compare_weights(golden["final_parameters"], read_dump(weights), tolerance["loss"], comparison)
     except Mismatch as mismatch:
         print(mismatch, file=sys.stderr)
         return 1

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Trains golden cases with shardc and compares them with their values. Needs nothing but Python.
 
-    run_golden.py CASE... [--ranks N...] [--strategies S...] [--bf16 WIRE...] [--tensor N] [--fp32-residual]
+    run_golden.py CASE... [--ranks N...] [--strategies S...] [--bf16 WIRE...] [--tensor N] [--fp32-residual] [--weights]
 
 Every case runs at every number of ranks under every strategy. With --bf16 it trains in bf16 and
 gradients travel as WIRE, fp32 or bf16. With --tensor, layers are cut among so many of the ranks, with
 sequence parallelism. With --fp32-residual the residual stream of bf16 is in fp32.
+With --weights, the weights behind the last step are compared too, by their norms and sums.
 """
 
 import argparse
@@ -41,7 +42,14 @@ def call(*command):
         )
 
 
-def run(case, ranks, strategy, wire, tensor, is_wide):
+def weights_of(plan, steps, folder):
+    """Runs the plan once more, and leaves the weights behind its last step in the folder."""
+    cells = "master" if "cell @master." in plan.read_text() else "w"
+    call("shardc-run", plan, f"--dump-dir={folder}", f"--dump-step={steps}", f"--dump=update:@{cells}.*")
+    return folder
+
+
+def run(case, ranks, strategy, wire, tensor, is_wide, has_weights):
     """Trains and compares; the exit status of the comparison."""
     settings = [f"cluster.gpus_per_node={ranks}", *STRATEGIES[strategy], *WIRES[wire]]
     if tensor > 1:  # the vocabulary is padded as it is on one rank
@@ -68,7 +76,10 @@ def run(case, ranks, strategy, wire, tensor, is_wide):
             "--dump=update:g.*",
         )
         precision = "bf16" if wire else "fp32"
-        return check_golden.compare(HERE / "values" / f"{case}.json", metrics, gradients, precision)
+        values = HERE / "values" / f"{case}.json"
+        steps = len(metrics.read_text().splitlines())
+        weights = weights_of(plan, steps, folder / "weights") if has_weights else None
+        return check_golden.compare(values, metrics, gradients, precision, weights)
 
 
 def main():
@@ -79,9 +90,10 @@ def main():
     parser.add_argument("--bf16", nargs="+", choices=("fp32", "bf16"), default=[None])
     parser.add_argument("--tensor", type=int, default=1)
     parser.add_argument("--fp32-residual", action="store_true")
+    parser.add_argument("--weights", action="store_true")
     args = parser.parse_args()
     combinations = itertools.product(
-        args.cases, args.ranks, args.strategies, args.bf16, [args.tensor], [args.fp32_residual]
+        args.cases, args.ranks, args.strategies, args.bf16, [args.tensor], [args.fp32_residual], [args.weights]
     )
     return max([run(*combination) for combination in combinations])
 
