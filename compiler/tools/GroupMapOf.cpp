@@ -8,13 +8,15 @@
 #include "runtime/checkpoint/GroupOrder.h"
 #include "runtime/plan/JobFacts.h"
 #include "runtime/plan/Limits.h"
+#include "runtime/plan/Optimizers.h"
 #include "runtime/plan/Text.h"
 
 namespace shardc::tools {
 namespace {
 
 checkpoint::GroupKey keyOf(const plan::Plan &plan, const plan::Param &param) {
-  return {plan::isExpertParallel(plan.job, param), param.wdMult, param.lrMult, param.isDecoupled};
+  return {plan::isExpertParallel(plan.job, param), param.wdMult, param.lrMult, param.isDecoupled,
+          plan::isOfRest(plan, param)};
 }
 
 } // namespace

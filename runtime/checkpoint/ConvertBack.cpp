@@ -85,19 +85,27 @@ Result<std::vector<ConvertJob>> jobsOf(const FsdpCheckpoint &source, const RunSt
 
 /// The different group settings that parameters have.
 Result<std::vector<GroupMeta>> groupsOf(const FsdpCheckpoint &source) {
-  std::map<std::pair<GroupKey, std::string>, GroupMeta> groups; // by all fields, as records
+  std::vector<GroupMeta> metas;
   for (const std::string &name : source.names()) {
     Result<GroupMeta> meta = source.groupMeta(name);
     if (meta.status().code() == StatusCode::NotFound) // as of buffers
       continue;
     RETURN_IF_ERROR(meta.status());
+    metas.push_back(*meta);
+  }
+  auto hasMomentum = [](const GroupMeta &meta) { return meta.momentum.has_value(); };
+  const bool isAnyOfMatrices = std::ranges::any_of(metas, hasMomentum);
+  std::map<std::pair<GroupKey, std::string>, GroupMeta> groups; // by all fields, as records
+  for (GroupMeta &meta : metas) {
+    meta.isOfRest = isAnyOfMatrices && !hasMomentum(meta);
     std::string fields;
-    for (const BytesItem &item : groupMetaItems("", *meta))
+    for (const BytesItem &item : groupMetaItems("", meta))
       fields += item.record;
     // Of groups with plain multipliers only one with a rate of its own is not the default.
-    bool hasOwnRate = !meta->defaultConfig && meta->weightDecayMult == 1 && meta->lrMult == 1;
-    GroupKey key{meta->isExpertParallel, meta->weightDecayMult, meta->lrMult, hasOwnRate};
-    groups.try_emplace({key, fields}, *meta);
+    bool hasOwnRate = !meta.defaultConfig && meta.weightDecayMult == 1 && meta.lrMult == 1;
+    GroupKey key{meta.isExpertParallel, meta.weightDecayMult, meta.lrMult, hasOwnRate,
+                 meta.isOfRest};
+    groups.try_emplace({key, fields}, meta);
   }
   std::vector<GroupMeta> ordered;
   for (const auto &[key, meta] : groups)

@@ -89,6 +89,8 @@ std::vector<BytesItem> groupMetaItems(std::string_view name, const GroupMeta &me
   };
   for (auto &setting : torchAdamSettings())
     fields.push_back(std::move(setting));
+  if (meta.momentum)
+    fields.emplace_back("momentum", *meta.momentum);
   std::vector<BytesItem> items;
   for (const auto &[field, value] : fields)
     items.push_back(objectItem(groupMetaPath(name, field, precision), value));
@@ -301,6 +303,8 @@ Result<GroupMeta> FsdpCheckpoint::groupMeta(std::string_view name) const {
   meta.beta1 = *betas->items[0].number();
   meta.beta2 = *betas->items[1].number();
   number("lr_mult", meta.lrMult);
+  if (double momentum = 0; number("momentum", momentum))
+    meta.momentum = momentum;
   number("max_lr", meta.maxLr);
   number("min_lr", meta.minLr);
   flag("is_expert_parallel", meta.isExpertParallel);

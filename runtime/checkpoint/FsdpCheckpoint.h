@@ -34,6 +34,9 @@ struct GroupMeta {
   double maxLr = 0, minLr = 0, lr = 0;
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weightDecay = 0;
   int64_t step = 0;
+  bool isOfRest = false; ///< as in GroupKey
+  /// Of Muon, which has neither betas nor eps.
+  std::optional<double> momentum;
 };
 /// Further settings of torch's own Adam, with the defaults of torch.optim.AdamW.
 PlainEntries torchAdamSettings();

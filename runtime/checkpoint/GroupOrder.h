@@ -12,8 +12,12 @@ struct GroupKey {
   bool isExpertParallel = false;
   double weightDecayMult = 1, lrMult = 1;
   bool isDecoupled = false; ///< it has a learning rate of its own
+  /// Of the parameters that an optimizer of matrices leaves to another one, which comes behind it.
+  bool isOfRest = false;
 
   friend bool operator<(const GroupKey &a, const GroupKey &b) {
+    if (a.isOfRest != b.isOfRest)
+      return b.isOfRest;
     if (a.isExpertParallel != b.isExpertParallel)
       return b.isExpertParallel;
     if (a.weightDecayMult != b.weightDecayMult)

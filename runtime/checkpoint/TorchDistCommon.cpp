@@ -2,6 +2,8 @@
 // the optimizer's groups. Its form depends on the optimizer, whose loader merges it with what it
 // asks for.
 #include <algorithm>
+#include <set>
+#include <utility>
 
 #include "runtime/checkpoint/PickleWriter.h"
 #include "runtime/checkpoint/TensorRecord.h"
@@ -15,19 +17,24 @@ constexpr const char *kScaleStorage = "1";
 constexpr std::string_view kScale = "scale"; ///< a tensor, where other entries are numbers
 
 PlainValue groupValue(const GroupMeta &group) {
-  return PlainEntries{{"wd_mult", group.weightDecayMult},
-                      {"lr_mult", group.lrMult},
-                      {"is_expert_parallel", group.isExpertParallel},
-                      {"is_decoupled_lr", group.isDecoupledLr},
-                      {"default_config", group.defaultConfig},
-                      {"max_lr", group.maxLr},
-                      {"min_lr", group.minLr},
-                      {"lr", group.lr},
-                      {"betas", PlainTuple{{group.beta1, group.beta2}}},
-                      {"eps", group.eps},
-                      {"weight_decay", group.weightDecay},
-                      {"bias_correction", group.biasCorrection},
-                      {"step", group.step}};
+  PlainEntries fields = {{"wd_mult", group.weightDecayMult},
+                         {"lr_mult", group.lrMult},
+                         {"is_expert_parallel", group.isExpertParallel},
+                         {"is_decoupled_lr", group.isDecoupledLr},
+                         {"default_config", group.defaultConfig},
+                         {"max_lr", group.maxLr},
+                         {"min_lr", group.minLr},
+                         {"lr", group.lr}};
+  auto add = [&](const char *name, PlainValue value) { fields.emplace_back(name, std::move(value)); };
+  if (!group.momentum)
+    add("betas", PlainTuple{{group.beta1, group.beta2}}), add("eps", group.eps);
+  add("weight_decay", group.weightDecay);
+  if (!group.momentum)
+    add("bias_correction", group.biasCorrection);
+  add("step", group.step);
+  if (group.momentum) // under its name in emerging_optimizers, and the older one
+    add("momentum", *group.momentum), add("momentum_beta", *group.momentum);
+  return fields;
 }
 
 PlainEntries stateEntries(const RunState &state, bool isDistributed) {
@@ -67,18 +74,26 @@ PyId scalerNode(PyGraph &graph, const PlainEntries &scaler) {
   return graph.dict(pairs);
 }
 
+/// What tells optimizers of a chain apart.
+std::pair<bool, bool> chainKeyOf(const GroupMeta &group) {
+  return {group.isOfRest, group.isExpertParallel};
+}
+
 /// One optimizer. Lists of groups have to be as long as the loader's, and have no parameters, which
 /// are the loader's own.
 PyId oneOptimizerNode(PyGraph &graph, const TorchDistOptimizer &optimizer,
-                      const PlainEntries &scaler, bool isExpertParallel) {
+                      const PlainEntries &scaler, std::pair<bool, bool> key) {
   PlainItems values;
+  bool hasMomentum = false;
   for (const GroupMeta &group : optimizer.groups)
-    if (group.isExpertParallel == isExpertParallel)
+    if (chainKeyOf(group) == key) {
       values.push_back(groupValue(group));
+      hasMomentum |= group.momentum.has_value();
+    }
   std::vector<PyId> inner;
   if (!optimizer.isDistributed) {
     PyId state = graph.dict({});
-    if (optimizer.countsWithMoments)
+    if (optimizer.countsWithMoments && !hasMomentum)
       state = graph.dict(
           {graph.str(kCommonStep), addTensorToGraph(graph, Element::F32, {}, kStepStorage)});
     inner = {graph.str("state"), state};
@@ -100,14 +115,21 @@ PyId oneOptimizerNode(PyGraph &graph, const TorchDistOptimizer &optimizer,
   return graph.dict(outer);
 }
 
-/// Where ranks divide the experts, Megatron chains two optimizers, of which theirs is the second.
+/// Megatron chains an optimizer of matrices and that of the other parameters, and of each the one of
+/// experts that ranks divide.
 PyId optimizerNode(PyGraph &graph, const TorchDistOptimizer &optimizer,
                    const PlainEntries &scaler) {
-  PyId first = oneOptimizerNode(graph, optimizer, scaler, /*isExpertParallel=*/false);
-  if (!std::ranges::any_of(optimizer.groups, &GroupMeta::isExpertParallel))
-    return first;
-  PyId second = oneOptimizerNode(graph, optimizer, scaler, /*isExpertParallel=*/true);
-  return graph.dict({graph.makeInteger(0), first, graph.makeInteger(1), second});
+  std::set<std::pair<bool, bool>> keys;
+  for (const GroupMeta &group : optimizer.groups)
+    keys.insert(chainKeyOf(group));
+  if (keys.size() == 1)
+    return oneOptimizerNode(graph, optimizer, scaler, *keys.begin());
+  std::vector<PyId> pairs;
+  for (std::pair<bool, bool> key : keys) {
+    pairs.push_back(graph.makeInteger(static_cast<int64_t>(pairs.size() / 2)));
+    pairs.push_back(oneOptimizerNode(graph, optimizer, scaler, key));
+  }
+  return graph.dict(pairs);
 }
 
 } // namespace

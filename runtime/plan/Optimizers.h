@@ -16,6 +16,12 @@ inline bool isTrained(const Plan &plan, const Param &param) {
   return param.block < 0 || plan.classOf(plan.blocks[static_cast<size_t>(param.block)]).isTrained;
 }
 
+/// Whether the class of the parameter names an optimizer in place of the job's.
+inline bool isOfRest(const Plan &plan, const Param &param) {
+  return param.block >= 0 &&
+         plan.classOf(plan.blocks[static_cast<size_t>(param.block)]).optimizer.has_value();
+}
+
 /// A value that an optimizer keeps of each element of a block.
 struct Moment {
   CellKind cell;

@@ -284,7 +284,8 @@ Status addAmaxHistory(const plan::Plan &plan, const Progress &progress,
 }
 
 checkpoint::GroupKey groupKeyOf(const plan::Plan &plan, const plan::Param &param) {
-  return {plan::isExpertParallel(plan.job, param), param.wdMult, param.lrMult, param.isDecoupled};
+  return {plan::isExpertParallel(plan.job, param), param.wdMult, param.lrMult, param.isDecoupled,
+          plan::isOfRest(plan, param)};
 }
 
 checkpoint::GroupMeta groupMetaOf(const plan::Plan &plan, size_t index, const Progress &progress) {
@@ -304,6 +305,9 @@ checkpoint::GroupMeta groupMetaOf(const plan::Plan &plan, size_t index, const Pr
   std::optional<plan::Optimizer> own =
       param.block < 0 ? plan::optimizerOf(plan.job)
                       : plan::optimizerOf(plan, plan.blocks[static_cast<size_t>(param.block)]);
+  meta.isOfRest = plan::isOfRest(plan, param);
+  if (own && plan::needsMatrices(*own))
+    meta.momentum = optimizer.muonMomentum;
   if (own)
     for (const plan::Scalar &scalar : plan::scalarsOf(*own, plan.job)) {
       if (scalar.key == plan::AttrKey::beta1)

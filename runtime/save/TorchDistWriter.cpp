@@ -12,10 +12,14 @@ using checkpoint::ParamPart;
 using checkpoint::StoredPart;
 using checkpoint::TensorSlice;
 
+bool isNarrow(const plan::Param &param) { return param.type.dtype != DType::F32; }
+
+/// Whether they are apart from the model's weights where Megatron has no distributed optimizer.
 bool hasMasters(const plan::Plan &plan) {
-  return std::ranges::any_of(plan.roles, [](const plan::Role &role) {
+  auto isMaster = [](const plan::Role &role) {
     return std::ranges::count(role.cells, plan::CellKind::Master, &plan::Cell::kind) != 0;
-  });
+  };
+  return std::ranges::any_of(plan.params, isNarrow) && std::ranges::any_of(plan.roles, isMaster);
 }
 
 /// Without Transformer Engine and Apex, which GPUs have and the host has not, Megatron takes
@@ -38,7 +42,10 @@ checkpoint::TorchDistLayout layoutOf(const plan::Plan &plan) {
   }
   checkpoint::TorchDistLayout layout =
       checkpoint::torchDistLayout(forms, plan.job.model.moeLayerFreq.size() > 1);
-  layout.isDistributed = plan.job.ddp.useDistributedOptimizer;
+  // Megatron has none for whole matrices.
+  std::optional<plan::Optimizer> optimizer = plan::optimizerOf(plan.job);
+  layout.isDistributed = plan.job.ddp.useDistributedOptimizer &&
+                         !(optimizer && plan::needsMatrices(*optimizer));
   return layout;
 }
 
@@ -71,8 +78,9 @@ Status TorchDistWriter::addRows(const TensorSlice &rows, const StatePiece &piece
     return addAs(rows, rows.dtype, checkpoint::storedPartOf(piece.part), writer);
   bool isMaster = plan_.roles[piece.role].cells[piece.cell].kind == plan::CellKind::Master;
   // The distributed optimizer keeps masters of fp32 weights too.
-  bool isState =
-      isMaster || (layout_.isDistributed && plan::isTrained(plan_, plan_.params[piece.param]));
+  const plan::Param &param = plan_.params[piece.param];
+  bool isState = layout_.isDistributed ? isMaster || plan::isTrained(plan_, param)
+                                       : isMaster && isNarrow(param);
   if (savesOptimizer_ && isState)
     RETURN_IF_ERROR(addAs(rows, checkpoint::Element::F32, StoredPart::Master, writer));
   checkpoint::Element type = checkpoint::elementOf(plan_.params[piece.param].type.dtype);

@@ -113,6 +113,12 @@ TEST(TorchDistSave, EachOptimizerHasItsOwnForm) {
   divided.isExpertParallel = true;
   EXPECT_EQ(optimizerText({{group, divided}, false, false, true}),
             "0{state{common_step = 7 }param_groups }1{state{common_step = 7 }param_groups }");
+  // Muon's, that of experts which ranks divide, and what updates the rest.
+  GroupMeta matrices = group, experts = divided, rest = group;
+  matrices.momentum = experts.momentum = 0.95;
+  rest.isOfRest = true;
+  EXPECT_EQ(optimizerText({{matrices, experts, rest}, false, false, true}),
+            "0{state{}param_groups }1{state{}param_groups }2{state{common_step = 7 }param_groups }");
 }
 
 } // namespace
