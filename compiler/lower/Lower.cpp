@@ -495,9 +495,13 @@ private:
         int16_t ofTrained = model::paramKindInfo(param.kind).takesMuon ? kOfJob : ofOther;
         int16_t own = params[u].isFrozen[p] != 0 ? ofFrozen : ofTrained;
         auto [block, isNew] = blocks.try_emplace({param.isStacked, own});
-        if (isNew)
-          block->second = addBlock(plan_, unit.name + (param.isStacked ? ".experts" : ""),
-                                   param.isStacked ? experts_ : dense_, own);
+        if (isNew) {
+          std::string name = unit.name + (param.isStacked ? ".experts" : "");
+          if (std::ranges::any_of(plan_.blocks,
+                                  [&](const plan::Block &other) { return other.name == name; }))
+            name += fmt::format(".{}", blocks.size() - 1); // of another class
+          block->second = addBlock(plan_, std::move(name), param.isStacked ? experts_ : dense_, own);
+        }
         addParam(config_, plan_, param, block->second, d_.params, tensor_);
         if (other && param.kind == model::ParamKind::Qkv)
           plan_.params.back().turns = turnsOfQkv(config_);

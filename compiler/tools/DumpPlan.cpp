@@ -191,7 +191,8 @@ ExitStatus emitSpecification(const config::Config &config, Session &session,
     plan = lower::lower(*lowered, whole.sources());
   }
   passes::Notes notes;
-  passes::runPass(passes::PassId::Backward, plan, notes);
+  for (passes::PassId pass : {passes::PassId::Backward, passes::PassId::Quantize})
+    passes::runPass(pass, plan, notes);
   return writeOutput(options.output, plan::print(plan));
 }
 

@@ -50,6 +50,9 @@ public:
     for (size_t r = 0; r < results_.size(); ++r)
       if (!place(r))
         return std::nullopt;
+    for (State &result : results_)
+      if (!cover_.isAll() && result.at(static_cast<uint16_t>(cover_.axis)))
+        result.cover = cover_;
     return std::move(results_);
   }
 
@@ -467,8 +470,12 @@ private:
       const State &each = state(i);
       if (each.order.kind != Order::Dims)
         return compute_.refuse(fmt::format("elements of operand {} lie in another order", i));
-      if (!each.cover.isAll())
+      if (!each.cover.isAll() && !each.cover.isPiece())
         return compute_.refuse("takes attention to some keys only");
+      if (!each.cover.isAll() && !merged.cover.isAll() && !(each.cover == merged.cover))
+        return compute_.refuse("takes different pieces");
+      if (!each.cover.isAll())
+        merged.cover = each.cover;
       if (each.isSum())
         return compute_.refuse("takes a sum over microbatches");
       if (!each.multiple.isOne() && !isLinear(i))
@@ -482,6 +489,7 @@ private:
       if (!each.multiple.isOne())
         merged.multiple = each.multiple;
     }
+    cover_ = merged.cover;
     for (State &result : results_)
       result.microbatch = merged.microbatch, result.multiple = merged.multiple;
     return mergeSlots();
@@ -507,7 +515,7 @@ private:
 
   void makeTerms() {
     results_.resize(call_.results.size());
-    Term term = {Term::Apply, call_.kind, 0, 0, probe_.attrs, {}};
+    Term term = {Term::Apply, call_.kind, 0, call_.number, probe_.attrs, {}};
     for (const Operand &operand : call_.operands)
       term.operands.push_back(operand.state->term);
     if (commutes(call_.kind))
@@ -617,6 +625,7 @@ private:
   std::vector<State> results_;
   std::vector<TermId> bare_; ///< of each result, before it is rounded
   std::vector<Pending> pending_;
+  Cover cover_; ///< of operands
   // Along the axis under way:
   std::vector<const Place *> places_;    ///< of each operand
   std::vector<std::optional<Cut>> cuts_; ///< of each operand
@@ -657,12 +666,15 @@ std::optional<std::vector<State>> Compute::unfold(const Lemma &lemma, const Call
       return refuse(fmt::format("has {}, which means nothing there", attrInfo(attr.key).name)),
              std::nullopt;
   }
-  DType between = call.operands[0].type ? call.operands[0].type->dtype : call.between;
+  const Type *first = call.operands[0].type;
+  if (first && isFloat8(*first)) // a product of factors of 8 bits
+    first = call.results[0];
+  DType between = first ? first->dtype : call.between;
   for (size_t s = 0; s < lemma.steps.size(); ++s) {
     if (!isRun[s])
       continue;
     const LemmaStep &step = lemma.steps[s];
-    Call plain = {step.kind, {}, call.group, {}, {}, between};
+    Call plain = {step.kind, {}, call.group, {}, {}, between, 0};
     for (const Attr &attr : call.attrs)
       if (std::ranges::find(step.attrs, attr.key) != step.attrs.end())
         plain.attrs.push_back(attr);
@@ -700,6 +712,35 @@ std::vector<Contribution> contributionsOf(const Terms &terms, const State &state
   return made;
 }
 
+/// A piece of a part of a sum, added to what other microbatches or pieces have made.
+std::optional<State> Compute::addedPiece(const State &a, const State &b) {
+  auto axis = static_cast<uint16_t>(b.cover.axis);
+  const Place *place = b.at(axis);
+  State sum = a;
+  std::vector<Contribution> more = contributionsOf(terms_, b);
+  bool isFirst = a.cover.isAll();
+  if (isFirst) {
+    sum.sum = contributionsOf(terms_, a), sum.term = kNoTerm, sum.microbatch = -1;
+    sum.cover = b.cover, sum.cover.of = more;
+    sum.put({axis, Place::Part});
+  }
+  bool isPiece = place && place->kind == Place::Part && sum.places == b.places &&
+                 a.order == b.order && a.multiple == b.multiple && sum.cover.axis == b.cover.axis &&
+                 sum.cover.of == more;
+  if (!isPiece || (isFirst && !addContributions(sum.sum, more)))
+    return refuse("adds a piece of another sum"), std::nullopt;
+  for (size_t i = 0; i < b.cover.slices.size() && !isFirst; ++i) {
+    if (sum.cover.slices[i] && b.cover.slices[i])
+      return refuse("counts the same pieces twice"), std::nullopt;
+    sum.cover.slices[i] = sum.cover.slices[i] || b.cover.slices[i];
+  }
+  if (std::ranges::find(sum.cover.slices, false) == sum.cover.slices.end()) {
+    sum.remove(axis);
+    sum.cover = Cover();
+  }
+  return sum;
+}
+
 std::optional<State> Compute::added(const State &a, const State &b) {
   State sum = b;
   auto isZero = [&](const State &state) {
@@ -708,18 +749,25 @@ std::optional<State> Compute::added(const State &a, const State &b) {
   };
   if (isZero(a) || isZero(b))
     return isZero(a) ? b : a;
+  if (b.cover.isPiece() && (a.isSum() || a.cover.isAll()))
+    return addedPiece(a, b);
   if (a.places != b.places || !(a.order == b.order) || !(a.multiple == b.multiple))
     return refuse("adds values that differ in placement"), std::nullopt;
   if (!a.cover.isAll() || !b.cover.isAll()) { // parts of one attention
-    if (a.cover.axis != b.cover.axis || a.term != b.term || a.microbatch != b.microbatch)
+    const Place *pieces = a.cover.isPiece() ? a.at(static_cast<uint16_t>(a.cover.axis)) : nullptr;
+    if (a.cover.axis != b.cover.axis || a.term != b.term || a.microbatch != b.microbatch ||
+        (a.cover.isPiece() && (!pieces || pieces->kind != Place::Part)))
       return refuse("adds parts of different sums"), std::nullopt;
     for (size_t i = 0; i < a.cover.slices.size(); ++i) {
       if (a.cover.slices[i] && b.cover.slices[i])
-        return refuse("counts the same keys twice"), std::nullopt;
+        return refuse("counts the same keys or pieces twice"), std::nullopt;
       sum.cover.slices[i] = a.cover.slices[i] || b.cover.slices[i];
     }
-    if (std::ranges::find(sum.cover.slices, false) == sum.cover.slices.end())
+    if (std::ranges::find(sum.cover.slices, false) == sum.cover.slices.end()) {
+      if (pieces)
+        sum.remove(static_cast<uint16_t>(sum.cover.axis));
       sum.cover = Cover();
+    }
     return sum;
   }
   sum.sum = contributionsOf(terms_, a);

@@ -18,7 +18,9 @@ class Mesh {
 public:
   explicit Mesh(const Plan &plan) : plan_(plan) {}
 
-  int64_t size(uint16_t axis) const { return plan_.mesh[axis].size; }
+  int64_t size(uint16_t axis) const {
+    return axis >= kPieceAxes ? axis - kPieceAxes : plan_.mesh[axis].size;
+  }
   /// The axes of a group that have several coordinates; none of group -1.
   std::vector<uint16_t> axesOf(int group) const;
   std::vector<uint16_t> axesOf(GroupKind kind) const { return axesOf(groupOfKind(plan_, kind)); }
@@ -28,7 +30,9 @@ public:
   int64_t wholeOuter(const State &state, int64_t outer) const;
   /// The shape if no axis had a shard of it.
   Type wholeOf(const State &state, Type type) const;
-  std::string name(uint16_t axis) const { return plan_.mesh[axis].name; }
+  std::string name(uint16_t axis) const {
+    return axis >= kPieceAxes ? "pieces" : plan_.mesh[axis].name;
+  }
 
 private:
   const Plan &plan_;
@@ -47,6 +51,7 @@ struct Call {
   std::vector<Operand> operands;
   std::vector<const Type *> results; ///< of this rank; null of what a lemma has in between
   DType between = DType::F32;        ///< the type of what a lemma has in between
+  int64_t number = 0;                ///< of the term: what is no attribute
 };
 
 class Compute {
@@ -60,6 +65,7 @@ public:
   std::optional<std::vector<State>> applyPlain(const Call &call);
   /// a + b: of one microbatch, or sums over microbatches.
   std::optional<State> added(const State &a, const State &b);
+  std::optional<State> addedPiece(const State &a, const State &b);
   const std::string &why() const { return why_; }
   const Mesh &mesh() const { return mesh_; }
 

@@ -49,7 +49,13 @@ bool Walk::sumAlong(const At &at, State &state, uint16_t axis) {
   return true;
 }
 
+/// A mean to which all add as much is as many times what each adds.
 std::optional<State> Walk::summed(const At &at, State x, uint16_t axis) {
+  bool isMean = !x.isSum() && terms_[x.term].op == OpKind::DotRows;
+  if (x.at(axis) == nullptr && isMean && !at.op.getBool(AttrKey::average)) {
+    x.multiple.multiply(plan_.mesh[axis].size);
+    return x;
+  }
   if (!sumAlong(at, x, axis))
     return std::nullopt;
   return x;
@@ -240,6 +246,8 @@ std::optional<Walk::Values> Walk::followMove(const At &at) {
     reduced.kind = Value::Reduced;
     return Values{reduced};
   }
+  if (x.kind == Value::Largest)
+    return movedMaxima(at, *x.maxima);
   if (!x.isOne())
     return refuse(at, "moves what is not followed"), std::nullopt;
   std::optional<State> made = moved(at, x.state);

@@ -39,7 +39,7 @@ void Walk::declare(std::string what) {
 std::optional<Walk::Values> Walk::follow(const At &at) {
   const OpInfo &info = opInfo(at.op);
   if (at.op.epilogue != Epilogue::None)
-    return refuse(at, "has an epilogue, which is not followed yet"), std::nullopt;
+    return followQuantize(at);
   bool takesUntold = std::ranges::any_of(
       at.op.operands, [&](ValueId value) { return at.role.values[value].kind == Value::Untold; });
   bool mayTake = info.sum == SumRole::Passes || info.sum == SumRole::Cuts ||
@@ -55,11 +55,16 @@ std::optional<Walk::Values> Walk::follow(const At &at) {
       return made;
   if (info.collective)
     return followMove(at);
+  if (at.op.kind == OpKind::Join)
+    if (std::optional<Values> joined = followJoin(at); joined || difference_)
+      return joined;
   static constexpr std::pair<OpKind, Rule> kRules[] = {
       {OpKind::BatchLoad, &Walk::followLoad},
       {OpKind::View, &Walk::followView},
       {OpKind::Pack, &Walk::followPack},
       {OpKind::Transpose, &Walk::followTranspose},
+      {OpKind::RmsNormPart, &Walk::followNormPart},
+      {OpKind::RmsNormPartBwd, &Walk::followNormPart},
       {OpKind::MergeSlices, &Walk::followMergeSlices},
       {OpKind::VocabStats, &Walk::followVocabStats},
       {OpKind::VocabLoss, &Walk::followVocabLoss},
@@ -68,6 +73,15 @@ std::optional<Walk::Values> Walk::follow(const At &at) {
       {OpKind::AttentionJoin, &Walk::followAttentionJoin},
       {OpKind::EmbeddingShardBwd, &Walk::followShardBwd},
       {OpKind::GroupedMatMulBwdSquares, &Walk::followProductSquares},
+      {OpKind::Quantize, &Walk::followQuantize},
+      {OpKind::QuantizeDelayed, &Walk::followQuantize},
+      {OpKind::QuantizeBlocks, &Walk::followQuantize},
+      {OpKind::GroupedMatMul, &Walk::followGrouped},
+      {OpKind::GroupedMatMulScaled, &Walk::followGrouped},
+      {OpKind::GroupedMatMulBwd, &Walk::followGrouped},
+      {OpKind::AmaxShard, &Walk::followAmaxShard},
+      {OpKind::QuantizeShard, &Walk::followQuantizeShard},
+      {OpKind::WeightScales, &Walk::followWeightScales},
       {OpKind::Stage, &Walk::followCopy},
       {OpKind::Snapshot, &Walk::followCopy}};
   auto rule = std::ranges::find(kRules, at.op.kind, &std::pair<OpKind, Rule>::first);
@@ -83,6 +97,8 @@ std::optional<Walk::Values> Walk::followPlain(const At &at) {
         param.term = terms_.rounded(typeOf(at, op.results[0]).dtype, param.term);
     return Values{Value::of(std::move(block))};
   }
+  if (op.kind == OpKind::Cast && operand(at, 0).kind == Value::Largest)
+    return Values{operand(at, 0)};
   State step; // operand `state` is the loss scale
   step.term = terms_.of(Term::Kept, static_cast<int64_t>(CellKind::Step));
   Call call = {op.kind, op.attrs, compute_.mesh().axesOf(op.group), {}, {}, DType::F32};
@@ -102,9 +118,14 @@ std::optional<Walk::Values> Walk::followPlain(const At &at) {
     return refuse(at, fmt::format("is of {} positions, where sequences have {}", positions,
                                   tokens.shape[1])),
            std::nullopt;
+  if (op.kind == OpKind::Fill && !at.role.segment().body)
+    call.number = call.results[0]->numel();
   Values made;
   auto isPartial = [](const Operand &operand) {
-    return operand.state->isSum() || !operand.state->cover.isAll();
+    const Cover &cover = operand.state->cover;
+    const Place *pieces =
+        cover.isPiece() ? operand.state->at(static_cast<uint16_t>(cover.axis)) : nullptr;
+    return operand.state->isSum() || (pieces ? pieces->kind == Place::Part : !cover.isAll());
   };
   if (op.kind == OpKind::Add && std::ranges::any_of(call.operands, isPartial)) {
     std::optional<Value> sum = added(at, operand(at, 0), operand(at, 1));
@@ -112,7 +133,7 @@ std::optional<Walk::Values> Walk::followPlain(const At &at) {
       return std::nullopt;
     return Values{*sum};
   }
-  if (op.kind == OpKind::Cast && !operand(at, 0).state.cover.isAll()) {
+  if (op.kind == OpKind::Cast && isPartial(call.operands[0]) && !operand(at, 0).state.isSum()) {
     State part = operand(at, 0).state;
     part.term = terms_.rounded(typeOf(at, op.results[0]).dtype, part.term);
     return Values{Value::of(std::move(part))};
@@ -245,6 +266,8 @@ std::optional<Walk::Values> Walk::followView(const At &at) {
   const Value &x = operand(at, 0);
   if (x.isBlock())
     return followBlockView(at, *x.block);
+  if (x.kind == Value::Largest)
+    return viewedMaxima(at, *x.maxima);
   if (!x.isOne())
     return refuse(at, "views what is not followed"), std::nullopt;
   const Type &from = typeOf(at, at.op.operands[0]), &to = typeOf(at, at.op.results[0]);
@@ -265,16 +288,23 @@ std::optional<Walk::Values> Walk::followView(const At &at) {
                      return place.kind == Place::Instance;
                    });
     if (!isPlain)
-      return refuse(at, "views some elements of what is in parts"), std::nullopt;
+      return followPiece(at, std::move(state));
     Term term = {Term::Apply, OpKind::View, 0, to.numel(), {}, {state.term}};
     term.attrs.push_back({AttrKey::offset, {.i = offset}});
-    state.term = terms_.of(std::move(term));
+    TermId some = terms_.of(std::move(term));
+    if (!isSpecification_ && some >= goals_.terms) // the model views no such elements
+      return followPiece(at, std::move(state));
+    state.term = some;
     terms_.setShape(state.term, to);
     state.whole = to;
     return Values{Value::of(std::move(state))};
   }
   if (state.order.kind == Order::Dims) {
     Type whole = compute_.mesh().wholeOf(state, to);
+    if (isSpecification_)
+      terms_.addView(terms_.bare(state.term), to);
+    else if (const Type *viewed = terms_.viewLike(terms_.bare(state.term), to))
+      whole = *viewed;
     bool isPadded = state.whole.rank != 0 && whole.numel() != state.whole.numel();
     state.whole = isPadded ? state.whole : whole;
   }
@@ -283,6 +313,8 @@ std::optional<Walk::Values> Walk::followView(const At &at) {
 
 std::optional<Walk::Values> Walk::followPack(const At &at) {
   int64_t b = at.op.getInt(AttrKey::block);
+  if (std::optional<Values> joined = b < 0 ? followJoin(at) : std::nullopt; joined || difference_)
+    return joined;
   if (b < 0 || b >= static_cast<int64_t>(plan_.blocks.size()))
     return refuse(at, "packs what is no block"), std::nullopt;
   const std::vector<size_t> &params = paramsOf_[static_cast<size_t>(b)];
@@ -306,6 +338,8 @@ std::optional<Walk::Values> Walk::followPack(const At &at) {
 }
 
 std::optional<Walk::Values> Walk::followTranspose(const At &at) {
+  if (operand(at, 0).isOne() && isCopyIn8Bits(operand(at, 0).state.term))
+    return followTransposed8Bits(at);
   State x = operand(at, 0).state;
   int64_t outer = at.op.getInt(AttrKey::outer), inner = at.op.getInt(AttrKey::inner);
   const Order &order = x.order;
@@ -351,8 +385,8 @@ std::optional<Walk::Values> Walk::followVocabStats(const At &at) {
   const Place *place = logits.at(axes[0]);
   bool isByColumns = place != nullptr && place->kind == Place::Shard && !place->isMirrored &&
                      place->outer == logits.whole.numel() / columns && !labels.at(axes[0]);
-  if (!isByColumns || logits.microbatch != labels.microbatch || logits.order.kind != Order::Dims ||
-      labels.order.kind != Order::Dims)
+  if (!isByColumns || logits.microbatch != labels.microbatch || !(logits.cover == labels.cover) ||
+      logits.order.kind != Order::Dims || labels.order.kind != Order::Dims)
     return refuse(at, "does not take logits that are cut by columns"), std::nullopt;
   State stats = logits;
   Term term = {Term::Apply, OpKind::VocabStats, 0, 0, {}, {logits.term, labels.term}};
@@ -367,7 +401,8 @@ std::optional<Walk::Values> Walk::followVocabStats(const At &at) {
 
 std::optional<Walk::Values> Walk::followVocabLoss(const At &at) {
   const State &stats = operand(at, 0).state, &mask = operand(at, 1).state;
-  if (stats.term == kNoTerm || terms_[stats.term].op != OpKind::VocabStats)
+  if (stats.term == kNoTerm || !(stats.cover == mask.cover) ||
+      terms_[stats.term].op != OpKind::VocabStats)
     return refuse(at, "does not take statistics of logits"), std::nullopt;
   for (const Place &place : stats.places)
     if (const Place *other = mask.at(place.axis); other == nullptr || !(*other == place))

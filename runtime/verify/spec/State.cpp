@@ -16,7 +16,8 @@ void State::put(const Place &place) {
 bool Value::operator==(const Value &other) const {
   auto isSame = [](const auto &a, const auto &b) { return a == b || (a && b && *a == *b); };
   return kind == other.kind && op == other.op && isSame(block, other.block) &&
-         isSame(step, other.step) && isSame(list, other.list) && state == other.state;
+         isSame(step, other.step) && isSame(list, other.list) && isSame(maxima, other.maxima) &&
+         state == other.state;
 }
 
 bool addContributions(std::vector<Contribution> &to, const std::vector<Contribution> &more) {

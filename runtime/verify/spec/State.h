@@ -3,6 +3,7 @@
 
 #include <compare>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -51,16 +52,13 @@ struct Order {
   bool operator==(const Order &) const = default;
 };
 
-/// A term of microbatches `first` to `last` in a sum.
-struct Contribution {
-  TermId term = kNoTerm;
-  int64_t first = 0, last = 0;
-  auto operator<=>(const Contribution &) const = default;
-};
-
 struct Multiple {
   int64_t over = 1, under = 1;
   bool isOne() const { return over == under; }
+  void multiply(int64_t by) {
+    over *= by;
+    divide(1);
+  }
   void divide(int64_t by) {
     under *= by;
     int64_t common = std::gcd(over, under);
@@ -69,11 +67,24 @@ struct Multiple {
   bool operator==(const Multiple &) const = default;
 };
 
-/// Which slices of a ring attention has seen so far; of no axis: all.
+/// A term of microbatches `first` to `last` in a sum.
+struct Contribution {
+  TermId term = kNoTerm;
+  int64_t first = 0, last = 0;
+  auto operator<=>(const Contribution &) const = default;
+};
+
+/// Axes from here on are no axes of the mesh, but pieces that are computed one after the other: so
+/// many as the number is greater.
+inline constexpr uint16_t kPieceAxes = 0x4000, kPiecesMax = 0x3fff;
+
+/// Which slices of a ring attention has seen so far, or which pieces it is; of no axis: all.
 struct Cover {
   int axis = -1;
   std::vector<bool> slices;
+  std::vector<Contribution> of; ///< of a sum: those that it has some pieces of
   bool isAll() const { return axis < 0; }
+  bool isPiece() const { return axis >= kPieceAxes; }
   bool operator==(const Cover &) const = default;
 };
 
@@ -125,6 +136,26 @@ struct StepState {
   bool operator==(const StepState &) const = default;
 };
 
+/// Largest magnitudes of tensors, by slot or by the number of a weight's scale: each has what it is
+/// the largest magnitude of, and where ranks have parts of that.
+struct Maxima {
+  enum Kind : uint8_t {
+    Seen,     ///< of the tensors of a step, in microbatches `first` to `last`
+    Expected, ///< that a step expects tensors to have
+    History,  ///< of the steps before a step
+    Weights,  ///< of weights
+    Scales,   ///< that weights are to be multiplied by
+  } kind = Seen;
+  int64_t step = 0; ///< of Expected and History: that comes next
+  struct Entry {
+    State of;
+    int64_t first = 0, last = 0;
+    bool operator==(const Entry &) const = default;
+  };
+  std::map<int64_t, Entry> entries;
+  bool operator==(const Maxima &) const = default;
+};
+
 struct Value {
   enum Kind : uint8_t {
     Unknown, ///< nothing is known of it
@@ -136,10 +167,12 @@ struct Value {
     Squares, ///< of what `op` lists
     Packed,  ///< the sums of a step on this rank
     Reduced, ///< on all ranks
+    Largest, ///< `maxima`
   } kind = Unknown;
   State state;
   std::shared_ptr<const BlockState> block;
   std::shared_ptr<const StepState> step;
+  std::shared_ptr<const Maxima> maxima;
   const Op *op = nullptr; ///< of Squares, Packed and Reduced: the sum_squares
   std::shared_ptr<const std::vector<Value>> list; ///< of Squares: its operands
 
@@ -163,6 +196,12 @@ struct Value {
     Value value;
     value.kind = Step;
     value.step = std::make_shared<const StepState>(std::move(state));
+    return value;
+  }
+  static Value of(Maxima maxima) {
+    Value value;
+    value.kind = Largest;
+    value.maxima = std::make_shared<const Maxima>(std::move(maxima));
     return value;
   }
   static Value ofKind(Kind kind) {

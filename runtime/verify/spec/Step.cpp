@@ -11,6 +11,13 @@
 #include "runtime/verify/spec/Walk.h"
 
 namespace shardc::plan::spec {
+namespace {
+
+const Block &blockOf(const Plan &plan, int64_t param) {
+  return plan.blocks[static_cast<size_t>(plan.params[static_cast<size_t>(param)].block)];
+}
+
+} // namespace
 
 int64_t Walk::extentOf(const Role &role, uint16_t axis) const {
   for (const AxisRange &range : role.where)
@@ -63,7 +70,7 @@ TermId Walk::parameter(Term::Kind kind, size_t param, int64_t steps) {
     terms_.setShape(term, plan_.params[param].wholeType());
     return term;
   }
-  OpKind op = optimizerInfo(*optimizerOf(goals_.plan->job)).op;
+  OpKind op = optimizerInfo(*optimizerOf(*goals_.plan, blockOf(*goals_.plan, goal))).op;
   std::string_view names = opInfo(op).operands;
   Term term = {Term::Updated, op, 0, goal, {}, {parameter(Term::Parameter, param, steps - 1)}};
   term.result = kind == Term::Parameter ? 0 : kind == Term::FirstMoment ? 1 : 2;
@@ -107,8 +114,8 @@ Value Walk::initial(const RoleWalk &, const Cell &cell) {
   auto begun = static_cast<int64_t>(isSpecification_ ? goals_.steps.size() : 0);
   if (cell.kind == CellKind::Param) {
     auto index = static_cast<size_t>(cell.of);
-    return Value::of(paramState(
-        index, terms_.rounded(cell.type.dtype, parameter(Term::Parameter, index, begun))));
+    return Value::of(
+        paramState(index, inType(cell.type.dtype, parameter(Term::Parameter, index, begun))));
   }
   if (cell.kind == CellKind::ExpertBias) {
     State bias;
@@ -119,6 +126,9 @@ Value Walk::initial(const RoleWalk &, const Cell &cell) {
   if (cell.kind == CellKind::ExpertLoad || cell.kind == CellKind::RouterLosses ||
       cell.kind == CellKind::PredictionLosses)
     return Value::ofKind(Value::Untold);
+  if (cell.kind == CellKind::Amax || cell.kind == CellKind::AmaxSeen ||
+      cell.kind == CellKind::AmaxHistory || cell.kind == CellKind::WeightScales)
+    return initialMaxima(cell);
   std::optional<Term::Kind> kind = keptKind(cell.kind);
   if (!kind)
     return Value();
@@ -130,8 +140,7 @@ Value Walk::initial(const RoleWalk &, const Cell &cell) {
   state.block = cell.of, state.axes = *axes;
   for (size_t p : paramsOf_[static_cast<size_t>(cell.of)]) {
     TermId term = parameter(*kind, p, begun);
-    state.params.push_back(
-        paramState(p, isExact(cell) ? term : terms_.rounded(cell.type.dtype, term)));
+    state.params.push_back(paramState(p, isExact(cell) ? term : inType(cell.type.dtype, term)));
   }
   return Value::of(std::move(state));
 }
@@ -222,6 +231,11 @@ bool Walk::checkTables() {
         param.isDecoupled != meant.isDecoupled ||
         isTrained(plan_, param) != isTrained(*goals_.plan, meant))
       return refuse(fmt::format("parameter '{}' learns otherwise than in the model", param.name));
+    if (optimizerOf(plan_, blockOf(plan_, static_cast<int64_t>(p))) !=
+            optimizerOf(*goals_.plan, blockOf(*goals_.plan, goal)) ||
+        param.turns != meant.turns)
+      return refuse(
+          fmt::format("parameter '{}' is updated otherwise than in the model", param.name));
     if (!(param.wholeType() == meant.wholeType()))
       return refuse(fmt::format("parameter '{}' has another type than in the model", param.name));
   }
@@ -247,9 +261,12 @@ bool Walk::checkHyper(const At &at) {
 #include "runtime/verify/spec/Spec.def"
   if (!opInfo(at.op).isOptimizer())
     return true;
-  std::optional<Optimizer> optimizer = optimizerOf(job);
+  int64_t block = at.op.getInt(AttrKey::block);
+  if (block < 0 || block >= static_cast<int64_t>(plan_.blocks.size()))
+    return refuse(at, "names no block");
+  std::optional<Optimizer> optimizer = optimizerOf(plan_, plan_.blocks[static_cast<size_t>(block)]);
   if (!optimizer || optimizerInfo(*optimizer).op != at.op.kind)
-    return refuse(at, "is not the optimizer of the job");
+    return refuse(at, "is not the optimizer of the block");
   for (const Scalar &scalar : scalarsOf(*optimizer, job))
     if (differs(scalar.key, scalar.value))
       return false;
@@ -268,7 +285,7 @@ std::optional<Walk::Values> Walk::followStep(const At &at) {
       {SumRole::Norm, &Walk::followSquares},       {SumRole::PacksStep, &Walk::followSumsPack},
       {SumRole::PacksEval, &Walk::followSumsPack}, {SumRole::FinishesStep, &Walk::finishSums},
       {SumRole::FinishesEval, &Walk::finishSums},  {SumRole::Optimizes, &Walk::followOptimizer},
-      {SumRole::Balances, &Walk::keepBias}};
+      {SumRole::Balances, &Walk::keepBias},        {SumRole::EndsMaxima, &Walk::endMaxima}};
   auto rule = std::ranges::find(kRules, opInfo(at.op).sum, &std::pair<SumRole, Rule>::first);
   return rule == std::end(kRules) ? std::nullopt : (this->*rule->second)(at);
 }
@@ -394,7 +411,7 @@ bool Walk::checkLosses(const At &at, const StepState &step, bool isEval) {
     if (have != copies && !isEval) // an evaluation divides sums that have as many copies
       return refuse(at, fmt::format("has {} copies of the losses, and not {}", have, copies));
   }
-  int64_t count = isEval ? goals_.evalMicrobatches : goals_.microbatches - skipped_;
+  int64_t count = isEval ? goals_.evalMicrobatches : goals_.microbatches;
   for (auto &[goal, end] : next)
     if (end != base + count)
       return refuse(
@@ -436,7 +453,7 @@ bool Walk::isComplete(const At &at, const State &state, size_t param) {
   for (const Place &place : state.places)
     if (place.kind != Place::Shard && place.kind != Place::Summed && place.kind != Place::OfExperts)
       return refuse(at, fmt::format("takes a gradient of '{}' in parts along {}", name,
-                                    plan_.mesh[place.axis].name));
+                                    compute_.mesh().name(place.axis)));
   if (!state.cover.isAll() || state.order.kind != Order::Dims)
     return refuse(at, fmt::format("takes a part of the gradient of '{}'", name));
   Multiple needed;
@@ -450,7 +467,7 @@ bool Walk::isComplete(const At &at, const State &state, size_t param) {
   std::vector<Contribution> found = contributionsOf(terms_, state), meant;
   int64_t base = at.role.step * kStep;
   for (TermId term : goalsOf(at).gradients[goal])
-    meant.push_back({term, base, base + goals_.microbatches - skipped_ - 1});
+    meant.push_back({term, base, base + goals_.microbatches - 1});
   std::ranges::sort(meant);
   if (found == meant)
     return true;
@@ -624,8 +641,7 @@ bool Walk::endStep(RoleWalk &walk) {
       TermId needed = parameter(*kind, params[i], walk.step + 1);
       bool isExactHere = isExact(cell);
       TermId found = value.block->params[i].term;
-      if (isExactHere ? terms_.bare(found) != needed
-                      : found != terms_.rounded(cell.type.dtype, needed))
+      if (isExactHere ? terms_.bare(found) != needed : found != inType(cell.type.dtype, needed))
         return refuse(fmt::format("role '{}': cell '@{}' does not have the new '{}'", role.name,
                                   cell.name, plan_.params[params[i]].name));
     }

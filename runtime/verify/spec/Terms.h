@@ -53,6 +53,18 @@ public:
     if (notes_[term].shape.rank == 0)
       notes_[term].shape = shape;
   }
+  /// As what the specification views it, of as many elements as ranks have a part of.
+  void addView(TermId term, const Type &shape) { notes_[term].views.push_back(shape); }
+  const Type *viewLike(TermId term, const Type &part) const {
+    for (const Type &view : notes_[term].views) {
+      bool isLike = view.rank == part.rank && view.numel() % part.numel() == 0;
+      for (uint8_t d = 0; isLike && d < part.rank; ++d)
+        isLike = view.shape[d] % part.shape[d] == 0;
+      if (isLike)
+        return &view;
+    }
+    return nullptr;
+  }
   /// The name that the specification has for it; empty of what only a plan makes.
   const std::string &name(TermId term) const { return notes_[term].name; }
   void setName(TermId term, const std::string &name) {
@@ -63,6 +75,7 @@ public:
 private:
   struct Note {
     Type shape;
+    std::vector<Type> views;
     std::string name;
   };
   std::vector<Term> terms_;

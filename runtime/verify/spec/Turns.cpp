@@ -1,9 +1,10 @@
-// Microbatches that do the same as those before them: of a long loop, few turns are followed. If
-// one leaves what the turn before left, each for later microbatches, then so does each turn behind
-// it: it begins in the same state and, since this holds for all roles, is given the same by others.
+// Microbatches that do the same as those before them. What a body makes depends on the microbatch
+// only by its number: of values that are the same but for later microbatches it makes the same, but
+// for later ones. So a body whose predicates hold as before is not followed again if it finds such
+// values, in its cells and from other roles.
 #include <algorithm>
+#include <tuple>
 
-#include "runtime/plan/Variants.h"
 #include "runtime/verify/spec/Walk.h"
 
 namespace shardc::plan::spec {
@@ -16,32 +17,16 @@ void advance(State &state, int64_t by) {
     each.last += by;
 }
 
-/// The loop of a step with the most turns; null if none has two.
-const ProgramNode *longestLoop(const std::vector<ProgramNode> &nodes) {
-  const ProgramNode *longest = nullptr;
-  for (const ProgramNode &node : nodes)
-    if (node.kind == ProgramNode::Loop && (!longest || node.count > longest->count))
-      longest = &node;
-  return longest;
-}
-
-/// Microbatches from a turn to the next; 0 if that is not the same for all of its runs.
-int64_t stepOf(const ProgramNode &loop) {
-  int64_t step = 0;
-  for (const ProgramNode &run : loop.children) {
-    if (run.kind != ProgramNode::Run || !run.microbatch ||
-        (step != 0 && run.microbatch->coef != step))
-      return 0;
-    step = run.microbatch->coef;
-  }
-  return step;
-}
-
-const std::vector<ProgramNode> *stepsOf(const Role &role) {
-  for (const ProgramNode &node : role.program)
-    if (node.kind == ProgramNode::Steps)
-      return &node.children;
-  return nullptr;
+bool isLater(const State &now, const State &then, int64_t by) {
+  auto isSame = [by](const Contribution &a, const Contribution &b) {
+    return a.term == b.term && a.first == b.first && a.last == b.last + by;
+  };
+  auto rest = [](const State &state) {
+    return std::tie(state.term, state.places, state.order, state.multiple, state.cover, state.slots,
+                    state.whole);
+  };
+  return now.microbatch == then.microbatch + (then.microbatch < 0 ? 0 : by) &&
+         std::ranges::equal(now.sum, then.sum, isSame) && rest(now) == rest(then);
 }
 
 bool namesMicrobatches(const Role &role) {
@@ -75,57 +60,33 @@ Value advanced(const Value &value, int64_t by) {
         last += by;
     next = Value::of(std::move(step));
   }
+  if (value.kind == Value::Largest) {
+    Maxima maxima = *value.maxima;
+    for (auto &[slot, entry] : maxima.entries)
+      entry.last += entry.first >= 0 ? by : 0;
+    next = Value::of(std::move(maxima));
+  }
   return next;
 }
 
-/// How many microbatches all roles can leave out: turns of the longest loop of each, whose rings of
-/// buffers are used all around before.
-void Walk::findTurns() {
-  if (turns_ == Turns::All || plan_.roles.size() < 2)
-    return;
-  int64_t most = INT64_MAX, slots = 1;
-  for (const Role &role : plan_.roles)
-    for (const Cell &cell : role.cells)
-      slots = std::max<int64_t>(slots, cell.slots);
-  for (const Role &role : plan_.roles) {
-    const std::vector<ProgramNode> *steps = stepsOf(role);
-    const ProgramNode *loop = steps ? longestLoop(*steps) : nullptr;
-    if (!loop || stepOf(*loop) != 1 || namesMicrobatches(role))
-      return;
-    most = std::min(most, loop->count - slots - 3);
-  }
-  skipped_ = std::max<int64_t>(most, 0);
+bool isLater(const Value &now, const Value &then, int64_t by) {
+  if (now.kind != then.kind)
+    return false;
+  if (now.isOne())
+    return isLater(now.state, then.state, by);
+  if (!now.isBlock())
+    return advanced(then, by) == now;
+  return now.block->block == then.block->block && now.block->axes == then.block->axes &&
+         std::ranges::equal(now.block->params, then.block->params,
+                            [by](const State &a, const State &b) { return isLater(a, b, by); });
 }
 
-/// The nodes of a step or before it, without the turns that are left out.
 void Walk::addStep(RoleWalk &walk, const std::vector<ProgramNode> &nodes) {
-  const ProgramNode *longest = skipped_ > 0 ? longestLoop(nodes) : nullptr;
   std::vector<int64_t> named = namedRuns(*walk.role, nodes);
-  int64_t left = 0; // microbatches that were left out before
-  for (int64_t &count : named)
-    count -= longest && count > skipped_ ? skipped_ : 0;
-  for (const ProgramNode &node : nodes) {
-    if (node.kind == ProgramNode::Loop && &node == longest) {
-      ProgramNode few = node;
-      few.count -= skipped_;
-      size_t begin = walk.runs.size();
-      addLoop(walk, few, named, left);
-      size_t turn = (walk.runs.size() - begin) / static_cast<size_t>(few.count);
-      walk.runs.back().turn = Run::Turn::Last;
-      walk.runs[walk.runs.size() - 1 - turn].turn = Run::Turn::Before;
-      left = skipped_;
-    } else if (node.kind == ProgramNode::Loop || node.kind == ProgramNode::Run) {
-      addLoop(walk, node, named, left);
-    }
-  }
-}
-
-void Walk::addLoop(RoleWalk &walk, const ProgramNode &loop, const std::vector<int64_t> &named,
-                   int64_t &left) {
-  forEachRun(std::vector<ProgramNode>{loop}, [&](const ProgramNode &run, int64_t turn) {
+  forEachRun(nodes, [&](const ProgramNode &run, int64_t turn) {
     if (run.microbatch)
       walk.runs.push_back(
-          {run.segment, run.microbatch->at(turn) - left, std::max<int64_t>(named[run.segment], 1)});
+          {run.segment, run.microbatch->at(turn), std::max<int64_t>(named[run.segment], 1)});
     else
       for (int64_t k = 0; k < run.count; ++k)
         walk.runs.push_back({run.segment, k, run.count, true});
@@ -133,20 +94,81 @@ void Walk::addLoop(RoleWalk &walk, const ProgramNode &loop, const std::vector<in
   });
 }
 
-/// Whether the last turn that is followed leaves what the one before it left, a microbatch later.
-bool Walk::isSteadyTurn(RoleWalk &walk) {
-  const Run &run = walk.run();
-  if (run.turn == Run::Turn::Before)
-    walk.before = walk.cells;
-  if (run.turn != Run::Turn::Last)
-    return true;
-  for (size_t c = 0; c < walk.cells.size(); ++c) {
-    const Values &now = walk.cells[c], &before = walk.before[c];
-    for (size_t slot = 0; slot < now.size(); ++slot)
-      if (!(advanced(before[slot], 1) == now[(slot + 1) % now.size()]))
-        return false;
+Walk::Kept Walk::keyOf(const RoleWalk &walk) {
+  const Segment &segment = walk.segment();
+  auto table = variants_.find(&segment);
+  if (table == variants_.end())
+    table = variants_.emplace(&segment, VariantTable(segment)).first;
+  return {&segment, table->second.of(walk.run().microbatch, walk.run().count)};
+}
+
+/// The one that the body under way would repeat, by what it finds in its cells.
+const Body *Walk::findBody(RoleWalk &walk) {
+  if (!walk.segment().body || walk.run().isStepBegin)
+    return nullptr;
+  auto found = bodies_.find(keyOf(walk));
+  if (found == bodies_.end())
+    return nullptr;
+  const Body &body = found->second;
+  const std::vector<Segment::Boundary> &ins = walk.segment().ins;
+  for (size_t i = 0; i < ins.size(); ++i)
+    if (!isLater(*slot(walk, ins[i].cell, ins[i].shift), body.ins[i],
+                 microbatch(walk) - body.microbatch))
+      return nullptr;
+  return &body;
+}
+
+/// Executes the body under way as one before it, whose transfers it makes in the same order.
+Walk::Again Walk::executeAgain(RoleWalk &walk, bool &hasMoved) {
+  if (!walk.again) {
+    if (!(walk.again = findBody(walk)))
+      return Again::No;
+    walk.transfers.clear();
   }
-  return true;
+  const Body &then = *walk.again;
+  int64_t by = microbatch(walk) - then.microbatch;
+  for (size_t at = walk.transfers.size(); at < then.transfers.size(); ++at) {
+    const auto &[key, isSend, value] = then.transfers[at];
+    std::deque<Value> &queue = queues_[key];
+    if (!isSend && queue.empty())
+      return followsAll_ ? followAfterAll(walk) : Again::Waits;
+    if (!isSend && !isLater(queue.front(), value, by))
+      return followAfterAll(walk);
+    walk.transfers.push_back({key, isSend, isSend ? advanced(value, by) : queue.front()});
+    if (isSend)
+      queue.push_back(walk.transfers.back().value);
+    else
+      queue.pop_front();
+    hasMoved = true;
+  }
+  const std::vector<Segment::Boundary> &outs = walk.segment().outs;
+  for (size_t i = 0; i < outs.size(); ++i)
+    *slot(walk, outs[i].cell, outs[i].shift) = advanced(then.outs[i], by);
+  walk.again = nullptr;
+  hasMoved = true;
+  return Again::Yes;
+}
+
+/// It takes again what it has received, and has sent what it has.
+Walk::Again Walk::followAfterAll(RoleWalk &walk) {
+  for (size_t at = walk.transfers.size(); at-- > 0;)
+    if (const Transfer &transfer = walk.transfers[at]; transfer.isSend)
+      ++walk.given[transfer.key];
+    else
+      queues_[transfer.key].push_front(transfer.value);
+  walk.again = nullptr;
+  return Again::No;
+}
+
+/// Keeps what the body under way has taken and made.
+void Walk::keepBody(RoleWalk &walk) {
+  const Segment &segment = walk.segment();
+  if (!segment.body || walk.hasMet)
+    return;
+  Body &body = bodies_[keyOf(walk)];
+  body = {microbatch(walk), std::move(walk.ins), {}, std::move(walk.transfers)};
+  for (const Segment::Boundary &out : segment.outs)
+    body.outs.push_back(walk.values[out.value]);
 }
 
 /// Of a run of all microbatches: if one leaves what the one before left, but for the microbatch, so
@@ -160,7 +182,7 @@ bool Walk::skipLikeRuns(RoleWalk &walk) {
     return false;
   bool isLike = !walk.before.empty();
   for (size_t c = 0; isLike && c < walk.cells.size(); ++c)
-    isLike = advanced(walk.before[c][0], 1) == walk.cells[c][0];
+    isLike = isLater(walk.cells[c][0], walk.before[c][0], 1);
   if (!isLike) {
     walk.before = walk.cells;
     return false;

@@ -10,10 +10,10 @@
 
 namespace shardc::plan::spec {
 
-Walk::Walk(const Plan &plan, Terms &terms, const Goals &goals, bool isSpecification, Turns turns)
+Walk::Walk(const Plan &plan, Terms &terms, const Goals &goals, bool isSpecification)
     : plan_(plan), terms_(terms), goals_(goals), isSpecification_(isSpecification),
       compute_(plan, terms), paramsOf_(plan.blocks.size()),
-      dataAxes_(compute_.mesh().axesOf(GroupKind::Data)), turns_(turns) {
+      dataAxes_(compute_.mesh().axesOf(GroupKind::Data)) {
   for (size_t p = 0; p < plan.params.size(); ++p)
     if (plan.params[p].block >= 0)
       paramsOf_[static_cast<size_t>(plan.params[p].block)].push_back(p);
@@ -94,7 +94,11 @@ bool Walk::enter(RoleWalk &walk) {
   walk.ops.clear();
   for (uint32_t i = 0; i < segment.ops.size(); ++i)
     walk.ops.push_back(i);
-  walk.isInSegment = true;
+  walk.ins.clear();
+  for (const Segment::Boundary &in : segment.ins)
+    walk.ins.push_back(walk.values[in.value]);
+  walk.transfers.clear();
+  walk.isInSegment = true, walk.hasMet = false;
   return true;
 }
 
@@ -102,7 +106,11 @@ bool Walk::leave(RoleWalk &walk) {
   for (const Segment::Boundary &out : walk.segment().outs)
     *slot(walk, out.cell, out.shift) = walk.values[out.value];
   walk.isInSegment = false;
-  isUnsteady_ |= !isSteadyTurn(walk);
+  keepBody(walk);
+  return endRun(walk);
+}
+
+bool Walk::endRun(RoleWalk &walk) {
   if (walk.run().isStepEnd && !endStep(walk))
     return false;
   if (walk.run().isEvalEnd)
@@ -130,8 +138,13 @@ bool Walk::isReady(const RoleWalk &walk, const Op &op) const {
 /// Executes ops in their order; one that waits for another role lets those pass that do not need
 /// it, but none of its channel.
 bool Walk::advance(RoleWalk &walk, bool &hasMoved) {
-  if (!walk.isInSegment && !enter(walk))
-    return false;
+  if (!walk.isInSegment) {
+    Again again = executeAgain(walk, hasMoved);
+    if (again != Again::No)
+      return again == Again::Waits || endRun(walk);
+    if (!enter(walk))
+      return false;
+  }
   bool isAnyBlocked = false;
   std::vector<std::pair<ChannelId, OpKind>> busy;
   for (size_t i = 0; i < walk.ops.size();) {
@@ -178,17 +191,9 @@ const Walk::Memo *Walk::memoOf(const At &at) const {
     return nullptr;
   const Memo &memo = found->second;
   int64_t by = microbatch(at.role) - memo.microbatch;
-  for (size_t i = 0; i < at.op.operands.size(); ++i) {
-    State &now = at.role.values[at.op.operands[i]].state;
-    const State &then = memo.operands[i].state;
-    if (now.microbatch != (then.microbatch < 0 ? -1 : then.microbatch + by))
+  for (size_t i = 0; i < at.op.operands.size(); ++i)
+    if (!isLater(operand(at, i), memo.operands[i], by))
       return nullptr;
-    int64_t own = std::exchange(now.microbatch, then.microbatch);
-    bool isSame = now == then;
-    now.microbatch = own;
-    if (!isSame)
-      return nullptr;
-  }
   return &memo;
 }
 
@@ -216,17 +221,23 @@ bool Walk::step(RoleWalk &walk, uint32_t index, bool &isBlocked) {
     if (isBlocked)
       return true;
     made = {queue.front()};
+    walk.transfers.push_back({{op.channel, coordinate(walk, op)}, false, queue.front()});
     queue.pop_front();
     return finish(at, std::move(made));
   }
   if (op.kind == OpKind::Send) {
     const Channel &channel = plan_.channels[static_cast<size_t>(op.channel)];
     int64_t other = channel.pair[channel.pair[0] == coordinate(walk, op) ? 1 : 0];
-    queues_[{op.channel, other}].push_back(operand(at, 0));
+    walk.transfers.push_back({{op.channel, other}, true, operand(at, 0)});
+    if (size_t &given = walk.given[{op.channel, other}]; given > 0)
+      --given;
+    else
+      queues_[{op.channel, other}].push_back(operand(at, 0));
     return true;
   }
   bool isSum = op.kind == OpKind::AllReduce && operand(at, 0).kind != Value::Packed;
   if (isSum && !rolesApart(at).empty()) {
+    walk.hasMet = true;
     if (!meet(at, made, isBlocked))
       return false;
     return isBlocked || finish(at, std::move(made));
@@ -321,7 +332,6 @@ bool Walk::refuseWaiting() {
 bool Walk::run() {
   if (!checkTables())
     return false;
-  findTurns();
   for (uint32_t r = 0; r < plan_.roles.size(); ++r) {
     roles_.emplace_back().role = &plan_.roles[r];
     roles_.back().index = r;
@@ -330,8 +340,9 @@ bool Walk::run() {
     if (!start(walk))
       return false;
   for (bool hasMoved = true, isDone = false; !isDone;) {
-    if (!hasMoved)
+    if (!hasMoved && followsAll_)
       return refuseWaiting();
+    followsAll_ = !hasMoved;
     hasMoved = false, isDone = true;
     for (RoleWalk &walk : roles_) {
       while (!walk.isDone()) {
@@ -339,7 +350,7 @@ bool Walk::run() {
         if (!advance(walk, hasAdvanced))
           return false;
         hasMoved |= hasAdvanced;
-        if (walk.isInSegment)
+        if (walk.isInSegment || !hasAdvanced)
           break;
       }
       isDone &= walk.isDone();
@@ -367,15 +378,11 @@ Comparison compare(const Plan &specification, const Plan &plan) {
       return comparison;
     }
   goals.terms = terms.count();
-  for (Walk::Turns turns : {Walk::Turns::Few, Walk::Turns::All}) {
-    Walk placed(plan, terms, goals, false, turns);
-    if (!placed.run())
-      comparison.difference = placed.difference();
-    comparison.visits += placed.visits();
-    comparison.declared = placed.declared();
-    if (comparison.difference || !placed.isUnsteady())
-      break;
-  }
+  Walk placed(plan, terms, goals, false);
+  if (!placed.run())
+    comparison.difference = placed.difference();
+  comparison.visits = placed.visits();
+  comparison.declared = placed.declared();
   return comparison;
 }
 

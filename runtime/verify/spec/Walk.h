@@ -9,6 +9,8 @@
 #include <unordered_map>
 #include <vector>
 
+#include "runtime/base/Float8.h"
+#include "runtime/plan/Variants.h"
 #include "runtime/verify/spec/Compute.h"
 #include "runtime/verify/spec/Specification.h"
 
@@ -41,9 +43,22 @@ struct Run {
   int64_t microbatch = 0, count = 1;
   bool isRepeated = false; ///< one of a run of all microbatches in their order
   bool isStepBegin = false, isStepEnd = false, isEvalEnd = false;
-  /// The last one of a turn of the loop of which turns are left out: those that are held against
-  /// each other.
-  enum class Turn : uint8_t { None, Before, Last } turn = Turn::None;
+};
+
+/// The channel of a transfer, and the coordinate of the role that receives.
+using QueueKey = std::pair<ChannelId, int64_t>;
+
+struct Transfer {
+  QueueKey key;
+  bool isSend = false;
+  Value value;
+};
+
+/// A body that was followed: what it found, moved and made.
+struct Body {
+  int64_t microbatch = 0;
+  std::vector<Value> ins, outs;
+  std::vector<Transfer> transfers;
 };
 
 /// A role, and how far it is.
@@ -53,13 +68,17 @@ struct RoleWalk {
   std::vector<Run> runs;
   size_t at = 0;
   int64_t step = 0;
-  bool isInSegment = false;
-  std::vector<std::vector<Value>> cells;  ///< by cell and slot
-  std::vector<Value> values;              ///< of the segment under way
-  std::deque<uint32_t> ops;               ///< of the segment, that are left
-  std::map<ChannelId, size_t> turns;      ///< sums in which several roles met
-  int64_t met = -1;                       ///< the op that waits for others
-  std::vector<std::vector<Value>> before; ///< cells behind the run before, of repeated ones
+  bool isInSegment = false, hasMet = false; ///< other roles, in the segment under way
+  std::vector<std::vector<Value>> cells;    ///< by cell and slot
+  std::vector<Value> values;                ///< of the segment under way
+  std::deque<uint32_t> ops;                 ///< of the segment, that are left
+  std::map<ChannelId, size_t> turns;        ///< sums in which several roles met
+  std::vector<Value> ins;                   ///< of the segment under way
+  std::vector<Transfer> transfers;          ///< of it, in the order in which they were executed
+  const Body *again = nullptr;              ///< it is executed as this one
+  std::map<QueueKey, size_t> given;         ///< sends of it that were executed before
+  int64_t met = -1;                         ///< the op that waits for others
+  std::vector<std::vector<Value>> before;   ///< cells behind the run before, of repeated ones
 
   const Run &run() const { return runs[at]; }
   const Segment &segment() const { return role->segments[run().segment]; }
@@ -69,18 +88,13 @@ struct RoleWalk {
 
 class Walk {
 public:
-  /// Which microbatches are followed.
-  enum class Turns : uint8_t { All, Few };
   /// If it is the specification, `goals` are what its steps before this one say.
-  Walk(const Plan &plan, Terms &terms, const Goals &goals, bool isSpecification,
-       Turns turns = Turns::All);
+  Walk(const Plan &plan, Terms &terms, const Goals &goals, bool isSpecification);
 
   /// Adds a step of the specification; false if it is none, and difference() says why.
   bool readStep(Goals &goals);
   /// Whether the plan computes that.
   bool run();
-  /// Whether turns that were left out may do something else than those before them.
-  bool isUnsteady() const { return isUnsteady_; }
   const std::optional<Difference> &difference() const { return difference_; }
   uint64_t visits() const { return visits_; }
   const std::vector<std::string> &declared() const { return declared_; }
@@ -97,12 +111,15 @@ private:
   };
 
   // Turns.cpp: microbatches that do the same
-  void findTurns();
-  bool isSteadyTurn(RoleWalk &walk);
+  using Kept = std::pair<const Segment *, Variant>;
+  enum class Again : uint8_t { No, Yes, Waits };
+  Kept keyOf(const RoleWalk &walk);
+  const Body *findBody(RoleWalk &walk);
+  Again executeAgain(RoleWalk &walk, bool &hasMoved);
+  Again followAfterAll(RoleWalk &walk);
+  void keepBody(RoleWalk &walk);
   bool skipLikeRuns(RoleWalk &walk);
   void addStep(RoleWalk &walk, const std::vector<ProgramNode> &nodes);
-  void addLoop(RoleWalk &walk, const ProgramNode &loop, const std::vector<int64_t> &named,
-               int64_t &left);
 
   // Walk.cpp: programs and segments
   void addRuns(RoleWalk &walk, const std::vector<ProgramNode> &nodes);
@@ -110,6 +127,7 @@ private:
   bool advance(RoleWalk &walk, bool &hasMoved);
   bool enter(RoleWalk &walk);
   bool leave(RoleWalk &walk);
+  bool endRun(RoleWalk &walk);
   bool step(RoleWalk &walk, uint32_t op, bool &isBlocked);
   bool finish(const At &at, Values made);
   bool refuseWaiting();
@@ -141,6 +159,44 @@ private:
   std::optional<Values> followAttentionJoin(const At &at);
   bool findSlices(const At &at, int &axis, int64_t &distance, bool &isGathered);
   std::optional<Value> added(const At &at, const Value &a, const Value &b);
+
+  // Pieces.cpp: pieces of rows, norms over divided columns
+  std::optional<Values> followPiece(const At &at, State state);
+  std::optional<Values> followJoin(const At &at);
+  std::optional<Values> followNormPart(const At &at);
+  bool isMeanOf(const State &dots, const std::vector<TermId> &factors, int64_t columns,
+                int64_t parts);
+
+  // Scales.cpp: values of 8 bits, their scales, and magnitudes
+  /// How a value is brought to 8 bits; without a magnitude: by blocks.
+  struct Quantised {
+    const State &x;
+    const std::optional<State> &amax;
+    bool isTransposed;
+    const Type *type, *scaleType; ///< of this rank
+  };
+  std::optional<std::pair<State, State>> quantised(const At &at, const Quantised &how);
+  std::optional<Values> followQuantize(const At &at);
+  std::optional<Values> followMaker(const At &at, size_t operands);
+  std::optional<State> madeAgain(const At &at, Call call);
+  std::optional<Values> largestOf(const At &at, Values made, const Values &values, size_t count);
+  std::optional<Values> followGrouped(const At &at);
+  std::optional<Values> followTransposed8Bits(const At &at);
+  std::optional<Values> followAmaxShard(const At &at);
+  std::optional<Values> followQuantizeShard(const At &at);
+  std::optional<Values> followWeightScales(const At &at);
+  std::optional<Values> movedMaxima(const At &at, Maxima maxima);
+  std::optional<Values> viewedMaxima(const At &at, const Maxima &maxima);
+  std::optional<Values> endMaxima(const At &at);
+  std::optional<State> magnitudeOf(const At &at, const State &x, size_t amax, int64_t slot);
+  bool useSlot(const At &at, const State &x, const Value &amax, int64_t slot);
+  bool see(const At &at, const State &x, Value &seen, int64_t slot);
+  bool cutsNoBlock(const At &at, const State &x, ScaleBlocks blocks, bool isTransposed);
+  State keptMagnitudes(const Type &type);
+  Value initialMaxima(const Cell &cell);
+  TermId inType(DType type, TermId term);
+  TermId weightIn8Bits(TermId weight, uint8_t result);
+  bool isCopyIn8Bits(TermId term) const;
 
   // Moves.cpp: collectives
   std::optional<Values> followMove(const At &at);
@@ -205,17 +261,18 @@ private:
   std::vector<RoleWalk> roles_;
   std::vector<std::vector<size_t>> paramsOf_; ///< of each block
   std::vector<uint16_t> dataAxes_;
-  std::map<std::pair<ChannelId, int64_t>, std::deque<Value>> queues_;
+  std::map<QueueKey, std::deque<Value>> queues_;
+  std::map<Kept, Body> bodies_;
+  std::unordered_map<const Segment *, VariantTable> variants_;
+  bool followsAll_ = false; ///< bodies that would be executed again wait for each other
   std::map<std::pair<ChannelId, size_t>, std::map<uint32_t, Value>> meetings_;
+  std::map<std::pair<uint32_t, int64_t>, TermId> uses_; ///< by role and slot: what is scaled by it
   std::map<std::pair<bool, int64_t>, int64_t> rolesWithLosses_; ///< of each evaluation, and step
   std::optional<Difference> difference_;
   std::string foreign_; ///< the first op whose term the model does not have, and what was meant
   Spot foreignAt_;
   std::vector<std::string> declared_;
   uint64_t visits_ = 0;
-  Turns turns_;
-  int64_t skipped_ = 0; ///< microbatches of each step that are left out
-  bool isUnsteady_ = false;
   /// What an op has made of operands that differ in the microbatch only.
   struct Memo {
     int64_t microbatch = 0;
@@ -227,5 +284,7 @@ private:
 
 /// What it would be so many microbatches later.
 Value advanced(const Value &value, int64_t by);
+/// Whether it is what the other one would be.
+bool isLater(const Value &now, const Value &then, int64_t by);
 
 } // namespace shardc::plan::spec

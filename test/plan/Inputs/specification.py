@@ -5,6 +5,7 @@
     specification.py recipes    the same of all recipes of the repository; those that differ, and how
     specification.py mutations  changes of what plans mean: what specification and verifier accept trains the same
     specification.py operations each op of a specification matters: a plan differs from one that lacks it
+    specification.py mutants    the 181 wrong plans of mutants.tsv differ: plan, kind, a text of the plan and what stands in its place
 
 MUTATIONS=n changes of each kind of each plan, SEED=n, ONLY=WORD: of plans whose name has the word. The programs shardc, shardc-opt and
 plan-meaning are found on PATH, files go to TMPDIR, and JOBS=n programs run at once.
@@ -157,10 +158,40 @@ def operations(folder):
     return not accepted
 
 
+MUTANTS = {
+    "dp2": ("llama_tiny", WAYS["dp2"]), "fsdp2": ("llama_tiny_fsdp", ranks(2)), "tp2sp": ("llama_tiny", WAYS["tp2sp"]),
+    "cp2a2a": ("llama_tiny", WAYS["cp2a2a"]), "cp2p2p": ("llama_tiny", WAYS["cp2p2p"]), "pp2": ("llama_tiny", WAYS["pp2"]),
+    "distopt2": ("llama_tiny_distopt", ranks(2)), "fsdp2tp2sp": ("llama_tiny_fsdp", ranks(4, TENSOR, ROWS)),
+    "ep2": ("mixtral_tiny", EXPERT_WAYS["ep2"]), "hfsdp": ("llama_tiny_hfsdp", []),
+}
+
+
+def mutants(folder):
+    lines = [line.split("\t") for line in (HERE / "mutants.tsv").read_text().splitlines()]
+    plans = [(name, proof.DEBUG / f"{recipe}.recipe", [], settings) for name, (recipe, settings) in MUTANTS.items()]
+    with concurrent.futures.ThreadPoolExecutor(JOBS) as pool:
+        files = dict(zip(MUTANTS, pool.map(lambda plan: write(folder, plan), plans)))
+    accepted = []
+    for name, (specification, plan) in files.items():
+        text, written = re.sub(r" hash [0-9a-f]+", "", plan.read_text(), count=1), []
+        for i, (_, kind, old, new) in enumerate(lines):
+            if lines[i][0] == name:
+                if old not in text:
+                    sys.exit(f"{name} has no text `{old}`")
+                written.append(folder / f"{i + 1}.{kind.replace(' ', '-')}.plan")
+                written[-1].write_text(text.replace(old, new, 1))
+        done = subprocess.run(["plan-meaning", "--refused", specification, *written], capture_output=True, text=True)
+        accepted += done.stdout.splitlines() + done.stderr.splitlines()
+        if done.returncode != 0 and not accepted:
+            accepted.append(f"status {done.returncode}")
+    print(*accepted, f"{len(lines)} mutants, {len(accepted)} of them accepted", sep="\n")
+    return not accepted
+
+
 def main():
     checks = {"equal": lambda folder: equal(folder, [plan for plan in divided() if ONLY in plan[0]]),
               "recipes": lambda folder: equal(folder, [plan for plan in published() if ONLY in plan[0]]),
-              "mutations": mutations, "operations": operations}
+              "mutations": mutations, "mutants": mutants, "operations": operations}
     if len(sys.argv) != 2 or sys.argv[1] not in checks:
         sys.exit(__doc__)
     with tempfile.TemporaryDirectory() as folder:

@@ -2,6 +2,9 @@
 // of what each plan means, how many verifier and specification refuse, and how those train that
 // both accept. Status 1 if one of these trains otherwise than its plan, or a plan differs from its
 // specification.
+//
+// plan-meaning --refused SPECIFICATION PLAN...: names the plans that are equal to the
+// specification; status 1 if there are any.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -25,7 +28,7 @@ namespace {
 struct Options {
   int64_t mutations = 4;
   uint64_t seed = 11;
-  bool isListed = false;
+  bool isListed = false, isRefused = false;
   std::vector<std::string> files;
 };
 
@@ -126,6 +129,21 @@ int run(const Options &options) {
   return isFine && sum.differ == 0 ? 0 : 1;
 }
 
+/// False if a plan cannot be read, or is equal to the specification.
+bool areRefused(const std::vector<std::string> &files) {
+  bool isFine = true;
+  Result<plan::Plan> specification = readPlan(files[0]);
+  for (const std::string &file : files) {
+    Result<plan::Plan> plan = readPlan(file);
+    bool isRead = specification.isOk() && plan.isOk();
+    if (isRead && (&file == &files[0] || plan::spec::compare(*specification, *plan).difference))
+      continue;
+    isFine = false;
+    fmt::print("{}: {}\n", file, isRead ? "equal" : plan.status().message());
+  }
+  return isFine;
+}
+
 } // namespace
 } // namespace shardc
 
@@ -138,11 +156,15 @@ int main(int argc, char **argv) {
       options.seed = static_cast<uint64_t>(std::atoll(argv[++i]));
     else if (std::strcmp(argv[i], "--list") == 0)
       options.isListed = true;
+    else if (std::strcmp(argv[i], "--refused") == 0)
+      options.isRefused = true;
     else
       options.files.emplace_back(argv[i]);
+  if (options.isRefused && options.files.size() > 1)
+    return shardc::areRefused(options.files) ? 0 : 1;
   if (options.files.empty() || options.files.size() % 2 != 0) {
     fmt::print(stderr, "usage: plan-meaning [--mutations N] [--seed S] [--list] SPECIFICATION "
-                       "PLAN...\n");
+                       "PLAN...\n       plan-meaning --refused SPECIFICATION PLAN...\n");
     return 2;
   }
   return shardc::run(options);

@@ -1,0 +1,139 @@
+// Pieces of rows, which are computed one after the other: a piece is a shard along an axis of its
+// own, of which this rank is all members in turn. And norms over columns that ranks have in parts.
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "runtime/verify/spec/Walk.h"
+
+namespace shardc::plan::spec {
+
+/// Some elements of what is whole here: one of so many equal pieces.
+std::optional<Walk::Values> Walk::followPiece(const At &at, State state) {
+  const Type &from = typeOf(at, at.op.operands[0]), &to = typeOf(at, at.op.results[0]);
+  int64_t offset = at.op.getInt(AttrKey::offset), size = to.numel();
+  bool isPiece = state.order.kind == Order::Dims && !state.isSum() && state.cover.isAll() &&
+                 size > 0 && from.numel() % size == 0 && offset % size == 0 &&
+                 from.numel() / size <= kPiecesMax;
+  if (!isPiece)
+    return refuse(at, "views some elements of what is in parts"), std::nullopt;
+  auto count = static_cast<size_t>(from.numel() / size);
+  auto axis = static_cast<uint16_t>(kPieceAxes + count);
+  state.put({axis, Place::Shard, false, false, compute_.mesh().wholeOuter(state, 1)});
+  state.cover.axis = axis;
+  state.cover.slices.assign(count, false);
+  state.cover.slices[static_cast<size_t>(offset / size)] = true;
+  return Values{Value::of(std::move(state))};
+}
+
+/// All pieces of a value, in their order; nothing without a refusal if they are none.
+std::optional<Walk::Values> Walk::followJoin(const At &at) {
+  const Value &first = operand(at, 0);
+  if (!first.isOne() || !first.state.cover.isPiece())
+    return std::nullopt;
+  size_t count = at.op.operands.size();
+  auto axis = static_cast<uint16_t>(kPieceAxes + count);
+  State whole = first.state;
+  whole.remove(axis);
+  whole.cover = Cover();
+  for (size_t i = 0; i < count; ++i) {
+    State piece = operand(at, i).state;
+    const Place *place = piece.at(axis);
+    bool isPiece = operand(at, i).isOne() && place != nullptr && place->kind == Place::Shard &&
+                   piece.cover.axis == axis && piece.cover.slices[i] &&
+                   std::ranges::count(piece.cover.slices, true) == 1 &&
+                   compute_.mesh().localOuter(piece, place->outer, axis) == 1 &&
+                   typeOf(at, at.op.operands[i]).numel() * static_cast<int64_t>(count) ==
+                       typeOf(at, at.op.results[0]).numel();
+    piece.remove(axis);
+    piece.cover = Cover(), piece.whole = whole.whole;
+    if (!isPiece || !(piece == whole))
+      return refuse(at, fmt::format("operand {} is not that piece of the value", i)), std::nullopt;
+  }
+  return Values{Value::of(std::move(whole))};
+}
+
+namespace {
+
+/// Of the attribute of dot_rows that made the term.
+double scaleOf(const Term &term) {
+  for (const Attr &attr : term.attrs)
+    if (attr.key == AttrKey::scale)
+      return attr.f;
+  return 1;
+}
+
+} // namespace
+
+/// Whether it is the mean over columns of the products of these, where each of `parts` ranks has
+/// as much.
+bool Walk::isMeanOf(const State &dots, const std::vector<TermId> &factors, int64_t columns,
+                    int64_t parts) {
+  const Term &term = terms_[dots.term];
+  bool isOf = term.kind == Term::Apply && term.op == OpKind::DotRows && term.operands == factors;
+  double mean = scaleOf(term) * static_cast<double>(dots.multiple.over * columns * parts) /
+                static_cast<double>(dots.multiple.under);
+  return isOf && std::abs(mean - 1) < 1e-6;
+}
+
+/// A norm of a part of the columns is that of all, by the mean of the squares of all.
+std::optional<Walk::Values> Walk::followNormPart(const At &at) {
+  bool isBack = at.op.kind == OpKind::RmsNormPartBwd;
+  Call call = {at.op.kind, at.op.attrs, {}, {}, {}, DType::F32, 0};
+  std::vector<State> states;
+  for (ValueId value : at.op.operands) {
+    if (!at.role.values[value].isOne())
+      return refuse(at, "takes what is no single value"), std::nullopt;
+    states.push_back(at.role.values[value].state);
+  }
+  size_t x = isBack ? 1 : 0;
+  const Type &whole = states[x].whole;
+  int64_t columns = whole.rank == 0 ? 0 : whole.shape[whole.rank - 1u], parts = 1;
+  std::vector<Place> sums; // of the gradient, of which ranks have as much of the mean each
+  if (isBack) {
+    for (const Place &place : states[0].places)
+      if (place.kind == Place::Part)
+        sums.push_back(place), parts *= compute_.mesh().size(place.axis);
+    for (const Place &place : sums)
+      states[0].remove(place.axis);
+  }
+  TermId of = states[x].term, weight = states[x + 1].term;
+  bool isMean = isMeanOf(states[x + 2], {of, of}, columns, 1) &&
+                (!isBack || isMeanOf(states[4], {states[0].term, of, weight}, columns, parts));
+  if (!isMean)
+    return refuse(at, "does not take the means of whole rows"), std::nullopt;
+  for (size_t i = x + 2; i < states.size(); ++i)
+    states[i].multiple = Multiple();
+  for (size_t i = 0; i < states.size(); ++i)
+    call.operands.push_back({&states[i], &typeOf(at, at.op.operands[i])});
+  for (ValueId value : at.op.results)
+    call.results.push_back(&typeOf(at, value));
+  std::optional<std::vector<State>> made = compute_.applyPlain(call);
+  if (!made)
+    return refuse(at, compute_.why()), std::nullopt;
+  Term norm = {Term::Apply, OpKind::RmsNorm, 0, 0, {}, {of, weight}};
+  for (const Attr &attr : at.op.attrs)
+    if (isMeant(at.op.kind, attr.key))
+      norm.attrs.push_back(attr);
+  if (isBack) {
+    norm.result = 1;
+    TermId statistics = terms_.of(norm);
+    norm.op = OpKind::RmsNormBwd;
+    norm.operands = {states[0].term, of, weight, statistics};
+  }
+  Values values;
+  for (size_t r = 0; r < made->size(); ++r) {
+    State &state = (*made)[r];
+    norm.result = static_cast<uint8_t>(r);
+    state.term = terms_.rounded(typeOf(at, at.op.results[r]).dtype, terms_.of(norm));
+    terms_.setShape(state.term, state.whole);
+    for (const Place &place : sums)
+      state.put({place.axis, Place::Part});
+    values.push_back(Value::of(std::move(state)));
+  }
+  return values;
+}
+
+} // namespace shardc::plan::spec

@@ -1,0 +1,533 @@
+// Values of 8 bits and their scales. A value that is brought to 8 bits is a term of its own, with
+// the format and the way of scaling. By the recipe delayed, a slot of magnitudes stands for the
+// value that is looked at there: what is scaled by a slot has to be what the slot has seen, of all
+// microbatches and ranks.
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "runtime/base/Float8.h"
+#include "runtime/plan/WeightScales.h"
+#include "runtime/verify/spec/Walk.h"
+
+namespace shardc::plan::spec {
+namespace {
+
+/// Says how a value is brought to 8 bits; no part of the value.
+bool isOfSlot(const Attr &attr) {
+  return attr.key == AttrKey::slot || attr.key == AttrKey::y_slot || attr.key == AttrKey::b_slot;
+}
+
+/// The weights of experts that ranks have in parts are looked at by each rank.
+bool isInParts(Place::Kind kind) {
+  return kind != Place::Part && kind != Place::Summed && kind != Place::Pooled;
+}
+
+int64_t formatOf(DType type, std::optional<ScaleBlocks> blocks) {
+  return static_cast<int64_t>(type) +
+         (blocks ? (static_cast<int64_t>(*blocks) + 1) * 256 : int64_t{0});
+}
+
+} // namespace
+
+/// The parameter, or another number of the optimizer's, as it is kept in the type.
+TermId Walk::inType(DType type, TermId term) {
+  return type == DType::F8E4M3 ? weightIn8Bits(term, 0) : terms_.rounded(type, term);
+}
+
+/// A weight of which all have the largest magnitude; result 1 is its scale.
+TermId Walk::weightIn8Bits(TermId weight, uint8_t result) {
+  TermId amax = terms_.of({Term::Apply, OpKind::Amax, 0, 0, {}, {weight}});
+  TermId term = terms_.of({Term::Apply,
+                           OpKind::Quantize,
+                           result,
+                           formatOf(DType::F8E4M3, std::nullopt),
+                           {},
+                           {weight, amax}});
+  terms_.setShape(term, result == 0 ? terms_.shape(weight) : Type());
+  return term;
+}
+
+/// Whether it is a copy of 8 bits with one scale, as the value lies.
+bool Walk::isCopyIn8Bits(TermId term) const {
+  const Term &of = terms_[term];
+  return of.kind == Term::Apply && of.op == OpKind::Quantize && of.attrs.empty() &&
+         of.result == 0 && of.operands.size() == 2;
+}
+
+State Walk::keptMagnitudes(const Type &type) {
+  State kept;
+  kept.term = terms_.of(Term::Kept, static_cast<int64_t>(CellKind::Amax));
+  kept.whole = type;
+  return kept;
+}
+
+/// What the value is scaled by: its own largest magnitude, or one that a slot has of it.
+std::optional<State> Walk::magnitudeOf(const At &at, const State &x, size_t from, int64_t slot) {
+  const Value &amax = operand(at, from);
+  if (amax.isOne()) {
+    State largest = amax.state;
+    for (uint16_t axis : compute_.mesh().axesOf(GroupKind::Context)) {
+      const Place *place = largest.at(axis), *of = x.at(axis);
+      if (place && place->kind == Place::Largest && of && of->kind == Place::Shard) {
+        largest.remove(axis);
+        declare("quantize: each rank scales its slices of sequences by themselves");
+      }
+    }
+    return largest;
+  }
+  if (amax.kind != Value::Largest)
+    return refuse(at, "takes no magnitudes"), std::nullopt;
+  if (amax.maxima->kind == Maxima::Seen) { // by the op before
+    auto found = amax.maxima->entries.find(slot);
+    if (found == amax.maxima->entries.end())
+      return refuse(at, "takes the magnitude of no value"), std::nullopt;
+    return found->second.of;
+  }
+  if (!useSlot(at, x, amax, slot))
+    return std::nullopt;
+  return keptMagnitudes(typeOf(at, at.op.operands[from]));
+}
+
+bool Walk::useSlot(const At &at, const State &x, const Value &amax, int64_t slot) {
+  int64_t next = isSpecification_ ? static_cast<int64_t>(goals_.steps.size()) : at.role.step;
+  if (!isSpecification_ && at.role.segment().kind == SegmentKind::Eval)
+    ++next; // behind the update
+  if (amax.kind != Value::Largest || amax.maxima->kind != Maxima::Expected ||
+      amax.maxima->step != next)
+    return refuse(at, "takes magnitudes of another step");
+  auto [used, isNew] = uses_.try_emplace({at.role.index, slot}, x.term);
+  return isNew || used->second == x.term ||
+         refuse(at, fmt::format("takes magnitude {} for two values", slot));
+}
+
+/// Adds what a slot sees of a microbatch.
+bool Walk::see(const At &at, const State &x, Value &seen, int64_t slot) {
+  bool isFill = seen.isOne() && terms_[seen.state.term].op == OpKind::Fill &&
+                terms_[seen.state.term].attrs.empty();
+  if (!isFill && (seen.kind != Value::Largest || seen.maxima->kind != Maxima::Seen))
+    return refuse(at, "adds to what is no magnitudes");
+  Maxima maxima = isFill ? Maxima() : *seen.maxima;
+  Maxima::Entry entry = {x, x.microbatch, x.microbatch};
+  entry.of.microbatch = -1;
+  auto [found, isNew] = maxima.entries.try_emplace(slot, entry);
+  if (!isNew) {
+    Maxima::Entry &before = found->second;
+    bool isNext = before.first <= entry.first && entry.last <= before.last + 1;
+    if (!(before.of == entry.of) || !isNext)
+      return refuse(at, fmt::format("sees two values, or not each microbatch, in {}", slot));
+    before.last = std::max(before.last, entry.last);
+  }
+  seen = Value::of(std::move(maxima));
+  return true;
+}
+
+/// Whether ranks that have parts of the value have whole blocks of it.
+bool Walk::cutsNoBlock(const At &at, const State &x, ScaleBlocks blocks, bool isTransposed) {
+  Extents block = blockOf(blocks);
+  if (isTransposed)
+    std::swap(block.rows, block.cols);
+  int64_t cols = x.whole.rank == 0 ? 0 : x.whole.shape[x.whole.rank - 1u];
+  if (cols == 0)
+    return refuse(at, "takes a value of which the extents are not known");
+  int64_t rows = x.whole.numel() / cols;
+  for (const Place &place : x.places) {
+    if (place.kind != Place::Shard)
+      continue;
+    int64_t before = place.outer < rows ? place.outer : place.outer / rows;
+    int64_t of = place.outer < rows ? rows : cols;
+    int64_t extent = of / before / compute_.mesh().size(place.axis) / (place.isMirrored ? 2 : 1);
+    int64_t size = place.outer < rows ? block.rows : block.cols;
+    if (size > 1 && extent % size != 0)
+      declare(fmt::format("quantize_blocks: blocks end where ranks along {} have {} of {}",
+                          compute_.mesh().name(place.axis), extent, size));
+  }
+  return true;
+}
+
+/// The copy of 8 bits and its scale.
+std::optional<std::pair<State, State>> Walk::quantised(const At &at, const Quantised &how) {
+  bool isBlocks = !how.amax;
+  const Type &type = *how.type, &scaleType = *how.scaleType;
+  Call call = {isBlocks ? OpKind::QuantizeBlocks : OpKind::Quantize, {}, {}, {}, {}, DType::F32};
+  call.operands = {{&how.x, nullptr}};
+  call.results = {&type};
+  std::optional<ScaleBlocks> blocks;
+  if (isBlocks) {
+    int64_t cols = type.shape[type.rank - 1u];
+    blocks = blocksOf(scaleType.dtype == DType::U8, {scaleType.shape[0], scaleType.shape[1]},
+                      {type.numel() / cols, cols});
+    if (!blocks || !cutsNoBlock(at, how.x, *blocks, how.isTransposed))
+      return refuse(at, "has scales of no blocks"), std::nullopt;
+  } else {
+    call.operands.push_back({&*how.amax, nullptr});
+  }
+  call.number = formatOf(type.dtype, blocks);
+  if (how.isTransposed)
+    call.attrs.push_back({AttrKey::transposed, {.i = 1}});
+  std::optional<std::vector<State>> made = compute_.applyPlain(call);
+  if (!made)
+    return refuse(at, compute_.why()), std::nullopt;
+  State scale = made->front();
+  Term term = terms_[scale.term];
+  term.result = 1;
+  if (!isBlocks)
+    term.attrs.clear(); // one of both forms
+  scale.term = terms_.of(std::move(term));
+  std::erase_if(scale.places, [](const Place &place) { return place.kind == Place::Shard; });
+  scale.whole = scaleType;
+  return std::pair(made->front(), scale);
+}
+
+/// What an op makes of the values before its epilogue, and of its other results; values that it
+/// makes come first.
+std::optional<Walk::Values> Walk::followMaker(const At &at, size_t operands) {
+  const OpInfo &info = opInfo(at.op), &maker = opInfo(at.op.kind);
+  Call call = {at.op.kind, {}, compute_.mesh().axesOf(at.op.group), {}, {}, DType::F32};
+  for (const Attr &attr : at.op.attrs)
+    if (!isOfSlot(attr) && attr.key != AttrKey::transposed)
+      call.attrs.push_back(attr);
+  for (size_t i = 0; i < operands; ++i) {
+    if (!operand(at, i).isOne())
+      return refuse(at, "takes what is no single value"), std::nullopt;
+    call.operands.push_back({&operand(at, i).state, &typeOf(at, at.op.operands[i])});
+  }
+  Values made(countNames(maker.makes));
+  if (maker.needsEpilogue) {
+    std::optional<State> again = madeAgain(at, call);
+    if (!again)
+      return std::nullopt;
+    return Values{Value::of(std::move(*again))};
+  }
+  call.between = call.operands[0].type->dtype;
+  std::string_view names = maker.results;
+  std::vector<int> positions; // among what is made; or -1 - the result of the fused op
+  while (!names.empty()) {
+    std::string_view name = takeUntil(names, ' ');
+    if (name.ends_with('?'))
+      name.remove_suffix(1);
+    int makes = positionOf(maker.makes, name), own = positionOf(info.results, name);
+    if (makes < 0 && own < 0)
+      break;
+    positions.push_back(makes >= 0 ? makes : -1 - own);
+    call.results.push_back(makes >= 0 ? nullptr
+                                      : &typeOf(at, at.op.results[static_cast<size_t>(own)]));
+  }
+  std::optional<std::vector<State>> states = compute_.apply(call);
+  if (!states)
+    return refuse(at, compute_.why()), std::nullopt;
+  made.resize(made.size() + at.op.results.size());
+  size_t first = countNames(maker.makes);
+  for (size_t i = 0; i < positions.size(); ++i)
+    made[positions[i] >= 0 ? static_cast<size_t>(positions[i])
+                           : first + static_cast<size_t>(-1 - positions[i])] =
+        Value::of((*states)[i]);
+  return made;
+}
+
+/// A norm that is made again has the attributes of the one that made its statistics.
+std::optional<State> Walk::madeAgain(const At &at, Call call) {
+  State statistics = *call.operands.back().state;
+  Term of = terms_[terms_.bare(statistics.term)];
+  bool isNorm = of.kind == Term::Apply && opInfo(of.op).again &&
+                opInfo(of.op).again->by == at.op.kind && of.result > 0;
+  if (!isNorm)
+    return refuse(at, "does not take the statistics of a norm"), std::nullopt;
+  call.between = call.operands[0].type->dtype;
+  call.kind = of.op, call.attrs = of.attrs;
+  call.operands.resize(of.operands.size());
+  std::vector<const State *> kept;
+  for (size_t i = of.operands.size(); i < at.op.operands.size() && kept.size() < of.result; ++i)
+    kept.push_back(&operand(at, i).state);
+  call.results.assign(kept.size() + 1, nullptr);
+  std::optional<std::vector<State>> made = compute_.applyPlain(call);
+  if (!made)
+    return refuse(at, compute_.why()), std::nullopt;
+  for (size_t i = 0; i < kept.size(); ++i)
+    if (terms_.bare((*made)[i + 1].term) != terms_.bare(kept[i]->term))
+      return refuse(at, "takes the statistics of another norm"), std::nullopt;
+  return (*made)[0];
+}
+
+/// Quantises what the op makes, or its operand.
+std::optional<Walk::Values> Walk::followQuantize(const At &at) {
+  const OpInfo &info = opInfo(at.op);
+  bool isFused = at.op.epilogue != Epilogue::None;
+  OpKind kind = isFused ? opOfEpilogue(at.op.epilogue) : at.op.kind;
+  bool isDelayed = kind == OpKind::QuantizeDelayed, isBlocks = kind == OpKind::QuantizeBlocks;
+  size_t scaled = isBlocks || kind == OpKind::Amax ? 0 : isDelayed ? 2 : 1;
+  size_t operands = at.op.operands.size() - scaled;
+  size_t count = isFused ? countNames(opInfo(at.op.kind).makes) : 1;
+  std::optional<Values> values =
+      isFused ? followMaker(at, operands) : std::optional(Values{operand(at, 0)});
+  if (!values)
+    return std::nullopt;
+  for (size_t i = 0; i < count; ++i)
+    if (!(*values)[i].isOne() || (*values)[i].state.isSum())
+      return refuse(at, "takes what is no single value"), std::nullopt;
+  Values made(at.op.results.size());
+  for (size_t r = 0; r < made.size() && values->size() > count + r; ++r)
+    made[r] = (*values)[count + r];
+  if (kind == OpKind::Amax)
+    return largestOf(at, std::move(made), *values, count);
+  Value seen = isDelayed ? operand(at, operands + 1) : Value();
+  for (size_t i = 0; i < count; ++i) {
+    const State &x = (*values)[i].state;
+    int64_t slot = at.op.getInt(i == 0 ? AttrKey::slot : AttrKey::y_slot);
+    std::optional<State> amax;
+    if (!isBlocks && !(amax = magnitudeOf(at, x, operands, slot)))
+      return std::nullopt;
+    if (isDelayed && !see(at, x, seen, slot))
+      return std::nullopt;
+    auto make = [&](std::string_view form, std::string_view scale, bool isTransposed) {
+      int to = positionOf(info.results, form), by = positionOf(info.results, scale);
+      if (to < 0 || by < 0 || static_cast<size_t>(to) >= made.size())
+        return true;
+      auto type = [&](int r) { return &typeOf(at, at.op.results[static_cast<size_t>(r)]); };
+      auto copy = quantised(at, {x, amax, isTransposed, type(to), type(by)});
+      if (!copy)
+        return false;
+      made[static_cast<size_t>(to)] = Value::of(std::move(copy->first));
+      made[static_cast<size_t>(by)] = Value::of(std::move(copy->second));
+      return true;
+    };
+    bool isMade =
+        i == 1 ? make("yt", "yscale", true)
+               : make("q", "scale", at.op.getBool(AttrKey::transposed)) &&
+                     make("t", positionOf(info.results, "tscale") >= 0 ? "tscale" : "scale", true);
+    if (!isMade)
+      return std::nullopt;
+  }
+  if (isDelayed)
+    made[static_cast<size_t>(positionOf(info.results, "seen"))] = seen;
+  return made;
+}
+
+/// The largest magnitude of each value that an op makes.
+std::optional<Walk::Values> Walk::largestOf(const At &at, Values made, const Values &values,
+                                            size_t count) {
+  Maxima maxima;
+  for (size_t i = 0; i < count; ++i) {
+    Type type = Type::of(DType::F32, {1});
+    Call call = {OpKind::Amax, {}, {}, {{&values[i].state, nullptr}}, {&type}, DType::F32};
+    std::optional<std::vector<State>> largest = compute_.applyPlain(call);
+    if (!largest)
+      return refuse(at, compute_.why()), std::nullopt;
+    maxima.entries[static_cast<int64_t>(i)].of = std::move(largest->front());
+  }
+  made[static_cast<size_t>(positionOf(opInfo(at.op).results, "m"))] =
+      count == 1 ? Value::of(maxima.entries[0].of) : Value::of(std::move(maxima));
+  return made;
+}
+
+/// A product of experts that brings its factors to 8 bits by slots of magnitudes.
+std::optional<Walk::Values> Walk::followGrouped(const At &at) {
+  Call call = {at.op.kind, {}, compute_.mesh().axesOf(at.op.group), {}, {}, DType::F32};
+  std::string_view names = opInfo(at.op).operands;
+  int amax = positionOf(names, "amax");
+  bool isDelayed = amax >= 0 && static_cast<size_t>(amax) < at.op.operands.size();
+  for (const Attr &attr : at.op.attrs)
+    if (!isDelayed || !isOfSlot(attr))
+      call.attrs.push_back(attr);
+  size_t count = isDelayed ? static_cast<size_t>(amax) : at.op.operands.size();
+  for (size_t i = 0; i < count; ++i) {
+    if (!operand(at, i).isOne())
+      return refuse(at, "takes what is no single value"), std::nullopt;
+    call.operands.push_back({&operand(at, i).state, &typeOf(at, at.op.operands[i])});
+  }
+  call.results = {&typeOf(at, at.op.results[0])};
+  State kept;
+  Value seen;
+  if (isDelayed) {
+    const Value &expected = operand(at, count);
+    kept = keptMagnitudes(typeOf(at, at.op.operands[count]));
+    call.operands.push_back({&kept, &kept.whole});
+    bool isSeen = at.op.operands.size() > count + 1;
+    seen = isSeen ? operand(at, count + 1) : Value();
+    for (size_t i = 0; i < 2; ++i) {
+      AttrKey key = i == 0 ? AttrKey::slot : AttrKey::b_slot;
+      if (i == 1 && at.op.kind == OpKind::GroupedMatMulScaled)
+        continue;
+      if (!useSlot(at, operand(at, i).state, expected, at.op.getInt(key)) ||
+          (isSeen && !see(at, operand(at, i).state, seen, at.op.getInt(key))))
+        return std::nullopt;
+    }
+  }
+  std::optional<std::vector<State>> made = compute_.apply(call);
+  if (!made)
+    return refuse(at, compute_.why()), std::nullopt;
+  if (at.op.getInt(AttrKey::fp8_recipe) != 0 && !isSpecification_ && !isDelayed)
+    declare("grouped products in 8 bits: each rank scales the rows that it multiplies");
+  Values values = {Value::of(std::move(made->front()))};
+  if (at.op.results.size() > 1)
+    values.push_back(std::move(seen));
+  return values;
+}
+
+// ---- magnitudes of a step, and of weights ----
+
+/// Of all ranks of a group that have parts.
+std::optional<Walk::Values> Walk::movedMaxima(const At &at, Maxima maxima) {
+  if (at.op.kind != OpKind::AllReduceMax)
+    return refuse(at, "moves magnitudes in a way that is not known"), std::nullopt;
+  for (auto &[slot, entry] : maxima.entries)
+    for (uint16_t axis : compute_.mesh().axesOf(at.op.group)) {
+      const Place *place = entry.of.at(axis);
+      bool isOfSamples =
+          place && place->kind == Place::Instance && terms_[entry.of.term].op == OpKind::Amax;
+      if (place && (!isInParts(place->kind) || isOfSamples))
+        return refuse(at, fmt::format("takes the largest of what is no part in {}", slot)),
+               std::nullopt;
+      entry.of.remove(axis);
+    }
+  return Values{Value::of(std::move(maxima))};
+}
+
+std::optional<Walk::Values> Walk::viewedMaxima(const At &at, const Maxima &maxima) {
+  int64_t offset = at.op.getInt(AttrKey::offset), coef = at.op.getInt(AttrKey::coef);
+  if (maxima.kind == Maxima::History && offset == 0 && coef == 0) {
+    Maxima expected = maxima;
+    expected.kind = Maxima::Expected;
+    return Values{Value::of(std::move(expected))};
+  }
+  auto found = maxima.entries.find(offset / kScaleStride);
+  if (maxima.kind != Maxima::Scales || found == maxima.entries.end() || offset % kScaleStride != 0)
+    return refuse(at, "views no scale of a weight"), std::nullopt;
+  State scale;
+  scale.term = weightIn8Bits(found->second.of.term, 1);
+  scale.whole = typeOf(at, at.op.results[0]);
+  if (coef != 0)
+    for (uint16_t axis : compute_.mesh().axesOf(at.op.group)) {
+      scale.put({axis, Place::Shard, false, false, compute_.mesh().wholeOuter(scale, 1)});
+      scale.whole.shape[0] *= compute_.mesh().size(axis);
+    }
+  if (coef != 0 && coef != typeOf(at, at.op.results[0]).numel())
+    return refuse(at, "views other scales than a rank's"), std::nullopt;
+  return Values{Value::of(std::move(scale))};
+}
+
+/// A copy of 8 bits, transposed, which has the same scale.
+std::optional<Walk::Values> Walk::followTransposed8Bits(const At &at) {
+  const Type &from = typeOf(at, at.op.operands[0]), &to = typeOf(at, at.op.results[0]);
+  int64_t cols = from.shape[from.rank - 1u];
+  if (at.op.getInt(AttrKey::outer) * cols != from.numel() || at.op.getInt(AttrKey::inner) != cols ||
+      from.dtype != to.dtype)
+    return refuse(at, "does not transpose the matrix"), std::nullopt;
+  State x = operand(at, 0).state, amax;
+  Term of = terms_[x.term];
+  x.term = of.operands[0], amax.term = of.operands[1];
+  amax.whole = Type::of(DType::F32, {1});
+  auto copy = quantised(at, {x, amax, true, &to, &amax.whole});
+  if (!copy)
+    return std::nullopt;
+  return Values{Value::of(std::move(copy->first))};
+}
+
+std::optional<Walk::Values> Walk::followAmaxShard(const At &at) {
+  const Value &x = operand(at, 0), &amax = operand(at, 1);
+  bool isFill = amax.isOne() && terms_[amax.state.term].op == OpKind::Fill &&
+                terms_[amax.state.term].attrs.empty();
+  if (!x.isBlock() ||
+      (!isFill && (amax.kind != Value::Largest || amax.maxima->kind != Maxima::Weights)))
+    return refuse(at, "takes no weights, or no magnitudes of them"), std::nullopt;
+  Maxima maxima = isFill ? Maxima() : *amax.maxima;
+  maxima.kind = Maxima::Weights;
+  const std::vector<size_t> &params = paramsOf_[static_cast<size_t>(x.block->block)];
+  for (size_t i = 0; i < params.size(); ++i) {
+    if (!isKeptIn8Bits(plan_.params[params[i]]))
+      continue;
+    State of = x.block->params[i];
+    for (uint16_t axis : x.block->axes)
+      of.put({axis, Place::Largest});
+    maxima.entries[numberOfScale(plan_, params[i])] = {std::move(of), 0, 0};
+  }
+  return Values{Value::of(std::move(maxima))};
+}
+
+std::optional<Walk::Values> Walk::followQuantizeShard(const At &at) {
+  const Value &x = operand(at, 0), &amax = operand(at, 1);
+  if (!x.isBlock() || amax.kind != Value::Largest || amax.maxima->kind != Maxima::Weights)
+    return refuse(at, "takes no weights, or no magnitudes of them"), std::nullopt;
+  BlockState block = *x.block;
+  const std::vector<size_t> &params = paramsOf_[static_cast<size_t>(block.block)];
+  for (size_t i = 0; i < params.size(); ++i) {
+    auto found = amax.maxima->entries.find(numberOfScale(plan_, params[i]));
+    if (found == amax.maxima->entries.end() || !found->second.of.places.empty() ||
+        found->second.of.term != block.params[i].term || !isKeptIn8Bits(plan_.params[params[i]]))
+      return refuse(at, fmt::format("does not have the largest magnitude of '{}'",
+                                    plan_.params[params[i]].name)),
+             std::nullopt;
+    block.params[i].term = weightIn8Bits(block.params[i].term, 0);
+  }
+  return Values{Value::of(std::move(block))};
+}
+
+std::optional<Walk::Values> Walk::followWeightScales(const At &at) {
+  const Value &amax = operand(at, 0);
+  if (amax.kind != Value::Largest || amax.maxima->kind != Maxima::Weights)
+    return refuse(at, "takes no magnitudes of weights"), std::nullopt;
+  Maxima scales = *amax.maxima;
+  scales.kind = Maxima::Scales;
+  for (const auto &[number, entry] : scales.entries)
+    if (!entry.of.places.empty())
+      return refuse(at, fmt::format("has magnitude {} of a part", number)), std::nullopt;
+  return Values{Value::of(std::move(scales))};
+}
+
+/// All microbatches and ranks have been seen, and what was scaled by them.
+std::optional<Walk::Values> Walk::endMaxima(const At &at) {
+  const Value &history = operand(at, 0), &seen = operand(at, 1), &state = operand(at, 2);
+  bool isFine = history.kind == Value::Largest && history.maxima->kind == Maxima::History &&
+                history.maxima->step == at.role.step && seen.kind == Value::Largest &&
+                seen.maxima->kind == Maxima::Seen && state.kind == Value::Step &&
+                state.step->training.finished == at.role.step;
+  if (!isFine)
+    return refuse(at, "takes other magnitudes than those of the step"), std::nullopt;
+  if (!checkHyper(at))
+    return std::nullopt;
+  int64_t base = at.role.step * kStep, last = base + goals_.microbatches - 1;
+  for (const auto &[slot, entry] : seen.maxima->entries)
+    if (!entry.of.places.empty() ||
+        (entry.first >= 0 && (entry.first != base || entry.last != last)))
+      return refuse(at, fmt::format("has not seen all microbatches and ranks in {}", slot)),
+             std::nullopt;
+  for (auto used = uses_.lower_bound({at.role.index, INT64_MIN});
+       used != uses_.end() && used->first.first == at.role.index; used = uses_.erase(used)) {
+    auto found = seen.maxima->entries.find(used->first.second);
+    if (found == seen.maxima->entries.end() || found->second.of.term != used->second)
+      return refuse(at,
+                    fmt::format("has not seen in {} what was scaled by it", used->first.second)),
+             std::nullopt;
+  }
+  Maxima next;
+  next.step = at.role.step + 1;
+  Values made;
+  for (Maxima::Kind kind : {Maxima::History, Maxima::Seen, Maxima::Expected}) {
+    next.kind = kind;
+    made.push_back(Value::of(kind == Maxima::Seen ? Maxima() : next));
+  }
+  return made;
+}
+
+/// What the cell holds where a run begins, or where the specification's steps do.
+Value Walk::initialMaxima(const Cell &cell) {
+  Maxima maxima;
+  maxima.step = static_cast<int64_t>(isSpecification_ ? goals_.steps.size() : 0);
+  if (cell.kind == CellKind::AmaxHistory)
+    maxima.kind = Maxima::History;
+  else if (!isSpecification_)
+    return Value();
+  if (cell.kind == CellKind::Amax)
+    maxima.kind = Maxima::Expected;
+  if (cell.kind == CellKind::WeightScales) {
+    maxima.kind = Maxima::Scales;
+    for (size_t p = 0; p < plan_.params.size(); ++p)
+      if (isKeptIn8Bits(plan_.params[p]))
+        maxima.entries[numberOfScale(plan_, p)].of.term =
+            parameter(Term::Parameter, p, maxima.step);
+  }
+  return Value::of(std::move(maxima));
+}
+
+} // namespace shardc::plan::spec
