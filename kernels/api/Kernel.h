@@ -1,5 +1,6 @@
-// The interface of kernels: tensors, attributes, the parameter table's rows of a shard, a stream,
-// scratch. Plain structs that all backends share; kernels do not know plans.
+// The interface of kernels on all backends: plain structs for tensors, attributes, parameter
+// ranges, stream and scratch. Kernels know nothing about plans. The caller owns all memory; a
+// kernel neither allocates nor frees it.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +10,8 @@
 
 namespace shardc::kernels {
 
-/// One operand or result. `data` is 16-byte aligned unless the op's table row says otherwise.
+/// One operand or result: contiguous, row-major. `data` is aligned to 16 bytes unless the op's row
+/// says otherwise.
 struct Tensor {
   void *data = nullptr;
   DType dtype = DType::F32;
@@ -23,12 +25,12 @@ struct Tensor {
       n *= shape[d];
     return n;
   }
-  /// Extent of the last dimension, and the product of the others.
+  /// cols() is the extent of the last dimension, rows() the product of the others.
   int64_t cols() const { return shape[rank - 1]; }
   int64_t rows() const { return numel() / cols(); }
 };
 
-/// Attributes by name; see Attrs.def for meaning and defaults.
+/// Attributes by name; Attrs.def has meanings and defaults.
 struct Attrs {
 #define ATTR_BOOL(field, default_, doc) bool field = default_;
 #define ATTR_INT(field, default_, least, most, doc) int64_t field = default_;
@@ -36,33 +38,32 @@ struct Attrs {
 #include "runtime/base/Attrs.def"
 };
 
-/// A run of one parameter's elements inside a shard: the part of the parameter table for
-/// init_block, sum_squares and the optimizers. Elements of a shard outside all ranges are padding.
+/// A contiguous range of a shard that belongs to one parameter, for init_block, sum_squares and the
+/// optimizers. Elements of a shard outside of all ranges are padding.
 struct ParamRange {
   enum Init : uint8_t { Zeros, Ones, Normal };
-  int64_t begin = 0, end = 0; ///< elements of the shard
-  int64_t globalBegin = 0;    ///< index in the whole tensor of element `begin`
-  /// More than 0: the elements are parts of rows of the tensor, each of so many elements, and each
-  /// begins `stride` elements of the tensor behind the one before.
+  int64_t begin = 0, end = 0; ///< element range of the shard, end excluded
+  int64_t globalBegin = 0;    ///< index of element `begin` in the unsharded tensor
+  /// If positive, the range consists of pieces of rows: each piece has `columns` elements, and
+  /// pieces are `stride` elements of the unsharded tensor apart.
   int64_t columns = 0, stride = 0;
   uint64_t key = 0; ///< Philox key of the parameter's initial values
   float lrMult = 1, wdMult = 1;
   bool isDecoupled = false; ///< its learning rate is state.decoupledLr
-  /// The moments of the parameter count this many updates more than state.applied does: fewer,
-  /// below zero, where they began after the schedule did.
+  /// Added to state.applied for bias correction; negative if the parameter's moments began after
+  /// the schedule did.
   int64_t countOffset = 0;
   Init init = Zeros;
   double initStd = 0;
-  int64_t number = 0; ///< of the parameter among those of 8 bits, if it is one
-  /// Elements of one of this rank's rows of the tensor.
+  int64_t number = 0; ///< index among the 8-bit parameters, if it is one of them
+  /// Elements in a row of this rank's part of the tensor.
   int64_t row = 0;
-  /// Its rows are of several matrices: so many of each in turn, over and over; 0 behind the last.
-  /// All 0: it is one matrix.
+  /// Row counts of interleaved matrices (Param::turns), 0 behind the last; all 0: one matrix.
   int32_t turns[4] = {};
 };
 
-/// What a backend's kernels keep from call to call: handles of libraries, choices made by timing.
-/// The kernels define it, the backend owns it, and every call carries it.
+/// State that a backend's kernels keep between calls, such as library handles and the results of
+/// autotuning. The kernels define it, the backend owns it, and every call refers to it.
 class KernelContext {
 public:
   virtual ~KernelContext() = default;
@@ -75,43 +76,45 @@ struct Call {
   Tensor in[kOperandsMax];
   Tensor out[kResultsMax];
   uint8_t inCount = 0, outCount = 0;
-  /// Operands of ops that take a list (sum_squares); `in` is empty for them.
+  /// Operands of ops that take a list (such as sum_squares); `in` is then empty.
   const Tensor *list = nullptr;
   int64_t listCount = 0;
-  /// Ranks that count the same elements of each operand of a list, whose squares are divided by
-  /// them; null: 1 of each.
+  /// For each operand of a list, the number of ranks that hold the same elements; its sum of
+  /// squares is divided by that number. Null: 1 for each.
   const int64_t *copies = nullptr;
   Attrs attrs;
-  /// This rank's index in the op's group, and the group's size: an op of whole operands has 0 of 1.
+  /// This rank's index in the op's group, and the size of that group. An op on unsharded operands
+  /// has index 0 of 1.
   int64_t index = 0, groupSize = 1;
-  /// Ranges of the shard in each operand of a list, or of the single shard: rangesOf[i] to
-  /// rangesOf[i+1].
+  /// Parameter ranges of each operand of a list, or of the single shard: operand i has ranges
+  /// rangesOf[i] to rangesOf[i+1].
   const ParamRange *ranges = nullptr;
   const int64_t *rangesOf = nullptr;
   int64_t rangesCount = 0;
   int64_t step = 0, microbatch = 0,
           microbatches = 1; ///< of the running segment; they select batch.load's ring entry
   /// On a device: the address from which a captured kernel reads step, microbatch and microbatches
-  /// when it runs; null if the fields above hold them.
+  /// when it executes; null: the fields above are valid.
   const int64_t *launch = nullptr;
-  /// Multiprocessors that a product may use while other kernels overlap it; 0: all.
+  /// Streaming multiprocessors that a matrix product may use while other kernels overlap it; 0:
+  /// all.
   int32_t multiprocessors = 0;
-  void *stream = nullptr;           ///< the backend's queue, in its kernels' form; null on the host
-  KernelContext *context = nullptr; ///< also in a call without addresses; null: none is kept
+  void *stream = nullptr;           ///< the backend's stream handle; null on the host
+  KernelContext *context = nullptr; ///< also set in calls without addresses; null: nothing is kept
   void *workspace = nullptr;
   size_t workspaceBytes = 0;
 };
 
-/// Runs the op, or launches it on call.stream. The caller has checked types and shapes with
-/// `accepts`.
+/// Executes the op, or enqueues it on call.stream. The caller has checked the call with `accepts`.
 using KernelFn = void (*)(const Call &call);
 
-/// A kernel and its capabilities. `accepts` returns null, or the reason why it refuses the call.
+/// A kernel and what it supports. `accepts` returns null, or the reason why it cannot execute the
+/// call.
 struct Kernel {
-  const char *name; ///< the name in the profiler and in `run --explain`
+  const char *name; ///< shown by profilers and by `run --explain`
   KernelFn run = nullptr;
   const char *(*accepts)(const Call &call) = nullptr;
-  /// Bytes of scratch that `run` needs for this call; null means none. Only shapes are read.
+  /// Scratch in bytes that `run` needs for this call; null: none. It reads shapes only.
   size_t (*workspaceBytes)(const Call &call) = nullptr;
 };
 

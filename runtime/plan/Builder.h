@@ -1,5 +1,6 @@
-// Small steps to build and rewrite segments: values, ops, defs, users. For lowering, passes and
-// tests.
+// Helpers that build and rewrite the segments of a plan: values, ops, definitions and users.
+// Lowering, passes and tests use them. All functions change the plan in place and expect indices
+// that are in range.
 #pragma once
 
 #include <initializer_list>
@@ -10,11 +11,12 @@
 
 namespace shardc::plan {
 
-/// Adds a value that nothing defines yet. The caller keeps names unique.
+/// Adds a value without a defining op and returns its id. The caller keeps names unique in the
+/// segment.
 ValueId addValue(Segment &segment, std::string name, const Type &type,
                  Purpose purpose = Purpose::Activations);
 
-/// A kind of cells, and the block or parameter that one of them is of.
+/// A kind of cell and, for kinds that belong to one, the index of its block or parameter.
 struct CellOf {
   CellOf(CellKind kind) : kind(kind) {}
   CellOf(CellKind kind, size_t of) : kind(kind), of(static_cast<int32_t>(of)) {}
@@ -26,51 +28,53 @@ struct CellOf {
 uint32_t addCell(Role &role, std::string name, CellOf kind, const Type &type, Arena arena,
                  Purpose purpose);
 
-/// Gives a cell, and all values that segments take from it or leave in it, another element type.
+/// Changes the element type of a cell and of every segment value that is read from it or written to
+/// it.
 void changeType(Role &role, uint32_t cell, DType dtype);
 
 /// Adds a live-in value that holds the cell's content.
 ValueId addLiveIn(Segment &segment, std::string name, const Role &role, uint32_t cell);
 
-/// An op without results; `unit` and `loc` as given.
+/// Returns an op without results. `unit` and `loc` are copied into it.
 Op makeOp(OpKind kind, std::initializer_list<ValueId> operands, int32_t unit = -1,
           uint32_t loc = kNone);
 
-/// The plan's group with these axes in this order; added to the plan if it has none, under the
-/// name, or under those of the axes.
+/// Returns the index of the group with exactly these axes in this order. If the plan lacks it, the
+/// group is added under `name`, or under the names of its axes.
 int16_t groupOf(Plan &plan, std::vector<uint16_t> axes, std::string name = "");
-/// The group of those axes of a group that are fastest and have so many ranks together, likewise;
-/// -1 for one rank. Groups are cut there.
+/// Splits a group of ranks in two. innerGroupOf() returns the group of its fastest-varying axes
+/// that together have `ranks` ranks, and adds it if needed; -1 for one rank. The axes of the group
+/// must divide there.
 int16_t innerGroupOf(Plan &plan, int16_t group, int64_t ranks);
-/// The group of its other axes, among which ranks of such a group are one; -1 for one rank.
+/// The group of the remaining axes: ranks of one inner group count as one. -1 for one rank.
 int16_t outerGroupOf(Plan &plan, int16_t group, int64_t ranks);
-/// The group of the kind, if it has several ranks; -1 otherwise.
+/// The group of the kind along which something can be sharded; -1 if it has one rank.
 int16_t groupToCutOf(const Plan &plan, GroupKind kind);
 
-/// The plan's stream of the kind, which is not Other; added to the plan if it has none.
+/// The plan's stream of the kind (any but Other), added to the plan if it has none.
 StreamId streamOf(Plan &plan, StreamKind kind);
-/// The plan's channel of the group that runs on the stream of this kind and travels like this,
-/// likewise. A channel that is added gets the name, followed by that of the group if another one
-/// has it.
+/// The plan's channel with this group, stream and transport, added if the plan has none. A new
+/// channel gets `name`; if that is taken, the group's name is appended.
 ChannelId channelOf(Plan &plan, int16_t group, StreamKind stream, Transport transport,
                     std::string_view name);
 
-/// Likewise of two members of the group.
+/// The same for a channel of two members of the group, which carries sends and receives.
 ChannelId pairChannelOf(Plan &plan, int16_t group, std::array<int32_t, 2> pair, StreamKind stream,
                         std::string name);
 
-/// Lets the op be issued on the channel, over its group.
+/// Assigns the op to the channel and to its group.
 void setChannel(const Plan &plan, Op &op, ChannelId channel);
 
-/// Appends the op to the segment and sets its results' defs. An op of no phase gets that of the
-/// segment's kind. Returns the op's index.
+/// Appends the op to the segment and makes it the definition of its results. An op without a phase
+/// gets the phase of the segment's kind. Returns the op's index.
 uint32_t append(Segment &segment, Op op);
 
-/// Sets every value's def anew after ops were moved, added or removed.
+/// Recomputes the definition of every value after ops were moved, added or removed.
 void renumber(Segment &segment);
 
-/// For each value the ops that name it as operand or tie, in order of issue. `outs` count as no
-/// user.
+/// Use lists: for each value, the ops that have it as an operand or a tie, in order of issue.
+/// Boundary `outs` of the segment do not count as uses. The lists are a snapshot: they are stale
+/// once ops change.
 class Users {
 public:
   explicit Users(const Segment &segment);
@@ -83,32 +87,32 @@ private:
   std::vector<uint32_t> starts_, ops_;
 };
 
-/// Replaces the segment's ops by `ops` (whose waits are empty) and sets defs anew.
+/// Replaces the segment's ops by `ops`, whose wait lists must be empty, and recomputes definitions.
 void replaceOps(Segment &segment, std::vector<Op> ops);
 
-/// Index of the role's first cell of the kind, of the block or parameter if the kind has one, or
-/// kNone.
+/// Index of the role's first cell of the kind (and of block or parameter `of`, if the kind has
+/// one); kNone if there is none.
 uint32_t findCell(const Role &role, CellKind kind, int32_t of = -1);
-/// The same for each of `count` blocks or parameters, in one pass over the cells.
+/// The same for blocks or parameters 0 to count - 1, in one pass over the cells.
 std::vector<uint32_t> findCells(const Role &role, CellKind kind, size_t count);
 /// Index of the role's first segment of the kind, or kNone.
 uint32_t findSegment(const Role &role, SegmentKind kind);
 
-/// Whether the index is that of a layer's unit; not if it is below 0.
+/// Whether `unit` is the index of a transformer layer; false for a negative index.
 bool isLayer(const Plan &plan, int32_t unit);
 
-/// The segment's live-in value of the cell, or kNone.
+/// The segment's live-in value that holds the cell's content, or kNone.
 ValueId liveInOf(const Segment &segment, uint32_t cell);
 
-/// Removes the ops, by index, that are marked other than 0, and renumbers.
+/// Removes the ops whose entry in `dead` is not 0, and recomputes definitions.
 void eraseOps(Segment &segment, const std::vector<uint8_t> &dead);
 
-/// Removes pure ops none of whose results is used, until there are none.
+/// Dead code elimination: removes pure ops without used results until none is left.
 void removeDeadOps(Segment &segment);
-/// The same of the ops that may go.
+/// The same, but for the ops for which `mayGo` returns true.
 void removeDeadOps(Segment &segment, bool (*mayGo)(const Op &));
 
-/// Removes the values that neither ops nor boundaries name, and renumbers the others.
+/// Removes the values that no op and no boundary names, and renumbers the others.
 void dropUnusedValues(Segment &segment);
 
 } // namespace shardc::plan

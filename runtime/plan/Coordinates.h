@@ -1,5 +1,5 @@
-// How the ranks of a plan differ: what moves with a rank's index in a group, and the stages of a
-// pipeline. docs/coordinates.md explains groups and indices.
+// Rank-dependent parts of a plan: offsets that depend on a rank's index in a group, and pipeline
+// stages. docs/coordinates.md explains groups and indices.
 #pragma once
 
 #include <cstdint>
@@ -12,9 +12,9 @@
 
 namespace shardc::plan {
 
-// ---- what moves with a rank's index in one group ----
+// ---- offsets that depend on a rank's index in one group ----
 
-/// offset + coef · index(group)
+/// A linear function of a rank's index in one group: offset + coef · index(group).
 struct Moving {
   int64_t offset = 0;
   int64_t coef = 0;
@@ -26,32 +26,33 @@ struct Moving {
   auto operator<=>(const Moving &) const = default;
 };
 
-/// The first element of a view in its operand.
+/// The index of the view's first element in its operand, counted in elements.
 Moving beginOf(const Op &view);
 
-/// The sum of both. Nothing if it moves with the index of no single group of the plan. It does for
-/// the index i in a group of n ranks and j in another one where a group has the axes of both:
-/// its index is n · i + j, so what moves by n · c with i and by c with j moves by c with it.
+/// The sum of two linear functions, or nothing if no single group of the plan expresses it. Let i
+/// be the index in a group of n ranks and j the index in another group. If the plan has a group
+/// with the axes of both, the index there is n · i + j; so a sum with the coefficients n · c of i
+/// and c of j has the coefficient c in that group.
 std::optional<Moving> sumOf(const Plan &plan, const Moving &a, const Moving &b);
 
-/// True if the axes of `group` that have several coordinates are those of `first` and then those of
-/// `second`. Group -1 has none.
+/// Whether the axes of `group` are those of `first` followed by those of `second`. Axes of size 1
+/// are ignored; group -1 has no axes.
 bool isComposedOf(const Plan &plan, int16_t group, int16_t first, int16_t second);
-/// True if the axes of `larger` that have several coordinates begin with those of `group`.
+/// Whether the axes of `larger` begin with those of `group`; axes of size 1 are ignored.
 bool isExtendedBy(const Plan &plan, int16_t group, int16_t larger);
 
-// ---- roles that send to each other are the stages of a pipeline ----
+// ---- pipeline stages ----
 
-/// Roles send to each other: they are stages, in the plan's order.
+/// Whether roles send to each other: they are then pipeline stages, in the plan's order.
 bool isPipeline(const Plan &plan);
-/// `, stage 2 of 4` of a role of a pipeline, to stand behind a rank; empty of other roles.
+/// Text for messages, such as `, stage 2 of 4`, to append to a rank; empty without a pipeline.
 std::string stageOf(const Plan &plan, uint32_t role);
 
 // ---- channels ----
 
-/// The channels that ops of these roles use, in the order in which ranks create them: that of the
-/// plan's table. It is one order for all ranks, so of all channels that are left, all members of
-/// the first are there to create it.
+/// The channels that ops of these roles use, in the order in which ranks create their
+/// communicators: the order of the plan's table. All ranks follow this one order, so the members of
+/// the first channel that is still missing are always ready to create it: creation cannot deadlock.
 std::vector<ChannelId> channelOrder(const Plan &plan, std::span<const uint32_t> roles);
 
 } // namespace shardc::plan

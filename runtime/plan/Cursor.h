@@ -1,5 +1,5 @@
-// Reads plan text token by token and records the first error with its location. Used only by the
-// parser; handles characters, words, numbers and strings, without knowledge of plans.
+// Tokenizer of the plan parser: reads characters, words, numbers and strings, and records the first
+// error with its location. It knows nothing about plans.
 #pragma once
 
 #include <cstdint>
@@ -11,12 +11,12 @@
 
 namespace shardc::plan {
 
-/// Every reading function skips blanks and comments first and returns false where the text is not
-/// what was asked for; the error is kept, and the caller leaves at once.
+/// Every reading function first skips blanks and comments. If the text is not what the caller asked
+/// for, it records an error and returns false, and the caller returns at once.
 class Cursor {
 public:
-  /// `text`, which follows so many lines of the file, must outlive the cursor and all names that it
-  /// hands out.
+  /// `text` must outlive the cursor and all names that it returns. `linesBefore` is the number of
+  /// lines of the file before it.
   Cursor(std::string_view text, std::string_view fileName, int64_t linesBefore = 0)
       : text_(text), fileName_(fileName), linesBefore_(linesBefore) {}
 
@@ -33,30 +33,30 @@ public:
   bool expect(std::string_view word);
   /// The next word without taking it; empty if there is none.
   std::string_view peekWord();
-  /// A word; `what` says in an error what was asked for.
+  /// Reads a word; an error message calls it `what`.
   bool word(std::string_view &out, std::string_view what);
-  /// A word or a quoted string. The view lasts as long as the cursor.
+  /// Reads a word or a quoted string. The view is valid as long as the cursor.
   bool name(std::string_view &out, std::string_view what);
   bool string(std::string &out, std::string_view what);
   bool integer(int64_t &out, std::string_view what, int64_t min, int64_t max);
   bool real(double &out, std::string_view what);
 
-  /// Offset of the next token, or of the one that was read last: where errors point.
+  /// Offset in the text of the next token, or of the token that was read last: where errors point.
   size_t next();
   size_t last() const { return last_; }
 
-  /// Keeps an error at the offset, unless there is one; always false.
+  /// Records an error at the offset unless there already is one; returns false.
   template <typename... Args>
   bool fail(size_t at, std::string_view id, fmt::format_string<Args...> text, Args &&...args) {
     return record(at, id, fmt::format(text, std::forward<Args>(args)...));
   }
-  /// Adds a note to the error that was just kept.
+  /// Adds a note to the error that was recorded last.
   void note(size_t at, std::string_view text);
 
-  /// The next token as a message shows it: quoted and cut, or `end of file`.
+  /// The next token as messages show it: quoted and shortened, or `end of file`.
   std::string found();
   bool failed() const { return !message_.empty(); }
-  /// The error in the diagnostics' form: place, text, source line and caret.
+  /// The recorded error in the form of diagnostics: location, text, source line and caret.
   Status status() const;
 
 private:

@@ -1,6 +1,5 @@
-// What executing a plan takes beside its arenas: graphs that are captured, gathers that are issued
-// as one, and landing buffers. Compiler and runtime share this, so that predictions are of what
-// runs.
+// Costs of executing a plan that are not in its arenas: captured graphs, batched all-gathers and
+// receive buffers. Compiler and runtime share these functions, so predictions match execution.
 #pragma once
 
 #include <optional>
@@ -10,56 +9,56 @@
 
 namespace shardc::plan {
 
-// ---- gathers of a unit that stand next to each other are issued as one ----
+// ---- batched all-gathers: adjacent gathers of one unit are issued as one ----
 
-/// By op, the ops that are issued with it, in order: itself alone; all of several gathers at the
-/// first of them, and none at the others. Such gathers have the same unit, channel, stream and
-/// predicate, NCCL's kernels move them, and only aliases stand between them. Each of them waits for
-/// all that one of them waits for, and has ended when all have; so in a placed plan none writes
-/// bytes that another one reads or writes.
+/// For each op, the ops that are issued together with it, in order: usually only itself. For a
+/// batch, the first gather lists all gathers of the batch and the others list none. A batch has one
+/// unit, channel, stream and predicate, is carried by NCCL's kernels, and contains only alias ops
+/// in between. Each gather of a batch waits for the waits of all, and completes with all; therefore
+/// no gather of a placed plan writes bytes that another gather of its batch reads or writes.
 std::vector<std::vector<uint32_t>> issuedTogether(const Plan &plan, const Segment &segment);
 
-// ---- a run captures a graph for each segment, variant and slot of its rings ----
+// ---- CUDA graphs: one is captured per segment, variant and ring slot ----
 
 struct GraphNeed {
   int64_t graphs = 0;
-  int64_t nodes = 0; ///< kernels, copies and collectives of all of them, on GPUs
+  int64_t nodes = 0; ///< upper bound of kernels, copies and collectives in all graphs, on GPUs
 
-  /// Bytes of the device and seconds of the capture, from rates that were seen to be enough.
+  /// Device memory in bytes, and seconds to capture; both from measured upper bounds per node.
   int64_t bytes() const;
   double seconds() const;
 };
 
-/// Of one rank of the role.
+/// The need of one rank of the role.
 GraphNeed graphsOf(const Plan &plan, const Role &role);
-/// If that is more than a rank may capture. Without rings there are few variants, and limits of ops
-/// are enough.
+/// The need if it exceeds what a rank may capture, otherwise nothing. Without rings there are few
+/// variants, and the limits on ops suffice.
 std::optional<GraphNeed> graphsBeyondLimit(const Plan &plan, const Role &role);
 /// `12 graphs with 3456 nodes, about 13.5 MiB and 0.1 s to capture`.
 std::string toString(const GraphNeed &need);
 
-// ---- landing buffers: device memory outside of the arenas, on backends that form sums as
-// runtime/base/Reduction.h says ----
+// ---- receive buffers: device memory outside of the arenas, for backends that reduce as described
+// in runtime/base/Reduction.h ----
 
-/// True if the backend that the plan is for has landing buffers at all.
+/// Whether the plan's backend uses receive buffers at all.
 inline bool hasLandingBuffers(const Plan &plan) { return plan.needsBackend == "cuda"; }
 
-/// True if a backend may form the op's sum in the wire's type and in whatever order is fastest.
+/// Whether the backend may reduce in the communication type and in any order.
 inline bool sumsInAnyOrder(const Plan &plan, const Op &op) {
   return plan.transportOf(op) == Transport::Nccl;
 }
 
-/// True if the op is a sum whose parts members send each other.
+/// Whether the op is a reduction in which members exchange their parts by sends and receives.
 bool isExchanged(const Plan &plan, const Segment &segment, const Op &op);
 
-/// Bytes that a collective of the segment needs on each member; 0 for gathers and other ops.
+/// Bytes of receive buffer that a collective needs on each member; 0 for gathers and other ops.
 int64_t landingBytes(const Plan &plan, const Segment &segment, const Op &op);
 
-/// Bytes that the collectives of one channel need on each member: they run one after the other, so
-/// this is the largest.
+/// Bytes that the collectives of one channel need on each member. They run one after the other and
+/// share a buffer, so this is their maximum.
 int64_t landingBytes(const Plan &plan, const Role &role, ChannelId channel);
 
-/// Bytes of all landing buffers of a rank.
+/// Bytes of all receive buffers of a rank.
 int64_t landingBytes(const Plan &plan, const Role &role);
 
 } // namespace shardc::plan

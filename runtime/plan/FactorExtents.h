@@ -1,5 +1,5 @@
-// The extents of an op's factors, as the types of its operands and results have them: equal letters
-// have equal extents, or the types do not fit.
+// Infers the extents of an op's factors from the types of its operands and results. Equal letters
+// have equal extents; otherwise the types do not fit the op.
 #pragma once
 
 #include <span>
@@ -9,16 +9,16 @@
 
 namespace shardc::plan {
 
-/// The dimensions of a value in the order in which its type has them, and which of the type's
-/// dimensions they are. A type may have more dimensions than its row: then the first of the row is
-/// all of the leading ones, as rows of a matrix are. It may have fewer: then the first of the type
-/// is all of the leading ones of the row.
+/// Maps dimensions of a FACTORS row to dimensions of a type, in the type's order. A type may have
+/// more dimensions than the row: the row's first dimension then stands for all leading ones, as the
+/// rows of a matrix do. It may have fewer: the type's first dimension then is the product of the
+/// row's leading ones.
 struct DimRange {
   uint8_t first, last;         ///< of the value's dimensions, both included
   uint8_t typeFirst, typeLast; ///< of the type's
 };
 
-/// Where two extents contradict each other.
+/// An extent that contradicts another one.
 struct ExtentFault {
   bool isOperand;
   size_t index;     ///< of the operand or result
@@ -29,16 +29,16 @@ struct ExtentFault {
 
 class FactorExtents {
 public:
-  /// Of an op with this row. Types are those of its operands and results, in order; those of lists
-  /// are not looked at. `members` is the size of its group, 1 without one.
+  /// `operands` and `results` are the types of the op's values, in order; types of list operands
+  /// are ignored. `members` is the size of the op's group, 1 without one.
   FactorExtents(const Op &op, std::span<const Type *const> operands,
                 std::span<const Type *const> results, int64_t members)
       : FactorExtents(factorsOf(op), op, operands, results, members) {}
-  /// With another row, which has to outlive it.
+  /// The same with another row, which must outlive this object.
   FactorExtents(const OpFactors &factors, const Op &op, std::span<const Type *const> operands,
                 std::span<const Type *const> results, int64_t members);
 
-  /// 0 if no type says it.
+  /// The extent of the factor; 0 if no type determines it.
   int64_t of(FactorId factor) const {
     return extents_[static_cast<size_t>(factors_.extentOf[static_cast<size_t>(factor)])];
   }
@@ -51,14 +51,14 @@ private:
     bool isOperand = false, isDone = false;
     uint8_t index = 0;
     DimRange dims{};
-    int64_t extent = 0; ///< of this member, where the row says `%`
+    int64_t extent = 0; ///< the local extent, if the row marks the dimension `%`
   };
 
   void addEquations(const Op &op, std::span<const Type *const> types, bool isOperand);
-  /// Uses what is known of the equation; true if it says something new.
+  /// Applies one equation; true if it determined another extent.
   bool use(Equation &equation);
-  /// Says that a factor that no type tells from others is 1, as rows of a matrix of rank 1 are;
-  /// false if there is none.
+  /// Sets one undetermined factor to 1, as in the rows of a matrix of rank 1; false if there is
+  /// none.
   bool settleOne();
   void refuse(const Equation &equation, int64_t needed);
   int64_t &at(FactorId factor) {
@@ -73,30 +73,32 @@ private:
   std::optional<ExtentFault> fault_;
 };
 
-/// Dimension d of a value, with its attribute, is dimension `placeOfDim` in the type.
+/// The dimension of the type that holds dimension `dim` of the row, if its transposing attribute is
+/// set or not.
 uint8_t placeOfDim(const FactorValue &value, bool isTurned, uint8_t dim);
 
-/// The row's entry for operand or result i of an op whose attributes may turn the row around.
+/// The row's entry for operand or result i. An op whose `reversedBy` attribute is set has the
+/// entries of its results as operands and the reverse.
 const FactorValue &operandOf(const Op &op, const OpFactors &factors, size_t i);
 const FactorValue &resultOf(const Op &op, const OpFactors &factors, size_t i);
 
-/// For how many rows an op uses each element of an operand: the extents along which the first
-/// operand and a result go, and this one does not.
+/// How often an op uses each element of an operand: the product of the extents that the first
+/// operand and a result have and this operand lacks. For a weight it is the number of tokens.
 int64_t rowsOfOperand(const Plan &plan, const Segment &segment, const Op &op, size_t operand);
-/// Over how many rows it sums for each element of a result: the extents of the first operand that
-/// the result lacks. An op that makes a weight's gradient sums over those for which the weight was
-/// used.
+/// How many terms the op adds up for each element of a result: the product of the extents of the
+/// first operand that the result lacks. For a weight gradient it is the number of tokens for which
+/// the weight was used.
 int64_t rowsOfResult(const Plan &plan, const Segment &segment, const Op &op, size_t result);
 
-/// How the dimensions of a value lie in a type of this rank.
+/// The mapping of a row's dimensions to those of a type of this rank; returns the number of ranges.
 uint8_t dimRanges(const FactorValue &value, uint8_t rank,
                   std::array<DimRange, kDimsOfValueMax> &ranges);
 
-/// The factor along which a dimension of an operand's or result's type goes: of `r` for [B,S] that
-/// for both, of `(2 f)` and `(g n d)` the outermost. None of what has no dimensions.
+/// The factor of a type's dimension: for [B,S] under `r` it is r for both, for `(2 f)` or `(g n d)`
+/// the outermost one. kNoFactor if the row has no dimensions.
 FactorId factorAt(const FactorValue &value, bool isTurned, uint8_t rank, uint8_t dim);
-/// The dimension of the type that goes along the factor; of several the one nearest to `like`, the
-/// dimension of another value that goes along it. -1 without one.
+/// The dimension of the type that holds the factor; if there are several, the one nearest to
+/// `like`, the position of that factor in another value. -1 if there is none.
 int dimOf(const FactorValue &value, bool isTurned, uint8_t rank, FactorId factor, uint8_t like);
 
 /// Dimensions `first` to `last` as the row writes them, without marks.

@@ -1,7 +1,7 @@
-// What each op does to dimensions: its FACTORS row of Ops.def, taken apart. A factor is a dimension
-// of the op, named by a letter; each operand and each result says which factors its dimensions are.
-// docs/factors.md teaches the notation, OpColumns.def has the meaning of each mark. Shape checks,
-// partition and the verifier read factors here, so that nobody has a second list of them.
+// Einsum-like description of each op: its FACTORS row in Ops.def, parsed. A factor is a dimension
+// of the op, named by a letter; every operand and result lists the factors of its dimensions. Shape
+// checks, sharding and the verifier all read this table. docs/factors.md teaches the notation;
+// OpColumns.def defines each mark.
 #pragma once
 
 #include <array>
@@ -32,17 +32,17 @@ struct FactorAtom {
     Joined,   ///< `x+y`: all of the factor, then all of another one; keeps both whole
   };
   FactorId factor = kNoFactor; ///< none of a Number
-  FactorId other = kNoFactor;  ///< of Joined: the second one
+  FactorId other = kNoFactor;  ///< only for Joined: the second factor
   Form form = Plain;
   uint8_t number = 0;
-  uint8_t dim = 0;            ///< of the value
+  uint8_t dim = 0;            ///< of the value, counted from 0
   bool isNeededWhole = false; ///< `!`
   bool isCounted = false;     ///< `#`
   bool isToldByIndex = false; ///< `@`
   bool isShare = false;       ///< `%` at this factor
   bool isInSharedDim = false; ///< `%` at the dimension that it is part of
   bool isBound = false;       ///< `?`: counts say which of its rows are there
-  /// Of the word, where the factors have these extents.
+  /// Extent of the dimension, given the extents of its factors.
   int64_t extent(int64_t ofFactor, int64_t ofOther = 0) const;
 };
 
@@ -53,24 +53,24 @@ struct FactorValue {
     Opaque, ///< `.`: elements in an order of their own
     Scales, ///< `$`: the scales of numbers of 8 bits: one for all, or one for each of their blocks
   };
-  /// Of results: how parts along a factor that a result lacks make the whole.
+  /// For results: how partial results along a factor that the result lacks are combined.
   enum Combine : uint8_t {
     Sum,
     Largest, ///< `^`
-    Same,    ///< `=`: it follows from no factor that it lacks, so each part has all of it
+    Same,    ///< `=`: no reduction; the value is the same in every part
   };
   Form form = Dims;
   Combine combine = Sum;
-  bool isList = false;               ///< `*`: each value of the list has an extent of its own
-  bool isAddedOnce = false;          ///< `+`: a term of the sum, which only one part may add
-  FactorId pointsInto = kNoFactor;   ///< `>v`: its elements are places along v
-  FactorId countsRowsOf = kNoFactor; ///< `|x`: its elements are numbers of rows along x
+  bool isList = false;               ///< `*`: each value of the list has its own extent
+  bool isAddedOnce = false;          ///< `+`: a term of a sum that exactly one part may add
+  FactorId pointsInto = kNoFactor;   ///< `>v`: its elements are indices along v
+  FactorId countsRowsOf = kNoFactor; ///< `|x`: its elements count rows along x
   std::optional<AttrKey> turnedBy;   ///< with this attribute its last two dimensions are swapped
   uint8_t dimCount = 0, atomCount = 0;
   std::array<FactorAtom, kAtomsOfValueMax> atoms{};
 
   std::span<const FactorAtom> words() const { return {atoms.data(), atomCount}; }
-  /// Where the factor stands; null if the value lacks it.
+  /// The word with this factor; null if the value lacks it.
   const FactorAtom *find(FactorId factor) const;
   bool has(FactorId factor) const { return find(factor) != nullptr; }
 };
@@ -82,15 +82,14 @@ struct OpFactors {
   std::array<FactorValue, kOperandsOfOpMax> operandValues{};
   std::array<FactorValue, kResultsOfOpMax> resultValues{};
   std::array<char, kFactorsOfOpMax> letters{};
-  /// The factor whose extent it has: that of `s` for `s'`, else itself.
+  /// The factor that determines its extent: s for `s'`, otherwise itself.
   std::array<FactorId, kFactorsOfOpMax> extentOf{};
-  /// `x=name`: the attribute that is its extent; 0 says nothing.
+  /// `x=name`: the attribute that holds its extent; an attribute of 0 determines nothing.
   std::array<std::optional<AttrKey>, kFactorsOfOpMax> attrOf{};
   FactorId members = kNoFactor; ///< `x=group`: its extent is the number of members of the group
   std::optional<AttrKey> reversedBy; ///< with this attribute operands and results change places
 
-  /// The values as a row has them: operand and result i, in the order of an op's list. A list has
-  /// one entry, which all of its values share.
+  /// The row's entry for operand or result i of an op. All values of a list share one entry.
   const FactorValue &operand(size_t i) const {
     return operandValues[i < operandCount ? i : operandCount - 1u];
   }
@@ -102,25 +101,24 @@ struct OpFactors {
     return {resultValues.data(), resultCount};
   }
 
-  /// Whether an operand marks the factor `!`, or keeps it whole beside others.
+  /// Whether an operand needs the factor unsharded: it is marked `!` or stands beside another one.
   bool isNeededWhole(FactorId factor) const;
   /// Whether the attribute transposes the operand.
   constexpr bool isTurned(size_t at, AttrKey by) const {
     return at < operandCount && operandValues[at].turnedBy == by;
   }
-  /// The operand of which a result has places along a dimension: what the op chooses by.
+  /// The operand whose elements a result's indices refer to: the op chooses among them.
   std::optional<size_t> chosenBy() const;
-  /// Whether parts along the factor make the result as a sum: the result lacks it, and no operand
-  /// needs it whole.
+  /// Whether the op contracts the factor: the result lacks it and no operand needs it unsharded. A
+  /// result computed from a shard along this factor is a partial sum.
   bool isSummed(FactorId factor, size_t result) const;
-  /// Whether counts say which rows along the factor are there.
+  /// Whether counts say which rows along the factor are valid.
   bool isBound(FactorId factor) const;
-  /// The operand that counts rows along the factor, or has places along it; nothing without one.
+  /// The operand with the row counts, or with indices, along the factor; nothing without one.
   std::optional<size_t> boundBy(FactorId factor) const;
-  /// The operand, if the op can have it, that counts the rows along a factor of which the op may
-  /// leave the others out.
+  /// The optional operand with row counts by which the op may skip invalid rows.
   std::optional<size_t> leavesOutBy() const;
-  /// By its letter, which is a capital one for a primed letter.
+  /// Finds a factor by letter; primed letters are stored as capitals.
   constexpr FactorId find(char letter) const {
     for (size_t i = 0; i < factorCount; ++i)
       if (letters[i] == letter)
@@ -130,18 +128,18 @@ struct OpFactors {
 };
 
 const OpFactors &factorsOf(OpKind kind);
-/// Whether it multiplies two matrices and may transpose each: which of them it does says which of a
-/// layer's products it is.
+/// Whether the op is a matrix product that may transpose each factor. The transposes tell forward,
+/// input-gradient and weight-gradient products apart.
 bool isLayerProduct(OpKind kind);
-/// Those of an op with an epilogue, which follow from the rows of both: what the epilogue works on
-/// has the dimensions of what the op makes.
+/// The factors of an op with an epilogue, composed of the rows of both: the epilogue's operand has
+/// the dimensions of the op's result.
 const OpFactors &factorsOf(OpKind kind, Epilogue epilogue);
 inline const OpFactors &factorsOf(const Op &op) { return factorsOf(op.kind, op.epilogue); }
-/// The operand with the counts by which the op leaves rows out, if it has them.
+/// The operand with row counts by which this op skips rows, if it has one.
 std::optional<size_t> leavesOutBy(const Op &op);
 inline bool leavesRowsOut(const Op &op) { return leavesOutBy(op).has_value(); }
-/// Those that another FACTORS row of the op would say; the text has to outlive them. Nothing if the
-/// row is malformed, or does not fit the OP row. Tests hold wrong rows against kernels.
+/// Parses another FACTORS row for the op; `text` must outlive the result. Nothing if the row is
+/// malformed or does not fit the OP row. Tests check wrong rows against kernels with it.
 std::optional<OpFactors> parseFactors(OpKind kind, std::string_view text);
 
 } // namespace shardc::plan

@@ -1,6 +1,6 @@
-// Cells that the host reads or writes, and what each rank saves of them. Ranks divide the saving of
-// replicated state: each saves the rows that begin in its part of the block, so that the snapshot
-// has the same size on every rank.
+// Cells that the host reads or writes, and the part of them that each rank saves. Ranks share the
+// work of saving replicated state: each saves the rows that begin in its part of a block, so that
+// every rank saves the same number of bytes.
 #pragma once
 
 #include <vector>
@@ -20,81 +20,82 @@ bool isReadByHost(const Cell &cell);
 /// True for a ring of microbatches.
 bool isFeed(const Cell &cell);
 
-/// Where a cell of master weights has remainders, their low 16 bits: the cell of the role with the
-/// weights in bf16 which, together with these, are the master weights; kNone for other cells, and
-/// where there is none (runtime/base/Remainder.h).
+/// For a cell with the low 16 bits of master weights: the cell with the bf16 weights, which are
+/// their high 16 bits (runtime/base/Remainder.h). kNone for any other cell.
 uint32_t upperHalfOf(const Role &role, uint32_t cell);
-/// Two cells that together hold master weights.
+/// The two cells that together hold fp32 master weights.
 struct MasterCells {
   uint32_t lower, upper;
 };
-/// All of the role.
+/// All such pairs of the role.
 std::vector<MasterCells> halvedMasters(const Role &role);
 inline bool isRemainder(const Cell &cell) {
   return cell.kind == CellKind::Master && cell.type.dtype == DType::U16;
 }
 
-/// For each cell of the role, whether a checkpoint holds its content: the step state, the
-/// history of magnitudes, and of each block the weights that the optimizer has and the moments.
+/// For each cell of the role, whether a checkpoint contains it: the step state, the amax history
+/// and, of each block, the weights that the optimizer updates and their moments.
 std::vector<bool> cellsInCheckpoint(const Plan &plan, const Role &role);
-/// For each cell of the role the block of whose state a checkpoint holds it; null for other cells,
-/// also for those that are of no block.
+/// For each cell of the role, the block whose saved state it is; null for cells that are not saved
+/// or belong to no block.
 std::vector<const Block *> blocksInCheckpoint(const Plan &plan, const Role &role);
-/// The first from the second.
+/// The first function, computed from the result of the second.
 std::vector<bool> cellsInCheckpoint(const Role &role, const std::vector<const Block *> &blocks);
 
 // ---- what a rank saves ----
 
-/// The stretch of the rank with index i in the block's group of state begins at element `step` * i
-/// and ends where the next one begins, the last at the block's end. `length` elements from its
-/// begin on hold every row that begins in it.
+/// How replicated ranks divide the saving of a block. The rank with index i in the block's state
+/// group saves the elements from `step` · i up to the next rank's begin; the last one saves up to
+/// the block's end. A rank copies `length` elements from its begin on, which covers every row that
+/// begins in its part.
 struct StateShare {
   int64_t step = 0, length = 0;
 
   bool isShared() const { return step > 0; }
 };
 
-/// The share of a block whose every element all ranks of its group of state hold; not shared if the
-/// state is divided, if there is one rank, or if the block is too small for parts of complete rows.
+/// The division of a block that every rank of its state group holds in full. Not divided if the
+/// state is sharded, if the group has one rank, or if the block is too small for whole rows.
 StateShare stateShareOf(const Plan &plan, int32_t block);
-/// The same for a block of so many elements whose longest row has `longestRow` of them.
+/// The same for a block of `numel` elements whose longest row has `longestRow`.
 StateShare stateShareOf(int64_t numel, int64_t longestRow, int64_t ranks);
 
-/// Bytes that the background segments of the role copy to the host.
+/// Bytes that the role's background segments copy to the host.
 int64_t snapshotBytes(const Role &role);
-/// Bytes that they copy within the device before.
+/// Bytes that they first copy within the device.
 int64_t stagedBytes(const Role &role);
-/// Copies of them in memory beside the plan's (`checkpoint.in_memory_interval`): two generations of
-/// a rank's state, and two of the rank whose second copy it keeps.
+/// Host copies of a rank's state for in-memory checkpoints (`checkpoint.in_memory_interval`),
+/// beside the plan's own: two generations of its state, and two of the rank whose replica it keeps.
 inline constexpr int64_t kImagesPerRank = 4;
-/// The same while an asynchronous save is written: it has a copy of its own.
+/// The same while an asynchronous save is being written, which has its own copy.
 inline constexpr int64_t kImagesBesideSave = kImagesPerRank + 1;
 
-/// Whether the weights of the block are those of the checkpoint whose model adapters change: saves
-/// leave them out, and loads take them from there.
+/// Whether the block has frozen weights of a base model under adapters. Saves omit them, and loads
+/// read them from the base checkpoint.
 bool isOfBase(const Plan &plan, const Block &block);
-/// Whether the parameter is a factor of an adapter.
+/// Whether the parameter is one of the two low-rank matrices of an adapter.
 bool isOfAdapter(const Param &param);
 
-/// Whether ranks of the role save what they have of a block. They do not where ranks of another
-/// role have the same of it, and come before them; nor of the base of adapters.
+/// Whether ranks of the role save the block. They do not if an earlier role holds the same data,
+/// nor for the base of adapters.
 bool savesBlock(const Plan &plan, uint32_t role, int32_t block);
 
-/// Elements of a cell.
+/// A range of a cell's elements.
 struct CellPart {
   uint32_t cell = kNone; ///< index in Role::cells
-  Moving begin;          ///< the first of them
+  Moving begin;          ///< index of its first element
 };
 
-/// For each value of the segment the part of a cell that it is, as a live-in value or a view of
-/// one; no cell for values that ops compute, and for views whose begins move with no single group.
+/// For each value of the segment, the part of a cell that it aliases, as a live-in value or as a
+/// view of one. Computed values have no cell; neither do views whose offset depends on several
+/// groups.
 std::vector<CellPart> partsOfCells(const Plan &plan, const Segment &segment);
 
-/// The background segment that has ended when this one starts, and whose copies within the device
-/// it copies on; null if there is none.
+/// The background segment that completes before this one starts and whose device copies this one
+/// continues to the host; null if there is none.
 const Segment *stagedBy(const Role &role, const Segment &segment);
-/// partsOfCells of a background segment. What another one has staged is the part of the cell that
-/// was copied; behind that segment nothing else is a part of one.
+/// partsOfCells() for a background segment. A value that another background segment staged counts
+/// as the part of the cell that was staged; after that segment no other value is part of a cell.
 std::vector<CellPart> partsOfState(const Plan &plan, const Role &role, const Segment &segment);
 
 } // namespace shardc::plan

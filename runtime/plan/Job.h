@@ -1,4 +1,5 @@
-// The job table of a plan: the settings under which it was compiled, typed, with one default each.
+// The job table of a plan: the typed settings under which it was compiled, each with one default.
+// Passes, the verifier, the runtime and checkpoints read these members.
 #pragma once
 
 #include <bitset>
@@ -15,10 +16,10 @@
 
 namespace shardc::plan {
 
-/// What a field may hold in the text of a plan.
+/// A field's value as the text of a plan writes it.
 using JobValue = std::variant<bool, int64_t, double, std::string, std::vector<std::string>>;
 
-/// One row of Job.def, in its order.
+/// Identifies a field: one enumerator per row of Job.def, in its order.
 enum class JobField : uint16_t {
 #define JOB_FIELD(section, type, member, path, otherwise, range) section##_##member,
 #include "runtime/plan/Job.def"
@@ -28,7 +29,7 @@ constexpr size_t kJobFields = 0
 #include "runtime/plan/Job.def"
     ;
 
-/// The numbers that a field takes.
+/// The range of numbers that a field accepts.
 struct JobRange {
   enum class Kind : uint8_t { Any, AtLeast, Between, HalfOpen, Positive };
   Kind kind = Kind::Any;
@@ -39,8 +40,8 @@ struct JobRange {
   std::string text() const;
 };
 
-/// `job.ddp.ncclUb` is what the plan says of `ddp.nccl_ub`, or what a plan means that does not say
-/// it.
+/// All settings. `job.ddp.ncclUb`, for example, is the value of `ddp.nccl_ub` in the plan, or the
+/// default of Job.def if the plan omits it.
 struct Job {
 #define V(enumerator, word) enumerator,
 #define ENUM(name, values) enum class name : uint8_t { values };
@@ -62,7 +63,7 @@ struct Job {
   member;
 #include "runtime/plan/Job.def"
 
-  /// `env.NAME`: variables that a recipe sets, sorted by name.
+  /// `env.NAME`: environment variables that the run sets, sorted by name.
   std::vector<std::pair<std::string, std::string>> environment;
 
   using Entry = std::pair<std::string, JobValue>;
@@ -72,7 +73,7 @@ struct Job {
   Job &operator=(const Job &);
   Job &operator=(Job &&) noexcept;
   ~Job(); // with the others in one file: it has some hundred members
-  /// For plans that are written in code: every entry has to be one that set() takes.
+  /// For plans that are built in code; every entry must be one that set() accepts.
   Job(std::initializer_list<Entry> entries);
 
   /// Why a value is refused.
@@ -83,21 +84,21 @@ struct Job {
     Word,    ///< its enumeration has no such word
     Range,   ///< the number is out of its range
   };
-  /// Gives a field, or a variable, the value; a refused one changes nothing. A whole number is
-  /// taken for a Float.
+  /// Sets a field or an environment variable. A refused value changes nothing. A whole number is
+  /// accepted for a Float.
   [[nodiscard]] Fault set(std::string_view path, const JobValue &value);
-  /// The same where a refusal is an error of the caller.
+  /// The same, if a refusal would be a bug of the caller.
   void put(std::string_view path, const JobValue &value);
   void put(JobField field, const JobValue &value);
-  /// Whether the plan says it: it was set, or differs from the default.
+  /// Whether the plan's text contains the field: it was set, or differs from its default.
   bool has(JobField field) const;
-  /// Takes a field back: it has its default.
+  /// Resets a field to its default.
   void unset(JobField field);
-  /// An empty string or list for an Optional without a value.
+  /// The field's value; an empty string or list for an Optional without a value.
   JobValue value(JobField field) const;
   /// The word of an enumeration or the text of a String; empty for an Optional without a value.
   std::string text(JobField field) const;
-  /// What the plan says, variables among it, sorted by path.
+  /// The fields that the plan's text contains and the environment variables, sorted by path.
   std::vector<Entry> entries() const;
   bool operator==(const Job &other) const { return entries() == other.entries(); }
 
@@ -105,18 +106,18 @@ private:
   std::bitset<kJobFields> given_;
 };
 
-/// What Job.def says of a field.
+/// The row of a field in Job.def.
 struct JobFieldInfo {
   std::string_view path;
   std::string_view member;             ///< of struct Job: "ddp.ncclUb"
   std::string_view type;               ///< as messages name it: "a whole number"
   std::vector<std::string_view> words; ///< of an enumeration, else empty
   JobRange range;
-  std::string_view doc; ///< of what the compiler works out; options have theirs in Options.def
+  std::string_view doc; ///< only for derived fields; options have theirs in Options.def
 };
 const JobFieldInfo &jobInfo(JobField field);
 
-/// What is wrong with a value that set() refuses.
+/// The message for a value that set() refuses.
 std::string describeFault(Job::Fault fault, std::string_view path, const JobValue &value);
 
 } // namespace shardc::plan

@@ -1,5 +1,5 @@
-// What follows from a job's options, in one place for passes, verifier, runs and checkpoints: batch
-// sizes, loss scaling, steps that are passed over, and the plans of a job whose batch grows.
+// Values derived from a job's options, shared by passes, verifier, runs and checkpoints: batch
+// sizes, loss scaling, skipped steps, and the plans of a job whose batch size grows.
 #pragma once
 
 #include <algorithm>
@@ -16,8 +16,8 @@ namespace shardc::plan {
 
 // ---- batches; evaluations have sizes of their own where the job says so ----
 
-/// Sequences that a rank takes at a time, and that all ranks take in a step or in a round of an
-/// evaluation.
+/// Batch sizes in sequences: `micro` per rank and microbatch, `global` over all ranks per step, or
+/// per iteration of an evaluation.
 struct BatchSizes {
   int64_t micro = 1, global = 1;
 };
@@ -33,9 +33,8 @@ inline BatchSizes batchSizesOf(const Job &job, bool isEval) {
   return sizes;
 }
 
-/// Microbatches of a step, or of an evaluation, on each rank; 0 where the sizes do not divide,
-/// below 0 where their number is too large. An evaluation of all data has as many as the plan was
-/// compiled for.
+/// Microbatches per rank of a step or of an evaluation; 0 if the sizes do not divide, negative if
+/// the number overflows. A full validation uses the number for which the plan was compiled.
 inline int64_t microbatchesOf(const Plan &plan, bool isEval) {
   const Job &job = plan.job;
   if (isEval && job.validation.fullValidation)
@@ -55,25 +54,25 @@ inline int64_t microbatchesOf(const Plan &plan, bool isEval) {
 
 // ---- experts ----
 
-/// Whether the parameter is of experts that ranks divide. Megatron then has it in an optimizer of
-/// its own.
+/// Whether the parameter belongs to experts that are sharded by expert parallelism. Megatron keeps
+/// these in a separate optimizer.
 inline bool isExpertParallel(const Job &job, const Param &param) {
   return param.isStacked() && job.model.expertModelParallelSize > 1;
 }
 
 // ---- loss scaling ----
 
-/// In the order of the words of the attribute `scaling`.
+/// How the loss is scaled; in the order of the words of attribute `scaling`.
 enum class Scaling : uint8_t { None, Constant, Dynamic };
 
-/// A fixed scale may be asked for in any type; fp16 without one has a dynamic scale.
+/// A constant scale is allowed with any type; fp16 without one uses dynamic scaling.
 inline Scaling scalingOf(const Job &job) {
   if (job.optimizer.lossScale > 0)
     return Scaling::Constant;
   return job.model.fp16 ? Scaling::Dynamic : Scaling::None;
 }
 
-/// The scale with which a run without a checkpoint begins.
+/// The loss scale of a run that loads no checkpoint.
 inline double firstLossScale(const Job &job) {
   switch (scalingOf(job)) {
   case Scaling::None:
@@ -86,10 +85,10 @@ inline double firstLossScale(const Job &job) {
   return 1.0;
 }
 
-// ---- steps that a run passes over: their samples count as consumed, and nothing else happens ----
+// ---- skipped steps: their samples count as consumed, and nothing else happens ----
 
-/// The numbers of `train.iterations_to_skip`, ascending, each once; steps count from 1. Nothing if
-/// the plan says something else than whole numbers.
+/// The steps of `train.iterations_to_skip`, ascending and unique, counted from 1. Nothing if an
+/// entry is not a whole number.
 inline std::optional<std::vector<int64_t>> skippedSteps(const Job &job) {
   std::vector<int64_t> steps;
   for (std::string_view text : job.train.iterationsToSkip) {
@@ -104,26 +103,27 @@ inline std::optional<std::vector<int64_t>> skippedSteps(const Job &job) {
   return steps;
 }
 
-/// How many of these steps come behind step `begin`, up to step `end`.
+/// How many of these steps are in (begin, end].
 inline int64_t countSkipped(const std::vector<int64_t> &steps, int64_t begin, int64_t end) {
   auto upTo = [&](int64_t step) { return std::ranges::upper_bound(steps, step) - steps.begin(); };
   return std::max<int64_t>(upTo(end) - upTo(begin), 0);
 }
 
-// ---- a job whose global batch size grows has a plan for each size, in the order of the run; all
-// of them keep the state in the same places ----
+// ---- batch-size rampup: a job has one plan per size, in the order of the run; all of them keep
+// the state at the same addresses ----
 
-/// The step of the run with which the plan's steps end; 0 if it has none.
+/// The last step of the run that this plan executes; 0 if it has none.
 int64_t lastStepOf(const Plan &plan);
 
-/// Samples that a run takes in its first steps; `plans` are a job's, at least one.
+/// Samples that a run consumes in its first `steps` steps. `plans` are the job's plans, at least
+/// one.
 int64_t samplesOfSteps(std::span<const Plan> plans, int64_t steps);
 
-/// Of a job's plans, at least one, the one for the step that begins after so many samples.
+/// Index of the plan for the step that begins after `samples` consumed samples.
 size_t phaseAfter(std::span<const Plan> plans, int64_t samples);
 
-/// InvalidInput where a plan cannot go on where the one before it ends: it continues at another
-/// sample or step, or its state is another or lies elsewhere.
+/// InvalidInput if a plan cannot continue where its predecessor ends: its first sample or step, its
+/// state or the addresses of its state differ.
 Status checkPhases(std::span<const Plan> plans);
 
 } // namespace shardc::plan

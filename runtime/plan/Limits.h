@@ -1,8 +1,7 @@
-// Limits of a plan, whose text may come from anywhere. Parser and verifier both check the limits of
-// counts, names, sizes and places, so sums and products of two such numbers (and a rank's
-// coordinate) fit 64 bits. The parser alone checks those of the text, of sources and of other
-// strings. An op has at most one attribute of each kind; the rule about an op's shapes checks the
-// numbers of its attributes.
+// Limits of a plan, whose text may be untrusted. Parser and verifier check counts, names, sizes and
+// offsets, so the sum or product of two such numbers fits 64 bits. Only the parser checks the
+// limits of text, sources and strings. An op has each attribute at most once; the op's shape rule
+// checks attribute values.
 #pragma once
 
 #include <cstdint>
@@ -12,9 +11,9 @@ namespace shardc::plan::limits {
 inline constexpr int64_t kTextBytesMax = int64_t{1} << 30;
 inline constexpr int64_t kNameBytesMax = 1024;
 inline constexpr int64_t kStringBytesMax = int64_t{1} << 16;
-inline constexpr int64_t kVariablesMax = 1 << 14; ///< of the environment, in the job
+inline constexpr int64_t kVariablesMax = 1 << 14; ///< environment variables in the job
 inline constexpr int64_t kJobListMax = 1 << 14;
-inline constexpr int64_t kMeshAxesMax = 16; ///< a bit each where sets of axes are kept
+inline constexpr int64_t kMeshAxesMax = 16; ///< sets of axes are bit sets
 inline constexpr int64_t kWorldSizeMax = 1 << 20;
 inline constexpr int64_t kGroupsMax = 256;
 inline constexpr int64_t kChannelsMax = 256;
@@ -40,7 +39,7 @@ inline constexpr int64_t kNestingMax = 8;                        ///< of program
 inline constexpr int64_t kProgramNodesMax = 1 << 12;
 inline constexpr int64_t kCountMax = int64_t{1} << 40;  ///< repetitions in a program
 inline constexpr int64_t kSlotsMax = 1 << 12;           ///< of a ring
-inline constexpr int64_t kMicrobatchesMax = 1 << 20;    ///< of a step, where runs name theirs
+inline constexpr int64_t kMicrobatchesMax = 1 << 20;    ///< if the program names microbatches
 inline constexpr int64_t kRepetitionsMax = 1 << 22;     ///< of all predicates of a plan
 inline constexpr int64_t kGraphNodesMax = 1 << 18;      ///< of all graphs of a rank: about 1 GiB
 inline constexpr int64_t kExtentMax = int64_t{1} << 40; ///< of one dimension

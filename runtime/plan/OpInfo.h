@@ -1,6 +1,6 @@
-// What is known of an op by its kind: the columns of Ops.def. The verifier, the passes, the
-// predictions and the executor read them here, so that a new op has its facts in one place; a row
-// that lacks one does not compile (OpInfo.cpp).
+// Static properties of each op: the columns of Ops.def. Verifier, passes, predictions and executor
+// read them here, so a new op describes itself in one place. A row without one of the columns does
+// not compile (OpInfo.cpp).
 #pragma once
 
 #include <algorithm>
@@ -27,17 +27,17 @@ inline constexpr int kOpCount = 0
 
 enum class OpTraits : uint8_t { None, Alias, Collective, Pure, Copy };
 
-/// What limits the speed of an op.
+/// The resource that limits the speed of an op.
 enum class CostClass : uint8_t {
-  Nothing,   ///< it executes nothing
-  Memory,    ///< bytes: each op has a rate in compiler/predict/KernelTable.def
+  Nothing,   ///< executes nothing
+  Memory,    ///< memory bandwidth; rates per op are in compiler/predict/KernelTable.def
   Product,   ///< a matrix product
   Attention, ///< the products of attention
   Head,      ///< the products of output projection and loss
-  Transfer   ///< links between ranks: compiler/predict/LinkTable.def
+  Transfer   ///< links between ranks; rates are in compiler/predict/LinkTable.def
 };
 
-// What the columns may say; OpColumns.def has the meaning of each entry, docs/ops.md prints it.
+// Possible entries of the columns. OpColumns.def has the meaning of each; docs/ops.md prints it.
 enum class OpTraffic : uint8_t {
 #define TRAFFICS(enumerator, meaning) enumerator,
 #include "runtime/plan/OpColumns.def"
@@ -68,7 +68,7 @@ enum class EpilogueForms : uint8_t {
 #include "runtime/plan/OpColumns.def"
 };
 
-/// The op that works on what another one makes, as a part of it.
+/// An op that is fused into another op's kernel and works on its result before it is written.
 enum class Epilogue : uint8_t {
   None,
 #define EPILOGUE(enumerator) enumerator,
@@ -78,7 +78,7 @@ inline constexpr int kEpilogueCount = 1
 #define EPILOGUE(enumerator) +1
 #include "runtime/plan/OpColumns.def"
     ;
-/// The epilogue that an op may become.
+/// The epilogue form of an op; nothing if it cannot be fused as one.
 constexpr std::optional<Epilogue> epilogueOf(OpKind kind) {
 #define EPILOGUE(enumerator)                                                                       \
   if (kind == OpKind::enumerator)                                                                  \
@@ -86,7 +86,7 @@ constexpr std::optional<Epilogue> epilogueOf(OpKind kind) {
 #include "runtime/plan/OpColumns.def"
   return std::nullopt;
 }
-/// The op that an epilogue other than None is: the inverse of epilogueOf.
+/// The op of an epilogue other than None: the inverse of epilogueOf().
 constexpr OpKind opOfEpilogue(Epilogue epilogue) {
   constexpr OpKind kOps[] = {
 #define EPILOGUE(enumerator) OpKind::enumerator,
@@ -95,16 +95,16 @@ constexpr OpKind opOfEpilogue(Epilogue epilogue) {
   return kOps[static_cast<size_t>(epilogue) - 1];
 }
 
-/// Floating-point operations of an op: `times` those of its class (one product of its operands, one
-/// attention, one projection), and a number for each element of the first result and of the first
-/// operand.
+/// Floating-point operations of an op: `times` the basic operation of its cost class (one matrix
+/// product, one attention, one output projection), plus a number per element of the first result
+/// and of the first operand.
 struct OpWork {
   CostClass cost = CostClass::Nothing;
   double times = 0;
-  double scores = 0;     ///< products of queries and keys beside those, of attention
-  double modelTimes = 0; ///< of them, those that the model's definition asks for
-  double perResult = 0;  ///< for each element of the first result
-  double perOperand = 0; ///< for each element of the first operand, or of all operands of a list
+  double scores = 0;     ///< for attention: additional products of queries and keys
+  double modelTimes = 0; ///< the part of `times` that counts as model FLOPs
+  double perResult = 0;  ///< per element of the first result
+  double perOperand = 0; ///< per element of the first operand; for a list, of all operands
   bool isGradient = false;
 };
 
@@ -118,7 +118,7 @@ constexpr OpWork product(double n) {
   return {.cost = CostClass::Product, .times = 1, .modelTimes = 1, .perResult = n};
 }
 constexpr OpWork attention() { return {.cost = CostClass::Attention, .times = 1, .modelTimes = 1}; }
-/// Scores again, which do not count for the model, then four products of the same size.
+/// The scores are recomputed, which does not count as model FLOPs, then four products of that size.
 constexpr OpWork attentionBwd() {
   return {
       .cost = CostClass::Attention, .times = 2, .scores = 1, .modelTimes = 2, .isGradient = true};
@@ -127,24 +127,24 @@ constexpr OpWork head(double n) { return {.cost = CostClass::Head, .times = n, .
 constexpr OpWork transfer(double n) { return {.cost = CostClass::Transfer, .perOperand = n}; }
 } // namespace works
 
-/// A collective, and the op that computes the gradient of its operand from that of its result.
+/// A collective, and the op that computes its operand's gradient from its result's gradient.
 struct CollectiveInfo {
   CollectiveKind kind;
-  std::optional<OpKind> conjugate; ///< empty: the gradient is the same
+  std::optional<OpKind> conjugate; ///< empty: the operand's gradient equals the result's
 };
 
-/// What makes a result again: an op, and what it takes of the operands and results of the first.
+/// How a result is recomputed: by which op, and from which operands and results of the original op.
 struct MadeAgain {
   OpKind by;
   std::string_view values;
 };
 
 inline constexpr size_t kResultsOfOpMax = 7;
-/// Of operands or results, where a row has a list.
+/// Number of operands or results of a row that ends with a list.
 inline constexpr uint8_t kAnyNumber = 255;
 
-/// One row of Ops.def with its lists taken apart, or an op with an epilogue by the rows of both.
-/// Sets of operands and results are a bit each.
+/// One row of Ops.def in parsed form, or an op with an epilogue, composed of the rows of both. Sets
+/// of operands and results are bit sets.
 struct OpInfo {
   std::string_view name;
   uint16_t index = 0; ///< in allOpForms()
@@ -152,9 +152,9 @@ struct OpInfo {
   uint8_t operandsMin = 0, operandsMax = 0; ///< kAnyNumber for a list
   uint8_t resultsMin = 0, resultsMax = 0;
   std::string_view operands, results, doc;
-  /// Operand whose buffer result r shares by the table, or -1.
+  /// Operand whose buffer result r reuses in place, or -1.
   std::array<int8_t, kResultsOfOpMax> inPlace{};
-  /// Result that is the scale of result r, which is of 8 bits, or -1.
+  /// The result with the scale of result r, which has 8-bit elements, or -1.
   std::array<int8_t, kResultsOfOpMax> scaleOf{};
   OpWork work;
   OpTraffic traffic = OpTraffic::All;
@@ -163,36 +163,38 @@ struct OpInfo {
   Padding padding = Padding::Refused;
   SumRole sum = SumRole::Computes;
   Recompute recompute = Recompute::Never;
-  /// With a BLOCK row: the values that hold the named block, those of them that hold weights and
-  /// no gradient or moment, and the value whose parameters the kernel is given.
+  /// With a BLOCK row: values that hold the op's block, the subset that are weights (not gradients
+  /// or moments), and the value whose parameter ranges the kernel receives.
   uint8_t blockOperands = 0, blockResults = 0;
   uint8_t weightOperands = 0, weightResults = 0;
   uint8_t rangeOperands = 0, rangeResults = 0;
   std::optional<CollectiveInfo> collective; ///< for OpTraits::Collective
-  /// What a rank has of the whole by its index in the op's group; empty: no group may be named.
+  /// What a rank holds of the whole, depending on its index in the op's group; empty: the op has no
+  /// group.
   std::string_view indexed;
-  /// What follows if it takes the rows of a rank for all; empty: it needs those of all ranks.
+  /// The consequence of running the op on a rank's own rows only; empty: it needs the rows of all
+  /// ranks.
   std::string_view ownRows;
-  int64_t nodes = 1;                  ///< of a captured graph, at most
-  int64_t tensorNodes = 0;            ///< more of them for each tensor of its block that it draws
-  std::optional<OpKind> norm;         ///< for Recompute::FusedNorm: the norm of the sum
-  std::optional<MadeAgain> again;     ///< result y
-  std::optional<OpKind> reemits;      ///< made before what its optional result y is again
-  std::optional<OpKind> weighted;     ///< makes result y with a weight for each row
-  std::optional<OpKind> lossGradient; ///< of an op whose results are losses: what starts gradients
-  bool startsGradient = false;        ///< it is that of a loss
-  /// The result that is the sum of the squares of another one, and that one; -1 without one.
+  int64_t nodes = 1;              ///< upper bound of CUDA graph nodes
+  int64_t tensorNodes = 0;        ///< additional nodes per randomly initialised tensor of its block
+  std::optional<OpKind> norm;     ///< only for Recompute::FusedNorm: the norm of the sum
+  std::optional<MadeAgain> again; ///< how result y is recomputed
+  std::optional<OpKind> reemits;  ///< the op whose result its optional result y repeats
+  std::optional<OpKind> weighted; ///< the op that also multiplies each row of y by a weight
+  std::optional<OpKind> lossGradient; ///< for a loss op: the op that starts its gradients
+  bool startsGradient = false;        ///< it starts the gradients of a loss
+  /// `squares` is the result that holds the sum of squares of result `squared`; -1 without one.
   int8_t squares = -1, squared = -1;
-  /// By epilogue; None where it has none of this kind, and in the first place.
+  /// By epilogue: which forms of the result it writes. None if the op lacks that epilogue.
   std::array<EpilogueForms, kEpilogueCount> epilogues{};
-  double amaxWork = 0;    ///< of Epilogue::Amax: operations for each element of the first operand
-  std::string_view makes; ///< the one or two results that epilogues work on
-  bool needsEpilogue = false;  ///< may not stand in a plan without one
+  double amaxWork = 0;         ///< for Epilogue::Amax: operations per element of the first operand
+  std::string_view makes;      ///< the one or two results that epilogues work on
+  bool needsEpilogue = false;  ///< invalid in a plan without an epilogue
   int8_t queries = -1;         ///< for CostClass::Attention: the operand with the queries
   int8_t keys = -1;            ///< for CostClass::Attention: the operand with the keys
   int8_t values = -1;          ///< for CostClass::Attention: the operand with the values
-  bool hasPackedHeads = false; ///< one operand has queries, keys and values
-  bool hasSlices = false;      ///< queries and keys are slices of sequences, each with positions
+  bool hasPackedHeads = false; ///< one operand holds queries, keys and values
+  bool hasSlices = false;      ///< queries and keys are slices of sequences with explicit positions
 
   bool takes(Epilogue epilogue) const { return formsOf(epilogue) != EpilogueForms::None; }
   EpilogueForms formsOf(Epilogue epilogue) const {
@@ -208,7 +210,7 @@ struct OpInfo {
   bool isWeightResult(size_t r) const { return isIn(weightResults, r); }
   bool isRangeOperand(size_t i) const { return isIn(rangeOperands, i); }
   bool isRangeResult(size_t r) const { return isIn(rangeResults, r); }
-  /// Whether its kernel is given the parameters of shards that it works on.
+  /// Whether its kernel receives the parameter ranges of the shards that it works on.
   bool takesRanges() const {
     return block == BlockUse::List || (rangeOperands | rangeResults) != 0;
   }
@@ -217,7 +219,7 @@ private:
   static bool isIn(uint8_t set, size_t at) { return at < 8 && (set >> at & 1u) != 0; }
 };
 
-/// Text of a row without the blanks around it.
+/// The text without leading and trailing blanks.
 constexpr std::string_view trimmed(std::string_view text) {
   while (text.starts_with(' '))
     text.remove_prefix(1);
@@ -226,7 +228,7 @@ constexpr std::string_view trimmed(std::string_view text) {
   return text;
 }
 
-/// Takes what stands before the first `end` off the text, and the end itself.
+/// Splits off the text before the first `end`, and drops that `end`.
 constexpr std::string_view takeUntil(std::string_view &text, char end) {
   size_t at = std::min(text.find(end), text.size());
   std::string_view taken = text.substr(0, at);
@@ -234,7 +236,7 @@ constexpr std::string_view takeUntil(std::string_view &text, char end) {
   return trimmed(taken);
 }
 
-/// How many names a list has.
+/// Number of names in a list separated by blanks.
 constexpr size_t countNames(std::string_view names) {
   size_t count = 0;
   for (; !names.empty(); ++count)
@@ -242,7 +244,7 @@ constexpr size_t countNames(std::string_view names) {
   return count;
 }
 
-/// Position of a word in a list of names, without marks; -1 if it is not there.
+/// Position of a word in a list of names, ignoring the marks `?` and `*`; -1 if it is missing.
 constexpr int positionOf(std::string_view names, std::string_view word) {
   for (int at = 0; !names.empty(); ++at) {
     size_t end = std::min(names.find(' '), names.size());
@@ -256,7 +258,8 @@ constexpr int positionOf(std::string_view names, std::string_view word) {
   return -1;
 }
 
-/// Counts a row's names; a trailing `?` lowers the minimum, a trailing `*` lifts the maximum.
+/// Counts the names of a list: a trailing `?` lowers the minimum, a trailing `*` removes the
+/// maximum.
 constexpr void countNames(std::string_view names, uint8_t &min, uint8_t &max) {
   min = max = 0;
   while (!names.empty()) {
@@ -280,7 +283,7 @@ inline constexpr std::string_view kResults[] = {
 #define OP(enumerator, name, operands, results, traits, doc) results,
 #include "runtime/plan/Ops.def"
 };
-/// A name that the op's row has; another one does not compile.
+/// The name of an operand or result; a name that the op's row lacks does not compile.
 template <OpKind kind, const std::string_view (&kLists)[kOpCount]> struct NameOf {
   size_t index;
   consteval NameOf(const char *name)
@@ -291,7 +294,7 @@ template <OpKind kind, const std::string_view (&kLists)[kOpCount]> struct NameOf
 };
 } // namespace names
 
-/// Position of the operand, or result, that the row of the op calls so.
+/// Position of the operand or result with this name in the op's row.
 template <OpKind kind> consteval size_t operandIndex(names::NameOf<kind, names::kOperands> name) {
   return name.index;
 }
@@ -301,13 +304,13 @@ template <OpKind kind> consteval size_t resultIndex(names::NameOf<kind, names::k
 
 extern const std::array<OpInfo, kOpCount> kOpInfos; ///< by kind
 inline const OpInfo &opInfo(OpKind kind) { return kOpInfos[static_cast<size_t>(kind)]; }
-/// That of an op with an epilogue; that of the kind where it takes no such epilogue.
+/// The properties of an op with an epilogue; those of the plain op if it does not accept it.
 const OpInfo &fusedOpInfo(OpKind kind, Epilogue epilogue);
 inline const OpInfo &opInfo(OpKind kind, Epilogue epilogue) {
   return epilogue == Epilogue::None ? opInfo(kind) : fusedOpInfo(kind, epilogue);
 }
 
-/// Of each kind, and of each with each of its epilogues.
+/// An op, plain or with one of its epilogues.
 struct OpForm {
   OpKind kind;
   Epilogue epilogue = Epilogue::None;

@@ -1,6 +1,5 @@
-// The element types of each op's operands and results: its TYPES row of Ops.def, taken apart. What
-// dimensions have to do with each other is said by factors (Factors.h); here stands what numbers a
-// value consists of, how many dimensions it has where an op needs so many, and whose type it has.
+// Element types and ranks of each op's operands and results: its TYPES row in Ops.def, parsed.
+// Relations between dimensions are in Factors.h.
 #pragma once
 
 #include <array>
@@ -17,7 +16,7 @@ namespace shardc::plan {
 inline bool isFloat8(const Type &type) {
   return type.dtype == DType::F8E4M3 || type.dtype == DType::F8E5M2;
 }
-/// Floating point of any width: what layers compute with.
+/// Whether the element type is a floating-point type in which layers compute.
 inline bool isData(const Type &type) {
   switch (type.dtype) {
   case DType::F64:
@@ -39,17 +38,17 @@ inline bool isData(const Type &type) {
   return false;
 }
 
-/// What a row says of the type of one operand or result.
+/// The requirement of a row on the type of one operand or result.
 struct ValueType {
   enum Class : uint8_t {
 #define VALUE_TYPES(enumerator, word, meaning) enumerator,
 #include "runtime/plan/OpColumns.def"
-    Exact, ///< an element type, such as `i32`
+    Exact, ///< this element type, such as `i32`
   };
   Class numbers = Any;
-  DType dtype = DType::F32; ///< of Exact
-  uint8_t rank = 0;         ///< `f32/2`: it has so many dimensions; 0: any number
-  /// `~x`: its element type is that of x; `=x`: its type is.
+  DType dtype = DType::F32; ///< for Exact
+  uint8_t rank = 0;         ///< `f32/2`: the number of dimensions; 0: any
+  /// `~x`: the same element type as x; `=x`: the same type as x.
   int8_t like = -1;
   bool isLikeOperand = false, isSameType = false;
 };
@@ -61,19 +60,19 @@ struct OpTypes {
   std::array<ValueType, kOperandsOfOpMax> operandTypes{};
   std::array<ValueType, kResultsOfOpMax> resultTypes{};
 
-  /// Of operand i in the order of an op's list. A list has one entry, which all of its values
-  /// share.
+  /// The entry for operand i of an op. All values of a list share one entry.
   const ValueType &operand(size_t i) const {
     return operandTypes[i < operandCount ? i : operandCount - 1u];
   }
   const ValueType &result(size_t i) const { return resultTypes[i]; }
 };
 
-/// Those of an op with an epilogue follow from the rows of both.
+/// The types of an op with an epilogue, composed of the rows of both.
 const OpTypes &typesOf(OpKind kind, Epilogue epilogue);
 inline const OpTypes &typesOf(const Op &op) { return typesOf(op.kind, op.epilogue); }
 
-/// Whether the type is what the row says; `like` is that of the value whose type it has, if any.
+/// Whether the type meets the requirement; `like` is the type of the value that it must equal, if
+/// any.
 inline bool fits(const ValueType &needed, const Type &type, const Type *like) {
   if (like != nullptr)
     return needed.isSameType ? type == *like : type.dtype == like->dtype;
@@ -97,7 +96,8 @@ inline bool fits(const ValueType &needed, const Type &type, const Type *like) {
   }
   return false;
 }
-/// `f32 with 2 dimensions`; `like` is the name of the value whose type it has.
+/// Text for messages, such as `f32 with 2 dimensions`; `like` is the name of the value it must
+/// equal.
 std::string toString(const ValueType &needed, std::string_view like);
 
 } // namespace shardc::plan

@@ -1,5 +1,5 @@
-// Optimizers as the rows of Optimizers.def say them: ops, what they keep of each element, and what
-// they take from the job.
+// Optimizers, from the rows of Optimizers.def: the op of each, the moments that it keeps per
+// element, and the job's options that it uses.
 #pragma once
 
 #include <optional>
@@ -11,7 +11,7 @@
 
 namespace shardc::plan {
 
-/// Whether the parameter is of a class that is trained. What is in no block yet is.
+/// Whether the parameter is trained. A parameter that is in no block yet counts as trained.
 inline bool isTrained(const Plan &plan, const Param &param) {
   return param.block < 0 || plan.classOf(plan.blocks[static_cast<size_t>(param.block)]).isTrained;
 }
@@ -22,10 +22,10 @@ inline bool isOfRest(const Plan &plan, const Param &param) {
          plan.classOf(plan.blocks[static_cast<size_t>(param.block)]).optimizer.has_value();
 }
 
-/// A value that an optimizer keeps of each element of a block.
+/// A per-element state of an optimizer, such as Adam's exp_avg.
 struct Moment {
   CellKind cell;
-  std::string_view prefix; ///< of its cell's name
+  std::string_view prefix; ///< prefix of its cell's name
   std::string_view name;   ///< in checkpoints, as upstream calls it
   DType (*type)(const Job::Optimizer &job);
 };
@@ -37,18 +37,18 @@ struct OptimizerInfo {
 };
 const OptimizerInfo &optimizerInfo(Optimizer optimizer);
 
-/// The row with this word; nothing if there is none.
+/// The optimizer with this name; nothing if there is none.
 std::optional<Optimizer> findOptimizer(std::string_view word);
-/// The optimizer that the job asks for; nothing if no row has it.
+/// The optimizer of the job; nothing if no row matches.
 std::optional<Optimizer> optimizerOf(const Job &job);
 /// The optimizer of the block's class: that of the job unless the class names one.
 std::optional<Optimizer> optimizerOf(const Plan &plan, const Block &block);
 
-/// Whether the optimizer updates whole matrices, so that shards are cut between them.
+/// Whether the optimizer updates whole matrices, so that shards may only begin and end at matrices.
 inline bool needsMatrices(Optimizer optimizer) { return optimizer == Optimizer::Muon; }
 
-/// Elements of the smallest piece of the parameter that its optimizer updates by itself, and that
-/// no shard may cut: a row, or a matrix, of a stack one of its matrices.
+/// Elements of the smallest unit that no shard may split: a row, or for Muon a matrix (of a stack,
+/// one of its matrices).
 int64_t granuleOf(const Param &param, std::optional<Optimizer> optimizer);
 
 /// An attribute of an optimizer's op.
@@ -56,7 +56,7 @@ struct Scalar {
   AttrKey key;
   double value;
 };
-/// Sets it in the type of its row.
+/// Sets the attribute with the type of its row.
 void set(Op &op, const Scalar &scalar);
 std::vector<Scalar> scalarsOf(Optimizer optimizer, const Job &job);
 

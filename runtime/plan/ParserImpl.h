@@ -15,10 +15,10 @@
 
 namespace shardc::plan {
 
-/// Names of one kind with the index they stand for and the place of their first mention.
+/// Declared names of one kind, with their index and the location of their first mention.
 class NameTable {
 public:
-  /// False, with an error and a note, if the name is taken.
+  /// Adds a name. If it is taken, records an error with a note and returns false.
   bool add(Cursor &in, std::string_view name, uint32_t index, std::string_view what) {
     auto [at, isNew] = map_.try_emplace(name, Entry{index, in.last()});
     if (isNew)
@@ -41,7 +41,8 @@ private:
   std::unordered_map<std::string_view, Entry> map_;
 };
 
-/// One function a construct; each returns false after an error, which the cursor keeps.
+/// Recursive descent: one function per construct. After an error, which the cursor keeps, each
+/// returns false.
 class Parser {
 public:
   Parser(std::string_view text, std::string_view fileName, int64_t linesBefore)
@@ -59,7 +60,7 @@ private:
   bool head();
   bool hash();
   using Construct = bool (Parser::*)();
-  /// What begins with the word outside of roles; null if nothing does.
+  /// The construct that a word begins at top level; null if there is none.
   static Construct constructOf(std::string_view word);
   bool topLevel();
   bool needs();

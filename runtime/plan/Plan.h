@@ -1,5 +1,5 @@
-// The plan: what every role of a job executes, on which stream, over which bytes. The one contract
-// between compiler and runtime; see docs/plan.md for its text form and its rules.
+// The plan: what each role of a job executes, on which stream and at which addresses. It is the
+// only contract between compiler and runtime; docs/plan.md describes its text form and its rules.
 #pragma once
 
 #include <array>
@@ -19,7 +19,7 @@ namespace shardc::plan {
 /// Version of the text form; a file of another version is refused.
 inline constexpr int64_t kFormatVersion = 2;
 
-/// How much is known; each level adds to the one before.
+/// How far a plan is compiled; each level adds information to the one before.
 enum class Level : uint8_t { Logical, Sharded, Scheduled, Placed };
 
 enum class CellKind : uint8_t {
@@ -56,13 +56,13 @@ enum class SegmentKind : uint8_t {
 #include "runtime/plan/Kinds.def"
 };
 
-/// What a product with the attributes trans_a and trans_b is; other ops are Forward.
+/// Which of a layer's three products it is, as its transposes imply; other ops are Forward.
 enum class ProductRole : uint8_t {
 #define PRODUCT_ROLE(enumerator, word, doc) enumerator,
 #include "runtime/plan/Kinds.def"
 };
 
-/// What an op is part of.
+/// The pass of a training step to which an op belongs.
 enum class Phase : uint8_t {
 #define PHASE(enumerator, word, doc) enumerator,
 #include "runtime/plan/Kinds.def"
@@ -75,8 +75,7 @@ enum class AttrKey : uint8_t {
 #include "runtime/base/Attrs.def"
 };
 
-/// One attribute; which member counts follows from the key's row in Attrs.def (bool and enum are
-/// ints).
+/// One attribute. Its row in Attrs.def says which member is used (Bool and Enum use the integer).
 struct Attr {
   AttrKey key;
   union {
@@ -85,19 +84,18 @@ struct Attr {
   };
 };
 
-/// A queue of one rank, by its index in Plan::streams; ops of one stream run in order.
+/// A stream of one rank: an index in Plan::streams. Ops of one stream run in order.
 using StreamId = uint8_t;
-inline constexpr StreamId kComputeStream = 0; ///< of ops that name none
+inline constexpr StreamId kComputeStream = 0; ///< the default stream
 inline constexpr std::string_view kComputeStreamName = "compute";
 inline constexpr size_t kStreamsMax = 16;
 
-/// In which microbatches an op of a body takes effect.
+/// The microbatches in which an op of a body segment is executed.
 struct Pred {
   enum class Kind : uint8_t { Always, First, NotFirst, Last, NotLast, Within };
   Kind kind = Kind::Always;
-  int64_t begin = 0, last = 0; ///< Within: from the one number to the other, both included
-  /// And again every `period` numbers, more than there are from begin to last, up to `until`; 0:
-  /// once.
+  int64_t begin = 0, last = 0; ///< for Within: first and last number, both included
+  /// For Within: repeats every `period` numbers (more than last - begin) up to `until`; 0: once.
   int64_t period = 0, until = 0;
   bool operator==(const Pred &) const = default;
 
@@ -107,13 +105,13 @@ struct Pred {
     return {Kind::Within, begin, last, period, until};
   }
 
-  /// Of Within: whether it names the number.
+  /// For Within: whether it contains the number.
   constexpr bool names(int64_t number) const {
     if (number < begin || number > end())
       return false;
     return (period > 0 ? (number - begin) % period : number - begin) <= last - begin;
   }
-  /// Of Within: the last number that it may name.
+  /// For Within: the largest number that it may contain.
   constexpr int64_t end() const { return period > 0 ? until : last; }
 };
 inline constexpr Pred Pred::Always{Kind::Always};
@@ -122,8 +120,8 @@ inline constexpr Pred Pred::NotFirst{Kind::NotFirst};
 inline constexpr Pred Pred::Last{Kind::Last};
 inline constexpr Pred Pred::NotLast{Kind::NotLast};
 
-/// Which microbatches a body stands for: those that execute like number `microbatch` of `count`.
-/// VariantTable in Variants.h says which these are.
+/// A representative microbatch of a body segment: number `microbatch` of `count`. VariantTable in
+/// Variants.h defines which microbatches execute alike.
 struct Variant {
   int64_t microbatch = 0, count = 1;
   bool isFirst() const { return microbatch == 0; }
@@ -131,7 +129,8 @@ struct Variant {
   bool operator==(const Variant &) const = default;
   auto operator<=>(const Variant &) const = default;
 
-  /// Those of bodies that tell only the first and the last microbatch from others. Only is both.
+  /// Variants of a body that only distinguishes the first and the last microbatch. Only is both
+  /// first and last.
   static const Variant First, Middle, Last, Only;
 };
 inline constexpr Variant Variant::First{0, 3};
@@ -160,16 +159,17 @@ inline bool holds(const Pred &pred, const Variant &variant) {
 
 using ChannelId = int16_t; ///< index in Plan::channels
 inline constexpr ChannelId kNoChannel = -1;
-/// How a collective travels on GPUs: kernels of NCCL, its kernels between windows, copy engines,
-/// or everybody's version of a part by its sends and receives, added in rank order.
+/// How a collective is executed on GPUs: by NCCL's ordinary kernels, by NCCL's kernels on
+/// registered windows, by copy engines, or as an exchange of all versions by sends and receives,
+/// which are then added in rank order.
 enum class Transport : uint8_t { Nccl, Window, Ce, Exchange };
 enum class Arena : uint8_t { State, Work, Sym, Host };
 inline constexpr int kArenaCount = 4;
-/// What a rank has of its device beside the arenas, as far as its role decides it.
+/// Device memory of a rank outside of the arenas, as far as its role determines it.
 enum class Beside : uint8_t { Communicators, Landings, Workspaces };
 inline constexpr int kBesideCount = 3;
 
-/// What bytes are for, in summaries.
+/// Purpose of memory, for summaries.
 enum class Purpose : uint8_t {
   Params,
   Grads,
@@ -179,8 +179,8 @@ enum class Purpose : uint8_t {
   Comm,
   Data,
   Step,
-  SaveStaging, ///< what of a save is copied on the device first
-  SaveCopies   ///< on the host, of saves in the background
+  SaveStaging, ///< state that is staged on the device for a save
+  SaveCopies   ///< host copies for asynchronous saves
 };
 inline constexpr int kPurposeCount = 10;
 
@@ -210,7 +210,7 @@ std::optional<Phase> parsePhase(std::string_view);
 struct CellKindInfo {
   std::string_view word;
   enum Of : uint8_t { Nothing, Block, Param } of;
-  enum Host : uint8_t { None, Writes, Reads, Saves } host; ///< what the host does with the content
+  enum Host : uint8_t { None, Writes, Reads, Saves } host; ///< what the host does with it
   std::string_view doc;
 };
 const CellKindInfo &cellKindInfo(CellKind kind);
@@ -218,7 +218,7 @@ std::optional<CellKind> parseCellKind(std::string_view);
 
 struct GroupKindInfo {
   std::string_view word;
-  /// Groups of kinds of one division share no axis; Both belongs to each of the two.
+  /// Kinds of group of one division share no mesh axis; Both belongs to both divisions.
   enum Division : uint8_t { Dense, Experts, Both, Inside } division;
   std::string_view doc;
 };
@@ -228,7 +228,7 @@ std::optional<GroupKind> parseGroupKind(std::string_view);
 struct SegmentKindInfo {
   std::string_view word;
   enum Form : uint8_t { Any, Body, Straight, Background } form;
-  Phase phase; ///< of ops that say no other one
+  Phase phase; ///< default phase of the segment's ops
   std::string_view doc;
 };
 const SegmentKindInfo &segmentKindInfo(SegmentKind kind);
@@ -239,7 +239,7 @@ struct AttrInfo {
   enum Type : uint8_t { Bool, Int, Float, Enum } type;
   std::string_view enumerators; ///< "a|b|c" for Enum
   double defaultValue;
-  int64_t least = 0, most = 0; ///< for Int: what compiler and verifier let pass
+  int64_t least = 0, most = 0; ///< for Int: the accepted range
 };
 std::optional<AttrKey> parseAttrKey(std::string_view name);
 inline constexpr int kAttrCount = 0
@@ -271,25 +271,25 @@ struct Type {
   bool operator==(const Type &) const = default;
 };
 
-/// Where a value or cell lies: at `arena + offset + coef · index(group)` bytes, in a ring
-/// `slot · stride` bytes on, where slot is the microbatch plus `shift`, modulo `slots`.
+/// Address of a value or cell: byte `offset + coef · index(group)` of `arena`. In a ring, `slot ·
+/// stride` is added, where slot is (microbatch + `shift`) modulo `slots`.
 struct Place {
   bool placed = false;
   Arena arena = Arena::Work;
   int64_t offset = 0;
   int64_t coef = 0;
   int16_t group = -1; ///< index in Plan::groups; -1 where coef is 0
-  int32_t slots = 1;  ///< of the ring that it lies in; 1: in none
-  int64_t stride = 0; ///< bytes from a slot to the next
-  int64_t shift = 0;  ///< from the microbatch under way to the one that the slot is for
+  int32_t slots = 1;  ///< slots of its ring; 1: not in a ring
+  int64_t stride = 0; ///< bytes between slots
+  int64_t shift = 0;  ///< offset between the current microbatch and the slot's microbatch
   bool operator==(const Place &) const = default;
 
-  /// The slot that it is in for a microbatch.
+  /// The slot for a microbatch.
   int64_t slotOf(int64_t microbatch) const {
     int64_t slot = (microbatch + shift) % slots;
     return slot < 0 ? slot + slots : slot;
   }
-  /// Without the part that moves with an index.
+  /// The offset for a microbatch, without the part that depends on a rank's index.
   int64_t offsetFor(int64_t microbatch) const {
     return slots == 1 ? offset : offset + slotOf(microbatch) * stride;
   }
@@ -302,32 +302,33 @@ struct Value {
   Place place;
   uint32_t def = kNone; ///< index of the defining op, kNone for a live-in value
   uint8_t defResult = 0;
-  /// Value of the segment, i32[slots, runs], that says which of its rows are there: its first
-  /// dimension is the bound, and consists of equal slots; each slot begins with so many rows for
-  /// each run, one run behind the other. kNone: all rows are there.
+  /// A value i32[slots, groups] that says which rows are valid: the first dimension is an upper
+  /// bound, divided into equal slots, and each slot begins with the given number of rows for each
+  /// group (such as the rows of an expert), group after group. kNone: all rows are valid.
   ValueId counts = kNone;
 };
 
-/// A buffer that holds a value where segments meet. Every live-in value is a cell's content. A ring
-/// holds one value for each microbatch in flight: that of number n in slot n modulo `slots`.
+/// A buffer through which segments pass values. Every live-in value of a segment is a cell's
+/// content. A ring holds one value per microbatch in flight: microbatch n uses slot n modulo
+/// `slots`.
 struct Cell {
   std::string name; ///< without the leading @; unique in its role
   CellKind kind = CellKind::Buffer;
-  int32_t of = -1; ///< index in Plan::blocks or Plan::params, as the kind says
-  Type type;       ///< of a slot
+  int32_t of = -1; ///< index in Plan::blocks or Plan::params, depending on the kind
+  Type type;       ///< of one slot
   int32_t slots = 1;
   Arena arena = Arena::State;
   Purpose purpose = Purpose::Params;
-  Place place; ///< of the first slot
+  Place place; ///< of slot 0
 
   bool isRing() const { return slots > 1; }
-  /// From its first byte to its last, with all slots.
+  /// Size in bytes, including all slots.
   int64_t bytes() const {
     return isRing() ? (slots - 1) * place.stride + type.bytes() : type.bytes();
   }
 };
 
-/// Ties a result to a value whose buffer it takes over.
+/// Makes a result take over the buffer of a value.
 struct Tie {
   enum Kind : uint8_t {
     Acc, ///< result = value + contribution where `pred` holds, else contribution alone
@@ -338,32 +339,33 @@ struct Tie {
   Pred pred = Pred::Always;
 };
 
-/// An operand of an op that takes a list of blocks.
+/// A block whose shard is an operand of an op with a list of operands.
 struct ListedBlock {
   int32_t block = -1; ///< index in Plan::blocks
-  int64_t copies = 1; ///< ranks that count the same elements of it
+  int64_t copies = 1; ///< ranks that hold the same elements and count them
   bool operator==(const ListedBlock &) const = default;
 };
 
 struct Op {
   OpKind kind;
-  Epilogue epilogue = Epilogue::None; ///< works on what the op makes, which is not written
+  Epilogue epilogue = Epilogue::None; ///< fused op on the result, which is not stored
   StreamId stream = kComputeStream;
   Pred pred = Pred::Always;
-  ChannelId channel = kNoChannel; ///< for collectives, once it is chosen
+  ChannelId channel = kNoChannel; ///< for collectives, once chosen
   Phase phase = Phase::Other;
   ProductRole role = ProductRole::Forward;
-  bool isRecomputed = false; ///< makes a value of the forward pass once more
-  /// Index in Plan::groups: of collectives that of the channel, of views that move theirs.
+  bool isRecomputed = false; ///< recomputes a value of the forward pass
+  /// Index in Plan::groups: for a collective the channel's group, for a view the group whose index
+  /// its offset depends on.
   int16_t group = -1;
-  int32_t unit = -1;    ///< index in Plan::units, for what works on one unit
+  int32_t unit = -1;    ///< index in Plan::units, if it works on one unit
   uint32_t loc = kNone; ///< index in Plan::locs: the recipe line that caused it
   std::vector<ValueId> operands;
   std::vector<ValueId> results;
   std::vector<Attr> attrs;         ///< sorted by key; defaults are left out
-  std::vector<ListedBlock> blocks; ///< of BlockUse::List: by operand
+  std::vector<ListedBlock> blocks; ///< for BlockUse::List: one per operand
   std::vector<Tie> ties;
-  std::vector<uint32_t> waits; ///< indices of earlier ops on other streams that must have ended
+  std::vector<uint32_t> waits; ///< earlier ops, on other streams, that must complete first
 
   int64_t getInt(AttrKey key) const {
     for (const Attr &attr : attrs)
@@ -377,10 +379,11 @@ struct Op {
   Op &set(AttrKey key, double value);
 };
 
-/// What is known of it with its epilogue.
+/// Properties of the op, including its epilogue.
 inline const OpInfo &opInfo(const Op &op) { return opInfo(op.kind, op.epilogue); }
 
-/// The operand, or the result, that the op's row calls so; a name that it lacks does not compile.
+/// The operand or result with this name in the op's row; a name that the row lacks does not
+/// compile.
 template <OpKind kind>
 ValueId operandNamed(const Op &op, names::NameOf<kind, names::kOperands> name) {
   return op.operands[name.index];
@@ -394,44 +397,43 @@ inline bool isAlone(const Op &op, OpKind kind) {
   return op.kind == kind && op.epilogue == Epilogue::None;
 }
 
-/// Operand whose buffer a result takes over by the op's row; -1 if none's, or one that is not
-/// there.
+/// The operand that a result reuses in place according to the op's row; -1 if there is none or it
+/// is absent.
 inline int inPlaceOperand(const Op &op, size_t result) {
   const OpInfo &info = opInfo(op);
   int operand = result < info.inPlace.size() ? info.inPlace[result] : -1;
   return operand < static_cast<int>(op.operands.size()) ? operand : -1;
 }
-/// The role of a product whose text names none, by what its factors are transposed to. Only the
-/// text form takes this for granted.
+/// The role of a product whose text names none, implied by its transposes. Only the text form
+/// relies on this.
 ProductRole impliedRole(const Op &op);
-/// How members of its group take part in a collective op.
+/// How the members of its group take part in a collective.
 CollectiveKind collectiveKindOf(const Op &collective);
-/// Whether it is one side of a transfer between two ranks.
+/// Whether it is a send or a receive.
 inline bool isPointToPoint(const Op &op) {
   const OpInfo &info = opInfo(op);
   return info.collective && shardc::isPointToPoint(info.collective->kind);
 }
-/// The value of a collective that no member has before or after it alone: what is gathered, or what
-/// is summed.
+/// The full-size value of a collective: the gathered result, or the operand that is reduced.
 ValueId wholeOf(const Op &collective);
 
-/// A straight line of ops; all have ended when it ends.
+/// A sequence of ops without control flow. All of its ops have completed when it ends.
 struct Segment {
   struct Boundary {
     ValueId value;
     uint32_t cell; ///< index in Role::cells
-    /// For an `out`: the content may be overwritten before it is read.
+    /// For an `out`: the content may be overwritten without having been read.
     bool mayDrop = false;
-    /// Of a ring: from the microbatch under way to the one that the value is of.
+    /// For a ring: offset from the current microbatch to the value's microbatch.
     int64_t shift = 0;
   };
   std::string name;
   SegmentKind kind = SegmentKind::Other;
   bool body = false; ///< runs once per microbatch
-  /// Set: a background segment, in no program. It may start where a step has ended, and has ended
-  /// before this segment, by index, begins; it is unordered with all that runs between. If that one
-  /// is itself a background segment, it starts when that one has ended, and has ended before that
-  /// one begins again; it is unordered with all of the program.
+  /// If set, this is a background segment, which no program names. It may start when a step has
+  /// ended, must complete before segment `before` begins, and is unordered with everything in
+  /// between. If `before` is itself a background segment, this one completes before that one
+  /// starts; both are unordered with the program.
   uint32_t before = kNone;
   std::vector<Value> values;
   std::vector<Op> ops;
@@ -439,7 +441,7 @@ struct Segment {
   std::vector<Boundary> outs; ///< values that are cells' contents at the end
 };
 
-/// A microbatch number: `coef · i + base`, where i counts the turns of the innermost loop from 0
+/// A microbatch number: `coef · i + base`, where i is the iteration of the innermost loop, from 0
 /// on.
 struct MicrobatchNumber {
   int64_t coef = 0, base = 0;
@@ -447,34 +449,34 @@ struct MicrobatchNumber {
   bool operator==(const MicrobatchNumber &) const = default;
 };
 
-/// How segments follow each other.
+/// One node of a role's program, which orders the segments.
 struct ProgramNode {
   enum Kind : uint8_t {
-    Start, ///< once, where no checkpoint is loaded
-    Run,   ///< `count` times, a body for microbatches 0 to count - 1; or once for `microbatch`
+    Start, ///< once, if no checkpoint is loaded
+    Run,   ///< `count` times (a body for microbatches 0 to count - 1), or once for `microbatch`
     Steps, ///< children, `count` times
     Every, ///< children, after each `count`-th step
-    Loop   ///< children, `count` times inside of a step
+    Loop   ///< children, `count` times within a step
   } kind;
   uint32_t segment = kNone;
   int64_t count = 1;
   std::vector<ProgramNode> children;
-  std::optional<MicrobatchNumber> microbatch; ///< that a run of a body is for
+  std::optional<MicrobatchNumber> microbatch; ///< the microbatch of a body's run
 };
 
-/// Coordinates `begin` to `end` - 1 on one axis of the mesh.
+/// Coordinates in [begin, end) on one axis of the mesh.
 struct AxisRange {
   uint16_t axis;
   int64_t begin, end;
 };
 
-/// What ranks of the same kind execute.
+/// The program of all ranks that execute the same, for example of a pipeline stage.
 struct Role {
   std::string name;
-  std::string why;              ///< what distinguishes it from the other roles
-  std::vector<AxisRange> where; ///< the ranks that have it; every rank if empty
+  std::string why;              ///< the difference from other roles, for readers
+  std::vector<AxisRange> where; ///< its ranks; all ranks if empty
   std::array<int64_t, kArenaCount> arenaBytes{};
-  /// Predicted for the plan's device; -1 where it is not.
+  /// Predicted bytes on the plan's device; -1 if not predicted.
   std::array<int64_t, kBesideCount> besideBytes{-1, -1, -1};
   std::vector<Cell> cells;
   std::vector<Segment> segments;
@@ -488,82 +490,84 @@ struct MeshAxis {
   int64_t size;
 };
 
-/// The ranks that differ in these axes only. A rank's index in its group counts along the last axis
-/// first.
+/// A process group: ranks that differ only along these axes. The last axis varies fastest in a
+/// rank's index.
 struct Group {
   std::string name;
   std::vector<uint16_t> axes;
 };
 
-/// A queue of each rank; the first one is that of ops that name none.
+/// A stream that each rank has; ops without a named stream use the first one.
 struct Stream {
   std::string name;
   StreamKind kind = StreamKind::Other;
 };
 
-/// A communicator of a group, or of two of its members: its collectives are matched in order, and
-/// travel alike.
+/// A communicator of a group or of two of its members. Its collectives are matched in order and all
+/// use one transport.
 struct Channel {
   std::string name;
   int16_t group = -1; ///< index in Plan::groups
   Transport transport = Transport::Nccl;
-  /// Of the device, that its kernels may take while they run; 0 where it has no kernels.
+  /// Streaming multiprocessors that its kernels may occupy; 0 if it has no kernels.
   int32_t multiprocessors = 0;
-  StreamId stream = kComputeStream; ///< on which its collectives run
-  /// Its members by their index in the group; -1: all. Only such a channel has sends.
+  StreamId stream = kComputeStream; ///< the stream of its collectives
+  /// The two members, by index in the group; -1: all members. Only channels of pairs have sends.
   std::array<int32_t, 2> pair{-1, -1};
 
   bool isPair() const { return pair[0] >= 0; }
 };
 
-/// Parameters that are gathered and reduced together: a layer, the embedding, the head.
+/// Parameters that are gathered and reduced together (an FSDP unit): a layer, the embedding or the
+/// head.
 struct Unit {
   std::string name;
   UnitKind kind = UnitKind::Other;
 };
 
-/// What blocks of parameters have in common. Class 0 is the job's; plans do not declare it.
+/// Properties that blocks of parameters share. Class 0 has the job's settings; plans do not declare
+/// it.
 struct ParamClass {
   std::string name;
   bool isTrained = true;
-  std::optional<Optimizer> optimizer; ///< nothing: the job's
+  std::optional<Optimizer> optimizer; ///< nothing: the optimizer of the job
   bool operator==(const ParamClass &) const = default;
 };
 inline constexpr std::string_view kJobClassName = "job";
 
-/// One flat buffer of a unit: `numel` elements with padding, of which the ranks of two groups may
-/// hold parts. A rank with index i in a group has the elements from i · part on. The axes of
-/// `stateGroup` begin with those of `group`, so that a rank's part over `stateGroup` lies inside of
-/// its part over `group`.
+/// One flat buffer of a unit: `numel` elements including padding. The ranks of two groups may shard
+/// it: a rank with index i in a group has `part` elements from i · part on. The axes of
+/// `stateGroup` begin with those of `group`, so a rank's shard of the optimizer state is inside its
+/// shard of the weights.
 struct Block {
   std::string name;
   int32_t unit = -1;
   int64_t numel = 0;
-  int64_t shard = 0;       ///< numel / ranks of `group` if gathers make the block whole, else numel
-  int16_t group = -1;      ///< index in Plan::groups; -1: of one rank
-  int64_t stateShard = 0;  ///< numel / ranks of `stateGroup` if state is divided, else numel
-  int16_t stateGroup = -1; ///< who owns the optimizer's state: the same as `group`, or more ranks
-  /// The ranks whose gradients of it are added; -1: all that have other tokens.
+  int64_t shard = 0;       ///< numel / ranks of `group` if it is all-gathered, else numel
+  int16_t group = -1;      ///< index in Plan::groups; -1: one rank
+  int64_t stateShard = 0;  ///< numel / ranks of `stateGroup` if the state is sharded, else numel
+  int16_t stateGroup = -1; ///< ranks that share the optimizer state: `group` or a larger group
+  /// The group over which its gradients are summed; -1: all ranks with other tokens.
   int16_t sumGroup = -1;
   int16_t paramClass = 0; ///< index in Plan::classes
 };
 
-/// Which elements of a block a value has: `numel` of them, from numel · index(group) on.
+/// The part of a block that a value holds: `numel` elements from numel · index(group) on.
 struct BlockPart {
   int64_t numel = 0;
   int16_t group = -1; ///< -1: the whole block
   bool operator==(const BlockPart &) const = default;
 };
-/// The part of the block that a value of so many elements is; nothing if it is none.
+/// The part of the block that a value with `numel` elements is; nothing if it matches no part.
 std::optional<BlockPart> partOf(const Block &block, int64_t numel);
 
 enum class InitKind : uint8_t { Zeros, Ones, Normal };
 std::string_view toString(InitKind);
 std::optional<InitKind> parseInitKind(std::string_view);
 
-/// A dimension of a parameter that is cut among the ranks of a group. The dimension consists of
-/// `parts` equal parts, each of which is cut into as many pieces as the group has ranks; the rank
-/// with index i has the i-th piece of each.
+/// Shards one dimension of a parameter over the ranks of a group. The dimension consists of `parts`
+/// equal parts (such as gate and up projection); each is divided into as many pieces as the group
+/// has ranks, and rank i has piece i of each.
 struct Split {
   uint8_t dim = 0;
   int16_t group = -1; ///< index in Plan::groups
@@ -571,41 +575,43 @@ struct Split {
   bool operator==(const Split &) const = default;
 };
 
-/// One row of the global parameter table, under Megatron-Core's name.
+/// One row of the parameter table, under Megatron-Core's name.
 struct Param {
   std::string name;
-  Type type; ///< of the weight as the model computes with it: this rank's elements
-  /// More than 0: the first dimension counts tensors that have the name of the parameter and their
-  /// number behind it, the experts of a layer. Then this is the elements of one of their rows.
+  Type type; ///< this rank's part, in the type in which the model computes
+  /// If positive, the parameter is a stack of tensors along its first dimension, such as the
+  /// experts of a layer, which checkpoints number behind its name. The value is the number of
+  /// elements in a row of one tensor.
   int64_t stackedRow = 0;
-  Type whole;                ///< of all elements where splits are made; rank 0 otherwise
-  std::vector<Split> splits; ///< one for each dimension that is cut
-  /// Groups whose ranks all have the same elements, in which others have parts of a split
-  /// parameter: the rank with index 0 counts them in norms.
+  Type whole;                ///< the unsharded type, once splits are applied; rank 0 otherwise
+  std::vector<Split> splits; ///< one per sharded dimension
+  /// Groups that replicate this parameter although they shard others: only the rank with index 0
+  /// counts it in norms.
   std::vector<int16_t> copies;
-  /// Its rows are of several matrices, so many of each in turn, over and over, as queries, keys and
-  /// values of groups are; empty: it is one matrix. What updates whole matrices asks this.
+  /// Row counts of interleaved matrices, repeated over all rows, such as the queries, keys and
+  /// values of each group of heads; empty: one matrix. Optimizers that update whole matrices need
+  /// this.
   std::vector<int64_t> turns;
   int32_t block = -1;
-  int64_t offset = 0; ///< first element in its block
+  int64_t offset = 0; ///< index of its first element in the block
   double lrMult = 1, wdMult = 1;
-  bool isDecoupled = false; ///< its learning rate is the job's optimizer.decoupled_lr
+  bool isDecoupled = false; ///< it uses the learning rate optimizer.decoupled_lr
   InitKind init = InitKind::Zeros;
   double initStd = 0;
 
-  /// Elements of one row of this rank's part: shards cut between rows only.
+  /// Elements per row of this rank's part; shard boundaries lie between rows.
   int64_t rowSize() const;
   bool isStacked() const { return stackedRow > 0; }
-  /// The dimension that counts rows.
+  /// The dimension that counts rows: behind that of the stack.
   uint8_t rowDim() const { return isStacked() ? 1 : 0; }
-  /// Of the elements of all ranks together.
+  /// The unsharded type.
   const Type &wholeType() const { return whole.rank == 0 ? type : whole; }
-  /// Its splits are still to be made: `type` is that of all elements. Only in logical plans.
+  /// Whether its splits are not yet applied, so that `type` is unsharded. Only in logical plans.
   bool isUncut() const { return !splits.empty() && whole.rank == 0; }
-  /// What checkpoints have of it: the tensors of a stack, or one of its own name.
+  /// Number of tensors in checkpoints: one, or one for each entry of a stack.
   int64_t tensorCount() const { return isStacked() ? wholeType().shape[0] : 1; }
   std::string tensorName(int64_t number) const;
-  /// With the elements of all ranks.
+  /// The type of one such tensor, unsharded.
   Type tensorType() const;
 };
 
@@ -614,15 +620,15 @@ struct Loc {
   int32_t line = 0, column = 0;
 };
 
-/// A text that the plan was compiled from. Nothing of a run depends on it; checkpoints keep it.
+/// A source text of the plan. Execution does not depend on it; checkpoints store it.
 struct Source {
   enum Kind : uint8_t {
-    Base,    ///< a recipe that another one extends
-    Recipe,  ///< the one that the command named
-    Overlay, ///< laid over it
-    Setting  ///< `path=value` of the command line
+    Base,    ///< a recipe that another recipe extends
+    Recipe,  ///< the recipe named on the command line
+    Overlay, ///< an overlay
+    Setting  ///< a `path=value` from the command line
   } kind;
-  std::string name; ///< of a file, relative to the folder that all of them share
+  std::string name; ///< a file's path, relative to the common folder of all sources
   std::string text;
   bool operator==(const Source &) const = default;
 };
@@ -642,11 +648,11 @@ struct Plan {
   std::string needsBackend = "host"; ///< host or cuda
   std::string needsGpu;              ///< name in the device table, empty for host
   int64_t deviceBytes = 0;           ///< memory of the device; the arenas must fit
-  int32_t multiprocessors = 0;       ///< of the device; 0: kernels of channels take none
+  int32_t multiprocessors = 0;       ///< of the device; 0: channels' kernels use none
   Job job;                           ///< effective options
   std::vector<MeshAxis> mesh;
   std::vector<Group> groups;
-  /// By kind an index in `groups`; -1: the plan has no group of the kind.
+  /// For each kind an index in `groups`; -1 if the plan has no such group.
   std::array<int16_t, kGroupKindCount> kindGroups = [] {
     std::array<int16_t, kGroupKindCount> none{};
     none.fill(-1);
@@ -660,13 +666,13 @@ struct Plan {
   std::vector<Param> params;
   std::vector<Loc> locs;
   std::vector<Role> roles;
-  std::vector<Source> sources; ///< from the weakest to the strongest
+  std::vector<Source> sources; ///< in ascending precedence
 
   int16_t &kindGroup(GroupKind kind) { return kindGroups[static_cast<size_t>(kind)]; }
   int64_t worldSize() const;
-  /// 1 for group -1.
+  /// Number of ranks; 1 for group -1.
   int64_t groupSize(int group) const;
-  /// Ranks that take part in a collective: two where its channel is of a pair.
+  /// Ranks that take part in a collective: two if its channel connects a pair.
   int64_t membersOf(const Op &collective) const {
     bool isOfPair =
         collective.channel >= 0 && channels[static_cast<size_t>(collective.channel)].isPair();
@@ -675,11 +681,11 @@ struct Plan {
   const ParamClass &classOf(const Block &block) const {
     return classes[static_cast<size_t>(block.paramClass)];
   }
-  /// How a collective travels; as NCCL's kernels while it has no channel.
+  /// The transport of a collective; NCCL's kernels as long as it has no channel.
   Transport transportOf(const Op &op) const {
     return op.channel < 0 ? Transport::Nccl : channels[static_cast<size_t>(op.channel)].transport;
   }
-  /// The stream of an op that names none: once ops are scheduled, that of its channel.
+  /// The stream of an op that names none: after scheduling, that of its channel.
   StreamId defaultStream(const Op &op) const {
     bool isOfChannel = level >= Level::Scheduled && op.channel >= 0 &&
                        static_cast<size_t>(op.channel) < channels.size();
@@ -687,11 +693,12 @@ struct Plan {
   }
 };
 
-/// The plan's group of the kind, an index in Plan::groups; -1 if it has none.
+/// The plan's group of this kind, as an index in Plan::groups; -1 if there is none.
 inline int16_t groupOfKind(const Plan &plan, GroupKind kind) {
   return plan.kindGroups[static_cast<size_t>(kind)];
 }
-/// The axes along which ranks have other tokens: other samples, or other slices of the same ones.
+/// The mesh axes along which ranks process different tokens: different samples, or different slices
+/// of the same samples.
 std::vector<uint16_t> axesOfTokens(const Plan &plan);
 
 } // namespace shardc::plan

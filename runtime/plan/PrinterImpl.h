@@ -12,13 +12,13 @@
 
 namespace shardc::plan {
 
-/// Appends to one buffer; nothing is allocated a token.
+/// Appends to one buffer, without an allocation per token.
 class Writer {
 public:
   explicit Writer(const Plan &plan) : plan_(plan) {}
 
   void head();
-  /// Fills in the head's hash, once all from `bodyAt` on is written.
+  /// Writes the hash into the first line, once everything from `bodyAt` on is written.
   void hash(size_t bodyAt);
   size_t size() const { return out_.size(); }
   void tables();

@@ -1,4 +1,4 @@
-// Which runs of segments a program has, and which microbatches of a segment execute alike.
+// Variants of a body segment: which microbatches execute alike, and which of them a program runs.
 #pragma once
 
 #include <vector>
@@ -7,52 +7,53 @@
 
 namespace shardc::plan {
 
-/// Which microbatches of one segment execute alike, by the predicates of its ops.
+/// Groups the microbatches of one segment by which of its ops' predicates hold.
 class VariantTable {
 public:
   explicit VariantTable(const Segment &segment);
 
-  /// The one that stands for microbatch `microbatch` of `count`. Without predicates that name
-  /// numbers one of First, Middle, Last and Only.
+  /// The variant that represents microbatch `microbatch` of `count`. Without predicates on numbers
+  /// it is First, Middle, Last or Only.
   Variant of(int64_t microbatch, int64_t count) const;
 
-  /// So many turns of a loop from this one on run the same variant, with microbatches that are
-  /// those of `number`; at least 1.
+  /// The number of consecutive loop iterations, from this one on, that execute the same variant; at
+  /// least 1. `number` maps an iteration to its microbatch.
   int64_t turnsAlike(const MicrobatchNumber &number, int64_t turn, int64_t count) const;
 
-  /// Microbatches of `count`, among which there is one of each variant; maybe some of them twice.
+  /// Numbers of microbatches that cover every variant; some variants may occur twice.
   std::vector<int64_t> numbersFor(int64_t count) const;
 
 private:
   size_t classOf(int64_t microbatch) const;
 
   bool isBody_;
-  std::vector<int64_t> cuts_; ///< microbatches with which a predicate begins, or has ended; rising
-  /// Of the numbers before the first cut, and from each cut on: equal where the same predicates
-  /// hold.
+  std::vector<int64_t> cuts_; ///< where a predicate begins or ceases to hold, ascending
+  /// Class of the microbatches before the first boundary, and of those from each boundary on. Equal
+  /// classes have equal predicates.
   std::vector<size_t> classes_;
-  std::vector<int64_t> firstCuts_; ///< by class: the first cut whose number is of it
+  std::vector<int64_t> firstCuts_; ///< by class: the first boundary with this class
 };
 
-/// Runs that name their microbatch, of each segment of the role, among the nodes and in their
-/// loops, but not in other nodes: as many microbatches has the segment there.
+/// For each segment of the role, how many runs in `nodes` and their loops name their microbatch;
+/// other nested nodes are ignored. This is the segment's number of microbatches there.
 std::vector<int64_t> namedRuns(const Role &role, const std::vector<ProgramNode> &nodes);
 
-/// The variants of each segment of the role that its program runs; of a background segment Only.
+/// For each segment of the role, the variants that its program executes; Only for a background
+/// segment.
 std::vector<std::vector<Variant>> variantsOfProgram(const Role &role);
 
-/// Microbatches that execute alike, at the same places: where segments work in rings, those whose
-/// numbers have the same rest modulo slotsOf.
+/// Microbatches that execute the same variant at the same addresses: with rings, those with equal
+/// number modulo slotsOf().
 struct SegmentInstance {
   Variant variant;
   int64_t slot = 0;
   bool operator==(const SegmentInstance &) const = default;
 };
-/// The instances of each segment of the role that its program runs.
+/// For each segment of the role, the instances that its program executes.
 std::vector<std::vector<SegmentInstance>> instancesOfProgram(const Role &role);
 
-/// Calls fn(run, turn) for each run among the nodes and in their loops, in order, where `turn` is
-/// that of the innermost loop. Stops where fn returns false.
+/// Calls fn(run, iteration) for each run in the nodes and their loops, in order; `iteration` is
+/// that of the innermost loop. Stops if fn returns false.
 template <typename Fn>
 bool forEachRun(const std::vector<ProgramNode> &nodes, const Fn &fn, int64_t turn = 0) {
   for (const ProgramNode &node : nodes) {
@@ -66,8 +67,8 @@ bool forEachRun(const std::vector<ProgramNode> &nodes, const Fn &fn, int64_t tur
   return true;
 }
 
-/// The slots by which what the segment does at its bytes repeats: the least common multiple of
-/// those of all rings that it touches.
+/// The period, in microbatches, with which the segment's addresses repeat: the least common
+/// multiple of the slots of all rings that it uses.
 int64_t slotsOf(const Role &role, const Segment &segment);
 
 } // namespace shardc::plan

@@ -1,5 +1,5 @@
-// Weights that ranks keep and gather in 8 bits: their type in the parameter table says so. Each
-// tensor, as checkpoints have it, has one scale, and all scales lie in one value.
+// Weights that are stored and gathered in 8 bits, as the parameter table's types say. Each tensor
+// of a checkpoint has one scale; all scales are in one value.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace shardc::plan {
 
 inline bool isKeptIn8Bits(const Param &param) { return param.type.dtype == DType::F8E4M3; }
 
-/// For each block whether its parameters are.
+/// For each block, whether its parameters have 8 bits.
 inline std::vector<uint8_t> blocksIn8Bits(const Plan &plan) {
   std::vector<uint8_t> blocks(plan.blocks.size());
   for (const Param &param : plan.params)
@@ -21,10 +21,10 @@ inline std::vector<uint8_t> blocksIn8Bits(const Plan &plan) {
   return blocks;
 }
 
-/// Elements from one scale to the next: views are aligned to 16 bytes.
+/// Distance between scales in elements: views are aligned to 16 bytes.
 inline constexpr int64_t kScaleStride = 4;
 
-/// How many belong to the first so many parameters.
+/// Number of scales of parameters 0 to params - 1.
 inline int64_t countWeightScales(const Plan &plan, size_t params) {
   int64_t count = 0;
   for (size_t p = 0; p < params; ++p)
@@ -35,7 +35,8 @@ inline int64_t countWeightScales(const Plan &plan) {
   return countWeightScales(plan, plan.params.size());
 }
 
-/// The position of a parameter's scale, or of the first of a stack's; 0 of what is not of 8 bits.
+/// Index of a parameter's scale, or of the first scale of a stack; 0 for parameters that are not in
+/// 8 bits.
 inline int64_t numberOfScale(const Plan &plan, size_t param) {
   return isKeptIn8Bits(plan.params[param]) ? countWeightScales(plan, param) : 0;
 }
