@@ -1,5 +1,5 @@
-// Addresses in one arena while a segment is swept from its first op to its last. Each free stretch
-// records which ops must have ended before its bytes may be written again.
+// Best-fit allocator for one arena, used while a segment is swept from its first op to its last.
+// Each free range records which ops must complete before its bytes may be written again.
 #pragma once
 
 #include <cstdint>
@@ -9,31 +9,31 @@
 
 namespace shardc::passes {
 
-/// Every buffer starts at a multiple of this many bytes: whole cache lines on hosts and devices.
+/// Alignment of buffers in bytes: whole cache lines on hosts and devices.
 inline constexpr int64_t kBufferAlign = 256;
-/// Kernels expect operands and results at multiples of this many bytes.
+/// Alignment in bytes that kernels expect of operands and results.
 inline constexpr int64_t kPlaceAlign = 16;
-/// What a buffer takes with the bytes up to the next one.
+/// Size of a buffer including the padding up to the next one.
 inline int64_t aligned(int64_t bytes) {
   return (bytes + kBufferAlign - 1) / kBufferAlign * kBufferAlign;
 }
 
 class Allocator {
 public:
-  /// For a plan with so many streams.
+  /// `streams` is the number of streams of the plan.
   explicit Allocator(size_t streams = plan::kStreamsMax) : streams_(streams) {}
 
-  /// Whether nobody has bytes of the range.
+  /// Whether the whole range is free.
   bool isFree(int64_t offset, int64_t bytes) const;
 
   /// Reserves a range that is free or beyond the end.
   void reserve(int64_t offset, int64_t bytes);
 
-  /// The smallest free stretch that fits and whose earlier users have all ended at `now`; the arena
-  /// grows if there is none. Returns its offset.
+  /// Allocates the smallest free range that fits and whose previous users have all completed at
+  /// `now`; extends the arena if there is none. Returns the offset in bytes.
   int64_t allocate(int64_t bytes, const Clock &now);
 
-  /// Frees the range; `until` has its users.
+  /// Frees the range. `until` is the last user on each stream.
   void release(int64_t offset, int64_t bytes, const Clock &until);
 
   /// Peak number of bytes in use (the high watermark).
@@ -48,7 +48,7 @@ private:
   void take(int64_t offset, int64_t bytes);
 
   size_t streams_;
-  std::map<int64_t, Extent> free_; ///< by offset; neighbours may touch
+  std::map<int64_t, Extent> free_; ///< by offset; adjacent entries are not merged
   int64_t end_ = 0;
 };
 

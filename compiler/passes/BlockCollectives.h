@@ -1,5 +1,5 @@
-// What moves the blocks of a role: the cells that the strategy of each block keeps of it, the
-// groups and the transports of its collectives, and how one is made.
+// Collectives on the blocks of a role: the cells that each block's sharding strategy needs, and the
+// group and transport of its gathers and reductions.
 #pragma once
 
 #include <vector>
@@ -8,41 +8,44 @@
 
 namespace shardc::passes {
 
-/// Whether a collective makes or takes whole blocks, or shards of them.
+/// Whether a collective's full-size value is a whole block or one rank's shard of it.
 enum class Scope { Whole, Shard };
 
 class BlockCollectives {
 public:
-  /// Adds the groups of the ranks that hold the same shards, where the plan lacks them.
+  /// Adds the groups of ranks that replicate shards, if the plan lacks them.
   BlockCollectives(plan::Plan &plan, plan::Role &role);
 
-  /// Gives the cells of blocks the types and arenas of their strategies, and adds those of shards.
+  /// Changes the cells of blocks to the types and arenas of their strategies, and adds cells of
+  /// shards.
   void changeCells();
-  /// With channel, block and phase, but no results.
+  /// Makes a collective with channel, block and phase, but without results.
   plan::Op make(plan::OpKind kind, plan::ValueId operand, uint32_t block, plan::Phase phase,
                 Scope scope = Scope::Whole);
-  /// The block that a cell of this kind is of; kNone for cells of other kinds.
+  /// The block of a cell, if the cell has this kind; otherwise kNone.
   uint32_t blockOf(plan::CellKind kind, uint32_t cell) const;
 
   const BlockStrategy &strategy(uint32_t block) const { return strategies_[block]; }
   const JobStrategy &job() const { return job_; }
   uint32_t size() const { return numBlocks_; } ///< blocks
-  /// The line of the recipe that is the cause.
+  /// Index in Plan::locs of the recipe line that caused the collectives.
   uint32_t loc() const { return loc_; }
   uint32_t weightCell(uint32_t block) const { return weightCells_[block]; }
   uint32_t gradCell(uint32_t block) const { return gradCells_[block]; }
-  /// What gathers of kept weights read; kNone if the block's strategy has none.
+  /// The cell with this rank's shard, which gathers of cached weights read; kNone if the block's
+  /// strategy has none.
   uint32_t shardCell(uint32_t block) const { return shardCells_[block]; }
-  /// kNone if the block's strategy does not divide the state.
+  /// The cell with this rank's shard of the gradient; kNone if the strategy does not shard the
+  /// state.
   uint32_t gradShardCell(uint32_t block) const { return gradShardCells_[block]; }
-  /// Several groups hold the same shards.
+  /// Whether several groups replicate the shards (HSDP).
   bool hasCopies(uint32_t block) const { return classOf(block).copyGroup >= 0; }
 
 private:
-  /// What the blocks with the same groups have in common.
+  /// Groups and transports that several blocks share.
   struct Class {
-    int16_t sumGroup;  ///< over which gradients are added
-    int16_t copyGroup; ///< of the ranks that hold the same shards; -1: each is on one rank only
+    int16_t sumGroup;  ///< over which gradients are summed
+    int16_t copyGroup; ///< ranks with the same shard; -1: each shard is on one rank only
     plan::Transport gathers, reductions, shardReductions, shardGathers;
   };
   void findClasses();
@@ -59,16 +62,17 @@ private:
   std::vector<BlockStrategy> strategies_; ///< by block
   uint32_t loc_;
   uint32_t numBlocks_;
-  std::vector<uint32_t> weightCells_, gradCells_; ///< by block; kNone of blocks of other roles
+  std::vector<uint32_t> weightCells_, gradCells_; ///< by block; kNone for blocks of other roles
   std::vector<Class> classes_;
   std::vector<size_t> classOf_;                       ///< by block
   std::vector<uint32_t> shardCells_, gradShardCells_; ///< by block
 };
 
-/// Gathers the weights that a segment uses: once a step into what is kept, or around each use.
+/// Inserts all-gathers of the weights that a segment uses: once per step if the gathered weights
+/// are kept, otherwise around each use.
 void gatherWeights(plan::Plan &plan, plan::Role &role, plan::Segment &segment,
                    BlockCollectives &blocks);
-/// Reduces the gradients that a segment makes.
+/// Inserts the reductions of the gradients that a segment computes.
 void reduceGradients(plan::Plan &plan, plan::Role &role, plan::Segment &segment,
                      BlockCollectives &blocks);
 

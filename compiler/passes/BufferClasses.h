@@ -1,5 +1,5 @@
-// Classes of values that share bytes through views, packs, ties, in-place ops and cells. Each class
-// gets one buffer.
+// Alias classes: values that share bytes through views, packs, ties, in-place ops and cells. Each
+// class gets one buffer.
 #pragma once
 
 #include <vector>
@@ -10,43 +10,44 @@
 
 namespace shardc::passes {
 
-/// Bytes that are placed as one unit. The classes of cells come first, with the index of the cell.
+/// An alias class, which is placed as one buffer. Classes of cells come first and have the index of
+/// their cell.
 struct BufferClass {
   plan::Arena arena = plan::Arena::Work;
-  int64_t bytes = 0;     ///< of all slots of a ring
-  int32_t slots = 1;     ///< more for rings
-  int64_t stride = 0;    ///< bytes from a slot to the next
-  int64_t offset = -1;   ///< in the arena; -1 until placed
-  int32_t inside = -1;   ///< a class whose buffer contains this one
-  plan::Moving insideAt; ///< bytes from that buffer's start
+  int64_t bytes = 0;     ///< size, including all slots of a ring
+  int32_t slots = 1;     ///< more than 1 for rings
+  int64_t stride = 0;    ///< bytes between slots
+  int64_t offset = -1;   ///< offset in the arena in bytes; -1 until placed
+  int32_t inside = -1;   ///< the class whose buffer contains this one; -1: none
+  plan::Moving insideAt; ///< offset in that buffer in bytes
 };
 
-/// A value's position in its class.
+/// Position of a value in its class.
 struct Slot {
   int32_t cls = -1;
-  plan::Moving at;   ///< bytes from the class's start, or from that of a slot of a ring
-  int64_t shift = 0; ///< of a ring: from the microbatch under way to the one that the slot is for
+  plan::Moving at;   ///< offset in bytes from the start of the class, or of a ring slot
+  int64_t shift = 0; ///< for a ring: offset between the current microbatch and the slot's
 };
 
-/// The classes of one role: of its cells and of each segment's values.
+/// The alias classes of one role: of its cells and of each segment's values.
 struct BufferClasses {
   std::vector<BufferClass> classes;
   std::vector<std::vector<Slot>> slots; ///< [segment][value]
 };
 
-/// The sum of what both places move by. If they move with two groups, one by the size of the other,
-/// the plan has a group with the axes of both afterwards.
+/// The sum of two rank-dependent offsets. If they depend on two groups and one is a multiple of the
+/// other's size, a group with the axes of both is added to the plan.
 plan::Moving combined(plan::Plan &plan, const plan::Moving &a, const plan::Moving &b);
 
 BufferClasses findBufferClasses(plan::Plan &plan, const plan::Role &role);
 
-/// The time during which a class is accessed inside one segment, in the order of issue.
+/// The live range of a class in one segment, in order of issue.
 struct Lifetime {
   int32_t first = -1, last = -1; ///< op indices; -1: not accessed
   Clock until = kClockZero;      ///< the last op on each stream that accesses it
 };
 
-/// Lifetimes of all classes in one segment.
+/// The live ranges of all classes in one segment.
 std::vector<Lifetime> findLifetimes(const BufferClasses &classes, const plan::Segment &segment,
                                     size_t segmentIndex);
 

@@ -1,5 +1,5 @@
-// Which ops have certainly ended when an op starts, derived from stream order and waits. Vector
-// clocks: one index per stream.
+// Vector clocks with one index per stream: which ops have certainly completed when an op starts,
+// derived from stream order and waits.
 #pragma once
 
 #include <array>
@@ -9,7 +9,7 @@
 
 namespace shardc::passes {
 
-/// For each stream the latest op (index in the segment) that has ended; -1 for none.
+/// For each stream, the index of its latest completed op in the segment; -1 for none.
 using Clock = std::array<int32_t, plan::kStreamsMax>;
 inline constexpr Clock kClockZero = [] {
   Clock clock{};
@@ -22,7 +22,7 @@ inline void join(Clock &into, const Clock &other) {
     into[s] = into[s] > other[s] ? into[s] : other[s];
 }
 
-/// Whether everything in `earlier` has ended where `at` holds; of so many streams, the first ones.
+/// Whether everything in `earlier` has completed at `at`; only the first `streams` streams count.
 inline bool covers(const Clock &at, const Clock &earlier, size_t streams = plan::kStreamsMax) {
   for (size_t s = 0; s < streams; ++s)
     if (earlier[s] > at[s])
@@ -30,11 +30,12 @@ inline bool covers(const Clock &at, const Clock &earlier, size_t streams = plan:
   return true;
 }
 
-/// What has ended when each op starts. Alias ops execute nothing; their entry is of their position.
+/// For each op, what has completed when it starts. Alias ops execute nothing; their entry describes
+/// their position.
 std::vector<Clock> clocksAtStart(const plan::Segment &segment);
 
-/// The ops that write a value's bytes: the latest on each stream, alias ops followed to what they
-/// name.
+/// For each value, the ops that write its bytes: the latest on each stream. Alias ops are followed
+/// to the values that they name.
 std::vector<Clock> definingOps(const plan::Segment &segment);
 
 inline bool isAlias(const plan::Op &op) { return plan::opInfo(op).traits == plan::OpTraits::Alias; }

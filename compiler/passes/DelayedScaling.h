@@ -1,6 +1,6 @@
-// Delayed scaling: tensors are quantised by magnitudes that steps before have seen. Each product of
-// a weight has three of them: of its activation, of the weight, and of the gradient that comes
-// back. Products of experts have so many for each expert of all ranks.
+// Delayed scaling of fp8: tensors are quantised with amax values of earlier steps. Each product of
+// a weight has three of them: for its activation, its weight and its incoming gradient. Grouped
+// products of experts have three for each expert of all ranks.
 #pragma once
 
 #include <map>
@@ -13,9 +13,9 @@ namespace shardc::passes {
 
 enum class Quantised : uint8_t { Activation, Weight, Gradient };
 
-/// The cells of a role in which magnitudes lie, and the slots of tensors in them.
+/// The cells of a role with amax values, and the slots of tensors in them.
 struct DelayedScaling {
-  /// Of the tensors of a parameter's products: activations of all experts, then weights, then
+  /// Slots of the tensors of a parameter's products: activations of all experts, then weights, then
   /// gradients.
   struct Slots {
     int64_t first, experts;
@@ -23,28 +23,28 @@ struct DelayedScaling {
   uint32_t amax = plan::kNone, seen = plan::kNone; ///< cells
   std::map<int32_t, Slots> slots;                  ///< by parameter
 
-  /// That of the first expert.
+  /// The slot of the first expert's tensor.
   int64_t slotOf(int32_t param, Quantised tensor) const {
     const Slots &its = slots.at(param);
     return its.first + static_cast<int64_t>(tensor) * its.experts;
   }
 };
 
-/// Gives slots to the tensors of these parameters' products, in this order, and adds the cells.
+/// Assigns slots to the tensors of these parameters' products, in this order, and adds the cells.
 DelayedScaling addDelayedScaling(const plan::Plan &plan, plan::Role &role,
                                  const std::vector<int32_t> &params);
 
-/// For each value the parameter that it is, or whose gradient is made of it; -1 for other values.
+/// For each value, the parameter that it is or whose gradient is computed from it; -1 for other
+/// values.
 std::vector<int32_t> paramsOfValues(const plan::Role &role, const plan::Segment &segment);
 
-/// The largest magnitudes on all ranks: those with other data, and those with other parts of a
-/// tensor.
+/// Appends an all-reduce (max) of amax values over ranks that have other data or other parts of a
+/// tensor. Returns its result.
 plan::ValueId largestOfRanks(plan::Plan &plan, plan::Segment &segment, plan::ValueId magnitudes);
 
-/// Adds the cell of the history to a role with such cells, and to the segments around the bodies
-/// what it needs: its start, what the prologue takes from it, and at the end of a step the maximum
-/// of what all ranks have seen. A stage that quantises nothing has the history alone. `state` is
-/// the step state as the step leaves it.
+/// Adds the amax history to a role that quantises, and the ops that need it around the body: the
+/// initial history, what the prologue reads, and at the end of a step the maximum over all ranks. A
+/// stage that quantises nothing has only the history cell.
 void addAmaxHistory(const plan::Plan &plan, plan::Role &role);
 void initAmaxHistory(const plan::Role &role, plan::Segment &init);
 void takeAmax(const plan::Role &role, plan::Segment &prologue);

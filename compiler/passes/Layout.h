@@ -1,4 +1,4 @@
-// Computes where the parameters of a unit lie in flat blocks: the arithmetic of shard-units.
+// Layout of a unit's parameters in flat, sharded blocks: the arithmetic of pass shard-units.
 #pragma once
 
 #include <cstdint>
@@ -6,37 +6,36 @@
 
 namespace shardc::passes {
 
-/// A parameter as the layout sees it.
+/// Input of the layout: one parameter.
 struct LayoutParam {
   int index = 0; ///< in Plan::params
   int64_t numel = 0;
-  int64_t row = 1; ///< elements that must not be cut; 1 for one-dimensional parameters
+  int64_t row = 1; ///< elements per row, which is never split; 1 for vectors
 };
 
 struct LayoutBlock {
-  int64_t numel = 0; ///< shard * shards
+  int64_t numel = 0; ///< shard · shards
   int64_t shard = 0;
-  std::vector<int> params;      ///< Plan::params indices in order of offset
-  std::vector<int64_t> offsets; ///< first element of each
+  std::vector<int> params;      ///< indices in Plan::params, in order of offset
+  std::vector<int64_t> offsets; ///< first element of each parameter
 };
 
-/// Starts of parameters and shards are multiples of this many elements, so that 16-bit data are
-/// aligned to 16 bytes.
+/// Alignment of parameters and shards in elements, so that 16-bit data are aligned to 16 bytes.
 inline constexpr int64_t kLayoutAlign = 8;
 
-/// Lays out one unit's parameters over `shards` shards. No row crosses a shard boundary. If the
-/// padding is small (the usual case), the result is one block whose shard is a multiple of every
-/// row size. Otherwise it is one block for each row size: a block with rows of one size pads at
-/// most one row per shard, whereas the least common multiple of different row sizes can double a
-/// unit over many ranks (docs/adr/0004-block-layout.md).
+/// Lays out one unit's parameters over `shards` shards so that no row crosses a shard boundary.
+/// Usually the padding is small, and the result is one block whose shard is a multiple of every row
+/// size. Otherwise the result is one block per row size: such a block pads at most one row per
+/// shard, whereas the least common multiple of different row sizes could double a unit over many
+/// ranks (docs/adr/0004-block-layout.md).
 std::vector<LayoutBlock> layOut(const std::vector<LayoutParam> &params, int64_t shards);
 
-/// Lays out matrices over `shards` shards, none of which crosses a boundary of shards: each lies in
-/// the shard that has the fewest elements so far, the largest ones first.
+/// Lays out whole matrices over `shards` shards. The largest matrix comes first; each goes to the
+/// shard with the fewest elements so far.
 LayoutBlock layOutMatrices(std::vector<LayoutParam> params, int64_t shards);
 
-/// Lays out one parameter by itself, as PyTorch's FSDP2 does: each shard has ceil(rows / shards) of
-/// its rows, the last shards fewer or none. The block's padding is at its end only
+/// Lays out one parameter by itself, like PyTorch's FSDP2: each shard has ceil(rows / shards) rows,
+/// the last shards fewer or none. Padding is only at the end of the block
 /// (docs/adr/0011-parameters-by-themselves.md).
 LayoutBlock layOutRows(const LayoutParam &param, int64_t shards);
 

@@ -1,5 +1,4 @@
-// Where the content of a cell is still needed: backward liveness analysis over the program as a
-// graph of segments and variants.
+// Backward liveness analysis of cells over the program, as a graph of segments and variants.
 #pragma once
 
 #include <vector>
@@ -8,7 +7,7 @@
 
 namespace shardc::passes {
 
-/// Which cells a segment needs, at its start and at its end (in any of its variants).
+/// Which cells are live at the start and at the end of a segment, in any of its variants.
 struct CellLiveness {
   std::vector<uint8_t> atStart, atEnd; ///< by cell
 };

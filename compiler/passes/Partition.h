@@ -1,4 +1,4 @@
-// The parts of the pass `partition`.
+// Internals of pass `partition`, which shards ops over tensor- and context-parallel ranks.
 #pragma once
 
 #include <functional>
@@ -9,49 +9,48 @@
 
 namespace shardc::passes {
 
-/// In how many pieces tensor-parallel ranks divide rows of batch × sequence, so that each moves
-/// beside products of others; 1 if pieces do not pay, or are not asked for.
+/// Number of pieces into which rows (batch · sequence) are split so that the transfer of one piece
+/// overlaps the products of others; 1 if splitting does not pay or is not requested.
 int64_t choosePieces(const plan::Plan &plan, int16_t group);
 
-/// Whether the rows of a matrix divide into so many parts, and each begins where values may.
+/// Whether the rows divide into `parts` equal parts that start at aligned addresses.
 bool dividesRows(const plan::Type &type, int64_t parts);
 
-/// Whether a result's rows are those of an operand that ranks have a part of the rows of: both have
-/// the same factors in their first dimension, or the result has rows in runs, whose number is in
-/// proportion.
+/// Whether a result has the rows of an operand whose rows are sharded: both have the same factors
+/// in their first dimension, or the result has grouped rows, whose number is proportional.
 bool hasRowsOf(const plan::Op &op, const plan::OpFactors &factors, size_t result,
                const std::function<bool(plan::ValueId)> &isDivided);
 
-/// Ends the process if ranks divide rows of which the op needs all, and its row of the op table
-/// does not say that it takes those of its rank for all.
+/// Aborts if the rows of an op that needs all rows are sharded and the op's row of Ops.def does not
+/// declare that it uses the local rows (OWN_ROWS).
 void checkRows(const plan::Op &op, const plan::OpFactors &factors,
                const std::function<bool(plan::ValueId)> &isDivided);
 
-/// Loads of a rank's own rows: what rows are held against is that of all ranks.
+/// Expert loads computed from a rank's own rows, where an op needs the loads of all ranks.
 class OwnLoads {
 public:
   explicit OwnLoads(const plan::Segment &segment);
 
   void add(plan::ValueId load) { sums_[load] = plan::kNone; }
 
-  /// Lets the op read sums over ranks in place of loads. `sum` appends that of a load, before the
-  /// first op that reads it, and returns it. What only adds up what the update adds up over all
-  /// ranks keeps the rank's own.
+  /// Makes the op read sums over ranks instead of local loads. `sum` appends the reduction of a
+  /// load before its first use and returns the result. Ops that only accumulate what the optimizer
+  /// step reduces over all ranks keep the local load.
   void take(plan::Op &op, const std::function<plan::ValueId(plan::ValueId)> &sum);
 
 private:
-  std::vector<bool> isRead_;                    ///< of the segment's values, whether an op takes it
-  std::map<plan::ValueId, plan::ValueId> sums_; ///< by load; kNone before somebody takes it
+  std::vector<bool> isRead_;                    ///< by value of the segment: some op reads it
+  std::map<plan::ValueId, plan::ValueId> sums_; ///< by load; kNone before the first use
 };
 
-/// Lets an op that puts rows into runs have room for those of one of so many equal parts.
+/// Divides the row capacity (attribute `bound`) of an op that groups rows by the number of ranks.
 void divideBound(plan::Op &op, const plan::OpFactors &factors, int64_t ranks);
 
-/// Gives each context-parallel rank two mirrored chunks of each sequence. Attention is left as it
-/// is, of what a rank has: no op before `attendToSlices`. False if ranks have whole sequences.
+/// Gives each context-parallel rank two mirrored chunks of each sequence. Attention still sees only
+/// local keys until attendToSlices(). Returns false if there is no context parallelism.
 bool cutSequences(plan::Plan &plan);
 
-/// Lets attention of slices see all keys, by what `model.cp_comm_type` says of each layer.
+/// Makes attention on sequence slices see all keys, as `model.cp_comm_type` says for each layer.
 void attendToSlices(plan::Plan &plan);
 
 } // namespace shardc::passes

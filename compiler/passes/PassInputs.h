@@ -1,5 +1,5 @@
-// What passes need of a plan beyond what the verifier proves. Plans that the passes before have
-// made have all of it; plans that were written by hand may not.
+// Preconditions of passes beyond what the verifier checks. Plans from preceding passes always meet
+// them; plans written by hand may not.
 #pragma once
 
 #include <optional>
@@ -9,15 +9,15 @@
 
 namespace shardc::passes {
 
-/// What the pass needs and a verified plan of its level lacks, as it follows the word 'needs' in a
-/// message; none if the pass takes the plan.
+/// What a verified plan lacks for the pass, worded to follow 'needs' in a message; nothing if the
+/// pass accepts the plan.
 std::optional<std::string> findNeeded(PassId id, const plan::Plan &plan);
 
-// Each is in the file of its pass.
+// Each is defined in the file of its pass.
 
-/// The op of a training body that has no backward rule.
+/// An op of a training body without a backward rule.
 std::optional<std::string> findNeededByBackward(const plan::Plan &plan);
-/// The 8-bit product whose factor is no weight, where scales belong to weights.
+/// An 8-bit product without a weight among its factors, which delayed scaling needs.
 std::optional<std::string> findNeededByQuantize(const plan::Plan &plan);
 
 } // namespace shardc::passes

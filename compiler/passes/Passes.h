@@ -1,6 +1,6 @@
-// The interface of passes: plan to plan, with one purpose each. A pass reads everything it needs
-// from the plan (its job table holds the recipe's effective options), so any pass runs on plan text
-// with shardc-opt. Pipeline.cpp has the order and its reasons.
+// The interface of passes, each of which transforms a plan for one purpose. A pass reads everything
+// it needs from the plan, whose job table holds the effective options, so shardc-opt can run any
+// pass on plan text. Pipeline.cpp has the order and its reasons.
 #pragma once
 
 #include <chrono>
@@ -22,7 +22,7 @@ enum class PassId : uint8_t {
 struct PassInfo {
   std::string_view name; ///< class name
   std::string_view flag; ///< for shardc-opt and --print-after
-  plan::Level level;     ///< of the plan afterwards
+  plan::Level level;     ///< the plan's level after the pass
   std::string_view doc;
 };
 
@@ -30,7 +30,7 @@ const PassInfo &passInfo(PassId id);
 std::optional<PassId> findPass(std::string_view flag);
 std::vector<PassId> allPasses();
 
-/// A message of a pass for the user: the difference that the pass made.
+/// A message of a pass for the user: what the pass changed.
 struct Note {
   std::string text;
   std::string id; ///< stable, in brackets
@@ -39,17 +39,17 @@ struct Note {
 
 using Notes = std::vector<Note>;
 
-/// The error `pass-refuses-plan` if the pass does not accept the plan: its level differs from the
-/// level that the preceding passes produce, or it lacks something (PassInputs.h).
+/// Returns the error `pass-refuses-plan` if the plan's level differs from the level after the
+/// preceding passes, or a precondition does not hold (PassInputs.h).
 Status checkInput(PassId id, const plan::Plan &plan);
 
-/// Runs one pass on a verified plan that it accepts.
+/// Runs one pass. The plan must be verified, and accepted by checkInput().
 void runPass(PassId id, plan::Plan &plan, Notes &notes);
 
-/// Ops of a segment before its first backward op; all ops if there is none.
+/// Number of ops before the first backward op; all ops if there is none.
 size_t countForwardOps(const plan::Segment &segment);
 
-// The passes; each is in the file with its name.
+// The passes; each is defined in the file with its name.
 #define PASS(enumerator, flag, level, doc) void run##enumerator(plan::Plan &plan, Notes &notes);
 #include "compiler/passes/Passes.def"
 

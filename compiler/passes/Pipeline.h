@@ -1,5 +1,5 @@
-// The order of the passes with its reasons, and running them with dumps, times and checks in
-// between.
+// Runs the passes in order, with dumps, times and checks in between. Pipeline.cpp explains the
+// order.
 #pragma once
 
 #include <functional>
@@ -15,26 +15,26 @@ struct PassTime {
 };
 
 struct PipelineOptions {
-  /// Passes that are disabled. Only fusions can be; the others are required.
+  /// Disabled passes. Only fusions may be disabled.
   std::vector<PassId> disabled;
-  /// Enabled passes of those that run only on request.
+  /// Enabled passes among those that run only on request.
   std::vector<PassId> enabled;
-  /// Called after each pass that ran.
+  /// Called after each executed pass.
   std::function<void(PassId, const plan::Plan &)> after;
 };
 
-/// Whether the pipeline still produces an executable plan without the pass.
+/// Whether plans are still executable without the pass.
 bool isOptional(PassId id);
-/// Whether it runs only on request, because its benefit has not been measured.
+/// Whether the pass runs only on request, because its benefit was not measured.
 bool isOnRequest(PassId id);
 
-/// Runs the passes from `first` on until the body would be cut into stages, but those on request.
+/// Runs the passes from `first` up to the split of the body into stages, without those that run
+/// only on request.
 void finishBody(plan::Plan &plan, PassId first);
 
-/// Turns the logical plan from lowering into a placed one. Where the job leaves it to the compiler
-/// whether frozen weights are divided, and what is recomputed, that is chosen first
-/// (ChooseRecompute.h). Returns the time of each pass in
-/// order.
+/// Transforms the logical plan of lowering into a placed plan. If the job leaves it to the
+/// compiler, it first chooses whether frozen weights are sharded and what is recomputed
+/// (ChooseRecompute.h). Returns the time of each pass, in order.
 std::vector<PassTime> runPipeline(plan::Plan &plan, const PipelineOptions &options, Notes &notes);
 
 } // namespace shardc::passes

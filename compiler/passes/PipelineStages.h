@@ -1,4 +1,4 @@
-// Which stage of a pipeline has which units.
+// The pipeline stage of each unit.
 #pragma once
 
 #include <vector>
@@ -10,20 +10,20 @@ namespace shardc::passes {
 
 struct PipelineStages {
   int64_t count = 1;
-  int64_t chunks = 1; ///< of layers on each of them
-  /// By unit: 0 to count * chunks - 1, in the order of the model. Chunk c of stage s is the one
-  /// with number c * count + s.
+  int64_t chunks = 1; ///< chunks of layers per stage (virtual pipeline stages)
+  /// By unit: the number of its chunk, 0 to count * chunks - 1, in model order. Chunk c of stage s
+  /// has the number c * count + s.
   std::vector<int32_t> ofUnit;
 };
 
-/// What the job asks for; of a balanced division without the seconds.
+/// The split that the job requests; for a balanced split, without times.
 model::StageRequest stageRequestOf(const plan::Plan &plan);
 
-/// Adds the seconds of a balanced division: those of one microbatch, by the ops of a body that is
-/// ready to be cut into stages.
+/// Adds the times of a balanced split: seconds of one microbatch, from the ops of a body that is
+/// ready to be split into stages.
 void addSeconds(const plan::Plan &body, model::StageRequest &request);
 
-/// As the job asks for it. A balanced division is that of equal layers until the pass
+/// The split that the job requests. A balanced split has equal numbers of layers until pass
 /// balance-stages has written its layout into the job.
 PipelineStages readStages(const plan::Plan &plan);
 

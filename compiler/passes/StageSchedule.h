@@ -1,5 +1,5 @@
-// What the stages of a pipeline do when: which passes of which microbatches each of them runs in
-// which order, and during which pass it receives what a later one takes.
+// Pipeline schedules: the order in which each stage runs the passes of microbatches, and the pass
+// during which it receives what a later pass needs.
 #pragma once
 
 #include <cstdint>
@@ -14,20 +14,20 @@
 
 namespace shardc::passes {
 
-/// What runs at once of a microbatch. Backward is Inputs and Weights in one.
+/// A unit of work of a schedule. Backward combines Inputs and Weights.
 enum class PassKind : uint8_t {
   Forward,
   Backward,
-  Both,    ///< forward and backward, at the end of the model
-  Inputs,  ///< of the backward pass, what leads to the gradients that the stage before takes
-  Weights, ///< the rest of it
+  Both,    ///< forward and backward together, in the last chunk
+  Inputs,  ///< input gradients: what the preceding stage waits for
+  Weights, ///< weight gradients
 };
 
 bool hasForward(PassKind kind);
-/// Whether it takes the gradient of what the layers make, unless it makes that itself.
+/// Whether the pass needs the gradient of the chunk's output from another stage.
 bool hasInputs(PassKind kind);
 
-/// A pass through one of the chunks of layers that a stage has; the runs of a segment.
+/// One kind of pass through one chunk of a stage; a segment executes it.
 struct StagePart {
   PassKind kind = PassKind::Forward;
   int32_t chunk = 0;
@@ -39,83 +39,83 @@ struct StagePass {
   int64_t microbatch = 0;
 };
 
-/// What passes receive for later ones of their stage: the pass `of` of the microbatch that is
-/// `shift` behind the one under way takes it.
+/// A receive that is issued during one pass for a later pass of the stage: the pass `of` of the
+/// microbatch `shift` after the current one.
 struct Receive {
   StagePart of;
   int64_t shift = 0;
-  std::vector<plan::Pred> when; ///< one of them holds in the microbatches that receive it
+  std::vector<plan::Pred> when; ///< it is issued in microbatches in which one of these holds
 };
 
-/// Seconds of a pass, and from its begin until it has made what another stage takes.
+/// Duration of a pass in seconds, and the time from its start until its output is ready to be sent.
 struct PassSeconds {
   double all = 0, made = 0;
 };
 
 struct PipelineShape {
   int64_t stages = 1;
-  /// Of layers, on each stage: chunk c of stage s is the one with number c * stages + s.
+  /// Chunks of layers per stage: chunk c of stage s has the number c * stages + s.
   int64_t chunks = 1;
   int64_t microbatches = 1;
-  /// Microbatches that a chunk runs before the next one does; 0: as many as there are stages.
+  /// Microbatches that a chunk processes before the next chunk; 0: the number of stages.
   int64_t group = 0;
   auto operator<=>(const PipelineShape &) const = default;
 };
 
-/// The passes of all stages. They may run any number of forward passes ahead as far as the order of
-/// a stage says so; a stage that is ready early waits for the next one to receive.
+/// The schedule of all stages. Order alone decides how many forward passes a stage runs ahead; a
+/// stage that is ready early waits until its successor receives.
 class StageSchedule {
 public:
-  /// 1F1B: a stage runs as many forward passes ahead as it has stages behind it, and then one
-  /// forward and one backward pass in turn. With chunks it runs more ahead, so that it has
-  /// something to do while the other stages have its microbatch: Megatron's interleaved schedule.
+  /// 1F1B: a stage runs one forward pass for each later stage, then alternates forward and backward
+  /// passes. With several chunks it runs further ahead, to have work while other stages process its
+  /// microbatch: Megatron's interleaved schedule.
   static StageSchedule oneForwardOneBackward(const PipelineShape &shape);
-  /// Like 1F1B, but only what other stages wait for comes first. What is left of the backward
-  /// passes fills the time in which a stage would wait: ZB-H1.
+  /// ZB-H1 (zero bubble): like 1F1B, but input gradients, for which other stages wait, come first,
+  /// and weight gradients fill the time in which a stage would wait.
   static StageSchedule zeroBubble(const PipelineShape &shape);
   static StageSchedule forwardOnly(const PipelineShape &shape);
 
-  /// A piece of a program: passes that are repeated, each time of microbatches `step` behind those
-  /// of the time before.
+  /// A repeated sequence of passes; each repetition advances the microbatch by `step`.
   struct Repetition {
     size_t length = 1, count = 1;
     int64_t step = 0;
 
-    /// Lines of text.
+    /// Lines in the text of a plan.
     size_t lines() const { return length + (count > 1 ? 1 : 0); }
   };
 
   enum class Kind : uint8_t { OneForwardOneBackward, ZeroBubble, ForwardOnly };
-  /// One of these, which plans of the same shape share: a recipe is compiled many times where the
-  /// compiler chooses what is recomputed, or tries what makes a plan fit. Any thread may ask.
+  /// A schedule from a cache, shared by plans of the same shape: automatic recomputation and
+  /// searches compile a recipe many times. Thread-safe.
   static std::shared_ptr<const StageSchedule> shared(Kind kind, const PipelineShape &shape);
 
   const PipelineShape &shape() const { return shape_; }
   const std::vector<StagePass> &passes(int32_t stage) const { return passes_[at(stage)]; }
-  /// Parts that the stage runs, in order.
+  /// The parts that the stage executes, in order.
   const std::vector<StagePart> &parts(int32_t stage) const { return parts_[at(stage)]; }
 
-  /// What passes of the part receive.
+  /// The receives that passes of this part issue.
   const std::vector<Receive> &receives(int32_t stage, StagePart by) const {
     return receives_[at(stage)].at(by);
   }
-  /// Whether the first pass of the stage is one of the part, and takes what it has to receive
-  /// itself.
+  /// Whether the stage's first pass is one of this part and itself issues the receive that it
+  /// needs.
   bool receivesOwn(int32_t stage, StagePart part) const;
-  /// Slots for what has been received and not taken yet by passes of the part; 0 if none is.
+  /// Ring slots for values that are received and not yet consumed by this part; 0 if it receives
+  /// none.
   int32_t slotsOfReceived(int32_t stage, StagePart of) const {
     return received_[at(stage)][numberOf(stage, of)];
   }
-  /// Slots for what passes of `from` leave to those of `to`, both parts of the stage.
+  /// Ring slots for values that passes of `from` leave for passes of `to` on the same stage.
   int32_t slotsBetween(int32_t stage, StagePart from, StagePart to) const;
 
-  /// Seconds of a step with passes that take so long, and transfers that take `transfer`.
+  /// Predicted seconds of a step, given the duration of each pass and of a transfer.
   double secondsWith(const std::function<PassSeconds(int32_t, const StagePass &)> &of,
                      double transfer) const {
     return *secondsWith(receivedBy_, of, transfer);
   }
 
-  /// The runs of the stage; `segmentOf` has the segment of each part.
+  /// The stage's program; `segmentOf` maps each part to its segment.
   std::vector<plan::ProgramNode> program(int32_t stage,
                                          const std::map<StagePart, uint32_t> &segmentOf) const;
 
@@ -131,9 +131,9 @@ private:
 
   static size_t at(int32_t index) { return static_cast<size_t>(index); }
   int64_t group() const { return shape_.group > 0 ? shape_.group : shape_.stages; }
-  /// The order in which chunks take turns, forward.
+  /// The order of forward passes over chunks and microbatches.
   std::vector<StagePass> forwards() const;
-  /// The chunk that takes this one's turn backward.
+  /// The chunk with the same position in the backward order.
   int32_t mirrored(const StagePass &pass) const {
     return static_cast<int32_t>(shape_.chunks) - 1 - pass.part.chunk;
   }
@@ -145,7 +145,7 @@ private:
   std::vector<int32_t> slotsOf(int32_t stage) const;
   int32_t countReceived(int32_t stage, StagePart of) const;
   std::vector<Repetition> piecesOf(int32_t stage) const;
-  /// Of a part among those of its stage.
+  /// Index of a part in parts(stage).
   size_t numberOf(int32_t stage, StagePart part) const;
   size_t passCount() const;
   size_t receiverOf(int32_t stage, size_t i, bool isSecond) const;
@@ -163,18 +163,17 @@ private:
   PipelineShape shape_;
   std::vector<std::vector<StagePass>> passes_; ///< by stage
   std::vector<std::vector<StagePart>> parts_;
-  /// By the number of the chunk in the model and the microbatch: the pass that runs it forward, and
-  /// the one that makes its gradient.
+  /// By chunk number and microbatch: index of its forward pass, and of the pass that computes its
+  /// input gradient.
   std::vector<std::vector<size_t>> forward_, gradient_;
-  /// Of passes that take one unit forward; none once it is known who receives what.
+  /// Times if every forward pass takes one unit; empty once receives are assigned.
   std::vector<std::vector<double>> begins_, ends_;
-  /// By stage and pass: the pass that receives what it takes, itself, or none.
+  /// By stage and pass: the pass that issues its receive (possibly itself), or none.
   std::vector<std::vector<size_t>> receivedBy_;
   std::vector<std::map<StagePart, std::vector<Receive>>> receives_;
-  std::vector<std::vector<int32_t>> slots_; ///< by stage and the numbers of both parts
-  std::vector<std::vector<int32_t>>
-      received_; ///< by stage and the number of the part that takes it
-  std::vector<std::vector<Repetition>> pieces_; ///< of programs, if they are shared
+  std::vector<std::vector<int32_t>> slots_;     ///< by stage, producing part and consuming part
+  std::vector<std::vector<int32_t>> received_;  ///< by stage and consuming part
+  std::vector<std::vector<Repetition>> pieces_; ///< of the programs, for cached schedules
 };
 
 } // namespace shardc::passes

@@ -1,5 +1,5 @@
-// Writes a segment of a stage: what it has of a body of the whole model, what it receives and
-// sends, and what it leaves for other segments of its stage.
+// Builds one segment of a pipeline stage: its ops of the body, its sends and receives, and the
+// values that it leaves for other segments of the stage.
 #pragma once
 
 #include <map>
@@ -12,9 +12,9 @@
 
 namespace shardc::passes {
 
-/// The links of a stage to its neighbours: the last stage is one of the first, whose next chunk
-/// takes what it makes. A rank has a stream for each of its neighbours and each direction, so that
-/// no transfer waits for another one.
+/// The links of a stage to its neighbours. The last stage precedes the first one, which has the
+/// next chunk of layers. A rank has one stream per neighbour and direction, so that no transfer
+/// waits for another one.
 class Links {
 public:
   explicit Links(plan::Plan &plan) : plan_(plan) {}
@@ -23,19 +23,19 @@ public:
   plan::Op receive(int32_t from, int32_t to, bool isForward);
 
 private:
-  /// The channel runs on the stream of one end; the other one names its own. Between two stages
-  /// there may be two channels of a direction, one for each order of the stages.
+  /// Makes a send or receive. A channel belongs to the stream of one end; the other end names its
+  /// own stream. Two stages can have two channels per direction, one for each order of the stages.
   plan::Op make(plan::OpKind kind, int32_t from, int32_t to, bool isForward,
                 plan::StreamKind stream);
 
   plan::Plan &plan_;
 };
 
-/// What a segment has of a body.
+/// The part of a body that a segment executes.
 struct SegmentPart {
   PassKind kind;
-  int32_t chunk;                              ///< of the model
-  bool isFirstHere = true, isLastHere = true; ///< of those that its stage has
+  int32_t chunk;                              ///< chunk number in the model
+  bool isFirstHere = true, isLastHere = true; ///< first or last chunk of its stage
 };
 
 /// Writes one segment of a stage.
@@ -50,11 +50,11 @@ public:
     segment_.values.resize(body.values.size());
   }
 
-  /// The ops that the segment has of the body.
+  /// Adds the segment's ops of the body.
   void addOps();
 
-  /// Values of the body keep their numbers. Only those that a segment uses are copied, since most
-  /// are those of other stages; the others stay empty until they are dropped.
+  /// Copies a value of the body under its number. Only used values are copied, since most values
+  /// belong to other stages; unused entries stay empty until they are removed.
   static void use(plan::Segment &segment, const plan::Segment &body, plan::ValueId value) {
     if (value >= body.values.size() || !segment.values[value].name.empty())
       return;
@@ -63,34 +63,35 @@ public:
       use(segment, body, counts);
   }
 
-  /// The value is what a cell holds at the start.
+  /// Makes the value live-in from a cell.
   void takeFromCell(plan::ValueId value, uint32_t cell, int64_t shift = 0) {
     use(segment_, body_, value);
     segment_.ins.push_back({value, cell, false, shift});
   }
-  /// What is left is of the microbatch so many behind the one under way.
+  /// Stores the value in a cell; it belongs to the microbatch `shift` after the current one.
   void leaveInCell(plan::ValueId value, uint32_t cell, int64_t shift = 0) {
     segment_.outs.push_back({value, cell, false, shift});
   }
 
   plan::ValueId newValue(plan::ValueId like, const char *suffix);
 
-  /// Receives what is like `value` into the buffer of `before`, where the predicate holds; `before`
-  /// may be kNone where it always does.
+  /// Appends a receive of a value like `value`. If the predicate does not hold, the result is
+  /// `before`, whose buffer it shares; `before` may be kNone if the predicate always holds.
   plan::ValueId receive(plan::ValueId value, const char *suffix, int32_t from, bool isForward,
                         plan::Pred pred, plan::ValueId before);
 
-  /// `value` is what was received, in a buffer of its own.
+  /// Copies a received value into a buffer of its own, as `value`.
   void copy(plan::ValueId received, plan::ValueId value);
 
   void send(const std::vector<plan::ValueId> &values, int32_t to, bool isForward);
   std::vector<uint8_t> madeValues() const;
 
-  /// With those of the body's boundaries that belong to the stage, and without what nothing reads.
+  /// Returns the finished segment, with the stage's boundaries of the body and without unused
+  /// values.
   plan::Segment take(plan::SegmentKind kind, std::string name);
 
 private:
-  /// Room for what is received: to make it later would move all values of the body.
+  /// Capacity reserved for received values: growing later would move all values of the body.
   static constexpr size_t kNewValues = 256;
 
   plan::Phase phase() const {
@@ -101,23 +102,25 @@ private:
   bool isOfPass(size_t i) const;
   bool isOfEveryPass(size_t i) const;
 
-  /// Whether it makes the step state, or a part of it.
+  /// Whether the op computes the step state or a part of it.
   bool isOfState(const plan::Op &op) const {
     return !op.results.empty() && body_.values[op.results[0]].purpose == plan::Purpose::Step;
   }
 
-  /// Whether the chunk is the one of its stage that has what each stage has once: the first one
-  /// begins with it, and the last one ends.
+  /// Whether this segment executes an op that a stage executes once: at the beginning of its first
+  /// chunk or at the end of its last one.
   bool isHere(const plan::Op &op) const;
 
-  /// Gradients of parameters that are made beside those of inputs are left for the other part of
-  /// the backward pass, which adds its own contributions and has all of them in the end.
+  /// For a split backward pass: parameter gradients computed together with input gradients are left
+  /// for the weight-gradient part, which adds its contributions and holds the final sums.
   void moveGradients();
   void addTo(plan::ValueId moved, plan::ValueId made);
-  /// Before the other gradients of their unit, which is complete once these are made.
+  /// Inserts ops before the other gradients of their unit, which is complete once these are
+  /// computed.
   void putFirst(std::vector<plan::Op> moves);
 
-  /// The gradient of a parameter that the chunk has made in the end; kNone for other cells.
+  /// The parameter gradient that the chunk finally computes for this boundary; kNone for other
+  /// cells.
   plan::ValueId gradientOf(const plan::Segment::Boundary &out) const;
   bool isWeights(plan::ValueId made) const { return cut_.isWeightsOnly(body_.values[made].def); }
 
@@ -127,13 +130,14 @@ private:
 
   void addOp(plan::Op op);
 
-  /// Gradients leave where they are made, the step state where the forward pass ends.
+  /// Adds the outputs: gradients in the segment that computes them, the step state where the
+  /// forward pass ends.
   void addOuts();
 
-  /// Values that its ops read, or that it leaves.
+  /// The values that ops read or boundaries store.
   std::vector<uint8_t> readValues() const;
 
-  /// Also what is loaded, or exchanged with ranks of the stage, for nothing.
+  /// Removes ops without users, including unused loads and exchanges within the stage.
   void removeUnread();
   void addIns();
 
@@ -143,8 +147,8 @@ private:
   int32_t stage_;
   SegmentPart part_;
   plan::Segment segment_;
-  std::map<std::string, int> uses_; ///< of names of received values
-  /// By value: the step state, or the largest magnitudes, that it is on this stage.
+  std::map<std::string, int> uses_; ///< how often each name of a received value was used
+  /// By value: the stage's current version of the step state or of the amax values.
   std::vector<plan::ValueId> state_;
 };
 

@@ -1,6 +1,5 @@
-// The sharding strategy of each block of a plan, read from its tables in one place, so that all
-// passes agree. Blocks may differ: in the ranks that divide them, in those that add their
-// gradients.
+// The sharding strategy of each block, derived once from the plan's tables so that all passes
+// agree. Blocks may differ in the ranks that shard them and in the ranks that sum their gradients.
 #pragma once
 
 #include <vector>
@@ -9,13 +8,13 @@
 
 namespace shardc::passes {
 
-/// What holds for all blocks.
+/// Settings that all blocks share.
 struct JobStrategy {
   int64_t microbatches = 1;
-  bool average = false;    ///< reductions divide by the ranks
-  bool cutsParams = false; ///< ranks that see the same samples have parts of parameters
-  bool byParam = false;    ///< each parameter is a block: PyTorch's FSDP2
-  bool remainders = false; ///< masters of weights in bf16 are these and 16 bits beside them
+  bool average = false;    ///< reductions average instead of sum
+  bool cutsParams = false; ///< parameters are sharded over tensor-parallel ranks
+  bool byParam = false;    ///< each parameter is a block of its own, as in PyTorch's FSDP2
+  bool remainders = false; ///< fp32 master weights are stored as bf16 weights plus 16 low bits
   DType wire = DType::F32, mainGrads = DType::F32, master = DType::F32;
 };
 
@@ -24,38 +23,40 @@ JobStrategy jobStrategyOf(const plan::Plan &plan);
 /// The effective data_parallel_sharding_strategy of a block. A single rank neither shards nor
 /// communicates.
 struct BlockStrategy : JobStrategy {
-  bool isTrained = true;         ///< else it has weights alone, which are divided or whole
-  bool shardsState = false;      ///< optim and above
-  bool shardsGrads = false;      ///< optim_grads and above
-  bool shardsParams = false;     ///< optim_grads_params
-  int16_t group = -1;            ///< among whose ranks state may be divided
-  int16_t stateGroup = -1;       ///< the same, or with more ranks
-  int64_t ranks = 1;             ///< of `group`
-  int64_t stateRanks = 1;        ///< among whom state is divided: these, or more
-  std::vector<uint16_t> sumAxes; ///< along which gradients are added
-  int64_t sumRanks = 1;          ///< that differ along these
-  /// Of gradients, beside the averages of their sums: a rank's gradient may be a sum over tokens of
-  /// other ranks already, or gradients of the same tokens may be added.
+  bool isTrained = true;     ///< otherwise it has only weights, sharded or not
+  bool shardsState = false;  ///< `optim` and above
+  bool shardsGrads = false;  ///< `optim_grads` and above
+  bool shardsParams = false; ///< `optim_grads_params`
+  int16_t group = -1;        ///< over which weights and state may be sharded
+  int16_t stateGroup = -1;   ///< over which the optimizer state is sharded: `group` or a larger one
+  int64_t ranks = 1;         ///< of `group`
+  int64_t stateRanks = 1;    ///< number of shards of the state
+  std::vector<uint16_t> sumAxes; ///< mesh axes over which gradients are summed
+  int64_t sumRanks = 1;          ///< ranks along these axes
+  /// Extra factor on gradients beside averaging: a rank's gradient may already be a sum over tokens
+  /// of other ranks, or gradients of the same tokens may be added.
   double scale = 1;
   DType params = DType::F32;
 
-  /// Gradients of several microbatches are summed on each rank before they are reduced.
+  /// Whether gradients of several microbatches are accumulated locally before they are reduced.
   bool accumulatesLocally() const { return isTrained && !shardsGrads && microbatches > 1; }
-  /// The optimizer updates the same weights that layers compute with, or none.
+  /// Whether there is no separate master copy of the weights.
   bool masterIsParam() const {
     return !isTrained || (params == master && !dividesShards() && (shardsParams || !shardsState));
   }
-  /// Weights are halves of their masters, and state that is saved and handed on.
+  /// Whether the bf16 weights are the high halves of the master weights and thus part of the saved
+  /// state.
   bool keepsRemainders() const {
     return isTrained && remainders && params == DType::BF16 && master == DType::F32;
   }
-  /// Each rank has the state of a part of its shard; others that hold this shard have the rest.
+  /// Whether optimizer state is sharded further than weights: ranks with the same shard of the
+  /// weights divide its state.
   bool dividesShards() const { return stateRanks > ranks; }
-  /// Weights are gathered into what is kept from one step to the next.
+  /// Whether gathered weights are kept from step to step.
   bool keepsGathered() const { return shardsState && !shardsParams; }
-  /// Ranks that hold the same part of the state.
+  /// Number of ranks with the same part of the state.
   int64_t copies() const { return shardsState ? sumRanks / stateRanks : sumRanks; }
-  /// Same groups: what differs is in the parameters.
+  /// Whether both use the same groups, so that they differ only in their parameters.
   bool isOfClass(const BlockStrategy &other) const {
     return isTrained == other.isTrained && group == other.group && stateGroup == other.stateGroup &&
            sumAxes == other.sumAxes;
@@ -63,23 +64,23 @@ struct BlockStrategy : JobStrategy {
 };
 
 BlockStrategy strategyOf(const plan::Plan &plan, size_t block);
-/// By block.
+/// The strategy of each block.
 std::vector<BlockStrategy> strategiesOf(const plan::Plan &plan);
 
-/// Ranks that have other tokens than all others.
+/// Number of ranks with distinct tokens.
 int64_t ranksOfTokens(const plan::Plan &plan);
 
-/// The group over which gradients are added: of all ranks that have other tokens, of other samples
-/// or of the same ones, unless the block names another one. It is added if the plan lacks it.
+/// The group over which gradients are summed: all ranks with other tokens (other samples, or other
+/// slices of the same ones), unless the block names a group. Added to the plan if needed.
 int16_t groupOfGradients(plan::Plan &plan, const BlockStrategy &strategy);
 
-/// Into how many shards a block is divided, and into how many parts each of these.
+/// Number of shards of a block, and number of parts of each shard.
 struct Division {
   int64_t shards = 1, parts = 1;
 };
 Division divisionOf(const plan::Plan &plan, size_t block);
 
-/// Whether the collective makes or takes a whole block: not a shard of one, and no other data.
+/// Whether the collective's full-size value is a whole block, and not a shard or other data.
 bool movesWhole(const plan::Plan &plan, const plan::Segment &segment, const plan::Op &collective);
 
 } // namespace shardc::passes

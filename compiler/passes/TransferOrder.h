@@ -1,12 +1,12 @@
-// The order of ops in which transfers inside of layers run beside compute.
+// Orders ops so that transfers inside layers overlap compute.
 #pragma once
 
 #include "runtime/plan/Plan.h"
 
 namespace shardc::passes {
 
-/// Orders the ops of a body anew: compute takes what is ready, by predicted times, while what it
-/// would take next waits for a transfer.
+/// List scheduling by predicted times: while the next compute op waits for a transfer, another
+/// ready op runs.
 void orderBesideTransfers(const plan::Plan &plan, plan::Segment &segment);
 
 } // namespace shardc::passes
