@@ -1,6 +1,6 @@
 // Properties of the devices that a recipe can name: memory, peak and sustained rates, links. Config
-// checks recipes against them, passes use them for placement and scheduling, and predict for times.
-// The figures are in DeviceTable.def.
+// checks recipes against them, passes use them for placement and scheduling, predict/ for times.
+// DeviceTable.def has the numbers.
 #pragma once
 
 #include <cstdint>
@@ -19,14 +19,14 @@ enum class Gpu : uint8_t {
 #include "compiler/predict/DeviceTable.def"
 };
 
-/// Rates of one device. TFLOP/s are 1e12 operations a second, GB/s 1e9 bytes a second in one
-/// direction.
+/// Rates of one device. 1 TFLOP/s is 1e12 operations per second; 1 GB/s is 1e9 bytes per second in
+/// one direction.
 struct DeviceRates {
-  double bf16Tflops = 0; ///< dense products; 0: no such units, or unknown
+  double bf16Tflops = 0; ///< dense matrix products; 0: not supported, or unknown
   double fp8Tflops = 0;
   double fp32Tflops = 0;
   double memoryGBs = 0;
-  double nvlinkGBs = 0; ///< to a peer of the same domain; 0: none
+  double nvlinkGBs = 0; ///< to a GPU of the same NVLink domain; 0: no NVLink
 };
 
 class MeasuredRates; // MeasuredRates.h
@@ -36,22 +36,21 @@ struct Device {
   llvm::StringRef name;
   unsigned architecture; ///< compute capability times 10; 0 for the host
   int32_t multiprocessors;
-  int64_t memoryBytes; ///< that a program can allocate; 0: unlimited
+  int64_t memoryBytes; ///< memory that a program can allocate; 0: unlimited
   DeviceRates peak;
-  DeviceRates sustained; ///< if not measured: the share of the peak of H200
-  unsigned nvlinkDomain; ///< GPUs that one NVLink domain spans
+  DeviceRates sustained; ///< if not measured: peak times the H200's ratio of sustained to peak
+  unsigned nvlinkDomain; ///< GPUs in one NVLink domain
   double pcieGBs;
-  double networkGBs; ///< to other nodes, per GPU
+  double networkGBs; ///< network bandwidth to other nodes, per GPU
   bool measured;     ///< whether `sustained` was measured; reports mark assumed rates
   llvm::StringRef doc;
-  llvm::StringRef source; ///< of peaks, memory and NVLink
-  /// What was measured on such devices, which predictions use where it has something; null:
-  /// nothing.
+  llvm::StringRef source; ///< source of peaks, memory and NVLink
+  /// Rates that were measured on such devices; predictions prefer them. Null: none.
   std::shared_ptr<const MeasuredRates> rates = nullptr;
-  /// What power leaves of the sustained rates of products in a step, which they contain.
+  /// Factor on the sustained rates of matrix products that accounts for the power limit.
   double power = 1;
 
-  /// Whether times are predicted: the table's figures of the host are nominal.
+  /// Whether times can be predicted: the host's rates in the table are nominal.
   bool isPredicted() const { return !isHost() || rates; }
   bool isHost() const { return architecture == 0; }
   bool isHopper() const { return architecture == 90; }
@@ -69,7 +68,7 @@ const Device &device(Gpu gpu);
 /// The device of this name, or nothing.
 std::optional<Gpu> findDevice(llvm::StringRef name);
 
-/// Figures of the table that are assumed, not of a vendor or measured: a line each.
+/// The table's numbers that are assumed, neither measured nor from a vendor; one line each.
 std::vector<std::string> assumedFigures(const Device &device);
 
 /// The names of all devices, for suggestions and lists.

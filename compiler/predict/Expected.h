@@ -1,4 +1,4 @@
-// The rates that the device table leads one to expect of work that `shardc doctor` measures.
+// Expected times of the benchmarks of `shardc doctor`, from the device table.
 #pragma once
 
 #include <vector>
@@ -8,9 +8,9 @@
 
 namespace shardc::predict {
 
-/// The work of a doctor's grid that the tables know of, with the seconds that it should take: large
-/// products and copies, and collectives of groups inside a node, and between nodes, of up to
-/// `ranksMax` members. The device is none of the host.
+/// The benchmarks of the doctor's grid that the tables cover, with their expected seconds: large
+/// products and copies, and collectives of up to `ranksMax` ranks within a node and between nodes.
+/// The device must be a GPU.
 std::vector<Rate> expectedRates(const Device &device, int64_t ranksMax);
 
 } // namespace shardc::predict

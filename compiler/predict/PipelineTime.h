@@ -1,6 +1,5 @@
-// When the stages of a pipeline run their passes: each rank runs one pass after the other, and a
-// transfer begins when both its ends are ready. The times of the passes themselves are those of
-// StepTime.h.
+// Simulates a pipeline: each rank executes its passes in order, and a transfer begins when both
+// ends are ready. StepTime.h gives the duration of each pass.
 #pragma once
 
 #include <cstdint>
@@ -10,35 +9,35 @@
 
 namespace shardc::predict {
 
-/// One end of a transfer, or of a collective of several roles: a pass issues it so many seconds
-/// after its begin.
+/// One end of a transfer, or of a collective between roles: a synchronisation point that a pass
+/// reaches `after` seconds after its start.
 struct Meeting {
   int32_t channel = -1;
   bool isSend = false;
   double after = 0;
-  double seconds = 0;   ///< that it takes once both ends are ready
-  bool isFirst = false; ///< nothing else of the pass begins before it has ended
-  uint32_t op = 0;      ///< in the pass's segment
+  double seconds = 0;   ///< duration once both ends are ready
+  bool isFirst = false; ///< the rest of the pass waits for it
+  uint32_t op = 0;      ///< index in the pass's segment
 };
 
 struct Pass {
-  double seconds = 0; ///< without its transfers
-  /// Those that hold back the whole pass come first. Passes that are alike may share them.
+  double seconds = 0; ///< duration without transfers
+  /// Blocking ones come first. Equal passes may share the list.
   std::span<const Meeting> meetings;
 };
 
-/// Begin and end of a pass, seconds since the step began.
+/// Begin and end of a pass in seconds since the step began.
 struct PassTime {
   double begin = 0, end = 0;
-  size_t firstMeeting = 0; ///< of its actor
+  size_t firstMeeting = 0; ///< index of its first entry in the actor's meetingEnds
 };
 
 struct ActorTimes {
   std::vector<PassTime> passes;    ///< in order
-  std::vector<double> meetingEnds; ///< of the meetings of all passes
+  std::vector<double> meetingEnds; ///< end times of the synchronisation points of all passes
 };
 
-/// Of each actor; nothing if they wait for each other forever.
+/// The times of each actor; nothing if they deadlock.
 std::optional<std::vector<ActorTimes>> timesOf(const std::vector<std::vector<Pass>> &actors);
 
 } // namespace shardc::predict

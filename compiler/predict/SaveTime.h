@@ -1,5 +1,5 @@
-// The time that the copies of a save in the background take of a step (compiler/passes/Snapshot.cpp
-// makes them), and how long the next update waits for them.
+// Predicted cost of the copies of an asynchronous save (compiler/passes/Snapshot.cpp inserts them),
+// and how long the next update waits for them.
 #pragma once
 
 #include <cstdint>
@@ -9,19 +9,19 @@
 
 namespace shardc::predict {
 
-/// Seconds to copy so many bytes within the device, and to the host.
+/// Seconds to copy `bytes` bytes within the device, and to the host.
 double stageSeconds(const Device &device, int64_t bytes);
 double hostCopySeconds(const Device &device, int64_t bytes);
 
-/// Seconds of the role's step before its update begins: what a background segment has until the
-/// update waits for it. The plan is scheduled.
+/// Seconds from the start of the role's step to its update, which a background segment can use
+/// before the update must wait. The plan must be scheduled.
 double secondsBeforeUpdate(const Device &device, const plan::Plan &plan, const plan::Role &role);
 
-/// Of one save of a rank of the role, in seconds.
+/// The cost of one save for a rank, in seconds.
 struct SaveTime {
   double staging = 0; ///< copies within the device
-  double copying = 0; ///< to the host, all of them
-  double waiting = 0; ///< of the next update
+  double copying = 0; ///< all copies to the host
+  double waiting = 0; ///< by which the next update is delayed
 };
 SaveTime saveTimeOf(const Device &device, const plan::Plan &plan, const plan::Role &role);
 

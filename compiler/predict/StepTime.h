@@ -1,5 +1,5 @@
-// Predicts the duration of a step on a device from the plan alone: every op by measured rates,
-// streams concurrently as their waits allow. The figures are in KernelTable.def, LinkTable.def and
+// Predicts the duration of a step from the plan alone: each op by measured rates, streams
+// concurrently as far as their waits allow. The numbers are in KernelTable.def, LinkTable.def and
 // DeviceTable.def.
 #pragma once
 
@@ -14,62 +14,61 @@ namespace shardc::predict {
 /// Seconds of one training step of a rank.
 struct StepTime {
   double step = 0;
-  double compute = 0;   ///< kernels on the compute stream, including their slowdown by overlap
-  double products = 0;  ///< of these, matrix products and the head: what takes the most power
-  double transfers = 0; ///< of all collectives
+  double compute = 0;   ///< compute kernels, including the slowdown by overlapping transfers
+  double products = 0;  ///< the part that is matrix products, which draw the most power
+  double transfers = 0; ///< all collectives
   double exposed = 0;   ///< exposed communication: a collective runs and no kernel does
-  double waiting = 0;   ///< for other stages of a pipeline
+  double waiting = 0;   ///< for other pipeline stages
 };
 
-/// Time between the end of one kernel of a graph and the start of the next, and around a graph.
+/// Gap between two kernels of a graph, and overhead of launching a graph.
 inline constexpr double kGapSeconds = 1.2e-6, kLaunchSeconds = 25e-6;
 
-/// Slowdown of products that are cut into pieces of rows, by the transfers of pieces beside them
-/// and by their smaller extents, as a share of these transfers' time: 0.8 with two and 0.9 with
-/// four pieces in a step of llama3_8b on two H200s (docs/benchmarks/cuda-multi-gpu.md).
+/// Slowdown of products that are split into pieces of rows, caused by overlapping transfers and by
+/// smaller extents, as a fraction of the transfers' time: 0.8 for two and 0.9 for four pieces in a
+/// step of llama3_8b on two H200s (docs/benchmarks/cuda-multi-gpu.md).
 inline constexpr double kContentionOfPieces = 0.9;
 
-/// Slowdown of kernels by other transfers that overlap them, through multiprocessors, memory and
-/// power, as a share of the transfers' time over NVLink: 35.6 ms in a step of llama3_8b on four
-/// H200s, whose transfers take 103 ms, of which 3 overlap nothing
-/// (docs/benchmarks/cuda-multi-gpu.md).
+/// Slowdown of kernels by other overlapping transfers (which use SMs, memory bandwidth and power),
+/// as a fraction of the transfers' time over NVLink: 35.6 ms in a step of llama3_8b on four H200s
+/// with 103 ms of transfers, 3 ms of them exposed (docs/benchmarks/cuda-multi-gpu.md).
 inline constexpr double kContention = 0.355;
 
 /// Seconds of one op without overlap.
 double timeOf(const Device &device, const plan::Plan &plan, const plan::Segment &segment,
               const plan::Op &op);
 
-/// What power leaves of the rates of products, of the head and of attention in a step of which
-/// products and the head take so much; more of them leave less.
+/// Factor by which the power limit reduces the rates of products, head and attention, given the
+/// fraction of the step that is products and head. More products give a smaller factor.
 double powerFactor(double shareOfProducts);
 
-/// The device with these rates times a factor; those of fp8 are not raised.
+/// The device with those rates scaled by a factor; fp8 rates are not raised.
 Device atPower(Device device, double factor);
 
-/// Whether the op is one of those that count in this share.
+/// Whether the op counts in that fraction.
 bool takesPower(const plan::Op &op);
 
 /// Start and end of an op.
 struct Interval {
-  uint32_t segment, op; ///< indices in the role, and in the segment
+  uint32_t segment, op; ///< segment index in the role, op index in the segment
   double begin, end;    ///< seconds since the step began
-  int64_t microbatch;   ///< that the segment runs for; -1 if it runs once in a step
+  int64_t microbatch;   ///< microbatch of the segment; -1 if it runs once per step
 };
 
-/// Of the role alone, as if nobody had to wait for another role. The plan must be scheduled, so
+/// Prediction for one role as if it never waited for another one. The plan must be scheduled, so
 /// that streams and waits are known.
 StepTime predictStep(const Device &device, const plan::Plan &plan, const plan::Role &role);
 
-/// Of each role. A step takes as long as its slowest role, and all roles wait for what they take
-/// from others.
+/// Prediction for each role, including waits for other roles. The slowest role determines the step
+/// time.
 std::vector<StepTime> predictSteps(const Device &device, const plan::Plan &plan);
 
-/// That of the role that computes longest, which the others wait for.
+/// The prediction of the role with the longest compute, for which the others wait.
 StepTime slowestOf(const std::vector<StepTime> &times);
 
-/// The same step op by op, of each role, in the order of its program. A transfer between stages
-/// begins when both of them are ready for it. Omits ops that take no time, and everything after the
-/// first `countMax` intervals.
+/// The predicted timeline of each role, op by op, in program order. Transfers between stages begin
+/// when both ends are ready. Omits ops without duration, and everything after the first `countMax`
+/// intervals.
 std::vector<std::vector<Interval>> timelinesOf(const Device &device, const plan::Plan &plan,
                                                size_t countMax);
 

@@ -1,5 +1,5 @@
-// Times of collectives from the properties of links: inside an NVLink domain, between nodes, over
-// PCIe. The figures are in LinkTable.def and DeviceTable.def.
+// Times of collectives from link properties: within an NVLink domain, between nodes, over PCIe. The
+// numbers are in LinkTable.def and DeviceTable.def.
 #pragma once
 
 #include <optional>
@@ -10,63 +10,65 @@
 
 namespace shardc::predict {
 
-/// The device that the plan names, with the measured rates that the plan has. Nothing if it names
+/// The plan's device, with the measured rates that the plan contains. Nothing if the plan names
 /// none.
 std::optional<Device> plannedDevice(const plan::Plan &plan);
 
-/// The device for which a plan is predicted while it is made. If times of the plan's device are not
-/// predicted, that is the GPU whose links were measured.
+/// The device for which predictions guide compilation. If times cannot be predicted for the plan's
+/// device, it is the GPU whose links were measured.
 Device deviceOf(const plan::Plan &plan);
 
 /// The ranks of a collective and their placement.
 struct Team {
   int64_t members = 1;
-  int64_t inNode = 1;   ///< of them, on one node
-  int64_t inDomain = 1; ///< of them, in one NVLink domain
+  int64_t inNode = 1;   ///< members per node
+  int64_t inDomain = 1; ///< members per NVLink domain
 };
 
-/// The members of one of the plan's groups. Ranks fill one node after the other. An NVLink domain
-/// lies inside a node, unless the device's domain is larger than any node, as in racks.
+/// The members of a group of the plan. Ranks fill one node after the other. An NVLink domain is
+/// inside a node, unless the device's domain is larger than a node, as in rack-scale systems.
 Team teamOf(const Device &device, const plan::Plan &plan, int group);
 
 /// Members of which each is `stride` ranks behind the one before it, where nodes hold `node` ranks.
 Team teamOf(const Device &device, int64_t node, int64_t members, int64_t stride);
 
-/// Seconds of an all-gather, a reduce-scatter or an all-reduce without overlap; `wholeBytes` is the
-/// size of the gathered, or not yet reduced, value. 0 for a single member.
+/// Seconds of an all-gather, reduce-scatter or all-reduce without overlap; `wholeBytes` is the size
+/// of the full value, gathered or before the reduction. 0 for a single member.
 double collectiveSeconds(const Device &device, CollectiveKind kind, plan::Transport transport,
                          int64_t wholeBytes, const Team &team);
 
-/// The seconds for which it slows down what runs beside it. That depends on its bytes, which a slow
-/// link spreads over more time: what it would take between so many H200s of one domain, or the time
-/// that it took if that is less.
+/// Seconds of contention that a collective causes for overlapping kernels. It depends on the bytes,
+/// which a slow link spreads over more time: it is the duration of the same collective on that many
+/// H200s of one NVLink domain, but at most its real duration.
 double contendingSeconds(CollectiveKind kind, plan::Transport transport, int64_t wholeBytes,
                          int64_t members, double took);
 
-/// The collectives of one kind that a channel carries.
+/// The collectives of one kind on a channel.
 struct Traffic {
   CollectiveKind kind;
   Team team;
-  std::vector<int64_t> wholeBytes; ///< size of each, as for collectiveSeconds
+  std::vector<int64_t> wholeBytes; ///< size of each, as in collectiveSeconds()
   bool hasWindows = false;         ///< their buffers are registered as windows
-  bool isDeterministic = false;    ///< sums must be bitwise equal for every transport
-  bool isAwaited = false;          ///< ops may wait for them while they last, and not only start
+  bool isDeterministic = false;    ///< reductions must be bitwise equal for every transport
+  bool isAwaited = false;          ///< ops may wait for their end, not only for their start
 };
 
-/// Traffic of a plan's ranks in a group, or of a rank alone if it is -1, with no collective yet.
+/// Empty traffic of a group of the plan; group -1 is a single rank.
 Traffic trafficOf(const plan::Plan &plan, CollectiveKind kind, int group);
 
-/// Multiprocessors that the kernels of a large collective may take: 0 for copy engines.
+/// Streaming multiprocessors that the kernels of a large collective may occupy; 0 for copy engines.
 int32_t kernelMultiprocessors(plan::Transport transport);
 
-/// Chooses their transport. All collectives of a channel use the same one: a channel is one
+/// Chooses the transport of a channel. All collectives of a channel share it: a channel is one
 /// communicator, and NCCL decides once per communicator whether to use copy engines.
 plan::Transport chooseTransport(const Device &device, const Traffic &traffic);
 
-/// The transport of gathers inside of layers, of `wholeBytes` each, for which ops may have to wait.
+/// The transport of gathers inside layers, each of `wholeBytes` bytes, for which ops may have to
+/// wait.
 plan::Transport chooseLayerGather(const plan::Plan &plan, int group, int64_t wholeBytes);
 
-/// GB/s at which a rank receives an all-gather of `wholeBytes` in total. 0 for a single member.
+/// Bandwidth in GB/s at which a rank receives an all-gather of `wholeBytes` in total. 0 for a
+/// single member.
 double gatherGBs(const Device &device, plan::Transport transport, int64_t wholeBytes,
                  const Team &team);
 

@@ -1,5 +1,6 @@
-// Advice for a plan, whether it fits or not: what another scheme, micro batch or precision would
-// need. Only remarks; every figure is from a plan compiled with the change.
+// Advice for a plan, whether it fits or not: what another parallelism scheme, micro batch size or
+// precision would need. All advice is given as remarks; every number comes from a plan compiled
+// with that change.
 #pragma once
 
 #include "compiler/config/Config.h"
@@ -8,10 +9,9 @@
 
 namespace shardc::tools {
 
-/// Says, where a device with a known memory is named: whether plain data parallelism or the
-/// distributed optimizer fits too, with the bytes that each holds and sends; the largest micro
-/// batch that fits; what bf16 saves where fp32 is on; and tensor parallelism where one layer alone
-/// exceeds the device.
+/// For a device with known memory, reports: whether data parallelism or the distributed optimizer
+/// would fit too, with their memory and traffic; the largest micro batch that fits; what bf16 saves
+/// over fp32; and tensor parallelism, if a single layer exceeds the device.
 void reportAdvice(const config::Config &config, const plan::Plan &plan, DiagEngine &diags,
                   const CommonOptions &common);
 

@@ -1,5 +1,5 @@
-// The contents of a checkpoint as JSON, and the parts that the text form prints too: values of
-// objects and the optimizer's groups.
+// Prints the contents of a checkpoint as JSON, and the parts that the text form shares: values of
+// objects and the optimizer's parameter groups.
 #pragma once
 
 #include <string>
@@ -12,27 +12,30 @@
 
 namespace shardc::tools {
 
-/// The object that holds the common state of a torch_dist checkpoint.
+/// The object with the common state of a torch_dist checkpoint.
 inline constexpr std::string_view kCommonStateKey = "common_state/shard_0_1";
 
-/// Parameters with the same optimizer settings. torch_dist does not say which those are.
+/// A parameter group: parameters with equal optimizer settings. torch_dist does not say which
+/// parameters belong to a group.
 struct InspectedGroup {
   std::vector<std::pair<std::string, std::string>> settings;
   std::vector<std::string> params;
 };
 
-/// The groups in order: of torch_dist as they are listed, else by the first parameter of each.
+/// The parameter groups: for torch_dist in stored order, otherwise in order of their first
+/// parameter.
 std::vector<InspectedGroup> groupsOf(const checkpoint::CheckpointView &view);
 
-/// An object's value for people; what it is if it is not plain.
+/// An object's value as text; its type if it is not a plain value.
 std::string objectText(const checkpoint::CheckpointReader &reader, const std::string &name);
-/// The same of a value in the common state.
+/// The same for a value in the common state.
 std::string leafText(const checkpoint::PyGraph &graph, checkpoint::PyId value);
 
-/// JSON has neither infinities nor NaN; they are strings.
+/// A number as JSON; infinities and NaN become strings, since JSON lacks them.
 nlohmann::ordered_json numberJson(double value);
 
-/// Tensors with their chunks, objects and small tensors with their values, groups, files.
+/// The whole inspection as JSON: tensors with chunks, objects and small tensors with values,
+/// parameter groups, files.
 std::string inspectionJson(const checkpoint::CheckpointView &view, int64_t iteration);
 
 } // namespace shardc::tools

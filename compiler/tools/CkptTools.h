@@ -1,5 +1,5 @@
-// Shared by the subcommands of `shardc ckpt`: messages, the output folder, cooperating ranks, and
-// the progress bar.
+// Helpers of the subcommands of `shardc ckpt`: messages, output folder, cooperating ranks, progress
+// bar.
 #pragma once
 
 #include <memory>
@@ -28,18 +28,18 @@ void addCkptMerge(cli::Command &ckpt, int &status);
 void addCkptReshard(cli::Command &ckpt, int &status);
 void addCkptGroups(cli::Command &ckpt, int &status);
 
-/// A value's text for a line of a report, cut where it is long.
+/// A value's text, shortened for one line of a report.
 std::string shortened(const std::string &text);
 
-/// How many names or faults a report lists before it only counts the rest.
+/// Number of names or faults that a report lists; the rest is only counted.
 constexpr size_t kListed = 20;
 
-/// Who looks on while a command writes files: the signals that StopOnSignal takes.
+/// Observer of file writes: reacts to the signals that StopOnSignal handles.
 checkpoint::Onlookers ckptOnlookers();
 /// The exit status for a status; a failure is printed first.
 int finishCkpt(const Status &status);
-/// While it lives, the first SIGINT, SIGTERM or SIGHUP makes a save end soon, and what it has
-/// written is removed; a second one ends the process at once, unless it is removing that already.
+/// Signal handler while in scope: the first SIGINT, SIGTERM or SIGHUP stops a save and removes what
+/// it has written. A second signal ends the process at once, unless that removal is under way.
 /// Ignored signals stay ignored.
 class StopOnSignal {
 public:
@@ -48,75 +48,75 @@ public:
   StopOnSignal(const StopOnSignal &) = delete;
   StopOnSignal &operator=(const StopOnSignal &) = delete;
 
-  /// As finishCkpt; 128 and the signal's number where one has ended the work.
+  /// Like finishCkpt(); 128 plus the signal's number if a signal ended the work.
   static int finish(const Status &status);
 };
-/// Prints a report on standard error. Any thread may call it.
+/// Prints a report on standard error. Thread-safe.
 void tellCkpt(const Report &report);
 
 /// `--keep-name MODULE.NAME`, any number of times.
 void addKeptNames(cli::Command &command, checkpoint::KeptNames &names);
 
-/// `--threads` for a command that several ranks may run; if unset (0), JobRanks::threadsOr chooses.
+/// Adds `--threads` to a command that several ranks may run; 0 lets JobRanks::threadsOr() choose.
 void addThreads(cli::Command &command, int &threads);
 
-/// How many threads work where the user does not say.
+/// Default number of threads.
 int defaultThreads();
 
-/// Where a command that makes a checkpoint puts it: `out` itself if that is called `iter_*` or
-/// `release`, else a folder for the iteration in `out`. The tracker names it in both cases, unless
-/// a later one is there.
-/// InvalidInput if it is there already, or is to lie inside a checkpoint.
+/// Where a command writes a new checkpoint: `out` itself if its name is `iter_*` or `release`,
+/// otherwise a folder for the iteration in `out`. In both cases the tracker file names the
+/// checkpoint, unless it already names a later one. InvalidInput if the checkpoint exists, or would
+/// be inside another checkpoint.
 Result<checkpoint::SaveTarget> outputTarget(const std::string &out, int64_t iteration);
 
-/// Before something is saved there: locks the target's folder of checkpoints, which is made where
-/// it is missing, and clears away what interrupted saves left in it. Unavailable if another process
-/// saves there, InvalidInput if one has made the target meanwhile.
+/// Locks the target's parent folder (created if missing) and removes leftovers of interrupted
+/// saves. Call it before saving. Errors: Unavailable if another process saves there; InvalidInput
+/// if another process has created the target meanwhile.
 Status lockTarget(const checkpoint::SaveTarget &target, checkpoint::FolderLock &lock);
 
-/// The same for a command that makes a folder which is no checkpoint: while the lock is held, no
-/// other makes it. Unavailable if another process does, InvalidInput inside of a checkpoint.
+/// The same for an output that is not a checkpoint: while the lock is held, no other command
+/// creates it. Unavailable if another process holds it; InvalidInput inside a checkpoint.
 Status lockOutput(const std::string &folder, checkpoint::FolderLock &lock);
 
-/// Says what a command has made of `in`.
+/// Reports what a command made of `in`.
 void tellMade(const std::string &in, const checkpoint::SaveTarget &target);
 
-/// The iteration that a checkpoint says it is of; 0 if it says none.
+/// The iteration that a checkpoint records; 0 if it records none.
 Result<int64_t> iterationOf(const std::string &folder);
 
-/// The checkpoint that a command reads, and where the one that it makes goes.
+/// Input checkpoint and output location of a command.
 struct CkptEnds {
   std::string in;
   checkpoint::SaveTarget target;
 };
 
-/// Finds both: findCheckpoint(in), and outputTarget(out) with the iteration of what was found.
+/// Finds both: findCheckpoint(in), and outputTarget(out) with the iteration of the input.
 Result<CkptEnds> findEnds(const std::string &in, const std::string &out);
 
-/// The processes that torchrun, srun or mpirun started for one command, found by their environment.
+/// The ranks of one command started by torchrun, srun or mpirun, found through their environment.
 class JobRanks {
 public:
-  /// InvalidInput where the environment's numbers do not fit together.
+  /// InvalidInput if the numbers in the environment are inconsistent.
   static Result<JobRanks> fromEnvironment();
 
   int rank() const { return rank_; }
   int worldSize() const { return worldSize_; }
   bool isFirst() const { return rank_ == 0; }
-  /// The number of threads that the user wants; if unset (0), one if there are other ranks.
+  /// The requested number of threads; if 0, one if there are other ranks.
   int threadsOr(int wanted) const {
     return wanted > 0 ? wanted : worldSize_ > 1 ? 1 : defaultThreads();
   }
-  /// First of all, since from now on no rank waits for one that was refused: all meet where `out`
-  /// is to be.
+  /// Synchronises all ranks at the output location. Call it first, so that no rank waits for a rank
+  /// that failed earlier.
   Status join(const std::string &out);
-  /// Before the work: the first rank locks the target (lockTarget) for all. The first failure of
-  /// all, which a rank brings that found no target.
+  /// Starts the work: rank 0 locks the target for all ranks (lockTarget). Returns the first failure
+  /// of any rank; pass the failure of a rank that found no target.
   Status begin(const Result<checkpoint::SaveTarget> &target);
-  /// For the conversions; valid as long as this object.
+  /// This rank for conversion functions; valid as long as this object.
   checkpoint::ConvertRank convertRank(int threads) const;
-  /// After the work, with what came of it here; removes the meeting place and the lock.
+  /// Ends the work with this rank's result; removes the rendezvous folder and the lock.
   void leave(const Status &status);
-  /// The exit status, as StopOnSignal::finish; the first rank speaks for all.
+  /// The exit status, like StopOnSignal::finish(); only rank 0 prints.
   int finish(const Status &status) const;
 
 private:
@@ -127,11 +127,11 @@ private:
   std::unique_ptr<checkpoint::ProcessBarrier> barrier_;
 };
 
-/// For a command that one process does: the exit status of the other ranks, which say so, and of an
-/// environment whose numbers do not fit together. None on the first.
+/// For a command that only one process executes: the exit status of the other ranks, which print a
+/// message, or of inconsistent environments. Nothing on rank 0.
 std::optional<int> leftToFirst();
 
-/// One line on a terminal that shows how far the work has come; nothing elsewhere.
+/// A progress line on a terminal; prints nothing elsewhere.
 class ProgressBar {
 public:
   explicit ProgressBar(std::string what, bool isShown = true);
@@ -146,7 +146,7 @@ private:
   int64_t lastPercent_ = -1;
 };
 
-/// "39 tensors, 1.2 MiB in 4 files": what a finished checkpoint holds.
+/// Summary of a finished checkpoint, such as "39 tensors, 1.2 MiB in 4 files".
 std::string contentsText(const std::string &folder);
 
 } // namespace shardc::tools

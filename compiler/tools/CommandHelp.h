@@ -1,5 +1,5 @@
-// The commands of the programs, as their own `--help` lists them. Manual pages and completions are
-// made from this, so they cannot name an option that a program does not have.
+// Command-line reference of the programs, parsed from their `--help`. Manual pages and completions
+// are generated from it, so they cannot name an option that a program lacks.
 #pragma once
 
 #include <string>
@@ -11,9 +11,9 @@ namespace shardc::tools {
 
 /// An option, a flag or a positional argument.
 struct HelpEntry {
-  std::vector<std::string> names;   ///< `-o`, `--output`; a positional's own name
+  std::vector<std::string> names;   ///< `-o`, `--output`; the name of a positional argument
   std::string value;                ///< `TEXT`, `INT`; empty for a flag
-  std::vector<std::string> choices; ///< the words that the value is one of
+  std::vector<std::string> choices; ///< allowed words
   std::string text;
   bool isFlag() const { return value.empty(); }
 };
@@ -22,35 +22,34 @@ struct HelpEntry {
 struct HelpPage {
   std::vector<std::string> words; ///< `shardc`, `ckpt`, `convert`
   std::string summary;
-  std::string usage; ///< without the word `Usage:`
+  std::string usage; ///< without `Usage:`
   std::vector<HelpEntry> positionals, options;
   std::vector<HelpPage> children;
 };
 
-/// Reads the text that a program prints for `--help`; children have only their last word and their
-/// summary. InvalidInput if it is of another form.
+/// Parses the output of `--help`. Children have only their last word and summary. InvalidInput if
+/// the text has another form.
 Result<HelpPage> parseHelp(std::vector<std::string> words, const std::string &text);
 
 /// Runs the program, and each subcommand, with `--help`.
 Result<HelpPage> readHelp(const std::string &program);
 
-/// The names that only the tables know, for completion.
+/// Names from the tables, for completion.
 struct CompletionWords {
   std::vector<std::string> settings;    ///< `model.num_layers=`, for --set
   std::vector<std::string> explainable; ///< for explain
   std::vector<std::string> groups;      ///< for -W
 };
 
-/// The page of section 1 in the man macros; subcommands are sections of it.
+/// The manual page (section 1) in man macros; subcommands are sections of it.
 std::string manPage(const HelpPage &page, const std::string &version);
 
 std::string bashCompletion(const std::vector<HelpPage> &programs, const CompletionWords &words);
 std::string zshCompletion(const std::vector<HelpPage> &programs, const CompletionWords &words);
 std::string fishCompletion(const std::vector<HelpPage> &programs, const CompletionWords &words);
 
-/// Writes man/man1/PROGRAM.1 for each program, and the completions of all of them, below the
-/// folder: bash-completion/completions/shardc, zsh/site-functions/_shardc,
-/// fish/vendor_completions.d.
+/// Writes man/man1/PROGRAM.1 for each program and the completions of all programs below the folder:
+/// bash-completion/completions/shardc, zsh/site-functions/_shardc, fish/vendor_completions.d.
 Status writeShare(const std::string &folder, const std::vector<std::string> &programs);
 
 } // namespace shardc::tools

@@ -31,11 +31,11 @@ void addShrink(cli::Command &app, int &status);
 void addTune(cli::Command &app, int &status);
 
 /// The overlay with the fastest layout of a recipe, searched with tune's defaults; nothing if there
-/// is none, or if the recipe is wrong.
+/// is none or the recipe has errors.
 std::optional<std::string> tunedLayout(const std::string &recipe);
 
-/// shardc-run, which is in the folder of this program; `program` is the name with which this one
-/// was started.
+/// Path of shardc-run, which is in this program's folder. `program` is the name with which this
+/// program was started.
 std::string findRunner(const std::string &program);
 
 } // namespace shardc::tools

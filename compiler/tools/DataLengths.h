@@ -1,12 +1,12 @@
-// Counts the samples of the data that a recipe names, for options that count in passes over them.
+// Counts the samples of a recipe's data, for options in units of epochs.
 #pragma once
 
 #include "compiler/config/Steps.h"
 
 namespace shardc::tools {
 
-/// Opens the data as a run does. Counts the same data once, however many configurations name them:
-/// a command may compile a recipe many times.
+/// Opens the data as a run does. Results are cached by data, since a command may compile a recipe
+/// many times.
 config::DataMeter makeDataMeter();
 
 } // namespace shardc::tools

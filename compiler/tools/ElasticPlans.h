@@ -1,5 +1,5 @@
-// Plans of a run that may go on with fewer ranks (`--elastic`): one for each number of them, with
-// the same model and global batch.
+// Plans of an elastic run (`--elastic`): one per number of ranks, with the same model and global
+// batch size.
 #pragma once
 
 #include "compiler/tools/Session.h"
@@ -13,16 +13,15 @@ namespace shardc::tools {
 /// `--elastic` of a command.
 struct ElasticOption {
   std::string text;
-  std::vector<int64_t> sizes; ///< largest first; empty where it was not given
+  std::vector<int64_t> sizes; ///< largest first; empty if not given
 
   void addTo(cli::Command &command);
-  /// Reads the text; kUsage, with a message on standard error, if it is none.
+  /// Parses the value; kUsage, with a message on standard error, if it is malformed.
   ExitStatus read();
 };
 
-/// The plans of the sizes below the first, which is that of the configuration; accepted and
-/// verified like its own. Nothing where there is not one for each, which is reported with the
-/// nearest sizes that have one.
+/// The plans of all sizes below the first, which is the configuration's own; checked and verified
+/// like it. Nothing if a size has no plan; an error then names the nearest sizes that have one.
 std::optional<std::vector<Compiled>> compileSizes(const config::Config &config,
                                                   const std::vector<int64_t> &sizes,
                                                   const CommonOptions &common, DiagEngine &diags,

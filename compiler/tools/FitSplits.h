@@ -1,5 +1,5 @@
-// Compares how the same ranks can be split among tensor, context, pipeline, expert and data
-// parallelism, by compiling the recipe for each split.
+// Compares splits of the same ranks over tensor, context, pipeline, expert and data parallelism by
+// compiling the recipe for each.
 #pragma once
 
 #include <cstdint>
@@ -11,26 +11,26 @@
 
 namespace shardc::tools {
 
-/// A split of all ranks, and what a rank takes with it.
+/// A split of all ranks, with the memory and time of its plan.
 struct Split {
   int64_t tensor = 1, context = 1, pipeline = 1, data = 1;
-  int64_t expert = 1;            ///< ranks among which the experts are divided
-  std::vector<std::string> sets; ///< what the recipe says otherwise, as `--set` takes it
-  int64_t bytes = 0;             ///< of the device, as deviceBytesOf says
-  double seconds = 0;            ///< of a step, predicted; 0 on the host
+  int64_t expert = 1;            ///< expert-parallel ranks
+  std::vector<std::string> sets; ///< the changed settings, as `--set` takes them
+  int64_t bytes = 0;             ///< device memory by deviceBytesOf()
+  double seconds = 0;            ///< predicted step time; 0 on the host
 };
 
-/// The splits that were compiled, and how many were not for lack of time.
+/// The compiled splits, and the number that was not compiled for lack of time.
 struct Splits {
   std::vector<Split> all;
   size_t numUntried = 0;
 };
 
-/// The recipe's own split first, then those that can be executed, the fastest first; on the host,
-/// those that need least memory. Tensor and context parallelism stay inside a node. Every other
-/// setting is the recipe's; sequence parallelism comes with tensor parallelism. Splits that differ
-/// in expert parallelism alone are tried first, those that differ in it and otherwise last.
-/// `goesOn` is asked before each split with the number of splits that were tried, and of all.
+/// The recipe's own split, then the executable ones: the fastest first, or on the host the
+/// smallest. Tensor and context parallelism stay within a node. All other settings are the
+/// recipe's; sequence parallelism is enabled with tensor parallelism. Splits that differ only in
+/// expert parallelism are tried first, those that also differ otherwise last. `goesOn` is called
+/// before each split with the number of splits tried so far and in total.
 Splits trySplits(const config::Config &config, const plan::Plan &plan, const CommonOptions &common,
                  const std::function<bool(size_t tried, size_t all)> &goesOn);
 

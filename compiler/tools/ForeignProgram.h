@@ -1,6 +1,6 @@
-// Runs a program of the user's, such as a launch script, in a temporary folder of its own. Where
-// the system allows namespaces, the program has no network, sees of the machine only its programs
-// and libraries, and cannot write to it; otherwise it runs with the user's rights.
+// Runs a user's program, such as a launch script, in a temporary folder. Where the system supports
+// namespaces, the program is sandboxed: it has no network, sees only installed programs and
+// libraries, and cannot write outside the folder. Otherwise it runs with the user's rights.
 //
 //   ForeignProgram program;
 //   program.command = {"/bin/bash", "main.sh"};
@@ -18,29 +18,29 @@
 namespace shardc::tools {
 
 struct ForeignProgram {
-  std::vector<std::string> command; ///< the first word is the path of a program
-  /// Texts by path. Paths lie below the folder; the folders between are made. All may be executed.
+  std::vector<std::string> command; ///< the first word is a program's path
+  /// File contents by relative path; parent folders are created. All files are executable.
   std::map<std::string, std::string> files;
-  /// All that the program gets, besides SHARDC_FOLDER, which is the folder's path.
+  /// The complete environment, except for SHARDC_FOLDER, the folder's path.
   std::vector<std::pair<std::string, std::string>> environment;
-  std::string workingFolder = "work";   ///< below the folder; made empty where no file is in it
-  std::string resultFolder = "results"; ///< below the folder, and empty at the start
+  std::string workingFolder = "work"; ///< relative; created empty unless `files` has entries in it
+  std::string resultFolder = "results"; ///< relative; empty at the start
   unsigned secondsMax = 60;
-  size_t outputBytesMax = size_t{1} << 20; ///< of the output, and of all results together
-  bool closesOff = true;                   ///< where the system allows it
+  size_t outputBytesMax = size_t{1} << 20; ///< of the output, and of all result files together
+  bool closesOff = true;                   ///< sandbox, where the system supports it
 };
 
 struct ForeignResult {
-  int status = 0;          ///< of the program, or 128 and the signal that ended it
-  std::string output;      ///< standard output and error, as they came
-  bool isClosedOff = true; ///< false: it had the network, and the user's files
-  std::string folder;      ///< its path while the program ran; it is gone
-  std::map<std::string, std::string> results; ///< files of the result folder, by name
+  int status = 0;                             ///< exit status, or 128 plus the number of the signal
+  std::string output;                         ///< standard output and error, interleaved
+  bool isClosedOff = true;                    ///< false: it was not sandboxed
+  std::string folder;                         ///< the path while the program ran; already removed
+  std::map<std::string, std::string> results; ///< contents of the result folder, by name
 };
 
-/// Runs the program with all processes that it starts to their end. Exhausted beyond a limit, where
-/// they are killed (of one that is not closed off, its group of processes); Io or Unavailable where
-/// it cannot be run.
+/// Runs the program and waits for all processes that it starts. Errors: Exhausted if a limit is
+/// exceeded, in which case they are killed (without a sandbox, its process group); Io or
+/// Unavailable if it cannot be started.
 Result<ForeignResult> runForeign(const ForeignProgram &program);
 
 } // namespace shardc::tools

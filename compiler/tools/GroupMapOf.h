@@ -1,4 +1,4 @@
-// The optimizer groups of a plan's parameters, numbered as Megatron numbers them.
+// The optimizer's parameter groups of a plan, numbered like Megatron's.
 #pragma once
 
 #include "runtime/checkpoint/GroupMap.h"
@@ -6,13 +6,14 @@
 
 namespace shardc::tools {
 
-/// A group for each pair of multipliers of rate and decay, in the order of checkpoint::GroupKey.
+/// One group per pair of learning-rate and weight-decay multipliers, in the order of
+/// checkpoint::GroupKey.
 checkpoint::GroupMap groupMapOf(const plan::Plan &plan);
 
-/// Writes them as a folder, which no other command makes meanwhile: Unavailable if one does.
+/// Writes the groups to a folder, exclusively; Unavailable if another command is creating it.
 Status makeGroupMap(const std::string &folder, const checkpoint::GroupMap &groups);
-/// Makes a plan's, a folder that print-torch-dcp-in-json reads; nothing for an empty path, and on
-/// other ranks than the first.
+/// Writes the groups of a plan to a folder that print-torch-dcp-in-json reads. Does nothing for an
+/// empty path and on ranks other than the first.
 Status dumpGroupMap(const std::string &folder, const plan::Plan &plan);
 /// The same for a plan's file.
 Status dumpGroupMapOf(const std::string &folder, const std::string &planPath);

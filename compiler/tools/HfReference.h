@@ -1,4 +1,4 @@
-// The page on models of Hugging Face, of the table of their architectures and fields.
+// Generates docs/hugging-face.md from the table of architectures and fields.
 #pragma once
 
 #include <string>

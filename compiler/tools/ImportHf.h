@@ -1,4 +1,4 @@
-// A Hugging Face model's folder, or its config.json alone, as a recipe.
+// Imports a Hugging Face model's folder or config.json as a recipe.
 #pragma once
 
 #include <optional>
@@ -11,15 +11,15 @@
 
 namespace shardc::tools {
 
-/// The formatted recipe of the text of a config.json, or nothing after errors, each of which is
-/// reported at the field that it is about. `accepted` are fields to leave out.
+/// The formatted recipe for the text of a config.json; nothing after errors, which are reported at
+/// their fields. `accepted` are names of fields to ignore.
 std::optional<std::string> importHf(BufferId input, const std::vector<std::string> &accepted,
                                     const upstream::ImportOptions &options, DiagEngine &diags);
 
 /// `--accept-field NAME`, any number of times.
 void addAcceptedFields(cli::Command &command, std::vector<std::string> &names);
 
-/// The config.json of a path that is a folder; the path itself for others.
+/// The path of config.json if `path` is a folder; otherwise `path`.
 std::string hfConfigPath(const std::string &path);
 
 } // namespace shardc::tools

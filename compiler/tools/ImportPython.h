@@ -1,5 +1,5 @@
-// Runs a program that makes a configuration of Megatron-Bridge, with a stand-in for the packages
-// that it imports.
+// Runs a Python program that builds a Megatron-Bridge configuration, with stand-ins for the
+// packages that it imports.
 #pragma once
 
 #include <optional>
@@ -12,8 +12,8 @@
 
 namespace shardc::tools {
 
-/// The configuration as YAML that the program makes. `input` is FILE or FILE:FUNCTION. Prints what
-/// is run before it runs; nothing after an error, which is reported.
+/// The configuration that the program builds, as YAML. `input` is FILE or FILE:FUNCTION. Prints
+/// what it runs first; nothing after an error, which is reported.
 std::optional<BufferId> runBridgePython(const std::string &input,
                                         const std::vector<std::string> &arguments,
                                         const upstream::ImportOptions &options, Session &session);

@@ -1,4 +1,5 @@
-// Runs a launch script with stand-ins for its launchers, and imports what it started.
+// Runs a launch script with stand-ins for torchrun, srun and similar launchers, and imports the
+// command that it starts.
 #pragma once
 
 #include <optional>
@@ -10,16 +11,16 @@
 
 namespace shardc::tools {
 
-/// What the command line says about a run, besides the import's options.
+/// Options of the command line about the script's run.
 struct ScriptRun {
   bool isAsked = false;
-  std::vector<std::string> with; ///< paths of files that the script finds beside itself
-  int64_t nodes = 0;             ///< of the cluster that questions are answered for; 0: not given
+  std::vector<std::string> with; ///< files to place next to the script
+  int64_t nodes = 0;             ///< of the simulated cluster; 0: not given
   int64_t gpusPerNode = 0;
   std::string gpu;
 };
 
-/// The formatted recipe, or nothing after an error. Prints what it runs before it does.
+/// The formatted recipe; nothing after an error. Prints what it runs first.
 std::optional<std::string> importRun(const std::string &path, BufferId script, const ScriptRun &run,
                                      const upstream::ImportOptions &options, Session &session);
 

@@ -1,4 +1,4 @@
-// A plan as one JSON document, for scripts; the text form is the one that tools read back.
+// A plan as one JSON document, for scripts. Tools read only the text form back.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace shardc::tools {
 
-/// Keys mirror the text form's words; indices are those of the lists beside them.
+/// Keys have the words of the text form; indices refer to lists of the same document.
 std::string planJson(const plan::Plan &plan);
 
 } // namespace shardc::tools

@@ -1,5 +1,5 @@
-// Writes the predicted step of a plan in the format of Perfetto, like `shardc run --trace` for a
-// step that ran.
+// Writes the predicted timeline of a step in Perfetto's format, like `shardc run --trace` does for
+// a real step.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace shardc::tools {
 
-/// One step of rank 0: a thread for each stream, ops by the labels that a run gives them.
+/// One step of rank 0: a thread per stream, ops labelled as in a real trace.
 std::string planTrace(const predict::Device &device, const plan::Plan &plan);
 
 } // namespace shardc::tools

@@ -1,6 +1,5 @@
-// Generates reference pages for tables whose folders have no generator: messages of the compiler
-// and of the runtime, ops, kinds, passes, fields of the job. compiler/config/Explain.h has those of
-// options and rules.
+// Generates the reference pages of tables whose folders have no generator.
+// compiler/config/Explain.h has those of options and rules.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// The arguments that Megatron-LM stores in its checkpoints, as a tree that the importer reads.
+// Reads the arguments that Megatron-LM stores in checkpoints, as a tree for the importer.
 #pragma once
 
 #include <string>
@@ -11,8 +11,8 @@ namespace shardc::tools {
 /// Whether the path looks like a checkpoint: a folder, or a file that torch.save wrote.
 bool isCheckpoint(const std::string &path);
 
-/// The `args` of a checkpoint: of a folder with `.metadata` or `common.pt`, of a folder above such
-/// folders (the latest counts), or of a `.pt` file. NotFound or InvalidInput with what is missing.
+/// The `args` of a checkpoint: a folder with `.metadata` or `common.pt`, a parent of such folders
+/// (the latest is used), or a `.pt` file. NotFound or InvalidInput says what is missing.
 Result<upstream::TreePtr> readStoredArgs(const std::string &path);
 
 } // namespace shardc::tools

@@ -1,6 +1,6 @@
-// What a layout takes at least, without compiling it: seconds of a step and bytes of a device. A
-// bound is never above what the plan then takes, so a layout whose bound is beyond what was found
-// needs no plan. The ops of layers are those of the finished body, which layouts share.
+// Lower bounds of a layout's step time and memory, without compiling the layout. A bound never
+// exceeds the value of the compiled plan, so a layout whose bound is worse than the best plan found
+// needs no compilation. Costs of ops come from the finished body, which many layouts share.
 #pragma once
 
 #include <algorithm>
@@ -16,11 +16,11 @@
 
 namespace shardc::tools {
 
-/// Seconds that depend on what power leaves of the rates of products.
+/// Seconds as a function of the power factor on the rates of products.
 struct PowerSeconds {
   double fixed = 0;
-  double scaled = 0; ///< at the factor 1; in inverse proportion to it
-  double capped = 0; ///< likewise, but a factor above 1 does not help
+  double scaled = 0; ///< at factor 1; inversely proportional to the factor
+  double capped = 0; ///< the same, but factors above 1 count as 1
 
   double at(double factor) const {
     return fixed + scaled / factor + capped / std::min(factor, 1.0);
@@ -29,29 +29,30 @@ struct PowerSeconds {
   bool operator==(const PowerSeconds &) const = default;
 };
 
-/// Of a part of the model, for one microbatch and one direction.
+/// Cost of a part of the model, for one microbatch and direction.
 struct PassCost {
   PowerSeconds compute;  ///< kernels
-  PowerSeconds chain;    ///< the longest one of kernels and collectives that wait for each other
-  double transfers = 0;  ///< of the collectives between its parts
-  double contending = 0; ///< what these cost kernels if all of them overlap some
+  PowerSeconds chain;    ///< critical path through kernels and blocking collectives
+  double transfers = 0;  ///< of the collectives between parts of the model
+  double contending = 0; ///< slowdown of kernels if all transfers overlap them
 
-  /// At least, at a factor of power.
+  /// Lower bound of the seconds, at a power factor.
   double at(double factor) const;
   bool operator==(const PassCost &) const = default;
 };
 
-/// Of what runs in a launch, at a factor of power: seconds of its kernels, of the longest of them
-/// and of collectives that wait for each other, and of all collectives.
+/// Sums over the work of one launch at a power factor: seconds of kernels, of the critical path,
+/// and of all collectives.
 struct PassSum {
   double kernels = 0, longest = 0, transfers = 0, contending = 0;
 
   void add(const PassCost &pass, double factor);
-  /// At least, of a launch in which something lasts `least`. What overlaps slows kernels down.
+  /// Lower bound of the launch's seconds, if something in it takes at least `least`. Overlap slows
+  /// kernels down.
   double seconds(double least = 0) const;
 };
 
-/// Parameters: those that are trained, and those that are not; of those that may be gathered, what
+/// Numbers of parameters: trained, not trained, and, of those that may be gathered, the ones that
 /// the backward pass reads.
 struct Numel {
   int64_t trained = 0, frozen = 0, again = 0;
@@ -62,12 +63,12 @@ struct Numel {
   auto operator<=>(const Numel &) const = default;
 };
 
-/// What a part of the model, or several ones, hold on a rank at least.
+/// Lower bounds of what parts of the model keep on a rank.
 struct PartHeld {
-  int64_t keptBytes = 0;      ///< from the forward to the backward pass
-  int64_t keptForWeights = 0; ///< of these, what the second part of the backward pass reads
-  int64_t passedBytes = 0;    ///< from the first part of the backward pass to the second one
-  Numel dense;                ///< that data-parallel ranks share
+  int64_t keptBytes = 0;      ///< activations kept from forward to backward pass
+  int64_t keptForWeights = 0; ///< of these, what weight gradients read
+  int64_t passedBytes = 0;    ///< passed from the input-gradient to the weight-gradient pass
+  Numel dense;                ///< sharded or replicated over data-parallel ranks
   Numel experts;
 
   PartHeld &operator+=(const PartHeld &other);
@@ -75,16 +76,16 @@ struct PartHeld {
   bool operator==(const PartHeld &) const = default;
 };
 
-/// Least seconds of a part of the model for one microbatch, and what it holds.
+/// Lower bound of the seconds of a part of the model for one microbatch, and what it keeps.
 struct PartCost {
   PassCost forward, backward;
-  PassCost inputs, weights; ///< backward in parts: what a stage before waits for, and the rest
-  double products = 0;      ///< seconds of products of both, at the factor 1
+  PassCost inputs, weights; ///< input gradients (a stage waits for them); weight gradients
+  double products = 0;      ///< seconds of the matrix products of both, at factor 1
   PartHeld held;
 
   double both(double factor) const { return forward.at(factor) + backward.at(factor); }
-  /// From the first gradient that it takes to the last one that it passes on: backward without the
-  /// gradients of weights that nobody waits for.
+  /// Seconds from receiving a gradient to sending one: backward without weight gradients that no
+  /// stage waits for.
   double passing(double factor) const {
     return std::min(backward.chain.at(factor), backward.compute.at(factor));
   }
@@ -102,20 +103,20 @@ struct BodyCost {
   std::vector<PartCost> layers;
   PartCost head;
   Numel embedding;
-  int64_t boundaryBytes = 0;             ///< of activations that a layer leaves to the next one
+  int64_t boundaryBytes = 0;             ///< of activations between two layers
   int64_t momentBytes = 0;               ///< of an element, at least
-  bool movesPieces = false;              ///< of rows, beside products
-  bool keepsFrozen = false;              ///< whole on each rank, at least where that fits
-  bool dividesFrozen = true;             ///< where the others are, unless they fit whole
-  std::optional<predict::Device> device; ///< that runs it
-  model::StageRequest times;             ///< by which balanced stages are divided
+  bool movesPieces = false;              ///< transfers of pieces of rows overlap products
+  bool keepsFrozen = false;              ///< frozen weights are replicated, at least if that fits
+  bool dividesFrozen = true;             ///< frozen weights are sharded, unless they fit whole
+  std::optional<predict::Device> device; ///< for predictions
+  model::StageRequest times;             ///< for balanced splits into stages
 
-  /// Of the dense parameters of each layer.
+  /// The least number of dense parameters of any layer.
   int64_t leastOfLayers(int64_t Numel::*of) const {
     auto held = [of](const PartCost &layer) { return layer.held.dense.*of; };
     return held(*std::ranges::min_element(layers, {}, held));
   }
-  /// Whether some layer has no backward pass, since nothing up to it is trained.
+  /// Whether some layer has no backward pass, because no parameter up to it is trained.
   bool hasForwardOnly() const {
     return std::ranges::any_of(layers, [](const PartCost &layer) {
       return layer.backward == PassCost() && layer.forward != PassCost();
@@ -126,20 +127,19 @@ struct BodyCost {
   }
 };
 
-/// Of a plan of the whole model, before it is cut into stages.
+/// The costs of a plan of the whole model, before it is split into stages.
 BodyCost costOfBody(const plan::Plan &body);
 
-/// That of a model with so many layers, of one whose layers between the first and the last are
-/// alike.
+/// The costs of a model with `layers` layers, from a model whose inner layers are all alike.
 BodyCost withLayers(BodyCost cost, int64_t layers);
 
-/// What the layers of chunks and stages hold.
+/// What the layers of chunks and stages keep, by prefix sums.
 class LayerSums {
 public:
   explicit LayerSums(const std::vector<PartCost> &layers);
 
   PartHeld of(size_t begin, size_t end) const { return before_[end] - before_[begin]; }
-  /// By chunk, in the order of the model, of chunks with so many layers.
+  /// By chunk in model order; `layers` is the number of layers of each chunk.
   std::vector<PartHeld> ofChunks(const std::vector<int64_t> &layers) const;
 
 private:
@@ -148,13 +148,13 @@ private:
 
 class StageOrders;
 
-/// Seconds of a step, and bytes of the rank that needs most.
+/// Lower bounds: seconds of a step, and bytes of the rank that needs the most.
 struct Bound {
   double seconds = 0;
   int64_t bytes = 0;
 };
 
-/// The bounds of a body's layouts. What they share is computed once.
+/// The bounds of all layouts of one body. Shared parts are computed once.
 class Bounds {
 public:
   /// `elements`: of each of its meshes.
@@ -164,18 +164,19 @@ public:
   /// Whether the layers can be divided among the stages and chunks of the mesh.
   bool divides(const Layout &mesh) { return !divide(mesh).empty(); }
 
-  /// Of one of its meshes that divides the layers and the batch.
+  /// The bound of a mesh that divides the layers and the batch.
   Bound of(const Layout &mesh);
 
-  /// By the order in which the stages run their passes; these take longer. No step that takes no
-  /// longer than `within` takes less than this. 0 where layers have no backward pass.
+  /// A tighter bound from the schedule's order of passes, which takes longer to compute: every step
+  /// that takes at most `within` seconds takes at least the returned time. 0 if layers have no
+  /// backward pass.
   double refinedSeconds(const Layout &mesh, StageOrders &orders, double within) const;
   int64_t refinedBytes(const Layout &mesh, StageOrders &orders) const;
-  /// With the activations of each stage that another plan has. These three are for meshes of which
-  /// `of` has been asked; any thread may call them.
+  /// The memory bound with the activations that another plan has per stage. This function and the
+  /// next two need a preceding of() for the mesh; they are thread-safe.
   int64_t bytesWith(const std::vector<int64_t> &activations, const Layout &mesh) const;
 
-  /// Of each chunk of one of these.
+  /// The number of layers of each chunk.
   const std::vector<int64_t> &layersOf(const Layout &mesh) const;
 
 private:
@@ -189,10 +190,10 @@ private:
   const TuneSizes &sizes_;
   const std::function<ElementBytes(const Layout &mesh)> elements_;
   LayerSums sums_;
-  std::vector<PartCost> kinds_;                           ///< layers that differ
-  std::vector<size_t> kindOf_;                            ///< of each layer
-  std::map<std::string, std::vector<int64_t>> layers_;    ///< of each chunk, by stages and division
-  std::map<std::string, std::shared_ptr<Passes>> passes_; ///< by these and the schedule
+  std::vector<PartCost> kinds_;                           ///< distinct kinds of layers
+  std::vector<size_t> kindOf_;                            ///< by layer, its index in kinds_
+  std::map<std::string, std::vector<int64_t>> layers_;    ///< layers per chunk, by stages and split
+  std::map<std::string, std::shared_ptr<Passes>> passes_; ///< by stages, split and schedule
 };
 
 } // namespace shardc::tools

@@ -1,21 +1,22 @@
-// What data-parallel ranks exchange in a step, and their optimizer, at least.
+// Lower bounds of data-parallel communication and of the optimizer in a step.
 #pragma once
 
 #include "compiler/tools/TuneBound.h"
 
 namespace shardc::tools {
 
-/// Of a collective, seconds: by the fastest transport, and by the one that slows kernels least.
+/// Seconds of a collective: with the fastest transport, and the slowdown with the least disturbing
+/// one.
 struct ExchangeCost {
   double took = 0, contending = 0;
 };
 
-/// Parameters of dense layers, and of experts.
+/// Numbers of parameters: dense and expert.
 struct Numels {
   Numel dense, experts;
 };
 
-/// The fewest of any stage, by what chunks hold.
+/// The smallest numbers of any stage, given what chunks hold.
 Numels leastOfStages(const Layout &mesh, const std::vector<PartHeld> &chunks);
 
 class Exchanges {
@@ -25,28 +26,28 @@ public:
       : body_(body), elements_(elements), mesh_(mesh), sizes_(sizes),
         microbatches_(static_cast<double>(microbatches)) {}
 
-  /// Seconds that are added to those of the passes of a stage with so many parameters, and the
-  /// least that one of its streams of collectives takes.
+  /// Seconds added to the passes of a stage with that many parameters, and the minimum that one of
+  /// its communication streams takes.
   struct Least {
     double added = 0, stream = 0;
   };
   Least of(const Numels &numels) const;
 
-  /// Of the optimizer.
+  /// Seconds of the optimizer.
   double optimizerSeconds(const Numels &numels) const;
-  /// That add the gradients of so many parameters, and that gather these; nothing if one rank has
-  /// them.
+  /// Cost of reducing the gradients of `numel` parameters, and of gathering them; nothing for one
+  /// rank.
   ExchangeCost reduced(int64_t numel, bool areExperts) const;
-  /// That add what instances have added, once in a step.
+  /// Cost of the all-reduce between instances, once per step.
   ExchangeCost summed(int64_t numel, bool areExperts) const;
   ExchangeCost gathered(int64_t numel, bool areExperts) const;
-  /// Those of the parameters that are gathered in the forward pass, at least.
+  /// Lower bound of the number of parameters that the forward pass gathers.
   int64_t gatheredOf(const Numel &numel) const;
 
-  /// Whether gradients are added in each backward pass, and not once in a step.
+  /// Whether gradients are reduced in each backward pass instead of once per step.
   bool reducesEachPass() const { return mesh_.isSharded(); }
   bool gathersEachPass() const { return mesh_.is(Knob::Sharding, "fsdp"); }
-  /// Whether weights are gathered once in a step.
+  /// Whether weights are gathered once per step.
   bool gathersOnce() const {
     return mesh_.is(Knob::Sharding, "distopt") || mesh_.is(Knob::Sharding, "optim_grads");
   }

@@ -1,33 +1,33 @@
-// The texts of `shardc tune`: the table of what was found, why one layout beats another, and the
-// overlay that chooses it.
+// Output of `shardc tune`: the table of layouts, the comparison of two layouts, and the overlay
+// that selects one.
 #pragma once
 
 #include "compiler/tools/TuneSearch.h"
 
 namespace shardc::tools {
 
-/// The fastest layout of each kind, at most so many.
+/// The fastest layout of each kind, at most `most`.
 std::vector<const Tuned *> bestOfKinds(const TuneResult &result, size_t most);
 
-/// A row for each layout: its choices, what it needs, where its time goes, and its next limit.
+/// One row per layout: its choices, its memory, where its time goes, and what limits it next.
 std::string tableText(const std::vector<const Tuned *> &rows, const config::Derived &d,
                       int64_t memoryBytes);
 
-/// What the columns of that table say.
+/// The legend of that table.
 std::string columnsText();
 
-/// How many layouts there are, and why most of them were not compiled.
+/// The number of layouts, and why most were not compiled.
 std::string countsText(const TuneResult &result);
 
-/// A line of JSON for each layout that was compiled: those that fit, the fastest first, and then
-/// the others.
+/// One line of JSON per compiled layout: those that fit, fastest first, then the others.
 std::string listText(const TuneResult &result, const config::Derived &d);
 
-/// Why the faster of two layouts is faster: choices that differ, and parts of the time.
+/// Explains why the faster of two layouts is faster: choices that differ, and components of the
+/// time.
 std::string comparisonText(const Tuned &first, const Tuned &second, const std::string &nameOfFirst,
                            const std::string &nameOfSecond);
 
-/// A recipe that, laid over `config`, has the settings; `tuned` is the configuration with them.
+/// An overlay of `config` with the settings of `tuned`.
 std::string overlayText(const config::Config &config, const config::Config &tuned,
                         const std::vector<std::string> &sets, const std::string &heading);
 

@@ -1,5 +1,5 @@
-// What the stages of a layout hold and take at least, by the order of their passes: that of the
-// plan, which depends on nothing but the numbers of stages, chunks and microbatches.
+// Lower bounds of memory and time of pipeline stages, by the order of their passes. The order is
+// that of the plan; it depends only on the numbers of stages, chunks and microbatches.
 #pragma once
 
 #include <algorithm>
@@ -13,20 +13,21 @@
 
 namespace shardc::tools {
 
-/// The passes of all stages, and how many microbatches leave something to later passes at once.
+/// The passes of all stages, and the maximum number of microbatches in flight for each kind of kept
+/// value.
 struct StageOrder {
   explicit StageOrder(passes::StageSchedule of);
 
   struct Slots {
-    int32_t kept = 0;   ///< from the forward to the backward pass, or to its first part
-    int32_t longer = 0; ///< to its second part, or the same
-    int32_t passed = 0; ///< from the first to the second part
+    int32_t kept = 0;   ///< from forward pass to backward (or input-gradient) pass
+    int32_t longer = 0; ///< from forward to weight-gradient pass; otherwise the same
+    int32_t passed = 0; ///< from input-gradient to weight-gradient pass
   };
   passes::StageSchedule schedule;
   std::vector<std::vector<Slots>> slots; ///< by stage and chunk
 };
 
-/// Orders that layouts share. Any thread may ask.
+/// Cache of orders, shared by layouts. Thread-safe.
 class StageOrders {
 public:
   const StageOrder &of(const Layout &mesh, int64_t microbatches);
@@ -36,21 +37,21 @@ private:
   std::map<std::string, std::unique_ptr<StageOrder>> known_;
 };
 
-/// What the ranks of a stage hold at least.
+/// Lower bound of the memory of a stage's ranks.
 class StageBytes {
 public:
-  /// `order`: none if the bound is to be a rough one.
+  /// `order` may be null for a rough bound.
   StageBytes(const BodyCost &body, const ElementBytes &elements, const Layout &mesh,
              const TuneSizes &sizes, int64_t microbatches, const StageOrder *order = nullptr);
 
-  /// Of the stage that needs most, by what chunks hold.
+  /// Bytes of the stage that needs the most, given what chunks keep.
   int64_t most(const std::vector<PartHeld> &chunks) const;
-  /// The same with activations of each stage that are known.
+  /// The same with known activations per stage.
   int64_t mostWith(const std::vector<int64_t> &activations,
                    const std::vector<PartHeld> &chunks) const;
 
 private:
-  /// Of parameters that divided among so many ranks.
+  /// State of parameters that are sharded over a number of ranks.
   struct State {
     int64_t kept = 0, gradients = 0;
   };
@@ -71,29 +72,29 @@ private:
   const Layout &mesh_;
   const StageOrder *order_;
   int64_t stages_, chunks_, microbatches_, shards_ = 1, expertShards_ = 1;
-  int64_t instances_ = 1; ///< that divide what they hold
+  int64_t instances_ = 1; ///< that shard their state further
 };
 
-/// The least seconds of a step: of each pass of the order, what its kernels, its collectives and
-/// those of data-parallel ranks take that it has to wait for.
+/// Lower bound of the seconds of a step: for each pass in order, its kernels, its collectives, and
+/// the data-parallel communication for which it must wait.
 class StageSeconds {
 public:
-  /// `layers`: of each chunk.
+  /// `layers` is the number of layers of each chunk.
   StageSeconds(const BodyCost &body, const ElementBytes &elements, const Layout &mesh,
                const TuneSizes &sizes, int64_t microbatches, const std::vector<int64_t> &layers,
                const StageOrder &order);
 
-  /// At a factor of power, of stages of which none updates less than `fewest`.
+  /// The bound at a power factor, if no stage updates fewer parameters than `fewest`.
   double at(double factor, const Numels &fewest) const;
 
 private:
-  /// Of a part of the model, whose collectives are those of dense layers and those of experts.
+  /// Communication of a part of the model: of dense parameters and of experts.
   struct Exchanged {
     ExchangeCost gathers[2], again[2], reductions[2], sums[2];
   };
   struct Chunk {
     size_t begin = 0, end = 0;            ///< layers
-    bool isFirst = false, isLast = false; ///< it has the embedding, or the head
+    bool isFirst = false, isLast = false; ///< it contains the embedding, or the head
   };
   class Pass;
   const Exchanged &exchangedOf(const Numel &dense, const Numel &experts);
@@ -104,9 +105,9 @@ private:
   Exchanges exchanges_;
   const StageOrder &order_;
   int64_t microbatches_;
-  double transferSeconds_ = 0;                         ///< from a stage to the next
-  std::vector<Chunk> chunks_;                          ///< of the model
-  std::map<std::pair<Numel, Numel>, Exchanged> known_; ///< by parameters, dense and of experts
+  double transferSeconds_ = 0;                         ///< of one transfer between stages
+  std::vector<Chunk> chunks_;                          ///< in model order
+  std::map<std::pair<Numel, Numel>, Exchanged> known_; ///< by dense and expert parameters
   std::vector<const Exchanged *> layers_;
   const Exchanged *embedding_, *head_;
 };
