@@ -1,4 +1,5 @@
-// A CUDA kernel accepts exactly what the host kernel of its op accepts, by the same conditions.
+// A CUDA kernel accepts exactly the calls that the host kernel of its op accepts, by the same
+// checks.
 #pragma once
 
 #include "kernels/api/Kernel.h"

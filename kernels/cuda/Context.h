@@ -1,5 +1,5 @@
-// What the CUDA kernels of a run keep from call to call, and how they run: handles and plans of
-// libraries, choices made by timing. Whoever runs kernels owns one; calls and queues carry it.
+// State that CUDA kernels keep between calls and their settings: library handles, cached plans and
+// autotuning choices. Whoever executes kernels owns one; calls and queues refer to it.
 #pragma once
 
 #include <cstdint>
@@ -14,35 +14,35 @@ namespace shardc::kernels::cuda {
 struct GemmLibrary;
 struct AttentionLibrary;
 
-/// Which hand-written kernels may be launched before their predecessors have ended (Queue.h).
+/// Which hand-written kernels may use programmatic dependent launch (Queue.h).
 enum class DependentLaunches : uint8_t {
   Never,
   AfterOwn,     ///< after hand-written kernels
-  AfterKernels, ///< after kernels of libraries too, which trigger nothing before their end
+  AfterKernels, ///< also after library kernels, which only trigger at their end
 };
 
 struct ContextOptions {
-  /// Kernels of libraries keep the order of additions; hand-written kernels always do.
+  /// Library kernels keep the order of additions; hand-written kernels always do.
   bool deterministic = true;
-  /// Hand-written kernels also compute products and attention, for tools that instrument kernels
-  /// and fail in those of libraries. Slow.
+  /// Hand-written kernels also compute products and attention, for tools that fail when they
+  /// instrument library kernels. Slow.
   bool ownKernels = false;
   DependentLaunches dependentLaunches = DependentLaunches::Never;
-  const Refusals *refusals = nullptr; ///< what a test refuses; outlives the context
-  ReportSink tell; ///< takes warnings of slower kernels; the same ones may come again
+  const Refusals *refusals = nullptr; ///< failures that a test injects; outlives the context
+  ReportSink tell; ///< receives warnings about slower kernels, possibly repeatedly
 
-  /// As the variables SHARDC_OWN_KERNELS and SHARDC_DEPENDENT_LAUNCHES say.
+  /// Options from the environment variables SHARDC_OWN_KERNELS and SHARDC_DEPENDENT_LAUNCHES.
   static ContextOptions fromEnvironment();
 };
 
-/// Threads may use it concurrently. It outlives every graph that its kernels were captured in.
+/// Thread-safe. Must outlive every graph that its kernels were captured in.
 class Context final : public KernelContext {
 public:
   explicit Context(const ContextOptions &options = {});
 
   const ContextOptions &options() const { return options_; }
   bool refuses(Service what) const { return options_.refusals && options_.refusals->refuses(what); }
-  /// cuBLASLt's part, and cuDNN's; only Gemm.cpp and CudnnAttention.cpp know what is in them.
+  /// State of cuBLASLt and of cuDNN; only Gemm.cpp and CudnnAttention.cpp see their contents.
   GemmLibrary &gemm() const { return *gemm_; }
   AttentionLibrary &attention() const { return *attention_; }
   void tell(const Report &report) const {
@@ -52,7 +52,7 @@ public:
 
 private:
   const ContextOptions options_;
-  // Shared pointers know how to delete what is incomplete here.
+  // Shared pointers can delete types that are incomplete here.
   std::shared_ptr<GemmLibrary> gemm_;
   std::shared_ptr<AttentionLibrary> attention_; ///< null in a build without cuDNN
 };

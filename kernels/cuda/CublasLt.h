@@ -1,5 +1,5 @@
-// cuBLASLt's functions, loaded when the first product needs them. Linked, the library would take 60
-// ms of every start of a program, on whatever backend: its half a million addresses are relocated
+// cuBLASLt's functions, loaded when the first product needs them. Linking the library would add 60
+// ms to every program start, on every backend, since its half a million addresses are relocated
 // before main().
 #pragma once
 
@@ -28,17 +28,17 @@ namespace shardc::kernels::cuda {
   F(MatrixLayoutDestroy)                                                                           \
   F(MatrixLayoutSetAttribute)
 
-/// The member X is cublasLtX of the library that the program was built for.
+/// Member X is function cublasLtX of the library version that the program was built for.
 struct CublasLt {
 #define SHARDC_CUBLASLT(name) decltype(&::cublasLt##name) name = nullptr;
   SHARDC_CUBLASLT_FUNCTIONS(SHARDC_CUBLASLT)
 #undef SHARDC_CUBLASLT
 
-  /// Why the functions cannot be called; empty if they can.
+  /// Why the functions are unavailable; empty if they are available.
   std::string failure;
 };
 
-/// Loads the library in the first call. It stays loaded.
+/// Loads the library in the first call; it stays loaded.
 const CublasLt &cublasLt();
 
 } // namespace shardc::kernels::cuda

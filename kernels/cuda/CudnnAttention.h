@@ -1,7 +1,7 @@
-// Attention by cuDNN's fused kernels, through its header-only frontend: bf16 or f16, causal or
-// full, with windows, grouped queries; no dropout, because its masks differ from ours, and no
-// documents. A graph is built once per shape and kept; that takes tens of milliseconds on the host
-// and no device memory.
+// Attention by cuDNN's fused kernels, through its header-only frontend. Supports bf16 and f16,
+// causal or full masks, windows and grouped queries. Does not support dropout, because cuDNN's
+// masks differ from ours, or document masks. A graph is built once per shape and cached: tens of
+// milliseconds on the host, no device memory.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -14,13 +14,13 @@
 
 namespace shardc::kernels::cuda {
 
-/// A context's part of cuDNN: its handles, and the graphs that were built; null without cuDNN.
+/// A context's cuDNN state: handles and cached graphs; null in a build without cuDNN.
 std::shared_ptr<AttentionLibrary> makeAttentionLibrary();
 
 /// True if cuDNN supports this call; builds its graph on first use.
 bool hasCudnnAttention(const Call &call, AttentionOp op);
 
-/// Bytes of scratch of a call that cuDNN supports.
+/// Workspace in bytes of a call that cuDNN supports.
 int64_t cudnnAttentionWorkspace(const Call &call, AttentionOp op);
 
 /// Enqueues the call. Failures are reported to its queue.

@@ -1,11 +1,11 @@
-// Functions of the driver, which is not linked.
+// Looks up functions of the CUDA driver, which is not linked.
 #pragma once
 
 #include <cuda_runtime.h>
 
 namespace shardc::kernels::cuda {
 
-/// The driver's function of that name, as CUDA 12 has it; null if the driver has none.
+/// The driver's function of that name in its CUDA 12 version; null if the driver lacks it.
 inline void *findDriverFunction(const char *name) {
   void *found = nullptr;
   cudaDriverEntryPointQueryResult state;

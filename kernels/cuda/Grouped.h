@@ -1,6 +1,7 @@
-// Products with a factor for each run of rows: what their two kernels share. Counts stay on the
-// device. A small kernel first lists where runs begin and end; the kernels of products find their
-// work in this list, so nothing waits for the host, and graphs can be replayed with other counts.
+// Grouped matrix products (one factor per expert): what the tensor-core kernel and the plain kernel
+// share. Row counts stay on the device. A small kernel first lists where groups begin and end, and
+// the product kernels find their work in that list. So nothing waits for the host, and a captured
+// graph can be replayed with other counts.
 #pragma once
 
 #include "kernels/api/Kernel.h"
@@ -10,26 +11,26 @@
 namespace shardc::kernels::cuda {
 
 namespace tiles {
-/// Of the kernels on tensor cores: rows of a tile, and its columns by the size of factors.
+/// Tile sizes of the tensor-core kernels: rows, and columns by size of the factors' elements.
 inline constexpr int kTileRows = 128, kColsOf16Bits = 256, kColsOf8Bits = 128;
-/// Of the launches: no GPU with these tensor cores has more multiprocessors.
+/// Upper bound of the grid size: no GPU with these tensor cores has more SMs.
 inline constexpr int kBlocksMax = 144;
-/// Warps of a block that multiply, each of which leaves a partial sum of squares.
+/// Warps per block that multiply; each writes a partial sum of squares.
 inline constexpr int kWarpsThatMultiply = 8;
 } // namespace tiles
 
 struct Grouped;
 
-/// Runs of all slots, one behind the other; in device memory, of the call's scratch.
+/// The groups of all slots, in order; in the call's device workspace.
 struct RunList {
   int32_t *begins, *ends; ///< rows of each run
-  int32_t *firstItems;    ///< the first of each run's pieces of work, and the number of all
-  int64_t *rowsBefore;    ///< scratch of the kernel that makes the list
+  int32_t *firstItems;    ///< first work item of each group, then the total
+  int64_t *rowsBefore;    ///< scratch of the kernel that builds the list
 
   RunList() = default;
   RunList(const Call &call, Scratch &scratch);
-  /// Enqueues the kernel that makes the list; pieces of work are pairs of tiles with so many
-  /// columns, or, with 0, rows of the plain kernel.
+  /// Enqueues the kernel that builds the list. A work item is a pair of tiles with `tileCols`
+  /// columns, or, if 0, a block of rows of the plain kernel.
   void fill(const Call &call, const Grouped &grouped, int tileCols) const;
 };
 
@@ -37,35 +38,35 @@ struct RunList {
 struct Grouped {
   Tensor a, b, c;
   int64_t slots, runs; ///< of a slot
-  int64_t rows;        ///< that there is room for, in all slots together
-  int64_t k, m;        ///< of a product [rows, k]·[k, m], or of a gradient [k, m]
+  int64_t rows;        ///< row capacity of all slots together
+  int64_t k, m;        ///< extents of a product [rows, k]·[k, m], or of a gradient [k, m]
   bool isGradient, transB;
-  int32_t multiprocessors; ///< the number that it may use; 0: all
-  /// Of a gradient whose squares are summed: partial sums, in scratch; else null.
+  int32_t multiprocessors; ///< SMs that it may use; 0: all
+  /// Partial sums of squares of a gradient, in the workspace; null if not requested.
   double *squares = nullptr;
-  /// Of grouped_matmul_bias: one for each run, and the weights of rows, if there are any.
+  /// For grouped_matmul_bias: a bias per group, and optional row weights.
   const Tensor *bias = nullptr, *weights = nullptr;
 
   Grouped(const Call &call, bool isGradient);
   int64_t allRuns() const { return slots * runs; }
 };
 
-/// Whether the kernel on tensor cores computes the call: on Hopper, with factors of one type of 16
-/// bits and a result and biases of that type, or f32 for a gradient, and rows of whole 16 bytes.
+/// Whether the tensor-core kernel supports the call: on Hopper, 16-bit factors of one type, result
+/// and biases of that type (or an f32 gradient), and rows that are multiples of 16 bytes.
 bool hasTiles(const Grouped &call);
 
-/// Enqueues it. A launch that fails is reported to the queue. Returns the number of partial sums of
-/// squares that it leaves, if the call has a place for them.
+/// Enqueues the call. A failed launch is reported to the queue. Returns the number of partial sums
+/// of squares that it writes, if requested.
 int64_t launchTiles(const Grouped &call, const RunList &list, Queue &queue);
 
 /// Enqueues y[r,:] = x[r,:] + bias[e,:] (·weights[r]) of each row r of run e; y may be x.
 void launchBiases(const Tensor &x, const Tensor &bias, const Tensor &counts, const Tensor *weights,
                   const Tensor &y, Queue &queue);
 
-/// Rows of a piece of work of the plain kernel.
+/// Rows of a work item of the plain kernel.
 inline constexpr int kPlainRows = 64;
 
-/// Of a factor in 8 bits: which numbers have a scale in common.
+/// Which elements of an 8-bit factor share a scale.
 enum class Scaling : uint8_t {
   Run,     ///< f32[run]: all of a run, or of its matrix
   Rows128, ///< f32[depth/128, rows]
@@ -73,34 +74,35 @@ enum class Scaling : uint8_t {
   Squares, ///< f32[matrix, rows of it/128, depth/128]
 };
 
-/// A factor in 8 bits, in scratch: codes[rows, depth], what a sum takes one behind the other. Rows
-/// are those of runs, or of all matrices; of a gradient, columns of the call's factor, and depth
-/// its rows by run, each run from a multiple of kDepthBlock on, zeros behind its rows.
+/// An 8-bit factor in the workspace: codes[rows, depth], contiguous along the contracted dimension.
+/// For a product, rows are those of all groups or of all matrices. For a gradient, rows are the
+/// columns of the call's factor, and depth its rows by group: each group begins at a multiple of
+/// kDepthBlock and is padded with zeros.
 struct Factor8 {
   uint8_t *codes;
   void *scales;
-  int64_t rows, depth; ///< depth: a multiple of kDepthBlock
+  int64_t rows, depth; ///< depth is a multiple of kDepthBlock
   Scaling scaling;
   bool isE5M2;
 };
 inline constexpr int kDepthBlock = 128;
 
-/// A call with factors in 8 bits. For a gradient, `list` has a single slot: runs in `depth`.
+/// A call with 8-bit factors. For a gradient, `list` has a single slot, with groups along `depth`.
 struct Grouped8 {
   Grouped call;
   Factor8 a, b;
   RunList list;
 };
 
-/// Whether the kernel on tensor cores computes it: on Hopper, with scales of runs or of 128
-/// numbers, and rows of results of whole 16 bytes.
+/// Whether the tensor-core kernel supports the call: on Hopper, scales of groups or of 128
+/// elements, and result rows that are multiples of 16 bytes.
 bool hasTiles(const Grouped8 &call);
 void launchTiles(const Grouped8 &call, Queue &queue);
 
-/// grouped_matmul, grouped_matmul_scaled, or the gradient, with factors that are brought to 8 bits
-/// first, or have them.
+/// Executes grouped_matmul, grouped_matmul_scaled or the gradient, with factors that are already in
+/// 8 bits or are quantised first.
 void runFloat8(const Call &call, bool isGradient);
-/// Bytes of scratch of it.
+/// Workspace of that call in bytes.
 size_t workspaceOfFloat8(const Call &call, bool isGradient);
 
 } // namespace shardc::kernels::cuda

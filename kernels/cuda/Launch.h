@@ -1,6 +1,5 @@
-// What a hand-written kernel needs of the queue that it is launched on, without the classes behind
-// it (Queue.h): nvcc reads the headers of an object four times, and those of reports and functions
-// take as long as CUDA's own.
+// The part of Queue.h that hand-written kernels need to launch. It is separate for build time: nvcc
+// reads the headers of an object four times.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -15,11 +14,11 @@ class Queue;
 inline Queue &queueOf(const Call &call) { return *static_cast<Queue *>(call.stream); }
 
 cudaStream_t streamOf(const Queue &queue);
-/// Queue::mayDepend: the launch that follows is recorded.
+/// Queue::mayDepend(): the following launch is recorded.
 bool mayDepend(Queue &queue);
-/// Queue::noteOther: announces other work than a kernel.
+/// Queue::noteOther(): announces work other than a kernel.
 void noteOther(Queue &queue);
-/// Keeps an error of a library that `what` names, as Queue::reportError does.
+/// Queue::reportError() for an error of the library function `what`.
 void reportError(Queue &queue, const char *what, cudaError_t error);
 
 } // namespace shardc::kernels::cuda

@@ -1,6 +1,6 @@
-// Rows that the members of a group give each other, written by kernels straight into each other's
-// memory: only those that are there. Not in Kernels.def, since it is a collective. Launch errors
-// are CUDA's last error.
+// All-to-all of rows in which kernels write directly into the memory of other members, and only
+// rows that are valid. It is a collective and therefore not in Kernels.def. Launch errors are
+// CUDA's last error.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -12,41 +12,41 @@
 
 namespace shardc::kernels::cuda {
 
-/// What one block of a member tells one block of another, which alone reads it. Calls are numbered,
-/// from 1, and both sides count them.
+/// Flags that one block of a member writes for one block of another member, its only reader. Calls
+/// are numbered from 1, and both sides count them.
 struct alignas(32) PeerLine {
-  uint64_t offset; ///< of the teller's result in its memory; before `ready`
-  uint32_t ready;  ///< of this call the result may be written
-  uint32_t done;   ///< of this call the teller's rows are written
+  uint64_t offset; ///< offset of the writer's result in its memory; valid before `ready`
+  uint32_t ready;  ///< number of the call whose result may be written
+  uint32_t done;   ///< number of the call whose rows the writer has written
 };
 
-/// A member's memory, as the device that writes to it sees it.
+/// A member's memory as mapped on the device that writes to it.
 struct PeerView {
   std::byte *memory;
-  PeerLine *lines; ///< [members, blocks]: what each member has told it
+  PeerLine *lines; ///< [members, blocks]: flags written by each member
 };
 
-/// part j of member i's `in` to part i of member j's result, as far as its rows are there.
+/// Copies part j of member i's `in` to part i of member j's result, as far as its rows are valid.
 struct PeerRows {
   const std::byte *in = nullptr;
   std::byte *out = nullptr;
-  const int32_t *counts = nullptr; ///< [slots, runs]: rows of `in`; a part has several slots or one
-  int slots = 0, runs = 0;         ///< of a part; of a slot
-  int64_t rows = 0;                ///< that a slot has room for
+  const int32_t *counts = nullptr; ///< [slots, groups]: rows of `in`; a part has one or more slots
+  int slots = 0, runs = 0;         ///< slots per part, groups per slot
+  int64_t rows = 0;                ///< row capacity of a slot
   int64_t rowBytes = 0;
 
-  int index = 0, size = 0;         ///< of this member; members
-  const PeerView *views = nullptr; ///< [size]; its own one, too
-  uint32_t *calls = nullptr;       ///< [blocks]: of each block, so far
-  uint64_t offset = 0;             ///< of `out` in this member's memory
-  const uint32_t *stop = nullptr;  ///< not 0: nobody may be waited for any more
+  int index = 0, size = 0;         ///< this member, and number of members
+  const PeerView *views = nullptr; ///< [size], including its own
+  uint32_t *calls = nullptr;       ///< [blocks]: number of calls so far
+  uint64_t offset = 0;             ///< offset of `out` in this member's memory
+  const uint32_t *stop = nullptr;  ///< abort flag: if not 0, kernels stop waiting
 };
 
-/// All members launch as many blocks, and each waits for all others. `blocks` have to fit the
-/// device beside whatever other kernels wait for ranks.
+/// Enqueues the exchange. All members launch the same number of blocks, and each waits for all
+/// others; so `blocks` blocks must be resident together with all other kernels that wait for ranks.
 void launchPeerRows(const PeerRows &rows, int blocks, Queue &queue);
 
-/// As loadRankSum does.
+/// Loads the kernels early, for the same reason as loadRankSum().
 cudaError_t loadPeerRows();
 
 } // namespace shardc::kernels::cuda

@@ -6,11 +6,10 @@
 
 namespace shardc::kernels::cuda {
 
-/// Operands and results as those of the op `attention`, or of `attention_part`.
+/// Enqueues `attention` or `attention_part`, with that op's operands and results.
 void launchPlainAttention(const Call &call, bool isPart = false);
 
-/// Operands and results as those of `attention_bwd`, or of `attention_part_bwd`; `delta` has room
-/// for f32[B,N,S].
+/// Enqueues `attention_bwd` or `attention_part_bwd`; `delta` is scratch f32[B,N,S].
 void launchPlainAttentionBwd(const Call &call, float *delta, bool isPart = false);
 
 } // namespace shardc::kernels::cuda

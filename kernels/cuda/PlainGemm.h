@@ -1,5 +1,5 @@
-// Products of extents that cuBLASLt does not support (odd rows of 16-bit numbers), and the steps
-// after a product that its epilogues do not support.
+// Hand-written products for extents that cuBLASLt does not support (odd rows of 16-bit elements),
+// and steps after a product that its epilogues do not support.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -10,7 +10,7 @@
 
 namespace shardc::kernels::cuda {
 
-/// The product by a plain kernel.
+/// Enqueues the product.
 void launchPlainGemm(const Gemm &gemm, Queue &queue);
 
 /// c[t,:] (+)= product[t,:] + bias, from an fp32 product; `bias` may be null. Rounded once.
@@ -19,7 +19,7 @@ void launchFinishProduct(const float *product, const Tensor *bias, const Tensor 
 /// Small random numbers for timing: the time of a product depends on the bits of its factors.
 void launchRandom(void *data, DType type, int64_t count, Queue &queue);
 
-/// Normally distributed numbers for timing, f32, bf16 or f16; others with another key.
+/// Normally distributed numbers for timing, in f32, bf16 or f16; `key` selects the sequence.
 void launchNormal(void *data, DType type, int64_t count, double std, uint32_t key, Queue &queue);
 
 /// to[i] = from[i] in fp32.

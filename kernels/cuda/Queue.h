@@ -1,11 +1,5 @@
-// A stream of CUDA's as kernels see it, with what they keep of it from one launch to the next: what
-// was enqueued last, and the first error of a library. Kernels find it in call.stream. One thread
-// at a time uses it.
-//
-// A hand-written kernel may be resident on the multiprocessors while its predecessor in the stream
-// still runs (a programmatic dependent launch). It first waits for the predecessor's end
-// (common.cuh), so the launch leaves no gap, and everything that the predecessor saw complete is
-// complete for it too. Only kernels may precede such a launch; other work must be announced here.
+// A CUDA stream as kernels see it, with the state that they share between launches: what was
+// enqueued last, and the first error of a library. Kernels find it in call.stream. Not thread-safe.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -23,7 +17,7 @@ namespace shardc::kernels::cuda {
 
 class Queue {
 public:
-  /// The context outlives the queue; so does the stream, on which the queue calls nothing later.
+  /// The context must outlive the queue. The stream must too, but the destructor does not use it.
   Queue(Context &context, cudaStream_t stream) : context_(context), stream_(stream) {}
   Queue(const Queue &) = delete;
   Queue &operator=(const Queue &) = delete;
@@ -31,17 +25,17 @@ public:
   operator cudaStream_t() const { return stream_; }
   Context &context() const { return context_; }
 
-  /// Whether the hand-written kernel enqueued next may be a dependent launch; records the launch.
+  /// Whether the next hand-written kernel may be a dependent launch; records that launch.
   bool mayDepend();
-  /// Announces kernels of a library.
+  /// Call after enqueuing library kernels.
   void noteLibrary() { last_ = Last::Library; }
-  /// Announces other work: a copy, a wait, a collective.
+  /// Call after enqueuing other work: a copy, a wait, a collective.
   void noteOther() { last_ = Last::Other; }
 
-  /// Keeps an error of a library, since kernels return nothing, unless one is already kept: the
-  /// first error is the cause of the others.
+  /// Records an error of a library, since kernels return nothing. Only the first error is kept: it
+  /// causes the others.
   void reportError(std::string text);
-  /// Returns and clears the error, if there is one. The backend asks after each launch.
+  /// Returns and clears the recorded error. The backend calls it after each launch.
   std::optional<Report> takeError();
 
 private:
@@ -52,7 +46,7 @@ private:
   Context &context_;
   cudaStream_t stream_;
   Last last_ = Last::Other;
-  int computeCapabilityMajor_ = 0; ///< 0: not asked yet
+  int computeCapabilityMajor_ = 0; ///< 0: not queried yet
   std::optional<Report> error_;
 };
 

@@ -1,5 +1,6 @@
-// Sums over ranks in rank order, which the CUDA backend's channels compute from landing buffers.
-// Not in Kernels.def, since no op of a plan is only this sum. Launch errors are CUDA's last error.
+// Adds the versions of several ranks in rank order, for the CUDA backend's channels, from receive
+// buffers. No op is only this sum, so it is not in Kernels.def. Launch errors are CUDA's last
+// error.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -29,8 +30,9 @@ struct RankSum {
 };
 void launchRankSum(const RankSum &sum, Queue &queue);
 
-/// Loads its kernels on the current device. Otherwise the first launch does, and waits for all
-/// running work: a deadlock if that is NCCL's kernel, waiting for a rank of this thread.
+/// Loads the kernels on the current device. Otherwise the first launch loads them and waits for all
+/// running work, which deadlocks if that includes an NCCL kernel that waits for a rank of this
+/// thread.
 cudaError_t loadRankSum();
 
 } // namespace shardc::kernels::cuda

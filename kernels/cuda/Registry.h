@@ -1,5 +1,4 @@
-// Finds the CUDA kernel of an op, mirroring the host's registry. The rows are in
-// kernels/Kernels.def.
+// Finds the CUDA kernel of an op, like the host's registry. The table is kernels/Kernels.def.
 #pragma once
 
 #include <string_view>

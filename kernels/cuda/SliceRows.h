@@ -1,4 +1,4 @@
-// Rows of slices that an attention over some of the queries or keys leaves out.
+// Copies and clears rows of slices, for attention over some of the queries or keys.
 #pragma once
 
 #include "kernels/cuda/Launch.h"
@@ -8,12 +8,12 @@ namespace shardc::kernels::cuda {
 /// Clears `rows` rows from `first` on in each sample of x[B, S, ...].
 void launchClearRows(const Tensor &x, int64_t first, int64_t rows, Queue &queue);
 
-/// Statistics of queries from `first` on, f32[B, N, queries], among those of all queries, lse[B, N,
-/// S]; `fillsRest`: the others become -inf.
+/// Copies softmax statistics f32[B, N, queries] of queries from `first` on into those of all
+/// queries, lse[B, N, S]. With `fillsRest` the other entries become -inf.
 void launchPutStatistics(const float *from, int64_t first, int64_t queries, const Tensor &lse,
                          bool fillsRest, Queue &queue);
 
-/// The other way around.
+/// Copies statistics out of `lse`.
 void launchTakeStatistics(const Tensor &lse, int64_t first, int64_t queries, float *to,
                           Queue &queue);
 

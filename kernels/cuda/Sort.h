@@ -1,4 +1,4 @@
-// The stable sort that kernels of several files use, since a library's sort takes long to compile.
+// A stable sort, shared by kernels of several files because the library's sort compiles slowly.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -8,7 +8,7 @@
 
 namespace shardc::kernels::cuda {
 
-/// Keys of so many bits with their values, in device memory. Both have as many elements.
+/// Keys (with `bits` significant bits) and their values in device memory, input and output.
 struct SortedPairs {
   const uint32_t *keys;
   const int32_t *values;
@@ -18,8 +18,8 @@ struct SortedPairs {
   int bits;
 };
 
-/// Sorts by key, equal keys in their order. Without `memory` it only sets memoryBytes, to what the
-/// sort needs beside the arrays, which depends on count and bits alone.
+/// Sorts by key, stably. If `memory` is null, only sets memoryBytes to the scratch that is needed,
+/// which depends on count and bits alone.
 cudaError_t sortPairs(const SortedPairs &pairs, void *memory, size_t &memoryBytes,
                       cudaStream_t stream);
 

@@ -1,4 +1,4 @@
-// Sums of squares in fp64, deterministic: what kernels leave as partial sums is added in order.
+// Deterministic sums of squares in fp64: partial sums are added in a fixed order.
 #pragma once
 
 #include "kernels/api/Kernel.h"
@@ -7,14 +7,13 @@
 namespace shardc::kernels::cuda {
 
 inline constexpr int kSquareBlocksEach = 4; ///< for each multiprocessor
-/// Partial sums that launchSquares leaves in scratch.
+/// Number of partial sums that launchSquares() writes to scratch.
 inline constexpr int kSquareBlocks = 132 * kSquareBlocksEach;
 
-/// Enqueues ss = the sum of the squares of all elements of x, of f32, bf16 or f16, which begins at
-/// a multiple of 16 bytes.
+/// Enqueues ss = sum of squares of all elements of x (f32, bf16 or f16, aligned to 16 bytes).
 void launchSquares(const Tensor &x, double *partials, double *ss, Queue &queue);
 
-/// Enqueues ss = the sum of so many partial sums, divided by `copies`.
+/// Enqueues ss = sum of `count` partial sums, divided by `copies`.
 void launchAddSquares(const double *partials, int64_t count, double copies, double *ss,
                       Queue &queue);
 

@@ -1,4 +1,4 @@
-// Tensor maps: how the copy engine of Hopper sees a tensor whose tiles it moves.
+// Tensor maps for the Tensor Memory Accelerator (TMA) of Hopper, which copies tiles of tensors.
 #pragma once
 
 #include <cuda.h>
@@ -9,9 +9,9 @@
 
 namespace shardc::kernels::cuda {
 
-/// A tensor of three dimensions, the innermost first, and the tile that a copy moves. A tile's rows
-/// have up to 128 bytes, in shared memory 128 apart, their 16-byte parts swizzled by the row.
-/// Elements of a tile that lie outside of the tensor are read as zeros and not written.
+/// A tensor with three dimensions, innermost first, and the tile of a copy. A row of a tile has up
+/// to 128 bytes; in shared memory rows are 128 bytes apart, and their 16-byte parts are swizzled by
+/// row. Elements outside of the tensor are read as zeros and not written.
 struct TiledTensor {
   const void *data;
   DType dtype; ///< f32, bf16, f16, or one of 8 bits
@@ -19,7 +19,7 @@ struct TiledTensor {
   uint32_t tile[2]; ///< of the two inner dimensions
 };
 
-/// Describes it to the copy engine. Returns false if the driver refuses, or has no such function.
+/// Encodes the tensor map. Returns false if the driver refuses or lacks the function.
 bool encodeTensorMap(const TiledTensor &tensor, CUtensorMap &map);
 
 } // namespace shardc::kernels::cuda

@@ -1,4 +1,4 @@
-// Selects the fastest of several implementations of the same work on a stream.
+// Autotuning: selects the fastest of several implementations of the same work on a stream.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -12,8 +12,8 @@ namespace shardc::kernels::cuda {
 /// Enqueues the work once; false if it cannot run.
 using Way = std::function<bool()>;
 
-/// Index of the fastest according to fastestBy, or the number of implementations if none can run.
-/// Returns when the work has ended.
+/// Index of the fastest implementation according to fastestBy(), or their number if none can run.
+/// Blocks until the work is complete.
 size_t fastest(const std::vector<Way> &ways, cudaStream_t stream);
 
 } // namespace shardc::kernels::cuda

@@ -1,5 +1,5 @@
-// Timed choices: the fastest library algorithm for each product inside a call. Made before anything
-// runs, because timing overwrites operands and results.
+// Autotuning of library algorithms per product. It happens before the first step, because timing
+// overwrites operands and results.
 #pragma once
 
 #include <span>
@@ -11,23 +11,24 @@
 
 namespace shardc::kernels::cuda {
 
-/// A kernel, and a call of it without addresses.
+/// A kernel and a call without addresses.
 struct KernelShape {
   const Kernel *kernel;
   Call call;
 };
 
-/// Loads the libraries on a device and builds what their kernels keep for these shapes, whose calls
-/// carry the context. A separate thread may do this while memory and channels are created.
+/// Loads the libraries on a device and builds what their kernels cache for these shapes, whose
+/// calls refer to the context. A separate thread may do this while memory and channels are created.
 void prepareLibraries(Context &context, int device, std::span<const KernelShape> shapes);
 
-/// Times the alternatives of the op of this call on the default stream, and returns when that has
-/// ended; nothing else may be running. Does nothing for ops without alternatives. A product that
-/// was timed or imported is not timed again.
+/// Times the alternatives of the op of this call on the default stream, and blocks until done;
+/// nothing else may be running. Does nothing for ops without alternatives. Products with a timed or
+/// imported choice are not timed again.
 void tune(std::string_view op, const Call &call);
 
-/// Lets this context time every `ranks`-th of the distinct products that `tune` meets, from its own
-/// rank on. All processes meet the same products in the same order, and exchange choices.
+/// Divides the timing among ranks: this context times every `ranks`-th distinct product that tune()
+/// meets, starting with its own rank. All processes must meet the same products in the same order,
+/// and exchange their choices.
 void shareTuning(Context &context, int rank, int ranks);
 
 /// Exports all timed choices as text, and imports those of another run or rank. Text for another

@@ -1,6 +1,6 @@
-// Eight elements in the form in which kernels hold them: as they lie in memory where all data are
-// of one type of 16 bits, four registers, or as floats. And their largest magnitude, their way into
-// 8 bits, and asynchronous copies that bring them while the chunks before are in use.
+// A chunk of eight elements in registers: packed in four registers if all data have one 16-bit
+// type, otherwise as floats. Also its amax, its quantisation to 8 bits, and asynchronous copies
+// that prefetch the next chunks.
 #pragma once
 
 #include <type_traits>
@@ -17,7 +17,7 @@ struct FloatChunk {
 };
 template <Mode M> using Chunk = std::conditional_t<kIsNarrow<M>, PackedChunk, FloatChunk>;
 
-/// Elements [i, i + n), n up to 8, and 0 or 8 in whole chunks; the rest is zero.
+/// Reads elements [i, i + n), n up to 8 (0 or 8 in modes with whole chunks); the rest is zero.
 template <Mode M> __device__ __forceinline__ Chunk<M> readChunk(const Data &d, int64_t i, int n) {
   Chunk<M> chunk;
   if constexpr (kIsNarrow<M>) {
@@ -29,7 +29,8 @@ template <Mode M> __device__ __forceinline__ Chunk<M> readChunk(const Data &d, i
   return chunk;
 }
 
-/// Numbers that are rounded to the data's type; n as readChunk has it. Nothing is accumulated.
+/// Writes numbers that are already rounded to the data's type; n as in readChunk. Does not
+/// accumulate.
 template <Mode M>
 __device__ __forceinline__ void writeChunk(const Data &d, int64_t i, int n, const Chunk<M> &chunk) {
   if constexpr (kIsNarrow<M>) {
@@ -65,7 +66,8 @@ __device__ __forceinline__ Chunk<M> roundedChunk(const Data &like, const float (
   return chunk;
 }
 
-/// Lets floats of a chunk be made anew from here on: registers hold the chunk alone.
+/// Makes the compiler recompute the floats of a chunk from here on, so that only the packed form
+/// occupies registers.
 template <Mode M> __device__ __forceinline__ void keepPacked(Chunk<M> &chunk) {
   if constexpr (kIsNarrow<M>)
     asm volatile(""
@@ -73,8 +75,8 @@ template <Mode M> __device__ __forceinline__ void keepPacked(Chunk<M> &chunk) {
                    "+r"(chunk.words.w));
 }
 
-/// The largest magnitude of many chunks, as bits without sign, whose order is that of the numbers:
-/// of pairs of 16 bits where chunks are packed.
+/// Accumulates the amax of many chunks as bits without the sign, whose integer order is that of the
+/// numbers; packed pairs of 16 bits if chunks are packed.
 template <Mode M> class Magnitude {
 public:
   __device__ __forceinline__ void join(const Chunk<M> &chunk) {
@@ -105,7 +107,7 @@ private:
   uint32_t most_ = 0;
 };
 
-/// A chunk as it is written; joins its magnitude to `most` if that is looked for.
+/// Converts a chunk to its stored form; updates the amax `most` if requested.
 template <Mode M>
 __device__ __forceinline__ uint2 codesOf(const Target &to, float multiplier, const Chunk<M> &chunk,
                                          Magnitude<M> &most) {
@@ -119,16 +121,16 @@ __device__ __forceinline__ uint2 codesOf(const Target &to, float multiplier, con
   return convert(to.isE5M2, multiplier, v);
 }
 
-/// Copies 16 bytes to shared memory, which are there once waitForCopies has returned.
+/// Starts an asynchronous copy of 16 bytes to shared memory; waitForCopies() completes it.
 __device__ __forceinline__ void copyAhead(void *shared, const void *from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(
                    static_cast<unsigned>(__cvta_generic_to_shared(shared))),
                "l"(from)
                : "memory");
 }
-/// Ends a group of this thread's copies.
+/// Closes the current group of this thread's asynchronous copies.
 __device__ __forceinline__ void endCopies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-/// For all groups of this thread but the last ones.
+/// Waits until all but the last kLeft groups of this thread are complete.
 template <int kLeft> __device__ __forceinline__ void waitForCopies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kLeft) : "memory");
 }

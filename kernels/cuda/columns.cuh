@@ -1,4 +1,4 @@
-// The last step of sums over rows: partial sums of groups of rows, added in their order.
+// The last step of sums over rows: adds partial sums of row groups in a fixed order.
 #pragma once
 
 #include "kernels/cuda/common.cuh"

@@ -19,7 +19,7 @@ namespace shardc::kernels::cuda {
 inline constexpr int kChunk = 8; ///< elements that a thread moves at a time
 inline constexpr int kWarp = 32;
 
-/// Elements of one of the types in which models compute.
+/// A tensor in one of the types in which models compute.
 enum class Format : uint8_t { F32, Bf16, F16 };
 
 inline Format formatOf(DType type) {
@@ -34,14 +34,14 @@ struct Data {
 
 inline Data dataOf(const Tensor &t) { return {t.data, formatOf(t.dtype), t.accumulate}; }
 
-/// How a kernel instance reads and writes: whole chunks of bf16 only, or of f16 only; whole chunks
+/// How a kernel instance accesses memory: whole chunks of bf16 only, or of f16 only; whole chunks
 /// of any type; or single elements, if rows or addresses are not multiples of 16 bytes.
 enum class Mode { Bf16, F16, Mixed, Scalar };
 
-/// Chunks of 16 bytes only.
+/// Modes whose chunks all have 16 bytes.
 template <Mode M> inline constexpr bool kIsNarrow = M == Mode::Bf16 || M == Mode::F16;
 
-/// The fastest mode for tensors with rows of `cols` elements; 0 for a flat run of elements.
+/// The fastest mode for tensors with rows of `cols` elements; 0 for a flat array.
 inline Mode modeOf(std::initializer_list<const Tensor *> tensors, int64_t cols) {
   bool allBf16 = true, allF16 = true;
   for (const Tensor *t : tensors) {
@@ -65,7 +65,7 @@ template <typename Launch> void forMode(Mode mode, Launch launch) {
     launch.template operator()<Mode::Scalar>();
 }
 
-/// Elements of a chunk of which so many are left, at least one.
+/// Number of elements of a chunk if `left` elements, at least one, remain.
 __device__ __forceinline__ int upToChunk(int64_t left) {
   return static_cast<int>(left < kChunk ? left : kChunk);
 }
@@ -101,7 +101,7 @@ __device__ __forceinline__ float rounded(const Data &d, float value) {
                                    : value;
 }
 
-/// Whether data that a kernel instance moves in chunks are of 16 bits, and then which.
+/// Whether chunked data have 16-bit elements, and of which type.
 template <Mode M> __device__ __forceinline__ bool isNarrow(const Data &d) {
   return kIsNarrow<M> || d.format != Format::F32;
 }
@@ -200,7 +200,7 @@ template <typename T> __device__ __forceinline__ T warpSum(T v) {
     v += __shfl_xor_sync(0xffffffffu, v, offset);
   return v;
 }
-/// Sums over each `lanes` threads, a power of two up to a warp.
+/// Sums over groups of `lanes` threads, a power of two up to a warp.
 template <int kSums> __device__ __forceinline__ void laneSums(float (&v)[kSums], int lanes) {
   for (int offset = lanes / 2; offset > 0; offset /= 2)
 #pragma unroll
@@ -215,8 +215,8 @@ __device__ __forceinline__ float warpMax(float v) {
   return v;
 }
 
-/// Adds each v[k] over the block in an order that only block and data determine; all threads get
-/// the sums. All threads of the block must take part, in whole warps.
+/// Block reduction of each v[k] in a deterministic order; all threads get the sums. All threads of
+/// the block must take part, in whole warps.
 template <int kCount, typename T> __device__ __forceinline__ void blockSum(T (&v)[kCount]) {
   __shared__ T parts[kCount][kWarp];
   int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, warps = blockDim.x / kWarp;
@@ -225,7 +225,7 @@ template <int kCount, typename T> __device__ __forceinline__ void blockSum(T (&v
     v[k] = warpSum(v[k]);
   if (warps == 1)
     return;
-  __syncthreads(); // the last use of `parts` is over
+  __syncthreads(); // all threads have finished using `parts`
   if (lane == 0)
 #pragma unroll
     for (int k = 0; k < kCount; ++k)
@@ -246,8 +246,8 @@ __device__ __forceinline__ void awaitPrevious() {
 #endif
 }
 
-/// Enqueues a kernel that begins with awaitPrevious(); with more than one block a cluster, on GPUs
-/// that have clusters, blocks that lie beside each other are one.
+/// Enqueues a kernel that begins with awaitPrevious(). If `cluster` exceeds one, adjacent blocks
+/// form thread block clusters, on GPUs that support them.
 template <typename... Params, typename... Args>
 void launchClusters(void (*kernel)(Params...), unsigned blocksOfCluster, dim3 grid, dim3 block,
                     size_t shared, Queue &queue, const Args &...args) {
@@ -279,7 +279,8 @@ void launchKernel(void (*kernel)(Params...), dim3 grid, dim3 block, size_t share
   launchClusters(kernel, 1, grid, block, shared, queue, args...);
 }
 
-/// The grid of a kernel whose blocks take `items` in turns: as many blocks as run at a time.
+/// Grid size of a persistent kernel that loops over `items`: the number of blocks that are resident
+/// at a time.
 template <typename Function>
 unsigned gridOfTurns(Function *kernel, int threads, size_t shared, int64_t items) {
   int device = 0, processors = 1, blocks = 1;
@@ -299,8 +300,8 @@ __global__ void __launch_bounds__(256) mapFlat(const Op op, int64_t numel) {
     op.template run<M>(i, upToChunk(numel - i));
 }
 
-/// Threads of a block that has rows beside each other, x of a row: one row, or as many as fit in
-/// 256 threads where a row has fewer than a warp's chunks.
+/// Block shape for row-wise kernels: x threads per row; several rows per block if a row has fewer
+/// chunks than a warp, up to 256 threads.
 inline dim3 threadsOfRows(int64_t chunks) {
   constexpr int kThreads = 256;
   if (chunks >= kWarp)
@@ -308,14 +309,14 @@ inline dim3 threadsOfRows(int64_t chunks) {
   return {static_cast<unsigned>(chunks), static_cast<unsigned>(kThreads / chunks)};
 }
 
-/// The grid of such blocks, y along a row.
+/// Grid of such blocks; y runs along a row.
 inline dim3 gridOfRows(dim3 threads, int64_t rows, int64_t chunks) {
   return {static_cast<unsigned>(ceilDiv(rows, threads.y)),
           static_cast<unsigned>(ceilDiv(chunks, threads.x))};
 }
 
-/// An elementwise op over rows: op.run<M>(row, column, count up to 8). Blocks as threadsOfRows has
-/// them, with a chunk a thread.
+/// An elementwise op over rows: op.run<M>(row, column, count up to 8), one chunk per thread, with
+/// blocks of threadsOfRows().
 template <Mode M, typename Op>
 __global__ void __launch_bounds__(256) mapRows(const Op op, int64_t rows, int64_t cols) {
   awaitPrevious();

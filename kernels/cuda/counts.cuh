@@ -1,5 +1,5 @@
-// Rows in runs, as kernels/host/Runs.h has them: which rows of equal slots are there. Counts stay
-// on the device.
+// Grouped rows, as in kernels/host/Runs.h: which rows of equal slots are valid. Counts stay on the
+// device.
 #pragma once
 
 #include "kernels/cuda/common.cuh"
@@ -10,12 +10,12 @@ struct Counts {
   const int32_t *counts;
   int64_t slots, runs, slotRows;
 
-  /// Rows of a run, as far as its slot has room behind `used` rows.
+  /// Rows of a group, limited by the slot's capacity behind `used` rows.
   __device__ int64_t rowsOf(int64_t slot, int64_t run, int64_t used) const {
     int64_t rows = counts[slot * runs + run];
     return rows < 0 ? 0 : rows < slotRows - used ? rows : slotRows - used;
   }
-  /// The run that a row belongs to; -1 if the row is not there.
+  /// The group of a row; -1 if the row is not valid.
   __device__ int32_t runOf(int64_t row) const {
     int64_t slot = row / slotRows, in = row % slotRows, used = 0;
     for (int64_t run = 0; run < runs; ++run) {
@@ -25,7 +25,7 @@ struct Counts {
     }
     return -1;
   }
-  /// Rows of a slot that are there. All threads of the block must take part, in whole warps.
+  /// Number of valid rows of a slot. All threads of the block must take part, in whole warps.
   __device__ int64_t rowsOfSlot(int64_t slot) const {
     int64_t rows[1] = {};
     for (int64_t run = threadIdx.x; run < runs; run += blockDim.x)
@@ -40,7 +40,7 @@ inline Counts countsOf(const Tensor &counts, int64_t rows) {
           rows / counts.shape[0]};
 }
 
-/// The grid of blocks with so many rows each: x along a slot, y along slots.
+/// Grid of blocks with `rowsOfBlock` rows each: x along a slot, y over slots.
 inline dim3 gridOfSlots(const Counts &counts, unsigned rowsOfBlock) {
   return {static_cast<unsigned>(ceilDiv(counts.slotRows, rowsOfBlock)),
           static_cast<unsigned>(counts.slots)};

@@ -13,7 +13,7 @@
 
 namespace shardc::kernels::cuda {
 
-/// Philox4x32-10, word for word that of the host.
+/// Philox4x32-10, bitwise equal to the host's.
 __device__ __forceinline__ uint4 philox(uint4 counter, uint64_t key) {
   uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
 #pragma unroll
@@ -32,12 +32,12 @@ struct DropoutMask {
   uint64_t threshold = 0; ///< bits below it clear; 0: no dropout
   float scale = 1;
 
-  /// Bits of channels 4·quad to 4·quad + 3.
+  /// Random bits of channels 4·quad to 4·quad + 3.
   __device__ __forceinline__ uint4 bits(int64_t sample, uint32_t position, uint32_t quad) const {
     auto s = static_cast<uint64_t>(sample);
     return philox({static_cast<uint32_t>(s), static_cast<uint32_t>(s >> 32), position, quad}, key);
   }
-  /// Factor of one channel.
+  /// Dropout factor of one channel.
   __device__ __forceinline__ float factor(int64_t sample, uint32_t position,
                                           uint32_t channel) const {
     uint4 four = bits(sample, position, channel / 4);

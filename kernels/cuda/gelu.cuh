@@ -11,11 +11,11 @@ inline constexpr float kRootTwoOverPi = 0.79788456080286536f;
 inline constexpr float kInvRootTwoPi = 0.39894228040143268f;
 inline constexpr float kCubic = 0.044715f;
 
-/// How gelu is computed. bf16 results have (1 + tanh(u))/2 as a sigmoid, and the error function to
-/// 1.5e-7 (Abramowitz and Stegun, 7.1.26) from the exponential that its slope needs too: below -3.8
-/// that is more than a unit of f16. All others use the library's functions, so that they do not
-/// depend on whether a kernel has an instance for f16 alone. Sums of two products name the one that
-/// is rounded, so that all kernels have the same bits.
+/// Variants of gelu. For bf16 results, the tanh form is computed as a sigmoid, and the error
+/// function to 1.5e-7 (Abramowitz and Stegun, 7.1.26) from the exponential that its derivative
+/// needs too; below -3.8 its error exceeds one unit of f16. All other types use the library's
+/// functions, so results do not depend on whether a kernel has an f16 instance. Sums of two
+/// products say explicitly which one is rounded, so that all kernels give the same bits.
 enum class Gelu { Erf, Tanh, FastErf, FastTanh };
 
 /// Phi(x), and exp(-x²/2).
@@ -68,7 +68,7 @@ template <Mode M, typename Use> __device__ __forceinline__ void byGelu(bool tanh
     use.template operator()<M == Mode::Bf16 ? Gelu::FastErf : Gelu::Erf>();
 }
 
-/// As SwiGlu.
+/// Like SwiGlu.
 struct GeGlu {
   template <Mode M>
   static __device__ void forward(float (&gate)[kChunk], const float (&up)[kChunk],
@@ -94,7 +94,7 @@ struct GeGlu {
   }
 };
 
-/// max(x, 0), and NaN of a NaN.
+/// max(x, 0); NaN for NaN.
 __device__ __forceinline__ float relu(float x) { return x <= 0.0f ? 0.0f : x; }
 
 } // namespace shardc::kernels::cuda

@@ -1,8 +1,8 @@
-// The plain kernels of products of runs: fp32, mixed types, odd extents, GPUs without the tensor
-// cores that the others need. A block of 256 threads computes 64 by 64 elements, 16 each, from
-// tiles of 16 along k in shared memory; sums are in the order of k, or of rows. Limited by the CUDA
-// cores' arithmetic. `Numbers` reads factors: a(row, k) of a product and b(run, k, col), or of a
-// gradient first(run, row, col of a) and second(run, row, col of b).
+// Plain kernels of grouped products: for fp32, mixed types, odd extents, and GPUs without Hopper's
+// tensor cores. A block of 256 threads computes 64 by 64 elements, 16 per thread, from tiles of 16
+// along k in shared memory; sums are in the order of k, or of rows. Limited by the arithmetic of
+// CUDA cores. `Numbers` reads factors: a(row, k) and b(group, k, col) of a product, or first(group,
+// row, col of a) and second(group, row, col of b) of a gradient.
 #pragma once
 
 #include "kernels/cuda/Grouped.h"
@@ -14,10 +14,10 @@ constexpr int kEdge = kPlainRows, kDepth = 16, kPerThread = 4;
 static_assert(kEdge == 64, "256 threads have 16 elements each");
 
 struct Tiles {
-  float a[kDepth][kEdge + 4], b[kDepth][kEdge + 4]; ///< along k first
+  float a[kDepth][kEdge + 4], b[kDepth][kEdge + 4]; ///< first index is along k
 };
 
-/// Adds the product of tiles of so many rows along k.
+/// Accumulates the product of two tiles over `depth` steps along k.
 __device__ __forceinline__ void addTiles(const Tiles &tiles, int depth,
                                          float (&sum)[kPerThread][kPerThread]) {
   int row = static_cast<int>(threadIdx.x) / 16 * kPerThread;
@@ -34,8 +34,8 @@ struct Range {
   int64_t begin, end;
 };
 
-/// Writes the thread's sums of the tile that begins in these rows and columns, which end there.
-/// Rows have cols.end elements; `before` more come before them.
+/// Writes this thread's sums of a tile. Rows have cols.end elements; `before` elements precede the
+/// matrix.
 __device__ __forceinline__ void writeSums(const Data &c, int64_t before, Range rows, Range cols,
                                           const float (&sum)[kPerThread][kPerThread]) {
   int64_t row = rows.begin + threadIdx.x / 16 * kPerThread;
@@ -52,7 +52,7 @@ struct Shape {
   int64_t slots, runs, k, m;
 };
 
-/// The run that a piece of work belongs to.
+/// The group of a work item.
 __device__ inline int64_t runOf(const RunList &list, int64_t all, int64_t item) {
   int64_t inside = 0, outside = all;
   while (outside - inside > 1) {
@@ -117,7 +117,7 @@ __global__ void __launch_bounds__(256) gradient(const Shape p, const Numbers num
   writeSums(p.c, run * p.k, {row0, p.k}, {col0, p.m}, sum);
 }
 
-/// `slots` are those of the list.
+/// `slots` is the list's number of slots.
 template <typename Numbers>
 void launch(const Grouped &call, int64_t slots, const RunList &list, const Numbers &numbers,
             Queue &queue) {
