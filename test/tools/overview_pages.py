@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Writes the pages that list other pages: docs/adr/README.md from titles and states of the decisions, and
-docs/benchmarks/README.md from the figures in docs/benchmarks/*.json.
+docs/benchmarks/README.md from the figures in docs/benchmarks/*.json. A page of benchmarks with the line FIGURES gets the
+table of its own figures below it.
 
-    overview_pages.py          writes both
+    overview_pages.py          writes all
     overview_pages.py --check  fails if one of them is out of date
 """
 import json
@@ -11,7 +12,9 @@ import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-FIELDS = ("case", "measure", "ours", "peer", "peer_is", "ratio", "hardware", "date", "commit")
+FIELDS = ("case", "measure", "ours", "gib", "peer", "peer_is", "peer_gib", "ratio", "hardware", "date", "commit")
+FIGURES = "<!-- figures: test/tools/overview_pages.py writes this table -->\n"
+END = "<!-- end of figures -->"
 
 
 def decision_of(path):
@@ -46,6 +49,28 @@ def cell(value):
     return "" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
 
 
+def table_of(figures):
+    """The figures of a page, with the memory of both sides where a figure has it."""
+    has_memory = any("gib" in figure for figure in figures)
+    head = ["case", "measure", "shardc", "peer", "ratio"] + ["GiB: shardc, peer"] * has_memory + ["hardware", "date", "commit"]
+    text = f"| {' | '.join(head)} |\n|---|---|--:|--:|--:|{'--:|' * has_memory}---|---|---|\n"
+    for figure in figures:
+        peer = cell(figure.get("peer")) + (f" ({figure['peer_is']})" if "peer_is" in figure else "")
+        memory = ", ".join(cell(figure[key]) for key in ("gib", "peer_gib") if key in figure)
+        cells = [figure["case"], figure["measure"], cell(figure["ours"]), peer, cell(figure.get("ratio"))] + [memory] * has_memory
+        text += f"| {' | '.join(cells)} | {figure['hardware']} | {figure['date']} | {figure.get('commit', '')} |\n"
+    return text
+
+
+def with_figures(path):
+    """The text of a page of benchmarks whose table of figures is that of the file beside it; None without such a table."""
+    text = path.read_text(encoding="utf-8")
+    if FIGURES not in text or not path.with_suffix(".json").exists():
+        return None
+    before, _, rest = text.partition(FIGURES)
+    return before + FIGURES + table_of(figures_of(path.with_suffix(".json"))) + END + rest.partition(END)[2]
+
+
 def benchmarks_page():
     text = ("# Benchmarks\n\nThis page has the present figure of each case, for people who want to know how fast shardc is. It is made by\n"
             "`test/tools/overview_pages.py` from the `.json` files beside it; the linked pages have commands and methods.\n"
@@ -53,11 +78,7 @@ def benchmarks_page():
     for path in sorted((ROOT / "docs/benchmarks").glob("*.json")):
         page = path.with_suffix(".md").name
         title = (ROOT / "docs/benchmarks" / page).read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")
-        text += f"\n## [{title}]({page})\n\n| case | measure | shardc | peer | ratio | hardware | date | commit |\n|---|---|--:|--:|--:|---|---|---|\n"
-        for figure in figures_of(path):
-            peer = cell(figure.get("peer")) + (f" ({figure['peer_is']})" if "peer_is" in figure else "")
-            text += (f"| {figure['case']} | {figure['measure']} | {cell(figure['ours'])} | {peer} | {cell(figure.get('ratio'))} | "
-                     f"{figure['hardware']} | {figure['date']} | {figure.get('commit', '')} |\n")
+        text += f"\n## [{title}]({page})\n\n" + table_of(figures_of(path))
     return text + "\nWithout figures of their own: " + ", ".join(
         f"[{path.read_text(encoding='utf-8').splitlines()[0].removeprefix('# ')}]({path.name})"
         for path in sorted((ROOT / "docs/benchmarks").glob("*.md"))
@@ -66,7 +87,11 @@ def benchmarks_page():
 
 def main():
     stale = []
-    for name, text in (("docs/adr/README.md", decisions_page()), ("docs/benchmarks/README.md", benchmarks_page())):
+    pages = [("docs/adr/README.md", decisions_page()), ("docs/benchmarks/README.md", benchmarks_page())]
+    for path in sorted((ROOT / "docs/benchmarks").glob("*.md")):
+        if (text := with_figures(path)) is not None:
+            pages.append((f"docs/benchmarks/{path.name}", text))
+    for name, text in pages:
         path = ROOT / name
         if sys.argv[1:] != ["--check"]:
             path.write_text(text, encoding="utf-8")
