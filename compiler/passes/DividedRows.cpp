@@ -1,6 +1,6 @@
-// Which results have rows of tokens where ranks have a part of them: those between a router and the
-// sum of its experts, too. There, rows compete for places of those that a rank has, whatever ranks
-// with the same samples have beside: capacity and runs are of a rank's own rows.
+// Finds the results whose rows are tokens and of which each rank has a part. Between a router and
+// the weighted sum over its experts these include grouped rows. There, capacity and groups count
+// only a rank's own rows, whatever rows other ranks with the same samples have.
 #include "compiler/passes/Partition.h"
 #include "runtime/base/Status.h"
 #include "runtime/plan/FactorExtents.h"

@@ -1,12 +1,11 @@
-// embedding: x[t,:] = table[ids[t],:]; a row whose id is not in the table becomes NaN, so that bad
-// data stop the run. embedding_bwd: dtable[v,:] = sum of dx[t,:] over the rows t with ids[t] = v,
-// in row order and fp64; may accumulate; rows with ids outside the table add nothing. Tables and
-// rows are f32, bf16 or f16 each, ids i32. Limited by memory. Of a group, the table is this
-// member's of as many tables of equal size, one behind the other; rows of other members become -0.
-// embedding_shard and embedding_shard_bwd do the same with the table's rows in a flat shard. Rows
-// of other shards become -0: adding -0 to any number leaves it bitwise unchanged, so the sum over
-// all shards is the row. The gradient is the sum times `scale`; elements of the shard that belong
-// to no row of the table get 0.
+// embedding: x[t,:] = table[ids[t],:]. An id outside of the table gives NaN, so that corrupt data
+// stop the run. embedding_bwd: dtable[v,:] = sum of dx[t,:] over rows t with ids[t] = v, in row
+// order and fp64; may accumulate; ids outside of the table contribute nothing. Table and rows are
+// each f32, bf16 or f16; ids are i32. Limited by memory bandwidth. With a group, the op has one of
+// several equal vocabulary shards of the table, and rows of other shards become -0. embedding_shard
+// and embedding_shard_bwd do the same for a flat shard of the table. Adding -0 leaves any number
+// bitwise unchanged, so the sum over all shards is the row. The gradient is the sum times `scale`;
+// shard elements that belong to no row of the table get 0.
 #include "kernels/host/Check.h"
 #include "kernels/host/ColumnSums.h"
 #include "kernels/host/Convert.h"
@@ -78,7 +77,8 @@ const char *acceptsEmbeddingShard(const Call &call) {
   return nullptr;
 }
 
-/// Rows of a table with so many of them, of which `table` are here.
+/// Looks up rows in `table`, the local part of a table with `tableRows` rows. Ids in the other
+/// parts give -0, ids outside of the table NaN.
 void lookUp(const Call &call, const TableRows &table, int64_t tableRows) {
   const int32_t *ids = static_cast<const int32_t *>(call.in[0].data);
   const Tensor &from = call.in[1], &x = call.out[0];

@@ -398,11 +398,12 @@ static_assert(kSecondFactor == operandIndex<OpKind::MatMulScaled>("b") &&
               kSecondFactor == operandIndex<OpKind::GroupedMatMulScaled>("b") &&
               kSecondFactor == operandIndex<OpKind::GroupedMatMulBias>("b"));
 
-/// The limit of steps of one loop that differ in what is due.
+/// Limit of distinct steps of a loop, where steps differ in which `every` nodes are due.
 inline constexpr size_t kStepsMax = 256;
-/// Steps of the loop that stand for all: in any other one the same `every` are due as in one of
-/// these. A set of them that is due at all is first due in the step that is the least common
-/// multiple of their counts. More than kStepsMax if there are too many.
+/// Representative steps of the loop: in every other step, the same `every` nodes are due as in one
+/// of these. A set of nodes that is ever due together is first due in the step that is the least
+/// common multiple of their counts. The result has more than kStepsMax entries if there are too
+/// many.
 std::set<int64_t> stepsThatDiffer(const ProgramNode &steps);
 
 // Phases over the whole plan

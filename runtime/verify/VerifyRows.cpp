@@ -118,8 +118,8 @@ private:
       give(op, common(op, op.operands), firstWithRows(op));
   }
 
-  /// What moves rows, adds all of them alike, or adds up what ranks have may take parts of a sum. A
-  /// value with those of several ranks is none.
+  /// Whether the op may read a partial sum. Ops that only move rows, that treat all summands alike,
+  /// or that reduce over ranks may. An op that combines values of several ranks may not.
   bool mayTakeParts(const Op &op, Axes parts) const {
     constexpr std::array kMoves = {OpKind::View,        OpKind::Join, OpKind::Transpose,
                                    OpKind::MergeSlices, OpKind::Cast, OpKind::Add};
@@ -130,7 +130,7 @@ private:
            (op.kind == OpKind::Pack && op.getInt(Key::block) < 0);
   }
 
-  /// What is refused is taken for the sum, so that it is refused once.
+  /// After a refusal, the operand counts as the complete sum, so that one fault gives one finding.
   void needSums(const Op &op) {
     for (ValueId operand : op.operands)
       if (Axes parts = partsIn(rows(operand).layout); parts != 0 && !mayTakeParts(op, parts)) {
@@ -249,13 +249,14 @@ private:
 
   std::vector<RowClass> classesOf(const Op &op, const OpFactors &factors) {
     std::vector<RowClass> classes;
-    std::vector<size_t> others; // operands whose types do not show along which factors rows go
+    std::vector<size_t>
+        others; // operands whose type does not determine which factors their rows have
     for (size_t k = 0; k < op.operands.size(); ++k) {
       const Rows &of = rows(op.operands[k]);
       if (of.layout == LayoutTable::kNone || of.isTurned)
         continue;
       uint16_t along = rowFactors(op, factors, k);
-      // Of a type that has one dimension for several of them, some are known.
+      // A dimension of the type may combine several factors, of which only some are known.
       auto same = std::ranges::find_if(classes, [&](const RowClass &each) {
         uint16_t both = each.factors & along;
         return both == along || both == each.factors;
@@ -555,8 +556,8 @@ private:
     return op.kind == OpKind::AllReduce ? of : scattered(part, group);
   }
 
-  /// What members have of other rows lies behind each other; of the same rows, they have other
-  /// columns.
+  /// The layout of a gathered value: members with different rows are concatenated along rows;
+  /// members with the same rows have different columns.
   int gathered(const Layout &part, int16_t group) {
     if (isTooLong(part.of(0), membersOf(group)))
       return LayoutTable::kUnknown;

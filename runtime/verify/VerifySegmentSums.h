@@ -116,9 +116,9 @@ public:
 
   StepState step;
   ValueNumbers numbers;
-  OpSets sets;                  ///< of marks
-  std::vector<Update> updates;  ///< what optimizers have taken, for comparisons between roles
-  std::vector<bool> isTraining; ///< of each segment: its microbatches are those of a step
+  OpSets sets;                  ///< sets of contribution marks
+  std::vector<Update> updates;  ///< what optimizers have read, for comparison between roles
+  std::vector<bool> isTraining; ///< by segment: it processes microbatches of a training step
 
 protected:
   SegmentSums(ValueNumbers valueNumbers, OpSets opSets)
