@@ -18,6 +18,7 @@ import sys
 
 import layers
 import state
+import words
 
 COLUMNS_MAX = 100
 FILE_LINES_MAX = 800
@@ -324,7 +325,7 @@ def check_data_parallel(tree):
 
 CHECKS = [check_arrows, check_top_level, check_headers, check_names, check_todos, check_blanks, check_machine_paths,
           check_links, check_rooms, check_waits, check_job_reads, check_kinds, check_op_switches, check_directives,
-          state.check_state, check_subranges, check_data_parallel]
+          state.check_state, check_subranges, check_data_parallel, words.check_words]
 
 
 def measure(tree):

@@ -11,6 +11,7 @@ import unittest
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import tidy  # noqa: E402
+import words  # noqa: E402
 
 HEADER = "// What it is for.\n#pragma once\n"
 
@@ -171,6 +172,20 @@ class TidyTest(unittest.TestCase):
         self.assertEqual(self.findings(mine, tracked=["docs/a.md"]), [])
         found = self.findings(mine, tracked=["docs/a.md", "quickstart.plan"])
         self.assertEqual(found, ["quickstart.plan:1: the top level has fixed entries; this is none of them"])
+
+    def test_words(self):
+        """A replaced word is found in code and pages, but not where pages quote it."""
+        files = {"runtime/base/A.h": "// Waits in vain.\n#pragma once\n", "docs/a.md": "It waits in vain.\n",
+                 "docs/glossary.md": "in vain\n"}
+        with tempfile.TemporaryDirectory() as root:
+            for path, text in files.items():
+                os.makedirs(os.path.dirname(os.path.join(root, path)), exist_ok=True)
+                with open(os.path.join(root, path), "w", encoding="utf-8") as file:
+                    file.write(text)
+            found = list(words.check_words(tidy.Tree(root)))
+        self.assertEqual([finding.split(":")[0] for finding in found], ["docs/a.md", "runtime/base/A.h"])
+        self.assertIn("'in vain' was replaced by", found[0])
+        self.assertTrue(all(instead for _, instead in words.replaced_words()))
 
     def test_tracked(self):
         if shutil.which("git") is None:
