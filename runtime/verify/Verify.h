@@ -1,6 +1,6 @@
-// Proves that a plan can run: checks every rule of VerifyRules.def that applies to the plan's
-// level. Takes any plan, of any origin; shares no code with the passes that make plans.
-// docs/plan.md describes what is proved, and how.
+// The plan verifier: proves that a plan can run, by every rule of VerifyRules.def that applies to
+// the plan's level. It accepts plans of any origin, and shares no code with the passes that make
+// plans. docs/plan.md describes what is proved, and how.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ inline constexpr int kRuleCount = 0
 std::string_view ruleId(Rule rule);
 std::string_view ruleDoc(Rule rule);
 
-/// Where in a plan; kNone where it does not apply.
+/// A location in a plan; kNone for parts that do not apply.
 struct Spot {
   uint32_t role = kNone;
   uint32_t segment = kNone;
@@ -35,7 +35,7 @@ struct Spot {
   bool operator==(const Spot &) const = default;
 };
 
-/// Bytes of an arena, on the ranks with this index in the plan's group of shards.
+/// A byte range of an arena, on the ranks with this index in the plan's group of shards.
 struct ByteRange {
   Arena arena = Arena::Work;
   int64_t begin = 0, end = 0;
@@ -47,29 +47,29 @@ struct Finding {
   Rule rule = Rule::Index;
   std::string message; ///< one sentence in the diagnostics' style
   Spot at;
-  std::optional<Variant> variant; ///< the microbatch in which it happens, for bodies
-  std::string value;              ///< the value it is about, without %; may be empty
+  std::optional<Variant> variant; ///< for body segments, the microbatch in which it happens
+  std::string value;              ///< the value concerned, without %; may be empty
   std::optional<ByteRange> bytes;
-  std::string note; ///< what the other side does; empty if there is none
+  std::string note; ///< the conflicting access or op; empty if there is none
   Spot noteAt;
 };
 
-/// The limit of visits of bytes, cells and collectives for one plan, which take a few seconds. A
-/// compiled plan needs about a hundred per op.
+/// Limit of the work for one plan, in visits of bytes, cells and collectives: a few seconds.
+/// Compiled plans need about a hundred visits per op.
 inline constexpr uint64_t kVisitsMax = uint64_t{1} << 29;
 
-/// Which turns of a loop are followed: those that do the same as the ones before them, for later
-/// microbatches, break no rule that these keep. All of them are followed in tests.
+/// Which iterations of loops are analysed. Iterations that do the same as the preceding one, for
+/// later microbatches, cannot break a rule that it keeps. Tests analyse all.
 enum class Turns : uint8_t { Different, All };
 
-/// What is broken, the most basic rules first; empty for a plan that keeps them all. Later rules
-/// are not looked at where earlier ones, which they build on, are broken. At most `findingsMax`
-/// findings; a plan that takes more than `visitsMax` visits is refused.
+/// Returns the broken rules, most basic first; empty for a valid plan. Rules that build on broken
+/// ones are not checked. Returns at most `findingsMax` findings; a plan that needs more than
+/// `visitsMax` visits is refused.
 std::vector<Finding> verify(const Plan &plan, size_t findingsMax = 20,
                             uint64_t visitsMax = kVisitsMax, Turns turns = Turns::Different);
 
-/// A finding in the diagnostics' form: `file:line:col: error: message [id]` with the recipe's line
-/// where it is known (`plan` otherwise), the op below it, then the note in the same form.
+/// Renders a finding like a diagnostic: `file:line:col: error: message [id]` with the recipe's line
+/// if known (else `plan`), the op below it, then the note in the same form.
 std::string render(const Plan &plan, const Finding &finding);
 
 /// verify() as a status: InvalidInput with all findings rendered.

@@ -1,5 +1,5 @@
-// Checks byte by byte what the ops of one segment read, in one variant, and what the segment does
-// to its role's cells.
+// Reads-from analysis of one segment and variant, byte by byte: what its ops read, and how it
+// changes the cells of its role.
 #pragma once
 
 #include <array>
@@ -14,34 +14,35 @@
 
 namespace shardc::plan::verifier {
 
-/// How a region comes to have no content.
+/// Why a region has no valid content.
 struct Loss {
   Spot at;
-  std::optional<ByteRange> bytes; ///< that are written over; none: all of it
-  /// Why the content that is left there is incomplete; null if it is complete, which is usual.
+  std::optional<ByteRange> bytes; ///< the overwritten bytes; nothing: all of them
+  /// Why the content of the cell is incomplete; null if it is complete, the usual case.
   std::shared_ptr<const Finding> spoiled;
 };
 
-/// What a segment, in one variant, needs of cells and leaves in them, region by region.
+/// The effect of a segment, in one variant, on cells: regions that it reads and regions that it
+/// writes.
 struct SegmentEffect {
-  /// A region whose content at the segment's start is read.
+  /// A region that is live-in: its content at the segment's start is read.
   struct Need {
     uint32_t region;
     uint32_t op;
     ValueId operand;
   };
-  /// A region of a cell that the segment gives a content.
+  /// A region of a cell that the segment stores to.
   struct Out {
     uint32_t region;
     ValueId value;
-    bool isDefined;             ///< false: not in this variant, so the cell has none
-    bool mayDrop;               ///< the plan says that nobody has to read it
-    Loss loss;                  ///< if it has none afterwards
-    std::vector<uint32_t> from; ///< regions whose content at the start is part of it
-    /// What an op has made of it is of this microbatch, counted from the segment's own.
+    bool isDefined;             ///< false: not in this variant, so the cell becomes undefined
+    bool mayDrop;               ///< the plan allows that nobody reads it
+    Loss loss;                  ///< why it has no content afterwards, if so
+    std::vector<uint32_t> from; ///< live-in regions that are part of its content
+    /// Offset of the content's microbatch from the segment's own; nothing if no op computed it.
     std::optional<int64_t> shift;
   };
-  /// A region that an op writes into without giving its cell a content.
+  /// A region that an op overwrites without storing a value to its cell.
   struct Clobber {
     uint32_t region;
     Loss loss;
@@ -51,8 +52,8 @@ struct SegmentEffect {
   std::vector<Clobber> clobbers;
 };
 
-/// By segment and variant; null where the program does not take it. Variants that execute alike
-/// share one.
+/// Effects by segment and variant; null for variants that the program does not execute. Variants
+/// that execute alike share one.
 class SegmentEffects {
 public:
   using Effect = std::shared_ptr<const SegmentEffect>;
@@ -72,7 +73,7 @@ public:
         return effect.get();
     return nullptr;
   }
-  /// With the variant of each.
+  /// The effects of a segment, with their variants.
   const std::vector<std::pair<Variant, Effect>> &of(uint32_t segment) const {
     return effects_[segment];
   }
@@ -81,12 +82,12 @@ private:
   std::vector<std::vector<std::pair<Variant, Effect>>> effects_;
 };
 
-/// VerifyLost.cpp: contents that a role's segments leave and nobody reads.
+/// VerifyLost.cpp: reports contents that segments store and nobody reads.
 void checkLost(Inspection &inspection, uint32_t role, const CellRegions &regions,
                const SegmentEffects &effects);
 
-/// Finds what each variant of the segment that the program takes does to cells, and reports what
-/// breaks reads-from. Adds the regions that it comes upon; follows those that existed before.
+/// Computes the effect of each executed variant of the segment, and reports reads of undefined
+/// bytes. Adds the regions that it meets; only regions that existed before are tracked.
 void checkBytes(const Scope &scope, CellRegions &regions, SegmentEffects &effects);
 
 } // namespace shardc::plan::verifier

@@ -1,5 +1,5 @@
-// Internals of the verifier: the list of findings, and the phases that Verify.cpp calls in order. A
-// phase may rely on what the phases before it have checked.
+// Internals of the verifier: the list of findings, and the phases in the order in which Verify.cpp
+// calls them. A phase may rely on what earlier phases have checked.
 #pragma once
 
 #include <algorithm>
@@ -24,19 +24,19 @@
 
 namespace shardc::plan::verifier {
 
-/// What an offset into an arena or a block has to be a multiple of.
+/// Required alignment of offsets into arenas and blocks, in bytes.
 constexpr int64_t kAlignmentBytes = 16;
 
 class HappensBefore;
 class Contents;
 class RoleRings;
 
-/// In place of a distance between microbatches: the value belongs to no single microbatch.
+/// Instead of a microbatch offset: the value belongs to no single microbatch.
 inline constexpr int64_t kOfNone = INT64_MIN;
 
-/// The rows of VerifyFindings.def: `add(finding::NoContent, ...)` makes a finding with the row's
-/// rule and text. The number and the types of its arguments are checked when compiling; what the
-/// text names, as `{op}`, is no argument.
+/// The rows of VerifyFindings.def. `add(finding::NoContent, ...)` makes a finding with the row's
+/// rule and text. Number and types of arguments are checked at compile time; named parts such as
+/// `{op}` are not arguments.
 namespace finding {
 #define FINDING(enumerator, rule, text)                                                            \
   inline constexpr struct enumerator##Row {                                                        \
@@ -51,13 +51,13 @@ concept FindingRow = requires {
   T::kRule;
   T::kText;
 };
-/// What texts may name: the op, segment and role of the finding's place, and what it is about.
+/// Named parts of a text: op, segment and role of the finding's location, and its subject.
 struct TextNames {
   std::string_view op, segment, role, name;
 };
 inline constexpr std::array<std::string_view, 4> kTextNames = {"op", "segment", "role", "name"};
 
-/// A row's text as fmt takes it, where what is named has numbers, as the arguments behind it.
+/// A row's text in fmt's form: named parts become numbered arguments after the others.
 template <FindingRow Row> class NumberedText {
 public:
   consteval NumberedText() {
@@ -95,22 +95,22 @@ std::string textOf(Row, const TextNames &names, Args &&...args) {
                      std::forward<Args>(args)...);
 }
 
-/// An operand of an op of the forward pass that has weights of a block.
+/// A forward op's operand that holds weights of a block.
 struct WeightUse {
   Spot at;
   size_t operand;
   int32_t block;
 };
 
-/// Collects findings up to the limit, one an op, rule and value; and keeps what several phases ask
-/// of the plan.
+/// Collects findings up to the limit, one per op, rule and value; caches facts about the plan that
+/// several phases need.
 class Inspection {
 public:
   Inspection(const Plan &plan, size_t findingsMax, uint64_t visitsMax);
 
   const Plan &plan() const { return plan_; }
-  /// Keeps the finding, unless there is one like it, or no room. What callers add to the result,
-  /// which is valid until the next call, is then lost.
+  /// Adds a finding, unless there is an equal one or the limit is reached; changes to the returned
+  /// object are then lost. The reference is valid until the next call.
   Finding &add(Rule rule, Spot at, std::string message, std::string value = {});
   Finding &add(Finding finding);
   template <FindingRow Row, typename... Args> Finding &add(Row row, Spot at, Args &&...args) {
@@ -118,61 +118,62 @@ public:
                ? lost_
                : add(Row::kRule, at, textOf(row, namesAt(at, {}), std::forward<Args>(args)...));
   }
-  /// The same about something with a name, so that two names give two findings.
+  /// The same for a named subject: two names give two findings.
   template <FindingRow Row, typename... Args>
   Finding &addAbout(Row row, Spot at, const std::string &name, Args &&...args) {
     return isMuted_ ? lost_
                     : add(Row::kRule, at,
                           textOf(row, namesAt(at, name), std::forward<Args>(args)...), name);
   }
-  /// Parameters of a block by offset; built at the first call.
+  /// Parameters of a block by offset; cached.
   const std::vector<const Param *> &paramsOf(int32_t block);
-  /// For each cell of the role the block of whose state a checkpoint holds it, or null; and whether
-  /// one holds it. Made at the first call.
+  /// For each cell of the role, the block whose saved state it is, or null; and whether a
+  /// checkpoint contains it. Cached.
   const std::vector<const Block *> &blocksInCheckpoint(uint32_t role);
   const std::vector<bool> &cellsInCheckpoint(uint32_t role);
-  /// Roles of which a checkpoint holds state of the block, in order. Made at the first call.
+  /// Roles whose state of the block a checkpoint contains, in order. Cached.
   const std::vector<uint32_t> &rolesThatSave(size_t block);
-  /// Whether ranks of the role update the block, and count its gradient in norms.
+  /// Whether ranks of the role update the block and count its gradient in norms.
   bool updates(uint32_t role, size_t block) {
     return plan_.classOf(plan_.blocks[block]).isTrained &&
            std::ranges::binary_search(rolesThatSave(block), role);
   }
-  /// Variants of the segment that the role's program takes, or all where there is no program yet. A
-  /// background segment is taken always. Made at the first call.
+  /// Variants of the segment that the role's program executes, or all variants without a program.
+  /// Background segments are always executed. Cached.
   const std::vector<Variant> &variantsOf(uint32_t role, uint32_t segment);
-  /// Which microbatches of each segment of the role execute alike. Made at the first call.
+  /// Variant tables of the role's segments. Cached.
   const std::vector<VariantTable> &variantTablesOf(uint32_t role);
-  /// VerifyOrder.cpp: the order of the segment's ops. Made at the first call.
+  /// VerifyOrder.cpp: the happens-before relation of the segment's ops. Cached.
   const HappensBefore &orderOf(uint32_t role, uint32_t segment);
-  /// VerifyContents.cpp: what its values are made of in the variant. Made at the first call.
+  /// VerifyContents.cpp: what its values consist of in the variant. Cached.
   const Contents &contentsOf(uint32_t role, uint32_t segment, Variant variant);
-  /// VerifyContents.cpp: for each variant that the program takes, one that executes the same and
-  /// stands for it. Made at the first call.
+  /// VerifyContents.cpp: for each executed variant, a representative that executes the same.
+  /// Cached.
   const std::vector<std::pair<Variant, Variant>> &representativesOf(uint32_t role,
                                                                     uint32_t segment);
-  /// VerifyRings.h: the slots among the cells of a role; the rings outlive it.
+  /// VerifyRings.h: ring slots among the cells of a role. The rings must outlive this object.
   void setRings(const std::vector<RoleRings> &rings) { rings_ = &rings; }
   const RoleRings &ringsOf(uint32_t role) const;
-  /// Whether turns of loops are followed one by one, also where they do the same.
+  /// Whether all iterations of loops are analysed, even equal ones.
   void setTurns(Turns turns) { turns_ = turns; }
   bool followsAllTurns() const { return turns_ == Turns::All; }
-  /// VerifyMicrobatches.cpp: how far the microbatch of each value is from the segment's own, or
-  /// kOfNone. Empty where all are of the own one. Made, and checked, at the first call.
+  /// VerifyMicrobatches.cpp: offset of each value's microbatch from the segment's own, or kOfNone.
+  /// Empty if all are 0. Computed and checked at the first call.
   const std::vector<int64_t> &shiftsOf(uint32_t role, uint32_t segment);
-  /// The same of one value, where those of none count as of the own one.
+  /// The same for one value; kOfNone counts as 0.
   int64_t shiftOf(uint32_t role, uint32_t segment, ValueId value);
-  /// While it is muted, nothing that has a row is kept: what is known may change.
+  /// While muted, findings with a row are dropped, because the state of the analysis is
+  /// preliminary.
   void setMuted(bool isMuted) { isMuted_ = isMuted; }
   bool isFull() const { return findings_.size() >= findingsMax_; }
-  /// Counts work that is not bounded by the size of the plan's text, in visits of a few
-  /// nanoseconds. False if it is too much for a plan: that is a finding, and the last one.
+  /// Counts work that the size of the plan's text does not bound, in visits of a few nanoseconds.
+  /// Returns false, with a last finding, if the limit is exceeded.
   bool spend(uint64_t visits) {
     visitsLeft_ -= std::min(visits, visitsLeft_);
     return visitsLeft_ > 0 || refuseWork();
   }
   size_t size() const { return findings_.size(); }
-  /// Drops what was found, for a closer look. That the plan takes too much work remains.
+  /// Drops all findings before a more precise analysis, except that the plan needs too much work.
   void forget() {
     if (visitsLeft_ == 0)
       return;
@@ -181,8 +182,8 @@ public:
   }
   std::vector<Finding> take() { return std::move(findings_); }
 
-  /// How many times the sum over all ranks the gradients of blocks are: the first that is taken
-  /// says it for all (VerifySegmentSums.cpp).
+  /// Factor between block gradients and their sums over all ranks; the first gradient determines it
+  /// for all (VerifySegmentSums.cpp).
   std::optional<float> gradientMultiple;
   std::vector<WeightUse> weightUses; ///< VerifyBlocks.cpp
 
@@ -194,7 +195,7 @@ private:
   size_t findingsMax_;
   uint64_t visitsMax_, visitsLeft_;
   std::vector<Finding> findings_;
-  Finding lost_; ///< the last one that was not kept
+  Finding lost_; ///< target of dropped findings
   bool isMuted_ = false;
   std::vector<std::vector<const Param *>> paramsOf_;
   struct HeldCells {
@@ -216,12 +217,12 @@ private:
   std::set<std::tuple<Rule, uint32_t, uint32_t, uint32_t, std::string>> seen_;
 };
 
-/// Names seen so far, without an allocation each. They have to outlive the set.
+/// A set of names without an allocation per name. The names must outlive the set.
 class NameSet {
 public:
   explicit NameSet(size_t count) : slots_(std::bit_ceil(2 * count + 1)) {}
 
-  /// False if the name is in the set already. At most `count` names fit.
+  /// Adds a name; false if it is already in the set. Holds at most `count` names.
   bool insert(std::string_view name) {
     for (size_t i = std::hash<std::string_view>()(name);; ++i) {
       std::string_view &slot = slots_[i & (slots_.size() - 1)];
@@ -238,7 +239,7 @@ private:
   std::vector<std::string_view> slots_; ///< no data where free
 };
 
-/// Entries of the plan's tables, by indices that phases before have checked.
+/// Entries of the plan's tables; earlier phases have checked the indices.
 inline const Block &blockAt(const Plan &plan, int64_t index) {
   return plan.blocks[static_cast<size_t>(index)];
 }
@@ -249,7 +250,8 @@ inline const Channel &channelAt(const Plan &plan, int64_t index) {
   return plan.channels[static_cast<size_t>(index)];
 }
 
-/// Of each cell whether a background segment fills it, for the host or for another one.
+/// For each cell, whether a background segment writes it, for the host or for another background
+/// segment.
 inline std::vector<bool> cellsOfSnapshots(const Role &role) {
   std::vector<bool> isSnapshot(role.cells.size());
   for (const Segment &segment : role.segments)
@@ -258,7 +260,7 @@ inline std::vector<bool> cellsOfSnapshots(const Role &role) {
   return isSnapshot;
 }
 
-/// The op that makes a value; null of a live-in.
+/// The op that defines a value; null for a live-in.
 inline const Op *makerOf(const Segment &segment, ValueId value) {
   uint32_t def = segment.values[value].def;
   return def == kNone ? nullptr : &segment.ops[def];
@@ -269,13 +271,13 @@ inline const Cell *cellOf(const Role &role, const Segment &segment, ValueId valu
   return at == segment.ins.end() ? nullptr : &role.cells[at->cell];
 }
 
-/// Whether the condition holds for some of the nodes, or of those inside them.
+/// Whether the condition holds for a node or one of its descendants.
 template <typename Is> bool hasNode(const std::vector<ProgramNode> &nodes, const Is &is) {
   return std::ranges::any_of(
       nodes, [&](const ProgramNode &node) { return is(node) || hasNode(node.children, is); });
 }
 
-/// One segment of one role, with what messages need.
+/// One segment of one role, with helpers for messages.
 struct Scope {
   Inspection &inspection;
   const Role &role;
@@ -286,30 +288,30 @@ struct Scope {
   Spot spot(uint32_t op = kNone) const { return {roleIndex, segmentIndex, op}; }
   const Value &value(ValueId id) const { return segment.values[id]; }
   const std::string &nameOf(ValueId id) const { return segment.values[id].name; }
-  /// The op that a message about the value shows: the one that makes it, for a live-in value the
-  /// first that takes it; kNone if there is none.
+  /// The op that a message about the value shows: its definition or, for a live-in, its first user;
+  /// kNone if there is neither.
   uint32_t opOf(ValueId id) const;
   template <FindingRow Row, typename... Args>
   Finding &add(Row row, uint32_t op, Args &&...args) const {
     return inspection.add(row, spot(op), std::forward<Args>(args)...);
   }
-  /// The same for what is about one value.
+  /// The same for a finding about one value.
   template <FindingRow Row, typename... Args>
   Finding &addValue(Row row, uint32_t op, ValueId id, Args &&...args) const {
     return inspection.addAbout(row, spot(op), nameOf(id), std::forward<Args>(args)...);
   }
 };
 
-/// Adds to a finding what the other side does, and where.
+/// Adds a note about the conflicting op and its location to a finding.
 inline void note(Finding &finding, std::string text, Spot at) {
   finding.note = std::move(text);
   finding.noteAt = at;
 }
 
-/// The op that a message about a cell shows: the first that fills it, or reads it.
+/// The op that a message about a cell shows: the first that writes or reads it.
 Spot spotOfCell(Inspection &inspection, uint32_t role, uint32_t cell);
 
-/// What a check of one role has.
+/// Base of checks of one role.
 class RoleCheck {
 protected:
   RoleCheck(Inspection &inspection, uint32_t roleIndex)
@@ -320,7 +322,7 @@ protected:
   Scope scope(uint32_t segment) const {
     return {report_, role_, role_.segments[segment], roleIndex_, segment};
   }
-  /// About a cell.
+  /// Adds a finding about a cell.
   template <FindingRow Row, typename... Args>
   Finding &addCell(Row row, uint32_t cell, Args &&...args) const {
     return report_.addAbout(row, spotOfCell(report_, roleIndex_, cell), role_.cells[cell].name,
@@ -339,12 +341,12 @@ bool isTypeSane(const Type &type);
 /// False, with a finding, if the owner has more of something than the limit.
 bool needAtMost(Inspection &inspection, Spot at, std::string_view owner, size_t count,
                 std::string_view what, int64_t most);
-/// Reports a name that is longer than names may be.
+/// Reports a name that exceeds the length limit.
 void checkNameLength(Inspection &inspection, Spot at, std::string_view what, std::string_view name);
 
 /// `work [0, 256) at index 2`; without the index where that is 0.
 std::string toString(const ByteRange &range);
-/// What both have in common at some coordinate, if they have anything.
+/// The intersection at some index, if there is one.
 std::optional<ByteRange> commonBytes(const Range &a, const Range &b, const Indices &indices);
 
 /// Calls use(spot, segment, op) for all ops of the plan, role by role.
@@ -362,25 +364,26 @@ template <typename Is> bool hasOp(const Plan &plan, const Is &is) {
   return std::ranges::any_of(plan.roles, [&](const Role &role) { return hasOp(role, is); });
 }
 
-/// Coordinates of a role on an axis.
+/// The role's coordinates on a mesh axis.
 AxisRange extentOf(const Plan &plan, const Role &role, uint16_t axis);
-/// Whether some ranks of both have the same coordinates on all axes but those of a group.
+/// Whether two roles have ranks that differ at most in the coordinates of a group.
 bool haveRanksInCommon(const Plan &plan, const Role &a, const Role &b, int16_t butOf = -1);
-/// Coordinates inside of an extent of an axis where ranks of any role begin or end.
+/// Coordinates within an interval of an axis at which a role begins or ends.
 std::set<int64_t> cutsIn(const Plan &plan, const AxisRange &extent);
-/// True if both are the same on each rank of the role.
+/// Whether both offsets are equal on every rank of the role.
 bool areSame(const Plan &plan, const Role &role, const Moving &a, const Moving &b);
-/// True if both places are the same bytes on each rank of the role, `apart` bytes from each other.
+/// Whether the places are equal on every rank of the role, apart from a distance of `apart` bytes.
 bool liesAt(const Plan &plan, const Role &role, const Place &a, const Place &b,
             const Moving &apart = {});
 
-/// The element with which a part of a block begins.
+/// The first element of a part of a block.
 Moving beginOf(const BlockPart &part);
 
-/// True if the op takes effect in the variant and writes anything: no alias, predicate holds.
+/// Whether the op executes in the variant and writes something: it is not an alias and its
+/// predicate holds.
 bool executes(const Op &op, const Variant &variant);
 
-/// The block that its attribute names; -1 if it has none.
+/// The block of the op's attribute; -1 without one.
 inline int32_t blockNamedBy(const Op &op) {
   return op.attrs.empty() ? -1 : static_cast<int32_t>(op.getInt(AttrKey::block));
 }
@@ -388,7 +391,7 @@ inline int32_t blockNamedBy(const Op &op) {
 /// Whether any op of the role is an optimizer.
 bool updatesBlocks(const Role &role);
 
-/// The factors of each op that is a product.
+/// Operand indices of the factors of every matrix product.
 inline constexpr size_t kFirstFactor = operandIndex<OpKind::MatMul>("a"),
                         kSecondFactor = operandIndex<OpKind::MatMul>("b");
 static_assert(kSecondFactor == operandIndex<OpKind::MatMulScaled>("b") &&

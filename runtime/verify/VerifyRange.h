@@ -1,6 +1,5 @@
-// Byte ranges of an arena whose ends may move with the index in a group. What moves with the same
-// group is compared exactly; ranges that move with different groups, by what they cover on any
-// rank.
+// Byte ranges of an arena whose ends may depend linearly on a rank's index in a group. Ranges that
+// depend on the same group are compared exactly; others by the bytes that they cover on any rank.
 #pragma once
 
 #include <algorithm>
@@ -14,31 +13,30 @@
 
 namespace shardc::plan::verifier {
 
-/// Indices in a group, from the first to the last that ranks of a role have.
+/// The interval of indices in a group that ranks of a role have.
 struct IndexRange {
   int64_t first = 0, last = 0;
   bool isSole() const { return first == last; }
 };
 
-/// Of the ranks of one role in each group of the plan.
+/// The intervals of indices of one role's ranks in each group of the plan.
 class Indices {
 public:
   Indices(const Plan &plan, const Role &role);
-  /// Of group -1 there is one index.
+  /// Group -1 has one index.
   IndexRange of(int16_t group) const { return ranges_[static_cast<size_t>(group + 1)]; }
 
 private:
-  std::vector<IndexRange> ranges_; ///< of no group, then of each
+  std::vector<IndexRange> ranges_; ///< of group -1, then of each group
 };
 
-/// Bytes of an arena from `begin` on, before `end`.
+/// The byte interval [begin, end) of an arena.
 struct Hull {
   int64_t begin = 0, end = 0;
 };
 
-/// Begins at the largest of its begins and ends at the smallest of its ends. There is one of each,
-/// unless ranges that move differently were intersected. As the index grows, each bound follows a
-/// line.
+/// A range with linear bounds: its begin is the maximum of several lines, its end the minimum of
+/// several lines. There is one of each unless ranges with different slopes were intersected.
 class Range {
 public:
   static Range of(const Place &place, int64_t bytes, const Indices &indices) {
@@ -60,9 +58,9 @@ public:
   }
 
   Arena arena() const { return arena_; }
-  /// The group with whose index it moves; -1 if it does not.
+  /// The group on whose index it depends; -1 if it is constant.
   int16_t group() const { return group_; }
-  /// Equal lines; ranges that are the same by different lines are not found out.
+  /// Compares the lines; equal ranges with different lines compare unequal.
   bool operator==(const Range &other) const {
     return arena_ == other.arena_ && inexact_ == other.inexact_ &&
            std::equal(lower_.begin(), lower_.begin() + lowers_, other.lower_.begin(),
@@ -85,7 +83,7 @@ public:
   bool isFixed() const {
     return lowers_ == 1 && uppers_ == 1 && lower_[0].coef == 0 && upper_[0].coef == 0;
   }
-  /// True if it has no byte at any coordinate, as far as single lines show.
+  /// Whether it is empty at every index, as far as single lines show.
   bool isEmpty(const Indices &indices) const {
     IndexRange own = indices.of(group_);
     for (uint8_t l = 0; l < lowers_; ++l)
@@ -95,8 +93,7 @@ public:
           return true;
     return false;
   }
-  /// A coordinate at which it has bytes, if there is one. Where an end is ahead of a begin is a
-  /// matter of one inequality each.
+  /// An index at which it is not empty, if any: one inequality per pair of lines.
   std::optional<int64_t> findIndex(const Indices &indices) const {
     auto [first, last] = indices.of(group_);
     for (uint8_t l = 0; l < lowers_; ++l)
@@ -117,11 +114,11 @@ public:
     return first <= last ? std::optional(first) : std::nullopt;
   }
 
-  /// True if it could not be cut exactly: too many lines, or lines that move with different groups.
-  /// It is then larger than it should be.
+  /// Whether an intersection was inexact (too many lines, or lines of different groups); the range
+  /// is then too large.
   bool isInexact() const { return inexact_; }
 
-  /// Smallest begin and largest end over all coordinates, or wider.
+  /// Smallest begin and largest end over all indices, or a wider interval.
   Hull hull(const Indices &indices) const {
     Hull hull = {least(lower_[0], indices), most(upper_[0], indices)};
     for (uint8_t i = 1; i < lowers_; ++i)
@@ -144,7 +141,7 @@ public:
     result.inexact_ |= other.inexact_;
     return result;
   }
-  /// What lies before `other`, and after it.
+  /// The part before `other`, and the part after it.
   Range before(const Range &other, const Indices &indices) const {
     Range result = *this;
     result.addUpper(other.lower_[0], indices);
@@ -156,7 +153,7 @@ public:
     return result;
   }
 
-  /// Calls fn(line) for all lines that its ends follow.
+  /// Calls fn(line) for all bounds.
   template <typename Fn> void forEachLine(const Fn &fn) const {
     for (uint8_t i = 0; i < lowers_; ++i)
       fn(lower_[i]);
@@ -176,8 +173,8 @@ private:
     IndexRange own = indices.of(line.group);
     return std::max(line.at(own.first), line.at(own.last));
   }
-  /// True if a is nowhere smaller than b. Where they move with different groups, every index in the
-  /// one may meet every index in the other.
+  /// Whether a >= b at every index. If they depend on different groups, every combination of
+  /// indices counts.
   static bool isNeverBelow(const Moving &a, const Moving &b, const Indices &indices) {
     if (a.group != b.group && a.group >= 0 && b.group >= 0)
       return least(a, indices) >= most(b, indices);
@@ -193,8 +190,8 @@ private:
     add(upper_, uppers_, line, most(line, indices),
         [&](const Moving &a, const Moving &b) { return isNeverBelow(b, a, indices); });
   }
-  /// Keeps only lines that no other one makes superfluous at all indices. Of a line that moves with
-  /// another group than the range, what it is at its `widest` is kept.
+  /// Drops lines that are redundant at every index. Of a line that depends on another group than
+  /// the range, its value at its `widest` is kept.
   template <typename Decides>
   void add(Lines &lines, uint8_t &count, Moving line, int64_t widest, const Decides &decides) {
     for (uint8_t i = 0; i < count; ++i)
@@ -218,7 +215,7 @@ private:
   }
 
   Arena arena_ = Arena::Work;
-  int16_t group_ = -1; ///< of all lines that move
+  int16_t group_ = -1; ///< of all lines that are not constant
   uint8_t lowers_ = 1, uppers_ = 1;
   bool inexact_ = false;
   Lines lower_{}, upper_{};

@@ -1,5 +1,5 @@
-// An index of byte ranges in all arenas: finds the ranges that overlap a given one without a search
-// through all.
+// Interval tree over byte ranges in all arenas: finds the ranges that overlap a given one in
+// logarithmic time.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 
 namespace shardc::plan::verifier {
 
-/// Items with the hulls of their ranges. Items are added first, then sorted, then looked for.
+/// Items with their intervals. Add all items, then sort, then search.
 template <typename Item> class RangeIndex {
 public:
   void add(Arena arena, const Hull &hull, const Item &item) {
@@ -37,7 +37,7 @@ public:
 
   bool isEmpty(Arena arena) const { return arenas_[static_cast<size_t>(arena)].entries.empty(); }
 
-  /// Calls fn(item) for each item with a byte of the hull, by where they begin, until it returns
+  /// Calls fn(item) for each item that overlaps the interval, in order of begin, until fn returns
   /// false.
   template <typename Fn> void forEachIn(Arena arena, const Hull &hull, const Fn &fn) const {
     const PerArena &all = arenas_[static_cast<size_t>(arena)];
@@ -45,7 +45,7 @@ public:
       all.visit(1, 0, all.leaves, {0, all.countBefore(hull.end)}, hull.begin, fn);
   }
 
-  /// The same for several hulls that are apart and in order, each item once.
+  /// The same for several disjoint intervals in ascending order; each item is reported once.
   template <typename Fn>
   void forEachInUnion(Arena arena, const std::vector<Hull> &ranges, const Fn &fn) const {
     const PerArena &all = arenas_[static_cast<size_t>(arena)];
@@ -74,8 +74,8 @@ private:
       return static_cast<size_t>(at - entries.begin());
     }
 
-    /// Entries of `wanted` below the node, whose entries begin with `first`, that end after
-    /// `begin`. False if fn had enough.
+    /// Visits the entries below a tree node, whose first entry is `first`, that end after `begin`.
+    /// Returns false if fn stopped the search.
     template <typename Fn>
     bool visit(size_t node, size_t first, size_t count, std::pair<size_t, size_t> wanted,
                int64_t begin, const Fn &fn) const {

@@ -1,4 +1,4 @@
-// Regions are what the verifier follows through a program: complete cells or, if that refuses a
+// Regions are the units of the verifier's data-flow analysis: whole cells or, if that refuses a
 // plan, the parts of cells that are read. A part keeps its content when other bytes of its cell are
 // overwritten.
 #pragma once
@@ -14,11 +14,11 @@
 
 namespace shardc::plan::verifier {
 
-/// A set of numbers that is emptied at once.
+/// A set of small numbers that is cleared in constant time.
 class Marks {
 public:
   void clear() { ++now_; }
-  /// False if the number is marked already.
+  /// Adds a number; false if it is already in the set.
   bool insert(uint32_t number) {
     if (number >= marked_.size())
       marked_.resize(std::max<size_t>(number + 1, 2 * marked_.size()));
@@ -33,7 +33,7 @@ private:
   std::vector<uint64_t> marked_;
 };
 
-/// Regions are numbered: first each cell as a whole, by the cell's own index, then parts.
+/// Numbers of regions: first each whole cell, with the cell's own index, then parts.
 class CellRegions {
 public:
   CellRegions(Inspection &inspection, const Role &role, const Indices &indices)
@@ -49,7 +49,7 @@ public:
                            : parts_[region - cells_].range;
   }
 
-  /// The region that stands for these bytes of the cell: the whole, unless parts are followed.
+  /// The region for these bytes of the cell: the whole cell, unless parts are tracked.
   uint32_t find(uint32_t cell, const Range &range) {
     if (range == Range::of(role_.cells[cell], indices_))
       return cell;
@@ -64,7 +64,7 @@ public:
     return size() - 1;
   }
 
-  /// Sorts the regions that there are by now, for `forEachIn`.
+  /// Sorts the present regions for forEachIn().
   void index() {
     index_ = {};
     indexed_ = size();
@@ -74,10 +74,10 @@ public:
     }
     index_.sort();
   }
-  /// So many, the first ones, are in order.
+  /// The number of sorted regions.
   uint32_t indexedCount() const { return indexed_; }
-  /// Calls fn(region) for each that is in order and has a byte of one of the ranges, which are
-  /// apart and in order.
+  /// Calls fn(region) for each sorted region that overlaps one of the ranges, which are disjoint
+  /// and in ascending order.
   template <typename Fn>
   void forEachIn(Arena arena, const std::vector<Hull> &ranges, const Fn &fn) const {
     index_.forEachInUnion(arena, ranges, [&](uint32_t region) {
@@ -86,18 +86,19 @@ public:
     });
   }
 
-  /// Marks of the segment that is checked; kept here, since there are more regions than most
+  /// Scratch sets for the current segment; kept here because there are more regions than most
   /// segments access.
   Marks needed, clobbered, left;
 
-  /// True if something reads a part of a cell.
+  /// Whether something reads only a part of a cell.
   bool hasSeenParts() const { return hasSeenParts_; }
   void followParts() {
     followsParts_ = true;
     partsOf_.resize(cells_);
   }
 
-  /// Calls fn(region) for those of the first `count` regions that are the cell's; fn may find more.
+  /// Calls fn(region) for those of the first `count` regions that belong to the cell; fn may add
+  /// regions.
   template <typename Fn> void forEachOf(uint32_t cell, uint32_t count, const Fn &fn) const {
     fn(cell);
     for (size_t i = 0; followsParts_ && i < partsOf_[cell].size(); ++i)

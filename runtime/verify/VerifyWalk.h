@@ -1,6 +1,5 @@
-// The walk over the program of a role that all analyses of programs share: runs, loops,
-// microbatches and the slots of rings that change places with them. An analysis says what a run
-// does to its state.
+// The traversal of a role's program that all analyses share: runs, loops, microbatches, and the
+// ring slots that rotate with them. An analysis supplies the transfer function of a run.
 #pragma once
 
 #include <algorithm>
@@ -13,31 +12,31 @@
 
 namespace shardc::plan::verifier {
 
-/// Turns of a loop that do the same, each for later microbatches than the turn before. If a turn
-/// begins as the one before it did, but for slots that have changed places and microbatches that
-/// are later, then so do all turns behind it that execute alike: they are proven, and what they
-/// lead to is known.
+/// Fixed-point detection for loops: groups of iterations that do the same for successively later
+/// microbatches. If an iteration starts in the same state as the preceding one, apart from rotated
+/// ring slots and later microbatches, all following iterations of the group are proven, and their
+/// final state is known.
 class LoopTurns {
 public:
-  /// `counts` are named runs of each segment around the loop. A plain loop is one run of a segment
-  /// that touches no ring.
+  /// `counts` has the named runs of each segment around the loop. A plain loop is one run of a
+  /// segment without rings.
   LoopTurns(Inspection &inspection, uint32_t role, const ProgramNode &loop,
             const std::vector<int64_t> &counts, bool isPlain);
 
-  /// Turns directly behind this one, or before it, that execute what it does, all runs for
-  /// microbatches that are later by the same number from turn to turn.
+  /// Numbers of iterations directly after, or before, this one that execute the same, with all
+  /// microbatches later by a constant.
   int64_t alikeAfter(int64_t turn) const;
   int64_t alikeBefore(int64_t turn) const;
   bool isPlain() const { return isPlain_; }
-  /// What a turn consists of.
+  /// The runs of one iteration.
   const std::vector<ProgramNode> &runs() const { return runs_; }
-  /// Microbatches from a turn to the next.
+  /// Microbatches per iteration.
   int64_t step() const { return step_; }
-  /// The earliest microbatch that a run of the turn is about.
+  /// The earliest microbatch of the iteration's runs.
   int64_t earliest(int64_t turn) const { return step_ * turn + earliest_; }
-  /// True if a run takes something from the cell, or leaves something in it.
+  /// Whether a run reads or writes the cell.
   bool touches(uint32_t cell) const { return cell < isTouched_.size() && isTouched_[cell]; }
-  /// The cell at the place of this one so many turns later.
+  /// The ring slot with this position `turns` iterations later.
   uint32_t at(uint32_t cell, int64_t turns) const {
     return touches(cell) ? rings_.at(cell, turns * step_) : cell;
   }
@@ -52,7 +51,7 @@ private:
   const std::vector<ProgramNode> &runs_;
   bool isPlain_;
   int64_t count_, step_, earliest_ = INT64_MAX;
-  std::vector<int64_t> cuts_; ///< turns from which on a run may execute another variant
+  std::vector<int64_t> cuts_; ///< first iterations in which a run may execute another variant
   std::vector<bool> isTouched_;
 };
 
@@ -84,7 +83,7 @@ protected:
     for (size_t k = 0; k < nodes.size() && !check().isStopped(); ++k)
       visit(nodes[isBackward ? nodes.size() - 1 - k : k], state);
   }
-  /// The nodes of a step or an `every`, where microbatches are counted anew.
+  /// Walks the nodes of a step or an `every`, which count microbatches from 0.
   void walkAnew(const std::vector<ProgramNode> &nodes, State &state) {
     std::vector<int64_t> before = std::exchange(counts_, namedRuns(role_, nodes));
     walk(nodes, state);
@@ -102,15 +101,15 @@ protected:
     walkLoop(loop, state, !usesRings_[node.segment]);
     counts_[node.segment] = named;
   }
-  /// Where the slots of rings lie in the microbatch under way; other cells do not move.
+  /// The slot of a ring cell in the current microbatch; other cells are returned unchanged.
   uint32_t placeOf(uint32_t cell) const { return rings_.at(cell, microbatch_); }
 
   const RoleRings &rings_;
   const std::vector<VariantTable> &tables_; ///< of each segment
   std::vector<bool> usesRings_;             ///< of each segment
-  std::vector<int64_t> counts_; ///< of each segment: its named runs in the step or `every`
-  int64_t turn_ = 0;            ///< of the loop under way
-  int64_t microbatch_ = 0;      ///< of the run under way
+  std::vector<int64_t> counts_;             ///< by segment: its named runs in the step or `every`
+  int64_t turn_ = 0;                        ///< current iteration of the innermost loop
+  int64_t microbatch_ = 0;                  ///< microbatch of the current run
 
 private:
   static constexpr bool isBackward = kind == Walk::Backwards, skips = kind != Walk::EachTurn;
@@ -136,7 +135,7 @@ private:
     return isNeeded && report_.spend(role_.cells.size()) ? state : State();
   }
 
-  /// Each turn, but for those of which it is known what they do.
+  /// Walks the iterations whose effect is not known yet.
   void walkLoop(const ProgramNode &loop, State &state, bool isPlain) {
     LoopTurns turns(report_, roleIndex_, loop, counts_, isPlain);
     int64_t outer = turn_;
@@ -160,7 +159,7 @@ private:
     microbatch_ = 0;
   }
 
-  /// A second run that changes nothing is the last one that is followed.
+  /// Repeats a node until the state no longer changes.
   void repeat(const ProgramNode &node, State &state) {
     for (int64_t i = 0; i < node.count && !check().isStopped(); ++i) {
       State before = copyIf(skips && i > 0, state);
