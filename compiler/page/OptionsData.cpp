@@ -66,9 +66,11 @@ Json differingJobs(const std::vector<const plan::Plan *> &plans) {
   }
   Json rows = Json::array();
   for (const std::string &path : paths) {
+    bool isSwitch = std::ranges::any_of( // plans leave out those that are off
+        jobs, [&](const auto &job) { return job.count(path) > 0 && job.at(path) == "true"; });
     std::vector<std::string> values;
     for (const std::map<std::string, std::string> &job : jobs)
-      values.push_back(job.count(path) > 0 ? job.at(path) : "none");
+      values.push_back(job.count(path) > 0 ? job.at(path) : isSwitch ? "false" : "none");
     addIfDiffering(rows, path, values);
   }
   return rows;
