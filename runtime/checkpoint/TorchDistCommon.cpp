@@ -25,7 +25,9 @@ PlainValue groupValue(const GroupMeta &group) {
                          {"max_lr", group.maxLr},
                          {"min_lr", group.minLr},
                          {"lr", group.lr}};
-  auto add = [&](const char *name, PlainValue value) { fields.emplace_back(name, std::move(value)); };
+  auto add = [&](const char *name, PlainValue value) {
+    fields.emplace_back(name, std::move(value));
+  };
   if (!group.momentum)
     add("betas", PlainTuple{{group.beta1, group.beta2}}), add("eps", group.eps);
   add("weight_decay", group.weightDecay);

@@ -118,7 +118,8 @@ TEST(TorchDistSave, EachOptimizerHasItsOwnForm) {
   matrices.momentum = experts.momentum = 0.95;
   rest.isOfRest = true;
   EXPECT_EQ(optimizerText({{matrices, experts, rest}, false, false, true}),
-            "0{state{}param_groups }1{state{}param_groups }2{state{common_step = 7 }param_groups }");
+            "0{state{}param_groups }1{state{}param_groups }"
+            "2{state{common_step = 7 }param_groups }");
 }
 
 } // namespace
