@@ -500,7 +500,8 @@ private:
           if (std::ranges::any_of(plan_.blocks,
                                   [&](const plan::Block &other) { return other.name == name; }))
             name += fmt::format(".{}", blocks.size() - 1); // of another class
-          block->second = addBlock(plan_, std::move(name), param.isStacked ? experts_ : dense_, own);
+          block->second =
+              addBlock(plan_, std::move(name), param.isStacked ? experts_ : dense_, own);
         }
         addParam(config_, plan_, param, block->second, d_.params, tensor_);
         if (other && param.kind == model::ParamKind::Qkv)

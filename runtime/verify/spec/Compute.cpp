@@ -444,6 +444,18 @@ private:
     return true;
   }
 
+  /// Parts of the experts that ranks along the axes before it have.
+  int64_t routedBefore(uint16_t axis) const {
+    int64_t parts = 1;
+    for (uint16_t other : axes())
+      for (size_t i = 0; i < operandCount() && other < axis; ++i)
+        if (const Place *place = state(i).at(other); place && place->kind == Place::Routed) {
+          parts *= mesh_.size(other);
+          break;
+        }
+    return parts;
+  }
+
   bool putRouted(uint16_t axis, size_t r, const Place &routed) {
     const FactorValue &value = resultOf(probe_, factors_, r);
     bool isOfExperts = hasLetter(value, kExpertLetter) && value.countsRowsOf == kNoFactor;
@@ -456,9 +468,10 @@ private:
     } else if (routed.kind == Place::OwnRuns) {
       results_[r].put({axis, Place::Part});
     } else if (routed.wasOwnRuns) {
-      pending_.push_back({r, {axis, Place::Shard}, {factors_.find(kExpertLetter), 1, nullptr}});
+      pending_.push_back(
+          {r, {axis, Place::Shard}, {factors_.find(kExpertLetter), routedBefore(axis), nullptr}});
     } else {
-      results_[r].put({axis, Place::OfExperts});
+      results_[r].put({axis, Place::OfExperts, false, false, routedBefore(axis)});
     }
     return true;
   }

@@ -38,6 +38,8 @@ void Walk::declare(std::string what) {
 
 std::optional<Walk::Values> Walk::follow(const At &at) {
   const OpInfo &info = opInfo(at.op);
+  if (!countsItsRows(at))
+    return std::nullopt;
   if (at.op.epilogue != Epilogue::None)
     return followQuantize(at);
   bool takesUntold = std::ranges::any_of(
@@ -86,6 +88,26 @@ std::optional<Walk::Values> Walk::follow(const At &at) {
       {OpKind::Snapshot, &Walk::followCopy}};
   auto rule = std::ranges::find(kRules, at.op.kind, &std::pair<OpKind, Rule>::first);
   return rule == std::end(kRules) ? followPlain(at) : (this->*rule->second)(at);
+}
+
+/// Whether counts that the op takes are those of the rows that it takes.
+bool Walk::countsItsRows(const At &at) {
+  int counts = positionOf(opInfo(at.op).operands, "counts");
+  if (counts < 0 || static_cast<size_t>(counts) >= at.op.operands.size())
+    return true;
+  const Value &has = operand(at, static_cast<size_t>(counts));
+  for (ValueId value : at.op.operands) {
+    ValueId rows = at.role.segment().values[value].counts;
+    if (rows == kNone || at.role.values[rows].kind == Value::Unknown)
+      continue;
+    const Value &meant = at.role.values[rows];
+    bool isSame = has.isOne() && meant.isOne() && has.state.term == meant.state.term &&
+                  has.state.places == meant.state.places;
+    if (!isSame)
+      return refuse(at, fmt::format("takes other counts than those of `%{}`",
+                                    at.role.segment().values[value].name));
+  }
+  return true;
 }
 
 std::optional<Walk::Values> Walk::followPlain(const At &at) {

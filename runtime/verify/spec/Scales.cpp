@@ -85,38 +85,45 @@ std::optional<State> Walk::magnitudeOf(const At &at, const State &x, size_t from
       return refuse(at, "takes the magnitude of no value"), std::nullopt;
     return found->second.of;
   }
-  if (!useSlot(at, x, amax, slot))
+  if (!useSlots(at, x, amax, {slot}))
     return std::nullopt;
   return keptMagnitudes(typeOf(at, at.op.operands[from]));
 }
 
-bool Walk::useSlot(const At &at, const State &x, const Value &amax, int64_t slot) {
+bool Walk::useSlots(const At &at, const State &x, const Value &amax, Slots slots) {
   int64_t next = isSpecification_ ? static_cast<int64_t>(goals_.steps.size()) : at.role.step;
   if (!isSpecification_ && at.role.segment().kind == SegmentKind::Eval)
     ++next; // behind the update
   if (amax.kind != Value::Largest || amax.maxima->kind != Maxima::Expected ||
       amax.maxima->step != next)
     return refuse(at, "takes magnitudes of another step");
-  auto [used, isNew] = uses_.try_emplace({at.role.index, slot}, x.term);
-  return isNew || used->second == x.term ||
-         refuse(at, fmt::format("takes magnitude {} for two values", slot));
+  std::pair of(x.term, slots.count);
+  auto [used, isNew] = uses_.try_emplace({at.role.index, slots.first}, of);
+  return isNew || used->second == of ||
+         refuse(at, fmt::format("takes magnitude {} for two values", slots.first));
 }
 
 /// Adds what a slot sees of a microbatch.
-bool Walk::see(const At &at, const State &x, Value &seen, int64_t slot) {
+bool Walk::see(const At &at, const State &x, Value &seen, Slots slots) {
   bool isFill = seen.isOne() && terms_[seen.state.term].op == OpKind::Fill &&
                 terms_[seen.state.term].attrs.empty();
   if (!isFill && (seen.kind != Value::Largest || seen.maxima->kind != Maxima::Seen))
     return refuse(at, "adds to what is no magnitudes");
   Maxima maxima = isFill ? Maxima() : *seen.maxima;
-  Maxima::Entry entry = {x, x.microbatch, x.microbatch};
+  Maxima::Entry entry = {x, x.microbatch, x.microbatch, slots.count};
   entry.of.microbatch = -1;
-  auto [found, isNew] = maxima.entries.try_emplace(slot, entry);
+  auto [found, isNew] = maxima.entries.try_emplace(slots.first, entry);
+  auto next = std::next(found);
+  bool isApart = (next == maxima.entries.end() || next->first >= slots.first + slots.count) &&
+                 (found == maxima.entries.begin() ||
+                  std::prev(found)->first + std::prev(found)->second.count <= slots.first);
+  if (!isApart)
+    return refuse(at, fmt::format("sees in {} what others see there", slots.first));
   if (!isNew) {
     Maxima::Entry &before = found->second;
     bool isNext = before.first <= entry.first && entry.last <= before.last + 1;
-    if (!(before.of == entry.of) || !isNext)
-      return refuse(at, fmt::format("sees two values, or not each microbatch, in {}", slot));
+    if (!(before.of == entry.of) || before.count != entry.count || !isNext)
+      return refuse(at, fmt::format("sees two values, or not each microbatch, in {}", slots.first));
     before.last = std::max(before.last, entry.last);
   }
   seen = Value::of(std::move(maxima));
@@ -278,7 +285,7 @@ std::optional<Walk::Values> Walk::followQuantize(const At &at) {
     std::optional<State> amax;
     if (!isBlocks && !(amax = magnitudeOf(at, x, operands, slot)))
       return std::nullopt;
-    if (isDelayed && !see(at, x, seen, slot))
+    if (isDelayed && !see(at, x, seen, {slot}))
       return std::nullopt;
     auto make = [&](std::string_view form, std::string_view scale, bool isTransposed) {
       int to = positionOf(info.results, form), by = positionOf(info.results, scale);
@@ -345,12 +352,15 @@ std::optional<Walk::Values> Walk::followGrouped(const At &at) {
     call.operands.push_back({&kept, &kept.whole});
     bool isSeen = at.op.operands.size() > count + 1;
     seen = isSeen ? operand(at, count + 1) : Value();
-    for (size_t i = 0; i < 2; ++i) {
-      AttrKey key = i == 0 ? AttrKey::slot : AttrKey::b_slot;
-      if (i == 1 && at.op.kind == OpKind::GroupedMatMulScaled)
-        continue;
-      if (!useSlot(at, operand(at, i).state, expected, at.op.getInt(key)) ||
-          (isSeen && !see(at, operand(at, i).state, seen, at.op.getInt(key))))
+    const Type &matrices =
+        typeOf(at, at.op.kind == OpKind::GroupedMatMulBwd ? at.op.results[0] : at.op.operands[1]);
+    int64_t experts = matrices.shape[0];
+    for (uint16_t axis : call.group)
+      experts *= compute_.mesh().size(axis);
+    for (size_t i = 0; i < (at.op.kind == OpKind::GroupedMatMulScaled ? 1u : 2u); ++i) {
+      Slots slots = {at.op.getInt(i == 0 ? AttrKey::slot : AttrKey::b_slot), experts};
+      if (!useSlots(at, operand(at, i).state, expected, slots) ||
+          (isSeen && !see(at, operand(at, i).state, seen, slots)))
         return std::nullopt;
     }
   }
@@ -495,7 +505,8 @@ std::optional<Walk::Values> Walk::endMaxima(const At &at) {
   for (auto used = uses_.lower_bound({at.role.index, INT64_MIN});
        used != uses_.end() && used->first.first == at.role.index; used = uses_.erase(used)) {
     auto found = seen.maxima->entries.find(used->first.second);
-    if (found == seen.maxima->entries.end() || found->second.of.term != used->second)
+    if (found == seen.maxima->entries.end() ||
+        std::pair(found->second.of.term, found->second.count) != used->second)
       return refuse(at,
                     fmt::format("has not seen in {} what was scaled by it", used->first.second)),
              std::nullopt;

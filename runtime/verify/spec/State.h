@@ -150,6 +150,7 @@ struct Maxima {
   struct Entry {
     State of;
     int64_t first = 0, last = 0;
+    int64_t count = 1; ///< of slots from this one on: those of experts
     bool operator==(const Entry &) const = default;
   };
   std::map<int64_t, Entry> entries;

@@ -36,10 +36,7 @@ std::optional<std::vector<uint16_t>> Walk::divided(const Block &block, int64_t n
 
 /// Of the specification's table; -1 where it lacks the parameter.
 int64_t Walk::goalOf(size_t param) const {
-  if (isSpecification_)
-    return static_cast<int64_t>(param);
-  auto at = goals_.params.find(plan_.params[param].name);
-  return at == goals_.params.end() ? -1 : at->second;
+  return isSpecification_ ? static_cast<int64_t>(param) : goalOf_[param];
 }
 
 State Walk::paramState(size_t index, TermId term) const {
@@ -546,16 +543,17 @@ size_t Walk::paramOf(const At &at, const State &gradient) const {
 }
 
 /// Whether the norm of the role has the parameter: it trains it, and no earlier role does.
-bool Walk::countsNorm(const RoleWalk &walk, size_t param) const {
-  auto has = [&](uint32_t role) {
-    return std::ranges::any_of(plan_.roles[role].cells, [&](const Cell &cell) {
-      return keptKind(cell.kind) && cell.of == plan_.params[param].block;
-    });
-  };
-  for (uint32_t r = 0; r < walk.index; ++r)
-    if (has(r))
-      return false;
-  return has(walk.index) && goals_.isTrained(goalOf(param));
+bool Walk::countsNorm(const RoleWalk &walk, size_t param) {
+  if (roleOfBlock_.empty()) {
+    roleOfBlock_.assign(plan_.blocks.size(), kNone);
+    for (uint32_t r = 0; r < plan_.roles.size(); ++r)
+      for (const Cell &cell : plan_.roles[r].cells)
+        if (keptKind(cell.kind))
+          roleOfBlock_[static_cast<size_t>(cell.of)] =
+              std::min(roleOfBlock_[static_cast<size_t>(cell.of)], r);
+  }
+  return roleOfBlock_[static_cast<size_t>(plan_.params[param].block)] == walk.index &&
+         goals_.isTrained(goalOf(param));
 }
 
 std::optional<Walk::Values> Walk::followOptimizer(const At &at) {
@@ -588,7 +586,7 @@ std::optional<Walk::Values> Walk::followOptimizer(const At &at) {
     std::erase_if(like.places, [](const Place &place) { return place.kind == Place::Summed; });
     for (Place &place : like.places)
       if (place.kind == Place::OfExperts)
-        place = {place.axis, Place::Shard};
+        place = {place.axis, Place::Shard, false, false, place.outer};
     if (like.places != weight.places)
       return refuse(at, fmt::format("takes parts of gradient and weight of '{}' that do not fit",
                                     plan_.params[params[i]].name)),

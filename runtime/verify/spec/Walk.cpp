@@ -14,6 +14,10 @@ Walk::Walk(const Plan &plan, Terms &terms, const Goals &goals, bool isSpecificat
     : plan_(plan), terms_(terms), goals_(goals), isSpecification_(isSpecification),
       compute_(plan, terms), paramsOf_(plan.blocks.size()),
       dataAxes_(compute_.mesh().axesOf(GroupKind::Data)) {
+  for (const Param &param : plan.params) {
+    auto at = goals.params.find(param.name);
+    goalOf_.push_back(at == goals.params.end() ? -1 : at->second);
+  }
   for (size_t p = 0; p < plan.params.size(); ++p)
     if (plan.params[p].block >= 0)
       paramsOf_[static_cast<size_t>(plan.params[p].block)].push_back(p);
@@ -288,7 +292,7 @@ bool Walk::finish(const At &at, Values made) {
     }
     if (isSpecification_ && value.isOne() && value.state.term != kNoTerm)
       terms_.setName(value.state.term, at.role.segment().values[at.op.results[r]].name);
-    at.role.values[at.op.results[r]] = value;
+    at.role.values[at.op.results[r]] = std::move(made[r]);
   }
   return true;
 }

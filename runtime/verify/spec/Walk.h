@@ -145,6 +145,7 @@ private:
   void declare(std::string what);
   std::optional<Values> follow(const At &at);
   std::optional<Values> followPlain(const At &at);
+  bool countsItsRows(const At &at);
   std::optional<Values> followShardBwd(const At &at);
   std::optional<Values> followProductSquares(const At &at);
   std::optional<Values> followLoad(const At &at);
@@ -189,8 +190,11 @@ private:
   std::optional<Values> viewedMaxima(const At &at, const Maxima &maxima);
   std::optional<Values> endMaxima(const At &at);
   std::optional<State> magnitudeOf(const At &at, const State &x, size_t amax, int64_t slot);
-  bool useSlot(const At &at, const State &x, const Value &amax, int64_t slot);
-  bool see(const At &at, const State &x, Value &seen, int64_t slot);
+  struct Slots {
+    int64_t first = 0, count = 1;
+  };
+  bool useSlots(const At &at, const State &x, const Value &amax, Slots slots);
+  bool see(const At &at, const State &x, Value &seen, Slots slots);
   bool cutsNoBlock(const At &at, const State &x, ScaleBlocks blocks, bool isTransposed);
   State keptMagnitudes(const Type &type);
   Value initialMaxima(const Cell &cell);
@@ -242,7 +246,7 @@ private:
   bool checkNormPart(const At &at, const State &gradient, size_t param,
                      const std::vector<uint16_t> &axes, int64_t copies);
   size_t paramOf(const At &at, const State &gradient) const;
-  bool countsNorm(const RoleWalk &walk, size_t param) const;
+  bool countsNorm(const RoleWalk &walk, size_t param);
   bool isComplete(const At &at, const State &state, size_t param);
   bool endStep(RoleWalk &walk);
   bool checkTables();
@@ -262,11 +266,14 @@ private:
   std::vector<std::vector<size_t>> paramsOf_; ///< of each block
   std::vector<uint16_t> dataAxes_;
   std::map<QueueKey, std::deque<Value>> queues_;
+  std::vector<uint32_t> roleOfBlock_; ///< the first that keeps it
+  std::vector<int64_t> goalOf_;       ///< of each parameter
   std::map<Kept, Body> bodies_;
   std::unordered_map<const Segment *, VariantTable> variants_;
   bool followsAll_ = false; ///< bodies that would be executed again wait for each other
   std::map<std::pair<ChannelId, size_t>, std::map<uint32_t, Value>> meetings_;
-  std::map<std::pair<uint32_t, int64_t>, TermId> uses_; ///< by role and slot: what is scaled by it
+  std::map<std::pair<uint32_t, int64_t>, std::pair<TermId, int64_t>>
+      uses_; ///< by role and slot: what is scaled by it
   std::map<std::pair<bool, int64_t>, int64_t> rolesWithLosses_; ///< of each evaluation, and step
   std::optional<Difference> difference_;
   std::string foreign_; ///< the first op whose term the model does not have, and what was meant
