@@ -2,6 +2,7 @@
 #include "compiler/config/Adapted.h"
 #include "compiler/config/RulePredicates.h"
 #include "compiler/model/Freeze.h"
+#include "runtime/base/Nf4.h"
 
 namespace shardc::config {
 
@@ -126,6 +127,55 @@ void rulePeftFp8(RuleContext &ctx) {
   if (ctx.has(Opt::PeftScheme) && ctx.has(Opt::ModelFp8))
     ctx.report({Opt::PeftScheme, Opt::ModelFp8})
         .fix(ctx.fixRemove(Opt::ModelFp8, FixItKind::Alternative));
+}
+
+namespace {
+
+/// Rows of weights that are kept in blocks of 4 bits: what they are of, and their numbers on a
+/// rank.
+struct BlockRows {
+  const char *of;
+  Opt option;
+  int64_t numbers;
+};
+
+/// Numbers of a row that ranks have parts of; 0, which no block fits in, if the parts are not
+/// equal.
+int64_t partOf(int64_t row, int64_t ranks) { return row % ranks == 0 ? row / ranks : 0; }
+
+std::vector<BlockRows> rowsOfBlocks(const RuleContext &ctx) {
+  const Derived &d = ctx.derived();
+  const bool isLatent = ctx.on(Opt::ModelMultiLatentAttention);
+  int64_t values = isLatent ? ctx.num(Opt::ModelVHeadDim) : d.headSize;
+  std::vector<BlockRows> rows = {
+      {"layers that take the residual stream", Opt::ModelHiddenSize, d.hidden},
+      {"linear_proj", isLatent ? Opt::ModelVHeadDim : Opt::ModelNumAttentionHeads,
+       partOf(d.numHeads * values, d.tensorParallel)}};
+  if (adaptedModel(ctx.cfg()).hasDense)
+    rows.push_back({"linear_fc2", Opt::ModelFfnHiddenSize, partOf(d.ffnHidden, d.tensorParallel)});
+  if (isLatent)
+    rows.push_back({"linear_kv_up_proj", Opt::ModelKvLoraRank, ctx.num(Opt::ModelKvLoraRank)});
+  if (isLatent && ctx.has(Opt::ModelQLoraRank))
+    rows.push_back({"linear_q_up_proj", Opt::ModelQLoraRank, ctx.num(Opt::ModelQLoraRank)});
+  if (Opt shared = Opt::ModelMoeSharedExpertIntermediateSize;
+      ctx.has(Opt::ModelNumMoeExperts) && ctx.has(shared))
+    rows.push_back(
+        {"shared_experts.linear_fc2", shared, partOf(ctx.num(shared), d.tensorParallel)});
+  return rows;
+}
+
+} // namespace
+
+void rulePeftQuantize(RuleContext &ctx) {
+  if (!ctx.has(Opt::PeftScheme) || !ctx.has(Opt::PeftQuantize) || !ctx.has(Opt::ModelNumLayers))
+    return;
+  for (const BlockRows &rows : rowsOfBlocks(ctx))
+    if (rows.numbers % Nf4Block::kNumbers != 0 || rows.numbers == 0) {
+      ctx.report({Opt::PeftQuantize, rows.option},
+                 {arg(ctx, Opt::PeftQuantize), DiagArg(rows.of), rows.numbers})
+          .fix(ctx.fixRemove(Opt::PeftQuantize, FixItKind::Alternative));
+      return;
+    }
 }
 
 void rulePeftDropout(RuleContext &ctx) {

@@ -13,6 +13,7 @@
 #include "compiler/lower/Family.h"
 #include "compiler/model/Forward.h"
 #include "compiler/predict/DeviceTable.h"
+#include "runtime/base/Nf4.h"
 #include "runtime/base/StepState.h"
 #include "runtime/plan/Optimizers.h"
 
@@ -280,6 +281,15 @@ void splitByTensor(plan::Plan &plan, plan::Param &param, const model::TensorSpli
     param.copies.push_back(same);
 }
 
+/// Whether the weight is kept in blocks of 4 bits: of linear layers that are not trained, but for
+/// what chooses experts or words, and for experts, which bitsandbytes leaves as they are, too.
+bool isQuantized(const Config &config, const model::ParamSpec &spec, bool isFrozen) {
+  using enum model::ParamKind;
+  constexpr std::array kLinear = {Qkv, Latent, Projection, FeedForward, SharedExperts, Prediction};
+  return isFrozen && config.has(Opt::PeftScheme) && config.has(Opt::PeftQuantize) &&
+         !spec.isStacked && std::ranges::find(kLinear, spec.kind) != kLinear.end();
+}
+
 /// Puts the parameter behind the others of the block. `tensor`: the group of tensor-parallel ranks,
 /// among whom partition cuts it, if it is none of experts; -1 if there is none.
 void addParam(const Config &config, plan::Plan &plan, const model::ParamSpec &spec, size_t index,
@@ -289,6 +299,8 @@ void addParam(const Config &config, plan::Plan &plan, const model::ParamSpec &sp
   param.type.dtype = dtype;
   param.type.rank = static_cast<uint8_t>(spec.shape.size());
   std::copy(spec.shape.begin(), spec.shape.end(), param.type.shape.begin());
+  if (dtype == DType::NF4x64)
+    param.type.shape[param.type.rank - 1u] /= Nf4Block::kNumbers;
   if (spec.isStacked)
     cutStack(plan, param, spec);
   else if (tensor >= 0 && spec.split)
@@ -503,7 +515,9 @@ private:
           block->second =
               addBlock(plan_, std::move(name), param.isStacked ? experts_ : dense_, own);
         }
-        addParam(config_, plan_, param, block->second, d_.params, tensor_);
+        bool isIn4Bits = isQuantized(config_, param, params[u].isFrozen[p] != 0);
+        addParam(config_, plan_, param, block->second, isIn4Bits ? DType::NF4x64 : d_.params,
+                 tensor_);
         if (other && param.kind == model::ParamKind::Qkv)
           plan_.params.back().turns = turnsOfQkv(config_);
       }

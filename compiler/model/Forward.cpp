@@ -35,9 +35,15 @@ ValueId Forward::weight(const std::string &name) {
   auto at = params_.find(paramPrefix_ + name);
   SHARDC_CHECK(at != params_.end(), "no module declares the parameter '{}{}'", paramPrefix_, name);
   ValueId &value = weights_[at->second];
-  if (value == kNone)
-    value =
-        plan::addLiveIn(segment_, "w." + plan_.params[at->second].name, role_, cells_[at->second]);
+  if (value != kNone)
+    return value;
+  const plan::Param &param = plan_.params[at->second];
+  value = plan::addLiveIn(segment_, "w." + param.name, role_, cells_[at->second]);
+  if (param.type.dtype == DType::NF4x64) {
+    Type type = plan::numbersOf(param.type);
+    type.dtype = settings_.compute;
+    value = emit(op(OpKind::Dequantize, {value}), "w." + param.name + ".numbers", type);
+  }
   return value;
 }
 

@@ -50,6 +50,8 @@ constexpr PassId kOrder[] = {
     // each unit.
     PassId::OverlapTensorCollectives,
     PassId::DelayWeightGrads,
+    // After the passes that cut, move or fuse products as they are.
+    PassId::FuseSums,
     PassId::ShardUnits,
     PassId::InsertCollectives,
     // After InsertCollectives: these two find the table by its collectives and replace them.
@@ -112,6 +114,7 @@ bool isOptional(PassId id) {
   case PassId::FuseEpilogues:
   case PassId::CountRows:
   case PassId::OverlapTensorCollectives:
+  case PassId::FuseSums:
   case PassId::ReduceTiedHead:
   case PassId::FuseNormIntoExchange:
   case PassId::FuseNormIntoProducts:
@@ -132,6 +135,7 @@ void finishBody(plan::Plan &plan, PassId first) {
   for (auto id = std::ranges::find(kOrder, first); id < end; ++id)
     if (!isOnRequest(*id))
       runPass(*id, plan, notes);
+  runPass(PassId::FuseSums, plan, notes); // beyond which a body's ops stay, where it is not cut
 }
 
 std::vector<PassTime> runPipeline(plan::Plan &plan, const PipelineOptions &options, Notes &notes) {

@@ -29,7 +29,7 @@ bool isOptional(PassId id);
 bool isOnRequest(PassId id);
 
 /// Runs the passes from `first` up to the split of the body into stages, without those that run
-/// only on request.
+/// only on request, and fuses sums as the last of the body.
 void finishBody(plan::Plan &plan, PassId first);
 
 /// Transforms the logical plan of lowering into a placed plan. If the job leaves it to the

@@ -3,8 +3,8 @@
 // the values that the region keeps. The copies are the same ops with the same attributes, so
 // results are bitwise equal.
 //
-// What ranks have gathered of their parts is gathered again, rather than kept, without being asked
-// for.
+// What ranks have gathered of their parts is gathered again, and weights are dequantised again,
+// rather than kept, without being asked for.
 //
 // auto: `model.recompute_layers` says it of each layer; ChooseRecompute.cpp chooses it.
 // full: a region is `recompute_num_layers` layers of a stage (method uniform), or each of the first
@@ -158,8 +158,11 @@ private:
     markUpProjections();
   }
 
-  /// Of activations: ranks keep their parts, and not those of others, in whatever order.
+  /// Of activations: ranks keep their parts, and not those of others, in whatever order; of weights
+  /// that are kept in fewer bits, these.
   bool isBrought(const Op &op) const {
+    if (op.kind == plan::OpKind::Dequantize)
+      return true;
     if (op.kind == plan::OpKind::MergeSlices || op.kind == plan::OpKind::Pack) {
       uint32_t def = segment_.values[op.operands[0]].def;
       return def != kNone && isBrought(segment_.ops[def]);
@@ -363,9 +366,10 @@ private:
   std::vector<uint8_t> isOfLoss_;   ///< by value
 };
 
-bool hasGathers(const plan::Segment &segment) {
+bool brings(const plan::Segment &segment) {
   return std::ranges::any_of(segment.ops, [](const Op &op) {
-    return (op.kind == plan::OpKind::AllGather || op.kind == plan::OpKind::Shift) &&
+    return (op.kind == plan::OpKind::AllGather || op.kind == plan::OpKind::Shift ||
+            op.kind == plan::OpKind::Dequantize) &&
            op.phase == plan::Phase::Forward;
   });
 }
@@ -378,7 +382,7 @@ void runRecompute(plan::Plan &plan, Notes &) {
   for (plan::Role &role : plan.roles)
     for (plan::Segment &segment : role.segments)
       if (segment.body && countForwardOps(segment) < segment.ops.size() &&
-          (isAsked || hasGathers(segment)))
+          (isAsked || brings(segment)))
         Rewriter(segment, request, countForwardOps(segment)).run();
 }
 

@@ -35,12 +35,11 @@ std::vector<size_t> setsOfParams(const plan::Plan &plan) {
     for (const plan::Cell &cell : plan.roles[r].cells)
       if (cell.kind == plan::CellKind::Param)
         has[static_cast<size_t>(cell.of)][r] = 1;
-  std::map<std::pair<std::vector<uint8_t>, bool>, size_t> numbers;
+  std::map<std::pair<std::vector<uint8_t>, DType>, size_t> numbers;
   std::vector<size_t> sets;
   for (size_t p = 0; p < has.size(); ++p)
     sets.push_back(
-        numbers.try_emplace({has[p], plan::isKeptIn8Bits(plan.params[p])}, numbers.size())
-            .first->second);
+        numbers.try_emplace({has[p], plan.params[p].type.dtype}, numbers.size()).first->second);
   return sets;
 }
 
@@ -62,7 +61,7 @@ std::vector<LayoutBlock> layOutTogether(const std::vector<LayoutParam> &members,
 }
 
 /// A role has a block or it does not, and its weights have one type: parameters that other roles
-/// have, or that are kept in 8 bits, lie in blocks of their own.
+/// have, or that are kept in other types, lie in blocks of their own.
 std::vector<LayoutBlock> layOutUnit(const std::vector<LayoutParam> &members,
                                     const std::vector<size_t> &setOf, int64_t shards, bool byParam,
                                     Cuts cuts) {

@@ -7,6 +7,7 @@
 
 #include "kernels/bench/Cases.h"
 #include "runtime/base/Float8.h"
+#include "runtime/base/Nf4.h"
 #include "runtime/base/Philox.h"
 #include "runtime/base/StepState.h"
 
@@ -36,6 +37,19 @@ public:
       auto value =
           static_cast<float>(2 * uniformAt(case_.memory.size(), static_cast<uint64_t>(i)) - 1);
       static_cast<F8E4M3 *>(tensor.data)[i] = toF8E4M3(value);
+    }
+    return in(tensor);
+  }
+  /// Records of random numbers.
+  Builder &blocks(Shape shape) {
+    Tensor tensor = place(DType::NF4x64, shape);
+    float numbers[Nf4Block::kNumbers];
+    for (int64_t i = 0; i < tensor.numel(); ++i) {
+      for (int64_t k = 0; k < Nf4Block::kNumbers; ++k) {
+        auto number = static_cast<uint64_t>(i * Nf4Block::kNumbers + k);
+        numbers[k] = static_cast<float>(uniformAt(case_.memory.size(), number) - 0.5);
+      }
+      static_cast<Nf4Block *>(tensor.data)[i] = toNf4(numbers);
     }
     return in(tensor);
   }

@@ -632,6 +632,8 @@ constexpr Maker kMakers[] = {
     {"batch.load", makeBatchLoad},
     {"embedding", makeEmbedding},
     {"matmul", makeMatMul},
+    {"matmul_add", makeMatMulAdd},
+    {"dequantize", makeDequantize},
     {"matmul_gelu", makeMatMulGelu},
     {"matmul_scaled", makeMatMulScaled},
     {"amax", makeAmax},

@@ -64,6 +64,19 @@ void makeExpandParts(Builder &b) {
   b.toData({8 * b.model.channels, 2 * b.model.groups});
 }
 
+void makeMatMulAdd(Builder &b) {
+  const Model &m = b.model;
+  b.attrs().trans_b = true;
+  b.data({m.batch, m.positions, m.hidden()}).data({m.ffn, m.hidden()});
+  b.data({m.batch, m.positions, m.ffn}).data({m.ffn});
+  b.update(2).flops(m.rows(), m.ffn, m.hidden());
+}
+
+void makeDequantize(Builder &b) {
+  const int64_t rows = b.model.ffn, columns = b.model.hidden();
+  b.blocks({rows, columns}).toData({rows, columns * Nf4Block::kNumbers});
+}
+
 void makeContractParts(Builder &b) {
   setParts(b.attrs());
   b.data({8 * b.model.channels, 2 * b.model.groups});

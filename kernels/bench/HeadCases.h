@@ -13,6 +13,8 @@ void makeL2NormBwd(Builder &b);
 void makeSplitQkvNormRope(Builder &b);
 void makeMergeQkvNormRope(Builder &b);
 void makeJoinColumns(Builder &b);
+void makeDequantize(Builder &b);
+void makeMatMulAdd(Builder &b);
 void makeExpandParts(Builder &b);
 void makeContractParts(Builder &b);
 

@@ -19,6 +19,8 @@ void tune(std::string_view op, const Call &bound) {
   call.stream = &queue;
   if (op == "matmul")
     tuneMatMul(call);
+  else if (op == "matmul_add")
+    tuneMatMulAdd(call);
   else if (op == "matmul_scaled")
     tuneMatMulScaled(call);
   else if (op == "matmul_gelu")

@@ -37,6 +37,7 @@ std::string gemmChoices(Context &context);
 void takeGemmChoices(Context &context, std::string_view text);
 
 void tuneMatMul(const Call &call);
+void tuneMatMulAdd(const Call &call);
 void tuneMatMulScaled(const Call &call);
 void tuneMatMulGelu(const Call &call);
 void tuneMatMulGeluBwd(const Call &call);

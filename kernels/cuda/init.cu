@@ -1,6 +1,7 @@
 // init_block: initial values of a shard. Element i of a tensor is std·normalAt(key, i), one or
 // zero, by its row of the parameter table; elements outside of all ranges are zero. f32, bf16 or
-// f16, rounded once; or in bf16 with remainders (remainder.cuh). The numbers are those of
+// f16, rounded once; or in bf16 with remainders (remainder.cuh); or records of 64 numbers
+// (runtime/base/Nf4.h), one a thread. The numbers are those of
 // runtime/base/Philox.h: Box-Muller in fp64 on the words of one Philox block for two elements.
 // Mapping: a thread draws one pair; one launch a range. Limited by fp64 functions: 0.34 TB/s,
 // 0.17e12 numbers a second, on an H200, 2026-11; runs once.
@@ -10,6 +11,7 @@
 #include "kernels/cuda/dropout.cuh"
 #include "kernels/cuda/remainder.cuh"
 #include "kernels/host/Ranges.h"
+#include "runtime/base/Nf4.h"
 
 namespace shardc::kernels::cuda {
 namespace {
@@ -37,6 +39,20 @@ __device__ __forceinline__ void setValue(const Draw &p, int64_t i, float value) 
   p.remainders[i] = static_cast<uint16_t>(halves.remainder);
 }
 
+/// Two numbers that follow each other in a stream.
+__device__ __forceinline__ float2 drawPair(const Draw &p, int64_t pair) {
+  if (!p.normal)
+    return {1.0f, 1.0f};
+  auto index = static_cast<uint64_t>(pair);
+  uint4 bits =
+      philox({static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32), 0, 0}, p.key);
+  double u1 = (static_cast<double>(bits.x) + 1.0) * 0x1p-32;
+  double u2 = static_cast<double>(bits.y) * 0x1p-32;
+  double radius = sqrt(-2.0 * log(u1)), sine, cosine;
+  sincos(kTwoPi * u2, &sine, &cosine);
+  return {p.std * static_cast<float>(radius * cosine), p.std * static_cast<float>(radius * sine)};
+}
+
 __global__ void __launch_bounds__(256) drawPairs(const Draw p) {
   awaitPrevious();
   int64_t thread = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -46,21 +62,46 @@ __global__ void __launch_bounds__(256) drawPairs(const Draw p) {
   int64_t at = begin + 2 * pair - globalBegin; // of the pair's first element; may be begin - 1
   if (begin >= p.end || at >= end)
     return;
-  float values[2] = {1.0f, 1.0f};
-  if (p.normal) {
-    auto index = static_cast<uint64_t>(pair);
-    uint4 bits =
-        philox({static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32), 0, 0}, p.key);
-    double u1 = (static_cast<double>(bits.x) + 1.0) * 0x1p-32;
-    double u2 = static_cast<double>(bits.y) * 0x1p-32;
-    double radius = sqrt(-2.0 * log(u1)), sine, cosine;
-    sincos(kTwoPi * u2, &sine, &cosine);
-    values[0] = p.std * static_cast<float>(radius * cosine);
-    values[1] = p.std * static_cast<float>(radius * sine);
+  const float2 values = drawPair(p, pair);
+  if (at >= begin)
+    setValue(p, at, values.x);
+  if (at + 1 < end)
+    setValue(p, at + 1, values.y);
+}
+
+constexpr int kBounds = static_cast<int>(kNf4Bounds.size());
+struct Nf4Bounds {
+  float of[kBounds];
+};
+
+__device__ __forceinline__ uint32_t codeOf(const Nf4Bounds &bounds, float x) {
+  uint32_t code = 0;
+#pragma unroll
+  for (int i = 0; i < kBounds; ++i)
+    code += x > bounds.of[i] ? 1 : 0;
+  return code;
+}
+
+/// Records of 64 numbers, all extents in records.
+__global__ void __launch_bounds__(256) drawBlocks(const Draw p, const Nf4Bounds bounds) {
+  awaitPrevious();
+  constexpr int kPairs = Nf4Block::kNumbers / 2;
+  int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
+  if (i >= p.end - p.begin)
+    return;
+  int64_t first = (p.globalBegin + i / p.columns * p.stride + i % p.columns) * kPairs;
+  float2 pairs[kPairs];
+  float scale = 0;
+  for (int k = 0; k < kPairs; ++k) {
+    pairs[k] = drawPair(p, first + k);
+    scale = fmaxf(scale, fmaxf(fabsf(pairs[k].x), fabsf(pairs[k].y)));
   }
-  for (int half = 0; half < 2; ++half)
-    if (at + half >= begin && at + half < end)
-      setValue(p, at + half, values[half]);
+  float inverse = __fdiv_rn(1.0f, scale);
+  Nf4Block &block = static_cast<Nf4Block *>(p.x.p)[p.begin + i];
+  block.scale = scale;
+  for (int k = 0; k < kPairs; ++k)
+    block.codes[k] = static_cast<uint8_t>(codeOf(bounds, __fmul_rn(pairs[k].x, inverse)) << 4 |
+                                          codeOf(bounds, __fmul_rn(pairs[k].y, inverse)));
 }
 
 __global__ void __launch_bounds__(256) clearHalves(uint16_t *x, uint16_t *remainders, int64_t n) {
@@ -101,6 +142,13 @@ void runInitBlock(const Call &call) {
               range.key,
               static_cast<float>(range.initStd),
               range.init == ParamRange::Normal};
+    if (x.dtype == DType::NF4x64) {
+      Nf4Bounds bounds = {};
+      std::copy(kNf4Bounds.begin(), kNf4Bounds.end(), bounds.of);
+      launchKernel(drawBlocks, static_cast<unsigned>(ceilDiv(rows * columns, 256)), 256, 0,
+                   queueOf(call), p, bounds);
+      continue;
+    }
     auto blocks = static_cast<unsigned>(ceilDiv(rows * pairsOf(columns), 256));
     launchKernel(drawPairs, blocks, 256, 0, queueOf(call), p);
   }

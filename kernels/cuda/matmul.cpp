@@ -108,6 +108,19 @@ Call partOf(const Call &call, std::initializer_list<Tensor> in, std::initializer
   return part;
 }
 
+/// The product that accumulates into the operand `more`, which has the result's buffer.
+Call accumulating(const Call &call) {
+  const Tensor *in = call.in;
+  Call product = call.inCount > 3 ? partOf(call, {in[0], in[1], in[3]}, {call.out[0]})
+                                  : partOf(call, {in[0], in[1]}, {call.out[0]});
+  product.out[0].accumulate = true;
+  return product;
+}
+
+struct AddBuffers : Buffers {
+  AddBuffers(const Call &call, Scratch &scratch) : Buffers(accumulating(call), scratch) {}
+};
+
 /// A product and the op that its epilogue may include: the two separate calls, and the one product.
 struct Joined {
   Epilogue epilogue;
@@ -148,6 +161,8 @@ void runMatMul(const Call &call) {
   runProduct(call, buffers);
 }
 
+void runMatMulAdd(const Call &call) { runMatMul(accumulating(call)); }
+
 void runApart(const Joined &joined, const Buffers &buffers) {
   runProduct(joined.product, buffers);
   joined.rest.run(joined.other);
@@ -180,11 +195,14 @@ void tuneMatMul(const Call &call) {
   Buffers buffers(call, scratch);
   tuneGemm(gemmOf(call, buffers), buffers.gemm, queueOf(call));
 }
+void tuneMatMulAdd(const Call &call) { tuneMatMul(accumulating(call)); }
 void tuneMatMulGelu(const Call &call) { tuneJoined<Epilogue::Gelu>(call); }
 void tuneMatMulGeluBwd(const Call &call) { tuneJoined<Epilogue::GeluBwd>(call); }
 
 const Kernel kMatMul = {"matmul_cublaslt", runMatMul, acceptsAs<&host::kMatMul>,
                         workspaceOf<Buffers>};
+const Kernel kMatMulAdd = {"matmul_add_cublaslt", runMatMulAdd, acceptsAs<&host::kMatMulAdd>,
+                           workspaceOf<AddBuffers>};
 const Kernel kMatMulGelu = {"matmul_gelu_cublaslt", run<Epilogue::Gelu>,
                             acceptsAs<&host::kMatMulGelu>,
                             workspaceOf<JoinedBuffers<Epilogue::Gelu>>};

@@ -1,11 +1,13 @@
 // init_block: initial values of a shard. Element i of a tensor is std·normalAt(key, i) in fp32,
 // one or zero, according to its row of the parameter table; elements outside all ranges are zero.
-// f32, bf16 or f16, rounded once; or in bf16 with remainders in u16 (runtime/base/Remainder.h).
+// f32, bf16 or f16, rounded once; or in bf16 with remainders in u16 (runtime/base/Remainder.h); or
+// records of 64 numbers (runtime/base/Nf4.h), of which all counts of elements are.
 // Limited by the logarithm and the sines, two elements at a time.
 #include "kernels/host/Check.h"
 #include "kernels/host/Convert.h"
 #include "kernels/host/Ranges.h"
 #include "kernels/host/Rows.h"
+#include "runtime/base/Nf4.h"
 #include "runtime/base/Philox.h"
 #include "runtime/base/Remainder.h"
 
@@ -17,9 +19,12 @@
 namespace shardc::kernels::host {
 namespace {
 
+bool isOfBlocks(const Call &call) { return call.out[0].dtype == DType::NF4x64; }
+
 const char *acceptsInitBlock(const Call &call) {
   SHARDC_REQUIRE_OK(checkArity(call, {0, 0, 1, 2}));
-  SHARDC_REQUIRE(isData(call.out[0]), "init_block writes f32, bf16 and f16");
+  SHARDC_REQUIRE(isData(call.out[0]) || (isOfBlocks(call) && call.outCount == 1),
+                 "init_block writes f32, bf16, f16 and nf4x64");
   if (call.outCount > 1)
     SHARDC_REQUIRE(call.out[0].dtype == DType::BF16 && call.out[1].dtype == DType::U16 &&
                        call.out[0].numel() == call.out[1].numel(),
@@ -72,6 +77,19 @@ void fillRow(const Call &call, const ParamRange &range, int64_t from, int64_t en
   }
 }
 
+/// The same of records, from `from` to `end` - 1.
+void fillRowOfBlocks(const Call &call, const ParamRange &range, int64_t from, int64_t end,
+                     int64_t globalBegin) {
+  float numbers[Nf4Block::kNumbers];
+  std::fill_n(numbers, Nf4Block::kNumbers, 1.0f);
+  for (int64_t i = from; i < end; ++i) {
+    if (range.init == ParamRange::Normal)
+      drawNormals(range.key, static_cast<uint64_t>((globalBegin + i - from) * Nf4Block::kNumbers),
+                  Nf4Block::kNumbers, static_cast<float>(range.initStd), numbers);
+    static_cast<Nf4Block *>(call.out[0].data)[i] = toNf4(numbers);
+  }
+}
+
 void runInitBlock(const Call &call) {
   for (int i = 0; i < call.outCount; ++i)
     std::memset(call.out[i].data, 0,
@@ -82,7 +100,7 @@ void runInitBlock(const Call &call) {
     int64_t columns = range.columns > 0 ? range.columns : range.end - range.begin;
     for (int64_t begin = range.begin, global = range.globalBegin; begin < range.end;
          begin += columns, global += range.stride)
-      fillRow(call, range, begin, begin + columns, global);
+      (isOfBlocks(call) ? fillRowOfBlocks : fillRow)(call, range, begin, begin + columns, global);
   }
 }
 

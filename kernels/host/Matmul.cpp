@@ -2,7 +2,7 @@
 // are f32, bf16 or f16 each; the product is fp32 through BLAS, rounded once. An accumulating result
 // is old + product. matmul_gelu: x = the product, y = gelu of the product before it is rounded;
 // matmul_gelu_bwd: dx = product·gelu'(x). Limited by BLAS' rate; conversions touch each element
-// once.
+// once. matmul_add: c = product + more, in the buffer of `more`: an accumulating matmul.
 #include "kernels/host/Blas.h"
 #include "kernels/host/Check.h"
 #include "kernels/host/Convert.h"
@@ -72,6 +72,24 @@ const char *acceptsMatMul(const Call &call) {
   return checkBias(call);
 }
 
+/// The product that accumulates into the operand `more`, which has the result's buffer.
+Call accumulating(const Call &call) {
+  Call product = call;
+  if (call.inCount > 3)
+    product.in[2] = call.in[3];
+  product.inCount = call.inCount - 1;
+  product.out[0].accumulate = true;
+  return product;
+}
+
+const char *acceptsMatMulAdd(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {3, 4, 1, 1}));
+  SHARDC_REQUIRE(call.in[2].dtype == call.out[0].dtype && sameShape(call.in[2], call.out[0]) &&
+                     call.in[2].data == call.out[0].data,
+                 "the result does not have type, shape and buffer of what the product is added to");
+  return acceptsMatMul(accumulating(call));
+}
+
 const char *acceptsMatMulGelu(const Call &call) {
   SHARDC_REQUIRE_OK(checkArity(call, {2, 3, 2, 2}));
   SHARDC_REQUIRE_OK(checkProduct(call));
@@ -121,6 +139,12 @@ void runMatMul(const Call &call) {
       [&](int64_t begin, int64_t n, const float *product) { writeF32(c, begin, n, product); });
 }
 
+void runMatMulAdd(const Call &call) { runMatMul(accumulating(call)); }
+
+struct AddBuffers : Buffers {
+  AddBuffers(const Call &call, Scratch &scratch) : Buffers(accumulating(call), scratch) {}
+};
+
 void runMatMulGelu(const Call &call) {
   Scratch scratch(call);
   Buffers buffers(call, scratch);
@@ -151,6 +175,8 @@ void runMatMulGeluBwd(const Call &call) {
 } // namespace
 
 const Kernel kMatMul = {"matmul_host", runMatMul, acceptsMatMul, workspaceOf<Buffers>};
+const Kernel kMatMulAdd = {"matmul_add_host", runMatMulAdd, acceptsMatMulAdd,
+                           workspaceOf<AddBuffers>};
 const Kernel kMatMulGelu = {"matmul_gelu_host", runMatMulGelu, acceptsMatMulGelu,
                             workspaceOf<Buffers>};
 const Kernel kMatMulGeluBwd = {"matmul_gelu_bwd_host", runMatMulGeluBwd, acceptsMatMulGeluBwd,

@@ -33,6 +33,7 @@ inline bool isData(const Type &type) {
   case DType::U16:
   case DType::U8:
   case DType::Bool:
+  case DType::NF4x64:
     return false;
   }
   return false;
@@ -88,7 +89,7 @@ inline bool fits(const ValueType &needed, const Type &type, const Type *like) {
   case ValueType::Float8:
     return isFloat8(type);
   case ValueType::Integer:
-    return !isData(type);
+    return !isData(type) && type.dtype != DType::NF4x64;
   case ValueType::State:
     return type.bytes() == static_cast<int64_t>(sizeof(StepState));
   case ValueType::Exact:

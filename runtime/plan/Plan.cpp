@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "runtime/base/Nf4.h"
 #include "runtime/base/Status.h"
 #include "runtime/plan/Factors.h"
 #include "runtime/plan/Limits.h"
@@ -265,6 +266,14 @@ std::optional<BlockPart> partOf(const Block &block, int64_t numel) {
   return std::nullopt;
 }
 
+Type numbersOf(Type type) {
+  if (type.dtype == DType::NF4x64) {
+    type.shape[type.rank - 1u] *= Nf4Block::kNumbers;
+    type.dtype = DType::F32;
+  }
+  return type;
+}
+
 int64_t Param::rowSize() const {
   if (isStacked())
     return stackedRow;
@@ -272,7 +281,7 @@ int64_t Param::rowSize() const {
 }
 
 Type Param::tensorType() const {
-  Type tensor = wholeType();
+  Type tensor = numbersOf(wholeType());
   if (isStacked()) {
     std::rotate(tensor.shape.begin(), tensor.shape.begin() + 1, tensor.shape.end());
     tensor.shape.back() = 0;

@@ -271,6 +271,10 @@ struct Type {
   bool operator==(const Type &) const = default;
 };
 
+/// The type of the numbers that elements encode: f32 where an element is a record of many
+/// (DType::NF4x64).
+Type numbersOf(Type type);
+
 /// Address of a value or cell: byte `offset + coef · index(group)` of `arena`. In a ring, `slot ·
 /// stride` is added, where slot is (microbatch + `shift`) modulo `slots`.
 struct Place {
@@ -611,7 +615,7 @@ struct Param {
   /// Number of tensors in checkpoints: one, or one for each entry of a stack.
   int64_t tensorCount() const { return isStacked() ? wholeType().shape[0] : 1; }
   std::string tensorName(int64_t number) const;
-  /// The type of one such tensor, unsharded.
+  /// The type of one such tensor, unsharded, with numbers in place of records.
   Type tensorType() const;
 };
 

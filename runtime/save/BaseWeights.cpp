@@ -141,7 +141,7 @@ Result<std::string> BaseWeights::fingerprint(const plan::Param &param, int64_t n
           param.name.starts_with("embedding.word") || param.name == "output_layer.weight";
       isTable && plan_.job.model.vocabSize > 0) // padding is nobody's
     shape[0] = std::min(shape[0], plan_.job.model.vocabSize);
-  Element type = checkpoint::elementOf(param.type.dtype);
+  Element type = checkpoint::elementOf(param.tensorType().dtype);
   Sha256 sum;
   sum.add(checkpoint::shapeText(shape));
   Box box{Shape(shape.size(), 0), shape};

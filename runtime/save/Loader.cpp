@@ -6,6 +6,7 @@
 #include <iterator>
 #include <map>
 
+#include "runtime/base/Nf4.h"
 #include "runtime/base/Reports.h"
 #include "runtime/checkpoint/CheckpointFormat.h"
 #include "runtime/exec/Mesh.h"
@@ -433,13 +434,34 @@ Status Loader::restorePiece(exec::Executable &executable, size_t rank, const Sta
   return writePiece(executable, rank, layout_, piece, buffer);
 }
 
+/// Blocks of 4 bits are made of fp32, some rows at a time.
+Status Loader::readFromBase(const StatePiece &piece, uint8_t *bytes) const {
+  const std::string name = layout_.nameOf(piece);
+  DType type = layout_.typeOf(piece);
+  if (type != DType::NF4x64)
+    return base_->read(name, piece.box, checkpoint::elementOf(type), bytes);
+  constexpr int64_t kNumbersAtOnce = 4 << 20;
+  checkpoint::Box rows = piece.box;
+  const int64_t columns = rows.shape.back(), end = rows.offset[0] + rows.shape[0];
+  rows.shape[0] = std::max<int64_t>(kNumbersAtOnce / columns, 1);
+  std::vector<float> numbers;
+  for (auto *blocks = reinterpret_cast<Nf4Block *>(bytes); rows.offset[0] < end;
+       rows.offset[0] += rows.shape[0]) {
+    rows.shape[0] = std::min(rows.shape[0], end - rows.offset[0]);
+    numbers.resize(static_cast<size_t>(rows.shape[0] * columns));
+    RETURN_IF_ERROR(base_->read(name, rows, checkpoint::Element::F32, numbers.data()));
+    for (size_t i = 0; i < numbers.size(); i += Nf4Block::kNumbers)
+      *blocks++ = toNf4(&numbers[i]);
+  }
+  return Status::ok();
+}
+
 Result<bool> Loader::read(const StatePiece &piece, std::vector<uint8_t> &bytes) const {
   if (takesFromBase(plan_->params[piece.param])) {
     if (!base_ || isMoment(piece.part))
       return false;
     bytes.resize(static_cast<size_t>(StateLayout::bytesOf(piece)));
-    RETURN_IF_ERROR(base_->read(layout_.nameOf(piece), piece.box,
-                                checkpoint::elementOf(layout_.typeOf(piece)), bytes.data()));
+    RETURN_IF_ERROR(readFromBase(piece, bytes.data()));
     return true;
   }
   if (!checkpoint_ && !source_)

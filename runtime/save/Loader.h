@@ -75,6 +75,7 @@ public:
   Result<bool> read(const StatePiece &piece, std::vector<uint8_t> &bytes) const;
 
 private:
+  Status readFromBase(const StatePiece &piece, uint8_t *bytes) const;
   Loader(std::span<const plan::Plan> plans, StateLayout layout, ReportSink tell);
   /// A checkpoint's folder, and why it is the one.
   struct Choice {

@@ -4,6 +4,7 @@
 #include <optional>
 #include <set>
 
+#include "runtime/base/Nf4.h"
 #include "runtime/base/Reports.h"
 #include "runtime/plan/Builder.h"
 #include "runtime/plan/HostCells.h"
@@ -204,7 +205,7 @@ Status StateLayout::addPieces(const StateCell &cell, const Holder &holder, bool 
         continue;
       part = *share;
     }
-    for (const exec::TensorBox &box : exec::tensorBoxes(*plan_, part, indices))
+    for (const exec::TensorBox &box : exec::tensorBoxes(*plan_, part, indices)) {
       pieces.push_back({cell.part,
                         part.param,
                         cell.cell,
@@ -215,6 +216,10 @@ Status StateLayout::addPieces(const StateCell &cell, const Holder &holder, bool 
                         box.number,
                         role,
                         cell.upper});
+      if (type.dtype == DType::NF4x64)
+        for (checkpoint::Shape *extents : {&pieces.back().box.offset, &pieces.back().box.shape})
+          extents->back() *= Nf4Block::kNumbers;
+    }
   }
   return Status::ok();
 }

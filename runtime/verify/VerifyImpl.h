@@ -395,6 +395,7 @@ bool updatesBlocks(const Role &role);
 inline constexpr size_t kFirstFactor = operandIndex<OpKind::MatMul>("a"),
                         kSecondFactor = operandIndex<OpKind::MatMul>("b");
 static_assert(kSecondFactor == operandIndex<OpKind::MatMulScaled>("b") &&
+              kSecondFactor == operandIndex<OpKind::MatMulAdd>("b") &&
               kSecondFactor == operandIndex<OpKind::MatMulGelu>("b") &&
               kSecondFactor == operandIndex<OpKind::MatMulGeluBwd>("b") &&
               kSecondFactor == operandIndex<OpKind::GroupedMatMul>("b") &&

@@ -46,6 +46,8 @@ static_assert(kCounts == operandIndex<OpKind::GroupedMatMulScaled>("counts") &&
               kCounts == operandIndex<OpKind::GroupedMatMulBwd>("counts") &&
               kCounts == operandIndex<OpKind::GroupedMatMulBwdSquares>("counts"));
 
+constexpr size_t kMore = operandIndex<OpKind::MatMulAdd>("more");
+
 /// Operands of `matmul_scaled`: two factors, and the scale of each as many operands on.
 constexpr size_t kFactors = operandIndex<OpKind::MatMulScaled>("ascale");
 static_assert(kFactors == 2 && operandIndex<OpKind::MatMulScaled>("bscale") == kFactors + 1);
@@ -153,6 +155,8 @@ public:
         refuse(i, fmt::format("'{}'", opInfo(op).name), operand);
     if (isSumOverRanks(op))
       needParts(i, op);
+    if (op.kind == OpKind::MatMulAdd)
+      needAddedParts(i, op);
     State state;
     if (hasParts_)
       state.parts = partsOf(op), state.columns = columnsOf(op), state.isKnown = areKnown(op),
@@ -213,6 +217,14 @@ private:
     auto others = static_cast<Axes>(axesOf(plan_, op.group) & splits_ & ~added.parts);
     if (added.isKnown && others != 0)
       scope().addValue(finding::AddsNoParts, i, op.operands[0], namesOf(plan_, others));
+  }
+
+  /// A product that is a part of a sum is added to a part of the same one.
+  void needAddedParts(uint32_t i, const Op &op) const {
+    Axes added = of(op, kMore).parts, own = partsOf(op);
+    if (hasParts_ && added != own)
+      scope().addValue(finding::TakesPartialSum, i, op.operands[kMore],
+                       fmt::format("'{}'", opInfo(op).name), namesOf(plan_, added ^ own));
   }
 
   // ---- indices ----
@@ -420,7 +432,8 @@ private:
       from = {.block = blockNamedBy(op), .isStored = from.isStored};
     else if (op.kind == OpKind::Transpose)
       from.isTurned ^= true;
-    else if (op.kind == OpKind::ExpandParts) // its rows, with more columns, which nobody divides
+    else if (op.kind == OpKind::ExpandParts || // its rows, with more columns, which nobody divides
+             op.kind == OpKind::Dequantize)
       return setExpanded(op);
     else if (op.kind != OpKind::Cast)
       return;
@@ -571,6 +584,8 @@ private:
   }
 
   bool mayTakeParts(const Op &op) const {
+    if (op.kind == OpKind::MatMulAdd) // needAddedParts says of which
+      return of(op, kFirstFactor).parts == 0 && of(op, kSecondFactor).parts == 0;
     if (op.kind == OpKind::Add)
       return of(op, 0).parts == of(op, 1).parts;
     return isSumOverRanks(op) || isLinear(op.kind);

@@ -102,7 +102,8 @@ private:
       giveOne(op, transposed(op));
     else if (op.kind == OpKind::MergeSlices)
       giveOne(op, merged(op));
-    else if (isOneOf({OpKind::MatMul, OpKind::MatMulGelu, OpKind::MatMulGeluBwd}))
+    else if (isOneOf(
+                 {OpKind::MatMul, OpKind::MatMulAdd, OpKind::MatMulGelu, OpKind::MatMulGeluBwd}))
       followProduct(op, op.getBool(Key::trans_a), op.getBool(Key::trans_b));
     else if (op.kind == OpKind::MatMulScaled)
       followProduct(op, false, true);
@@ -375,6 +376,8 @@ private:
       return;
     if (op.kind == OpKind::MatMulGeluBwd)
       need(op, first, operandNamed<OpKind::MatMulGeluBwd>(op, "x"));
+    if (op.kind == OpKind::MatMulAdd)
+      need(op, first, operandNamed<OpKind::MatMulAdd>(op, "more"));
     give(op, a.layout, kFirstFactor);
   }
 

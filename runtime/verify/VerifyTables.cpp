@@ -218,7 +218,8 @@ void checkParam(Inspection &inspection, const Param &param) {
   };
   if (!isTypeSane(param.type))
     return broken(finding::ParameterNotSane);
-  if (!isComputeType(param.type.dtype) && !plan::isKeptIn8Bits(param))
+  if (!isComputeType(param.type.dtype) && !plan::isKeptIn8Bits(param) &&
+      param.type.dtype != DType::NF4x64)
     return broken(finding::ParameterType, dtypeName(param.type.dtype));
   checkSplits(inspection, param);
   if (param.block == -1 && plan.level == Level::Placed)

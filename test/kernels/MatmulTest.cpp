@@ -91,6 +91,27 @@ TEST(Matmul, AddsExactly) {
   }
 }
 
+/// matmul_add is a product onto the operand in its place, with or without a bias.
+TEST(Matmul, AddsToAnOperandInPlace) {
+  for (DType dtype : kDataTypes)
+    for (bool hasBias : {false, true}) {
+      Array a = randoms(dtype, {2, 3, 12}, 8), b = randoms(dtype, {10, 12}, 9);
+      Array more = randoms(dtype, {2, 3, 10}, 10, 5.0), bias = randoms(dtype, {10}, 11);
+      KernelRun plain("matmul"), adding("matmul_add");
+      plain.attrs.trans_b = adding.attrs.trans_b = true;
+      plain.in(a).in(b), adding.in(a).in(b).in(more);
+      if (hasBias)
+        plain.in(bias), adding.in(bias);
+      plain.out(DType::F32, {2, 3, 10}), adding.inPlace(2);
+      expectAccumulated(adding.run()[0], plain.run()[0], more);
+    }
+  KernelRun apart("matmul_add");
+  apart.in(constant(DType::F32, {2, 3}, 0)).in(constant(DType::F32, {3, 4}, 0));
+  apart.in(constant(DType::F32, {2, 4}, 0)).out(DType::F32, {2, 4});
+  EXPECT_STREQ(apart.refusal(), "the result does not have type, shape and buffer of what the "
+                                "product is added to");
+}
+
 TEST(Matmul, PanelsOfRowsFitTogether) {
   // More than one panel: 2^22 elements hold 128 rows of 2^15.
   int64_t n = 1 << 15;

@@ -2,6 +2,8 @@
 // and initial values, which come by the same table of ranges.
 #include "test/kernels/Harness.h"
 
+#include "kernels/host/Registry.h"
+#include "runtime/base/Nf4.h"
 #include "runtime/base/Philox.h"
 #include "runtime/base/Remainder.h"
 #include "runtime/base/StepState.h"
@@ -312,6 +314,38 @@ TEST(Init, ValuesComeFromTheParametersStream) {
                                             : 0;
       ASSERT_EQ(x[i], roundTo(dtype, want)) << i;
     }
+  }
+}
+
+/// Records are made of the numbers that fp32 weights would have; `dequantize` opens them.
+TEST(Init, BlocksAreThoseOfValues) {
+  constexpr int64_t kBlocks = 37, kFirst = 11, kNumbers = kBlocks * Nf4Block::kNumbers;
+  KernelRun plain("init_block");
+  plain.ranges = {normalRange(0, kNumbers, kFirst * Nf4Block::kNumbers)};
+  Array x = plain.out(DType::F32, {kNumbers}).run()[0];
+  std::vector<Nf4Block> blocks(kBlocks + 2);
+  std::vector<BF16> opened(static_cast<size_t>(kNumbers));
+  const ParamRange range = normalRange(1, kBlocks + 1, kFirst);
+  const int64_t rangesOf[] = {0, 1};
+  Call draw;
+  draw.out[draw.outCount++] = {blocks.data(), DType::NF4x64, 1, false, {kBlocks + 2}};
+  draw.ranges = &range, draw.rangesOf = rangesOf, draw.rangesCount = 1;
+  const Kernel &init = *findHostKernel("init_block"), &open = *findHostKernel("dequantize");
+  ASSERT_EQ(init.accepts(draw), nullptr);
+  init.run(draw);
+  Call call;
+  call.in[call.inCount++] = {&blocks[1], DType::NF4x64, 2, false, {kBlocks, 1}};
+  call.out[call.outCount++] = {opened.data(), DType::BF16, 2, false, {kBlocks, 64}};
+  ASSERT_EQ(open.accepts(call), nullptr);
+  open.run(call);
+  EXPECT_EQ(blocks.front().scale, 0);
+  for (int64_t b = 0; b < kBlocks; ++b) {
+    std::vector<float> numbers(x.values.begin() + b * Nf4Block::kNumbers,
+                               x.values.begin() + (b + 1) * Nf4Block::kNumbers);
+    fromNf4(toNf4(numbers.data()), numbers.data());
+    for (int64_t i = 0; i < Nf4Block::kNumbers; ++i)
+      ASSERT_EQ(opened[static_cast<size_t>(b * Nf4Block::kNumbers + i)].bits,
+                toBF16(numbers[static_cast<size_t>(i)]).bits);
   }
 }
 

@@ -83,6 +83,20 @@ def is_rehearsal(f):
     return f["dataset.kind"] == "synthetic" or f["cluster.gpu"] == "host"
 
 
+def rows_of_blocks(f):
+    """Numbers of a row on each rank, of weights that are kept in 4 bits."""
+    latent, experts = f.on("model.multi_latent_attention"), f.has("model.num_moe_experts")
+    heads, ranks = f.num("model.num_attention_heads", 1), f.tp
+    parts = [heads * f.num("model.v_head_dim" if latent else "model.kv_channels", 1)]
+    if not experts or f["model.moe_layer_freq"]:
+        parts.append(f.num("model.ffn_hidden_size", 4 * f.num("model.hidden_size", 1)))
+    if experts and f.has("model.moe_shared_expert_intermediate_size"):
+        parts.append(f["model.moe_shared_expert_intermediate_size"])
+    whole = [f.num("model.hidden_size", 1)]
+    whole += [f["model.kv_lora_rank"]] * latent + [f["model.q_lora_rank"]] * (latent and f.has("model.q_lora_rank"))
+    return whole + [part // ranks if part % ranks == 0 else 0 for part in parts]
+
+
 RULES = {
     "peft-needs-checkpoint": lambda f: has(f) and not f.has("checkpoint.pretrained_checkpoint") and not is_rehearsal(f),  # V24
     "peft-targets": lambda f: has(f) and f.has("model.num_layers") and not chosen(f),
@@ -93,5 +107,7 @@ RULES = {
     "peft-fp8": lambda f: has(f) and f.has("model.fp8"),
     "peft-dropout": lambda f: has(f) and f["peft.dropout"] > 0 and any(
         each.startswith("experts.") or (f.tp > 1 and each.split(".")[-1] in ("proj", "fc2")) for each in chosen(f)),
+    "peft-quantize": lambda f: has(f) and f.has("peft.quantize") and f.has("model.num_layers") and any(
+        row == 0 or row % 64 for row in rows_of_blocks(f)),
     "peft-key-groups": lambda f: has(f) and f.tp > f["model.num_query_groups"] and bool({*"qkv"} & set(chosen(f))),
 }

@@ -51,6 +51,15 @@ Result<ncclDataType_t> ncclType(DType type) {
   }
 }
 
+/// Records travel as words: NCCL has no type of theirs.
+Collective ofWords(Collective desc) {
+  if (desc.inType == DType::NF4x64 && desc.outType == DType::NF4x64) {
+    desc.count *= dtypeBytes(desc.inType) / dtypeBytes(DType::I32);
+    desc.inType = desc.outType = DType::I32;
+  }
+  return desc;
+}
+
 bool canSum(DType in, DType out) {
   return (isComputeType(in) && isComputeType(out)) || (in == DType::F64 && out == DType::F64);
 }
@@ -163,7 +172,8 @@ Result<void *> CudaChannel::landing(Member &member, const Collective &desc) {
   return static_cast<void *>(member.landings.empty() ? nullptr : member.landings.back()->data());
 }
 
-Status CudaChannel::issue(Member &member, const Collective &desc, Queue &queue) {
+Status CudaChannel::issue(Member &member, const Collective &asked, Queue &queue) {
+  const Collective desc = ofWords(asked);
   RETURN_IF_ERROR(checkDesc(desc, size()));
   if (watch_.hasFailed())
     return makeStatus(StatusCode::Aborted, "channel '{}' was aborted", this->desc().name);

@@ -40,6 +40,7 @@ FORMS = {
     "some": ['peft.targets=["q_proj", "v_proj", "linear_fc1_up", "*.down_proj"]', "peft.rslora=true",
              'peft.modules_to_save=["embed_tokens", "norm"]'],
     "layer": ['peft.targets=["*.layers.1.*"]', 'peft.exclude=["linear_q", "linear_k", "linear_v", "linear_fc1_gate", "linear_fc1_up"]'],
+    "quantized": [ALL, "peft.quantize=nf4", "model.hidden_size=256", "model.ffn_hidden_size=256"],
     "dropout": ['peft.targets=["q_proj", "k_proj", "v_proj", "up_proj"]', "peft.dropout=0.3"],
 }
 AXES = {
@@ -121,29 +122,33 @@ def check_begin(runner):
 def check_base(runner):
     sizes = ["train.micro_batch_size=2", "train.global_batch_size=4", "cluster.gpus_per_node=2",
              "model.share_embeddings_and_output_weights=false", "scheduler.lr_decay_iters=10", "scheduler.lr_warmup_iters=0"]
-    ways = {"optim": [], "optim_grads_params": ["mixed_precision=bf16_mixed"]}
-    for strategy, precision in ways.items():
+    ways = {
+        "optim": ("optim", [], []),
+        "optim_grads_params": ("optim_grads_params", ["mixed_precision=bf16_mixed"], []),
+        "4 bits": ("optim_grads_params", ["model.ffn_hidden_size=192"], ["peft.quantize=nf4"]),
+    }
+    for way, (strategy, own, adapters) in ways.items():
         with tempfile.TemporaryDirectory() as name:
             folder = pathlib.Path(name)
-            settings = [*sizes, *strategy_settings(strategy), *precision]
+            settings = [*sizes, *strategy_settings(strategy), *own]
             runner.run_plan(*settings, "train.train_iters=2", *saves(folder / "base", 2))
             runner.run_plan(*settings, "train.train_iters=3", *saves(folder / "other", 3))
-            tuned = [*settings, *LORA, ALL, f'checkpoint.pretrained_checkpoint="{folder / "base"}"', "train.train_iters=4"]
+            tuned = [*settings, *LORA, ALL, *adapters, f'checkpoint.pretrained_checkpoint="{folder / "base"}"', "train.train_iters=4"]
             whole = runner.run_plan(*tuned, *saves(folder / "tuned", 2))
-            plain = runner.run_plan(*settings, *LORA, ALL, "train.train_iters=4")
+            plain = runner.run_plan(*settings, *LORA, ALL, *adapters, "train.train_iters=4")
             if plain[0] == whole[0]:
-                sys.exit(f"{strategy}: the base is not that of the checkpoint")
+                sys.exit(f"{way}: the base is not that of the checkpoint")
             kept = set(told("inspect", folder / "tuned"))
             if not any("adapter.linear_in" in each for each in kept) or any("embedding" in each for each in kept):
-                sys.exit(f"{strategy}: saved are {kept}")
+                sys.exit(f"{way}: saved are {kept}")
             resumed = runner.run_plan(*tuned, *loads(folder / "tuned"), "checkpoint.ckpt_step=2")
-            equal(f"{strategy}, continued", whole[2:], resumed)
+            equal(f"{way}, continued", whole[2:], resumed)
             wrong = [*tuned[:-2], f'checkpoint.pretrained_checkpoint="{folder / "other"}"', "train.train_iters=4"]
             done = subprocess.run(["shardc", "run", runner.recipe, *runner.arguments([*wrong, *loads(folder / "tuned")])],
                                   capture_output=True, text=True, check=False)
             if done.returncode == 0 or "has other weights than" not in done.stderr or "linear_qkv.weight" not in done.stderr:
-                sys.exit(f"{strategy}: another base gives {done.returncode}: {done.stderr}")
-            print(f"{strategy}: another base is refused")
+                sys.exit(f"{way}: another base gives {done.returncode}: {done.stderr}")
+            print(f"{way}: another base is refused")
 
 
 if __name__ == "__main__":

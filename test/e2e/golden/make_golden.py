@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes the values that shardc's training is compared with, by PyTorch's autograd and AdamW.
 
-Needs numpy and torch, transformers for the cases that name a module of it, and lion-pytorch for those of Lion; nothing of shardc runs here. Writes data/ (an indexed dataset and the order
+Needs numpy and torch, transformers for the cases that name a module of it, lion-pytorch for those of Lion, and bitsandbytes for those in 4 bits; nothing of shardc runs here. Writes data/ (an indexed dataset and the order
 of its samples) and values/ (one JSON file and one .npz of step 1's gradients for each case).
 
     make_golden.py [CASE...]            write
@@ -125,6 +125,7 @@ def case_values(case, docs):
             "numpy": np.__version__,
             "torch": torch.__version__,
             **({"transformers": transformers_version()} if case.module else {}),
+            **({"bitsandbytes": importlib.metadata.version("bitsandbytes")} if case.quantized else {}),
             **({"lion-pytorch": importlib.metadata.version("lion-pytorch")} if case.lion else {}),
         },
         "per_token": case.per_token,

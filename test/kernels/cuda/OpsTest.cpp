@@ -45,6 +45,7 @@ struct Tolerances {
 Tolerances tolerancesOf(std::string_view op) {
   static const std::map<std::string_view, Tolerances> kOthers = {
       {"matmul", {1e-5, 4e-3}},
+      {"matmul_add", {1e-5, 4e-3}},
       {"grouped_matmul", {1e-5, 4e-3}},
       {"grouped_matmul_scaled", {2e-4, 4e-3}},
       {"grouped_matmul_bwd", {1e-5, 4e-3}},

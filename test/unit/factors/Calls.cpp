@@ -7,6 +7,7 @@
 #include "kernels/bench/Cases.h"
 #include "kernels/host/Registry.h"
 #include "runtime/base/Float8.h"
+#include "runtime/base/Nf4.h"
 #include "runtime/base/Philox.h"
 
 namespace shardc::plan::factors {
@@ -45,6 +46,8 @@ double Array::get(int64_t i) const {
     return static_cast<double>(as(int64_t{}));
   case DType::I32:
     return as(int32_t{});
+  case DType::NF4x64: // by its scale
+    return as(Nf4Block{}).scale;
   default:
     return as(uint8_t{});
   }
@@ -67,6 +70,13 @@ void Array::put(int64_t i, double number) {
     return as(static_cast<int64_t>(number));
   case DType::I32:
     return as(static_cast<int32_t>(number));
+  case DType::NF4x64:
+    return as([&] {
+      Nf4Block block{static_cast<float>(number), {}};
+      std::memcpy(block.codes, &bytes[static_cast<size_t>(i) * sizeof block + sizeof block.scale],
+                  sizeof block.codes);
+      return block;
+    }());
   default:
     return as(static_cast<uint8_t>(number));
   }

@@ -89,6 +89,8 @@ class Case:
     rank: int = 4
     alpha: float = 8.0
     rslora: bool = False
+    # Frozen linear layers but the head have the numbers that bitsandbytes makes of them in 4 bits.
+    quantized: bool = False
 
     micro_batch: int = 2
     global_batch: int = 8
@@ -429,6 +431,9 @@ LLAMA_LORA_JOINT = replace(
         ("self_attention.linear_qkv", ()), ("self_attention.linear_proj", ()), ("mlp.linear_fc1", ()), ("mlp.linear_fc2", ()),
     ),
 )
+LLAMA_QLORA = replace(
+    LLAMA_LORA, name="llama_qlora", hidden=128, head=32, ffn=256, quantized=True,
+)
 QWEN3_LORA = replace(
     QWEN3, name="qwen3_lora", frozen=ONLY_ADAPTERS, lr=5e-3, steps=10, rslora=True,
     adapters=(("self_attention.linear_qkv", (0, 2)), ("mlp.linear_fc1", (1,))),
@@ -491,6 +496,7 @@ CASES = [
     GPT2_FROZEN,
     LLAMA_LORA,
     LLAMA_LORA_JOINT,
+    LLAMA_QLORA,
     QWEN3_LORA,
     GEMMA2_LORA,
     LATENT_LORA,

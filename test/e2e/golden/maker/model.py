@@ -134,7 +134,16 @@ def initial_values(case):
             std = case.init_std / math.sqrt(2 * case.num_layers) if scaled else case.init_std
             drawn = normals(case.seed, name, math.prod(shape)).astype(np.float64)
             values[name] = (std * drawn).astype(np.float32).reshape(shape)
+            if case.quantized and ".linear_" in name:
+                values[name] = as_quantized(values[name])
     return values
+
+
+def as_quantized(weight):
+    """What bitsandbytes' Linear4bit multiplies with in place of the weight."""
+    import bitsandbytes.functional as bnb
+
+    return bnb.dequantize_4bit(*bnb.quantize_4bit(torch.from_numpy(weight), blocksize=64, quant_type="nf4")).numpy()
 
 
 class Numerics:

@@ -29,6 +29,8 @@ public:
       }
       bool keeps = term.op != nullptr && keepsSums(term.op->kind);
       bool isSum = term.op != nullptr && isSumOverRanks(term.op->kind);
+      if (term.op != nullptr && term.op->kind == OpKind::MatMulAdd && addsToPart(term, taken))
+        taken = 0;
       if (taken != 0 && term.op != nullptr && !isSum &&
           (!keeps || (term.op->kind == OpKind::Add && !isEven)))
         return fmt::format("rank {}: '{}' takes a part of a sum over ranks", term.rank,
@@ -48,6 +50,14 @@ public:
 private:
   Axes dueOf(int term) const {
     return static_cast<size_t>(term) < due_.size() ? due_[static_cast<size_t>(term)] : 0;
+  }
+
+  /// Of a product whose operands have the parts `taken`: only what it is added to is a part, of the
+  /// sum of which the product is one.
+  bool addsToPart(const Term &product, Axes taken) const {
+    constexpr size_t kMore = 2;
+    return taken == madeIn(product) && dueOf(product.from[kMore]) == taken &&
+           dueOf(product.from[0]) == 0 && dueOf(product.from[1]) == 0;
   }
 
   static bool isSumOverRanks(OpKind kind) {
@@ -75,16 +85,16 @@ private:
       return columnsOf(term.from[0]);
     if (op.kind == OpKind::MatMulScaled)
       return splitAt(term.from[0], true) | splitAt(term.from[1], true);
-    if (op.kind == OpKind::MatMul || op.kind == OpKind::MatMulGelu ||
-        op.kind == OpKind::MatMulGeluBwd)
+    if (op.kind == OpKind::MatMul || op.kind == OpKind::MatMulAdd ||
+        op.kind == OpKind::MatMulGelu || op.kind == OpKind::MatMulGeluBwd)
       return splitAt(term.from[0], !op.getBool(AttrKey::trans_a)) |
              splitAt(term.from[1], op.getBool(AttrKey::trans_b));
     return 0;
   }
 
   static bool isProduct(OpKind kind) {
-    return kind == OpKind::MatMul || kind == OpKind::MatMulGelu || kind == OpKind::MatMulGeluBwd ||
-           kind == OpKind::MatMulScaled;
+    return kind == OpKind::MatMul || kind == OpKind::MatMulAdd || kind == OpKind::MatMulGelu ||
+           kind == OpKind::MatMulGeluBwd || kind == OpKind::MatMulScaled;
   }
 
   /// Along which axes ranks have other columns of a term, as the product has that it goes back to.
@@ -131,7 +141,8 @@ private:
     if (made->op == nullptr)
       return false;
     bool isScaled = made->op->kind == OpKind::MatMulScaled;
-    if ((!isScaled && made->op->kind != OpKind::MatMul) || !isParameter(made->from[1]))
+    bool isWhole = made->op->kind == OpKind::MatMul || made->op->kind == OpKind::MatMulAdd;
+    if ((!isScaled && !isWhole) || !isParameter(made->from[1]))
       return false;
     bool isLast = !isScaled && !made->op->getBool(AttrKey::trans_b);
     return splitAt(made->from[1], isLast) != axesOf(loss.op->group);
@@ -207,7 +218,7 @@ private:
     if (kind == OpKind::Transpose ||
         (isQuantized && term.op->getBool(AttrKey::transposed) != (term.result > 1)))
       isLast = !isLast;
-    return isQuantized || kind == OpKind::Transpose;
+    return isQuantized || kind == OpKind::Transpose || kind == OpKind::Dequantize;
   }
 
   const Plan &plan_;

@@ -90,7 +90,8 @@ private:
       int64_t members = op.getInt(AttrKey::inner);
       return op.getBool(AttrKey::inverse) ? parts(part, members) : once(part, members);
     }
-    if (isAnyOf(op.kind, {OpKind::MatMul, OpKind::MatMulGelu, OpKind::MatMulGeluBwd}))
+    if (isAnyOf(op.kind,
+                {OpKind::MatMul, OpKind::MatMulAdd, OpKind::MatMulGelu, OpKind::MatMulGeluBwd}))
       return product(term);
     if (op.kind == OpKind::Dropout)
       return dropped(term);
@@ -131,8 +132,8 @@ private:
         need(term, of(term.from[0]), of(term.from[1]));
       return nullptr;
     }
-    return op.kind == OpKind::MatMulGeluBwd ? need(term, of(term.from[0]), of(term.from[2]))
-                                            : of(term.from[0]);
+    bool takesRows = op.kind == OpKind::MatMulGeluBwd || op.kind == OpKind::MatMulAdd;
+    return takesRows ? need(term, of(term.from[0]), of(term.from[2])) : of(term.from[0]);
   }
 
   Rows seen(const Term &view) {

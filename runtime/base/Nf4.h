@@ -1,0 +1,80 @@
+// Blocks of 64 numbers in 4 bits each, NF4 of QLoRA (arXiv 2305.14314), as bitsandbytes has them:
+// the scale is the largest magnitude, and a number has the code of the nearest value of the table,
+// times the scale; between two values the lower one.
+#pragma once
+
+#include <array>
+#include <cmath>
+#include <cstdint>
+
+namespace shardc {
+
+/// What codes stand for, in multiples of the scale: bitsandbytes' table.
+inline constexpr std::array<float, 16> kNf4Values = {-1.0f,
+                                                     -0.6961928009986877f,
+                                                     -0.5250730514526367f,
+                                                     -0.39491748809814453f,
+                                                     -0.28444138169288635f,
+                                                     -0.18477343022823334f,
+                                                     -0.09105003625154495f,
+                                                     0.0f,
+                                                     0.07958029955625534f,
+                                                     0.16093020141124725f,
+                                                     0.24611230194568634f,
+                                                     0.33791524171829224f,
+                                                     0.44070982933044434f,
+                                                     0.5626170039176941f,
+                                                     0.7229568362236023f,
+                                                     1.0f};
+
+/// One element of DType::NF4x64.
+struct Nf4Block {
+  static constexpr int64_t kNumbers = 64;
+  float scale;
+  uint8_t codes[kNumbers / 2]; ///< the first of two numbers has the upper 4 bits
+};
+static_assert(sizeof(Nf4Block) == 36);
+
+/// The largest number, in multiples of the scale, that has a code or a lower one: where rounded
+/// differences to two neighbours are equal, bitsandbytes takes the first.
+inline constexpr std::array<float, 15> kNf4Bounds = [] {
+  std::array<float, 15> bounds{};
+  auto isLower = [](float x, size_t i) { return x - kNf4Values[i] <= kNf4Values[i + 1] - x; };
+  for (size_t i = 0; i < bounds.size(); ++i) {
+    float low = kNf4Values[i], high = kNf4Values[i + 1]; // the bound is in [low, high)
+    for (float mid = low / 2 + high / 2; mid > low && mid < high; mid = low / 2 + high / 2)
+      (isLower(mid, i) ? low : high) = mid;
+    bounds[i] = low;
+  }
+  return bounds;
+}();
+
+/// The code of a number in multiples of its block's scale; 0 if it is NaN.
+inline uint8_t nf4CodeOf(float x) {
+  int code = 0;
+  for (float bound : kNf4Bounds)
+    code += x > bound ? 1 : 0;
+  return static_cast<uint8_t>(code);
+}
+
+/// A block of zeros has a scale of 0 and codes of 0, as bitsandbytes has it.
+inline Nf4Block toNf4(const float *numbers) {
+  Nf4Block block{};
+  for (int64_t i = 0; i < Nf4Block::kNumbers; ++i)
+    if (float size = std::fabs(numbers[i]); size > block.scale || std::isnan(size))
+      block.scale = size; // once NaN, it stays so
+  float inverse = 1.0f / block.scale;
+  for (int64_t i = 0; i < Nf4Block::kNumbers / 2; ++i)
+    block.codes[i] = static_cast<uint8_t>(nf4CodeOf(numbers[2 * i] * inverse) << 4 |
+                                          nf4CodeOf(numbers[2 * i + 1] * inverse));
+  return block;
+}
+
+inline void fromNf4(const Nf4Block &block, float *numbers) {
+  for (int64_t i = 0; i < Nf4Block::kNumbers / 2; ++i) {
+    numbers[2 * i] = kNf4Values[block.codes[i] >> 4] * block.scale;
+    numbers[2 * i + 1] = kNf4Values[block.codes[i] & 15] * block.scale;
+  }
+}
+
+} // namespace shardc
