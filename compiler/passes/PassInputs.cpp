@@ -28,7 +28,8 @@ Needed findNeededOfParams(const plan::Plan &plan) {
   return std::nullopt;
 }
 
-/// Each block has its weights and its gradient in the roles that have it, one at least.
+/// Each block has its weights, and its gradient if it is trained, in the roles that have it, one at
+/// least.
 Needed findNeededByCollectives(const plan::Plan &plan) {
   size_t count = plan.blocks.size();
   std::vector<uint8_t> found(count);
@@ -37,7 +38,9 @@ Needed findNeededByCollectives(const plan::Plan &plan) {
     std::vector<uint32_t> gradients = plan::findCells(role, CellKind::Gradient, count);
     for (size_t b = 0; b < count; ++b) {
       bool hasWeight = weights[b] != kNone, hasGradient = gradients[b] != kNone;
-      if (hasWeight != hasGradient)
+      bool isComplete =
+          hasWeight ? hasGradient || !plan.classOf(plan.blocks[b]).isTrained : !hasGradient;
+      if (!isComplete)
         return cellOf(role, hasWeight ? CellKind::Gradient : CellKind::Weight, plan.blocks[b]);
       found[b] |= static_cast<uint8_t>(hasWeight);
     }
@@ -48,8 +51,8 @@ Needed findNeededByCollectives(const plan::Plan &plan) {
   return std::nullopt;
 }
 
-/// The update continues the step state, tells when to stop, and takes a gradient of each block that
-/// a role has.
+/// The update continues the step state, tells when to stop, and takes a gradient of each trained
+/// block that a role has.
 Needed findNeededByUpdate(const plan::Plan &plan) {
   for (const plan::Role &role : plan.roles) {
     for (CellKind kind : {CellKind::Step, CellKind::Stop})
@@ -62,7 +65,9 @@ Needed findNeededByUpdate(const plan::Plan &plan) {
         hasGradient[static_cast<size_t>(cell.of)] = 1;
     for (const plan::Cell &cell : role.cells)
       if (cell.kind == CellKind::Weight && hasGradient[static_cast<size_t>(cell.of)] == 0)
-        return cellOf(role, CellKind::Gradient, plan.blocks[static_cast<size_t>(cell.of)]);
+        if (const plan::Block &block = plan.blocks[static_cast<size_t>(cell.of)];
+            plan.classOf(block).isTrained)
+          return cellOf(role, CellKind::Gradient, block);
   }
   return std::nullopt;
 }
