@@ -381,8 +381,9 @@ plan::ValueId chainState(plan::Segment &segment, Op op, plan::ValueId state,
 /// Translates one configuration.
 class Lowering {
 public:
-  Lowering(const Config &config, const SourceManager &sources)
-      : config_(config), d_(config.derived()), decoder_(decoderOf(config)),
+  /// `rows`: of a forward body alone, 0 for the job's bodies.
+  Lowering(const Config &config, const SourceManager &sources, int64_t rows)
+      : rows_(rows), config_(config), d_(config.derived()), decoder_(decoderOf(config)),
         units_(decoder_.units()), locs_(config, sources, plan_), strategy_(d_.strategy) {}
 
   plan::Plan run() {
@@ -409,6 +410,10 @@ public:
                              isOfData ? d_.dataParallel - 1 : plan_.worldSize() - 1);
     addCells();
     role_->segments.reserve(2);
+    if (rows_ > 0) {
+      addBody("forward", /*training=*/false);
+      return std::move(plan_);
+    }
     addBody("micro", /*training=*/true);
     if (evaluates())
       addBody("eval", /*training=*/false);
@@ -541,7 +546,9 @@ private:
       addCell(*role_, "prediction_losses", PredictionLosses,
               Type::of(DType::F32, {decoder_.numPredictions, 1}), plan::Arena::State,
               plan::Purpose::Step);
-    if (!evaluates())
+    if (rows_ > 0)
+      evalFeed_ = addFeed("eval_feed", EvalFeed, 1, 1);
+    if (rows_ > 0 || !evaluates())
       return;
     int64_t ahead = d_.evalMicrobatches;
     if (config_.isOn(Opt::ValidationFullValidation)) // may be any number
@@ -584,12 +591,15 @@ private:
 
   model::BodySettings bodySettings(bool training) const {
     DType residual = config_.isOn(Opt::ModelFp32ResidualConnection) ? DType::F32 : d_.compute;
-    return {training ? d_.microBatch : d_.evalMicroBatch,
-            d_.seqLength,
+    return {rows_ > 0  ? 1
+            : training ? d_.microBatch
+                       : d_.evalMicroBatch,
+            rows_ > 0 ? rows_ : d_.seqLength,
             d_.compute,
             residual,
             config_.getInt(Opt::RngSeed),
-            training};
+            training,
+            d_.seqLength};
   }
 
   uint32_t placeOf(plan::UnitKind kind) const {
@@ -707,6 +717,7 @@ private:
     role_->program.push_back(std::move(steps));
   }
 
+  int64_t rows_;
   const Config &config_;
   const config::Derived &d_;
   model::Decoder decoder_;
@@ -726,7 +737,11 @@ private:
 } // namespace
 
 plan::Plan lower(const Config &config, const SourceManager &sources) {
-  return Lowering(config, sources).run();
+  return Lowering(config, sources, 0).run();
+}
+
+plan::Plan lowerForward(const Config &config, const SourceManager &sources, int64_t rows) {
+  return Lowering(config, sources, rows).run();
 }
 
 } // namespace shardc::lower

@@ -28,4 +28,8 @@ llvm::ArrayRef<llvm::StringLiteral> plannedPaths();
 /// Translates a configuration for which findMissing is empty.
 plan::Plan lower(const config::Config &config, const SourceManager &sources);
 
+/// The same with nothing but a forward body, of `rows` tokens that follow others of one sample: for
+/// generating. Only of a configuration of one rank.
+plan::Plan lowerForward(const config::Config &config, const SourceManager &sources, int64_t rows);
+
 } // namespace shardc::lower

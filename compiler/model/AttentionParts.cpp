@@ -1,5 +1,7 @@
 #include "compiler/model/AttentionParts.h"
 
+#include <algorithm>
+
 #include "compiler/model/Forward.h"
 
 namespace shardc::model {
@@ -44,7 +46,7 @@ ValueId attend(Forward &to, ValueId q, ValueId k, ValueId v, const ScoreSettings
     attend.set(Key::soft_cap, settings.softCap);
   if (settings.window)
     attend.set(Key::window, *settings.window);
-  if (settings.chunk && *settings.chunk < s)
+  if (settings.chunk && *settings.chunk < std::max(s, to.settings().positions))
     attend.set(Key::chunk, *settings.chunk);
   to.setDropout(attend, settings.dropout);
   Type output = to.activations({b, s, heads * channels}),

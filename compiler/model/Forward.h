@@ -24,6 +24,7 @@ struct BodySettings {
   DType residual = DType::F32; ///< of the residual stream
   int64_t seed = 0;            ///< of dropout
   bool training = true;        ///< evaluation drops nothing
+  int64_t positions = 0;       ///< of whole sequences, of which a body may have a part
 };
 
 class Forward {

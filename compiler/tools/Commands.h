@@ -21,6 +21,7 @@ void addMeasure(cli::Command &app, int &status, const char *program);
 void addReport(cli::Command &app, int &status);
 void addRun(cli::Command &app, int &status, const char *program);
 void addFmt(cli::Command &app, int &status);
+void addGenerate(cli::Command &app, int &status);
 void addImport(cli::Command &app, int &status);
 void addInit(cli::Command &app, int &status);
 void addExport(cli::Command &app, int &status);

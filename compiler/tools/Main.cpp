@@ -89,6 +89,7 @@ int main(int argc, char **argv) {
   addRun(app, status, argv[0]);
   addMeasure(app, status, argv[0]);
   addDoctor(app, status, argv[0]);
+  addGenerate(app, status);
   addCkpt(app, status);
   addData(app, status);
   addRecipes(app, status);

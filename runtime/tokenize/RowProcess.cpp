@@ -93,6 +93,16 @@ Status RowProcess::startText(const std::string &python, const std::string &token
   return start(python, tokenizer, toText(Json{{"mode", "text"}, {"tokenizer", tokenizer}}));
 }
 
+Status RowProcess::startPrompts(const std::string &python, const std::string &tokenizer,
+                                const std::string &templateFile, const std::string &date) {
+  return start(python, tokenizer,
+               toText(Json{{"mode", "text"},
+                           {"tokenizer", tokenizer},
+                           {"template", textOrNull(templateFile)},
+                           {"date", textOrNull(date)},
+                           {"end", Json()}}));
+}
+
 Status RowProcess::refuse(char kind) const {
   if (kind == 'M')
     return makeStatus(
@@ -157,7 +167,23 @@ Result<std::vector<std::string>> RowProcess::textsOf(std::span<const std::vector
   std::vector<std::string> texts;
   for (const std::vector<int32_t> &list : lists)
     texts.push_back(toText(Json(list)));
-  std::vector<std::string_view> views(texts.begin(), texts.end());
+  return answersTo(texts);
+}
+
+Result<std::vector<int32_t>> RowProcess::tokensOf(const std::string &prompt, bool isChat) {
+  std::string request = toText(Json{{"prompt", prompt}, {"chat", isChat}});
+  ASSIGN_OR_RETURN(std::vector<std::string> answers, answersTo(std::span(&request, 1)));
+  std::vector<int32_t> tokens;
+  for (const Json &token : parseJson(answers[0])) {
+    if (!token.is_number_integer() || token < 0 || token >= vocabSize_)
+      return refuse('?');
+    tokens.push_back(token.get<int32_t>());
+  }
+  return tokens;
+}
+
+Result<std::vector<std::string>> RowProcess::answersTo(std::span<const std::string> requests) {
+  std::vector<std::string_view> views(requests.begin(), requests.end());
   RETURN_IF_ERROR(send(views));
   ASSIGN_OR_RETURN(char kind, process_.readAnswer(answer_));
   if (kind != 'S')
@@ -168,7 +194,7 @@ Result<std::vector<std::string>> RowProcess::textsOf(std::span<const std::vector
     for (const Json &text : json)
       if (text.is_string())
         out.push_back(text.get<std::string>());
-  if (out.size() != lists.size())
+  if (out.size() != requests.size())
     return refuse('?');
   return out;
 }

@@ -56,6 +56,9 @@ public:
                    const RowSettings &settings);
   /// One that reads the packs of a file.
   Status startPacks(const std::string &python, const std::string &path);
+  /// One that also makes prompts tokens, by the tokenizer's chat template or by this one.
+  Status startPrompts(const std::string &python, const std::string &tokenizer,
+                      const std::string &templateFile, const std::string &date);
   /// One that makes tokens text.
   Status startText(const std::string &python, const std::string &tokenizer);
 
@@ -66,10 +69,14 @@ public:
   Status send(std::span<const std::string_view> texts);
   /// The rows of the lines that were sent. If a line is refused, `refused` is its index.
   Status receive(Rows &out, std::optional<size_t> &refused);
+  /// The tokens of a prompt, with those that the tokenizer begins texts with; `isChat`: as the
+  /// message of a user to answer.
+  Result<std::vector<int32_t>> tokensOf(const std::string &prompt, bool isChat);
   /// The text of each list of tokens.
   Result<std::vector<std::string>> textsOf(std::span<const std::vector<int32_t>> lists);
 
 private:
+  Result<std::vector<std::string>> answersTo(std::span<const std::string> requests);
   Status start(const std::string &python, const std::string &name, const std::string &settings);
   Status refuse(char kind) const;
 

@@ -7,12 +7,13 @@ SETTINGS is a JSON object: `mode` is rows, packs or text, `tokenizer` a tokenize
 runtime/tokenize/RowProcess.h has. Requests come by standard input and answers go to standard output, all numbers little endian:
 
     request   uint64 bytes that follow; uint32 n; uint32 bytes of each of n texts; the texts, in UTF-8. For rows a text is a line;
-              for packs the only one is a path; for text each is a JSON list of tokens
+              for packs the only one is a path; for text each is a JSON list of tokens, or an object with a `prompt` to make
+            tokens of, and `chat` if it is a user's message
     answer    uint8 kind; uint64 bytes that follow, which are
         'H'   once, first: JSON with what is known of the tokenizer and the template
         'T'   uint32 n; uint32 tokens of each of n rows; n times uint8: 1 if a row was cut, 2 if it begins a pack; the tokens, each
               an int32; their masks, each a uint8: 1 if the token counts in the loss when it is predicted
-        'S'   JSON list of texts
+        'S'   JSON list of texts; that of a prompt is a JSON list of tokens
         'R'   a line is refused; JSON with its index in the request and the reason
         'M'   a package is missing; the reason as text
         'E'   another error; its text. The process ends after 'M' and 'E'
@@ -243,7 +244,7 @@ class Rows:
         self.template_text = text
         self.template = None
         if text:
-            self.template = Template(text, self.words, datetime.date.fromisoformat(settings["date"]))
+            self.template = Template(text, self.words, datetime.date.fromisoformat(settings["date"]) if settings["date"] else datetime.date.today())
         x, y, both = (self.encode(part).ids for part in ("x", "y", "x y"))
         self.is_space_sensitive = both != x + y
 
@@ -427,10 +428,21 @@ def serve_packs(source, out):
     answer_rows(out, [])
 
 
-def serve_texts(source, out, tokenizer):
+def tokens_of(tokenizer, maker, value):
+    """Of a prompt: begun as the tokenizer begins texts, or as the chat template has it."""
+    if not value["chat"]:
+        return tokenizer.encode(value["prompt"], add_special_tokens=True).ids
+    if maker.template is None:
+        raise Refused("the tokenizer has no chat template; name one by --template=FILE")
+    messages = [{"role": "user", "content": value["prompt"]}]
+    return maker.encode(unmarked(maker.template.render(messages, {}, prompt=True))[0]).ids
+
+
+def serve_texts(source, out, tokenizer, maker):
     while True:
-        lists = [json.loads(text) for text in read_request(source)]
-        answer_json(out, b"S", tokenizer.decode_batch(lists, skip_special_tokens=False))
+        values = [json.loads(text) for text in read_request(source)]
+        answer_json(out, b"S", [json.dumps(tokens_of(tokenizer, maker, value)) if isinstance(value, dict) else
+                                tokenizer.decode_batch([value], skip_special_tokens=False)[0] for value in values])
 
 
 def run(settings, out):
@@ -445,8 +457,9 @@ def run(settings, out):
     facts = {"library": f"tokenizers {tokenizers.__version__}",
              "vocab": 1 + max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)}
     if settings["mode"] == "text":
-        answer_json(out, b"H", facts)
-        serve_texts(sys.stdin.buffer, out, tokenizer)
+        maker = Rows(tokenizer, settings) if "end" in settings else None
+        answer_json(out, b"H", {**facts, **(maker.describe() if maker else {})})
+        serve_texts(sys.stdin.buffer, out, tokenizer, maker)
     maker = Rows(tokenizer, settings)
     answer_json(out, b"H", {**facts, **maker.describe()})
     serve_rows(sys.stdin.buffer, out, maker)

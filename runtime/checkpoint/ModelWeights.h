@@ -1,0 +1,51 @@
+// The weights of a model by plain names: those of a checkpoint, or of the folder of a Hugging Face
+// model. For what only reads weights.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/checkpoint/HfConvert.h"
+#include "runtime/checkpoint/HfFiles.h"
+#include "runtime/checkpoint/SavedParams.h"
+
+namespace shardc::checkpoint {
+
+class ModelWeights {
+public:
+  static Result<ModelWeights> open(const std::string &folder, const ReportSink &tell);
+
+  const std::string &folder() const { return folder_; }
+  std::vector<std::string> names() const { return model_ ? model_->names() : saved_->names(); }
+  std::optional<Shape> shapeOf(const std::string &name) const {
+    return model_ ? model_->shapeOf(name) : saved_->shapeOf(name);
+  }
+  std::optional<Element> typeOf(const std::string &name) const {
+    return model_ ? model_->weightType() : saved_->typeOf(name);
+  }
+  /// In fp32.
+  Status read(const std::string &name, const Box &box, void *dst) const {
+    return model_ ? model_->read(name, box, Element::F32, dst)
+                  : saved_->read(name, box, Element::F32, dst);
+  }
+  /// The files of a Hugging Face model that are there.
+  Result<std::vector<HfModelFile>> modelFiles() const {
+    return model_ ? hfFilesIn(folder_) : hfFilesOf(saved_->reader());
+  }
+  /// The length of each row of a matrix with such a shape: of squares in double, rounded once. With
+  /// these a difference of lengths and its sum with them are exact where a trained length is half
+  /// to twice the row's.
+  Result<std::vector<float>> lengthsOf(const std::string &name, const Shape &shape) const;
+
+private:
+  std::string folder_;
+  std::unique_ptr<HfWeights> model_;
+  std::optional<SavedParams> saved_;
+};
+
+/// The length of a row.
+double lengthOf(const float *row, int64_t columns);
+
+} // namespace shardc::checkpoint

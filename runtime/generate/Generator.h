@@ -1,0 +1,67 @@
+// Lets a model continue a text: the forward ops of its logical plan, one by one by the host's
+// kernels, with the keys and values of all tokens so far kept. There is no second model here: what
+// an op does is its kernel's business, but for attention, whose keys are those that are kept.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "kernels/api/Kernel.h"
+#include "runtime/base/Status.h"
+#include "runtime/plan/Plan.h"
+
+namespace shardc::generate {
+
+/// Fills a tensor of a checkpoint, by its name: `shape` without padding of the vocabulary is at
+/// least what is there, the other rows are zeros.
+using ReadTensor =
+    std::function<Status(const std::string &name, const plan::Type &type, void *dst)>;
+
+class Generator {
+public:
+  Generator();
+  ~Generator();
+
+  /// Reads the weights that the plan's forward body needs. The plan is logical, of one rank and one
+  /// sample (lower::lowerForward).
+  Status load(const plan::Plan &plan, const ReadTensor &read);
+
+  /// Continues with tokens, as many as the rows of the plan's body; it has the same parameters as
+  /// the loaded one. Returns the scores of what comes next, without padding of the vocabulary.
+  Result<std::vector<float>> scores(const plan::Plan &plan, std::span<const int32_t> tokens);
+
+  /// Tokens so far.
+  int64_t position() const { return position_; }
+
+private:
+  struct Buffer;
+  struct Body;
+  using Values = std::vector<std::shared_ptr<Buffer>>;
+
+  Status run(const Body &body, const plan::Op &op, Values &values);
+  Status attend(const Body &body, const plan::Op &op, Values &values, size_t number);
+  void loadBatch(const Body &body, const plan::Op &op, std::span<const int32_t> tokens,
+                 Values &values) const;
+  Result<std::vector<float>> scoresOf(const plan::Op &loss, const Values &values);
+
+  /// Keys or values of one attention, of all tokens so far.
+  struct Kept {
+    std::vector<std::byte> keys, values;
+  };
+  std::map<std::string, std::shared_ptr<Buffer>> weights_; ///< by the name of their cell
+  std::vector<Kept> kept_;
+  std::vector<std::byte> workspace_;
+  int64_t position_ = 0;
+};
+
+/// The token with the largest score, the first of several; or with a temperature above 0 one drawn
+/// by the softmax of scores divided by it, from a counter of the seed and the position.
+int32_t chooseToken(std::span<const float> scores, double temperature, int64_t seed,
+                    int64_t position);
+
+} // namespace shardc::generate
