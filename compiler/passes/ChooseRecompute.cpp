@@ -294,6 +294,8 @@ public:
     for (StageChoices &stage : stages_)
       stage.choices = StageTable(ways_, stage.layers, load_).choices();
     expect(bytes);
+    if (std::ranges::any_of(stages_, [this](const StageChoices &stage) { return exceeds(stage); }))
+      return takeLeast();
     search(bytes);
     tryMore();
     finish();
@@ -455,6 +457,24 @@ private:
     choices = std::move(best);
   }
 
+  /// How far what a choice is expected to need may be off.
+  static double gapsOf(const StageChoices &stage) {
+    return kGaps * (stage.choices.front().bytes - stage.choices.back().bytes);
+  }
+
+  /// Whether the choice that is expected to need least does not fit, however far that is off.
+  bool exceeds(const StageChoices &stage) const {
+    return stage.choices.back().bytes > static_cast<double>(plan_.deviceBytes) + gapsOf(stage);
+  }
+
+  /// Nothing fits.
+  void takeLeast() {
+    for (StageChoices &stage : stages_)
+      stage.tried = stage.fits = stage.choices.size() - 1;
+    place();
+    finish();
+  }
+
   void search(const std::vector<int64_t> &bytes) {
     for (size_t i = 0; i < stages_.size(); ++i) {
       StageChoices &stage = stages_[i];
@@ -509,8 +529,7 @@ private:
   std::vector<Choice> moreOf(const StageChoices &stage) const {
     const Choice &found = stage.choices[stage.fits];
     double least = stage.choices.back().bytes;
-    double limit = std::max(static_cast<double>(plan_.deviceBytes), least) +
-                   kGaps * (stage.choices.front().bytes - least);
+    double limit = std::max(static_cast<double>(plan_.deviceBytes), least) + gapsOf(stage);
     std::vector<Choice> more;
     for (const Choice &choice : stage.all)
       if ((!stage.isKnown || choice.added < found.added) && choice.bytes < limit)
