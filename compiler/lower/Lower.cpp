@@ -47,9 +47,13 @@ constexpr int64_t kWholeAhead = 32;
 
 /// Options that passes and the runtime read from the plan: every option with a value in these
 /// sections.
-bool belongsToJob(const config::OptionInfo &info) {
+bool belongsToJob(const Config &config, const config::OptionInfo &info) {
   using config::Section;
   switch (info.section) {
+  case Section::Peft:
+    if (!config.has(Opt::PeftScheme))
+      return false;
+    [[fallthrough]];
   case Section::Train:
   case Section::Dataset:
   case Section::Rng:
@@ -61,10 +65,10 @@ bool belongsToJob(const config::OptionInfo &info) {
   case Section::Ddp:
   case Section::Dist:
   case Section::Model:
-  case Section::Peft:
   case Section::RerunStateMachine:
   case Section::Env:
-    return info.status == config::OptionStatus::Executed && !info.isCompiled;
+    return config.has(info.opt) && info.status == config::OptionStatus::Executed &&
+           !info.isCompiled;
   default:
     return false;
   }
@@ -111,8 +115,7 @@ void leaveOutOff(plan::Job &job) {
 void fillJob(const Config &config, plan::Plan &plan, config::ShardingStrategy strategy,
              const Places &places) {
   for (const config::OptionInfo &info : config::options())
-    if (belongsToJob(info) && config.has(info.opt) &&
-        (info.section != config::Section::Peft || config.has(Opt::PeftScheme)))
+    if (belongsToJob(config, info))
       plan.job.put(info.path.str(), toJobValue(config[info.opt].value, info.type));
   for (const config::EnvVariable &variable : config.env())
     if (const std::string *value = variable.setting.value.asString())
