@@ -4,6 +4,7 @@
 
 #include "compiler/config/Steps.h"
 #include "compiler/lower/Lower.h"
+#include "compiler/tools/Session.h"
 #include "compiler/upstream/JsonPlace.h"
 #include "compiler/upstream/Tree.h"
 #include "runtime/base/Reports.h"
@@ -72,23 +73,29 @@ std::nullopt_t refuse(const Status &status, HfFaults faults, BufferId input, Dia
   return std::nullopt;
 }
 
-/// What keeps a run of the recipe from being compiled for the host; empty if nothing does.
+/// What keeps a run of the recipe from being compiled for the host: rules, ops, passes, the proof
+/// of the plan, memory. Empty if nothing does.
 std::string whyNotCompiled(const std::string &recipe) {
   SourceManager sources;
   DiagEngine diags(sources);
   config::registerGroups(diags);
-  config::LoadOptions load;
-  load.sets = {"cluster.gpu=host", "cluster.nodes=1", "cluster.gpus_per_node=1"};
+  CommonOptions common;
+  common.load.sets = {"cluster.gpu=host", "cluster.nodes=1", "cluster.gpus_per_node=1"};
   std::optional<config::Config> config =
-      config::loadConfig(sources, diags, sources.addBuffer("imported.recipe", recipe), load);
+      config::loadConfig(sources, diags, sources.addBuffer("imported.recipe", recipe), common.load);
   std::string why;
+  auto add = [&](const std::string &what) { why += (why.empty() ? "" : "; ") + what; };
+  std::vector<lower::Missing> missing;
+  if (config)
+    missing = lower::findMissing(*config);
+  for (const lower::Missing &item : missing)
+    add(item.what);
+  if (config && missing.empty())
+    compile(*config, sources, diags, common, {.keepsSources = false});
   for (const Diagnostic &one : diags.pending())
-    if (one.severity == Severity::Error)
-      why += (why.empty() ? "" : "; ") + one.text;
-  if (!config)
-    return why;
-  for (const lower::Missing &item : lower::findMissing(*config))
-    why += (why.empty() ? "" : "; ") + item.what;
+    // What one rank cannot have, several can.
+    if (one.severity == Severity::Error && one.id != diag::PlanTooLarge.id)
+      add(one.text);
   return why;
 }
 
