@@ -203,12 +203,9 @@ private:
     case Opt::ModelFfnHiddenSize:
       return writeFfnSize();
     case Opt::ModelMoeLayerFreq:
-      if (isExported(config_, opt))
-        add("--moe-layer-freq", {patternText(config_.getList(opt))});
-      return true;
     case Opt::ModelNoRopeFreq:
       if (isExported(config_, opt))
-        add("--no-rope-freq", {patternText(config_.getList(opt))});
+        add(config::info(opt).flag, {patternText(config_.getList(opt))});
       return true;
     case Opt::ModelWindowAttnSkipFreq:
       if (isExported(config_, opt) && !config_.getList(opt).empty())
@@ -306,9 +303,7 @@ private:
     bool isGated = config_.isOn(Opt::ModelGatedLinearUnit);
     int64_t width = config_.getIntOr(opt, 0);
     int64_t silent = isGated ? swigluWidth(hidden) : 4 * hidden;
-    if (width > 0 && width != silent)
-      add("--ffn-hidden-size", {std::to_string(width)});
-    else if (width > 0 && config_.isWritten(opt) && !isGated)
+    if (width > 0 && (width != silent || (config_.isWritten(opt) && !isGated)))
       add("--ffn-hidden-size", {std::to_string(width)});
     return true;
   }

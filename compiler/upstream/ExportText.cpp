@@ -84,10 +84,7 @@ bool isFloatType(EnumKind kind) {
   return kind == EnumKind::FloatType || kind == EnumKind::FloatTypeOrAuto;
 }
 
-std::string numberText(double number) {
-  std::string text = fmt::format("{}", number);
-  return text;
-}
+std::string numberText(double number) { return fmt::format("{}", number); }
 
 std::string torchType(llvm::StringRef word) {
   if (word == "fp32")

@@ -52,6 +52,16 @@ std::optional<int64_t> integerOf(const Tree &tree) {
   return std::nullopt;
 }
 
+std::optional<Value> readWhole(const Tree &tree) {
+  std::optional<int64_t> number = integerOf(tree);
+  return number ? std::optional(Value::ofInt(*number)) : std::nullopt;
+}
+
+std::optional<Value> readReal(const Tree &tree) {
+  std::optional<double> number = numberOf(tree);
+  return number ? std::optional(Value::ofFloat(*number)) : std::nullopt;
+}
+
 /// The word that names an enumerator: the last part of a Python name, of `_target_`, or of a call
 /// that makes an enumerator out of its word.
 std::string enumeratorWord(const Tree &tree) {
@@ -126,23 +136,6 @@ std::vector<TreePtr> elementsOf(const Tree &tree) {
   return elements;
 }
 
-std::optional<Value> readIntList(const Tree &tree) {
-  Value::List list;
-  if (tree.isWord())
-    if (std::optional<std::vector<int64_t>> pattern = readPattern(tree.text)) {
-      for (int64_t number : *pattern)
-        list.push_back(Value::ofInt(number));
-      return Value::ofList(std::move(list));
-    }
-  for (const TreePtr &element : elementsOf(tree)) {
-    std::optional<int64_t> number = integerOf(*element);
-    if (!number)
-      return std::nullopt;
-    list.push_back(Value::ofInt(*number));
-  }
-  return Value::ofList(std::move(list));
-}
-
 template <typename Read> std::optional<Value> readList(const Tree &tree, Read read) {
   Value::List list;
   for (const TreePtr &element : elementsOf(tree)) {
@@ -152,6 +145,17 @@ template <typename Read> std::optional<Value> readList(const Tree &tree, Read re
     list.push_back(std::move(*value));
   }
   return Value::ofList(std::move(list));
+}
+
+std::optional<Value> readIntList(const Tree &tree) {
+  if (tree.isWord())
+    if (std::optional<std::vector<int64_t>> pattern = readPattern(tree.text)) {
+      Value::List list;
+      for (int64_t number : *pattern)
+        list.push_back(Value::ofInt(number));
+      return Value::ofList(std::move(list));
+    }
+  return readList(tree, readWhole);
 }
 
 /// What a path is made of; other calls may return anything.
@@ -193,11 +197,10 @@ std::optional<Value> readBlend(const Tree &tree) {
   }
   Value::List list;
   for (const TreePtr &element : flat) {
-    std::optional<double> weight = numberOf(*element);
-    std::optional<Value> path = readString(*element);
+    std::optional<Value> weight = readReal(*element), path = readString(*element);
     if (!weight && !path)
       return std::nullopt;
-    list.push_back(weight ? Value::ofFloat(*weight) : *path);
+    list.push_back(weight ? *weight : *path);
   }
   return Value::ofList(std::move(list));
 }
@@ -219,14 +222,10 @@ std::optional<Value> readValue(const OptionType &type, const Tree &tree) {
   case ValueType::Bool:
     return readBool(tree);
   case ValueType::Int:
-  case ValueType::Size: {
-    std::optional<int64_t> number = integerOf(tree);
-    return number ? std::optional(Value::ofInt(*number)) : std::nullopt;
-  }
-  case ValueType::Float: {
-    std::optional<double> number = numberOf(tree);
-    return number ? std::optional(Value::ofFloat(*number)) : std::nullopt;
-  }
+  case ValueType::Size:
+    return readWhole(tree);
+  case ValueType::Float:
+    return readReal(tree);
   case ValueType::String:
     return readString(tree);
   case ValueType::Duration:
@@ -236,10 +235,7 @@ std::optional<Value> readValue(const OptionType &type, const Tree &tree) {
   case ValueType::IntList:
     return readIntList(tree);
   case ValueType::FloatList:
-    return readList(tree, [](const Tree &element) -> std::optional<Value> {
-      std::optional<double> number = numberOf(element);
-      return number ? std::optional(Value::ofFloat(*number)) : std::nullopt;
-    });
+    return readList(tree, readReal);
   case ValueType::StringList:
     return readList(tree, readString);
   case ValueType::EnumList:

@@ -2,35 +2,46 @@
 
 namespace shardc::upstream {
 
-void ShellWords::fail(llvm::StringRef what) {
-  size_t at = std::min(at_, text_.size());
-  if (!failed_)
-    diags_.report(diag::ImportMalformed, range(at, at), (what + "; '--run' runs the script").str());
-  failed_ = true;
-}
-
-// --- words
-// ----------------------------------------------------------------------------------------
-
-std::vector<ShellValue> ShellWords::readFields() {
-  size_t begin = at_;
-  Into into{.splits = true};
-  readWord(into);
-  std::vector<ShellValue> words;
-  for (Field &field : into.fields) {
-    settleField(field, /*isWord=*/true);
-    if (!field.text.empty() || field.hasQuotes)
-      words.push_back({std::move(field.text), field.range.isValid() ? field.range : range(begin)});
+std::vector<ShellValue> ShellWords::fieldsOf(const std::vector<llvm::StringRef> &words) {
+  std::vector<ShellValue> values;
+  for (llvm::StringRef word : words) {
+    Into into{.splits = true};
+    bool isProgram = word.startswith("<(") || word.startswith(">(");
+    isProgram ? put(into, values_.mark(word), /*quoted=*/true, false)
+              : readAll(into, word, /*quoted=*/false);
+    for (Field &field : into.fields) {
+      settleField(field, /*isWord=*/true);
+      if (!field.text.empty() || field.hasQuotes)
+        values.push_back(
+            {std::move(field.text), field.range.isValid() ? field.range : range(word)});
+    }
   }
-  return words;
+  return values;
 }
 
-ShellValue ShellWords::readValue() {
-  size_t begin = at_;
-  Into into{.splits = false};
-  readWord(into);
+ShellValue ShellWords::valueOf(llvm::StringRef word) {
+  Into into;
+  readAll(into, word, /*quoted=*/false);
   settleField(into.fields.front(), /*isWord=*/false);
-  return {std::move(into.fields.front().text), range(begin)};
+  return {std::move(into.fields.front().text), range(word)};
+}
+
+std::string ShellWords::quotedText(llvm::StringRef part) {
+  Into into;
+  readAll(into, part, /*quoted=*/true);
+  return into.fields.front().text;
+}
+
+/// A part of the script, whatever stands around it.
+void ShellWords::readAll(Into &into, llvm::StringRef part, bool quoted) {
+  size_t at = std::exchange(at_, static_cast<size_t>(part.data() - text_.data()));
+  size_t end = std::exchange(end_, at_ + part.size());
+  if (enter())
+    while (!atEnd())
+      readPart(into, quoted);
+  leave();
+  at_ = at;
+  end_ = end;
 }
 
 /// Patterns of files, braces and `~` are the shell's to expand.
@@ -48,270 +59,182 @@ void ShellWords::settleField(Field &field, bool isWord) {
     field.text = values_.markAs(values_.resolve({field.text, {}}).text, field.text);
 }
 
-void ShellWords::readWord(Into &into) {
-  while (!atEnd() && !endsWord(peek()))
-    readPart(into);
-}
-
-void ShellWords::readPart(Into &into) {
-  char c = peek();
-  if (c == '\\') {
-    ++at_;
-    if (consume("\n") || consume("\r\n") || atEnd())
-      return;
-    putText(into, text_.substr(at_, 1), /*quoted=*/true);
-    ++at_;
-  } else if (c == '\'') {
-    size_t close = text_.slice(0, end_).find('\'', at_ + 1);
-    if (close == llvm::StringRef::npos)
-      return fail("a quote is not closed");
-    putText(into, text_.slice(at_ + 1, close), /*quoted=*/true);
-    at_ = close + 1;
-  } else if (c == '"') {
-    readDoubleQuotes(into);
-  } else if (c == '`') {
-    readQuotedPart(into, '"');
-  } else if (c == '$') {
-    readDollar(into, /*quoted=*/false);
-  } else {
-    putText(into, text_.substr(at_, 1), /*quoted=*/false);
-    ++at_;
-  }
-}
-
-void ShellWords::readDoubleQuotes(Into &into) {
-  size_t open = at_++;
-  // `"${NAME[@]}"` alone makes no word where the array is empty, as other quotes do.
-  size_t close = passBrackets(open, '"', '"');
-  llvm::StringRef inside = text_.slice(open + 1, close - 1);
-  bool isListAlone = inside == "$@" || (inside.startswith("${") && inside.endswith("[@]}") &&
-                                        !inside.drop_front(2).contains('$'));
-  while (!atEnd() && peek() != '"')
-    readQuotedPart(into, '"');
-  if (!failed_ && !consume("\"")) {
-    at_ = open;
-    return fail("a quote is not closed");
-  }
-  if (!isListAlone)
-    into.fields.back().hasQuotes = true;
-}
-
-/// One character or expansion between double quotes.
-void ShellWords::readQuotedPart(Into &into, char quote) {
+/// One character, quoted text or expansion.
+void ShellWords::readPart(Into &into, bool quoted) {
   char c = peek(), next = peek(1);
-  if (c == '\\' && next == '\n') {
-    at_ += 2;
-  } else if (c == '\\' && (next == '$' || next == '`' || next == '\\' || next == quote)) {
-    putText(into, text_.substr(at_ + 1, 1), /*quoted=*/true);
-    at_ += 2;
-  } else if (c == '$') {
-    readDollar(into, /*quoted=*/true);
+  size_t begin = at_++;
+  if (c == '\\' && next != '\0' && (!quoted || llvm::StringRef("$`\\\"\n").contains(next))) {
+    if (!consume("\n") && !consume("\r\n"))
+      putText(into, text_.substr(at_++, 1), /*quoted=*/true);
+  } else if (c == '\'' && !quoted) {
+    pass('\'');
+    if (!failed_)
+      putText(into, slice(begin + 1).drop_back(), /*quoted=*/true);
+  } else if (c == '"' && !quoted) {
+    pass('"', /*isQuoted=*/true);
+    if (failed_)
+      return;
+    llvm::StringRef inside = slice(begin + 1).drop_back();
+    readAll(into, inside, /*quoted=*/true);
+    // `"${NAME[@]}"` alone makes no word where the array is empty, as other quotes do.
+    bool isListAlone = inside == "$@" || (inside.startswith("${") && inside.endswith("[@]}") &&
+                                          !inside.drop_front(2).contains('$'));
+    into.fields.back().hasQuotes |= !isListAlone;
   } else if (c == '`') {
-    size_t close = text_.slice(0, end_).find('`', at_ + 1);
-    if (close == llvm::StringRef::npos)
-      return fail("a quote is not closed");
-    readSubstitution(into, /*quoted=*/true, close + 1);
+    pass('`');
+    put(into, values_.mark(slice(begin)), quoted, /*splits=*/false);
+  } else if (c == '$') {
+    readDollar(into, quoted);
   } else {
-    putText(into, text_.substr(at_, 1), /*quoted=*/true);
-    ++at_;
+    putText(into, slice(begin), quoted);
   }
 }
-
-/// `$'...'`: with the commonest escapes of C.
-void ShellWords::readAnsiQuotes(Into &into) {
-  size_t begin = at_;
-  at_ += 2;
-  std::string text;
-  bool isForeign = false;
-  while (at_ < end_ && peek() != '\'') {
-    constexpr llvm::StringLiteral kLetters = "nt\\'\"", kMeanings = "\n\t\\'\"";
-    size_t which = peek() == '\\' ? kLetters.find(peek(1)) : llvm::StringRef::npos;
-    isForeign |= peek() == '\\' && which == llvm::StringRef::npos;
-    text += which == llvm::StringRef::npos ? peek() : kMeanings[which];
-    at_ += peek() == '\\' && peek(1) != '\0' ? 2 : 1;
-  }
-  if (!consume("'")) {
-    at_ = begin;
-    return fail("a quote is not closed");
-  }
-  if (isForeign)
-    putUnknown(into, slice(begin), /*quoted=*/true);
-  else
-    putText(into, text, /*quoted=*/true);
-}
-
-// --- expansions
-// -----------------------------------------------------------------------------------
 
 void ShellWords::readDollar(Into &into, bool quoted) {
-  size_t begin = at_;
-  char next = peek(1);
-  if (next == '\'' && !quoted)
-    return readAnsiQuotes(into);
-  if (next == '"' && !quoted) { // to be translated
-    ++at_;
-    return readDoubleQuotes(into);
-  }
-  if (next == '(' || next == '[') {
-    size_t end = passBrackets(at_ + 1, next, next == '(' ? ')' : ']');
-    bool isArithmetic = startsWith("$((") && text_.slice(0, end).endswith("))");
-    return isArithmetic ? readArithmetic(into, quoted, end) : readSubstitution(into, quoted, end);
-  }
-  if (next == '{')
+  size_t begin = at_ - 1;
+  bool isAnsi = !quoted && peek() == '\'';
+  if (!quoted && peek() == '"')
+    return; // to be translated: like other quotes
+  if (peek() == '{')
     return readBraces(into, quoted);
-  size_t end = at_ + 1;
-  if (isNameStart(next))
-    while (end < end_ && isNameChar(text_[end]))
-      ++end;
-  else if (next != '\0' && (llvm::isDigit(next) || llvm::StringRef("@*#?$!-").contains(next)))
-    ++end;
-  std::string name = text_.slice(at_ + 1, end).str();
-  if (name.empty()) {
-    putText(into, "$", quoted);
+  if (passExpansion(quoted) && !failed_) {
+    llvm::StringRef whole = slice(begin);
+    if (isAnsi && !whole.contains('\\'))
+      return putText(into, whole.drop_front(2).drop_back(), /*quoted=*/true);
+    return whole.startswith("$((") && whole.endswith("))")
+               ? readArithmetic(into, quoted, whole)
+               : put(into, values_.mark(whole), quoted || isAnsi, /*splits=*/false);
+  }
+  if (isNameStart(peek()))
+    at_ += rest().take_while(isNameChar).size();
+  else if (peek() != '\0' && (llvm::isDigit(peek()) || llvm::StringRef("@*#?$!-").contains(peek())))
     ++at_;
-    return;
-  }
-  at_ = end;
-  expandVariable(into, quoted, name, "", begin);
+  llvm::StringRef name = slice(begin + 1);
+  if (name.empty())
+    return putText(into, "$", quoted);
+  putHeld(into, values_.look(name, "", slice(begin)), quoted, name == "@");
+  if (values_.look(name, "", slice(begin)).kind == ShellHeld::Kind::Free)
+    put(into, values_.mark(slice(begin)), quoted, /*splits=*/false);
 }
 
-void ShellWords::readSubstitution(Into &into, bool quoted, size_t end) {
-  size_t begin = at_;
-  at_ = end;
-  if (!failed_)
-    putUnknown(into, slice(begin), quoted);
-}
-
-void ShellWords::readArithmetic(Into &into, bool quoted, size_t end) {
-  size_t begin = at_;
-  if (failed_ || !enter())
-    return;
-  llvm::StringRef expression = text_.slice(begin + 3, end - 2);
-  doubtExpression(expression);
-  at_ = begin;
-  std::string expanded = expandIndex(expression);
-  at_ = end;
-  --depth_;
+void ShellWords::readArithmetic(Into &into, bool quoted, llvm::StringRef whole) {
+  std::string expression = quotedText(whole.drop_front(3).drop_back(2));
   std::optional<int64_t> value =
-      ShellValues::isKnown(expanded) ? values_.evaluate(expanded) : std::nullopt;
-  if (value)
-    return put(into, std::to_string(*value), quoted, into.splits);
-  // The reason is that of one of its variables.
-  std::string reasons = expanded;
-  for (size_t i = 0; i < expanded.size();) {
-    llvm::StringRef name = llvm::StringRef(expanded).substr(i).take_while(isNameChar);
+      ShellValues::isKnown(expression) ? values_.evaluate(expression) : std::nullopt;
+  std::string reasons = expression; // and those of the variables that it names
+  for (llvm::StringRef left = expression; !value && !left.empty();) {
+    llvm::StringRef name = left.take_while(isNameChar);
     if (!name.empty() && isNameStart(name.front()))
-      for (const ShellValue &word : values_.look(name, "", name).words)
-        reasons += word.text;
-    i += std::max<size_t>(name.size(), 1);
+      reasons += joined(values_.look(name, "", name).words);
+    left = left.drop_front(std::max<size_t>(name.size(), 1));
   }
-  put(into, values_.markAs(slice(begin), reasons), quoted, into.splits);
-}
-
-std::string ShellWords::expandIndex(llvm::StringRef expression) {
-  size_t at = at_, end = end_;
-  at_ = static_cast<size_t>(expression.data() - text_.data());
-  end_ = at_ + expression.size();
-  Into into{.splits = false};
-  while (!atEnd())
-    readQuotedPart(into, '\0');
-  at_ = at;
-  end_ = end;
-  return into.fields.front().text;
-}
-
-/// Assignments in an expression (`x = 3`, `i++`): their variables are no longer known.
-void ShellWords::doubtExpression(llvm::StringRef expression) {
-  bool assigns = expression.contains("++") || expression.contains("--");
-  for (size_t i = 0; i < expression.size(); ++i)
-    if (expression[i] == '=') {
-      bool isComparison = expression.substr(i).startswith("==") ||
-                          (i > 0 && llvm::StringRef("=!<>").contains(expression[i - 1]));
-      assigns |= !isComparison;
-      i += expression.substr(i).startswith("==") ? 1 : 0;
-    }
-  while (assigns && !expression.empty()) {
-    llvm::StringRef name = expression.take_while(isNameChar);
-    if (!name.empty() && isNameStart(name.front()))
-      doubtIn(name.str(), "");
-    expression = expression.drop_front(std::max<size_t>(name.size(), 1));
-  }
-}
-
-void ShellWords::doubtIn(const std::string &name, llvm::StringRef script, bool keepsHead,
-                         bool isAnytime) {
-  changesSkipped_ |= mode_ == Mode::Skip;
-  if (mode_ == Mode::Maybe || mode_ == Mode::Skip)
-    return; // collected before, or it does not happen
-  SourceRange cause = mode_ == Mode::Run ? range(std::min(statement_, at_)) : cause_;
-  values_.doubt(name, cause, script, keepsHead, isAnytime || values_.isInFunction);
+  put(into, value ? std::to_string(*value) : values_.markAs(whole, reasons), quoted,
+      value && into.splits);
 }
 
 void ShellWords::readBraces(Into &into, bool quoted) {
-  size_t begin = at_;
-  if (!enter())
+  size_t begin = at_++ - 1;
+  pass('}', quoted);
+  if (failed_)
     return;
-  at_ += 2;
-  std::string name, index;
-  bool isPlain = readBraceName(name, index);
-  if (isPlain && consume("}"))
-    expandVariable(into, quoted, name, index, begin);
-  else if (isPlain && !atEnd() &&
-           (llvm::StringRef("-=+?").contains(peek()) ||
-            (peek() == ':' && peek(1) != '\0' && llvm::StringRef("-=+?").contains(peek(1)))))
-    applyOperator(into, quoted, name, index, begin);
-  else { // lengths, parts, replacements
-    at_ = begin;
-    at_ = passBrackets(begin + 1, '{', '}');
-    if (!failed_) {
-      ShellValues::Held held = values_.look(name, index, name);
-      std::string reasons;
-      for (const ShellValue &word : held.words)
-        reasons += word.text;
-      put(into, values_.markAs(slice(begin), reasons), quoted, into.splits);
+  llvm::StringRef whole = slice(begin);
+  llvm::StringRef body = whole.drop_front(2).drop_back();
+  bool isNumber = !body.empty() && llvm::isDigit(body.front());
+  llvm::StringRef name =
+      body.startswith("@") || body.startswith("*")
+          ? body.take_front(1)
+          : body.take_while([&](char c) { return isNumber ? llvm::isDigit(c) : isNameChar(c); });
+  llvm::StringRef op = body.drop_front(name.size());
+  std::string index;
+  if (!name.empty() && op.startswith("[") && op.contains(']')) {
+    llvm::StringRef text = op.drop_front().split(']').first;
+    index = text == "@" || text == "*" ? text.str() : quotedText(text);
+    op = op.drop_front(text.size() + 2);
+  }
+  ShellHeld held = values_.look(name, index, op.empty() ? whole : name);
+  llvm::StringRef sign = op.startswith(":") ? op.drop_front() : op;
+  if (!name.empty() && !sign.empty() && llvm::StringRef("-=+?").contains(sign.front()))
+    return applyOperator(into, quoted, name, index, whole, op);
+  if (name.empty() || !op.empty()) // lengths, parts and replacements are a shell's
+    return put(into, values_.markAs(whole, joined(held.words)), quoted, /*splits=*/false);
+  if (held.kind == ShellHeld::Kind::Free)
+    return put(into, values_.mark(whole), quoted, /*splits=*/false);
+  putHeld(into, held, quoted, index == "@" || name == "@");
+}
+
+/// `${NAME:-word}` and its like.
+void ShellWords::applyOperator(Into &into, bool quoted, llvm::StringRef name, llvm::StringRef index,
+                               llvm::StringRef whole, llvm::StringRef op) {
+  bool testsEmpty = op.consume_front(":");
+  char sign = op.front();
+  llvm::StringRef word = op.drop_front();
+  ShellHeld held = values_.look(name, index, name);
+  std::string all = joined(held.words);
+  values_.spend(all.size() + 1);
+  bool isUnknown =
+      held.kind == ShellHeld::Kind::Unknown || (held.isList && !ShellValues::isKnown(all));
+  // Of a value that is a mark alone, nobody knows whether it is empty.
+  if (testsEmpty && held.words.size() == 1 && !ShellValues::isKnown(all))
+    isUnknown |= values_.resolve({all, {}}).text == values_.resolve({all, {}}).unknown->shown;
+  bool isSet = held.isSet() && !(testsEmpty && held.words.size() == 1 && all.empty());
+  bool usesWord = !isUnknown && isSet == (sign == '+');
+  // Quotes in a word between quotes are text or not, by what stands around them.
+  isUnknown |= usesWord && quoted && word.find_first_of("'\"\\") != llvm::StringRef::npos;
+  if (sign == '=' && (isUnknown || (usesWord && !runs_)))
+    doubt(name, word);
+  if (isUnknown || (usesWord && sign == '?'))
+    return put(into, values_.markAs(whole, all), quoted, /*splits=*/false);
+  if (!usesWord && sign != '+')
+    return putHeld(into, held, quoted, index == "@" || name == "@");
+  if (usesWord && sign == '=') {
+    ShellValue value = quoted ? ShellValue{quotedText(word), range(whole)} : valueOf(word);
+    put(into, value.text, quoted, into.splits);
+    if (runs_)
+      values_.assign(name.str(), {value}, /*append=*/false, /*isArray=*/false, range(whole));
+    return;
+  }
+  bool splitsText = std::exchange(into.splitsText, true);
+  if (usesWord)
+    readAll(into, word, quoted);
+  into.splitsText = splitsText;
+  into.fields.back().hasQuotes |= quoted; // also nothing is a word between quotes
+}
+
+void ShellWords::doubtChanges(llvm::StringRef script) {
+  // `x = 3` and `i++` in arithmetic, and in the index of an element.
+  for (llvm::StringRef open : {"((", "["})
+    for (size_t at = 0; (at = script.find(open, at)) != llvm::StringRef::npos; ++at) {
+      llvm::StringRef expression =
+          script.substr(at + open.size()).split(open == "[" ? "]" : "))").first;
+      if (open == "[" && (at == 0 || !isNameChar(script[at - 1])))
+        continue; // a test, or a pattern
+      bool assigns = expression.contains("++") || expression.contains("--");
+      for (size_t i = expression.find('='); i < expression.size(); i = expression.find('=', i + 1))
+        if (expression.substr(i).startswith("=="))
+          ++i;
+        else
+          assigns |= i == 0 || !llvm::StringRef("!<>").contains(expression[i - 1]);
+      while (assigns && !expression.empty()) {
+        llvm::StringRef name = expression.take_while(isNameChar);
+        doubt(name, "");
+        expression = expression.drop_front(std::max<size_t>(name.size(), 1));
+      }
     }
+  for (size_t at = 0; !runs_ && (at = script.find("${", at)) != llvm::StringRef::npos; ++at) {
+    llvm::StringRef name = script.substr(at + 2).take_while(isNameChar);
+    llvm::StringRef behind = script.substr(at + 2 + name.size());
+    behind.consume_front(":");
+    if (behind.startswith("="))
+      doubt(name, behind);
   }
-  --depth_;
 }
 
-/// The name and index after `${`; false where another form begins.
-bool ShellWords::readBraceName(std::string &name, std::string &index) {
-  size_t begin = at_;
-  if (llvm::isDigit(peek()))
-    while (llvm::isDigit(peek()))
-      ++at_;
-  else if (peek() == '@' || peek() == '*')
-    ++at_;
-  else
-    while (isNameChar(peek()))
-      ++at_;
-  name = slice(begin).str();
-  if (name.empty())
-    return false;
-  if (peek() == '[') {
-    size_t open = at_, close = passBrackets(at_, '[', ']');
-    if (failed_)
-      return false;
-    llvm::StringRef text = text_.slice(open + 1, close - 1);
-    index = text == "@" || text == "*" ? text.str() : expandIndex(text);
-    at_ = close;
-  }
-  return true;
-}
+// --- results
+// --------------------------------------------------------------------------------------
 
-void ShellWords::expandVariable(Into &into, bool quoted, const std::string &name,
-                                const std::string &index, size_t begin) {
-  ShellValues::Held held = values_.look(name, index, slice(begin));
-  if (held.kind == ShellValues::Held::Kind::Free)
-    return putUnknown(into, slice(begin), quoted);
-  putHeld(into, held, quoted, name, index);
-}
-
-void ShellWords::putHeld(Into &into, const ShellValues::Held &held, bool quoted,
-                         llvm::StringRef name, llvm::StringRef index) {
-  bool apart = quoted && (index == "@" || name == "@") && into.splits;
-  for (size_t i = 0; i < held.words.size() && !values_.isExhausted(); ++i) {
-    if (i > 0 && apart)
+void ShellWords::putHeld(Into &into, const ShellHeld &held, bool quoted, bool apart) {
+  for (size_t i = 0; i < held.words.size() && values_.spend(1); ++i) {
+    if (i > 0 && apart && quoted && into.splits)
       into.fields.push_back({});
     else if (i > 0)
       put(into, " ", quoted, into.splits);
@@ -322,77 +245,6 @@ void ShellWords::putHeld(Into &into, const ShellValues::Held &held, bool quoted,
   }
 }
 
-/// `${NAME:-word}` and its like, from the operator on.
-void ShellWords::applyOperator(Into &into, bool quoted, const std::string &name,
-                               const std::string &index, size_t begin) {
-  using Kind = ShellValues::Held::Kind;
-  bool testsEmpty = consume(":");
-  char op = peek();
-  ++at_;
-  ShellValues::Held held = values_.look(name, index, name);
-  std::string all;
-  for (const ShellValue &word : held.words)
-    all += word.text;
-  values_.spend(all.size() + 1, {});
-  bool isUnknown = held.kind == Kind::Unknown || (held.isList && !ShellValues::isKnown(all));
-  // Of a value that is a mark alone, nobody knows whether it is empty.
-  if (testsEmpty && held.words.size() == 1 && !ShellValues::isKnown(all))
-    isUnknown |= values_.resolve({all, {}}).text == values_.resolve({all, {}}).unknown->shown;
-  bool isSet = held.isSet() && !(testsEmpty && held.words.size() == 1 && all.empty());
-  bool usesArgument = !isUnknown && isSet == (op == '+');
-  size_t argument = at_;
-  Into unused{.splits = into.splits};
-  Mode mode = mode_;
-  if (!usesArgument)
-    mode_ = Mode::Skip; // an assignment in it does not happen
-  Into &target = usesArgument && op != '=' && op != '?' ? into : unused;
-  bool splitsText = std::exchange(target.splitsText, true);
-  if (op == '=')
-    target.splits = false;
-  readArgument(target, quoted);
-  target.splitsText = splitsText;
-  mode_ = mode;
-  llvm::StringRef written = text_.slice(argument, at_);
-  if (!failed_ && !consume("}")) {
-    at_ = begin;
-    return fail("a brace is not closed");
-  }
-  if (op == '=' && (isUnknown || (usesArgument && mode_ != Mode::Run)))
-    doubtIn(name, written);
-  if (isUnknown || (usesArgument && op == '?'))
-    return put(into, values_.markAs(slice(begin), all), quoted, into.splits);
-  if (usesArgument && op == '=') {
-    std::string value = unused.fields.front().text;
-    if (mode_ == Mode::Run)
-      values_.assign(name, {value, range(begin)}, /*append=*/false);
-    return put(into, value, quoted, into.splits);
-  }
-  if (!usesArgument && op != '+')
-    putHeld(into, held, quoted, name, index);
-  else if (!usesArgument && quoted) // nothing, which is a word of its own between quotes
-    into.fields.back().hasQuotes = true;
-}
-
-/// Up to the brace that closes it. Between double quotes, single ones are text.
-void ShellWords::readArgument(Into &into, bool quoted) {
-  while (!atEnd() && peek() != '}') {
-    if (peek() == '"') {
-      readDoubleQuotes(into);
-    } else if (quoted && startsWith("\\}")) {
-      ++at_;
-      putText(into, "}", /*quoted=*/true);
-      ++at_;
-    } else if (quoted) {
-      readQuotedPart(into, '"');
-    } else {
-      readPart(into);
-    }
-  }
-}
-
-// --- results
-// --------------------------------------------------------------------------------------
-
 void ShellWords::putText(Into &into, llvm::StringRef text, bool quoted) {
   if (!quoted)
     into.fields.back().bare += text;
@@ -401,7 +253,7 @@ void ShellWords::putText(Into &into, llvm::StringRef text, bool quoted) {
 
 /// Adds text to the last field; unquoted blanks begin a new one.
 void ShellWords::put(Into &into, llvm::StringRef text, bool quoted, bool splits) {
-  if (!values_.spend(text.size() + 1, {}))
+  if (!values_.spend(text.size() + 1))
     return;
   std::vector<Field> &fields = into.fields;
   if (quoted || !splits) {
@@ -413,57 +265,13 @@ void ShellWords::put(Into &into, llvm::StringRef text, bool quoted, bool splits)
     fields.back().text += values_.markAs(values_.resolve({text.str(), {}}).text, text);
     return;
   }
-  for (char c : text) {
-    bool isGap = c == ' ' || c == '\t' || c == '\n';
-    if (!isGap) {
+  for (char c : text)
+    if (c != ' ' && c != '\t' && c != '\n') {
       fields.back().text += c;
       fields.back().bare += c == '*' || c == '?' || c == '[' ? std::string(1, c) : "";
     } else if (!fields.back().text.empty() || fields.back().hasQuotes) {
       fields.push_back({});
     }
-  }
-}
-
-void ShellWords::putUnknown(Into &into, llvm::StringRef shown, bool quoted) {
-  put(into, values_.mark(shown), quoted, /*splits=*/false);
-}
-
-std::optional<llvm::StringRef> ShellWords::peekSubscript(size_t offset) const {
-  llvm::StringRef rest = text_.slice(offset, end_);
-  if (!rest.startswith("["))
-    return std::nullopt;
-  size_t close = rest.find_first_of("]\n");
-  if (close == llvm::StringRef::npos || rest[close] != ']')
-    return std::nullopt;
-  llvm::StringRef behind = rest.substr(close + 1);
-  if (!behind.startswith("=") && !behind.startswith("+="))
-    return std::nullopt;
-  return rest.slice(1, close);
-}
-
-size_t ShellWords::passBrackets(size_t at, char open, char close) {
-  size_t begin = at++;
-  unsigned depth = 1;
-  for (; at < end_; ++at) {
-    char c = text_[at];
-    if (c == '\\') {
-      ++at;
-    } else if (c == close && --depth == 0) {
-      return at + 1;
-    } else if (c == open) {
-      ++depth;
-    } else if (c == '\'' && close != '"' && close != '}') {
-      at = std::min(text_.find('\'', at + 1), end_);
-    } else if (c == '"' && close != '"') {
-      while (++at < end_ && text_[at] != '"')
-        at += text_[at] == '\\' ? 1 : 0;
-    }
-  }
-  at_ = begin;
-  fail(close == ')'   ? "a bracket is not closed"
-       : close == '}' ? "a brace is not closed"
-                      : "a quote is not closed");
-  return end_;
 }
 
 } // namespace shardc::upstream

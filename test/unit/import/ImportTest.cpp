@@ -123,7 +123,7 @@ TEST(Shell, LeavesUnknownWhatIsGuarded) {
   EXPECT_EQ(lastCommand("X=1; case $X in [0-2]) X=2;; esac; p $X"), "p|$X?");
   EXPECT_EQ(lastCommand("X=1; if [ $((X++)) = 1 ]; then Y=2; fi; p $X $Y"), "p|$X?|$Y?");
   EXPECT_EQ(lastCommand("X=1; for i in 1 2; do p $X $i; X=$i; done"), "p|$X?|$i?");
-  EXPECT_EQ(lastCommand("f() { X=2; }\nX=1; p $X"), "p|$X?");
+  EXPECT_EQ(lastCommand("f() { X=2; }\nX=1; f; p $X"), "p|$X?");
   EXPECT_EQ(lastCommand("X=1; [ -f y ] && X=2; p $X"), "p|$X?");
   EXPECT_EQ(lastCommand("X=1; ((X++)); p $X"), "p|$X?");
   EXPECT_EQ(lastCommand("X=1; ((X < 2)); p $X"), "p|1");
@@ -135,10 +135,12 @@ TEST(Shell, LeavesUnknownWhatIsGuarded) {
   EXPECT_EQ(lastCommand("declare -i n=1; n=2+3; p $n"), "p|$n?");
   EXPECT_EQ(lastCommand("X=1; unset -f X; p $X"), "p|1");
   EXPECT_EQ(lastCommand("A=(a b); unset 'A[1]'; p ${A[@]}"), "p|$A?");
-  EXPECT_EQ(lastCommand("f() { local IFS=,; }\nX=a,b; p $X \"$X\""), "p|a,b?|a,b");
+  EXPECT_EQ(lastCommand("f() { local IFS=,; }\nX=a,b; f; p $X \"$X\""), "p|a,b?|a,b");
   EXPECT_EQ(lastCommand("IFS=,; X='a b'; p $X"), "p|a b?");
-  EXPECT_EQ(lastCommand("set -- a b; shift; p $1 $#"), "p|b|1");
+  EXPECT_EQ(lastCommand("set -- a b; p $1 $#"), "p|$1?|$#?");
   EXPECT_EQ(lastCommand("C='p --x 1'; eval $C"), "p|--x|1");
+  EXPECT_EQ(lastCommand("f() { p $X $1; X=2; }\nX=1; f; f() { q; }\nX=3"), "p|$X?|$1?");
+  EXPECT_EQ(lastCommand("A=(a b); A[1]=c; p ${A[0]}"), "p|${A[0]}?");
   EXPECT_EQ(lastCommand("p before; exit; p late"), "p|before");
   for (const char *script : {"'a", "if x; then", "p $(", "A=(1", "f() p", ")", "case x in a"})
     EXPECT_EQ(lastCommand(script), "error") << script;
