@@ -462,9 +462,11 @@ private:
     return kGaps * (stage.choices.front().bytes - stage.choices.back().bytes);
   }
 
-  /// Whether the choice that is expected to need least does not fit, however far that is off.
+  /// Whether the choice that is expected to need least does not fit, however far that is off: by a
+  /// part of what choices differ by, and of what is placed.
   bool exceeds(const StageChoices &stage) const {
-    return stage.choices.back().bytes > static_cast<double>(plan_.deviceBytes) + gapsOf(stage);
+    auto device = static_cast<double>(plan_.deviceBytes);
+    return stage.choices.back().bytes > device + std::max(gapsOf(stage), kGaps * device);
   }
 
   /// Nothing fits.

@@ -94,7 +94,7 @@ std::string whyNotCompiled(const std::string &recipe) {
     compile(*config, sources, diags, common, {.keepsSources = false});
   for (const Diagnostic &one : diags.pending())
     // What one rank cannot have, several can.
-    if (one.severity == Severity::Error && one.id != diag::PlanTooLarge.id)
+    if (one.severity == Severity::Error && one.id != diag::PlanTooLarge.info.id)
       add(one.text);
   return why;
 }

@@ -62,7 +62,7 @@ bool ShellCursor::passExpansion(bool isQuoted) {
 
 namespace {
 
-constexpr size_t kItemsMax = 40'000;
+constexpr size_t kItemsMax = 40'000, kNestedMax = 100;
 
 /// Keywords inside of statements, and those that may stand before them in these.
 struct Inner {
@@ -246,6 +246,8 @@ private:
       }
     }
     size_t at = script_.items.size();
+    if (open_.size() >= kNestedMax)
+      return fail("it is nested too deep");
     open_.push_back({at, at, std::exchange(isFunctionOpen_, false)});
     script_.items.push_back(std::move(item));
   }
