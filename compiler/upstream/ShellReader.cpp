@@ -79,7 +79,7 @@ private:
     }
     std::optional<int64_t> a = number(left), b = number(right.text);
     size_t which = llvm::StringRef("-eq-ne-lt-le-gt-ge").find(op);
-    if (!a || !b || op.size() != 3 || which % 3 != 0)
+    if (!a || !b || which == llvm::StringRef::npos || op.size() != 3 || which % 3 != 0)
       return std::nullopt;
     const bool results[] = {*a == *b, *a != *b, *a<*b, *a <= *b, *a> * b, *a >= *b};
     return results[which / 3];

@@ -125,6 +125,7 @@ TEST(Shell, LeavesUnknownWhatIsGuarded) {
   EXPECT_EQ(lastCommand("X=1; for i in 1 2; do p $X $i; X=$i; done"), "p|$X?|$i?");
   EXPECT_EQ(lastCommand("f() { X=2; }\nX=1; f; p $X"), "p|$X?");
   EXPECT_EQ(lastCommand("X=1; [ -f y ] && X=2; p $X"), "p|$X?");
+  EXPECT_EQ(lastCommand("X=1; [ 1 -ef 2 ] && X=2; p $X"), "p|$X?");
   EXPECT_EQ(lastCommand("X=1; ((X++)); p $X"), "p|$X?");
   EXPECT_EQ(lastCommand("X=1; ((X < 2)); p $X"), "p|1");
   EXPECT_EQ(lastCommand("X=1; read X; p $X"), "p|$X?");
