@@ -70,7 +70,7 @@ std::optional<std::string> importInput(const ImportCommand &command,
     return upstream::importMegatronArgs(*input, options, session.diags());
   if (command.format == "bridge-yaml" || runsPython)
     return upstream::importBridgeYaml(*input, options, session.diags());
-  return upstream::importBridgeOverrides(*input, options, session.diags());
+  return readBridgePython(*input, options, session);
 }
 
 /// Why the options do not go together, if so.

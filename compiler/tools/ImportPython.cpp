@@ -4,6 +4,7 @@
 
 #include "compiler/tools/ForeignProgram.h"
 #include "compiler/upstream/BridgeProgram.h"
+#include "compiler/upstream/ImportedRecipe.h"
 #include "runtime/base/Io.h"
 #include "llvm/ADT/StringRef.h"
 #include "llvm/Support/raw_ostream.h"
@@ -16,6 +17,7 @@ namespace fs = std::filesystem;
 /// Modules beside the program that it may import.
 constexpr size_t kModulesMax = 400, kModuleBytesMax = size_t{4} << 20;
 constexpr int kFoldersMax = 3;
+constexpr size_t kStatementBytesMax = size_t{32} << 20;
 
 std::optional<std::string> findPython() {
   for (const char *path : {"/usr/bin/python3", "/usr/local/bin/python3", "/opt/python3"}) {
@@ -51,35 +53,47 @@ Status addModules(const fs::path &folder, ForeignProgram &program) {
   return Status::ok();
 }
 
-Result<std::string> runProgram(const std::string &file, const std::string &function,
-                               const std::vector<std::string> &arguments,
-                               const upstream::ImportOptions &options, DiagEngine &diags) {
+/// The file of the results that the program writes, or why it wrote none.
+Result<std::string> resultOf(ForeignProgram &program, std::vector<std::string> words,
+                             const std::string &wanted, bool &isClosedOff) {
   std::optional<std::string> python = findPython();
   if (!python)
     return makeStatus(StatusCode::Unavailable, "it needs python3, which is not installed");
-  ForeignProgram program;
-  RETURN_IF_ERROR(addModules(fs::absolute(file).parent_path(), program));
-  std::string name = fs::path(file).filename().string();
-  ASSIGN_OR_RETURN(program.files["work/" + name], readFile(file));
-  program.files["standin/standin.py"] = upstream::bridgeStandin();
+  program.files["standin/bridge_standin.py"] = upstream::bridgeStandin();
   program.files["standin/tables.json"] = upstream::bridgeTables();
-  program.command = {
-      *python, "-I",    "../standin/standin.py", "../standin/tables.json", "../results",
-      name,    function};
-  program.command.insert(program.command.end(), arguments.begin(), arguments.end());
-  program.environment = {{"PATH", "/usr/bin:/bin"}, {"HOME", "/nowhere"}, {"LANG", "C.UTF-8"}};
-  for (const auto &[variable, value] : options.variables)
-    program.environment.emplace_back(variable, value);
+  program.command = {*python, "-I"};
+  program.command.insert(program.command.end(), words.begin(), words.end());
+  program.environment.insert(
+      program.environment.begin(),
+      {{"PATH", "/usr/bin:/bin"}, {"HOME", "/nowhere"}, {"LANG", "C.UTF-8"}});
   ASSIGN_OR_RETURN(ForeignResult done, runForeign(program));
-  if (!done.isClosedOff)
-    diags.report(diag::ImportNotClosedOff, SourceRange(), name);
-  if (auto made = done.results.find("configuration"); made != done.results.end())
+  isClosedOff = done.isClosedOff;
+  if (auto made = done.results.find(wanted); made != done.results.end())
     return made->second;
   if (auto why = done.results.find("error"); why != done.results.end())
     return makeStatus(StatusCode::InvalidInput, "{}", why->second);
   llvm::StringRef last = llvm::StringRef(done.output).rtrim();
   return makeStatus(StatusCode::InvalidInput, "it ended with status {}: {}", done.status,
                     last.substr(last.rfind('\n') + 1).str());
+}
+
+Result<std::string> runProgram(const std::string &file, const std::string &function,
+                               const std::vector<std::string> &arguments,
+                               const upstream::ImportOptions &options, DiagEngine &diags) {
+  ForeignProgram program;
+  RETURN_IF_ERROR(addModules(fs::absolute(file).parent_path(), program));
+  std::string name = fs::path(file).filename().string();
+  ASSIGN_OR_RETURN(program.files["work/" + name], readFile(file));
+  for (const auto &[variable, value] : options.variables)
+    program.environment.emplace_back(variable, value);
+  std::vector<std::string> words = {"../standin/bridge_standin.py", "../standin/tables.json",
+                                    "../results", name, function};
+  words.insert(words.end(), arguments.begin(), arguments.end());
+  bool isClosedOff = true;
+  Result<std::string> made = resultOf(program, std::move(words), "configuration", isClosedOff);
+  if (!isClosedOff)
+    diags.report(diag::ImportNotClosedOff, SourceRange(), name);
+  return made;
 }
 
 } // namespace
@@ -98,6 +112,25 @@ std::optional<BufferId> runBridgePython(const std::string &input,
   if (made.isOk())
     return session.sources().addBuffer("<configuration of " + path + ">", std::move(*made));
   session.diags().report(diag::ImportMalformed, SourceRange(), made.status().message());
+  return std::nullopt;
+}
+
+std::optional<std::string> readBridgePython(BufferId input, const upstream::ImportOptions &options,
+                                            Session &session) {
+  if (!upstream::checkInput(input, session.diags()))
+    return std::nullopt;
+  ForeignProgram program;
+  program.files["standin/bridge_reader.py"] = upstream::bridgeReader();
+  program.files["work/input"] = session.sources().text(input).str();
+  program.closesOff = false; // nothing of the input runs
+  program.outputBytesMax = kStatementBytesMax;
+  bool isClosedOff = false;
+  Result<std::string> statements = resultOf(
+      program, {"../standin/bridge_reader.py", "../standin/tables.json", "../results", "input"},
+      "statements", isClosedOff);
+  if (statements.isOk())
+    return upstream::importBridgeStatements(input, *statements, options, session.diags());
+  session.diags().report(diag::ImportMalformed, SourceRange(), statements.status().message());
   return std::nullopt;
 }
 

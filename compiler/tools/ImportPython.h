@@ -1,5 +1,5 @@
-// Runs a Python program that builds a Megatron-Bridge configuration, with stand-ins for the
-// packages that it imports.
+// Programs that build a Megatron-Bridge configuration: run with stand-ins for the packages that they
+// import, or read.
 #pragma once
 
 #include <optional>
@@ -17,5 +17,10 @@ namespace shardc::tools {
 std::optional<BufferId> runBridgePython(const std::string &input,
                                         const std::vector<std::string> &arguments,
                                         const upstream::ImportOptions &options, Session &session);
+
+/// The recipe of what Python or overrides set, as far as their text shows it; nothing after an
+/// error, which is reported. Needs python3, which reads the text and does not run it.
+std::optional<std::string> readBridgePython(BufferId input, const upstream::ImportOptions &options,
+                                            Session &session);
 
 } // namespace shardc::tools

@@ -62,14 +62,6 @@ std::string canonicalPath(llvm::StringRef path) {
   return path.str();
 }
 
-/// Values that leave a field as if it were not there.
-bool saysNothing(const Tree &value) {
-  return value.isNone() || (value.kind == Tree::Kind::Bool && !value.boolean) ||
-         (value.kind == Tree::Kind::List && value.items.empty()) ||
-         (value.kind == Tree::Kind::Map && value.entries.empty() && value.call.empty()) ||
-         (value.isWord() && value.text.empty());
-}
-
 /// A value that the input does not show: a name of a program, or what a call returns. Lists may
 /// share their parts, so no more than `budget` values are looked at.
 bool isOpen(const config::OptionType &type, const Tree &value, unsigned &budget) {
@@ -123,10 +115,19 @@ bool isInside(const config::OptionInfo &option, llvm::StringRef section) {
 
 } // namespace
 
+bool BridgeSettings::saysNothing(const Tree &value) {
+  return value.isNone() || (value.kind == Tree::Kind::Bool && !value.boolean) ||
+         (value.kind == Tree::Kind::List && value.items.empty()) ||
+         (value.kind == Tree::Kind::Map && value.entries.empty() && value.call.empty()) ||
+         (value.isWord() && value.text.empty());
+}
+
 bool BridgeSettings::isPath(llvm::StringRef path) {
   llvm::StringRef section = path.split('.').first;
   return config::findSection(section).has_value() || llvm::is_contained(kForeignSections, section);
 }
+
+llvm::ArrayRef<llvm::StringLiteral> BridgeSettings::foreignSections() { return kForeignSections; }
 
 void BridgeSettings::set(llvm::StringRef path, const Tree &value) {
   if (path == kUnknownRest)
@@ -178,8 +179,10 @@ void BridgeSettings::setMap(llvm::StringRef path, const Tree &map, unsigned dept
     setFamily(map);
   if (path == "dataset")
     setDataClass(map);
-  if (path == "peft")
-    setAdapters(map);
+  if (path == "peft" && !setAdapters(map))
+    return;
+  if (setRows(path, map))
+    return;
   // A map that is itself a value: a function, a torch type, an enumerator.
   bool isSection = !path.contains('.') || path == "model.transformer";
   if (!isSection || depth > kSectionDepthMax)
@@ -201,33 +204,6 @@ void BridgeSettings::setVariables(const Tree &map) {
   for (const auto &[name, value] : map.entries)
     recipe_.setVariable(name, value->isNone() ? Value() : Value::ofString(describe(*value)),
                         value->range);
-}
-
-void BridgeSettings::setDataClass(const Tree &map) {
-  llvm::StringRef name = map.callName();
-  if (name.contains("Mock"))
-    recipe_.setEnum(Opt::DatasetKind, config::DatasetKind::Synthetic, map.range);
-  else if (!name.empty() && name != "GPTDatasetConfig")
-    recipe_.setUnknownData(fmt::format("the data of {}", name.str()), map.range);
-}
-
-/// Which adapters they are, by their class.
-void BridgeSettings::setAdapters(const Tree &map) {
-  llvm::StringRef name = map.callName();
-  if (name == "LoRA")
-    recipe_.setEnum(Opt::PeftScheme, config::PeftScheme::Lora, map.range);
-  else if (name == "CanonicalLoRA")
-    recipe_.setEnum(Opt::PeftScheme, config::PeftScheme::CanonicalLora, map.range);
-  else if (name == "DoRA")
-    recipe_.setEnum(Opt::PeftScheme, config::PeftScheme::Dora, map.range);
-  else if (!name.empty())
-    recipe_.leaveOut(fmt::format("adapters by {}", name.str()), map.range);
-  if (name == "CanonicalLoRA" && map.find("target_modules") == nullptr)
-    recipe_.set(Opt::PeftTargets,
-                config::parseTableValue("[linear_q, linear_k, linear_v, linear_proj, "
-                                        "linear_fc1_up, linear_fc1_gate, linear_fc2]",
-                                        config::info(Opt::PeftTargets)),
-                map.range);
 }
 
 void BridgeSettings::setUnknownRest(llvm::StringRef section, const Tree &what) {
@@ -296,9 +272,7 @@ bool BridgeSettings::setSpecial(llvm::StringRef path, const Tree &value) {
     recipe_.read(Opt::DatasetDataPath, *list, path);
     return true;
   }
-  // The only place and the only values that adapters have here.
-  if ((path == "peft.dropout_position" && value.isWord() && value.text == "pre") ||
-      (path == "peft.lora_B_init_method" && value.isWord() && value.text == "zero"))
+  if (setAdapterField(path, value) || setRows(path, value))
     return true;
   if (path == "model.scale_factor" && recipe_.is(Opt::ModelFamily, config::ModelFamily::Llama)) {
     recipe_.setBool(Opt::ModelRopeScaling, true, value.range);
@@ -401,6 +375,7 @@ void BridgeSettings::finish() {
       recipe_.setUpstreamDefault(Opt::ModelMaskPaddedVocab, Value::ofBool(false));
     recipe_.dropDefaults();
   }
+  finishTuning();
 }
 
 } // namespace shardc::upstream

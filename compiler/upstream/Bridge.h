@@ -24,6 +24,8 @@ public:
   void forgetAll(llvm::StringRef what, SourceRange range);
   /// Whether the dotted path begins with a section of Bridge's configuration.
   static bool isPath(llvm::StringRef path);
+  /// Sections of Bridge's configuration that recipes do not have.
+  static llvm::ArrayRef<llvm::StringLiteral> foreignSections();
 
   /// Conclusions from all settings together.
   void finish();
@@ -34,12 +36,21 @@ private:
   bool setSpecial(llvm::StringRef path, const Tree &value);
   void setPreset(const Tree &value);
   void setFamily(const Tree &provider);
-  void setDataClass(const Tree &map);
-  void setAdapters(const Tree &map);
+  /// Values that leave a field as if it were not there.
+  static bool saysNothing(const Tree &value);
   void setUnknownRest(llvm::StringRef section, const Tree &what);
   void setVariables(const Tree &map);
   void noteForeign(llvm::StringRef path, const Tree &value);
   void setFrozen();
+
+  // Fine-tuning (BridgeTuning.cpp).
+  void setDataClass(const Tree &map);
+  bool setAdapters(const Tree &map); ///< false if no recipe has such adapters
+  bool setAdapterField(llvm::StringRef path, const Tree &value);
+  /// What says how rows become tokens and packs; false if the path is something else.
+  bool setRows(llvm::StringRef path, const Tree &value);
+  std::string sftCommand();
+  void finishTuning();
 
   RecipeBuilder &recipe_;
   bool isComplete_;
@@ -49,6 +60,10 @@ private:
   bool freezesModel_ = false;
   std::optional<bool> freezesMtp_; ///< none: the model's class does not tell it apart
   SourceRange freezeRange_;
+  std::string rowsOf_;                      ///< the class of the data for fine-tuning
+  std::map<std::string, std::string> rows_; ///< its fields that become options of 'data sft'
+  std::optional<SourceRange> rowsRange_;
+  std::optional<SourceRange> sharedAdapters_; ///< of share_expert_adapters
   size_t numSettings_ = 0;
 };
 

@@ -1,6 +1,7 @@
 #include "compiler/upstream/BridgeProgram.h"
 
 #include "compiler/config/Config.h"
+#include "compiler/upstream/Bridge.h"
 #include "llvm/Support/JSON.h"
 #include "llvm/Support/raw_ostream.h"
 
@@ -33,7 +34,7 @@ llvm::StringRef assetNamed(llvm::StringRef wanted) {
 
 std::string bridgeStandin() { return assetNamed("bridge_standin.py").str(); }
 
-llvm::StringRef bridgeRecipes() { return assetNamed("bridge_recipes.json"); }
+std::string bridgeReader() { return assetNamed("bridge_reader.py").str(); }
 
 std::string bridgeTables() {
   llvm::json::Object classes;
@@ -42,13 +43,20 @@ std::string bridgeTables() {
 #define BRIDGE_FUNCTION(name, parameters, expression)                                              \
   functions.push_back(llvm::json::Array{name, parameters, expression});
 #include "compiler/upstream/UpstreamFlags.def"
+  llvm::json::Array paths, foreign;
+  for (const config::SectionInfo &section : config::sections())
+    paths.push_back(section.name);
+  for (llvm::StringRef section : BridgeSettings::foreignSections())
+    foreign.push_back(section);
   llvm::json::Value tables = llvm::json::Object{{"sections", fieldsOfSections()},
+                                                {"paths", std::move(paths)},
+                                                {"foreign", std::move(foreign)},
                                                 {"classes", std::move(classes)},
                                                 {"functions", std::move(functions)}};
   std::string text;
   llvm::raw_string_ostream(text) << tables;
   text.pop_back(); // the brace that ends them
-  return text + ",\"recipes\":" + bridgeRecipes().str() + "}";
+  return text + ",\"recipes\":" + assetNamed("bridge_recipes.json").str() + "}";
 }
 
 } // namespace shardc::upstream

@@ -1,21 +1,17 @@
-// What a program of Megatron-Bridge's configuration runs with: a script that stands in for the
-// packages which the program imports, and the tables that the script reads.
+// What reads a program of Megatron-Bridge's configuration: a script that stands in for the packages
+// which the program imports, another that reads the text, and the tables of both.
 #pragma once
 
 #include <string>
 
-#include "llvm/ADT/StringRef.h"
-
 namespace shardc::upstream {
 
-/// The script; its head says how it is called.
+/// The scripts, bridge_standin.py and bridge_reader.py; their heads say how they are called. The
+/// second needs the first beside it.
 std::string bridgeStandin();
+std::string bridgeReader();
 
-/// The fields of each section, the sections of classes, and upstream's functions, as JSON.
+/// The sections, their fields, the sections of classes, and upstream's functions, as JSON.
 std::string bridgeTables();
-
-/// Of upstream's recipe functions, by name, what their configurations have beyond those of
-/// `_pretrain_common` and `*`, as JSON with a row in each line; or the name of another function.
-llvm::StringRef bridgeRecipes();
 
 } // namespace shardc::upstream

@@ -54,10 +54,11 @@ std::optional<std::string> importHubArgs(const Tree &args, llvm::StringRef famil
 std::optional<std::string> importBridgeYaml(BufferId input, const ImportOptions &options,
                                             DiagEngine &diags);
 
-/// Overrides of Megatron-Bridge: `ddp.use_megatron_fsdp=true`, one or several in a line, and lines
-/// of Python with literals: `cfg.dist.use_megatron_fsdp = True`.
-std::optional<std::string> importBridgeOverrides(BufferId input, const ImportOptions &options,
-                                                 DiagEngine &diags);
+/// Overrides of Megatron-Bridge (`ddp.use_megatron_fsdp=true`, one or several in a line) and lines
+/// of Python (`cfg.dist.use_megatron_fsdp = True`). `statements` is what bridge_reader.py says of
+/// the input, as JSON.
+std::optional<std::string> importBridgeStatements(BufferId input, llvm::StringRef statements,
+                                                  const ImportOptions &options, DiagEngine &diags);
 
 /// A recipe's name from a path: letters, digits and underscores.
 std::string recipeNameOf(llvm::StringRef path);

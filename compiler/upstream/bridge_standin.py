@@ -31,8 +31,7 @@ LAUNCHES = ("pretrain", "finetune", "distill")
 HARMLESS = ("validate", "finalize", "to_yaml", "print_yaml", "to_dict", "print_rank_0", "warn_rank_0", "setup_logging")
 MARK = "\N{LEFT-POINTING DOUBLE ANGLE QUOTATION MARK}not known: "
 MARK_END = "\N{RIGHT-POINTING DOUBLE ANGLE QUOTATION MARK}"
-TABLES = {"sections": {}, "classes": {}, "functions": [], "recipes": {}}
-SECTIONS_OF_BRIDGE = ("env_vars", "tokenizer", "profiling", "peft", "ft", "straggler")
+TABLES = {"sections": {}, "foreign": [], "classes": {}, "functions": [], "recipes": {}}
 
 
 class Stop(BaseException):
@@ -103,7 +102,7 @@ class Thing(metaclass=Meta):
             return self._s_read[name]
         fields = TABLES["sections"].get(self._s_section)
         path = f"{self._s_section}.{name}" if self._s_section not in ("", "cfg") else name
-        if self._s_section == "cfg" and (name in TABLES["sections"] or name in SECTIONS_OF_BRIDGE):
+        if self._s_section == "cfg" and (name in TABLES["sections"] or name in TABLES["foreign"]):
             thing = Thing(path, unknown=self._s_unknown, section=name)
         elif self._s_name:
             return Thing(f"{self._s_what}.{name}", name=True)
@@ -133,15 +132,14 @@ class Thing(metaclass=Meta):
     def __bool__(self):
         return PATH.decide(self._s_what)
 
+    def _s_is(self, other):
+        return self is other or isinstance(other, Thing) and self._s_what == other._s_what
+
     def __eq__(self, other):
-        if self is other or isinstance(other, Thing) and self._s_what == other._s_what:
-            return True
-        return Thing(f"{plain(self)} == {plain(other)}")
+        return Thing._s_is(self, other) or Thing(f"{plain(self)} == {plain(other)}")
 
     def __ne__(self, other):
-        if self is other or isinstance(other, Thing) and self._s_what == other._s_what:
-            return False
-        return Thing(f"{plain(self)} != {plain(other)}")
+        return not Thing._s_is(self, other) and Thing(f"{plain(self)} != {plain(other)}")
 
     def __contains__(self, item):
         return PATH.decide(f"{plain(item)} in {self._s_what}")
@@ -159,14 +157,6 @@ class Thing(metaclass=Meta):
 
     __iter__, __len__ = needs("the elements"), needs("the length")
     __int__ = __index__ = __float__ = needs("the number")
-    __add__, __radd__ = operator("+"), operator("+", True)
-    __sub__, __rsub__ = operator("-"), operator("-", True)
-    __mul__, __rmul__ = operator("*"), operator("*", True)
-    __truediv__, __rtruediv__ = operator("/"), operator("/", True)
-    __floordiv__, __rfloordiv__ = operator("//"), operator("//", True)
-    __mod__, __rmod__ = operator("%"), operator("%", True)
-    __pow__, __rpow__ = operator("**"), operator("**", True)
-    __or__, __ror__ = operator("|"), operator("|", True)
     __lt__, __le__, __gt__, __ge__ = operator("<"), operator("<="), operator(">"), operator(">=")
 
     def __neg__(self):
@@ -177,6 +167,11 @@ class Thing(metaclass=Meta):
 
     def __exit__(self, *_):
         return None
+
+
+for _name, _sign in dict(add="+", sub="-", mul="*", truediv="/", floordiv="//", mod="%", pow="**", or_="|").items():
+    setattr(Thing, f"__{_name.strip('_')}__", operator(_sign))
+    setattr(Thing, f"__r{_name.strip('_')}__", operator(_sign, True))
 
 
 class Object(Thing):
@@ -235,8 +230,11 @@ def call(function, args, kwargs):
         configs = [thing for thing in given if thing._s_section == "cfg"]
         PATH.launched += configs[:1]
         return None
-    if name in TABLES["recipes"] and function._s_name and not args and not kwargs:
-        return recipe(name)
+    words = [*args, *kwargs.values()]
+    is_plain = kwargs.keys() <= {"peft_scheme"} and all(isinstance(word, str) for word in words)
+    row = rows_of_recipe(TABLES["recipes"], name, words) if function._s_name and is_plain else None
+    if row is not None:
+        return recipe(row)
     made = next((row for row in TABLES["functions"] if row[0] == name), None)
     if made and function._s_name:
         return functions()[name](*args, **kwargs)
@@ -262,21 +260,31 @@ def functions():
     return space
 
 
-def recipe(name):
+def recipe(row):
     """What a recipe function of upstream's returns."""
-    rows = TABLES["recipes"]
-    row = rows[name] if isinstance(rows[name], dict) else rows[rows[name]]
-    trees = [rows["_pretrain_common"]] if row is rows["_pretrain_common"] else [rows["_pretrain_common"], rows["*"], row]
     config = standin_class("ConfigContainer")()
-    for section, value in functools.reduce(laid_over, trees).items():
+    for section, value in row.items():
         setattr(config, section, made_of(value))
     return config
+
+
+def rows_of_recipe(rows, name, given=()):
+    """The sections that a recipe function of upstream's sets, called with the values; None if no row says it."""
+    name = rows[name] if isinstance(rows.get(name), str) else name
+    if given and not (name + "(dora)" in rows and list(given) in (["lora"], ["dora"])):
+        return None
+    row = rows.get(name + "(dora)" if list(given) == ["dora"] else name)
+    if not isinstance(row, dict):
+        return None
+    own = {section: value for section, value in row.items() if section != "_base_"}
+    return laid_over(rows_of_recipe(rows, row["_base_"]), own) if "_base_" in row else own
 
 
 def laid_over(below, above):
     if not isinstance(below, dict) or not isinstance(above, dict) or "_call_" in above or "_args_" in above:
         return above
-    return {**below, **{key: laid_over(below[key], value) if key in below else value for key, value in above.items()}}
+    below = {key: value for key, value in below.items() if key not in above.get("_without_", ())}
+    return {**below, **{key: laid_over(below.get(key), value) for key, value in above.items() if key != "_without_"}}
 
 
 def made_of(tree):
@@ -380,7 +388,9 @@ def convert(function, value):
 def is_instance(value, classes):
     if isinstance(value, Thing) and value._s_unknown and not value._s_name:
         return PATH.decide(f"the class of {plain(value)} is {getattr(classes, '__name__', classes)}")
-    return isinstance(value, classes)
+    if isinstance(classes, tuple):
+        return any(is_instance(value, one) for one in classes)
+    return not isinstance(classes, Thing) and isinstance(value, classes)
 
 
 class Builtins(dict):
@@ -406,9 +416,13 @@ def load(path, name, container):
     module = types.ModuleType(name)
     module.__dict__.update(__builtins__=names_of_program(container), __file__=str(path))
     sys.modules[name] = module
+    execute(path, module)
+    return module
+
+
+def execute(path, module):
     tree = ast.fix_missing_locations(Exact().visit(ast.parse(path.read_text(), str(path))))
     exec(compile(tree, str(path), "exec"), module.__dict__)
-    return module
 
 
 class Beside(importlib.abc.MetaPathFinder, importlib.abc.Loader):
@@ -423,15 +437,13 @@ class Beside(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         file = whole / "__init__.py" if is_package else whole.with_suffix(".py")
         if not file.is_file() and not is_package:
             return None
-        spec = importlib.machinery.ModuleSpec(name, self, origin=str(file), is_package=is_package)
-        return spec
+        return importlib.machinery.ModuleSpec(name, self, origin=str(file), is_package=is_package)
 
     def exec_module(self, module):
         path = pathlib.Path(module.__spec__.origin)
         module.__dict__["__builtins__"] = names_of_program(None)
         if path.is_file():
-            tree = ast.fix_missing_locations(Exact().visit(ast.parse(path.read_text(), str(path))))
-            exec(compile(tree, str(path), "exec"), module.__dict__)
+            execute(path, module)
 
 
 def run_program(path, function):
@@ -558,7 +570,7 @@ def merged(trees, why):
 # --- all runs -------------------------------------------------------------------------------------------------------
 
 
-def is_refused(error, path):
+def is_refused(error):
     """Whether the program itself ends here, by `raise`, `assert` or the absence of something that is not known."""
     if isinstance(error, SystemExit):
         return True
@@ -569,7 +581,7 @@ def is_refused(error, path):
     return any(isinstance(node, (ast.Raise, ast.Assert)) and node.lineno <= frames[-1].lineno <= node.end_lineno for node in nodes)
 
 
-def place_of(error, path):
+def place_of(error):
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
     frames = [frame for frame in frames if not frame.filename.startswith("<")] or frames
     return f"line {frames[-1].lineno} of {os.path.basename(frames[-1].filename)}: " if frames else ""
@@ -593,10 +605,10 @@ def run_once(taken, path, function):
             tree["env_vars"].update({name: tree_of(value) for name, value in sorted(changed.items())})
         return {"asked": PATH.asked, "tree": tree}
     except Stop as stop:
-        return {"asked": PATH.asked, "stop": place_of(stop, path) + str(stop)}
+        return {"asked": PATH.asked, "stop": place_of(stop) + str(stop)}
     except BaseException as error:
-        refused = bool(PATH.asked) and is_refused(error, path)
-        text = f"{place_of(error, path)}{type(error).__name__}: {error}"
+        refused = bool(PATH.asked) and is_refused(error)
+        text = f"{place_of(error)}{type(error).__name__}: {error}"
         return {"asked": PATH.asked, "refused" if refused else "stop": text}
 
 

@@ -18,7 +18,7 @@ std::optional<std::string> import(char form, BufferId input, DiagEngine &diags) 
   case 'y':
     return upstream::importBridgeYaml(input, options, diags);
   case 'o':
-    return upstream::importBridgeOverrides(input, options, diags);
+    return upstream::importBridgeStatements(input, diags.sources().text(input), options, diags);
   default:
     return upstream::importMegatronArgs(input, options, diags);
   }

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Reads a line that calls each recipe function of the table, and prints how many were imported.
+"""Looks up every recipe function of the table, and imports some of them, in a line that calls them. Prints how many there are.
 
-    recipe_rows.py TABLE
+    recipe_rows.py FOLDER_OF_THE_TABLE
 """
 
 import json
@@ -9,10 +9,23 @@ import pathlib
 import subprocess
 import sys
 
-names = [name for name in json.loads(pathlib.Path(sys.argv[1]).read_text()) if name != "*"]
+folder = pathlib.Path(sys.argv[1])
+sys.path.insert(0, str(folder))
+sys.dont_write_bytecode = True
+import bridge_standin  # noqa: E402
+
+table = json.loads((folder / "bridge_recipes.json").read_text())
+names = [name for name in table if name != "commit" and name[0] not in "*_" and "(" not in name]
+numbers = dict.fromkeys(("_pretrain_", "_sft_", "_peft_"), 0)
 for name in names:
+    row = bridge_standin.rows_of_recipe(table, name)
+    if not row["train"]["train_iters"] > 0 or not row["model"] or not row["optimizer"]["lr"] > 0:
+        sys.exit(f"{name}: {row}")
+    for kind in numbers:
+        numbers[kind] += isinstance(table[name], dict) and kind in name
+for name in names[::16]:
     done = subprocess.run(["shardc", "import", "bridge-overrides", "-"], input=f"cfg = {name}()\ncfg.train.train_iters = 7\n",
                           capture_output=True, text=True)
     if done.returncode != 0 or "    train_iters = 7\n" not in done.stdout or "    clip_grad = 1.0\n" not in done.stdout:
         sys.exit(f"{name}: status {done.returncode}\n{done.stdout}{done.stderr}")
-print(len(names), "recipe functions are read")
+print(", ".join(f"{number} {kind.strip('_')}" for kind, number in numbers.items()), "functions are read")

@@ -4,7 +4,6 @@
 #include "compiler/config/Evaluate.h"
 #include "compiler/upstream/FlagTable.h"
 #include "compiler/upstream/Pattern.h"
-#include "compiler/upstream/Python.h"
 #include "compiler/upstream/ReadValue.h"
 #include "compiler/upstream/Shell.h"
 
@@ -69,21 +68,6 @@ TEST(Pattern, ListsOfPython) {
   EXPECT_EQ(readPattern("[1] * -1"), std::vector<int64_t>{});
   for (const char *text : {"", "3", "[1", "[1]*[1]", "[1]+1", "[0]*100001", "([1])x"})
     EXPECT_EQ(readPattern(text), std::nullopt) << text;
-}
-
-TEST(Python, LiteralsNamesAndCalls) {
-  auto describeValue = [](llvm::StringRef text) {
-    TreePtr value = readPythonValue(text, SourceLoc());
-    return value == nullptr ? std::string("-") : describe(*value);
-  };
-  EXPECT_EQ(describeValue("1_000"), "1000");
-  EXPECT_EQ(describeValue("-3e-4"), "-0.0003");
-  EXPECT_EQ(describeValue("\"a\" 'b'"), "ab");
-  EXPECT_EQ(describeValue("(1, 2.5, None, True)"), "[1, 2.5, none, true]");
-  EXPECT_EQ(describeValue("torch.bfloat16"), "torch.bfloat16");
-  EXPECT_EQ(describeValue("a.B(c=1, d=[2])"), "a.B(...)");
-  for (const char *text : {"1 + 2", "f(", "[1", "lambda: 1", "'a", "x[0]", ""})
-    EXPECT_EQ(describeValue(text), "-") << text;
 }
 
 /// The words of the last command, joined by bars; `?` behind those that are not known.

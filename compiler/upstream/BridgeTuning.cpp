@@ -1,0 +1,235 @@
+// Fine-tuning in Megatron-Bridge's configuration: adapters, and rows that become packs.
+#include "compiler/basic/Format.h"
+#include "compiler/config/Evaluate.h"
+#include "compiler/upstream/Bridge.h"
+#include "compiler/upstream/FlagTable.h"
+#include "llvm/ADT/STLExtras.h"
+#include "llvm/ADT/StringSwitch.h"
+
+namespace shardc::upstream {
+namespace {
+
+using config::Opt;
+using config::Value;
+
+/// Classes of rows for fine-tuning, the second one by its name up to version 0.4.
+constexpr llvm::StringLiteral kRowClasses[] = {"GPTSFTDatasetConfig", "FinetuningDatasetConfig"};
+
+/// Fields of them that say which rows there are, or how they become packs.
+constexpr llvm::StringLiteral kRowFields[] = {"dataset_root",
+                                              "hf_dataset",
+                                              "hf_validation_dataset",
+                                              "hf_test_dataset",
+                                              "hf_output_root",
+                                              "hf_rewrite",
+                                              "hf_validation_proportion",
+                                              "memmap_workers",
+                                              "do_validation",
+                                              "do_test",
+                                              "max_train_samples",
+                                              "preprocessing",
+                                              "dataset_kwargs",
+                                              "packed_sequence_specs",
+                                              "offline_packing_specs",
+                                              "enable_offline_packing"};
+
+/// Options of `shardc data sft` by the last names of fields; `{}` is the value.
+struct RowOption {
+  llvm::StringRef field;
+  llvm::StringRef value; ///< with which alone it is given; empty: any
+  llvm::StringRef option;
+};
+constexpr RowOption kRowOptions[] = {
+    {"prompt_column", "", "--prompt-key={}"},
+    {"completion_column", "", "--completion-key={}"},
+    {"label_key", "", "--completion-key={}"},
+    {"prompt_template", "", "--prompt-template='{}'"},
+    {"separator", "", "--separator='{}'"},
+    {"truncation_method", "left", "--cut=left"},
+    {"loss_mode", "full", "--mask=full"},
+    {"loss_mode", "last_turn", "--mask=last_turn"},
+    {"chat_loss_mode", "full", "--mask=full"},
+    {"chat_loss_mode", "last_turn", "--mask=last_turn"},
+    {"answer_only_loss", "false", "--mask=full"},
+    {"add_bos", "true", "--add-bos"},
+    {"add_eos", "false", "--no-add-eos"},
+    {"enable_offline_packing", "true", "--pack=first_fit"},
+    {"enable_offline_packing", "false", "--pack=none"},
+};
+
+/// Fields that change no token of a pack: sizes that follow from others, places, and processes.
+constexpr llvm::StringLiteral kIdleRowFields[] = {"pad_to_max_length",
+                                                  "pad_seq_length_to_mult",
+                                                  "pad_seq_to_mult",
+                                                  "pad_cu_seqlens",
+                                                  "packed_sequence_size",
+                                                  "num_tokenizer_workers",
+                                                  "memmap_workers",
+                                                  "index_mapping_dir",
+                                                  "hf_output_root",
+                                                  "hf_rewrite",
+                                                  "get_attention_mask_from_fusion",
+                                                  "dataset_name",
+                                                  "do_validation",
+                                                  "do_test",
+                                                  "hf_validation_proportion",
+                                                  "tokenizer_model_name",
+                                                  "dataset_root",
+                                                  "chat",
+                                                  "use_hf_tokenizer_chat_template",
+                                                  "strip_whitespace",
+                                                  "packed_train_data_path",
+                                                  "add_sep",
+                                                  "hf_dataset"};
+
+} // namespace
+
+void BridgeSettings::setDataClass(const Tree &map) {
+  llvm::StringRef name = map.callName();
+  if (llvm::is_contained(kRowClasses, name)) {
+    rowsOf_ = name.str();
+    rows_.clear();
+    rowsRange_ = map.range;
+  } else if (name.contains("Mock")) {
+    recipe_.setEnum(Opt::DatasetKind, config::DatasetKind::Synthetic, map.range);
+  } else if (!name.empty() && name != "GPTDatasetConfig") {
+    recipe_.setUnknownData(fmt::format("the data of {}", name.str()), map.range);
+  }
+}
+
+bool BridgeSettings::setAdapters(const Tree &map) {
+  llvm::StringRef name = map.callName();
+  using config::PeftScheme;
+  auto scheme = llvm::StringSwitch<std::optional<PeftScheme>>(name)
+                    .Case("LoRA", PeftScheme::Lora)
+                    .Case("CanonicalLoRA", PeftScheme::CanonicalLora)
+                    .Case("DoRA", PeftScheme::Dora)
+                    .Default(std::nullopt);
+  if (name.empty())
+    return true;
+  if (!scheme) {
+    recipe_.diags().report(diag::ImportValue, map.range, "peft",
+                           "LoRA, DoRA or CanonicalLoRA in a recipe", name);
+    return false;
+  }
+  recipe_.setEnum(Opt::PeftScheme, *scheme, map.range);
+  sharedAdapters_ = map.range;
+  if (*scheme == PeftScheme::Dora && map.find("alpha") == nullptr)
+    recipe_.set(Opt::PeftAlpha, Value::ofFloat(64), map.range);
+  const Tree *targets = map.find("target_modules"), *excluded = map.find("exclude_modules");
+  bool hasTargets = targets != nullptr && !saysNothing(*targets);
+  llvm::StringRef text;
+  if (!hasTargets && excluded != nullptr && !saysNothing(*excluded))
+    text = "[all-linear]";
+  else if (targets == nullptr && *scheme == PeftScheme::CanonicalLora)
+    text = "[linear_q, linear_k, linear_v, linear_proj, linear_fc1_up, linear_fc1_gate, "
+           "linear_fc2]";
+  if (!text.empty())
+    recipe_.set(Opt::PeftTargets, config::parseTableValue(text, config::info(Opt::PeftTargets)),
+                map.range);
+  return true;
+}
+
+/// Fields of adapters without an option; true if this was one that changes nothing here.
+bool BridgeSettings::setAdapterField(llvm::StringRef path, const Tree &value) {
+  if (path == "peft" && (value.isNone() || (value.isWord() && value.text == "none"))) {
+    recipe_.clear(Opt::PeftScheme);
+    return true;
+  }
+  if (path == "peft" && value.isWord()) {
+    recipe_.read(Opt::PeftScheme, value, path);
+    return true;
+  }
+  if (!path.consume_front("peft."))
+    return false;
+  if (path == "share_expert_adapters") {
+    sharedAdapters_ = saysNothing(value) ? std::nullopt : std::optional(value.range);
+    return true;
+  }
+  // The only place and the only values that adapters have here; and how they are exchanged.
+  if ((path == "dropout_position" && value.isWord() && value.text == "pre") ||
+      (path == "lora_B_init_method" && value.isWord() && value.text == "zero") ||
+      path == "a2a_experimental" || path == "sequence_parallel_input_regather")
+    return true;
+  bool isOff = saysNothing(value) && !(value.isWord() && !value.text.empty());
+  return isOff && findBridgePath(("peft." + path).str()).empty();
+}
+
+bool BridgeSettings::setRows(llvm::StringRef path, const Tree &value) {
+  if (!path.consume_front("dataset."))
+    return false;
+  if (path == "seed" && !rowsOf_.empty()) {
+    recipe_.read(Opt::DatasetRandomSeed, value, "dataset.seed");
+    return true;
+  }
+  if (!llvm::is_contained(kRowFields, path.split('.').first))
+    return false;
+  if (rowsOf_.empty())
+    rowsOf_ = "GPTSFTDatasetConfig";
+  rowsRange_ = value.range;
+  if (value.kind == Tree::Kind::Map) {
+    if (value.call == kUnknownCall)
+      recipe_.leaveOut(fmt::format("dataset.{} = {}", path.str(), describe(value)), value.range);
+    for (const auto &[field, inner] : value.entries)
+      setRows(("dataset." + path + "." + field).str(), *inner);
+    return true;
+  }
+  llvm::StringRef field = lastPart(path);
+  std::string text = describe(value);
+  bool isOption =
+      llvm::any_of(kRowOptions, [&](const RowOption &row) { return row.field == field; });
+  if (isOption || llvm::is_contained(kIdleRowFields, field))
+    rows_[path.str()] = value.isNone() ? "" : text;
+  else if (!saysNothing(value))
+    recipe_.leaveOut(fmt::format("dataset.{} = {}", path.str(), text), value.range);
+  return true;
+}
+
+/// What makes packs of the rows as Megatron-Bridge would.
+std::string BridgeSettings::sftCommand() {
+  auto held = [&](llvm::StringRef name) {
+    for (const auto &[path, text] : rows_)
+      if (lastPart(path) == name && !text.empty())
+        return text;
+    return std::string();
+  };
+  if (std::string packs = held("packed_train_data_path"); !packs.empty())
+    return fmt::format("packs that 'shardc data pack {}' makes", packs);
+  std::string root = held("dataset_root"), named = held("dataset_name");
+  std::string input = !root.empty() ? root + "/training.jsonl" : named + ".jsonl";
+  std::string length = held("packed_sequence_size");
+  if (const Value *own = recipe_.get(Opt::DatasetSeqLength); length.empty() && own != nullptr)
+    length = config::toRecipeText(*own, config::info(Opt::DatasetSeqLength).type);
+  std::string command = "shardc data sft " + input +
+                        " --tokenizer=" + (tokenizer_.empty() ? "TOKENIZER" : tokenizer_) +
+                        (length.empty() ? "" : " --length=" + length);
+  for (const RowOption &row : kRowOptions) {
+    std::string value = held(row.field);
+    bool isMeant = row.value.empty() ? !value.empty() : value == row.value;
+    if (isMeant && row.option.contains("{}"))
+      command += (" " + row.option.split("{}").first + value + row.option.split("{}").second).str();
+    else if (isMeant)
+      command += (" " + row.option).str();
+  }
+  return fmt::format("packs that '{}' makes", command);
+}
+
+void BridgeSettings::finishTuning() {
+  if (rowsRange_) {
+    recipe_.setEnum(Opt::DatasetKind, config::DatasetKind::Packed, *rowsRange_);
+    const Value *paths = recipe_.get(Opt::DatasetDataPath);
+    if (paths == nullptr || paths->isNone())
+      recipe_.ask(sftCommand(), Opt::DatasetDataPath, *rowsRange_);
+    if (!recipe_.has(Opt::DatasetSplit))
+      recipe_.set(Opt::DatasetSplit, Value::ofString("1,0,0"), *rowsRange_);
+    // Packs alone would have it otherwise.
+    recipe_.setUpstreamDefault(Opt::ModelCalculatePerTokenLoss, Value::ofBool(false));
+  }
+  const Value *experts = recipe_.get(Opt::ModelNumMoeExperts);
+  bool hasExperts = experts != nullptr && !experts->isNone();
+  if (sharedAdapters_ && hasExperts && recipe_.has(Opt::PeftScheme))
+    recipe_.leaveOut("peft.share_expert_adapters = true (each expert has an adapter of its own)",
+                     *sharedAdapters_);
+}
+
+} // namespace shardc::upstream
