@@ -58,14 +58,18 @@ def check(binaries):
         make(pathlib.Path(folder))
         page = (pathlib.Path(__file__).resolve().parents[2] / "docs/fine-tuning.md").read_text()
         commands = re.findall(r"^    (shardc .*)$", page.split("## A run of seconds")[1].split("\n## ")[0], re.MULTILINE)
-        expect(len(commands) == 5, f"the page has other commands: {commands}")
+        expect(len(commands) == 9, f"the page has other commands: {commands}")
         for command in commands:
-            words = command.split() + (["--metrics=m.jsonl"] if " run " in command else [])
+            metrics = "adapters.jsonl" if "adapters" in command else "m.jsonl"
+            words = command.split() + ([f"--metrics={metrics}"] if " run " in command else [])
             words += [f"--python={sys.executable}"] if " data " in command else []
             call(binaries / words[0], *words[1:], cwd=folder)
-        losses = [json.loads(line)["loss"] for line in pathlib.Path(folder, "m.jsonl").read_text().splitlines() if '"loss"' in line]
-        expect(losses[0] > 5 and losses[-1] < 2, f"losses {losses}")
-        print(f"loss {losses[0]:.2f} to {losses[-1]:.2f}")
+        for metrics, least in ("m.jsonl", 2), ("adapters.jsonl", 5):
+            lines = pathlib.Path(folder, metrics).read_text().splitlines()
+            losses = [json.loads(line)["loss"] for line in lines if '"loss"' in line]
+            expect(losses[0] > 5 and losses[-1] < min(least, losses[0] - 0.3), f"{metrics}: losses {losses}")
+            print(f"{metrics}: loss {losses[0]:.2f} to {losses[-1]:.2f}")
+        expect(pathlib.Path(folder, "tuned/model.safetensors").exists(), "no model comes of the adapters")
 
 
 if sys.argv[1] == "--check":
