@@ -335,7 +335,8 @@ void BridgeSettings::setLeaf(llvm::StringRef path, const Tree &value) {
 void BridgeSettings::noteForeign(llvm::StringRef path, const Tree &value) {
   if (namesData(lastPart(path)) && path.startswith("dataset.") && !saysNothing(value))
     recipe_.setUnknownData(fmt::format("{} = {}", path.str(), describe(value)), value.range);
-  if (!isComplete_ || !saysNothing(value))
+  bool isAbsent = value.isNone() && !path.contains('.'); // a section
+  if (!isAbsent && (!isComplete_ || !saysNothing(value)))
     recipe_.leaveOut(fmt::format("{} = {}", path.str(), describe(value)), value.range);
 }
 

@@ -85,7 +85,9 @@ private:
     if (isElsewhere || !config_.has(option.opt) ||
         config_[option.opt].value == silentValue(option) || !config::hasEffect(config_, option))
       return;
-    if (describesModel(option) && isExported(config_, option.opt))
+    // Megatron-LM's scripts for pretraining have no adapters.
+    if (option.opt == Opt::PeftScheme ||
+        (describesModel(option) && isExported(config_, option.opt)))
       refuse(option.opt);
     else if (config_.isWritten(option.opt) || differsInSilence(option))
       leaveOut(option.opt);

@@ -13,7 +13,7 @@ using config::Opt;
 using config::Value;
 
 /// Maximum line length in the list of omitted settings.
-constexpr size_t kCommentMax = 90;
+constexpr size_t kCommentMax = 300;
 
 /// One line of text that is valid in a comment.
 std::string commentText(llvm::StringRef text) {

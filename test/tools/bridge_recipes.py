@@ -73,6 +73,10 @@ def run(module, function, arguments=""):
         path = pathlib.Path(folder) / "program.py"
         path.write_text(f"from {module} import {function}\n\n\ndef made_config():\n    return {function}({arguments})\n")
         tree = standin.run_all(path, "made_config")
+    precision = tree["mixed_precision"]
+    if isinstance(precision, dict) and precision.get("_target_") == "get_mixed_precision_config":
+        precision["_target_"] = precision.pop("_args_")[0]
+        precision["_unknown_"] = f"training.mixed_precision.{precision['_target_']}()"
     for section, fields in IDLE.items():
         for field in fields:
             tree[section].pop(field, None)
