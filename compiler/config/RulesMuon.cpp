@@ -42,13 +42,11 @@ void ruleMuonCubicSteps(RuleContext &ctx) {
         .fix(ctx.fixSet(Opt::OptimizerMuonNumNsSteps, Value::ofInt(expected)));
 }
 
-void ruleMuonTensorParallel(RuleContext &ctx) {
+void ruleMuonDistributed(RuleContext &ctx) {
   constexpr Opt kMode = Opt::OptimizerMuonTpMode;
   std::optional<TensorRanks> ranks = tensorRanks(ctx);
-  if (isMuon(ctx) && ranks && !ctx.cfg().is(kMode, MuonTpMode::Blockwise))
-    ctx.report({kMode, ranks->option, kKind},
-               {arg(ctx, kMode), pathOf(ranks->option), ranks->count})
-        .fix(ctx.fixSet(kMode, Value::ofEnum(MuonTpMode::Blockwise), FixItKind::Alternative));
+  if (isMuon(ctx) && ranks && ctx.cfg().is(kMode, MuonTpMode::Distributed))
+    ctx.report({kMode, ranks->option}, {pathOf(ranks->option), ranks->count});
 }
 
 void ruleMuonBlockwise(RuleContext &ctx) {

@@ -12,6 +12,7 @@
 #include "runtime/base/StepState.h"
 #include "runtime/plan/Builder.h"
 #include "runtime/plan/JobFacts.h"
+#include "runtime/plan/Matrices.h"
 #include "runtime/plan/Optimizers.h"
 #include "runtime/plan/WeightScales.h"
 
@@ -254,8 +255,21 @@ private:
       updateAmaxHistory(plan_, role_, segment, state);
     balanceExperts(segment);
     std::vector<ValueId> masters(cells_.size(), kNone);
-    for (size_t b : trainedBlocks()) {
-      ValueId master = buildOptimizer(segment, b, grads[b], state);
+    std::vector<std::vector<ValueId>> operands(cells_.size());
+    auto prepare = [&](size_t b) {
+      if (operands[b].empty())
+        operands[b] = takeOperands(segment, b, grads[b], state);
+    };
+    const std::vector<size_t> trained = trainedBlocks();
+    for (auto at = trained.begin(); at != trained.end(); ++at) {
+      const size_t b = *at;
+      prepare(b);
+      if (takesWhole(b)) // gathers of one block beside the products of the one before
+        if (auto next = std::find_if(std::next(at), trained.end(),
+                                     [&](size_t other) { return takesWhole(other); });
+            next != trained.end())
+          prepare(*next);
+      ValueId master = buildOptimizer(segment, b, operands[b]);
       if (isKeptIn8Bits(b))
         masters[b] = master;
     }
@@ -415,19 +429,33 @@ private:
     finish.set(Key::hysteresis, optimizer.hysteresis);
   }
 
+  /// What the optimizer of the block takes.
+  std::vector<ValueId> takeOperands(plan::Segment &segment, size_t b, ValueId grad, ValueId state) {
+    std::vector<ValueId> operands = {grad};
+    for (auto [prefix, cell] : updatedCells(b))
+      operands.push_back(plan::addLiveIn(
+          segment, std::string(prefix) + plan_.blocks[b].name, role_, cell));
+    operands.push_back(state);
+    if (takesWhole(b))
+      operands.push_back(gatherWhole(segment, b, operands));
+    return operands;
+  }
+
   /// Gives the master weights that it leaves.
-  ValueId buildOptimizer(plan::Segment &segment, size_t b, ValueId grad, ValueId state) {
+  ValueId buildOptimizer(plan::Segment &segment, size_t b, std::vector<ValueId> operands) {
     const std::string &name = plan_.blocks[b].name;
     const BlockCells &cells = cells_[b];
     Op op = blockOp(plan::optimizerInfo(optimizers_[b]).op, b);
-    op.operands.push_back(grad);
+    op.operands = std::move(operands);
     auto updated = updatedCells(b);
-    for (auto [prefix, cell] : updated)
-      op.operands.push_back(plan::addLiveIn(segment, std::string(prefix) + name, role_, cell));
-    op.operands.push_back(state);
     if (cells.areHalves)
       op.operands.push_back(plan::addLiveIn(segment, "w." + name, role_, cells.weight));
     setHyperparameters(op, b);
+    if (plan::needsMatrices(optimizers_[b])) {
+      op.set(Key::largest_matrix, largestMatrix(b));
+      if (int16_t tensor = groupOfParts(b); tensor >= 0)
+        op.set(Key::tensor_parts, plan_.groupSize(tensor));
+    }
     if (cells.weight != kNone && !isKeptIn8Bits(b))
       updated.emplace_back("w.", cells.weight);
     for (auto [prefix, cell] : updated)
@@ -445,15 +473,66 @@ private:
     op.set(Key::decoupled, int64_t{job.optimizer.decoupledWeightDecay});
     for (const plan::Scalar &scalar : plan::scalarsOf(optimizers_[b], job))
       plan::set(op, scalar);
-    if (plan::needsMatrices(optimizers_[b]))
-      op.set(Key::largest_matrix, largestMatrix(b));
   }
 
-  int64_t largestMatrix(size_t block) const {
+  /// The tensor-parallel ranks with whose parts of matrices the block is updated; -1 if it is not.
+  int16_t groupOfParts(size_t b) const {
+    const auto index = static_cast<int32_t>(b);
+    return plan::joinsMatrixParts(plan_, index) ? plan::groupOfMatrixParts(plan_, index)
+                                                : int16_t{-1};
+  }
+  bool cutsMatrices(size_t b) const {
+    return std::ranges::any_of(
+        plan::matricesOf(plan_, static_cast<int32_t>(b), /*isJoined=*/false),
+        [&](const plan::BlockMatrix &each) { return each.isCutBy(plan_.blocks[b].stateShard); });
+  }
+  /// Whether the optimizer needs matrices of which this rank's shard has parts.
+  bool takesWhole(size_t b) const {
+    return plan::needsMatrices(optimizers_[b]) && (cutsMatrices(b) || groupOfParts(b) >= 0);
+  }
+
+  /// The updates of whole matrices: this rank's, of which an optimizer with such operands makes
+  /// them, and those of the others.
+  ValueId gatherWhole(plan::Segment &segment, size_t b, const std::vector<ValueId> &operands) {
+    const plan::Block &block = plan_.blocks[b];
+    Op update = blockOp(OpKind::MuonUpdate, b);
+    update.operands = operands;
+    setHyperparameters(update, b);
+    ValueId u = addWhole(segment, update, "u." + block.name, block.stateShard);
+    plan::append(segment, std::move(update));
+    if (cutsMatrices(b))
+      u = gatherUpdates(segment, b, u, block.stateGroup);
+    if (int16_t tensor = groupOfParts(b); tensor >= 0)
+      u = gatherUpdates(segment, b, u, tensor);
+    return u;
+  }
+
+  ValueId addWhole(plan::Segment &segment, Op &op, std::string name, int64_t elements) const {
+    op.results = {plan::addValue(segment, std::move(name), Type::of(DType::F32, {elements}),
+                                 plan::Purpose::Comm)};
+    return op.results.front();
+  }
+
+  /// What the ranks of the group have of updates, one behind the other.
+  ValueId gatherUpdates(plan::Segment &segment, size_t b, ValueId part, int16_t group) {
+    Op gather = plan::makeOp(OpKind::AllGather, {part}, plan_.blocks[b].unit, loc_);
+    plan::setChannel(plan_, gather,
+                     plan::channelOf(plan_, group, plan::StreamKind::Gather,
+                                     plan::Transport::Nccl, "updates"));
+    const plan::Value value = segment.values[part];
+    ValueId whole = addWhole(
+        segment, gather, value.name + "." + plan_.groups[static_cast<size_t>(group)].name,
+        value.type.numel() * plan_.groupSize(group));
+    plan::append(segment, std::move(gather));
+    return whole;
+  }
+
+  int64_t largestMatrix(size_t b) const {
+    const auto index = static_cast<int32_t>(b);
     int64_t largest = 0;
-    for (const plan::Param &param : plan_.params)
-      if (param.block == static_cast<int32_t>(block))
-        largest = std::max(largest, plan::granuleOf(param, optimizers_[block]));
+    for (const plan::BlockMatrix &matrix :
+         plan::matricesOf(plan_, index, plan::joinsMatrixParts(plan_, index)))
+      largest = std::max(largest, matrix.tensorNumel());
     return largest;
   }
 

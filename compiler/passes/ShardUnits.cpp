@@ -123,8 +123,7 @@ private:
       const Division &division = divisions_[b];
       if (takesBank(b))
         addBank(b, laterUnits);
-      for (const LayoutBlock &layout :
-           layOutUnit(members_[b], setOf_, division.shards * division.parts, byParam_, cutsOf(b)))
+      for (const LayoutBlock &layout : layOutBlock(b))
         add(plan_.blocks[b], division, layout);
     }
     for (size_t b = first; b < made_.size() && !byParam_; ++b) {
@@ -132,6 +131,29 @@ private:
       if (made_.size() > first + 1)
         made_[b].name += fmt::format(".{}", b - first);
     }
+  }
+
+  /// Where a unit is gathered by itself, and shards of whole matrices have much padding, they are
+  /// cut between rows. Then updates of matrices are gathered in f32 once in a step, which is half
+  /// of what gathers of weights, forward and backward, and the reduction of gradients move.
+  std::vector<LayoutBlock> layOutBlock(size_t b) const {
+    constexpr int64_t kPaddingShare = 2;
+    const int64_t shards = divisions_[b].shards * divisions_[b].parts;
+    auto lay = [&](const std::vector<LayoutParam> &members, Cuts cuts) {
+      return layOutUnit(members, setOf_, shards, byParam_, cuts);
+    };
+    std::vector<LayoutBlock> blocks = lay(members_[b], cutsOf(b));
+    if (cutsOf(b) == Cuts::Rows || !strategyOf(plan_, b).shardsParams)
+      return blocks;
+    int64_t total = 0, laidOut = 0;
+    for (const LayoutBlock &block : blocks)
+      laidOut += block.numel;
+    std::vector<LayoutParam> rows = members_[b];
+    for (LayoutParam &param : rows) {
+      param.row = plan_.params[static_cast<size_t>(param.index)].rowSize();
+      total += param.numel;
+    }
+    return laidOut > total + total / kPaddingShare ? lay(rows, Cuts::Rows) : blocks;
   }
 
   /// Whether matrices of several layers may lie in one block: where bodies have whole weights, what

@@ -34,9 +34,11 @@ int64_t headScratch(const Segment &segment, const Op &op) {
 /// A batch of matrices twice, and two squares of each; sums of squares.
 int64_t matricesScratch(const Segment &segment, const Op &op) {
   constexpr int64_t kSums = kNsBatchMatrices * 64 * 8;
+  constexpr size_t kWhole = plan::operandIndex<plan::OpKind::Muon>("u");
+  size_t taken = op.operands.size() > kWhole ? kWhole : 0;
   int64_t elements =
       std::max(op.getInt(Key::largest_matrix),
-               std::min(segment.values[op.operands[0]].type.numel(), kNsBatchElements));
+               std::min(segment.values[op.operands[taken]].type.numel(), kNsBatchElements));
   bool isNarrow = static_cast<NsProducts>(op.getInt(Key::products)) == NsProducts::Medium;
   return 4 * elements * (isNarrow ? 2 : 4) + kSums + kGemm;
 }

@@ -18,6 +18,7 @@
 #include "runtime/base/NewtonSchulz.h"
 #include "runtime/plan/Execution.h"
 #include "runtime/plan/Factors.h"
+#include "runtime/plan/Matrices.h"
 #include "runtime/plan/Summary.h"
 #include "runtime/plan/Variants.h"
 
@@ -252,30 +253,21 @@ double productSeconds(const Device &device, const Segment &segment, const Op &op
          (quantises ? factorsSeconds(device, segment, op) : 0);
 }
 
-/// The products of Muon, on the rank whose part of the block has the most of them.
+/// The products of Muon, on the rank whose part of the block has the most of them: those of each
+/// matrix of which it has rows.
 double matricesSeconds(const Device &device, const plan::Plan &plan, const Segment &segment,
                        const Op &op) {
   bool isNarrow = static_cast<NsProducts>(op.getInt(Key::products)) == NsProducts::Medium;
   double scale = matmulScale(device, isNarrow ? DType::BF16 : DType::F32);
   const int64_t part = std::max<int64_t>(segment.values[op.operands[0]].type.numel(), 1);
   std::map<int64_t, double> seconds; // by part of the block
-  auto add = [&](const plan::Param &param, int64_t at, int64_t rows, int64_t columns) {
-    auto r = static_cast<double>(std::min(rows, columns));
-    auto c = static_cast<double>(std::max(rows, columns));
+  for (const plan::BlockMatrix &matrix :
+       plan::matricesOf(plan, static_cast<int32_t>(op.getInt(Key::block)),
+                        op.getInt(Key::tensor_parts) > 1)) {
+    auto r = static_cast<double>(matrix.shortSide()), c = static_cast<double>(matrix.longSide());
     double flops = static_cast<double>(op.getInt(Key::ns_steps)) * (4 * r * r * c + 2 * r * r * r);
-    seconds[(param.offset + at) / part] += flops / (productTflops(r) * scale * 1e12);
-  };
-  for (const plan::Param &param : plan.params) {
-    if (param.block != op.getInt(Key::block) || param.type.numel() == 0)
-      continue;
-    int64_t columns = param.rowSize(), rows = param.type.shape[param.rowDim()];
-    int64_t period = std::accumulate(param.turns.begin(), param.turns.end(), int64_t{0});
-    for (int64_t at = 0; at < param.type.numel(); at += rows * columns) {
-      for (int64_t turn : param.turns)
-        add(param, at, rows / period * turn, columns);
-      if (param.turns.empty())
-        add(param, at, rows, columns);
-    }
+    for (int64_t index = matrix.begin / part; index <= (matrix.end - 1) / part; ++index)
+      seconds[index] += flops / (productTflops(r) * scale * 1e12);
   }
   double most = 0;
   for (const auto &[index, own] : seconds)

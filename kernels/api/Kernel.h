@@ -60,6 +60,11 @@ struct ParamRange {
   int64_t row = 0;
   /// Row counts of interleaved matrices (Param::turns), 0 behind the last; all 0: one matrix.
   int32_t turns[4] = {};
+  int64_t inBlock = 0; ///< element of the block at which it begins
+  /// Ranks that have parts of the same rows of the tensor, or of the same columns, and this one's
+  /// place among them.
+  int32_t parts = 1, part = 0;
+  bool cutsColumns = false;
 };
 
 /// State that a backend's kernels keep between calls, such as library handles and the results of

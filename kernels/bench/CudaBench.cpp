@@ -325,6 +325,8 @@ int main(int count, char **arguments) {
       timeOrders(settings, row, DType::BF16, "8192", kLlamaWhole);
     if (row.op == "quantize_blocks")
       timeRow(settings.inOrder, row, DType::BF16, "turned", kLlamaModel, "quantize_blocks, turned");
+    if (row.op == "muon")
+      timeRow(settings.inOrder, row, DType::BF16, "halves", kLlamaModel, "muon, halves");
     bool isProduct = row.op == "matmul" || row.op.starts_with("attention");
     if (isProduct)
       timeRow(settings.inOrder, row, DType::F32, "llama", {1, 1024, 32, 8, 128, 4096, 8});

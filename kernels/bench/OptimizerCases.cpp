@@ -44,6 +44,26 @@ void makeMuon(Builder &b) {
   b.flops(r, r, c, steps).flops(r, r, r, steps).flops(r, c, r, steps);
 }
 
+void makeMuonOfHalves(Builder &b) {
+  makeMuon(b);
+  b.attrs().symmetric = true;
+}
+
+void makeMuonOfParts(Builder &b) {
+  makeMuon(b);
+  b.floats({4 * sizeOf(b)});
+  b.attrs().tensor_parts = 2;
+  b.attrs().largest_matrix *= 4;
+}
+
+void makeMuonUpdate(Builder &b) {
+  int64_t n = sizeOf(b);
+  setRates(b);
+  b.data({n}).floats({n}).ones({n}).state();
+  b.to(DType::F32, {n}).addRange(n);
+  b.rowsOf(b.model.hidden());
+}
+
 void makeInitBlock(Builder &b) { b.toData({sizeOf(b)}).addRange(sizeOf(b)); }
 
 void makeAdamWOfHalves(Builder &b) {

@@ -10,6 +10,11 @@ void makeSgd(Builder &b);
 void makeSgdMomentum(Builder &b);
 void makeLion(Builder &b);
 void makeMuon(Builder &b);
+/// The same with symmetric products.
+void makeMuonOfHalves(Builder &b);
+/// With the updates of two ranks, each of a block of twice the shard.
+void makeMuonOfParts(Builder &b);
+void makeMuonUpdate(Builder &b);
 void makeInitBlock(Builder &b);
 /// The same where master weights are weights in bf16 and remainders.
 void makeAdamWOfHalves(Builder &b);

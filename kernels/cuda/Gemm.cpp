@@ -30,6 +30,7 @@ constexpr int64_t kWorkspaceUsed = kGemmWorkspace - kWorkspaceAlign;
 /// The properties of a product that determine the heuristic's algorithm.
 struct Key {
   int64_t m, n, k, batches;
+  int64_t steps[6]; ///< of a, b and c
   uint32_t alignA, alignB, alignC, alignBias, alignOther;
   uint8_t transA, transB, accumulate, hasBias, in, out, epilogue, inB; ///< inB 0: not scaled
   uint32_t device;
@@ -39,7 +40,7 @@ struct Key {
 
   bool operator==(const Key &other) const { return std::memcmp(this, &other, sizeof *this) == 0; }
 };
-static_assert(sizeof(Key) == 72, "keys are compared and hashed as bytes: no padding");
+static_assert(sizeof(Key) == 120, "keys are compared and hashed as bytes: no padding");
 
 struct KeyHash {
   size_t operator()(const Key &key) const {
@@ -144,6 +145,9 @@ cublasLtMatmulMatrixScale_t modeOf(std::optional<ScaleBlocks> blocks) {
 Key keyOf(const Gemm &g, int device) {
   Key key = {};
   key.m = g.m, key.n = g.n, key.k = g.k, key.batches = g.batches;
+  const int64_t steps[] = {g.stepsA.row,    g.stepsA.matrix, g.stepsB.row,
+                           g.stepsB.matrix, g.stepsC.row,    g.stepsC.matrix};
+  std::copy(std::begin(steps), std::end(steps), key.steps);
   key.alignA = alignmentOf(g.a), key.alignB = alignmentOf(g.b);
   key.alignC = std::min(alignmentOf(g.c), alignmentOf(g.added));
   key.alignBias = alignmentOf(g.bias), key.alignOther = alignmentOf(g.other);
@@ -234,20 +238,24 @@ bool describe(Library &lib, const Gemm &g, Plan &plan) {
   good =
       good && setOp(lib, plan, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogueOf(g)) && point(lib, g, plan);
   auto rows = [](int64_t count) { return static_cast<uint64_t>(count); };
-  auto layout = [&](cublasLtMatrixLayout_t *to, DType type, int64_t cols, int64_t count) {
+  auto layout = [&](cublasLtMatrixLayout_t *to, DType type, int64_t cols, int64_t count,
+                    Gemm::Steps steps) {
+    const int64_t row = steps.row > 0 ? steps.row : cols;
     good = good &&
-           lib.ok(cublasLt().MatrixLayoutCreate(to, typeOf(type), rows(cols), rows(count), cols),
+           lib.ok(cublasLt().MatrixLayoutCreate(to, typeOf(type), rows(cols), rows(count), row),
                   "cublasLtMatrixLayoutCreate");
     if (g.batches == 1)
       return;
     good =
         good &&
         setLayout(lib, *to, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, static_cast<int32_t>(g.batches)) &&
-        setLayout(lib, *to, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, cols * count);
+        setLayout(lib, *to, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET,
+                  steps.matrix > 0 ? steps.matrix : row * count);
   };
-  layout(&plan.first, g.isScaled ? g.inB : g.in, g.transB ? g.k : g.n, g.transB ? g.n : g.k);
-  layout(&plan.second, g.in, g.transA ? g.m : g.k, g.transA ? g.k : g.m);
-  layout(&plan.result, g.out, g.n, g.m);
+  layout(&plan.first, g.isScaled ? g.inB : g.in, g.transB ? g.k : g.n, g.transB ? g.n : g.k,
+         g.stepsB);
+  layout(&plan.second, g.in, g.transA ? g.m : g.k, g.transA ? g.k : g.m, g.stepsA);
+  layout(&plan.result, g.out, g.n, g.m, g.stepsC);
   return good;
 }
 
@@ -378,7 +386,7 @@ std::string choicesHead(int device) {
   cudaGetDeviceProperties(&properties, device);
   int driver = 0;
   cudaDriverGetVersion(&driver);
-  return fmt::format("gemm 5 cublasLt {} driver {} {} {}\n",
+  return fmt::format("gemm 6 cublasLt {} driver {} {} {}\n",
                      cublasLt().failure.empty() ? cublasLt().GetVersion() : 0, driver,
                      driverRelease(), properties.name);
 }
@@ -418,8 +426,11 @@ void runGemm(const Gemm &gemm, void *workspace, Queue &queue) {
   if (queue.context().options().ownKernels)
     return launchPlainGemm(gemm, queue);
   const Plan *plan = runByLibrary(gemm, workspace, queue);
-  if (plan && !plan->served) // odd extents, which no tensor-core kernel supports
-    launchPlainGemm(gemm, queue);
+  if (!plan || plan->served)
+    return;
+  if (gemm.stepsA.row > 0 || gemm.stepsB.row > 0 || gemm.stepsC.row > 0)
+    return queue.reportError("the library has no product of parts of such matrices");
+  launchPlainGemm(gemm, queue); // odd extents, which no tensor-core kernel supports
 }
 
 bool runGemmWithEpilogue(const Gemm &gemm, void *workspace, Queue &queue) {

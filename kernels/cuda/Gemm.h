@@ -52,7 +52,14 @@ struct Gemm {
   float alpha = 1.0f, beta = 0.0f;
   /// Batch size: number of consecutive matrices of each factor, of c and of `added`.
   int64_t batches = 1;
-  bool tf32 = false;           ///< fp32 factors may be rounded to TF32
+  /// Elements from one row to the next, and from one matrix of a batch to the next; 0: as many as
+  /// the rows and the matrix have. Others are parts of larger matrices, which only the library's
+  /// kernels take.
+  struct Steps {
+    int64_t row = 0, matrix = 0;
+  };
+  Steps stepsA, stepsB, stepsC;
+  bool tf32 = false; ///< fp32 factors may be rounded to TF32
   int32_t multiprocessors = 0; ///< the number that it may use; 0: all
 };
 

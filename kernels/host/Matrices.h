@@ -8,18 +8,29 @@
 namespace shardc::kernels::host {
 
 /// Rows of a shard that are one matrix: `take` rows, then others of the same tensor, over and over;
-/// `period` is from the first of them to the next first one.
+/// `period` is from the first of them to the next first one. Several parts of it, of other ranks,
+/// may lie one behind the other: each has some of its rows, or of its columns.
 struct Matrix {
-  int64_t begin = 0; ///< element of the shard
+  int64_t begin = 0; ///< element of the shard, or of the first part
   int64_t rows = 0, columns = 0;
   int64_t take = 0, period = 0;
   const ParamRange *range = nullptr; ///< one of its tensor, for what they have in common
+  int64_t parts = 1, part = 0;       ///< part: this rank's one
+  int64_t stride = 0;                ///< elements from one part to the next
+  bool cutsColumns = false;
 
   int64_t numel() const { return rows * columns; }
-  /// The element of the shard at which a row begins.
+  int64_t partRows() const { return cutsColumns ? rows : rows / parts; }
+  int64_t partColumns() const { return cutsColumns ? columns / parts : columns; }
+  /// The element of a part at which its row begins.
   int64_t rowBegin(int64_t row) const {
-    return begin + (row / take * period + row % take) * columns;
+    return begin + (row / take * period + row % take) * partColumns();
   }
+  /// Where a row of a part is in the matrix.
+  int64_t wholeRow(int64_t ofPart, int64_t row) const {
+    return cutsColumns ? row : ofPart * partRows() + row;
+  }
+  int64_t wholeColumn(int64_t ofPart) const { return cutsColumns ? ofPart * partColumns() : 0; }
   /// The products of Newton-Schulz steps are of this extent: rows are turned into columns if there
   /// are more of them.
   bool isTurned() const { return rows > columns; }
@@ -27,11 +38,10 @@ struct Matrix {
   int64_t longSide() const { return isTurned() ? rows : columns; }
 };
 
-/// In the order of the shard. Ranges of one tensor that follow each other are one: its parts are
-/// cut among ranks one by one.
-inline std::vector<Matrix> matricesOfShard(const Call &call) {
+/// In the order of the ranges. Ranges of one tensor that follow each other are one: its parts are
+/// cut among ranks one by one. `isSplit`: rows in turn are of several matrices.
+inline std::vector<Matrix> matricesOf(std::span<const ParamRange> ranges, bool isSplit = true) {
   std::vector<Matrix> matrices;
-  std::span<const ParamRange> ranges = rangesOfShard(call, 0);
   for (size_t i = 0; i < ranges.size();) {
     size_t next = i + 1;
     while (next < ranges.size() && ranges[next].key == ranges[i].key &&
@@ -43,7 +53,7 @@ inline std::vector<Matrix> matricesOfShard(const Call &call) {
     for (int32_t turn : range.turns)
       period += turn;
     i = next;
-    if (period == 0 || rows % period != 0) {
+    if (!isSplit || period == 0 || rows % period != 0) {
       matrices.push_back({range.begin, rows, row, rows, rows, &range});
       continue;
     }
@@ -54,6 +64,48 @@ inline std::vector<Matrix> matricesOfShard(const Call &call) {
             {range.begin + first * row, rows / period * turn, row, turn, period, &range});
       first += turn;
     }
+  }
+  return matrices;
+}
+
+/// The operand with the updates of whole matrices, of several ranks' parts one behind the other.
+inline constexpr int kWholeUpdates = 4;
+inline bool hasWholeUpdates(const Call &call) { return call.inCount > kWholeUpdates; }
+
+/// The elements of operand `u` that are the shard's, in the place of this rank's part.
+struct OwnElements {
+  int64_t begin = 0, end = 0;
+};
+inline OwnElements ownElements(const Call &call) {
+  std::span<const ParamRange> own = rangesOfShard(call, 0), all = rangesOfShard(call, 1);
+  if (own.empty() || all.empty())
+    return {};
+  auto startOf = [](const ParamRange &range) { return range.inBlock - range.begin; };
+  int64_t begin = startOf(own.front()) - startOf(all.front());
+  return {begin, begin + call.in[0].numel()};
+}
+
+/// The matrices that a call updates: those of the shard, or with `u` those of which the shard has
+/// rows. The latter begin in `u`.
+inline std::vector<Matrix> matricesToUpdate(const Call &call) {
+  if (!hasWholeUpdates(call))
+    return matricesOf(rangesOfShard(call, 0));
+  OwnElements own = ownElements(call);
+  int64_t ranks = call.attrs.tensor_parts, stride = call.in[kWholeUpdates].numel() / ranks;
+  std::vector<Matrix> matrices;
+  for (Matrix matrix : matricesOf(rangesOfShard(call, 1))) {
+    int64_t last = matrix.rowBegin(matrix.rows - 1) + matrix.columns;
+    if (last <= own.begin || own.end <= matrix.begin)
+      continue;
+    const ParamRange &range = *matrix.range;
+    if (ranks > 1 && range.parts > 1) {
+      // Where fewer parts are there than ranks, neighbours have the same one.
+      matrix.parts = range.parts, matrix.part = range.part;
+      matrix.stride = ranks / range.parts * stride;
+      matrix.cutsColumns = range.cutsColumns;
+      (matrix.cutsColumns ? matrix.columns : matrix.rows) *= matrix.parts;
+    }
+    matrices.push_back(matrix);
   }
   return matrices;
 }

@@ -7,6 +7,8 @@
 // products in bf16 each result is rounded to bf16, as torch does it; sums are fp32. While
 // state.skip nothing but the weight is written. Limited by arithmetic: 4·r + 2·r²/c operations an
 // element and step, of the short side r and the long side c.
+// Where ranks have parts of a matrix, muon_update makes u of a shard, collectives join these, and
+// muon orthogonalises the matrices of which its shard has rows.
 #include "kernels/host/Blas.h"
 #include "kernels/host/Check.h"
 #include "kernels/host/Convert.h"
@@ -56,31 +58,81 @@ RowPlace placeOf(const Matrix &matrix, int64_t row) {
   return matrix.isTurned() ? RowPlace{row, matrix.rows} : RowPlace{row * matrix.columns, 1};
 }
 
-/// Moves the momentum, and leaves the update in `x`. Returns its norm.
-float takeUpdate(const Call &call, const Matrix &matrix, float *x) {
-  Rates rates = ratesOf(call, *matrix.range);
+/// Elements of a row of a shard, kBlock at most.
+struct Piece {
+  int64_t at, n;
+};
+
+/// Computes the momentum of a piece, which it leaves in `m`, and u.
+void updatesOf(const Call &call, const Rates &rates, Piece piece, float *m, float *u) {
   const auto momentum = static_cast<float>(call.attrs.momentum);
   const auto rest = static_cast<float>(1.0 - call.attrs.momentum);
   const float *masters = static_cast<const float *>(call.in[Master].data);
   float gradients[kBlock], moments[kBlock];
+  const float *g = readF32(call.in[G], piece.at, piece.n, gradients);
+  const float *old = readF32(call.in[M], piece.at, piece.n, moments);
+  for (int64_t i = 0; i < piece.n; ++i) {
+    float gradient = g[i] * rates.gradScale + rates.decayInGradient * masters[piece.at + i];
+    m[i] = old[i] + rest * (gradient - old[i]);
+    u[i] = call.attrs.nesterov ? gradient + momentum * (m[i] - gradient) : m[i];
+  }
+}
+
+/// Calls `take` with u of each piece of the shard's parameters, after it has moved the momentum if
+/// the call has one to move.
+template <typename Take> void takeUpdates(const Call &call, bool movesMomentum, const Take &take) {
+  float moments[kBlock], updates[kBlock];
+  for (const ParamRange &range : rangesOfShard(call, 0)) {
+    Rates rates = ratesOf(call, range);
+    for (int64_t at = range.begin; at < range.end; at += kBlock) {
+      Piece piece{at, std::min(kBlock, range.end - at)};
+      updatesOf(call, rates, piece, moments, updates);
+      if (movesMomentum)
+        writeF32(call.out[1], at, piece.n, moments);
+      take(piece, updates);
+    }
+  }
+}
+
+double squaresOf(const float *x, int64_t n) {
+  double squares = 0;
+  for (int64_t i = 0; i < n; ++i)
+    squares += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+  return squares;
+}
+
+/// Moves the momentum, and leaves the update in `x`. Returns its norm.
+float takeUpdate(const Call &call, const Matrix &matrix, float *x) {
+  Rates rates = ratesOf(call, *matrix.range);
+  float moments[kBlock], updates[kBlock];
   double squares = 0;
   for (int64_t row = 0; row < matrix.rows; ++row) {
     RowPlace place = placeOf(matrix, row);
     for (int64_t c = 0; c < matrix.columns; c += kBlock) {
-      int64_t n = std::min(kBlock, matrix.columns - c), at = matrix.rowBegin(row) + c;
-      const float *g = readF32(call.in[G], at, n, gradients);
-      const float *old = readF32(call.in[M], at, n, moments);
-      float *m = targetF32(call.out[1], at, moments);
-      for (int64_t i = 0; i < n; ++i) {
-        float gradient = g[i] * rates.gradScale + rates.decayInGradient * masters[at + i];
-        m[i] = old[i] + rest * (gradient - old[i]);
-        float update = call.attrs.nesterov ? gradient + momentum * (m[i] - gradient) : m[i];
-        x[place.at + (c + i) * place.step] = update;
-        squares += static_cast<double>(update) * static_cast<double>(update);
-      }
-      writeF32(call.out[1], at, n, m);
+      Piece piece{matrix.rowBegin(row) + c, std::min(kBlock, matrix.columns - c)};
+      updatesOf(call, rates, piece, moments, updates);
+      for (int64_t i = 0; i < piece.n; ++i)
+        x[place.at + (c + i) * place.step] = updates[i];
+      squares += squaresOf(updates, piece.n);
+      writeF32(call.out[1], piece.at, piece.n, moments);
     }
   }
+  return static_cast<float>(std::sqrt(squares));
+}
+
+/// Leaves what operand `u` has of a matrix in `x`. Returns its norm.
+float takeWhole(const Call &call, const Matrix &matrix, float *x) {
+  const float *updates = static_cast<const float *>(call.in[kWholeUpdates].data);
+  double squares = 0;
+  for (int64_t part = 0; part < matrix.parts; ++part)
+    for (int64_t row = 0; row < matrix.partRows(); ++row) {
+      RowPlace place = placeOf(matrix, matrix.wholeRow(part, row));
+      const float *u = updates + part * matrix.stride + matrix.rowBegin(row);
+      float *to = x + place.at + matrix.wholeColumn(part) * place.step;
+      for (int64_t c = 0; c < matrix.partColumns(); ++c)
+        to[c * place.step] = u[c];
+      squares += squaresOf(u, matrix.partColumns());
+    }
   return static_cast<float>(std::sqrt(squares));
 }
 
@@ -122,17 +174,22 @@ float *orthogonalize(const Call &call, const Matrix &matrix, float norm, const B
   return x;
 }
 
-void updateMatrix(const Call &call, const Matrix &matrix, const float *x) {
+/// The rows of a matrix that are the shard's.
+void updateMatrix(const Call &call, const Matrix &matrix, OwnElements own, const float *x) {
   Rates rates = ratesOf(call, *matrix.range);
   auto kind = static_cast<UpdateScale>(call.attrs.update_scale);
   auto scale =
       static_cast<float>(updateScale(kind, matrix.rows, matrix.columns) * call.attrs.extra_scale);
   float *masters = static_cast<float *>(call.out[0].data);
-  for (int64_t row = 0; row < matrix.rows; ++row) {
-    RowPlace place = placeOf(matrix, row);
-    float *w = masters + matrix.rowBegin(row);
-    for (int64_t c = 0; c < matrix.columns; ++c)
-      w[c] -= rates.lr * (x[place.at + c * place.step] * scale + rates.decayOfWeight * w[c]);
+  for (int64_t row = 0; row < matrix.partRows(); ++row) {
+    int64_t at = matrix.rowBegin(row);
+    if (at < own.begin || at >= own.end)
+      continue;
+    RowPlace place = placeOf(matrix, matrix.wholeRow(matrix.part, row));
+    const float *from = x + place.at + matrix.wholeColumn(matrix.part) * place.step;
+    float *w = masters + at - own.begin;
+    for (int64_t c = 0; c < matrix.partColumns(); ++c)
+      w[c] -= rates.lr * (from[c * place.step] * scale + rates.decayOfWeight * w[c]);
   }
 }
 
@@ -140,10 +197,15 @@ void runMuon(const Call &call) {
   const StepState &state = *static_cast<const StepState *>(call.in[State].data);
   Scratch scratch(call);
   Buffers buffers(call, scratch);
+  const bool isWhole = hasWholeUpdates(call);
+  const OwnElements own = isWhole ? ownElements(call) : OwnElements{0, call.in[G].numel()};
+  if (!state.skip && isWhole)
+    takeUpdates(call, /*movesMomentum=*/true, [](Piece, const float *) {});
   if (!state.skip)
-    for (const Matrix &matrix : matricesOfShard(call)) {
-      float norm = takeUpdate(call, matrix, buffers.x);
-      updateMatrix(call, matrix, orthogonalize(call, matrix, norm, buffers));
+    for (const Matrix &matrix : matricesToUpdate(call)) {
+      float norm =
+          isWhole ? takeWhole(call, matrix, buffers.x) : takeUpdate(call, matrix, buffers.x);
+      updateMatrix(call, matrix, own, orthogonalize(call, matrix, norm, buffers));
     }
   if (call.outCount < 3)
     return;
@@ -152,8 +214,56 @@ void runMuon(const Call &call) {
     writeF32(call.out[2], range.begin, range.end - range.begin, masters + range.begin);
 }
 
+void runMuonUpdate(const Call &call) {
+  takeUpdates(call, /*movesMomentum=*/false, [&](Piece piece, const float *updates) {
+    writeF32(call.out[0], piece.at, piece.n, updates);
+  });
+}
+
+const char *acceptsMuonUpdate(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {4, 4, 1, 1}));
+  SHARDC_REQUIRE(isData(call.in[G]), "the gradient is not f32, bf16 or f16");
+  SHARDC_REQUIRE(call.in[Master].dtype == DType::F32 && call.in[M].dtype == DType::F32 &&
+                     call.out[0].dtype == DType::F32,
+                 "master weights, the momentum or the update are not f32");
+  for (const Tensor *each : {&call.in[Master], &call.in[M], &call.out[0]})
+    SHARDC_REQUIRE(each->numel() == call.in[G].numel(),
+                   "gradient, master weights, momentum and update differ in size");
+  SHARDC_REQUIRE_OK(checkStateSize(call.in[State]));
+  SHARDC_REQUIRE(call.attrs.momentum >= 0 && call.attrs.momentum < 1, "momentum is not in [0, 1)");
+  return checkRanges(call, 0, call.in[G]);
+}
+
+const char *checkWholeUpdates(const Call &call) {
+  if (!hasWholeUpdates(call))
+    return nullptr;
+  const Tensor &u = call.in[kWholeUpdates];
+  const int64_t ranks = call.attrs.tensor_parts;
+  SHARDC_REQUIRE(u.dtype == DType::F32, "the updates of matrices are not f32");
+  SHARDC_REQUIRE(call.rangesOf != nullptr || call.rangesCount == 0,
+                 "the ranges of the updates of matrices are missing");
+  SHARDC_REQUIRE(ranks >= 1 && u.numel() % ranks == 0,
+                 "the updates of matrices are not of 'tensor_parts' parts");
+  Tensor part = u;
+  part.rank = 1, part.shape[0] = u.numel() / ranks;
+  SHARDC_REQUIRE_OK(checkRanges(call, 1, part));
+  OwnElements own = ownElements(call);
+  SHARDC_REQUIRE(own.end == own.begin || (own.begin >= 0 && own.end <= part.numel()),
+                 "the updates of matrices do not have the shard's");
+  for (const ParamRange &range : rangesOfShard(call, 1))
+    SHARDC_REQUIRE(range.parts >= 1 && (ranks == 1 || ranks % range.parts == 0) &&
+                       range.part >= 0 && range.part < range.parts,
+                   "a matrix has more parts than there are");
+  return nullptr;
+}
+
 const char *acceptsMuon(const Call &call) {
-  SHARDC_REQUIRE_OK(checkOptimizer(call, 1));
+  Call update = call; // as the other optimizers are called
+  if (hasWholeUpdates(call))
+    update.inCount = kWholeUpdates;
+  SHARDC_REQUIRE_OK(checkOptimizer(update, 1));
+  SHARDC_REQUIRE(call.inCount <= kWholeUpdates + 1, "wrong number of operands");
+  SHARDC_REQUIRE_OK(checkWholeUpdates(call));
   const Attrs &attrs = call.attrs;
   SHARDC_REQUIRE(call.in[Master].dtype == DType::F32 && call.in[M].dtype == DType::F32,
                  "master weights or the momentum are not f32");
@@ -162,7 +272,7 @@ const char *acceptsMuon(const Call &call) {
   for (const ParamRange &range : rangesOfShard(call, 0))
     SHARDC_REQUIRE(range.row > 0 && (range.end - range.begin) % range.row == 0,
                    "a range does not consist of whole rows");
-  for (const Matrix &matrix : matricesOfShard(call))
+  for (const Matrix &matrix : matricesToUpdate(call))
     SHARDC_REQUIRE(matrix.numel() <= attrs.largest_matrix,
                    "a matrix has more elements than 'largest_matrix'");
   return nullptr;
@@ -170,6 +280,7 @@ const char *acceptsMuon(const Call &call) {
 
 } // namespace
 
+const Kernel kMuonUpdate = {"muon_update_host", runMuonUpdate, acceptsMuonUpdate};
 const Kernel kMuon = {"muon_host", runMuon, acceptsMuon, workspaceOf<Buffers>};
 
 } // namespace shardc::kernels::host

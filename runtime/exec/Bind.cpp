@@ -175,7 +175,9 @@ private:
                          plan::opInfo(op).sum == plan::SumRole::Norm};
     for (size_t i = 0; i < shards.size(); ++i) {
       const plan::Value &value = segment_.values[shards[i]];
-      int64_t numel = value.type.numel();
+      // Ranges are those of the first rank's part, where several follow each other.
+      const int64_t parts = i > 0 ? std::max<int64_t>(call.attrs.tensor_parts, 1) : 1;
+      int64_t numel = value.type.numel() / parts;
       if (value.type.dtype == DType::F64) { // a sum of squares in a list of shards
         starts.push_back(static_cast<int64_t>(ranges.size()));
         continue;

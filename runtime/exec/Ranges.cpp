@@ -123,6 +123,18 @@ bool isCounted(const plan::Param &param, const GroupIndices &indices) {
 
 namespace {
 
+/// What of a matrix, of the last two dimensions, other ranks have parts of.
+void setParts(const plan::Plan &plan, const plan::Param &param, const GroupIndices &indices,
+              kernels::ParamRange &range) {
+  for (const plan::Split &split : param.splits) {
+    if (split.dim < param.rowDim())
+      continue;
+    range.parts = static_cast<int32_t>(plan.groupSize(split.group));
+    range.part = static_cast<int32_t>(indices.of(split.group));
+    range.cutsColumns = split.dim > param.rowDim();
+  }
+}
+
 /// Without its place in the shard.
 kernels::ParamRange rangeOf(const plan::Plan &plan, size_t index, const RangeContext &context,
                             int64_t number) {
@@ -166,12 +178,15 @@ std::vector<kernels::ParamRange> paramRanges(const plan::Plan &plan, int32_t blo
       kernels::ParamRange &range = ranges.emplace_back(rangeOf(plan, part.param, context, 0));
       range.begin = part.begin, range.end = part.end;
       range.globalBegin = part.globalBegin;
+      range.inBlock = begin + part.begin;
       continue;
     }
     for (const TensorBox &box : tensorBoxes(plan, part, indices)) {
       kernels::ParamRange &range =
           ranges.emplace_back(rangeOf(plan, part.param, context, box.number));
       range.begin = box.begin, range.end = box.end;
+      range.inBlock = begin + box.begin;
+      setParts(plan, param, indices, range);
       range.globalBegin = box.globalBegin;
       range.columns = box.columns, range.stride = box.stride;
     }

@@ -33,9 +33,16 @@ int64_t chunksOf(const Segment &segment, const Op &op) {
 /// magnitudes and codes.
 constexpr int64_t kNodesOfFactors = 6;
 
-/// Of a batch of matrices of Muon: the momentum, the first factor and the update, and in each step
-/// three products, before each of which a library may clear counters.
-int64_t nodesOfBatch(int64_t steps) { return 3 + steps * 6; }
+/// Of a batch of matrices of Muon: the momentum, the first factor and the update, squares where it
+/// takes whole updates, and in each step three products, before each of which a library may clear
+/// counters. Two of them may be cut into five strips, behind which a kernel copies.
+int64_t nodesOfBatch(const Op &op) {
+  if (op.kind == OpKind::MuonUpdate)
+    return 1;
+  bool takesWhole = op.operands.size() > operandIndex<OpKind::Muon>("u");
+  int64_t ofStep = op.getBool(AttrKey::symmetric) ? 24 : 6;
+  return (takesWhole ? 4 : 3) + op.getInt(AttrKey::ns_steps) * ofStep;
+}
 
 /// Counts the nodes of a plan's ops.
 class Nodes {
@@ -59,13 +66,20 @@ private:
   int64_t of(const Segment &segment, const Op &op) const {
     const OpInfo &info = opInfo(op);
     int64_t nodes = info.nodes + (op.getInt(AttrKey::fp8_recipe) != 0 ? kNodesOfFactors : 0);
-    if (op.kind == OpKind::Muon && !op.results.empty())
-      nodes += nodesOfBatch(op.getInt(AttrKey::ns_steps)) *
-               batches(op.getInt(AttrKey::block), segment.values[op.results[0]].type.numel());
+    if (op.kind == OpKind::Muon || op.kind == OpKind::MuonUpdate)
+      nodes += nodesOfBatch(op) * batches(op.getInt(AttrKey::block), elementsOfMuon(segment, op));
     if (info.tensorNodes > 0 && !op.results.empty())
       nodes += info.tensorNodes *
                filledTensors(op.getInt(AttrKey::block), segment.values[op.results[0]].type.numel());
     return nodes;
+  }
+
+  /// What matrices are taken from.
+  static int64_t elementsOfMuon(const Segment &segment, const Op &op) {
+    int64_t elements = 0;
+    for (ValueId operand : op.operands)
+      elements = std::max(elements, segment.values[operand].type.numel());
+    return elements;
   }
 
   /// Batches of matrices in a part of the block, at most: each shape may end with a small one.

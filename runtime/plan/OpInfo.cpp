@@ -177,14 +177,14 @@ constexpr bool namesBlock(OpKind kind) {
   return use == BlockUse::Named || use == BlockUse::NamedKeeps;
 }
 
-/// A BLOCK row has values of the op, weights that hold the block, and at most one value with
-/// ranges.
+/// A BLOCK row has values of the op, weights that hold the block, and values with ranges among the
+/// operands or among the results.
 constexpr bool isBlockRowSound(OpKind kind) {
   const OpInfo &info = rowOf(kind);
   unsigned weights = info.weightOperands & ~info.blockOperands;
   weights |= info.weightResults & ~info.blockResults;
-  unsigned ranges = info.rangeOperands | info.rangeResults << 8u;
-  return !countsOf(kind).hasUnknownName && weights == 0 && (ranges & (ranges - 1)) == 0;
+  bool hasBoth = info.rangeOperands != 0 && info.rangeResults != 0;
+  return !countsOf(kind).hasUnknownName && weights == 0 && !hasBoth;
 }
 
 /// A result with an operand's name has an INPLACE row that says so.
@@ -231,7 +231,7 @@ constexpr bool isConsistent(OpKind kind) {
   static_assert(isBlockRowSound(OpKind::enumerator),                                               \
                 "the BLOCK row of op " #enumerator                                                 \
                 " has operands and results of its row, weights "                                   \
-                "that hold the block, and at most one value with ranges");                         \
+                "that hold the block, and values with ranges among one of them");                  \
   static_assert(countsOf(OpKind::enumerator).norms ==                                              \
                     (rowOf(OpKind::enumerator).recompute == Recompute::FusedNorm ? 1 : 0),         \
                 "op " #enumerator " has a NORM row if it is a FusedNorm");                         \

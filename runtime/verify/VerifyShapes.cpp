@@ -419,7 +419,8 @@ private:
     constexpr size_t kWeight = resultIndex<kind>("weight");
     needStateShard(in(kMaster));
     needKnown(op_.operands[0], isComputeType(in(0).dtype), "gradients of f32, bf16 and f16");
-    const bool hasHalves = op_.operands.size() > kState + 1;
+    const bool hasHalves =
+        op_.operands.size() > kState + 1 && positionOf(info_.operands, "weight") >= 0;
     for (size_t i = kMaster + 1; i < kState; ++i)
       needKnown(op_.operands[i], isComputeType(in(i).dtype), "moments of f32, bf16 and f16");
     if (hasHalves) {

@@ -18,6 +18,5 @@ RULES = {
     "muon-fp16": lambda f: is_asked(f) and f.on("model.fp16"),
     "muon-cubic-steps": lambda f: is_asked(f) and f["optimizer.muon_coefficient_type"] == "cubic5" and
     f["optimizer.muon_num_ns_steps"] != 5,
-    "muon-tensor-parallel": lambda f: is_asked(f) and has_parts(f) and not is_blockwise(f),
 }
 WARNINGS = {"muon-blockwise": lambda f: is_asked(f) and has_parts(f) and is_blockwise(f)}

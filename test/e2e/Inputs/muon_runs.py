@@ -5,7 +5,7 @@
 
 CHECK is what has to agree:
     one-rank  strategies, groups of data-parallel ranks, stages of a pipeline, slices of sequences, ranks with other experts
-              (EXPERTS=1), microbatches, recomputation, and one rank: losses of 5 steps, and gradients of the first, within 1e-5
+              (EXPERTS=1), ranks with parts of matrices by each mode that orthogonalises them whole, microbatches, recomputation, and one rank: losses of 5 steps, and gradients of the first, within 1e-5
               relative, the last losses within 1e-4. Each pair of values occurs in a row; SEED=n (1 by default) draws the
               rows. A part of them runs unless SHARDC_LONG=1.
     layouts   saved under one layout, loaded under another, in both formats: weights, momenta and moments to the bit
@@ -26,6 +26,7 @@ MICRO_BATCH = 2
 EXPERTS = os.environ.get("EXPERTS") == "1"
 MUON = ["optimizer.optimizer=muon", "optimizer.lr=2e-3", "optimizer.muon_fp32_matmul_prec=highest",
         "optimizer.muon_extra_scale_factor=0.2", "model.num_layers=4"]
+SIZES = ["model.vocab_size=251", "model.make_vocab_size_divisible_by=64"]  # padded alike for one rank and two
 KINDS = {"plain": [], "nesterov": ["optimizer.muon_nesterov=true", "optimizer.muon_coefficient_type=polar_express"],
          "whole": ["optimizer.muon_split_qkv=false", "optimizer.muon_scalar_optimizer=lion", "optimizer.weight_decay=0.1"]}
 AXES = {
@@ -37,13 +38,22 @@ AXES = {
     "stages": (1, 2),
     "slices": (1, 2),
     "experts": (1, 2) if EXPERTS else (1,),
+    "parts": ("whole", "duplicated", "distributed"),
     "microbatches": (1, 3),
     "recompute": ("none", "full"),
 }
 
 
+def tensor_ranks(row):
+    return 1 if row.get("parts", "whole") == "whole" else 2
+
+
 def is_valid(row):
-    """Whether no rule refuses the row, as far as it is chosen."""
+    """Whether no rule refuses the row, as far as it is chosen, and it is of 8 ranks at most."""
+    if tensor_ranks(row) * row.get("data", 1) * row.get("stages", 1) * row.get("slices", 1) > 8:
+        return False
+    if tensor_ranks(row) > 1 and row.get("experts", 1) > 1:
+        return False
     if row.get("instances", 1) > 1 and (row.get("data", 2) < 2 or row.get("strategy") == "no_shard"):
         return False
     if row.get("experts", 1) > row.get("data", 4) * row.get("slices", 2) or row.get("experts", 1) > 1 < row.get("instances", 1):
@@ -55,10 +65,13 @@ def is_valid(row):
 
 
 def of_row(row):
-    ranks = row["data"] * row["stages"] * row["slices"]
+    tensor = tensor_ranks(row)
+    ranks = row["data"] * row["stages"] * row["slices"] * tensor
     return [*layout(row["strategy"], ranks, row["instances"], row["outer"]),
             f"model.pipeline_model_parallel_size={row['stages']}", f"model.context_parallel_size={row['slices']}",
             *([f"model.expert_model_parallel_size={row['experts']}"] if EXPERTS else []),
+            f"model.tensor_model_parallel_size={tensor}", f"model.sequence_parallel={str(tensor > 1).lower()}",
+            *([f"optimizer.muon_tp_mode={row['parts']}"] if tensor > 1 else []),
             *(FULL if row["recompute"] == "full" else [])]
 
 
@@ -66,7 +79,7 @@ def check_one_rank(runner):
     draw = random.Random(int(os.environ.get("SEED", "1")))
     rows = table(AXES, is_valid, draw, None if LONG else ROWS, 2000)
     for row in rows:
-        samples = [*MUON, *KINDS[row["kind"]], *batch(MICRO_BATCH * row["data"] * row["microbatches"])]
+        samples = [*MUON, *SIZES, *KINDS[row["kind"]], *batch(MICRO_BATCH * row["data"] * row["microbatches"])]
         expected = with_gradients(runner, *samples, *layout("no_shard", 1))
         found = with_gradients(runner, *samples, *of_row(row))
         compare(name_of(row), (found[0][:1], found[1]), (expected[0][:1], expected[1]))

@@ -699,38 +699,6 @@ TEST(CudaOps, ManyRangesTakeSeveralLaunches) {
   }
 }
 
-/// Matrices of several shapes, more of one than a batch has, and rows of several matrices in turn;
-/// what lies between them stays.
-TEST(CudaOps, MuonTakesEachMatrix) {
-  SKIP_WITHOUT_GPU();
-  for (bool nesterov : {false, true}) {
-    DeviceRun run("muon", DType::F32, bench::kSmallModel);
-    Call &call = run.call();
-    std::vector<ParamRange> ranges;
-    auto add = [&](int64_t rows, int64_t row, std::array<int32_t, 3> turns = {}) {
-      ParamRange &range = ranges.emplace_back();
-      range.begin = ranges.size() == 1 ? 8 : ranges[ranges.size() - 2].end + 8;
-      range.end = range.begin + rows * row;
-      range.row = row, range.key = ranges.size();
-      std::ranges::copy(turns, range.turns);
-    };
-    add(24, 64);
-    add(64, 24);
-    add(64, 32, {16, 8, 8});
-    add(9, 7);
-    for (int i = 0; i < 70; ++i)
-      add(8, 16);
-    ASSERT_LE(ranges.back().end, call.in[0].numel());
-    call.ranges = ranges.data(), call.rangesCount = static_cast<int64_t>(ranges.size());
-    call.attrs.nesterov = nesterov, call.attrs.decoupled = !nesterov;
-    call.attrs.weight_decay = 0.1;
-    call.attrs.products = static_cast<int64_t>(NsProducts::Highest);
-    for (int r = 0; r < call.outCount; ++r)
-      run.keep(r);
-    run.compare(1e-5, 3e-3);
-  }
-}
-
 TEST(CudaOps, InitialValuesAreTheHosts) {
   SKIP_WITHOUT_GPU();
   for (DType data : kDataTypes)

@@ -202,6 +202,11 @@ def families():
     yield "frozen-optim", "llama_tiny", [*STRATEGIES["optim"], *matrices, *BF16, *EVAL, "optimizer.use_precision_aware_optimizer=true",
                                          "optimizer.exp_avg_dtype=bf16", *ONE_MICROBATCH]
     yield "frozen-stages", "llama_tiny", [*stages(2, 2, "zero_bubble", ranks=2), *STRATEGIES["optim"], *below, *UNTIED]
+    muon = ["optimizer.optimizer=muon"]  # whose updates of matrices are gathered, over shards, tensor-parallel ranks and both
+    four = ["cluster.gpus_per_node=4"]
+    yield "muon-rows", "llama_tiny", [*fsdp, *muon, *four, "train.global_batch_size=8"]
+    yield "muon-parts", "llama_tiny", [*STRATEGIES["optim"], *muon, *rows, *heads, *BF16, *pairs]
+    yield "muon-rows-parts", "llama_tiny", [*fsdp, *muon, *rows, *heads, "cluster.gpus_per_node=8", "train.global_batch_size=8"]
     yield "chunks-ring", "llama4_tiny", [*context, *fsdp, "model.num_moe_experts=none", "model.moe_layer_freq=none", "model.num_layers=2",
                                          "model.moe_shared_expert_intermediate_size=none", "model.no_rope_freq=[2]",
                                          "model.attention_chunk_size=3", "train.global_batch_size=2"]

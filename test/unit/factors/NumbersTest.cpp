@@ -154,7 +154,7 @@ private:
   /// Elements of the factor that belong together: a block of scales, a matrix of Muon's, which no
   /// shard cuts (`plan-matrix`), otherwise one.
   int64_t granularity(FactorId f) const {
-    if (sample_.kind == OpKind::Muon)
+    if (opInfo(sample_.kind).workspace == Workspace::Matrices)
       return extents_.of(f);
     for (const FactorValue &value : factors_.results()) {
       if (value.form == FactorValue::Scales)

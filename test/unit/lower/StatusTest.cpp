@@ -170,9 +170,6 @@ constexpr std::pair<Opt, Opt> kCopies[] = {
 #include "compiler/config/Presets.def"
 };
 
-/// Where rules refuse all values but one, that one is what plans do.
-constexpr Opt kOneValueExecuted[] = {Opt::OptimizerMuonTpMode};
-
 /// Values of an option's type, as recipe text.
 std::vector<std::string> candidatesByType(const OptionInfo &option) {
   auto enumerators = [&](const char *before, const char *behind) {
@@ -353,7 +350,7 @@ public:
 
   OptionStatus of(const OptionInfo &option) const {
     std::string path = option.path.str();
-    bool isRead = read_.count(path) != 0 || std::ranges::count(kOneValueExecuted, option.opt) != 0;
+    bool isRead = read_.count(path) != 0;
     for (auto [field, copy] : kCopies)
       isRead |= field == option.opt && read_.count(config::info(copy).path.str()) != 0;
     // The runtime passes every variable of the job on to NCCL, CUDA and whoever asks.

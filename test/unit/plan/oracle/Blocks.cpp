@@ -165,19 +165,85 @@ bool isUpdateOf(const Plan &plan, int32_t block, const Op &op) {
   return !ofJob || (*ofJob == Optimizer::Muon) == (op.kind == OpKind::Muon);
 }
 
+/// Ranks that have parts of the rows or columns of the parameter's matrices.
+int64_t ranksOfMatrix(const Plan &plan, const Param &param) {
+  for (const Split &split : param.splits)
+    if (split.dim + 2 >= param.type.rank)
+      return plan.groupSize(split.group);
+  return 1;
+}
+
+/// The elements of the block that a rank has at hand for an update by Muon; 0 if what it takes as
+/// updates is not made of its own shard, and 1 too few if ranks with parts of matrices lack.
+struct AtHand {
+  int64_t elements = 0;
+  int64_t ranks = 1;
+};
+AtHand atHandOf(const Plan &plan, const Segment &segment, const Op &op) {
+  const Block &block = plan.blocks[static_cast<size_t>(op.getInt(AttrKey::block))];
+  if (op.operands.size() < 5)
+    return {segment.values[op.operands[0]].type.numel(), 1};
+  AtHand found;
+  uint32_t at = segment.values[op.operands[4]].def;
+  std::vector<int16_t> groups; // the last one first
+  for (; at != kNone && segment.ops[at].kind == OpKind::AllGather;
+       at = segment.values[segment.ops[at].operands[0]].def)
+    groups.push_back(segment.ops[at].group);
+  if (at == kNone || segment.ops[at].kind != OpKind::MuonUpdate)
+    return {};
+  const Op &made = segment.ops[at];
+  for (size_t k = 0; k < 4; ++k)
+    if (made.operands[k] != op.operands[k])
+      return {};
+  for (AttrKey key : {AttrKey::block, AttrKey::nesterov, AttrKey::decoupled})
+    if (made.getInt(key) != op.getInt(key))
+      return {};
+  if (made.getFloat(AttrKey::momentum) != op.getFloat(AttrKey::momentum) ||
+      made.getFloat(AttrKey::weight_decay) != op.getFloat(AttrKey::weight_decay))
+    return {};
+  found.elements = segment.values[made.results[0]].type.numel();
+  bool isExperts = false, isSplit = false;
+  for (const Param &param : plan.params)
+    if (&plan.blocks[static_cast<size_t>(param.block)] == &block) {
+      isExperts |= param.isStacked();
+      isSplit |= ranksOfMatrix(plan, param) > 1;
+    }
+  int16_t tensor = groupOfKind(plan, isExperts ? GroupKind::ExpertTensor : GroupKind::Tensor);
+  if (isSplit && !groups.empty() && groups.front() == tensor) {
+    found.ranks = plan.groupSize(tensor);
+    groups.erase(groups.begin());
+  }
+  if (!groups.empty() && groups.front() == block.stateGroup) {
+    found.elements *= plan.groupSize(block.stateGroup);
+    groups.erase(groups.begin());
+  }
+  return groups.empty() && op.getInt(AttrKey::tensor_parts) == found.ranks ? found : AtHand{};
+}
+
 /// Of a parameter that Muon updates in parts of so many elements of its block.
-std::string findCutMatrix(const Param &param, int64_t part, int64_t room) {
+std::string findCutMatrix(const Param &param, int64_t part, int64_t ranks, int64_t room) {
   int64_t count = param.isStacked() ? param.type.shape[0] : 1;
   if (param.type.rank != (param.isStacked() ? 3 : 2))
     return fmt::format("'{}' is no matrix, and Muon updates it", param.name);
   int64_t numel = param.type.numel() / count;
-  if (numel > room)
-    return fmt::format("'{}' has matrices of {} elements, with room for {}", param.name, numel,
-                       room);
+  if (numel * ranks > room)
+    return fmt::format("'{}' has matrices of {} elements, with room for {}", param.name,
+                       numel * ranks, room);
   for (int64_t i = 0; i < count; ++i)
     if (int64_t first = param.offset + i * numel; first / part != (first + numel - 1) / part)
       return fmt::format("no rank has all of matrix {} of '{}'", i, param.name);
   return {};
+}
+
+std::string findCutMatrix(const Plan &plan, const Segment &segment, const Op &op,
+                          const Param &param) {
+  AtHand atHand = atHandOf(plan, segment, op);
+  bool isJoined = plan.job.optimizer.muonTpMode != Job::MuonTpMode::Blockwise;
+  int64_t needed = isJoined ? ranksOfMatrix(plan, param) : 1;
+  if (atHand.elements == 0 || (needed > 1) != (atHand.ranks > 1 && needed > 1))
+    return fmt::format("block {} takes updates of other ranks, or lacks them",
+                       op.getInt(AttrKey::block));
+  return findCutMatrix(param, atHand.elements, needed, op.getInt(AttrKey::largest_matrix));
 }
 
 } // namespace
@@ -194,10 +260,7 @@ std::string findCutMatrix(const Plan &plan) {
           return fmt::format("block {} is not updated by the optimizer of its class", block);
         for (const Param &param : plan.params)
           if (isMuon && param.block == block)
-            if (std::string found =
-                    findCutMatrix(param, segment.values[op.operands[0]].type.numel(),
-                                  op.getInt(AttrKey::largest_matrix));
-                !found.empty())
+            if (std::string found = findCutMatrix(plan, segment, op, param); !found.empty())
               return found;
       }
   return {};

@@ -1,0 +1,53 @@
+#include "runtime/plan/Matrices.h"
+
+#include <numeric>
+
+namespace shardc::plan {
+namespace {
+
+/// The split of the rows or columns; null if this rank has all.
+const Split *splitOf(const Param &param) {
+  for (const Split &split : param.splits)
+    if (split.dim >= param.rowDim())
+      return &split;
+  return nullptr;
+}
+
+} // namespace
+
+std::vector<BlockMatrix> matricesOf(const Plan &plan, int32_t block, bool isJoined) {
+  std::vector<BlockMatrix> matrices;
+  for (const Param &param : plan.params) {
+    const uint8_t first = param.rowDim();
+    const int64_t numel = param.type.numel();
+    if (param.block != block || param.type.rank != first + 2 || numel <= 0)
+      continue;
+    const Split *split = splitOf(param);
+    const int64_t parts = isJoined && split != nullptr ? plan.groupSize(split->group) : 1;
+    const bool isOfRows = parts == 1 || split->dim == first;
+    const int64_t rows = param.type.shape[first], columns = param.type.shape[first + 1];
+    const int64_t period = std::accumulate(param.turns.begin(), param.turns.end(), int64_t{0});
+    for (int64_t at = 0; at < numel; at += rows * columns) {
+      auto add = [&](int64_t own) {
+        int64_t begin = param.offset + at;
+        matrices.push_back({&param, begin, begin + rows * columns, isOfRows ? own * parts : own,
+                            isOfRows ? columns : columns * parts, parts});
+      };
+      if (period == 0 || rows % period != 0)
+        add(rows);
+      else
+        for (int64_t turn : param.turns)
+          add(rows / period * turn);
+    }
+  }
+  return matrices;
+}
+
+int16_t groupOfMatrixParts(const Plan &plan, int32_t block) {
+  for (const Param &param : plan.params)
+    if (param.block == block && splitOf(param) != nullptr)
+      return groupOfKind(plan, param.isStacked() ? GroupKind::ExpertTensor : GroupKind::Tensor);
+  return -1;
+}
+
+} // namespace shardc::plan

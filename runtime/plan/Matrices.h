@@ -1,0 +1,42 @@
+// The matrices of a block, which optimizers like Muon update whole: what the verifier, predictions
+// and the update agree on. kernels/host/Matrices.h lists those of a kernel's shard.
+#pragma once
+
+#include <algorithm>
+#include <vector>
+
+#include "runtime/plan/Plan.h"
+
+namespace shardc::plan {
+
+/// A matrix of a parameter, or of one of the tensors that a parameter stacks. Of a tensor whose
+/// rows are of several matrices in turn, each of these has the elements of all.
+struct BlockMatrix {
+  const Param *param = nullptr;
+  int64_t begin = 0, end = 0;    ///< elements of the block that the tensor has on this rank
+  int64_t rows = 0, columns = 0; ///< on all ranks that have parts of it together
+  int64_t parts = 1;             ///< these ranks
+
+  /// Elements of all matrices of its tensor.
+  int64_t tensorNumel() const { return (end - begin) * parts; }
+  int64_t shortSide() const { return std::min(rows, columns); }
+  int64_t longSide() const { return std::max(rows, columns); }
+  /// Whether parts of so many elements, into which the block is cut, cut the tensor.
+  bool isCutBy(int64_t part) const { return begin / part != (end - 1) / part; }
+};
+
+/// Of each parameter with rows and columns, if `isJoined` with those of other ranks, else this
+/// rank's part.
+std::vector<BlockMatrix> matricesOf(const Plan &plan, int32_t block, bool isJoined);
+
+/// The group of tensor-parallel ranks that have parts of matrices of the block; -1 if each rank has
+/// them whole.
+int16_t groupOfMatrixParts(const Plan &plan, int32_t block);
+
+/// Whether matrices of the block are updated with the parts of other tensor-parallel ranks.
+inline bool joinsMatrixParts(const Plan &plan, int32_t block) {
+  return plan.job.optimizer.muonTpMode != Job::MuonTpMode::Blockwise &&
+         groupOfMatrixParts(plan, block) >= 0;
+}
+
+} // namespace shardc::plan

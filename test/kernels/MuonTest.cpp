@@ -1,0 +1,135 @@
+// Muon where ranks have parts of a matrix: rows or columns, and of these the rows of a shard.
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "runtime/base/NewtonSchulz.h"
+#include "test/kernels/Harness.h"
+
+namespace shardc::kernels::test {
+namespace {
+
+constexpr int64_t kRows = 24, kColumns = 16;
+
+struct Parts {
+  int64_t tensor = 1, shards = 1;
+  bool cutsColumns = false;
+  std::vector<int32_t> turns = {};
+
+  int64_t rows() const { return cutsColumns ? kRows : kRows / tensor; }
+  int64_t columns() const { return cutsColumns ? kColumns / tensor : kColumns; }
+  int64_t shard() const { return rows() * columns() / shards; }
+  /// The element of the whole matrix that is element `at` of a shard.
+  int64_t whole(int64_t rank, int64_t shard, int64_t at) const {
+    int64_t element = shard * this->shard() + at;
+    int64_t row = element / columns(), column = element % columns();
+    return cutsColumns ? row * kColumns + rank * columns() + column
+                       : (rank * rows() + row) * kColumns + column;
+  }
+};
+
+KernelRun runOf(std::string_view op, const Parts &parts) {
+  KernelRun run(op);
+  run.attrs.momentum = 0.9;
+  run.attrs.nesterov = true;
+  run.attrs.weight_decay = 0.1;
+  run.attrs.decoupled = false;
+  run.attrs.products = static_cast<int64_t>(NsProducts::Highest);
+  run.attrs.largest_matrix = kRows * kColumns;
+  run.attrs.tensor_parts = parts.tensor;
+  return run;
+}
+
+ParamRange rangeOf(const Parts &parts, int64_t rank, int64_t begin, int64_t end) {
+  ParamRange range;
+  range.end = end - begin, range.inBlock = begin;
+  range.key = 1, range.row = parts.columns();
+  range.parts = static_cast<int32_t>(parts.tensor), range.part = static_cast<int32_t>(rank);
+  range.cutsColumns = parts.cutsColumns;
+  std::ranges::copy(parts.turns, range.turns);
+  return range;
+}
+
+Array stateOfStep() {
+  StepState state = {};
+  state.applied = 3, state.lr = 0.01f, state.gradScale = 0.5f;
+  return stateArray(state);
+}
+
+/// Gradient, weights and momentum.
+using Operands = std::array<Array, 3>;
+Operands operandsOf(const Parts &parts, const Operands &whole, int64_t rank, int64_t shard) {
+  Operands own;
+  for (size_t k = 0; k < own.size(); ++k) {
+    std::vector<double> values;
+    for (int64_t i = 0; i < parts.shard(); ++i)
+      values.push_back(whole[k][parts.whole(rank, shard, i)]);
+    own[k] = array(DType::F32, {parts.shard()}, values);
+  }
+  return own;
+}
+
+void needEqualToWhole(const Parts &parts) {
+  const std::vector<int64_t> shape = {kRows * kColumns};
+  Operands all = {randoms(DType::F32, shape, 1), randoms(DType::F32, shape, 2),
+                  randoms(DType::F32, shape, 3)};
+  Parts one;
+  one.turns = parts.turns;
+  KernelRun whole = runOf("muon", one);
+  whole.ranges = {rangeOf(one, 0, 0, kRows * kColumns)};
+  std::vector<Array> expected =
+      whole.in(all[0]).in(all[1]).in(all[2]).in(stateOfStep()).inPlace(1).inPlace(2).run();
+  std::vector<double> updates;
+  for (int64_t rank = 0; rank < parts.tensor; ++rank)
+    for (int64_t shard = 0; shard < parts.shards; ++shard) {
+      Operands own = operandsOf(parts, all, rank, shard);
+      KernelRun run = runOf("muon_update", parts);
+      run.ranges = {rangeOf(parts, rank, shard * parts.shard(), (shard + 1) * parts.shard())};
+      run.in(own[0]).in(own[1]).in(own[2]).in(stateOfStep());
+      Array u = run.out(DType::F32, {parts.shard()}).run()[0];
+      updates.insert(updates.end(), u.values.begin(), u.values.end());
+    }
+  Array gathered = array(DType::F32, {kRows * kColumns}, updates);
+  for (int64_t rank = 0; rank < parts.tensor; ++rank)
+    for (int64_t shard = 0; shard < parts.shards; ++shard) {
+      Operands own = operandsOf(parts, all, rank, shard);
+      KernelRun run = runOf("muon", parts);
+      run.ranges = {rangeOf(parts, rank, shard * parts.shard(), (shard + 1) * parts.shard()),
+                    rangeOf(parts, rank, 0, parts.shards * parts.shard())};
+      run.rangesOf = {0, 1, 2};
+      run.in(own[0]).in(own[1]).in(own[2]).in(stateOfStep()).in(gathered);
+      std::vector<Array> found = run.inPlace(1).inPlace(2).run();
+      for (int64_t i = 0; i < parts.shard(); ++i) {
+        int64_t at = parts.whole(rank, shard, i);
+        ASSERT_NEAR(found[0][i], expected[0][at], 1e-6) << rank << " " << shard << " " << i;
+        ASSERT_EQ(found[1][i], expected[1][at]);
+      }
+    }
+}
+
+TEST(Muon, PartsOfOtherRanksMakeMatricesWhole) {
+  needEqualToWhole({.tensor = 1, .shards = 3});
+  for (bool cutsColumns : {false, true}) {
+    needEqualToWhole({.tensor = 2, .cutsColumns = cutsColumns});
+    needEqualToWhole({.tensor = 2, .shards = 3, .cutsColumns = cutsColumns});
+  }
+  needEqualToWhole({.tensor = 1, .shards = 4, .turns = {4, 2, 2}});
+  needEqualToWhole({.tensor = 3, .shards = 2, .turns = {4, 2, 2}});
+}
+
+TEST(Muon, RefusesUpdatesThatLackTheShard) {
+  Parts parts{.tensor = 1, .shards = 2};
+  KernelRun run = runOf("muon", parts);
+  run.ranges = {rangeOf(parts, 0, parts.shard(), 2 * parts.shard()),
+                rangeOf(parts, 0, 0, parts.shard())};
+  run.rangesOf = {0, 1, 2};
+  Array values = constant(DType::F32, {parts.shard()}, 0.5);
+  run.in(values).in(values).in(values).in(stateOfStep()).in(values);
+  EXPECT_STREQ(run.inPlace(1).inPlace(2).refusal(),
+               "the updates of matrices do not have the shard's");
+}
+
+} // namespace
+} // namespace shardc::kernels::test

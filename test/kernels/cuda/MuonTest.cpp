@@ -1,0 +1,81 @@
+// Muon's CUDA kernels against the host's: many matrices, parts of them, symmetric products.
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "runtime/base/NewtonSchulz.h"
+#include "test/kernels/Harness.h"
+#include "test/kernels/cuda/DeviceRun.h"
+
+namespace shardc::kernels::test {
+namespace {
+
+/// Matrices of several shapes, more of one than a batch has, and rows of several matrices in turn;
+/// what lies between them stays.
+TEST(CudaMuon, TakesEachMatrix) {
+  SKIP_WITHOUT_GPU();
+  for (bool nesterov : {false, true}) {
+    DeviceRun run("muon", DType::F32, bench::kSmallModel);
+    Call &call = run.call();
+    std::vector<ParamRange> ranges;
+    auto add = [&](int64_t rows, int64_t row, std::array<int32_t, 3> turns = {}) {
+      ParamRange &range = ranges.emplace_back();
+      range.begin = ranges.size() == 1 ? 8 : ranges[ranges.size() - 2].end + 8;
+      range.end = range.begin + rows * row;
+      range.row = row, range.key = ranges.size();
+      std::ranges::copy(turns, range.turns);
+    };
+    add(24, 64);
+    add(64, 24);
+    add(64, 32, {16, 8, 8});
+    add(9, 7);
+    for (int i = 0; i < 70; ++i)
+      add(8, 16);
+    ASSERT_LE(ranges.back().end, call.in[0].numel());
+    call.ranges = ranges.data(), call.rangesCount = static_cast<int64_t>(ranges.size());
+    call.attrs.nesterov = nesterov, call.attrs.decoupled = !nesterov;
+    call.attrs.weight_decay = 0.1;
+    call.attrs.products = static_cast<int64_t>(NsProducts::Highest);
+    for (int r = 0; r < call.outCount; ++r)
+      run.keep(r);
+    run.compare(1e-5, 3e-3);
+  }
+}
+
+/// A matrix of which two ranks have rows or columns, and of a rank's part the shard has some rows.
+TEST(CudaMuon, TakesPartsOfOtherRanks) {
+  SKIP_WITHOUT_GPU();
+  for (bool cutsColumns : {false, true}) {
+    DeviceRun run("muon, parts", DType::F32, bench::kSmallModel);
+    Call &call = run.call();
+    const int64_t row = bench::kSmallModel.hidden();
+    std::array<ParamRange, 2> ranges; // of the shard, and of the part
+    for (ParamRange &range : ranges)
+      range.key = 1, range.row = row, range.parts = 2, range.part = 1,
+      range.cutsColumns = cutsColumns;
+    ranges[0].end = call.in[0].numel(), ranges[0].inBlock = 100 * row;
+    ranges[1].end = 2 * call.in[0].numel();
+    const int64_t bounds[] = {0, 1, 2};
+    call.ranges = ranges.data(), call.rangesCount = 2, call.rangesOf = bounds;
+    call.attrs.products = static_cast<int64_t>(NsProducts::Highest);
+    call.attrs.weight_decay = 0.1;
+    for (int r = 0; r < call.outCount; ++r)
+      run.keep(r);
+    run.compare(1e-5, 3e-3);
+  }
+}
+
+/// Symmetric products in strips give what whole ones give.
+TEST(CudaMuon, CopiesHalves) {
+  SKIP_WITHOUT_GPU();
+  constexpr bench::Model wide = {1, 16, 32, 8, 64, 4096, 16};
+  DeviceRun run("muon, halves", DType::BF16, wide);
+  for (int r = 0; r < run.call().outCount; ++r)
+    run.keep(r);
+  run.compare(1e-4, 3e-3);
+}
+
+} // namespace
+} // namespace shardc::kernels::test
