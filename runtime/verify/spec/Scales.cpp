@@ -238,7 +238,8 @@ std::optional<State> Walk::madeAgain(const At &at, Call call) {
   State statistics = *call.operands.back().state;
   Term of = terms_[terms_.bare(statistics.term)];
   bool isNorm = of.kind == Term::Apply && opInfo(of.op).again &&
-                opInfo(of.op).again->by == at.op.kind && of.result > 0;
+                opInfo(of.op).again->by == at.op.kind && of.result > 0 &&
+                of.operands.size() + of.result == call.operands.size();
   if (!isNorm)
     return refuse(at, "does not take the statistics of a norm"), std::nullopt;
   call.between = call.operands[0].type->dtype;

@@ -283,8 +283,8 @@ bool Walk::finish(const At &at, Values made) {
         std::make_shared<const Values>(Values{made[static_cast<size_t>(opInfo(at.op).squared)]});
   for (size_t r = 0; r < at.op.results.size(); ++r) {
     const Value &value = made[r];
-    bool isForeign = !isSpecification_ && value.isOne() && !value.state.isSum() &&
-                     value.state.term >= goals_.terms && foreign_.empty() &&
+    bool isForeign = !isSpecification_ && at.role.segment().body && value.isOne() &&
+                     !value.state.isSum() && value.state.term >= goals_.terms && foreign_.empty() &&
                      terms_[value.state.term].op != OpKind::VocabStats;
     if (isForeign) {
       foreign_ = meant(at, r);
