@@ -171,6 +171,9 @@ private:
     size_t begin = at_;
     item.word = peekWord();
     item.kind = Kind::Keyword;
+    bool opens = isOneOf(item.word, {"if", "while", "until", "{", "(", "for", "select", "case"});
+    if (isFunctionOpen_ && !opens)
+      return fail("expected '{' after a function's name");
     const auto *inner =
         llvm::find_if(kInner, [&](const Inner &one) { return one.word == item.word; });
     bool isPattern = !open_.empty() &&
@@ -186,7 +189,7 @@ private:
       item.kind = Kind::Arithmetic;
       item.words.push_back(slice(begin));
       addSimple(std::move(item), begin);
-    } else if (isOneOf(item.word, {"if", "while", "until", "{", "(", "for", "select", "case"})) {
+    } else if (opens) {
       at_ += item.word.size();
       openStatement(std::move(item));
     } else if (isFunctionHead()) {

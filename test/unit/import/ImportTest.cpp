@@ -127,7 +127,8 @@ TEST(Shell, LeavesUnknownWhatIsGuarded) {
   EXPECT_EQ(lastCommand("f() { p $X $1; X=2; }\nX=1; f; f() { q; }\nX=3"), "p|$X?|$1?");
   EXPECT_EQ(lastCommand("A=(a b); A[1]=c; p ${A[0]}"), "p|${A[0]}?");
   EXPECT_EQ(lastCommand("p before; exit; p late"), "p|before");
-  for (const char *script : {"'a", "if x; then", "p $(", "A=(1", "f() p", ")", "case x in a"})
+  for (const char *script : {"'a", "if x; then", "p $(", "A=(1", "f() p", ")", "case x in a",
+                             "function f g() { p; }", "{ f()\n}\n{ p; }"})
     EXPECT_EQ(lastCommand(script), "error") << script;
 }
 
