@@ -83,8 +83,6 @@ OUTER = {
                  "vision_config": {"depth": 1, "hidden_size": 16, "intermediate_size": 16, "out_hidden_size": 32, "num_heads": 2,
                                    "deepstack_visual_indexes": [0], "num_position_embeddings": 16}},
 }
-OUTER["qwen3_vl_moe"] = {**OUTER["qwen3_vl"], "text_config": {
-    **OUTER["qwen3_vl"]["text_config"], "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24}}
 RUNS = {
     "golden_llama": ("llama", cases.LLAMA, []),
     "golden_llama_tied": ("llama_tied", next(c for c in cases.CASES if c.name == "llama_tied"), []),
