@@ -378,10 +378,31 @@ std::optional<Walk::Values> Walk::followGrouped(const At &at) {
 
 // ---- magnitudes of a step, and of weights ----
 
+/// Whether slots that several roles reduce together are those of one value in all of them. They are
+/// kept behind those of the roles, by step.
+bool Walk::shareSlots(const At &at, const Maxima &maxima) {
+  auto step = kNone - static_cast<uint32_t>(at.role.step);
+  for (const auto &[slot, entry] : maxima.entries) {
+    std::pair of(entry.of.term, entry.count);
+    auto [found, isNew] = uses_.try_emplace({step, slot}, of);
+    auto isBefore = [step](auto a, auto b) {
+      return a->first.first != step || b->first.first != step ||
+             a->first.second + a->second.second <= b->first.second;
+    };
+    bool isApart = (found == uses_.begin() || isBefore(std::prev(found), found)) &&
+                   (std::next(found) == uses_.end() || isBefore(found, std::next(found)));
+    if (found->second != of || !isApart)
+      return refuse(at, fmt::format("sees in {} what other stages see there", slot));
+  }
+  return true;
+}
+
 /// Of all ranks of a group that have parts.
 std::optional<Walk::Values> Walk::movedMaxima(const At &at, Maxima maxima) {
   if (at.op.kind != OpKind::AllReduceMax)
     return refuse(at, "moves magnitudes in a way that is not known"), std::nullopt;
+  if (maxima.kind == Maxima::Seen && !rolesApart(at).empty() && !shareSlots(at, maxima))
+    return std::nullopt;
   for (auto &[slot, entry] : maxima.entries)
     for (uint16_t axis : compute_.mesh().axesOf(at.op.group)) {
       const Place *place = entry.of.at(axis);

@@ -186,6 +186,7 @@ private:
   std::optional<Values> followAmaxShard(const At &at);
   std::optional<Values> followQuantizeShard(const At &at);
   std::optional<Values> followWeightScales(const At &at);
+  bool shareSlots(const At &at, const Maxima &maxima);
   std::optional<Values> movedMaxima(const At &at, Maxima maxima);
   std::optional<Values> viewedMaxima(const At &at, const Maxima &maxima);
   std::optional<Values> endMaxima(const At &at);
