@@ -35,7 +35,7 @@ public:
     for (const Rate &rate : file->rates)
       words.push_back(rate.words());
     config_.setRates(words);
-    tellLacking(predict::MeasuredRates(file->rates), path);
+    reportLacking(predict::MeasuredRates(file->rates), path);
   }
 
 private:
@@ -98,7 +98,7 @@ private:
     return true;
   }
 
-  void tellLacking(const predict::MeasuredRates &rates, const std::string &path) {
+  void reportLacking(const predict::MeasuredRates &rates, const std::string &path) {
     const Derived &d = config_.derived();
     std::vector<std::string> lacking =
         rates.lacking(d.compute, config_.has(Opt::ModelFp8), d.gpusPerNode, d.nodes);

@@ -43,7 +43,7 @@ void rulePackedDocuments(RuleContext &ctx) {
       ctx.report({opt, Opt::DatasetKind}, {pathOf(opt)}).fix(ctx.fixRemove(opt));
 }
 
-void rulePackedFurtherTokens(RuleContext &ctx) {
+void rulePackedMtp(RuleContext &ctx) {
   Opt layers = Opt::ModelMtpNumLayers;
   if (readsPacks(ctx) && ctx.has(layers) && ctx.num(layers) > 0)
     ctx.report({layers, Opt::DatasetKind}, {arg(ctx, layers)})

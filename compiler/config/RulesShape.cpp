@@ -514,7 +514,7 @@ void ruleSequenceDividesContext(RuleContext &ctx) {
                {d.seqLength, d.contextParallel});
 }
 
-void ruleFurtherTokenSlices(RuleContext &ctx) {
+void ruleMtpTokenSlices(RuleContext &ctx) {
   const Derived &d = ctx.derived();
   constexpr int64_t kWords = 4; // of an aligned address
   if (!ctx.has(Opt::ModelMtpNumLayers) || d.contextParallel % 2 == 0 ||

@@ -21,8 +21,8 @@ namespace shardc {
 
 class VerifyConsumer : public DiagConsumer {
 public:
-  /// Reads the expectations of `main`. Remarks (with their notes) that nothing expects are passed
-  /// over if `ignoreRemarks`.
+  /// Reads the expectations of `main`. Remarks (with their notes) that nothing expects are skipped
+  /// if `ignoreRemarks`.
   VerifyConsumer(const SourceManager &sources, BufferId main, bool ignoreRemarks = false);
 
   void handle(const Diagnostic &diagnostic) override;

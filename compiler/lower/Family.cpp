@@ -106,7 +106,7 @@ private:
             d_.tied,        std_,      config_.getFloatOr(Opt::ModelFinalLogitSoftcapping, 0)};
   }
 
-  /// What is told is the mean over microbatches and over ranks with other samples; those of a
+  /// The reported value is the mean over microbatches and over ranks with other samples; those of a
   /// tensor group have the same losses.
   model::MtpSettings prediction() const {
     double ranks = static_cast<double>(d_.dataParallel) * static_cast<double>(d_.tensorParallel);
@@ -406,7 +406,7 @@ public:
     int64_t count = 0;
     for (int64_t i = 0; i < std::min(d_.numLayers, kLayersMax); ++i)
       count += hasExperts(i) ? 1 : 0;
-    // Blocks that predict further tokens have the last layer's kind.
+    // Multi-token prediction blocks have the last layer's kind.
     return count + (hasExperts(d_.numLayers - 1) ? config_.getIntOr(Opt::ModelMtpNumLayers, 0) : 0);
   }
 
@@ -461,7 +461,7 @@ public:
         router.losses[*loss] = *weights[i].asFloat();
     router.losses[kZLoss] = config_.getFloatOr(Opt::ModelMoeZLossCoeff, 0);
     router.dataRanks = d_.dataParallel;
-    router.toldShare = 1 / static_cast<double>(d_.numMicrobatches * countWithExperts());
+    router.reportedShare = 1 / static_cast<double>(d_.numMicrobatches * countWithExperts());
   }
 
   static std::optional<RouterLoss> lossOf(config::RouterBalancing kind) {

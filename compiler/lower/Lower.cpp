@@ -559,7 +559,8 @@ private:
     evalFeed_ = addFeed("eval_feed", EvalFeed, ahead, d_.evalMicroBatch);
   }
 
-  /// What chooses the experts of each layer, and what a run tells of them, where they are balanced.
+  /// What chooses the experts of each layer, and what a run reports of them, where they are
+  /// balanced.
   void addExpertCells() {
     const std::optional<model::RouterSettings> router = routerOf(config_);
     if (!router)
@@ -611,8 +612,8 @@ private:
                                                 : places_.vocab;
   }
 
-  /// Everything from batch.load to the masked losses, f32[T], which it returns. Evaluations tell no
-  /// loss of further tokens.
+  /// Everything from batch.load to the masked losses, f32[T], which it returns. Evaluations report
+  /// no multi-token prediction loss.
   plan::ValueId writeForward(model::Forward &forward, uint32_t feed) {
     plan::ValueId x = kNone;
     for (size_t i = 0; i < units_.size(); ++i) {

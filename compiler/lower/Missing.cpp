@@ -94,7 +94,7 @@ template <typename Need> void needOfExperts(const Config &config, Need need) {
        Opt::ModelMoeRouterDtype);
 }
 
-/// What is missing in a model that predicts further tokens.
+/// What is missing in a model with multi-token prediction.
 template <typename Need> void needOfPredictions(const Config &config, Need need) {
   if (!config.has(Opt::ModelMtpNumLayers))
     return;

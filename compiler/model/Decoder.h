@@ -25,7 +25,7 @@ struct Decoder {
   std::vector<uint8_t> pattern;
   int64_t numLayers = 1;
   Modules head;
-  Modules prediction; ///< of a block that predicts a further token
+  Modules prediction; ///< of a multi-token prediction block
   int64_t numPredictions = 0;
 
   size_t kindOf(int64_t layer) const;

@@ -91,12 +91,12 @@ public:
 
   /// The head's token count of the microbatch, f32[1].
   plan::ValueId tokenCount = plan::kNone;
-  /// What the head takes, behind the last norm; then that of the last further token so far.
+  /// What the head takes, behind the last norm; then that of the last predicted token so far.
   plan::ValueId hidden = plan::kNone;
 
   /// The number of the layer with experts that is written, counted from 0.
   int64_t nextExperts() { return experts_++; }
-  /// The number of the block that predicts a further token, counted from 0.
+  /// The number of the multi-token prediction block, counted from 0.
   int64_t nextPrediction() { return predictions_++; }
   /// What its experts are chosen by beside their scores, f32[E]; kNone if that is nothing.
   plan::ValueId expertBias(int64_t layer, int64_t experts);

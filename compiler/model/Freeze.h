@@ -19,7 +19,7 @@ struct Frozen {
   enum class Place : uint8_t {
     Model,
     Layers, ///< of the decoder
-    Mtp,    ///< what predicts further tokens
+    Mtp,    ///< the multi-token prediction layers
     Base    ///< all but that
   };
   struct Entry {

@@ -166,7 +166,7 @@ ValueId MoeMlp::keptLoad(Forward &to, ValueId ids, const char *cell, const char 
                  Type::of(DType::F32, {1, to.columnsOf(cell)}));
 }
 
-/// A loss of each row, which a run tells without its weight.
+/// A loss of each row, which a run reports without its weight.
 void MoeMlp::addLoss(Forward &to, ValueId logits, ValueId load, RouterLoss kind,
                      double scale) const {
   int64_t rows = to.settings().microBatch * to.settings().seqLength;
@@ -181,7 +181,7 @@ void MoeMlp::addLoss(Forward &to, ValueId logits, ValueId load, RouterLoss kind,
   ValueId column = to.reshaped(losses, (what + ".column").c_str(), {rows, 1});
   // One of all samples is the same sum for each of them.
   double share =
-      s_.router.toldShare / static_cast<double>(kind == kGlobalLoss ? 1 : s_.router.dataRanks);
+      s_.router.reportedShare / static_cast<double>(kind == kGlobalLoss ? 1 : s_.router.dataRanks);
   to.tally("router_losses", column, kind, share / weight);
 }
 
@@ -240,7 +240,7 @@ int64_t MoeMlp::slotRows(const Forward &to, int64_t tokens, int64_t ranks) const
 }
 
 /// The runs of all experts, in a slot for each rank that has some of them.
-MoeMlp::Runs MoeMlp::runsOf(Forward &to, ValueId ids, ValueId weights) const {
+MoeMlp::Runs MoeMlp::groupsOf(Forward &to, ValueId ids, ValueId weights) const {
   int64_t tokens = to.typeOf(ids).shape[0], choices = tokens * s_.router.topk;
   int16_t group = to.groupOf(plan::GroupKind::Expert);
   int64_t ranks = to.membersOf(group), experts = s_.experts / ranks; // of each of them
@@ -300,7 +300,7 @@ MoeMlp::Runs MoeMlp::route(Forward &to, ValueId x) const {
     balance(to, logits, bestOf(to, logits, chosen[0], bias), layer);
   if (to.tallies("expert_load"))
     to.tally("expert_load", keptLoad(to, kept, "expert_load", "router.load.kept"), layer, 1);
-  return runsOf(to, kept, chosen[1]);
+  return groupsOf(to, kept, chosen[1]);
 }
 
 namespace {

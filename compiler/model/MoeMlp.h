@@ -22,8 +22,8 @@ struct RouterSettings {
   bool isFp32 = false;     ///< its product writes fp32, whatever the type of activations
   /// Weights of the losses that balance experts, by enum RouterLoss; 0: none.
   std::array<double, kRouterLosses> losses{};
-  /// What a run tells of the losses: this of the sum over ranks, microbatches and layers.
-  double toldShare = 1;
+  /// What a run reports of the losses: this of the sum over ranks, microbatches and layers.
+  double reportedShare = 1;
   int64_t dataRanks = 1;     ///< with other samples
   double capacityFactor = 0; ///< rows of an expert, as a multiple of an even share; 0: no bound
   double slotFactor = 0;     ///< rows that a rank gives another, likewise; 0: all that can be
@@ -60,7 +60,7 @@ private:
   };
   Runs route(Forward &to, plan::ValueId x) const;
   int64_t slotRows(const Forward &to, int64_t tokens, int64_t ranks) const;
-  Runs runsOf(Forward &to, plan::ValueId ids, plan::ValueId weights) const;
+  Runs groupsOf(Forward &to, plan::ValueId ids, plan::ValueId weights) const;
   plan::ValueId logits(Forward &to, plan::ValueId x) const;
   plan::ValueId gated(Forward &to, plan::ValueId x, plan::ValueId shared) const;
   std::vector<plan::ValueId> choose(Forward &to, plan::ValueId logits, plan::ValueId bias) const;

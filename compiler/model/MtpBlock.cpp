@@ -92,7 +92,7 @@ ValueId MtpBlock::forward(Forward &to, ValueId losses) const {
   ValueId own = Head(s_.head).losses(to, to.hidden, labels, mask, to.name("logits"));
   to.swapParamPrefix(prefix);
   ValueId column = to.reshaped(own, "losses.column", {to.typeOf(own).numel(), 1});
-  to.tally("prediction_losses", column, block, s_.toldShare, count);
+  to.tally("prediction_losses", column, block, s_.reportedShare, count);
   return losses;
 }
 

@@ -1,4 +1,4 @@
-// A block that predicts a further token (Megatron-Core's MultiTokenPredictionLayer; DeepSeek-V3,
+// A multi-token prediction block (Megatron-Core's MultiTokenPredictionLayer; DeepSeek-V3,
 // arXiv 2412.19437, 2.2): norms of the embedding of a token ahead and of what the head took, a
 // product of both, a layer, a norm, and the shared head.
 #pragma once
@@ -16,8 +16,8 @@ struct MtpSettings {
   EmbeddingSettings embedding;
   HeadSettings head;
   bool isPerToken = false; ///< gradients are divided by the tokens of the step at its end
-  /// The part of its mean loss of a microbatch that a rank adds to what is told of a step.
-  double toldShare = 1;
+  /// The part of its mean loss of a microbatch that a rank adds to what is reported of a step.
+  double reportedShare = 1;
 };
 
 class MtpBlock : public Module {
@@ -26,7 +26,7 @@ public:
   void declare(Params &params) const override;
   /// Block k, counted from 1, reads tokens, positions, labels and mask k places ahead, and what the
   /// head or the block before has taken from its last norm. `losses`, those of the head, are
-  /// returned: its own start gradients, and their mean is told.
+  /// returned: its own start gradients, and their mean is reported.
   plan::ValueId forward(Forward &to, plan::ValueId losses) const override;
 
 private:

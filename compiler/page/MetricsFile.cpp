@@ -16,8 +16,8 @@ Series &seriesOf(Metrics &metrics, const std::string &name) {
   return metrics.series.back();
 }
 
-/// Adds a value. A run that has gone back to a checkpoint tells its steps again, and the last value
-/// of a step counts.
+/// Adds a value. A run that has gone back to a checkpoint reports its steps again, and the last
+/// value of a step counts.
 void add(Series &series, Point point) {
   while (!series.points.empty() && series.points.back().step >= point.step)
     series.points.pop_back();

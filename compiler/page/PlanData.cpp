@@ -71,7 +71,7 @@ Json memoryJson(const Subject &subject, const plan::Role &role, const Limits &li
     predict::Overheads over = predict::overheadsOf(*subject.device, *subject.plan, role);
     for (auto [what, bytes] : {std::pair{"context of the device", over.context},
                                {"communicators", over.communicators},
-                               {"landing buffers", over.landings},
+                               {"receive buffers", over.receiveBuffers},
                                {"workspaces of kernels", over.workspaces},
                                {"libraries", over.libraries}})
       if (bytes > 0)

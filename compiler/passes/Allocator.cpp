@@ -51,7 +51,7 @@ int64_t Allocator::allocate(int64_t bytes, const Clock &now) {
   }
   consider();
   if (best < 0) {
-    // Grow the arena, starting with a usable stretch at its end if there is one.
+    // Grow the arena, starting with a usable range at its end if there is one.
     best = runStart >= 0 && runEnd == end_ ? runStart : end_;
     if (best + bytes > end_)
       free_.emplace(end_, Extent{best + bytes - end_, kClockZero});

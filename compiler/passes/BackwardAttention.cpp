@@ -63,11 +63,11 @@ void attention(Gradients &gradients, OpKind kind, const Op &op, const Heads &hea
 void collectParts(const Gradients &gradients, const Op &join, std::vector<Op> &parts) {
   for (ValueId output : {operandNamed<OpKind::AttentionJoin>(join, "o"),
                          operandNamed<OpKind::AttentionJoin>(join, "more")}) {
-    const Op maker = gradients.makerOf(output);
-    if (maker.kind == OpKind::AttentionJoin)
-      collectParts(gradients, maker, parts);
+    const Op producer = gradients.producerOf(output);
+    if (producer.kind == OpKind::AttentionJoin)
+      collectParts(gradients, producer, parts);
     else
-      parts.push_back(maker);
+      parts.push_back(producer);
   }
 }
 
@@ -111,8 +111,8 @@ private:
   };
 
   std::optional<Op> shiftOf(ValueId value) const {
-    std::optional<Op> maker = gradients_.findMaker(value);
-    return maker && maker->kind == OpKind::Shift ? maker : std::nullopt;
+    std::optional<Op> producer = gradients_.findProducer(value);
+    return producer && producer->kind == OpKind::Shift ? producer : std::nullopt;
   }
 
   ValueId again(ValueId value) {
@@ -191,13 +191,13 @@ void backAttentionSink(Gradients &gradients, const Op &op) {
     back.group = op.group;
     gradients.emitFor(sink, std::move(back));
   }
-  const Op maker = gradients.makerOf(operandNamed<kOp>(op, "o"));
-  if (maker.kind == OpKind::AttentionJoin)
-    joined(gradients, maker, dout, op);
+  const Op producer = gradients.producerOf(operandNamed<kOp>(op, "o"));
+  if (producer.kind == OpKind::AttentionJoin)
+    joined(gradients, producer, dout, op);
   else
     attention(gradients,
-              maker.kind == OpKind::Attention ? OpKind::AttentionBwd : OpKind::AttentionPartBwd,
-              maker, headsOf(maker), dout, op);
+              producer.kind == OpKind::Attention ? OpKind::AttentionBwd : OpKind::AttentionPartBwd,
+              producer, headsOf(producer), dout, op);
 }
 
 void backSplitQkv(Gradients &gradients, const Op &op) {

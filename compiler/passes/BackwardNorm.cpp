@@ -59,9 +59,9 @@ void backRmsNormPart(Gradients &gradients, const Op &op) {
           squares = plan::operandNamed<kKind>(op, "squares");
   if (dy == kNone)
     return;
-  const Op sum = gradients.makerOf(squares);
+  const Op sum = gradients.producerOf(squares);
   SHARDC_CHECK(sum.kind == OpKind::AllReduce, "squares of whole rows are sums over ranks");
-  const Op own = gradients.makerOf(sum.operands[0]);
+  const Op own = gradients.producerOf(sum.operands[0]);
   Op dots = gradients.makeOp(OpKind::DotRows, {dy, x, w});
   dots.set(plan::AttrKey::zero_centered, op.getInt(plan::AttrKey::zero_centered));
   dots.set(plan::AttrKey::scale, own.getFloat(plan::AttrKey::scale));

@@ -199,7 +199,7 @@ private:
   }
 
   /// Makes the weights of 8 bits of their masters, where there are any, with scales from the
-  /// largest magnitudes on all ranks, also those of stages that have none.
+  /// amaxes on all ranks, also those of stages that have none.
   void quantizeWeights(plan::Segment &segment, const std::vector<ValueId> &masters) {
     int64_t count = plan::countWeightScales(plan_);
     if (count == 0)
@@ -276,8 +276,8 @@ private:
     quantizeWeights(segment, masters);
   }
 
-  /// Sums what a run tells of experts and further tokens over all ranks, and moves the bias by
-  /// which they are chosen.
+  /// Sums what a run reports of experts and multi-token prediction over all ranks, and moves the
+  /// bias by which they are chosen.
   void balanceExperts(plan::Segment &segment) {
     ValueId load = sumOfRanks(segment, plan::CellKind::ExpertLoad);
     sumOfRanks(segment, plan::CellKind::RouterLosses);
@@ -329,7 +329,7 @@ private:
     return all;
   }
 
-  /// Whether tensors are quantised by magnitudes of steps before.
+  /// Whether tensors are quantised by the amaxes of earlier steps.
   bool hasAmaxHistory() const {
     return plan::findCell(role_, plan::CellKind::AmaxHistory) != kNone;
   }
@@ -433,8 +433,8 @@ private:
   std::vector<ValueId> takeOperands(plan::Segment &segment, size_t b, ValueId grad, ValueId state) {
     std::vector<ValueId> operands = {grad};
     for (auto [prefix, cell] : updatedCells(b))
-      operands.push_back(plan::addLiveIn(
-          segment, std::string(prefix) + plan_.blocks[b].name, role_, cell));
+      operands.push_back(
+          plan::addLiveIn(segment, std::string(prefix) + plan_.blocks[b].name, role_, cell));
     operands.push_back(state);
     if (takesWhole(b))
       operands.push_back(gatherWhole(segment, b, operands));
@@ -513,16 +513,16 @@ private:
     return op.results.front();
   }
 
-  /// What the ranks of the group have of updates, one behind the other.
+  /// What the ranks of the group have of updates, one after the other.
   ValueId gatherUpdates(plan::Segment &segment, size_t b, ValueId part, int16_t group) {
     Op gather = plan::makeOp(OpKind::AllGather, {part}, plan_.blocks[b].unit, loc_);
-    plan::setChannel(plan_, gather,
-                     plan::channelOf(plan_, group, plan::StreamKind::Gather,
-                                     plan::Transport::Nccl, "updates"));
+    plan::setChannel(
+        plan_, gather,
+        plan::channelOf(plan_, group, plan::StreamKind::Gather, plan::Transport::Nccl, "updates"));
     const plan::Value value = segment.values[part];
-    ValueId whole = addWhole(
-        segment, gather, value.name + "." + plan_.groups[static_cast<size_t>(group)].name,
-        value.type.numel() * plan_.groupSize(group));
+    ValueId whole =
+        addWhole(segment, gather, value.name + "." + plan_.groups[static_cast<size_t>(group)].name,
+                 value.type.numel() * plan_.groupSize(group));
     plan::append(segment, std::move(gather));
     return whole;
   }

@@ -80,7 +80,7 @@ plan::ValueId addResultInCell(plan::Segment &segment, const plan::Role &role, pl
 namespace {
 
 /// The op whose result a segment takes from a cell as `value`, if nothing else fills the cell.
-OpPlace soleMakerOf(const plan::Role &role, uint32_t segment, plan::ValueId value) {
+OpPlace soleProducerOf(const plan::Role &role, uint32_t segment, plan::ValueId value) {
   uint32_t cell = plan::kNone;
   for (const plan::Segment::Boundary &in : role.segments[segment].ins)
     if (in.value == value)
@@ -109,8 +109,8 @@ void replaceSquared(
       std::vector<plan::ListedBlock> blocks;
       for (size_t k = 0; k < op.operands.size(); ++k) {
         std::vector<plan::ValueId> sums;
-        if (OpPlace maker = soleMakerOf(role, s, op.operands[k]); maker.op != plan::kNone)
-          sums = sumsOf(maker, op.blocks[k].block, s);
+        if (OpPlace producer = soleProducerOf(role, s, op.operands[k]); producer.op != plan::kNone)
+          sums = sumsOf(producer, op.blocks[k].block, s);
         if (sums.empty())
           sums = {op.operands[k]};
         operands.insert(operands.end(), sums.begin(), sums.end());

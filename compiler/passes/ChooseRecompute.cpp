@@ -621,11 +621,11 @@ std::vector<int64_t> keptBytesOfUnits(const plan::Segment &body, size_t units) {
     if (reader.phase != Phase::Backward || isKept[value] != 0 || kept.def == plan::kNone ||
         kept.purpose != plan::Purpose::Activations)
       return;
-    const Op &maker = body.ops[kept.def];
-    if (maker.phase != Phase::Forward || isAlias(maker) || maker.unit < 0)
+    const Op &producer = body.ops[kept.def];
+    if (producer.phase != Phase::Forward || isAlias(producer) || producer.unit < 0)
       return;
     isKept[value] = 1;
-    bytes[static_cast<size_t>(maker.unit)] += kept.type.bytes();
+    bytes[static_cast<size_t>(producer.unit)] += kept.type.bytes();
   };
   for (const Op &op : body.ops)
     for (plan::ValueId operand : op.operands)

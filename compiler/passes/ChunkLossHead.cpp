@@ -41,14 +41,14 @@ public:
   std::optional<LossHead> find(uint32_t loss) const {
     LossHead head = {};
     head.loss = loss;
-    head.gather = makerOf(op(loss).operands[0], OpKind::AllGather);
+    head.gather = producerOf(op(loss).operands[0], OpKind::AllGather);
     if (head.gather == kNone)
       return std::nullopt;
-    head.stats = makerOf(op(head.gather).operands[0], OpKind::VocabStats);
+    head.stats = producerOf(op(head.gather).operands[0], OpKind::VocabStats);
     if (head.stats == kNone)
       return std::nullopt;
     ValueId logits = op(head.stats).operands[0], lse = op(loss).results[1];
-    head.product = makerOf(logits, OpKind::MatMul);
+    head.product = producerOf(logits, OpKind::MatMul);
     if (head.product == kNone || op(head.product).role != plan::ProductRole::Forward ||
         op(head.product).getBool(Key::trans_a) || op(head.product).operands.size() != 2)
       return std::nullopt;
@@ -62,7 +62,7 @@ public:
 private:
   const Op &op(uint32_t index) const { return segment_.ops[index]; }
 
-  uint32_t makerOf(ValueId value, OpKind kind) const {
+  uint32_t producerOf(ValueId value, OpKind kind) const {
     uint32_t def = segment_.values[value].def;
     return def != kNone && op(def).kind == kind ? def : kNone;
   }

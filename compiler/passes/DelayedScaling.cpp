@@ -1,4 +1,4 @@
-// Writes what delayed scaling needs beside the products: the history of magnitudes, where it
+// Writes what delayed scaling needs beside the products: the amax history, where it
 // begins, and its update after each step.
 #include "compiler/passes/DelayedScaling.h"
 
@@ -25,15 +25,15 @@ void fill(const plan::Role &role, plan::Segment &segment, CellKind kind, const c
 
 } // namespace
 
-ValueId largestOfRanks(plan::Plan &plan, plan::Segment &segment, ValueId magnitudes) {
+ValueId largestOfRanks(plan::Plan &plan, plan::Segment &segment, ValueId amaxes) {
   int16_t group = groupOfSteps(plan);
   if (plan.groupSize(group) == 1)
-    return magnitudes;
-  Op op = plan::makeOp(OpKind::AllReduceMax, {magnitudes});
+    return amaxes;
+  Op op = plan::makeOp(OpKind::AllReduceMax, {amaxes});
   plan::setChannel(
       plan, op,
       plan::channelOf(plan, group, plan::StreamKind::Compute, plan::Transport::Nccl, "misc"));
-  plan::Value of = segment.values[magnitudes];
+  plan::Value of = segment.values[amaxes];
   op.results = {plan::addValue(segment, of.name + ".all", of.type, of.purpose)};
   ValueId all = op.results[0];
   plan::append(segment, std::move(op));

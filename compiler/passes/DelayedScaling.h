@@ -40,7 +40,7 @@ std::vector<int32_t> paramsOfValues(const plan::Role &role, const plan::Segment 
 
 /// Appends an all-reduce (max) of amax values over ranks that have other data or other parts of a
 /// tensor. Returns its result.
-plan::ValueId largestOfRanks(plan::Plan &plan, plan::Segment &segment, plan::ValueId magnitudes);
+plan::ValueId largestOfRanks(plan::Plan &plan, plan::Segment &segment, plan::ValueId amaxes);
 
 /// Adds the amax history to a role that quantises, and the ops that need it around the body: the
 /// initial history, what the prologue reads, and at the end of a step the maximum over all ranks. A

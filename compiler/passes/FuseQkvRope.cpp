@@ -39,25 +39,25 @@ uint32_t onlyUser(const plan::Users &users, plan::ValueId value) {
 }
 
 /// What is done to heads, of which nobody else reads anything.
-struct Turned {
+struct Rotated {
   uint32_t norm = plan::kNone,
-           rope = plan::kNone; ///< none: heads are not normalised, or not turned
+           rope = plan::kNone; ///< none: heads are not normalised, or not rotated
 };
 
-Turned turnedFrom(const plan::Segment &segment, const plan::Users &users, plan::ValueId heads) {
-  Turned turned;
+Rotated rotatedFrom(const plan::Segment &segment, const plan::Users &users, plan::ValueId heads) {
+  Rotated rotated;
   uint32_t user = onlyUser(users, heads);
   if (user != plan::kNone && segment.ops[user].kind == OpKind::RmsNorm) {
     const Op &norm = segment.ops[user];
     bool isHeads = plan::operandNamed<OpKind::RmsNorm>(norm, "x") == heads;
     if (!isHeads || users.count(plan::resultNamed<OpKind::RmsNorm>(norm, "rstd")) != 0)
       return {};
-    turned.norm = user;
+    rotated.norm = user;
     user = onlyUser(users, plan::resultNamed<OpKind::RmsNorm>(norm, "y"));
   }
   if (user != plan::kNone && segment.ops[user].kind == OpKind::Rope)
-    turned.rope = user;
-  return turned;
+    rotated.rope = user;
+  return rotated;
 }
 
 /// The norms become a part of the split.
@@ -83,8 +83,8 @@ void fuseQkvRope(plan::Segment &segment) {
       continue;
     constexpr size_t kQueries = plan::resultIndex<OpKind::SplitQkv>("q"),
                      kKeys = plan::resultIndex<OpKind::SplitQkv>("k");
-    Turned q = turnedFrom(segment, users, split.results[kQueries]),
-           k = turnedFrom(segment, users, split.results[kKeys]);
+    Rotated q = rotatedFrom(segment, users, split.results[kQueries]),
+            k = rotatedFrom(segment, users, split.results[kKeys]);
     if (q.rope == plan::kNone || k.rope == plan::kNone ||
         !sameRotation(segment.ops[q.rope], segment.ops[k.rope]))
       continue;

@@ -2,24 +2,23 @@
 // written and read in 16 bits, if nothing else reads them.
 //
 // Delayed: scales are known before, so the op that makes a value quantises it too. A norm's kernel
-// has whole rows, which it cannot turn: where products also take it turned, another op turns the
-// numbers of 8 bits.
-// Blockwise: likewise with the scales of blocks, which lie along rows and, for transposed forms,
-// columns. Tiles of 128 by 128 have both. Those of swiglu's gradient have to lie in its gate or in
-// its up, so each has to be of whole blocks.
-// Tensorwise: the largest magnitude comes first. So one op finds it and writes no value, and
-// another one makes the value again and quantises it. That moves no more bytes than to find the
-// magnitude on the way and to write the value, for the other op to read. With u those of a matrix
-// in 16 bits, and beside what is written in 8:
+// has whole rows, which it cannot transpose: where products also take it transposed, another op
+// transposes the numbers of 8 bits. Blockwise: likewise with the scales of blocks, which lie along
+// rows and, for transposed forms, columns. Tiles of 128 by 128 have both. Those of swiglu's
+// gradient have to lie in its gate or in its up, so each has to be of whole blocks. Tensorwise: the
+// amax comes first. So one op finds it and writes no value, and another one makes the value again
+// and quantises it. That moves no more bytes than to find the amax on the way and to write the
+// value, for the other op to read. With u those of a matrix in 16 bits, and beside what is written
+// in 8:
 //                   made again    written and read
 //     swiglu        2u + 2u       2u + u + u
 //     swiglu_bwd    3u + 3u       3u + 3u + 3u
 //     add_rmsnorm   3u + u        3u + u + u
 //
 // The norm that rmsnorm_bwd writes again is made from its statistic instead, in tiles that can be
-// turned: u is read, and not u written and read. Its magnitude is that of the forward pass.
+// transposed: u is read, and not u written and read. Its amax is that of the forward pass.
 //
-// Ops that look at magnitudes hand them on in the order of issue, which fusing changes: behind all
+// Ops that read amaxes hand them on in the order of issue, which fusing changes: behind all
 // fusions each takes them from the one before.
 #include <algorithm>
 #include <map>
@@ -47,10 +46,10 @@ bool quantizes(const Op &op) {
 }
 
 /// All that reads a value: the op that quantises it, and by the recipe tensorwise those that find
-/// its largest magnitude.
+/// its amax.
 struct Readers {
   Op *quantizer = nullptr; ///< null: other ops read it, or none does
-  Op *amax = nullptr;      ///< null: the magnitude is known before
+  Op *amax = nullptr;      ///< null: the amax is known before
   Op *all = nullptr;       ///< takes the largest of all ranks, where these have parts
 
   bool isBy(OpKind kind) const { return quantizer && quantizer->kind == kind; }
@@ -95,16 +94,16 @@ private:
            a.isRecomputed == b.isRecomputed;
   }
 
-  /// The op that alone reads a value, if there is one of the maker's unit and pass.
-  Op *onlyReader(const Op &maker, ValueId value) {
+  /// The op that alone reads a value, if there is one of the producer's unit and pass.
+  Op *onlyReader(const Op &producer, ValueId value) {
     if (users_.count(value) != 1 || isLeft_[value] != 0)
       return nullptr;
     Op &op = segment_.ops[*users_.begin(value)];
-    return areBeside(maker, op) ? &op : nullptr;
+    return areBeside(producer, op) ? &op : nullptr;
   }
 
   /// Those of a value of the type `like`.
-  Readers readersOf(const Op &maker, ValueId value, ValueId like) {
+  Readers readersOf(const Op &producer, ValueId value, ValueId like) {
     Readers found;
     if (isLeft_[value] != 0 || typeOf(value).dtype != typeOf(like).dtype || users_.count(value) > 2)
       return {};
@@ -112,21 +111,21 @@ private:
       Op &op = segment_.ops[*user];
       bool isQuantizer = quantizes(op);
       Op *&place = isQuantizer ? found.quantizer : found.amax;
-      if (place || !areBeside(maker, op) || (!isQuantizer && op.kind != OpKind::Amax))
+      if (place || !areBeside(producer, op) || (!isQuantizer && op.kind != OpKind::Amax))
         return {};
       place = &op;
     }
-    return !found.quantizer || hasOwnMagnitude(found) ? found : Readers{};
+    return !found.quantizer || hasOwnAmax(found) ? found : Readers{};
   }
 
-  BlockReaders blockReadersOf(const Op &maker, ValueId value, ValueId like) {
+  BlockReaders blockReadersOf(const Op &producer, ValueId value, ValueId like) {
     BlockReaders found;
     if (isLeft_[value] != 0 || typeOf(value).dtype != typeOf(like).dtype)
       return {};
     for (const uint32_t *user = users_.begin(value); user != users_.end(value); ++user) {
       Op &op = segment_.ops[*user];
       Op *&place = op.getBool(Key::transposed) ? found.transposed : found.plain;
-      if (place || !areBeside(maker, op) || !hasRowBlocks(op))
+      if (place || !areBeside(producer, op) || !hasRowBlocks(op))
         return {};
       place = &op;
     }
@@ -137,8 +136,8 @@ private:
     return op.kind == OpKind::QuantizeBlocks && typeOf(op.results[1]).dtype == DType::F32;
   }
 
-  /// Whether the magnitude, if it is looked for, is for the op that quantises alone.
-  bool hasOwnMagnitude(Readers &found) {
+  /// Whether the amax, if it is looked for, is for the op that quantises alone.
+  bool hasOwnAmax(Readers &found) {
     if (!found.amax)
       return true;
     Op *next = onlyReader(*found.amax, found.amax->results[0]);
@@ -213,36 +212,37 @@ private:
       op.set(key, quantizer.getInt(key));
   }
 
-  /// The same with results that are not turned: the other op turns them, if that is asked for.
+  /// The same with results that are not transposed: the other op transposes them, if that is asked
+  /// for.
   void joinRows(Op &op, Op &quantizer, bool hasBothForms, const std::vector<ValueId> &own) {
     if (!hasBothForms)
       return join(op, quantizer, own);
-    ValueId turned = quantizer.results.back();
+    ValueId transposed = quantizer.results.back();
     quantizer.results.pop_back();
     take(op, quantizer, own);
     quantizer.kind = OpKind::Transpose;
     quantizer.operands = {op.results[0]};
-    quantizer.results = {turned};
+    quantizer.results = {transposed};
     quantizer.attrs.clear();
-    quantizer.set(Key::outer, typeOf(turned).shape[1]);
-    quantizer.set(Key::inner, typeOf(turned).shape[0]);
+    quantizer.set(Key::outer, typeOf(transposed).shape[1]);
+    quantizer.set(Key::inner, typeOf(transposed).shape[0]);
   }
 
-  static void takeAttrs(Op &taker, const Op &maker) {
-    for (const plan::Attr &attr : maker.attrs)
+  static void takeAttrs(Op &consumer, const Op &producer) {
+    for (const plan::Attr &attr : producer.attrs)
       if (plan::attrInfo(attr.key).type == plan::AttrInfo::Float)
-        taker.set(attr.key, attr.f);
+        consumer.set(attr.key, attr.f);
       else
-        taker.set(attr.key, attr.i);
+        consumer.set(attr.key, attr.i);
   }
 
   /// Lets the op that takes a value make it from these operands, as its epilogue.
-  void make(Op &taker, OpKind kind, const std::vector<ValueId> &from) {
+  void make(Op &consumer, OpKind kind, const std::vector<ValueId> &from) {
     hasFused_ = true;
-    taker.epilogue = *plan::epilogueOf(taker.kind);
-    taker.kind = kind;
-    taker.operands.erase(taker.operands.begin());
-    taker.operands.insert(taker.operands.begin(), from.begin(), from.end());
+    consumer.epilogue = *plan::epilogueOf(consumer.kind);
+    consumer.kind = kind;
+    consumer.operands.erase(consumer.operands.begin());
+    consumer.operands.insert(consumer.operands.begin(), from.begin(), from.end());
   }
 
   // ---- ops that make one value ----
@@ -269,21 +269,21 @@ private:
     }
   }
 
-  /// The op finds the magnitude, and the value is made again: by the same op, or from what it
+  /// The op finds the amax, and the value is made again: by the same op, or from what it
   /// keeps.
   void fuseTensorwise(Op &op, const OpInfo &info, const Readers &readers,
                       const std::vector<ValueId> &own) {
     if (!info.takes(Epilogue::Amax))
       return;
     if (info.takes(Epilogue::Quantize)) {
-      for (Op *taker : {readers.amax, readers.quantizer}) {
-        make(*taker, op.kind, op.operands);
-        takeAttrs(*taker, op);
+      for (Op *consumer : {readers.amax, readers.quantizer}) {
+        make(*consumer, op.kind, op.operands);
+        takeAttrs(*consumer, op);
       }
       return remove(&op);
     }
     std::vector<ValueId> from = valuesOf(op, info, info.again->values);
-    magnitudes_[from.back()] = readers.quantizer->operands[1];
+    amaxes_[from.back()] = readers.quantizer->operands[1];
     quantizeAgain(*readers.quantizer, info.again->by, from, op);
     op.epilogue = Epilogue::Amax;
     op.results = own;
@@ -292,9 +292,9 @@ private:
   }
 
   void quantizeAgain(Op &quantizer, OpKind kind, const std::vector<ValueId> &from,
-                     const Op &maker) {
+                     const Op &producer) {
     make(quantizer, kind, from);
-    quantizer.set(Key::zero_centered, maker.getInt(Key::zero_centered));
+    quantizer.set(Key::zero_centered, producer.getInt(Key::zero_centered));
   }
 
   /// What a backward op makes again beside its gradients is made from what the forward pass keeps.
@@ -306,16 +306,16 @@ private:
     if (!readers.quantizer)
       return;
     EpilogueForms forms = other.formsOf(*plan::epilogueOf(readers.quantizer->kind));
-    auto magnitude = magnitudes_.find(from.back());
+    auto magnitude = amaxes_.find(from.back());
     if (readers.isBy(OpKind::QuantizeDelayed) && forms == EpilogueForms::Either) {
       quantizeAgain(*readers.quantizer, by, from, back);
     } else if (readers.isTensorwise() && forms == EpilogueForms::Either &&
-               magnitude != magnitudes_.end()) {
+               magnitude != amaxes_.end()) {
       quantizeAgain(*readers.quantizer, by, from, back);
       readers.quantizer->operands.back() = magnitude->second;
       remove(readers.amax);
       remove(readers.all);
-    } else if (forms == EpilogueForms::Turned && readers.isTransposed() &&
+    } else if (forms == EpilogueForms::Transposed && readers.isTransposed() &&
                hasRowBlocks(*readers.quantizer)) {
       quantizeAgain(*readers.quantizer, by, from, back);
       readers.quantizer->set(Key::transposed, int64_t{0});
@@ -331,7 +331,7 @@ private:
     BlockReaders ofX = blockReadersOf(op, op.results[0], likeOf(op, info));
     if (!ofX.plain || !ofX.transposed || (makesTwo && op.results.size() != info.resultsMax))
       return false;
-    std::vector<ValueId> turned = ofX.transposed->results;
+    std::vector<ValueId> transposed = ofX.transposed->results;
     if (makesTwo) {
       ValueId dy = op.operands[0];
       BlockReaders ofY = blockReadersOf(op, op.results[1], dy);
@@ -340,10 +340,11 @@ private:
       const Type &type = typeOf(dy);
       if (type.shape[type.rank - 1] % blockOf(ScaleBlocks::Rows128).cols != 0)
         return true; // blocks of dx would have columns of gate and of up
-      turned.insert(turned.end(), ofY.transposed->results.begin(), ofY.transposed->results.end());
+      transposed.insert(transposed.end(), ofY.transposed->results.begin(),
+                        ofY.transposed->results.end());
       remove(ofY.transposed);
     }
-    join(op, *ofX.plain, turned);
+    join(op, *ofX.plain, transposed);
     remove(ofX.transposed);
     return true;
   }
@@ -369,29 +370,29 @@ private:
     }
   }
 
-  /// Both magnitudes are found together, and both values quantised where the first of them was.
+  /// Both amaxes are found together, and both values quantised where the first of them was.
   void quantizeBoth(Op &back, const Readers &ofX, const Readers &ofY,
                     const std::vector<ValueId> &y) {
     const Readers &first = ofX.quantizer < ofY.quantizer ? ofX : ofY;
     const Readers &second = ofX.quantizer < ofY.quantizer ? ofY : ofX;
     std::vector<ValueId> results = ofX.quantizer->results;
     results.insert(results.end(), y.begin(), y.end());
-    ValueId magnitudes = first.amax->results[0];
+    ValueId amaxes = first.amax->results[0];
     Op quantizer = *first.quantizer;
     make(quantizer, back.kind, back.operands);
     quantizer.results = results;
     quantizer.attrs = back.attrs;
     quantizer.set(Key::y_slot, int64_t{1});
     back.epilogue = Epilogue::Amax;
-    back.results = {magnitudes};
-    for (ValueId value : {magnitudes, quantizer.operands.back()})
+    back.results = {amaxes};
+    for (ValueId value : {amaxes, quantizer.operands.back()})
       segment_.values[value].type = Type::of(DType::F32, {2});
     *first.quantizer = std::move(quantizer);
     for (const Op *op : {first.amax, second.amax, second.all, second.quantizer})
       remove(op);
   }
 
-  // ---- magnitudes that are handed on ----
+  // ---- amaxes that are handed on ----
 
   void findSeen() {
     for (const Op &op : segment_.ops)
@@ -429,11 +430,11 @@ private:
   }
 
   plan::Segment &segment_;
-  plan::Users users_;                     ///< before any change
-  std::vector<uint8_t> isLeft_;           ///< by value: a cell takes it
-  std::vector<uint8_t> isSeen_;           ///< by value: magnitudes that are handed on
-  ValueId firstSeen_ = kNone;             ///< those that the segment begins with
-  std::map<ValueId, ValueId> magnitudes_; ///< of norms, by their statistics
+  plan::Users users_;                 ///< before any change
+  std::vector<uint8_t> isLeft_;       ///< by value: a cell takes it
+  std::vector<uint8_t> isSeen_;       ///< by value: amaxes that are handed on
+  ValueId firstSeen_ = kNone;         ///< those that the segment begins with
+  std::map<ValueId, ValueId> amaxes_; ///< of norms, by their statistics
   std::vector<uint8_t> dead_;
   bool hasFused_ = false;
 };

@@ -143,11 +143,11 @@ void Gradients::contributeFirst(Op &op, ValueId of) {
     return;
   grads_[of] = second; // the sum of all
   while (true) {
-    Op &maker = segment_.ops[segment_.values[second].def];
+    Op &producer = segment_.ops[segment_.values[second].def];
     uint8_t result = segment_.values[second].defResult;
-    auto tie = std::ranges::find(maker.ties, result, &plan::Tie::result);
-    if (tie == maker.ties.end()) {
-      maker.ties.push_back({plan::Tie::Acc, result, first, plan::Pred::Always});
+    auto tie = std::ranges::find(producer.ties, result, &plan::Tie::result);
+    if (tie == producer.ties.end()) {
+      producer.ties.push_back({plan::Tie::Acc, result, first, plan::Pred::Always});
       return;
     }
     second = tie->value;
@@ -223,13 +223,13 @@ void Gradients::emitForParam(ValueId of, Op op) {
   append(std::move(op));
 }
 
-Op Gradients::makerOf(ValueId value) const {
+Op Gradients::producerOf(ValueId value) const {
   uint32_t def = segment_.values[value].def;
   SHARDC_CHECK(def != kNone, "'{}' is made by no op of the segment", segment_.values[value].name);
   return segment_.ops[def];
 }
 
-std::optional<Op> Gradients::findMaker(ValueId value) const {
+std::optional<Op> Gradients::findProducer(ValueId value) const {
   uint32_t def = segment_.values[value].def;
   return def == kNone ? std::nullopt : std::optional(segment_.ops[def]);
 }
@@ -290,7 +290,7 @@ ValueId Gradients::countOf(ValueId mask) const {
   ValueId count = kNone;
   for (const Op &op : segment_.ops)
     if (std::optional<Op> summed =
-            op.kind == OpKind::AllReduce ? findMaker(op.operands[0]) : std::nullopt;
+            op.kind == OpKind::AllReduce ? findProducer(op.operands[0]) : std::nullopt;
         summed && counts(*summed))
       return op.results[0];
     else if (counts(op) && count == kNone)

@@ -69,9 +69,9 @@ public:
   void contributeFirst(plan::Op &op, plan::ValueId of);
 
   /// The forward op that defines the value.
-  plan::Op makerOf(plan::ValueId value) const;
+  plan::Op producerOf(plan::ValueId value) const;
   /// The same, or nothing for a live-in value.
-  std::optional<plan::Op> findMaker(plan::ValueId value) const;
+  std::optional<plan::Op> findProducer(plan::ValueId value) const;
   /// Appends an op that recomputes a forward value.
   plan::ValueId makeAgain(plan::ValueId value, plan::Op op);
   /// Appends an op with one result of this name, which has the type of a forward value and is

@@ -49,7 +49,7 @@ private:
     if (node.kind != plan::ProgramNode::Loop)
       return {visit(node, variantOf(node, counts, 0), from)};
     for (int64_t turn = 0; turn < node.count;) {
-      int64_t alike = turnsAlike(node, counts, turn);
+      int64_t alike = iterationsAlike(node, counts, turn);
       // The second of turns that execute alike comes after the first, each other one as it does.
       for (int64_t i = 0; i < std::min<int64_t>(alike, 2); ++i)
         for (const plan::ProgramNode &run : node.children)
@@ -61,14 +61,14 @@ private:
     return from;
   }
 
-  /// Turns of the loop from this one on in which all runs have the same variants.
-  int64_t turnsAlike(const plan::ProgramNode &loop, const std::vector<int64_t> &counts,
-                     int64_t turn) const {
+  /// Iterations of the loop from this one on in which all runs have the same variants.
+  int64_t iterationsAlike(const plan::ProgramNode &loop, const std::vector<int64_t> &counts,
+                          int64_t turn) const {
     int64_t alike = loop.count - turn;
     for (const plan::ProgramNode &run : loop.children)
       if (run.kind != plan::ProgramNode::Loop)
-        alike = std::min(
-            alike, variants_[run.segment].turnsAlike(*run.microbatch, turn, counts[run.segment]));
+        alike = std::min(alike, variants_[run.segment].iterationsAlike(*run.microbatch, turn,
+                                                                       counts[run.segment]));
     return alike;
   }
 

@@ -83,8 +83,8 @@ private:
       return {};
     const std::vector<ValueId> &pieces = segment_.ops[def].operands;
     bool areGathered = std::ranges::all_of(pieces, [&](ValueId piece) {
-      uint32_t maker = segment_.values[piece].def;
-      return maker != kNone && segment_.ops[maker].kind == OpKind::AllGather;
+      uint32_t producer = segment_.values[piece].def;
+      return producer != kNone && segment_.ops[producer].kind == OpKind::AllGather;
     });
     return areGathered && pieces.size() > 1 ? pieces : std::vector<ValueId>();
   }

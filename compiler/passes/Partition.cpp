@@ -156,8 +156,8 @@ private:
     CutDim extent;
   };
 
-  static bool isTurned(const Op &op, const FactorValue &row) {
-    return row.turnedBy && op.getBool(*row.turnedBy);
+  static bool isTransposed(const Op &op, const FactorValue &row) {
+    return row.transposedBy && op.getBool(*row.transposedBy);
   }
 
   /// What activations are cut by; if none is, what a parameter is cut by.
@@ -169,7 +169,7 @@ private:
       if (!dim || (isParam(value) && ofParam))
         continue;
       const FactorValue &row = plan::operandOf(op, factors, i);
-      Cut cut{plan::factorAt(row, isTurned(op, row), typeOf(value).rank, dim->dim), *dim};
+      Cut cut{plan::factorAt(row, isTransposed(op, row), typeOf(value).rank, dim->dim), *dim};
       SHARDC_CHECK(cut.factor != kNoFactor, "'{}' takes a part of '{}'", plan::opInfo(op.kind).name,
                    nameOf(value));
       if (!isParam(value))
@@ -198,14 +198,14 @@ private:
   /// Whether the index in a group says where a part along the factor begins, to an op that needs to
   /// know: labels and ids point into it, or random numbers count it.
   static bool takesIndex(const Op &op, const OpFactors &factors, FactorId factor) {
-    bool isTold = false, isPointedInto = false;
+    bool isReported = false, isPointedInto = false;
     for (size_t i = 0; i < op.operands.size(); ++i) {
       const FactorValue &row = plan::operandOf(op, factors, i);
       const plan::FactorAtom *word = row.find(factor);
-      isTold |= word != nullptr && word->isToldByIndex;
+      isReported |= word != nullptr && word->isKnownByIndex;
       isPointedInto |= row.pointsInto == factor;
     }
-    return isTold && (isPointedInto || op.getFloat(Key::p) > 0 || op.getFloat(Key::jitter) > 0);
+    return isReported && (isPointedInto || op.getFloat(Key::p) > 0 || op.getFloat(Key::jitter) > 0);
   }
 
   bool looksUpParam(const Op &op, const OpFactors &factors) const {
@@ -466,7 +466,7 @@ private:
       op.set(*extent, std::max<int64_t>(op.getInt(*extent) / ranks_, 1));
     for (size_t r = 0; r < op.results.size(); ++r) {
       const FactorValue &row = plan::resultOf(op, factors, r);
-      int dim = plan::dimOf(row, isTurned(op, row), typeOf(op.results[r]).rank, cut.factor,
+      int dim = plan::dimOf(row, isTransposed(op, row), typeOf(op.results[r]).rank, cut.factor,
                             cut.extent.dim);
       SHARDC_CHECK(dim >= 0, "'{}' has no part of the columns", nameOf(op.results[r]));
       becomeCut(op.results[r], static_cast<uint8_t>(dim), cut.extent);

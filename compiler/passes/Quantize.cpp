@@ -1,6 +1,6 @@
 // Lets the products of layers take factors of 8 bits, by the job's fp8 recipe. A product x·wᵀ and
 // the two of its gradients become products of quantised factors. By the recipe tensorwise, each
-// factor has one scale: the largest magnitude of the tensor, now, is the largest number that its
+// factor has one scale: the amax of the tensor, now, is the largest number that its
 // copy holds; by the recipe delayed, that which steps before have seen. Blockwise and mxfp8 have
 // scales of blocks. Under `hybrid`, gradients are e5m2 and all else is e4m3.
 //
@@ -10,9 +10,9 @@
 //   - of weights, unless they are to be kept (`keep_fp8_transpose_cache`): it has them again;
 //   - of activations that it reads otherwise too, which are there whatever their copies do.
 // Grouped products of experts bring their factors to 8 bits themselves: an attribute says so. By
-// the recipe delayed they take the magnitudes of their experts, and those of the rank's own begin
+// the recipe delayed they take the amaxes of their experts, and those of the rank's own begin
 // by its index among the ranks with other experts. Routers' products stay as they are, as
-// upstream's, which are not layers of Transformer Engine. Magnitudes are those of the forward pass,
+// upstream's, which are not layers of Transformer Engine. Amaxes are those of the forward pass,
 // so that both quantise alike. Where ranks have parts of weights and activations, the largest is
 // taken over these ranks: all of them have the same scale.
 #include <map>
@@ -67,8 +67,8 @@ struct Recipe {
 /// Products of gradients take them first.
 bool isForward(const Op &product) { return product.role == plan::ProductRole::Forward; }
 
-/// The layers without the first and last ones that stay as they are, and blocks that predict
-/// further tokens, which upstream does not count among layers.
+/// The layers without the first and last ones that stay as they are, and multi-token prediction
+/// blocks, which upstream does not count among layers.
 std::vector<uint8_t> quantisedUnits(const plan::Plan &plan) {
   const Job::Model &model = plan.job.model;
   std::vector<size_t> layers;
@@ -147,7 +147,7 @@ public:
   int32_t paramOf(ValueId value) const { return params_[value]; }
 
 private:
-  /// Blocks of further tokens take the products of the head, whose weight is another unit's.
+  /// Multi-token prediction blocks take the products of the head, whose weight is another unit's.
   bool isOfUnit(int32_t param, int32_t unit) const {
     int32_t block = param < 0 ? -1 : plan_.params[static_cast<size_t>(param)].block;
     return block < 0 ? plan::isLayer(plan_, unit)
@@ -158,12 +158,12 @@ private:
   void markRouter(const plan::Segment &segment, ValueId logits) {
     for (uint32_t def = segment.values[logits].def; def != kNone;
          def = segment.values[logits].def) {
-      const Op &maker = segment.ops[def];
-      if (maker.kind == OpKind::MatMul && params_[maker.operands[1]] >= 0)
-        isOfRouter_[static_cast<size_t>(params_[maker.operands[1]])] = 1;
-      if (maker.kind == OpKind::MatMul || maker.operands.empty())
+      const Op &producer = segment.ops[def];
+      if (producer.kind == OpKind::MatMul && params_[producer.operands[1]] >= 0)
+        isOfRouter_[static_cast<size_t>(params_[producer.operands[1]])] = 1;
+      if (producer.kind == OpKind::MatMul || producer.operands.empty())
         return;
-      logits = maker.operands[0];
+      logits = producer.operands[0];
     }
   }
 
@@ -445,9 +445,9 @@ private:
     return {q, scale};
   }
 
-  /// The largest magnitude in the value, on all ranks that have parts of it: computed once.
+  /// The amax of the value, on all ranks that have parts of it: computed once.
   ValueId magnitudeOf(ValueId value, const Op &product) {
-    auto [at, isNew] = magnitudes_.try_emplace(value, kNone);
+    auto [at, isNew] = amaxes_.try_emplace(value, kNone);
     if (!isNew)
       return at->second;
     std::string name = segment_.values[value].name + ".amax";
@@ -461,7 +461,7 @@ private:
       largest = addResult(all, name + ".all", scalar);
       ops_.push_back(std::move(all));
     }
-    return magnitudes_[value] = largest;
+    return amaxes_[value] = largest;
   }
 
   ValueId addResult(Op &op, std::string name, const Type &type) {
@@ -487,13 +487,13 @@ private:
   const std::optional<DelayedScaling> &delayed_; ///< by the recipe delayed
   ValueId scales_ = kNone;                       ///< of weights that come in 8 bits
   std::map<ValueId, ValueId> scaleOf_;           ///< of these weights
-  ValueId amax_ = kNone, seen_ = kNone;          ///< magnitudes expected, and seen up to here
+  ValueId amax_ = kNone, seen_ = kNone;          ///< amaxes expected, and seen up to here
   std::vector<uint8_t> isWeight_;                ///< by value
   std::vector<uint8_t> staysForBackward_; ///< by value: other ops of the backward pass read it
   std::set<ValueId> seenValues_;
   std::set<ValueId> gradients_; ///< that products with experts' weights take
   std::map<Copy, Forms> forms_;
-  std::map<ValueId, ValueId> magnitudes_;
+  std::map<ValueId, ValueId> amaxes_;
   std::vector<Op> ops_;
 };
 

@@ -36,7 +36,7 @@ bool isFusedNorm(const Op &op) { return classOf(op) == plan::Recompute::FusedNor
 struct Request {
   std::vector<int32_t> region; ///< -1 keeps everything
   std::vector<model::LayerRecompute> what;
-  std::vector<uint8_t> predicts; ///< by unit: further tokens, and so it has losses
+  std::vector<uint8_t> predicts; ///< by unit: multi-token prediction, and so it has losses
 };
 
 /// Each layer is a region of its own.
@@ -184,8 +184,8 @@ private:
     return request_.predicts[unit] != 0 && isOfLoss(op) ? -1 : request_.region[unit];
   }
 
-  /// Logits, losses of tokens and where their gradients begin, which units that predict further
-  /// tokens have: nothing recomputes them.
+  /// Logits, losses of tokens and where their gradients begin, which units that predict multi-token
+  /// prediction have: nothing recomputes them.
   bool isOfLoss(const Op &op) const {
     return !op.results.empty() && op.results[0] < isOfLoss_.size() && isOfLoss_[op.results[0]] != 0;
   }

@@ -118,10 +118,10 @@ private:
     for (const Op &op : segment_.ops)
       if (isOfBlock(op))
         for (ValueId part : op.operands) {
-          const Op &maker = segment_.ops[segment_.values[part].def];
-          isPacked[part] = maker.kind == OpKind::AllReduce &&
+          const Op &producer = segment_.ops[segment_.values[part].def];
+          isPacked[part] = producer.kind == OpKind::AllReduce &&
                            (blocks_.strategy(blockOf(op)).accumulatesLocally() ||
-                            segment_.values[maker.operands[0]].def == kNone);
+                            segment_.values[producer.operands[0]].def == kNone);
         }
     if (std::ranges::find(isPacked, 1) == isPacked.end())
       return;

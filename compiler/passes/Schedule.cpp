@@ -61,7 +61,9 @@ private:
   }
 
   /// The op that makes the operand of a reduction.
-  uint32_t makerOf(const Op &reduction) const { return segment_.values[reduction.operands[0]].def; }
+  uint32_t producerOf(const Op &reduction) const {
+    return segment_.values[reduction.operands[0]].def;
+  }
   bool isReduction(uint32_t op) const {
     return op != kNone && (isOfBlock(segment_.ops[op], OpKind::ReduceScatter) ||
                            isOfBlock(segment_.ops[op], OpKind::AllReduce));
@@ -70,9 +72,9 @@ private:
   uint32_t castBefore(const Op &op) const {
     if (!isOfBlock(op, OpKind::AllReduce) && !isOfBlock(op, OpKind::ReduceScatter))
       return kNone;
-    uint32_t maker = makerOf(op);
-    bool isCast = maker != kNone && segment_.ops[maker].kind == OpKind::Cast;
-    return isCast && isReduction(makerOf(segment_.ops[maker])) ? maker : kNone;
+    uint32_t producer = producerOf(op);
+    bool isCast = producer != kNone && segment_.ops[producer].kind == OpKind::Cast;
+    return isCast && isReduction(producerOf(segment_.ops[producer])) ? producer : kNone;
   }
 
   /// Uses of each gathered value through views.
@@ -223,8 +225,8 @@ private:
   void addReduction(uint32_t reduction, uint32_t last, std::vector<uint32_t> &waiting) const {
     const Op &op = segment_.ops[reduction];
     uint32_t cast = castBefore(op);
-    uint32_t maker = cast == kNone ? makerOf(op) : makerOf(segment_.ops[cast]);
-    bool follows = !waiting.empty() && waiting.back() == maker;
+    uint32_t producer = cast == kNone ? producerOf(op) : producerOf(segment_.ops[cast]);
+    bool follows = !waiting.empty() && waiting.back() == producer;
     bool joins =
         !waiting.empty() && segment_.ops[waiting.back()].unit == op.unit && last < waiting.back();
     if (!follows && !joins)
@@ -299,11 +301,12 @@ private:
       const Op &op = segment_.ops[i];
       if (!isOfBlock(op, OpKind::ReduceScatter) || movesWhole(plan_, segment_, op))
         continue;
-      uint32_t cast = castBefore(op), maker = makerOf(cast == kNone ? op : segment_.ops[cast]);
-      if (!isReduction(maker) || isKept(segment_.ops[maker].results[0]))
+      uint32_t cast = castBefore(op),
+               producer = producerOf(cast == kNone ? op : segment_.ops[cast]);
+      if (!isReduction(producer) || isKept(segment_.ops[producer].results[0]))
         continue;
       if (op.unit != unit || made.empty()) {
-        made.push_back(maker);
+        made.push_back(producer);
         scattered.push_back(i);
         unit = op.unit;
       }

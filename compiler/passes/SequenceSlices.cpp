@@ -72,7 +72,7 @@ private:
         tellPlaces(op, factors, factor);
       for (size_t r = 0; r < op.results.size(); ++r) {
         const FactorValue &row = plan::resultOf(op, factors, r);
-        int dim = plan::dimOf(row, isTurned(op, row), typeOf(op.results[r]).rank, factor, like);
+        int dim = plan::dimOf(row, isTransposed(op, row), typeOf(op.results[r]).rank, factor, like);
         if (dim >= 0)
           shorten(op.results[r], static_cast<uint8_t>(dim));
       }
@@ -139,7 +139,7 @@ private:
       if (dim < 0)
         continue;
       const FactorValue &row = plan::operandOf(op, factors, i);
-      FactorId factor = plan::factorAt(row, isTurned(op, row), typeOf(op.operands[i]).rank,
+      FactorId factor = plan::factorAt(row, isTransposed(op, row), typeOf(op.operands[i]).rank,
                                        static_cast<uint8_t>(dim));
       SHARDC_CHECK(factor != plan::kNoFactor, "operand {} of '{}' is a part of the positions", i,
                    plan::opInfo(op.kind).name);
@@ -157,8 +157,8 @@ private:
     return plan::opInfo(op.kind).work.cost == plan::CostClass::Attention;
   }
 
-  static bool isTurned(const Op &op, const FactorValue &row) {
-    return row.turnedBy && op.getBool(*row.turnedBy);
+  static bool isTransposed(const Op &op, const FactorValue &row) {
+    return row.transposedBy && op.getBool(*row.transposedBy);
   }
 
   static bool isCounted(const plan::OpFactors &factors, FactorId factor) {
@@ -272,7 +272,7 @@ private:
     ops_.push_back(std::move(own));
   }
 
-  /// The mean of the losses of further tokens is over whole sequences, too.
+  /// The mean of the multi-token prediction losses is over whole sequences, too.
   void countRolled(Op count) {
     const ValueId result = count.results[0];
     const Op like = count;

@@ -257,7 +257,7 @@ private:
   size_t pieces_ = 0;
 };
 
-/// Finds out how much of the state is staged where the recipe does not say it, and tells it.
+/// Finds out how much of the state is staged where the recipe does not say it, and reports it.
 class StagingChoice {
 public:
   /// The plan without any copies: it is placed to find out what it leaves free.
@@ -320,7 +320,7 @@ private:
   Staging staging_;
 };
 
-void tellPieces(const plan::Plan &plan, const SnapshotBuilder &most, Notes &notes) {
+void reportPieces(const plan::Plan &plan, const SnapshotBuilder &most, Notes &notes) {
   int64_t bytesMax = plan.job.checkpoint.snapshotLimitBytes;
   std::string lets = fmt::format("is {}", plan::formatBytes(bytesMax));
   if (most.bytesMax() > bytesMax)
@@ -359,7 +359,7 @@ void runSnapshot(plan::Plan &plan, Notes &notes) {
   }
   for (SnapshotBuilder &builder : builders)
     builder.cutInto(bytesMax);
-  tellPieces(plan, *std::ranges::max_element(builders, {}, &SnapshotBuilder::pieces), notes);
+  reportPieces(plan, *std::ranges::max_element(builders, {}, &SnapshotBuilder::pieces), notes);
 }
 
 } // namespace shardc::passes

@@ -236,13 +236,13 @@ private:
     auto view = [&](ValueId value) {
       if (value >= isHere.size() || isHere[value] != 0 || isMade[value] == 0)
         return;
-      const Op &maker = body_.segment.ops[body_.segment.values[value].def];
-      if (maker.kind != plan::OpKind::View)
+      const Op &producer = body_.segment.ops[body_.segment.values[value].def];
+      if (producer.kind != plan::OpKind::View)
         return;
       isHere[value] = 1;
-      for (ValueId viewed : maker.operands)
+      for (ValueId viewed : producer.operands)
         SegmentWriter::use(reader, body_.segment, viewed);
-      views.push_back(maker);
+      views.push_back(producer);
       views.back().phase = plan::segmentKindInfo(reader.kind).phase;
     };
     for (const Op &op : reader.ops)

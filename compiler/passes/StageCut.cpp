@@ -111,7 +111,7 @@ void StageCut::separateTallies(const plan::Role &role, const PipelineStages &sta
 /// Ranks of each stage sum what their stage has contributed to a gradient. In the body the last of
 /// these sums adds to the others, as contributions add to each other.
 void StageCut::separateReductions(const PipelineStages &stages) {
-  auto stageOfMaker = [&](ValueId value) {
+  auto stageOfProducer = [&](ValueId value) {
     return stages.ofUnit[static_cast<size_t>(body_.ops[body_.values[value].def].unit)];
   };
   std::map<ValueId, Op> sumOf; // by the last contribution of another stage
@@ -121,11 +121,11 @@ void StageCut::separateReductions(const PipelineStages &stages) {
                  body_.values[op.results[0]].purpose == plan::Purpose::Grads;
     if (!isSum)
       continue;
-    std::set<int32_t> begun = {stageOfMaker(op.results[0])};
+    std::set<int32_t> begun = {stageOfProducer(op.results[0])};
     std::vector<Tie> *added = &op.ties;
     const Op alone = op;
     for (ValueId of = op.operands[0]; of != kNone; of = sumBefore(of)) {
-      if (!begun.insert(stageOfMaker(of)).second)
+      if (!begun.insert(stageOfProducer(of)).second)
         continue;
       Op &other = sumOf.emplace(of, alone).first->second;
       const plan::Value sum = body_.values[op.results[0]];

@@ -238,8 +238,8 @@ size_t StageSchedule::passCount() const {
 }
 
 /// Where what the pass takes of another stage is made.
-std::optional<StageSchedule::Place> StageSchedule::makerOf(int32_t stage,
-                                                           const StagePass &pass) const {
+std::optional<StageSchedule::Place> StageSchedule::producerOf(int32_t stage,
+                                                              const StagePass &pass) const {
   int64_t chunk = pass.part.chunk * shape_.stages + stage;
   auto microbatch = static_cast<size_t>(pass.microbatch);
   auto stageOf = [&](int64_t of) { return static_cast<int32_t>(of % shape_.stages); };
@@ -261,12 +261,12 @@ void StageSchedule::findTimes() {
       std::vector<double> &ends = ends_[at(stage)];
       while (ends.size() < passes(stage).size()) {
         const StagePass &pass = passes(stage)[ends.size()];
-        std::optional<Place> maker = makerOf(stage, pass);
-        if (maker && ends_[at(maker->stage)].size() <= maker->pass)
+        std::optional<Place> producer = producerOf(stage, pass);
+        if (producer && ends_[at(producer->stage)].size() <= producer->pass)
           break;
         double begin = ends.empty() ? 0 : ends.back();
-        if (maker)
-          begin = std::max(begin, ends_[at(maker->stage)][maker->pass]);
+        if (producer)
+          begin = std::max(begin, ends_[at(producer->stage)][producer->pass]);
         begins_[at(stage)].push_back(begin);
         ends.push_back(begin + secondsOf(pass.part.kind));
         hasMoved = true;
@@ -278,10 +278,10 @@ void StageSchedule::findTimes() {
 }
 
 /// A pass that is under way when the value is made receives it: neither of both has to wait. Where
-/// one pass ends just then and the next one begins, the second one receives, so that a maker that
-/// is late delays no pass but the one that takes the value. Neighbours that send to each other at
-/// the same time could then wait for each other; where they do, the first one receives gradients,
-/// inputs or both.
+/// one pass ends just then and the next one begins, the second one receives, so that a producer
+/// that is late delays no pass but the one that takes the value. Neighbours that send to each other
+/// at the same time could then wait for each other; where they do, the first one receives
+/// gradients, inputs or both.
 void StageSchedule::placeReceives() {
   struct Second {
     bool inputs, gradients;
@@ -312,10 +312,10 @@ void StageSchedule::placeReceives() {
 /// The pass that receives what the i-th one takes; of two that meet when it is made, the second one
 /// if `isSecond`.
 size_t StageSchedule::receiverOf(int32_t stage, size_t i, bool isSecond) const {
-  std::optional<Place> maker = makerOf(stage, passes(stage)[i]);
-  if (!maker)
+  std::optional<Place> producer = producerOf(stage, passes(stage)[i]);
+  if (!producer)
     return kNoPass;
-  double made = ends_[at(maker->stage)][maker->pass];
+  double made = ends_[at(producer->stage)][producer->pass];
   size_t by = i == 0 ? 0 : i - 1;
   auto isTooLate = [&](double begin) { return isSecond ? begin > made : begin >= made; };
   while (by > 0 && isTooLate(begins_[at(stage)][by]))
@@ -353,7 +353,7 @@ StageSchedule::secondsWith(const std::vector<std::vector<size_t>> &receivedBy,
     std::vector<size_t> next = begins;
     for (size_t i = 0; i < all.size(); ++i)
       if (by[i] != kNoPass) {
-        int32_t channel = channelOf(makerOf(stage, all[i])->stage, hasForward(all[i].part.kind));
+        int32_t channel = channelOf(producerOf(stage, all[i])->stage, hasForward(all[i].part.kind));
         own[next[by[i]]++] = {channel, false, 0, transfer, by[i] == i, 0};
       }
     for (size_t i = 0; i < all.size(); ++i) {

@@ -139,7 +139,7 @@ private:
   }
   void add(int32_t stage, PassKind kind, const StagePass &like);
   void finish();
-  std::optional<Place> makerOf(int32_t stage, const StagePass &pass) const;
+  std::optional<Place> producerOf(int32_t stage, const StagePass &pass) const;
   void findTimes();
   void placeReceives();
   std::vector<int32_t> slotsOf(int32_t stage) const;

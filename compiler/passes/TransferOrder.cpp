@@ -62,17 +62,17 @@ private:
   /// What each op comes after: what makes its operands, and who reads what it overwrites.
   void findNeeds() {
     std::vector<std::vector<uint32_t>> readers(segment_.values.size());
-    auto needMaker = [&](size_t op, ValueId value) {
+    auto needProducer = [&](size_t op, ValueId value) {
       if (uint32_t def = segment_.values[value].def; def != kNone)
         needs_[op].push_back(def);
     };
     auto overwrite = [&](size_t op, ValueId value) {
-      needMaker(op, value);
+      needProducer(op, value);
       needs_[op].insert(needs_[op].end(), readers[value].begin(), readers[value].end());
     };
     for (size_t i = 0; i < segment_.ops.size(); ++i) {
       for (ValueId operand : at(i).operands)
-        needMaker(i, operand);
+        needProducer(i, operand);
       for (const plan::Tie &tie : at(i).ties)
         overwrite(i, tie.value);
       for (size_t r = 0; r < at(i).results.size(); ++r)

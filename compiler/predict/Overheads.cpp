@@ -163,7 +163,7 @@ Overheads overheadsOf(const Device &device, const plan::Plan &plan, const plan::
       std::accumulate(overheads.channels.begin(), overheads.channels.end(), int64_t{0});
   bool isDeterministic = plan.job.model.deterministicMode;
   overheads.workspaces = (workspacesOf(role, isDeterministic) + kPage - 1) / kPage * kPage;
-  overheads.landings = (plan::landingBytes(plan, role) + kPage - 1) / kPage * kPage;
+  overheads.receiveBuffers = (plan::receiveBufferBytes(plan, role) + kPage - 1) / kPage * kPage;
   overheads.libraries = kLibraries;
   return overheads;
 }
@@ -193,7 +193,7 @@ void notePredictions(const Device &device, plan::Plan &plan) {
     return;
   for (plan::Role &role : plan.roles) {
     Overheads memory = overheadsOf(device, plan, role);
-    role.besideBytes = {memory.communicators, memory.landings, memory.workspaces};
+    role.besideBytes = {memory.communicators, memory.receiveBuffers, memory.workspaces};
   }
   plan.job.put(JobField::derived_memoryContextBytes, kContext);
   plan.job.put(JobField::derived_memoryLibrariesBytes, kLibraries);

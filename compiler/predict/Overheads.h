@@ -30,10 +30,12 @@ struct Overheads {
   int64_t context = 0;
   std::vector<int64_t> channels; ///< communicators by ChannelId; 0 for channels of one rank
   int64_t communicators = 0;     ///< their sum
-  int64_t landings = 0;          ///< receive buffers of reductions, one per communicator
+  int64_t receiveBuffers = 0;    ///< receive buffers of reductions, one per communicator
   int64_t workspaces = 0;        ///< kernel workspaces, one per stream that needs one
   int64_t libraries = 0;
-  int64_t total() const { return context + communicators + landings + workspaces + libraries; }
+  int64_t total() const {
+    return context + communicators + receiveBuffers + workspaces + libraries;
+  }
 };
 
 /// The overheads of the largest role. The plan must be scheduled, so that fusions and channels are

@@ -210,7 +210,7 @@ Fp8Factors fp8FactorsOf(const Op &op) {
 }
 
 /// What it takes to bring both factors to 8 bits: they are read, twice for scales of runs by their
-/// magnitudes now, and written as codes. Weights of 8 bits are laid as the product needs them.
+/// amaxes now, and written as codes. Weights of 8 bits are laid as the product needs them.
 double factorsSeconds(const Device &device, const Segment &segment, const Op &op) {
   double bytes = 0;
   for (size_t i = 0; i < 2; ++i) {
@@ -261,9 +261,8 @@ double matricesSeconds(const Device &device, const plan::Plan &plan, const Segme
   double scale = matmulScale(device, isNarrow ? DType::BF16 : DType::F32);
   const int64_t part = std::max<int64_t>(segment.values[op.operands[0]].type.numel(), 1);
   std::map<int64_t, double> seconds; // by part of the block
-  for (const plan::BlockMatrix &matrix :
-       plan::matricesOf(plan, static_cast<int32_t>(op.getInt(Key::block)),
-                        op.getInt(Key::tensor_parts) > 1)) {
+  for (const plan::BlockMatrix &matrix : plan::matricesOf(
+           plan, static_cast<int32_t>(op.getInt(Key::block)), op.getInt(Key::tensor_parts) > 1)) {
     auto r = static_cast<double>(matrix.shortSide()), c = static_cast<double>(matrix.longSide());
     double flops = static_cast<double>(op.getInt(Key::ns_steps)) * (4 * r * r * c + 2 * r * r * r);
     for (int64_t index = matrix.begin / part; index <= (matrix.end - 1) / part; ++index)
@@ -525,7 +524,7 @@ template <typename Run> void forEachLaunch(const plan::Role &role, const Run &ru
         int64_t count = named[node.segment];
         last = {&node, turn, table.of(node.microbatch->at(turn), count)};
         // A run outside of loops has one turn alone.
-        last.until += std::min(table.turnsAlike(*node.microbatch, turn, count), count);
+        last.until += std::min(table.iterationsAlike(*node.microbatch, turn, count), count);
       }
       return last.variant;
     };

@@ -79,7 +79,7 @@ ExitStatus applyFixes(const CheckOptions &options, unsigned &numApplied) {
 }
 
 /// What was made, and how much is left to a person; the messages about that follow.
-void tellFixes(unsigned numApplied, const DiagEngine &diags) {
+void reportFixes(unsigned numApplied, const DiagEngine &diags) {
   if (numApplied == 0)
     return;
   std::string left;
@@ -174,7 +174,7 @@ int checkOne(const CheckOptions &options) {
     return status;
   std::optional<config::Config> config =
       checkRecipe(session, options.common, /*mustExecute=*/options.canRun);
-  tellFixes(numApplied, session.diags());
+  reportFixes(numApplied, session.diags());
   if (config && !options.canRun)
     warnWhereNothingRuns(*config, session.diags());
   return session.finish();

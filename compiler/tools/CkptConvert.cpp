@@ -49,7 +49,7 @@ int runRanks(const ConvertCommand &command, const char *what,
   }
   ranks->leave(status);
   if (status.isOk() && ranks->isFirst())
-    tellMade(in, target);
+    reportMade(in, target);
   return ranks->finish(status);
 }
 
@@ -71,12 +71,12 @@ void remarkOptions(const std::string &in, const ConvertOptions &options) {
   if (!dist.isOk())
     return; // the conversion says it
   if (!options.isSwiglu && options.swigluModules.empty() && saysSwiglu(*dist))
-    tellCkpt(makeReport(report::GatedNotSplit));
+    reportCkpt(makeReport(report::GatedNotSplit));
   bool hasState = false;
   for (const auto &[key, box] : dist->params())
     hasState = hasState || key.second == checkpoint::StoredPart::ExpAvg;
   if (hasState && !options.groups)
-    tellCkpt(makeReport(report::SettingsNotWritten));
+    reportCkpt(makeReport(report::SettingsNotWritten));
 }
 
 std::vector<std::string> splitAtCommas(const std::string &text) {
@@ -100,7 +100,7 @@ int runToFsdp(ConvertCommand command) {
                     if (rank.rank == 0)
                       remarkOptions(in, command.options);
                     command.options.progress = progress;
-                    command.options.tell = tellCkpt;
+                    command.options.emit = reportCkpt;
                     return convertTorchDistToFsdp(in, target, command.options, rank);
                   });
 }
@@ -114,7 +114,7 @@ int runToTorchDist(ConvertCommand command) {
                   [&](const std::string &in, const SaveTarget &target, const ConvertRank &rank,
                       const ConvertProgress &progress) {
                     command.back.progress = progress;
-                    command.back.tell = tellCkpt;
+                    command.back.emit = reportCkpt;
                     return convertFsdpToTorchDist(in, target, command.back, rank);
                   });
 }

@@ -79,7 +79,7 @@ void printJson(const CheckpointDiff &diff) {
 
 Result<CheckpointView> openView(const std::string &path) {
   ASSIGN_OR_RETURN(std::string folder, checkpoint::findCheckpoint(path));
-  return CheckpointView::open(folder, checkpoint::Verify::Touched, tellCkpt);
+  return CheckpointView::open(folder, checkpoint::Verify::Touched, reportCkpt);
 }
 
 int runDiff(const DiffCommand &command) {

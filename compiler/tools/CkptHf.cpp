@@ -42,7 +42,7 @@ void remarkUnused(const std::vector<std::string> &names) {
     text += "\n  " + names[i];
   if (names.size() > kListed)
     text += fmt::format("\n  and {} more", names.size() - kListed);
-  tellCkpt(makeReport(report::TensorsLeftOut, names.size(), text));
+  reportCkpt(makeReport(report::TensorsLeftOut, names.size(), text));
 }
 
 int runImport(const HfCommand &command) {
@@ -67,7 +67,7 @@ int runImport(const HfCommand &command) {
         checkpoint::elementOfTorchName(command.weightType).value_or(options.weightType);
     options.acceptedFields = command.acceptedFields;
     if (ranks->isFirst())
-      options.tell = tellCkpt;
+      options.emit = reportCkpt;
     options.progress = bar.callback();
     status = importHf(command.in, *target, options,
                       ranks->convertRank(ranks->threadsOr(command.threads)), &unused);
@@ -76,7 +76,7 @@ int runImport(const HfCommand &command) {
   if (ranks->isFirst())
     remarkUnused(unused);
   if (status.isOk() && ranks->isFirst())
-    tellMade(command.in, *target);
+    reportMade(command.in, *target);
   return ranks->finish(status);
 }
 
@@ -94,7 +94,7 @@ int runExport(const HfCommand &command) {
   if (!in.isOk())
     return finishCkpt(in.status());
   checkpoint::HfExportOptions options;
-  options.tell = tellCkpt;
+  options.emit = reportCkpt;
   options.weightType = checkpoint::elementOfTorchName(command.weightType);
   std::string type;
   options.tellType = [&](checkpoint::Element chosen, const std::string &from) {
@@ -108,7 +108,7 @@ int runExport(const HfCommand &command) {
   if (status.isOk()) {
     ProgressBar bar("exporting");
     options.progress = bar.callback();
-    options.onlookers = ckptOnlookers();
+    options.observers = ckptObservers();
     status = checkpoint::exportHf(*in, command.config, command.out, options);
   }
   if (status.isOk())
@@ -130,7 +130,7 @@ int runReshard(const ReshardCommand &command) {
   if (status.isOk()) {
     ProgressBar bar("resharding");
     checkpoint::ReshardOptions options;
-    options.tell = tellCkpt;
+    options.emit = reportCkpt;
     options.ranks = command.ranks;
     options.threads = std::min(command.threads, command.ranks);
     options.keptNames = command.keptNames;
@@ -138,7 +138,7 @@ int runReshard(const ReshardCommand &command) {
     status = reshard(in, target, options);
   }
   if (status.isOk())
-    tellMade(in, target);
+    reportMade(in, target);
   return StopOnSignal::finish(status);
 }
 

@@ -160,14 +160,14 @@ int runInspect(const InspectOptions &options) {
   if (!folder.isOk())
     return finishCkpt(folder.status());
   Result<CheckpointView> view =
-      CheckpointView::open(*folder, checkpoint::Verify::Touched, tellCkpt);
+      CheckpointView::open(*folder, checkpoint::Verify::Touched, reportCkpt);
   if (!view.isOk())
     return finishCkpt(view.status());
   Result<int64_t> iteration = iterationOf(*folder);
   if (!iteration.isOk())
     return finishCkpt(iteration.status());
   for (const Report &warning : view->reader().metadata().warnings)
-    tellCkpt(warning);
+    reportCkpt(warning);
   if (options.isJson)
     printOut("{}\n", inspectionJson(*view, *iteration));
   else

@@ -50,8 +50,8 @@ checkpoint::PeftOptions peftOptions(const PeftCommand &command) {
   checkpoint::PeftOptions options;
   options.configFolder = command.config;
   options.partsOf = partsOfTargets;
-  options.tell = tellCkpt;
-  options.onlookers = ckptOnlookers();
+  options.emit = reportCkpt;
+  options.observers = ckptObservers();
   options.weightType =
       checkpoint::elementOfTorchName(command.weightType).value_or(options.weightType);
   return options;
@@ -87,7 +87,7 @@ int importAdapters(const PeftCommand &command) {
   if (status.isOk())
     status = checkpoint::importPeft(command.in, *target, peftOptions(command), settings);
   if (status.isOk()) {
-    tellMade(command.in, *target);
+    reportMade(command.in, *target);
     printOut("a recipe that goes on with them has\n"
              "  peft lora {{ rank = {}  alpha = {}  rslora = {}  dropout = {}\n"
              "    targets = {} }}\n",
@@ -118,7 +118,7 @@ int mergeAdapters(const PeftCommand &command) {
     status = checkpoint::mergePeft(ends->in, command.base, ends->target, options, rank);
   }
   if (status.isOk())
-    tellMade(ends->in, ends->target);
+    reportMade(ends->in, ends->target);
   return StopOnSignal::finish(status);
 }
 

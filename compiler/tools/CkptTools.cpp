@@ -89,7 +89,7 @@ std::string rootOf(const fs::path &out) {
 
 /// Without a lock what is there may be another's work, and stays.
 Status clearAway(const std::string &root, const checkpoint::FolderLock &lock) {
-  return lock.isHeld() ? checkpoint::recoverInterrupted(root, tellCkpt, ckptOnlookers())
+  return lock.isHeld() ? checkpoint::recoverInterrupted(root, reportCkpt, ckptObservers())
                        : Status::ok();
 }
 
@@ -99,11 +99,11 @@ std::string shortened(const std::string &text) {
   return text.size() <= kValueMax ? text : text.substr(0, kValueMax) + "...";
 }
 
-checkpoint::Onlookers ckptOnlookers() { return {.interruption = &interruption}; }
+checkpoint::Observers ckptObservers() { return {.interruption = &interruption}; }
 
 int finishCkpt(const Status &status) {
   if (!status.isOk())
-    tellCkpt(status.report());
+    reportCkpt(status.report());
   return exitStatusOf(status);
 }
 
@@ -128,11 +128,11 @@ int StopOnSignal::finish(const Status &status) {
     return finishCkpt(status);
   constexpr int kSignalStatus = 128; // as shells say it
   int signal = stopSignal;
-  tellCkpt(makeReport(report::Interrupted, signal, ::strsignal(signal)));
+  reportCkpt(makeReport(report::Interrupted, signal, ::strsignal(signal)));
   return kSignalStatus + signal;
 }
 
-void tellCkpt(const Report &report) {
+void reportCkpt(const Report &report) {
   Report shown = report;
   shown.text = plan::printableLines(report.text);
   printError("{}{}\n", isWhole(shown) ? "" : "shardc: ", lineOf(shown));
@@ -155,26 +155,26 @@ Result<SaveTarget> outputTarget(const std::string &out, int64_t iteration) {
   std::optional<int64_t> own = numberOf(target.trackerText);
   if (own && latest.isOk() && *latest && (*latest)->iteration > *own)
     target.trackerText.clear();
-  target.onlookers = ckptOnlookers();
+  target.observers = ckptObservers();
   return target;
 }
 
-void tellMade(const std::string &in, const SaveTarget &target) {
+void reportMade(const std::string &in, const SaveTarget &target) {
   printOut("'{}' is now '{}': {}\n", plan::printable(in), plan::printable(target.path()),
            contentsText(target.path()));
   if (target.trackerText.empty())
-    tellCkpt(makeReport(report::LaterCheckpoint, target.root));
+    reportCkpt(makeReport(report::LaterCheckpoint, target.root));
 }
 
 Status lockTarget(const SaveTarget &target, checkpoint::FolderLock &lock) {
-  ASSIGN_OR_RETURN(lock, checkpoint::FolderLock::take(target.root, tellCkpt));
+  ASSIGN_OR_RETURN(lock, checkpoint::FolderLock::take(target.root, reportCkpt));
   RETURN_IF_ERROR(clearAway(target.root, lock));
   return checkFree(target); // the previous holder of the lock may have made it
 }
 
 Status lockOutput(const std::string &folder, checkpoint::FolderLock &lock) {
   RETURN_IF_ERROR(checkpoint::checkOutside(folder));
-  ASSIGN_OR_RETURN(lock, checkpoint::FolderLock::takeBeside(folder, tellCkpt));
+  ASSIGN_OR_RETURN(lock, checkpoint::FolderLock::takeBeside(folder, reportCkpt));
   return Status::ok();
 }
 
@@ -228,7 +228,7 @@ std::optional<int> leftToFirst() {
     return finishCkpt(ranks.status());
   if (ranks->isFirst())
     return std::nullopt;
-  tellCkpt(makeReport(report::RankIdle, ranks->rank(), ranks->worldSize()));
+  reportCkpt(makeReport(report::RankIdle, ranks->rank(), ranks->worldSize()));
   return kFine;
 }
 
@@ -241,7 +241,7 @@ Status JobRanks::join(const std::string &out) {
   isRootNew_ = isFirst() && !fs::exists(root_, error);
   std::string place = fmt::format("{}/{}", root_, checkpoint::meetingPlace(job_));
   ASSIGN_OR_RETURN(barrier_, checkpoint::ProcessBarrier::join(place, rank_, worldSize_,
-                                                              {.onlookers = ckptOnlookers()}));
+                                                              {.observers = ckptObservers()}));
   return Status::ok();
 }
 

@@ -35,7 +35,7 @@ std::string shortened(const std::string &text);
 constexpr size_t kListed = 20;
 
 /// Observer of file writes: reacts to the signals that StopOnSignal handles.
-checkpoint::Onlookers ckptOnlookers();
+checkpoint::Observers ckptObservers();
 /// The exit status for a status; a failure is printed first.
 int finishCkpt(const Status &status);
 /// Signal handler while in scope: the first SIGINT, SIGTERM or SIGHUP stops a save and removes what
@@ -52,7 +52,7 @@ public:
   static int finish(const Status &status);
 };
 /// Prints a report on standard error. Thread-safe.
-void tellCkpt(const Report &report);
+void reportCkpt(const Report &report);
 
 /// `--keep-name MODULE.NAME`, any number of times.
 void addKeptNames(cli::Command &command, checkpoint::KeptNames &names);
@@ -79,7 +79,7 @@ Status lockTarget(const checkpoint::SaveTarget &target, checkpoint::FolderLock &
 Status lockOutput(const std::string &folder, checkpoint::FolderLock &lock);
 
 /// Reports what a command made of `in`.
-void tellMade(const std::string &in, const checkpoint::SaveTarget &target);
+void reportMade(const std::string &in, const checkpoint::SaveTarget &target);
 
 /// The iteration that a checkpoint records; 0 if it records none.
 Result<int64_t> iterationOf(const std::string &folder);

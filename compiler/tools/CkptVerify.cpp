@@ -40,7 +40,7 @@ public:
     for (size_t i = 0; i < std::min(list_.size(), kListed); ++i)
       finishCkpt(list_[i]);
     if (list_.size() > kListed)
-      tellCkpt(makeReport(report::MoreFindings, list_.size() - kListed));
+      reportCkpt(makeReport(report::MoreFindings, list_.size() - kListed));
     return list_.empty() ? 0 : 1;
   }
   size_t size() const { return list_.size(); }
@@ -56,8 +56,8 @@ void verifyItems(const CheckpointReader &reader, int threads, Findings &findings
   for (const TensorMeta &tensor : metadata.tensors)
     total += tensorBytes(tensor.type, tensor.shape).value_or(0);
   ProgressBar bar("verifying");
-  checkpoint::ConvertProgress tell = bar.callback();
-  checkpoint::ProgressSum progress(tell, total);
+  checkpoint::ConvertProgress emit = bar.callback();
+  checkpoint::ProgressSum progress(emit, total);
   std::atomic<size_t> next{0};
   findings.add(checkpoint::onThreads(threads, [&](int, const std::atomic<bool> &) {
     size_t count = metadata.tensors.size() + metadata.objects.size();
@@ -121,7 +121,7 @@ void remarkStrayFiles(const CheckpointReader &reader) {
     std::string name = at->path().filename().string();
     uint64_t size = name.ends_with(".distcp") ? at->file_size(error) : 0;
     if (size > 0 && !named.contains(name))
-      tellCkpt(makeReport(report::StrayFile, at->path().string()));
+      reportCkpt(makeReport(report::StrayFile, at->path().string()));
   }
 }
 
@@ -133,7 +133,7 @@ int runVerify(const VerifyOptions &options) {
   if (!format.isOk())
     return finishCkpt(format.status());
   Result<CheckpointReader> reader =
-      CheckpointReader::open(*folder, checkpoint::Verify::Whole, tellCkpt);
+      CheckpointReader::open(*folder, checkpoint::Verify::Whole, reportCkpt);
   if (!reader.isOk())
     return finishCkpt(reader.status());
   Findings findings;
@@ -145,7 +145,7 @@ int runVerify(const VerifyOptions &options) {
   if (findings.size() == 0) // whether the items make sense as what they are
     findings.add(checkpoint::CheckpointView::open(*folder).status());
   for (const Report &warning : reader->metadata().warnings)
-    tellCkpt(warning);
+    reportCkpt(warning);
   remarkStrayFiles(*reader);
   if (int status = findings.finish(); status != 0)
     return status;

@@ -78,12 +78,12 @@ int runSft(SftCommand &command) {
   if (!command.separator.empty())
     options.rows.separator = command.separator == "none" ? "" : command.separator;
   const bool isTerminal = ::isatty(STDERR_FILENO) == 1;
-  auto tell = [&](int64_t rows) {
+  auto emit = [&](int64_t rows) {
     if (isTerminal)
       llvm::errs() << fmt::format("\r\x1b[Kshardc: {}", formatCount(rows, "row"));
   };
   Result<tokenize::SftSummary> summary =
-      tokenize::makeSft(command.inputs, command.prefix, options, tell);
+      tokenize::makeSft(command.inputs, command.prefix, options, emit);
   if (isTerminal)
     llvm::errs() << "\r\x1b[K";
   if (!summary.isOk())

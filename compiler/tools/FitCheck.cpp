@@ -53,7 +53,7 @@ public:
     } else if (canBeSmaller) {
       moreRanks(smaller, ", 'train.micro_batch_size = 1'");
     }
-    roomOfExperts();
+    capacityOfExperts();
     return std::move(changes_);
   }
 
@@ -67,7 +67,7 @@ private:
   }
 
   /// What imbalance costs: ranks of experts that get twice an even share of rows, or all of them.
-  void roomOfExperts() {
+  void capacityOfExperts() {
     if (d_.expertParallel == 1)
       return;
     constexpr double kTwice = 2;

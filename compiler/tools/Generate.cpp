@@ -159,7 +159,7 @@ Result<std::optional<config::Config>> configOf(const ModelPlace &place,
 class Weights {
 public:
   Status add(const std::string &folder) {
-    ASSIGN_OR_RETURN(ModelWeights opened, ModelWeights::open(folder, tellCkpt));
+    ASSIGN_OR_RETURN(ModelWeights opened, ModelWeights::open(folder, reportCkpt));
     sources_.push_back(std::move(opened));
     return Status::ok();
   }

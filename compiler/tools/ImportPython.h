@@ -1,5 +1,5 @@
-// Programs that build a Megatron-Bridge configuration: run with stand-ins for the packages that they
-// import, or read.
+// Programs that build a Megatron-Bridge configuration: run with stand-ins for the packages that
+// they import, or read.
 #pragma once
 
 #include <optional>

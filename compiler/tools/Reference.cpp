@@ -236,7 +236,7 @@ std::string opEpilogues() {
       "works "
       "on what the op makes: this is rounded to the type of operand x (dy of a second result y; "
       "the "
-      "sum), but not written in it. Names of plans have both ops. Of magnitudes that are seen, a "
+      "sum), but not written in it. Names of plans have both ops. Of amaxes that are seen, a "
       "result shares the operand's buffer.\n\n| op | operands | results | work | forms |\n"
       "|---|---|---|---|---|\n";
   constexpr std::string_view kForms[] = {

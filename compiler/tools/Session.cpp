@@ -284,11 +284,11 @@ static std::vector<std::string> outsideText(const predict::Device &device, const
   for (const plan::Role &role : plan.roles) {
     predict::Overheads memory = predict::overheadsOf(device, plan, role);
     texts.push_back(
-        fmt::format("{}, of which workspaces {}, communicators {}, landing buffers {}, "
+        fmt::format("{}, of which workspaces {}, communicators {}, receive buffers {}, "
                     "context {}",
                     plan::formatBytes(memory.total()), plan::formatBytes(memory.workspaces),
-                    plan::formatBytes(memory.communicators), plan::formatBytes(memory.landings),
-                    plan::formatBytes(memory.context)));
+                    plan::formatBytes(memory.communicators),
+                    plan::formatBytes(memory.receiveBuffers), plan::formatBytes(memory.context)));
   }
   for (size_t begin = 0, end = 0; begin < texts.size(); begin = end) {
     while (end < texts.size() && texts[end] == texts[begin])
@@ -465,7 +465,7 @@ ExitStatus checkOutput(const std::string &path) {
 
 ExitStatus writeOutput(const std::string &path, std::string_view text) {
   if (isStdout(path))
-    return showText(text) ? kFine : kRunFailed; // finishOutput tells it
+    return showText(text) ? kFine : kRunFailed; // finishOutput reports it
   return finishWrite(writeFileAtomic(path, text));
 }
 

@@ -158,8 +158,8 @@ private:
   void addReader(ValueId value, int32_t unit, bool isForWeights) {
     Readers &readers = readers_[value];
     uint32_t def = body_.values[value].def;
-    int32_t maker = def == plan::kNone ? -1 : body_.ops[def].unit;
-    if (readers.unit < 0 || unit == maker || (readers.unit != maker && unit < readers.unit))
+    int32_t producer = def == plan::kNone ? -1 : body_.ops[def].unit;
+    if (readers.unit < 0 || unit == producer || (readers.unit != producer && unit < readers.unit))
       readers.unit = unit;
     readers.isForWeights |= isForWeights;
   }
@@ -177,12 +177,12 @@ private:
     const plan::Value &value = body_.values[id];
     if (value.def == plan::kNone || value.purpose != plan::Purpose::Activations)
       return;
-    const Op &maker = body_.ops[value.def];
-    if (isAlias(maker) || maker.unit < 0)
+    const Op &producer = body_.ops[value.def];
+    if (isAlias(producer) || producer.unit < 0)
       return;
     PartHeld &held = units_[static_cast<size_t>(readers_[id].unit)].held;
     bool isForWeights = readers_[id].isForWeights;
-    if (maker.phase == Phase::Forward) {
+    if (producer.phase == Phase::Forward) {
       held.keptBytes += value.type.bytes();
       held.keptForWeights += isForWeights ? value.type.bytes() : 0;
     } else if (areFor_[value.def] == 0 && isForWeights) {
@@ -289,11 +289,11 @@ int64_t boundaryBytes(const plan::Plan &plan, const plan::Segment &body) {
       uint32_t def = body.values[value].def;
       if (op.phase != Phase::Forward || op.unit < 0 || def == plan::kNone)
         continue;
-      const Op &maker = body.ops[def];
-      if (maker.unit < 0 || maker.unit == op.unit || isAlias(maker) ||
+      const Op &producer = body.ops[def];
+      if (producer.unit < 0 || producer.unit == op.unit || isAlias(producer) ||
           body.values[value].purpose != plan::Purpose::Activations)
         continue;
-      int64_t &most = bytes[static_cast<size_t>(maker.unit)];
+      int64_t &most = bytes[static_cast<size_t>(producer.unit)];
       most = std::max(most, body.values[value].type.bytes());
     }
   int64_t least = INT64_MAX;

@@ -340,7 +340,8 @@ void BridgeSettings::noteForeign(llvm::StringRef path, const Tree &value) {
     recipe_.leaveOut(fmt::format("{} = {}", path.str(), describe(value)), value.range);
 }
 
-/// A language model includes what predicts further tokens, unless its class has a switch for that.
+/// A language model includes the multi-token prediction layers, unless its class has a switch for
+/// that.
 void BridgeSettings::setFrozen() {
   Value::List entries;
   if (freezesModel_)

@@ -81,7 +81,7 @@ private:
   size_t budget_ = size_t{16} << 20;
 };
 
-/// All texts, one behind the other.
+/// All texts, one after the other.
 std::string joined(const std::vector<ShellValue> &values, llvm::StringRef between = "");
 
 } // namespace shardc::upstream

@@ -324,7 +324,8 @@ int main(int count, char **arguments) {
     if (row.op.find("norm") != row.op.npos)
       timeOrders(settings, row, DType::BF16, "8192", kLlamaWhole);
     if (row.op == "quantize_blocks")
-      timeRow(settings.inOrder, row, DType::BF16, "turned", kLlamaModel, "quantize_blocks, turned");
+      timeRow(settings.inOrder, row, DType::BF16, "transposed", kLlamaModel,
+              "quantize_blocks, transposed");
     if (row.op == "muon")
       timeRow(settings.inOrder, row, DType::BF16, "halves", kLlamaModel, "muon, halves");
     bool isProduct = row.op == "matmul" || row.op.starts_with("attention");

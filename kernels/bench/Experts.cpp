@@ -179,11 +179,11 @@ private:
     cudaEvent_t begin, end;
     cudaEventCreate(&begin);
     cudaEventCreate(&end);
-    int runs = static_cast<int>(400 / ms) + 1;
-    for (int i = 0; i < runs / 2; ++i)
+    int groups = static_cast<int>(400 / ms) + 1;
+    for (int i = 0; i < groups / 2; ++i)
       launch();
     cudaEventRecord(begin, stream_);
-    for (int i = 0; i < runs; ++i)
+    for (int i = 0; i < groups; ++i)
       launch();
     cudaEventRecord(end, stream_);
     float all = -1;
@@ -191,7 +191,7 @@ private:
       cudaEventElapsedTime(&all, begin, end);
     cudaEventDestroy(begin);
     cudaEventDestroy(end);
-    return static_cast<double>(all) / runs;
+    return static_cast<double>(all) / groups;
   }
 
   cudaStream_t stream_ = nullptr;

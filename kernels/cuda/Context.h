@@ -29,7 +29,7 @@ struct ContextOptions {
   bool ownKernels = false;
   DependentLaunches dependentLaunches = DependentLaunches::Never;
   const Refusals *refusals = nullptr; ///< failures that a test injects; outlives the context
-  ReportSink tell; ///< receives warnings about slower kernels, possibly repeatedly
+  ReportSink emit; ///< receives warnings about slower kernels, possibly repeatedly
 
   /// Options from the environment variables SHARDC_OWN_KERNELS and SHARDC_DEPENDENT_LAUNCHES.
   static ContextOptions fromEnvironment();
@@ -45,9 +45,9 @@ public:
   /// State of cuBLASLt and of cuDNN; only Gemm.cpp and CudnnAttention.cpp see their contents.
   GemmLibrary &gemm() const { return *gemm_; }
   AttentionLibrary &attention() const { return *attention_; }
-  void tell(const Report &report) const {
-    if (options_.tell)
-      options_.tell(report);
+  void emit(const Report &report) const {
+    if (options_.emit)
+      options_.emit(report);
   }
 
 private:

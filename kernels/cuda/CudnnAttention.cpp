@@ -123,19 +123,19 @@ void noteBar(const Context &context, CudnnBar bar) {
   case CudnnBar::Type:
     return;
   case CudnnBar::Dropout:
-    return context.tell(makeReport(report::AttentionDropout));
+    return context.emit(makeReport(report::AttentionDropout));
   case CudnnBar::Documents:
-    return context.tell(makeReport(report::AttentionDocuments));
+    return context.emit(makeReport(report::AttentionDocuments));
   case CudnnBar::SlidingWindow:
-    return context.tell(makeReport(report::AttentionWindow));
+    return context.emit(makeReport(report::AttentionWindow));
   case CudnnBar::Chunks:
-    return context.tell(makeReport(report::AttentionChunks));
+    return context.emit(makeReport(report::AttentionChunks));
   case CudnnBar::SoftCap:
-    return context.tell(makeReport(report::AttentionCap));
+    return context.emit(makeReport(report::AttentionCap));
   case CudnnBar::Rows:
-    return context.tell(makeReport(report::AttentionRows));
+    return context.emit(makeReport(report::AttentionRows));
   case CudnnBar::Positions:
-    return context.tell(makeReport(report::AttentionPositions));
+    return context.emit(makeReport(report::AttentionPositions));
   }
 }
 
@@ -320,7 +320,7 @@ const Built &builtFor(Context &context, const Key &key) {
   else if (handle)
     built = Builder(key).build(handle);
   if (!built.graph)
-    context.tell(refusalOf(key, built.message));
+    context.emit(refusalOf(key, built.message));
   return built;
 }
 

@@ -22,13 +22,13 @@ inline constexpr int kWarpsThatMultiply = 8;
 struct Grouped;
 
 /// The groups of all slots, in order; in the call's device workspace.
-struct RunList {
-  int32_t *begins, *ends; ///< rows of each run
+struct GroupList {
+  int32_t *begins, *ends; ///< rows of each group
   int32_t *firstItems;    ///< first work item of each group, then the total
   int64_t *rowsBefore;    ///< scratch of the kernel that builds the list
 
-  RunList() = default;
-  RunList(const Call &call, Scratch &scratch);
+  GroupList() = default;
+  GroupList(const Call &call, Scratch &scratch);
   /// Enqueues the kernel that builds the list. A work item is a pair of tiles with `tileCols`
   /// columns, or, if 0, a block of rows of the plain kernel.
   void fill(const Call &call, const Grouped &grouped, int tileCols) const;
@@ -37,9 +37,9 @@ struct RunList {
 /// One call: c[r,:] = a[r,:]·op(b[e]), or dw[e] (+)= sum over rows of a[r,:]ᵀ·b[r,:].
 struct Grouped {
   Tensor a, b, c;
-  int64_t slots, runs; ///< of a slot
-  int64_t rows;        ///< row capacity of all slots together
-  int64_t k, m;        ///< extents of a product [rows, k]·[k, m], or of a gradient [k, m]
+  int64_t slots, groups; ///< of a slot
+  int64_t rows;          ///< row capacity of all slots together
+  int64_t k, m;          ///< extents of a product [rows, k]·[k, m], or of a gradient [k, m]
   bool isGradient, transB;
   int32_t multiprocessors; ///< SMs that it may use; 0: all
   /// Partial sums of squares of a gradient, in the workspace; null if not requested.
@@ -48,7 +48,7 @@ struct Grouped {
   const Tensor *bias = nullptr, *weights = nullptr;
 
   Grouped(const Call &call, bool isGradient);
-  int64_t allRuns() const { return slots * runs; }
+  int64_t allGroups() const { return slots * groups; }
 };
 
 /// Whether the tensor-core kernel supports the call: on Hopper, 16-bit factors of one type, result
@@ -57,9 +57,9 @@ bool hasTiles(const Grouped &call);
 
 /// Enqueues the call. A failed launch is reported to the queue. Returns the number of partial sums
 /// of squares that it writes, if requested.
-int64_t launchTiles(const Grouped &call, const RunList &list, Queue &queue);
+int64_t launchTiles(const Grouped &call, const GroupList &list, Queue &queue);
 
-/// Enqueues y[r,:] = x[r,:] + bias[e,:] (·weights[r]) of each row r of run e; y may be x.
+/// Enqueues y[r,:] = x[r,:] + bias[e,:] (·weights[r]) of each row r of group e; y may be x.
 void launchBiases(const Tensor &x, const Tensor &bias, const Tensor &counts, const Tensor *weights,
                   const Tensor &y, Queue &queue);
 
@@ -68,7 +68,7 @@ inline constexpr int kPlainRows = 64;
 
 /// Which elements of an 8-bit factor share a scale.
 enum class Scaling : uint8_t {
-  Run,     ///< f32[run]: all of a run, or of its matrix
+  Group,   ///< f32[group]: all of a group, or of its matrix
   Rows128, ///< f32[depth/128, rows]
   Rows32,  ///< e8m0[depth/32, rows]
   Squares, ///< f32[matrix, rows of it/128, depth/128]
@@ -91,7 +91,7 @@ inline constexpr int kDepthBlock = 128;
 struct Grouped8 {
   Grouped call;
   Factor8 a, b;
-  RunList list;
+  GroupList list;
 };
 
 /// Whether the tensor-core kernel supports the call: on Hopper, scales of groups or of 128

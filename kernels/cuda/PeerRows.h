@@ -31,7 +31,7 @@ struct PeerRows {
   const std::byte *in = nullptr;
   std::byte *out = nullptr;
   const int32_t *counts = nullptr; ///< [slots, groups]: rows of `in`; a part has one or more slots
-  int slots = 0, runs = 0;         ///< slots per part, groups per slot
+  int slots = 0, groups = 0;       ///< slots per part, groups per slot
   int64_t rows = 0;                ///< row capacity of a slot
   int64_t rowBytes = 0;
 

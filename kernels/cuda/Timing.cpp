@@ -9,7 +9,7 @@ namespace {
 /// The first run loads the kernel and is not counted.
 float timeOf(const Way &run, cudaStream_t stream) {
   constexpr float kEnough = 0.5f; // ms
-  constexpr int kRunsMax = 4;
+  constexpr int kGroupsMax = 4;
   cudaEvent_t begin = nullptr, end = nullptr;
   bool good = cudaEventCreate(&begin) == cudaSuccess && cudaEventCreate(&end) == cudaSuccess;
   float ms = 0;
@@ -25,7 +25,7 @@ float timeOf(const Way &run, cudaStream_t stream) {
   measure(1);
   float mean = measure(1);
   if (mean < kEnough)
-    mean = measure(kRunsMax);
+    mean = measure(kGroupsMax);
   for (cudaEvent_t event : {begin, end})
     if (event)
       cudaEventDestroy(event);

@@ -20,7 +20,7 @@ std::shared_ptr<AttentionLibrary> makeAttentionLibrary() { return nullptr; }
 bool hasCudnnAttention(const Call &call, AttentionOp op) {
   if (call.in[0].dtype != DType::F32 && !contextOf(call).options().ownKernels &&
       !hasTileAttention(call, op))
-    contextOf(call).tell(makeReport(report::NoCudnn));
+    contextOf(call).emit(makeReport(report::NoCudnn));
   return false;
 }
 int64_t cudnnAttentionWorkspace(const Call &, AttentionOp) { return 0; }

@@ -1,10 +1,10 @@
 // attention, attention_qkv and attention_part on Hopper's tensor cores: o = softmax(scale·q·kᵀ)·v
-// over the keys that a query sees, lse = log of the sum. A block has 128 queries of one head, a warp
-// group 64 of them; a third group copies tiles of 128 keys and values through a ring of two. Scores
-// and outputs stay in registers; probabilities are a product's first factor from there, rounded to
-// 16 bits. While the products of one tile run, the exponentials of the next are computed. H100,
-// TFLOP/s of the pairs that are seen, 16,384 tokens in rows of 4,096, 32 heads of 128, 8 groups:
-// 560 with one document for a row, 330 with documents of 1,024, 71 with 128.
+// over the keys that a query sees, lse = log of the sum. A block has 128 queries of one head, a
+// warpgroup 64 of them; a third group copies tiles of 128 keys and values through a ring of two.
+// Scores and outputs stay in registers; probabilities are a product's first factor from there,
+// rounded to 16 bits. While the products of one tile run, the exponentials of the next are
+// computed. H100, TFLOP/s of the pairs that are seen, 16,384 tokens in rows of 4,096, 32 heads of
+// 128, 8 groups: 560 with one document for a row, 330 with documents of 1,024, 71 with 128.
 #include "kernels/cuda/TileAttention.h"
 #include "kernels/cuda/attention_tiles.cuh"
 #include "kernels/host/Slices.h"
@@ -21,7 +21,7 @@ template <int kChannels> struct Shared {
   uint64_t hasQ, hasK[kStages], hasV[kStages], freeK[kStages], freeV[kStages];
 };
 
-/// Which keys the queries of a block, or of a warp group, see.
+/// Which keys the queries of a block, or of a warpgroup, see.
 struct Range {
   int begin, end;
 
@@ -57,7 +57,7 @@ __device__ void copyTiles(const Maps &maps, const Sight &sight, Shared<kChannels
   }
 }
 
-/// What a thread computes of two of its warp group's queries, 8 rows apart.
+/// What a thread computes of two of its warpgroup's queries, 8 rows apart.
 template <int kChannels, bool kIsF16> class Queries {
   using Tile = TileOf<kTileRows, kChannels>;
 
@@ -89,7 +89,7 @@ public:
     release(barrier(shared_.freeK, stageOf(from)));
     float shrink[2];
     soften(from, shrink);
-    packAll();
+    pack<kIsF16>(s_, probs_);
 #pragma unroll 1
     for (int i = from + 1; i < to; ++i) {
       multiplyKeys(i);
@@ -104,7 +104,7 @@ public:
 #pragma unroll
       for (int j = 0; j < kChannels / 2; ++j)
         o_[j] *= shrink[j / 2 % 2];
-      packAll();
+      pack<kIsF16>(s_, probs_);
     }
     multiplyValues(to - 1);
     hopper::waitForProducts<0>();
@@ -137,24 +137,14 @@ private:
     hopper::Factor k = Tile::rows(hopper::sharedAddress(shared_.k[stage]), 0);
     hopper::settle(s_);
     hopper::beginProducts();
-#pragma unroll
-    for (int i = 0; i < kChannels / 16; ++i)
-      hopper::addProductOf<kTileRows, kIsF16, 0>(s_, q.at(Tile::step(i)), k.at(Tile::step(i)),
-                                                 i > 0);
-    hopper::endProducts();
+    multiplyRows<Tile, Tile, kIsF16>(s_, q, k);
   }
 
   __device__ void multiplyValues(int tile) {
     uint32_t stage = stageOf(tile);
     hopper::waitFor(barrier(shared_.hasV, stage), parityOf(tile));
     hopper::Factor v = Tile::rows(hopper::sharedAddress(shared_.v[stage]), 0);
-    hopper::settle(o_);
-    hopper::beginProducts();
-#pragma unroll
-    for (int i = 0; i < kTileRows / 16; ++i)
-      hopper::addProductFrom<kChannels, kIsF16, 1>(o_, probs_ + 4 * i,
-                                                   v.at(static_cast<uint32_t>(i) * kStepRows));
-    hopper::endProducts();
+    addProducts<kIsF16>(o_, probs_, v);
   }
 
   /// From scores to what a row's largest score leaves of them, and what it leaves of earlier sums.
@@ -200,12 +190,6 @@ private:
     }
   }
 
-  __device__ void packAll() {
-#pragma unroll
-    for (int i = 0; i < kTileRows / 16; ++i)
-      packStep<kIsF16>(s_ + 8 * i, probs_ + 4 * i);
-  }
-
   __device__ void write() {
     int64_t statistics = p_.statistics(sample_, head_) + chunk_.row;
 #pragma unroll
@@ -213,8 +197,7 @@ private:
       total_[i] += __shfl_xor_sync(0xffffffffu, total_[i], 1);
       total_[i] += __shfl_xor_sync(0xffffffffu, total_[i], 2);
       if (threadIdx.x % 4 == 0 && row_ + 8 * i < chunk_.rows)
-        p_.lse[statistics + row_ + 8 * i] =
-            (largest_[i] * factor_ + __log2f(total_[i])) * kLn2;
+        p_.lse[statistics + row_ + 8 * i] = (largest_[i] * factor_ + __log2f(total_[i])) * kLn2;
     }
 #pragma unroll
     for (int j = 0; j < kChannels / 2; ++j)

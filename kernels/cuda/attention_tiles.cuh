@@ -1,20 +1,20 @@
 // What the passes of attention on tensor cores share: which keys a query sees, where heads lie in
 // rows, and tiles of rows in shared memory. A query sees keys [begin, end) of its sample, by its
 // document, a window, a chunk of the sequence and causality. Neither bound falls from one query to
-// the next, so that the keys of a tile of queries are one range, and so are the queries of a tile of
-// keys.
+// the next, so that the keys of a tile of queries are one range, and so are the queries of a tile
+// of keys.
 #pragma once
 
 #include "kernels/cuda/grouped_tiles.cuh"
 
 namespace shardc::kernels::cuda::heads {
 
-constexpr int kTileRows = 128;       ///< of queries or keys that a block has
-constexpr int kGroupRows = 64;       ///< of those, that a warp group has
-constexpr int kBlockCols = 64;       ///< channels in a row of shared memory
-constexpr int kThreads = 384;        ///< a warp group that copies, two that multiply
-constexpr uint32_t kRowBytes = 128;  ///< of shared memory
-constexpr uint32_t kStepBytes = 32;  ///< 16 channels
+constexpr int kTileRows = 128;      ///< of queries or keys that a block has
+constexpr int kGroupRows = 64;      ///< of those, that a warpgroup has
+constexpr int kBlockCols = 64;      ///< channels in a row of shared memory
+constexpr int kThreads = 384;       ///< a warpgroup that copies, two that multiply
+constexpr uint32_t kRowBytes = 128; ///< of shared memory
+constexpr uint32_t kStepBytes = 32; ///< 16 channels
 constexpr uint32_t kStepRows = 16 * kRowBytes;
 constexpr float kLog2e = 1.4426950408889634f;
 constexpr float kLn2 = 0.6931471805599453f;
@@ -36,7 +36,7 @@ struct Target {
 
 /// Queries at positions that follow each other: of a whole sequence, or of a chunk of it.
 struct Chunk {
-  int row;      ///< of the first one, in its sample
+  int row; ///< of the first one, in its sample
   int rows;
   int position; ///< of the first one among the keys
 };
@@ -47,12 +47,12 @@ struct Params {
   int chunkCount;
   Target to[3]; ///< o, or dq, dk and dv
   Data dOut, out;
-  float *lse, *delta; ///< f32[B, N, queries]
+  float *lse, *delta;  ///< f32[B, N, queries]
   const int32_t *docs; ///< of queries: positions at which their documents begin
   int queries, keys;   ///< of a sample
   int heads, perGroup;
-  int window; ///< keys before its own that a query sees; negative: all
-  int chunk;  ///< positions of which a query sees those of its own; 0: all
+  int window;       ///< keys before its own that a query sees; negative: all
+  int chunk;        ///< positions of which a query sees those of its own; 0: all
   float scale, cap; ///< cap 0: none
   bool causal, resetMask;
 
@@ -115,6 +115,7 @@ struct Maps {
 template <int kRows, int kChannels> struct TileOf {
   static constexpr uint32_t kBlockBytes = kRows * kRowBytes;
   static constexpr uint32_t kBytes = kChannels / kBlockCols * kBlockBytes;
+  static constexpr int kSteps = kChannels / 16;
 
   /// Its rows from one on, as a factor with rows along k; `step` counts 16 channels.
   __device__ __forceinline__ static hopper::Factor rows(uint32_t address, int first) {
@@ -131,6 +132,38 @@ template <int kRows, int kChannels> struct TileOf {
                        {column + b * kBlockCols, row, sample});
   }
 };
+
+/// sums = a·bᵀ over the channels of a head, of tiles of these shapes; a group of products.
+template <typename A, typename B, bool kIsF16, int kSums>
+__device__ __forceinline__ void multiplyRows(float (&sums)[kSums], const hopper::Factor &a,
+                                             const hopper::Factor &b) {
+#pragma unroll
+  for (int i = 0; i < A::kSteps; ++i)
+    hopper::addProductOf<2 * kSums, kIsF16, 0>(sums, a.at(A::step(i)), b.at(B::step(i)), i > 0);
+  hopper::endProducts();
+}
+
+/// Rounds sums to 16 bits, as the first factor of a product lies in registers.
+template <bool kIsF16, int kSums>
+__device__ __forceinline__ void pack(const float (&sums)[kSums], uint32_t (&packed)[kSums / 2]) {
+#pragma unroll
+  for (int i = 0; i < kSums / 2; ++i)
+    packed[i] = tiles::packed<kIsF16>(sums[2 * i], sums[2 * i + 1]);
+}
+
+/// sums += factors·b, of packed factors, which the products read until they end; a group of
+/// products.
+template <bool kIsF16, int kSums, int kWords>
+__device__ __forceinline__ void addProducts(float (&sums)[kSums], const uint32_t (&factors)[kWords],
+                                            const hopper::Factor &b) {
+  hopper::settle(sums);
+  hopper::beginProducts();
+#pragma unroll
+  for (int i = 0; i < kWords / 4; ++i)
+    hopper::addProductFrom<2 * kSums, kIsF16, 1>(sums, factors + 4 * i,
+                                                 b.at(static_cast<uint32_t>(i) * kStepRows));
+  hopper::endProducts();
+}
 
 /// A position in a ring of stages.
 template <int kStages> struct Turn {
@@ -160,15 +193,7 @@ __device__ __forceinline__ float tanhOf(float x) {
   return 1.0f - __fdividef(2.0f, exp2Of(2.0f * kLog2e * x) + 1.0f);
 }
 
-/// Packs sums of 16 columns as the first factor of a product.
-template <bool kIsF16>
-__device__ __forceinline__ void packStep(const float *sums, uint32_t *packed) {
-#pragma unroll
-  for (int i = 0; i < 4; ++i)
-    packed[i] = tiles::packed<kIsF16>(sums[2 * i], sums[2 * i + 1]);
-}
-
-/// Writes a warp group's 64 rows of one head through `memory`, 8 KiB that only it reads.
+/// Writes a warpgroup's 64 rows of one head through `memory`, 8 KiB that only it reads.
 template <int kChannels, bool kIsF16>
 __device__ __forceinline__ void writeRows(const Target &to, uint8_t *memory, int64_t sampleRow,
                                           int row, int rows, int column,

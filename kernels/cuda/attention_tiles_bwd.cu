@@ -3,9 +3,9 @@
 // dv = Pᵀ·do. Two kernels, so that each sum has one owner and a fixed order: one has 128 queries a
 // block and goes over keys, one has 128 keys and goes over the queries of all heads of their group.
 // Both compute scores and the gradients of probabilities, which are seven products where five would
-// do; P and dS are first factors from registers, rounded to 16 bits. With a soft cap c, a score x is
-// c·tanh(x/c), and dS has the factor 1 - tanh(x/c)². H100, measured as the forward pass is: 447 with
-// one document for a row, 343 with documents of 1,024, 93 with 128.
+// do; P and dS are first factors from registers, rounded to 16 bits. With a soft cap c, a score x
+// is c·tanh(x/c), and dS has the factor 1 - tanh(x/c)². H100, measured as the forward pass is: 447
+// with one document for a row, 343 with documents of 1,024, 93 with 128.
 #include "kernels/cuda/TileAttention.h"
 #include "kernels/cuda/attention_tiles.cuh"
 
@@ -59,10 +59,10 @@ __device__ void copyKeys(const Maps &maps, const Sight &sight, QueryShared<kChan
   int group = head / p.perGroup, inGroup = head % p.perGroup;
   uint32_t hasQ = hopper::sharedAddress(&shared.hasQ);
   hopper::expectBytes(hasQ, 2 * Tile::kBytes);
-  Tile::load(maps.q, hopper::sharedAddress(shared.q), hasQ, p.q.at(group, inGroup, kChannels),
+  Tile::load(maps.q, hopper::sharedAddress(shared.q), hasQ, p.q.at(group, inGroup, kChannels), row,
+             sample);
+  Tile::load(maps.dOut, hopper::sharedAddress(shared.dOut), hasQ, p.o.at(group, inGroup, kChannels),
              row, sample);
-  Tile::load(maps.dOut, hopper::sharedAddress(shared.dOut), hasQ,
-             p.o.at(group, inGroup, kChannels), row, sample);
   Turn<kKeyStages> turn;
   for (int key = begin; key < end; key += kTileRows, ++turn.count) {
     uint32_t stage = turn.stage(), has = barrier(shared.has, stage);
@@ -75,7 +75,44 @@ __device__ void copyKeys(const Maps &maps, const Sight &sight, QueryShared<kChan
   }
 }
 
-/// What a warp group computes: dq of 64 queries, a thread of two rows, 8 apart.
+/// Two queries of a thread, 8 rows apart.
+struct QueryRows {
+  int begins[2], ends[2]; ///< of the keys that they see
+  float lse2[2], delta[2];
+
+  __device__ __forceinline__ QueryRows(const Sight &sight, int row, int64_t statistics) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      int query = min(row + 8 * i, sight.chunk.rows - 1);
+      int64_t at = statistics + sight.chunk.row + query;
+      begins[i] = sight.begin(query), ends[i] = sight.end(query);
+      lse2[i] = sight.p.lse[at] * kLog2e, delta[i] = sight.p.delta[at];
+    }
+  }
+  /// Scores to probabilities.
+  __device__ __forceinline__ void toProbabilities(const Softening &soften,
+                                                  float (&s)[kTileRows / 2]) const {
+    soften.cap(s);
+#pragma unroll
+    for (int j = 0; j < kTileRows / 2; ++j)
+      s[j] = soften.prob(s[j], lse2[j / 2 % 2]);
+  }
+  /// Those and their gradients to gradients of scores.
+  __device__ __forceinline__ void toGradients(const Softening &soften,
+                                              const float (&dProb)[kTileRows / 2],
+                                              float (&s)[kTileRows / 2]) const {
+    if (soften.share > 0.0f) {
+#pragma unroll
+      for (int j = 0; j < kTileRows / 2; ++j)
+        s[j] *= soften.slope(s[j], lse2[j / 2 % 2]);
+    }
+#pragma unroll
+    for (int j = 0; j < kTileRows / 2; ++j)
+      s[j] *= dProb[j] - delta[j / 2 % 2];
+  }
+};
+
+/// What a warpgroup computes: dq of 64 queries, a thread of two rows, 8 apart.
 template <int kChannels, bool kIsF16>
 __device__ void sumQueries(const Sight &sight, QueryShared<kChannels> &shared, int query, int head,
                            int sample) {
@@ -89,16 +126,8 @@ __device__ void sumQueries(const Sight &sight, QueryShared<kChannels> &shared, i
   const int lastBegin = sight.begin(first + kGroupRows - 1);
   const int groupEnd = sight.end(first + kGroupRows - 1);
   const Softening soften(p);
-  int begins[2], ends[2];
-  float lse2[2], delta[2];
-  int64_t statistics = p.statistics(sample, head) + sight.chunk.row;
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    int at = min(row + 8 * i, sight.chunk.rows - 1);
-    begins[i] = sight.begin(at), ends[i] = sight.end(at);
-    lse2[i] = p.lse[statistics + at] * kLog2e, delta[i] = p.delta[statistics + at];
-  }
-  float s[kTileRows / 2], dp[kTileRows / 2], dq[kChannels / 2] = {};
+  const QueryRows rows(sight, row, p.statistics(sample, head));
+  float s[kTileRows / 2], dProb[kTileRows / 2], dq[kChannels / 2] = {};
   uint32_t packed[kTileRows / 4];
   hopper::Factor q = Tile::rows(hopper::sharedAddress(shared.q), group * kGroupRows);
   hopper::Factor dOut = Tile::rows(hopper::sharedAddress(shared.dOut), group * kGroupRows);
@@ -115,52 +144,26 @@ __device__ void sumQueries(const Sight &sight, QueryShared<kChannels> &shared, i
     hopper::Factor k = Tile::rows(hopper::sharedAddress(shared.k[stage]), 0);
     hopper::Factor v = Tile::rows(hopper::sharedAddress(shared.v[stage]), 0);
     hopper::settle(s);
-    hopper::settle(dp);
+    hopper::settle(dProb);
     hopper::beginProducts();
-#pragma unroll
-    for (int i = 0; i < kChannels / 16; ++i)
-      hopper::addProductOf<kTileRows, kIsF16, 0>(s, q.at(Tile::step(i)), k.at(Tile::step(i)),
-                                                 i > 0);
-    hopper::endProducts();
-#pragma unroll
-    for (int i = 0; i < kChannels / 16; ++i)
-      hopper::addProductOf<kTileRows, kIsF16, 0>(dp, dOut.at(Tile::step(i)), v.at(Tile::step(i)),
-                                                 i > 0);
-    hopper::endProducts();
+    multiplyRows<Tile, Tile, kIsF16>(s, q, k);
+    multiplyRows<Tile, Tile, kIsF16>(dProb, dOut, v);
     hopper::waitForProducts<1>();
     hopper::settle(s);
     bool seesAll = key0 >= lastBegin && key0 + kTileRows <= firstEnd;
-    soften.cap(s);
-#pragma unroll
-    for (int j = 0; j < kTileRows / 2; ++j)
-      s[j] = soften.prob(s[j], lse2[j / 2 % 2]);
+    rows.toProbabilities(soften, s);
     if (!seesAll) {
 #pragma unroll
       for (int j = 0; j < kTileRows / 2; ++j) {
         int key = key0 + j / 4 * 8 + lane % 4 * 2 + j % 2, i = j / 2 % 2;
-        s[j] = key < begins[i] || key >= ends[i] ? 0.0f : s[j];
+        s[j] = key < rows.begins[i] || key >= rows.ends[i] ? 0.0f : s[j];
       }
     }
     hopper::waitForProducts<0>();
-    hopper::settle(dp);
-    if (soften.share > 0.0f) {
-#pragma unroll
-      for (int j = 0; j < kTileRows / 2; ++j)
-        s[j] *= soften.slope(s[j], lse2[j / 2 % 2]);
-    }
-#pragma unroll
-    for (int j = 0; j < kTileRows / 2; ++j)
-      s[j] *= dp[j] - delta[j / 2 % 2];
-#pragma unroll
-    for (int i = 0; i < kTileRows / 16; ++i)
-      packStep<kIsF16>(s + 8 * i, packed + 4 * i);
-    hopper::settle(dq);
-    hopper::beginProducts();
-#pragma unroll
-    for (int i = 0; i < kTileRows / 16; ++i)
-      hopper::addProductFrom<kChannels, kIsF16, 1>(dq, packed + 4 * i,
-                                                   k.at(static_cast<uint32_t>(i) * kStepRows));
-    hopper::endProducts();
+    hopper::settle(dProb);
+    rows.toGradients(soften, dProb, s);
+    pack<kIsF16>(s, packed);
+    addProducts<kIsF16>(dq, packed, k);
     hopper::waitForProducts<0>();
     hopper::settle(dq);
     release(free);
@@ -235,7 +238,6 @@ __device__ void copyQueries(const Maps &maps, const Params &p, KeyShared<kChanne
                             int key, int group, int sample) {
   using Tile = TileOf<kTileRows, kChannels>;
   using Queries = TileOf<kQueryRows, kChannels>;
-  constexpr int kBeyond = 0x7fffffff;
   const int lane = static_cast<int>(threadIdx.x);
   const int lastKey = min(key + kTileRows, p.keys) - 1;
   if (lane == 0) {
@@ -262,7 +264,7 @@ __device__ void copyQueries(const Maps &maps, const Params &p, KeyShared<kChanne
         for (int i = 0; i < 2; ++i) {
           int at = query + lane + kWarp * i;
           bool isThere = at < chunk.rows;
-          begins[i] = isThere ? sight.begin(at) : kBeyond;
+          begins[i] = isThere ? sight.begin(at) : INT32_MAX;
           lse[i] = isThere ? p.lse[statistics + at] : 0.0f;
           delta[i] = isThere ? p.delta[statistics + at] : 0.0f;
         }
@@ -302,7 +304,38 @@ __device__ void copyQueries(const Maps &maps, const Params &p, KeyShared<kChanne
   }
 }
 
-/// What a warp group computes: dk and dv of 64 keys, a thread of two rows, 8 apart.
+/// Scores of a stage's queries to probabilities.
+__device__ __forceinline__ void toProbabilities(const Softening &soften, const QueryWords &words,
+                                                float (&s)[kQueryRows / 2]) {
+  soften.cap(s);
+#pragma unroll
+  for (int j = 0; j < kQueryRows / 2; j += 4) {
+    float2 lse2 = pairOf(words.lse2, j);
+#pragma unroll
+    for (int i = 0; i < 4; i += 2)
+      s[j + i] = soften.prob(s[j + i], lse2.x), s[j + i + 1] = soften.prob(s[j + i + 1], lse2.y);
+  }
+}
+
+/// Those and their gradients to gradients of scores.
+__device__ __forceinline__ void toGradients(const Softening &soften, const QueryWords &words,
+                                            const float (&dProb)[kQueryRows / 2],
+                                            float (&s)[kQueryRows / 2]) {
+  if (soften.share > 0.0f) {
+#pragma unroll
+    for (int j = 0; j < kQueryRows / 2; ++j)
+      s[j] *= soften.slope(s[j], words.lse2[j / 4 * 8 + threadIdx.x % 4 * 2 + j % 2]);
+  }
+#pragma unroll
+  for (int j = 0; j < kQueryRows / 2; j += 4) {
+    float2 delta = pairOf(words.delta, j);
+#pragma unroll
+    for (int i = 0; i < 4; i += 2)
+      s[j + i] *= dProb[j + i] - delta.x, s[j + i + 1] *= dProb[j + i + 1] - delta.y;
+  }
+}
+
+/// What a warpgroup computes: dk and dv of 64 keys, a thread of two rows, 8 apart.
 template <int kChannels, bool kIsF16>
 __device__ void sumKeys(const Params &p, KeyShared<kChannels> &shared, int key, int group,
                         int sample) {
@@ -312,7 +345,7 @@ __device__ void sumKeys(const Params &p, KeyShared<kChannels> &shared, int key, 
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int row = first + static_cast<int>(threadIdx.x) % 128 / kWarp * 16 + lane / 4;
   const Softening soften(p);
-  float s[kQueryRows / 2], dp[kQueryRows / 2], dk[kChannels / 2] = {}, dv[kChannels / 2] = {};
+  float s[kQueryRows / 2], dProb[kQueryRows / 2], dk[kChannels / 2] = {}, dv[kChannels / 2] = {};
   uint32_t probs[kQueryRows / 4], gradients[kQueryRows / 4];
   hopper::Factor k = Tile::rows(hopper::sharedAddress(shared.k), ofWarp * kGroupRows);
   hopper::Factor v = Tile::rows(hopper::sharedAddress(shared.v), ofWarp * kGroupRows);
@@ -335,31 +368,14 @@ __device__ void sumKeys(const Params &p, KeyShared<kChannels> &shared, int key, 
     hopper::Factor q = Queries::rows(hopper::sharedAddress(shared.q[stage]), 0);
     hopper::Factor dOut = Queries::rows(hopper::sharedAddress(shared.dOut[stage]), 0);
     hopper::settle(s);
-    hopper::settle(dp);
+    hopper::settle(dProb);
     hopper::beginProducts();
-#pragma unroll
-    for (int i = 0; i < kChannels / 16; ++i)
-      hopper::addProductOf<kQueryRows, kIsF16, 0>(s, k.at(Tile::step(i)), q.at(Queries::step(i)),
-                                                  i > 0);
-    hopper::endProducts();
-#pragma unroll
-    for (int i = 0; i < kChannels / 16; ++i)
-      hopper::addProductOf<kQueryRows, kIsF16, 0>(dp, v.at(Tile::step(i)),
-                                                  dOut.at(Queries::step(i)), i > 0);
-    hopper::endProducts();
-    const bool seesAll =
-        lastBegin <= first && (!p.causal || query >= first + kGroupRows - 1);
+    multiplyRows<Tile, Queries, kIsF16>(s, k, q);
+    multiplyRows<Tile, Queries, kIsF16>(dProb, v, dOut);
+    const bool seesAll = lastBegin <= first && (!p.causal || query >= first + kGroupRows - 1);
     hopper::waitForProducts<1>();
     hopper::settle(s);
-    soften.cap(s);
-    // Columns are queries: of each eight, a thread has two.
-#pragma unroll
-    for (int j = 0; j < kQueryRows / 2; j += 4) {
-      float2 lse2 = pairOf(words.lse2, j);
-#pragma unroll
-      for (int i = 0; i < 4; i += 2)
-        s[j + i] = soften.prob(s[j + i], lse2.x), s[j + i + 1] = soften.prob(s[j + i + 1], lse2.y);
-    }
+    toProbabilities(soften, words, s);
     if (!seesAll) {
 #pragma unroll
       for (int j = 0; j < kQueryRows / 2; ++j) {
@@ -368,40 +384,13 @@ __device__ void sumKeys(const Params &p, KeyShared<kChannels> &shared, int key, 
           s[j] = 0.0f;
       }
     }
-#pragma unroll
-    for (int i = 0; i < kQueryRows / 16; ++i)
-      packStep<kIsF16>(s + 8 * i, probs + 4 * i);
-    hopper::settle(dv);
-    hopper::beginProducts();
-#pragma unroll
-    for (int i = 0; i < kQueryRows / 16; ++i)
-      hopper::addProductFrom<kChannels, kIsF16, 1>(dv, probs + 4 * i,
-                                                   dOut.at(static_cast<uint32_t>(i) * kStepRows));
-    hopper::endProducts();
+    pack<kIsF16>(s, probs);
+    addProducts<kIsF16>(dv, probs, dOut);
     hopper::waitForProducts<1>();
-    hopper::settle(dp);
-    if (soften.share > 0.0f) {
-#pragma unroll
-      for (int j = 0; j < kQueryRows / 2; ++j)
-        s[j] *= soften.slope(s[j], words.lse2[j / 4 * 8 + lane % 4 * 2 + j % 2]);
-    }
-#pragma unroll
-    for (int j = 0; j < kQueryRows / 2; j += 4) {
-      float2 delta = pairOf(words.delta, j);
-#pragma unroll
-      for (int i = 0; i < 4; i += 2)
-        s[j + i] *= dp[j + i] - delta.x, s[j + i + 1] *= dp[j + i + 1] - delta.y;
-    }
-#pragma unroll
-    for (int i = 0; i < kQueryRows / 16; ++i)
-      packStep<kIsF16>(s + 8 * i, gradients + 4 * i);
-    hopper::settle(dk);
-    hopper::beginProducts();
-#pragma unroll
-    for (int i = 0; i < kQueryRows / 16; ++i)
-      hopper::addProductFrom<kChannels, kIsF16, 1>(dk, gradients + 4 * i,
-                                                   q.at(static_cast<uint32_t>(i) * kStepRows));
-    hopper::endProducts();
+    hopper::settle(dProb);
+    toGradients(soften, words, dProb, s);
+    pack<kIsF16>(s, gradients);
+    addProducts<kIsF16>(dk, gradients, q);
     hopper::waitForProducts<0>();
     hopper::settle(dk);
     hopper::settle(dv);
@@ -469,12 +458,11 @@ __global__ void __launch_bounds__(kDeltaThreads) rowProducts(const Params p, int
             query % p.queries] = sum[0];
 }
 
-template <int kChannels, bool kIsF16>
-void launch(const Operands &of, Queue &queue) {
+template <int kChannels, bool kIsF16> void launch(const Operands &of, Queue &queue) {
   const Params &p = of.p;
   int64_t rows = int64_t{of.samples} * p.queries * p.heads;
   constexpr int kRowsOfBlock = kDeltaThreads * kChunk / kChannels;
-  launchKernel(rowProducts<kChannels, kIsF16 ? Mode::F16 : Mode::Bf16>,
+  launchKernel(rowProducts < kChannels, kIsF16 ? Mode::F16 : Mode::Bf16 >,
                static_cast<unsigned>(ceilDiv(rows, kRowsOfBlock)), kDeltaThreads, 0, queue, p,
                rows);
   auto start = [&](auto kernel, size_t bytes, unsigned tiles, int heads) {
@@ -485,8 +473,8 @@ void launch(const Operands &of, Queue &queue) {
   };
   start(attentionKeyTiles<kChannels, kIsF16>, sizeof(KeyShared<kChannels>),
         static_cast<unsigned>(ceilDiv(p.keys, kTileRows)), p.heads / p.perGroup);
-  start(attentionQueryTiles<kChannels, kIsF16>, sizeof(QueryShared<kChannels>),
-        QueryTile::ofAll(p), p.heads);
+  start(attentionQueryTiles<kChannels, kIsF16>, sizeof(QueryShared<kChannels>), QueryTile::ofAll(p),
+        p.heads);
 }
 
 } // namespace

@@ -1,5 +1,5 @@
-// Grouped rows, as in kernels/host/Runs.h: which rows of equal slots are valid. Counts stay on the
-// device.
+// Grouped rows, as in kernels/host/Groups.h: which rows of equal slots are valid. Counts stay on
+// the device.
 #pragma once
 
 #include "kernels/cuda/common.cuh"
@@ -8,28 +8,28 @@ namespace shardc::kernels::cuda {
 
 struct Counts {
   const int32_t *counts;
-  int64_t slots, runs, slotRows;
+  int64_t slots, groups, slotRows;
 
   /// Rows of a group, limited by the slot's capacity behind `used` rows.
-  __device__ int64_t rowsOf(int64_t slot, int64_t run, int64_t used) const {
-    int64_t rows = counts[slot * runs + run];
+  __device__ int64_t rowsOf(int64_t slot, int64_t group, int64_t used) const {
+    int64_t rows = counts[slot * groups + group];
     return rows < 0 ? 0 : rows < slotRows - used ? rows : slotRows - used;
   }
   /// The group of a row; -1 if the row is not valid.
-  __device__ int32_t runOf(int64_t row) const {
+  __device__ int32_t groupOf(int64_t row) const {
     int64_t slot = row / slotRows, in = row % slotRows, used = 0;
-    for (int64_t run = 0; run < runs; ++run) {
-      used += rowsOf(slot, run, used);
+    for (int64_t group = 0; group < groups; ++group) {
+      used += rowsOf(slot, group, used);
       if (in < used)
-        return static_cast<int32_t>(run);
+        return static_cast<int32_t>(group);
     }
     return -1;
   }
   /// Number of valid rows of a slot. All threads of the block must take part, in whole warps.
   __device__ int64_t rowsOfSlot(int64_t slot) const {
     int64_t rows[1] = {};
-    for (int64_t run = threadIdx.x; run < runs; run += blockDim.x)
-      rows[0] += max(counts[slot * runs + run], 0);
+    for (int64_t group = threadIdx.x; group < groups; group += blockDim.x)
+      rows[0] += max(counts[slot * groups + group], 0);
     blockSum(rows);
     return min(rows[0], slotRows);
   }

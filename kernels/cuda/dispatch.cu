@@ -1,15 +1,16 @@
-// Rows that go into runs and come back. make_runs: ids i32[T,K] of runs, id = slot·runs + run ->
-// counts i32[slots,runs], places i32[T,K] among `bound` rows: a run has its rows in the order of t,
-// then k; where a slot has too little room, its first runs have it; who finds none, or has an id
-// that is no run, has place -2 or -1 and is not counted. dispatch: y[places[t,k],:] = x[t,:]
-// (·weights[t,k]). combine: x[t,:] = sum over k, in their order, of y[places[t,k],:]
-// (·weights[t,k]), not a number where a place is -2. combine_bwd: dweights[t,k] (+)=
-// dx[t,:]·y[places[t,k],:]. Places outside of y are left out. Data and weights are f32, bf16 or f16
-// each; sums are fp32, those of combine_bwd fp64 of eight products each, rounded once. Mapping:
-// make_runs sorts ids stably and finds each run's first by bisection, so a place is the distance
-// from the slot's first id. dispatch and combine: a row of x has blocks of its own, a thread
-// several chunks of 8 elements, so that enough loads are under way; x is read once for all K.
-// combine_bwd: a warp for each weight. Limited by memory, make_runs by the latency of its launches.
+// Rows that go into groups and come back. make_runs: ids i32[T,K] of groups, id = slot·groups +
+// group -> counts i32[slots,groups], places i32[T,K] among `bound` rows: a group has its rows in
+// the order of t, then k; where a slot has too little room, its first groups have it; who finds
+// none, or has an id that is no group, has place -2 or -1 and is not counted. dispatch:
+// y[places[t,k],:] = x[t,:] (·weights[t,k]). combine: x[t,:] = sum over k, in their order, of
+// y[places[t,k],:] (·weights[t,k]), not a number where a place is -2. combine_bwd: dweights[t,k]
+// (+)= dx[t,:]·y[places[t,k],:]. Places outside of y are left out. Data and weights are f32, bf16
+// or f16 each; sums are fp32, those of combine_bwd fp64 of eight products each, rounded once.
+// Mapping: make_runs sorts ids stably and finds each group's first by bisection, so a place is the
+// distance from the slot's first id. dispatch and combine: a row of x has blocks of its own, a
+// thread several chunks of 8 elements, so that enough loads are under way; x is read once for all
+// K. combine_bwd: a warp for each weight. Limited by memory, make_runs by the latency of its
+// launches.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
 #include "kernels/cuda/Sort.h"
@@ -23,15 +24,16 @@ namespace {
 
 // ---- make_runs ----
 
-/// Keys that sort: a run's id, or the number of runs for an id that is none.
+/// Keys that sort: a group's id, or the number of groups for an id that is none.
 __global__ void __launch_bounds__(256)
-    makeRunKeys(const int32_t *ids, int64_t count, int32_t runs, uint32_t *keys, int32_t *order) {
+    makeGroupKeys(const int32_t *ids, int64_t count, int32_t groups, uint32_t *keys,
+                  int32_t *order) {
   awaitPrevious();
   int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (i >= count)
     return;
   int32_t id = ids[i];
-  keys[i] = static_cast<uint32_t>(id >= 0 && id < runs ? id : runs);
+  keys[i] = static_cast<uint32_t>(id >= 0 && id < groups ? id : groups);
   order[i] = static_cast<int32_t>(i);
 }
 
@@ -39,44 +41,44 @@ struct Sorted {
   const uint32_t *keys;
   const int32_t *order;
   int64_t count, slotRows;
-  int32_t runs, runsOfSlot; ///< of all slots, and of one
-  int32_t *firsts;          ///< of each run in `keys`, and of what is no run
+  int32_t groups, groupsOfSlot; ///< of all slots, and of one
+  int32_t *firsts;              ///< of each group in `keys`, and of what is no group
   int32_t *counts, *places;
 };
 
 __global__ void __launch_bounds__(256) findFirsts(const Sorted p) {
   awaitPrevious();
-  auto run = static_cast<int32_t>(blockIdx.x * blockDim.x + threadIdx.x);
-  if (run > p.runs)
+  auto group = static_cast<int32_t>(blockIdx.x * blockDim.x + threadIdx.x);
+  if (group > p.groups)
     return;
-  int64_t from = 0, to = p.count; // the first key that is not below `run`
+  int64_t from = 0, to = p.count; // the first key that is not below `group`
   while (from < to) {
     int64_t middle = (from + to) / 2;
-    if (p.keys[middle] < static_cast<uint32_t>(run))
+    if (p.keys[middle] < static_cast<uint32_t>(group))
       from = middle + 1;
     else
       to = middle;
   }
-  p.firsts[run] = static_cast<int32_t>(from);
+  p.firsts[group] = static_cast<int32_t>(from);
 }
 
 __global__ void __launch_bounds__(256) givePlaces(const Sorted p) {
   awaitPrevious();
   int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  if (i < p.runs) {
-    auto run = static_cast<int32_t>(i);
-    int64_t first = p.firsts[run / p.runsOfSlot * p.runsOfSlot];
-    int64_t begin = min(p.firsts[run] - first, p.slotRows);
-    p.counts[run] = static_cast<int32_t>(min(p.firsts[run + 1] - first, p.slotRows) - begin);
+  if (i < p.groups) {
+    auto group = static_cast<int32_t>(i);
+    int64_t first = p.firsts[group / p.groupsOfSlot * p.groupsOfSlot];
+    int64_t begin = min(p.firsts[group] - first, p.slotRows);
+    p.counts[group] = static_cast<int32_t>(min(p.firsts[group + 1] - first, p.slotRows) - begin);
   }
   if (i >= p.count)
     return;
-  auto run = static_cast<int32_t>(p.keys[i]);
-  int64_t place = kNoRun;
-  if (run < p.runs) {
-    int32_t slot = run / p.runsOfSlot;
-    int64_t inSlot = i - p.firsts[slot * p.runsOfSlot];
-    place = inSlot < p.slotRows ? slot * p.slotRows + inSlot : int64_t{kNoRoom};
+  auto group = static_cast<int32_t>(p.keys[i]);
+  int64_t place = kNoGroup;
+  if (group < p.groups) {
+    int32_t slot = group / p.groupsOfSlot;
+    int64_t inSlot = i - p.firsts[slot * p.groupsOfSlot];
+    place = inSlot < p.slotRows ? slot * p.slotRows + inSlot : int64_t{kOverCapacity};
   }
   p.places[p.order[i]] = static_cast<int32_t>(place);
 }
@@ -89,11 +91,11 @@ struct Buffers {
   SortedPairs pairs;
 
   Buffers(const Call &call, Scratch &scratch) {
-    int64_t count = call.in[0].numel(), runs = call.out[0].numel();
+    int64_t count = call.in[0].numel(), groups = call.out[0].numel();
     keys = scratch.take<uint32_t>(count), sortedKeys = scratch.take<uint32_t>(count);
     order = scratch.take<int32_t>(count), sortedOrder = scratch.take<int32_t>(count);
-    firsts = scratch.take<int32_t>(runs + 1);
-    pairs = {keys, order, sortedKeys, sortedOrder, count, bitsOfKeys(runs)};
+    firsts = scratch.take<int32_t>(groups + 1);
+    pairs = {keys, order, sortedKeys, sortedOrder, count, bitsOfKeys(groups)};
     static_cast<void>(sortPairs(pairs, nullptr, temporaryBytes, nullptr)); // or the sort fails
     temporary = scratch.take<std::byte>(static_cast<int64_t>(temporaryBytes));
   }
@@ -104,10 +106,10 @@ void runMakeRuns(const Call &call) {
   Buffers buffers(call, scratch);
   const Tensor &ids = call.in[0], &counts = call.out[0], &places = call.out[1];
   Queue &queue = queueOf(call);
-  auto runs = static_cast<int32_t>(counts.numel());
+  auto groups = static_cast<int32_t>(counts.numel());
   auto blocks = [](int64_t threads) { return static_cast<unsigned>(ceilDiv(threads, 256)); };
-  launchKernel(makeRunKeys, blocks(ids.numel()), 256, 0, queue,
-               static_cast<const int32_t *>(ids.data), ids.numel(), runs, buffers.keys,
+  launchKernel(makeGroupKeys, blocks(ids.numel()), 256, 0, queue,
+               static_cast<const int32_t *>(ids.data), ids.numel(), groups, buffers.keys,
                buffers.order);
   cudaError_t error =
       sortPairs(buffers.pairs, buffers.temporary, buffers.temporaryBytes, streamOf(queue));
@@ -118,13 +120,13 @@ void runMakeRuns(const Call &call) {
               buffers.sortedOrder,
               ids.numel(),
               call.attrs.bound / counts.shape[0],
-              runs,
+              groups,
               static_cast<int32_t>(counts.shape[1]),
               buffers.firsts,
               static_cast<int32_t *>(counts.data),
               static_cast<int32_t *>(places.data)};
-  launchKernel(findFirsts, blocks(runs + 1), 256, 0, queue, p);
-  launchKernel(givePlaces, blocks(std::max<int64_t>(ids.numel(), runs)), 256, 0, queue, p);
+  launchKernel(findFirsts, blocks(groups + 1), 256, 0, queue, p);
+  launchKernel(givePlaces, blocks(std::max<int64_t>(ids.numel(), groups)), 256, 0, queue, p);
 }
 
 // ---- rows ----
@@ -211,7 +213,7 @@ template <int kChoicesAhead> struct Taken {
   __device__ Taken(const Choices &choices, int64_t i, int64_t end) {
 #pragma unroll
     for (int k = 0; k < kChoicesAhead; ++k)
-      place[k] = i + k < end ? choices.places[i + k] : int64_t{kNoRun};
+      place[k] = i + k < end ? choices.places[i + k] : int64_t{kNoGroup};
   }
 };
 
@@ -234,7 +236,7 @@ __global__ void __launch_bounds__(256, kColsAhead > 2 ? 3 : 4) combineRows(const
     Chunk<M> chunks[kChoicesAhead][kColsAhead];
 #pragma unroll
     for (int k = 0; k < kChoicesAhead; ++k) {
-      isLacking |= now.place[k] == kNoRoom;
+      isLacking |= now.place[k] == kOverCapacity;
 #pragma unroll
       for (int a = 0; a < kColsAhead; ++a)
         if (int64_t c = first + a * step; p.choices.isIn(now.place[k]) && c < p.cols)
@@ -380,7 +382,7 @@ __global__ void __launch_bounds__(256)
   if (i >= p.count)
     return;
   auto expert = static_cast<int32_t>(p.keys[i]);
-  bool isKept = expert == p.runs || i - p.firsts[expert] < capacity;
+  bool isKept = expert == p.groups || i - p.firsts[expert] < capacity;
   p.places[p.order[i]] = isKept ? ids[p.order[i]] : -1;
 }
 
@@ -433,7 +435,7 @@ void runRouterDrop(const Call &call) {
   sort(bitsOfKeys(experts));
   Sorted p = {};
   p.keys = buffers.sortedKeys, p.order = buffers.sortedOrder, p.count = count;
-  p.runs = experts, p.firsts = buffers.firsts;
+  p.groups = experts, p.firsts = buffers.firsts;
   p.places = static_cast<int32_t *>(call.out[0].data);
   int64_t capacity = host::expertCapacity(count, experts, call.attrs.capacity_factor);
   launchKernel(findFirsts, blocks(experts + 1), 256, 0, queue, p);

@@ -1,9 +1,9 @@
 // embedding: x[t,:] = table[ids[t],:]; a row whose id is not in the table becomes NaN, so that bad
 // data stop the run. embedding_bwd: dtable[v,:] (+)= sum of dx[t,:] over the rows t with ids[t] =
 // v; rows with ids outside the table add nothing. Tables and rows are f32, bf16 or f16 each, ids
-// i32. Of a group, the table is this member's of as many tables of equal size, one behind the
-// other. embedding_shard and embedding_shard_bwd do the same with the table's rows in a flat shard.
-// Rows of other shards become -0, so that a sum over all shards is bitwise equal to the row. The
+// i32. Of a group, the table is this member's of as many tables of equal size, one after the other.
+// embedding_shard and embedding_shard_bwd do the same with the table's rows in a flat shard. Rows
+// of other shards become -0, so that a sum over all shards is bitwise equal to the row. The
 // gradient is the sum times `scale`, and 0 where the shard holds no row of the table.
 // Mapping, forward: one block per row, one chunk of 8 elements per thread. Backward: a stable radix
 // sort of (id, row) pairs puts rows of one id next to each other in row order; rows whose ids are

@@ -1,12 +1,12 @@
-// Biases of runs of rows. grouped_bias: y[r,:] = x[r,:] + bias[e,:] (·weights[r]) of each row r of
-// run e, x[n,m], bias[E,m], weights[n,1], y[n,m]. grouped_bias_bwd: dbias[e,:] (+)= sum over the
-// rows r of run e of all slots of dy[r,:] (·weights[r]). grouped_bias_dot: dweights[r] =
+// Biases of groups of rows. grouped_bias: y[r,:] = x[r,:] + bias[e,:] (·weights[r]) of each row r
+// of group e, x[n,m], bias[E,m], weights[n,1], y[n,m]. grouped_bias_bwd: dbias[e,:] (+)= sum over
+// the rows r of group e of all slots of dy[r,:] (·weights[r]). grouped_bias_dot: dweights[r] =
 // dy[r,:]·bias[e,:]. Data are f32, bf16 or f16 each. Sums over rows are fp32 in an order that does
 // not depend on that of blocks, those of grouped_bias_dot fp64 of eight products each; results are
 // rounded once. Rows that are not counted are neither read nor written. Mapping: grouped_bias gives
 // a block 16 rows, a thread a chunk of 8 columns of each; grouped_bias_dot gives a warp a row; who
-// has a row finds its run by adding up the counts of its slot. grouped_bias_bwd gives a block 256
-// columns of one run and one of up to 16 parts of its rows in each slot, so that an expert that
+// has a row finds its group by adding up the counts of its slot. grouped_bias_bwd gives a block 256
+// columns of one group and one of up to 16 parts of its rows in each slot, so that an expert that
 // most tokens want is summed by many blocks: each of 8 warps takes every eighth row. One more
 // kernel adds the parts in order. Limited by memory.
 #include "kernels/cuda/Accepts.h"
@@ -32,10 +32,11 @@ struct Biased {
 
 template <Mode M> __global__ void __launch_bounds__(256) addBiases(const Biased p) {
   awaitPrevious();
-  __shared__ int32_t runs[kRows];
+  __shared__ int32_t groups[kRows];
   int64_t first = int64_t{blockIdx.x} * kRows;
   if (threadIdx.x < kRows)
-    runs[threadIdx.x] = first + threadIdx.x < p.rowCount ? p.counts.runOf(first + threadIdx.x) : -1;
+    groups[threadIdx.x] =
+        first + threadIdx.x < p.rowCount ? p.counts.groupOf(first + threadIdx.x) : -1;
   __syncthreads();
   int64_t c = (int64_t{blockIdx.y} * blockDim.x + threadIdx.x) * kChunk;
   if (c >= p.cols)
@@ -44,12 +45,12 @@ template <Mode M> __global__ void __launch_bounds__(256) addBiases(const Biased 
   float bias[kChunk] = {};
   int32_t loaded = -1;
   for (int i = 0; i < kRows; ++i) {
-    int32_t run = runs[i];
-    if (run < 0)
+    int32_t group = groups[i];
+    if (group < 0)
       continue;
-    if (run != loaded)
-      load8<M>(p.bias, run * p.cols + c, n, bias);
-    loaded = run;
+    if (group != loaded)
+      load8<M>(p.bias, group * p.cols + c, n, bias);
+    loaded = group;
     int64_t row = first + i;
     float v[kChunk], weight = p.weight(row);
     load8<M>(p.rows, row * p.cols + c, n, v);
@@ -65,19 +66,19 @@ void runGroupedBias(const Call &call) {
                call.out[0], queueOf(call));
 }
 
-/// partials[part, run, :].
+/// partials[part, group, :].
 template <Mode M>
-__global__ void __launch_bounds__(kWarps *kWarp) sumRuns(const Biased p, float *partials) {
+__global__ void __launch_bounds__(kWarps *kWarp) sumGroups(const Biased p, float *partials) {
   awaitPrevious();
   __shared__ float lanes[kWarps][kWarp * kChunk];
-  int64_t run = blockIdx.y, c = (int64_t{blockIdx.x} * kWarp + threadIdx.x) * kChunk;
+  int64_t group = blockIdx.y, c = (int64_t{blockIdx.x} * kWarp + threadIdx.x) * kChunk;
   int n = upToChunk(p.cols - c);
   float sum[kChunk] = {}, v[kChunk];
   for (int64_t slot = 0; slot < p.counts.slots; ++slot) {
     int64_t begin = 0;
-    for (int64_t before = 0; before < run; ++before)
+    for (int64_t before = 0; before < group; ++before)
       begin += p.counts.rowsOf(slot, before, begin);
-    int64_t rows = p.counts.rowsOf(slot, run, begin), offset = slot * p.counts.slotRows;
+    int64_t rows = p.counts.rowsOf(slot, group, begin), offset = slot * p.counts.slotRows;
     int64_t ofPart = (rows + gridDim.z - 1) / gridDim.z;
     int64_t end = begin + min(rows, (blockIdx.z + 1) * ofPart);
     begin += blockIdx.z * ofPart;
@@ -102,13 +103,14 @@ __global__ void __launch_bounds__(kWarps *kWarp) sumRuns(const Biased p, float *
 #pragma unroll
   for (int lane = 0; lane < kWarps; ++lane)
     total += lanes[lane][threadIdx.y * kWarp + threadIdx.x];
-  partials[(blockIdx.z * p.counts.runs + run) * p.cols + column] = total;
+  partials[(blockIdx.z * p.counts.groups + group) * p.cols + column] = total;
 }
 
-/// Parts of each run's rows: as many as give the runs of a layer a few hundred blocks of columns.
-int partsOf(int64_t runs) {
+/// Parts of each group's rows: as many as give the groups of a layer a few hundred blocks of
+/// columns.
+int partsOf(int64_t groups) {
   constexpr int64_t kPartsMax = 16, kPartsOfAll = 256;
-  return static_cast<int>(std::clamp<int64_t>(kPartsOfAll / runs, 1, kPartsMax));
+  return static_cast<int>(std::clamp<int64_t>(kPartsOfAll / groups, 1, kPartsMax));
 }
 
 struct SumBuffers {
@@ -133,15 +135,15 @@ void runGroupedBiasBwd(const Call &call) {
               dy.rows(),
               dy.cols(),
               isWeighted};
-  int parts = partsOf(p.counts.runs);
+  int parts = partsOf(p.counts.groups);
   dim3 grid(static_cast<unsigned>(ceilDiv(p.cols, kWarp * kChunk)),
-            static_cast<unsigned>(p.counts.runs), static_cast<unsigned>(parts));
+            static_cast<unsigned>(p.counts.groups), static_cast<unsigned>(parts));
   forMode(modeOf({&dy}, p.cols), [&]<Mode M>() {
-    launchKernel(sumRuns<M>, grid, dim3(kWarp, kWarps), 0, queueOf(call), p, buffers.partials);
+    launchKernel(sumGroups<M>, grid, dim3(kWarp, kWarps), 0, queueOf(call), p, buffers.partials);
   });
   ColumnTargets targets = {};
   targets.out[0] = dataOf(dbias);
-  launchAddPartials(call, buffers.partials, parts, 1, p.counts.runs * p.cols, targets);
+  launchAddPartials(call, buffers.partials, parts, 1, p.counts.groups * p.cols, targets);
 }
 
 template <Mode M> __global__ void __launch_bounds__(kWarps *kWarp) multiplyBiases(const Biased p) {
@@ -149,14 +151,14 @@ template <Mode M> __global__ void __launch_bounds__(kWarps *kWarp) multiplyBiase
   int64_t row = int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarp;
   if (row >= p.rowCount)
     return;
-  int64_t run = p.counts.runOf(row);
-  if (run < 0)
+  int64_t group = p.counts.groupOf(row);
+  if (group < 0)
     return;
   double sum = 0;
   for (int64_t c = threadIdx.x % kWarp * kChunk; c < p.cols; c += kWarp * kChunk) {
     float a[kChunk], b[kChunk], part = 0;
     load8<M>(p.rows, row * p.cols + c, upToChunk(p.cols - c), a);
-    load8<M>(p.bias, run * p.cols + c, upToChunk(p.cols - c), b);
+    load8<M>(p.bias, group * p.cols + c, upToChunk(p.cols - c), b);
 #pragma unroll
     for (int j = 0; j < kChunk; ++j)
       part += a[j] * b[j];

@@ -1,10 +1,10 @@
 // grouped_matmul and grouped_matmul_bwd with factors that are brought to 8 bits first, to the bit
 // as kernels/host/GroupedFloat8.cpp does; products of the codes are summed in fp32. Codes and
 // scales are in scratch: rows of a product stay where they are, matrices lie along k, and rows of a
-// gradient are turned and sorted by run, so that every sum takes numbers one behind the other, and
-// blocks of scales begin where runs do. grouped_float8_tiles.cu multiplies on Hopper, the plain
-// kernel elsewhere. Limited by memory: each factor is read once, or with scales of runs by their
-// magnitudes now twice, and written as codes.
+// gradient are transposed and sorted by group, so that every sum takes numbers one after the other,
+// and blocks of scales begin where groups do. grouped_float8_tiles.cu multiplies on Hopper, the
+// plain kernel elsewhere. Limited by memory: each factor is read once, or with scales of groups by
+// their amaxes now twice, and written as codes.
 #include <cub/block/block_scan.cuh>
 
 #include "kernels/cuda/Grouped.h"
@@ -23,22 +23,22 @@ __host__ __device__ constexpr int64_t alignedDepth(int64_t n) {
 // ---- which row is where ----
 
 /// The rows that a factor's codes are made of, by place. Those of matrices are taken in whole
-/// blocks of kDepthBlock if they are turned.
+/// blocks of kDepthBlock if they are transposed.
 struct Places {
-  const int32_t *rows; ///< of a place, or -1; null: its own number
-  const int32_t *runs; ///< of `together` places, or -1; null: of matrices
+  const int32_t *rows;   ///< of a place, or -1; null: its own number
+  const int32_t *groups; ///< of `together` places, or -1; null: of matrices
   int64_t together;
   int64_t matrixRows, aligned; ///< rows of a matrix, and places
   int64_t count;
 
-  __device__ __forceinline__ int64_t runOf(int64_t place) const {
-    return runs ? runs[place / together] : place / aligned;
+  __device__ __forceinline__ int64_t groupOf(int64_t place) const {
+    return groups ? groups[place / together] : place / aligned;
   }
   __device__ __forceinline__ int64_t rowOf(int64_t place) const {
     if (rows)
       return rows[place];
-    if (runs)
-      return runs[place] < 0 ? -1 : place;
+    if (groups)
+      return groups[place] < 0 ? -1 : place;
     int64_t inside = place % aligned;
     return inside < matrixRows ? place / aligned * matrixRows + inside : -1;
   }
@@ -46,33 +46,34 @@ struct Places {
 
 constexpr int kListThreads = 1024;
 
-/// Where runs begin and end if rows are sorted by run, each from a multiple of kDepthBlock on.
+/// Where groups begin and end if rows are sorted by group, each from a multiple of kDepthBlock on.
 __global__ void __launch_bounds__(kListThreads)
-    listTurned(const RunList list, const RunList turned, int64_t slots, int64_t runs) {
+    listTransposed(const GroupList list, const GroupList transposed, int64_t slots,
+                   int64_t groups) {
   awaitPrevious();
   using Scan = cub::BlockScan<int64_t, kListThreads>;
   __shared__ typename Scan::TempStorage storage;
   int64_t before = 0;
-  for (int64_t base = 0; base < runs; base += kListThreads) {
-    int64_t run = base + threadIdx.x, rows = 0, begin = 0, sum = 0;
-    if (run < runs)
-      for (int64_t i = run; i < slots * runs; i += runs)
+  for (int64_t base = 0; base < groups; base += kListThreads) {
+    int64_t group = base + threadIdx.x, rows = 0, begin = 0, sum = 0;
+    if (group < groups)
+      for (int64_t i = group; i < slots * groups; i += groups)
         rows += list.ends[i] - list.begins[i];
     Scan(storage).ExclusiveSum(alignedDepth(rows), begin, sum);
-    if (run < runs) {
-      turned.begins[run] = static_cast<int32_t>(before + begin);
-      turned.ends[run] = static_cast<int32_t>(before + begin + rows);
-      turned.firstItems[run] = 0; // the work of a gradient does not depend on it
+    if (group < groups) {
+      transposed.begins[group] = static_cast<int32_t>(before + begin);
+      transposed.ends[group] = static_cast<int32_t>(before + begin + rows);
+      transposed.firstItems[group] = 0; // the work of a gradient does not depend on it
     }
     before += sum;
     __syncthreads();
   }
   if (threadIdx.x == 0)
-    turned.firstItems[runs] = 0;
+    transposed.firstItems[groups] = 0;
 }
 
-/// The last of the runs [first, first + count) that begins at `at` or before, or -1.
-__device__ int64_t lastBegun(const RunList &list, int64_t first, int64_t count, int64_t at) {
+/// The last of the groups [first, first + count) that begins at `at` or before, or -1.
+__device__ int64_t lastBegun(const GroupList &list, int64_t first, int64_t count, int64_t at) {
   int64_t inside = first - 1, outside = first + count;
   while (outside - inside > 1) {
     int64_t middle = (inside + outside) / 2;
@@ -82,26 +83,26 @@ __device__ int64_t lastBegun(const RunList &list, int64_t first, int64_t count, 
 }
 
 struct Mapping {
-  RunList list, turned;
-  int64_t slots, runs, slotRows;
-  int32_t *rows, *runsOf;
-  unsigned *largest; ///< of runs, of both factors; cleared here
+  GroupList list, transposed;
+  int64_t slots, groups, slotRows;
+  int32_t *rows, *groupsOf;
+  unsigned *largest; ///< of groups, of both factors; cleared here
   int64_t places;
 };
 
-/// Of each place of rows where they are, the run. Of each place of sorted rows, the row, and of
-/// each block of them the run.
+/// Of each place of rows where they are, the group. Of each place of sorted rows, the row, and of
+/// each block of them the group.
 template <bool kIsSorted> __global__ void __launch_bounds__(256) mapPlaces(const Mapping p) {
   awaitPrevious();
   int64_t place = int64_t{blockIdx.x} * 256 + threadIdx.x;
-  if (place < 2 * p.runs)
+  if (place < 2 * p.groups)
     p.largest[place] = 0;
   if (place >= p.places)
     return;
   if constexpr (kIsSorted) {
-    int64_t run = max(lastBegun(p.turned, 0, p.runs, place), int64_t{0});
-    int64_t offset = place - p.turned.begins[run], row = -1;
-    for (int64_t i = run; row < 0 && i < p.slots * p.runs; i += p.runs) {
+    int64_t group = max(lastBegun(p.transposed, 0, p.groups, place), int64_t{0});
+    int64_t offset = place - p.transposed.begins[group], row = -1;
+    for (int64_t i = group; row < 0 && i < p.slots * p.groups; i += p.groups) {
       int64_t rows = p.list.ends[i] - p.list.begins[i];
       if (offset < rows)
         row = p.list.begins[i] + offset;
@@ -109,11 +110,11 @@ template <bool kIsSorted> __global__ void __launch_bounds__(256) mapPlaces(const
     }
     p.rows[place] = static_cast<int32_t>(row);
     if (place % kDepthBlock == 0)
-      p.runsOf[place / kDepthBlock] = static_cast<int32_t>(run);
+      p.groupsOf[place / kDepthBlock] = static_cast<int32_t>(group);
   } else {
-    int64_t slot = place / p.slotRows, at = lastBegun(p.list, slot * p.runs, p.runs, place);
+    int64_t slot = place / p.slotRows, at = lastBegun(p.list, slot * p.groups, p.groups, place);
     bool isThere = at >= 0 && place < p.list.ends[at];
-    p.runsOf[place] = isThere ? static_cast<int32_t>(at % p.runs) : -1;
+    p.groupsOf[place] = isThere ? static_cast<int32_t>(at % p.groups) : -1;
   }
 }
 
@@ -124,8 +125,8 @@ struct Source {
   Data x;
   int64_t cols;
   Places places;
-  unsigned *largest;     ///< of each run; scales of runs only
-  const float *expected; ///< magnitudes of runs by which they are scaled; null: those in `largest`
+  unsigned *largest;     ///< of each group; scales of groups only
+  const float *expected; ///< amaxes of groups by which they are scaled; null: those in `largest`
   unsigned *seen;        ///< null: nothing is seen
   Factor8 to;
 };
@@ -142,19 +143,19 @@ template <Mode M> __global__ void __launch_bounds__(256) findLargest(const Sourc
     load8<M>(s.x, row * s.cols + c, upToChunk(s.cols - c), v);
     most = largestOf(most, v);
   }
-  joinLargest(most, s.largest + s.places.runOf(blockIdx.x));
+  joinLargest(most, s.largest + s.places.groupOf(blockIdx.x));
 }
 
-/// The multiplier of a run, whose scale one thread writes.
-__device__ __forceinline__ float multiplierOfRun(const Source &s, int64_t run, bool isWriter) {
-  float amax = s.expected ? s.expected[run] : __uint_as_float(s.largest[run]);
+/// The multiplier of a group, whose scale one thread writes.
+__device__ __forceinline__ float multiplierOfGroup(const Source &s, int64_t group, bool isWriter) {
+  float amax = s.expected ? s.expected[group] : __uint_as_float(s.largest[group]);
   float multiplier = multiplierOf(amax, s.to.isE5M2);
   if (isWriter)
-    static_cast<float *>(s.to.scales)[run] = reciprocal(multiplier);
+    static_cast<float *>(s.to.scales)[group] = reciprocal(multiplier);
   return multiplier;
 }
 
-/// Codes of rows that stay as they are, with scales of runs or of blocks within rows.
+/// Codes of rows that stay as they are, with scales of groups or of blocks within rows.
 template <Mode M, Scaling kScaling>
 __global__ void __launch_bounds__(256) codeRows(const Source s) {
   awaitPrevious();
@@ -166,11 +167,11 @@ __global__ void __launch_bounds__(256) codeRows(const Source s) {
   float v[kChunk];
   load8<M>(s.x, row * s.cols + c, n, v);
   float multiplier;
-  if constexpr (kScaling == Scaling::Run) {
-    int64_t run = s.places.runOf(place);
-    multiplier = multiplierOfRun(s, run, c == 0);
+  if constexpr (kScaling == Scaling::Group) {
+    int64_t group = s.places.groupOf(place);
+    multiplier = multiplierOfGroup(s, group, c == 0);
     if (s.seen)
-      joinLargest(largestOf(0, v), s.seen + run);
+      joinLargest(largestOf(0, v), s.seen + group);
     if (s.expected)
       markLost(v);
   } else {
@@ -193,7 +194,7 @@ __global__ void __launch_bounds__(256) codeRows(const Source s) {
 constexpr int kEdge = kDepthBlock; ///< of a tile of places and columns
 static_assert(kEdge == kTileRows && kEdge == 2 * kTileCols, "a tile is two that turn");
 
-/// The largest magnitudes of a tile: one for all, or of each column by 32 or 128 places.
+/// The amaxes of a tile: one for all, or of each column by 32 or 128 places.
 struct TileLargest {
   unsigned whole, columns[kEdge / 32][kEdge];
 };
@@ -204,22 +205,22 @@ using TileNumbers = float[2][kRowsEach][kChunk];
 /// Where a block's tile is, and a thread in it.
 struct TileSpot {
   bool isMatrix;
-  int64_t run, inside, place, col; ///< the first place in the matrix, or among all; first column
-  int group, chunk;                ///< rows group·kRowsEach on, columns chunk·kChunk of each half
+  int64_t group, inside, place, col; ///< the first place in the matrix, or among all; first column
+  int rowGroup, chunk; ///< rows group·kRowsEach on, columns chunk·kChunk of each half
 
   __device__ __forceinline__ explicit TileSpot(const Source &s)
-      : isMatrix(s.places.runs == nullptr), col(int64_t{blockIdx.y} * kEdge),
-        group(static_cast<int>(threadIdx.x) / 8), chunk(static_cast<int>(threadIdx.x) % 8) {
+      : isMatrix(s.places.groups == nullptr), col(int64_t{blockIdx.y} * kEdge),
+        rowGroup(static_cast<int>(threadIdx.x) / 8), chunk(static_cast<int>(threadIdx.x) % 8) {
     place = inside = int64_t{blockIdx.x} * kEdge;
-    if (isMatrix) { // tiles of matrices that are not turned end where the matrix does
+    if (isMatrix) { // tiles of matrices that are not transposed end where the matrix does
       int64_t tiles = (s.places.aligned + kEdge - 1) / kEdge;
-      run = blockIdx.x / tiles, inside = blockIdx.x % tiles * kEdge;
-      place = run * s.places.aligned + inside;
+      group = blockIdx.x / tiles, inside = blockIdx.x % tiles * kEdge;
+      place = group * s.places.aligned + inside;
     } else {
-      run = s.places.runOf(place);
+      group = s.places.groupOf(place);
     }
   }
-  __device__ __forceinline__ int row(int r) const { return group * kRowsEach + r; }
+  __device__ __forceinline__ int row(int r) const { return rowGroup * kRowsEach + r; }
   __device__ __forceinline__ int colOf(int half) const { return half * kTileCols + chunk * kChunk; }
   /// Of a factor with so many rows of each matrix; those of gradients have no matrices.
   __device__ __forceinline__ int64_t rowsOfMatrix(const Source &s) const {
@@ -243,12 +244,12 @@ __device__ __forceinline__ void loadTile(const Source &s, const TileSpot &at, Ti
   }
 }
 
-/// Which of the columns' magnitudes a thread's rows belong to.
+/// Which of the columns' amaxes a thread's rows belong to.
 __device__ __forceinline__ int partOf(Scaling scaling, const TileSpot &at) {
   return scaling == Scaling::Rows32 ? at.row(0) / 32 : 0;
 }
 
-/// Of magnitudes that were expected, each block sees those of its tile.
+/// Of amaxes that were expected, each block sees those of its tile.
 __device__ __forceinline__ void seeTile(const Source &s, const TileSpot &at, TileNumbers &v) {
   unsigned most = 0;
 #pragma unroll
@@ -259,7 +260,7 @@ __device__ __forceinline__ void seeTile(const Source &s, const TileSpot &at, Til
       markLost(v[h][r]);
     }
   if (s.seen)
-    joinLargest(most, s.seen + at.run);
+    joinLargest(most, s.seen + at.group);
 }
 
 __device__ __forceinline__ void findTileLargest(Scaling scaling, const TileSpot &at,
@@ -279,7 +280,7 @@ __device__ __forceinline__ void findTileLargest(Scaling scaling, const TileSpot 
     most = __reduce_max_sync(0xffffffffu, most);
     if (threadIdx.x % kWarp == 0)
       atomicMax(&largest.whole, most);
-  } else if (scaling != Scaling::Run) {
+  } else if (scaling != Scaling::Group) {
 #pragma unroll
     for (int h = 0; h < 2; ++h)
 #pragma unroll
@@ -295,15 +296,15 @@ __device__ __forceinline__ void findTileLargest(Scaling scaling, const TileSpot 
 }
 
 /// Of all numbers of the tile, whose scale one thread writes.
-template <bool kIsTurned>
+template <bool kIsTransposed>
 __device__ __forceinline__ float multiplierOfTile(const Source &s, const TileSpot &at,
                                                   const TileLargest &largest) {
-  if (s.to.scaling == Scaling::Run)
-    return multiplierOfRun(s, at.run, threadIdx.x == 0);
-  int64_t depthTile = kIsTurned ? at.inside / kEdge : blockIdx.y;
-  int64_t rowTile = kIsTurned ? blockIdx.y : at.inside / kEdge;
+  if (s.to.scaling == Scaling::Group)
+    return multiplierOfGroup(s, at.group, threadIdx.x == 0);
+  int64_t depthTile = kIsTransposed ? at.inside / kEdge : blockIdx.y;
+  int64_t rowTile = kIsTransposed ? blockIdx.y : at.inside / kEdge;
   int64_t tiles = (at.rowsOfMatrix(s) + kEdge - 1) / kEdge;
-  int64_t index = (at.run * tiles + rowTile) * (s.to.depth / kDepthBlock) + depthTile;
+  int64_t index = (at.group * tiles + rowTile) * (s.to.depth / kDepthBlock) + depthTile;
   return multiplierOfBlock<ScaleBlocks::Squares128>(
       largest.whole, {nullptr, s.to.scales, s.to.isE5M2}, index, threadIdx.x == 0);
 }
@@ -314,7 +315,7 @@ __device__ __forceinline__ float multiplierOfColumn(const Source &s, const TileS
   bool isSmall = s.to.scaling == Scaling::Rows32;
   int part = partOf(s.to.scaling, at);
   int64_t col = at.col + colOfTile, block = isSmall ? at.inside / 32 + part : at.inside / kEdge;
-  int64_t index = block * s.to.rows + at.run * at.rowsOfMatrix(s) + col;
+  int64_t index = block * s.to.rows + at.group * at.rowsOfMatrix(s) + col;
   bool isWriter = at.row(0) % (isSmall ? 32 : kEdge) == 0 && col < s.cols;
   unsigned most = largest.columns[part][colOfTile];
   BlockTarget scales = {nullptr, s.to.scales, s.to.isE5M2};
@@ -322,20 +323,21 @@ __device__ __forceinline__ float multiplierOfColumn(const Source &s, const TileS
                  : multiplierOfBlock<ScaleBlocks::Rows128>(most, scales, index, isWriter);
 }
 
-/// Codes of tiles, straight or turned. Scales are of runs, of tiles (Squares), or of columns of 128
-/// or 32 places (Rows128 and Rows32 of the turned factor).
-template <Mode M, bool kIsTurned> __global__ void __launch_bounds__(256) codeTiles(const Source s) {
+/// Codes of tiles, straight or transposed. Scales are of groups, of tiles (Squares), or of columns
+/// of 128 or 32 places (Rows128 and Rows32 of the transposed factor).
+template <Mode M, bool kIsTransposed>
+__global__ void __launch_bounds__(256) codeTiles(const Source s) {
   awaitPrevious();
   __shared__ TileLargest largest;
-  __shared__ TurnedTile turned;
+  __shared__ TransposedTile transposed;
   TileSpot at(s);
   TileNumbers v;
   loadTile<M>(s, at, v);
   if (s.expected)
     seeTile(s, at, v);
   findTileLargest(s.to.scaling, at, v, largest);
-  bool isWhole = s.to.scaling == Scaling::Run || s.to.scaling == Scaling::Squares;
-  float whole = isWhole ? multiplierOfTile<kIsTurned>(s, at, largest) : 0;
+  bool isWhole = s.to.scaling == Scaling::Group || s.to.scaling == Scaling::Squares;
+  float whole = isWhole ? multiplierOfTile<kIsTransposed>(s, at, largest) : 0;
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     float multipliers[kChunk];
@@ -346,11 +348,11 @@ template <Mode M, bool kIsTurned> __global__ void __launch_bounds__(256) codeTil
 #pragma unroll
     for (int r = 0; r < kRowsEach; ++r)
       codes[r] = convert(s.to.isE5M2, multipliers, v[h][r]);
-    if constexpr (kIsTurned) {
-      turned.put(at.group, at.chunk, codes);
+    if constexpr (kIsTransposed) {
+      transposed.put(at.rowGroup, at.chunk, codes);
       __syncthreads();
-      turned.store(s.to.codes + at.run * at.rowsOfMatrix(s) * s.to.depth, s.to.depth, s.cols,
-                   at.inside, at.col + h * kTileCols);
+      transposed.store(s.to.codes + at.group * at.rowsOfMatrix(s) * s.to.depth, s.to.depth, s.cols,
+                       at.inside, at.col + h * kTileCols);
       __syncthreads();
     } else {
 #pragma unroll
@@ -364,7 +366,7 @@ template <Mode M, bool kIsTurned> __global__ void __launch_bounds__(256) codeTil
 
 // ---- codes that are there already ----
 
-/// Matrices [rows, cols] of 8 bits, one behind the other, with the scale of each.
+/// Matrices [rows, cols] of 8 bits, one after the other, with the scale of each.
 struct StoredMatrices {
   const uint8_t *codes;
   const float *scales;
@@ -375,26 +377,27 @@ struct StoredMatrices {
 constexpr int kSquare = 64; ///< codes that a block turns
 
 /// Lays them along the sum, zeros behind it. A block has the rows 64·y of matrix z, columns 64·x.
-template <bool kIsTurned> __global__ void __launch_bounds__(256) layCodes(const StoredMatrices s) {
+template <bool kIsTransposed>
+__global__ void __launch_bounds__(256) layCodes(const StoredMatrices s) {
   awaitPrevious();
   __shared__ uint8_t square[kSquare][kSquare + 4];
-  int64_t run = blockIdx.z, row = int64_t{blockIdx.y} * kSquare,
+  int64_t group = blockIdx.z, row = int64_t{blockIdx.y} * kSquare,
           col = int64_t{blockIdx.x} * kSquare;
   int inRow = static_cast<int>(threadIdx.x) % kSquare;
   for (int r = static_cast<int>(threadIdx.x) / kSquare; r < kSquare; r += 256 / kSquare) {
     bool isThere = row + r < s.rows && col + inRow < s.cols;
     square[r][inRow] =
-        isThere ? s.codes[(run * s.rows + row + r) * s.cols + col + inRow] : uint8_t{0};
+        isThere ? s.codes[(group * s.rows + row + r) * s.cols + col + inRow] : uint8_t{0};
   }
   __syncthreads();
-  int64_t firstRow = kIsTurned ? col : row, firstAt = kIsTurned ? row : col;
-  int64_t rowsOfRun = kIsTurned ? s.cols : s.rows, at = firstAt + inRow;
+  int64_t firstRow = kIsTransposed ? col : row, firstAt = kIsTransposed ? row : col;
+  int64_t rowsOfGroup = kIsTransposed ? s.cols : s.rows, at = firstAt + inRow;
   for (int r = static_cast<int>(threadIdx.x) / kSquare; r < kSquare; r += 256 / kSquare)
-    if (firstRow + r < rowsOfRun && at < s.to.depth)
-      s.to.codes[(run * rowsOfRun + firstRow + r) * s.to.depth + at] =
-          kIsTurned ? square[inRow][r] : square[r][inRow];
+    if (firstRow + r < rowsOfGroup && at < s.to.depth)
+      s.to.codes[(group * rowsOfGroup + firstRow + r) * s.to.depth + at] =
+          kIsTransposed ? square[inRow][r] : square[r][inRow];
   if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0)
-    static_cast<float *>(s.to.scales)[run] = s.scales[run * s.scaleStride];
+    static_cast<float *>(s.to.scales)[group] = s.scales[group * s.scaleStride];
 }
 
 // ---- the plain kernel's numbers ----
@@ -405,36 +408,38 @@ __device__ __forceinline__ float numberOf(uint8_t code, bool isE5M2) {
 
 struct Numbers8 {
   Factor8 x, y;
-  int64_t m, runs;
+  int64_t m, groups;
   static constexpr bool isAlongK = true;
 
   static __device__ float e8m0(uint8_t code) {
     return code == 255 ? __uint_as_float(kNan)
                        : __uint_as_float(code == 0 ? 0x400000u : static_cast<unsigned>(code) << 23);
   }
-  __device__ float number(const Factor8 &f, int64_t run, int64_t row, int64_t at) const {
+  __device__ float number(const Factor8 &f, int64_t group, int64_t row, int64_t at) const {
     float scale = 1.0f;
     auto *scales = static_cast<const float *>(f.scales);
-    if (f.scaling == Scaling::Run)
-      scale = scales[run];
+    if (f.scaling == Scaling::Group)
+      scale = scales[group];
     else if (f.scaling == Scaling::Rows128)
       scale = scales[at / 128 * f.rows + row];
     else if (f.scaling == Scaling::Rows32)
       scale = e8m0(static_cast<const uint8_t *>(f.scales)[at / 32 * f.rows + row]);
     else
-      scale =
-          scales[(run * ((m + 127) / 128) + (row - run * m) / 128) * (f.depth / 128) + at / 128];
+      scale = scales[(group * ((m + 127) / 128) + (row - group * m) / 128) * (f.depth / 128) +
+                     at / 128];
     return numberOf(f.codes[row * f.depth + at], f.isE5M2) * scale;
   }
-  __device__ float a(int64_t run, int64_t row, int64_t at) const { return number(x, run, row, at); }
-  __device__ float b(int64_t run, int64_t at, int64_t col) const {
-    return number(y, run, run * m + col, at);
+  __device__ float a(int64_t group, int64_t row, int64_t at) const {
+    return number(x, group, row, at);
   }
-  __device__ float first(int64_t run, int64_t row, int64_t col) const {
-    return number(x, run, col, row);
+  __device__ float b(int64_t group, int64_t at, int64_t col) const {
+    return number(y, group, group * m + col, at);
   }
-  __device__ float second(int64_t run, int64_t row, int64_t col) const {
-    return number(y, run, col, row);
+  __device__ float first(int64_t group, int64_t row, int64_t col) const {
+    return number(x, group, col, row);
+  }
+  __device__ float second(int64_t group, int64_t row, int64_t col) const {
+    return number(y, group, col, row);
   }
 };
 
@@ -443,36 +448,36 @@ struct Numbers8 {
 /// All of a call's scratch, and how its factors are scaled.
 struct Buffers8 {
   Grouped8 g;
-  RunList list;
+  GroupList list;
   int64_t places;
-  int32_t *rows = nullptr, *runs;
+  int32_t *rows = nullptr, *groups;
   unsigned *largest;
 
   Buffers8(const Call &call, bool isGradient, Scratch &scratch)
       : g{Grouped(call, isGradient), {}, {}, {}}, list(call, scratch) {
     const Grouped &c = g.call;
     auto recipe = static_cast<Fp8Factors>(call.attrs.fp8_recipe);
-    Scaling ofRows = isScaledWhole(recipe)         ? Scaling::Run
+    Scaling ofRows = isScaledWhole(recipe)         ? Scaling::Group
                      : recipe == Fp8Factors::Mxfp8 ? Scaling::Rows32
                                                    : Scaling::Rows128;
     Scaling ofMatrices = ofRows == Scaling::Rows128 ? Scaling::Squares : ofRows;
-    largest = scratch.take<unsigned>(2 * c.runs);
+    largest = scratch.take<unsigned>(2 * c.groups);
     if (isGradient) {
-      places = alignedDepth(c.rows) + c.runs * kDepthBlock;
+      places = alignedDepth(c.rows) + c.groups * kDepthBlock;
       g.list = list;
-      g.list.begins = scratch.take<int32_t>(c.runs);
-      g.list.ends = scratch.take<int32_t>(c.runs);
-      g.list.firstItems = scratch.take<int32_t>(c.runs + 1);
+      g.list.begins = scratch.take<int32_t>(c.groups);
+      g.list.ends = scratch.take<int32_t>(c.groups);
+      g.list.firstItems = scratch.take<int32_t>(c.groups + 1);
       rows = scratch.take<int32_t>(places);
-      runs = scratch.take<int32_t>(places / kDepthBlock);
+      groups = scratch.take<int32_t>(places / kDepthBlock);
       g.a = take(scratch, c.k, places, ofRows);
       g.b = take(scratch, c.m, places, ofRows);
     } else {
       places = c.rows;
       g.list = list;
-      runs = scratch.take<int32_t>(places);
+      groups = scratch.take<int32_t>(places);
       g.a = take(scratch, c.rows, alignedDepth(c.k), ofRows);
-      g.b = take(scratch, c.runs * c.m, alignedDepth(c.k), ofMatrices);
+      g.b = take(scratch, c.groups * c.m, alignedDepth(c.k), ofMatrices);
     }
     g.a.isE5M2 = call.attrs.e5m2;
   }
@@ -480,15 +485,15 @@ struct Buffers8 {
 private:
   Factor8 take(Scratch &scratch, int64_t rowCount, int64_t depth, Scaling scaling) const {
     Factor8 f = {scratch.take<uint8_t>(rowCount * depth), nullptr, rowCount, depth, scaling, false};
-    int64_t runCount = g.call.runs, blocks = depth / kDepthBlock;
-    if (scaling == Scaling::Run)
-      f.scales = scratch.take<float>(runCount);
+    int64_t groupCount = g.call.groups, blocks = depth / kDepthBlock;
+    if (scaling == Scaling::Group)
+      f.scales = scratch.take<float>(groupCount);
     else if (scaling == Scaling::Rows128)
       f.scales = scratch.take<float>(rowCount * blocks);
     else if (scaling == Scaling::Rows32)
       f.scales = scratch.take<uint8_t>(rowCount * blocks * 4);
     else
-      f.scales = scratch.take<float>(runCount * ((g.call.m + 127) / 128) * blocks);
+      f.scales = scratch.take<float>(groupCount * ((g.call.m + 127) / 128) * blocks);
     return f;
   }
 };
@@ -497,15 +502,15 @@ template <bool kIsGradient> struct BuffersOf : Buffers8 {
   BuffersOf(const Call &call, Scratch &scratch) : Buffers8(call, kIsGradient, scratch) {}
 };
 
-/// Magnitudes of the runs of a factor.
-struct Magnitudes {
+/// Amaxes of the groups of a factor.
+struct Amaxes {
   unsigned *largest;
   const float *expected;
   unsigned *seen;
 
-  /// Of the factor with these slots, for this member's runs; operand `amax` is the first of those
+  /// Of the factor with these slots, for this member's groups; operand `amax` is the first of those
   /// of delayed scaling.
-  Magnitudes(const Call &call, int amax, int64_t slot, unsigned *largest_)
+  Amaxes(const Call &call, int amax, int64_t slot, unsigned *largest_)
       : largest(largest_), expected(nullptr), seen(nullptr) {
     int64_t first = slot + call.index * call.in[2].shape[1];
     if (call.inCount > amax)
@@ -515,24 +520,25 @@ struct Magnitudes {
   }
 };
 
-void code(const Tensor &x, const Places &places, const Magnitudes &of, const Factor8 &to,
-          bool isTurned, Queue &queue) {
+void code(const Tensor &x, const Places &places, const Amaxes &of, const Factor8 &to,
+          bool isTransposed, Queue &queue) {
   Source s = {dataOf(x), x.cols(), places, of.largest, of.expected, of.seen, to};
-  bool byTiles = isTurned || to.scaling == Scaling::Squares;
+  bool byTiles = isTransposed || to.scaling == Scaling::Squares;
   forQuantisedMode(modeOf({&x}, x.cols()), [&]<Mode M>() {
     auto count = static_cast<unsigned>(places.count);
-    if (to.scaling == Scaling::Run && !of.expected)
+    if (to.scaling == Scaling::Group && !of.expected)
       launchKernel(findLargest<M>, count, threadsForRow(s.cols, 256), 0, queue, s);
     if (byTiles) {
-      int64_t tiles = places.runs ? ceilDiv(places.count, kEdge)
-                                  : places.count / places.aligned * ceilDiv(places.aligned, kEdge);
+      int64_t tiles = places.groups
+                          ? ceilDiv(places.count, kEdge)
+                          : places.count / places.aligned * ceilDiv(places.aligned, kEdge);
       dim3 grid(static_cast<unsigned>(tiles), static_cast<unsigned>(ceilDiv(s.cols, kEdge)));
-      launchKernel(isTurned ? codeTiles<M, true> : codeTiles<M, false>, grid, 256, 0, queue, s);
+      launchKernel(isTransposed ? codeTiles<M, true> : codeTiles<M, false>, grid, 256, 0, queue, s);
       return;
     }
     int threads = threadsForRow(to.depth, 256);
     dim3 grid(count, static_cast<unsigned>(ceilDiv(to.depth, int64_t{threads} * kChunk)));
-    auto *kernel = to.scaling == Scaling::Run       ? codeRows<M, Scaling::Run>
+    auto *kernel = to.scaling == Scaling::Group     ? codeRows<M, Scaling::Group>
                    : to.scaling == Scaling::Rows128 ? codeRows<M, Scaling::Rows128>
                                                     : codeRows<M, Scaling::Rows32>;
     launchKernel(kernel, grid, threads, 0, queue, s);
@@ -549,7 +555,7 @@ void layStored(const Grouped &c, const Tensor &scales, const Factor8 &to, Queue 
                       to};
   int64_t rows = c.transB ? s.rows : to.depth, cols = c.transB ? to.depth : s.cols;
   dim3 grid(static_cast<unsigned>(ceilDiv(cols, kSquare)),
-            static_cast<unsigned>(ceilDiv(rows, kSquare)), static_cast<unsigned>(c.runs));
+            static_cast<unsigned>(ceilDiv(rows, kSquare)), static_cast<unsigned>(c.groups));
   launchKernel(c.transB ? layCodes<false> : layCodes<true>, grid, 256, 0, queue, s);
 }
 
@@ -564,16 +570,18 @@ void runFloat8(const Call &call, bool isGradient) {
   bool onTiles = hasTiles(g);
   buffers.list.fill(call, c, onTiles ? tiles::kColsOf8Bits : 0);
   if (isGradient)
-    launchKernel(listTurned, 1, kListThreads, 0, queue, buffers.list, g.list, c.slots, c.runs);
-  Mapping mapping = {buffers.list, g.list,       c.slots,         c.runs,        c.rows / c.slots,
-                     buffers.rows, buffers.runs, buffers.largest, buffers.places};
-  auto blocks = static_cast<unsigned>(ceilDiv(std::max(buffers.places, 2 * c.runs), 256));
+    launchKernel(listTransposed, 1, kListThreads, 0, queue, buffers.list, g.list, c.slots,
+                 c.groups);
+  Mapping mapping = {buffers.list, g.list,         c.slots,         c.groups,      c.rows / c.slots,
+                     buffers.rows, buffers.groups, buffers.largest, buffers.places};
+  auto blocks = static_cast<unsigned>(ceilDiv(std::max(buffers.places, 2 * c.groups), 256));
   launchKernel(isGradient ? mapPlaces<true> : mapPlaces<false>, blocks, 256, 0, queue, mapping);
-  Places ofRows = {buffers.rows, buffers.runs, isGradient ? kDepthBlock : 1, 0, 0, buffers.places};
+  Places ofRows = {buffers.rows,  buffers.groups, isGradient ? kDepthBlock : 1, 0, 0,
+                   buffers.places};
   bool isStored = c.b.dtype == DType::F8E4M3;
   int amax = isStored ? 4 : 3;
-  Magnitudes ofA(call, amax, call.attrs.slot, buffers.largest);
-  Magnitudes ofB(call, amax, call.attrs.b_slot, buffers.largest + c.runs);
+  Amaxes ofA(call, amax, call.attrs.slot, buffers.largest);
+  Amaxes ofB(call, amax, call.attrs.b_slot, buffers.largest + c.groups);
   code(c.a, ofRows, ofA, g.a, isGradient, queue);
   if (isGradient) {
     code(c.b, ofRows, ofB, g.b, true, queue);
@@ -581,12 +589,12 @@ void runFloat8(const Call &call, bool isGradient) {
     layStored(c, call.in[3], g.b, queue);
   } else {
     int64_t rows = c.b.shape[1], aligned = c.transB ? rows : alignedDepth(rows);
-    Places ofMatrices = {nullptr, nullptr, 1, rows, aligned, c.runs * aligned};
+    Places ofMatrices = {nullptr, nullptr, 1, rows, aligned, c.groups * aligned};
     code(c.b, ofMatrices, ofB, g.b, !c.transB, queue);
   }
   if (onTiles)
     return launchTiles(g, queue);
-  Numbers8 numbers = {g.a, g.b, c.m, c.runs};
+  Numbers8 numbers = {g.a, g.b, c.m, c.groups};
   plain::launch(c, isGradient ? 1 : c.slots, g.list, numbers, queue);
 }
 

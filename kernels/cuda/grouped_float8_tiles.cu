@@ -1,8 +1,8 @@
-// Products with a factor for each run of rows, of factors in 8 bits that have been quantised, on
+// Products with a factor for each group of rows, of factors in 8 bits that have been quantised, on
 // the tensor cores of Hopper. The mapping is that of grouped_tiles.cu, with tiles of 128 by 128.
 // The tensor cores keep fewer bits of sums in 8 bits than fp32 has, so a product is taken 128 along
 // k at a time and added to sums in fp32, with the scales of its blocks if there are any. A gradient
-// is the product of turned factors: k is the rows of a run, behind which there are zeros.
+// is the product of transposed factors: k is the rows of a group, behind which there are zeros.
 #include "kernels/cuda/grouped_tiles.cuh"
 
 namespace shardc::kernels::cuda::tiles {
@@ -40,7 +40,7 @@ template <bool kIsGradient> struct StageScales {
                             : float2{};
       }
     } else {
-      int64_t square = int64_t{tile.run % p.runs} * scales.tilesOfB + tile.col / kTileCols;
+      int64_t square = int64_t{tile.group % p.groups} * scales.tilesOfB + tile.col / kTileCols;
       float ofColumns = __ldg(scales.b + square * scales.blocks + block);
       rows[0] *= ofColumns, rows[1] *= ofColumns;
     }
@@ -68,14 +68,14 @@ __device__ __forceinline__ void multiplyStage(hopper::Factor a, hopper::Factor b
 
 template <bool kIsE5M2, bool kHasBlocks, bool kIsGradient>
 __device__ __forceinline__ void multiply(const Params &p, const Scales &scales,
-                                         const Ring<Sizes> &ring, const Tile &tile, int group,
+                                         const Ring<Sizes> &ring, const Tile &tile, int warpgroup,
                                          Turn<Sizes::kStages> &turn, float (&sum)[kSums]) {
-  int rowOfThread = group * kGroupRows + static_cast<int>(threadIdx.x) % 128 / kWarp * 16 +
+  int rowOfThread = warpgroup * kGroupRows + static_cast<int>(threadIdx.x) % 128 / kWarp * 16 +
                     static_cast<int>(threadIdx.x) % kWarp / 4;
-  int64_t block = kIsGradient ? ring.shared.begins[tile.run] / kDepthBlock : 0;
-  // A gradient has one slot, and of a run without rows one stage, which does not count.
-  bool isThere = !kIsGradient || ring.shared.begins[tile.run] < ring.shared.ends[tile.run];
-  hopper::Factor a = factorA(ring, group), b = factorB(ring);
+  int64_t block = kIsGradient ? ring.shared.begins[tile.group] / kDepthBlock : 0;
+  // A gradient has one slot, and of a group without rows one stage, which does not count.
+  bool isThere = !kIsGradient || ring.shared.begins[tile.group] < ring.shared.ends[tile.group];
+  hopper::Factor a = factorA(ring, warpgroup), b = factorB(ring);
 #pragma unroll
   for (int i = 0; i < kSums; ++i)
     sum[i] = 0;
@@ -100,7 +100,8 @@ __device__ __forceinline__ void multiply(const Params &p, const Scales &scales,
   }
   if constexpr (!kHasBlocks) {
     if (isThere) {
-      float scale = __ldg(scales.a + tile.run % p.runs) * __ldg(scales.b + tile.run % p.runs);
+      float scale =
+          __ldg(scales.a + tile.group % p.groups) * __ldg(scales.b + tile.group % p.groups);
 #pragma unroll
       for (int j = 0; j < kSums; ++j)
         sum[j] *= scale;
@@ -126,18 +127,18 @@ __device__ __forceinline__ void writeTile(const Params &p, const Ring<Sizes> &ri
 template <bool kIsE5M2, bool kHasBlocks, bool kIsGradient>
 __device__ __forceinline__ void multiplyTiles(const Params &p, const Scales &scales,
                                               const Ring<Sizes> &ring) {
-  int group = groupOfWarp();
+  int warpgroup = groupOfWarp();
   Turn<Sizes::kStages> turn;
   for (int count = 0;; ++count) {
-    const Tile tile = nextTile(ring, turn, count, group);
+    const Tile tile = nextTile(ring, turn, count, warpgroup);
     if (tile.stages == 0)
       break;
-    if (tile.rows <= group * kGroupRows || tile.cols <= 0) {
-      skipTile(ring, tile, group, turn);
+    if (tile.rows <= warpgroup * kGroupRows || tile.cols <= 0) {
+      skipTile(ring, tile, warpgroup, turn);
       continue;
     }
     float sum[kSums];
-    multiply<kIsE5M2, kHasBlocks, kIsGradient>(p, scales, ring, tile, group, turn, sum);
+    multiply<kIsE5M2, kHasBlocks, kIsGradient>(p, scales, ring, tile, warpgroup, turn, sum);
     writeTile(p, ring, tile, sum);
   }
 }
@@ -146,7 +147,7 @@ template <bool kIsE5M2, bool kHasBlocks, bool kIsGradient>
 __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads)
     groupedTiles8(const __grid_constant__ Maps maps, const __grid_constant__ Params p,
                   const __grid_constant__ Scales scales) {
-  runTiles<Sizes, kIsGradient ? Form::TurnedGradient : Form::AlongK>(
+  runTiles<Sizes, kIsGradient ? Form::TransposedGradient : Form::AlongK>(
       maps, p, [&](const Ring<Sizes> &ring) {
         multiplyTiles<kIsE5M2, kHasBlocks, kIsGradient>(p, scales, ring);
       });
@@ -160,7 +161,7 @@ void launch(const Grouped8 &g, Queue &queue) {
   TiledTensor a = {g.a.codes, DType::F8E4M3, {g.a.depth, g.a.rows, 1}, {kDepthBlock, kGroupRows}};
   TiledTensor b = {g.b.codes,
                    DType::F8E4M3,
-                   {g.b.depth, isB3 ? call.m : g.b.rows, isB3 ? call.runs : 1},
+                   {g.b.depth, isB3 ? call.m : g.b.rows, isB3 ? call.groups : 1},
                    {kDepthBlock, half}};
   Maps maps;
   if (!encodeTensorMap(a, maps.a) || !encodeTensorMap(b, maps.b))
@@ -168,7 +169,7 @@ void launch(const Grouped8 &g, Queue &queue) {
   Params p = {g.list,
               dataOf(call.c),
               static_cast<int>(call.isGradient ? 1 : call.slots),
-              static_cast<int>(call.runs),
+              static_cast<int>(call.groups),
               static_cast<int>(call.k),
               static_cast<int>(call.m)};
   setItems(p, ColumnCut::of(p.m, kTileCols, kTileCols));
@@ -192,14 +193,14 @@ template <bool kIsE5M2, bool kHasBlocks> void launchForm(const Grouped8 &g, Queu
 namespace shardc::kernels::cuda {
 
 bool hasTiles(const Grouped8 &g) {
-  bool fits = g.a.scaling == Scaling::Run || g.a.scaling == Scaling::Rows128;
-  fits &= g.call.m % kChunk == 0 && g.call.allRuns() <= tiles::kRunsMax;
+  bool fits = g.a.scaling == Scaling::Group || g.a.scaling == Scaling::Rows128;
+  fits &= g.call.m % kChunk == 0 && g.call.allGroups() <= tiles::kGroupsMax;
   fits &= reinterpret_cast<uintptr_t>(g.call.c.data) % 16 == 0;
   return fits && tiles::isHopper();
 }
 
 void launchTiles(const Grouped8 &g, Queue &queue) {
-  bool hasBlocks = g.a.scaling != Scaling::Run;
+  bool hasBlocks = g.a.scaling != Scaling::Group;
   if (g.a.isE5M2)
     hasBlocks ? tiles::launchForm<true, true>(g, queue) : tiles::launchForm<true, false>(g, queue);
   else

@@ -1,13 +1,13 @@
-// grouped_matmul: c[r,:] = a[r,:]·op(b[e]) of each row r of run e, a[n,k], b[E,k,m] or with trans_b
-// [E,m,k], c[n,m]. grouped_matmul_bwd: dw[e] (+)= sum over the rows r of run e of all slots of
-// a[r,:]ᵀ·b[r,:], a[n,k], b[n,m], dw[E,k,m]. Data are f32, bf16 or f16 each; products are fp32,
-// rounded once. Rows that are not counted do not influence results and are not written.
+// grouped_matmul: c[r,:] = a[r,:]·op(b[e]) of each row r of group e, a[n,k], b[E,k,m] or with
+// trans_b [E,m,k], c[n,m]. grouped_matmul_bwd: dw[e] (+)= sum over the rows r of group e of all
+// slots of a[r,:]ᵀ·b[r,:], a[n,k], b[n,m], dw[E,k,m]. Data are f32, bf16 or f16 each; products are
+// fp32, rounded once. Rows that are not counted do not influence results and are not written.
 // grouped_matmul_bwd_squares: also ss f64[1] = sum of the squares of dw as it is afterwards, by the
 // warps that write it on tensor cores, else by another pass; partial sums are added in order.
 // grouped_matmul_scaled: grouped_matmul of matrices of 8 bits and their scales.
 // grouped_matmul_bias: grouped_matmul, then grouped_bias in place, on tensor cores in one kernel
 // with the same bits. grouped_tiles.cu computes what Hopper's tensor cores can, grouped_plain.cuh
-// the rest, and grouped_float8.cu what is brought to 8 bits first. Here is the list of runs that
+// the rest, and grouped_float8.cu what is brought to 8 bits first. Here is the list of groups that
 // all work from.
 #include <algorithm>
 
@@ -23,19 +23,19 @@
 namespace shardc::kernels::cuda {
 namespace {
 
-// ---- the list of runs ----
+// ---- the list of groups ----
 
 constexpr int kListThreads = 1024;
 
 struct Listing {
   const int32_t *counts;
-  RunList list;
-  int64_t slots, runs, slotRows;
+  GroupList list;
+  int64_t slots, groups, slotRows;
   int64_t tileCols; ///< columns of tiles of a product; 0: pieces are rows of the plain kernel
 };
 
-/// Pieces of work of a run. Two blocks compute two tiles together: one below the other, and in the
-/// last row of an odd number, one beside the other.
+/// Pieces of work of a group. Two blocks compute two tiles together: one below the other, and in
+/// the last row of an odd number, one beside the other.
 __device__ int64_t itemsOf(int64_t rows, int64_t tileCols) {
   if (tileCols == 0)
     return (rows + kPlainRows - 1) / kPlainRows;
@@ -43,12 +43,12 @@ __device__ int64_t itemsOf(int64_t rows, int64_t tileCols) {
   return tiles / 2 * tileCols + tiles % 2 * ((tileCols + 1) / 2);
 }
 
-/// No run goes beyond its slot, whatever counts say.
-__global__ void __launch_bounds__(kListThreads) listRuns(const Listing p) {
+/// No group goes beyond its slot, whatever counts say.
+__global__ void __launch_bounds__(kListThreads) listGroups(const Listing p) {
   awaitPrevious();
   using Scan = cub::BlockScan<int64_t, kListThreads>;
   __shared__ typename Scan::TempStorage storage;
-  int64_t all = p.slots * p.runs, before = 0, sum = 0;
+  int64_t all = p.slots * p.groups, before = 0, sum = 0;
   for (int64_t base = 0; base < all; base += kListThreads) {
     int64_t i = base + threadIdx.x, rows = 0;
     if (i < all)
@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(kListThreads) listRuns(const Listing p) {
   for (int64_t base = 0; base < all; base += kListThreads) {
     int64_t i = base + threadIdx.x, own = 0;
     if (i < all) {
-      int64_t slot = i / p.runs, atSlot = p.list.rowsBefore[slot * p.runs];
+      int64_t slot = i / p.groups, atSlot = p.list.rowsBefore[slot * p.groups];
       int64_t next = i + 1 < all ? p.list.rowsBefore[i + 1] : before;
       int64_t begin = min(p.list.rowsBefore[i] - atSlot, p.slotRows);
       int64_t end = min(next - atSlot, p.slotRows);
@@ -90,8 +90,8 @@ struct Numbers {
   bool isAlongK; ///< matrices are [m, k]
 
   __device__ float a(int64_t, int64_t row, int64_t at) const { return element(x, row * k + at); }
-  __device__ float b(int64_t run, int64_t at, int64_t col) const {
-    return element(y, run * k * m + (isAlongK ? col * k + at : at * m + col));
+  __device__ float b(int64_t group, int64_t at, int64_t col) const {
+    return element(y, group * k * m + (isAlongK ? col * k + at : at * m + col));
   }
   __device__ float first(int64_t, int64_t row, int64_t col) const {
     return element(x, row * k + col);
@@ -103,7 +103,7 @@ struct Numbers {
 
 // ---- calls ----
 
-void runPlain(const Grouped &grouped, const RunList &list, Queue &queue) {
+void runPlain(const Grouped &grouped, const GroupList &list, Queue &queue) {
   Numbers numbers = {dataOf(grouped.a), dataOf(grouped.b), grouped.k, grouped.m, grouped.transB};
   plain::launch(grouped, grouped.slots, list, numbers, queue);
 }
@@ -112,7 +112,7 @@ template <bool kIsGradient> void run(const Call &call) {
   if (call.attrs.fp8_recipe != 0)
     return runFloat8(call, kIsGradient);
   Scratch scratch(call);
-  RunList list(call, scratch);
+  GroupList list(call, scratch);
   Grouped grouped(call, kIsGradient);
   bool onTiles = hasTiles(grouped);
   list.fill(call, grouped, onTiles ? tiles::kColsOf16Bits : 0);
@@ -124,7 +124,7 @@ template <bool kIsGradient> void run(const Call &call) {
 
 void runBias(const Call &call) {
   Scratch scratch(call);
-  RunList list(call, scratch);
+  GroupList list(call, scratch);
   Grouped grouped(call, false);
   grouped.bias = &call.in[3];
   grouped.weights = call.inCount > 4 ? &call.in[4] : nullptr;
@@ -140,7 +140,7 @@ void runBias(const Call &call) {
 }
 
 struct SquareBuffers {
-  RunList list;
+  GroupList list;
   double *partials;
 
   SquareBuffers(const Call &call, Scratch &scratch) : list(call, scratch) {
@@ -176,12 +176,12 @@ const char *acceptsSquares(const Call &call) {
 
 template <bool kIsGradient> size_t workspace(const Call &call) {
   return call.attrs.fp8_recipe != 0 ? workspaceOfFloat8(call, kIsGradient)
-                                    : workspaceOf<RunList>(call);
+                                    : workspaceOf<GroupList>(call);
 }
 
 } // namespace
 
-RunList::RunList(const Call &call, Scratch &scratch) {
+GroupList::GroupList(const Call &call, Scratch &scratch) {
   int64_t all = call.in[2].numel();
   rowsBefore = scratch.take<int64_t>(all);
   begins = scratch.take<int32_t>(all);
@@ -189,19 +189,19 @@ RunList::RunList(const Call &call, Scratch &scratch) {
   firstItems = scratch.take<int32_t>(all + 1);
 }
 
-void RunList::fill(const Call &call, const Grouped &grouped, int tileCols) const {
+void GroupList::fill(const Call &call, const Grouped &grouped, int tileCols) const {
   Listing listing = {static_cast<const int32_t *>(call.in[2].data),
                      *this,
                      grouped.slots,
-                     grouped.runs,
+                     grouped.groups,
                      grouped.rows / grouped.slots,
                      tileCols > 0 ? ceilDiv(grouped.m, tileCols) : 0};
-  launchKernel(listRuns, 1, kListThreads, 0, queueOf(call), listing);
+  launchKernel(listGroups, 1, kListThreads, 0, queueOf(call), listing);
 }
 
 Grouped::Grouped(const Call &call, bool isGradient_)
     : a(call.in[0]), b(call.in[1]), c(call.out[0]), slots(call.in[2].shape[0]),
-      runs(call.in[2].shape[1]), rows(call.in[0].rows()), k(call.in[0].cols()),
+      groups(call.in[2].shape[1]), rows(call.in[0].rows()), k(call.in[0].cols()),
       m(call.out[0].cols()), isGradient(isGradient_), transB(call.attrs.trans_b),
       multiprocessors(call.multiprocessors) {}
 
@@ -210,7 +210,7 @@ const Kernel kGroupedMatMul = {"grouped_matmul_cuda", run<false>, acceptsAs<&hos
 const Kernel kGroupedMatMulScaled = {"grouped_matmul_scaled_cuda", run<false>,
                                      acceptsAs<&host::kGroupedMatMulScaled>, workspace<false>};
 const Kernel kGroupedMatMulBias = {"grouped_matmul_bias_cuda", runBias,
-                                   acceptsAs<&host::kGroupedMatMulBias>, workspaceOf<RunList>};
+                                   acceptsAs<&host::kGroupedMatMulBias>, workspaceOf<GroupList>};
 const Kernel kGroupedMatMulBwd = {"grouped_matmul_bwd_cuda", run<true>,
                                   acceptsAs<&host::kGroupedMatMulBwd>, workspace<true>};
 const Kernel kGroupedMatMulBwdSquares = {"grouped_matmul_bwd_squares_cuda", runSquares,

@@ -48,12 +48,12 @@ __device__ __forceinline__ void writeSums(const Data &c, int64_t before, Range r
 
 struct Shape {
   Data c;
-  RunList list;
-  int64_t slots, runs, k, m;
+  GroupList list;
+  int64_t slots, groups, k, m;
 };
 
 /// The group of a work item.
-__device__ inline int64_t runOf(const RunList &list, int64_t all, int64_t item) {
+__device__ inline int64_t groupOf(const GroupList &list, int64_t all, int64_t item) {
   int64_t inside = 0, outside = all;
   while (outside - inside > 1) {
     int64_t middle = (inside + outside) / 2;
@@ -66,22 +66,23 @@ template <typename Numbers>
 __global__ void __launch_bounds__(256) product(const Shape p, const Numbers numbers) {
   awaitPrevious();
   __shared__ Tiles tiles;
-  int64_t all = p.slots * p.runs, item = blockIdx.x;
+  int64_t all = p.slots * p.groups, item = blockIdx.x;
   if (item >= p.list.firstItems[all])
     return;
-  int64_t run = runOf(p.list, all, item);
-  int64_t row0 = p.list.begins[run] + (item - p.list.firstItems[run]) * kEdge;
-  int64_t end = p.list.ends[run], col0 = int64_t{blockIdx.y} * kEdge;
+  int64_t group = groupOf(p.list, all, item);
+  int64_t row0 = p.list.begins[group] + (item - p.list.firstItems[group]) * kEdge;
+  int64_t end = p.list.ends[group], col0 = int64_t{blockIdx.y} * kEdge;
   float sum[kPerThread][kPerThread] = {};
   for (int64_t k0 = 0; k0 < p.k; k0 += kDepth) {
     for (int at = static_cast<int>(threadIdx.x); at < kDepth * kEdge; at += 256) {
       int64_t k = k0 + at % kDepth, row = row0 + at / kDepth;
       tiles.a[at % kDepth][at / kDepth] =
-          row < end && k < p.k ? numbers.a(run % p.runs, row, k) : 0.0f;
+          row < end && k < p.k ? numbers.a(group % p.groups, row, k) : 0.0f;
       int depth = numbers.isAlongK ? at % kDepth : at / kEdge;
       int across = numbers.isAlongK ? at / kDepth : at % kEdge;
       int64_t kOfB = k0 + depth, col = col0 + across;
-      tiles.b[depth][across] = col < p.m && kOfB < p.k ? numbers.b(run % p.runs, kOfB, col) : 0.0f;
+      tiles.b[depth][across] =
+          col < p.m && kOfB < p.k ? numbers.b(group % p.groups, kOfB, col) : 0.0f;
     }
     __syncthreads();
     addTiles(tiles, kDepth, sum);
@@ -94,19 +95,20 @@ template <typename Numbers>
 __global__ void __launch_bounds__(256) gradient(const Shape p, const Numbers numbers) {
   awaitPrevious();
   __shared__ Tiles tiles;
-  int64_t run = blockIdx.z, row0 = int64_t{blockIdx.x} * kEdge, col0 = int64_t{blockIdx.y} * kEdge;
+  int64_t group = blockIdx.z, row0 = int64_t{blockIdx.x} * kEdge,
+          col0 = int64_t{blockIdx.y} * kEdge;
   float sum[kPerThread][kPerThread] = {};
   for (int64_t slot = 0; slot < p.slots; ++slot) {
-    int64_t end = p.list.ends[slot * p.runs + run];
-    for (int64_t first = p.list.begins[slot * p.runs + run]; first < end; first += kDepth) {
+    int64_t end = p.list.ends[slot * p.groups + group];
+    for (int64_t first = p.list.begins[slot * p.groups + group]; first < end; first += kDepth) {
       for (int at = static_cast<int>(threadIdx.x); at < kDepth * kEdge; at += 256) {
         int depth = at / kEdge, across = at % kEdge;
         bool isThere = first + depth < end;
         tiles.a[depth][across] = isThere && row0 + across < p.k
-                                     ? numbers.first(run, first + depth, row0 + across)
+                                     ? numbers.first(group, first + depth, row0 + across)
                                      : 0.0f;
         tiles.b[depth][across] = isThere && col0 + across < p.m
-                                     ? numbers.second(run, first + depth, col0 + across)
+                                     ? numbers.second(group, first + depth, col0 + across)
                                      : 0.0f;
       }
       __syncthreads();
@@ -114,21 +116,21 @@ __global__ void __launch_bounds__(256) gradient(const Shape p, const Numbers num
       __syncthreads();
     }
   }
-  writeSums(p.c, run * p.k, {row0, p.k}, {col0, p.m}, sum);
+  writeSums(p.c, group * p.k, {row0, p.k}, {col0, p.m}, sum);
 }
 
 /// `slots` is the list's number of slots.
 template <typename Numbers>
-void launch(const Grouped &call, int64_t slots, const RunList &list, const Numbers &numbers,
+void launch(const Grouped &call, int64_t slots, const GroupList &list, const Numbers &numbers,
             Queue &queue) {
-  Shape p = {dataOf(call.c), list, slots, call.runs, call.k, call.m};
+  Shape p = {dataOf(call.c), list, slots, call.groups, call.k, call.m};
   auto cols = static_cast<unsigned>(ceilDiv(call.m, kEdge));
   if (call.isGradient) {
     dim3 grid(static_cast<unsigned>(ceilDiv(call.k, kEdge)), cols,
-              static_cast<unsigned>(call.runs));
+              static_cast<unsigned>(call.groups));
     return launchKernel(gradient<Numbers>, grid, 256, 0, queue, p, numbers);
   }
-  auto items = static_cast<unsigned>(call.rows / kEdge + call.allRuns());
+  auto items = static_cast<unsigned>(call.rows / kEdge + call.allGroups());
   launchKernel(product<Numbers>, dim3(items, cols), 256, 0, queue, p, numbers);
 }
 

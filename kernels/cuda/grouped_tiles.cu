@@ -1,22 +1,22 @@
-// Products with a factor for each run of rows, on the tensor cores of Hopper. Definitions stand in
-// grouped_matmul.cu; factors are bf16 or f16, sums fp32 in the order of k, rounded once.
+// Products with a factor for each group of rows, on the tensor cores of Hopper. Definitions stand
+// in grouped_matmul.cu; factors are bf16 or f16, sums fp32 in the order of k, rounded once.
 // Mapping: as many clusters of two blocks as fit the GPU take pieces of work in turns. A piece is
 // two tiles of 128 by up to 256 elements with a factor in common, half of which each block loads
-// for both: two tiles of a run, one below the other, share the columns of b; the last row of an odd
-// number of tiles is taken in pairs that lie beside each other and share rows of a. So a run wastes
-// no block. Tiles have almost equally many columns, so that none is narrow. In a block, one thread
-// finds the tiles and copies 64 along k at a time into a ring of shared memory; two warp groups
-// multiply 64 rows each. The second one begins a little later, so that one multiplies while the
-// other writes results. A group without rows multiplies nothing, and its rows are not copied; of
-// columns a tile multiplies and copies those that are there, by 64 or 16. Eight pairs of tiles one
-// below the other come before the next columns, so that a and b come from the L2. A gradient is the
-// product of the transposed rows: its tiles have fixed places, k is rows, of which the last stage
-// of a run has those that are there, by 16, and runs with most rows come first, so that clusters
-// end together. Rows behind a run's end are copied with the others of its last tile. In a product
-// they are not written; in a gradient they are overwritten by zeros in shared memory first. On
-// request the warps that multiply square what they write of a gradient, and each leaves one fp64
-// sum for all its tiles, which depends on data and sizes alone since clusters take pieces in a
-// fixed order.
+// for both: two tiles of a group, one below the other, share the columns of b; the last row of an
+// odd number of tiles is taken in pairs that lie beside each other and share rows of a. So a group
+// wastes no block. Tiles have almost equally many columns, so that none is narrow. In a block, one
+// thread finds the tiles and copies 64 along k at a time into a ring of shared memory; two
+// warpgroups multiply 64 rows each. The second one begins a little later, so that one multiplies
+// while the other writes results. A group without rows multiplies nothing, and its rows are not
+// copied; of columns a tile multiplies and copies those that are there, by 64 or 16. Eight pairs of
+// tiles one below the other come before the next columns, so that a and b come from the L2. A
+// gradient is the product of the transposed rows: its tiles have fixed places, k is rows, of which
+// the last stage of a group has those that are there, by 16, and groups with most rows come first,
+// so that clusters end together. Rows behind a group's end are copied with the others of its last
+// tile. In a product they are not written; in a gradient they are overwritten by zeros in shared
+// memory first. On request the warps that multiply square what they write of a gradient, and each
+// leaves one fp64 sum for all its tiles, which depends on data and sizes alone since clusters take
+// pieces in a fixed order.
 #include "kernels/cuda/grouped_tiles.cuh"
 
 namespace shardc::kernels::cuda::tiles {
@@ -31,8 +31,8 @@ static_assert(kSharedBytes<Sizes> <= 232448, "a block of Hopper has 227 KiB");
 
 /// Zeroes rows [from, to) of this group's block of a, and of b. Both groups do this for themselves,
 /// so that neither waits for the other.
-__device__ __forceinline__ void clearRows(const Ring<Sizes> &ring, int stage, int group, int from,
-                                          int to) {
+__device__ __forceinline__ void clearRows(const Ring<Sizes> &ring, int stage, int warpgroup,
+                                          int from, int to) {
   int thread = static_cast<int>(threadIdx.x) % 128;
   constexpr int kPiecesOfRow = 8; // of 16 bytes
   auto clear = [&](uint32_t block) {
@@ -40,11 +40,11 @@ __device__ __forceinline__ void clearRows(const Ring<Sizes> &ring, int stage, in
     for (int i = from * kPiecesOfRow + thread; i < to * kPiecesOfRow; i += 128)
       hopper::clear16(block + static_cast<uint32_t>(i) * 16);
   };
-  clear(ring.a(stage) + static_cast<uint32_t>(group) * kBlockBytes);
+  clear(ring.a(stage) + static_cast<uint32_t>(warpgroup) * kBlockBytes);
   for (uint32_t i = 0; i < kTileCols / kBlockCols; ++i)
     clear(ring.b(stage) + i * kBlockBytes);
   hopper::fenceForCopies();
-  syncGroup(group);
+  syncGroup(warpgroup);
 }
 
 /// Adds the product of the first `kParts` along k of a stage.
@@ -80,13 +80,13 @@ template <typename Add> __device__ __forceinline__ void forParts(int rows, const
 /// How many rows the stages of a gradient have, one after the other: as Copies cuts them.
 class StageRows {
 public:
-  __device__ StageRows(const Params &p, const Shared<Sizes> &shared, int run)
-      : p_(p), shared_(shared), run_(run) {}
+  __device__ StageRows(const Params &p, const Shared<Sizes> &shared, int group)
+      : p_(p), shared_(shared), group_(group) {}
 
-  /// Those from the next stage on to the run's end; 0 for the stage of a run that has none.
+  /// Those from the next stage on to the group's end; 0 for the stage of a group that has none.
   __device__ int next() {
-    for (; left_ <= 0 && run_ < p_.slots * p_.runs; run_ += p_.runs)
-      left_ = shared_.ends[run_] - shared_.begins[run_];
+    for (; left_ <= 0 && group_ < p_.slots * p_.groups; group_ += p_.groups)
+      left_ = shared_.ends[group_] - shared_.begins[group_];
     int rows = max(left_, 0);
     left_ -= kDepth;
     return rows;
@@ -95,17 +95,17 @@ public:
 private:
   const Params &p_;
   const Shared<Sizes> &shared_;
-  int run_, left_ = 0;
+  int group_, left_ = 0;
 };
 
 /// Multiplies a tile's first columns.
 template <Form kForm, bool kIsF16, int kCols>
-__device__ __forceinline__ void multiply(const Params &p, const Ring<Sizes> &ring, int group,
+__device__ __forceinline__ void multiply(const Params &p, const Ring<Sizes> &ring, int warpgroup,
                                          const Tile &tile, Turn<Sizes::kStages> &turn,
                                          float (&sum)[128]) {
-  StageRows depths(p, ring.shared, tile.run);
+  StageRows depths(p, ring.shared, tile.group);
   int stages = tile.stages;
-  hopper::Factor a = factorA(ring, group), b = factorB(ring);
+  hopper::Factor a = factorA(ring, warpgroup), b = factorB(ring);
   for (int i = 0; i < stages; ++i, ++turn.count) {
     int stage = turn.stage();
     hopper::waitFor(ring.full(stage), turn.parity());
@@ -115,7 +115,8 @@ __device__ __forceinline__ void multiply(const Params &p, const Ring<Sizes> &rin
     if constexpr (kForm == Form::Gradient) {
       int rows = depths.next();
       if (rows < kDepth)
-        clearRows(ring, stage, group, rows, (max(rows, 1) + kPartRows - 1) / kPartRows * kPartRows);
+        clearRows(ring, stage, warpgroup, rows,
+                  (max(rows, 1) + kPartRows - 1) / kPartRows * kPartRows);
       forParts(rows, add);
     } else {
       add.template operator()<kDepth / kPartRows>();
@@ -130,28 +131,28 @@ __device__ __forceinline__ void multiply(const Params &p, const Ring<Sizes> &rin
 
 /// Multiplies with the narrowest instruction that has a tile's columns.
 template <Form kForm, bool kIsF16, int kCols, int... kWider>
-__device__ __forceinline__ void multiplyColumns(const Params &p, const Ring<Sizes> &ring, int group,
-                                                const Tile &tile, Turn<Sizes::kStages> &turn,
-                                                float (&sum)[128]) {
+__device__ __forceinline__ void multiplyColumns(const Params &p, const Ring<Sizes> &ring,
+                                                int warpgroup, const Tile &tile,
+                                                Turn<Sizes::kStages> &turn, float (&sum)[128]) {
   if constexpr (sizeof...(kWider) > 0)
     if (tile.cols > kCols)
-      return multiplyColumns<kForm, kIsF16, kWider...>(p, ring, group, tile, turn, sum);
-  multiply<kForm, kIsF16, kCols>(p, ring, group, tile, turn, sum);
+      return multiplyColumns<kForm, kIsF16, kWider...>(p, ring, warpgroup, tile, turn, sum);
+  multiply<kForm, kIsF16, kCols>(p, ring, warpgroup, tile, turn, sum);
 }
 
 // ---- results ----
 
 template <Form kForm, bool kIsF16, bool kIsWide, typename Extra>
 __device__ __forceinline__ void writeTile(const Params &p, const Ring<Sizes> &ring,
-                                          const Tile &tile, int group, const float (&sum)[128],
+                                          const Tile &tile, int warpgroup, const float (&sum)[128],
                                           Extra &extra) {
   int warp = static_cast<int>(threadIdx.x) / kWarp - 4; // of both groups
   int row = warp * 16;
   TileTarget to = {p.c, ring.shared.warps[warp], tile.first + int64_t{row} * p.m,
                    p.m, tile.rows - row,         tile.cols};
   if constexpr (std::is_same_v<Extra, AddedBias>)
-    extra.beginTile(p.biases, int64_t{tile.run % p.runs} * p.m + tile.col, int64_t{tile.row} + row,
-                    to.rows);
+    extra.beginTile(p.biases, int64_t{tile.group % p.groups} * p.m + tile.col,
+                    int64_t{tile.row} + row, to.rows);
   if constexpr (kIsWide) {
     writeWide<kIsF16, true>(to, sum, extra);
   } else {
@@ -166,23 +167,23 @@ __device__ __forceinline__ void writeTile(const Params &p, const Ring<Sizes> &ri
 template <Form kForm, bool kIsF16, bool kIsWide, typename Extra>
 __device__ __forceinline__ void multiplyTiles(const Params &p, const Ring<Sizes> &ring,
                                               Extra &extra) {
-  int group = groupOfWarp();
+  int warpgroup = groupOfWarp();
   Turn<Sizes::kStages> turn;
   float sum[128];
   for (int count = 0;; ++count) {
-    const Tile tile = nextTile(ring, turn, count, group);
+    const Tile tile = nextTile(ring, turn, count, warpgroup);
     if (tile.stages == 0)
       break;
-    if (tile.rows <= group * kGroupRows || tile.cols <= 0) {
-      skipTile(ring, tile, group, turn);
+    if (tile.rows <= warpgroup * kGroupRows || tile.cols <= 0) {
+      skipTile(ring, tile, warpgroup, turn);
       continue;
     }
     if constexpr (kForm == Form::AlongK)
-      multiplyColumns<kForm, kIsF16, 64, 128, 192, 208, 224, 240, 256>(p, ring, group, tile, turn,
-                                                                       sum);
+      multiplyColumns<kForm, kIsF16, 64, 128, 192, 208, 224, 240, 256>(p, ring, warpgroup, tile,
+                                                                       turn, sum);
     else
-      multiplyColumns<kForm, kIsF16, 64, 128, 192, 256>(p, ring, group, tile, turn, sum);
-    writeTile<kForm, kIsF16, kIsWide>(p, ring, tile, group, sum, extra);
+      multiplyColumns<kForm, kIsF16, 64, 128, 192, 256>(p, ring, warpgroup, tile, turn, sum);
+    writeTile<kForm, kIsF16, kIsWide>(p, ring, tile, warpgroup, sum, extra);
   }
 }
 
@@ -212,9 +213,9 @@ bool makeMaps(const Grouped &g, Form form, int widest, Maps &maps) {
   TiledTensor a = {g.a.data, g.a.dtype, {g.k, g.a.rows(), 1}, {kBlockCols, kDepth}};
   TiledTensor b = {g.b.data, g.b.dtype, {g.m, g.b.rows(), 1}, {kBlockCols, kDepth}};
   if (form == Form::AlongK)
-    b = {g.b.data, g.b.dtype, {g.k, g.m, g.runs}, {kDepth, static_cast<uint32_t>(widest) / 2}};
+    b = {g.b.data, g.b.dtype, {g.k, g.m, g.groups}, {kDepth, static_cast<uint32_t>(widest) / 2}};
   else if (form == Form::AcrossK)
-    b = {g.b.data, g.b.dtype, {g.m, g.k, g.runs}, {kBlockCols, kDepth}};
+    b = {g.b.data, g.b.dtype, {g.m, g.k, g.groups}, {kBlockCols, kDepth}};
   TiledTensor partOfA = a, partOfB = b;
   partOfA.tile[1] = partOfB.tile[1] = kPartRows;
   if (form == Form::Gradient &&
@@ -224,7 +225,7 @@ bool makeMaps(const Grouped &g, Form form, int widest, Maps &maps) {
 }
 
 template <Form kForm, bool kIsF16, bool kIsWide, typename Extra = Nothing>
-int64_t launch(const Grouped &g, const RunList &list, Queue &queue) {
+int64_t launch(const Grouped &g, const GroupList &list, Queue &queue) {
   Maps maps;
   ColumnCut columns = cutColumns(g, kForm);
   if (!makeMaps(g, kForm, columns.widest(), maps)) {
@@ -234,7 +235,7 @@ int64_t launch(const Grouped &g, const RunList &list, Queue &queue) {
   Params p = {list,
               dataOf(g.c),
               static_cast<int>(g.slots),
-              static_cast<int>(g.runs),
+              static_cast<int>(g.groups),
               static_cast<int>(g.k),
               static_cast<int>(g.m)};
   setItems(p, columns);
@@ -247,18 +248,18 @@ int64_t launch(const Grouped &g, const RunList &list, Queue &queue) {
 }
 
 template <bool kIsF16, bool kIsWide>
-int64_t launchGradient(const Grouped &g, const RunList &list, Queue &queue) {
+int64_t launchGradient(const Grouped &g, const GroupList &list, Queue &queue) {
   return g.squares != nullptr ? launch<Form::Gradient, kIsF16, kIsWide, Squares>(g, list, queue)
                               : launch<Form::Gradient, kIsF16, kIsWide>(g, list, queue);
 }
 
 template <bool kIsF16, typename Extra>
-int64_t launchProduct(const Grouped &g, const RunList &list, Queue &queue) {
+int64_t launchProduct(const Grouped &g, const GroupList &list, Queue &queue) {
   return g.transB ? launch<Form::AlongK, kIsF16, false, Extra>(g, list, queue)
                   : launch<Form::AcrossK, kIsF16, false, Extra>(g, list, queue);
 }
 
-template <bool kIsF16> int64_t launchType(const Grouped &g, const RunList &list, Queue &queue) {
+template <bool kIsF16> int64_t launchType(const Grouped &g, const GroupList &list, Queue &queue) {
   if (g.isGradient)
     return g.c.dtype == DType::F32 ? launchGradient<kIsF16, true>(g, list, queue)
                                    : launchGradient<kIsF16, false>(g, list, queue);
@@ -274,14 +275,14 @@ namespace shardc::kernels::cuda {
 bool hasTiles(const Grouped &g) {
   bool fits = g.a.dtype == g.b.dtype && (g.a.dtype == DType::BF16 || g.a.dtype == DType::F16);
   fits &= g.c.dtype == g.a.dtype || (g.isGradient && g.c.dtype == DType::F32);
-  fits &= g.k % kChunk == 0 && g.m % kChunk == 0 && g.allRuns() <= tiles::kRunsMax;
+  fits &= g.k % kChunk == 0 && g.m % kChunk == 0 && g.allGroups() <= tiles::kGroupsMax;
   fits &= g.bias == nullptr || g.bias->dtype == g.c.dtype;
   for (const Tensor *t : {&g.a, &g.b, &g.c, g.bias != nullptr ? g.bias : &g.c})
     fits &= reinterpret_cast<uintptr_t>(t->data) % 16 == 0;
   return fits && tiles::isHopper();
 }
 
-int64_t launchTiles(const Grouped &g, const RunList &list, Queue &queue) {
+int64_t launchTiles(const Grouped &g, const GroupList &list, Queue &queue) {
   return g.a.dtype == DType::F16 ? tiles::launchType<true>(g, list, queue)
                                  : tiles::launchType<false>(g, list, queue);
 }

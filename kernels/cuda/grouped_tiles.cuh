@@ -1,6 +1,6 @@
-// What the products of runs on Hopper's tensor cores share: a ring of stages in shared memory, the
-// thread that finds tiles and copies them, and how results are written. A stage has 128 bytes along
-// k of the rows of a tile.
+// What the products of groups on Hopper's tensor cores share: a ring of stages in shared memory,
+// the thread that finds tiles and copies them, and how results are written. A stage has 128 bytes
+// along k of the rows of a tile.
 #pragma once
 
 #include <algorithm>
@@ -18,20 +18,20 @@ namespace shardc::kernels::cuda::tiles {
 
 /// Which op, and where rows of its factors lie.
 enum class Form : uint8_t {
-  AlongK,         ///< a product with b[E,m,k]
-  AcrossK,        ///< a product with b[E,k,m]
-  Gradient,       ///< both factors have rows across k
-  TurnedGradient, ///< both factors are turned, and have them along k
+  AlongK,             ///< a product with b[E,m,k]
+  AcrossK,            ///< a product with b[E,k,m]
+  Gradient,           ///< both factors have rows across k
+  TransposedGradient, ///< both factors are transposed, and have them along k
 };
-/// Whether k are the rows of runs.
+/// Whether k are the rows of groups.
 template <Form kForm>
-inline constexpr bool kSumsRows = kForm == Form::Gradient || kForm == Form::TurnedGradient;
+inline constexpr bool kSumsRows = kForm == Form::Gradient || kForm == Form::TransposedGradient;
 
-constexpr int kTilesAhead = 8; ///< announced to a block's warp groups at most
-constexpr int kGroupRows = 64; ///< of a tile, of one warp group
-constexpr int kBlockCols = 64; ///< elements of 16 bits in a row of shared memory
-constexpr int kBandPairs = 8;  ///< pairs of tiles, one below the other, before the next columns
-constexpr int kRunsMax = 1024; ///< whose list fits shared memory
+constexpr int kTilesAhead = 8;   ///< announced to a block's warpgroups at most
+constexpr int kGroupRows = 64;   ///< of a tile, of one warpgroup
+constexpr int kBlockCols = 64;   ///< elements of 16 bits in a row of shared memory
+constexpr int kBandPairs = 8;    ///< pairs of tiles, one below the other, before the next columns
+constexpr int kGroupsMax = 1024; ///< whose list fits shared memory
 
 constexpr int kPartRows = 16; ///< along k, of an instruction whose factors have 16 bits
 
@@ -53,7 +53,7 @@ struct Tile {
   int64_t first;  ///< its first element in c
   int rows, cols; ///< that are there; none: 0 or less. There may be more rows than it has
   int stages;     ///< of the ring that hold it; 0: there are no more tiles
-  int run;        ///< in the list
+  int group;      ///< in the list
   int row, col;   ///< where it begins in the rows of a and the columns of b
 };
 
@@ -63,10 +63,10 @@ template <typename Sizes> struct Shared {
   uint64_t full[Sizes::kStages], empty[Sizes::kStages]; ///< barriers
   uint64_t left[kTilesAhead];                           ///< barriers of announcements
   Tile tiles[kTilesAhead];
-  int32_t begins[kRunsMax], ends[kRunsMax];
+  int32_t begins[kGroupsMax], ends[kGroupsMax];
   union {
-    int32_t firstItems[kRunsMax + 1]; ///< of a product
-    int32_t order[kRunsMax];          ///< of a gradient: its runs, as orderRuns has them
+    int32_t firstItems[kGroupsMax + 1]; ///< of a product
+    int32_t order[kGroupsMax];          ///< of a gradient: its groups, as orderGroups has them
   };
 };
 template <typename Sizes>
@@ -96,16 +96,16 @@ struct ColumnCut {
 
 /// What is added to rows of a product, if anything is.
 struct Biases {
-  Data biases, weights; ///< of runs, and of rows
+  Data biases, weights; ///< of groups, and of rows
   bool areWeighted = false;
 };
 
 struct Params {
-  RunList list;
+  GroupList list;
   Data c;
-  int slots, runs, k, m;
+  int slots, groups, k, m;
   ColumnCut columns;
-  int items;                 ///< of each run of a gradient
+  int items;                 ///< of each group of a gradient
   double *squares = nullptr; ///< a partial sum of each warp that multiplies, of all blocks
   Biases biases;
 };
@@ -146,8 +146,8 @@ template <int kStages> struct Turn {
 
 /// Where a block's tile is.
 struct Place {
-  int run;      ///< in the list; of a gradient, the run of each slot
-  int row, col; ///< of c, its first; rows of a product are those of all runs
+  int group;    ///< in the list; of a gradient, the group of each slot
+  int row, col; ///< of c, its first; rows of a product are those of all groups
   int rows;     ///< from there on
   int cols;     ///< of the tile; none: 0 or less
   bool sharesA; ///< otherwise both blocks have the same columns of b
@@ -155,7 +155,7 @@ struct Place {
 
 template <typename Sizes, Form kForm, bool kIsB> class Copies {
   static constexpr int kDepth = Sizes::kDepth, kStageParts = kDepth / kPartRows;
-  static constexpr bool kIsBAlongK = kForm == Form::AlongK || kForm == Form::TurnedGradient;
+  static constexpr bool kIsBAlongK = kForm == Form::AlongK || kForm == Form::TransposedGradient;
 
 public:
   __device__ Copies(const Maps &maps, const Params &p, const Ring<Sizes> &ring)
@@ -164,7 +164,7 @@ public:
   /// Copies all tiles of the cluster's pieces of work.
   __device__ void run() {
     const Shared<Sizes> &shared = ring_.shared;
-    int items = kSumsRows<kForm> ? p_.items * p_.runs : shared.firstItems[p_.slots * p_.runs];
+    int items = kSumsRows<kForm> ? p_.items * p_.groups : shared.firstItems[p_.slots * p_.groups];
     int tile = 0;
     for (int item = static_cast<int>(blockIdx.x) / 2; item < items;
          item += static_cast<int>(gridDim.x) / 2, ++tile) {
@@ -187,14 +187,14 @@ private:
     Place place;
     int local, rows, begin = 0, tileCol;
     if constexpr (kSumsRows<kForm>) {
-      place.run = ring_.shared.order[item / p_.items];
+      place.group = ring_.shared.order[item / p_.items];
       local = item % p_.items, rows = p_.k;
     } else {
-      while (shared.firstItems[run_ + 1] <= item)
-        ++run_;
-      place.run = run_;
-      local = item - shared.firstItems[run_], begin = shared.begins[run_];
-      rows = shared.ends[run_] - begin;
+      while (shared.firstItems[group_ + 1] <= item)
+        ++group_;
+      place.group = group_;
+      local = item - shared.firstItems[group_], begin = shared.begins[group_];
+      rows = shared.ends[group_] - begin;
     }
     int tileCols = p_.columns.tiles, pairs = (rows + kTileRows - 1) / kTileRows / 2;
     place.sharesA = local >= pairs * tileCols;
@@ -226,11 +226,11 @@ private:
     Tile &to = ring_.tile(tile);
     int rows = 0;
     to.rows = place.rows, to.cols = place.cols;
-    to.run = place.run, to.row = place.row, to.col = place.col;
+    to.group = place.group, to.row = place.row, to.col = place.col;
     if constexpr (kSumsRows<kForm>) {
-      to.first = (int64_t{place.run} * p_.k + place.row) * p_.m + place.col;
-      for (int run = place.run; run < p_.slots * p_.runs; run += p_.runs)
-        rows += stagesOf(shared.ends[run] - shared.begins[run]);
+      to.first = (int64_t{place.group} * p_.k + place.row) * p_.m + place.col;
+      for (int group = place.group; group < p_.slots * p_.groups; group += p_.groups)
+        rows += stagesOf(shared.ends[group] - shared.begins[group]);
       to.stages = max(rows, 1);
     } else {
       to.first = int64_t{place.row} * p_.m + place.col;
@@ -242,16 +242,16 @@ private:
     const Shared<Sizes> &shared = ring_.shared;
     if constexpr (kSumsRows<kForm>) {
       bool isEmpty = true;
-      for (int run = place.run; run < p_.slots * p_.runs; run += p_.runs)
-        for (int depth = shared.begins[run]; depth < shared.ends[run]; depth += kDepth) {
-          copyStage(place, depth, shared.ends[run] - depth, 0);
+      for (int group = place.group; group < p_.slots * p_.groups; group += p_.groups)
+        for (int depth = shared.begins[group]; depth < shared.ends[group]; depth += kDepth) {
+          copyStage(place, depth, shared.ends[group] - depth, 0);
           isEmpty = false;
         }
       if (isEmpty) // a stage that is zeroed
         copyStage(place, 0, 0, 0);
     } else {
       for (int depth = 0; depth < p_.k; depth += kDepth)
-        copyStage(place, depth, kDepth, place.run % p_.runs);
+        copyStage(place, depth, kDepth, place.group % p_.groups);
     }
   }
 
@@ -332,7 +332,7 @@ private:
   const Maps &maps_;
   const Params &p_;
   const Ring<Sizes> &ring_;
-  int rank_, run_ = 0;
+  int rank_, group_ = 0;
   Turn<Sizes::kStages> turn_;
 };
 
@@ -343,7 +343,7 @@ __device__ __forceinline__ void release(const Ring<Sizes> &ring, int stage) {
     hopper::arriveAt(ring.empty(stage), block);
 }
 
-// ---- warp groups that multiply ----
+// ---- warpgroups that multiply ----
 
 /// The number of this warp's group, of which the compiler knows that all its threads have the same.
 __device__ __forceinline__ int groupOfWarp() {
@@ -352,8 +352,8 @@ __device__ __forceinline__ int groupOfWarp() {
 
 /// The factors of the first stage; those of others are so many times kStageBytes behind them.
 template <typename Sizes>
-__device__ __forceinline__ hopper::Factor factorA(const Ring<Sizes> &ring, int group) {
-  return {ring.a(0) + static_cast<uint32_t>(group) * kBlockBytes, kBlockBytes};
+__device__ __forceinline__ hopper::Factor factorA(const Ring<Sizes> &ring, int warpgroup) {
+  return {ring.a(0) + static_cast<uint32_t>(warpgroup) * kBlockBytes, kBlockBytes};
 }
 template <typename Sizes>
 __device__ __forceinline__ hopper::Factor factorB(const Ring<Sizes> &ring) {
@@ -362,22 +362,24 @@ __device__ __forceinline__ hopper::Factor factorB(const Ring<Sizes> &ring) {
 
 /// Waits for the other warps of a group. A warp that runs ahead of them would release stages, and
 /// tiles with these, that they have not read.
-__device__ __forceinline__ void syncGroup(int group) { hopper::syncThreads(1 + group, 128); }
+__device__ __forceinline__ void syncGroup(int warpgroup) {
+  hopper::syncThreads(1 + warpgroup, 128);
+}
 
 /// The next tile, when its first stage is there. The group's warps have left the one before. A
 /// warp's first thread reads the announcement for the others.
 template <typename Sizes>
 __device__ __forceinline__ Tile nextTile(const Ring<Sizes> &ring, const Turn<Sizes::kStages> &turn,
-                                         int count, int group) {
+                                         int count, int warpgroup) {
   hopper::waitFor(ring.full(turn.stage()), turn.parity());
-  syncGroup(group);
+  syncGroup(warpgroup);
   Tile tile = {};
   if (threadIdx.x % kWarp == 0) {
     tile = ring.tile(count);
     hopper::arrive(ring.left(count));
   }
   tile.first = __shfl_sync(0xffffffffu, tile.first, 0);
-  for (int *field : {&tile.rows, &tile.cols, &tile.stages, &tile.run, &tile.row, &tile.col})
+  for (int *field : {&tile.rows, &tile.cols, &tile.stages, &tile.group, &tile.row, &tile.col})
     *field = __shfl_sync(0xffffffffu, *field, 0);
   return tile;
 }
@@ -385,12 +387,12 @@ __device__ __forceinline__ Tile nextTile(const Ring<Sizes> &ring, const Turn<Siz
 /// Releases the stages of a tile of which the group multiplies nothing. Products keep its warps
 /// together elsewhere.
 template <typename Sizes>
-__device__ __forceinline__ void skipTile(const Ring<Sizes> &ring, const Tile &tile, int group,
+__device__ __forceinline__ void skipTile(const Ring<Sizes> &ring, const Tile &tile, int warpgroup,
                                          Turn<Sizes::kStages> &turn) {
   int stages = tile.stages;
   for (int i = 0; i < stages; ++i, ++turn.count) {
     hopper::waitFor(ring.full(turn.stage()), turn.parity());
-    syncGroup(group);
+    syncGroup(warpgroup);
     release(ring, turn.stage());
   }
 }
@@ -459,7 +461,7 @@ struct Squares {
       sum = 0.0f;
   }
 };
-/// Adds the bias of a tile's run to what a thread writes of it, as grouped_bias.cu does.
+/// Adds the bias of a tile's group to what a thread writes of it, as grouped_bias.cu does.
 struct AddedBias {
   int64_t first = 0; ///< of the tile's columns
   float weights[4];  ///< of the thread's rows
@@ -626,27 +628,27 @@ __device__ __forceinline__ void writeWide(const TileTarget &to, const float (&su
   }
 }
 
-constexpr int kThreads = 384; ///< a warp group that copies, two that multiply
+constexpr int kThreads = 384; ///< a warpgroup that copies, two that multiply
 
-/// Orders the runs of a gradient by falling numbers of rows. Clusters take pieces of work in turns,
-/// and those of a run all last as long: in this order no cluster has more to do than another one by
-/// more than one piece of the longest run.
+/// Orders the groups of a gradient by falling numbers of rows. Clusters take pieces of work in
+/// turns, and those of a group all last as long: in this order no cluster has more to do than
+/// another one by more than one piece of the longest group.
 template <typename Sizes>
-__device__ __forceinline__ void orderRuns(const Params &p, Shared<Sizes> &shared) {
+__device__ __forceinline__ void orderGroups(const Params &p, Shared<Sizes> &shared) {
   auto *rows = reinterpret_cast<int32_t *>(shared.warps); // not in use yet
-  static_assert(sizeof(shared.warps) >= kRunsMax * sizeof(int32_t));
-  for (int run = static_cast<int>(threadIdx.x); run < p.runs; run += kThreads) {
-    rows[run] = 0;
-    for (int i = run; i < p.slots * p.runs; i += p.runs)
-      rows[run] += p.list.ends[i] - p.list.begins[i];
+  static_assert(sizeof(shared.warps) >= kGroupsMax * sizeof(int32_t));
+  for (int group = static_cast<int>(threadIdx.x); group < p.groups; group += kThreads) {
+    rows[group] = 0;
+    for (int i = group; i < p.slots * p.groups; i += p.groups)
+      rows[group] += p.list.ends[i] - p.list.begins[i];
   }
   __syncthreads();
-  for (int run = static_cast<int>(threadIdx.x); run < p.runs; run += kThreads) {
+  for (int group = static_cast<int>(threadIdx.x); group < p.groups; group += kThreads) {
     int before = 0;
 #pragma unroll 8
-    for (int other = 0; other < p.runs; ++other)
-      before += rows[other] > rows[run] || (rows[other] == rows[run] && other < run);
-    shared.order[before] = run;
+    for (int other = 0; other < p.groups; ++other)
+      before += rows[other] > rows[group] || (rows[other] == rows[group] && other < group);
+    shared.order[before] = group;
   }
 }
 
@@ -658,19 +660,19 @@ __device__ __forceinline__ void begin(const Params &p, const Ring<Sizes> &ring) 
       __trap(); // swizzled tiles begin at multiples of 1024 bytes
     for (int stage = 0; stage < Sizes::kStages; ++stage) {
       hopper::initBarrier(ring.full(stage), 1);
-      hopper::initBarrier(ring.empty(stage), 4); // of two warp groups of two blocks
+      hopper::initBarrier(ring.empty(stage), 4); // of two warpgroups of two blocks
     }
     for (int tile = 0; tile < kTilesAhead; ++tile)
       hopper::initBarrier(ring.left(tile), 8); // of the warps of two groups
     hopper::fenceBarriers();
   }
-  int all = p.slots * p.runs;
+  int all = p.slots * p.groups;
   for (int i = static_cast<int>(threadIdx.x); i < all; i += kThreads) {
     shared.begins[i] = p.list.begins[i];
     shared.ends[i] = p.list.ends[i];
   }
   if constexpr (kSumsRows<kForm>)
-    orderRuns(p, shared);
+    orderGroups(p, shared);
   else
     for (int i = static_cast<int>(threadIdx.x); i <= all; i += kThreads)
       shared.firstItems[i] = p.list.firstItems[i];
@@ -678,7 +680,7 @@ __device__ __forceinline__ void begin(const Params &p, const Ring<Sizes> &ring) 
   hopper::syncCluster();
 }
 
-/// A kernel: one warp group copies, two call `multiply` with the ring.
+/// A kernel: one warpgroup copies, two call `multiply` with the ring.
 template <typename Sizes, Form kForm, typename Multiply>
 __device__ __forceinline__ void runTiles(const Maps &maps, const Params &p,
                                          const Multiply &multiply) {
@@ -705,7 +707,7 @@ __device__ __forceinline__ void runTiles(const Maps &maps, const Params &p,
 
 inline bool isHopper() { return hopper::computeCapability() == std::pair{9, 0}; }
 
-/// How columns are cut, and the pieces of work of each run of a gradient.
+/// How columns are cut, and the pieces of work of each group of a gradient.
 inline void setItems(Params &p, const ColumnCut &columns) {
   p.columns = columns;
   int tileRows = (p.k + kTileRows - 1) / kTileRows, cols = columns.tiles;

@@ -1,5 +1,5 @@
 // Hopper's tensor cores and its copy engine, one function an instruction: barriers in shared
-// memory, tiles that come and go through tensor maps, products of a warp group. For code of sm_90a
+// memory, tiles that come and go through tensor maps, products of a warpgroup. For code of sm_90a
 // only. Source: PTX ISA 9.0, chapters on mbarrier, cp.async.bulk.tensor and wgmma.
 #pragma once
 
@@ -151,7 +151,7 @@ template <int kRegisters> __device__ __forceinline__ void giveRegisters() {
 }
 
 /// A factor in shared memory in rows of 128 bytes, whose 16-byte parts are swizzled by the row. A
-/// factor whose rows lie along k has them one behind the other; one whose rows lie across k has
+/// factor whose rows lie along k has them one after the other; one whose rows lie across k has
 /// blocks of 64 columns, `blockBytes` apart. If an address is the same in all threads of a warp,
 /// and the compiler can see that, all this costs few instructions.
 class Factor {
@@ -220,7 +220,7 @@ template <int kGroups> __device__ __forceinline__ void waitForProducts() {
   else                                                                                             \
     SHARDC_PRODUCT(cols, sums, a, b, adds, transA, transB, "bf16")
 
-/// sum[64, kCols] = a[64, 16]·b[16, kCols], of a warp group, with the old sum unless `addsToSum` is
+/// sum[64, kCols] = a[64, 16]·b[16, kCols], of a warpgroup, with the old sum unless `addsToSum` is
 /// 0. A thread has of rows t/4 and t/4 + 8 of its warp's 16 rows, and of each 8 columns, columns
 /// 2·(t mod 4) and the next: sum[4·j ..] = (row, col), (row, col + 1), (row + 8, col), ...
 /// Transposed factors have rows across k.

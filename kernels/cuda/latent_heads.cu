@@ -40,7 +40,7 @@ struct Move {
   Data from, to;
   int64_t in, out;         ///< of the first row
   int64_t inStep, outStep; ///< from a row to the next
-  int turned;              ///< which of the turned channels it is; below 0: it is none
+  int rotated;             ///< which of the rotated channels it is; below 0: it is none
 };
 
 /// How many moves of `width` channels a row has.
@@ -121,16 +121,16 @@ __device__ __forceinline__ void moveChunks(const Latent &p, int index) {
         continue;
       float v[kChunk];
       floatsOf<M>(chunks[r], v);
-      if (move.turned >= 0)
+      if (move.rotated >= 0)
 #pragma unroll
         for (int j = 0; j < kChunk; j += 2)
-          rotate(angles[turn][r][(move.turned + j) / 2], v[j], v[j + 1]);
+          rotate(angles[turn][r][(move.rotated + j) / 2], v[j], v[j + 1]);
       store8<M>(move.to, move.out + (first + r) * move.outStep, kChunk, v);
     }
   }
 }
 
-/// Sums over heads of the rotated channels of dk, turned back. `block` is one of `blocks` that do
+/// Sums over heads of the rotated channels of dk, rotated back. `block` is one of `blocks` that do
 /// this.
 template <Mode M>
 __device__ __forceinline__ void sumChunks(const Latent &p, int block, int blocks) {
@@ -206,9 +206,9 @@ __device__ __forceinline__ void makeAngles(const Latent &p, int64_t row, float2 
   __syncthreads();
 }
 
-/// Turned channel i of those that begin at `first`, wherever its mate is.
-__device__ __forceinline__ float turned(const Latent &p, const float2 *angles, const Data &from,
-                                        int64_t first, int i) {
+/// Rotated channel i of those that begin at `first`, wherever its mate is.
+__device__ __forceinline__ float rotated(const Latent &p, const float2 *angles, const Data &from,
+                                         int64_t first, int i) {
   bool isInterleaved = p.turns.interleaved;
   int pair = isInterleaved ? i / 2 : i % p.turns.pairs;
   bool isSecond = isInterleaved ? i % 2 != 0 : i >= p.turns.pairs;
@@ -225,8 +225,8 @@ __device__ __forceinline__ void moveElements(const Latent &p, int64_t row, const
     Move move = moveOf<kBackward>(p, i, 1);
     int64_t in = move.in + row * move.inStep;
     setElement(move.to, move.out + row * move.outStep,
-               move.turned < 0 ? element(move.from, in)
-                               : turned(p, angles, move.from, in - move.turned, move.turned));
+               move.rotated < 0 ? element(move.from, in)
+                                : rotated(p, angles, move.from, in - move.rotated, move.rotated));
   }
 }
 
@@ -237,7 +237,7 @@ __global__ void __launch_bounds__(kThreads) makeHeads(const __grid_constant__ La
   moveElements<false>(p, blockIdx.x, angles);
 }
 
-/// Sums over heads of the rotated channels of dk, turned back.
+/// Sums over heads of the rotated channels of dk, rotated back.
 __device__ __forceinline__ void sumHeads(const Latent &p, int64_t row, const float2 *angles,
                                          float2 *sums) {
   int pairs = p.turns.pairs, teams = max(kThreads / pairs, 1);

@@ -1,13 +1,12 @@
 // Muon on a shard of whole matrices (kernels/host/Muon.cpp says what it computes). Matrices of one
 // shape are a batch: one kernel moves the momentum and squares the updates, one divides these by
-// their norms and leaves them behind each other in the type of the products, cuBLASLt's batched
+// their norms and leaves them one after the other in the type of the products, cuBLASLt's batched
 // products take the steps, and one kernel updates the weights. Rows that are more than the columns
-// are not turned: the products take the matrix as its transpose. Squares are added in an order that
-// only the shape determines.
-// With whole updates, one kernel moves the momentum of the shard's rows, another one squares what is
-// gathered, and the last one updates those rows of a matrix that are the shard's.
-// With `symmetric`, a product with its own transpose is computed below the diagonal, in strips of
-// rows: 3/4 of it, 11/16 in two levels. One kernel copies what is above.
+// are not transposed: the products take the matrix as its transpose. Squares are added in an order
+// that only the shape determines. With whole updates, one kernel moves the momentum of the shard's
+// rows, another one squares what is gathered, and the last one updates those rows of a matrix that
+// are the shard's. With `symmetric`, a product with its own transpose is computed below the
+// diagonal, in strips of rows: 3/4 of it, 11/16 in two levels. One kernel copies what is above.
 // Mapping: a block has 256 threads, of 8 elements each, and takes chunks of one matrix in turns.
 // These kernels are limited by memory; with products of bf16 and a weight in bf16 they read 18 and
 // write 12 bytes an element, 6 more with `nesterov`. The products are limited by arithmetic.
@@ -48,9 +47,9 @@ struct MatrixBatch {
   const StepState *state;
   double *squares; ///< [matrix, slab]
   int64_t rows, columns;
-  Data u;            ///< updates of whole matrices, or where those of the shard go
+  Data u; ///< updates of whole matrices, or where those of the shard go
   int64_t partRows, partColumns;
-  int64_t stride;    ///< elements from one part to the next
+  int64_t stride;           ///< elements from one part to the next
   int64_t ownBegin, ownEnd; ///< elements of a part that are the shard's
   int32_t parts;
   bool cutsColumns, isWhole;
@@ -230,8 +229,7 @@ constexpr int kMirrorTile = 32, kMirrorRows = 8;
 
 /// Copies what is below the diagonal of each square to what is above.
 template <typename T>
-__global__ void __launch_bounds__(kMirrorTile *kMirrorRows)
-    mirror(T *squares, int64_t extent) {
+__global__ void __launch_bounds__(kMirrorTile *kMirrorRows) mirror(T *squares, int64_t extent) {
   awaitPrevious();
   __shared__ T tile[kMirrorTile][kMirrorTile + 1];
   if (blockIdx.x > blockIdx.y)
@@ -282,11 +280,11 @@ public:
   std::byte *run() const {
     std::byte *x = buffers_.x, *next = buffers_.next;
     const int64_t r = shape_.shortSide(), c = shape_.longSide();
-    const bool isTurned = shape_.isTurned();
+    const bool isTransposed = shape_.isTransposed();
     for (int64_t i = 0; i < call_.attrs.ns_steps; ++i) {
       NsStep step = nsStep(static_cast<NsCoefficients>(call_.attrs.ns_coefficients), i);
       Gemm gram = product(r, r, c, x, x, buffers_.square);
-      gram.transA = isTurned, gram.transB = !isTurned;
+      gram.transA = isTransposed, gram.transB = !isTransposed;
       enqueueSymmetric(gram);
       std::byte *mixed = buffers_.square;
       float factor = step.b;
@@ -295,8 +293,9 @@ public:
         enqueueSymmetric(sumOf(polynomial, step.c, step.b, mixed));
         mixed = buffers_.mixed, factor = 1;
       }
-      Gemm turned = product(c, r, r, x, mixed, next), straight = product(r, c, r, mixed, x, next);
-      enqueue(sumOf(isTurned ? turned : straight, factor, step.a, x));
+      Gemm transposed = product(c, r, r, x, mixed, next),
+           straight = product(r, c, r, mixed, x, next);
+      enqueue(sumOf(isTransposed ? transposed : straight, factor, step.a, x));
       std::swap(x, next);
     }
     return x;
@@ -318,8 +317,8 @@ private:
   }
   void enqueue(const Gemm &gemm) const { runGemm(gemm, buffers_.gemm, queueOf(call_)); }
 
-  /// A product whose result is symmetric, of m rows: what lies below the diagonal in strips, each of
-  /// the lower half of the rows that are left. `added` is symmetric too.
+  /// A product whose result is symmetric, of m rows: what lies below the diagonal in strips, each
+  /// of the lower half of the rows that are left. `added` is symmetric too.
   void enqueueSymmetric(const Gemm &gemm) const {
     constexpr int64_t kStripRows = 1024; // whose products fill a GPU
     const int64_t extent = gemm.m;
@@ -454,8 +453,8 @@ void runBatch(const Call &call, const MuonBuffers &buffers, MatrixBatch p, const
       call.attrs.extra_scale);
   const Tensor *weight = &call.out[p.hasWeight ? 2 : 0];
   const Tensor *whole = &call.in[p.isWhole ? host::kWholeUpdates : 0];
-  bool isMixed = isAligned(p, {&call.in[0], &call.out[0], &call.out[1], weight, whole}, matrices,
-                           count);
+  bool isMixed =
+      isAligned(p, {&call.in[0], &call.out[0], &call.out[1], weight, whole}, matrices, count);
   dim3 grid(kMuonSlabs, static_cast<unsigned>(count));
   auto launch = [&](auto mixed, auto scalar) {
     launchKernel(isMixed ? mixed : scalar, grid, kMuonThreads, 0, queueOf(call), p);
@@ -473,8 +472,7 @@ void runMuon(const Call &call) {
   Scratch scratch(call);
   MuonBuffers buffers(call, scratch);
   const bool isWhole = host::hasWholeUpdates(call);
-  MatrixBatch p =
-      batchOf(call, call.out[1], isWhole ? &call.in[host::kWholeUpdates] : nullptr);
+  MatrixBatch p = batchOf(call, call.out[1], isWhole ? &call.in[host::kWholeUpdates] : nullptr);
   p.hasWeight = call.outCount > 2;
   if (p.hasWeight)
     p.weight = dataOf(call.out[2]);
@@ -486,10 +484,9 @@ void runMuon(const Call &call) {
     const host::OwnElements own = host::ownElements(call);
     p.isWhole = true, p.ownBegin = own.begin, p.ownEnd = own.end;
   }
-  forEachBatch(host::matricesToUpdate(call), batchElements(call),
-               [&](const Matrix *matrices, int64_t count) {
-                 runBatch(call, buffers, p, matrices, count);
-               });
+  forEachBatch(
+      host::matricesToUpdate(call), batchElements(call),
+      [&](const Matrix *matrices, int64_t count) { runBatch(call, buffers, p, matrices, count); });
 }
 
 void runMuonUpdate(const Call &call) {

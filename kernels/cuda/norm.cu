@@ -16,7 +16,7 @@
 namespace shardc::kernels::cuda {
 namespace {
 
-/// What becomes of y: it is stored, quantised by a magnitude that is known before or by those of
+/// What becomes of y: it is stored, quantised by an amax that is known before or by those of
 /// its blocks, or only looked at. Kernels for f16 and for rows that registers do not hold, which
 /// models in 8 bits seldom have, ask at run time which of the last three it is.
 enum class Form { Stored, Quantised, Blocks, LookedAt, NotStored };
@@ -25,7 +25,7 @@ struct Forward {
   Data a, b, sum, w, bias, y;
   Target to;          ///< of y in 8 bits; y's own address is not used then
   BlockTarget blocks; ///< the same with scales of blocks of 1 by 128
-  unsigned *largest;  ///< of the magnitudes of y, where these are looked for
+  unsigned *largest;  ///< of the amaxes of y, where these are looked for
   float *mean, *rstd;
   int64_t rows, cols;
   float eps, plus;
@@ -64,7 +64,7 @@ __device__ __forceinline__ Chunk<M> input(const Forward &p, int64_t at, int n, c
 /// What of a row's numbers is the same for all of its chunks.
 struct RowScale {
   float mean, rstd;
-  float multiplier; ///< of y, where its magnitude is known before
+  float multiplier; ///< of y, where its amax is known before
 };
 
 /// A chunk of y as it would be stored.

@@ -99,7 +99,7 @@ __device__ __forceinline__ void updateElement(const Step &s, float grad, float &
   w -= s.lr * (g + s.decayOfWeight * w);
 }
 
-/// What a thread reads of elements that lie one behind the other, as it lies in memory.
+/// What a thread reads of elements that lie one after the other, as it lies in memory.
 struct Words {
   uint4 g, w; ///< of 16 bits: the first half; of AdamWOfHalves: weights, then remainders
   float4 m, v;
@@ -145,8 +145,7 @@ __device__ __forceinline__ void store4(const Data &d, int64_t i, const float (&v
 }
 
 /// Moments are of f32, or of any type where `kNarrow`.
-template <bool kNarrow>
-__device__ __forceinline__ float4 readMoment(const Data &d, int64_t i) {
+template <bool kNarrow> __device__ __forceinline__ float4 readMoment(const Data &d, int64_t i) {
   if (!kNarrow)
     return *reinterpret_cast<const float4 *>(static_cast<const float *>(d.p) + i);
   float v[kQuad];
@@ -332,10 +331,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksEach)
   }
 }
 
-template <Rule kRule>
-constexpr int kMomentsOf = kIsAdamW<kRule>           ? 2
-                           : kRule == Rule::Sgd      ? 0
-                                                     : 1;
+template <Rule kRule> constexpr int kMomentsOf = kIsAdamW<kRule> ? 2 : kRule == Rule::Sgd ? 0 : 1;
 
 template <Rule kRule, bool kNarrow> void runTyped(const Call &call) {
   constexpr int kMoments = kMomentsOf<kRule>;
@@ -388,7 +384,7 @@ template <Rule kRule> void runUpdate(const Call &call) {
   bool isNarrow = false;
   for (int i = 1; i <= kMomentsOf<kRule>; ++i)
     isNarrow = isNarrow || call.out[i].dtype != DType::F32;
-  if (kMomentsOf<kRule> > 0 && isNarrow)
+  if (kMomentsOf < kRule >> 0 && isNarrow)
     runTyped<kRule, (kMomentsOf<kRule> > 0)>(call);
   else
     runTyped<kRule, false>(call);

@@ -1,9 +1,9 @@
-// y's part i of member j = x's part j of member i, of rows that counts tell. Each block of a member
-// works with the block of the same number of each other member: it tells them that its result may
-// be written, and where it is; then it writes its share of the rows that they get, and tells them
-// that it has. Half of its threads copy the rows that stay meanwhile. A kernel ends when what this
-// member gets is there. Mapping: a thread has four pieces of 16 bytes under way, or of as many as
-// divide rows and addresses. Limited by the links between devices.
+// y's part i of member j = x's part j of member i, of rows within the counts. Each block of a
+// member works with the block of the same number of each other member: it signals to them that its
+// result may be written, and where it is; then it writes its share of the rows that they get, and
+// signals to them that it has. Half of its threads copy the rows that stay meanwhile. A kernel ends
+// when what this member gets is there. Mapping: a thread has four pieces of 16 bytes under way, or
+// of as many as divide rows and addresses. Limited by the links between devices.
 #include "kernels/cuda/PeerRows.h"
 #include "kernels/cuda/common.cuh"
 
@@ -14,7 +14,7 @@ constexpr int kGivers = 512;  ///< threads that write to other members
 constexpr int kKeepers = 512; ///< threads that copy the own part
 constexpr int kAhead = 4;     ///< pieces that a thread loads before it stores the first
 
-__device__ __forceinline__ void tell(uint32_t *flag, uint32_t call) {
+__device__ __forceinline__ void emit(uint32_t *flag, uint32_t call) {
   asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(flag), "r"(call) : "memory");
 }
 
@@ -39,8 +39,8 @@ __device__ __forceinline__ void meetGivers() {
 /// Rows of a slot that are there. By whole warps.
 __device__ int64_t rowsOf(const PeerRows &p, int64_t slot) {
   int64_t sum = 0;
-  for (int run = static_cast<int>(threadIdx.x) % kWarp; run < p.runs; run += kWarp)
-    sum += p.counts[slot * p.runs + run];
+  for (int group = static_cast<int>(threadIdx.x) % kWarp; group < p.groups; group += kWarp)
+    sum += p.counts[slot * p.groups + group];
   sum = warpSum(sum);
   return sum < 0 ? 0 : sum > p.rows ? p.rows : sum;
 }
@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(kGivers + kKeepers) giveRows(const PeerRows p)
     if (member != p.index) {
       PeerLine *line = lineOf(member, p.index);
       *static_cast<volatile uint64_t *>(&line->offset) = p.offset;
-      tell(&line->ready, call);
+      emit(&line->ready, call);
     }
   for (int step = 1; step < p.size; ++step) { // all members write to different ones at a time
     int member = (p.index + step) % p.size;
@@ -105,7 +105,7 @@ __global__ void __launch_bounds__(kGivers + kKeepers) giveRows(const PeerRows p)
     __threadfence_system();
     meetGivers();
     if (thread == 0)
-      tell(&lineOf(member, p.index)->done, call);
+      emit(&lineOf(member, p.index)->done, call);
   }
   for (int member = thread; member < p.size; member += kGivers)
     if (member != p.index)

@@ -1,5 +1,5 @@
 // split_qkv_norm_rope and merge_qkv_norm_rope: what qkv.cu does with rows of heads, with rmsnorm of
-// each head of q and k before it is turned (kernels/host/QkvNorm.cpp). Sums are fp32. Mapping: of
+// each head of q and k before it is rotated (kernels/host/QkvNorm.cpp). Sums are fp32. Mapping: of
 // rows of whole chunks of 16 bits a thread has a chunk and its mate half a head further on, as in
 // qkv.cu, and neighbouring threads have a head; blocks take groups of rows in turns, and a thread's
 // place in them is computed once. A thread keeps sums for its columns of a weight's gradient over
@@ -41,7 +41,7 @@ __device__ __forceinline__ Part partOf(const Qkv &p, const HeadLocation &locatio
   return location.part == &p.q ? kOfQ : location.part == &p.k ? kOfK : kOfV;
 }
 
-// ---- rows of whole chunks of 16 bits, whose heads are turned completely ----
+// ---- rows of whole chunks of 16 bits, whose heads are rotated completely ----
 
 /// A thread's place in each group of rows.
 struct Place {
@@ -435,7 +435,7 @@ struct Parts {
     return n;
   }
 
-  /// Chunks of 16 bits of heads that are turned completely, or single elements.
+  /// Chunks of 16 bits of heads that are rotated completely, or single elements.
   Mode mode(const Call &call, const Qkv &p, bool isBackward) const {
     bool isWhole = !p.turns.interleaved && 2 * p.turns.pairs == p.channels &&
                    p.channels % (2 * kChunk) == 0 && p.channels <= kChunkChannelsMax &&

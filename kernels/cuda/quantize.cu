@@ -1,4 +1,4 @@
-// amax: m = the largest magnitude in x. quantize: q = x·m in 8 bits, saturated, with m =
+// amax: m = the amax of x. quantize: q = x·m in 8 bits, saturated, with m =
 // limit/amax, scale = 1/m, t = qᵀ; what kernels/host/Quantize.cpp says, to the bit. x is f32, bf16
 // or f16. Mapping: amax compares bits without sign, whose order is that of the numbers, over a grid
 // that fills the device; maxima of blocks meet in one atomic. quantize without a transpose moves
@@ -219,8 +219,8 @@ struct History {
 /// Columns of a block, by lanes that have rows of them.
 constexpr int kHistoryCols = kWarp, kHistoryLanes = 32, kHistoryRowsEach = 8;
 
-/// Moves the rows of a column up by one, with what is seen as the last one, and gives the largest
-/// magnitude of what they were but for the first. By all lanes of a block.
+/// Moves the rows of a column up by one, with what is seen as the last one, and gives the amax of
+/// what they were but for the first. By all lanes of a block.
 __device__ unsigned moveRows(const History &history, float *column, float seen, bool isThere) {
   unsigned most = 0;
   int64_t first = 1 + static_cast<int64_t>(threadIdx.y) * kHistoryRowsEach;

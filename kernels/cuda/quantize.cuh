@@ -1,4 +1,4 @@
-// Numbers of 8 bits: multipliers, conversion and turned tiles, to the bit what
+// Numbers of 8 bits: multipliers, conversion and transposed tiles, to the bit what
 // kernels/host/Quantize.cpp does.
 #pragma once
 
@@ -79,7 +79,7 @@ __device__ __forceinline__ void markLost(float (&v)[kChunk]) {
     v[j] = isfinite(v[j]) ? v[j] : __uint_as_float(kNan);
 }
 
-/// Magnitudes as bits without sign, whose order is that of the numbers.
+/// Amaxes as bits without sign, whose order is that of the numbers.
 __device__ __forceinline__ unsigned largestOf(unsigned most, const float (&v)[kChunk]) {
 #pragma unroll
   for (int j = 0; j < kChunk; ++j)
@@ -115,7 +115,7 @@ template <typename Launch> void forQuantisedMode(Mode mode, Launch launch) {
     launch.template operator()<Mode::Mixed>();
 }
 
-/// A result of magnitudes, which begin with 0.
+/// A result of amaxes, which begin with 0.
 inline unsigned *clearLargest(const Call &call, int result) {
   const Tensor &largest = call.out[result];
   Queue &queue = queueOf(call);
@@ -131,11 +131,11 @@ struct Target {
   uint8_t *t; ///< null: there is none
   float *scale;
   const float *amax;
-  unsigned *seen; ///< null: the largest magnitude is not looked for
+  unsigned *seen; ///< null: the amax is not looked for
   bool isE5M2;
 };
 
-/// By the magnitudes in operand `amax`, with the transposed copy as result `copy`, if there is one.
+/// By the amaxes in operand `amax`, with the transposed copy as result `copy`, if there is one.
 inline Target targetOf(const Call &call, int amax, int copy) {
   auto *first = static_cast<uint8_t *>(call.out[0].data);
   bool transposed = call.attrs.transposed;
@@ -184,7 +184,7 @@ template <const Kernel *kOracle> const char *acceptsTiles(const Call &call) {
 }
 
 /// Turns a tile: rows of the transpose are written 128 bytes at a time.
-struct TurnedTile {
+struct TransposedTile {
   static constexpr int kGroups = kTileRows / kRowsEach;
   /// One word is 4 rows of a column. Words of a column begin 4 further for each chunk of columns,
   /// and columns are padded by 4, so that neither 8 chunks of 4 groups nor 16 bytes of 8 threads

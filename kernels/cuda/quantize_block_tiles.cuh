@@ -18,14 +18,14 @@ inline constexpr int kSlices = kThreads / kChunks;
 inline constexpr int kHalves = kTileRows / (kSlices * kRowsEach);
 inline constexpr int kWarps = kThreads / kWarp;
 
-/// The largest magnitudes of a thread's columns.
+/// The amaxes of a thread's columns.
 template <Mode M> struct ColumnMost {
   unsigned words[kWords<M>] = {};
 
   __device__ __forceinline__ void join(const Chunk<M> &chunk) {
 #pragma unroll
     for (int i = 0; i < kWords<M>; ++i)
-      words[i] = larger<M>(words[i], magnitudesOf<M>(wordOf<M>(chunk, i)));
+      words[i] = larger<M>(words[i], amaxesOf<M>(wordOf<M>(chunk, i)));
   }
 };
 
@@ -54,7 +54,7 @@ template <int kParts> struct BlockForms { BlockForm part[kParts]; };
 template <Mode M, int kParts> struct Shared {
   union Part {
     uint4 kept[kIsNarrow<M> ? kHalves * kRowsEach * kThreads : 1];
-    TurnedTile turned[kBlockCols / kTileCols];
+    TransposedTile transposed[kBlockCols / kTileCols];
   };
   Part parts[kParts];
   unsigned largest[kWarps][kParts][kChunks * kWords<M>];
@@ -133,7 +133,7 @@ makeRows(const Source &source, const Columns &columns, const Shared<M, Source::k
 }
 
 /// Quantises four rows of the first two parts. Of the sixteen threads of a row, each four find the
-/// largest magnitudes of one of these rows, and each of two of them the multiplier of one part.
+/// amaxes of one of these rows, and each of two of them the multiplier of one part.
 template <Mode M, int kParts>
 __device__ __forceinline__ void quantizeRows(const Chunk<M> (&made)[kRowsEach][kParts],
                                              const BlockForms<kParts> &targets,
@@ -167,7 +167,7 @@ __device__ __forceinline__ void quantizeRows(const Chunk<M> (&made)[kRowsEach][k
     }
 }
 
-/// Finds the multipliers of columns from the largest magnitudes of each thread's.
+/// Finds the multipliers of columns from the amaxes of each thread's.
 template <Mode M, int kParts>
 __device__ __forceinline__ void
 findMultipliers(ColumnMost<M> (&most)[kParts], Shared<M, kParts> &shared,
@@ -194,9 +194,9 @@ findMultipliers(ColumnMost<M> (&most)[kParts], Shared<M, kParts> &shared,
 #pragma unroll
     for (int j = 0; j < kPerWord; ++j) {
       int64_t col = at.firstCol + i * kPerWord + j;
-      unsigned magnitude = kPerWord == 1 ? word : j == 0 ? word & 0xffffu : word >> 16;
+      unsigned amax = kPerWord == 1 ? word : j == 0 ? word & 0xffffu : word >> 16;
       shared.multipliers[p][i * kPerWord + j] = multiplierOfBlock<ScaleBlocks::Rows128>(
-          widened<M>(magnitude), to.columns, blockIdx.y * to.perBand + col, col < at.cols);
+          widened<M>(amax), to.columns, blockIdx.y * to.perBand + col, col < at.cols);
     }
   }
   __syncthreads();
@@ -262,7 +262,7 @@ __global__ void __launch_bounds__(kThreads, kResident<M, kHasRows>)
 #pragma unroll kUnrolled
   for (int p = 0; p < kParts; ++p) {
     const BlockTarget &to = targets.part[p].columns;
-    auto *turned = shared.parts[p].turned;
+    auto *transposed = shared.parts[p].transposed;
     uint2 codes[kHalves][kRowsEach];
     float multipliers[kChunk];
 #pragma unroll
@@ -280,15 +280,15 @@ __global__ void __launch_bounds__(kThreads, kResident<M, kHasRows>)
       }
     }
     __syncthreads(); // all have read what was kept
-    constexpr int kChunksOfTurned = kTileCols / kChunk;
+    constexpr int kChunksOfTransposed = kTileCols / kChunk;
 #pragma unroll
     for (int half = 0; half < kHalves; ++half)
-      turned[at.chunk / kChunksOfTurned].put(at.group(half), at.chunk % kChunksOfTurned,
-                                             codes[half]);
+      transposed[at.chunk / kChunksOfTransposed].put(at.group(half), at.chunk % kChunksOfTransposed,
+                                                     codes[half]);
     __syncthreads();
 #pragma unroll 1
     for (int tile = 0; tile < kBlockCols / kTileCols; ++tile)
-      turned[tile].store(to.q, rows, cols, at.firstRow, at.firstCol + tile * kTileCols);
+      transposed[tile].store(to.q, rows, cols, at.firstRow, at.firstCol + tile * kTileCols);
   }
 }
 

@@ -2,8 +2,8 @@
 // kernels/host/Quantize.cpp says, to the bit. x is f32, bf16 or f16, or what an activation makes.
 // Mapping: blocks within rows of x belong to 16 or 4 threads, which convert 8 elements of two or
 // four rows each. Blocks that lie down the columns, for q = xᵀ, are found in tiles of 128 rows by
-// 64 columns, which are turned in shared memory as those of quantize; squares take two such tiles
-// side by side. Limited by memory.
+// 64 columns, which are transposed in shared memory as those of quantize; squares take two such
+// tiles side by side. Limited by memory.
 #include "kernels/cuda/Accepts.h"
 #include "kernels/cuda/Rows.h"
 #include "kernels/cuda/quantize_block_tiles.cuh"
@@ -75,7 +75,7 @@ void launchRowBlocks(const Call &call, Mode mode, const Source &source) {
 constexpr int kWarps = 256 / kWarp, kChunks = kTileCols / kChunk;
 constexpr int kRowsOfWarp = kWarp / kChunks * kRowsEach;
 
-/// The largest magnitudes in the rows of each warp of a tile, by column.
+/// The amaxes in the rows of each warp of a tile, by column.
 using Largest = unsigned[kWarps][kTileCols];
 
 /// Where a thread of a tile is in x[rows,cols].
@@ -97,7 +97,7 @@ struct Place {
   }
 };
 
-/// Reads tiles side by side; all threads get to know the magnitudes.
+/// Reads tiles side by side; all threads get to know the amaxes.
 template <Mode M, int kTiles>
 __device__ __forceinline__ void loadTiles(const Data &x, const Place &at,
                                           float (&v)[kTiles][kRowsEach][kChunk], Largest &largest) {
@@ -166,7 +166,7 @@ __global__ void __launch_bounds__(256)
   awaitPrevious();
   constexpr bool kIsSquare = kBlocks == ScaleBlocks::Squares128;
   constexpr int kTiles = kIsSquare ? 2 : 1;
-  __shared__ TurnedTile turned;
+  __shared__ TransposedTile transposed;
   __shared__ Largest largest;
   const Place at = {rows, cols, static_cast<int64_t>(blockIdx.y) * kTileRows,
                     static_cast<int64_t>(blockIdx.x) * kTileCols * kTiles, isTransposed};
@@ -194,9 +194,9 @@ __global__ void __launch_bounds__(256)
       continue;
     if (tile > 0)
       __syncthreads(); // the tile before is written
-    turned.put(at.group, at.chunk, codes);
+    transposed.put(at.group, at.chunk, codes);
     __syncthreads();
-    turned.store(to.q, rows, cols, at.firstRow, at.firstCol + tile * kTileCols);
+    transposed.store(to.q, rows, cols, at.firstRow, at.firstCol + tile * kTileCols);
   }
 }
 

@@ -32,7 +32,7 @@ __device__ __forceinline__ float powerDown(unsigned code) {
   return __uint_as_float(code == 254 ? 0x400000u : (254 - code) << 23);
 }
 
-/// Writes the scale of a block with the largest magnitude of these bits, and gives its reciprocal.
+/// Writes the scale of a block with the amax of these bits, and gives its reciprocal.
 template <ScaleBlocks kBlocks>
 __device__ __forceinline__ float multiplierOfBlock(unsigned most, const BlockTarget &to,
                                                    int64_t index, bool isWriter) {
@@ -66,11 +66,11 @@ __device__ __forceinline__ float multiplierOfBlock(unsigned most, const BlockTar
   return code == 0 ? 1.0f : powerDown(code);
 }
 
-/// Magnitudes are bits without sign, as many in a word as it has numbers.
+/// Amaxes are bits without sign, as many in a word as it has numbers.
 template <Mode M> __device__ __forceinline__ unsigned larger(unsigned a, unsigned b) {
   return kIsNarrow<M> ? __vmaxu2(a, b) : max(a, b);
 }
-template <Mode M> __device__ __forceinline__ unsigned magnitudesOf(unsigned word) {
+template <Mode M> __device__ __forceinline__ unsigned amaxesOf(unsigned word) {
   return word & (kIsNarrow<M> ? 0x7fff7fffu : 0x7fffffffu);
 }
 /// As bits of a float.
@@ -80,7 +80,7 @@ template <Mode M> __device__ __forceinline__ unsigned widened(unsigned magnitude
   return M == Mode::Bf16 ? magnitude << 16 : magnitude;
 }
 
-/// The largest magnitudes of two chunks, in one word where chunks are packed.
+/// The amaxes of two chunks, in one word where chunks are packed.
 template <Mode M> struct PairMost {
   static constexpr int kCount = kIsNarrow<M> ? 1 : 2;
   unsigned words[kCount] = {};
@@ -90,8 +90,8 @@ template <Mode M> struct PairMost {
     unsigned most[2] = {};
 #pragma unroll
     for (int i = 0; i < kWords<M>; ++i) {
-      most[0] = larger<M>(most[0], magnitudesOf<M>(wordOf<M>(first, i)));
-      most[1] = larger<M>(most[1], magnitudesOf<M>(wordOf<M>(second, i)));
+      most[0] = larger<M>(most[0], amaxesOf<M>(wordOf<M>(first, i)));
+      most[1] = larger<M>(most[1], amaxesOf<M>(wordOf<M>(second, i)));
     }
     if constexpr (kIsNarrow<M>)
       words[0] =
@@ -108,7 +108,7 @@ template <Mode M> struct PairMost {
 };
 
 /// Sixteen neighbours in a warp, each with chunks of the same kCount blocks of 128. Together they
-/// find the largest magnitudes: each has that of one block in the end, with few exchanges.
+/// find the amaxes: each has that of one block in the end, with few exchanges.
 template <Mode M, int kCount> class BlockTeam {
 public:
   __device__ __forceinline__ explicit BlockTeam(const Chunk<M> (&chunks)[kCount]) {

@@ -12,7 +12,7 @@
 namespace shardc::kernels::cuda {
 namespace {
 
-/// With what a target is made of: that of an op which looks at magnitudes, or of one that does not.
+/// With what a target is made of: that of an op which reads amaxes, or of one that does not.
 using TargetOf = Target (*)(const Call &, int, int);
 
 /// One value, of x or of dy and x.

@@ -1,8 +1,8 @@
 // Quantises what a source makes, with one scale for each of its tensors, to the bit what
 // kernels/host/Quantize.cpp does. Mapping: blocks take tiles of 128 rows by 64 columns in turns; a
-// thread converts 4 rows of 8 columns, and the tile is turned in shared memory as words of 4 rows,
-// so that rows of a transpose are written 128 bytes at a time. What a thread reads of the next rows
-// comes to shared memory while it converts these. Largest magnitudes of blocks meet in one atomic,
+// thread converts 4 rows of 8 columns, and the tile is transposed in shared memory as words of 4
+// rows, so that rows of a transpose are written 128 bytes at a time. What a thread reads of the
+// next rows comes to shared memory while it converts these. Amaxes of blocks meet in one atomic,
 // and in none where a larger one is known already.
 #pragma once
 
@@ -92,7 +92,8 @@ private:
 };
 
 template <Mode M, typename Source>
-constexpr size_t kTileBytes = Source::kParts * sizeof(TurnedTile) + RowsAhead<M, Source>::kBytes;
+constexpr size_t
+    kTileBytes = Source::kParts * sizeof(TransposedTile) + RowsAhead<M, Source>::kBytes;
 
 template <Mode M, typename Source>
 __global__ void __launch_bounds__(kTileThreads)
@@ -102,8 +103,8 @@ __global__ void __launch_bounds__(kTileThreads)
   awaitPrevious();
   constexpr int kParts = Source::kParts;
   extern __shared__ __align__(16) unsigned char memory[];
-  auto *turned = reinterpret_cast<TurnedTile *>(memory);
-  RowsAhead<M, Source> ahead(source, memory + kParts * sizeof(TurnedTile));
+  auto *transposed = reinterpret_cast<TransposedTile *>(memory);
+  RowsAhead<M, Source> ahead(source, memory + kParts * sizeof(TransposedTile));
   float multipliers[kParts];
   Magnitude<M> most[kParts];
 #pragma unroll
@@ -141,12 +142,12 @@ __global__ void __launch_bounds__(kTileThreads)
 #pragma unroll
     for (int p = 0; p < kParts; ++p)
       if (targets.part[p].to.t)
-        turned[p].put(place.group, place.chunk, codes[p]);
+        transposed[p].put(place.group, place.chunk, codes[p]);
     __syncthreads();
 #pragma unroll
     for (int p = 0; p < kParts; ++p)
       if (targets.part[p].to.t)
-        turned[p].store(targets.part[p].to.t, rows, cols, place.firstRow, place.firstCol);
+        transposed[p].store(targets.part[p].to.t, rows, cols, place.firstRow, place.firstCol);
     place = next;
   }
 #pragma unroll
@@ -177,9 +178,9 @@ void launchTiles(const Call &call, Mode mode, const Source &source,
   });
 }
 
-// ---- magnitudes alone ----
+// ---- amaxes alone ----
 
-/// Where the largest magnitude of each part goes; parts of one tensor have the same place.
+/// Where the amax of each part goes; parts of one tensor have the same place.
 template <int kParts> struct PartLargest { unsigned *part[kParts]; };
 
 template <Mode M, typename Source>

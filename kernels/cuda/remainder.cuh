@@ -20,7 +20,7 @@ __device__ __forceinline__ float joinMaster(uint32_t weight, uint32_t remainder)
   return __uint_as_float((weight - (remainder >> 15)) << 16 | remainder);
 }
 
-/// Two of each that lie one behind the other in 32 bits.
+/// Two of each that lie one after the other in 32 bits.
 __device__ __forceinline__ void joinMasters(uint32_t weights, uint32_t remainders, float *masters) {
   masters[0] = joinMaster(weights & 0xffffu, remainders & 0xffffu);
   masters[1] = joinMaster(weights >> 16, remainders >> 16);

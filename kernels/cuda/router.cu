@@ -8,7 +8,7 @@
 // router_sinkhorn: logits -> ids, weights. One kernel finds what is added to logits, then experts
 // are chosen as above. Mapping: the blocks of one cluster have equal parts of the rows, or one
 // block has all on GPUs without clusters. Each step reads exponentials twice: a warp adds up a row,
-// then lanes add up columns. Blocks tell each other their sums in global memory, in turns of two
+// then lanes add up columns. Blocks send each other their sums in global memory, in turns of two
 // buffers, so that they meet once a step; each of them computes the same factors, and finds in the
 // same step that they have settled. All sums have a fixed order. Limited by the memory of a few
 // multiprocessors, and by the number of steps, which the logits determine.

@@ -1,4 +1,4 @@
-// How experts are loaded, and what that costs. Rows lie in G equal parts, one behind the other, of
+// How experts are loaded, and what that costs. Rows lie in G equal parts, one after the other, of
 // which a member of a group has its share by its index. expert_load: ids i32[T,K] -> load f32[G,E],
 // which may accumulate. router_loss: logits f32[T,E], load -> losses f32[T]; router_loss_bwd:
 // logits, load, state? -> dlogits f32[T,E]. router_z_loss and router_z_loss_bwd: the same without a

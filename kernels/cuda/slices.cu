@@ -135,7 +135,7 @@ __global__ void __launch_bounds__(256) copyWords(const T *from, T *to, int64_t n
 __global__ void __launch_bounds__(256)
     turnBytes(const uint8_t *x, uint8_t *t, int64_t rows, int64_t cols) {
   awaitPrevious();
-  __shared__ TurnedTile tile;
+  __shared__ TransposedTile tile;
   int group = static_cast<int>(threadIdx.x) / (kTileCols / kChunk);
   int chunk = static_cast<int>(threadIdx.x) % (kTileCols / kChunk);
   int64_t firstRow = static_cast<int64_t>(blockIdx.y) * kTileRows;

@@ -2,14 +2,14 @@
 // geglu: x[T,2F] holds gate then up, y[T,F] = silu(gate)·up or gelu(gate)·up. quick_geglu: y =
 // g·sigmoid(1.702·g)·(u + offset), g the gate cut at the clamp, u the other half cut on both sides.
 // weighted_swiglu: y[r,:] = swiglu(x)[r,:]·weights[r], weights[T,1], and weighted_quick_geglu
-// alike; with counts (kernels/host/Runs.h), rows that are not there are neither read nor written;
-// the sums of their gradients are fp64. Operands and results are f32, bf16 or f16 each, computed in
-// fp32 and rounded once. Limited by exp, erf and tanh; squared_relu by memory.
+// alike; with counts (kernels/host/RowGroups.h), rows that are not there are neither read nor
+// written; the sums of their gradients are fp64. Operands and results are f32, bf16 or f16 each,
+// computed in fp32 and rounded once. Limited by exp, erf and tanh; squared_relu by memory.
 #include "kernels/host/Check.h"
 #include "kernels/host/Convert.h"
 #include "kernels/host/Gelu.h"
+#include "kernels/host/RowGroups.h"
 #include "kernels/host/Rows.h"
-#include "kernels/host/Runs.h"
 
 #include <algorithm>
 #include <cmath>

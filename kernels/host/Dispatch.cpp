@@ -1,16 +1,16 @@
-// Rows that go into runs (kernels/host/Runs.h) and come back. make_runs: ids i32[T,K] of runs,
-// id = slot·runs + run, -> counts i32[slots,runs], places i32[T,K] among attribute `bound` rows. A
-// run has its rows in the order of t, then k. Where a slot has too little room, its first runs have
-// it; who finds none has place -2, who has an id that is no run -1, and neither is counted.
-// dispatch: y[places[t,k],:] = x[t,:] (·weights[t,k]). combine: x[t,:] = sum over k, in their
-// order, of y[places[t,k],:] (·weights[t,k]), not a number where a place is -2. combine_bwd:
-// dweights[t,k] = dx[t,:]·y[places[t,k],:]; may accumulate. Places outside of y are left out. Data
-// and weights are f32, bf16 or f16 each; sums are fp32 and those of combine_bwd fp64, rounded once.
-// Limited by memory.
+// Rows that go into groups (kernels/host/Groups.h) and come back. make_runs: ids i32[T,K] of
+// groups, id = slot·groups + group, -> counts i32[slots,groups], places i32[T,K] among attribute
+// `bound` rows. A group has its rows in the order of t, then k. Where a slot has too little room,
+// its first groups have it; who finds none has place -2, who has an id that is no group -1, and
+// neither is counted. dispatch: y[places[t,k],:] = x[t,:] (·weights[t,k]). combine: x[t,:] = sum
+// over k, in their order, of y[places[t,k],:] (·weights[t,k]), not a number where a place is -2.
+// combine_bwd: dweights[t,k] = dx[t,:]·y[places[t,k],:]; may accumulate. Places outside of y are
+// left out. Data and weights are f32, bf16 or f16 each; sums are fp32 and those of combine_bwd
+// fp64, rounded once. Limited by memory.
 #include "kernels/host/Check.h"
 #include "kernels/host/Convert.h"
+#include "kernels/host/RowGroups.h"
 #include "kernels/host/Rows.h"
-#include "kernels/host/Runs.h"
 #include "kernels/host/Scratch.h"
 #include "runtime/base/Router.h"
 
@@ -23,7 +23,7 @@ namespace {
 // ---- make_runs ----
 
 struct Buffers {
-  int64_t *next, *end; ///< of each run: its next place, and where its room ends
+  int64_t *next, *end; ///< of each group: its next place, and where its room ends
 
   Buffers(const Call &call, Scratch &scratch) {
     next = scratch.take<int64_t>(call.out[0].numel());
@@ -42,12 +42,12 @@ const char *acceptsMakeRuns(const Call &call) {
   return checkCounts(counts, call.attrs.bound);
 }
 
-/// Leaves in counts what each run has room for, and in `next` and `end` where.
-void giveRoom(int32_t *counts, int64_t slots, int64_t runs, int64_t slotRows,
-              const Buffers &buffers) {
+/// Leaves in counts what each group has room for, and in `next` and `end` where.
+void assignCapacity(int32_t *counts, int64_t slots, int64_t groups, int64_t slotRows,
+                    const Buffers &buffers) {
   for (int64_t slot = 0; slot < slots; ++slot)
-    for (int64_t run = 0, used = 0; run < runs; ++run) {
-      int64_t at = slot * runs + run;
+    for (int64_t group = 0, used = 0; group < groups; ++group) {
+      int64_t at = slot * groups + group;
       int64_t rows = std::min<int64_t>(counts[at], slotRows - used);
       buffers.next[at] = slot * slotRows + used;
       used += rows;
@@ -62,28 +62,28 @@ void runMakeRuns(const Call &call) {
   const int32_t *ids = static_cast<const int32_t *>(call.in[0].data);
   int32_t *counts = static_cast<int32_t *>(call.out[0].data);
   int32_t *places = static_cast<int32_t *>(call.out[1].data);
-  int64_t slots = call.out[0].shape[0], runs = call.out[0].shape[1], all = slots * runs;
-  auto isRun = [all](int32_t id) { return id >= 0 && id < all; };
+  int64_t slots = call.out[0].shape[0], groups = call.out[0].shape[1], all = slots * groups;
+  auto isGroup = [all](int32_t id) { return id >= 0 && id < all; };
   std::fill_n(counts, all, 0);
   for (int64_t i = 0, n = call.in[0].numel(); i < n; ++i)
-    if (isRun(ids[i]))
+    if (isGroup(ids[i]))
       ++counts[ids[i]];
-  giveRoom(counts, slots, runs, call.attrs.bound / slots, buffers);
+  assignCapacity(counts, slots, groups, call.attrs.bound / slots, buffers);
   for (int64_t i = 0, n = call.in[0].numel(); i < n; ++i) {
-    bool hasRoom = isRun(ids[i]) && buffers.next[ids[i]] < buffers.end[ids[i]];
-    places[i] = hasRoom         ? static_cast<int32_t>(buffers.next[ids[i]]++)
-                : isRun(ids[i]) ? kNoRoom
-                                : kNoRun;
+    bool hasRoom = isGroup(ids[i]) && buffers.next[ids[i]] < buffers.end[ids[i]];
+    places[i] = hasRoom           ? static_cast<int32_t>(buffers.next[ids[i]]++)
+                : isGroup(ids[i]) ? kOverCapacity
+                                  : kNoGroup;
   }
 }
 
 // ---- rows ----
 
-/// Rows of T, those in runs, and places i32[T,K].
+/// Rows of T, those in groups, and places i32[T,K].
 const char *checkPlaces(const Tensor &x, const Tensor &y, const Tensor &places) {
   SHARDC_REQUIRE(isData(x) && isData(y), "rows are not f32, bf16 or f16");
   SHARDC_REQUIRE(places.dtype == DType::I32 && places.rank == 2, "places are not i32[T, K]");
-  SHARDC_REQUIRE(y.rank == 2 && x.cols() == y.cols(), "rows in runs are not as long as the others");
+  SHARDC_REQUIRE(y.rank == 2 && x.cols() == y.cols(), "grouped rows are not as long as the others");
   SHARDC_REQUIRE(x.rows() == places.shape[0], "there are not K places for each row");
   return nullptr;
 }
@@ -151,7 +151,7 @@ void runCombine(const Call &call) {
       int64_t n = std::min(kBlock, cols - begin);
       std::fill_n(sums, n, 0.0f);
       for (int64_t i = t * choices; i < (t + 1) * choices; ++i) {
-        if (at[i] == kNoRoom)
+        if (at[i] == kOverCapacity)
           std::fill_n(sums, n, std::numeric_limits<float>::quiet_NaN());
         if (!isIn(y, at[i]))
           continue;

@@ -25,7 +25,7 @@ inline float floatOfLargest(uint32_t most) {
   return most > kInfinity ? kNan : std::bit_cast<float>(most);
 }
 
-/// What numbers are multiplied with before they are rounded, by their largest magnitude; NaN where
+/// What numbers are multiplied with before they are rounded, by their amax; NaN where
 /// that is not finite.
 inline float multiplierOf(float amax, DType type) {
   if (!std::isfinite(amax))

@@ -1,14 +1,14 @@
-// Biases of runs of rows (kernels/host/Runs.h). grouped_bias: y[r,:] = x[r,:] + bias[e,:]
-// (·weights[r]) of each row r of run e, x[n,m], bias[E,m], weights[n,1], y[n,m]. grouped_bias_bwd:
-// dbias[e,:] = sum over the rows r of run e of all slots of dy[r,:] (·weights[r]); may accumulate.
-// grouped_bias_dot: dweights[r] = dy[r,:]·bias[e,:]. Rows that are not counted are neither read nor
-// written. Data are f32, bf16 or f16 each; sums over rows and columns are fp64, all else is fp32,
-// rounded once. Limited by memory.
+// Biases of groups of rows (kernels/host/Groups.h). grouped_bias: y[r,:] = x[r,:] + bias[e,:]
+// (·weights[r]) of each row r of group e, x[n,m], bias[E,m], weights[n,1], y[n,m].
+// grouped_bias_bwd: dbias[e,:] = sum over the rows r of group e of all slots of dy[r,:]
+// (·weights[r]); may accumulate. grouped_bias_dot: dweights[r] = dy[r,:]·bias[e,:]. Rows that are
+// not counted are neither read nor written. Data are f32, bf16 or f16 each; sums over rows and
+// columns are fp64, all else is fp32, rounded once. Limited by memory.
 #include "kernels/host/Check.h"
 #include "kernels/host/ColumnSums.h"
 #include "kernels/host/Convert.h"
+#include "kernels/host/RowGroups.h"
 #include "kernels/host/Rows.h"
-#include "kernels/host/Runs.h"
 #include "kernels/host/Scratch.h"
 
 #include <algorithm>
@@ -35,18 +35,19 @@ const Tensor *weightsOf(const Call &call, int index) {
   return call.inCount > index ? &call.in[index] : nullptr;
 }
 
-/// Calls `fn(run, row)` for each row that is there, run by run.
-template <typename Fn> void forRows(const Runs &runs, const Fn &fn) {
-  for (int64_t run = 0; run < runs.runs; ++run)
-    for (int64_t slot = 0; slot < runs.slots; ++slot)
-      for (int64_t i = 0; i < runs.rows(slot, run); ++i)
-        fn(run, runs.begin(slot, run) + i);
+/// Calls `fn(group, row)` for each row that is there, group by group.
+template <typename Fn> void forRows(const RowGroups &groups, const Fn &fn) {
+  for (int64_t group = 0; group < groups.groups; ++group)
+    for (int64_t slot = 0; slot < groups.slots; ++slot)
+      for (int64_t i = 0; i < groups.rows(slot, group); ++i)
+        fn(group, groups.begin(slot, group) + i);
 }
 
-struct RunBuffers {
-  Runs runs;
+struct GroupBuffers {
+  RowGroups groups;
 
-  RunBuffers(const Call &call, Scratch &scratch) : runs(call.in[2], call.in[0].shape[0], scratch) {}
+  GroupBuffers(const Call &call, Scratch &scratch)
+      : groups(call.in[2], call.in[0].shape[0], scratch) {}
 };
 
 const char *acceptsGroupedBias(const Call &call) {
@@ -59,17 +60,18 @@ const char *acceptsGroupedBias(const Call &call) {
 
 void runGroupedBias(const Call &call) {
   Scratch scratch(call);
-  RunBuffers buffers(call, scratch);
-  buffers.runs.read();
-  addBiases(buffers.runs, call.in[0], call.in[1], weightsOf(call, 3), call.out[0]);
+  GroupBuffers buffers(call, scratch);
+  buffers.groups.read();
+  addBiases(buffers.groups, call.in[0], call.in[1], weightsOf(call, 3), call.out[0]);
 }
 
 struct SumBuffers {
-  Runs runs;
+  RowGroups groups;
   float *dy, *rounded;
   double *sums;
 
-  SumBuffers(const Call &call, Scratch &scratch) : runs(call.in[1], call.in[0].shape[0], scratch) {
+  SumBuffers(const Call &call, Scratch &scratch)
+      : groups(call.in[1], call.in[0].shape[0], scratch) {
     int64_t cols = call.in[0].cols();
     dy = scratch.takeUnlessF32(call.in[0], cols);
     rounded = scratch.take<float>(cols);
@@ -85,19 +87,19 @@ const char *acceptsGroupedBiasBwd(const Call &call) {
 void runGroupedBiasBwd(const Call &call) {
   Scratch scratch(call);
   SumBuffers buffers(call, scratch);
-  Runs &runs = buffers.runs;
-  runs.read();
+  RowGroups &groups = buffers.groups;
+  groups.read();
   const Tensor *weights = weightsOf(call, 2);
   int64_t cols = call.in[0].cols();
-  for (int64_t run = 0; run < runs.runs; ++run) {
+  for (int64_t group = 0; group < groups.groups; ++group) {
     std::fill_n(buffers.sums, cols, 0.0);
-    for (int64_t slot = 0; slot < runs.slots; ++slot)
-      for (int64_t i = 0; i < runs.rows(slot, run); ++i) {
-        int64_t row = runs.begin(slot, run) + i;
+    for (int64_t slot = 0; slot < groups.slots; ++slot)
+      for (int64_t i = 0; i < groups.rows(slot, group); ++i) {
+        int64_t row = groups.begin(slot, group) + i;
         addProducts(readF32(call.in[0], row * cols, cols, buffers.dy), weightOf(weights, row), cols,
                     buffers.sums);
       }
-    writeSums(call.out[0], run * cols, cols, buffers.sums, buffers.rounded);
+    writeSums(call.out[0], group * cols, cols, buffers.sums, buffers.rounded);
   }
 }
 
@@ -108,16 +110,16 @@ const char *acceptsGroupedBiasDot(const Call &call) {
 
 void runGroupedBiasDot(const Call &call) {
   Scratch scratch(call);
-  RunBuffers buffers(call, scratch);
-  buffers.runs.read();
+  GroupBuffers buffers(call, scratch);
+  buffers.groups.read();
   int64_t cols = call.in[0].cols();
   float dy[kBlock], bias[kBlock];
-  forRows(buffers.runs, [&](int64_t run, int64_t row) {
+  forRows(buffers.groups, [&](int64_t group, int64_t row) {
     double sum = 0;
     for (int64_t begin = 0; begin < cols; begin += kBlock) {
       int64_t n = std::min(kBlock, cols - begin);
       sum += dot(readF32(call.in[0], row * cols + begin, n, dy),
-                 readF32(call.in[1], run * cols + begin, n, bias), n);
+                 readF32(call.in[1], group * cols + begin, n, bias), n);
     }
     auto product = static_cast<float>(sum);
     writeF32(call.out[0], row, 1, &product);
@@ -140,27 +142,27 @@ const char *checkBiases(const Tensor &rows, const Tensor &bias, const Tensor &co
   return nullptr;
 }
 
-void addBiases(const Runs &runs, const Tensor &x, const Tensor &bias, const Tensor *weights,
+void addBiases(const RowGroups &groups, const Tensor &x, const Tensor &bias, const Tensor *weights,
                const Tensor &y) {
   int64_t cols = y.cols();
-  float ofRow[kBlock], ofRun[kBlock], sum[kBlock];
-  forRows(runs, [&](int64_t run, int64_t row) {
+  float ofRow[kBlock], ofGroup[kBlock], sum[kBlock];
+  forRows(groups, [&](int64_t group, int64_t row) {
     float weight = weightOf(weights, row);
     for (int64_t begin = 0; begin < cols; begin += kBlock) {
       int64_t n = std::min(kBlock, cols - begin), offset = row * cols + begin;
       float *to = targetF32(y, offset, sum);
-      addScaled(readF32(x, offset, n, ofRow), readF32(bias, run * cols + begin, n, ofRun), weight,
-                n, to);
+      addScaled(readF32(x, offset, n, ofRow), readF32(bias, group * cols + begin, n, ofGroup),
+                weight, n, to);
       writeF32(y, offset, n, to);
     }
   });
 }
 
 const Kernel kGroupedBias = {"grouped_bias_host", runGroupedBias, acceptsGroupedBias,
-                             workspaceOf<RunBuffers>};
+                             workspaceOf<GroupBuffers>};
 const Kernel kGroupedBiasBwd = {"grouped_bias_bwd_host", runGroupedBiasBwd, acceptsGroupedBiasBwd,
                                 workspaceOf<SumBuffers>};
 const Kernel kGroupedBiasDot = {"grouped_bias_dot_host", runGroupedBiasDot, acceptsGroupedBiasDot,
-                                workspaceOf<RunBuffers>};
+                                workspaceOf<GroupBuffers>};
 
 } // namespace shardc::kernels::host

@@ -1,7 +1,7 @@
-// grouped_matmul and its gradient with factors of 8 bits. Rows of a run, of all slots one behind
-// the other, are a matrix that is quantised by itself, and so is each matrix that runs are
+// grouped_matmul and its gradient with factors of 8 bits. Rows of a group, of all slots one after
+// the other, are a matrix that is quantised by itself, and so is each matrix that groups are
 // multiplied with, as Transformer Engine's grouped linear layers have it. Tensorwise, each has one
-// scale by its largest magnitude; delayed, by a magnitude that it is expected to have, as
+// scale by its amax; delayed, by an amax that it is expected to have, as
 // quantize_delayed has it. Blockwise, 128 numbers along the sum have one, or 128 by 128 of a matrix
 // that is not rows; mxfp8, 32 along the sum. These are powers of two, so a number times its scale
 // is exact. Matrices of grouped_matmul_scaled are numbers of 8 bits already.
@@ -24,7 +24,7 @@ struct Factor {
   float *numbers;
   Extents extents;
   bool isSummedDown; ///< the sum of the product runs along its columns
-  bool isRows;       ///< of a run
+  bool isRows;       ///< of a group
   DType type;
 };
 
@@ -43,20 +43,20 @@ void roundBlock(const Factor &factor, int64_t row, int64_t col, Extents block, b
     }
 }
 
-/// Of a factor: the magnitude that it is expected to have, and where the one that it has is seen.
-struct Magnitude {
+/// Of a factor: the amax that it is expected to have, and where the one that it has is seen.
+struct Amax {
   const float *expected = nullptr; ///< null: it is what it has
   float *seen = nullptr;           ///< null: nowhere
 };
 
-float roundWhole(const Factor &factor, const Magnitude &magnitude) {
+float roundWhole(const Factor &factor, const Amax &tensorAmax) {
   int64_t count = factor.extents.rows * factor.extents.cols;
   uint32_t most = 0;
   for (int64_t i = 0; i < count; ++i)
     most = std::max(most, magnitudeBits(factor.numbers[i]));
-  if (magnitude.seen)
-    *magnitude.seen = floatOfLargest(std::max(most, std::bit_cast<uint32_t>(*magnitude.seen)));
-  float amax = magnitude.expected ? *magnitude.expected : std::bit_cast<float>(most);
+  if (tensorAmax.seen)
+    *tensorAmax.seen = floatOfLargest(std::max(most, std::bit_cast<uint32_t>(*tensorAmax.seen)));
+  float amax = tensorAmax.expected ? *tensorAmax.expected : std::bit_cast<float>(most);
   float multiplier = multiplierOf(amax, factor.type);
   for (int64_t i = 0; i < count; ++i) {
     float &number = factor.numbers[i]; // saturated, but for what is not finite
@@ -67,9 +67,9 @@ float roundWhole(const Factor &factor, const Magnitude &magnitude) {
 }
 
 /// Rounds the numbers, and gives what their product is to be multiplied with.
-float quantize(const Factor &factor, Fp8Factors recipe, const Magnitude &magnitude) {
+float quantize(const Factor &factor, Fp8Factors recipe, const Amax &tensorAmax) {
   if (isScaledWhole(recipe))
-    return roundWhole(factor, magnitude);
+    return roundWhole(factor, tensorAmax);
   bool isE8M0 = recipe == Fp8Factors::Mxfp8;
   Extents block = blockOf(isE8M0          ? ScaleBlocks::Rows32
                           : factor.isRows ? ScaleBlocks::Rows128
@@ -88,12 +88,12 @@ void copyF32(const Tensor &from, int64_t offset, int64_t count, float *to) {
     std::copy_n(numbers, count, to);
 }
 
-/// The run's rows of all slots, and how many there are.
-int64_t gatherRun(const Tensor &from, const Runs &runs, int64_t run, float *to) {
+/// The group's rows of all slots, and how many there are.
+int64_t gatherGroup(const Tensor &from, const RowGroups &groups, int64_t group, float *to) {
   int64_t cols = from.cols(), found = 0;
-  for (int64_t slot = 0; slot < runs.slots; ++slot) {
-    int64_t rows = runs.rows(slot, run);
-    copyF32(from, runs.begin(slot, run) * cols, rows * cols, to + found * cols);
+  for (int64_t slot = 0; slot < groups.slots; ++slot) {
+    int64_t rows = groups.rows(slot, group);
+    copyF32(from, groups.begin(slot, group) * cols, rows * cols, to + found * cols);
     found += rows;
   }
   return found;
@@ -107,55 +107,57 @@ void scaleAll(float *numbers, int64_t count, float scale) {
 DType typeOfFirst(const Call &call) { return call.attrs.e5m2 ? DType::F8E5M2 : DType::F8E4M3; }
 Fp8Factors recipeOf(const Call &call) { return static_cast<Fp8Factors>(call.attrs.fp8_recipe); }
 
-/// Of the factor with these slots, in a run of this member's. Magnitudes are from operand `amax`
+/// Of the factor with these slots, in a group of this member's. Amaxes are from operand `amax`
 /// on.
-Magnitude magnitudeOf(const Call &call, int amax, int64_t slot, int64_t run) {
+Amax magnitudeOf(const Call &call, int amax, int64_t slot, int64_t group) {
   if (call.inCount <= amax)
     return {};
-  int64_t runs = call.in[2].shape[1], at = slot + call.index * runs + run;
+  int64_t groups = call.in[2].shape[1], at = slot + call.index * groups + group;
   return {static_cast<const float *>(call.in[amax].data) + at,
           call.outCount > 1 ? static_cast<float *>(call.out[1].data) + at : nullptr};
 }
 
-/// Runs without rows multiply nothing, but their matrices are seen.
+/// Groups without rows multiply nothing, but their matrices are seen.
 template <bool kIsScaled> void runProduct(const Call &call) {
   constexpr int kAmax = kIsScaled ? 4 : 3;
   Scratch scratch(call);
   Float8Buffers buffers(call, scratch);
-  Runs &runs = buffers.runs;
+  RowGroups &groups = buffers.groups;
   const Tensor &a = call.in[0], &b = call.in[1], &c = call.out[0];
-  bool isTurned = call.attrs.trans_b;
+  bool isTransposed = call.attrs.trans_b;
   Fp8Factors recipe = recipeOf(call);
   int64_t k = a.cols(), m = c.cols();
-  runs.read();
-  for (int64_t run = 0; run < runs.runs; ++run) {
+  groups.read();
+  for (int64_t group = 0; group < groups.groups; ++group) {
     float scale = 1;
     if constexpr (kIsScaled) {
-      const auto *codes = static_cast<const uint8_t *>(b.data) + run * k * m;
+      const auto *codes = static_cast<const uint8_t *>(b.data) + group * k * m;
       std::transform(codes, codes + k * m, buffers.b,
                      [](uint8_t code) { return ofBits(code, DType::F8E4M3); });
-      scale = static_cast<const float *>(call.in[3].data)[run * call.in[3].cols()];
+      scale = static_cast<const float *>(call.in[3].data)[group * call.in[3].cols()];
     } else {
-      copyF32(b, run * k * m, k * m, buffers.b);
-      scale = quantize({buffers.b, {k * m / b.cols(), b.cols()}, !isTurned, false, DType::F8E4M3},
-                       recipe, magnitudeOf(call, kAmax, call.attrs.b_slot, run));
+      copyF32(b, group * k * m, k * m, buffers.b);
+      scale =
+          quantize({buffers.b, {k * m / b.cols(), b.cols()}, !isTransposed, false, DType::F8E4M3},
+                   recipe, magnitudeOf(call, kAmax, call.attrs.b_slot, group));
     }
-    int64_t rows = gatherRun(a, runs, run, buffers.a);
+    int64_t rows = gatherGroup(a, groups, group, buffers.a);
     if (rows == 0)
       continue;
     scale *= quantize({buffers.a, {rows, k}, false, true, typeOfFirst(call)}, recipe,
-                      magnitudeOf(call, kAmax, call.attrs.slot, run));
-    gemm(rows, m, k, 1.0f, {buffers.a, k}, {buffers.b, b.cols(), isTurned}, 0.0f, buffers.c, m);
+                      magnitudeOf(call, kAmax, call.attrs.slot, group));
+    gemm(rows, m, k, 1.0f, {buffers.a, k}, {buffers.b, b.cols(), isTransposed}, 0.0f, buffers.c, m);
     scaleAll(buffers.c, rows * m, scale);
-    for (int64_t slot = 0, done = 0; slot < runs.slots; done += runs.rows(slot++, run))
-      writeF32(c, runs.begin(slot, run) * m, runs.rows(slot, run) * m, buffers.c + done * m);
+    for (int64_t slot = 0, done = 0; slot < groups.slots; done += groups.rows(slot++, group))
+      writeF32(c, groups.begin(slot, group) * m, groups.rows(slot, group) * m,
+               buffers.c + done * m);
   }
 }
 
 } // namespace
 
 Float8Buffers::Float8Buffers(const Call &call, Scratch &scratch)
-    : runs(call.in[2], call.in[0].shape[0], scratch) {
+    : groups(call.in[2], call.in[0].shape[0], scratch) {
   const Tensor &second = call.in[1], &result = call.out[0];
   a = scratch.take<float>(call.in[0].numel());
   b = scratch.take<float>(second.rank == 3 ? second.shape[1] * second.shape[2] : second.numel());
@@ -166,25 +168,23 @@ const char *checkFloat8(const Call &call, int amax) {
   SHARDC_REQUIRE(call.attrs.fp8_recipe <= static_cast<int64_t>(Fp8Factors::Delayed),
                  "there is no such recipe of 8-bit factors");
   bool isDelayed = recipeOf(call) == Fp8Factors::Delayed;
-  SHARDC_REQUIRE(isDelayed == (call.inCount > amax),
-                 "expected magnitudes are not those of the recipe");
+  SHARDC_REQUIRE(isDelayed == (call.inCount > amax), "expected amaxes are not those of the recipe");
   SHARDC_REQUIRE(call.inCount - amax <= 1 ? call.outCount == 1 : call.outCount == 2,
-                 "magnitudes are seen in one of operands and results");
+                 "amaxes are seen in one of operands and results");
   if (!isDelayed)
     return nullptr;
   const Tensor &expected = call.in[amax];
-  SHARDC_REQUIRE(expected.dtype == DType::F32 && expected.rank == 1,
-                 "largest magnitudes are not f32[n]");
-  int64_t runs = call.groupSize * call.in[2].shape[1];
-  SHARDC_REQUIRE(std::max(call.attrs.slot, call.attrs.b_slot) <= expected.numel() - runs,
-                 "a slot is beyond the largest magnitudes");
+  SHARDC_REQUIRE(expected.dtype == DType::F32 && expected.rank == 1, "amaxes are not f32[n]");
+  int64_t groups = call.groupSize * call.in[2].shape[1];
+  SHARDC_REQUIRE(std::max(call.attrs.slot, call.attrs.b_slot) <= expected.numel() - groups,
+                 "a slot is beyond the amaxes");
   if (call.outCount == 1)
     return nullptr;
   const Tensor &in = call.in[amax + 1], &out = call.out[1];
   SHARDC_REQUIRE(in.dtype == DType::F32 && sameShape(in, expected),
-                 "the numbers of seen and of expected magnitudes differ");
+                 "the numbers of seen and of expected amaxes differ");
   SHARDC_REQUIRE(in.data == out.data && out.dtype == in.dtype && sameShape(in, out),
-                 "magnitudes are not seen in place");
+                 "amaxes are not seen in place");
   return nullptr;
 }
 
@@ -195,24 +195,24 @@ void runGroupedFloat8Bwd(const Call &call) {
   constexpr int kAmax = 3;
   Scratch scratch(call);
   Float8Buffers buffers(call, scratch);
-  Runs &runs = buffers.runs;
+  RowGroups &groups = buffers.groups;
   const Tensor &a = call.in[0], &b = call.in[1], &dw = call.out[0];
   int64_t k = a.cols(), m = b.cols();
-  runs.read();
-  for (int64_t run = 0; run < runs.runs; ++run) {
-    int64_t rows = gatherRun(a, runs, run, buffers.a);
-    gatherRun(b, runs, run, buffers.b);
+  groups.read();
+  for (int64_t group = 0; group < groups.groups; ++group) {
+    int64_t rows = gatherGroup(a, groups, group, buffers.a);
+    gatherGroup(b, groups, group, buffers.b);
     std::fill_n(buffers.c, k * m, 0.0f);
     if (rows > 0) {
       Fp8Factors recipe = recipeOf(call);
       float scale = quantize({buffers.a, {rows, k}, true, true, typeOfFirst(call)}, recipe,
-                             magnitudeOf(call, kAmax, call.attrs.slot, run)) *
+                             magnitudeOf(call, kAmax, call.attrs.slot, group)) *
                     quantize({buffers.b, {rows, m}, true, true, DType::F8E4M3}, recipe,
-                             magnitudeOf(call, kAmax, call.attrs.b_slot, run));
+                             magnitudeOf(call, kAmax, call.attrs.b_slot, group));
       gemm(k, m, rows, 1.0f, {buffers.a, k, true}, {buffers.b, m}, 0.0f, buffers.c, m);
       scaleAll(buffers.c, k * m, scale);
     }
-    writeF32(dw, run * k * m, k * m, buffers.c);
+    writeF32(dw, group * k * m, k * m, buffers.c);
   }
 }
 

@@ -1,6 +1,6 @@
-// Products with a factor for each run of rows (kernels/host/Runs.h). grouped_matmul: c[r,:] =
-// a[r,:]·op(b[e]) of each row r of run e, a[n,k], b[E,k,m] or with trans_b [E,m,k], c[n,m].
-// grouped_matmul_bwd, the gradient of b: dw[e] = sum over the rows r of run e of all slots of
+// Products with a factor for each group of rows (kernels/host/Groups.h). grouped_matmul: c[r,:] =
+// a[r,:]·op(b[e]) of each row r of group e, a[n,k], b[E,k,m] or with trans_b [E,m,k], c[n,m].
+// grouped_matmul_bwd, the gradient of b: dw[e] = sum over the rows r of group e of all slots of
 // a[r,:]ᵀ·b[r,:], a[n,k], b[n,m], dw[E,k,m]; may accumulate. Rows that are not counted are neither
 // read nor written. Data are f32, bf16 or f16 each; products are fp32, rounded once. With an
 // fp8_recipe, factors are brought to 8 bits first. grouped_matmul_bwd_squares: ss f64[1] = sum of
@@ -11,8 +11,8 @@
 #include "kernels/host/Check.h"
 #include "kernels/host/Convert.h"
 #include "kernels/host/GroupedFloat8.h"
+#include "kernels/host/RowGroups.h"
 #include "kernels/host/Rows.h"
-#include "kernels/host/Runs.h"
 #include "kernels/host/Scratch.h"
 
 #include <algorithm>
@@ -26,13 +26,13 @@ namespace {
 constexpr int64_t kPanelRows = 512;
 
 struct Buffers {
-  Runs runs;
+  RowGroups groups;
   float *a, *b, *c;
   int64_t panelRows;
 
   Buffers(const Call &call, Scratch &scratch)
-      : runs(call.in[2], call.in[0].shape[0], scratch),
-        panelRows(std::min(kPanelRows, runs.slotRows)) {
+      : groups(call.in[2], call.in[0].shape[0], scratch),
+        panelRows(std::min(kPanelRows, groups.slotRows)) {
     const Tensor &matrix = call.in[1];
     a = scratch.takeUnlessF32(call.in[0], panelRows * call.in[0].cols());
     b = scratch.takeUnlessF32(matrix, matrix.shape[1] * matrix.shape[2]);
@@ -40,7 +40,7 @@ struct Buffers {
   }
 };
 
-/// Of both products, whose expected magnitudes are operand `amax` if there are any.
+/// Of both products, whose expected amaxes are operand `amax` if there are any.
 const char *checkProduct(const Call &call, int amax) {
   const Tensor &a = call.in[0], &b = call.in[1], &counts = call.in[2], &c = call.out[0];
   SHARDC_REQUIRE(isData(a) && isData(c), "factors are not f32, bf16 or f16");
@@ -86,17 +86,17 @@ void runGroupedMatMul(const Call &call) {
     return runGroupedFloat8(call);
   Scratch scratch(call);
   Buffers buffers(call, scratch);
-  Runs &runs = buffers.runs;
+  RowGroups &groups = buffers.groups;
   const Tensor &a = call.in[0], &b = call.in[1], &c = call.out[0];
   int64_t k = a.cols(), m = c.cols();
-  runs.read();
-  for (int64_t run = 0; run < runs.runs; ++run) {
-    const float *matrix = nullptr; // read where the run has rows
-    for (int64_t slot = 0; slot < runs.slots; ++slot) {
-      int64_t end = runs.begin(slot, run) + runs.rows(slot, run);
-      for (int64_t row = runs.begin(slot, run); row < end; row += buffers.panelRows) {
+  groups.read();
+  for (int64_t group = 0; group < groups.groups; ++group) {
+    const float *matrix = nullptr; // read where the group has rows
+    for (int64_t slot = 0; slot < groups.slots; ++slot) {
+      int64_t end = groups.begin(slot, group) + groups.rows(slot, group);
+      for (int64_t row = groups.begin(slot, group); row < end; row += buffers.panelRows) {
         if (matrix == nullptr)
-          matrix = readF32(b, run * k * m, k * m, buffers.b);
+          matrix = readF32(b, group * k * m, k * m, buffers.b);
         int64_t rows = std::min(buffers.panelRows, end - row);
         float *product = targetF32(c, row * m, buffers.c);
         gemm(rows, m, k, 1.0f, {readF32(a, row * k, rows * k, buffers.a), k},
@@ -111,19 +111,19 @@ void runGroupedMatMulBias(const Call &call) {
   runGroupedMatMul(call);
   Scratch scratch(call);
   Buffers buffers(call, scratch);
-  buffers.runs.read();
-  addBiases(buffers.runs, call.out[0], call.in[3], call.inCount > 4 ? &call.in[4] : nullptr,
+  buffers.groups.read();
+  addBiases(buffers.groups, call.out[0], call.in[3], call.inCount > 4 ? &call.in[4] : nullptr,
             call.out[0]);
 }
 
 struct GradientBuffers {
-  Runs runs;
+  RowGroups groups;
   float *a, *b, *dw;
 
   GradientBuffers(const Call &call, Scratch &scratch)
-      : runs(call.in[2], call.in[0].shape[0], scratch) {
-    a = scratch.takeUnlessF32(call.in[0], runs.slotRows * call.in[0].cols());
-    b = scratch.takeUnlessF32(call.in[1], runs.slotRows * call.in[1].cols());
+      : groups(call.in[2], call.in[0].shape[0], scratch) {
+    a = scratch.takeUnlessF32(call.in[0], groups.slotRows * call.in[0].cols());
+    b = scratch.takeUnlessF32(call.in[1], groups.slotRows * call.in[1].cols());
     dw = scratch.take<float>(call.in[0].cols() * call.in[1].cols());
   }
 };
@@ -159,21 +159,21 @@ void runGroupedMatMulBwd(const Call &call) {
     return runGroupedFloat8Bwd(call);
   Scratch scratch(call);
   GradientBuffers buffers(call, scratch);
-  Runs &runs = buffers.runs;
+  RowGroups &groups = buffers.groups;
   const Tensor &a = call.in[0], &b = call.in[1], &dw = call.out[0];
   int64_t k = a.cols(), m = b.cols();
-  runs.read();
-  for (int64_t run = 0; run < runs.runs; ++run) {
-    float *sum = targetF32(dw, run * k * m, buffers.dw);
+  groups.read();
+  for (int64_t group = 0; group < groups.groups; ++group) {
+    float *sum = targetF32(dw, group * k * m, buffers.dw);
     std::fill_n(sum, k * m, 0.0f);
-    for (int64_t slot = 0; slot < runs.slots; ++slot) {
-      int64_t begin = runs.begin(slot, run), rows = runs.rows(slot, run);
+    for (int64_t slot = 0; slot < groups.slots; ++slot) {
+      int64_t begin = groups.begin(slot, group), rows = groups.rows(slot, group);
       if (rows == 0)
         continue;
       gemm(k, m, rows, 1.0f, {readF32(a, begin * k, rows * k, buffers.a), k, true},
            {readF32(b, begin * m, rows * m, buffers.b), m}, 1.0f, sum, m);
     }
-    writeF32(dw, run * k * m, k * m, sum);
+    writeF32(dw, group * k * m, k * m, sum);
   }
 }
 

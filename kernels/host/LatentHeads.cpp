@@ -107,7 +107,7 @@ struct Head {
   }
 };
 
-/// Copies n channels; those from `first` on are turned as the row's position says.
+/// Copies n channels; those from `first` on are rotated as the row's position says.
 void move(const Tensor &from, int64_t in, const Tensor &to, int64_t out, int64_t n, int64_t first,
           const Angles &angles, int64_t row, const Buffers &buffers) {
   const float *x = readF32(from, in, n, buffers.from);

@@ -9,7 +9,7 @@ namespace shardc::kernels::host {
 
 /// Rows of a shard that are one matrix: `take` rows, then others of the same tensor, over and over;
 /// `period` is from the first of them to the next first one. Several parts of it, of other ranks,
-/// may lie one behind the other: each has some of its rows, or of its columns.
+/// may lie one after the other: each has some of its rows, or of its columns.
 struct Matrix {
   int64_t begin = 0; ///< element of the shard, or of the first part
   int64_t rows = 0, columns = 0;
@@ -31,11 +31,11 @@ struct Matrix {
     return cutsColumns ? row : ofPart * partRows() + row;
   }
   int64_t wholeColumn(int64_t ofPart) const { return cutsColumns ? ofPart * partColumns() : 0; }
-  /// The products of Newton-Schulz steps are of this extent: rows are turned into columns if there
+  /// The products of Newton-Schulz steps are of this extent: the matrix is transposed if there
   /// are more of them.
-  bool isTurned() const { return rows > columns; }
-  int64_t shortSide() const { return isTurned() ? columns : rows; }
-  int64_t longSide() const { return isTurned() ? rows : columns; }
+  bool isTransposed() const { return rows > columns; }
+  int64_t shortSide() const { return isTransposed() ? columns : rows; }
+  int64_t longSide() const { return isTransposed() ? rows : columns; }
 };
 
 /// In the order of the ranges. Ranges of one tensor that follow each other are one: its parts are
@@ -68,7 +68,7 @@ inline std::vector<Matrix> matricesOf(std::span<const ParamRange> ranges, bool i
   return matrices;
 }
 
-/// The operand with the updates of whole matrices, of several ranks' parts one behind the other.
+/// The operand with the updates of whole matrices, of several ranks' parts one after the other.
 inline constexpr int kWholeUpdates = 4;
 inline bool hasWholeUpdates(const Call &call) { return call.inCount > kWholeUpdates; }
 

@@ -55,7 +55,7 @@ struct RowPlace {
   int64_t at, step;
 };
 RowPlace placeOf(const Matrix &matrix, int64_t row) {
-  return matrix.isTurned() ? RowPlace{row, matrix.rows} : RowPlace{row * matrix.columns, 1};
+  return matrix.isTransposed() ? RowPlace{row, matrix.rows} : RowPlace{row * matrix.columns, 1};
 }
 
 /// Elements of a row of a shard, kBlock at most.

@@ -60,9 +60,9 @@ void runSplit(const Call &call) {
                 buffers.cosines, buffers.sines);
   const float *weights[2] = {normWeight(call, call.in[1], buffers.weights[0]),
                              normWeight(call, call.in[2], buffers.weights[1])};
-  auto move = [&](const Tensor &part, int64_t offset, int64_t whole, bool isTurned, int64_t row) {
+  auto move = [&](const Tensor &part, int64_t offset, int64_t whole, bool isRotated, int64_t row) {
     const float *x = readF32(qkv, whole, n, buffers.x);
-    if (!isTurned)
+    if (!isRotated)
       return writeF32(part, offset, n, x);
     int which = &part == &k;
     float rstd = rstdOf(call, x, n);
@@ -114,9 +114,9 @@ void runMerge(const Call &call) {
                              normWeight(call, call.in[5], buffers.weights[1])};
   for (double *sum : buffers.sums)
     std::fill_n(sum, n, 0.0);
-  auto move = [&](const Tensor &part, int64_t offset, int64_t whole, bool isTurned, int64_t row) {
+  auto move = [&](const Tensor &part, int64_t offset, int64_t whole, bool isRotated, int64_t row) {
     const float *dy = readF32(part, offset, n, buffers.dy);
-    if (!isTurned)
+    if (!isRotated)
       return writeF32(dqkv, whole, n, dy);
     int which = &part == &dk;
     angles.turn(row, dy, n, buffers.g);

@@ -1,4 +1,4 @@
-// Products of 8-bit floats. amax: m = the largest magnitude in x. quantize: q = x·m rounded to
+// Products of 8-bit floats. amax: m = the amax of x. quantize: q = x·m rounded to
 // nearest even, saturated as GPUs convert, with m = limit/amax in fp32, limit the largest number of
 // q's type; m = 1 where amax is 0, the largest f32 where the quotient overflows, and NaN where amax
 // is not finite, so that what is not finite stays so. scale = 1/m. NaNs become 0x7f. t = qᵀ, and
@@ -7,7 +7,7 @@
 // as of quantize, but NaN where x is not finite, and seen[slot] = max(seen[slot], |x|), of which
 // NaN is the largest. amax_shard, quantize_shard and weight_scales: amax and quantize of each
 // parameter in a shard, and the scales. amax.update: what Transformer Engine does to a history
-// whose first row is that of the step under way, but that row has the expected magnitudes here.
+// whose first row is that of the step under way, but that row has the expected amaxes here.
 // matmul_scaled: c[M,N] (+)= ascale·bscale·(a[M,K]·b[N,K]ᵀ) + bias[N], summed in fp32, scaled and
 // rounded once. Factors are e4m3 or e5m2, not both e5m2, as on GPUs.
 #include "kernels/host/Blas.h"
@@ -45,7 +45,7 @@ SHARDC_CLONES uint32_t largestBits(const float *x, int64_t n) {
 const char *acceptsAmax(const Call &call) {
   SHARDC_REQUIRE_OK(checkArity(call, {1, 1, 1, 1}));
   SHARDC_REQUIRE(isData(call.in[0]), "amax takes f32, bf16 and f16");
-  SHARDC_REQUIRE(isScalar(call.out[0], DType::F32), "the largest magnitude is not one f32");
+  SHARDC_REQUIRE(isScalar(call.out[0], DType::F32), "amax is not one f32");
   return nullptr;
 }
 
@@ -71,9 +71,9 @@ const char *acceptsScaled(const Call &call, int copy) {
   bool transposed = call.attrs.transposed;
   SHARDC_REQUIRE(isData(x), "what is quantised is not f32, bf16 or f16");
   SHARDC_REQUIRE(x.rank >= 2, "what is quantised is not a matrix");
-  SHARDC_REQUIRE(amax.dtype == DType::F32 && amax.rank == 1, "largest magnitudes are not f32[n]");
+  SHARDC_REQUIRE(amax.dtype == DType::F32 && amax.rank == 1, "amaxes are not f32[n]");
   SHARDC_REQUIRE(call.attrs.slot >= 0 && call.attrs.slot < amax.numel(),
-                 "the slot is beyond the largest magnitudes");
+                 "the slot is beyond the amaxes");
   SHARDC_REQUIRE(isFloat8(q), "the result is neither f8e4m3 nor f8e5m2");
   SHARDC_REQUIRE(isScalar(call.out[1], DType::F32), "the scale is not one f32");
   SHARDC_REQUIRE(transposed ? isTransposeOf(q, x) : sameMatrix(q, x),
@@ -92,15 +92,15 @@ const char *acceptsQuantize(const Call &call) {
   return acceptsScaled(call, 2);
 }
 
-/// Writes q, its scale and its transpose, and gives the largest magnitude in x, as bits.
+/// Writes q, its scale and its transpose, and gives the amax of x, as bits.
 template <bool kMarksNonfinite> uint32_t quantizeScaled(const Call &call, int copy) {
   const Tensor &x = call.in[0], &q = call.out[0];
   float amax = static_cast<const float *>(call.in[1].data)[call.attrs.slot];
   float multiplier = multiplierOf(amax, q.dtype);
   auto *plain = call.attrs.transposed ? nullptr : static_cast<uint8_t *>(q.data);
-  auto *turned = call.attrs.transposed  ? static_cast<uint8_t *>(q.data)
-                 : call.outCount > copy ? static_cast<uint8_t *>(call.out[copy].data)
-                                        : nullptr;
+  auto *transposed = call.attrs.transposed  ? static_cast<uint8_t *>(q.data)
+                     : call.outCount > copy ? static_cast<uint8_t *>(call.out[copy].data)
+                                            : nullptr;
   int64_t rows = x.rows(), cols = x.cols();
   uint32_t most = 0;
   float buffer[kBlock];
@@ -115,8 +115,8 @@ template <bool kMarksNonfinite> uint32_t quantizeScaled(const Call &call, int co
         uint8_t bits = toBits(isLost ? kNan : from[i] * multiplier, q.dtype);
         if (plain)
           plain[row * cols + begin + i] = bits;
-        if (turned)
-          turned[(begin + i) * rows + row] = bits;
+        if (transposed)
+          transposed[(begin + i) * rows + row] = bits;
       }
     }
   *static_cast<float *>(call.out[1].data) = 1.0f / multiplier;
@@ -136,8 +136,8 @@ const char *acceptsQuantizeDelayed(const Call &call) {
   SHARDC_REQUIRE_OK(checkArity(call, {3, 3, 3, 4}));
   SHARDC_REQUIRE_OK(acceptsScaled(call, 3));
   SHARDC_REQUIRE(call.in[2].dtype == DType::F32 && sameShape(call.in[1], call.in[2]),
-                 "the numbers of seen and of expected magnitudes differ");
-  SHARDC_REQUIRE(isInPlace(call, 2, 2), "magnitudes are not seen in place");
+                 "the numbers of seen and of expected amaxes differ");
+  SHARDC_REQUIRE(isInPlace(call, 2, 2), "amaxes are not seen in place");
   return nullptr;
 }
 
@@ -154,12 +154,12 @@ const char *acceptsAmaxUpdate(const Call &call) {
   const Tensor &history = call.in[0], &seen = call.in[1];
   SHARDC_REQUIRE(history.dtype == DType::F32 && history.rank == 2, "the history is not f32[len,n]");
   SHARDC_REQUIRE(seen.dtype == DType::F32 && isVector(seen, history.cols()),
-                 "magnitudes that are seen are not f32[n]");
+                 "amaxes that are seen are not f32[n]");
   SHARDC_REQUIRE_OK(checkStateSize(call.in[2]));
   SHARDC_REQUIRE(call.out[2].dtype == DType::F32 && sameShape(call.out[2], seen),
-                 "magnitudes that are expected are not f32[n]");
+                 "amaxes that are expected are not f32[n]");
   SHARDC_REQUIRE(isInPlace(call, 0, 0) && isInPlace(call, 1, 1),
-                 "history and magnitudes do not change in place");
+                 "history and amaxes do not change in place");
   SHARDC_REQUIRE(call.attrs.interval >= 1, "the interval is not positive");
   return nullptr;
 }
@@ -260,23 +260,22 @@ void runQuantizeBlocks(const Call &call) {
 
 // amax_shard, quantize_shard, weight_scales
 
-bool isMagnitudes(const Tensor &t) { return t.dtype == DType::F32 && t.rank == 1; }
+bool isAmaxes(const Tensor &t) { return t.dtype == DType::F32 && t.rank == 1; }
 
 /// That each range's magnitude is there.
 const char *checkNumbers(const Call &call, const Tensor &amax) {
   SHARDC_REQUIRE(call.in[0].dtype == DType::F32, "the shard is not f32");
-  SHARDC_REQUIRE(isMagnitudes(amax), "largest magnitudes are not f32[n]");
+  SHARDC_REQUIRE(isAmaxes(amax), "amaxes are not f32[n]");
   SHARDC_REQUIRE_OK(checkRanges(call, 0, call.in[0]));
   for (const ParamRange &range : rangesOfShard(call, 0))
-    SHARDC_REQUIRE(range.number >= 0 && range.number < amax.numel(),
-                   "a parameter has no largest magnitude");
+    SHARDC_REQUIRE(range.number >= 0 && range.number < amax.numel(), "a parameter has no amax");
   return nullptr;
 }
 
 const char *acceptsAmaxShard(const Call &call) {
   SHARDC_REQUIRE_OK(checkArity(call, {2, 2, 1, 1}));
   SHARDC_REQUIRE_OK(checkNumbers(call, call.in[1]));
-  SHARDC_REQUIRE(isInPlace(call, 1, 0), "magnitudes do not change in place");
+  SHARDC_REQUIRE(isInPlace(call, 1, 0), "amaxes do not change in place");
   return nullptr;
 }
 
@@ -312,7 +311,7 @@ void runQuantizeShard(const Call &call) {
 const char *acceptsWeightScales(const Call &call) {
   SHARDC_REQUIRE_OK(checkArity(call, {1, 1, 1, 1}));
   const Tensor &scales = call.out[0];
-  SHARDC_REQUIRE(isMagnitudes(call.in[0]), "largest magnitudes are not f32[n]");
+  SHARDC_REQUIRE(isAmaxes(call.in[0]), "amaxes are not f32[n]");
   SHARDC_REQUIRE(scales.dtype == DType::F32 && scales.rank == 2 &&
                      scales.shape[0] == call.in[0].numel() && scales.shape[1] == 4,
                  "the scales are not f32[n,4]");

@@ -85,7 +85,7 @@ public:
     return step.call.attrs;
   }
 
-  /// quantize_delayed of y by the magnitudes from this operand on, into the first three results,
+  /// quantize_delayed of y by the amaxes from this operand on, into the first three results,
   /// and the one at `copy` if there is one.
   void addDelayed(const Tensor &y, int amax, int copy) {
     const Tensor *in = call_.in + amax, *out = call_.out;
@@ -227,8 +227,8 @@ template <Make kMake, int kIn> void makeQuantized(const Call &call, Steps &steps
 template <Make kMake> void makeAmax(const Call &call, Steps &steps) {
   steps.add(kAmax, {kMake(call, steps)}, {call.out[0]});
 }
-template <Make kMake, bool kTurned> void makeBlocks(const Call &call, Steps &steps) {
-  steps.addBlocks(kMake(call, steps), 0, kTurned);
+template <Make kMake, bool kTransposed> void makeBlocks(const Call &call, Steps &steps) {
+  steps.addBlocks(kMake(call, steps), 0, kTransposed);
 }
 
 struct Gradients {
@@ -261,8 +261,8 @@ template <const Kernel &kGatedBwd> void gatedBwdQuantize(const Call &call, Steps
   takeAttrsOfY(steps.add(kQuantize, {made.y, call.in[2]}, {call.out[3], call.out[4]}));
 }
 
-/// Number i of magnitudes that lie side by side.
-Tensor magnitude(const Tensor &all, int64_t i) {
+/// Number i of amaxes that lie side by side.
+Tensor amaxAt(const Tensor &all, int64_t i) {
   Tensor one = all;
   one.rank = 1, one.shape[0] = 1;
   one.data = static_cast<float *>(all.data) + i;
@@ -278,8 +278,8 @@ template <const Kernel &kGatedBwd> void gatedBwdBlocks(const Call &call, Steps &
 
 template <const Kernel &kGatedBwd> void gatedBwdAmax(const Call &call, Steps &steps) {
   Gradients made = gradientsOf<kGatedBwd>(call, steps);
-  steps.add(kAmax, {made.dx}, {magnitude(call.out[0], 0)});
-  steps.add(kAmax, {made.y}, {magnitude(call.out[0], 1)});
+  steps.add(kAmax, {made.dx}, {amaxAt(call.out[0], 0)});
+  steps.add(kAmax, {made.y}, {amaxAt(call.out[0], 1)});
 }
 
 /// Of results that begin with so many forms, each with its scale behind it.
@@ -321,7 +321,7 @@ template <bool kCentered, bool kAdds> constexpr Kernel blocksKernelOf(const char
 
 template <const Kernel &kGatedBwd> const char *acceptsGatedBwdAmax(const Call &call) {
   SHARDC_REQUIRE_OK((accepts<gatedBwdAmax<kGatedBwd>, 2, 1, 1>)(call));
-  SHARDC_REQUIRE(isVector(call.out[0], 2), "the magnitudes are not two");
+  SHARDC_REQUIRE(isVector(call.out[0], 2), "the amaxes are not two");
   return nullptr;
 }
 
@@ -334,9 +334,9 @@ template <Make kMake, int kIn> constexpr Kernel makeQuantizedOf(const char *name
 template <Make kMake, int kIn> constexpr Kernel makeAmaxOf(const char *name) {
   return kernelOf<makeAmax<kMake>, kIn, 1>(name);
 }
-template <Make kMake, int kIn, bool kTurned = false>
+template <Make kMake, int kIn, bool kTransposed = false>
 constexpr Kernel makeBlocksOf(const char *name) {
-  constexpr Describe kDescribe = makeBlocks<kMake, kTurned>;
+  constexpr Describe kDescribe = makeBlocks<kMake, kTransposed>;
   return {name, run<kDescribe>, acceptsBlocks<kDescribe, kIn, 2>, bytesOf<kDescribe>};
 }
 

@@ -1,4 +1,4 @@
-// How experts are loaded, and what that costs. Rows lie in G equal parts, one behind the other, of
+// How experts are loaded, and what that costs. Rows lie in G equal parts, one after the other, of
 // which a member of a group has its share by its index.
 //
 // clang-format off

@@ -34,8 +34,8 @@ CudnnBar cudnnBarOf(const AttentionKind &kind) {
 bool hasTileKernels(const AttentionKind &kind) {
   return (kind.type == DType::BF16 || kind.type == DType::F16) && !kind.drops &&
          (kind.isCausal || (!kind.hasDocuments && !kind.hasSlices)) &&
-         (!kind.hasSlices || (kind.hasAllKeys && !kind.hasUnknownOrder)) && kind.channels == kind.values &&
-         (kind.channels == 64 || kind.channels == 128);
+         (!kind.hasSlices || (kind.hasAllKeys && !kind.hasUnknownOrder)) &&
+         kind.channels == kind.values && (kind.channels == 64 || kind.channels == 128);
 }
 
 AttentionKernels attentionKernels(const AttentionKind &kind, bool isHopper) {

@@ -1,6 +1,7 @@
 // Determines the kernels for attention on a GPU: cuDNN's; hand-written ones for Hopper's tensor
-// cores, about as fast; or hand-written ones on CUDA cores, which are tens of times slower. Compiler
-// and backend share this decision, so predictions, warnings and refusals match the kernels that run.
+// cores, about as fast; or hand-written ones on CUDA cores, which are tens of times slower.
+// Compiler and backend share this decision, so predictions, warnings and refusals match the kernels
+// that run.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // Blocks of 64 numbers in 4 bits each, NF4 of QLoRA (arXiv 2305.14314), as bitsandbytes has them:
-// the scale is the largest magnitude, and a number has the code of the nearest value of the table,
+// the scale is the amax, and a number has the code of the nearest value of the table,
 // times the scale; between two values the lower one.
 #pragma once
 

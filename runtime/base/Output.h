@@ -16,7 +16,7 @@ namespace shardc {
 void prepareOutput();
 
 /// Prints to standard output, where fmt::print would throw if the disk is full or the descriptor
-/// closed. finishOutput tells what failed.
+/// closed. finishOutput reports what failed.
 template <typename... Args> void printOut(fmt::format_string<Args...> format, Args &&...args) {
   std::string text = fmt::format(format, std::forward<Args>(args)...);
   std::fwrite(text.data(), 1, text.size(), stdout);
@@ -29,7 +29,7 @@ template <typename... Args> void printError(fmt::format_string<Args...> format, 
 }
 
 /// The last call of a program whose output is its result: `status`, or kFailureStatus where all
-/// went well but some output is lost, which a line on standard error tells. `isWritten`: whether
+/// went well but some output is lost, which a line on standard error reports. `isWritten`: whether
 /// other streams than stdout could write to standard output.
 int finishOutput(std::string_view program, int status, bool isWritten = true);
 

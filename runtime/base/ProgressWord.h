@@ -7,7 +7,7 @@
 
 namespace shardc {
 
-/// One more word of a rank says which microbatch is under way, if that is to be told.
+/// One more word of a rank says which microbatch is under way, if that is to be reported.
 ///
 /// 0: nothing was started. Otherwise the number of an op and its phase: the stream is inside the
 /// op, or, before any stream starts, the rank is creating the channel of that collective, where

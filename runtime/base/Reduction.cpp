@@ -44,7 +44,7 @@ int64_t squareSumsOf(int64_t count) {
 
 int64_t squareSumsOffset(const Reduction &r) { return ceilDiv(versionsBytes(r), 16) * 16; }
 
-int64_t landingBytes(const Reduction &r) {
+int64_t receiveBufferBytes(const Reduction &r) {
   if (r.members == 1)
     return 0;
   switch (wayOf(r)) {

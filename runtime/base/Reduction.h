@@ -1,6 +1,6 @@
 // How a GPU backend computes a sum over ranks, and the memory that it needs besides operand and
 // result. Sums in rank order, and sums that are wider than the operands or are added to a value,
-// use a landing buffer. Compiler and backend share this code, so a channel allocates exactly what
+// use a receive buffer. Compiler and backend share this code, so a channel allocates exactly what
 // the plan predicts.
 #pragma once
 
@@ -27,9 +27,9 @@ struct Reduction {
 
 enum class ReductionWay : uint8_t {
   Library,     ///< by the library, straight into the result
-  LibraryThen, ///< by the library into the landing buffer, which is then widened or added
-  Exchange,    ///< all versions of the own part, added from the landing buffer in rank order
-  Gather,      ///< all whole values go to the landing buffer: a small sum, in one exchange
+  LibraryThen, ///< by the library into the receive buffer, which is then widened or added
+  Exchange,    ///< all versions of the own part, added from the receive buffer in rank order
+  Gather,      ///< all whole values go to the receive buffer: a small sum, in one exchange
 };
 
 ReductionWay wayOf(const Reduction &reduction);
@@ -41,10 +41,10 @@ int64_t chunkOf(int64_t count, int64_t members);
 /// Number of partial sums (f64) for the squares of this many elements.
 int64_t squareSumsOf(int64_t count);
 
-/// Offset of the partial sums of squares in the landing buffer: after all members' versions.
+/// Offset of the partial sums of squares in the receive buffer: after all members' versions.
 int64_t squareSumsOffset(const Reduction &reduction);
 
-/// Bytes of landing buffer that it needs; 0 in a group of one.
-int64_t landingBytes(const Reduction &reduction);
+/// Bytes of receive buffer that it needs; 0 in a group of one.
+int64_t receiveBufferBytes(const Reduction &reduction);
 
 } // namespace shardc

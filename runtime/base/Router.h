@@ -16,7 +16,7 @@ inline constexpr const char *kRouterLossNames[] = {"load_balancing_loss", "seq_l
 
 /// Places of choices that are none of a run's rows: of an expert that is dropped, or where a slot
 /// is full. Results that lack rows of the second kind are not numbers.
-inline constexpr int32_t kNoRun = -1, kNoRoom = -2;
+inline constexpr int32_t kNoGroup = -1, kOverCapacity = -2;
 
 /// Added to the sum that scores are divided by.
 inline constexpr double kRouterEps = 1e-20;

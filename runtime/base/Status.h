@@ -23,7 +23,7 @@ public:
   /// An error of this row, which outlives it.
   Status(const ReportInfo &info, std::string message)
       : code_(info.code), message_(std::move(message)), info_(&info) {}
-  /// The error that a report tells of.
+  /// The error that a report reports of.
   explicit Status(const Report &report);
 
   static Status ok() { return {}; }
@@ -31,12 +31,12 @@ public:
   explicit operator bool() const = delete;
   StatusCode code() const { return code_; }
   const std::string &message() const { return message_; }
-  /// What people are told. Only of a status that is not ok.
+  /// What people read. Only of a status that is not ok.
   Report report() const;
 
   /// Puts `context: ` before the message; no effect on an ok status.
   Status withContext(const std::string &context) &&;
-  /// The same fault, told in other words.
+  /// The same fault, in other words.
   Status withMessage(std::string message) &&;
   /// The same fault under the id of another row; no effect on an ok status.
   Status as(const ReportInfo &info) &&;

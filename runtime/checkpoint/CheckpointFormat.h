@@ -27,7 +27,7 @@ Result<CheckpointFormat> detectFormat(const std::string &folder);
 Status refuseUnread(const std::string &folder);
 /// The same of a folder of checkpoints without a tracker file and of those in it after the newest
 /// complete one, and of parts of a checkpoint or a model of safetensors in a folder of none: else
-/// they would be passed over as if nothing were there.
+/// they would be skipped as if nothing were there.
 Status refuseUnreadIn(const std::string &root, const std::optional<SavedIteration> &newest);
 
 /// InvalidInput with both formats and the way out if a folder has another than what takes it;

@@ -60,8 +60,8 @@ std::vector<const Chunk *> chunksOf(const TensorMeta &tensor, const Box &box) {
 } // namespace
 
 struct CheckpointReader::State {
-  State(UntrustedFolder folder, Verify verify, ReportSink tell)
-      : files(std::move(folder), /*comparesBoth=*/verify == Verify::Whole, std::move(tell)) {}
+  State(UntrustedFolder folder, Verify verify, ReportSink emit)
+      : files(std::move(folder), /*comparesBoth=*/verify == Verify::Whole, std::move(emit)) {}
 
   RecordFiles files;
   Metadata metadata;
@@ -215,16 +215,16 @@ CheckpointReader &CheckpointReader::operator=(CheckpointReader &&) noexcept = de
 CheckpointReader::~CheckpointReader() = default;
 
 Result<CheckpointReader> CheckpointReader::open(const std::string &folder, Verify verify,
-                                                ReportSink tell) {
+                                                ReportSink emit) {
   Result<UntrustedFolder> opened = UntrustedFolder::open(folder);
   if (!opened.isOk())
     return opened.status().code() == StatusCode::Io ? opened.status() : explainMissing(folder);
-  auto state = std::make_unique<State>(std::move(*opened), verify, tell);
+  auto state = std::make_unique<State>(std::move(*opened), verify, emit);
   RETURN_IF_ERROR(state->load());
   CheckpointReader reader(std::move(state));
   bool verifies = verify == Verify::Whole; // such a caller asks for itself
-  if (tell && !verifies && !reader.checkIntegrity().isOk())
-    tell(makeReport(report::ChecksumsLost, folder, kIntegrityFile));
+  if (emit && !verifies && !reader.checkIntegrity().isOk())
+    emit(makeReport(report::ChecksumsLost, folder, kIntegrityFile));
   return reader;
 }
 

@@ -40,10 +40,10 @@ struct ObjectValue {
 class CheckpointReader {
 public:
   /// Opens a folder that holds a `.metadata`, and checks that every file that it names is there and
-  /// long enough. NotFound or InvalidInput with what is missing otherwise. `tell`, if there is one,
+  /// long enough. NotFound or InvalidInput with what is missing otherwise. `emit`, if there is one,
   /// takes a warning of records without checksums, from any thread that reads.
   static Result<CheckpointReader> open(const std::string &folder, Verify verify = Verify::Touched,
-                                       ReportSink tell = nullptr);
+                                       ReportSink emit = nullptr);
   CheckpointReader(CheckpointReader &&) noexcept;
   CheckpointReader &operator=(CheckpointReader &&) noexcept;
   ~CheckpointReader();

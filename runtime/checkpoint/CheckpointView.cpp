@@ -59,23 +59,23 @@ CheckpointView::CheckpointView(CheckpointView &&) noexcept = default;
 CheckpointView::~CheckpointView() = default;
 
 Result<CheckpointView> CheckpointView::open(const std::string &folder, Verify verify,
-                                            const ReportSink &tell) {
+                                            const ReportSink &emit) {
   auto state = std::make_unique<State>();
   ASSIGN_OR_RETURN(state->format, detectFormat(folder));
   if (state->format == CheckpointFormat::TorchDist) {
-    Result<TorchDistCheckpoint> whole = TorchDistCheckpoint::open(folder, false, verify, tell);
+    Result<TorchDistCheckpoint> whole = TorchDistCheckpoint::open(folder, false, verify, emit);
     if (whole.isOk()) {
       state->dist.emplace(std::move(*whole));
       return CheckpointView(std::move(state));
     }
     ASSIGN_OR_RETURN(TorchDistCheckpoint weights,
-                     TorchDistCheckpoint::open(folder, true, verify, tell));
-    if (tell)
-      tell(makeReport(report::OptimizerLeftOut, whole.status().message()));
+                     TorchDistCheckpoint::open(folder, true, verify, emit));
+    if (emit)
+      emit(makeReport(report::OptimizerLeftOut, whole.status().message()));
     state->dist.emplace(std::move(weights));
     return CheckpointView(std::move(state));
   }
-  ASSIGN_OR_RETURN(CheckpointReader reader, CheckpointReader::open(folder, verify, tell));
+  ASSIGN_OR_RETURN(CheckpointReader reader, CheckpointReader::open(folder, verify, emit));
   if (state->format == CheckpointFormat::FsdpDtensor) {
     ASSIGN_OR_RETURN(FsdpCheckpoint fsdp, FsdpCheckpoint::open(std::move(reader)));
     state->fsdp.emplace(std::move(fsdp));

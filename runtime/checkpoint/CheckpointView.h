@@ -22,10 +22,10 @@ struct ViewTensor {
 
 class CheckpointView {
 public:
-  /// Opens a folder of any format that is read. `tell`, if there is one, takes warnings, and why
+  /// Opens a folder of any format that is read. `emit`, if there is one, takes warnings, and why
   /// the optimizer's state is left out where it cannot be taken apart.
   static Result<CheckpointView> open(const std::string &folder, Verify verify = Verify::Touched,
-                                     const ReportSink &tell = nullptr);
+                                     const ReportSink &emit = nullptr);
   CheckpointView(CheckpointView &&) noexcept;
   ~CheckpointView();
 

@@ -110,7 +110,7 @@ Status addEmptyTensors(const SaveTarget &target, Metadata &metadata, IntegrityTa
     if (!file) {
       ASSIGN_OR_RETURN(
           OutputFile output,
-          OutputFile::create(fmt::format("{}/{}", target.stagingPath(), kName), target.onlookers));
+          OutputFile::create(fmt::format("{}/{}", target.stagingPath(), kName), target.observers));
       file.emplace(std::move(output));
     }
     uint64_t begin = file->size();
@@ -167,44 +167,44 @@ Status addOtherFiles(const std::string &staging, int worldSize, IntegrityTable &
 Status putInPlace(const SaveTarget &target) {
   std::string path = target.path(), staging = target.stagingPath(),
               old = target.root + "/." + target.folder + ".old";
-  Status status = renamePath(target.onlookers, staging, path);
+  Status status = renamePath(target.observers, staging, path);
   if (!status.isOk()) { // most likely a folder is there already
-    status = exchangePaths(target.onlookers, staging, path);
+    status = exchangePaths(target.observers, staging, path);
     if (status.isOk()) {
-      RETURN_IF_ERROR(syncFolder(target.onlookers, target.root));
-      return removeTree(target.onlookers, target.stagingRoot());
+      RETURN_IF_ERROR(syncFolder(target.observers, target.root));
+      return removeTree(target.observers, target.stagingRoot());
     }
     if (status.code() != StatusCode::Unavailable)
       return status;
-    RETURN_IF_ERROR(renamePath(target.onlookers, path, old));
-    RETURN_IF_ERROR(renamePath(target.onlookers, staging, path));
+    RETURN_IF_ERROR(renamePath(target.observers, path, old));
+    RETURN_IF_ERROR(renamePath(target.observers, staging, path));
   }
-  RETURN_IF_ERROR(syncFolder(target.onlookers, target.root));
+  RETURN_IF_ERROR(syncFolder(target.observers, target.root));
   if (target.attempt > 0)
-    RETURN_IF_ERROR(removeTree(target.onlookers, target.stagingRoot()));
-  return removeTree(target.onlookers, old);
+    RETURN_IF_ERROR(removeTree(target.observers, target.stagingRoot()));
+  return removeTree(target.observers, old);
 }
 
 } // namespace
 
 SaveTarget SaveTarget::iteration(const std::string &root, int64_t iteration,
-                                 const Onlookers &onlookers) {
-  return {root, fmt::format("iter_{:07}", iteration), std::to_string(iteration), onlookers};
+                                 const Observers &observers) {
+  return {root, fmt::format("iter_{:07}", iteration), std::to_string(iteration), observers};
 }
 
 Status beginSave(const SaveTarget &target) {
-  RETURN_IF_ERROR(removeTree(target.onlookers, target.stagingRoot()));
-  RETURN_IF_ERROR(makeFolder(target.onlookers, target.stagingRoot()));
-  return target.attempt == 0 ? Status::ok() : makeFolder(target.onlookers, target.stagingPath());
+  RETURN_IF_ERROR(removeTree(target.observers, target.stagingRoot()));
+  RETURN_IF_ERROR(makeFolder(target.observers, target.stagingRoot()));
+  return target.attempt == 0 ? Status::ok() : makeFolder(target.observers, target.stagingPath());
 }
 
 Status abandonSave(const SaveTarget &target) {
-  return removeTree(target.onlookers, target.stagingRoot());
+  return removeTree(target.observers, target.stagingRoot());
 }
 
 struct RankWriter::State {
   std::string staging;
-  Onlookers onlookers;
+  Observers observers;
   int rank = 0;
   uint64_t bytesExpected = 0;
   Metadata written;
@@ -215,7 +215,7 @@ struct RankWriter::State {
     if (file)
       return Status::ok();
     ASSIGN_OR_RETURN(OutputFile output,
-                     OutputFile::create(fmt::format("{}/{}", staging, dataName(rank)), onlookers,
+                     OutputFile::create(fmt::format("{}/{}", staging, dataName(rank)), observers,
                                         bytesExpected));
     file.emplace(std::move(output));
     return Status::ok();
@@ -230,14 +230,14 @@ RankWriter::~RankWriter() = default;
 Result<RankWriter> RankWriter::begin(const SaveTarget &target, int rank, uint64_t bytesExpected) {
   auto state = std::make_unique<State>();
   state->staging = target.stagingPath();
-  state->onlookers = target.onlookers;
+  state->observers = target.observers;
   state->rank = rank;
   state->bytesExpected = bytesExpected;
   return RankWriter(std::move(state));
 }
 
 Status RankWriter::add(const BytesItem &item) {
-  RETURN_IF_ERROR(state_->onlookers.checkInterrupted());
+  RETURN_IF_ERROR(state_->observers.checkInterrupted());
   RETURN_IF_ERROR(state_->openFile());
   RecordRef record{dataName(state_->rank), state_->file->size(), item.record.size()};
   RETURN_IF_ERROR(state_->file->write(item.record.data(), item.record.size()));
@@ -248,7 +248,7 @@ Status RankWriter::add(const BytesItem &item) {
 }
 
 Status RankWriter::add(const TensorSlice &slice) {
-  RETURN_IF_ERROR(state_->onlookers.checkInterrupted());
+  RETURN_IF_ERROR(state_->observers.checkInterrupted());
   RETURN_IF_ERROR(checkSlice(slice));
   std::vector<TensorMeta> &tensors = state_->written.tensors;
   auto [found, isNew] = state_->tensors.emplace(slice.name, tensors.size());
@@ -281,11 +281,11 @@ Status RankWriter::finish() {
     RETURN_IF_ERROR(state_->file->close());
     integrity.files[dataName(state_->rank)] = state_->file->sums();
   }
-  RETURN_IF_ERROR(writeScratch(state_->onlookers,
+  RETURN_IF_ERROR(writeScratch(state_->observers,
                                fmt::format("{}/{}", state_->staging, itemsName(state_->rank)),
                                writeMetadata(state_->written)));
   // The sums come last: they say that the rank has finished.
-  return writeScratch(state_->onlookers,
+  return writeScratch(state_->observers,
                       fmt::format("{}/{}", state_->staging, sumsName(state_->rank)),
                       integrity.text());
 }
@@ -306,10 +306,10 @@ Status addFile(const SaveTarget &target, const std::string &name, std::string_vi
   std::string path = fmt::format("{}/{}", target.stagingPath(), name);
   std::string folder = path.substr(0, path.rfind('/'));
   if (folder != target.stagingPath())
-    RETURN_IF_ERROR(makeFolder(target.onlookers, folder));
-  RETURN_IF_ERROR(replaceFile(target.onlookers, path, contents));
+    RETURN_IF_ERROR(makeFolder(target.observers, folder));
+  RETURN_IF_ERROR(replaceFile(target.observers, path, contents));
   for (; folder != target.stagingPath(); folder.resize(folder.rfind('/')))
-    RETURN_IF_ERROR(syncFolder(target.onlookers, folder)); // a commit syncs the outermost one
+    RETURN_IF_ERROR(syncFolder(target.observers, folder)); // a commit syncs the outermost one
   return Status::ok();
 }
 
@@ -324,23 +324,23 @@ Status commitSave(const SaveTarget &target, int worldSize) {
   metadata.saveId = saveIdOf(integrity.text());
   std::string text = writeMetadata(metadata);
   integrity.files[".metadata"].add(text.data(), text.size());
-  RETURN_IF_ERROR(replaceFile(target.onlookers, fmt::format("{}/{}", staging, kIntegrityFile),
+  RETURN_IF_ERROR(replaceFile(target.observers, fmt::format("{}/{}", staging, kIntegrityFile),
                               integrity.text()));
   for (int rank = 0; rank < worldSize; ++rank)
     for (const std::string &name : {itemsName(rank), sumsName(rank)})
-      RETURN_IF_ERROR(removeTree(target.onlookers, fmt::format("{}/{}", staging, name)));
-  RETURN_IF_ERROR(replaceFile(target.onlookers, staging + "/.metadata", text));
-  RETURN_IF_ERROR(syncFolder(target.onlookers, staging));
+      RETURN_IF_ERROR(removeTree(target.observers, fmt::format("{}/{}", staging, name)));
+  RETURN_IF_ERROR(replaceFile(target.observers, staging + "/.metadata", text));
+  RETURN_IF_ERROR(syncFolder(target.observers, staging));
   RETURN_IF_ERROR(putInPlace(target));
   if (target.trackerText.empty())
     return Status::ok();
   Result<std::string> trainState = readFile(target.path() + "/train_state.pt");
   if (trainState.isOk()) // Megatron-Bridge looks for the newest one here
     RETURN_IF_ERROR(
-        replaceFile(target.onlookers, target.root + "/latest_train_state.pt", *trainState));
-  RETURN_IF_ERROR(replaceFile(target.onlookers, fmt::format("{}/{}", target.root, kTrackerFile),
+        replaceFile(target.observers, target.root + "/latest_train_state.pt", *trainState));
+  RETURN_IF_ERROR(replaceFile(target.observers, fmt::format("{}/{}", target.root, kTrackerFile),
                               target.trackerText));
-  return syncFolder(target.onlookers, target.root);
+  return syncFolder(target.observers, target.root);
 }
 
 Status save(const SaveTarget &target, int rank, int worldSize, std::span<const TensorSlice> slices,

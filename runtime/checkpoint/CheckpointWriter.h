@@ -43,13 +43,13 @@ struct SaveTarget {
   std::string root;
   std::string folder;
   std::string trackerText = {}; ///< what the tracker file says afterwards; none is written if empty
-  Onlookers onlookers = {};
+  Observers observers = {};
   /// Which start of a job's ranks saves: what is left of an earlier one writes elsewhere.
   int64_t attempt = 0;
 
   /// `iter_0000100` under `root`, with the tracker.
   static SaveTarget iteration(const std::string &root, int64_t iteration,
-                              const Onlookers &onlookers = {});
+                              const Observers &observers = {});
   std::string path() const { return root + "/" + folder; }
   /// What is removed with all that interrupted saves to this folder have left.
   std::string stagingRoot() const { return root + "/." + folder + ".saving"; }
@@ -123,12 +123,12 @@ Result<std::vector<SavedIteration>> listIterations(const std::string &root);
 /// is no checkpoint. NotFound if the tracker names one that is missing.
 Result<std::optional<SavedIteration>> latestIteration(const std::string &root);
 /// Removes what interrupted saves and removals left, and puts back what a replacement had put
-/// aside; files and folders that no save makes stay. For the holder of the folder's lock. `tell`
+/// aside; files and folders that no save makes stay. For the holder of the folder's lock. `emit`
 /// takes what was done.
-Status recoverInterrupted(const std::string &root, const ReportSink &tell,
-                          const Onlookers &onlookers = {});
+Status recoverInterrupted(const std::string &root, const ReportSink &emit,
+                          const Observers &observers = {});
 /// Removes all but the newest `keep` checkpoints, never the one that the tracker names.
-Status removeOldIterations(const std::string &root, int keep, const Onlookers &onlookers = {},
+Status removeOldIterations(const std::string &root, int keep, const Observers &observers = {},
                            int64_t retain = 0);
 
 } // namespace shardc::checkpoint

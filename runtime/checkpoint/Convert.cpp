@@ -341,7 +341,7 @@ Status convertTorchDistToFsdp(const std::string &in, const SaveTarget &out,
                               const ConvertOptions &options, const ConvertRank &rank) {
   ASSIGN_OR_RETURN(
       TorchDistCheckpoint source,
-      TorchDistCheckpoint::open(in, options.weightsOnly, Verify::Touched, options.tell));
+      TorchDistCheckpoint::open(in, options.weightsOnly, Verify::Touched, options.emit));
   ToFsdp conversion(source, options);
   ASSIGN_OR_RETURN(std::vector<ConvertJob> jobs, conversion.jobs());
   if (jobs.empty())

@@ -41,7 +41,7 @@ struct ConvertOptions {
   std::string optimizerPrefix = {};
   int64_t pieceBytes = int64_t{64} << 20;
   ConvertProgress progress = {};
-  ReportSink tell = {}; ///< as in CheckpointReader::open
+  ReportSink emit = {}; ///< as in CheckpointReader::open
   KeptNames keptNames = {};
 };
 
@@ -55,7 +55,7 @@ struct ConvertBackOptions {
   std::optional<Element> weightType = {}; ///< of the model's tensors; as saved if not given
   int64_t pieceBytes = int64_t{64} << 20;
   ConvertProgress progress = {};
-  ReportSink tell = {}; ///< as in CheckpointReader::open
+  ReportSink emit = {}; ///< as in CheckpointReader::open
   KeptNames keptNames = {};
 };
 
@@ -69,7 +69,7 @@ struct ReshardOptions {
   int threads = 1; ///< that write them
   int64_t pieceBytes = int64_t{64} << 20;
   ConvertProgress progress = {};
-  ReportSink tell = {}; ///< as in CheckpointReader::open
+  ReportSink emit = {}; ///< as in CheckpointReader::open
   KeptNames keptNames = {};
 };
 /// Saves any DCP checkpoint again on other ranks, with the files that lie beside its records.

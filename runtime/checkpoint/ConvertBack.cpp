@@ -119,7 +119,7 @@ Status convertFsdpToTorchDist(const std::string &in, const SaveTarget &out,
                               const ConvertBackOptions &options, const ConvertRank &rank) {
   RETURN_IF_ERROR(checkFormat(in, CheckpointFormat::FsdpDtensor));
   ASSIGN_OR_RETURN(CheckpointReader reader,
-                   CheckpointReader::open(in, Verify::Touched, options.tell));
+                   CheckpointReader::open(in, Verify::Touched, options.emit));
   if (!options.weightsOnly)
     RETURN_IF_ERROR(checkOptimizerNames(reader));
   ASSIGN_OR_RETURN(FsdpCheckpoint source, FsdpCheckpoint::open(std::move(reader)));

@@ -94,14 +94,14 @@ Status copyFolder(const CheckpointReader &from, const std::string &name, const S
   if (depth > kFoldersMax)
     return makeStatus(report::CannotConvert, "'{}/{}': folders are nested more than {} deep",
                       from.folder(), name, kFoldersMax);
-  RETURN_IF_ERROR(makeFolder(out.onlookers, fmt::format("{}/{}", out.stagingPath(), name)));
+  RETURN_IF_ERROR(makeFolder(out.observers, fmt::format("{}/{}", out.stagingPath(), name)));
   ASSIGN_OR_RETURN(std::vector<UntrustedFolder::Entry> entries, from.files().list(name));
   for (const UntrustedFolder::Entry &entry : entries) {
     std::string inner = fmt::format("{}/{}", name, entry.name);
     RETURN_IF_ERROR(entry.isFolder ? copyFolder(from, inner, out, kept, depth + 1)
                                    : copyFile(from, inner, out, kept));
   }
-  return syncFolder(out.onlookers, fmt::format("{}/{}", out.stagingPath(), name));
+  return syncFolder(out.observers, fmt::format("{}/{}", out.stagingPath(), name));
 }
 
 } // namespace
@@ -125,12 +125,12 @@ Result<std::string> copyOfObject(const ArchiveReader &archive, const Pickle &pic
 
 Status copyFile(const CheckpointReader &from, const std::string &name, const SaveTarget &out,
                 const KeptNames &kept) {
-  RETURN_IF_ERROR(out.onlookers.checkInterrupted());
+  RETURN_IF_ERROR(out.observers.checkInterrupted());
   ASSIGN_OR_RETURN(std::unique_ptr<CheckedFile> file, from.openFile(name));
   std::string copy = fmt::format("{}/{}", out.stagingPath(), name);
   std::span<const uint8_t> bytes = file->bytes();
   if (!name.ends_with(".pt"))
-    return replaceFile(out.onlookers, copy,
+    return replaceFile(out.observers, copy,
                        {reinterpret_cast<const char *>(bytes.data()), bytes.size()});
   std::string what = fmt::format("'{}'", file->path());
   Result<ArchiveReader> archive = ArchiveReader::open(bytes);
@@ -140,7 +140,7 @@ Status copyFile(const CheckpointReader &from, const std::string &name, const Sav
   if (!pickle.isOk())
     return Status(pickle.status()).withContext(what);
   ASSIGN_OR_RETURN(std::string record, copyOfObject(*archive, *pickle, what, kept));
-  return replaceFile(out.onlookers, copy, record);
+  return replaceFile(out.observers, copy, record);
 }
 
 Status copyFolder(const CheckpointReader &from, const std::string &name, const SaveTarget &out,
@@ -151,8 +151,8 @@ Status copyFolder(const CheckpointReader &from, const std::string &name, const S
 void ProgressSum::add(int64_t bytes) {
   std::lock_guard lock(mutex_);
   done_ += bytes;
-  if (tell_)
-    tell_(done_, total_);
+  if (emit_)
+    emit_(done_, total_);
 }
 
 Status onThreads(int threads, const std::function<Status(int, const std::atomic<bool> &)> &work) {

@@ -25,11 +25,11 @@ struct ConvertJob {
 /// Tells how far several threads have come together.
 class ProgressSum {
 public:
-  ProgressSum(const ConvertProgress &tell, int64_t total) : tell_(tell), total_(total) {}
+  ProgressSum(const ConvertProgress &emit, int64_t total) : emit_(emit), total_(total) {}
   void add(int64_t bytes);
 
 private:
-  const ConvertProgress &tell_;
+  const ConvertProgress &emit_;
   std::mutex mutex_;
   int64_t done_ = 0, total_ = 0;
 };

@@ -22,8 +22,8 @@ constexpr size_t kBlockAlignment = 4096;
 constexpr size_t kBlocksInFlight = 2;
 
 /// Before an operation; true if a test wants it to fail, with errno set.
-bool isFaulted(const Onlookers &onlookers) {
-  int error = onlookers.faults ? onlookers.faults->beforeOperation() : 0;
+bool isFaulted(const Observers &observers) {
+  int error = observers.faults ? observers.faults->beforeOperation() : 0;
   if (error != 0)
     errno = error;
   return error != 0;
@@ -35,10 +35,10 @@ bool setDirect(int fd, bool isDirect) {
   return flags >= 0 && ::fcntl(fd, F_SETFL, isDirect ? flags | O_DIRECT : flags & ~O_DIRECT) == 0;
 }
 
-Status writeThrough(const Onlookers &onlookers, int fd, const std::string &path, const char *data,
+Status writeThrough(const Observers &observers, int fd, const std::string &path, const char *data,
                     size_t size, uint64_t at) {
-  if (onlookers.faults) {
-    bool isCut = isFaulted(onlookers);
+  if (observers.faults) {
+    bool isCut = isFaulted(observers);
     int error = errno;
     if (isCut)
       return systemError("write", path, error);
@@ -50,7 +50,7 @@ Status writeThrough(const Onlookers &onlookers, int fd, const std::string &path,
     data += half;
     size -= half;
     at += half;
-    if (isFaulted(onlookers))
+    if (isFaulted(observers))
       return systemError("write", path, errno);
   }
   while (size != 0) {
@@ -71,9 +71,9 @@ Status writeThrough(const Onlookers &onlookers, int fd, const std::string &path,
 
 /// A full block. What had to go to the page cache begins its way to the disk, so that the sync
 /// finds little left.
-Status writeBlock(const Onlookers &onlookers, int fd, const std::string &path, const char *data,
+Status writeBlock(const Observers &observers, int fd, const std::string &path, const char *data,
                   uint64_t at) {
-  RETURN_IF_ERROR(writeThrough(onlookers, fd, path, data, kBlockBytes, at));
+  RETURN_IF_ERROR(writeThrough(observers, fd, path, data, kBlockBytes, at));
   if ((::fcntl(fd, F_GETFL) & O_DIRECT) == 0) // advice only
     ::sync_file_range(fd, static_cast<off_t>(at), static_cast<off_t>(kBlockBytes),
                       SYNC_FILE_RANGE_WRITE);
@@ -107,19 +107,19 @@ Status Interruption::check() {
   return Status(StatusCode::Aborted, "interrupted");
 }
 
-Result<OutputFile> OutputFile::create(const std::string &path, const Onlookers &onlookers,
+Result<OutputFile> OutputFile::create(const std::string &path, const Observers &observers,
                                       uint64_t bytesExpected) {
-  int fd = isFaulted(onlookers)
+  int fd = isFaulted(observers)
                ? -1
                : ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (fd < 0)
     return systemError("create", path, errno);
-  return OutputFile(fd, path, onlookers, bytesExpected);
+  return OutputFile(fd, path, observers, bytesExpected);
 }
 
 OutputFile::OutputFile(OutputFile &&other) noexcept
     : fd_(std::exchange(other.fd_, -1)), path_(std::move(other.path_)),
-      onlookers_(other.onlookers_), bytesExpected_(other.bytesExpected_),
+      observers_(other.observers_), bytesExpected_(other.bytesExpected_),
       bytesPassedOn_(other.bytesPassedOn_), isSynced_(other.isSynced_), isDirect_(other.isDirect_),
       isCutNeeded_(other.isCutNeeded_), filling_(std::move(other.filling_)),
       filled_(std::exchange(other.filled_, 0)), pending_(std::exchange(other.pending_, {})) {}
@@ -147,8 +147,8 @@ Status OutputFile::passOn() {
     if (isCutNeeded_)
       static_cast<void>(::fallocate(fd_, 0, 0, static_cast<off_t>(bytesExpected_)));
   }
-  auto write = [onlookers = onlookers_, fd = fd_, path = path_, data = filling_.get(),
-                at = bytesPassedOn_] { return writeBlock(onlookers, fd, path, data, at); };
+  auto write = [observers = observers_, fd = fd_, path = path_, data = filling_.get(),
+                at = bytesPassedOn_] { return writeBlock(observers, fd, path, data, at); };
   std::future<Status> written;
   try {
     written = std::async(std::launch::async, write);
@@ -189,9 +189,9 @@ Status OutputFile::writeRest() {
       std::memset(filling_.get() + filled_, 0, size - filled_);
       isCutNeeded_ = true;
     }
-    RETURN_IF_ERROR(writeThrough(onlookers_, fd_, path_, filling_.get(), size, bytesPassedOn_));
+    RETURN_IF_ERROR(writeThrough(observers_, fd_, path_, filling_.get(), size, bytesPassedOn_));
   }
-  if (isCutNeeded_ && (isFaulted(onlookers_) ||
+  if (isCutNeeded_ && (isFaulted(observers_) ||
                        ::ftruncate(fd_, static_cast<off_t>(bytesPassedOn_ + filled_)) != 0))
     return systemError("write", path_, errno);
   return Status::ok();
@@ -203,7 +203,7 @@ Status OutputFile::close() {
     RETURN_IF_ERROR(waitForOne());
   filling_ = std::move(rest);
   RETURN_IF_ERROR(writeRest());
-  if (isSynced_ && (isFaulted(onlookers_) || ::fsync(fd_) != 0))
+  if (isSynced_ && (isFaulted(observers_) || ::fsync(fd_) != 0))
     return systemError("sync", path_, errno);
   int fd = std::exchange(fd_, -1);
   if (::close(fd) != 0)
@@ -213,30 +213,30 @@ Status OutputFile::close() {
 
 namespace {
 
-Status replace(const Onlookers &onlookers, const std::string &path, std::string_view contents,
+Status replace(const Observers &observers, const std::string &path, std::string_view contents,
                bool isSynced) {
   std::string temporary = path + ".tmp";
-  ASSIGN_OR_RETURN(OutputFile file, OutputFile::create(temporary, onlookers));
+  ASSIGN_OR_RETURN(OutputFile file, OutputFile::create(temporary, observers));
   if (!isSynced)
     file.leaveUnsynced();
   RETURN_IF_ERROR(file.write(contents.data(), contents.size()));
   RETURN_IF_ERROR(file.close());
-  return renamePath(onlookers, temporary, path);
+  return renamePath(observers, temporary, path);
 }
 
 } // namespace
 
-Status replaceFile(const Onlookers &onlookers, const std::string &path, std::string_view contents) {
-  return replace(onlookers, path, contents, true);
+Status replaceFile(const Observers &observers, const std::string &path, std::string_view contents) {
+  return replace(observers, path, contents, true);
 }
 
-Status writeScratch(const Onlookers &onlookers, const std::string &path,
+Status writeScratch(const Observers &observers, const std::string &path,
                     std::string_view contents) {
-  return replace(onlookers, path, contents, false);
+  return replace(observers, path, contents, false);
 }
 
-Status syncFolder(const Onlookers &onlookers, const std::string &path) {
-  int fd = isFaulted(onlookers) ? -1 : ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+Status syncFolder(const Observers &observers, const std::string &path) {
+  int fd = isFaulted(observers) ? -1 : ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   int error = errno;
   if (fd >= 0) {
     error = ::fsync(fd) == 0 ? 0 : errno;
@@ -272,22 +272,22 @@ Status makeFolders(const std::string &path) {
                : Status::ok();
 }
 
-Status makeFolder(const Onlookers &onlookers, const std::string &path) {
-  if (isFaulted(onlookers))
+Status makeFolder(const Observers &observers, const std::string &path) {
+  if (isFaulted(observers))
     return systemError("create", path, errno);
   std::error_code error;
   std::filesystem::create_directories(path, error);
   return error ? systemError("create", path, error.value()) : Status::ok();
 }
 
-Status renamePath(const Onlookers &onlookers, const std::string &from, const std::string &to) {
-  if (isFaulted(onlookers) || ::rename(from.c_str(), to.c_str()) != 0)
+Status renamePath(const Observers &observers, const std::string &from, const std::string &to) {
+  if (isFaulted(observers) || ::rename(from.c_str(), to.c_str()) != 0)
     return systemError("rename to", to, errno);
   return Status::ok();
 }
 
-Status exchangePaths(const Onlookers &onlookers, const std::string &a, const std::string &b) {
-  if (isFaulted(onlookers))
+Status exchangePaths(const Observers &observers, const std::string &a, const std::string &b) {
+  if (isFaulted(observers))
     return systemError("replace", b, errno);
   if (::renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) == 0)
     return Status::ok();
@@ -296,10 +296,10 @@ Status exchangePaths(const Onlookers &onlookers, const std::string &a, const std
   return systemError("replace", b, errno);
 }
 
-Status removeTree(const Onlookers &onlookers, const std::string &path) {
-  if (isFaulted(onlookers))
+Status removeTree(const Observers &observers, const std::string &path) {
+  if (isFaulted(observers))
     return systemError("remove", path, errno);
-  Clearing clearing(onlookers.interruption);
+  Clearing clearing(observers.interruption);
   std::error_code error;
   std::filesystem::remove_all(path, error);
   return error ? systemError("remove", path, error.value()) : Status::ok();

@@ -1,5 +1,5 @@
 // File operations of a save: every write, sync, rename and removal of this folder goes through
-// here, and each is told who looks on: what may end the save early, and what a test makes fail.
+// here, and each is told who observes: what may end the save early, and what a test makes fail.
 #pragma once
 
 #include <atomic>
@@ -41,8 +41,8 @@ public:
   virtual int beforeOperation() = 0;
 };
 
-/// Who looks on while files are written; null: nobody. What is named outlives the operations.
-struct Onlookers {
+/// Who observes while files are written; null: nobody. What is named outlives the operations.
+struct Observers {
   Interruption *interruption = nullptr;
   /// With some, writes go out in halves, so that files are also cut in the middle.
   FileFaults *faults = nullptr;
@@ -57,7 +57,7 @@ class OutputFile {
 public:
   /// Creates or empties the file. Where it is known how many bytes will come, room for them is set
   /// aside before the first full block: writes that do not make the file longer run side by side.
-  static Result<OutputFile> create(const std::string &path, const Onlookers &onlookers,
+  static Result<OutputFile> create(const std::string &path, const Observers &observers,
                                    uint64_t bytesExpected = 0);
   OutputFile(OutputFile &&other) noexcept;
   OutputFile &operator=(OutputFile &&) = delete;
@@ -79,8 +79,8 @@ private:
     std::future<Status> written;
   };
 
-  OutputFile(int fd, std::string path, const Onlookers &onlookers, uint64_t bytesExpected)
-      : fd_(fd), path_(std::move(path)), onlookers_(onlookers), bytesExpected_(bytesExpected) {}
+  OutputFile(int fd, std::string path, const Observers &observers, uint64_t bytesExpected)
+      : fd_(fd), path_(std::move(path)), observers_(observers), bytesExpected_(bytesExpected) {}
   /// Hands the full block to another thread, once there are not too many.
   Status passOn();
   /// Waits for the oldest block; its memory is filled next.
@@ -89,7 +89,7 @@ private:
 
   int fd_ = -1;
   std::string path_;
-  Onlookers onlookers_;
+  Observers observers_;
   uint64_t bytesExpected_ = 0;
   uint64_t bytesPassedOn_ = 0;
   bool isSynced_ = true;
@@ -101,18 +101,18 @@ private:
 };
 
 /// Writes a whole file under a temporary name, syncs it and renames it; the folder is not synced.
-Status replaceFile(const Onlookers &onlookers, const std::string &path, std::string_view contents);
+Status replaceFile(const Observers &observers, const std::string &path, std::string_view contents);
 /// The same for a file that is not meant to outlive this save: not synced.
-Status writeScratch(const Onlookers &onlookers, const std::string &path, std::string_view contents);
-Status syncFolder(const Onlookers &onlookers, const std::string &path);
-Status makeFolder(const Onlookers &onlookers, const std::string &path);
+Status writeScratch(const Observers &observers, const std::string &path, std::string_view contents);
+Status syncFolder(const Observers &observers, const std::string &path);
+Status makeFolder(const Observers &observers, const std::string &path);
 /// Makes a folder and those above it where they are missing; NotFound for a link on the way that
 /// leads nowhere, Io with the system's reason.
 Status makeFolders(const std::string &path);
-Status renamePath(const Onlookers &onlookers, const std::string &from, const std::string &to);
+Status renamePath(const Observers &observers, const std::string &from, const std::string &to);
 /// Swaps two existing folders in one step; Unavailable where the file system cannot.
-Status exchangePaths(const Onlookers &onlookers, const std::string &a, const std::string &b);
+Status exchangePaths(const Observers &observers, const std::string &a, const std::string &b);
 /// Removes a file or a folder with all that is in it; ok if it does not exist.
-Status removeTree(const Onlookers &onlookers, const std::string &path);
+Status removeTree(const Observers &observers, const std::string &path);
 
 } // namespace shardc::checkpoint

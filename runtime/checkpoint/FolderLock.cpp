@@ -56,21 +56,21 @@ bool isStillThere(int fd, const std::string &path) {
 
 } // namespace
 
-Result<FolderLock> FolderLock::take(const std::string &folder, const ReportSink &tell) {
-  return takeFile(folder, kLockFile, folder, tell);
+Result<FolderLock> FolderLock::take(const std::string &folder, const ReportSink &emit) {
+  return takeFile(folder, kLockFile, folder, emit);
 }
 
-Result<FolderLock> FolderLock::takeBeside(const std::string &folder, const ReportSink &tell) {
+Result<FolderLock> FolderLock::takeBeside(const std::string &folder, const ReportSink &emit) {
   std::filesystem::path path = std::filesystem::path(folder).lexically_normal();
   if (path.filename().empty())
     path = path.parent_path();
   std::string parent = path.parent_path().empty() ? "." : path.parent_path().string();
-  return takeFile(parent, fmt::format(".{}{}", path.filename().string(), kLockFile), folder, tell);
+  return takeFile(parent, fmt::format(".{}{}", path.filename().string(), kLockFile), folder, emit);
 }
 
 /// Locks the file `name` in `parent`; `what` is what the message to a second one says is in use.
 Result<FolderLock> FolderLock::takeFile(const std::string &parent, const std::string &name,
-                                        const std::string &what, const ReportSink &tell) {
+                                        const std::string &what, const ReportSink &emit) {
   FolderLock lock;
   lock.path_ = fmt::format("{}/{}", parent, name);
   std::error_code error;
@@ -96,7 +96,7 @@ Result<FolderLock> FolderLock::takeFile(const std::string &parent, const std::st
     if (fd < 0 && (refused == EACCES || refused == EROFS || refused == ENOSPC || refused == EDQUOT))
       return makeStatus(report::SaveFolderRefused, "'{}' cannot be written into: {}", parent,
                         std::strerror(refused));
-    tell(makeReport(report::CannotLock, lock.path_, std::strerror(refused)));
+    emit(makeReport(report::CannotLock, lock.path_, std::strerror(refused)));
     return lock;
   }
 }

@@ -17,12 +17,12 @@ class FolderLock {
 public:
   /// Locks a folder without waiting, making it where it is missing; one that was made for nothing
   /// is removed with the lock. Io if it cannot be made or written into. Unavailable, with the
-  /// holder named, if another has it. Ok without a lock where the file system has none: `tell`
+  /// holder named, if another has it. Ok without a lock where the file system has none: `emit`
   /// takes a warning.
-  static Result<FolderLock> take(const std::string &folder, const ReportSink &tell);
+  static Result<FolderLock> take(const std::string &folder, const ReportSink &emit);
   /// The same for a folder that comes into being in one rename, so that nothing may lie in it: the
   /// lock is a hidden file beside it, `.NAME.shardc_lock`.
-  static Result<FolderLock> takeBeside(const std::string &folder, const ReportSink &tell);
+  static Result<FolderLock> takeBeside(const std::string &folder, const ReportSink &emit);
   FolderLock() = default;
   FolderLock(FolderLock &&other) noexcept;
   FolderLock &operator=(FolderLock &&other) noexcept;
@@ -32,7 +32,7 @@ public:
 
 private:
   static Result<FolderLock> takeFile(const std::string &parent, const std::string &name,
-                                     const std::string &what, const ReportSink &tell);
+                                     const std::string &what, const ReportSink &emit);
   void release();
 
   int fd_ = -1;

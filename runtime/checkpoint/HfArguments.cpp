@@ -70,7 +70,7 @@ private:
   void addScaling(const json &rope, const std::string &prefix);
   void addLlama3(const json &rope, const std::string &prefix);
   void addYarn(const json &rope, const std::string &prefix);
-  void addMagnitude(const json &rope, const std::string &prefix);
+  void addAmax(const json &rope, const std::string &prefix);
   void addUnrotatedLayers();
   void addWindow();
   int64_t fullEvery();
@@ -213,7 +213,7 @@ void Arguments::addLlama3(const json &rope, const std::string &prefix) {
 }
 
 /// The library scales by the factor alone unless both weights are there and are not zero.
-void Arguments::addMagnitude(const json &rope, const std::string &prefix) {
+void Arguments::addAmax(const json &rope, const std::string &prefix) {
   double weight = number(rope, prefix, "mscale", 0);
   double divisor = number(rope, prefix, "mscale_all_dim", 0);
   bool hasBoth = weight != 0 && divisor != 0;
@@ -242,7 +242,7 @@ void Arguments::addYarn(const json &rope, const std::string &prefix) {
     if (find(rope, field.key) != nullptr || isLatent())
       add(isLatent() ? field.latent : field.other,
           number(rope, prefix, field.key, field.otherwise));
-  addMagnitude(rope, prefix);
+  addAmax(rope, prefix);
   const json *truncates = find(rope, "truncate");
   bool isWhole = truncates == nullptr || !truncates->is_boolean() || truncates->get<bool>();
   if (!isWhole && isLatent())

@@ -199,7 +199,7 @@ void HfTarget::finish() {
 Status writeSlabs(const SavedParams &source, const HfTarget &target, Element type, ByteSink &sink) {
   int64_t columns = target.columns, rowBytes = columns * elementBits(type) / 8;
   bool isVector = target.shape.size() == 2;
-  std::vector<uint8_t> straight(static_cast<size_t>(target.rows * rowBytes)), turned, taken;
+  std::vector<uint8_t> straight(static_cast<size_t>(target.rows * rowBytes)), transposed, taken;
   for (int64_t slab = 0; slab < target.slabs; ++slab) {
     for (const HfTarget::Part &part : target.parts) {
       if (part.slab != slab)
@@ -216,12 +216,12 @@ Status writeSlabs(const SavedParams &source, const HfTarget &target, Element typ
                     straight.data() + (part.hfRow + row * part.step) * rowBytes);
     }
     if (target.isTransposed) {
-      turned.resize(straight.size());
+      transposed.resize(straight.size());
       const int64_t extents[] = {columns, target.rows}, from[] = {1, columns},
                     to[] = {target.rows, 1};
-      copyBox(extents, {type, from}, straight.data(), {type, to}, turned.data());
+      copyBox(extents, {type, from}, straight.data(), {type, to}, transposed.data());
     }
-    const std::vector<uint8_t> &made = target.isTransposed ? turned : straight;
+    const std::vector<uint8_t> &made = target.isTransposed ? transposed : straight;
     RETURN_IF_ERROR(sink.write(made.data(), made.size()));
   }
   return Status::ok();
@@ -348,7 +348,7 @@ Status collectTargets(const SavedParams &source, const HfConfig &config,
   return Status::ok();
 }
 
-/// A predictor of further tokens has no embeddings and no head of its own here.
+/// A multi-token prediction layer has no embeddings and no head of its own here.
 Status checkCopy(const HfSource &source, const HfParam &param) {
   const std::string &copy = param.segments[0].hf;
   if (param.stacked.empty() || !source.has(copy) || !source.has(param.stacked[0].hf) ||
@@ -463,15 +463,15 @@ HfWeights::~HfWeights() = default;
 
 Result<std::unique_ptr<HfWeights>> HfWeights::open(const std::string &folder,
                                                    const std::vector<std::string> &accepted,
-                                                   const ReportSink &tell) {
+                                                   const ReportSink &emit) {
   const std::string configPath = folder + "/config.json";
   ASSIGN_OR_RETURN(std::string configText, readFile(configPath, kHfConfigBytesMax));
   ASSIGN_OR_RETURN(HfConfig config, parseHfConfig(configText, configPath, {accepted}));
   RETURN_IF_ERROR(refuseAdapter(folder));
   RETURN_IF_ERROR(checkPacking(config));
-  if (tell)
+  if (emit)
     for (const Report &remark : hfRemarks(config.file))
-      tell(remark);
+      emit(remark);
   ASSIGN_OR_RETURN(SafeTensorsModel model, SafeTensorsModel::open(folder));
   auto state = std::make_unique<State>(std::move(config), std::move(model));
   RETURN_IF_ERROR(state->find(folder));
@@ -526,7 +526,7 @@ Status importHf(const std::string &in, const SaveTarget &out, const HfImportOpti
         "rows of embeddings cannot be padded to a multiple of {}; it must be from 1 to {}",
         options.vocabDivisor, kVocabDivisorMax);
   ASSIGN_OR_RETURN(std::unique_ptr<HfWeights> weights,
-                   HfWeights::open(in, options.acceptedFields, options.tell));
+                   HfWeights::open(in, options.acceptedFields, options.emit));
   const HfWeights::State &model = *weights->state_;
   std::vector<ConvertJob> jobs;
   for (const FoundParam &found : model.params)
@@ -653,7 +653,7 @@ void countProgress(std::vector<SafeTensorSource> &tensors, ProgressSum &progress
 
 Status exportHf(const std::string &in, const std::string &configFolder, const std::string &out,
                 const HfExportOptions &options) {
-  ASSIGN_OR_RETURN(SavedParams source, SavedParams::open(in, options.tell));
+  ASSIGN_OR_RETURN(SavedParams source, SavedParams::open(in, options.emit));
   HfModelFiles model;
   Element weightType = Element::F32;
   RETURN_IF_ERROR(chooseFiles(source, configFolder, options, model, weightType));
@@ -682,25 +682,25 @@ Status exportHf(const std::string &in, const std::string &configFolder, const st
   fs::path parent = path.parent_path().empty() ? fs::path(".") : path.parent_path();
   std::string staging = (parent / fmt::format(".{}.saving", path.filename().string())).string();
   RETURN_IF_ERROR(makeFolders(parent.string()));
-  RETURN_IF_ERROR(removeTree(options.onlookers, staging));
-  RETURN_IF_ERROR(makeFolder(options.onlookers, staging));
+  RETURN_IF_ERROR(removeTree(options.observers, staging));
+  RETURN_IF_ERROR(makeFolder(options.observers, staging));
   Status status;
   for (const HfModelFile &file : model.files)
     if (status.isOk())
-      status = replaceFile(options.onlookers, staging + "/" + file.name, file.contents);
+      status = replaceFile(options.observers, staging + "/" + file.name, file.contents);
   if (status.isOk())
     status =
-        writeSafeTensorsModel(staging, std::move(tensors), options.shardBytes, options.onlookers);
+        writeSafeTensorsModel(staging, std::move(tensors), options.shardBytes, options.observers);
   if (status.isOk())
-    status = syncFolder(options.onlookers, staging);
+    status = syncFolder(options.observers, staging);
   if (status.isOk())
-    status = renamePath(options.onlookers, staging, path.string());
+    status = renamePath(options.observers, staging, path.string());
   if (!status.isOk()) {
     static_cast<void>(
-        removeTree(options.onlookers, staging)); // the first failure is the one to report
+        removeTree(options.observers, staging)); // the first failure is the one to report
     return status;
   }
-  return syncFolder(options.onlookers, parent.string());
+  return syncFolder(options.observers, parent.string());
 }
 
 } // namespace shardc::checkpoint

@@ -23,8 +23,8 @@ struct HfImportOptions {
   std::vector<std::string> acceptedFields = {}; ///< as HfReading has them
   int64_t pieceBytes = int64_t{64} << 20;
   ConvertProgress progress = {};
-  Onlookers onlookers = {};
-  ReportSink tell = {}; ///< receives what hfRemarks says of the file
+  Observers observers = {};
+  ReportSink emit = {}; ///< receives what hfRemarks says of the file
 };
 /// Imports the model in the folder `in`. NotFound with up to 20 names if tensors are missing;
 /// InvalidInput for one of which the model's sizes need more or fewer rows than there are, and if
@@ -36,10 +36,10 @@ Status importHf(const std::string &in, const SaveTarget &out, const HfImportOpti
 /// The weights of a Hugging Face model under Megatron-Core's names, read where they are.
 class HfWeights {
 public:
-  /// The same conditions as for an import. `accepted`, `tell` as in HfImportOptions.
+  /// The same conditions as for an import. `accepted`, `emit` as in HfImportOptions.
   static Result<std::unique_ptr<HfWeights>> open(const std::string &folder,
                                                  const std::vector<std::string> &accepted = {},
-                                                 const ReportSink &tell = {});
+                                                 const ReportSink &emit = {});
   ~HfWeights();
 
   /// The model's arguments, as an import saves them.
@@ -61,8 +61,8 @@ private:
   std::unique_ptr<State> state_;
 };
 
-/// Sets what the tensors in the folder say, unless they cannot be read: the number of predictors of
-/// further tokens, and whether embeddings are the output layer where the file does not say it.
+/// Sets what the tensors in the folder say, unless they cannot be read: the number of multi-token
+/// prediction layers, and whether embeddings are the output layer where the file does not say it.
 void settleByTensors(const std::string &folder, HfConfig &config);
 
 struct HfExportOptions {
@@ -75,8 +75,8 @@ struct HfExportOptions {
   std::vector<std::string> acceptedFields = {}; ///< as HfReading has them
   uint64_t shardBytes = uint64_t{5} << 30;      ///< of one safetensors file
   ConvertProgress progress = {};
-  Onlookers onlookers = {};
-  ReportSink tell = {}; ///< as in CheckpointReader::open
+  Observers observers = {};
+  ReportSink emit = {}; ///< as in CheckpointReader::open
 };
 /// Exports the checkpoint `in`, of any format, as a model of the kind that `configFolder`
 /// describes; its config and tokenizer files are copied along. Of a model of several parts,

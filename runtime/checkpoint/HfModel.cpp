@@ -437,7 +437,7 @@ void Mapper::addLayer(const std::string &mine, const std::string &hf, bool hasEx
   addSharedExperts(mine, hf);
 }
 
-/// Predictors of further tokens are numbered after the layers in the hub's files.
+/// Multi-token prediction layers are numbered after the layers in the hub's files.
 void Mapper::addMtp(int64_t index) {
   std::string from = hfLayer(config_.arch, config_.layers + index);
   std::string to = fmt::format("mtp.layers.{}", index);

@@ -58,7 +58,7 @@ struct HfParam {
   /// What an export writes where the checkpoint has no such parameter: zeros of this shape.
   std::vector<int64_t> zeros = {};
   bool isOnlyWritten = false; ///< runs have no such parameter: an import leaves it out
-  int64_t predictor = -1;     ///< number of the predictor of further tokens that it is of
+  int64_t predictor = -1;     ///< number of the multi-token prediction layer that it is of
 };
 
 /// Biases that models of an architecture have, whatever their files say.
@@ -69,7 +69,7 @@ HfBiases hfBiasesOf(const HfConfig &config,
 
 /// All parameters that a model of this kind may have, in order of layers.
 std::vector<HfParam> hfParams(const HfConfig &config);
-/// Leaves out predictors of further tokens (`mtp.layers.N`) without any tensor: models that
+/// Leaves out multi-token prediction layers (`mtp.layers.N`) without any tensor: models that
 /// transformers saved have none, whatever their config.json says. Gives the number of the others.
 int64_t dropAbsentPredictors(std::vector<HfParam> &params,
                              const std::function<bool(const HfParam &)> &isThere);

@@ -15,7 +15,7 @@ namespace shardc::checkpoint {
 
 class ModelWeights {
 public:
-  static Result<ModelWeights> open(const std::string &folder, const ReportSink &tell);
+  static Result<ModelWeights> open(const std::string &folder, const ReportSink &emit);
 
   const std::string &folder() const { return folder_; }
   std::vector<std::string> names() const { return model_ ? model_->names() : saved_->names(); }
@@ -34,18 +34,11 @@ public:
   Result<std::vector<HfModelFile>> modelFiles() const {
     return model_ ? hfFilesIn(folder_) : hfFilesOf(saved_->reader());
   }
-  /// The length of each row of a matrix with such a shape: of squares in double, rounded once. With
-  /// these a difference of lengths and its sum with them are exact where a trained length is half
-  /// to twice the row's.
-  Result<std::vector<float>> lengthsOf(const std::string &name, const Shape &shape) const;
 
 private:
   std::string folder_;
   std::unique_ptr<HfWeights> model_;
   std::optional<SavedParams> saved_;
 };
-
-/// The length of a row.
-double lengthOf(const float *row, int64_t columns);
 
 } // namespace shardc::checkpoint

@@ -14,6 +14,7 @@
 #include "runtime/checkpoint/HfArguments.h"
 #include "runtime/checkpoint/HfDerive.h"
 #include "runtime/checkpoint/HfFiles.h"
+#include "runtime/checkpoint/ModelWeights.h"
 #include "runtime/checkpoint/PeftLayers.h"
 #include "runtime/checkpoint/Reading.h"
 #include "runtime/checkpoint/RunState.h"
@@ -107,7 +108,7 @@ Status addSaved(const SavedParams &in, const HfConfig &config, const std::vector
 
 /// Writes the folder under a temporary name, and puts it in place.
 Status writeFolder(const std::string &out, std::vector<SafeTensorSource> tensors,
-                   const nlohmann::json &config, const Onlookers &onlookers) {
+                   const nlohmann::json &config, const Observers &observers) {
   fs::path path = fs::path(out).lexically_normal();
   if (path.filename().empty())
     path = path.parent_path();
@@ -117,19 +118,19 @@ Status writeFolder(const std::string &out, std::vector<SafeTensorSource> tensors
   fs::path parent = path.parent_path().empty() ? fs::path(".") : path.parent_path();
   std::string staging = (parent / fmt::format(".{}.saving", path.filename().string())).string();
   RETURN_IF_ERROR(makeFolders(parent.string()));
-  RETURN_IF_ERROR(removeTree(onlookers, staging));
-  RETURN_IF_ERROR(makeFolder(onlookers, staging));
-  Status status = replaceFile(onlookers, staging + "/" + kConfigFile, toText(config, 2) + "\n");
+  RETURN_IF_ERROR(removeTree(observers, staging));
+  RETURN_IF_ERROR(makeFolder(observers, staging));
+  Status status = replaceFile(observers, staging + "/" + kConfigFile, toText(config, 2) + "\n");
   if (status.isOk())
     status = writeSafeTensors(staging + "/" + kTensors, std::move(tensors), {{"format", "pt"}},
-                              onlookers);
+                              observers);
   if (status.isOk())
-    status = syncFolder(onlookers, staging);
+    status = syncFolder(observers, staging);
   if (status.isOk())
-    status = renamePath(onlookers, staging, path.string());
+    status = renamePath(observers, staging, path.string());
   if (status.isOk())
-    return syncFolder(onlookers, parent.string());
-  static_cast<void>(removeTree(onlookers, staging)); // the first failure is the one to report
+    return syncFolder(observers, parent.string());
+  static_cast<void>(removeTree(observers, staging)); // the first failure is the one to report
   return status;
 }
 
@@ -141,7 +142,7 @@ double PeftSettings::scale() const {
 }
 
 Status exportPeft(const std::string &in, const std::string &out, const PeftOptions &options) {
-  ASSIGN_OR_RETURN(SavedParams saved, SavedParams::open(in, options.tell));
+  ASSIGN_OR_RETURN(SavedParams saved, SavedParams::open(in, options.emit));
   ASSIGN_OR_RETURN(PeftSettings settings, readPeftSettings(saved.reader()));
   ASSIGN_OR_RETURN(HfConfig config, configOf(&saved.reader(), options.configFolder));
   std::vector<HfParam> params = hfParams(config);
@@ -190,7 +191,7 @@ Status exportPeft(const std::string &in, const std::string &out, const PeftOptio
       {"alpha_pattern", nlohmann::json::object()},
       {"target_modules", targetsOf(adapted, params)},
       {"modules_to_save", trained.empty() ? nlohmann::json() : nlohmann::json(trained)}};
-  return writeFolder(out, std::move(tensors), text, options.onlookers);
+  return writeFolder(out, std::move(tensors), text, options.observers);
 }
 
 namespace {
@@ -411,36 +412,6 @@ Status importPeft(const std::string &in, const SaveTarget &out, const PeftOption
 
 namespace {
 
-/// The weights that adapters are merged into.
-struct MergeBase {
-  std::unique_ptr<HfWeights> model;
-  std::optional<SavedParams> saved;
-
-  static Result<MergeBase> open(const std::string &folder, const ReportSink &tell) {
-    MergeBase base;
-    std::error_code error;
-    if (fs::exists(folder + "/config.json", error) && !isCheckpoint(folder)) {
-      ASSIGN_OR_RETURN(base.model, HfWeights::open(folder, {}, tell));
-      return base;
-    }
-    ASSIGN_OR_RETURN(std::string in, findCheckpoint(folder));
-    ASSIGN_OR_RETURN(SavedParams opened, SavedParams::open(in, tell));
-    base.saved.emplace(std::move(opened));
-    return base;
-  }
-  std::vector<std::string> names() const { return model ? model->names() : saved->names(); }
-  std::optional<Shape> shapeOf(const std::string &name) const {
-    return model ? model->shapeOf(name) : saved->shapeOf(name);
-  }
-  std::optional<Element> typeOf(const std::string &name) const {
-    return model ? model->weightType() : saved->typeOf(name);
-  }
-  Status read(const std::string &name, const Box &box, void *dst) const {
-    return model ? model->read(name, box, Element::F32, dst)
-                 : saved->read(name, box, Element::F32, dst);
-  }
-};
-
 /// The factors of a layer, and for each of its rows the slice of A that is its own.
 struct Delta {
   int64_t rank = 0, columns = 0;
@@ -483,10 +454,10 @@ Result<Delta> deltaOf(const SavedParams &adapters, const PeftLinear &linear, dou
 
 Status mergePeft(const std::string &in, const std::string &baseFolder, const SaveTarget &out,
                  const MergeOptions &options, const ConvertRank &rank) {
-  ASSIGN_OR_RETURN(SavedParams adapters, SavedParams::open(in, options.peft.tell));
+  ASSIGN_OR_RETURN(SavedParams adapters, SavedParams::open(in, options.peft.emit));
   ASSIGN_OR_RETURN(PeftSettings settings, readPeftSettings(adapters.reader()));
   ASSIGN_OR_RETURN(HfConfig config, configOf(&adapters.reader(), options.peft.configFolder));
-  ASSIGN_OR_RETURN(MergeBase base, MergeBase::open(baseFolder, options.peft.tell));
+  ASSIGN_OR_RETURN(ModelWeights base, ModelWeights::open(baseFolder, options.peft.emit));
   std::vector<HfParam> params = hfParams(config);
   ASSIGN_OR_RETURN(std::vector<PeftLinear> linears,
                    peftLinears(adapters, settings, config, params, options.peft.partsOf));
@@ -532,12 +503,7 @@ Status mergePeft(const std::string &in, const std::string &baseFolder, const Sav
   if (!linearOf.empty())
     return cannotConvert("'{}' has no weight '{}', for which there is an adapter", baseFolder,
                          linearOf.begin()->first);
-  std::vector<HfModelFile> files;
-  if (base.model) {
-    ASSIGN_OR_RETURN(files, hfFilesIn(baseFolder));
-  } else {
-    ASSIGN_OR_RETURN(files, hfFilesOf(base.saved->reader()));
-  }
+  ASSIGN_OR_RETURN(std::vector<HfModelFile> files, base.modelFiles());
   constexpr int64_t kPieceBytes = int64_t{64} << 20;
   return runJobs(out, std::move(jobs), kPieceBytes, options.peft.progress, rank,
                  [&](RankWriter &writer) {

@@ -36,8 +36,8 @@ struct PeftOptions {
   PeftPartsOf partsOf;               ///< for export and merge
   Element weightType = Element::F32; ///< of exported factors
   ConvertProgress progress = {};
-  Onlookers onlookers = {};
-  ReportSink tell = {};
+  Observers observers = {};
+  ReportSink emit = {};
 };
 
 /// Writes the adapters of the checkpoint `in` as a PEFT folder.

@@ -47,14 +47,14 @@ constexpr int kRemovals = 5;
 
 /// Takes a meeting place away. Others may be writing there, so it is put aside first, where none of
 /// them looks; what is left of it then does no harm and is cleared up as what a killed job leaves.
-Status sweep(const Onlookers &onlookers, const std::string &folder) {
+Status sweep(const Observers &observers, const std::string &folder) {
   std::filesystem::path path = folder;
   std::string aside = (path.parent_path() / meetingPlace(randomName())).string();
   if (std::rename(folder.c_str(), aside.c_str()) != 0)
     return errno == ENOENT ? Status::ok()
                            : makeStatus(StatusCode::Io, "cannot move '{}' aside: {}", folder,
                                         std::strerror(errno));
-  for (int i = 0; i < kRemovals && !removeTree(onlookers, aside).isOk(); ++i)
+  for (int i = 0; i < kRemovals && !removeTree(observers, aside).isOk(); ++i)
     std::this_thread::sleep_for(kPoll);
   return Status::ok();
 }
@@ -116,12 +116,12 @@ Result<std::unique_ptr<ProcessBarrier>> ProcessBarrier::join(const std::string &
                                                              int worldSize, Options options) {
   std::unique_ptr<ProcessBarrier> barrier(new ProcessBarrier(folder, rank, worldSize, options));
   if (rank == 0) {
-    RETURN_IF_ERROR(sweep(options.onlookers, folder));
+    RETURN_IF_ERROR(sweep(options.observers, folder));
     RETURN_IF_ERROR(makeFolders(folder));
   }
   if (Status status = barrier->findSession(); !status.isOk()) {
     if (rank == 0)
-      static_cast<void>(sweep(options.onlookers, folder)); // nobody has met there
+      static_cast<void>(sweep(options.observers, folder)); // nobody has met there
     return status;
   }
   RETURN_IF_ERROR(startThread(barrier->heart_, [self = barrier.get()] { self->beat(); }));
@@ -136,7 +136,7 @@ Status ProcessBarrier::findSession() {
   Clock::time_point end = Clock::now() + options_.patience;
   int met = 0;
   for (Pause pause; Clock::now() < end; pause.wait()) {
-    RETURN_IF_ERROR(options_.onlookers.checkInterrupted());
+    RETURN_IF_ERROR(options_.observers.checkInterrupted());
     if (rank_ != 0) {
       std::optional<std::string> session = get(pathOf("session"));
       size_t line =
@@ -251,7 +251,7 @@ void ProcessBarrier::leave() {
   if (heart_.joinable())
     heart_.join();
   if (areGone) // otherwise the next meeting sweeps the folder
-    static_cast<void>(sweep(options_.onlookers, folder_));
+    static_cast<void>(sweep(options_.observers, folder_));
 }
 
 } // namespace shardc::checkpoint

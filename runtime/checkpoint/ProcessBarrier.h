@@ -26,7 +26,7 @@ public:
   struct Options {
     std::chrono::seconds patience{600}; ///< for all to come
     std::chrono::seconds silence{120};  ///< without a sign of life, a process counts as ended
-    Onlookers onlookers;
+    Observers observers;
   };
 
   /// Comes to `folder`, which rank 0 makes, and waits for the other ranks. What an earlier,

@@ -110,8 +110,8 @@ Status RecordFiles::compareEntries(CheckedFile &file, const ArchiveReader &archi
 }
 
 void RecordFiles::warnOfUnchecked(const RecordRef &record) {
-  if (tell_ && !hasWarned_.exchange(true))
-    tell_(makeReport(report::UncheckedRecords, folder_.path(), record.offset, record.file));
+  if (emit_ && !hasWarned_.exchange(true))
+    emit_(makeReport(report::UncheckedRecords, folder_.path(), record.offset, record.file));
 }
 
 Status RecordFiles::compare(OpenRecord &open, const RecordRef &record, DataFile &file) {

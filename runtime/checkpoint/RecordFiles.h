@@ -28,10 +28,10 @@ struct OpenRecord {
 
 class RecordFiles {
 public:
-  /// `tell`, if there is one, takes a warning where records have no checksums at all (PyTorch has
+  /// `emit`, if there is one, takes a warning where records have no checksums at all (PyTorch has
   /// an option to write none), once, from any thread that reads.
-  RecordFiles(UntrustedFolder folder, bool comparesBoth, ReportSink tell)
-      : folder_(std::move(folder)), comparesBoth_(comparesBoth), tell_(std::move(tell)) {}
+  RecordFiles(UntrustedFolder folder, bool comparesBoth, ReportSink emit)
+      : folder_(std::move(folder)), comparesBoth_(comparesBoth), emit_(std::move(emit)) {}
 
   /// Reads `.shardc_integrity`, which other programs' checkpoints lack.
   Status loadIntegrity();
@@ -78,7 +78,7 @@ private:
 
   UntrustedFolder folder_;
   bool comparesBoth_ = false; ///< of our own files the archives' checksums too
-  ReportSink tell_;
+  ReportSink emit_;
   std::atomic<bool> hasWarned_{false};
   IntegrityTable integrity_;
   bool hasIntegrity_ = false;

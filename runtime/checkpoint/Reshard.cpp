@@ -97,7 +97,7 @@ Status writeOneRank(const CheckpointReader &reader, const SaveTarget &out,
 
 Status reshard(const std::string &in, const SaveTarget &out, const ReshardOptions &options) {
   ASSIGN_OR_RETURN(CheckpointReader reader,
-                   CheckpointReader::open(in, Verify::Touched, options.tell));
+                   CheckpointReader::open(in, Verify::Touched, options.emit));
   if (!reader.metadata().originalShapes.empty())
     return makeStatus(report::CheckpointNotSupported,
                       "'{}' keeps optimizer tensors flattened, with their shapes in a field of old "

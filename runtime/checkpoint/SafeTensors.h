@@ -92,10 +92,10 @@ Result<std::string> safeTensorsHeader(std::vector<SafeTensorSource> &tensors,
 /// Writes one file under a temporary name, syncs it and puts it in place.
 Status writeSafeTensors(const std::string &path, std::vector<SafeTensorSource> tensors,
                         const std::map<std::string, std::string> &metadata = {{"format", "pt"}},
-                        const Onlookers &onlookers = {});
+                        const Observers &observers = {});
 /// Writes a model's folder: one file if all fits `shardBytesMax`, else several and the index. A
 /// tensor larger than that has a file of its own.
 Status writeSafeTensorsModel(const std::string &folder, std::vector<SafeTensorSource> tensors,
-                             uint64_t shardBytesMax, const Onlookers &onlookers = {});
+                             uint64_t shardBytesMax, const Observers &observers = {});
 
 } // namespace shardc::checkpoint

@@ -14,9 +14,9 @@ namespace {
 /// place.
 class CountedFile : public ByteSink {
 public:
-  CountedFile(OutputFile &file, const Onlookers &onlookers) : file_(file), onlookers_(onlookers) {}
+  CountedFile(OutputFile &file, const Observers &observers) : file_(file), observers_(observers) {}
   Status write(const void *data, size_t size) override {
-    RETURN_IF_ERROR(onlookers_.checkInterrupted());
+    RETURN_IF_ERROR(observers_.checkInterrupted());
     count += size;
     return file_.write(data, size);
   }
@@ -24,15 +24,15 @@ public:
 
 private:
   OutputFile &file_;
-  const Onlookers &onlookers_;
+  const Observers &observers_;
 };
 
 std::string jsonQuoted(const std::string &text) { return toText(nlohmann::json(text)); }
 
 Status writeTensors(OutputFile &file, const std::vector<SafeTensorSource> &tensors,
-                    const Onlookers &onlookers) {
+                    const Observers &observers) {
   for (const SafeTensorSource &tensor : tensors) {
-    CountedFile sink(file, onlookers);
+    CountedFile sink(file, observers);
     RETURN_IF_ERROR(tensor.write(sink));
     auto wanted = static_cast<uint64_t>(*tensorBytes(tensor.type, tensor.shape));
     if (sink.count != wanted)
@@ -86,29 +86,29 @@ Result<std::string> safeTensorsHeader(std::vector<SafeTensorSource> &tensors,
 
 Status writeSafeTensors(const std::string &path, std::vector<SafeTensorSource> tensors,
                         const std::map<std::string, std::string> &metadata,
-                        const Onlookers &onlookers) {
+                        const Observers &observers) {
   ASSIGN_OR_RETURN(std::string header, safeTensorsHeader(tensors, metadata));
   std::string temporary = path + ".tmp";
   uint64_t bytes = header.size();
   for (const SafeTensorSource &tensor : tensors)
     bytes += static_cast<uint64_t>(tensorBytes(tensor.type, tensor.shape).value_or(0));
-  ASSIGN_OR_RETURN(OutputFile file, OutputFile::create(temporary, onlookers, bytes));
+  ASSIGN_OR_RETURN(OutputFile file, OutputFile::create(temporary, observers, bytes));
   Status status = file.write(header.data(), header.size());
   if (status.isOk())
-    status = writeTensors(file, tensors, onlookers);
+    status = writeTensors(file, tensors, observers);
   if (status.isOk())
     status = file.close();
   if (status.isOk())
-    status = renamePath(onlookers, temporary, path);
+    status = renamePath(observers, temporary, path);
   if (!status.isOk())
-    static_cast<void>(removeTree(onlookers, temporary)); // the first failure is the one to report
+    static_cast<void>(removeTree(observers, temporary)); // the first failure is the one to report
   return status;
 }
 
 Status writeSafeTensorsModel(const std::string &folder, std::vector<SafeTensorSource> tensors,
-                             uint64_t shardBytesMax, const Onlookers &onlookers) {
+                             uint64_t shardBytesMax, const Observers &observers) {
   const std::map<std::string, std::string> metadata = {{"format", "pt"}};
-  RETURN_IF_ERROR(makeFolder(onlookers, folder));
+  RETURN_IF_ERROR(makeFolder(observers, folder));
   std::vector<std::vector<SafeTensorSource>> shards(1);
   uint64_t total = 0, inShard = 0;
   for (SafeTensorSource &tensor : tensors) {
@@ -123,8 +123,8 @@ Status writeSafeTensorsModel(const std::string &folder, std::vector<SafeTensorSo
   }
   if (shards.size() == 1) {
     RETURN_IF_ERROR(
-        writeSafeTensors(folder + "/model.safetensors", std::move(shards[0]), metadata, onlookers));
-    return syncFolder(onlookers, folder);
+        writeSafeTensors(folder + "/model.safetensors", std::move(shards[0]), metadata, observers));
+    return syncFolder(observers, folder);
   }
   nlohmann::json index = {{"metadata", {{"total_size", total}}},
                           {"weight_map", nlohmann::json::object()}};
@@ -133,11 +133,11 @@ Status writeSafeTensorsModel(const std::string &folder, std::vector<SafeTensorSo
     for (const SafeTensorSource &tensor : shards[i])
       index["weight_map"][tensor.name] = name;
     RETURN_IF_ERROR(writeSafeTensors(fmt::format("{}/{}", folder, name), std::move(shards[i]),
-                                     metadata, onlookers));
+                                     metadata, observers));
   }
   RETURN_IF_ERROR(
-      replaceFile(onlookers, folder + "/model.safetensors.index.json", toText(index, 2) + "\n"));
-  return syncFolder(onlookers, folder);
+      replaceFile(observers, folder + "/model.safetensors.index.json", toText(index, 2) + "\n"));
+  return syncFolder(observers, folder);
 }
 
 } // namespace shardc::checkpoint

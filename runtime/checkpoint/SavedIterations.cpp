@@ -109,8 +109,8 @@ Result<std::optional<SavedIteration>> latestIteration(const std::string &root) {
   return all.empty() ? std::optional<SavedIteration>() : std::optional(all.back());
 }
 
-Status recoverInterrupted(const std::string &root, const ReportSink &tell,
-                          const Onlookers &onlookers) {
+Status recoverInterrupted(const std::string &root, const ReportSink &emit,
+                          const Observers &observers) {
   std::error_code error;
   for (const std::string &name : namesIn(root)) {
     std::string path = root + "/" + name;
@@ -118,18 +118,18 @@ Status recoverInterrupted(const std::string &root, const ReportSink &tell,
     fs::file_type type = fs::symlink_status(path, error).type();
     if (type == fs::file_type::regular && (name == std::string(kTrackerFile) + ".tmp" ||
                                            name == std::string(kLatestTrainState) + ".tmp"))
-      RETURN_IF_ERROR(removeTree(onlookers, path));
+      RETURN_IF_ERROR(removeTree(observers, path));
     if (type != fs::file_type::directory)
       continue;
     if (unhidden(name, ".saving") || unhidden(name, ".removing") || isLeftBehind(path)) {
-      RETURN_IF_ERROR(removeTree(onlookers, path));
-      tell(makeReport(report::SaveCleared,
+      RETURN_IF_ERROR(removeTree(observers, path));
+      emit(makeReport(report::SaveCleared,
                       fmt::format("removed '{}', which an interrupted run left", path)));
     } else if (std::optional<std::string> folder = unhidden(name, ".old")) {
       bool isReplaced = fs::exists(root + "/" + *folder + "/.metadata", error);
-      RETURN_IF_ERROR(isReplaced ? removeTree(onlookers, path)
-                                 : renamePath(onlookers, path, root + "/" + *folder));
-      tell(makeReport(
+      RETURN_IF_ERROR(isReplaced ? removeTree(observers, path)
+                                 : renamePath(observers, path, root + "/" + *folder));
+      emit(makeReport(
           report::SaveCleared,
           isReplaced ? fmt::format("removed '{}', which was replaced", path)
                      : fmt::format("put back '{}', whose replacement was interrupted", *folder)));
@@ -138,7 +138,7 @@ Status recoverInterrupted(const std::string &root, const ReportSink &tell,
   return Status::ok();
 }
 
-Status removeOldIterations(const std::string &root, int keep, const Onlookers &onlookers,
+Status removeOldIterations(const std::string &root, int keep, const Observers &observers,
                            int64_t retain) {
   ASSIGN_OR_RETURN(std::vector<SavedIteration> all, listIterations(root));
   ASSIGN_OR_RETURN(std::optional<SavedIteration> latest, latestIteration(root));
@@ -150,8 +150,8 @@ Status removeOldIterations(const std::string &root, int keep, const Onlookers &o
     // Renamed first, so that a half removed folder is never taken for a checkpoint.
     std::string hidden =
         fmt::format("{}/.{}.removing", root, fs::path(all[i].folder).filename().string());
-    RETURN_IF_ERROR(renamePath(onlookers, all[i].folder, hidden));
-    RETURN_IF_ERROR(removeTree(onlookers, hidden));
+    RETURN_IF_ERROR(renamePath(observers, all[i].folder, hidden));
+    RETURN_IF_ERROR(removeTree(observers, hidden));
   }
   return Status::ok();
 }

@@ -4,21 +4,21 @@
 
 namespace shardc::checkpoint {
 
-Result<SavedParams> SavedParams::open(const std::string &folder, ReportSink tell) {
+Result<SavedParams> SavedParams::open(const std::string &folder, ReportSink emit) {
   ASSIGN_OR_RETURN(CheckpointFormat format, detectFormat(folder));
   if (format == CheckpointFormat::TorchDist) {
     // Without the optimizer there are no masters, but its state may have no layout in the file.
     Result<TorchDistCheckpoint> whole =
-        TorchDistCheckpoint::open(folder, /*weightsOnly=*/false, Verify::Touched, tell);
+        TorchDistCheckpoint::open(folder, /*weightsOnly=*/false, Verify::Touched, emit);
     if (whole.isOk())
       return SavedParams(std::move(*whole));
     ASSIGN_OR_RETURN(
         TorchDistCheckpoint weights,
-        TorchDistCheckpoint::open(folder, /*weightsOnly=*/true, Verify::Touched, std::move(tell)));
+        TorchDistCheckpoint::open(folder, /*weightsOnly=*/true, Verify::Touched, std::move(emit)));
     return SavedParams(std::move(weights));
   }
   ASSIGN_OR_RETURN(CheckpointReader reader,
-                   CheckpointReader::open(folder, Verify::Touched, std::move(tell)));
+                   CheckpointReader::open(folder, Verify::Touched, std::move(emit)));
   ASSIGN_OR_RETURN(FsdpCheckpoint fsdp, FsdpCheckpoint::open(std::move(reader)));
   return SavedParams(std::move(fsdp));
 }

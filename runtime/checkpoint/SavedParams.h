@@ -14,9 +14,9 @@ namespace shardc::checkpoint {
 
 class SavedParams {
 public:
-  /// Opens a folder of any format; its optimizer state is not looked at. `tell` as in
+  /// Opens a folder of any format; its optimizer state is not looked at. `emit` as in
   /// CheckpointReader::open.
-  static Result<SavedParams> open(const std::string &folder, ReportSink tell = nullptr);
+  static Result<SavedParams> open(const std::string &folder, ReportSink emit = nullptr);
 
   const CheckpointReader &reader() const;
   /// Names of all parameters, gated ones joined.

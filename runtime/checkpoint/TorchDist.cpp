@@ -308,10 +308,10 @@ TorchDistCheckpoint::TorchDistCheckpoint(TorchDistCheckpoint &&) noexcept = defa
 TorchDistCheckpoint::~TorchDistCheckpoint() = default;
 
 Result<TorchDistCheckpoint> TorchDistCheckpoint::open(const std::string &folder, bool weightsOnly,
-                                                      Verify verify, ReportSink tell) {
+                                                      Verify verify, ReportSink emit) {
   RETURN_IF_ERROR(checkFormat(folder, CheckpointFormat::TorchDist));
   ASSIGN_OR_RETURN(CheckpointReader reader,
-                   CheckpointReader::open(folder, verify, std::move(tell)));
+                   CheckpointReader::open(folder, verify, std::move(emit)));
   auto state = std::make_unique<State>(std::move(reader));
   state->weightsOnly = weightsOnly;
   RETURN_IF_ERROR(state->indexTensors());

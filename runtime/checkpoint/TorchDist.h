@@ -35,10 +35,10 @@ class TorchDistCheckpoint {
 public:
   /// InvalidInput with what to do for optimizer state that has no layout in the file
   /// (`dp_reshardable`, `dp_zero_gather_scatter`), unless `weightsOnly` leaves the optimizer out.
-  /// `verify` and `tell` as in CheckpointReader.
+  /// `verify` and `emit` as in CheckpointReader.
   static Result<TorchDistCheckpoint> open(const std::string &folder, bool weightsOnly = false,
                                           Verify verify = Verify::Touched,
-                                          ReportSink tell = nullptr);
+                                          ReportSink emit = nullptr);
   TorchDistCheckpoint(TorchDistCheckpoint &&) noexcept;
   ~TorchDistCheckpoint();
 

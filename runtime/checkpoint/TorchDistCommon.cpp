@@ -117,8 +117,8 @@ PyId oneOptimizerNode(PyGraph &graph, const TorchDistOptimizer &optimizer,
   return graph.dict(outer);
 }
 
-/// Megatron chains an optimizer of matrices and that of the other parameters, and of each the one of
-/// experts that ranks divide.
+/// Megatron chains an optimizer of matrices and that of the other parameters, and of each the one
+/// of experts that ranks divide.
 PyId optimizerNode(PyGraph &graph, const TorchDistOptimizer &optimizer,
                    const PlainEntries &scaler) {
   std::set<std::pair<bool, bool>> keys;

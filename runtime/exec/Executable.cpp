@@ -168,9 +168,9 @@ Status Executable::createChannelsOf(plan::ChannelId channel, uint32_t number) {
     ASSIGN_OR_RETURN(made.handle, createChannel(made, number));
     bool isMember =
         std::find(made.members.begin(), made.members.end(), first.rank()) != made.members.end();
-    int64_t landing = isMember ? made.handle->landingBytes() : 0;
-    stages_.landings += landing;
-    if (int64_t bytes = first.memory().used - before - landing; bytes > 0)
+    int64_t receiveBuffer = isMember ? made.handle->receiveBufferBytes() : 0;
+    stages_.receiveBuffers += receiveBuffer;
+    if (int64_t bytes = first.memory().used - before - receiveBuffer; bytes > 0)
       stages_.communicators.emplace_back(made.handle->desc().name, bytes);
     communicators_.push_back(std::move(made));
   }
@@ -242,7 +242,8 @@ hal::ChannelDesc Executable::describe(const Communicator &made) {
         exchanges |= plan::isExchanged(plan_, segment, op) || isBySends(kind);
       }
   for (const plan::Role &role : plan_.roles)
-    desc.landingBytes = std::max(desc.landingBytes, plan::landingBytes(plan_, role, made.channel));
+    desc.receiveBufferBytes =
+        std::max(desc.receiveBufferBytes, plan::receiveBufferBytes(plan_, role, made.channel));
   if (touchesShared && plan_.job.ddp.ncclUb)
     for (const std::unique_ptr<Rank> &rank : ranks_)
       if (std::find(made.members.begin(), made.members.end(), rank->device->rank()) !=
@@ -260,7 +261,7 @@ hal::ChannelDesc Executable::describe(const Communicator &made) {
   for (const std::unique_ptr<Rank> &rank : ranks_)
     desc.lent.push_back(lend(*rank, most));
   // Windows are only for copy engines: other collectives are slower between windows than between
-  // locally registered buffers. Sends from registered buffers into unregistered landing buffers
+  // locally registered buffers. Sends from registered buffers into unregistered receive buffers
   // hung in captured graphs (docs/adr/0007).
   bool mayHaveWindows = !plan_.job.ddp.disableSymmetricRegistration;
   if (touchesShared && exchanges && plan_.job.ddp.ncclUb)
@@ -271,11 +272,11 @@ hal::ChannelDesc Executable::describe(const Communicator &made) {
   return desc;
 }
 
-int64_t Executable::landingBytes(size_t rank) const {
+int64_t Executable::receiveBufferBytes(size_t rank) const {
   int64_t bytes = 0;
   for (const Communicator &made : communicators_)
     if (std::find(made.members.begin(), made.members.end(), worldRank(rank)) != made.members.end())
-      bytes += made.handle->landingBytes();
+      bytes += made.handle->receiveBufferBytes();
   return bytes;
 }
 

@@ -26,7 +26,7 @@ namespace shardc::exec {
 class Executable;
 
 /// A word of each stream of a plan, 0 of those that it does not have; and one that says which
-/// microbatch is under way, 0 where that is not told.
+/// microbatch is under way, 0 where that is not reported.
 using RankWords = std::array<uint32_t, plan::kStreamsMax + 1>;
 
 struct ExecutableOptions {
@@ -60,9 +60,9 @@ struct MemoryStages {
   int64_t begin = 0; ///< the backend alone: contexts
   int64_t arenas = 0, channels = 0, workspaces = 0;
   int64_t end = 0; ///< memory of libraries, kernels, graphs
-  /// Bytes of each, without its landing buffer.
+  /// Bytes of each, without its receive buffer.
   std::vector<std::pair<std::string, int64_t>> communicators;
-  int64_t landings = 0;          ///< bytes of landing buffers, in use after channels were created
+  int64_t receiveBuffers = 0;    ///< bytes of receive buffers, in use after channels were created
   int64_t graphs = 0, nodes = 0; ///< that the first rank has captured
   double captureSeconds = 0;     ///< of all ranks of this process
   int64_t takenOver = 0;         ///< bytes of state that were there already, in `begin`
@@ -191,8 +191,8 @@ public:
       bytes += workspace ? workspace->bytes() : 0;
     return bytes;
   }
-  /// Landing buffers for sums, also outside the plan's arenas.
-  int64_t landingBytes(size_t rank) const;
+  /// Receive buffers for sums, also outside the plan's arenas.
+  int64_t receiveBufferBytes(size_t rank) const;
   /// Channels whose memory is not registered although ddp.nccl_ub is on, since their sums are
   /// exchanged.
   const std::vector<std::string> &unregisteredChannels() const { return unregistered_; }

@@ -102,12 +102,12 @@ private:
 std::vector<TensorBox> tensorBoxes(const plan::Plan &plan, const ParamPiece &part,
                                    const GroupIndices &indices) {
   const plan::Param &param = plan.params[part.param];
-  BoxMaker maker(plan, param, indices);
+  BoxMaker producer(plan, param, indices);
   std::vector<TensorBox> boxes;
   int64_t size = param.rowSize(), begin = part.begin;
   int64_t row = part.globalBegin / size, end = (part.globalBegin + part.end - part.begin) / size;
   while (row < end) {
-    TensorBox box = maker.from(row, end);
+    TensorBox box = producer.from(row, end);
     box.param = part.param;
     box.begin = begin;
     box.end = begin += box.shape[0] * size;

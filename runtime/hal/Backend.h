@@ -55,8 +55,8 @@ public:
   virtual int worldSize() const = 0;
   /// True if the devices of this process share one pool of memory.
   virtual bool devicesShareMemory() const = 0;
-  /// True if channels use landing buffers for sums (runtime/base/Reduction.h).
-  virtual bool hasLandingBuffers() const { return false; }
+  /// True if channels use receive buffers for sums (runtime/base/Reduction.h).
+  virtual bool hasReceiveBuffers() const { return false; }
   /// The devices of this process, by rank.
   virtual std::span<Device *const> devices() const = 0;
   /// Creates a communicator. All processes that hold members must create the same channels in the

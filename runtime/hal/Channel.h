@@ -19,10 +19,10 @@ using shardc::CollectiveKind;
 using shardc::toString;
 
 /// Which rows of a collective's operand are there: each of its equal slots begins with the rows of
-/// its runs, one behind the other.
+/// its groups, one after the other.
 struct CountedRows {
-  const int32_t *counts = nullptr; ///< [slots, runs], on the device; null: all rows are there
-  int64_t slots = 0, runs = 0;
+  const int32_t *counts = nullptr; ///< [slots, groups], on the device; null: all rows are there
+  int64_t slots = 0, groups = 0;
   int64_t rows = 0; ///< that all slots have room for
 };
 
@@ -90,8 +90,8 @@ struct ChannelDesc {
   /// The uses for which a backend prepares; if empty, all.
   std::vector<ChannelUse> uses;
   /// Device memory besides operands and results that the uses need on each member, if the backend
-  /// uses landing buffers for sums. Without uses, the backend allocates on demand.
-  int64_t landingBytes = 0;
+  /// uses receive buffers for sums. Without uses, the backend allocates on demand.
+  int64_t receiveBufferBytes = 0;
 };
 
 /// An error if there are no members, or one is not a rank or there twice.
@@ -114,8 +114,8 @@ public:
   /// GB/s at which a member received the channel's largest all-gather when it was created; 0: not
   /// measured.
   virtual double measuredGatherGBs() const { return 0; }
-  /// Bytes of the landing buffer of each member.
-  virtual int64_t landingBytes() const { return 0; }
+  /// Bytes of the receive buffer of each member.
+  virtual int64_t receiveBufferBytes() const { return 0; }
 
 protected:
   explicit Channel(ChannelDesc desc) : desc_(std::move(desc)) {}

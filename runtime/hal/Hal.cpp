@@ -38,8 +38,8 @@ Status checkCounted(const Collective &desc, int members) {
   if (desc.kind != CollectiveKind::AllToAll)
     return makeStatus(StatusCode::InvalidInput, "{} of counted rows", toString(desc.kind));
   constexpr int64_t kMost = int64_t{1} << 30; // so that the bytes of the counts do not overflow
-  bool isInRange = counted.slots > 0 && counted.slots < kMost && counted.runs >= 0 &&
-                   counted.runs < kMost && counted.rows > 0;
+  bool isInRange = counted.slots > 0 && counted.slots < kMost && counted.groups >= 0 &&
+                   counted.groups < kMost && counted.rows > 0;
   if (!isInRange || counted.slots % members != 0 || counted.rows % counted.slots != 0 ||
       members * desc.count % counted.rows != 0)
     return makeStatus(StatusCode::InvalidInput, "{} elements of {} members as {} rows in {} slots",

@@ -10,13 +10,13 @@ namespace shardc::hal {
 
 /// A fault that a test injects into a stream: an error of a channel, as its library reports it, or
 /// of the device.
-enum class PlantedError : uint8_t { Channel, Device };
+enum class InjectedError : uint8_t { Channel, Device };
 
 class TestPort {
 public:
   virtual ~TestPort() = default;
   /// Work enqueued on the stream from now on does not start, and waits for it return an error.
-  virtual Status plantError(Stream &stream, PlantedError error, const Channel &channel) = 0;
+  virtual Status injectError(Stream &stream, InjectedError error, const Channel &channel) = 0;
 };
 
 } // namespace shardc::hal

@@ -231,7 +231,7 @@ void Admission::turnAway(Connection &connection, const char *why) {
 /// be a flood.
 void Admission::warnOnce(const Connection &connection, const char *why) {
   if (!hasWarned_)
-    options_.tell(makeReport(report::ConnectionRefused, connection.address, options_.where, why));
+    options_.emit(makeReport(report::ConnectionRefused, connection.address, options_.where, why));
   hasWarned_ = true;
 }
 

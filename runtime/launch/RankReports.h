@@ -1,4 +1,4 @@
-// Reports from all ranks, told once for the job.
+// Reports from all ranks, reported once for the job.
 #pragma once
 
 #include <optional>

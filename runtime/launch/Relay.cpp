@@ -23,7 +23,7 @@ Relay::Relay(RelayOptions options)
   rendezvous_.worldSize = options_.worldSize;
   rendezvous_.secret = options_.secret;
   rendezvous_.job = options_.job;
-  rendezvous_.tell = options_.tell;
+  rendezvous_.emit = options_.emit;
   rendezvous_.fanOut = options_.fanOut;
 }
 
@@ -168,7 +168,7 @@ void Relay::giveUp(const Status &why) {
   named.text = fmt::format("rank {}: {}", options_.rank, report.text);
   hasGivenUp_ = true;
   if (state_ != State::Joined) {
-    options_.tell(named);
+    options_.emit(named);
     return end();
   }
   if (ranks_.empty()) {

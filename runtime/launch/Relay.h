@@ -33,7 +33,7 @@ struct RelayOptions {
   size_t fanOut = kFanOut;  ///< relays that it takes; further ones go to these
   /// What distinguishes a rank of so many beside its number; may be empty.
   std::function<std::string(int64_t rank, int64_t worldSize)> stageOf;
-  ReportSink tell; ///< takes the first stranger
+  ReportSink emit; ///< takes the first stranger
 };
 
 class Relay {

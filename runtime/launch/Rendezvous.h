@@ -42,7 +42,7 @@ struct RendezvousOptions {
   uint64_t planHash = 0;
   Key secret{};
   std::string job; ///< distinguishes this launch from others that may have the same secret
-  std::optional<Report> problem; ///< why the job cannot run, told immediately
+  std::optional<Report> problem; ///< why the job cannot run, reported immediately
   std::string where;             ///< address and port, for messages
   double timeoutSeconds = 600;   ///< longest stay in one collective or exchange
   double joinSeconds = 600;      ///< until all ranks have come
@@ -68,7 +68,7 @@ struct RendezvousOptions {
   bool hasFollowers = false;
   size_t fanOut = kFanOut; ///< relays that it takes; further ones go to these
   /// Takes the reports of the one failure, and of the first connection that was refused.
-  ReportSink tell;
+  ReportSink emit;
 };
 
 /// A connection, and the rank behind it once it was admitted. Times are of the server's clock.

@@ -38,8 +38,8 @@ double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-/// Of a rank whose job ends for a reason that a person was told.
-Status wasTold() { return Status(StatusCode::Aborted, "the job has failed before it began"); }
+/// Of a rank whose job ends for a reason that the failure was reported.
+Status wasReported() { return Status(StatusCode::Aborted, "the job has failed before it began"); }
 
 Status notRankZero(const std::string &where) {
   return makeStatus(StatusCode::Unavailable,
@@ -54,21 +54,21 @@ RendezvousClient::join(const RendezvousClientOptions &options) {
   if (Status status = client->connect(); !status.isOk()) {
     client->note(kHeardOver);
     if (options.problem)
-      options.tell(*options.problem);
-    else if (status.code() != StatusCode::Aborted) // otherwise another rank tells it
-      options.tell(status.report());
-    return wasTold();
+      options.emit(*options.problem);
+    else if (status.code() != StatusCode::Aborted) // otherwise another rank reports it
+      options.emit(status.report());
+    return wasReported();
   }
   if (Status status = client->startThread(); !status.isOk()) {
-    options.tell(std::move(status).withContext(fmt::format("rank {}", options.rank)).report());
-    return wasTold();
+    options.emit(std::move(status).withContext(fmt::format("rank {}", options.rank)).report());
+    return wasReported();
   }
   client->awaitWelcome();
   std::unique_lock lock(client->mutex_);
   if (!client->isWelcome_) {
     if (!client->isOver_) // the word that ended it says whether the rank starts again
       client->note(kHeardOver);
-    return wasTold();
+    return wasReported();
   }
   return client;
 }
@@ -126,7 +126,7 @@ Status RendezvousClient::connect() {
     if (askedSince < 0 && options_.isAsked && options_.isAsked())
       askedSince = now();
     if (askedSince >= 0 && now() - askedSince > kAskedJoinSeconds)
-      return wasTold(); // rank 0 was asked too, and has ended
+      return wasReported(); // rank 0 was asked too, and has ended
     if (now() - begin > patience)
       return unanswered(patience, attempt.reason);
     std::this_thread::sleep_for(kAgainPause);
@@ -153,13 +153,13 @@ Status RendezvousClient::findPlace() {
   return Status::ok();
 }
 
-/// Who has been in the job knows that the address is right. One rank of a machine tells it: the
+/// Who has been in the job knows that the address is right. One rank of a machine reports it: the
 /// first, or, on the machine of rank 0, whose supervisor is gone, the one that was chosen before.
 Status RendezvousClient::unanswered(double seconds, const Status &reason) const {
   if (options_.connectSeconds == 0)
     return makeStatus(report::NoAnswer, options_.rank, seconds, reason.message());
   if (options_.localRank != 0 && !isSpeaker())
-    return wasTold();
+    return wasReported();
   return makeStatus(
       report::RankZeroGone,
       fmt::format("rank {}: rank 0's supervisor, which starts the ranks again, has not answered "
@@ -172,11 +172,11 @@ bool RendezvousClient::isSpeaker() const {
   return options_.heard && (options_.heard->load() & kHeardSpeaker) != 0;
 }
 
-/// All ranks of a machine have the same secret: one tells it. Aborted on the others.
+/// All ranks of a machine have the same secret: one reports it. Aborted on the others.
 Status RendezvousClient::misfit(Status reason) const {
   return options_.localRank == 0
              ? std::move(reason).withContext(fmt::format("rank {}", options_.rank))
-             : wasTold();
+             : wasReported();
 }
 
 RendezvousClient::Attempt RendezvousClient::tryToJoin(double seconds) {
@@ -342,12 +342,12 @@ void RendezvousClient::endWithoutServer(const Report &report) {
     std::lock_guard lock(mutex_);
     isSpeaker = isWelcome_ ? welcome_.isSpeaker : options_.rank == 1;
     if (wire_.isOpen()) {
-      wire_.queue(MessageKind::Fail, packed(Failure{.isTold = true}));
+      wire_.queue(MessageKind::Fail, packed(Failure{.isReported = true}));
       wire_.flush();
     }
   }
   if (isSpeaker)
-    options_.tell(report);
+    options_.emit(report);
   endProcessOf(Abort{});
 }
 
@@ -387,7 +387,7 @@ bool RendezvousClient::serve() {
     changed_.notify_all();
     return false;
   }
-  // If only this machine's relay is gone, rank 0's supervisor is there and tells it.
+  // If only this machine's relay is gone, rank 0's supervisor is there and reports it.
   bool isRelayGone = !options_.startsAgain && !options_.relayName.empty() &&
                      connectTo(options_.address, options_.port, kLeaderSeconds).isOk();
   if (options_.hasWitness || isRelayGone)

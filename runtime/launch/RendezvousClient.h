@@ -52,13 +52,13 @@ struct RendezvousClientOptions {
   bool hasWitness = false;
   /// Whether this process was asked to end; never if empty.
   std::function<bool()> isAsked;
-  ReportSink tell; ///< takes what no other process can tell
+  ReportSink emit; ///< takes what no other process can tell
 };
 
 class RendezvousClient final : public hal::Peers {
 public:
-  /// Returns once all ranks have arrived. If the job fails before, a person was told why (by this
-  /// rank, if rank 0 cannot), and the status is Aborted.
+  /// Returns once all ranks have arrived. If the job fails before, the failure was reported why (by
+  /// this rank, if rank 0 cannot), and the status is Aborted.
   static Result<std::unique_ptr<RendezvousClient>> join(const RendezvousClientOptions &options);
   ~RendezvousClient() override;
 

@@ -62,10 +62,10 @@ void RendezvousServer::step(double seconds, std::span<const pollfd> entries) {
   if (isEnding_)
     return endSilent();
   if (areAllDone())
-    tellIdleOver();
+    reportIdleOver();
   showLife();
   if (options_.elastic)
-    isRunning_ ? tellGrowth() : chooseRanks();
+    isRunning_ ? reportGrowth() : chooseRanks();
   if (clock_ - checkedAt_ >= kCheckSeconds) { // which looks at every rank
     checkedAt_ = clock_;
     checkTimes();
@@ -102,14 +102,14 @@ void RendezvousServer::receiveRanks() {
 void RendezvousServer::arrive(std::unique_ptr<Connection> connection) {
   const Hello &hello = *connection->hello;
   bool isSealed = connection->via || connection->wire.isSealed();
-  auto tell = [&] {
+  auto emit = [&] {
     if (!isSealed)
       return admission_.refuse(std::move(connection), Refusal::AnotherVersion);
     tellOver(*connection);
     admission_.seeOff(std::move(connection));
   };
   if ((isEnding_ || isOverForIdle()) && isSealed)
-    return tell();
+    return emit();
   std::vector<Report> faults = admission_.findFaults(hello, ranks_);
   bool isTaken = options_.elastic && isRunning_ && hello.relayPort == 0 && faults.empty() &&
                  rankAt_[static_cast<size_t>(hello.rank)] >= 0;
@@ -117,7 +117,7 @@ void RendezvousServer::arrive(std::unique_ptr<Connection> connection) {
     return admission_.refuse(std::move(connection), Refusal::Complete);
   if (!faults.empty()) {
     fail({-1, StatusCode::InvalidInput, kInputStatus, std::move(faults)});
-    return tell();
+    return emit();
   }
   if (hello.relayPort == 0)
     return admit(std::move(connection));
@@ -173,7 +173,7 @@ void RendezvousServer::chooseRanks() {
 }
 
 /// Rank 0 makes the job end at its next save where it can go on with more ranks.
-void RendezvousServer::tellGrowth() {
+void RendezvousServer::reportGrowth() {
   int64_t growsTo = options_.elastic->growsTo();
   if (growsTo == growsTo_ || ranks_.front()->isDone || !ranks_.front()->isOpen())
     return;
@@ -181,10 +181,10 @@ void RendezvousServer::tellGrowth() {
   ranks_.front()->queue(MessageKind::Grow, Packer().number(growsTo).take());
 }
 
-void RendezvousServer::tellIdleOver() {
-  if (areIdleTold_)
+void RendezvousServer::reportIdleOver() {
+  if (areIdleReported_)
     return;
-  areIdleTold_ = true;
+  areIdleReported_ = true;
   endedAt_ = clock_;
   for (const std::unique_ptr<Connection> &idle : idle_)
     if (idle)
@@ -352,7 +352,7 @@ void RendezvousServer::handleFailure(const Connection &rank, const std::string &
   std::optional<Failure> failure = unpacked<Failure>(body);
   if (!failure)
     return;
-  if (failure->isTold && !isEnding_)
+  if (failure->isReported && !isEnding_)
     return endByFault(failure->exitStatus, {});
   fail({rank.hello->rank, failure->code, failure->exitStatus, std::move(failure->reports)});
 }
@@ -416,7 +416,7 @@ void RendezvousServer::ask(Ask::What what) {
 
 void RendezvousServer::takeAnswer(const Answer &answer) {
   if (survey_.ask().what == Ask::Waits)
-    return tellLate(answer.waits);
+    return reportLate(answer.waits);
   for (const auto &[rank, position] : answer.positions)
     progress_.note(rank, position, clock_);
   if (std::optional<Report> stuck = progress_.find(standing(), exchange_, clock_))
@@ -436,10 +436,10 @@ void RendezvousServer::checkJoining() {
 }
 
 /// Ranks that are late step after step: the job goes on.
-void RendezvousServer::tellLate(const Waits &waits) {
+void RendezvousServer::reportLate(const Waits &waits) {
   for (const LateRank &late : lateJudge_.judge(waits, clock_, standing().stepsLeast)) {
     const Hello &hello = *ranks_[static_cast<size_t>(late.rank)]->hello;
-    options_.tell(makeReport(report::RankLate, late.rank, 100 * late.share, late.seconds,
+    options_.emit(makeReport(report::RankLate, late.rank, 100 * late.share, late.seconds,
                              late.steps, 100 * late.others, hello.host,
                              hello.gpu.empty() ? "" : ", " + hello.gpu));
     if (options_.noteLate)
@@ -509,7 +509,7 @@ void RendezvousServer::end(int exitStatus, const std::vector<Report> &reports) {
   endedAt_ = clock_;
   exitStatus_ = exitStatus;
   for (const Report &report : reports)
-    options_.tell(report);
+    options_.emit(report);
   Abort abort;
   abort.exitStatus = exitStatus;
   for (Connection *each : everyone())
@@ -539,7 +539,7 @@ bool RendezvousServer::isOver() const {
   auto isOpen = [](const auto &each) { return each && each->isOpen(); };
   if (!isEnding_)
     return areAllDone() && (std::ranges::none_of(idle_, isOpen) ||
-                            (areIdleTold_ && clock_ - endedAt_ > kLeaveSeconds));
+                            (areIdleReported_ && clock_ - endedAt_ > kLeaveSeconds));
   bool isAskedAgain = options_.hasFollowers && exitStatus_ != kAgainStatus;
   bool areAllTold =
       !isAskedAgain && joined_ == options_.worldSize && std::ranges::none_of(everyone(), isOpen);

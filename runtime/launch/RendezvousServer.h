@@ -53,7 +53,7 @@ private:
   void admitPlace(std::unique_ptr<Connection> connection);
   void beginIfAllAreThere();
   void chooseRanks();
-  void tellGrowth();
+  void reportGrowth();
   void welcomeAll();
   void tellOver(Connection &connection);
   void serve(Connection &rank);
@@ -87,8 +87,8 @@ private:
   std::vector<Connection *> everyone(bool withRelays = false) const;
   bool areAllDone() const { return isRunning_ && done_ == options_.worldSize; }
   bool isOverForIdle() const { return options_.elastic && areAllDone(); }
-  void tellIdleOver();
-  void tellLate(const Waits &waits);
+  void reportIdleOver();
+  void reportLate(const Waits &waits);
 
   void fail(RootCause::Failure failure);
   void end(int exitStatus, const std::vector<Report> &reports);
@@ -117,7 +117,7 @@ private:
   /// Own time: a pause of this process itself does not count.
   double clock_ = 0, lastSeconds_ = -1;
   double endedAt_ = 0; ///< or when all ranks were done
-  bool areIdleTold_ = false;
+  bool areIdleReported_ = false;
   bool isRunning_ = false, isEnding_ = false, hasEndedSilent_ = false;
   int exitStatus_ = 0;
 };

@@ -82,20 +82,20 @@ public:
 
   int run(const std::function<int(const WorkerOptions &)> &work) {
     if (Status status = openListener(); !status.isOk()) {
-      options_.tell(status.report());
+      options_.emit(status.report());
       return kInputStatus;
     }
     if (!blockSignals()) {
-      options_.tell(makeReport(report::ProcessNotStarted,
+      options_.emit(makeReport(report::ProcessNotStarted,
                                fmt::format("cannot wait for signals: {}", std::strerror(errno))));
       return kFailureStatus;
     }
     if (Status status = startWitness(); !status.isOk()) {
-      options_.tell(makeReport(report::ProcessNotStarted, status.message()));
+      options_.emit(makeReport(report::ProcessNotStarted, status.message()));
       return kFailureStatus;
     }
     if (Status status = mapHeldMemory(); !status.isOk()) {
-      options_.tell(status.report());
+      options_.emit(status.report());
       return kFailureStatus;
     }
     work_ = &work;
@@ -149,7 +149,7 @@ private:
       lostSince_ = log_.lastAt(step);
       options_.restarts.note({cause_, attempt, options_.restarts.restartsMax, now - lostSince_});
       if (leftOut_)
-        options_.tell(makeReport(report::PlaceLeftOut, *leftOut_));
+        options_.emit(makeReport(report::PlaceLeftOut, *leftOut_));
       leftOut_.reset();
     }
     log_.begin(step, now);
@@ -198,7 +198,7 @@ private:
     return true;
   }
 
-  /// Tells that the ranks are others than before.
+  /// Reports that the ranks are others than before.
   void begins(const Crew &crew, const Attempt &attempt) {
     Crew before = std::exchange(crew_, crew);
     if (before.empty()) {
@@ -283,7 +283,7 @@ private:
     relay.name = worker_.relayName;
     relay.joinSeconds = options_.timeoutSeconds;
     relay.stageOf = options_.stageOf;
-    relay.tell = options_.tell;
+    relay.emit = options_.emit;
     relay_.emplace(std::move(relay));
   }
 
@@ -363,7 +363,7 @@ private:
         return options_.stageOf(rank, crew_.empty() ? options_.worldSize : std::ssize(crew_));
       };
     server.noteLate = options_.noteLate;
-    server.tell = options_.tell;
+    server.emit = options_.emit;
     server_.emplace(Socket(::fcntl(listener_.fd(), F_DUPFD_CLOEXEC, 0)), std::move(server));
   }
 
@@ -404,8 +404,8 @@ private:
     if (isLaunched_)
       return Status::ok();
     return witness_.start(
-        [pid = ::getpid(), tell = options_.tell, whatIsLeft = options_.whatIsLeft] {
-          tell(makeReport(report::RunKilled, pid, whatIsLeft ? whatIsLeft() : "nothing was saved"));
+        [pid = ::getpid(), emit = options_.emit, whatIsLeft = options_.whatIsLeft] {
+          emit(makeReport(report::RunKilled, pid, whatIsLeft ? whatIsLeft() : "nothing was saved"));
         });
   }
 
@@ -416,7 +416,7 @@ private:
     pid_t parent = ::getpid();
     pid_t pid = ::fork();
     if (pid < 0) {
-      options_.tell(makeReport(
+      options_.emit(makeReport(
           report::ProcessNotStarted,
           fmt::format("cannot start a process for rank {}: {}", rank, std::strerror(errno))));
       failedToStart_ = true;

@@ -27,7 +27,7 @@ struct RestartOptions {
   int64_t restartsMax = 0;
   /// The step of the newest complete save that this job has made, or -1.
   std::function<int64_t()> newestSave;
-  std::function<void(const Restart &)> note; ///< tells a restart
+  std::function<void(const Restart &)> note; ///< reports a restart
 };
 
 /// Memory of the supervisor for each rank that it starts, which outlives the rank's processes.
@@ -55,7 +55,7 @@ struct SupervisorOptions {
   /// The secret of a launched job. If all ranks are started here, a random one is drawn.
   Secret secret;
   std::optional<Report> problem; ///< why this rank cannot take part
-  ReportSink tell;               ///< takes the one failure, and warnings
+  ReportSink emit;               ///< takes the one failure, and warnings
   RestartOptions restarts;
   /// From where the run can continue, for people, asked once the ranks were killed: `a run can
   /// resume after step 4 from 'ckpt'`. Empty: nothing was saved.
@@ -63,7 +63,7 @@ struct SupervisorOptions {
   HeldMemory held;
   /// The GPU of a rank, by its number on its node, for people; empty function: none.
   std::function<std::string(int64_t localRank)> gpuOf;
-  /// Tells whether a signal arrived before the supervisor took signals itself. It is asked once,
+  /// Reports whether a signal arrived before the supervisor took signals itself. It is asked once,
   /// after that; empty means no.
   std::function<bool()> isAsked;
   double timeoutSeconds = 600;

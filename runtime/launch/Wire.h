@@ -288,7 +288,7 @@ struct Welcome {
 /// A rank's position.
 struct RankProgress {
   uint64_t steps = 0;          ///< the last that has ended; 0 until one has, in this process
-  std::vector<uint32_t> words; ///< by stream, and of the microbatch if it is told
+  std::vector<uint32_t> words; ///< by stream, and of the microbatch if it is reported
   /// Was asked to end. From then on `activity` grows while the process does something that words do
   /// not show: it computes, or writes a save.
   bool isAsked = false;
@@ -309,7 +309,7 @@ struct RankProgress {
 struct Failure {
   StatusCode code = StatusCode::Internal;
   int exitStatus = 3;
-  bool isTold = false; ///< a person was told
+  bool isReported = false; ///< the failure was reported
   std::vector<Report> reports;
   /// Of a rank with this status.
   static Failure of(const Status &status, int exitStatus) {
@@ -319,7 +319,7 @@ struct Failure {
   static void fields(auto &io, auto &it, int64_t) {
     io.field(it.code, StatusCode::Internal);
     io.field(it.exitStatus, 255);
-    io.field(it.isTold, 1);
+    io.field(it.isReported, 1);
     io.fitting(it.reports);
   }
 };
@@ -327,8 +327,8 @@ struct Failure {
 /// The exit status of a rank whose job starts its ranks again. No supervisor ends with it.
 inline constexpr int kAgainStatus = 75;
 
-/// The job is over, and a person was told why; or its ranks start again (kAgainStatus). The named
-/// processes do not respond; a rank on their machine ends them.
+/// The job is over, and the failure was reported why; or its ranks start again (kAgainStatus). The
+/// named processes do not respond; a rank on their machine ends them.
 struct Abort {
   int exitStatus = 3;
   struct Process {

@@ -23,17 +23,17 @@ ssize_t readByte(int fd) {
 }
 
 /// Does nothing else; signals that end the run are for others.
-[[noreturn]] void watch(int end, const std::function<void()> &tell) {
+[[noreturn]] void watch(int end, const std::function<void()> &emit) {
   for (int number : endSignals())
     ::signal(number, SIG_IGN);
   if (readByte(end) == 0)
-    tell();
+    emit();
   ::_exit(0);
 }
 
 } // namespace
 
-Status Witness::start(const std::function<void()> &tell) {
+Status Witness::start(const std::function<void()> &emit) {
   int ends[2] = {-1, -1};
   pid_t child = ::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0 ? ::fork() : -1;
   Socket own(ends[0]), other(ends[1]);
@@ -42,7 +42,7 @@ Status Witness::start(const std::function<void()> &tell) {
   if (child == 0) { // its child belongs to nobody, so that this process waits for ranks alone
     own.close();
     if (::fork() == 0)
-      watch(other.fd(), tell);
+      watch(other.fd(), emit);
     ::_exit(0);
   }
   ::waitpid(child, nullptr, 0);

@@ -17,9 +17,9 @@ public:
   /// Says that the supervisor ends by itself.
   ~Witness();
 
-  /// Starts the process. It calls `tell` once this process and all that it starts from now on are
+  /// Starts the process. It calls `emit` once this process and all that it starts from now on are
   /// gone without having said that they end. Call it while this process has one thread.
-  Status start(const std::function<void()> &tell);
+  Status start(const std::function<void()> &emit);
 
 private:
   Socket end_;

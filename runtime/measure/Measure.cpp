@@ -56,7 +56,7 @@ std::vector<double> byGroup(const Grouping &grouping, const Rate &work,
   return shared;
 }
 
-void tell(const MeasureOptions &options, const Rate &work, std::vector<double> seconds) {
+void emit(const MeasureOptions &options, const Rate &work, std::vector<double> seconds) {
   Measured measured{work, std::move(seconds)};
   measured.rate.seconds = medianOf(measured.seconds);
   options.measured(measured);
@@ -71,12 +71,12 @@ Status measureCompute(Bench &bench, const MeasureOptions &options) {
       continue;
     ASSIGN_OR_RETURN(Timing timing, bench.compute(work));
     if (!timing.refused.empty()) {
-      options.tell(makeReport(report::NotMeasured, work.text(), timing.refused));
+      options.emit(makeReport(report::NotMeasured, work.text(), timing.refused));
       series.end(work);
       continue;
     }
     series.note(work, *std::ranges::max_element(timing.seconds));
-    tell(options, work, timing.seconds);
+    emit(options, work, timing.seconds);
   }
   return Status::ok();
 }
@@ -99,7 +99,7 @@ Status measureGrouping(Bench &bench, const Grouping &grouping, const MeasureOpti
       continue;
     ASSIGN_OR_RETURN(Timing timing, bench.collective(work, *channel, index));
     series.note(work, *std::ranges::max_element(timing.seconds));
-    tell(options, work, byGroup(grouping, work, timing.seconds));
+    emit(options, work, byGroup(grouping, work, timing.seconds));
   }
   return bench.backend().synchronize();
 }

@@ -21,7 +21,7 @@ struct MeasureOptions {
   bool isQuick = false; ///< one size of each series, as before a run
   /// Is told what was measured, on every rank.
   std::function<void(const Measured &)> measured;
-  ReportSink tell; ///< takes what cannot be measured, with its reason
+  ReportSink emit; ///< takes what cannot be measured, with its reason
 };
 
 /// Ranks by node, in their order: one that its node counts as its first begins a node.

@@ -2,7 +2,7 @@
 //
 // Operands are those of the op, then those of the epilogue beside what it works on. Results are
 // those of the epilogue, then those of the op beside what it makes, then an optional transposed
-// copy. amax has one magnitude for each value that is made, behind the op's own results.
+// copy. amax has one amax for each value that is made, behind the op's own results.
 #include <deque>
 #include <string>
 #include <unordered_map>
@@ -68,32 +68,32 @@ private:
   }
 
   void fuse(OpForm form, size_t index) {
-    const OpInfo &maker = opInfo(form.kind);
+    const OpInfo &producer = opInfo(form.kind);
     const OpInfo &epilogue = opInfo(opOfEpilogue(form.epilogue));
-    EpilogueForms written = maker.formsOf(form.epilogue);
-    bool makesTwo = maker.makes.find(' ') != std::string_view::npos;
+    EpilogueForms written = producer.formsOf(form.epilogue);
+    bool makesTwo = producer.makes.find(' ') != std::string_view::npos;
     OpInfo &info = infos_[index - kOpCount];
     info.inPlace.fill(-1);
     info.scaleOf.fill(-1);
     info.index = static_cast<uint16_t>(index);
     info.traits = epilogue.traits;
-    info.name = keep(std::string(maker.name) + '.' + std::string(epilogue.name));
-    std::string operands(maker.operands);
+    info.name = keep(std::string(producer.name) + '.' + std::string(epilogue.name));
+    std::string operands(producer.operands);
     add(operands, without(epilogue.operands, "x"));
     info.operands = keep(operands);
-    info.results =
-        keep(resultsOf(form.epilogue, written, makesTwo, without(maker.results, maker.makes)));
-    std::string makes(maker.makes);
+    info.results = keep(
+        resultsOf(form.epilogue, written, makesTwo, without(producer.results, producer.makes)));
+    std::string makes(producer.makes);
     if (makesTwo)
       makes.replace(makes.find(' '), 1, ", and of ");
     info.doc =
-        keep(std::string(maker.name) + ", then " + std::string(epilogue.name) + " of " + makes);
-    info.makes = maker.makes;
-    info.nodes = maker.nodes + epilogue.nodes - 1; // one kernel does what both do
+        keep(std::string(producer.name) + ", then " + std::string(epilogue.name) + " of " + makes);
+    info.makes = producer.makes;
+    info.nodes = producer.nodes + epilogue.nodes - 1; // one kernel does what both do
     findPairs(info);
     countNames(info.operands, info.operandsMin, info.operandsMax);
     countNames(info.results, info.resultsMin, info.resultsMax);
-    info.work = workOf(maker, epilogue, form.epilogue, written, makesTwo);
+    info.work = workOf(producer, epilogue, form.epilogue, written, makesTwo);
   }
 
   static std::string resultsOf(Epilogue epilogue, EpilogueForms written, bool makesTwo,
@@ -103,7 +103,7 @@ private:
       add(own, "m");
       return own;
     }
-    std::string results = written == EpilogueForms::Turned ? "t scale" : "q scale";
+    std::string results = written == EpilogueForms::Transposed ? "t scale" : "q scale";
     if (epilogue == Epilogue::QuantizeDelayed)
       add(results, "seen");
     add(results, own);
@@ -130,13 +130,13 @@ private:
   }
 
   /// Blocks have their scales for each form; of two results, the second has half as many elements.
-  static OpWork workOf(const OpInfo &maker, const OpInfo &epilogue, Epilogue kind,
+  static OpWork workOf(const OpInfo &producer, const OpInfo &epilogue, Epilogue kind,
                        EpilogueForms written, bool makesTwo) {
     if (kind == Epilogue::Amax)
-      return works::perOperand(maker.amaxWork);
+      return works::perOperand(producer.amaxWork);
     bool isTwice = kind == Epilogue::QuantizeBlocks && written == EpilogueForms::Both;
     double times = (isTwice ? 2 : 1) + (makesTwo ? 0.5 : 0);
-    return works::perResult(maker.work.perResult + times * epilogue.work.perResult);
+    return works::perResult(producer.work.perResult + times * epilogue.work.perResult);
   }
 
   std::vector<OpForm> forms_;

@@ -41,7 +41,7 @@ std::string toString(const GraphNeed &need);
 // in runtime/base/Reduction.h ----
 
 /// Whether the plan's backend uses receive buffers at all.
-inline bool hasLandingBuffers(const Plan &plan) { return plan.needsBackend == "cuda"; }
+inline bool hasReceiveBuffers(const Plan &plan) { return plan.needsBackend == "cuda"; }
 
 /// Whether the backend may reduce in the communication type and in any order.
 inline bool sumsInAnyOrder(const Plan &plan, const Op &op) {
@@ -52,13 +52,13 @@ inline bool sumsInAnyOrder(const Plan &plan, const Op &op) {
 bool isExchanged(const Plan &plan, const Segment &segment, const Op &op);
 
 /// Bytes of receive buffer that a collective needs on each member; 0 for gathers and other ops.
-int64_t landingBytes(const Plan &plan, const Segment &segment, const Op &op);
+int64_t receiveBufferBytes(const Plan &plan, const Segment &segment, const Op &op);
 
 /// Bytes that the collectives of one channel need on each member. They run one after the other and
 /// share a buffer, so this is their maximum.
-int64_t landingBytes(const Plan &plan, const Role &role, ChannelId channel);
+int64_t receiveBufferBytes(const Plan &plan, const Role &role, ChannelId channel);
 
 /// Bytes of all receive buffers of a rank.
-int64_t landingBytes(const Plan &plan, const Role &role);
+int64_t receiveBufferBytes(const Plan &plan, const Role &role);
 
 } // namespace shardc::plan

@@ -7,9 +7,9 @@
 
 namespace shardc::plan {
 
-uint8_t placeOfDim(const FactorValue &value, bool isTurned, uint8_t dim) {
+uint8_t placeOfDim(const FactorValue &value, bool isTransposed, uint8_t dim) {
   int leading = value.dimCount - 2; // which stay where they are
-  return isTurned && dim >= leading ? static_cast<uint8_t>(2 * leading + 1 - dim) : dim;
+  return isTransposed && dim >= leading ? static_cast<uint8_t>(2 * leading + 1 - dim) : dim;
 }
 
 const FactorValue &operandOf(const Op &op, const OpFactors &factors, size_t i) {
@@ -37,7 +37,7 @@ namespace {
 
 /// Calls use(atoms of the dimensions, range) for each range of a type with this rank.
 template <typename Use>
-void forEachRange(const FactorValue &value, bool isTurned, uint8_t rank, Use use) {
+void forEachRange(const FactorValue &value, bool isTransposed, uint8_t rank, Use use) {
   if (value.form != FactorValue::Dims)
     return;
   std::array<DimRange, kDimsOfValueMax> ranges;
@@ -47,7 +47,7 @@ void forEachRange(const FactorValue &value, bool isTurned, uint8_t rank, Use use
     size_t found = 0;
     for (uint8_t place = ranges[r].first; place <= ranges[r].last; ++place)
       for (const FactorAtom &atom : value.words())
-        if (placeOfDim(value, isTurned, atom.dim) == place && atom.factor != kNoFactor)
+        if (placeOfDim(value, isTransposed, atom.dim) == place && atom.factor != kNoFactor)
           atoms[found++] = &atom;
     use(std::span(atoms.data(), found), ranges[r]);
   }
@@ -55,9 +55,9 @@ void forEachRange(const FactorValue &value, bool isTurned, uint8_t rank, Use use
 
 } // namespace
 
-FactorId factorAt(const FactorValue &value, bool isTurned, uint8_t rank, uint8_t dim) {
+FactorId factorAt(const FactorValue &value, bool isTransposed, uint8_t rank, uint8_t dim) {
   FactorId factor = kNoFactor;
-  forEachRange(value, isTurned, rank, [&](auto atoms, const DimRange &range) {
+  forEachRange(value, isTransposed, rank, [&](auto atoms, const DimRange &range) {
     if (dim < range.typeFirst || dim > range.typeLast || atoms.empty())
       return;
     bool isEach = atoms.size() == range.typeLast - range.typeFirst + 1u;
@@ -66,9 +66,10 @@ FactorId factorAt(const FactorValue &value, bool isTurned, uint8_t rank, uint8_t
   return factor;
 }
 
-int dimOf(const FactorValue &value, bool isTurned, uint8_t rank, FactorId factor, uint8_t like) {
+int dimOf(const FactorValue &value, bool isTransposed, uint8_t rank, FactorId factor,
+          uint8_t like) {
   int dim = -1;
-  forEachRange(value, isTurned, rank, [&](auto atoms, const DimRange &range) {
+  forEachRange(value, isTransposed, rank, [&](auto atoms, const DimRange &range) {
     bool isEach = atoms.size() == range.typeLast - range.typeFirst + 1u;
     for (size_t a = 0; a < atoms.size(); ++a)
       if (atoms[a]->factor == factor)
@@ -164,7 +165,7 @@ void FactorExtents::addEquations(const Op &op, std::span<const Type *const> type
       return;
     if (value.form != FactorValue::Dims)
       continue;
-    bool isTurned = value.turnedBy && op.getBool(*value.turnedBy);
+    bool isTransposed = value.transposedBy && op.getBool(*value.transposedBy);
     std::array<DimRange, kDimsOfValueMax> ranges;
     uint8_t count = dimRanges(value, types[i]->rank, ranges);
     for (uint8_t r = 0; r < count; ++r) {
@@ -172,7 +173,7 @@ void FactorExtents::addEquations(const Op &op, std::span<const Type *const> type
       equation = {&value, isOperand, false, static_cast<uint8_t>(i), ranges[r], 1};
       for (uint8_t d = ranges[r].typeFirst; d <= ranges[r].typeLast; ++d)
         equation.extent *= types[i]->shape[d];
-      if (isTurned && count == value.dimCount)
+      if (isTransposed && count == value.dimCount)
         equation.dims.first = equation.dims.last = placeOfDim(value, true, ranges[r].last);
     }
   }

@@ -75,7 +75,7 @@ private:
 
 /// The dimension of the type that holds dimension `dim` of the row, if its transposing attribute is
 /// set or not.
-uint8_t placeOfDim(const FactorValue &value, bool isTurned, uint8_t dim);
+uint8_t placeOfDim(const FactorValue &value, bool isTransposed, uint8_t dim);
 
 /// The row's entry for operand or result i. An op whose `reversedBy` attribute is set has the
 /// entries of its results as operands and the reverse.
@@ -96,10 +96,10 @@ uint8_t dimRanges(const FactorValue &value, uint8_t rank,
 
 /// The factor of a type's dimension: for [B,S] under `r` it is r for both, for `(2 f)` or `(g n d)`
 /// the outermost one. kNoFactor if the row has no dimensions.
-FactorId factorAt(const FactorValue &value, bool isTurned, uint8_t rank, uint8_t dim);
+FactorId factorAt(const FactorValue &value, bool isTransposed, uint8_t rank, uint8_t dim);
 /// The dimension of the type that holds the factor; if there are several, the one nearest to
 /// `like`, the position of that factor in another value. -1 if there is none.
-int dimOf(const FactorValue &value, bool isTurned, uint8_t rank, FactorId factor, uint8_t like);
+int dimOf(const FactorValue &value, bool isTransposed, uint8_t rank, FactorId factor, uint8_t like);
 
 /// Dimensions `first` to `last` as the row writes them, without marks.
 std::string printDims(const OpFactors &factors, const FactorValue &value, uint8_t first,

@@ -26,7 +26,7 @@ enum class FactorFault : uint8_t {
   MarkOfOperand,    ///< `=` and `^` are of results, `!` and `+` of operands
   UnknownFactor,    ///< a result names a factor that no operand and no clause has
   Uncounted,        ///< rows of which some are there come with their counts, or places among them
-  Turned            ///< an attribute turns values of two dimensions or more
+  Transposed        ///< an attribute turns values of two dimensions or more
 };
 
 struct Parsed {
@@ -124,8 +124,8 @@ private:
 
   constexpr void parseValue(std::string_view text, FactorValue &value, bool isOperand) {
     if (size_t colon = text.find(':'); colon != std::string_view::npos) {
-      value.turnedBy = attrNamed(text.substr(0, colon));
-      if (!value.turnedBy)
+      value.transposedBy = attrNamed(text.substr(0, colon));
+      if (!value.transposedBy)
         fail(FactorFault::UnknownAttribute);
       text.remove_prefix(colon + 1);
     }
@@ -145,8 +145,8 @@ private:
       text.remove_suffix(1);
     }
     parseDims(text, value, isOperand);
-    if (value.turnedBy && value.dimCount < 2)
-      fail(FactorFault::Turned);
+    if (value.transposedBy && value.dimCount < 2)
+      fail(FactorFault::Transposed);
     if (value.countsRowsOf != kNoFactor && isOperand)
       for (FactorAtom &atom : value.atoms)
         atom.isNeededWhole = true; // where a run begins depends on those before it
@@ -259,7 +259,7 @@ private:
         atom.isCounted = true;
         break;
       case '@':
-        atom.isToldByIndex = true;
+        atom.isKnownByIndex = true;
         break;
       case '%':
         atom.isShare = true;
@@ -399,17 +399,17 @@ private:
   struct Made {
     std::string rows, last;
     std::string plain() const { return rows + ' ' + last; }
-    std::string turned() const { return last + ' ' + rows; }
+    std::string transposed() const { return last + ' ' + rows; }
     /// Scales of blocks of 128 along the last dimension of the numbers, or of the transposed ones.
-    std::string scales(bool isTurned) const {
-      std::string blocks = isTurned ? rows : last;
+    std::string scales(bool isTransposed) const {
+      std::string blocks = isTransposed ? rows : last;
       blocks.insert(blocks.size() - (blocks.ends_with(')') ? 1 : 0), "/128");
-      return blocks + ' ' + (isTurned ? last : rows);
+      return blocks + ' ' + (isTransposed ? last : rows);
     }
   };
 
   static std::string textOf(const OpForm &form, const OpInfo &info) {
-    const OpInfo &maker = opInfo(form.kind);
+    const OpInfo &producer = opInfo(form.kind);
     std::string_view results = kFactorTable.factors[static_cast<size_t>(form.kind)].text;
     OpKind epilogue = opOfEpilogue(form.epilogue);
     std::string_view more = kFactorTable.factors[static_cast<size_t>(epilogue)].text;
@@ -419,39 +419,39 @@ private:
     if (std::string operands = behindFirst(more.substr(0, more.find(kArrow))); !operands.empty())
       text += ", " + operands;
     std::vector<Made> made;
-    std::string_view names = maker.makes;
+    std::string_view names = producer.makes;
     while (!names.empty()) {
-      std::string dims = valueAt(results, positionOf(maker.results, takeUntil(names, ' ')));
+      std::string dims = valueAt(results, positionOf(producer.results, takeUntil(names, ' ')));
       made.push_back({dims.substr(0, 1), dims.substr(2)});
     }
     text += " ->";
     names = info.results;
     for (const char *comma = " "; !names.empty(); comma = ", ")
-      text += comma + resultOf(form, takeUntil(names, ' '), maker, results, made);
+      text += comma + resultOf(form, takeUntil(names, ' '), producer, results, made);
     return text;
   }
 
-  static std::string resultOf(const OpForm &form, std::string_view name, const OpInfo &maker,
+  static std::string resultOf(const OpForm &form, std::string_view name, const OpInfo &producer,
                               std::string_view results, const std::vector<Made> &made) {
     if (name.ends_with('?'))
       name.remove_suffix(1);
     bool isBlocks = form.epilogue == Epilogue::QuantizeBlocks;
-    EpilogueForms written = maker.formsOf(form.epilogue);
+    EpilogueForms written = producer.formsOf(form.epilogue);
     if (name == "q")
       return (written == EpilogueForms::Either ? "transposed:" : "") + made[0].plain();
     if (name == "t")
-      return made[0].turned();
+      return made[0].transposed();
     if (name == "yt")
-      return made[1].turned();
+      return made[1].transposed();
     if (name == "seen")
       return "^a";
     if (name == "m")
       return made.size() > 1 ? "^2" : "^1";
     if (name == "scale" || name == "tscale" || name == "yscale") {
-      bool isTurned = name != "scale" || written == EpilogueForms::Turned;
-      return isBlocks ? made[name == "yscale" ? 1 : 0].scales(isTurned) : "=1";
+      bool isTransposed = name != "scale" || written == EpilogueForms::Transposed;
+      return isBlocks ? made[name == "yscale" ? 1 : 0].scales(isTransposed) : "=1";
     }
-    return valueAt(results, positionOf(maker.results, name));
+    return valueAt(results, positionOf(producer.results, name));
   }
 
   std::deque<std::string> texts_;
@@ -541,7 +541,7 @@ const OpFactors &factorsOf(OpKind kind) { return kFactorTable.factors[static_cas
 
 bool isLayerProduct(OpKind kind) {
   const OpFactors &factors = factorsOf(kind);
-  return factors.isTurned(0, AttrKey::trans_a) && factors.isTurned(1, AttrKey::trans_b);
+  return factors.isTransposed(0, AttrKey::trans_a) && factors.isTransposed(1, AttrKey::trans_b);
 }
 
 std::optional<size_t> leavesOutBy(const Op &op) {

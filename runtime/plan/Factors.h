@@ -35,13 +35,13 @@ struct FactorAtom {
   FactorId other = kNoFactor;  ///< only for Joined: the second factor
   Form form = Plain;
   uint8_t number = 0;
-  uint8_t dim = 0;            ///< of the value, counted from 0
-  bool isNeededWhole = false; ///< `!`
-  bool isCounted = false;     ///< `#`
-  bool isToldByIndex = false; ///< `@`
-  bool isShare = false;       ///< `%` at this factor
-  bool isInSharedDim = false; ///< `%` at the dimension that it is part of
-  bool isBound = false;       ///< `?`: counts say which of its rows are there
+  uint8_t dim = 0;             ///< of the value, counted from 0
+  bool isNeededWhole = false;  ///< `!`
+  bool isCounted = false;      ///< `#`
+  bool isKnownByIndex = false; ///< `@`
+  bool isShare = false;        ///< `%` at this factor
+  bool isInSharedDim = false;  ///< `%` at the dimension that it is part of
+  bool isBound = false;        ///< `?`: counts say which of its rows are there
   /// Extent of the dimension, given the extents of its factors.
   int64_t extent(int64_t ofFactor, int64_t ofOther = 0) const;
 };
@@ -61,11 +61,11 @@ struct FactorValue {
   };
   Form form = Dims;
   Combine combine = Sum;
-  bool isList = false;               ///< `*`: each value of the list has its own extent
-  bool isAddedOnce = false;          ///< `+`: a term of a sum that exactly one part may add
-  FactorId pointsInto = kNoFactor;   ///< `>v`: its elements are indices along v
-  FactorId countsRowsOf = kNoFactor; ///< `|x`: its elements count rows along x
-  std::optional<AttrKey> turnedBy;   ///< with this attribute its last two dimensions are swapped
+  bool isList = false;                 ///< `*`: each value of the list has its own extent
+  bool isAddedOnce = false;            ///< `+`: a term of a sum that exactly one part may add
+  FactorId pointsInto = kNoFactor;     ///< `>v`: its elements are indices along v
+  FactorId countsRowsOf = kNoFactor;   ///< `|x`: its elements count rows along x
+  std::optional<AttrKey> transposedBy; ///< with this attribute its last two dimensions are swapped
   uint8_t dimCount = 0, atomCount = 0;
   std::array<FactorAtom, kAtomsOfValueMax> atoms{};
 
@@ -104,8 +104,8 @@ struct OpFactors {
   /// Whether an operand needs the factor unsharded: it is marked `!` or stands beside another one.
   bool isNeededWhole(FactorId factor) const;
   /// Whether the attribute transposes the operand.
-  constexpr bool isTurned(size_t at, AttrKey by) const {
-    return at < operandCount && operandValues[at].turnedBy == by;
+  constexpr bool isTransposed(size_t at, AttrKey by) const {
+    return at < operandCount && operandValues[at].transposedBy == by;
   }
   /// The operand whose elements a result's indices refer to: the op chooses among them.
   std::optional<size_t> chosenBy() const;

@@ -30,7 +30,7 @@ int64_t chunksOf(const Segment &segment, const Op &op) {
 }
 
 /// Kernels that bring both factors of a product to 8 bits: two lists of rows, and of each factor
-/// magnitudes and codes.
+/// amaxes and codes.
 constexpr int64_t kNodesOfFactors = 6;
 
 /// Of a batch of matrices of Muon: the momentum, the first factor and the update, squares where it

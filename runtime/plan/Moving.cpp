@@ -1,5 +1,5 @@
-// Adds what moves with indices: a sum moves with one group if its axes are those of both, one
-// behind the other.
+// Adds what moves with indices: a sum moves with one group if its axes are those of both, one after
+// the other.
 #include "runtime/plan/Coordinates.h"
 
 #include <algorithm>

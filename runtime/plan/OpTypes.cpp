@@ -143,12 +143,12 @@ public:
 
 private:
   static void fuse(const OpForm &form, const OpInfo &info, OpTypes &types) {
-    const OpInfo &maker = opInfo(form.kind);
+    const OpInfo &producer = opInfo(form.kind);
     types.operandCount = types.resultCount = 0;
     forEachName(info.operands, [&](std::string_view name) {
       ValueType &type = types.operandTypes[types.operandCount++];
-      int own = positionOf(maker.operands, name);
-      type = own >= 0         ? ofMaker(typesRowOf(form.kind).operand(static_cast<size_t>(own)))
+      int own = positionOf(producer.operands, name);
+      type = own >= 0         ? ofProducer(typesRowOf(form.kind).operand(static_cast<size_t>(own)))
              : name == "seen" ? likeOperand(info, "amax", true)
                               : exact(DType::F32, 1);
     });
@@ -169,10 +169,10 @@ private:
       return likeOperand(info, "seen", true);
     int own = positionOf(opInfo(form.kind).results, name);
     return own < 0 ? exact(DType::F32, 0)
-                   : ofMaker(typesRowOf(form.kind).result(static_cast<size_t>(own)));
+                   : ofProducer(typesRowOf(form.kind).result(static_cast<size_t>(own)));
   }
 
-  static ValueType ofMaker(ValueType type) {
+  static ValueType ofProducer(ValueType type) {
     if (type.numbers == ValueType::Data)
       type.numbers = ValueType::Float;
     return type;

@@ -166,7 +166,7 @@ enum class Transport : uint8_t { Nccl, Window, Ce, Exchange };
 enum class Arena : uint8_t { State, Work, Sym, Host };
 inline constexpr int kArenaCount = 4;
 /// Device memory of a rank outside of the arenas, as far as its role determines it.
-enum class Beside : uint8_t { Communicators, Landings, Workspaces };
+enum class Beside : uint8_t { Communicators, ReceiveBuffers, Workspaces };
 inline constexpr int kBesideCount = 3;
 
 /// Purpose of memory, for summaries.

@@ -107,11 +107,11 @@ Variant VariantTable::of(int64_t microbatch, int64_t count) const {
   return {std::min(firstCuts_[like], microbatch), count};
 }
 
-int64_t VariantTable::turnsAlike(const MicrobatchNumber &number, int64_t turn,
-                                 int64_t count) const {
+int64_t VariantTable::iterationsAlike(const MicrobatchNumber &number, int64_t iteration,
+                                      int64_t count) const {
   if (!isBody_ || number.coef == 0)
     return std::numeric_limits<int64_t>::max();
-  int64_t microbatch = number.at(turn), last = count - 1;
+  int64_t microbatch = number.at(iteration), last = count - 1;
   if (number.coef < 0 || microbatch <= 0 || microbatch >= last)
     return 1;
   auto cut = std::ranges::upper_bound(cuts_, microbatch);
@@ -194,12 +194,13 @@ private:
         continue;
       }
       int64_t count = named[node.segment];
-      for (int64_t turn = 0; turn < loop.count;) {
-        int64_t alike = std::min(tables_[node.segment].turnsAlike(*node.microbatch, turn, count),
-                                 loop.count - turn);
+      for (int64_t iteration = 0; iteration < loop.count;) {
+        int64_t alike =
+            std::min(tables_[node.segment].iterationsAlike(*node.microbatch, iteration, count),
+                     loop.count - iteration);
         for (int64_t i = 0; i < std::min(alike, slots_[node.segment]); ++i)
-          take(node.segment, node.microbatch->at(turn + i), count);
-        turn += alike;
+          take(node.segment, node.microbatch->at(iteration + i), count);
+        iteration += alike;
       }
     }
   }

@@ -18,7 +18,7 @@ public:
 
   /// The number of consecutive loop iterations, from this one on, that execute the same variant; at
   /// least 1. `number` maps an iteration to its microbatch.
-  int64_t turnsAlike(const MicrobatchNumber &number, int64_t turn, int64_t count) const;
+  int64_t iterationsAlike(const MicrobatchNumber &number, int64_t iteration, int64_t count) const;
 
   /// Numbers of microbatches that cover every variant; some variants may occur twice.
   std::vector<int64_t> numbersFor(int64_t count) const;
@@ -55,9 +55,9 @@ std::vector<std::vector<SegmentInstance>> instancesOfProgram(const Role &role);
 /// Calls fn(run, iteration) for each run in the nodes and their loops, in order; `iteration` is
 /// that of the innermost loop. Stops if fn returns false.
 template <typename Fn>
-bool forEachRun(const std::vector<ProgramNode> &nodes, const Fn &fn, int64_t turn = 0) {
+bool forEachRun(const std::vector<ProgramNode> &nodes, const Fn &fn, int64_t iteration = 0) {
   for (const ProgramNode &node : nodes) {
-    if (node.kind == ProgramNode::Run && !fn(node, turn))
+    if (node.kind == ProgramNode::Run && !fn(node, iteration))
       return false;
     if (node.kind == ProgramNode::Loop)
       for (int64_t i = 0; i < node.count; ++i)

@@ -145,7 +145,8 @@ void EventLog::end() {
   addRecord(records_, event_);
 }
 
-Status EventLog::step(const StepState &state, double seconds, std::span<const NamedValue> told) {
+Status EventLog::step(const StepState &state, double seconds,
+                      std::span<const NamedValue> reported) {
   if (!isOpen())
     return Status::ok();
   recent_[static_cast<size_t>(steps_++) % recent_.size()] = seconds;
@@ -157,7 +158,7 @@ Status EventLog::step(const StepState &state, double seconds, std::span<const Na
     training(state, "");
     if (options_.decoupledLr)
       scalar("decoupled-learning-rate", state.decoupledLr);
-    for (const NamedValue &each : told)
+    for (const NamedValue &each : reported)
       scalar(each.name, each.value);
     if (options_.skippedSamples > 0)
       scalar("skipped-train-samples", static_cast<double>(options_.skippedSamples));

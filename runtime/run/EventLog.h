@@ -23,7 +23,7 @@ struct EventOptions {
   int64_t sequenceLength = 0; ///< tokens of a sample
   int64_t worldSize = 1;
   double flopsPerToken = 0;   ///< of one rank: the model's divided by the number of ranks
-  int64_t skippedSamples = 0; ///< passed over before this run began
+  int64_t skippedSamples = 0; ///< skipped before this run began
   bool lossScale = true;
   bool decoupledLr = false; ///< the rate of embedding and output layer
   bool perplexity = false;  ///< of evaluations
@@ -50,15 +50,16 @@ public:
   bool isOpen() const { return fd_ >= 0; }
 
   /// A step has ended; `seconds` is the time that it took. A step that was skipped, because its
-  /// gradients were not finite, has neither loss nor norm. `told` is what the plan tells beside it.
-  Status step(const StepState &state, double seconds, std::span<const NamedValue> told = {});
+  /// gradients were not finite, has neither loss nor norm. `told` is what the plan reports beside
+  /// it.
+  Status step(const StepState &state, double seconds, std::span<const NamedValue> reported = {});
   /// The steps after this one have so many samples.
   void grow(int64_t step, int64_t batchSize) {
     options_.samplesBefore = samplesUpTo(step);
     options_.stepsBefore = step;
     options_.batchSize = batchSize;
   }
-  /// A step was passed over: its samples count as skipped.
+  /// A step was skipped: its samples count as skipped.
   void skipped() { options_.skippedSamples += options_.batchSize; }
   /// An evaluation has ended, of a set that has a name if there are several.
   Status evaluated(const StepState &state, std::string_view set = {});

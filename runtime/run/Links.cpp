@@ -20,10 +20,10 @@ std::string linkText(const plan::Plan &plan, const std::string &links, double ga
   return text;
 }
 
-void judgeLinks(const plan::Plan &plan, double gatherGBs, const ReportSink &tell) {
+void judgeLinks(const plan::Plan &plan, double gatherGBs, const ReportSink &emit) {
   double predicted = predictedGBs(plan);
   if (gatherGBs > 0 && gatherGBs < kLeastShare * predicted)
-    tell(makeReport(report::SlowGathers, gatherGBs, predicted));
+    emit(makeReport(report::SlowGathers, gatherGBs, predicted));
 }
 
 } // namespace shardc::run

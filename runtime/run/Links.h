@@ -13,6 +13,6 @@ namespace shardc::run {
 std::string linkText(const plan::Plan &plan, const std::string &links, double gatherGBs);
 
 /// Warns if gathers are slower than predicted by more than measurements vary.
-void judgeLinks(const plan::Plan &plan, double gatherGBs, const ReportSink &tell);
+void judgeLinks(const plan::Plan &plan, double gatherGBs, const ReportSink &emit);
 
 } // namespace shardc::run

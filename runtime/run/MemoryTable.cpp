@@ -47,9 +47,10 @@ std::string purposesOf(const plan::Role &role, plan::Arena arena) {
 
 } // namespace
 
-std::string memoryTable(const plan::Role &role, int64_t workspaceBytes, int64_t landingBytes) {
+std::string memoryTable(const plan::Role &role, int64_t workspaceBytes,
+                        int64_t receiveBufferBytes) {
   // The compiler reported the plan's part; kernels and channels need more.
-  int64_t planned = 0, beside = workspaceBytes + landingBytes;
+  int64_t planned = 0, beside = workspaceBytes + receiveBufferBytes;
   for (int64_t bytes : role.arenaBytes)
     planned += bytes;
   std::string text = fmt::format("memory per rank: {} planned", plan::formatBytes(planned));
@@ -62,7 +63,7 @@ std::string memoryTable(const plan::Role &role, int64_t workspaceBytes, int64_t 
     add(plan::toString(static_cast<plan::Arena>(a)), role.arenaBytes[a],
         purposesOf(role, static_cast<plan::Arena>(a)));
   add("workspaces", workspaceBytes, "scratch of kernels, one for each stream");
-  add("landing buffers", landingBytes, "inputs of sums over ranks, one for each channel");
+  add("receive buffers", receiveBufferBytes, "inputs of sums over ranks, one for each channel");
   return text;
 }
 
@@ -87,11 +88,11 @@ std::string deviceMemoryTable(const plan::Plan &plan, const plan::Role &role,
   const plan::Job::Derived &predicted = plan.job.derived;
   add("context", stages.begin, predicted.memoryContextBytes);
   add("arenas", stages.arenas - stages.begin, arenas);
-  add("communicators", stages.channels - stages.arenas - stages.landings,
+  add("communicators", stages.channels - stages.arenas - stages.receiveBuffers,
       role.beside(plan::Beside::Communicators));
   for (const auto &[name, bytes] : stages.communicators)
     rows += fmt::format("    {:<13} {:>10.1f}\n", name, mib(bytes));
-  add("landing buffers", stages.landings, role.beside(plan::Beside::Landings));
+  add("receive buffers", stages.receiveBuffers, role.beside(plan::Beside::ReceiveBuffers));
   add("workspaces", stages.workspaces - stages.channels, role.beside(plan::Beside::Workspaces));
   add("libraries", stages.end - stages.workspaces, predicted.memoryLibrariesBytes);
   std::string head =

@@ -10,8 +10,8 @@
 namespace shardc::run {
 
 /// One line for the total, one for each arena with bytes, and one each for `workspaceBytes` and
-/// `landingBytes`. Memory outside cells is for values that live within a segment.
-std::string memoryTable(const plan::Role &role, int64_t workspaceBytes, int64_t landingBytes);
+/// `receiveBufferBytes`. Memory outside cells is for values that live within a segment.
+std::string memoryTable(const plan::Role &role, int64_t workspaceBytes, int64_t receiveBufferBytes);
 
 /// The device memory in use by part, as the system counts it, compared with the plan's prediction.
 /// Empty if the device has no separate memory.

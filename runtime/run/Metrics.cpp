@@ -136,7 +136,7 @@ void MetricsWriter::clear() {
 }
 
 Status MetricsWriter::step(const StepState &state, const Speed &speed, const MetricsFields &fields,
-                           std::span<const NamedValue> told) {
+                           std::span<const NamedValue> reported) {
   Line line;
   line.add("{{\"step\":{}", state.step).number("loss", state.loss).number("lr", state.lr);
   line.number("grad_norm", state.gradNorm)
@@ -149,7 +149,7 @@ Status MetricsWriter::step(const StepState &state, const Speed &speed, const Met
     line.number("decoupled_lr", state.decoupledLr);
   if (fields.weightDecay)
     line.number("weight_decay", state.weightDecay);
-  for (const NamedValue &each : told)
+  for (const NamedValue &each : reported)
     line.number(each.name, each.value);
   line.number("tokens_per_s", speed.tokensPerSecond);
   if (speed.modelTflops > 0)

@@ -53,11 +53,11 @@ public:
   /// {"step":3,"loss":2.5,"lr":0.001,"grad_norm":1.5,"tokens":512,"tokens_per_s":1000.0,
   /// "model_tflops":412.5,"mfu":0.417,"host_ms":0.25,"host_wait_ms":9.5}. `tokens` is the number
   /// that the loss counts. As `fields` says, also "loss_scale":65536.0,"skipped":0,
-  /// "decoupled_lr":0.002,"weight_decay":0.05, and what the plan tells beside its state. What is
+  /// "decoupled_lr":0.002,"weight_decay":0.05, and what the plan reports beside its state. What is
   /// not known is left out, what is not finite is null; all digits are written.
   Status step(const StepState &state, const Speed &speed, const MetricsFields &fields = {},
-              std::span<const NamedValue> told = {});
-  /// {"step":3,"skipped":1}: the recipe passes over that step.
+              std::span<const NamedValue> reported = {});
+  /// {"step":3,"skipped":1}: the recipe skips that step.
   Status skipped(const StepState &state);
   /// {"step":3,"from_memory":1,"seconds_lost":2.5}: a restart goes on after that step from state
   /// in memory; the seconds are since the step had ended.

@@ -98,7 +98,7 @@ Status NonFiniteFinder::checkRoom(const Position &position, size_t rank, const p
   std::vector<int32_t> ids, places;
   RETURN_IF_ERROR(read(plan::operandNamed<MakeRuns>(op, "ids"), ids));
   RETURN_IF_ERROR(read(plan::resultNamed<MakeRuns>(op, "places"), places));
-  auto lacking = std::ranges::count(places, kNoRoom);
+  auto lacking = std::ranges::count(places, kOverCapacity);
   if (lacking == 0)
     return Status::ok();
   const plan::Type &counts = segment.values[plan::resultNamed<MakeRuns>(op, "counts")].type;
@@ -109,7 +109,7 @@ Status NonFiniteFinder::checkRoom(const Position &position, size_t rank, const p
       ++needs[static_cast<size_t>(id / runs)];
   auto most = std::ranges::max_element(needs);
   double factor = static_cast<double>(*most * slots) / static_cast<double>(ids.size());
-  return makeStatus(report::RowsWithoutRoom,
+  return makeStatus(report::RowsOverCapacity,
                     "step {}, rank {}{}, microbatch {}: {} rows of %{} have found no room: the "
                     "experts of rank {} "
                     "of {} would get {} of them, and there is room for {}; "
@@ -162,7 +162,7 @@ Status NonFiniteFinder::checkResult(const Position &position, size_t rank, const
                     plan::opInfo(op).name, where, elementText(type, copy_.data(), found));
 }
 
-bool mayLackRoom(const plan::Plan &plan) {
+bool mayExceedCapacity(const plan::Plan &plan) {
   auto isShort = [](const plan::Segment &segment, const plan::Op &op) {
     if (op.kind != plan::OpKind::MakeRuns)
       return false;

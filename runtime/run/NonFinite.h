@@ -36,6 +36,6 @@ private:
 };
 
 /// True if ranks may give each other more rows than slots have room for.
-bool mayLackRoom(const plan::Plan &plan);
+bool mayExceedCapacity(const plan::Plan &plan);
 
 } // namespace shardc::run

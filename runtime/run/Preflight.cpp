@@ -95,9 +95,9 @@ namespace {
 
 /// Bytes that a rank of a role is about to allocate.
 struct RankNeed {
-  int64_t arenas = 0, landings = 0, communicators = 0, workspaces = 0;
+  int64_t arenas = 0, receiveBuffers = 0, communicators = 0, workspaces = 0;
   double sum() const { // of sizes that a plan's text may make as large as it likes
-    return static_cast<double>(arenas) + static_cast<double>(landings) +
+    return static_cast<double>(arenas) + static_cast<double>(receiveBuffers) +
            static_cast<double>(communicators) + static_cast<double>(workspaces);
   }
 };
@@ -108,7 +108,7 @@ RankNeed needOf(const plan::Plan &plan, const plan::Role &role, const hal::Backe
   for (size_t arena = 0; arena < role.arenaBytes.size(); ++arena)
     if (sharesMemory || static_cast<plan::Arena>(arena) != plan::Arena::Host)
       need.arenas += role.arenaBytes[arena];
-  need.landings = backend.hasLandingBuffers() ? plan::landingBytes(plan, role) : 0;
+  need.receiveBuffers = backend.hasReceiveBuffers() ? plan::receiveBufferBytes(plan, role) : 0;
   if (!sharesMemory) {
     need.communicators = std::max<int64_t>(role.beside(plan::Beside::Communicators), 0);
     need.workspaces = std::max<int64_t>(role.beside(plan::Beside::Workspaces), 0);
@@ -136,7 +136,7 @@ Status checkMemory(const plan::Plan &plan, hal::Backend &backend, int64_t proces
       most = own;
   }
   add("arenas", most.arenas);
-  add("landing buffers", most.landings);
+  add("receive buffers", most.receiveBuffers);
   add("communicators", most.communicators, " (predicted)");
   add("workspaces", most.workspaces, " (predicted)");
   if (!backend.devicesShareMemory()) // the context exists already
@@ -203,10 +203,10 @@ Status checkGpuCount(const plan::Plan &plan, const VisibleGpus &gpus, int64_t ra
                     gpus.count == 1 ? "it" : "them");
 }
 
-void judgeGpuKind(const plan::Plan &plan, const VisibleGpus &gpus, const ReportSink &tell) {
+void judgeGpuKind(const plan::Plan &plan, const VisibleGpus &gpus, const ReportSink &emit) {
   std::string kind = kindOf(gpus.name);
   if (!plan.needsGpu.empty() && !kind.empty() && !isKind(plan.needsGpu, gpus.name))
-    tell(makeReport(report::OtherGpuKind, plan.needsGpu, plan::printable(gpus.name), kind));
+    emit(makeReport(report::OtherGpuKind, plan.needsGpu, plan::printable(gpus.name), kind));
 }
 
 } // namespace shardc::run

@@ -23,7 +23,7 @@ std::vector<Report> preflight(const plan::Plan &plan, std::string_view backendNa
                               exec::FindKernel findKernel, const PreflightOptions &options);
 
 /// Compares the memory that the plan needs with the free memory of the process' devices: arenas,
-/// landing buffers if there are any, and, for devices with separate memory, the prediction for
+/// receive buffers if there are any, and, for devices with separate memory, the prediction for
 /// communicators, workspaces and libraries. InvalidInput if it does not fit. `processes` processes
 /// share the machine's memory if devices do.
 Status checkMemory(const plan::Plan &plan, hal::Backend &backend, int64_t processes = 1);
@@ -43,6 +43,6 @@ struct VisibleGpus {
 Status checkGpuCount(const plan::Plan &plan, const VisibleGpus &gpus, int64_t ranksHere);
 
 /// Warns if the plan was made for another kind of GPU; says nothing if either kind is unknown.
-void judgeGpuKind(const plan::Plan &plan, const VisibleGpus &gpus, const ReportSink &tell);
+void judgeGpuKind(const plan::Plan &plan, const VisibleGpus &gpus, const ReportSink &emit);
 
 } // namespace shardc::run

@@ -82,10 +82,10 @@ void ProgressOutput::step(const StepState &state) {
       std::accumulate(recentTokens_.begin(), recentTokens_.begin() + counted, int64_t{0}));
   if (options_.metrics)
     keep(options_.metrics->step(state, speedOf(window > 0 ? tokens / window : 0), options_.fields,
-                                told_));
+                                reported_));
   if (options_.events)
-    keep(options_.events->step(state, took, told_));
-  told_ = {};
+    keep(options_.events->step(state, took, reported_));
+  reported_ = {};
   bool isPlain =
       state.step % options_.logInterval == 0 || state.step == stepsTotal_ || stepsSeen_ == 1;
   bool isDue = options_.isTerminal && seconds(now - lastShown_) >= kRedrawSeconds;
@@ -115,16 +115,16 @@ void ProgressOutput::countSkipped(const StepState &state) {
     return;
   clearLine();
   if (isLarge)
-    options_.tell(makeReport(report::LargeNormsSkipped, state.step, largeNormsInRow_,
+    options_.emit(makeReport(report::LargeNormsSkipped, state.step, largeNormsInRow_,
                              static_cast<double>(state.gradNorm)));
   else
-    options_.tell(makeReport(report::StepsSkipped, state.step, overflowsInRow_, state.lossScale));
+    options_.emit(makeReport(report::StepsSkipped, state.step, overflowsInRow_, state.lossScale));
 }
 
 void ProgressOutput::skipped(const StepState &state) {
   if (options_.lastStep)
     options_.lastStep->store(static_cast<uint64_t>(state.step), std::memory_order_relaxed);
-  ++stepsPassedOver_;
+  ++stepsSkipped_;
   if (options_.metrics)
     keep(options_.metrics->skipped(state));
   if (options_.events)
@@ -133,7 +133,7 @@ void ProgressOutput::skipped(const StepState &state) {
     return;
   clearLine();
   Text text;
-  text.add("step {}/{}  passed over, as train.iterations_to_skip asks\n", state.step, stepsTotal_);
+  text.add("step {}/{}  skipped, as train.iterations_to_skip asks\n", state.step, stepsTotal_);
   text.write(options_.out);
   flush();
 }
@@ -216,7 +216,7 @@ void ProgressOutput::keep(Status status) {
     return;
   metricsStatus_ = std::move(status);
   clearLine();
-  options_.tell(metricsStatus_.report());
+  options_.emit(metricsStatus_.report());
 }
 
 void ProgressOutput::end(const RunResult &result, bool isAllWritten) {
@@ -228,7 +228,7 @@ void ProgressOutput::end(const RunResult &result, bool isAllWritten) {
   if (firstStep_ > stepsTotal_)
     text.add("done after {} steps, more than the {} asked for, in ", firstStep_, stepsTotal_);
   else
-    text.add("{} after {} of {} steps in ", how, firstStep_ + stepsSeen_ + stepsPassedOver_,
+    text.add("{} after {} of {} steps in ", how, firstStep_ + stepsSeen_ + stepsSkipped_,
              stepsTotal_);
   text.duration(seconds(Clock::now() - begin_));
   if (stepsSeen_ > 0)

@@ -25,7 +25,7 @@ struct ProgressOptions {
   MetricsWriter *metrics = nullptr;
   EventLog *events = nullptr;
   std::function<void()> readerGone;          ///< called once nobody reads `out` any more
-  ReportSink tell;                           ///< takes the failure to write metrics or events
+  ReportSink emit;                           ///< takes the failure to write metrics or events
   std::vector<std::string> sets;             ///< names of several validation sets
   MetricsFields fields;                      ///< beside what is always reported
   bool isQuiet = false;                      ///< prints nothing, because another process does
@@ -44,7 +44,7 @@ public:
   void evaluating(const Evaluated &what) override { what_ = what; }
   void saved() override;
   void queued(const HostTime &time) override { host_ = time; }
-  void told(std::span<const NamedValue> values) override { told_ = values; }
+  void reported(std::span<const NamedValue> values) override { reported_ = values; }
   void took(double seconds) override { took_ = seconds; }
   /// The steps that follow have so many tokens.
   void grow(int64_t tokensPerStep) { options_.tokensPerStep = tokensPerStep; }
@@ -81,13 +81,13 @@ private:
   bool hasBegun_ = false;
   double firstLoss_ = 0, lastLoss_ = 0;
   int64_t stepsSeen_ = 0;
-  int64_t stepsPassedOver_ = 0;
-  int64_t skipped_ = 0;              ///< steps whose update was left out
-  int64_t overflowsInRow_ = 0;       ///< steps whose gradients were not finite
-  int64_t largeNormsInRow_ = 0;      ///< steps whose norm was above the largest that the job takes
-  HostTime host_;                    ///< of the step that ends next
-  std::span<const NamedValue> told_; ///< of that step too
-  std::optional<double> took_;       ///< seconds of the device, of that step too
+  int64_t stepsSkipped_ = 0;
+  int64_t skipped_ = 0;         ///< steps whose update was left out
+  int64_t overflowsInRow_ = 0;  ///< steps whose gradients were not finite
+  int64_t largeNormsInRow_ = 0; ///< steps whose norm was above the largest that the job takes
+  HostTime host_;               ///< of the step that ends next
+  std::span<const NamedValue> reported_; ///< of that step too
+  std::optional<double> took_;           ///< seconds of the device, of that step too
   bool lineIsOpen_ = false;
 };
 

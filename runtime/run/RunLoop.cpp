@@ -71,13 +71,13 @@ private:
   }
 
   /// Batches of the job that were taken before this process began, and in steps up to this one
-  /// that it passes over. Others take one a step.
+  /// that it skips. Others take one a step.
   void setBatchesBefore(int64_t step) {
     segments_.setVisitsBefore(
         FeedKind::Train, options_.batchesConsumed.value_or(options_.firstStep) + skippedUpTo(step));
   }
 
-  /// Steps that this process passes over, up to this one.
+  /// Steps that this process skips, up to this one.
   int64_t skippedUpTo(int64_t step) const {
     return plan::countSkipped(options_.skippedSteps, options_.firstStep, step);
   }
@@ -285,8 +285,8 @@ private:
       if (isEnding_)
         break;
       RETURN_IF_ERROR(traceBefore(i, end));
-      bool isPassedOver = isSkipped(i + 1);
-      if (Status status = isPassedOver ? passOver(i) : runIteration(i, comparesWithin);
+      bool isStepSkipped = isSkipped(i + 1);
+      if (Status status = isStepSkipped ? skipStep(i) : runIteration(i, comparesWithin);
           !status.isOk()) {
         // Steps before this one have their results; that they cannot be had either adds nothing.
         static_cast<void>(settle(0));
@@ -297,7 +297,7 @@ private:
         RETURN_IF_ERROR(compareAfter(i + 1));
       if (isSaveDue(i))
         RETURN_IF_ERROR(saveAfter(i + 1));
-      if (options_.keeper && options_.keeper->isCopyDue(i + 1) && !isPassedOver)
+      if (options_.keeper && options_.keeper->isCopyDue(i + 1) && !isStepSkipped)
         RETURN_IF_ERROR(copyAfter(i + 1));
       if (options_.endsAtSave && isSaveDue(i)) { // whether all end here is known by now
         RETURN_IF_ERROR(settle(0));
@@ -378,7 +378,7 @@ private:
   }
 
   /// The next step takes the batch behind this one's.
-  Status passOver(int64_t iteration) {
+  Status skipStep(int64_t iteration) {
     setBatchesBefore(iteration + 1);
     return readBack(StepReadback::Kind::Skipped, iteration);
   }
@@ -439,8 +439,8 @@ private:
       return Status::ok();
     }
     if (copy.kind == StepReadback::Kind::Evaluation) {
-      if (std::isnan(copy.state.evalLoss) && mayLackRoom(executable_.plan()))
-        return makeStatus(report::RowsWithoutRoom,
+      if (std::isnan(copy.state.evalLoss) && mayExceedCapacity(executable_.plan()))
+        return makeStatus(report::RowsOverCapacity,
                           "step {}: the loss of the evaluation is not a number; rows of its tokens "
                           "have found no room at experts, or the weights are wrong",
                           copy.state.step);
@@ -453,8 +453,8 @@ private:
       return Status::ok();
     }
     observer_.queued(copy.host);
-    if (std::span<const NamedValue> values = values_.of(copy.told); !values.empty())
-      observer_.told(values);
+    if (std::span<const NamedValue> values = values_.of(copy.reported); !values.empty())
+      observer_.reported(values);
     if (!std::isnan(copy.took))
       observer_.took(copy.took);
     return endStep(copy.iteration, copy.state);

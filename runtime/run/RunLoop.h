@@ -37,7 +37,7 @@ public:
   virtual void begin(int64_t firstStep, int64_t stepsTotal) = 0;
   /// A step has ended, and its update was applied, or left out if `state.skip`.
   virtual void step(const StepState &state) = 0;
-  /// A step was passed over, as the recipe asks; the state is that of its number.
+  /// A step was skipped, as the recipe asks; the state is that of its number.
   virtual void skipped(const StepState &) {}
   /// An evaluation after this step has ended.
   virtual void evaluated(const StepState &state) = 0;
@@ -48,8 +48,8 @@ public:
   /// Before `step`: the host time to enqueue that step and to report on steps that ended
   /// meanwhile.
   virtual void queued(const HostTime &) {}
-  /// Before `step`: what the plan tells of that step beside its state, if it tells anything.
-  virtual void told(std::span<const NamedValue>) {}
+  /// Before `step`: what the plan reports of that step beside its state, if it reports anything.
+  virtual void reported(std::span<const NamedValue>) {}
   /// Before `step`: seconds of the device from the end of the previous work to the end of that
   /// step. Not called if the backend records no time.
   virtual void took(double) {}
@@ -76,7 +76,7 @@ public:
 };
 
 /// Evaluations that are due every so many steps up to a step, from the step `start` on. None is
-/// behind a step that is passed over.
+/// behind a skipped step.
 int64_t evaluationsUpTo(int64_t step, int64_t interval, int64_t start,
                         const std::vector<int64_t> &skipped = {});
 
@@ -107,7 +107,7 @@ struct RunOptions {
   /// their updates, where only then ranks have whole weights alike, which each step gathers.
   int64_t compareInterval = 0;
   std::function<Status(int64_t step)> compare;
-  /// Steps of the job, ascending from 1, that are passed over: they only take their batch.
+  /// Steps of the job, ascending from 1, that are skipped: they only take their batch.
   std::vector<int64_t> skippedSteps;
   /// If set: the run ends after the step in which this time comes, as on request.
   std::optional<std::chrono::steady_clock::time_point> deadline;

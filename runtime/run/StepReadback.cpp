@@ -17,7 +17,7 @@ Status StepReadback::prepare() {
     return makeStatus(report::PlanCannotRun, "@step has {} bytes, a step state has {}",
                       cell.type.bytes(), sizeof(StepState));
   ASSIGN_OR_RETURN(address_, executable_.arenas(0).resolve(cell.place, cell.type.bytes(), "@step"));
-  RETURN_IF_ERROR(findTold());
+  RETURN_IF_ERROR(findReported());
   hal::Device &device = executable_.device(0);
   ASSIGN_OR_RETURN(buffer_,
                    device.allocate(hal::MemoryKind::Host, kCopies * slotBytes_, "step readback"));
@@ -28,18 +28,18 @@ Status StepReadback::prepare() {
   return Status::ok();
 }
 
-Status StepReadback::findTold() {
+Status StepReadback::findReported() {
   const plan::Role &role = executable_.role();
-  for (size_t i = 0; i < kToldCount; ++i) {
-    uint32_t index = plan::findCell(role, kToldCells[i]);
+  for (size_t i = 0; i < kReportedCount; ++i) {
+    uint32_t index = plan::findCell(role, kReportedCells[i]);
     if (index == plan::kNone)
       continue;
     const plan::Cell &cell = role.cells[index];
-    ASSIGN_OR_RETURN(told_[i].address,
+    ASSIGN_OR_RETURN(reported_[i].address,
                      executable_.arenas(0).resolve(cell.place, cell.type.bytes(), cell.name));
-    told_[i].floats = static_cast<size_t>(cell.type.numel());
-    told_[i].offset = slotBytes_;
-    slotBytes_ += told_[i].floats * sizeof(float);
+    reported_[i].floats = static_cast<size_t>(cell.type.numel());
+    reported_[i].offset = slotBytes_;
+    slotBytes_ += reported_[i].floats * sizeof(float);
   }
   constexpr size_t kAlign = 128;
   slotBytes_ = (slotBytes_ + kAlign - 1) / kAlign * kAlign;
@@ -62,10 +62,10 @@ Status StepReadback::queue(Kind kind, int64_t iteration, const HostTimer &timer)
   hal::Stream &stream = executable_.computeStream(0);
   uint8_t *to = buffer_->data() + queued_ % kCopies * slotBytes_;
   RETURN_IF_ERROR(stream.copy(to, address_, sizeof(StepState), "read the step state back"));
-  for (const Told &told : told_)
-    if (told.address != nullptr)
-      RETURN_IF_ERROR(stream.copy(to + told.offset, told.address, told.floats * sizeof(float),
-                                  "read sums of the step back"));
+  for (const Reported &reported : reported_)
+    if (reported.address != nullptr)
+      RETURN_IF_ERROR(stream.copy(to + reported.offset, reported.address,
+                                  reported.floats * sizeof(float), "read sums of the step back"));
   RETURN_IF_ERROR(stream.record(*slot.event));
   slot.host = timer.step();
   ++queued_;
@@ -79,9 +79,10 @@ Result<StepReadback::Copy> StepReadback::take(HostTimer &timer) {
   Copy copy{slot.kind, slot.iteration, {}, {}, slot.host};
   const uint8_t *from = buffer_->data() + taken_ % kCopies * slotBytes_;
   std::memcpy(&copy.state, from, sizeof(StepState));
-  for (size_t i = 0; i < kToldCount; ++i)
-    if (told_[i].address != nullptr)
-      copy.told[i] = {reinterpret_cast<const float *>(from + told_[i].offset), told_[i].floats};
+  for (size_t i = 0; i < kReportedCount; ++i)
+    if (reported_[i].address != nullptr)
+      copy.reported[i] = {reinterpret_cast<const float *>(from + reported_[i].offset),
+                          reported_[i].floats};
   hal::Event &before =
       taken_ == clockStartsAt_ ? *clockStart_ : *slots_[(taken_ - 1) % kCopies].event;
   copy.took = slot.event->secondsSince(before);

@@ -1,5 +1,5 @@
-// Copies of the step state, and of what a plan tells beside it, on their way from the device to the
-// host, in the order in which they were queued.
+// Copies of the step state, and of what a plan reports beside it, on their way from the device to
+// the host, in the order in which they were queued.
 #pragma once
 
 #include <array>
@@ -40,8 +40,8 @@ public:
     Kind kind = Kind::Step;
     int64_t iteration = 0;
     StepState state{};
-    ToldCells told;  ///< valid until the next copy is queued
-    HostTime host;   ///< to queue the step and this
+    ReportedCells reported; ///< valid until the next copy is queued
+    HostTime host;          ///< to queue the step and this
     double took = 0; ///< seconds of the device since the copy before or the clock's start; or NaN
   };
   /// Waits for the oldest copy.
@@ -58,14 +58,14 @@ private:
   static constexpr size_t kCopies = 2 * (kStepsAhead + 1);
 
   /// A cell that is copied behind the step state.
-  struct Told {
+  struct Reported {
     const uint8_t *address = nullptr; ///< null if the plan has no such cell
     size_t floats = 0, offset = 0;
   };
-  Status findTold();
+  Status findReported();
 
   exec::Executable &executable_;
-  std::array<Told, kToldCount> told_;
+  std::array<Reported, kReportedCount> reported_;
   size_t slotBytes_ = sizeof(StepState);
   const uint8_t *address_ = nullptr; ///< on the first rank of this process
   std::unique_ptr<hal::Buffer> buffer_;

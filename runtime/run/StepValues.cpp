@@ -35,7 +35,7 @@ StepValues::StepValues(const plan::Plan &plan) {
              static_cast<double>(model.moeRouterTopk) * layers;
 }
 
-std::span<const NamedValue> StepValues::of(const ToldCells &cells) {
+std::span<const NamedValue> StepValues::of(const ReportedCells &cells) {
   count_ = 0;
   auto [losses, load, ahead] = cells;
   for (size_t kind = 0; kind < losses.size() && kind < hasLoss_.size(); ++kind)

@@ -1,5 +1,5 @@
-// What a plan tells of a step beside its state: losses of routers, and how experts are loaded. The
-// plan leaves sums over all ranks in cells; this makes named numbers of them.
+// What a plan reports of a step beside its state: losses of routers, and how experts are loaded.
+// The plan leaves sums over all ranks in cells; this makes named numbers of them.
 #pragma once
 
 #include <array>
@@ -19,11 +19,11 @@ struct NamedValue {
 };
 
 /// The cells that are read back beside the step state.
-inline constexpr plan::CellKind kToldCells[] = {
+inline constexpr plan::CellKind kReportedCells[] = {
     plan::CellKind::RouterLosses, plan::CellKind::ExpertLoad, plan::CellKind::PredictionLosses};
-inline constexpr size_t kToldCount = std::size(kToldCells);
+inline constexpr size_t kReportedCount = std::size(kReportedCells);
 /// The content of each after a step; empty if the plan has no such cell.
-using ToldCells = std::array<std::span<const float>, kToldCount>;
+using ReportedCells = std::array<std::span<const float>, kReportedCount>;
 
 class StepValues {
 public:
@@ -32,8 +32,8 @@ public:
   /// By the names of upstream the losses that have a weight; "expert_rows_most" and
   /// "expert_rows_least", rows of the experts of all layers that have had the most and the fewest;
   /// "dropped_rows", choices of tokens for which no expert had room; "mtp_1 loss" and so on, as
-  /// upstream's, of each further token that is predicted. Valid until the next call.
-  std::span<const NamedValue> of(const ToldCells &cells);
+  /// upstream's, of each token that is predicted further ahead. Valid until the next call.
+  std::span<const NamedValue> of(const ReportedCells &cells);
 
 private:
   void add(std::string_view name, double value) { values_[count_++] = {name, value}; }
@@ -43,7 +43,7 @@ private:
   size_t experts_ = 0, columns_ = 1; ///< of a row of the load, which may be longer
   double choices_ = 0;               ///< of all tokens of a step, in all layers
   bool drops_ = false;
-  std::vector<std::string> predictions_; ///< names of the losses of further tokens
+  std::vector<std::string> predictions_; ///< names of the multi-token prediction losses
   std::vector<NamedValue> values_;
   size_t count_ = 0;
 };

@@ -20,7 +20,7 @@ using checkpoint::Element;
 using checkpoint::ParamPart;
 using checkpoint::Shape;
 
-constexpr size_t kNamesTold = 20;
+constexpr size_t kNamesReported = 20;
 constexpr uint64_t kRecordBytesMax = uint64_t{64} << 20;
 constexpr int64_t kRowsOfFingerprint = 4;
 constexpr size_t kDigits = 16; ///< of a fingerprint
@@ -32,10 +32,10 @@ bool isHfModel(const std::string &folder) {
 
 std::string linesOf(const std::vector<std::string> &names) {
   std::string text;
-  for (size_t i = 0; i < std::min(names.size(), kNamesTold); ++i)
+  for (size_t i = 0; i < std::min(names.size(), kNamesReported); ++i)
     text += "\n  " + names[i];
-  if (names.size() > kNamesTold)
-    text += fmt::format("\n  and {} more", names.size() - kNamesTold);
+  if (names.size() > kNamesReported)
+    text += fmt::format("\n  and {} more", names.size() - kNamesReported);
   return text;
 }
 
@@ -63,19 +63,19 @@ bool isKeptInBase(const plan::Plan &plan, const plan::Param &param) {
   return param.block >= 0 && plan::isOfBase(plan, plan.blocks[static_cast<size_t>(param.block)]);
 }
 
-Result<std::unique_ptr<BaseWeights>> BaseWeights::open(const plan::Plan &plan, ReportSink tell) {
+Result<std::unique_ptr<BaseWeights>> BaseWeights::open(const plan::Plan &plan, ReportSink emit) {
   const plan::Job::Checkpoint &options = plan.job.checkpoint;
   if (!plan.job.peft.scheme || options.pretrainedCheckpoint.empty())
     return std::unique_ptr<BaseWeights>();
   std::unique_ptr<BaseWeights> base(new BaseWeights(plan));
   base->folder_ = options.pretrainedCheckpoint;
   if (isHfModel(base->folder_)) {
-    ASSIGN_OR_RETURN(base->model_, checkpoint::HfWeights::open(base->folder_, {}, tell));
+    ASSIGN_OR_RETURN(base->model_, checkpoint::HfWeights::open(base->folder_, {}, emit));
   } else {
     ASSIGN_OR_RETURN(base->folder_, checkpoint::findCheckpoint(base->folder_));
     LoadChoice choice{plan.job.text(plan::JobField::checkpoint_ckptFormat), /*weightsOnly=*/true,
                       /*converts=*/true, plan.job.model.gatedLinearUnit};
-    ASSIGN_OR_RETURN(base->checkpoint_, LoadSource::open(base->folder_, choice, tell));
+    ASSIGN_OR_RETURN(base->checkpoint_, LoadSource::open(base->folder_, choice, emit));
   }
   checkpoint::RunState said;
   if (base->model_) {
@@ -85,7 +85,7 @@ Result<std::unique_ptr<BaseWeights>> BaseWeights::open(const plan::Plan &plan, R
   }
   RETURN_IF_ERROR(base->check());
   RETURN_IF_ERROR(
-      judgeDifferences(plan.job, base->folder_, modelDifferences(plan.job, said), tell));
+      judgeDifferences(plan.job, base->folder_, modelDifferences(plan.job, said), emit));
   return base;
 }
 

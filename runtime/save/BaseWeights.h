@@ -22,7 +22,7 @@ public:
   /// Opens them and compares them with the plan, which outlives them. None if the plan trains no
   /// adapters, or names no checkpoint. CheckpointMismatch with the names of tensors that are
   /// missing or of another shape.
-  static Result<std::unique_ptr<BaseWeights>> open(const plan::Plan &plan, ReportSink tell);
+  static Result<std::unique_ptr<BaseWeights>> open(const plan::Plan &plan, ReportSink emit);
 
   const std::string &folder() const { return folder_; }
   /// The files of a Hugging Face model that are there.

@@ -5,10 +5,10 @@
 namespace shardc::save {
 namespace {
 
-using Maker = std::unique_ptr<FormatWriter> (*)(const plan::Plan &, const StateLayout &);
+using Producer = std::unique_ptr<FormatWriter> (*)(const plan::Plan &, const StateLayout &);
 
 /// Null for a format that is not written.
-Maker makerOf(plan::Job::CkptFormat format) {
+Producer producerOf(plan::Job::CkptFormat format) {
   switch (format) {
   case plan::Job::CkptFormat::FsdpDtensor:
     return makeFsdpDtensorWriter;
@@ -26,7 +26,7 @@ Maker makerOf(plan::Job::CkptFormat format) {
 } // namespace
 
 Status checkFormat(const plan::Plan &plan) {
-  if (makerOf(plan.job.checkpoint.ckptFormat))
+  if (producerOf(plan.job.checkpoint.ckptFormat))
     return Status::ok();
   return makeStatus(report::SaveFormatRefused,
                     "checkpoints of format '{}' cannot be written; the formats are "
@@ -37,7 +37,7 @@ Status checkFormat(const plan::Plan &plan) {
 Result<std::unique_ptr<FormatWriter>> FormatWriter::create(const plan::Plan &plan,
                                                            const StateLayout &layout) {
   RETURN_IF_ERROR(checkFormat(plan));
-  return makerOf(plan.job.checkpoint.ckptFormat)(plan, layout);
+  return producerOf(plan.job.checkpoint.ckptFormat)(plan, layout);
 }
 
 Status addExpertBias(const plan::Plan &plan, const Progress &progress, const FormatWriter &format,

@@ -18,7 +18,7 @@
 
 namespace shardc::save {
 
-/// Where a rank serves images, as it tells the others.
+/// Where a rank serves images, as it reports the others.
 struct ImageAddress {
   std::string address;
   int port = 0;

@@ -54,7 +54,7 @@ Result<int64_t> ImageLayout::placeOf(int64_t owner, uint32_t role, uint32_t cell
                     begin, begin + bytes, plan_->roles[role].cells[cell].name);
 }
 
-/// Rows of the common box are behind each other in the saved piece if both have whole rows of it.
+/// Rows of the common box are one after the other in the saved piece if both have whole rows of it.
 Result<std::vector<ImageLayout::Source>> ImageLayout::sourcesOf(const StatePiece &piece,
                                                                 const StateLayout &other) const {
   std::vector<Source> sources;

@@ -100,7 +100,7 @@ void Loader::compareSchedule(const RunState &state) {
     std::string before = words.isLength ? lengthText(*saved, batch) : textOf(*saved);
     if (words.isLength && now.starts_with("step") == before.starts_with("step"))
       before = before.substr(before.find(' ') + 1); // the unit stands before
-    tell_(makeReport(report::ScheduleChanged, words.what, fmt::format("{} {}", words.does, now),
+    emit_(makeReport(report::ScheduleChanged, words.what, fmt::format("{} {}", words.does, now),
                      before));
   }
 }
@@ -116,7 +116,7 @@ Status Loader::compareOptimizer() {
     ASSIGN_OR_RETURN(std::optional<PlainValue> saved,
                      checkpoint_->setting(plan_->params[0].tensorName(0), field));
     if (saved && !isSame(*saved, value))
-      tell_(makeReport(report::OptimizerChanged, field, textOf(*saved), textOf(value)));
+      emit_(makeReport(report::OptimizerChanged, field, textOf(*saved), textOf(value)));
   }
   return Status::ok();
 }
@@ -128,7 +128,7 @@ void Loader::compareVocabulary(const RunState &state) {
   int64_t ours = plan_->job.model.vocabSize;
   if (saved == nullptr || *saved <= 0 || *saved == ours)
     return;
-  tell_(makeReport(report::VocabularyChanged, *saved, ours, std::min(*saved, ours),
+  emit_(makeReport(report::VocabularyChanged, *saved, ours, std::min(*saved, ours),
                    *saved < ours ? "start with the values of its padding"
                                  : "are padding in this run"));
 }
@@ -150,7 +150,7 @@ void Loader::comparePadding(const RunState &state) {
   bool before = masked != nullptr ? *masked : isOurs;
   bool now = plan_->job.model.maskPaddedVocab;
   if (before != now)
-    tell_(makeReport(report::PaddingMaskChanged, padded - vocab, before ? "excluded from" : "in",
+    emit_(makeReport(report::PaddingMaskChanged, padded - vocab, before ? "excluded from" : "in",
                      now ? "excluded from" : "in", before));
 }
 
@@ -179,7 +179,7 @@ int64_t Loader::scheduledSamples(const RunState &state) {
   std::optional<int64_t> samples = entry->wholeNumber();
   if (samples && *samples >= 0)
     return *samples;
-  tell_(makeReport(report::ScheduleUnknown, kScheduled, textOf(*entry)));
+  emit_(makeReport(report::ScheduleUnknown, kScheduled, textOf(*entry)));
   return trained;
 }
 
@@ -190,16 +190,16 @@ std::optional<int64_t> Loader::scheduledUpdates(const RunState &state) {
     return std::nullopt;
   std::optional<int64_t> samples = entry->wholeNumber();
   if (!samples || *samples < 0) {
-    tell_(makeReport(report::ScheduleUnknown, kScheduled, textOf(*entry)));
+    emit_(makeReport(report::ScheduleUnknown, kScheduled, textOf(*entry)));
     return std::nullopt;
   }
   int64_t ours = batchOf(*plan_), batch = savedBatch(state).value_or(ours);
   int64_t updates = *samples / batch;
   if (updates != state.iteration || *samples % batch != 0)
-    tell_(makeReport(report::ScheduleContinues, updates, kScheduled, *samples, batch,
+    emit_(makeReport(report::ScheduleContinues, updates, kScheduled, *samples, batch,
                      state.iteration));
   if (batch != ours)
-    tell_(makeReport(report::BatchChanged, batch, ours));
+    emit_(makeReport(report::BatchChanged, batch, ours));
   return updates;
 }
 
@@ -217,7 +217,7 @@ Status Loader::readUpdates(const RunState &state) {
     known = known ? known : counts[p];
   }
   std::optional<int64_t> scheduled;
-  if (countsSamples(*plan_)) // by which nobody can tell how many updates they were
+  if (countsSamples(*plan_)) // by which nobody can know how many updates they were
     progress_.scheduledSamples = scheduledSamples(state);
   else
     scheduled = scheduledUpdates(state);
@@ -235,7 +235,7 @@ void Loader::readLossScale(const RunState &state) {
     return;
   progress_.lossScaler = lossScalerOf(state);
   if (!progress_.lossScaler)
-    tell_(makeReport(report::LossScaleUnknown, plan::firstLossScale(plan_->job)));
+    emit_(makeReport(report::LossScaleUnknown, plan::firstLossScale(plan_->job)));
 }
 
 /// That of the same tensors, over as many steps.
@@ -249,7 +249,7 @@ Status Loader::readAmaxHistory() {
   whole.offset.resize(whole.shape.size());
   const checkpoint::TensorMeta *saved = checkpoint_->reader().findTensor(kAmaxHistory);
   if (saved == nullptr || saved->shape != whole.shape) {
-    tell_(makeReport(report::AmaxHistoryUnknown, type.shape[0], type.shape[1]));
+    emit_(makeReport(report::AmaxHistoryUnknown, type.shape[0], type.shape[1]));
     return Status::ok();
   }
   progress_.amaxHistory.resize(static_cast<size_t>(type.numel()));
@@ -291,7 +291,7 @@ Status Loader::readProgress(const RunState &state) {
     return makeStatus(report::CheckpointMismatch, "checkpoint '{}' contains iteration {}",
                       checkpoint_->folder(), progress_.step);
   if (findEntry(state.args, kConsumed) == nullptr)
-    tell_(makeReport(report::SamplesAssumed, progress_.consumedTrainSamples));
+    emit_(makeReport(report::SamplesAssumed, progress_.consumedTrainSamples));
   if (loadsOptimizer_)
     RETURN_IF_ERROR(readUpdates(state));
   readLossScale(state);

@@ -186,19 +186,19 @@ Status otherFormat(const std::string &folder, CheckpointFormat found, const Load
 } // namespace
 
 Result<std::unique_ptr<LoadSource>> LoadSource::open(const std::string &folder,
-                                                     const LoadChoice &choice, ReportSink tell) {
+                                                     const LoadChoice &choice, ReportSink emit) {
   ASSIGN_OR_RETURN(CheckpointFormat found, checkpoint::detectFormat(folder));
   if (formatName(found) != choice.format && !choice.converts)
     return otherFormat(folder, found, choice);
   if (found == CheckpointFormat::TorchDist) {
     ASSIGN_OR_RETURN(TorchDistCheckpoint opened,
                      TorchDistCheckpoint::open(folder, choice.weightsOnly,
-                                               checkpoint::Verify::Touched, std::move(tell)));
+                                               checkpoint::Verify::Touched, std::move(emit)));
     return std::unique_ptr<LoadSource>(new TorchDistSource(std::move(opened)));
   }
   ASSIGN_OR_RETURN(
       checkpoint::CheckpointReader reader,
-      checkpoint::CheckpointReader::open(folder, checkpoint::Verify::Touched, std::move(tell)));
+      checkpoint::CheckpointReader::open(folder, checkpoint::Verify::Touched, std::move(emit)));
   if (found == CheckpointFormat::FsdpDtensor && !choice.weightsOnly)
     RETURN_IF_ERROR(checkpoint::checkOptimizerNames(reader));
   ASSIGN_OR_RETURN(checkpoint::FsdpCheckpoint opened,

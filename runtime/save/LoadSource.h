@@ -24,9 +24,9 @@ public:
   virtual ~LoadSource() = default;
 
   /// Opens a checkpoint. InvalidInput, with possible solutions, if its format is not the run's.
-  /// `tell` as in checkpoint::CheckpointReader.
+  /// `emit` as in checkpoint::CheckpointReader.
   static Result<std::unique_ptr<LoadSource>> open(const std::string &folder,
-                                                  const LoadChoice &choice, ReportSink tell);
+                                                  const LoadChoice &choice, ReportSink emit);
   /// The format that was found, by its name.
   virtual std::string_view format() const = 0;
 

@@ -62,8 +62,8 @@ bool isMoment(ParamPart part) { return part != ParamPart::Weight; }
 
 } // namespace
 
-Loader::Loader(std::span<const plan::Plan> plans, StateLayout layout, ReportSink tell)
-    : plans_(plans), plan_(&plans.front()), layout_(std::move(layout)), tell_(std::move(tell)),
+Loader::Loader(std::span<const plan::Plan> plans, StateLayout layout, ReportSink emit)
+    : plans_(plans), plan_(&plans.front()), layout_(std::move(layout)), emit_(std::move(emit)),
       isFinetune_(plan_->job.checkpoint.finetune), loadsOptimizer_(plan_->job.checkpoint.loadOptim),
       lacksMoments_(plan_->params.size()) {}
 
@@ -81,39 +81,39 @@ Result<std::vector<checkpoint::HfModelFile>> Loader::modelFiles() const {
   return checkpoint::hfFilesOf(checkpoint_->reader());
 }
 
-Result<std::unique_ptr<Loader>> Loader::open(std::span<const plan::Plan> plans, ReportSink tell) {
+Result<std::unique_ptr<Loader>> Loader::open(std::span<const plan::Plan> plans, ReportSink emit) {
   const plan::Plan &plan = plans.front();
   if (plan.job.checkpoint.load.empty() && plan.job.checkpoint.pretrainedCheckpoint.empty())
     return std::unique_ptr<Loader>();
   ASSIGN_OR_RETURN(StateLayout layout, StateLayout::create(plan));
   ReportList remarks; // after the step at which the run begins
   std::unique_ptr<Loader> loader(new Loader(plans, std::move(layout), remarks.sink()));
-  ASSIGN_OR_RETURN(loader->base_, BaseWeights::open(plan, tell));
+  ASSIGN_OR_RETURN(loader->base_, BaseWeights::open(plan, emit));
   ASSIGN_OR_RETURN(std::optional<Choice> chosen, loader->choose());
   if (!chosen && loader->base_) {
     RETURN_IF_ERROR(loader->beginWithBase());
-    tell(makeReport(report::RunBegins,
+    emit(makeReport(report::RunBegins,
                     fmt::format("starting at step 0 with new adapters for the weights of '{}'",
                                 loader->base_->folder())));
     return loader;
   }
   if (!chosen) {
-    tell(makeReport(report::RunBegins, fmt::format("starting at step 0: there is no checkpoint in "
+    emit(makeReport(report::RunBegins, fmt::format("starting at step 0: there is no checkpoint in "
                                                    "'{}'",
                                                    plan.job.checkpoint.load)));
     return loader;
   }
-  if (Status status = loader->openChosen(chosen->folder, tell); !status.isOk())
+  if (Status status = loader->openChosen(chosen->folder, emit); !status.isOk())
     return loader->withOlder(std::move(status), chosen->folder);
   std::string begin = loader->isFinetune_
                           ? "starting at step 0 with the weights of"
                           : fmt::format("continuing after step {} from", loader->progress_.step);
   // A copied checkpoint's folder may be called after another step.
-  tell(makeReport(report::RunBegins,
+  emit(makeReport(report::RunBegins,
                   fmt::format("{} '{}', {}", begin, chosen->folder, chosen->why)));
   for (const Report &remark : remarks.take())
-    tell(remark);
-  loader->tell_ = std::move(tell);
+    emit(remark);
+  loader->emit_ = std::move(emit);
   return loader;
 }
 
@@ -132,13 +132,13 @@ Result<std::unique_ptr<Loader>> Loader::ofSource(std::span<const plan::Plan> pla
   return loader;
 }
 
-Status Loader::openChosen(const std::string &folder, const ReportSink &tell) {
+Status Loader::openChosen(const std::string &folder, const ReportSink &emit) {
   LoadChoice choice{plan_->job.text(plan::JobField::checkpoint_ckptFormat),
                     isFinetune_ || !loadsOptimizer_, plan_->job.checkpoint.convertOnLoad,
                     plan_->job.model.gatedLinearUnit};
-  ASSIGN_OR_RETURN(checkpoint_, LoadSource::open(folder, choice, tell));
+  ASSIGN_OR_RETURN(checkpoint_, LoadSource::open(folder, choice, emit));
   if (checkpoint_->format() != choice.format)
-    tell_(makeReport(report::ConvertedOnLoad, folder, checkpoint_->format(), choice.format));
+    emit_(makeReport(report::ConvertedOnLoad, folder, checkpoint_->format(), choice.format));
   return compare();
 }
 
@@ -249,7 +249,7 @@ Status Loader::compareModel(const RunState &state) const {
   bool hasOutput = checkpoint_->shapeOf("output_layer.weight", ParamPart::Weight).has_value();
   addDroppedTensors(plan_->job, state, hasOutput, table && !table->empty() ? (*table)[0] : 0,
                     found);
-  return judgeDifferences(plan_->job, checkpoint_->folder(), found, tell_);
+  return judgeDifferences(plan_->job, checkpoint_->folder(), found, emit_);
 }
 
 /// Vocabularies may be padded to different numbers of rows: all real rows are in both.
@@ -263,7 +263,7 @@ void Loader::allowPadding(std::vector<ParamRequest> &requests) {
         !std::equal(std::next(saved->begin()), saved->end(), std::next(request.shape.begin())))
       continue;
     if (request.part == ParamPart::Weight)
-      tell_(makeReport(report::PaddingRows, request.name, (*saved)[0], request.shape[0], real));
+      emit_(makeReport(report::PaddingRows, request.name, (*saved)[0], request.shape[0], real));
     request.shape = *saved;
   }
 }
@@ -324,7 +324,7 @@ Status Loader::compareTensors() {
                       folder, differences(report));
   isWhole_ = report.missing.empty() && !isFinetune_ && loadsOptimizer_ && (!needsBase || base_);
   if (!report.missing.empty() || !report.unexpected.empty())
-    tell_(makeReport(report::LoadedInPart, folder,
+    emit_(makeReport(report::LoadedInPart, folder,
                      std::ranges::count(lacksMoments_, true) > 0
                          ? ", and missing moments start to count updates from zero"
                          : "",

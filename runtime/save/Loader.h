@@ -33,16 +33,16 @@ public:
   /// Finds the checkpoint that the plan's options name and compares it with the plan. None if the
   /// plan does not load. The folders are of checkpoints, or checkpoints themselves. NotFound if
   /// the options require a checkpoint and there is none; InvalidInput if it does not fit, with
-  /// lists of tensors that are missing, surplus, or of another shape. `tell` takes the step at
+  /// lists of tensors that are missing, surplus, or of another shape. `emit` takes the step at
   /// which the run begins, with the reason, then remarks on differences that do not keep the
   /// checkpoint from being loaded; and warnings of damage that cannot be seen, which restore finds,
   /// from any thread. The plan outlives the loader.
-  static Result<std::unique_ptr<Loader>> open(const plan::Plan &plan, ReportSink tell) {
-    return open(std::span(&plan, 1), std::move(tell));
+  static Result<std::unique_ptr<Loader>> open(const plan::Plan &plan, ReportSink emit) {
+    return open(std::span(&plan, 1), std::move(emit));
   }
   /// The same for a job of several plans (runtime/plan/JobFacts.h): it is loaded for the one whose
   /// steps come next.
-  static Result<std::unique_ptr<Loader>> open(std::span<const plan::Plan> plans, ReportSink tell);
+  static Result<std::unique_ptr<Loader>> open(std::span<const plan::Plan> plans, ReportSink emit);
 
   /// Loads from `source` instead, all of the state of a run of the plan with this index.
   static Result<std::unique_ptr<Loader>> ofSource(std::span<const plan::Plan> plans, size_t phase,
@@ -76,7 +76,7 @@ public:
 
 private:
   Status readFromBase(const StatePiece &piece, uint8_t *bytes) const;
-  Loader(std::span<const plan::Plan> plans, StateLayout layout, ReportSink tell);
+  Loader(std::span<const plan::Plan> plans, StateLayout layout, ReportSink emit);
   /// A checkpoint's folder, and why it is the one.
   struct Choice {
     std::string folder, why;
@@ -85,7 +85,7 @@ private:
   Result<Choice> chooseStep(const std::string &root, int64_t step) const;
   Result<std::optional<Choice>> chooseIn(const std::string &root, std::string_view option) const;
   /// Opens the chosen folder and compares it with the plan.
-  Status openChosen(const std::string &folder, const ReportSink &tell);
+  Status openChosen(const std::string &folder, const ReportSink &emit);
   /// A fault of the checkpoint in `folder`, which is empty if none was found, with the newest one
   /// before it that can be opened: all of its files are there with the bytes that were written,
   /// and what is read to open it has the right checksums.
@@ -125,7 +125,7 @@ private:
   std::unique_ptr<LoadSource> checkpoint_;
   std::unique_ptr<StateSource> source_; ///< in its place
   std::unique_ptr<BaseWeights> base_;   ///< beside them
-  ReportSink tell_;
+  ReportSink emit_;
   bool isFinetune_ = false, loadsOptimizer_ = true, isWhole_ = true;
   std::vector<bool> lacksMoments_; ///< by parameter, where moments are asked for
   Progress progress_;

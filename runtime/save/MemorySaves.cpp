@@ -231,7 +231,7 @@ Status MemorySaves::takeIntroductions(const std::vector<std::string> &all) {
   std::vector<int> neighbours = neighboursOf(places);
   neighbour_ = neighbours[static_cast<size_t>(peers_.rank())];
   if (auto alone = std::ranges::find(neighbours, -1); alone != neighbours.end())
-    options_.tell(makeReport(report::MemoryWithoutNeighbour, alone - neighbours.begin(),
+    options_.emit(makeReport(report::MemoryWithoutNeighbour, alone - neighbours.begin(),
                              std::ranges::count(neighbours, -1), neighbours.size()));
   return Status::ok();
 }
@@ -279,7 +279,7 @@ Result<std::optional<ImageChoice>> MemorySaves::choose(int64_t newerThan) {
       for (int owner : damaged[rank]) {
         isAnyDamaged = true;
         std::erase(heldByRank_[rank], choice->idOf(static_cast<size_t>(owner)));
-        options_.tell(makeReport(report::MemoryCopyDamaged, rank, owner, choice->step));
+        options_.emit(makeReport(report::MemoryCopyDamaged, rank, owner, choice->step));
       }
     if (!isAnyDamaged)
       return choice;
@@ -380,7 +380,7 @@ Result<std::optional<MemoryState>> MemorySaves::restore(int64_t newerThan) {
   Result<MemoryState> state = read(*choice);
   if (!state.isOk()) { // on all ranks alike
     keepOnly(std::nullopt);
-    options_.tell(makeReport(report::MemorySaveSkipped, choice->step,
+    options_.emit(makeReport(report::MemorySaveSkipped, choice->step,
                              "a rank cannot read it: " + state.status().message(),
                              "of no use then"));
     return std::optional<MemoryState>();
@@ -409,7 +409,7 @@ void MemorySaves::release() {
 
 void MemorySaves::passOver(int64_t step, std::string_view why) {
   if (!isLate_)
-    options_.tell(
+    options_.emit(
         makeReport(report::MemorySaveSkipped, step, why,
                    newest_ >= 0 ? fmt::format("that after step {}", newest_) : "none yet"));
   isLate_ = true;
@@ -449,8 +449,8 @@ Result<bool> MemorySaves::mayBegin(int64_t step, bool isHostFree) {
                          ranks.back());
     if (!said.starts_with(kFailed))
       continue;
-    if (!hasFailed && !hasToldFailure_)
-      options_.tell(makeReport(report::MemoryCopyNotSent, ranks.front(), begun_,
+    if (!hasFailed && !hasReportedFailure_)
+      options_.emit(makeReport(report::MemoryCopyNotSent, ranks.front(), begun_,
                                said.substr(kFailed.size())));
     hasFailed = true;
   }
@@ -460,7 +460,7 @@ Result<bool> MemorySaves::mayBegin(int64_t step, bool isHostFree) {
   }
   if (!hasFailed && begun_ >= 0)
     newest_ = begun_;
-  hasToldFailure_ = hasFailed;
+  hasReportedFailure_ = hasFailed;
   isLate_ = false;
   begun_ = step;
   return true;

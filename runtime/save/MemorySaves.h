@@ -36,8 +36,8 @@ struct MemoryOptions {
   std::span<const plan::Plan> plans;
   std::string machine;        ///< that this rank is on
   double timeoutSeconds = 60; ///< of a transfer in which nothing moves
-  /// Takes what there is to tell, alike on all ranks, on the thread that calls.
-  ReportSink tell;
+  /// Takes what there is to report, alike on all ranks, on the thread that calls.
+  ReportSink emit;
   /// A test's fault: takes images of this rank that are complete, here and at the neighbour.
   std::function<void(int64_t step, std::span<uint8_t> image)> imageFault;
   /// A test's steps wait for their images (run::Fault::awaitsKept).
@@ -71,7 +71,7 @@ public:
   /// The executable is not used any more: an image whose state is not there yet is given up.
   void release();
 
-  /// After every so many steps, and after those that follow one that was passed over.
+  /// After every so many steps, and after those that follow one that was skipped.
   bool isDue(int64_t step) const { return isLate_ || step % interval_ == 0; }
   /// All ranks call it together: whether an image of this step may begin. False, with a warning,
   /// while an earlier one is not complete on each rank and at its neighbour, or while the arena
@@ -143,8 +143,8 @@ private:
   // Used by the run's thread alone:
   int64_t newest_ = -1; ///< step of the last image that all ranks have completed
   int64_t begun_ = -1;  ///< of the image that was begun last
-  bool isLate_ = false; ///< a step was passed over
-  bool hasToldFailure_ = false;
+  bool isLate_ = false; ///< a step was skipped
+  bool hasReportedFailure_ = false;
 
   std::mutex mutex_; ///< for all below
   std::condition_variable changed_;

@@ -288,7 +288,7 @@ void addDroppedTensors(const plan::Job &job, const checkpoint::RunState &state, 
 }
 
 Status judgeDifferences(const plan::Job &job, const std::string &folder,
-                        const std::vector<ModelDifference> &found, const ReportSink &tell) {
+                        const std::vector<ModelDifference> &found, const ReportSink &emit) {
   const std::vector<std::string> &accepted = job.checkpoint.acceptDifferences;
   for (const std::string &option : accepted)
     if (!isCompared(option))
@@ -306,7 +306,7 @@ Status judgeDifferences(const plan::Job &job, const std::string &folder,
                       joined(refused, kLine), names);
   }
   if (!taken.empty())
-    tell(makeReport(report::DifferencesAccepted, folder, joined(taken, kLine)));
+    emit(makeReport(report::DifferencesAccepted, folder, joined(taken, kLine)));
   return Status::ok();
 }
 

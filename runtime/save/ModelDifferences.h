@@ -26,9 +26,9 @@ std::vector<ModelDifference> modelDifferences(const plan::Job &job,
 void addDroppedTensors(const plan::Job &job, const checkpoint::RunState &state, bool hasOutput,
                        int64_t rows, std::vector<ModelDifference> &found);
 
-/// Sorts out what 'checkpoint.accept_differences' accepts, which `tell` takes. ModelDiffers with
+/// Sorts out what 'checkpoint.accept_differences' accepts, which `emit` takes. ModelDiffers with
 /// the others; also if it names an option that is not compared.
 Status judgeDifferences(const plan::Job &job, const std::string &folder,
-                        const std::vector<ModelDifference> &found, const ReportSink &tell);
+                        const std::vector<ModelDifference> &found, const ReportSink &emit);
 
 } // namespace shardc::save

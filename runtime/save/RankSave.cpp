@@ -147,7 +147,7 @@ Status commitRun(const SaveJob &job, const SaveTarget &target, const Progress &p
   const plan::Job::Checkpoint &options = job.plan->job.checkpoint;
   if (options.alsoSaveHfCheckpoint)
     copied = checkpoint::exportHf(target.path(), options.hfSourcePath, target.path() + "/hf",
-                                  {.onlookers = job.onlookers});
+                                  {.observers = job.observers});
   return Status::ok();
 }
 

@@ -22,7 +22,7 @@ struct SaveJob {
   bool savesOptimizer = true;
   /// Set: counts the threads that are writing files, or removing some.
   std::atomic<int> *writers = nullptr;
-  checkpoint::Onlookers onlookers; ///< of the files
+  checkpoint::Observers observers; ///< of the files
   int64_t attempt = 0;             ///< which start of the job's ranks it is
   /// Files of a Hugging Face model, from the checkpoint with which the run began.
   std::vector<checkpoint::HfModelFile> modelFiles = {};
@@ -31,7 +31,7 @@ struct SaveJob {
   static Result<SaveJob> of(const plan::Plan &plan, const StateLayout &layout);
   /// Where the save after this step goes.
   checkpoint::SaveTarget target(const std::string &root, int64_t step) const {
-    auto target = checkpoint::SaveTarget::iteration(root, step, onlookers);
+    auto target = checkpoint::SaveTarget::iteration(root, step, observers);
     target.attempt = attempt;
     return target;
   }

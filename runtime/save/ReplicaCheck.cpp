@@ -90,7 +90,7 @@ Status compareReplicas(exec::Executable &executable, hal::Peers *peers, int64_t 
   return Status::ok();
 }
 
-Status spoilWeights(exec::Executable &executable, size_t rank) {
+Status corruptWeights(exec::Executable &executable, size_t rank) {
   std::vector<const plan::Cell *> cells = weightCells(executable.plan(), executable.roleOf(rank));
   if (cells.empty())
     return Status::ok();

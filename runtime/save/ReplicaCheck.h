@@ -14,6 +14,6 @@ namespace shardc::save {
 Status compareReplicas(exec::Executable &executable, hal::Peers *peers, int64_t step);
 
 /// Changes the first byte of a rank's first weights: what a test of the comparison does.
-Status spoilWeights(exec::Executable &executable, size_t rank);
+Status corruptWeights(exec::Executable &executable, size_t rank);
 
 } // namespace shardc::save

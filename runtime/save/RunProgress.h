@@ -30,7 +30,7 @@ struct Progress {
   std::vector<float> amaxHistory; ///< of plans that keep one, on the first rank; empty: a new run's
   std::vector<float> expertBias;  ///< the content of such a cell, on the rank that saves it
   int64_t consumedTrainSamples = 0, consumedValidSamples = 0;
-  int64_t skippedTrainSamples = 0; ///< of steps that were passed over
+  int64_t skippedTrainSamples = 0; ///< of steps that were skipped
   double floatingPointOperations = 0;
   /// What the moments of each parameter count more than the schedule, by index in Plan::params;
   /// below 0 where they began after it did. Empty: all 0.
@@ -52,7 +52,7 @@ int64_t batchesConsumed(const plan::Plan &plan, const Progress &progress);
 checkpoint::RunState runStateOf(const plan::Plan &plan, const Progress &progress);
 /// What the checkpoint of a run says of its loss scale; none if that is not dynamic or not known.
 std::optional<LossScaler> lossScalerOf(const checkpoint::RunState &state);
-/// The cell of a role with the history of magnitudes; null if the plan has none. All ranks have the
+/// The cell of a role with the amax history; null if the plan has none. All ranks have the
 /// same history, each role in a place of its own.
 const plan::Cell *amaxHistoryOf(const plan::Plan &plan, uint32_t role = 0);
 /// The cell of a role with what experts are chosen by: a row for each layer with experts of any

@@ -328,7 +328,7 @@ Status SaveThread::removeOld() const {
     return Status::ok();
   Writing writing(job_);
   auto keep = static_cast<int>(std::min<int64_t>(mostRecent_, 1 << 30));
-  return checkpoint::removeOldIterations(root_, keep, job_.onlookers,
+  return checkpoint::removeOldIterations(root_, keep, job_.observers,
                                          job_.plan->job.checkpoint.saveRetainInterval);
 }
 

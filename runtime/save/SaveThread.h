@@ -66,7 +66,7 @@ public:
   /// How far a save with others is here, for them: "writing", "written", "done", or what failureOf
   /// takes.
   std::string progress();
-  /// The failure that another process' progress tells of.
+  /// The failure that another process' progress reports of.
   static Status failureOf(std::string_view progress);
   /// What all have come to: the first commits, or all give up.
   void decide(Status status);

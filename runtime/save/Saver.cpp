@@ -67,23 +67,23 @@ Status checkCheckpointOptions(const plan::Plan &plan) {
   return Status(StateLayout::create(plan).status()).withContext("checkpoint");
 }
 
-Saver::Saver(const plan::Plan &plan, StateLayout layout, ReportSink tell, hal::Peers *peers)
-    : plan_(&plan), layout_(std::move(layout)), tell_(std::move(tell)), peers_(peers),
+Saver::Saver(const plan::Plan &plan, StateLayout layout, ReportSink emit, hal::Peers *peers)
+    : plan_(&plan), layout_(std::move(layout)), emit_(std::move(emit)), peers_(peers),
       root_(plan.job.checkpoint.save), interval_(plan.job.checkpoint.saveInterval),
       mostRecent_(keptOf(plan)), stopsOnError_(plan.job.checkpoint.stopOnSaveError) {}
 
 Saver::~Saver() = default;
 
-Result<std::unique_ptr<Saver>> Saver::create(const plan::Plan &plan, ReportSink tell,
+Result<std::unique_ptr<Saver>> Saver::create(const plan::Plan &plan, ReportSink emit,
                                              hal::Peers *peers,
-                                             const checkpoint::Onlookers &onlookers) {
+                                             const checkpoint::Observers &observers) {
   if (plan.job.checkpoint.save.empty())
     return std::unique_ptr<Saver>();
   ASSIGN_OR_RETURN(StateLayout layout, StateLayout::create(plan));
-  std::unique_ptr<Saver> saver(new Saver(plan, std::move(layout), std::move(tell), peers));
+  std::unique_ptr<Saver> saver(new Saver(plan, std::move(layout), std::move(emit), peers));
   ASSIGN_OR_RETURN(saver->job_, SaveJob::of(plan, saver->layout_));
   saver->job_.writers = &saver->writers_;
-  saver->job_.onlookers = onlookers;
+  saver->job_.observers = observers;
   saver->job_.attempt = peers ? peers->attempt() : 0;
   ASSIGN_OR_RETURN(saver->snapshot_, snapshotPieces(plan, saver->layout_));
   RETURN_IF_ERROR(saver->agree("preparing the folder of checkpoints",
@@ -96,14 +96,14 @@ Status Saver::turnTo(const plan::Plan &plan, const Progress &begin) {
   plan_ = &plan;
   begin_ = begin;
   ASSIGN_OR_RETURN(layout_, StateLayout::create(plan));
-  checkpoint::Onlookers onlookers = job_.onlookers;
+  checkpoint::Observers observers = job_.observers;
   std::vector<checkpoint::HfModelFile> files = std::move(job_.modelFiles);
   std::string record = std::move(job_.baseRecord);
   ASSIGN_OR_RETURN(job_, SaveJob::of(plan, layout_));
   job_.modelFiles = std::move(files);
   job_.baseRecord = std::move(record);
   job_.writers = &writers_;
-  job_.onlookers = std::move(onlookers);
+  job_.observers = std::move(observers);
   job_.attempt = peers_ ? peers_->attempt() : 0;
   ASSIGN_OR_RETURN(snapshot_, snapshotPieces(plan, layout_));
   return Status::ok();
@@ -114,11 +114,11 @@ Status Saver::prepareRoot() {
     return std::move(status).withContext("checkpoint.save");
   if (Status status = makeRoot(root_); !status.isOk())
     return std::move(status).withContext("checkpoint.save");
-  Result<checkpoint::FolderLock> lock = checkpoint::FolderLock::take(root_, tell_);
+  Result<checkpoint::FolderLock> lock = checkpoint::FolderLock::take(root_, emit_);
   if (!lock.isOk())
     return Status(lock.status()).withContext("checkpoint.save");
   lock_ = std::move(*lock);
-  return checkpoint::recoverInterrupted(root_, tell_, job_.onlookers);
+  return checkpoint::recoverInterrupted(root_, emit_, job_.observers);
 }
 
 Status Saver::checkOverwrites(int64_t step, const std::string &continued) const {
@@ -157,7 +157,7 @@ Status Saver::needThread() {
   return status;
 }
 
-/// Tells a failure, and whether it ends the run.
+/// Reports a failure, and whether it ends the run.
 Status Saver::judge(int64_t step, Status status) {
   lastStatus_ = std::move(status);
   if (lastStatus_.isOk())
@@ -168,7 +168,7 @@ Status Saver::judge(int64_t step, Status status) {
   // The caller that ends the run reports why, or the supervisor that has ended all ranks has.
   if (stopsOnError_ || lastStatus_.code() == StatusCode::Aborted)
     return lastStatus_;
-  tell_(lastStatus_.report());
+  emit_(lastStatus_.report());
   return Status::ok();
 }
 
@@ -191,7 +191,7 @@ bool Saver::readsCells() const {
 
 Result<bool> Saver::saveAhead(int64_t step) {
   // Several pieces, or a save under way, make steps wait: then the step may as well end first.
-  // So it does for a history of magnitudes and a bias on experts, which are read in between.
+  // So it does for a amax history and a bias on experts, which are read in between.
   // So it does where the copy of an earlier step waits for that step: it uses the same memory.
   if (!isInBackground() || snapshot_.size() != 1 || isUnderWay() || readsCells() ||
       isAwaitingState())
@@ -203,7 +203,7 @@ Result<bool> Saver::saveAhead(int64_t step) {
 /// Begins a save with its first piece; no other is under way. False if it could not begin.
 Result<bool> Saver::begin(int64_t step) {
   RETURN_IF_ERROR(needThread());
-  RETURN_IF_ERROR(tellOutcome());
+  RETURN_IF_ERROR(reportOutcome());
   if (peers_) { // others may only write once the folder is there
     Status begun =
         agree("beginning a save",
@@ -228,7 +228,7 @@ Result<bool> Saver::begin(int64_t step) {
   return true;
 }
 
-/// Begins a copy in memory alone. Passes over the step while the one copy of the state on the host
+/// Begins a copy in memory alone. Skips the step while the one copy of the state on the host
 /// is still read for something else.
 Status Saver::beginCopy(int64_t step) {
   ASSIGN_OR_RETURN(bool mayBegin, memory_->mayBegin(step, !thread_ || thread_->isHostFree()));
@@ -280,7 +280,7 @@ Status Saver::stepEnded(const StepState &state) {
     RETURN_IF_ERROR(giveProgress(progressAfter(*plan_, begin_, state)));
   if (!thread_)
     return Status::ok();
-  return isShared_ ? exchange() : tellOutcome();
+  return isShared_ ? exchange() : reportOutcome();
 }
 
 /// All ranks say how far a save is, and come to the same end of it. Called by all in the same
@@ -323,7 +323,7 @@ Status Saver::await() {
     RETURN_IF_ERROR(exchange());
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-  return tellOutcome();
+  return reportOutcome();
 }
 
 Status Saver::save(const StepState &state) {
@@ -357,7 +357,7 @@ Status Saver::readCell(size_t rank, CellOf cellOf, std::vector<float> &content) 
 Status Saver::saveInBackground(const Progress &progress) {
   RETURN_IF_ERROR(needThread());
   if (isUnderWay()) {
-    tell_(makeReport(report::SaveWaits, progress.step));
+    emit_(makeReport(report::SaveWaits, progress.step));
     RETURN_IF_ERROR(await());
   }
   ASSIGN_OR_RETURN(bool isBegun, begin(progress.step));
@@ -378,7 +378,7 @@ Status Saver::finish() {
     return Status::ok();
   RETURN_IF_ERROR(await());
   thread_->end(); // removes what is left to be removed
-  Status status = tellOutcome();
+  Status status = reportOutcome();
   thread_.reset();
   return status;
 }
@@ -389,11 +389,11 @@ void Saver::abandon() {
   if (!thread_)
     return;
   thread_->end();
-  static_cast<void>(tellOutcome()); // the run has failed already
+  static_cast<void>(reportOutcome()); // the run has failed already
   thread_.reset();
 }
 
-Status Saver::tellOutcome() {
+Status Saver::reportOutcome() {
   std::optional<SaveThread::Outcome> outcome = thread_->takeOutcome();
   return outcome ? conclude(std::move(*outcome)) : Status::ok();
 }
@@ -406,7 +406,7 @@ Status Saver::conclude(SaveThread::Outcome outcome) {
       noteSaved(outcome.step, outcome.path, outcome.copied);
   }
   if (!outcome.cleanup.isOk())
-    tell_(std::move(outcome.cleanup)
+    emit_(std::move(outcome.cleanup)
               .withContext("old checkpoints are kept")
               .as(report::OldCheckpointsKept.info())
               .report());
@@ -414,10 +414,10 @@ Status Saver::conclude(SaveThread::Outcome outcome) {
 }
 
 void Saver::noteSaved(int64_t step, const std::string &path, const Status &copied) {
-  tell_(makeReport(report::CheckpointSaved, step, path,
+  emit_(makeReport(report::CheckpointSaved, step, path,
                    plan::formatBytes(layout_.bytes(job_.savesOptimizer))));
   if (!copied.isOk())
-    tell_(makeReport(report::HfCopyNotWritten, step, copied.message()));
+    emit_(makeReport(report::HfCopyNotWritten, step, copied.message()));
 }
 
 Status Saver::saveNow(const Progress &progress) {
@@ -434,7 +434,7 @@ Status Saver::saveNow(const Progress &progress) {
   if (mostRecent_ < 0 || !isFirst())
     return Status::ok();
   RETURN_IF_ERROR(needThread());
-  RETURN_IF_ERROR(tellOutcome());
+  RETURN_IF_ERROR(reportOutcome());
   thread_->cleanUp();
   return Status::ok();
 }

@@ -24,12 +24,12 @@ Status checkCheckpointOptions(const plan::Plan &plan);
 class Saver final : public run::StateKeeper {
 public:
   /// Makes the folder if need be, locks it and clears away what interrupted saves left there.
-  /// Unavailable if another run or conversion saves there. None if the plan does not save. `tell`
+  /// Unavailable if another run or conversion saves there. None if the plan does not save. `emit`
   /// takes what came of saves, on the thread that calls. The plan outlives the saver, and so do
   /// `peers`: the ranks in other processes, all of which call this; null if there are none.
-  static Result<std::unique_ptr<Saver>> create(const plan::Plan &plan, ReportSink tell,
+  static Result<std::unique_ptr<Saver>> create(const plan::Plan &plan, ReportSink emit,
                                                hal::Peers *peers = nullptr,
-                                               const checkpoint::Onlookers &onlookers = {});
+                                               const checkpoint::Observers &observers = {});
   ~Saver() override;
 
   /// InvalidInput where the run's saves would replace checkpoints of another run: one that it does
@@ -69,7 +69,7 @@ public:
   void abandon();
 
 private:
-  Saver(const plan::Plan &plan, StateLayout layout, ReportSink tell, hal::Peers *peers);
+  Saver(const plan::Plan &plan, StateLayout layout, ReportSink emit, hal::Peers *peers);
   bool isFirst() const { return !peers_ || peers_->rank() == 0; }
   Status agree(std::string_view what, Status mine) const;
   Status prepareRoot();
@@ -94,7 +94,7 @@ private:
   Status await();
   Status exchange();
   Status judge(int64_t step, Status status);
-  Status tellOutcome();
+  Status reportOutcome();
   Status conclude(SaveThread::Outcome outcome);
   void noteSaved(int64_t step, const std::string &path, const Status &copied);
 
@@ -102,7 +102,7 @@ private:
   StateLayout layout_;
   SaveJob job_;
   std::atomic<int> writers_{0};
-  ReportSink tell_;
+  ReportSink emit_;
   hal::Peers *peers_; ///< null if all ranks are here
   std::string root_;
   checkpoint::FolderLock lock_; ///< on the folder; the first rank has it for all

@@ -9,8 +9,8 @@
 
 namespace shardc::save {
 
-/// Tells an image from all others of a job. Steps of two attempts are never mixed: sums may differ
-/// where a backend does not add in a fixed order.
+/// Reports an image from all others of a job. Steps of two attempts are never mixed: sums may
+/// differ where a backend does not add in a fixed order.
 struct ImageId {
   int64_t owner = 0;   ///< the rank whose state it is
   int64_t attempt = 0; ///< restarts before the start of the ranks that made it

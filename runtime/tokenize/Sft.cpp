@@ -28,7 +28,7 @@ public:
       : prefix_(prefix), options_(options) {}
 
   Result<SftSummary> run(std::span<const std::string> inputs,
-                         const std::function<void(int64_t)> &tell);
+                         const std::function<void(int64_t)> &emit);
 
 private:
   Status findInputs(std::span<const std::string> inputs);
@@ -170,7 +170,7 @@ Ordered SftWork::manifest() const {
 }
 
 Result<SftSummary> SftWork::run(std::span<const std::string> inputs,
-                                const std::function<void(int64_t)> &tell) {
+                                const std::function<void(int64_t)> &emit) {
   RETURN_IF_ERROR(data::checkPrefix(prefix_));
   RETURN_IF_ERROR(findInputs(inputs));
   RETURN_IF_ERROR(startProcesses());
@@ -187,7 +187,7 @@ Result<SftSummary> SftWork::run(std::span<const std::string> inputs,
     }
     for (size_t i = 0; i < asked; ++i)
       RETURN_IF_ERROR(receive(*processes_[i], sent[i]));
-    tell(store_->numRows());
+    emit(store_->numRows());
   }
   RETURN_IF_ERROR(
       store_->pack({options_.packing, options_.rows.length, options_.seed, facts_.vocabSize},
@@ -198,8 +198,8 @@ Result<SftSummary> SftWork::run(std::span<const std::string> inputs,
 } // namespace
 
 Result<SftSummary> makeSft(std::span<const std::string> inputs, const std::string &prefix,
-                           const SftOptions &options, const std::function<void(int64_t)> &tell) {
-  return SftWork(prefix, options).run(inputs, tell);
+                           const SftOptions &options, const std::function<void(int64_t)> &emit) {
+  return SftWork(prefix, options).run(inputs, emit);
 }
 
 } // namespace shardc::tokenize

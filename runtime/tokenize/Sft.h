@@ -28,9 +28,9 @@ struct SftSummary {
 
 /// Writes the packs `prefix` (see data::PackFiles) from lines of the inputs, in a random order that
 /// the seed gives. The same inputs and options give the same bytes, whatever the number of
-/// processes. `tell` is called with the number of rows after each batch. Processes that it starts
+/// processes. `emit` is called with the number of rows after each batch. Processes that it starts
 /// may end early, so the program has to ignore SIGPIPE.
 Result<SftSummary> makeSft(std::span<const std::string> inputs, const std::string &prefix,
-                           const SftOptions &options, const std::function<void(int64_t)> &tell);
+                           const SftOptions &options, const std::function<void(int64_t)> &emit);
 
 } // namespace shardc::tokenize

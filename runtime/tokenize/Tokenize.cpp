@@ -171,7 +171,7 @@ void removeTemporaries(const std::string &prefix) {
 
 /// Reads, encodes and writes shards until the inputs end.
 Status encodeAll(const Work &work, Encoders &encoders, ShardFolder &shards, Progress &progress,
-                 const std::function<void(const Progress &)> &tell) {
+                 const std::function<void(const Progress &)> &emit) {
   EncodeOptions options;
   options.jsonKey = work.options.jsonKey;
   if (work.appendsEnd())
@@ -194,7 +194,7 @@ Status encodeAll(const Work &work, Encoders &encoders, ShardFolder &shards, Prog
     const Counts &open = shards.openCounts();
     if (open.tokens + open.sequences + open.documents >= work.options.shardTokens)
       RETURN_IF_ERROR(shards.close(next));
-    tell(progress);
+    emit(progress);
   }
   return shards.close(next);
 }
@@ -223,7 +223,7 @@ Status mergeShards(const Work &work, ShardFolder &shards, const Counts &counts,
 
 Result<TokenizeSummary> run(std::span<const std::string> inputs, const std::string &prefix,
                             const TokenizeOptions &options,
-                            const std::function<void(const Progress &)> &tell) {
+                            const std::function<void(const Progress &)> &emit) {
   RETURN_IF_ERROR(data::checkPrefix(prefix));
   Work work{options, prefix, {}, {}, {}, {}};
   RETURN_IF_ERROR(findInputs(inputs, work));
@@ -240,7 +240,7 @@ Result<TokenizeSummary> run(std::span<const std::string> inputs, const std::stri
   for (const ShardRecord &record : shards.records())
     progress.counts.add(record.counts);
   progress.resumedTokens = progress.counts.tokens;
-  RETURN_IF_ERROR(encodeAll(work, encoders, shards, progress, tell));
+  RETURN_IF_ERROR(encodeAll(work, encoders, shards, progress, emit));
   if (progress.counts.tokens == 0) {
     RETURN_IF_ERROR(shards.remove());
     return makeStatus(report::DataRefused, "the input contains no text; '{}' was not written",
@@ -248,7 +248,7 @@ Result<TokenizeSummary> run(std::span<const std::string> inputs, const std::stri
   }
   encoders.each.clear();
   progress.isMerging = true;
-  tell(progress);
+  emit(progress);
   RETURN_IF_ERROR(mergeShards(work, shards, progress.counts, type));
   return TokenizeSummary{progress.counts, static_cast<int64_t>(work.inputs.size()),
                          work.facts.vocabSize, work.appendsEnd() ? work.facts.endToken : "",
@@ -259,9 +259,9 @@ Result<TokenizeSummary> run(std::span<const std::string> inputs, const std::stri
 
 Result<TokenizeSummary> tokenize(std::span<const std::string> inputs, const std::string &prefix,
                                  const TokenizeOptions &options,
-                                 const std::function<void(const Progress &)> &tell) {
+                                 const std::function<void(const Progress &)> &emit) {
   try {
-    return run(inputs, prefix, options, tell);
+    return run(inputs, prefix, options, emit);
   } catch (const std::bad_alloc &) {
     return makeStatus(StatusCode::Exhausted, "not enough memory for the dataset '{}'", prefix);
   }

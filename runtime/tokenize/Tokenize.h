@@ -42,11 +42,11 @@ struct TokenizeSummary {
 /// Writes `prefix`.bin and .idx and the manifest `prefix`.json, from lines of the inputs in their
 /// order (data::expandInputs; files may be packed with gzip or zstd). Complete parts lie in the
 /// folder `prefix`.parts until the end, so that the same call continues after an end by force and
-/// writes the same bytes. On failure no file under a final name is touched. `tell` is called by
+/// writes the same bytes. On failure no file under a final name is touched. `emit` is called by
 /// this thread after each batch. Processes that it starts may end early, so the program has to
 /// ignore SIGPIPE.
 Result<TokenizeSummary> tokenize(std::span<const std::string> inputs, const std::string &prefix,
                                  const TokenizeOptions &options,
-                                 const std::function<void(const Progress &)> &tell);
+                                 const std::function<void(const Progress &)> &emit);
 
 } // namespace shardc::tokenize

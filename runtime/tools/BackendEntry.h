@@ -65,10 +65,10 @@ struct BackendEntry {
   /// Sets environment variables for the plan that nobody has set. Called before anything reads them
   /// and before there are threads; null where there are none.
   void (*setVariables)(const plan::Plan &plan);
-  /// Plan and options outlive the session. `tell` takes what the backend and its kernels warn of on
+  /// Plan and options outlive the session. `emit` takes what the backend and its kernels warn of on
   /// this rank, from any thread.
   std::unique_ptr<BackendSession> (*beginSession)(const plan::Plan &plan,
-                                                  const RunToolOptions &options, ReportSink tell);
+                                                  const RunToolOptions &options, ReportSink emit);
 };
 
 } // namespace shardc::tools

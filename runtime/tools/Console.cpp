@@ -19,7 +19,7 @@ std::string jsonLineOf(const Report &report) {
 
 } // namespace
 
-void Console::tell(const Report &report) const {
+void Console::emit(const Report &report) const {
   Report shown = report;
   shown.text = plan::printableLines(report.text);
   bool isOutput = isJson || report.severity < Severity::Warning;

@@ -11,9 +11,9 @@ struct Console {
 
   /// Prints a report in one write, so that lines of other processes do not mix with it. Any thread
   /// may call it.
-  void tell(const Report &report) const;
+  void emit(const Report &report) const;
   ReportSink sink() const {
-    return [*this](const Report &report) { tell(report); };
+    return [*this](const Report &report) { emit(report); };
   }
 };
 

@@ -17,7 +17,7 @@
 #include "runtime/exec/CallShape.h"
 #include "runtime/launch/JobPosition.h"
 #include "runtime/launch/Rendezvous.h"
-#include "runtime/run/PlantedFault.h"
+#include "runtime/run/InjectedFault.h"
 #include "runtime/run/Preflight.h"
 #include "runtime/tools/BackendEntry.h"
 #include "runtime/tools/CudaOptions.h"
@@ -52,8 +52,8 @@ Result<int> ownDevice(hal::Peers &peers) {
 
 class CudaSession final : public BackendSession {
 public:
-  CudaSession(const plan::Plan &plan, const RunToolOptions &options, ReportSink tell)
-      : plan_(plan), options_(options), tell_(std::move(tell)) {}
+  CudaSession(const plan::Plan &plan, const RunToolOptions &options, ReportSink emit)
+      : plan_(plan), options_(options), emit_(std::move(emit)) {}
 
   Status judgeDevices(hal::Peers *peers) override;
   Result<std::unique_ptr<hal::Backend>> makeBackend(hal::Peers *peers) override;
@@ -71,10 +71,11 @@ private:
 
   const plan::Plan &plan_;
   const RunToolOptions &options_;
-  ReportSink tell_;
-  std::unique_ptr<run::PlantedRefusals> refusals_;
+  ReportSink emit_;
+  std::unique_ptr<run::InjectedRefusals> refusals_;
   std::shared_ptr<kernels::cuda::Context> kernels_;
-  std::unique_ptr<PeerRendezvous> rendezvous_; ///< null: no other processes
+  hal::Peers *peers_ = nullptr; ///< null: no other processes
+  std::unique_ptr<PeerRendezvous> rendezvous_;
   /// Loading the libraries of products and attention from disk, and building attention's plans,
   /// takes time. A separate thread does it while contexts, memory and communicators are created. A
   /// call that needs a plan that is being built waits for it. Destroyed first, which waits for it.
@@ -101,14 +102,15 @@ void CudaSession::prepareBeside(int device) {
 
 Result<std::unique_ptr<hal::Backend>> CudaSession::makeBackend(hal::Peers *peers) {
   cuda::Options cudaOptions = cudaOptionsOf(plan_, options_, peers ? peers->rank() : 0);
-  refusals_ = std::make_unique<run::PlantedRefusals>(options_.fault, cudaOptions.firstRank);
+  refusals_ = std::make_unique<run::InjectedRefusals>(options_.fault, cudaOptions.firstRank);
   kernels::cuda::ContextOptions kernelOptions = kernels::cuda::ContextOptions::fromEnvironment();
   kernelOptions.deterministic = plan_.job.model.deterministicMode;
   kernelOptions.refusals = refusals_.get();
-  kernelOptions.tell = tell_;
+  kernelOptions.emit = emit_;
   kernels_ = std::make_shared<kernels::cuda::Context>(kernelOptions);
   cudaOptions.kernels = kernels_;
   cudaOptions.refusals = refusals_.get();
+  peers_ = peers;
   if (peers) {
     rendezvous_ = std::make_unique<PeerRendezvous>(*peers);
     cudaOptions.rendezvous = rendezvous_.get();
@@ -118,7 +120,7 @@ Result<std::unique_ptr<hal::Backend>> CudaSession::makeBackend(hal::Peers *peers
   }
   // The job's watch, which knows who is late, comes first.
   cudaOptions.timeoutSeconds = timeoutSeconds(plan_) + 2 * launch::kSilentSeconds;
-  cudaOptions.tell = tell_;
+  cudaOptions.emit = emit_;
   if (cudaOptions.devices.size() == 1 || cudaOptions.worldSize == 1)
     prepareBeside(cudaOptions.devices.empty() ? 0 : cudaOptions.devices.front());
   return cuda::makeBackend(cudaOptions);
@@ -146,7 +148,7 @@ std::function<Status(exec::Executable &)> CudaSession::beforeCapture() {
   if (plan_.job.model.deterministicMode)
     return nullptr;
   return [this](exec::Executable &executable) {
-    return tuneProducts(executable, *kernels_, rendezvous_ ? &rendezvous_->peers() : nullptr);
+    return tuneProducts(executable, *kernels_, peers_);
   };
 }
 
@@ -156,8 +158,8 @@ int countDevices() {
 }
 
 std::unique_ptr<BackendSession> beginCudaSession(const plan::Plan &plan,
-                                                 const RunToolOptions &options, ReportSink tell) {
-  return std::make_unique<CudaSession>(plan, options, std::move(tell));
+                                                 const RunToolOptions &options, ReportSink emit) {
+  return std::make_unique<CudaSession>(plan, options, std::move(emit));
 }
 
 } // namespace

@@ -69,7 +69,7 @@ std::function<void(const launch::CrewChange &)> noteCrewsOf(const plan::Plan &pl
   return [console = options.console, metrics = options.metrics, folder = plan.job.checkpoint.save,
           hasMemory = plan.job.checkpoint.inMemoryInterval > 0](const launch::CrewChange &change) {
     std::string from = whereFrom(change.savedStep, folder, hasMemory);
-    console.tell(change.now.size() == change.before.size()
+    console.emit(change.now.size() == change.before.size()
                      ? makeReport(report::PlacesChanged, change.now.size(), from, change.why,
                                   change.secondsLost)
                      : makeReport(report::SizeChanged, change.now.size(), change.before.size(),
@@ -77,7 +77,7 @@ std::function<void(const launch::CrewChange &)> noteCrewsOf(const plan::Plan &pl
     if (metrics.empty())
       return;
     if (Status status = addMetricsLine(metrics, metricsLine(change)); !status.isOk())
-      console.tell(status.report());
+      console.emit(status.report());
   };
 }
 

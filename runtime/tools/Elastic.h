@@ -1,5 +1,6 @@
 // Elastic jobs (`--elastic`, `--spares`): whether a run can be one, its plans by number of ranks,
-// and what is told where it goes on as other ranks. Rank 0's supervisor decides (launch/Elastic.h).
+// and what is reported where it goes on as other ranks. Rank 0's supervisor decides
+// (launch/Elastic.h).
 #pragma once
 
 #include <optional>

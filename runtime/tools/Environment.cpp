@@ -58,10 +58,10 @@ void prepareCheckpoints(std::span<const plan::Plan> all, std::span<const plan::P
   const plan::Plan &plan = plans.front();
   if (Status status = save::checkCheckpointOptions(plan); !status.isOk())
     return findings.push_back(status.report());
-  ReportSink tell = [&environment](const Report &report) { environment.tell(report); };
+  ReportSink emit = [&environment](const Report &report) { environment.emit(report); };
   auto saver = plan.job.validation.skipTrain // has nothing to save
                    ? Result<std::unique_ptr<save::Saver>>(nullptr)
-                   : save::Saver::create(plan, tell, process.client,
+                   : save::Saver::create(plan, emit, process.client,
                                          {.faults = environment.fileFaults.get()});
   if (saver.isOk())
     environment.saver = std::move(*saver);
@@ -77,7 +77,7 @@ void prepareCheckpoints(std::span<const plan::Plan> all, std::span<const plan::P
   std::span<const plan::Plan> loaded =
       environment.continued.empty() ? plans : std::span<const plan::Plan>(environment.continued);
   auto loader = environment.fromMemory ? environment.fromMemory->load(loaded)
-                                       : save::Loader::open(loaded, tell);
+                                       : save::Loader::open(loaded, emit);
   if (loader.isOk())
     environment.loader = std::move(*loader);
   else
@@ -221,14 +221,14 @@ Result<std::vector<Report>> findingsOfAll(const ProcessContext &process,
   return merged;
 }
 
-Status tellWarnings(const ProcessContext &process, ReportList &warnings) {
+Status reportWarnings(const ProcessContext &process, ReportList &warnings) {
   std::vector<std::vector<Report>> byRank = {warnings.take()};
   if (process.client) {
     ASSIGN_OR_RETURN(byRank, launch::gatherReports(*process.client, "warnings", byRank.front()));
   }
   if (process.isFirst())
     for (const Report &report : launch::mergeReports(byRank))
-      process.console.tell(report);
+      process.console.emit(report);
   return Status::ok();
 }
 

@@ -21,7 +21,8 @@ namespace shardc::tools {
 /// Everything that a run needs besides its plans.
 struct Environment {
   const BackendEntry &entry;
-  /// Takes what the backend and its kernels warn of on this rank, until all ranks are told of it.
+  /// Takes what the backend and its kernels warn of on this rank, until it is reported on all
+  /// ranks.
   ReportList warnings = {};
   std::unique_ptr<BackendSession> session = nullptr; ///< outlives the backend
   std::unique_ptr<hal::Backend> backend;
@@ -38,9 +39,9 @@ struct Environment {
   std::unique_ptr<save::Saver> saver;        ///< null where the plan does not save
   std::vector<plan::Plan> continued;         ///< the loader's, of a job that has restarted
   std::unique_ptr<save::Loader> loader;      ///< null where it does not load
-  /// Takes what saver and loader tell. Before the run begins it is kept.
+  /// Takes what saver and loader report. Before the run begins it is kept.
   ReportList kept;
-  ReportSink tell = kept.sink();
+  ReportSink emit = kept.sink();
 };
 
 /// Makes the environment but for the backend; returns all that is wrong with it here. `plans` are
@@ -62,7 +63,7 @@ inline constexpr const char *kHostOffer =
     "'shardc run R.recipe --backend=host' compiles the recipe for this machine's processor";
 
 /// Tells what there is to warn of on any rank, and on which, once. All ranks call it together.
-Status tellWarnings(const ProcessContext &process, ReportList &warnings);
+Status reportWarnings(const ProcessContext &process, ReportList &warnings);
 
 /// Prints how long each part of the start took on this rank, if it is the first and the options ask
 /// for it.

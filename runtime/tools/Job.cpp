@@ -38,7 +38,7 @@ struct Meeting {
   launch::Secret secret;
 };
 
-/// For a plain start, only the position. Aborted where another rank tells what is wrong.
+/// For a plain start, only the position. Aborted where another rank reports what is wrong.
 Result<Meeting> findMeeting(const RunToolOptions &options, int64_t optionPort) {
   auto get = [](const char *name) -> const char * { return ::getenv(name); };
   Meeting meeting;
@@ -90,11 +90,11 @@ int joinAndWork(const launch::WorkerOptions &worker, int64_t worldSize, uint64_t
   options.startsAgain = worker.startsAgain;
   options.heard = worker.heard;
   options.gpu = worker.gpu;
-  options.tell = console.sink();
+  options.emit = console.sink();
   options.isAsked = [] { return stopRequests().load() > 0; };
   auto client = launch::RendezvousClient::join(options);
   if (!client.isOk())
-    return options.isAsked()            ? 0 // what there is to tell was told
+    return options.isAsked()            ? 0 // what there is to report was reported
            : options.connectSeconds > 0 ? kFailureStatus
                                         : kInputStatus;
   ProcessContext process;
@@ -171,7 +171,7 @@ void setSizes(const plan::Plan &plan, const RunToolOptions &options,
 int ProcessContext::fail(const Status &status, int exitStatus) {
   if (client)
     return client->fail(status, exitStatus);
-  console.tell(status.report());
+  console.emit(status.report());
   return exitStatus;
 }
 
@@ -179,7 +179,7 @@ int ProcessContext::fail(const std::vector<Report> &errors, int exitStatus) {
   if (client)
     return client->fail(errors, exitStatus);
   for (const Report &error : errors)
-    console.tell(error);
+    console.emit(error);
   return exitStatus;
 }
 
@@ -194,7 +194,7 @@ int refuseJob(const RunToolOptions &options) {
   Report problem = makeReport(report::RecipeRefusedHere, options.refuse);
   Result<Meeting> meeting = findMeeting(options, 0);
   if (!meeting.isOk() || meeting->position.launcher == Launcher::Plain) {
-    options.console.tell(problem);
+    options.console.emit(problem);
     return kInputStatus;
   }
   launch::WorkerOptions worker;
@@ -220,7 +220,7 @@ int runJob(std::span<const plan::Plan> plans, uint64_t planHash, const RunToolOp
   Result<Meeting> meeting = findMeeting(options, plan.job.dist.rendezvousPort);
   if (!meeting.isOk()) {
     if (meeting.status().code() != StatusCode::Aborted)
-      options.console.tell(meeting.status().report());
+      options.console.emit(meeting.status().report());
     return kInputStatus;
   }
   const launch::JobPosition &position = meeting->position;
@@ -234,7 +234,7 @@ int runJob(std::span<const plan::Plan> plans, uint64_t planHash, const RunToolOp
   if (!refusal && !held.isOk())
     refusal = held.status().report();
   if (refusal && !isLaunched) {
-    options.console.tell(*refusal);
+    options.console.emit(*refusal);
     return kInputStatus;
   }
   if (!isLaunched && !isOneEach) {
@@ -249,7 +249,7 @@ int runJob(std::span<const plan::Plan> plans, uint64_t planHash, const RunToolOp
   supervisor.worldSize = plan.worldSize();
   supervisor.rendezvousPort = meeting->port;
   supervisor.planHash = planHash;
-  supervisor.tell = options.console.sink();
+  supervisor.emit = options.console.sink();
   supervisor.timeoutSeconds = timeoutSeconds(plan);
   setSizes(plan, options, supervisor);
   if (refusal && !supervisor.problem)

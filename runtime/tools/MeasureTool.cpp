@@ -168,9 +168,9 @@ private:
       say(fmt::format("{:<48} {:>10.1f} us {:>10.4g} {}", rate.text(), rate.seconds * 1e6,
                       rate.rate(), infoOf(rate.kind).unit));
     };
-    options.tell = [this](const Report &report) {
+    options.emit = [this](const Report &report) {
       if (process_.isFirst())
-        process_.console.tell(report);
+        process_.console.emit(report);
     };
     return measure::measureAll(*bench, nodes_, options);
   }
@@ -222,9 +222,9 @@ private:
     if (!process_.isFirst())
       return Status::ok();
     for (const Report &report : all)
-      process_.console.tell(report);
+      process_.console.emit(report);
     if (!hasFound_)
-      process_.console.tell(makeReport(report::DoctorFine, file_.machine.ranks, measured_.size()));
+      process_.console.emit(makeReport(report::DoctorFine, file_.machine.ranks, measured_.size()));
     return Status::ok();
   }
 
@@ -320,7 +320,7 @@ Status checkOptions(const RunToolOptions &options) {
 
 int measureMachine(RunToolOptions options) {
   auto refuse = [&options](const Status &status) {
-    options.console.tell(status.report());
+    options.console.emit(status.report());
     return kInputStatus;
   };
   if (Status status = checkOptions(options); !status.isOk())

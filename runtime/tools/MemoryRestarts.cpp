@@ -6,7 +6,7 @@
 #include "runtime/launch/Machine.h"
 #include "runtime/plan/Summary.h"
 #include "runtime/tools/Environment.h"
-#include "runtime/tools/PlantedSaveFault.h"
+#include "runtime/tools/InjectedSaveFault.h"
 
 namespace shardc::tools {
 namespace {
@@ -52,9 +52,9 @@ Result<std::unique_ptr<save::Loader>> MemoryRestart::load(std::span<const plan::
   return save::Loader::ofSource(plans, state_.phase, state_.progress, std::move(state_.source));
 }
 
-Status MemoryRestart::noteRead(const ReportSink &tell, run::MetricsWriter &metrics) const {
+Status MemoryRestart::noteRead(const ReportSink &emit, run::MetricsWriter &metrics) const {
   std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin_;
-  tell(makeReport(report::RestoredFromMemory, state_.progress.step, state_.whose,
+  emit(makeReport(report::RestoredFromMemory, state_.progress.step, state_.whose,
                   state_.secondsLost, took.count()));
   return metrics.restored(state_.progress.step, state_.secondsLost);
 }
@@ -65,7 +65,7 @@ Status prepareMemory(std::span<const plan::Plan> all, std::span<const plan::Plan
   if (!keepsInMemory(plan) || !environment.saver)
     return Status::ok();
   if (!process.client || process.heldOwn.empty()) {
-    environment.tell(makeReport(report::MemorySavesUnused));
+    environment.emit(makeReport(report::MemorySavesUnused));
     return Status::ok();
   }
   save::MemoryOptions options;
@@ -75,7 +75,7 @@ Status prepareMemory(std::span<const plan::Plan> all, std::span<const plan::Plan
   options.plans = all;
   options.machine = launch::machineId();
   options.timeoutSeconds = timeoutSeconds(plan);
-  options.tell = [&environment](const Report &report) { environment.tell(report); };
+  options.emit = [&environment](const Report &report) { environment.emit(report); };
   options.imageFault = std::move(environment.imageFault);
   options.areAwaited = environment.awaitsKept;
   ASSIGN_OR_RETURN(environment.memory,

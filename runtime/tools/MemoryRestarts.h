@@ -1,5 +1,5 @@
 // Saves in memory for the program: how much memory supervisors hold for them, what a rank does with
-// it, and what is told of a restart that goes on from there.
+// it, and what is reported of a restart that goes on from there.
 #pragma once
 
 #include <chrono>
@@ -31,7 +31,7 @@ public:
   /// What loads it into plans that continue the job, which outlive it. Once.
   Result<std::unique_ptr<save::Loader>> load(std::span<const plan::Plan> plans);
   /// Tells where the run goes on, once all of the state was read.
-  Status noteRead(const ReportSink &tell, run::MetricsWriter &metrics) const;
+  Status noteRead(const ReportSink &emit, run::MetricsWriter &metrics) const;
 
 private:
   save::MemoryState state_;

@@ -6,7 +6,7 @@
 
 #include "kernels/host/Registry.h"
 #include "runtime/backend/null/Options.h"
-#include "runtime/run/PlantedFault.h"
+#include "runtime/run/InjectedFault.h"
 #include "runtime/tools/BackendEntry.h"
 #include "runtime/tools/Job.h"
 #include "runtime/tools/PeerRendezvous.h"
@@ -16,20 +16,20 @@ namespace {
 
 class NullSession final : public BackendSession {
 public:
-  NullSession(const plan::Plan &plan, const RunToolOptions &options, ReportSink tell)
-      : plan_(plan), tell_(std::move(tell)), fault_(options.fault) {}
+  NullSession(const plan::Plan &plan, const RunToolOptions &options, ReportSink emit)
+      : plan_(plan), emit_(std::move(emit)), fault_(options.fault) {}
 
   Result<std::unique_ptr<hal::Backend>> makeBackend(hal::Peers *peers) override {
     null::Options options;
     options.ranks = static_cast<int>(std::min<int64_t>(plan_.worldSize(), 1 << 20));
-    options.tell = tell_;
+    options.emit = emit_;
     if (peers) {
       rendezvous_ = std::make_unique<PeerRendezvous>(*peers);
       options.rank = peers->rank();
       options.rendezvous = rendezvous_.get();
       options.failed = [peers](const Status &status) { peers->reportFailure(status); };
     }
-    refusals_ = std::make_unique<run::PlantedRefusals>(fault_, std::max(options.rank, 0));
+    refusals_ = std::make_unique<run::InjectedRefusals>(fault_, std::max(options.rank, 0));
     options.refusals = refusals_.get();
     return null::makeBackend(options);
   }
@@ -37,15 +37,15 @@ public:
 
 private:
   const plan::Plan &plan_;
-  ReportSink tell_;
+  ReportSink emit_;
   run::Fault fault_;
-  std::unique_ptr<run::PlantedRefusals> refusals_;
+  std::unique_ptr<run::InjectedRefusals> refusals_;
   std::unique_ptr<PeerRendezvous> rendezvous_; ///< null: no other processes
 };
 
 std::unique_ptr<BackendSession> beginNullSession(const plan::Plan &plan,
-                                                 const RunToolOptions &options, ReportSink tell) {
-  return std::make_unique<NullSession>(plan, options, std::move(tell));
+                                                 const RunToolOptions &options, ReportSink emit) {
+  return std::make_unique<NullSession>(plan, options, std::move(emit));
 }
 
 std::string noLibraries() { return ""; }

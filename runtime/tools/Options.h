@@ -22,7 +22,7 @@ struct RunToolOptions {
   bool check = false;
   bool explain = false;
   bool noGraph = false;
-  bool timings = false;         ///< tells how long the parts of the start took
+  bool timings = false;         ///< reports how long the parts of the start took
   double planSeconds = 0;       ///< in which the plan was read and verified
   bool processes = false;       ///< one per rank
   int64_t restarts = 0;         ///< how often ranks may start again after a fault
@@ -54,7 +54,7 @@ struct RunToolOptions {
   int64_t belowPercent = 25;  ///< below what is expected, from which on it names the machine
   int64_t memoryGiB = 0;      ///< that --doctor tests on each device; 0: up to 48 of what is free
   run::Fault fault;           ///< SHARDC_FAULT
-  Console console;            ///< where what is to be told goes
+  Console console;            ///< where reports go
 };
 
 /// The file that a rank writes its trace to; empty if it writes none. One rank writes `trace`

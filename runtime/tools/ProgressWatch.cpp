@@ -137,7 +137,7 @@ void ProgressWatch::end(const std::string &why) {
   std::vector<std::vector<uint32_t>> words;
   for (const launch::RankProgress &rank : last_)
     words.push_back(rank.words);
-  process_.console.tell(makeReport(
+  process_.console.emit(makeReport(
       report::RankStuck,
       fmt::format("{}; {}",
                   exec::ProgressMap(executable_.plan()).explainStall(words, /*silent=*/-1), why)));

@@ -144,7 +144,7 @@ launch::RestartOptions leadRestarts(const plan::Plan &plan, const RunToolOptions
   if (options.restarts == 0)
     return restarts;
   if (plan.job.checkpoint.saveInterval == 0)
-    options.console.tell(makeReport(report::RestartsFromBegin));
+    options.console.emit(makeReport(report::RestartsFromBegin));
   auto saves = std::make_shared<OwnSaves>(plan.job.checkpoint.save);
   restarts.newestSave = [saves] { return saves->newest(); };
   restarts.note = [console = options.console, metrics = options.metrics,
@@ -152,12 +152,12 @@ launch::RestartOptions leadRestarts(const plan::Plan &plan, const RunToolOptions
                    hasMemory =
                        plan.job.checkpoint.inMemoryInterval > 0](const launch::Restart &restart) {
     std::string from = whereFrom(restart.attempt.savedStep, folder, hasMemory);
-    console.tell(makeReport(report::Restarted, restart.attempt.restarts, restart.restartsMax,
+    console.emit(makeReport(report::Restarted, restart.attempt.restarts, restart.restartsMax,
                             restart.cause.text, from, restart.secondsLost, restart.attempt.pause));
     if (metrics.empty())
       return;
     if (Status status = addMetricsLine(metrics, metricsLine(restart)); !status.isOk())
-      console.tell(status.report());
+      console.emit(status.report());
   };
   return restarts;
 }
@@ -179,7 +179,7 @@ noteLateIn(const RunToolOptions &options) {
     line["seconds"] = late.seconds;
     line["id"] = report::RankLate.info().id;
     if (Status status = addMetricsLine(path, toText(line) + "\n"); !status.isOk())
-      console.tell(status.report());
+      console.emit(status.report());
   };
 }
 

@@ -1,5 +1,5 @@
 // Restarts after faults (`--restarts`): whether a run can have them, which of its saves is the
-// newest, and what is told of each restart. Supervisors decide (launch/Restarts.h).
+// newest, and what is reported of each restart. Supervisors decide (launch/Restarts.h).
 #pragma once
 
 #include <optional>

@@ -12,13 +12,13 @@
 #include "runtime/plan/JobFacts.h"
 #include "runtime/plan/Limits.h"
 #include "runtime/plan/Text.h"
+#include "runtime/run/InjectedFault.h"
 #include "runtime/run/JobCheck.h"
-#include "runtime/run/PlantedFault.h"
 #include "runtime/run/Preflight.h"
 #include "runtime/tools/Backends.h"
 #include "runtime/tools/Elastic.h"
+#include "runtime/tools/InjectedSaveFault.h"
 #include "runtime/tools/MeasureTool.h"
-#include "runtime/tools/PlantedSaveFault.h"
 #include "runtime/tools/Rehearsal.h"
 #include "runtime/tools/Restarts.h"
 #include "runtime/tools/Signals.h"
@@ -74,9 +74,10 @@ int runRanks(std::span<const plan::Plan> all, std::span<const plan::Plan> plans,
   environment.session = entry.beginSession(plans.back(), options, environment.warnings.sink());
   if (!entry.traits.computes) {
     int status = rehearse(plans, options, entry, *environment.session, process);
-    if (Status told = status == 0 ? tellWarnings(process, environment.warnings) : Status::ok();
-        !told.isOk())
-      status = process.fail(told, kFailureStatus);
+    if (Status reported =
+            status == 0 ? reportWarnings(process, environment.warnings) : Status::ok();
+        !reported.isOk())
+      status = process.fail(reported, kFailureStatus);
     if (process.client)
       process.client->leave(status);
     return status;
@@ -84,10 +85,10 @@ int runRanks(std::span<const plan::Plan> all, std::span<const plan::Plan> plans,
   if (options.fault.kind != run::FaultKind::Nothing &&
       (process.attempt() == 0 || options.fault.strikesAgain)) {
     bool mayGrow = plans.front().worldSize() < all.front().worldSize();
-    environment.faults = std::make_unique<run::PlantedFault>(
+    environment.faults = std::make_unique<run::InjectedFault>(
         options.fault, mayGrow ? &process.client->growsTo() : nullptr);
-    environment.fileFaults = plantInSaves(options.fault, process);
-    environment.imageFault = plantInImages(options.fault, process);
+    environment.fileFaults = injectIntoSaves(options.fault, process);
+    environment.imageFault = injectIntoImages(options.fault, process);
     environment.awaitsKept = options.fault.awaitsKept;
   }
   std::vector<Report> own = prepare(all, plans, options, process, environment);
@@ -117,11 +118,11 @@ int run(RunToolOptions options) {
   if (options.measure || options.doctor)
     return measureMachine(std::move(options));
   auto refuse = [&options](const Status &status) {
-    options.console.tell(status.report());
+    options.console.emit(status.report());
     return kInputStatus;
   };
-  const char *planted = std::getenv("SHARDC_FAULT");
-  Result<run::Fault> fault = run::Fault::parse(planted ? planted : "");
+  const char *injected = std::getenv("SHARDC_FAULT");
+  Result<run::Fault> fault = run::Fault::parse(injected ? injected : "");
   if (!fault.isOk())
     return refuse(fault.status());
   options.fault = *fault;

@@ -21,14 +21,14 @@ std::atomic<bool> areQuiet{false};
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free,
               "the handler uses them");
 
-template <typename Row> void tell(Row row) {
+template <typename Row> void emit(Row row) {
   if (!areQuiet.load())
     writeNotice(row);
 }
 
 void onSignal(int number, siginfo_t *info, void *) {
   if (!areHeld.load()) {
-    tell(report::StoppedBeforeSteps);
+    emit(report::StoppedBeforeSteps);
     ::_exit(0);
   }
   if (!countsTwice(number) && requests.load() > 0)
@@ -38,10 +38,10 @@ void onSignal(int number, siginfo_t *info, void *) {
     return; // the same request by the other way
   requests.store(mine);
   if (mine > 1) {
-    tell(report::StoppedAtOnce);
+    emit(report::StoppedAtOnce);
     ::_exit(kFailureStatus);
   }
-  tell(report::EndsAfterStep);
+  emit(report::EndsAfterStep);
 }
 
 } // namespace

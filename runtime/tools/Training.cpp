@@ -45,7 +45,7 @@ Result<std::unique_ptr<run::Dumper>> makeDumper(exec::Executable &executable,
 }
 
 /// Steps of the job after which this process ends: its last, or the next at which the recipe lets
-/// it leave, which it does not after a step that is passed over.
+/// it leave, which it does not after a skipped step.
 int64_t lastStep(const plan::Plan &plan, int64_t firstStep, const std::vector<int64_t> &skipped) {
   int64_t interval = plan.job.train.exitInterval;
   if (interval == 0)
@@ -75,14 +75,14 @@ void printMachine(exec::Executable &executable, const Environment &environment,
                   const Console &console) {
   if (environment.entry.traits.isOnGpus) // others register nothing
     for (const std::string &channel : executable.unregisteredChannels())
-      console.tell(makeReport(report::ChannelNotRegistered, channel));
+      console.emit(makeReport(report::ChannelNotRegistered, channel));
   double gathers = executable.measuredGatherGBs();
   printOut("{}", run::linkText(executable.plan(), executable.device(0).links(), gathers));
   run::judgeLinks(executable.plan(), gathers, console.sink());
-  printOut(
-      "{}{}",
-      run::memoryTable(executable.role(), executable.workspaceBytes(0), executable.landingBytes(0)),
-      run::deviceMemoryTable(executable.plan(), executable.role(), executable.memoryStages()));
+  printOut("{}{}",
+           run::memoryTable(executable.role(), executable.workspaceBytes(0),
+                            executable.receiveBufferBytes(0)),
+           run::deviceMemoryTable(executable.plan(), executable.role(), executable.memoryStages()));
   std::fflush(stdout);
 }
 
@@ -134,7 +134,7 @@ run::ProgressOptions progressOptionsOf(const plan::Plan &plan, ProcessContext &p
   out.fields.decoupledLr = plan.job.optimizer.decoupledLr >= 0;
   out.fields.weightDecay =
       plan.job.scheduler.weightDecayIncrStyle != plan::Job::WeightDecayStyle::Constant;
-  out.tell = process.console.sink();
+  out.emit = process.console.sink();
   return out;
 }
 
@@ -169,13 +169,13 @@ private:
   const plan::Plan &plan() const { return plans_[phase_]; }
   bool isLast() const { return phase_ + 1 == plans_.size(); }
 
-  /// Takes what all ranks have to tell alike.
-  ReportSink tell() {
+  /// Takes what all ranks have to report alike.
+  ReportSink emit() {
     return [this](const Report &report) {
       if (!process_.isFirst())
         return;
       output_.clearLine();
-      process_.console.tell(report);
+      process_.console.emit(report);
     };
   }
 
@@ -250,11 +250,11 @@ private:
   /// What all ranks do together once each has all that its steps take.
   Status endSetUp(ProgressWatch &watch) {
     RETURN_IF_ERROR(watch.start());
-    return tellWarnings(process_, environment_.warnings);
+    return reportWarnings(process_, environment_.warnings);
   }
 
-  /// What comes once, before the first step of this process. From here on what is told goes to
-  /// `tell`.
+  /// What comes once, before the first step of this process. From here on reports go to
+  /// `emit`.
   void beginSteps(exec::Executable &executable) {
     hasBegun_ = true;
     if (progress_.step == 0 && process_.attempt() == 0) // others continue what they find
@@ -262,15 +262,15 @@ private:
     if (process_.client) // the others would wait in collectives for a rank that is gone
       process_.client->onAbort([backend = environment_.backend.get()] { backend->abort(); });
     if (!environment_.saver && !runOptions_.evaluatesOnly)
-      tell()(makeReport(report::SavesNothing));
+      emit()(makeReport(report::SavesNothing));
     for (const Report &report : environment_.kept.take())
-      tell()(report);
-    environment_.tell = tell();
+      emit()(report);
+    environment_.emit = emit();
     if (save::Loader *loader = environment_.loader.get(); loader && loader->hasCheckpoint()) {
       runOptions_.restore = [this, loader, &executable]() -> Status {
         RETURN_IF_ERROR(loader->restore(executable));
         return environment_.fromMemory
-                   ? environment_.fromMemory->noteRead(tell(), environment_.metrics)
+                   ? environment_.fromMemory->noteRead(emit(), environment_.metrics)
                    : Status::ok();
       };
       if (environment_.saver)
@@ -283,7 +283,7 @@ private:
 
   /// What differs from plan to plan.
   void connect(exec::Executable &executable) {
-    if (phase_ > environment_.phase) // the device does not count steps that are passed over
+    if (phase_ > environment_.phase) // the device does not count skipped steps
       runOptions_.restore = [this, &executable] {
         return save::restoreStep(executable, progress_);
       };
@@ -309,9 +309,9 @@ private:
     runOptions_.compareInterval = plan().job.train.checkWeightHashInterval;
     runOptions_.compare = [this, &executable](int64_t step) {
       for (size_t rank = 0; rank < executable.rankCount(); ++rank)
-        if (options_.fault.strikes(run::FaultKind::SpoilWeights, executable.worldRank(rank)) &&
+        if (options_.fault.strikes(run::FaultKind::CorruptWeights, executable.worldRank(rank)) &&
             step == options_.fault.step)
-          RETURN_IF_ERROR(save::spoilWeights(executable, rank));
+          RETURN_IF_ERROR(save::corruptWeights(executable, rank));
       return save::compareReplicas(executable, process_.client, step);
     };
   }
@@ -334,7 +334,7 @@ private:
         status = writeTable(file + ".txt", times);
       isTraceLost_ = !status.isOk(); // training does not depend on it
       if (isTraceLost_)
-        tell()(makeReport(report::TraceLost, status.message()));
+        emit()(makeReport(report::TraceLost, status.message()));
       return Status::ok();
     };
   }
@@ -392,7 +392,7 @@ private:
     int64_t size = plan::batchSizesOf(plan().job, /*isEval=*/false).global;
     output_.grow(tokensOfStep(plan()));
     environment_.events.grow(progress_.step, size);
-    tell()(makeReport(report::BatchGrows, progress_.step + 1, size,
+    emit()(makeReport(report::BatchGrows, progress_.step + 1, size,
                       plan().job.derived.numMicrobatches));
     return Status::ok();
   }
@@ -412,9 +412,9 @@ private:
                         (!environment_.saver || environment_.saver->lastStatus().isOk());
     output_.end(result_, isAllWritten);
     if (result_.isStopped && !environment_.saver)
-      tell()(makeReport(report::NothingSaved));
+      emit()(makeReport(report::NothingSaved));
     if (std::string file = process_.traceFile(options_); !file.empty() && !isTraced_)
-      tell()(makeReport(report::TraceNotWritten, file));
+      emit()(makeReport(report::TraceNotWritten, file));
     if (!dumped_.isOk())
       return process_.fail(dumped_, kFailureStatus);
     return isAllWritten ? 0 : kFailureStatus;

@@ -27,7 +27,7 @@ Status setVariables(const plan::Plan &plan, const BackendEntry *backend, const C
   Result<launch::JobPosition> position = launch::findJobPosition(::getenv);
   if (position.isOk() && position->rank == 0)
     for (const std::string &name : variables.kept)
-      console.tell(makeReport(report::VariableKept, name));
+      console.emit(makeReport(report::VariableKept, name));
   return Status::ok();
 }
 

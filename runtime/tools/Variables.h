@@ -16,8 +16,8 @@ std::string backendNameOf(const plan::Plan &plan, const RunToolOptions &options)
 
 /// Sets the variables of the recipe's `env` section, and those that the backend sets beside them,
 /// null where it is not known; they are to be there before anything reads them, and before there
-/// are threads. One that the user has set stays, and rank 0 tells so of the recipe's. InvalidInput
-/// for a name that none can have.
+/// are threads. One that the user has set stays, and rank 0 reports so of the recipe's.
+/// InvalidInput for a name that none can have.
 Status setVariables(const plan::Plan &plan, const BackendEntry *backend, const Console &console);
 
 /// InvalidInput if the variables of this process keep the plan from running.

@@ -159,9 +159,9 @@ std::vector<Finding> verifyFlat(Inspection &inspection) {
 }
 
 std::vector<Finding> inspect(const Plan &plan, size_t findingsMax, uint64_t visitsMax,
-                             Turns turns) {
+                             Iterations turns) {
   Inspection inspection(plan, findingsMax, visitsMax);
-  inspection.setTurns(turns);
+  inspection.setIterations(turns);
   checkTables(inspection);
   if (inspection.size() == 0)
     forEachSegment(inspection, checkForm);
@@ -174,14 +174,15 @@ std::vector<Finding> inspect(const Plan &plan, size_t findingsMax, uint64_t visi
   FlatPlan flat = flattened(plan);
   Inspection ofSlots(flat.plan, findingsMax, visitsMax);
   ofSlots.setRings(flat.rings);
-  ofSlots.setTurns(turns);
+  ofSlots.setIterations(turns);
   return verifyFlat(ofSlots);
 }
 
 } // namespace
 } // namespace verifier
 
-std::vector<Finding> verify(const Plan &plan, size_t findingsMax, uint64_t visitsMax, Turns turns) {
+std::vector<Finding> verify(const Plan &plan, size_t findingsMax, uint64_t visitsMax,
+                            Iterations turns) {
   return verifier::inspect(plan, findingsMax, visitsMax, turns);
 }
 

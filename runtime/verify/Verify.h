@@ -60,13 +60,14 @@ inline constexpr uint64_t kVisitsMax = uint64_t{1} << 29;
 
 /// Which iterations of loops are analysed. Iterations that do the same as the preceding one, for
 /// later microbatches, cannot break a rule that it keeps. Tests analyse all.
-enum class Turns : uint8_t { Different, All };
+enum class Iterations : uint8_t { Different, All };
 
 /// Returns the broken rules, most basic first; empty for a valid plan. Rules that build on broken
 /// ones are not checked. Returns at most `findingsMax` findings; a plan that needs more than
 /// `visitsMax` visits is refused.
 std::vector<Finding> verify(const Plan &plan, size_t findingsMax = 20,
-                            uint64_t visitsMax = kVisitsMax, Turns turns = Turns::Different);
+                            uint64_t visitsMax = kVisitsMax,
+                            Iterations iterations = Iterations::Different);
 
 /// Renders a finding like a diagnostic: `file:line:col: error: message [id]` with the recipe's line
 /// if known (else `plan`), the op below it, then the note in the same form.

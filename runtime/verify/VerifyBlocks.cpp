@@ -544,7 +544,7 @@ private:
               report_.weightUses.push_back({{roleIndex_, s, i}, k, block});
   }
 
-  /// Ops that quantise a value, or find its magnitude, and nothing else.
+  /// Ops that quantise a value, or find its amax, and nothing else.
   static bool changesForm(const Op &op) {
     return op.epilogue == Epilogue::None && epilogueOf(op.kind).has_value();
   }

@@ -184,8 +184,8 @@ public:
     // What spoils a content matters only if somebody reads it: ProgramCheck and LostCheck know
     // that.
     for (SegmentEffect::Out &out : effect.outs)
-      if (auto found = shadow.spoiled().find(out.region); found != shadow.spoiled().end())
-        out.loss.spoiled = std::make_shared<const Finding>(found->second);
+      if (auto found = shadow.corrupted().find(out.region); found != shadow.corrupted().end())
+        out.loss.corrupted = std::make_shared<const Finding>(found->second);
     return effect;
   }
 

@@ -19,7 +19,7 @@ struct Loss {
   Spot at;
   std::optional<ByteRange> bytes; ///< the overwritten bytes; nothing: all of them
   /// Why the content of the cell is incomplete; null if it is complete, the usual case.
-  std::shared_ptr<const Finding> spoiled;
+  std::shared_ptr<const Finding> corrupted;
 };
 
 /// The effect of a segment, in one variant, on cells: regions that it reads and regions that it

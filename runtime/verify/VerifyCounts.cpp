@@ -343,14 +343,14 @@ private:
   FactorId rowsOf(const Values &at, const Op &op, size_t k, bool isOperand) const {
     const OpFactors &factors = factorsOf(op);
     const FactorValue &value = isOperand ? operandOf(op, factors, k) : resultOf(op, factors, k);
-    bool isTurned = value.turnedBy && op.getBool(*value.turnedBy);
+    bool isTransposed = value.transposedBy && op.getBool(*value.transposedBy);
     if (value.isList || value.form != FactorValue::Dims)
       return kNoFactor;
     const Type &type = at.scope.value(isOperand ? op.operands[k] : op.results[k]).type;
-    FactorId first = factorAt(value, isTurned, type.rank, 0);
+    FactorId first = factorAt(value, isTransposed, type.rank, 0);
     const FactorAtom *atom = value.find(first);
     bool isAlone = atom != nullptr && atom->form == FactorAtom::Plain && !atom->isCounted &&
-                   !atom->isToldByIndex && !atom->isShare && !atom->isInSharedDim;
+                   !atom->isKnownByIndex && !atom->isShare && !atom->isInSharedDim;
     for (const FactorAtom &other : value.words())
       isAlone &= atom == &other || atom == nullptr || other.dim != atom->dim;
     return isAlone ? first : kNoFactor;

@@ -154,11 +154,12 @@ private:
   /// False if operands or results of the op's row may be missing.
   bool checkArity(uint32_t i) {
     const OpInfo &info = opInfo(op(i));
-    const OpInfo &maker = opInfo(op(i).kind);
-    if (op(i).epilogue == Epilogue::None ? maker.needsEpilogue : !maker.takes(op(i).epilogue)) {
-      scope_.add(finding::EpilogueRefused, i, maker.name,
-                 maker.needsEpilogue ? "stands without an epilogue; it needs one that it takes"
-                                     : "has an epilogue that it does not take");
+    const OpInfo &producer = opInfo(op(i).kind);
+    if (op(i).epilogue == Epilogue::None ? producer.needsEpilogue
+                                         : !producer.takes(op(i).epilogue)) {
+      scope_.add(finding::EpilogueRefused, i, producer.name,
+                 producer.needsEpilogue ? "stands without an epilogue; it needs one that it takes"
+                                        : "has an epilogue that it does not take");
       return false;
     }
     return checkCount(i, "operand", op(i).operands.size(), info.operandsMin, info.operandsMax,

@@ -10,11 +10,11 @@ namespace shardc::plan::verifier {
 namespace {
 
 /// The op that reads what the host writes, and the operand with which it does.
-struct Taker {
+struct Consumer {
   OpKind kind;
   size_t operand;
 };
-Taker takerOf(CellKind cell) {
+Consumer consumerOf(CellKind cell) {
   if (cell == CellKind::Stop)
     return {OpKind::StepPack, operandIndex<OpKind::StepPack>("stop")};
   return {OpKind::BatchLoad, operandIndex<OpKind::BatchLoad>("feed")};
@@ -126,13 +126,13 @@ private:
   void checkRead(const Scope &where, uint32_t i, size_t operand, uint32_t c) {
     const Op &op = where.segment.ops[i];
     const Cell &cell = role_.cells[c];
-    Taker taker = takerOf(cell.kind);
+    Consumer consumer = consumerOf(cell.kind);
     const Value &read = where.value(op.operands[operand]);
     bool isWhole = read.type == cell.type && liesAt(report_.plan(), role_, read.place, cell.place);
-    if (op.kind == taker.kind && operand == taker.operand && isWhole)
+    if (op.kind == consumer.kind && operand == consumer.operand && isWhole)
       return;
     where.addValue(finding::ReadsHostCell, i, op.operands[operand], isWhole ? "" : "a part of ",
-                   cell.name, opInfo(taker.kind).name);
+                   cell.name, opInfo(consumer.kind).name);
   }
 
   /// Ranks see the stop flag at different times. They stop after the same step if each decides by
@@ -219,7 +219,7 @@ private:
   /// True if the value is the cell's content, as ops in place have changed it.
   bool isMadeOf(const Segment &segment, ValueId value, uint32_t cell,
                 const std::vector<uint32_t> &cellOf) const {
-    while (const Op *op = makerOf(segment, value)) {
+    while (const Op *op = producerOf(segment, value)) {
       if (!report_.spend(1))
         return true;
       int operand = inPlaceOperand(*op, segment.values[value].defResult);

@@ -155,8 +155,8 @@ public:
   void setRings(const std::vector<RoleRings> &rings) { rings_ = &rings; }
   const RoleRings &ringsOf(uint32_t role) const;
   /// Whether all iterations of loops are analysed, even equal ones.
-  void setTurns(Turns turns) { turns_ = turns; }
-  bool followsAllTurns() const { return turns_ == Turns::All; }
+  void setIterations(Iterations iterations) { iterations_ = iterations; }
+  bool followsAllIterations() const { return iterations_ == Iterations::All; }
   /// VerifyMicrobatches.cpp: offset of each value's microbatch from the segment's own, or kOfNone.
   /// Empty if all are 0. Computed and checked at the first call.
   const std::vector<int64_t> &shiftsOf(uint32_t role, uint32_t segment);
@@ -206,7 +206,7 @@ private:
   std::vector<std::optional<HeldCells>> held_;       ///< by role
   std::vector<std::vector<uint32_t>> rolesThatSave_; ///< by block
   const std::vector<RoleRings> *rings_ = nullptr;    ///< by role
-  Turns turns_ = Turns::Different;
+  Iterations iterations_ = Iterations::Different;
   std::map<std::pair<uint32_t, uint32_t>, std::vector<int64_t>> shifts_;
   std::map<std::pair<uint32_t, uint32_t>, std::vector<std::pair<Variant, Variant>>>
       representatives_;
@@ -261,7 +261,7 @@ inline std::vector<bool> cellsOfSnapshots(const Role &role) {
 }
 
 /// The op that defines a value; null for a live-in.
-inline const Op *makerOf(const Segment &segment, ValueId value) {
+inline const Op *producerOf(const Segment &segment, ValueId value) {
   uint32_t def = segment.values[value].def;
   return def == kNone ? nullptr : &segment.ops[def];
 }

@@ -1,5 +1,5 @@
 // Compares the program with the options of its job: the number of microbatches in a step or an
-// evaluation. Steps that are passed over are numbers.
+// evaluation. Skipped steps are numbers.
 #include <array>
 
 #include "runtime/plan/HostCells.h"

@@ -89,7 +89,7 @@ private:
   void start(uint32_t segment, Live &live) { apply(segment, Variant::Only, live); }
   static bool isSame(const Live &after, const Live &before) { return after == before; }
 
-  static bool isSteady(const Live &after, const Live &before, const LoopTurns &turns) {
+  static bool isSteady(const Live &after, const Live &before, const LoopIterations &turns) {
     for (uint32_t c = 0; c < after.read.size(); ++c)
       if (uint32_t to = turns.at(c, -1);
           after.read[c] != before.read[to] || after.kept[c] != before.kept[to])
@@ -98,7 +98,7 @@ private:
   }
 
   /// The state before `count` further turns that do the same as this one.
-  void skip(const Live &, Live &live, const LoopTurns &turns, int64_t count) const {
+  void skip(const Live &, Live &live, const LoopIterations &turns, int64_t count) const {
     const Live own = live;
     for (uint32_t c = 0; c < role_.cells.size(); ++c) {
       uint32_t to = turns.at(c, -count);

@@ -84,11 +84,12 @@ private:
     if (whole == kNone)
       return tensor < 0 && op.getInt(AttrKey::tensor_parts) == 1;
     const Block &block = blockAt(plan_, static_cast<int32_t>(op.getInt(AttrKey::block)));
-    const Op *maker = makerOf(segment, whole);
+    const Op *producer = producerOf(segment, whole);
     auto goesOver = [&](int16_t group) {
-      bool is = maker != nullptr && maker->kind == OpKind::AllGather && maker->group == group;
+      bool is =
+          producer != nullptr && producer->kind == OpKind::AllGather && producer->group == group;
       if (is)
-        maker = makerOf(segment, maker->operands[0]);
+        producer = producerOf(segment, producer->operands[0]);
       return is;
     };
     int64_t parts = 1;
@@ -101,7 +102,7 @@ private:
     const bool isOfBlock = block.stateGroup >= 0 && goesOver(block.stateGroup);
     if (segment.values[whole].type.numel() != parts * (isOfBlock ? block.numel : block.stateShard))
       return false;
-    return maker != nullptr && isUpdateOf(*maker, op);
+    return producer != nullptr && isUpdateOf(*producer, op);
   }
 
   /// Whether `update` makes what the op would orthogonalise of its own shard.

@@ -50,8 +50,9 @@ private:
     const Segment &segment = plan_.roles[at.role].segments[at.segment];
     const Op &finish = segment.ops[at.op];
     Axes summed = 0;
-    const Op *op = makerOf(segment, operandNamed<OpKind::StepFinish>(finish, "partial"));
-    for (; op != nullptr && op->kind == OpKind::AllReduce; op = makerOf(segment, op->operands[0])) {
+    const Op *op = producerOf(segment, operandNamed<OpKind::StepFinish>(finish, "partial"));
+    for (; op != nullptr && op->kind == OpKind::AllReduce;
+         op = producerOf(segment, op->operands[0])) {
       Axes over = axesOf(plan_, op->group);
       need(at, (summed & over) == 0 && !op->getBool(AttrKey::average),
            "takes an average, or sums that count what a rank has packed more than once");
@@ -59,7 +60,7 @@ private:
     }
     if (op == nullptr || op->kind != OpKind::StepPack)
       return;
-    const Op *squares = makerOf(segment, operandNamed<OpKind::StepPack>(*op, "ss"));
+    const Op *squares = producerOf(segment, operandNamed<OpKind::StepPack>(*op, "ss"));
     if (squares != nullptr && squares->kind == OpKind::SumSquares)
       norms_.push_back({at, op, squares, finish.getBool(AttrKey::norm_replicated)});
   }

@@ -24,8 +24,8 @@ struct Elements {
   int32_t block = -1;
   int64_t begin = 0;
   int32_t param = -1;
-  bool isTurned = false; ///< a transposed matrix
-  bool isStored = false; ///< in 8 bits, as a cell has them
+  bool isTransposed = false; ///< a transposed matrix
+  bool isStored = false;     ///< in 8 bits, as a cell has them
 
   bool operator==(const Elements &) const = default;
 };
@@ -99,8 +99,8 @@ private:
   }
 };
 
-/// A grouped product, or its gradient, by magnitudes of the runs of all members.
-bool isByMagnitudes(const Op &op) {
+/// A grouped product, or its gradient, by amaxes of the runs of all members.
+bool isByAmaxes(const Op &op) {
   return op.getInt(Key::fp8_recipe) == static_cast<int64_t>(Fp8Factors::Delayed);
 }
 
@@ -108,7 +108,7 @@ bool isByMagnitudes(const Op &op) {
 bool hasParts(const Plan &plan) {
   auto isPart = [](const Op &op) {
     bool dropsHeads = opInfo(op.kind).queries >= 0 && op.getFloat(Key::p) > 0;
-    return op.group >= 0 && (dropsHeads || isByMagnitudes(op) || op.kind == OpKind::Embedding ||
+    return op.group >= 0 && (dropsHeads || isByAmaxes(op) || op.kind == OpKind::Embedding ||
                              op.kind == OpKind::EmbeddingBwd || op.kind == OpKind::VocabStats ||
                              op.kind == OpKind::CrossEntropyBwd);
   };
@@ -162,7 +162,7 @@ public:
       state.parts = partsOf(op), state.columns = columnsOf(op), state.isKnown = areKnown(op),
       state.columnsBy = columnsByOf(op);
     at.setAll(op, state);
-    for (size_t r = 1; r < op.results.size(); ++r) // magnitudes that are seen are no sum
+    for (size_t r = 1; r < op.results.size(); ++r) // amaxes that are seen are no sum
       if (isProduct(op) && inPlaceOperand(op, r) >= 0)
         at[op.results[r]] = State();
     if (hasParts_)
@@ -207,8 +207,8 @@ private:
   const State &of(ValueId value) const { return (*values_)[value]; }
   const State &of(const Op &op, size_t operand) const { return of(op.operands[operand]); }
 
-  void refuse(uint32_t i, std::string_view taker, ValueId value) const {
-    scope().addValue(finding::TakesPartialSum, i, value, taker, namesOf(plan_, of(value).parts));
+  void refuse(uint32_t i, std::string_view consumer, ValueId value) const {
+    scope().addValue(finding::TakesPartialSum, i, value, consumer, namesOf(plan_, of(value).parts));
   }
 
   /// Where the axes of parts are known, a sum over others adds no parts.
@@ -245,7 +245,7 @@ private:
       checkGradients(op);
     else if (countsRuns(op))
       checkExperts(i, op);
-    if (isByMagnitudes(op))
+    if (isByAmaxes(op))
       needIndex(i, axesOf(plan_, op.group), of(op, kCounts).columns);
     else if (op.group >= 0 && hasShares(factorsOf(op)))
       checkShares(i, op);
@@ -415,7 +415,7 @@ private:
   }
 
   static bool isProduct(const Op &op) {
-    return plan::factorsOf(op.kind).isTurned(kSecondFactor, AttrKey::trans_b);
+    return plan::factorsOf(op.kind).isTransposed(kSecondFactor, AttrKey::trans_b);
   }
 
   // ---- weights ----
@@ -431,7 +431,7 @@ private:
     else if (op.kind == OpKind::AllGather && op.getInt(Key::block) >= 0)
       from = {.block = blockNamedBy(op), .isStored = from.isStored};
     else if (op.kind == OpKind::Transpose)
-      from.isTurned ^= true;
+      from.isTransposed ^= true;
     else if (op.kind == OpKind::ExpandParts || // its rows, with more columns, which nobody divides
              op.kind == OpKind::Dequantize)
       return setExpanded(op);
@@ -452,9 +452,9 @@ private:
   void followQuantized(const Op &op, Elements from) {
     from.isStored = false;
     size_t others = op.kind == OpKind::QuantizeDelayed ? 3 : 2;
-    from.isTurned ^= op.getBool(Key::transposed);
+    from.isTransposed ^= op.getBool(Key::transposed);
     set(op.results[0], from);
-    from.isTurned ^= true;
+    from.isTransposed ^= true;
     if (op.results.size() > others)
       set(op.results[others], from);
   }
@@ -478,7 +478,7 @@ private:
     const Param *param = paramOf(matrix);
     if (param == nullptr || param->isUncut() || param->type.rank < 2)
       return std::nullopt;
-    return splitsOf(*param, of(matrix).elements.isTurned ? 1 - fromEnd : fromEnd);
+    return splitsOf(*param, of(matrix).elements.isTransposed ? 1 - fromEnd : fromEnd);
   }
   Axes splitsOf(ValueId matrix, int fromEnd) const {
     return knownSplitsOf(matrix, fromEnd).value_or(0);
@@ -552,9 +552,9 @@ private:
   // ---- parts ----
 
   /// Axes that split the inner dimension: columns of the first factor and rows of the second one.
-  Axes innerSplits(const Op &op, bool isTurnedA, bool isTurnedB) const {
-    return static_cast<Axes>(splitsOf(op.operands[kFirstFactor], isTurnedA ? 1 : 0) |
-                             splitsOf(op.operands[kSecondFactor], isTurnedB ? 0 : 1));
+  Axes innerSplits(const Op &op, bool isTransposedA, bool isTransposedB) const {
+    return static_cast<Axes>(splitsOf(op.operands[kFirstFactor], isTransposedA ? 1 : 0) |
+                             splitsOf(op.operands[kSecondFactor], isTransposedB ? 0 : 1));
   }
 
   Axes partsOf(const Op &op) const {

@@ -187,9 +187,10 @@ void checkCapacity(Inspection &inspection) {
       arenas += plan.roles[r].arenaBytes[static_cast<size_t>(arena)];
     if (arenas > plan.deviceBytes)
       inspection.add(finding::ArenasTooLarge, {r, kNone, kNone}, arenas, plan.deviceBytes);
-    else if (int64_t landings = hasLandingBuffers(plan) ? landingBytes(plan, plan.roles[r]) : 0;
-             landings > plan.deviceBytes - arenas)
-      inspection.add(finding::LandingsTooLarge, {r, kNone, kNone}, arenas, landings,
+    else if (int64_t receiveBuffers =
+                 hasReceiveBuffers(plan) ? receiveBufferBytes(plan, plan.roles[r]) : 0;
+             receiveBuffers > plan.deviceBytes - arenas)
+      inspection.add(finding::ReceiveBuffersTooLarge, {r, kNone, kNone}, arenas, receiveBuffers,
                      plan.deviceBytes);
   }
 }

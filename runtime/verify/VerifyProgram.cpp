@@ -35,8 +35,8 @@ struct State {
   Validity isValid;
   std::vector<int64_t> microbatches; ///< by cell; empty without rings
   std::vector<const Loss *> lost;
-  const Finding *spoiled(uint32_t region) const {
-    return lost[region] != nullptr ? lost[region]->spoiled.get() : nullptr;
+  const Finding *corrupted(uint32_t region) const {
+    return lost[region] != nullptr ? lost[region]->corrupted.get() : nullptr;
   }
   Spot lostAt(uint32_t region) const { return lost[region] != nullptr ? lost[region]->at : Spot{}; }
   bool operator<(const State &other) const {
@@ -125,34 +125,34 @@ private:
   }
 
   /// The state after `count` more turns that do the same.
-  State movedOn(const State &state, const LoopTurns &turns, int64_t count) const {
+  State movedOn(const State &state, const LoopIterations &iterations, int64_t count) const {
     State moved = state;
     for (uint32_t c = 0; c < role_.cells.size(); ++c)
-      if (uint32_t to = turns.at(c, count); turns.touches(c) && rings_.isSlot(c)) {
+      if (uint32_t to = iterations.at(c, count); iterations.touches(c) && rings_.isSlot(c)) {
         moved.isValid[to] = state.isValid[c];
         moved.lost[to] = state.lost[c];
-        moved.microbatches[to] = state.microbatches[c] + count * turns.step();
+        moved.microbatches[to] = state.microbatches[c] + count * iterations.step();
       }
     return moved;
   }
 
-  void skip(const States &, States &states, const LoopTurns &turns, int64_t count) const {
+  void skip(const States &, States &states, const LoopIterations &iterations, int64_t count) const {
     States moved;
     for (const State &state : states)
-      moved.insert(movedOn(state, turns, count));
+      moved.insert(movedOn(state, iterations, count));
     states = std::move(moved);
   }
 
   /// True if a turn has changed nothing but the microbatch under way.
-  bool isSteady(const States &before, const States &after, const LoopTurns &turns) const {
+  bool isSteady(const States &before, const States &after, const LoopIterations &iterations) const {
     return std::ranges::equal(before, after, [&](const State &a, const State &b) {
       for (uint32_t region = regions_.size(); region-- > 0;) { // slots, which change, are last
-        uint32_t to = turns.at(region, 1);
+        uint32_t to = iterations.at(region, 1);
         if (a.isValid[region] != b.isValid[to] || a.lost[region] != b.lost[to])
           return false;
         if (to >= role_.cells.size() || !rings_.isSlot(to) || !b.isValid[to])
           continue; // what is in a slot without a content does not matter
-        int64_t step = turns.touches(region) ? turns.step() : 0;
+        int64_t step = iterations.touches(region) ? iterations.step() : 0;
         if (a.microbatches[region] + step != b.microbatches[to])
           return false;
       }
@@ -260,7 +260,7 @@ private:
         break; // from the same states the same is due: all steps behind do what these have done
       if (step_ % period == 0)
         atPeriod = next;
-      // Steps in which nothing is due, and which change nothing, are passed over.
+      // Steps in which nothing is due, and which change nothing, are skipped.
       if (std::ranges::find(due, true) == due.end() && isSame(next, now))
         step_ = nextDue(loop, step_) - 1;
       now = std::move(next);
@@ -330,8 +330,8 @@ private:
     if (state.isValid[cell] || isTried())
       return;
     Spot used = spotOfCell(report_, roleIndex_, cell);
-    if (const Finding *spoiled = state.spoiled(cell)) {
-      addSpoiled(*spoiled, cell, "is used here", used);
+    if (const Finding *corrupted = state.corrupted(cell)) {
+      addCorrupted(*corrupted, cell, "is used here", used);
       return;
     }
     Spot lost = state.lostAt(cell);
@@ -387,8 +387,8 @@ private:
 
   /// What a background segment leaves in a cell.
   void checkLeft(uint32_t s, const SegmentEffect::Out &out, const States &states) {
-    if (out.loss.spoiled && !isTried())
-      report_.add(*out.loss.spoiled);
+    if (out.loss.corrupted && !isTried())
+      report_.add(*out.loss.corrupted);
     if (!report_.spend(1 + states.size() * out.from.size()))
       return;
     if (!out.isDefined && !isTried())
@@ -485,11 +485,12 @@ private:
 
   /// Why a segment leaves no content; null if it leaves one.
   const Loss *lossOf(const SegmentEffect::Out &out, const State &state) {
-    if (out.loss.spoiled || !out.isDefined || !report_.spend(out.from.size()))
+    if (out.loss.corrupted || !out.isDefined || !report_.spend(out.from.size()))
       return &out.loss;
     for (uint32_t region : out.from)
       if (!state.isValid[placeOf(region)])
-        return state.spoiled(placeOf(region)) != nullptr ? state.lost[placeOf(region)] : &out.loss;
+        return state.corrupted(placeOf(region)) != nullptr ? state.lost[placeOf(region)]
+                                                           : &out.loss;
     return nullptr;
   }
 
@@ -503,7 +504,7 @@ private:
   }
 
   /// Reports what a segment left. The note shows the reader, unless it shows another op already.
-  void addSpoiled(Finding finding, uint32_t cell, std::string_view what, Spot where) {
+  void addCorrupted(Finding finding, uint32_t cell, std::string_view what, Spot where) {
     if (finding.note.empty())
       note(finding, fmt::format("cell '@{}' {}", role_.cells[cell].name, what), where);
     report_.add(std::move(finding));
@@ -517,9 +518,9 @@ private:
     if (state.isValid[need.region])
       return reportOther(segment, variant, need, microbatch_ + shiftsIn_[segment][given],
                          state.microbatches[need.region]);
-    if (const Finding *spoiled = state.spoiled(need.region)) {
-      addSpoiled(*spoiled, regions_.cellOf(need.region), "is read here",
-                 scope(segment).spot(need.op));
+    if (const Finding *corrupted = state.corrupted(need.region)) {
+      addCorrupted(*corrupted, regions_.cellOf(need.region), "is read here",
+                   scope(segment).spot(need.op));
       return;
     }
     const Cell &cell = role_.cells[regions_.cellOf(need.region)];

@@ -19,7 +19,7 @@ namespace {
 using Key = AttrKey;
 
 struct Rows {
-  bool isTurned = false; ///< rows lie in the last dimension
+  bool isTransposed = false; ///< rows lie in the last dimension
   int layout = LayoutTable::kNone;
 
   bool isKnown() const { return layout > LayoutTable::kUnknown; }
@@ -148,7 +148,7 @@ private:
   /// The layout of an operand whose rows are not in its last dimension.
   int rowsOf(const Op &op, size_t operand) {
     const Rows &of = rows(op.operands[operand]);
-    return of.isTurned ? LayoutTable::kUnknown : of.layout;
+    return of.isTransposed ? LayoutTable::kUnknown : of.layout;
   }
 
   void load(const Op &op) {
@@ -158,8 +158,8 @@ private:
   }
 
   /// A result has rows if it goes along the factors of the rows of operand k: in its first
-  /// dimension, or turned in its last one. Counted rows are not rows of tokens: VerifyCounts.cpp
-  /// follows which runs they are.
+  /// dimension, or transposed, in its last one. Counted rows are not rows of tokens:
+  /// VerifyCounts.cpp follows which runs they are.
   void give(const Op &op, int layout, size_t k) {
     if (layout == LayoutTable::kNone)
       return;
@@ -173,28 +173,29 @@ private:
       if (value.dimCount == 0 || (!areAlong(value, 0, whole, 0) && !isCopy) ||
           scope().value(op.results[r]).counts != plan::kNone)
         continue;
-      rows(op.results[r]) = {isCopy || (value.turnedBy && op.getBool(*value.turnedBy)), layout};
+      rows(op.results[r]) = {isCopy || (value.transposedBy && op.getBool(*value.transposedBy)),
+                             layout};
     }
   }
   void giveOne(const Op &op, int layout) { rows(op.results[0]).layout = layout; }
 
-  /// The first operand whose rows are not turned; if there is none, the first that has rows.
+  /// The first operand whose rows are not transposed; if there is none, the first that has rows.
   size_t firstWithRows(const Op &op) {
-    std::optional<size_t> turned;
+    std::optional<size_t> firstTransposed;
     for (size_t k = 0; k < op.operands.size(); ++k) {
       const Rows &own = rows(op.operands[k]);
-      if (own.layout != LayoutTable::kNone && !own.isTurned)
+      if (own.layout != LayoutTable::kNone && !own.isTransposed)
         return k;
-      if (own.layout != LayoutTable::kNone && !turned)
-        turned = k;
+      if (own.layout != LayoutTable::kNone && !firstTransposed)
+        firstTransposed = k;
     }
-    return turned.value_or(0);
+    return firstTransposed.value_or(0);
   }
 
   /// The layout of the operands that have rows, which has to be the same.
   int common(const Op &op, const std::vector<ValueId> &operands) {
     auto known = std::ranges::find_if(operands, [&](ValueId operand) {
-      return rows(operand).isKnown() && !rows(operand).isTurned;
+      return rows(operand).isKnown() && !rows(operand).isTransposed;
     });
     for (ValueId operand : operands)
       if (known == operands.end() && rows(operand).layout == LayoutTable::kUnknown)
@@ -202,7 +203,7 @@ private:
     if (known == operands.end())
       return LayoutTable::kNone;
     for (ValueId operand : operands)
-      if (!rows(operand).isTurned && !need(op, *known, operand))
+      if (!rows(operand).isTransposed && !need(op, *known, operand))
         return LayoutTable::kUnknown;
     return rows(*known).layout;
   }
@@ -216,11 +217,11 @@ private:
     int layout;
   };
 
-  /// Whether operands that are not turned have different rows.
+  /// Whether operands that are not transposed have different rows.
   bool haveOtherRows(const Op &op) {
     int found = LayoutTable::kNone;
     for (ValueId operand : op.operands)
-      if (const Rows &of = rows(operand); of.layout != LayoutTable::kNone && !of.isTurned) {
+      if (const Rows &of = rows(operand); of.layout != LayoutTable::kNone && !of.isTransposed) {
         if (found != LayoutTable::kNone && of.layout != found)
           return true;
         found = of.layout;
@@ -254,7 +255,7 @@ private:
         others; // operands whose type does not determine which factors their rows have
     for (size_t k = 0; k < op.operands.size(); ++k) {
       const Rows &of = rows(op.operands[k]);
-      if (of.layout == LayoutTable::kNone || of.isTurned)
+      if (of.layout == LayoutTable::kNone || of.isTransposed)
         continue;
       uint16_t along = rowFactors(op, factors, k);
       // A dimension of the type may combine several factors, of which only some are known.
@@ -362,12 +363,12 @@ private:
     give(op, has, 0);
   }
 
-  void followProduct(const Op &op, bool isTurnedA, bool isTurnedB) {
+  void followProduct(const Op &op, bool isTransposedA, bool isTransposedB) {
     const ValueId first = op.operands[kFirstFactor], second = op.operands[kSecondFactor];
     const Rows &a = rows(first), &b = rows(second);
-    bool hasRows = a.layout != LayoutTable::kNone && a.isTurned == isTurnedA;
+    bool hasRows = a.layout != LayoutTable::kNone && a.isTransposed == isTransposedA;
     bool hasBoth = a.layout != LayoutTable::kNone && b.layout != LayoutTable::kNone;
-    bool isOverRows = hasBoth && !hasRows && b.isTurned == isTurnedB;
+    bool isOverRows = hasBoth && !hasRows && b.isTransposed == isTransposedB;
     if (isOverRows && a.isKnown())
       need(op, first, second);
     else if (isOverRows)
@@ -475,8 +476,8 @@ private:
     return table_.add(std::move(layout));
   }
 
-  /// Columns of each row in parts, which come to lie behind each other, each with all rows; or the
-  /// other way. Extents that are neither leave no rows whole.
+  /// Columns of each row in parts, which come to lie one after the other, each with all rows; or
+  /// the other way. Extents that are neither leave no rows whole.
   int transposed(const Op &op) {
     int64_t outer = op.getInt(Key::outer), inner = op.getInt(Key::inner);
     int of = rowsOf(op, 0);

@@ -53,10 +53,11 @@ private:
   }
 
   bool isStepState(Spot at, const Segment &segment, ValueId value) const {
-    const Op *maker = makerOf(segment, value);
+    const Op *producer = producerOf(segment, value);
     const Cell *cell = cellOf(plan_.roles[at.role], segment, value);
-    return maker != nullptr ? maker->kind == OpKind::StepBegin || maker->kind == OpKind::LossAdd
-                            : cell != nullptr && cell->kind == CellKind::Step;
+    return producer != nullptr
+               ? producer->kind == OpKind::StepBegin || producer->kind == OpKind::LossAdd
+               : cell != nullptr && cell->kind == CellKind::Step;
   }
 
   Inspection &report_;

@@ -133,7 +133,7 @@ private:
     Mark mark = markOf(i, op);
     for (ValueId result : op.results)
       give(op, result, mark);
-    // The result with the magnitudes also has those of earlier ops. They go into no other result,
+    // The result with the amaxes also has those of earlier ops. They go into no other result,
     // so the other results vary only as the op's own operands do.
     if (size_t seen = seenBy(op); seen < op.results.size()) {
       Mark withoutSeen = fresh(op, inPlaceOperand(op, seen));
@@ -253,7 +253,7 @@ private:
     return {};
   }
 
-  /// The result in which an op that quantises keeps the largest magnitudes: those that it finds in
+  /// The result in which an op that quantises keeps the amaxes: those that it finds in
   /// the operand's buffer, and those of its own values. The number of results if there is none.
   static size_t seenBy(const Op &op) {
     if (op.results.size() < 2) // nearly always
@@ -456,9 +456,9 @@ private:
 
   /// The 'step.pack' whose sums over ranks the value is; null if it is none.
   const Op *findPack(ValueId value) const {
-    const Op *op = makerOf(*segment_, value);
+    const Op *op = producerOf(*segment_, value);
     while (op != nullptr && op->kind == OpKind::AllReduce && holds(op->pred, variant_))
-      op = makerOf(*segment_, op->operands[0]);
+      op = producerOf(*segment_, op->operands[0]);
     bool isPack = op != nullptr && op->kind == OpKind::StepPack && holds(op->pred, variant_);
     return isPack ? op : nullptr;
   }
@@ -467,7 +467,7 @@ private:
   /// have, too, see checkNorms.
   void checkNorm(uint32_t i, ValueId squares) {
     uint32_t def = segment_->values[squares].def;
-    const Op *sum = makerOf(*segment_, squares);
+    const Op *sum = producerOf(*segment_, squares);
     if (sum == nullptr || sum->kind != OpKind::SumSquares || !holds(sum->pred, variant_)) {
       need(i, false, "takes a norm that is not the result of a 'sum_squares' in its segment");
       return;
@@ -644,11 +644,11 @@ private:
 
   /// Losses that a run only prints are scaled for a sum over all ranks, including ranks with equal
   /// losses.
-  bool isToldOnly(ValueId value) const {
+  bool isReportedOnly(ValueId value) const {
     auto out = std::ranges::find(segment_->outs, value, &Segment::Boundary::value);
     if (out == segment_->outs.end())
       return false;
-    return verifier::isToldOnly(role_.cells[out->cell].kind);
+    return verifier::isReportedOnly(role_.cells[out->cell].kind);
   }
 
   /// A sum does not add equal values, or values that are sums over these ranks already. For blocks,
@@ -656,7 +656,7 @@ private:
   void needParts(uint32_t i, Axes over) {
     const Op &op = segment_->ops[i];
     if (!isSum(collectiveKindOf(op)) || op.getBool(AttrKey::average) || blockNamedBy(op) >= 0 ||
-        (over & stages_.axes) != 0 || isToldOnly(op.results[0]))
+        (over & stages_.axes) != 0 || isReportedOnly(op.results[0]))
       return;
     needSame(finding::AddsNoParts, i, op.operands[0], over & ~marks_[op.operands[0]].due);
   }
@@ -711,7 +711,7 @@ private:
       needSame(finding::BalanceDiffers, i, op.operands[operand], apartIn(op.operands[operand]));
   }
 
-  /// Ranks that quantise with the same scale need the largest magnitudes of all of them.
+  /// Ranks that quantise with the same scale need the amaxes of all of them.
   void needMaxima(uint32_t i, const Op &op) {
     ValueId seen = operandNamed<OpKind::AmaxUpdate>(op, "seen");
     needSame(finding::MaximaDiffer, i, seen, apartIn(seen));

@@ -16,7 +16,7 @@
 namespace shardc::plan::verifier {
 
 /// Losses that a run only prints.
-inline bool isToldOnly(CellKind kind) {
+inline bool isReportedOnly(CellKind kind) {
   return kind == CellKind::RouterLosses || kind == CellKind::PredictionLosses;
 }
 

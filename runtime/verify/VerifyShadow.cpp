@@ -123,12 +123,12 @@ Finding Shadow::badRead(const Access &access, size_t at) const {
 
 void Shadow::reportRead(const Access &access, size_t at) {
   auto end = static_cast<uint32_t>(scope_.segment.ops.size());
-  if (access.op >= end && spoiled_.contains(access.op - end))
+  if (access.op >= end && corrupted_.contains(access.op - end))
     return;
   if (!scope_.inspection.spend(kVisitsOfFinding))
     return;
   if (access.op >= end)
-    spoiled_.emplace(access.op - end, badRead(access, at));
+    corrupted_.emplace(access.op - end, badRead(access, at));
   else
     scope_.inspection.add(badRead(access, at));
 }

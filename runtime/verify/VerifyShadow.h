@@ -80,7 +80,7 @@ public:
   }
   /// Findings of reads at the end of the segment, by region. They are not reported here: they
   /// matter only if the region is read afterwards.
-  const std::map<uint32_t, Finding> &spoiled() const { return spoiled_; }
+  const std::map<uint32_t, Finding> &corrupted() const { return corrupted_; }
   /// What was written last in some of the intervals.
   struct Written {
     uint32_t op;
@@ -115,7 +115,7 @@ private:
   Arena arena_ = Arena::Work;
   int64_t member_ = 0;
   std::vector<State> states_;
-  std::map<uint32_t, Finding> spoiled_;
+  std::map<uint32_t, Finding> corrupted_;
 };
 
 } // namespace shardc::plan::verifier

@@ -321,13 +321,13 @@ private:
     constexpr size_t kAmax = operandIndex<kind>("amax"), kSeen = operandIndex<kind>("seen");
     bool isDelayed = recipe == static_cast<int64_t>(Fp8Factors::Delayed);
     need(isDelayed == (op_.operands.size() > kAmax),
-         "expected magnitudes by the recipe delayed, and by no other one");
+         "expected amaxes by the recipe delayed, and by no other one");
     need(hasOut(resultIndex<kind>("seen")) == (op_.operands.size() > kSeen),
-         "magnitudes that are seen before it and behind it");
+         "amaxes that are seen before it and behind it");
     if (op_.operands.size() > kAmax)
       for (Key key : {Key::slot, Key::b_slot})
         need(attr(key) <= in(kAmax).numel() - members() * in<kind>("counts").shape[1],
-             "magnitudes of f32[n] with one for each run of all members from its slot on");
+             "amaxes of f32[n] with one for each run of all members from its slot on");
   }
 
   // ---- views, packs and collectives ----
@@ -440,21 +440,21 @@ private:
 
   void needSlot(size_t amax, Key key) {
     int64_t slot = attr(key);
-    need(slot >= 0 && slot < in(amax).numel(), "magnitudes of f32[n] with one for its slot");
+    need(slot >= 0 && slot < in(amax).numel(), "amaxes of f32[n] with one for its slot");
   }
-  /// What is quantised by one magnitude, with a transposed copy as result `copy`.
+  /// What is quantised by one amax, with a transposed copy as result `copy`.
   void needQuantized(size_t amax, size_t copy) {
     needSlot(amax, Key::slot);
     need(!hasOut(copy) || !op_.getBool(Key::transposed),
          "a copy that is the transpose of a result that is none");
   }
 
-  /// By the forms of its epilogue. The second result that an op makes is quantised turned, by a
-  /// magnitude of its own.
+  /// By the forms of its epilogue. The second result that an op makes is quantised transposed, by
+  /// an amax of its own.
   void checkFused() {
-    const OpInfo &maker = opInfo(op_.kind);
-    bool makesTwo = maker.makes.find(' ') != std::string_view::npos;
-    need(maker.formsOf(op_.epilogue) == EpilogueForms::Either || !op_.getBool(Key::transposed),
+    const OpInfo &producer = opInfo(op_.kind);
+    bool makesTwo = producer.makes.find(' ') != std::string_view::npos;
+    need(producer.formsOf(op_.epilogue) == EpilogueForms::Either || !op_.getBool(Key::transposed),
          "a result that is not transposed");
     if (op_.epilogue == Epilogue::Amax)
       return;
@@ -468,9 +468,9 @@ private:
       needSlot(operandNamed("amax"), Key::y_slot);
   }
 
-  void needMagnitudes(const Type &amax) {
+  void needAmaxes(const Type &amax) {
     need(amax.numel() == countWeightScales(scope_.plan()),
-         "magnitudes of f32[n], one for each parameter of 8 bits");
+         "amaxes of f32[n], one for each parameter of 8 bits");
   }
 
   const Scope &scope_;

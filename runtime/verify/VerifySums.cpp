@@ -16,7 +16,7 @@ namespace {
 
 /// Steps and microbatches that are followed until their marks repeat: each turn changes one of a
 /// few in a row of cells at least.
-constexpr int64_t kTurnsMax = 64;
+constexpr int64_t kIterationsMax = 64;
 /// Steps in which roles are compared with each other.
 constexpr int kStepsCompared = 2;
 
@@ -148,11 +148,11 @@ private:
   /// True if the next turn finds what this one has found, but for microbatches that are later by a
   /// step. Some sums begin with a microbatch that stays the same: it is before all that change, so
   /// it is in the next turn, too. Nothing else counts of microbatches.
-  bool isSteady(const Cells &before, const Cells &after, const LoopTurns &turns) const {
+  bool isSteady(const Cells &before, const Cells &after, const LoopIterations &turns) const {
     auto acts = [&](const ProgramNode &run) { return actsOnStep(role_.segments[run.segment]); };
     if (report_.size() != 0 || (!turns.isPlain() && std::ranges::any_of(turns.runs(), acts)))
       return false;
-    if (turns.isPlain() && turn_ == kTurnsMax)
+    if (turns.isPlain() && turn_ == kIterationsMax)
       return true;
     int64_t lastStaying = INT64_MIN, firstMoving = turns.earliest(turn_);
     for (auto c = static_cast<uint32_t>(before.size()); c-- > 0;) { // slots, which change, are last
@@ -175,7 +175,7 @@ private:
 
   /// The state after `left` more turns that do the same. What these turns leave gets numbers that
   /// no other role has; the same plain loop is in all roles.
-  void skip(const Cells &before, Cells &cells, const LoopTurns &turns, int64_t left) {
+  void skip(const Cells &before, Cells &cells, const LoopIterations &turns, int64_t left) {
     const Cells after = cells;
     for (uint32_t c = 0; c < cells.size(); ++c) {
       Held &held = cells[turns.at(c, 1 + left)] = after[turns.at(c, 1)];
@@ -197,7 +197,7 @@ private:
   /// Whether a segment leaves in the cell what it has taken from it, as numbers say it.
   static bool keepsCell(const Segment &segment, const Segment::Boundary &out) {
     ValueId value = out.value;
-    for (const Op *op; (op = makerOf(segment, value)) != nullptr; value = op->operands[0])
+    for (const Op *op; (op = producerOf(segment, value)) != nullptr; value = op->operands[0])
       if (!ValueNumbers::passesOn(*op))
         return false;
     auto in = std::ranges::find(segment.ins, value, &Segment::Boundary::value);
@@ -232,7 +232,8 @@ private:
   void runSteps(const ProgramNode &loop, Cells &cells) {
     step_.steps = loop.count;
     step_.microbatches = countOf(role_, ops_->isTraining, loop);
-    for (int64_t turn = 0; turn < std::min(loop.count, kTurnsMax) && !report_.isFull(); ++turn) {
+    for (int64_t turn = 0; turn < std::min(loop.count, kIterationsMax) && !report_.isFull();
+         ++turn) {
       // A contribution of the step before is none of this one.
       Cells now = cells;
       for (Held &held : now)
@@ -282,8 +283,8 @@ private:
   void checkTold(const Cells &cells) const {
     for (uint32_t c = 0; c < role_.cells.size(); ++c)
       if (auto apart = static_cast<Axes>(cells[c].mark.varies | cells[c].mark.due);
-          apart != 0 && isToldOnly(role_.cells[c].kind))
-        addCell(finding::ToldUnsummed, c, namesOf(plan_, apart));
+          apart != 0 && isReportedOnly(role_.cells[c].kind))
+        addCell(finding::ReportedUnsummed, c, namesOf(plan_, apart));
   }
 
   // ---- cells and segments ----
@@ -334,10 +335,10 @@ std::vector<PartUpdates> followRoles(Inspection &inspection) {
 
 void checkSums(Inspection &inspection) {
   compareRoles(inspection, followRoles(inspection));
-  if (inspection.size() != 0 && !inspection.followsAllTurns()) {
+  if (inspection.size() != 0 && !inspection.followsAllIterations()) {
     // Roles may compute the same in turns that were not followed, too.
     inspection.forget();
-    inspection.setTurns(Turns::All);
+    inspection.setIterations(Iterations::All);
     compareRoles(inspection, followRoles(inspection));
   }
   if (inspection.size() != 0)

@@ -279,7 +279,7 @@ public:
   }
 
 private:
-  static constexpr int64_t kTurnsMax = int64_t{1} << 20;
+  static constexpr int64_t kIterationsMax = int64_t{1} << 20;
 
   void checkNode(const ProgramNode &node, ProgramNode::Kind parent, int depth) {
     if (node.count < 1 || node.count > limits::kCountMax)
@@ -322,23 +322,23 @@ private:
       fail(finding::LoopMicrobatch, segment.name);
   }
 
-  /// The number of turns of loops and of runs in them; at most kTurnsMax.
+  /// The number of iterations of loops and of runs in them; at most kIterationsMax.
   static int64_t turnsOf(const std::vector<ProgramNode> &nodes) {
     int64_t turns = 0;
     for (const ProgramNode &node : nodes) {
       int64_t own = node.kind == ProgramNode::Run ? 1 : 0;
       if (node.kind == ProgramNode::Loop &&
           __builtin_mul_overflow(turnsOf(node.children) + 1, node.count, &own))
-        own = kTurnsMax;
-      turns = std::min(turns + own, kTurnsMax);
+        own = kIterationsMax;
+      turns = std::min(turns + own, kIterationsMax);
     }
     return turns;
   }
 
   /// Where runs name their microbatch, each number up to their count comes once.
   void checkNumbers(const ProgramNode &parent) {
-    if (turnsOf(parent.children) >= kTurnsMax)
-      return fail(finding::TooManyTurns, kTurnsMax);
+    if (turnsOf(parent.children) >= kIterationsMax)
+      return fail(finding::TooManyIterations, kIterationsMax);
     std::vector<int64_t> counts = namedRuns(role_, parent.children);
     std::vector<std::vector<bool>> isTaken(counts.size());
     for (size_t s = 0; s < counts.size(); ++s)

@@ -1,6 +1,6 @@
 // Follows which values are computed of tokens, and how far these are rolled. No op takes them where
-// it takes weights. Losses of further tokens take labels and masks that are rolled as far as the
-// tokens that their layers have seen.
+// it takes weights. Multi-token prediction losses take labels and masks that are rolled as far as
+// the tokens that their layers have seen.
 #include <algorithm>
 #include <array>
 
@@ -76,7 +76,7 @@ private:
     for (int operand : operandsOf(op.kind).weights)
       need(operand);
     // The second factor, unless the product is a sum over rows.
-    if (factorsOf(op.kind).isTurned(kSecondFactor, AttrKey::trans_b) &&
+    if (factorsOf(op.kind).isTransposed(kSecondFactor, AttrKey::trans_b) &&
         at.operand(op, kFirstFactor).isOf && !op.getBool(AttrKey::trans_a))
       need(kSecondFactor);
   }

@@ -1,15 +1,15 @@
-// Cuts the turns of a loop where a run executes another variant: between two cuts all turns do the
-// same.
+// Cuts the iterations of a loop where a run executes another variant: between two cuts all turns do
+// the same.
 #include "runtime/verify/VerifyWalk.h"
 
 #include <algorithm>
 
 namespace shardc::plan::verifier {
 
-LoopTurns::LoopTurns(Inspection &inspection, uint32_t role, const ProgramNode &loop,
-                     const std::vector<int64_t> &counts, bool isPlain)
+LoopIterations::LoopIterations(Inspection &inspection, uint32_t role, const ProgramNode &loop,
+                               const std::vector<int64_t> &counts, bool isPlain)
     : rings_(inspection.ringsOf(role)), runs_(loop.children), isPlain_(isPlain), count_(loop.count),
-      step_(inspection.followsAllTurns() && !isPlain
+      step_(inspection.followsAllIterations() && !isPlain
                 ? 0
                 : stepOf(inspection.plan().roles[role], loop)) {
   if (!isRegular())
@@ -33,7 +33,7 @@ LoopTurns::LoopTurns(Inspection &inspection, uint32_t role, const ProgramNode &l
 
 /// The number of microbatches from a turn to the next; 0 if turns do not execute the same ops for
 /// later microbatches.
-int64_t LoopTurns::stepOf(const Role &role, const ProgramNode &loop) {
+int64_t LoopIterations::stepOf(const Role &role, const ProgramNode &loop) {
   bool isRegular = std::ranges::all_of(loop.children, [&](const ProgramNode &node) {
     return node.kind == ProgramNode::Run && node.microbatch && role.segments[node.segment].body &&
            node.microbatch->coef == loop.children.front().microbatch->coef;
@@ -42,7 +42,7 @@ int64_t LoopTurns::stepOf(const Role &role, const ProgramNode &loop) {
 }
 
 /// Microbatches between two neighbouring numbers of a table execute the same ops.
-void LoopTurns::cut(const ProgramNode &run, const VariantTable &table, int64_t microbatches) {
+void LoopIterations::cut(const ProgramNode &run, const VariantTable &table, int64_t microbatches) {
   for (int64_t number : table.numbersFor(microbatches)) {
     int64_t beyond = number - run.microbatch->base;
     if (beyond > 0 && beyond <= step_ * (count_ - 1))
@@ -50,16 +50,16 @@ void LoopTurns::cut(const ProgramNode &run, const VariantTable &table, int64_t m
   }
 }
 
-int64_t LoopTurns::alikeAfter(int64_t turn) const {
-  return isRegular() ? *std::ranges::upper_bound(cuts_, turn) - 1 - turn : 0;
+int64_t LoopIterations::alikeAfter(int64_t iteration) const {
+  return isRegular() ? *std::ranges::upper_bound(cuts_, iteration) - 1 - iteration : 0;
 }
 
-int64_t LoopTurns::alikeBefore(int64_t turn) const {
-  return isRegular() ? turn - *std::prev(std::ranges::upper_bound(cuts_, turn)) : 0;
+int64_t LoopIterations::alikeBefore(int64_t iteration) const {
+  return isRegular() ? iteration - *std::prev(std::ranges::upper_bound(cuts_, iteration)) : 0;
 }
 
 /// Over all turns, a boundary reaches each slot of its ring.
-void LoopTurns::touch(const std::vector<Segment::Boundary> &boundaries) {
+void LoopIterations::touch(const std::vector<Segment::Boundary> &boundaries) {
   for (const Segment::Boundary &boundary : boundaries)
     if (!isTouched_[boundary.cell])
       for (uint32_t cell : rings_.slotsOf(boundary.cell))

@@ -16,29 +16,29 @@ namespace shardc::plan::verifier {
 /// microbatches. If an iteration starts in the same state as the preceding one, apart from rotated
 /// ring slots and later microbatches, all following iterations of the group are proven, and their
 /// final state is known.
-class LoopTurns {
+class LoopIterations {
 public:
   /// `counts` has the named runs of each segment around the loop. A plain loop is one run of a
   /// segment without rings.
-  LoopTurns(Inspection &inspection, uint32_t role, const ProgramNode &loop,
-            const std::vector<int64_t> &counts, bool isPlain);
+  LoopIterations(Inspection &inspection, uint32_t role, const ProgramNode &loop,
+                 const std::vector<int64_t> &counts, bool isPlain);
 
   /// Numbers of iterations directly after, or before, this one that execute the same, with all
   /// microbatches later by a constant.
-  int64_t alikeAfter(int64_t turn) const;
-  int64_t alikeBefore(int64_t turn) const;
+  int64_t alikeAfter(int64_t iteration) const;
+  int64_t alikeBefore(int64_t iteration) const;
   bool isPlain() const { return isPlain_; }
   /// The runs of one iteration.
   const std::vector<ProgramNode> &runs() const { return runs_; }
   /// Microbatches per iteration.
   int64_t step() const { return step_; }
   /// The earliest microbatch of the iteration's runs.
-  int64_t earliest(int64_t turn) const { return step_ * turn + earliest_; }
+  int64_t earliest(int64_t iteration) const { return step_ * iteration + earliest_; }
   /// Whether a run reads or writes the cell.
   bool touches(uint32_t cell) const { return cell < isTouched_.size() && isTouched_[cell]; }
   /// The ring slot with this position `turns` iterations later.
-  uint32_t at(uint32_t cell, int64_t turns) const {
-    return touches(cell) ? rings_.at(cell, turns * step_) : cell;
+  uint32_t at(uint32_t cell, int64_t iterations) const {
+    return touches(cell) ? rings_.at(cell, iterations * step_) : cell;
   }
 
 private:
@@ -63,8 +63,9 @@ private:
 ///   void runEvery(node, State&)                what some steps do
 /// and, unless each turn is followed,
 ///   bool isSame(State, State)                  nothing has changed
-///   bool isSteady(State, State, LoopTurns)     a turn has changed nothing but microbatches
-///   void skip(State, State&, LoopTurns, n)     n turns more do what this one has done, from the
+///   bool isSteady(State, State, LoopIterations)     a turn has changed nothing but microbatches
+///   void skip(State, State&, LoopIterations, n)     n turns more do what this one has done, from
+///   the
 ///                                              first state to the second one
 /// A walk backwards goes from the end of the program to its begin.
 enum class Walk : uint8_t { Forwards, Backwards, EachTurn };
@@ -95,9 +96,9 @@ protected:
     if (!role_.segments[node.segment].body)
       return repeat(node, state);
     int64_t named = std::exchange(counts_[node.segment], node.count);
-    ProgramNode turn{ProgramNode::Run, node.segment, 1, {}};
-    turn.microbatch = MicrobatchNumber{1, 0};
-    ProgramNode loop{ProgramNode::Loop, kNone, node.count, {turn}};
+    ProgramNode iteration{ProgramNode::Run, node.segment, 1, {}};
+    iteration.microbatch = MicrobatchNumber{1, 0};
+    ProgramNode loop{ProgramNode::Loop, kNone, node.count, {iteration}};
     walkLoop(loop, state, !usesRings_[node.segment]);
     counts_[node.segment] = named;
   }
@@ -137,16 +138,18 @@ private:
 
   /// Walks the iterations whose effect is not known yet.
   void walkLoop(const ProgramNode &loop, State &state, bool isPlain) {
-    LoopTurns turns(report_, roleIndex_, loop, counts_, isPlain);
+    LoopIterations iterations(report_, roleIndex_, loop, counts_, isPlain);
     int64_t outer = turn_;
     for (int64_t i = 0; i < loop.count && !check().isStopped(); ++i) {
       turn_ = isBackward ? loop.count - 1 - i : i;
-      int64_t left = !skips ? 0 : isBackward ? turns.alikeBefore(turn_) : turns.alikeAfter(turn_);
+      int64_t left = !skips       ? 0
+                     : isBackward ? iterations.alikeBefore(turn_)
+                                  : iterations.alikeAfter(turn_);
       State before = copyIf(left > 0, state);
       walk(loop.children, state);
       if constexpr (skips)
-        if (left > 0 && !check().isStopped() && check().isSteady(before, state, turns)) {
-          check().skip(before, state, turns, left);
+        if (left > 0 && !check().isStopped() && check().isSteady(before, state, iterations)) {
+          check().skip(before, state, iterations, left);
           i += left;
         }
     }

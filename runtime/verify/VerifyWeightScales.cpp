@@ -1,5 +1,5 @@
 // Weights that are kept in 8 bits: one segment makes all of them and their scales, from the same
-// magnitudes.
+// amaxes.
 #include <set>
 
 #include "runtime/plan/Builder.h"
@@ -37,7 +37,7 @@ private:
     bool isOfOne = true, hasScales = false;
     for (const Segment::Boundary &out : segment.outs) {
       const Cell &cell = role_.cells[out.cell];
-      const Op *op = makerOf(segment, out.value);
+      const Op *op = producerOf(segment, out.value);
       if (cell.kind == CellKind::WeightScales) {
         hasScales = op != nullptr && op->kind == OpKind::WeightScales;
         isOfOne &= hasScales;
@@ -54,32 +54,32 @@ private:
     report_.add(finding::Weights8BitsIncomplete, {roleIndex_, s, kNone});
   }
 
-  /// Ranks that have other parts of the block quantise by the largest magnitudes of all of them.
+  /// Ranks that have other parts of the block quantise by the amaxes of all of them.
   void checkShared(Spot at, const Segment &segment, const Op &op) {
     const Block &block = blockAt(plan_, op.getInt(AttrKey::block));
     Axes parts = axesOf(plan_, block.group) | axesOf(plan_, block.stateGroup);
     const ValueId amax = operandNamed<OpKind::QuantizeShard>(op, "amax");
-    const Op *largest = makerOf(segment, amax);
+    const Op *largest = producerOf(segment, amax);
     bool isMax = largest != nullptr && largest->kind == OpKind::AllReduceMax;
     if ((parts & ~(isMax ? axesOf(plan_, largest->group) : Axes{0})) != 0)
       report_.add(finding::NotLargestOfRanks, at, segment.values[amax].name, block.name);
     if (!hasSeen(segment, op))
-      report_.add(finding::NotOwnMagnitudes, at, segment.values[amax].name,
+      report_.add(finding::NotOwnAmaxes, at, segment.values[amax].name,
                   segment.values[operandNamed<OpKind::QuantizeShard>(op, "x")].name);
   }
 
-  /// Whether the shard's own magnitudes are among those that it is quantised by.
+  /// Whether the shard's own amaxes are among those that it is quantised by.
   static bool hasSeen(const Segment &segment, const Op &quantize) {
     constexpr OpKind kOp = OpKind::QuantizeShard, kSeen = OpKind::AmaxShard;
-    const Op *op = makerOf(segment, operandNamed<kOp>(quantize, "amax"));
+    const Op *op = producerOf(segment, operandNamed<kOp>(quantize, "amax"));
     while (op != nullptr) {
       bool isShard = op->kind == kSeen;
       if (isShard && operandNamed<kSeen>(*op, "x") == operandNamed<kOp>(quantize, "x"))
         return true;
       if (!isShard && op->kind != OpKind::AllReduceMax)
         return false;
-      op = makerOf(segment, isShard ? operandNamed<kSeen>(*op, "amax")
-                                    : operandNamed<OpKind::AllReduceMax>(*op, "x"));
+      op = producerOf(segment, isShard ? operandNamed<kSeen>(*op, "amax")
+                                       : operandNamed<OpKind::AllReduceMax>(*op, "x"));
     }
     return false;
   }

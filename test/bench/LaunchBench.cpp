@@ -47,7 +47,7 @@ double now() {
 /// Memory of all processes of the bench.
 struct Shared {
   std::atomic<int> port{0}, readyRelays{0};
-  std::atomic<double> begin{0}, met{0}, killed{0}, told{0}, oneSeconds{0}, groupSeconds{0};
+  std::atomic<double> begin{0}, met{0}, killed{0}, reported{0}, oneSeconds{0}, groupSeconds{0};
   std::atomic<uint64_t> frames{0}, bytes{0}, steadyBytes{0}, relayBytes{0};
   std::atomic<int64_t> descriptors{0}, relayConnections{0}, memory{0}, metRanks{0}, done{0};
   std::atomic<int> phase{0}; ///< 0 meet, 1.. exchanges, then steady, then the end of a rank
@@ -69,9 +69,9 @@ void serve(const Shape &shape, Shared &shared) {
   options.where = "here";
   options.timeoutSeconds = kLimit;
   options.joinSeconds = kLimit;
-  options.tell = [&](const Report &report) {
-    if (shared.told == 0)
-      shared.told = now();
+  options.emit = [&](const Report &report) {
+    if (shared.reported == 0)
+      shared.reported = now();
     std::fprintf(stderr, "%s\n", report.text.c_str());
   };
   RendezvousServer server(std::move(listener), std::move(options));
@@ -178,7 +178,7 @@ private:
       options.job = "j";
       options.name = fmt::format("shardc-bench-{}-{}", shared_.port.load(), machine);
       options.joinSeconds = kLimit;
-      options.tell = [](const Report &) {};
+      options.emit = [](const Report &) {};
       relays_.push_back(std::make_unique<Relay>(std::move(options)));
       relay = relays_.back().get();
     }
@@ -286,7 +286,7 @@ int bench(const Shape &shape) {
   for (int64_t worker = 0; worker < kWorkers; ++worker)
     start([&, worker] { Worker(shape, shared, worker).run(); });
   double mark[2] = {0, 0};
-  for (double begin = now(); now() - begin < kLimit && shared.told == 0;) {
+  for (double begin = now(); now() - begin < kLimit && shared.reported == 0;) {
     int phase = shared.phase;
     for (int kind : {0, 1})
       if (phase == 1 + kind * kExchanges && mark[kind] == 0)
@@ -300,11 +300,11 @@ int bench(const Shape &shape) {
     }
     ::usleep(200);
   }
-  double told = shared.told;
+  double reported = shared.reported;
   shared.done = 1;
   for (pid_t child : children)
     ::waitpid(child, nullptr, 0);
-  if (told == 0 || shared.killed == 0) {
+  if (reported == 0 || shared.killed == 0) {
     std::printf("%ld ranks: phase %d of %d, %ld have met\n", static_cast<long>(shape.ranks),
                 shared.phase.load(), 2 * kExchanges + 2, static_cast<long>(shared.metRanks.load()));
     return 1;
@@ -315,12 +315,13 @@ int bench(const Shape &shape) {
           "{} ranks, {} of a machine: met in {:.2f} s; an exchange {:.1f} ms, of machines "
           "{:.1f} ms; rank 0's supervisor {} descriptors, {} frames, {:.2f} MB, {:.0f} MiB of "
           "memory, "
-          "{:.2f} MB/s of progress; busiest relay {} connections, {:.2f} MB; told after {:.2f} s\n",
+          "{:.2f} MB/s of progress; busiest relay {} connections, {:.2f} MB; reported after {:.2f} "
+          "s\n",
           shape.ranks, shape.ofMachine, shared.met - shared.begin, shared.oneSeconds * 1e3,
           shared.groupSeconds * 1e3, shared.descriptors.load(), shared.frames.load(),
           static_cast<double>(shared.bytes) / 1e6, static_cast<double>(shared.memory) / 1024,
           static_cast<double>(shared.steadyBytes) / kSteady / 1e6, shared.relayConnections.load(),
-          static_cast<double>(shared.relayBytes) / 1e6, told - shared.killed)
+          static_cast<double>(shared.relayBytes) / 1e6, reported - shared.killed)
           .c_str());
   return 0;
 }

@@ -4,7 +4,7 @@ reason. Needs only Python and the two programs.
 
     fault_matrix.py SHARDC_FOLDER [--rounds N] [--together N] [--seconds S] [--only TEXT] [--seed N]
 
-A job has two machines of two places, which are groups of processes with torchrun's variables, and a spare. Most faults are planted
+A job has two machines of two places, which are groups of processes with torchrun's variables, and a spare. Most faults are injected
 in a rank (SHARDC_FAULT); the others strike from outside: two ranks at once, a machine (two supervisors with their ranks) that stays
 away or comes back, and rank 0's supervisor. Prints a line for each run, and a table of what came of them. A run counts as equal
 where the last loss of each step, and all parameters, are those of a run without a fault to the bit, and as near within 1e-5. Any

@@ -133,13 +133,13 @@ void Conformance::addInAnyOrder(int ranks) {
     int64_t bytes = kCounts[std::size(kCounts) - 1] * (scatters ? ranks : 1) * 4;
     desc.uses = {{kind, bytes, true},
                  {kind, bytes, false}}; // a library does not compute all of them
-    desc.landingBytes = 0;
+    desc.receiveBufferBytes = 0;
     for (int64_t count : kCounts)
       for (const Sum &sum : sums())
         if (sum.kind == kind)
-          desc.landingBytes =
-              std::max(desc.landingBytes, landingBytes({scatters, ranks, count, sum.in, sum.out,
-                                                        sum.accumulate, /*anyOrder=*/true}));
+          desc.receiveBufferBytes = std::max(
+              desc.receiveBufferBytes, receiveBufferBytes({scatters, ranks, count, sum.in, sum.out,
+                                                           sum.accumulate, /*anyOrder=*/true}));
     auto channel = backend->createChannel(desc);
     ASSERT_TRUE(channel.isOk()) << channel.status().message();
     double worst = 0;

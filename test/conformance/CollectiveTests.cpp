@@ -189,7 +189,7 @@ TEST_P(Conformance, AllToAllGivesTheRowsThatAreThere) {
   ASSERT_TRUE(channel.isOk());
   int64_t turn = 0;
   for (int64_t rowBytes : {1, 2, 12, 40, 64, 4096})
-    for (int64_t runs : {1, 3, 70}) {
+    for (int64_t groups : {1, 3, 70}) {
       ++turn;
       std::vector<std::vector<uint8_t>> x;
       std::vector<Collective> moves;
@@ -197,17 +197,17 @@ TEST_P(Conformance, AllToAllGivesTheRowsThatAreThere) {
         x.emplace_back(kRows * rowBytes);
         for (size_t i = 0; i < x.back().size(); ++i)
           x.back()[i] = static_cast<uint8_t>(131 * turn + 71 * rank + i * 7 + i / 251);
-        std::vector<int32_t> counts(kSlots * runs);
+        std::vector<int32_t> counts(kSlots * groups);
         for (int64_t slot = 0; slot < kSlots; ++slot) {
           int64_t rows = rowsThere(turn, rank, slot, kRoom);
-          for (int64_t run = 0; run < runs; ++run)
-            counts[slot * runs + run] =
-                static_cast<int32_t>(rows * (run + 1) / runs - rows * run / runs);
+          for (int64_t group = 0; group < groups; ++group)
+            counts[slot * groups + group] =
+                static_cast<int32_t>(rows * (group + 1) / groups - rows * group / groups);
         }
         auto at = static_cast<int>(rank);
         Collective move{CollectiveKind::AllToAll,  put(at, x.back()), y[rank],
                         kRows / kRanks * rowBytes, DType::U8,         DType::U8};
-        move.counted = {put(at, counts), kSlots, runs, kRows};
+        move.counted = {put(at, counts), kSlots, groups, kRows};
         moves.push_back(move);
       }
       for (int rank = 0; rank < kRanks; ++rank)

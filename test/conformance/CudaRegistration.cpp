@@ -27,7 +27,7 @@ Outcome gatherWith(Options options, Registration wanted) {
   const char *gpu = std::getenv("SHARDC_GPU");
   options.worldSize = kRanks;
   options.timeoutSeconds = 60;
-  options.tell = [&](const Report &report) { outcome.warnings.push_back(lineOf(report)); };
+  options.emit = [&](const Report &report) { outcome.warnings.push_back(lineOf(report)); };
   auto backend = makeBackend(options);
   outcome.isSkipped = !gpu || std::string_view(gpu) != "1" || !backend.isOk();
   if (outcome.isSkipped)

@@ -74,7 +74,7 @@ std::unique_ptr<hal::Channel> channelFor(Conformance &test, int ranks,
   int64_t most = 0;
   for (const SquaredSum &sum : sums) {
     Reduction reduction = {true, ranks, sum.count, sum.in, sum.out, sum.accumulate, false, true};
-    desc.landingBytes = std::max(desc.landingBytes, landingBytes(reduction));
+    desc.receiveBufferBytes = std::max(desc.receiveBufferBytes, receiveBufferBytes(reduction));
     most = std::max(most, sum.count * ranks * 4);
   }
   desc.uses = {{CollectiveKind::ReduceScatter, most, false}};

@@ -198,7 +198,7 @@ def check_memory(job):
 
 
 def told_by(job, fault, recipe, settings, ranks):
-    """Losses of a run with a fault planted in one rank, the warnings of its backend, and what was said."""
+    """Losses of a run with a fault injected in one rank, the warnings of its backend, and what was said."""
     os.environ["SHARDC_FAULT"] = f"{fault}@{max(ranks - 1, 0)}"
     metrics, said = job.run(recipe, settings, ranks=ranks)
     del os.environ["SHARDC_FAULT"]
@@ -214,8 +214,8 @@ def expect_told(name, told, wanted):
 
 
 def check_registration(job):
-    """Where NCCL registers less on one rank, all do, which is told once, and the losses stay the same to the bit; what is not
-    registered for the sake of exchanged sums is told once too."""
+    """Where NCCL registers less on one rank, all do, which is reported once, and the losses stay the same to the bit; what is not
+    registered for the sake of exchanged sums is reported once too."""
     ranks = several()
     if not ranks:
         print("one GPU is visible; several are needed")
@@ -287,7 +287,7 @@ def expert_jobs():
 
 def check_experts(job):
     """Rows of experts that kernels give to other ranks, and only those that are there, make the losses and norms of rows that go
-    by NCCL, with all that there is room for, to the bit. That ranks do not reach each other's memory is told once."""
+    by NCCL, with all that there is room for, to the bit. That ranks do not reach each other's memory is reported once."""
     gpus.need(2)
     recipe = "debug/mixtral_tiny.recipe"
     for name, settings in expert_jobs().items():

@@ -89,7 +89,7 @@ def milliseconds(run, repeats=11):
 
 
 def timed(attend, q, k, v, dout, scale):
-    """Milliseconds of both passes, one by one and behind each other."""
+    """Milliseconds of both passes, one by one and one after the other."""
     out = attend(q, k, v, scale)
     forward = milliseconds(lambda: attend(q, k, v, scale))
     backward = milliseconds(lambda: torch.autograd.grad(out, (q, k, v), dout, retain_graph=True))

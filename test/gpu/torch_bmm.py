@@ -3,7 +3,7 @@
 
     torch_bmm.py [--device=cuda]
 
-Milliseconds, bf16, all six behind each other: forward, gradients of inputs and of weights. Twelve runs behind four others and a rest, the
+Milliseconds, bf16, all six one after the other: forward, gradients of inputs and of weights. Twelve runs behind four others and a rest, the
 middle one. No layer of experts whose products are cuBLAS' is faster, however its rows travel.
 """
 

@@ -6,7 +6,7 @@ from maker.float8 import E4M3, E5M2, DelayedScales, block_quantised
 
 
 class Tensorwise:
-    """By torchao: e4m3 forward, e5m2 gradients, one scale a tensor from the largest magnitude that it has."""
+    """By torchao: e4m3 forward, e5m2 gradients, one scale a tensor from the amax that it has."""
 
     def __init__(self, emulate):
         from torchao.float8 import Float8LinearConfig

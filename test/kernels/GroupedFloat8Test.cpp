@@ -15,18 +15,18 @@ namespace shardc::kernels::test {
 namespace {
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-constexpr int64_t kSlots = 2, kRuns = 3, kSlotRows = 160, kInner = 150, kColumns = 140;
+constexpr int64_t kSlots = 2, kGroups = 3, kSlotRows = 160, kInner = 150, kColumns = 140;
 constexpr Fp8Factors kRecipes[] = {Fp8Factors::Tensorwise, Fp8Factors::Blockwise,
                                    Fp8Factors::Mxfp8};
 
 /// One run has no rows; another one has more than a block, and begins a block in one slot that it
 /// ends in the other.
-Array counts() { return array(DType::I32, {kSlots, kRuns}, {90, 0, 61, 71, 0, 3}); }
+Array counts() { return array(DType::I32, {kSlots, kGroups}, {90, 0, 61, 71, 0, 3}); }
 /// The rows of a run, of both slots.
 std::vector<int64_t> rowsOf(int64_t run) {
   std::vector<int64_t> rows;
   for (int64_t slot = 0; slot < kSlots; ++slot) {
-    auto at = static_cast<size_t>(slot * kRuns);
+    auto at = static_cast<size_t>(slot * kGroups);
     std::vector<double> all = counts().values;
     auto first = static_cast<int64_t>(run == 2 ? all[at] : 0);
     for (int64_t i = 0; i < static_cast<int64_t>(all[at + static_cast<size_t>(run)]); ++i)
@@ -39,7 +39,7 @@ std::vector<int64_t> rowsOf(int64_t run) {
 Array rowsWith(int64_t cols, uint64_t seed) {
   Array rows = constant(DType::BF16, {kSlots * kSlotRows, cols}, kNan);
   Array numbers = randoms(DType::BF16, rows.shape, seed);
-  for (int64_t run = 0; run < kRuns; ++run)
+  for (int64_t run = 0; run < kGroups; ++run)
     for (int64_t row : rowsOf(run))
       for (int64_t c = 0; c < cols; ++c) {
         double size = std::ldexp(1.0, static_cast<int>((row * 7 + c / 9 * 5) % 13) - 6);
@@ -58,17 +58,17 @@ Array matrixOf(const Array &rows, const std::vector<int64_t> &which) {
 }
 
 /// The factor in 8 bits with its scales, turned where the sum runs along its columns.
-std::pair<Array, Array> quantized(const Array &x, Fp8Factors recipe, DType type, bool isTurned,
+std::pair<Array, Array> quantized(const Array &x, Fp8Factors recipe, DType type, bool isTransposed,
                                   bool isWeight) {
   bool isWhole = recipe == Fp8Factors::Tensorwise;
   KernelRun run(isWhole ? "quantize" : "quantize_blocks");
-  run.attrs.transposed = isTurned;
+  run.attrs.transposed = isTransposed;
   run.in(x);
   if (isWhole) {
     KernelRun amax("amax");
     run.in(amax.in(x).out(DType::F32, {1}).run()[0]);
   }
-  Extents q = {x.shape[isTurned ? 1 : 0], x.shape[isTurned ? 0 : 1]};
+  Extents q = {x.shape[isTransposed ? 1 : 0], x.shape[isTransposed ? 0 : 1]};
   bool isSmall = recipe == Fp8Factors::Mxfp8;
   Extents scales = scalesOf(isSmall    ? ScaleBlocks::Rows32
                             : isWeight ? ScaleBlocks::Squares128
@@ -93,15 +93,16 @@ DType typeOfFirst(bool isE5m2) { return isE5m2 ? DType::F8E5M2 : DType::F8E4M3; 
 
 TEST(GroupedFloat8, ProductsAreThoseOfEachRunByItself) {
   for (Fp8Factors recipe : kRecipes)
-    for (bool isTurned : {false, true})
+    for (bool isTransposed : {false, true})
       for (bool isE5m2 : {false, true}) {
         SCOPED_TRACE(testing::Message() << "recipe " << static_cast<int>(recipe) << " turned "
-                                        << isTurned << " e5m2 " << isE5m2);
+                                        << isTransposed << " e5m2 " << isE5m2);
         Array a = rowsWith(kInner, 1);
-        std::vector<int64_t> shape = {isTurned ? kColumns : kInner, isTurned ? kInner : kColumns};
-        Array b = randoms(DType::BF16, {kRuns, shape[0], shape[1]}, 2);
+        std::vector<int64_t> shape = {isTransposed ? kColumns : kInner,
+                                      isTransposed ? kInner : kColumns};
+        Array b = randoms(DType::BF16, {kGroups, shape[0], shape[1]}, 2);
         KernelRun run("grouped_matmul");
-        run.attrs.trans_b = isTurned, run.attrs.e5m2 = isE5m2;
+        run.attrs.trans_b = isTransposed, run.attrs.e5m2 = isE5m2;
         run.attrs.fp8_recipe = static_cast<int64_t>(recipe);
         Array before = constant(DType::BF16, {kSlots * kSlotRows, kColumns}, kNan);
         Array got = run.in(a).in(b).in(counts()).over(before).run()[0];
@@ -110,7 +111,7 @@ TEST(GroupedFloat8, ProductsAreThoseOfEachRunByItself) {
           Array matrix = array(DType::BF16, shape, {from, from + kInner * kColumns});
           std::vector<double> want =
               product(quantized(matrixOf(a, rowsOf(e)), recipe, typeOfFirst(isE5m2), false, false),
-                      quantized(matrix, recipe, DType::F8E4M3, !isTurned, true));
+                      quantized(matrix, recipe, DType::F8E4M3, !isTransposed, true));
           expectClose(matrixOf(got, rowsOf(e)), want, {1e-5, 2}, "run " + std::to_string(e));
         }
         EXPECT_TRUE(std::isnan(got[(kSlotRows - 1) * kColumns])) << "a row that is not there";
@@ -125,9 +126,9 @@ TEST(GroupedFloat8, GradientsAreThoseOfEachRunByItself) {
       Array a = rowsWith(kInner, 3), b = rowsWith(kColumns, 4);
       KernelRun run("grouped_matmul_bwd");
       run.attrs.fp8_recipe = static_cast<int64_t>(recipe), run.attrs.e5m2 = isE5m2;
-      run.in(a).in(b).in(counts()).out(DType::BF16, {kRuns, kInner, kColumns});
+      run.in(a).in(b).in(counts()).out(DType::BF16, {kGroups, kInner, kColumns});
       Array got = run.run()[0];
-      for (int64_t e = 0; e < kRuns; ++e) {
+      for (int64_t e = 0; e < kGroups; ++e) {
         auto from = got.values.begin() + e * kInner * kColumns;
         Array part = array(DType::BF16, {kInner, kColumns}, {from, from + kInner * kColumns});
         std::vector<double> want(part.values.size(), 0.0);
@@ -141,7 +142,7 @@ TEST(GroupedFloat8, GradientsAreThoseOfEachRunByItself) {
 }
 
 TEST(GroupedFloat8, WhatIsNotFiniteIsNotLost) {
-  Array a = rowsWith(kInner, 5), b = randoms(DType::BF16, {kRuns, kInner, kColumns}, 6);
+  Array a = rowsWith(kInner, 5), b = randoms(DType::BF16, {kGroups, kInner, kColumns}, 6);
   a.values[0] = std::numeric_limits<double>::infinity();
   for (Fp8Factors recipe : kRecipes) {
     KernelRun run("grouped_matmul");
@@ -156,19 +157,19 @@ TEST(GroupedFloat8, WhatIsNotFiniteIsNotLost) {
 // ---- delayed scaling ----
 
 constexpr int64_t kMembers = 2, kMember = 1, kFirstSlot = 2, kSecondSlot = 9;
-constexpr int64_t kMagnitudes = kSecondSlot + kMembers * kRuns + 1;
+constexpr int64_t kAmaxes = kSecondSlot + kMembers * kGroups + 1;
 
-/// Expected magnitudes that differ, below and above what there is.
+/// Expected amaxes that differ, below and above what there is.
 Array expected() {
-  Array amax = constant(DType::F32, {kMagnitudes}, 0);
-  for (int64_t i = 0; i < kMagnitudes; ++i)
+  Array amax = constant(DType::F32, {kAmaxes}, 0);
+  for (int64_t i = 0; i < kAmaxes; ++i)
     amax.values[static_cast<size_t>(i)] =
         std::ldexp(1.0 + static_cast<double>(i) / 16, static_cast<int>(i) % 5);
   return amax;
 }
 
 /// The second of two members has its runs behind those of the first.
-int64_t slotOf(int64_t first, int64_t run) { return first + kMember * kRuns + run; }
+int64_t slotOf(int64_t first, int64_t run) { return first + kMember * kGroups + run; }
 
 KernelRun delayedRun(const char *op, bool isE5m2) {
   KernelRun run(op);
@@ -178,13 +179,14 @@ KernelRun delayedRun(const char *op, bool isE5m2) {
   return run;
 }
 
-/// The factor as quantize_delayed makes it, which also writes its largest magnitude to `seen`.
-std::pair<Array, Array> quantizedBy(int64_t slot, const Array &x, DType type, bool isTurned,
+/// The factor as quantize_delayed makes it, which also writes its amax to `seen`.
+std::pair<Array, Array> quantizedBy(int64_t slot, const Array &x, DType type, bool isTransposed,
                                     Array &seen) {
   KernelRun run("quantize_delayed");
-  run.attrs.transposed = isTurned, run.attrs.slot = slot;
+  run.attrs.transposed = isTransposed, run.attrs.slot = slot;
   run.in(x).in(expected()).in(seen);
-  run.out(type, {x.shape[isTurned ? 1 : 0], x.shape[isTurned ? 0 : 1]}).out(DType::F32, {1});
+  run.out(type, {x.shape[isTransposed ? 1 : 0], x.shape[isTransposed ? 0 : 1]})
+      .out(DType::F32, {1});
   std::vector<Array> made = run.inPlace(2).run();
   seen = made[2];
   return {made[0], made[1]};
@@ -197,23 +199,23 @@ Array matrixAt(const Array &stack, int64_t run) {
 }
 
 TEST(GroupedFloat8, DelayedProductsAreThoseOfEachRunByItself) {
-  for (bool isTurned : {false, true})
+  for (bool isTransposed : {false, true})
     for (bool isE5m2 : {false, true}) {
-      SCOPED_TRACE(testing::Message() << "turned " << isTurned << " e5m2 " << isE5m2);
+      SCOPED_TRACE(testing::Message() << "turned " << isTransposed << " e5m2 " << isE5m2);
       Array a = rowsWith(kInner, 1);
       Array b = randoms(DType::BF16,
-                        isTurned ? std::vector<int64_t>{kRuns, kColumns, kInner}
-                                 : std::vector<int64_t>{kRuns, kInner, kColumns},
+                        isTransposed ? std::vector<int64_t>{kGroups, kColumns, kInner}
+                                     : std::vector<int64_t>{kGroups, kInner, kColumns},
                         2);
       Array before = constant(DType::BF16, {kSlots * kSlotRows, kColumns}, kNan);
-      Array none = constant(DType::F32, {kMagnitudes}, 0), want = none;
+      Array none = constant(DType::F32, {kAmaxes}, 0), want = none;
       KernelRun run = delayedRun("grouped_matmul", isE5m2);
-      run.attrs.trans_b = isTurned;
+      run.attrs.trans_b = isTransposed;
       run.in(a).in(b).in(counts()).in(expected()).in(none);
       std::vector<Array> got = run.over(before).inPlace(4).run();
-      for (int64_t e = 0; e < kRuns; ++e) { // weights of a run without rows are seen, too
+      for (int64_t e = 0; e < kGroups; ++e) { // weights of a run without rows are seen, too
         std::pair<Array, Array> weights =
-            quantizedBy(slotOf(kSecondSlot, e), matrixAt(b, e), DType::F8E4M3, !isTurned, want);
+            quantizedBy(slotOf(kSecondSlot, e), matrixAt(b, e), DType::F8E4M3, !isTransposed, want);
         if (rowsOf(e).empty())
           continue;
         std::pair<Array, Array> rows = quantizedBy(slotOf(kFirstSlot, e), matrixOf(a, rowsOf(e)),
@@ -224,7 +226,7 @@ TEST(GroupedFloat8, DelayedProductsAreThoseOfEachRunByItself) {
       EXPECT_EQ(got[1].values, want.values);
       // An evaluation sees nothing, and computes the same.
       KernelRun blind = delayedRun("grouped_matmul", isE5m2);
-      blind.attrs.trans_b = isTurned;
+      blind.attrs.trans_b = isTransposed;
       Array same = blind.in(a).in(b).in(counts()).in(expected()).over(before).run()[0];
       for (int64_t e : {0, 2})
         EXPECT_EQ(matrixOf(same, rowsOf(e)).values, matrixOf(got[0], rowsOf(e)).values);
@@ -234,11 +236,11 @@ TEST(GroupedFloat8, DelayedProductsAreThoseOfEachRunByItself) {
 TEST(GroupedFloat8, DelayedGradientsAreThoseOfEachRunByItself) {
   for (bool isE5m2 : {false, true}) {
     Array a = rowsWith(kInner, 3), b = rowsWith(kColumns, 4);
-    Array want = constant(DType::F32, {kMagnitudes}, 0);
+    Array want = constant(DType::F32, {kAmaxes}, 0);
     KernelRun run = delayedRun("grouped_matmul_bwd", isE5m2);
     run.in(a).in(b).in(counts()).in(expected()).in(want);
-    std::vector<Array> got = run.out(DType::BF16, {kRuns, kInner, kColumns}).inPlace(4).run();
-    for (int64_t e = 0; e < kRuns; ++e) {
+    std::vector<Array> got = run.out(DType::BF16, {kGroups, kInner, kColumns}).inPlace(4).run();
+    for (int64_t e = 0; e < kGroups; ++e) {
       Array part = matrixAt(got[0], e);
       std::vector<double> product(part.values.size(), 0.0);
       if (!rowsOf(e).empty())
@@ -255,15 +257,15 @@ TEST(GroupedFloat8, DelayedGradientsAreThoseOfEachRunByItself) {
 /// Matrices that are there in 8 bits give what they give when the product quantises them.
 TEST(GroupedFloat8, StoredMatricesAreTakenWithTheirScales) {
   for (Fp8Factors recipe : {Fp8Factors::Tensorwise, Fp8Factors::Delayed})
-    for (bool isTurned : {false, true}) {
-      SCOPED_TRACE(testing::Message() << static_cast<int>(recipe) << " turned " << isTurned);
-      Array a = rowsWith(kInner, 1), b = randoms(DType::BF16, {kRuns, kColumns, kInner}, 2);
-      if (!isTurned)
-        b.shape = {kRuns, kInner, kColumns};
+    for (bool isTransposed : {false, true}) {
+      SCOPED_TRACE(testing::Message() << static_cast<int>(recipe) << " turned " << isTransposed);
+      Array a = rowsWith(kInner, 1), b = randoms(DType::BF16, {kGroups, kColumns, kInner}, 2);
+      if (!isTransposed)
+        b.shape = {kGroups, kInner, kColumns};
       Array codes = constant(DType::F8E4M3, b.shape, 0);
-      Array scales = constant(DType::F32, {kRuns, 4}, 0),
-            none = constant(DType::F32, {kMagnitudes}, 0);
-      for (int64_t e = 0; e < kRuns; ++e) {
+      Array scales = constant(DType::F32, {kGroups, 4}, 0),
+            none = constant(DType::F32, {kAmaxes}, 0);
+      for (int64_t e = 0; e < kGroups; ++e) {
         std::pair<Array, Array> its =
             quantized(matrixAt(b, e), Fp8Factors::Tensorwise, DType::F8E4M3, false, true);
         std::ranges::copy(its.first.values, codes.values.begin() + e * kInner * kColumns);
@@ -271,7 +273,7 @@ TEST(GroupedFloat8, StoredMatricesAreTakenWithTheirScales) {
       }
       bool isDelayed = recipe == Fp8Factors::Delayed;
       KernelRun run = delayedRun("grouped_matmul_scaled", false);
-      run.attrs.fp8_recipe = static_cast<int64_t>(recipe), run.attrs.trans_b = isTurned;
+      run.attrs.fp8_recipe = static_cast<int64_t>(recipe), run.attrs.trans_b = isTransposed;
       run.in(a).in(codes).in(counts()).in(scales);
       if (isDelayed)
         run.in(expected()).in(none);
@@ -286,7 +288,7 @@ TEST(GroupedFloat8, StoredMatricesAreTakenWithTheirScales) {
                       : quantized(rows, recipe, DType::F8E4M3, false, false);
         expectClose(matrixOf(got[0], rowsOf(e)),
                     product(first, quantized(matrixAt(b, e), Fp8Factors::Tensorwise, DType::F8E4M3,
-                                             !isTurned, true)),
+                                             !isTransposed, true)),
                     {1e-5, 2}, "run " + std::to_string(e));
       }
       if (isDelayed) {
@@ -295,7 +297,7 @@ TEST(GroupedFloat8, StoredMatricesAreTakenWithTheirScales) {
     }
 }
 
-TEST(GroupedFloat8, RefusesMagnitudesThatDoNotFit) {
+TEST(GroupedFloat8, RefusesAmaxesThatDoNotFit) {
   auto refusalOf = [](int64_t slot, int64_t count, bool isSeen, Fp8Factors recipe) {
     KernelRun run = delayedRun("grouped_matmul", false);
     run.attrs.slot = slot, run.attrs.b_slot = 0;
@@ -309,11 +311,11 @@ TEST(GroupedFloat8, RefusesMagnitudesThatDoNotFit) {
     return std::string(reason ? reason : "");
   };
   EXPECT_EQ(refusalOf(0, 2, false, Fp8Factors::Delayed), "");
-  EXPECT_EQ(refusalOf(1, 2, false, Fp8Factors::Delayed), "a slot is beyond the largest magnitudes");
+  EXPECT_EQ(refusalOf(1, 2, false, Fp8Factors::Delayed), "a slot is beyond the amaxes");
   EXPECT_EQ(refusalOf(0, 2, true, Fp8Factors::Delayed),
-            "magnitudes are seen in one of operands and results");
+            "amaxes are seen in one of operands and results");
   EXPECT_EQ(refusalOf(0, 2, false, Fp8Factors::Tensorwise),
-            "expected magnitudes are not those of the recipe");
+            "expected amaxes are not those of the recipe");
 }
 
 TEST(GroupedFloat8, RefusesAnotherRecipe) {

@@ -54,9 +54,9 @@ void turn(const Attrs &attrs, double position, Vector &x, size_t at) {
     auto second =
         at + static_cast<size_t>(attrs.rotary_interleaved ? 2 * i + 1 : i + attrs.rotary_dim / 2);
     double angle = position / attrs.rotary_interpolation * frequencyOf(attrs, i);
-    std::complex<double> turned =
+    std::complex<double> rotatedPair =
         std::complex<double>(x[first], x[second]) * std::polar(attrs.rotary_magnitude, angle);
-    x[first] = turned.real(), x[second] = turned.imag();
+    x[first] = rotatedPair.real(), x[second] = rotatedPair.imag();
   }
 }
 

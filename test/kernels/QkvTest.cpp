@@ -43,10 +43,10 @@ std::vector<double> rotated(const std::vector<double> &x, const std::vector<int6
       size_t start = row * static_cast<size_t>(channels);
       auto first = start + static_cast<size_t>(attrs.rotary_interleaved ? 2 * i : i);
       auto second = start + static_cast<size_t>(attrs.rotary_interleaved ? 2 * i + 1 : i + pairs);
-      std::complex<double> turned =
+      std::complex<double> rotatedPair =
           std::complex<double>(x[first], x[second]) * std::polar(1.0, inverse ? -angle : angle);
-      y[first] = turned.real();
-      y[second] = turned.imag();
+      y[first] = rotatedPair.real();
+      y[second] = rotatedPair.imag();
     }
   return y;
 }
@@ -158,12 +158,12 @@ TEST(Qkv, FusedNormsGiveTheSameBits) {
           EXPECT_EQ(got[i].values, rope.in(normed[0]).out(dtype, normed[0].shape).run()[0].values);
           EXPECT_EQ(got[3 + i].values, normed[1].values);
           back.attrs.inverse = true;
-          Array turned = back.in(gradients[i]).out(dtype, gradients[i].shape).run()[0];
-          std::vector<Array> wanted = normBack.in(turned)
+          Array rotatedPair = back.in(gradients[i]).out(dtype, gradients[i].shape).run()[0];
+          std::vector<Array> wanted = normBack.in(rotatedPair)
                                           .in(parts[i])
                                           .in(weights[i])
                                           .in(normed[1])
-                                          .out(dtype, turned.shape)
+                                          .out(dtype, rotatedPair.shape)
                                           .out(dtype, {s.channels})
                                           .run();
           merge.in(wanted[0]);

@@ -122,20 +122,19 @@ TEST_P(QuantizeFused, RmsNormAndTheSameAgain) {
   expectSame(got[2], want[2], "seen");
 }
 
-/// Its largest magnitude.
+/// Its amax.
 std::vector<Array> amaxOf(const Array &value) {
   KernelRun run("amax");
   run.in(value).out(DType::F32, {1});
   return run.run();
 }
 
-/// What quantize makes of a value with both forms, by magnitudes of which it takes this one.
-std::vector<Array> quantizedBy(const Array &value, DType type, const Array &magnitudes,
-                               int64_t slot) {
+/// What quantize makes of a value with both forms, by amaxes of which it takes this one.
+std::vector<Array> quantizedBy(const Array &value, DType type, const Array &amaxes, int64_t slot) {
   KernelRun run("quantize");
   run.attrs.slot = slot;
   int64_t rows = value.shape[0], cols = value.shape[1];
-  run.in(value).in(magnitudes);
+  run.in(value).in(amaxes);
   run.out(type, {rows, cols}).out(DType::F32, {1}).out(type, {cols, rows});
   return run.run();
 }

@@ -129,7 +129,7 @@ std::unique_ptr<bench::Case> wholeCase(std::string_view op) {
   return tinyCase(op);
 }
 
-/// Magnitudes come with their recipe, and what is seen comes before the op and behind it:
+/// Amaxes come with their recipe, and what is seen comes before the op and behind it:
 /// GroupedFloat8Test.cpp leaves them out. Remainders come with weights.
 bool hasOtherTypesWithout(const OpRow &op) {
   return op.name.starts_with("grouped_matmul") || op.name == "adamw";

@@ -25,7 +25,7 @@ double scoreOf(int64_t score, double logit) {
                                  : std::sqrt(std::log1p(std::exp(logit)));
 }
 
-/// A matrix whose rows lie behind each other.
+/// A matrix whose rows lie one after the other.
 Numbers rowOf(const Numbers &matrix, int64_t row, int64_t cols) {
   auto begin = matrix.begin() + row * cols;
   return Numbers(begin, begin + cols);

@@ -180,7 +180,7 @@ def check_throws(place):
     rank, step = launch.RANKS - 1, 3
     for name, options in launch.FORMS:
         process = place.start(name, ["shardc-run", place.plan(steps=launch.LONG), *options], {"SHARDC_FAULT": f"throw@{rank}:{step}"})
-        words = [f"rank {rank}: 'micro: ", ".recipe:", "' failed: an exception was planted"]
+        words = [f"rank {rank}: 'micro: ", ".recipe:", "' failed: an exception was injected"]
         launch.expect_end(process, 3, words)
         expect(f"step {step}/" not in process.out, "it went on", process)
         print(name)

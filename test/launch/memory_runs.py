@@ -116,7 +116,7 @@ def check_two(place):
     expect_from_memory(place, plain, job, process, whose=OWN)
 
 
-def check_spoiled(place):
+def check_corrupted(place):
     """A copy whose bytes have changed is noticed: the older generation is used, or the neighbour's copy, or none."""
     plain = plain_run(place, "FSDP 4")
     older, newer = KEPT - 2 * INTERVAL, KEPT - INTERVAL
@@ -125,15 +125,15 @@ def check_spoiled(place):
         launch.expect_status(0, *processes)
         expect(DAMAGED.findall(processes[0].err) == [str(step)], f"{job.name}: not step {step} is damaged", *processes)
 
-    job, process = faulted(place, "spoiled", [], f"spoil-memory@1:{newer}")
+    job, process = faulted(place, "corrupted", [], f"corrupt-memory@1:{newer}")
     expect_noticed(job, newer, process)
     expect_from_memory(place, plain, job, process, whose=OWN, step=older)
     job = Job(place, "spoiled-launched", KEEPS, "--restarts=3")
-    everyone = {rank: {"SHARDC_FAULT": f"spoil-memory@1:{newer}/kept"} for rank in range(launch.RANKS)}
+    everyone = {rank: {"SHARDC_FAULT": f"corrupt-memory@1:{newer}/kept"} for rank in range(launch.RANKS)}
     processes = place.torchrun(job.command, changes=everyone, name=job.name)
     expect_noticed(job, newer, *processes)
     expect_from_memory(place, plain, job, *processes, whose="rank 1 from the copy of rank 3, the others from their own", step=newer)
-    job, process = faulted(place, "spoiled-first", [], f"spoil-memory@1:{INTERVAL}")
+    job, process = faulted(place, "corrupted-first", [], f"corrupt-memory@1:{INTERVAL}")
     expect_noticed(job, INTERVAL, process)
     restarts.expect_restarted(place, plain, job, process)
     expect(job.memory() == [], f"spoiled-first: from a damaged copy, {job.memory()}", process)
@@ -170,7 +170,7 @@ def check_refused(place):
     expect("for 4 ranks, and " in process.err and "[memory-saves-too-large]" in process.err, "no refusal of its size", process)
 
 
-CHECKS = {"killed": check_killed, "background": check_background, "two": check_two, "spoiled": check_spoiled, "machine": check_machine,
+CHECKS = {"killed": check_killed, "background": check_background, "two": check_two, "corrupted": check_corrupted, "machine": check_machine,
           "refused": check_refused}
 
 

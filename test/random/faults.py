@@ -43,7 +43,7 @@ RECIPES = {
     "scaled-balances": ([], set()),  # losses of routers in fp16, in stages that add no losses of tokens
     "counted-rows": ([], set()),  # rows of experts, beside embedding rows that ranks exchange
     "evaluated-turns": ([], set()),  # of 100 evaluations
-    "further-positions-slices": ([], set()),  # positions of further tokens move with the indices of two groups
+    "further-positions-slices": ([], set()),  # positions of multi-token prediction move with the indices of two groups
     "further-positions-stages": ([], set()),  # which two stages sum over tensor-parallel ranks, each its own
     "further-zero-bubble": ([], set()),  # contributions to a table in both parts of a backward pass
     "further-many": ([], set()),  # which the verifier took for too much work

@@ -1,4 +1,4 @@
-"""When a fused loss, losses of further tokens, and the rows of logits that it is computed from at a time, are refused."""
+"""When a fused loss, multi-token prediction losses, and the rows of logits that it is computed from at a time, are refused."""
 
 
 def chunks(f):
@@ -8,7 +8,7 @@ def chunks(f):
 
 
 RULES = {
-    "further-token-slices": lambda f: f.has("model.mtp_num_layers") and f.cp > 1 and f.cp % 2 == 1 and
+    "mtp-token-slices": lambda f: f.has("model.mtp_num_layers") and f.cp > 1 and f.cp % 2 == 1 and
     f["model.seq_length"] % f.cp == 0 and f.num("train.micro_batch_size", 1) * (f["model.seq_length"] // f.cp) % 4 != 0,
     "deterministic-cross-entropy": lambda f: f.on("model.deterministic_mode") and f.on("model.cross_entropy_loss_fusion"),  # V28
     "loss-chunk-unit": lambda f: f.num("model.loss_chunk_rows") % 8 != 0,

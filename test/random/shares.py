@@ -31,7 +31,7 @@ RULES = {
     "batch-order-changes-size": lambda f: f["dataset.dataloader_type"] == "batch" and changes_size(f),
     "packed-documents": lambda f: f["dataset.kind"] == "packed" and any(f.on(f"dataset.{name}") for name in (
         "reset_position_ids", "reset_attention_mask", "inter_document_masking", "eod_mask_loss")),
-    "packed-further-tokens": lambda f: f["dataset.kind"] == "packed" and f.num("model.mtp_num_layers") > 0,
+    "packed-mtp": lambda f: f["dataset.kind"] == "packed" and f.num("model.mtp_num_layers") > 0,
     "data-path-missing": lambda f: f["dataset.kind"] != "synthetic" and not any(
         f[f"dataset.{name}"] for name in ("data_path", "blend", "train_data_path")),
     "no-training-data": lambda f: is_zero(f, 0),

@@ -72,11 +72,11 @@ private:
       return agreed.status();
     }
     hal::Registration reached = *agreed;
-    if (wanted == hal::Registration::Windows && reached != wanted && options_.tell)
-      options_.tell(makeReport(report::NoWindows, desc_.name));
+    if (wanted == hal::Registration::Windows && reached != wanted && options_.emit)
+      options_.emit(makeReport(report::NoWindows, desc_.name));
     if (wanted != hal::Registration::Nothing && reached == hal::Registration::Nothing &&
-        options_.tell)
-      options_.tell(makeReport(report::NoRegistration, desc_.name));
+        options_.emit)
+      options_.emit(makeReport(report::NoRegistration, desc_.name));
     return Status::ok();
   }
 
@@ -94,8 +94,8 @@ private:
                                              : library_.openPeers(described);
     ASSIGN_OR_RETURN(bool all, allAgree("peers", reached.isOk()));
     RETURN_IF_ERROR(library_.decidePeers(all));
-    if (!reached.isOk() && !reached.message().empty() && options_.tell)
-      options_.tell(makeReport(report::NoPeers, desc_.name, reached.message()));
+    if (!reached.isOk() && !reached.message().empty() && options_.emit)
+      options_.emit(makeReport(report::NoPeers, desc_.name, reached.message()));
     return Status::ok();
   }
 

@@ -49,7 +49,7 @@ public:
 struct ConnectOptions {
   hal::Rendezvous *rendezvous = nullptr; ///< null: all members are in this process
   const Refusals *refusals = nullptr;    ///< what a test has the library refuse
-  ReportSink tell;                       ///< takes why less is registered than requested
+  ReportSink emit;                       ///< takes why less is registered than requested
   /// Called with an error that other members do not know of, before the channel is given up.
   std::function<void(const Status &)> failed;
 };

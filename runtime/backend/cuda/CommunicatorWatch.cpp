@@ -31,7 +31,7 @@ Status CommunicatorWatch::findError() {
   std::lock_guard lock(mutex_);
   for (const Named &named : communicators_) {
     ncclResult_t error = ncclSuccess, asked = ncclSuccess;
-    if (named.name == planted_)
+    if (named.name == injected_)
       error = ncclRemoteError;
     else
       asked = ncclCommGetAsyncError(named.communicator, &error);
@@ -52,9 +52,9 @@ void CommunicatorWatch::abort() {
   communicators_.clear(); // aborting frees them
 }
 
-void CommunicatorWatch::plantError(std::string name) {
+void CommunicatorWatch::injectError(std::string name) {
   std::lock_guard lock(mutex_);
-  planted_ = std::move(name);
+  injected_ = std::move(name);
 }
 
 Status CommunicatorWatch::fail(Status status) {

@@ -37,7 +37,7 @@ public:
   void abort();
   bool hasFailed() const { return failed_; }
   /// For tests: from here on the communicators of that name have failed.
-  void plantError(std::string name);
+  void injectError(std::string name);
 
 private:
   Status findError();
@@ -49,10 +49,10 @@ private:
   };
   double timeoutSeconds_;
   std::function<void(const Status &)> report_;
-  std::mutex mutex_; ///< for the lists, and what is planted
+  std::mutex mutex_; ///< for the lists, and what is injected
   std::vector<Named> communicators_;
   std::vector<uint32_t *> stops_;
-  std::string planted_;
+  std::string injected_;
   std::atomic<bool> failed_ = false;
 };
 

@@ -71,7 +71,7 @@ Status CudaChannel::connect(const Options &options) {
   }
   config_ = configOf(desc(), options);
   return channels::connect(desc(), here, *this,
-                           {options.rendezvous, options.refusals, options.tell, options.failed});
+                           {options.rendezvous, options.refusals, options.emit, options.failed});
 }
 
 Result<std::string> CudaChannel::makeId() {

@@ -89,7 +89,7 @@ public:
   std::string_view name() const override { return "cuda"; }
   int worldSize() const override { return options_.worldSize; }
   bool devicesShareMemory() const override { return false; }
-  bool hasLandingBuffers() const override { return true; }
+  bool hasReceiveBuffers() const override { return true; }
   std::span<hal::Device *const> devices() const override { return devices_; }
 
   Result<std::unique_ptr<hal::Channel>> createChannel(const hal::ChannelDesc &desc) override {
@@ -143,9 +143,9 @@ public:
   }
 
 private:
-  Status plantError(hal::Stream &stream, hal::PlantedError error,
-                    const hal::Channel &channel) override {
-    return static_cast<CudaStream &>(stream).plantError(error, channel);
+  Status injectError(hal::Stream &stream, hal::InjectedError error,
+                     const hal::Channel &channel) override {
+    return static_cast<CudaStream &>(stream).injectError(error, channel);
   }
 
   Options options_;
@@ -174,7 +174,7 @@ Status checkRanks(const Options &options) {
 /// One communicator's captured and uncaptured calls never run at one time here. What is to be
 /// registered is registered when channels are made (ddp.nccl_ub). Left to itself NCCL also
 /// registers what it meets in a capture, and sends whose buffers it registered so did not end
-/// beside landing buffers that it did not (2.28.9): see ADR 7.
+/// beside receive buffers that it did not (2.28.9): see ADR 7.
 ///
 /// A stage of a pipeline gets as many hardware queues as CUDA allows. A queue runs its kernels in
 /// order, and of CUDA's default, eight, branches of a graph share one: while a receive waited for

@@ -112,8 +112,8 @@ Result<std::unique_ptr<CudaChannel>> CudaChannel::create(const hal::ChannelDesc 
     return makeStatus(StatusCode::InvalidInput, "channel '{}' has no member in this process",
                       desc.name);
   if (channel->size() > 1) {
-    if (desc.landingBytes > 0)
-      RETURN_IF_ERROR(channel->allocateLandings(desc.landingBytes));
+    if (desc.receiveBufferBytes > 0)
+      RETURN_IF_ERROR(channel->allocateReceiveBuffers(desc.receiveBufferBytes));
     RETURN_IF_ERROR(channel->connect(options));
   }
   return channel;
@@ -142,34 +142,35 @@ CudaChannel::Member *CudaChannel::memberOf(int rank) {
 
 /// For all members of this process at once: an allocation on one device may wait for another, where
 /// a collective waits for the member that allocates.
-Status CudaChannel::allocateLandings(int64_t bytes) {
+Status CudaChannel::allocateReceiveBuffers(int64_t bytes) {
   for (std::unique_ptr<Member> &each : members_) {
     ASSIGN_OR_RETURN(auto buffer,
                      each->device->allocations->allocateBuffer(
                          each->device->device, hal::MemoryKind::Work, bytes,
-                         fmt::format("landing buffer of channel '{}'", desc().name), false));
-    each->landings.push_back(std::move(buffer));
+                         fmt::format("receive buffer of channel '{}'", desc().name), false));
+    each->receiveBuffers.push_back(std::move(buffer));
   }
   return Status::ok();
 }
 
-int64_t CudaChannel::landingBytes() const {
+int64_t CudaChannel::receiveBufferBytes() const {
   const Member &member = *members_.front();
-  return member.landings.empty() ? 0 : member.landings.back()->bytes();
+  return member.receiveBuffers.empty() ? 0 : member.receiveBuffers.back()->bytes();
 }
 
 /// Room for what the reduction needs.
-Result<void *> CudaChannel::landing(Member &member, const Collective &desc) {
-  int64_t bytes = shardc::landingBytes(reductionOf(desc, size()));
-  if (landingBytes() < bytes) {
+Result<void *> CudaChannel::receiveBuffer(Member &member, const Collective &desc) {
+  int64_t bytes = shardc::receiveBufferBytes(reductionOf(desc, size()));
+  if (receiveBufferBytes() < bytes) {
     if (!this->desc().uses.empty())
       return makeStatus(StatusCode::Internal,
-                        "channel '{}': {} needs a landing buffer of {} bytes; it has one of {}",
-                        this->desc().name, hal::toString(desc.kind), bytes, landingBytes());
-    RETURN_IF_ERROR(allocateLandings(bytes));
+                        "channel '{}': {} needs a receive buffer of {} bytes; it has one of {}",
+                        this->desc().name, hal::toString(desc.kind), bytes, receiveBufferBytes());
+    RETURN_IF_ERROR(allocateReceiveBuffers(bytes));
   }
   RETURN_IF_CUDA_ERROR(cudaSetDevice(member.device->device));
-  return static_cast<void *>(member.landings.empty() ? nullptr : member.landings.back()->data());
+  return static_cast<void *>(member.receiveBuffers.empty() ? nullptr
+                                                           : member.receiveBuffers.back()->data());
 }
 
 Status CudaChannel::issue(Member &member, const Collective &asked, Queue &queue) {
@@ -251,7 +252,7 @@ Status CudaChannel::transfer(Member &member, const Collective &desc, Queue &queu
 /// Sends chunk p of `in` to member p and receives everybody's chunk `member.index` into slots of
 /// `chunk` elements; own elements stay where they are. The last chunks of `count` elements may be
 /// short or empty.
-Status CudaChannel::exchange(Member &member, const void *in, void *landing, int64_t count,
+Status CudaChannel::exchange(Member &member, const void *in, void *receiveBuffer, int64_t count,
                              int64_t chunk, DType type, Queue &queue) {
   ASSIGN_OR_RETURN(ncclDataType_t wire, ncclType(type));
   auto elementsOf = [&](int64_t p) { return std::clamp<int64_t>(count - p * chunk, 0, chunk); };
@@ -266,7 +267,7 @@ Status CudaChannel::exchange(Member &member, const void *in, void *landing, int6
                                     wire, p, member.communicator, queue));
     if (mine > 0)
       RETURN_IF_CUDA_ERROR(
-          ncclRecv(at(landing, p * chunk, type), mine, wire, p, member.communicator, queue));
+          ncclRecv(at(receiveBuffer, p * chunk, type), mine, wire, p, member.communicator, queue));
   }
   RETURN_IF_CUDA_ERROR(group.end());
   return Status::ok();
@@ -278,7 +279,7 @@ Status CudaChannel::exchange(Member &member, const void *in, void *landing, int6
 Status CudaChannel::reduceScatter(Member &member, const Collective &desc, Queue &queue) {
   void *versions = nullptr;
   if (size() > 1) {
-    ASSIGN_OR_RETURN(versions, landing(member, desc));
+    ASSIGN_OR_RETURN(versions, receiveBuffer(member, desc));
     RETURN_IF_ERROR(
         exchange(member, desc.in, versions, size() * desc.count, desc.count, desc.inType, queue));
   }
@@ -302,7 +303,7 @@ Status CudaChannel::reduceByNccl(Member &member, const Collective &desc, Queue &
   bool direct = wayOf(reductionOf(desc, size())) == ReductionWay::Library;
   void *to = desc.out;
   if (!direct) {
-    ASSIGN_OR_RETURN(to, landing(member, desc));
+    ASSIGN_OR_RETURN(to, receiveBuffer(member, desc));
   }
   RETURN_IF_CUDA_ERROR(ncclReduceScatter(desc.in, to, static_cast<size_t>(desc.count), type,
                                          desc.average ? ncclAvg : ncclSum, member.communicator,
@@ -339,7 +340,7 @@ Status CudaChannel::giveRows(Member &member, const Collective &desc, Queue &queu
   rows.out = static_cast<std::byte *>(desc.out);
   rows.counts = counted.counts;
   rows.slots = static_cast<int>(counted.slots / size());
-  rows.runs = static_cast<int>(counted.runs);
+  rows.groups = static_cast<int>(counted.groups);
   rows.rows = counted.rows / counted.slots;
   rows.rowBytes = size() * desc.count * dtypeBytes(desc.inType) / counted.rows;
   const hal::SharedMemory &reached = member.peers->memory();
@@ -389,7 +390,7 @@ Status CudaChannel::allReduceByNccl(Member &member, const Collective &desc, Queu
 Status CudaChannel::allReduceSmall(Member &member, const Collective &desc, Queue &queue) {
   void *wholes = nullptr;
   if (size() > 1) {
-    ASSIGN_OR_RETURN(wholes, landing(member, desc));
+    ASSIGN_OR_RETURN(wholes, receiveBuffer(member, desc));
     ASSIGN_OR_RETURN(ncclDataType_t type, ncclType(desc.inType));
     RETURN_IF_CUDA_ERROR(ncclAllGather(desc.in, wholes, static_cast<size_t>(desc.count), type,
                                        member.communicator, queue));
@@ -410,7 +411,7 @@ Status CudaChannel::allReduce(Member &member, const Collective &desc, Queue &que
   int64_t chunk = chunkOf(desc.count, size());
   void *versions = nullptr;
   if (size() > 1) {
-    ASSIGN_OR_RETURN(versions, landing(member, desc));
+    ASSIGN_OR_RETURN(versions, receiveBuffer(member, desc));
     RETURN_IF_ERROR(exchange(member, desc.in, versions, desc.count, chunk, desc.inType, queue));
   }
   int64_t begin = std::min(member.index * chunk, desc.count);

@@ -1,5 +1,5 @@
 // A channel: one NCCL communicator for each member in this process, not shared with other channels,
-// and the landing buffer for sums over ranks.
+// and the receive buffer for sums over ranks.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -29,9 +29,9 @@ public:
     CudaStream *lastStream = nullptr; ///< of the last collective, and the capture that it was in
     uint64_t lastCapture = 0;
     std::unique_ptr<CudaEvent> order;
-    /// Landing buffers; more than one only where uses are unknown, each larger than those before:
+    /// Receive buffers; more than one only where uses are unknown, each larger than those before:
     /// earlier captures use them for as long as they are launched.
-    std::vector<std::unique_ptr<hal::Buffer>> landings;
+    std::vector<std::unique_ptr<hal::Buffer>> receiveBuffers;
     const hal::SharedMemory *shared = nullptr; ///< of the channel's description; null: none
     const hal::SharedMemory *lent = nullptr;   ///< too
     void *localHandle = nullptr;               ///< of a local registration
@@ -48,7 +48,7 @@ public:
   /// The member that a rank of this process is, or null.
   Member *memberOf(int rank);
   double measuredGatherGBs() const override { return gatherGBs_; }
-  int64_t landingBytes() const override;
+  int64_t receiveBufferBytes() const override;
   /// Queues the member's part.
   Status issue(Member &member, const hal::Collective &desc, kernels::cuda::Queue &queue);
 
@@ -75,8 +75,8 @@ private:
   bool sendsParts() const;
   /// Bytes of each member that the channel shares; the same in all processes.
   int64_t sharedBytes() const;
-  Status allocateLandings(int64_t bytes);
-  Result<void *> landing(Member &member, const hal::Collective &desc);
+  Status allocateReceiveBuffers(int64_t bytes);
+  Result<void *> receiveBuffer(Member &member, const hal::Collective &desc);
   Status allGather(Member &member, const hal::Collective &desc, kernels::cuda::Queue &queue);
   Status reduceScatter(Member &member, const hal::Collective &desc, kernels::cuda::Queue &queue);
   Status reduceByNccl(Member &member, const hal::Collective &desc, kernels::cuda::Queue &queue);
@@ -87,7 +87,7 @@ private:
   Status giveRows(Member &member, const hal::Collective &desc, kernels::cuda::Queue &queue);
   Status shift(Member &member, const hal::Collective &desc, kernels::cuda::Queue &queue);
   Status allReduceSmall(Member &member, const hal::Collective &desc, kernels::cuda::Queue &queue);
-  Status exchange(Member &member, const void *in, void *landing, int64_t count, int64_t chunk,
+  Status exchange(Member &member, const void *in, void *receiveBuffer, int64_t count, int64_t chunk,
                   DType type, kernels::cuda::Queue &queue);
 
   CommunicatorWatch &watch_;

@@ -268,11 +268,11 @@ Status CudaStream::writeWord(uint32_t *to, uint32_t value) {
 
 /// A channel's library would find its error while a collective of it hangs, so this rank's part
 /// does.
-Status CudaStream::plantError(hal::PlantedError error, const hal::Channel &channel) {
-  RETURN_IF_ERROR(useForOther("planted error"));
-  if (error == hal::PlantedError::Channel) {
+Status CudaStream::injectError(hal::InjectedError error, const hal::Channel &channel) {
+  RETURN_IF_ERROR(useForOther("injected error"));
+  if (error == hal::InjectedError::Channel) {
     launchHold(stream_);
-    device_.watch->plantError(channel.desc().name);
+    device_.watch->injectError(channel.desc().name);
   } else {
     launchTrap(stream_);
   }

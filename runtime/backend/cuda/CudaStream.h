@@ -110,7 +110,7 @@ public:
   Status collective(hal::Channel &channel, const hal::Collective &desc, const char *label) override;
   Status gathers(hal::Channel &channel, std::span<const hal::Part> parts) override;
   Status writeWord(uint32_t *to, uint32_t value) override;
-  Status plantError(hal::PlantedError error, const hal::Channel &channel);
+  Status injectError(hal::InjectedError error, const hal::Channel &channel);
   Status record(hal::Event &event) override;
   Status mark(hal::Mark &mark) override;
   Status wait(hal::Event &event) override;

@@ -28,7 +28,7 @@ struct Options {
   /// Sums over machines are formed in the network, where NCCL finds one that can.
   bool collectiveNetwork = false;
   /// Takes warnings: once per channel and process the reason why less is registered than requested.
-  ReportSink tell;
+  ReportSink emit;
   /// Called with an error of a device or a channel before communicators are ended, which takes long
   /// if the device does not respond.
   std::function<void(const Status &)> failed;

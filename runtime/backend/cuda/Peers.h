@@ -1,5 +1,5 @@
 // The memory of a channel's members that kernels of the others write results into, and what
-// members tell each other there. Between processes of one machine by CUDA's handles for
+// members send each other there. Between processes of one machine by CUDA's handles for
 // interprocess communication, which memory of cudaMalloc has.
 #pragma once
 

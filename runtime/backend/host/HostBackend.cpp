@@ -147,9 +147,9 @@ public:
   Result<std::vector<trace::Span>> stopTrace() override { return engine_.stopTrace(); }
 
 private:
-  Status plantError(hal::Stream &stream, hal::PlantedError error,
-                    const hal::Channel &channel) override {
-    return static_cast<HostStream &>(stream).plantError(error, channel);
+  Status injectError(hal::Stream &stream, hal::InjectedError error,
+                     const hal::Channel &channel) override {
+    return static_cast<HostStream &>(stream).injectError(error, channel);
   }
 
   Options options_;

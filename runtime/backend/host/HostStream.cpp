@@ -126,9 +126,9 @@ Status HostStream::writeWord(uint32_t *word, uint32_t value) {
   return add(item);
 }
 
-Status HostStream::plantError(hal::PlantedError error, const hal::Channel &channel) {
-  engine_.abort(makeStatus(StatusCode::Internal, "{}: an error was planted",
-                           error == hal::PlantedError::Channel
+Status HostStream::injectError(hal::InjectedError error, const hal::Channel &channel) {
+  engine_.abort(makeStatus(StatusCode::Internal, "{}: an error was injected",
+                           error == hal::InjectedError::Channel
                                ? fmt::format("channel '{}'", channel.desc().name)
                                : fmt::format("stream '{}'", name_)));
   return Status::ok();

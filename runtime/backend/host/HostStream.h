@@ -106,7 +106,7 @@ public:
   Status fill(void *to, uint8_t value, int64_t bytes, const char *label) override;
   Status collective(hal::Channel &channel, const hal::Collective &desc, const char *label) override;
   Status writeWord(uint32_t *word, uint32_t value) override;
-  Status plantError(hal::PlantedError error, const hal::Channel &channel);
+  Status injectError(hal::InjectedError error, const hal::Channel &channel);
   Status record(hal::Event &event) override;
   Status wait(hal::Event &event) override;
   Status beginCapture() override;

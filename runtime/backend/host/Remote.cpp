@@ -146,7 +146,7 @@ void RemoteMember::reserve(const Collective &collective) {
   auto size = static_cast<int64_t>(members_.size());
   int64_t slot = bytesOf(collective.count, collective.inType);
   switch (collective.kind) {
-  case CollectiveKind::AllGather: // these need no landing buffer
+  case CollectiveKind::AllGather: // these need no receive buffer
   case CollectiveKind::Send:
   case CollectiveKind::Recv:
   case CollectiveKind::AllToAll:
@@ -164,7 +164,7 @@ void RemoteMember::reserve(const Collective &collective) {
   std::lock_guard lock(mutex_);
   if (slot <= slotBytes_)
     return;
-  landings_.push_back(std::make_unique<uint8_t[]>(static_cast<size_t>(slot * size)));
+  receiveBuffers_.push_back(std::make_unique<uint8_t[]>(static_cast<size_t>(slot * size)));
   slotBytes_ = slot; // earlier ones stay: a collective may be using them
 }
 
@@ -175,8 +175,8 @@ void RemoteMember::start(const Collective &collective, const char *label, void *
     label_ = label;
     tag_ = tag;
     hasRequest_ = true;
-    landing_ = landings_.empty() ? nullptr : landings_.back().get();
-    landingBytes_ = slotBytes_;
+    receiveBuffer_ = receiveBuffers_.empty() ? nullptr : receiveBuffers_.back().get();
+    receiveBufferBytes_ = slotBytes_;
   }
   changed_.notify_one();
 }
@@ -242,7 +242,9 @@ Status RemoteMember::perform(const Collective &collective, const char *label) {
   return Status::ok();
 }
 
-uint8_t *RemoteMember::landing(int member) const { return landing_ + member * landingBytes_; }
+uint8_t *RemoteMember::receiveBuffer(int member) const {
+  return receiveBuffer_ + member * receiveBufferBytes_;
+}
 
 void RemoteMember::begin(const Collective &collective, const char *label, uint32_t phase) {
   Head head = {};
@@ -321,8 +323,8 @@ Status RemoteMember::shift(const Collective &collective, const char *label) {
   return exchange(label);
 }
 
-/// Adds or compares what lies in the landing slots and `mine`, in rank order, as the collective
-/// says.
+/// Adds or compares what lies in the receive buffer's slots and `mine`, in rank order, as the
+/// collective says.
 void RemoteMember::sumInto(const Collective &like, const void *mine, int64_t count, void *out,
                            bool accumulate) {
   bool isSummed = isSum(like.kind);
@@ -330,7 +332,7 @@ void RemoteMember::sumInto(const Collective &like, const void *mine, int64_t cou
     parts_[m] = like;
     if (isSummed)
       parts_[m].kind = CollectiveKind::ReduceScatter;
-    parts_[m].in = static_cast<int>(m) == index_ ? mine : landing(static_cast<int>(m));
+    parts_[m].in = static_cast<int>(m) == index_ ? mine : receiveBuffer(static_cast<int>(m));
     parts_[m].out = out;
     parts_[m].count = count;
     parts_[m].accumulate = accumulate;
@@ -346,7 +348,7 @@ Status RemoteMember::reduceScatter(const Collective &collective, const char *lab
   begin(collective, label, 0);
   for (std::unique_ptr<Peer> &peer : others_) {
     peer->send = in + peer->member * bytes;
-    peer->receive = landing(peer->member);
+    peer->receive = receiveBuffer(peer->member);
     peer->sendBytes = peer->receiveBytes = bytes;
   }
   RETURN_IF_ERROR(exchange(label));
@@ -359,7 +361,7 @@ Status RemoteMember::allReduceSmall(const Collective &collective, const char *la
   begin(collective, label, 0);
   for (std::unique_ptr<Peer> &peer : others_) {
     peer->send = static_cast<const uint8_t *>(collective.in);
-    peer->receive = landing(peer->member);
+    peer->receive = receiveBuffer(peer->member);
     peer->sendBytes = peer->receiveBytes = bytes;
   }
   RETURN_IF_ERROR(exchange(label));
@@ -379,7 +381,7 @@ Status RemoteMember::allReduce(const Collective &collective, const char *label) 
     auto [theirs, theirEnd] = chunkOf(collective.count, peer->member, size);
     peer->send = in + bytesOf(theirs, collective.inType);
     peer->sendBytes = bytesOf(theirEnd - theirs, collective.inType);
-    peer->receive = landing(peer->member);
+    peer->receive = receiveBuffer(peer->member);
     peer->receiveBytes = bytesOf(end - begin_, collective.inType);
   }
   RETURN_IF_ERROR(exchange(label));

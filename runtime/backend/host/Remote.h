@@ -113,7 +113,7 @@ private:
   Status exchange(const char *label);
   Status checkHead(const Peer &peer, const char *label) const;
   Status lose(const Peer &peer, const char *label);
-  uint8_t *landing(int member) const;
+  uint8_t *receiveBuffer(int member) const;
 
   hal::Peers &peers_;
   std::string name_;
@@ -128,9 +128,9 @@ private:
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::vector<std::unique_ptr<uint8_t[]>> landings_; ///< the last one is the largest
-  uint8_t *landing_ = nullptr;
-  int64_t landingBytes_ = 0, slotBytes_ = 0;
+  std::vector<std::unique_ptr<uint8_t[]>> receiveBuffers_; ///< the last one is the largest
+  uint8_t *receiveBuffer_ = nullptr;
+  int64_t receiveBufferBytes_ = 0, slotBytes_ = 0;
   hal::Collective request_;
   const char *label_ = "";
   void *tag_ = nullptr;

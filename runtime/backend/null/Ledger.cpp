@@ -46,7 +46,7 @@ void Ledger::dropBlock(const std::shared_ptr<Block> &block) {
   block->isAlive = false;
   blocks_.erase(block->data);
   if (isEnded_)
-    return; // told already
+    return; // already reported
   if (!isKnown(block->rank, block->lastUse))
     keep(refuse("rank {}: buffer '{}' is destroyed while queued work may still use it", block->rank,
                 block->name));

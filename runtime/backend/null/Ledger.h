@@ -107,7 +107,7 @@ public:
     return Status(StatusCode::Internal,
                   "null backend: " + fmt::format(text, std::forward<Args>(args)...));
   }
-  /// Keeps a breach that the caller of a destructor cannot be told of.
+  /// Keeps a breach that no destructor can return.
   void keep(Status breach);
   const Status &firstBreach() const { return first_; }
 

@@ -125,7 +125,7 @@ Status NullChannel::connect(const Options &options) const {
     connected.members = here;
   Library library(connected, here, options);
   return channels::connect(connected, here, library,
-                           {options.rendezvous, options.refusals, options.tell, options.failed});
+                           {options.rendezvous, options.refusals, options.emit, options.failed});
 }
 
 /// Checks the description; from here on the channel is alive.
@@ -145,8 +145,8 @@ Status NullChannel::fill(const std::vector<int> &ranksHere) {
   for (const hal::ChannelUse &use : desc.uses)
     if (use.bytes < 0)
       return invalid(fmt::format("a use of {} bytes", use.bytes));
-  if (desc.landingBytes < 0)
-    return invalid(fmt::format("a landing buffer of {} bytes", desc.landingBytes));
+  if (desc.receiveBufferBytes < 0)
+    return invalid(fmt::format("a receive buffer of {} bytes", desc.receiveBufferBytes));
   for (const hal::SharedMemory &shared : desc.shared) {
     if (shared.bytes != desc.shared.front().bytes)
       return invalid(fmt::format("ranks {} and {} share {} and {} bytes", desc.shared.front().rank,
@@ -281,7 +281,7 @@ Result<std::vector<std::shared_ptr<Block>>> NullChannel::check(int rank,
   }
   if (desc.counted.counts) {
     RETURN_IF_ERROR(checkCounted(rank, desc));
-    int64_t bytes = desc.counted.slots * desc.counted.runs * int64_t{sizeof(int32_t)};
+    int64_t bytes = desc.counted.slots * desc.counted.groups * int64_t{sizeof(int32_t)};
     ASSIGN_OR_RETURN(auto counts, ledger_->find(rank, desc.counted.counts, bytes, "the counts"));
     used.push_back(std::move(counts));
   }

@@ -27,12 +27,12 @@ struct Options {
   /// Needed where the process has one rank; outlives the backend.
   hal::Rendezvous *rendezvous = nullptr;
   const Refusals *refusals = nullptr; ///< what a test has the library refuse; outlives the backend
-  ReportSink tell;                    ///< takes why less is registered than requested
+  ReportSink emit;                    ///< takes why less is registered than requested
   /// Called with an error that other members of a channel do not know of.
   std::function<void(const Status &)> failed;
   /// Called with each call of the library of communicators.
   std::function<void(std::string_view call, const hal::ChannelDesc &desc)> onCall;
-  /// Called with a breach that no status can tell of, because it happened in a destructor: also
+  /// Called with a breach that no status can report, because it happened in a destructor: also
   /// after the backend was destroyed. Those before that are also what `synchronize` returns.
   std::function<void(const Status &)> onBreach;
 };

@@ -75,8 +75,8 @@ private:
   }
   const State &state(size_t i) const { return *call_.operands[i].state; }
   const FactorValue &row(size_t i) const { return operandOf(probe_, factors_, i); }
-  bool isTurned(const FactorValue &value) const {
-    return value.turnedBy && probe_.getBool(*value.turnedBy);
+  bool isTransposed(const FactorValue &value) const {
+    return value.transposedBy && probe_.getBool(*value.transposedBy);
   }
   size_t operandCount() const { return call_.operands.size(); }
 
@@ -184,7 +184,7 @@ private:
     int64_t before = 1;
     for (uint8_t at = 0; at < value.dimCount; ++at)
       for (const FactorAtom &atom : value.words()) {
-        if (placeOfDim(value, isTurned(value), atom.dim) != at)
+        if (placeOfDim(value, isTransposed(value), atom.dim) != at)
           continue;
         int64_t extent =
             atom.form == FactorAtom::Number
@@ -278,7 +278,7 @@ private:
     for (size_t r = 0; r < results_.size(); ++r)
       for (const FactorAtom &atom : resultOf(probe_, factors_, r).words()) {
         // It makes its part of a dimension that integers point into, or its share of the factor.
-        bool isOwn = atom.isToldByIndex || atom.isShare;
+        bool isOwn = atom.isKnownByIndex || atom.isShare;
         for (size_t i = 0; i < operandCount(); ++i) {
           const FactorAtom *same = row(i).find(atom.factor);
           isOwn &= same == nullptr || (atom.isShare && !same->isShare);
@@ -289,7 +289,7 @@ private:
         }
       }
     bool needs = anyAtom([](const FactorAtom &atom) {
-      return atom.isToldByIndex || atom.isShare || atom.isInSharedDim;
+      return atom.isKnownByIndex || atom.isShare || atom.isInSharedDim;
     });
     return isAny || !needs || refuse(axis, "takes the index in a group in which nothing is cut");
   }
@@ -350,7 +350,7 @@ private:
   /// Whether the op may compute a part of the factor.
   bool mayCut(uint16_t axis) {
     bool isIndexed = isOnlyGroup(axis), isAttention = info_.work.cost == CostClass::Attention;
-    bool isCounted = false, isTold = false, isShare = false;
+    bool isCounted = false, isReported = false, isShare = false;
     for (size_t i = 0; i < operandCount(); ++i) {
       const FactorAtom *atom = row(i).find(cut_->factor);
       if (atom == nullptr) {
@@ -365,16 +365,16 @@ private:
           atom->form == FactorAtom::Joined)
         return refuse(axis,
                       fmt::format("needs all of {} of operand {}", letterOf(cut_->factor), i));
-      isCounted |= atom->isCounted, isTold |= atom->isToldByIndex;
+      isCounted |= atom->isCounted, isReported |= atom->isKnownByIndex;
       isShare |= atom->isShare || atom->isInSharedDim;
       if (places_[i] == nullptr && !(isIndexed && hasShares()))
         return refuse(axis, fmt::format("operand {} has all of {}, others have parts", i,
                                         letterOf(cut_->factor)));
     }
-    if (isTold && !isIndexed && !(isAttention && probe_.getFloat(AttrKey::p) == 0))
+    if (isReported && !isIndexed && !(isAttention && probe_.getFloat(AttrKey::p) == 0))
       return refuse(axis, "needs the index of its part");
-    bool isPlaced = hasPositions() || (isIndexed && (isShare || isTold)) ||
-                    (isAttention && (letterOf(cut_->factor) == 'n' || isTold));
+    bool isPlaced = hasPositions() || (isIndexed && (isShare || isReported)) ||
+                    (isAttention && (letterOf(cut_->factor) == 'n' || isReported));
     return !isCounted || isPlaced ||
            refuse(axis, fmt::format("counts along {}", letterOf(cut_->factor)));
   }
@@ -601,7 +601,7 @@ private:
     shape.rank = value.dimCount;
     std::ranges::fill(shape.shape, 1);
     eachAtom(value, [&](const FactorAtom &atom, int64_t, int64_t extent) {
-      shape.shape[placeOfDim(value, isTurned(value), atom.dim)] *= extent;
+      shape.shape[placeOfDim(value, isTransposed(value), atom.dim)] *= extent;
       return true;
     });
     return shape.numel() == 0 ? Type() : shape;

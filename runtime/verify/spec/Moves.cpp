@@ -105,7 +105,7 @@ std::optional<State> Walk::scattered(const At &at, State x, uint16_t axis) {
     x.put({axis, Place::Shard, false, false, compute_.mesh().wholeOuter(x, 1)});
     return x;
   }
-  if (x.order.kind == Order::Turned && x.order.inner == plan_.mesh[axis].size) {
+  if (x.order.kind == Order::Transposed && x.order.inner == plan_.mesh[axis].size) {
     x.put({axis, Place::Shard, false, false, compute_.mesh().wholeOuter(x, x.order.outer)});
     x.order = Order();
     return x;
@@ -133,7 +133,7 @@ std::optional<State> Walk::exchanged(const At &at, State x, uint16_t axis) {
   const Place *place = x.at(axis);
   int64_t n = mesh.size(axis);
   bool isShard = place != nullptr && place->kind == Place::Shard && place->distance == 0;
-  if (isShard && x.order.kind == Order::Turned && x.order.inner % n == 0) {
+  if (isShard && x.order.kind == Order::Transposed && x.order.inner % n == 0) {
     int64_t heads = mesh.wholeOuter(x, x.order.outer);
     x.order = {Order::Gathered, axis, place->isMirrored, place->outer, 1};
     x.put({axis, Place::Shard, false, false, heads});
@@ -142,7 +142,7 @@ std::optional<State> Walk::exchanged(const At &at, State x, uint16_t axis) {
   if (isShard && x.order.kind == Order::Gathered && x.order.axis == axis && !place->isMirrored) {
     int64_t outer = mesh.localOuter(x, place->outer, axis) / n;
     Place slices = {axis, Place::Shard, x.order.isMirrored, false, x.order.outer};
-    x.order = {Order::Turned, 0, false, outer, n};
+    x.order = {Order::Transposed, 0, false, outer, n};
     x.put(slices);
     return x;
   }
@@ -291,7 +291,7 @@ bool Walk::meet(const At &at, Values &made, bool &isBlocked) {
   ++role.turns[at.op.channel];
   std::optional<Value> sum;
   for (auto &[index, value] : meeting)
-    if (value.kind == Value::Untold) {
+    if (value.kind == Value::Unreported) {
       made = {value};
       return true;
     }

@@ -42,15 +42,16 @@ std::optional<Walk::Values> Walk::follow(const At &at) {
     return std::nullopt;
   if (at.op.epilogue != Epilogue::None)
     return followQuantize(at);
-  bool takesUntold = std::ranges::any_of(
-      at.op.operands, [&](ValueId value) { return at.role.values[value].kind == Value::Untold; });
+  bool takesUnreported = std::ranges::any_of(at.op.operands, [&](ValueId value) {
+    return at.role.values[value].kind == Value::Unreported;
+  });
   bool mayTake = info.sum == SumRole::Passes || info.sum == SumRole::Cuts ||
                  info.sum == SumRole::Combines || info.sum == SumRole::Balances ||
-                 isUntold(at.op.kind);
-  if (takesUntold && !mayTake)
+                 isUnreported(at.op.kind);
+  if (takesUnreported && !mayTake)
     return refuse(at, "takes what is not followed"), std::nullopt;
-  if (isUntold(at.op.kind) || (takesUntold && info.sum != SumRole::Balances))
-    return Values(at.op.results.size(), Value::ofKind(Value::Untold));
+  if (isUnreported(at.op.kind) || (takesUnreported && info.sum != SumRole::Balances))
+    return Values(at.op.results.size(), Value::ofKind(Value::Unreported));
   if (info.sum != SumRole::Computes && info.sum != SumRole::Passes &&
       info.sum != SumRole::CountsRows)
     if (std::optional<Values> made = followStep(at); made || difference_)
@@ -365,13 +366,13 @@ std::optional<Walk::Values> Walk::followTranspose(const At &at) {
   State x = operand(at, 0).state;
   int64_t outer = at.op.getInt(AttrKey::outer), inner = at.op.getInt(AttrKey::inner);
   const Order &order = x.order;
-  bool isBack = order.kind == Order::Turned && order.outer == inner && order.inner == outer;
+  bool isBack = order.kind == Order::Transposed && order.outer == inner && order.inner == outer;
   isBack |= order.kind == Order::Gathered && !order.isMirrored &&
             plan_.mesh[order.axis].size == outer &&
             compute_.mesh().localOuter(x, order.outer) == inner;
   if (!operand(at, 0).isOne() || (order.kind != Order::Dims && !isBack))
     return refuse(at, "is not of the order in which the elements lie"), std::nullopt;
-  x.order = isBack ? Order() : Order{Order::Turned, 0, false, outer, inner};
+  x.order = isBack ? Order() : Order{Order::Transposed, 0, false, outer, inner};
   return Values{Value::of(std::move(x))};
 }
 

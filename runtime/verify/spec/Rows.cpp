@@ -114,7 +114,7 @@ std::vector<Lemma> readLemmas() {
 /// Facts of ops by kind, as bits.
 struct OpRows {
   std::array<uint16_t, kOpCount> together{}, alone{};
-  std::array<bool, kOpCount> commutes{}, isUntold{};
+  std::array<bool, kOpCount> commutes{}, isUnreported{};
   std::array<bool, kAttrCount> isUnmeant{};
   std::vector<std::pair<OpKind, AttrKey>> unmeantOf;
 };
@@ -136,7 +136,7 @@ OpRows readRows() {
 #define LINEAR_ALONE(op, operands)                                                                 \
   rows.alone[static_cast<size_t>(OpKind::op)] = operandBits(OpKind::op, operands);
 #define COMMUTES(op) rows.commutes[static_cast<size_t>(OpKind::op)] = true;
-#define UNTOLD(op, why) rows.isUntold[static_cast<size_t>(OpKind::op)] = true;
+#define UNTOLD(op, why) rows.isUnreported[static_cast<size_t>(OpKind::op)] = true;
 #define UNMEANT(attribute, why) rows.isUnmeant[static_cast<size_t>(AttrKey::attribute)] = true;
 #define UNMEANT_OF(op, attribute, why) rows.unmeantOf.emplace_back(OpKind::op, AttrKey::attribute);
 #include "runtime/verify/spec/Spec.def"
@@ -177,7 +177,7 @@ Linearity linearity(OpKind kind, size_t operand) {
 }
 
 bool commutes(OpKind kind) { return rows().commutes[static_cast<size_t>(kind)]; }
-bool isUntold(OpKind kind) { return rows().isUntold[static_cast<size_t>(kind)]; }
+bool isUnreported(OpKind kind) { return rows().isUnreported[static_cast<size_t>(kind)]; }
 
 bool isMeant(OpKind kind, AttrKey key) {
   if (rows().isUnmeant[static_cast<size_t>(key)])

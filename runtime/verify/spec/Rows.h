@@ -38,6 +38,6 @@ Linearity linearity(OpKind kind, size_t operand);
 bool commutes(OpKind kind);
 /// Whether the attribute is part of the op's value.
 bool isMeant(OpKind kind, AttrKey key);
-bool isUntold(OpKind kind);
+bool isUnreported(OpKind kind);
 
 } // namespace shardc::plan::spec

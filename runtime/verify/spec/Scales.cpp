@@ -1,5 +1,5 @@
 // Values of 8 bits and their scales. A value that is brought to 8 bits is a term of its own, with
-// the format and the way of scaling. By the recipe delayed, a slot of magnitudes stands for the
+// the format and the way of scaling. By the recipe delayed, a slot of amaxes stands for the
 // value that is looked at there: what is scaled by a slot has to be what the slot has seen, of all
 // microbatches and ranks.
 #include <algorithm>
@@ -36,7 +36,7 @@ TermId Walk::inType(DType type, TermId term) {
   return type == DType::F8E4M3 ? weightIn8Bits(term, 0) : terms_.rounded(type, term);
 }
 
-/// A weight of which all have the largest magnitude; result 1 is its scale.
+/// A weight of which all have the amax; result 1 is its scale.
 TermId Walk::weightIn8Bits(TermId weight, uint8_t result) {
   TermId amax = terms_.of({Term::Apply, OpKind::Amax, 0, 0, {}, {weight}});
   TermId term = terms_.of({Term::Apply,
@@ -56,14 +56,14 @@ bool Walk::isCopyIn8Bits(TermId term) const {
          of.result == 0 && of.operands.size() == 2;
 }
 
-State Walk::keptMagnitudes(const Type &type) {
+State Walk::keptAmaxes(const Type &type) {
   State kept;
   kept.term = terms_.of(Term::Kept, static_cast<int64_t>(CellKind::Amax));
   kept.whole = type;
   return kept;
 }
 
-/// What the value is scaled by: its own largest magnitude, or one that a slot has of it.
+/// What the value is scaled by: its own amax, or one that a slot has of it.
 std::optional<State> Walk::magnitudeOf(const At &at, const State &x, size_t from, int64_t slot) {
   const Value &amax = operand(at, from);
   if (amax.isOne()) {
@@ -87,7 +87,7 @@ std::optional<State> Walk::magnitudeOf(const At &at, const State &x, size_t from
   }
   if (!useSlots(at, x, amax, {slot}))
     return std::nullopt;
-  return keptMagnitudes(typeOf(at, at.op.operands[from]));
+  return keptAmaxes(typeOf(at, at.op.operands[from]));
 }
 
 bool Walk::useSlots(const At &at, const State &x, const Value &amax, Slots slots) {
@@ -189,8 +189,8 @@ std::optional<std::pair<State, State>> Walk::quantised(const At &at, const Quant
 
 /// What an op makes of the values before its epilogue, and of its other results; values that it
 /// makes come first.
-std::optional<Walk::Values> Walk::followMaker(const At &at, size_t operands) {
-  const OpInfo &info = opInfo(at.op), &maker = opInfo(at.op.kind);
+std::optional<Walk::Values> Walk::followProducer(const At &at, size_t operands) {
+  const OpInfo &info = opInfo(at.op), &producer = opInfo(at.op.kind);
   Call call = {at.op.kind, {}, compute_.mesh().axesOf(at.op.group), {}, {}, DType::F32};
   for (const Attr &attr : at.op.attrs)
     if (!isOfSlot(attr) && attr.key != AttrKey::transposed)
@@ -200,21 +200,21 @@ std::optional<Walk::Values> Walk::followMaker(const At &at, size_t operands) {
       return refuse(at, "takes what is no single value"), std::nullopt;
     call.operands.push_back({&operand(at, i).state, &typeOf(at, at.op.operands[i])});
   }
-  Values made(countNames(maker.makes));
-  if (maker.needsEpilogue) {
+  Values made(countNames(producer.makes));
+  if (producer.needsEpilogue) {
     std::optional<State> again = madeAgain(at, call);
     if (!again)
       return std::nullopt;
     return Values{Value::of(std::move(*again))};
   }
   call.between = call.operands[0].type->dtype;
-  std::string_view names = maker.results;
+  std::string_view names = producer.results;
   std::vector<int> positions; // among what is made; or -1 - the result of the fused op
   while (!names.empty()) {
     std::string_view name = takeUntil(names, ' ');
     if (name.ends_with('?'))
       name.remove_suffix(1);
-    int makes = positionOf(maker.makes, name), own = positionOf(info.results, name);
+    int makes = positionOf(producer.makes, name), own = positionOf(info.results, name);
     if (makes < 0 && own < 0)
       break;
     positions.push_back(makes >= 0 ? makes : -1 - own);
@@ -225,7 +225,7 @@ std::optional<Walk::Values> Walk::followMaker(const At &at, size_t operands) {
   if (!states)
     return refuse(at, compute_.why()), std::nullopt;
   made.resize(made.size() + at.op.results.size());
-  size_t first = countNames(maker.makes);
+  size_t first = countNames(producer.makes);
   for (size_t i = 0; i < positions.size(); ++i)
     made[positions[i] >= 0 ? static_cast<size_t>(positions[i])
                            : first + static_cast<size_t>(-1 - positions[i])] =
@@ -268,7 +268,7 @@ std::optional<Walk::Values> Walk::followQuantize(const At &at) {
   size_t operands = at.op.operands.size() - scaled;
   size_t count = isFused ? countNames(opInfo(at.op.kind).makes) : 1;
   std::optional<Values> values =
-      isFused ? followMaker(at, operands) : std::optional(Values{operand(at, 0)});
+      isFused ? followProducer(at, operands) : std::optional(Values{operand(at, 0)});
   if (!values)
     return std::nullopt;
   for (size_t i = 0; i < count; ++i)
@@ -312,7 +312,7 @@ std::optional<Walk::Values> Walk::followQuantize(const At &at) {
   return made;
 }
 
-/// The largest magnitude of each value that an op makes.
+/// The amax of each value that an op makes.
 std::optional<Walk::Values> Walk::largestOf(const At &at, Values made, const Values &values,
                                             size_t count) {
   Maxima maxima;
@@ -329,7 +329,7 @@ std::optional<Walk::Values> Walk::largestOf(const At &at, Values made, const Val
   return made;
 }
 
-/// A product of experts that brings its factors to 8 bits by slots of magnitudes.
+/// A product of experts that brings its factors to 8 bits by slots of amaxes.
 std::optional<Walk::Values> Walk::followGrouped(const At &at) {
   Call call = {at.op.kind, {}, compute_.mesh().axesOf(at.op.group), {}, {}, DType::F32};
   std::string_view names = opInfo(at.op).operands;
@@ -349,7 +349,7 @@ std::optional<Walk::Values> Walk::followGrouped(const At &at) {
   Value seen;
   if (isDelayed) {
     const Value &expected = operand(at, count);
-    kept = keptMagnitudes(typeOf(at, at.op.operands[count]));
+    kept = keptAmaxes(typeOf(at, at.op.operands[count]));
     call.operands.push_back({&kept, &kept.whole});
     bool isSeen = at.op.operands.size() > count + 1;
     seen = isSeen ? operand(at, count + 1) : Value();
@@ -376,7 +376,7 @@ std::optional<Walk::Values> Walk::followGrouped(const At &at) {
   return values;
 }
 
-// ---- magnitudes of a step, and of weights ----
+// ---- amaxes of a step, and of weights ----
 
 /// Whether slots that several roles reduce together are those of one value in all of them. They are
 /// kept behind those of the roles, by step.
@@ -487,7 +487,7 @@ std::optional<Walk::Values> Walk::followQuantizeShard(const At &at) {
     auto found = amax.maxima->entries.find(numberOfScale(plan_, params[i]));
     if (found == amax.maxima->entries.end() || !found->second.of.places.empty() ||
         found->second.of.term != block.params[i].term || !isKeptIn8Bits(plan_.params[params[i]]))
-      return refuse(at, fmt::format("does not have the largest magnitude of '{}'",
+      return refuse(at, fmt::format("does not have the amax of '{}'",
                                     plan_.params[params[i]].name)),
              std::nullopt;
     block.params[i].term = weightIn8Bits(block.params[i].term, 0);

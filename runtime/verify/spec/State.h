@@ -25,7 +25,7 @@ struct Place {
     OwnRuns,   ///< rows of experts, in runs of each one's share of the rows
     Routed,    ///< each has the rows of all that are for its experts
     OfExperts, ///< each has its experts', summed over the rows of all
-    Pooled,    ///< each has those of the samples of all, one behind the other
+    Pooled,    ///< each has those of the samples of all, one after the other
   };
   uint16_t axis = 0;
   Kind kind = Shard;
@@ -43,8 +43,8 @@ struct Place {
 struct Order {
   enum Kind : uint8_t {
     Dims,
-    Gathered, ///< [n, outer, …]: as members' shards came
-    Turned,   ///< [inner, outer, …] of [outer, inner, …], of the elements here
+    Gathered,   ///< [n, outer, …]: as members' shards came
+    Transposed, ///< [inner, outer, …] of [outer, inner, …], of the elements here
   } kind = Dims;
   uint16_t axis = 0;       ///< of Gathered
   bool isMirrored = false; ///< of Gathered
@@ -136,8 +136,8 @@ struct StepState {
   bool operator==(const StepState &) const = default;
 };
 
-/// Largest magnitudes of tensors, by slot or by the number of a weight's scale: each has what it is
-/// the largest magnitude of, and where ranks have parts of that.
+/// Amaxes of tensors, by slot or by the number of a weight's scale: each has what it is
+/// the amax of, and where ranks have parts of that.
 struct Maxima {
   enum Kind : uint8_t {
     Seen,     ///< of the tensors of a step, in microbatches `first` to `last`
@@ -159,10 +159,10 @@ struct Maxima {
 
 struct Value {
   enum Kind : uint8_t {
-    Unknown, ///< nothing is known of it
-    Untold,  ///< not followed: it is for what a run prints
-    Host,    ///< from the host
-    One,     ///< `state`
+    Unknown,    ///< nothing is known of it
+    Unreported, ///< not followed: it is for what a run prints
+    Host,       ///< from the host
+    One,        ///< `state`
     Block,
     Step,
     Squares, ///< of what `op` lists

@@ -122,7 +122,7 @@ Value Walk::initial(const RoleWalk &, const Cell &cell) {
   }
   if (cell.kind == CellKind::ExpertLoad || cell.kind == CellKind::RouterLosses ||
       cell.kind == CellKind::PredictionLosses)
-    return Value::ofKind(Value::Untold);
+    return Value::ofKind(Value::Unreported);
   if (cell.kind == CellKind::Amax || cell.kind == CellKind::AmaxSeen ||
       cell.kind == CellKind::AmaxHistory || cell.kind == CellKind::WeightScales)
     return initialMaxima(cell);

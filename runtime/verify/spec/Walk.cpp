@@ -270,7 +270,7 @@ bool Walk::finish(const At &at, Values made) {
     if (tie.kind != Tie::Acc || !holds(tie.pred, at.role.variant()))
       continue;
     Value &result = made[tie.result];
-    if (result.kind == Value::Untold)
+    if (result.kind == Value::Unreported)
       continue;
     std::optional<Value> sum = added(at, at.role.values[tie.value], result);
     if (!sum)

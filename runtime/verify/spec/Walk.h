@@ -168,8 +168,8 @@ private:
   bool isMeanOf(const State &dots, const std::vector<TermId> &factors, int64_t columns,
                 int64_t parts);
 
-  // Scales.cpp: values of 8 bits, their scales, and magnitudes
-  /// How a value is brought to 8 bits; without a magnitude: by blocks.
+  // Scales.cpp: values of 8 bits, their scales, and amaxes
+  /// How a value is brought to 8 bits; without an amax: by blocks.
   struct Quantised {
     const State &x;
     const std::optional<State> &amax;
@@ -178,7 +178,7 @@ private:
   };
   std::optional<std::pair<State, State>> quantised(const At &at, const Quantised &how);
   std::optional<Values> followQuantize(const At &at);
-  std::optional<Values> followMaker(const At &at, size_t operands);
+  std::optional<Values> followProducer(const At &at, size_t operands);
   std::optional<State> madeAgain(const At &at, Call call);
   std::optional<Values> largestOf(const At &at, Values made, const Values &values, size_t count);
   std::optional<Values> followGrouped(const At &at);
@@ -197,7 +197,7 @@ private:
   bool useSlots(const At &at, const State &x, const Value &amax, Slots slots);
   bool see(const At &at, const State &x, Value &seen, Slots slots);
   bool cutsNoBlock(const At &at, const State &x, ScaleBlocks blocks, bool isTransposed);
-  State keptMagnitudes(const Type &type);
+  State keptAmaxes(const Type &type);
   Value initialMaxima(const Cell &cell);
   TermId inType(DType type, TermId term);
   TermId weightIn8Bits(TermId weight, uint8_t result);

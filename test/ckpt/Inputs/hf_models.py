@@ -221,7 +221,7 @@ MODELS = {
     "deepseek_v3": ({"n_routed_experts": EXPERTS, "moe_intermediate_size": 4, "n_shared_experts": 1,
                      "first_k_dense_replace": 1, "q_lora_rank": 6, "kv_lora_rank": 4, "num_experts_per_tok": 2,
                      "n_group": 1, "topk_group": 1, "qk_nope_head_dim": 2, "qk_rope_head_dim": 2, "v_head_dim": 2,
-                     "num_nextn_predict_layers": 1}, deepseek()),  # transformers saves no predictor of further tokens
+                     "num_nextn_predict_layers": 1}, deepseek()),  # transformers saves no multi-token prediction layer
     "deepseek_v2": ({"n_routed_experts": EXPERTS, "moe_intermediate_size": 4, "n_shared_experts": 1, "first_k_dense_replace": 1,
                      "q_lora_rank": 6, "kv_lora_rank": 4, "num_experts_per_tok": 2}, deepseek()),
     "nemotron": ({}, nemotron()),
@@ -249,7 +249,7 @@ MODELS = {
 }
 
 
-# What a predictor of further tokens has again.
+# What a multi-token prediction layer has again.
 AGAIN = {f"model.layers.{LAYERS}.embed_tokens.weight": "model.embed_tokens.weight",
          f"model.layers.{LAYERS}.shared_head.head.weight": "lm_head.weight"}
 
@@ -515,7 +515,7 @@ def check_arguments(work):
 
 
 def check_predictors(work):
-    """Layers that predict further tokens are kept, and named in the recipe; their copies need to be copies."""
+    """Multi-token prediction layers are kept, and named in the recipe; their copies need to be copies."""
     for kind, whole in (("deepseek_v3", {}), ("glm4_moe", {"partial_rotary_factor": 1.0})):  # half of two elements is odd
         config, shapes = {**MODELS[kind][0], **whole}, MODELS[kind][1]
         check(work, f"{kind}.further", config, with_predictor(shapes), kind=kind)

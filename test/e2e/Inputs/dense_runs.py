@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Trains with rows in runs, and compares a step with a dense formulation. Needs only Python.
+"""Trains with rows in groups, and compares a step with a dense formulation. Needs only Python.
 
     dense_runs.py PLAN
 

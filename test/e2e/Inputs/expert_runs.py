@@ -14,7 +14,7 @@ CHECK is what has to agree:
               sequences with any ranks with other experts
     skewed    1, 2 and 4 ranks with other experts, in steps in which all tokens of a layer go to one expert, and one rank
               likewise, losses and norms
-    told      stages of a pipeline, some of them without experts, and one rank: gradients, with any balance, and what runs tell;
+    told      stages of a pipeline, some of them without experts, and one rank: gradients, with any balance, and what runs report;
               the latter with tensor- and context-parallel ranks, too. Every second pair of balance and stages runs unless
               SHARDC_LONG=1
     same      any schedule, selective and full recomputation, a process for each rank, and all rows that there is room for made

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Trains small recipes that predict further tokens. Needs only Python.
+"""Trains small recipes that predict multi-token prediction. Needs only Python.
 
     further_runs.py CHECK RECIPE [--set path=value ...]
 
 CHECK is what has to agree:
     one-rank  strategies, tensor-parallel ranks with and without sequence parallelism, slices of sequences, stages of a pipeline and their
               schedules, microbatches, recomputation, tied tables, learned positions, layers with and without experts, losses per
-              token and masks, and one rank: losses of 5 steps, those of further tokens, and gradients of the first step, within 1e-5
+              token and masks, and one rank: losses of 5 steps, those of multi-token prediction, and gradients of the first step, within 1e-5
               relative. Each pair of values occurs in a row; SEED=n (1 by default) draws the rows. A part of them runs unless
               SHARDC_LONG=1.
     slices    slices of sequences that are too short for each to begin at an aligned address (the input further-context.recipe of the

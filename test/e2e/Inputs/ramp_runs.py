@@ -12,7 +12,7 @@ CHECK is what is tried:
               bit, with the same counters in its checkpoints
     others    it goes on from a run of another batch size with the size that the consumed samples give, up to as many samples;
               samples that are no whole number of its steps are refused
-    options   evaluations, steps that are passed over, and data in a random order, likewise
+    options   evaluations, skipped steps, and data in a random order, likewise
     steps     the sizes of a step schedule (train.step_batch_size_schedule) are Megatron-Core's, also after a resume
     file      the plans in a file run as the recipe does; a plan that is missing is an error; the arguments in a checkpoint
               are imported as a recipe with the same ramp
@@ -158,7 +158,7 @@ def check_options(trial):
            [(step, size) for step, size in enumerate(sizes, 1) if step not in (2, 6, 7, 12)], f"{lines}")
     alone, _, _ = trial.run([*skips, *trial.saves("b"), "train.exit_interval=8"])
     rest, _, _ = trial.run([*skips, f"checkpoint.load={trial.folder / 'b'}"])
-    expect_same("with steps that are passed over", numbers(lines), numbers(alone + rest))
+    expect_same("with skipped steps", numbers(lines), numbers(alone + rest))
 
 
 def check_steps(trial):

@@ -101,7 +101,7 @@ def check_skipped(trial):
     steps, evaluations, said = trial.run([*skips, "validation.eval_iters=1", "validation.eval_interval=1"])
     expect([line["step"] for line in steps] == [1, 3, 4, 6, 7], f"{steps}")
     expect([line["step"] for line in evaluations] == [1, 3, 4, 6, 7], f"{evaluations}")
-    expect("step 2/7  passed over" in said and "after 7 of 7 steps" in said, said)
+    expect("step 2/7  skipped" in said and "after 7 of 7 steps" in said, said)
     for applied, line in enumerate(steps):  # the schedule counts updates
         near(line["lr"], rate_at(1e-2, 0.0, applied, 0, 7), f"rate of step {line['step']}")
     # Without learning, losses are those of the batches.
@@ -111,7 +111,7 @@ def check_skipped(trial):
     left = [line["loss"] for line in batches if line["step"] not in (2, 5)]
     expect([line["loss"] for line in some] == left, "samples of other steps")
     parts = []
-    for last in (3, 7):  # not at 5, a multiple that is passed over
+    for last in (3, 7):  # not at 5, a multiple that is skipped
         lines, _, _ = trial.run([*skips, f"train.exit_interval={3 if last == 3 else 5}", "checkpoint.save_interval=1",
                                  "checkpoint.async_save=true", *trial.saves("a"), f"checkpoint.load={trial.folder / 'a'}"])
         expect(lines[-1]["step"] == last, f"ends after step {lines[-1]['step']}, not {last}")
@@ -119,7 +119,7 @@ def check_skipped(trial):
     plain, _, _ = trial.run(skips)
     expect(losses(parts) == losses(plain), f"a resumed run differs\n{losses(parts)}\n{losses(plain)}")
     expect(trial.saved("a") == [1, 3, 4, 6, 7], f"saved {trial.saved('a')}")
-    # A run that ends with steps that are passed over is saved at its end, and goes on from there.
+    # A run that ends with skipped steps is saved at its end, and goes on from there.
     ends = ["train.iterations_to_skip=[1, 2, 5, 6]", "optimizer.lr=1e-2"]
     whole, _, _ = trial.run([*ends, "train.train_iters=8"])
     parts = []
@@ -141,7 +141,7 @@ def check_threshold(trial):
     expect(left and len(left) < STEPS, f"left out: {left}")
     expect(all((line["grad_norm"] > most) == bool(line["skipped"]) for line in steps), f"{most}: {steps}")
     expect(f"skipped {len(left)}  " in said, said)
-    # What is left out changes neither weights nor schedule: as if it were passed over.
+    # What is left out changes neither weights nor schedule: as if it were skipped.
     passed, _, _ = trial.run([*base, f"train.iterations_to_skip={left}"])
     expect(losses(passed) == losses([line for line in steps if not line["skipped"]]), f"{passed}\n{steps}")
     parts = []

@@ -144,7 +144,7 @@ def check_chunks(runner):
             found = with_gradients(InChunks(runner, chunk), *settings, *own)
         else:
             found = with_gradients(runner, *settings, *own, f"model.loss_chunk_rows={chunk}")
-        compare(f"chunks of {chunk} rows, {tensor} parts, {moved or 1} pieces, {further} further tokens", found, expected)
+        compare(f"chunks of {chunk} rows, {tensor} parts, {moved or 1} pieces, {further} multi-token predictions", found, expected)
 
 
 if __name__ == "__main__":

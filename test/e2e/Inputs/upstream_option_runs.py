@@ -100,7 +100,7 @@ def check_replicas(trial):
     expect([line["loss"] for line in lines] == [line["loss"] for line in whole], "comparisons change the steps")
     for processes in ([], ["--processes=2"]):
         done = subprocess.run(["shardc", "run", trial.runner.recipe, *processes, *trial.runner.arguments(compares)], text=True,
-                              env={**os.environ, "SHARDC_FAULT": "spoil-weights@1:2"}, capture_output=True, check=False)
+                              env={**os.environ, "SHARDC_FAULT": "corrupt-weights@1:2"}, capture_output=True, check=False)
         said = done.stdout + done.stderr
         expect(done.returncode == 3, f"status {done.returncode}\n{said}")
         expect("step 2: the weights '" in said and "of ranks 0 and 1 differ" in said and "[replicas-differ]" in said, said)

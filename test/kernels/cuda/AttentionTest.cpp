@@ -171,11 +171,11 @@ bool isHopper() {
 TEST(CudaAttentionFallback, IsToldOfBf16AndOfItAlone) {
   ReportList reports;
   cuda::ContextOptions options;
-  options.tell = reports.sink();
+  options.emit = reports.sink();
   cuda::Context context(options);
   const Kernel *kernel = findCudaKernel("attention");
   ASSERT_NE(kernel, nullptr);
-  auto told = [&](DType type, double p, bool documents, double softCap, int64_t chunk = 0) {
+  auto reported = [&](DType type, double p, bool documents, double softCap, int64_t chunk = 0) {
     Call call;
     call.context = &context;
     for (int i = 0; i < 3; ++i)
@@ -190,7 +190,7 @@ TEST(CudaAttentionFallback, IsToldOfBf16AndOfItAlone) {
       kernel->workspaceBytes(call);
     return reports.take();
   };
-  EXPECT_TRUE(told(DType::F32, 0.1, true, 50).empty());
+  EXPECT_TRUE(reported(DType::F32, 0.1, true, 50).empty());
   struct Cause {
     double p;
     bool documents;
@@ -203,7 +203,7 @@ TEST(CudaAttentionFallback, IsToldOfBf16AndOfItAlone) {
                              Cause{0, false, 50, "attention-with-soft-cap"},
                              Cause{0, false, 0, "attention-in-chunks", 16}}) {
     std::vector<Report> warnings =
-        told(DType::BF16, cause.p, cause.documents, cause.softCap, cause.chunk);
+        reported(DType::BF16, cause.p, cause.documents, cause.softCap, cause.chunk);
     if (cause.p == 0 && isHopper()) {
       EXPECT_TRUE(warnings.empty());
       continue;
@@ -217,7 +217,7 @@ TEST(CudaAttentionFallback, IsToldOfBf16AndOfItAlone) {
 TEST(CudaAttentionFallback, IsToldOfSlices) {
   ReportList reports;
   cuda::ContextOptions options;
-  options.tell = reports.sink();
+  options.emit = reports.sink();
   cuda::Context context(options);
   Call call;
   call.context = &context;
@@ -232,7 +232,7 @@ TEST(CudaAttentionFallback, IsToldOfSlices) {
     ASSERT_EQ(warnings.size(), 1u) << id;
     EXPECT_TRUE(warnings[0].id == "no-cudnn" || warnings[0].id == id) << warnings[0].id;
     if (warnings[0].id == "no-cudnn")
-      return; // which is told once
+      return; // which is reported once
     call.attrs.slices = call.groupSize = 2, call.attrs.window = 16;
   }
 }

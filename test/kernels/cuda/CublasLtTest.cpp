@@ -18,10 +18,10 @@ TEST(CublasLt, DescribesProducts) {
   cublasLtMatmulDesc_t product = nullptr;
   ASSERT_EQ(library.MatmulDescCreate(&product, CUBLAS_COMPUTE_32F, CUDA_R_32F),
             CUBLAS_STATUS_SUCCESS);
-  cublasOperation_t turned = CUBLAS_OP_T;
-  EXPECT_EQ(
-      library.MatmulDescSetAttribute(product, CUBLASLT_MATMUL_DESC_TRANSA, &turned, sizeof turned),
-      CUBLAS_STATUS_SUCCESS);
+  cublasOperation_t transposed = CUBLAS_OP_T;
+  EXPECT_EQ(library.MatmulDescSetAttribute(product, CUBLASLT_MATMUL_DESC_TRANSA, &transposed,
+                                           sizeof transposed),
+            CUBLAS_STATUS_SUCCESS);
   EXPECT_EQ(library.MatmulDescDestroy(product), CUBLAS_STATUS_SUCCESS);
   EXPECT_STREQ(library.GetStatusString(CUBLAS_STATUS_SUCCESS), "success");
 }

@@ -192,8 +192,8 @@ TEST_P(CudaGroupedShapes, GradientsOfFactorsIn8BitsAreTheHosts) {
   });
 }
 
-/// Magnitudes for the second of two members, which are seen or not.
-void expectMagnitudes(DeviceRun &run, const Layout &layout, int amax, bool isSeen) {
+/// Amaxes for the second of two members, which are seen or not.
+void expectAmaxes(DeviceRun &run, const Layout &layout, int amax, bool isSeen) {
   Call &call = run.call();
   call.attrs.fp8_recipe = static_cast<int64_t>(Fp8Factors::Delayed);
   call.attrs.slot = 1, call.attrs.b_slot = 1 + 2 * layout.runs;
@@ -234,7 +234,7 @@ TEST_P(CudaGroupedShapes, DelayedProductsAreTheHosts) {
             {layout().runs, transB ? at().m : at().k, transB ? at().k : at().m});
       setCounts(run, layout());
       shape(run, call.out[0], DType::BF16, {layout().bound(), at().m});
-      expectMagnitudes(run, layout(), 3, isSeen);
+      expectAmaxes(run, layout(), 3, isSeen);
       hideRows(layout(), call.in[0]);
       hideRows(layout(), call.out[0]);
       run.keep(0).compare(2e-4, 4e-3);
@@ -251,7 +251,7 @@ TEST_P(CudaGroupedShapes, DelayedGradientsAreTheHosts) {
     shape(run, call.in[1], DType::BF16, {layout().bound(), at().m});
     setCounts(run, layout());
     shape(run, call.out[0], DType::F32, {layout().runs, at().k, at().m});
-    expectMagnitudes(run, layout(), 3, isSeen);
+    expectAmaxes(run, layout(), 3, isSeen);
     hideRows(layout(), call.in[0]);
     hideRows(layout(), call.in[1]);
     run.compare(2e-4, 4e-3);
@@ -275,7 +275,7 @@ TEST_P(CudaGroupedShapes, ProductsOfStoredMatricesAreTheHosts) {
         setCounts(run, layout());
         shape(run, call.in[3], DType::F32, {layout().runs, 4});
         shape(run, call.out[0], DType::BF16, {layout().bound(), at().m});
-        expectMagnitudes(run, layout(), 4, isSeen);
+        expectAmaxes(run, layout(), 4, isSeen);
         if (!isDelayed) {
           call.attrs.fp8_recipe = static_cast<int64_t>(Fp8Factors::Tensorwise);
           call.inCount = 4;

@@ -55,7 +55,7 @@ struct Pair {
   int result, fused;
 };
 
-/// Runs `op` on the value, with magnitudes from the fused op's operand `amax` on, if it has one,
+/// Runs `op` on the value, with amaxes from the fused op's operand `amax` on, if it has one,
 /// and compares.
 void expectSame(std::string_view op, const Made &value, const Call &fused, const Results &got,
                 int amax, int64_t slot, std::initializer_list<Pair> pairs,
@@ -66,10 +66,10 @@ void expectSame(std::string_view op, const Made &value, const Call &fused, const
   reshape(run, call.in[0], value.type);
   copy(call.in[0], value.bytes.data());
   for (int i = 1; i < call.inCount; ++i) {
-    const Tensor &magnitudes = fused.in[amax + i - 1];
-    if (call.in[i].numel() != magnitudes.numel())
-      reshape(run, call.in[i], magnitudes);
-    copy(call.in[i], magnitudes.data);
+    const Tensor &amaxes = fused.in[amax + i - 1];
+    if (call.in[i].numel() != amaxes.numel())
+      reshape(run, call.in[i], amaxes);
+    copy(call.in[i], amaxes.data);
   }
   call.attrs.slot = slot;
   call.attrs.transposed = transposed;
@@ -99,7 +99,7 @@ void expectSameBytes(const Results &got, int result, const Made &want) {
 }
 
 /// Calls test(run, data, model) for models and types, with numbers of which some saturate, and
-/// magnitudes from operand `amax` on if kDelayed or kKnown.
+/// amaxes from operand `amax` on if kDelayed or kKnown.
 enum class By { Delayed, Known, Itself };
 template <typename Test> void forEach(std::string_view op, By by, int amax, Test test) {
   for (const bench::Model &model :
@@ -225,7 +225,7 @@ TEST(CudaQuantizeFused, GatedBwd) {
   });
 }
 
-TEST(CudaQuantizeFused, MagnitudesOfActivations) {
+TEST(CudaQuantizeFused, AmaxesOfActivations) {
   SKIP_WITHOUT_GPU();
   auto expectOne = [](const std::string &op, int operands, bool tanhApprox) {
     forEach(op + ".amax", By::Itself, operands,

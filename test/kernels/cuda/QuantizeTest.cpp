@@ -79,7 +79,7 @@ void makeScales(DeviceRun &run, Tensor &scale, ScaleBlocks blocks, const Tensor 
 }
 
 /// Spoils an element of every third row of 64: what is not finite stays in its blocks.
-void plantSpecials(Tensor &x) {
+void injectSpecials(Tensor &x) {
   for (int64_t i = 0; i < x.numel(); i += 3 * 64) {
     float value = i % 2 == 0 ? INFINITY : NAN;
     std::byte *at = static_cast<std::byte *>(x.data) + i * dtypeBytes(x.dtype);
@@ -107,7 +107,7 @@ TEST(CudaQuantize, QuantizesAndSeesToTheBit) {
             std::memcpy(static_cast<float *>(call.in[1].data) + 3, &amax, sizeof amax);
             run.fill(call.in[0], 5, 3.0);
             if (variant >= 3)
-              plantSpecials(call.in[0]);
+              injectSpecials(call.in[0]);
             run.retype(call.out[0], type, false);
             run.retype(call.out[3], type, false);
             if (forms == 2)
@@ -167,7 +167,7 @@ template <typename Test> void forEachShard(std::string_view op, Test test) {
       }
 }
 
-TEST(CudaQuantize, FindsMagnitudesOfShardsToTheBit) {
+TEST(CudaQuantize, FindsAmaxesOfShardsToTheBit) {
   SKIP_WITHOUT_GPU();
   for (float special : {0.0f, INFINITY, NAN})
     forEachShard("amax_shard", [&](DeviceRun &run) {
@@ -244,7 +244,7 @@ TEST(CudaQuantize, MakesBlocksToTheBit) {
             int64_t rows = x.rows(), cols = x.cols();
             run.fill(x, 11, isTiny ? 1e-38 : 3.0); // of f16 all become 0
             if (hasSpecials)
-              plantSpecials(x);
+              injectSpecials(x);
             q.rank = 2;
             q.shape[0] = transposed ? cols : rows, q.shape[1] = transposed ? rows : cols;
             run.retype(q, type, false);

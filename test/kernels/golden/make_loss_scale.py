@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes loss_scale.txt: what 200 steps with planted overflows do to a loss scale, by PyTorch's GradScaler. Megatron-Core's
+"""Makes loss_scale.txt: what 200 steps with injected overflows do to a loss scale, by PyTorch's GradScaler. Megatron-Core's
 DynamicGradScaler is PyTorch's with a smallest scale and a hysteresis; where these have an effect it is written out here from its
 description: an overflow takes one from the hysteresis, from its end on each overflow halves the scale, and growth restores it.
 

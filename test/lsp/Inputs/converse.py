@@ -3,7 +3,7 @@
 
     converse.py CONVERSATION SERVER ARG...
 
-A conversation has one JSON message a line; blank lines and lines that begin with `//` are passed over. `$FOLDER`
+A conversation has one JSON message a line; blank lines and lines that begin with `//` are skipped. `$FOLDER`
 becomes the folder of the conversation, as in a URI, `{"text": "@file"}` the text of a file of that folder. What the
 server sends is printed one message after the other with sorted keys, then its exit status. `!header TEXT` sends bytes
 as they are.

@@ -3,7 +3,7 @@
 
     proof.py plans DIR      writes the plans
     proof.py mutations      verifier and oracle agree on mutations of plans (one of every second plan, 500 of each in full)
-    proof.py families       the same of plans with latent attention, further tokens, sinks, windows, soft caps, norms and chunks, by
+    proof.py families       the same of plans with latent attention, multi-token prediction, sinks, windows, soft caps, norms and chunks, by
                             the oracle and by execution as `runs` has it (one of every second plan, 500 of each in full;
                             MUTATIONS, PLANS, SEED and KEEP as there)
     proof.py attributes     the verifier takes any value of any attribute of every op of every plan (every twentieth plan, in full all)

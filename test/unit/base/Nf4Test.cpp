@@ -31,7 +31,7 @@ Checksums checksumsOf(std::vector<float> numbers) {
           crc32(0, numbers.data(), numbers.size() * sizeof(float))};
 }
 
-/// Numbers of all magnitudes from 2^-30 on; the first block is of zeros.
+/// Numbers of all amaxes from 2^-30 on; the first block is of zeros.
 std::vector<float> spread(uint32_t count) {
   std::vector<float> numbers(count);
   for (uint32_t i = kBlock; i < count; ++i)
@@ -42,8 +42,9 @@ std::vector<float> spread(uint32_t count) {
 
 TEST(Nf4, RecordsAreBitsandbytes) {
   EXPECT_EQ(checksumsOf(spread(10'240)), (Checksums{0xeb97e044, 0x8cd8e347}));
-  if (test::isLong())
+  if (test::isLong()) {
     EXPECT_EQ(checksumsOf(spread(10'000'000)), (Checksums{0xb48e592e, 0x0ee9dd16}));
+  }
 }
 
 TEST(Nf4, NumbersNearMiddlesAreBitsandbytes) {

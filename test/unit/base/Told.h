@@ -1,4 +1,4 @@
-// What code under test tells people, as they read it.
+// What code under test reports, as they read it.
 #pragma once
 
 #include <string>
@@ -28,7 +28,7 @@ inline bool tells(const Status &status, std::string_view text) {
 }
 
 /// Takes reports: notes as their text, others as `severity: text [id]`. Outlives its sinks.
-struct Told {
+struct Reported {
   std::vector<std::string> notes, lines;
 
   ReportSink sink() {

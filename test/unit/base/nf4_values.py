@@ -11,7 +11,7 @@ BLOCK = 64
 
 
 def spread(count):
-    """Numbers of all magnitudes from 2^-30 on, each block with a largest one of its own; the first block is of zeros."""
+    """Numbers of all amaxes from 2^-30 on, each block with a largest one of its own; the first block is of zeros."""
     index = np.arange(count, dtype=np.uint32)
     numbers = (index * np.uint32(2654435761)).astype(np.int32).astype(np.float32) * np.float32(2.0**-31)
     numbers *= np.exp2(-(index // BLOCK * 7 % 30).astype(np.float32))

@@ -55,7 +55,7 @@ void create(BoardPeers &peers, const std::vector<Wanted> &channels, std::optiona
   options.rank = peers.rank();
   options.rendezvous = &rendezvous;
   options.refusals = &refusals;
-  options.tell = [&](const Report &report) { seen.warnings.emplace_back(report.id); };
+  options.emit = [&](const Report &report) { seen.warnings.emplace_back(report.id); };
   options.failed = [&](const Status &status) { seen.failures.push_back(status); };
   options.onCall = [&](std::string_view call, const hal::ChannelDesc &desc) {
     seen.calls.push_back(fmt::format("{} {}", call, desc.name));

@@ -54,7 +54,7 @@ int64_t recovered(const std::string &root) {
 int64_t operationsOfASave() {
   TempFolder folder;
   EXPECT_OK(saveValues(folder.path(), 1));
-  PlantedFileFaults counter; // with writes in halves
+  InjectedFileFaults counter; // with writes in halves
   EXPECT_OK(saveValues(folder.path(), 2, &counter));
   return counter.operationsDone();
 }
@@ -63,7 +63,7 @@ int64_t operationsOfASave() {
 bool crashAt(const std::string &root, int64_t iteration, int64_t operation) {
   pid_t child = ::fork();
   if (child == 0) {
-    PlantedFileFaults faults({FileFault::Kind::Crash, operation});
+    InjectedFileFaults faults({FileFault::Kind::Crash, operation});
     ::_exit(saveValues(root, iteration, &faults).isOk() ? 0 : 1);
   }
   int status = 0;
@@ -114,7 +114,7 @@ TEST(Crash, FullDiskAndMissingRightsAreReportedAndHarmless) {
     for (int64_t operation = 0; operation < count; ++operation) {
       TempFolder folder;
       ASSERT_OK(saveValues(folder.path(), 1));
-      PlantedFileFaults faults({kind, operation});
+      InjectedFileFaults faults({kind, operation});
       Status status = saveValues(folder.path(), 2, &faults);
       EXPECT_FALSE(status.isOk()) << "operation " << operation;
       const char *reason =

@@ -84,21 +84,21 @@ TEST(FolderLock, EndsWithItsProcess) {
 TEST(FolderLock, WithoutLocksAWarningIsAll) {
   TempFolder folder;
   std::filesystem::create_directory(folder / kLockFile); // can no more be opened than locked
-  test::Told told;
-  Result<FolderLock> lock = FolderLock::take(folder.path(), told.sink());
+  test::Reported reported;
+  Result<FolderLock> lock = FolderLock::take(folder.path(), reported.sink());
   ASSERT_OK(lock.status());
   EXPECT_FALSE(lock->isHeld());
-  ASSERT_EQ(told.lines.size(), 1u);
-  EXPECT_EQ(told.lines[0].find("warning: cannot lock '"), 0u) << told.lines[0];
-  EXPECT_TRUE(told.lines[0].ends_with("[cannot-lock]")) << told.lines[0];
+  ASSERT_EQ(reported.lines.size(), 1u);
+  EXPECT_EQ(reported.lines[0].find("warning: cannot lock '"), 0u) << reported.lines[0];
+  EXPECT_TRUE(reported.lines[0].ends_with("[cannot-lock]")) << reported.lines[0];
 }
 
 TEST(FolderLock, WritesIntoNoFileOfOthers) {
   TempFolder folder;
   putContents(folder / "notes", "mine");
   std::filesystem::create_symlink("notes", folder / kLockFile);
-  test::Told told;
-  EXPECT_FALSE(FolderLock::take(folder.path(), told.sink())->isHeld());
+  test::Reported reported;
+  EXPECT_FALSE(FolderLock::take(folder.path(), reported.sink())->isHeld());
   EXPECT_EQ(contentsOf(folder / "notes"), "mine");
 }
 

@@ -71,14 +71,14 @@ TEST_P(LargeFile, GoesOnAfterAMove) {
 
 TEST_P(LargeFile, FailsAtEveryWriteAndSync) {
   std::string bytes = filePattern(26 * kMebibyte);
-  PlantedFileFaults counter;
+  InjectedFileFaults counter;
   ASSERT_OK(writeParts(folder / "file", bytes, 0, &counter));
   int64_t count = counter.operationsDone();
   EXPECT_TRUE(contentsOf(folder / "file") == bytes); // also in halves
   EXPECT_GE(count, 1 + 2 * 4 + 1);
   for (auto kind : {FileFault::Kind::DiskFull, FileFault::Kind::Denied})
     for (int64_t operation = 0; operation < count; ++operation) {
-      PlantedFileFaults faults({kind, operation});
+      InjectedFileFaults faults({kind, operation});
       EXPECT_FALSE(writeParts(folder / "file", bytes, 0, &faults).isOk()) << operation;
     }
 }

@@ -20,9 +20,9 @@ struct FileFault {
 };
 
 /// Counts operations; without a fault it only does that.
-class PlantedFileFaults final : public FileFaults {
+class InjectedFileFaults final : public FileFaults {
 public:
-  explicit PlantedFileFaults(FileFault fault = {}) : fault_(fault) {}
+  explicit InjectedFileFaults(FileFault fault = {}) : fault_(fault) {}
 
   int beforeOperation() override {
     int64_t number = operations_.fetch_add(1, std::memory_order_relaxed);

@@ -100,7 +100,7 @@ TEST(SavedIterations, FormatsThatAreNotReadAreNotPassedOver) {
   EXPECT_OK(judge(folder.path()));
   std::filesystem::remove(folder / kTrackerFile);
   EXPECT_FAILS(judge(folder.path()), "iter_0000030' is a legacy");
-  std::filesystem::remove_all(folder / "iter_0000030/mp_rank_00"); // cut short: passed over
+  std::filesystem::remove_all(folder / "iter_0000030/mp_rank_00"); // cut short: skipped
   putContents(folder / "iter_0000030/__0_0.distcp", "");
   EXPECT_OK(judge(folder.path()));
 }
@@ -109,11 +109,11 @@ TEST(SavedIterations, ReplacementThatWasInterruptedIsPutBack) {
   TempFolder folder;
   saveAt(folder.path(), 10);
   std::filesystem::rename(folder / "iter_0000010", folder / ".iter_0000010.old");
-  test::Told told;
-  ASSERT_OK(recoverInterrupted(folder.path(), told.sink()));
-  ASSERT_EQ(told.lines.size(), 1u);
-  EXPECT_EQ(told.lines[0], "remark: put back 'iter_0000010', whose replacement was interrupted "
-                           "[save-cleared]");
+  test::Reported reported;
+  ASSERT_OK(recoverInterrupted(folder.path(), reported.sink()));
+  ASSERT_EQ(reported.lines.size(), 1u);
+  EXPECT_EQ(reported.lines[0], "remark: put back 'iter_0000010', whose replacement was interrupted "
+                               "[save-cleared]");
   EXPECT_EQ((*latestIteration(folder.path()))->iteration, 10);
 }
 
@@ -131,9 +131,9 @@ TEST(SavedIterations, RecoveryTouchesNothingButWhatSavesMake) {
                            "latest_train_state.pt.tmp"})
     putContents(folder / name, name);
   std::filesystem::create_directory_symlink(".thesis.saving", folder / ".iter_0000013.saving");
-  test::Told told;
-  ASSERT_OK(recoverInterrupted(folder.path(), told.sink()));
-  EXPECT_EQ(told.lines.size(), 2u);
+  test::Reported reported;
+  ASSERT_OK(recoverInterrupted(folder.path(), reported.sink()));
+  EXPECT_EQ(reported.lines.size(), 2u);
   std::set<std::string> left;
   for (const auto &entry : std::filesystem::directory_iterator(folder.path()))
     left.insert(entry.path().filename().string());

@@ -10,25 +10,25 @@ namespace {
 using ::testing::HasSubstr;
 
 TEST(CommunicatorWatch, TellsOfAnErrorBeforeItEndsCommunicators) {
-  std::string told;
+  std::string reported;
   const CommunicatorWatch *asked = nullptr;
   bool hadAborted = true;
   CommunicatorWatch watch(60, [&](const Status &status) {
-    told = status.message();
+    reported = status.message();
     hadAborted = asked->hasFailed();
   });
   asked = &watch;
   Status status = watch.wait([] { return cudaErrorLaunchFailure; }, "a step");
   EXPECT_FALSE(hadAborted);
   EXPECT_TRUE(watch.hasFailed());
-  EXPECT_EQ(status.message(), told);
-  EXPECT_THAT(told, HasSubstr("cudaErrorLaunchFailure"));
+  EXPECT_EQ(status.message(), reported);
+  EXPECT_THAT(reported, HasSubstr("cudaErrorLaunchFailure"));
 }
 
-TEST(CommunicatorWatch, FindsWhatWasPlanted) {
+TEST(CommunicatorWatch, FindsWhatWasInjected) {
   CommunicatorWatch watch(60, nullptr);
   watch.add(nullptr, "dp gather");
-  watch.plantError("dp gather");
+  watch.injectError("dp gather");
   Status status = watch.wait([] { return cudaErrorNotReady; }, "a step");
   EXPECT_EQ(status.code(), StatusCode::Aborted);
   EXPECT_THAT(status.message(), HasSubstr("channel 'dp gather': remote process"));

@@ -101,31 +101,31 @@ protected:
   /// is, in this order.
   std::map<int, Status> createAll(const std::vector<hal::ChannelDesc> &channels, int ranks) {
     std::vector<Status> statuses(static_cast<size_t>(ranks));
-    std::vector<std::vector<std::string>> told(static_cast<size_t>(ranks));
+    std::vector<std::vector<std::string>> reported(static_cast<size_t>(ranks));
     std::vector<std::thread> threads;
     for (int rank = 0; rank < ranks; ++rank)
       threads.emplace_back([&, rank] {
         auto at = static_cast<size_t>(rank);
-        statuses[at] = createAs(rank, channels, told[at]);
+        statuses[at] = createAs(rank, channels, reported[at]);
       });
     for (std::thread &thread : threads)
       thread.join();
     std::map<int, Status> byRank;
     for (int rank = 0; rank < ranks; ++rank) {
       byRank[rank] = statuses[static_cast<size_t>(rank)];
-      for (const std::string &each : told[static_cast<size_t>(rank)])
+      for (const std::string &each : reported[static_cast<size_t>(rank)])
         said.push_back(each);
     }
     return byRank;
   }
 
   Status createAs(int rank, const std::vector<hal::ChannelDesc> &channels,
-                  std::vector<std::string> &told) const {
+                  std::vector<std::string> &reported) const {
     ThreadRendezvous rendezvous(rank);
     Options options;
     options.rendezvous = &rendezvous;
     options.refusals = refusals;
-    options.tell = [&told](const Report &report) { told.emplace_back(report.id); };
+    options.emit = [&reported](const Report &report) { reported.emplace_back(report.id); };
     CommunicatorWatch watch(0, nullptr);
     DeviceState device;
     device.rank = device.device = rank;

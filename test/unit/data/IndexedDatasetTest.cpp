@@ -131,7 +131,7 @@ TEST(IndexedDataset, EveryTruncationIsRefused) {
 TEST(IndexedDataset, InconsistentFieldsAreNamed) {
   struct Case {
     const char *message;
-    std::function<void(TinyCopy &)> spoil;
+    std::function<void(TinyCopy &)> corrupt;
   };
   const Case cases[] = {
       {"field 'magic'", [](TinyCopy &t) { t.idx[0] = 'T'; }},
@@ -168,7 +168,7 @@ TEST(IndexedDataset, InconsistentFieldsAreNamed) {
   };
   for (const Case &c : cases) {
     TinyCopy tiny;
-    c.spoil(tiny);
+    c.corrupt(tiny);
     Result<IndexedDataset> dataset = tiny.open();
     EXPECT_FAILS(dataset.status(), InvalidInput, c.message);
     EXPECT_FAILS(dataset.status(), InvalidInput, "tiny.idx'");

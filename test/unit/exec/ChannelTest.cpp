@@ -22,7 +22,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-/// The host backend as one that forms sums in landing buffers; keeps what it is asked for.
+/// The host backend as one that forms sums in receive buffers; keeps what it is asked for.
 class ChannelRecorder final : public hal::Backend {
 public:
   explicit ChannelRecorder(int ranks) : host_(std::move(*host::makeBackend({.ranks = ranks}))) {}
@@ -30,7 +30,7 @@ public:
   std::string_view name() const override { return host_->name(); }
   int worldSize() const override { return host_->worldSize(); }
   bool devicesShareMemory() const override { return sharesMemory; }
-  bool hasLandingBuffers() const override { return true; }
+  bool hasReceiveBuffers() const override { return true; }
   std::span<hal::Device *const> devices() const override { return host_->devices(); }
   Result<std::unique_ptr<hal::Channel>> createChannel(const hal::ChannelDesc &desc) override {
     descs.push_back(desc);
@@ -172,24 +172,26 @@ TEST(Channels, OnlySumsMayBeInAnyOrder) {
     }
 }
 
-std::vector<int64_t> landingsOf(const plan::Plan &plan) {
+std::vector<int64_t> receiveBuffersOf(const plan::Plan &plan) {
   std::vector<int64_t> bytes;
   for (const hal::ChannelDesc &desc : describe(plan))
-    bytes.push_back(desc.landingBytes);
+    bytes.push_back(desc.receiveBufferBytes);
   return bytes;
 }
 
 TEST(Channels, BringTheirLargestLandingBuffer) {
   plan::Plan plan = toyPlan({.evalEvery = 2}); // f64[4] and f64[2] in misc, f32[16] a shard
-  EXPECT_THAT(landingsOf(plan), ElementsAre(0, 2 * 4 * 8, 16 * 4)) << "added to earlier shards";
-  EXPECT_EQ(plan::landingBytes(plan, plan.roles[0]), 2 * 4 * 8 + 16 * 4);
+  EXPECT_THAT(receiveBuffersOf(plan), ElementsAre(0, 2 * 4 * 8, 16 * 4))
+      << "added to earlier shards";
+  EXPECT_EQ(plan::receiveBufferBytes(plan, plan.roles[0]), 2 * 4 * 8 + 16 * 4);
   channelOf(plan, OpKind::ReduceScatter).transport = Transport::Exchange;
-  EXPECT_THAT(landingsOf(plan), ElementsAre(0, 2 * 4 * 8, 2 * 16 * 4));
+  EXPECT_THAT(receiveBuffersOf(plan), ElementsAre(0, 2 * 4 * 8, 2 * 16 * 4));
   plan::Plan squared = toyPlan({.squares = true});
-  EXPECT_THAT(landingsOf(squared), ElementsAre(0, 2 * 4 * 8, 2 * 16 * 4 + 8)) << "a sum of squares";
+  EXPECT_THAT(receiveBuffersOf(squared), ElementsAre(0, 2 * 4 * 8, 2 * 16 * 4 + 8))
+      << "a sum of squares";
   plan::Plan straight = toyPlan({});
   opOf(straight, OpKind::ReduceScatter).ties.clear();
-  EXPECT_THAT(landingsOf(straight), ElementsAre(0, 2 * 4 * 8, 0));
+  EXPECT_THAT(receiveBuffersOf(straight), ElementsAre(0, 2 * 4 * 8, 0));
 }
 
 TEST(Channels, LandingBuffersCountWhereThereAreSome) {
@@ -200,7 +202,7 @@ TEST(Channels, LandingBuffersCountWhereThereAreSome) {
   plan.roles[0].segments[1].values[reduce.results[0]].type.shape[0] = int64_t{1} << 47;
   EXPECT_THAT(
       said(run::checkMemory(plan, backend)),
-      AllOf(HasSubstr("each needs 512.0 TiB: arenas "), HasSubstr(", landing buffers 512.0 TiB")));
+      AllOf(HasSubstr("each needs 512.0 TiB: arenas "), HasSubstr(", receive buffers 512.0 TiB")));
   auto host = host::makeBackend({.ranks = 2});
   EXPECT_EQ(said(run::checkMemory(plan, **host)), "");
 }

@@ -2,7 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "runtime/run/PlantedFault.h"
+#include "runtime/run/InjectedFault.h"
 
 namespace shardc::run {
 namespace {
@@ -48,7 +48,7 @@ TEST(Fault, WhatIsNoneIsRefusedWithWhatIs) {
 
 TEST(Fault, RefusalsAreOneRanks) {
   auto refuses = [](const char *text, int rank, Service what) {
-    return PlantedRefusals(*Fault::parse(text), rank).refuses(what);
+    return InjectedRefusals(*Fault::parse(text), rank).refuses(what);
   };
   EXPECT_TRUE(refuses("refused-windows@1", 1, Service::Windows));
   EXPECT_FALSE(refuses("refused-windows@1", 1, Service::Buffers));

@@ -39,7 +39,7 @@ TEST(MemoryTable, HasArenasByPurpose) {
   EXPECT_THAT(table,
               HasSubstr("grads 2.0 KiB, comm 1.0 KiB, temporary tensors and padding 2.0 KiB\n"));
   EXPECT_THAT(table, HasSubstr("workspaces"));
-  EXPECT_THAT(table, HasSubstr("landing buffers      256 B"));
+  EXPECT_THAT(table, HasSubstr("receive buffers      256 B"));
   EXPECT_THAT(table, Not(HasSubstr("sym")));
 }
 
@@ -77,23 +77,23 @@ TEST(MemoryTable, ComparesTheDeviceWithThePlan) {
               HasSubstr("device memory: 900.0 of 1000.0 MiB in use; 903.0 predicted, -3.0\n"));
   EXPECT_THAT(table, HasSubstr("communicators         10.0       20.0\n"));
   EXPECT_THAT(table, HasSubstr("    dp gather           10.0\n"));
-  EXPECT_THAT(table, HasSubstr("landing buffers        8.0        7.0\n"));
+  EXPECT_THAT(table, HasSubstr("receive buffers        8.0        7.0\n"));
   EXPECT_EQ(deviceMemoryTable(plan, role, {}), "") << "the host has no memory of a device";
 }
 
-TEST(Links, SlowGathersAreToldBesideThePrediction) {
+TEST(Links, SlowGathersAreReportedBesideThePrediction) {
   plan::Plan plan;
   plan.job = {{"derived.predicted.gather_gbs", 348.25}};
   EXPECT_EQ(linkText(plan, "18 NVLinks, PCIe 5 x16; no network adapters", 340),
             "links: 18 NVLinks, PCIe 5 x16; no network adapters\n"
             "all-gather: 340.0 GB/s; 348.2 predicted\n");
   EXPECT_EQ(linkText(plan, "", 0), "") << "the host";
-  test::Told told;
-  judgeLinks(plan, 0, told.sink()); // nothing was measured
-  judgeLinks(plan, 320, told.sink());
-  EXPECT_THAT(told.lines, ::testing::IsEmpty());
-  judgeLinks(plan, 200, told.sink());
-  EXPECT_THAT(told.lines,
+  test::Reported reported;
+  judgeLinks(plan, 0, reported.sink()); // nothing was measured
+  judgeLinks(plan, 320, reported.sink());
+  EXPECT_THAT(reported.lines, ::testing::IsEmpty());
+  judgeLinks(plan, 200, reported.sink());
+  EXPECT_THAT(reported.lines,
               ::testing::ElementsAre("warning: all-gathers run at 200.0 GB/s, but the prediction "
                                      "assumes 348.2; steps with exposed communication will take "
                                      "longer [slow-gathers]"));
@@ -169,15 +169,15 @@ TEST(ModelFlops, CountsGradientsOfWhatIsTrainedAlone) {
   }
   for (size_t p = 0; p < plan.params.size(); ++p)
     plan.params[p].block = static_cast<int32_t>((p + 1) / 2);
-  plan.job = {{"model.hidden_size", int64_t{64}},        {"model.kv_channels", int64_t{16}},
-              {"model.num_attention_heads", int64_t{4}}, {"model.num_layers", int64_t{2}},
+  plan.job = {{"model.hidden_size", int64_t{64}},
+              {"model.kv_channels", int64_t{16}},
+              {"model.num_attention_heads", int64_t{4}},
+              {"model.num_layers", int64_t{2}},
               {"model.seq_length", int64_t{32}}};
   double matrix = 64 * 64, attention = 32 * 4 * 16;
-  EXPECT_DOUBLE_EQ(modelFlopsPerToken(plan),
-                   2 * matrix * (1 + 1 + 2 + 3) + (2 + 6) * attention);
+  EXPECT_DOUBLE_EQ(modelFlopsPerToken(plan), 2 * matrix * (1 + 1 + 2 + 3) + (2 + 6) * attention);
   plan.blocks[0].paramClass = 0; // gradients of all inputs, and of the weights of the second layer
-  EXPECT_DOUBLE_EQ(modelFlopsPerToken(plan),
-                   2 * matrix * (2 + 2 + 3 + 3) + (6 + 6) * attention);
+  EXPECT_DOUBLE_EQ(modelFlopsPerToken(plan), 2 * matrix * (2 + 2 + 3 + 3) + (6 + 6) * attention);
 }
 
 } // namespace

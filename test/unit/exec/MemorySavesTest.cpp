@@ -53,7 +53,7 @@ constexpr int64_t kRanks = 2;
 struct Kept {
   plan::Plan plan = toyPlan({.snapshots = 1});
   OnePeer peers;
-  Told told;
+  Reported reported;
   std::vector<uint8_t> memory;
   std::unique_ptr<save::MemorySaves> saves;
 
@@ -72,7 +72,7 @@ struct Kept {
     options.guest = {begin() + bytes_, bytes_};
     options.plans = std::span(&plan, 1);
     options.machine = "this";
-    options.tell = told.sink();
+    options.emit = reported.sink();
     auto made = save::MemorySaves::create(std::span(&plan, 1), peers, std::move(options));
     ASSERT_TRUE(made.isOk()) << made.status().message();
     saves = std::move(*made);
@@ -115,7 +115,7 @@ TEST(MemorySaves, PassOverStepsWhileARankIsLate) {
   kept.peers.says["how far state in memory is"] = "busy";
   EXPECT_FALSE(*kept.saves->mayBegin(4, true));
   EXPECT_FALSE(*kept.saves->mayBegin(5, true));
-  EXPECT_THAT(kept.told.lines,
+  EXPECT_THAT(kept.reported.lines,
               ElementsAre("warning: step 4 is not kept in memory: rank 1 still "
                           "copies or sends its state after an earlier step; the "
                           "newest state in memory is none yet [memory-save-skipped]"));
@@ -132,7 +132,7 @@ TEST(MemorySaves, GoOnWhenACopyHasNotReachedANeighbour) {
   kept.peers.says["how far state in memory is"] = "failed: rank 0: the other end is gone";
   EXPECT_TRUE(*kept.saves->mayBegin(8, true));
   EXPECT_TRUE(*kept.saves->mayBegin(12, true)); // which says it no more
-  EXPECT_THAT(kept.told.lines,
+  EXPECT_THAT(kept.reported.lines,
               ElementsAre(AllOf(HasSubstr("the state of rank 1 after step 4 has not reached its "
                                           "neighbour, rank 0: the other end is gone"),
                                 HasSubstr("[memory-copy-not-sent]"))));
@@ -143,12 +143,12 @@ TEST(MemorySaves, SayWhichRanksHaveNoNeighbour) {
   same.peers.says["what ranks have in memory"] = Kept::introduction("this", 1);
   same.start();
   other.start();
-  EXPECT_THAT(same.told.lines, IsEmpty());
-  EXPECT_THAT(other.told.lines, IsEmpty());
+  EXPECT_THAT(same.reported.lines, IsEmpty());
+  EXPECT_THAT(other.reported.lines, IsEmpty());
   // A third rank, the second of this machine.
   smaller.peers.third = Kept::introduction("this", 1);
   smaller.start();
-  EXPECT_THAT(smaller.told.lines,
+  EXPECT_THAT(smaller.reported.lines,
               ElementsAre(AllOf(HasSubstr("rank 2 has no neighbour"), HasSubstr("1 of 3 ranks"),
                                 HasSubstr("[memory-without-neighbour]"))));
 }
@@ -182,7 +182,7 @@ TEST(MemorySaves, LeaveOutWhatIsDamaged) {
   ASSERT_TRUE(state.isOk() && *state);
   EXPECT_EQ((**state).progress.step, 4);
   EXPECT_THAT(
-      kept.told.lines,
+      kept.reported.lines,
       ElementsAre("warning: rank 0 has a damaged copy of the state of rank 1 after step 8 in "
                   "memory, which is not used [memory-copy-damaged]"));
 }

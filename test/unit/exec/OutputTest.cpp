@@ -75,12 +75,12 @@ TEST(Metrics, TellWhatRoutersLoseAndHowExpertsAreLoaded) {
                 plan::Type::of(DType::F32, {2, 4}), plan::Arena::State, plan::Purpose::Step);
   run::StepValues values(plan);
   const float losses[] = {0, 1.25, 0, 0}, load[] = {5, 6, 3, 0, 4, 7, 5, 0};
-  std::span<const run::NamedValue> told = values.of({losses, load});
+  std::span<const run::NamedValue> reported = values.of({losses, load});
   TempFolder folder;
   {
     run::MetricsWriter metrics;
     ASSERT_TRUE(metrics.open(folder.path() + "/m.jsonl").isOk());
-    EXPECT_TRUE(metrics.step(makeState(1, 2), 1000, {}, told).isOk());
+    EXPECT_TRUE(metrics.step(makeState(1, 2), 1000, {}, reported).isOk());
   }
   EXPECT_THAT(*readFile(folder.path() + "/m.jsonl"),
               HasSubstr("\"tokens\":512,\"seq_load_balancing_loss\":1.25,\"expert_rows_most\":7,"
@@ -89,18 +89,18 @@ TEST(Metrics, TellWhatRoutersLoseAndHowExpertsAreLoaded) {
 }
 
 /// A line ends whole, however many losses there are.
-TEST(Metrics, ManyLossesAreTold) {
+TEST(Metrics, ManyLossesAreReported) {
   std::vector<std::string> names;
   for (int i = 1; i <= 200; ++i)
     names.push_back("mtp_" + std::to_string(i) + " loss");
-  std::vector<run::NamedValue> told;
+  std::vector<run::NamedValue> reported;
   for (const std::string &name : names)
-    told.push_back({name, 1.5});
+    reported.push_back({name, 1.5});
   TempFolder folder;
   {
     run::MetricsWriter metrics;
     ASSERT_TRUE(metrics.open(folder.path() + "/m.jsonl").isOk());
-    EXPECT_TRUE(metrics.step(makeState(1, 2), 1000, {}, told).isOk());
+    EXPECT_TRUE(metrics.step(makeState(1, 2), 1000, {}, reported).isOk());
   }
   EXPECT_THAT(*readFile(folder.path() + "/m.jsonl"),
               AllOf(HasSubstr("\"mtp_199 loss\":1.5,\"mtp_200 loss\":1.5,"),
@@ -133,7 +133,7 @@ TEST(Metrics, ALossScaleIsToldWithWhatWasSkipped) {
               HasSubstr("\"loss_scale\":32768,\"skipped\":1,"));
 }
 
-TEST(Metrics, WhatAScheduleChangesIsTold) {
+TEST(Metrics, WhatAScheduleChangesIsReported) {
   TempFolder folder;
   {
     run::MetricsWriter metrics;
@@ -212,7 +212,7 @@ TEST(ProgressOutput, CountsSkippedStepsAndWarnsOfManyInARow) {
   ReportList reports;
   run::ProgressOutput output({.out = file,
                               .logInterval = 1,
-                              .tell = reports.sink(),
+                              .emit = reports.sink(),
                               .fields = {.lossScale = true, .skipped = true}});
   output.begin(0, 200);
   for (int64_t step = 1; step <= 200; ++step) {
@@ -236,7 +236,7 @@ TEST(ProgressOutput, TellsLargeNormsAndStepsThatArePassedOver) {
   std::FILE *file = std::tmpfile();
   ReportList reports;
   run::ProgressOutput output(
-      {.out = file, .logInterval = 1, .tell = reports.sink(), .fields = {.skipped = true}});
+      {.out = file, .logInterval = 1, .emit = reports.sink(), .fields = {.skipped = true}});
   output.begin(0, 60);
   output.skipped(makeState(1, 0));
   for (int64_t step = 2; step <= 60; ++step) {
@@ -249,7 +249,7 @@ TEST(ProgressOutput, TellsLargeNormsAndStepsThatArePassedOver) {
   std::rewind(file);
   EXPECT_EQ(std::fread(text.data(), 1, text.size(), file), text.size());
   std::fclose(file);
-  EXPECT_THAT(text, HasSubstr("step 1/60  passed over, as train.iterations_to_skip asks\n"));
+  EXPECT_THAT(text, HasSubstr("step 1/60  skipped, as train.iterations_to_skip asks\n"));
   EXPECT_THAT(text, HasSubstr("grad norm 1.250  skipped 1  "));
   EXPECT_THAT(text, HasSubstr("done after 60 of 60 steps in "));
   std::vector<Report> warnings = reports.take();
@@ -435,7 +435,7 @@ TEST(Preflight, TellsEverythingInOneGo) {
               ElementsAre("error: backend host has no kernel for 'sgd' [no-kernel]"));
 }
 
-/// A backend without kernels for rows in runs says which it lacks.
+/// A backend without kernels for rows in groups says which it lacks.
 TEST(Preflight, RowsInRunsNeedTheirKernels) {
   Result<std::string> text = readFile(std::string(SHARDC_TEST_PLANS) + "/runs.plan");
   ASSERT_TRUE(text.isOk());

@@ -34,9 +34,9 @@ struct Checkpoints {
     plan.job.put("checkpoint.save", how.save);
     plan.job.put("checkpoint.save_interval", int64_t{2});
     plan.job.put("checkpoint.load", how.load);
-    ReportSink tell = [this](const Report &report) { told.push_back(report); };
-    ASSIGN_OR_RETURN(saver, save::Saver::create(plan, tell));
-    ASSIGN_OR_RETURN(loader, save::Loader::open(plan, tell));
+    ReportSink emit = [this](const Report &report) { reported.push_back(report); };
+    ASSIGN_OR_RETURN(saver, save::Saver::create(plan, emit));
+    ASSIGN_OR_RETURN(loader, save::Loader::open(plan, emit));
     return Status::ok();
   }
   run::RunOptions connect(exec::Executable &executable) {
@@ -52,7 +52,7 @@ struct Checkpoints {
     return options;
   }
 
-  std::vector<Report> told;
+  std::vector<Report> reported;
   std::unique_ptr<save::Saver> saver;
   std::unique_ptr<save::Loader> loader;
 };
@@ -84,7 +84,7 @@ Trained train(const PipelineOptions &options, const How &how = {}) {
   ToySource source(kToyBatch * options.dp * options.microbatches, options.dp);
   auto result = run::runProgram(**executable, source, trained, checkpoints.connect(**executable));
   EXPECT_TRUE(result.isOk()) << result.status().message();
-  for (const Report &report : checkpoints.told)
+  for (const Report &report : checkpoints.reported)
     EXPECT_NE(report.severity, Severity::Error) << report.text;
   readTensors(**executable, trained);
   return trained;

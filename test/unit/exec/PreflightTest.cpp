@@ -8,8 +8,8 @@
 namespace shardc::run {
 namespace {
 
+using test::Reported;
 using test::said;
-using test::Told;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -21,9 +21,9 @@ plan::Plan planFor(const char *gpu) {
 }
 
 std::vector<std::string> kindWarnings(const char *needed, const VisibleGpus &gpus) {
-  Told told;
-  judgeGpuKind(planFor(needed), gpus, told.sink());
-  return told.lines;
+  Reported reported;
+  judgeGpuKind(planFor(needed), gpus, reported.sink());
+  return reported.lines;
 }
 
 TEST(Gpus, TooFewAreRefusedWithWhatMakesAPlanForThem) {

@@ -31,7 +31,7 @@ public:
   }
   void step(const StepState &state) override { steps.push_back(state); }
   void evaluated(const StepState &state) override { evaluations.push_back(state); }
-  void skipped(const StepState &state) override { passedOver.push_back(state.step); }
+  void skipped(const StepState &state) override { stepsSkipped.push_back(state.step); }
   void took(double seconds) override { times.push_back(seconds); }
 
   std::vector<double> losses() const {
@@ -41,7 +41,7 @@ public:
     return losses;
   }
   std::vector<StepState> steps, evaluations;
-  std::vector<int64_t> passedOver;
+  std::vector<int64_t> stepsSkipped;
   std::vector<double> times; ///< seconds of each step
 };
 
@@ -233,7 +233,7 @@ TEST(Run, StepsThatArePassedOverOnlyTakeTheirBatch) {
   for (const StepState &state : run.recorder.steps)
     steps.push_back(state.step);
   EXPECT_THAT(steps, testing::ElementsAre(2, 3, 6, 7));
-  EXPECT_THAT(run.recorder.passedOver, testing::ElementsAre(1, 4, 5, 8));
+  EXPECT_THAT(run.recorder.stepsSkipped, testing::ElementsAre(1, 4, 5, 8));
   EXPECT_TRUE(run.recorder.evaluations.empty()) << "both are behind steps that are passed over";
   EXPECT_EQ(run.trainVisitMax, 6) << "the batch of step 7";
   EXPECT_EQ(run.result.state.step, 8);

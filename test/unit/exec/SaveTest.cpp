@@ -219,15 +219,15 @@ TEST(RankSave, NamesOfTheOptimizersStateAreMegatronFsdps) {
 /// A loader, and what opening it tells.
 class Opening {
 public:
-  explicit Opening(const plan::Plan &plan) : loader_(save::Loader::open(plan, told_.sink())) {}
+  explicit Opening(const plan::Plan &plan) : loader_(save::Loader::open(plan, reported_.sink())) {}
   bool isOk() const { return loader_.isOk(); }
   const Status &status() const { return loader_.status(); }
   std::unique_ptr<save::Loader> &operator*() { return *loader_; }
-  const std::vector<std::string> &remarks() const { return told_.lines; }
-  std::string begin() const { return told_.notes.empty() ? "" : told_.notes[0]; }
+  const std::vector<std::string> &remarks() const { return reported_.lines; }
+  std::string begin() const { return reported_.notes.empty() ? "" : reported_.notes[0]; }
 
 private:
-  Told told_;
+  Reported reported_;
   Result<std::unique_ptr<save::Loader>> loader_;
 };
 
@@ -497,7 +497,7 @@ TEST(Loader, TellsThatALossScaleBeginsAnew) {
                             "in a new run [loss-scale-unknown]")));
 }
 
-TEST(Loader, TellsThatMagnitudesBeginAnew) {
+TEST(Loader, TellsThatAmaxesBeginAnew) {
   TempFolder folder;
   plan::Plan plan = makePlan(2);
   saveState(plan, folder.path(), [](PlainEntries &, PlainEntries &) {});

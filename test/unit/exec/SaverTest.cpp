@@ -152,8 +152,8 @@ protected:
     toy->set("checkpoint.ckpt_format", std::string("torch_dist"));
     return toy;
   }
-  void plant(checkpoint::FileFault fault) {
-    faults_ = std::make_unique<checkpoint::PlantedFileFaults>(fault);
+  void inject(checkpoint::FileFault fault) {
+    faults_ = std::make_unique<checkpoint::InjectedFileFaults>(fault);
   }
   /// Runs and saves; what was said and what failed are kept.
   Status run(Toy &toy, const std::function<void()> &afterOpening = {}) {
@@ -229,7 +229,7 @@ protected:
   shardc::test::TempFolder temporary_;
   const std::string &folder_ = temporary_.path();
   std::vector<std::string> said_, failed_;
-  std::unique_ptr<checkpoint::PlantedFileFaults> faults_; ///< null: none
+  std::unique_ptr<checkpoint::InjectedFileFaults> faults_; ///< null: none
   std::unique_ptr<save::Saver> saver_;
 };
 
@@ -275,7 +275,7 @@ TEST_P(Saving, TellsThatOldCheckpointsCannotBeRemoved) {
 
 TEST_P(Saving, TellsFailuresAndGoesOn) {
   auto toy = makeToy(3, GetParam());
-  plant({checkpoint::FileFault::Kind::DiskFull, 10});
+  inject({checkpoint::FileFault::Kind::DiskFull, 10});
   ASSERT_TRUE(run(*toy).isOk());
   ASSERT_EQ(failed_.size(), 3u);
   EXPECT_THAT(failed_[2],
@@ -289,7 +289,7 @@ TEST_P(Saving, TellsFailuresAndGoesOn) {
 TEST_P(Saving, EndsTheRunWhereTheRecipeSaysSo) {
   auto toy = makeToy(50, GetParam());
   toy->set("checkpoint.stop_on_save_error", true);
-  plant({checkpoint::FileFault::Kind::Denied, 10});
+  inject({checkpoint::FileFault::Kind::Denied, 10});
   Status status = run(*toy);
   EXPECT_THAT(status.message(), HasSubstr("is not saved: "));
   EXPECT_THAT(status.message(), HasSubstr("Permission denied"));
@@ -362,9 +362,9 @@ TEST_F(Saving, PlainPyTorchCheckpointsHavePyTorchsNames) {
   EXPECT_EQ((*converted)->format(), "torch_dcp");
   toy->set("checkpoint.ckpt_format", std::string("torch_dist"));
   toy->set("checkpoint.convert_on_load", true);
-  Told told;
-  ASSERT_TRUE(save::Loader::open(toy->plan, told.sink()).isOk());
-  EXPECT_THAT(told.lines, ::testing::Contains(HasSubstr("[converted-on-load]")));
+  Reported reported;
+  ASSERT_TRUE(save::Loader::open(toy->plan, reported.sink()).isOk());
+  EXPECT_THAT(reported.lines, ::testing::Contains(HasSubstr("[converted-on-load]")));
 }
 
 TEST_F(Saving, RowsThatComeInPartsAreWhole) {

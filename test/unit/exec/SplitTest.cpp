@@ -213,8 +213,8 @@ void saveInitial(const plan::Plan &plan, const std::string &root) {
 
 /// Whether a load gives all ranks what a start gives them.
 void expectLoaded(const plan::Plan &plan) {
-  Told told;
-  auto loader = save::Loader::open(plan, told.sink());
+  Reported reported;
+  auto loader = save::Loader::open(plan, reported.sink());
   ASSERT_TRUE(loader.isOk()) << loader.status().message();
   EXPECT_TRUE((*loader)->isWhole());
   save::StateLayout layout = layoutOf(plan);

@@ -133,7 +133,7 @@ void makeDifferent(Array &array, uint64_t key) {
     array.put(i, 0.5 + uniformAt(key, static_cast<uint64_t>(i)));
 }
 
-/// Few magnitudes, of few steps.
+/// Few amaxes, of few steps.
 void shorten(Sample &sample) {
   auto resize = [](Array &array, std::vector<int64_t> shape) {
     array.shape = std::move(shape);
@@ -263,10 +263,10 @@ struct Digits {
 
 Digits digitsOf(const Sample &sample, const FactorValue &row, const FactorExtents &extents) {
   Digits digits;
-  bool isTurned = row.turnedBy && sample.op().getBool(*row.turnedBy);
+  bool isTransposed = row.transposedBy && sample.op().getBool(*row.transposedBy);
   for (uint8_t place = 0; place < row.dimCount; ++place)
     for (const FactorAtom &atom : row.words())
-      if (placeOfDim(row, isTurned, atom.dim) == place) {
+      if (placeOfDim(row, isTransposed, atom.dim) == place) {
         digits.atoms.push_back(&atom);
         int64_t factor = atom.form == FactorAtom::Number ? 1 : extents.of(atom.factor);
         int64_t other = atom.form == FactorAtom::Joined ? extents.of(atom.other) : 0;

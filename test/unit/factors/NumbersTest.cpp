@@ -55,12 +55,12 @@ std::vector<Form> forms() {
   for (const OpForm &op : allOpForms())
     if (executes(op))
       forms.push_back({op, std::string(opInfo(op.kind, op.epilogue).name)});
-  forms.push_back({{OpKind::QuantizeBlocks}, "quantize_blocks, turned"});
+  forms.push_back({{OpKind::QuantizeBlocks}, "quantize_blocks, transposed"});
   forms.push_back({{OpKind::GroupedMatMul}, "grouped_matmul, delayed"});
   forms.push_back({{OpKind::GroupedMatMulBwd}, "grouped_matmul_bwd, delayed"});
   forms.push_back({{OpKind::MatMul}, "matmul, plain"});
-  forms.push_back({{OpKind::MatMul}, "matmul, first turned"});
-  forms.push_back({{OpKind::Quantize}, "quantize, turned"});
+  forms.push_back({{OpKind::MatMul}, "matmul, first transposed"});
+  forms.push_back({{OpKind::Quantize}, "quantize, transposed"});
   forms.push_back({{OpKind::MergeSlices}, "merge_slices, inverse"});
   for (const OpForm &op : allOpForms())
     if (executes(op) && mayLeaveOutRows(factorsOf(op.kind, op.epilogue)))
@@ -74,7 +74,7 @@ void swapLast(Array &array) {
 }
 
 Sample sampleOf(const Form &form, uint64_t seed, bool hasBlocks = false) {
-  bool isCase = form.name == "quantize_blocks, turned" || form.name.ends_with(", delayed");
+  bool isCase = form.name == "quantize_blocks, transposed" || form.name.ends_with(", delayed");
   std::optional<Sample> made =
       makeSample(form.op, isCase ? form.name : infoOf(form).name, seed, hasBlocks);
   if (!made) {
@@ -88,15 +88,15 @@ Sample sampleOf(const Form &form, uint64_t seed, bool hasBlocks = false) {
     sample.attrs.reset_mask = true;
     sample.attrs.causal = infoOf(form).hasSlices; // if not, documents end where others say
   }
-  if (form.name == "matmul, plain" || form.name == "matmul, first turned") {
+  if (form.name == "matmul, plain" || form.name == "matmul, first transposed") {
     sample.attrs.trans_b = false;
     swapLast(sample.operands[1]);
   }
-  if (form.name == "matmul, first turned") {
+  if (form.name == "matmul, first transposed") {
     sample.attrs.trans_a = true;
     swapLast(sample.operands[0]);
   }
-  if (form.name == "quantize, turned") {
+  if (form.name == "quantize, transposed") {
     sample.attrs.transposed = true;
     sample.results.pop_back(), sample.inPlace.pop_back();
     swapLast(sample.results[0]);
@@ -306,10 +306,10 @@ private:
     return false;
   }
 
-  bool isToldByIndex(FactorId f) const {
+  bool isKnownByIndex(FactorId f) const {
     for (const auto &values : {factors_.operands(), factors_.results()})
       for (const FactorValue &value : values)
-        if (const FactorAtom *atom = value.find(f); atom && atom->isToldByIndex)
+        if (const FactorAtom *atom = value.find(f); atom && atom->isKnownByIndex)
           return true;
     return false;
   }
@@ -327,7 +327,7 @@ private:
       }
       for (size_t r = 0; r < cut.results.size(); ++r)
         cut.results[r] = sliced(sample_, cut.results[r], resultRow(r), extents_, f, begin, end);
-      if (isToldByIndex(f))
+      if (isKnownByIndex(f))
         cut.index = part, cut.members = 2;
       setExtentAttr(cut, f, end - begin);
       const char *reason = cut.refusal();

@@ -14,7 +14,7 @@ namespace {
 
 TEST(FactorRows, KeepEachMark) {
   const OpFactors &product = factorsOf(OpKind::MatMul);
-  EXPECT_EQ(product.operand(0).turnedBy, AttrKey::trans_a);
+  EXPECT_EQ(product.operand(0).transposedBy, AttrKey::trans_a);
   EXPECT_TRUE(product.operand(2).isAddedOnce);
   EXPECT_TRUE(product.isSummed(product.find('k'), 0));
   EXPECT_FALSE(product.isSummed(product.find('r'), 0));
@@ -35,7 +35,7 @@ TEST(FactorRows, KeepEachMark) {
   const OpFactors &attention = factorsOf(OpKind::Attention);
   FactorId keys = attention.find('S');
   EXPECT_EQ(attention.extentOf[static_cast<size_t>(keys)], attention.find('s'));
-  EXPECT_TRUE(attention.operand(0).find(attention.find('g'))->isToldByIndex);
+  EXPECT_TRUE(attention.operand(0).find(attention.find('g'))->isKnownByIndex);
 
   const OpFactors &delayed = factorsOf(OpKind::QuantizeDelayed);
   EXPECT_EQ(delayed.result(1).combine, FactorValue::Same);
@@ -78,10 +78,10 @@ TEST(FactorRows, SayWhatCountsRows) {
 /// The first of three dimensions stays where it is.
 TEST(FactorRows, TurnTheLastTwoDimensions) {
   const FactorValue &matrices = factorsOf(OpKind::GroupedMatMul).operand(1);
-  for (bool isTurned : {false, true}) {
-    EXPECT_EQ(placeOfDim(matrices, isTurned, 0), 0);
-    EXPECT_EQ(placeOfDim(matrices, isTurned, 1), isTurned ? 2 : 1);
-    EXPECT_EQ(placeOfDim(matrices, isTurned, 2), isTurned ? 1 : 2);
+  for (bool isTransposed : {false, true}) {
+    EXPECT_EQ(placeOfDim(matrices, isTransposed, 0), 0);
+    EXPECT_EQ(placeOfDim(matrices, isTransposed, 1), isTransposed ? 2 : 1);
+    EXPECT_EQ(placeOfDim(matrices, isTransposed, 2), isTransposed ? 1 : 2);
   }
 }
 
@@ -388,7 +388,7 @@ TEST(FusedRows, AreThoseOfWhatTheyFuse) {
     const OpInfo &maker = opInfo(form.kind);
     bool makesOne = maker.makes.find(' ') == std::string_view::npos;
     if (form.epilogue != Epilogue::None && makesOne &&
-        maker.formsOf(form.epilogue) != EpilogueForms::Turned)
+        maker.formsOf(form.epilogue) != EpilogueForms::Transposed)
       fusions.push_back({form, form.kind, opOfEpilogue(form.epilogue), {{maker.makes, "x"}}, {}});
   }
   EXPECT_GT(fusions.size(), 25U);

@@ -1,4 +1,4 @@
-// Reports of ranks, told once for the job.
+// Reports of ranks, reported once for the job.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -44,7 +44,7 @@ protected:
       explained.assign(all.begin(), all.end());
       return std::string("stalled");
     };
-    options.tell = [this](const Report &report) { said.push_back(report.text); };
+    options.emit = [this](const Report &report) { said.push_back(report.text); };
     server.emplace(std::move(listener), std::move(options));
     relays.emplace_back(); // rank 0's machine has none
     for (int64_t machine = 1; machine < machines; ++machine)
@@ -64,7 +64,7 @@ protected:
     options.job = "j";
     options.name = nameOf(machine);
     options.joinSeconds = 30;
-    options.tell = [this](const Report &report) { said.push_back(report.text); };
+    options.emit = [this](const Report &report) { said.push_back(report.text); };
     return options;
   }
   std::string nameOf(int64_t machine) const {

@@ -24,7 +24,7 @@ public:
     port = portOf(listener);
     RendezvousOptions options;
     options.worldSize = ranks;
-    options.tell = [](const Report &report) { ADD_FAILURE() << report.text; };
+    options.emit = [](const Report &report) { ADD_FAILURE() << report.text; };
     server_.emplace(std::move(listener), std::move(options));
     thread_ = std::thread([this] {
       for (double now = 0; !server_->isOver(); now += 0.01) {
@@ -43,7 +43,7 @@ public:
     options.port = port;
     options.rank = rank;
     options.worldSize = ranks;
-    options.tell = [](const Report &report) { ADD_FAILURE() << report.text; };
+    options.emit = [](const Report &report) { ADD_FAILURE() << report.text; };
     auto client = RendezvousClient::join(options);
     EXPECT_TRUE(client.isOk());
     return std::move(*client);
@@ -135,7 +135,7 @@ TEST(RendezvousClient, TellsThatAListenerIsSilent) {
   options.address = "127.0.0.1";
   options.port = portOf(listener);
   options.joinSeconds = 1;
-  options.tell = [&](const Report &report) { said += lineOf(report); };
+  options.emit = [&](const Report &report) { said += lineOf(report); };
   EXPECT_EQ(RendezvousClient::join(options).status().report().id, "run-aborted");
   EXPECT_THAT(said,
               HasSubstr(fmt::format("no answer from rank 0 within 1 s: the program that listens "

@@ -56,7 +56,7 @@ protected:
     options.noteLate = [this](const LateRank &each, int64_t, const Hello &) {
       late.push_back(each);
     };
-    options.tell = [this](const Report &report) {
+    options.emit = [this](const Report &report) {
       (report.severity == Severity::Error ? said : warned).push_back(report.text);
       ids.insert(report.id);
     };
@@ -148,7 +148,7 @@ protected:
   std::vector<Wire> wires;
   std::vector<std::string> said, warned;
   std::vector<LateRank> late;
-  std::set<std::string_view> ids; ///< of all that was told
+  std::set<std::string_view> ids; ///< of all that was reported
   std::vector<RankProgress> explained;
   std::optional<ElasticLeader> elastic; ///< of servers that are opened
   Crew began;
@@ -464,7 +464,7 @@ TEST_F(RendezvousServerTest, ShowsThatItLives) {
 TEST_F(RendezvousServerTest, WhatAMemberHasToldIsNotToldAgain) {
   open(2);
   join(2);
-  send(wires[1], MessageKind::Fail, packed(Failure{.isTold = true}));
+  send(wires[1], MessageKind::Fail, packed(Failure{.isReported = true}));
   step(1);
   EXPECT_TRUE(server->hasFailed());
   EXPECT_THAT(said, IsEmpty());

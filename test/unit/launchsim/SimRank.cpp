@@ -68,7 +68,7 @@ void SimRank::look(double now) {
     return;
   bool isOverdue = now - beganAt_ > patience_;
   if (isOverdue || (job_.isAsked && now - beganAt_ > 5)) {
-    job_.goneTold += isOverdue && (place_ % job_.perMachine == 0 || isSpeaker_);
+    job_.goneReported += isOverdue && (place_ % job_.perMachine == 0 || isSpeaker_);
     return endAt(now, true);
   }
   if (place_ < job_.perMachine)
@@ -249,7 +249,7 @@ void SimRank::lose(double now) {
   if (job_.startsAgain)
     return endAt(now, false);
   bool isRelayGone = place_ >= job_.perMachine && connectTo("127.0.0.1", job_.port, 0).isOk();
-  job_.goneTold += !isRelayGone && isSpeaker_;
+  job_.goneReported += !isRelayGone && isSpeaker_;
   endAt(now, true);
 }
 

@@ -24,7 +24,7 @@ struct SimJob {
   int64_t attempt = 0; ///< the newest start of the ranks
   std::set<int64_t> saves;
   std::set<int64_t> trained;      ///< steps whose batch was read, of what is not lost again
-  int64_t goneTold = 0;           ///< ranks that have said that rank 0 is gone
+  int64_t goneReported = 0;       ///< ranks that have said that rank 0 is gone
   std::vector<std::string> wrong; ///< what must not be
 
   int64_t below(int64_t count) {

@@ -85,7 +85,7 @@ void SimWorld::openServer(const Attempt &attempt) {
       crew_ = crew;
     };
   }
-  options.tell = [this](const Report &report) {
+  options.emit = [this](const Report &report) {
     if (report.severity == Severity::Error)
       said_.push_back(report.text);
   };
@@ -159,7 +159,7 @@ void SimWorld::openRelay(Supervisor &each) {
   options.joinSeconds = job_.timeout;
   options.askSeconds = 0;
   options.fanOut = fanOut_;
-  options.tell = [](const Report &) {};
+  options.emit = [](const Report &) {};
   each.relay = std::make_unique<Relay>(std::move(options));
 }
 
@@ -347,7 +347,8 @@ std::vector<std::string> SimWorld::check() {
   bool isOnlyServerLost = isServerLost_ && strikes_ == 1 && machines_ > 1 && !job_.isAsked &&
                           !job_.isDone && network().faultChance == 0;
   if (isOnlyServerLost)
-    expect(job_.goneTold >= 1 || !said_.empty(), "nobody said that rank 0's supervisor is gone");
+    expect(job_.goneReported >= 1 || !said_.empty(),
+           "nobody said that rank 0's supervisor is gone");
   return job_.wrong;
 }
 

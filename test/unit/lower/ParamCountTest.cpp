@@ -83,7 +83,7 @@ TEST(ParamCount, IsThatOfTheModelsReports) {
       {"starcoder2/starcoder2_15b", 15.96},
       {"smollm3/smollm3_3b", 3.075},
       {"llama3/llama31_405b", 405.9},
-      {"deepseek/deepseek_v3", 671.0 + 11.6}, // with the layer that predicts a further token
+      {"deepseek/deepseek_v3", 671.0 + 11.6}, // with the multi-token prediction layer
   };
   for (const Row &row : kRows) {
     SourceManager sources;

@@ -76,7 +76,7 @@ TEST(Measure, GoesOnWithoutWhatADeviceCannotDo) {
   MeasureOptions measure;
   measure.isQuick = true;
   measure.measured = [&](const Measured &each) { done.push_back(each.rate.op); };
-  measure.tell = [&](const Report &report) { ids.emplace_back(report.id); };
+  measure.emit = [&](const Report &report) { ids.emplace_back(report.id); };
   EXPECT_TRUE(measureAll(**bench, {{0}}, measure).isOk());
   EXPECT_THAT(done, ::testing::ElementsAre("copy", "to_device", "to_host"));
   EXPECT_THAT(ids, SizeIs(::testing::Ge(3u)));

@@ -275,7 +275,7 @@ TEST_F(Null, ExchangesMoveBytesBetweenPlacesApart) {
   expectRefused(issue(part), "all_to_all of f32 into bf16");
 }
 
-/// Twelve rows of four elements, in two slots of each member, of two runs each.
+/// Twelve rows of four elements, in two slots of each member, of two groups each.
 TEST_F(Null, CountedRowsLieInSlotsOfTheMembers) {
   auto x = buffer(400), counts = buffer(32);
   auto channel = this->channel();
@@ -286,9 +286,9 @@ TEST_F(Null, CountedRowsLieInSlotsOfTheMembers) {
   auto issue = [&](const hal::Collective &each) {
     return s->collective(*channel, each, "exchange");
   };
-  auto refuse = [&](int64_t slots, int64_t runs, int64_t rows, const std::string &why) {
+  auto refuse = [&](int64_t slots, int64_t groups, int64_t rows, const std::string &why) {
     hal::Collective each = part;
-    each.counted.slots = slots, each.counted.runs = runs, each.counted.rows = rows;
+    each.counted.slots = slots, each.counted.groups = groups, each.counted.rows = rows;
     expectRefused(issue(each), why);
   };
   EXPECT_TRUE(issue(part).isOk());

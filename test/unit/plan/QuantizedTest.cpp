@@ -59,7 +59,7 @@ const Case kCases[] = {
      "a result that is not transposed"},
     {"noMagnitudeOfY", Rule::Shape,
      [](Plan &p) { fused(p).ops[0].set(AttrKey::y_slot, int64_t{3}); },
-     "magnitudes of f32[n] with one for its slot"},
+     "amaxes of f32[n] with one for its slot"},
     {"amaxForAScale", Rule::Scale,
      [](Plan &p) { first(p).ops[4].operands[3] = named(first(p), "n"); },
      "'matmul_scaled' takes '%p' with the scale '%n'"},
@@ -76,7 +76,7 @@ const Case kCases[] = {
      "'matmul_scaled' takes '%q' with the scale '%ps', but no op has made both"},
     {"slotBeyondTheMagnitudes", Rule::Shape,
      [](Plan &p) { delayed(p).ops[1].set(AttrKey::slot, int64_t{3}); },
-     "magnitudes of f32[n] with one for its slot"},
+     "amaxes of f32[n] with one for its slot"},
     {"moreMagnitudesSeenThanExpected", Rule::Shape,
      [](Plan &p) {
        p.roles[0].cells[5].type.shape[0] = 4;

@@ -478,7 +478,7 @@ const std::vector<Case> &byteCases() {
        "3520 bytes together; the device has 3000"},
       {"noRoomForLandingBuffers", Rule::Capacity, "fsdp",
        [](Plan &p) { p.deviceBytes = 3520, p.needsBackend = "cuda"; },
-       "have 3520 bytes, and its sums need landing buffers of 192; the device has 3520"},
+       "have 3520 bytes, and its sums need receive buffers of 192; the device has 3520"},
   };
   return cases;
 }

@@ -1,5 +1,5 @@
-// Turns of loops that do the same as the ones before them are not followed: findings are those of a
-// verifier that follows all of them.
+// Iterations of loops that do the same as the ones before them are not followed: findings are those
+// of a verifier that follows all of them.
 #include <gtest/gtest.h>
 
 #include "Mutate.h"
@@ -14,7 +14,7 @@ namespace {
 
 constexpr size_t kFindings = 20;
 
-std::vector<std::string> findingsOf(const Plan &plan, Turns turns) {
+std::vector<std::string> findingsOf(const Plan &plan, Iterations turns) {
   std::vector<std::string> texts;
   for (const Finding &finding : verify(plan, kFindings, kVisitsMax, turns))
     texts.push_back(render(plan, finding));
@@ -31,7 +31,7 @@ TEST_P(TurnsAgreement, OnMutations) {
   Shape shape = GetParam();
   const Plan plan = test::parsed(shardc::test::pipelinePlanText(
       {.stages = shape.stages, .microbatches = shape.microbatches, .steps = 3, .dp = shape.dp}));
-  EXPECT_EQ(findingsOf(plan, Turns::Different), std::vector<std::string>());
+  EXPECT_EQ(findingsOf(plan, Iterations::Different), std::vector<std::string>());
   std::mt19937_64 random(29);
   int broken = 0, count = shardc::test::isLong() ? 3000 : 60;
   for (int made = 0; made < count;) {
@@ -46,9 +46,9 @@ TEST_P(TurnsAgreement, OnMutations) {
     if (what.size() <= 2)
       continue;
     ++made;
-    std::vector<std::string> all = findingsOf(changed, Turns::All);
+    std::vector<std::string> all = findingsOf(changed, Iterations::All);
     broken += all.empty() ? 0 : 1;
-    ASSERT_EQ(findingsOf(changed, Turns::Different), all) << what;
+    ASSERT_EQ(findingsOf(changed, Iterations::Different), all) << what;
   }
   EXPECT_GT(broken, count / 4);
 }

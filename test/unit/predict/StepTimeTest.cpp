@@ -283,17 +283,17 @@ plan::Plan reductionPlan(plan::Transport transport, int64_t shard) {
 TEST(Overheads, HaveLandingBuffers) {
   constexpr int64_t kShard = 3 * kMiB / 2; // elements
   const Device &h200 = device(Gpu::H200);
-  EXPECT_EQ(overheadsOf(h200, reductionPlan(plan::Transport::Nccl, kShard)).landings, 0);
+  EXPECT_EQ(overheadsOf(h200, reductionPlan(plan::Transport::Nccl, kShard)).receiveBuffers, 0);
   plan::Plan ordered = reductionPlan(plan::Transport::Exchange, kShard);
   Overheads memory = overheadsOf(h200, ordered);
-  EXPECT_EQ(memory.landings, 12 * kMiB);
-  EXPECT_EQ(memory.total() - memory.landings,
+  EXPECT_EQ(memory.receiveBuffers, 12 * kMiB);
+  EXPECT_EQ(memory.total() - memory.receiveBuffers,
             memory.context + memory.communicators + memory.workspaces + memory.libraries);
   plan::Plan wider = reductionPlan(plan::Transport::Nccl, kShard);
   wider.roles[0].segments[0].values[1].type.dtype = DType::F32;
-  EXPECT_EQ(overheadsOf(h200, wider).landings, 4 * kMiB) << "3 MiB in pages of 2";
+  EXPECT_EQ(overheadsOf(h200, wider).receiveBuffers, 4 * kMiB) << "3 MiB in pages of 2";
   notePredictions(h200, ordered);
-  EXPECT_EQ(ordered.roles[0].beside(plan::Beside::Landings), 12 * kMiB);
+  EXPECT_EQ(ordered.roles[0].beside(plan::Beside::ReceiveBuffers), 12 * kMiB);
 }
 
 /// A step of one reduce-scatter of 256 MiB on four devices, on `nodes` nodes, and beside it `adds`

@@ -57,10 +57,10 @@ protected:
   }
   static Result<TokenizeSummary> run(
       const std::string &name, const TokenizeOptions &options,
-      const std::function<void(const Progress &)> &tell = [](const Progress &) {}) {
+      const std::function<void(const Progress &)> &emit = [](const Progress &) {}) {
     std::vector<std::string> inputs = {*folder_ / "corpus.jsonl", *folder_ / "half.jsonl.gz",
                                        *folder_ / "corpus.jsonl"};
-    return tokenize(inputs, *folder_ / name, options, tell);
+    return tokenize(inputs, *folder_ / name, options, emit);
   }
 
   static std::unique_ptr<TempFolder> folder_;
@@ -105,11 +105,11 @@ TEST_F(SentencePieceRuns, ContinueWithTheSameBytes) {
   ASSERT_OK(run("one", options()));
   for (int64_t stop : {1, 2, 3}) {
     int64_t batches = 0;
-    auto tell = [&](const Progress &) {
+    auto emit = [&](const Progress &) {
       if (++batches == stop)
         throw Stop();
     };
-    EXPECT_THROW(static_cast<void>(run("cut", options(), tell)), Stop);
+    EXPECT_THROW(static_cast<void>(run("cut", options(), emit)), Stop);
     EXPECT_FALSE(fs::exists(*folder_ / "cut.bin"));
     TokenizeOptions other = options();
     other.jsonKey = "content";

@@ -64,7 +64,7 @@ class Case:
     temperature: tuple = ()
     # Weights of what balances them: of a microbatch, of each sequence, and of the size of logits.
     balance: tuple = ()
-    # Further tokens that are predicted, and the weight of their losses together.
+    # Multi-token prediction that are predicted, and the weight of their losses together.
     predictions: int = 0
     prediction_weight: float = 0.1
     seed: int = 1234

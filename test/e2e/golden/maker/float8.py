@@ -12,7 +12,7 @@ def saturated(x, dtype):
 
 
 def quantised(x, dtype):
-    """x in `dtype` by its own largest magnitude, and by what products of it are multiplied."""
+    """x in `dtype` by its own amax, and by what products of it are multiplied."""
     amax = x.abs().max().float()
     by = torch.where(amax > 0, torch.finfo(dtype).max / amax, 1.0)
     return saturated(x.float() * by, dtype), 1 / by

@@ -430,7 +430,7 @@ private:
   }
 
   /// Products of experts with delayed scaling have a magnitude for each run of all members.
-  bool magnitudesFit(const Op &op, size_t amax) const {
+  bool amaxesFit(const Op &op, size_t amax) const {
     int64_t runs = value(op.operands[2]).type.shape[1] * plan_.groupSize(op.group);
     return std::ranges::all_of(std::array{AttrKey::slot, AttrKey::b_slot}, [&](AttrKey key) {
       return op.getInt(key) + runs <= size(op.operands[amax]);
@@ -439,7 +439,7 @@ private:
 
   bool sizesFit(const Op &op) const {
     if (auto amax = static_cast<size_t>(factsOf(op).experts);
-        amax > 0 && op.operands.size() > amax && !magnitudesFit(op, amax))
+        amax > 0 && op.operands.size() > amax && !amaxesFit(op, amax))
       return false;
     auto in = [&](size_t i) { return size(op.operands[i]); };
     auto out = [&](size_t i) { return size(op.results[i]); };
@@ -516,9 +516,7 @@ private:
 
 } // namespace
 
-bool isUpdate(const Op &op) {
-  return factsOf(op.kind).weights == WeightSource::Updated;
-}
+bool isUpdate(const Op &op) { return factsOf(op.kind).weights == WeightSource::Updated; }
 
 bool isOfHost(const Cell &cell) {
   return cell.kind == CellKind::Feed || cell.kind == CellKind::EvalFeed ||
@@ -731,8 +729,8 @@ std::string findContractBreak(const Plan &plan) {
     return problem;
   for (const Role &role : plan.roles) {
     int64_t device = role.arenaBytes[0] + role.arenaBytes[1] + role.arenaBytes[2];
-    if (hasLandingBuffers(plan))
-      device += landingBytes(plan, role);
+    if (hasReceiveBuffers(plan))
+      device += receiveBufferBytes(plan, role);
     if (plan.deviceBytes > 0 && device > plan.deviceBytes)
       return "the arenas are larger than the device";
     for (const Segment &segment : role.segments)

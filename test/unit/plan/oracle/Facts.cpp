@@ -18,7 +18,7 @@ Facts factsOf(const Op &op) {
   if (op.epilogue == Epilogue::None) {
     Facts facts = factsOf(op.kind);
     if (facts.experts && op.operands.size() > static_cast<size_t>(facts.experts))
-      facts.hasOwnPart = facts.seesMagnitudes = true; // of the runs of all members
+      facts.hasOwnPart = facts.seesAmaxes = true; // of the runs of all members
     return facts;
   }
   Facts facts;
@@ -30,7 +30,7 @@ Facts factsOf(const Op &op) {
     return facts;
   }
   facts.scale = 1;
-  facts.seesMagnitudes = true;
+  facts.seesAmaxes = true;
   if (makesTwo)
     facts.otherScale = op.epilogue == Epilogue::QuantizeDelayed ? 5 : 4;
   return facts;

@@ -47,10 +47,10 @@ struct Facts {
   bool hasOwnPart = false; ///< computes what its rank has by its index in the group
   WeightSource weights = WeightSource::None;
   int8_t experts = 0; ///< more than 0: operands of a product of experts without delayed scaling
-  bool seesMagnitudes = false; ///< what it takes in place reaches no other result
-  int8_t scale = -1;           ///< of its results of 8 bits, a result too
-  int8_t otherScale = -1;      ///< of the result before it, which has that one instead
-  bool scalesFollow = false;   ///< each of these results has its own scale behind it
+  bool seesAmaxes = false;   ///< what it takes in place reaches no other result
+  int8_t scale = -1;         ///< of its results of 8 bits, a result too
+  int8_t otherScale = -1;    ///< of the result before it, which has that one instead
+  bool scalesFollow = false; ///< each of these results has its own scale behind it
 };
 /// Of an op without an epilogue.
 Facts factsOf(OpKind kind);

@@ -138,7 +138,7 @@ public:
   std::string find() {
     for (const Term &term : terms_) {
       std::set<Partners> found;
-      for (size_t k = 0; k < term.from.size() && !isMagnitudes(term); ++k)
+      for (size_t k = 0; k < term.from.size() && !isAmaxes(term); ++k)
         if (std::optional<Partners> partners = partnersOf(term, term.from[k]);
             partners && dependsOn(term, k))
           found.insert(*partners);
@@ -153,8 +153,8 @@ private:
   using Partners = std::set<std::vector<int64_t>>; ///< ranks of each exchange that is open
 
   /// What is seen of several tensors.
-  static bool isMagnitudes(const Term &term) {
-    return term.op != nullptr && factsOf(*term.op).seesMagnitudes &&
+  static bool isAmaxes(const Term &term) {
+    return term.op != nullptr && factsOf(*term.op).seesAmaxes &&
            inPlaceOperand(*term.op, term.result) >= 0;
   }
 
@@ -170,7 +170,7 @@ private:
   }
 
   std::optional<Partners> find(const Term &term) {
-    if (term.op == nullptr || isMagnitudes(term))
+    if (term.op == nullptr || isAmaxes(term))
       return std::nullopt;
     std::optional<Partners> partners;
     if (term.op->kind == OpKind::Embedding || term.op->kind == OpKind::EmbeddingShard)

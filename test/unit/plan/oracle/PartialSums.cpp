@@ -148,7 +148,7 @@ private:
     return splitAt(made->from[1], isLast) != axesOf(loss.op->group);
   }
 
-  /// Magnitudes are those of the experts that the rank has.
+  /// Amaxes are those of the experts that the rank has.
   bool isOfOtherExperts(const Term &product) const {
     bool isLast = false;
     const Param *param = paramAt(product.from[1], isLast);

@@ -12,7 +12,7 @@
 namespace shardc::plan::oracle {
 namespace {
 
-/// The token of each row. Where parts for several members lie behind each other, so many times
+/// The token of each row. Where parts for several members lie one after the other, so many times
 /// kPart is added to those for the i-th one, and i + 1 times.
 using RowList = std::vector<int64_t>;
 constexpr int64_t kPart = int64_t{1} << 32;
@@ -84,7 +84,7 @@ private:
     if (isAnyOf(op.kind, {OpKind::Pack, OpKind::Join}))
       return blockNamed(op) >= 0 ? nullptr : behindEachOther(term.from);
     if (op.kind == OpKind::Transpose)
-      return turned(term);
+      return transposed(term);
     if (op.kind == OpKind::MergeSlices) {
       Rows part = of(term.from[0]);
       int64_t members = op.getInt(AttrKey::inner);
@@ -158,7 +158,7 @@ private:
     return keep(std::move(whole));
   }
 
-  Rows turned(const Term &term) {
+  Rows transposed(const Term &term) {
     Rows rows = of(term.from[0]);
     int64_t outer = term.op->getInt(AttrKey::outer), inner = term.op->getInt(AttrKey::inner);
     if (rows == nullptr || term.numel == outer * inner)

@@ -69,7 +69,7 @@ private:
       if (param.block == weights->block && param.offset == weights->begin &&
           param.type.numel() == at(factor).numel)
         return scale.begin == (number + firstOf(param, scale.rank)) * kFromScaleToScale &&
-               isOfMagnitudes(factor, at(scale.from[0]).from[0]);
+               isOfAmaxes(factor, at(scale.from[0]).from[0]);
       number += param.stackedRow == 0   ? 1
                 : param.whole.rank == 0 ? param.type.shape[0]
                                         : param.whole.shape[0];
@@ -86,18 +86,18 @@ private:
     return first;
   }
 
-  /// Whether all ranks have made their parts of it by these magnitudes.
-  bool isOfMagnitudes(int weight, int magnitudes) const {
+  /// Whether all ranks have made their parts of it by these amaxes.
+  bool isOfAmaxes(int weight, int amaxes) const {
     const Term &term = at(weight);
     if (is(term, OpKind::View))
-      return isOfMagnitudes(term.from[0], magnitudes);
+      return isOfAmaxes(term.from[0], amaxes);
     if (is(term, OpKind::AllGather))
       return std::ranges::all_of(term.members,
-                                 [&](int member) { return isOfMagnitudes(member, magnitudes); });
+                                 [&](int member) { return isOfAmaxes(member, amaxes); });
     if (!is(term, OpKind::QuantizeShard))
       return false;
-    const Term &its = at(term.from[1]), &these = at(magnitudes);
-    return term.from[1] == magnitudes ||
+    const Term &its = at(term.from[1]), &these = at(amaxes);
+    return term.from[1] == amaxes ||
            (is(its, OpKind::AllReduceMax) && its.members == these.members);
   }
 

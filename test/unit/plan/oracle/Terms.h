@@ -87,12 +87,12 @@ inline std::vector<std::pair<int64_t, int64_t>> partsOfPack(const Plan &plan, co
   return parts;
 }
 
-/// Whether the term depends on its op's operand. Ops that quantise add what they see to magnitudes
+/// Whether the term depends on its op's operand. Ops that quantise add what they see to amaxes
 /// of other tensors, which nothing else that they make depends on.
 inline bool dependsOn(const Term &term, size_t operand) {
   const OpInfo &info = opInfo(*term.op);
   auto shared = std::ranges::find(info.inPlace, static_cast<int8_t>(operand));
-  return !factsOf(*term.op).seesMagnitudes || shared == info.inPlace.end() ||
+  return !factsOf(*term.op).seesAmaxes || shared == info.inPlace.end() ||
          static_cast<uint32_t>(shared - info.inPlace.begin()) == term.result;
 }
 

@@ -1,4 +1,4 @@
-// What a channel takes from its description: a landing buffer that is there before the first
+// What a channel takes from its description: a receive buffer that is there before the first
 // collective and never grows, and a measured bandwidth of gathers, registered or not. Needs two
 // GPUs.
 #include <cstdlib>
@@ -57,7 +57,7 @@ Status sumOn(hal::Channel &channel, Memory &memory) {
 
 /// The largest all-reduce of plain data parallelism is a gigabyte, beside arenas that may fill the
 /// device.
-TEST(CudaLanding, WarmsUpInLentMemory) {
+TEST(CudaReceiveBuffer, WarmsUpInLentMemory) {
   std::unique_ptr<hal::Backend> backend = twoRanks();
   if (!backend)
     GTEST_SKIP() << "needs two GPUs and SHARDC_GPU=1";
@@ -77,17 +77,17 @@ TEST(CudaLanding, WarmsUpInLentMemory) {
   }
 }
 
-TEST(CudaLanding, IsThereBeforeTheFirstCollective) {
+TEST(CudaReceiveBuffer, IsThereBeforeTheFirstCollective) {
   std::unique_ptr<hal::Backend> backend = twoRanks();
   if (!backend)
     GTEST_SKIP() << "needs two GPUs and SHARDC_GPU=1";
   Memory memory = allocate(*backend);
   hal::ChannelDesc desc{"dp reduce", {0, 1}};
   desc.uses = {{CollectiveKind::ReduceScatter, kRanks * kShard * 4, false}};
-  desc.landingBytes = kRanks * kShard * 4;
+  desc.receiveBufferBytes = kRanks * kShard * 4;
   auto channel = backend->createChannel(desc);
   ASSERT_TRUE(channel.isOk()) << channel.status().message();
-  EXPECT_EQ((*channel)->landingBytes(), desc.landingBytes);
+  EXPECT_EQ((*channel)->receiveBufferBytes(), desc.receiveBufferBytes);
   int64_t before = backend->devices().front()->allocationCount();
   Status status = sumOn(**channel, memory);
   EXPECT_TRUE(status.isOk()) << status.message();
@@ -95,18 +95,18 @@ TEST(CudaLanding, IsThereBeforeTheFirstCollective) {
   EXPECT_EQ(backend->devices().front()->allocationCount(), before);
 }
 
-TEST(CudaLanding, MoreThanWasAskedForIsAnError) {
+TEST(CudaReceiveBuffer, MoreThanWasAskedForIsAnError) {
   std::unique_ptr<hal::Backend> backend = twoRanks();
   if (!backend)
     GTEST_SKIP() << "needs two GPUs and SHARDC_GPU=1";
   Memory memory = allocate(*backend);
   hal::ChannelDesc desc{"dp reduce", {0, 1}};
   desc.uses = {{CollectiveKind::ReduceScatter, kRanks * kShard * 4, false}};
-  desc.landingBytes = kShard * 4;
+  desc.receiveBufferBytes = kShard * 4;
   auto channel = backend->createChannel(desc);
   ASSERT_TRUE(channel.isOk()) << channel.status().message();
   EXPECT_THAT(sumOn(**channel, memory).message(),
-              ::testing::HasSubstr("reduce_scatter needs a landing buffer of 800000 bytes; it has "
+              ::testing::HasSubstr("reduce_scatter needs a receive buffer of 800000 bytes; it has "
                                    "one of 400000"));
 }
 

@@ -1,4 +1,4 @@
-// Rows in runs, against plain loops in fp64. Rows that are not counted are NaN in operands, and
+// Rows in groups, against plain loops in fp64. Rows that are not counted are NaN in operands, and
 // have to stay as they are in results.
 #include "test/kernels/Harness.h"
 
@@ -22,7 +22,7 @@ struct Layout {
   int64_t bound() const { return slots * slotRows; }
   Array array() const { return test::array(DType::I32, {slots, runs}, counts); }
   /// The run of a row, or -1 if the row is not there.
-  int64_t runOf(int64_t row) const {
+  int64_t groupOf(int64_t row) const {
     int64_t slot = row / slotRows, left = row % slotRows;
     for (int64_t run = 0; run < runs; ++run) {
       auto count = static_cast<int64_t>(counts[static_cast<size_t>(slot * runs + run)]);
@@ -47,7 +47,7 @@ const Layout kLayouts[] = {{1, 1, 5, {3}},
 Array rowsOf(const Layout &layout, DType dtype, int64_t cols, uint64_t seed) {
   Array rows = randoms(dtype, {layout.bound(), cols}, seed);
   for (int64_t i = 0; i < rows.numel(); ++i)
-    if (layout.runOf(i / cols) < 0)
+    if (layout.groupOf(i / cols) < 0)
       rows.values[static_cast<size_t>(i)] = kNan;
   return rows;
 }
@@ -58,7 +58,7 @@ void expectRows(const Layout &layout, const Array &got, const std::vector<double
   Array there = got;
   int64_t cols = got.shape[1];
   for (int64_t i = 0; i < got.numel(); ++i)
-    if (layout.runOf(i / cols) < 0) {
+    if (layout.groupOf(i / cols) < 0) {
       EXPECT_TRUE(std::isnan(got[i])) << "row " << i / cols << " is not there and was written";
       there.values[static_cast<size_t>(i)] = 0;
     }
@@ -81,7 +81,7 @@ TEST(GroupedMatMul, IsTheProductOfEachRunWithItsMatrix) {
         run.in(a).in(b).in(layout.array()).over(constant(dtype, {layout.bound(), m}, kNan));
         std::vector<double> want(static_cast<size_t>(layout.bound() * m));
         for (int64_t row = 0; row < layout.bound(); ++row)
-          for (int64_t c = 0, e = layout.runOf(row); c < m && e >= 0; ++c)
+          for (int64_t c = 0, e = layout.groupOf(row); c < m && e >= 0; ++c)
             for (int64_t i = 0; i < k; ++i)
               want[static_cast<size_t>(row * m + c)] +=
                   a[row * k + i] * b[e * k * m + (isTransposed ? c * k + i : i * m + c)];
@@ -98,7 +98,7 @@ TEST(GroupedMatMul, GradientOfAMatrixIsTheSumOverTheRowsOfItsRun) {
       run.in(a).in(b).in(layout.array()).out(DType::F32, {layout.runs, k, m});
       std::vector<double> want(static_cast<size_t>(layout.runs * k * m));
       for (int64_t row = 0; row < layout.bound(); ++row)
-        for (int64_t i = 0, e = layout.runOf(row); i < k * m && e >= 0; ++i)
+        for (int64_t i = 0, e = layout.groupOf(row); i < k * m && e >= 0; ++i)
           want[static_cast<size_t>(e * k * m + i)] += a[row * k + i / m] * b[row * m + i % m];
       Array contribution = run.run()[0];
       expectClose(contribution, want, {1e-5 * static_cast<double>(layout.slotRows), 2}, "dw");
@@ -154,7 +154,7 @@ TEST(GroupedBias, AddsTheBiasOfEachRun) {
         run.over(constant(dtype, {layout.bound(), m}, kNan));
         std::vector<double> want(static_cast<size_t>(layout.bound() * m));
         for (int64_t i = 0; i < layout.bound() * m; ++i)
-          if (int64_t e = layout.runOf(i / m); e >= 0)
+          if (int64_t e = layout.groupOf(i / m); e >= 0)
             want[static_cast<size_t>(i)] =
                 x[i] + bias[e * m + i % m] * (isWeighted ? weights[i / m] : 1.0);
         expectRows(layout, run.run()[0], want, toleranceOf(dtype, 1));
@@ -181,7 +181,7 @@ TEST(GroupedBias, InAProductHasTheSameBits) {
         std::vector<double> want;
         Array apart = sum.run()[0];
         for (int64_t i = 0; i < apart.numel(); ++i)
-          want.push_back(layout.runOf(i / m) >= 0 ? apart[i] : 0);
+          want.push_back(layout.groupOf(i / m) >= 0 ? apart[i] : 0);
         expectRows(layout, both.run()[0], want, {0, 0});
       }
 }
@@ -198,7 +198,7 @@ TEST(GroupedBias, GradientOfABiasIsTheSumOverTheRowsOfItsRun) {
         run.out(DType::F32, {layout.runs, m});
         std::vector<double> want(static_cast<size_t>(layout.runs * m));
         for (int64_t i = 0; i < layout.bound() * m; ++i)
-          if (int64_t e = layout.runOf(i / m); e >= 0)
+          if (int64_t e = layout.groupOf(i / m); e >= 0)
             want[static_cast<size_t>(e * m + i % m)] += dy[i] * (isWeighted ? weights[i / m] : 1.0);
         Array contribution = run.run()[0];
         expectClose(contribution, want, {1e-6 * static_cast<double>(layout.slotRows), 2}, "dbias");
@@ -222,7 +222,7 @@ TEST(GroupedBias, GradientOfAWeightIsTheProductOfItsRowWithTheBias) {
       run.over(constant(DType::F32, {layout.bound(), 1}, kNan));
       std::vector<double> want(static_cast<size_t>(layout.bound()));
       for (int64_t i = 0; i < layout.bound() * m; ++i)
-        if (int64_t e = layout.runOf(i / m); e >= 0)
+        if (int64_t e = layout.groupOf(i / m); e >= 0)
           want[static_cast<size_t>(i / m)] += dy[i] * bias[e * m + i % m];
       expectRows(layout, run.run()[0], want, toleranceOf(DType::F32, m));
     }
@@ -508,7 +508,7 @@ constexpr double kUnwritten = 7;
 void expectThoseRows(const Layout &layout, const Array &got, const Array &all) {
   int64_t cols = got.shape[1];
   for (int64_t i = 0; i < got.numel(); ++i)
-    ASSERT_EQ(got[i], layout.runOf(i / cols) < 0 ? kUnwritten : all[i]) << "row " << i / cols;
+    ASSERT_EQ(got[i], layout.groupOf(i / cols) < 0 ? kUnwritten : all[i]) << "row " << i / cols;
 }
 
 TEST(WeightedUnits, WithCountsMakeTheSameBitsOfRowsThatAreThere) {

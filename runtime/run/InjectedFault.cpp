@@ -1,4 +1,4 @@
-#include "runtime/run/PlantedFault.h"
+#include "runtime/run/InjectedFault.h"
 
 #include <chrono>
 #include <csignal>
@@ -14,10 +14,10 @@ namespace {
 
 constexpr std::chrono::milliseconds kPlacesPoll{10};
 
-void throwPlanted(const kernels::Call &) { throw std::runtime_error("an exception was planted"); }
+void throwInjected(const kernels::Call &) { throw std::runtime_error("an exception was injected"); }
 
 /// Of a device's memory this would need a copy: the host's alone is spoilt.
-void spoilPlanted(const kernels::Call &call) {
+void spoilInjected(const kernels::Call &call) {
   const kernels::Tensor &first = call.list[0];
   if (first.dtype == DType::F32 && first.numel() > 0)
     *static_cast<float *>(const_cast<void *>(static_cast<const void *>(first.data))) =
@@ -55,16 +55,16 @@ void strikeProcess(FaultKind kind) {
     closeConnections();
 }
 
-void PlantedFault::beforeChannel(int rank) {
+void InjectedFault::beforeChannel(int rank) {
   if (fault_.strikes(FaultKind::StopInSetUp, rank))
     ::raise(SIGSTOP);
   while (fault_.strikes(FaultKind::HangInSetUp, rank))
     ::pause();
 }
 
-bool PlantedFault::isNow(const exec::LaunchPoint &point) const {
+bool InjectedFault::isNow(const exec::LaunchPoint &point) const {
   bool isElsewhere =
-      fault_.kind == FaultKind::SpoilMemory || fault_.kind == FaultKind::SpoilWeights;
+      fault_.kind == FaultKind::CorruptMemory || fault_.kind == FaultKind::CorruptWeights;
   if (fault_.rank != point.rank || hasStruck_ || isElsewhere)
     return false;
   if (fault_.moment == FaultMoment::Evaluation)
@@ -72,7 +72,7 @@ bool PlantedFault::isNow(const exec::LaunchPoint &point) const {
   return fault_.moment != FaultMoment::Save && point.step == fault_.step;
 }
 
-Status PlantedFault::beforeLaunch(const exec::LaunchPoint &point) {
+Status InjectedFault::beforeLaunch(const exec::LaunchPoint &point) {
   if (!isNow(point))
     return Status::ok();
   while (fault_.kind == FaultKind::Hang)
@@ -93,19 +93,19 @@ Status PlantedFault::beforeLaunch(const exec::LaunchPoint &point) {
 }
 
 /// A kernel that throws, or sums that become NaN: those of the step's gradients.
-Status PlantedFault::strikeKernel(const exec::LaunchPoint &point) {
+Status InjectedFault::strikeKernel(const exec::LaunchPoint &point) {
   for (const exec::BoundOp &op : point.ops) {
     bool isThrow = fault_.kind == FaultKind::Throw;
     if (op.kind != exec::BoundOp::Kernel || (!isThrow && op.call->listCount == 0))
       continue;
     hasStruck_ = true;
-    return point.compute.launch(isThrow ? throwPlanted : spoilPlanted, *op.call, op.label);
+    return point.compute.launch(isThrow ? throwInjected : spoilInjected, *op.call, op.label);
   }
   return Status::ok();
 }
 
 /// The progress word says that the rank is inside the collective that the error would strike.
-Status PlantedFault::strikeCollective(const exec::LaunchPoint &point) {
+Status InjectedFault::strikeCollective(const exec::LaunchPoint &point) {
   for (size_t i = 0; i < point.ops.size(); ++i) {
     const exec::BoundOp &op = point.ops[i];
     if (op.kind != exec::BoundOp::Collective || op.channel->size() < 2)
@@ -121,15 +121,15 @@ Status PlantedFault::strikeCollective(const exec::LaunchPoint &point) {
     if (!port)
       return makeStatus(StatusCode::Unavailable, "backend {} plants no errors",
                         point.backend.name());
-    return port->plantError(point.compute,
-                            fault_.kind == FaultKind::ChannelError ? hal::PlantedError::Channel
-                                                                   : hal::PlantedError::Device,
-                            *point.channel(i));
+    return port->injectError(point.compute,
+                             fault_.kind == FaultKind::ChannelError ? hal::InjectedError::Channel
+                                                                    : hal::InjectedError::Device,
+                             *point.channel(i));
   }
   return Status::ok();
 }
 
-bool PlantedRefusals::refuses(Service what) const {
+bool InjectedRefusals::refuses(Service what) const {
   switch (what) {
   case Service::Windows: // which are a way to register buffers
     return fault_.strikes(FaultKind::RefusedWindows, rank_) ||

@@ -1,4 +1,4 @@
-// The calls of ops on rows in runs, of as many runs as the model has groups of heads.
+// The calls of ops on rows in groups, of as many groups as the model has groups of heads.
 #pragma once
 
 #include "kernels/bench/CaseBuilder.h"

@@ -1,4 +1,4 @@
-// A fault that is planted: what happens at the points where SHARDC_FAULT says so.
+// A fault that is injected: what happens at the points where SHARDC_FAULT says so.
 #pragma once
 
 #include <atomic>
@@ -14,11 +14,11 @@ namespace shardc::run {
 void strikeProcess(FaultKind kind);
 
 /// Strikes once.
-class PlantedFault final : public exec::FaultHooks {
+class InjectedFault final : public exec::FaultHooks {
 public:
   /// `growsTo` is the size with which the job goes on behind its next save, 0 if it stays as it is;
   /// null if it has its largest size.
-  PlantedFault(const Fault &fault, const std::atomic<int64_t> *growsTo)
+  InjectedFault(const Fault &fault, const std::atomic<int64_t> *growsTo)
       : fault_(fault), growsTo_(growsTo) {}
   void beforeChannel(int rank) override;
   Status beforeLaunch(const exec::LaunchPoint &point) override;
@@ -34,9 +34,9 @@ private:
 };
 
 /// What libraries refuse to one rank.
-class PlantedRefusals final : public Refusals {
+class InjectedRefusals final : public Refusals {
 public:
-  PlantedRefusals(const Fault &fault, int rank) : fault_(fault), rank_(rank) {}
+  InjectedRefusals(const Fault &fault, int rank) : fault_(fault), rank_(rank) {}
   bool refuses(Service what) const override;
 
 private:

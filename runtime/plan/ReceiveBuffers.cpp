@@ -1,4 +1,4 @@
-// Computes landing buffers from the reductions of runtime/base/Reduction.h, one for each channel.
+// Computes receive buffers from the reductions of runtime/base/Reduction.h, one for each channel.
 #include "runtime/plan/Execution.h"
 
 #include <algorithm>
@@ -34,9 +34,9 @@ std::optional<Reduction> reductionOf(const Plan &plan, const Segment &segment, c
 
 } // namespace
 
-int64_t landingBytes(const Plan &plan, const Segment &segment, const Op &op) {
+int64_t receiveBufferBytes(const Plan &plan, const Segment &segment, const Op &op) {
   std::optional<Reduction> reduction = reductionOf(plan, segment, op);
-  return reduction ? shardc::landingBytes(*reduction) : 0;
+  return reduction ? shardc::receiveBufferBytes(*reduction) : 0;
 }
 
 bool isExchanged(const Plan &plan, const Segment &segment, const Op &op) {
@@ -44,22 +44,22 @@ bool isExchanged(const Plan &plan, const Segment &segment, const Op &op) {
   return reduction && reduction->members > 1 && wayOf(*reduction) == ReductionWay::Exchange;
 }
 
-int64_t landingBytes(const Plan &plan, const Role &role, ChannelId channel) {
+int64_t receiveBufferBytes(const Plan &plan, const Role &role, ChannelId channel) {
   int64_t most = 0;
   for (const Segment &segment : role.segments)
     for (const Op &op : segment.ops)
       if (op.group >= 0 && op.channel == channel)
-        most = std::max(most, landingBytes(plan, segment, op));
+        most = std::max(most, receiveBufferBytes(plan, segment, op));
   return most;
 }
 
-int64_t landingBytes(const Plan &plan, const Role &role) {
+int64_t receiveBufferBytes(const Plan &plan, const Role &role) {
   std::map<std::pair<int16_t, ChannelId>, int64_t> most; // of each channel
   for (const Segment &segment : role.segments)
     for (const Op &op : segment.ops)
       if (opInfo(op).collective) {
         int64_t &bytes = most[{op.group, op.channel}];
-        bytes = std::max(bytes, landingBytes(plan, segment, op));
+        bytes = std::max(bytes, receiveBufferBytes(plan, segment, op));
       }
   int64_t sum = 0;
   for (const auto &[channel, bytes] : most)

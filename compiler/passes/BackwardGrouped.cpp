@@ -1,4 +1,5 @@
-// Backward rules of rows that are gathered into runs, and of products with a factor for each run.
+// Backward rules of rows that are gathered into groups, and of products with a factor for each
+// group.
 #include <array>
 
 #include "compiler/passes/Gradients.h"
@@ -15,7 +16,7 @@ using Key = plan::AttrKey;
 namespace {
 
 /// A gradient goes the way back, by `kind`, with the same weights. That of a weight is the product
-/// of its row in a run and its row of tokens: of the operand the one, of the gradient the other.
+/// of its row in a group and its row of tokens: of the operand the one, of the gradient the other.
 void goBack(Gradients &gradients, const Op &op, OpKind kind) {
   ValueId gradient = gradients.of(op.results[0]);
   if (gradient == kNone)
@@ -78,11 +79,11 @@ void backGroupedMatMul(Gradients &gradients, const Op &op) {
   if (dc == kNone)
     return;
   ValueId a = op.operands[0], b = op.operands[1], counts = op.operands[2];
-  bool isTurned = op.getBool(Key::trans_b);
-  gradients.emitFor(b, isTurned ? gradients.makeOp(OpKind::GroupedMatMulBwd, {dc, a, counts})
-                                : gradients.makeOp(OpKind::GroupedMatMulBwd, {a, dc, counts}));
+  bool isTransposed = op.getBool(Key::trans_b);
+  gradients.emitFor(b, isTransposed ? gradients.makeOp(OpKind::GroupedMatMulBwd, {dc, a, counts})
+                                    : gradients.makeOp(OpKind::GroupedMatMulBwd, {a, dc, counts}));
   Op back = gradients.makeOp(OpKind::GroupedMatMul, {dc, b, counts});
-  if (!isTurned)
+  if (!isTransposed)
     back.set(Key::trans_b, int64_t{1});
   gradients.emitFor(a, std::move(back));
 }

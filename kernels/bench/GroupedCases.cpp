@@ -1,8 +1,8 @@
-#include "kernels/bench/RunsCases.h"
+#include "kernels/bench/GroupedCases.h"
 
 namespace shardc::kernels::bench {
 
-/// Two choices for each row, of runs in two slots.
+/// Two choices for each row, of groups in two slots.
 void makeMakeRuns(Builder &b) {
   const Model &m = b.model;
   b.attrs().bound = 2 * m.rows();
@@ -38,7 +38,7 @@ void makeDotRows(Builder &b) {
   b.data({m.rows(), m.ffn}).data({m.rows(), m.ffn}).data({m.ffn}).toData({m.rows(), 1});
 }
 
-/// Runs of as many rows as a sequence has positions, in two slots.
+/// Groups of as many rows as a sequence has positions, in two slots.
 void makeGroupedMatMul(Builder &b) {
   const Model &m = b.model;
   int64_t rows = 2 * m.groups * m.positions;
@@ -48,7 +48,7 @@ void makeGroupedMatMul(Builder &b) {
   b.toData({rows, m.ffn}).flops(rows, m.ffn, m.hidden());
 }
 
-/// By magnitudes that are expected, with those that are seen.
+/// By amaxes that are expected, with those that are seen.
 void makeGroupedMatMulDelayed(Builder &b) {
   makeGroupedMatMul(b);
   b.attrs().fp8_recipe = static_cast<int64_t>(Fp8Factors::Delayed);

@@ -1,19 +1,19 @@
-#include "runtime/tools/PlantedSaveFault.h"
+#include "runtime/tools/InjectedSaveFault.h"
 
 #include <cerrno>
 
 #include <unistd.h>
 
-#include "runtime/run/PlantedFault.h"
+#include "runtime/run/InjectedFault.h"
 
 namespace shardc::tools {
 namespace {
 
 /// Strikes once the step has ended, in the middle of a rank's file: a full disk from there on, one
 /// that never answers, what happens to a process once.
-class PlantedSaveFault final : public checkpoint::FileFaults {
+class InjectedSaveFault final : public checkpoint::FileFaults {
 public:
-  PlantedSaveFault(const run::Fault &fault, const std::atomic<uint64_t> &steps)
+  InjectedSaveFault(const run::Fault &fault, const std::atomic<uint64_t> &steps)
       : fault_(fault), steps_(steps) {}
 
   int beforeOperation() override {
@@ -38,17 +38,17 @@ private:
 
 } // namespace
 
-std::unique_ptr<checkpoint::FileFaults> plantInSaves(const run::Fault &fault,
-                                                     const ProcessContext &process) {
+std::unique_ptr<checkpoint::FileFaults> injectIntoSaves(const run::Fault &fault,
+                                                        const ProcessContext &process) {
   int rank = process.client ? process.client->rank() : 0;
   if (fault.moment != run::FaultMoment::Save || fault.rank != rank)
     return nullptr;
-  return std::make_unique<PlantedSaveFault>(fault, process.steps);
+  return std::make_unique<InjectedSaveFault>(fault, process.steps);
 }
 
-std::function<void(int64_t, std::span<uint8_t>)> plantInImages(const run::Fault &fault,
-                                                               const ProcessContext &process) {
-  if (!process.client || !fault.strikes(run::FaultKind::SpoilMemory, process.client->rank()))
+std::function<void(int64_t, std::span<uint8_t>)> injectIntoImages(const run::Fault &fault,
+                                                                  const ProcessContext &process) {
+  if (!process.client || !fault.strikes(run::FaultKind::CorruptMemory, process.client->rank()))
     return nullptr;
   return [from = fault.step](int64_t step, std::span<uint8_t> image) {
     if (step < from)

@@ -1,0 +1,81 @@
+// Rows in groups: a tensor of `bound` rows consists of equal slots; each begins with the rows of
+// its groups, one group behind the other, as counts i32[slots, groups] say. Other rows are not
+// there.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "kernels/host/Check.h"
+#include "kernels/host/Scratch.h"
+
+namespace shardc::kernels::host {
+
+/// Null, or why counts do not fit rows in slots.
+inline const char *checkCounts(const Tensor &counts, int64_t bound) {
+  SHARDC_REQUIRE(counts.dtype == DType::I32 && counts.rank == 2,
+                 "counts are not i32[slots, groups]");
+  SHARDC_REQUIRE(bound % counts.shape[0] == 0, "the rows do not consist of equal slots");
+  return nullptr;
+}
+
+/// Rows of a group whose slot has room for so many: no group goes beyond it, whatever counts say.
+inline int64_t rowsOfGroup(int32_t count, int64_t room) {
+  return std::clamp<int64_t>(count, 0, room);
+}
+
+/// Rows of all groups of a slot.
+inline int64_t rowsOfSlot(const Tensor &counts, int64_t slot, int64_t slotRows) {
+  int64_t groups = counts.shape[1], rows = 0;
+  const int32_t *ofSlot = static_cast<const int32_t *>(counts.data) + slot * groups;
+  for (int64_t group = 0; group < groups; ++group)
+    rows += rowsOfGroup(ofSlot[group], slotRows - rows);
+  return rows;
+}
+
+/// Calls `fn(row)` for each row that is there; without counts, all of them are.
+template <typename Fn> void forRowsThere(const Tensor *counts, int64_t bound, const Fn &fn) {
+  int64_t slots = counts ? counts->shape[0] : 1, slotRows = bound / slots;
+  for (int64_t slot = 0; slot < slots; ++slot)
+    for (int64_t i = 0, rows = counts ? rowsOfSlot(*counts, slot, slotRows) : bound; i < rows; ++i)
+      fn(slot * slotRows + i);
+}
+
+/// Where groups begin and how many rows they have.
+class RowGroups {
+public:
+  RowGroups(const Tensor &counts, int64_t bound, Scratch &scratch)
+      : slots(counts.shape[0]), groups(counts.shape[1]), slotRows(bound / slots), counts_(counts),
+        begins_(scratch.take<int64_t>(slots * groups)),
+        rows_(scratch.take<int64_t>(slots * groups)) {}
+
+  void read() {
+    const int32_t *counts = static_cast<const int32_t *>(counts_.data);
+    for (int64_t slot = 0; slot < slots; ++slot)
+      for (int64_t group = 0, used = 0; group < groups; ++group) {
+        int64_t at = slot * groups + group;
+        begins_[at] = slot * slotRows + used;
+        rows_[at] = rowsOfGroup(counts[at], slotRows - used);
+        used += rows_[at];
+      }
+  }
+
+  int64_t begin(int64_t slot, int64_t group) const { return begins_[slot * groups + group]; }
+  int64_t rows(int64_t slot, int64_t group) const { return rows_[slot * groups + group]; }
+
+  const int64_t slots, groups, slotRows;
+
+private:
+  const Tensor &counts_;
+  int64_t *begins_, *rows_;
+};
+
+/// Null, or why biases [E, m], one for each group, and weights [n, 1], if there are any, do not fit
+/// rows [n, m].
+const char *checkBiases(const Tensor &rows, const Tensor &bias, const Tensor &counts,
+                        const Tensor *weights);
+/// y[r,:] = x[r,:] + bias[e,:] (·weights[r]) of each row r of group e; y may be x.
+void addBiases(const RowGroups &groups, const Tensor &x, const Tensor &bias, const Tensor *weights,
+               const Tensor &y);
+
+} // namespace shardc::kernels::host
