@@ -41,6 +41,7 @@ OVERLAY = """recipe small_copy {{
   }}
   cluster {{ gpu = host  nodes = 1  gpus_per_node = {ranks} }}
   dataset synthetic {{}}
+  checkpoint {{ pretrained_checkpoint = none }}
   scheduler {{ lr_warmup_iters = 2 }}
   train {{ micro_batch_size = {micro}  global_batch_size = {batch}  train_iters = {steps} }}
   logger {{ log_interval = 1 }}
