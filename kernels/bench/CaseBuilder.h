@@ -116,6 +116,15 @@ public:
     return *this;
   }
 
+  /// What this rank has of the whole block of the shard: `n` elements, one of so many parts.
+  Builder &addWhole(int64_t n, int32_t parts) {
+    case_.rangesOf = {0, 1, 2};
+    addRange(n);
+    for (ParamRange &range : case_.ranges)
+      range.parts = parts;
+    return *this;
+  }
+
   /// The parameter of the last range has rows of so many elements.
   Builder &rowsOf(int64_t elements) {
     case_.ranges.back().row = elements;

@@ -672,7 +672,7 @@ std::unique_ptr<Case> makeCase(std::string_view op, DType data, const Model &mod
     call.listCount = static_cast<int64_t>(result->list.size());
     call.ranges = result->ranges.empty() ? nullptr : result->ranges.data();
     call.rangesCount = static_cast<int64_t>(result->ranges.size());
-    call.rangesOf = call.list ? result->rangesOf.data() : nullptr;
+    call.rangesOf = result->rangesOf.size() > 1 ? result->rangesOf.data() : nullptr;
     return result;
   }
   return nullptr;

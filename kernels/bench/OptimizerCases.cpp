@@ -49,9 +49,11 @@ void makeMuonOfHalves(Builder &b) {
   b.attrs().symmetric = true;
 }
 
+/// The shard is half of a rank's part of a matrix, of which two ranks have parts.
 void makeMuonOfParts(Builder &b) {
   makeMuon(b);
   b.floats({4 * sizeOf(b)});
+  b.addWhole(2 * sizeOf(b), 2).rowsOf(b.model.hidden());
   b.attrs().tensor_parts = 2;
   b.attrs().largest_matrix *= 4;
 }

@@ -123,16 +123,17 @@ TEST(Registry, ThreadsDoNotChangeEachOthersBits) {
 
 /// With all operands and results that the op may have.
 std::unique_ptr<bench::Case> wholeCase(std::string_view op) {
-  for (const char *form : {", delayed", ", halves"})
+  for (const char *form : {", delayed", ", parts", ", halves"})
     if (auto found = bench::makeCase(std::string(op) + form, DType::F32, bench::kTinyModel))
       return found;
   return tinyCase(op);
 }
 
 /// Amaxes come with their recipe, and what is seen comes before the op and behind it:
-/// GroupedFloat8Test.cpp leaves them out. Remainders come with weights.
+/// GroupedFloat8Test.cpp leaves them out. Remainders come with weights, and parts of matrices with
+/// their updates.
 bool hasOtherTypesWithout(const OpRow &op) {
-  return op.name.starts_with("grouped_matmul") || op.name == "adamw";
+  return op.name.starts_with("grouped_matmul") || op.name == "adamw" || op.name == "muon";
 }
 
 /// Gradients of two weights: both are results, or none.

@@ -78,6 +78,7 @@ WAYS = {
     "checkpoint.use_checkpoint_args": ['checkpoint.load = "nowhere"', "checkpoint.exit_on_missing_checkpoint = false",
                                        "checkpoint.use_checkpoint_args = true"],
     "checkpoint.in_memory_interval": ["checkpoint.in_memory_interval = 1"],
+    "logger.log_throughput_to_tensorboard": ["logger.log_throughput_to_tensorboard = true", 'logger.tensorboard_dir = "events"'],
     "logger.tensorboard_dir": ['logger.tensorboard_dir = "events"'],
     "scheduler.lr_decay_style = WSD": ["scheduler.lr_decay_style = WSD", "scheduler.lr_wsd_decay_iters = 2"]}
 # What a value may be that of: where it shows nothing, it has to beside some of these.

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """default_messages.py SHARDC FOLDER [QUIET...]: what `check` says of recipes below FOLDER without further options: of each
-third, and those that QUIET names; of all with SHARDC_LONG=1.
+third, and those that QUIET names; of all with SHARDC_LONG=1. Overlays are left out: they need the recipe of a model.
 
 A recipe has no errors, prints no remark, and at most one line that counts them; those that QUIET names print nothing at
 all. Warnings with their source lines and notes may follow the line.
@@ -36,7 +36,8 @@ def judge(shardc, path, quiet):
 
 def main():
     shardc, folder, quiet = sys.argv[1], sys.argv[2], sys.argv[3:]
-    paths = sorted(os.path.join(root, name) for root, _, names in os.walk(folder) for name in names if name.endswith(".recipe"))
+    paths = sorted(os.path.join(root, name) for root, _, names in os.walk(folder) for name in names
+                   if name.endswith(".recipe") and os.path.basename(root) != "overlays")
     silent = [os.path.join(folder, name) for name in quiet]
     if os.environ.get("SHARDC_LONG") != "1":
         paths = silent + [path for path in paths[::3] if path not in silent]

@@ -66,9 +66,9 @@ constexpr const char *kContexts[] = {
        cluster { gpu = host  gpus_per_node = 1 }
        train { micro_batch_size = 1  global_batch_size = 2  train_iters = 10 }
        optimizer { lr = 1e-3  optimizer = muon })",
-    // Adapters.
-    R"(model llama { num_layers = 1  hidden_size = 32  num_attention_heads = 4  seq_length = 8
-                     vocab_size = 61 }
+    // Adapters, beside weights whose rows are whole blocks of 4 bits.
+    R"(model llama { num_layers = 1  hidden_size = 64  num_attention_heads = 4  seq_length = 8
+                     vocab_size = 61  ffn_hidden_size = 128 }
        cluster { gpu = host  gpus_per_node = 1 }
        train { micro_batch_size = 1  global_batch_size = 2  train_iters = 10 }
        dataset synthetic {}

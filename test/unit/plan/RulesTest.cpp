@@ -117,9 +117,6 @@ const std::vector<Case> &kindCases() {
          std::swap(p.params[0], p.params[1]);
        },
        "parameter 'layers.0.bias' of block 'layers.0' has no rows and columns"},
-      {"matrixOfSeveralShards", Rule::Matrix, "zero", giveToMuon,
-       "a shard boundary of block 'layers.0' (every 24 elements) cuts a matrix of 64 elements of "
-       "parameter 'layers.0.weight' at 0; its optimizer updates whole matrices"},
       {"optimizerOfAnotherClass", Rule::Matrix, "zero",
        [](Plan &p) {
          p.classes.push_back({"other", /*isTrained=*/true, Optimizer::Lion});

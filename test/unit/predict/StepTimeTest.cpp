@@ -218,7 +218,9 @@ TEST(Ops, AttentionGoesAtTheRateOfTheKernelsThatServeIt) {
     EXPECT_GT(h200(kind, DType::BF16), 200);
     EXPECT_NEAR(h200(kind, DType::F32), plain, 1e-9);
     EXPECT_NEAR(h200(kind, DType::BF16, 0.1), plain, 1e-9) << "dropout";
-    EXPECT_NEAR(h200(kind, DType::BF16, 0, true), plain, 1e-9) << "documents";
+    EXPECT_GT(h200(kind, DType::BF16, 0, true), 180) << "documents, on Hopper's tensor cores";
+    EXPECT_NEAR(attentionTflops(Gpu::A100, kind, DType::BF16, 0, true), plain * 19.5 / 66.9, 1e-9)
+        << "documents elsewhere";
     EXPECT_NEAR(attentionTflops(Gpu::A100, kind, DType::BF16, 0.1), plain * 19.5 / 66.9, 1e-9)
         << "by fp32 rates";
   }
