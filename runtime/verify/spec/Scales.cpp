@@ -78,7 +78,7 @@ std::optional<State> Walk::magnitudeOf(const At &at, const State &x, size_t from
     return largest;
   }
   if (amax.kind != Value::Largest)
-    return refuse(at, "takes no magnitudes"), std::nullopt;
+    return refuse(at, "takes no amax values"), std::nullopt;
   if (amax.maxima->kind == Maxima::Seen) { // by the op before
     auto found = amax.maxima->entries.find(slot);
     if (found == amax.maxima->entries.end())
@@ -96,7 +96,7 @@ bool Walk::useSlots(const At &at, const State &x, const Value &amax, Slots slots
     ++next; // behind the update
   if (amax.kind != Value::Largest || amax.maxima->kind != Maxima::Expected ||
       amax.maxima->step != next)
-    return refuse(at, "takes magnitudes of another step");
+    return refuse(at, "takes amax values of another step");
   std::pair of(x.term, slots.count);
   auto [used, isNew] = uses_.try_emplace({at.role.index, slots.first}, of);
   return isNew || used->second == of ||
@@ -108,7 +108,7 @@ bool Walk::see(const At &at, const State &x, Value &seen, Slots slots) {
   bool isFill = seen.isOne() && terms_[seen.state.term].op == OpKind::Fill &&
                 terms_[seen.state.term].attrs.empty();
   if (!isFill && (seen.kind != Value::Largest || seen.maxima->kind != Maxima::Seen))
-    return refuse(at, "adds to what is no magnitudes");
+    return refuse(at, "adds to what has no amax values");
   Maxima maxima = isFill ? Maxima() : *seen.maxima;
   Maxima::Entry entry = {x, x.microbatch, x.microbatch, slots.count};
   entry.of.microbatch = -1;
@@ -400,7 +400,7 @@ bool Walk::shareSlots(const At &at, const Maxima &maxima) {
 /// Of all ranks of a group that have parts.
 std::optional<Walk::Values> Walk::movedMaxima(const At &at, Maxima maxima) {
   if (at.op.kind != OpKind::AllReduceMax)
-    return refuse(at, "moves magnitudes in a way that is not known"), std::nullopt;
+    return refuse(at, "moves amax values in a way that is not known"), std::nullopt;
   if (maxima.kind == Maxima::Seen && !rolesApart(at).empty() && !shareSlots(at, maxima))
     return std::nullopt;
   for (auto &[slot, entry] : maxima.entries)
@@ -462,7 +462,7 @@ std::optional<Walk::Values> Walk::followAmaxShard(const At &at) {
                 terms_[amax.state.term].attrs.empty();
   if (!x.isBlock() ||
       (!isFill && (amax.kind != Value::Largest || amax.maxima->kind != Maxima::Weights)))
-    return refuse(at, "takes no weights, or no magnitudes of them"), std::nullopt;
+    return refuse(at, "takes no weights, or no amax values of them"), std::nullopt;
   Maxima maxima = isFill ? Maxima() : *amax.maxima;
   maxima.kind = Maxima::Weights;
   const std::vector<size_t> &params = paramsOf_[static_cast<size_t>(x.block->block)];
@@ -480,7 +480,7 @@ std::optional<Walk::Values> Walk::followAmaxShard(const At &at) {
 std::optional<Walk::Values> Walk::followQuantizeShard(const At &at) {
   const Value &x = operand(at, 0), &amax = operand(at, 1);
   if (!x.isBlock() || amax.kind != Value::Largest || amax.maxima->kind != Maxima::Weights)
-    return refuse(at, "takes no weights, or no magnitudes of them"), std::nullopt;
+    return refuse(at, "takes no weights, or no amax values of them"), std::nullopt;
   BlockState block = *x.block;
   const std::vector<size_t> &params = paramsOf_[static_cast<size_t>(block.block)];
   for (size_t i = 0; i < params.size(); ++i) {
@@ -498,7 +498,7 @@ std::optional<Walk::Values> Walk::followQuantizeShard(const At &at) {
 std::optional<Walk::Values> Walk::followWeightScales(const At &at) {
   const Value &amax = operand(at, 0);
   if (amax.kind != Value::Largest || amax.maxima->kind != Maxima::Weights)
-    return refuse(at, "takes no magnitudes of weights"), std::nullopt;
+    return refuse(at, "takes no amax values of weights"), std::nullopt;
   Maxima scales = *amax.maxima;
   scales.kind = Maxima::Scales;
   for (const auto &[number, entry] : scales.entries)
@@ -515,7 +515,7 @@ std::optional<Walk::Values> Walk::endMaxima(const At &at) {
                 seen.maxima->kind == Maxima::Seen && state.kind == Value::Step &&
                 state.step->training.finished == at.role.step;
   if (!isFine)
-    return refuse(at, "takes other magnitudes than those of the step"), std::nullopt;
+    return refuse(at, "takes other amax values than those of the step"), std::nullopt;
   if (!checkHyper(at))
     return std::nullopt;
   int64_t base = at.role.step * kStep, last = base + goals_.microbatches - 1;
