@@ -44,7 +44,7 @@ __device__ void copyTiles(const Maps &maps, const Sight &sight, Shared<kChannels
   Range range = Range::of(sight, query, kTileRows);
   Turn<kStages> turn;
   for (int key = range.begin; key < range.end; key += kTileRows, ++turn.count) {
-    uint32_t stage = turn.stage(), hasK = barrier(shared.hasK, stage);
+    uint32_t stage = stageOf(turn), hasK = barrier(shared.hasK, stage);
     uint32_t hasV = barrier(shared.hasV, stage);
     hopper::waitFor(barrier(shared.freeK, stage), turn.parity() ^ 1);
     hopper::expectBytes(hasK, Tile::kBytes);

@@ -9,13 +9,14 @@
 
 namespace shardc::kernels::cuda::heads {
 
-constexpr int kTileRows = 128;      ///< of queries or keys that a block has
-constexpr int kGroupRows = 64;      ///< of those, that a warpgroup has
-constexpr int kBlockCols = 64;      ///< channels in a row of shared memory
-constexpr int kThreads = 384;       ///< a warpgroup that copies, two that multiply
-constexpr uint32_t kRowBytes = 128; ///< of shared memory
+using tiles::kBlockCols; ///< channels in a row of shared memory
+using tiles::kGroupRows;
+using tiles::kPartBytes; ///< 16 rows
+using tiles::kRowBytes;
+using tiles::kThreads;
+using tiles::kTileRows; ///< of queries or keys that a block has
+using tiles::Turn;
 constexpr uint32_t kStepBytes = 32; ///< 16 channels
-constexpr uint32_t kStepRows = 16 * kRowBytes;
 constexpr float kLog2e = 1.4426950408889634f;
 constexpr float kLn2 = 0.6931471805599453f;
 
@@ -161,17 +162,13 @@ __device__ __forceinline__ void addProducts(float (&sums)[kSums], const uint32_t
 #pragma unroll
   for (int i = 0; i < kWords / 4; ++i)
     hopper::addProductFrom<2 * kSums, kIsF16, 1>(sums, factors + 4 * i,
-                                                 b.at(static_cast<uint32_t>(i) * kStepRows));
+                                                 b.at(static_cast<uint32_t>(i) * kPartBytes));
   hopper::endProducts();
 }
 
-/// A position in a ring of stages.
-template <int kStages> struct Turn {
-  uint32_t count = 0;
-
-  __device__ __forceinline__ uint32_t stage() const { return count % kStages; }
-  __device__ __forceinline__ uint32_t parity() const { return count / kStages % 2; }
-};
+template <int kStages> __device__ __forceinline__ uint32_t stageOf(const Turn<kStages> &turn) {
+  return static_cast<uint32_t>(turn.stage());
+}
 
 __device__ __forceinline__ uint32_t barrier(const uint64_t *all, uint32_t i) {
   return hopper::sharedAddress(all) + i * 8;

@@ -65,7 +65,7 @@ __device__ void copyKeys(const Maps &maps, const Sight &sight, QueryShared<kChan
              row, sample);
   Turn<kKeyStages> turn;
   for (int key = begin; key < end; key += kTileRows, ++turn.count) {
-    uint32_t stage = turn.stage(), has = barrier(shared.has, stage);
+    uint32_t stage = stageOf(turn), has = barrier(shared.has, stage);
     hopper::waitFor(barrier(shared.free, stage), turn.parity() ^ 1);
     hopper::expectBytes(has, 2 * Tile::kBytes);
     Tile::load(maps.k, hopper::sharedAddress(shared.k[stage]), has, p.k.at(group, 0, kChannels),
@@ -135,7 +135,7 @@ __device__ void sumQueries(const Sight &sight, QueryShared<kChannels> &shared, i
   Turn<kKeyStages> turn;
 #pragma unroll 1
   for (int key0 = begin; key0 < end; key0 += kTileRows, ++turn.count) {
-    uint32_t stage = turn.stage(), free = barrier(shared.free, stage);
+    uint32_t stage = stageOf(turn), free = barrier(shared.free, stage);
     hopper::waitFor(barrier(shared.has, stage), turn.parity());
     if (key0 + kTileRows <= groupBegin || key0 >= groupEnd) {
       release(free);
@@ -272,7 +272,7 @@ __device__ void copyQueries(const Maps &maps, const Params &p, KeyShared<kChanne
           ends[number] = query;
           break;
         }
-        uint32_t stage = turn.stage(), has = barrier(shared.has, stage);
+        uint32_t stage = stageOf(turn), has = barrier(shared.has, stage);
         hopper::waitFor(barrier(shared.free, stage), turn.parity() ^ 1);
         if (lane == 0) {
           hopper::expectBytes(has, 2 * Queries::kBytes);
@@ -296,11 +296,11 @@ __device__ void copyQueries(const Maps &maps, const Params &p, KeyShared<kChanne
           hopper::arrive(has);
       }
     }
-  hopper::waitFor(barrier(shared.free, turn.stage()), turn.parity() ^ 1);
+  hopper::waitFor(barrier(shared.free, stageOf(turn)), turn.parity() ^ 1);
   if (lane == 0) {
-    shared.words[turn.stage()].first = -1;
-    hopper::arrive(barrier(shared.has, turn.stage()));
-    hopper::arrive(barrier(shared.has, turn.stage()));
+    shared.words[stageOf(turn)].first = -1;
+    hopper::arrive(barrier(shared.has, stageOf(turn)));
+    hopper::arrive(barrier(shared.has, stageOf(turn)));
   }
 }
 
@@ -353,7 +353,7 @@ __device__ void sumKeys(const Params &p, KeyShared<kChannels> &shared, int key, 
   Turn<kQueryStages> turn;
 #pragma unroll 1
   for (;; ++turn.count) {
-    uint32_t stage = turn.stage(), free = barrier(shared.free, stage);
+    uint32_t stage = stageOf(turn), free = barrier(shared.free, stage);
     hopper::waitFor(barrier(shared.has, stage), turn.parity());
     const QueryWords &words = shared.words[stage];
     const int query = __shfl_sync(0xffffffffu, words.first, 0);
