@@ -28,9 +28,8 @@ std::string explainRule(llvm::StringRef id);
 /// case alike), each explained; for people who search for what upstream printed. Empty if none.
 std::string explainText(llvm::StringRef words);
 
-/// The text of a message for a reader who has no values: `...` for a placeholder, `(s)` for an
-/// ending,
-/// `(a|b)` for one of several words.
+/// A message's text without its arguments, as pages print it: `...` replaces each argument, `(s)`
+/// an optional plural ending, and `(a|b)` a choice of words.
 std::string readableText(std::string_view text);
 
 /// Explains a message of the compiler or of the runtime by its id. Empty if unknown.

@@ -68,7 +68,7 @@ public:
   AdapterTargets(std::span<const std::string> targets, std::span<const std::string> exclude,
                  const AdaptedModel &model);
 
-  /// Why the entries are none, in words; empty if they are.
+  /// Text that says why an entry is invalid; empty if all are valid.
   const std::string &problem() const { return problem_; }
   /// Of the layer with this number.
   LayerAdapters of(int64_t layer, bool hasExperts) const;

@@ -46,8 +46,9 @@ private:
 /// Divides the row capacity (attribute `bound`) of an op that groups rows by the number of ranks.
 void divideBound(plan::Op &op, const plan::OpFactors &factors, int64_t ranks);
 
-/// Gives each context-parallel rank two mirrored chunks of each sequence. Attention still sees only
-/// local keys until attendToSlices(). Returns false if there is no context parallelism.
+/// Gives each context-parallel rank two mirrored chunks of each sequence. Attention then reads the
+/// rank's own keys only; attendToSlices() adds those of the other ranks. Returns false if the plan
+/// has no context parallelism.
 bool cutSequences(plan::Plan &plan);
 
 /// Makes attention on sequence slices see all keys, as `model.cp_comm_type` says for each layer.

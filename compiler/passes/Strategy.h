@@ -40,7 +40,7 @@ struct BlockStrategy : JobStrategy {
 
   /// Whether gradients of several microbatches are accumulated locally before they are reduced.
   bool accumulatesLocally() const { return isTrained && !shardsGrads && microbatches > 1; }
-  /// Whether there is no separate master copy of the weights.
+  /// Whether the weights are their own master copy.
   bool masterIsParam() const {
     return !isTrained || (params == master && !dividesShards() && (shardsParams || !shardsState));
   }

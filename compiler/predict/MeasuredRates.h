@@ -31,8 +31,8 @@ struct RatedLink {
 class MeasuredRates {
 public:
   explicit MeasuredRates(const std::vector<Rate> &rates);
-  /// Parses the words of a plan; null if there are none. Words that are not rates are ignored,
-  /// since the compiler wrote them.
+  /// Parses the measured rates that a plan lists; null if there is none. The compiler wrote the
+  /// list, so an entry that does not parse is ignored.
   static std::shared_ptr<const MeasuredRates> ofPlan(std::span<const std::string> words);
 
   /// TFLOP/s of products whose smallest extent is `extent`, interpolated linearly in its logarithm.

@@ -253,8 +253,8 @@ double productSeconds(const Device &device, const Segment &segment, const Op &op
          (quantises ? factorsSeconds(device, segment, op) : 0);
 }
 
-/// The products of Muon, on the rank whose part of the block has the most of them: those of each
-/// matrix of which it has rows.
+/// Seconds of Muon's matrix products, on the rank that computes most of them. A rank orthogonalises
+/// each matrix that has a row in its part of the block.
 double matricesSeconds(const Device &device, const plan::Plan &plan, const Segment &segment,
                        const Op &op) {
   bool isNarrow = static_cast<NsProducts>(op.getInt(Key::products)) == NsProducts::Medium;

@@ -281,7 +281,7 @@ int runShow(const ShowCommand &command) {
   for (llvm::StringRef number : numbers) {
     int64_t pack = 0;
     if (number.getAsInteger(10, pack) || pack < 0 || pack >= files->numPacks())
-      return refuse(makeStatus(report::DataRefused, "'{}' has {} packs, there is no pack {}",
+      return refuse(makeStatus(report::DataRefused, "'{}' has {} packs; pack {} does not exist",
                                files->prefix(), files->numPacks(), number.str()));
     Result<std::vector<Run>> runs = runsOf(*files, pack);
     if (!runs.isOk())

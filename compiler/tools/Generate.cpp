@@ -265,13 +265,13 @@ public:
     llvm::StringRef(prompt).split(words, ' ', -1, false);
     for (llvm::StringRef word : words)
       if (int32_t token = 0; word.getAsInteger(10, token) || token < 0)
-        return makeStatus(StatusCode::InvalidInput, "'{}' is no number of a token", word.str());
+        return makeStatus(StatusCode::InvalidInput, "'{}' is not a token number", word.str());
       else
         tokens.push_back(token);
     return tokens;
   }
 
-  /// Prints what a further token adds. Bytes of a character that is not complete wait.
+  /// Prints the text that the last token adds. Holds back the bytes of an incomplete character.
   Status say(const std::vector<int32_t> &tokens, bool isLast) {
     if (!process_) {
       printOut("{}{}", tokens.size() > 1 ? " " : "", tokens.back());

@@ -5,10 +5,10 @@
 
 namespace shardc::tools {
 
-/// Writes to standard output. If that is a terminal with fewer rows than the text has lines, the
-/// text goes through the program in SHARDC_PAGER, else PAGER, else `less`. It is written directly
-/// if there is no pager, if the variable is empty or `cat`, or on a dumb terminal. Returns false on
-/// a write error; leaving the pager early is not an error.
+/// Writes the text to standard output. If that is a terminal with fewer rows than the text has
+/// lines, pipes it through the program that SHARDC_PAGER names, else PAGER, else `less`. Writes it
+/// directly if that program does not exist, if the variable is empty or `cat`, or if TERM is unset
+/// or `dumb`. Returns false on a write error; quitting the pager early is not an error.
 bool showText(std::string_view text);
 
 } // namespace shardc::tools

@@ -62,7 +62,7 @@ std::optional<config::Config> load(const CommonOptions &common, SourceManager &s
   return std::nullopt;
 }
 
-/// What the optimizer keeps of an element, of the block of which it keeps least.
+/// Bytes of moments per element, in the block whose optimizer keeps the fewest.
 int64_t leastMomentBytes(const plan::Plan &plan) {
   std::optional<int64_t> least;
   for (const plan::Block &block : plan.blocks) {

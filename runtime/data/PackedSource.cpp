@@ -82,7 +82,7 @@ Status PackedSource::fillRow(int64_t row, int64_t at, int64_t places, Sample &ou
 
 Status PackedSource::sample(int64_t index, Sample &out) const {
   if (index < 0 || index >= numSamples())
-    return makeStatus(report::DataRefused, "'{}' has {} packs, there is no pack {}", name(),
+    return makeStatus(report::DataRefused, "'{}' has {} packs; pack {} does not exist", name(),
                       numSamples(), index);
   SHARDC_CHECK(static_cast<int64_t>(out.tokens.size()) == sequenceLength_,
                "a sample of {} tokens for sequences of {}", out.tokens.size(), sequenceLength_);
