@@ -73,10 +73,6 @@ std::vector<Barred> barredSettings(const RuleContext &ctx) {
     if (is && cudnnBarOf(kind) != CudnnBar::None && !ctx.cfg()[opt].isPoisoned)
       all.push_back({kind, opt, std::move(without)});
   };
-  // In fp32 no attention is cuDNN's, whatever else is set.
-  add(true, Opt::ModelBf16, {}, [](AttentionKind &) {});
-  if (!all.empty())
-    return all;
   Opt dropout = Opt::ModelAttentionDropout, documents = ctx.derived().splitting;
   add(ctx.cfg().getFloatOr(dropout, 0) > 0, dropout, Value::ofFloat(0),
       [](AttentionKind &kind) { kind.drops = true; });
@@ -122,20 +118,6 @@ void ruleCudaCoreAttention(RuleContext &ctx) {
   }
 }
 
-void ruleAttentionWithoutKernel(RuleContext &ctx) {
-  if (!runsOnGpu(ctx) || headChannels(ctx).first > cudaLimit(CudaLimit::HeadChannels).most)
-    return;
-  for (const Barred &barred : barredSettings(ctx))
-    if (attentionRefusal(barred.kind)) {
-      RuleReport report =
-          ctx.reportAt(placeOf(ctx, barred.opt),
-                       {pathOf(barred.opt), arg(ctx, barred.opt), arg(ctx, Opt::ClusterGpu),
-                        barred.kind.channels, barred.kind.values});
-      if (barred.without)
-        report.fix(ctx.fixSet(barred.opt, *barred.without, FixItKind::Alternative));
-    }
-}
-
 void ruleCudaLimits(RuleContext &ctx) {
   if (!runsOnGpu(ctx))
     return;
@@ -149,6 +131,8 @@ void ruleCudaLimits(RuleContext &ctx) {
   bool isLatent = ctx.on(Opt::ModelMultiLatentAttention);
   auto [channels, opt] = headChannels(ctx);
   judge(CudaLimit::HeadChannels, channels, opt);
+  if (isLatent)
+    judge(CudaLimit::HeadChannels, ctx.num(Opt::ModelVHeadDim), Opt::ModelVHeadDim);
   judge(CudaLimit::NormColumns, d.hidden, Opt::ModelHiddenSize);
   if (isLatent)
     for (Opt rank : {Opt::ModelQLoraRank, Opt::ModelKvLoraRank})

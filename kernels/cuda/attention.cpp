@@ -52,15 +52,8 @@ template <bool kBackward> struct Buffers {
 
 template <bool kBackward> const char *accepts(const Call &call) {
   const Kernel &oracle = kBackward ? host::kAttentionBwd : host::kAttention;
-  if (const char *reason = oracle.accepts(call))
-    return reason;
-  if (const char *reason = attentionRefusal(call, {kBackward}))
-    return reason;
-  // Whether cuDNN serves the call is known with a device. Without one it is asked again when it is
-  // bound.
-  const char *lack = plainAttentionRefusal(attentionKindOf(call, {kBackward}));
-  return lack && call.context && kernelsOf(call, {kBackward}) == AttentionKernels::Plain ? lack
-                                                                                         : nullptr;
+  const char *reason = oracle.accepts(call);
+  return reason ? reason : attentionRefusal(call, {kBackward});
 }
 
 template <bool kBackward> void run(const Call &call) {
@@ -111,9 +104,8 @@ private:
 
 template <bool kBackward> const char *acceptsQkv(const Call &call) {
   const Kernel &oracle = kBackward ? host::kAttentionQkvBwd : host::kAttentionQkv;
-  if (const char *reason = oracle.accepts(call))
-    return reason;
-  return attentionRefusal(call, {kBackward, true});
+  const char *reason = oracle.accepts(call);
+  return reason ? reason : attentionRefusal(call, {kBackward, true});
 }
 
 template <bool kBackward> void runQkv(const Call &call) {

@@ -122,22 +122,9 @@ void run(const Call &call) {
   }
 }
 
-/// Null, or why no kernel has the call. Whether cuDNN has what the hand-written kernels lack is
-/// known with a device; without one it is asked again when the call is bound.
-const char *refusalOf(const Call &call, bool isBackward) {
-  const AttentionOp op = {isBackward, false, true};
-  if (const char *reason = attentionRefusal(call, op))
-    return reason;
-  const char *lack = plainAttentionRefusal(attentionKindOf(call, op));
-  if (!lack || !call.context)
-    return nullptr;
-  const Tensor *first = call.in + (isBackward ? 1 : 0); // queries, and then keys
-  return Support(call, Pieces(call, first[0], first[1]), isBackward).byCudnn ? nullptr : lack;
-}
-
 const char *accepts(const Call &call) {
   const char *reason = host::kAttentionPart.accepts(call);
-  return reason ? reason : refusalOf(call, false);
+  return reason ? reason : attentionRefusal(call, {false, false, true});
 }
 
 // ---- backward ----
@@ -215,7 +202,7 @@ void runBwd(const Call &call) {
 
 const char *acceptsBwd(const Call &call) {
   const char *reason = host::kAttentionPartBwd.accepts(call);
-  return reason ? reason : refusalOf(call, true);
+  return reason ? reason : attentionRefusal(call, {true, false, true});
 }
 
 } // namespace

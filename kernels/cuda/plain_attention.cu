@@ -3,7 +3,7 @@
 // M·(do·vᵀ):
 //   dv = (M·P)ᵀ·do, dS = scale·P·(dP - delta), dq = dS·k, dk = dSᵀ·q, summed over a group's heads.
 // With a soft cap c, a score x is c·tanh(x/c), and dS has the factor 1 - tanh(x/c)².
-// q[B,S,N,D], k and v[B,S,G,D], o[B,S,N·D] f32, bf16 or f16 each, lse f32. Online softmax over
+// q[B,S,N,D], k[B,S,G,D], v[B,S,G,E], o[B,S,N·E] f32, bf16 or f16 each, lse f32. Online softmax over
 // tiles of 32 keys; all arithmetic fp32 on the CUDA cores, sums in a fixed order, no atomics: dq
 // has a kernel over query tiles, dk and dv one over key tiles. Of slices of a sequence, queries and
 // keys differ in number, each has its position, and tiles in which nothing is seen are left out; a
@@ -29,7 +29,8 @@ struct Attention {
   float *lse, *delta;
   const int32_t *docs, *keyDocs, *queryAt, *keyAt; ///< the latter three of slices alone
   const int64_t *samples;
-  int queries, keys, heads, groups, channels;
+  int queries, keys, heads, groups;
+  int channels, values; ///< of a head's queries and keys, and of its values
   uint32_t positions; ///< of a whole sequence, which dropout counts
   uint32_t firstHead; ///< of all ranks' heads, the first one here
   int window;         ///< keys before its own that a query sees; negative: all
@@ -194,7 +195,7 @@ template <int kColumns, bool kParts>
 __global__ void __launch_bounds__(kWarps *kWarp) attentionForward(const Attention p) {
   awaitPrevious();
   extern __shared__ float shared[];
-  int pitch = p.channels + 1, lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  int pitch = p.channels + 1, valuePitch = p.values + 1, lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   float *q = shared, *k = q + kTile * pitch, *v = k + kTile * pitch;
   int first = static_cast<int>(blockIdx.x) * kTile, head = static_cast<int>(blockIdx.y);
   int sample = static_cast<int>(blockIdx.z), group = head / (p.heads / p.groups);
@@ -219,7 +220,7 @@ __global__ void __launch_bounds__(kWarps *kWarp) attentionForward(const Attentio
     if (!nextTiles<kParts>(seesAny))
       continue;
     loadTile(p.k, keys, p.channels, key0, k, pitch);
-    loadTile(p.v, keys, p.channels, key0, v, pitch);
+    loadTile(p.v, keys, p.values, key0, v, valuePitch);
     __syncthreads();
     float scores[kRows];
     dotRows(q, k, pitch, p.channels, warp, lane, scores);
@@ -243,7 +244,7 @@ __global__ void __launch_bounds__(kWarps *kWarp) attentionForward(const Attentio
                               sight.dropoutColumn(key));
       scores[r] = prob;
     }
-    addProducts(scores, v, pitch, p.channels, lane, sums);
+    addProducts(scores, v, valuePitch, p.values, lane, sums);
   }
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
@@ -256,7 +257,7 @@ __global__ void __launch_bounds__(kWarps *kWarp) attentionForward(const Attentio
     for (int c = 0; c < kColumns; ++c)
       sums[r][c] /= seesNone ? 1.0f : total[r];
   }
-  writeRows(p.o, queries, p.channels, first, warp, lane, sums);
+  writeRows(p.o, queries, p.values, first, warp, lane, sums);
 }
 
 /// delta[b,n,s] = sum over channels of do·o; a warp a row.
@@ -267,8 +268,8 @@ __global__ void __launch_bounds__(256) rowProducts(const Attention p, int64_t ro
   if (row >= rows)
     return;
   float sum = 0;
-  for (int d = lane; d < p.channels; d += kWarp)
-    sum += element(p.dOut, row * p.channels + d) * element(p.o, row * p.channels + d);
+  for (int d = lane; d < p.values; d += kWarp)
+    sum += element(p.dOut, row * p.values + d) * element(p.o, row * p.values + d);
   sum = warpSum(sum);
   int64_t head = row % p.heads, position = row / p.heads % p.queries;
   int64_t sample = row / p.heads / p.queries;
@@ -299,15 +300,16 @@ template <int kColumns, bool kParts>
 __global__ void __launch_bounds__(kWarps *kWarp) attentionBwdQueries(const Attention p) {
   awaitPrevious();
   extern __shared__ float shared[];
-  int pitch = p.channels + 1, lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  float *q = shared, *dOut = q + kTile * pitch, *k = dOut + kTile * pitch, *v = k + kTile * pitch;
+  int pitch = p.channels + 1, valuePitch = p.values + 1, lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  float *q = shared, *k = q + kTile * pitch, *dOut = k + kTile * pitch;
+  float *v = dOut + kTile * valuePitch;
   int first = static_cast<int>(blockIdx.x) * kTile, head = static_cast<int>(blockIdx.y);
   int sample = static_cast<int>(blockIdx.z), group = head / (p.heads / p.groups);
   Side queries = {sample, p.queries, p.heads, head}, keys = {sample, p.keys, p.groups, group};
   Sight<kParts> sight(p, sample);
   int64_t statistics = (static_cast<int64_t>(sample) * p.heads + head) * p.queries;
   loadTile(p.q, queries, p.channels, first, q, pitch);
-  loadTile(p.dOut, queries, p.channels, first, dOut, pitch);
+  loadTile(p.dOut, queries, p.values, first, dOut, valuePitch);
   Span spans[kRows], all = spanOfTile(sight, first, lane);
   float lse[kRows], delta[kRows], sums[kRows][kColumns] = {};
 #pragma unroll
@@ -328,11 +330,11 @@ __global__ void __launch_bounds__(kWarps *kWarp) attentionBwdQueries(const Atten
     if (!nextTiles<kParts>(seesAny))
       continue;
     loadTile(p.k, keys, p.channels, key0, k, pitch);
-    loadTile(p.v, keys, p.channels, key0, v, pitch);
+    loadTile(p.v, keys, p.values, key0, v, valuePitch);
     __syncthreads();
     float scores[kRows], dProbs[kRows];
     dotRows(q, k, pitch, p.channels, warp, lane, scores);
-    dotRows(dOut, v, pitch, p.channels, warp, lane, dProbs);
+    dotRows(dOut, v, valuePitch, p.values, warp, lane, dProbs);
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       int key = key0 + lane, query = first + warp + r * kWarps;
@@ -350,14 +352,15 @@ template <int kColumns, bool kParts>
 __global__ void __launch_bounds__(kWarps *kWarp) attentionBwdKeys(const Attention p) {
   awaitPrevious();
   extern __shared__ float shared[];
-  int pitch = p.channels + 1, lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  float *k = shared, *v = k + kTile * pitch, *q = v + kTile * pitch, *dOut = q + kTile * pitch;
+  int pitch = p.channels + 1, valuePitch = p.values + 1, lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  float *k = shared, *q = k + kTile * pitch, *v = q + kTile * pitch;
+  float *dOut = v + kTile * valuePitch;
   int first = static_cast<int>(blockIdx.x) * kTile, group = static_cast<int>(blockIdx.y);
   int sample = static_cast<int>(blockIdx.z), perGroup = p.heads / p.groups;
   Side keys = {sample, p.keys, p.groups, group};
   Sight<kParts> sight(p, sample);
   loadTile(p.k, keys, p.channels, first, k, pitch);
-  loadTile(p.v, keys, p.channels, first, v, pitch);
+  loadTile(p.v, keys, p.values, first, v, valuePitch);
   float dk[kRows][kColumns] = {}, dv[kRows][kColumns] = {};
   // The first query that may see a key of the tile, the last one, and the next.
   int begin = p.causal && !kParts ? first : 0;
@@ -385,11 +388,11 @@ __global__ void __launch_bounds__(kWarps *kWarp) attentionBwdKeys(const Attentio
       if (!nextTiles<kParts>(seesAny))
         continue;
       loadTile(p.q, queries, p.channels, query0, q, pitch);
-      loadTile(p.dOut, queries, p.channels, query0, dOut, pitch);
+      loadTile(p.dOut, queries, p.values, query0, dOut, valuePitch);
       __syncthreads();
       float scores[kRows], dProbs[kRows];
       dotRows(k, q, pitch, p.channels, warp, lane, scores);
-      dotRows(v, dOut, pitch, p.channels, warp, lane, dProbs);
+      dotRows(v, dOut, valuePitch, p.values, warp, lane, dProbs);
 #pragma unroll
       for (int r = 0; r < kRows; ++r) {
         int key = first + warp + r * kWarps;
@@ -398,12 +401,12 @@ __global__ void __launch_bounds__(kWarps *kWarp) attentionBwdKeys(const Attentio
           e = differentiate(sight, scores[r], dProbs[r], lse, delta, sample, head, query, key);
         scores[r] = e.prob, dProbs[r] = e.dScore;
       }
-      addProducts(scores, dOut, pitch, p.channels, lane, dv);
+      addProducts(scores, dOut, valuePitch, p.values, lane, dv);
       addProducts(dProbs, q, pitch, p.channels, lane, dk);
     }
   }
   writeRows(p.dk, keys, p.channels, first, warp, lane, dk);
-  writeRows(p.dv, keys, p.channels, first, warp, lane, dv);
+  writeRows(p.dv, keys, p.values, first, warp, lane, dv);
 }
 
 /// Attention of queries, keys and words from these operands on: documents of a whole sequence, or
@@ -416,6 +419,7 @@ Attention describe(const Call &call, int queries, int words, bool isPart) {
   p.queries = static_cast<int>(q.shape[1]), p.keys = static_cast<int>(k.shape[1]);
   p.heads = static_cast<int>(q.shape[2]);
   p.groups = static_cast<int>(k.shape[2]), p.channels = static_cast<int>(q.shape[3]);
+  p.values = static_cast<int>(call.in[queries + 2].shape[3]);
   if (isPart) {
     p.queryAt = wordsOf(words), p.keyAt = wordsOf(words + 1);
     p.docs = wordsOf(words + 2), p.keyDocs = wordsOf(words + 3);
@@ -434,8 +438,10 @@ Attention describe(const Call &call, int queries, int words, bool isPart) {
   return p;
 }
 
-/// Calls launch.operator()<channels/32 rounded up to a power of two, whether of slices>().
-template <typename Launch> void forColumns(int channels, bool isPart, Launch launch) {
+/// Calls launch.operator()<channels/32 of the wider operand rounded up to a power of two, whether of
+/// slices>().
+template <typename Launch> void forColumns(const Attention &p, bool isPart, Launch launch) {
+  int channels = std::max(p.channels, p.values);
   auto of = [&]<int kColumns>() {
     isPart ? launch.template operator()<kColumns, true>()
            : launch.template operator()<kColumns, false>();
@@ -448,10 +454,12 @@ template <typename Launch> void forColumns(int channels, bool isPart, Launch lau
     of.template operator()<8>();
 }
 
+/// With two tiles of queries' and keys' channels in shared memory, and some of values'.
 template <typename Kernel>
-void launchTiles(Kernel kernel, const Attention &p, int rows, int heads, int64_t samples, int tiles,
-                 Queue &queue) {
-  int shared = tiles * kTile * (p.channels + 1) * static_cast<int>(sizeof(float));
+void launchTiles(Kernel kernel, const Attention &p, int rows, int heads, int64_t samples,
+                 int valueTiles, Queue &queue) {
+  int columns = 2 * (p.channels + 1) + valueTiles * (p.values + 1);
+  int shared = kTile * columns * static_cast<int>(sizeof(float));
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
   dim3 grid(static_cast<unsigned>(ceilDiv(rows, kTile)), static_cast<unsigned>(heads),
             static_cast<unsigned>(samples));
@@ -464,8 +472,8 @@ void launchPlainAttention(const Call &call, bool isPart) {
   Attention p = describe(call, 0, 3, isPart);
   p.o = dataOf(call.out[0]);
   p.lse = static_cast<float *>(call.out[1].data);
-  forColumns(p.channels, isPart, [&]<int kColumns, bool kParts>() {
-    launchTiles(attentionForward<kColumns, kParts>, p, p.queries, p.heads, call.in[0].shape[0], 3,
+  forColumns(p, isPart, [&]<int kColumns, bool kParts>() {
+    launchTiles(attentionForward<kColumns, kParts>, p, p.queries, p.heads, call.in[0].shape[0], 1,
                 queueOf(call));
   });
 }
@@ -479,9 +487,9 @@ void launchPlainAttentionBwd(const Call &call, float *delta, bool isPart) {
   int64_t samples = call.in[1].shape[0], rows = samples * p.queries * p.heads;
   auto blocks = static_cast<unsigned>(ceilDiv(rows, 256 / kWarp));
   launchKernel(rowProducts, blocks, 256, 0, queueOf(call), p, rows);
-  forColumns(p.channels, isPart, [&]<int kColumns, bool kParts>() {
-    launchTiles(attentionBwdKeys<kColumns, kParts>, p, p.keys, p.groups, samples, 4, queueOf(call));
-    launchTiles(attentionBwdQueries<kColumns, kParts>, p, p.queries, p.heads, samples, 4,
+  forColumns(p, isPart, [&]<int kColumns, bool kParts>() {
+    launchTiles(attentionBwdKeys<kColumns, kParts>, p, p.keys, p.groups, samples, 2, queueOf(call));
+    launchTiles(attentionBwdQueries<kColumns, kParts>, p, p.queries, p.heads, samples, 2,
                 queueOf(call));
   });
 }

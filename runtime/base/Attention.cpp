@@ -1,5 +1,7 @@
 #include "runtime/base/Attention.h"
 
+#include <algorithm>
+
 #include "runtime/base/CudaLimits.h"
 
 namespace shardc {
@@ -44,21 +46,8 @@ AttentionKernels attentionKernels(const AttentionKind &kind, bool isHopper) {
   return isHopper && hasTileKernels(kind) ? AttentionKernels::Tiles : AttentionKernels::Plain;
 }
 
-const char *plainAttentionRefusal(const AttentionKind &kind) {
-  if (const char *refusal = cudaRefusal(CudaLimit::HeadChannels, kind.channels))
-    return refusal;
-  return kind.channels == kind.values ? nullptr
-                                      : "values have another number of channels than keys, which "
-                                        "only cuDNN computes: in bf16 "
-                                        "and fp16, without dropout, masks of documents, windows in "
-                                        "slices, chunks and soft caps";
-}
-
 const char *attentionRefusal(const AttentionKind &kind) {
-  // cuDNN has no larger heads either.
-  if (const char *refusal = cudaRefusal(CudaLimit::HeadChannels, kind.channels))
-    return refusal;
-  return cudnnBarOf(kind) == CudnnBar::None ? nullptr : plainAttentionRefusal(kind);
+  return cudaRefusal(CudaLimit::HeadChannels, std::max(kind.channels, kind.values));
 }
 
 } // namespace shardc

@@ -55,11 +55,7 @@ enum class AttentionKernels : uint8_t {
 /// The kernels of a GPU that is of the Hopper architecture or is not.
 AttentionKernels attentionKernels(const AttentionKind &kind, bool isHopper);
 
-/// Null, or what the hand-written kernels lack for the attention.
-const char *plainAttentionRefusal(const AttentionKind &kind);
-
-/// Null, or why a GPU has no kernel for the attention: neither a hand-written one nor, as far as
-/// its kind determines it, one of cuDNN.
+/// Null, or why a GPU has no kernel for the attention. Neither has cuDNN.
 const char *attentionRefusal(const AttentionKind &kind);
 
 } // namespace shardc

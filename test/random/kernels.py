@@ -34,8 +34,8 @@ def barred(f):
             f.cp > 1 and (not f.has("model.cp_comm_type") or any(way != "a2a" for way in f["model.cp_comm_type"])))
 
 
-def by_cudnn_alone(f):
-    return latent(f) and head(f) != f.num("model.v_head_dim", 128)
+def values(f):
+    return f.num("model.v_head_dim", 128) if latent(f) else 0
 
 
 def has_long_rows(f):
@@ -46,9 +46,8 @@ def has_long_rows(f):
 
 
 ERRORS = {
-    "cuda-kernel-limit": lambda f: on_gpu(f) and (head(f) > HEAD_MAX or has_long_rows(f)),
-    "attention-without-kernel": lambda f: on_gpu(f) and head(f) <= HEAD_MAX and by_cudnn_alone(f) and (not half(f) or barred(f)),
+    "cuda-kernel-limit": lambda f: on_gpu(f) and (max(head(f), values(f)) > HEAD_MAX or has_long_rows(f)),
 }
 WARNINGS = {
-    "attention-on-cuda-cores": lambda f: on_gpu(f) and half(f) and barred(f) and not by_cudnn_alone(f) and head(f) <= HEAD_MAX,
+    "attention-on-cuda-cores": lambda f: on_gpu(f) and half(f) and barred(f) and max(head(f), values(f)) <= HEAD_MAX,
 }

@@ -55,6 +55,9 @@ const Setting kSettings[] = {
     {{1, 66, 2, 1, 40, 8, 8}, 3, 2, 1, false, true, true, true, 0.1, 20},
     {{2, 64, 4, 2, 64, 8, 8}, 2, 1, 1, false, true, true, false, 0, -1, 1, 1.5},
     {{1, 66, 2, 1, 200, 8, 8}, 3, 2, 0, true, true, true, false, 0, 50, 1, 0.5},
+    // values of other channels than keys
+    {{1, 66, 2, 2, 48, 8, 8, 32}, 3, 2, 0, true, true, true, true},
+    {{1, 66, 2, 1, 40, 8, 8, 72}, 3, 2, 1, false, true, true, false, 0.1},
 };
 
 int32_t *wordsOf(Tensor &t) { return static_cast<int32_t *>(t.data); }

@@ -237,38 +237,26 @@ TEST(CudaAttentionFallback, IsToldOfSlices) {
   }
 }
 
-/// What is asked before there is a device does without one, and is asked again when it is bound.
-TEST(CudaAttentionFallback, LeavesValuesOfAnotherSizeToTheDevice) {
-  Call call;
-  call.inCount = 5, call.outCount = 2;
-  for (int i = 0; i < 3; ++i)
-    call.in[i] = {nullptr, DType::BF16, 4, false, {1, 64, 4, i < 2 ? 192 : 128}};
-  call.in[3] = {nullptr, DType::I32, 2, false, {1, 64}};
-  call.in[4] = {nullptr, DType::I64, 1, false, {1}};
-  call.out[0] = {nullptr, DType::BF16, 3, false, {1, 64, 512}};
-  call.out[1] = {nullptr, DType::F32, 3, false, {1, 4, 64}};
-  call.attrs.causal = true;
-  EXPECT_STREQ(findCudaKernel("attention")->accepts(call), nullptr);
-}
-
 /// What no kernel has is refused without a device, also over slices of sequences.
-TEST(CudaAttentionFallback, RefusesValuesOfAnotherSizeInF32) {
-  Call call;
-  call.inCount = 8, call.outCount = 2;
-  for (int i = 0; i < 3; ++i)
-    call.in[i] = {nullptr, DType::F32, 4, false, {1, 64, 4, i < 2 ? 192 : 128}};
-  for (int i = 3; i < 7; ++i)
-    call.in[i] = {nullptr, DType::I32, 2, false, {1, 64}};
-  call.in[7] = {nullptr, DType::I64, 1, false, {1}};
-  call.out[0] = {nullptr, DType::F32, 3, false, {1, 64, 512}};
-  call.out[1] = {nullptr, DType::F32, 3, false, {1, 4, 64}};
-  call.attrs.causal = true;
-  call.attrs.slices = call.groupSize = 2;
-  EXPECT_NE(findCudaKernel("attention_part")->accepts(call), nullptr);
-  call.in[4] = call.in[7];
-  call.inCount = 5;
-  call.attrs.slices = 0, call.groupSize = 1;
-  EXPECT_NE(findCudaKernel("attention")->accepts(call), nullptr);
+TEST(CudaAttentionFallback, RefusesValuesOfTooManyChannels) {
+  for (int64_t values : {128, 264}) {
+    Call call;
+    call.inCount = 8, call.outCount = 2;
+    for (int i = 0; i < 3; ++i)
+      call.in[i] = {nullptr, DType::F32, 4, false, {1, 64, 4, i < 2 ? 192 : values}};
+    for (int i = 3; i < 7; ++i)
+      call.in[i] = {nullptr, DType::I32, 2, false, {1, 64}};
+    call.in[7] = {nullptr, DType::I64, 1, false, {1}};
+    call.out[0] = {nullptr, DType::F32, 3, false, {1, 64, 4 * values}};
+    call.out[1] = {nullptr, DType::F32, 3, false, {1, 4, 64}};
+    call.attrs.causal = true;
+    call.attrs.slices = call.groupSize = 2;
+    EXPECT_EQ(findCudaKernel("attention_part")->accepts(call) != nullptr, values > 256);
+    call.in[4] = call.in[7];
+    call.inCount = 5;
+    call.attrs.slices = 0, call.groupSize = 1;
+    EXPECT_EQ(findCudaKernel("attention")->accepts(call) != nullptr, values > 256);
+  }
 }
 
 /// Long rows, many tiles of keys: as models have them.
@@ -301,13 +289,17 @@ TEST(CudaAttentionTypical, DocumentsChunksAndCapsAgreeToo) {
       }
 }
 
-/// As gpt-oss has windows, and DeepSeek and Moonlight values: cuDNN's alone where they differ.
+/// As gpt-oss has windows, and DeepSeek and Moonlight values, also within documents and with
+/// dropout.
 TEST(CudaAttentionTypical, WindowsAndOtherValuesAgreeToo) {
   SKIP_WITHOUT_GPU();
   Setting window = {{1, 1024, 16, 2, 64, 8, 8}};
   window.window = 127;
-  for (const Setting &setting : {window, Setting{{2, 515, 4, 4, 192, 8, 8, 128}}})
-    for (DType data : {DType::BF16, DType::F16}) {
+  const Setting latent = {{2, 515, 4, 4, 192, 8, 8, 128}};
+  Setting documents = latent, dropout = latent, wide = {{2, 70, 4, 2, 32, 8, 8, 80}, true, true};
+  documents.documents = true, dropout.p = 0.1;
+  for (const Setting &setting : {window, latent, documents, dropout, wide})
+    for (DType data : kDataTypes) {
       DeviceRun forward("attention", data, setting.model);
       for (int i = 0; i < 3; ++i)
         forward.fill(forward.call().in[i], 40 + i, 2.0);
