@@ -29,7 +29,7 @@ StepValues::StepValues(const plan::Plan &plan) {
     }
   for (int64_t i = 1; i <= model.mtpNumLayers; ++i)
     predictions_.push_back(fmt::format("mtp_{} loss", i));
-  values_.resize(kRouterLosses + 3 + predictions_.size());
+  values_.resize(kRouterLosses + 4 + predictions_.size());
   experts_ = static_cast<size_t>(model.numMoeExperts);
   choices_ = static_cast<double>(plan.job.train.globalBatchSize * model.seqLength) *
              static_cast<double>(model.moeRouterTopk) * layers;
@@ -50,17 +50,21 @@ std::span<const NamedValue> StepValues::of(const ReportedCells &cells) {
 
 void StepValues::addExperts(std::span<const float> load) {
   float most = load[0], least = load[0];
-  for (size_t i = 0; i < load.size(); ++i)
-    if (i % columns_ < experts_) {
-      most = std::max(most, load[i]);
-      least = std::min(least, load[i]);
-    }
+  double rows = 0, imbalance = 0, layers = 0;
+  for (size_t first = 0; first + experts_ <= load.size(); first += columns_) {
+    std::span<const float> layer = load.subspan(first, experts_);
+    auto [fewest, busiest] = std::ranges::minmax(layer);
+    double sum = std::accumulate(layer.begin(), layer.end(), 0.0);
+    most = std::max(most, busiest), least = std::min(least, fewest);
+    rows += sum, layers += sum > 0 ? 1 : 0;
+    imbalance += sum > 0 ? static_cast<double>(busiest) * static_cast<double>(experts_) / sum : 0;
+  }
   add("expert_rows_most", static_cast<double>(most));
   add("expert_rows_least", static_cast<double>(least));
-  if (drops_) {
-    double rows = std::accumulate(load.begin(), load.end(), 0.0);
+  if (layers > 0)
+    add("expert_imbalance", imbalance / layers);
+  if (drops_)
     add("dropped_rows", choices_ - rows);
-  }
 }
 
 } // namespace shardc::run

@@ -31,6 +31,8 @@ public:
 
   /// By the names of upstream the losses that have a weight; "expert_rows_most" and
   /// "expert_rows_least", rows of the experts of all layers that have had the most and the fewest;
+  /// "expert_imbalance", the busiest expert's rows over the mean's, averaged over layers, which
+  /// `model.moe_predicted_imbalance` takes;
   /// "dropped_rows", choices of tokens for which no expert had room; "mtp_1 loss" and so on, as
   /// upstream's, of each token that is predicted further ahead. Valid until the next call.
   std::span<const NamedValue> of(const ReportedCells &cells);

@@ -236,7 +236,8 @@ def check_room(runner, skewed):
 
 
 def check_told(runner):
-    told = {"load_balancing_loss", "seq_load_balancing_loss", "global_load_balancing_loss", "z_loss", "expert_rows_most", "expert_rows_least"}
+    told = {"load_balancing_loss", "seq_load_balancing_loss", "global_load_balancing_loss", "z_loss", "expert_rows_most", "expert_rows_least",
+            "expert_imbalance"}
     global_loss = [setting.replace("aux_loss, seq_aux_loss", "aux_loss, global_aux_loss") for setting in BALANCE["losses"]]
     layouts = {"two stages": layout("no_shard", stages=2), "four stages": layout("optim", 2, 2, stages=4),
                "chunks": layout("no_shard", stages=2, schedule="interleaved"),

@@ -84,7 +84,8 @@ TEST(Metrics, TellWhatRoutersLoseAndHowExpertsAreLoaded) {
   }
   EXPECT_THAT(*readFile(folder.path() + "/m.jsonl"),
               HasSubstr("\"tokens\":512,\"seq_load_balancing_loss\":1.25,\"expert_rows_most\":7,"
-                        "\"expert_rows_least\":3,\"dropped_rows\":2,\"tokens_per_s\":1000}"));
+                        "\"expert_rows_least\":3,\"expert_imbalance\":1.2991071428571428,"
+                        "\"dropped_rows\":2,\"tokens_per_s\":1000}"));
   EXPECT_TRUE(run::StepValues(toyPlan({})).of({}).empty());
 }
 
