@@ -1,8 +1,8 @@
-// What the passes of attention on tensor cores share: which keys a query sees, where heads lie in
-// rows, and tiles of rows in shared memory. A query sees keys [begin, end) of its sample, by its
-// document, a window, a chunk of the sequence and causality. Neither bound falls from one query to
-// the next, so that the keys of a tile of queries are one range, and so are the queries of a tile
-// of keys.
+// Shared by the forward and backward kernels of attention on tensor cores: which keys a query sees,
+// where heads are in rows, and tiles in shared memory. A query sees the keys [begin, end) of its
+// sample, as its document, a window, a chunk of the sequence and causality allow. Neither bound
+// decreases from one query to the next, so the keys of a tile of queries are one range, and so are
+// the queries of a tile of keys.
 #pragma once
 
 #include "kernels/cuda/grouped_tiles.cuh"
@@ -14,13 +14,13 @@ using tiles::kGroupRows;
 using tiles::kPartBytes; ///< 16 rows
 using tiles::kRowBytes;
 using tiles::kThreads;
-using tiles::kTileRows; ///< of queries or keys that a block has
+using tiles::kTileRows; ///< rows of queries or keys of one block
 using tiles::Turn;
 constexpr uint32_t kStepBytes = 32; ///< 16 channels
 constexpr float kLog2e = 1.4426950408889634f;
 constexpr float kLn2 = 0.6931471805599453f;
 
-/// Where the heads of a group begin in a row.
+/// Offsets of the heads of a group within a row.
 struct Columns {
   int ofGroup, first;
 
@@ -29,17 +29,17 @@ struct Columns {
   }
 };
 
-/// A result, and the elements of one of its rows.
+/// A result, and the number of elements of one of its rows.
 struct Target {
   Data data;
   int64_t row;
 };
 
-/// Queries at positions that follow each other: of a whole sequence, or of a chunk of it.
+/// Queries at consecutive positions: a whole sequence, or a chunk of it.
 struct Chunk {
-  int row; ///< of the first one, in its sample
+  int row; ///< first row in the sample
   int rows;
-  int position; ///< of the first one among the keys
+  int position; ///< position of the first one in the sequence
 };
 
 struct Params {
@@ -49,8 +49,8 @@ struct Params {
   Target to[3]; ///< o, or dq, dk and dv
   Data dOut, out;
   float *lse, *delta;  ///< f32[B, N, queries]
-  const int32_t *docs; ///< of queries: positions at which their documents begin
-  int queries, keys;   ///< of a sample
+  const int32_t *docs; ///< by query: the position at which its document begins
+  int queries, keys;   ///< rows of a sample
   int heads, perGroup;
   int window;       ///< keys before its own that a query sees; negative: all
   int chunk;        ///< positions of which a query sees those of its own; 0: all
@@ -62,7 +62,7 @@ struct Params {
   }
 };
 
-/// What the queries of one chunk of a sample see.
+/// The keys that the queries of one chunk of a sample see.
 struct Sight {
   const Params &p;
   const Chunk &chunk;
@@ -72,8 +72,8 @@ struct Sight {
       : p(params), chunk(params.chunks[number]),
         docs(params.docs + static_cast<int64_t>(sample) * params.queries + chunk.row) {}
 
-  /// The first key that a query of the chunk sees, and the one behind the last; of a query behind
-  /// the last one, those of that.
+  /// The first key that a query of the chunk sees, and the end of its keys. Queries beyond the last
+  /// one get the values of the last one.
   __device__ __forceinline__ int begin(int query) const {
     query = min(query, chunk.rows - 1);
     int position = chunk.position + query;
@@ -87,8 +87,8 @@ struct Sight {
   }
 };
 
-/// The tile of queries of a block, of which the grid's first dimension has one for each: those that
-/// see most keys come first.
+/// The block's tile of queries. The grid's first dimension has one block for each tile, with those
+/// that see most keys first, so that long blocks do not start last.
 struct QueryTile {
   int chunk = 0, query; ///< its first one in its chunk
 
@@ -112,13 +112,13 @@ struct Maps {
   CUtensorMap halfQ, halfDOut; ///< of 64
 };
 
-/// A tile of kRows rows of one head in shared memory: blocks of 64 channels.
+/// A tile of kRows rows of one head in shared memory, as blocks of 64 channels.
 template <int kRows, int kChannels> struct TileOf {
   static constexpr uint32_t kBlockBytes = kRows * kRowBytes;
   static constexpr uint32_t kBytes = kChannels / kBlockCols * kBlockBytes;
   static constexpr int kSteps = kChannels / 16;
 
-  /// Its rows from one on, as a factor with rows along k; `step` counts 16 channels.
+  /// The rows from `row` on as an operand with rows along k; `step` counts 16 channels.
   __device__ __forceinline__ static hopper::Factor rows(uint32_t address, int first) {
     return {address + static_cast<uint32_t>(first) * kRowBytes, kBlockBytes};
   }
@@ -134,7 +134,7 @@ template <int kRows, int kChannels> struct TileOf {
   }
 };
 
-/// sums = a·bᵀ over the channels of a head, of tiles of these shapes; a group of products.
+/// sums = a·bᵀ over the channels of a head. Commits one group of products.
 template <typename A, typename B, bool kIsF16, int kSums>
 __device__ __forceinline__ void multiplyRows(float (&sums)[kSums], const hopper::Factor &a,
                                              const hopper::Factor &b) {
@@ -144,7 +144,7 @@ __device__ __forceinline__ void multiplyRows(float (&sums)[kSums], const hopper:
   hopper::endProducts();
 }
 
-/// Rounds sums to 16 bits, as the first factor of a product lies in registers.
+/// Rounds sums to 16 bits, in the register layout of a first operand.
 template <bool kIsF16, int kSums>
 __device__ __forceinline__ void pack(const float (&sums)[kSums], uint32_t (&packed)[kSums / 2]) {
 #pragma unroll
@@ -152,8 +152,8 @@ __device__ __forceinline__ void pack(const float (&sums)[kSums], uint32_t (&pack
     packed[i] = tiles::packed<kIsF16>(sums[2 * i], sums[2 * i + 1]);
 }
 
-/// sums += factors·b, of packed factors, which the products read until they end; a group of
-/// products.
+/// sums += factors·b with packed operands in registers, which must not change until the products
+/// end. Commits one group of products.
 template <bool kIsF16, int kSums, int kWords>
 __device__ __forceinline__ void addProducts(float (&sums)[kSums], const uint32_t (&factors)[kWords],
                                             const hopper::Factor &b) {
@@ -174,7 +174,7 @@ __device__ __forceinline__ uint32_t barrier(const uint64_t *all, uint32_t i) {
   return hopper::sharedAddress(all) + i * 8;
 }
 
-/// A warp has read a stage.
+/// Releases a stage of the ring that a warp has read.
 __device__ __forceinline__ void release(uint32_t empty) {
   if (threadIdx.x % kWarp == 0)
     hopper::arrive(empty);
@@ -190,7 +190,8 @@ __device__ __forceinline__ float tanhOf(float x) {
   return 1.0f - __fdividef(2.0f, exp2Of(2.0f * kLog2e * x) + 1.0f);
 }
 
-/// Writes a warpgroup's 64 rows of one head through `memory`, 8 KiB that only it reads.
+/// Writes a warpgroup's 64 rows of one head through `memory`, 8 KiB of shared memory that no other
+/// warpgroup uses.
 template <int kChannels, bool kIsF16>
 __device__ __forceinline__ void writeRows(const Target &to, uint8_t *memory, int64_t sampleRow,
                                           int row, int rows, int column,
@@ -209,7 +210,7 @@ __device__ __forceinline__ void writeRows(const Target &to, uint8_t *memory, int
 
 // ---- on the host ----
 
-/// A call's operands as these kernels read them.
+/// A call's operands as tensor maps.
 struct Operands {
   Maps maps;
   Params p;

@@ -1,4 +1,5 @@
-// The last step of sums over rows: adds partial sums of row groups in a fixed order.
+// The last step of sums over rows, such as bias gradients: adds the partial sums that blocks of
+// rows have left, in a fixed order, so that repeated runs have the same bits.
 #pragma once
 
 #include "kernels/cuda/common.cuh"
@@ -35,7 +36,8 @@ static __global__ void __launch_bounds__(kWarp *kColumnLanes)
   setElement(targets.out[which], c, total);
 }
 
-/// `partials` is [count, results, cols].
+/// Enqueues it for `partials` of f32 [count, results, cols], which earlier kernels of the same
+/// queue have written.
 inline void launchAddPartials(const Call &call, const float *partials, int count, int results,
                               int64_t cols, const ColumnTargets &targets) {
   dim3 grid(static_cast<unsigned>(ceilDiv(cols, kWarp)), static_cast<unsigned>(results));

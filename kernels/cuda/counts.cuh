@@ -1,5 +1,5 @@
-// Grouped rows, as in kernels/host/Groups.h: which rows of equal slots are valid. Counts stay on
-// the device.
+// Grouped rows (kernels/host/Groups.h) on the device: which rows of equal slots are valid. Kernels
+// read the counts from device memory, so the host never waits for them.
 #pragma once
 
 #include "kernels/cuda/common.cuh"

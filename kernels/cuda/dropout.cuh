@@ -1,5 +1,6 @@
-// Dropout's random bits on the device: the generator of runtime/base/Philox.h and the counters of
-// kernels/host/Dropout.h.
+// Dropout's random bits on the device: the generator of runtime/base/Philox.h with the counters of
+// kernels/host/Dropout.h, so that masks equal the host's to the bit. An element's bits depend on
+// sample, position and channel only, never on the layout, and masks are not stored.
 #pragma once
 
 #include <cuda_runtime.h>

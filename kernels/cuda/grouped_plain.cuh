@@ -1,8 +1,9 @@
-// Plain kernels of grouped products: for fp32, mixed types, odd extents, and GPUs without Hopper's
-// tensor cores. A block of 256 threads computes 64 by 64 elements, 16 per thread, from tiles of 16
-// along k in shared memory; sums are in the order of k, or of rows. Limited by the arithmetic of
-// CUDA cores. `Numbers` reads factors: a(row, k) and b(group, k, col) of a product, or first(group,
-// row, col of a) and second(group, row, col of b) of a gradient.
+// Plain kernels of grouped matrix products, for what the tensor-core kernels do not support: fp32,
+// mixed types, odd extents, and GPUs other than Hopper. A block of 256 threads computes 64 by 64
+// elements, 16 per thread, from tiles of 16 along k in shared memory. Sums are in the order of k
+// (of rows, for a gradient), so repeated runs have the same bits. Limited by the arithmetic of CUDA
+// cores. The template parameter `Numbers` reads operands: a(row, k) and b(group, k, col) of a
+// product, or first(group, row, col of a) and second(group, row, col of b) of a gradient.
 #pragma once
 
 #include "kernels/cuda/Grouped.h"
@@ -34,8 +35,8 @@ struct Range {
   int64_t begin, end;
 };
 
-/// Writes this thread's sums of a tile. Rows have cols.end elements; `before` elements precede the
-/// matrix.
+/// Writes this thread's sums of a tile. A row of the result has cols.end elements; `before` is the
+/// number of rows in front of the matrix.
 __device__ __forceinline__ void writeSums(const Data &c, int64_t before, Range rows, Range cols,
                                           const float (&sum)[kPerThread][kPerThread]) {
   int64_t row = rows.begin + threadIdx.x / 16 * kPerThread;
@@ -52,7 +53,7 @@ struct Shape {
   int64_t slots, groups, k, m;
 };
 
-/// The group of a work item.
+/// The group of a work item, by bisection in the list.
 __device__ inline int64_t groupOf(const GroupList &list, int64_t all, int64_t item) {
   int64_t inside = 0, outside = all;
   while (outside - inside > 1) {
@@ -119,7 +120,8 @@ __global__ void __launch_bounds__(256) gradient(const Shape p, const Numbers num
   writeSums(p.c, group * p.k, {row0, p.k}, {col0, p.m}, sum);
 }
 
-/// `slots` is the list's number of slots.
+/// Enqueues the call; `slots` is the number of slots in the list. A failed launch is reported to
+/// the queue.
 template <typename Numbers>
 void launch(const Grouped &call, int64_t slots, const GroupList &list, const Numbers &numbers,
             Queue &queue) {

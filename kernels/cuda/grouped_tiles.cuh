@@ -1,6 +1,7 @@
-// What the products of groups on Hopper's tensor cores share: a ring of stages in shared memory,
-// the thread that finds tiles and copies them, and how results are written. A stage has 128 bytes
-// along k of the rows of a tile.
+// Shared by the grouped matrix products on Hopper's tensor cores: a ring of stages in shared
+// memory, the warpgroup that finds tiles and copies them, and how results are written. A stage
+// holds 128 bytes along k of a tile's rows of both operands. One warpgroup of a block copies, two
+// multiply; two blocks form a cluster and share copies. Grouped.h has the interface.
 #pragma once
 
 #include <algorithm>
@@ -16,30 +17,31 @@
 
 namespace shardc::kernels::cuda::tiles {
 
-/// Which op, and where rows of its factors lie.
+/// The op, and the orientation of its operands.
 enum class Form : uint8_t {
   AlongK,             ///< a product with b[E,m,k]
   AcrossK,            ///< a product with b[E,k,m]
   Gradient,           ///< both factors have rows across k
   TransposedGradient, ///< both factors are transposed, and have them along k
 };
-/// Whether k are the rows of groups.
+/// Whether the sum goes over the rows of a group.
 template <Form kForm>
 inline constexpr bool kSumsRows = kForm == Form::Gradient || kForm == Form::TransposedGradient;
 
-constexpr int kTilesAhead = 8;   ///< announced to a block's warpgroups at most
-constexpr int kGroupRows = 64;   ///< of a tile, of one warpgroup
+constexpr int kTilesAhead = 8;   ///< tiles announced ahead, at most
+constexpr int kGroupRows = 64;   ///< rows of a tile that one warpgroup multiplies
 constexpr int kBlockCols = 64;   ///< elements of 16 bits in a row of shared memory
 constexpr int kBandPairs = 8;    ///< pairs of tiles, one below the other, before the next columns
-constexpr int kGroupsMax = 1024; ///< whose list fits shared memory
+constexpr int kGroupsMax = 1024; ///< groups whose list fits into shared memory
 
-constexpr int kPartRows = 16; ///< along k, of an instruction whose factors have 16 bits
+constexpr int kPartRows = 16; ///< elements along k of one instruction with 16-bit operands
 
 constexpr uint32_t kRowBytes = 128;                   ///< of shared memory
 constexpr uint32_t kBytesOfA = kTileRows * kRowBytes; ///< in a stage
 constexpr uint32_t kBlockBytes = 64 * kRowBytes;      ///< 64 rows
 constexpr uint32_t kPartBytes = kPartRows * kRowBytes;
-constexpr uint32_t kWarpBytes = 16 * kRowBytes; ///< in which a warp turns results into rows
+constexpr uint32_t kWarpBytes =
+    16 * kRowBytes; ///< shared memory in which a warp arranges results in rows
 
 /// The sizes of a kernel: columns of a tile, k of a stage, stages.
 template <int kTileCols_, int kDepth_, int kStages_> struct TileSizes {
@@ -48,16 +50,17 @@ template <int kTileCols_, int kDepth_, int kStages_> struct TileSizes {
   static constexpr uint32_t kRingBytes = kStages * kStageBytes;
 };
 
-/// A block's tile as the copying thread announces it to those that multiply.
+/// A block's tile, as the copying warpgroup announces it to those that multiply.
 struct Tile {
   int64_t first;  ///< its first element in c
-  int rows, cols; ///< that are there; none: 0 or less. There may be more rows than it has
-  int stages;     ///< of the ring that hold it; 0: there are no more tiles
+  int rows, cols; ///< valid ones; none if 0 or less. There may be more rows than a tile has
+  int stages;     ///< stages of the ring that hold it; 0: no more tiles
   int group;      ///< in the list
-  int row, col;   ///< where it begins in the rows of a and the columns of b
+  int row, col;   ///< its first row in a and first column in b
 };
 
-/// The shared memory of a block behind the stages. Both blocks of a cluster have the same layout.
+/// Shared memory of a block after the stages. Both blocks of a cluster have the same layout, so
+/// that one can address the other's.
 template <typename Sizes> struct Shared {
   uint8_t warps[kWarpsThatMultiply][kWarpBytes];
   uint64_t full[Sizes::kStages], empty[Sizes::kStages]; ///< barriers
@@ -74,27 +77,27 @@ inline constexpr uint32_t kSharedBytes = Sizes::kRingBytes + sizeof(Shared<Sizes
 
 struct Maps {
   CUtensorMap a, b;
-  CUtensorMap partOfA, partOfB; ///< of a gradient: fewer rows of a stage
+  CUtensorMap partOfA, partOfB; ///< for a gradient: maps of fewer rows of a stage
 };
 
-/// How columns are cut into tiles: as even as multiples of `unit` can be. A narrow tile would take
-/// as long as a wide one, since loading its rows does.
+/// How columns are divided into tiles: as evenly as multiples of `unit` allow. A narrow tile takes
+/// as long as a wide one, because loading its rows takes the time.
 struct ColumnCut {
   int tiles, unit;
   int units, wider; ///< units of a tile at least, and how many tiles have one more
 
-  /// None has more than `most` columns.
+  /// No tile has more than `most` columns.
   static ColumnCut of(int columns, int most, int unit) {
     int tiles = static_cast<int>(ceilDiv(columns, most));
     int all = static_cast<int>(ceilDiv(columns, unit));
     return {tiles, unit, all / tiles, all % tiles};
   }
   __host__ __device__ int widest() const { return (units + (wider > 0 ? 1 : 0)) * unit; }
-  /// Where tile i begins; of i = tiles, behind all columns.
+  /// The first column of tile i; all columns for i = tiles.
   __device__ int first(int i) const { return (i * units + min(i, wider)) * unit; }
 };
 
-/// What is added to rows of a product, if anything is.
+/// Biases that are added to rows of a product; null data if there are none.
 struct Biases {
   Data biases, weights; ///< of groups, and of rows
   bool areWeighted = false;
@@ -110,7 +113,7 @@ struct Params {
   Biases biases;
 };
 
-/// Where things are, as addresses of shared memory.
+/// Addresses in shared memory.
 template <typename Sizes> struct Ring {
   uint32_t stages;
   Shared<Sizes> &shared;
@@ -125,7 +128,7 @@ template <typename Sizes> struct Ring {
   __device__ uint32_t empty(int stage) const {
     return hopper::sharedAddress(&shared.empty[0]) + static_cast<uint32_t>(stage) * 8;
   }
-  /// At which the warps that multiply arrive when they have read a tile's announcement.
+  /// The barrier at which the multiplying warps arrive when they have read a tile's announcement.
   __device__ uint32_t left(int tile) const {
     return hopper::sharedAddress(&shared.left[tile % kTilesAhead]);
   }
@@ -133,7 +136,7 @@ template <typename Sizes> struct Ring {
   __device__ static uint32_t parityOf(int tile) { return tile / kTilesAhead % 2; }
 };
 
-/// A position in the ring: counts stages.
+/// A position in the ring, as the number of stages since the start of the kernel.
 template <int kStages> struct Turn {
   uint32_t count = 0;
 
@@ -144,10 +147,10 @@ template <int kStages> struct Turn {
 
 // ---- the thread that copies ----
 
-/// Where a block's tile is.
+/// The position of a block's tile.
 struct Place {
-  int group;    ///< in the list; of a gradient, the group of each slot
-  int row, col; ///< of c, its first; rows of a product are those of all groups
+  int group;    ///< index in the list; for a gradient, the group in each slot
+  int row, col; ///< first row and column in c; rows of a product count over all groups
   int rows;     ///< from there on
   int cols;     ///< of the tile; none: 0 or less
   bool sharesA; ///< otherwise both blocks have the same columns of b
@@ -161,7 +164,7 @@ public:
   __device__ Copies(const Maps &maps, const Params &p, const Ring<Sizes> &ring)
       : maps_(maps), p_(p), ring_(ring), rank_(static_cast<int>(hopper::blockOfCluster())) {}
 
-  /// Copies all tiles of the cluster's pieces of work.
+  /// Copies all tiles of the cluster's work items.
   __device__ void run() {
     const Shared<Sizes> &shared = ring_.shared;
     int items = kSumsRows<kForm> ? p_.items * p_.groups : shared.firstItems[p_.slots * p_.groups];
@@ -215,7 +218,7 @@ private:
 
   __device__ int stagesOf(int rows) const { return (rows + kDepth - 1) / kDepth; }
 
-  /// Waits until an announcement's place is free.
+  /// Waits until the slot of an announcement is free.
   __device__ void awaitTile(int tile) {
     hopper::waitFor(ring_.left(tile), ring_.parityOf(tile) ^ 1);
   }
@@ -257,7 +260,8 @@ private:
 
   __device__ void awaitStage() { hopper::waitFor(ring_.empty(turn_.stage()), turn_.parity() ^ 1); }
 
-  /// Copies a stage, which has so many rows along k. Only a gradient's stages have few of them.
+  /// Copies a stage that has so many rows along k; only stages of a gradient can have less than a
+  /// full number.
   __device__ void copyStage(const Place &place, int depth, int rows, int matrix) {
     int stage = turn_.stage(), parts = kStageParts;
     if constexpr (kForm == Form::Gradient)
@@ -274,7 +278,8 @@ private:
     ++turn_.count;
   }
 
-  /// Halves of a tile's rows of a, and blocks of its columns of b, that are there.
+  /// Copies the halves of a tile's rows of a, and the blocks of its columns of b, that contain
+  /// valid data.
   __device__ static int halvesOf(const Place &place) { return place.rows > kGroupRows ? 2 : 1; }
   __device__ static int blocksOf(const Place &place) {
     return (max(place.cols, 0) + kBlockCols - 1) / kBlockCols;
@@ -295,7 +300,7 @@ private:
     else
       hopper::loadTile(&map, to, ring_.full(stage), at);
   }
-  /// 64 columns of a factor whose rows lie across k: all rows of a stage, or 16 at a time.
+  /// Copies 64 columns of an operand with rows across k: all rows of a stage, or 16 at a time.
   __device__ void loadBlock(const CUtensorMap &whole, const CUtensorMap &part, uint32_t to,
                             int stage, hopper::Corner at, int parts, bool forBoth) const {
     if (parts == kStageParts)
@@ -312,7 +317,7 @@ private:
     else
       load(maps_.a, to, stage, {depth, row, 0}, place.sharesA);
   }
-  /// Its own columns, or one half of those of both blocks.
+  /// Copies the block's own columns, or its half of the columns that both blocks need.
   __device__ void copyB(const Place &place, int stage, int depth, int parts, int matrix) const {
     bool forBoth = !place.sharesA;
     int pieces = kIsBAlongK ? (place.cols > 0 ? 2 : 0) : blocksOf(place);
@@ -336,7 +341,7 @@ private:
   Turn<Sizes::kStages> turn_;
 };
 
-/// Tells both blocks that this group has read a stage.
+/// Signals both blocks that this warpgroup has read a stage.
 template <typename Sizes>
 __device__ __forceinline__ void release(const Ring<Sizes> &ring, int stage) {
   if (uint32_t block = threadIdx.x % 128; block < 2)
@@ -345,12 +350,12 @@ __device__ __forceinline__ void release(const Ring<Sizes> &ring, int stage) {
 
 // ---- warpgroups that multiply ----
 
-/// The number of this warp's group, of which the compiler knows that all its threads have the same.
+/// The number of this warp's warpgroup, in a form that the compiler knows to be uniform.
 __device__ __forceinline__ int groupOfWarp() {
   return __shfl_sync(0xffffffffu, static_cast<int>(threadIdx.x) / 128 - 1, 0);
 }
 
-/// The factors of the first stage; those of others are so many times kStageBytes behind them.
+/// Descriptors of the operands in the first stage; those of stage i are i·kStageBytes later.
 template <typename Sizes>
 __device__ __forceinline__ hopper::Factor factorA(const Ring<Sizes> &ring, int warpgroup) {
   return {ring.a(0) + static_cast<uint32_t>(warpgroup) * kBlockBytes, kBlockBytes};
@@ -360,14 +365,14 @@ __device__ __forceinline__ hopper::Factor factorB(const Ring<Sizes> &ring) {
   return {ring.b(0), kBlockBytes};
 }
 
-/// Waits for the other warps of a group. A warp that runs ahead of them would release stages, and
-/// tiles with these, that they have not read.
+/// Waits for the other warps of a warpgroup. A warp that runs ahead would release stages, and with
+/// these tiles, that the others have not read.
 __device__ __forceinline__ void syncGroup(int warpgroup) {
   hopper::syncThreads(1 + warpgroup, 128);
 }
 
-/// The next tile, when its first stage is there. The group's warps have left the one before. A
-/// warp's first thread reads the announcement for the others.
+/// The next tile, when its first stage has arrived. All warps of the group have left the previous
+/// one. The first thread of a warp reads the announcement for the others.
 template <typename Sizes>
 __device__ __forceinline__ Tile nextTile(const Ring<Sizes> &ring, const Turn<Sizes::kStages> &turn,
                                          int count, int warpgroup) {
@@ -384,8 +389,8 @@ __device__ __forceinline__ Tile nextTile(const Ring<Sizes> &ring, const Turn<Siz
   return tile;
 }
 
-/// Releases the stages of a tile of which the group multiplies nothing. Products keep its warps
-/// together elsewhere.
+/// Releases the stages of a tile of which this warpgroup multiplies nothing. In other tiles the
+/// products themselves keep the warps together.
 template <typename Sizes>
 __device__ __forceinline__ void skipTile(const Ring<Sizes> &ring, const Tile &tile, int warpgroup,
                                          Turn<Sizes::kStages> &turn) {
@@ -409,26 +414,26 @@ template <bool kIsF16> __device__ __forceinline__ uint32_t packed(float a, float
   }
 }
 
-/// The place of 16 bytes of a row in rows of 128 bytes.
+/// The swizzled position of 16 bytes in a row of 128 bytes.
 __device__ __forceinline__ int placeOf(int row, int part) {
   return row * 128 + (part ^ (row & 7)) * 16;
 }
 
-/// Where a warp's 16 rows of results go.
+/// The destination of a warp's 16 rows of results.
 struct TileTarget {
   const Data &c;
-  uint8_t *memory; ///< of the warp, 16 rows of 128 bytes
-  int64_t first;   ///< the first element in c
-  int m;           ///< the distance of rows
+  uint8_t *memory; ///< shared memory of the warp: 16 rows of 128 bytes
+  int64_t first;   ///< index in c of the first element
+  int m;           ///< elements from one row to the next
   int rows, cols;  ///< that are there; none: 0 or less
 
   __device__ bool has(int row, int col) const { return row < rows && col < cols; }
   __device__ int64_t at(int row, int col) const { return first + int64_t{row} * m + col; }
 };
 
-/// The sum of the squares of what a thread has of tiles: of each in fp32, of all in fp64.
+/// The sum of the squares of a thread's elements: in fp32 within a tile, in fp64 over tiles.
 struct Squares {
-  static constexpr int kSums = 4; ///< so that additions do not wait for each other
+  static constexpr int kSums = 4; ///< independent sums, so that additions do not wait
   double total = 0.0;
   float ofTile[kSums] = {};
 
@@ -443,7 +448,8 @@ struct Squares {
   __device__ __forceinline__ float sumOfTile() const {
     return (ofTile[0] + ofTile[1]) + (ofTile[2] + ofTile[3]);
   }
-  /// Whether fp32 can hold the tile's squares, and none was lost that counts.
+  /// Whether the tile's squares are in the range of fp32, so that none overflows and no relevant
+  /// one underflows.
   __device__ __forceinline__ bool isExact() const {
     constexpr float kLeast = 1e-30f, kMost = 1e36f;
     float sum = sumOfTile();
@@ -461,13 +467,14 @@ struct Squares {
       sum = 0.0f;
   }
 };
-/// Adds the bias of a tile's group to what a thread writes of it, as grouped_bias.cu does.
+/// Adds the bias of a tile's group to a thread's results, with the same rounding as
+/// grouped_bias.cu.
 struct AddedBias {
-  int64_t first = 0; ///< of the tile's columns
+  int64_t first = 0; ///< column of the tile
   float weights[4];  ///< of the thread's rows
   float chunk[kChunk];
 
-  /// Reads the weights of the rows of a warp, of which `row` is the first.
+  /// Reads the weights of a warp's rows, from `row` on.
   __device__ __forceinline__ void beginTile(const Biases &of, int64_t first_, int64_t row,
                                             int rows) {
     first = first_;
@@ -495,7 +502,7 @@ struct Nothing {
   __device__ __forceinline__ void endTile() {}
 };
 
-/// Stores v, or adds it, and squares what is there then.
+/// Stores v, or adds it to what is stored, and squares the result.
 template <Mode kMode, typename Extra>
 __device__ __forceinline__ void store(const Data &c, int64_t i, float (&v)[kChunk], Extra &extra) {
   if constexpr (!std::is_same_v<Extra, Squares>) {
@@ -519,7 +526,8 @@ __device__ __forceinline__ void store(const Data &c, int64_t i, float (&v)[kChun
   }
 }
 
-/// Squares what this thread has written of a tile once more, in fp64: it is very small or large.
+/// Squares the elements that this thread has written of a tile again, in fp64, because fp32 could
+/// not hold their sum.
 template <Mode kMode, int kSums>
 __device__ __forceinline__ void squareAgain(const TileTarget &to, Squares &squares) {
   squares = {squares.total};
@@ -535,7 +543,7 @@ __device__ __forceinline__ void squareAgain(const TileTarget &to, Squares &squar
   }
 }
 
-/// Rounds 64 columns at a time and writes them in rows of 128 bytes.
+/// Rounds results to 16 bits and writes them, 64 columns at a time, in rows of 128 bytes.
 template <bool kIsF16, int kSums, typename Extra>
 __device__ __forceinline__ void writeNarrow(const TileTarget &to, const float (&sum)[kSums],
                                             const Biases &biases, Extra &extra) {
@@ -565,7 +573,7 @@ __device__ __forceinline__ void writeNarrow(const TileTarget &to, const float (&
       for (int i = 0; i < 4; ++i) {
         int at = 4 * (8 * block + j) + 2 * i;
         words[i] = packed<kIsF16>(sum[at], sum[at + 1]);
-        if constexpr (kSquares) // of fp32, as conversions back cost as much again
+        if constexpr (kSquares) // squares the fp32 value, since converting back costs as much
           extra.add(sum[at], 2 * i), extra.add(sum[at + 1], 2 * i + 1);
       }
       hopper::storeMatrices(memory + static_cast<uint32_t>(placeOf(rowOfMatrix, j + lane / 16)),
@@ -593,8 +601,8 @@ __device__ __forceinline__ void writeNarrow(const TileTarget &to, const float (&
       squareAgain<kMode, kSums>(to, extra);
 }
 
-/// Writes 32 columns at a time in fp32, or adds them, also to results of 16 bits, which so are
-/// rounded once.
+/// Writes results in fp32, 32 columns at a time, or adds them. Results of 16 bits that accumulate
+/// also come here, so that the sum is rounded once.
 template <bool kIsF16, bool kIsWide, int kSums, typename Extra>
 __device__ __forceinline__ void writeWide(const TileTarget &to, const float (&sum)[kSums],
                                           Extra &extra) {
@@ -630,12 +638,12 @@ __device__ __forceinline__ void writeWide(const TileTarget &to, const float (&su
 
 constexpr int kThreads = 384; ///< a warpgroup that copies, two that multiply
 
-/// Orders the groups of a gradient by falling numbers of rows. Clusters take pieces of work in
-/// turns, and those of a group all last as long: in this order no cluster has more to do than
-/// another one by more than one piece of the longest group.
+/// Orders the groups of a gradient by falling numbers of rows. Clusters take work items in turn,
+/// and the items of a group take equally long. In this order the work of two clusters differs by at
+/// most one item of the longest group.
 template <typename Sizes>
 __device__ __forceinline__ void orderGroups(const Params &p, Shared<Sizes> &shared) {
-  auto *rows = reinterpret_cast<int32_t *>(shared.warps); // not in use yet
+  auto *rows = reinterpret_cast<int32_t *>(shared.warps); // free before the first tile
   static_assert(sizeof(shared.warps) >= kGroupsMax * sizeof(int32_t));
   for (int group = static_cast<int>(threadIdx.x); group < p.groups; group += kThreads) {
     rows[group] = 0;
@@ -680,7 +688,7 @@ __device__ __forceinline__ void begin(const Params &p, const Ring<Sizes> &ring) 
   hopper::syncCluster();
 }
 
-/// A kernel: one warpgroup copies, two call `multiply` with the ring.
+/// The kernel: one warpgroup copies, two call `multiply` with the ring.
 template <typename Sizes, Form kForm, typename Multiply>
 __device__ __forceinline__ void runTiles(const Maps &maps, const Params &p,
                                          const Multiply &multiply) {
@@ -700,22 +708,22 @@ __device__ __forceinline__ void runTiles(const Maps &maps, const Params &p,
     multiply(ring);
   }
   __syncwarp();
-  hopper::syncCluster(); // the other block may still copy to this one
+  hopper::syncCluster(); // the other block may still write to this one
 }
 
 // ---- on the host ----
 
 inline bool isHopper() { return hopper::computeCapability() == std::pair{9, 0}; }
 
-/// How columns are cut, and the pieces of work of each group of a gradient.
+/// How columns are divided, and the number of work items of each group of a gradient.
 inline void setItems(Params &p, const ColumnCut &columns) {
   p.columns = columns;
   int tileRows = (p.k + kTileRows - 1) / kTileRows, cols = columns.tiles;
   p.items = tileRows / 2 * cols + tileRows % 2 * ((cols + 1) / 2);
 }
 
-/// Launches as many clusters of two blocks as fit the GPU, or so many multiprocessors of it.
-/// Returns the number of blocks.
+/// Launches as many clusters of two blocks as fit the GPU, or as many as fit `multiprocessors` of
+/// it. Returns the number of blocks.
 template <typename... Args>
 int launchPairs(void (*kernel)(Args...), uint32_t sharedBytes, int32_t multiprocessors,
                 Queue &queue, const Maps &maps, const Params &p, const auto &...more) {

@@ -1,6 +1,7 @@
-// Hopper's tensor cores and its copy engine, one function an instruction: barriers in shared
-// memory, tiles that come and go through tensor maps, products of a warpgroup. For code of sm_90a
-// only. Source: PTX ISA 9.0, chapters on mbarrier, cp.async.bulk.tensor and wgmma.
+// Hopper's tensor cores and tensor memory accelerator, one function per instruction: barriers in
+// shared memory, tiles that are copied by tensor maps, and matrix products of a warpgroup (wgmma).
+// For code of sm_90a only. Addresses are of shared memory, as 32-bit integers. Source: PTX ISA 9.0,
+// chapters on mbarrier, cp.async.bulk.tensor and wgmma.
 #pragma once
 
 #include <cuda.h>
@@ -15,7 +16,8 @@ __device__ __forceinline__ uint32_t sharedAddress(const void *p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
 
-/// Major and minor number of the device; {0, 0} if there is none. Asked once.
+/// Compute capability of the current device, major and minor; {0, 0} if there is none. Queried
+/// once.
 inline std::pair<int, int> computeCapability() {
   static const std::pair<int, int> answer = [] {
     int device = 0, major = 0, minor = 0;
@@ -34,12 +36,12 @@ __device__ __forceinline__ void initBarrier(uint32_t barrier, uint32_t arrivals)
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals));
 }
 
-/// Makes barriers visible to the cluster and to the copy engine.
+/// Makes initialised barriers visible to the cluster and to the copy engine.
 __device__ __forceinline__ void fenceBarriers() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-/// Arrives, and makes the phase wait for so many bytes of copies.
+/// Arrives at the barrier, and lets its phase end only after so many bytes of copies have arrived.
 __device__ __forceinline__ void expectBytes(uint32_t barrier, uint32_t bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
                : "memory");
@@ -49,7 +51,7 @@ __device__ __forceinline__ void arrive(uint32_t barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-/// Arrives at the same barrier of a block of the cluster.
+/// Arrives at the barrier with the same address in another block of the cluster.
 __device__ __forceinline__ void arriveAt(uint32_t barrier, uint32_t block) {
   asm volatile("{\n"
                ".reg .b32 remote;\n"
@@ -80,7 +82,7 @@ __device__ __forceinline__ void syncCluster() {
                    : "memory");
 }
 
-/// A float of the same shared memory of a block of the cluster.
+/// Reads a float at the same address in another block's shared memory.
 __device__ __forceinline__ float readFrom(uint32_t address, uint32_t block) {
   float value;
   asm volatile("{\n"
@@ -100,19 +102,20 @@ __device__ __forceinline__ uint32_t blockOfCluster() {
   return rank;
 }
 
-/// A barrier of so many threads of the block, by number; 0 is __syncthreads.
+/// Synchronises so many threads of the block at one of 16 numbered barriers; 0 is that of
+/// __syncthreads.
 __device__ __forceinline__ void syncThreads(int number, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
 }
 
 // ---- tiles ----
 
-/// Where a tile begins in a tensor of three dimensions, the innermost first.
+/// The first element of a tile in a tensor of three dimensions, innermost first.
 struct Corner {
   int x, y, z;
 };
 
-/// Copies a tile to this block.
+/// Starts the copy of a tile to this block's shared memory; the barrier counts its bytes.
 __device__ __forceinline__ void loadTile(const CUtensorMap *map, uint32_t to, uint32_t barrier,
                                          Corner at) {
   asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
@@ -121,7 +124,8 @@ __device__ __forceinline__ void loadTile(const CUtensorMap *map, uint32_t to, ui
                : "memory");
 }
 
-/// Copies a tile to the same place in both blocks of a cluster of two; each barrier counts it.
+/// Starts the copy of a tile to the same address in both blocks of a cluster of two; the barrier of
+/// each counts its bytes.
 __device__ __forceinline__ void loadTileForBoth(const CUtensorMap *map, uint32_t to,
                                                 uint32_t barrier, Corner at) {
   asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
@@ -150,16 +154,17 @@ template <int kRegisters> __device__ __forceinline__ void giveRegisters() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
-/// A factor in shared memory in rows of 128 bytes, whose 16-byte parts are swizzled by the row. A
-/// factor whose rows lie along k has them one after the other; one whose rows lie across k has
-/// blocks of 64 columns, `blockBytes` apart. If an address is the same in all threads of a warp,
-/// and the compiler can see that, all this costs few instructions.
+/// Describes an operand of wgmma in shared memory: rows of 128 bytes whose 16-byte parts are
+/// swizzled by the row. If rows are along k, they are consecutive; if rows are across k, there are
+/// blocks of 64 columns, `blockBytes` apart. The address should be uniform in a warp in a way that
+/// the compiler can see: it then costs few instructions.
 class Factor {
 public:
-  /// `address` is one of this block's shared memory, of which bits 24 and above number the block.
+  /// `address` is in this block's shared memory; its bits from 24 on are the number of the block in
+  /// the cluster.
   __device__ __forceinline__ Factor(uint32_t address, uint32_t blockBytes)
       : lower_(blockBytes >> 4 << 16 | (address & 0x3ffff) >> 4) {}
-  /// What products take: the factor that begins so many bytes behind this one.
+  /// The descriptor of the operand that begins so many bytes after this one.
   __device__ __forceinline__ uint64_t at(uint32_t bytes) const {
     constexpr uint32_t kSwizzle128 = 1 << 30, kEightRows = 1024 >> 4;
     return uint64_t{kSwizzle128 | kEightRows} << 32 | (lower_ + (bytes >> 4));
@@ -175,7 +180,7 @@ __device__ __forceinline__ void beginProducts() {
 __device__ __forceinline__ void endProducts() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
-/// Returns when all but so many groups of products have ended.
+/// Waits until at most kGroups of the committed groups of products are unfinished.
 template <int kGroups> __device__ __forceinline__ void waitForProducts() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kGroups) : "memory");
 }
@@ -206,7 +211,8 @@ template <int kGroups> __device__ __forceinline__ void waitForProducts() {
 #define SHARDC_SUMS112(i) SHARDC_SUMS104(i), SHARDC_SUMS8(i + 104)
 #define SHARDC_SUMS120(i) SHARDC_SUMS112(i), SHARDC_SUMS8(i + 112)
 #define SHARDC_SUMS128(i) SHARDC_SUMS120(i), SHARDC_SUMS8(i + 120)
-/// An instruction with so many columns and sums a thread; behind them come its other operands.
+/// A wgmma instruction with so many columns and so many sums per thread, followed by the numbers of
+/// its other operands.
 #define SHARDC_PRODUCT(cols, sums, a, b, adds, transA, transB, type)                               \
   asm volatile("{\n.reg .pred adds;\nsetp.ne.b32 adds, %" adds ", 0;\n"                            \
                "wgmma.mma_async.sync.aligned.m64n" cols "k16.f32." type "." type                   \
@@ -220,10 +226,10 @@ template <int kGroups> __device__ __forceinline__ void waitForProducts() {
   else                                                                                             \
     SHARDC_PRODUCT(cols, sums, a, b, adds, transA, transB, "bf16")
 
-/// sum[64, kCols] = a[64, 16]·b[16, kCols], of a warpgroup, with the old sum unless `addsToSum` is
-/// 0. A thread has of rows t/4 and t/4 + 8 of its warp's 16 rows, and of each 8 columns, columns
-/// 2·(t mod 4) and the next: sum[4·j ..] = (row, col), (row, col + 1), (row + 8, col), ...
-/// Transposed factors have rows across k.
+/// sum[64, kCols] = a[64, 16]·b[16, kCols] by a warpgroup; added to the old sum unless `addsToSum`
+/// is 0. Thread t of a warp has rows t/4 and t/4 + 8 of the warp's 16 rows and, of each 8 columns,
+/// columns 2·(t mod 4) and the next: sum[4·j ..] = (row, col), (row, col + 1), (row + 8, col), ...
+/// Transposed operands have rows across k.
 template <int kCols, bool kIsF16, int kTransA, int kTransB>
 __device__ __forceinline__ void addProduct(float (&sum)[128], uint64_t atA, uint64_t atB,
                                            int addsToSum) {
@@ -245,7 +251,7 @@ __device__ __forceinline__ void addProduct(float (&sum)[128], uint64_t atA, uint
   }
 }
 
-/// The same of so many sums and a first factor whose rows lie along k.
+/// The same for an array of just these sums, with rows of the first operand along k.
 template <int kCols, bool kIsF16, int kTransB>
 __device__ __forceinline__ void addProductOf(float (&sum)[kCols / 2], uint64_t atA, uint64_t atB,
                                              int addsToSum) {
@@ -264,9 +270,10 @@ __device__ __forceinline__ void addProductOf(float (&sum)[kCols / 2], uint64_t a
                : SHARDC_SUMS##sums(0)                                                              \
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(atB), "n"(kTransB))
 
-/// sum[64, kCols] += a[64, 16]·b[16, kCols], with the first factor in registers: packed pairs of
-/// columns as sums lie, a = {(row, col), (row + 8, col), (row, col + 8), (row + 8, col + 8)}. The
-/// registers are read until the products have ended.
+/// sum[64, kCols] += a[64, 16]·b[16, kCols], with the first operand in registers, in the layout of
+/// sums: packed pairs of columns, a = {(row, col), (row + 8, col), (row, col + 8), (row + 8, col +
+/// 8)}. The instruction reads the registers until it ends, so they must not be changed before
+/// waitForProducts().
 template <int kCols, bool kIsF16, int kTransB>
 __device__ __forceinline__ void addProductFrom(float (&sum)[kCols / 2], const uint32_t *a,
                                                uint64_t atB) {
@@ -281,7 +288,7 @@ __device__ __forceinline__ void addProductFrom(float (&sum)[kCols / 2], const ui
     SHARDC_PRODUCT_FROM("128", 64, "64", "65", "66", "67", "68", "69", "bf16");
 }
 
-/// Keeps the compiler from reading sums before the products that it follows have ended.
+/// Keeps the compiler from moving reads of the sums before waitForProducts().
 template <int kSums> __device__ __forceinline__ void settle(float (&sum)[kSums]) {
 #pragma unroll
   for (int i = 0; i < kSums; ++i)
@@ -296,8 +303,9 @@ template <int kSums> __device__ __forceinline__ void settle(float (&sum)[kSums])
                : SHARDC_SUMS64(0)                                                                  \
                : "l"(a), "l"(b), "r"(adds))
 
-/// The same of factors in 8 bits, whose rows lie along k: sum[64, 128] = a[64, 32]·b[32, 128]. The
-/// second one is e4m3. Sums have fewer bits than fp32, so they must not become long.
+/// The same for 8-bit operands with rows along k: sum[64, 128] = a[64, 32]·b[32, 128]. The second
+/// operand is e4m3. The tensor cores keep fewer bits of these sums than fp32 has, so only short
+/// sums may be formed in them.
 template <bool kIsE5M2>
 __device__ __forceinline__ void addProduct8(float (&sum)[64], uint64_t a, uint64_t b, int adds) {
   if constexpr (kIsE5M2)

@@ -1,4 +1,5 @@
-// Rows of heads of queries, keys and values, and where each head lies in its part.
+// Positions of heads of queries, keys and values: in rows of packed QKV, and in the separate
+// tensors. Shared by the ops that split, merge, rotate and normalise heads.
 #pragma once
 
 #include "kernels/cuda/common.cuh"
@@ -6,21 +7,21 @@
 
 namespace shardc::kernels::cuda {
 
-/// Rows of `perRow` heads in `whole`, and the parts that they belong to. For rope the whole is x,
-/// the one part y, and every head is a query.
+/// Rows of `perRow` heads in the packed tensor `whole`, and the separate tensors that the heads
+/// belong to. For rope, the whole is x, the only part is y, and every head is a query.
 struct Qkv {
   Data whole, q, k, v;
   int64_t positions;
-  const int32_t *given; ///< positions of rows, or null
+  const int32_t *given; ///< position of each row; null: counted from 0
   int perRow, groups, queries, channels;
-  int all, before; ///< queries of a key: of all members, and those before this member's
+  int all, before; ///< query heads of a key head: of all members, and those before this member's
   Turns turns;
   bool split;
 };
 
-/// Where a head of a row's whole lies in its part.
+/// The position of a packed row's head in its separate tensor.
 struct HeadLocation {
-  const Data *part; ///< null: another member has it
+  const Data *part; ///< null: another member of the group has the head
   int64_t offset;
   bool rotated;
 };
@@ -41,7 +42,7 @@ __device__ __forceinline__ float2 angleOf(const Qkv &p, int64_t row, float frequ
   return angleAt(p.turns, p.given ? p.given[row] : row % p.positions, frequency);
 }
 
-/// The same of a group of rows, by all threads of a block, from the pairs' frequencies.
+/// The same for a group of rows, computed by all threads of a block from the pairs' frequencies.
 template <int kThreads>
 __device__ __forceinline__ void turnGroup(const Qkv &p, int64_t group, int perGroup, int64_t rows,
                                           const float *frequencies, float2 *to) {
@@ -50,7 +51,8 @@ __device__ __forceinline__ void turnGroup(const Qkv &p, int64_t group, int perGr
       to[i] = angleOf(p, row, frequencies[i % p.turns.pairs]);
 }
 
-/// A chunk and its mate half a head further on, at the same place of each group of rows.
+/// A chunk of a head and the chunk half a head later, which rotation combines with it, in each
+/// group of rows.
 struct Pair {
   const uint4 *from;        ///< null: there is none, or another member has it
   uint4 *to;                ///< null: there is none
@@ -98,7 +100,7 @@ inline Qkv partsOf(const Call &call, const Tensor &whole, const Tensor &q, const
   return p;
 }
 
-/// Behind the first `operands` ones.
+/// Reads the optional operands after the first `operands` ones.
 inline void setPositions(Qkv &p, const Call &call, int operands) {
   p.given =
       call.inCount > operands ? static_cast<const int32_t *>(call.in[operands].data) : nullptr;

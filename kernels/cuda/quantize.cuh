@@ -1,5 +1,5 @@
-// Numbers of 8 bits: multipliers, conversion and transposed tiles, to the bit what
-// kernels/host/Quantize.cpp does.
+// Conversion to 8-bit numbers: multipliers, rounding and transposed tiles. Equal to
+// kernels/host/Quantize.cpp to the bit.
 #pragma once
 
 #include <cuda_fp8.h>
@@ -15,7 +15,7 @@ inline constexpr unsigned kNan = 0x7fc00000u;
 
 __device__ __forceinline__ float limitOf(bool isE5M2) { return isE5M2 ? 57344.0f : 448.0f; }
 
-/// What numbers are multiplied with before they are rounded.
+/// The number by which elements are multiplied before they are rounded to 8 bits.
 __device__ __forceinline__ float multiplierOf(float amax, bool isE5M2) {
   if (!isfinite(amax))
     return __uint_as_float(kNan);
@@ -24,7 +24,7 @@ __device__ __forceinline__ float multiplierOf(float amax, bool isE5M2) {
   return fminf(__fdiv_rn(limitOf(isE5M2), amax), FLT_MAX);
 }
 
-/// With the host's NaN: a division here makes another one.
+/// 1/multiplier, with the host's NaN: a division on the device makes another one.
 __device__ __forceinline__ float reciprocal(float multiplier) {
   return isnan(multiplier) ? __uint_as_float(kNan) : __fdiv_rn(1.0f, multiplier);
 }
@@ -42,7 +42,7 @@ __device__ __forceinline__ uint2 convertTo(const float (&multipliers)[kChunk],
   return {words[0], words[1]};
 }
 
-/// Eight numbers in their order, each with a multiplier of its own.
+/// Converts eight numbers, each with a multiplier of its own.
 __device__ __forceinline__ uint2 convert(bool isE5M2, const float (&multipliers)[kChunk],
                                          const float (&v)[kChunk]) {
   return isE5M2 ? convertTo<__NV_E5M2>(multipliers, v) : convertTo<__NV_E4M3>(multipliers, v);
@@ -72,14 +72,16 @@ __device__ __forceinline__ void storeRow(uint8_t *to, int64_t at, int n, uint2 c
       to[at + j] = byteOf(codes, j);
 }
 
-/// What is not finite, and would become the largest number otherwise.
+/// Replaces numbers that are not finite, which saturation would turn into the largest number, by
+/// NaN.
 __device__ __forceinline__ void markLost(float (&v)[kChunk]) {
 #pragma unroll
   for (int j = 0; j < kChunk; ++j)
     v[j] = isfinite(v[j]) ? v[j] : __uint_as_float(kNan);
 }
 
-/// Amaxes as bits without sign, whose order is that of the numbers.
+/// The larger of `most` and the amax of v, as bits without the sign, whose integer order is that of
+/// the numbers.
 __device__ __forceinline__ unsigned largestOf(unsigned most, const float (&v)[kChunk]) {
 #pragma unroll
   for (int j = 0; j < kChunk; ++j)
@@ -91,21 +93,21 @@ __device__ __forceinline__ unsigned largestOf(unsigned most, const float (&v)[kC
 __device__ __forceinline__ void joinLargest(unsigned most, unsigned *largest) {
   __shared__ unsigned parts[kWarp];
   most = __reduce_max_sync(0xffffffffu, most);
-  __syncthreads(); // the last use of `parts` is over
+  __syncthreads(); // all threads have finished using `parts`
   if (threadIdx.x % kWarp == 0)
     parts[threadIdx.x / kWarp] = most;
   __syncthreads();
   if (threadIdx.x < kWarp) {
     most =
         __reduce_max_sync(0xffffffffu, threadIdx.x < blockDim.x / kWarp ? parts[threadIdx.x] : 0u);
-    most = most > 0x7f800000u ? kNan : most; // one NaN for all
+    most = most > 0x7f800000u ? kNan : most; // every NaN becomes the same one
     if (threadIdx.x == 0 && most > *static_cast<volatile unsigned *>(largest))
       atomicMax(largest, most);
   }
 }
 
-/// forMode for kernels that make numbers of 8 bits, element by element: f16, which few models with
-/// such numbers compute in, has no kernels of its own beside those of any type.
+/// forMode for kernels that convert to 8 bits. f16 uses the kernels for any type, since few models
+/// with 8-bit numbers compute in it.
 template <typename Launch> void forQuantisedMode(Mode mode, Launch launch) {
   if (mode == Mode::Bf16)
     launch.template operator()<Mode::Bf16>();
@@ -115,7 +117,7 @@ template <typename Launch> void forQuantisedMode(Mode mode, Launch launch) {
     launch.template operator()<Mode::Mixed>();
 }
 
-/// A result of amaxes, which begin with 0.
+/// A result that accumulates an amax; cleared to 0 first.
 inline unsigned *clearLargest(const Call &call, int result) {
   const Tensor &largest = call.out[result];
   Queue &queue = queueOf(call);
@@ -125,17 +127,18 @@ inline unsigned *clearLargest(const Call &call, int result) {
   return static_cast<unsigned *>(largest.data);
 }
 
-/// Numbers of 8 bits with one scale, and what they are made with.
+/// The destination of 8-bit numbers with one scale, and the amax that they are scaled by.
 struct Target {
   uint8_t *q; ///< null: only the transpose is written
   uint8_t *t; ///< null: there is none
   float *scale;
   const float *amax;
-  unsigned *seen; ///< null: the amax is not looked for
+  unsigned *seen; ///< null: the amax is not recorded
   bool isE5M2;
 };
 
-/// By the amaxes in operand `amax`, with the transposed copy as result `copy`, if there is one.
+/// The destination for a call: scaled by operand `amax`, with the transposed copy as result `copy`
+/// if the call has it.
 inline Target targetOf(const Call &call, int amax, int copy) {
   auto *first = static_cast<uint8_t *>(call.out[0].data);
   bool transposed = call.attrs.transposed;
@@ -150,59 +153,60 @@ inline Target targetOf(const Call &call, int amax, int copy) {
   return to;
 }
 
-/// The same with what is seen as result 2.
+/// The same for calls whose result 2 records the amax.
 inline Target targetOfDelayed(const Call &call, int amax, int copy) {
   Target to = targetOf(call, amax, copy);
   to.seen = static_cast<unsigned *>(call.out[2].data) + call.attrs.slot;
   return to;
 }
 
-/// The fastest mode for these operands with rows of `cols` elements, whose numbers of 8 bits go to
-/// q.
+/// The fastest mode for operands with rows of `cols` elements whose 8-bit numbers go to q.
 inline Mode modeOfQuantised(std::initializer_list<const Tensor *> operands, const Tensor &q,
                             int64_t cols) {
   return modeOf({&q}, cols) == Mode::Scalar ? Mode::Scalar : modeOf(operands, cols);
 }
 
-/// A tile of a matrix that 256 threads convert, each 4 rows of 8 columns: thread t has the rows
-/// t/8·4 and the columns t%8·8.
+/// A tile of a matrix that 256 threads convert: thread t has 4 rows from t/8·4 on, in 8 columns
+/// from t%8·8 on.
 inline constexpr int kTileRows = 128, kTileCols = 64, kRowsEach = 4;
 
-/// The grid that covers a matrix with tiles, `together` side by side in a block. Neighbours in a
-/// row run at the same time, so that what one reads or writes of a row goes on in the next one.
+/// The grid that covers a matrix with tiles, `together` of them side by side in a block. Blocks
+/// that are adjacent along a row run at the same time, so that together they access long pieces of
+/// each row.
 inline dim3 gridOfTiles(int64_t rows, int64_t cols, int together = 1) {
   return {static_cast<unsigned>(ceilDiv(cols, kTileCols * together)),
           static_cast<unsigned>(ceilDiv(rows, kTileRows))};
 }
 
-/// Null, or why a kernel of tiles refuses this call: what the host's refuses, and more tiles below
-/// each other than a grid has rows.
+/// Null, or why a kernel with tiles refuses the call: for the host kernel's reasons, or because the
+/// matrix has more tiles in a column than a grid has rows.
 template <const Kernel *kOracle> const char *acceptsTiles(const Call &call) {
   if (const char *reason = acceptsAs<kOracle>(call))
     return reason;
   return call.in[0].rows() > int64_t{kTileRows} * 65535 ? "there are 2^23 rows or more" : nullptr;
 }
 
-/// Turns a tile: rows of the transpose are written 128 bytes at a time.
+/// Transposes a tile in shared memory, so that rows of the transpose are written 128 bytes at a
+/// time.
 struct TransposedTile {
   static constexpr int kGroups = kTileRows / kRowsEach;
-  /// One word is 4 rows of a column. Words of a column begin 4 further for each chunk of columns,
-  /// and columns are padded by 4, so that neither 8 chunks of 4 groups nor 16 bytes of 8 threads
-  /// meet in a bank.
+  /// A word holds 4 rows of a column. Each chunk of columns is shifted by 4 words and columns are
+  /// padded by 4, so that neither 8 chunks of 4 groups nor 16 bytes of 8 threads conflict in a
+  /// bank.
   alignas(16) uint32_t words[kTileCols][kGroups + 4];
 
   static __device__ __forceinline__ int placeOf(int group, int chunk) {
     return (group + chunk * 4) % kGroups;
   }
 
-  /// 4 rows of 8 columns.
+  /// Stores 4 rows of 8 columns.
   __device__ __forceinline__ void put(int group, int chunk, const uint2 (&codes)[kRowsEach]) {
     int place = placeOf(group, chunk);
     putFour(place, chunk * kChunk, codes[0].x, codes[1].x, codes[2].x, codes[3].x);
     putFour(place, chunk * kChunk + 4, codes[0].y, codes[1].y, codes[2].y, codes[3].y);
   }
 
-  /// 4 rows of 4 columns, a word each row.
+  /// Transposes 4 rows of 4 columns, with a word for each row.
   __device__ __forceinline__ void putFour(int place, int col, uint32_t a, uint32_t b, uint32_t c,
                                           uint32_t d) {
     uint32_t abLow = __byte_perm(a, b, 0x5140), abHigh = __byte_perm(a, b, 0x7362);
@@ -213,7 +217,7 @@ struct TransposedTile {
     words[col + 3][place] = __byte_perm(abHigh, cdHigh, 0x7632);
   }
 
-  /// The tile of rows by cols that begins there, into the transpose of the matrix.
+  /// Writes the tile that begins there to the transpose of a matrix of rows by cols.
   __device__ __forceinline__ void store(uint8_t *t, int64_t rows, int64_t cols, int64_t firstRow,
                                         int64_t firstCol) const {
     constexpr int kBytes = 16, kThreads = kTileRows / kBytes; ///< of a column

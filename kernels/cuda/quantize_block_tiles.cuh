@@ -1,9 +1,10 @@
-// Quantises in blocks of 1 by 128 along columns, and along rows, what a source makes. Mapping: 256
-// threads take a tile of 128 rows by 128 columns, which has whole blocks along both. Sixteen
-// neighbours make a row of it, with 8 columns each of 8 rows. Operands of 16 bits come to shared
-// memory, all at once, where what is made of them takes their place, in the type in which it would
-// be stored. Rows are quantised as they are made, columns when the largest of each is known.
-// Operands of other types are read twice.
+// Quantises the results of a source in blocks of 1 by 128, both along columns and along rows.
+// Limited by memory. Mapping: 256 threads take a tile of 128 rows by 128 columns, which contains
+// whole blocks in both directions; sixteen adjacent threads compute one row, each 8 columns in each
+// of 8 rows. 16-bit operands are copied to shared memory at once and are replaced there by the
+// results, rounded to the type in which the separate op would store them. Rows are quantised as
+// they are computed; columns are quantised when the amax of each is known. Operands of other types
+// are read twice.
 #pragma once
 
 #include "kernels/cuda/quantize_blocks.cuh"
@@ -13,12 +14,12 @@ namespace shardc::kernels::cuda {
 namespace blocktiles {
 
 inline constexpr int kThreads = 256, kChunks = kBlockCols / kChunk;
-/// Of threads, with four rows in each half of a tile.
+/// Groups of threads that compute different rows; each has four rows in each half of a tile.
 inline constexpr int kSlices = kThreads / kChunks;
 inline constexpr int kHalves = kTileRows / (kSlices * kRowsEach);
 inline constexpr int kWarps = kThreads / kWarp;
 
-/// The amaxes of a thread's columns.
+/// The amax of each of a thread's columns, over the rows so far.
 template <Mode M> struct ColumnMost {
   unsigned words[kWords<M>] = {};
 
@@ -29,7 +30,8 @@ template <Mode M> struct ColumnMost {
   }
 };
 
-/// Joins those of a neighbour, to which the other ones go.
+/// Exchanges amaxes with the thread `offset` lanes away: gives `given` and joins what it gets to
+/// `kept`.
 template <Mode M>
 __device__ __forceinline__ void joinNeighbour(PairMost<M> &kept, const PairMost<M> &given,
                                               int offset) {
@@ -40,17 +42,17 @@ __device__ __forceinline__ void joinNeighbour(PairMost<M> &kept, const PairMost<
 
 // ---- tiles ----
 
-/// Where a part of a matrix goes.
+/// The destinations of one part of a source.
 struct BlockForm {
-  BlockTarget rows;    ///< in blocks along rows, for the first parts of a source
-  int64_t stride;      ///< elements of a row of these
+  BlockTarget rows;    ///< quantised along rows; only for the first two parts
+  int64_t stride;      ///< elements from one row of q to the next
   BlockTarget columns; ///< transposed
   int64_t perBand;     ///< scales of columns for 128 rows
 };
 
 template <int kParts> struct BlockForms { BlockForm part[kParts]; };
 
-/// What a block of threads shares. Transposed tiles take the place of numbers that all have read.
+/// Shared memory of a block. Transposed tiles reuse the space of values that all threads have read.
 template <Mode M, int kParts> struct Shared {
   union Part {
     uint4 kept[kIsNarrow<M> ? kHalves * kRowsEach * kThreads : 1];
@@ -61,7 +63,7 @@ template <Mode M, int kParts> struct Shared {
   alignas(16) float multipliers[kParts][kBlockCols];
 };
 
-/// Where a thread is in the matrix that is quantised.
+/// A thread's position in the matrix.
 struct BlockPlace {
   int64_t rows, cols;
   int64_t firstRow = static_cast<int64_t>(blockIdx.y) * kTileRows;
@@ -71,7 +73,7 @@ struct BlockPlace {
   int64_t col = firstCol + chunk * kChunk;
   int count = static_cast<int>(cols - col < kChunk ? (cols > col ? cols - col : 0) : kChunk);
 
-  /// Of a thread that has some: all where chunks are whole.
+  /// The number of valid columns; always a whole chunk in modes with whole chunks.
   template <Mode M> __device__ __forceinline__ int countOf() const {
     return kIsNarrow<M> ? kChunk : count;
   }
@@ -84,12 +86,12 @@ struct BlockPlace {
   }
 };
 
-/// Where a thread keeps a chunk.
+/// The index in `kept` of a thread's chunk.
 __device__ __forceinline__ int keptAt(int half, int r) {
   return (half * kRowsEach + r) * kThreads + static_cast<int>(threadIdx.x);
 }
 
-/// Asks for all chunks that a thread reads, which come to where it keeps what it makes of them.
+/// Starts the copies of all chunks that a thread reads, to where it will keep its results.
 template <Mode M, typename Source>
 __device__ __forceinline__ void askForRows(const Source &source, Shared<M, Source::kParts> &shared,
                                            const BlockPlace &at) {
@@ -108,7 +110,7 @@ __device__ __forceinline__ void askForRows(const Source &source, Shared<M, Sourc
   }
 }
 
-/// Makes four rows of each part; what lies outside of the matrix is 0.
+/// Computes four rows of each part; elements outside of the matrix are 0.
 template <Mode M, typename Source, typename Columns>
 __device__ __forceinline__ void
 makeRows(const Source &source, const Columns &columns, const Shared<M, Source::kParts> &shared,
@@ -132,8 +134,8 @@ makeRows(const Source &source, const Columns &columns, const Shared<M, Source::k
   }
 }
 
-/// Quantises four rows of the first two parts. Of the sixteen threads of a row, each four find the
-/// amaxes of one of these rows, and each of two of them the multiplier of one part.
+/// Quantises four rows of the first two parts. Of the sixteen threads of a row, four find the
+/// amaxes of each of these rows, and two of those four compute the multipliers, one for each part.
 template <Mode M, int kParts>
 __device__ __forceinline__ void quantizeRows(const Chunk<M> (&made)[kRowsEach][kParts],
                                              const BlockForms<kParts> &targets,
@@ -167,7 +169,7 @@ __device__ __forceinline__ void quantizeRows(const Chunk<M> (&made)[kRowsEach][k
     }
 }
 
-/// Finds the multipliers of columns from the amaxes of each thread's.
+/// Computes the multipliers of columns from the amaxes of all threads.
 template <Mode M, int kParts>
 __device__ __forceinline__ void
 findMultipliers(ColumnMost<M> (&most)[kParts], Shared<M, kParts> &shared,
@@ -202,7 +204,7 @@ findMultipliers(ColumnMost<M> (&most)[kParts], Shared<M, kParts> &shared,
   __syncthreads();
 }
 
-/// Four rows of a part again, as they are kept or from what they are made of.
+/// Four rows of a part for the second pass: as kept in shared memory, or computed again.
 template <Mode M, typename Source, typename Columns>
 __device__ __forceinline__ void
 takeRows(const Source &source, const Columns &columns, const Shared<M, Source::kParts> &shared,
@@ -220,7 +222,7 @@ takeRows(const Source &source, const Columns &columns, const Shared<M, Source::k
   }
 }
 
-/// Blocks of threads for which a multiprocessor has registers and shared memory.
+/// Blocks that fit a multiprocessor at a time, by registers and shared memory.
 template <Mode M, bool kHasRows>
 inline constexpr int kResident = !kIsNarrow<M> ? 1
                                  : kHasRows    ? 2
@@ -279,7 +281,7 @@ __global__ void __launch_bounds__(kThreads, kResident<M, kHasRows>)
         codes[half][r] = convert(to.isE5M2, multipliers, v);
       }
     }
-    __syncthreads(); // all have read what was kept
+    __syncthreads(); // all threads have read the kept values
     constexpr int kChunksOfTransposed = kTileCols / kChunk;
 #pragma unroll
     for (int half = 0; half < kHalves; ++half)
@@ -292,7 +294,7 @@ __global__ void __launch_bounds__(kThreads, kResident<M, kHasRows>)
   }
 }
 
-/// With the first two parts as they lie, too, if kHasRows.
+/// Enqueues the call; if kHasRows, the first two parts are also written in their own orientation.
 template <bool kHasRows, typename Source>
 void launchBlockTiles(const Call &call, Mode mode, const Source &source,
                       const BlockForms<Source::kParts> &targets, int64_t rows, int64_t cols) {

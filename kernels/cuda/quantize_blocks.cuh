@@ -1,4 +1,6 @@
-// Scales of blocks, for the kernels that quantise what is stored and those that make it.
+// Scales of blocks: for each block of an operand its amax, the power-of-two scale and the 8-bit
+// codes. Used by the kernels that quantise stored tensors and by those that quantise what they
+// compute.
 #pragma once
 
 #include "kernels/cuda/chunk.cuh"
@@ -14,14 +16,14 @@ template <Mode M> __device__ __forceinline__ unsigned wordOf(const Chunk<M> &chu
   return reinterpret_cast<const unsigned *>(&chunk)[i];
 }
 
-/// Numbers of 8 bits with their scales.
+/// The destination of 8-bit numbers and of their scales.
 struct BlockTarget {
   uint8_t *q;
   void *scales; ///< f32, or e8m0 of blocks of 32
   bool isE5M2;
 };
 
-/// Result q of a call, whose scales are the next one.
+/// Result q of a call and the next result, which has its scales.
 inline BlockTarget blockTargetOf(const Call &call, int q = 0) {
   return {static_cast<uint8_t *>(call.out[q].data), call.out[q + 1].data,
           call.out[q].dtype == DType::F8E5M2};
@@ -32,7 +34,8 @@ __device__ __forceinline__ float powerDown(unsigned code) {
   return __uint_as_float(code == 254 ? 0x400000u : (254 - code) << 23);
 }
 
-/// Writes the scale of a block with the amax of these bits, and gives its reciprocal.
+/// Computes the multiplier of a block from the bits of its amax, and returns it; `isWriter` also
+/// stores the scale, its reciprocal, at `index`. NaN if the amax is not finite.
 template <ScaleBlocks kBlocks>
 __device__ __forceinline__ float multiplierOfBlock(unsigned most, const BlockTarget &to,
                                                    int64_t index, bool isWriter) {
@@ -66,21 +69,21 @@ __device__ __forceinline__ float multiplierOfBlock(unsigned most, const BlockTar
   return code == 0 ? 1.0f : powerDown(code);
 }
 
-/// Amaxes are bits without sign, as many in a word as it has numbers.
+/// The larger of two amaxes, which are bits without sign; two in a word if chunks are packed.
 template <Mode M> __device__ __forceinline__ unsigned larger(unsigned a, unsigned b) {
   return kIsNarrow<M> ? __vmaxu2(a, b) : max(a, b);
 }
 template <Mode M> __device__ __forceinline__ unsigned amaxesOf(unsigned word) {
   return word & (kIsNarrow<M> ? 0x7fff7fffu : 0x7fffffffu);
 }
-/// As bits of a float.
+/// An amax as the bits of a float.
 template <Mode M> __device__ __forceinline__ unsigned widened(unsigned magnitude) {
   if (M == Mode::F16)
     return __float_as_uint(__half2float(__ushort_as_half(static_cast<unsigned short>(magnitude))));
   return M == Mode::Bf16 ? magnitude << 16 : magnitude;
 }
 
-/// The amaxes of two chunks, in one word where chunks are packed.
+/// The amaxes of two chunks; packed in one word if chunks are packed.
 template <Mode M> struct PairMost {
   static constexpr int kCount = kIsNarrow<M> ? 1 : 2;
   unsigned words[kCount] = {};
@@ -107,8 +110,9 @@ template <Mode M> struct PairMost {
   }
 };
 
-/// Sixteen neighbours in a warp, each with chunks of the same kCount blocks of 128. Together they
-/// find the amaxes: each has that of one block in the end, with few exchanges.
+/// Sixteen adjacent threads of a warp, each with one chunk of the same kCount blocks of 128. They
+/// find the amaxes of all blocks together with few exchanges: at the end each thread has that of
+/// one block.
 template <Mode M, int kCount> class BlockTeam {
 public:
   __device__ __forceinline__ explicit BlockTeam(const Chunk<M> (&chunks)[kCount]) {
@@ -122,12 +126,12 @@ public:
     largest_ = joined<kThreads / 2>(pairs).of(lane() & 1);
   }
 
-  /// The block whose magnitude this thread has; there may be none of that number.
+  /// The block whose amax this thread has; may be kCount or more, then there is none.
   __device__ __forceinline__ int slot() const { return lane() / kPerPair * 2 + (lane() & 1); }
-  /// Of the threads with this block.
+  /// Whether this is the first of the threads that have this block.
   __device__ __forceinline__ bool isFirst() const { return lane() % kPerPair < 2; }
   __device__ __forceinline__ unsigned largest() const { return largest_; }
-  /// What the thread with that block has computed of it.
+  /// The value `its` of the thread that has that block.
   static __device__ __forceinline__ float of(int slot, float its) {
     return __shfl_sync(0xffffffffu, its, slot / 2 * kPerPair + slot % 2, kThreads);
   }
@@ -140,7 +144,8 @@ private:
 
   static __device__ __forceinline__ int lane() { return static_cast<int>(threadIdx.x) % kThreads; }
 
-  /// Threads exchange with those `kOffset` away: each keeps half of the pairs while there are some.
+  /// Each thread exchanges with the one kOffset lanes away and keeps half of its pairs, until it
+  /// has one.
   template <int kOffset, int kLeft>
   static __device__ __forceinline__ PairMost<M> joined(const PairMost<M> (&pairs)[kLeft]) {
     if constexpr (kOffset == 0) {
@@ -166,8 +171,8 @@ private:
   unsigned largest_;
 };
 
-/// The codes of a thread's chunk of a block within a row, which kThreads neighbours of a warp have,
-/// all of them here; what is past the row's end is 0.
+/// The 8-bit codes of a thread's chunk of a block along a row. The kThreads adjacent threads that
+/// have this block must all call it; elements beyond the row's end must be 0.
 template <Mode M, ScaleBlocks kBlocks>
 __device__ __forceinline__ uint2 codesOfRowBlock(const Chunk<M> &chunk, const BlockTarget &to,
                                                  int64_t index, bool isWriter) {

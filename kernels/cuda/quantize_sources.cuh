@@ -1,8 +1,9 @@
-// What is quantised: sources that read some matrices and make others, a chunk at a time, rounded as
-// they would be stored. A source reads kReads matrices and makes kParts of one extent:
-//   at(which, row, column)                      where a chunk that it reads begins
-//   columnsOf<M>(column, count)                 what it needs for these columns of all rows
-//   make<M>(read[kReads], row, columns, made[kParts])
+// Sources of the quantising kernels: the ops whose results are quantised without being stored
+// first. A source reads kReads matrices and computes kParts results of the same extent, a chunk of
+// 8 elements at a time, rounded as the separate op would store them. It has at(which, row, column)
+// the operand and index where a chunk begins columnsOf<M>(column, count) values that it needs for
+// these columns of all rows make<M>(read[kReads], row, columns, made[kParts]) the chunks of its
+// results
 #pragma once
 
 #include "kernels/cuda/chunk.cuh"
@@ -10,13 +11,13 @@
 
 namespace shardc::kernels::cuda {
 
-/// A chunk in an operand.
+/// The position of a chunk: an operand and an element's index.
 struct Spot {
   Data data;
   int64_t index;
 };
 
-/// Of a source that needs nothing for its columns.
+/// For sources that need no values by column.
 struct NoColumns {};
 
 /// A matrix as it lies in memory.
@@ -38,7 +39,7 @@ struct Stored {
   }
 };
 
-/// What a gated op makes of gate and up, which lie beside each other in the rows of x.
+/// The gated activation of gate and up, which are adjacent in the rows of x [rows, 2·cols].
 template <typename Gated, bool kTanh = false> struct GatedSource {
   static constexpr int kReads = 2, kParts = 1;
   Data x;
@@ -61,7 +62,7 @@ template <typename Gated, bool kTanh = false> struct GatedSource {
   }
 };
 
-/// The gradients of gate and up, and y.
+/// The gradients of gate and up, and the activation y itself.
 template <typename Gated, bool kTanh = false> struct GatedBwdSource {
   static constexpr int kReads = 3, kParts = 3;
   Data dy, x;
@@ -149,7 +150,7 @@ template <template <bool> typename Source, typename Use> void byTanh(const Call 
     use.template operator()<Source<false>>();
 }
 
-/// Of operands x, and dy x.
+/// The source of a call with operands x, or dy and x.
 template <typename Source> Source sourceOf(const Call &call) {
   if constexpr (requires(Source source) { source.dy; })
     return {dataOf(call.in[0]), dataOf(call.in[1]), call.in[0].cols()};
@@ -157,7 +158,7 @@ template <typename Source> Source sourceOf(const Call &call) {
     return {dataOf(call.in[0]), call.in[0].cols() / Source::kReads};
 }
 
-/// A norm made again from its statistics.
+/// A norm that is computed again from its saved statistics.
 template <bool kCentered> struct NormAgainSource {
   static constexpr int kReads = 1, kParts = 1;
   Data x, w, bias;
@@ -199,7 +200,7 @@ template <bool kCentered> struct NormAgainSource {
   }
 };
 
-/// Of operands x w [bias mean] rstd.
+/// The source of a call with operands x, w, bias and mean if kCentered, and rstd.
 template <bool kCentered> NormAgainSource<kCentered> normAgainOf(const Call &call) {
   NormAgainSource<kCentered> source = {};
   source.x = dataOf(call.in[0]), source.w = dataOf(call.in[1]), source.cols = call.in[0].cols();

@@ -1,16 +1,18 @@
-// Quantises what a source makes, with one scale for each of its tensors, to the bit what
-// kernels/host/Quantize.cpp does. Mapping: blocks take tiles of 128 rows by 64 columns in turns; a
-// thread converts 4 rows of 8 columns, and the tile is transposed in shared memory as words of 4
-// rows, so that rows of a transpose are written 128 bytes at a time. What a thread reads of the
-// next rows comes to shared memory while it converts these. Amaxes of blocks meet in one atomic,
-// and in none where a larger one is known already.
+// Quantises the results of a source to 8 bits, with one scale for each of its tensors, equal to
+// kernels/host/Quantize.cpp to the bit. Limited by memory. Mapping: persistent blocks of 256
+// threads take tiles of 128 rows by 64 columns; a thread converts 4 rows of 8 columns. The tile is
+// transposed in shared memory as words of 4 rows, so that rows of a transpose are written 128 bytes
+// at a time. While a thread converts rows, asynchronous copies bring its next rows to shared
+// memory. Amaxes of blocks are combined by atomics, which a block skips if a larger value is
+// already stored.
 #pragma once
 
 #include "kernels/cuda/quantize_sources.cuh"
 
 namespace shardc::kernels::cuda {
 
-/// Where a part goes. Parts of one tensor lie beside each other in its rows.
+/// The destination of one part of a source. Parts of one tensor are adjacent in its rows, as gate
+/// and up are.
 struct PartTarget {
   Target to;
   int64_t stride = 0; ///< elements of a row of q; 0: as many as the part has columns
@@ -20,7 +22,7 @@ template <int kParts> struct PartTargets { PartTarget part[kParts]; };
 
 constexpr int kTileThreads = 256;
 
-/// A thread's chunks in a tile: the rows from `row` on, in one chunk of columns.
+/// A thread's chunks in a tile: kRowsEach consecutive rows from row(0) on, in one chunk of columns.
 struct TilePlace {
   int64_t rows, cols;
   int64_t firstRow = 0, firstCol = 0;
@@ -37,7 +39,7 @@ struct TilePlace {
   }
   __device__ __forceinline__ int64_t row(int r) const { return firstRow + group * kRowsEach + r; }
   __device__ __forceinline__ int64_t col() const { return firstCol + chunk * kChunk; }
-  /// The number of columns; none beyond the ends.
+  /// The number of valid columns of the chunk in row r; 0 outside of the matrix.
   __device__ __forceinline__ int count(int r) const {
     int64_t left = cols - col();
     if (!isThere || left <= 0 || row(r) >= rows)
@@ -46,17 +48,19 @@ struct TilePlace {
   }
 };
 
-/// What a thread reads of its rows, from the time when it asks for a row until it takes it.
+/// A thread's rows on their way from memory to shared memory. ask() starts the copy of a row, and
+/// take() waits for the oldest one; at most kRows are in flight. For 16-bit types only; other modes
+/// read directly in take().
 template <Mode M, typename Source> class RowsAhead {
 public:
-  static constexpr int kRows = 2; ///< that are on their way
+  static constexpr int kRows = 2; ///< in flight at a time
   using Slots = uint4[kRows][Source::kReads][kTileThreads];
   static constexpr size_t kBytes = kIsNarrow<M> ? sizeof(Slots) : 0;
 
   __device__ __forceinline__ RowsAhead(const Source &source, void *shared)
       : source_(source), slots_(*static_cast<Slots *>(shared)) {}
 
-  /// In the order in which they are taken.
+  /// Rows must be asked for in the order in which they are taken.
   __device__ __forceinline__ void ask(const TilePlace &place, int r) {
     if constexpr (kIsNarrow<M>) {
       if (place.count(r) > 0)
@@ -138,7 +142,7 @@ __global__ void __launch_bounds__(kTileThreads)
                       codes[p][r]);
       }
     }
-    __syncthreads(); // the tiles before are written
+    __syncthreads(); // the previous tiles are written
 #pragma unroll
     for (int p = 0; p < kParts; ++p)
       if (targets.part[p].to.t)
@@ -180,7 +184,7 @@ void launchTiles(const Call &call, Mode mode, const Source &source,
 
 // ---- amaxes alone ----
 
-/// Where the amax of each part goes; parts of one tensor have the same place.
+/// The destination of each part's amax, as the bits of a float; parts of one tensor share it.
 template <int kParts> struct PartLargest { unsigned *part[kParts]; };
 
 template <Mode M, typename Source>

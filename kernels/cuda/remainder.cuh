@@ -1,4 +1,6 @@
-// Master weights in two halves of 16 bits, as runtime/base/Remainder.h has them, on the device.
+// fp32 master weights as two halves of 16 bits: the bf16 weight and a remainder
+// (runtime/base/Remainder.h defines the format). Bitwise equal to the host's functions. A master
+// that is NaN becomes the quiet NaN of its sign.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +22,7 @@ __device__ __forceinline__ float joinMaster(uint32_t weight, uint32_t remainder)
   return __uint_as_float((weight - (remainder >> 15)) << 16 | remainder);
 }
 
-/// Two of each that lie one after the other in 32 bits.
+/// Two adjacent weights or remainders in one 32-bit word each, the first in the low half.
 __device__ __forceinline__ void joinMasters(uint32_t weights, uint32_t remainders, float *masters) {
   masters[0] = joinMaster(weights & 0xffffu, remainders & 0xffffu);
   masters[1] = joinMaster(weights >> 16, remainders >> 16);

@@ -1,5 +1,6 @@
-// The rotary embedding on devices: the host's frequencies and angles (kernels/host/Rotary.h),
-// operation by operation, but for a power in fp64 and for sines.
+// Rotary position embedding on the device: the host's frequencies and angles
+// (kernels/host/Rotary.h), with the same operations, except for one power in fp64 and for sine and
+// cosine.
 #pragma once
 
 #include "kernels/cuda/common.cuh"
@@ -7,11 +8,12 @@
 
 namespace shardc::kernels::cuda {
 
-/// What the angles of a call follow from. Without an interleaving, pairs are halves.
+/// The parameters of a call's angles. Unless interleaved, a pair consists of channels half a head
+/// apart.
 struct Turns {
   int pairs = 0; ///< 0: nothing is rotated
   float base = 1, scaling = 1, yarnFactor = 1, rampFirst = 0, rampWidth = 1, perPosition = 1;
-  float magnitude = 1, sign = 1; ///< of sines; of cosines their magnitude
+  float magnitude = 1, sign = 1; ///< factors of both, and of sines: -1 rotates back, for gradients
   bool interleaved = false;
 };
 
@@ -39,7 +41,7 @@ __device__ __forceinline__ float scaled(float frequency, float factor) {
   return (1.0f - ramp) * frequency / factor + ramp * frequency;
 }
 
-/// By how much pair i turns from one position to the next.
+/// The angle of pair i per position.
 __device__ __forceinline__ float frequencyOf(const Turns &t, int i) {
   float exponent = static_cast<float>(2 * i) / static_cast<float>(2 * t.pairs);
   auto power = static_cast<float>(pow(static_cast<double>(t.base), static_cast<double>(exponent)));
@@ -58,7 +60,7 @@ __device__ __forceinline__ float2 angleAt(const Turns &t, int64_t position, floa
   return {cosine * t.magnitude, t.sign * (sine * t.magnitude)};
 }
 
-/// A pair by an angle, of cosine and sine.
+/// Rotates a pair by the angle with this cosine and sine.
 __device__ __forceinline__ void rotate(float2 angle, float &a, float &b) {
   float first = a * angle.x - b * angle.y;
   b = b * angle.x + a * angle.y;

@@ -1,5 +1,5 @@
-// Logits of routers on the device: a warp has a row of them, and a lane every 32nd expert. Scores
-// and sums are fp64.
+// Scores of MoE routers on the device. A warp has one row of logits; each lane has every 32nd
+// expert. Scores and sums are fp64, as on the host.
 #pragma once
 
 #include "kernels/cuda/common.cuh"
@@ -19,8 +19,8 @@ __device__ __forceinline__ int64_t rowOfWarp() {
 
 __device__ __forceinline__ int lane() { return static_cast<int>(threadIdx.x) % kWarp; }
 
-/// What an index is chosen by, as a number whose order is that of choice: NaN is the largest, and
-/// zeros of both signs are equal.
+/// The sort key of a logit, an integer whose order is that of the choice: NaN is the largest, and
+/// both zeros are equal.
 __device__ __forceinline__ uint32_t keyOf(float value) {
   if (value != value)
     return 0xffffffffu;
@@ -28,7 +28,7 @@ __device__ __forceinline__ uint32_t keyOf(float value) {
   return bits >> 31 != 0 ? ~bits : bits | 0x80000000u;
 }
 
-/// The score of a logit by itself: sigmoid or sqrt(softplus).
+/// The score of a single logit: sigmoid or sqrt(softplus).
 __device__ __forceinline__ double scoreOf(int64_t score, double logit) {
   if (score == kRouterSigmoid)
     return 1 / (1 + exp(-logit));

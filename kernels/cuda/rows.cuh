@@ -1,6 +1,7 @@
-// Rows in registers: the mapping of rows to threads in the norms. Up to 1024 elements, a warp has a
-// row, and a block eight rows that need no barrier. Longer rows have a block with as many warps as
-// they need. A thread holds up to four chunks of 8 elements.
+// The mapping of rows to threads in norms, which keep rows in registers. A row of up to 1,024
+// elements has one warp, and a block has eight such rows without a barrier. Longer rows have a
+// block with as many warps as they need. A thread holds up to four chunks of 8 elements; rows
+// beyond 16,384 elements do not fit.
 #pragma once
 
 #include "kernels/cuda/common.cuh"

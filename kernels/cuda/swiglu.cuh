@@ -1,13 +1,14 @@
-// swiglu of 8 elements, for the kernels that store it and those that quantise it.
+// SwiGLU and its gradient for 8 elements, used by the kernels that store it and by those that
+// quantise it.
 #pragma once
 
 #include "kernels/cuda/common.cuh"
 
 namespace shardc::kernels::cuda {
 
-/// At most two units in the last place off; exact division would take most of a chunk's time. What
-/// the instructions take for zero does not change 1 + exp(-x), nor its reciprocal by more than
-/// 2^-126.
+/// The logistic function, within two units in the last place; exact division would take most of a
+/// chunk's time. Where the approximate instructions flush to zero, 1 + exp(-x) does not change, and
+/// its reciprocal changes by at most 2^-126.
 __device__ __forceinline__ float sigmoid(float x) {
   constexpr float kLog2E = 1.44269504f;
   float power, result;
@@ -16,7 +17,7 @@ __device__ __forceinline__ float sigmoid(float x) {
   return result;
 }
 
-/// What a gated op makes of 8 elements: gate becomes y.
+/// Forward: gate becomes y = silu(gate)·up.
 struct SwiGlu {
   template <Mode M>
   static __device__ void forward(float (&gate)[kChunk], const float (&up)[kChunk], bool) {
@@ -24,7 +25,7 @@ struct SwiGlu {
     for (int j = 0; j < kChunk; ++j)
       gate[j] = gate[j] * sigmoid(gate[j]) * up[j];
   }
-  /// gate and up become their gradients, y what forward makes.
+  /// Backward: gate and up become their gradients, and y the forward result.
   template <Mode M>
   static __device__ void backward(const float (&d)[kChunk], float (&gate)[kChunk],
                                   float (&up)[kChunk], float (&y)[kChunk], bool) {
