@@ -1,5 +1,6 @@
-// Reads-from analysis of one segment and variant, byte by byte: what its ops read, and how it
-// changes the cells of its role.
+// Reads-from analysis of one variant of a segment, byte by byte: which contents its ops read, and
+// how the segment changes the cells of its role. checkPrograms() joins the effects along the
+// program. Needs a placed plan.
 #pragma once
 
 #include <array>
@@ -14,7 +15,7 @@
 
 namespace shardc::plan::verifier {
 
-/// Why a region has no valid content.
+/// Why a region has no valid content, for the message of whoever reads it later.
 struct Loss {
   Spot at;
   std::optional<ByteRange> bytes; ///< the overwritten bytes; nothing: all of them
@@ -22,16 +23,16 @@ struct Loss {
   std::shared_ptr<const Finding> corrupted;
 };
 
-/// The effect of a segment, in one variant, on cells: regions that it reads and regions that it
-/// writes.
+/// The effect of one variant of a segment on cells: the regions that it reads, stores to, and
+/// overwrites.
 struct SegmentEffect {
-  /// A region that is live-in: its content at the segment's start is read.
+  /// A region whose content at the segment's start an op reads.
   struct Need {
     uint32_t region;
     uint32_t op;
     ValueId operand;
   };
-  /// A region of a cell that the segment stores to.
+  /// A region of a cell to which the segment stores a value.
   struct Out {
     uint32_t region;
     ValueId value;
@@ -39,10 +40,12 @@ struct SegmentEffect {
     bool mayDrop;               ///< the plan allows that nobody reads it
     Loss loss;                  ///< why it has no content afterwards, if so
     std::vector<uint32_t> from; ///< live-in regions that are part of its content
-    /// Offset of the content's microbatch from the segment's own; nothing if no op computed it.
+    /// The content's microbatch minus the segment's own; nothing if no op of the segment computed
+    /// it.
     std::optional<int64_t> shift;
   };
-  /// A region that an op overwrites without storing a value to its cell.
+  /// A region whose bytes an op overwrites although the segment stores nothing to its cell, so its
+  /// content is lost.
   struct Clobber {
     uint32_t region;
     Loss loss;
@@ -52,8 +55,8 @@ struct SegmentEffect {
   std::vector<Clobber> clobbers;
 };
 
-/// Effects by segment and variant; null for variants that the program does not execute. Variants
-/// that execute alike share one.
+/// Effects by segment and variant. find() returns null for variants that the program never
+/// executes. Variants that execute the same ops share one effect.
 class SegmentEffects {
 public:
   using Effect = std::shared_ptr<const SegmentEffect>;
@@ -82,12 +85,14 @@ private:
   std::vector<std::vector<std::pair<Variant, Effect>>> effects_;
 };
 
-/// VerifyLost.cpp: reports contents that segments store and nobody reads.
+/// VerifyLost.cpp: reports contents that a segment stores and that nothing reads, unless the plan
+/// allows it (`mayDrop`).
 void checkLost(Inspection &inspection, uint32_t role, const CellRegions &regions,
                const SegmentEffects &effects);
 
-/// Computes the effect of each executed variant of the segment, and reports reads of undefined
-/// bytes. Adds the regions that it meets; only regions that existed before are tracked.
+/// Computes the effect of each executed variant of the segment and reports reads of undefined
+/// bytes. Adds the regions that it meets to `regions`. Effects cover only regions that existed
+/// before the call, so callers repeat it until no region is new.
 void checkBytes(const Scope &scope, CellRegions &regions, SegmentEffects &effects);
 
 } // namespace shardc::plan::verifier

@@ -1,6 +1,6 @@
-// Traces the contents of values in one variant of a segment: which op's result each of their bytes
-// comes from, through ties, views, packs and gathers in place. `source` below is a value that an op
-// writes, or a live-in one.
+// Traces which op wrote each byte of a value, in one variant of a segment. Ties, views, packs and
+// gathers in place do not copy bytes, so the bytes of a value may come from several ops. A `source`
+// below is a value that an op writes, or a live-in of the segment.
 #pragma once
 
 #include <array>
@@ -13,33 +13,34 @@
 
 namespace shardc::plan::verifier {
 
-/// Variants of the segment that its program takes, one of each set that executes the same.
+/// The variants of the segment that the program executes, one representative of each set of
+/// variants that execute the same ops.
 std::vector<Variant> distinctVariants(Inspection &inspection, uint32_t role, uint32_t segment);
 
-/// True if the gather's operand is this rank's own part of its result, which it then leaves as it
-/// is.
+/// True if the gather's operand is this rank's part of its result buffer. NCCL then leaves that
+/// part as it is, so those bytes keep their source.
 bool gathersInPlace(const Plan &plan, const Role &role, const Segment &segment, const Op &op);
 
 class Contents {
 public:
   Contents(const Scope &scope, Variant variant);
 
-  /// False for what the variant does not make.
+  /// False if the variant does not execute the op that defines the value.
   bool isDefined(ValueId value) const { return contents_[value].kind != Kind::Undefined; }
-  /// The single source of all of the value's bytes, or kNone if there are several.
+  /// The source of all bytes of the value, or kNone if they have several sources.
   ValueId soleSource(ValueId value) const {
     return contents_[value].kind == Kind::Leaf ? contents_[value].target : kNone;
   }
-  /// True if a view cuts the value out of something with several sources: which of them it has is a
-  /// matter of bytes.
+  /// True if a view cuts the value out of a pack or gather with several sources. Which of them the
+  /// value contains depends on addresses, so only a placed plan can tell (forEachPiece()).
   bool isCutOut(ValueId value) const {
     return contents_[value].kind == Kind::Composite && contents_[value].isNarrow;
   }
-  /// True if the value is only a part of its source.
+  /// True if the value contains only some bytes of its source.
   bool isNarrow(ValueId value) const { return contents_[value].isNarrow; }
 
-  /// Calls fn(source) for all sources of a defined value that is not a cut-out; with `ofWhole`,
-  /// also for those of what it is cut out of.
+  /// Calls fn(source) for each source of a defined value. For a cut-out it calls fn only with
+  /// `ofWhole`, and then for all sources of the pack or gather from which the value is cut.
   template <typename Fn>
   void forEachSource(ValueId value, const Fn &fn, bool ofWhole = false) const {
     const Content &content = contents_[value];
@@ -50,11 +51,11 @@ public:
           content, [&](ValueId part) { forEachSource(part, fn, ofWhole); }, fn);
   }
 
-  /// Calls fn(source, range) for all bytes of `range`, which lies inside the value's buffer. Bytes
-  /// between the parts of a pack are left out. For placed plans.
+  /// Calls fn(source, range) for each piece of `range`, which must lie inside the value's buffer.
+  /// Padding between the parts of a pack has no source and is skipped. Needs a placed plan.
   template <typename Fn> void forEachPiece(ValueId value, const Range &range, const Fn &fn) const;
 
-  /// True if packs and views are nested deeper than is followed.
+  /// True if packs and views are nested deeper than the analysis follows; the plan is then refused.
   bool isTooDeep() const { return tooDeep_; }
 
 private:

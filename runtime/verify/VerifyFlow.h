@@ -1,23 +1,23 @@
-// The walk that all analyses of values share: segments, what they leave in buffers, and what stages
-// send each other, until nothing changes. What an analysis knows of a value is its state; a domain
-// says what an op makes of the states of its operands, and what two ways to a value have in common.
-// All domains are followed on one walk (VerifyFlow.cpp).
+// The walk that all analyses of values share: the ops of each segment, the buffers (cells) that
+// connect segments, and the transfers that connect stages, repeated until no state changes. An
+// analysis is a domain: it defines an abstract state of a value, a transfer function for each op,
+// and a join of two states. All domains run in one walk (VerifyFlow.cpp).
 //
 // A Domain has
 //   State                           what is known of a value; compared by ==
-//   void State::join(const State&)  adds another way to the value, of which something else is known
-//   void follow(Values, i, op)      sets the states of the results of an op, to whose operands ways
-//                                   lead, and, in the last walk, reports what is wrong
+//   void State::join(const State&)  the state of a value that may be either of two
+//   void follow(Values, i, op)      sets the states of op i's results from those of its operands,
+//                                   if these are reachable; reports errors in the last walk
 // and may have
-//   State loaded(role, cell)        of a cell that is no buffer: a load or the host fills it
-//   void add(Values, i, tie)        adds to a result what is in its buffer
-//   State received(State, op)       what a transfer brings, of what was given to it
-//   State kept(scope, State)        of a value that a segment leaves in a buffer
-//   State found(scope, State)       of what a segment takes from one
-//   void finish(Values)             may look at all values of a segment, in the last walk
-//   kFollowsAll                     follows ops also of values to which no way leads, or one from
-//                                   what nobody leaves in a buffer, as State()
-// A state that is not set is State(): nothing special is known of the value.
+//   State loaded(role, cell)        the state of a cell that a load or the host fills
+//   void add(Values, i, tie)        the result accumulates into its buffer
+//   State received(State, op)       the state of what a transfer delivers, from what was sent
+//   State kept(scope, State)        the state that a segment stores to a cell
+//   State found(scope, State)       the state that a segment reads from a cell
+//   void finish(Values)             looks at all values of a segment, in the last walk
+//   kFollowsAll                     follow() also runs on ops whose operands are unreachable, or
+//                                   depend on a buffer that nothing stores to; these have State()
+// The default state, State(), means that nothing special is known of the value.
 #pragma once
 
 #include <algorithm>
@@ -29,20 +29,20 @@
 
 namespace shardc::plan::verifier {
 
-/// Whether a way leads to a value.
+/// Whether a value is reachable from what loads, the host or ops provide.
 enum class Reach : uint8_t {
   None,
   Way,
-  OfGiven, ///< from what nobody leaves in a buffer, of which nothing is known
-  Given,   ///< the value itself is what nobody leaves in a buffer
+  OfGiven, ///< it depends on a buffer that nothing stores to, of which nothing is known
+  Given,   ///< the value itself is the content of such a buffer
 };
 
-/// The states of the values of one segment.
+/// The states of the values of one segment, as a domain sees them.
 template <typename State> struct SegmentValues {
   const Scope &scope;
   std::vector<State> &states;
   const std::vector<Reach> &reached; ///< of each value
-  bool isReport = false;             ///< all is known: this is the walk that reports
+  bool isReport = false;             ///< the states are final: errors may be reported
 
   State &operator[](ValueId value) const { return states[value]; }
   bool isReached(ValueId value) const { return reached[value] == Reach::Way; }
@@ -55,8 +55,8 @@ template <typename State> struct SegmentValues {
   }
 };
 
-/// Operands of attention to some keys: keys and values with their positions and documents, and
-/// queries with theirs.
+/// Operand indices of attention to a part of the keys: keys and values with their positions and
+/// documents, and queries with theirs.
 struct PartOperands {
   size_t k, v, positions, docs, q, queryPositions, queryDocs;
 };
@@ -68,10 +68,13 @@ template <OpKind kind> constexpr PartOperands partOperandsOf() {
 inline constexpr PartOperands kPartOperands = partOperandsOf<OpKind::AttentionPart>(),
                               kPartBwdOperands = partOperandsOf<OpKind::AttentionPartBwd>();
 
-/// Where a value is left for another segment, or given to another stage: a buffer, or a transfer.
+/// Where a value passes from one segment to another, or between stages: the number of a cell or of
+/// a transfer.
 using Passage = uint32_t;
 
-/// A domain, as the walk sees it.
+/// A domain with its state type erased, so that one walk can run all domains. The walk calls
+/// begin(), then load(), take() or receive() for each value that enters the segment, then follow(),
+/// add() and join() in order of ops, then leave() for each value that leaves it.
 class ValueDomain {
 public:
   ValueDomain() = default;
@@ -79,17 +82,20 @@ public:
   ValueDomain &operator=(const ValueDomain &) = delete;
   virtual ~ValueDomain() = default;
 
-  /// Begins a segment, which has to outlive the calls up to the next one.
+  /// Begins a segment. Scope and `reached` must outlive the calls up to the next begin().
   virtual void begin(const Scope &scope, const std::vector<Reach> &reached, bool isReport) = 0;
-  /// What a value begins with: that of a load or of the host, or what was left.
+  /// Sets the state of a value that enters the segment: from a load or the host, from a cell, or
+  /// from a transfer.
   virtual void load(ValueId value, const Cell &cell) = 0;
   virtual void take(ValueId value, Passage from) = 0;
   virtual void receive(const Op &recv, Passage from) = 0;
   virtual void follow(uint32_t i, const Op &op) = 0;
   virtual void add(uint32_t i, const Tie &tie) = 0;
-  /// Makes the result one or the other, by the way that the program took; `isFirst` leads there.
+  /// The result is its own value or `other`, depending on a predicate; `isFirst`: only `other` is
+  /// reachable so far.
   virtual void join(ValueId result, ValueId other, bool isFirst) = 0;
-  /// Leaves a value in a buffer (`isKept`), or gives it to a transfer; whether that is new.
+  /// Stores a value to a cell (`isKept`) or sends it by a transfer. Returns whether the state there
+  /// has changed, so that the walk has to go on.
   virtual bool leave(ValueId value, Passage at, bool isKept, bool isFirst) = 0;
   virtual void finish() = 0;
   virtual bool followsAll() const = 0;
@@ -158,7 +164,7 @@ private:
   }
 
   Domain domain_;
-  std::vector<State> states_; ///< of the values of the segment under way
+  std::vector<State> states_; ///< of the values of the current segment
   std::unique_ptr<Values> values_;
   std::vector<State> passed_; ///< of each passage
 };
@@ -167,7 +173,8 @@ template <typename Domain> std::unique_ptr<ValueDomain> asValueDomain(Domain dom
   return std::make_unique<DomainOf<Domain>>(std::move(domain));
 }
 
-// The domains; null where the plan has nothing of it.
+// The domains. Each returns null if the plan has nothing that it would check, such as counts in a
+// plan without experts.
 std::unique_ptr<ValueDomain> makeCounts(Inspection &inspection); ///< VerifyCounts.cpp
 std::unique_ptr<ValueDomain> makeSlices(Inspection &inspection); ///< VerifyOrigins.cpp
 std::unique_ptr<ValueDomain> makeParts(Inspection &inspection);  ///< VerifyPartialSums.cpp

@@ -1,5 +1,6 @@
-// Internals of the verifier: the list of findings, and the phases in the order in which Verify.cpp
-// calls them. A phase may rely on what earlier phases have checked.
+// Internals of the verifier: Inspection, which collects findings and caches facts about the plan,
+// helpers for checks, and the phases in the order in which Verify.cpp calls them. A phase may rely
+// on what earlier phases have checked, and is not called if they found an error.
 #pragma once
 
 #include <algorithm>
@@ -109,8 +110,8 @@ public:
   Inspection(const Plan &plan, size_t findingsMax, uint64_t visitsMax);
 
   const Plan &plan() const { return plan_; }
-  /// Adds a finding, unless there is an equal one or the limit is reached; changes to the returned
-  /// object are then lost. The reference is valid until the next call.
+  /// Adds a finding, unless an equal one exists or the limit is reached; the returned object is
+  /// then a dummy. The reference is valid until the next call.
   Finding &add(Rule rule, Spot at, std::string message, std::string value = {});
   Finding &add(Finding finding);
   template <FindingRow Row, typename... Args> Finding &add(Row row, Spot at, Args &&...args) {
@@ -118,7 +119,7 @@ public:
                ? lost_
                : add(Row::kRule, at, textOf(row, namesAt(at, {}), std::forward<Args>(args)...));
   }
-  /// The same for a named subject: two names give two findings.
+  /// The same about a named value or cell. Findings about different names are different findings.
   template <FindingRow Row, typename... Args>
   Finding &addAbout(Row row, Spot at, const std::string &name, Args &&...args) {
     return isMuted_ ? lost_
@@ -127,13 +128,14 @@ public:
   }
   /// Parameters of a block by offset; cached.
   const std::vector<const Param *> &paramsOf(int32_t block);
-  /// For each cell of the role, the block whose saved state it is, or null; and whether a
-  /// checkpoint contains it. Cached.
+  /// For each cell of the role, the block whose saved state it contains, or null.
+  /// cellsInCheckpoint(): whether a checkpoint contains the cell. Cached.
   const std::vector<const Block *> &blocksInCheckpoint(uint32_t role);
   const std::vector<bool> &cellsInCheckpoint(uint32_t role);
   /// Roles whose state of the block a checkpoint contains, in order. Cached.
   const std::vector<uint32_t> &rolesThatSave(size_t block);
-  /// Whether ranks of the role update the block and count its gradient in norms.
+  /// Whether ranks of the role update the block and count its gradient in norms: it is trained, and
+  /// the role saves it.
   bool updates(uint32_t role, size_t block) {
     return plan_.classOf(plan_.blocks[block]).isTrained &&
            std::ranges::binary_search(rolesThatSave(block), role);
@@ -162,18 +164,20 @@ public:
   const std::vector<int64_t> &shiftsOf(uint32_t role, uint32_t segment);
   /// The same for one value; kOfNone counts as 0.
   int64_t shiftOf(uint32_t role, uint32_t segment, ValueId value);
-  /// While muted, findings with a row are dropped, because the state of the analysis is
-  /// preliminary.
+  /// While muted, add() drops findings that have a row, because the states of an analysis are
+  /// preliminary until its fixed point.
   void setMuted(bool isMuted) { isMuted_ = isMuted; }
   bool isFull() const { return findings_.size() >= findingsMax_; }
   /// Counts work that the size of the plan's text does not bound, in visits of a few nanoseconds.
-  /// Returns false, with a last finding, if the limit is exceeded.
+  /// Returns false, and adds a last finding, if the limit is exceeded; the caller then stops its
+  /// analysis.
   bool spend(uint64_t visits) {
     visitsLeft_ -= std::min(visits, visitsLeft_);
     return visitsLeft_ > 0 || refuseWork();
   }
   size_t size() const { return findings_.size(); }
-  /// Drops all findings before a more precise analysis, except that the plan needs too much work.
+  /// Drops all findings, before a more precise analysis repeats the check. A finding about too much
+  /// work stays.
   void forget() {
     if (visitsLeft_ == 0)
       return;
@@ -182,8 +186,9 @@ public:
   }
   std::vector<Finding> take() { return std::move(findings_); }
 
-  /// Factor between block gradients and their sums over all ranks; the first gradient determines it
-  /// for all (VerifySegmentSums.cpp).
+  /// The multiple of gradients: by what the gradient that an optimizer takes differs from the sum
+  /// over all ranks. The first gradient of the plan sets it, and all others must have the same
+  /// (VerifySegmentSums.cpp).
   std::optional<float> gradientMultiple;
   std::vector<WeightUse> weightUses; ///< VerifyBlocks.cpp
 
@@ -195,7 +200,7 @@ private:
   size_t findingsMax_;
   uint64_t visitsMax_, visitsLeft_;
   std::vector<Finding> findings_;
-  Finding lost_; ///< target of dropped findings
+  Finding lost_; ///< a dummy for findings that are dropped
   bool isMuted_ = false;
   std::vector<std::vector<const Param *>> paramsOf_;
   struct HeldCells {
@@ -217,7 +222,7 @@ private:
   std::set<std::tuple<Rule, uint32_t, uint32_t, uint32_t, std::string>> seen_;
 };
 
-/// A set of names without an allocation per name. The names must outlive the set.
+/// A hash set of names without an allocation per name. The names must outlive it.
 class NameSet {
 public:
   explicit NameSet(size_t count) : slots_(std::bit_ceil(2 * count + 1)) {}
@@ -236,7 +241,7 @@ public:
   }
 
 private:
-  std::vector<std::string_view> slots_; ///< no data where free
+  std::vector<std::string_view> slots_; ///< null data: a free slot
 };
 
 /// Entries of the plan's tables; earlier phases have checked the indices.
@@ -250,8 +255,8 @@ inline const Channel &channelAt(const Plan &plan, int64_t index) {
   return plan.channels[static_cast<size_t>(index)];
 }
 
-/// For each cell, whether a background segment writes it, for the host or for another background
-/// segment.
+/// For each cell of the role, whether a background segment stores to it, for the host or for
+/// another background segment.
 inline std::vector<bool> cellsOfSnapshots(const Role &role) {
   std::vector<bool> isSnapshot(role.cells.size());
   for (const Segment &segment : role.segments)
@@ -260,12 +265,12 @@ inline std::vector<bool> cellsOfSnapshots(const Role &role) {
   return isSnapshot;
 }
 
-/// The op that defines a value; null for a live-in.
+/// The op that defines a value; null if it is a live-in.
 inline const Op *producerOf(const Segment &segment, ValueId value) {
   uint32_t def = segment.values[value].def;
   return def == kNone ? nullptr : &segment.ops[def];
 }
-/// The cell of a live-in; null of other values.
+/// The cell of a live-in; null for other values.
 inline const Cell *cellOf(const Role &role, const Segment &segment, ValueId value) {
   auto at = std::ranges::find(segment.ins, value, &Segment::Boundary::value);
   return at == segment.ins.end() ? nullptr : &role.cells[at->cell];
@@ -411,55 +416,75 @@ inline constexpr size_t kStepsMax = 256;
 std::set<int64_t> stepsThatDiffer(const ProgramNode &steps);
 
 // Phases over the whole plan
-/// VerifyTables.cpp: mesh, groups, blocks, parameters, roles, programs.
+/// VerifyTables.cpp: the mesh, groups, blocks, parameters, roles and programs are consistent.
 void checkTables(Inspection &inspection);
-/// VerifySplits.cpp: this rank's part of a parameter against the whole, and its copies.
+/// VerifySplits.cpp: the rank's part of a parameter has the shape that its splits imply, and copies
+/// lie along axes that do not split it.
 void checkSplits(Inspection &inspection, const Param &param);
-/// VerifySplits.cpp: that the ranks along splits and copies have one role.
+/// VerifySplits.cpp: ranks along splits and copies of a parameter have the same role.
 void checkSplitRoles(Inspection &inspection);
-/// VerifySplits.cpp: names of tensors, and that some rank has each of their elements.
+/// VerifySplits.cpp: names of saved tensors are unique, and some rank has each of their elements.
 void checkSaved(Inspection &inspection);
-/// VerifyTables.cpp: types of cells that a checkpoint holds.
+/// VerifyTables.cpp: cells that a checkpoint contains have types that it can store.
 void checkStates(Inspection &inspection);
-/// VerifyRings.cpp: what rings need so that their slots may be taken for cells.
+/// VerifyRings.cpp: the bytes of a ring belong to it alone, so that each slot may be treated as a
+/// cell.
 void checkRings(Inspection &inspection);
-void checkCollectives(Inspection &inspection); ///< VerifyCollectives.cpp: roles against each other
-/// VerifyBlocks.cpp: which block values of one role hold, and that nothing reads its padding.
+/// VerifyCollectives.cpp: roles that meet issue the same collectives in the same order.
+void checkCollectives(Inspection &inspection);
+/// VerifyBlocks.cpp: ops combine only values of the same block, and nothing reads a block's
+/// padding.
 void checkBlockUses(Inspection &inspection, uint32_t role);
-/// VerifyKinds.cpp: of cells, segments and ops.
+/// VerifyKinds.cpp: cells, segments and ops are used as their kinds require.
 void checkKinds(Inspection &inspection, uint32_t role);
-/// VerifyFrozen.cpp: blocks that are not trained.
+/// VerifyFrozen.cpp: only the start of a run writes blocks that are not trained.
 void checkFrozen(Inspection &inspection);
-/// VerifyMatrices.cpp: the optimizers of blocks, and matrices that they update whole.
+/// VerifyMatrices.cpp: each block is updated by its class' optimizer, and matrices that an op
+/// updates as a whole are whole.
 void checkMatrices(Inspection &inspection);
+/// VerifyKinds.cpp: a plan has one stream of each kind.
 void checkStreamKinds(Inspection &inspection);
-/// VerifyFlow.cpp: which rows of a value are there, whose they are, of which sums it has parts, and
-/// which tokens its rows are of.
+/// VerifyFlow.cpp: the domains of values. Which rows of a value are valid, whose slices they are,
+/// over which axes it is still a partial sum, and which tokens its rows belong to.
 void checkValues(Inspection &inspection);
-/// VerifyWeightScales.cpp: that weights of 8 bits are left with their scales.
+/// VerifyWeightScales.cpp: a segment stores weights of 8 bits together with their scales.
 void checkWeightScales(Inspection &inspection, uint32_t role);
-/// VerifyRemainders.cpp: that halves of master weights stay together.
+/// VerifyRemainders.cpp: both halves of a master weight come from one op and stay together.
 void checkRemainders(Inspection &inspection, uint32_t role);
-void checkJob(Inspection &inspection, uint32_t role); ///< VerifyJob.cpp: programs against the job
-void checkCells(Inspection &inspection);              ///< VerifyPlaces.cpp: places of cells
-void checkHostCells(Inspection &inspection, uint32_t role); ///< VerifyHost.cpp
-/// VerifyBackground.cpp: what background segments may hold, and their bytes against all beside
-/// them.
+/// VerifyJob.cpp: the program has the microbatches that the job's options ask for.
+void checkJob(Inspection &inspection, uint32_t role);
+/// VerifyPlaces.cpp: each cell has a place, aligned and inside the arena that it names.
+void checkCells(Inspection &inspection);
+/// VerifyHost.cpp: only one op reads a cell that the host writes at any time; all ranks end after
+/// the same step; 'start' fills what a load fills.
+void checkHostCells(Inspection &inspection, uint32_t role);
+/// VerifyBackground.cpp: background segments contain only ops that they may contain, and their
+/// bytes do not conflict with segments that run at the same time.
 void checkBackgroundForm(Inspection &inspection, uint32_t role);
 void checkBackgroundBytes(Inspection &inspection, uint32_t role);
-void checkSnapshots(Inspection &inspection, uint32_t role); ///< VerifySnapshots.cpp: what they copy
-void checkCapacity(Inspection &inspection);                 ///< VerifyPlaces.cpp
-void checkGraphs(Inspection &inspection);                   ///< VerifyPlaces.cpp
-/// VerifyProgram.cpp: bytes and cells of one role.
+/// VerifySnapshots.cpp: background segments copy all that a rank saves of each cell, once.
+void checkSnapshots(Inspection &inspection, uint32_t role);
+/// VerifyPlaces.cpp: arenas and receive buffers fit into a device.
+void checkCapacity(Inspection &inspection);
+/// VerifyPlaces.cpp: the graphs of a role have at most as many nodes as CUDA can hold.
+void checkGraphs(Inspection &inspection);
+/// VerifyProgram.cpp: no read of undefined or overwritten bytes in any run of the role's program.
 void checkPrograms(Inspection &inspection, uint32_t role);
 
-void checkSums(Inspection &inspection); ///< VerifySums.cpp: what steps add up and update
+/// VerifySums.cpp: optimizers get complete gradients, with each contribution once.
+void checkSums(Inspection &inspection);
 
 // Phases over one segment
-void checkForm(const Scope &scope);   ///< VerifyForm.cpp: indices, names, arity, ties, boundaries
-void checkShapes(const Scope &scope); ///< VerifyShapes.cpp
-void checkPlaces(const Scope &scope); ///< VerifyPlaces.cpp: what a place has to be by itself
-void checkMicrobatches(const Scope &scope); ///< VerifyMicrobatches.cpp: of which each value is
-void checkOrder(const Scope &scope);        ///< VerifyOrder.cpp: happens-before over values
+/// VerifyForm.cpp: indices, names, numbers of operands, ties and boundaries.
+void checkForm(const Scope &scope);
+/// VerifyShapes.cpp: extents, element types and attributes of each op.
+void checkShapes(const Scope &scope);
+/// VerifyPlaces.cpp: each place is aligned and inside its arena on every rank.
+void checkPlaces(const Scope &scope);
+/// VerifyMicrobatches.cpp: an op's operands belong to one microbatch.
+void checkMicrobatches(const Scope &scope);
+/// VerifyOrder.cpp: a definition ends before its readers start, and these before the buffer is
+/// reused by an op; collectives of a channel are ordered.
+void checkOrder(const Scope &scope);
 
 } // namespace shardc::plan::verifier

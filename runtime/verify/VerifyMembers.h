@@ -1,4 +1,5 @@
-// Which roles meet on groups and channels.
+// Which roles have ranks in the same group or on the same channel, and must therefore issue the
+// same collectives; and the order in which ranks create channels, which must not deadlock.
 #pragma once
 
 #include <vector>
@@ -12,17 +13,17 @@ class RoleMembers {
 public:
   explicit RoleMembers(Inspection &inspection);
 
-  /// The role has exactly one of the two ranks of the pair.
+  /// Whether the role has exactly one of the two ranks of a pair channel.
   bool isOfPair(uint32_t role, const Channel &channel) const;
   const Indices &indices(uint32_t role) const { return indices_[role]; }
 
-  /// Finds out what follows; once, before it is asked.
+  /// Computes what the members below return. Call it once, before them.
   void find();
-  /// By group: it has members in several roles.
+  /// By group: whether ranks of several roles are members of one instance of it.
   const std::vector<bool> &isShared() const { return isShared_; }
   bool isAnyShared() const { return isAnyShared_; }
-  /// The roles that this role meets on the channel, or on the group where no channel is chosen yet;
-  /// the role is one of them. None where the role has no rank of a pair.
+  /// The roles, this one included, whose ranks meet this role's ranks on the channel; on the group
+  /// if no channel is chosen yet. Empty if the role has no rank of a pair channel.
   const std::vector<uint32_t> &of(int16_t group, ChannelId channel, uint32_t role) const;
 
 private:
@@ -37,13 +38,14 @@ private:
   std::vector<std::vector<std::vector<uint32_t>>> ofPair_;  ///< per channel and role
 };
 
-/// The channels that each role's ranks create, in order.
+/// For each role, the channels that its ranks create, in order of creation.
 using ChannelOrders = std::vector<std::vector<ChannelId>>;
 
-/// As ranks create them.
+/// The orders that the runtime uses for this plan.
 ChannelOrders channelOrders(const Plan &plan);
 
-/// Adds a finding where ranks that create channels in these orders wait for each other for ever.
+/// Creating a communicator blocks until all members take part. Adds a finding if these orders make
+/// ranks wait for each other in a cycle.
 void checkCreation(Inspection &inspection, const RoleMembers &members, const ChannelOrders &orders);
 
 } // namespace shardc::plan::verifier

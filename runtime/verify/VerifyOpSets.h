@@ -1,5 +1,6 @@
-// Sets of the values of a role that ops contribute to sums. A set is a number: equal numbers are
-// equal sets, so that marks with sets are small and fast to compare.
+// Sets of contributions to a gradient, to check that each op contributes exactly once to a sum. A
+// contribution is a value of a segment. A set is represented by a number, and equal numbers are
+// equal sets, so marks that contain sets are small and compare in constant time.
 #pragma once
 
 #include <algorithm>
@@ -14,20 +15,22 @@ namespace shardc::plan::verifier {
 
 using OpSet = uint32_t;
 inline constexpr OpSet kNoOps = 0;
-/// Of nothing that a set could lack: what all of no sets have in common.
+/// The set of all contributions, the neutral element of common(): what zero sets have in common.
 inline constexpr OpSet kAllOps = 1;
 
 class OpSets {
 public:
   OpSets(Inspection &inspection, const Role &role);
 
-  /// The set of one value alone.
+  /// The set with this value as its only contribution.
   OpSet of(uint32_t segment, ValueId value);
-  /// What is in one or both of the sets, and what is in both.
+  /// Union and intersection. Results are cached, since walks ask for the same pairs again and
+  /// again.
   OpSet united(OpSet a, OpSet b);
   OpSet common(OpSet a, OpSet b);
   bool haveCommon(OpSet a, OpSet b) { return common(a, b) != kNoOps; }
-  /// Calls use(segment, value) for each value in a set other than kAllOps.
+  /// Calls use(segment, value) for each contribution of a set other than kAllOps, in the order of
+  /// segments.
   template <typename Use> void forEach(OpSet set, const Use &use) const {
     for (uint32_t number : members_[set]) {
       auto after = std::ranges::upper_bound(firstOf_, number);
@@ -43,9 +46,10 @@ private:
   template <typename Make> OpSet made(Known &known, OpSet a, OpSet b, const Make &make);
 
   Inspection &inspection_;
-  std::vector<uint32_t> firstOf_; ///< number of each segment's first value
-  std::vector<OpSet> single_;     ///< by the number of a value; kNoOps: none yet
-  std::vector<Members> members_;  ///< of each set
+  std::vector<uint32_t>
+      firstOf_;               ///< index of each segment's first value among all values of the role
+  std::vector<OpSet> single_; ///< the set of each single value; kNoOps: not made yet
+  std::vector<Members> members_; ///< of each set
   std::map<Members, OpSet> numbers_;
   Known united_, common_;
 };

@@ -1,5 +1,8 @@
-// Byte ranges of an arena whose ends may depend linearly on a rank's index in a group. Ranges that
-// depend on the same group are compared exactly; others by the bytes that they cover on any rank.
+// Byte ranges of an arena, in bytes, whose bounds may depend linearly on the rank's index in one
+// group of the plan: every rank of a role has the same plan text, but a place such as a shard's
+// moves with the index. Ranges that depend on the same group are compared exactly, at every index.
+// For ranges of different groups, and for more than four bounds, a wider range is kept
+// (isInexact()): the verifier may then refuse a valid plan, but never accepts an invalid one.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +16,7 @@
 
 namespace shardc::plan::verifier {
 
-/// The interval of indices in a group that ranks of a role have.
+/// The indices, first to last inclusive, that ranks of a role have in a group.
 struct IndexRange {
   int64_t first = 0, last = 0;
   bool isSole() const { return first == last; }
@@ -30,13 +33,15 @@ private:
   std::vector<IndexRange> ranges_; ///< of group -1, then of each group
 };
 
-/// The byte interval [begin, end) of an arena.
+/// The byte interval [begin, end) of an arena, at whatever index.
 struct Hull {
   int64_t begin = 0, end = 0;
 };
 
-/// A range with linear bounds: its begin is the maximum of several lines, its end the minimum of
-/// several lines. There is one of each unless ranges with different slopes were intersected.
+/// The bytes from the maximum of several lines (lower bounds) to the minimum of several lines
+/// (upper bounds). A line is an offset in bytes plus a coefficient times the index. A range starts
+/// with one line of each; intersections of ranges with different slopes add more. A range whose
+/// begin is not below its end is empty. Ranges are small values and keep no reference to `indices`.
 class Range {
 public:
   static Range of(const Place &place, int64_t bytes, const Indices &indices) {
@@ -58,9 +63,10 @@ public:
   }
 
   Arena arena() const { return arena_; }
-  /// The group on whose index it depends; -1 if it is constant.
+  /// The group whose index the lines multiply; -1 if the range is the same on all ranks.
   int16_t group() const { return group_; }
-  /// Compares the lines; equal ranges with different lines compare unequal.
+  /// Compares the lines, not the bytes: two ranges with equal bytes but different lines are
+  /// unequal. Callers treat unequal ranges as possibly different, which is safe.
   bool operator==(const Range &other) const {
     return arena_ == other.arena_ && inexact_ == other.inexact_ &&
            std::equal(lower_.begin(), lower_.begin() + lowers_, other.lower_.begin(),
@@ -83,7 +89,8 @@ public:
   bool isFixed() const {
     return lowers_ == 1 && uppers_ == 1 && lower_[0].coef == 0 && upper_[0].coef == 0;
   }
-  /// Whether it is empty at every index, as far as single lines show.
+  /// Whether it is empty at every index. Looks at pairs of lines one by one, so it may return false
+  /// for a range that is empty because of three lines; findIndex() decides exactly.
   bool isEmpty(const Indices &indices) const {
     IndexRange own = indices.of(group_);
     for (uint8_t l = 0; l < lowers_; ++l)
@@ -93,7 +100,8 @@ public:
           return true;
     return false;
   }
-  /// An index at which it is not empty, if any: one inequality per pair of lines.
+  /// An index at which it is not empty, if there is one. Each pair of a lower and an upper line
+  /// limits the index by one linear inequality.
   std::optional<int64_t> findIndex(const Indices &indices) const {
     auto [first, last] = indices.of(group_);
     for (uint8_t l = 0; l < lowers_; ++l)
@@ -118,7 +126,8 @@ public:
   /// is then too large.
   bool isInexact() const { return inexact_; }
 
-  /// Smallest begin and largest end over all indices, or a wider interval.
+  /// An interval that contains the range at every index, for searches in a RangeIndex. It may be
+  /// wider than needed.
   Hull hull(const Indices &indices) const {
     Hull hull = {least(lower_[0], indices), most(upper_[0], indices)};
     for (uint8_t i = 1; i < lowers_; ++i)
@@ -141,7 +150,8 @@ public:
     result.inexact_ |= other.inexact_;
     return result;
   }
-  /// The part before `other`, and the part after it.
+  /// The part of this range before `other` begins. Only the first line of `other` counts, as in
+  /// behind(), the part after its end.
   Range before(const Range &other, const Indices &indices) const {
     Range result = *this;
     result.addUpper(other.lower_[0], indices);
@@ -173,8 +183,9 @@ private:
     IndexRange own = indices.of(line.group);
     return std::max(line.at(own.first), line.at(own.last));
   }
-  /// Whether a >= b at every index. If they depend on different groups, every combination of
-  /// indices counts.
+  /// Whether a >= b at every index of the role. Lines are linear, so the first and the last index
+  /// decide. If the lines depend on different groups, all combinations of indices have to satisfy
+  /// it.
   static bool isNeverBelow(const Moving &a, const Moving &b, const Indices &indices) {
     if (a.group != b.group && a.group >= 0 && b.group >= 0)
       return least(a, indices) >= most(b, indices);
@@ -190,8 +201,9 @@ private:
     add(upper_, uppers_, line, most(line, indices),
         [&](const Moving &a, const Moving &b) { return isNeverBelow(b, a, indices); });
   }
-  /// Drops lines that are redundant at every index. Of a line that depends on another group than
-  /// the range, its value at its `widest` is kept.
+  /// Adds a bound and drops the bounds that it makes redundant at every index. A range depends on
+  /// one group only: a line of another group is replaced by `widest`, its least restrictive value
+  /// over all indices.
   template <typename Decides>
   void add(Lines &lines, uint8_t &count, Moving line, int64_t widest, const Decides &decides) {
     for (uint8_t i = 0; i < count; ++i)

@@ -1,5 +1,6 @@
-// Interval tree over byte ranges in all arenas: finds the ranges that overlap a given one in
-// logarithmic time.
+// Interval tree over byte ranges in all arenas, to find the items that overlap a range in
+// logarithmic time plus one visit per result. Overlap checks of a plan with a hundred thousand
+// values would otherwise compare all pairs.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +15,10 @@
 
 namespace shardc::plan::verifier {
 
-/// Items with their intervals. Add all items, then sort, then search.
+/// Items with their byte intervals, by arena. Use it in three phases: add() all items, sort() once,
+/// then search; an item added after sort() is not found. Empty intervals are ignored. Searches do
+/// not change the index. Hulls are wider than ranges that move with an index, so callers compare
+/// the ranges themselves afterwards.
 template <typename Item> class RangeIndex {
 public:
   void add(Arena arena, const Hull &hull, const Item &item) {
@@ -45,11 +49,12 @@ public:
       all.visit(1, 0, all.leaves, {0, all.countBefore(hull.end)}, hull.begin, fn);
   }
 
-  /// The same for several disjoint intervals in ascending order; each item is reported once.
+  /// The same for several disjoint intervals in ascending order. An item that overlaps several of
+  /// them is reported once.
   template <typename Fn>
   void forEachInUnion(Arena arena, const std::vector<Hull> &ranges, const Fn &fn) const {
     const PerArena &all = arenas_[static_cast<size_t>(arena)];
-    size_t seen = 0; // what begins before the end of an earlier range and reaches this one met it
+    size_t seen = 0; // entries before this one overlap an earlier interval or end before this one
     for (auto [begin, end] : ranges) {
       size_t behind = all.countBefore(end);
       if (!all.visit(1, 0, all.leaves, {seen, behind}, begin, fn))

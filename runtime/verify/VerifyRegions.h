@@ -1,6 +1,8 @@
-// Regions are the units of the verifier's data-flow analysis: whole cells or, if that refuses a
-// plan, the parts of cells that are read. A part keeps its content when other bytes of its cell are
-// overwritten.
+// Regions are the units of the verifier's data-flow analysis of cells. A region is a whole cell or,
+// where whole cells would refuse a valid plan, a part of a cell that some op reads. A part keeps
+// its content when other bytes of its cell are overwritten, for example the shard of one rank
+// inside a gathered block. The analysis first runs with whole cells, which is cheap, and with parts
+// only if it refused the plan and CellRegions::hasSeenParts().
 #pragma once
 
 #include <algorithm>
@@ -14,7 +16,8 @@
 
 namespace shardc::plan::verifier {
 
-/// A set of small numbers that is cleared in constant time.
+/// A set of small numbers that is cleared in constant time: a number is in the set if it was stored
+/// since the last clear(). Memory grows with the largest number.
 class Marks {
 public:
   void clear() { ++now_; }
@@ -33,7 +36,9 @@ private:
   std::vector<uint64_t> marked_;
 };
 
-/// Numbers of regions: first each whole cell, with the cell's own index, then parts.
+/// Gives regions numbers: 0 to cells - 1 are whole cells, with the cell's own index; parts follow
+/// in the order in which find() meets them. Numbers stay valid for the life of the object. Owned by
+/// the check of one role; refers to the inspection and the role.
 class CellRegions {
 public:
   CellRegions(Inspection &inspection, const Role &role, const Indices &indices)
@@ -49,7 +54,8 @@ public:
                            : parts_[region - cells_].range;
   }
 
-  /// The region for these bytes of the cell: the whole cell, unless parts are tracked.
+  /// The region for these bytes of the cell. Returns the whole cell if the bytes are all of it, if
+  /// parts are not followed yet, or if the inspection has used up its visits.
   uint32_t find(uint32_t cell, const Range &range) {
     if (range == Range::of(role_.cells[cell], indices_))
       return cell;
@@ -64,7 +70,8 @@ public:
     return size() - 1;
   }
 
-  /// Sorts the present regions for forEachIn().
+  /// Indexes the regions that exist now for forEachIn(); regions that are found later are not in
+  /// the index.
   void index() {
     index_ = {};
     indexed_ = size();
@@ -86,11 +93,12 @@ public:
     });
   }
 
-  /// Scratch sets for the current segment; kept here because there are more regions than most
-  /// segments access.
+  /// Scratch sets of regions for the segment under analysis. They are members so that their memory
+  /// is reused: a segment accesses far fewer regions than the role has.
   Marks needed, clobbered, left;
 
-  /// Whether something reads only a part of a cell.
+  /// Whether some op accesses only a part of a cell, so that an analysis with parts could accept
+  /// more.
   bool hasSeenParts() const { return hasSeenParts_; }
   void followParts() {
     followsParts_ = true;

@@ -1,8 +1,8 @@
-// Rings: cells with a slot for each microbatch in flight. A cell is followed like a ring of one
-// slot if it passes on what is of another microbatch than the one under way. The verifier looks at
-// a plan in which each slot is a cell of its own, at the place that it has in microbatch 0. In
-// another microbatch the slots of each ring have changed places, and nothing else has: since a
-// ring's bytes are its own, all that holds of the bytes in microbatch 0 holds in every one.
+// Rings are cells with one slot for each microbatch in flight. The verifier flattens them: each
+// slot becomes a cell of its own, at the place that it has in microbatch 0. In another microbatch
+// the slots of a ring have rotated and nothing else has changed. The bytes of a ring belong to it
+// alone, so whatever holds for the bytes in microbatch 0 holds in every microbatch. A cell that
+// carries a value from one microbatch to a later one is treated as a ring with one slot.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,8 @@ public:
 
   bool hasRings() const { return !slots_.empty(); }
   bool isSlot(uint32_t cell) const { return hasRings() && rings_[cell] >= 0; }
-  /// The cell at the place of `cell` in the microbatch, where slots have moved on.
+  /// The cell that is at the place of `cell` in the given microbatch. Negative microbatches are
+  /// allowed.
   uint32_t at(uint32_t cell, int64_t microbatch) const {
     if (!isSlot(cell))
       return cell;
@@ -28,7 +29,7 @@ public:
     int64_t slot = (numbers_[cell] + microbatch % count + count) % count;
     return slots[static_cast<size_t>(slot)];
   }
-  /// All slots of the ring of which the cell is one; the cell itself if it is none.
+  /// All slots of the ring that contains the cell, or just the cell if it is not a slot.
   std::vector<uint32_t> slotsOf(uint32_t cell) const {
     return isSlot(cell) ? slots_[static_cast<size_t>(rings_[cell])] : std::vector{cell};
   }
@@ -37,24 +38,24 @@ public:
   void add(const std::vector<uint32_t> &cells);
 
 private:
-  std::vector<int32_t> rings_;               ///< of each cell; -1: it is no slot
-  std::vector<int64_t> numbers_;             ///< of each cell among the slots of its ring
+  std::vector<int32_t> rings_;               ///< the ring of each cell; -1: not a slot
+  std::vector<int64_t> numbers_;             ///< index of each cell among the slots of its ring
   std::vector<std::vector<uint32_t>> slots_; ///< cells of each ring
 };
 
-/// True if the segment takes something from a ring, or leaves something in one.
+/// True if the segment reads a slot or stores to one.
 bool touchesRings(const RoleRings &rings, const Segment &segment);
 
-/// A plan without rings that stands for one with them, and the rings of its roles.
+/// A plan without rings that is equivalent to one with rings, and the rings of each of its roles.
 struct FlatPlan {
   Plan plan;
   std::vector<RoleRings> rings;
 };
 
-/// True if a role has one, or a cell that is followed like one.
+/// True if a role has a ring, or a cell that is treated as one.
 bool hasRings(const Plan &plan);
-/// Slots become cells: the first of a ring is the ring's own, the others are behind all cells.
-/// Boundaries name slots, and keep their distances between microbatches.
+/// Turns slots into cells: the first slot of a ring keeps the ring's index, the others follow all
+/// cells. Boundaries of segments name slots, and keep their distances between microbatches.
 FlatPlan flattened(const Plan &plan);
 
 } // namespace shardc::plan::verifier

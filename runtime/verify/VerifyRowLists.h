@@ -1,5 +1,6 @@
-// Rows of the microbatch's tokens as lists of ranges, and what moves of values make of them. What
-// ops do to the rows of values, VerifyRows.cpp says.
+// The rows of tokens that a value contains, as lists of ranges, and how ops that move rows change
+// such lists. VerifyRows.cpp says which op does what. Ranks with slices of sequences have different
+// rows; so do chunks and pieces of a microbatch.
 #pragma once
 
 #include <map>
@@ -13,20 +14,20 @@ namespace shardc::plan::verifier {
 
 inline constexpr int64_t kOwn = -1;
 
-/// Some of the microbatch's rows, in the order in which a value has them. Of values that ranks with
-/// slices of sequences exchange, `slice` says whose slice the rows are of, and `column` whose
-/// columns of these rows: those of the member with that index, or the rank's own.
+/// A range of the microbatch's rows, in the order in which a value has them. `slice` is the index
+/// of the context-parallel member whose slice the rows belong to, and `column` that of the member
+/// whose columns (heads) they contain; kOwn: the rank's own.
 struct RowRange {
   int64_t first = 0, count = 0, slice = kOwn, column = kOwn;
   auto operator<=>(const RowRange &) const = default;
 };
 using RowList = std::vector<RowRange>;
 
-/// Whose rows: the member of `RowRange` that says it.
+/// Which of the two owners an operation changes: &RowRange::slice or &RowRange::column.
 using Whose = int64_t RowRange::*;
 
-/// Lists that are made for members of larger groups, which have no parts of layers, or that get
-/// longer, take too much work.
+/// Limits of lists: larger groups than this have no parts of layers, and longer lists would take
+/// too much work. A value beyond a limit has an unknown layout.
 inline constexpr int64_t kMembersMax = 1024;
 inline constexpr size_t kRangesMax = 4096;
 inline bool isTooLong(const RowList &rows, int64_t times) {
@@ -34,34 +35,37 @@ inline bool isTooLong(const RowList &rows, int64_t times) {
 }
 
 int64_t countOf(const RowList &rows);
-/// Puts a range behind the rows.
+/// Appends a range, and merges it with the last one if it continues it.
 void append(RowList &rows, const RowRange &more);
 /// `0 to 3 of slice 0, 8 to 11 of slice 1`
 std::string toString(const RowList &rows);
-/// The same rows, if they are that member's, as another member's. `from` and `to` may be the rank's
-/// own, which is no member's in either respect.
+/// The rows with their owner changed from `from` to `to`; nothing if a range has another owner.
+/// Either may be kOwn.
 std::optional<RowList> moved(const RowList &rows, Whose whose, int64_t from, int64_t to);
-/// Those from the `first`-th on; nothing if there are not so many.
+/// `count` rows from index `first` on; nothing if the list has fewer.
 std::optional<RowList> slice(const RowList &rows, int64_t first, int64_t count);
-/// The `i`-th of so many equal parts with some rows each; nothing if they are no such parts.
+/// The `i`-th of `parts` equal parts; nothing if the list cannot be divided into equal, non-empty
+/// parts.
 std::optional<RowList> partOf(const RowList &rows, int64_t i, int64_t parts);
-/// The rank's rows repeated for each member, each time as the rows of that member.
+/// The rank's rows once for each member of a group, each time owned by that member: the result of a
+/// gather.
 std::optional<RowList> ofEach(const RowList &rows, int64_t members, Whose whose);
-/// The reverse: if the list has the same rows of each member one after the other, these rows once.
+/// The reverse of ofEach(): the rows once, if the list has the same rows of each member in order;
+/// nothing otherwise.
 std::optional<RowList> ofOwn(const RowList &rows, int64_t members, Whose whose);
-/// Each member gives the others the columns of its slice, or its columns of their slices: columns
-/// of the own slice go out, and come back as own columns of each slice.
+/// The exchange of attention with context parallelism (all-to-all): a rank gives its rows' columns
+/// to the other members and gets its own columns of their slices, or the other way round.
 std::optional<RowList> exchanged(const RowList &rows, int64_t members);
-/// Chunks of members' slices [member, sample, half] in the order of sequences, or the other way
-/// (see the op table).
+/// Reorders gathered slices [member, sample, half] into the order of the sequences, or the other
+/// way round (see the op table).
 std::optional<RowList> merged(const RowList &rows, int64_t samples, int64_t members,
                               bool isInverse);
 
-/// The rows of a value: those of each index in a group, or of all ranks.
+/// The rows of a value on each rank: one list for each index in a group, or one for all ranks.
 struct Layout {
   int16_t group = -1;
-  std::vector<RowList> rows; ///< by index; one if all have the same
-  Axes whole = 0;            ///< axes of slices along which the value has the slices of all ranks
+  std::vector<RowList> rows; ///< by index in the group; a single list if all ranks have the same
+  Axes whole = 0;            ///< axes along which sequences are sliced and the value has all slices
   Axes parts = 0;            ///< axes over which the value is still a part of a sum
 
   auto operator<=>(const Layout &) const = default;
@@ -69,12 +73,11 @@ struct Layout {
   const RowList &of(int64_t index) const { return rows[isSame() ? 0 : static_cast<size_t>(index)]; }
 };
 
-/// Layouts are equal if their numbers are.
+/// Numbers layouts, so that equal numbers are equal layouts and states compare in constant time.
 class LayoutTable {
 public:
-  static constexpr int kNone = 0; ///< number of a value without rows of tokens
-  static constexpr int kUnknown =
-      1; ///< number of a value of which it is not known which rows it has
+  static constexpr int kNone = 0;    ///< of a value that has no rows of tokens
+  static constexpr int kUnknown = 1; ///< of a value whose rows could not be determined
 
   int add(Layout layout) {
     if (std::ranges::all_of(layout.rows, [&](const RowList &r) { return r == layout.rows[0]; }))

@@ -1,6 +1,6 @@
-// What a run of a segment does to the marks of what it takes, and to the step under way. Values
-// have numbers, too: equal numbers are equal values, in whatever role they are computed, so that
-// what roles compute is compared by them.
+// The transfer function of checkSums(): how one run of a segment changes the marks of cells and the
+// state of the step. It also numbers values, so that roles can be compared: equal numbers are equal
+// values, in whatever role they are computed.
 #pragma once
 
 #include <cstdint>
@@ -15,29 +15,31 @@
 
 namespace shardc::plan::verifier {
 
-/// Losses that a run only prints.
+/// Whether the cell holds losses that the run only reports and no gradient uses.
 inline bool isReportedOnly(CellKind kind) {
   return kind == CellKind::RouterLosses || kind == CellKind::PredictionLosses;
 }
 
 // ---- numbers of values ----
 
-/// Combines two numbers that represent values.
+/// Hashes two value numbers into that of a value that depends on both, in order.
 uint64_t mixed(uint64_t a, uint64_t b);
 
-/// Numbers of the values of one run of a segment. All are 0 unless the numbering is on.
+/// Value numbers of one run of a segment. All are 0 unless numbering is on, which only plans need
+/// whose roles update a block together.
 class ValueNumbers {
 public:
-  /// Of a part of a role's ranks.
+  /// `part` is a part of a role's ranks (partsAlong()).
   ValueNumbers(const Plan &plan, const Role &part, bool isOn)
       : plan_(plan), part_(part), isOn_(isOn) {}
 
   bool isOn() const { return isOn_; }
   void beginStep() { meetings_.clear(); }
 
-  /// Counts the meetings of the segment's collectives `times` more.
+  /// Advances the counters of the segment's collectives by `times` runs that are not followed one
+  /// by one.
   void addMeetings(const Segment &segment, const Variant &variant, uint64_t times);
-  /// Whether its result has the number of its first operand.
+  /// Whether the op passes its first operand on unchanged, so that the result has the same number.
   static bool passesOn(const Op &op);
 
   void beginSegment(const Segment &segment) {
@@ -50,12 +52,12 @@ public:
     if (isOn_)
       numbers_[value] = number;
   }
-  /// The sum of both is in the first.
+  /// The value `into` becomes the sum of both.
   void add(ValueId into, ValueId value) {
     if (isOn_)
       numbers_[into] = mixed(numbers_[into], numbers_[value]);
   }
-  /// Each result of an op, by the number of the first one.
+  /// Numbers all results of an op, derived from the number of the first one.
   void setResults(const Op &op, uint64_t number) {
     for (size_t r = 0; isOn_ && r < op.results.size(); ++r)
       numbers_[op.results[r]] = r == 0 ? number : mixed(number, r);
@@ -63,8 +65,8 @@ public:
 
   /// What an op computes: by its kind, group, attributes and operands.
   uint64_t ofOp(const Op &op) const;
-  /// What members of a group make together, which is the same for all of them. The next collective
-  /// of the group and channel has another number.
+  /// The number of a collective's result, which is the same for all members of the group. The next
+  /// collective on the same group and channel gets another number.
   uint64_t ofMeeting(const Op &op);
 
 private:
@@ -72,46 +74,48 @@ private:
   const Role &part_;
   bool isOn_;
   std::vector<uint64_t> numbers_;
-  /// How often members of a group have met on a channel in this step so far.
+  /// How many collectives the group has issued on a channel in this step.
   std::map<std::pair<int16_t, ChannelId>, uint64_t> meetings_;
 };
 
 // ---- one run of a segment ----
 
-/// A mark, and a number: equal where roles compute the same from the same.
+/// The state of a value or cell: its mark, and its value number.
 struct Held {
   Mark mark;
   uint64_t number = 0;
   bool operator==(const Held &) const = default;
 };
-/// Of cells; or of what a run takes from its cells, or leaves in them, by boundary.
+/// By cell; or by boundary, for what a run reads from its cells or stores to them.
 using Holds = std::vector<Held>;
 
-/// Where runs are in the program, and what they have done in the step.
+/// The position in the program, and what the step has done so far.
 struct StepState {
-  int64_t steps = 0;            ///< of the loop under way; 0 outside of loops
+  int64_t steps = 0;            ///< iterations of the current loop of steps; 0 outside of loops
   int64_t microbatches = 0;     ///< of a step
-  int64_t evalMicrobatches = 0; ///< of the evaluation under way
-  int64_t microbatch = 0;       ///< of the step, that runs are for
+  int64_t evalMicrobatches = 0; ///< of the current evaluation
+  int64_t microbatch = 0;       ///< the current microbatch of the step
   bool isSometimes = false;     ///< the runs are inside an `every` that is not due in each step
-  bool isCompared = false;      ///< roles are held against each other
+  bool isCompared = false;      ///< roles are compared with each other
   bool hasEnded = false;        ///< by a 'step.finish'
   std::vector<uint8_t> updates; ///< of each block
-  /// The contributions to each block's gradient whose squares are in the norm; none where it leaves
-  /// the block out.
+  /// For each block, the contributions to its gradient whose squares are in the norm; nothing if
+  /// the norm omits the block.
   std::vector<std::optional<OpSet>> squared;
 };
 
-/// Segments of a part of a role's ranks.
+/// Follows runs of segments on a part of a role's ranks. Owned by the walk of checkSums(); keeps
+/// references to the inspection and the plan.
 class SegmentSums {
 public:
   virtual ~SegmentSums() = default;
   SegmentSums(const SegmentSums &) = delete;
   SegmentSums &operator=(const SegmentSums &) = delete;
 
-  /// What a run leaves; nothing if that is too much to find out.
+  /// The marks that a run stores, by boundary; empty if the inspection's limit of visits was
+  /// reached.
   virtual Holds follow(uint32_t segment, const Variant &variant, const Holds &taken) = 0;
-  /// The mark of this rank's part of a block's state.
+  /// The mark of a rank's shard of a block's state at the start of a step.
   virtual Mark markOfState(int32_t block) const = 0;
 
   StepState step;
@@ -125,7 +129,7 @@ protected:
       : numbers(std::move(valueNumbers)), sets(std::move(opSets)) {}
 };
 
-/// `areNumbered` are values if roles are held against each other.
+/// `areNumbered`: value numbers are computed, because roles are compared.
 std::unique_ptr<SegmentSums> makeSegmentSums(Inspection &inspection, uint32_t roleIndex,
                                              const Role &part, bool areNumbered);
 

@@ -1,8 +1,8 @@
-// Happens-before inside one segment, as vector clocks: one position per stream. An op that its
-// microbatch leaves out still waits and keeps its place, so one set of clocks serves all variants.
-// And a shadow of some bytes while the ops of a segment access them in order of issue: for each
-// interval between two boundaries it keeps the value written last and, per stream, the last op that
-// read or wrote it.
+// Finds races of ops in one segment. HappensBefore orders the ops of all streams by vector clocks,
+// with one position per stream. Shadow plays the accesses of a segment in order of issue and keeps
+// for each byte interval the value written last and, per stream, the last op that read or wrote it;
+// two unordered accesses of which one writes are a finding. An op that the microbatch skips still
+// waits and keeps its position, so one set of clocks serves all variants.
 #pragma once
 
 #include <array>
@@ -15,7 +15,7 @@
 
 namespace shardc::plan::verifier {
 
-/// An op of each stream, or kNone.
+/// The index of one op for each stream; kNone where a stream has none.
 using OpOfStreams = std::array<uint32_t, kStreamsMax>;
 inline OpOfStreams noOps() {
   OpOfStreams ops;
@@ -23,13 +23,14 @@ inline OpOfStreams noOps() {
   return ops;
 }
 
-/// Which ops have ended, for certain, before which others start.
+/// Which ops are certain to have ended before another one starts: those earlier on the same stream,
+/// and those for which a chain of waits exists.
 class HappensBefore {
 public:
   explicit HappensBefore(const Segment &segment);
 
-  /// True if op `a` has ended before op `b` starts. Every op has ended before the segment's end,
-  /// which is the index after the last op.
+  /// True if op `a` is certain to have ended before op `b` starts. The index after the last op
+  /// stands for the segment's end, which every op precedes.
   bool ends(uint32_t a, uint32_t b) const {
     return b >= before_.size() || before_[b][stream_[a]] > position_[a];
   }
@@ -43,7 +44,7 @@ private:
 };
 
 inline constexpr uint32_t kInitial =
-    kNone - 1; ///< in place of a value: what was there at the start
+    kNone - 1; ///< as the source of bytes: what they contained at the start of the segment
 
 struct Access {
   enum Kind : uint8_t {
@@ -51,8 +52,9 @@ struct Access {
     ReadTaken, ///< of an operand whose buffer a result of the same op takes over
     Write
   };
-  uint32_t op = kNone; ///< from the number of ops on: the segment's end, for one more region each
-  uint32_t source = kNone; ///< value that the bytes hold, or from now on hold; kInitial
+  uint32_t op =
+      kNone; ///< indices from the number of ops on: the segment's end reads one region each
+  uint32_t source = kNone; ///< the source that the bytes contain after the access; kInitial
   ValueId value = kNone;   ///< operand or result of the op
   Kind kind = Read;
 };
@@ -62,14 +64,17 @@ public:
   Shadow(const Scope &scope, const HappensBefore &order, Variant variant)
       : scope_(scope), order_(order), variant_(variant) {}
 
-  /// Starts anew over intervals between neighbouring boundaries, in the arena, at the coordinate.
+  /// Starts again with the intervals between neighbouring boundaries (bytes of the arena,
+  /// ascending), for ranks with index `member` in the group of the plan's shards. The boundaries
+  /// must outlive the calls that follow.
   void reset(const std::vector<int64_t> &boundaries, Arena arena, int64_t member);
-  /// Intervals that are looked at elsewhere.
+  /// Excludes intervals that another shadow covers, so that no finding is reported twice.
   void skip(size_t first, size_t last) {
     for (size_t i = first; i < last; ++i)
       states_[i].isSkipped = true;
   }
-  /// Plays an access on the intervals `first` to `last` - 1; reports what it finds.
+  /// Plays an access on the intervals `first` to `last` - 1 and reports reads of wrong contents and
+  /// races.
   void play(const Access &access, size_t first, size_t last) {
     if (!scope_.inspection.spend(last - first))
       return;
@@ -78,15 +83,16 @@ public:
     else
       read(access, first, last);
   }
-  /// Findings of reads at the end of the segment, by region. They are not reported here: they
-  /// matter only if the region is read afterwards.
+  /// Findings about the contents of regions at the end of the segment, by region. They are kept,
+  /// not reported: they matter only if a later segment reads the region.
   const std::map<uint32_t, Finding> &corrupted() const { return corrupted_; }
-  /// What was written last in some of the intervals.
+  /// The op that wrote last in some interval, and the bytes.
   struct Written {
     uint32_t op;
     ByteRange bytes;
   };
-  /// The first that was written since the start, if any was.
+  /// The first interval of the range that an op has written since reset(); nothing if there is
+  /// none.
   std::optional<Written> findWritten(size_t first, size_t last) const;
 
 private:

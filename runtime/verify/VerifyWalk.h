@@ -1,5 +1,6 @@
-// The traversal of a role's program that all analyses share: runs, loops, microbatches, and the
-// ring slots that rotate with them. An analysis supplies the transfer function of a run.
+// The traversal of a role's program that all analyses of programs share: runs of segments, loops,
+// microbatches, and the ring slots that rotate with them. An analysis is a class that derives from
+// ProgramWalk and supplies the transfer function of one run.
 #pragma once
 
 #include <algorithm>
@@ -12,19 +13,20 @@
 
 namespace shardc::plan::verifier {
 
-/// Fixed-point detection for loops: groups of iterations that do the same for successively later
-/// microbatches. If an iteration starts in the same state as the preceding one, apart from rotated
-/// ring slots and later microbatches, all following iterations of the group are proven, and their
-/// final state is known.
+/// Fixed-point detection for loops. Consecutive iterations form a group if they run the same
+/// variants for successively later microbatches. If an iteration starts in the same state as the
+/// one before, apart from rotated ring slots and later microbatches, all remaining iterations of
+/// the group behave the same, and their final state follows without walking them. A pipeline with
+/// thousands of microbatches is verified in the time of a few.
 class LoopIterations {
 public:
-  /// `counts` has the named runs of each segment around the loop. A plain loop is one run of a
-  /// segment without rings.
+  /// `counts` has, for each segment, how often the program names it around the loop; variants
+  /// depend on it. A plain loop repeats one segment that uses no rings.
   LoopIterations(Inspection &inspection, uint32_t role, const ProgramNode &loop,
                  const std::vector<int64_t> &counts, bool isPlain);
 
-  /// Numbers of iterations directly after, or before, this one that execute the same, with all
-  /// microbatches later by a constant.
+  /// How many iterations directly after this one, or directly before it, execute the same variants,
+  /// with all microbatches later by a constant.
   int64_t alikeAfter(int64_t iteration) const;
   int64_t alikeBefore(int64_t iteration) const;
   bool isPlain() const { return isPlain_; }
@@ -36,7 +38,8 @@ public:
   int64_t earliest(int64_t iteration) const { return step_ * iteration + earliest_; }
   /// Whether a run reads or writes the cell.
   bool touches(uint32_t cell) const { return cell < isTouched_.size() && isTouched_[cell]; }
-  /// The ring slot with this position `turns` iterations later.
+  /// The cell that has this ring slot's position so many iterations later; cells that the loop does
+  /// not touch are returned unchanged.
   uint32_t at(uint32_t cell, int64_t iterations) const {
     return touches(cell) ? rings_.at(cell, iterations * step_) : cell;
   }
@@ -55,19 +58,19 @@ private:
   std::vector<bool> isTouched_;
 };
 
-/// A Check derives from the walk of its State, and has
-///   bool isStopped()                           nothing more is to be found
-///   void start(segment, State&)                what happens unless a checkpoint is loaded
-///   void apply(segment, Variant, State&)       one run
-///   void runSteps(node, State&)                the loop of steps
-///   void runEvery(node, State&)                what some steps do
-/// and, unless each turn is followed,
-///   bool isSame(State, State)                  nothing has changed
-///   bool isSteady(State, State, LoopIterations)     a turn has changed nothing but microbatches
-///   void skip(State, State&, LoopIterations, n)     n turns more do what this one has done, from
-///   the
-///                                              first state to the second one
-/// A walk backwards goes from the end of the program to its begin.
+/// `Check` is the analysis (CRTP), and `State` is what it knows between two runs. It has
+///   bool isStopped()                       true ends the walk, such as at the limit of findings
+///   void start(segment, State&)            the segment that runs if no checkpoint is loaded
+///   void apply(segment, Variant, State&)   changes the state by one run of a segment
+///   void runSteps(node, State&)            the loop of training steps
+///   void runEvery(node, State&)            what only some steps do, such as an evaluation
+/// and, unless each iteration is followed (Walk::EachTurn),
+///   bool isSame(State, State)              the states are equal
+///   bool isSteady(State, State, LoopIterations)   the states before and after an iteration differ
+///                                          only in microbatches and rotated slots
+///   void skip(State, State&, LoopIterations, n)   applies n more iterations like the one that led
+///                                          from the first state to the second
+/// Walk::Backwards visits the program from its end, for liveness.
 enum class Walk : uint8_t { Forwards, Backwards, EachTurn };
 template <typename Check, typename State, Walk kind = Walk::Forwards>
 class ProgramWalk : protected RoleCheck {
@@ -84,7 +87,7 @@ protected:
     for (size_t k = 0; k < nodes.size() && !check().isStopped(); ++k)
       visit(nodes[isBackward ? nodes.size() - 1 - k : k], state);
   }
-  /// Walks the nodes of a step or an `every`, which count microbatches from 0.
+  /// Walks the nodes of a step or of an `every`, in which microbatches are counted from 0 again.
   void walkAnew(const std::vector<ProgramNode> &nodes, State &state) {
     std::vector<int64_t> before = std::exchange(counts_, namedRuns(role_, nodes));
     walk(nodes, state);
@@ -102,13 +105,14 @@ protected:
     walkLoop(loop, state, !usesRings_[node.segment]);
     counts_[node.segment] = named;
   }
-  /// The slot of a ring cell in the current microbatch; other cells are returned unchanged.
+  /// The cell that is at a ring slot's position in the current microbatch; other cells are returned
+  /// unchanged.
   uint32_t placeOf(uint32_t cell) const { return rings_.at(cell, microbatch_); }
 
   const RoleRings &rings_;
-  const std::vector<VariantTable> &tables_; ///< of each segment
-  std::vector<bool> usesRings_;             ///< of each segment
-  std::vector<int64_t> counts_;             ///< by segment: its named runs in the step or `every`
+  const std::vector<VariantTable> &tables_; ///< by segment
+  std::vector<bool> usesRings_;             ///< by segment
+  std::vector<int64_t> counts_;             ///< by segment: how often the step or `every` names it
   int64_t turn_ = 0;                        ///< current iteration of the innermost loop
   int64_t microbatch_ = 0;                  ///< microbatch of the current run
 
@@ -136,7 +140,7 @@ private:
     return isNeeded && report_.spend(role_.cells.size()) ? state : State();
   }
 
-  /// Walks the iterations whose effect is not known yet.
+  /// Walks a loop, and skips the iterations whose effect is already known.
   void walkLoop(const ProgramNode &loop, State &state, bool isPlain) {
     LoopIterations iterations(report_, roleIndex_, loop, counts_, isPlain);
     int64_t outer = turn_;
