@@ -17,6 +17,7 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+NUMBER = r"[0-9,.]+$"
 TENSORWISE = ROOT / "recipes/overlays/fp8_tensorwise.recipe"
 # The distributed optimizer with sums of gradients in bf16, as the published runs have it.
 DISTOPT = ["dist.use_megatron_fsdp=false", "ddp.use_megatron_fsdp=false", "ddp.use_distributed_optimizer=true",
@@ -83,6 +84,10 @@ def predicted(shardc, words, folder):
     return rate[1]
 
 
+def ratio(rate, figure):
+    return f"{float(rate.replace(',', '')) / figure:.2f}" if re.match(NUMBER, rate) else ""
+
+
 def print_row(shardc, name, folder, more):
     recipe, gpus, batch, sequence, is_fp8, layout, settings, figure = ROWS[name]
     words = [ROOT / f"recipes/{recipe}.recipe", "--set=cluster.gpu=h100", "--set=cluster.gpus_per_node=8",
@@ -92,18 +97,18 @@ def print_row(shardc, name, folder, more):
     whole = [*words, "--set=train.micro_batch_size=1", "--set=model.recompute_granularity=none",
              "--set=model.recompute_method=none", "--set=model.recompute_num_layers=none", *(f"--set={setting}" for setting in settings)]
     own = predicted(shardc, whole, folder)
-    # Without memory for it: with room for twice an even share of rows at experts, whose routing is balanced in the published runs, then
-    # with what the published pages recompute in such cases.
+    # If it does not fit: with the capacity factor 2, because the published runs force balanced experts, then with recomputation.
     room = ["--set=model.moe_expert_rank_capacity_factor=2"]
     recompute = ["--set=model.recompute_granularity=auto", "--set=model.recompute_modules=none"]
     attempts = [("recomputation", recompute)]
     has_experts = any(setting.startswith("model.expert_model_parallel_size") for setting in settings)
     if has_experts:
-        attempts = [("room for twice an even share", room), ("room for twice an even share and recomputation", [*room, *recompute])]
+        attempts = [("capacity 2", room), ("capacity 2, recomputation", [*room, *recompute])]
+    with_what = "—"
     for what, sets in attempts:
-        if not re.match(r"[0-9,.]+( with .*)?$", own):
+        if not re.match(NUMBER, own):
             other = predicted(shardc, [*whole, *sets], folder)
-            own = f"{other} with {what}" if re.match(r"[0-9,.]+$", other) else f"{own}; with {what}: {other}"
+            own, with_what = (other, what) if re.match(NUMBER, other) else (f"{own}; with {what}: {other}", with_what)
     free = ["--free=all", "--force", "--list", folder / "list", *(room if has_experts else [])]
     precision = [f"--set=mixed_precision.fp8={'hybrid' if is_fp8 else 'none'}"]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -112,19 +117,20 @@ def print_row(shardc, name, folder, more):
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     seconds = after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
     if done.returncode != 0:
-        chosen, rate, memory = first_error(done.stderr), "", ""
+        chosen, rate, memory, others = first_error(done.stderr), "", "", None
     else:
         best = json.loads((folder / "list").read_text().splitlines()[0])
         chosen, rate, memory = words_of(best), f"{best['tokens_per_s']:,.0f}", f"{best['bytes'] / 2**30:.1f}"
         others = re.search(r"by their bounds (\d+) others", done.stdout)
-        chosen += f" ({int(others[1]):,} could be faster by their bounds)" if others else ""
-    print(f"| {name.split(',')[0]} | {gpus:,} | {'fp8' if is_fp8 else 'bf16'} | {batch} | {layout} | {figure:,} | {own} | {chosen} | "
-          f"{rate} | {memory} | {seconds:.0f} |", flush=True)
+    print(f"| {name.split(',')[0]}, {gpus:,} GPUs, {'fp8' if is_fp8 else 'bf16'}, batch {batch} | {layout} | {figure:,} | {own} | "
+          f"{ratio(own, figure)} | {with_what} | {chosen} | {rate} | {ratio(rate, figure)} | {memory} | {seconds:.0f} | "
+          f"{int(others[1]) if others else 0:,} |", flush=True)
 
 
 def main(words):
-    print("| model | GPUs | | batch | published layout | published tokens/s | ours for it | chosen | tokens/s | GiB | s |\n"
-          "|---|--:|---|--:|---|--:|--:|---|--:|--:|--:|")
+    print("| model | published layout | published, tokens/s per GPU | predicted for it | ratio | with | chosen | "
+          "predicted, tokens/s per GPU | ratio | GiB | search, s | could be faster |\n"
+          "|---|---|--:|--:|--:|---|---|--:|--:|--:|--:|--:|")
     with tempfile.TemporaryDirectory() as folder:
         names = [word for word in words[1:] if not word.startswith("--")]
         more = [word for word in words[1:] if word.startswith("--")]
