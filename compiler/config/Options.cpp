@@ -1,12 +1,18 @@
 #include "compiler/config/Options.h"
 
 #include <algorithm>
+#include <array>
+#include <deque>
+#include <type_traits>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "compiler/basic/Format.h"
 #include "compiler/basic/Suggest.h"
+#include "compiler/config/Config.h"
 #include "runtime/base/Status.h"
+#include "runtime/plan/Job.h"
 #include "llvm/ADT/StringMap.h"
 
 namespace shardc::config {
@@ -80,6 +86,65 @@ constexpr Standing Planned{OptionStatus::Planned};
 constexpr Standing Checked(Ignored reason) { return {OptionStatus::CheckedOnly, reason}; }
 } // namespace columns
 
+// Interprets the columns of Job.def as those of Options.def.
+namespace fields {
+using columns::any, columns::positive, columns::atLeast, columns::between, columns::halfOpen;
+template <ValueType Type> struct Plain { static constexpr OptionType kType{Type}; };
+using Bool = Plain<ValueType::Bool>;
+using Int = Plain<ValueType::Int>;
+using Float = Plain<ValueType::Float>;
+using String = Plain<ValueType::String>;
+using Size = Plain<ValueType::Size>;
+using IntList = Plain<ValueType::IntList>;
+using FloatList = Plain<ValueType::FloatList>;
+using StringList = Plain<ValueType::StringList>;
+using Blend = Plain<ValueType::Blend>;
+struct Minutes {
+  static constexpr OptionType kType = columns::Duration(TimeUnit::Minutes);
+};
+template <typename E> struct Optional {
+  static constexpr OptionType kType{ValueType::Enum, enumKindOf<E>()};
+};
+template <typename E> struct List {
+  static constexpr OptionType kType{ValueType::EnumList, enumKindOf<E>()};
+};
+template <typename T> constexpr OptionType typeOf() {
+  if constexpr (std::is_enum_v<T>)
+    return Optional<T>::kType;
+  else
+    return T::kType;
+}
+
+struct Field {
+  const char *path = nullptr; ///< null for derived fields, which are not options
+  OptionType type{};
+  const char *def = nullptr; ///< as Job.def writes it; null: unset
+  Constraint constraint{};
+};
+constexpr Field kFields[] = {
+#define JOB_FIELD(section, type, member, path, otherwise, range)                                   \
+  {path, typeOf<type>(), #otherwise, range},
+#define JOB_UNSET(section, type, member, path, otherwise, range)                                   \
+  {path, typeOf<type>(), columns::unset, range},
+#define JOB_DERIVED(type, member, path, otherwise, range, doc) {},
+#include "runtime/plan/Job.def"
+};
+static_assert(std::size(kFields) == plan::kJobFields);
+
+/// The default as recipes write it: words of enumerations and items of lists from the job.
+std::string defaultText(size_t index) {
+  const Field &field = kFields[index];
+  plan::JobValue value = plan::Job().value(static_cast<plan::JobField>(index));
+  if (const auto *items = std::get_if<std::vector<std::string>>(&value))
+    return fmt::format("[{}]", fmt::join(*items, ", "));
+  if (const auto *word = std::get_if<std::string>(&value))
+    return *word;
+  if (field.type.type == ValueType::Size)
+    return toRecipeText(Value::ofInt(std::get<int64_t>(value)), field.type);
+  return field.def;
+}
+} // namespace fields
+
 struct Row {
   const char *path;
   OptionType type;
@@ -89,6 +154,7 @@ struct Row {
   const char *bridge;
   columns::Standing standing;
   const char *doc;
+  std::optional<plan::JobField> field = {};
 };
 
 #define Enum(kind)                                                                                 \
@@ -100,13 +166,42 @@ constexpr Row makeRow(const char *path, OptionType type, const char *def, Constr
                       const char *doc) {
   return {path, type, def, constraint, flag, bridge, standing, doc};
 }
+constexpr Row makeRow(plan::JobField field, Constraint constraint, const char *flag,
+                      const char *bridge, columns::Standing standing, const char *doc) {
+  const fields::Field &of = fields::kFields[static_cast<size_t>(field)];
+  return {of.path, of.type, of.def, constraint, flag, bridge, standing, doc, field};
+}
+constexpr Row makeRow(plan::JobField field, const char *flag, const char *bridge,
+                      columns::Standing standing, const char *doc) {
+  return makeRow(field, fields::kFields[static_cast<size_t>(field)].constraint, flag, bridge,
+                 standing, doc);
+}
+/// Whether each option of Job.def has one row, as an option that plans hold.
+template <size_t Size> constexpr bool isEachFieldAnOption(const Row (&rows)[Size]) {
+  std::array<size_t, plan::kJobFields> count{};
+  for (const Row &row : rows) {
+    if (!row.field)
+      continue;
+    if (row.standing.status != OptionStatus::Executed || row.standing.isCompiled)
+      return false;
+    ++count[static_cast<size_t>(*row.field)];
+  }
+  for (size_t i = 0; i < plan::kJobFields; ++i)
+    if (count[i] != (fields::kFields[i].path != nullptr ? 1 : 0))
+      return false;
+  return true;
+}
+
 llvm::ArrayRef<Row> rows() {
   using namespace columns;
   using enum Ignored;
+  using enum plan::JobField;
   static constexpr Row kRows[] = {
 #define OPTION(enumerator, ...) makeRow(__VA_ARGS__),
 #include "compiler/config/Options.def"
   };
+  static_assert(isEachFieldAnOption(kRows),
+                "each option of Job.def needs one row in Options.def, Executed, that names it");
   return kRows;
 }
 #undef Enum
@@ -115,6 +210,7 @@ llvm::ArrayRef<Row> rows() {
 /// Everything that is looked up by name, made at the first look.
 struct Tables {
   std::vector<OptionInfo> options;
+  std::deque<std::string> defaults; ///< of options that plans hold
   std::vector<SectionInfo> sections;
   std::vector<AliasInfo> aliases;
   llvm::StringMap<Opt> optionByPath;
@@ -149,6 +245,9 @@ struct Tables {
       option.name = name.empty() ? option.path : name;
       option.type = row.type;
       option.defaultText = row.def;
+      if (row.field && row.def != nullptr)
+        option.defaultText =
+            defaults.emplace_back(fields::defaultText(static_cast<size_t>(*row.field)));
       option.constraint = row.constraint;
       option.flag = row.flag;
       option.flagNegates = option.flag.consume_front("!");

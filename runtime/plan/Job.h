@@ -53,8 +53,14 @@ struct Job {
   using Int = int64_t;
   using Float = double;
   using String = std::string;
+  using Size = Int; ///< bytes
+  using Minutes = Float;
   template <typename T> using Optional = std::optional<T>;
   template <typename T> using List = std::vector<T>;
+  using StringList = List<String>;
+  using IntList = StringList; ///< numbers in the text of recipes
+  using FloatList = StringList;
+  using Blend = StringList; ///< paths, or weights and paths alternately
 
 #define JOB_SECTION(member, Type) struct Type {
 #define JOB_FIELD(section, type, member, path, otherwise, range) type member = otherwise;

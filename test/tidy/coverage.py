@@ -14,6 +14,9 @@ import os
 import re
 import sys
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tools"))
+from option_rows import option_rows  # noqa: E402
+
 TESTS = ("test", "recipes")
 SUFFIXES = (".cpp", ".h", ".recipe", ".plan", ".test", ".py", ".cu", ".def")
 # Tests that name every row because they walk the tables, or list what this one asks for.
@@ -66,14 +69,9 @@ def tables(root):
     yield by_id("op", "runtime/plan/Ops.def", "OP", "OpKind")
     yield "op with an epilogue", {name: {name: word(name)} for name in ops_with_epilogues(root)}
     yield "pass", {flag: {f"--{flag}": rf"--{flag}(?![\w-])"} for _, flag in rows(root, "compiler/passes/Passes.def", "PASS")}
-    options = {}
-    text = without_comments(read(root, "compiler/config/Options.def"))
-    for row in re.split(r"^(?=OPTION\()", text, flags=re.MULTILINE):
-        head = re.match(r'OPTION\(\s*(\w+),\s*"([^"]+)"', row)
-        if head and re.search(r",\s*Executed\b", row):
-            # `section.option`, or the option's name in its section's block.
-            last = head.group(2).split(".")[-1]
-            options[head.group(2)] = {last: word(last), f"Opt::{head.group(1)}": rf"Opt::{head.group(1)}\b"}
+    # `section.option`, or the option's name in its section's block.
+    options = {path: {path.split(".")[-1]: word(path.split(".")[-1]), f"Opt::{name}": rf"Opt::{name}\b"}
+               for name, path, status in option_rows(root) if status == "Executed"}
     yield "option", options
 
 

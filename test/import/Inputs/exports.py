@@ -12,23 +12,23 @@ import subprocess
 import sys
 import tempfile
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tools"))
+from option_rows import option_rows  # noqa: E402
+
 SOURCE = pathlib.Path(sys.argv[1])
 REFUSALS = {"export-other-model", "export-refused"}
 
 
 def executed():
     """Options of the model that shardc executes."""
-    text = (SOURCE / "compiler/config/Options.def").read_text()
-    row = r'^OPTION\(\w+,\s*"(model[^"]*)",.*?"[^"]*",\s*"[^"]*",\s*(\w+)'
-    return {path for path, status in re.findall(row, text, re.M | re.S) if status == "Executed"}
+    return {path for _, path, status in option_rows(SOURCE) if path.startswith("model") and status == "Executed"}
 
 
 def how_alone():
     """Options that say how a step is computed, as export's table has them."""
     table = (SOURCE / "compiler/upstream/UpstreamFlags.def").read_text()
     names = set(re.findall(r"^EXPORT_NOT_OF_MODEL\((\w+)\)", table, re.M))
-    rows = re.findall(r'^OPTION\((\w+),\s*"(model[^"]*)"', (SOURCE / "compiler/config/Options.def").read_text(), re.M)
-    return {path for name, path in rows if name in names}
+    return {path for name, path, _ in option_rows(SOURCE) if name in names}
 
 
 def call(*words):

@@ -10,6 +10,9 @@ import subprocess
 import sys
 import tempfile
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tools"))
+from option_rows import option_rows  # noqa: E402
+
 SECTIONS = ("model", "dist", "ddp", "optimizer", "scheduler", "train", "validation", "dataset", "checkpoint", "rng", "logger",
             "rerun_state_machine", "env", "cluster")
 
@@ -23,9 +26,7 @@ def call(*words, **more):
 
 def executed():
     """Options that shardc executes; others a run does not save."""
-    text = (pathlib.Path(sys.argv[1]) / "compiler/config/Options.def").read_text()
-    row = r'^OPTION\(\w+,\s*"([^"]+)",.*?"[^"]*",\s*"[^"]*",\s*(\w+)'
-    return {path for path, status in re.findall(row, text, re.M | re.S) if status == "Executed"}
+    return {path for _, path, status in option_rows(sys.argv[1]) if status == "Executed"}
 
 
 def settings(recipe, known, folder):
