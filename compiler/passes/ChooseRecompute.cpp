@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <mutex>
 #include <tuple>
 #include <utility>
 
@@ -79,6 +80,23 @@ struct Load {
   /// and attention, and more of anything else leaves these more.
   double seconds() const { return (products + attention) / powerFactor() + others; }
 };
+
+} // namespace
+
+/// Of bodies with the same ops, by what all their layers recompute.
+struct RecomputeCosts {
+  struct Body {
+    std::vector<int64_t> kept, peaks; ///< by unit
+    std::vector<Load> loads;          ///< by unit
+    Load all;
+  };
+  std::mutex mutex;
+  std::map<std::pair<bool, uint32_t>, std::shared_ptr<const Body>> known;
+};
+
+std::shared_ptr<RecomputeCosts> newRecomputeCosts() { return std::make_shared<RecomputeCosts>(); }
+
+namespace {
 
 /// Of a layer and a microbatch, in bytes and seconds.
 struct LayerCost {
@@ -277,9 +295,11 @@ public:
     chosen_.assign(units_.size(), LayerRecompute());
     request(plan_, chosen_);
     Notes notes;
-    plan::Plan placed = plan_;
-    runPipeline(placed, options_, notes);
-    keepSplit(placed, notes);
+    before_ = plan_;
+    runPasses(before_, options_, notes, PassId::Partition, PassId::Recompute);
+    keepSplit(notes);
+    plan::Plan placed = before_;
+    runPasses(placed, options_, notes, PassId::Recompute, std::nullopt);
     if (units_.empty() || plan_.deviceBytes == 0 || !trainingBody(placed))
       return;
     std::vector<int64_t> bytes = bytesOfRoles(placed);
@@ -303,11 +323,11 @@ public:
 
 private:
   /// The stages stay those of the plan that recomputes nothing.
-  void keepSplit(const plan::Plan &placed, const Notes &notes) {
-    if (placed.job.model.pipelineModelParallelLayout == plan_.job.model.pipelineModelParallelLayout)
+  void keepSplit(const Notes &notes) {
+    const std::string &layout = before_.job.model.pipelineModelParallelLayout;
+    if (layout == plan_.job.model.pipelineModelParallelLayout)
       return;
-    plan_.job.put(plan::JobField::model_pipelineModelParallelLayout,
-                  placed.job.model.pipelineModelParallelLayout);
+    plan_.job.put(plan::JobField::model_pipelineModelParallelLayout, layout);
     for (const Note &note : notes)
       if (note.id == "balanced-stages")
         notes_.push_back(note);
@@ -332,35 +352,53 @@ private:
   }
 
   std::vector<LayerCost> costsWith(LayerRecompute what) {
-    plan::Plan body = plan_;
+    std::shared_ptr<const RecomputeCosts::Body> body = bodyWith(what);
+    if (ways_.empty())
+      load_ = withRest(body->all);
+    std::vector<LayerCost> costs;
+    int64_t before = 0;
+    for (size_t unit : units_) {
+      before += body->kept[unit];
+      Load with = load_;
+      with.add(body->loads[unit]);
+      costs.push_back({body->kept[unit], std::max<int64_t>(body->peaks[unit] - before, 0),
+                       body->loads[unit], with.seconds() - load_.seconds()});
+    }
+    return costs;
+  }
+
+  /// The body in which all layers recompute the same, or what is known of it.
+  std::shared_ptr<const RecomputeCosts::Body> bodyWith(LayerRecompute what) {
+    std::pair key(what.isFull, what.modules);
+    if (options_.costs) {
+      std::scoped_lock lock(options_.costs->mutex);
+      auto known = options_.costs->known.find(key);
+      if (known != options_.costs->known.end() &&
+          known->second->kept.size() == before_.units.size())
+        return known->second;
+    }
+    plan::Plan body = before_;
     request(body, std::vector<LayerRecompute>(units_.size(), what));
-    finishBody(body, PassId::Partition);
+    finishBody(body, PassId::Recompute);
     const plan::Segment &segment = *trainingBody(body);
     const predict::Device device = predict::deviceOf(body);
-    std::vector<int64_t> kept = keptBytesOfUnits(segment, body.units.size());
-    std::vector<int64_t> peaks = peaksOfUnits(segment, body.units.size());
-    std::vector<Load> loads(body.units.size());
-    Load all;
+    auto made = std::make_shared<RecomputeCosts::Body>();
+    made->kept = keptBytesOfUnits(segment, body.units.size());
+    made->peaks = peaksOfUnits(segment, body.units.size());
+    made->loads.resize(body.units.size());
     for (const Op &op : segment.ops) {
       if (isAlias(op))
         continue;
       double seconds = predict::timeOf(device, body, segment, op);
       if (op.unit >= 0)
-        loads[static_cast<size_t>(op.unit)].add(op, seconds);
-      all.add(op, seconds);
+        made->loads[static_cast<size_t>(op.unit)].add(op, seconds);
+      made->all.add(op, seconds);
     }
-    if (ways_.empty())
-      load_ = withRest(all);
-    std::vector<LayerCost> costs;
-    int64_t before = 0;
-    for (size_t unit : units_) {
-      before += kept[unit];
-      Load with = load_;
-      with.add(loads[unit]);
-      costs.push_back({kept[unit], std::max<int64_t>(peaks[unit] - before, 0), loads[unit],
-                       with.seconds() - load_.seconds()});
+    if (options_.costs) {
+      std::scoped_lock lock(options_.costs->mutex);
+      options_.costs->known[key] = made;
     }
-    return costs;
+    return made;
   }
 
   /// The body's ops and the rest of a step, as far as it is known of a plan without stages.
@@ -407,10 +445,10 @@ private:
   }
 
   std::vector<int64_t> placedBytes() const {
-    plan::Plan placed = plan_;
+    plan::Plan placed = before_;
     request(placed, tried());
     Notes notes;
-    runPipeline(placed, options_, notes);
+    runPasses(placed, options_, notes, PassId::Recompute, std::nullopt);
     return bytesOfRoles(placed);
   }
 
@@ -601,6 +639,7 @@ private:
   }
 
   plan::Plan &plan_;
+  plan::Plan before_; ///< the same, behind the passes that know nothing of recomputation
   PipelineOptions options_;
   Notes &notes_;
   std::vector<size_t> units_;      ///< of the layers

@@ -131,32 +131,34 @@ bool isOnRequest(PassId id) {
 
 void finishBody(plan::Plan &plan, PassId first) {
   Notes notes;
-  auto end = std::ranges::find(kOrder, PassId::SplitStages);
-  for (auto id = std::ranges::find(kOrder, first); id < end; ++id)
-    if (!isOnRequest(*id))
-      runPass(*id, plan, notes);
+  runPasses(plan, {}, notes, first, PassId::SplitStages);
   runPass(PassId::FuseSums, plan, notes); // beyond which a body's ops stay, where it is not cut
+}
+
+std::vector<PassTime> runPasses(plan::Plan &plan, const PipelineOptions &options, Notes &notes,
+                                PassId first, std::optional<PassId> end) {
+  std::vector<PassTime> times;
+  auto has = [](const std::vector<PassId> &ids, PassId id) {
+    return std::find(ids.begin(), ids.end(), id) != ids.end();
+  };
+  for (auto id = std::ranges::find(kOrder, first); id < std::end(kOrder) && *id != end; ++id) {
+    if (has(options.disabled, *id) || (isOnRequest(*id) && !has(options.enabled, *id)))
+      continue;
+    auto start = std::chrono::steady_clock::now();
+    runPass(*id, plan, notes);
+    std::chrono::duration<double, std::milli> elapsed = std::chrono::steady_clock::now() - start;
+    times.push_back({*id, elapsed.count()});
+    if (options.after)
+      options.after(*id, plan);
+  }
+  return times;
 }
 
 std::vector<PassTime> runPipeline(plan::Plan &plan, const PipelineOptions &options, Notes &notes) {
   chooseKeepFrozen(plan, options, notes);
   if (choosesRecompute(plan))
     chooseRecompute(plan, options, notes);
-  std::vector<PassTime> times;
-  auto has = [](const std::vector<PassId> &ids, PassId id) {
-    return std::find(ids.begin(), ids.end(), id) != ids.end();
-  };
-  for (PassId id : kOrder) {
-    if (has(options.disabled, id) || (isOnRequest(id) && !has(options.enabled, id)))
-      continue;
-    auto start = std::chrono::steady_clock::now();
-    runPass(id, plan, notes);
-    std::chrono::duration<double, std::milli> elapsed = std::chrono::steady_clock::now() - start;
-    times.push_back({id, elapsed.count()});
-    if (options.after)
-      options.after(id, plan);
-  }
-  return times;
+  return runPasses(plan, options, notes, *std::begin(kOrder), std::nullopt);
 }
 
 } // namespace shardc::passes

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <functional>
+#include <memory>
+#include <optional>
 #include <vector>
 
 #include "compiler/passes/Passes.h"
@@ -14,6 +16,11 @@ struct PassTime {
   double ms;
 };
 
+struct RecomputeCosts; // ChooseRecompute.cpp
+
+/// Costs that plans with the same ops in their layers share, for PipelineOptions::costs.
+std::shared_ptr<RecomputeCosts> newRecomputeCosts();
+
 struct PipelineOptions {
   /// Disabled passes. Only fusions may be disabled.
   std::vector<PassId> disabled;
@@ -21,6 +28,9 @@ struct PipelineOptions {
   std::vector<PassId> enabled;
   /// Called after each executed pass.
   std::function<void(PassId, const plan::Plan &)> after;
+  /// What layers cost by what they recompute, as plans before this one have found it, and this one
+  /// does. May be null.
+  std::shared_ptr<RecomputeCosts> costs = nullptr;
 };
 
 /// Whether plans are still executable without the pass.
@@ -31,6 +41,10 @@ bool isOnRequest(PassId id);
 /// Runs the passes from `first` up to the split of the body into stages, without those that run
 /// only on request, and fuses sums as the last of the body.
 void finishBody(plan::Plan &plan, PassId first);
+
+/// Runs the passes from `first` up to `end`, or up to the last one. Returns the time of each.
+std::vector<PassTime> runPasses(plan::Plan &plan, const PipelineOptions &options, Notes &notes,
+                                PassId first, std::optional<PassId> end);
 
 /// Transforms the logical plan of lowering into a placed plan. If the job leaves it to the
 /// compiler, it first chooses whether frozen weights are sharded and what is recomputed

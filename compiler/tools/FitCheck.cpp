@@ -127,10 +127,11 @@ private:
 
 } // namespace
 
-plan::Plan placedPlan(const config::Config &config, const SourceManager &sources) {
+plan::Plan placedPlan(const config::Config &config, const SourceManager &sources,
+                      const passes::PipelineOptions &options) {
   plan::Plan plan = lower::lower(config, sources);
   passes::Notes notes;
-  passes::runPipeline(plan, {}, notes);
+  passes::runPipeline(plan, options, notes);
   return plan;
 }
 

@@ -2,12 +2,14 @@
 // compiling each of them.
 #pragma once
 
+#include "compiler/passes/Pipeline.h"
 #include "compiler/tools/Session.h"
 
 namespace shardc::tools {
 
 /// The plan of the configuration, after all passes.
-plan::Plan placedPlan(const config::Config &config, const SourceManager &sources);
+plan::Plan placedPlan(const config::Config &config, const SourceManager &sources,
+                      const passes::PipelineOptions &options = {});
 
 /// Compiles the recipe with additional settings, silently; nothing if that recipe has errors or
 /// cannot be executed.

@@ -387,14 +387,6 @@ double PassSum::seconds(double least) const {
   return all + (transfers > 0 ? contending * std::min(hidden / transfers, 1.0) : 0);
 }
 
-BodyCost withLayers(BodyCost cost, int64_t layers) {
-  auto more = static_cast<size_t>(layers) - cost.layers.size();
-  cost.layers.insert(cost.layers.begin() + 1, more, cost.layers[1]);
-  if (!cost.times.seconds.empty())
-    cost.times.seconds.insert(cost.times.seconds.begin() + 1, more, cost.times.seconds[1]);
-  return cost;
-}
-
 /// The passes of the stages of a pipeline, or of a model that is not cut.
 struct Bounds::Passes {
   /// Layers of each kind, all those of a stage and those of its first chunk; whether it has the

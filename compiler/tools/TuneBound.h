@@ -130,9 +130,6 @@ struct BodyCost {
 /// The costs of a plan of the whole model, before it is split into stages.
 BodyCost costOfBody(const plan::Plan &body);
 
-/// The costs of a model with `layers` layers, from a model whose inner layers are all alike.
-BodyCost withLayers(BodyCost cost, int64_t layers);
-
 /// What the layers of chunks and stages keep, by prefix sums.
 class LayerSums {
 public:

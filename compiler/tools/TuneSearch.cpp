@@ -13,6 +13,7 @@
 #include "compiler/lower/Lower.h"
 #include "compiler/predict/Overheads.h"
 #include "compiler/tools/FitCheck.h"
+#include "compiler/tools/TuneSmall.h"
 #include "compiler/tools/TuneStages.h"
 #include "runtime/base/Thread.h"
 #include "runtime/plan/Execution.h"
@@ -99,25 +100,6 @@ ElementBytes elementBytes(const config::Config &config) {
           .sums = sums,
           .state = d.masterBytes,
           .dividesInstances = d.fsdp && d.outerStrategy != config::OuterStrategy::NoShard};
-}
-
-/// Layers of the small model that stands for one with more of the same.
-constexpr int64_t kLayersOfSmall = 3;
-
-/// The settings of a layout for that model, which is not cut into stages.
-std::vector<std::string> setsOfSmall(const Layout &layout, const TuneSizes &sizes) {
-  std::vector<std::string> sets = layout.sets();
-  int64_t replicas = sizes.ranks / (layout.size(Knob::Tensor) * layout.size(Knob::Context));
-  for (std::string set :
-       {fmt::format("model.num_layers={}", kLayersOfSmall),
-        fmt::format("train.global_batch_size={}", replicas * layout.size(Knob::MicroBatch)),
-        std::string("model.pipeline_model_parallel_size=1"),
-        std::string("model.virtual_pipeline_model_parallel_size=none"),
-        std::string("model.microbatch_group_size_per_vp_stage=none"),
-        std::string("model.pipeline_schedule=one_forward_one_backward"),
-        std::string("model.pipeline_split=even")})
-    sets.push_back(std::move(set));
-  return sets;
 }
 
 bool canRun(const plan::Plan &plan) {
@@ -253,33 +235,43 @@ private:
     return std::nullopt;
   }
 
-  /// By a model with fewer layers, if layers are alike.
-  std::optional<BodyCost> costSmall(size_t body) {
+  /// By a model with fewer layers of the same kinds.
+  std::optional<BodyCost> costSmall(size_t body, const SmallModel &model) {
     std::vector<size_t> meshes = possible(body);
-    if (meshes.empty() || space_.sizes.layers <= kLayersOfSmall)
+    if (meshes.empty() || !model.isSmaller())
       return std::nullopt;
     std::optional<BodyCost> cost =
-        costOf(body, setsOfSmall(layoutOf({body, meshes.front(), {}, 0}), space_.sizes));
-    if (!cost || cost->layers.size() != static_cast<size_t>(kLayersOfSmall))
-      return std::nullopt;
-    return withLayers(std::move(*cost), space_.sizes.layers);
+        costOf(body, model.sets(layoutOf({body, meshes.front(), {}, 0}), space_.sizes));
+    return cost ? model.grown(std::move(*cost)) : std::nullopt;
+  }
+
+  /// The small model, if the first body costs the same with it; `first` becomes the body behind.
+  std::optional<SmallModel> findSmall(size_t &first) {
+    for (; first < costs_.size() && !request_.isStopped(); ++first) {
+      if (!(costs_[first] = costWhole(first)))
+        continue;
+      const BodyCost &whole = *costs_[first];
+      SourceManager sources;
+      std::string why;
+      std::optional<config::Config> config = load(request_.common, sources, {}, why);
+      if (!config)
+        return std::nullopt;
+      SmallModel model(whole, *config);
+      std::optional<BodyCost> small = costSmall(first++, model);
+      return small && small->hasSameParts(whole) ? std::optional(std::move(model)) : std::nullopt;
+    }
+    return std::nullopt;
   }
 
   void costBodies() {
     costs_.resize(space_.bodies.size());
     refusals_.assign(space_.bodies.size(), kNotTried);
-    // Of the first body that compiles both are made, to see whether layers are alike.
     size_t first = 0;
-    bool areAlike = false;
-    for (bool has = false; first < costs_.size() && !request_.isStopped() && !has; ++first) {
-      has = (costs_[first] = costWhole(first)).has_value();
-      std::optional<BodyCost> small = has ? costSmall(first) : std::nullopt;
-      areAlike = small && small->hasSameParts(*costs_[first]);
-    }
+    std::optional<SmallModel> small = findSmall(first);
     parallelFor(costs_.size() - first, request_, [&](size_t i) {
       size_t body = first + i;
-      if (areAlike)
-        costs_[body] = costSmall(body);
+      if (small)
+        costs_[body] = costSmall(body, *small);
       if (!costs_[body])
         costs_[body] = costWhole(body);
     });
@@ -421,6 +413,8 @@ private:
   }
 
   void compile() {
+    for (size_t body = 0; body < space_.bodies.size(); ++body)
+      recomputeCosts_.push_back(isAuto(body) ? passes::newRecomputeCosts() : nullptr);
     for (size_t begin = 0; begin < candidates_.size();) {
       std::vector<size_t> batch;
       size_t end = begin;
@@ -436,7 +430,9 @@ private:
       std::vector<std::string> refusals(batch.size(), kNotTried);
       parallelFor(batch.size(), request_, [&](size_t i) {
         refusals[i].clear();
-        tuned[i] = evaluate(request_.common, layoutOf(candidates_[batch[i]]).sets(), refusals[i]);
+        const Candidate &candidate = candidates_[batch[i]];
+        tuned[i] = evaluate(request_.common, layoutOf(candidate).sets(), refusals[i],
+                            recomputeCosts_[candidate.body]);
       });
       for (size_t i = 0; i < tuned.size(); ++i)
         if (refusals[i] == kNotTried)
@@ -612,7 +608,8 @@ private:
     size_t tries = 0;
   };
   std::map<std::string, Elements> elements_;
-  std::vector<std::unique_ptr<Bounds>> bounds_; ///< by body
+  std::vector<std::unique_ptr<Bounds>> bounds_;                         ///< by body
+  std::vector<std::shared_ptr<passes::RecomputeCosts>> recomputeCosts_; ///< by body
   StageOrders orders_;
   /// Of families: bytes of activations, by stage.
   std::map<std::string, std::vector<int64_t>> activations_;
@@ -626,12 +623,12 @@ private:
 } // namespace
 
 std::optional<Tuned> evaluate(const CommonOptions &common, const std::vector<std::string> &sets,
-                              std::string &why) {
+                              std::string &why, std::shared_ptr<passes::RecomputeCosts> costs) {
   SourceManager sources;
   std::optional<config::Config> config = load(common, sources, sets, why);
   if (!config)
     return std::nullopt;
-  plan::Plan plan = placedPlan(*config, sources);
+  plan::Plan plan = placedPlan(*config, sources, {.costs = std::move(costs)});
   if (!canRun(plan)) {
     why = "too-many-graphs";
     return std::nullopt;

@@ -9,6 +9,7 @@
 #include <optional>
 #include <utility>
 
+#include "compiler/passes/Pipeline.h"
 #include "compiler/predict/StepTime.h"
 #include "compiler/tools/Session.h"
 #include "compiler/tools/TuneBound.h"
@@ -64,8 +65,9 @@ struct TuneResult {
 TuneResult search(const TuneSpace &space, const TuneRequest &request);
 
 /// Compiles one set of settings. Nothing if a rule or the runtime refuses it; `why` is then the
-/// rule's id.
+/// rule's id. `costs` are those of layouts with the same body.
 std::optional<Tuned> evaluate(const CommonOptions &common, const std::vector<std::string> &sets,
-                              std::string &why);
+                              std::string &why,
+                              std::shared_ptr<passes::RecomputeCosts> costs = nullptr);
 
 } // namespace shardc::tools

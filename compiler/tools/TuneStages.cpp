@@ -114,10 +114,11 @@ StageBytes::State StageBytes::stateOf(const Numel &of, int64_t shards) const {
   // Of a sharding that the table does not list, the least that any has.
   bool isFull = mesh_.is(Knob::Sharding, "fsdp") || mesh_.is(Knob::Sharding, "given");
   bool sharesGrads = isFull || mesh_.is(Knob::Sharding, "optim_grads");
-  // A rank sums whole gradients, or its shard of them. Of one microbatch it may have what is sent.
-  int64_t sum = shards > 1 && sharesGrads ? numel * elements_.sums / shards
-                : microbatches_ > 1       ? numel * elements_.sums
-                                          : numel * elements_.gradients;
+  // A rank sums whole gradients, or its shard of them. Those of one microbatch are divided as soon
+  // as a layer has them.
+  int64_t sum = numel * elements_.sums / (shards > 1 && sharesGrads ? shards : 1);
+  if (microbatches_ == 1)
+    sum = numel * std::min(elements_.sums, elements_.gradients) / (shards * instances_);
   // With chunks nothing lies in bytes that a pass leaves something in.
   if (shards > 1 && !sharesGrads && chunks_ > 1)
     sum += numel * elements_.sums / shards;

@@ -1,20 +1,23 @@
 #!/usr/bin/env python3
 """Searches layouts of every recipe of the repository with `shardc tune --free=all`, and checks what it finds.
 
-    tune_recipes.py SHARDC RECIPES [--most=N] [--jobs=N] [--seconds=N] [--all] [NAME...]
+    tune_recipes.py SHARDC RECIPES [--most=N] [--jobs=N] [--seconds=N] [--deadline=N] [--all]
+                    [NAME...]
 
 No search may crash, no bound may be above what its plan takes, and no winner may be slower than the recipe where this
 one fits, by what `shardc fit` predicts of it. Recipes for the host are searched for H100s. In tests only a few recipes
 are searched, chosen by a fixed seed, besides those of ALWAYS; all of them with `--all` or SHARDC_LONG=1, or those whose
 names are given. `--jobs` searches that many recipes at a time, each in a process with one thread; by default one for each
-processor. A search that lasts longer than `--seconds` is ended, and counted as unfinished. Prints the row of a recipe and
-what is wrong with it as soon as its search has ended, so that the list of finished ones survives when this is stopped; and
-at the end a line of counts. Ends with 1 if anything is wrong.
+processor, those that take longest first. A search that lasts longer than `--seconds` is ended, as are all of them
+`--deadline` seconds from the start, and counted as unfinished. Prints the row of a recipe and what is wrong with it as soon
+as its search has ended, so that the list of finished ones survives when this is stopped; and at the end a line of counts.
+Ends with 1 if anything is wrong.
 """
 
 import collections
 import concurrent.futures
 import json
+import math
 import os
 import pathlib
 import random
@@ -46,6 +49,23 @@ RACK = """recipe x {
 """
 ALWAYS["rack"] = (RACK, ["--micro-batch-max=1", "--set=model.context_parallel_size=1",
                          "--set=model.recompute_granularity=none", "--set=model.tensor_model_parallel_size=1"])
+# Layers of three kinds, of which few stand for all.
+KINDS = """recipe x {
+  model mixtral {
+    num_layers = 16  num_attention_heads = 4  num_query_groups = 2  hidden_size = 32  num_moe_experts = 4
+    window_size = [63, 0]
+    moe_layer_freq = [0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1]  window_attn_skip_freq = [4]
+  }
+  cluster { gpu = h100  gpus_per_node = 4 }
+  train { global_batch_size = 8 }
+}
+"""
+ALWAYS["kinds"] = (KINDS, [])
+# The same with one microbatch, and with layers that are recomputed, so that gradients take the most.
+ALWAYS["rack-one"] = (RACK, ["--micro-batch-max=1", "--set=model.context_parallel_size=1", "--set=train.global_batch_size=16",
+                             "--set=model.tensor_model_parallel_size=1", "--set=model.pipeline_model_parallel_size=1",
+                             "--set=model.recompute_granularity=full", "--set=model.recompute_method=uniform",
+                             "--set=model.recompute_num_layers=1"])
 RECIPE_70B = "llama3/llama3_70b_fsdp.recipe"
 KNOWN = {
     # Layouts with one microbatch, of which gradients and activations are not there at once.
@@ -60,8 +80,8 @@ BY_HAND = {"by-hand": [
 SAMPLE, SEED = 1, 55
 
 def recipe(name):
-    if name == "rack":
-        return RACK
+    if name in ("rack", "rack-one", "kinds"):
+        return ALWAYS[name][0]
     return (f"recipe x {{\n  model llama {{ {ALWAYS[name][0]} }}\n  cluster {{ gpu = h100  gpus_per_node = 4 }}\n"
             "  train { global_batch_size = 8 }\n}\n")
 
@@ -88,16 +108,19 @@ def own_seconds(shardc, path, options):
     return own[0]["step_s"] if found["fits"] and own else None
 
 
-def search(shardc, name, path, options, seconds):
-    """What is wrong, what became of the search, and a row of the table."""
+def search(shardc, name, path, options, limits):
+    """What is wrong, what became of the search, and a row of the table. Limits: seconds of a search, and when all end."""
     begin = time.monotonic()
+    seconds = min(limits[0], limits[1] - begin)
+    if seconds <= 0:
+        return [], "unfinished", f"| {name} | | | | | not begun | 0 |"
     if name not in ALWAYS and name not in KNOWN and runs_on_host(shardc, path):
         options = ["--set=cluster.gpu=h100", *options]
     with tempfile.TemporaryDirectory() as folder:
         listed = pathlib.Path(folder) / "list"
         try:
             done = subprocess.run([shardc, "tune", str(path), *options, f"--list={listed}"], capture_output=True,
-                                  text=True, timeout=seconds)
+                                  text=True, timeout=None if math.isinf(seconds) else seconds)
         except subprocess.TimeoutExpired:
             return [], "unfinished", f"| {name} | | | | | not finished | {seconds:.0f} |"
         rows = [json.loads(line) for line in listed.read_text().splitlines()] if listed.exists() else []
@@ -126,6 +149,12 @@ def search(shardc, name, path, options, seconds):
                                f"{words or 'none of these'} | {took:.0f} |")
 
 
+def length(path):
+    """By which searches are ordered: of models with experts there are more layouts, and layers take longer to compile."""
+    family = "".join(other.read_text() for other in path.parent.glob("*.recipe"))
+    return "expert" in family, max(map(int, re.findall(r"num_layers = (\d+)", family)), default=0)
+
+
 def inputs(recipes, names, isAll, folder):
     """Of each search: a name, a recipe and options."""
     found = {str(path.relative_to(recipes)): path for path in sorted(recipes.rglob("*.recipe"))
@@ -152,11 +181,11 @@ def main(words):
     print("| recipe | layouts | compiled | step, s | times as fast as the recipe | the winner has | seconds |\n"
           "|---|--:|--:|--:|--:|---|--:|", flush=True)
     failures, ends = 0, collections.Counter()
-    seconds = float(values["seconds"]) if "seconds" in values else None
+    limits = float(values.get("seconds", "inf")), time.monotonic() + float(values.get("deadline", "inf"))
     with tempfile.TemporaryDirectory() as folder, \
             concurrent.futures.ThreadPoolExecutor(int(values.get("jobs", os.cpu_count()))) as pool:
-        searches = [pool.submit(search, shardc, name, path, own + options, seconds)
-                    for name, path, own in inputs(recipes, names, isAll, pathlib.Path(folder))]
+        found = sorted(inputs(recipes, names, isAll, pathlib.Path(folder)), key=lambda one: length(one[1]), reverse=True)
+        searches = [pool.submit(search, shardc, name, path, own + options, limits) for name, path, own in found]
         for done in concurrent.futures.as_completed(searches):
             wrong, end, row = done.result()
             failures += len(wrong)
