@@ -67,7 +67,7 @@ std::optional<std::string> importInput(const ImportCommand &command,
   if (command.run.isAsked && !isPython)
     return importRun(command.input, *input, command.run, options, session);
   if (command.format == "megatron-args")
-    return upstream::importMegatronArgs(*input, options, session.diags());
+    return readScript(*input, options, session);
   if (command.format == "bridge-yaml" || runsPython)
     return upstream::importBridgeYaml(*input, options, session.diags());
   return readBridgePython(*input, options, session);

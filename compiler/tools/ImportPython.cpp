@@ -7,6 +7,7 @@
 #include "compiler/upstream/ImportedRecipe.h"
 #include "runtime/base/Io.h"
 #include "llvm/ADT/StringRef.h"
+#include "llvm/Support/JSON.h"
 #include "llvm/Support/raw_ostream.h"
 
 namespace shardc::tools {
@@ -53,14 +54,19 @@ Status addModules(const fs::path &folder, ForeignProgram &program) {
   return Status::ok();
 }
 
+ForeignProgram bridgeProgram() {
+  ForeignProgram program;
+  program.files["standin/bridge_standin.py"] = upstream::pythonProgram("bridge_standin.py");
+  program.files["standin/tables.json"] = upstream::bridgeTables();
+  return program;
+}
+
 /// The file of the results that the program writes, or why it wrote none.
 Result<std::string> resultOf(ForeignProgram &program, std::vector<std::string> words,
                              const std::string &wanted, bool &isClosedOff) {
   std::optional<std::string> python = findPython();
   if (!python)
     return makeStatus(StatusCode::Unavailable, "it needs python3, which is not installed");
-  program.files["standin/bridge_standin.py"] = upstream::bridgeStandin();
-  program.files["standin/tables.json"] = upstream::bridgeTables();
   program.command = {*python, "-I"};
   program.command.insert(program.command.end(), words.begin(), words.end());
   program.environment.insert(
@@ -80,7 +86,7 @@ Result<std::string> resultOf(ForeignProgram &program, std::vector<std::string> w
 Result<std::string> runProgram(const std::string &file, const std::string &function,
                                const std::vector<std::string> &arguments,
                                const upstream::ImportOptions &options, DiagEngine &diags) {
-  ForeignProgram program;
+  ForeignProgram program = bridgeProgram();
   RETURN_IF_ERROR(addModules(fs::absolute(file).parent_path(), program));
   std::string name = fs::path(file).filename().string();
   ASSIGN_OR_RETURN(program.files["work/" + name], readFile(file));
@@ -94,6 +100,26 @@ Result<std::string> runProgram(const std::string &file, const std::string &funct
   if (!isClosedOff)
     diags.report(diag::ImportNotClosedOff, SourceRange(), name);
   return made;
+}
+
+/// What a reader says of an input, whose file in the results is `wanted`; nothing after an error,
+/// which is reported.
+std::optional<std::string> readWith(const std::string &reader, ForeignProgram program,
+                                    const std::string &wanted, BufferId input, Session &session) {
+  if (!upstream::checkInput(input, session.diags()))
+    return std::nullopt;
+  program.files["standin/" + reader] = upstream::pythonProgram(reader);
+  program.files["work/input"] = session.sources().text(input).str();
+  program.closesOff = false; // nothing of the input runs
+  program.outputBytesMax = kStatementBytesMax;
+  bool isClosedOff = false;
+  Result<std::string> made =
+      resultOf(program, {"../standin/" + reader, "../standin/tables.json", "../results", "input"},
+               wanted, isClosedOff);
+  if (made.isOk())
+    return std::move(*made);
+  session.diags().report(diag::ImportMalformed, SourceRange(), made.status().message());
+  return std::nullopt;
 }
 
 } // namespace
@@ -117,21 +143,28 @@ std::optional<BufferId> runBridgePython(const std::string &input,
 
 std::optional<std::string> readBridgePython(BufferId input, const upstream::ImportOptions &options,
                                             Session &session) {
-  if (!upstream::checkInput(input, session.diags()))
-    return std::nullopt;
+  std::optional<std::string> statements =
+      readWith("bridge_reader.py", bridgeProgram(), "statements", input, session);
+  return statements ? upstream::importBridgeStatements(input, *statements, options, session.diags())
+                    : std::nullopt;
+}
+
+std::optional<std::string> readScript(BufferId input, const upstream::ImportOptions &options,
+                                      Session &session) {
+  llvm::json::Object variables, setting;
+  for (const auto &[name, value] : options.variables)
+    variables[name] = value;
+  setting["variables"] = std::move(variables);
+  if (!options.arguments.empty())
+    setting["arguments"] = llvm::json::Array(options.arguments);
   ForeignProgram program;
-  program.files["standin/bridge_reader.py"] = upstream::bridgeReader();
-  program.files["work/input"] = session.sources().text(input).str();
-  program.closesOff = false; // nothing of the input runs
-  program.outputBytesMax = kStatementBytesMax;
-  bool isClosedOff = false;
-  Result<std::string> statements = resultOf(
-      program, {"../standin/bridge_reader.py", "../standin/tables.json", "../results", "input"},
-      "statements", isClosedOff);
-  if (statements.isOk())
-    return upstream::importBridgeStatements(input, *statements, options, session.diags());
-  session.diags().report(diag::ImportMalformed, SourceRange(), statements.status().message());
-  return std::nullopt;
+  program.files["standin/shell_words.py"] = upstream::pythonProgram("shell_words.py");
+  llvm::raw_string_ostream(program.files["standin/tables.json"])
+      << llvm::json::Value(std::move(setting));
+  std::optional<std::string> commands =
+      readWith("shell_reader.py", std::move(program), "commands", input, session);
+  return commands ? upstream::importMegatronArgs(input, *commands, options, session.diags())
+                  : std::nullopt;
 }
 
 } // namespace shardc::tools

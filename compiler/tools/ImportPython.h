@@ -1,5 +1,5 @@
 // Programs that build a Megatron-Bridge configuration: run with stand-ins for the packages that
-// they import, or read.
+// they import, or read; and launch scripts, which are read.
 #pragma once
 
 #include <optional>
@@ -22,5 +22,9 @@ std::optional<BufferId> runBridgePython(const std::string &input,
 /// error, which is reported. Needs python3, which reads the text and does not run it.
 std::optional<std::string> readBridgePython(BufferId input, const upstream::ImportOptions &options,
                                             Session &session);
+
+/// The same of a launch script of the shell.
+std::optional<std::string> readScript(BufferId input, const upstream::ImportOptions &options,
+                                      Session &session);
 
 } // namespace shardc::tools

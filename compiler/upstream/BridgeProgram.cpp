@@ -22,19 +22,15 @@ llvm::json::Object fieldsOfSections() {
   return sections;
 }
 
-llvm::StringRef assetNamed(llvm::StringRef wanted) {
-#define ASSET(name, text)                                                                          \
-  if (wanted == name)                                                                              \
+} // namespace
+
+std::string pythonProgram(llvm::StringRef name) {
+#define ASSET(own, text)                                                                           \
+  if (name == own)                                                                                 \
     return text;
 #include "compiler/upstream/BridgeStandin.inc"
   return {};
 }
-
-} // namespace
-
-std::string bridgeStandin() { return assetNamed("bridge_standin.py").str(); }
-
-std::string bridgeReader() { return assetNamed("bridge_reader.py").str(); }
 
 std::string bridgeTables() {
   llvm::json::Object classes;
@@ -56,7 +52,7 @@ std::string bridgeTables() {
   std::string text;
   llvm::raw_string_ostream(text) << tables;
   text.pop_back(); // the brace that ends them
-  return text + ",\"recipes\":" + assetNamed("bridge_recipes.json").str() + "}";
+  return text + ",\"recipes\":" + pythonProgram("bridge_recipes.json") + "}";
 }
 
 } // namespace shardc::upstream

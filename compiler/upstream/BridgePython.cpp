@@ -1,7 +1,7 @@
 // Takes over what bridge_reader.py has found in lines of Python and overrides of Megatron-Bridge.
 #include "compiler/upstream/Bridge.h"
 #include "compiler/upstream/ImportedRecipe.h"
-#include "llvm/Support/JSON.h"
+#include "compiler/upstream/ReaderResult.h"
 
 namespace shardc::upstream {
 namespace {
@@ -10,10 +10,10 @@ using llvm::json::Array;
 
 constexpr unsigned kValueDepthMax = 100;
 
-class Statements {
+class Statements : ReaderResult {
 public:
   Statements(BufferId input, RecipeBuilder &recipe)
-      : recipe_(recipe), sources_(recipe.diags().sources()), input_(input),
+      : ReaderResult(input, recipe.diags().sources()), recipe_(recipe),
         bridge_(recipe, /*isComplete=*/false) {}
 
   /// False where they are not as the script writes them.
@@ -27,69 +27,53 @@ public:
 
 private:
   bool readOne(const Array &parts) {
-    SourceRange range = rangeOf(parts);
+    SourceRange place = range(&parts);
     llvm::StringRef what = text(parts, 2), first = text(parts, 3), second = text(parts, 4);
     if (what == "set") {
-      const Array *value = parts.size() > 4 ? parts[4].getAsArray() : nullptr;
+      const Array *value = list(parts, 4);
       TreePtr tree = value == nullptr ? nullptr : readTree(*value, 0);
       if (tree != nullptr)
         bridge_.set(first, *tree);
       return tree != nullptr;
     }
     if (what == "words")
-      readWords(parts, first, range);
+      readWords(parts, first, place);
     else if (what == "leave_out")
-      recipe_.leaveOut(first, range);
+      recipe_.leaveOut(first, place);
     else if (what == "variable")
       recipe_.setVariable(first, second.data() ? config::Value::ofString(second) : config::Value(),
-                          range);
+                          place);
     else if (what == "forget")
-      bridge_.forget(first, second, range);
+      bridge_.forget(first, second, place);
     else if (what == "forget_all")
-      bridge_.forgetAll(first, range);
+      bridge_.forgetAll(first, place);
     else
       return false;
     return true;
   }
 
-  void readWords(const Array &parts, llvm::StringRef line, SourceRange range) {
-    const Array *words = parts.size() > 4 ? parts[4].getAsArray() : nullptr;
+  void readWords(const Array &parts, llvm::StringRef line, SourceRange place) {
+    const Array *words = list(parts, 4);
     for (size_t i = 0; words != nullptr && i < words->size(); ++i)
-      if (!readOverride(text(*words, i), range, bridge_))
-        return recipe_.leaveOut(line, range);
-  }
-
-  /// Null data where there is none.
-  static llvm::StringRef text(const Array &parts, size_t at) {
-    return at < parts.size() ? parts[at].getAsString().getValueOr(llvm::StringRef())
-                             : llvm::StringRef();
-  }
-
-  SourceRange rangeOf(const Array &parts) const {
-    auto place = [&](size_t at) {
-      int64_t byte = at < parts.size() ? parts[at].getAsInteger().getValueOr(0) : 0;
-      int64_t size = static_cast<int64_t>(sources_.text(input_).size());
-      return static_cast<size_t>(std::clamp<int64_t>(byte, 0, size));
-    };
-    return sources_.range(input_, place(0), std::max(place(0), place(1)));
+      if (!readOverride(text(*words, i), place, bridge_))
+        return recipe_.leaveOut(line, place);
   }
 
   TreePtr readTree(const Array &parts, unsigned depth) const {
     llvm::StringRef kind = text(parts, 2), word = text(parts, 3);
     if (kind == "scalar")
-      return makeScalar(word, rangeOf(parts));
+      return makeScalar(word, range(&parts));
     if (kind == "text" || kind == "name")
-      return makeText(word, rangeOf(parts), kind == "text" ? Tree::Kind::Text : Tree::Kind::Name);
+      return makeText(word, range(&parts), kind == "text" ? Tree::Kind::Text : Tree::Kind::Name);
     bool isCall = kind == "call";
     size_t numParts = isCall ? 6 : 4;
     if ((!isCall && kind != "list") || parts.size() != numParts || depth > kValueDepthMax)
       return nullptr;
     auto tree = std::make_shared<Tree>();
     tree->kind = isCall ? Tree::Kind::Map : Tree::Kind::List;
-    tree->range = rangeOf(parts);
+    tree->range = range(&parts);
     tree->call = word.str();
-    const Array *items = parts[isCall ? 4 : 3].getAsArray();
-    const Array *entries = isCall ? parts[5].getAsArray() : nullptr;
+    const Array *items = list(parts, isCall ? 4 : 3), *entries = list(parts, 5);
     for (size_t i = 0; items != nullptr && i < items->size(); ++i)
       if (tree->items.push_back(readInner((*items)[i], depth)); tree->items.back() == nullptr)
         return nullptr;
@@ -110,8 +94,6 @@ private:
   }
 
   RecipeBuilder &recipe_;
-  const SourceManager &sources_;
-  BufferId input_;
   BridgeSettings bridge_;
 };
 

@@ -28,9 +28,10 @@ struct ImportOptions {
 struct ShellRun;
 
 /// A launch line, a block of flags, a shell script or an sbatch script. Like the others, gives the
-/// formatted recipe, or nothing after an error.
-std::optional<std::string> importMegatronArgs(BufferId input, const ImportOptions &options,
-                                              DiagEngine &diags);
+/// formatted recipe, or nothing after an error. `commands` is what shell_reader.py says of the
+/// input, as JSON.
+std::optional<std::string> importMegatronArgs(BufferId input, llvm::StringRef commands,
+                                              const ImportOptions &options, DiagEngine &diags);
 
 /// The same of the launches of a script that has run: its commands, with their whole environment.
 std::optional<std::string> importMegatronRun(const ShellRun &run, const ImportOptions &options,

@@ -5,7 +5,6 @@
 #include "compiler/upstream/Bridge.h"
 #include "compiler/upstream/FlagTable.h"
 #include "compiler/upstream/ImportedRecipe.h"
-#include "compiler/upstream/Pattern.h"
 #include "compiler/upstream/ReadValue.h"
 #include "compiler/upstream/Shell.h"
 #include "llvm/ADT/StringExtras.h"
@@ -517,14 +516,9 @@ std::optional<std::string> importMegatronRun(const ShellRun &run, const ImportOp
   return printRecipe(recipe, options, diags);
 }
 
-std::optional<std::string> importMegatronArgs(BufferId input, const ImportOptions &options,
-                                              DiagEngine &diags) {
-  if (!checkInput(input, diags))
-    return std::nullopt;
-  ShellSetting setting{options.variables, std::nullopt};
-  if (!options.arguments.empty())
-    setting.arguments = options.arguments;
-  std::optional<ShellRun> run = readShell(input, setting, diags);
+std::optional<std::string> importMegatronArgs(BufferId input, llvm::StringRef commands,
+                                              const ImportOptions &options, DiagEngine &diags) {
+  std::optional<ShellRun> run = shellRunOf(input, commands, diags);
   return run ? importMegatronRun(*run, options, diags) : std::nullopt;
 }
 

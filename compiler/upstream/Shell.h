@@ -1,7 +1,5 @@
-// Reads launch scripts of the shell as far as a script's text decides what it does: assignments,
-// arrays, quotes, defaults, arithmetic. What depends on more (conditions, loops, functions, the
-// output of programs, variables that the script never sets) is unknown, and stays so in all that
-// follows from it. The reader starts no program and reads no other file.
+// The commands of a launch script: those that its text shows, which shell_reader.py reads, or those
+// that it has run.
 #pragma once
 
 #include <map>
@@ -56,13 +54,7 @@ struct ShellRun {
   std::vector<RanArray> arrays; ///< by first assignment
 };
 
-/// What the shell that would run a script has set.
-struct ShellSetting {
-  std::map<std::string, std::string> variables;      ///< `1` is the first argument
-  std::optional<std::vector<std::string>> arguments; ///< all of them, if they are known
-};
-
-/// Reads a script. Syntax errors are reported, and end it.
-std::optional<ShellRun> readShell(BufferId script, const ShellSetting &setting, DiagEngine &diags);
+/// What shell_reader.py says of a script, as JSON. What it calls malformed is reported.
+std::optional<ShellRun> shellRunOf(BufferId script, llvm::StringRef commands, DiagEngine &diags);
 
 } // namespace shardc::upstream

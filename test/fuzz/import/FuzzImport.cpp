@@ -20,7 +20,7 @@ std::optional<std::string> import(char form, BufferId input, DiagEngine &diags) 
   case 'o':
     return upstream::importBridgeStatements(input, diags.sources().text(input), options, diags);
   default:
-    return upstream::importMegatronArgs(input, options, diags);
+    return upstream::importMegatronArgs(input, diags.sources().text(input), options, diags);
   }
 }
 

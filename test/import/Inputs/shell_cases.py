@@ -1,0 +1,96 @@
+#!/usr/bin/env python3
+"""Reads small launch scripts with shell_reader.py and compares the words of the last command.
+
+    shell_cases.py READER
+"""
+
+import pathlib
+import sys
+
+# A script, and the words of its last command between bars; `?` behind those that are not known.
+CASES = [
+    # Words are expanded as the shell does.
+    ("A=1; p $A \"$A b\" '$A' \\$A", "p|1|1 b|$A|$A"),
+    ("A=(1 '2 3'); p ${A[@]} \"${A[@]}\" ${A[1]}", "p|1|2|3|1|2 3|2|3"),
+    ('A=(); p "${A[@]}" x ""', "p|x|"),
+    ('A="x y"; p ${B:-d} ${A:+e} ${B:=f} $B ${1:-one}', "p|d|e|f|f|one"),
+    ("A=3; p $((A * (2 + $A) % 4)) $((1/0))", "p|3|$((1/0))?"),
+    ("p $UNSET $(date +%F) $GIVEN", "p|$UNSET?|$(date +%F)?|g"),
+    ("A=1; A+=2; L=(a); L+=(b c); p $A ${L[*]}", "p|12|a|b|c"),
+    ("p a\\\n  b # c\n", "p|a|b"),
+    ("A='1+2'; p $(($A*2)) $((A*2))", "p|5|$((A*2))?"),
+    ("p [0]*3+[1]*2 --x=[1]*2 *.bin ~/x {a,b}", "p|[0]*3+[1]*2|--x=[1]*2|*.bin?|~/x?|{a,b}?"),
+    ('A="--x $B y"; p $A', "p|--x|$B?|y"),
+    # What something guards is unknown.
+    ("X=1\nif [ -d $X ]; then X=2; fi; p $X ${X:-3}", "p|$X?|${X:-3}?"),
+    ("X=1; if [ $X = 1 ] && q; then X=2; fi; p $X", "p|$X?"),
+    ("X=1; case $X in [0-2]) X=2;; esac; p $X", "p|$X?"),
+    ("X=1; if [ $((X++)) = 1 ]; then Y=2; fi; p $X $Y", "p|$X?|$Y?"),
+    ("X=1; for i in 1 2; do p $X $i; X=$i; done", "p|$X?|$i?"),
+    ("f() { X=2; }\nX=1; f; p $X", "p|$X?"),
+    ("X=1; [ -f y ] && X=2; p $X", "p|$X?"),
+    ("X=1; [ 1 -ef 2 ] && X=2; p $X", "p|$X?"),
+    ("X=1; ((X++)); p $X", "p|$X?"),
+    ("X=1; ((X < 2)); p $X", "p|1"),
+    ("X=1; read X; p $X", "p|$X?"),
+    ("X=1; source y; p $X ${Y:-2}", "p|$X?|${Y:-2}?"),
+    ('X=(a b); if q; then X+=(--c); fi; p "${X[@]}"', "p|a|b|$X?"),
+    ('X=a; if q; then X="$X --c"; fi; p $X', "p|a|$X?"),
+    ("declare -A M=([a]=1); p ${M[a]}", "p|${M[a]}?"),
+    ("declare -i n=1; n=2+3; p $n", "p|$n?"),
+    ("X=1; unset -f X; p $X", "p|1"),
+    ("A=(a b); unset 'A[1]'; p ${A[@]}", "p|$A?"),
+    ('f() { local IFS=,; }\nX=a,b; f; p $X "$X"', "p|a,b?|a,b"),
+    ("IFS=,; X='a b'; p $X", "p|a b?"),
+    ("set -- a b; p $1 $#", "p|$1?|$#?"),
+    ("C='p --x 1'; eval $C", "p|--x|1"),
+    ("f() { p $X $1; X=2; }\nX=1; f; f() { q; }\nX=3", "p|$X?|$1?"),
+    ("A=(a b); A[1]=c; p ${A[0]}", "p|${A[0]}?"),
+    ("p before; exit; p late", "p|before"),
+    # Of known conditions the branch that runs is taken.
+    ("X=1\nif [ $X = 1 ]; then X=2; else X=3; fi; p $X", "p|2"),
+    ('X=1; if [ -z "$X" ]; then X=2; elif [[ $X -lt 2 && $X == ?* ]]; then\nX=4; fi; p $X', "p|4"),
+    ('X=b1; case $X in a*|c) X=2;; "b"*|b1) X=3;; *) X=4;; esac; p $X', "p|$X?"),
+    ("X=b1; case $X in a*|c) X=2;; b?) X=3;; *) X=4;; esac; p $X", "p|3"),
+    ('X=; [ -n "$X" ] && X=2 || X=3; p $X', "p|3"),
+    ("X=1; ! [[ $X -gt 0 ]] || X=2; p $X", "p|2"),
+    ("X=1; if [ $X = 1 ]; then p before; exit 0; else p other; fi; p late", "p|before"),
+    ("X=1; if [ $X = 2 ]; then f() { X=5; }; fi; p $X", "p|1"),
+]
+MALFORMED = ["'a", "if x; then", "p $(", "A=(1", "f() p", ")", "case x in a", "function f g() { p; }", "{ f()\n}\n{ p; }",
+             "if x; then y; done", "for i in (; do x; done", "[[ a ; b ]]", "x <<", "A=(a;b)", "x \U000f0000", "{ " * 200, "x=" + "$((" * 200,
+             "".join(f"f{i}() {{ f{i + 1}; }}\n" for i in range(5000)) + "f0"]
+HUGE = "9" * 5000
+CASES += [(f"p ${{{HUGE}}} $(({HUGE}))", f"p|${{{HUGE[:198]}?|$(({HUGE[:197]}?"), (f"X=1; [ {HUGE} -gt 1 ] && X=2; p $X", "p|$X?")]
+# What an unknown part may hold is said with the line that decides.
+UNKNOWN = "A=(--lr 1)\nif q; then B='--bf16'; A+=(--save x $B); fi\np ${A[@]}"
+
+
+def last_command(reader, script):
+    found = reader.read(script, {"variables": {"GIVEN": "g"}})
+    if isinstance(found, list):
+        return None
+    words = found["commands"][-1][2] if found["commands"] else []
+    return "|".join(word[2] + ("?" if len(word) > 3 else "") for word in words)
+
+
+def main(path):
+    sys.path.insert(0, str(pathlib.Path(path).parent))
+    import shell_reader as reader
+    wrong = []
+    for script, words in [*CASES, *((script, None) for script in MALFORMED)]:
+        found = last_command(reader, script)
+        if found != words:
+            wrong.append(f"{script!r}: {found} instead of {words}")
+    word = reader.read(UNKNOWN, {"variables": {}})["commands"][-1][2][-1]
+    if word[3] != ["$A", [11, 54], ["--bf16", "--save"]]:
+        wrong.append(f"an unknown part: {word}")
+    place = reader.read("A=ä\np '", {"variables": {}})
+    if place[:2] != [7, 7]:
+        wrong.append(f"a place in bytes: {place}")
+    print(*wrong, f"{len(CASES) + len(MALFORMED)} scripts, {len(wrong)} wrong", sep="\n")
+    return bool(wrong)
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
