@@ -103,6 +103,10 @@ transformers reads and no recipe has, one whose name resembles that of a known f
 `--accept-field=NAME` leaves a field out; it may be given several times. An import also refuses a
 value that no recipe can express (`hf-setting-refused`).
 
+Ministral 3 scales queries from position `original_max_position_embeddings` on, which no recipe
+does; in shorter sequences the scale is 1. Such a model is imported for these, usually up to 16,384
+tokens, with `--accept-field=rope_parameters.llama_4_scaling_beta`.
+
 Fields that are null are ignored. `rope_parameters` is the newer name of `rope_scaling` and has the
 same fields. In the table, "the library" is transformers.
 

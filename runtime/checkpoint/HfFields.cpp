@@ -19,7 +19,8 @@ constexpr HfArchitecture kArchitectures[] = {
 };
 
 constexpr HfText kTexts[] = {
-#define HF_TEXT(type, enumerator, defaults) {type, HfArch::enumerator, defaults},
+#define HF_TEXT(type, enumerator, layout, defaults)                                                \
+  {type, HfArch::enumerator, HfLayout::layout, defaults},
 #include "runtime/checkpoint/HfFields.def"
 };
 

@@ -86,8 +86,9 @@ def check(work, golden, name, case, hf_values):
     (model / "config.json").write_text(json.dumps(case["config"], indent=2))
     (model / "tokenizer.json").write_text("{}")
     hf_values.write_tensors(model / "model.safetensors", case["shapes"], case["config"]["model_type"])
-    call("shardc", "import", "hf", model, "-o", work / "imported.recipe")
-    call("shardc", "ckpt", "import", "hf", model, work / "weights")
+    accepted = [f"--accept-field={field}" for field in case.get("accepted", [])]
+    call("shardc", "import", "hf", model, "-o", work / "imported.recipe", *accepted)
+    call("shardc", "ckpt", "import", "hf", model, work / "weights", *accepted)
     write_recipe(work, golden, len(case["losses"]))
     found = losses_of("shardc", work, case["settings"], len(case["losses"]))
     far = max(abs(ours - theirs) / theirs for ours, theirs in zip(found, case["losses"], strict=True))
@@ -98,7 +99,7 @@ def check(work, golden, name, case, hf_values):
         chosen = case["config"]["num_experts_per_tok"]
         if f"model.moe_router_topk: {chosen} in the checkpoint, 1 in the recipe" not in said:
             sys.exit(f"{name}: {said}")
-    call("shardc", "ckpt", "export", "hf", work / "weights", work / "back", "--config", model, "--weight-dtype=float32")
+    call("shardc", "ckpt", "export", "hf", work / "weights", work / "back", "--config", model, "--weight-dtype=float32", *accepted)
     before, after = tensors_of(model), tensors_of(work / "back")
     # A router that gives all tokens to the only expert may have any values; an export writes zeros.
     other = [key for key in before.keys() | after.keys() if before.get(key) != after.get(key)]
