@@ -207,16 +207,32 @@ void BridgeSettings::setVariables(const Tree &map) {
 }
 
 void BridgeSettings::setUnknownRest(llvm::StringRef section, const Tree &what) {
+  static constexpr std::pair<llvm::StringLiteral, llvm::StringLiteral> kForeign[] = {
+#define BRIDGE_FOREIGN(prefix, models) {prefix, models},
+#include "compiler/upstream/UpstreamFlags.def"
+  };
+  const std::string text = describe(what);
+  llvm::StringRef function = llvm::StringRef(text).split('(').first;
+  function = function.substr(function.rfind('.') + 1);
+  if (section == kUnknownRest && function.endswith("_config"))
+    for (const auto &[prefix, models] : kForeign)
+      if (function.startswith(prefix)) {
+        recipe_.diags().report(diag::ImportMalformed, what.range,
+                               fmt::format("'{}' of Megatron-Bridge is for models of {}, which "
+                                           "recipes do not have",
+                                           function.str(), models.str()));
+        return;
+      }
   if (section == "dataset")
-    recipe_.setUnknownData(describe(what), what.range);
+    recipe_.setUnknownData(text, what.range);
   else if (section == kUnknownRest)
-    recipe_.leaveOut(fmt::format("what {} sets", describe(what)), what.range);
+    recipe_.leaveOut(fmt::format("what {} sets", text), what.range);
   else if (section != "model")
-    recipe_.ask(fmt::format("the rest of {}", describe(what)), section, what.range);
+    recipe_.ask(fmt::format("the rest of {}", text), section, what.range);
   if (section != "model" && section != kUnknownRest)
     return;
   if (!recipe_.has(Opt::ModelNumLayers) && !recipe_.isDoubted(Opt::ModelNumLayers))
-    recipe_.setUnknown(Opt::ModelNumLayers, describe(what), what.range);
+    recipe_.setUnknown(Opt::ModelNumLayers, text, what.range);
 }
 
 /// A preset by its name, or by the function that makes it, with changes of its fields.

@@ -4,6 +4,7 @@
 #include "compiler/upstream/Bridge.h"
 #include "compiler/upstream/FlagTable.h"
 #include "llvm/ADT/STLExtras.h"
+#include "llvm/ADT/StringExtras.h"
 #include "llvm/ADT/StringSwitch.h"
 
 namespace shardc::upstream {
@@ -16,22 +17,11 @@ using config::Value;
 constexpr llvm::StringLiteral kRowClasses[] = {"GPTSFTDatasetConfig", "FinetuningDatasetConfig"};
 
 /// Fields of them that say which rows there are, or how they become packs.
-constexpr llvm::StringLiteral kRowFields[] = {"dataset_root",
-                                              "hf_dataset",
-                                              "hf_validation_dataset",
-                                              "hf_test_dataset",
-                                              "hf_output_root",
-                                              "hf_rewrite",
-                                              "hf_validation_proportion",
-                                              "memmap_workers",
-                                              "do_validation",
-                                              "do_test",
-                                              "max_train_samples",
-                                              "preprocessing",
-                                              "dataset_kwargs",
-                                              "packed_sequence_specs",
-                                              "offline_packing_specs",
-                                              "enable_offline_packing"};
+constexpr llvm::StringLiteral kRowFields =
+    "dataset_root hf_dataset hf_validation_dataset hf_test_dataset hf_output_root hf_rewrite "
+    "hf_validation_proportion memmap_workers do_validation do_test max_train_samples "
+    "preprocessing dataset_kwargs packed_sequence_specs offline_packing_specs "
+    "enable_offline_packing";
 
 /// Options of `shardc data sft` by the last names of fields; `{}` is the value.
 struct RowOption {
@@ -58,29 +48,16 @@ constexpr RowOption kRowOptions[] = {
 };
 
 /// Fields that change no token of a pack: sizes that follow from others, places, and processes.
-constexpr llvm::StringLiteral kIdleRowFields[] = {"pad_to_max_length",
-                                                  "pad_seq_length_to_mult",
-                                                  "pad_seq_to_mult",
-                                                  "pad_cu_seqlens",
-                                                  "packed_sequence_size",
-                                                  "num_tokenizer_workers",
-                                                  "memmap_workers",
-                                                  "index_mapping_dir",
-                                                  "hf_output_root",
-                                                  "hf_rewrite",
-                                                  "get_attention_mask_from_fusion",
-                                                  "dataset_name",
-                                                  "do_validation",
-                                                  "do_test",
-                                                  "hf_validation_proportion",
-                                                  "tokenizer_model_name",
-                                                  "dataset_root",
-                                                  "chat",
-                                                  "use_hf_tokenizer_chat_template",
-                                                  "strip_whitespace",
-                                                  "packed_train_data_path",
-                                                  "add_sep",
-                                                  "hf_dataset"};
+constexpr llvm::StringLiteral kIdleRowFields =
+    "pad_to_max_length pad_seq_length_to_mult pad_seq_to_mult pad_cu_seqlens "
+    "packed_sequence_size num_tokenizer_workers memmap_workers index_mapping_dir hf_output_root "
+    "hf_rewrite get_attention_mask_from_fusion dataset_name do_validation do_test "
+    "hf_validation_proportion tokenizer_model_name dataset_root chat "
+    "use_hf_tokenizer_chat_template strip_whitespace packed_train_data_path add_sep hf_dataset";
+
+bool isOneOf(llvm::StringRef words, llvm::StringRef word) {
+  return llvm::is_contained(llvm::split(words, ' '), word);
+}
 
 } // namespace
 
@@ -162,7 +139,7 @@ bool BridgeSettings::setRows(llvm::StringRef path, const Tree &value) {
     recipe_.read(Opt::DatasetRandomSeed, value, "dataset.seed");
     return true;
   }
-  if (!llvm::is_contained(kRowFields, path.split('.').first))
+  if (!isOneOf(kRowFields, path.split('.').first))
     return false;
   if (rowsOf_.empty())
     rowsOf_ = "GPTSFTDatasetConfig";
@@ -178,7 +155,7 @@ bool BridgeSettings::setRows(llvm::StringRef path, const Tree &value) {
   std::string text = describe(value);
   bool isOption =
       llvm::any_of(kRowOptions, [&](const RowOption &row) { return row.field == field; });
-  if (isOption || llvm::is_contained(kIdleRowFields, field))
+  if (isOption || isOneOf(kIdleRowFields, field))
     rows_[path.str()] = value.isNone() ? "" : text;
   else if (!saysNothing(value))
     recipe_.leaveOut(fmt::format("dataset.{} = {}", path.str(), text), value.range);
