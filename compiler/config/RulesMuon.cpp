@@ -42,13 +42,6 @@ void ruleMuonCubicSteps(RuleContext &ctx) {
         .fix(ctx.fixSet(Opt::OptimizerMuonNumNsSteps, Value::ofInt(expected)));
 }
 
-void ruleMuonDistributed(RuleContext &ctx) {
-  constexpr Opt kMode = Opt::OptimizerMuonTpMode;
-  std::optional<TensorRanks> ranks = tensorRanks(ctx);
-  if (isMuon(ctx) && ranks && ctx.cfg().is(kMode, MuonTpMode::Distributed))
-    ctx.report({kMode, ranks->option}, {pathOf(ranks->option), ranks->count});
-}
-
 void ruleMuonBlockwise(RuleContext &ctx) {
   constexpr Opt kMode = Opt::OptimizerMuonTpMode;
   std::optional<TensorRanks> ranks = tensorRanks(ctx);

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <iterator>
 
+#include <fmt/format.h>
+
 #include "compiler/passes/CellTable.h"
 #include "compiler/passes/DelayedScaling.h"
 #include "compiler/passes/Passes.h"
@@ -261,14 +263,17 @@ private:
         operands[b] = takeOperands(segment, b, grads[b], state);
     };
     const std::vector<size_t> trained = trainedBlocks();
+    auto prepareFrom = [&](auto first) {
+      auto next = std::find_if(first, trained.end(), [&](size_t b) { return takesWhole(b); });
+      if (next != trained.end())
+        prepare(*next);
+    };
+    prepareFrom(trained.begin()); // beside the updates of what is no matrix
     for (auto at = trained.begin(); at != trained.end(); ++at) {
       const size_t b = *at;
       prepare(b);
       if (takesWhole(b)) // gathers of one block beside the products of the one before
-        if (auto next = std::find_if(std::next(at), trained.end(),
-                                     [&](size_t other) { return takesWhole(other); });
-            next != trained.end())
-          prepare(*next);
+        prepareFrom(std::next(at));
       ValueId master = buildOptimizer(segment, b, operands[b]);
       if (isKeptIn8Bits(b))
         masters[b] = master;
@@ -451,7 +456,9 @@ private:
     if (cells.areHalves)
       op.operands.push_back(plan::addLiveIn(segment, "w." + name, role_, cells.weight));
     setHyperparameters(op, b);
-    if (plan::needsMatrices(optimizers_[b])) {
+    if (dividesSteps(b)) {
+      op.set(Key::divided, int64_t{1});
+    } else if (plan::needsMatrices(optimizers_[b])) {
       op.set(Key::largest_matrix, largestMatrix(b));
       if (int16_t tensor = groupOfParts(b); tensor >= 0)
         op.set(Key::tensor_parts, plan_.groupSize(tensor));
@@ -502,9 +509,57 @@ private:
     plan::append(segment, std::move(update));
     if (cutsMatrices(b))
       u = gatherUpdates(segment, b, u, block.stateGroup);
+    if (dividesSteps(b))
+      return takeSteps(segment, b, u, operands[plan::operandIndex<OpKind::Muon>("m")]);
     if (int16_t tensor = groupOfParts(b); tensor >= 0)
       u = gatherUpdates(segment, b, u, tensor);
     return u;
+  }
+
+  bool dividesSteps(size_t b) const {
+    return plan::needsMatrices(optimizers_[b]) &&
+           plan::dividesSteps(plan_, static_cast<int32_t>(b));
+  }
+
+  /// What Newton-Schulz steps leave of the updates, of which this rank has parts: before each, the
+  /// ranks with the others add what the step needs of all.
+  ValueId takeSteps(plan::Segment &segment, size_t b, ValueId x, ValueId moment) {
+    const plan::Job::Optimizer &job = plan_.job.optimizer;
+    const std::string &name = plan_.blocks[b].name;
+    const plan::MatrixSums sizes = plan::matrixSumsOf(plan_, static_cast<int32_t>(b));
+    const int16_t tensor = groupOfParts(b);
+    const bool isNarrow = job.muonFp32MatmulPrec == plan::Job::MatmulPrecision::Medium;
+    const Type parts =
+        Type::of(isNarrow ? DType::BF16 : DType::F32, {segment.values[x].type.numel()});
+    for (int64_t n = 0; n <= job.muonNumNsSteps; ++n) {
+      auto opOfStep = [&](OpKind kind, std::vector<ValueId> operands) {
+        Op op = blockOp(kind, b);
+        op.operands = std::move(operands);
+        op.set(Key::ns_step, n);
+        op.set(Key::products, static_cast<int64_t>(job.muonFp32MatmulPrec));
+        op.set(Key::largest_matrix, sizes.largest);
+        op.set(Key::symmetric, int64_t{job.muonUseSyrk});
+        return op;
+      };
+      Op sums = opOfStep(OpKind::MuonSums, {x, moment});
+      sums.set(Key::sum_ranks, plan_.groupSize(tensor));
+      ValueId own = addWhole(segment, sums, fmt::format("a{}.{}", n, name),
+                             n == 0 ? sizes.matrices : sizes.products);
+      plan::append(segment, std::move(sums));
+      Op reduce = plan::makeOp(OpKind::AllReduce, {own}, plan_.blocks[b].unit, loc_);
+      plan::setChannel(plan_, reduce,
+                       plan::channelOf(plan_, tensor, plan::StreamKind::Gather,
+                                       plan::Transport::Nccl, "updates"));
+      ValueId all = addWhole(segment, reduce, fmt::format("a{}.{}.all", n, name),
+                             segment.values[own].type.numel());
+      plan::append(segment, std::move(reduce));
+      Op step = opOfStep(OpKind::MuonStep, {x, moment, all});
+      step.set(Key::ns_coefficients, static_cast<int64_t>(job.muonCoefficientType));
+      x = plan::addValue(segment, fmt::format("x{}.{}", n, name), parts, plan::Purpose::Comm);
+      step.results = {x};
+      plan::append(segment, std::move(step));
+    }
+    return x;
   }
 
   ValueId addWhole(plan::Segment &segment, Op &op, std::string name, int64_t elements) const {

@@ -37,10 +37,26 @@ int64_t matricesScratch(const Segment &segment, const Op &op) {
   constexpr size_t kWhole = plan::operandIndex<plan::OpKind::Muon>("u");
   size_t taken = op.operands.size() > kWhole ? kWhole : 0;
   int64_t elements =
-      std::max(op.getInt(Key::largest_matrix),
-               std::min(segment.values[op.operands[taken]].type.numel(), kNsBatchElements));
+      op.getBool(Key::divided)
+          ? 0
+          : std::max(op.getInt(Key::largest_matrix),
+                     std::min(segment.values[op.operands[taken]].type.numel(), kNsBatchElements));
   bool isNarrow = static_cast<NsProducts>(op.getInt(Key::products)) == NsProducts::Medium;
   return 4 * elements * (isNarrow ? 2 : 4) + kSums + kGemm;
+}
+
+/// Of muon_step: the sums of a batch of matrices in the products' type, and the polynomial of each.
+/// Of muon_sums: sums of squares.
+int64_t squaresScratch(const Segment &segment, const Op &op) {
+  constexpr int64_t kSums = kNsBatchMatrices * 64 * 8;
+  constexpr size_t kTaken = plan::operandIndex<plan::OpKind::MuonStep>("sums");
+  if (op.operands.size() <= kTaken)
+    return kSums + kGemm;
+  int64_t elements =
+      std::max(op.getInt(Key::largest_matrix),
+               std::min(segment.values[op.operands[kTaken]].type.numel(), kNsBatchElements));
+  bool isNarrow = static_cast<NsProducts>(op.getInt(Key::products)) == NsProducts::Medium;
+  return 2 * elements * (isNarrow ? 2 : 4) + kGemm;
 }
 
 int64_t roundUp(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
@@ -139,6 +155,8 @@ int64_t scratchOf(const Segment &segment, const Op &op, bool isDeterministic) {
     return headScratch(segment, op);
   case plan::Workspace::Matrices:
     return matricesScratch(segment, op);
+  case plan::Workspace::Squares:
+    return squaresScratch(segment, op);
   }
   return 0;
 }

@@ -253,20 +253,37 @@ double productSeconds(const Device &device, const Segment &segment, const Op &op
          (quantises ? factorsSeconds(device, segment, op) : 0);
 }
 
+/// Floating-point operations of an op of Muon's on a matrix.
+double flopsOfMatrix(const Op &op, const plan::BlockMatrix &matrix) {
+  auto rows = static_cast<double>(matrix.rows), columns = static_cast<double>(matrix.columns);
+  if (op.kind == OpKind::Muon) {
+    auto r = static_cast<double>(matrix.shortSide()), c = static_cast<double>(matrix.longSide());
+    return op.getBool(Key::divided)
+               ? 0
+               : static_cast<double>(op.getInt(Key::ns_steps)) * (4 * r * r * c + 2 * r * r * r);
+  }
+  auto side = static_cast<double>(matrix.sharedSide());
+  double ofPart = 2 * side * rows * columns / static_cast<double>(matrix.parts);
+  if (op.getInt(Key::ns_step) == 0)
+    return 0;
+  return op.kind == OpKind::MuonSums ? ofPart : ofPart + 2 * side * side * side;
+}
+
 /// Seconds of Muon's matrix products, on the rank that computes most of them. A rank orthogonalises
 /// each matrix that has a row in its part of the block.
 double matricesSeconds(const Device &device, const plan::Plan &plan, const Segment &segment,
                        const Op &op) {
   bool isNarrow = static_cast<NsProducts>(op.getInt(Key::products)) == NsProducts::Medium;
   double scale = matmulScale(device, isNarrow ? DType::BF16 : DType::F32);
-  const int64_t part = std::max<int64_t>(segment.values[op.operands[0]].type.numel(), 1);
+  const auto block = static_cast<int32_t>(op.getInt(Key::block));
+  const int64_t part = std::max<int64_t>(plan.blocks[static_cast<size_t>(block)].stateShard, 1);
+  const bool isJoined = op.kind != OpKind::Muon || op.getInt(Key::tensor_parts) > 1;
   std::map<int64_t, double> seconds; // by part of the block
-  for (const plan::BlockMatrix &matrix : plan::matricesOf(
-           plan, static_cast<int32_t>(op.getInt(Key::block)), op.getInt(Key::tensor_parts) > 1)) {
-    auto r = static_cast<double>(matrix.shortSide()), c = static_cast<double>(matrix.longSide());
-    double flops = static_cast<double>(op.getInt(Key::ns_steps)) * (4 * r * r * c + 2 * r * r * r);
+  for (const plan::BlockMatrix &matrix : plan::matricesOf(plan, block, isJoined)) {
+    auto side = static_cast<double>(isJoined && op.kind != OpKind::Muon ? matrix.sharedSide()
+                                                                        : matrix.shortSide());
     for (int64_t index = matrix.begin / part; index <= (matrix.end - 1) / part; ++index)
-      seconds[index] += flops / (productTflops(r) * scale * 1e12);
+      seconds[index] += flopsOfMatrix(op, matrix) / (productTflops(side) * scale * 1e12);
   }
   double most = 0;
   for (const auto &[index, own] : seconds)
@@ -639,7 +656,7 @@ double timeOf(const Device &device, const plan::Plan &plan, const plan::Segment 
   }
   case plan::CostClass::Memory:
     seconds = memoryOpSeconds(device, segment, op, cost.bytes);
-    if (op.kind == OpKind::Muon)
+    if (op.kind == OpKind::Muon || op.kind == OpKind::MuonSums || op.kind == OpKind::MuonStep)
       seconds += matricesSeconds(device, plan, segment, op);
     break;
   }

@@ -24,6 +24,7 @@ public:
   const Model &model;
 
   Attrs &attrs() { return case_.call.attrs; }
+  DType dataType() const { return data_; }
 
   Builder &data(Shape shape) { return in(randoms(data_, shape)); }
   Builder &floats(Shape shape) { return in(randoms(DType::F32, shape)); }

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "runtime/base/NewtonSchulz.h"
+
 namespace shardc::kernels::bench {
 namespace {
 
@@ -64,6 +66,44 @@ void makeMuonUpdate(Builder &b) {
   b.data({n}).floats({n}).ones({n}).state();
   b.to(DType::F32, {n}).addRange(n);
   b.rowsOf(b.model.hidden());
+}
+
+namespace {
+
+/// A rank's part of a matrix, of which two ranks have rows, and all of it its shard's: what a step
+/// takes, and how many sums the ranks add.
+int64_t takePart(Builder &b) {
+  const int64_t n = sizeOf(b), columns = b.model.hidden();
+  bool isNarrow = b.dataType() == DType::BF16;
+  b.attrs().products = static_cast<int64_t>(isNarrow ? NsProducts::Medium : NsProducts::Highest);
+  b.attrs().ns_step = 1, b.attrs().sum_ranks = 2;
+  b.attrs().largest_matrix = std::max(n, columns * columns);
+  b.data({n}).floats({n});
+  b.addRange(n).rowsOf(columns).addWhole(n, 2).rowsOf(columns);
+  return columns * columns;
+}
+
+} // namespace
+
+void makeMuonSums(Builder &b) {
+  const int64_t sums = takePart(b), columns = b.model.hidden();
+  b.toFloats({sums}).flops(columns, columns, b.model.ffn);
+}
+
+void makeMuonStep(Builder &b) {
+  const int64_t sums = takePart(b), columns = b.model.hidden();
+  b.ones({sums}).toData({sizeOf(b)});
+  b.flops(columns, columns, columns).flops(b.model.ffn, columns, columns);
+}
+
+/// The update by what steps have left of a part.
+void makeMuonDivided(Builder &b) {
+  makeOptimizer(b, 1);
+  b.rowsOf(b.model.hidden());
+  b.attrs().divided = true;
+  b.attrs().products = static_cast<int64_t>(NsProducts::Highest);
+  b.floats({sizeOf(b)});
+  b.addWhole(sizeOf(b), 2).rowsOf(b.model.hidden());
 }
 
 void makeInitBlock(Builder &b) { b.toData({sizeOf(b)}).addRange(sizeOf(b)); }

@@ -15,6 +15,9 @@ void makeMuonOfHalves(Builder &b);
 /// With the updates of two ranks, each of a block of twice the shard.
 void makeMuonOfParts(Builder &b);
 void makeMuonUpdate(Builder &b);
+void makeMuonSums(Builder &b);
+void makeMuonStep(Builder &b);
+void makeMuonDivided(Builder &b);
 void makeInitBlock(Builder &b);
 /// The same where master weights are weights in bf16 and remainders.
 void makeAdamWOfHalves(Builder &b);

@@ -10,82 +10,14 @@
 // Mapping: a block has 256 threads, of 8 elements each, and takes chunks of one matrix in turns.
 // These kernels are limited by memory; with products of bf16 and a weight in bf16 they read 18 and
 // write 12 bytes an element, 6 more with `nesterov`. The products are limited by arithmetic.
-#include <algorithm>
 #include <tuple>
-#include <type_traits>
 #include <utility>
-#include <vector>
 
 #include "kernels/cuda/Accepts.h"
-#include "kernels/cuda/Gemm.h"
-#include "kernels/cuda/Rows.h"
-#include "kernels/cuda/common.cuh"
-#include "kernels/host/Matrices.h"
-#include "runtime/base/NewtonSchulz.h"
-#include "runtime/base/StepState.h"
+#include "kernels/cuda/muon.cuh"
 
 namespace shardc::kernels::cuda {
 namespace {
-
-using host::Matrix;
-
-constexpr int kMuonThreads = 256;
-constexpr int kMuonSlabs = 64; ///< blocks of a matrix, each with a part of its squares
-
-/// One matrix of a batch.
-struct MatrixItem {
-  int64_t begin; ///< element of the shard, or of the first part
-  int32_t take, period;
-  float lrMult, wdMult;
-  int32_t isDecoupled;
-  int32_t part; ///< this rank's one
-};
-
-struct MatrixBatch {
-  Data g, m, x, weight;
-  float *w;
-  const StepState *state;
-  double *squares; ///< [matrix, slab]
-  int64_t rows, columns;
-  Data u; ///< updates of whole matrices, or where those of the shard go
-  int64_t partRows, partColumns;
-  int64_t stride;           ///< elements from one part to the next
-  int64_t ownBegin, ownEnd; ///< elements of a part that are the shard's
-  int32_t parts;
-  bool cutsColumns, isWhole;
-  float momentum, oneMinusMomentum, weightDecay, scale;
-  bool nesterov, decoupled, hasWeight;
-  MatrixItem item[kNsBatchMatrices];
-};
-static_assert(sizeof(MatrixBatch) <= 4096);
-
-/// A chunk of a matrix: where it lies in the shard, or among the parts, and in x, and how many
-/// elements it has.
-struct ChunkPlace {
-  int64_t inShard, inX;
-  int n;
-};
-
-__device__ __forceinline__ int64_t chunksOfPart(const MatrixBatch &p) {
-  return p.partRows * ((p.partColumns + kChunk - 1) / kChunk);
-}
-__device__ __forceinline__ int64_t chunksOf(const MatrixBatch &p) {
-  return chunksOfPart(p) * p.parts;
-}
-
-__device__ __forceinline__ ChunkPlace placeOf(const MatrixBatch &p, int64_t chunk) {
-  const MatrixItem &item = p.item[blockIdx.y];
-  const int64_t ofRow = (p.partColumns + kChunk - 1) / kChunk;
-  const int64_t part = p.parts > 1 ? chunk / chunksOfPart(p) : 0;
-  const int64_t inPart = chunk - part * chunksOfPart(p);
-  const int64_t row = inPart / ofRow, column = inPart % ofRow * kChunk;
-  const int64_t inTensor = row / item.take * item.period + row % item.take;
-  const int64_t wholeRow = p.cutsColumns ? row : part * p.partRows + row;
-  const int64_t wholeColumn = p.cutsColumns ? part * p.partColumns + column : column;
-  return {item.begin + part * p.stride + inTensor * p.partColumns + column,
-          (static_cast<int64_t>(blockIdx.y) * p.rows + wholeRow) * p.columns + wholeColumn,
-          upToChunk(p.partColumns - column)};
-}
 
 __device__ __forceinline__ float decayOf(const MatrixBatch &p) {
   return (p.weightDecay + p.state->weightDecay) * p.item[blockIdx.y].wdMult;
@@ -126,25 +58,6 @@ __global__ void __launch_bounds__(kMuonThreads) makeUpdates(const __grid_constan
     updatesOf<M>(p, at, m, update);
     store8<M>(p.u, at.inShard, at.n, update);
   }
-}
-
-template <Mode M>
-__global__ void __launch_bounds__(kMuonThreads) squareWhole(const __grid_constant__ MatrixBatch p) {
-  awaitPrevious();
-  double sum[1] = {0.0};
-  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kMuonThreads + threadIdx.x; i < chunksOf(p);
-       i += int64_t{kMuonSlabs} * kMuonThreads) {
-    const ChunkPlace at = placeOf(p, i);
-    float update[kChunk];
-    load8<M>(p.u, at.inShard, at.n, update);
-#pragma unroll
-    for (int j = 0; j < kChunk; ++j)
-      if (j < at.n)
-        sum[0] = fma(static_cast<double>(update[j]), static_cast<double>(update[j]), sum[0]);
-  }
-  blockSum(sum);
-  if (threadIdx.x == 0)
-    p.squares[int64_t{kMuonSlabs} * blockIdx.y + blockIdx.x] = sum[0];
 }
 
 template <Mode M>
@@ -225,32 +138,10 @@ __global__ void __launch_bounds__(kMuonThreads) applyUpdate(const __grid_constan
   }
 }
 
-constexpr int kMirrorTile = 32, kMirrorRows = 8;
-
-/// Copies what is below the diagonal of each square to what is above.
-template <typename T>
-__global__ void __launch_bounds__(kMirrorTile *kMirrorRows) mirror(T *squares, int64_t extent) {
-  awaitPrevious();
-  __shared__ T tile[kMirrorTile][kMirrorTile + 1];
-  if (blockIdx.x > blockIdx.y)
-    return;
-  T *square = squares + blockIdx.z * extent * extent;
-  const int64_t row = int64_t{blockIdx.y} * kMirrorTile, column = int64_t{blockIdx.x} * kMirrorTile;
-  for (int i = threadIdx.y; i < kMirrorTile; i += kMirrorRows)
-    if (row + i < extent && column + threadIdx.x < extent)
-      tile[i][threadIdx.x] = square[(row + i) * extent + column + threadIdx.x];
-  __syncthreads();
-  for (int i = threadIdx.y; i < kMirrorTile; i += kMirrorRows)
-    if (column + i < row + threadIdx.x && column + i < extent && row + threadIdx.x < extent)
-      square[(column + i) * extent + row + threadIdx.x] = tile[threadIdx.x][i];
-}
-
-bool hasNarrowProducts(const Call &call) {
-  return static_cast<NsProducts>(call.attrs.products) == NsProducts::Medium;
-}
-
 /// Elements of a batch, at most.
 int64_t batchElements(const Call &call) {
+  if (call.attrs.divided)
+    return 0; // steps have been taken
   const Tensor &taken = call.in[host::hasWholeUpdates(call) ? host::kWholeUpdates : 0];
   return std::max(call.attrs.largest_matrix, std::min(taken.numel(), kNsBatchElements));
 }
@@ -271,10 +162,10 @@ struct MuonBuffers {
 };
 
 /// The products of a batch of `count` matrices.
-class Products {
+class Products : MatrixProducts {
 public:
   Products(const Call &call, const Matrix &shape, int64_t count, const MuonBuffers &buffers)
-      : call_(call), shape_(shape), count_(count), buffers_(buffers) {}
+      : MatrixProducts(call, count, buffers.gemm), call_(call), shape_(shape), buffers_(buffers) {}
 
   /// Takes the steps, and returns where their result is.
   std::byte *run() const {
@@ -302,66 +193,8 @@ public:
   }
 
 private:
-  Gemm product(int64_t m, int64_t n, int64_t k, const void *a, const void *b, void *c) const {
-    Gemm gemm;
-    gemm.a = a, gemm.b = b, gemm.c = c;
-    gemm.m = m, gemm.n = n, gemm.k = k, gemm.batches = count_;
-    gemm.in = gemm.out = hasNarrowProducts(call_) ? DType::BF16 : DType::F32;
-    gemm.tf32 = static_cast<NsProducts>(call_.attrs.products) == NsProducts::High;
-    gemm.multiprocessors = call_.multiprocessors;
-    return gemm;
-  }
-  static Gemm sumOf(Gemm gemm, float alpha, float beta, const void *added) {
-    gemm.alpha = alpha, gemm.beta = beta, gemm.added = added;
-    return gemm;
-  }
-  void enqueue(const Gemm &gemm) const { runGemm(gemm, buffers_.gemm, queueOf(call_)); }
-
-  /// A product whose result is symmetric, of m rows: what lies below the diagonal in strips, each
-  /// of the lower half of the rows that are left. `added` is symmetric too.
-  void enqueueSymmetric(const Gemm &gemm) const {
-    constexpr int64_t kStripRows = 1024; // whose products fill a GPU
-    const int64_t extent = gemm.m;
-    bool cuts = call_.attrs.symmetric && extent % (2 * kStripRows) == 0 &&
-                !queueOf(call_).context().options().ownKernels;
-    if (!cuts)
-      return enqueue(gemm);
-    int64_t left = extent;
-    for (; left >= 2 * kStripRows && left % 2 == 0; left /= 2)
-      enqueue(stripOf(gemm, left / 2, left));
-    enqueue(stripOf(gemm, 0, left));
-    auto tiles = static_cast<unsigned>((extent + kMirrorTile - 1) / kMirrorTile);
-    dim3 grid(tiles, tiles, static_cast<unsigned>(count_));
-    auto copy = [&](auto *squares) {
-      launchKernel(mirror<std::remove_pointer_t<decltype(squares)>>, grid,
-                   dim3(kMirrorTile, kMirrorRows), 0, queueOf(call_), squares, extent);
-    };
-    if (hasNarrowProducts(call_))
-      copy(static_cast<uint16_t *>(gemm.c));
-    else
-      copy(static_cast<uint32_t *>(gemm.c));
-  }
-
-  /// The rows from `begin` to `end`, and the columns up to `end`, of a product of squares' factors.
-  Gemm stripOf(Gemm gemm, int64_t begin, int64_t end) const {
-    const int64_t size = dtypeBytes(gemm.in);
-    auto at = [&](const void *data, int64_t element) {
-      return static_cast<const void *>(static_cast<const std::byte *>(data) + element * size);
-    };
-    gemm.stepsA = {gemm.transA ? gemm.m : gemm.k, gemm.m * gemm.k};
-    gemm.stepsB = {gemm.transB ? gemm.k : gemm.n, gemm.n * gemm.k};
-    gemm.stepsC = {gemm.n, gemm.m * gemm.n};
-    gemm.a = at(gemm.a, gemm.transA ? begin : begin * gemm.k);
-    gemm.c = const_cast<void *>(at(gemm.c, begin * gemm.n));
-    if (gemm.added != nullptr)
-      gemm.added = at(gemm.added, begin * gemm.n);
-    gemm.m = end - begin, gemm.n = end;
-    return gemm;
-  }
-
   const Call &call_;
   const Matrix &shape_;
-  int64_t count_;
   const MuonBuffers &buffers_;
 };
 
@@ -384,34 +217,6 @@ MatrixBatch batchOf(const Call &call, const Tensor &moment, const Tensor *u) {
 
 auto shapeOf(const Matrix &matrix) {
   return std::tuple(matrix.rows, matrix.columns, matrix.parts, matrix.cutsColumns);
-}
-
-/// Fills in the matrices, which have one shape.
-void setMatrices(MatrixBatch &p, const Matrix *matrices, int64_t count) {
-  const Matrix &shape = matrices[0];
-  p.rows = shape.rows, p.columns = shape.columns;
-  p.partRows = shape.partRows(), p.partColumns = shape.partColumns();
-  p.parts = static_cast<int32_t>(shape.parts), p.stride = shape.stride;
-  p.cutsColumns = shape.cutsColumns;
-  for (int64_t i = 0; i < count; ++i) {
-    const Matrix &matrix = matrices[i];
-    p.item[i] = {matrix.begin,
-                 static_cast<int32_t>(matrix.take),
-                 static_cast<int32_t>(matrix.period),
-                 matrix.range->lrMult,
-                 matrix.range->wdMult,
-                 matrix.range->isDecoupled ? 1 : 0,
-                 static_cast<int32_t>(matrix.part)};
-  }
-}
-
-/// Whether each chunk begins at a multiple of 16 bytes in all tensors.
-bool isAligned(const MatrixBatch &p, std::initializer_list<const Tensor *> tensors,
-               const Matrix *matrices, int64_t count) {
-  return modeOf(tensors, p.partColumns) != Mode::Scalar && p.stride % kChunk == 0 &&
-         p.ownBegin % kChunk == 0 &&
-         std::all_of(matrices, matrices + count,
-                     [](const Matrix &matrix) { return matrix.begin % kChunk == 0; });
 }
 
 /// Calls `run` with batches of matrices of one shape, of so many elements at most.
@@ -445,12 +250,15 @@ void forRowsOfShard(const Call &call, MatrixBatch p, std::initializer_list<const
                });
 }
 
+float scaleOf(const Call &call, int64_t rows, int64_t columns) {
+  auto kind = static_cast<UpdateScale>(call.attrs.update_scale);
+  return static_cast<float>(updateScale(kind, rows, columns) * call.attrs.extra_scale);
+}
+
 void runBatch(const Call &call, const MuonBuffers &buffers, MatrixBatch p, const Matrix *matrices,
               int64_t count) {
   setMatrices(p, matrices, count);
-  p.scale = static_cast<float>(
-      updateScale(static_cast<UpdateScale>(call.attrs.update_scale), p.rows, p.columns) *
-      call.attrs.extra_scale);
+  p.scale = scaleOf(call, p.rows, p.columns);
   const Tensor *weight = &call.out[p.hasWeight ? 2 : 0];
   const Tensor *whole = &call.in[p.isWhole ? host::kWholeUpdates : 0];
   bool isMixed =
@@ -466,6 +274,28 @@ void runBatch(const Call &call, const MuonBuffers &buffers, MatrixBatch p, const
   launch(makeFactor<Mode::Mixed>, makeFactor<Mode::Scalar>);
   p.x.p = Products(call, matrices[0], count, buffers).run();
   launch(applyUpdate<Mode::Mixed>, applyUpdate<Mode::Scalar>);
+}
+
+/// Updates rows of the shard by what steps have left of parts of matrices.
+void updateDivided(const Call &call, MatrixBatch p) {
+  const Tensor &left = call.in[host::kWholeUpdates], *weight = &call.out[p.hasWeight ? 2 : 0];
+  const std::vector<host::MatrixPart> parts = host::partsToUpdate(call);
+  for (size_t begin = 0, end = 0; begin < parts.size(); begin = end) {
+    std::vector<Matrix> places;
+    for (; end < parts.size() && places.size() < size_t{kNsBatchMatrices} &&
+           parts[end].shape() == parts[begin].shape();
+         ++end)
+      places.push_back(parts[end].place);
+    const auto count = static_cast<int64_t>(places.size());
+    setMatrices(p, places.data(), count);
+    p.scale = scaleOf(call, parts[begin].rows(), parts[begin].columns());
+    p.x = dataOf(left);
+    p.x.p = static_cast<std::byte *>(left.data) + parts[begin].at * dtypeBytes(left.dtype);
+    bool isMixed = isAligned(p, {&call.out[0], weight, &left}, places.data(), count) &&
+                   parts[begin].at % kChunk == 0;
+    launchKernel(isMixed ? applyUpdate<Mode::Mixed> : applyUpdate<Mode::Scalar>,
+                 dim3(kMuonSlabs, static_cast<unsigned>(count)), kMuonThreads, 0, queueOf(call), p);
+  }
 }
 
 void runMuon(const Call &call) {
@@ -484,6 +314,8 @@ void runMuon(const Call &call) {
     const host::OwnElements own = host::ownElements(call);
     p.isWhole = true, p.ownBegin = own.begin, p.ownEnd = own.end;
   }
+  if (call.attrs.divided)
+    return updateDivided(call, p);
   forEachBatch(
       host::matricesToUpdate(call), batchElements(call),
       [&](const Matrix *matrices, int64_t count) { runBatch(call, buffers, p, matrices, count); });

@@ -1,6 +1,8 @@
 // The matrices of a shard that Muon updates, from the parameter table's rows.
 #pragma once
 
+#include <algorithm>
+#include <tuple>
 #include <vector>
 
 #include "kernels/host/Ranges.h"
@@ -76,13 +78,20 @@ inline bool hasWholeUpdates(const Call &call) { return call.inCount > kWholeUpda
 struct OwnElements {
   int64_t begin = 0, end = 0;
 };
-inline OwnElements ownElements(const Call &call) {
-  std::span<const ParamRange> own = rangesOfShard(call, 0), all = rangesOfShard(call, 1);
+/// Where the `numel` elements of a shard with ranges `own` are among those with ranges `all`.
+inline OwnElements elementsAmong(std::span<const ParamRange> own, int64_t numel,
+                                 std::span<const ParamRange> all) {
   if (own.empty() || all.empty())
     return {};
   auto startOf = [](const ParamRange &range) { return range.inBlock - range.begin; };
   int64_t begin = startOf(own.front()) - startOf(all.front());
-  return {begin, begin + call.in[0].numel()};
+  return {begin, begin + numel};
+}
+inline OwnElements ownElements(const Call &call) {
+  return elementsAmong(rangesOfShard(call, 0), call.in[0].numel(), rangesOfShard(call, 1));
+}
+inline bool hasRowsOf(OwnElements own, const Matrix &matrix) {
+  return own.begin < matrix.rowBegin(matrix.rows - 1) + matrix.columns && matrix.begin < own.end;
 }
 
 /// The matrices that a call updates: those of the shard, or with `u` those of which the shard has
@@ -94,8 +103,7 @@ inline std::vector<Matrix> matricesToUpdate(const Call &call) {
   int64_t ranks = call.attrs.tensor_parts, stride = call.in[kWholeUpdates].numel() / ranks;
   std::vector<Matrix> matrices;
   for (Matrix matrix : matricesOf(rangesOfShard(call, 1))) {
-    int64_t last = matrix.rowBegin(matrix.rows - 1) + matrix.columns;
-    if (last <= own.begin || own.end <= matrix.begin)
+    if (!hasRowsOf(own, matrix))
       continue;
     const ParamRange &range = *matrix.range;
     if (ranks > 1 && range.parts > 1) {
@@ -108,6 +116,49 @@ inline std::vector<Matrix> matricesToUpdate(const Call &call) {
     matrices.push_back(matrix);
   }
   return matrices;
+}
+
+/// A rank's part of a matrix of which ranks take the Newton-Schulz steps together. The parts of a
+/// shard lie one after the other, those of one shape side by side; so do the products of each with
+/// its transpose.
+struct MatrixPart {
+  Matrix place; ///< in the block or shard, as a matrix of its own
+  int64_t parts = 1;
+  bool cutsColumns = false;
+  int64_t at = 0, product = 0; ///< the first element among parts, and among products
+
+  int64_t rows() const { return cutsColumns ? place.rows : place.rows * parts; } ///< of the whole
+  int64_t columns() const { return cutsColumns ? place.columns * parts : place.columns; }
+  /// Whether the product with the transpose is of rows, and not of columns: of the side that is
+  /// whole, or of a whole matrix of the short one.
+  bool isOfRows() const { return parts > 1 ? cutsColumns : !place.isTransposed(); }
+  int64_t side() const { return isOfRows() ? place.rows : place.columns; }
+  auto shape() const { return std::tuple(place.rows, place.columns, parts, cutsColumns); }
+};
+
+/// Of the matrices of which the shard has rows.
+inline std::vector<MatrixPart> partsOf(std::span<const ParamRange> all, OwnElements own) {
+  std::vector<MatrixPart> parts;
+  for (const Matrix &matrix : matricesOf(all))
+    if (hasRowsOf(own, matrix))
+      parts.push_back({matrix, matrix.range->parts, matrix.range->cutsColumns});
+  std::stable_sort(parts.begin(), parts.end(),
+                   [](const MatrixPart &a, const MatrixPart &b) { return a.shape() < b.shape(); });
+  int64_t at = 0, product = 0;
+  for (MatrixPart &part : parts) {
+    part.at = at, part.product = product;
+    at += part.place.numel(), product += part.side() * part.side();
+  }
+  return parts;
+}
+/// Of operand `x` of muon_sums and muon_step.
+inline std::vector<MatrixPart> partsOfSteps(const Call &call) {
+  std::span<const ParamRange> all = rangesOfShard(call, 0);
+  return partsOf(all, elementsAmong(rangesOfShard(call, 1), call.in[1].numel(), all));
+}
+/// Of operand `u` of a muon that is `divided`.
+inline std::vector<MatrixPart> partsToUpdate(const Call &call) {
+  return partsOf(rangesOfShard(call, 1), ownElements(call));
 }
 
 } // namespace shardc::kernels::host

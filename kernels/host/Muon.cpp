@@ -8,7 +8,8 @@
 // state.skip nothing but the weight is written. Limited by arithmetic: 4·r + 2·r²/c operations an
 // element and step, of the short side r and the long side c.
 // Where ranks have parts of a matrix, muon_update makes u of a shard, collectives join these, and
-// muon orthogonalises the matrices of which its shard has rows.
+// muon orthogonalises the matrices of which its shard has rows. With `divided`, ranks have taken
+// the steps of their parts together (MuonSteps.cpp), and muon updates the rows of its shard.
 #include "kernels/host/Blas.h"
 #include "kernels/host/Check.h"
 #include "kernels/host/Convert.h"
@@ -174,12 +175,15 @@ float *orthogonalize(const Call &call, const Matrix &matrix, float norm, const B
   return x;
 }
 
+float scaleOf(const Call &call, int64_t rows, int64_t columns) {
+  auto kind = static_cast<UpdateScale>(call.attrs.update_scale);
+  return static_cast<float>(updateScale(kind, rows, columns) * call.attrs.extra_scale);
+}
+
 /// The rows of a matrix that are the shard's.
 void updateMatrix(const Call &call, const Matrix &matrix, OwnElements own, const float *x) {
   Rates rates = ratesOf(call, *matrix.range);
-  auto kind = static_cast<UpdateScale>(call.attrs.update_scale);
-  auto scale =
-      static_cast<float>(updateScale(kind, matrix.rows, matrix.columns) * call.attrs.extra_scale);
+  const float scale = scaleOf(call, matrix.rows, matrix.columns);
   float *masters = static_cast<float *>(call.out[0].data);
   for (int64_t row = 0; row < matrix.partRows(); ++row) {
     int64_t at = matrix.rowBegin(row);
@@ -193,15 +197,43 @@ void updateMatrix(const Call &call, const Matrix &matrix, OwnElements own, const
   }
 }
 
+/// The rows of a part that are the shard's, by what steps have left of it.
+void updatePart(const Call &call, const MatrixPart &part, OwnElements own) {
+  Rates rates = ratesOf(call, *part.place.range);
+  const float scale = scaleOf(call, part.rows(), part.columns());
+  float *masters = static_cast<float *>(call.out[0].data);
+  float values[kBlock];
+  for (int64_t row = 0; row < part.place.rows; ++row) {
+    int64_t at = part.place.rowBegin(row), columns = part.place.columns;
+    if (at < own.begin || at >= own.end)
+      continue;
+    for (int64_t c = 0; c < columns; c += kBlock) {
+      int64_t n = std::min(kBlock, columns - c);
+      const float *x = readF32(call.in[kWholeUpdates], part.at + row * columns + c, n, values);
+      float *w = masters + at - own.begin + c;
+      for (int64_t i = 0; i < n; ++i)
+        w[i] -= rates.lr * (x[i] * scale + rates.decayOfWeight * w[i]);
+    }
+  }
+}
+
+void updateDivided(const Call &call) {
+  takeUpdates(call, /*movesMomentum=*/true, [](Piece, const float *) {});
+  for (const MatrixPart &part : partsToUpdate(call))
+    updatePart(call, part, ownElements(call));
+}
+
 void runMuon(const Call &call) {
   const StepState &state = *static_cast<const StepState *>(call.in[State].data);
   Scratch scratch(call);
   Buffers buffers(call, scratch);
   const bool isWhole = hasWholeUpdates(call);
   const OwnElements own = isWhole ? ownElements(call) : OwnElements{0, call.in[G].numel()};
-  if (!state.skip && isWhole)
+  if (!state.skip && call.attrs.divided)
+    updateDivided(call);
+  else if (!state.skip && isWhole)
     takeUpdates(call, /*movesMomentum=*/true, [](Piece, const float *) {});
-  if (!state.skip)
+  if (!state.skip && !call.attrs.divided)
     for (const Matrix &matrix : matricesToUpdate(call)) {
       float norm =
           isWhole ? takeWhole(call, matrix, buffers.x) : takeUpdate(call, matrix, buffers.x);
@@ -235,11 +267,16 @@ const char *acceptsMuonUpdate(const Call &call) {
 }
 
 const char *checkWholeUpdates(const Call &call) {
+  SHARDC_REQUIRE(hasWholeUpdates(call) || !call.attrs.divided,
+                 "what divided steps have left is missing");
   if (!hasWholeUpdates(call))
     return nullptr;
   const Tensor &u = call.in[kWholeUpdates];
   const int64_t ranks = call.attrs.tensor_parts;
-  SHARDC_REQUIRE(u.dtype == DType::F32, "the updates of matrices are not f32");
+  bool isNarrow =
+      call.attrs.divided && static_cast<NsProducts>(call.attrs.products) == NsProducts::Medium;
+  SHARDC_REQUIRE(u.dtype == (isNarrow ? DType::BF16 : DType::F32),
+                 "the updates of matrices are not f32, or of divided steps not of their type");
   SHARDC_REQUIRE(call.rangesOf != nullptr || call.rangesCount == 0,
                  "the ranges of the updates of matrices are missing");
   SHARDC_REQUIRE(ranks >= 1 && u.numel() % ranks == 0,
@@ -273,7 +310,7 @@ const char *acceptsMuon(const Call &call) {
     SHARDC_REQUIRE(range.row > 0 && (range.end - range.begin) % range.row == 0,
                    "a range does not consist of whole rows");
   for (const Matrix &matrix : matricesToUpdate(call))
-    SHARDC_REQUIRE(matrix.numel() <= attrs.largest_matrix,
+    SHARDC_REQUIRE(attrs.divided || matrix.numel() <= attrs.largest_matrix,
                    "a matrix has more elements than 'largest_matrix'");
   return nullptr;
 }

@@ -35,6 +35,7 @@ struct GroupMeta {
   double beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weightDecay = 0;
   int64_t step = 0;
   bool isOfRest = false; ///< as in GroupKey
+  std::string optimizerOfRest = "adam"; ///< upstream's word for what updates it
   /// Of Muon, which has neither betas nor eps.
   std::optional<double> momentum;
 };

@@ -36,6 +36,8 @@ PlainValue groupValue(const GroupMeta &group) {
   add("step", group.step);
   if (group.momentum) // under its name in emerging_optimizers, and the older one
     add("momentum", *group.momentum), add("momentum_beta", *group.momentum);
+  if (group.isOfRest) // by which newer versions tell groups apart
+    add("optimizer", group.optimizerOfRest);
   return fields;
 }
 

@@ -37,11 +37,27 @@ constexpr int64_t kNodesOfFactors = 6;
 /// takes whole updates, and in each step three products, before each of which a library may clear
 /// counters. Two of them may be cut into five strips, behind which a kernel copies.
 int64_t nodesOfBatch(const Op &op) {
-  if (op.kind == OpKind::MuonUpdate)
+  const int64_t ofProduct = op.getBool(AttrKey::symmetric) ? 11 : 2;
+  switch (op.kind) {
+  case OpKind::MuonUpdate:
     return 1;
+  case OpKind::MuonSums: // squares and their sums, or a product
+    return ofProduct;
+  case OpKind::MuonStep: // sums in the type of products, and two of these; or a division
+    return ofProduct + 3;
+  default:
+    break;
+  }
+  if (op.getBool(AttrKey::divided))
+    return 2;
   bool takesWhole = op.operands.size() > operandIndex<OpKind::Muon>("u");
   int64_t ofStep = op.getBool(AttrKey::symmetric) ? 24 : 6;
   return (takesWhole ? 4 : 3) + op.getInt(AttrKey::ns_steps) * ofStep;
+}
+
+bool isOfMuon(OpKind kind) {
+  return kind == OpKind::Muon || kind == OpKind::MuonUpdate || kind == OpKind::MuonSums ||
+         kind == OpKind::MuonStep;
 }
 
 /// Counts the nodes of a plan's ops.
@@ -66,7 +82,7 @@ private:
   int64_t of(const Segment &segment, const Op &op) const {
     const OpInfo &info = opInfo(op);
     int64_t nodes = info.nodes + (op.getInt(AttrKey::fp8_recipe) != 0 ? kNodesOfFactors : 0);
-    if (op.kind == OpKind::Muon || op.kind == OpKind::MuonUpdate)
+    if (isOfMuon(op.kind))
       nodes += nodesOfBatch(op) * batches(op.getInt(AttrKey::block), elementsOfMuon(segment, op));
     if (info.tensorNodes > 0 && !op.results.empty())
       nodes += info.tensorNodes *

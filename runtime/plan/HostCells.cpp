@@ -50,7 +50,7 @@ std::vector<MasterCells> halvedMasters(const Role &role) {
   return halves;
 }
 
-std::vector<const Block *> blocksInCheckpoint(const Plan &plan, const Role &role) {
+std::vector<const Block *> loadedBlocks(const Plan &plan, const Role &role) {
   std::vector<bool> hasMaster(plan.blocks.size());
   for (const Cell &cell : role.cells)
     if (cell.kind == CellKind::Master)
@@ -73,13 +73,17 @@ bool isOfBase(const Plan &plan, const Block &block) {
   return plan.job.peft.scheme.has_value() && !plan.classOf(block).isTrained;
 }
 
-bool isOfAdapter(const Param &param) { return param.name.find(".adapter.") != std::string::npos; }
-
-std::vector<bool> cellsInCheckpoint(const Plan &plan, const Role &role) {
-  return cellsInCheckpoint(role, blocksInCheckpoint(plan, role));
+std::vector<const Block *> savedBlocks(const Plan &plan, const Role &role) {
+  std::vector<const Block *> saved = loadedBlocks(plan, role);
+  for (const Block *&block : saved)
+    if (block != nullptr && isOfBase(plan, *block))
+      block = nullptr;
+  return saved;
 }
 
-std::vector<bool> cellsInCheckpoint(const Role &role, const std::vector<const Block *> &blocks) {
+bool isOfAdapter(const Param &param) { return param.name.find(".adapter.") != std::string::npos; }
+
+std::vector<bool> cellsOfState(const Role &role, const std::vector<const Block *> &blocks) {
   std::vector<bool> isHeld(role.cells.size());
   for (size_t c = 0; c < role.cells.size(); ++c)
     isHeld[c] = blocks[c] != nullptr || role.cells[c].kind == CellKind::Step ||

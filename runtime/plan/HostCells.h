@@ -33,14 +33,19 @@ inline bool isRemainder(const Cell &cell) {
   return cell.kind == CellKind::Master && cell.type.dtype == DType::U16;
 }
 
-/// For each cell of the role, whether a checkpoint contains it: the step state, the amax history
-/// and, of each block, the weights that the optimizer updates and their moments.
-std::vector<bool> cellsInCheckpoint(const Plan &plan, const Role &role);
-/// For each cell of the role, the block whose saved state it is; null for cells that are not saved
-/// or belong to no block.
-std::vector<const Block *> blocksInCheckpoint(const Plan &plan, const Role &role);
-/// The first function, computed from the result of the second.
-std::vector<bool> cellsInCheckpoint(const Role &role, const std::vector<const Block *> &blocks);
+// Whether a load fills a cell, whether a save reads it, and whether steps update it are three
+// questions: loads fill frozen weights, which no step updates, and those of a model under adapters,
+// which no save reads either. A block's class says whether it is updated.
+
+/// For each cell of the role, the block whose state a load fills in it: the weights that the
+/// optimizer updates, or frozen ones, and moments. Null for cells that no load fills, or that
+/// belong to no block.
+std::vector<const Block *> loadedBlocks(const Plan &plan, const Role &role);
+/// Those of them that a save reads. Roles may still share the work: savesBlock().
+std::vector<const Block *> savedBlocks(const Plan &plan, const Role &role);
+/// The cells that belong to these blocks, or to none and are saved and loaded: the step state, the
+/// amax history and the biases of experts.
+std::vector<bool> cellsOfState(const Role &role, const std::vector<const Block *> &blocks);
 
 // ---- what a rank saves ----
 

@@ -1,5 +1,6 @@
 #include "runtime/plan/Matrices.h"
 
+#include <map>
 #include <numeric>
 
 namespace shardc::plan {
@@ -31,7 +32,7 @@ std::vector<BlockMatrix> matricesOf(const Plan &plan, int32_t block, bool isJoin
       auto add = [&](int64_t own) {
         int64_t begin = param.offset + at;
         matrices.push_back({&param, begin, begin + rows * columns, isOfRows ? own * parts : own,
-                            isOfRows ? columns : columns * parts, parts});
+                            isOfRows ? columns : columns * parts, parts, !isOfRows});
       };
       if (period == 0 || rows % period != 0)
         add(rows);
@@ -48,6 +49,26 @@ int16_t groupOfMatrixParts(const Plan &plan, int32_t block) {
     if (param.block == block && splitOf(param) != nullptr)
       return groupOfKind(plan, param.isStacked() ? GroupKind::ExpertTensor : GroupKind::Tensor);
   return -1;
+}
+
+MatrixSums matrixSumsOf(const Plan &plan, int32_t block) {
+  const int64_t part = std::max<int64_t>(plan.blocks[static_cast<size_t>(block)].stateShard, 1);
+  std::map<int64_t, MatrixSums> byShard;
+  MatrixSums most;
+  for (const BlockMatrix &matrix : matricesOf(plan, block, /*isJoined=*/true)) {
+    const int64_t product = matrix.sharedSide() * matrix.sharedSide();
+    most.largest = std::max({most.largest, product, matrix.end - matrix.begin});
+    for (int64_t shard = matrix.begin / part; shard <= (matrix.end - 1) / part; ++shard) {
+      MatrixSums &sums = byShard.try_emplace(shard, MatrixSums{0, 0, 0}).first->second;
+      sums.matrices += 1;
+      sums.products += product;
+    }
+  }
+  for (const auto &[shard, sums] : byShard) {
+    most.matrices = std::max(most.matrices, sums.matrices);
+    most.products = std::max(most.products, sums.products);
+  }
+  return most;
 }
 
 } // namespace shardc::plan

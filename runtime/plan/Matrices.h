@@ -16,11 +16,15 @@ struct BlockMatrix {
   int64_t begin = 0, end = 0;    ///< elements of the block that the tensor has on this rank
   int64_t rows = 0, columns = 0; ///< on all ranks that have parts of it together
   int64_t parts = 1;             ///< these ranks
+  bool cutsColumns = false;      ///< which have columns of it, and not rows
 
   /// Elements of all matrices of its tensor.
   int64_t tensorNumel() const { return (end - begin) * parts; }
   int64_t shortSide() const { return std::min(rows, columns); }
   int64_t longSide() const { return std::max(rows, columns); }
+  /// The rows of the product of the matrix with its transpose to which each of several ranks adds
+  /// what its part makes: the side that they do not divide.
+  int64_t sharedSide() const { return parts == 1 ? shortSide() : cutsColumns ? rows : columns; }
   /// Whether parts of so many elements, into which the block is cut, cut the tensor.
   bool isCutBy(int64_t part) const { return begin / part != (end - 1) / part; }
 };
@@ -38,5 +42,21 @@ inline bool joinsMatrixParts(const Plan &plan, int32_t block) {
   return plan.job.optimizer.muonTpMode != Job::MuonTpMode::Blockwise &&
          groupOfMatrixParts(plan, block) >= 0;
 }
+
+/// Whether these ranks divide the Newton-Schulz steps of matrices, instead of gathering their
+/// parts.
+inline bool dividesSteps(const Plan &plan, int32_t block) {
+  return plan.job.optimizer.muonTpMode == Job::MuonTpMode::Distributed &&
+         groupOfMatrixParts(plan, block) >= 0;
+}
+
+/// What muon_sums makes of a shard of the block, which has rows of some matrices: the most on any
+/// rank, and 1 at least.
+struct MatrixSums {
+  int64_t matrices = 1; ///< squares: one of each
+  int64_t products = 1; ///< elements of the products of each with its transpose, together
+  int64_t largest = 1;  ///< elements of the largest product, or of the largest part of a matrix
+};
+MatrixSums matrixSumsOf(const Plan &plan, int32_t block);
 
 } // namespace shardc::plan

@@ -306,6 +306,8 @@ checkpoint::GroupMeta groupMetaOf(const plan::Plan &plan, size_t index, const Pr
       param.block < 0 ? plan::optimizerOf(plan.job)
                       : plan::optimizerOf(plan, plan.blocks[static_cast<size_t>(param.block)]);
   meta.isOfRest = plan::isOfRest(plan, param);
+  if (own && meta.isOfRest)
+    meta.optimizerOfRest = plan::optimizerInfo(*own).word;
   if (own && plan::needsMatrices(*own))
     meta.momentum = optimizer.muonMomentum;
   if (own)

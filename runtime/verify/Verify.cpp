@@ -258,38 +258,33 @@ const std::vector<const Param *> &Inspection::paramsOf(int32_t block) {
   return paramsOf_[static_cast<size_t>(block)];
 }
 
-Inspection::HeldCells &Inspection::heldCells(uint32_t role) {
-  held_.resize(plan_.roles.size());
-  if (!held_[role]) {
-    std::vector<const Block *> blocks = plan::blocksInCheckpoint(plan_, plan_.roles[role]);
-    std::vector<bool> isHeld = plan::cellsInCheckpoint(plan_.roles[role], blocks);
-    held_[role] = {std::move(blocks), std::move(isHeld)};
+Inspection::RoleState &Inspection::stateOf(uint32_t role) {
+  states_.resize(plan_.roles.size());
+  if (!states_[role]) {
+    const Role &own = plan_.roles[role];
+    auto cellsOf = [&](std::vector<const Block *> blocks) {
+      std::vector<bool> has = cellsOfState(own, blocks);
+      return StateCells{std::move(blocks), std::move(has)};
+    };
+    states_[role] = {cellsOf(loadedBlocks(plan_, own)), cellsOf(savedBlocks(plan_, own))};
   }
-  return *held_[role];
+  return *states_[role];
 }
 
-const std::vector<const Block *> &Inspection::blocksInCheckpoint(uint32_t role) {
-  return heldCells(role).blocks;
-}
-
-const std::vector<uint32_t> &Inspection::rolesThatSave(size_t block) {
-  if (rolesThatSave_.empty()) {
-    rolesThatSave_.resize(plan_.blocks.size());
+const std::vector<uint32_t> &Inspection::rolesThatLoad(size_t block) {
+  if (rolesThatLoad_.empty()) {
+    rolesThatLoad_.resize(plan_.blocks.size());
     for (uint32_t r = 0; r < plan_.roles.size(); ++r)
-      for (const Block *held : blocksInCheckpoint(r)) {
+      for (const Block *held : loaded(r).blocks) {
         if (held == nullptr)
           continue;
         std::vector<uint32_t> &roles =
-            rolesThatSave_[static_cast<size_t>(held - plan_.blocks.data())];
+            rolesThatLoad_[static_cast<size_t>(held - plan_.blocks.data())];
         if (roles.empty() || roles.back() != r)
           roles.push_back(r);
       }
   }
-  return rolesThatSave_[block];
-}
-
-const std::vector<bool> &Inspection::cellsInCheckpoint(uint32_t role) {
-  return heldCells(role).isHeld;
+  return rolesThatLoad_[block];
 }
 
 namespace {

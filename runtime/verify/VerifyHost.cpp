@@ -43,7 +43,7 @@ class HostCheck : RoleCheck {
 public:
   HostCheck(Inspection &inspection, uint32_t roleIndex)
       : RoleCheck(inspection, roleIndex), indices_(inspection.plan(), role_),
-        isSnapshot_(cellsOfSnapshots(role_)), isHeld_(inspection.cellsInCheckpoint(roleIndex)) {}
+        isSnapshot_(cellsOfSnapshots(role_)), isLoaded_(inspection.loaded(roleIndex).has) {}
 
   void run() {
     for (uint32_t c = 0; c < role_.cells.size() && !report_.isFull(); ++c)
@@ -200,7 +200,7 @@ private:
       if (node.kind != ProgramNode::Start)
         continue;
       for (const Segment::Boundary &out : role_.segments[node.segment].outs)
-        if (!isHeld_[out.cell])
+        if (!isLoaded_[out.cell])
           addCell(finding::StartFillsUnsaved, out.cell);
     }
   }
@@ -211,7 +211,7 @@ private:
     for (const Segment::Boundary &in : where.segment.ins)
       cellOf[in.value] = in.cell;
     for (const Segment::Boundary &out : where.segment.outs)
-      if (isHeld_[out.cell] && !isMadeOf(where.segment, out.value, out.cell, cellOf))
+      if (isLoaded_[out.cell] && !isMadeOf(where.segment, out.value, out.cell, cellOf))
         where.addValue(finding::FillsLoadedCell, where.opOf(out.value), out.value,
                        role_.cells[out.cell].name);
   }
@@ -231,8 +231,8 @@ private:
   }
 
   Indices indices_;
-  std::vector<bool> isSnapshot_;    ///< of each cell: a background segment fills it for the host
-  const std::vector<bool> &isHeld_; ///< of each cell: a checkpoint has it
+  std::vector<bool> isSnapshot_;      ///< of each cell: a background segment fills it for the host
+  const std::vector<bool> &isLoaded_; ///< of each cell: a load fills it
 };
 
 } // namespace

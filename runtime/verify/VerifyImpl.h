@@ -128,17 +128,20 @@ public:
   }
   /// Parameters of a block by offset; cached.
   const std::vector<const Param *> &paramsOf(int32_t block);
-  /// For each cell of the role, the block whose saved state it contains, or null.
-  /// cellsInCheckpoint(): whether a checkpoint contains the cell. Cached.
-  const std::vector<const Block *> &blocksInCheckpoint(uint32_t role);
-  const std::vector<bool> &cellsInCheckpoint(uint32_t role);
-  /// Roles whose state of the block a checkpoint contains, in order. Cached.
-  const std::vector<uint32_t> &rolesThatSave(size_t block);
-  /// Whether ranks of the role update the block and count its gradient in norms: it is trained, and
-  /// the role saves it.
+  /// What loads fill, and what saves read: of each cell of a role the block whose state it is, or
+  /// null, and whether it is one of them.
+  struct StateCells {
+    std::vector<const Block *> blocks;
+    std::vector<bool> has;
+  };
+  const StateCells &loaded(uint32_t role) { return stateOf(role).loaded; } ///< cached
+  const StateCells &saved(uint32_t role) { return stateOf(role).saved; }   ///< cached
+  /// Roles that have state of the block for loads to fill, in order. Cached.
+  const std::vector<uint32_t> &rolesThatLoad(size_t block);
+  /// Whether ranks of the role update the block and count its gradient in norms.
   bool updates(uint32_t role, size_t block) {
     return plan_.classOf(plan_.blocks[block]).isTrained &&
-           std::ranges::binary_search(rolesThatSave(block), role);
+           std::ranges::binary_search(rolesThatLoad(block), role);
   }
   /// Variants of the segment that the role's program executes, or all variants without a program.
   /// Background segments are always executed. Cached.
@@ -203,13 +206,12 @@ private:
   Finding lost_; ///< a dummy for findings that are dropped
   bool isMuted_ = false;
   std::vector<std::vector<const Param *>> paramsOf_;
-  struct HeldCells {
-    std::vector<const Block *> blocks;
-    std::vector<bool> isHeld;
+  struct RoleState {
+    StateCells loaded, saved;
   };
-  HeldCells &heldCells(uint32_t role);
-  std::vector<std::optional<HeldCells>> held_;       ///< by role
-  std::vector<std::vector<uint32_t>> rolesThatSave_; ///< by block
+  RoleState &stateOf(uint32_t role);
+  std::vector<std::optional<RoleState>> states_;     ///< by role
+  std::vector<std::vector<uint32_t>> rolesThatLoad_; ///< by block
   const std::vector<RoleRings> *rings_ = nullptr;    ///< by role
   Iterations iterations_ = Iterations::Different;
   std::map<std::pair<uint32_t, uint32_t>, std::vector<int64_t>> shifts_;

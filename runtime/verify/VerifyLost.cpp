@@ -56,9 +56,9 @@ public:
 
 private:
   void findReaders() {
-    const std::vector<bool> &isHeld = report_.cellsInCheckpoint(roleIndex_);
+    const std::vector<bool> &isSaved = report_.saved(roleIndex_).has;
     for (uint32_t c = 0; c < role_.cells.size(); ++c)
-      readAtStepEnd_[c] = isHeld[c] || isReadByHost(role_.cells[c]) ? 1 : 0;
+      readAtStepEnd_[c] = isSaved[c] || isReadByHost(role_.cells[c]) ? 1 : 0;
     for (uint32_t s = 0; s < role_.segments.size(); ++s) {
       const SegmentEffect *last = nullptr; // variants that execute alike share theirs
       for (const auto &[variant, effect] : effects_.of(s))

@@ -1,5 +1,6 @@
 // Optimizers of blocks: that each is that of its block's class, and that one of whole matrices has
-// them: in its shard, or in updates that it takes, which ranks have gathered.
+// them: in its shard, in updates that it takes, which ranks have gathered, or in parts of which
+// ranks have taken each Newton-Schulz step together.
 #include <algorithm>
 #include <utility>
 
@@ -52,27 +53,96 @@ private:
       checkWhole(at, segment, op, block);
   }
 
+  /// The ranks with whose parts matrices of the block are updated; -1 if each rank has them whole.
+  int16_t groupOfParts(int32_t block) const {
+    return joinsMatrixParts(plan_, block) ? groupOfMatrixParts(plan_, block) : int16_t{-1};
+  }
+
+  void reportCuts(int32_t index, bool isJoined, int64_t taken) {
+    const Block &block = blockAt(plan_, index);
+    int64_t reported = -1; // the beginning of a tensor
+    for (const BlockMatrix &matrix : matricesOf(plan_, index, isJoined))
+      if (taken < block.numel && matrix.isCutBy(block.stateShard) &&
+          std::exchange(reported, matrix.begin) != matrix.begin)
+        report_.addAbout(finding::ShardCutsMatrix, {}, matrix.param->name, block.name,
+                         block.stateShard, matrix.end - matrix.begin, matrix.param->offset);
+  }
+
+  /// That ranks with parts of matrices have taken each Newton-Schulz step together, from the
+  /// updates of the op's shard on, and that there is room for the matrices that it has rows of.
+  void checkDivided(Spot at, const Segment &segment, const Op &op, int32_t index) {
+    constexpr size_t kLeft = operandIndex<OpKind::Muon>("u");
+    const int16_t tensor = groupOfParts(index);
+    const int64_t steps = op.getInt(AttrKey::ns_steps);
+    ValueId x = op.operands.size() > kLeft ? op.operands[kLeft] : kNone;
+    for (int64_t n = steps; n >= 0 && x != kNone; --n)
+      x = tensor < 0 ? kNone : operandOfStep(at, segment, op, x, n, tensor);
+    if (x == kNone || !isGathered(segment, op, x, /*tensor=*/-1))
+      return void(report_.add(finding::StepsNotDivided, at, blockAt(plan_, index).name, steps));
+    reportCuts(index, /*isJoined=*/true, segment.values[x].type.numel());
+  }
+
+  /// What step `n` takes to make `y`; kNone if that is no such step of these ranks.
+  ValueId operandOfStep(Spot at, const Segment &segment, const Op &op, ValueId y, int64_t n,
+                        int16_t tensor) {
+    constexpr size_t kMoment = operandIndex<OpKind::MuonStep>("m"),
+                     kSums = operandIndex<OpKind::MuonStep>("sums");
+    auto isOfStep = [&](const Op &each) {
+      auto has = [&](AttrKey key) { return each.getInt(key) == op.getInt(key); };
+      return each.getInt(AttrKey::ns_step) == n && has(AttrKey::block) && has(AttrKey::products) &&
+             each.operands[kMoment] == op.operands[operandIndex<OpKind::Muon>("m")] &&
+             each.pred == op.pred;
+    };
+    const Op *step = producerOf(segment, y);
+    if (step == nullptr || step->kind != OpKind::MuonStep || !isOfStep(*step) ||
+        step->getInt(AttrKey::ns_coefficients) != op.getInt(AttrKey::ns_coefficients))
+      return kNone;
+    const Op *added = producerOf(segment, step->operands[kSums]);
+    if (added == nullptr || added->kind != OpKind::AllReduce || added->group != tensor ||
+        added->getBool(AttrKey::average) || added->pred != op.pred)
+      return kNone;
+    const Op *sums = producerOf(segment, added->operands[0]);
+    if (sums == nullptr || sums->kind != OpKind::MuonSums || !isOfStep(*sums) ||
+        sums->operands[0] != step->operands[0] ||
+        sums->getInt(AttrKey::sum_ranks) != plan_.groupSize(tensor))
+      return kNone;
+    checkRoom(at, segment, *sums, *step);
+    return step->operands[0];
+  }
+
+  void checkRoom(Spot at, const Segment &segment, const Op &sums, const Op &step) {
+    const auto index = static_cast<int32_t>(step.getInt(AttrKey::block));
+    const MatrixSums needed = matrixSumsOf(plan_, index);
+    const bool isFirst = step.getInt(AttrKey::ns_step) == 0;
+    const int64_t found = segment.values[sums.results[0]].type.numel(),
+                  most = isFirst ? needed.matrices : needed.products;
+    if (found < most)
+      report_.add(finding::TooFewSums, at, found, blockAt(plan_, index).name, most);
+    for (const Op *each : {&sums, &step})
+      if (each->getInt(AttrKey::largest_matrix) < needed.largest)
+        report_.add(finding::MatrixTooLarge, at, each->getInt(AttrKey::largest_matrix),
+                    needed.largest, blockAt(plan_, index).name);
+  }
+
   /// That the op has each matrix whole: in its shard, or in the updates that it takes.
   void checkWhole(Spot at, const Segment &segment, const Op &op, int32_t index) {
     constexpr size_t kWhole = operandIndex<OpKind::Muon>("u");
+    if (op.getBool(AttrKey::divided))
+      return checkDivided(at, segment, op, index);
     const Block &block = blockAt(plan_, index);
     const bool isJoined = joinsMatrixParts(plan_, index);
     const bool takesWhole = op.operands.size() > kWhole;
     const ValueId whole = takesWhole ? op.operands[kWhole] : kNone;
-    const int16_t tensor = isJoined ? groupOfMatrixParts(plan_, index) : int16_t{-1};
+    const int16_t tensor = groupOfParts(index);
     if (!isGathered(segment, op, whole, tensor))
       return void(report_.add(finding::UpdatesNotWhole, at, block.name));
     const int64_t parts = isJoined ? plan_.groupSize(tensor) : 1;
     const int64_t taken =
         takesWhole ? segment.values[whole].type.numel() / parts : block.stateShard;
-    int64_t largest = 0, reported = -1; // the beginning of a tensor
-    for (const BlockMatrix &matrix : matricesOf(plan_, index, isJoined)) {
-      if (taken < block.numel && matrix.isCutBy(block.stateShard) &&
-          std::exchange(reported, matrix.begin) != matrix.begin)
-        report_.addAbout(finding::ShardCutsMatrix, {}, matrix.param->name, block.name,
-                         block.stateShard, matrix.end - matrix.begin, matrix.param->offset);
+    reportCuts(index, isJoined, taken);
+    int64_t largest = 0;
+    for (const BlockMatrix &matrix : matricesOf(plan_, index, isJoined))
       largest = std::max(largest, matrix.tensorNumel());
-    }
     if (op.getInt(AttrKey::largest_matrix) < largest)
       report_.add(finding::MatrixTooLarge, at, op.getInt(AttrKey::largest_matrix), largest,
                   block.name);

@@ -74,7 +74,7 @@ private:
       bool isUpdated = report_.updates(norm.at.role, block);
       if (isSummed && isUpdated)
         checkCopies(norm, block);
-      if (norm.isOwn && !report_.rolesThatSave(block).empty() &&
+      if (norm.isOwn && !report_.rolesThatLoad(block).empty() &&
           plan_.classOf(plan_.blocks[block]).isTrained)
         need(norm.at,
              norm.copiesOf(block) == 1 &&

@@ -55,7 +55,7 @@ public:
   ProgramCheck(Inspection &inspection, uint32_t roleIndex)
       : ProgramWalk(inspection, roleIndex),
         regions_(inspection, role_, Indices(inspection.plan(), role_)),
-        effects_(role_.segments.size()), isHeld_(inspection.cellsInCheckpoint(roleIndex)) {
+        effects_(role_.segments.size()), isSaved_(inspection.saved(roleIndex).has) {
     for (const Segment &segment : role_.segments) {
       shiftsIn_.push_back(shiftsOf(segment.ins));
       shiftsOut_.push_back(shiftsOf(segment.outs));
@@ -313,8 +313,8 @@ private:
 
   void checkStepEnds(const States &states) {
     checkBackground(states);
-    for (uint32_t c = 0; c < isHeld_.size(); ++c)
-      if (isHeld_[c])
+    for (uint32_t c = 0; c < isSaved_.size(); ++c)
+      if (isSaved_[c])
         for (const State &state : states)
           readByHost(c, "a save reads", state);
   }
@@ -547,7 +547,7 @@ private:
 
   CellRegions regions_;
   SegmentEffects effects_;
-  const std::vector<bool> &isHeld_;                        ///< of each cell: saves read it
+  const std::vector<bool> &isSaved_;                       ///< of each cell: saves read it
   std::vector<std::vector<int64_t>> shiftsIn_, shiftsOut_; ///< of each segment
   uint32_t stepCell_ = kNone;                              ///< the cell with the step state
   int64_t step_ = 0;                                       ///< that is run, where each one is

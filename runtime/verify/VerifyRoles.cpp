@@ -179,7 +179,7 @@ Stages stagesOf(Inspection &inspection, uint32_t role, const Role &part) {
     if (AxisRange own = extentOf(plan, part, axis); own.end - own.begin > 1)
       stages.axes &= static_cast<Axes>(~(1u << axis));
   for (size_t block = 0; block < plan.blocks.size(); ++block) {
-    const std::vector<uint32_t> &holders = inspection.rolesThatSave(block);
+    const std::vector<uint32_t> &holders = inspection.rolesThatLoad(block);
     auto isOther = [&](uint32_t holder) { return holder != role; };
     stages.isHeldByOthers.push_back(std::ranges::any_of(holders, isOther));
     stages.sharedBy.push_back(axesApart(plan, role, part, holders) & stages.axes);

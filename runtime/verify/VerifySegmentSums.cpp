@@ -224,6 +224,7 @@ private:
       return fresh(op);
     case SumRole::ResetsStep: // a run begins as if a step had ended
       return {.phase = Phase::Ended};
+    case SumRole::SumsMatrices:
     case SumRole::PacksStep:
     case SumRole::PacksEval: // losses and squares are each rank's own until a collective adds them
       return {.varies = allAxes_, .due = allAxes_};

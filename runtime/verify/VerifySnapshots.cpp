@@ -14,7 +14,7 @@ class SnapshotCheck : RoleCheck {
 public:
   SnapshotCheck(Inspection &inspection, uint32_t roleIndex)
       : RoleCheck(inspection, roleIndex), indices_(plan_, role_),
-        blockOf_(inspection.blocksInCheckpoint(roleIndex)), copiesOf_(role_.cells.size()) {}
+        blockOf_(inspection.saved(roleIndex).blocks), copiesOf_(role_.cells.size()) {}
 
   void run() {
     if (std::ranges::count(blockOf_, nullptr) == std::ssize(blockOf_))
@@ -117,7 +117,7 @@ private:
   }
 
   Indices indices_;
-  const std::vector<const Block *> &blockOf_; ///< of whose state a checkpoint has each cell
+  const std::vector<const Block *> &blockOf_; ///< of whose state a save reads each cell
   std::vector<std::vector<Copy>> copiesOf_;   ///< each cell
 };
 

@@ -218,7 +218,7 @@ void checkSaved(Inspection &inspection) {
     const Block &block = plan.blocks[index];
     Axes axes = splitAxesOf(plan, param) | stateAxesOf(plan, block);
     if (seen.emplace(param.block, axes).second &&
-        !isCovered(inspection, inspection.rolesThatSave(index), axes))
+        !isCovered(inspection, inspection.rolesThatLoad(index), axes))
       inspection.addAbout(finding::StateMissing, {}, param.name);
   }
 }

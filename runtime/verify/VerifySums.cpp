@@ -48,7 +48,7 @@ class SumCheck : ProgramWalk<SumCheck, Cells> {
 public:
   /// Checks a part of the role's ranks. `isCompared`: other roles update the same blocks.
   SumCheck(Inspection &inspection, uint32_t roleIndex, const Role &part, bool isCompared)
-      : ProgramWalk(inspection, roleIndex), blockOf_(inspection.blocksInCheckpoint(roleIndex)),
+      : ProgramWalk(inspection, roleIndex), blockOf_(inspection.loaded(roleIndex).blocks),
         ops_(makeSegmentSums(inspection, roleIndex, part, isCompared)), step_(ops_->step),
         runs_(role_.segments.size()) {
     for (const Segment &segment : role_.segments) {
@@ -307,7 +307,7 @@ private:
       cells[placeOf(role_.segments[segment].outs[i].cell)] = left[i];
   }
 
-  const std::vector<const Block *> &blockOf_; ///< of whose state a checkpoint has each cell
+  const std::vector<const Block *> &blockOf_; ///< of whose state a load fills each cell
   uint32_t stepCell_ = kNone;
   std::unique_ptr<SegmentSums> ops_;
   StepState &step_;

@@ -407,7 +407,7 @@ void checkRole(Inspection &inspection, uint32_t index) {
 void checkState(Inspection &inspection, uint32_t index) {
   const Plan &plan = inspection.plan();
   const Role &role = plan.roles[index];
-  const std::vector<const Block *> &blocks = inspection.blocksInCheckpoint(index);
+  const std::vector<const Block *> &blocks = inspection.loaded(index).blocks;
   std::vector<bool> isHalf(role.cells.size());
   for (auto [lower, upper] : halvedMasters(role))
     isHalf[lower] = isHalf[upper] = true;

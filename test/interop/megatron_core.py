@@ -66,7 +66,12 @@ def write_data(prefix, documents=1, repeats=512):
         + struct.pack("<q", 0) + struct.pack("<2q", 0, documents))
 
 
-def write_recipe(folder, model, precision, wrapper, vocabulary=VOCABULARY):
+ADAM = "optimizer adam { lr = 1e-3  weight_decay = 0.1  betas = (0.9, 0.95)  clip_grad = 1.0 }"
+MUON = """optimizer muon { lr = 1e-3  weight_decay = 0.1  adam_beta1 = 0.9  adam_beta2 = 0.95  clip_grad = 1.0
+                   muon_fp32_matmul_prec = highest  muon_nesterov = true }"""
+
+
+def write_recipe(folder, model, precision, wrapper, vocabulary=VOCABULARY, optimizer=ADAM):
     path = folder / "job.recipe"
     path.write_text(f"""recipe job {{
   cluster {{ gpu = host  nodes = 1  gpus_per_node = 2 }}
@@ -75,7 +80,7 @@ def write_recipe(folder, model, precision, wrapper, vocabulary=VOCABULARY):
   dataset indexed {{ blend = ["{folder}/data"]  split = "100,0,0" }}
   {wrapper}
   train {{ micro_batch_size = 1  global_batch_size = 4  train_iters = {2 * STEPS} }}
-  optimizer adam {{ lr = 1e-3  weight_decay = 0.1  betas = (0.9, 0.95)  clip_grad = 1.0 }}
+  {optimizer}
   scheduler constant {{ }}
   logger {{ log_interval = 1 }}
 }}
@@ -105,11 +110,11 @@ def worst(first, second):
     return max(abs(a - b) / abs(b) for a, b in zip(first, second))
 
 
-def check(binaries, where, model, precision, ddp):
+def check(binaries, where, model, precision, ddp, optimizer=ADAM):
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         write_data(folder / "data")
-        write_recipe(folder, model, precision, WRAPPERS[ddp])
+        write_recipe(folder, model, precision, WRAPPERS[ddp], optimizer=optimizer)
         whole = ours(binaries, folder)
         after = [whole[step] for step in range(STEPS + 1, 2 * STEPS + 1)]
         ours(binaries, folder, f'checkpoint.save="{folder}/ours"', f"train.exit_interval={STEPS}")
@@ -125,8 +130,8 @@ def check(binaries, where, model, precision, ddp):
         mine = list(ours(binaries, folder, f'checkpoint.load="{folder}/theirs"').values())
         here = worst(mine, trained)
         assert here < PRECISION[precision], f"we went on with {mine}, Megatron-Core with {trained}"
-        print(f"Megatron-Core {told['version']} with torch {told['torch']}, {model}, {precision}, {ddp}: losses after "
-              f"its load of ours within {there:.1e}, after our load of its within {here:.1e}, there and back to the bit")
+        print(f"Megatron-Core {told['version']} with torch {told['torch']}, {model}, {precision}, {ddp}, {optimizer.split()[1]}: "
+              f"losses after its load of ours within {there:.1e}, after our load of its within {here:.1e}, there and back to the bit")
 
 
 def check_experts(binaries, where, model, ddp, ranks):

@@ -147,16 +147,24 @@ def bare_model_of(args):
     return config, Float16Module(config, model) if args.bf16 else model
 
 
+def settings_of_muon(args):
+    """What the configuration takes of a job with Muon, as the arguments have it."""
+    names = ("muon_momentum", "muon_nesterov", "muon_num_ns_steps", "muon_coefficient_type", "muon_scale_mode",
+             "muon_extra_scale_factor", "muon_fp32_matmul_prec", "muon_tp_mode")
+    return {name: getattr(args, name) for name in names} if args.optimizer == "muon" else {}
+
+
 def optimizer_of(args, model):
     from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 
     optimizer = get_megatron_optimizer(
-        OptimizerConfig(optimizer="adam", lr=args.lr, min_lr=args.min_lr, weight_decay=args.weight_decay,
+        OptimizerConfig(optimizer=args.optimizer, **settings_of_muon(args), lr=args.lr, min_lr=args.min_lr, weight_decay=args.weight_decay,
                         adam_beta1=args.adam_beta1, adam_beta2=args.adam_beta2, adam_eps=args.adam_eps,
                         clip_grad=args.clip_grad, bf16=args.bf16,
                         params_dtype=torch.bfloat16 if args.bf16 else torch.float32,
                         use_distributed_optimizer=args.use_distributed_optimizer), [model])
     for group in optimizer.param_groups:  # as its scheduler does
+        group["lr"] = args.lr
         group["weight_decay"] = args.weight_decay * group["wd_mult"]
     return optimizer
 
@@ -219,7 +227,7 @@ def load(folder):
     common = dist_checkpointing.load_common_state_dict(folder)
     args, metadata = common["args"], dict(common["content_metadata"])
     model, optimizer = model_of(args)
-    if args.use_distributed_optimizer or getattr(args, "num_experts", None):
+    if args.use_distributed_optimizer or args.optimizer == "muon" or getattr(args, "num_experts", None):
         fill_state(model, optimizer)
     metadata_of_run = with_group(metadata)
     asked = state_of(args, common["iteration"], model, None if getattr(args, "no_save_optim", False) else optimizer, metadata_of_run,

@@ -71,16 +71,20 @@ Operands operandsOf(const Parts &parts, const Operands &whole, int64_t rank, int
   return own;
 }
 
-void needEqualToWhole(const Parts &parts) {
-  const std::vector<int64_t> shape = {kRows * kColumns};
-  Operands all = {randoms(DType::F32, shape, 1), randoms(DType::F32, shape, 2),
-                  randoms(DType::F32, shape, 3)};
+/// What `muon` makes of whole matrices: weights and momentum.
+std::vector<Array> updatedWhole(const Parts &parts, const Operands &all) {
   Parts one;
   one.turns = parts.turns;
   KernelRun whole = runOf("muon", one);
   whole.ranges = {rangeOf(one, 0, 0, kRows * kColumns)};
-  std::vector<Array> expected =
-      whole.in(all[0]).in(all[1]).in(all[2]).in(stateOfStep()).inPlace(1).inPlace(2).run();
+  return whole.in(all[0]).in(all[1]).in(all[2]).in(stateOfStep()).inPlace(1).inPlace(2).run();
+}
+
+void needEqualToWhole(const Parts &parts) {
+  const std::vector<int64_t> shape = {kRows * kColumns};
+  Operands all = {randoms(DType::F32, shape, 1), randoms(DType::F32, shape, 2),
+                  randoms(DType::F32, shape, 3)};
+  std::vector<Array> expected = updatedWhole(parts, all);
   std::vector<double> updates;
   for (int64_t rank = 0; rank < parts.tensor; ++rank)
     for (int64_t shard = 0; shard < parts.shards; ++shard) {
@@ -117,6 +121,96 @@ TEST(Muon, PartsOfOtherRanksMakeMatricesWhole) {
   }
   needEqualToWhole({.tensor = 1, .shards = 4, .turns = {4, 2, 2}});
   needEqualToWhole({.tensor = 3, .shards = 2, .turns = {4, 2, 2}});
+}
+
+/// The op on what rank `rank` has of a shard: x has all shards of its part.
+KernelRun stepOf(std::string_view op, const Parts &parts, int64_t copies, int64_t rank,
+                 int64_t shard, int64_t step) {
+  KernelRun run = runOf(op, parts);
+  run.attrs.largest_matrix = kRows * kRows;
+  run.attrs.tensor_parts = 1;
+  run.attrs.ns_step = step;
+  if (op == "muon_sums")
+    run.attrs.sum_ranks = parts.tensor * copies;
+  run.ranges = {rangeOf(parts, rank, 0, parts.shards * parts.shard()),
+                rangeOf(parts, rank, shard * parts.shard(), (shard + 1) * parts.shard())};
+  run.rangesOf = {0, 1, 2};
+  return run;
+}
+
+/// Ranks that have parts of a matrix, each of which `copies` ranks have, take all steps together:
+/// what these leave of each part of the matrices of which the shard has rows.
+std::vector<Array> stepsOf(const Parts &parts, int64_t copies, int64_t shard, std::vector<Array> x,
+                           const std::vector<Array> &moments) {
+  const auto sums = static_cast<size_t>(kRows * kRows * 3);
+  for (int64_t step = 0; step <= Attrs().ns_steps; ++step) {
+    std::vector<double> all(sums);
+    for (size_t rank = 0; rank < x.size(); ++rank) {
+      KernelRun run = stepOf("muon_sums", parts, copies, static_cast<int64_t>(rank), shard, step);
+      run.in(x[rank]).in(moments[rank]);
+      Array own = run.out(DType::F32, {static_cast<int64_t>(sums)}).run()[0];
+      for (size_t i = 0; i < sums; ++i)
+        all[i] += static_cast<double>(copies) * own.values[i];
+    }
+    Array added = array(DType::F32, {static_cast<int64_t>(sums)}, all);
+    for (size_t rank = 0; rank < x.size(); ++rank) {
+      KernelRun run = stepOf("muon_step", parts, copies, static_cast<int64_t>(rank), shard, step);
+      run.in(x[rank]).in(moments[rank]).in(added);
+      x[rank] = run.out(DType::F32, {x[rank].numel()}).run()[0];
+    }
+  }
+  return x;
+}
+
+void needDividedEqualToWhole(const Parts &parts, int64_t copies = 1) {
+  const std::vector<int64_t> shape = {kRows * kColumns};
+  Operands all = {randoms(DType::F32, shape, 1), randoms(DType::F32, shape, 2),
+                  randoms(DType::F32, shape, 3)};
+  std::vector<Array> expected = updatedWhole(parts, all);
+  std::vector<Array> updates;
+  for (int64_t rank = 0; rank < parts.tensor; ++rank) {
+    std::vector<double> u;
+    for (int64_t shard = 0; shard < parts.shards; ++shard) {
+      Operands own = operandsOf(parts, all, rank, shard);
+      KernelRun run = runOf("muon_update", parts);
+      run.ranges = {rangeOf(parts, rank, shard * parts.shard(), (shard + 1) * parts.shard())};
+      run.in(own[0]).in(own[1]).in(own[2]).in(stateOfStep());
+      Array made = run.out(DType::F32, {parts.shard()}).run()[0];
+      u.insert(u.end(), made.values.begin(), made.values.end());
+    }
+    updates.push_back(array(DType::F32, {static_cast<int64_t>(u.size())}, u));
+  }
+  for (int64_t shard = 0; shard < parts.shards; ++shard) {
+    std::vector<Array> moments;
+    for (int64_t rank = 0; rank < parts.tensor; ++rank)
+      moments.push_back(operandsOf(parts, all, rank, shard)[2]);
+    std::vector<Array> left = stepsOf(parts, copies, shard, updates, moments);
+    for (int64_t rank = 0; rank < parts.tensor; ++rank) {
+      Operands own = operandsOf(parts, all, rank, shard);
+      KernelRun run = runOf("muon", parts);
+      run.attrs.divided = true, run.attrs.tensor_parts = 1, run.attrs.largest_matrix = 0;
+      run.ranges = {rangeOf(parts, rank, shard * parts.shard(), (shard + 1) * parts.shard()),
+                    rangeOf(parts, rank, 0, parts.shards * parts.shard())};
+      run.rangesOf = {0, 1, 2};
+      run.in(own[0]).in(own[1]).in(own[2]).in(stateOfStep()).in(left[static_cast<size_t>(rank)]);
+      std::vector<Array> found = run.inPlace(1).inPlace(2).run();
+      for (int64_t i = 0; i < parts.shard(); ++i) {
+        int64_t at = parts.whole(rank, shard, i);
+        ASSERT_NEAR(found[0][i], expected[0][at], 2e-6) << rank << " " << shard << " " << i;
+        ASSERT_EQ(found[1][i], expected[1][at]);
+      }
+    }
+  }
+}
+
+TEST(Muon, RanksTakeTheStepsOfTheirPartsTogether) {
+  needDividedEqualToWhole({.tensor = 1});
+  needDividedEqualToWhole({.tensor = 1}, /*copies=*/2);
+  for (bool cutsColumns : {false, true}) {
+    needDividedEqualToWhole({.tensor = 2, .cutsColumns = cutsColumns});
+    needDividedEqualToWhole({.tensor = 2, .shards = 3, .cutsColumns = cutsColumns}, /*copies=*/2);
+  }
+  needDividedEqualToWhole({.tensor = 3, .shards = 2, .turns = {4, 2, 2}});
 }
 
 TEST(Muon, RefusesUpdatesThatLackTheShard) {

@@ -47,10 +47,11 @@ std::optional<Walk::Values> Walk::follow(const At &at) {
   });
   bool mayTake = info.sum == SumRole::Passes || info.sum == SumRole::Cuts ||
                  info.sum == SumRole::Combines || info.sum == SumRole::Balances ||
-                 isUnreported(at.op.kind);
+                 info.isOptimizer() || isUnreported(at.op.kind);
   if (takesUnreported && !mayTake)
     return refuse(at, "takes what is not followed"), std::nullopt;
-  if (isUnreported(at.op.kind) || (takesUnreported && info.sum != SumRole::Balances))
+  bool isFollowed = info.sum == SumRole::Balances || info.isOptimizer();
+  if (isUnreported(at.op.kind) || (takesUnreported && !isFollowed))
     return Values(at.op.results.size(), Value::ofKind(Value::Unreported));
   if (info.sum != SumRole::Computes && info.sum != SumRole::Passes &&
       info.sum != SumRole::CountsRows)

@@ -67,6 +67,42 @@ TEST(CudaMuon, TakesPartsOfOtherRanks) {
   }
 }
 
+/// Parts of matrices of several shapes, of which ranks take steps together: their sums, the
+/// division by norms and a step, and the update by what steps have left.
+TEST(CudaMuon, TakesStepsOfParts) {
+  SKIP_WITHOUT_GPU();
+  for (bool cutsColumns : {false, true})
+    for (int64_t step : {0, 1})
+      for (const char *op : {"muon_sums", "muon_step", "muon, divided"}) {
+        const DType type = step == 0 ? DType::F32 : DType::BF16;
+        DeviceRun run(op, type, bench::kSmallModel);
+        Call &call = run.call();
+        std::vector<ParamRange> ranges;
+        auto add = [&](int64_t rows, int64_t row, std::array<int32_t, 3> turns = {}) {
+          ParamRange &range = ranges.emplace_back();
+          range.begin = ranges.size() == 1 ? 0 : ranges[ranges.size() - 2].end;
+          range.end = range.begin + rows * row, range.inBlock = range.begin;
+          range.row = row, range.key = ranges.size();
+          range.parts = 2, range.cutsColumns = cutsColumns;
+          std::ranges::copy(turns, range.turns);
+        };
+        add(24, 64);
+        add(64, 24);
+        add(64, 32, {16, 8, 8});
+        for (int i = 0; i < 70; ++i)
+          add(8, 16);
+        ranges.back().parts = 1; // which both ranks have
+        const int64_t count = static_cast<int64_t>(ranges.size());
+        const int64_t bounds[] = {0, count, 2 * count};
+        ranges.insert(ranges.end(), ranges.begin(), ranges.begin() + count);
+        call.ranges = ranges.data(), call.rangesCount = 2 * count, call.rangesOf = bounds;
+        call.attrs.ns_step = step;
+        for (int r = 0; r < call.outCount; ++r)
+          run.keep(r);
+        run.compare(1e-5, 3e-3);
+      }
+}
+
 /// Symmetric products in strips give what whole ones give.
 TEST(CudaMuon, CopiesHalves) {
   SKIP_WITHOUT_GPU();

@@ -23,9 +23,9 @@ TEST(Remainders, AreHeldByCheckpointsWithTheirWeights) {
   uint32_t lower = test::cellNamed(plan, "master.layers.0"), upper = test::cellNamed(plan, "ws");
   EXPECT_EQ(upperHalfOf(role, lower), upper);
   EXPECT_EQ(upperHalfOf(role, upper), kNone);
-  std::vector<bool> isHeld = cellsInCheckpoint(plan, role);
-  EXPECT_TRUE(isHeld[lower] && isHeld[upper]);
-  EXPECT_FALSE(isHeld[test::cellNamed(plan, "w")]);
+  std::vector<bool> isSaved = cellsOfState(role, savedBlocks(plan, role));
+  EXPECT_TRUE(isSaved[lower] && isSaved[upper]);
+  EXPECT_FALSE(isSaved[test::cellNamed(plan, "w")]);
 }
 
 struct Apart {

@@ -1,6 +1,7 @@
 #include "Blocks.h"
 
 #include <algorithm>
+#include <limits>
 
 #include <fmt/format.h>
 
@@ -173,18 +174,66 @@ int64_t ranksOfMatrix(const Plan &plan, const Param &param) {
   return 1;
 }
 
+/// Walks from what a divided update takes back to what its first step took, which is left in `x`.
+/// The room for products that all steps have; 0 if one of them is no step of these ranks.
+int64_t roomOfSteps(const Plan &plan, const Segment &segment, const Op &update, uint32_t &x) {
+  int64_t room = std::numeric_limits<int64_t>::max(), sums = room;
+  for (int64_t n = update.getInt(AttrKey::ns_steps); n >= 0; --n) {
+    auto makerOf = [&](uint32_t value) {
+      uint32_t def = segment.values[value].def;
+      return def == kNone ? nullptr : &segment.ops[def];
+    };
+    const Op *step = makerOf(x);
+    if (!step || step->kind != OpKind::MuonStep)
+      return 0;
+    const Op *added = makerOf(step->operands[2]);
+    const Op *own =
+        added && added->kind == OpKind::AllReduce ? makerOf(added->operands[0]) : nullptr;
+    if (!own || own->kind != OpKind::MuonSums || own->operands[0] != step->operands[0])
+      return 0;
+    const Block &block = plan.blocks[static_cast<size_t>(update.getInt(AttrKey::block))];
+    bool isExperts = std::ranges::any_of(plan.params, [&](const Param &param) {
+      return &plan.blocks[static_cast<size_t>(param.block)] == &block && param.isStacked();
+    });
+    int16_t tensor = groupOfKind(plan, isExperts ? GroupKind::ExpertTensor : GroupKind::Tensor);
+    if (tensor < 0 || added->group != tensor || added->getBool(AttrKey::average) ||
+        own->getInt(AttrKey::sum_ranks) != plan.groupSize(tensor))
+      return 0;
+    for (const Op *each : {step, own}) {
+      for (AttrKey key : {AttrKey::block, AttrKey::products})
+        if (each->getInt(key) != update.getInt(key))
+          return 0;
+      if (each->getInt(AttrKey::ns_step) != n || each->operands[1] != update.operands[2])
+        return 0;
+      room = std::min(room, each->getInt(AttrKey::largest_matrix));
+    }
+    if (step->getInt(AttrKey::ns_coefficients) != update.getInt(AttrKey::ns_coefficients))
+      return 0;
+    if (n > 0)
+      sums = std::min(sums, segment.values[own->results[0]].type.numel());
+    x = step->operands[0];
+  }
+  return std::min(room, sums);
+}
+
 /// The elements of the block that a rank has at hand for an update by Muon; 0 if what it takes as
 /// updates is not made of its own shard, and 1 too few if ranks with parts of matrices lack.
 struct AtHand {
   int64_t elements = 0;
   int64_t ranks = 1;
+  int64_t room = 0; ///< elements of a matrix, or of its product with itself if steps are divided
+  bool isDivided = false;
 };
 AtHand atHandOf(const Plan &plan, const Segment &segment, const Op &op) {
   const Block &block = plan.blocks[static_cast<size_t>(op.getInt(AttrKey::block))];
   if (op.operands.size() < 5)
-    return {segment.values[op.operands[0]].type.numel(), 1};
+    return {segment.values[op.operands[0]].type.numel(), 1, op.getInt(AttrKey::largest_matrix)};
   AtHand found;
-  uint32_t at = segment.values[op.operands[4]].def;
+  uint32_t taken = op.operands[4];
+  found.isDivided = op.getBool(AttrKey::divided);
+  found.room =
+      found.isDivided ? roomOfSteps(plan, segment, op, taken) : op.getInt(AttrKey::largest_matrix);
+  uint32_t at = segment.values[taken].def;
   std::vector<int16_t> groups; // the last one first
   for (; at != kNone && segment.ops[at].kind == OpKind::AllGather;
        at = segment.values[segment.ops[at].operands[0]].def)
@@ -209,7 +258,9 @@ AtHand atHandOf(const Plan &plan, const Segment &segment, const Op &op) {
       isSplit |= ranksOfMatrix(plan, param) > 1;
     }
   int16_t tensor = groupOfKind(plan, isExperts ? GroupKind::ExpertTensor : GroupKind::Tensor);
-  if (isSplit && !groups.empty() && groups.front() == tensor) {
+  if (found.isDivided)
+    found.ranks = isSplit ? plan.groupSize(tensor) : 0;
+  else if (isSplit && !groups.empty() && groups.front() == tensor) {
     found.ranks = plan.groupSize(tensor);
     groups.erase(groups.begin());
   }
@@ -217,18 +268,30 @@ AtHand atHandOf(const Plan &plan, const Segment &segment, const Op &op) {
     found.elements *= plan.groupSize(block.stateGroup);
     groups.erase(groups.begin());
   }
-  return groups.empty() && op.getInt(AttrKey::tensor_parts) == found.ranks ? found : AtHand{};
+  int64_t parts = found.isDivided ? 1 : found.ranks;
+  return groups.empty() && op.getInt(AttrKey::tensor_parts) == parts ? found : AtHand{};
 }
 
 /// Of a parameter that Muon updates in parts of so many elements of its block.
-std::string findCutMatrix(const Param &param, int64_t part, int64_t ranks, int64_t room) {
+std::string findCutMatrix(const Param &param, const AtHand &atHand, int64_t ranks) {
+  const int64_t part = atHand.elements, room = atHand.room;
   int64_t count = param.isStacked() ? param.type.shape[0] : 1;
   if (param.type.rank != (param.isStacked() ? 3 : 2))
     return fmt::format("'{}' is no matrix, and Muon updates it", param.name);
   int64_t numel = param.type.numel() / count;
-  if (numel * ranks > room)
-    return fmt::format("'{}' has matrices of {} elements, with room for {}", param.name,
-                       numel * ranks, room);
+  int64_t needed = numel * ranks;
+  if (atHand.isDivided) { // the side that ranks do not divide, or the short one
+    int64_t rows = param.type.shape[param.type.rank - 2];
+    int64_t columns = param.type.shape[param.type.rank - 1];
+    int64_t side = param.turns.empty() ? std::min(rows, columns) : 0;
+    for (const Split &split : param.splits)
+      if (split.dim + 2 >= param.type.rank)
+        side = split.dim + 1 == param.type.rank ? rows : columns;
+    needed = side * side;
+  }
+  if (needed > room)
+    return fmt::format("'{}' has matrices of {} elements, with room for {}", param.name, needed,
+                       room);
   for (int64_t i = 0; i < count; ++i)
     if (int64_t first = param.offset + i * numel; first / part != (first + numel - 1) / part)
       return fmt::format("no rank has all of matrix {} of '{}'", i, param.name);
@@ -243,7 +306,7 @@ std::string findCutMatrix(const Plan &plan, const Segment &segment, const Op &op
   if (atHand.elements == 0 || (needed > 1) != (atHand.ranks > 1 && needed > 1))
     return fmt::format("block {} takes updates of other ranks, or lacks them",
                        op.getInt(AttrKey::block));
-  return findCutMatrix(param, atHand.elements, needed, op.getInt(AttrKey::largest_matrix));
+  return findCutMatrix(param, atHand, needed);
 }
 
 } // namespace

@@ -158,8 +158,35 @@ std::string StepMutator::doChangeParamType() {
   return fmt::format("parameter {} is {}", param.name, dtypeName(type));
 }
 
+/// Of Newton-Schulz steps that ranks divide: another step, or sums of other ranks or of too few.
+std::string StepMutator::doChangeStepOfMatrix() {
+  std::vector<uint32_t> steps = opsWhere(
+      [](const Op &o) { return o.kind == OpKind::MuonStep || o.kind == OpKind::MuonSums; });
+  if (steps.empty() || below(2) == 0)
+    return {};
+  uint32_t i = pick(steps);
+  switch (below(4)) {
+  case 0:
+    op(i).set(AttrKey::ns_step, (op(i).getInt(AttrKey::ns_step) + 1) % 6);
+    return at(i, "is another step");
+  case 1:
+    op(i).set(AttrKey::largest_matrix, int64_t{8});
+    return at(i, "has less room for products");
+  case 2:
+    if (op(i).kind != OpKind::MuonSums)
+      return {};
+    op(i).set(AttrKey::sum_ranks, op(i).getInt(AttrKey::sum_ranks) * 2);
+    return at(i, "counts parts half");
+  default:
+    op(i).set(AttrKey::products, (op(i).getInt(AttrKey::products) + 1) % 3);
+    return at(i, "has products of other numbers");
+  }
+}
+
 std::string StepMutator::doChangeMatrix() {
   std::vector<uint32_t> updates = opsWhere([](const Op &o) { return o.kind == OpKind::Muon; });
+  if (std::string changed = doChangeStepOfMatrix(); !changed.empty())
+    return changed;
   if (updates.empty())
     return {};
   uint32_t i = pick(updates);

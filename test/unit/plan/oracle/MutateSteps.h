@@ -24,6 +24,7 @@ public:
   std::string doChangeParamType();
   std::string doChangeSplit();
   std::string doChangeMatrix();
+  std::string doChangeStepOfMatrix();
   std::string doChangeKind();
   std::string doChangeClass();
   std::string doWriteFrozen();

@@ -1,0 +1,220 @@
+// What Muon's kernels have in common: batches of matrices of one shape, their chunks, and products
+// whose results are symmetric. Mapping: a block has 256 threads, of 8 elements each, and takes
+// chunks of one matrix in turns.
+#pragma once
+
+#include <algorithm>
+#include <span>
+#include <type_traits>
+#include <vector>
+
+#include "kernels/cuda/Gemm.h"
+#include "kernels/cuda/Rows.h"
+#include "kernels/cuda/common.cuh"
+#include "kernels/host/Matrices.h"
+#include "runtime/base/NewtonSchulz.h"
+#include "runtime/base/StepState.h"
+
+namespace shardc::kernels::cuda {
+
+using host::Matrix;
+
+inline constexpr int kMuonThreads = 256;
+inline constexpr int kMuonSlabs = 64; ///< blocks of a matrix, each with a part of its squares
+
+/// One matrix of a batch.
+struct MatrixItem {
+  int64_t begin; ///< element of the shard, or of the first part
+  int32_t take, period;
+  float lrMult, wdMult;
+  int32_t isDecoupled;
+  int32_t part; ///< this rank's one
+};
+
+struct MatrixBatch {
+  Data g, m, x, weight;
+  float *w;
+  const StepState *state;
+  double *squares; ///< [matrix, slab]
+  int64_t rows, columns;
+  Data u; ///< updates of whole matrices, or where those of the shard go
+  int64_t partRows, partColumns;
+  int64_t stride;           ///< elements from one part to the next
+  int64_t ownBegin, ownEnd; ///< elements of a part that are the shard's
+  int32_t parts;
+  bool cutsColumns, isWhole;
+  float momentum, oneMinusMomentum, weightDecay, scale;
+  bool nesterov, decoupled, hasWeight;
+  MatrixItem item[kNsBatchMatrices];
+};
+static_assert(sizeof(MatrixBatch) <= 4096);
+
+/// A chunk of a matrix: where it lies in the shard, or among the parts, and in x, and how many
+/// elements it has.
+struct ChunkPlace {
+  int64_t inShard, inX;
+  int n;
+};
+
+__device__ __forceinline__ int64_t chunksOfPart(const MatrixBatch &p) {
+  return p.partRows * ((p.partColumns + kChunk - 1) / kChunk);
+}
+__device__ __forceinline__ int64_t chunksOf(const MatrixBatch &p) {
+  return chunksOfPart(p) * p.parts;
+}
+
+__device__ __forceinline__ ChunkPlace placeOf(const MatrixBatch &p, int64_t chunk) {
+  const MatrixItem &item = p.item[blockIdx.y];
+  const int64_t ofRow = (p.partColumns + kChunk - 1) / kChunk;
+  const int64_t part = p.parts > 1 ? chunk / chunksOfPart(p) : 0;
+  const int64_t inPart = chunk - part * chunksOfPart(p);
+  const int64_t row = inPart / ofRow, column = inPart % ofRow * kChunk;
+  const int64_t inTensor = row / item.take * item.period + row % item.take;
+  const int64_t wholeRow = p.cutsColumns ? row : part * p.partRows + row;
+  const int64_t wholeColumn = p.cutsColumns ? part * p.partColumns + column : column;
+  return {item.begin + part * p.stride + inTensor * p.partColumns + column,
+          (static_cast<int64_t>(blockIdx.y) * p.rows + wholeRow) * p.columns + wholeColumn,
+          upToChunk(p.partColumns - column)};
+}
+
+template <Mode M>
+__global__ void __launch_bounds__(kMuonThreads) squareWhole(const __grid_constant__ MatrixBatch p) {
+  awaitPrevious();
+  double sum[1] = {0.0};
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * kMuonThreads + threadIdx.x; i < chunksOf(p);
+       i += int64_t{kMuonSlabs} * kMuonThreads) {
+    const ChunkPlace at = placeOf(p, i);
+    float update[kChunk];
+    load8<M>(p.u, at.inShard, at.n, update);
+#pragma unroll
+    for (int j = 0; j < kChunk; ++j)
+      if (j < at.n)
+        sum[0] = fma(static_cast<double>(update[j]), static_cast<double>(update[j]), sum[0]);
+  }
+  blockSum(sum);
+  if (threadIdx.x == 0)
+    p.squares[int64_t{kMuonSlabs} * blockIdx.y + blockIdx.x] = sum[0];
+}
+
+inline constexpr int kMirrorTile = 32, kMirrorRows = 8;
+
+/// Copies what is below the diagonal of each square to what is above.
+template <typename T>
+__global__ void __launch_bounds__(kMirrorTile *kMirrorRows) mirror(T *squares, int64_t extent) {
+  awaitPrevious();
+  __shared__ T tile[kMirrorTile][kMirrorTile + 1];
+  if (blockIdx.x > blockIdx.y)
+    return;
+  T *square = squares + blockIdx.z * extent * extent;
+  const int64_t row = int64_t{blockIdx.y} * kMirrorTile, column = int64_t{blockIdx.x} * kMirrorTile;
+  for (int i = threadIdx.y; i < kMirrorTile; i += kMirrorRows)
+    if (row + i < extent && column + threadIdx.x < extent)
+      tile[i][threadIdx.x] = square[(row + i) * extent + column + threadIdx.x];
+  __syncthreads();
+  for (int i = threadIdx.y; i < kMirrorTile; i += kMirrorRows)
+    if (column + i < row + threadIdx.x && column + i < extent && row + threadIdx.x < extent)
+      square[(column + i) * extent + row + threadIdx.x] = tile[threadIdx.x][i];
+}
+
+inline bool hasNarrowProducts(const Call &call) {
+  return static_cast<NsProducts>(call.attrs.products) == NsProducts::Medium;
+}
+
+/// Products of a batch of `count` matrices, in the type that the call says.
+class MatrixProducts {
+public:
+  MatrixProducts(const Call &call, int64_t count, std::byte *workspace)
+      : call_(call), count_(count), workspace_(workspace) {}
+
+  Gemm product(int64_t m, int64_t n, int64_t k, const void *a, const void *b, void *c) const {
+    Gemm gemm;
+    gemm.a = a, gemm.b = b, gemm.c = c;
+    gemm.m = m, gemm.n = n, gemm.k = k, gemm.batches = count_;
+    gemm.in = gemm.out = hasNarrowProducts(call_) ? DType::BF16 : DType::F32;
+    gemm.tf32 = static_cast<NsProducts>(call_.attrs.products) == NsProducts::High;
+    gemm.multiprocessors = call_.multiprocessors;
+    return gemm;
+  }
+  static Gemm sumOf(Gemm gemm, float alpha, float beta, const void *added) {
+    gemm.alpha = alpha, gemm.beta = beta, gemm.added = added;
+    return gemm;
+  }
+  void enqueue(const Gemm &gemm) const { runGemm(gemm, workspace_, queueOf(call_)); }
+
+  /// A product whose result is symmetric, of m rows: what lies below the diagonal in strips, each
+  /// of the lower half of the rows that are left. `added` is symmetric too.
+  void enqueueSymmetric(const Gemm &gemm) const {
+    constexpr int64_t kStripRows = 1024; // whose products fill a GPU
+    const int64_t extent = gemm.m;
+    bool cuts = call_.attrs.symmetric && extent % (2 * kStripRows) == 0 &&
+                !queueOf(call_).context().options().ownKernels;
+    if (!cuts)
+      return enqueue(gemm);
+    int64_t left = extent;
+    for (; left >= 2 * kStripRows && left % 2 == 0; left /= 2)
+      enqueue(stripOf(gemm, left / 2, left));
+    enqueue(stripOf(gemm, 0, left));
+    auto tiles = static_cast<unsigned>((extent + kMirrorTile - 1) / kMirrorTile);
+    dim3 grid(tiles, tiles, static_cast<unsigned>(count_));
+    auto copy = [&](auto *squares) {
+      launchKernel(mirror<std::remove_pointer_t<decltype(squares)>>, grid,
+                   dim3(kMirrorTile, kMirrorRows), 0, queueOf(call_), squares, extent);
+    };
+    if (dtypeBytes(gemm.out) == 2)
+      copy(static_cast<uint16_t *>(gemm.c));
+    else
+      copy(static_cast<uint32_t *>(gemm.c));
+  }
+
+private:
+  /// The rows from `begin` to `end`, and the columns up to `end`, of a product of squares' factors.
+  Gemm stripOf(Gemm gemm, int64_t begin, int64_t end) const {
+    auto at = [](const void *data, int64_t element, DType type) {
+      return static_cast<const void *>(static_cast<const std::byte *>(data) +
+                                       element * dtypeBytes(type));
+    };
+    gemm.stepsA = {gemm.transA ? gemm.m : gemm.k, gemm.m * gemm.k};
+    gemm.stepsB = {gemm.transB ? gemm.k : gemm.n, gemm.n * gemm.k};
+    gemm.stepsC = {gemm.n, gemm.m * gemm.n};
+    gemm.a = at(gemm.a, gemm.transA ? begin : begin * gemm.k, gemm.in);
+    gemm.c = const_cast<void *>(at(gemm.c, begin * gemm.n, gemm.out));
+    if (gemm.added != nullptr)
+      gemm.added = at(gemm.added, begin * gemm.n, gemm.out);
+    gemm.m = end - begin, gemm.n = end;
+    return gemm;
+  }
+
+  const Call &call_;
+  int64_t count_;
+  std::byte *workspace_;
+};
+
+/// Fills in the matrices, which have one shape.
+inline void setMatrices(MatrixBatch &p, const Matrix *matrices, int64_t count) {
+  const Matrix &shape = matrices[0];
+  p.rows = shape.rows, p.columns = shape.columns;
+  p.partRows = shape.partRows(), p.partColumns = shape.partColumns();
+  p.parts = static_cast<int32_t>(shape.parts), p.stride = shape.stride;
+  p.cutsColumns = shape.cutsColumns;
+  for (int64_t i = 0; i < count; ++i) {
+    const Matrix &matrix = matrices[i];
+    p.item[i] = {matrix.begin,
+                 static_cast<int32_t>(matrix.take),
+                 static_cast<int32_t>(matrix.period),
+                 matrix.range->lrMult,
+                 matrix.range->wdMult,
+                 matrix.range->isDecoupled ? 1 : 0,
+                 static_cast<int32_t>(matrix.part)};
+  }
+}
+
+/// Whether each chunk begins at a multiple of 16 bytes in all tensors.
+inline bool isAligned(const MatrixBatch &p, std::initializer_list<const Tensor *> tensors,
+                      const Matrix *matrices, int64_t count) {
+  return modeOf(tensors, p.partColumns) != Mode::Scalar && p.stride % kChunk == 0 &&
+         p.ownBegin % kChunk == 0 &&
+         std::all_of(matrices, matrices + count,
+                     [](const Matrix &matrix) { return matrix.begin % kChunk == 0; });
+}
+
+} // namespace shardc::kernels::cuda

@@ -1,0 +1,196 @@
+// Newton-Schulz steps of matrices of which ranks have parts (kernels/host/Muon.cpp says what a step
+// computes). A part X has some of a matrix' rows or columns, and all of the other side: ranks add
+// what each makes of X·Xᵀ along this side, in fp32, and each takes the step of its own part.
+// muon_sums makes a rank's summands, muon_step takes the sums. Of products in bf16 parts are bf16,
+// and sums are rounded to it once they are added. Limited by arithmetic: 4·s operations an element
+// of a part, and 2·s³ a matrix on each rank, of the side s that ranks do not divide.
+#include "kernels/host/Blas.h"
+#include "kernels/host/Check.h"
+#include "kernels/host/Convert.h"
+#include "kernels/host/Matrices.h"
+#include "kernels/host/Rows.h"
+#include "kernels/host/Scratch.h"
+#include "runtime/base/NewtonSchulz.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace shardc::kernels::host {
+namespace {
+
+enum Operand { X, Momentum, Sums };
+
+struct Buffers {
+  Buffers(const Call &call, Scratch &scratch)
+      : x(scratch.take<float>(call.attrs.largest_matrix)),
+        y(scratch.take<float>(call.attrs.largest_matrix)),
+        square(scratch.take<float>(call.attrs.largest_matrix)),
+        mixed(scratch.take<float>(call.attrs.largest_matrix)) {}
+
+  float *x, *y;          ///< a part, and what a step makes of it
+  float *square, *mixed; ///< side by side: A, and b·A + c·A²
+};
+
+DType typeOfParts(const Call &call) {
+  return static_cast<NsProducts>(call.attrs.products) == NsProducts::Medium ? DType::BF16
+                                                                            : DType::F32;
+}
+
+void copyFrom(const Tensor &tensor, int64_t at, int64_t n, float *to) {
+  float values[kBlock];
+  for (int64_t i = 0; i < n; i += kBlock) {
+    int64_t count = std::min(kBlock, n - i);
+    std::copy_n(readF32(tensor, at + i, count, values), count, to + i);
+  }
+}
+
+void copyTo(const Tensor &tensor, int64_t at, int64_t n, const float *from) {
+  for (int64_t i = 0; i < n; i += kBlock)
+    writeF32(tensor, at + i, std::min(kBlock, n - i), from + i);
+}
+
+/// Zeros from element `at` on, which no matrix has.
+void clearFrom(const Tensor &tensor, int64_t at) {
+  const float zeros[kBlock] = {};
+  for (; at < tensor.numel(); at += kBlock)
+    writeF32(tensor, at, std::min(kBlock, tensor.numel() - at), zeros);
+}
+
+/// Several ranks may have one part, which counts once.
+float shareOf(const Call &call, const MatrixPart &part) {
+  return static_cast<float>(part.parts) / static_cast<float>(call.attrs.sum_ranks);
+}
+
+float squaresOf(const Call &call, const Matrix &matrix) {
+  float values[kBlock];
+  double squares = 0;
+  for (int64_t row = 0; row < matrix.rows; ++row)
+    for (int64_t c = 0; c < matrix.columns; c += kBlock) {
+      int64_t n = std::min(kBlock, matrix.columns - c);
+      const float *x = readF32(call.in[X], matrix.rowBegin(row) + c, n, values);
+      for (int64_t i = 0; i < n; ++i)
+        squares += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+    }
+  return static_cast<float>(squares);
+}
+
+void runMuonSums(const Call &call) {
+  Scratch scratch(call);
+  Buffers buffers(call, scratch);
+  auto *sums = static_cast<float *>(call.out[0].data);
+  std::fill_n(sums, call.out[0].numel(), 0.0f);
+  for (const MatrixPart &part : partsOfSteps(call)) {
+    if (call.attrs.ns_step == 0) {
+      *sums++ = squaresOf(call, part.place) * shareOf(call, part);
+      continue;
+    }
+    const int64_t r = part.place.rows, c = part.place.columns, side = part.side();
+    copyFrom(call.in[X], part.at, r * c, buffers.x);
+    bool ofRows = part.isOfRows();
+    gemm(side, side, ofRows ? c : r, shareOf(call, part), {buffers.x, c, !ofRows},
+         {buffers.x, c, ofRows}, 0.0f, sums + part.product, side);
+  }
+}
+
+/// Before the first step: the part, divided by the norm of its matrix.
+void divideByNorm(const Call &call, const MatrixPart &part, float squares) {
+  const float norm = std::max(std::sqrt(squares), kNsNormMin);
+  float values[kBlock], divided[kBlock];
+  for (int64_t row = 0; row < part.place.rows; ++row)
+    for (int64_t c = 0; c < part.place.columns; c += kBlock) {
+      int64_t n = std::min(kBlock, part.place.columns - c);
+      const float *x = readF32(call.in[X], part.place.rowBegin(row) + c, n, values);
+      for (int64_t i = 0; i < n; ++i)
+        divided[i] = x[i] / norm;
+      writeF32(call.out[0], part.at + row * part.place.columns + c, n, divided);
+    }
+}
+
+void takeStep(const Call &call, const MatrixPart &part, const float *sums, const Buffers &buffers) {
+  const int64_t r = part.place.rows, c = part.place.columns, side = part.side();
+  auto round = [&](float *x, int64_t n) {
+    for (int64_t i = 0; typeOfParts(call) == DType::BF16 && i < n; ++i)
+      x[i] = toFloat(toBF16(x[i]));
+  };
+  NsStep step =
+      nsStep(static_cast<NsCoefficients>(call.attrs.ns_coefficients), call.attrs.ns_step - 1);
+  copyFrom(call.in[X], part.at, r * c, buffers.x);
+  std::copy_n(buffers.x, r * c, buffers.y);
+  std::copy_n(sums + part.product, side * side, buffers.square);
+  round(buffers.square, side * side);
+  const float *mixed = buffers.square;
+  float factor = step.b;
+  if (step.c != 0) {
+    std::copy_n(buffers.square, side * side, buffers.mixed);
+    gemm(side, side, side, step.c, {buffers.square, side}, {buffers.square, side}, step.b,
+         buffers.mixed, side);
+    round(buffers.mixed, side * side);
+    mixed = buffers.mixed, factor = 1;
+  }
+  if (part.isOfRows())
+    gemm(r, c, r, factor, {mixed, r}, {buffers.x, c}, step.a, buffers.y, c);
+  else
+    gemm(r, c, c, factor, {buffers.x, c}, {mixed, c}, step.a, buffers.y, c);
+  copyTo(call.out[0], part.at, r * c, buffers.y);
+}
+
+void runMuonStep(const Call &call) {
+  Scratch scratch(call);
+  Buffers buffers(call, scratch);
+  const auto *sums = static_cast<const float *>(call.in[Sums].data);
+  int64_t end = 0;
+  for (const MatrixPart &part : partsOfSteps(call)) {
+    if (call.attrs.ns_step == 0)
+      divideByNorm(call, part, *sums++);
+    else
+      takeStep(call, part, sums, buffers);
+    end = part.at + part.place.numel();
+  }
+  clearFrom(call.out[0], end);
+}
+
+/// What both ops need of their operands and of the sums.
+const char *checkParts(const Call &call, const Tensor &sums) {
+  const Attrs &attrs = call.attrs;
+  SHARDC_REQUIRE(call.in[X].dtype == (attrs.ns_step == 0 ? DType::F32 : typeOfParts(call)),
+                 "the parts of matrices do not have the type of 'products'");
+  SHARDC_REQUIRE(sums.dtype == DType::F32, "the sums of matrices are not f32");
+  SHARDC_REQUIRE(call.rangesOf != nullptr, "the ranges of the parts of matrices are missing");
+  SHARDC_REQUIRE_OK(checkRanges(call, 0, call.in[X]));
+  SHARDC_REQUIRE_OK(checkRanges(call, 1, call.in[Momentum]));
+  int64_t needed = 0;
+  for (const ParamRange &range : rangesOfShard(call, 0))
+    SHARDC_REQUIRE(range.row > 0 && (range.end - range.begin) % range.row == 0 && range.parts >= 1,
+                   "a range does not consist of whole rows");
+  for (const MatrixPart &part : partsOfSteps(call)) {
+    needed += attrs.ns_step == 0 ? 1 : part.side() * part.side();
+    SHARDC_REQUIRE(std::max(part.place.numel(), part.side() * part.side()) <= attrs.largest_matrix,
+                   "a matrix has more elements than 'largest_matrix'");
+  }
+  SHARDC_REQUIRE(needed <= sums.numel(), "there are fewer sums than matrices need");
+  return nullptr;
+}
+
+const char *acceptsMuonSums(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {2, 2, 1, 1}));
+  SHARDC_REQUIRE_OK(checkParts(call, call.out[0]));
+  for (const ParamRange &range : rangesOfShard(call, 0))
+    SHARDC_REQUIRE(call.attrs.sum_ranks % range.parts == 0,
+                   "a matrix has more parts than ranks add");
+  return nullptr;
+}
+
+const char *acceptsMuonStep(const Call &call) {
+  SHARDC_REQUIRE_OK(checkArity(call, {3, 3, 1, 1}));
+  SHARDC_REQUIRE(call.out[0].numel() == call.in[X].numel() &&
+                     call.out[0].dtype == typeOfParts(call),
+                 "the result is not as large as the parts, or not of the type of 'products'");
+  return checkParts(call, call.in[Sums]);
+}
+
+} // namespace
+
+const Kernel kMuonSums = {"muon_sums_host", runMuonSums, acceptsMuonSums, workspaceOf<Buffers>};
+const Kernel kMuonStep = {"muon_step_host", runMuonStep, acceptsMuonStep, workspaceOf<Buffers>};
+
+} // namespace shardc::kernels::host
