@@ -5,7 +5,8 @@ usage: megatron_core.py BIN
 For plain DDP, the distributed optimizer and PyTorch's FSDP2, fp32 and bf16, llama and GPT-2: a run of ours saves, Megatron-Core
 loads that with its default strictness, trains, and saves it again; a run of ours continues from what
 Megatron-Core saved. Megatron-Core also trains a new model, from which a run of ours continues; and one with
-a padded vocabulary. Models with experts go there and back likewise, undivided and divided by two ranks. BIN is the folder of shardc and shardc-run. If MEGATRON_LM names a checkout of Megatron-LM,
+a padded vocabulary. Muon's chain of optimizers goes there and back where the package emerging_optimizers is installed beside
+Megatron-Core. Models with experts go likewise, undivided and divided by two ranks. BIN is the folder of shardc and shardc-run. If MEGATRON_LM names a checkout of Megatron-LM,
 it is tested beside the installed Megatron-Core. Exits with 0 if all agrees, 77 if Megatron-Core is not
 installed.
 """
@@ -176,6 +177,13 @@ def check_padding(binaries, where):
               f"padded rows, {masked[0]:.4f} without")
 
 
+def has_muon(where):
+    """Whether this Megatron-Core has Muon among its optimizers, of the package emerging_optimizers."""
+    asked = "from megatron.core.optimizer.emerging_optimizers import HAVE_EMERGING_OPTIMIZERS as has; raise SystemExit(not has)"
+    more = {**os.environ, "PYTHONPATH": where} if where else dict(os.environ)
+    return subprocess.run([sys.executable, "-W", "ignore", "-c", asked], env=more, capture_output=True).returncode == 0
+
+
 def main():
     binaries = pathlib.Path(sys.argv[1])
     for where in ("", *filter(None, [os.environ.get("MEGATRON_LM")])):
@@ -184,6 +192,8 @@ def main():
                 for ddp in WRAPPERS:
                     if ddp != "fsdp2" or model != "gpt2":  # whose embedding is tied, which FSDP2 refuses
                         check(binaries, where, model, precision, ddp)
+        if has_muon(where):
+            check(binaries, where, "llama", "fp32", "plain", optimizer=MUON)
         check_padding(binaries, where)
         for ddp in ("plain", "distributed"):
             for ranks in (1, 2):

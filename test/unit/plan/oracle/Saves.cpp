@@ -92,7 +92,8 @@ private:
     const Cell &cell = role_.cells[c];
     for (int32_t b = 0; b < static_cast<int32_t>(plan_.blocks.size()); ++b) {
       const Block &block = plan_.blocks[static_cast<size_t>(b)];
-      if (!isSaved(role_, cell) || blockOf(cell) != b)
+      bool isOfBase = plan_.job.peft.scheme && !isTrainedBlock(plan_, b); // loaded, not saved
+      if (!isSaved(role_, cell) || blockOf(cell) != b || isOfBase)
         continue;
       int64_t first = 0, count = cell.type.numel();
       StateShare share = stateShareOf(plan_, b);
