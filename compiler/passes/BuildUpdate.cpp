@@ -263,17 +263,14 @@ private:
         operands[b] = takeOperands(segment, b, grads[b], state);
     };
     const std::vector<size_t> trained = trainedBlocks();
-    auto prepareFrom = [&](auto first) {
-      auto next = std::find_if(first, trained.end(), [&](size_t b) { return takesWhole(b); });
-      if (next != trained.end())
-        prepare(*next);
-    };
-    prepareFrom(trained.begin()); // beside the updates of what is no matrix
     for (auto at = trained.begin(); at != trained.end(); ++at) {
       const size_t b = *at;
       prepare(b);
       if (takesWhole(b)) // gathers of one block beside the products of the one before
-        prepareFrom(std::next(at));
+        if (auto next = std::find_if(std::next(at), trained.end(),
+                                     [&](size_t other) { return takesWhole(other); });
+            next != trained.end())
+          prepare(*next);
       ValueId master = buildOptimizer(segment, b, operands[b]);
       if (isKeptIn8Bits(b))
         masters[b] = master;

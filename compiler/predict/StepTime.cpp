@@ -11,6 +11,7 @@
 
 #include "compiler/model/OpCost.h"
 #include "compiler/predict/Attention.h"
+#include "compiler/predict/MatrixWork.h"
 #include "compiler/predict/MeasuredRates.h"
 #include "compiler/predict/PipelineTime.h"
 #include "compiler/predict/Transfers.h"
@@ -253,22 +254,6 @@ double productSeconds(const Device &device, const Segment &segment, const Op &op
          (quantises ? factorsSeconds(device, segment, op) : 0);
 }
 
-/// Floating-point operations of an op of Muon's on a matrix.
-double flopsOfMatrix(const Op &op, const plan::BlockMatrix &matrix) {
-  auto rows = static_cast<double>(matrix.rows), columns = static_cast<double>(matrix.columns);
-  if (op.kind == OpKind::Muon) {
-    auto r = static_cast<double>(matrix.shortSide()), c = static_cast<double>(matrix.longSide());
-    return op.getBool(Key::divided)
-               ? 0
-               : static_cast<double>(op.getInt(Key::ns_steps)) * (4 * r * r * c + 2 * r * r * r);
-  }
-  auto side = static_cast<double>(matrix.sharedSide());
-  double ofPart = 2 * side * rows * columns / static_cast<double>(matrix.parts);
-  if (op.getInt(Key::ns_step) == 0)
-    return 0;
-  return op.kind == OpKind::MuonSums ? ofPart : ofPart + 2 * side * side * side;
-}
-
 /// Seconds of Muon's matrix products, on the rank that computes most of them. A rank orthogonalises
 /// each matrix that has a row in its part of the block.
 double matricesSeconds(const Device &device, const plan::Plan &plan, const Segment &segment,
@@ -280,8 +265,8 @@ double matricesSeconds(const Device &device, const plan::Plan &plan, const Segme
   const bool isJoined = op.kind != OpKind::Muon || op.getInt(Key::tensor_parts) > 1;
   std::map<int64_t, double> seconds; // by part of the block
   for (const plan::BlockMatrix &matrix : plan::matricesOf(plan, block, isJoined)) {
-    auto side = static_cast<double>(isJoined && op.kind != OpKind::Muon ? matrix.sharedSide()
-                                                                        : matrix.shortSide());
+    auto side =
+        static_cast<double>(op.kind == OpKind::Muon ? matrix.shortSide() : matrix.sharedSide());
     for (int64_t index = matrix.begin / part; index <= (matrix.end - 1) / part; ++index)
       seconds[index] += flopsOfMatrix(op, matrix) / (productTflops(side) * scale * 1e12);
   }

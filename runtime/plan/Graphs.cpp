@@ -38,16 +38,12 @@ constexpr int64_t kNodesOfFactors = 6;
 /// counters. Two of them may be cut into five strips, behind which a kernel copies.
 int64_t nodesOfBatch(const Op &op) {
   const int64_t ofProduct = op.getBool(AttrKey::symmetric) ? 11 : 2;
-  switch (op.kind) {
-  case OpKind::MuonUpdate:
+  if (op.kind == OpKind::MuonUpdate)
     return 1;
-  case OpKind::MuonSums: // squares and their sums, or a product
-    return ofProduct;
-  case OpKind::MuonStep: // sums in the type of products, and two of these; or a division
-    return ofProduct + 3;
-  default:
-    break;
-  }
+  if (op.kind == OpKind::MuonSums) // squares and their sums, or a product, and zeros
+    return ofProduct + 1;
+  if (op.kind == OpKind::MuonStep) // a rounding, two products and zeros
+    return 2 * ofProduct + 2;
   if (op.getBool(AttrKey::divided))
     return 2;
   bool takesWhole = op.operands.size() > operandIndex<OpKind::Muon>("u");

@@ -8,12 +8,15 @@ CHECK is what has to agree:
               (EXPERTS=1), ranks with parts of matrices by each mode that orthogonalises them whole, microbatches, recomputation, and one rank: losses of 5 steps, and gradients of the first, within 1e-5
               relative, the last losses within 1e-4. Each pair of values occurs in a row; SEED=n (1 by default) draws the
               rows. A part of them runs unless SHARDC_LONG=1.
+    narrow    Muon, lion, sgd, moments in bf16 and frozen layers in bf16, fp16 and fp8 by each recipe, on two ranks under FSDP and with parts of
+              matrices, and one rank: losses of 4 steps within 1e-2; Muon in fp16 is refused. A part of them unless SHARDC_LONG=1
     layouts   saved under one layout, loaded under another, in both formats: weights, momenta and moments to the bit
     changed   a run of AdamW continues with Muon, and one of Muon with AdamW: the first loss is that of the weights
 """
 
 import os
 import random
+import subprocess
 import sys
 import tempfile
 
@@ -87,6 +90,41 @@ def check_one_rank(runner):
     print(f"{len(rows)} rows")
 
 
+TYPES = {"bf16": ["mixed_precision=bf16_mixed"], "fp16": ["mixed_precision=fp16_mixed", "optimizer.initial_loss_scale=1024"],
+         **{recipe: ["mixed_precision=bf16_mixed", "mixed_precision.fp8=hybrid", f"mixed_precision.fp8_recipe={recipe}"]
+            for recipe in ("delayed", "tensorwise", "blockwise", "mxfp8")}}
+UPDATES = {"muon": ["optimizer.optimizer=muon", "optimizer.lr=2e-3", "optimizer.muon_extra_scale_factor=0.2"],
+           "lion": ["optimizer.optimizer=lion", "optimizer.lr=1e-4"], "sgd": ["optimizer.optimizer=sgd", "optimizer.lr=1e-2"],
+           "moments": ["optimizer.use_precision_aware_optimizer=true", "optimizer.exp_avg_dtype=bf16", "optimizer.exp_avg_sq_dtype=bf16"],
+           "frozen": ['model.freeze=["embedding", "layers.0", "layers.1.qkv"]', "model.share_embeddings_and_output_weights=false"]}
+
+
+def check_narrow(runner):
+    pairs = [(update, kind) for update in UPDATES for kind in TYPES]
+    if not LONG:  # each of both once at least
+        pairs = [(update, list(TYPES)[(i + j) % len(TYPES)]) for i, update in enumerate(UPDATES) for j in range(2)][:6]
+    sizes = ["model.num_layers=2", "model.hidden_size=128", "model.ffn_hidden_size=256", *batch(4, 4)]
+    for update, kind in pairs:
+        settings, name = [*sizes, *TYPES[kind], *UPDATES[update]], f"{update} in {kind}"
+        sharded = "optim" if update == "lion" else "optim_grads_params"  # FSDP refuses it by rule fsdp-optimizer
+        ranks = {"one": layout("optim", 1), "sharded": layout(sharded, 2),
+                 "parts": [*layout("optim", 2), "model.tensor_model_parallel_size=2", "model.sequence_parallel=true",
+                           *(["optimizer.muon_tp_mode=distributed"] if update == "muon" else [])]}
+        if (update, kind) == ("muon", "fp16"):
+            print(f"{name}: refused by {refusal(runner, *settings, *ranks['one'])}")
+            continue
+        expected = runner.run_plan(*settings, *ranks["one"])
+        for way in ("sharded", "parts"):
+            close(f"{name}, {way}", runner.run_plan(*settings, *ranks[way]), expected, tolerance=1e-2)
+
+
+def refusal(runner, *settings):
+    done = subprocess.run(["shardc", "check", runner.recipe, *runner.arguments(settings)], capture_output=True, text=True)
+    if done.returncode == 0 or "[muon-fp16]" not in done.stderr:
+        sys.exit(f"not refused: {done.stderr}")
+    return "muon-fp16"
+
+
 def check_layouts(runner):
     runner.settings = [*runner.settings, *MUON]
     layouts = {"one rank": under("optim_grads_params", 1), "FSDP on 3": under("optim_grads_params", 3),
@@ -112,4 +150,4 @@ def check_changed(runner):
 
 
 if __name__ == "__main__":
-    run_check({"one-rank": check_one_rank, "layouts": check_layouts, "changed": check_changed})
+    run_check({"one-rank": check_one_rank, "narrow": check_narrow, "layouts": check_layouts, "changed": check_changed})

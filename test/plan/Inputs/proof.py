@@ -206,6 +206,9 @@ def families():
     four = ["cluster.gpus_per_node=4"]
     yield "muon-rows", "llama_tiny", [*fsdp, *muon, *four, "train.global_batch_size=8"]
     yield "muon-parts", "llama_tiny", [*STRATEGIES["optim"], *muon, *rows, *heads, *BF16, *pairs]
+    steps = [*muon, "optimizer.muon_tp_mode=distributed", *heads]  # which the ranks divide
+    yield "muon-steps", "llama_tiny", [*STRATEGIES["optim"], *steps, *rows, *pairs]
+    yield "muon-steps-rows", "llama_tiny", [*fsdp, *steps, *rows, "cluster.gpus_per_node=8", "train.global_batch_size=8"]
     yield "muon-rows-parts", "llama_tiny", [*fsdp, *muon, *rows, *heads, "cluster.gpus_per_node=8", "train.global_batch_size=8"]
     yield "chunks-ring", "llama4_tiny", [*context, *fsdp, "model.num_moe_experts=none", "model.moe_layer_freq=none", "model.num_layers=2",
                                          "model.moe_shared_expert_intermediate_size=none", "model.no_rope_freq=[2]",

@@ -1,0 +1,25 @@
+// The matrix products of Muon's ops.
+#pragma once
+
+#include "runtime/plan/Matrices.h"
+
+namespace shardc::predict {
+
+/// Floating-point operations of an op of Muon's on a matrix, on each rank that has rows of it.
+inline double flopsOfMatrix(const plan::Op &op, const plan::BlockMatrix &matrix) {
+  auto rows = static_cast<double>(matrix.rows), columns = static_cast<double>(matrix.columns);
+  if (op.kind == plan::OpKind::Muon) {
+    auto r = static_cast<double>(matrix.shortSide()), c = static_cast<double>(matrix.longSide());
+    return op.getBool(plan::AttrKey::divided)
+               ? 0
+               : static_cast<double>(op.getInt(plan::AttrKey::ns_steps)) *
+                     (4 * r * r * c + 2 * r * r * r);
+  }
+  auto side = static_cast<double>(matrix.sharedSide());
+  double ofPart = 2 * side * rows * columns / static_cast<double>(matrix.parts);
+  if (op.getInt(plan::AttrKey::ns_step) == 0)
+    return 0;
+  return op.kind == plan::OpKind::MuonSums ? ofPart : ofPart + 2 * side * side * side;
+}
+
+} // namespace shardc::predict
