@@ -256,8 +256,7 @@ double productSeconds(const Device &device, const Segment &segment, const Op &op
 
 /// Seconds of Muon's matrix products, on the rank that computes most of them. A rank orthogonalises
 /// each matrix that has a row in its part of the block.
-double matricesSeconds(const Device &device, const plan::Plan &plan, const Segment &segment,
-                       const Op &op) {
+double matricesSeconds(const Device &device, const plan::Plan &plan, const Op &op) {
   bool isNarrow = static_cast<NsProducts>(op.getInt(Key::products)) == NsProducts::Medium;
   double scale = matmulScale(device, isNarrow ? DType::BF16 : DType::F32);
   const auto block = static_cast<int32_t>(op.getInt(Key::block));
@@ -642,7 +641,7 @@ double timeOf(const Device &device, const plan::Plan &plan, const plan::Segment 
   case plan::CostClass::Memory:
     seconds = memoryOpSeconds(device, segment, op, cost.bytes);
     if (op.kind == OpKind::Muon || op.kind == OpKind::MuonSums || op.kind == OpKind::MuonStep)
-      seconds += matricesSeconds(device, plan, segment, op);
+      seconds += matricesSeconds(device, plan, op);
     break;
   }
   return std::max(seconds, kLeastSeconds);
