@@ -66,14 +66,30 @@ std::unique_ptr<Connection> Admission::next(double now) {
   return nullptr;
 }
 
-Connection *Admission::admitRelay(std::unique_ptr<Connection> relay, Connections &relays) {
-  if (relays.size() < options_.fanOut) {
+/// One that is silent may be gone, and one of the same place is: none is sent to these as long as
+/// there are others.
+Connection *Admission::admitRelay(std::unique_ptr<Connection> relay, Connections &relays,
+                                  int64_t places) {
+  auto share = [&](const Connection &of) {
+    return places == 0 ? 0 : of.place * static_cast<int64_t>(options_.fanOut) / places;
+  };
+  auto isThere = [&](const std::unique_ptr<Connection> &other) {
+    return other->wire.isOpen() && other->place != relay->place &&
+           relay->heardAt - other->heardAt < kSilentSeconds;
+  };
+  bool isShareTaken = places > 0 && std::ranges::any_of(relays, [&](const auto &other) {
+                        return isThere(other) && share(*other) == share(*relay);
+                      });
+  if (relays.size() < options_.fanOut && !isShareTaken) {
     relay->wire.setBytesMax(kFrameBytesMax);
     relay->queue(MessageKind::Admitted, "");
     relays.push_back(std::move(relay));
     return relays.back().get();
   }
-  const Connection &other = *relays[next_++ % relays.size()];
+  const Connection &other = **std::ranges::min_element(relays, {}, [&](const auto &each) {
+    return std::tuple(!isThere(each), std::abs(share(*each) - share(*relay)),
+                      std::abs(each->place - relay->place));
+  });
   relay->queue(MessageKind::Redirect,
                Packer().text(other.address).number(other.hello->relayPort).take());
   seeOff(std::move(relay));

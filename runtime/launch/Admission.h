@@ -22,9 +22,10 @@ public:
   /// Why this rank does not fit; none if it does.
   /// `ranks`: that have their places already.
   std::vector<Report> findFaults(const Hello &hello, const Connections &ranks) const;
-  /// Puts a relay to the others. One for which there is no room goes to one of them, which may send
-  /// it on; null then.
-  Connection *admitRelay(std::unique_ptr<Connection> relay, Connections &relays);
+  /// Puts a relay to the others, of each of fanOut shares of `places` one (0: whoever comes first).
+  /// One for which there is no room goes to the nearest of them, which may send it on; null then.
+  /// So those below a relay are neighbours, which lists of ranks name with a few numbers.
+  Connection *admitRelay(std::unique_ptr<Connection> relay, Connections &relays, int64_t places);
   /// Keeps a connection that is no rank until it has what was sent to it.
   void seeOff(std::unique_ptr<Connection> connection);
   /// A refusal has no code: the other end takes it for what somebody said, and no more.
@@ -47,7 +48,6 @@ private:
   Socket listener_;
   Connections strangers_;  ///< no ranks yet, or never
   size_t served_ = 0;      ///< of them in this turn
-  size_t next_ = 0;        ///< relay that further ones are sent to
   bool hasWarned_ = false; ///< of a stranger
   double acceptsFrom_ = 0; ///< no connection is taken before
 };

@@ -18,8 +18,7 @@ constexpr double kIdleSeconds = 30;
 
 Relay::Relay(RelayOptions options)
     : options_(std::move(options)), parentAddress_(options_.address), parentPort_(options_.port),
-      routes_(static_cast<size_t>(options_.worldSize)),
-      placeOf_(static_cast<size_t>(options_.worldSize), -1), progress_(rendezvous_) {
+      progress_(rendezvous_) {
   rendezvous_.worldSize = options_.worldSize;
   rendezvous_.secret = options_.secret;
   rendezvous_.job = options_.job;
@@ -79,16 +78,16 @@ void Relay::step(double seconds, std::span<const pollfd> entries) {
     sendUp();
   dropClosed();
   bool hasNobody = ranks_.empty() && relays_.empty() && !above_.hasUnsent();
-  if (isEnding()
-          ? (hasNobody && !isAwaited()) || clock_ - endedAt_ > kLeaveSeconds
-          : (hasNobody && begun_ > 0) || (state_ != State::Joined && clock_ > options_.joinSeconds))
+  if (isEnding() ? (hasNobody && !isAwaited()) || clock_ - endedAt_ > kLeaveSeconds
+                 : (hasNobody && !placeOf_.empty()) ||
+                       (state_ != State::Joined && clock_ > options_.joinSeconds))
     end();
 }
 
 /// Ranks of this machine that have not heard yet that the job is over look for it.
 bool Relay::isAwaited() const {
   bool haveAllCome =
-      begun_ > 0 || (options_.localSize > 0 && std::ssize(came_) >= options_.localSize);
+      !placeOf_.empty() || (options_.localSize > 0 && std::ssize(came_) >= options_.localSize);
   return isJobOver_ && (options_.startsAgain || !haveAllCome);
 }
 
@@ -290,11 +289,23 @@ void Relay::takeAbort(const std::string &body) {
     }
 }
 
+/// Null: nobody is there.
+Connection *Relay::routeTo(int64_t place) const {
+  auto route = routes_.find(place);
+  return route != routes_.end() && route->second->wire.isOpen() ? route->second : nullptr;
+}
+
+/// Rank 0's supervisor says of others that there is no such place.
+void Relay::addRoute(int64_t place, Connection &child) {
+  if (place < options_.worldSize && (!routeTo(place) || options_.isElastic))
+    routes_[place] = &child;
+}
+
 void Relay::passDown(const RelayedMessage &message) {
   std::map<Connection *, std::vector<int>> byRelay;
   for (int place : message.places) {
-    Connection *child = routes_[static_cast<size_t>(place)];
-    if (!child || !child->wire.isOpen())
+    Connection *child = routeTo(place);
+    if (!child)
       continue;
     if (child->hello->relayPort > 0) {
       byRelay[child].push_back(place);
@@ -317,11 +328,9 @@ void Relay::passWelcome(const RelayedMessage &message) {
   std::map<Connection *, std::pair<std::vector<int>, std::vector<int>>> byRelay;
   for (size_t i = 0; i < all->ranks.size(); ++i) {
     int place = message.places[i], rank = all->ranks[i];
-    Connection *child = routes_[static_cast<size_t>(place)];
-    int &known = placeOf_[static_cast<size_t>(rank)];
-    begun_ += known < 0;
-    known = place;
-    if (!child || !child->wire.isOpen())
+    Connection *child = routeTo(place);
+    placeOf_[rank] = place;
+    if (!child)
       continue; // which is on its way up
     if (child->hello->relayPort > 0) {
       byRelay[child].first.push_back(place);
@@ -356,28 +365,24 @@ void Relay::receiveChildren() {
       child->queue(MessageKind::Abort, abort_);
       admission_->seeOff(std::move(child));
     } else if (child->hello->relayPort > 0)
-      admission_->admitRelay(std::move(child), relays_);
+      admission_->admitRelay(std::move(child), relays_, 0);
     else
       admit(std::move(child));
   }
   Status status = admission_->accept(clock_);
-  if (status.code() == StatusCode::Exhausted && begun_ == 0 && !isEnding())
+  if (status.code() == StatusCode::Exhausted && placeOf_.empty() && !isEnding())
     giveUp(status);
 }
 
 /// Rank 0's supervisor says whether it is. Of two processes of a place the later one counts, but
 /// for one that has begun; where places are ranks, there must not be two.
 void Relay::admit(std::unique_ptr<Connection> child) {
-  Connection *nowhere = nullptr; // rank 0's supervisor says that there is no such place
-  bool isPlace = child->place < std::ssize(routes_);
-  Connection *&route = isPlace ? routes_[static_cast<size_t>(child->place)] : nowhere;
-  bool isTaken = route && route->wire.isOpen();
-  if (isTaken && route->isWelcome)
+  Connection *known = routeTo(child->place);
+  if (known && known->isWelcome)
     return admission_->refuse(std::move(child), Refusal::Complete);
-  if (isTaken && options_.isElastic)
-    route->wire.close();
-  if (!isTaken || options_.isElastic)
-    route = child.get();
+  if (known && options_.isElastic)
+    known->wire.close();
+  addRoute(child->place, *child);
   child->wire.setBytesMax(kRankFrameBytesMax);
   joined_.push_back(*child->hello);
   came_.insert(child->place);
@@ -399,10 +404,7 @@ bool Relay::handleRelay(Connection &child, const Message &message) {
   case MessageKind::Joined: {
     auto all = unpacked<RelayedHellos>(message.body, options_.worldSize);
     for (size_t i = 0; all && i < all->hellos.size(); ++i) {
-      auto place = static_cast<size_t>(all->hellos[i].rank);
-      bool isRouted = place < routes_.size() && routes_[place] && routes_[place]->wire.isOpen();
-      if (place < routes_.size() && (!isRouted || options_.isElastic))
-        routes_[place] = &child;
+      addRoute(all->hellos[i].rank, child);
       joined_.push_back(std::move(all->hellos[i]));
     }
     return all.has_value();
@@ -469,11 +471,11 @@ void Relay::lose(Connection &child) {
   child.wire.close();
   survey_.drop(child);
   std::vector<int> lost;
-  for (size_t place = 0; place < routes_.size(); ++place)
-    if (routes_[place] == &child) {
+  for (const auto &[place, route] : routes_)
+    if (route == &child)
       lost.push_back(static_cast<int>(place));
-      routes_[place] = nullptr;
-    }
+  for (int place : lost)
+    routes_.erase(place);
   if (lost.empty() || state_ != State::Joined)
     return;
   sendUp();
@@ -527,7 +529,7 @@ void Relay::answerFinders() {
     status = answerAll(finders_, where_);
   else if (!reason_.empty())
     status = answerAll(finders_, kNotYet + reason_);
-  if (status.code() == StatusCode::Exhausted && begun_ == 0 && !isEnding() &&
+  if (status.code() == StatusCode::Exhausted && placeOf_.empty() && !isEnding() &&
       !(admission_ && admission_->strangersThere() > 0)) // which leave soon
     giveUp(status);
 }

@@ -89,6 +89,8 @@ private:
   void serveBelow(std::span<const pollfd> entries);
   void take(const Message &message);
   void takeAbort(const std::string &body);
+  Connection *routeTo(int64_t place) const;
+  void addRoute(int64_t place, Connection &child);
   void passDown(const RelayedMessage &message);
   void passWelcome(const RelayedMessage &message);
   void receiveChildren();
@@ -128,12 +130,11 @@ private:
   Wire above_;
   Connections ranks_; ///< of this machine
   Connections relays_;
-  std::set<int64_t> came_;           ///< places of this machine
-  std::vector<Connection *> routes_; ///< by place; null: not below
-  std::vector<int> placeOf_;         ///< by rank, of those below that have begun; else -1
-  size_t begun_ = 0;                 ///< of these
-  int64_t started_ = 0;              ///< ranks of this start
-  std::vector<Hello> joined_;        ///< that were not sent up
+  std::set<int64_t> came_;                 ///< places of this machine
+  std::map<int64_t, Connection *> routes_; ///< by place, of those below
+  std::map<int, int> placeOf_;             ///< by rank, of those below that have begun
+  int64_t started_ = 0;                    ///< ranks of this start
+  std::vector<Hello> joined_;              ///< that were not sent up
   std::map<Key, Pending> pending_;
   StallDetector progress_;
   LateRanks late_;

@@ -13,10 +13,9 @@ constexpr size_t kPartBytesMax = 16 << 20; ///< of one message with parts
 } // namespace
 
 size_t Relay::below(const std::vector<int> &members) const {
-  return members.empty() ? begun_
-                         : static_cast<size_t>(std::ranges::count_if(members, [this](int member) {
-                             return placeOf_[static_cast<size_t>(member)] >= 0;
-                           }));
+  return members.empty() ? placeOf_.size()
+                         : static_cast<size_t>(std::ranges::count_if(
+                               members, [this](int member) { return placeOf_.contains(member); }));
 }
 
 void Relay::addParts(RelayedParts parts) {
@@ -61,7 +60,7 @@ bool Relay::answerHere(const Pending &pending) {
     all.text(part);
   std::vector<int> places;
   for (int member : members)
-    places.push_back(placeOf_[static_cast<size_t>(member)]);
+    places.push_back(placeOf_.at(member));
   passDown({std::move(places), MessageKind::Gathered, all.take()});
   return true;
 }

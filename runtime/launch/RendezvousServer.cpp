@@ -121,7 +121,7 @@ void RendezvousServer::arrive(std::unique_ptr<Connection> connection) {
   }
   if (hello.relayPort == 0)
     return admit(std::move(connection));
-  if (Connection *relay = admission_.admitRelay(std::move(connection), relays_))
+  if (Connection *relay = admission_.admitRelay(std::move(connection), relays_, places()))
     serveRelay(*relay); // it may have said more already
 }
 

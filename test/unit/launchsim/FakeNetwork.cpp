@@ -12,11 +12,24 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "runtime/launch/Wire.h"
+
 namespace shardc::launch {
 namespace {
 
 constexpr int kFirst = 1 << 20; ///< descriptors below are the system's
 constexpr double kKeepAlive = 60;
+
+/// Of what is sent at once, which is whole messages.
+uint64_t messagesIn(std::string_view bytes) {
+  uint64_t count = 0;
+  for (uint32_t head[4]; bytes.size() >= sizeof head; ++count) { // magic, kind, bytes, none
+    std::memcpy(head, bytes.data(), sizeof head);
+    size_t code = hasCode(static_cast<MessageKind>(head[1])) ? sizeof(AuthCode) : 0;
+    bytes.remove_prefix(std::min(bytes.size(), sizeof head + head[2] + code));
+  }
+  return count;
+}
 
 } // namespace
 
@@ -26,6 +39,8 @@ FakeNetwork &FakeNetwork::only() {
 }
 
 FakeNetwork::End::~End() {
+  if (process >= 0)
+    --only().usageOf(*this).connections;
   if (std::shared_ptr<End> peer = other.lock(); peer && !isGone && peer->endsAt < 0) {
     FakeNetwork &network = only();
     double last = peer->arriving.empty() ? 0 : peer->arriving.back().at;
@@ -35,12 +50,14 @@ FakeNetwork::End::~End() {
 
 void FakeNetwork::reset(uint64_t seed) {
   ends_.clear();
+  usage_.clear();
   ports_.clear();
   names_.clear();
   random_.seed(seed);
   now = 100;
-  machine = 0;
+  machine = process = 0;
   faultChance = 0;
+  slowChance = lateMost = 0.02;
   nextPort_ = 1000;
 }
 
@@ -48,7 +65,22 @@ void FakeNetwork::reset(uint64_t seed) {
 double FakeNetwork::late(const End &from) {
   if (from.machine == from.otherMachine)
     return 0;
-  return chance() < 0.02 ? 2 * chance() : 0.02 * chance();
+  return chance() < slowChance ? 2 * chance() : lateMost * chance();
+}
+
+Usage &FakeNetwork::usageOf(const End &end) {
+  auto of = static_cast<size_t>(end.process);
+  int own = std::exchange(process, 0);
+  usage_.resize(std::max(usage_.size(), of + 1));
+  process = own;
+  return usage_[of];
+}
+
+/// From here on it is a connection of the process that calls now.
+void FakeNetwork::own(End &end) {
+  end.process = process;
+  Usage &own = usageOf(end);
+  own.connectionsMost = std::max(own.connectionsMost, ++own.connections);
 }
 
 std::shared_ptr<FakeNetwork::End> FakeNetwork::at(int fd) const {
@@ -59,7 +91,9 @@ std::shared_ptr<FakeNetwork::End> FakeNetwork::at(int fd) const {
 bool FakeNetwork::has(int fd) const { return fd >= kFirst; }
 
 int FakeNetwork::add(std::shared_ptr<End> end) {
+  int own = std::exchange(process, 0); // whose memory the list is not
   ends_.push_back(std::move(end));
+  process = own;
   return kFirst + static_cast<int>(ends_.size()) - 1;
 }
 
@@ -89,7 +123,7 @@ int FakeNetwork::bind(int fd, int port, const std::string &name) {
 
 int FakeNetwork::listen(int fd) {
   std::shared_ptr<End> end = at(fd);
-  end->isListening = true;
+  end->listensFor = process;
   if (end->isNamed)
     names_[end->name] = end;
   else
@@ -111,6 +145,10 @@ int FakeNetwork::connect(int fd, int port, const std::string &name) {
   other->isNamed = end->isNamed;
   end->other = other;
   other->other = end;
+  if (!end->isNamed) {
+    own(*end);
+    usageOf(*end).parent = listener->listensFor;
+  }
   listener->waiting.push_back(std::move(other));
   return 0;
 }
@@ -121,6 +159,8 @@ int FakeNetwork::accept(int fd) {
     return errno = EAGAIN, -1;
   std::shared_ptr<End> first = end->waiting.front();
   end->waiting.pop_front();
+  if (!end->isNamed)
+    own(*first);
   return add(std::move(first));
 }
 
@@ -134,7 +174,11 @@ int64_t FakeNetwork::send(int fd, const char *data, size_t bytes) {
     return static_cast<int64_t>(bytes);
   std::deque<Chunk> &queue = other->arriving;
   double at = std::max(now + late(*end), queue.empty() ? 0.0 : queue.back().at);
-  Chunk chunk = {at, std::string(data, bytes)};
+  Chunk chunk = {at, std::string(data, bytes), messagesIn({data, bytes})};
+  if (end->process >= 0) {
+    usageOf(*end).bytesOut += bytes;
+    usageOf(*end).messagesOut += chunk.messages;
+  }
   int fault = !end->isNamed && chance() < faultChance ? static_cast<int>(random_() % 4) : -1;
   if (fault == 0) // lost
     return static_cast<int64_t>(bytes);
@@ -151,13 +195,19 @@ int64_t FakeNetwork::send(int fd, const char *data, size_t bytes) {
 int64_t FakeNetwork::receive(int fd, char *data, size_t bytes) {
   std::shared_ptr<End> end = at(fd);
   if (!end->arriving.empty() && end->arriving.front().at <= now) {
+    const uint64_t messages = end->arriving.front().messages;
     std::string &first = end->arriving.front().bytes;
     size_t count = std::min(bytes, first.size());
     std::memcpy(data, first.data(), count);
     first.erase(0, count);
-    if (first.empty())
+    bool isWhole = first.empty();
+    if (isWhole)
       end->arriving.pop_front();
     moved += count;
+    if (end->process >= 0) {
+      usageOf(*end).bytesIn += count;
+      usageOf(*end).messagesIn += isWhole ? messages : 0;
+    }
     return static_cast<int64_t>(count);
   }
   bool isEnd = end->arriving.empty() && end->endsAt >= 0 && end->endsAt <= now;

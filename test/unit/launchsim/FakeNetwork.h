@@ -1,6 +1,6 @@
 // A network in simulated time, in place of the system's: the program that has FakeNetwork.cpp gets
 // its sockets from here. What is sent comes late, and by a seed sometimes not at all, twice,
-// changed or in another order. One thread.
+// changed or in another order. It counts what each process sends and takes. One thread.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +15,13 @@
 
 namespace shardc::launch {
 
+/// What a process has had to do with the network.
+struct Usage {
+  uint64_t bytesIn = 0, bytesOut = 0, messagesIn = 0, messagesOut = 0;
+  int connections = 0, connectionsMost = 0;
+  int parent = -1; ///< the process that it connected to last
+};
+
 class FakeNetwork {
 public:
   static FakeNetwork &only();
@@ -22,9 +29,17 @@ public:
   void reset(uint64_t seed);
 
   double now = 0;
-  int machine = 0;        ///< that what is called now runs on
-  double faultChance = 0; ///< of what is sent once
-  uint64_t moved = 0;     ///< bytes that have arrived
+  int machine = 0;               ///< that what is called now runs on
+  static inline int process = 0; ///< likewise; 0: none
+  double faultChance = 0;        ///< of what is sent once
+  double slowChance = 0;         ///< of what takes up to two seconds to another machine
+  double lateMost = 0;           ///< seconds of what else is sent to another machine
+  uint64_t moved = 0;            ///< bytes that have arrived
+
+  /// Of a process, without what goes through sockets that have names.
+  Usage usage(int of) const {
+    return of < std::ssize(usage_) ? usage_[static_cast<size_t>(of)] : Usage();
+  }
 
   /// Another descriptor of the same socket.
   int duplicate(int fd);
@@ -51,6 +66,7 @@ private:
   struct Chunk {
     double at;
     std::string bytes;
+    uint64_t messages;
   };
   struct End {
     std::weak_ptr<End> other;
@@ -58,15 +74,20 @@ private:
     std::deque<std::shared_ptr<End>> waiting; ///< of a listener
     double endsAt = -1;                       ///< the other one has closed it
     int machine = 0, port = 0, otherMachine = 0, otherPort = 0;
+    int process = -1;    ///< whose connection it is; -1: nobody's
+    int listensFor = -1; ///< process
     std::string name;
-    bool isListening = false, isNamed = false, isGone = false;
+    bool isNamed = false, isGone = false;
     ~End();
   };
   std::shared_ptr<End> at(int fd) const;
   int add(std::shared_ptr<End> end);
   double late(const End &from);
+  Usage &usageOf(const End &end);
+  void own(End &end);
   double chance() { return static_cast<double>(random_() >> 11) * 0x1p-53; }
 
+  std::vector<Usage> usage_;               ///< by process
   std::vector<std::shared_ptr<End>> ends_; ///< by descriptor
   std::map<int, std::weak_ptr<End>> ports_;
   std::map<std::string, std::weak_ptr<End>> names_;

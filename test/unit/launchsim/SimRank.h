@@ -17,14 +17,18 @@ struct SimJob {
   std::mt19937_64 random;
   int64_t places = 1, perMachine = 1, steps = 4, saveInterval = 2;
   bool isElastic = false, startsAgain = false, isAsked = false;
-  bool isDone = false; ///< a rank has done all its work
+  bool isDone = false;  ///< a rank has done all its work
+  bool isPlain = false; ///< nothing is drawn: exchanges are of all, and of machines
   double timeout = 20;
   int port = 0;
   Key secret = {7};
   int64_t attempt = 0; ///< the newest start of the ranks
   std::set<int64_t> saves;
-  std::set<int64_t> trained;      ///< steps whose batch was read, of what is not lost again
-  int64_t goneReported = 0;       ///< ranks that have said that rank 0 is gone
+  std::set<int64_t> trained; ///< steps whose batch was read, of what is not lost again
+  int64_t goneReported = 0;  ///< ranks that have said that rank 0 is gone
+  int64_t welcomed = 0;      ///< ranks, in all starts
+  double beganAt = 0,
+         metAt = 0; ///< when the last one began to look for the others, and had met them
   std::vector<std::string> wrong; ///< what must not be
 
   int64_t below(int64_t count) {
@@ -33,6 +37,12 @@ struct SimJob {
   double uniform(double most) { return most * static_cast<double>(random() >> 11) * 0x1p-53; }
   int64_t newestSave() const { return saves.empty() ? -1 : *saves.rbegin(); }
   std::string relayName(int64_t machine) const { return "relay " + std::to_string(machine); }
+  /// Numbers of processes in FakeNetwork.
+  int supervisorAt(int64_t place) const { return static_cast<int>(1 + place); }
+  int rankAt(int64_t place) const { return static_cast<int>(1 + places + place); }
+
+  /// What exchanges have to give, by their key and first member: made once for all.
+  std::map<std::pair<std::string, int>, std::vector<std::string>> expected;
 };
 
 class SimRank {
@@ -53,6 +63,7 @@ public:
 private:
   enum class State : uint8_t { Starting, Looking, Finding, Joining, Working, Leaving };
   struct Part {
+    std::string key;
     std::vector<int> members; ///< none: all
     hal::Peers::Fold fold;
   };
@@ -67,6 +78,7 @@ private:
   void exchange();
   void takeParts(double now);
   std::string partOf(const Part &part, int rank) const;
+  const std::vector<std::string> &expectedOf(const Part &part) const;
   void hear(const Abort &abort, double now);
   void lose(double now);
   void again(double now);

@@ -6,6 +6,7 @@
 #include "runtime/base/ExitStatus.h"
 #include "runtime/launch/RankReports.h"
 #include "test/unit/launchsim/FakeNetwork.h"
+#include "test/unit/launchsim/HeapCount.h"
 
 namespace shardc::launch {
 namespace {
@@ -46,13 +47,35 @@ SimWorld::SimWorld(uint64_t seed) {
     network().faultChance = 1.0 / static_cast<double>(50 + job_.below(2000));
   if (job_.below(8) == 0)
     askAt_ = network().now + job_.uniform(40);
+  begin(3);
+}
+
+SimWorld::SimWorld(int64_t ranks, int64_t perMachine) {
+  network().reset(1);
+  network().slowChance = 0;
+  network().lateMost = 0.001;
+  job_.random.seed(1);
+  job_.isPlain = true;
+  job_.perMachine = perMachine;
+  machines_ = (ranks + perMachine - 1) / perMachine;
+  job_.places = machines_ * perMachine;
+  job_.steps = job_.saveInterval = 1 << 20;
+  job_.timeout = 600;
+  fanOut_ = kFanOut;
+  leader_.emplace(0);
+  begin(1);
+}
+
+void SimWorld::begin(double startSeconds) {
+  forgetHeap();
+  FakeNetwork::process = job_.supervisorAt(0);
   listener_ = std::move(*listenOn("127.0.0.1", 0));
   job_.port = portOf(listener_);
   for (int64_t place = 0; place < job_.places; ++place) {
     Supervisor &each = supervisors_.emplace_back();
     each.place = place;
     each.follower = RestartFollower(job_.startsAgain);
-    each.startsAt = network().now + job_.uniform(3);
+    each.startsAt = network().now + job_.uniform(startSeconds);
   }
   openServer({});
 }
@@ -86,8 +109,10 @@ void SimWorld::openServer(const Attempt &attempt) {
     };
   }
   options.emit = [this](const Report &report) {
-    if (report.severity == Severity::Error)
-      said_.push_back(report.text);
+    if (report.severity != Severity::Error)
+      return;
+    said_.push_back(report.text);
+    saidAt_ = network().now;
   };
   server_.emplace(Socket(network().duplicate(listener_.fd())), std::move(options));
 }
@@ -107,6 +132,14 @@ Aftermath SimWorld::judge(const Downfall &fall) {
   return {.startsAgain = verdict == RestartLeader::Verdict::Again, .last = {}};
 }
 
+void SimWorld::stepRank(Supervisor &each) {
+  if (!each.rank)
+    return;
+  FakeNetwork::process = job_.rankAt(each.place);
+  each.rank->step(network().now);
+  FakeNetwork::process = job_.supervisorAt(each.place);
+}
+
 void SimWorld::startRank(Supervisor &each, double patience) {
   bool wasSpeaker = each.rank ? each.rank->isSpeaker() : each.place == 1;
   each.rank = std::make_unique<SimRank>(job_, each.place, wasSpeaker, patience);
@@ -123,12 +156,12 @@ void SimWorld::stepServer() {
 void SimWorld::stepLeader() {
   Supervisor &own = supervisors_.front();
   network().machine = 0;
+  FakeNetwork::process = job_.supervisorAt(0);
   if (own.startsAt >= 0 && network().now >= own.startsAt) {
     startRank(own, 1e9);
     own.startsAt = -1;
   }
-  if (own.rank)
-    own.rank->step(network().now);
+  stepRank(own);
   stepServer();
   bool isRankOver = !own.rank || own.rank->hasEnded();
   if (!isRankOver || own.startsAt >= 0 || !server_->isOver())
@@ -184,6 +217,7 @@ void SimWorld::stepRelay(Supervisor &each, bool isLast) {
 
 void SimWorld::stepFollower(Supervisor &each) {
   network().machine = static_cast<int>(machineOf(each));
+  FakeNetwork::process = job_.supervisorAt(each.place);
   double now = network().now;
   if (each.startsAt >= 0 && now >= each.startsAt) {
     startRank(each, job_.timeout);
@@ -192,8 +226,7 @@ void SimWorld::stepFollower(Supervisor &each) {
   if (each.follower.startsNow(now))
     startRank(each, kAskAgainSeconds);
   bool wasThere = each.rank && !each.rank->hasEnded();
-  if (each.rank)
-    each.rank->step(now);
+  stepRank(each);
   if (wasThere && each.rank->hasEnded())
     each.follower.rankEnded({each.rank->wasToldOver(), each.rank->hasHeard()}, now);
   bool isLast =
@@ -287,7 +320,8 @@ std::vector<std::string> SimWorld::run() {
     std::ranges::shuffle(order, job_.random);
     for (size_t i : order) {
       Supervisor &each = supervisors_[i];
-      if (!each.isThere || network().now < each.frozenUntil || job_.below(4) == 0)
+      bool isBusy = !job_.isPlain && job_.below(4) == 0;
+      if (!each.isThere || network().now < each.frozenUntil || isBusy)
         continue;
       i == 0 ? stepLeader() : stepFollower(each);
     }
@@ -307,7 +341,11 @@ std::vector<std::string> SimWorld::run() {
       if (network().now >= when)
         bringBack(machine);
     std::erase_if(returns_, [](const auto &each) { return network().now >= each.first; });
-    network().now += network().moved != before ? 0.02 : 0.2;
+    FakeNetwork::process = 0;
+    if (job_.isPlain)
+      killTheMiddle();
+    double quiet = job_.isPlain ? 0.02 : 0.2, busy = job_.isPlain ? 0.01 : 0.02;
+    network().now += network().moved != before ? busy : quiet;
     if (network().now > end)
       job_.wrong.push_back("an endless loop");
   }
@@ -336,6 +374,11 @@ std::vector<std::string> SimWorld::check() {
   };
   if (!job_.wrong.empty())
     return job_.wrong;
+  if (job_.isPlain) {
+    std::string rank = fmt::format("rank {} ", job_.places / 2);
+    expect(said_.size() == 1 && said_.front().starts_with(rank), "the killed rank is not named");
+    expect(saidAt_ - killedAt_ < 1, "it is named too late");
+  }
   bool isOver = isLeaderOver_ && !isServerLost_;
   expect(isOver || isServerLost_, "rank 0's supervisor has not ended");
   if (isOver && exitStatus_ != 0)

@@ -1,9 +1,10 @@
-// A job in a simulated world, by a seed: rank 0's supervisor with its server and its machines of
-// restarts and sizes, the other supervisors with their relays, and ranks; real code but for
-// processes, sockets and time.
+// A job in a simulated world, by a seed or of a size: rank 0's supervisor with its server and its
+// machines of restarts and sizes, the other supervisors with their relays, and ranks; real code but
+// for processes, sockets and time.
 #pragma once
 
 #include "runtime/launch/RendezvousServer.h"
+#include "test/unit/launchsim/FakeNetwork.h"
 #include "test/unit/launchsim/SimRank.h"
 
 namespace shardc::launch {
@@ -11,6 +12,9 @@ namespace shardc::launch {
 class SimWorld {
 public:
   explicit SimWorld(uint64_t seed);
+  /// All start within a second, meet and go through steps; three seconds later the rank in the
+  /// middle is killed, and the job ends.
+  SimWorld(int64_t ranks, int64_t perMachine);
   /// Until nobody is left. What went wrong, empty if nothing.
   std::vector<std::string> run();
 
@@ -19,6 +23,10 @@ public:
   bool isDeep() const { return machines_ > static_cast<int64_t>(fanOut_) + 1; }
   int64_t resized() const { return resized_; }
   std::string describe() const;
+  /// Of a job of a size: what each process had to do, by level of the tree.
+  std::string measured() const { return measured_; }
+  /// Bytes after all have met, in and out, of the busiest process for each of its connections.
+  double load() const { return load_; }
 
 private:
   struct Supervisor {
@@ -30,6 +38,7 @@ private:
     std::unique_ptr<SimRank> rank;
   };
 
+  void begin(double startSeconds);
   void openServer(const Attempt &attempt);
   Aftermath judge(const Downfall &fall);
   void stepLeader();
@@ -42,7 +51,10 @@ private:
   void lose(Supervisor &each);
   void loseMachine(int64_t machine);
   void bringBack(int64_t machine);
-  void checkFiles();
+  void killTheMiddle();
+  void measure(const std::string &until);
+  std::string levelOf(const Supervisor &each) const;
+  void stepRank(Supervisor &each);
   std::vector<std::string> check();
   int64_t machineOf(const Supervisor &each) const { return each.place / job_.perMachine; }
   bool hasAnybody() const;
@@ -50,7 +62,10 @@ private:
   SimJob job_;
   int64_t machines_ = 1, restartsMax_ = 0, strikes_ = 0, attempts_ = 0, resized_ = 0;
   size_t fanOut_ = 1;
-  double strikeChance_ = 0, askAt_ = -1;
+  double strikeChance_ = 0, askAt_ = -1, killedAt_ = -1, saidAt_ = -1;
+  std::string measured_;
+  std::vector<Usage> usageWhenMet_; ///< of supervisors
+  double load_ = 0;
   std::optional<RestartLeader> leader_;
   std::optional<ElasticLeader> elastic_;
   Socket listener_;
@@ -60,7 +75,7 @@ private:
   std::vector<std::string> said_;
   Crew crew_;
   int64_t judged_ = 0; ///< in this attempt
-  bool isServerLost_ = false, isFirstOfAnyLost_ = false, isLeaderOver_ = false;
+  bool isMeasured_ = false, isServerLost_ = false, isFirstOfAnyLost_ = false, isLeaderOver_ = false;
   int exitStatus_ = -1;
 };
 

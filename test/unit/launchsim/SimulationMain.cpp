@@ -3,20 +3,58 @@
 // any moment, restarts, sizes and spares. Every job ends; no start of its ranks has two decisions
 // or parts of another one; a job that does not end well says why.
 //
-//     launch_simulation [--seeds FIRST LAST]
+// A job of N ranks is measured: bytes, messages, connections and memory of each process, by level
+// of the tree, simulated seconds until all have met and from a rank's end to the message.
+//
+//     launch_simulation [--seeds FIRST LAST | --ranks N [PER_MACHINE]]
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <optional>
 
 #include "test/unit/launchsim/SimWorld.h"
 
+using shardc::launch::SimWorld;
+
+/// Bytes of a connection of the busiest process (SimWorld::load); none if something went wrong.
+static std::optional<double> measure(int64_t ranks, int64_t perMachine) {
+  SimWorld world(ranks, perMachine);
+  std::vector<std::string> wrong = world.run();
+  std::printf("%s", world.measured().c_str());
+  for (const std::string &each : wrong)
+    std::printf("%s; %s\n", each.c_str(), world.describe().c_str());
+  return wrong.empty() ? std::optional(world.load()) : std::nullopt;
+}
+
+/// What a process has to do grows with its connections, and not with the ranks.
+static bool doesNotGrow(bool isLong) {
+  constexpr double kMost = 1.5; // times what it was
+  int64_t perMachine = isLong ? 8 : 2;
+  std::optional<double> few = measure(64, perMachine);
+  std::optional<double> more = measure(isLong ? 4096 : 1024, perMachine);
+  std::optional<double> most = isLong ? measure(16384, perMachine) : more;
+  bool isRight = few && more && most && std::max(*more, *most) < kMost * *few;
+  std::printf("bytes of a connection of the busiest process: %.0f, with more ranks %.0f and %.0f\n",
+              few.value_or(0), more.value_or(0), most.value_or(0));
+  return isRight;
+}
+
 int main(int argc, char **argv) {
-  using shardc::launch::SimWorld;
+  if (argc >= 3 && std::strcmp(argv[1], "--ranks") == 0)
+    return measure(std::atol(argv[2]), argc > 3 ? std::atol(argv[3]) : 8) ? 0 : 1;
+  bool isOfSeeds = argc == 4 && std::strcmp(argv[1], "--seeds") == 0;
+  const char *longRun = std::getenv("SHARDC_LONG");
+  bool isLong = longRun && *longRun == '1' && !isOfSeeds;
+  if (!isOfSeeds && !doesNotGrow(isLong)) {
+    std::printf("some process has more to do with more ranks\n");
+    return 1;
+  }
   uint64_t first = 1, last = 300;
-  if (argc == 4 && std::strcmp(argv[1], "--seeds") == 0) {
+  if (isOfSeeds) {
     first = std::strtoull(argv[2], nullptr, 10);
     last = std::strtoull(argv[3], nullptr, 10);
-  } else if (const char *isLong = std::getenv("SHARDC_LONG"); isLong && *isLong == '1') {
+  } else if (isLong) {
     last = 100'000;
   }
   uint64_t well = 0, deep = 0, attempts = 0, resized = 0, wrong = 0;
