@@ -88,6 +88,8 @@ set(SHARDC_NVCC_COMMAND ${nvcc_command} CACHE INTERNAL "nvcc as it is called")
 
 option(SHARDC_CUDA_PTX "also PTX in CUDA objects, for GPUs other than Hopper, from Ampere on; without it they take two thirds of the time" ON)
 
+option(SHARDC_CUDA_QUICK "compile kernels in less time to slow code: to find out whether they compile" OFF)
+
 # shardc_cuda_objects(var a.cu ...): objects with machine code for Hopper and, unless SHARDC_CUDA_PTX is off, PTX for all
 # from Ampere on. shardc_cuda_objects(var HOPPER a.cu ...): machine code for Hopper alone, of kernels that no other GPU can run.
 function(shardc_cuda_objects var)
@@ -96,6 +98,9 @@ function(shardc_cuda_objects var)
   set(architectures -gencode=arch=compute_90a,code=sm_90a)
   if(SHARDC_CUDA_PTX AND NOT arg_HOPPER)
     list(APPEND architectures -gencode=arch=compute_80,code=compute_80)
+  endif()
+  if(SHARDC_CUDA_QUICK)
+    list(APPEND architectures --Ofast-compile=max)
   endif()
   foreach(source ${arg_UNPARSED_ARGUMENTS})
     get_filename_component(from ${source} ABSOLUTE)

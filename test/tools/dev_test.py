@@ -112,6 +112,21 @@ class DevTest(unittest.TestCase):
                                   env={"PATH": self.folder.name, "TMPDIR": self.folder.name})
             self.assertIn(f"-DSHARDC_CUDA_PTX={wanted}", done.stdout, f"{smi}, {words}: {done.stderr}")
 
+    def test_kernels_are_compiled_quickly_where_none_runs(self):
+        """Only by the tests of continuous integration without a GPU; not what is packed or built for use."""
+        self.script("dpkg-query", "#!/bin/sh\nprintf 'install ok installed'\n")
+        self.script("cmake", '#!/bin/sh\necho "cmake was called with $*"\nexit 1\n')
+        copy = self.path / "copy"
+        copy.mkdir()
+        shutil.copy(DEV, copy / "dev")
+        for ci, smi, words, wanted in (("1", None, ["test"], "ON"), ("", None, ["test"], "OFF"), ("1", None, ["build"], "OFF"),
+                                       ("1", None, ["package"], "OFF"), ("1", None, ["test", "--long"], "OFF"), ("1", "9.0", ["test"], "OFF")):
+            if smi:
+                self.script("nvidia-smi", f"#!/bin/sh\necho '{smi}'\n")
+            done = subprocess.run([copy / "dev", *words], capture_output=True, text=True, check=False,
+                                  env={"PATH": self.folder.name, "TMPDIR": self.folder.name, "CI": ci})
+            self.assertIn(f"-DSHARDC_CUDA_QUICK={wanted}", done.stdout, f"{ci}, {smi}, {words}: {done.stderr}")
+
     def test_launch_packages_are_optional(self):
         done = self.dev("install", "launch")
         self.assertEqual(done.returncode, 0, done.stderr)
