@@ -17,7 +17,7 @@ class Agreement : public testing::TestWithParam<const char *> {};
 
 /// Sanitizers watch the verifier; whether the oracle agrees does not depend on them.
 TEST_P(Agreement, OfVerifierAndOracleOnMutations) {
-  int64_t count = shardc::test::isLong() ? 150 : 60;
+  int64_t count = shardc::test::isLong() ? 150 : 20;
   oracle::Comparison comparison;
   oracle::compare(test::parsed(test::planText(GetParam())),
                   {.count = count, .seed = 20, .asksOracle = !shardc::test::kIsSanitized},
