@@ -120,11 +120,11 @@ Answer fillOf(const Subject &subject) {
   items.clear();
   for (size_t i = 0; i < std::min(kListMax, holders.size()); ++i)
     items.push_back(holders[i].count == 1
-                        ? fmt::format("{} ({}) {}", wordsOf(holders[i]), holders[i].pattern,
+                        ? fmt::format("{} ({}), {}", wordsOf(holders[i]), holders[i].pattern,
                                       plan::formatBytes(holders[i].bytes))
-                        : fmt::format("{} ({} x {}) {}", wordsOf(holders[i]), holders[i].count,
+                        : fmt::format("{} ({} x {}), {}", wordsOf(holders[i]), holders[i].count,
                                       holders[i].pattern, plan::formatBytes(holders[i].bytes)));
-  answer.lines.push_back(fmt::format("Largest buffers at the peak: {}.", joined(items)));
+  answer.lines.push_back(fmt::format("Largest buffers at the peak: {}.", fmt::join(items, "; ")));
   return answer;
 }
 

@@ -97,8 +97,8 @@ int runExport(const HfCommand &command) {
   options.emit = reportCkpt;
   options.weightType = checkpoint::elementOfTorchName(command.weightType);
   std::string type;
-  options.tellType = [&](checkpoint::Element chosen, const std::string &from) {
-    type = fmt::format("weights in {}, {}", torchName(chosen), from);
+  options.tellType = [&](checkpoint::Element chosen, const std::string &) {
+    type = torchName(chosen);
   };
   options.acceptedFields = command.acceptedFields;
   options.shardBytes = static_cast<uint64_t>(command.shardMegabytes) << 20;
@@ -176,7 +176,7 @@ void addCkptHf(cli::Command &ckpt, int &status) {
   cli::Command &writer = addHf(exporter, *exported);
   writer.option("--config", exported->config,
                 "folder of the model's config.json and tokenizer, which are copied; default: "
-                "those that an import kept, or else a config.json of the run's options");
+                "the files kept by an import, otherwise generated from the run's options");
   writer
       .option(
           "--weight-dtype", exported->weightType,

@@ -19,7 +19,7 @@ constexpr int64_t kSparesMax = 1024;
 void addRestarts(cli::Program &app, RunToolOptions &options, std::string &sizes,
                  const cli::Option &simulated) {
   app.option("--restarts", options.restarts,
-             "restarts from the newest save after a fault, at most N times")
+             "restart from the newest save after a fault, at most N times")
       .nonNegative()
       .excludes(simulated);
   app.option("--elastic", sizes,

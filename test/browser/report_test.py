@@ -152,6 +152,33 @@ def check_pointer(window, page):
     expect(found and found <= names, f"{page.name}: under the pointer are {sorted(found)}")
 
 
+def check_printed(window, page):
+    """On paper no label ends outside of its block or its chart."""
+    window.call("Emulation.setDeviceMetricsOverride", width=718, height=1000, deviceScaleFactor=1, mobile=False)
+    window.call("Emulation.setEmulatedMedia", media="print")
+    cut, labels = window.value("""(() => {
+      const kind = CanvasRenderingContext2D.prototype, own = {}, cut = [], clips = [];
+      let labels = 0;
+      const watch = (name, before) => { own[name] = kind[name]; kind[name] = function (...a) { before(this, ...a); return own[name].apply(this, a); }; };
+      watch('save', context => clips.push(context.clipped));
+      watch('restore', context => { context.clipped = clips.pop(); });
+      watch('rect', (context, x, y, wide) => { context.clipped = x + wide; });
+      watch('fillText', (context, text, x) => {
+        const end = x + context.measureText(text).width, room = Math.min(context.canvas.clientWidth, context.clipped ?? 1e9);
+        ++labels;
+        if (text && end > room + .5) cut.push(`'${text}' ends at ${end} of ${room}`);
+      });
+      dispatchEvent(new Event('beforeprint'));
+      Object.assign(kind, own);
+      return [cut, labels];
+    })()""")
+    expect(labels > 10, f"{page.name}: {labels} labels are printed")
+    expect(not cut, f"{page.name}: labels are cut: {cut}")
+    printed = window.pdf()
+    expect(printed[:5] == b"%PDF-" and len(printed) > 20000, f"{page.name}: {len(printed)} bytes are printed")
+    window.call("Emulation.setEmulatedMedia", media="")
+
+
 def check_plan(window, page):
     check_opened(window, page)
     expect(titles(window) == TITLES, f"{page.name}: sections {titles(window)}")
@@ -161,8 +188,7 @@ def check_plan(window, page):
         expect(colours_of_canvas(window, section) > 5, f"{page.name}: nothing is drawn in {section}")
     check_keyboard(window, page)
     check_pointer(window, page)
-    printed = window.pdf()
-    expect(printed[:5] == b"%PDF-" and len(printed) > 20000, f"{page.name}: {len(printed)} bytes are printed")
+    check_printed(window, page)
     check_opened(window, page, is_dark=True)
     check_screenshot(window, page, is_dark=True)
     check_opened(window, page, width=390, height=844)
@@ -178,6 +204,7 @@ def check_run(window, page):
     expect(loss == 12, f"{page.name}: {loss} points of the loss")
     expect(colours_of_canvas(window, "run") > 5, f"{page.name}: nothing is drawn of the trace")
     check_text(window, page)
+    check_printed(window, page)
 
 
 def check_comparison(window, page):

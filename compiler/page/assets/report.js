@@ -264,7 +264,8 @@ function timelineChart(timelines) {
       for (let t = Math.ceil(view.x0 / step) * step; t <= view.x1; t += step) {
         const x = Math.round(toX(t)) + .5;
         context.beginPath(); context.moveTo(x, 16); context.lineTo(x, h); context.stroke();
-        context.fillText(seconds(t / 1e6), Math.min(x + 3, w - 60), 9);
+        const text = seconds(t / 1e6);
+        context.fillText(text, Math.min(x + 3, w - 2 - context.measureText(text).width), 9);
       }
       const colours = {};
       context.save();
@@ -289,7 +290,8 @@ function timelineChart(timelines) {
           context.save();
           context.beginPath(); context.rect(x, y, wide - 4, tall); context.clip();
           context.fillStyle = on;
-          context.fillText(item.name, Math.max(x, 104) + 4, y + tall / 2 + .5);
+          const from = Math.max(x, 104) + 4;
+          context.fillText(fitted(context, item.name, Math.min(x + wide, w) - 4 - from), from, y + tall / 2 + .5);
           context.restore();
         }
       }
@@ -303,6 +305,14 @@ function timelineChart(timelines) {
   };
 }
 const classLegend = names => legend([...names.map(name => [name, "c-" + name]), ["exposed communication", "exposed"]]);
+
+// As much of a name as there is room for; less than three letters say nothing.
+function fitted(context, name, room) {
+  if (context.measureText(name).width <= room) return name;
+  let shorter = name.slice(0, Math.floor(name.length * room / context.measureText(name).width));
+  while (shorter && context.measureText(shorter + "…").width > room) shorter = shorter.slice(0, -1);
+  return shorter.length < 3 ? "" : shorter + "…";
+}
 
 function mapChart(map, arenaIndex) {
   const items = map.rects.filter(r => r[0] === arenaIndex);
@@ -333,7 +343,8 @@ function mapChart(map, arenaIndex) {
           context.save();
           context.beginPath(); context.rect(x, y, wide - 2, tall); context.clip();
           context.fillStyle = on;
-          context.fillText(map.names[r[7]], Math.max(x, 74) + 4, Math.max(Math.min(y + tall / 2, y + tall - 7), Math.min(30, y + tall - 7)));
+          const from = Math.max(x, 74) + 4;
+          context.fillText(fitted(context, map.names[r[7]], Math.min(x + wide, w) - 2 - from), from, Math.max(Math.min(y + tall / 2, y + tall - 7), Math.min(30, y + tall - 7)));
           context.restore();
         }
       }
@@ -350,9 +361,10 @@ function mapChart(map, arenaIndex) {
         if (s.end <= view.x0 || s.begin >= view.x1) continue;
         const x = Math.max(toX(s.begin), 74);
         context.beginPath(); context.moveTo(x + .5, 2); context.lineTo(x + .5, h); context.stroke();
-        if (x < free) continue;
-        context.fillText(s.name, x + 4, 10);
-        free = x + 10 + context.measureText(s.name).width;
+        const wide = context.measureText(s.name).width, from = Math.min(x + 4, w - 2 - wide);
+        if (from < free) continue;
+        context.fillText(s.name, from, 10);
+        free = from + 6 + wide;
       }
       const unit = 2 ** Math.max(Math.ceil(Math.log2((view.y1 - view.y0) / 6)), 0);
       for (let y = Math.ceil(view.y0 / unit) * unit; y <= view.y1; y += unit)
@@ -540,7 +552,7 @@ function addressMap(plan) {
   draw(arenas.reduce((best, a) => a.name === "work" ? a : best, arenas[0]));
   const used = [...new Set(map.rects.map(r => r[5]))].sort((a, b) => a - b);
   return [
-    el("p", {class: "soft"}, `Horizontal: the ops of a step, each segment once. Vertical: addresses in one arena of ${map.role}. The dashed line is where most is needed. Paler buffers keep their content between segments.`),
+    el("p", {class: "soft"}, `Horizontal: the ops of a step. Vertical: addresses in one arena. A segment of ${map.role} is there once. The dashed line is where most is needed. Paler buffers keep their content between segments.`),
     el("div", {class: "tools", role: "group", "aria-label": "Arenas"}, buttons), legend(used.map(p => [map.purposes[p], "p-" + map.purposes[p]])), host,
     map.omitted ? el("p", {class: "soft"}, `${plural(map.omitted, "small buffer")} of at most ${bytes(map.omitted_bytes)} not drawn.`) : null,
   ];
