@@ -19,8 +19,7 @@ constexpr HfArchitecture kArchitectures[] = {
 };
 
 constexpr HfText kTexts[] = {
-#define HF_TEXT(type, enumerator, layout, defaults)                                                \
-  {type, HfArch::enumerator, HfLayout::layout, defaults},
+#define HF_TEXT(type, enumerator, defaults) {type, HfArch::enumerator, defaults},
 #include "runtime/checkpoint/HfFields.def"
 };
 

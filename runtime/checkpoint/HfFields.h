@@ -44,7 +44,6 @@ const HfArchitecture &infoOf(HfArch arch);
 struct HfText {
   std::string_view modelType;
   HfArch arch = HfArch::Llama;
-  HfLayout layout = HfLayout::Dense;
   std::string_view defaults; ///< a JSON object, of fields on which a file is silent
 };
 std::span<const HfText> hfTexts();

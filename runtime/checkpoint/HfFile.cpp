@@ -312,7 +312,6 @@ void Reader::read(json root) {
   if (!takeText(root, kind))
     return;
   file_.arch = kind.known->arch;
-  file_.layout = kind.text != nullptr ? kind.text->layout : kind.known->layout;
   if (kind.text != nullptr)
     takeDefaults(*kind.text);
   file_.fields[kType] = kind.known->modelType;

@@ -33,7 +33,6 @@ Status statusOf(const HfFaults &faults);
 struct HfFile {
   std::string path; ///< where messages say that the text is from
   HfArch arch = HfArch::Llama;
-  HfLayout layout = HfLayout::Dense; ///< of the tensors beside the file
   nlohmann::json fields = nlohmann::json::object(); ///< of the text model alone, nothing accepted
   std::string prefix = {};                          ///< "text_config." where they are in there
   std::string outerType = {}; ///< the model type of what has the text as a part; empty without one

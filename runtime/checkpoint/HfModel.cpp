@@ -362,16 +362,10 @@ void Mapper::addGptOssMlp(const std::string &mine, const std::string &hf) {
 
 /// Its part of the tensors of all experts, transposed.
 void Mapper::addStackedExpert(const std::string &mine, const std::string &hf, int64_t expert) {
-  struct Row {
-    const char *parameter, *other; ///< what it is where the architecture has tensors of each expert
-    int64_t rows;
-  };
-  bool hasOther = infoOf(config_.arch).layout != HfLayout::Stacked;
-  for (const auto &[parameter, other, rows] :
-       {Row{"mlp.experts.linear_fc1", ".mlp.experts.gate_up_proj", 2 * config_.expertFfn},
-        Row{"mlp.experts.linear_fc2", ".mlp.experts.down_proj", config_.hidden}}) {
-    HfParam &param = add(fmt::format("{}.{}.weight{}", mine, parameter, expert),
-                         hasOther ? hf + other : tensorsIn(hf, parameter)[0]);
+  for (const auto &[parameter, rows] : {std::pair("mlp.experts.linear_fc1", 2 * config_.expertFfn),
+                                        std::pair("mlp.experts.linear_fc2", config_.hidden)}) {
+    HfParam &param =
+        add(fmt::format("{}.{}.weight{}", mine, parameter, expert), tensorsIn(hf, parameter)[0]);
     param.segments[0].slab = expert;
     param.segments[0].rows = rows;
     param.isTransposed = true;
@@ -557,7 +551,7 @@ Result<HfConfig> parseHfConfig(std::string_view text, const std::string &path,
     return statusOf(fields.faults());
   };
   config.arch = config.file.arch;
-  config.layout = config.file.layout;
+  config.layout = infoOf(config.arch).layout;
   config.layers = fields.size({"num_hidden_layers", "n_layer"});
   config.hidden = fields.size({"hidden_size", "n_embd"});
   config.heads = fields.size({"num_attention_heads", "n_head"});

@@ -83,7 +83,6 @@ OUTER = {
                  "vision_config": {"depth": 1, "hidden_size": 16, "intermediate_size": 16, "out_hidden_size": 32, "num_heads": 2,
                                    "deepstack_visual_indexes": [0], "num_position_embeddings": 16}},
 }
-OUTER["qwen3_vl_moe"] = {"text_config": {**OUTER["qwen3_vl"]["text_config"], **EXPERTS}, "vision_config": OUTER["qwen3_vl"]["vision_config"]}
 RUNS = {
     "golden_llama": ("llama", cases.LLAMA, []),
     "golden_llama_tied": ("llama_tied", next(c for c in cases.CASES if c.name == "llama_tied"), []),

@@ -593,38 +593,6 @@ def check_parts(work):
             expect(tensors[name] == before[name.replace("model.", root, 1).replace("lm_head.", names)], f"{root}{name} differs")
 
 
-def check_stacked_parts(work):
-    """Tensors of all experts, which these files have transposed: each expert's is the matrix of its number."""
-    rows, inner = 4, HIDDEN
-    shapes = {name: shape for name, shape in dense().items() if ".mlp." not in name}
-    for layer in range(LAYERS):
-        at = f"model.layers.{layer}"
-        shapes |= {f"{at}.mlp.gate.weight": [EXPERTS, HIDDEN], f"{at}.mlp.experts.gate_up_proj": [EXPERTS, inner, 2 * rows],
-                   f"{at}.mlp.experts.down_proj": [EXPERTS, rows, inner]}
-    source, out = work / "stacked", work / "stacked.out"
-    text = {**BASE, "model_type": "qwen3_vl_moe_text", "moe_intermediate_size": rows, "num_experts": EXPERTS, "num_experts_per_tok": 2}
-    write_model(source, "qwen3_vl_moe", {"text_config": text, "vision_config": {}},
-                {name.replace("model.", "model.language_model.", 1): shape for name, shape in shapes.items()})
-    call("import", "hf", source, work / "stacked.ckpt")
-    call("export", "hf", work / "stacked.ckpt", out)
-    made, tensors, before = json.loads((out / "config.json").read_text()), read_model(out), read_model(source)
-    expect(made["architectures"] == ["Qwen3MoeForCausalLM"] and made["norm_topk_prob"] is True, f"{made}")
-
-    def transposed(name, columns, layer, expert):
-        data = before[f"model.language_model.layers.{layer}.mlp.experts.{name}"][2]
-        values = struct.unpack(f"<{len(data) // 2}H", data)
-        values = values[len(values) // EXPERTS * expert:len(values) // EXPERTS * (expert + 1)]
-        return [values[at::columns] for at in range(columns)]
-
-    for layer in range(LAYERS):
-        for expert in range(EXPERTS):
-            at = f"model.layers.{layer}.mlp.experts.{expert}"
-            joined = transposed("gate_up_proj", 2 * rows, layer, expert)
-            for name, wanted in (("gate_proj", joined[:rows]), ("up_proj", joined[rows:]), ("down_proj", transposed("down_proj", inner, layer, expert))):
-                data = tensors[f"{at}.{name}.weight"][2]
-                expect(list(struct.unpack(f"<{len(data) // 2}H", data)) == [value for row in wanted for value in row], f"{at}.{name} differs")
-
-
 def check_refused_settings(work):
     """What no recipe computes is not imported."""
     llama3 = {"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 4096}
@@ -694,7 +662,6 @@ def main():
     check_beside(work)
     check_packed(work)
     check_parts(work)
-    check_stacked_parts(work)
     left = [name for name in os.listdir(work) if name.startswith(".")]
     expect(not left, f"{left} were left")
 
