@@ -384,10 +384,13 @@ plan::ValueId chainState(plan::Segment &segment, Op op, plan::ValueId state,
 /// Translates one configuration.
 class Lowering {
 public:
-  /// `rows`: of a forward body alone, 0 for the job's bodies.
-  Lowering(const Config &config, const SourceManager &sources, int64_t rows)
-      : rows_(rows), config_(config), d_(config.derived()), decoder_(decoderOf(config)),
-        units_(decoder_.units()), locs_(config, sources, plan_), strategy_(d_.strategy) {}
+  /// `rows`: of a forward body alone, 0 for the job's bodies. `hasAllExperts`: as if no rank had
+  /// some of the experts only.
+  Lowering(const Config &config, const SourceManager &sources, int64_t rows,
+           bool hasAllExperts = false)
+      : rows_(rows), hasAllExperts_(hasAllExperts), config_(config), d_(config.derived()),
+        decoder_(decoderOf(config)), units_(decoder_.units()), locs_(config, sources, plan_),
+        strategy_(d_.strategy) {}
 
   plan::Plan run() {
     plan_.name = config_.name();
@@ -441,6 +444,8 @@ private:
       if (const config::Mesh::Group *group = mesh.findGroup(link))
         plan_.kindGroup(kind) = static_cast<int16_t>(group - mesh.groups.data());
     plan_.kindGroup(Data) = static_cast<int16_t>(mesh.data);
+    if (hasAllExperts_)
+      plan_.kindGroup(Expert) = plan_.kindGroup(ExpertTensor) = -1;
     context_ = plan::groupOfKind(plan_, Context);
     tensor_ = plan::groupOfKind(plan_, Tensor);
     for (config::Mesh::Axis &axis : mesh.axes)
@@ -722,6 +727,7 @@ private:
   }
 
   int64_t rows_;
+  bool hasAllExperts_;
   const Config &config_;
   const config::Derived &d_;
   model::Decoder decoder_;
@@ -742,6 +748,10 @@ private:
 
 plan::Plan lower(const Config &config, const SourceManager &sources) {
   return Lowering(config, sources, 0).run();
+}
+
+plan::Plan lowerSpecification(const Config &config, const SourceManager &sources) {
+  return Lowering(config, sources, 0, /*hasAllExperts=*/true).run();
 }
 
 plan::Plan lowerForward(const Config &config, const SourceManager &sources, int64_t rows) {

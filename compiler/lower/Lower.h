@@ -28,7 +28,11 @@ llvm::ArrayRef<llvm::StringLiteral> plannedPaths();
 /// Translates a configuration for which findMissing is empty.
 plan::Plan lower(const config::Config &config, const SourceManager &sources);
 
-/// The same with nothing but a forward body, of `rows` tokens that follow others of one sample: for
+/// What every plan of the configuration has to compute: one microbatch on one rank, with all
+/// experts there, before anything is divided or fused.
+plan::Plan lowerSpecification(const config::Config &config, const SourceManager &sources);
+
+/// A plan with nothing but a forward body, of `rows` tokens that follow others of one sample: for
 /// generating. Only of a configuration of one rank.
 plan::Plan lowerForward(const config::Config &config, const SourceManager &sources, int64_t rows);
 

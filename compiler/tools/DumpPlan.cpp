@@ -171,29 +171,12 @@ bool isElasticText(const DumpOptions &options) {
   return options.elastic.sizes.empty() || isText;
 }
 
-/// What every plan of the recipe has to compute: one microbatch on one rank, before anything is
-/// divided or fused. Lowering exchanges rows of experts itself, so it is asked for ranks that have
-/// all of them.
-ExitStatus emitSpecification(const config::Config &config, Session &session,
+/// What every plan of the recipe has to compute.
+ExitStatus emitSpecification(const config::Config &config, const SourceManager &sources,
                              const DumpOptions &options) {
   if (std::vector<lower::Missing> missing = lower::findMissing(config); !missing.empty())
     return refuseUsage("no op of plans is " + missing.front().what);
-  plan::Plan plan = lower::lower(config, session.sources());
-  if (plan.job.model.expertModelParallelSize > 1 || plan.job.model.expertTensorParallelSize > 1) {
-    CommonOptions common = options.common;
-    common.load.sets.emplace_back("model.expert_model_parallel_size=1");
-    common.load.sets.emplace_back("model.expert_tensor_parallel_size=1");
-    Session whole(common);
-    std::optional<config::Config> lowered =
-        config::loadConfig(whole.sources(), whole.diags(), common.load);
-    if (!lowered)
-      return whole.finish();
-    plan = lower::lower(*lowered, whole.sources());
-  }
-  passes::Notes notes;
-  for (passes::PassId pass : {passes::PassId::Backward, passes::PassId::Quantize})
-    passes::runPass(pass, plan, notes);
-  return writeOutput(options.output, plan::print(plan));
+  return writeOutput(options.output, plan::print(specificationOf(config, sources)));
 }
 
 int runDumpPlan(DumpOptions &options) {
@@ -217,7 +200,7 @@ int runDumpPlan(DumpOptions &options) {
     return refuseUsage(why);
   if (options.isSpecification) {
     ExitStatus status = session.finish();
-    return status == kFine ? emitSpecification(*config, session, options) : status;
+    return status == kFine ? emitSpecification(*config, session.sources(), options) : status;
   }
   CompileOptions compileOptions;
   // What is printed to be read shows the plan; the recipe is only carried along in files.

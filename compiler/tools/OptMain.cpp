@@ -46,7 +46,7 @@ bool compareToSpecification(const plan::Plan &plan, const std::string &path) {
   for (const std::string &each : found.declared)
     std::fprintf(stderr, "remark: differs from the model: %s [plan-specification]\n", each.c_str());
   if (found.difference)
-    std::fprintf(stderr, "%s\n", plan::spec::render(plan, *found.difference).c_str());
+    std::fprintf(stderr, "%s\n", plan::render(plan, *found.difference).c_str());
   else
     std::fprintf(stderr,
                  "remark: equal to the specification, in %llu visits [plan-specification]\n",

@@ -30,6 +30,7 @@
 #include "runtime/plan/Summary.h"
 #include "runtime/plan/Text.h"
 #include "runtime/verify/Verify.h"
+#include "runtime/verify/spec/Specification.h"
 #include "llvm/Support/raw_ostream.h"
 
 namespace shardc::tools {
@@ -81,15 +82,45 @@ bool reportMissing(const config::Config &config, DiagEngine &diags, bool isError
   return !missing.empty();
 }
 
-/// A plan that verify refuses is a fault of ours; it is never run.
-bool reportFindings(const plan::Plan &plan, DiagEngine &diags) {
-  std::vector<plan::Finding> findings = plan::verify(plan);
-  for (const plan::Finding &finding : findings)
-    diags.report(diag::PlanRefused, SourceRange(), plan::ruleId(finding.rule), finding.message);
-  return !findings.empty();
+/// The line of the recipe that is the reason for what is at a place of the plan.
+SourceRange rangeAt(const config::Config &config, const SourceManager &sources,
+                    const plan::Plan &plan, const plan::Spot &spot) {
+  const plan::Loc *loc = plan::locAt(plan, spot);
+  for (const config::SourceUse &use : config.sources()) {
+    bool isOfLoc = loc && sources.name(use.buffer).endswith(loc->file);
+    if (SourceLoc begin =
+            isOfLoc ? sources.lineBegin(use.buffer, static_cast<unsigned>(loc->line)) : SourceLoc();
+        begin.isValid()) {
+      size_t at = sources.offset(begin) + static_cast<size_t>(loc->column) - 1;
+      return sources.range(use.buffer, at, at);
+    }
+  }
+  return {};
 }
 
 } // namespace
+
+/// A plan that is not right is a fault of ours; it is never run.
+bool isVerified(const config::Config &config, const SourceManager &sources, const plan::Plan &plan,
+                DiagEngine &diags) {
+  std::vector<plan::Finding> findings = plan::verify(plan);
+  if (findings.empty()) {
+    plan::spec::Comparison compared = plan::spec::compare(specificationOf(config, sources), plan);
+    if (compared.difference)
+      findings.push_back(std::move(*compared.difference));
+  }
+  for (const plan::Finding &finding : findings) {
+    auto report = [&](Severity severity, const plan::Spot &at, const std::string &text) {
+      DiagInfo info = {severity, "plan-refused", "", "{0}"};
+      diags.report(info, rangeAt(config, sources, plan, at), {DiagArg(text)});
+    };
+    diags.report(diag::PlanRefused, rangeAt(config, sources, plan, finding.at),
+                 plan::ruleId(finding.rule), finding.message);
+    if (!finding.note.empty())
+      report(Severity::Note, finding.noteAt, finding.note);
+  }
+  return findings.empty();
+}
 
 ExitStatus exitStatusOf(const Status &status) {
   bool isInput = status.code() == StatusCode::InvalidInput || status.code() == StatusCode::NotFound;
@@ -191,25 +222,29 @@ bool reportPieces(const config::Config &config, const plan::Plan &plan, DiagEngi
 }
 
 /// Whether the plan fits and is right. Size first: for a plan that does not fit, the message lists
-/// solutions; verify only refuses it.
-bool isAccepted(const config::Config &config, const plan::Plan &plan, DiagEngine &diags,
+/// solutions; verify only refuses it. `phase`: the configuration of the plan's batch size.
+bool isAccepted(const config::Config &config, const config::Config &phase,
+                const SourceManager &sources, const plan::Plan &plan, DiagEngine &diags,
                 const CommonOptions &common) {
   return reportFit(config, plan, diags, common) && reportPieces(config, plan, diags) &&
-         !reportFindings(plan, diags);
+         isVerified(phase, sources, plan, diags);
 }
 
 /// The same of all plans of the job, which go on with each other's state.
-bool areAccepted(const config::Config &config, const Compiled &compiled, DiagEngine &diags,
-                 const CommonOptions &common) {
-  if (!isAccepted(config, compiled.plan, diags, common))
+bool areAccepted(const config::Config &config, const SourceManager &sources,
+                 const Compiled &compiled, DiagEngine &diags, const CommonOptions &common) {
+  if (!isAccepted(config, config, sources, compiled.plan, diags, common))
     return false;
   if (compiled.before.empty())
     return true;
   std::vector<plan::Plan> plans;
-  for (const Compiled &smaller : compiled.before) {
-    if (!isAccepted(config, smaller.plan, diags, common))
+  for (const config::BatchPhase &phase : config.derived().phases) {
+    if (phase == config.derived().phase)
+      continue;
+    const plan::Plan &smaller = compiled.before[plans.size()].plan;
+    if (!isAccepted(config, config::atPhase(config, phase), sources, smaller, diags, common))
       return false;
-    plans.push_back(smaller.plan);
+    plans.push_back(smaller);
   }
   plans.push_back(compiled.plan);
   Status status = plan::checkPhases(plans);
@@ -219,6 +254,14 @@ bool areAccepted(const config::Config &config, const Compiled &compiled, DiagEng
 }
 
 } // namespace
+
+plan::Plan specificationOf(const config::Config &config, const SourceManager &sources) {
+  plan::Plan plan = lower::lowerSpecification(config, sources);
+  passes::Notes notes;
+  for (passes::PassId pass : {passes::PassId::Backward, passes::PassId::Quantize})
+    passes::runPass(pass, plan, notes);
+  return plan;
+}
 
 std::optional<Compiled> compile(const config::Config &config, SourceManager &sources,
                                 DiagEngine &diags, const CommonOptions &common,
@@ -244,7 +287,7 @@ std::optional<Compiled> compile(const config::Config &config, SourceManager &sou
   if (options.saysIfUnchecked && !config.derived().gpu)
     diags.report(diag::MemoryNotChecked, SourceRange(),
                  plan::formatBytes(deviceBytesOf(compiled.plan)));
-  if (!areAccepted(config, compiled, diags, common))
+  if (!areAccepted(config, sources, compiled, diags, common))
     return std::nullopt;
   return compiled;
 }

@@ -91,6 +91,13 @@ std::optional<Compiled> compile(const config::Config &config, SourceManager &sou
                                 DiagEngine &diags, const CommonOptions &common,
                                 const CompileOptions &options);
 
+/// What the plan of a configuration has to compute, with its backward pass and factors of 8 bits.
+plan::Plan specificationOf(const config::Config &config, const SourceManager &sources);
+
+/// Whether the plan keeps all rules, and computes what the recipe says; else there are errors.
+bool isVerified(const config::Config &config, const SourceManager &sources, const plan::Plan &plan,
+                DiagEngine &diags);
+
 /// Implements `shardc check`: reads the recipe, compiles as far as possible, and advises. With
 /// `mustExecute`, unsupported features are errors. Nothing if the recipe cannot be read.
 std::optional<config::Config> checkRecipe(Session &session, const CommonOptions &common,

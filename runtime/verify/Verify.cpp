@@ -63,11 +63,8 @@ uint32_t locOf(const Plan &plan, const Spot &spot) {
 
 /// `file:line:col`, or `plan` where no recipe line is known.
 std::string place(const Plan &plan, const Spot &spot) {
-  uint32_t at = locOf(plan, spot);
-  if (at == kNone)
-    return "plan";
-  const Loc &loc = plan.locs[at];
-  return fmt::format("{}:{}:{}", printable(loc.file), loc.line, loc.column);
+  const Loc *loc = locAt(plan, spot);
+  return loc ? fmt::format("{}:{}:{}", printable(loc->file), loc->line, loc->column) : "plan";
 }
 
 /// The line below a message: role, segment, microbatch, op.
@@ -184,6 +181,11 @@ std::vector<Finding> inspect(const Plan &plan, size_t findingsMax, uint64_t visi
 std::vector<Finding> verify(const Plan &plan, size_t findingsMax, uint64_t visitsMax,
                             Iterations turns) {
   return verifier::inspect(plan, findingsMax, visitsMax, turns);
+}
+
+const Loc *locAt(const Plan &plan, const Spot &spot) {
+  uint32_t at = locOf(plan, spot);
+  return at == kNone ? nullptr : &plan.locs[at];
 }
 
 std::string render(const Plan &plan, const Finding &finding) {

@@ -69,6 +69,9 @@ std::vector<Finding> verify(const Plan &plan, size_t findingsMax = 20,
                             uint64_t visitsMax = kVisitsMax,
                             Iterations iterations = Iterations::Different);
 
+/// The recipe's line that is the reason for what is at this place; null if none is known.
+const Loc *locAt(const Plan &plan, const Spot &spot);
+
 /// Renders a finding like a diagnostic: `file:line:col: error: message [id]` with the recipe's line
 /// if known (else `plan`), the op below it, then the note in the same form.
 std::string render(const Plan &plan, const Finding &finding);

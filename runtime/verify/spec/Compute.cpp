@@ -52,7 +52,7 @@ public:
         return std::nullopt;
     for (State &result : results_)
       if (!cover_.isAll() && result.at(static_cast<uint16_t>(cover_.axis)))
-        result.cover = cover_;
+        result.edit().cover = cover_;
     return std::move(results_);
   }
 
@@ -83,7 +83,7 @@ private:
   std::vector<uint16_t> axes() const {
     std::vector<uint16_t> axes = groupAxes_;
     for (const Operand &operand : call_.operands)
-      for (const Place &place : operand.state->places)
+      for (const Place &place : (*operand.state)->places)
         axes.push_back(place.axis);
     std::ranges::sort(axes);
     axes.erase(std::unique(axes.begin(), axes.end()), axes.end());
@@ -95,7 +95,7 @@ private:
     std::vector<uint16_t> done;
     for (size_t i = 0; i < operandCount(); ++i) {
       const FactorValue &value = row(i);
-      const Type &whole = state(i).whole;
+      const Type &whole = state(i)->whole;
       const FactorAtom *atom = value.find(factor);
       if (value.form != FactorValue::Dims || atom == nullptr || whole.rank == 0)
         continue;
@@ -111,7 +111,7 @@ private:
         if (ranges[r].last < atom->dim)
           for (uint8_t d = ranges[r].typeFirst; d <= ranges[r].typeLast; ++d)
             before *= whole.shape[d];
-      for (const Place &place : state(i).places)
+      for (const Place &place : state(i)->places)
         if (place.kind == Place::Shard && place.outer == before &&
             std::ranges::find(done, place.axis) == done.end())
           done.push_back(place.axis);
@@ -158,8 +158,8 @@ private:
     bool isUncut = groupAxes_.empty();
     std::vector<const Type *> operands, results;
     for (const Operand &operand : call_.operands) {
-      operands.push_back(&operand.state->whole);
-      for (const Place &place : operand.state->places)
+      operands.push_back(&(*operand.state)->whole);
+      for (const Place &place : (*operand.state)->places)
         isUncut &= place.kind != Place::Shard;
     }
     std::vector<Type> shapes(results_.size());
@@ -302,7 +302,10 @@ private:
       together += is == Linearity::Together;
       if (places_[i] == nullptr)
         continue;
-      if (is == Linearity::None || (places_[i]->kind != kind && !isShareOf(i, axis)))
+      if (is == Linearity::None)
+        return refuse(axis, fmt::format("takes {} as operand {}, which no LINEAR row has",
+                                        kindWord(places_[i]->kind), i));
+      if (places_[i]->kind != kind && !isShareOf(i, axis))
         return refuse(axis, fmt::format("takes {}", kindWord(places_[i]->kind)));
       ++parts;
     }
@@ -328,7 +331,8 @@ private:
       if (places_[i] == nullptr || places_[i]->kind != Place::Shard)
         continue;
       if (row(i).form != FactorValue::Dims || !(cuts_[i] = cutAt(row(i), *places_[i])))
-        return refuse(axis, fmt::format("operand {} is cut where the op has no factor", i));
+        return refuse(axis,
+                      fmt::format("operand {} is cut where its FACTORS row has no factor", i));
       const Place &place = *places_[i];
       if (cut_ && (!cut_->isSame(*cuts_[i]) || place.isMirrored != shard_->isMirrored ||
                    place.distance != shard_->distance))
@@ -481,30 +485,34 @@ private:
     State merged;
     for (size_t i = 0; i < operandCount(); ++i) {
       const State &each = state(i);
-      if (each.order.kind != Order::Dims)
+      if (each->order.kind != Order::Dims)
         return compute_.refuse(fmt::format("elements of operand {} lie in another order", i));
-      if (!each.cover.isAll() && !each.cover.isPiece())
+      if (!each->cover.isAll() && !each->cover.isPiece())
         return compute_.refuse("takes attention to some keys only");
-      if (!each.cover.isAll() && !merged.cover.isAll() && !(each.cover == merged.cover))
+      if (!each->cover.isAll() && !merged->cover.isAll() && !(each->cover == merged->cover))
         return compute_.refuse("takes different pieces");
-      if (!each.cover.isAll())
-        merged.cover = each.cover;
+      if (!each->cover.isAll())
+        merged.edit().cover = each->cover;
       if (each.isSum())
         return compute_.refuse("takes a sum over microbatches");
-      if (!each.multiple.isOne() && !isLinear(i))
+      if (!each->multiple.isOne() && !isLinear(i))
         return compute_.refuse("takes a multiple");
       if (each.microbatch >= 0 && merged.microbatch >= 0 && each.microbatch != merged.microbatch)
         return compute_.refuse(fmt::format("operands are of microbatches {} and {}",
                                            merged.microbatch, each.microbatch));
-      if (!each.multiple.isOne() && !merged.multiple.isOne() && !(each.multiple == merged.multiple))
+      if (!each->multiple.isOne() && !merged->multiple.isOne() &&
+          !(each->multiple == merged->multiple))
         return compute_.refuse("operands are different multiples");
       merged.microbatch = std::max(merged.microbatch, each.microbatch);
-      if (!each.multiple.isOne())
-        merged.multiple = each.multiple;
+      if (!each->multiple.isOne())
+        merged.edit().multiple = each->multiple;
     }
-    cover_ = merged.cover;
-    for (State &result : results_)
-      result.microbatch = merged.microbatch, result.multiple = merged.multiple;
+    cover_ = merged->cover;
+    for (State &result : results_) {
+      result.microbatch = merged.microbatch;
+      if (!merged->multiple.isOne())
+        result.edit().multiple = merged->multiple;
+    }
     return mergeSlots();
   }
 
@@ -514,14 +522,14 @@ private:
     for (size_t i = 0; i < operandCount(); ++i) {
       if (!hasRows(row(i)) && row(i).countsRowsOf == kNoFactor)
         continue;
-      if (slots && *slots != state(i).slots)
+      if (slots && *slots != state(i)->slots)
         return compute_.refuse("takes rows of experts of several ranks beside those of one");
-      slots = state(i).slots;
+      slots = state(i)->slots;
     }
     for (size_t r = 0; r < results_.size(); ++r) {
       const FactorValue &value = resultOf(probe_, factors_, r);
       if (hasRows(value) || value.countsRowsOf != kNoFactor)
-        results_[r].slots = slots.value_or(0);
+        results_[r].edit().slots = slots.value_or(0);
     }
     return true;
   }
@@ -570,7 +578,7 @@ private:
       result.put(place);
     }
     setShape(r, value);
-    bool hasRoom = result.slots != 0 || value.countsRowsOf != kNoFactor ||
+    bool hasRoom = result->slots != 0 || value.countsRowsOf != kNoFactor ||
                    std::ranges::any_of(value.words(), &FactorAtom::isBound);
     return hasRoom || fits(r);
   }
@@ -579,9 +587,9 @@ private:
     State &result = results_[r];
     const Type &known = terms_.shape(bare_[r]);
     if (known.rank != 0 || value.form != FactorValue::Dims) {
-      result.whole = known.rank != 0 ? known : call_.results[r] ? *call_.results[r] : Type();
-      terms_.setShape(bare_[r], result.whole);
-      terms_.setShape(result.term, result.whole);
+      result.edit().whole = known.rank != 0 ? known : call_.results[r] ? *call_.results[r] : Type();
+      terms_.setShape(bare_[r], result->whole);
+      terms_.setShape(result.term, result->whole);
       return;
     }
     Type shape = shapeOf(value);
@@ -591,7 +599,7 @@ private:
         shape = scaled;
       shape.dtype = type->dtype;
     }
-    result.whole = shape;
+    result.edit().whole = shape;
     terms_.setShape(bare_[r], shape);
     terms_.setShape(result.term, shape);
   }
@@ -611,10 +619,10 @@ private:
   /// for others.
   bool fits(size_t r) {
     const State &result = results_[r];
-    if (call_.results[r] == nullptr || result.whole.rank == 0)
+    if (call_.results[r] == nullptr || result->whole.rank == 0)
       return true;
-    int64_t whole = result.whole.numel(), ranks = 1;
-    for (const Place &place : result.places) {
+    int64_t whole = result->whole.numel(), ranks = 1;
+    for (const Place &place : result->places) {
       if (place.kind == Place::Routed || place.kind == Place::OwnRuns ||
           place.kind == Place::OfExperts)
         return true;
@@ -676,7 +684,8 @@ std::optional<std::vector<State>> Compute::unfold(const Lemma &lemma, const Call
       return std::ranges::find(step.attrs, attr.key) != step.attrs.end();
     });
     if (!isHanded && isMeant(call.kind, attr.key))
-      return refuse(fmt::format("has {}, which means nothing there", attrInfo(attr.key).name)),
+      return refuse(fmt::format("has {}, which its LEMMA row hands to no step",
+                                attrInfo(attr.key).name)),
              std::nullopt;
   }
   const Type *first = call.operands[0].type;
@@ -727,29 +736,30 @@ std::vector<Contribution> contributionsOf(const Terms &terms, const State &state
 
 /// A piece of a part of a sum, added to what other microbatches or pieces have made.
 std::optional<State> Compute::addedPiece(const State &a, const State &b) {
-  auto axis = static_cast<uint16_t>(b.cover.axis);
+  auto axis = static_cast<uint16_t>(b->cover.axis);
   const Place *place = b.at(axis);
   State sum = a;
   std::vector<Contribution> more = contributionsOf(terms_, b);
-  bool isFirst = a.cover.isAll();
+  bool isFirst = a->cover.isAll();
   if (isFirst) {
     sum.sum = contributionsOf(terms_, a), sum.term = kNoTerm, sum.microbatch = -1;
-    sum.cover = b.cover, sum.cover.of = more;
+    Cover &cover = sum.edit().cover;
+    cover = b->cover, cover.of = more;
     sum.put({axis, Place::Part});
   }
-  bool isPiece = place && place->kind == Place::Part && sum.places == b.places &&
-                 a.order == b.order && a.multiple == b.multiple && sum.cover.axis == b.cover.axis &&
-                 sum.cover.of == more;
+  bool isPiece = place && place->kind == Place::Part && sum->places == b->places &&
+                 a->order == b->order && a->multiple == b->multiple &&
+                 sum->cover.axis == b->cover.axis && sum->cover.of == more;
   if (!isPiece || (isFirst && !addContributions(sum.sum, more)))
     return refuse("adds a piece of another sum"), std::nullopt;
-  for (size_t i = 0; i < b.cover.slices.size() && !isFirst; ++i) {
-    if (sum.cover.slices[i] && b.cover.slices[i])
+  for (size_t i = 0; i < b->cover.slices.size() && !isFirst; ++i) {
+    if (sum->cover.slices[i] && b->cover.slices[i])
       return refuse("counts the same pieces twice"), std::nullopt;
-    sum.cover.slices[i] = sum.cover.slices[i] || b.cover.slices[i];
+    sum.edit().cover.slices[i] = sum->cover.slices[i] || b->cover.slices[i];
   }
-  if (std::ranges::find(sum.cover.slices, false) == sum.cover.slices.end()) {
+  if (std::ranges::find(sum->cover.slices, false) == sum->cover.slices.end()) {
     sum.remove(axis);
-    sum.cover = Cover();
+    sum.edit().cover = Cover();
   }
   return sum;
 }
@@ -762,24 +772,24 @@ std::optional<State> Compute::added(const State &a, const State &b) {
   };
   if (isZero(a) || isZero(b))
     return isZero(a) ? b : a;
-  if (b.cover.isPiece() && (a.isSum() || a.cover.isAll()))
+  if (b->cover.isPiece() && (a.isSum() || a->cover.isAll()))
     return addedPiece(a, b);
-  if (a.places != b.places || !(a.order == b.order) || !(a.multiple == b.multiple))
+  if (a->places != b->places || !(a->order == b->order) || !(a->multiple == b->multiple))
     return refuse("adds values that differ in placement"), std::nullopt;
-  if (!a.cover.isAll() || !b.cover.isAll()) { // parts of one attention
-    const Place *pieces = a.cover.isPiece() ? a.at(static_cast<uint16_t>(a.cover.axis)) : nullptr;
-    if (a.cover.axis != b.cover.axis || a.term != b.term || a.microbatch != b.microbatch ||
-        (a.cover.isPiece() && (!pieces || pieces->kind != Place::Part)))
+  if (!a->cover.isAll() || !b->cover.isAll()) { // parts of one attention
+    const Place *pieces = a->cover.isPiece() ? a.at(static_cast<uint16_t>(a->cover.axis)) : nullptr;
+    if (a->cover.axis != b->cover.axis || a.term != b.term || a.microbatch != b.microbatch ||
+        (a->cover.isPiece() && (!pieces || pieces->kind != Place::Part)))
       return refuse("adds parts of different sums"), std::nullopt;
-    for (size_t i = 0; i < a.cover.slices.size(); ++i) {
-      if (a.cover.slices[i] && b.cover.slices[i])
+    for (size_t i = 0; i < a->cover.slices.size(); ++i) {
+      if (a->cover.slices[i] && b->cover.slices[i])
         return refuse("counts the same keys or pieces twice"), std::nullopt;
-      sum.cover.slices[i] = a.cover.slices[i] || b.cover.slices[i];
+      sum.edit().cover.slices[i] = a->cover.slices[i] || b->cover.slices[i];
     }
-    if (std::ranges::find(sum.cover.slices, false) == sum.cover.slices.end()) {
+    if (std::ranges::find(sum->cover.slices, false) == sum->cover.slices.end()) {
       if (pieces)
-        sum.remove(static_cast<uint16_t>(sum.cover.axis));
-      sum.cover = Cover();
+        sum.remove(static_cast<uint16_t>(sum->cover.axis));
+      sum.edit().cover = Cover();
     }
     return sum;
   }

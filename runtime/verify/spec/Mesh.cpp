@@ -15,7 +15,7 @@ std::vector<uint16_t> Mesh::axesOf(int group) const {
 }
 
 int64_t Mesh::localOuter(const State &state, int64_t outer, int except) const {
-  for (const Place &place : state.places)
+  for (const Place &place : state->places)
     if (place.kind == Place::Shard && place.outer < outer && place.axis != except)
       outer /= size(place.axis);
   return outer;
@@ -23,7 +23,7 @@ int64_t Mesh::localOuter(const State &state, int64_t outer, int except) const {
 
 int64_t Mesh::wholeOuter(const State &state, int64_t outer) const {
   std::vector<const Place *> shards;
-  for (const Place &place : state.places)
+  for (const Place &place : state->places)
     if (place.kind == Place::Shard)
       shards.push_back(&place);
   std::ranges::sort(shards, {}, &Place::outer);
@@ -36,7 +36,7 @@ int64_t Mesh::wholeOuter(const State &state, int64_t outer) const {
 Type Mesh::wholeOf(const State &state, Type type) const {
   int64_t before = 1;
   std::vector<const Place *> shards;
-  for (const Place &place : state.places)
+  for (const Place &place : state->places)
     if (place.kind == Place::Shard)
       shards.push_back(&place);
   std::ranges::sort(shards, {}, &Place::outer);

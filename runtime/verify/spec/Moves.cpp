@@ -45,7 +45,7 @@ bool Walk::sumAlong(const At &at, State &state, uint16_t axis) {
   else
     return refuse(at, fmt::format("sums over {} what is not parts of a sum there", name));
   if (at.op.getBool(AttrKey::average))
-    state.multiple.divide(plan_.mesh[axis].size);
+    state.edit().multiple.divide(plan_.mesh[axis].size);
   return true;
 }
 
@@ -53,7 +53,7 @@ bool Walk::sumAlong(const At &at, State &state, uint16_t axis) {
 std::optional<State> Walk::summed(const At &at, State x, uint16_t axis) {
   bool isMean = !x.isSum() && terms_[x.term].op == OpKind::DotRows;
   if (x.at(axis) == nullptr && isMean && !at.op.getBool(AttrKey::average)) {
-    x.multiple.multiply(plan_.mesh[axis].size);
+    x.edit().multiple.multiply(plan_.mesh[axis].size);
     return x;
   }
   if (!sumAlong(at, x, axis))
@@ -68,26 +68,36 @@ std::optional<State> Walk::largest(const At &at, State x, uint16_t axis) {
   return x;
 }
 
+/// Whether slices along no other axis are slices of those along this one.
+bool Walk::isInnermostSlice(const State &state, uint16_t axis) const {
+  std::vector<uint16_t> context = compute_.mesh().axesOf(GroupKind::Context);
+  return std::none_of(std::ranges::find(context, axis), context.end(), [&](uint16_t other) {
+    return other != axis && state.at(other) && state.at(other)->isMirrored;
+  });
+}
+
 std::optional<State> Walk::gathered(const At &at, State x, uint16_t axis) {
   const Place *place = x.at(axis);
-  if (place != nullptr && place->kind == Place::OwnRuns && x.order.kind == Order::Dims) {
+  if (place != nullptr && place->kind == Place::OwnRuns && x->order.kind == Order::Dims) {
     x.remove(axis);
-    x.slots |= uint64_t{1} << axis;
+    x.edit().slots |= uint64_t{1} << axis;
     return x;
   }
-  if (place != nullptr && place->kind == Place::Instance && x.order.kind == Order::Dims) {
+  if (place != nullptr && place->kind == Place::Instance && x->order.kind == Order::Dims) {
     x.put({axis, Place::Pooled});
     return x;
   }
   if (place == nullptr || place->kind != Place::Shard || place->distance != 0)
     return refuse(at, "gathers what is no shard along " + plan_.mesh[axis].name), std::nullopt;
+  if (place->isMirrored && !isInnermostSlice(x, axis))
+    return refuse(at, "gathers slices that are in slices along another axis"), std::nullopt;
   Place was = *place;
   x.remove(axis);
   if (compute_.mesh().localOuter(x, was.outer) == 1 && !was.isMirrored)
     return x;
-  if (x.order.kind != Order::Dims)
+  if (x->order.kind != Order::Dims)
     return refuse(at, "gathers elements that lie in another order"), std::nullopt;
-  x.order = {Order::Gathered, axis, was.isMirrored, was.outer, 1};
+  x.edit().order = {Order::Gathered, axis, was.isMirrored, was.outer, 1};
   return x;
 }
 
@@ -96,24 +106,24 @@ std::optional<State> Walk::scattered(const At &at, State x, uint16_t axis) {
     return refuse(at, "scatters a sum over samples"), std::nullopt;
   if (!sumAlong(at, x, axis))
     return std::nullopt;
-  if (uint64_t slot = uint64_t{1} << axis; (x.slots & slot) != 0) {
-    x.slots &= ~slot;
+  if (uint64_t slot = uint64_t{1} << axis; (x->slots & slot) != 0) {
+    x.edit().slots &= ~slot;
     x.put({axis, Place::OwnRuns});
     return x;
   }
-  if (x.order.kind == Order::Dims) {
+  if (x->order.kind == Order::Dims) {
     x.put({axis, Place::Shard, false, false, compute_.mesh().wholeOuter(x, 1)});
     return x;
   }
-  if (x.order.kind == Order::Transposed && x.order.inner == plan_.mesh[axis].size) {
-    x.put({axis, Place::Shard, false, false, compute_.mesh().wholeOuter(x, x.order.outer)});
-    x.order = Order();
+  if (x->order.kind == Order::Transposed && x->order.inner == plan_.mesh[axis].size) {
+    x.put({axis, Place::Shard, false, false, compute_.mesh().wholeOuter(x, x->order.outer)});
+    x.edit().order = Order();
     return x;
   }
-  if (x.order.kind != Order::Gathered || x.order.axis != axis)
+  if (x->order.kind != Order::Gathered || x->order.axis != axis)
     return refuse(at, "scatters elements that lie in another order"), std::nullopt;
-  x.put({axis, Place::Shard, x.order.isMirrored, false, x.order.outer});
-  x.order = Order();
+  x.put({axis, Place::Shard, x->order.isMirrored, false, x->order.outer});
+  x.edit().order = Order();
   return x;
 }
 
@@ -132,17 +142,18 @@ std::optional<State> Walk::exchanged(const At &at, State x, uint16_t axis) {
   const Mesh &mesh = compute_.mesh();
   const Place *place = x.at(axis);
   int64_t n = mesh.size(axis);
-  bool isShard = place != nullptr && place->kind == Place::Shard && place->distance == 0;
-  if (isShard && x.order.kind == Order::Transposed && x.order.inner % n == 0) {
-    int64_t heads = mesh.wholeOuter(x, x.order.outer);
-    x.order = {Order::Gathered, axis, place->isMirrored, place->outer, 1};
+  bool isShard = place != nullptr && place->kind == Place::Shard && place->distance == 0 &&
+                 (!place->isMirrored || isInnermostSlice(x, axis));
+  if (isShard && x->order.kind == Order::Transposed && x->order.inner % n == 0) {
+    int64_t heads = mesh.wholeOuter(x, x->order.outer);
+    x.edit().order = {Order::Gathered, axis, place->isMirrored, place->outer, 1};
     x.put({axis, Place::Shard, false, false, heads});
     return x;
   }
-  if (isShard && x.order.kind == Order::Gathered && x.order.axis == axis && !place->isMirrored) {
+  if (isShard && x->order.kind == Order::Gathered && x->order.axis == axis && !place->isMirrored) {
     int64_t outer = mesh.localOuter(x, place->outer, axis) / n;
-    Place slices = {axis, Place::Shard, x.order.isMirrored, false, x.order.outer};
-    x.order = {Order::Transposed, 0, false, outer, n};
+    Place slices = {axis, Place::Shard, x->order.isMirrored, false, x->order.outer};
+    x.edit().order = {Order::Transposed, 0, false, outer, n};
     x.put(slices);
     return x;
   }
@@ -176,7 +187,7 @@ std::optional<State> Walk::moved(const At &at, const State &from) {
                                 place->kind == Place::OwnRuns);
   };
   if (at.op.kind == OpKind::AllToAll && std::ranges::all_of(axes, isRow))
-    return x.order.kind == Order::Dims
+    return x->order.kind == Order::Dims
                ? routed(at, x, axes)
                : (refuse(at, "exchanges rows in another order"), std::nullopt);
   if (axes.size() > 1 && (at.op.kind == OpKind::AllToAll || at.op.kind == OpKind::Shift))

@@ -104,7 +104,7 @@ bool Walk::countsItsRows(const At &at) {
       continue;
     const Value &meant = at.role.values[rows];
     bool isSame = has.isOne() && meant.isOne() && has.state.term == meant.state.term &&
-                  has.state.places == meant.state.places;
+                  has.state->places == meant.state->places;
     if (!isSame)
       return refuse(at, fmt::format("takes other counts than those of `%{}`",
                                     at.role.segment().values[value].name));
@@ -146,7 +146,7 @@ std::optional<Walk::Values> Walk::followPlain(const At &at) {
     call.number = call.results[0]->numel();
   Values made;
   auto isPartial = [](const Operand &operand) {
-    const Cover &cover = operand.state->cover;
+    const Cover &cover = (*operand.state)->cover;
     const Place *pieces =
         cover.isPiece() ? operand.state->at(static_cast<uint16_t>(cover.axis)) : nullptr;
     return operand.state->isSum() || (pieces ? pieces->kind == Place::Part : !cover.isAll());
@@ -168,7 +168,7 @@ std::optional<Walk::Values> Walk::followPlain(const At &at) {
   for (size_t r = 0; r < states->size(); ++r)
     made.push_back(Value::of(std::move((*states)[r])));
   if (opInfo(op).takesOwnRows() &&
-      std::ranges::any_of(made[0].state.places, [](const Place &place) {
+      std::ranges::any_of(made[0].state->places, [](const Place &place) {
         return place.kind == Place::OwnRuns || place.kind == Place::Shard;
       }))
     declare(fmt::format("{}: {}", opInfo(op).name, opInfo(op).ownRows));
@@ -206,7 +206,7 @@ std::optional<Walk::Values> Walk::followShardBwd(const At &at) {
   for (uint16_t axis : *axes) {
     made->front().put({axis, Place::Summed});
     if (at.op.getFloat(AttrKey::scale) != 1) {
-      made->front().multiple.divide(plan_.mesh[axis].size);
+      made->front().edit().multiple.divide(plan_.mesh[axis].size);
       scale *= static_cast<double>(plan_.mesh[axis].size);
     }
   }
@@ -249,8 +249,8 @@ std::optional<Walk::Values> Walk::followLoad(const At &at) {
     if (type.rank > 1)
       for (uint16_t axis : slices)
         state.put({axis, Place::Shard, true, false, type.shape[0]});
-    state.whole = compute_.mesh().wholeOf(state, type);
-    terms_.setShape(state.term, state.whole);
+    state.edit().whole = compute_.mesh().wholeOf(state, type);
+    terms_.setShape(state.term, state->whole);
     made.push_back(Value::of(std::move(state)));
   }
   return made;
@@ -299,7 +299,7 @@ std::optional<Walk::Values> Walk::followView(const At &at) {
   std::vector<uint16_t> axes = compute_.mesh().axesOf(at.op.group);
   State state = x.state;
   if (coef != 0) {
-    bool isPart = offset == 0 && coef == to.numel() && state.order.kind == Order::Dims;
+    bool isPart = offset == 0 && coef == to.numel() && state->order.kind == Order::Dims;
     for (uint16_t axis : axes) {
       isPart &= state.at(axis) == nullptr;
       state.put({axis, Place::Shard, false, false, compute_.mesh().wholeOuter(state, 1)});
@@ -307,8 +307,8 @@ std::optional<Walk::Values> Walk::followView(const At &at) {
     if (!isPart)
       return refuse(at, "views a part of what is in parts already"), std::nullopt;
   } else if (offset != 0 || to.numel() != from.numel()) {
-    bool isPlain = state.order.kind == Order::Dims && !state.isSum() &&
-                   std::ranges::all_of(state.places, [](const Place &place) {
+    bool isPlain = state->order.kind == Order::Dims && !state.isSum() &&
+                   std::ranges::all_of(state->places, [](const Place &place) {
                      return place.kind == Place::Instance;
                    });
     if (!isPlain)
@@ -316,21 +316,21 @@ std::optional<Walk::Values> Walk::followView(const At &at) {
     Term term = {Term::Apply, OpKind::View, 0, to.numel(), {}, {state.term}};
     term.attrs.push_back({AttrKey::offset, {.i = offset}});
     TermId some = terms_.of(std::move(term));
-    if (!isSpecification_ && some >= goals_.terms) // the model views no such elements
+    if (!isSpecification_ && !terms_.isOfModel(some)) // the model views no such elements
       return followPiece(at, std::move(state));
     state.term = some;
     terms_.setShape(state.term, to);
-    state.whole = to;
+    state.edit().whole = to;
     return Values{Value::of(std::move(state))};
   }
-  if (state.order.kind == Order::Dims) {
+  if (state->order.kind == Order::Dims) {
     Type whole = compute_.mesh().wholeOf(state, to);
     if (isSpecification_)
       terms_.addView(terms_.bare(state.term), to);
     else if (const Type *viewed = terms_.viewLike(terms_.bare(state.term), to))
       whole = *viewed;
-    bool isPadded = state.whole.rank != 0 && whole.numel() != state.whole.numel();
-    state.whole = isPadded ? state.whole : whole;
+    bool isPadded = state->whole.rank != 0 && whole.numel() != state->whole.numel();
+    state.edit().whole = isPadded ? state->whole : whole;
   }
   return Values{Value::of(std::move(state))};
 }
@@ -366,14 +366,14 @@ std::optional<Walk::Values> Walk::followTranspose(const At &at) {
     return followTransposed8Bits(at);
   State x = operand(at, 0).state;
   int64_t outer = at.op.getInt(AttrKey::outer), inner = at.op.getInt(AttrKey::inner);
-  const Order &order = x.order;
+  const Order &order = x->order;
   bool isBack = order.kind == Order::Transposed && order.outer == inner && order.inner == outer;
   isBack |= order.kind == Order::Gathered && !order.isMirrored &&
             plan_.mesh[order.axis].size == outer &&
             compute_.mesh().localOuter(x, order.outer) == inner;
   if (!operand(at, 0).isOne() || (order.kind != Order::Dims && !isBack))
     return refuse(at, "is not of the order in which the elements lie"), std::nullopt;
-  x.order = isBack ? Order() : Order{Order::Transposed, 0, false, outer, inner};
+  x.edit().order = isBack ? Order() : Order{Order::Transposed, 0, false, outer, inner};
   return Values{Value::of(std::move(x))};
 }
 
@@ -381,20 +381,30 @@ std::optional<Walk::Values> Walk::followMergeSlices(const At &at) {
   State x = operand(at, 0).state;
   const Mesh &mesh = compute_.mesh();
   int64_t outer = at.op.getInt(AttrKey::outer), inner = at.op.getInt(AttrKey::inner);
-  std::vector<uint16_t> context = mesh.axesOf(GroupKind::Context);
   if (at.op.getBool(AttrKey::inverse)) {
-    bool isPlain = x.order.kind == Order::Dims && context.size() == 1 &&
-                   mesh.size(context[0]) == inner && operand(at, 0).isOne();
+    // Of several levels of slices, it makes those along which there are none yet.
+    State others = x;
+    std::vector<uint16_t> context = mesh.axesOf(GroupKind::Context);
+    std::erase_if(context, [&](uint16_t axis) {
+      bool isSlice = x.at(axis) && x.at(axis)->isMirrored;
+      if (isSlice)
+        others.remove(axis); // which cuts the same positions
+      return isSlice;
+    });
+    bool isPlain = x->order.kind == Order::Dims && context.size() == 1 &&
+                   mesh.size(context[0]) == inner && isInnermostSlice(x, context[0]) &&
+                   operand(at, 0).isOne();
     if (!isPlain)
       return refuse(at, "does not make the slices of members"), std::nullopt;
-    x.order = {Order::Gathered, context[0], true, mesh.wholeOuter(x, outer), 1};
+    x.edit().order = {Order::Gathered, context[0], true, mesh.wholeOuter(others, outer), 1};
     return Values{Value::of(std::move(x))};
   }
-  bool isOfSlices = x.order.kind == Order::Gathered && x.order.isMirrored &&
-                    mesh.size(x.order.axis) == inner && mesh.localOuter(x, x.order.outer) == outer;
+  bool isOfSlices = x->order.kind == Order::Gathered && x->order.isMirrored &&
+                    mesh.size(x->order.axis) == inner &&
+                    mesh.localOuter(x, x->order.outer) == outer;
   if (!isOfSlices)
     return refuse(at, "is not of the order in which the elements lie"), std::nullopt;
-  x.order = Order();
+  x.edit().order = Order();
   return Values{Value::of(std::move(x))};
 }
 
@@ -403,14 +413,14 @@ std::optional<Walk::Values> Walk::followMergeSlices(const At &at) {
 std::optional<Walk::Values> Walk::followVocabStats(const At &at) {
   const State &logits = operand(at, 0).state, &labels = operand(at, 1).state;
   std::vector<uint16_t> axes = compute_.mesh().axesOf(at.op.group);
-  int64_t columns = logits.whole.rank == 0 ? 0 : logits.whole.shape[logits.whole.rank - 1u];
+  int64_t columns = logits->whole.rank == 0 ? 0 : logits->whole.shape[logits->whole.rank - 1u];
   if (axes.size() != 1 || columns == 0)
     return refuse(at, "has no single axis of columns"), std::nullopt;
   const Place *place = logits.at(axes[0]);
   bool isByColumns = place != nullptr && place->kind == Place::Shard && !place->isMirrored &&
-                     place->outer == logits.whole.numel() / columns && !labels.at(axes[0]);
-  if (!isByColumns || logits.microbatch != labels.microbatch || !(logits.cover == labels.cover) ||
-      logits.order.kind != Order::Dims || labels.order.kind != Order::Dims)
+                     place->outer == logits->whole.numel() / columns && !labels.at(axes[0]);
+  if (!isByColumns || logits.microbatch != labels.microbatch || !(logits->cover == labels->cover) ||
+      logits->order.kind != Order::Dims || labels->order.kind != Order::Dims)
     return refuse(at, "does not take logits that are cut by columns"), std::nullopt;
   State stats = logits;
   Term term = {Term::Apply, OpKind::VocabStats, 0, 0, {}, {logits.term, labels.term}};
@@ -419,16 +429,16 @@ std::optional<Walk::Values> Walk::followVocabStats(const At &at) {
       term.attrs.push_back(attr);
   stats.term = terms_.of(std::move(term));
   stats.put({axes[0], Place::Shard});
-  stats.whole = Type();
+  stats.edit().whole = Type();
   return Values{Value::of(std::move(stats))};
 }
 
 std::optional<Walk::Values> Walk::followVocabLoss(const At &at) {
   const State &stats = operand(at, 0).state, &mask = operand(at, 1).state;
-  if (stats.term == kNoTerm || !(stats.cover == mask.cover) ||
+  if (stats.term == kNoTerm || !(stats->cover == mask->cover) ||
       terms_[stats.term].op != OpKind::VocabStats)
     return refuse(at, "does not take statistics of logits"), std::nullopt;
-  for (const Place &place : stats.places)
+  for (const Place &place : stats->places)
     if (const Place *other = mask.at(place.axis); other == nullptr || !(*other == place))
       return refuse(at, "does not take the statistics of all columns"), std::nullopt;
   Term of = terms_[stats.term];
@@ -446,9 +456,9 @@ std::optional<Walk::Values> Walk::followVocabLoss(const At &at) {
                             0,
                             of.attrs,
                             {of.operands[0], of.operands[1], mask.term}});
-    state.whole = terms_.shape(state.term);
-    if (state.whole.rank == 0)
-      state.whole = compute_.mesh().wholeOf(state, typeOf(at, at.op.results[r]));
+    state.edit().whole = terms_.shape(state.term);
+    if (state->whole.rank == 0)
+      state.edit().whole = compute_.mesh().wholeOf(state, typeOf(at, at.op.results[r]));
     made.push_back(Value::of(std::move(state)));
   }
   return made;
@@ -483,7 +493,7 @@ const PartPlaces &placesOf(OpKind kind) {
 /// The axis of slices, and from how far members' keys come; or the keys of all slices are there.
 bool Walk::findSlices(const At &at, int &axis, int64_t &distance, bool &isGathered) {
   const PartPlaces &places = placesOf(at.op.kind);
-  for (const Place &place : operand(at, places.q).state.places)
+  for (const Place &place : operand(at, places.q).state->places)
     if (place.kind == Place::Shard && place.isMirrored)
       axis = place.axis;
   if (axis < 0)
@@ -503,7 +513,7 @@ bool Walk::findSlices(const At &at, int &axis, int64_t &distance, bool &isGather
     const Place *place = sliceOf(i);
     bool isLike = isGathered ? state.at(static_cast<uint16_t>(axis)) == nullptr
                              : place && place->distance == distance;
-    if (!isLike || state.order.kind != Order::Dims)
+    if (!isLike || state->order.kind != Order::Dims)
       return refuse(at, fmt::format("operand {} is of other slices than the keys", i));
   }
   TermId positions = terms_.of(Term::Loaded, resultIndex<OpKind::BatchLoad>("at"));
@@ -576,7 +586,7 @@ std::optional<Walk::Values> Walk::followAttentionPart(const At &at) {
   Values values;
   for (size_t r = 0; r < made->size(); ++r) {
     State &state = (*made)[r];
-    const Type &whole = state.whole;
+    const Type &whole = state->whole;
     bool isStatistics = !isBack && r == 1, isOfKeys = isBack && r > 0;
     if (isOfKeys && isGathered)
       state.put({axis, Place::Part});
@@ -584,7 +594,7 @@ std::optional<Walk::Values> Walk::followAttentionPart(const At &at) {
       state.put({axis, Place::Shard, true, false,
                  isStatistics ? whole.shape[0] * whole.shape[1] : whole.shape[0],
                  isOfKeys ? distance : 0});
-    state.cover = isOfKeys && isGathered ? Cover() : cover;
+    state.edit().cover = isOfKeys && isGathered ? Cover() : cover;
     values.push_back(Value::of(std::move(state)));
   }
   return values;
@@ -594,10 +604,10 @@ std::optional<Walk::Values> Walk::followAttentionJoin(const At &at) {
   std::vector<State> states;
   for (size_t i = 0; i < 4; ++i)
     states.push_back(operand(at, i).state);
-  bool isOfOne = states[0].cover == states[1].cover && states[2].cover == states[3].cover &&
+  bool isOfOne = states[0]->cover == states[1]->cover && states[2]->cover == states[3]->cover &&
                  terms_.bare(states[0].term) == terms_.bare(states[2].term) &&
                  terms_.bare(states[1].term) == terms_.bare(states[3].term) &&
-                 !states[0].cover.isAll();
+                 !states[0]->cover.isAll();
   if (!isOfOne)
     return refuse(at, "does not join two parts of one attention"), std::nullopt;
   Values made;

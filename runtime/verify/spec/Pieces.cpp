@@ -14,7 +14,7 @@ namespace shardc::plan::spec {
 std::optional<Walk::Values> Walk::followPiece(const At &at, State state) {
   const Type &from = typeOf(at, at.op.operands[0]), &to = typeOf(at, at.op.results[0]);
   int64_t offset = at.op.getInt(AttrKey::offset), size = to.numel();
-  bool isPiece = state.order.kind == Order::Dims && !state.isSum() && state.cover.isAll() &&
+  bool isPiece = state->order.kind == Order::Dims && !state.isSum() && state->cover.isAll() &&
                  size > 0 && from.numel() % size == 0 && offset % size == 0 &&
                  from.numel() / size <= kPiecesMax;
   if (!isPiece)
@@ -22,33 +22,34 @@ std::optional<Walk::Values> Walk::followPiece(const At &at, State state) {
   auto count = static_cast<size_t>(from.numel() / size);
   auto axis = static_cast<uint16_t>(kPieceAxes + count);
   state.put({axis, Place::Shard, false, false, compute_.mesh().wholeOuter(state, 1)});
-  state.cover.axis = axis;
-  state.cover.slices.assign(count, false);
-  state.cover.slices[static_cast<size_t>(offset / size)] = true;
+  Cover &cover = state.edit().cover;
+  cover.axis = axis;
+  cover.slices.assign(count, false);
+  cover.slices[static_cast<size_t>(offset / size)] = true;
   return Values{Value::of(std::move(state))};
 }
 
 /// All pieces of a value, in their order; nothing without a refusal if they are none.
 std::optional<Walk::Values> Walk::followJoin(const At &at) {
   const Value &first = operand(at, 0);
-  if (!first.isOne() || !first.state.cover.isPiece())
+  if (!first.isOne() || !first.state->cover.isPiece())
     return std::nullopt;
   size_t count = at.op.operands.size();
   auto axis = static_cast<uint16_t>(kPieceAxes + count);
   State whole = first.state;
   whole.remove(axis);
-  whole.cover = Cover();
+  whole.edit().cover = Cover();
   for (size_t i = 0; i < count; ++i) {
     State piece = operand(at, i).state;
     const Place *place = piece.at(axis);
     bool isPiece = operand(at, i).isOne() && place != nullptr && place->kind == Place::Shard &&
-                   piece.cover.axis == axis && piece.cover.slices[i] &&
-                   std::ranges::count(piece.cover.slices, true) == 1 &&
+                   piece->cover.axis == axis && piece->cover.slices[i] &&
+                   std::ranges::count(piece->cover.slices, true) == 1 &&
                    compute_.mesh().localOuter(piece, place->outer, axis) == 1 &&
                    typeOf(at, at.op.operands[i]).numel() * static_cast<int64_t>(count) ==
                        typeOf(at, at.op.results[0]).numel();
     piece.remove(axis);
-    piece.cover = Cover(), piece.whole = whole.whole;
+    piece.edit().cover = Cover(), piece.edit().whole = whole->whole;
     if (!isPiece || !(piece == whole))
       return refuse(at, fmt::format("operand {} is not that piece of the value", i)), std::nullopt;
   }
@@ -73,8 +74,8 @@ bool Walk::isMeanOf(const State &dots, const std::vector<TermId> &factors, int64
                     int64_t parts) {
   const Term &term = terms_[dots.term];
   bool isOf = term.kind == Term::Apply && term.op == OpKind::DotRows && term.operands == factors;
-  double mean = scaleOf(term) * static_cast<double>(dots.multiple.over * columns * parts) /
-                static_cast<double>(dots.multiple.under);
+  double mean = scaleOf(term) * static_cast<double>(dots->multiple.over * columns * parts) /
+                static_cast<double>(dots->multiple.under);
   return isOf && std::abs(mean - 1) < 1e-6;
 }
 
@@ -89,11 +90,11 @@ std::optional<Walk::Values> Walk::followNormPart(const At &at) {
     states.push_back(at.role.values[value].state);
   }
   size_t x = isBack ? 1 : 0;
-  const Type &whole = states[x].whole;
+  const Type &whole = states[x]->whole;
   int64_t columns = whole.rank == 0 ? 0 : whole.shape[whole.rank - 1u], parts = 1;
   std::vector<Place> sums; // of the gradient, of which ranks have as much of the mean each
   if (isBack) {
-    for (const Place &place : states[0].places)
+    for (const Place &place : states[0]->places)
       if (place.kind == Place::Part)
         sums.push_back(place), parts *= compute_.mesh().size(place.axis);
     for (const Place &place : sums)
@@ -105,7 +106,7 @@ std::optional<Walk::Values> Walk::followNormPart(const At &at) {
   if (!isMean)
     return refuse(at, "does not take the means of whole rows"), std::nullopt;
   for (size_t i = x + 2; i < states.size(); ++i)
-    states[i].multiple = Multiple();
+    states[i].edit().multiple = Multiple();
   for (size_t i = 0; i < states.size(); ++i)
     call.operands.push_back({&states[i], &typeOf(at, at.op.operands[i])});
   for (ValueId value : at.op.results)
@@ -128,7 +129,7 @@ std::optional<Walk::Values> Walk::followNormPart(const At &at) {
     State &state = (*made)[r];
     norm.result = static_cast<uint8_t>(r);
     state.term = terms_.rounded(typeOf(at, at.op.results[r]).dtype, terms_.of(norm));
-    terms_.setShape(state.term, state.whole);
+    terms_.setShape(state.term, state->whole);
     for (const Place &place : sums)
       state.put({place.axis, Place::Part});
     values.push_back(Value::of(std::move(state)));

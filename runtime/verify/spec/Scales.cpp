@@ -59,7 +59,7 @@ bool Walk::isCopyIn8Bits(TermId term) const {
 State Walk::keptAmaxes(const Type &type) {
   State kept;
   kept.term = terms_.of(Term::Kept, static_cast<int64_t>(CellKind::Amax));
-  kept.whole = type;
+  kept.edit().whole = type;
   return kept;
 }
 
@@ -135,11 +135,11 @@ bool Walk::cutsNoBlock(const At &at, const State &x, ScaleBlocks blocks, bool is
   Extents block = blockOf(blocks);
   if (isTransposed)
     std::swap(block.rows, block.cols);
-  int64_t cols = x.whole.rank == 0 ? 0 : x.whole.shape[x.whole.rank - 1u];
+  int64_t cols = x->whole.rank == 0 ? 0 : x->whole.shape[x->whole.rank - 1u];
   if (cols == 0)
     return refuse(at, "takes a value of which the extents are not known");
-  int64_t rows = x.whole.numel() / cols;
-  for (const Place &place : x.places) {
+  int64_t rows = x->whole.numel() / cols;
+  for (const Place &place : x->places) {
     if (place.kind != Place::Shard)
       continue;
     int64_t before = place.outer < rows ? place.outer : place.outer / rows;
@@ -182,8 +182,8 @@ std::optional<std::pair<State, State>> Walk::quantised(const At &at, const Quant
   if (!isBlocks)
     term.attrs.clear(); // one of both forms
   scale.term = terms_.of(std::move(term));
-  std::erase_if(scale.places, [](const Place &place) { return place.kind == Place::Shard; });
-  scale.whole = scaleType;
+  std::erase_if(scale.edit().places, [](const Place &place) { return place.kind == Place::Shard; });
+  scale.edit().whole = scaleType;
   return std::pair(made->front(), scale);
 }
 
@@ -350,7 +350,7 @@ std::optional<Walk::Values> Walk::followGrouped(const At &at) {
   if (isDelayed) {
     const Value &expected = operand(at, count);
     kept = keptAmaxes(typeOf(at, at.op.operands[count]));
-    call.operands.push_back({&kept, &kept.whole});
+    call.operands.push_back({&kept, &kept->whole});
     bool isSeen = at.op.operands.size() > count + 1;
     seen = isSeen ? operand(at, count + 1) : Value();
     const Type &matrices =
@@ -428,11 +428,11 @@ std::optional<Walk::Values> Walk::viewedMaxima(const At &at, const Maxima &maxim
     return refuse(at, "views no scale of a weight"), std::nullopt;
   State scale;
   scale.term = weightIn8Bits(found->second.of.term, 1);
-  scale.whole = typeOf(at, at.op.results[0]);
+  scale.edit().whole = typeOf(at, at.op.results[0]);
   if (coef != 0)
     for (uint16_t axis : compute_.mesh().axesOf(at.op.group)) {
       scale.put({axis, Place::Shard, false, false, compute_.mesh().wholeOuter(scale, 1)});
-      scale.whole.shape[0] *= compute_.mesh().size(axis);
+      scale.edit().whole.shape[0] *= compute_.mesh().size(axis);
     }
   if (coef != 0 && coef != typeOf(at, at.op.results[0]).numel())
     return refuse(at, "views other scales than a rank's"), std::nullopt;
@@ -449,8 +449,8 @@ std::optional<Walk::Values> Walk::followTransposed8Bits(const At &at) {
   State x = operand(at, 0).state, amax;
   Term of = terms_[x.term];
   x.term = of.operands[0], amax.term = of.operands[1];
-  amax.whole = Type::of(DType::F32, {1});
-  auto copy = quantised(at, {x, amax, true, &to, &amax.whole});
+  amax.edit().whole = Type::of(DType::F32, {1});
+  auto copy = quantised(at, {x, amax, true, &to, &amax->whole});
   if (!copy)
     return std::nullopt;
   return Values{Value::of(std::move(copy->first))};
@@ -485,10 +485,10 @@ std::optional<Walk::Values> Walk::followQuantizeShard(const At &at) {
   const std::vector<size_t> &params = paramsOf_[static_cast<size_t>(block.block)];
   for (size_t i = 0; i < params.size(); ++i) {
     auto found = amax.maxima->entries.find(numberOfScale(plan_, params[i]));
-    if (found == amax.maxima->entries.end() || !found->second.of.places.empty() ||
+    if (found == amax.maxima->entries.end() || !found->second.of->places.empty() ||
         found->second.of.term != block.params[i].term || !isKeptIn8Bits(plan_.params[params[i]]))
-      return refuse(at, fmt::format("does not have the amax of '{}'",
-                                    plan_.params[params[i]].name)),
+      return refuse(at,
+                    fmt::format("does not have the amax of '{}'", plan_.params[params[i]].name)),
              std::nullopt;
     block.params[i].term = weightIn8Bits(block.params[i].term, 0);
   }
@@ -502,7 +502,7 @@ std::optional<Walk::Values> Walk::followWeightScales(const At &at) {
   Maxima scales = *amax.maxima;
   scales.kind = Maxima::Scales;
   for (const auto &[number, entry] : scales.entries)
-    if (!entry.of.places.empty())
+    if (!entry.of->places.empty())
       return refuse(at, fmt::format("has magnitude {} of a part", number)), std::nullopt;
   return Values{Value::of(std::move(scales))};
 }
@@ -520,7 +520,7 @@ std::optional<Walk::Values> Walk::endMaxima(const At &at) {
     return std::nullopt;
   int64_t base = at.role.step * kStep, last = base + goals_.microbatches - 1;
   for (const auto &[slot, entry] : seen.maxima->entries)
-    if (!entry.of.places.empty() ||
+    if (!entry.of->places.empty() ||
         (entry.first >= 0 && (entry.first != base || entry.last != last)))
       return refuse(at, fmt::format("has not seen all microbatches and ranks in {}", slot)),
              std::nullopt;

@@ -5,7 +5,16 @@
 
 namespace shardc::plan::spec {
 
+const Placement State::kNowhere;
+
+Placement &State::edit() {
+  if (!placement_ || placement_.use_count() > 1)
+    placement_ = std::make_shared<Placement>(*operator->());
+  return *placement_;
+}
+
 void State::put(const Place &place) {
+  std::vector<Place> &places = edit().places;
   auto at = std::ranges::lower_bound(places, place.axis, {}, &Place::axis);
   if (at != places.end() && at->axis == place.axis)
     *at = place;

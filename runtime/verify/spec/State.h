@@ -88,29 +88,50 @@ struct Cover {
   bool operator==(const Cover &) const = default;
 };
 
-struct State {
-  TermId term = kNoTerm;
+/// Where ranks have a value, and how its elements lie there.
+struct Placement {
   std::vector<Place> places; ///< by axis
   Order order;
-  int64_t microbatch = -1;       ///< -1: of none
-  std::vector<Contribution> sum; ///< not empty: it is their sum, and `term` says nothing
   Multiple multiple;
   Cover cover;
   uint64_t slots = 0; ///< a bit for each axis: rows of experts with a slot of each rank along it
   Type whole;         ///< its shape if it were whole; rank 0 where it is not known
-  bool operator==(const State &) const = default;
+  bool operator==(const Placement &) const = default;
+};
+
+/// Copies share their placement until one of them is edited.
+class State {
+public:
+  TermId term = kNoTerm;
+  int64_t microbatch = -1;       ///< -1: of none
+  std::vector<Contribution> sum; ///< not empty: it is their sum, and `term` says nothing
+
+  const Placement *operator->() const { return placement_ ? placement_.get() : &kNowhere; }
+  Placement &edit();
+  bool isPlacedAs(const State &other) const {
+    return placement_ == other.placement_ || *operator->() == *other.operator->();
+  }
+  bool operator==(const State &other) const {
+    return term == other.term && microbatch == other.microbatch && sum == other.sum &&
+           isPlacedAs(other);
+  }
 
   bool isSum() const { return !sum.empty(); }
   const Place *at(uint16_t axis) const {
-    for (const Place &place : places)
+    for (const Place &place : (*this)->places)
       if (place.axis == axis)
         return &place;
     return nullptr;
   }
   void put(const Place &place);
   void remove(uint16_t axis) {
-    std::erase_if(places, [&](const Place &place) { return place.axis == axis; });
+    if (at(axis) != nullptr)
+      std::erase_if(edit().places, [&](const Place &place) { return place.axis == axis; });
   }
+
+private:
+  static const Placement kNowhere;
+  std::shared_ptr<Placement> placement_;
 };
 
 /// A flat buffer with a state for each parameter of a block, in the order of the plan's table.

@@ -43,7 +43,7 @@ State Walk::paramState(size_t index, TermId term) const {
   const Param &param = plan_.params[index];
   State state;
   state.term = term;
-  state.whole = param.wholeType();
+  state.edit().whole = param.wholeType();
   if (param.whole.rank == 0)
     return state;
   for (const Split &split : param.splits) {
@@ -59,22 +59,22 @@ State Walk::paramState(size_t index, TermId term) const {
 }
 
 /// What the parameter, or its moment, is after so many steps.
-TermId Walk::parameter(Term::Kind kind, size_t param, int64_t steps) {
-  int64_t goal = goalOf(param);
+TermId Walk::parameterOfGoal(Term::Kind kind, int64_t goal, int64_t steps) {
   bool isUpdated = steps > 0 && goals_.isTrained(goal);
   if (!isUpdated) {
     TermId term = terms_.of(kind, goal);
-    terms_.setShape(term, plan_.params[param].wholeType());
+    const Plan &model = isSpecification_ ? plan_ : *goals_.plan;
+    terms_.setShape(term, model.params[static_cast<size_t>(goal)].wholeType());
     return term;
   }
   OpKind op = optimizerInfo(*optimizerOf(*goals_.plan, blockOf(*goals_.plan, goal))).op;
   std::string_view names = opInfo(op).operands;
-  Term term = {Term::Updated, op, 0, goal, {}, {parameter(Term::Parameter, param, steps - 1)}};
+  Term term = {Term::Updated, op, 0, goal, {}, {parameterOfGoal(Term::Parameter, goal, steps - 1)}};
   term.result = kind == Term::Parameter ? 0 : kind == Term::FirstMoment ? 1 : 2;
   for (auto [name, moment] :
        {std::pair("m", Term::FirstMoment), std::pair("v", Term::SecondMoment)})
     if (positionOf(names, name) >= 0)
-      term.operands.push_back(parameter(moment, param, steps - 1));
+      term.operands.push_back(parameterOfGoal(moment, goal, steps - 1));
   return terms_.of(std::move(term));
 }
 
@@ -117,7 +117,7 @@ Value Walk::initial(const RoleWalk &, const Cell &cell) {
   if (cell.kind == CellKind::ExpertBias) {
     State bias;
     bias.term = terms_.of(Term::Kept, static_cast<int64_t>(cell.kind));
-    bias.whole = cell.type;
+    bias.edit().whole = cell.type;
     return Value::of(std::move(bias));
   }
   if (cell.kind == CellKind::ExpertLoad || cell.kind == CellKind::RouterLosses ||
@@ -418,7 +418,7 @@ bool Walk::checkLosses(const At &at, const StepState &step, bool isEval) {
 
 /// How many ranks of the role have the same losses; 0 if that is not known.
 int64_t Walk::copiesOf(const At &at, const State &loss, const State &tokens) {
-  if (loss.order.kind != Order::Dims || !loss.multiple.isOne() || !tokens.multiple.isOne())
+  if (loss->order.kind != Order::Dims || !loss->multiple.isOne() || !tokens->multiple.isOne())
     return refuse(at, "takes multiples of losses"), 0;
   int64_t have = 1;
   for (uint16_t axis = 0; axis < plan_.mesh.size(); ++axis) {
@@ -447,20 +447,20 @@ bool Walk::isComplete(const At &at, const State &state, size_t param) {
       return refuse(at, fmt::format("takes a gradient of '{}' that is not summed over {}", name,
                                     plan_.mesh[axis].name));
   }
-  for (const Place &place : state.places)
+  for (const Place &place : state->places)
     if (place.kind != Place::Shard && place.kind != Place::Summed && place.kind != Place::OfExperts)
       return refuse(at, fmt::format("takes a gradient of '{}' in parts along {}", name,
                                     compute_.mesh().name(place.axis)));
-  if (!state.cover.isAll() || state.order.kind != Order::Dims)
+  if (!state->cover.isAll() || state->order.kind != Order::Dims)
     return refuse(at, fmt::format("takes a part of the gradient of '{}'", name));
   Multiple needed;
   if (goals_.plan->job.ddp.averageInCollective)
     for (uint16_t axis : dataAxes_)
       needed.divide(plan_.mesh[axis].size);
-  if (!(state.multiple == needed))
-    return refuse(at,
-                  fmt::format("takes {}/{} of the gradient of '{}', not {}/{}", state.multiple.over,
-                              state.multiple.under, name, needed.over, needed.under));
+  if (!(state->multiple == needed))
+    return refuse(at, fmt::format("takes {}/{} of the gradient of '{}', not {}/{}",
+                                  state->multiple.over, state->multiple.under, name, needed.over,
+                                  needed.under));
   std::vector<Contribution> found = contributionsOf(terms_, state), meant;
   int64_t base = at.role.step * kStep;
   for (TermId term : goalsOf(at).gradients[goal])
@@ -583,11 +583,12 @@ std::optional<Walk::Values> Walk::followOptimizer(const At &at) {
     if (!isComplete(at, gradient, params[i]))
       return std::nullopt;
     State like = gradient;
-    std::erase_if(like.places, [](const Place &place) { return place.kind == Place::Summed; });
-    for (Place &place : like.places)
+    std::erase_if(like.edit().places,
+                  [](const Place &place) { return place.kind == Place::Summed; });
+    for (Place &place : like.edit().places)
       if (place.kind == Place::OfExperts)
         place = {place.axis, Place::Shard, false, false, place.outer};
-    if (like.places != weight.places)
+    if (like->places != weight->places)
       return refuse(at, fmt::format("takes parts of gradient and weight of '{}' that do not fit",
                                     plan_.params[params[i]].name)),
              std::nullopt;

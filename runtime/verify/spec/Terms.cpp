@@ -33,16 +33,32 @@ bool rounds(DType type) { return type == DType::BF16 || type == DType::F16; }
 
 } // namespace
 
-TermId Terms::of(Term term) {
+TermId Terms::of(const Term &term) {
   size_t hash = hashOf(term);
-  auto [begin, end] = byHash_.equal_range(hash);
-  for (auto at = begin; at != end; ++at)
-    if (areEqual(terms_[at->second], term))
-      return at->second;
+  auto free = [&](size_t from) {
+    while (slots_[from & (slots_.size() - 1)] != kNoTerm)
+      ++from;
+    return from & (slots_.size() - 1);
+  };
+  for (size_t at = hash;; ++at) {
+    TermId id = slots_[at & (slots_.size() - 1)];
+    if (id == kNoTerm)
+      break;
+    if (hashes_[id] == hash && areEqual(terms_[id], term)) {
+      notes_[id].isOfModel |= readsModel_;
+      return id;
+    }
+  }
   auto id = static_cast<TermId>(terms_.size());
-  byHash_.emplace(hash, id);
-  terms_.push_back(std::move(term));
-  notes_.emplace_back();
+  terms_.push_back(term);
+  hashes_.push_back(hash);
+  notes_.emplace_back().isOfModel = readsModel_;
+  slots_[free(hash)] = id;
+  if (terms_.size() * 2 > slots_.size()) {
+    slots_.assign(slots_.size() * 2, kNoTerm);
+    for (TermId each = 1; each < terms_.size(); ++each)
+      slots_[free(hashes_[each])] = each;
+  }
   return id;
 }
 

@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "runtime/plan/Plan.h"
@@ -36,9 +35,12 @@ struct Term {
 
 class Terms {
 public:
-  Terms() : terms_(1), notes_(1) {} // kNoTerm
-  TermId of(Term term);
+  Terms() : terms_(1), notes_(1), hashes_(1), slots_(1024) {} // kNoTerm
+  TermId of(const Term &term);
   TermId of(Term::Kind kind, int64_t number) { return of({kind, OpKind::Add, 0, number, {}, {}}); }
+  /// Whether terms that are asked for from now on are of the model.
+  void readsModel(bool reads) { readsModel_ = reads; }
+  bool isOfModel(TermId term) const { return notes_[term].isOfModel; }
   /// The term in a type; itself where the type holds each of its numbers.
   TermId rounded(DType type, TermId term);
   /// Without roundings.
@@ -77,10 +79,13 @@ private:
     Type shape;
     std::vector<Type> views;
     std::string name;
+    bool isOfModel = false;
   };
   std::vector<Term> terms_;
   std::vector<Note> notes_; ///< of each term
-  std::unordered_multimap<size_t, TermId> byHash_;
+  std::vector<size_t> hashes_;
+  std::vector<TermId> slots_; ///< by hash, a power of 2 of them; kNoTerm: free
+  bool readsModel_ = false;
 };
 
 /// The summands of a sum of gradients, without their roundings, which the job chooses.

@@ -3,7 +3,6 @@
 // for later ones. So a body whose predicates hold as before is not followed again if it finds such
 // values, in its cells and from other roles.
 #include <algorithm>
-#include <tuple>
 
 #include "runtime/verify/spec/Walk.h"
 
@@ -21,12 +20,9 @@ bool isLater(const State &now, const State &then, int64_t by) {
   auto isSame = [by](const Contribution &a, const Contribution &b) {
     return a.term == b.term && a.first == b.first && a.last == b.last + by;
   };
-  auto rest = [](const State &state) {
-    return std::tie(state.term, state.places, state.order, state.multiple, state.cover, state.slots,
-                    state.whole);
-  };
   return now.microbatch == then.microbatch + (then.microbatch < 0 ? 0 : by) &&
-         std::ranges::equal(now.sum, then.sum, isSame) && rest(now) == rest(then);
+         std::ranges::equal(now.sum, then.sum, isSame) && now.term == then.term &&
+         now.isPlacedAs(then);
 }
 
 bool namesMicrobatches(const Role &role) {
@@ -111,10 +107,13 @@ const Body *Walk::findBody(RoleWalk &walk) {
     return nullptr;
   const Body &body = found->second;
   const std::vector<Segment::Boundary> &ins = walk.segment().ins;
-  for (size_t i = 0; i < ins.size(); ++i)
-    if (!isLater(*slot(walk, ins[i].cell, ins[i].shift), body.ins[i],
-                 microbatch(walk) - body.microbatch))
+  for (size_t i = 0; i < ins.size(); ++i) {
+    const Value &in = *slot(walk, ins[i].cell, ins[i].shift);
+    if (!isLater(in, body.ins[i], microbatch(walk) - body.microbatch))
       return nullptr;
+    if (in.block != body.ins[i].block)
+      noteUse(in);
+  }
   return &body;
 }
 

@@ -2,11 +2,10 @@
 #include "runtime/verify/spec/Walk.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include <fmt/format.h>
-
-#include "runtime/plan/Text.h"
 
 namespace shardc::plan::spec {
 
@@ -25,19 +24,37 @@ Walk::Walk(const Plan &plan, Terms &terms, const Goals &goals, bool isSpecificat
     std::ranges::sort(params, {}, [&](size_t p) { return plan.params[p].offset; });
 }
 
+namespace {
+
+Finding findingAt(std::string message, Spot at) {
+  Finding finding;
+  finding.rule = Rule::Specification;
+  finding.message = std::move(message);
+  finding.at = at;
+  return finding;
+}
+
+} // namespace
+
 bool Walk::refuse(std::string why) {
   if (!difference_)
-    difference_ = {std::move(why), {}, {}, {}};
+    difference_ = findingAt(std::move(why), {});
   return false;
 }
 
 bool Walk::refuse(const At &at, std::string why) {
   if (difference_)
     return false;
-  difference_ = {fmt::format("`{}` {}", opInfo(at.op).name, why),
-                 {at.role.index, at.role.run().segment, at.index},
-                 foreign_,
-                 foreignAt_};
+  std::string what = fmt::format("`{}` {}", opInfo(at.op).name, why);
+  Spot spot = {at.role.index, at.role.run().segment, at.index};
+  if (isForeignOperand_) {
+    difference_ = foreign_;
+    difference_->note = "so " + what, difference_->noteAt = spot;
+    return false;
+  }
+  difference_ = findingAt(std::move(what), spot);
+  if (foreign_)
+    difference_->note = "before that, " + foreign_->message, difference_->noteAt = foreign_->at;
   return false;
 }
 
@@ -89,15 +106,17 @@ Value *Walk::slot(RoleWalk &walk, uint32_t cell, int64_t shift) {
 }
 
 bool Walk::enter(RoleWalk &walk) {
-  if (walk.run().isStepBegin)
-    ++walk.step;
+  if (walk.run().isStepBegin && ++walk.step == 0)
+    beginSteps(walk);
   const Segment &segment = walk.segment();
   walk.values.assign(segment.values.size(), Value());
   for (const Segment::Boundary &in : segment.ins)
     walk.values[in.value] = *slot(walk, in.cell, in.shift);
-  walk.ops.clear();
-  for (uint32_t i = 0; i < segment.ops.size(); ++i)
-    walk.ops.push_back(i);
+  walk.ops.resize(segment.ops.size());
+  std::iota(walk.ops.begin(), walk.ops.end(), 0U);
+  walk.isLeft.assign(segment.ops.size(), true);
+  walk.memos = &memos_[&segment];
+  walk.memos->resize(segment.ops.size());
   walk.ins.clear();
   for (const Segment::Boundary &in : segment.ins)
     walk.ins.push_back(walk.values[in.value]);
@@ -132,8 +151,7 @@ bool Walk::isReady(const RoleWalk &walk, const Op &op) const {
   auto isKnown = [&](ValueId value) {
     const Value &has = walk.values[value];
     uint32_t def = walk.segment().values[value].def;
-    return has.kind != Value::Unknown || def == kNone ||
-           std::ranges::find(walk.ops, def) == walk.ops.end();
+    return has.kind != Value::Unknown || def == kNone || !walk.isLeft[def];
   };
   return std::ranges::all_of(op.operands, isKnown) &&
          std::ranges::all_of(op.ties, [&](const Tie &tie) { return isKnown(tie.value); });
@@ -143,34 +161,35 @@ bool Walk::isReady(const RoleWalk &walk, const Op &op) const {
 /// it, but none of its channel.
 bool Walk::advance(RoleWalk &walk, bool &hasMoved) {
   if (!walk.isInSegment) {
+    if (walk.isAtSecondStep() && !followsSecond_)
+      return true;
     Again again = executeAgain(walk, hasMoved);
     if (again != Again::No)
       return again == Again::Waits || endRun(walk);
     if (!enter(walk))
       return false;
   }
-  bool isAnyBlocked = false;
+  std::vector<uint32_t> blocked;
   std::vector<std::pair<ChannelId, OpKind>> busy;
-  for (size_t i = 0; i < walk.ops.size();) {
-    const Op &op = walk.segment().ops[walk.ops[i]];
+  for (uint32_t index : walk.ops) {
+    const Op &op = walk.segment().ops[index];
     std::pair key = {op.channel, op.kind};
     bool isBlocked = op.channel >= 0 && std::ranges::find(busy, key) != busy.end();
-    if (!isBlocked && isAnyBlocked)
+    if (!isBlocked && !blocked.empty())
       isBlocked = !isReady(walk, op);
-    uint32_t index = walk.ops[i];
     if (!isBlocked && !step(walk, index, isBlocked))
       return false;
     if (isBlocked) {
-      isAnyBlocked = true;
+      blocked.push_back(index);
       if (op.channel >= 0)
         busy.push_back(key);
-      ++i;
       continue;
     }
     hasMoved = true;
-    walk.ops.erase(walk.ops.begin() + static_cast<int64_t>(i));
+    walk.isLeft[index] = false;
   }
-  if (isAnyBlocked)
+  walk.ops = std::move(blocked);
+  if (!walk.ops.empty())
     return true;
   hasMoved = true;
   return leave(walk);
@@ -178,10 +197,15 @@ bool Walk::advance(RoleWalk &walk, bool &hasMoved) {
 
 namespace {
 
+Value laterBy(Value value, int64_t by) {
+  if (value.isOne() && value.state.microbatch >= 0)
+    value.state.microbatch += by;
+  return value;
+}
+
 std::vector<Value> laterBy(std::vector<Value> values, int64_t by) {
   for (Value &value : values)
-    if (value.isOne() && value.state.microbatch >= 0)
-      value.state.microbatch += by;
+    value = laterBy(std::move(value), by);
   return values;
 }
 
@@ -189,11 +213,10 @@ std::vector<Value> laterBy(std::vector<Value> values, int64_t by) {
 
 /// What the op has made before, if its operands are the same, each of the microbatch under way in
 /// place of the one then.
-const Walk::Memo *Walk::memoOf(const At &at) const {
-  auto found = memos_.find(&at.op);
-  if (found == memos_.end())
+const Memo *Walk::memoOf(const At &at) const {
+  const Memo &memo = (*at.role.memos)[at.index];
+  if (!memo.isKnown)
     return nullptr;
-  const Memo &memo = found->second;
   int64_t by = microbatch(at.role) - memo.microbatch;
   for (size_t i = 0; i < at.op.operands.size(); ++i)
     if (!isLater(operand(at, i), memo.operands[i], by))
@@ -219,6 +242,8 @@ bool Walk::step(RoleWalk &walk, uint32_t index, bool &isBlocked) {
     else if (walk.values[value].kind == Value::Unknown)
       return refuse(at, fmt::format("takes `%{}`, of which nothing is known",
                                     walk.segment().values[value].name));
+    else
+      noteUse(walk.values[value]);
   if (op.kind == OpKind::Recv) {
     std::deque<Value> &queue = queues_[{op.channel, coordinate(walk, op)}];
     isBlocked = queue.empty();
@@ -252,12 +277,18 @@ bool Walk::step(RoleWalk &walk, uint32_t index, bool &isBlocked) {
   };
   bool mayKeep = op.kind != OpKind::BatchLoad && std::ranges::all_of(op.operands, isOfOne);
   if (mayKeep)
-    if (const Memo *memo = memoOf(at))
-      return finish(at, laterBy(memo->made, microbatch(walk) - memo->microbatch));
+    if (const Memo *memo = memoOf(at)) {
+      int64_t by = microbatch(walk) - memo->microbatch;
+      if (!op.ties.empty())
+        return finish(at, laterBy(memo->made, by));
+      for (size_t r = 0; r < op.results.size(); ++r)
+        walk.values[op.results[r]] = laterBy(memo->made[r], by);
+      return true;
+    }
   std::optional<Values> followed = follow(at);
   if (followed && mayKeep && std::ranges::all_of(*followed, &Value::isOne)) {
-    Memo &memo = memos_[&op];
-    memo = {microbatch(walk), {}, *followed};
+    Memo &memo = (*walk.memos)[index];
+    memo = {true, microbatch(walk), {}, *followed};
     for (ValueId value : op.operands)
       memo.operands.push_back(walk.values[value]);
   }
@@ -272,6 +303,7 @@ bool Walk::finish(const At &at, Values made) {
     Value &result = made[tie.result];
     if (result.kind == Value::Unreported)
       continue;
+    noteUse(at.role.values[tie.value]);
     std::optional<Value> sum = added(at, at.role.values[tie.value], result);
     if (!sum)
       return false;
@@ -284,12 +316,10 @@ bool Walk::finish(const At &at, Values made) {
   for (size_t r = 0; r < at.op.results.size(); ++r) {
     const Value &value = made[r];
     bool isForeign = !isSpecification_ && at.role.segment().body && value.isOne() &&
-                     !value.state.isSum() && value.state.term >= goals_.terms && foreign_.empty() &&
+                     !value.state.isSum() && !terms_.isOfModel(value.state.term) && !foreign_ &&
                      terms_[value.state.term].op != OpKind::VocabStats;
-    if (isForeign) {
-      foreign_ = meant(at, r);
-      foreignAt_ = {at.role.index, at.role.run().segment, at.index};
-    }
+    if (isForeign)
+      noteForeign(at, r);
     if (isSpecification_ && value.isOne() && value.state.term != kNoTerm)
       terms_.setName(value.state.term, at.role.segment().values[at.op.results[r]].name);
     at.role.values[at.op.results[r]] = std::move(made[r]);
@@ -297,16 +327,33 @@ bool Walk::finish(const At &at, Values made) {
   return true;
 }
 
-/// For a message: which operand is another one than in the op of the specification that is most
-/// like this one.
-std::string Walk::meant(const At &at, size_t result) const {
+/// What the op makes is no value of the model.
+void Walk::noteForeign(const At &at, size_t result) {
+  std::string text = meant(at);
+  isForeignOperand_ = !text.empty();
+  if (!isForeignOperand_) {
+    text = fmt::format("the model has no such value as `%{}`",
+                       at.role.segment().values[at.op.results[result]].name);
+    bool hasOp = false;
+    for (TermId id = 0; id < terms_.count(); ++id)
+      hasOp |= terms_.isOfModel(id) && terms_[id].op == at.op.kind;
+    if (!hasOp)
+      text += fmt::format(" and no `{}`, which needs a LEMMA row if it stands for other ops",
+                          opInfo(at.op).name);
+  }
+  foreign_ = findingAt(std::move(text), {at.role.index, at.role.run().segment, at.index});
+}
+
+/// Which operand is another one than in the op of the specification that is most like this one;
+/// empty if none is.
+std::string Walk::meant(const At &at) const {
   std::vector<TermId> has;
   for (ValueId value : at.op.operands)
     has.push_back(at.role.values[value].isOne() ? at.role.values[value].state.term : kNoTerm);
-  for (TermId id = 0; id < goals_.terms; ++id) {
+  for (TermId id = 0; id < terms_.count(); ++id) {
     const Term &term = terms_[id];
-    if (term.kind != Term::Apply || term.op != at.op.kind || term.result != 0 ||
-        term.operands.size() < has.size())
+    if (!terms_.isOfModel(id) || term.kind != Term::Apply || term.op != at.op.kind ||
+        term.result != 0 || term.operands.size() < has.size())
       continue;
     size_t other = has.size(), count = 0;
     for (size_t i = 0; i < has.size(); ++i)
@@ -319,8 +366,7 @@ std::string Walk::meant(const At &at, size_t result) const {
                        used.empty() ? at.role.segment().values[at.op.operands[other]].name : used,
                        terms_.name(term.operands[other]));
   }
-  return fmt::format("the model has no such value as `%{}`",
-                     at.role.segment().values[at.op.results[result]].name);
+  return {};
 }
 
 /// The first op of a role that waits.
@@ -344,9 +390,19 @@ bool Walk::run() {
     if (!start(walk))
       return false;
   for (bool hasMoved = true, isDone = false; !isDone;) {
-    if (!hasMoved && followsAll_)
+    if (!hasMoved && !followsAll_) {
+      followsAll_ = true;
+    } else if (!hasMoved && !followsSecond_) {
+      if (isInduction())
+        break;
+      followsSecond_ = true, followsAll_ = false;
+      if (goals_.steps.size() < 2 && !readNextStep_())
+        return false;
+    } else if (!hasMoved) {
       return refuseWaiting();
-    followsAll_ = !hasMoved;
+    } else {
+      followsAll_ = false;
+    }
     hasMoved = false, isDone = true;
     for (RoleWalk &walk : roles_) {
       while (!walk.isDone()) {
@@ -374,36 +430,31 @@ Comparison compare(const Plan &specification, const Plan &plan) {
   Terms terms;
   Comparison comparison;
   Goals goals;
-  for (int step = 0; step < 2; ++step)
-    if (Walk logical(specification, terms, goals, true); !logical.readStep(goals)) {
-      comparison.difference = logical.difference();
-      comparison.difference->message.insert(0, "specification: ");
-      comparison.difference->at = Spot();
-      return comparison;
-    }
-  goals.terms = terms.count();
+  auto readStep = [&] {
+    terms.readsModel(true);
+    Walk logical(specification, terms, goals, true);
+    bool isRead = logical.readStep(goals);
+    terms.readsModel(false);
+    if (isRead)
+      return true;
+    comparison.difference = logical.difference();
+    comparison.difference->message.insert(0, "specification: ");
+    comparison.difference->at = Spot();
+    return false;
+  };
+  bool evaluates = std::ranges::any_of(specification.roles, [](const Role &role) {
+    return std::ranges::find(role.segments, SegmentKind::Eval, &Segment::kind) !=
+           role.segments.end();
+  });
+  if (!readStep() || (evaluates && !readStep())) // an evaluation takes what the first step made
+    return comparison;
   Walk placed(plan, terms, goals, false);
-  if (!placed.run())
+  placed.readsNextStepBy(readStep);
+  if (!placed.run() && !comparison.difference)
     comparison.difference = placed.difference();
   comparison.visits = placed.visits();
   comparison.declared = placed.declared();
   return comparison;
-}
-
-std::string render(const Plan &plan, const Difference &difference) {
-  auto opText = [&](const Spot &at) {
-    if (at.op == kNone)
-      return std::string();
-    const Role &role = plan.roles[at.role];
-    const Segment &segment = role.segments[at.segment];
-    return fmt::format("\n  {}.{}: {}", role.name, segment.name, printOp(plan, segment, at.op));
-  };
-  std::string text = fmt::format("plan: error: {} [plan-specification]{}", difference.message,
-                                 opText(difference.at));
-  if (!difference.meant.empty())
-    text += fmt::format("\nplan: note: before that, {}{}", difference.meant,
-                        opText(difference.meantAt));
-  return text;
 }
 
 } // namespace shardc::plan::spec

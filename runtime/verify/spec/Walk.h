@@ -3,6 +3,7 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -30,7 +31,6 @@ struct Goals {
   std::vector<Step> steps;
   const Op *stepBegin = nullptr;
   int64_t microbatches = 0, evalMicrobatches = 0;
-  size_t terms = 0; ///< the first that the specification does not have
 
   bool isTrained(int64_t param) const {
     return !steps[0].gradients[static_cast<size_t>(param)].empty();
@@ -61,6 +61,13 @@ struct Body {
   std::vector<Transfer> transfers;
 };
 
+/// What an op has made, for operands that differ in the microbatch only.
+struct Memo {
+  bool isKnown = false;
+  int64_t microbatch = 0;
+  std::vector<Value> operands, made;
+};
+
 /// A role, and how far it is.
 struct RoleWalk {
   const Role *role = nullptr;
@@ -71,31 +78,39 @@ struct RoleWalk {
   bool isInSegment = false, hasMet = false; ///< other roles, in the segment under way
   std::vector<std::vector<Value>> cells;    ///< by cell and slot
   std::vector<Value> values;                ///< of the segment under way
-  std::deque<uint32_t> ops;                 ///< of the segment, that are left
+  std::vector<uint32_t> ops;                ///< of the segment, that are left
+  std::vector<bool> isLeft;                 ///< by op
+  std::vector<Memo> *memos = nullptr;       ///< of the segment
   std::map<ChannelId, size_t> turns;        ///< sums in which several roles met
   std::vector<Value> ins;                   ///< of the segment under way
   std::vector<Transfer> transfers;          ///< of it, in the order in which they were executed
   const Body *again = nullptr;              ///< it is executed as this one
   std::map<QueueKey, size_t> given;         ///< sends of it that were executed before
-  int64_t met = -1;                         ///< the op that waits for others
   std::vector<std::vector<Value>> before;   ///< cells behind the run before, of repeated ones
+  std::vector<std::vector<Value>> begun;    ///< cells where the first step begins
 
   const Run &run() const { return runs[at]; }
   const Segment &segment() const { return role->segments[run().segment]; }
   Variant variant() const { return {run().microbatch, run().count}; }
   bool isDone() const { return at == runs.size(); }
+  /// Whether the second step is next, and nothing is behind it.
+  bool isAtSecondStep() const {
+    return !isInSegment && !isDone() && step == 0 && run().isStepBegin && runs.back().isStepEnd;
+  }
 };
 
 class Walk {
 public:
   /// If it is the specification, `goals` are what its steps before this one say.
   Walk(const Plan &plan, Terms &terms, const Goals &goals, bool isSpecification);
+  /// Called where the goals lack the second step.
+  void readsNextStepBy(std::function<bool()> read) { readNextStep_ = std::move(read); }
 
   /// Adds a step of the specification; false if it is none, and difference() says why.
   bool readStep(Goals &goals);
   /// Whether the plan computes that.
   bool run();
-  const std::optional<Difference> &difference() const { return difference_; }
+  const std::optional<Finding> &difference() const { return difference_; }
   uint64_t visits() const { return visits_; }
   const std::vector<std::string> &declared() const { return declared_; }
 
@@ -119,6 +134,15 @@ private:
   Again followAfterAll(RoleWalk &walk);
   void keepBody(RoleWalk &walk);
   bool skipLikeRuns(RoleWalk &walk);
+
+  // Induction.cpp: steps that do the same
+  TermId nextTerm(TermId term);
+  bool isNext(const State &now, const State &then);
+  bool isNext(const Value &now, const Value &then);
+  bool isNext(const Maxima &now, const Maxima &then);
+  bool isInduction();
+  void beginSteps(RoleWalk &walk);
+  void noteUse(const Value &value);
   void addStep(RoleWalk &walk, const std::vector<ProgramNode> &nodes);
 
   // Walk.cpp: programs and segments
@@ -135,7 +159,8 @@ private:
   Value *slot(RoleWalk &walk, uint32_t cell, int64_t shift);
   bool refuse(const At &at, std::string why);
   bool refuse(std::string why);
-  std::string meant(const At &at, size_t result) const;
+  void noteForeign(const At &at, size_t result);
+  std::string meant(const At &at) const;
   int64_t microbatch(const RoleWalk &walk) const {
     return walk.step * kStep + walk.run().microbatch;
   }
@@ -208,6 +233,7 @@ private:
   std::optional<State> moved(const At &at, const State &x);
   std::optional<Values> movedBlock(const At &at, const BlockState &x);
   bool sumAlong(const At &at, State &state, uint16_t axis);
+  bool isInnermostSlice(const State &state, uint16_t axis) const;
   std::optional<State> summed(const At &at, State x, uint16_t axis);
   std::optional<State> largest(const At &at, State x, uint16_t axis);
   std::optional<State> gathered(const At &at, State x, uint16_t axis);
@@ -226,7 +252,10 @@ private:
   const Goals::Step &goalsOf(const At &at) const {
     return goals_.steps[static_cast<size_t>(at.role.step)];
   }
-  TermId parameter(Term::Kind kind, size_t param, int64_t steps);
+  TermId parameter(Term::Kind kind, size_t param, int64_t steps) {
+    return parameterOfGoal(kind, goalOf(param), steps);
+  }
+  TermId parameterOfGoal(Term::Kind kind, int64_t goal, int64_t steps);
   std::optional<std::vector<uint16_t>> divided(const Block &block, int64_t numel) const;
   std::optional<Values> followStep(const At &at);
   std::optional<Values> beginStep(const At &at);
@@ -271,23 +300,23 @@ private:
   std::vector<int64_t> goalOf_;       ///< of each parameter
   std::map<Kept, Body> bodies_;
   std::unordered_map<const Segment *, VariantTable> variants_;
-  bool followsAll_ = false; ///< bodies that would be executed again wait for each other
+  bool followsAll_ = false;    ///< bodies that would be executed again wait for each other
+  bool followsSecond_ = false; ///< step, since it is not like the first one
+  std::function<bool()> readNextStep_;
+  std::unordered_map<TermId, TermId> nextTerms_;
+  std::unordered_map<const BlockState *, bool> begunBlocks_; ///< and whether the step used them
   std::map<std::pair<ChannelId, size_t>, std::map<uint32_t, Value>> meetings_;
   std::map<std::pair<uint32_t, int64_t>, std::pair<TermId, int64_t>>
       uses_; ///< by role and slot: what is scaled by it
   std::map<std::pair<bool, int64_t>, int64_t> rolesWithLosses_; ///< of each evaluation, and step
-  std::optional<Difference> difference_;
-  std::string foreign_; ///< the first op whose term the model does not have, and what was meant
-  Spot foreignAt_;
+  std::optional<Finding> difference_;
+  /// The first op whose term the model does not have, and what was meant.
+  std::optional<Finding> foreign_;
+  bool isForeignOperand_ = false; ///< it says which operand is another one
   std::vector<std::string> declared_;
   uint64_t visits_ = 0;
-  /// What an op has made of operands that differ in the microbatch only.
-  struct Memo {
-    int64_t microbatch = 0;
-    Values operands, made;
-  };
   const Memo *memoOf(const At &at) const;
-  std::unordered_map<const Op *, Memo> memos_;
+  std::unordered_map<const Segment *, std::vector<Memo>> memos_; ///< by op
 };
 
 /// What it would be so many microbatches later.

@@ -1,6 +1,7 @@
 // plan-meaning [--mutations N] [--seed S] [--list] SPECIFICATION PLAN...: of N changes of each kind
 // of what each plan means, how many verifier and specification refuse, and how those train that
-// both accept. Status 1 if one of these trains otherwise than its plan, or a plan differs from its
+// both accept; with --list each of these, and what only the verifier refuses, by which rule.
+// Status 1 if one that both accept trains otherwise than its plan, or a plan differs from its
 // specification.
 //
 // plan-meaning --refused SPECIFICATION PLAN...: names the plans that are equal to the
@@ -63,12 +64,16 @@ Result<plan::Plan> readPlan(const std::string &file) {
 void judge(const plan::Plan &specification, const plan::Plan &mutant,
            const plan::oracle::Training &own, Tally &tally, const std::string &what,
            bool isListed) {
-  bool isVerified = plan::verify(mutant).empty();
+  std::vector<plan::Finding> findings = plan::verify(mutant, 1);
+  bool isVerified = findings.empty();
   bool isEqual = !plan::spec::compare(specification, mutant).difference;
   ++tally.mutants;
   tally.verifier += isVerified ? 0 : 1;
   tally.specification += isEqual ? 0 : 1;
   tally.onlyVerifier += isEqual && !isVerified ? 1 : 0;
+  if (isEqual && !isVerified && isListed) // the one rule that it breaks
+    fmt::print("only the verifier: {}: {}: {}\n", ruleId(findings[0].rule), what,
+               findings[0].message);
   if (!isEqual || !isVerified)
     return;
   bool isSame = distance(own, plan::oracle::train(mutant, std::nullopt)) <= kSame;
