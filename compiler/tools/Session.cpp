@@ -106,7 +106,11 @@ bool isVerified(const config::Config &config, const SourceManager &sources, cons
   std::vector<plan::Finding> findings = plan::verify(plan);
   if (findings.empty()) {
     plan::spec::Comparison compared = plan::spec::compare(specificationOf(config, sources), plan);
-    if (compared.difference)
+    if (compared.difference && compared.isUnknown)
+      diags.report(DiagInfo{Severity::Remark, "plan-unproved", "plan-unproved",
+                            "it is not proved that the plan computes what the recipe says: {0}"},
+                   SourceRange(), {DiagArg(compared.difference->message)});
+    else if (compared.difference)
       findings.push_back(std::move(*compared.difference));
   }
   for (const plan::Finding &finding : findings) {

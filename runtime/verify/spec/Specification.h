@@ -15,6 +15,7 @@ namespace shardc::plan::spec {
 struct Comparison {
   /// Where the plan first computes something else, or something of which it is not known.
   std::optional<Finding> difference;
+  bool isUnknown = false;            ///< it is something of which it is not known
   std::vector<std::string> declared; ///< how the plan differs from the model by what it is
   uint64_t visits = 0;               ///< of ops
 };

@@ -111,6 +111,7 @@ public:
   /// Whether the plan computes that.
   bool run();
   const std::optional<Finding> &difference() const { return difference_; }
+  bool isDifferent() const { return isDifferent_; }
   uint64_t visits() const { return visits_; }
   const std::vector<std::string> &declared() const { return declared_; }
 
@@ -159,6 +160,15 @@ private:
   Value *slot(RoleWalk &walk, uint32_t cell, int64_t shift);
   bool refuse(const At &at, std::string why);
   bool refuse(std::string why);
+  /// The same of what is not only not followed, but something else than the model's.
+  bool differ(const At &at, std::string why) {
+    isDifferent_ |= !difference_;
+    return refuse(at, std::move(why));
+  }
+  bool differ(std::string why) {
+    isDifferent_ |= !difference_;
+    return refuse(std::move(why));
+  }
   void noteForeign(const At &at, size_t result);
   std::string meant(const At &at) const;
   int64_t microbatch(const RoleWalk &walk) const {
@@ -310,6 +320,7 @@ private:
       uses_; ///< by role and slot: what is scaled by it
   std::map<std::pair<bool, int64_t>, int64_t> rolesWithLosses_; ///< of each evaluation, and step
   std::optional<Finding> difference_;
+  bool isDifferent_ = false; ///< that is known
   /// The first op whose term the model does not have, and what was meant.
   std::optional<Finding> foreign_;
   bool isForeignOperand_ = false; ///< it says which operand is another one
