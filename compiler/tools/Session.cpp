@@ -114,14 +114,11 @@ bool isVerified(const config::Config &config, const SourceManager &sources, cons
       findings.push_back(std::move(*compared.difference));
   }
   for (const plan::Finding &finding : findings) {
-    auto report = [&](Severity severity, const plan::Spot &at, const std::string &text) {
-      DiagInfo info = {severity, "plan-refused", "", "{0}"};
-      diags.report(info, rangeAt(config, sources, plan, at), {DiagArg(text)});
-    };
-    diags.report(diag::PlanRefused, rangeAt(config, sources, plan, finding.at),
-                 plan::ruleId(finding.rule), finding.message);
+    auto report = diags.report(diag::PlanRefused, rangeAt(config, sources, plan, finding.at),
+                               plan::ruleId(finding.rule), finding.message);
     if (!finding.note.empty())
-      report(Severity::Note, finding.noteAt, finding.note);
+      report.note(DiagInfo{Severity::Note, "plan-refused", "", "{0}"},
+                  rangeAt(config, sources, plan, finding.noteAt), {DiagArg(finding.note)});
   }
   return findings.empty();
 }

@@ -48,6 +48,7 @@ bool Walk::refuse(const At &at, std::string why) {
   std::string what = fmt::format("`{}` {}", opInfo(at.op).name, why);
   Spot spot = {at.role.index, at.role.run().segment, at.index};
   if (isForeignOperand_) {
+    isDifferent_ = true;
     difference_ = foreign_;
     difference_->note = "so " + what, difference_->noteAt = spot;
     return false;
@@ -334,7 +335,7 @@ void Walk::noteForeign(const At &at, size_t result) {
   if (!isForeignOperand_) {
     text = fmt::format("the model has no such value as `%{}`",
                        at.role.segment().values[at.op.results[result]].name);
-    bool hasOp = false;
+    bool hasOp = lemmaOf(at.op.kind, at.op.operands.size(), at.op.results.size()) != nullptr;
     for (TermId id = 0; id < terms_.count(); ++id)
       hasOp |= terms_.isOfModel(id) && terms_[id].op == at.op.kind;
     if (!hasOp)
