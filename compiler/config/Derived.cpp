@@ -112,6 +112,8 @@ void fillDocuments(const Config &cfg, Derived &d) {
   bool reads = cfg.has(Opt::DatasetKind) && !cfg.is(Opt::DatasetKind, DatasetKind::Synthetic);
   if (reads && cfg.isOn(Opt::DatasetInterDocumentMasking))
     d.splitting = Opt::DatasetInterDocumentMasking;
+  if (cfg.has(Opt::PreferenceLoss)) // both answers of a pair are documents
+    d.splitting = Opt::PreferenceLoss;
   if (cfg.is(Opt::DatasetKind, DatasetKind::Packed))
     d.splitting = Opt::DatasetKind;
   d.splitsDocuments =

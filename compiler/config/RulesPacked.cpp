@@ -50,4 +50,46 @@ void rulePackedMtp(RuleContext &ctx) {
         .fix(ctx.fixRemove(layers, FixItKind::Alternative));
 }
 
+void rulePreferenceData(RuleContext &ctx) {
+  bool isRehearsal = ctx.cfg().is(Opt::DatasetKind, DatasetKind::Synthetic);
+  if (ctx.has(Opt::PreferenceLoss) && !readsPacks(ctx) && !isRehearsal)
+    ctx.report({Opt::PreferenceLoss, Opt::DatasetKind},
+               {arg(ctx, Opt::PreferenceLoss), arg(ctx, Opt::DatasetKind)})
+        .fix(ctx.fixSet(Opt::DatasetKind, Value::ofEnum(DatasetKind::Packed),
+                        FixItKind::Alternative));
+}
+
+void rulePreferenceContext(RuleContext &ctx) {
+  Opt size = Opt::ModelContextParallelSize;
+  if (ctx.has(Opt::PreferenceLoss) && ctx.derived().contextParallel > 1)
+    ctx.report({size, Opt::PreferenceLoss}, {arg(ctx, Opt::PreferenceLoss), arg(ctx, size)})
+        .fix(ctx.fixSet(size, Value::ofInt(1), FixItKind::Alternative));
+}
+
+void rulePreferenceSmoothing(RuleContext &ctx) {
+  Opt loss = Opt::PreferenceLoss, smoothing = Opt::PreferenceLabelSmoothing;
+  if (!ctx.has(loss) || ctx.cfg().getFloat(smoothing) == 0)
+    return;
+  if (ctx.cfg().is(loss, PreferenceLoss::Ipo) || ctx.cfg().is(loss, PreferenceLoss::Orpo))
+    ctx.report({smoothing, loss}, {arg(ctx, smoothing), arg(ctx, loss)})
+        .fix(ctx.fixRemove(smoothing));
+}
+
+void rulePreferenceRouter(RuleContext &ctx) {
+  if (!ctx.has(Opt::PreferenceLoss) || !ctx.has(Opt::ModelNumMoeExperts))
+    return;
+  Opt weights = Opt::ModelMoeAuxLossCoeff, logits = Opt::ModelMoeZLossCoeff;
+  auto report = [&](Opt opt, Value none) {
+    ctx.report({opt, Opt::PreferenceLoss},
+               {arg(ctx, Opt::PreferenceLoss), pathOf(opt), arg(ctx, opt)})
+        .fix(ctx.fixSet(opt, std::move(none), FixItKind::Alternative));
+  };
+  const Value::List &list = ctx.cfg().getList(weights);
+  auto isZero = [](const Value &weight) { return *weight.asFloat() == 0; };
+  if (!llvm::all_of(list, isZero))
+    report(weights, Value::ofList(Value::List(list.size(), Value::ofFloat(0))));
+  if (ctx.has(logits) && ctx.cfg().getFloat(logits) != 0)
+    report(logits, Value::ofFloat(0));
+}
+
 } // namespace shardc::config

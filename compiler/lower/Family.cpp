@@ -103,7 +103,16 @@ private:
     // Megatron's softmax runs over the rows of padding too.
     int64_t valid = config_.isOn(Opt::ModelMaskPaddedVocab) ? d_.vocab : d_.paddedVocab;
     return {d_.paddedVocab, d_.hidden, valid,
-            d_.tied,        std_,      config_.getFloatOr(Opt::ModelFinalLogitSoftcapping, 0)};
+            d_.tied,        std_,      config_.getFloatOr(Opt::ModelFinalLogitSoftcapping, 0),
+            pairs()};
+  }
+
+  model::PairSettings pairs() const {
+    if (!config_.has(Opt::PreferenceLoss))
+      return {};
+    return {static_cast<int64_t>(config_.getEnum<config::PreferenceLoss>(Opt::PreferenceLoss)),
+            config_.getFloat(Opt::PreferenceBeta), config_.getFloat(Opt::PreferenceLabelSmoothing),
+            config_.is(Opt::PreferenceLoss, config::PreferenceLoss::Orpo)};
   }
 
   /// The reported value is the mean over microbatches and over ranks with other samples; those of a

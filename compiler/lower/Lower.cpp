@@ -14,6 +14,7 @@
 #include "compiler/model/Forward.h"
 #include "compiler/predict/DeviceTable.h"
 #include "runtime/base/Nf4.h"
+#include "runtime/base/Preference.h"
 #include "runtime/base/StepState.h"
 #include "runtime/plan/Optimizers.h"
 
@@ -50,6 +51,8 @@ constexpr int64_t kWholeAhead = 32;
 bool belongsToJob(const Config &config, const config::OptionInfo &info) {
   using config::Section;
   switch (info.section) {
+  case Section::Preference:
+    return config.has(Opt::PreferenceLoss) && config.has(info.opt);
   case Section::Peft:
     if (!config.has(Opt::PeftScheme))
       return false;
@@ -324,8 +327,8 @@ void addParam(const Config &config, plan::Plan &plan, const model::ParamSpec &sp
 }
 
 /// 32-bit words of one ring entry, which batch.load reads.
-int64_t feedWords(const config::Derived &d, int64_t microBatch) {
-  return 5 * microBatch * d.seqLength + 2 * microBatch;
+int64_t feedWords(const config::Derived &d, int64_t microBatch, bool hasPairs) {
+  return (hasPairs ? 6 : 5) * microBatch * d.seqLength + 2 * microBatch;
 }
 
 /// A weight decay that changes does so over the whole run. It may end inside of a step, where the
@@ -428,6 +431,9 @@ public:
   }
 
 private:
+  /// A body that only looks at what comes next has no pairs.
+  bool hasPairs() const { return rows_ == 0 && config_.has(Opt::PreferenceLoss); }
+
   bool evaluates() const {
     return config_.has(Opt::ValidationEvalInterval) && d_.evalMicrobatches > 0;
   }
@@ -554,6 +560,9 @@ private:
       addCell(*role_, "prediction_losses", PredictionLosses,
               Type::of(DType::F32, {decoder_.numPredictions, 1}), plan::Arena::State,
               plan::Purpose::Step);
+    if (hasPairs())
+      addCell(*role_, "preference_sums", PreferenceSums, Type::of(DType::F32, {1, kPairMetrics}),
+              plan::Arena::State, plan::Purpose::Step);
     if (rows_ > 0)
       evalFeed_ = addFeed("eval_feed", EvalFeed, 1, 1);
     if (rows_ > 0 || !evaluates())
@@ -593,9 +602,10 @@ private:
   /// A ring in which the host is some microbatches ahead.
   uint32_t addFeed(const char *name, plan::CellKind kind, int64_t microbatches,
                    int64_t microBatch) {
-    return addCell(*role_, name, kind,
-                   Type::of(DType::I32, {kFeedSteps * microbatches, feedWords(d_, microBatch)}),
-                   plan::Arena::Host, plan::Purpose::Data);
+    return addCell(
+        *role_, name, kind,
+        Type::of(DType::I32, {kFeedSteps * microbatches, feedWords(d_, microBatch, hasPairs())}),
+        plan::Arena::Host, plan::Purpose::Data);
   }
 
   model::BodySettings bodySettings(bool training) const {
@@ -608,7 +618,8 @@ private:
             residual,
             config_.getInt(Opt::RngSeed),
             training,
-            d_.seqLength};
+            d_.seqLength,
+            hasPairs()};
   }
 
   uint32_t placeOf(plan::UnitKind kind) const {

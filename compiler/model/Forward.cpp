@@ -71,8 +71,8 @@ ValueId Forward::reshaped(ValueId value, const char *what, std::initializer_list
   return result;
 }
 
-std::vector<ValueId>
-Forward::emitMany(Op op, std::initializer_list<std::pair<const char *, Type>> results) {
+std::vector<ValueId> Forward::emitMany(Op op,
+                                       const std::vector<std::pair<const char *, Type>> &results) {
   std::vector<ValueId> values;
   for (const auto &[what, type] : results)
     values.push_back(plan::addValue(segment_, name(what), type));
@@ -88,15 +88,15 @@ void Forward::loadBatch(uint32_t feedCell, int64_t slots, uint32_t loc) {
   Op load = op(OpKind::BatchLoad, {plan::addLiveIn(segment_, "feed", role_, feedCell)});
   load.loc = loc;
   load.set(Key::slots, slots);
-  auto v = emitMany(std::move(load), {{"tokens", ids},
-                                      {"labels", ids},
-                                      {"mask", mask},
-                                      {"positions", ids},
-                                      {"docs", ids},
-                                      {"samples", samples}});
+  std::vector<std::pair<const char *, Type>> fields = {{"tokens", ids}, {"labels", ids},
+                                                       {"mask", mask},  {"positions", ids},
+                                                       {"docs", ids},   {"samples", samples}};
+  if (settings_.hasPairs)
+    fields.emplace_back("reference", mask);
+  auto v = emitMany(std::move(load), fields);
   for (ValueId value : v)
     segment_.values[value].purpose = plan::Purpose::Data;
-  batch_ = {v[0], v[1], v[2], v[3], v[4], v[5]};
+  batch_ = {v[0], v[1], v[2], v[3], v[4], v[5], settings_.hasPairs ? v.back() : kNone};
 }
 
 void Forward::setDropout(Op &op, double p) {

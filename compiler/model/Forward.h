@@ -15,6 +15,7 @@ namespace shardc::model {
 struct Batch {
   plan::ValueId tokens = plan::kNone, labels = plan::kNone, mask = plan::kNone;
   plan::ValueId positions = plan::kNone, docs = plan::kNone, samples = plan::kNone;
+  plan::ValueId reference = plan::kNone; ///< of pairs
 };
 
 /// What all modules of a body have in common.
@@ -25,6 +26,7 @@ struct BodySettings {
   int64_t seed = 0;            ///< of dropout
   bool training = true;        ///< evaluation drops nothing
   int64_t positions = 0;       ///< of whole sequences, of which a body may have a part
+  bool hasPairs = false;       ///< batches have a reference, and the loss is one of pairs
 };
 
 class Forward {
@@ -74,7 +76,7 @@ public:
   }
   /// Appends an op with several results, which are named within the unit.
   std::vector<plan::ValueId>
-  emitMany(plan::Op op, std::initializer_list<std::pair<const char *, plan::Type>> results);
+  emitMany(plan::Op op, const std::vector<std::pair<const char *, plan::Type>> &results);
 
   /// Writes dropout if this is training and p is not zero. Its result has the type of the residual
   /// stream, to which it is added.
@@ -89,7 +91,8 @@ public:
   /// Gives a place in the model that draws random numbers its salt, and sets dropout of the op.
   void setDropout(plan::Op &op, double p);
 
-  /// The head's token count of the microbatch, f32[1].
+  /// What the losses of the microbatch are divided by, f32[1]: how many tokens count in the head's
+  /// loss, or how many pairs.
   plan::ValueId tokenCount = plan::kNone;
   /// What the head takes, behind the last norm; then that of the last predicted token so far.
   plan::ValueId hidden = plan::kNone;

@@ -2,6 +2,7 @@
 
 #include "compiler/model/Embedding.h"
 #include "compiler/model/Forward.h"
+#include "runtime/base/Preference.h"
 
 namespace shardc::model {
 
@@ -23,10 +24,34 @@ void Head::declare(Params &params) const {
 
 ValueId Head::forward(Forward &to, ValueId x) const {
   const Batch &batch = to.batch();
+  to.hidden = x;
+  if (to.settings().hasPairs)
+    return pairLosses(to, x);
   to.tokenCount =
       to.emit(to.op(OpKind::TokenCount, {batch.mask}), "count", Type::of(DType::F32, {1}));
-  to.hidden = x;
   return losses(to, x, batch.labels, batch.mask, "logits");
+}
+
+ValueId Head::pairLosses(Forward &to, ValueId x) const {
+  const Batch &batch = to.batch();
+  ValueId each =
+      losses(to, x, batch.labels, s_.pairs.countsAll ? batch.reference : batch.mask, "logits");
+  Op pairs = to.op(OpKind::PreferenceLoss, {each, batch.mask, batch.docs});
+  if (!s_.pairs.countsAll)
+    pairs.operands.push_back(batch.reference);
+  pairs.set(Key::preference, s_.pairs.kind).set(Key::beta, s_.pairs.beta);
+  pairs.set(Key::label_smoothing, s_.pairs.smoothing);
+  int64_t sequences = to.settings().microBatch;
+  const Type metrics = Type::of(DType::F32, {sequences, kPairMetrics});
+  std::vector<ValueId> made =
+      to.emitMany(std::move(pairs), {{"pairs", Type::of(DType::F32, {sequences})},
+                                     {"weights", to.typeOf(each)},
+                                     {"pairs.count", Type::of(DType::F32, {1})},
+                                     {"pairs.metrics", metrics}});
+  to.tokenCount = made[2];
+  if (to.settings().training)
+    to.tally("preference_sums", made[3], 0, 1);
+  return made[0];
 }
 
 ValueId Head::losses(Forward &to, ValueId x, ValueId labels, ValueId mask, std::string name) const {

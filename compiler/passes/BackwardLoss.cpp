@@ -10,7 +10,8 @@ using plan::ValueId;
 void backCrossEntropy(Gradients &gradients, const Op &op) {
   ValueId logits = op.operands[plan::operandIndex<OpKind::CrossEntropy>("logits")];
   ValueId labels = op.operands[plan::operandIndex<OpKind::CrossEntropy>("labels")];
-  ValueId mask = op.operands[plan::operandIndex<OpKind::CrossEntropy>("mask")];
+  ValueId mask =
+      gradients.weightsOf(op, op.operands[plan::operandIndex<OpKind::CrossEntropy>("mask")]);
   ValueId lse = op.results[plan::resultIndex<OpKind::CrossEntropy>("lse")];
   Op back = gradients.start({logits, lse, labels, mask}, /*isAppended=*/true);
   back.attrs = op.attrs;
@@ -22,7 +23,8 @@ void backVocabLoss(Gradients &gradients, const Op &op) {
   const Op stats = gradients.statsOf(op);
   ValueId logits = stats.operands[plan::operandIndex<OpKind::VocabStats>("logits")];
   ValueId labels = stats.operands[plan::operandIndex<OpKind::VocabStats>("labels")];
-  ValueId mask = op.operands[plan::operandIndex<OpKind::VocabLoss>("mask")];
+  ValueId mask =
+      gradients.weightsOf(op, op.operands[plan::operandIndex<OpKind::VocabLoss>("mask")]);
   ValueId lse = op.results[plan::resultIndex<OpKind::VocabLoss>("lse")];
   Op back = gradients.start({logits, lse, labels, mask}, /*isAppended=*/true);
   back.attrs = op.attrs;

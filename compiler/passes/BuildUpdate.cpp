@@ -284,6 +284,7 @@ private:
     ValueId load = sumOfRanks(segment, plan::CellKind::ExpertLoad);
     sumOfRanks(segment, plan::CellKind::RouterLosses);
     sumOfRanks(segment, plan::CellKind::PredictionLosses);
+    sumOfRanks(segment, plan::CellKind::PreferenceSums);
     uint32_t bias = plan::findCell(role_, plan::CellKind::ExpertBias);
     if (bias == kNone)
       return;

@@ -69,7 +69,11 @@ private:
 
   /// Both products with the gradient of the logits, which nothing else reads.
   bool findGradients(LossHead &head, uint32_t entropy) const {
-    if (op(entropy).kind != OpKind::CrossEntropyBwd)
+    constexpr size_t kMask = plan::operandIndex<OpKind::CrossEntropyBwd>("mask");
+    bool isOfMask =
+        op(entropy).kind == OpKind::CrossEntropyBwd &&
+        op(entropy).operands[kMask] == plan::operandNamed<OpKind::VocabLoss>(op(head.loss), "mask");
+    if (!isOfMask) // the gradients of pairs begin with their weights
       return false;
     ValueId dlogits = op(entropy).results[0],
             count = op(entropy).operands[plan::operandIndex<OpKind::CrossEntropyBwd>("n")];

@@ -64,6 +64,12 @@ void fuseLossHead(plan::Segment &segment, int64_t asked) {
         !segment.ops[def].getBool(Key::trans_b) || segment.ops[def].getBool(Key::trans_a) ||
         segment.ops[def].operands.size() != 2)
       continue;
+    // Gradients of pairs begin with all losses of a sequence, and not where one is made.
+    bool isOfPairs = std::ranges::any_of(segment.ops, [&](const Op &op) {
+      return op.kind == OpKind::PreferenceLoss && op.operands[0] == entropy.results[0];
+    });
+    if (isOfPairs && segment.kind == plan::SegmentKind::Train)
+      continue;
     const Op &product = segment.ops[def];
     entropy.kind = OpKind::LmLoss;
     plan::ValueId labels = entropy.operands[plan::operandIndex<OpKind::CrossEntropy>("labels")];

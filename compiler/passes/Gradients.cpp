@@ -283,6 +283,18 @@ std::vector<ValueId> Gradients::piecesOf(const Op &first) const {
   return pieces;
 }
 
+const Op *Gradients::findPairs(const Op &loss) const {
+  auto pairs = std::ranges::find_if(segment_.ops, [&](const Op &op) {
+    return op.kind == OpKind::PreferenceLoss && op.operands[0] == loss.results[0];
+  });
+  return pairs == segment_.ops.end() ? nullptr : &*pairs;
+}
+
+ValueId Gradients::weightsOf(const Op &loss, ValueId mask) const {
+  const Op *pairs = findPairs(loss);
+  return pairs == nullptr ? mask : plan::resultNamed<OpKind::PreferenceLoss>(*pairs, "weights");
+}
+
 ValueId Gradients::countOf(ValueId mask) const {
   auto counts = [&](const Op &op) {
     return op.kind == OpKind::TokenCount && op.operands[0] == mask;
@@ -306,7 +318,11 @@ void Gradients::findSeeds() {
       continue;
     int mask = plan::positionOf(info.operands, "mask");
     bool divides = plan::positionOf(plan::opInfo(*info.lossGradient).operands, "n") >= 0;
-    Seed seed{i, divides ? countOf(op.operands[static_cast<size_t>(mask)]) : kNone};
+    Seed seed{i, kNone};
+    if (const Op *pairs = divides ? findPairs(op) : nullptr)
+      seed.tokens = plan::resultNamed<OpKind::PreferenceLoss>(*pairs, "n");
+    else if (divides)
+      seed.tokens = countOf(op.operands[static_cast<size_t>(mask)]);
     SHARDC_CHECK(!divides || seed.tokens != kNone, "no op counts the tokens of '{}'",
                  segment_.values[op.results[0]].name);
     bool isReplaced = plan::positionOf(plan::opInfo(*info.lossGradient).results, "losses") >= 0;

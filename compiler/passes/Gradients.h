@@ -81,6 +81,9 @@ public:
   /// The op with the softmax statistics of this rank's vocabulary shard from which `vocab_loss` is
   /// computed.
   plan::Op statsOf(const plan::Op &loss) const;
+  /// What gradients of the losses of tokens begin with: the weights of the loss of pairs that is
+  /// made of them, else `mask`.
+  plan::ValueId weightsOf(const plan::Op &loss, plan::ValueId mask) const;
   /// The views that split a value into pieces, of which `first` reads the first one.
   std::vector<plan::ValueId> piecesOf(const plan::Op &first) const;
   /// Appends a cast of a gradient.
@@ -106,6 +109,8 @@ private:
   };
   void findWanted();
   void findSeeds();
+  /// The op that makes losses of pairs of these losses of tokens; null if there is none.
+  const plan::Op *findPairs(const plan::Op &loss) const;
   /// The number of unmasked tokens, summed over the ranks that have slices of the same sequences.
   plan::ValueId countOf(plan::ValueId mask) const;
   void countBefore(Seed &seed);

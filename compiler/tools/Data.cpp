@@ -70,6 +70,7 @@ void addData(cli::Command &app, int &status) {
   addBuild(command, status);
   addDataTokenize(command, status);
   addDataPacks(command, status);
+  addDataReference(command, status);
 }
 
 } // namespace shardc::tools

@@ -1,4 +1,4 @@
-// shardc data sft, pack and show: rows for fine-tuning, and the packs of them.
+// shardc data sft, preference, pack and show: rows for fine-tuning, and the packs of them.
 #include "compiler/tools/DataPacks.h"
 
 #include <csignal>
@@ -116,11 +116,14 @@ void addRowOptions(cli::Command &command, SftCommand &options) {
   command.flag("!--no-add-eos", rows.addEos, "do not end completions with the eos_token");
 }
 
-void addSft(cli::Command &data, int &status) {
+void addSft(cli::Command &data, int &status, bool isPairs) {
   auto options = std::make_shared<SftCommand>();
-  cli::Command &command = data.addCommand(
-      "sft", "make packs for fine-tuning from JSON lines with conversations, or with prompts and "
-             "completions");
+  options->options.rows.isPairs = isPairs;
+  cli::Command &command =
+      isPairs ? data.addCommand("preference", "make packs of pairs from JSON lines with a chosen "
+                                              "and a rejected answer")
+              : data.addCommand("sft", "make packs for fine-tuning from JSON lines with "
+                                       "conversations, or with prompts and completions");
   command.option("inputs", options->inputs, "files of JSON lines, also packed (.gz, .zst)")
       .required();
   command
@@ -311,7 +314,8 @@ void addShow(cli::Command &data, int &status) {
 } // namespace
 
 void addDataPacks(cli::Command &data, int &status) {
-  addSft(data, status);
+  addSft(data, status, /*isPairs=*/false);
+  addSft(data, status, /*isPairs=*/true);
   addPack(data, status);
   addShow(data, status);
 }

@@ -6,5 +6,6 @@
 namespace shardc::tools {
 
 void addDataPacks(cli::Command &data, int &status);
+void addDataReference(cli::Command &data, int &status);
 
 } // namespace shardc::tools

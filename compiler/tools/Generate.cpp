@@ -4,23 +4,18 @@
 #include <algorithm>
 #include <cmath>
 #include <csignal>
-#include <filesystem>
 
 #include <fmt/format.h>
 
 #include "compiler/lower/Lower.h"
 #include "compiler/tools/CkptTools.h"
 #include "compiler/tools/Commands.h"
-#include "compiler/tools/ImportHf.h"
+#include "compiler/tools/HostModel.h"
 #include "compiler/tools/Session.h"
 #include "runtime/base/CommandLine.h"
 #include "runtime/base/Io.h"
 #include "runtime/base/Json.h"
 #include "runtime/base/Output.h"
-#include "runtime/checkpoint/CheckpointFormat.h"
-#include "runtime/checkpoint/ModelWeights.h"
-#include "runtime/checkpoint/PeftLayers.h"
-#include "runtime/checkpoint/RunState.h"
 #include "runtime/generate/Generator.h"
 #include "runtime/tokenize/RowProcess.h"
 #include "runtime/tokenize/TokenizerFiles.h"
@@ -29,9 +24,6 @@
 namespace shardc::tools {
 namespace {
 
-namespace fs = std::filesystem;
-using checkpoint::ModelWeights;
-
 struct GenerateCommand {
   CommonOptions common;
   std::string model, prompt, base, tokenizer, chatTemplate, date, python = "python3";
@@ -39,180 +31,6 @@ struct GenerateCommand {
   int64_t tokens = 64, seed = 1234;
   bool isChat = false;
 };
-
-bool exists(const std::string &path) {
-  std::error_code error;
-  return fs::exists(path, error);
-}
-
-/// Words of a line that a run wrote for a shell: plain ones and those in single quotes.
-std::vector<std::string> wordsOf(std::string_view line) {
-  std::vector<std::string> words(1);
-  bool isQuoted = false;
-  for (size_t i = 0; i < line.size(); ++i) {
-    if (line[i] == '\'')
-      isQuoted = !isQuoted;
-    else if (isQuoted || (line[i] != ' ' && line[i] != '\n' && line[i] != '\\'))
-      words.back() += line[i];
-    else if (line[i] == '\\' && i + 1 < line.size())
-      words.back() += line[++i];
-    else if (!words.back().empty())
-      words.emplace_back();
-  }
-  if (words.back().empty())
-    words.pop_back();
-  return words;
-}
-
-/// Where a model lies, and the files of Hugging Face beside it.
-struct ModelPlace {
-  std::string folder;   ///< a checkpoint, or a folder of Hugging Face
-  std::string hfFolder; ///< with config.json; empty if there is none
-  bool isHf = false;
-};
-
-Result<ModelPlace> findModel(const std::string &path) {
-  if (exists(path + "/config.json") && !checkpoint::isCheckpoint(path))
-    return ModelPlace{path, path, true};
-  ModelPlace place;
-  ASSIGN_OR_RETURN(place.folder, checkpoint::findCheckpoint(path));
-  std::string kept = fmt::format("{}/{}", place.folder, checkpoint::kHfFolder);
-  place.hfFolder = exists(kept + "/config.json") ? kept : "";
-  return place;
-}
-
-/// What the model is trained or loaded as, on one rank of the host.
-void setOneRank(config::LoadOptions &load, const std::vector<std::string> &asked) {
-  for (const char *set :
-       {"cluster.gpu=host", "cluster.nodes=1", "cluster.gpus_per_node=1",
-        "model.tensor_model_parallel_size=1", "model.pipeline_model_parallel_size=1",
-        "model.context_parallel_size=1", "model.expert_model_parallel_size=1",
-        "model.expert_tensor_parallel_size=1", "model.sequence_parallel=false"})
-    load.sets.emplace_back(set);
-  load.sets.insert(load.sets.end(), asked.begin(), asked.end());
-}
-
-/// The adapters of a checkpoint whose model is known from config.json.
-Status addAdapters(const std::string &folder, std::vector<std::string> &sets) {
-  ASSIGN_OR_RETURN(checkpoint::SavedParams saved, checkpoint::SavedParams::open(folder));
-  std::vector<std::string> names = saved.names();
-  if (std::ranges::none_of(
-          names, [](const std::string &n) { return n.find(".adapter.") != std::string::npos; }))
-    return Status::ok();
-  ASSIGN_OR_RETURN(checkpoint::PeftSettings peft, checkpoint::readPeftSettings(saved.reader()));
-  auto list = [](const std::vector<std::string> &words) { return toText(nlohmann::json(words)); };
-  sets.push_back("peft.scheme=" + peft.scheme);
-  sets.push_back(fmt::format("peft.rank={}", peft.rank));
-  sets.push_back(fmt::format("peft.alpha={}", peft.alpha));
-  sets.push_back(fmt::format("peft.rslora={}", peft.isRslora));
-  if (!peft.targets.empty())
-    sets.push_back("peft.targets=" + list(peft.targets));
-  if (!peft.exclude.empty())
-    sets.push_back("peft.exclude=" + list(peft.exclude));
-  return Status::ok();
-}
-
-/// The configuration of the model: by the recipe that its run kept, or by config.json.
-Result<std::optional<config::Config>> configOf(const ModelPlace &place,
-                                               const GenerateCommand &command, Session &session) {
-  config::LoadOptions load;
-  std::string recipes = fmt::format("{}/{}/", place.folder, checkpoint::kRecipeFolder);
-  constexpr uint64_t kBytesMax = 16 << 20;
-  if (!place.isHf && exists(recipes + "command.txt")) {
-    ASSIGN_OR_RETURN(std::string line, readFile(recipes + "command.txt", kBytesMax));
-    std::vector<std::string> words = wordsOf(line); // shardc run RECIPE [--set ... --overlay ...]
-    for (size_t i = 2; i < words.size(); ++i)
-      if (words[i] == "--set" && i + 1 < words.size())
-        load.sets.push_back(words[++i]);
-      else if (words[i] == "--overlay" && i + 1 < words.size())
-        load.overlays.push_back(recipes + words[++i]);
-      else
-        load.path = recipes + words[i];
-    setOneRank(load, command.common.load.sets);
-    return config::loadConfig(session.sources(), session.diags(), load);
-  }
-  if (place.hfFolder.empty())
-    return makeStatus(StatusCode::InvalidInput,
-                      "'{}' keeps neither the recipe of its run nor a config.json; 'shardc ckpt "
-                      "export hf' makes a model with one",
-                      place.folder);
-  const std::string path = place.hfFolder + "/config.json";
-  ASSIGN_OR_RETURN(std::string text, readFile(path, kBytesMax));
-  BufferId input = session.sources().addBuffer(path, text);
-  upstream::ImportOptions options;
-  options.name = "model";
-  DiagEngine quiet(session.sources()); // what an import leaves open does not matter here
-  config::registerGroups(quiet);
-  std::optional<std::string> recipe = importHf(input, {}, options, quiet);
-  if (!recipe)
-    recipe = importHf(input, {}, options, session.diags());
-  if (!recipe)
-    return std::optional<config::Config>();
-  if (!place.isHf)
-    RETURN_IF_ERROR(addAdapters(place.folder, load.sets));
-  setOneRank(load, command.common.load.sets);
-  return config::loadConfig(session.sources(), session.diags(),
-                            session.sources().addBuffer("imported.recipe", *recipe), load);
-}
-
-/// The weights of a model: where one source has no tensor, the next one is asked.
-class Weights {
-public:
-  Status add(const std::string &folder) {
-    ASSIGN_OR_RETURN(ModelWeights opened, ModelWeights::open(folder, reportCkpt));
-    sources_.push_back(std::move(opened));
-    return Status::ok();
-  }
-  bool isEmpty() const { return sources_.empty(); }
-
-  Status read(const std::string &name, const plan::Type &type, void *dst) const {
-    for (const ModelWeights &source : sources_) {
-      std::optional<checkpoint::Shape> shape = source.shapeOf(name);
-      if (!shape)
-        continue;
-      checkpoint::Shape own(type.shape.begin(), type.shape.begin() + type.rank);
-      bool isTable = name == "embedding.word_embeddings.weight" || name == "output_layer.weight";
-      checkpoint::Shape wanted = own;
-      if (isTable && !shape->empty()) // each pads the vocabulary in its own way
-        wanted[0] = std::min(own[0], (*shape)[0]), (*shape)[0] = wanted[0];
-      if (*shape != wanted)
-        return makeStatus(StatusCode::InvalidInput, "'{}' is {} in '{}'; the model needs {}", name,
-                          checkpoint::shapeText(*shape), source.folder(),
-                          checkpoint::shapeText(own));
-      std::vector<float> values(static_cast<size_t>(checkpoint::elementCount(wanted).value_or(0)));
-      RETURN_IF_ERROR(source.read(name, checkpoint::Box::whole(wanted), values.data()));
-      checkpoint::convertElements(checkpoint::Element::F32,
-                                  reinterpret_cast<const uint8_t *>(values.data()),
-                                  checkpoint::elementOf(type.dtype), static_cast<uint8_t *>(dst),
-                                  static_cast<int64_t>(values.size()));
-      return Status::ok();
-    }
-    return makeStatus(StatusCode::InvalidInput, "'{}' has no tensor '{}', which the model needs",
-                      sources_.front().folder(), name);
-  }
-
-private:
-  std::vector<ModelWeights> sources_;
-};
-
-Status openWeights(const ModelPlace &place, const GenerateCommand &command, const plan::Plan &plan,
-                   Weights &weights) {
-  RETURN_IF_ERROR(weights.add(place.folder));
-  if (!plan.job.peft.scheme)
-    return Status::ok();
-  std::string base = command.base;
-  if (base.empty()) {
-    ASSIGN_OR_RETURN(checkpoint::SavedParams saved, checkpoint::SavedParams::open(place.folder));
-    base = checkpoint::peftBaseOf(saved.reader());
-  }
-  if (base.empty())
-    base = plan.job.checkpoint.pretrainedCheckpoint;
-  if (base.empty())
-    return makeStatus(StatusCode::InvalidInput,
-                      "'{}' has adapters and does not say for which weights; name them with --base",
-                      place.folder);
-  return weights.add(base);
-}
 
 /// Tokens that end a text.
 std::vector<int32_t> endsOf(const std::string &hfFolder, std::optional<int32_t> ofTokenizer) {
@@ -308,8 +126,7 @@ Status speak(const GenerateCommand &command, double temperature, const ModelPlac
       return makeStatus(StatusCode::InvalidInput, "token {} is not in the vocabulary of {}", token,
                         vocabulary);
   int64_t most = config.getIntOr(config::Opt::ModelMaxPositionEmbeddings, INT64_MAX);
-  Weights weights;
-  RETURN_IF_ERROR(openWeights(place, command, one, weights));
+  ASSIGN_OR_RETURN(HostWeights weights, openWeights(place, command.base, one));
   generate::Generator generator;
   RETURN_IF_ERROR(generator.load(one, [&](const std::string &name, const plan::Type &type,
                                           void *dst) { return weights.read(name, type, dst); }));
@@ -350,7 +167,8 @@ int runGenerate(const GenerateCommand &command) {
   Session session(command.common);
   if (ExitStatus status = session.applyFlags(); status != kFine)
     return status;
-  Result<std::optional<config::Config>> config = configOf(*place, command, session);
+  Result<std::optional<config::Config>> config =
+      configOf(*place, command.common.load.sets, session);
   if (!config.isOk())
     return finishCkpt(config.status());
   if (ExitStatus status = session.finish(); status != kFine || !*config)

@@ -605,6 +605,7 @@ constexpr Maker kMakers[] = {
     {"vocab_stats", makeVocabStats},
     {"vocab_loss", makeVocabLoss},
     {"lm_loss", makeLmLoss},
+    {"preference_loss", makePreferenceLoss},
     {"loss.add", makeLosses},
     {"eval.add", makeLosses},
     {"embedding_bwd", makeEmbeddingBwd},

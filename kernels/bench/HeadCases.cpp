@@ -2,6 +2,19 @@
 
 namespace shardc::kernels::bench {
 
+/// Documents of 7 and 9 places in turn, of which all counts.
+void makePreferenceLoss(Builder &b) {
+  const Model &m = b.model;
+  std::vector<int32_t> docs;
+  while (std::ssize(docs) < m.positions)
+    docs.insert(docs.end(), docs.size() % 16 == 0 ? 7 : 9, static_cast<int32_t>(docs.size()));
+  docs.resize(static_cast<size_t>(m.positions));
+  b.attrs().beta = 0.1;
+  b.ones({m.rows()}).ones({m.batch, m.positions}).words({m.batch, m.positions}, docs);
+  b.floats({m.batch, m.positions});
+  b.toFloats({m.batch}).toFloats({m.rows()}).toFloats({1}).toFloats({m.batch, 8});
+}
+
 void makeScalePositions(Builder &b) {
   const Model &m = b.model;
   b.attrs().position_step = 1;

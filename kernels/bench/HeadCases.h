@@ -5,6 +5,7 @@
 
 namespace shardc::kernels::bench {
 
+void makePreferenceLoss(Builder &b);
 void makeScalePositions(Builder &b);
 void makeRmsNormPart(Builder &b);
 void makeRmsNormPartBwd(Builder &b);

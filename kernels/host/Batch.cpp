@@ -1,6 +1,7 @@
 // batch.load: copies entry (step·microbatches + microbatch) mod slots of the ring that the host
 // fills. An entry is tokens[B·S], labels[B·S] i32, mask[B·S] f32 bits, positions[B·S], docs[B·S]
-// i32, samples[B] i64 as two words each, and where it has them places in the sequence at[B·S] i32.
+// i32, samples[B] i64 as two words each, and where it has them places in the sequence i32[B·S], or
+// a reference f32[B·S].
 // Limited by memory. roll: x of 4 bytes each, [B,S] -> y of its type.
 #include "kernels/host/Check.h"
 #include "kernels/host/Rows.h"
@@ -33,9 +34,10 @@ const char *acceptsBatchLoad(const Call &call) {
   SHARDC_REQUIRE(samples.dtype == DType::I64 && isVector(samples, tokens.shape[0]),
                  "samples are not i64[B]");
   bool hasPlaces = call.outCount > Places;
-  SHARDC_REQUIRE(!hasPlaces || (call.out[Places].dtype == DType::I32 &&
+  DType type = hasPlaces ? call.out[Places].dtype : DType::I32;
+  SHARDC_REQUIRE(!hasPlaces || ((type == DType::I32 || type == DType::F32) &&
                                 call.out[Places].rank == 2 && sameMatrix(call.out[Places], tokens)),
-                 "places are not i32[B, S]");
+                 "places are not i32[B, S], and no reference f32[B, S]");
   int64_t others = feed.cols() - 2 * samples.numel();
   SHARDC_REQUIRE(others == (Samples + 1) * tokens.numel() ||
                      (!hasPlaces && others == Samples * tokens.numel()),

@@ -26,7 +26,7 @@ MicroBatchBuffer::MicroBatchBuffer(int64_t microBatch, int64_t sequenceLength) {
 }
 
 MicroBatch MicroBatchBuffer::view() {
-  return {tokens_, labels_, lossMask_, positionIds_, documentStarts_, numDocuments_};
+  return {tokens_, labels_, lossMask_, positionIds_, documentStarts_, numDocuments_, {}};
 }
 
 Result<BatchFeeder> BatchFeeder::create(const DataSource &source, const BatchShape &shape,
@@ -74,9 +74,13 @@ Status BatchFeeder::fill(int64_t step, int64_t microbatch, int64_t rank,
   // An evaluation of the whole begins anew each time.
   const int64_t position = positionOf(order_.kind() == OrderKind::Whole ? 0 : step, microbatch);
   for (size_t row = 0; row < rows; ++row) {
-    Sample sample{rowOf(out.tokens, row, width), rowOf(out.labels, row, width),
-                  rowOf(out.lossMask, row, width), rowOf(out.positionIds, row, width),
-                  rowOf(out.documentStarts, row, width + 1)};
+    Sample sample{rowOf(out.tokens, row, width),
+                  rowOf(out.labels, row, width),
+                  rowOf(out.lossMask, row, width),
+                  rowOf(out.positionIds, row, width),
+                  rowOf(out.documentStarts, row, width + 1),
+                  0,
+                  rowOf(out.reference, row, width)};
     SampleOrder::Choice choice = order_.choose(position, rank, static_cast<int64_t>(row));
     RETURN_IF_ERROR(source_->sample(choice.sample, sample));
     if (!choice.counts)

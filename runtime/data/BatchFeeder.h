@@ -20,6 +20,7 @@ struct MicroBatch {
   std::span<int32_t> positionIds;    ///< B * S, or empty
   std::span<int32_t> documentStarts; ///< B * (S + 1), or empty; see Sample
   std::span<int32_t> numDocuments;   ///< B, or empty
+  std::span<float> reference;        ///< B * S, or empty; see Sample
 };
 
 /// Memory for one microbatch with all arrays.

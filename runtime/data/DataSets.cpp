@@ -102,8 +102,9 @@ Result<std::unique_ptr<DataSource>> Opener::openPacks(const std::string &path, S
     files = std::make_shared<const PackFiles>(std::move(opened));
   }
   ASSIGN_OR_RETURN(auto packs, documentsOf(path, split, range, files->numPacks()));
-  ASSIGN_OR_RETURN(auto source, PackedSource::create(files, packs.first, packs.second,
-                                                     config_.sequenceLength, config_.vocabSize));
+  ASSIGN_OR_RETURN(auto source,
+                   PackedSource::create(files, packs.first, packs.second, config_.sequenceLength,
+                                        config_.vocabSize, config_.pairs));
   return std::unique_ptr<DataSource>(std::move(source));
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "runtime/data/Blend.h"
+#include "runtime/data/PackFiles.h"
 #include "runtime/data/Sample.h"
 #include "runtime/data/TextCorpus.h"
 
@@ -38,6 +39,7 @@ struct DataConfig {
   /// Weights of train, valid and test over the documents of each dataset of `blend`.
   std::string split = "969,30,1";
   PathKind pathKind = PathKind::Auto;
+  Pairs pairs = Pairs::None; ///< of packs
 
   /// Samples that the run takes of each split; 0 opens nothing, unset gives one epoch.
   std::array<std::optional<int64_t>, kNumSplits> samples = {0, 0, 0};

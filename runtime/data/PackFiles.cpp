@@ -87,6 +87,10 @@ Result<PackManifest> parsePackManifest(std::string_view text, const std::string 
   if (packing == json.end() || !packing->is_string())
     return wrong("the manifest has no text 'packing'");
   out.isPacked = packing->get<std::string>() != "none";
+  if (auto pairs = json.find("pairs"); pairs != json.end() && pairs->is_boolean())
+    out.isPairs = pairs->get<bool>();
+  if (auto sha256 = json.find("sha256"); sha256 != json.end() && sha256->is_string())
+    out.sha256 = sha256->get<std::string>();
   if (out.padToken >= out.vocabSize)
     return wrong("'pad_token' is outside of the vocabulary");
   if (auto tokenizer = json.find("tokenizer"); tokenizer != json.end() && tokenizer->is_object())
@@ -120,6 +124,9 @@ Status PackFiles::check() const {
       places += lengths()[static_cast<size_t>(row)] - 1;
     if (places == 0)
       return wrong(fmt::format("pack {} has no rows", pack));
+    if (manifest_.isPairs && (firstRow(pack + 1) - firstRow(pack)) % 2 != 0)
+      return wrong(fmt::format("pack {} has {} rows, which are not pairs", pack,
+                               firstRow(pack + 1) - firstRow(pack)));
     most = std::max(most, places);
   }
   if (most > manifest_.length)

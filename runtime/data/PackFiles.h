@@ -5,9 +5,12 @@
 //   it
 //                           is predicted, else 0
 //   P.json                  the manifest: JSON with what they are for and what they were made of
+//   P.reference.json        of pairs: the log-probability of each row by a reference model
 //
-// A row of n tokens takes n - 1 places of a sample: each token predicts the next one of its row.
-// The manifest is written last and removed first, so that files with a manifest belong together.
+// Rows 2i and 2i + 1 of packs of pairs are a chosen answer and a rejected one, each with its
+// prompt. A row of n tokens takes n - 1 places of a sample: each token predicts the next one of its
+// row. The manifest is written last and removed first, so that files with a manifest belong
+// together.
 #pragma once
 
 #include <cstdint>
@@ -24,6 +27,9 @@ namespace shardc::data {
 
 inline constexpr int64_t kPackFormat = 1;
 
+/// What a run needs of packs: rows in pairs, and their log-probabilities by a reference model.
+enum class Pairs : uint8_t { None, Alone, WithReference };
+
 /// What a run needs of the manifest.
 struct PackManifest {
   int64_t vocabSize = 0;
@@ -32,6 +38,8 @@ struct PackManifest {
   int32_t padToken = 0;  ///< what fills the rest of a sample; it does not count in the loss
   std::string tokenizer; ///< its file as the user named it; empty if there is none
   std::string tokenizerSha256;
+  std::string sha256;   ///< of rows and masks
+  bool isPairs = false; ///< rows 2i and 2i + 1 belong together
   int64_t rows = 0, packs = 0, tokens = 0;
 };
 

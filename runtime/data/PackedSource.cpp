@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "runtime/base/Reports.h"
+#include "runtime/data/PackReference.h"
 
 namespace shardc::data {
 namespace {
@@ -40,8 +41,17 @@ PackedSource::PackedSource(std::shared_ptr<const PackFiles> files, int64_t first
 Result<std::unique_ptr<PackedSource>> PackedSource::create(std::shared_ptr<const PackFiles> files,
                                                            int64_t firstPack, int64_t endPack,
                                                            int64_t sequenceLength,
-                                                           int64_t vocabSize) {
+                                                           int64_t vocabSize, Pairs pairs) {
   const PackManifest &manifest = files->manifest();
+  if (manifest.isPairs && pairs == Pairs::None)
+    return makeStatus(report::DataRefused,
+                      "the packs '{}' have pairs of answers, and 'preference.loss' is not set",
+                      files->prefix());
+  if (!manifest.isPairs && pairs != Pairs::None)
+    return makeStatus(report::DataRefused,
+                      "the packs '{}' have no pairs of answers, which 'preference.loss' needs; "
+                      "'shardc data preference' makes such packs",
+                      files->prefix());
   if (vocabSize > 0 && manifest.vocabSize > vocabSize)
     return makeStatus(report::DataRefused,
                       "the packs '{}' were made for a vocabulary of {} tokens; 'model.vocab_size' "
@@ -54,8 +64,14 @@ Result<std::unique_ptr<PackedSource>> PackedSource::create(std::shared_ptr<const
         "the packs '{0}' were made for sequences of {1} tokens; 'model.seq_length' is "
         "{2}; 'shardc data pack {0} -o PREFIX --length={2}{3}' packs their rows anew",
         files->prefix(), manifest.length, sequenceLength, isLonger ? " --overlong=drop" : "");
-  return std::unique_ptr<PackedSource>(
+  std::vector<double> reference;
+  if (pairs == Pairs::WithReference) {
+    ASSIGN_OR_RETURN(reference, readPackReference(*files));
+  }
+  std::unique_ptr<PackedSource> source(
       new PackedSource(std::move(files), firstPack, endPack, sequenceLength, vocabSize));
+  source->reference_ = std::move(reference);
+  return source;
 }
 
 Status PackedSource::fillRow(int64_t row, int64_t at, int64_t places, Sample &out) const {
@@ -93,12 +109,20 @@ Status PackedSource::sample(int64_t index, Sample &out) const {
     int64_t places = files_->lengths()[static_cast<size_t>(row)] - 1;
     beginDocument(out, at, places);
     RETURN_IF_ERROR(fillRow(row, at, places, out));
+    if (!out.reference.empty()) {
+      auto begin = out.reference.begin() + at;
+      std::fill_n(begin, places, reference_.empty() ? 1.0f : 0.0f);
+      if (!reference_.empty())
+        *begin = static_cast<float>(reference_[static_cast<size_t>(row)]);
+    }
     at += places;
   }
   auto end = static_cast<size_t>(at);
   std::ranges::fill(out.tokens.subspan(end), files_->manifest().padToken);
   std::ranges::fill(out.labels.subspan(end), files_->manifest().padToken);
   std::ranges::fill(out.lossMask.subspan(end), 0.0f);
+  if (!out.reference.empty())
+    std::ranges::fill(out.reference.subspan(end), 0.0f);
   if (at < sequenceLength_)
     beginDocument(out, at, sequenceLength_ - at);
   if (!out.documentStarts.empty())

@@ -14,10 +14,12 @@ class PackedSource : public DataSource {
 public:
   /// Of the packs [firstPack, endPack). InvalidInput if packs are of another length than
   /// `sequenceLength`, or of a larger vocabulary than `vocabSize`; rows that are not packed may be
-  /// shorter.
+  /// shorter. DataRefused if they have no pairs that the run needs, or pairs that it does not
+  /// expect.
   static Result<std::unique_ptr<PackedSource>> create(std::shared_ptr<const PackFiles> files,
                                                       int64_t firstPack, int64_t endPack,
-                                                      int64_t sequenceLength, int64_t vocabSize);
+                                                      int64_t sequenceLength, int64_t vocabSize,
+                                                      Pairs pairs = Pairs::None);
 
   const std::string &name() const override { return files_->prefix(); }
   int64_t numSamples() const override { return endPack_ - firstPack_; }
@@ -34,6 +36,7 @@ private:
   std::shared_ptr<const PackFiles> files_;
   int64_t firstPack_, endPack_, sequenceLength_, vocabSize_;
   std::vector<int64_t> costs_;
+  std::vector<double> reference_; ///< by row; empty: none
 };
 
 } // namespace shardc::data

@@ -22,6 +22,9 @@ struct Sample {
   /// boundaries for attention, as cumulative sequence lengths from 0 to S; the others are S.
   std::span<int32_t> documentStarts;
   int32_t numDocuments = 0;
+  /// S, or empty if not requested: for pairs, the log-probability of each document by the reference
+  /// model at its first place, 0 elsewhere; without a reference 1 at each place of a document.
+  std::span<float> reference;
 };
 
 /// Treatment of document ends; the defaults are Megatron's.

@@ -1,6 +1,8 @@
 #include "runtime/data/SyntheticSource.h"
 
+#include <algorithm>
 #include <limits>
+#include <numeric>
 
 #include "runtime/base/Philox.h"
 #include "runtime/base/Reports.h"
@@ -14,6 +16,18 @@ int32_t skewedToken(uint32_t bits, int64_t vocabSize) {
   double u = static_cast<double>(bits) * 0x1p-32;
   double u2 = u * u;
   return static_cast<int32_t>(static_cast<double>(vocabSize) * (u2 * u2));
+}
+
+/// Both halves are answers of a pair, with a reference that does not differ between them.
+void makePair(Sample &out) {
+  const size_t middle = out.tokens.size() / 2;
+  std::ranges::fill(out.reference, 1.0f);
+  if (!out.documentStarts.empty())
+    out.documentStarts[1] = static_cast<int32_t>(middle);
+  out.numDocuments = 2;
+  if (!out.positionIds.empty())
+    std::iota(out.positionIds.begin() + static_cast<std::ptrdiff_t>(middle), out.positionIds.end(),
+              0);
 }
 
 } // namespace
@@ -56,6 +70,8 @@ Status SyntheticSource::sample(int64_t index, Sample &out) const {
       following = token;
   }
   fillTargets(out, following, sequenceLength_, DocumentOptions());
+  if (!out.reference.empty())
+    makePair(out);
   return Status::ok();
 }
 

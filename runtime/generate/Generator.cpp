@@ -112,6 +112,34 @@ Status Generator::load(const plan::Plan &plan, const ReadTensor &read) {
 Result<std::vector<float>> Generator::scores(const plan::Plan &plan,
                                              std::span<const int32_t> tokens) {
   ASSIGN_OR_RETURN(Body body, Body::of(plan));
+  ASSIGN_OR_RETURN(Values values, follow(body, tokens));
+  return scoresOf(body.segment.ops[body.loss], values, std::ssize(tokens) - 1);
+}
+
+Result<std::vector<double>> Generator::logProbabilities(const plan::Plan &plan,
+                                                        std::span<const int32_t> tokens) {
+  kept_.clear();
+  position_ = 0;
+  ASSIGN_OR_RETURN(Body body, Body::of(plan));
+  ASSIGN_OR_RETURN(Values values, follow(body, tokens.first(tokens.size() - 1)));
+  std::vector<double> found;
+  for (size_t i = 1; i < tokens.size(); ++i) {
+    ASSIGN_OR_RETURN(std::vector<float> scores,
+                     scoresOf(body.segment.ops[body.loss], values, static_cast<int64_t>(i) - 1));
+    const double largest = static_cast<double>(*std::ranges::max_element(scores));
+    double sum = 0;
+    for (float score : scores)
+      sum += std::exp(static_cast<double>(score) - largest);
+    auto token = static_cast<size_t>(tokens[i]);
+    if (token >= scores.size())
+      return makeStatus(StatusCode::InvalidInput, "token {} is not in the vocabulary of {}",
+                        tokens[i], scores.size());
+    found.push_back(static_cast<double>(scores[token]) - largest - std::log(sum));
+  }
+  return found;
+}
+
+Result<Generator::Values> Generator::follow(const Body &body, std::span<const int32_t> tokens) {
   Values values(body.segment.values.size());
   for (const plan::Segment::Boundary &in : body.segment.ins)
     if (auto found = weights_.find(body.role.cells[in.cell].name); found != weights_.end())
@@ -134,7 +162,7 @@ Result<std::vector<float>> Generator::scores(const plan::Plan &plan,
         values[operand].reset();
   }
   position_ += static_cast<int64_t>(tokens.size());
-  return scoresOf(body.segment.ops[body.loss], values);
+  return values;
 }
 
 /// One sample of one document, at the positions that follow.
@@ -252,12 +280,12 @@ Status Generator::attend(const Body &body, const Op &op, Values &values, size_t 
   return runKernel(op, plan::opInfo(OpKind::AttentionPart).name, call, workspace_);
 }
 
-Result<std::vector<float>> Generator::scoresOf(const Op &loss, const Values &values) {
+Result<std::vector<float>> Generator::scoresOf(const Op &loss, const Values &values, int64_t at) {
   const Tensor logits = values[loss.operands[0]]->tensor();
   int64_t columns = logits.cols(), real = loss.getInt(Key::valid_cols);
   std::vector<float> row(static_cast<size_t>(columns));
-  const float *last = kernels::host::readF32(logits, logits.numel() - columns, columns, row.data());
-  std::vector<float> scores(last, last + (real > 0 ? std::min(real, columns) : columns));
+  const float *first = kernels::host::readF32(logits, at * columns, columns, row.data());
+  std::vector<float> scores(first, first + (real > 0 ? std::min(real, columns) : columns));
   auto cap = static_cast<float>(loss.getFloat(Key::soft_cap));
   for (float &score : scores) {
     score = cap > 0 ? cap * std::tanh(score / cap) : score;

@@ -35,6 +35,11 @@ public:
   /// the loaded one. Returns the scores of what comes next, without padding of the vocabulary.
   Result<std::vector<float>> scores(const plan::Plan &plan, std::span<const int32_t> tokens);
 
+  /// What begins anew: the log-probability of each token after the first, given those before it.
+  /// The plan's body has one row less than there are tokens.
+  Result<std::vector<double>> logProbabilities(const plan::Plan &plan,
+                                               std::span<const int32_t> tokens);
+
   /// Tokens so far.
   int64_t position() const { return position_; }
 
@@ -47,7 +52,10 @@ private:
   Status attend(const Body &body, const plan::Op &op, Values &values, size_t number);
   void loadBatch(const Body &body, const plan::Op &op, std::span<const int32_t> tokens,
                  Values &values) const;
-  Result<std::vector<float>> scoresOf(const plan::Op &loss, const Values &values);
+  /// Runs all that the scores of the tokens need.
+  Result<Values> follow(const Body &body, std::span<const int32_t> tokens);
+  /// The scores of a row, without padding of the vocabulary.
+  Result<std::vector<float>> scoresOf(const plan::Op &loss, const Values &values, int64_t row);
 
   /// Keys or values of one attention, of all tokens so far.
   struct Kept {

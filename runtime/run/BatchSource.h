@@ -19,6 +19,9 @@ struct SequenceSlice {
   int64_t index = 0, count = 1;
 };
 
+/// What an entry has beside the fields of each batch.
+enum class FeedMore : uint8_t { None, Places, Reference };
+
 /// One entry of a ring, field by field, for B sequences, or slices of them, of S tokens.
 struct FeedEntry {
   int64_t batch = 0, sequence = 0; ///< B and S
@@ -30,13 +33,15 @@ struct FeedEntry {
   int32_t *docs = nullptr;      ///< B * S: position at which the token's document begins
   uint8_t *samples = nullptr;   ///< B int64, unaligned: the sample's index in the run
   int32_t *places = nullptr;    ///< B * S: the token's place in its sequence; null: none
+  float *reference = nullptr;   ///< B * S: what preference_loss takes; null: none
 
   /// Size of an entry in words of 4 bytes.
-  static constexpr int64_t words(int64_t batch, int64_t sequence, bool hasPlaces = false) {
-    return (hasPlaces ? 6 : 5) * batch * sequence + 2 * batch;
+  static constexpr int64_t words(int64_t batch, int64_t sequence, FeedMore more = FeedMore::None) {
+    return (more == FeedMore::None ? 5 : 6) * batch * sequence + 2 * batch;
   }
   /// The entry at an address.
-  static FeedEntry at(int32_t *words, int64_t batch, int64_t sequence, bool hasPlaces = false);
+  static FeedEntry at(int32_t *words, int64_t batch, int64_t sequence,
+                      FeedMore more = FeedMore::None);
 };
 
 class BatchSource {

@@ -5,7 +5,7 @@
 #include "runtime/exec/Mesh.h"
 
 namespace shardc::run {
-FeedEntry FeedEntry::at(int32_t *words, int64_t batch, int64_t sequence, bool hasPlaces) {
+FeedEntry FeedEntry::at(int32_t *words, int64_t batch, int64_t sequence, FeedMore more) {
   int64_t n = batch * sequence;
   FeedEntry entry;
   entry.batch = batch;
@@ -16,8 +16,11 @@ FeedEntry FeedEntry::at(int32_t *words, int64_t batch, int64_t sequence, bool ha
   entry.positions = words + 3 * n;
   entry.docs = words + 4 * n;
   entry.samples = reinterpret_cast<uint8_t *>(words + 5 * n);
-  if (hasPlaces)
-    entry.places = words + 5 * n + 2 * batch;
+  int32_t *last = words + 5 * n + 2 * batch;
+  if (more == FeedMore::Places)
+    entry.places = last;
+  if (more == FeedMore::Reference)
+    entry.reference = reinterpret_cast<float *>(last);
   return entry;
 }
 
@@ -27,7 +30,10 @@ BatchSize BatchSize::of(const plan::Segment &segment) {
       const plan::Type &tokens = segment.values[op.results[0]].type;
       if (tokens.rank != 2)
         return {};
-      return {tokens.shape[0], tokens.shape[1], op.group, op.results.size() > batch::Places};
+      return {tokens.shape[0], tokens.shape[1], op.group,
+              op.results.size() <= batch::Places ? FeedMore::None
+              : op.group >= 0                    ? FeedMore::Places
+                                                 : FeedMore::Reference};
     }
   return {};
 }
@@ -42,7 +48,7 @@ Result<FeedRing> FeedRing::create(exec::Executable &executable, uint32_t segment
   bool isRing =
       feed.type.dtype == DType::I32 && feed.type.rank == 2 && feed.arena == plan::Arena::Host;
   if (!isRing || feed.type.shape[0] < 1 || size.batch < 1 ||
-      feed.type.shape[1] != FeedEntry::words(size.batch, size.sequence, size.hasPlaces))
+      feed.type.shape[1] != FeedEntry::words(size.batch, size.sequence, size.more))
     return makeStatus(report::PlanCannotRun,
                       "@{} is not a ring of batches of {} x {} tokens in the host arena", feed.name,
                       size.batch, size.sequence);
@@ -80,8 +86,8 @@ Status FeedRing::write(BatchSource &source, int64_t visit, int64_t jobVisit, int
                        int64_t microbatches) {
   int64_t slot = (visit * microbatches + microbatch) % slots_;
   for (RankRing &rank : ranks_) {
-    FeedEntry entry = FeedEntry::at(rank.words + slot * wordsPerEntry_, size_.batch, size_.sequence,
-                                    size_.hasPlaces);
+    FeedEntry entry =
+        FeedEntry::at(rank.words + slot * wordsPerEntry_, size_.batch, size_.sequence, size_.more);
     entry.slice = rank.slice;
     RETURN_IF_ERROR(source.fill(kind_, jobVisit, microbatch, microbatches, rank.dataIndex, entry));
   }

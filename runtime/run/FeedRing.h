@@ -13,8 +13,8 @@ namespace shardc::run {
 /// Number of sequences, and of tokens in each, that a segment's batch.load reads, or zeros.
 struct BatchSize {
   int64_t batch = 0, sequence = 0;
-  int16_t slices = -1;    ///< the group whose ranks have slices of the sequences, if any
-  bool hasPlaces = false; ///< and the places of tokens
+  int16_t slices = -1; ///< the group whose ranks have slices of the sequences, if any
+  FeedMore more = FeedMore::None;
   static BatchSize of(const plan::Segment &segment);
 };
 

@@ -61,7 +61,7 @@ private:
           isEval && plan_.job.validation.evalMicroBatchSize > 0 ? "validation.eval_micro_batch_size"
                                                                 : "train.micro_batch_size",
           batch, sequence_);
-    if (slices > 1 && (size.sequence % 2 != 0 || !size.hasPlaces))
+    if (slices > 1 && (size.sequence % 2 != 0 || size.more != FeedMore::Places))
       add("segment '{}' takes slices of {} tokens of each sequence; a slice must be two chunks, "
           "with their positions",
           segment.name, size.sequence);

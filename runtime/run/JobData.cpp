@@ -127,6 +127,8 @@ public:
     counts_.resize(static_cast<size_t>(whole.batch));
     data::MicroBatch out{{whole.tokens, n},    {whole.labels, n}, {whole.mask, n},
                          {whole.positions, n}, starts_,           counts_};
+    if (whole.reference != nullptr)
+      out.reference = {whole.reference, n};
     RETURN_IF_ERROR(feeder->fill(step, microbatch % perStep, dataIndex, out));
     writeDocs(whole);
     if (whole.places != nullptr)
@@ -214,8 +216,8 @@ private:
 
   /// Memory for whole sequences, of which an entry gets slices.
   FeedEntry sequences(int64_t batch) {
-    whole_.resize(static_cast<size_t>(FeedEntry::words(batch, sequence_, true)));
-    return FeedEntry::at(whole_.data(), batch, sequence_, true);
+    whole_.resize(static_cast<size_t>(FeedEntry::words(batch, sequence_, FeedMore::Places)));
+    return FeedEntry::at(whole_.data(), batch, sequence_, FeedMore::Places);
   }
 
   /// The two chunks of each sequence that the entry is for.
@@ -319,6 +321,9 @@ Result<std::unique_ptr<JobSource>> openJobData(const plan::Plan &plan) {
   config.vocabSize = plan.job.model.vocabSize;
   config.seed = static_cast<uint32_t>(seedOf(plan));
   config.split = plan.job.dataset.split;
+  using Preference = plan::Job::PreferenceLoss;
+  if (const std::optional<Preference> &loss = plan.job.preference.loss)
+    config.pairs = *loss == Preference::Orpo ? data::Pairs::Alone : data::Pairs::WithReference;
   config.dropLastPartialValidationSequence = plan.job.dataset.dropLastPartialValidationSequence;
   config.midLevelDatasetSurplus = plan.job.dataset.midLevelDatasetSurplus;
   using Kind = plan::Job::DatasetKind;

@@ -6,6 +6,8 @@
 
 #include <fmt/format.h>
 
+#include "runtime/base/Preference.h"
+
 namespace shardc::run {
 
 StepValues::StepValues(const plan::Plan &plan) {
@@ -29,7 +31,8 @@ StepValues::StepValues(const plan::Plan &plan) {
     }
   for (int64_t i = 1; i <= model.mtpNumLayers; ++i)
     predictions_.push_back(fmt::format("mtp_{} loss", i));
-  values_.resize(kRouterLosses + 4 + predictions_.size());
+  hasOdds_ = plan.job.preference.loss == plan::Job::PreferenceLoss::Orpo;
+  values_.resize(kRouterLosses + 4 + predictions_.size() + kPairMetrics);
   experts_ = static_cast<size_t>(model.numMoeExperts);
   choices_ = static_cast<double>(plan.job.train.globalBatchSize * model.seqLength) *
              static_cast<double>(model.moeRouterTopk) * layers;
@@ -37,7 +40,7 @@ StepValues::StepValues(const plan::Plan &plan) {
 
 std::span<const NamedValue> StepValues::of(const ReportedCells &cells) {
   count_ = 0;
-  auto [losses, load, ahead] = cells;
+  auto [losses, load, ahead, pairs] = cells;
   for (size_t kind = 0; kind < losses.size() && kind < hasLoss_.size(); ++kind)
     if (hasLoss_[kind])
       add(kRouterLossNames[kind], static_cast<double>(losses[kind]));
@@ -45,7 +48,25 @@ std::span<const NamedValue> StepValues::of(const ReportedCells &cells) {
     addExperts(load);
   for (size_t i = 0; i < ahead.size() && i < predictions_.size(); ++i)
     add(predictions_[i], static_cast<double>(ahead[i]));
+  if (pairs.size() == kPairMetrics && pairs[kPairs] > 0)
+    addPairs(pairs);
   return {values_.data(), count_};
+}
+
+void StepValues::addPairs(std::span<const float> sums) {
+  auto mean = [&](PairMetric metric) {
+    return static_cast<double>(sums[metric]) / static_cast<double>(sums[kPairs]);
+  };
+  add("rewards/chosen", mean(kChosenReward));
+  add("rewards/rejected", mean(kRejectedReward));
+  add("rewards/margins", mean(kChosenReward) - mean(kRejectedReward));
+  add("rewards/accuracies", mean(kAccurate));
+  add("logps/chosen", mean(kChosenLogp));
+  add("logps/rejected", mean(kRejectedLogp));
+  if (hasOdds_) {
+    add("nll_loss", mean(kNll));
+    add("log_odds_chosen", mean(kLogOdds));
+  }
 }
 
 void StepValues::addExperts(std::span<const float> load) {

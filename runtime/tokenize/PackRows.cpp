@@ -95,8 +95,10 @@ Status RowStore::add(std::span<const int32_t> tokens, std::span<const uint8_t> m
 }
 
 Result<std::vector<std::vector<uint32_t>>> RowStore::choose(const Packing &packing) const {
-  if (packing.kind)
+  if (packing.kind && packing.together == 1)
     return data::packRows(places_, packing.length, *packing.kind, packing.seed);
+  if (packing.kind)
+    return chooseTogether(packing);
   std::vector<std::vector<uint32_t>> packs;
   for (size_t pack = 0; pack < starts_.size(); ++pack) {
     int64_t end = pack + 1 < starts_.size() ? starts_[pack + 1] : numRows(), places = 0;
@@ -109,6 +111,23 @@ Result<std::vector<std::vector<uint32_t>>> RowStore::choose(const Packing &packi
     if (places > packing.length)
       return makeStatus(report::DataRefused, "pack {} has {} tokens; found room for {}", pack,
                         places, packing.length);
+  }
+  return packs;
+}
+
+Result<std::vector<std::vector<uint32_t>>> RowStore::chooseTogether(const Packing &packing) const {
+  std::vector<int32_t> sums;
+  for (size_t row = 0; row < places_.size(); row += static_cast<size_t>(packing.together))
+    sums.push_back(std::accumulate(places_.begin() + static_cast<int64_t>(row),
+                                   places_.begin() + static_cast<int64_t>(row) + packing.together,
+                                   int32_t{0}));
+  ASSIGN_OR_RETURN(auto packs, data::packRows(sums, packing.length, *packing.kind, packing.seed));
+  for (std::vector<uint32_t> &pack : packs) {
+    std::vector<uint32_t> rows;
+    for (uint32_t unit : pack)
+      for (int64_t i = 0; i < packing.together; ++i)
+        rows.push_back(static_cast<uint32_t>(unit * packing.together + i));
+    pack = std::move(rows);
   }
   return packs;
 }
@@ -164,6 +183,8 @@ private:
     return path.ends_with(".parquet") || path.ends_with(".npy");
   }
   Status look(const std::string &input);
+  /// Refuses rows where the inputs before have pairs, and the other way round.
+  Status takeForm(const std::string &input, bool isPairs);
   Status addOwn(const std::string &input);
   Status addForeign(const std::string &input);
   Status add(const std::string &input, std::span<const int32_t> tokens,
@@ -175,12 +196,14 @@ private:
   PackCounts counts_;
   int64_t vocabSize_ = 0, length_ = 0;
   int32_t padToken_ = 0;
+  std::optional<bool> isPairs_;
   std::string sha256_;
   Ordered tokenizer_, inputs_ = Ordered::array();
 };
 
 Status Repacking::look(const std::string &input) {
   if (isForeign(input)) {
+    RETURN_IF_ERROR(takeForm(input, /*isPairs=*/false));
     ASSIGN_OR_RETURN(std::string sha256, digestOf(input));
     inputs_.push_back({{"path", input}, {"sha256", sha256}});
     return Status::ok();
@@ -192,6 +215,7 @@ Status Repacking::look(const std::string &input) {
   if (!sha256_.empty() && sha256_ != manifest.tokenizerSha256)
     return makeStatus(report::DataRefused,
                       "'{}' has tokens of another tokenizer than the inputs before it", input);
+  RETURN_IF_ERROR(takeForm(input, manifest.isPairs));
   sha256_ = manifest.tokenizerSha256;
   vocabSize_ = std::max(vocabSize_, manifest.vocabSize);
   length_ = std::max(length_, manifest.length);
@@ -203,10 +227,18 @@ Status Repacking::look(const std::string &input) {
   return Status::ok();
 }
 
+Status Repacking::takeForm(const std::string &input, bool isPairs) {
+  if (isPairs_ && *isPairs_ != isPairs)
+    return makeStatus(report::DataRefused, "'{}' has {}, unlike the inputs before it", input,
+                      isPairs ? "pairs of answers" : "rows that are no pairs");
+  isPairs_ = isPairs;
+  return Status::ok();
+}
+
 Status Repacking::add(const std::string &input, std::span<const int32_t> tokens,
                       std::span<const uint8_t> masks) {
   if (std::ssize(tokens) - 1 > length_) {
-    if (!options_.dropsTooLong)
+    if (!options_.dropsTooLong || *isPairs_) // one answer alone is no pair
       return makeStatus(report::DataRefused,
                         "'{}' has a row of {} tokens; a pack has room for {}; --overlong=drop "
                         "leaves such rows out",
@@ -282,8 +314,11 @@ Result<PackCounts> Repacking::run(std::span<const std::string> inputs) {
                       {"packing", packingName(options_.packing)},
                       {"seed", options_.seed},
                       {"inputs", inputs_}};
+  if (*isPairs_)
+    manifest["pairs"] = true;
   RETURN_IF_ERROR(
-      store_->pack({options_.packing, length_, options_.seed, vocabSize_}, manifest, counts_));
+      store_->pack({options_.packing, length_, options_.seed, vocabSize_, *isPairs_ ? 2 : 1},
+                   manifest, counts_));
   return counts_;
 }
 

@@ -48,6 +48,7 @@ public:
     int64_t length = 0;
     uint32_t seed = 0;
     int64_t vocabSize = 0; ///< of the packs
+    int64_t together = 1;  ///< rows in turn that stay together: 2 of pairs
   };
   /// Writes the packs and their manifest, to which it adds counts and the digest of the contents.
   /// Fills in the counts of what was packed.
@@ -56,6 +57,7 @@ public:
 private:
   RowStore() = default;
   Result<std::vector<std::vector<uint32_t>>> choose(const Packing &packing) const;
+  Result<std::vector<std::vector<uint32_t>>> chooseTogether(const Packing &packing) const;
 
   std::string prefix_, own_;
   std::optional<data::IndexedBuilder> tokens_, masks_;

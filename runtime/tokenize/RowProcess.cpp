@@ -77,6 +77,7 @@ Status RowProcess::startRows(const std::string &python, const std::string &token
                {"completion_key", textOrNull(settings.completionKey)},
                {"prompt_template", textOrNull(settings.promptTemplate)},
                {"separator", settings.separator ? Json(*settings.separator) : Json()},
+               {"pairs", settings.isPairs},
                {"bos", settings.addBos},
                {"eos", settings.addEos},
                {"length", settings.length}};

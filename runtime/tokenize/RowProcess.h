@@ -26,6 +26,9 @@ struct RowSettings {
   std::optional<std::string> separator;                 ///< between prompt and completion
   bool addBos = false, addEos = true;                   ///< around prompt and completion
   int64_t length = 0;                                   ///< places: a row has one token more
+  bool isPairs = false; ///< a line has two answers and becomes two rows, the chosen one first
+
+  int64_t rowsOfLine() const { return isPairs ? 2 : 1; }
 };
 
 /// What is known once the process is ready.
@@ -67,7 +70,8 @@ public:
 
   /// Asks for rows of the lines, or for the next rows of packs; receive() waits for them.
   Status send(std::span<const std::string_view> texts);
-  /// The rows of the lines that were sent. If a line is refused, `refused` is its index.
+  /// The rows of the lines that were sent, in their order. If a line is refused, `refused` is its
+  /// index.
   Status receive(Rows &out, std::optional<size_t> &refused);
   /// The tokens of a prompt, with those that the tokenizer begins texts with; `isChat`: as the
   /// message of a user to answer.

@@ -22,6 +22,18 @@ struct Sent {
   std::vector<int64_t> lines;
 };
 
+/// A row of an answer.
+struct RowView {
+  std::span<const int32_t> tokens;
+  std::span<const uint8_t> masks;
+
+  RowView(std::span<const int32_t> tokens, std::span<const uint8_t> masks)
+      : tokens(tokens), masks(masks) {}
+  bool isSupervised() const {
+    return tokens.size() > 1 && std::count(masks.begin() + 1, masks.end(), uint8_t{1}) > 0;
+  }
+};
+
 class SftWork {
 public:
   SftWork(const std::string &prefix, const SftOptions &options)
@@ -70,6 +82,8 @@ Status SftWork::startProcesses() {
                       ? options_.processes
                       : std::max<int64_t>(1, std::thread::hardware_concurrency());
   RowSettings settings = options_.rows;
+  if (settings.isPairs) // an answer may have half of the places
+    settings.length /= settings.rowsOfLine();
   if (settings.endToken.empty())
     settings.endToken = tokenizer_.endToken;
   for (int64_t i = 0; i < count; ++i) { // all read the tokenizer at the same time
@@ -113,33 +127,40 @@ Status SftWork::receive(RowProcess &process, const Sent &sent) {
     return std::move(status).withContext(
         fmt::format("'{}:{}'", paths_[sent.file], sent.lines[*refused]));
   RETURN_IF_ERROR(status);
-  if (rows.lengths.size() != sent.lines.size())
+  if (std::ssize(rows.lengths) != std::ssize(sent.lines) * options_.rows.rowsOfLine())
     return makeStatus(StatusCode::Io, "the process that makes rows answers for another number of "
                                       "lines");
   return add(sent, rows);
 }
 
 Status SftWork::add(const Sent &sent, const Rows &rows) {
+  const auto together = static_cast<size_t>(options_.rows.rowsOfLine());
   size_t at = 0;
-  for (size_t row = 0; row < rows.lengths.size(); at += rows.lengths[row++]) {
-    auto tokens = std::span(rows.tokens).subspan(at, rows.lengths[row]);
-    auto masks = std::span(rows.masks).subspan(at, rows.lengths[row]);
-    if (std::ssize(tokens) - 1 > options_.rows.length) {
+  for (size_t row = 0; row < rows.lengths.size(); row += together) {
+    int64_t places = 0, unsupervised = 0; // of a pair, both answers go or stay
+    std::vector<RowView> line;
+    for (size_t i = row; i < row + together; at += rows.lengths[i++]) {
+      RowView &own = line.emplace_back(std::span(rows.tokens).subspan(at, rows.lengths[i]),
+                                       std::span(rows.masks).subspan(at, rows.lengths[i]));
+      places += std::ssize(own.tokens) - 1;
+      unsupervised += own.isSupervised() ? 0 : 1;
+    }
+    if (places > options_.rows.length) {
       if (options_.rows.overlong == "error")
         return makeStatus(report::DataRefused, "'{}:{}' has {} tokens; --length has room for {}",
-                          paths_[sent.file], sent.lines[row], tokens.size() - 1,
+                          paths_[sent.file], sent.lines[row / together], places,
                           options_.rows.length);
-      ++counts_.tooLong;
+      counts_.tooLong += std::ssize(line);
       continue;
     }
-    bool isSupervised =
-        tokens.size() > 1 && std::count(masks.begin() + 1, masks.end(), uint8_t{1}) > 0;
-    if (!isSupervised) {
-      ++counts_.withoutLoss;
+    if (unsupervised > 0) {
+      counts_.withoutLoss += std::ssize(line);
       continue;
     }
-    counts_.cut += (rows.flags[row] & kCut) != 0 ? 1 : 0;
-    RETURN_IF_ERROR(store_->add(tokens, masks));
+    for (size_t i = 0; i < together; ++i) {
+      counts_.cut += (rows.flags[row + i] & kCut) != 0 ? 1 : 0;
+      RETURN_IF_ERROR(store_->add(line[i].tokens, line[i].masks));
+    }
   }
   return Status::ok();
 }
@@ -163,6 +184,8 @@ Ordered SftWork::manifest() const {
                   {"mask", rows.mask},
                   {"overlong", rows.overlong},
                   {"date", rows.date}};
+  if (rows.isPairs)
+    json["pairs"] = true;
   json["template_sha256"] =
       facts_.templateSha256.empty() ? Ordered() : Ordered(facts_.templateSha256);
   json["inputs"] = inputs;
@@ -189,9 +212,9 @@ Result<SftSummary> SftWork::run(std::span<const std::string> inputs,
       RETURN_IF_ERROR(receive(*processes_[i], sent[i]));
     emit(store_->numRows());
   }
-  RETURN_IF_ERROR(
-      store_->pack({options_.packing, options_.rows.length, options_.seed, facts_.vocabSize},
-                   manifest(), counts_));
+  RETURN_IF_ERROR(store_->pack({options_.packing, options_.rows.length, options_.seed,
+                                facts_.vocabSize, options_.rows.rowsOfLine()},
+                               manifest(), counts_));
   return SftSummary{counts_, std::ssize(paths_), facts_.vocabSize, facts_.isMarked};
 }
 

@@ -256,13 +256,16 @@ class Rows:
         return {"end": self.ids["eos_token"], "end_text": self.words.get("eos_token"), "template": digest,
                 "marks": bool(self.template and self.template.marks)}
 
-    def row(self, line):
-        """(tokens, masks, whether it was cut)"""
+    def rows(self, line):
+        """(tokens, masks, whether it was cut) of the row of a line, or of both answers of a line with a preference."""
         if OPEN in line or CLOSE in line:
             raise Refused("it has a private character that marks what a template generates")
         row = json.loads(line)
         if not isinstance(row, dict):
             raise Refused("it is not an object")
+        return [self.row({**row, **answer}) for answer in answers(row)] if self.settings["pairs"] else [self.row(row)]
+
+    def row(self, row):
         prompt, completion = row.get("prompt"), row.get("completion")
         if isinstance(prompt, list) and isinstance(completion, list):  # as TRL has them
             tokens, masks = self.chat({**row, "messages": prompt + completion}, conversation({"messages": prompt}))
@@ -349,6 +352,24 @@ class Rows:
         return context + target, [int(self.settings["mask"] == "full")] * len(context) + [1] * len(target), is_cut
 
 
+def answers(row):
+    """What the prompt and the completion of each answer are, the chosen one first; TRL's forms, also without a prompt."""
+    chosen, rejected, prompt = row.get("chosen"), row.get("rejected"), row.get("prompt")
+    both = (chosen, rejected) if prompt is None else (prompt, chosen, rejected)
+    if not all(isinstance(part, list) for part in both) and not all(isinstance(part, str) for part in both):
+        raise Refused("it has no 'chosen' and 'rejected', with 'prompt' or without, that are all conversations or all texts")
+    if prompt is None:  # which is what both begin with
+        same = 0
+        while same < min(len(chosen), len(rejected)) and chosen[same] == rejected[same]:
+            same += 1
+        if isinstance(chosen, str) and chosen[:same].endswith(" "):
+            same -= 1  # a blank before an answer belongs to it
+        prompt, chosen, rejected = chosen[:same], chosen[same:], rejected[same:]
+    if not prompt or not chosen or not rejected:
+        raise Refused("a prompt or an answer of it is empty")
+    return [{"prompt": prompt, "completion": answer} for answer in (chosen, rejected)]
+
+
 def shorten(tokens, count, side):
     return tokens[len(tokens) - max(0, count):] if side == "left" else tokens[:max(0, count)]
 
@@ -368,8 +389,7 @@ def serve_rows(source, out, maker):
         rows = []
         for index, line in enumerate(read_request(source)):
             try:
-                tokens, masks, is_cut = maker.row(line)
-                rows.append((tokens, masks, int(is_cut)))
+                rows.extend((tokens, masks, int(is_cut)) for tokens, masks, is_cut in maker.rows(line))
             except (Refused, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
                 text = str(error) if isinstance(error, Refused) else f"{type(error).__name__}: {error}"
                 answer_json(out, b"R", {"row": index, "reason": text})

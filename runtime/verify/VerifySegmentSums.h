@@ -15,9 +15,10 @@
 
 namespace shardc::plan::verifier {
 
-/// Whether the cell holds losses that the run only reports and no gradient uses.
+/// Whether the cell holds sums that the run only reports and no gradient uses.
 inline bool isReportedOnly(CellKind kind) {
-  return kind == CellKind::RouterLosses || kind == CellKind::PredictionLosses;
+  return kind == CellKind::RouterLosses || kind == CellKind::PredictionLosses ||
+         kind == CellKind::PreferenceSums;
 }
 
 // ---- numbers of values ----

@@ -31,6 +31,11 @@ RULES = {
     "batch-order-changes-size": lambda f: f["dataset.dataloader_type"] == "batch" and changes_size(f),
     "packed-documents": lambda f: f["dataset.kind"] == "packed" and any(f.on(f"dataset.{name}") for name in (
         "reset_position_ids", "reset_attention_mask", "inter_document_masking", "eod_mask_loss")),
+    "preference-data": lambda f: f.has("preference.loss") and f["dataset.kind"] not in ("packed", "synthetic"),
+    "preference-context-parallel": lambda f: f.has("preference.loss") and f.num("model.context_parallel_size") > 1,
+    "preference-label-smoothing": lambda f: f["preference.loss"] in ("ipo", "orpo") and f.num("preference.label_smoothing") != 0,
+    "preference-router-loss": lambda f: f.has("preference.loss") and f.has("model.num_moe_experts") and (
+        any(f["model.moe_aux_loss_coeff"]) or f.num("model.moe_z_loss_coeff") != 0),
     "packed-mtp": lambda f: f["dataset.kind"] == "packed" and f.num("model.mtp_num_layers") > 0,
     "data-path-missing": lambda f: f["dataset.kind"] != "synthetic" and not any(
         f[f"dataset.{name}"] for name in ("data_path", "blend", "train_data_path")),

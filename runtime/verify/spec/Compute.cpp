@@ -556,7 +556,7 @@ private:
     const ValueType &type = typesOf(call_.kind, Epilogue::None).result(r);
     return type.numbers == ValueType::Exact ? type.dtype : call_.between;
   }
-  static constexpr int64_t kPlaces = resultIndex<OpKind::BatchLoad>("at");
+  static constexpr int64_t kPlaces = resultIndex<OpKind::BatchLoad>("more");
 
   /// Shards of a result, and its shape.
   bool place(size_t r) {

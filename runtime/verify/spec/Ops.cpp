@@ -516,7 +516,7 @@ bool Walk::findSlices(const At &at, int &axis, int64_t &distance, bool &isGather
     if (!isLike || state->order.kind != Order::Dims)
       return refuse(at, fmt::format("operand {} is of other slices than the keys", i));
   }
-  TermId positions = terms_.of(Term::Loaded, resultIndex<OpKind::BatchLoad>("at"));
+  TermId positions = terms_.of(Term::Loaded, resultIndex<OpKind::BatchLoad>("more"));
   TermId docs = terms_.of(Term::Loaded, resultIndex<OpKind::BatchLoad>("docs"));
   for (auto [i, needed] : {std::pair(places.qpos, positions), std::pair(places.kpos, positions),
                            std::pair(places.qdocs, docs), std::pair(places.kdocs, docs)})

@@ -121,7 +121,7 @@ Value Walk::initial(const RoleWalk &, const Cell &cell) {
     return Value::of(std::move(bias));
   }
   if (cell.kind == CellKind::ExpertLoad || cell.kind == CellKind::RouterLosses ||
-      cell.kind == CellKind::PredictionLosses)
+      cell.kind == CellKind::PredictionLosses || cell.kind == CellKind::PreferenceSums)
     return Value::ofKind(Value::Unreported);
   if (cell.kind == CellKind::Amax || cell.kind == CellKind::AmaxSeen ||
       cell.kind == CellKind::AmaxHistory || cell.kind == CellKind::WeightScales)

@@ -1,9 +1,10 @@
-// The first byte says what the others are: the manifest of packs, or the answer of a process that
-// makes rows.
+// The first byte says what the others are: the manifest of packs, the reference of pairs, or the
+// answer of a process that makes rows.
+#include <algorithm>
 #include <numeric>
 #include <string_view>
 
-#include "runtime/data/PackFiles.h"
+#include "runtime/data/PackReference.h"
 #include "runtime/tokenize/RowProcess.h"
 
 namespace shardc {
@@ -19,6 +20,15 @@ void readManifest(std::string_view bytes) {
                "an empty manifest");
   SHARDC_CHECK(manifest->padToken >= 0 && manifest->padToken < manifest->vocabSize,
                "the pad token {}", manifest->padToken);
+}
+
+void readReference(std::string_view bytes) {
+  data::PackManifest manifest;
+  manifest.rows = 2;
+  Result<std::vector<double>> read = data::parsePackReference(bytes, "fuzz.json", manifest);
+  bool isRight = read.isOk() ? read->size() == 2 && std::ranges::max(*read) <= 0
+                             : !read.status().message().empty();
+  SHARDC_CHECK(isRight, "a wrong reference, or a refusal without a reason");
 }
 
 void readAnswer(std::string_view bytes) {
@@ -43,7 +53,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   if (size == 0)
     return 0;
   std::string_view bytes(reinterpret_cast<const char *>(data) + 1, size - 1);
-  data[0] % 2 == 0 ? readManifest(bytes) : readAnswer(bytes);
+  data[0] % 3 == 0   ? readManifest(bytes)
+  : data[0] % 3 == 1 ? readAnswer(bytes)
+                     : readReference(bytes);
   return 0;
 }
 

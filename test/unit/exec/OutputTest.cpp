@@ -542,11 +542,12 @@ TEST(JobData, SyntheticBatchesFillTheWholeEntry) {
 TEST(JobData, SlicesAreMirroredChunksOfTheWhole) {
   auto source = run::openJobData(toyPlan({}));
   ASSERT_TRUE(source.isOk()) << source.status().message();
-  std::vector<int32_t> all(run::FeedEntry::words(2, 4)), part(run::FeedEntry::words(2, 2, true));
+  std::vector<int32_t> all(run::FeedEntry::words(2, 4)),
+      part(run::FeedEntry::words(2, 2, run::FeedMore::Places));
   run::FeedEntry whole = run::FeedEntry::at(all.data(), 2, 4);
   ASSERT_TRUE((*source)->fill(run::FeedKind::Train, 1, 1, 2, 1, whole).isOk());
   for (int64_t rank : {0, 1}) {
-    run::FeedEntry slice = run::FeedEntry::at(part.data(), 2, 2, true);
+    run::FeedEntry slice = run::FeedEntry::at(part.data(), 2, 2, run::FeedMore::Places);
     slice.slice = {rank, 2};
     ASSERT_TRUE((*source)->fill(run::FeedKind::Train, 1, 1, 2, 1, slice).isOk());
     for (int64_t row : {0, 1})

@@ -158,7 +158,8 @@ private:
     for (size_t c = 0; c < cells_.size(); ++c)
       if (CellKind kind = role_->cells[c].kind;
           isSaved(*role_, role_->cells[c]) || kind == CellKind::ExpertLoad ||
-          kind == CellKind::PredictionLosses || kind == CellKind::RouterLosses)
+          kind == CellKind::PredictionLosses || kind == CellKind::RouterLosses ||
+          kind == CellKind::PreferenceSums)
         readCell(static_cast<uint32_t>(c));
     for (const Segment &segment : role_->segments)
       for (const Segment::Boundary &in : segment.ins)

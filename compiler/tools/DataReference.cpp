@@ -1,0 +1,138 @@
+// shardc data reference: what a reference model says of the answers of packs of pairs.
+#include <map>
+
+#include <fmt/format.h>
+
+#include "compiler/basic/Numbers.h"
+#include "compiler/lower/Lower.h"
+#include "compiler/tools/CkptTools.h"
+#include "compiler/tools/DataPacks.h"
+#include "compiler/tools/HostModel.h"
+#include "runtime/base/Reports.h"
+#include "runtime/data/PackReference.h"
+#include "runtime/generate/Generator.h"
+#include "llvm/Support/raw_ostream.h"
+
+namespace shardc::tools {
+namespace {
+
+struct ReferenceCommand {
+  CommonOptions common;
+  std::string packs, model, base;
+};
+
+/// The model, with a plan for each length of rows.
+class Reference {
+public:
+  Reference(const config::Config &config, const SourceManager &sources)
+      : config_(config), sources_(sources) {}
+
+  Status load(const ModelPlace &place, const std::string &base, int64_t vocabSize) {
+    const plan::Plan &one = planOf(1);
+    if (one.job.model.vocabSize > 0 && vocabSize > one.job.model.vocabSize)
+      return makeStatus(report::DataRefused,
+                        "the packs were made for a vocabulary of {} tokens; the model has {}",
+                        vocabSize, one.job.model.vocabSize);
+    ASSIGN_OR_RETURN(HostWeights weights, openWeights(place, base, one));
+    return model_.load(one, [&](const std::string &name, const plan::Type &type, void *dst) {
+      return weights.read(name, type, dst);
+    });
+  }
+
+  /// The sum over the tokens that count.
+  Result<double> of(const data::PackFiles &files, int64_t row) {
+    std::vector<int32_t> tokens(static_cast<size_t>(files.lengths()[static_cast<size_t>(row)]));
+    std::vector<int32_t> masks(tokens.size());
+    RETURN_IF_ERROR(files.tokens().read(row, 0, tokens));
+    RETURN_IF_ERROR(files.masks().read(row, 0, masks));
+    ASSIGN_OR_RETURN(std::vector<double> each,
+                     model_.logProbabilities(planOf(std::ssize(tokens) - 1), tokens));
+    double sum = 0;
+    for (size_t i = 0; i < each.size(); ++i)
+      sum += masks[i + 1] != 0 ? each[i] : 0;
+    return sum;
+  }
+
+private:
+  const plan::Plan &planOf(int64_t rows) {
+    constexpr size_t kPlansMax = 64;
+    if (plans_.size() > kPlansMax)
+      plans_.clear();
+    auto [plan, isNew] = plans_.try_emplace(rows);
+    if (isNew)
+      plan->second = lower::lowerForward(config_, sources_, rows);
+    return plan->second;
+  }
+
+  const config::Config &config_;
+  const SourceManager &sources_;
+  std::map<int64_t, plan::Plan> plans_; ///< by rows
+  generate::Generator model_;
+};
+
+Status makeReference(const ReferenceCommand &command, const data::PackFiles &files,
+                     const ModelPlace &place, const config::Config &config,
+                     const SourceManager &sources) {
+  Reference reference(config, sources);
+  RETURN_IF_ERROR(reference.load(place, command.base, files.manifest().vocabSize));
+  std::vector<double> found;
+  for (int64_t row = 0; row < files.manifest().rows; ++row) {
+    ASSIGN_OR_RETURN(double sum, reference.of(files, row));
+    found.push_back(sum);
+  }
+  RETURN_IF_ERROR(data::writePackReference(files, command.model, found));
+  llvm::outs() << fmt::format("{}.reference.json: the log-probabilities of {} by '{}'\n",
+                              files.prefix(), formatCount(std::ssize(found), "answer"),
+                              command.model);
+  return Status::ok();
+}
+
+int runReference(const ReferenceCommand &command) {
+  Result<data::PackFiles> files = data::PackFiles::open(command.packs);
+  if (!files.isOk())
+    return finishCkpt(files.status());
+  if (!files->manifest().isPairs)
+    return finishCkpt(makeStatus(report::DataRefused,
+                                 "the packs '{}' have no pairs of answers; 'shardc data "
+                                 "preference' makes such packs",
+                                 files->prefix()));
+  Result<ModelPlace> place = findModel(command.model);
+  if (!place.isOk())
+    return finishCkpt(place.status());
+  Session session(command.common);
+  if (ExitStatus status = session.applyFlags(); status != kFine)
+    return status;
+  Result<std::optional<config::Config>> config =
+      configOf(*place, command.common.load.sets, session);
+  if (!config.isOk())
+    return finishCkpt(config.status());
+  if (ExitStatus status = session.finish(); status != kFine || !*config)
+    return status == kFine ? kInputErrors : status;
+  if (std::vector<lower::Missing> missing = lower::findMissing(**config); !missing.empty())
+    return finishCkpt(makeStatus(StatusCode::InvalidInput, "the model needs {}, which shardc lacks",
+                                 missing.front().what));
+  return finishCkpt(makeReference(command, *files, *place, **config, session.sources()));
+}
+
+} // namespace
+
+void addDataReference(cli::Command &data, int &status) {
+  auto options = std::make_shared<ReferenceCommand>();
+  cli::Command &command = data.addCommand(
+      "reference", "write what a reference model says of the answers of packs of pairs");
+  options->common.remarks = "hidden";
+  options->common.addMessageOptions(command);
+  command.option("packs", options->packs, "prefix of packs of pairs").required();
+  command
+      .option(
+          "--model", options->model,
+          "the reference: a checkpoint, a folder of such, or the folder of a Hugging Face model")
+      .required();
+  command.option("--base", options->base,
+                 "for adapters, the weights; default: those that their run was for");
+  command.option("--set", options->common.load.sets, "path=value, over the model's recipe")
+      .repeatableOneByOne();
+  command.onUse([options, &status] { status = runReference(*options); });
+}
+
+} // namespace shardc::tools
