@@ -150,6 +150,8 @@ std::vector<Finding> verifyFlat(Inspection &inspection) {
   if (plan.level == Level::Placed && inspection.size() == 0)
     for (uint32_t role = 0; role < plan.roles.size() && !inspection.isFull(); ++role)
       checkPrograms(inspection, role);
+  if (plan.level == Level::Placed)
+    forEachRole(inspection, checkFrozenUses);
   if (plan.level == Level::Placed && inspection.size() == 0)
     checkSums(inspection);
   return inspection.take();

@@ -521,7 +521,8 @@ private:
     origin_ = parent_;
     for (uint32_t s = 0; s < role_.segments.size(); ++s)
       for (const Op &op : role_.segments[s].ops) {
-        bool isPart = op.kind == OpKind::View || op.kind == OpKind::Transpose;
+        bool isPart = op.kind == OpKind::View || op.kind == OpKind::Transpose ||
+                      op.kind == OpKind::Dequantize;
         for (size_t r = 0; r < op.results.size(); ++r)
           if (isPart || (changesForm(op) && opInfo(op).scaleOf[r] >= 0))
             origin_[rootOf(origin_, node(s, op.results[r]))] =
@@ -538,10 +539,39 @@ private:
     findOrigins();
     for (uint32_t s = 0; s < role_.segments.size(); ++s)
       for (uint32_t i = 0; i < role_.segments[s].ops.size(); ++i)
-        if (const Op &op = role_.segments[s].ops[i]; isUse(op))
+        if (const Op &op = role_.segments[s].ops[i]; isUse(op) || isInputGradient(op))
           for (size_t k = 0; k < op.operands.size(); ++k)
             if (int32_t block = weightsOf_[rootOf(origin_, node(s, op.operands[k]))]; block >= 0)
-              report_.weightUses.push_back({{roleIndex_, s, i}, k, block});
+              report_.weightUses.push_back({{roleIndex_, s, i}, k, block, !isUse(op)});
+    for (uint32_t s = 0; s < role_.segments.size(); ++s)
+      checkUnread(s);
+  }
+
+  /// What a segment takes of frozen weights, of which no gradient shows whether an op used them.
+  void checkUnread(uint32_t s) {
+    if (!hasFrozen_ || !report_.spend(role_.segments[s].ops.size()))
+      return;
+    const Segment &segment = role_.segments[s];
+    std::vector<uint8_t> isRead(segment.values.size());
+    for (const Segment::Boundary &out : segment.outs)
+      isRead[out.value] = 1;
+    for (const Op &op : segment.ops) {
+      for (ValueId operand : op.operands)
+        isRead[operand] = 1;
+      for (const Tie &tie : op.ties)
+        isRead[tie.value] = 1;
+    }
+    for (uint32_t i = 0; i < segment.ops.size(); ++i)
+      if (const Op &op = segment.ops[i]; op.kind == OpKind::View || op.kind == OpKind::Dequantize)
+        if (int32_t block = weightsOf_[rootOf(origin_, node(s, op.operands[0]))];
+            block >= 0 && isRead[op.results[0]] == 0 &&
+            !plan_.classOf(blockAt(plan_, block)).isTrained)
+          scope(s).addValue(finding::FrozenUnread, i, op.operands[0], blockAt(plan_, block).name);
+  }
+
+  /// Gradients of weights take none, and other ops of the backward pass those of vectors.
+  static bool isInputGradient(const Op &op) {
+    return op.phase == plan::Phase::Backward && !op.isRecomputed && isProductWithWeight(op.kind);
   }
 
   /// Ops that quantise a value, or find its amax, and nothing else.
@@ -631,6 +661,7 @@ private:
     }
   }
 
+  const bool hasFrozen_ = !std::ranges::all_of(plan_.classes, &ParamClass::isTrained);
   Indices indices_;
   std::vector<int16_t> divisions_; ///< groups
   std::set<int32_t> padded_;       ///< blocks with elements of no parameter

@@ -96,12 +96,20 @@ std::string textOf(Row, const TextNames &names, Args &&...args) {
                      std::forward<Args>(args)...);
 }
 
-/// A forward op's operand that holds weights of a block.
+/// A forward op's operand that holds weights of a block, or that of a product of the backward pass
+/// that makes the gradient of its first factor.
 struct WeightUse {
   Spot at;
   size_t operand;
   int32_t block;
+  bool isGradient = false;
 };
+
+/// Whether the op multiplies its first operand by its second one, which may be weights.
+bool isProductWithWeight(OpKind kind);
+/// Segments that run for the microbatches of a step: they take the feed, or their kind says so. If
+/// no segment does, bodies do.
+std::vector<bool> segmentsOfMicrobatches(const Role &role);
 
 /// Collects findings up to the limit, one per op, rule and value; caches facts about the plan that
 /// several phases need.
@@ -441,6 +449,9 @@ void checkBlockUses(Inspection &inspection, uint32_t role);
 void checkKinds(Inspection &inspection, uint32_t role);
 /// VerifyFrozen.cpp: only the start of a run writes blocks that are not trained.
 void checkFrozen(Inspection &inspection);
+/// VerifyFrozenUses.cpp: what is taken of frozen weights has a reader, and both passes take as many
+/// rows. Comes after the uses of weights have been found.
+void checkFrozenUses(Inspection &inspection, uint32_t role);
 /// VerifyMatrices.cpp: each block is updated by its class' optimizer, and matrices that an op
 /// updates as a whole are whole.
 void checkMatrices(Inspection &inspection);

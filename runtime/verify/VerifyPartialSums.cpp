@@ -157,6 +157,9 @@ public:
       needParts(i, op);
     if (op.kind == OpKind::MatMulAdd)
       needAddedParts(i, op);
+    if (op.kind == OpKind::Add &&
+        std::ranges::all_of(op.operands, [this](ValueId value) { return isOfProduct(value); }))
+      needColumns(i, op.operands[1], of(op, 0).columns);
     State state;
     if (hasParts_)
       state.parts = partsOf(op), state.columns = columnsOf(op), state.isKnown = areKnown(op),
@@ -225,6 +228,18 @@ private:
     if (hasParts_ && added != own)
       scope().addValue(finding::TakesPartialSum, i, op.operands[kMore],
                        fmt::format("'{}'", opInfo(op).name), namesOf(plan_, added ^ own));
+    needColumns(i, op.operands[kMore], columnsOf(op));
+  }
+
+  /// What is added to a product has the columns that this has, as far as both are known.
+  void needColumns(uint32_t i, ValueId added, std::optional<Axes> needed) const {
+    std::optional<Axes> columns = of(added).columns;
+    if (hasParts_ && columns && needed && *columns != *needed)
+      scope().addValue(finding::AddsOtherColumns, i, added, namesOf(plan_, *columns ^ *needed));
+  }
+  bool isOfProduct(ValueId value) const {
+    uint32_t def = scope().value(value).def;
+    return def != kNone && isProduct(scope().segment.ops[def]);
   }
 
   // ---- indices ----

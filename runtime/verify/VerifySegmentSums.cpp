@@ -47,7 +47,7 @@ public:
         stages_(stagesOf(inspection, roleIndex, part)) {
     step.updates.resize(plan_.blocks.size());
     step.squared.resize(plan_.blocks.size());
-    findTraining();
+    isTraining = segmentsOfMicrobatches(role_);
   }
 
   Holds follow(uint32_t s, const Variant &variant, const Holds &taken) override {
@@ -84,25 +84,6 @@ private:
     std::optional<BlockPart> part =
         partOf(blockAt(plan_, block), segment_->values[value].type.numel());
     return part ? axesOf(plan_, part->group) : partsOf(block);
-  }
-
-  /// Segments run for microbatches of a step if they take the feed, or by their kind. If no segment
-  /// does, bodies do.
-  void findTraining() {
-    isTraining.resize(role_.segments.size());
-    bool hasRing = false;
-    for (uint32_t s = 0; s < role_.segments.size(); ++s) {
-      SegmentKind kind = role_.segments[s].kind;
-      if (kind == SegmentKind::Forward || kind == SegmentKind::Backward ||
-          kind == SegmentKind::Steady)
-        hasRing = isTraining[s] = true;
-      for (const Segment::Boundary &in : role_.segments[s].ins)
-        if (role_.cells[in.cell].kind == CellKind::Feed)
-          hasRing = isTraining[s] = true;
-    }
-    if (!hasRing)
-      for (uint32_t s = 0; s < role_.segments.size(); ++s)
-        isTraining[s] = role_.segments[s].body;
   }
 
   /// True if the value covers the complete step.
@@ -601,7 +582,8 @@ private:
     int64_t rows = 0;
     for (const WeightUse &use : report_.weightUses) {
       const Segment &segment = plan_.roles[use.at.role].segments[use.at.segment];
-      if (use.at.role == roleIndex_ && use.block == block && isTraining[use.at.segment])
+      if (use.at.role == roleIndex_ && use.block == block && !use.isGradient &&
+          isTraining[use.at.segment])
         rows += rowsOfOperand(plan_, segment, segment.ops[use.at.op], use.operand);
     }
     return rows;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 
+#include "runtime/plan/Factors.h"
 #include "runtime/verify/VerifyFlow.h"
 
 namespace shardc::plan::verifier {

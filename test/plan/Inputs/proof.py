@@ -6,6 +6,7 @@
     proof.py families       the same of plans with latent attention, multi-token prediction, sinks, windows, soft caps, norms and chunks, by
                             the oracle and by execution as `runs` has it (one of every second plan, 500 of each in full;
                             MUTATIONS, PLANS, SEED and KEEP as there)
+    proof.py tuned          as `runs`, of plans that train adapters (one of each plan, 1,000 in full)
     proof.py attributes     the verifier takes any value of any attribute of every op of every plan (every twentieth plan, in full all)
     proof.py schedules      24 of the plans lose no bit in random schedules (1,000 each in full)
     proof.py touched        a run of each plan touches the bytes that its plan counts, and no others
@@ -215,6 +216,30 @@ def families():
                                          "model.attention_chunk_size=3", "train.global_batch_size=2"]
 
 
+def tuned():
+    """Likewise of runs that train adapters beside frozen weights, of packs of documents, with one denominator for all tokens."""
+    fsdp, rows = STRATEGIES["optim_grads_params"], ["model.tensor_model_parallel_size=2", "model.sequence_parallel=true"]
+    context = ["cluster.gpus_per_node=2", "model.context_parallel_size=2"]
+    documents = ["dataset.eod_token=0", "dataset.reset_attention_mask=true", "dataset.reset_position_ids=true", "dataset.eod_mask_loss=true",
+                 "model.calculate_per_token_loss=true"]
+    lora = ["peft.scheme=lora", "peft.rank=2", *documents]
+    apart = 'peft.targets=["q_proj", "v_proj", "up_proj", "down_proj"]'
+    wide = ["model.hidden_size=64", "model.ffn_hidden_size=64", "model.kv_channels=32", "peft.quantize=nf4"]
+    pairs, heads = ["cluster.gpus_per_node=2", "train.global_batch_size=2"], ["model.num_query_groups=2"]
+    yield "lora-fsdp", "llama_tiny", [*fsdp, *lora, "model.num_layers=2", *THREE_MICROBATCHES]
+    yield "lora-optim", "llama_tiny", [*STRATEGIES["optim"], *lora, apart, *BF16, *EVAL, 'peft.modules_to_save=["norm", "lm_head"]',
+                                       *UNTIED, *ONE_MICROBATCH]
+    yield "lora-rows", "llama_tiny", [*lora, apart, *rows, *heads, *pairs]
+    yield "lora-ring", "llama_tiny", [*lora, *context, *fsdp, "train.global_batch_size=6"]
+    yield "lora-stages", "llama_tiny", [*stages(2, 2, "zero_bubble", ranks=2), *lora, apart, *STRATEGIES["optim"], *UNTIED]
+    yield "lora-experts", "mixtral_tiny", [*lora, *fsdp, "model.num_moe_experts=2", "model.expert_model_parallel_size=2",
+                                           'peft.targets=["linear_qkv", "experts.linear_fc1"]', *ONE_MICROBATCH]
+    yield "qlora-fsdp", "llama_tiny", [*lora, *wide, *fsdp, *BF16, *ONE_MICROBATCH]
+    yield "lora-hybrid", "llama_tiny", [*fsdp, *HYBRID, *lora, "train.global_batch_size=24"]
+    yield "lora-rows-fsdp", "llama_tiny", [*lora, apart, *rows, *fsdp, *BF16, *heads, "cluster.gpus_per_node=4", *ONE_MICROBATCH]
+    yield "lora-interleaved", "llama_tiny", [*stages(2, 4, "interleaved"), *lora, *UNTIED]
+
+
 BY_EXECUTION = ["further-positions"]  # to the oracle what tensor-parallel ranks of a stage receive differs
 
 
@@ -316,6 +341,12 @@ def of_families(folder):
         sys.exit(1)
 
 
+def of_tuned(folder):
+    plans = write_plans(folder, os.environ.get("PLANS", "").split() or None, tuned)
+    if not run_accepted(plans, int(os.environ.get("MUTATIONS", 1000 if LONG else 1))):
+        sys.exit(1)
+
+
 def ask_oracle(plans, count, orders):
     """What the verifier says of mutations, and what the oracle says; whether both agree on all."""
     table, failures = tables_of(plans, count, ["--orders", orders])
@@ -372,7 +403,7 @@ def main():
     if len(sys.argv) == 3 and sys.argv[1] == "plans":
         return print("\n".join(map(str, write_plans(pathlib.Path(sys.argv[2])))))
     checks = {"mutations": mutations, "attributes": attributes, "schedules": schedules, "touched": touched, "runs": runs,
-              "families": of_families}
+              "families": of_families, "tuned": of_tuned}
     if len(sys.argv) != 2 or sys.argv[1] not in checks:
         sys.exit(__doc__)
     with tempfile.TemporaryDirectory() as folder:

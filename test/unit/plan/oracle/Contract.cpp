@@ -418,8 +418,10 @@ private:
   bool productFits(const Op &op) const {
     auto [m, k] = matrix(op.operands[0], op.getBool(AttrKey::trans_a));
     auto [k2, n] = matrix(op.operands[1], op.getBool(AttrKey::trans_b));
+    size_t bias = op.kind == OpKind::MatMulAdd ? 3 : 2; // behind what it adds to
     return k == k2 && matrix(op.results[0], false) == std::pair(m, n) &&
-           (op.operands.size() < 3 || size(op.operands[2]) == n);
+           (bias == 2 || size(op.operands[2]) == m * n) &&
+           (op.operands.size() <= bias || size(op.operands[bias]) == n);
   }
 
   bool viewFits(const Op &op) const {

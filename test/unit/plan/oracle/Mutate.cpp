@@ -688,7 +688,7 @@ private:
     uint32_t cell = pick(cells);
     ValueId whole = takeCell(cell);
     Place place = role_->cells[cell].place;
-    int64_t element = dtypeBytes(part.dtype), granule = 16 / element;
+    int64_t element = dtypeBytes(part.dtype), granule = std::max<int64_t>(16 / element, 1);
     int64_t spare = (role_->cells[cell].type.numel() - part.numel()) / granule;
     bool isOwn = below(2) == 0;
     int64_t offset =

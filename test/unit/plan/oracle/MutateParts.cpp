@@ -12,7 +12,7 @@ std::string PartMutator::doChangeView() {
   uint32_t i = pick(views);
   const Place whole = value(op(i).operands[0]).place;
   Value &part = value(op(i).results[0]);
-  int64_t bytes = dtypeBytes(part.type.dtype), granule = 16 / bytes;
+  int64_t bytes = dtypeBytes(part.type.dtype), granule = std::max<int64_t>(16 / bytes, 1);
   int64_t offset = op(i).getInt(AttrKey::offset), coef = op(i).getInt(AttrKey::coef);
   int16_t group = op(i).group;
   switch (below(4)) {
