@@ -7,7 +7,7 @@ namespace fs = std::filesystem;
 
 std::string normalLibraryName(llvm::StringRef name) {
   fs::path path = name.drop_front(kLibraryPrefix.size()).str();
-  // As if the library were the root of a file system: `..` leads no further.
+  // Treats the library as the root of a file system, so that `..` cannot leave it.
   path = ("/" / path.relative_path()).lexically_normal().relative_path();
   return kLibraryPrefix.str() + path.generic_string();
 }

@@ -21,7 +21,7 @@ std::string normalLibraryName(llvm::StringRef name);
 /// The name of what a recipe with such a name calls `base`, relative to its own folder.
 std::string besideInLibrary(llvm::StringRef name, llvm::StringRef base);
 
-/// Where the file of such a name lies; any other name is returned as it is.
+/// The path of the file with such a name; any other name is returned unchanged.
 std::string filePathOf(llvm::StringRef name);
 
 /// Where data of a recipe that comes with the programs lie: in the working folder, or else beside

@@ -13,7 +13,7 @@
 namespace shardc::config {
 namespace {
 
-/// Of at most `most` steps of one size those before the size grows.
+/// The number of steps of one size, at most `most`, before the size grows.
 int64_t stepsOf(const BatchRamp &ramp, int64_t size, int64_t consumed, int64_t most) {
   int64_t within = 0, beyond = most; // the size is the same after `within` steps
   if (ramp.sizeAfter(consumed + most * size) == size)
@@ -45,7 +45,7 @@ std::optional<int64_t> parseCount(llvm::StringRef text) {
 
 } // namespace
 
-/// In floating point as upstream, whose roundings decide where a size begins.
+/// Computed in floating point as upstream does, because its roundings decide where a size begins.
 int64_t BatchRamp::sizeAfter(int64_t consumed) const {
   int64_t increments = (last - start) / increment;
   if (consumed > samples || increments == 0)

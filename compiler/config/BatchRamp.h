@@ -29,8 +29,8 @@ struct BatchPhase {
 /// Each size of a run is a plan of its own.
 inline constexpr size_t kBatchPhasesMax = 256;
 
-/// From `start` to `last` in equal increments, each after as many samples. All are at least 1, and
-/// the increment divides the difference, which is not negative.
+/// A batch size that grows from `start` to `last` in equal increments, each after as many samples.
+/// All are at least 1, and the increment divides the difference, which is not negative.
 struct BatchRamp {
   int64_t start = 1, increment = 1, samples = 1, last = 1;
 
@@ -38,8 +38,8 @@ struct BatchRamp {
   int64_t sizeAfter(int64_t consumed) const;
 };
 
-/// The sizes of a run of so many samples in turn: whole batches, none beyond these samples. At most
-/// one more than kBatchPhasesMax, which says that there are too many.
+/// The phases of a run of so many samples: whole batches, none beyond these samples. Returns at
+/// most one more than kBatchPhasesMax, which means that there are too many.
 std::vector<BatchPhase> phasesOf(const BatchRamp &ramp, int64_t samples);
 
 /// A size, and the sample of the run with which it begins.
@@ -59,8 +59,7 @@ std::optional<std::vector<BatchStep>> parseSchedule(llvm::StringRef text, int64_
 /// The schedule that the options ask for, if it is one.
 std::optional<std::vector<BatchStep>> scheduleOf(const Config &config);
 
-/// The sizes of a run of so many samples in turn, by whichever option asks for them; empty if none
-/// does.
+/// The phases of a run of so many samples, by whichever option sets them; empty if none does.
 std::vector<BatchPhase> phasesOf(const Config &config, int64_t samples);
 
 /// The option that asks for sizes that change, if one does.

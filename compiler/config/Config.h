@@ -60,7 +60,7 @@ private:
 /// the same value.
 std::string toRecipeText(const Value &value, const OptionType &type);
 
-/// Where a value came from, from weakest to strongest.
+/// The origin of a value, from weakest to strongest.
 enum class Origin : uint8_t {
   Unset,       ///< the option has no value
   Default,     ///< the option table
@@ -241,8 +241,8 @@ public:
   bool has(Opt opt) const { return !(*this)[opt].value.isNone(); }
   /// Whether a recipe, an overlay or the command line sets the value (`none` included).
   bool isWritten(Opt opt) const { return (*this)[opt].from.isWritten(); }
-  /// Where the option's value was written, or the option that made a rule change it; may be
-  /// invalid.
+  /// The place where the option's value was written, or that of the option that made a rule change
+  /// it; may be invalid.
   SourceRange range(Opt opt) const;
 
   // The value of an option that has one; asking for another type or an unset option is our own
@@ -280,11 +280,11 @@ public:
   const Derived &derived() const { return derived_; }
   void setDerived(const Derived &derived) { derived_ = derived; }
 
-  /// Nothing if nobody has read the data.
+  /// The lengths of the data; nothing if they were not read.
   const std::optional<DataLengths> &lengths() const { return lengths_; }
   void setLengths(DataLengths lengths) { lengths_ = std::move(lengths); }
 
-  /// Nothing if nobody has read a checkpoint.
+  /// The settings of the checkpoint; nothing if none was read.
   const std::optional<CheckpointSettings> &checkpoint() const { return checkpoint_; }
   void setCheckpoint(CheckpointSettings settings) { checkpoint_ = std::move(settings); }
 

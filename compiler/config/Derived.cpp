@@ -75,7 +75,8 @@ void fillMesh(const Config &cfg, Derived &d) {
   d.expertDataParallel = atLeastOne(stage / times(d.expertParallel, d.expertTensorParallel));
 }
 
-/// As upstream: an epoch takes whole steps, and the run as many of those as its epochs need.
+/// As upstream does: an epoch has a whole number of steps, and the run as many epochs as it asks
+/// for.
 int64_t stepsOfEpochs(const Config &cfg, const Derived &d) {
   if (!cfg.lengths() || !cfg.lengths()->train)
     return 0;
@@ -97,7 +98,7 @@ void fillEvaluation(const Config &cfg, Derived &d) {
   d.evalMicrobatches = times(cfg.getIntOr(Opt::ValidationEvalIters, 0), atLeastOne(batch / round));
 }
 
-/// The batch sizes in turn where they change, of which the last one is the usual choice.
+/// Fills in the batch sizes if they change; the last one is the one that other options refer to.
 void fillPhases(const Config &cfg, Derived &d) {
   if (!cfg.has(Opt::TrainTrainSamples) || cfg.has(Opt::TrainTrainIters))
     return;
@@ -221,7 +222,8 @@ void fillTypes(const Config &cfg, Derived &d) {
   d.params = isHalf ? toDType(cfg.getEnumOr(Opt::ModelParamsDtype, FloatType::Fp32)) : DType::F32;
   DType wire = cfg.isOn(Opt::DdpGradReduceInFp32) ? DType::F32 : d.compute;
   d.mainGrads = d.fsdp ? typeOr(cfg, Opt::DdpMegatronFsdpMainGradsDtype, DType::F32) : DType::F32;
-  // As upstream, what is accumulated in fewer bits travels in these, unless its type is written.
+  // As upstream, gradients that are accumulated in fewer bits are communicated in these, unless the
+  // type is set.
   if (dtypeBytes(d.mainGrads) < dtypeBytes(wire))
     wire = d.mainGrads;
   d.wire = d.fsdp ? typeOr(cfg, Opt::DdpMegatronFsdpGradCommDtype, wire) : wire;

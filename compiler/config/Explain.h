@@ -39,8 +39,8 @@ std::string explainDiagnostic(llvm::StringRef id);
 /// completion.
 std::vector<llvm::StringRef> explainableNames();
 
-/// Where a value came from, in words: `recipes/a.recipe:3:5`, `default`, `rule 'world-size',
-/// because ...`.
+/// The origin of a value in words: `recipes/a.recipe:3:5`, `default`, `rule 'world-size', because
+/// ...`.
 std::string describeOrigin(const Config &config, const SourceManager &sources, Opt opt);
 
 // Reference pages, generated from the tables.

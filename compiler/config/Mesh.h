@@ -13,7 +13,7 @@
 
 namespace shardc::config {
 
-/// One link of a chain: ranks that differ in it alone are a group. Degrees are at least 1.
+/// One degree of a chain: ranks that differ only in it are a group. Degrees are at least 1.
 struct Degree {
   std::string name;
   int64_t size;
@@ -55,8 +55,8 @@ struct Mesh {
   const Group *findGroup(const std::string &name) const;
 };
 
-/// Two sizes of which neither divides the other: one chain puts so many neighbours together, the
-/// other one so many.
+/// Two sizes of which neither divides the other: the numbers of adjacent ranks that each chain
+/// groups.
 struct MeshConflict {
   int64_t dense = 1, expert = 1;
 };
@@ -68,13 +68,13 @@ int64_t innerContext(const Config &config);
 /// Tensor-parallel ranks that have the same key/value head; 1 if each rank has heads of its own.
 int64_t ranksOfKey(const Config &config);
 
-/// Where axes are cut in two besides: how many neighbours have something in common.
+/// Additional cuts of axes: the number of adjacent ranks that have something in common.
 struct InnerRanks {
   int64_t context = 1; ///< the inner level of context-parallel ranks
   int64_t tensor = 1;  ///< tensor-parallel ranks with the same key/value head
 };
 
-/// For chains of the same number of ranks without a conflict.
+/// The common refinement of two chains with the same number of ranks, without a conflict.
 Mesh refine(const Chain &dense, const Chain &expert, const InnerRanks &inner = {});
 
 } // namespace shardc::config

@@ -40,7 +40,7 @@ inline constexpr unsigned kNumSections = 0
 #undef V
 using predict::Gpu;
 
-/// Which set of enumerators an option takes.
+/// The enumeration that an option takes.
 enum class EnumKind : uint8_t {
 #define ENUM(name, values) name,
 #include "compiler/config/Enums.def"
@@ -139,7 +139,7 @@ struct OptionInfo {
   llvm::StringRef with;
   llvm::StringRef seen; ///< where its effect shows; empty: in any run
   bool isCompiled;      ///< plans have what the compiler makes of it, and not the option itself
-  /// Of options that are not executed: what shardc does instead, or why it cannot.
+  /// For options that are not executed: what shardc does instead, or why it cannot execute them.
   llvm::StringRef why;
   llvm::StringRef doc;
 

@@ -24,7 +24,7 @@ bool isShown(const Config &config, Opt opt, bool everything) {
     return config.isWritten(opt) && !config[opt].isPoisoned;
   if (isOverridden(config, opt))
     return false;
-  // Where `none` took what a family says away and the table's value came back, that is written out.
+  // If `none` removed a family's value and the table's default came back, that default is printed.
   bool isCleared = origin == Origin::Default && !config[opt].history.empty();
   return everything || origin != Origin::Default || isCleared;
 }

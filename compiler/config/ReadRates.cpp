@@ -64,7 +64,7 @@ private:
     return isSame;
   }
 
-  /// Of the device for such work; 0 where the table has none.
+  /// The device's peak for such work; 0 if the table has none.
   static double peakOf(const predict::Device &device, const Rate &rate) {
     const predict::DeviceRates &peak = device.peak;
     switch (rate.kind) {

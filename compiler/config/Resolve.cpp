@@ -116,8 +116,7 @@ private:
     std::unique_ptr<ast::Ast> tree = parseRecipe(id, diags_);
     const ast::Recipe &recipe = tree->recipe();
     applied_.insert(id);
-    // Where braces do not match, every setting may be in the wrong section: nothing follows from
-    // it.
+    // If braces do not match, every setting may be in the wrong section, so nothing can be derived.
     if (!recipe.isStructureKnown) {
       isStructureKnown_ = false;
       return;

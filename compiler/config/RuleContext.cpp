@@ -220,14 +220,15 @@ FixIt RuleContext::insertion(Opt opt, const std::string &value, FixItKind kind) 
   else if (isHeadLine) // items follow the brace on its line: align with the first of them
     indent.append(
         sources().offset(site->openBrace) - sources().offset(lineBegin) + 2 - indent.size(), ' ');
-  // Behind a comment on that line, but before the closing brace.
+  // The position after a comment on that line, but before the closing brace.
   bool isCloseLine = sources().lineColumn(site->lastItemEnd).line == closeLine;
   SourceLoc at =
       isCloseLine ? site->lastItemEnd : lineBegin.advanced(static_cast<int64_t>(lineText.size()));
   return FixIt::insert(at, "\n" + indent + line, kind);
 }
 
-/// Where the option was written last, also if a rule has changed it since; null if nowhere.
+/// The place where the option was written last, even if a rule has changed it since; null if
+/// nowhere.
 const Provenance *RuleContext::lastWritten(Opt opt) const {
   const Setting &setting = config_[opt];
   if (setting.from.isWritten())

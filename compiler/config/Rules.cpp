@@ -128,7 +128,7 @@ std::optional<Config> loadConfig(SourceManager &sources, DiagEngine &diags, Buff
   if (!config)
     return std::nullopt;
   done(Step::Resolve, *config);
-  // From a family or a preset whole sets of values follow: without it the rest is another recipe.
+  // A family or a preset sets many values: without it, the rest is another recipe.
   if ((*config)[Opt::ModelFamily].isPoisoned || (*config)[Opt::MixedPrecisionPreset].isPoisoned)
     return std::nullopt;
   diags.beginPhase();

@@ -92,7 +92,8 @@ std::vector<Barred> barredSettings(const RuleContext &ctx) {
   return all;
 }
 
-/// Where a message about the setting stands: dropout is on by default, without a model written too.
+/// The place of a message about the setting: dropout is on by default, even if the recipe names no
+/// model.
 SourceRange placeOf(const RuleContext &ctx, Opt opt) {
   SourceRange place = ctx.placeOf(opt);
   return place.isValid() ? place : ctx.cfg().range(Opt::ClusterGpu);
@@ -137,7 +138,7 @@ void ruleCudaLimits(RuleContext &ctx) {
   if (isLatent)
     for (Opt rank : {Opt::ModelQLoraRank, Opt::ModelKvLoraRank})
       judge(CudaLimit::NormColumns, ctx.num(rank), rank);
-  // Of several tensor-parallel ranks each has a part of the row, for which there is another kernel.
+  // Tensor-parallel ranks each have a part of the row, for which there is another kernel.
   if (ctx.on(Opt::ModelQkLayernorm) && ctx.on(Opt::ModelQkLayernormFullWidth) &&
       d.tensorParallel == 1)
     judge(CudaLimit::NormColumns, d.numHeads * d.headSize, Opt::ModelQkLayernormFullWidth);

@@ -16,7 +16,7 @@ struct Copy {
   Opt option;
 };
 
-/// Where the fields of mixed_precision go.
+/// The options to which the fields of mixed_precision are copied.
 constexpr Copy kCopies[] = {
 #define COPY(field, option) {Opt::field, Opt::option},
 #include "compiler/config/Presets.def"
@@ -163,7 +163,7 @@ struct Extent {
 // What does not fit wraps around, which keeps the remainder by a power of two.
 uint64_t sizeOf(int64_t number) { return static_cast<uint64_t>(number); }
 
-/// Those of attention beside the hidden size.
+/// The extents of attention's products other than the hidden size.
 llvm::SmallVector<Extent> attentionExtents(const RuleContext &ctx) {
   const Derived &d = ctx.derived();
   uint64_t ranks = sizeOf(d.tensorParallel), head = sizeOf(d.headSize);
@@ -193,7 +193,7 @@ llvm::SmallVector<Extent> attentionExtents(const RuleContext &ctx) {
   return extents;
 }
 
-/// Those of layers with experts. Runs of rows are filled up to what GPUs multiply.
+/// The extents of expert layers' products. Rows of an expert are padded to what GPUs multiply.
 llvm::SmallVector<Extent> expertExtents(const RuleContext &ctx) {
   const Derived &d = ctx.derived();
   llvm::SmallVector<Extent> extents;

@@ -69,7 +69,8 @@ bool hasExpertMesh(RuleContext &ctx) {
          d.dataParallel % d.dataParallelOuter == 0;
 }
 
-/// In this order of ranks the stages of dense layers and of experts may be of other ranks.
+/// Whether, in this order of ranks, the stages of dense layers and of experts would consist of
+/// different ranks.
 bool areStagesApart(RuleContext &ctx) {
   const Derived &d = ctx.derived();
   return ctx.on(Opt::DistUseTpPpDpMapping) && d.pipelineParallel > 1 &&
@@ -340,7 +341,7 @@ void ruleTensorDividesHeads(RuleContext &ctx) {
 
 void ruleTensorDividesGroups(RuleContext &ctx) {
   const Derived &d = ctx.derived();
-  // With as many groups as heads, the rule on heads says it already.
+  // If there are as many groups as heads, the rule on heads reports it already.
   bool isOwn = ctx.cfg()[Opt::ModelNumQueryGroups].from.origin != Origin::Derived;
   if (isOwn && d.numGroups > d.tensorParallel)
     divides(ctx, Opt::ModelNumQueryGroups, d.numGroups, Opt::ModelTensorModelParallelSize,
@@ -451,7 +452,7 @@ void rulePipelineStages(RuleContext &ctx) {
     return;
   model::StageRequest request = stageRequestOf(ctx.cfg());
   model::StageLayout stages = model::divideLayers(request);
-  // Other rules say which numbers leave a remainder.
+  // Other rules report numbers that leave a remainder.
   if (stages.isValid() || stages.fault == model::StageLayout::Fault::Remainder)
     return;
   ctx.report({Opt::ModelNumLayers, Opt::ModelPipelineModelParallelSize,

@@ -77,7 +77,8 @@ void DiagEngine::file(Diagnostic diagnostic) {
   diagnostic.promoted = *severity != diagnostic.severity;
   diagnostic.severity = *severity;
   diagnostic.phase = phase_;
-  // The same base recipe may be read along two paths; what it says once is said once.
+  // The same base recipe may be read twice, through two recipes that extend it; its messages are
+  // reported once.
   std::string key = fmt::format("{}:{}:{}:{}", diagnostic.range.begin.raw(),
                                 diagnostic.range.end.raw(), diagnostic.id, diagnostic.text);
   bool isFull = seen_.size() >= kPendingMax;

@@ -28,7 +28,7 @@ constexpr llvm::raw_ostream::Colors colorOf(Severity severity) {
   return llvm::raw_ostream::WHITE;
 }
 
-/// https://no-color.org: a variable that is there and not empty, whatever it says.
+/// https://no-color.org: the variable counts if it is not empty, whatever its value.
 bool isColorRefused() {
   const char *refused = std::getenv("NO_COLOR");
   return refused && *refused;

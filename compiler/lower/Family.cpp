@@ -91,7 +91,7 @@ private:
         config_.isOn(Opt::ModelScaleEmbeddings) ? embeddingScale() : 1};
   }
 
-  /// As transformers, in the type of what it multiplies.
+  /// The scale of embeddings, rounded to the type of activations as transformers does.
   double embeddingScale() const {
     auto root = static_cast<float>(std::sqrt(static_cast<double>(d_.hidden)));
     return d_.compute == DType::BF16  ? toFloat(toBF16(root))
@@ -142,7 +142,7 @@ private:
     return *pattern[static_cast<size_t>(layer) % pattern.size()].asInt() != 0;
   }
 
-  /// In what layers differ from each other.
+  /// The properties in which layers differ from each other.
   struct LayerKind {
     bool hasExperts = false;
     bool hasWindow = false; ///< for attention
@@ -247,7 +247,7 @@ private:
         std::make_unique<model::Dropout>(config_.getFloat(Opt::ModelHiddenDropout), drop));
   }
 
-  /// Of what a branch makes, where no norm follows on it.
+  /// The dropout of a branch's result, if no norm follows it.
   double branchDropout(Opt norm) const {
     return config_.isOn(norm) ? 0 : config_.getFloat(Opt::ModelHiddenDropout);
   }
@@ -382,7 +382,7 @@ private:
     if (config_.isOn(Opt::ModelQkLayernorm))
       mla.norm = normSettings();
     mla.rope = latentRope();
-    // As in Megatron-Core, whichever frequencies the rotation has.
+    // The magnitude as in Megatron-Core, independent of the frequencies.
     double magnitude = yarnMagnitude(config_.getFloatOr(Opt::ModelRotaryScalingFactor, 1),
                                      config_.getFloat(Opt::ModelMscaleAllDim));
     mla.scores =

@@ -113,7 +113,7 @@ template <typename Need> void needOfPredictions(const Config &config, Need need)
 template <typename Need> void needOfNorms(const Config &config, Need need) {
   bool isOfAllHeads =
       config.isOn(Opt::ModelQkLayernorm) && config.isOn(Opt::ModelQkLayernormFullWidth);
-  // Of parts of rows, only rmsnorm has an op.
+  // Only rmsnorm has an op for rows that are divided among ranks.
   need(isOfAllHeads && config.derived().tensorParallel > 1 &&
            config.is(Opt::ModelNormalization, config::Normalization::LayerNorm),
        "a layer norm over the heads of several tensor-parallel ranks",

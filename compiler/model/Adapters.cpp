@@ -13,7 +13,7 @@ namespace {
 constexpr std::string_view kAll = "all-linear";
 constexpr int kJoint = -1; ///< all parts of a layer together
 
-/// Which models have a layer.
+/// The kinds of models that have a layer.
 enum class Where : uint8_t { Plain, Latent, WholeQueries, LowQueries, Dense, Experts, Shared };
 
 /// A linear layer, or a part of one, with its paths in a decoder layer: Megatron-Core's first, then

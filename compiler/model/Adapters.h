@@ -1,5 +1,5 @@
-// Which linear layers have adapters: the low-rank products that are trained beside their weights
-// (arXiv 2106.09685), by the names that recipes give.
+// The linear layers that have adapters, low-rank products that are trained beside their weights
+// (arXiv 2106.09685), by the names that recipes use.
 #pragma once
 
 #include <cstdint>
@@ -28,13 +28,13 @@ struct Adapter {
   int64_t columns() const; ///< of x·Aᵀ
 };
 
-/// Those parts of a linear layer that have adapters, or all of its rows together have one.
+/// The parts of a linear layer that have adapters, or one adapter for all of its rows together.
 struct AdapterParts {
   uint64_t kept = 0;
   bool isJoint = false;
   auto operator<=>(const AdapterParts &) const = default;
 };
-/// By the layer's name within its decoder layer, such as `self_attention.linear_qkv`.
+/// Adapters by the layer's name within its decoder layer, such as `self_attention.linear_qkv`.
 using LayerAdapters = std::map<std::string, AdapterParts, std::less<>>;
 
 /// Rows of a linear layer, as struct Adapter has them.
@@ -70,7 +70,7 @@ public:
 
   /// Text that says why an entry is invalid; empty if all are valid.
   const std::string &problem() const { return problem_; }
-  /// Of the layer with this number.
+  /// The adapters of the layer with this number.
   LayerAdapters of(int64_t layer, bool hasExperts) const;
 
 private:

@@ -45,7 +45,7 @@ struct UnitParams {
   Params params;
   std::vector<uint8_t> isFrozen;
 };
-/// By unit of a model.
+/// The parameters of each unit of a model.
 std::vector<UnitParams> paramsOfUnits(std::span<const Unit> units, const Frozen &frozen);
 
 /// Elements of all parameters, each tied weight once; INT64_MAX if there are more.

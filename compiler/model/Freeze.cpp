@@ -31,7 +31,7 @@ std::string_view takeWord(std::string_view &text) {
   return word;
 }
 
-/// Of `3` or `0-11`; false if it is neither.
+/// Parses `3` or `0-11`; false for any other text.
 bool readRange(std::string_view text, Frozen::Entry &entry) {
   size_t dash = text.find('-');
   std::optional<int64_t> first = numberOf(text.substr(0, dash));

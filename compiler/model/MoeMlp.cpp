@@ -266,7 +266,7 @@ MoeMlp::Runs MoeMlp::groupsOf(Forward &to, ValueId ids, ValueId weights) const {
   return made;
 }
 
-/// Those that ranks with other experts have given this one.
+/// The rows that ranks with other experts have sent to this one.
 ValueId MoeMlp::exchanged(Forward &to, ValueId rows, const char *what, const Runs &runs) const {
   const std::string name = std::string(what) + ".taken";
   return to.exchanged(rows, name.c_str(), to.groupOf(plan::GroupKind::Expert), runs.taken);

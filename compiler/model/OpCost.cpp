@@ -14,7 +14,7 @@ using plan::Op;
 using plan::Segment;
 using Key = plan::AttrKey;
 
-/// Of an element whose square is summed.
+/// Operations for each element whose square is summed.
 constexpr double kFlopsPerSquare = 2;
 
 double numel(const Segment &segment, plan::ValueId value) {

@@ -248,7 +248,7 @@ private:
     return high;
   }
 
-  /// Where a chunk begins that ends there: nearest to an equal share of what is left.
+  /// The first layer of a chunk that ends at `end`: the one nearest to an equal share of the rest.
   size_t beginOf(size_t chunk, size_t end, double most, const std::vector<size_t> &need) const {
     double left = until_[end] + request_.before + (chunk + 1 == chunks_ ? request_.behind : 0);
     double share = left / static_cast<double>(chunk + 1);

@@ -150,7 +150,7 @@ struct BufferWords {
   const char *part, *words;
 };
 
-/// By a part of the name; the first that occurs counts.
+/// Words for buffers by a part of their name; the first match counts.
 constexpr BufferWords kBufferWords[] = {
     {".fc", "MLP activations"},
     {".act", "MLP activations"},

@@ -1,5 +1,5 @@
-// Which bytes of a rank's arenas hold what over a training step, and what is largest where most
-// memory is needed.
+// The contents of a rank's arenas over a training step, and the largest buffers at the point of
+// peak memory.
 #pragma once
 
 #include <string>
@@ -36,7 +36,7 @@ struct AddressMap {
   int64_t peakAt = -1;      ///< op of the axis at which most is needed; -1 if no op needs anything
 };
 
-/// With at most `rectsMax` buffers, those that take most bytes for the most ops.
+/// The map with at most `rectsMax` buffers: those with the most bytes times ops.
 AddressMap addressMapOf(const plan::Role &role, size_t rectsMax);
 
 /// Buffers with the same name, but for its numbers.

@@ -58,7 +58,7 @@ struct Prediction {
 
   const predict::StepTime &time() const { return times[slowest]; }
 };
-/// Nothing on the host.
+/// The prediction for a plan; nothing on the host.
 std::optional<Prediction> predictionOf(const Subject &subject);
 
 Json planData(const Subject &subject, const std::optional<Prediction> &prediction,

@@ -41,7 +41,7 @@ Json metricsJson(const Metrics &metrics, const Limits &limits) {
   return {{"file", metrics.name}, {"steps", metrics.steps}, {"series", list}};
 }
 
-/// By op and group, so that works with different names can be compared.
+/// Sums by op and group, so that runs with different names can be compared.
 using SumsByName = std::map<std::pair<std::string, std::string>, OpSum>;
 
 SumsByName sumsByName(const Work &work, const std::vector<Exposed> &exposed) {

@@ -69,7 +69,7 @@ public:
   }
 
 private:
-  /// With nothing in it yet.
+  /// An empty block at the piece's place.
   Block blockOf(const Piece &piece) const {
     Block block;
     block.lane = piece.lane;
@@ -141,7 +141,7 @@ std::vector<Exposed> exposedOf(const Work &work) {
     edges.push_back({work.pieces[i].begin, false, i});
     edges.push_back({work.pieces[i].end, true, i});
   }
-  // Where one piece ends and another begins there is no time between them.
+  // At equal times, ends come before begins, so that there is no gap between adjacent pieces.
   std::stable_sort(edges.begin(), edges.end(), [](const Edge &a, const Edge &b) {
     return std::tuple(a.at, a.isEnd) < std::tuple(b.at, b.isEnd);
   });

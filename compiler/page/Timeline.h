@@ -29,8 +29,8 @@ struct Timeline {
   std::vector<Block> blocks; ///< by lane, then by begin
 };
 
-/// With the finest grain that has at most `blocksMax` blocks. `Time` cuts the whole time into equal
-/// parts, and always does.
+/// The timeline with the finest grain that has at most `blocksMax` blocks. Grain `Time` divides the
+/// whole time into equal parts, and always fits.
 Timeline timelineOf(const Work &work, size_t blocksMax);
 
 /// Time in which a transfer runs and no kernel does.
@@ -56,7 +56,7 @@ struct OpSum {
 /// The longest first.
 std::vector<OpSum> sumsOf(const Work &work, const std::vector<Exposed> &exposed);
 
-/// Where the time of a rank goes; the parts sum up to `total`.
+/// The time of a rank by kind; the parts add up to `total`.
 struct Shares {
   double total = 0;     ///< from 0 to the end of the last piece
   double computing = 0; ///< a kernel runs

@@ -60,7 +60,7 @@ Work tracedWork(const plan::Plan &plan, const plan::Role &role,
 
 /// The first rank that has the role, which stands for the others.
 int32_t firstRank(const plan::Plan &plan, const plan::Role &role);
-/// Of how many ranks it is.
+/// The number of ranks of a role.
 int64_t rankCount(const plan::Plan &plan, const plan::Role &role);
 
 } // namespace shardc::page

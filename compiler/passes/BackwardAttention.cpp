@@ -104,7 +104,7 @@ public:
 
 private:
   static constexpr OpKind kPart = OpKind::AttentionPart;
-  /// Of a value, how far it has gone.
+  /// How far a value has been shifted around the ring.
   struct Brought {
     ValueId value;
     int64_t by;

@@ -54,7 +54,7 @@ void backDotRows(Gradients &gradients, const Op &op) {
   SHARDC_CHECK(gradients.of(op.results[0]) == kNone, "products of rows have no gradient here");
 }
 
-/// Both gradients of a weighted unit in one pass.
+/// Computes both gradients of a weighted activation in one pass over memory.
 void backWeighted(Gradients &gradients, const Op &op, OpKind kind) {
   ValueId dy = gradients.of(op.results[0]);
   if (dy == kNone)

@@ -10,8 +10,8 @@ using plan::Op;
 using plan::OpKind;
 using plan::ValueId;
 
-/// From y on, an op's results are y and statistics; from w on, its operands are parameters. `x` is
-/// what is normalised. Returns the gradient of x; kNone where y has none.
+/// The rule of a norm. The op's results from y on are y and its statistics; its operands from w on
+/// are parameters; `x` is its input. Returns the gradient of x; kNone if y has no gradient.
 template <OpKind kind> ValueId norm(Gradients &gradients, const Op &op, OpKind bwd, ValueId x) {
   constexpr size_t kWeight = plan::operandIndex<kind>("w"), kNormed = plan::resultIndex<kind>("y");
   ValueId dy = gradients.of(op.results[kNormed]);
@@ -34,7 +34,8 @@ template <OpKind kind> ValueId norm(Gradients &gradients, const Op &op, OpKind b
   return dx;
 }
 
-/// Of an op that adds two terms first: both have the gradient of their sum.
+/// The rule of an op that adds two terms before it normalises: both terms get the gradient of the
+/// sum.
 template <OpKind kind> void normOfSum(Gradients &gradients, const Op &op, OpKind bwd) {
   ValueId dx = norm<kind>(gradients, op, bwd, plan::resultNamed<kind>(op, "sum"));
   if (dx == kNone)

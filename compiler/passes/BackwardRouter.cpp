@@ -10,7 +10,7 @@ using plan::ValueId;
 
 namespace {
 
-/// Of those chosen, whatever they were chosen by.
+/// The gradient of the chosen experts' logits; it does not depend on the criterion of the choice.
 template <OpKind kind> void backChoice(Gradients &gradients, const Op &op) {
   ValueId ids = op.results[plan::resultIndex<kind>("ids")];
   ValueId dweights = gradients.of(op.results[plan::resultIndex<kind>("weights")]);

@@ -28,7 +28,7 @@ plan::Plan finishedBody(const plan::Plan &plan) {
   return body;
 }
 
-/// By unit.
+/// The predicted seconds of each unit.
 std::vector<double> secondsOfUnits(const plan::Plan &plan) {
   const predict::Device device = predict::deviceOf(plan);
   std::vector<double> seconds(plan.units.size());

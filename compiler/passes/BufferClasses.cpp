@@ -176,7 +176,7 @@ private:
     }
   }
 
-  /// Of no block: one after the other.
+  /// Places the parts of a pack that belongs to no block one after the other.
   void placePieces(const Op &pack) {
     Slot slot = slots_[pack.results[0]];
     for (ValueId piece : pack.operands) {

@@ -337,7 +337,7 @@ private:
     return plan::findCell(role_, plan::CellKind::AmaxHistory) != kNone;
   }
 
-  /// By block the stages that have it, where there are several roles.
+  /// For each block, the stages that have it; empty if there is one role.
   std::vector<std::vector<int32_t>> stagesOfBlocks() const {
     std::vector<std::vector<int32_t>> stages(plan_.blocks.size());
     for (const plan::Role &role : plan_.roles)

@@ -37,7 +37,8 @@ using plan::Phase;
 
 namespace {
 
-/// Choices of a stage whose bytes differ by less than one part in so many are one.
+/// Resolution of the table: choices of a stage are merged if their bytes differ by less than one
+/// part in this many.
 constexpr int64_t kGrid = 256;
 /// Placed plans that a search makes at most, and then to try what is said to need too much: up to
 /// this part of what choices differ by.
@@ -76,8 +77,8 @@ struct Load {
   }
   double all() const { return products + attention + others; }
   double powerFactor() const { return all() > 0 ? predict::powerFactor(products / all()) : 1; }
-  /// With what power leaves of the rates. Products take the most: more of them slow all products
-  /// and attention, and more of anything else leaves these more.
+  /// Seconds at the clock that the power limit allows. Products draw the most power: more of them
+  /// slow products and attention; more of anything else raises the clock for these.
   double seconds() const { return (products + attention) / powerFactor() + others; }
 };
 
@@ -197,8 +198,9 @@ public:
     std::vector<Choice> all;
     for (const Prefix &whole : table_.back())
       all.push_back(choiceOf(whole));
-    // One way in the first layers, as a person chooses: what it saves of a layer may be less than a
-    // step of the table.
+    // One kind of recomputation in the first layers and none in the others, as a person would
+    // choose. The table may miss these, since what they save in a layer may be less than its
+    // resolution.
     for (size_t way = 1; way < ways_.size(); ++way)
       for (size_t count = 1; count <= layers_.size(); ++count)
         all.push_back(ofFirst(count, static_cast<uint16_t>(way)));
@@ -219,7 +221,7 @@ public:
   }
 
 private:
-  /// Of those that need about the same, the fastest.
+  /// Keeps the fastest of the prefixes that need about the same memory.
   std::vector<Prefix> extended(const std::vector<Prefix> &prefixes, size_t layer) const {
     std::map<std::pair<int64_t, int64_t>, Prefix> best;
     for (size_t i = 0; i < prefixes.size(); ++i)
@@ -234,7 +236,8 @@ private:
     std::vector<Prefix> kept;
     int64_t bucket = -1, peak = 0;
     double added = 0;
-    // Of those that keep as much, none with a higher peak and more time.
+    // Of prefixes that keep equally much, drops those with a higher peak and more time than another
+    // one.
     for (const auto &[key, prefix] : best) {
       if (key.first == bucket && prefix.peak >= peak && prefix.added >= added)
         continue;
@@ -483,7 +486,8 @@ private:
     return StageTable(ways_, stage.layers, load_).ofFirst(0, 0);
   }
 
-  /// Nothing first; then each choice needs less than those before it, and more time.
+  /// Sorts the choices: first no recomputation, then each one needs less memory and more time than
+  /// those before it.
   static void thin(std::vector<Choice> &choices, Choice none) {
     std::ranges::sort(choices, [](const Choice &a, const Choice &b) {
       return std::tie(a.added, a.bytes) < std::tie(b.added, b.bytes);
@@ -507,7 +511,7 @@ private:
     return stage.choices.back().bytes > device + std::max(gapsOf(stage), kGaps * device);
   }
 
-  /// Nothing fits.
+  /// Takes the choice that needs the least memory, because none fits.
   void takeLeast() {
     for (StageChoices &stage : stages_)
       stage.tried = stage.fits = stage.choices.size() - 1;

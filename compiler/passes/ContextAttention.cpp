@@ -227,7 +227,7 @@ private:
       withAllHeads(o, levels.heads, whole);
   }
 
-  /// To what the op before has made of the heads, which may be a share of all.
+  /// Adds sinks to the output of the previous op, for the heads that the rank has.
   void addSinks(Op sink, const Heads &heads, int16_t group, ValueId o) {
     constexpr OpKind kOp = OpKind::AttentionSink;
     sink.operands[plan::operandIndex<kOp>("o")] = ops_.back().results[0];
@@ -357,7 +357,8 @@ private:
                 nameOf(value) + ".merged", type);
   }
 
-  /// Of x[B,S,N,D] some of the heads, of the positions of all members.
+  /// From x[B,S,N,D] of a rank's positions, the rank's share of the heads at the positions of all
+  /// members.
   ValueId withAllPositions(ValueId value, int16_t group) {
     const Type type = typeOf(value);
     int64_t members = sizeOf(group), batch = type.shape[0], rows = batch * type.shape[1];
@@ -385,7 +386,8 @@ private:
 
   // ---- places and documents: once for all layers of a microbatch ----
 
-  /// Of what a rank has after it has exchanged with the members of the group, in order.
+  /// Positions and documents of the rows that a rank has after the exchange, in the order of
+  /// members.
   Words wordsOf(int16_t group) { return {placesOf(group), docsOf(group)}; }
   ValueId placesOf(int16_t group) { return merged(load_.results[batch::Places], group); }
   ValueId docsOf(int16_t group) { return merged(load_.results[batch::Docs], group); }
@@ -403,7 +405,7 @@ private:
                emitWord(moves(OpKind::MergeSlices, all, type.shape[0], sizeOf(group)), name, type);
   }
 
-  /// Of the keys that have gone so far around the ring.
+  /// Positions and documents of the keys that have been shifted so far around the ring.
   Words shiftedWords(const Levels &levels, int64_t by) {
     auto [found, isNew] = shifted_.try_emplace({levels.ring, by});
     if (!isNew)

@@ -102,8 +102,8 @@ private:
     });
   }
 
-  /// For each transfer: how many there are, with this one, before the next gradient is made. They
-  /// share those that were made before.
+  /// For each transfer, the number of transfers, including this one, until the next gradient is
+  /// computed. They share the gradients that were computed before.
   std::vector<size_t> countAhead() const {
     std::vector<size_t> ahead(segment_.ops.size(), 0);
     size_t count = 0;
@@ -115,7 +115,7 @@ private:
     return ahead;
   }
 
-  /// Where the sum waits for what it sums, if that is delayed.
+  /// The list of ops after which the sum belongs, if its operand is delayed.
   std::vector<Op> &sumsBehind(const Op &sum) {
     for (Delayed &delayed : gradients_)
       for (ValueId result : delayed.product.results)

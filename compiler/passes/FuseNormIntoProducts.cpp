@@ -24,7 +24,8 @@ bool canSquare(const Op &op, const plan::Type &gradient) {
          op.group < 0 && isComputeType(gradient.dtype);
 }
 
-/// True if the op packs the block of products of runs, made at least in the last microbatch.
+/// True if the op packs a block of gradients that grouped products compute, at least in the last
+/// microbatch.
 bool packsProducts(const Segment &segment, const Op &op, int32_t block) {
   auto isProduct = [&](ValueId part) {
     const plan::Value &value = segment.values[part];
@@ -35,7 +36,7 @@ bool packsProducts(const Segment &segment, const Op &op, int32_t block) {
          std::ranges::all_of(op.operands, isProduct);
 }
 
-/// In the order in which the block has them.
+/// The parameters of the block, in the block's order.
 std::vector<const plan::Param *> paramsOf(const plan::Plan &plan, int32_t block) {
   std::vector<const plan::Param *> params;
   for (const plan::Param &param : plan.params)

@@ -12,7 +12,7 @@ using plan::Op;
 using plan::OpKind;
 using Key = plan::AttrKey;
 
-/// Behind x: the positions, or nothing.
+/// Compares the operands after x: the positions, or none.
 bool samePositions(const Op &a, const Op &b) {
   return std::equal(a.operands.begin() + 1, a.operands.end(), b.operands.begin() + 1,
                     b.operands.end());

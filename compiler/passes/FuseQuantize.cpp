@@ -102,7 +102,7 @@ private:
     return areBeside(producer, op) ? &op : nullptr;
   }
 
-  /// Those of a value of the type `like`.
+  /// The readers of a value that quantise it to the type of `like`.
   Readers readersOf(const Op &producer, ValueId value, ValueId like) {
     Readers found;
     if (isLeft_[value] != 0 || typeOf(value).dtype != typeOf(like).dtype || users_.count(value) > 2)
@@ -180,7 +180,7 @@ private:
     return sum >= 0 ? op.results[static_cast<size_t>(sum)] : op.operands[static_cast<size_t>(x)];
   }
 
-  /// Those of its operands and results that the list names.
+  /// The operands or results of the op that the list names.
   static std::vector<ValueId> valuesOf(const Op &op, const OpInfo &info, std::string_view names) {
     std::vector<ValueId> values;
     while (!names.empty()) {
@@ -212,8 +212,8 @@ private:
       op.set(key, quantizer.getInt(key));
   }
 
-  /// The same with results that are not transposed: the other op transposes them, if that is asked
-  /// for.
+  /// The same if the fused op does not transpose its results; the other op then transposes them, if
+  /// needed.
   void joinRows(Op &op, Op &quantizer, bool hasBothForms, const std::vector<ValueId> &own) {
     if (!hasBothForms)
       return join(op, quantizer, own);
@@ -370,7 +370,7 @@ private:
     }
   }
 
-  /// Both amaxes are found together, and both values quantised where the first of them was.
+  /// One op finds both amaxes, and both values are quantised where the first of them was.
   void quantizeBoth(Op &back, const Readers &ofX, const Readers &ofY,
                     const std::vector<ValueId> &y) {
     const Readers &first = ofX.quantizer < ofY.quantizer ? ofX : ofY;

@@ -119,8 +119,8 @@ private:
     rewriteSpans(spans, viewOf, blockOfWhole, shards, std::move(ops));
   }
 
-  /// Of blocks whose shards are divided: before all others, in order of the blocks. From here on
-  /// the results are the shards.
+  /// The gathers of blocks whose shards are divided once more: before all others, in the order of
+  /// the blocks. From here on `shards` contains their results.
   std::vector<Op> gatherShards(std::vector<ValueId> &shards) {
     std::vector<Op> ops;
     for (uint32_t b = 0; b < blocks_.size(); ++b)

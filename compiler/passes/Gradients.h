@@ -32,7 +32,7 @@ public:
     return value < grads_.size() ? grads_[value] : plan::kNone;
   }
 
-  // For rules. New ops inherit unit and location of the forward op.
+  // The interface for backward rules. New ops inherit unit and location of the forward op.
 
   plan::Op makeOp(plan::OpKind kind, std::initializer_list<plan::ValueId> operands) const {
     return plan::makeOp(kind, operands, unit_, loc_);

@@ -50,7 +50,8 @@ private:
       return {visit(node, variantOf(node, counts, 0), from)};
     for (int64_t turn = 0; turn < node.count;) {
       int64_t alike = iterationsAlike(node, counts, turn);
-      // The second of turns that execute alike comes after the first, each other one as it does.
+      // Of iterations that execute alike, the second one follows the first, and every other one
+      // follows its predecessor in the same way.
       for (int64_t i = 0; i < std::min<int64_t>(alike, 2); ++i)
         for (const plan::ProgramNode &run : node.children)
           from = run.kind == plan::ProgramNode::Loop

@@ -41,7 +41,7 @@ enum class Part : uint8_t {
   Columns, ///< some of one dimension: of the columns, or of the heads
 };
 
-/// Which dimension of a value a rank has a part of, and how much of it.
+/// The dimension of a value that is divided among ranks, and the rank's share.
 struct CutDim {
   uint8_t dim = 0;
   int64_t part = 1, whole = 1;
@@ -241,7 +241,7 @@ private:
   static int64_t rowsOf(const Type &type) {
     return type.numel() / std::max<int64_t>(type.shape[type.rank - 1u], 1);
   }
-  /// Of a rank, in one piece.
+  /// The type with the rows of one rank, in one piece.
   Type rowsOfRank(const Type &type) const {
     return Type::of(type.dtype, {rowsOf(type) / ranks_ / pieceCount_, type.shape[type.rank - 1u]});
   }
@@ -295,7 +295,7 @@ private:
 
   /// A value that all ranks have, as ops take it that give it a part of its gradient.
   ValueId shared(ValueId value) { return shared(value, group_); }
-  /// The same of ranks of another group: a value has one.
+  /// The value as ranks of `group` have it; a value is divided by one group only.
   ValueId shared(ValueId value, int16_t group) {
     if (shared_[value] != kNone)
       return shared_[value];
@@ -421,7 +421,7 @@ private:
     }
   }
 
-  /// Parts of a sum over the factor.
+  /// Cuts an op along a factor that it sums over: its results are partial sums.
   void cutSummed(Op op, const OpFactors &factors, const Cut &cut) {
     std::optional<size_t> term; // which only one part may add
     for (size_t i = 0; i < op.operands.size(); ++i) {
@@ -461,7 +461,7 @@ private:
       return cutShares(std::move(op));
     if (takesIndex(op, factors, cut.factor))
       op.group = group_;
-    // Of a single group, ranks have parts of the rows of each of its units.
+    // With a single group, ranks have parts of the rows of each unit.
     if (auto extent = factors.attrOf[static_cast<size_t>(cut.factor)])
       op.set(*extent, std::max<int64_t>(op.getInt(*extent) / ranks_, 1));
     for (size_t r = 0; r < op.results.size(); ++r) {
@@ -526,8 +526,9 @@ private:
     return all;
   }
 
-  /// Of fewer key/value heads than ranks, several ranks have the same. A row of one has parts of
-  /// it, of its queries and of the others', so they gather it and take what they need.
+  /// If there are fewer key/value heads than ranks, several ranks have the same head. A rank's row
+  /// has parts of it, of its own queries and of the others', so they gather the row and take what
+  /// they need.
   void cutShares(Op op) {
     int64_t groups = op.getInt(Key::num_groups);
     op.set(Key::num_heads, op.getInt(Key::num_heads) / ranks_);
@@ -562,7 +563,7 @@ private:
     return joined;
   }
 
-  /// The same columns in another shape, of which the dimension that is cut begins as it does.
+  /// A reshape that keeps the columns: the divided dimension begins in the same place.
   void cutReshaped(Op op) {
     const CutDim &cut = cuts_[op.operands[0]];
     const Type &from = typeOf(op.operands[0]), &to = typeOf(op.results[0]);

@@ -72,8 +72,8 @@ constexpr PassId kOrder[] = {
     PassId::PlaceBuffers,
 };
 
-/// Where the job leaves it to the compiler, frozen weights are whole on each rank if the plan then
-/// fits into the device's memory, and else divided as the others.
+/// If the job leaves it to the compiler, frozen weights stay whole on each rank if such a plan fits
+/// into the device's memory; otherwise they are divided like the others.
 void chooseKeepFrozen(plan::Plan &plan, const PipelineOptions &options, Notes &notes) {
   using plan::Job;
   if (plan.job.ddp.keepFrozen != Job::KeepFrozen::IfFits)

@@ -65,7 +65,8 @@ private:
     return allocator;
   }
 
-  /// Of a step, or of what runs in between; not before the first one, and not in the background.
+  /// Whether the segment is part of steps or runs between them; not before the first step, and not
+  /// in the background.
   bool isOfSteps(const plan::Segment &segment) const {
     return segment.kind != plan::SegmentKind::Init && segment.kind != plan::SegmentKind::Prologue &&
            segment.before == plan::kNone;
@@ -193,7 +194,7 @@ private:
     }
   }
 
-  /// Of the op's block among those of its unit.
+  /// The index of the op's block among the blocks of its unit.
   size_t positionInUnit(const Op &op) const {
     auto block = static_cast<size_t>(op.getInt(plan::AttrKey::block));
     size_t position = 0;

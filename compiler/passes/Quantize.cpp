@@ -41,7 +41,7 @@ using Key = plan::AttrKey;
 
 /// What the job asks for.
 struct Recipe {
-  /// Of weights and of all else; nothing: each tensor has one scale.
+  /// Blocks that share a scale, for weights and for other operands; nothing: one scale per tensor.
   std::optional<ScaleBlocks> weightBlocks, blocks;
   Fp8Factors ofExperts = Fp8Factors::None;
   DType gradients = DType::F8E4M3;
@@ -293,7 +293,8 @@ private:
     return isTransposed ? Type::of(copy.type, {cols, type.numel() / cols}) : type;
   }
 
-  /// Both forms have one scale, and one op makes them.
+  /// Quantises a value into the forms that are needed; both forms share a scale, and one op makes
+  /// them.
   void quantise(const Copy &copy, Forms &forms, const Op &product, size_t factor) {
     std::string name = nameOf(copy);
     Op op = delayed_ ? delayedOp(copy.of, product, factor)
@@ -335,7 +336,7 @@ private:
     ops_.push_back(std::move(op));
   }
 
-  /// Of a stack of experts' weights, the rows of the rank's own.
+  /// The scale of a weight; for a stack of experts, the rows of the rank's own experts.
   ValueId scaleOf(ValueId weight, const Op &product) {
     auto [at, isNew] = scaleOf_.try_emplace(weight, kNone);
     if (!isNew)
@@ -363,7 +364,7 @@ private:
   bool isStacked(int32_t param) const {
     return plan_.params[static_cast<size_t>(param)].isStacked();
   }
-  /// By whose index ranks have other experts; -1: all have all.
+  /// The group in which ranks have different experts; -1 if all ranks have all experts.
   int16_t groupOfExperts(int32_t param) const {
     for (const plan::Split &split : plan_.params[static_cast<size_t>(param)].splits)
       if (split.dim == 0)

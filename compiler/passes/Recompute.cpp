@@ -158,8 +158,8 @@ private:
     markUpProjections();
   }
 
-  /// Of activations: ranks keep their parts, and not those of others, in whatever order; of weights
-  /// that are kept in fewer bits, these.
+  /// Whether the op gathers or exchanges: of activations, ranks keep their own parts and gather the
+  /// others' again; of weights kept in fewer bits, they keep those.
   bool isBrought(const Op &op) const {
     if (op.kind == plan::OpKind::Dequantize)
       return true;
@@ -208,7 +208,7 @@ private:
     }
   }
 
-  /// Of an op in a region.
+  /// How the layer of an op is recomputed.
   model::LayerRecompute whatOf(const Op &op) const {
     return request_.what[static_cast<size_t>(op.unit)];
   }

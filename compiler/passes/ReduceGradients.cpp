@@ -69,8 +69,8 @@ private:
     });
   }
 
-  /// By value, whether it is a gradient, or a part of one, of such a block. What the segment packs
-  /// into no block belongs to them if all blocks that it packs do.
+  /// For each value, whether it is a gradient, or a part of one, of such a block. Values that the
+  /// segment packs into no block count if all blocks that it packs are such blocks.
   std::vector<uint8_t> gradientsOf(IsOf isOf) const {
     auto isGradient = [&](ValueId value) {
       return segment_.values[value].purpose == plan::Purpose::Grads;
@@ -236,7 +236,8 @@ private:
       leaveReduced(block, wire, plan::Arena::Work);
   }
 
-  /// In a cell of its own, beside the sum of microbatches if the block's cell holds that.
+  /// Stores the reduced gradient in a cell of its own if the block's cell holds the sum of
+  /// microbatches.
   void leaveReduced(uint32_t block, ValueId reduced, plan::Arena arena) {
     uint32_t cell = addReducedCell(block, segment_.values[reduced].type, arena);
     if (blocks_.strategy(block).accumulatesLocally())
@@ -245,8 +246,8 @@ private:
       setOut(blocks_.gradCell(block), cell, reduced);
   }
 
-  /// To the type in which gradients are sent, or of another scale; the result's name begins with
-  /// `prefix`.
+  /// Appends a cast of a gradient to the type in which it is communicated, or with a scale; the
+  /// result's name begins with `prefix`.
   ValueId emitCast(std::vector<Op> &ops, uint32_t block, ValueId gradient, plan::Pred pred,
                    const char *prefix, DType dtype, double scale = 1) {
     Op cast = plan::makeOp(OpKind::Cast, {gradient}, plan_.blocks[block].unit, blocks_.loc());

@@ -1,5 +1,5 @@
-// In how many pieces tensor-parallel ranks divide rows, by the predicted times of the products
-// between which they move.
+// Chooses the number of pieces in which tensor-parallel ranks move rows, from the predicted times
+// of the products between the transfers.
 #include <algorithm>
 #include <array>
 #include <optional>
@@ -23,7 +23,7 @@ constexpr std::array<int64_t, 3> kCounts = {2, 4, 8};
 /// beside them (31.8 of 52.2 ms in a step of llama3_8b on two H200s).
 constexpr double kExposedOfWhole = 0.6;
 
-/// A product of a layer: of so many columns, from so many.
+/// The numbers of output and input columns of a layer's product.
 struct Product {
   int64_t columns, inner;
   bool isSummed; ///< over ranks, else its operand is gathered
@@ -73,8 +73,8 @@ public:
       : plan_(plan), device_(predict::deviceOf(plan)), group_(group),
         team_(predict::teamOf(device_, plan, group)), body_(body) {}
 
-  /// From the beginning of each product that is summed to the end of the next one, whose operand
-  /// is gathered, of the whole body.
+  /// Seconds from the start of each product whose result is summed to the end of the next one,
+  /// whose operand is gathered, over the whole body.
   double seconds(int64_t pieces) const {
     double sum = 0;
     const Product *before = nullptr;

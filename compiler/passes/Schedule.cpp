@@ -142,8 +142,8 @@ private:
     }
   }
 
-  /// After the last gather of a microbatch's data on its channel before its first use, since
-  /// everything waits for that.
+  /// The position after the last gather of a microbatch's data on the gather's channel, if that is
+  /// before its first use, because everything waits for that data.
   uint32_t behindExchanges(const Gather &gather) const {
     plan::ChannelId channel = segment_.ops[gather.ops.front()].channel;
     for (uint32_t i = gather.firstUse; i-- > 0;)
@@ -261,7 +261,7 @@ private:
     uint32_t first = kNone, reduction = 0;
   };
 
-  /// In the order of their reductions.
+  /// The gradients of units, in the order of their reductions.
   std::vector<UnitGradients> findGradients() const {
     std::vector<UnitGradients> units;
     int32_t unit = -1;

@@ -255,7 +255,7 @@ private:
     roll.operands[0] = gathered(like, roll.operands[0]);
     ValueId whole = emit(roll, name + ".whole", type);
     Type wholes = type;
-    // Where slices are too short for each to begin at an aligned address, they come in pairs.
+    // Slices that are too short to begin at aligned addresses are taken in pairs.
     if (type.bytes() / ranks_ % kPlaceAlign != 0) {
       wholes.shape[0] *= 2;
       Op pair = opLike(like, OpKind::Pack, whole);

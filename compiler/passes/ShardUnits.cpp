@@ -133,9 +133,9 @@ private:
     }
   }
 
-  /// Where a unit is gathered by itself, and shards of whole matrices have much padding, they are
-  /// cut between rows. Then updates of matrices are gathered in f32 once in a step, which is half
-  /// of what gathers of weights, forward and backward, and the reduction of gradients move.
+  /// If a unit is gathered by itself and shards of whole matrices have much padding, shards are cut
+  /// between rows instead. Updates of matrices are then gathered in fp32 once a step, which is half
+  /// of what gathers of weights in both passes and the reduction of gradients move.
   std::vector<LayoutBlock> layOutBlock(size_t b) const {
     constexpr int64_t kPaddingShare = 2;
     const int64_t shards = divisions_[b].shards * divisions_[b].parts;

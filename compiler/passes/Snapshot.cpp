@@ -36,9 +36,9 @@ constexpr int64_t kAlign = 16; ///< bytes; cells are cut at multiples of it
 /// Maximum number of pieces; the rest of a plan's segments is for ops of a step.
 constexpr int64_t kPiecesMax = plan::limits::kSegmentsMax / 2;
 
-/// Of the time that is predicted before an update, the part in which copies to the host are relied
-/// on; and the part of a device that staged state leaves free, since predicted memory is not exact
-/// either.
+/// The part of the predicted time before an update in which copies to the host may run; and the
+/// part of a device's memory that staged state leaves free, because memory predictions are not
+/// exact.
 constexpr double kReliedOn = 0.5;
 constexpr int64_t kLeftFree = 32; ///< one part in so many
 
@@ -135,14 +135,14 @@ public:
 
 private:
   int64_t sizeOf(const Part &part) const { return dtypeBytes(role_.cells[part.cell].type.dtype); }
-  /// As they are copied.
+  /// The cells of a part, in the order in which they are copied.
   static llvm::SmallVector<uint32_t, 2> cellsOf(const Part &part) {
     if (part.other == kNone)
       return {part.cell};
     return {part.other, part.cell};
   }
   static int64_t numberOf(const Part &part) { return static_cast<int64_t>(cellsOf(part).size()); }
-  /// With padding between cells.
+  /// The bytes of a part, including padding between cells.
   int64_t bytesOf(const Part &part) const {
     return numberOf(part) * alignUp(part.count * sizeOf(part));
   }
@@ -199,7 +199,7 @@ private:
       copy(segment, cell, part.begin, part.count, std::string(role_.cells[cell].name));
   }
 
-  /// Of the cell with the name, or of the cell in which it is staged.
+  /// Copies a range of the cell, or of the cell in which it is staged.
   void copy(plan::Segment &segment, uint32_t from, const plan::Moving &begin, int64_t count,
             const std::string &name) {
     std::string target = pieces_ == 0 ? "snap." + name : fmt::format("snap.{}.{}", pieces_, name);
@@ -285,7 +285,7 @@ public:
     return staging;
   }
 
-  /// Of the role that saves the most; `staged`: of any role.
+  /// Reports the bytes of the role that saves the most; `staged`: the largest of any role.
   void tell(int64_t staged, Notes &notes) const {
     if (!device_ || bytes_ == 0)
       return;

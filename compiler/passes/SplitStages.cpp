@@ -47,8 +47,8 @@ public:
 
   /// Adds them to the role, and returns which is which.
   std::map<StagePart, uint32_t> run() {
-    // Those that read what others leave first: backward before forward, later chunks before those
-    // that load for all of the stage's.
+    // Parts that read what others store come first: backward before forward, later chunks before
+    // those that load for all chunks of the stage.
     const std::vector<StagePart> &parts = schedule_.parts(stage_);
     for (auto part = parts.rbegin(); part != parts.rend(); ++part)
       write(*part);
@@ -84,7 +84,7 @@ private:
     else if (!hasForward(part.kind) && hasInputs(part.kind) && chunk < lastChunk())
       takeGradients(writer, part, taken);
     receiveAhead(writer, part, /*inputs=*/true, taken);
-    // In a backward pass, what others come in place of is read first.
+    // A backward pass reads values whose places the received ones take, so it receives afterwards.
     if (hasForward(part.kind))
       receiveAhead(writer, part, /*inputs=*/false, taken);
     writer.addOps();

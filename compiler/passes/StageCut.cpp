@@ -248,7 +248,8 @@ ValueId StageCut::addedTo(ValueId contribution, int32_t stage) const {
   return this->contribution(sumBefore(contribution), stage);
 }
 
-/// Of all stages; kNone if the value begins the sum.
+/// The value to which the op adds this gradient, the sum of earlier contributions of all stages;
+/// kNone if this value begins the sum.
 ValueId StageCut::sumBefore(ValueId gradient) const {
   const plan::Value &value = body_.values[gradient];
   const Tie *tie = value.def == kNone ? nullptr : sumTie(body_.ops[value.def], value.defResult);

@@ -74,9 +74,9 @@ bool hasInputs(PassKind kind) {
 StageSchedule::StageSchedule(const PipelineShape &shape)
     : shape_(shape), passes_(static_cast<size_t>(shape.stages)) {}
 
-/// Microbatches come in groups of at least as many as there are stages. Each chunk runs all of a
-/// group before the next chunk does, so that the first chunk of the last stage has made what the
-/// next chunk of the first stage takes when that is at its turn.
+/// Microbatches come in groups with at least as many as there are stages. Each chunk processes a
+/// whole group before the next chunk does, so the first chunk of the last stage has produced the
+/// operand of the first stage's next chunk in time.
 std::vector<StagePass> StageSchedule::forwards() const {
   std::vector<StagePass> order;
   for (int64_t begin = 0; begin < shape_.microbatches; begin += group())
@@ -99,8 +99,8 @@ StageSchedule StageSchedule::oneForwardOneBackward(const PipelineShape &shape) {
     int64_t ahead = shape.chunks == 1 ? behind : 2 * behind + (shape.chunks - 1) * schedule.group();
     auto first = std::min(static_cast<size_t>(ahead), order.size());
     for (size_t i = 0; i < order.size() + first; ++i) {
-      // At the end of the model both passes of a microbatch run when the backward one is at its
-      // turn, which is later in a group that is not complete.
+      // In the last chunk of the model both passes of a microbatch run at the position of the
+      // backward pass, which is later in an incomplete group.
       if (i < order.size() && !schedule.isLastChunk(stage, order[i].part.chunk))
         schedule.add(stage, PassKind::Forward, order[i]);
       if (i >= first) {
@@ -237,7 +237,7 @@ size_t StageSchedule::passCount() const {
   return count;
 }
 
-/// Where what the pass takes of another stage is made.
+/// The pass of another stage that produces this pass' operand.
 std::optional<StageSchedule::Place> StageSchedule::producerOf(int32_t stage,
                                                               const StagePass &pass) const {
   int64_t chunk = pass.part.chunk * shape_.stages + stage;
@@ -250,8 +250,8 @@ std::optional<StageSchedule::Place> StageSchedule::producerOf(int32_t stage,
   return std::nullopt;
 }
 
-/// As early as possible, with transfers that take no time and that nobody waits for but who takes
-/// what moves.
+/// Assigns times to passes: as early as possible, with transfers that take no time and that delay
+/// only their receivers.
 void StageSchedule::findTimes() {
   begins_.assign(passes_.size(), {});
   ends_ = begins_;
@@ -339,7 +339,7 @@ StageSchedule::secondsWith(const std::vector<std::vector<size_t>> &receivedBy,
       return isForward ? hasForward(part.kind) && chunk < lastChunk()
                        : hasInputs(part.kind) && chunk > 0;
     };
-    // Those of a pass are neighbours: what it receives, and then what it sends.
+    // The transfers of a pass are adjacent: first its receives, then its sends.
     std::vector<size_t> begins(all.size() + 1);
     for (size_t i = 0; i < all.size(); ++i) {
       begins[i + 1] += (sends(all[i].part, true) ? 1 : 0) + (sends(all[i].part, false) ? 1 : 0);
@@ -421,7 +421,8 @@ std::vector<Interval> intervalsOf(const std::vector<int64_t> &numbers) {
   return intervals;
 }
 
-/// Which intervals repeat the first one of those that are left, and how often they follow.
+/// A series of equal intervals: how many of the remaining intervals repeat the first one, and at
+/// what distance.
 struct Series {
   int64_t period = 0;
   size_t count = 1;
@@ -584,7 +585,7 @@ StageSchedule::program(int32_t stage, const std::map<StagePart, uint32_t> &segme
 
 std::vector<Repetition> StageSchedule::piecesOf(int32_t stage) const {
   const std::vector<StagePass> &all = passes(stage);
-  // With one chunk no more than three parts take turns.
+  // With one chunk, at most three parts alternate.
   auto longest = static_cast<size_t>(shape_.chunks == 1 ? 3 : 2 * group() * shape_.chunks);
   std::vector<Repetition> best = shortestOf(all, longest), pieces;
   for (size_t i = 0; i < all.size(); i += pieces.back().length * pieces.back().count)

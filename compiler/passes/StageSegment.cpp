@@ -205,7 +205,8 @@ void SegmentWriter::addTo(plan::ValueId moved, plan::ValueId made) {
         tie.value = moved;
 }
 
-/// Those of a unit without other gradients first of all.
+/// Inserts each of these ops before the first gradient of its unit, or at the beginning if the unit
+/// has no other gradient.
 void SegmentWriter::putFirst(std::vector<plan::Op> moves) {
   std::vector<std::vector<plan::Op>> before(segment_.ops.size() + 1);
   auto makesGradient = [&](const plan::Op &op) {

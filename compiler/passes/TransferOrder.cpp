@@ -134,8 +134,9 @@ private:
     made_ = compute_;
   }
 
-  /// Of the ops that can begin now one that a transfer waits for, or else the first one; if there
-  /// is none, the one that can begin first. A transfer only if no other op can be given.
+  /// The next op to issue: of those that can begin now, one that a transfer waits for, otherwise
+  /// the first; if none can begin now, the one that can begin first. A transfer is chosen only if
+  /// there is no other op.
   size_t nextOf(size_t first, size_t last) const {
     size_t best = last;
     std::tuple<bool, double, bool> bestRank;

@@ -51,8 +51,8 @@ std::string_view measuredAs(CollectiveKind kind) {
   return "";
 }
 
-/// How far a measured group is from a wanted one; nothing if it tells nothing of it. A group inside
-/// a node says nothing of links between nodes, and the other way round.
+/// How far a measured group is from the requested one; nothing if it says nothing about it. A group
+/// inside a node says nothing about links between nodes, and vice versa.
 std::optional<double> distanceOf(int64_t measured, int64_t measuredInNode, int64_t members,
                                  int64_t inNode) {
   if ((members == inNode) != (measured == measuredInNode))

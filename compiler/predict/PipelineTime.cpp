@@ -38,7 +38,8 @@ public:
   }
 
 private:
-  /// Where an actor is: in this pass, of which so many meetings were issued.
+  /// The position of an actor: the pass that it is in, and how many of its meetings have been
+  /// issued.
   struct State {
     size_t pass = 0, issued = 0;
     double begin = 0, now = 0;  ///< of the pass; what holds it back has ended

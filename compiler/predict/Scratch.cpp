@@ -87,8 +87,9 @@ int64_t attentionScratch(const Segment &segment, const Op &op, bool isDeterminis
   return isBackward ? 2 * parts + q.shape[0] * kind.heads * q.shape[1] * 4 : parts;
 }
 
-/// By cuDNN: statistics of some of the queries; where a rank's two chunks have keys of all ranks
-/// before them, one after the other, gradients of the keys by the second one too.
+/// Scratch memory of cuDNN: statistics of a part of the queries. If a rank's two chunks see keys of
+/// all ranks before them, one after the other, it also holds the second chunk's gradients of the
+/// keys.
 int64_t partScratch(const Segment &segment, const Op &op, bool isDeterministic) {
   const plan::Type &q = queriesOf(segment, op), &k = keysOf(segment, op);
   AttentionKind kind = attentionKindOf(segment, op);

@@ -40,7 +40,7 @@ constexpr double kBiasFactor = 0.92;
 /// Rows of the inner dimension from which on the epilogue of a tile of fp32 gradients, which reads
 /// and writes memory, overlaps with the next tile's products: with fewer it is exposed in part.
 constexpr double kEpilogueDepth = 400;
-/// Products of factors whose blocks have scales, beside those with one scale each: a step of
+/// Rate of products with blockwise scales, relative to those with one scale per operand: a step of
 /// llama3_8b with 4,096 channels takes 78 ms more of its 390 TFLOP
 /// (docs/benchmarks/cuda-multi-gpu.md).
 constexpr double kBlockScalesFactor = 0.79;
@@ -48,11 +48,11 @@ constexpr double kBlockScalesFactor = 0.79;
 /// llama3_8b (docs/benchmarks/cuda-step-time.md).
 constexpr double kFloat8Factor = 0.94;
 
-/// Of the rate of grouped products in 16 bits times that of the units, what products of factors
-/// that they quantise themselves reach, and the rate at which they quantise: Mixtral's on an H200,
-/// docs/benchmarks/experts.md.
+/// Rate of grouped products that quantise their own operands, relative to the 16-bit rate times
+/// that of the 8-bit units; and the bandwidth at which they quantise. Measured with Mixtral on an
+/// H200, docs/benchmarks/experts.md.
 constexpr double kQuantisedFactor = 0.8, kQuantisingGBs = 2500;
-/// With scales of blocks: of a product, and of a gradient.
+/// The same with blockwise scales, for a product and for a gradient.
 constexpr std::array<double, 2> kQuantisedBlocksFactor = {0.78, 0.49};
 
 struct Point {
@@ -138,7 +138,7 @@ constexpr std::array<Rates, plan::kOpCount> makeMemoryRates() {
 }
 constexpr std::array<Rates, plan::kOpCount> kMemoryGBs = makeMemoryRates();
 
-/// Of a call, and of a row and an element at least.
+/// The time of a call, and lower bounds of the time for a row and for an element.
 struct OpSeconds {
   double begin = 0, row = 0, element = 0;
 };
@@ -192,7 +192,8 @@ double epilogueSeconds(const Device &device, const Segment &segment, const Op &o
          memorySeconds(device, bytes, measured().sustained.memoryGBs);
 }
 
-/// Of the rate of products, by the rows of a run on average.
+/// The share of the dense products' rate that a grouped product reaches, by the average number of
+/// rows per expert.
 double groupedShare(const Segment &segment, const Op &op, double flops) {
   static const std::vector<Point> kPoints = {
 #define GROUPED(rows, share) {rows, share},
@@ -324,7 +325,8 @@ double attentionSeconds(const Device &device, const Segment &segment, const Op &
   return kAttentionBegin[isBackward] + flops / (tflops * 1e12);
 }
 
-/// Those of a pair are near each other if there are two of the group where they are.
+/// The members of the op's collective. Both ranks of a pair are near each other if the group has
+/// two ranks in that place.
 Team membersOf(const Device &device, const plan::Plan &plan, const Op &op) {
   Team team = teamOf(device, plan, op.group);
   if (plan.membersOf(op) < team.members)
@@ -332,7 +334,7 @@ Team membersOf(const Device &device, const plan::Plan &plan, const Op &op) {
   return team;
 }
 
-/// Of collectives that are issued as one.
+/// The bytes of all collectives that are issued as one.
 int64_t wholeBytesOf(const Segment &segment, const std::vector<uint32_t> &together) {
   int64_t bytes = 0;
   for (uint32_t op : together)
@@ -340,8 +342,8 @@ int64_t wholeBytesOf(const Segment &segment, const std::vector<uint32_t> &togeth
   return bytes;
 }
 
-/// Of a whole of so many bytes. Rows that are not there are left out where ranks reach each other's
-/// memory.
+/// The bytes that a collective moves for a whole of `bytes`. Invalid rows are not moved if ranks
+/// can write into each other's memory.
 int64_t bytesMoved(const plan::Plan &plan, const Op &op, const Team &team, int64_t whole) {
   if (!plan::leavesRowsOut(op) || team.inNode != team.members)
     return whole;
@@ -381,7 +383,7 @@ struct OpTimes {
   std::vector<double> took, contending;
 };
 
-/// Of the ops of a role, segment by segment, as far as its segments are launched.
+/// Times of a role's ops, by segment, for the launches that the program makes.
 class RoleTimes {
 public:
   RoleTimes(const Device &device, const plan::Plan &plan, const plan::Role &role)
@@ -663,7 +665,7 @@ StepTime addLaunches(RoleTimes &role) {
   return sum;
 }
 
-/// Of each role, at the rates that it has.
+/// The step time of each role, at the rates of its device.
 std::vector<StepTime> stepsOf(std::vector<RoleTimes> &roles) {
   if (roles.size() == 1)
     return {addLaunches(roles.front())};

@@ -88,7 +88,7 @@ private:
     changes_.setOwn(Opt::ModelKvChannels, head_);
     hidden_ = heads_ * head_;
     int64_t step = widthStep() * layout_.tensor;
-    // Where the heads together are not as wide as the model, they are not in the copy either.
+    // If the heads together are not as wide as the model, they are not in the copy either.
     if (d_.numHeads * d_.headSize != d_.hidden) {
       int64_t heads = hidden_;
       hidden_ =
@@ -256,10 +256,9 @@ private:
     Value::List list;
     for (model::Frozen::Entry &entry : model::readFrozen(entries, d_.numLayers).entries) {
       if (entry.last != model::Frozen::kLast) {
-        // Some layer stays below them and above them.
+        // At least one layer stays below and above them.
         const int64_t least = std::min<int64_t>(entry.first > 0, layers_ - 1);
-        const int64_t most =
-            std::max(layers_ - 1 - int64_t{entry.last + 1 < d_.numLayers}, least);
+        const int64_t most = std::max(layers_ - 1 - int64_t{entry.last + 1 < d_.numLayers}, least);
         entry.first = std::clamp(shareOf(entry.first, d_.numLayers, layers_), least, most);
         int64_t end = shareOf(entry.last + 1, d_.numLayers, layers_);
         entry.last = std::clamp(end - 1, entry.first, most);

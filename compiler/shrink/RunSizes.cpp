@@ -45,7 +45,7 @@ private:
       changes_.setInt(evaluation, std::min(number(evaluation), layout_.context));
   }
 
-  /// One stage has nothing to take turns with.
+  /// A single stage needs no schedule.
   void setSchedule() {
     if (layout_.pipeline > 1)
       return changes_.setOwn(Opt::ModelMicrobatchGroupSizePerVpStage, layout_.pipeline);
@@ -80,8 +80,8 @@ private:
       shrinkSchedule(round);
   }
 
-  /// One that still grows if the batch is more than one round: by as many microbatches as stages
-  /// take turns with, up to the middle of the run.
+  /// A ramp that still grows if the batch has more than one round: by as many microbatches as
+  /// stages alternate with, up to the middle of the run.
   void shrinkRamp(int64_t round) {
     int64_t turn = round * (d_.virtualStages > 1 ? layout_.pipeline : 1);
     Value each = Value::ofInt(std::min(turn, batch_));
@@ -89,7 +89,7 @@ private:
                  Value::ofList({each, each, Value::ofInt(batch_ * kSteps / 2)}));
   }
 
-  /// One with the whole batch from the middle of the run on.
+  /// A schedule that has the whole batch from the middle of the run on.
   void shrinkSchedule(int64_t round) {
     int64_t turn = round * (d_.virtualStages > 1 ? layout_.pipeline : 1);
     int64_t middle = batch_ * kSteps / 2 * config_.getIntOr(Opt::ModelSeqLength, 1);

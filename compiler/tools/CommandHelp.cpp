@@ -12,7 +12,7 @@
 namespace shardc::tools {
 namespace {
 
-/// Where the text of an entry begins on the line; an entry that is wider has its text on the next.
+/// The column at which an entry's text begins; a wider entry has its text on the next line.
 constexpr size_t kTextColumn = 30;
 
 std::string join(const std::vector<std::string> &words) {

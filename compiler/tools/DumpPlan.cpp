@@ -42,7 +42,7 @@ std::vector<std::string> stepNames() {
   return names;
 }
 
-/// Of plans that differ in the size of their steps, what says which one it is.
+/// The text that distinguishes plans with different batch sizes.
 std::string sizeText(const plan::Plan &plan) {
   int64_t samples = plan.job.derived.stepSamples;
   return samples > 0 ? fmt::format(", steps of {} samples", samples) : "";

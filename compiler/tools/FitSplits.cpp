@@ -46,7 +46,7 @@ std::vector<int64_t> expertSizes(const config::Config &config, const Split &own)
   return sizes;
 }
 
-/// Those beside the recipe's own, each with its settings.
+/// The splits other than the recipe's own, each with its settings.
 std::vector<Split> candidates(const config::Config &config, const Split &own) {
   const config::Derived &d = config.derived();
   bool ownRows = config.isOn(Opt::ModelSequenceParallel);

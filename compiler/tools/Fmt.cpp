@@ -16,7 +16,7 @@ struct FmtOptions {
   bool check = false, print = false;
 };
 
-/// Where a file is not laid out as fmt does it: the first line that differs, and what fmt writes.
+/// The first line that differs from the output of fmt, and what fmt writes there.
 std::string firstDifference(llvm::StringRef found, llvm::StringRef formatted) {
   for (unsigned line = 1;; ++line) {
     auto [have, moreFound] = found.split('\n');

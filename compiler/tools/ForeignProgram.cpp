@@ -197,7 +197,7 @@ public:
   }
 
 private:
-  /// In the new process: the status that it ends with.
+  /// Runs in the new process and returns its exit status.
   int become(bool closesOff, int output, int ready) {
     ::setsid(); // no terminal, and a group that can be killed
     int null = ::open("/dev/null", O_RDONLY | O_CLOEXEC);

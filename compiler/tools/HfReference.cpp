@@ -142,7 +142,7 @@ std::string biasedLayers(const checkpoint::HfBiases &parts) {
   return list;
 }
 
-/// Of several fields that are one option, those after the first must have its value.
+/// If several fields are one option, the first one's text: the others must have its value.
 std::string firstOf(const HfField &row) {
   for (const HfArchitecture &one : checkpoint::hfArchitectures())
     if (const HfField *first = checkpoint::findHfCopy(one.arch, row.text);

@@ -32,7 +32,7 @@ struct Row {
   bool runs() const { return isValid && lacks.empty(); }
 };
 
-/// Where recipes are listed from, and what their names begin with.
+/// A folder from which recipes are listed, and the prefix of their names.
 struct Library {
   std::string folder;
   std::string prefix;

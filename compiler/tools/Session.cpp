@@ -322,7 +322,7 @@ static std::string channelsText(const plan::Plan &plan, const predict::Overheads
   return text.empty() ? "channels: none" : text;
 }
 
-/// Memory beside the arenas of each role, a line for neighbours of which it is the same.
+/// Memory outside the arenas of each role, with one line for adjacent roles that have the same.
 static std::vector<std::string> outsideText(const predict::Device &device, const plan::Plan &plan) {
   std::vector<std::string> texts, lines;
   for (const plan::Role &role : plan.roles) {
@@ -416,7 +416,7 @@ std::vector<std::string> predictionText(const plan::Plan &plan) {
 
 namespace {
 
-/// Which of the run's steps the plan has, where their size grows.
+/// The steps of the run that the plan has, if the batch size grows.
 std::string stepsText(const plan::Plan &plan) {
   const plan::Job::Derived &d = plan.job.derived;
   return fmt::format("steps up to {}: {} samples each, the first of them after {} samples",

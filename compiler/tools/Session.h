@@ -81,7 +81,7 @@ struct Compiled {
   plan::Plan plan;
   passes::Notes notes;
   std::vector<passes::PassTime> times;
-  /// With batch-size rampup: the plans of the smaller sizes, in the order of the run.
+  /// With a batch size ramp: the plans of the smaller sizes, in the order of the run.
   std::vector<Compiled> before;
 };
 

@@ -28,7 +28,7 @@ public:
   Chains(const plan::Segment &body, const std::vector<PowerSeconds> &seconds)
       : body_(body), seconds_(seconds), reached_(body.values.size()) {}
 
-  /// By unit.
+  /// The largest seconds of each unit in a phase.
   std::vector<PowerSeconds> longest(Phase phase, size_t units) {
     std::ranges::fill(reached_, std::nullopt);
     std::vector<PowerSeconds> most(units);
@@ -79,7 +79,7 @@ const plan::Segment *bodyOf(const plan::Plan &plan) {
 bool isCollective(const Op &op) { return plan::opInfo(op).traits == plan::OpTraits::Collective; }
 bool isAlias(const Op &op) { return plan::opInfo(op).traits == plan::OpTraits::Alias; }
 
-/// Of an op by the rates of its device at several factors of power.
+/// The time of an op at several power factors, by the device's rates.
 class OpSeconds {
 public:
   explicit OpSeconds(const plan::Plan &plan)
@@ -110,7 +110,7 @@ double contendingOf(const plan::Plan &plan, const plan::Segment &body, const Op 
                                     took);
 }
 
-/// By op, whether no unit before its own waits for what it makes in the backward pass.
+/// For each op, whether no earlier unit waits for its result in the backward pass.
 std::vector<uint8_t> areForWeights(const plan::Segment &body) {
   std::vector<uint8_t> isAwaited(body.values.size()), areFor(body.ops.size());
   for (size_t i = body.ops.size(); i-- > 0;) {
@@ -149,7 +149,7 @@ public:
   }
 
 private:
-  /// In the backward pass.
+  /// The readers of values in the backward pass.
   struct Readers {
     int32_t unit = -1; ///< that made it, if that reads it, or the first one
     bool isForWeights = false;
@@ -202,8 +202,8 @@ bool keepsFrozen(const plan::Plan &plan) {
   return plan.job.ddp.keepFrozen.value_or(Job::KeepFrozen::Never) != Job::KeepFrozen::Never;
 }
 
-/// By parameter, whether the backward pass reads it, and it may be gathered for that. Where all are
-/// trained, it counts as if it read all of them: few are not, and they are small.
+/// For each parameter, whether the backward pass reads it, so that it may be gathered again. If all
+/// are trained, all count as read: the few that are not are small.
 std::vector<uint8_t> readAgain(const plan::Plan &plan, const plan::Segment &body) {
   bool areAll = std::ranges::all_of(plan.classes, &plan::ParamClass::isTrained);
   std::vector<uint8_t> isRead(plan.params.size(), areAll ? 1 : 0);
@@ -280,8 +280,8 @@ std::vector<PartCost> costsOfUnits(const plan::Plan &plan, const plan::Segment &
   return units;
 }
 
-/// Of what a layer makes and the next one reads in the forward pass, at least. Where it is a sum
-/// that the next one makes of several values, a stage adds these before it sends.
+/// The least bytes that a layer passes to the next one in the forward pass. If the next layer adds
+/// several values, a stage adds them before it sends.
 int64_t boundaryBytes(const plan::Plan &plan, const plan::Segment &body) {
   std::vector<int64_t> bytes(plan.units.size());
   for (const Op &op : body.ops)
@@ -310,7 +310,8 @@ struct Sums {
 /// The factor of power of the fastest step in which products take so long at the factor 1, or of a
 /// slower one; `seconds` is that step's, or more.
 double mostPower(double products, double seconds) {
-  // At a factor above 1 the step at the factor 1, of which the share is, is longer by up to it.
+  // At a power factor above 1, the step is longer than at factor 1 by at most that factor; the
+  // share refers to factor 1.
   double most = predict::powerFactor(products / (predict::powerFactor(0) * seconds));
   return most > 1 ? most : predict::powerFactor(products / seconds);
 }
@@ -401,7 +402,7 @@ struct Bounds::Passes {
   bool passesBack = true; ///< behind its last gradient a stage has none of weights to compute
   double least = 0;       ///< seconds of all, whatever is exchanged
 
-  /// At a factor of power.
+  /// The seconds at a power factor.
   double at(double factor, const BodyCost &cost, const std::vector<PartCost> &kinds) const {
     std::vector<Sums> sums;
     double trailing = 0;
@@ -583,7 +584,7 @@ int64_t Bounds::refinedBytes(const Layout &mesh, StageOrders &orders) const {
 }
 
 double Bounds::refinedSeconds(const Layout &mesh, StageOrders &orders, double within) const {
-  // In the order of passes each stage waits for gradients, which frozen ones do not take.
+  // In the schedule each stage waits for gradients, which frozen stages do not need.
   if (cost_.hasForwardOnly())
     return 0;
   const std::vector<int64_t> &layers = layersOf(mesh);

@@ -16,7 +16,7 @@ namespace {
 
 using config::Opt;
 
-/// Where the time of a step goes; the parts sum up to it.
+/// The time of a step by kind; the parts add up to it.
 struct Parts {
   double compute = 0, exposed = 0, bubble = 0, recompute = 0;
 };

@@ -29,7 +29,7 @@ constexpr size_t kBatch = 16;
 /// Meshes with which a body is tried. One that none of them can have is taken to be refused.
 constexpr size_t kTriesMax = 6;
 constexpr size_t kOfKindInRound = 2;
-/// Layouts whose bounds are refined before the best one is looked at again.
+/// Number of layouts whose bounds are refined before the best one is chosen again.
 constexpr size_t kRefined = 64;
 /// Instead of the id of a rule: the search was stopped before.
 constexpr const char *kNotTried = "-";
@@ -110,7 +110,7 @@ bool canRun(const plan::Plan &plan) {
   });
 }
 
-/// Of a rank, where its segments need most.
+/// Activation bytes of a rank at the peak of its segments.
 int64_t activationsOf(const plan::Role &role) {
   constexpr auto kActivations = static_cast<size_t>(plan::Purpose::Activations);
   plan::MemoryByPurpose memory = plan::memoryByPurpose(role);
@@ -130,8 +130,8 @@ double recomputedSeconds(const plan::Plan &plan) {
          static_cast<double>(plan.roles.size());
 }
 
-/// Of a layout whose recomputation the compiler chooses: at least the time of one that recomputes
-/// nothing, and what one keeps that recomputes whole layers.
+/// The cost of a layout whose recomputation the compiler chooses: at least the time of a layout
+/// that recomputes nothing, with the memory of one that recomputes whole layers.
 std::optional<BodyCost> costOfAuto(const CommonOptions &common, std::vector<std::string> sets,
                                    std::string &why) {
   sets.emplace_back("model.recompute_granularity=none");
@@ -327,7 +327,8 @@ private:
            mesh.word(Knob::Gradients);
   }
 
-  /// By the first layouts that a rule does not refuse: those that it does need no bound.
+  /// Loads the bytes per element from the first layouts that no rule refuses; refused ones need no
+  /// bound.
   void loadElements(size_t body, size_t mesh) {
     Elements &known = elements_[keyOfElements(body, meshesOf(body)[mesh])];
     if (known.isLoaded || known.tries == kTriesMax)
@@ -539,7 +540,8 @@ private:
                        mesh.word(Knob::Chunks), mesh.word(Knob::Schedule), mesh.word(Knob::Split));
   }
 
-  /// By its bound, and by what a plan of its family has in each stage beside the state.
+  /// Whether a candidate can fit, by its bound and by what a plan of its family needs in each stage
+  /// in addition to the state.
   bool canFit(const Candidate &candidate) const {
     return !request_.prunes ||
            (fits(candidate) &&
@@ -563,7 +565,7 @@ private:
     return !request_.prunes || candidate.bound.seconds <= leastSeconds();
   }
 
-  /// Of the fastest that is known.
+  /// The seconds of the fastest layout so far.
   double leastSeconds() const {
     double own = request_.own ? request_.own->time.step : HUGE_VAL;
     return best() == nullptr ? own : std::min(own, best()->time.step);
@@ -601,7 +603,7 @@ private:
   std::vector<std::optional<BodyCost>> costs_; ///< by body
   std::vector<std::string> refusals_;          ///< by body: why it has no cost
   std::vector<Candidate> candidates_;
-  /// Of a sharding; none while no layout with it could be loaded.
+  /// Bytes per element of a sharding; nothing while no layout with it could be loaded.
   struct Elements {
     ElementBytes bytes;
     bool isLoaded = false;
@@ -611,7 +613,7 @@ private:
   std::vector<std::unique_ptr<Bounds>> bounds_;                         ///< by body
   std::vector<std::shared_ptr<passes::RecomputeCosts>> recomputeCosts_; ///< by body
   StageOrders orders_;
-  /// Of families: bytes of activations, by stage.
+  /// For each family of layouts, the bytes of activations by stage.
   std::map<std::string, std::vector<int64_t>> activations_;
   std::map<std::string, double> exact_; ///< steps of those with exact slots, by key
   std::set<std::string> alike_;

@@ -111,7 +111,7 @@ StageBytes::State StageBytes::state(const Numels &numels) const {
 
 StageBytes::State StageBytes::stateOf(const Numel &of, int64_t shards) const {
   int64_t numel = of.trained;
-  // Of a sharding that the table does not list, the least that any has.
+  // For a sharding that the table does not list, the smallest bytes of any sharding.
   bool isFull = mesh_.is(Knob::Sharding, "fsdp") || mesh_.is(Knob::Sharding, "given");
   bool sharesGrads = isFull || mesh_.is(Knob::Sharding, "optim_grads");
   // A rank sums whole gradients, or its shard of them. Those of one microbatch are divided as soon
@@ -128,7 +128,8 @@ StageBytes::State StageBytes::stateOf(const Numel &of, int64_t shards) const {
           sum};
 }
 
-/// Of transfers, layers, gathers and reductions: those are never small.
+/// Bytes of communicators for transfers, layers, gathers and reductions; those are always large
+/// enough to matter.
 int64_t StageBytes::communicators(int64_t stage) const {
   predict::LeastChannels channels;
   if (body_.boundaryBytes > predict::kSmallBytes && stages_ > 1)
@@ -148,8 +149,8 @@ int64_t StageBytes::inFlight(int64_t stage) const {
                       : std::min(microbatches_ * chunks_, 2 * before + (chunks_ - 1) * stages_);
 }
 
-/// What is kept of them. A stage runs its chunks in turn, each for as many microbatches as there
-/// are stages.
+/// Activations that are kept. A stage runs its chunks alternately, each for as many microbatches as
+/// there are stages.
 int64_t StageBytes::keptInFlight(int64_t stage, const std::vector<PartHeld> &chunks) const {
   int64_t bytes = 0;
   for (int64_t pass = 0; pass < inFlight(stage); ++pass)
@@ -160,7 +161,7 @@ int64_t StageBytes::keptInFlight(int64_t stage, const std::vector<PartHeld> &chu
 int64_t StageBytes::activations(int64_t stage, const std::vector<PartHeld> &chunks) const {
   if (order_ == nullptr || stages_ == 1)
     return keptInFlight(stage, chunks);
-  // Of each chunk as many as it ever keeps at once: they have their own bytes.
+  // For each chunk, as many microbatches as it keeps at a time: their bytes are separate.
   int64_t bytes = 0;
   for (int64_t chunk = 0; chunk < chunks_; ++chunk) {
     const StageOrder::Slots &slots =
@@ -207,7 +208,8 @@ StageSeconds::StageSeconds(const BodyCost &body, const ElementBytes &elements, c
   }
 }
 
-/// Of a part with so many parameters. What is gathered and reduced comes one part after the other.
+/// The exchange times of a part with so many parameters. Its gathers and reductions follow one
+/// another.
 const StageSeconds::Exchanged &StageSeconds::exchangedOf(const Numel &dense, const Numel &experts) {
   auto [at, isNew] = known_.try_emplace({dense, experts});
   for (bool areExperts : {false, true})
@@ -290,7 +292,7 @@ PassSeconds StageSeconds::pass(const Chunk &chunk, PassKind kind, bool isFirst, 
     const PassCost &cost = kind == PassKind::Inputs    ? part.inputs
                            : kind == PassKind::Weights ? part.weights
                                                        : part.backward;
-    // Behind the gradients of weights others may be passed on.
+    // After the weight gradients, other ranks' data may be passed on.
     double complete = pass.now() + part.weights.compute.at(factor);
     pass.compute(cost);
     if (reduces)

@@ -454,7 +454,7 @@ private:
     return words;
   }
 
-  /// Of a text that has assignments alone; nothing if it has commands.
+  /// The assignments of a text that contains nothing else; nothing if it has commands.
   std::optional<std::vector<RanWord>> flagsOfArrays() const {
     std::vector<RanWord> flags;
     for (const RanArray &array : run_.arrays) {

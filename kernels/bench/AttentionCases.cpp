@@ -5,7 +5,7 @@
 namespace shardc::kernels::bench {
 namespace {
 
-/// Where the document of each position of a sample begins.
+/// For each position of a sample, the position at which its document begins.
 std::vector<int32_t> documentsOf(const Model &m) {
   std::vector<int32_t> begins(static_cast<size_t>(m.positions));
   uint32_t state = 3; // of a generator of random numbers

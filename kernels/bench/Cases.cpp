@@ -143,7 +143,7 @@ template <bool kCentered, bool kAdds> void makeNormQuantizeBlocks(Builder &b) {
   giveNorm<kCentered, kAdds>(b);
 }
 
-/// With amaxes that are expected and seen if kDelayed, otherwise with one.
+/// Adds amax operands: the expected and the recorded one if kDelayed, otherwise one.
 template <bool kDelayed> void takeAmaxes(Builder &b) {
   b.ones({8});
   if (kDelayed)
@@ -234,7 +234,7 @@ void makeRmsNormAgainQuantizeBlocks(Builder &b) {
   giveBlocks(b, m.hidden(), m.rows());
 }
 
-/// Of rows that are whole blocks.
+/// The case of rows that consist of whole blocks.
 void makeSwiGluBwdQuantizeBlocks(Builder &b) {
   int64_t width = blockOf(ScaleBlocks::Rows128).cols;
   int64_t rows = b.model.rows(), cols = (b.model.ffn + width - 1) / width * width;

@@ -125,7 +125,7 @@ template <typename Launch> double medianMicroseconds(Launch launch) {
   return static_cast<double>(times[7]) * 1e3;
 }
 
-/// Of a device-to-device copy that reads and writes so many bytes in all.
+/// The time of a device-to-device copy that reads and writes so many bytes in total.
 double copyMicroseconds(double bytes) {
   auto half = static_cast<size_t>(bytes / 2);
   void *from = nullptr, *to = nullptr;

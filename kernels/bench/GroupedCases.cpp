@@ -9,7 +9,7 @@ void makeMakeRuns(Builder &b) {
   b.ids({m.rows(), 2}, 2 * m.groups).to(DType::I32, {2, m.groups}).to(DType::I32, {m.rows(), 2});
 }
 
-/// With room for more rows than there are.
+/// The case of a capacity above the number of rows.
 void makeDispatch(Builder &b) {
   const Model &m = b.model;
   b.data({m.rows(), m.hidden()}).ids({m.rows(), 2}, 2 * m.rows()).data({m.rows(), 2});
@@ -48,7 +48,7 @@ void makeGroupedMatMul(Builder &b) {
   b.toData({rows, m.ffn}).flops(rows, m.ffn, m.hidden());
 }
 
-/// By amaxes that are expected, with those that are seen.
+/// The case of delayed scaling: expected amaxes as operands, recorded ones updated.
 void makeGroupedMatMulDelayed(Builder &b) {
   makeGroupedMatMul(b);
   b.attrs().fp8_recipe = static_cast<int64_t>(Fp8Factors::Delayed);

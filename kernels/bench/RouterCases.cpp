@@ -3,7 +3,7 @@
 namespace shardc::kernels::bench {
 namespace {
 
-/// In as many groups as the heads have.
+/// Sets the router's attributes, with as many groups of experts as attention has groups of heads.
 void setRouter(Builder &b) {
   Attrs &attrs = b.attrs();
   attrs.topk = 2, attrs.score = 1; // sigmoid
@@ -81,11 +81,9 @@ void makeRoll(Builder &b) {
 
 void makeTokenCount(Builder &b) { b.ones({b.model.batch, b.model.positions}).toFloats({1}); }
 
-void makeRunningMean(Builder &b) {
-  b.floats({1, b.model.heads}).toFloats({1, b.model.heads});
-}
+void makeRunningMean(Builder &b) { b.floats({1, b.model.heads}).toFloats({1, b.model.heads}); }
 
-/// Of several layers.
+/// The case of several layers in one call.
 void makeExpertBiasUpdate(Builder &b) {
   const Model &m = b.model;
   b.attrs().rate = 0.125, b.attrs().experts = b.model.heads;

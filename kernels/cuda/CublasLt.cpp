@@ -9,7 +9,8 @@ namespace {
 
 CublasLt load() {
   CublasLt functions;
-  // By its name where the loader finds it, else where it was when the program was built.
+  // The library's name, for the loader's search path, then the path where it was when the program
+  // was built.
   std::string name = fmt::format("libcublasLt.so.{}", CUBLAS_VER_MAJOR);
   void *library = nullptr;
   for (const char *file : {name.c_str(), SHARDC_CUBLASLT_FILE})

@@ -193,7 +193,7 @@ private:
   Side queries() const { return {key_.heads, key_.queries, key_.queryRows, key_.channels}; }
   Side outputs() const { return {key_.heads, key_.queries, key_.queryRows, key_.values}; }
   bool isSquare() const { return key_.queries == key_.keys; }
-  /// Which keys a query sees.
+  /// Sets the mask: which keys a query sees.
   template <typename Options> void setMask(Options &options) const {
     options.set_causal_mask(key_.causal && isSquare())
         .set_causal_mask_bottom_right(key_.causal && !isSquare());
@@ -335,7 +335,8 @@ void addParts(Addresses &data, const Key &key, void *rows, Uid q, Uid k, Uid v) 
   data[v] = first + (queries + 1) * key.channels;
 }
 
-/// From the first rows of the operands to those of a piece, whose statistics lie apart.
+/// Moves the addresses from the operands' first rows to those of a piece, whose statistics are
+/// elsewhere.
 void moveTo(const AttentionPiece &piece, const Key &key, Addresses &data) {
   for (Uid uid : {Q, O, DO, DQ})
     if (auto at = data.find(uid); at != data.end()) {

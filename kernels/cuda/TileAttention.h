@@ -12,7 +12,7 @@ bool hasTileAttention(const Call &call, const AttentionOp &op);
 /// Operands and results as those of the op `attention`, `attention_qkv` or `attention_part`.
 void launchTileAttention(const Call &call, const AttentionOp &op);
 
-/// The same of their gradients; `delta` has room for f32[B,N,queries].
+/// Enqueues the gradients; `delta` is scratch memory for f32[B,N,queries].
 void launchTileAttentionBwd(const Call &call, const AttentionOp &op, float *delta);
 
 } // namespace shardc::kernels::cuda

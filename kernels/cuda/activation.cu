@@ -210,8 +210,8 @@ template <typename Unit> struct WeightedOp {
 
 constexpr unsigned kCountedThreads = 256; ///< of a block of mapCounted, one row's or several
 
-/// So many that each has up to eight chunks of a row: a block has enough to do to hide the latency
-/// of its counts, and rows of many columns do not become few long blocks.
+/// Threads of a row, each with up to eight chunks: enough work for a block to hide the latency of
+/// reading counts, without few long blocks for wide rows.
 unsigned threadsOfCountedRow(int64_t cols) {
   unsigned threads = kWarp;
   while (threads < kCountedThreads && int64_t{threads} * 8 * kChunk < cols)

@@ -23,7 +23,7 @@ struct SinkRows {
   int heads, channels, firstHead;
   bool hasSinks;
 
-  /// Where the statistic of a head's query is, the queries of all samples one after the other.
+  /// The index of a query's statistic, with the queries of all samples one after the other.
   __device__ int64_t statisticOf(int64_t query, int head) const {
     return (query / positions * heads + head) * positions + query % positions;
   }

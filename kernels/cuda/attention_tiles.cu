@@ -121,7 +121,7 @@ private:
     return static_cast<uint32_t>(tile) / kStages % 2;
   }
 
-  /// Of a tile that none of the group's queries sees.
+  /// Releases a tile that none of the warpgroup's queries sees.
   __device__ void skip(int tile) {
     uint32_t stage = stageOf(tile);
     hopper::waitFor(barrier(shared_.hasK, stage), parityOf(tile));
@@ -147,7 +147,8 @@ private:
     addProducts<kIsF16>(o_, probs_, v);
   }
 
-  /// From scores to what a row's largest score leaves of them, and what it leaves of earlier sums.
+  /// Replaces scores by exp(score - largest) of their row, and computes the factor by which earlier
+  /// sums shrink.
   __device__ void soften(int tile, float (&shrink)[2]) {
     int key0 = block_.begin + tile * kTileRows;
     bool seesAll = key0 >= lastBegin_ && key0 + kTileRows <= firstEnd_;
@@ -173,7 +174,7 @@ private:
         largest = fmaxf(largest, fmaxf(s_[j + 2 * i], s_[j + 2 * i + 1]));
       largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 1));
       largest = fmaxf(largest, __shfl_xor_sync(0xffffffffu, largest, 2));
-      // Of a row that has seen no key yet, all are zeros.
+      // A row that has not seen a key yet has only zeros.
       float top = largest == -INFINITY ? 0.0f : largest * factor_;
       shrink[i] = exp2Of(largest_[i] * factor_ - top);
       largest_[i] = largest;
@@ -314,7 +315,8 @@ Operands::Operands(const Call &call, const AttentionOp &op) {
     return encodeTensorMap({t.data, t.dtype, {row, t.shape[1], samples}, {kBlockCols, tileRows}},
                            map);
   };
-  // Queries are read by tiles of as many rows as the kernel's; keys' gradients have half as many.
+  // Tiles of queries have the kernel's number of rows; the kernel for gradients of keys reads half
+  // as many.
   isThere = describe(*roles.q, rows[0], kTileRows, maps.q) &&
             describe(*roles.k, rows[1], kTileRows, maps.k) &&
             describe(*roles.v, rows[2], kTileRows, maps.v);

@@ -13,7 +13,7 @@ namespace shardc::kernels::cuda {
 namespace heads {
 namespace {
 
-/// From scores to probabilities, and what a soft cap makes of their gradients.
+/// Probabilities from scores, and the factor that a soft cap applies to their gradients.
 struct Softening {
   float factor, share; ///< share 0: no cap
 
@@ -27,7 +27,7 @@ struct Softening {
     for (float &score : scores)
       score = tanhOf(score * share);
   }
-  /// Of a query with this statistic, in powers of two.
+  /// The probability of a score, for a query with this statistic (in powers of two).
   __device__ __forceinline__ float prob(float score, float lse2) const {
     return exp2Of(fmaf(score, factor, -lse2));
   }
@@ -218,7 +218,7 @@ struct QueryWords {
   int first;
 };
 
-/// Those of a thread's two columns of eight, of which sum j is one.
+/// The values of a thread's two columns of eight, of which sum j is one.
 __device__ __forceinline__ float2 pairOf(const float *words, int j) {
   return *reinterpret_cast<const float2 *>(words + j / 4 * 8 + threadIdx.x % 4 * 2);
 }

@@ -90,7 +90,7 @@ public:
     }
   }
 
-  /// As the bits of a float.
+  /// The amax as the bits of a float.
   __device__ __forceinline__ unsigned bits() const {
     if constexpr (M == Mode::Bf16)
       return max(most_ << 16, most_ & 0xffff0000u);

@@ -149,7 +149,7 @@ template <Mode M> __device__ __forceinline__ void round8(const Data &d, float (&
     unpack<M>(d, pack<M>(d, v), v);
 }
 
-/// Where a chunk of 16 bytes begins.
+/// The address of a 16-byte chunk that begins at element i.
 __device__ __forceinline__ uint4 *chunkOf(const Data &d, int64_t i) {
   return reinterpret_cast<uint4 *>(static_cast<uint16_t *>(d.p) + i);
 }

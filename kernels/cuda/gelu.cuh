@@ -68,7 +68,7 @@ template <Mode M, typename Use> __device__ __forceinline__ void byGelu(bool tanh
     use.template operator()<M == Mode::Bf16 ? Gelu::FastErf : Gelu::Erf>();
 }
 
-/// Like SwiGlu.
+/// The gated unit with GELU, with the interface of SwiGlu.
 struct GeGlu {
   template <Mode M>
   static __device__ void forward(float (&gate)[kChunk], const float (&up)[kChunk],

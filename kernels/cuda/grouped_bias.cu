@@ -106,8 +106,8 @@ __global__ void __launch_bounds__(kWarps *kWarp) sumGroups(const Biased p, float
   partials[(blockIdx.z * p.counts.groups + group) * p.cols + column] = total;
 }
 
-/// Parts of each group's rows: as many as give the groups of a layer a few hundred blocks of
-/// columns.
+/// Number of parts into which each group's rows are divided, so that the groups of a layer have a
+/// few hundred blocks of columns.
 int partsOf(int64_t groups) {
   constexpr int64_t kPartsMax = 16, kPartsOfAll = 256;
   return static_cast<int>(std::clamp<int64_t>(kPartsOfAll / groups, 1, kPartsMax));

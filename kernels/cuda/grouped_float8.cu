@@ -46,7 +46,8 @@ struct Places {
 
 constexpr int kListThreads = 1024;
 
-/// Where groups begin and end if rows are sorted by group, each from a multiple of kDepthBlock on.
+/// Begins and ends of groups if rows are sorted by group and each group begins at a multiple of
+/// kDepthBlock.
 __global__ void __launch_bounds__(kListThreads)
     listTransposed(const GroupList list, const GroupList transposed, int64_t slots,
                    int64_t groups) {
@@ -90,8 +91,8 @@ struct Mapping {
   int64_t places;
 };
 
-/// Of each place of rows where they are, the group. Of each place of sorted rows, the row, and of
-/// each block of them the group.
+/// Writes for each unsorted row its group; for each sorted position its row, and for each block of
+/// sorted positions its group.
 template <bool kIsSorted> __global__ void __launch_bounds__(256) mapPlaces(const Mapping p) {
   awaitPrevious();
   int64_t place = int64_t{blockIdx.x} * 256 + threadIdx.x;
@@ -202,7 +203,7 @@ struct TileLargest {
 /// The numbers of a thread in both halves of a tile.
 using TileNumbers = float[2][kRowsEach][kChunk];
 
-/// Where a block's tile is, and a thread in it.
+/// The position of a block's tile, and of a thread in it.
 struct TileSpot {
   bool isMatrix;
   int64_t group, inside, place, col; ///< the first place in the matrix, or among all; first column
@@ -222,7 +223,7 @@ struct TileSpot {
   }
   __device__ __forceinline__ int row(int r) const { return rowGroup * kRowsEach + r; }
   __device__ __forceinline__ int colOf(int half) const { return half * kTileCols + chunk * kChunk; }
-  /// Of a factor with so many rows of each matrix; those of gradients have no matrices.
+  /// The rows of one matrix of a factor; factors of gradients have no matrices.
   __device__ __forceinline__ int64_t rowsOfMatrix(const Source &s) const {
     return isMatrix ? s.to.rows / (s.places.count / s.places.aligned) : 0;
   }
@@ -244,12 +245,12 @@ __device__ __forceinline__ void loadTile(const Source &s, const TileSpot &at, Ti
   }
 }
 
-/// Which of the columns' amaxes a thread's rows belong to.
+/// The index of the amax of a column to which a thread's rows contribute.
 __device__ __forceinline__ int partOf(Scaling scaling, const TileSpot &at) {
   return scaling == Scaling::Rows32 ? at.row(0) / 32 : 0;
 }
 
-/// Of amaxes that were expected, each block sees those of its tile.
+/// With delayed scaling, records the amax of the block's tile.
 __device__ __forceinline__ void seeTile(const Source &s, const TileSpot &at, TileNumbers &v) {
   unsigned most = 0;
 #pragma unroll
@@ -295,7 +296,7 @@ __device__ __forceinline__ void findTileLargest(Scaling scaling, const TileSpot 
   __syncthreads();
 }
 
-/// Of all numbers of the tile, whose scale one thread writes.
+/// The multiplier of all numbers of the tile; one thread writes its scale.
 template <bool kIsTransposed>
 __device__ __forceinline__ float multiplierOfTile(const Source &s, const TileSpot &at,
                                                   const TileLargest &largest) {
@@ -309,7 +310,7 @@ __device__ __forceinline__ float multiplierOfTile(const Source &s, const TileSpo
       largest.whole, {nullptr, s.to.scales, s.to.isE5M2}, index, threadIdx.x == 0);
 }
 
-/// Of a column, whose scale the first thread with its block writes.
+/// The multiplier of a column; the first thread with its block writes the scale.
 __device__ __forceinline__ float multiplierOfColumn(const Source &s, const TileSpot &at,
                                                     const TileLargest &largest, int colOfTile) {
   bool isSmall = s.to.scaling == Scaling::Rows32;
@@ -508,8 +509,8 @@ struct Amaxes {
   const float *expected;
   unsigned *seen;
 
-  /// Of the factor with these slots, for this member's groups; operand `amax` is the first of those
-  /// of delayed scaling.
+  /// The amaxes of the factor with these slots, for this member's groups; operand `amax` is the
+  /// first one of delayed scaling.
   Amaxes(const Call &call, int amax, int64_t slot, unsigned *largest_)
       : largest(largest_), expected(nullptr), seen(nullptr) {
     int64_t first = slot + call.index * call.in[2].shape[1];

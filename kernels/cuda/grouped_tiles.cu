@@ -63,8 +63,9 @@ __device__ __forceinline__ void addStage(hopper::Factor a, hopper::Factor b, int
   hopper::endProducts();
 }
 
-/// Calls `add` with the parts of a gradient's stage that has so many rows, one if it has none. With
-/// a loop, or a number that is not known, ptxas would let no two products be under way.
+/// Calls `add` for the parts of a gradient's stage with `rows` rows, at least one. The number of
+/// calls is a compile-time constant in each branch: with a loop, or an unknown number, ptxas would
+/// wait for each product before the next.
 template <typename Add> __device__ __forceinline__ void forParts(int rows, const Add &add) {
   static_assert(kDepth == 4 * kPartRows);
   if (rows > 3 * kPartRows)
@@ -83,7 +84,7 @@ public:
   __device__ StageRows(const Params &p, const Shared<Sizes> &shared, int group)
       : p_(p), shared_(shared), group_(group) {}
 
-  /// Those from the next stage on to the group's end; 0 for the stage of a group that has none.
+  /// The group's rows from the next stage on; 0 for the stage of a group that has none.
   __device__ int next() {
     for (; left_ <= 0 && group_ < p_.slots * p_.groups; group_ += p_.groups)
       left_ = shared_.ends[group_] - shared_.begins[group_];

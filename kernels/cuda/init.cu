@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(256) clearHalves(uint16_t *x, uint16_t *remain
     x[i] = remainders[i] = 0;
 }
 
-/// One launch, or one fill: NODES of the op's row.
+/// Clears a tensor by one launch or one fill, as NODES of the op's row says.
 void clear(const Call &call, const Tensor &x) {
   if (call.outCount > 1) {
     launchKernel(clearHalves, static_cast<unsigned>(ceilDiv(x.numel(), 256)), 256, 0, queueOf(call),

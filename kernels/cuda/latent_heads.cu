@@ -35,7 +35,7 @@ struct Latent {
   }
 };
 
-/// Where a chunk of channels, or a single one, of a row comes from and goes to.
+/// Source and destination of a chunk of channels, or of a single one, in a row.
 struct Move {
   Data from, to;
   int64_t in, out;         ///< of the first row
@@ -141,7 +141,7 @@ __device__ __forceinline__ void sumChunks(const Latent &p, int block, int blocks
   int chunk = sum % chunks, pair = chunk * kThreadsOfSum + member;
   float frequency = frequencyOf(p.turns, pair);
   int64_t step = int64_t{blocks} * rowsBeside;
-  // All threads take part in each turn, since they add together.
+  // All threads take part in each iteration, because they add together.
   for (int64_t first = int64_t{block} * rowsBeside; first < p.rows; first += step) {
     int64_t row = first + sum / chunks;
     bool isThere = sum / chunks < rowsBeside && row < p.rows;

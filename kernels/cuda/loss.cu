@@ -26,7 +26,7 @@ constexpr float kNan = __builtin_nanf("");
 
 __device__ __forceinline__ int countAt(int64_t c, int64_t cols) { return upToChunk(cols - c); }
 
-/// With the soft cap, where there is one.
+/// The logit after the soft cap, if there is one.
 __device__ __forceinline__ float capped(const LossRows &p, float logit) {
   return p.cap > 0.0f ? p.cap * tanhf(logit / p.cap) : logit;
 }
@@ -38,7 +38,7 @@ __device__ __forceinline__ void capChunk(const LossRows &p, float (&v)[kChunk]) 
       v[j] = capped(p, v[j]);
 }
 
-/// Of the cap, at a logit that has it.
+/// The derivative of the soft cap at a capped logit.
 __device__ __forceinline__ float slopeOfCap(const LossRows &p, float logit) {
   float share = p.cap > 0.0f ? logit / p.cap : 0.0f;
   return 1.0f - share * share;
@@ -57,7 +57,7 @@ struct RowSum {
   __device__ __forceinline__ float lse() const { return largest + logf(total); }
 };
 
-/// In all threads; `held` gets the thread's first chunks if kHolds.
+/// Returns the statistics in all threads; `held` gets the thread's first chunks if kHolds.
 template <Mode M, bool kHolds>
 __device__ __forceinline__ RowSum sumOfRow(const LossRows &p, int64_t base, Held &held) {
   __shared__ float warpLargest[kWarp];
@@ -122,7 +122,8 @@ __device__ __forceinline__ Label labelOf(const LossRows &p, int64_t row) {
   return {column, isValid, isValid && column >= 0 && column < p.valid};
 }
 
-/// By one thread of the row. `target` is the label's logit.
+/// Writes a row's loss and statistic; one thread of the row calls it. `target` is the label's
+/// logit.
 __device__ void writeLoss(const LossRows &p, int64_t row, float lse, float mask, float target) {
   if (p.lse)
     p.lse[row] = lse;
@@ -274,7 +275,7 @@ __device__ __forceinline__ void copyRow(const uint4 *logits, int chunks, int per
   }
 }
 
-/// Of the block's columns, in all threads.
+/// The statistics of the block's columns, in all threads.
 template <int kThreads>
 __device__ __forceinline__ RowSum joinExponentials(const Exponentials &mine) {
   __shared__ float warpLargest[kWarp];
@@ -291,8 +292,8 @@ __device__ __forceinline__ RowSum joinExponentials(const Exponentials &mine) {
   return {largest, total[0]};
 }
 
-/// Of all columns of a row that the blocks of a cluster have, in their order, so that all of them
-/// find the same. The blocks may write where they read logits once it returns.
+/// Combines the statistics of all blocks of a cluster, in their order, so that all get the same.
+/// After it returns, blocks may overwrite the logits that they read.
 template <int kBlocks> __device__ __forceinline__ RowSum joinBlocks(const RowSum &own) {
   RowSum row = own;
 #if __CUDA_ARCH__ >= 900
@@ -326,8 +327,8 @@ template <int kBlocks> __device__ __forceinline__ void leaveBlocks() {
 #endif
 }
 
-/// One row of whole chunks, by as many blocks as share it: what lossRows does. Up to the sums a
-/// thread reads what it copied itself.
+/// Processes one row of whole chunks with as many blocks as share it; equal to lossRows. Until the
+/// sums, a thread reads only what it copied itself.
 template <Mode M, int kBlocks, int kThreads>
 __global__ void __launch_bounds__(kThreads, kBlocks == 1 ? 2 : 8) lossRowsShared(const LossRows p) {
   awaitPrevious();
@@ -404,8 +405,9 @@ template <Mode M, int kBlocks, int kThreads> bool launchShared(const LossRows &r
   return true;
 }
 
-/// By one block if its shared memory has a row, else by eight small ones: many on a multiprocessor,
-/// so that some read and others write while the rest computes exponentials.
+/// Launches one block per row if its shared memory holds the row, otherwise eight small ones. A
+/// multiprocessor has many of these, so that some read and others write while the rest computes
+/// exponentials.
 template <Mode M> bool launchShared(const LossRows &rows, Queue &queue) {
   return launchShared<M, 1, 512>(rows, queue) || launchShared<M, 8, 256>(rows, queue);
 }

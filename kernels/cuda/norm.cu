@@ -113,7 +113,8 @@ template <Form kForm> __device__ __forceinline__ float multiplierIn(const Forwar
     return kForm == Form::Quantised ? multiplierOf(*p.to.amax, p.to.isE5M2) : 1.0f;
 }
 
-/// By all threads of a kernel, behind their rows.
+/// Records the amax and writes the scale of a fused epilogue; all threads of the kernel call it
+/// after their rows.
 template <Form kForm, Mode M>
 __device__ __forceinline__ void finish(const Forward &p, float multiplier,
                                        const Magnitude<M> &most) {
@@ -159,7 +160,7 @@ __device__ __forceinline__ void addSquares(const Chunk<M> &chunk, int n, float m
 
 // ---- rows of any length and type ----
 
-/// Of y that is stored or of any other form.
+/// The kernel for rows of any length, one per block, whatever the form of the result.
 template <Mode M, bool kCentered, bool kAdd, Form kForm>
 __global__ void __launch_bounds__(1024) normForward(const __grid_constant__ Forward p) {
   awaitPrevious();
@@ -383,7 +384,7 @@ void launchBlocks(const Forward &p, Queue &queue) {
   launchKernel(kernel, gridOfTurns(kernel, threads, 0, p.rows), threads, 0, queue, p);
 }
 
-/// Of up to kRowColsMax elements, in whole chunks.
+/// The kernel for rows of up to kRowColsMax elements in whole chunks.
 template <Mode M, bool kCentered, bool kAdd, Form kForm>
 void launchRowsHeld(const Forward &p, Queue &queue) {
   constexpr int kThreads = kRowThreadsMax / 2;

@@ -138,7 +138,7 @@ __global__ void __launch_bounds__(kWarps *kWarp) normBackward(const __grid_const
 
 static_assert(kWarps * kWarp == kBlockColumns, "a thread adds the warps' sums of one column");
 
-/// Blocks beside each other and along rows: as many as fill an H200's multiprocessors.
+/// The grid: blocks along columns and rows, enough to fill an H200's multiprocessors.
 dim3 gridOf(const Tensor &x) {
   constexpr int64_t kBlocks = 528;
   int64_t beside = ceilDiv(x.cols(), kBlockColumns);

@@ -99,13 +99,13 @@ __device__ __forceinline__ void updateElement(const Step &s, float grad, float &
   w -= s.lr * (g + s.decayOfWeight * w);
 }
 
-/// What a thread reads of elements that lie one after the other, as it lies in memory.
+/// Consecutive elements as a thread reads them from memory.
 struct Words {
   uint4 g, w; ///< of 16 bits: the first half; of AdamWOfHalves: weights, then remainders
   float4 m, v;
 };
 
-/// The same as numbers.
+/// The same elements as fp32 numbers.
 struct Quad {
   float g[kQuad], w[kQuad], m[kQuad], v[kQuad];
 };
@@ -225,7 +225,7 @@ __device__ __forceinline__ void updateQuad(const Update &p, const Step &step, in
     store4(p.weight, i, quad.w);
 }
 
-/// At the ends of a range.
+/// Updates the elements at the ends of a range, which are not a whole chunk.
 template <Rule kRule>
 __device__ __forceinline__ void updateAlone(const Update &p, const Step &step, int64_t i,
                                             bool applied) {
@@ -263,7 +263,7 @@ __device__ __forceinline__ double powerOf(double base, int64_t n) {
   return power;
 }
 
-/// In all threads of the block: what a row's elements need, in shared memory.
+/// Loads the constants of a range into shared memory; all threads of the block call it.
 template <Rule kRule>
 __device__ __forceinline__ void makeStep(const Update &p, const Row &row, Step &shared) {
   __syncthreads();        // the last use is over

@@ -9,7 +9,7 @@
 namespace shardc::kernels::cuda {
 namespace {
 
-/// Which part a row is of: rows are groups of units, of which the first are of the first part.
+/// The part that a row belongs to: rows are groups of units, with those of the first part first.
 struct PartsOfRows {
   int64_t unitRows, units, more; ///< `more`: units of the first part but one
   uint64_t kept;
@@ -31,7 +31,7 @@ struct ExpandPartsOp {
   Data b, w;
   PartsOfRows of;
   int64_t parts, cols;
-  /// Of one part of a row of w.
+  /// Processes the columns of one part of a row of w.
   template <Mode M> __device__ void run(int64_t at, int64_t c, int n) const {
     int64_t row = at / parts;
     float v[kChunk] = {};

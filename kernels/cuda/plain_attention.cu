@@ -106,7 +106,7 @@ template <bool kParts> __device__ __forceinline__ bool nextTiles(bool seesAny) {
   return true;
 }
 
-/// One head of a sample's queries, or of its keys.
+/// The address and stride of one head of a sample's queries or keys.
 struct Side {
   int sample, rows, heads, head;
 

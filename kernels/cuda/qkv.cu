@@ -202,7 +202,7 @@ void launch(const Call &call, Qkv p, Mode mode, int64_t rows) {
     return launchPairs<Mode::Bf16>(p, rows, perGroup, queueOf(call));
   if (wholeHeads && mode == Mode::F16)
     return launchPairs<Mode::F16>(p, rows, perGroup, queueOf(call));
-  // As many rows per block as fit their angles in shared memory, if there are blocks enough.
+  // A block has as many rows as its shared memory has room for angles, if enough blocks remain.
   int64_t most = std::max<int64_t>(kAnglesMax / std::max(p.turns.pairs, 1), 1);
   auto perBlock = static_cast<int>(std::min({most, kRowsPerBlock, ceilDiv(rows, kBlocksMin)}));
   auto shared = static_cast<size_t>(p.turns.pairs * perBlock) * sizeof(float2);

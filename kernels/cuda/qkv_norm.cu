@@ -281,7 +281,8 @@ int rowsOfGroup(const Qkv &p) {
   return best;
 }
 
-/// Blocks beside each other for a group, and how many groups are under way.
+/// The grid: blocks of a group along columns, and the number of groups that are processed at a
+/// time.
 dim3 gridOf(const Qkv &p, const Norms &n, int blocksEach) {
   int64_t chunks = int64_t{n.perGroup} * p.perRow * (p.channels / (2 * kChunk));
   int64_t beside = std::max<int64_t>(ceilDiv(chunks, kThreads), 1); // heads may be short

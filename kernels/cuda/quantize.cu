@@ -120,8 +120,8 @@ void runQuantizeDelayed(const Call &call) {
   });
 }
 
-/// Parts of a shard that one launch takes, a row of blocks each: parameters are few in a block of
-/// parameters, and launches cost more than small ones.
+/// The ranges of a shard that one launch processes, with a row of blocks for each: a block has few
+/// parameters, and a launch costs more than a small range.
 struct ShardRanges {
   static constexpr int kMax = 32;
   struct {

@@ -78,7 +78,7 @@ constexpr int kRowsOfWarp = kWarp / kChunks * kRowsEach;
 /// The amaxes in the rows of each warp of a tile, by column.
 using Largest = unsigned[kWarps][kTileCols];
 
-/// Where a thread of a tile is in x[rows,cols].
+/// The position of a thread of a tile in x[rows,cols].
 struct Place {
   int64_t rows, cols, firstRow, firstCol;
   bool isTransposed; ///< q is xᵀ
@@ -123,7 +123,7 @@ __device__ __forceinline__ void loadTiles(const Data &x, const Place &at,
   __syncthreads();
 }
 
-/// Of a square, which is all that the threads have read.
+/// The multiplier of a square, which contains everything that the threads have read.
 __device__ __forceinline__ float multiplierOfSquare(const Largest &largest, const BlockTarget &to,
                                                     const Place &at) {
   unsigned most = 0;
@@ -135,7 +135,7 @@ __device__ __forceinline__ float multiplierOfSquare(const Largest &largest, cons
   return multiplierOfBlock<ScaleBlocks::Squares128>(most, to, index, threadIdx.x == 0);
 }
 
-/// Of the thread's columns, which are rows of q: each is one block, or four of 32 rows.
+/// Quantises the thread's columns, which are rows of q: each is one block, or four of 32 rows.
 template <ScaleBlocks kBlocks>
 __device__ __forceinline__ void findMultipliers(const Largest &largest, const BlockTarget &to,
                                                 const Place &at, float (&multipliers)[kChunk]) {

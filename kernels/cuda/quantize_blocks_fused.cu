@@ -13,7 +13,7 @@ namespace {
 using blocktiles::BlockForm;
 using blocktiles::launchBlockTiles;
 
-/// The target whose numbers and scales lie so many further.
+/// The target whose numbers and scales begin so many elements later.
 BlockTarget behind(BlockTarget to, int64_t numbers, int64_t scales) {
   to.q += numbers;
   to.scales = static_cast<float *>(to.scales) + scales;

@@ -12,10 +12,10 @@
 namespace shardc::kernels::cuda {
 namespace {
 
-/// With what a target is made of: that of an op which reads amaxes, or of one that does not.
+/// How a kernel gets its target: for an op that reads amaxes, or for one that does not.
 using TargetOf = Target (*)(const Call &, int, int);
 
-/// One value, of x or of dy and x.
+/// Enqueues the op for one value, computed from x or from dy and x.
 template <typename Source, TargetOf kTargetOf, int kIn, int kCopy> void runOne(const Call &call) {
   Source source = sourceOf<Source>(call);
   Mode mode = kIn == 1 ? modeOfQuantised({&call.in[0]}, call.out[0], source.cols)

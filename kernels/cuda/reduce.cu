@@ -131,7 +131,7 @@ __device__ __forceinline__ void addSquare(float value, double &sum) {
   sum = fma(static_cast<double>(value), static_cast<double>(value), sum);
 }
 
-/// Of a tile that lies within its piece, from this thread's first element on. All loads go ahead of
+/// Adds a tile inside its piece, from this thread's first element on. All loads are issued before
 /// the first use.
 __device__ __forceinline__ void addWholeTile(const Data &g, int64_t first, double &sum) {
   constexpr int64_t kStep = kSquareThreads * kChunk;

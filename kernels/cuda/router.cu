@@ -56,7 +56,7 @@ __device__ Candidate nextOf(Candidate last, int32_t n, const uint32_t *keys, IsT
   return firstOfWarp(best);
 }
 
-/// Of those logits whose ids are experts.
+/// The softmax over the logits whose ids are experts.
 __device__ Softmax softmaxOfChosen(const float *logits, const int32_t *ids, int64_t topk,
                                    int32_t experts) {
   auto isExpert = [&](int64_t k) { return ids[k] >= 0 && ids[k] < experts; };

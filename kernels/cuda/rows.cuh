@@ -42,7 +42,7 @@ struct RowPlace {
     int left = cols - column(slot);
     return left >= kChunk ? kChunk : left > 0 ? left : 0;
   }
-  /// Of rows in whole chunks.
+  /// Whether the slot has a chunk; for rows in whole chunks.
   __device__ __forceinline__ bool has(int slot) const { return column(slot) < cols; }
 };
 

@@ -110,7 +110,7 @@ const char *checkAgain(const Call &call, int at) {
   return nullptr;
 }
 
-/// Of a unit's gradients: dy, x and dx.
+/// Checks the tensors of a unit's gradient: dy, x and dx.
 const char *checkGradients(const Call &call) {
   const Tensor &dy = call.in[0], &x = call.in[1], &dx = call.out[0];
   SHARDC_REQUIRE(isData(dy) && isData(x) && isData(dx), "gated activations take f32, bf16 and f16");
@@ -298,7 +298,7 @@ void runQuickGeGluBwd(const Call &call) { runGatedBwd(call, quickGradientOf(call
 void runWeightedQuickGeGlu(const Call &call) { runWeighted(call, QuickGeGlu(call.attrs)); }
 void runWeightedQuickGeGluBwd(const Call &call) { runWeightedBwd(call, quickGradientOf(call)); }
 
-/// With a clamp.
+/// The checks of a unit with a clamp.
 template <const char *(*kAccepts)(const Call &)> const char *acceptsClamped(const Call &call) {
   SHARDC_REQUIRE(call.attrs.clamp >= 0, "the clamp is negative");
   return kAccepts(call);

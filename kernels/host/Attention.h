@@ -17,7 +17,7 @@ struct AttentionExtents {
   int64_t batch, positions, heads, groups;
   int64_t channels, values; ///< of a head's queries and keys, and of its values
 
-  /// From q[B,S,N,D], and v[B,S,G,E] beside k[B,S,G,D].
+  /// The extents of q[B,S,N,D], k[B,S,G,D] and v[B,S,G,E].
   AttentionExtents(const Tensor &q, const Tensor &v)
       : batch(q.shape[0]), positions(q.shape[1]), heads(q.shape[2]), groups(v.shape[2]),
         channels(q.shape[3]), values(v.shape[3]) {}

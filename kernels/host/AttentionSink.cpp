@@ -25,7 +25,7 @@ struct Extents {
       : batch(lse.shape[0]), heads(lse.shape[1]), positions(lse.shape[2]),
         channels(o.numel() / lse.numel()) {}
 
-  /// Of a query's head in the outputs, and in the statistics.
+  /// Index of a query's head in the outputs, and in the statistics.
   int64_t row(int64_t b, int64_t s, int64_t n) const {
     return ((b * positions + s) * heads + n) * channels;
   }

@@ -65,7 +65,7 @@ const char *acceptsCast(const Call &call) {
   return nullptr;
 }
 
-/// In `to`, which may be where they are.
+/// Writes n numbers, scaled, to `to`, which may be `from`.
 const float *scaled(const float *from, int64_t n, float scale, float *to) {
   for (int64_t i = 0; i < n; ++i)
     to[i] = from[i] * scale;

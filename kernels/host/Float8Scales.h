@@ -19,7 +19,7 @@ inline constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 /// Without their sign, the bits of floats are ordered as the numbers are, and NaNs are the largest.
 inline uint32_t magnitudeBits(float x) { return std::bit_cast<uint32_t>(x) & 0x7fffffffu; }
 
-/// Of such bits, with one NaN for all.
+/// The float with such bits; every NaN becomes the same one.
 inline float floatOfLargest(uint32_t most) {
   constexpr uint32_t kInfinity = 0x7f800000u;
   return most > kInfinity ? kNan : std::bit_cast<float>(most);

@@ -43,7 +43,7 @@ void roundBlock(const Factor &factor, int64_t row, int64_t col, Extents block, b
     }
 }
 
-/// Of a factor: the amax that it is expected to have, and where the one that it has is seen.
+/// The expected amax of a factor, and where its actual one is recorded.
 struct Amax {
   const float *expected = nullptr; ///< null: it is what it has
   float *seen = nullptr;           ///< null: nowhere
@@ -107,8 +107,8 @@ void scaleAll(float *numbers, int64_t count, float scale) {
 DType typeOfFirst(const Call &call) { return call.attrs.e5m2 ? DType::F8E5M2 : DType::F8E4M3; }
 Fp8Factors recipeOf(const Call &call) { return static_cast<Fp8Factors>(call.attrs.fp8_recipe); }
 
-/// Of the factor with these slots, in a group of this member's. Amaxes are from operand `amax`
-/// on.
+/// The amax of the factor with these slots in one of this member's groups. Amaxes begin at operand
+/// `amax`.
 Amax magnitudeOf(const Call &call, int amax, int64_t slot, int64_t group) {
   if (call.inCount <= amax)
     return {};

@@ -10,7 +10,7 @@ struct Float8Buffers {
   RowGroups groups;
   float *a, *b, *c;
 
-  /// Of grouped_matmul, grouped_matmul_scaled, or the gradient.
+  /// The buffers of a grouped_matmul, grouped_matmul_scaled, or gradient call.
   Float8Buffers(const Call &call, Scratch &scratch);
 };
 

@@ -40,7 +40,7 @@ struct Buffers {
   }
 };
 
-/// Of both products, whose expected amaxes are operand `amax` if there are any.
+/// The checks of both products; `amax` is the operand with their expected amaxes, if there are any.
 const char *checkProduct(const Call &call, int amax) {
   const Tensor &a = call.in[0], &b = call.in[1], &counts = call.in[2], &c = call.out[0];
   SHARDC_REQUIRE(isData(a) && isData(c), "factors are not f32, bf16 or f16");

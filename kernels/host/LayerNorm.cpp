@@ -60,7 +60,7 @@ void normRow(const Call &call, const float *x, Parameters parameters, const Tens
   finishRow(parameters, y, row, buffer, rstd[row]);
 }
 
-/// Of operands x w bias and result y, with the mean and rstd of x.
+/// Checks operands x, w, bias and result y, with the mean and rstd of x.
 const char *checkLayerNorm(const Call &call, const Tensor &mean, const Tensor &rstd) {
   SHARDC_REQUIRE_OK(checkNorm(call.in[0], call.out[0], call.in[1]));
   SHARDC_REQUIRE_OK(checkNorm(call.in[0], call.out[0], call.in[2]));

@@ -22,7 +22,7 @@ struct Columns {
   explicit Columns(const Call &call, int64_t cols)
       : first(call.index * cols), count(cols), valid(validCols(call, cols)) {}
 
-  /// Those that count are the first ones here.
+  /// Number of this rank's columns that are not padding; they come first.
   int64_t validHere() const { return std::clamp<int64_t>(valid - first, 0, count); }
   bool isValid(int64_t label) const { return label >= 0 && label < valid; }
   bool has(int64_t label) const {

@@ -28,7 +28,7 @@ struct Matrix {
   int64_t rowBegin(int64_t row) const {
     return begin + (row / take * period + row % take) * partColumns();
   }
-  /// Where a row of a part is in the matrix.
+  /// The row of the matrix that is row `row` of part `ofPart`.
   int64_t wholeRow(int64_t ofPart, int64_t row) const {
     return cutsColumns ? row : ofPart * partRows() + row;
   }
@@ -107,7 +107,7 @@ inline std::vector<Matrix> matricesToUpdate(const Call &call) {
       continue;
     const ParamRange &range = *matrix.range;
     if (ranks > 1 && range.parts > 1) {
-      // Where fewer parts are there than ranks, neighbours have the same one.
+      // If there are fewer parts than ranks, adjacent ranks have the same part.
       matrix.parts = range.parts, matrix.part = range.part;
       matrix.stride = ranks / range.parts * stride;
       matrix.cutsColumns = range.cutsColumns;

@@ -51,7 +51,7 @@ Rates ratesOf(const Call &call, const ParamRange &range) {
           call.attrs.decoupled ? 0.0f : decay, call.attrs.decoupled ? decay : 0.0f};
 }
 
-/// Where row `row` of the matrix lies in a buffer, and the distance of its elements.
+/// The address of a matrix row in a buffer, and the distance of its elements.
 struct RowPlace {
   int64_t at, step;
 };

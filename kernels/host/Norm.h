@@ -31,7 +31,7 @@ float rstdOf(const Call &call, const float *x, int64_t n);
 /// y = x·rstd·w.
 void scaleRow(const float *x, const float *w, float rstd, int64_t n, float *y);
 
-/// Of rmsnorm's gradient: g = dy·w and h = x·rstd.
+/// For rmsnorm's gradient: g = dy·w and h = x·rstd of a row.
 void gradientsOfRow(const float *dy, const float *x, const float *w, float rstd, int64_t n,
                     float *g, float *h);
 
@@ -48,7 +48,7 @@ struct RmsNormGradient {
 /// dx = rstd·(g - h·mean).
 void subtractMean(const float *g, const float *h, float mean, float rstd, int64_t n, float *dx);
 
-/// The same by the mean of g·h of the row.
+/// The gradient of a row's input, from the mean of g·h over the row.
 void inputGradient(const float *g, const float *h, float rstd, int64_t n, float *dx);
 
 /// layernorm's y again, of x w bias mean rstd: a part of other ops.

@@ -103,7 +103,8 @@ SHARDC_CLONES void lionBlock(const Step &step, const float *grad, int64_t n, flo
   }
 }
 
-/// Of an optimizer with so many moments: masters are remainders, and weights, behind the state.
+/// Whether masters are remainders, with the weights as the operand after the state, for an
+/// optimizer with so many moments.
 bool takesHalves(const Call &call, int moments) { return call.inCount > 3 + moments; }
 
 const char *checkHalves(const Call &call, int moments) {

@@ -65,7 +65,7 @@ bool isTransposeOf(const Tensor &t, const Tensor &x) {
   return t.rank == 2 && t.rows() == x.cols() && t.cols() == x.rows();
 }
 
-/// With the transposed copy as result `copy`, if there is one.
+/// The checks of a call that has the transposed copy as result `copy`, if it has one.
 const char *acceptsScaled(const Call &call, int copy) {
   const Tensor &x = call.in[0], &q = call.out[0], &amax = call.in[1];
   bool transposed = call.attrs.transposed;
@@ -262,7 +262,7 @@ void runQuantizeBlocks(const Call &call) {
 
 bool isAmaxes(const Tensor &t) { return t.dtype == DType::F32 && t.rank == 1; }
 
-/// That each range's magnitude is there.
+/// Checks that there is an amax for each range.
 const char *checkNumbers(const Call &call, const Tensor &amax) {
   SHARDC_REQUIRE(call.in[0].dtype == DType::F32, "the shard is not f32");
   SHARDC_REQUIRE(isAmaxes(amax), "amaxes are not f32[n]");
@@ -377,7 +377,7 @@ std::array<float, 256> numbersOf(DType type) {
   return numbers;
 }
 
-/// By scales of blocks, which are powers of two, numbers are multiplied exactly.
+/// Multiplies by blockwise scales; these are powers of two, so the products are exact.
 void applyScales(const Tensor &scale, ScaleBlocks blocks, Extents matrix, float *to) {
   for (int64_t row = 0; row < matrix.rows; ++row)
     for (int64_t col = 0; col < matrix.cols; ++col) {

@@ -68,7 +68,7 @@ public:
     return tensor;
   }
 
-  /// With the attributes of the whole op.
+  /// Adds a kernel call that has the attributes of the whole op.
   Attrs &add(const Kernel &kernel, std::initializer_list<Tensor> in,
              std::initializer_list<Tensor> out) {
     Step &step = steps_[count_++];
@@ -95,7 +95,7 @@ public:
       add(kQuantizeDelayed, {y, in[0], in[1]}, {out[0], out[1], out[2]});
   }
 
-  /// The same of quantize, without what is seen.
+  /// Adds a call of quantize, which records no amax.
   void addQuantize(const Tensor &y, const Tensor &amax, int copy) {
     const Tensor *out = call_.out;
     if (call_.outCount > copy)
@@ -242,7 +242,7 @@ template <const Kernel &kGatedBwd> Gradients gradientsOf(const Call &call, Steps
   return made;
 }
 
-/// Of y, which is quantised transposed.
+/// Sets the attributes for y, which is quantised in transposed form.
 void takeAttrsOfY(Attrs &attrs) {
   attrs.slot = attrs.y_slot;
   attrs.transposed = true;
@@ -282,7 +282,7 @@ template <const Kernel &kGatedBwd> void gatedBwdAmax(const Call &call, Steps &st
   steps.add(kAmax, {made.y}, {amaxAt(call.out[0], 1)});
 }
 
-/// Of results that begin with so many forms, each with its scale behind it.
+/// Runs an op whose results begin with kForms quantised forms, each followed by its scale.
 template <Describe kDescribe, int kIn, int kOut, int kForms = 1>
 const char *acceptsBlocks(const Call &call) {
   SHARDC_REQUIRE_OK((accepts<kDescribe, kIn, kOut, kOut>)(call));

@@ -23,7 +23,7 @@ float scaled(float frequency, float factor) {
   return (1.0f - ramp) * frequency / factor + ramp * frequency;
 }
 
-/// The pair of channels that turns so many times within YaRN's positions.
+/// The pair of channels that makes so many turns within YaRN's original positions.
 double pairOfTurns(const Attrs &attrs, double turns) {
   double ratio = static_cast<double>(attrs.yarn_positions) / (turns * 2 * std::numbers::pi);
   return static_cast<double>(attrs.rotary_dim) * std::log(ratio) /

@@ -35,14 +35,14 @@ const char *checkRotary(const Attrs &attrs, int64_t channels);
 /// Cosines and sines of a call's positions, in its workspace.
 class Angles {
 public:
-  /// Numbers of cosines, and as many of sines, for heads [B, S, ...] whose rows have the positions
-  /// i32[B, S], or without them those from 0 on.
+  /// Number of cosines, equal to that of sines, for heads [B, S, ...] with positions i32[B, S], or
+  /// without positions for 0 to S - 1.
   static int64_t room(const Attrs &attrs, const Tensor &heads, const Tensor *positions) {
     return rowsOf(heads, positions) * (attrs.rotary_dim / 2);
   }
 
   Angles() = default; ///< turns nothing
-  /// Of such heads. Backwards: of the gradient.
+  /// The angles of such heads; `isBackwards` negates them, for gradients.
   Angles(const Attrs &attrs, const Tensor &heads, const Tensor *positions, bool isBackwards,
          float *cosines, float *sines);
 

@@ -19,7 +19,8 @@ inline const char *checkCounts(const Tensor &counts, int64_t bound) {
   return nullptr;
 }
 
-/// Rows of a group whose slot has room for so many: no group goes beyond it, whatever counts say.
+/// Rows of a group whose slot has room for `room` more: never beyond the slot, whatever the counts
+/// say.
 inline int64_t rowsOfGroup(int32_t count, int64_t room) {
   return std::clamp<int64_t>(count, 0, room);
 }

@@ -15,7 +15,7 @@ struct Slices {
   int64_t rows;         ///< of a slice
   int64_t by;           ///< keys are those of the rank with index - by, if not all by position
 
-  /// From q[B,S,N,D], S the rows of a slice.
+  /// The slices of q[B,S,N,D], where S is the number of rows of a slice.
   Slices(const Call &call, const Tensor &q)
       : count(call.attrs.slices), index(count > 0 ? call.index / headParts(call) : 0),
         rows(q.shape[1]), by(call.attrs.by) {}

@@ -86,7 +86,7 @@ struct Row {
     for (int64_t m = 0; m < members; ++m) {
       const float *member = stats + m * kStats * rows;
       largest = std::max(largest, member[0]);
-      // Of the targets at most one is a number; NaN stays.
+      // At most one of the targets is a number; NaN stays NaN.
       float other = member[2 * rows];
       target = other > target || std::isnan(other) ? other : target;
     }

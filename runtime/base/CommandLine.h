@@ -99,7 +99,7 @@ private:
   friend class Program;
   struct State;
   explicit Command(std::unique_ptr<State> state);
-  /// Of the last command that was given.
+  /// The hint for unknown words of the last command that was given.
   const UnknownHint &givenHint() const;
 
   std::unique_ptr<State> state_;

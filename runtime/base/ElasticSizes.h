@@ -10,8 +10,8 @@
 
 namespace shardc {
 
-/// Of a text as `8,6,4`: numbers of ranks, each below the one before. InvalidInput if it is
-/// another.
+/// Parses a text such as `8,6,4`: numbers of ranks in descending order. InvalidInput for any other
+/// text.
 Result<std::vector<int64_t>> parseElasticSizes(std::string_view text);
 
 /// `8,6,4`.

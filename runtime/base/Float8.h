@@ -97,7 +97,7 @@ enum class ScaleBlocks : uint8_t {
               ///< [rows,cols/32]
 };
 
-/// Of a matrix, of a block, or of the scales of a matrix.
+/// Rows and columns of a matrix, of a block, or of a matrix of scales.
 struct Extents {
   int64_t rows, cols;
   bool operator==(const Extents &) const = default;
@@ -114,7 +114,7 @@ inline Extents scalesOf(ScaleBlocks blocks, Extents matrix) {
   return blocks == ScaleBlocks::Rows128 ? Extents{count.cols, count.rows} : count;
 }
 
-/// Where the scale of a matrix's element is among `scales`.
+/// The index, among the scales, of the scale of an element.
 inline int64_t scaleIndex(ScaleBlocks blocks, Extents scales, int64_t row, int64_t col) {
   Extents block = blockOf(blocks);
   int64_t down = row / block.rows, right = col / block.cols;

@@ -1,5 +1,5 @@
-// Keys and authentication codes (HMAC-SHA-256) for what the processes of a job say to each other,
-// and the random bytes that make their messages fresh. The arithmetic is libsodium's.
+// Keys, authentication codes (HMAC-SHA-256) and random nonces for the messages between the
+// processes of a job. libsodium computes them.
 #pragma once
 
 #include <array>
@@ -19,7 +19,8 @@ using AuthCode = std::array<uint8_t, 32>;
 /// A number that is used once.
 using Nonce = std::array<uint8_t, 32>;
 
-/// From the system's generator. Waits for its seed in the first seconds of a machine's life.
+/// 32 random bytes from the system's generator. Blocks until it is seeded, in the first seconds
+/// after a machine starts.
 std::array<uint8_t, 32> randomBytes32();
 
 /// The code of the parts, each with its length before it, so that different parts never give the

@@ -102,8 +102,8 @@ inline double updateScale(UpdateScale scale, int64_t rows, int64_t columns) {
   return 1;
 }
 
-/// GPUs orthogonalise so many matrices of one shape at a time at most, of so many elements together
-/// unless a single one has more.
+/// Limits of a batch that GPUs orthogonalise at a time: matrices of one shape, and elements
+/// together, unless a single matrix has more.
 inline constexpr int64_t kNsBatchMatrices = 64, kNsBatchElements = int64_t{1} << 25;
 
 /// Norms below this one count as this one, so that zeros stay zeros.

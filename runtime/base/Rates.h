@@ -47,7 +47,7 @@ struct Rate {
   int64_t size(std::string_view name) const;
   /// Operations, or bytes.
   double work() const;
-  /// In the kind's unit.
+  /// The rate in the kind's unit.
   double rate() const;
   /// Whether both are of the same work, whatever it took.
   bool isLike(const Rate &other) const;

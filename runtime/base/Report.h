@@ -15,7 +15,8 @@
 
 namespace shardc {
 
-/// Of messages of the compiler and of the runtime. A note of the runtime is a line of its progress.
+/// Severity of a message of the compiler or the runtime. A note of the runtime is a line of its
+/// progress.
 enum class Severity : uint8_t { Note, Remark, Warning, Error };
 
 /// `error`, `warning`, `remark` or `note`.
@@ -64,11 +65,12 @@ using ReportSink = std::function<void(const Report &)>;
 /// Whether the text is printed as it is: a line of progress, or findings in a plan, which have
 /// places and ids of their own.
 bool isWhole(const Report &report);
-/// As people read it, without a line end: `warning: text [id]`, the id at the end of the first
+/// The report as text without a line end: `warning: text [id]`, with the id at the end of the first
 /// line.
 std::string lineOf(const Report &report);
 
-/// As bytes for other processes of the same program, and back; none if it names no row.
+/// Serialises a report for other processes of the same program, and back; nothing if the bytes name
+/// no row.
 std::string packReport(const Report &report);
 std::optional<Report> unpackReport(std::string_view bytes);
 
@@ -76,7 +78,7 @@ std::optional<Report> unpackReport(std::string_view bytes);
 class ReportList {
 public:
   void add(const Report &report);
-  /// In order; they are kept no longer.
+  /// Returns the reports in order and removes them.
   std::vector<Report> take();
   ReportSink sink() {
     return [this](const Report &report) { add(report); };

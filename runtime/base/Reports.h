@@ -44,7 +44,7 @@ requires(!FreeErrorRow<Row> || sizeof...(Args) == 1) Status makeStatus(Row, Args
                 fmt::format(fmt::format_string<Args...>(Row::kText), std::forward<Args>(args)...));
 }
 
-/// With a format string for what the call says.
+/// Makes an error whose text the caller formats.
 template <FreeErrorRow Row, typename Arg, typename... Args>
 Status makeStatus(Row, fmt::format_string<Arg, Args...> text, Arg &&arg, Args &&...args) {
   return Status(Row::info(),

@@ -9,8 +9,8 @@
 
 namespace shardc {
 
-/// Makes `thread`, a std::thread or std::jthread, run `run`. Exhausted, with the system's reason,
-/// where no thread can be started; std::thread itself would throw.
+/// Starts `run` in `thread`, a std::thread or std::jthread. Returns Exhausted with the system's
+/// reason if no thread can be started; std::thread itself would throw.
 template <typename Thread, typename Run> Status startThread(Thread &thread, Run &&run) {
   try {
     thread = Thread(std::forward<Run>(run));

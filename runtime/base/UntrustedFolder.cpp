@@ -72,8 +72,8 @@ int openByKernel(int folder, const std::string &name, int flags) {
   }
 }
 
-/// The same part by part, for kernels that lack it: each is opened in the folder before it, and
-/// neither a link nor `..` is ever resolved.
+/// The same for kernels that lack the call: opens each part in the folder before it, and never
+/// resolves a link or `..`.
 int openByParts(int folder, std::string_view name, int flags) {
   Opened inner;
   while (true) {

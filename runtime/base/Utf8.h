@@ -1,4 +1,4 @@
-// Which bytes are UTF-8.
+// Checks whether bytes are UTF-8.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// Which shardc this is: the version, and the commit that it was built from.
+// The version of shardc, and the commit that it was built from.
 #pragma once
 
 #include <string>

@@ -49,7 +49,7 @@ public:
   ~CheckpointReader();
 
   const std::string &folder() const;
-  /// The folder, for what lies beside the records.
+  /// The folder, for files other than the records.
   const UntrustedFolder &files() const;
   /// A file beside the records, which lies in the folder or in one in it: all of it compared with
   /// our checksums, or, of a `.pt` file that they do not name, with those inside. Failures as

@@ -38,13 +38,13 @@ struct BytesItem {
   ItemPath path = {};
 };
 
-/// Where a save goes: `root/folder`, by way of a hidden folder beside it.
+/// The destination of a save: `root/folder`, renamed from a hidden folder in `root`.
 struct SaveTarget {
   std::string root;
   std::string folder;
   std::string trackerText = {}; ///< what the tracker file says afterwards; none is written if empty
   Observers observers = {};
-  /// Which start of a job's ranks saves: what is left of an earlier one writes elsewhere.
+  /// The attempt of the job that saves. What is left of an earlier attempt writes elsewhere.
   int64_t attempt = 0;
 
   /// `iter_0000100` under `root`, with the tracker.
@@ -119,8 +119,8 @@ std::optional<int64_t> iterationOf(std::string_view name);
 bool isCheckpointName(std::string_view name);
 /// All complete checkpoints `iter_*`, ascending.
 Result<std::vector<SavedIteration>> listIterations(const std::string &root);
-/// The one that the tracker names, or the newest complete one if there is no tracker; none if there
-/// is no checkpoint. NotFound if the tracker names one that is missing.
+/// The iteration that the tracker names, or the newest complete one without a tracker; nothing if
+/// there is no checkpoint. NotFound if the tracker names one that is missing.
 Result<std::optional<SavedIteration>> latestIteration(const std::string &root);
 /// Removes what interrupted saves and removals left, and puts back what a replacement had put
 /// aside; files and folders that no save makes stay. For the holder of the folder's lock. `emit`

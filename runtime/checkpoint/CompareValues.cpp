@@ -62,7 +62,8 @@ void Comparison::compareItems(Ids a, Ids b) {
     compareAt(std::to_string(i), i < a.size() ? a[i] : kNoPy, i < b.size() ? b[i] : kNoPy);
 }
 
-/// By the text of the keys, of which the last is the one that counts, as in Python.
+/// Compares dictionaries by the text of their keys; of equal keys the last one counts, as in
+/// Python.
 void Comparison::comparePairs(Ids a, Ids b) {
   std::map<std::string, std::pair<PyId, PyId>> pairs;
   for (size_t i = 0; i + 1 < a.size(); i += 2)

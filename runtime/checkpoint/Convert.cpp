@@ -15,7 +15,7 @@ std::string statePrefix(FsdpPrecision precision) {
   return fmt::format("optimizer.state.{}", wrappers.substr(0, wrappers.size() - 1));
 }
 
-/// As the prefix says that is asked for, else as the run's arguments say.
+/// The precision that the requested prefix implies, otherwise that of the run's arguments.
 FsdpPrecision precisionOf(const TorchDistCheckpoint &source, const ConvertOptions &options) {
   if (!options.optimizerPrefix.empty())
     return options.optimizerPrefix == statePrefix(FsdpPrecision::Fp32) ? FsdpPrecision::Fp32

@@ -101,7 +101,8 @@ Result<std::vector<GroupMeta>> groupsOf(const FsdpCheckpoint &source) {
     std::string fields;
     for (const BytesItem &item : groupMetaItems("", meta))
       fields += item.record;
-    // Of groups with plain multipliers only one with a rate of its own is not the default.
+    // Among groups with default multipliers, only one with a learning rate of its own is not the
+    // default group.
     bool hasOwnRate = !meta.defaultConfig && meta.weightDecayMult == 1 && meta.lrMult == 1;
     GroupKey key{meta.isExpertParallel, meta.weightDecayMult, meta.lrMult, hasOwnRate,
                  meta.isOfRest};

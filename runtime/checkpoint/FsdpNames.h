@@ -45,7 +45,7 @@ struct ParamKey {
   std::string name;
   ParamPart part = ParamPart::Weight;
 };
-/// None for keys that do not belong to a parameter.
+/// Parses a tensor's key; nothing if it does not belong to a parameter.
 std::optional<ParamKey> parseTensorKey(std::string_view key);
 /// The plain spelling of a parameter's name.
 std::string plainName(std::string_view name);

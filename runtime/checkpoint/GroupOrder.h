@@ -12,7 +12,8 @@ struct GroupKey {
   bool isExpertParallel = false;
   double weightDecayMult = 1, lrMult = 1;
   bool isDecoupled = false; ///< it has a learning rate of its own
-  /// Of the parameters that an optimizer of matrices leaves to another one, which comes behind it.
+  /// Whether the group has parameters that an optimizer of matrices leaves to a second optimizer,
+  /// whose groups follow.
   bool isOfRest = false;
 
   friend bool operator<(const GroupKey &a, const GroupKey &b) {

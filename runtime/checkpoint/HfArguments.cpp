@@ -11,7 +11,7 @@ namespace {
 
 using nlohmann::json;
 
-/// Of a value that a row of the table has.
+/// The plain value of a table row's value.
 PlainValue plainValueOf(const json &value) {
   if (value.is_boolean())
     return value.get<bool>();
@@ -437,7 +437,7 @@ void Arguments::addWindowOf(int64_t width, PlainValue pattern) {
   add("window_attn_skip_freq", width > 0 ? std::move(pattern) : PlainValue());
 }
 
-/// Which layers have experts: all, or a list.
+/// Adds the layers that have experts: all, or a list.
 void Arguments::addExpertLayers() {
   PlainItems layers;
   bool areAll = true;

@@ -358,7 +358,7 @@ Status checkCopy(const HfSource &source, const HfParam &param) {
                        param.stacked[0].hf);
 }
 
-/// Where the embeddings are the output layer too, an output layer that is there is a copy of them.
+/// If the embeddings are also the output layer, an output layer in the file must be a copy of them.
 Status checkTied(const HfSource &source, const HfConfig &config,
                  const std::vector<HfParam> &params) {
   constexpr const char *kHead = "lm_head.weight";
@@ -375,8 +375,8 @@ Status checkTied(const HfSource &source, const HfConfig &config,
       kHead, embeddings);
 }
 
-/// Where the file leaves it open, an output layer with other values than the embeddings is one of
-/// its own, as in the library.
+/// If the file does not say whether embeddings are tied, an output layer with other values is a
+/// separate one, as in the library.
 void settleTied(const HfSource &source, HfConfig &config) {
   constexpr const char *kHead = "lm_head.weight", *kEmbeddings = "model.embed_tokens.weight";
   bool isOpen = config.isTied && !config.file.saysTied;
@@ -504,7 +504,7 @@ Status HfWeights::read(std::string_view name, const Box &box, Element type, void
   auto *to = static_cast<uint8_t *>(dst);
   if (box.shape.size() < 2 || box.shape[1] == found->columns)
     return found->read(state_->source, box, type, to);
-  // Of parts of rows: a few whole rows at a time.
+  // Parts of rows are read as a few whole rows at a time.
   int64_t size = elementBits(type) / 8, rowBytes = found->columns * size;
   int64_t step = std::max<int64_t>(1, kStepBytes / rowBytes), partBytes = box.shape[1] * size;
   std::vector<uint8_t> rows;

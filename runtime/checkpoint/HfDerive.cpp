@@ -135,7 +135,7 @@ private:
   void addExperts();
   void addBiases();
   void addListedLayers(bool hasExperts, const std::vector<bool> &experts);
-  /// Of each layer whether it has experts.
+  /// For each layer, whether it has experts.
   std::vector<bool> expertLayers();
 
   Options &model_;
@@ -432,7 +432,7 @@ bool isCompared(const Options &model, std::string_view option) {
   return true;
 }
 
-/// Of layers without rotations; "none" where there are none.
+/// The pattern of layers without rotary positions; "none" if there are none.
 std::string patternText(std::vector<int64_t> said, int64_t layers) {
   std::vector<int64_t> list = patternOf(std::move(said), layers);
   bool isAny = std::ranges::any_of(list, [](int64_t one) { return one != 0; });

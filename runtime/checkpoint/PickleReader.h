@@ -14,7 +14,7 @@
 
 namespace shardc::checkpoint {
 
-/// Where the pickle occurs; decides which names and opcodes it may use.
+/// The place of the pickle, which decides the names and opcodes that it may use.
 enum class PickleContext : uint8_t {
   TensorRecord, ///< data.pkl of a tensor: what torch's restricted loader takes
   Metadata,     ///< a checkpoint's `.metadata`

@@ -47,7 +47,7 @@ private:
   bool hasChecksums_ = false;
 };
 
-/// Where an archive's bytes go.
+/// The destination of an archive's bytes.
 class ByteSink {
 public:
   virtual ~ByteSink() = default;

@@ -22,7 +22,7 @@ enum class StoredPart : uint8_t { Weight, Master, ExpAvg, ExpAvgSq, Momentum };
 inline constexpr StoredPart kStoredParts[] = {StoredPart::Weight, StoredPart::Master,
                                               StoredPart::ExpAvg, StoredPart::ExpAvgSq,
                                               StoredPart::Momentum};
-/// Where a part is stored; the weight as layers compute with it, not its master.
+/// The item that stores a part: the weight as layers compute with it, not its master.
 StoredPart storedPartOf(ParamPart part);
 
 /// A value inside the common state with its path, which has at least one segment.
@@ -58,7 +58,7 @@ public:
   const ObjectValue &commonObject() const;
   const Pickle &commonPickle() const { return commonObject().pickle; }
   const ArchiveReader &commonArchive() const { return commonObject().archive; }
-  /// Where it lies, for messages: the file, or the item and the folder.
+  /// Its location for messages: the file, or the item and the folder.
   std::string commonPlace() const;
   /// Optimizer groups in the order of the group map: settings by field.
   std::vector<std::map<std::string, PyId>> paramGroups() const;
@@ -118,7 +118,7 @@ struct TorchDistOptimizer {
   /// Updates by parameter, where groups have parameters whose moments count differently.
   PlainEntries updates = {};
 };
-/// Where the common state has them, and where the one count is that torch's own Adam has.
+/// Keys of the update count in the common state; torch's own Adam keeps its count elsewhere.
 inline constexpr const char *kUpdatesKey = "shardc_updates";
 inline constexpr const char *kCommonStep = "common_step";
 /// The common state, in the two places where Megatron-Core looks for it.

@@ -65,7 +65,7 @@ struct LayerName {
   int64_t layer = 0;
 };
 
-/// None for names without a layer.
+/// The layer in a tensor's name; nothing for names without a layer.
 std::optional<LayerName> layerNameOf(const std::string &name) {
   constexpr std::string_view kLayers = ".layers.";
   size_t at = name.find(kLayers);

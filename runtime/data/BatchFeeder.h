@@ -43,7 +43,7 @@ public:
                                     const OrderSpec &order = {},
                                     int64_t samples = DataSource::kUnbounded);
 
-  /// Of a step; of an order of the whole, of an evaluation.
+  /// Microbatches of a step, or of an evaluation.
   int64_t numMicrobatches() const { return numMicrobatches_; }
   const BatchShape &shape() const { return shape_; }
 

@@ -62,7 +62,7 @@ std::vector<double> normalizeWeights(std::span<const double> weights);
 /// Minimum number of samples from a dataset for `target` samples, plus the share `surplus`.
 int64_t samplesOfDataset(int64_t target, double weight, double surplus);
 
-/// For each sample of a blend: which dataset, and which of its samples.
+/// For each sample of a blend, the dataset and the index of the sample in it.
 struct BlendIndex {
   std::vector<int16_t> dataset;
   std::vector<uint32_t> sample;

@@ -55,7 +55,7 @@ struct DataConfig {
 };
 
 struct DataSets {
-  /// By Split; null if no samples were requested.
+  /// The source of each Split; null if no samples of it were requested.
   std::array<std::unique_ptr<DataSource>, kNumSplits> sources;
 
   const DataSource *source(Split split) const { return sources[static_cast<size_t>(split)].get(); }

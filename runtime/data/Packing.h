@@ -1,4 +1,4 @@
-// Which rows go into which pack. Rows have lengths, a pack has a capacity, and no row is cut.
+// Assigns rows to packs. Rows have lengths, a pack has a capacity, and no row is cut.
 #pragma once
 
 #include <cstdint>

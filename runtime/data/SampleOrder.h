@@ -90,7 +90,7 @@ private:
       : spec_(spec), shape_(shape), samples_(samples) {}
   int64_t shuffled(int64_t pass, int64_t index) const;
   int64_t shuffledLocked(int64_t pass, int64_t index) const;
-  /// Of a batch by its number, the sample with this number in it.
+  /// The sample at `index` of a batch.
   int64_t sampleOf(int64_t batch, int64_t index) const;
   int64_t sampleOfLocked(int64_t batch, int64_t index) const;
   int64_t byCost(int64_t batch, int64_t index) const;

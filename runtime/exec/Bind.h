@@ -44,7 +44,7 @@ struct BoundOp {
 /// A segment for one rank and variant. Owns the memory that the calls point to.
 struct BoundSegment {
   std::vector<BoundOp> ops; ///< by index of the segment's op
-  /// By op, those that are issued with it: plan::issuedTogether.
+  /// For each op, the ops that are issued with it: plan::issuedTogether.
   std::vector<std::vector<uint32_t>> together;
   std::vector<std::unique_ptr<kernels::Call>> calls;
   std::vector<std::unique_ptr<std::vector<kernels::Tensor>>> lists;

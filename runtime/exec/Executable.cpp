@@ -18,7 +18,7 @@
 namespace shardc::exec {
 namespace {
 
-/// Others wait for transfers, which therefore go first where both could.
+/// Other ranks wait for transfers, so these have priority over compute.
 hal::StreamUse useOf(const plan::Plan &plan, plan::StreamId stream) {
   bool isOfChannel = std::ranges::count(plan.channels, stream, &plan::Channel::stream) > 0;
   return isOfChannel && stream != plan::kComputeStream ? hal::StreamUse::Transfer
@@ -142,7 +142,8 @@ RankWords Executable::progress(size_t rank) const {
   return words;
 }
 
-/// In the plan's order, and of a channel by the ranks that have it: the same in all processes.
+/// Creates channels in the plan's order, and for each channel in the order of its ranks, which is
+/// the same in all processes.
 Status Executable::createChannels() {
   std::vector<std::optional<uint32_t>> firstUse(plan_.channels.size());
   for (const Numbered &of : segments_)
@@ -155,7 +156,7 @@ Status Executable::createChannels() {
   return Status::ok();
 }
 
-/// Those of the channel that ranks of this process are members of.
+/// Creates the instances of a channel that ranks of this process are members of.
 Status Executable::createChannelsOf(plan::ChannelId channel, uint32_t number) {
   for (const std::unique_ptr<Rank> &rank : ranks_) {
     int worldRank = rank->device->rank();

@@ -131,7 +131,7 @@ public:
   Result<StateMemory> takeState();
 
   const plan::Plan &plan() const { return plan_; }
-  /// Of this process' first rank.
+  /// The role of this process' first rank.
   const plan::Role &role() const { return roleOf(0); }
   const plan::Role &roleOf(size_t rank) const { return plan_.roles[ranks_[rank]->role]; }
   uint32_t roleIndexOf(size_t rank) const { return ranks_[rank]->role; }
@@ -144,7 +144,7 @@ public:
     return plan_.roles[segments_[number].role];
   }
   uint32_t segmentCount() const { return static_cast<uint32_t>(segments_.size()); }
-  /// Of this process the ranks that run the segment.
+  /// The ranks of this process that run the segment.
   const std::vector<size_t> &ranksOf(uint32_t segment) const {
     return ranksOfRole_[segments_[segment].role];
   }
@@ -176,7 +176,7 @@ public:
                     const hal::LaunchParams &params);
   /// Enqueues one op, and lets `eventsOf` tell when it has ended.
   Status issueAlone(uint32_t segment, const plan::SegmentInstance &instance, size_t op);
-  /// Of each rank the event behind the op that `issueAlone` has enqueued last on the stream.
+  /// For each rank, the event after the op that `issueAlone` enqueued last on the stream.
   std::vector<hal::Event *> eventsOf(uint32_t segment, plan::StreamId stream) const;
 
   // The process' ranks, by index.
@@ -213,12 +213,12 @@ public:
       for (const auto &[key, bound] : bound_[s])
         fn(*bound, *segments_[s].segment);
   }
-  /// One op of it as a rank runs it; its call is put into `call`.
+  /// One op of the segment as a rank runs it; `call` receives its call.
   BoundOp boundOp(size_t rank, uint32_t segment, const plan::SegmentInstance &instance, size_t op,
                   kernels::Call &call) const;
   /// Copies device memory of a rank to the host; waits for all queued work.
   Status read(size_t rank, const void *from, int64_t bytes, void *to);
-  /// The same beside what is queued, which does not write these bytes.
+  /// Reads bytes while other work is queued that does not write them.
   Status readBeside(size_t rank, const void *from, int64_t bytes, void *to);
   /// Copies from the host to device memory of a rank, after all queued work.
   Status write(size_t rank, void *to, int64_t bytes, const void *from);
@@ -240,8 +240,8 @@ private:
     std::array<std::unique_ptr<hal::Stream>, plan::kStreamsMax>
         streams; ///< of the plan, the rest null
     std::array<std::unique_ptr<hal::Buffer>, plan::kStreamsMax> workspaces;
-    /// By stream: one for each op of it that others wait for, of the widest segment. Segments may
-    /// follow each other before these are reached, so no stream takes another one's.
+    /// For each stream, an event for each of its ops that others wait for, for the widest segment.
+    /// Segments may follow each other before events are reached, so streams do not share events.
     std::array<std::vector<std::unique_ptr<hal::Event>>, plan::kStreamsMax> events;
     std::array<std::unique_ptr<hal::Event>, plan::kStreamsMax> streamEvents; ///< fork and joins
     std::vector<ByInstance<Instance>> segments; ///< by number; none of other roles
@@ -250,7 +250,8 @@ private:
     std::unique_ptr<hal::Event> isRead;
     std::unique_ptr<hal::Buffer> words; ///< of progress; null without it
     uint32_t microbatch = 0;            ///< what the last of these words becomes
-    /// Of background segments that segments of the program wait for, and of those behind them.
+    /// Events of background segments that segments of the program wait for, and of those after
+    /// them.
     std::unique_ptr<hal::Event> backgroundBegin, backgroundEnd, copiedOn;
     std::optional<LaunchQueue> queue;
   };
@@ -322,7 +323,7 @@ private:
   std::vector<std::vector<std::string>> labels_; ///< by segment's number and op
   ProgressMap map_;
   std::vector<Communicator> communicators_;
-  /// By segment's number and instance: all that does not differ between this process' ranks.
+  /// For each segment and instance, everything that is equal for all ranks of this process.
   std::vector<ByInstance<BoundSegment>> bound_;
   std::vector<Numbered> segments_;
   std::vector<uint32_t> firstOf_; ///< by role: the number of its first segment

@@ -21,7 +21,7 @@ constexpr int64_t kStageCopyMax = int64_t{512} << 20;
 /// about a microsecond per node, and such graphs run for ten or more per node.
 constexpr size_t kNearEnd = 8;
 
-/// Which ops are the last kernels of their unit, or belong to no unit, on their stream.
+/// For each op, whether it is the last kernel of its unit on its stream, or belongs to no unit.
 std::vector<bool> unitEnds(const plan::Segment &segment, const BoundSegment &bound) {
   std::vector<bool> ends(segment.ops.size());
   std::array<std::optional<int32_t>, plan::kStreamsMax> next; // unit of the next kernel
@@ -258,7 +258,7 @@ Status Executable::issue(Rank &rank, const plan::Segment &segment, const Instanc
   return Status::ok();
 }
 
-/// As one part of the stream, with progress words before the first and after the last.
+/// Issues ops as one part of the stream, with progress words before the first and after the last.
 Status Executable::issueTogether(Rank &rank, const plan::Segment &segment, const Instance &instance,
                                  std::span<const uint32_t> gathers) {
   const BoundOp &first = instance.bound->ops[gathers.front()];
@@ -287,8 +287,8 @@ uint32_t *Executable::wordOf(Rank &rank, size_t word) const {
   return reinterpret_cast<uint32_t *>(rank.words->data()) + word;
 }
 
-/// Of pipelines, whose stages are in different microbatches at the same time. One graph serves many
-/// microbatches, so this is no part of it.
+/// Writes the current microbatch, for pipelines, whose stages are in different microbatches at the
+/// same time. One graph serves many microbatches, so this is outside of graphs.
 Status Executable::markMicrobatch(Rank &rank, const plan::Segment &segment, int64_t microbatch) {
   if (!rank.words || !isPipeline_)
     return Status::ok();
@@ -298,7 +298,7 @@ Status Executable::markMicrobatch(Rank &rank, const plan::Segment &segment, int6
   return rank.streams[0]->writeWord(wordOf(rank, plan::kStreamsMax), word);
 }
 
-/// With progress words before and after a collective, and after the last op of a unit.
+/// Issues an op with progress words before and after a collective, and after the last op of a unit.
 Status Executable::issueMarked(Rank &rank, const Instance &instance, const BoundOp &op,
                                uint32_t number, bool endsUnit) {
   bool isCollective = op.kind == BoundOp::Collective && op.channel->size() > 1;

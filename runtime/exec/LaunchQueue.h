@@ -12,7 +12,7 @@ namespace shardc::exec {
 
 class LaunchQueue {
 public:
-  /// At most `nodesMax` nodes of graphs; 0 is unlimited.
+  /// Creates a queue that holds at most `nodesMax` graph nodes; 0 is unlimited.
   static Result<LaunchQueue> create(hal::Device &device, int64_t nodesMax);
 
   /// Waits until this number of nodes may be enqueued. Returns earlier if only one launch is

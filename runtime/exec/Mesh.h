@@ -31,7 +31,7 @@ private:
 /// The ranks of the rank's instance of a group, in group order: by their coordinates on the group's
 /// axes.
 std::vector<int> groupMembers(const plan::Plan &plan, int group, int64_t rank);
-/// Those of the rank's instance of a channel: all of its group, or the pair.
+/// The members of the rank's instance of a channel: its whole group, or the pair.
 std::vector<int> channelMembers(const plan::Plan &plan, plan::ChannelId channel, int64_t rank);
 
 } // namespace shardc::exec

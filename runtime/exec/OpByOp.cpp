@@ -99,7 +99,7 @@ Status OpByOp::end(Cursor &cursor) {
   return around_->after ? around_->after(index) : Status::ok();
 }
 
-/// Those at the heads of streams for which all has ended that they wait for, in the plan's order.
+/// The ops at the heads of streams whose waits have all ended, in the plan's order.
 std::vector<uint32_t> OpByOp::readyOps(const Cursor &cursor) const {
   const std::vector<plan::Op> &ops = segmentOf(cursor).ops;
   std::vector<uint32_t> ready;
@@ -251,7 +251,7 @@ Status OpByOp::awaitOne() const {
                     : makeStatus(report::RolesWait, describe());
 }
 
-/// Where each role stands that has not ended.
+/// Describes the position of each role that has not ended.
 std::string OpByOp::describe() const {
   std::string text;
   for (const Cursor &cursor : cursors_) {

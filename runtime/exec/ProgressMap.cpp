@@ -57,7 +57,7 @@ bool ProgressMap::find(uint32_t number, At &at) const {
   return at.op < segments_[at.segment]->ops.size();
 }
 
-/// Like the labels of bound ops.
+/// A label in the form of those of bound ops.
 std::string ProgressMap::label(uint32_t number) const {
   At at{};
   if (!find(number, at))
@@ -103,7 +103,7 @@ std::string ProgressMap::stageOf(int64_t rank) const {
              : "";
 }
 
-/// As the subject of a sentence: what is said of the rank ends with a comma.
+/// The rank as the subject of a sentence; an apposition ends with a comma.
 std::string ProgressMap::nameOf(int rank) const {
   std::string stage = stageOf(rank);
   return fmt::format("rank {}{}{}", rank, stage, stage.empty() ? "" : ",");

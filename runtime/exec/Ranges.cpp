@@ -31,7 +31,7 @@ std::vector<ParamPiece> paramPieces(const plan::Plan &plan, int32_t block, int64
 
 namespace {
 
-/// Where a dimension's elements of the rank with these indices are among all.
+/// The position of a rank's elements along a dimension among those of all ranks.
 struct Cut {
   int64_t index = 0, ranks = 1, parts = 1;
 

@@ -51,7 +51,7 @@ bool isCounted(const plan::Param &param, const GroupIndices &indices);
 /// What kernels need to know of parameters besides the plan.
 struct RangeContext {
   uint64_t seed = 0; ///< makes the keys of initial values
-  /// By index in Plan::params (ParamRange::countOffset); empty: all 0.
+  /// Offsets of counts by index in Plan::params (ParamRange::countOffset); empty: all 0.
   std::span<const int64_t> countOffsets = {};
   bool isNorm = false; ///< leaves out parameters that the rank does not count
 };

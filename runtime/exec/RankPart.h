@@ -19,7 +19,7 @@ struct RankPart {
     const void *from = nullptr;
     void *to = nullptr;
   };
-  // By BoundOp::own, which counts the ops of each kind.
+  // The rank's part of calls, by BoundOp::own, which counts the ops of each kind.
   std::vector<hal::OwnPart> calls;
   std::vector<Collective> collectives;
   std::vector<Copy> copies;
@@ -39,7 +39,7 @@ void numberOwnParts(BoundSegment &bound);
 /// What of `own`, which is bound for one rank, may not be as in `shared`, the same segment bound
 /// for any rank of the process. The part points into `own`, which outlives it.
 RankPart partOf(const BoundSegment &shared, const BoundSegment &own);
-/// The same where `own` is not needed otherwise: the part holds what it points to.
+/// The same if `own` is not needed afterwards: the part keeps what it points to.
 RankPart takePart(const BoundSegment &shared, BoundSegment own);
 
 /// An op of `shared` as the rank with this part runs it, with its call, if it has one, in `call`.

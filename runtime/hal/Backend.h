@@ -50,7 +50,7 @@ class Backend {
 public:
   virtual ~Backend() = default;
 
-  /// As in a plan's `needs`: "host" or "cuda".
+  /// The name that a plan's `needs` uses: "host" or "cuda".
   virtual std::string_view name() const = 0;
   virtual int worldSize() const = 0;
   /// True if the devices of this process share one pool of memory.

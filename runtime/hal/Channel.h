@@ -18,8 +18,8 @@ namespace shardc::hal {
 using shardc::CollectiveKind;
 using shardc::toString;
 
-/// Which rows of a collective's operand are there: each of its equal slots begins with the rows of
-/// its groups, one after the other.
+/// The valid rows of a collective's operand: each of its equal slots begins with the rows of its
+/// groups, one after the other.
 struct CountedRows {
   const int32_t *counts = nullptr; ///< [slots, groups], on the device; null: all rows are there
   int64_t slots = 0, groups = 0;
@@ -46,7 +46,8 @@ struct Collective {
   double *squares = nullptr;
   CountedRows counted; ///< AllToAll: results of other rows are anything
   int64_t by = 0;      ///< Shift: `out` is `in` of the member so many positions before this one
-  /// In order and disjoint; must outlive every launch of the graph that captured the collective.
+  /// Element ranges in ascending order and disjoint; must outlive every launch of the graph that
+  /// captured the collective.
   std::span<const ElementRange> valid;
 };
 
@@ -85,7 +86,7 @@ struct ChannelDesc {
   /// How `shared` is registered, as far as the backend supports it. All-gathers between windows do
   /// not use multiprocessors.
   Registration registration = Registration::Nothing;
-  /// Of the device, that kernels may take; 0: no limit but the backend's.
+  /// Multiprocessors of the device that kernels may use; 0: no limit but the backend's.
   int32_t multiprocessors = 0;
   /// The uses for which a backend prepares; if empty, all.
   std::vector<ChannelUse> uses;
@@ -97,8 +98,8 @@ struct ChannelDesc {
 /// An error if there are no members, or one is not a rank or there twice.
 Status checkMembers(const ChannelDesc &desc, int worldSize);
 
-/// An error if counted rows do not lie in equal slots, of which each member has equally many, or
-/// the collective has no counted rows.
+/// An error if counted rows are not in equal slots, equally many for each member, or if the
+/// collective cannot have counted rows.
 Status checkCounted(const Collective &desc, int members);
 
 /// A communicator of one group. Each member must issue the same collectives in the same order on

@@ -144,7 +144,7 @@ public:
   /// Work enqueued from now on starts after the event's latest record.
   virtual Status wait(Event &event) = 0;
 
-  /// From now on work is recorded instead of run. Other streams of the rank join by waiting for an
+  /// Begins to record work instead of running it. Other streams of the rank join by waiting for an
   /// event recorded during this capture, and must be joined back before it ends.
   virtual Status beginCapture() = 0;
   virtual Result<std::unique_ptr<Graph>> endCapture() = 0;

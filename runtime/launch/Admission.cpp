@@ -12,8 +12,9 @@ constexpr double kHelloSeconds = 10; ///< until a connection has said who it is
 constexpr double kFullSeconds = 0.1; ///< until it looks again where it can have no more connections
 constexpr double kShakeSeconds = 1;  ///< within which a rank has said who it is, as a rule
 constexpr int64_t kStrangersMax = 128; ///< at once; more push the oldest out
-/// Those of a large job that come at once answer within this, and wait for each other: if they
-/// pushed each other out, none would come in.
+/// Handshakes younger than this many seconds wait for each other. Ranks of a large job that connect
+/// at once answer within this time; if they closed each other's connections, none would be
+/// admitted.
 constexpr double kYoungSeconds = 0.25;
 constexpr double kCrowdSeconds = 0.01; ///< until it looks again whether they are in
 
@@ -142,7 +143,7 @@ int64_t Admission::strangersThere() const {
                                [](const auto &stranger) { return stranger->wire.isOpen(); });
 }
 
-/// That has been there for so long; null: none has.
+/// The oldest connection of at least this age in seconds; null if there is none.
 Connection *Admission::oldest(double now, double seconds) const {
   auto at = std::ranges::find_if(strangers_, [&](const auto &stranger) {
     return stranger->wire.isOpen() && now - stranger->since >= seconds;
@@ -223,7 +224,8 @@ std::vector<Report> Admission::findFaults(const Hello &hello, const Connections 
                                 hello.rank, started, started - 1));
   if (hello.relayPort > 0) // which takes no rank's place, and for whose ranks this is asked again
     return {};
-  // Of two processes of a place the later one counts: the other one may be gone without a word.
+  // If two processes have the same place, the later one counts: the other one may have vanished
+  // without a message.
   const Connection *other =
       options_.elastic ? nullptr : ranks[static_cast<size_t>(hello.rank)].get();
   if (other)
@@ -243,8 +245,8 @@ void Admission::turnAway(Connection &connection, const char *why) {
   warnOnce(connection, why);
 }
 
-/// Only the first one is reported. It may be a rank that was started in a wrong way; the others may
-/// be a flood.
+/// Only the first refused connection is reported. It may be a rank that was started incorrectly;
+/// further ones may be a flood.
 void Admission::warnOnce(const Connection &connection, const char *why) {
   if (!hasWarned_)
     options_.emit(makeReport(report::ConnectionRefused, connection.address, options_.where, why));

@@ -7,7 +7,7 @@
 namespace shardc::launch {
 namespace {
 
-/// For those who are expected to come as well, once others make as many ranks as are needed.
+/// Seconds to wait for further expected places once others make up the needed number of ranks.
 constexpr double kGatherSeconds = 1;
 
 } // namespace
@@ -26,7 +26,7 @@ void ElasticLeader::open(double startsAt, int64_t savedStep, bool isInOrder) {
     count += place.isExpected;
   }
   aim_ = std::max(largestUpTo(count), options_.sizes.back());
-  // To grow again and again without a save that succeeds would lead nowhere.
+  // Growing repeatedly without a successful save would loop.
   isStalled_ = savedStep <= openedAt_ && (isInOrder || isStalled_);
   openedAt_ = std::max(openedAt_, savedStep);
   deadline_ = startsAt + options_.waitSeconds;

@@ -98,8 +98,8 @@ const std::string &Exchange::nameOf(int64_t rank) const {
   return std::get<0>(inside_[static_cast<size_t>(rank)]->key);
 }
 
-/// From exchange to exchange, as long as one waits for a rank that is in another one. They do not
-/// go in a circle: findOther has seen it when the last of them came.
+/// Follows exchanges as long as one waits for a rank that is in another one. There is no cycle:
+/// findOther detected it when the last rank came.
 std::optional<Exchange::Wait> Exchange::longestWait() const {
   const Group *group = nullptr;
   double since = 0;

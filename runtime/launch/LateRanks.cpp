@@ -12,7 +12,7 @@ bool isInCollective(uint32_t word) {
   return ProgressWord::isInside(word) && !ProgressWord::isMaking(word);
 }
 
-/// Of all but one with the share `own`; of two, the smaller.
+/// The median of all ranks but one with the share `own`; of two, the smaller one.
 double medianOfOthers(const Waits::Kind &kind, int64_t own) {
   int64_t count = -1;
   for (const auto &[share, ranks] : kind.ranks)

@@ -73,7 +73,7 @@ private:
   double begin_ = -1; ///< it was asked before
 };
 
-/// Of all ranks together.
+/// Judges the waits of all ranks together.
 class LateJudge {
 public:
   /// Ranks are judged after windows of so much time and so many steps at least.

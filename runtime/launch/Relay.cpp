@@ -134,7 +134,7 @@ void Relay::elect() {
   askedAt_ = -1;
 }
 
-/// Rank 0's supervisor, or the relay that it has named.
+/// The address above this relay: rank 0's supervisor, or the relay that it named.
 void Relay::ask() {
   if (askedAt_ >= 0 && clock_ - askedAt_ < kAgainSeconds)
     return;
@@ -184,7 +184,8 @@ void Relay::giveUp(const Status &why) {
   end();
 }
 
-/// Where what is above is reached from, the ranks of this machine and other machines reach this.
+/// Listens at the address from which the relay reaches what is above it; ranks of this machine and
+/// other machines reach the relay there.
 Status Relay::listen() {
   if (admission_)
     return Status::ok();
@@ -272,7 +273,7 @@ void Relay::take(const Message &message) {
   }
 }
 
-/// Those of this machine that do not answer are ended by others of it.
+/// Ranks of this machine that do not answer are ended by other ranks of it.
 void Relay::takeAbort(const std::string &body) {
   Abort abort = unpacked<Abort>(body).value_or(Abort{});
   isJobOver_ = abort.exitStatus != kAgainStatus;
@@ -455,7 +456,7 @@ bool Relay::handleRank(Connection &child, const Message &message) {
   return true;
 }
 
-/// Where a rank was that fails or ends: a message may say it.
+/// Sends the position of a rank that fails or ends, since a message may mention it.
 void Relay::sendPosition(const Connection &child) {
   if (child.hello->relayPort == 0 && child.isWelcome && state_ == State::Joined)
     sendFor(child, MessageKind::Progress, packed(progress_.last(child.hello->rank)));
@@ -502,7 +503,7 @@ std::vector<const Connection *> Relay::welcomed() const {
   return all;
 }
 
-/// Also a sign of life.
+/// Sends the folded progress, which is also a sign of life.
 void Relay::sendBeat() {
   beatAt_ = clock_;
   above_.queue(MessageKind::Beat, packed(progress_.standingOf(welcomed(), relays_, clock_)));

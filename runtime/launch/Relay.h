@@ -31,7 +31,7 @@ struct RelayOptions {
   double joinSeconds = 600; ///< for rank 0's supervisor to let it in
   double askSeconds = 0.2;  ///< longest wait for an answer to one question
   size_t fanOut = kFanOut;  ///< relays that it takes; further ones go to these
-  /// What distinguishes a rank of so many beside its number; may be empty.
+  /// A text that distinguishes a rank in addition to its number, such as its stage; may be empty.
   std::function<std::string(int64_t rank, int64_t worldSize)> stageOf;
   ReportSink emit; ///< takes the first stranger
 };
@@ -60,10 +60,10 @@ public:
   bool hasGivenUp() const { return hasGivenUp_; }
   /// It has heard that the job is over, and not only this start of its ranks.
   bool isJobOver() const { return isJobOver_; }
-  /// That are open, and what has gone over them.
+  /// Open connections, and the bytes and messages that they carried.
   size_t connections() const;
   Traffic traffic() const;
-  /// Where ranks of this machine reach it; 0 until it can say more than that it waits.
+  /// The port at which ranks of this machine reach it; 0 until it has joined.
   int port() const { return state_ == State::Joined ? port_ : 0; }
 
 private:

@@ -40,7 +40,7 @@ void Relay::addParts(RelayedParts parts) {
   pending_.erase(key);
 }
 
-/// Where all members are below, nobody above has to know.
+/// If all members are below this relay, it answers without anybody above it.
 bool Relay::answerHere(const Pending &pending) {
   const std::vector<int> &members = pending.exchange.members;
   if (pending.isSent || members.empty() || pending.expected < members.size())
@@ -65,7 +65,7 @@ bool Relay::answerHere(const Pending &pending) {
   return true;
 }
 
-/// Of what is wanted of the parts together, no more than that; it is said to be of one rank.
+/// Sends the folded parts upwards, in the name of one rank.
 void Relay::sendParts(Pending &pending) {
   std::vector<std::pair<int, std::string>> &unsent = pending.unsent;
   const std::vector<int> &members = pending.exchange.members;

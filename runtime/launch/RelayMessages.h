@@ -39,7 +39,8 @@ struct RelayedWelcome {
 struct RelayedHellos {
   std::vector<Hello> hellos;
 
-  /// Those of a machine have much in common: a text is written where it is another one than before.
+  /// Places of a machine have much in common: a text is written only if it differs from the
+  /// previous one.
   static void fields(auto &io, auto &it, int64_t places) {
     Hello before;
     io.list(it.hellos, places, [&](auto &hello) {
@@ -59,7 +60,8 @@ struct RelayedHellos {
 /// The parts of several ranks in one exchange. A part that many have given is written once.
 struct RelayedParts {
   GatherPart exchange; ///< without bytes
-  /// By part, which is folded where that needs only one: who has given it. No rank is there twice.
+  /// For each distinct part, the ranks that gave it; folded if the exchange needs only one. No rank
+  /// occurs twice.
   std::map<std::string, std::vector<int>> ranksOf;
 
   static void fields(auto &io, auto &it, int64_t ranks) {

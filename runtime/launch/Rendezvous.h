@@ -51,7 +51,8 @@ struct RendezvousOptions {
   std::function<std::string(std::span<const RankProgress>, int silent)> explainStall;
   /// A rank's position as text; empty if it has not begun.
   std::function<std::string(const RankProgress &)> describe;
-  /// What distinguishes a rank beside its number, as `, stage 2 of 4`; empty if nothing does.
+  /// A text that distinguishes a rank in addition to its number, such as `, stage 2 of 4`; empty if
+  /// there is none.
   std::function<std::string(int64_t rank)> stageOf;
   /// Notes a rank that is late step after step, in some step of the job; empty: nowhere.
   std::function<void(const LateRank &late, int64_t step, const Hello &hello)> noteLate;
@@ -98,7 +99,7 @@ struct Connection {
   void addTo(std::vector<pollfd> &entries);
 };
 
-/// Those of relays; or that of each rank of a job, null until it was admitted.
+/// Connections of relays; or of each rank of a job, null until it was admitted.
 using Connections = std::vector<std::unique_ptr<Connection>>;
 
 inline constexpr double kLeaveSeconds = 5;  ///< for ranks to leave once the job has failed

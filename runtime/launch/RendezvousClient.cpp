@@ -38,7 +38,7 @@ double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-/// Of a rank whose job ends for a reason that the failure was reported.
+/// The status of a rank whose job ends for a reason that was already reported.
 Status wasReported() { return Status(StatusCode::Aborted, "the job has failed before it began"); }
 
 Status notRankZero(const std::string &where) {
@@ -133,7 +133,7 @@ Status RendezvousClient::connect() {
   }
 }
 
-/// Where to connect. What a relay says of itself is believed once it has shown that it knows the
+/// Finds the address to connect to. A relay is believed once it has proved that it knows the
 /// secret.
 Status RendezvousClient::findPlace() {
   server_ = options_.address;
@@ -167,7 +167,8 @@ Status RendezvousClient::unanswered(double seconds, const Status &reason) const 
                   options_.rank, seconds, reason.message()));
 }
 
-/// Among ranks whose supervisors start them again, this one reports the end of rank 0's supervisor.
+/// Whether this rank reports the end of rank 0's supervisor, among ranks whose supervisors start
+/// them again.
 bool RendezvousClient::isSpeaker() const {
   return options_.heard && (options_.heard->load() & kHeardSpeaker) != 0;
 }

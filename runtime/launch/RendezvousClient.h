@@ -29,8 +29,8 @@ struct RendezvousClientOptions {
   /// Under which this machine's relay is found (Relay.h); empty: it connects to rank 0's
   /// supervisor.
   std::string relayName;
-  /// As the launcher counts: the number of a place of an elastic job, and of its places. The rank
-  /// is then given when the ranks begin, for which a place waits as long as it takes.
+  /// The launcher's numbers; in an elastic job those of the place and of all places. The rank is
+  /// then assigned when the ranks begin, for which a place waits as long as needed.
   int64_t rank = 0, worldSize = 1, localRank = 0;
   bool isElastic = false;
   uint64_t planHash = 0;
@@ -46,7 +46,7 @@ struct RendezvousClientOptions {
   std::string gpu; ///< of this rank, for people
   /// A supervisor starts this rank again if it loses rank 0's, which is then not told.
   bool startsAgain = false;
-  /// Where that supervisor reads what the rank has heard; null: nowhere.
+  /// Where the supervisor reads what the rank has heard; null: nowhere.
   std::atomic<uint32_t> *heard = nullptr;
   /// Another process says so if rank 0's supervisor is killed.
   bool hasWitness = false;
@@ -83,7 +83,7 @@ public:
   /// What is called, in a thread of its own, before the process is ended because the job is over:
   /// it may unblock what waits for other ranks. It has a few seconds.
   void onAbort(std::function<void()> callback);
-  /// From here on `read` is called now and then by another thread, and what it gives is sent.
+  /// Starts to call `read` regularly from another thread, and to send what it returns.
   void watch(std::function<RankProgress()> read);
   /// No call of `read` is under way or will come.
   void stopWatching();

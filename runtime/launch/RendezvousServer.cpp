@@ -140,7 +140,8 @@ void RendezvousServer::admit(std::unique_ptr<Connection> connection) {
     serve(rank); // it may have said more already
 }
 
-/// Of two processes the later one counts: the other one may be gone without a word.
+/// Of two processes with one place, the later one counts: the other may have vanished without a
+/// message.
 void RendezvousServer::admitPlace(std::unique_ptr<Connection> connection) {
   options_.elastic->came(connection->place, connection->hello->machine);
   std::unique_ptr<Connection> &idle = idle_[static_cast<size_t>(connection->place)];
@@ -316,7 +317,7 @@ void RendezvousServer::handleGather(Connection &rank, const std::string &body) {
   endExchange(number);
 }
 
-/// What comes of the exchange that a rank has come to, or that it cannot end.
+/// The answer to an exchange that a rank has joined, or the reason why it cannot end.
 void RendezvousServer::endExchange(int64_t number) {
   auto failed = [&](int64_t of, const Report &why) {
     fail({of, StatusCode::Internal, kFailureStatus, {why}});
@@ -391,7 +392,7 @@ Standing RendezvousServer::standing() const {
   return progress_.standingOf(near, relays_, clock_);
 }
 
-/// Where each rank is, is asked only if that has to be known.
+/// Ranks are asked for their positions only if a message needs them.
 void RendezvousServer::checkTimes() {
   if (!isRunning_)
     return checkJoining();

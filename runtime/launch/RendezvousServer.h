@@ -39,7 +39,7 @@ public:
   bool isRunning() const { return isRunning_; }
   /// The last step that some rank has ended, as far as they have said.
   int64_t lastStep() const;
-  /// That are open to ranks and relays, and what has gone over them.
+  /// Open connections to ranks and relays, and what they carried.
   size_t connections() const;
   Traffic traffic() const;
   /// The exit status of the job, once it is over.

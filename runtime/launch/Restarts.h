@@ -41,7 +41,8 @@ public:
 
   /// A fault, the first of an attempt. Unless the verdict is Again, the job is over.
   Verdict faulted(const FaultSeen &fault);
-  /// All ranks have saved and wait, to go on as other ranks. False where nothing begins any more.
+  /// True if all ranks have saved and wait, to continue with other rank numbers. False if nothing
+  /// begins any more.
   bool resizes();
   /// All processes that can still write a save have ended. `newestSave` is the step of the newest
   /// complete save of this run, or -1. The attempt that starts after its pause.

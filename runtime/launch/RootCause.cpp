@@ -45,7 +45,7 @@ std::string RootCause::stageOf(int64_t rank) const {
   return options_.stageOf ? options_.stageOf(rank) : "";
 }
 
-/// As the subject of a sentence.
+/// The rank as the subject of a sentence.
 std::string RootCause::nameOf(int64_t rank) const {
   std::string stage = stageOf(rank);
   return fmt::format("rank {}{}{}", rank, stage, stage.empty() ? "" : ",");
@@ -109,7 +109,8 @@ Report RootCause::reportOfEnded(const Hello &rank, const std::string &position) 
   auto lost = lostIn_.find(rank.rank);
   if (lost != lostIn_.end())
     text += "; " + lost->second;
-  // Of a stage also its own microbatch counts, which is another one than that of who waits.
+  // In a pipeline the stage's own microbatch is reported too; it differs from that of the ranks
+  // that wait.
   if (!position.empty() && (lost == lostIn_.end() || !stage.empty()))
     text += "; it was " + position;
   return makeReport(report::RankEnded, text);

@@ -65,7 +65,7 @@ bool RendezvousServer::handleRelay(Connection &relay, const Message &message) {
   }
 }
 
-/// As if each had come itself.
+/// Handles the ranks behind a relay as if each had connected itself.
 bool RendezvousServer::handleJoined(Connection &relay, const std::string &body) {
   std::optional<RelayedHellos> all = unpacked<RelayedHellos>(body, places());
   for (size_t i = 0; all && i < all->hellos.size(); ++i) {
@@ -129,7 +129,7 @@ bool RendezvousServer::handleParts(Connection &relay, const std::string &body) {
   return true;
 }
 
-/// By way of a relay once for all ranks behind it.
+/// Sends a message to ranks; a relay gets it once for all ranks behind it.
 void RendezvousServer::sendTo(const std::vector<int> &ranks, MessageKind kind,
                               const std::string &body) {
   std::map<Connection *, std::vector<int>> behind;

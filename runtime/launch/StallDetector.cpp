@@ -110,7 +110,7 @@ Report StallDetector::stallOf(const Standing &all, const Exchange &exchange, dou
       fmt::format("the timeout of {:.4g} min (dist.distributed_timeout_minutes) has expired",
                   options_.timeoutSeconds / 60);
   auto silent = static_cast<int>(all.silent.seconds > kSilentSeconds ? all.silent.rank : -1);
-  // One that waits elsewhere is not what holds the exchange up.
+  // A rank that waits elsewhere does not hold this exchange up.
   std::optional<Exchange::Wait> wait = exchange.longestWait();
   bool isHeldUp = wait && std::ranges::none_of(wait->missing, [this](int64_t rank) {
                     return std::ranges::any_of(last(rank).words, ProgressWord::isInside);

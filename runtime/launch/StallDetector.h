@@ -48,7 +48,7 @@ public:
   /// The options outlive it.
   explicit StallDetector(const RendezvousOptions &options) : options_(options) {}
 
-  /// Nothing was heard of any rank.
+  /// Forgets all ranks.
   void reset() { ranks_.clear(); }
   /// What a rank says of its progress.
   void note(int64_t rank, const RankProgress &position, double now);

@@ -40,7 +40,7 @@ struct Standing {
     isAsked = isAsked || other.isAsked;
     still = std::min(still, other.still);
   }
-  /// Nothing was heard for so many seconds more.
+  /// The standing after further seconds without news.
   Standing after(double seconds) const {
     Standing later = *this;
     for (Longest *each : {&later.inside, &later.making, &later.silent})

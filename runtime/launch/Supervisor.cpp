@@ -33,7 +33,8 @@ namespace {
 
 constexpr double kKillSeconds = 6; ///< for processes to leave once the job has failed
 constexpr int kPollMilliseconds = 100;
-/// For rank 0's supervisor to answer a rank that starts again: it does so within seconds.
+/// Seconds that a rank which starts again waits for rank 0's supervisor, which answers within
+/// seconds.
 constexpr double kAskAgainSeconds = 120;
 
 double secondsNow() {
@@ -399,7 +400,7 @@ private:
     return signals_.isOpen();
   }
 
-  /// Where ranks have parents of their own, those of other ranks say that one is gone.
+  /// If ranks have supervisors of their own, those of other ranks report that one is gone.
   Status startWitness() {
     if (isLaunched_)
       return Status::ok();

@@ -57,8 +57,8 @@ struct SupervisorOptions {
   std::optional<Report> problem; ///< why this rank cannot take part
   ReportSink emit;               ///< takes the one failure, and warnings
   RestartOptions restarts;
-  /// From where the run can continue, for people, asked once the ranks were killed: `a run can
-  /// resume after step 4 from 'ckpt'`. Empty: nothing was saved.
+  /// The state from which the run can continue, for messages; asked once the ranks are killed: `a
+  /// run can resume after step 4 from 'ckpt'`. Empty: nothing was saved.
   std::function<std::string()> whatIsLeft;
   HeldMemory held;
   /// The GPU of a rank, by its number on its node, for people; empty function: none.
@@ -74,7 +74,7 @@ struct SupervisorOptions {
   /// What distinguishes a rank beside its number, as `, stage 2 of 4`; empty if nothing does.
   std::function<std::string(int64_t rank, int64_t worldSize)> stageOf;
 
-  /// Of the job on all machines: one for each rank, or for each place.
+  /// Number of processes of the job on all machines: one for each rank or place.
   int64_t processes() const { return elastic.isElastic() ? elastic.places() : worldSize; }
 };
 

@@ -33,11 +33,11 @@ inline constexpr size_t kWordsMax = 17;    ///< progress words of a rank
 inline constexpr size_t kReportsMax = 100; ///< of a rank that cannot continue
 
 enum class MessageKind : uint32_t {
-  // Before the two know each other, and without a code:
+  // Messages of the handshake, without a code:
   Challenge = 1, ///< to who has connected: a number that is used once
   Hello,         ///< of a rank: who it is, with a code that answers the challenge
   Refused,       ///< to who has no code, or has no place here
-  // With a code:
+  // Messages with a code:
   Admitted, ///< to a rank: it has its place
   Welcome,  ///< to all, once all have come
   Gather,   ///< a rank's part in an exchange
@@ -126,7 +126,8 @@ public:
   std::vector<Report> reports();
   /// A number up to `most`.
   uint64_t bounded(uint64_t most);
-  /// Fails where one is not below `most`, or is there already, for which `isThere` has `most` bits.
+  /// Reads distinct numbers below `most`; fails at a number that is not, or that occurred before,
+  /// for which `isThere` has `most` bits.
   void ranks(std::vector<int> &values, int64_t most, std::vector<bool> &isThere);
   void ranks(std::vector<int> &values, int64_t most) {
     std::vector<bool> isThere(static_cast<size_t>(most));
@@ -147,7 +148,7 @@ public:
     field(value, most);
     --value;
   }
-  /// To the millisecond.
+  /// A time in seconds, to the millisecond.
   void seconds(double &value, double most) {
     value = static_cast<double>(bounded(static_cast<uint64_t>(most * 1e3))) * 1e-3;
   }
@@ -192,7 +193,8 @@ template <class T> std::string packed(const T &message) {
   return out.take();
 }
 
-/// Nothing where the body is no such message. Ranks, places and counts of them are below `ranks`.
+/// Parses a body; nothing if it is not such a message. Ranks, places and their counts must be below
+/// `ranks`.
 template <class T> std::optional<T> unpacked(std::string_view body, int64_t ranks = kRanksMax) {
   Unpacker in(body);
   T message;
@@ -216,7 +218,7 @@ struct Hello {
   uint32_t version = kProtocolVersion;
   std::string job; ///< distinguishes this launch from others that may have the same secret
   Nonce nonce{};
-  /// As the launcher counts; of an elastic job the place, and the number of places.
+  /// The launcher's numbers; in an elastic job the place and the number of places.
   int64_t rank = 0, worldSize = 0;
   uint64_t planHash = 0;
   int64_t pid = 0;
@@ -242,7 +244,7 @@ struct Hello {
     io.field(it.gpu);
     io.field(it.problems);
   }
-  /// With the code that answers the challenge.
+  /// Serialises the hello with the code that answers the challenge.
   std::string pack(const Key &secret, const Nonce &challenge) const;
   /// The body without its code, if the code is right. Then the writer knows the secret and has
   /// written it for this challenge.
@@ -311,7 +313,7 @@ struct Failure {
   int exitStatus = 3;
   bool isReported = false; ///< the failure was reported
   std::vector<Report> reports;
-  /// Of a rank with this status.
+  /// The failure of a rank with this status.
   static Failure of(const Status &status, int exitStatus) {
     return {.code = status.code(), .exitStatus = exitStatus, .reports = {status.report()}};
   }
@@ -371,7 +373,7 @@ public:
   bool hasUnsent() const { return isOpen() && !unsent_.empty(); }
   bool hasUnread() const { return !unread_.empty(); }
 
-  /// From here on messages that have a code can be sent and read.
+  /// Sets the keys; from then on messages with a code can be sent and read.
   void seal(const Key &sending, const Key &reading) { keys_ = {sending, reading}; }
   /// Answers the challenge of the other end, and seals.
   void introduce(const Hello &own, const Key &secret, const Nonce &challenge);

@@ -58,7 +58,8 @@ StreamId streamOf(Plan &plan, StreamKind kind);
 ChannelId channelOf(Plan &plan, int16_t group, StreamKind stream, Transport transport,
                     std::string_view name);
 
-/// The same for a channel of two members of the group, which carries sends and receives.
+/// The channel of two members of the group, for sends and receives between them; added if there is
+/// none.
 ChannelId pairChannelOf(Plan &plan, int16_t group, std::array<int32_t, 2> pair, StreamKind stream,
                         std::string name);
 

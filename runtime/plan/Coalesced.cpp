@@ -16,7 +16,7 @@ bool isLike(const Op &a, const Op &b) {
          a.pred == b.pred;
 }
 
-/// Where a value may lie on some rank.
+/// The bytes that a value may occupy on some rank.
 struct Extent {
   Arena arena;
   int64_t begin, end;

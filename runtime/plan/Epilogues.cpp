@@ -55,7 +55,7 @@ private:
       list += ' ';
     list += names;
   }
-  /// Those of a list that the other one lacks, without optional ones.
+  /// The names in a list that the other list lacks, without optional ones.
   static std::string without(std::string_view names, std::string_view others) {
     std::string rest;
     while (!names.empty()) {

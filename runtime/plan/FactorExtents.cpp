@@ -256,8 +256,8 @@ int64_t rowsAlong(const Plan &plan, const Segment &segment, const Op &op, const 
   return rows;
 }
 
-/// Of a shard of a table: what is looked up, or was, in all shards, so that each rank counts for
-/// its share.
+/// The rows of a table's shard in a lookup: the rows of all shards, since each rank counts its
+/// share of them.
 int64_t rowsOfShard(const Plan &plan, const Segment &segment, const Op &op, ValueId shard) {
   const OpFactors &factors = factorsOf(op);
   size_t ids = 0;

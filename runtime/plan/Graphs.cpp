@@ -19,7 +19,7 @@ constexpr int64_t kBytesPerNode = 4 << 10;
 // A call of the runtime for each node, and some for the events around it, 0.5 to 4.3 us each.
 constexpr double kSecondsPerNode = 20e-6;
 
-/// Of an op that works on so many rows of its first operand at a time.
+/// The number of chunks of an op that processes `chunk_rows` rows of its first operand at a time.
 int64_t chunksOf(const Segment &segment, const Op &op) {
   int64_t rows = op.getInt(AttrKey::chunk_rows);
   if (rows <= 0 || op.operands.empty())
@@ -33,9 +33,9 @@ int64_t chunksOf(const Segment &segment, const Op &op) {
 /// amaxes and codes.
 constexpr int64_t kNodesOfFactors = 6;
 
-/// Of a batch of matrices of Muon: the momentum, the first factor and the update, squares where it
-/// takes whole updates, and in each step three products, before each of which a library may clear
-/// counters. Two of them may be cut into five strips, behind which a kernel copies.
+/// The graph nodes of one batch of matrices in Muon: the momentum, the first factor, the update,
+/// squares for whole updates, and three products in each iteration, before each of which a library
+/// may clear counters. Two of them may be divided into five strips, each followed by a copy.
 int64_t nodesOfBatch(const Op &op) {
   const int64_t ofProduct = op.getBool(AttrKey::symmetric) ? 11 : 2;
   if (op.kind == OpKind::MuonUpdate)

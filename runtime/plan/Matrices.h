@@ -9,8 +9,8 @@
 
 namespace shardc::plan {
 
-/// A matrix of a parameter, or of one of the tensors that a parameter stacks. Of a tensor whose
-/// rows are of several matrices in turn, each of these has the elements of all.
+/// A matrix of a parameter, or of one of the tensors that a parameter stacks. If a tensor's rows
+/// belong to several matrices alternately, each of these has the elements of all rows.
 struct BlockMatrix {
   const Param *param = nullptr;
   int64_t begin = 0, end = 0;    ///< elements of the block that the tensor has on this rank
@@ -29,8 +29,8 @@ struct BlockMatrix {
   bool isCutBy(int64_t part) const { return begin / part != (end - 1) / part; }
 };
 
-/// Of each parameter with rows and columns, if `isJoined` with those of other ranks, else this
-/// rank's part.
+/// The matrices of each parameter with rows and columns: the whole ones over all ranks if
+/// `isJoined`, otherwise this rank's parts.
 std::vector<BlockMatrix> matricesOf(const Plan &plan, int32_t block, bool isJoined);
 
 /// The group of tensor-parallel ranks that have parts of matrices of the block; -1 if each rank has

@@ -136,7 +136,7 @@ bool Parser::op(Segment &segment) {
   return true;
 }
 
-/// Of the op, where it is not what the segment's kind says.
+/// Reads the phase of an op if the text states one that differs from that of the segment's kind.
 bool Parser::phase(Op &op) {
   if (parsePhase(in_.peekWord()) && !enumerator(op.phase, parsePhase, "phase"))
     return false;

@@ -151,7 +151,7 @@ private:
   NameTable cells_, segments_; ///< of the role under way
   std::map<std::pair<CellKind, int32_t>, std::pair<uint32_t, size_t>>
       kinds_; ///< of its cells except buffers: the first one and where it begins
-  std::unordered_map<std::string_view, ValueId> values_; ///< of the segment under way
+  std::unordered_map<std::string_view, ValueId> values_; ///< of the current segment
   std::vector<ResultName> resultNames_;                  ///< of the op under way
   int64_t nodeCount_ = 0;
   int64_t repetitionCount_ = 0; ///< of all predicates

@@ -35,7 +35,7 @@ bool isSame(const AxisRange &a, const AxisRange &b) {
   return a.axis == b.axis && a.begin == b.begin && a.end == b.end;
 }
 
-/// The same ranks have the same state in the same places.
+/// Whether the same ranks have the same state at the same addresses in both plans.
 bool hasSameState(const Plan &a, const Plan &b) {
   auto areSame = [](const auto &one, const auto &other) { return isSame(one, other); };
   return a.needsBackend == b.needsBackend &&

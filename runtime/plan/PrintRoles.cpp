@@ -86,7 +86,8 @@ void Writer::attrs(const Op &op) {
     text("}");
 }
 
-/// Those with the same copies together; blocks are named unless they are the plan's first ones.
+/// Prints blocks, grouped by their number of copies; they are named unless they are the first ones
+/// of the plan.
 void Writer::blocks(const Op &op) {
   auto isPlaced = [&](const ListedBlock &each) { return each.block == &each - op.blocks.data(); };
   auto isAlike = [&](const ListedBlock &each) { return each.copies == op.blocks[0].copies; };

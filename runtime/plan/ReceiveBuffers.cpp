@@ -12,7 +12,7 @@ namespace shardc::plan {
 
 namespace {
 
-/// Nothing for what is not a sum over ranks.
+/// The reduction that an op performs; nothing if it is not a sum over ranks.
 std::optional<Reduction> reductionOf(const Plan &plan, const Segment &segment, const Op &op) {
   const std::optional<CollectiveInfo> &collective = opInfo(op).collective;
   if (op.group < 0 || !collective || !isSum(collective->kind))

@@ -32,7 +32,7 @@ std::vector<bool> axesOfParts(const Plan &plan, int32_t block) {
   return axes;
 }
 
-/// Of each axis of the mesh the role's coordinates.
+/// The role's coordinates on each axis of the mesh.
 std::vector<AxisRange> boxOf(const Plan &plan, const Role &role) {
   std::vector<AxisRange> box;
   for (uint16_t axis = 0; axis < plan.mesh.size(); ++axis)

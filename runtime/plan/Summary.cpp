@@ -340,7 +340,7 @@ MemoryByPurpose memoryByPurpose(const Role &role) {
   return memory;
 }
 
-/// So many numbers below `count` are those that it names.
+/// How many of the numbers below `count` the predicate contains.
 int64_t timesWithin(const Pred &pred, int64_t count) {
   int64_t behind = std::min(pred.end(), count - 1) - pred.begin, width = pred.last - pred.begin + 1;
   if (behind < 0)

@@ -172,7 +172,7 @@ public:
     for (size_t s = 0; s < taken_.size(); ++s) {
       if (role_.segments[s].before != kNone)
         take(static_cast<uint32_t>(s), 0, 1);
-      // In order of their microbatches, where Only is last.
+      // In the order of their microbatches, with Only last.
       std::ranges::sort(taken_[s], {}, [](const SegmentInstance &each) {
         const Variant &v = each.variant;
         return std::tuple(v == Variant::Only, v.microbatch, v.count, each.slot);
@@ -182,7 +182,7 @@ public:
   }
 
 private:
-  /// Of turns that execute alike, as many as there are slots.
+  /// Takes as many of a loop's equal iterations as there are ring slots.
   void takeLoop(const ProgramNode &loop, const std::vector<int64_t> &named) {
     for (const ProgramNode &node : loop.children) {
       if (node.kind == ProgramNode::Loop)

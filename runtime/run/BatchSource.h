@@ -48,7 +48,7 @@ class BatchSource {
 public:
   virtual ~BatchSource() = default;
 
-  /// From now on evaluations take this validation set, or the test data.
+  /// Selects this validation set, or the test data, for the evaluations that follow.
   virtual void evaluate(int64_t /*set*/, bool /*isTest*/) {}
 
   /// Writes microbatch `microbatch` of `microbatches` of the `visit`-th step, or evaluation, of the

@@ -1,5 +1,6 @@
-// Which rows of values are there, in a run op by op: counts as ops made them, or as a segment began
-// with them. Their bytes may be others' when rows are looked at.
+// The valid rows of values in a run op by op: counts as ops wrote them, or as a segment began with
+// them. When rows are looked at, other values may already use the bytes of the counts, so they are
+// copied.
 #pragma once
 
 #include <map>

@@ -16,7 +16,8 @@ constexpr std::chrono::milliseconds kPlacesPoll{10};
 
 void throwInjected(const kernels::Call &) { throw std::runtime_error("an exception was injected"); }
 
-/// Of a device's memory this would need a copy: the host's alone is spoilt.
+/// Writes a NaN into the first operand of the call's list, in host memory; device memory would need
+/// a copy.
 void spoilInjected(const kernels::Call &call) {
   const kernels::Tensor &first = call.list[0];
   if (first.dtype == DType::F32 && first.numel() > 0)
@@ -29,7 +30,7 @@ bool isOfProcess(FaultKind kind) {
          kind == FaultKind::Cut;
 }
 
-/// As a network that is cut off: no peer of this process hears of it any more.
+/// Closes connections as a broken network would: no peer of this process hears from it any more.
 void closeConnections() {
   constexpr int kDescriptorsMax = 4096;
   for (int fd = 0; fd < kDescriptorsMax; ++fd) {

@@ -28,7 +28,7 @@ bool evaluates(const plan::Plan &plan) {
   return false;
 }
 
-/// That of shuffles of the data.
+/// The seed of the shuffles of the data.
 uint64_t seedOf(const plan::Plan &plan) {
   return static_cast<uint64_t>(plan.job.has(plan::JobField::dataset_randomSeed)
                                    ? plan.job.dataset.randomSeed
@@ -53,7 +53,7 @@ Feeding feedingOf(const plan::Plan &plan, Split split, const data::DataSource &s
   if (plan.job.dataset.dataloaderType == plan::Job::DataloaderType::Batch)
     feeding.order.kind = data::OrderKind::Batch;
   feeding.order.seed = seedOf(plan);
-  // Which rank takes a sample changes the result only where means of microbatches are averaged.
+  // The rank that gets a sample matters only if means of microbatches are averaged.
   if (plan.job.model.calculatePerTokenLoss && feeding.shape.dataParallel > 1)
     feeding.order.costs = source.costs();
   if (split == Split::Valid && plan.job.validation.fullValidation) // as upstream, never at random

@@ -26,7 +26,7 @@ struct Speed {
 /// The command of `| COMMAND`, to which lines go in place of a file; none of a file's path.
 std::optional<std::string> metricsCommand(const std::string &path);
 
-/// Which values of a step are reported beside loss, rate, norm and tokens.
+/// The values of a step that are reported in addition to loss, rate, norm and tokens.
 struct MetricsFields {
   bool lossScale = false;   ///< of the next step
   bool skipped = false;     ///< 1 if the update was left out

@@ -41,7 +41,7 @@ public:
     return (&param - plan_.params.data() > first_ ? 2 : 1) +
            (plan::isTrained(plan_, param) ? 1 : 0);
   }
-  /// Of the head, with the embedding's table.
+  /// The operations of the head, if it uses the embedding's table.
   double ofTiedHead() const {
     auto table = std::ranges::find_if(
         plan_.params, [&](const plan::Param &param) { return isTable(plan_, param); });

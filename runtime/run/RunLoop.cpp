@@ -169,7 +169,7 @@ private:
     return options_.restore();
   }
 
-  /// Nothing is queued, and everything that was is reported.
+  /// Saves the state. Nothing is queued, and everything before has been reported.
   Status save() {
     if (!options_.keeper || result_.state.step <= lastSaved_)
       return Status::ok();
@@ -383,8 +383,8 @@ private:
     return readBack(StepReadback::Kind::Skipped, iteration);
   }
 
-  /// The same within a step, of the weights that it has computed with. Nothing of steps before it
-  /// is queued. The step's time counts it.
+  /// Compares inside a step the weights that it has computed with. No work of earlier steps is
+  /// queued. The step's time includes it.
   Status runComparing(const StepPart &part, int64_t step, exec::OpObserver *observer) {
     RETURN_IF_ERROR(segments_.run(part.toUpdate, observer));
     RETURN_IF_ERROR(executable_.backend().synchronize());
@@ -535,7 +535,7 @@ private:
   MemoryWatch memory_;
   RunResult result_;
 
-  // Of the loop under way:
+  // State of the current loop:
   std::vector<StepPart> step_;
   bool comparesBefore_ = false;  ///< replicas, before the update
   SegmentRunner::Series inStep_; ///< its runs, without those of `every`

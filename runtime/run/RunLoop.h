@@ -23,7 +23,7 @@ namespace shardc::run {
 /// fits any model.
 inline constexpr int64_t kOverflowsMax = 50;
 
-/// Which data an evaluation took.
+/// The data set that an evaluation used.
 struct Evaluated {
   int64_t set = 0;     ///< of the validation sets, if there are several
   bool isTest = false; ///< the test data, once
@@ -68,7 +68,7 @@ public:
   virtual Status save(const StepState &state) = 0;
   /// Whether the state after this step is copied into memory too, from which a restart may go on.
   virtual bool isCopyDue(int64_t) const { return false; }
-  /// As saveAhead and save are for saves.
+  /// The counterparts of saveAhead and save for copies in memory.
   virtual Result<bool> copyAhead(int64_t) { return true; }
   virtual Status copy(const StepState &) { return Status::ok(); }
   /// Waits for running saves. Called when the run ends normally.
@@ -103,16 +103,16 @@ struct RunOptions {
   int64_t firstEvaluation = 0; ///< no evaluation before this step has ended
   int64_t evaluationSets = 1;  ///< validation sets, each of which an evaluation takes in turn
   bool evaluatesTest = false;  ///< once all steps are done, the test data too
-  /// If above 0: after every so many steps `compare` is called, with nothing queued; or before
-  /// their updates, where only then ranks have whole weights alike, which each step gathers.
+  /// If above 0: `compare` is called after every so many steps, with nothing queued. If ranks have
+  /// whole weights only inside a step, which gathers them, it is called before the update.
   int64_t compareInterval = 0;
   std::function<Status(int64_t step)> compare;
   /// Steps of the job, ascending from 1, that are skipped: they only take their batch.
   std::vector<int64_t> skippedSteps;
   /// If set: the run ends after the step in which this time comes, as on request.
   std::optional<std::chrono::steady_clock::time_point> deadline;
-  /// If above 0: so many steps in a row whose gradients are not finite end the run, although the
-  /// loss scale accounts for them.
+  /// If above 0: the run ends after so many consecutive steps with non-finite gradients, although
+  /// the loss scale accounts for them.
   int64_t overflowsMax = 0;
   bool check = false; ///< op by op, with a check of every result
   /// Non-zero requests a clean end. Read once per step.

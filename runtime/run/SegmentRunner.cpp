@@ -71,7 +71,8 @@ Status SegmentRunner::createFeed(uint32_t segment, uint32_t cell) {
   return Status::ok();
 }
 
-/// In the order of the program. Runs that name their microbatch are one visit of their segment.
+/// The runs of a part, in the order of the program. Runs that name their microbatch are one visit
+/// of their segment.
 std::vector<SegmentRunner::Run> SegmentRunner::runsOf(const Part &part,
                                                       std::vector<int64_t> &visits) const {
   const plan::Role &role = executable_.plan().roles[part.role];

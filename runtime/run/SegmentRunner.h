@@ -44,7 +44,7 @@ public:
   /// The runs and loops of all parts, which may wait for each other. Parts take turns, a run of
   /// each: none gets further ahead than its program does.
   Series seriesOf(std::span<const Part> parts) const;
-  /// With an observer, op by op.
+  /// Runs a series; op by op if there is an observer.
   Status run(const Series &series, exec::OpObserver *observer);
   /// The same for visits that have a number already: the `visit`-th of this process.
   Status runVisit(const Series &series, int64_t visit, exec::OpObserver *observer);

@@ -130,8 +130,8 @@ Status BaseWeights::check() const {
                     folder_, text);
 }
 
-/// Of the shape and of a few rows, in the type in which the run computes with them: so it is the
-/// same for each format, and cheap.
+/// The digest of a tensor's shape and of a few rows, in the compute type: cheap, and equal for
+/// every checkpoint format.
 Result<std::string> BaseWeights::fingerprint(const plan::Param &param, int64_t number) const {
   std::string name = param.tensorName(number);
   Shape shape = shapeOfParam(param);

@@ -20,7 +20,7 @@ public:
 
 private:
   Status addSettings(const Progress &progress, checkpoint::RankWriter &writer) const;
-  /// Those of one tensor.
+  /// Adds the optimizer settings of one tensor.
   Status addSettings(uint32_t param, const std::string &name, bool isAdam, const Progress &progress,
                      checkpoint::RankWriter &writer) const;
 

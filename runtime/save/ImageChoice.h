@@ -12,7 +12,7 @@
 
 namespace shardc::save {
 
-/// Where a rank is.
+/// The node of a rank, and its number there.
 struct RankPlace {
   std::string machine;   ///< processes with the same text share a machine
   int64_t localRank = 0; ///< on its node; a machine may have several nodes

@@ -18,7 +18,7 @@
 
 namespace shardc::save {
 
-/// Where a rank serves images, as it reports the others.
+/// The address at which a rank serves images.
 struct ImageAddress {
   std::string address;
   int port = 0;

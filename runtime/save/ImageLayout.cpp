@@ -38,7 +38,8 @@ Status ImageLayout::findSaved() {
   return Status::ok();
 }
 
-/// Where bytes of a cell are in the state of a rank's image. Copies of a cell follow each other.
+/// The position of a cell's bytes in the state of a rank's image. Copies of a cell follow each
+/// other.
 Result<int64_t> ImageLayout::placeOf(int64_t owner, uint32_t role, uint32_t cell, int64_t begin,
                                      int64_t bytes) const {
   exec::GroupIndices indices(*plan_, owner);

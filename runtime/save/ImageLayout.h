@@ -1,5 +1,5 @@
-// Where the bytes of a rank's state are in an image of it (StateImages.h): what the plan's
-// background segments have copied, one part after the other, behind the job's position.
+// The layout of a rank's state in an image (StateImages.h): the job's position, then everything
+// that the plan's background segments have copied, one part after the other.
 #pragma once
 
 #include <map>

@@ -154,13 +154,14 @@ void Loader::comparePadding(const RunState &state) {
                      now ? "excluded from" : "in", before));
 }
 
-/// As many as the job's steps take if the checkpoint does not say.
+/// The consumed samples of a checkpoint; computed from the job's steps if the checkpoint does not
+/// say.
 int64_t Loader::consumedSamples(const RunState &state) const {
   bool isKnown = findEntry(state.args, kConsumed) != nullptr;
   return isKnown ? state.consumedTrainSamples : plan::samplesOfSteps(plans_, state.iteration);
 }
 
-/// Where the batch grows, the plan of the steps that come next.
+/// If the batch size grows, chooses the plan of the steps that come next.
 Status Loader::choosePhase(const RunState &state) {
   if (isFinetune_ || plans_.size() == 1)
     return Status::ok();
@@ -238,7 +239,7 @@ void Loader::readLossScale(const RunState &state) {
     emit_(makeReport(report::LossScaleUnknown, plan::firstLossScale(plan_->job)));
 }
 
-/// That of the same tensors, over as many steps.
+/// Reads the amax history if it has the same tensors and as many steps.
 Status Loader::readAmaxHistory() {
   const plan::Cell *cell = amaxHistoryOf(*plan_);
   if (cell == nullptr || !loadsOptimizer_)

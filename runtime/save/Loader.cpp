@@ -348,7 +348,7 @@ Status Loader::beginWithBase() {
   return readExpertBias();
 }
 
-/// Where no checkpoint has what is trained in full, it begins as the base has it.
+/// If no checkpoint contains a parameter that is trained in full, it starts with the base's values.
 bool Loader::takesFromBase(const plan::Param &param) const {
   return isKeptInBase(*plan_, param) || (isInBase(param) && base_ && !checkpoint_ && !source_);
 }

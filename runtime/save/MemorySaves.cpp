@@ -246,7 +246,7 @@ Status MemorySaves::meet() {
   return takeIntroductions(all);
 }
 
-/// By rank, the owners of chosen images that are not what they were.
+/// For each rank, the owners of chosen images whose bytes have changed.
 Result<std::vector<std::vector<int>>> MemorySaves::findDamaged(const ImageChoice &choice) {
   nlohmann::json mine = nlohmann::json::array();
   for (size_t owner = 0; owner < choice.holders.size(); ++owner) {

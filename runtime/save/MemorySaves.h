@@ -32,7 +32,7 @@ struct MemoryOptions {
   /// ImageSlots of this rank, and of the rank whose neighbour it is; empty without neighbours.
   std::span<uint8_t> own, guest;
   uint64_t planHash = 0;
-  /// Of all numbers of ranks that the job may have; outlive the MemorySaves.
+  /// The plans for all numbers of ranks that the job may have; they outlive the MemorySaves.
   std::span<const plan::Plan> plans;
   std::string machine;        ///< that this rank is on
   double timeoutSeconds = 60; ///< of a transfer in which nothing moves
@@ -44,7 +44,7 @@ struct MemoryOptions {
   bool areAwaited = false;
 };
 
-/// From where a restart goes on.
+/// The state from which a restart continues.
 struct MemoryState {
   size_t phase = 0; ///< of the plans
   Progress progress;
@@ -71,7 +71,7 @@ public:
   /// The executable is not used any more: an image whose state is not there yet is given up.
   void release();
 
-  /// After every so many steps, and after those that follow one that was skipped.
+  /// Whether to save after this step: at each interval, and after a save that was skipped.
   bool isDue(int64_t step) const { return isLate_ || step % interval_ == 0; }
   /// All ranks call it together: whether an image of this step may begin. False, with a warning,
   /// while an earlier one is not complete on each rank and at its neighbour, or while the arena
@@ -111,7 +111,7 @@ private:
   Result<std::vector<std::vector<int>>> findDamaged(const ImageChoice &choice);
   Result<std::optional<ImageChoice>> choose(int64_t newerThan);
   void keepOnly(const std::optional<ImageChoice> &choice) const;
-  /// Where the job was when images were made.
+  /// The position of the job when the images were made.
   struct Position {
     int64_t phase = 0, endedNs = 0;
     Progress progress;

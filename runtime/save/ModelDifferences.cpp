@@ -170,7 +170,7 @@ std::string ownText(const plan::Job &job, JobField field) {
   return text == "0" && !job.has(field) ? kNotSet : text;
 }
 
-/// None where the checkpoint does not say it.
+/// The value in the checkpoint; nothing if it does not contain one.
 std::optional<std::string> savedText(const PlainEntries &args, const Compared &row) {
   if (const PlainValue *value = findEntry(args, lastSegment(plan::jobInfo(row.field).path)))
     return shownText(*value);

@@ -20,7 +20,7 @@ template <typename T> void set(uint8_t *array, int64_t i, const T &value) {
 constexpr int64_t kElementsAtOnce = 4 << 20;
 constexpr int64_t kHalf = 2; ///< bytes
 
-/// Where a piece begins in a cell that has its bytes.
+/// The address at which a piece begins in the cell that holds it.
 Result<uint8_t *> addressOf(exec::Executable &executable, size_t rank, const plan::Cell &cell,
                             const StatePiece &piece) {
   ASSIGN_OR_RETURN(uint8_t * address,

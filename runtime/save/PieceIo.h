@@ -10,7 +10,7 @@
 
 namespace shardc::save {
 
-/// Of so many elements: f32 from weights in bf16 and remainders in u16, and the other way.
+/// Joins bf16 weights and u16 remainders to f32 elements, and splits them again.
 void joinHalves(const uint8_t *weights, const uint8_t *remainders, int64_t count, uint8_t *masters);
 void splitHalves(const uint8_t *masters, int64_t count, uint8_t *weights, uint8_t *remainders);
 

@@ -29,7 +29,7 @@ struct SaveJob {
   std::string baseRecord; ///< BaseWeights::record of the weights that adapters are for
 
   static Result<SaveJob> of(const plan::Plan &plan, const StateLayout &layout);
-  /// Where the save after this step goes.
+  /// The folder of the save after this step.
   checkpoint::SaveTarget target(const std::string &root, int64_t step) const {
     auto target = checkpoint::SaveTarget::iteration(root, step, observers);
     target.attempt = attempt;
@@ -89,7 +89,7 @@ private:
   const SaveJob *job_;
   checkpoint::RankWriter writer_;
   std::vector<StatePiece> pieces_;
-  /// By cell, the beginning of a row whose rest has not come; not there where none has begun.
+  /// For each cell, the beginning of a row whose rest has not come yet.
   std::map<uint32_t, std::vector<uint8_t>> begunRows_;
   std::map<uint32_t, std::vector<Stretch>> upperHalves_; ///< by cell, what has come
   int64_t bytesWritten_ = 0;

@@ -27,7 +27,8 @@ std::string shellQuoted(const std::string &word) {
   return text + "'";
 }
 
-/// Where a source goes: its own name, unless a plan from elsewhere has one that no file can have.
+/// The file name of a source: its own, unless a plan from elsewhere has a name that no file can
+/// have.
 std::string fileNameOf(const plan::Plan &plan, size_t index) {
   const std::string &name = plan.sources[index].name;
   bool isTaken = name == kCommandFile;

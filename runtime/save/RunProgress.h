@@ -65,7 +65,7 @@ struct ExpertBuffer {
   std::string name; ///< `decoder.layers.3.mlp.router.expert_bias`
   int64_t experts = 0;
 };
-/// Those of a plan with a bias on experts, by rows of its cells.
+/// The buffers of expert biases of a plan, by rows of its cells.
 std::vector<ExpertBuffer> expertBuffersOf(const plan::Plan &plan);
 /// The name of this history in checkpoints. Loaders upstream skip it: no tensor of theirs is the
 /// same.

@@ -231,7 +231,8 @@ Status SaveThread::writeRanks(const checkpoint::SaveTarget &target, const Progre
   return status;
 }
 
-/// Where others write too: what all of them have come to. Enters and leaves with the mutex held.
+/// If other processes write too: waits for the decision of all. Enters and leaves with the mutex
+/// held.
 Status SaveThread::awaitDecision(Status mine, std::unique_lock<std::mutex> &lock) {
   if (part_ == Part::Alone)
     return mine;

@@ -18,7 +18,7 @@ namespace shardc::save {
 
 class SaveThread {
 public:
-  /// Which processes write a save: this one alone, or each process the files of its ranks, and the
+  /// The processes that write a save: this one alone, or each the files of its ranks, where the
   /// first one commits. With other processes, the run's thread passes on what all have decided.
   enum class Part : uint8_t { Alone, First, Other };
 

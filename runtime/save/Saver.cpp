@@ -342,7 +342,7 @@ Result<Progress> Saver::progressWithCells(const StepState &state) {
   return progress;
 }
 
-/// Of one of the ranks here, which have it alike.
+/// Reads a cell of one rank of this process; all of them have the same content.
 Status Saver::readCell(size_t rank, CellOf cellOf, std::vector<float> &content) {
   const plan::Cell *cell = cellOf(*plan_, exec::roleOf(*plan_, executable_->worldRank(rank)));
   if (cell == nullptr)

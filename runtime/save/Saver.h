@@ -38,7 +38,7 @@ public:
   /// What is saved, and what the process begins with where that is not the job's first step. The
   /// executable outlives the saver's use.
   void attach(exec::Executable &executable) { executable_ = &executable; }
-  /// Where the state is kept in memory between saves, or null. It has the executable too.
+  /// Sets the copies in memory that are made between saves, or null. They use the executable too.
   void setMemory(MemorySaves *memory) { memory_ = memory; }
   void setBegin(const Progress &begin) { begin_ = begin; }
   /// What each save carries along. Comes before the first save.
@@ -81,7 +81,7 @@ private:
   Status writeRank(size_t rank, const checkpoint::SaveTarget &target, const Progress &progress);
   /// Saves are written by a thread, from the background segments' copies.
   bool isInBackground() const;
-  /// Some values are read between steps.
+  /// Whether some values are read between steps.
   bool readsCells() const;
   Result<Progress> progressWithCells(const StepState &state);
   Status saveInBackground(const Progress &progress);

@@ -53,7 +53,7 @@ public:
 
   /// The slot without an image, or else the one with the older image.
   int next() const;
-  /// From here on the slot has no image until `complete`.
+  /// Marks the slot as without an image until `complete`.
   void begin(int slot) const;
   void complete(int slot, const ImageInfo &info) const;
 

@@ -13,8 +13,8 @@
 namespace shardc::save {
 namespace {
 
-/// Of a part of a parameter that all ranks hold, what one of them saves: the rows that begin in its
-/// stretch of the block, or all of a part of a block that is too small to be shared.
+/// The piece that one rank saves of a part that all ranks hold: the rows that begin in its range of
+/// the block, or everything if the block is too small to be divided.
 std::optional<exec::ParamPiece> shareOf(const plan::Plan &plan, const exec::ParamPiece &part,
                                         const exec::GroupIndices &indices) {
   const plan::Param &param = plan.params[part.param];

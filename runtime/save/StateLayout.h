@@ -21,7 +21,7 @@ struct StatePiece {
   checkpoint::Box box;              ///< of the tensor
   int64_t number = 0;               ///< of the tensor, if the parameter is a stack
   uint32_t role = 0;                ///< of the rank: index in Plan::roles
-  /// Where the cell has remainders: the cell with the upper halves, of which it is the same bytes.
+  /// If the cell has remainders: the cell with the upper halves of the same elements.
   uint32_t upper = plan::kNone;
 
   bool operator==(const StatePiece &) const = default;
@@ -44,7 +44,7 @@ public:
   std::vector<checkpoint::ParamRequest> requests() const;
   std::string nameOf(const StatePiece &piece) const;
   const plan::Cell &cellOf(const StatePiece &piece) const;
-  /// Of a piece of which it has upper halves.
+  /// The cell with the upper halves of a piece.
   const plan::Cell &upperOf(const StatePiece &piece) const {
     return plan_->roles[piece.role].cells[piece.upper];
   }
@@ -57,7 +57,7 @@ public:
     return piece.upper == plan::kNone ? piece.bytes : 2 * piece.bytes;
   }
   bool isGated(uint32_t param) const;
-  /// Of the parameter's tensor, or of each of its stack.
+  /// The shape of the parameter's tensor, or of each tensor of its stack.
   checkpoint::Shape shapeOf(uint32_t param) const;
   /// Bytes of all tensors, and of their moments if asked for.
   int64_t bytes(bool withMoments) const;

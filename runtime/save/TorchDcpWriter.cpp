@@ -13,7 +13,7 @@ using checkpoint::PlainItems;
 using checkpoint::PlainTuple;
 using checkpoint::PlainValue;
 
-/// One entry of `param_groups`: parameters that the same settings hold for.
+/// One entry of `param_groups`: the parameters that share settings.
 struct Group {
   checkpoint::GroupMeta meta;
   PlainItems names;

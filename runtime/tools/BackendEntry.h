@@ -26,8 +26,8 @@ public:
   /// Holds this machine's devices against the plan: InvalidInput or Unavailable if it cannot run on
   /// them. `peers` is null where one process has all ranks.
   virtual Status judgeDevices(hal::Peers * /*peers*/) { return Status::ok(); }
-  /// With all of the plan's ranks in this process or, with `peers`, which outlive it, with the one
-  /// that they say. Called once.
+  /// Makes the backend with all of the plan's ranks in this process or, with `peers`, which outlive
+  /// it, with the one rank that they name. Called once.
   virtual Result<std::unique_ptr<hal::Backend>> makeBackend(hal::Peers *peers) = 0;
   /// What is decided before anything is captured; empty where there is nothing. The session
   /// outlives the function.

@@ -1,5 +1,5 @@
-// Where the reports of shardc-run go: as people read them, errors and warnings on standard error,
-// remarks and notes on standard output; or all as JSON, one object a line, on standard output.
+// Prints the reports of shardc-run. As text, errors and warnings go to standard error, remarks and
+// notes to standard output; as JSON, all go to standard output, one object a line.
 #pragma once
 
 #include "runtime/base/Report.h"

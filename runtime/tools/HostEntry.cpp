@@ -19,7 +19,7 @@ constexpr std::string_view kHostKernels[] = {
 #define KERNELS kHostKernels
 #include "runtime/tools/EpilogueKernels.def"
 
-/// As the system names it: `Intel(R) Xeon(R) Processor`.
+/// The processor's name as the system gives it: `Intel(R) Xeon(R) Processor`.
 std::string processorName() {
   constexpr std::string_view kKey = "model name";
   Result<std::string> text = readFile("/proc/cpuinfo", 1 << 24);

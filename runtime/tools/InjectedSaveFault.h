@@ -9,7 +9,8 @@
 
 namespace shardc::tools {
 
-/// For the saver of this process, whose context outlives it; null if no such fault is of this rank.
+/// The file faults that are injected into this process' saver, whose context outlives it; null if
+/// this rank has none.
 std::unique_ptr<checkpoint::FileFaults> injectIntoSaves(const run::Fault &fault,
                                                         const ProcessContext &process);
 

@@ -38,7 +38,8 @@ struct Meeting {
   launch::Secret secret;
 };
 
-/// For a plain start, only the position. Aborted where another rank reports what is wrong.
+/// Finds the rendezvous; for a plain start, only the rank's position. Aborted if another rank
+/// reports what is wrong.
 Result<Meeting> findMeeting(const RunToolOptions &options, int64_t optionPort) {
   auto get = [](const char *name) -> const char * { return ::getenv(name); };
   Meeting meeting;
@@ -54,7 +55,7 @@ Result<Meeting> findMeeting(const RunToolOptions &options, int64_t optionPort) {
   return meeting;
 }
 
-/// As tools of the system call it: the number in what CUDA_VISIBLE_DEVICES shows to this process.
+/// The GPU's number as system tools show it: that in CUDA_VISIBLE_DEVICES for this process.
 std::string gpuOf(int64_t localRank) {
   const char *visible = ::getenv("CUDA_VISIBLE_DEVICES");
   std::vector<std::string> names;
@@ -117,7 +118,7 @@ public:
       maps_.emplace_back(plan);
   }
 
-  /// By the plan of those that are furthest behind, for whom the others wait.
+  /// Explains a stall by the ranks that are furthest behind, for which the others wait.
   std::string explainStall(std::span<const launch::RankProgress> ranks, int silent) const {
     uint32_t phase = UINT32_MAX, first = firstFor(std::ssize(ranks)); // some have said nothing yet
     for (const launch::RankProgress &rank : ranks)

@@ -125,7 +125,8 @@ public:
   bool hasFound() const { return hasFound_; }
 
 private:
-  /// Where each rank is; all devices must be of one kind, or a file would be of none.
+  /// Finds the place of each rank. All devices must be of one kind, because a file describes one
+  /// kind.
   Status findPlaces() {
     int local = process_.client ? process_.client->localRank() : 0;
     file_.machine.device = session_->deviceName(local);

@@ -91,7 +91,8 @@ launch::RankProgress ProgressWatch::read(size_t rank) {
   return position;
 }
 
-/// What words do not show: kernels of minutes, a checkpoint that is read, files that are written.
+/// Activity that progress words do not show: kernels that run for minutes, a checkpoint that is
+/// being read, files that are being written.
 void ProgressWatch::noteActivity() {
   double now = nowSeconds(), used = secondsUsed();
   if (now - lookedAt_ < std::chrono::duration<double>(kBeat).count() / 2)

@@ -22,7 +22,7 @@ launch::RestartOptions leadRestarts(const plan::Plan &plan, const RunToolOptions
 /// after step 4 from 'ckpt'`.
 std::string whatIsLeftOf(const plan::Plan &plan);
 
-/// Where a start of the ranks begins, for people: `after step 8 from 'ckpt'`.
+/// The state from which a start of the ranks begins, for messages: `after step 8 from 'ckpt'`.
 std::string whereFrom(int64_t savedStep, const std::string &folder, bool hasMemory);
 
 /// Adds a line to the file of metrics while no rank has it open. Io if that fails.

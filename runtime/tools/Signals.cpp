@@ -13,8 +13,8 @@ namespace shardc::tools {
 namespace {
 
 std::atomic<int> requests{0};
-/// By origin: a signal to a process group arrives from its sender and again from the parent that
-/// forwards it, but is one request.
+/// Counts by origin: a signal to a process group arrives from its sender and again from the parent
+/// that forwards it, but is one request.
 std::atomic<int> received[2] = {0, 0};
 std::atomic<bool> areHeld{false};
 std::atomic<bool> areQuiet{false};

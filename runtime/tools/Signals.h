@@ -12,9 +12,9 @@ namespace shardc::tools {
 /// Installs the handlers, and lets signals in that arrived before. Call it first.
 void watchSignals();
 
-/// From now on a first request is only counted, and the run ends after a step. With `isQuiet` a
-/// parent says what becomes of a request. Writing to where nobody reads any more is an
-/// error of that call, and no signal.
+/// Makes a first request only count, so that the run ends after a step. With `isQuiet` a parent
+/// prints what becomes of a request. Writing to a closed pipe becomes an error of that call instead
+/// of a signal.
 void holdSignals(bool isQuiet);
 
 /// Takes a signal that the job names beside the others. Call it before processes are started.

@@ -1,4 +1,4 @@
-// Where a rank writes the trace of its steps.
+// The file to which a rank writes the trace of its steps.
 #include <algorithm>
 #include <filesystem>
 

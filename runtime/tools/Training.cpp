@@ -194,7 +194,7 @@ private:
     return !isThere("ends") && isThere("rests");
   }
 
-  /// Where the run begins, and where it ends.
+  /// Finds the first and the last step of the run.
   void begin() {
     runOptions_.check = options_.check;
     setLength(plan(), process_, runOptions_);
@@ -203,7 +203,7 @@ private:
       progress_ = loader->progress();
       runOptions_.isFreshStart = !loader->isWhole();
     }
-    // Of a run from the beginning this would be the number of the next step.
+    // In a run from the beginning this would be the number of the next step.
     int64_t planned = (phase_ == 0 ? 0 : plan::lastStepOf(plans_[phase_ - 1])) +
                       save::batchesConsumed(plan(), progress_);
     stepsAhead_ = plans_.size() > 1 ? progress_.step - planned : 0;
@@ -316,8 +316,8 @@ private:
     };
   }
 
-  /// Of the steps that are traced: prints a summary, and writes the file and beside it the table of
-  /// every op.
+  /// For the traced steps, prints a summary and writes the file, and beside it the table of every
+  /// op.
   void connectTrace(exec::Executable &executable, std::string file) {
     runOptions_.trace = [this, &executable, file](std::vector<trace::Span> spans,
                                                   int steps) -> Status {
@@ -382,7 +382,7 @@ private:
            progress_.step == phaseEnd() && progress_.step < exitStep_;
   }
 
-  /// To the next plan, whose executable takes the state over.
+  /// Changes to the next plan, whose executable takes the state over.
   Status turn() {
     runOptions_.isFreshStart = false;
     runOptions_.trace = nullptr;

@@ -211,7 +211,7 @@ private:
   std::vector<std::unique_ptr<ValueDomain>> domains_;
   std::vector<std::vector<bool>> isDue_, isRun_; ///< by role and segment
   bool isBackward_ = true;                       ///< the walk under way, from the last role on
-  std::vector<Reach> reached_;                   ///< of the values of the segment under way
+  std::vector<Reach> reached_;                   ///< of the values of the current segment
   std::vector<ValueDomain *> followed_;          ///< on the walk under way
   std::map<std::array<int64_t, 3>, Passage> numbers_;
   /// Of each passage: something has been left or given; some segment does that.

@@ -553,8 +553,8 @@ private:
     return inspection_.shiftOf(scope().roleIndex, scope().segmentIndex, value);
   }
 
-  /// Whether the value is a weight of 8 bits, or its transpose, whose scale is in these rows. Of a
-  /// stack, ranks with other tensors have other rows.
+  /// Whether the value is an 8-bit weight, or its transpose, whose scale is stored in these rows of
+  /// the block's scales. In a stack of experts, each rank has the rows of its own experts.
   bool isStoredWith(ValueId value, const ScaleRows &rows) const {
     const Param *param = of(value).elements.isStored ? paramOf(value) : nullptr;
     if (param == nullptr || !isKeptIn8Bits(*param) ||
@@ -614,7 +614,7 @@ private:
   const Plan &plan_;
   bool hasParts_, hasScales_;
   Axes splits_ = 0;                ///< along which any parameter is divided
-  const Values *values_ = nullptr; ///< of the segment under way
+  const Values *values_ = nullptr; ///< of the current segment
 };
 
 } // namespace

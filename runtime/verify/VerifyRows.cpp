@@ -658,7 +658,7 @@ private:
 
   const Plan &plan_;
   LayoutTable table_;
-  const Values *values_ = nullptr; ///< of the segment under way
+  const Values *values_ = nullptr; ///< of the current segment
   uint32_t opIndex_ = 0;           ///< of the op under way
   int64_t tokens_ = 0;             ///< tokens of one microbatch on one rank
   Axes sliceAxes_ = 0;             ///< along which ranks have slices of the same sequences

@@ -125,8 +125,9 @@ bool CudaChannel::canRegister() const {
   return std::ranges::all_of(members_, [](const auto &member) { return member->shared; });
 }
 
-/// As many as NCCL's kernels may take, whose place these have. A power of two: a block's share of
-/// rows then begins where lines of memory do; between H200s 24 blocks are slower than 16.
+/// Number of thread blocks of a peer exchange: at most as many as NCCL's kernels may use, whose
+/// place these take. A power of two, so that a block's share of rows begins at a line of memory;
+/// between H200s, 24 blocks are slower than 16.
 int CudaChannel::peerBlocks() const {
   constexpr int kBlocks = 32;
   int32_t limit = desc().multiprocessors;
@@ -305,8 +306,8 @@ Status CudaChannel::useAll() {
   return Status::ok();
 }
 
-/// As the plan's largest gather goes, whatever it goes by: between shared buffers where there are
-/// some, on all members at a time. The buffers hold nothing yet.
+/// Measures the plan's largest gather by its own transport: between registered buffers if there are
+/// some, on all members at the same time. The buffers have no content yet.
 Status CudaChannel::measureGather() {
   constexpr int kTurns = 4;
   int64_t most = 0; // without a gather, nothing to measure

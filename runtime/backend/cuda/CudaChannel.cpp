@@ -140,8 +140,8 @@ CudaChannel::Member *CudaChannel::memberOf(int rank) {
   return nullptr;
 }
 
-/// For all members of this process at once: an allocation on one device may wait for another, where
-/// a collective waits for the member that allocates.
+/// Allocates the receive buffers of all members of this process together, because an allocation on
+/// one device may wait for another device where a collective waits for the member that allocates.
 Status CudaChannel::allocateReceiveBuffers(int64_t bytes) {
   for (std::unique_ptr<Member> &each : members_) {
     ASSIGN_OR_RETURN(auto buffer,
@@ -232,8 +232,9 @@ ncclResult_t CudaChannel::meet(Member &member, cudaStream_t stream) {
   return ncclAllGather(bytes + member.index, bytes, 1, ncclUint8, member.meeting, stream);
 }
 
-/// To the other one of the two members, or from it. Who comes first waits in a kernel of one
-/// multiprocessor: those that move the bytes would keep theirs from compute until then.
+/// Sends to, or receives from, the other member of a pair. The side that comes first waits in a
+/// kernel of one multiprocessor; the kernels that move bytes would take theirs from compute until
+/// then.
 Status CudaChannel::transfer(Member &member, const Collective &desc, Queue &queue) {
   if (size() != 2)
     return makeStatus(StatusCode::InvalidInput, "channel '{}': {} of {} members; it needs two",
@@ -319,8 +320,8 @@ Status CudaChannel::reduceByNccl(Member &member, const Collective &desc, Queue &
   return addUp(sum, queue);
 }
 
-/// By sends and receives; the own part is copied. Counted rows go by kernels where members reach
-/// each other's memory.
+/// Exchanges by sends and receives; the member's own part is copied. Counted rows are moved by
+/// kernels if members reach each other's memory.
 Status CudaChannel::allToAll(Member &member, const Collective &desc, Queue &queue) {
   if (desc.counted.counts && member.peers)
     return giveRows(member, desc, queue);

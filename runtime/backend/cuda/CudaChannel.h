@@ -22,8 +22,8 @@ public:
     int rank = 0, index = 0; ///< of the world, in the group
     DeviceState *device = nullptr;
     ncclComm_t communicator = nullptr; ///< null in a group of one
-    /// Of one multiprocessor: in it, both ends of a transfer wait for each other. Null where ends
-    /// need not wait.
+    /// A communicator of one multiprocessor in which both ends of a transfer wait for each other;
+    /// null if they need not wait.
     ncclComm_t meeting = nullptr;
     std::unique_ptr<hal::Buffer> meetingBytes; ///< one of each end
     CudaStream *lastStream = nullptr; ///< of the last collective, and the capture that it was in

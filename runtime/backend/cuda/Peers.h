@@ -13,8 +13,9 @@
 
 namespace shardc::cuda {
 
-/// One member's way to the others. Made in three steps, the same on all members: `describe` what
-/// the others need, `open` what they have described, `fill` the table that kernels read.
+/// One member's access to the memory of the others. Created in three steps, on all members alike:
+/// `describe` what the others need, `open` what they have described, `fill` the table that kernels
+/// read.
 class Peers {
 public:
   /// `memory` is the member's own, of the device's.
@@ -31,7 +32,8 @@ public:
   /// described.
   Status open(const std::vector<std::string> &described);
   Status fill();
-  /// After `fill`: the members' and this device's part of a call whose result is at `out`.
+  /// After `fill`: sets the addresses of the members and of this device for a call whose result is
+  /// at `out`.
   void complete(kernels::cuda::PeerRows &rows, const std::byte *out) const;
   const hal::SharedMemory &memory() const { return memory_; }
   /// What ends the waits of kernels for other members, as soon as it is not 0.

@@ -134,7 +134,7 @@ Status Engine::waitOnHost(std::unique_lock<std::mutex> &lock, Ready ready) {
   } wait(ready);
   hostWaits_.push_back(&wait);
   failIfStuck();
-  // After a failure the caller may free what kernels use, so those that still run are waited for.
+  // After a failure the caller may free memory that kernels use, so running kernels are waited for.
   host_.wait(lock, [&] { return ready() || (failed_ && running_ == 0); });
   std::erase(hostWaits_, &wait);
   return ready() ? Status::ok() : failure_;

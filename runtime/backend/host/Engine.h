@@ -34,7 +34,7 @@ struct EventState {
   std::atomic<int64_t> reachedNs{0}; ///< the last record's, if it is timed
 };
 
-/// Where the members of a channel meet.
+/// The state in which members of a channel meet.
 struct ChannelState {
   std::string name;
   std::vector<int> members; ///< world ranks in group order
@@ -82,12 +82,12 @@ struct Lane {
   const Item *at = nullptr; ///< item being executed or waited in
   int64_t beganNs = 0;      ///< when that began, while a trace is taken
 
-  // Of graphs: items fixed at capture.
+  // For graphs: the items, which are fixed at capture.
   GraphState *graph = nullptr;
   std::vector<Item> items;
   size_t cursor = 0;
 
-  // Of streams: a ring that the host writes.
+  // For streams: a ring of items that the host writes.
   std::vector<Item> ring;
   uint64_t head = 0, tail = 0;
   Item current;
@@ -114,7 +114,7 @@ struct GraphState {
   hal::LaunchParams params;
 };
 
-/// On a clock that only rises.
+/// Nanoseconds of a monotonic clock.
 int64_t nowNs();
 
 class Engine {

@@ -61,7 +61,7 @@ private:
 class HostChannel final : public hal::Channel {
 public:
   explicit HostChannel(hal::ChannelDesc desc);
-  /// With all other members in other processes.
+  /// A channel whose other members are all in other processes.
   HostChannel(hal::ChannelDesc desc, Engine &engine, hal::Peers &peers,
               std::vector<Socket> sockets);
   ~HostChannel() override;
@@ -71,7 +71,7 @@ public:
   ChannelState &state() { return state_; }
   RemoteMember *remote() { return remote_.get(); }
 
-  /// Which stream a member last used, so that its collectives run one after the other.
+  /// The stream that a member used last, so that its collectives run one after the other.
   struct Order {
     HostStream *stream = nullptr;
     uint64_t captureId = 0;

@@ -277,7 +277,7 @@ Status RemoteMember::gather(const Collective &collective, const char *label) {
   return exchange(label);
 }
 
-/// To the other one of the two members, or from it.
+/// Sends to, or receives from, the other member of a pair.
 Status RemoteMember::transfer(const Collective &collective, const char *label) {
   bool sends = collective.kind == CollectiveKind::Send;
   begin(collective, label, 0);

@@ -59,7 +59,7 @@ struct Block : Used {
   int channels = 0; ///< that it is shared with
 };
 
-/// One member's collectives so far, as a number that equal sequences have alike.
+/// A hash of the collectives that a member has issued; equal sequences have equal hashes.
 struct Issued {
   int64_t count = 0;
   uint64_t digest = 0;

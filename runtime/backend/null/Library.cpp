@@ -115,7 +115,8 @@ Status Library::decidePeers(bool keeps) {
   return Status::ok();
 }
 
-/// As NCCL's first collectives, which do not end where members have registered differently.
+/// Imitates NCCL's first collectives, which do not end if members have registered different
+/// buffers.
 Status Library::warmUp() {
   return together("warmUp", fmt::format("registration {}, peers {}", static_cast<int>(registered_),
                                         hasPeers_ ? "reached" : "not reached"));

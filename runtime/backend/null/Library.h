@@ -10,7 +10,8 @@ namespace shardc::null {
 
 class Library final : public channels::Communicators {
 public:
-  /// For the members of the channel that are in this process. Description and options outlive it.
+  /// Creates the communicators of the channel's members in this process. Description and options
+  /// outlive it.
   Library(const hal::ChannelDesc &desc, const std::vector<int> &here, const Options &options)
       : desc_(desc), here_(here), options_(options) {}
 

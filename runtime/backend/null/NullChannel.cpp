@@ -85,7 +85,7 @@ bool canSum(DType in, DType out) {
 
 Issued issuedOf(const Collective &desc) {
   uint64_t digest = 0xcbf29ce484222325;
-  // Both sides of a transfer count as the same.
+  // Both ends of a transfer count as the same collective.
   bool isTransfer = isPointToPoint(desc.kind);
   CollectiveKind kind = isTransfer ? CollectiveKind::Send : desc.kind;
   for (auto part : {static_cast<uint64_t>(kind), static_cast<uint64_t>(desc.count),

@@ -22,7 +22,7 @@ struct Options {
   /// Most ranks in this process. Beyond them some are left out: those that are here begin with the
   /// first, end with the last, and are spread evenly.
   int ranksHereMax = 64;
-  /// Of the one rank of this process where others have the others; -1: the process has all.
+  /// The one rank of this process if other processes have the others; -1: this process has all.
   int rank = -1;
   /// Needed where the process has one rank; outlives the backend.
   hal::Rendezvous *rendezvous = nullptr;
