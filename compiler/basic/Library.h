@@ -24,8 +24,8 @@ std::string besideInLibrary(llvm::StringRef name, llvm::StringRef base);
 /// The path of the file with such a name; any other name is returned unchanged.
 std::string filePathOf(llvm::StringRef name);
 
-/// Where data of a recipe that comes with the programs lie: in the working folder, or else beside
-/// the installed documentation, which such recipes train on.
+/// The path of the data of an installed recipe: in the working folder, otherwise beside the
+/// installed documentation, on which such recipes train.
 std::string dataPathOf(llvm::StringRef path);
 
 } // namespace shardc

@@ -85,7 +85,7 @@ int64_t stepsOfEpochs(const Config &cfg, const Derived &d) {
   return steps < std::ldexp(1.0, 62) ? static_cast<int64_t>(steps) : INT64_MAX / 4;
 }
 
-/// What a rank takes in an evaluation; nothing of all data where nobody knows how many there are.
+/// Fills in what a rank evaluates; nothing for whole data sets whose length is unknown.
 void fillEvaluation(const Config &cfg, Derived &d) {
   d.evalMicroBatch = atLeastOne(cfg.getIntOr(Opt::ValidationEvalMicroBatchSize, d.microBatch));
   int64_t round = times(d.evalMicroBatch, d.dataParallel);

@@ -90,7 +90,7 @@ struct OptionType {
   bool isList() const { return type >= ValueType::IntList; }
 };
 
-/// What a value has to satisfy beyond its type.
+/// A condition on a value in addition to its type.
 struct Constraint {
   enum class Kind : uint8_t { Any, AtLeast, Between, HalfOpen, Positive, Blend, Split };
   Kind kind = Kind::Any;

@@ -134,7 +134,7 @@ void ruleSamplesAndIterations(RuleContext &ctx) {
         std::pair(Opt::SchedulerLrWsdDecayIters, Opt::SchedulerLrWsdDecaySamples)}) {
     auto [wrong, right] =
         countsSamples ? std::pair(iterations, samples) : std::pair(samples, iterations);
-    // A length of zero says nothing, whatever it counts.
+    // A length of zero is ignored, in whatever unit.
     if (!ctx.isWritten(wrong) || !ctx.has(wrong) || ctx.num(wrong) == 0)
       continue;
     if (countsSamples)

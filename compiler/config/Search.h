@@ -15,7 +15,8 @@ std::vector<Opt> optionsNamed(llvm::StringRef name);
 /// A line each: path and what it is.
 std::string listOptions(llvm::ArrayRef<Opt> options);
 
-/// What a section is, and its options, a line each. Empty if there is no such section.
+/// The description of a section, and a line for each of its options. Empty if there is no such
+/// section.
 std::string listSection(llvm::StringRef section);
 
 /// Every option, rule and message that has the word in its name or text, whatever its case, a line

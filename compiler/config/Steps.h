@@ -56,8 +56,8 @@ std::optional<Config> loadConfig(SourceManager &sources, DiagEngine &diags, Buff
                                  const LoadOptions &options,
                                  const std::function<void(Step, const Config &)> &after = {});
 
-/// Step 1: inheritance, constants, types, units, ranges. Nothing if there is no recipe to go on
-/// with.
+/// Step 1: inheritance, constants, types, units, ranges. Nothing if there is no recipe that the
+/// next steps could use.
 std::optional<Config> resolve(SourceManager &sources, DiagEngine &diags, BufferId recipe,
                               const LoadOptions &options);
 

@@ -95,9 +95,10 @@ public:
   /// Reported and not yet flushed, unsorted; for fix-its and editors.
   const std::vector<Diagnostic> &pending() const { return pending_; }
 
-  /// Sorts what was reported since the last flush, remarks before warnings before errors, so that
-  /// errors stand where a terminal ends, those of a phase before those of the next, and each by
-  /// place (what has none comes first); shows it, at most errorLimit errors in all, and forgets it.
+  /// Shows the messages since the last flush and forgets them; at most errorLimit errors in all.
+  /// Remarks come before warnings and these before errors, so that errors are last on a terminal;
+  /// within a severity, messages of earlier phases come first, then by place, with those without a
+  /// place first.
   void flush();
   /// flush(), then the end for every consumer. Once, at the end.
   void finish();

@@ -20,7 +20,7 @@ model::Frozen frozenOf(const config::Config &config);
 /// such op.
 std::optional<plan::OpKind> activationOp(const config::Config &config);
 
-/// How the layers with experts choose them; none if there are no such layers.
+/// The router of layers with experts; nothing if there are no such layers.
 std::optional<model::RouterSettings> routerOf(const config::Config &config);
 int64_t countLayersWithExperts(const config::Config &config);
 

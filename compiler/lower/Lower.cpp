@@ -43,7 +43,7 @@ constexpr int64_t kAlign = 8;
 
 /// Steps of batches that the host may write ahead: one in use, one filled.
 constexpr int64_t kFeedSteps = 2;
-/// Microbatches that stand for a step where an evaluation takes all data.
+/// Number of microbatches that count as a step if an evaluation covers all data.
 constexpr int64_t kWholeAhead = 32;
 
 /// Options that passes and the runtime read from the plan: every option with a value in these
@@ -573,8 +573,7 @@ private:
     evalFeed_ = addFeed("eval_feed", EvalFeed, ahead, d_.evalMicroBatch);
   }
 
-  /// What chooses the experts of each layer, and what a run reports of them, where they are
-  /// balanced.
+  /// Adds the cells of each layer's expert bias, and of the balancing losses that a run reports.
   void addExpertCells() {
     const std::optional<model::RouterSettings> router = routerOf(config_);
     if (!router)

@@ -64,7 +64,7 @@ public:
   plan::Op op(plan::OpKind kind, std::initializer_list<plan::ValueId> operands) const;
   /// Appends an op with one result. `name` is complete.
   plan::ValueId emit(plan::Op op, std::string name, const plan::Type &type);
-  /// The same of a result of which those rows are there that `counts` says.
+  /// The same for a result whose valid rows `counts` gives.
   plan::ValueId emitRows(plan::Op op, std::string name, const plan::Type &type,
                          plan::ValueId counts);
   /// All elements of a value in another shape.
@@ -94,14 +94,15 @@ public:
   /// What the losses of the microbatch are divided by, f32[1]: how many tokens count in the head's
   /// loss, or how many pairs.
   plan::ValueId tokenCount = plan::kNone;
-  /// What the head takes, behind the last norm; then that of the last predicted token so far.
+  /// The operand of the head, after the last norm; later the hidden state of the last predicted
+  /// token so far.
   plan::ValueId hidden = plan::kNone;
 
   /// The number of the layer with experts that is written, counted from 0.
   int64_t nextExperts() { return experts_++; }
   /// The number of the multi-token prediction block, counted from 0.
   int64_t nextPrediction() { return predictions_++; }
-  /// What its experts are chosen by beside their scores, f32[E]; kNone if that is nothing.
+  /// The bias f32[E] that the choice of experts adds to their scores; kNone if there is none.
   plan::ValueId expertBias(int64_t layer, int64_t experts);
   /// Whether the body leaves sums of the step in such a cell.
   bool tallies(std::string_view cell) const;
@@ -128,12 +129,13 @@ public:
   /// The rows of all members of a group, one member's behind the other's.
   plan::ValueId gathered(plan::ValueId value, const char *what, int16_t group,
                          plan::ValueId counts = plan::kNone);
-  /// Of what members have gathered: this one's rows of the sum of what each has made of them.
+  /// Adds what each member has computed from gathered rows, and keeps this member's rows of the
+  /// sum.
   plan::ValueId scattered(plan::ValueId value, const char *what, int16_t group,
                           plan::ValueId counts);
 
 private:
-  /// What the collective makes of a value, with so many rows.
+  /// The result of the collective on a value, with so many rows.
   plan::ValueId moved(plan::OpKind kind, plan::ValueId value, const char *what, int16_t group,
                       int64_t rows, plan::ValueId counts);
 

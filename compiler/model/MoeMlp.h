@@ -47,8 +47,8 @@ public:
   plan::ValueId forward(Forward &to, plan::ValueId x) const override;
 
 private:
-  /// Rows of tokens that lie in runs, one for each expert. Ranks with other experts exchange them,
-  /// and ranks with other parts of the same experts gather what each of them has taken.
+  /// Rows of tokens in groups, one for each expert. Ranks with other experts exchange them; ranks
+  /// with other parts of the same experts gather them.
   struct Runs {
     int64_t rows;                ///< that there is room for, of tokens here, and of those taken
     plan::ValueId given, places; ///< counts and places of the rows of tokens here
@@ -83,8 +83,8 @@ private:
                          const Runs &runs) const;
   plan::ValueId product(Forward &to, plan::ValueId x, const char *name, const std::string &what,
                         int64_t columns, const Runs &runs) const;
-  /// What experts make of rows, and the first factor of their last adapter, if there is one: parts
-  /// of sums where ranks have parts of experts.
+  /// The results of experts, and of the first factor of their last adapter, if there is one;
+  /// partial sums if ranks have parts of experts.
   struct Made {
     plan::ValueId rows, inner;
   };

@@ -108,8 +108,8 @@ double classFlops(const Segment &segment, const Op &op, double share) {
   return 0;
 }
 
-/// Of `times` products of the row, those that the op makes: a head whose weight is not trained
-/// makes no gradient of it.
+/// The number of products that the op computes, of the row's `times`: a head whose weight is not
+/// trained computes no weight gradient.
 double timesOf(const Op &op, double times) {
   const plan::OpInfo &info = plan::opInfo(op);
   bool isHead = info.work.cost == CostClass::Head;

@@ -74,7 +74,7 @@ private:
   std::string what_;
 };
 
-/// x + what its modules make of x.
+/// A residual connection: x plus the result of its modules on x.
 class Residual : public Module {
 public:
   Residual(Modules branch, std::string what) : branch_(std::move(branch)), what_(std::move(what)) {}

@@ -238,7 +238,7 @@ private:
     return false;
   }
 
-  /// Seconds of the longest chunk, at least, up to what rounding takes away.
+  /// A lower bound of the longest chunk's seconds, except for rounding.
   double shortest() const {
     double low = 0, high = until_.back() + request_.before + request_.behind;
     for (int i = 0; i < kHalvings; ++i) {

@@ -48,7 +48,7 @@ struct Holder {
   int64_t bytes = 0; ///< of all of them
 };
 
-/// What holds memory where most is needed, the largest first. Their bytes sum up to those of
+/// The buffers at the point of peak memory, the largest first. Their bytes add up to those of
 /// memoryByPurpose.
 std::vector<Holder> holdersOf(const plan::Role &role);
 

@@ -1,5 +1,5 @@
-// What a person asks of a plan, answered in sentences: what bounds the step, what fills the memory,
-// what another setting would change.
+// Answers to the first questions about a plan, in sentences: what bounds the step, what fills the
+// memory, what another setting would change.
 #pragma once
 
 #include <optional>

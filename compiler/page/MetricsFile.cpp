@@ -24,7 +24,7 @@ void add(Series &series, Point point) {
   series.points.push_back(point);
 }
 
-/// What is wrong with a line; empty if nothing is.
+/// Reads a line; returns what is wrong with it, or an empty text.
 std::string addLine(const nlohmann::json &line, Metrics &metrics, std::set<double> &steps) {
   if (line.is_discarded())
     return "no JSON";

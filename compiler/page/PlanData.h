@@ -24,7 +24,7 @@ struct Limits {
   size_t rows = 400;     ///< of a table
 };
 
-/// What another setting would take, compiled.
+/// Time and memory of another setting, compiled.
 struct Alternative {
   std::string what;
   std::vector<std::string> sets; ///< as `--set` takes them

@@ -78,7 +78,7 @@ Json besideRow(const char *what, const char *unit, std::optional<double> predict
           {"measured", measured}};
 }
 
-/// What the role of the trace was predicted to take.
+/// The predicted step time of the trace's role.
 std::optional<predict::StepTime> timeOfRole(const std::optional<Prediction> &prediction,
                                             size_t role) {
   return prediction ? std::optional(prediction->times[role]) : std::nullopt;

@@ -1,4 +1,4 @@
-// What a page shows of a run, from its metrics and its trace, beside what was predicted.
+// The data that a page shows of a run, from its metrics and trace, compared with the prediction.
 #pragma once
 
 #include <optional>

@@ -22,7 +22,7 @@ private:
   std::vector<std::string> list_;
 };
 
-/// What the colours of a timeline tell apart.
+/// The classes of work that a timeline colours differently.
 enum class Class : uint8_t { Forward, Backward, Recompute, Update, Other, Transfer };
 inline constexpr int kClassCount = 6;
 const char *toString(Class);

@@ -28,7 +28,7 @@ void exportGradients(const plan::Plan &plan, plan::Role &role, plan::Segment &se
   }
 }
 
-/// Views of what a group shares have told where gradients are parts of a sum.
+/// Removes views of values that a group shares; they only marked where gradients are partial sums.
 void dropSharedViews(plan::Segment &segment) {
   std::vector<uint8_t> dead(segment.ops.size(), 0);
   std::vector<ValueId> operandOf(segment.values.size(), kNone);

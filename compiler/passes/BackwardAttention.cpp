@@ -25,8 +25,8 @@ template <OpKind kOp> Heads gradientsOfHeads(const Gradients &gradients, const O
           gradients.of(resultNamed<kOp>(op, "v"))};
 }
 
-/// Gradients of rows of queries, keys and values; `merge` joins those of the heads, and takes what
-/// the op takes beside the rows.
+/// The gradient of QKV rows; op `merge` joins the heads' gradients and takes the split's further
+/// operands.
 template <OpKind split> void splitQkv(Gradients &gradients, const Op &op, OpKind merge) {
   auto [dq, dk, dv] = gradientsOfHeads<split>(gradients, op);
   if (dq == kNone)
@@ -145,8 +145,8 @@ private:
   std::map<ValueId, Brought> brought_; ///< the last one of each origin
 };
 
-/// The gradient goes to all parts that were joined, each with what `whole` has made of all: first
-/// to that of the rank's own keys, then to those that have come the longest way.
+/// Passes the gradient to all joined parts, each scaled by its share in `whole`: first to the
+/// rank's own keys, then to those that were shifted furthest.
 void joined(Gradients &gradients, const Op &join, ValueId dout, const Op &whole) {
   std::vector<Op> parts;
   collectParts(gradients, join, parts);

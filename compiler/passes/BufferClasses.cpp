@@ -125,7 +125,7 @@ private:
       placeShard(op);
   }
 
-  /// What a segment makes itself to fill a kept cell lies in its own place of it.
+  /// A value that the segment computes to fill a kept cell is placed in the cell's own bytes.
   void placeShard(const Op &gather) {
     Slot &shard = slots_[gather.operands[0]];
     const Slot &whole = slots_[gather.results[0]];

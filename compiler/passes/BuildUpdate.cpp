@@ -296,8 +296,8 @@ private:
     plan::append(segment, std::move(op));
   }
 
-  /// What this rank has left in a cell that some rank has: nothing where the role has no such cell,
-  /// to which one is added. kNone without such a cell.
+  /// The value that this rank stored in a cell of this kind. If the role lacks such a cell but
+  /// another role has one, adds an empty one; kNone if no role has one.
   ValueId ownPart(plan::Segment &segment, plan::CellKind kind) {
     if (uint32_t cell = plan::findCell(role_, kind); cell != kNone)
       return plan::addLiveIn(segment, role_.cells[cell].name, role_, cell);
@@ -432,7 +432,7 @@ private:
     finish.set(Key::hysteresis, optimizer.hysteresis);
   }
 
-  /// What the optimizer of the block takes.
+  /// The operands of the block's optimizer.
   std::vector<ValueId> takeOperands(plan::Segment &segment, size_t b, ValueId grad, ValueId state) {
     std::vector<ValueId> operands = {grad};
     for (auto [prefix, cell] : updatedCells(b))
@@ -496,8 +496,8 @@ private:
     return plan::needsMatrices(optimizers_[b]) && (cutsMatrices(b) || groupOfParts(b) >= 0);
   }
 
-  /// The updates of whole matrices: this rank's, of which an optimizer with such operands makes
-  /// them, and those of the others.
+  /// Computes this rank's updates of matrices and gathers those of the other ranks, for optimizers
+  /// that need whole matrices.
   ValueId gatherWhole(plan::Segment &segment, size_t b, const std::vector<ValueId> &operands) {
     const plan::Block &block = plan_.blocks[b];
     Op update = blockOp(OpKind::MuonUpdate, b);

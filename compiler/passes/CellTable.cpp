@@ -79,7 +79,7 @@ plan::ValueId addResultInCell(plan::Segment &segment, const plan::Role &role, pl
 
 namespace {
 
-/// The op whose result a segment takes from a cell as `value`, if nothing else fills the cell.
+/// The op whose result the segment reads from a cell as `value`, if nothing else fills the cell.
 OpPlace soleProducerOf(const plan::Role &role, uint32_t segment, plan::ValueId value) {
   uint32_t cell = plan::kNone;
   for (const plan::Segment::Boundary &in : role.segments[segment].ins)

@@ -177,7 +177,7 @@ struct StageChoices {
 /// The choices for a stage's layers, by a table of prefixes.
 class StageTable {
 public:
-  /// `body` is what a microbatch takes that recomputes nothing.
+  /// `body`: the cost of a microbatch that recomputes nothing.
   StageTable(const std::vector<RecomputeWay> &ways, const std::vector<size_t> &layers,
              const Load &body)
       : ways_(ways), layers_(layers), body_(body) {

@@ -69,8 +69,8 @@ private:
     }
   }
 
-  /// Whether it makes gradients of weights that nothing in the segment overwrites, or reads but for
-  /// such sums, and nothing overwrites what it reads.
+  /// Whether the op computes weight gradients that the segment only adds up, does not overwrite,
+  /// and whose operands it does not overwrite.
   bool isLeaf(const Op &op) const {
     auto isFinal = [&](ValueId result) {
       return segment_.values[result].purpose == plan::Purpose::Grads &&

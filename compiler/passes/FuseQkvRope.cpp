@@ -38,7 +38,7 @@ uint32_t onlyUser(const plan::Users &users, plan::ValueId value) {
   return users.count(value) == 1 ? *users.begin(value) : plan::kNone;
 }
 
-/// What is done to heads, of which nobody else reads anything.
+/// The ops on heads that can be fused, because nothing else reads their values.
 struct Rotated {
   uint32_t norm = plan::kNone,
            rope = plan::kNone; ///< none: heads are not normalised, or not rotated

@@ -297,7 +297,8 @@ private:
     quantizer.set(Key::zero_centered, producer.getInt(Key::zero_centered));
   }
 
-  /// What a backward op makes again beside its gradients is made from what the forward pass keeps.
+  /// A value that a backward op computes again in addition to its gradients is computed from what
+  /// the forward pass keeps.
   void makeAgain(Op &back, const OpInfo &info) {
     auto [by, names] = *info.again;
     const OpInfo &other = plan::opInfo(by);

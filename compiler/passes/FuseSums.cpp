@@ -28,7 +28,7 @@ public:
   }
 
 private:
-  /// The product whose result only the sum takes; kNone if there is none.
+  /// The product whose result only the sum reads; kNone if there is none.
   uint32_t productOf(ValueId term, ValueId sum) const {
     uint32_t def = segment_.values[term].def;
     if (def == kNone || users_.count(term) != 1 || isOut(term) ||

@@ -43,7 +43,7 @@ private:
   bool isGatheredAround(uint32_t block) const { return blocks_.strategy(block).shardsParams; }
   bool isKept(uint32_t block) const { return blocks_.strategy(block).keepsGathered(); }
 
-  /// The block whose weights the segment takes, if it is one of these; otherwise kNone.
+  /// The block whose weights the segment reads, if it is one of these; otherwise kNone.
   uint32_t blockOfIn(const plan::Segment::Boundary &in, IsOf isOf) const {
     uint32_t block = blocks_.blockOf(plan::CellKind::Weight, in.cell);
     return block != kNone && (this->*isOf)(block) ? block : kNone;

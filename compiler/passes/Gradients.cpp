@@ -333,7 +333,7 @@ void Gradients::findSeeds() {
   }
 }
 
-/// Moves the count before the loss, in whose place an op takes it.
+/// Moves the count of tokens before the loss, because the op that replaces the loss needs it.
 void Gradients::countBefore(Seed &seed) {
   std::vector<uint32_t> later; // the ops that make it
   for (uint32_t def = segment_.values[seed.tokens].def; def != kNone && def > seed.loss;

@@ -25,8 +25,8 @@
 namespace shardc::passes {
 namespace {
 
-/// Collectives inside of layers have a stream of their own, so that they never queue behind those
-/// of blocks; what moves between slices of sequences has another one, beside attention.
+/// Collectives inside layers have a stream of their own, so that they never queue after those of
+/// blocks; transfers between slices of sequences have another one, beside attention.
 plan::StreamKind streamOf(const plan::Plan &plan, int16_t group) {
   int16_t context = plan::groupOfKind(plan, plan::GroupKind::Context);
   if (context < 0)

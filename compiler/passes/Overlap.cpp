@@ -117,8 +117,8 @@ private:
     plan::renumber(segment);
   }
 
-  /// What the segment left in the slot is gathered at once, or what is there if it left nothing.
-  /// Nothing else reads the slot, but for updates of weights that are halves of their masters.
+  /// Gathers the shard that the segment stored, or the slot's content if it stored none. Nothing
+  /// else reads the slot, except updates of weights that are halves of their masters.
   void fillShard(plan::Segment &segment, Op gather, uint32_t slot, uint32_t shard) {
     bool isKept = readsCell(slot);
     auto left = std::ranges::find(segment.outs, slot, &plan::Segment::Boundary::cell);

@@ -331,7 +331,7 @@ private:
     return gathered_[value];
   }
 
-  /// What a product by columns takes.
+  /// The operand of a column-parallel product, with all rows.
   ValueId wholeOf(ValueId value) {
     SHARDC_CHECK(partOf(value) != Part::Columns, "'{}' is cut by columns", nameOf(value));
     return partOf(value) == Part::Rows ? gathered(value) : shared(value);
@@ -407,7 +407,7 @@ private:
     pieces_[ids] = std::move(pieces);
   }
 
-  /// Appends the op for each piece of what it takes and makes.
+  /// Appends the op once for each piece of its operands and results.
   void pushPieces(const Op &op) {
     for (size_t piece = 0; piece < static_cast<size_t>(pieceCount_); ++piece) {
       Op own = op;

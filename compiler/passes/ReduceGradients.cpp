@@ -62,7 +62,7 @@ private:
     return !strategy.accumulatesLocally() && strategy.shardsState;
   }
 
-  /// Whether the segment makes the gradient of such a block.
+  /// Whether the segment computes the gradient of such a block.
   bool hasBlock(IsOf isOf) const {
     return std::ranges::any_of(segment_.ops, [&](const Op &op) {
       return isOfBlock(op) && isOf(blocks_.strategy(blockOf(op)));

@@ -80,8 +80,7 @@ private:
     ops_.push_back(std::move(op));
   }
 
-  /// Whether an operand has a slice's tokens as rows: what routers choose, and what they give to
-  /// experts.
+  /// Whether an operand has a slice's tokens as rows: the operands and results of routers.
   bool takesRows(const Op &op) const {
     return std::ranges::any_of(op.operands, [&](ValueId operand) {
       if (cutDimOf(operand) >= 0 && plan::opInfo(op).takesOwnRows())

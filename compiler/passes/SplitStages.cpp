@@ -131,7 +131,7 @@ private:
     return schedule_.shape().chunks == 1 ? name : fmt::format("{}.{}", name, part.chunk);
   }
 
-  /// What passes of the part take from another stage.
+  /// The values that passes of the part receive from another stage.
   const std::vector<ValueId> &takenBy(StagePart part) const {
     return hasForward(part.kind) ? body_.cut.inputs(chunkOf(part))
                                  : body_.cut.gradients(chunkOf(part));
@@ -189,8 +189,8 @@ private:
     }
   }
 
-  /// What later passes take, into their cells: inputs or gradients. `taken` has what the pass has
-  /// found in its own.
+  /// Receives inputs or gradients of later passes into their cells. `taken` has what the pass reads
+  /// from its own cells.
   void receiveAhead(SegmentWriter &writer, StagePart by, bool inputs,
                     const std::map<uint32_t, ValueId> &taken) {
     for (const Receive &receive : schedule_.receives(stage_, by)) {
@@ -224,8 +224,8 @@ private:
     return out == body_.segment.outs.end() ? kNone : out->cell;
   }
 
-  /// Lets a later pass view what it reads of what one of the part has made: that lies where it is
-  /// kept, and not in a buffer of its own.
+  /// Makes a later pass view the kept values of a pass of this part in their cells, instead of
+  /// copies.
   void viewAgain(const std::vector<uint8_t> &isMade, Segment &reader) {
     std::vector<uint8_t> isHere(body_.segment.values.size());
     for (const Op &op : reader.ops)

@@ -73,9 +73,9 @@ void StageCut::separateSums(const PipelineStages &stages) {
   plan::replaceOps(body_, std::move(ops));
 }
 
-/// Each stage sums in a cell of its own what its layers tell of a step. The first pass of a step
-/// begins with it, and later chunks go on with what is in the cell. Where a step has to count each
-/// microbatch once, the stage's last chunk adds what all of them have kept of it.
+/// Each stage sums its layers' tallies of a step in a cell of its own. The first pass of a step
+/// begins the sum, and later chunks continue it. If a step has to count each microbatch once, the
+/// stage's last chunk adds what all chunks have kept.
 void StageCut::separateTallies(const plan::Role &role, const PipelineStages &stages) {
   auto count = static_cast<int32_t>(stages.count);
   std::vector<ValueId> firstOf(body_.values.size(), kNone); // of each sum: the cell's content

@@ -277,11 +277,10 @@ void StageSchedule::findTimes() {
     SHARDC_CHECK(ends_[at(stage)].size() == passes(stage).size(), "stages wait for each other");
 }
 
-/// A pass that is under way when the value is made receives it: neither of both has to wait. Where
-/// one pass ends just then and the next one begins, the second one receives, so that a producer
-/// that is late delays no pass but the one that takes the value. Neighbours that send to each other
-/// at the same time could then wait for each other; where they do, the first one receives
-/// gradients, inputs or both.
+/// Chooses the pass that receives a value: one that runs when the value is produced, so that
+/// neither side waits. If one pass ends exactly then and the next begins, the second one receives,
+/// so that a late producer delays only the consumer. Adjacent stages that send to each other at the
+/// same time could then deadlock; in that case the first pass receives gradients, inputs or both.
 void StageSchedule::placeReceives() {
   struct Second {
     bool inputs, gradients;

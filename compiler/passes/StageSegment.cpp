@@ -1,5 +1,5 @@
-// Copies the ops of a stage into a segment, with receives for what others make and sends for what
-// others take.
+// Copies the ops of a stage into a segment, with receives for values of other stages and sends for
+// values that they read.
 #include "compiler/passes/StageSegment.h"
 
 #include <algorithm>

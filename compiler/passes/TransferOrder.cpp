@@ -59,7 +59,8 @@ private:
            (info.collective && isPointToPoint(info.collective->kind));
   }
 
-  /// What each op comes after: what makes its operands, and who reads what it overwrites.
+  /// The dependences of each op: the producers of its operands, and the readers of what it
+  /// overwrites.
   void findNeeds() {
     std::vector<std::vector<uint32_t>> readers(segment_.values.size());
     auto needProducer = [&](size_t op, ValueId value) {
@@ -121,8 +122,8 @@ private:
     }
   }
 
-  /// What costs no time, and transfers: of what was just made at once, of what was there before
-  /// when the link has nothing else to do.
+  /// Issues ops that cost no time, and transfers: of new values at once, of older ones when the
+  /// link is idle.
   void giveTransfers(size_t first, size_t last) {
     for (size_t i = first; i < last; ++i) {
       if (given_[i] != 0 || !isReady(i))

@@ -98,7 +98,7 @@ MeasuredRates::MeasuredRates(const std::vector<Rate> &rates) {
   for (auto &[op, groups] : links_)
     for (Group &group : groups) {
       std::ranges::sort(group.points, {}, &RatedLink::Point::bytes);
-      // Noise must not make more bytes take less time.
+      // Noise must not make a larger transfer take less time.
       for (size_t i = 1; i < group.points.size(); ++i)
         group.points[i].seconds =
             std::max(group.points[i].seconds, group.points[i - 1].seconds * 1.0001);

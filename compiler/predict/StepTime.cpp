@@ -376,8 +376,8 @@ struct LaunchTime {
   StepTime sum;
 };
 
-/// What each op of a segment takes, if it runs: a kernel and the gap behind it, or the collectives
-/// that are issued with it; and what these cost kernels beside them.
+/// The time of each op of a segment, if it runs: of a kernel and the gap after it, or of the
+/// collectives that are issued with it; and how much these slow overlapping kernels.
 struct OpTimes {
   std::vector<std::vector<uint32_t>> together; ///< by op; empty: it is issued with another one
   std::vector<double> took, contending;

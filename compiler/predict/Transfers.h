@@ -29,7 +29,7 @@ struct Team {
 /// inside a node, unless the device's domain is larger than a node, as in rack-scale systems.
 Team teamOf(const Device &device, const plan::Plan &plan, int group);
 
-/// Members of which each is `stride` ranks behind the one before it, where nodes hold `node` ranks.
+/// A group of members `stride` ranks apart, on nodes with `node` ranks each.
 Team teamOf(const Device &device, int64_t node, int64_t members, int64_t stride);
 
 /// Seconds of an all-gather, reduce-scatter or all-reduce without overlap; `wholeBytes` is the size

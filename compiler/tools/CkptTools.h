@@ -78,7 +78,7 @@ Status lockTarget(const checkpoint::SaveTarget &target, checkpoint::FolderLock &
 /// creates it. Unavailable if another process holds it; InvalidInput inside a checkpoint.
 Status lockOutput(const std::string &folder, checkpoint::FolderLock &lock);
 
-/// Reports what a command made of `in`.
+/// Reports the checkpoint that a command made from `in`.
 void reportMade(const std::string &in, const checkpoint::SaveTarget &target);
 
 /// The iteration that a checkpoint records; 0 if it records none.

@@ -32,7 +32,7 @@ data::DataPaths pathsOf(const Config &config) {
           itemsOf(config, Opt::DatasetValidDataPath)};
 }
 
-/// What decides how many samples there are.
+/// The settings that determine the number of samples.
 data::DataConfig dataConfigOf(const Config &config) {
   data::DataConfig out;
   out.sequenceLength = config.getIntOr(Opt::ModelSeqLength, 0);

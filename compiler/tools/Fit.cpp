@@ -73,7 +73,7 @@ struct FitOptions {
   bool asJson = false;
 };
 
-/// What is compiled beside the recipe itself.
+/// The alternatives that are compiled in addition to the recipe.
 struct Comparison {
   std::optional<FitChange> withoutFp8;
   double secondsWithoutFp8 = 0; ///< of a step; 0 on the host
@@ -176,7 +176,7 @@ void printText(const config::Config &config, const plan::Plan &plan, const FitOp
   printSplits(config, found.splits, options.seconds);
 }
 
-/// Adds what something needs, and the settings that it takes.
+/// Adds memory and time of an alternative, and the settings that it needs.
 void addNeeds(Json &json, const config::Derived &d, int64_t bytes,
               const std::vector<std::string> &sets) {
   json["bytes"] = bytes;

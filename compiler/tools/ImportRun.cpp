@@ -101,7 +101,7 @@ private:
       words.insert(words.begin(), found->second.begin(), found->second.end());
   }
 
-  /// A word whose text depends on what nobody knows: a program's output, or the folder of the run.
+  /// A word whose text depends on something unknown: a program's output, or the folder of the run.
   RanWord shown(llvm::StringRef word, SourceRange range) const {
     RanWord ran{"", range, nullptr};
     auto unknown = std::make_shared<upstream::ShellUnknown>();

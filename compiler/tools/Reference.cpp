@@ -99,7 +99,7 @@ std::string takesText(const plan::JobFieldInfo &field) {
   return fmt::format("{}: {}", field.type, fmt::join(field.words, ", "));
 }
 
-/// Empty where the default stands for nothing.
+/// The default of a field; empty if it means "unset".
 std::string defaultText(plan::JobField field) {
   plan::JobValue value = plan::Job().value(field);
   if (plan::Job().set(plan::jobInfo(field).path, value) != plan::Job::Fault::None)

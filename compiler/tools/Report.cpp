@@ -33,7 +33,7 @@ struct ReportOptions {
   int64_t follow = 0; ///< seconds between pages; 0: one page
 };
 
-/// What one of the inputs gives.
+/// The data of one input.
 struct Input {
   std::optional<predict::Device> device; ///< the subject's, where its times are predicted
   plan::Plan plan;

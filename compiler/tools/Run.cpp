@@ -108,7 +108,7 @@ public:
     ::dup2(taken_, STDERR_FILENO);
   }
   ~StderrCapture() { end(); }
-  /// What was written, up to a few screens.
+  /// The end of what was written, up to a few screens.
   std::string end() {
     if (before_ < 0)
       return "";
@@ -295,11 +295,10 @@ void addRun(cli::Command &app, int &status, const char *program) {
   command.flag("--check", options->check, "run op by op and check results and bounds of buffers");
   command.flag("--explain", options->explain, "print the kernel of every op");
   command.flag("--processes", options->processes, "start a process for each rank");
-  cli::Option restarts =
-      command
-          .option("--restarts", options->restarts,
-                  "restart from the newest save after a fault, at most N times")
-          .nonNegative();
+  cli::Option restarts = command
+                             .option("--restarts", options->restarts,
+                                     "restart from the newest save after a fault, at most N times")
+                             .nonNegative();
   options->elastic.addTo(command);
   command
       .option("--spares", options->spares,

@@ -365,8 +365,7 @@ std::optional<predict::StepTime> predictedStep(const plan::Plan &plan) {
 
 namespace {
 
-/// What saves in memory take of the device and of its link to the host, beside compute; empty if
-/// there are none.
+/// Device memory and link time that saves in memory take beside compute; empty if there are none.
 std::string memorySavesText(const predict::Device &device, const plan::Plan &plan) {
   int64_t interval = plan.job.checkpoint.inMemoryInterval;
   const plan::Role &role = *std::ranges::max_element(plan.roles, {}, plan::snapshotBytes);

@@ -159,7 +159,8 @@ private:
     return config::loadConfig(session_.sources(), session_.diags(), load);
   }
 
-  /// What the recipe itself says, an overlay or the command line; what it extends does not count.
+  /// Whether the option is set in the recipe itself, an overlay or the command line; a base recipe
+  /// does not count.
   bool isFixed(const config::Config &config, config::Opt opt) const {
     const config::Provenance &from = config[opt].from;
     if (from.origin == config::Origin::CommandLine)

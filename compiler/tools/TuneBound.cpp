@@ -102,7 +102,7 @@ private:
   const predict::Device half_, twice_;
 };
 
-/// What a collective costs the kernels beside it.
+/// The time by which a collective slows overlapping kernels.
 double contendingOf(const plan::Plan &plan, const plan::Segment &body, const Op &op, double took) {
   return predict::kContention *
          predict::contendingSeconds(plan::collectiveKindOf(op), plan.transportOf(op),
@@ -164,7 +164,7 @@ private:
     readers.isForWeights |= isForWeights;
   }
 
-  /// What lies in the buffer that a view shows.
+  /// The value whose buffer a view shows.
   ValueId viewed(ValueId value) const {
     for (uint32_t def = body_.values[value].def;
          def != plan::kNone && body_.ops[def].kind == plan::OpKind::View;

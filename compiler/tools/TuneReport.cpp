@@ -32,10 +32,10 @@ Parts partsOf(const Tuned &tuned) {
   return parts;
 }
 
-/// Memory of which less than this share is left limits what comes next.
+/// If a larger share than this of the memory is used, memory is what limits the next step.
 constexpr double kNearlyAll = 0.9;
 
-/// What would have to change first for a faster step.
+/// The first obstacle to a faster step.
 std::string limitOf(const Tuned &tuned, int64_t memoryBytes) {
   Parts parts = partsOf(tuned);
   double used =
@@ -83,7 +83,7 @@ std::vector<const Tuned *> bestOfKinds(const TuneResult &result, size_t most) {
 
 namespace {
 
-/// What a run of the plan takes, behind the columns of knobs.
+/// The columns for time and memory of a plan, after those of the knobs.
 constexpr std::pair<const char *, const char *> kColumns[] = {
     {"memory", "bytes of the device that needs most"},
     {"step", "predicted seconds of a step"},
@@ -234,7 +234,7 @@ std::string overlayText(const config::Config &config, const config::Config &tune
   std::map<std::string, std::string> bodies; // by section
   for (Opt opt : options) {
     std::string value = config::toRecipeText(tuned, opt);
-    // What is derived may follow from what the overlay changes.
+    // Derived values may follow from what the overlay changes.
     bool isSame = value == config::toRecipeText(config, opt) && config.isWritten(opt);
     const config::OptionInfo &info = config::info(opt);
     auto [section, name] = llvm::StringRef(info.path).split('.');

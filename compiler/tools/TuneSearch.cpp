@@ -447,7 +447,7 @@ private:
     }
   }
 
-  /// What was not compiled: the candidates from there on.
+  /// Counts the candidates from `begin` on, which were not compiled.
   void countRest(size_t begin) {
     for (size_t i = begin; i < candidates_.size(); ++i)
       if (isPossible(i) && isFirstOfAlike(candidates_[i]))
@@ -552,7 +552,7 @@ private:
     return request_.memoryBytes == 0 || candidate.bound.bytes <= request_.memoryBytes;
   }
 
-  /// What the layout takes at least, by a plan of its family; 0 if there is none.
+  /// A lower bound of the layout's bytes from a plan of its family; 0 if there is none.
   int64_t familyBytes(const Candidate &candidate) const {
     auto known = activations_.find(familyOf(candidate));
     if (known == activations_.end() || isAuto(candidate.body))

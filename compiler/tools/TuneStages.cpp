@@ -235,7 +235,7 @@ public:
     now_ = std::max(now_, gathered_[kDense]);
   }
 
-  /// A part's kernels, behind what has been gathered.
+  /// Adds a part's kernels, after its gathers.
   void compute(const PassCost &cost) {
     sum_.add(cost, factor_);
     now_ = std::max(now_ + std::max(cost.compute.at(factor_), cost.chain.at(factor_)),

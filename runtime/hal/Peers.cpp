@@ -57,7 +57,7 @@ std::vector<std::string> kindsOf(std::vector<std::string> parts, bool areRepeate
   return kinds;
 }
 
-/// False unless it is such a list of places below `count`.
+/// Parses a list of places below `count`; false for any other text.
 bool readPlaces(std::string_view text, int count, std::vector<int> &places) {
   for (const char *at = text.data(), *end = at + text.size(); at < end;) {
     int first = 0, last = 0;

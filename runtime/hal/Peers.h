@@ -53,8 +53,8 @@ public:
     std::string part;
     std::vector<int> ranks;
   };
-  /// Each value that ranks have given once, in the order of the first rank that has; of `fold`
-  /// Kinds or Repeated. What many give costs no more than what one gives.
+  /// Each distinct value that ranks gave, once, in the order of the first rank that gave it; for
+  /// `fold` Kinds or Repeated. A value of many ranks costs no more than that of one.
   Result<std::vector<Kind>> allKinds(std::string_view what, std::string_view mine,
                                      Fold fold = Fold::Kinds);
   /// The greatest of what all ranks have, of each number.

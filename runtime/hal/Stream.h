@@ -127,9 +127,9 @@ public:
   virtual Status fill(void *to, uint8_t value, int64_t bytes, const char *label) = 0;
   /// Enqueues this rank's part in a collective of one of its channels.
   virtual Status collective(Channel &channel, const Collective &desc, const char *label) = 0;
-  /// Enqueues its parts in several gathers of one channel, none of which reads what another one
-  /// writes: as one transfer where the backend can, otherwise one after the other. All members
-  /// issue the same ones together.
+  /// Enqueues the rank's parts of several gathers of one channel that do not depend on each other:
+  /// as one transfer if the backend can, otherwise one after the other. All members issue the same
+  /// gathers together.
   virtual Status gathers(Channel &channel, std::span<const Part> parts);
 
   /// Enqueues writing a word of `Host` memory with the progress of the stream, which other threads

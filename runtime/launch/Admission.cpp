@@ -97,7 +97,7 @@ Connection *Admission::admitRelay(std::unique_ptr<Connection> relay, Connections
   return nullptr;
 }
 
-/// What goes by way of a relay needs nobody here to wait for it.
+/// Messages through a relay need no connection here that waits for them.
 void Admission::seeOff(std::unique_ptr<Connection> connection) {
   connection->isLeaving = true;
   if (connection->wire.isOpen() && connection->wire.flush())

@@ -12,7 +12,7 @@ public:
   Admission(Socket listener, const RendezvousOptions &options)
       : options_(options), listener_(std::move(listener)) {}
 
-  /// Adds what has to be waited for.
+  /// Adds the descriptors to poll.
   void addTo(std::vector<pollfd> &entries, double now);
 
   /// Serves connections that have not said who they are, up to the next that has proved that it

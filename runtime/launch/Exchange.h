@@ -44,7 +44,7 @@ public:
     std::vector<int> members;
     std::string body; ///< of the Gathered that each of them gets
   };
-  /// What the rank's exchange gives, if all of its members have come; it is over then.
+  /// The result of the rank's exchange once all members have come; the exchange is then over.
   std::optional<Done> take(int64_t rank);
   /// A member that this rank waits for, and that waits in another exchange for this rank, maybe by
   /// way of others: none of them comes to an end.

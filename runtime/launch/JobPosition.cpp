@@ -30,7 +30,7 @@ Status readRanks(const Environment &env, const LauncherVariables &names, JobPosi
   return Status::ok();
 }
 
-/// MASTER_ADDR where it is set; otherwise what the launcher lets one conclude.
+/// Reads MASTER_ADDR if it is set; otherwise derives the address from the launcher's variables.
 Status readMaster(const Environment &env, JobPosition &position) {
   position.masterAddress = env.text("MASTER_ADDR");
   position.masterPort = kDefaultMasterPort;

@@ -107,7 +107,7 @@ void Relay::dropClosed() {
     std::erase_if(*list, [](const auto &each) { return !each || !each->wire.isOpen(); });
 }
 
-/// What came from above before it ended, such as who speaks then, goes on to those below.
+/// Passes messages that came from above before the end, such as who reports it, on to those below.
 void Relay::end() {
   above_.close();
   for (Connection *child : children()) {

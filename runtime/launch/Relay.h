@@ -42,7 +42,7 @@ public:
   Relay(const Relay &) = delete;
   Relay &operator=(const Relay &) = delete;
 
-  /// Adds what has to be waited for.
+  /// Adds the descriptors to poll.
   void addTo(std::vector<pollfd> &entries);
   /// Does all that can be done without waiting, but for askSeconds while it has no connection.
   /// `seconds` is a clock that only grows.
@@ -68,7 +68,7 @@ public:
 
 private:
   enum class State : uint8_t { Electing, Asking, Greeting, Joined, Over };
-  /// An exchange some of whose parts have come from below.
+  /// An exchange of which some parts have arrived from below.
   struct Pending {
     GatherPart exchange;
     std::vector<std::pair<int, std::string>> unsent;

@@ -1,4 +1,4 @@
-// What a relay (Relay.h) and what is above it say to each other about ranks below it.
+// Messages between a relay (Relay.h) and the relay or supervisor above it, about ranks below it.
 #pragma once
 
 #include <map>
@@ -35,7 +35,7 @@ struct RelayedWelcome {
   }
 };
 
-/// Who has come. Job and version are the relay's.
+/// The hellos of ranks that have arrived. Job and version are the relay's.
 struct RelayedHellos {
   std::vector<Hello> hellos;
 

@@ -46,8 +46,8 @@ struct RendezvousOptions {
   std::string where;             ///< address and port, for messages
   double timeoutSeconds = 600;   ///< longest stay in one collective or exchange
   double joinSeconds = 600;      ///< until all ranks have come
-  /// One sentence about ranks whose work has stopped: which one fell behind, where the others wait.
-  /// `silent` gives no sign of life, or is -1.
+  /// A sentence about a stalled job: which rank fell behind, and where the others wait. `silent` is
+  /// a rank without a sign of life, or -1.
   std::function<std::string(std::span<const RankProgress>, int silent)> explainStall;
   /// A rank's position as text; empty if it has not begun.
   std::function<std::string(const RankProgress &)> describe;
@@ -95,7 +95,7 @@ struct Connection {
   bool isReady(std::span<const pollfd> entries) const {
     return entry < entries.size() && entries[entry].revents != 0;
   }
-  /// Adds what has to be waited for.
+  /// Adds the descriptors to poll.
   void addTo(std::vector<pollfd> &entries);
 };
 

@@ -367,7 +367,7 @@ void RendezvousClient::sendProgress() {
     wire_.queue(MessageKind::Progress, packed(now));
 }
 
-/// False once nothing more will come.
+/// Handles messages; false once none will follow.
 bool RendezvousClient::serve() {
   std::vector<Message> messages;
   bool isAlive = false, isLeaving = false;

@@ -85,7 +85,7 @@ public:
   void onAbort(std::function<void()> callback);
   /// Starts to call `read` regularly from another thread, and to send what it returns.
   void watch(std::function<RankProgress()> read);
-  /// No call of `read` is under way or will come.
+  /// Stops watching: afterwards no call of `read` is running or will be made.
   void stopWatching();
 
   /// Sends the reason why this rank cannot continue, and waits until the job is over. Returns the

@@ -173,7 +173,7 @@ void RendezvousServer::chooseRanks() {
   welcomeAll();
 }
 
-/// Rank 0 makes the job end at its next save where it can go on with more ranks.
+/// Tells rank 0 to end the job at its next save, if the job can continue with more ranks.
 void RendezvousServer::reportGrowth() {
   int64_t growsTo = options_.elastic->growsTo();
   if (growsTo == growsTo_ || ranks_.front()->isDone || !ranks_.front()->isOpen())

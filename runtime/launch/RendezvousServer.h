@@ -19,7 +19,7 @@ public:
   RendezvousServer(const RendezvousServer &) = delete;
   RendezvousServer &operator=(const RendezvousServer &) = delete;
 
-  /// Adds what has to be waited for.
+  /// Adds the descriptors to poll.
   void addTo(std::vector<pollfd> &entries);
   /// Does all that can be done without waiting, where poll found something in what addTo added.
   /// `seconds` is a clock that only grows.

@@ -72,8 +72,8 @@ bool StallDetector::isStalled(const Standing &all, const Exchange &exchange, dou
   return isLate(all) || isLost(all) || (wait && now - wait->since > options_.timeoutSeconds);
 }
 
-/// A job that was asked to end does so after a step that all ranks come to. If nobody moves any
-/// more there is no such step.
+/// A job that was asked to end does so after a step that all ranks reach. If no rank moves any
+/// more, there is no such step.
 bool StallDetector::isEndless(const Standing &all) {
   return all.isAsked && all.still > kAskedSeconds;
 }

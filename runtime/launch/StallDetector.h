@@ -52,7 +52,7 @@ public:
   void reset() { ranks_.clear(); }
   /// What a rank says of its progress.
   void note(int64_t rank, const RankProgress &position, double now);
-  /// What it said last; empty if it has said nothing.
+  /// The rank's last report; empty if there is none.
   const RankProgress &last(int64_t rank) const;
   /// These ranks, and those of these relays, together.
   Standing standingOf(std::span<const Connection *const> ranks, const Connections &relays,

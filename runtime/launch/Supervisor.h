@@ -71,7 +71,8 @@ struct SupervisorOptions {
   std::function<std::string(const RankProgress &)> describe;
   /// Notes a rank that is late step after step; empty: nowhere.
   std::function<void(const LateRank &late, int64_t step, const Hello &hello)> noteLate;
-  /// What distinguishes a rank beside its number, as `, stage 2 of 4`; empty if nothing does.
+  /// A text that distinguishes a rank in addition to its number, such as `, stage 2 of 4`; empty if
+  /// there is none.
   std::function<std::string(int64_t rank, int64_t worldSize)> stageOf;
 
   /// Number of processes of the job on all machines: one for each rank or place.

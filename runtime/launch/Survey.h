@@ -45,7 +45,7 @@ struct Answer {
 /// One question to the relays below, and what is known of the answer.
 class Survey {
 public:
-  /// Another question that is under way is given up. `own` is what is known here.
+  /// Begins a question and abandons a running one. `own` is what is known here.
   void begin(const Ask &ask, Answer own, std::span<const std::unique_ptr<Connection>> relays,
              double now);
   /// False if it is no answer.

@@ -134,7 +134,7 @@ public:
     ranks(values, most, isThere);
   }
   bool hasFailed() const { return !isOk_; }
-  /// True if everything was there, and nothing is left over.
+  /// True if all fields were read and no bytes are left.
   bool isComplete() const { return isOk_ && left_.empty(); }
 
   void field(std::string &value) { value = text(); }

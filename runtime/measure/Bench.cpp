@@ -191,7 +191,7 @@ Result<Bench::Enqueue> Bench::enqueueOf(const Rate &work) {
       [this, run = kernel->run](hal::Stream &stream) { return stream.launch(run, call_, kLabel); });
 }
 
-/// Ranks begin together where they wait for each other.
+/// Ranks begin together if the call waits for other ranks.
 Result<double> Bench::timeOnce(const std::function<Status()> &work, bool isTogether) {
   if (isTogether && peers_)
     RETURN_IF_ERROR(peers_->barrier("measuring"));

@@ -19,7 +19,7 @@ struct Measured {
 
 struct MeasureOptions {
   bool isQuick = false; ///< one size of each series, as before a run
-  /// Is told what was measured, on every rank.
+  /// Called with each measurement, on every rank.
   std::function<void(const Measured &)> measured;
   ReportSink emit; ///< takes what cannot be measured, with its reason
 };

@@ -292,7 +292,7 @@ int64_t rowsOfResult(const Plan &plan, const Segment &segment, const Op &op, siz
   const OpFactors &factors = factorsOf(op);
   const FactorValue &first = operandOf(op, factors, 0);
   return rowsAlong(plan, segment, op, [&](FactorId factor) {
-    // What an op counts up to an attribute is what it chooses from, and no sum.
+    // A factor whose extent is an attribute is what the op chooses from, not a sum.
     const FactorAtom *word = first.find(factor);
     bool isChosenFrom =
         word != nullptr && word->isCounted && factors.attrOf[static_cast<size_t>(factor)];

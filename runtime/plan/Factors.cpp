@@ -388,7 +388,7 @@ private:
       takeUntil(side, ',');
     return std::string(takeUntil(side, ','));
   }
-  /// What follows the first comma: what an epilogue takes beside what it works on.
+  /// The text after the first comma: the epilogue's operands other than the value it works on.
   static std::string behindFirst(std::string_view side) {
     takeUntil(side, ',');
     return std::string(trimmed(side));

@@ -206,7 +206,7 @@ constexpr bool sharesByName(OpKind kind) {
 constexpr bool isCollective(OpKind kind) { return rowOf(kind).traits == OpTraits::Collective; }
 constexpr bool isAliasOp(OpKind kind) { return rowOf(kind).traits == OpTraits::Alias; }
 
-/// What starts gradients takes a step state for its loss scale.
+/// An op that starts gradients takes the step state for its loss scale.
 constexpr bool startsByRow(OpKind kind) {
   const OpInfo &info = rowOf(kind);
   return !info.startsGradient || positionOf(info.operands, "state") >= 0;

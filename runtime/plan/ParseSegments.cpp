@@ -61,7 +61,7 @@ bool Parser::valueUse(ValueId &out) {
   return true;
 }
 
-/// `rows %n`, or nothing where all rows are there.
+/// Reads `rows %n`, or nothing if all rows are valid.
 bool Parser::countedRows(Value &value) {
   return !in_.takeIf(std::string_view("rows")) || valueUse(value.counts);
 }

@@ -129,7 +129,7 @@ int64_t addTimes(int64_t sum, int64_t bytes, int64_t times) {
   return sum;
 }
 
-/// What a member sends of a whole of so many bytes.
+/// The bytes that a member sends for a whole of `full` bytes.
 int64_t sentBytes(CollectiveKind kind, int64_t full, int64_t members) {
   int64_t others = full / members * (members - 1);
   switch (kind) {

@@ -12,9 +12,9 @@ namespace shardc::run {
 /// The ring of the plan that is fed: the cell @feed or @eval_feed.
 enum class FeedKind : uint8_t { Train, Eval };
 
-/// What a rank has of each sequence: of 2·count equal chunks those with the numbers `index` and
-/// 2·count-1-index, so that all ranks have as much work under a causal mask; all of it if count is
-/// 1.
+/// A rank's part of each sequence: of 2·count equal chunks, those with the numbers `index` and
+/// 2·count-1-index, so that all ranks have equal work under a causal mask; the whole sequence if
+/// count is 1.
 struct SequenceSlice {
   int64_t index = 0, count = 1;
 };

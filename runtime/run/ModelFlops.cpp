@@ -12,7 +12,7 @@ bool isOf(const plan::Plan &plan, const plan::Param &param, plan::UnitKind kind)
   return unit >= 0 && plan.units[static_cast<size_t>(unit)].kind == kind;
 }
 
-/// True for a table of which a token takes one row.
+/// Whether the parameter is a table, of which a token reads one row.
 bool isTable(const plan::Plan &plan, const plan::Param &param) {
   return isOf(plan, param, plan::UnitKind::Embedding);
 }

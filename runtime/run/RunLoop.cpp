@@ -88,7 +88,7 @@ private:
 
   using Part = SegmentRunner::Part;
 
-  /// Runs of a step, and those behind them in every so many steps; 0: in none.
+  /// The runs of a step, and those that follow after every `every` steps; 0: none follow.
   struct StepPart {
     SegmentRunner::Series runs;
     SegmentRunner::Series toUpdate, update; ///< the same in two, for steps that compare between
@@ -377,7 +377,7 @@ private:
     return readback_.startClock();
   }
 
-  /// The next step takes the batch behind this one's.
+  /// Skips a step; the next one takes the batch after this one's.
   Status skipStep(int64_t iteration) {
     setBatchesBefore(iteration + 1);
     return readBack(StepReadback::Kind::Skipped, iteration);

@@ -29,13 +29,13 @@ public:
   /// A tensor of the model that is no parameter.
   virtual Status addBuffer(const checkpoint::TensorSlice &buffer,
                            checkpoint::RankWriter &writer) const = 0;
-  /// Files of this format beside those of the ranks.
+  /// Adds files of this format other than those of the ranks.
   virtual Status addFiles(const Progress &, const checkpoint::SaveTarget &) const {
     return Status::ok();
   }
 };
 
-/// Adds what experts are chosen by, if there is such a bias, to what a rank saves.
+/// Adds the bias of the choice of experts, if there is one, to what a rank saves.
 Status addExpertBias(const plan::Plan &plan, const Progress &progress, const FormatWriter &format,
                      checkpoint::RankWriter &writer);
 

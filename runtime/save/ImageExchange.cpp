@@ -33,7 +33,7 @@ struct Request {
   ImageInfo info;
 };
 
-/// `isOk`: the image was taken, or is there.
+/// `isOk`: the image was accepted, or exists.
 struct Answer {
   uint64_t isOk = 0;
   ImageInfo info;

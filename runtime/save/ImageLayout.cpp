@@ -121,7 +121,7 @@ template <typename P, typename Use> void forLists(P &progress, const Use &use) {
 class PackedBytes {
 public:
   explicit PackedBytes(std::string_view left) : left_(left) {}
-  /// What is not there is left as it is.
+  /// Missing bytes leave the target unchanged.
   void take(void *to, size_t bytes) {
     isOk_ = isOk_ && bytes <= left_.size();
     if (!isOk_ || bytes == 0)

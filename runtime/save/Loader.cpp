@@ -39,7 +39,7 @@ std::string listed(const std::vector<std::string> &keys, std::string_view what) 
   return text;
 }
 
-/// All that differs between what is asked for and what is there.
+/// All differences between the requested state and the checkpoint.
 std::string differences(const LoadDifferences &report) {
   return listed(report.missing, "tensors are missing") +
          listed(report.mismatched, "tensors have another shape") +
@@ -268,7 +268,7 @@ void Loader::allowPadding(std::vector<ParamRequest> &requests) {
   }
 }
 
-/// Adam's moments belong together: where one is missing, both begin anew.
+/// Adam's moments belong together: if one is missing, both are initialised.
 void Loader::findMissingMoments(const std::vector<ParamRequest> &requests) {
   std::map<std::string, size_t> paramOf;
   for (size_t p = 0; p < plan_->params.size(); ++p)

@@ -53,14 +53,15 @@ public:
   const plan::Plan &plan() const { return *plan_; }
   /// Whether there is state to load.
   bool hasCheckpoint() const { return checkpoint_ || source_ || base_; }
-  /// What adapters are for; null without adapters, and where their base is no checkpoint.
+  /// The base weights of adapters; null without adapters, and if the base is not a checkpoint.
   const BaseWeights *base() const { return base_.get(); }
   /// The folder of the checkpoint whose run this one continues; empty where it begins at step 0.
   std::string continuedFolder() const;
   /// Files of a Hugging Face model that the checkpoint keeps; none where it has none, and where the
   /// state is from memory.
   Result<std::vector<checkpoint::HfModelFile>> modelFiles() const;
-  /// False where some state stays as a fresh start makes it: that has to come first.
+  /// False if some state keeps its initial values; the start of the run must then compute them
+  /// first.
   bool isWhole() const { return isWhole_; }
   /// The position of the job when the state is loaded.
   const Progress &progress() const { return progress_; }

@@ -22,7 +22,7 @@ constexpr std::chrono::microseconds kCopyPoll{500};
 constexpr double kNeighbourSeconds = 10;
 constexpr int64_t kCopyBytes = 8 << 20; ///< copied and summed at once
 
-// What ranks say of how far they are; behind the last one comes the reason.
+// The words by which ranks report their progress; the last one is followed by the reason.
 constexpr const char *kIdle = "idle", *kBusy = "busy";
 const std::string kFailed = "failed: ";
 

@@ -36,7 +36,7 @@ struct MemoryOptions {
   std::span<const plan::Plan> plans;
   std::string machine;        ///< that this rank is on
   double timeoutSeconds = 60; ///< of a transfer in which nothing moves
-  /// Takes what there is to report, alike on all ranks, on the thread that calls.
+  /// Receives reports, equal on all ranks, on the calling thread.
   ReportSink emit;
   /// A test's fault: takes images of this rank that are complete, here and at the neighbour.
   std::function<void(int64_t step, std::span<uint8_t> image)> imageFault;
@@ -68,7 +68,7 @@ public:
 
   /// What is copied from here on, of one rank. Nothing is under way that is still to be copied.
   void attach(size_t phase, exec::Executable &executable);
-  /// The executable is not used any more: an image whose state is not there yet is given up.
+  /// Stops using the executable: an image whose state has not arrived is abandoned.
   void release();
 
   /// Whether to save after this step: at each interval, and after a save that was skipped.

@@ -15,7 +15,7 @@ using checkpoint::SaveTarget;
 
 namespace {
 
-// Roughly what a file has beside the state's own bytes.
+// Approximate bytes of a file in addition to the state's own.
 constexpr uint64_t kRecordBytes = 4 << 10;  ///< of a piece, in two records at most
 constexpr uint64_t kObjectBytes = 32 << 10; ///< of a tensor's settings, on the first rank
 

@@ -69,8 +69,8 @@ public:
   /// Writes as many rows as are complete; the rest of a row is kept until the next bytes of its
   /// cell.
   Status add(const StatePiece &piece, int64_t from, const uint8_t *data, int64_t bytes);
-  /// Adds what the pieces have in these bytes of a cell. Remainders come behind the bytes of
-  /// weights that they belong to, which stay where they are until then.
+  /// Adds the parts of pieces in these bytes of a cell. Remainders come after the bytes of their
+  /// weights, which stay in place until then.
   Status addCell(uint32_t cell, int64_t byteBegin, const uint8_t *data, int64_t bytes);
   Status finish() { return writer_.finish(); }
   int64_t bytesWritten() const { return bytesWritten_; }

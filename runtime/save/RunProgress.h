@@ -14,7 +14,7 @@
 
 namespace shardc::save {
 
-/// What a dynamic loss scale has come to.
+/// The state of a dynamic loss scale.
 struct LossScaler {
   float scale = 0;
   int32_t growthTracker = 0, hysteresisTracker = 0;

@@ -68,7 +68,7 @@ public:
   std::string progress();
   /// The failure that another process' progress reports of.
   static Status failureOf(std::string_view progress);
-  /// What all have come to: the first commits, or all give up.
+  /// The decision of all processes: the first one commits, or all give up.
   void decide(Status status);
   /// What came of the latest save, once.
   std::optional<Outcome> takeOutcome();

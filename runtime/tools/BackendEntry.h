@@ -29,8 +29,8 @@ public:
   /// Makes the backend with all of the plan's ranks in this process or, with `peers`, which outlive
   /// it, with the one rank that they name. Called once.
   virtual Result<std::unique_ptr<hal::Backend>> makeBackend(hal::Peers *peers) = 0;
-  /// What is decided before anything is captured; empty where there is nothing. The session
-  /// outlives the function.
+  /// Work to do before anything is captured; empty if there is none. The session outlives the
+  /// function.
   virtual std::function<Status(exec::Executable &)> beforeCapture() { return nullptr; }
   /// Chooses how a call that carries the backend's context and has its memory runs, before it is
   /// timed by itself; empty where there is nothing to choose.
@@ -42,7 +42,7 @@ public:
   virtual std::string deviceName(int localRank) = 0;
 };
 
-/// What differs between backends for those who drive them.
+/// The properties in which backends differ for their callers.
 struct BackendTraits {
   bool computes = true;     ///< results, losses among them, have values
   bool runsAnyPlan = false; ///< also plans that were compiled for another backend
@@ -56,14 +56,14 @@ struct BackendEntry {
   exec::FindKernel findKernel;
   /// The libraries that it uses, with their versions, as part of a line.
   std::string (*libraryVersions)();
-  /// What in this machine's environment keeps it from computing: part of a message, empty if
-  /// nothing does. Null: nothing can. First called before there are threads.
+  /// The reason in this machine's environment why the backend cannot compute, as part of a message;
+  /// empty if there is none. Null: nothing can prevent it. First called before there are threads.
   const std::string &(*refusal)();
   /// Devices that this process sees; null: the backend has none of its own. Called in a process
   /// that uses no device otherwise.
   int (*countDevices)();
-  /// Sets environment variables for the plan that nobody has set. Called before anything reads them
-  /// and before there are threads; null where there are none.
+  /// Sets environment variables for the plan that are not set yet. Called before anything reads
+  /// them and before there are threads; null if there are none.
   void (*setVariables)(const plan::Plan &plan);
   /// Plan and options outlive the session. `emit` takes what the backend and its kernels warn of on
   /// this rank, from any thread.

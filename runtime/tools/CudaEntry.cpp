@@ -118,7 +118,7 @@ Result<std::unique_ptr<hal::Backend>> CudaSession::makeBackend(hal::Peers *peers
     cudaOptions.devices = {device};
     cudaOptions.failed = [peers](const Status &status) { peers->reportFailure(status); };
   }
-  // The job's watch, which knows who is late, comes first.
+  // The job's stall detector knows which rank is late, so its time limit is shorter.
   cudaOptions.timeoutSeconds = timeoutSeconds(plan_) + 2 * launch::kSilentSeconds;
   cudaOptions.emit = emit_;
   if (cudaOptions.devices.size() == 1 || cudaOptions.worldSize == 1)
@@ -147,9 +147,8 @@ Status CudaSession::judgeDevices(hal::Peers *peers) {
 std::function<Status(exec::Executable &)> CudaSession::beforeCapture() {
   if (plan_.job.model.deterministicMode)
     return nullptr;
-  return [this](exec::Executable &executable) {
-    return tuneProducts(executable, *kernels_, peers_);
-  };
+  return
+      [this](exec::Executable &executable) { return tuneProducts(executable, *kernels_, peers_); };
 }
 
 int countDevices() {

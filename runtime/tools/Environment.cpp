@@ -51,7 +51,8 @@ modelFilesOf(const plan::Plan &plan, const save::Loader &loader, bool isFromMemo
   return files;
 }
 
-/// Makes what saves and loads. Saving comes first: it puts back what an interrupted save put aside.
+/// Creates the saver and the loader. The saver comes first: it restores what an interrupted save
+/// moved away.
 void prepareCheckpoints(std::span<const plan::Plan> all, std::span<const plan::Plan> plans,
                         const ProcessContext &process, Environment &environment,
                         std::vector<Report> &findings) {

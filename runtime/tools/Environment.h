@@ -50,7 +50,7 @@ std::vector<Report> prepare(std::span<const plan::Plan> all, std::span<const pla
                             const RunToolOptions &options, const ProcessContext &process,
                             Environment &environment);
 
-/// The backend comes last: making it takes all ranks.
+/// Creates the backend, last, because all ranks have to take part.
 void prepareBackend(std::span<const plan::Plan> plans, const ProcessContext &process,
                     Environment &environment, std::vector<Report> &findings);
 

@@ -31,7 +31,7 @@ std::optional<Report> refuseHere(const plan::Plan &plan, const RunToolOptions &o
   return refuseElastic(options, launcher);
 }
 
-/// What a launched process needs to take part.
+/// The connection and position that a launched process needs.
 struct Meeting {
   launch::JobPosition position;
   int port = 0;

@@ -86,7 +86,7 @@ std::string metricsLine(const launch::Restart &restart) {
   return toText(line) + "\n";
 }
 
-/// torchrun's own restarts; 0 where it makes none.
+/// Number of torchrun's own restarts; 0 if there are none.
 int64_t torchrunRestarts() {
   const char *text = ::getenv("TORCHELASTIC_MAX_RESTARTS");
   int64_t count = 0;

@@ -169,7 +169,7 @@ private:
   const plan::Plan &plan() const { return plans_[phase_]; }
   bool isLast() const { return phase_ + 1 == plans_.size(); }
 
-  /// Takes what all ranks have to report alike.
+  /// A sink for reports that are equal on all ranks.
   ReportSink emit() {
     return [this](const Report &report) {
       if (!process_.isFirst())
@@ -216,7 +216,7 @@ private:
   /// The step with which this plan's part of the run ends.
   int64_t phaseEnd() const { return plan::lastStepOf(plan()) + stepsAhead_; }
 
-  /// The exit status where the run cannot go on.
+  /// Runs a phase; returns the exit status if the run cannot continue.
   std::optional<int> runPhase() {
     process_.phase.store(static_cast<uint32_t>(process_.firstPlan + phase_),
                          std::memory_order_relaxed);

@@ -17,7 +17,7 @@ std::string_view headOf(std::string_view choices) {
   return choices.substr(0, choices.find('\n') + 1);
 }
 
-/// The file for choices of this GPU and these libraries; empty where there is no place for caches.
+/// The file for choices of this GPU and these libraries; empty if there is no folder for caches.
 std::string cachePath(kernels::cuda::Context &kernels) {
   std::string choices = kernels::cuda::gemmChoices(kernels);
   auto folder = [](const char *name, const char *below) -> std::string {
