@@ -81,10 +81,11 @@ public:
   /// Writes dropout if this is training and p is not zero. Its result has the type of the residual
   /// stream, to which it is added.
   plan::ValueId dropout(plan::ValueId x, double p, const char *what);
-  /// x times uniform numbers of 1 - jitter to 1 + jitter, in evaluation too; x if jitter is zero.
+  /// x multiplied by uniform numbers from 1 - jitter to 1 + jitter, in evaluation too; x if jitter
+  /// is zero.
   plan::ValueId jittered(plan::ValueId x, double jitter, const char *what);
-  /// The same for what an adapter takes, in its own type and with salts of its own, so that the
-  /// model's are those that it has without adapters.
+  /// Dropout on an adapter's operand, in its own type and with salts of its own, so that the
+  /// model's masks are those without adapters.
   plan::ValueId adapterDropout(plan::ValueId x, double p, const char *what);
   /// x times the factor, which rows of x have the counts of; x if that is 1.
   plan::ValueId scaled(plan::ValueId x, double factor, const char *what);

@@ -340,7 +340,7 @@ void Gradients::countBefore(Seed &seed) {
        def = segment_.values[segment_.ops[def].operands[0]].def)
     later.push_back(def);
   for (size_t moved = 0; moved < later.size(); ++moved) {
-    // The ones from the back move first, and push the others on.
+    // Each op that moves before the loss shifts the ops in between by one place.
     auto first = segment_.ops.begin() + seed.loss;
     auto at = segment_.ops.begin() + later[moved] + static_cast<std::ptrdiff_t>(moved);
     std::rotate(first, at, at + 1);

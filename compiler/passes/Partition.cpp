@@ -70,8 +70,8 @@ int64_t ranksOfKey(const plan::Plan &plan, int64_t ranks) {
   return 1;
 }
 
-/// Gives parameters the types of a rank's part, and blocks their size. Returns which parameters it
-/// has cut: others may have parts already, of other ranks.
+/// Sets parameters to the types of a rank's part, and blocks to their size. Returns the parameters
+/// that it cut; others may already be divided among other ranks.
 std::vector<bool> cutParams(plan::Plan &plan) {
   std::vector<bool> isCut;
   for (plan::Block &block : plan.blocks)

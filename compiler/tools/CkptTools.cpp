@@ -87,7 +87,8 @@ std::string rootOf(const fs::path &out) {
   return parent.empty() ? "." : parent;
 }
 
-/// Without a lock what is there may be another's work, and stays.
+/// Removes leftovers of interrupted saves. Without the lock they may belong to a running command,
+/// so they stay.
 Status clearAway(const std::string &root, const checkpoint::FolderLock &lock) {
   return lock.isHeld() ? checkpoint::recoverInterrupted(root, reportCkpt, ckptObservers())
                        : Status::ok();

@@ -90,7 +90,8 @@ struct CkptEnds {
   checkpoint::SaveTarget target;
 };
 
-/// Finds both: findCheckpoint(in), and outputTarget(out) with the iteration of the input.
+/// Finds the input and the output: findCheckpoint(in), and outputTarget(out) with the iteration of
+/// the input.
 Result<CkptEnds> findEnds(const std::string &in, const std::string &out);
 
 /// The ranks of one command started by torchrun, srun or mpirun, found through their environment.

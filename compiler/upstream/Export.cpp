@@ -142,7 +142,7 @@ private:
   }
 
   // --- what the table's columns cannot say ---
-  /// Of positions and memory; true if that is all there is to write of the option.
+  /// Writes options of positions and memory; true if nothing else is to be written for the option.
   bool writeSpecialOfLayer(Opt opt) {
     bool isLatent = config_.isOn(Opt::ModelMultiLatentAttention);
     switch (opt) {

@@ -86,7 +86,7 @@ public:
   Builder &to(DType dtype, Shape shape) { return out(place(dtype, shape)); }
   Builder &update(int operand) { return out(case_.call.in[operand]); }
 
-  /// What a rank with this index in a group of so many has.
+  /// Builds the part of the member with this index in a group of so many members.
   Builder &member(int64_t index, int64_t members) {
     case_.call.index = index, case_.call.groupSize = members;
     return *this;
@@ -144,7 +144,8 @@ private:
     return tensor;
   }
 
-  /// Those of large tensors repeat: drawing them takes longer than most measurements.
+  /// Random numbers; those of large tensors repeat, because drawing them takes longer than most
+  /// measurements.
   Tensor randoms(DType dtype, Shape shape) {
     constexpr int64_t kPeriod = 1'000'003; // no multiple of an extent
     Tensor tensor = place(dtype, shape);

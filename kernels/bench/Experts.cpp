@@ -172,7 +172,7 @@ private:
     return static_cast<double>(times[6]);
   }
 
-  /// The mean of runs that follow each other for 0.6 s, of which the first 0.2 s do not count.
+  /// The mean time of consecutive runs over 0.6 s, without the first 0.2 s.
   template <typename Launch> double steady(double ms, Launch launch) {
     if (ms <= 0)
       return -1;

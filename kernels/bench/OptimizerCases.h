@@ -1,4 +1,4 @@
-// The calls of optimizers, and of what draws initial weights.
+// Benchmark cases of optimizers, and of the op that draws initial weights.
 #pragma once
 
 #include "kernels/bench/CaseBuilder.h"

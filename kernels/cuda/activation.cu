@@ -102,7 +102,7 @@ void runSquaredReluBwd(const Call &call) {
 
 constexpr float kQuick = 1.702f;
 
-/// What quick_geglu makes of 8 elements, as SwiGlu has it.
+/// quick_geglu and its gradient for 8 elements, with the interface of SwiGlu.
 struct QuickGeGlu {
   float limit, offset; ///< no limit if it is not positive
 

@@ -210,8 +210,7 @@ __global__ void __launch_bounds__(kThreads)
 
 constexpr int kQueryStages = 3, kQueryRows = 64; ///< of a stage
 
-/// What a stage has of each of its queries, and the position of the first one; negative: there are
-/// no more.
+/// The words of a stage's queries, and the position of the first one; negative: no more stages.
 struct QueryWords {
   alignas(8) float lse2[kQueryRows], delta[kQueryRows];
   int begins[kQueryRows];

@@ -388,7 +388,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks == 1 ? 2 : 8) lossRowsShared
 
 bool hasClusters() { return hopper::computeCapability().first >= 9; }
 
-/// False, and nothing is enqueued, where rows do not go to the shared memory of so many blocks.
+/// Launches the kernel with rows in shared memory; returns false, and enqueues nothing, if rows do
+/// not fit into that of so many blocks.
 template <Mode M, int kBlocks, int kThreads> bool launchShared(const LossRows &rows, Queue &queue) {
   constexpr int64_t kBytesMax = 112 << 10; // two of a multiprocessor's 227 KiB, at least
   int64_t bytes = ceilDiv(rows.cols / kChunk, kBlocks) * kChunk * 2;

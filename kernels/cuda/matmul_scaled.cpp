@@ -28,7 +28,7 @@ std::optional<ScaleBlocks> blocksOf(const Call &call, int factor) {
                           {matrix.rows(), matrix.cols()});
 }
 
-/// Whether the library cannot read the factor's scales as they lie there.
+/// Whether the library cannot read the factor's scales in their layout.
 bool needsCopy(const Call &call, int factor) {
   return blocksOf(call, factor) == ScaleBlocks::Squares128 &&
          call.in[factor + 2].cols() != strideOfSquares(call.in[factor].cols());

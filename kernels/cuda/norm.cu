@@ -87,7 +87,7 @@ __device__ __forceinline__ Chunk<M> normalised(const Forward &p, int n, const Ro
   return roundedChunk<M>(p.y, x);
 }
 
-/// What becomes of n > 0 elements of y; nothing here of those that are quantised by blocks.
+/// Stores, quantises or records n > 0 elements of y; blockwise quantisation happens elsewhere.
 template <Mode M, Form kForm>
 __device__ __forceinline__ void output(const Forward &p, int64_t at, int n, const RowScale &scale,
                                        const Chunk<M> &y, Magnitude<M> &most) {
@@ -200,7 +200,7 @@ __global__ void __launch_bounds__(1024) normForward(const __grid_constant__ Forw
   const RowScale scale = {mean, 1.0f / sqrtf(total[0] / n + p.eps), multiplierIn<kForm>(p)};
   if (threadIdx.x == 0)
     storeMoments(p, row, scale, kCentered);
-  // All threads of a warp go on together where they have blocks.
+  // All threads of a warp continue together if they quantise in blocks.
   int64_t ahead = 0;
   if constexpr (kForm == Form::NotStored)
     ahead = p.form == Form::Blocks ? threadIdx.x % kWarp * kChunk : 0;
@@ -231,7 +231,7 @@ __global__ void __launch_bounds__(1024) normForward(const __grid_constant__ Forw
 
 // ---- rows of whole chunks that a warp or a block holds ----
 
-/// What a thread holds of a row: up to kHeld chunks, whose loads are all on their way together.
+/// A thread's chunks of a row: up to kHeld, all of which are loaded at the same time.
 template <Mode M, bool kAdd, int kHeld> struct Row {
   Chunk<M> a[kHeld], b[kAdd ? kHeld : 1];
 

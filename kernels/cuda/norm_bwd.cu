@@ -209,8 +209,8 @@ __device__ __forceinline__ void sumRow(float (&v)[2], float (*parts)[kWarp]) {
     v[k] = warpSum(lane < warps ? parts[k][lane] : 0.0f);
 }
 
-/// Writes the sums of a chunk's columns to the block's partials; where a block has several rows
-/// beside each other, those are added first, in their order.
+/// Writes the sums of a chunk's columns to the block's partial sums. If a block has several rows
+/// side by side, these are added first, in order.
 template <int kThreads, bool kIsShort>
 __device__ __forceinline__ void writeChunkSums(const Backward &p, int64_t c,
                                                const float (&sums)[kChunk], float *partials) {
@@ -414,7 +414,7 @@ const Kernel kRmsNormBwd = {"rmsnorm_bwd_cuda", runNormBwd<false>, accepts<&host
                             workspaceOf<Buffers<false>>};
 const Kernel kRmsNormDx = {"rmsnorm_dx_cuda", runNormBwd<false, false>, accepts<&host::kRmsNormDx>,
                            workspaceOf<Buffers<false>>};
-const Kernel kLayerNormBwd = {"layernorm_bwd_cuda", runNormBwd<true>,
-                              accepts<&host::kLayerNormBwd>, workspaceOf<Buffers<true>>};
+const Kernel kLayerNormBwd = {"layernorm_bwd_cuda", runNormBwd<true>, accepts<&host::kLayerNormBwd>,
+                              workspaceOf<Buffers<true>>};
 
 } // namespace shardc::kernels::cuda

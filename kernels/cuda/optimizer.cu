@@ -46,7 +46,7 @@ struct Row {
 
   /// Tiles begin at multiples of a quad of the shard, so that whole quads are aligned.
   int64_t tiles() const { return ceilDiv(end - begin / kQuad * kQuad, kTile); }
-  /// Whether `next` is updated alike and begins where this range ends.
+  /// Whether `next` has the same constants and begins where this range ends.
   bool isFollowedBy(const Row &next) const {
     return next.begin == end && next.countOffset == countOffset && next.lrMult == lrMult &&
            next.wdMult == wdMult && next.isDecoupled == isDecoupled;
@@ -67,7 +67,7 @@ struct Update {
 };
 static_assert(sizeof(Update) <= 4096);
 
-/// What an update needs beside its arrays, in fp32.
+/// The fp32 constants of an update.
 struct Step {
   float gradScale, lr, decayInGradient, decayOfWeight;
   float beta1, oneMinusBeta1, beta2, oneMinusBeta2, eps, momentum;

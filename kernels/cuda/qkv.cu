@@ -100,8 +100,8 @@ __device__ __forceinline__ void moveRow(const Qkv &p, int64_t row, const float2 
 
 constexpr int kPairThreads = 256, kPairsEach = 3, kPairsOfBlock = kPairThreads * kPairsEach;
 
-/// Blocks take groups of rows in turns: those of the next one are on their way while this one's are
-/// rotated. Places and frequencies are computed once.
+/// Blocks process groups of rows in turn and load the next group while they rotate the current one.
+/// Places and frequencies are computed once.
 template <Mode M>
 __global__ void __launch_bounds__(kPairThreads)
     movePairs(const __grid_constant__ Qkv p, int64_t rows, int perGroup) {

@@ -447,7 +447,7 @@ struct Parts {
   }
 };
 
-/// Room for the partial sums of as many blocks as either way has.
+/// Buffers for the partial sums of the blocks of either mapping.
 struct BwdBuffers {
   float *partials;
 

@@ -20,8 +20,8 @@ namespace {
 
 constexpr int64_t kBlocksMax = 132 * 8;
 
-/// Calls use(first element, count up to 8) for the chunks of a thread: the blocks of a row of the
-/// grid take turns.
+/// Calls use(first element, count up to 8) for a thread's chunks: the blocks of a grid row divide
+/// the range.
 template <typename Use>
 __device__ __forceinline__ void forChunks(int64_t begin, int64_t end, const Use &use) {
   int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x * kChunk;
@@ -207,7 +207,7 @@ void runWeightScales(const Call &call) {
                n);
 }
 
-/// A history, what is seen and what is expected of n tensors.
+/// The amax history, recorded and expected amaxes of n tensors.
 struct History {
   float *rows, *seen, *amax;
   int64_t len, n;
@@ -219,8 +219,8 @@ struct History {
 /// Columns of a block, by lanes that have rows of them.
 constexpr int kHistoryCols = kWarp, kHistoryLanes = 32, kHistoryRowsEach = 8;
 
-/// Moves the rows of a column up by one, with what is seen as the last one, and gives the amax of
-/// what they were but for the first. By all lanes of a block.
+/// Shifts a column of the history by one row, appends the recorded amax, and returns the largest of
+/// the shifted rows. All lanes of a block call it.
 __device__ unsigned moveRows(const History &history, float *column, float seen, bool isThere) {
   unsigned most = 0;
   int64_t first = 1 + static_cast<int64_t>(threadIdx.y) * kHistoryRowsEach;

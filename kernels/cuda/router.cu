@@ -43,7 +43,8 @@ __device__ Candidate firstOfWarp(Candidate best) {
   return first;
 }
 
-/// The first of n indices behind `last`, in steps of the warp; of all, if there is no last one.
+/// The first of n indices after `last`, in steps of the warp; from the beginning if there is no
+/// `last`.
 template <typename IsThere>
 __device__ Candidate nextOf(Candidate last, int32_t n, const uint32_t *keys, IsThere isThere) {
   Candidate best = {0, -1};
@@ -85,8 +86,8 @@ struct Router {
   float *weights;
 };
 
-/// Leaves in `sums` what groups are chosen by. Returns the last one that is. `numberOf` gives what
-/// an expert is chosen by.
+/// Writes to `sums` the criterion by which groups are chosen, and returns the last chosen group.
+/// `numberOf` returns the criterion of an expert.
 template <typename NumberOf>
 __device__ Candidate chooseGroups(const Router &p, const uint32_t *keys, uint32_t *sums,
                                   NumberOf numberOf) {

@@ -106,7 +106,7 @@ struct Losses {
   }
 };
 
-/// What the shares of a row's experts come from.
+/// The quantities from which the shares of a row's experts are computed.
 struct Shares {
   int64_t score;
   Softmax softmax;
@@ -184,7 +184,8 @@ __global__ void __launch_bounds__(kRouterWarps *kWarp) gradientsOfRows(const Los
   }
 }
 
-/// Launches one of both for `loads` operands behind the logits, and a state behind these.
+/// Launches the loss or its gradient, with `loads` operands after the logits and a step state after
+/// these.
 void launchLosses(const Call &call, void (*kernel)(const Losses), int loads, double factor) {
   const Tensor &logits = call.in[0];
   Losses p = {};

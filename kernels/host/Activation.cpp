@@ -80,7 +80,8 @@ const char *acceptsGated(const Call &call) {
   return checkUnit(call.in[0], call.out[0]);
 }
 
-/// y = combine(gate, up) of each row that is there, with what `combineOf` gives for the row.
+/// y = combine(gate, up) for each valid row, with the function that `combineOf` returns for the
+/// row.
 template <typename CombineOf>
 void runGatedRows(const Call &call, const Tensor *counts, CombineOf combineOf) {
   float gateBuffer[kBlock], upBuffer[kBlock], y[kBlock];

@@ -133,7 +133,7 @@ const char *acceptsAttention(const Call &call) {
                         call.in[3], call.in[4]);
 }
 
-/// Turns n scores into probabilities; gives the log of the sum of their exponentials.
+/// Replaces n scores by probabilities, and returns the log of the sum of their exponentials.
 float softmax(float *scores, int64_t n) {
   float top = largest(scores, n);
   for (int64_t i = 0; i < n; ++i)

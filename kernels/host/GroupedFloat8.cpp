@@ -66,7 +66,7 @@ float roundWhole(const Factor &factor, const Amax &tensorAmax) {
   return 1.0f / multiplier;
 }
 
-/// Rounds the numbers, and gives what their product is to be multiplied with.
+/// Rounds the numbers and returns the factor by which their product is to be multiplied.
 float quantize(const Factor &factor, Fp8Factors recipe, const Amax &tensorAmax) {
   if (isScaledWhole(recipe))
     return roundWhole(factor, tensorAmax);

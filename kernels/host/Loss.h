@@ -53,8 +53,8 @@ float lseOfRow(const float *logits, int64_t valid);
 /// and gives NaN elsewhere, so that bad data stop the run.
 float lossOfRow(const float *logits, int64_t valid, float lse, int32_t label, float mask);
 
-/// Factor on the loss where its gradient starts: loss_scale, times that of the step state, which
-/// is operand `state` if there are so many.
+/// Factor with which a loss' gradient starts: loss_scale, times the loss scale of the step state if
+/// the call has operand `state`.
 float lossScale(const Call &call, int state);
 
 /// Null, or the reason why operand `state`, if there is one, is no step state.

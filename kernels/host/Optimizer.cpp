@@ -27,7 +27,7 @@
 namespace shardc::kernels::host {
 namespace {
 
-/// What an update needs beside its arrays, in fp32.
+/// The fp32 constants of an update.
 struct Step {
   float gradScale, lr;
   float decayInGradient, decayOfWeight;

@@ -164,7 +164,7 @@ const char *acceptsAmaxUpdate(const Call &call) {
   return nullptr;
 }
 
-/// Joins what a step has seen of one tensor to its column of the history.
+/// Appends the amax that a step has recorded of a tensor to its column of the history.
 void updateColumn(const Call &call, float *column, int64_t rows, int64_t stride, float seen) {
   uint32_t most = std::bit_cast<uint32_t>(seen);
   for (int64_t row = 1; row < rows; ++row) {
@@ -216,7 +216,7 @@ const char *acceptsQuantizeBlocks(const Call &call) {
   return nullptr;
 }
 
-/// Writes a block's scale and gives what its numbers are multiplied with.
+/// Writes a block's scale and returns the multiplier of its numbers.
 float blockMultiplier(float amax, DType type, const Tensor &scale, int64_t index) {
   BlockScale block = blockScaleOf(amax, type, isE8M0(scale));
   if (isE8M0(scale))

@@ -59,7 +59,7 @@ public:
   const Step *begin() const { return steps_; }
   const Step *end() const { return steps_ + count_; }
 
-  /// A matrix of so many columns in scratch, otherwise like this one.
+  /// A matrix in scratch memory with `cols` columns, otherwise like `like`.
   Tensor matrix(const Tensor &like, int64_t cols) {
     Tensor tensor = like;
     tensor.rank = 2;
@@ -173,7 +173,7 @@ Tensor rmsNormAgainOf(const Call &call, Steps &steps) {
   return y;
 }
 
-/// Operands, and results beside those of what quantises, of a norm.
+/// Number of operands, and of results other than quantised ones, of a norm.
 template <bool kCentered, bool kAdds> constexpr int kNormIn = 2 + int{kCentered} + int{kAdds};
 template <bool kCentered, bool kAdds> constexpr int kNormOut = 1 + int{kCentered} + int{kAdds};
 

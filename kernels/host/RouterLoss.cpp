@@ -117,7 +117,7 @@ const float *rowOf(const Tensor &matrix, int64_t row) {
   return static_cast<const float *>(matrix.data) + row * matrix.cols();
 }
 
-/// Sets the shares of n experts; gives what their scores were divided by.
+/// Computes the shares of n experts; returns the divisor of their scores.
 double setShares(int64_t score, const float *logits, int64_t n, double *shares) {
   if (score == kRouterSoftmax) {
     softmax(logits, n, shares);

@@ -15,7 +15,7 @@
 
 namespace shardc::cli {
 
-/// What to say behind the name of an option that is unknown; empty where there is nothing to say.
+/// Text to print after the name of an unknown option; empty if there is none.
 using UnknownHint = std::function<std::string(const std::string &option)>;
 
 /// An option, a flag or a positional argument, as its command made it; valid as long as the
@@ -75,11 +75,11 @@ public:
   Option flag(std::string_view names, std::function<void()> action, std::string_view about);
 
   Command &addCommand(std::string_view name, std::string_view about);
-  /// Names of the same thing in other programs: who gives one is told this command's name.
+  /// Names that other programs use for this command: a user who types one gets this command's name.
   Command &alsoCalled(std::initializer_list<std::string_view> words);
   /// `hint` makes what is said of an option that is unknown and near to none of the command's.
   Command &hintsAtUnknown(UnknownHint hint);
-  /// One of the commands has to be given.
+  /// Requires that the user names one of the commands.
   void requireCommand();
   /// Runs when the whole command line was read and is right.
   void onUse(std::function<void()> action);
@@ -88,7 +88,7 @@ public:
   /// Whether requireCommand() was called.
   bool needsCommand() const;
   std::vector<std::string> commandNames() const;
-  /// What is wrong with the first of the words that names no command where one has to be given.
+  /// An error about the first word that is not a command where one is required.
   std::optional<std::string> findUnknown(std::span<const std::string> words) const;
   /// The command of this name; null if there is none.
   const Command *findCommand(std::string_view name) const;

@@ -7,7 +7,7 @@
 
 namespace shardc {
 
-/// A further one of this process, which its job names; 0 if there is none.
+/// A further end signal of this process, which its job names; 0 if there is none.
 inline int &ownEndSignal() {
   static int number = 0;
   return number;

@@ -121,7 +121,7 @@ inline int64_t scaleIndex(ScaleBlocks blocks, Extents scales, int64_t row, int64
   return blocks == ScaleBlocks::Rows128 ? right * scales.cols + down : down * scales.cols + right;
 }
 
-/// The blocks of which a matrix has such scales, if there are any.
+/// The block shape for which a matrix has scales of these extents, if there is one.
 inline std::optional<ScaleBlocks> blocksOf(bool isE8M0, Extents scales, Extents matrix) {
   for (ScaleBlocks blocks : {ScaleBlocks::Rows128, ScaleBlocks::Squares128, ScaleBlocks::Rows32})
     if (isE8M0 == (blocks == ScaleBlocks::Rows32) && scalesOf(blocks, matrix) == scales)

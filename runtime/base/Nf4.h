@@ -9,7 +9,7 @@
 
 namespace shardc {
 
-/// What codes stand for, in multiples of the scale: bitsandbytes' table.
+/// The values of codes, in multiples of the scale: bitsandbytes' table.
 inline constexpr std::array<float, 16> kNf4Values = {-1.0f,
                                                      -0.6961928009986877f,
                                                      -0.5250730514526367f,

@@ -22,7 +22,7 @@ template <typename... Args> void printOut(fmt::format_string<Args...> format, Ar
   std::fwrite(text.data(), 1, text.size(), stdout);
 }
 
-/// The same to standard error, where nothing can tell that text is lost.
+/// The same for standard error; a failure to write cannot be reported.
 template <typename... Args> void printError(fmt::format_string<Args...> format, Args &&...args) {
   std::string text = fmt::format(format, std::forward<Args>(args)...);
   std::fwrite(text.data(), 1, text.size(), stderr);

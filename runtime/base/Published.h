@@ -9,14 +9,13 @@
 
 namespace shardc {
 
-/// Unavailable where the name is taken, Exhausted where there are no descriptors; up to 100
-/// characters.
-Result<Socket> publish(const std::string &name);
-/// Gives the text to all that have asked since. Does not wait. Exhausted where there are no
+/// Publishes a name of up to 100 characters. Unavailable if it is taken, Exhausted without
 /// descriptors.
+Result<Socket> publish(const std::string &name);
+/// Sends the text to all who have asked. Does not wait. Exhausted without descriptors.
 Status answerAll(const Socket &published, const std::string &text);
-/// The text that is published; empty where nobody has the name, or it does not answer within the
-/// time. Exhausted where there are no descriptors.
+/// The published text; empty if nobody has the name, or the owner does not answer in time.
+/// Exhausted without descriptors.
 Result<std::string> findPublished(const std::string &name, double seconds);
 
 } // namespace shardc

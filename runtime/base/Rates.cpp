@@ -106,7 +106,7 @@ public:
     return value->get<double>();
   }
 
-  /// What nobody has asked for is not known.
+  /// Fields that were not read are unknown fields.
   void end(std::string_view kind) {
     if (!isOk())
       return;

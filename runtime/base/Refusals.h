@@ -1,5 +1,5 @@
-// What a test has libraries refuse, so that what is done instead runs too. Production code asks the
-// object that it was given; without one nothing is refused.
+// Library failures that a test injects, so that the fallbacks run too. Production code asks the
+// object that it was given; without one nothing fails.
 #pragma once
 
 #include <cstdint>

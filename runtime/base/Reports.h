@@ -34,7 +34,7 @@ template <typename Row, typename... Args> Report makeReport(Row, Args &&...args)
 
 template <typename Row>
 concept ErrorRow = Row::kIsError;
-/// Its text is nothing but what the call says.
+/// Makes an error whose text is just the argument.
 template <typename Row>
 concept FreeErrorRow = ErrorRow<Row> && Row::kText == "{}";
 

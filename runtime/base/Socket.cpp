@@ -101,7 +101,7 @@ bool isOwnOtherEnd(int fd) {
          ownSize == otherSize && std::memcmp(&own, &other, ownSize) == 0;
 }
 
-/// Why there is no connection, as an errno; 0 if `socket` is open.
+/// Connects once; returns an errno, or 0 if `socket` is open.
 int connectOnce(const addrinfo &at, const Deadline &deadline, Socket &socket) {
   socket =
       Socket(::socket(at.ai_family, at.ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, at.ai_protocol));

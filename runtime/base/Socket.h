@@ -34,8 +34,8 @@ Result<Socket> listenOn(const std::string &address, int port);
 /// Connects within `seconds`, trying again while nobody listens there. NotFound, Unavailable with
 /// the last reason; Exhausted at once where this process can have no more sockets.
 Result<Socket> connectTo(const std::string &address, int port, double seconds);
-/// A connection that has come, closed if there is none. Does not wait. Exhausted where this process
-/// can have no more sockets: the connection is still there then.
+/// Accepts a waiting connection; a closed socket if there is none. Does not wait. Exhausted if this
+/// process has no descriptors left: the connection then stays in the queue.
 Result<Socket> acceptOne(const Socket &listener);
 
 /// A counter that a thread polls for reading and that others raise with `wake` (eventfd(2)).

@@ -58,7 +58,8 @@ bool staysBeneath(std::string_view name) {
   }
 }
 
-/// openat2 where there is one. It fails with EXDEV or ELOOP for what leads out or through a link.
+/// Uses openat2 if the kernel has it. Fails with EXDEV or ELOOP for names that lead outside or
+/// through a link.
 int openByKernel(int folder, const std::string &name, int flags) {
   open_how how = {};
   how.flags = static_cast<uint64_t>(static_cast<unsigned>(flags));

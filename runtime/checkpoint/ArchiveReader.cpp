@@ -53,7 +53,7 @@ Result<uint64_t> findEocd(std::span<const uint8_t> bytes) {
   return archiveError("its end record is missing; the record is cut short or is not an archive");
 }
 
-/// Replaces what the 32-bit end record gives by the zip64 record, if there is one.
+/// Replaces the fields of the 32-bit end record by those of the zip64 record, if there is one.
 Status readEocd64(std::span<const uint8_t> bytes, uint64_t eocd, Directory &directory) {
   bool isSaturated =
       directory.entries == 0xffff || directory.size == kSaturated32 || directory.at == kSaturated32;

@@ -29,7 +29,7 @@ std::string boxText(const Box &box);
 
 /// True if boxes with equally many dims have an element in common.
 bool overlap(const Box &a, const Box &b);
-/// What they have in common; nothing if that is no element.
+/// The intersection; nothing if it is empty.
 std::optional<Box> intersect(const Box &a, const Box &b);
 /// How many elements the point `to` lies behind `from` in an array with these strides.
 int64_t distance(ShapeView from, ShapeView to, ShapeView strides);

@@ -45,7 +45,7 @@ bool isNumbered(std::string_view key) {
   return isNumber(key.substr(0, key.find('.')));
 }
 
-/// What of a checkpoint only torch_dist has; empty if there is nothing.
+/// An object that only torch_dist checkpoints have; empty if there is none.
 std::string signOfTorchDist(const CheckpointReader &reader) {
   if (reader.files().has(kCommonFile))
     return fmt::format("the file '{}'", kCommonFile);

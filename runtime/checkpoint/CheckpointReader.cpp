@@ -113,8 +113,7 @@ Result<TensorView> CheckpointReader::State::openChunk(const TensorMeta &tensor, 
                                                       OpenRecord &record) {
   ASSIGN_OR_RETURN(record, files.open(chunk.record));
   ASSIGN_OR_RETURN(TensorView view, readTensorRecord(record.archive));
-  // What was parsed so far lies around the data; damage there must not pass for a valid
-  // description.
+  // The parsed headers surround the data; damage there must not pass for a valid description.
   CheckedFile &file = *record.file;
   uint64_t end = chunk.record.offset + chunk.record.length;
   auto dataBegin = static_cast<uint64_t>(view.storage.data() - file.bytes().data());

@@ -78,13 +78,13 @@ public:
   /// The object itself; its classes are names only.
   Result<ObjectValue> readObject(std::string_view name) const;
 
-  /// The status with where the object lies: its name, the file, and where in it.
+  /// Adds the object's location to the status: its name, the file, and the position in it.
   Status withPlace(Status status, const ObjectMeta &object) const;
 
   /// Checks one item in full: its records' structure, checksums, types and shapes, and coverage.
   Status verifyTensor(const TensorMeta &tensor) const;
   Status verifyObject(const ObjectMeta &object) const;
-  /// Checks files that belong to the checkpoint beside the records, against our checksums.
+  /// Checks the checkpoint's other files against our checksums.
   Status verifyFiles() const;
 
 private:

@@ -163,7 +163,7 @@ Status addOtherFiles(const std::string &staging, int worldSize, IntegrityTable &
                : Status::ok();
 }
 
-/// Puts the staged folder where the checkpoint belongs, replacing one that is there.
+/// Renames the staged folder to the checkpoint's name, replacing an existing one.
 Status putInPlace(const SaveTarget &target) {
   std::string path = target.path(), staging = target.stagingPath(),
               old = target.root + "/." + target.folder + ".old";

@@ -122,9 +122,9 @@ Result<std::vector<SavedIteration>> listIterations(const std::string &root);
 /// The iteration that the tracker names, or the newest complete one without a tracker; nothing if
 /// there is no checkpoint. NotFound if the tracker names one that is missing.
 Result<std::optional<SavedIteration>> latestIteration(const std::string &root);
-/// Removes what interrupted saves and removals left, and puts back what a replacement had put
-/// aside; files and folders that no save makes stay. For the holder of the folder's lock. `emit`
-/// takes what was done.
+/// Removes leftovers of interrupted saves and removals, and restores a checkpoint that a
+/// replacement had moved away; files and folders that no save creates stay. For the holder of the
+/// folder's lock. `emit` receives what was done.
 Status recoverInterrupted(const std::string &root, const ReportSink &emit,
                           const Observers &observers = {});
 /// Removes all but the newest `keep` checkpoints, never the one that the tracker names.

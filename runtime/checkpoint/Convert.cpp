@@ -98,7 +98,8 @@ Status ToFsdp::checkModules() const {
   return Status::ok();
 }
 
-/// The second layer of an MLP takes what the first one gives, or half of it where that is gated.
+/// Checks that the second layer of an MLP has as many inputs as the first has outputs, or half as
+/// many in a gated MLP.
 Status ToFsdp::checkGates() const {
   constexpr std::string_view kFirst = ".linear_fc1.weight", kSecond = ".linear_fc2.weight";
   for (const auto &[key, first] : source_.params()) {

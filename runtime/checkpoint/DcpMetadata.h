@@ -73,7 +73,7 @@ std::string writeMetadata(const Metadata &metadata);
 /// The name of an item at a path: the segments joined by dots.
 std::string nameOfPath(const ItemPath &path);
 
-/// The checks that readMetadata makes, for metadata made by hand.
+/// The checks of readMetadata, for metadata that was built in memory.
 Status checkMetadata(const Metadata &metadata);
 
 /// Whether a name may be that of a file in the checkpoint's folder.

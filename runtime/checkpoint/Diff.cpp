@@ -79,7 +79,8 @@ void compare(Element type, const uint8_t *a, const uint8_t *b, int64_t count,
   }
 }
 
-/// Two tensors of one name; fills in what differs, leaving `what` empty if nothing does.
+/// Compares two tensors of one name; writes the difference to `what`, which stays empty if there is
+/// none.
 Status compareTensors(const ViewTensor &a, const ViewTensor &b, int64_t pieceBytes,
                       TensorDifference &difference) {
   difference.name = a.name;

@@ -142,7 +142,7 @@ Status OutputFile::waitForOne() {
 Status OutputFile::passOn() {
   if (bytesPassedOn_ == 0) { // small files stay in the page cache
     isDirect_ = setDirect(fd_, true);
-    // Only a wish: where it fails, writes make the file longer as they come, or fail themselves.
+    // Allocation is optional: if it fails, writes extend the file, or fail themselves.
     isCutNeeded_ = isDirect_ && bytesExpected_ > kBlockBytes;
     if (isCutNeeded_)
       static_cast<void>(::fallocate(fd_, 0, 0, static_cast<off_t>(bytesExpected_)));

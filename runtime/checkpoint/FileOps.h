@@ -1,5 +1,5 @@
-// File operations of a save: every write, sync, rename and removal of this folder goes through
-// here, and each is told who observes: what may end the save early, and what a test makes fail.
+// File operations of a save: every write, sync, rename and removal in its folder. Observers see
+// each of them: one may end the save early, another injects failures in tests.
 #pragma once
 
 #include <atomic>
@@ -33,7 +33,7 @@ private:
   static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int>::is_always_lock_free);
 };
 
-/// What a test makes of file operations. Any thread calls it.
+/// Injects failures of file operations in tests. Called by any thread.
 class FileFaults {
 public:
   virtual ~FileFaults() = default;
@@ -41,7 +41,7 @@ public:
   virtual int beforeOperation() = 0;
 };
 
-/// Who observes while files are written; null: nobody. What is named outlives the operations.
+/// Observers of file operations; null: none. They must outlive the operations.
 struct Observers {
   Interruption *interruption = nullptr;
   /// With some, writes go out in halves, so that files are also cut in the middle.

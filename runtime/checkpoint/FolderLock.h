@@ -20,8 +20,8 @@ public:
   /// holder named, if another has it. Ok without a lock where the file system has none: `emit`
   /// takes a warning.
   static Result<FolderLock> take(const std::string &folder, const ReportSink &emit);
-  /// The same for a folder that comes into being in one rename, so that nothing may lie in it: the
-  /// lock is a hidden file beside it, `.NAME.shardc_lock`.
+  /// The same for a folder that is created by one rename and must be empty until then: the lock is
+  /// a hidden file beside it, `.NAME.shardc_lock`.
   static Result<FolderLock> takeBeside(const std::string &folder, const ReportSink &emit);
   FolderLock() = default;
   FolderLock(FolderLock &&other) noexcept;

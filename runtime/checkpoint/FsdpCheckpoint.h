@@ -78,7 +78,7 @@ public:
   /// Names of all parameters that are there, plain spelling, gated ones joined.
   std::vector<std::string> names() const;
 
-  /// Compares all requests with what is there.
+  /// Compares all requests with the checkpoint.
   LoadDifferences check(std::span<const ParamRequest> requests) const;
   /// Reads a box of a parameter. Rows beyond what is saved are zeros if `padsRows` says so (for
   /// vocabularies padded to another multiple); otherwise they are an error.

@@ -12,7 +12,7 @@
 
 namespace shardc::checkpoint {
 
-/// What is saved of a parameter. Model tensors hold the master weights.
+/// The tensors that are saved of a parameter. Model tensors hold the master weights.
 enum class ParamPart : uint8_t { Weight, ExpAvg, ExpAvgSq, Momentum };
 inline constexpr ParamPart kParamParts[] = {ParamPart::Weight, ParamPart::ExpAvg,
                                             ParamPart::ExpAvgSq, ParamPart::Momentum};

@@ -65,7 +65,7 @@ Result<Numbers> numbersIn(const std::string &folder) {
   return numbers;
 }
 
-/// What lies in a map's folder and is neither a part of it nor the JSON that is made of it.
+/// A file in the map's folder that is neither part of the map nor the JSON made from it.
 std::optional<std::string> strangerIn(const std::string &folder, const Metadata &map) {
   std::set<std::string> known = {".metadata", kIntegrityFile, kGroupMapFile};
   for (const ObjectMeta &object : map.objects)

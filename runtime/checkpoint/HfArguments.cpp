@@ -35,7 +35,7 @@ private:
   /// Whether code reads a field of this architecture, or an option is it.
   bool reads(const char *field) const { return readsHfField(config_.arch, field); }
   json fallback(const char *field) const { return hfFallback(config_.arch, field); }
-  /// What the file says, or the library takes where it is silent.
+  /// The file's value, or the library's default.
   json valueOf(const HfField &row) const {
     auto found = file_.find(row.name);
     return found != file_.end() ? *found : hfFallback(config_.arch, row.name);
@@ -367,8 +367,7 @@ void Arguments::addUnrotatedLayers() {
            "\"chunked_attention\" for each layer with rotations and \"full_attention\" for others");
 }
 
-/// Every how many layers there is one without a window, where the file does not list them; 0 if
-/// layers are alike.
+/// The period of layers without a window, if the file does not list them; 0 if layers are alike.
 int64_t Arguments::fullEvery() {
   constexpr const char *kPattern = "sliding_window_pattern";
   if (reads(kPattern))
@@ -515,7 +514,8 @@ void Arguments::agree(const HfField &row) {
     refuse(std::string(row.name), own, fmt::format("{}, that of {},", toText(other), first.name));
 }
 
-/// Fields that are options as they are; what is there already follows from several.
+/// Adds fields that are options directly, except options that follow from several fields and are
+/// set already.
 void Arguments::addCopies() {
   for (const HfField &row : hfFields()) {
     if (!row.isOf(config_.arch) || row.use != HfUse::Copy || isOff(row.text))

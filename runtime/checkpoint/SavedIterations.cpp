@@ -43,8 +43,8 @@ std::optional<std::string> unhidden(const std::string &name, std::string_view en
   return isCheckpointName(inner) ? std::optional(std::move(inner)) : std::nullopt;
 }
 
-/// A place where the ranks of a job met that has ended: while one lives, they write there all the
-/// time. Others wait there for this lock or for being refused.
+/// Whether the path is an abandoned meeting folder: while a job uses one, its ranks write to it
+/// constantly. Others wait there for this lock, or to be refused.
 bool isLeftBehind(const fs::path &path) {
   std::error_code error;
   fs::file_time_type last = fs::last_write_time(path, error);

@@ -102,7 +102,7 @@ struct Part {
   const char *label = "";
 };
 
-/// What a stream is for: a backend may let transfers begin first where both could.
+/// The purpose of a stream: a backend may prefer transfers over compute.
 enum class StreamUse : uint8_t { Compute, Transfer };
 
 /// Work of one rank in order. Labels and Calls are kept by address: they must live until the work

@@ -43,10 +43,10 @@ public:
   /// The ranks of the attempt, once, when it may begin: with as many as are expected as soon as
   /// these are there, later with the largest size for which there are enough.
   std::optional<Crew> begin(double now);
-  /// The time to wait is over, and there are too few for the smallest size.
+  /// Whether the waiting time is over with too few places for the smallest size.
   bool isHopeless(double now) const;
 
-  /// The size with which a job that works goes on behind its next save; 0: with its own.
+  /// The number of ranks with which a running job continues after its next save; 0: unchanged.
   int64_t growsTo() const;
   /// An attempt has failed because of this rank. True if its place is left out from here on: it was
   /// the reason twice in a row without a save in between, and the job can do without it.

@@ -14,7 +14,7 @@ public:
   /// The options outlive it.
   explicit RootCause(const RendezvousOptions &options) : options_(options) {}
 
-  /// A failure that was heard of, of a rank or of the job (-1). Aborted: its cause is elsewhere.
+  /// A reported failure of a rank or of the job (-1). Aborted: its cause is elsewhere.
   struct Failure {
     int64_t rank = -1;
     StatusCode code = StatusCode::Internal;

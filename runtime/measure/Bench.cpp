@@ -13,7 +13,7 @@ namespace {
 constexpr int64_t kTile = int64_t{1} << 20; ///< bytes of random numbers, which operands repeat
 constexpr const char *kLabel = "measure";
 
-/// Numbers between -1 and 1 of a type, a tile of them. Equal on every rank and in every run.
+/// Fills a tile with numbers of a type between -1 and 1, equal on every rank and in every run.
 void drawTile(uint8_t *to, DType dtype) {
   uint64_t state = 0x9e3779b97f4a7c15;
   for (int64_t at = 0; at < kTile; at += dtypeBytes(dtype)) {

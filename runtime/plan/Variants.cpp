@@ -15,7 +15,7 @@ namespace shardc::plan {
 
 namespace {
 
-/// Numbers from `first` to `last`, which predicate `pred` names.
+/// The microbatches from `first` to `last`, an interval of predicate `pred`.
 struct Interval {
   int64_t first, last;
   size_t pred;

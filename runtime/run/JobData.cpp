@@ -176,7 +176,7 @@ private:
       return Status::ok();
     auto index = static_cast<size_t>(split);
     Feeding feeding = feedingOf(plan, split, *source);
-    // Passes over data without an end take what the run requests of them.
+    // An endless data source is limited to the samples that the run requests.
     int64_t samples = source->numSamples() == data::DataSource::kUnbounded
                           ? samples_[index].value_or(data::DataSource::kUnbounded)
                           : data::DataSource::kUnbounded;
@@ -220,7 +220,7 @@ private:
     return FeedEntry::at(whole_.data(), batch, sequence_, FeedMore::Places);
   }
 
-  /// The two chunks of each sequence that the entry is for.
+  /// Copies the two chunks of each sequence that belong to the entry's slice.
   static void writeSlices(const FeedEntry &from, const FeedEntry &to) {
     int64_t chunk = to.sequence / 2;
     int64_t chunks[] = {to.slice.index, 2 * to.slice.count - 1 - to.slice.index};

@@ -18,10 +18,10 @@ public:
       : executable_(executable), source_(source), timer_(timer), visits_(executable.segmentCount()),
         feedOf_(executable.segmentCount()) {}
 
-  /// Makes the rings of the segments that read batches. InvalidInput where a segment would read
-  /// several, or several would read one.
+  /// Creates the feeds of segments that read batches. InvalidInput if a segment would read several,
+  /// or several segments one.
   Status createFeeds();
-  /// How often the job has visited the segments that read such batches before this process began.
+  /// Sets how often the job visited segments that read such batches before this process began.
   void setVisitsBefore(FeedKind kind, int64_t visits) { visitsBefore(kind) = visits; }
   BatchSource &source() { return source_; }
 

@@ -62,7 +62,7 @@ public:
   static Result<RankSave> begin(const SaveJob &job, const checkpoint::SaveTarget &target,
                                 int worldRank, const Progress &progress);
 
-  /// What this rank saves, by cell and place in it.
+  /// The pieces that this rank saves, by cell and place in it.
   const std::vector<StatePiece> &pieces() const { return pieces_; }
   /// Adds bytes of a piece, as StateLayout::bytesOf counts them. The bytes of a piece and of a cell
   /// come from the beginning to the end.

@@ -252,7 +252,7 @@ Status Saver::copy(const StepState &state) {
   return giveProgress(progress);
 }
 
-/// The state of a step to what waits for it.
+/// Passes the state of a step to the image or the save that waits for it.
 Status Saver::giveProgress(const Progress &progress) {
   bool isForMemory = memory_ && memory_->awaitedStep() == progress.step;
   bool isForSave = thread_ && thread_->awaitedStep() == progress.step;

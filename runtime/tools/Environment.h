@@ -44,8 +44,8 @@ struct Environment {
   ReportSink emit = kept.sink();
 };
 
-/// Makes the environment but for the backend; returns all that is wrong with it here. `plans` are
-/// those of `all` that are for this number of ranks.
+/// Creates everything except the backend; returns all errors that it finds on this rank. `plans`
+/// are those of `all` for this number of ranks.
 std::vector<Report> prepare(std::span<const plan::Plan> all, std::span<const plan::Plan> plans,
                             const RunToolOptions &options, const ProcessContext &process,
                             Environment &environment);
@@ -58,11 +58,11 @@ void prepareBackend(std::span<const plan::Plan> plans, const ProcessContext &pro
 Result<std::vector<Report>> findingsOfAll(const ProcessContext &process,
                                           std::vector<Report> findings);
 
-/// What there is to do on a machine without the backend that a plan is for.
+/// The advice for a machine without the backend that a plan needs.
 inline constexpr const char *kHostOffer =
     "'shardc run R.recipe --backend=host' compiles the recipe for this machine's processor";
 
-/// Tells what there is to warn of on any rank, and on which, once. All ranks call it together.
+/// Reports warnings of all ranks once, with the ranks that have them. All ranks call it together.
 Status reportWarnings(const ProcessContext &process, ReportList &warnings);
 
 /// Prints how long each part of the start took on this rank, if it is the first and the options ask

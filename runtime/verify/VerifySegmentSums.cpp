@@ -644,7 +644,7 @@ private:
     needSame(finding::AddsNoParts, i, op.operands[0], over & ~marks_[op.operands[0]].due);
   }
 
-  /// Reports what ranks along these axes, if there are any, do not have the same.
+  /// Reports a value that should be equal on all ranks but differs along the axes `apart`, if any.
   template <FindingRow Row> void needSame(Row row, uint32_t i, ValueId value, int apart) {
     if (apart != 0)
       scope(segmentIndex_).addValue(row, i, value, namesOf(plan_, static_cast<Axes>(apart)));

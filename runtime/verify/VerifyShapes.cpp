@@ -40,7 +40,7 @@ bool areScales(const Type &ofA, const Type &a, const Type &ofB, const Type &b) {
          (isScaleOfBlocks(ofA, a) && isScaleOfBlocks(ofB, b) && ofA.dtype == ofB.dtype);
 }
 
-/// What operand or result i is called in the op's row.
+/// The name of operand or result i in the op's row.
 std::string_view nameInRow(std::string_view names, size_t i) {
   for (; i > 0; --i)
     names.remove_prefix(std::min(names.find(' '), names.size() - 1) + 1);

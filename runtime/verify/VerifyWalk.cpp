@@ -1,5 +1,4 @@
-// Cuts the iterations of a loop where a run executes another variant: between two cuts all turns do
-// the same.
+// Divides the iterations of a loop into groups that execute the same variants.
 #include "runtime/verify/VerifyWalk.h"
 
 #include <algorithm>

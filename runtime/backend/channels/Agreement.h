@@ -10,7 +10,8 @@
 
 namespace shardc::channels {
 
-/// What a member can do; false where it cannot. Each is called once at most, but for the votes.
+/// The steps of registration that a member can take; each returns false if it cannot. Each is
+/// called at most once, except the votes.
 struct RegistrationSteps {
   std::function<bool()> canTryWindows; ///< by itself, without waiting for others
   std::function<bool()> windows;       ///< waits for all others, so all or none call it
@@ -20,10 +21,11 @@ struct RegistrationSteps {
   std::function<Result<bool>(std::string_view what, bool mine)> allAgree;
 };
 
-/// What was registered by all members of what is wanted. The number of votes follows from `wanted`
-/// alone: groups that share a name vote side by side, and one may get further than another.
-/// Internal, where this member has windows and another has none: they stay as long as the
-/// communicator, and collectives of members that differ in that may wait for ever.
+/// Registers buffers step by step, with a vote of all members after each, and returns what all have
+/// registered. The number of votes depends on `wanted` only: groups that share a name vote at the
+/// same time, and one may get further than another. Internal if this member has windows and another
+/// has none: windows stay as long as the communicator, and collectives of members that differ in
+/// that may never end.
 Result<hal::Registration> agreeOnRegistration(std::string_view channel, hal::Registration wanted,
                                               const RegistrationSteps &steps);
 

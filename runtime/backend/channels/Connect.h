@@ -34,7 +34,7 @@ public:
   virtual bool registerLocally() = 0;
   virtual void dropLocal() = 0;
 
-  /// What other members need to reach the memory of those here.
+  /// The data that other members need to access the memory of this process' members.
   virtual Result<std::string> describePeers() = 0;
   /// Reaches what all members have described, in their order. Not ok if it cannot, with the reason,
   /// or with none if another member has said it.

@@ -1,4 +1,4 @@
-// What a channel is made for, as its description says.
+// The uses of a channel, from its description.
 #pragma once
 
 #include "runtime/hal/Channel.h"

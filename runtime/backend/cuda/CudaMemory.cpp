@@ -17,7 +17,7 @@ constexpr uint8_t kGuardByte = 0xc5;
 
 enum class Allocator { Device, Nccl, Pinned };
 
-/// An allocation with what lies around the buffer in it.
+/// An allocation with the guard zones around its buffer.
 struct Block {
   uint8_t *base = nullptr;
   size_t bytes = 0;

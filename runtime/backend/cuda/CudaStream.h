@@ -129,7 +129,7 @@ private:
   Status use(const char *label) const;
   /// Queues something else than a kernel: the next one is launched when it has ended.
   Status useForOther(const char *label = nullptr);
-  /// The stream behind this rank's earlier collectives on the channel, whatever their streams.
+  /// Makes the stream wait for this rank's earlier collectives on the channel, on whatever streams.
   Status enter(CudaChannel &channel);
   Status captureParams();
   cudaError_t leaveCapture(cudaGraph_t *graph);

@@ -22,7 +22,7 @@ struct Options {
       devices; ///< CUDA device of each rank of this process; empty: as many as ranks, from 0
   /// Needed where not all ranks are in this process; outlives the backend.
   hal::Rendezvous *rendezvous = nullptr;
-  /// What the kernels keep; null: the backend makes one, as the environment says.
+  /// The kernels' context; null: the backend creates one from the environment.
   std::shared_ptr<kernels::cuda::Context> kernels;
   const Refusals *refusals = nullptr; ///< what a test has NCCL refuse; outlives the backend
   /// Sums over machines are formed in the network, where NCCL finds one that can.

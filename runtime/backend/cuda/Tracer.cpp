@@ -118,8 +118,8 @@ void CUPTIAPI takeBuffer(CUcontext, uint32_t, uint8_t *buffer, size_t, size_t va
   std::free(buffer);
 }
 
-/// Nodes belong to the op that is being captured; those of an instantiated graph to what they are
-/// copies of.
+/// Nodes belong to the op that is being captured; nodes of an instantiated graph to the op of the
+/// node that they copy.
 void CUPTIAPI onResource(void *userData, CUpti_CallbackDomain, CUpti_CallbackId id,
                          const void *data) {
   auto *impl = static_cast<Tracer::Impl *>(userData);

@@ -22,9 +22,9 @@ public:
   /// The op whose work this thread queues from here on.
   void setOrigin(const std::string &stream, const char *label);
 
-  /// Forgets what was recorded; what begins from here on counts.
+  /// Drops all records; kernels that begin from now on are recorded.
   Status start();
-  /// What ran since `start`, in order of begin; nothing may be running.
+  /// The spans since `start`, in order of begin; nothing may be running.
   Result<std::vector<trace::Span>> stop();
 
   struct Impl;

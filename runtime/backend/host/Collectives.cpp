@@ -141,7 +141,7 @@ void allReducePart(Members members, int part) {
   }
 }
 
-/// The receiver's part: what the other one of the two gives.
+/// Copies the sender's data to the receiver.
 void receivePart(Members members, int part) {
   const Collective &mine = *members[static_cast<size_t>(part)];
   if (mine.kind != CollectiveKind::Recv)
@@ -150,7 +150,7 @@ void receivePart(Members members, int part) {
   std::memcpy(mine.out, other.in, static_cast<size_t>(mine.count * dtypeBytes(mine.outType)));
 }
 
-/// One of two members gives what the other one receives.
+/// Checks a transfer: one of two members sends, and the other one receives.
 Status checkTransfer(Members members) {
   const Collective &first = *members[0], &other = *members.back();
   if (members.size() > 2)

@@ -157,7 +157,7 @@ public:
 
   /// Records kernels, copies, fills and collectives from here on; nothing is running.
   void startTrace();
-  /// What was recorded, in order of begin; nothing is running.
+  /// The recorded spans, in order of begin; nothing may be running.
   std::vector<trace::Span> stopTrace();
 
 private:

@@ -168,7 +168,7 @@ void Engine::describeLane(const Lane &lane, std::string &out) const {
       if (!channel.arrived[m])
         out += fmt::format(" {}", channel.members[m]);
   } else {
-    // The item is a wait without a label of its own: what comes after it says where this is.
+    // A wait has no label of its own: the item after it says where the stream is.
     const char *label = lane.at->label;
     for (size_t i = lane.cursor; lane.graph && i < lane.items.size() && !*label; ++i)
       label = lane.items[i].label;

@@ -19,8 +19,7 @@ public:
   /// The lane that holds what is captured from a stream; made at its first use.
   Lane *addLane(const std::string &name);
   EventState *addEvent();
-  /// Drops what orders nothing, and makes room in the engine for the lanes. Call once, after
-  /// capture.
+  /// Drops items that order nothing, and reserves lanes in the engine. Call once, after capture.
   void finish();
 
   GraphState &state() { return state_; }

@@ -107,8 +107,7 @@ Result<Socket> Meeting::acceptOf(int rank, uint64_t channel) {
   }
 }
 
-/// Takes the connections that have come. One that says nothing goes where there is no room for
-/// another.
+/// Accepts waiting connections. A silent one is closed if there is no room for another.
 Status Meeting::takeArrivals() {
   for (size_t i = 0; i < kPendingMax; ++i) {
     Result<Socket> socket = acceptOne(listener_);

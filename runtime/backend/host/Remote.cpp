@@ -32,7 +32,7 @@ std::pair<int64_t, int64_t> chunkOf(int64_t count, int64_t part, int64_t size) {
 
 } // namespace
 
-/// Before the bytes of each exchange: what the sender takes part in.
+/// The head of each exchange: the collective that the sender takes part in.
 struct RemoteMember::Head {
   uint64_t sequence;
   int64_t count;
@@ -52,7 +52,7 @@ struct RemoteMember::Head {
   }
 };
 
-/// Another member, and what is on its way to and from it.
+/// Another member, and the pending bytes to and from it.
 struct RemoteMember::Peer {
   int member = 0; ///< index in the group
   Socket socket;
@@ -398,8 +398,8 @@ Status RemoteMember::allReduce(const Collective &collective, const char *label) 
   return exchange(label);
 }
 
-/// Sends and receives until everything has come and gone; there is no order between members, so
-/// nobody waits in a circle.
+/// Sends and receives until all bytes are transferred; in no order between members, so no cycle of
+/// waits can occur.
 Status RemoteMember::exchange(const char *label) {
   std::vector<pollfd> &entries = entries_;
   while (true) {

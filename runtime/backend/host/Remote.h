@@ -82,8 +82,8 @@ public:
   RemoteMember(hal::Peers &peers, std::string name, std::vector<int> members, int index,
                std::vector<Socket> sockets, Done done);
   ~RemoteMember();
-  /// Starts the channel's thread; call before the first collective. Exhausted where there is no
-  /// descriptor or thread left for it.
+  /// Starts the channel's thread; call before the first collective. Exhausted if no descriptor or
+  /// thread is left.
   Status startThread();
 
   /// Makes room for what a collective receives. Call before it is started, not while others are

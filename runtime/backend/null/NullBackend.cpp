@@ -1,5 +1,4 @@
-// The null backend as a whole: it runs nothing, and gives out addresses of device memory without
-// memory behind them.
+// The null backend: runs nothing, and returns device addresses without memory behind them.
 #include <algorithm>
 #include <limits>
 

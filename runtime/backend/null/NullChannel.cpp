@@ -16,7 +16,8 @@ struct Extent {
   const uint8_t *end() const { return begin + bytes; }
 };
 
-/// What a kind is made of. A new kind needs a row here; what it may overlap is `areApart`'s.
+/// Facts about each kind of collective. A new kind needs a row here; areApart() says which of its
+/// ranges may overlap.
 struct KindFacts {
   bool isWholeIn, isWholeOut; ///< operand and result are of all members' parts, or of one
   bool sums;                  ///< otherwise bytes move
