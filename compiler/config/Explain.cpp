@@ -72,9 +72,8 @@ std::string describeRow(const OptionInfo &option) {
   if (!option.with.empty())
     out += fmt::format("  has an effect only with {}\n", describeNeeds(option));
   if (option.status == OptionStatus::CheckedOnly)
-    out +=
-        fmt::format("  checked: the rules check it, and training ignores it: {}\n",
-                    reasonOf(option.ignored));
+    out += fmt::format("  checked: the rules check it, and training ignores it: {}\n",
+                       reasonOf(option.ignored));
   if (option.status == OptionStatus::NotExecuted)
     out += fmt::format("  not executed: it changes training, and any other value than the default "
                        "is an error; {}\n",
@@ -167,7 +166,8 @@ std::string describeOrigin(const Config &config, const SourceManager &sources, O
   return describeProvenance(config, sources, config[opt].from, opt);
 }
 
-/// What is known of the GPU that predictions are for.
+/// Describes the GPU for which times are predicted: its row in the device table, the assumed
+/// figures, and measured rates.
 static std::string describeDevice(const Config &config) {
   const predict::Device &device = predict::device(*config.derived().gpu);
   std::string out = fmt::format("\n  device table: {}; source: {}\n", device.doc, device.source);

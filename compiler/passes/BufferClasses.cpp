@@ -84,9 +84,10 @@ private:
     return static_cast<int32_t>(result_.classes.size()) - 1;
   }
 
-  /// Buffers of collectives beside compute belong in the arena that peers and windows may access.
-  /// Where NCCL allocates it, kernels that exchange counted rows reach the other arenas only.
-  /// Shards of gradients do not, where activations leave room for them during the backward pass.
+  /// Puts the buffers of collectives that overlap with compute into the arena that peers and NCCL's
+  /// windows may access. There are two exceptions. If NCCL allocates that arena, kernels that
+  /// exchange counted rows can reach the other arenas only. Shards of gradients stay out if
+  /// activations leave space for them during the backward pass.
   void markSym() {
     for (const Op &op : segment_.ops) {
       bool isBulk = op.channel != plan::kNoChannel && !plan::isPointToPoint(op) &&

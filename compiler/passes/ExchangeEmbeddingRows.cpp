@@ -77,7 +77,7 @@ private:
     return true;
   }
 
-  /// The gradients of lookups only, which are added to no other value.
+  /// Finds the gradient that `pack` stores. Returns false unless lookups alone contribute to it.
   bool followGradient(uint32_t pack) {
     std::optional<GradientChain> chain = gradientChain(segment_, users_, pack);
     if (!chain || !segment_.ops[chain->lookups].ties.empty())

@@ -64,7 +64,8 @@ private:
 
   // ---- optim, optim_grads: one gather per block and step, into the persistent whole ----
 
-  /// Gathers what is kept from one step to the next, as the optimizer has left its parts.
+  /// Adds a gather of the block's shard, as the last update left it, into a whole that persists
+  /// from step to step. It runs in the first microbatch of a step; later ones use `kept`.
   ValueId gatherKept(std::vector<Op> &ops, uint32_t block, ValueId kept, std::string part,
                      std::string name, Scope scope) {
     ValueId from = plan::addLiveIn(segment_, std::move(part), role_, blocks_.shardCell(block));

@@ -44,7 +44,8 @@ private:
     return from;
   }
 
-  /// A run that names its microbatch, of `counts` for each segment, or a loop of such runs.
+  /// Walks a launch that names its microbatch, or a loop of such launches. `counts` holds, for each
+  /// segment, how often it has run.
   Exits walkNamed(const plan::ProgramNode &node, const std::vector<int64_t> &counts, Exits from) {
     if (node.kind != plan::ProgramNode::Loop)
       return {visit(node, variantOf(node, counts, 0), from)};

@@ -363,7 +363,8 @@ private:
     }
   }
 
-  /// The rows of all ranks in a piece of what each of them has all rows of.
+  /// Returns piece number `piece` of a value whose rows are whole on each rank: the rows of all
+  /// ranks in that piece.
   ValueId rowsOfPiece(ValueId value, int64_t piece) {
     const Type type = typeOf(value);
     Type rows = Type::of(type.dtype, {rowsOf(type) / pieceCount_, type.shape[type.rank - 1u]});

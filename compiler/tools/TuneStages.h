@@ -44,7 +44,8 @@ public:
   StageBytes(const BodyCost &body, const ElementBytes &elements, const Layout &mesh,
              const TuneSizes &sizes, int64_t microbatches, const StageOrder *order = nullptr);
 
-  /// Bytes of the stage that needs the most, given what chunks keep.
+  /// Bytes of the stage that needs the most memory, given the activations that each chunk keeps for
+  /// its backward pass.
   int64_t most(const std::vector<PartHeld> &chunks) const;
   /// The same with known activations per stage.
   int64_t mostWith(const std::vector<int64_t> &activations,

@@ -61,8 +61,8 @@ struct ParamRange {
   /// Row counts of interleaved matrices (Param::turns), 0 behind the last; all 0: one matrix.
   int32_t turns[4] = {};
   int64_t inBlock = 0; ///< element of the block at which it begins
-  /// Ranks that have parts of the same rows of the tensor, or of the same columns, and this one's
-  /// place among them.
+  /// The number of ranks among which the tensor's rows are divided, or its columns if
+  /// `cutsColumns`, and this rank's index among them.
   int32_t parts = 1, part = 0;
   bool cutsColumns = false;
 };

@@ -36,7 +36,8 @@ __device__ __forceinline__ void meetGivers() {
   asm volatile("bar.sync 1, %0;" ::"n"(kGivers) : "memory");
 }
 
-/// Rows of a slot that are there. By whole warps.
+/// The number of valid rows in a slot: the sum of its groups' counts, limited to its capacity. All
+/// threads of a warp must call it.
 __device__ int64_t rowsOf(const PeerRows &p, int64_t slot) {
   int64_t sum = 0;
   for (int group = static_cast<int>(threadIdx.x) % kWarp; group < p.groups; group += kWarp)

@@ -42,8 +42,9 @@ struct DiffOptions {
   ConvertProgress progress = {};
 };
 
-/// Compares them. By names if both have the same format, else by parameters; InvalidInput if they
-/// have none. Types may differ where one converts to the other: values are compared then.
+/// Compares two checkpoints: by names of tensors if both have the same format, otherwise by
+/// parameters. InvalidInput if one has no parameters then. If element types differ and one converts
+/// to the other, values are compared after the conversion.
 Result<CheckpointDiff> diffCheckpoints(const CheckpointView &a, const CheckpointView &b,
                                        const DiffOptions &options = {});
 

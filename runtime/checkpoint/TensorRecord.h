@@ -39,7 +39,8 @@ Result<TensorView> tensorOf(const ArchiveReader &archive, const PyGraph &graph, 
 /// that the object is written into. For types that torch stores typed.
 PyId addTensorToGraph(PyGraph &graph, Element type, ShapeView shape, std::string_view key);
 
-/// The pickle that torch writes for a contiguous tensor alone in its record.
+/// The pickle that torch.save writes for one contiguous tensor that is the only object of its
+/// record.
 std::string tensorPickle(Element type, ShapeView shape);
 
 /// Writes a whole record with the tensor's bytes in parts, which add up to the tensor's size.

@@ -129,9 +129,9 @@ struct TorchDistCommon {
 inline constexpr const char *kCommonFile = "common.pt";
 TorchDistCommon torchDistCommon(const RunState &state, const TorchDistOptimizer &optimizer);
 
-/// The `_extra_state` objects that Megatron-Core's modules ask for, each for a module of the named
-/// parameters: what Transformer Engine's save without fp8, an empty tensor of bytes. InvalidInput
-/// where a name does not fit the layout.
+/// The `_extra_state` objects that Megatron-Core's modules expect in a checkpoint, one for each
+/// module that has one of the named parameters. Each is an empty tensor of bytes, as Transformer
+/// Engine saves it without fp8. InvalidInput if a name does not fit the layout.
 Result<std::vector<BytesItem>> extraStateItems(std::span<const std::string> params,
                                                const TorchDistLayout &layout);
 

@@ -131,7 +131,7 @@ Status readFileAt(const std::string &path, uint64_t size, uint64_t offset, std::
 }
 
 Result<StagedFile> StagedFile::create(const std::string &path) {
-  // The counter keeps two writers of one process apart, the process id those of two.
+  // The process id makes the name unique among processes, the counter among writers of one process.
   static std::atomic<uint64_t> counter{0};
   StagedFile file;
   file.path_ = path;

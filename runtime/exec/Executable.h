@@ -46,7 +46,7 @@ struct ExecutableOptions {
   /// What the moments of each parameter count more than the schedule does (ParamRange); empty: 0.
   std::vector<int64_t> countOffsets;
   FaultHooks *faults = nullptr; ///< a test's; outlives the executable
-  /// Set: is called when all ops are bound and nothing has been captured or has run.
+  /// If set: is called once, after all ops are bound, before anything is captured or runs.
   std::function<Status(Executable &)> beforeCapture;
 };
 

@@ -22,9 +22,9 @@ OpObserver::Position OpByOp::positionOf(const Cursor &cursor, size_t op) const {
   return {run.segment, run.instance, run.params, static_cast<uint32_t>(op)};
 }
 
-/// 1. Each role does what it can without others. 2. Collectives begin that all roles here have come
-/// to. 3. If nothing of this was possible, one of those that other processes have to come to is
-/// waited for.
+/// Repeats three steps until all roles are done. 1. Each role executes ops until it reaches a
+/// collective. 2. A collective runs once all of its members in this process have reached it. 3. If
+/// neither made progress, the executor waits for a collective that other processes have to reach.
 Status OpByOp::run(std::span<const Run> runs, const Around &around) {
   RETURN_IF_ERROR(executable_.backend().synchronize());
   runs_ = runs;

@@ -80,8 +80,8 @@ public:
   void reportLost(int rank, std::string_view what) override;
   void reportFailure(const Status &status) override;
 
-  /// What is called, in a thread of its own, before the process is ended because the job is over:
-  /// it may unblock what waits for other ranks. It has a few seconds.
+  /// Sets a callback that runs in a thread of its own before the process ends because the job is
+  /// over. It may unblock threads that wait for other ranks, and has a few seconds.
   void onAbort(std::function<void()> callback);
   /// Starts to call `read` regularly from another thread, and to send what it returns.
   void watch(std::function<RankProgress()> read);

@@ -110,7 +110,7 @@ void eraseOps(Segment &segment, const std::vector<uint8_t> &dead);
 
 /// Dead code elimination: removes pure ops without used results until none is left.
 void removeDeadOps(Segment &segment);
-/// The same, but for the ops for which `mayGo` returns true.
+/// The same, but `mayGo`, not purity, decides which ops without used results are removed.
 void removeDeadOps(Segment &segment, bool (*mayGo)(const Op &));
 
 /// Removes the values that no op and no boundary names, and renumbers the others.

@@ -23,12 +23,13 @@ struct DumpSpec {
   bool matches(std::string_view candidate) const;
 };
 
-/// Writes into a folder `<segment>.<microbatch>.<name>.rank<r>.bin` for each value and rank, and
-/// `index.json`: {"step", "params": [{"name", "dtype", "shape"}], "tensors": [{"file", "segment",
-/// "microbatch", "name", "rank", "dtype", "shape", "parts": [{"param", "begin", "end",
-/// "global_begin"}]}]}. `parts` says which elements belong to which parameter, where the value is a
-/// block or a shard of one. Of several processes each writes `index.rank<r>.json`, r its first
-/// rank. Names' characters that no word has are `%NN` in names of files.
+/// Writes a file `<segment>.<microbatch>.<name>.rank<r>.bin` into a folder for each value and rank,
+/// and `index.json`: {"step", "params": [{"name", "dtype", "shape"}], "tensors": [{"file",
+/// "segment", "microbatch", "name", "rank", "dtype", "shape", "parts": [{"param", "begin", "end",
+/// "global_begin"}]}]}. If the value is a block or a shard of one, `parts` says which elements
+/// belong to which parameter. If several processes run the job, each writes `index.rank<r>.json`,
+/// where r is its first rank. In file names, characters that are not allowed in a word are written
+/// as `%NN`.
 class Dumper final : public exec::OpObserver {
 public:
   /// Creates the folder. InvalidInput, listing what exists, if a spec matches nothing in the plan.

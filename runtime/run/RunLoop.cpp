@@ -222,8 +222,8 @@ private:
     }
   }
 
-  /// What each role runs before its update, and the rest. No role's microbatches wait for another
-  /// one's update.
+  /// Splits a series of launches in two: what each role runs before its update, and its update with
+  /// everything after it. No role's microbatches wait for another role's update.
   std::pair<SegmentRunner::Series, SegmentRunner::Series>
   atUpdate(const SegmentRunner::Series &series) const {
     SegmentRunner::Series before, behind;

@@ -485,7 +485,8 @@ Result<bool> Loader::read(const StatePiece &piece, std::vector<uint8_t> &bytes) 
   return true;
 }
 
-/// Without one in the checkpoint it is that of a new run.
+/// Writes a value of the checkpoint to a cell. Empty `content`, if the checkpoint does not have the
+/// value, writes zeros, as in a new run.
 Status Loader::restoreCell(exec::Executable &executable, size_t rank, const plan::Cell *cell,
                            std::vector<float> content) const {
   if (cell == nullptr)

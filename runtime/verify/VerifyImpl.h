@@ -32,7 +32,7 @@ class HappensBefore;
 class Contents;
 class RoleRings;
 
-/// Instead of a microbatch offset: the value belongs to no single microbatch.
+/// Stands in place of a microbatch offset if a value does not belong to a single microbatch.
 inline constexpr int64_t kOfNone = INT64_MIN;
 
 /// The rows of VerifyFindings.def. `add(finding::NoContent, ...)` makes a finding with the row's

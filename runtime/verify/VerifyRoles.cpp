@@ -1,8 +1,9 @@
-// What roles have in common: ranks that share state of a block change it alike, and stages of a
-// pipeline have other blocks and losses. A role may have ranks at several coordinates of an axis
-// that other roles divide, where sums over other axes differ, so ranks are compared part by part,
-// by numbers of values: an op's follows from its attributes and operands, and what members make
-// together is numbered by how often they have met.
+// Compares the roles of a plan. Ranks that share the state of a block must update it alike; stages
+// of a pipeline must have different blocks and losses. To compare programs, each value gets a
+// number, a hash of its op's attributes and its operands' numbers. The result of a collective is
+// numbered by how often its members have met, since they compute it together. Ranks of one role may
+// have several coordinates on an axis along which other roles have one each, where sums over other
+// axes differ. So ranks are compared part by part.
 #include "runtime/verify/VerifySegmentSums.h"
 
 #include <algorithm>

@@ -112,7 +112,8 @@ private:
       broken("has {} splits inside of a row; there can be one", columns);
   }
 
-  /// Ranks that differ in an axis have other elements for one reason at most.
+  /// A mesh axis may distribute a parameter in one way only: by a split, by other copies, or by
+  /// dividing its block.
   void checkAxes() {
     Axes taken = 0;
     auto take = [&](int16_t group, std::string_view what) {

@@ -5,7 +5,7 @@
 
 namespace shardc::channels {
 
-/// Collectives up to this size are about latency alone.
+/// Collectives up to this size, in bytes, are bound by latency, not by bandwidth.
 inline constexpr int64_t kSmallBytes = 64 << 10;
 
 /// Bytes of the channel's largest use; 0 where uses are unknown.
