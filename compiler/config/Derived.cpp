@@ -50,7 +50,8 @@ int64_t times(int64_t a, int64_t b) {
 
 int64_t ceilDivided(int64_t a, int64_t b) { return a / b + (a % b != 0 ? 1 : 0); }
 
-/// A share, at most 1, of a number; the largest numbers have no neighbours in floating point.
+/// Returns part * number, where `part` is at most 1. Doubles cannot represent all large integers,
+/// so the result is limited to `number`.
 int64_t share(double part, int64_t number) {
   double result = part * static_cast<double>(number);
   return result < static_cast<double>(number) ? static_cast<int64_t>(result) : number;

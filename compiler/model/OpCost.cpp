@@ -47,9 +47,8 @@ double productFlops(const Segment &segment, const Op &op, double share) {
          (isCounted ? share : 1);
 }
 
-/// Keys that a query sees on average: all, half of them under a causal mask, fewer with a window or
-/// in chunks.
-/// So it is of mirrored slices too, whichever they are.
+/// The mean number of keys that a query sees: all, half of them under a causal mask, fewer with a
+/// window or in chunks. Mirrored slices of a sequence have the same mean as the whole sequence.
 double visibleKeys(const Op &op, double positions) {
   if (!op.getBool(Key::causal))
     return positions;

@@ -41,8 +41,8 @@ struct Exposed {
 };
 std::vector<Exposed> exposedOf(const Work &work);
 
-/// At most so many stretches: those that are closest to each other become one, which has kernels in
-/// between and the piece of its longest part.
+/// Shortens the list to `countMax` entries, by merging those that are closest to each other. A
+/// merged entry may have kernels inside, and has the piece of its longest part.
 std::vector<Exposed> thinned(std::vector<Exposed> list, size_t countMax);
 
 /// All pieces of one op of the table; of transfers those of one group.

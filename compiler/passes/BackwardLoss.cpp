@@ -18,7 +18,8 @@ void backCrossEntropy(Gradients &gradients, const Op &op) {
   gradients.emitFor(logits, std::move(back));
 }
 
-/// The statistics have no gradient of their own: that of the logits follows from them all.
+/// The statistics have no gradient op of their own. One op computes the logits' gradient from
+/// logits, labels and statistics.
 void backVocabLoss(Gradients &gradients, const Op &op) {
   const Op stats = gradients.statsOf(op);
   ValueId logits = stats.operands[plan::operandIndex<OpKind::VocabStats>("logits")];

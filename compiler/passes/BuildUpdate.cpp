@@ -313,7 +313,8 @@ private:
     return kNone;
   }
 
-  /// Leaves in the cell what all ranks have left in theirs. Returns it; kNone without such a cell.
+  /// Adds the all-reduce of a sum that each rank has in a cell of this kind, and stores the result
+  /// there. Returns the result; kNone if the role has no such cell.
   ValueId sumOfRanks(plan::Segment &segment, plan::CellKind kind) {
     ValueId own = ownPart(segment, kind);
     if (own == kNone)

@@ -171,7 +171,8 @@ private:
            segment_.values[op.results[0]].purpose != plan::Purpose::Data;
   }
 
-  /// Counts of rows and loads are small, and are kept.
+  /// True for exchanged row counts and expert loads: they are small, so they are kept, not
+  /// recomputed.
   bool isExchangedData(const Op &op) const {
     return plan::opInfo(op).collective &&
            segment_.values[op.results[0]].purpose == plan::Purpose::Data;

@@ -224,8 +224,8 @@ private:
     return out == body_.segment.outs.end() ? kNone : out->cell;
   }
 
-  /// Makes a later pass view the kept values of a pass of this part in their cells, instead of
-  /// copies.
+  /// Gives `reader`, a later pass of the same chunk, views of the values that an earlier pass keeps
+  /// in cells, so that they need not be copied.
   void viewAgain(const std::vector<uint8_t> &isMade, Segment &reader) {
     std::vector<uint8_t> isHere(body_.segment.values.size());
     for (const Op &op : reader.ops)

@@ -427,8 +427,9 @@ struct Series {
   size_t count = 1;
 };
 
-/// The longest series of intervals as wide as the first. Groups of microbatches repeat each other,
-/// so the period is the distance to one of the next few.
+/// The longest series of intervals that have the first one's width and equal distances. Groups of
+/// microbatches repeat, so the period is the distance from the first interval to one of the next
+/// few of the same width.
 Series longestSeries(const std::set<Interval> &left) {
   constexpr int kCandidates = 64;
   const Interval first = *left.begin();

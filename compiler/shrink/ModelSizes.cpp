@@ -222,8 +222,9 @@ private:
     changes_.set(pattern, Value::ofList(std::move(after)));
   }
 
-  /// What the compiler chooses by the memory of the recipe's device is said of each layer here: as
-  /// the recipe says it of layers as far through the model, or half of the layers are recomputed.
+  /// If the recipe lets the compiler choose recomputation by the memory of its device, this choice
+  /// is written out for each small layer. It is that of the recipe's layer at the same relative
+  /// depth; if the recipe has none, half of the layers are recomputed.
   void shrinkRecompute() {
     if (!config_.is(Opt::ModelRecomputeGranularity, config::RecomputeGranularity::Auto))
       return;

@@ -193,7 +193,8 @@ std::vector<std::string> complaints(const std::string &output) {
   return said;
 }
 
-/// Absolute paths that a line of `complaints` lacks; nothing where it is about another thing.
+/// The absolute path that the line of an error output reports as missing; nothing if the line
+/// reports something else.
 std::optional<std::string> lackingPath(llvm::StringRef line) {
   if (!line.consume_back(": No such file or directory"))
     return std::nullopt;

@@ -20,7 +20,8 @@ void makeRouterTopk(Builder &b) {
   b.to(DType::I32, {m.rows(), 2}).toFloats({m.rows(), 2});
 }
 
-/// Every expert, so that a change of one row shows in the order of another one's.
+/// Takes all experts as top-k, so that the result shows how a change of one row affects the order
+/// in other rows.
 void makeRouterSinkhorn(Builder &b) {
   const Model &m = b.model;
   b.attrs().topk = m.heads, b.attrs().pre_softmax = true;

@@ -9,7 +9,8 @@ namespace shardc::kernels::host {
 /// Null, or the reason why the call of attention_qkv (or its gradient) is invalid.
 const char *checkAttentionQkv(const Call &call, bool backward);
 
-/// The parts of a call's qkv, or of its gradient: q, k, v without an address.
+/// The types of q, k and v that a call's packed qkv (or its gradient) consists of. Their addresses
+/// are null.
 struct QkvParts {
   Tensor q, k, v;
 

@@ -5,7 +5,8 @@
 
 namespace shardc::kernels::host {
 
-/// The rows of a group of all slots, the other factor, and their product, in fp32.
+/// Scratch buffers in fp32 for one group: its rows from all slots (a), the other operand (b), and
+/// their product (c).
 struct Float8Buffers {
   RowGroups groups;
   float *a, *b, *c;

@@ -79,8 +79,8 @@ void updatesOf(const Call &call, const Rates &rates, Piece piece, float *m, floa
   }
 }
 
-/// Calls `take` with u of each piece of the shard's parameters, after it has moved the momentum if
-/// the call has one to move.
+/// Computes the update u of each piece of the shard's parameters, and calls `take` with it. If
+/// `movesMomentum`, stores the new momentum before.
 template <typename Take> void takeUpdates(const Call &call, bool movesMomentum, const Take &take) {
   float moments[kBlock], updates[kBlock];
   for (const ParamRange &range : rangesOfShard(call, 0)) {

@@ -247,7 +247,8 @@ Status syncFolder(const Observers &observers, const std::string &path) {
 
 namespace {
 
-/// A link to nowhere on the way to a folder, which the system calls a file that exists.
+/// Refuses a path through a dangling link. Without this check, the system would report that the
+/// file exists.
 Status refuseDangling(const std::string &path) {
   namespace fs = std::filesystem;
   std::error_code error;

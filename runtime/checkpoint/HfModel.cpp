@@ -360,7 +360,8 @@ void Mapper::addGptOssMlp(const std::string &mine, const std::string &hf) {
   }
 }
 
-/// Its part of the tensors of all experts, transposed.
+/// Maps one expert's weights to its slab of the tensors in which transformers stacks all experts.
+/// They are transposed there.
 void Mapper::addStackedExpert(const std::string &mine, const std::string &hf, int64_t expert) {
   for (const auto &[parameter, rows] : {std::pair("mlp.experts.linear_fc1", 2 * config_.expertFfn),
                                         std::pair("mlp.experts.linear_fc2", config_.hidden)}) {

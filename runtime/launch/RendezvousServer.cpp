@@ -260,7 +260,8 @@ void RendezvousServer::serve(Connection &rank) {
     lose(rank);
 }
 
-/// A place that has no rank only shows that it is there; one behind a relay by way of that.
+/// Serves the connection of a spare place, which has no rank: it may only report that it is alive.
+/// For a place behind a relay, the relay's reports count.
 void RendezvousServer::serveIdle(std::unique_ptr<Connection> &idle) {
   if (idle->via) {
     if (!idle->isOpen() || clock_ - idle->via->heardAt > kIdleSilentSeconds)

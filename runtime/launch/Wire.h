@@ -218,7 +218,7 @@ struct Hello {
   uint32_t version = kProtocolVersion;
   std::string job; ///< distinguishes this launch from others that may have the same secret
   Nonce nonce{};
-  /// The launcher's numbers; in an elastic job the place and the number of places.
+  /// As the launcher counts them. In an elastic job: the place and the number of places.
   int64_t rank = 0, worldSize = 0;
   uint64_t planHash = 0;
   int64_t pid = 0;
@@ -329,8 +329,8 @@ struct Failure {
 /// The exit status of a rank whose job starts its ranks again. No supervisor ends with it.
 inline constexpr int kAgainStatus = 75;
 
-/// The job is over, and the failure was reported why; or its ranks start again (kAgainStatus). The
-/// named processes do not respond; a rank on their machine ends them.
+/// Ends a rank: either the job is over and its failure was reported, or all ranks start again
+/// (kAgainStatus). The processes in `silent` do not respond; a rank on their machine kills them.
 struct Abort {
   int exitStatus = 3;
   struct Process {

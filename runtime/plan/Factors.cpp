@@ -360,8 +360,8 @@ constexpr bool needsAllRows(const OpFactors &factors) {
                 "op " #op " has an OWN_ROWS row, so it needs all rows of its first operand");
 #include "runtime/plan/Ops.def"
 
-/// The rows of ops with epilogues. Their texts are put together from those of both ops, and then
-/// read as all others are.
+/// The FACTORS rows of ops with epilogues: the texts of op and epilogue are joined, and then parsed
+/// as those of other ops.
 class FusedFactors {
 public:
   FusedFactors() {

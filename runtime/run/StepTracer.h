@@ -20,8 +20,8 @@ public:
   bool isDueBefore(int64_t iteration, int64_t first, int64_t last) const {
     return take_ && end_ == 0 && iteration >= std::min(first + kStepsBefore, last - kStepsTraced);
   }
-  /// Begins with this iteration. All steps before have ended. Steps overlap in a trace, as without
-  /// one.
+  /// Starts the trace at this iteration, after waiting for all earlier steps. Steps may overlap
+  /// inside the trace, as they do without it.
   Status begin(int64_t iteration, int64_t last) {
     RETURN_IF_ERROR(executable_.backend().synchronize());
     begin_ = iteration;

@@ -12,7 +12,7 @@
 
 namespace shardc::save {
 
-/// The node of a rank, and its number there.
+/// Where a rank runs: its machine, and its number on its node.
 struct RankPlace {
   std::string machine;   ///< processes with the same text share a machine
   int64_t localRank = 0; ///< on its node; a machine may have several nodes

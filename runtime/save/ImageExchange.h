@@ -36,7 +36,7 @@ struct HeldImages {
 /// Serves images of this rank's memory, and takes those of another, in threads of its own.
 class ImageServer {
 public:
-  /// Listens on this machine's address. `key` is what all ranks of this start know.
+  /// Listens on this machine's address. All ranks of this start share `key`.
   static Result<std::unique_ptr<ImageServer>> start(const std::string &address, const Key &key,
                                                     const HeldImages &held);
   ~ImageServer();

@@ -41,7 +41,7 @@ EncodedBatch encodeBatch(const Batch &batch, const std::string &path, const Enco
 
 class Pipeline {
 public:
-  /// A thread for each encoder. All arguments outlive the object.
+  /// Uses one thread for each encoder. All arguments must outlive the object.
   Pipeline(BatchReader &reader, const std::vector<std::string> &paths, const EncodeOptions &options,
            std::vector<std::unique_ptr<Encoder>> &encoders);
   Status start();

@@ -50,7 +50,7 @@ struct ProcessContext {
 
 using RunWork = std::function<int(std::span<const plan::Plan> plans, ProcessContext &process)>;
 
-/// A launcher has started this process, and the others of its job.
+/// True if a launcher has started this process, together with the others of its job.
 bool isLaunched();
 
 /// How long a collective may take, by the plan.

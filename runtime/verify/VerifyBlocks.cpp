@@ -119,7 +119,7 @@ private:
     }
   }
 
-  /// Which elements of a block a value's elements are.
+  /// The elements of a block that a value holds.
   struct Elements {
     int32_t block = -1;          ///< -1: of none
     std::optional<Moving> first; ///< with which it begins; none where that is not known
@@ -336,8 +336,8 @@ private:
                   needed < 0 ? "" : groupAt(plan_, needed).name);
   }
 
-  /// An op that names no block squares all elements of a part of it, as they are packed, and does
-  /// not know which copies of a parameter count in the norm.
+  /// Checks ops that square a part of a block without naming the block. Such an op squares all
+  /// packed elements of the part, and does not know which copies of a parameter count in the norm.
   void checkSquares(uint32_t s, uint32_t i) {
     const Op &op = role_.segments[s].ops[i];
     auto squares = static_cast<size_t>(opInfo(op).squares); // -1: beyond all results

@@ -543,8 +543,8 @@ private:
     return plays;
   }
 
-  /// The range at an index in the group. Of a range that moves with another group, all bytes that
-  /// it has at any index: whatever meets it there is taken to meet it.
+  /// The bytes of the range at an index in the group. If the range moves with another group, it is
+  /// approximated by all bytes that it has at any index.
   Hull boundsOf(const Range &range, int16_t group, int64_t member) const {
     if (range.group() >= 0 && range.group() != group)
       return range.hull(indices_);

@@ -487,8 +487,9 @@ private:
     return isIt ? *at : nullptr;
   }
 
-  /// Axes along which ranks have different elements in a dimension of the matrix, counted from the
-  /// last one; empty if it is not a known parameter, or one that is still to be cut.
+  /// The mesh axes along which a dimension of the matrix is split; `fromEnd` counts dimensions from
+  /// the last one. Nothing if the matrix is not a known parameter, or is a parameter that will be
+  /// split later.
   std::optional<Axes> knownSplitsOf(ValueId matrix, int fromEnd) const {
     const Param *param = paramOf(matrix);
     if (param == nullptr || param->isUncut() || param->type.rank < 2)

@@ -436,7 +436,7 @@ private:
     return shifts;
   }
 
-  /// True if the content is there that the segment takes from a region.
+  /// True if the region holds valid content of the microbatch that the segment reads.
   bool isThere(uint32_t segment, uint32_t region, const State &state) const {
     uint32_t at = placeOf(region);
     return state.isValid[at] &&

@@ -56,7 +56,8 @@ public:
     });
   }
 
-  /// Whether ranks exchange anything but parts of blocks, or take random numbers of some rows.
+  /// Whether ranks exchange values other than parts of blocks, or ops draw random numbers by a
+  /// row's position.
   bool hasExchanges() const {
     auto isExchange = [](const Op &op) {
       return ((op.kind == OpKind::ReduceScatter || op.kind == OpKind::AllGather) &&
@@ -66,7 +67,7 @@ public:
     return tokens_ > 0 && (sliceAxes_ != 0 || hasOp(plan_, isExchange));
   }
 
-  /// Whether what an op makes of a row depends on the row's place among the rows of all members.
+  /// Whether an op's result for a row depends on the row's position among the rows of all members.
   static bool isByPlace(const Op &op) {
     const OpFactors &factors = factorsOf(op);
     return factors.operandCount > 0 && factors.operand(0).atomCount > 0 &&

@@ -442,7 +442,8 @@ private:
     int64_t slot = attr(key);
     need(slot >= 0 && slot < in(amax).numel(), "amaxes of f32[n] with one for its slot");
   }
-  /// What is quantised by one amax, with a transposed copy as result `copy`.
+  /// Checks a quantisation that uses one amax. Its result `copy`, if present, is the transposed
+  /// copy.
   void needQuantized(size_t amax, size_t copy) {
     needSlot(amax, Key::slot);
     need(!hasOut(copy) || !op_.getBool(Key::transposed),

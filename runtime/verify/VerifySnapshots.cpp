@@ -98,7 +98,8 @@ private:
                        role_.cells[c].name, at, held.length);
   }
 
-  /// Whoever writes the checkpoint joins what a segment has copied of both.
+  /// The lower and upper halves of fp32 values are joined when the checkpoint is written, so each
+  /// segment must copy the same number of both.
   void checkHalves(uint32_t lower, uint32_t upper) {
     auto countIn = [&](uint32_t cell, uint32_t s) {
       int64_t count = 0;

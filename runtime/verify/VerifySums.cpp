@@ -58,7 +58,8 @@ public:
     }
   }
 
-  /// What optimizers take, for comparisons between roles.
+  /// Walks the program and returns the operands of all optimizer ops, which are then compared
+  /// between roles.
   std::vector<Update> run() {
     if (!hasStepOps())
       return {};
@@ -234,7 +235,7 @@ private:
     step_.microbatches = countOf(role_, ops_->isTraining, loop);
     for (int64_t turn = 0; turn < std::min(loop.count, kIterationsMax) && !report_.isFull();
          ++turn) {
-      // A contribution of the step before is none of this one.
+      // Gradients that were accumulated in the last step do not count in this one.
       Cells now = cells;
       for (Held &held : now)
         if (held.mark.cover.kind != Cover::None)

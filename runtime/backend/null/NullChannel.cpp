@@ -240,7 +240,7 @@ Status NullChannel::checkCounted(int rank, const Collective &desc) const {
              : Ledger::refuse("a result of counted rows that other members do not reach");
 }
 
-/// A channel that was told its uses is used for no more.
+/// If a channel was created with a list of uses, it accepts no other use.
 Status NullChannel::checkUse(const Collective &desc, int64_t bytes) const {
   int64_t most = -1;
   for (const hal::ChannelUse &use : this->desc().uses)

@@ -1,10 +1,9 @@
-// The null backend: it runs nothing, and checks that the interface of hal/ is used as it says.
-// Channels whose members are in several processes are created as the CUDA backend's are, through a
-// library that carries nothing (Library.h).
-// Every call's arguments, the order in which objects are made and destroyed, ranges inside of
-// buffers, captures, and that the members of a channel issue the same collectives. Nothing has
-// values: device memory has addresses that no processor can access. It is the smallest complete
-// backend.
+// The null backend executes nothing, and checks that the interface of hal/ is used as documented:
+// the arguments of every call, the order in which objects are created and destroyed, ranges inside
+// of buffers, captures, and that the members of a channel issue the same collectives. If the
+// members of a channel are in several processes, it creates the channel like the CUDA backend,
+// through a library that transfers nothing (Library.h). Values do not exist: device memory has
+// addresses that no processor can access. It is the smallest complete backend.
 #pragma once
 
 #include <functional>
