@@ -31,7 +31,7 @@ inline std::vector<std::string> textsOf(const Config &config, Opt list) {
   return texts;
 }
 
-/// What a recipe with a scheme of adapters names.
+/// The layers that a recipe with adapters selects for them.
 inline model::AdapterTargets adapterTargets(const Config &config) {
   const model::AdaptedModel model = adaptedModel(config);
   std::vector<std::string> targets = textsOf(config, Opt::PeftTargets);

@@ -114,7 +114,7 @@ SourceRange Config::range(Opt opt) const {
     if (from.isWritten())
       return from.value;
     if (!from.cause || *from.cause == opt) {
-      // What a rule changed in place keeps the place where its old value was written.
+      // If a rule has changed a value, its place is still where the user wrote the old value.
       for (auto past = (*this)[opt].history.rbegin(); past != (*this)[opt].history.rend(); ++past)
         if (past->second.isWritten())
           return past->second.value;

@@ -118,7 +118,7 @@ struct DataLengths {
   std::string problem; ///< why one that is asked for is not known
 };
 
-/// What a checkpoint says of the run that saved it, as options of this one.
+/// Options that the checkpoint's run was started with, expressed as options of this run.
 struct CheckpointSettings {
   struct Item {
     Opt opt;
@@ -134,9 +134,9 @@ struct CheckpointSettings {
   std::string problem; ///< why nothing is known
 };
 
-/// What everybody needs and nobody should compute twice; filled by the defaults step from the
-/// options and again after adjustments. Sizes that make no sense (zero, not divisible) are reported
-/// by rules; the numbers here are then rounded down and at least 1.
+/// Numbers that follow from the options and that many parts of the compiler need. The defaults step
+/// computes them, and again after adjustments. Rules report invalid sizes (zero, not divisible);
+/// the numbers here are then rounded down and at least 1.
 struct Derived {
   // the mesh
   int64_t worldSize = 1;

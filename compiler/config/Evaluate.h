@@ -37,8 +37,8 @@ struct Constant {
   double asNumber() const { return kind == Kind::Float ? number : static_cast<double>(integer); }
 };
 
-/// What all values of a configuration may come to, in values and characters. A name stands for a
-/// copy of its constant, so a few lines of lists of lists would otherwise fill any memory.
+/// The maximum total size of a configuration's values, in values and characters. A name stands for
+/// a copy of its constant, so without a limit a few lines of nested lists could fill any memory.
 inline constexpr size_t kConstantSizeMax = size_t{2} << 20;
 
 /// Names that are looked through for what a misspelt constant may mean, in all of a configuration.
@@ -59,7 +59,7 @@ struct Scope {
 /// the scope has left.
 Constant evaluate(const ast::Value &value, Scope &scope, DiagEngine &diags);
 
-/// What a constant is, for messages: `the integer 3`, `the name 'adam'`.
+/// Describes a constant for messages: `the integer 3`, `the name 'adam'`.
 std::string describe(const Constant &constant);
 
 /// The constant as a value of `option`. Reports and gives nothing if it is of another type or

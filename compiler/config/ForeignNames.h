@@ -22,11 +22,11 @@ struct ForeignName {
 /// All names, those of ForeignNames.def first. None is the name of an option with the same meaning.
 llvm::ArrayRef<ForeignName> foreignNames();
 
-/// What a name of an option means: `num_hidden_layers`, `--num-hidden-layers`. Null if no program
-/// has it.
+/// The meaning of an option's name in other programs: `num_hidden_layers`, `--num-hidden-layers`.
+/// Null if no program has it.
 const ForeignName *findForeignName(llvm::StringRef name);
 
-/// What the name of a section means; null if no program has it.
+/// The same for the name of a section.
 const ForeignName *findForeignSection(llvm::StringRef name);
 
 /// The option's name inside its section, an alias for the kind of the section.

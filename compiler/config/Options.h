@@ -77,7 +77,7 @@ enum class ValueType : uint8_t {
   Blend, ///< paths, or weights and paths in turn
 };
 
-/// What a bare number of an option that takes time counts.
+/// The unit of an option's durations that are written without one.
 enum class TimeUnit : uint8_t { Seconds, Minutes };
 
 /// Milliseconds in one unit.

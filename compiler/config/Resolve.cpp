@@ -21,7 +21,7 @@ namespace shardc::config {
 
 namespace {
 
-/// What one file has set so far, for the errors about setting something twice.
+/// The settings of one file so far, to report an option that is set twice.
 struct FileState {
   struct Written {
     SourceRange name;

@@ -1,4 +1,4 @@
-// What the kernels of the recipe's GPU lack, and what they are slow at.
+// Rules for features that the kernels of the recipe's GPU do not support, or execute slowly.
 #include "compiler/config/RulePredicates.h"
 #include "runtime/base/Attention.h"
 #include "runtime/base/CudaLimits.h"

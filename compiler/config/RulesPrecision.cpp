@@ -160,7 +160,7 @@ struct Extent {
   Opt option;
 };
 
-// What does not fit wraps around, which keeps the remainder by a power of two.
+// Larger numbers wrap around, which keeps the remainder modulo a power of two.
 uint64_t sizeOf(int64_t number) { return static_cast<uint64_t>(number); }
 
 /// The extents of attention's products other than the hidden size.

@@ -377,7 +377,7 @@ void ruleTensorDividesFfn(RuleContext &ctx) {
       {Opt::ModelMoeSharedExpertIntermediateSize, Opt::ModelTensorModelParallelSize,
        d.tensorParallel}};
   for (const Width &width : widths) {
-    // What only follows from another size is that size's own error.
+    // If the width is derived from another size, the error belongs to that size.
     bool follows = ctx.cfg()[width.opt].from.origin == Origin::Derived;
     if (!follows && ctx.has(width.opt) && ctx.num(width.opt) % width.degree != 0)
       ctx.report({width.opt, width.degreeOpt},
@@ -691,7 +691,7 @@ void ruleRotaryEven(RuleContext &ctx) {
       ctx.on(Opt::ModelMultiLatentAttention) || !ctx.has(Opt::ModelKvChannels))
     return;
   double share = isYarn ? 1 : ctx.cfg().getFloatOr(Opt::ModelRotaryPercent, 1);
-  // What is larger is refused by its size; here it must not leave 64 bits on the way.
+  // Another rule refuses larger sizes; the limit here only prevents an overflow of 64 bits.
   int64_t size = std::min<int64_t>(ctx.derived().headSize, int64_t{1} << 40);
   int64_t rotated = static_cast<int64_t>(static_cast<double>(size) * share);
   if (rotated % 2 != 0 || rotated == 0)

@@ -19,9 +19,9 @@ std::string listOptions(llvm::ArrayRef<Opt> options);
 /// section.
 std::string listSection(llvm::StringRef section);
 
-/// Every option, rule and message that has the word in its name or text, whatever its case, a line
-/// each: names before texts, and at most `linesMax` of each table. Empty if there is none, or for a
-/// word of less than three letters, which is everywhere.
+/// Lists every option, rule and message whose name or text contains the word, ignoring case: one
+/// line each, names before texts, at most `linesMax` of each table. Empty if nothing matches, or if
+/// the word has fewer than three letters, which would match nearly everything.
 std::string searchTables(llvm::StringRef word, size_t linesMax = 25);
 
 } // namespace shardc::config

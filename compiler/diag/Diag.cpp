@@ -19,8 +19,8 @@ struct Placeholder {
   llvm::StringRef words; ///< of a select
 };
 
-/// Reads `{0}`, `{0:s}` or `{0?a|b}` at the head of `text` and drops it; false if it is none of
-/// these.
+/// Parses `{0}`, `{0:s}` or `{0?a|b}` at the beginning of `text` and removes it. Returns false if
+/// the text does not begin with a placeholder.
 bool takePlaceholder(llvm::StringRef &text, Placeholder &out) {
   size_t close = text.find('}');
   if (close == llvm::StringRef::npos)

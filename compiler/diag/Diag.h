@@ -50,8 +50,8 @@ private:
 /// Puts the arguments into the text. A placeholder without an argument stays as it is written.
 std::string formatDiagText(llvm::StringRef text, llvm::ArrayRef<DiagArg> args);
 
-/// What is wrong with the placeholders of a text that gets `numArgs` arguments (empty if nothing):
-/// for the tests of message tables.
+/// Describes the error in the placeholders of a text that gets `numArgs` arguments; empty if they
+/// are right. For tests of message tables.
 std::string checkDiagText(llvm::StringRef text, size_t numArgs);
 
 /// Replaces the bytes of `range` by `text`: an insertion if the range is empty, a removal if the

@@ -128,7 +128,8 @@ bool VerifyConsumer::check(llvm::raw_ostream &out) const {
       continue;
     }
     unsigned missing = expected.count;
-    // What has to be expected comes first: the note of a remark may read like that of an error.
+    // Required expectations are matched before optional ones, because the note of a remark may
+    // equal that of an error.
     for (bool optional : {false, true})
       for (size_t i = 0; i < seen_.size() && missing > 0; ++i) {
         if (taken[i] || seen_[i].optional != optional || !matches(expected, seen_[i]))

@@ -25,8 +25,7 @@ public:
   /// after all groups are known.
   Status apply(llvm::StringRef flag);
 
-  /// What becomes of a message of this row: its severity after the flags, or nothing if it is
-  /// silenced.
+  /// The severity of a message of this row after the flags; nothing if it is silenced.
   std::optional<Severity> effective(const DiagInfo &info) const;
 
 private:

@@ -358,7 +358,8 @@ private:
     return gqa;
   }
 
-  /// What layers with rotations have, and what layers that lack them have instead.
+  /// Sets the attributes of layers with rotary embedding, and those that layers without it have
+  /// instead.
   void setPositions(model::GqaSettings &gqa, const LayerKind &kind) const {
     if (kind.isRotated && config_.has(Opt::ModelAttentionChunkSize))
       gqa.scores.chunk = config_.getInt(Opt::ModelAttentionChunkSize);

@@ -228,8 +228,8 @@ bool isDecayed(const Config &config, model::ParamKind kind) {
                                config.has(Opt::SchedulerNoWeightDecayCondType)));
 }
 
-/// What updates parameters that the job's optimizer, one of whole matrices, does not; nothing if it
-/// updates all.
+/// The optimizer of parameters that the job's optimizer does not update, since it takes whole
+/// matrices only; nothing if it updates all parameters.
 std::optional<plan::Optimizer> optimizerOfNoMatrix(const Config &config) {
   using enum config::OptimizerKind;
   if (!config.is(Opt::OptimizerOptimizer, Muon) && !config.is(Opt::OptimizerOptimizer, DistMuon))
@@ -296,8 +296,8 @@ bool isQuantized(const Config &config, const model::ParamSpec &spec, bool isFroz
          !spec.isStacked && std::ranges::find(kLinear, spec.kind) != kLinear.end();
 }
 
-/// Puts the parameter behind the others of the block. `tensor`: the group of tensor-parallel ranks,
-/// among whom partition cuts it, if it is none of experts; -1 if there is none.
+/// Appends the parameter to the block. `tensor` is the group of tensor-parallel ranks, among which
+/// the pass partition divides it unless it belongs to experts; -1 if there is no such group.
 void addParam(const Config &config, plan::Plan &plan, const model::ParamSpec &spec, size_t index,
               DType dtype, int16_t tensor) {
   plan::Param param;

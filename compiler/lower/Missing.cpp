@@ -77,7 +77,7 @@ bool asksFor(const Config &config, Opt option) {
          config[option].value != config::parseTableValue(info.defaultText, info);
 }
 
-/// What is missing in a model with experts: `need(asked, what, option)` names each.
+/// Reports unsupported features of models with experts, by `need(asked, what, option)`.
 template <typename Need> void needOfExperts(const Config &config, Need need) {
   const config::Derived &d = config.derived();
   if (!config.has(Opt::ModelNumMoeExperts))
@@ -94,7 +94,7 @@ template <typename Need> void needOfExperts(const Config &config, Need need) {
        Opt::ModelMoeRouterDtype);
 }
 
-/// What is missing in a model with multi-token prediction.
+/// Reports unsupported features of multi-token prediction.
 template <typename Need> void needOfPredictions(const Config &config, Need need) {
   if (!config.has(Opt::ModelMtpNumLayers))
     return;
@@ -109,7 +109,8 @@ template <typename Need> void needOfPredictions(const Config &config, Need need)
        Opt::ModelRecomputeNumLayers);
 }
 
-/// What is missing of norms elsewhere than before attention and the feed-forward layer.
+/// Reports unsupported features of norms other than those before attention and the feed-forward
+/// layer.
 template <typename Need> void needOfNorms(const Config &config, Need need) {
   bool isOfAllHeads =
       config.isOn(Opt::ModelQkLayernorm) && config.isOn(Opt::ModelQkLayernormFullWidth);
@@ -127,7 +128,7 @@ template <typename Need> void needOfNorms(const Config &config, Need need) {
        "an fp32 residual stream that layers read without a norm", Opt::ModelPreLayernorm);
 }
 
-/// What is missing of layers that differ in their positions.
+/// Reports unsupported features of layers that differ in their positions.
 template <typename Need> void needOfPositions(const Config &config, Need need) {
   // Upstream counts chunks from the beginning of each document there.
   need(config.has(Opt::ModelAttentionChunkSize) && config.derived().splitsDocuments,

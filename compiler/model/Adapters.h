@@ -84,8 +84,8 @@ private:
   std::string problem_;
 };
 
-/// The kinds of parameters that are trained in full beside adapters, by their words or by Hugging
-/// Face's names of modules. `problem` receives why an entry is none.
+/// The kinds of parameters that are trained in full beside adapters. Entries are our words for
+/// kinds, or Hugging Face's names of modules. `problem` receives the reason if an entry is neither.
 std::vector<ParamKind> readSavedModules(std::span<const std::string> entries, bool isTied,
                                         std::string &problem);
 

@@ -1,5 +1,4 @@
-// What kinds of attention have in common: the rotation of channels by positions, and attention
-// itself.
+// The parts that all kinds of attention share: rotary embedding, and attention itself.
 #pragma once
 
 #include <optional>

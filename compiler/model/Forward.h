@@ -18,7 +18,7 @@ struct Batch {
   plan::ValueId reference = plan::kNone; ///< of pairs
 };
 
-/// What all modules of a body have in common.
+/// Settings that all modules of a body share.
 struct BodySettings {
   int64_t microBatch = 1, seqLength = 1;
   DType compute = DType::F32;  ///< of activations
@@ -70,7 +70,7 @@ public:
   /// All elements of a value in another shape.
   plan::ValueId reshaped(plan::ValueId value, const char *what,
                          std::initializer_list<int64_t> shape);
-  /// What is neither activation nor weight: numbers of rows and places.
+  /// For values that are neither activations nor weights: row counts and positions.
   void setPurpose(plan::ValueId value, plan::Purpose purpose) {
     segment_.values[value].purpose = purpose;
   }
@@ -103,7 +103,8 @@ public:
   int64_t nextExperts() { return experts_++; }
   /// The number of the multi-token prediction block, counted from 0.
   int64_t nextPrediction() { return predictions_++; }
-  /// The bias f32[E] that the choice of experts adds to their scores; kNone if there is none.
+  /// The bias f32[E] that is added to experts' scores when they are chosen; kNone if the model has
+  /// none.
   plan::ValueId expertBias(int64_t layer, int64_t experts);
   /// Whether the body leaves sums of the step in such a cell.
   bool tallies(std::string_view cell) const;
@@ -123,8 +124,8 @@ public:
   int64_t membersOf(int16_t group) const { return plan_.groupSize(group); }
   /// A value that all members of a group have, as one takes it that makes a part of its gradient.
   plan::ValueId shared(plan::ValueId value, const char *what, int16_t group);
-  /// What the members of a group have for this one, each a part of the rows, in their order. The
-  /// rows that are there are those that `counts` says; kNone: all.
+  /// Gathers the values of all members of a group, each a part of the rows, in the order of
+  /// members. `counts` says how many rows of each part are valid; kNone: all.
   plan::ValueId exchanged(plan::ValueId value, const char *what, int16_t group,
                           plan::ValueId counts = plan::kNone);
   /// The rows of all members of a group, one member's behind the other's.

@@ -1,4 +1,4 @@
-// What of a model is not trained (`model.freeze`).
+// The parts of a model that are not trained (`model.freeze`).
 #pragma once
 
 #include <cstdint>

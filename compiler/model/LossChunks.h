@@ -1,4 +1,4 @@
-// What holds for the chunks of rows in which a loss is computed.
+// Constraints on the chunks of rows in which a loss is computed.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@ namespace shardc::model {
 /// so that their number must not grow with the sequence.
 inline constexpr int64_t kLossChunksMax = 128;
 
-/// What the rows of a chunk are a multiple of if the recipe sets them: every chunk of x, labels and
-/// losses then begins at a multiple of 16 bytes.
+/// The rows of a chunk must be a multiple of this if the recipe sets them: every chunk of x, labels
+/// and losses then begins at a multiple of 16 bytes.
 inline constexpr int64_t kLossChunkUnit = 8;
 
 } // namespace shardc::model

@@ -230,7 +230,7 @@ int64_t MoeMlp::slotRows(const Forward &to, int64_t tokens, int64_t ranks) const
   int64_t most = tokens * std::min(s_.router.topk, s_.experts / ranks);
   if (s_.router.slotFactor == 0)
     return most;
-  // What tensor- and context-parallel ranks have of it is a slot of whole rows, too.
+  // Each tensor- or context-parallel rank's part is also a slot of whole rows.
   int64_t parts = to.membersOf(to.groupOf(plan::GroupKind::Tensor)) *
                   to.membersOf(to.groupOf(plan::GroupKind::Context));
   double even = static_cast<double>(tokens * s_.router.topk) / static_cast<double>(ranks * parts);
@@ -272,7 +272,8 @@ ValueId MoeMlp::exchanged(Forward &to, ValueId rows, const char *what, const Run
   return to.exchanged(rows, name.c_str(), to.groupOf(plan::GroupKind::Expert), runs.taken);
 }
 
-/// What the experts here work on: of all ranks that have parts of these.
+/// Gathers the rows for the experts of this rank, from all ranks that have parts of the same
+/// experts.
 ValueId MoeMlp::gathered(Forward &to, ValueId taken, const char *what, const Runs &runs) const {
   const std::string name = std::string(what) + ".all";
   return to.gathered(taken, name.c_str(), to.groupOf(plan::GroupKind::ExpertTensor), runs.counts);
@@ -330,7 +331,7 @@ ValueId MoeMlp::adapterIn(Forward &to, ValueId rows, const char *name, ValueId f
   return grouped(to, rows, factor, what, s_.expert.adapters.rank, counts);
 }
 
-/// What adapters add to a product, of the first factor's result.
+/// Computes the adapters' contribution to a product, from the result of the first factor.
 ValueId MoeMlp::adapterOut(Forward &to, ValueId made, ValueId inner, const char *name,
                            ValueId factor, ValueId counts) const {
   const std::string what = std::string("experts.") + name;
@@ -344,8 +345,9 @@ bool MoeMlp::isAdapted(const char *linear) const {
   return s_.expert.adapters.parts.contains(std::string(kExperts) + linear);
 }
 
-/// What the first factor of the first products makes. Ranks that have parts of experts make it of
-/// the rows that each has taken, and gather it: it is as wide as the rank.
+/// Applies the first adapter factor of the first products. If ranks have parts of experts, each
+/// applies it to the rows that it has received, and then the results are gathered, since they are
+/// only as wide as the adapter's rank.
 ValueId MoeMlp::innerUp(Forward &to, ValueId taken, const Runs &runs) const {
   if (!isAdapted(kUp))
     return plan::kNone;
@@ -376,10 +378,10 @@ ValueId MoeMlp::biased(Forward &to, ValueId x, ValueId bias, const char *what, V
   return to.emitRows(std::move(add), to.name(what), to.typeOf(x), counts);
 }
 
-/// What each expert makes of its rows. Its weights scale what is between its products, as
-/// upstream's experts have it: so the gradient of a weight does not need what the second product
-/// made. They scale the second bias, too, which is added to the sum of parts of experts. Or they
-/// scale the rows that it takes, and nothing else.
+/// Computes each expert's output for its rows. Its weights scale the activation between its two
+/// products, as upstream's experts do, so that the gradient of a weight does not need the second
+/// product's result. They also scale the second bias, which is added to the sum of the experts'
+/// parts. In the other mode they scale the input rows, and nothing else.
 MoeMlp::Made MoeMlp::apply(Forward &to, ValueId rows, ValueId inner, const Runs &runs) const {
   int64_t parts = to.membersOf(to.groupOf(plan::GroupKind::ExpertTensor));
   int64_t width = s_.expert.width / parts, first = s_.expert.gated ? times(2, width) : width;

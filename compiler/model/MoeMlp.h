@@ -22,7 +22,7 @@ struct RouterSettings {
   bool isFp32 = false;     ///< its product writes fp32, whatever the type of activations
   /// Weights of the losses that balance experts, by enum RouterLoss; 0: none.
   std::array<double, kRouterLosses> losses{};
-  /// What a run reports of the losses: this of the sum over ranks, microbatches and layers.
+  /// The share of the sum over ranks, microbatches and layers that a run reports as loss.
   double reportedShare = 1;
   int64_t dataRanks = 1;     ///< with other samples
   double capacityFactor = 0; ///< rows of an expert, as a multiple of an even share; 0: no bound

@@ -14,8 +14,8 @@ namespace {
 
 constexpr const char *kLayer = "transformer_layer.";
 
-/// What comes so many places later in each sequence. A mask that keeps its sum lets the losses of
-/// fewer tokens weigh as much.
+/// Rolls x by `by` positions along each sequence. If the mask keeps its sum, the losses of fewer
+/// tokens have the same total weight.
 ValueId rolled(Forward &to, ValueId x, int64_t by, const char *what, bool keepsSum) {
   Op roll = to.op(OpKind::Roll, {x});
   roll.set(Key::by, by).set(Key::per_token, int64_t{keepsSum});

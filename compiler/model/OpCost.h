@@ -28,9 +28,10 @@ double busiestShareOfRows(const plan::Plan &plan);
 /// eight experts on random tokens (docs/benchmarks/four-gpus.md).
 inline constexpr double kMeasuredImbalance = 1.9;
 
-/// Cost of one execution. Products of counted rows, and ops that leave rows out, cost what the
-/// expected ones do; what else passes over memory, all that there is room for. Collectives cost the
-/// bytes that they read and write locally; plan::trafficOfStep has the bytes that they send.
+/// Cost of one execution. Matrix products with counted rows, and ops that skip invalid rows, are
+/// charged for the expected rows; other ops that pass over memory, for the whole capacity.
+/// Collectives are charged for the bytes that they read and write locally; plan::trafficOfStep has
+/// the bytes that they send.
 OpCost costOf(const plan::Plan &plan, const plan::Segment &segment, const plan::Op &op);
 
 /// The same on the rank that has the most rows.

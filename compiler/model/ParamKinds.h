@@ -1,5 +1,6 @@
-// What a parameter is: the rows of ParamKinds.def. Modules declare the kind of each parameter; what
-// depends on it (weight decay, learning rate, optimizer, freezing) asks the row, not the name.
+// The kinds of parameters: the rows of ParamKinds.def. Modules declare the kind of each parameter.
+// Weight decay, learning rate, optimizer and freezing depend on the row, not on the parameter's
+// name.
 #pragma once
 
 #include <array>

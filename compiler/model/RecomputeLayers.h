@@ -1,4 +1,4 @@
-// What the backward pass recomputes of each layer (`model.recompute_granularity = auto`).
+// The parts of each layer that the backward pass recomputes (`model.recompute_granularity = auto`).
 #pragma once
 
 #include <cstdint>

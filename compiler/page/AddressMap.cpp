@@ -172,7 +172,7 @@ constexpr BufferWords kBufferWords[] = {
     {"doc", "batch"},
 };
 
-/// What cells of a purpose hold; activations are named by their ops.
+/// Names the content of cells with a purpose; activations are named by their ops.
 const char *purposeWords(plan::Purpose purpose) {
   switch (purpose) {
   case plan::Purpose::Params:

@@ -16,7 +16,7 @@ struct Series {
   std::vector<Point> points;
 };
 
-/// What is wrong with a line; the first is number 1.
+/// An error in a line; lines count from 1.
 struct MetricsFault {
   size_t line = 0; ///< 0: the file has no steps
   std::string what;

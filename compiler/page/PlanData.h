@@ -1,4 +1,4 @@
-// What a page shows of a plan, as JSON: shapes and figures only, no layout. assets/report.js draws
+// The content of a plan's page as JSON: shapes and figures only, no layout. assets/report.js draws
 // it.
 #pragma once
 

@@ -116,8 +116,8 @@ void addTrace(const std::optional<Prediction> &prediction, const TracedRun &trac
       share(shares.exposed), share(shares.idle)));
 }
 
-/// What became of the model, a line each: the loss at the end, the best evaluation, and how much it
-/// was trained.
+/// The results of training, one line each: the last loss, the best evaluation, and the number of
+/// steps and tokens.
 Json outcomeOf(const Metrics &metrics) {
   Json lines = Json::array();
   if (const Series *loss = findSeries(metrics, "loss"); loss && !loss->points.empty())

@@ -20,7 +20,7 @@ struct Block {
   int64_t microbatch = -1;                ///< of all of them; -1 otherwise
 };
 
-/// What the pieces of a block have in common, from fine to coarse.
+/// The property that the pieces of a drawn block share, from fine to coarse.
 enum class Grain : uint8_t { Op, Unit, Pass, Segment, Time };
 const char *toString(Grain);
 

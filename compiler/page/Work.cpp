@@ -25,7 +25,7 @@ Class classOf(const plan::Op &op) {
   return Class::Other;
 }
 
-/// What every piece of an op has, by segment and op; the times are those of its runs.
+/// The pieces of each op's executions, by segment and op; times are those of one execution.
 std::vector<std::vector<Piece>> patternsOf(const plan::Plan &plan, const plan::Role &role,
                                            Names &names) {
   std::vector<std::vector<Piece>> all;

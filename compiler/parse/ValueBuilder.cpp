@@ -26,7 +26,7 @@ struct ForeignWord {
   llvm::StringLiteral ours;
 };
 
-/// What Python, YAML and JSON write for our keywords.
+/// Spellings of our keywords in Python, YAML and JSON.
 constexpr ForeignWord kForeignWords[] = {{"True", "true"},   {"False", "false"}, {"None", "none"},
                                          {"TRUE", "true"},   {"FALSE", "false"}, {"null", "none"},
                                          {"nullptr", "none"}};

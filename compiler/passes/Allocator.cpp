@@ -1,5 +1,5 @@
-// Keeps the free stretches of an arena in the order of their addresses, each with the ops that
-// must have ended before its bytes are written again.
+// Keeps the free ranges of an arena in the order of their addresses, each with the ops that must
+// complete before its bytes are written again.
 #include "compiler/passes/Allocator.h"
 
 #include "runtime/base/Status.h"

@@ -45,9 +45,9 @@ Heads headsOf(const Op &op) {
   return {at(info.queries), at(info.keys), at(info.values)};
 }
 
-/// What an op's keys add to the gradients of what it took, from the gradient, the output and the
-/// statistics of the attention that it is, or is a part of. Its queries, keys and values come
-/// first.
+/// Adds the op's backward. It computes gradients of queries, keys and values from the gradient, the
+/// output and the statistics of `whole`, the attention that the op is or is a part of. The op's
+/// first operands are queries, keys and values.
 void attention(Gradients &gradients, OpKind kind, const Op &op, const Heads &heads, ValueId dout,
                const Op &whole) {
   Op back = gradients.makeOp(kind, {dout});

@@ -33,7 +33,7 @@ void backRouterSinkhorn(Gradients &gradients, const Op &op) {
   backChoice<OpKind::RouterSinkhorn>(gradients, op);
 }
 
-/// The load that a loss is for is none of its operands that have a gradient.
+/// The load operand of the loss has no gradient.
 void backRouterLoss(Gradients &gradients, const Op &op) {
   ValueId logits = op.operands[plan::operandIndex<OpKind::RouterLoss>("logits")];
   ValueId load = op.operands[plan::operandIndex<OpKind::RouterLoss>("load")];

@@ -567,7 +567,7 @@ private:
     return op.results.front();
   }
 
-  /// What the ranks of the group have of updates, one after the other.
+  /// Gathers the group's parts of the updates, in the order of ranks.
   ValueId gatherUpdates(plan::Segment &segment, size_t b, ValueId part, int16_t group) {
     Op gather = plan::makeOp(OpKind::AllGather, {part}, plan_.blocks[b].unit, loc_);
     plan::setChannel(

@@ -10,8 +10,8 @@ namespace shardc::passes {
 
 namespace {
 
-/// The host writes its flag from outside, and what a step has seen is joined with what other ranks
-/// have: these stay even if no op of the role reads them yet.
+/// Two kinds of cells stay even if no op of the role reads them: the host writes the stop flag, and
+/// the amax values of a step are combined with those of other ranks.
 bool isOfEveryRole(plan::CellKind kind) {
   return kind == plan::CellKind::Stop || kind == plan::CellKind::AmaxSeen;
 }

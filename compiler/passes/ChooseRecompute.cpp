@@ -1,13 +1,14 @@
-// A body of each way to recompute layers tells what a layer then keeps, how much it needs beside
-// what is kept while its gradients are computed, and how long it takes. The memory of a stage is a
-// sum of what the microbatches in flight keep, and a largest value: when a layer's gradients are
-// computed, layers before it still keep theirs. How many microbatches that are tell two plans.
+// Searches the choice of recomputed layers in four steps.
 //
-// From these the choices of a stage follow that are not worse in memory and in time than another
-// one. Of them the one of least time is searched that fits by the address map. Where a choice is
-// said to need less, the map is nearly always smaller, so the search halves a range. The map has
-// gaps that no cost of a layer tells: at last some faster choices are tried that are said to need a
-// little too much.
+// - Costs: one body is compiled for each way to recompute a layer. It gives the bytes that a layer
+//   then keeps, the bytes that it needs in addition while its gradients are computed, and its time.
+// - Memory: a stage needs the sum of what all microbatches in flight keep, plus a maximum, since
+//   earlier layers still keep their activations while a layer's gradients are computed. Two plans
+//   determine the number of microbatches in flight.
+// - Candidates: only choices remain that no other choice beats in both memory and time.
+// - Search: a binary search finds the fastest choice whose address map fits, since a choice with a
+//   smaller estimate nearly always has a smaller map. Maps have gaps that no layer's cost predicts,
+//   so at the end some faster choices are tried whose estimates are slightly too large.
 #include "compiler/passes/ChooseRecompute.h"
 
 #include <algorithm>
@@ -40,8 +41,8 @@ namespace {
 /// Resolution of the table: choices of a stage are merged if their bytes differ by less than one
 /// part in this many.
 constexpr int64_t kGrid = 256;
-/// Placed plans that a search makes at most, and then to try what is said to need too much: up to
-/// this part of what choices differ by.
+/// The maximum number of plans that a search places; and of further ones for choices whose
+/// estimates exceed the limit by at most this fraction of the range of all estimates.
 constexpr int kTriesMax = 20, kMoreTries = 16;
 constexpr double kGaps = 0.125;
 
@@ -143,7 +144,7 @@ std::vector<int64_t> peaksOfUnits(const plan::Segment &body, size_t units) {
   return peaks;
 }
 
-/// What a stage's first layers may do. Memory of a microbatch that is alone: `peak`.
+/// A choice for the first layers of a stage. `peak` is the memory of a single microbatch.
 struct Prefix {
   int64_t kept = 0, peak = 0;
   double added = 0;    ///< seconds
@@ -504,8 +505,8 @@ private:
     return kGaps * (stage.choices.front().bytes - stage.choices.back().bytes);
   }
 
-  /// Whether the choice that is expected to need least does not fit, however far that is off: by a
-  /// part of what choices differ by, and of what is placed.
+  /// Whether even the choice with the smallest estimate cannot fit. The margin for errors of the
+  /// estimate is a fraction of the range of estimates, and of the placed bytes.
   bool exceeds(const StageChoices &stage) const {
     auto device = static_cast<double>(plan_.deviceBytes);
     return stage.choices.back().bytes > device + std::max(gapsOf(stage), kGaps * device);

@@ -40,7 +40,7 @@ struct Levels {
   int16_t all = kNoGroup;   ///< gather keys and values
 };
 
-/// What the context-parallel ranks of a plan exchange.
+/// The exchanges between the context-parallel ranks of a plan.
 class ContextRanks {
 public:
   explicit ContextRanks(plan::Plan &plan)
@@ -341,7 +341,8 @@ private:
     op.set(Key::by, int64_t{1});
     return op;
   }
-  /// The name of what came to the ring, and how far the value has gone then.
+  /// The name of a value that travels around the ring, with the number of members that it has
+  /// passed.
   std::string nameAround(ValueId value, std::string_view ring, int64_t by) const {
     const std::string &name = nameOf(value);
     return by == 1 ? fmt::format("{}.{}.1", name, ring)

@@ -1,7 +1,7 @@
-// Gives ops, and exchanges between ranks, the counts of the rows that they work on, where a plan
-// has room for rows of experts that may not be there: so they leave those out. Which ops can take
-// counts is said by their FACTORS rows, which rows are counted by the types of values. With one
-// slot the room is for the rows of this rank's own tokens, and nearly all of them are there.
+// If a plan has capacity for more expert rows than may arrive, this pass attaches row counts to ops
+// and exchanges, so that they skip invalid rows. FACTORS rows say which ops can use counts, and
+// types of values say which rows are counted. With one slot the capacity is for the rows of this
+// rank's own tokens, of which nearly all are valid.
 #include "compiler/passes/Passes.h"
 #include "runtime/plan/Factors.h"
 

@@ -156,7 +156,8 @@ private:
 
   // ---- by the table of ops ----
 
-  /// What the op makes has these forms by its epilogues, if readers ask for them.
+  /// Adds the quantised forms of the op's result that readers need, as far as its epilogues support
+  /// them.
   void fuse(Op &op, const OpInfo &info) {
     if (info.makes.empty()) {
       if (info.again && op.results.size() == info.resultsMax)
@@ -173,7 +174,7 @@ private:
       fuseTwo(op, info);
   }
 
-  /// What the op makes is rounded to the type of this value.
+  /// The value to whose type the op's result is rounded before it is quantised.
   static ValueId likeOf(const Op &op, const OpInfo &info) {
     int sum = plan::positionOf(info.results, "sum");
     int x = plan::positionOf(info.operands, "x");

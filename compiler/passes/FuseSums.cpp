@@ -59,7 +59,7 @@ private:
       return;
     uint32_t larger = depthOf(first) >= depthOf(second) ? first : second;
     ValueId more = segment_.ops[larger == first ? second : first].results[0];
-    // The product moves to the position of the sum, where the other one is there.
+    // The product moves to the position of the sum, where the other operand is defined.
     Op fused = segment_.ops[larger];
     fused.kind = OpKind::MatMulAdd;
     fused.operands.insert(fused.operands.begin() + 2, more);

@@ -190,8 +190,8 @@ public:
   }
 
 private:
-  /// What is left in a cell replaces all of its content. In a ring it is that of one microbatch,
-  /// and of those before only the first one of a step finds none.
+  /// Whether storing to the cell replaces its whole content. A store to a ring replaces one slot,
+  /// so it replaces everything only in the first microbatch of a step.
   bool isWhole(uint32_t cell) const { return !role_.cells[cell].isRing() || variant_.isFirst(); }
 
   void execute(const Op &op) {

@@ -160,7 +160,7 @@ private:
     return row.transposedBy && op.getBool(*row.transposedBy);
   }
 
-  /// What activations are cut by; if none is, what a parameter is cut by.
+  /// The cut of the op's activations; if they are not cut, that of a parameter.
   std::optional<Cut> cutOf(const Op &op, const OpFactors &factors) const {
     std::optional<Cut> ofParam;
     for (size_t i = 0; i < op.operands.size(); ++i) {
@@ -448,7 +448,7 @@ private:
     this->cut(std::move(add));
   }
 
-  /// What each rank does for its part of the factor.
+  /// Rewrites the op to compute this rank's part of the factor.
   void cutAlong(Op op, const OpFactors &factors, const Cut &cut) {
     for (size_t i = 0; i < op.operands.size(); ++i) {
       ValueId &operand = op.operands[i];

@@ -13,8 +13,8 @@ namespace shardc::passes {
 namespace {
 
 constexpr PassId kOrder[] = {
-    // Before all others, which work on what one rank computes: a bias behind a sum over ranks stays
-    // there, and no fusion joins what a collective is between.
+    // Runs before all other passes, which work on what one rank computes: a bias after a sum over
+    // ranks must stay there, and no fusion may join ops that have a collective between them.
     PassId::Partition,
     // Biases first: the other fusions look for products and norms without a bias op between them.
     PassId::FuseBias,

@@ -394,7 +394,8 @@ private:
       op.set(Key::b_slot,
              delayed_->slotOf(param, takesWeight ? Quantised::Weight : Quantised::Activation));
     op.operands.push_back(amax_);
-    // What is the same again is looked at once: of gradients, by the product that others wait for.
+    // The amax of a repeated value is taken once. For gradients, it is taken at the product for
+    // which others wait.
     bool isAgain = op.isRecomputed || (!takesWeight && gradients_.contains(first));
     if (seen_ == kNone || isAgain)
       return;
@@ -412,7 +413,7 @@ private:
       seen_ = plan::addLiveIn(segment_, "amax_seen", role_, delayed_->seen);
   }
 
-  /// What is the same again is looked at once.
+  /// The amax of a repeated value is taken once.
   Op delayedOp(ValueId value, const Op &product, size_t factor) {
     bool isOfGradient = product.role == plan::ProductRole::WeightGradient;
     int32_t param = products_.weightOf(product);

@@ -248,7 +248,7 @@ private:
     return false;
   }
 
-  /// Only some of the value's rows are there: those that a router gave to experts.
+  /// Whether only some of the value's rows are valid: those that a router sent to experts.
   bool isOfExperts(ValueId value) const { return segment_.values[value].counts != kNone; }
 
   /// Module `mlp`: everything from the second norm's output to the end of the layer is recomputed.

@@ -1,9 +1,9 @@
-// Cuts sequences among context-parallel ranks. Of 2n equal chunks of each sequence the rank with
-// index i has those with the numbers i and 2n-1-i, so that all have as many keys to look at under a
-// causal mask. The feed writes a rank's chunks. What is cut from there on follows from the factors
-// of ops: a result has the rows of the operand whose factor it has, and an op that counts along the
-// factor takes the places of tokens as an operand. A roll along the sequence needs what others
-// have: ranks gather whole sequences of words, and each takes its chunks of what is rolled.
+// Divides sequences among context-parallel ranks. A sequence has 2n equal chunks, and rank i has
+// chunks i and 2n-1-i, so that all ranks see equally many keys under a causal mask. The feed writes
+// only the rank's chunks. All further divisions follow from the factors of ops: a result has the
+// rows of the operand with the same factor, and an op that counts along the factor gets the
+// positions of tokens as an operand. A roll along the sequence needs tokens of other ranks: ranks
+// gather whole sequences of tokens, and each takes its chunks of the rolled result.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -27,7 +27,7 @@ using plan::Type;
 using plan::ValueId;
 using Key = plan::AttrKey;
 
-/// The group among whose ranks sequences are still to be cut; -1 if there is none.
+/// The group among whose ranks sequences have not been divided yet; -1 if there is none.
 int16_t groupToCut(const plan::Plan &plan) {
   int16_t group = plan::groupOfKind(plan, plan::GroupKind::Context);
   for (const plan::Role &role : plan.roles)
@@ -142,7 +142,7 @@ private:
                                        static_cast<uint8_t>(dim));
       SHARDC_CHECK(factor != plan::kNoFactor, "operand {} of '{}' is a part of the positions", i,
                    plan::opInfo(op.kind).name);
-      // What needs all positions has ranks exchange them, once heads are cut too.
+      // Ops that need all positions exchange them, after heads were divided too.
       SHARDC_CHECK(!row.find(factor)->isNeededWhole || exchangesPositions(op),
                    "operand {} of '{}' is needed whole", i, plan::opInfo(op.kind).name);
       if (std::ranges::find(cuts, factor, &Cut::factor) == cuts.end())

@@ -113,8 +113,8 @@ StageSchedule StageSchedule::oneForwardOneBackward(const PipelineShape &shape) {
   return schedule;
 }
 
-/// What is left of a backward pass runs when as many forward passes are behind it as the first
-/// stage runs ahead, so that each stage holds what the first one holds under 1F1B.
+/// The rest of a backward pass (weight gradients) runs after as many forward passes as the first
+/// stage runs ahead. So each stage holds no more than the first stage does under 1F1B.
 StageSchedule StageSchedule::zeroBubble(const PipelineShape &shape) {
   StageSchedule schedule(shape);
   for (int32_t stage = 0; stage < shape.stages; ++stage) {
@@ -517,8 +517,8 @@ int32_t StageSchedule::countReceived(int32_t stage, StagePart of) const {
   }
   if (most == 0)
     return 0;
-  // What one pass receives into a ring it receives into different slots, and not into that from
-  // which it takes its own.
+  // A pass must receive all its transfers into different slots of a ring, and not into the slot
+  // that it reads.
   auto areApart = [&](int32_t slots) {
     for (StagePart by : parts(stage)) {
       std::set<int64_t> taken;

@@ -197,7 +197,7 @@ void SegmentWriter::moveGradients() {
   putFirst(std::move(moves));
 }
 
-/// What adds to `made` adds to `moved`, which has its content.
+/// Ops that accumulate into `made` now accumulate into `moved`, which has its content.
 void SegmentWriter::addTo(plan::ValueId moved, plan::ValueId made) {
   for (plan::Op &op : segment_.ops)
     for (plan::Tie &tie : op.ties)

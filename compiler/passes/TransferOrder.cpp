@@ -52,7 +52,7 @@ private:
   bool isTransfer(size_t op) const {
     return plan::opInfo(at(op)).traits == plan::OpTraits::Collective;
   }
-  /// What changes state stays where it is, and so do transfers between stages.
+  /// Ops that change state, and transfers between stages, keep their positions.
   bool isFixed(size_t op) const {
     const plan::OpInfo &info = plan::opInfo(at(op));
     return info.traits == plan::OpTraits::None || info.traits == plan::OpTraits::Copy ||

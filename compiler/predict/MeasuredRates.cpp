@@ -61,7 +61,8 @@ std::optional<double> distanceOf(int64_t measured, int64_t measuredInNode, int64
     return std::abs(std::log2(static_cast<double>(a) / static_cast<double>(b)));
   };
   double distance = far(members, measured) + (measured < members ? 0.5 : 0);
-  // What differs in a node matters first: its adapters share the bytes.
+  // A difference inside a node counts more, because its ranks share the bandwidth of the network
+  // adapters.
   return members == inNode ? distance : 100 * far(inNode, measuredInNode) + distance;
 }
 

@@ -53,7 +53,7 @@ private:
       return false;
     const Pass &pass = actors_[actor][state.pass];
     if (state.issued < pass.meetings.size()) {
-      // What holds back the pass has to end before anything else is issued.
+      // A transfer that blocks the pass must end before anything else is issued.
       if (state.issued > 0 && pass.meetings[state.issued - 1].isFirst) {
         std::optional<double> end = endOf(pass, state, state.issued - 1);
         if (!end)

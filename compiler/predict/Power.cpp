@@ -1,4 +1,4 @@
-// What power leaves of the rates of products in a step, by the share of it that they take.
+// The slowdown of matrix products by the power limit, as a function of their share of a step.
 #include <algorithm>
 #include <iterator>
 
@@ -24,8 +24,7 @@ double powerFactor(double shareOfProducts) {
 #include "compiler/predict/KernelTable.def"
   };
   const PowerPoint &first = *std::begin(kPoints), &last = *std::rbegin(kPoints);
-  double part =
-      std::clamp((shareOfProducts - first.share) / (last.share - first.share), 0.0, 1.0);
+  double part = std::clamp((shareOfProducts - first.share) / (last.share - first.share), 0.0, 1.0);
   return first.factor + part * (last.factor - first.factor);
 }
 

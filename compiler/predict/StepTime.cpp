@@ -177,8 +177,8 @@ double memorySeconds(const Device &device, double bytes, double gbs) {
   return bytes / (gbs * scale * 1e9);
 }
 
-/// What is exposed of the traffic of a gradient in fp32 that a product with `depth` rows writes,
-/// and reads where it accumulates.
+/// The exposed time of the memory traffic for an fp32 gradient that a product over `depth` rows
+/// writes, and also reads if it accumulates.
 double epilogueSeconds(const Device &device, const Segment &segment, const Op &op, size_t result,
                        double depth) {
   const plan::Type &out = segment.values[op.results[result]].type;
@@ -211,8 +211,9 @@ Fp8Factors fp8FactorsOf(const Op &op) {
   return static_cast<Fp8Factors>(op.getInt(Key::fp8_recipe));
 }
 
-/// What it takes to bring both factors to 8 bits: they are read, twice for scales of runs by their
-/// amaxes now, and written as codes. Weights of 8 bits are laid as the product needs them.
+/// Seconds to quantise both operands to 8 bits: each is read (twice, if row groups are scaled by
+/// their current amaxes) and written as codes. Weights in 8 bits already have the layout that the
+/// product needs.
 double factorsSeconds(const Device &device, const Segment &segment, const Op &op) {
   double bytes = 0;
   for (size_t i = 0; i < 2; ++i) {
@@ -350,7 +351,7 @@ int64_t bytesMoved(const plan::Plan &plan, const Op &op, const Team &team, int64
   return static_cast<int64_t>(static_cast<double>(whole) * model::busiestShareOfRows(plan));
 }
 
-/// What it costs the kernels beside it, as a share of its time.
+/// The slowdown of kernels that run at the same time, as a share of the collective's time.
 double contentionOf(const plan::Plan &plan, const Op &op) {
   bool isOfLayer = plan.streams[static_cast<size_t>(op.stream)].kind == plan::StreamKind::Layer;
   return isOfLayer && plan.job.model.tpCommOverlap ? kContentionOfPieces : kContention;
@@ -358,7 +359,7 @@ double contentionOf(const plan::Plan &plan, const Op &op) {
 
 bool isCollective(const Op &op) { return plan::opInfo(op).traits == plan::OpTraits::Collective; }
 
-/// What moves between stages ends when both of them are ready for it: see meetingsOf.
+/// A transfer between stages ends when both stages are ready for it; see meetingsOf.
 bool isBetweenStages(const Op &op) { return plan::isPointToPoint(op); }
 
 bool takesNoTime(const Op &op) { return plan::opInfo(op).traits == plan::OpTraits::Alias; }
@@ -503,8 +504,8 @@ double memoryOpSeconds(const Device &device, const Segment &segment, const Op &o
                    elements * least.element});
 }
 
-/// Calls `run` with each launch of a step, its number of repetitions and the microbatch of the
-/// first one, -1 if it is of none.
+/// Calls `run` with each launch of a step, its number of repetitions, and the microbatch of the
+/// first one (-1 if it has none).
 template <typename Run> void forEachLaunch(const plan::Role &role, const Run &run) {
   using plan::Variant;
   for (const plan::ProgramNode &top : role.program) {

@@ -85,7 +85,7 @@ constexpr bool areAllMeasured() {
 }
 static_assert(areAllMeasured(), "LinkTable.def has rows of NCCL's kernels for every collective");
 
-/// What a rank receives of a whole of so many bytes.
+/// The bytes that a rank receives in a collective on `wholeBytes` bytes.
 double bytesTakenIn(CollectiveKind kind, double wholeBytes, int64_t members) {
   auto parts = static_cast<double>(members);
   double moved = wholeBytes * (parts - 1) / parts;
@@ -195,7 +195,8 @@ Link farLink(const Device &device, const Team &team, const Link &near) {
   return {time, near.lost};
 }
 
-/// What a file has of a group that is placed alike; its bytes are those that a member receives.
+/// The measured curve of a group with the same placement, if the file of rates has one; its bytes
+/// are those that a member receives.
 std::optional<Curve> ratedTime(const Device &device, CollectiveKind kind, const Team &team) {
   if (!device.rates)
     return std::nullopt;

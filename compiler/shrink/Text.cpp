@@ -13,7 +13,7 @@ using config::Config;
 using config::Opt;
 using config::Origin;
 
-/// What the value was, as a comment; lists are long.
+/// A comment with the old value; long lists are shortened.
 std::string wasOf(const Config &original, Opt option) {
   if (const config::Value::List *list = original[option].value.asList(); list && list->size() > 4)
     return fmt::format("was a list of {}", list->size());

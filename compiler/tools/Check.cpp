@@ -57,8 +57,8 @@ ExitStatus writeFixes(const Session &session, bool recommended, unsigned &numApp
   return kFine;
 }
 
-/// Makes the fix-its of what is found, and of what is found then, until none is left; their number
-/// is added to `numApplied`.
+/// Applies the fix-its of all messages, and repeats this for the messages of the result until no
+/// fix-it is left. Adds their number to `numApplied`.
 ExitStatus applyFixes(const CheckOptions &options, unsigned &numApplied) {
   bool recommended = options.fix == "recommended";
   for (unsigned round = 0; round < kFixRoundsMax; ++round) {
@@ -78,7 +78,7 @@ ExitStatus applyFixes(const CheckOptions &options, unsigned &numApplied) {
   return kFine;
 }
 
-/// What was made, and how much is left to a person; the messages about that follow.
+/// Reports how many fixes were applied, and how many messages remain; these follow.
 void reportFixes(unsigned numApplied, const DiagEngine &diags) {
   if (numApplied == 0)
     return;

@@ -65,7 +65,7 @@ bool saysSwiglu(const TorchDistCheckpoint &dist) {
   return false;
 }
 
-/// What a user would otherwise learn when the result is loaded.
+/// Remarks on differences that a user would otherwise see only when the result is loaded.
 void remarkOptions(const std::string &in, const ConvertOptions &options) {
   Result<TorchDistCheckpoint> dist = TorchDistCheckpoint::open(in, options.weightsOnly);
   if (!dist.isOk())

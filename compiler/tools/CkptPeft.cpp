@@ -24,7 +24,7 @@ struct PeftCommand {
 
 std::vector<std::string> typesOfFactors() { return {"float32", "bfloat16", "float16"}; }
 
-/// What the targets of a run name, as its compilation found it.
+/// The parts of the model that the run's targets select, as its compilation resolved them.
 checkpoint::PeftParts partsOfTargets(const PeftSettings &settings,
                                      const checkpoint::HfConfig &config, const std::string &stem,
                                      int64_t layer) {

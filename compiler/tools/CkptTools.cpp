@@ -35,8 +35,7 @@ constexpr int kStopSignals[] = {SIGINT, SIGTERM, SIGHUP};
 volatile std::sig_atomic_t stopSignal = 0; ///< the one that came
 checkpoint::Interruption interruption;     ///< what it does to saves
 
-/// The second signal ends the process, but not while it removes what it has written: then that is
-/// what the signal asks for.
+/// A second signal ends the process at once, unless it is already removing what it has written.
 void stop(int signal) {
   if (stopSignal != 0 && !interruption.isClearingUp()) {
     ::signal(signal, SIG_DFL);

@@ -27,7 +27,7 @@ struct VerifyOptions {
   int threads = defaultThreads();
 };
 
-/// What is wrong, collected by several threads.
+/// The faults that several threads find.
 class Findings {
 public:
   void add(const Status &status) {

@@ -203,7 +203,7 @@ int runDumpPlan(DumpOptions &options) {
     return status == kFine ? emitSpecification(*config, session.sources(), options) : status;
   }
   CompileOptions compileOptions;
-  // What is printed to be read shows the plan; the recipe is only carried along in files.
+  // Printed plans are for people, so only files carry a copy of the recipe.
   compileOptions.keepsSources = !options.output.empty() && options.output != "-";
   for (const std::string &flag : options.disabled)
     compileOptions.pipeline.disabled.push_back(*passes::findPass(flag));

@@ -55,8 +55,8 @@ int unknown(const std::string &what) {
   return kInputErrors;
 }
 
-/// What a word could mean that is not a name: a section, the bare name of options, a word of names
-/// and texts. A path with a slip in it is rather that.
+/// Suggests meanings of a word that is not a name: a section, the last part of options' paths, a
+/// word in names and texts. A word with a dot is more likely a misspelt path.
 std::string couldBe(llvm::StringRef what) {
   std::string out = config::listSection(what);
   std::vector<config::Opt> named = config::optionsNamed(what);
@@ -70,7 +70,7 @@ std::string couldBe(llvm::StringRef what) {
   return out;
 }
 
-/// What a name of another program is, with or without a section or hyphens before it.
+/// The meaning of another program's name, with or without a section or hyphens before it.
 const config::ForeignName *findForeign(llvm::StringRef what) {
   return config::findForeignName(what.substr(what.rfind('.') + 1));
 }

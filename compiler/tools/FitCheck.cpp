@@ -66,7 +66,8 @@ private:
     return *bytes <= d_.memoryBytes;
   }
 
-  /// What imbalance costs: ranks of experts that get twice an even share of rows, or all of them.
+  /// The memory for imbalanced routing: ranks of experts receive twice an even share of rows, or
+  /// all rows.
   void capacityOfExperts() {
     if (d_.expertParallel == 1)
       return;

@@ -28,7 +28,7 @@ using Clock = std::chrono::steady_clock;
 constexpr rlim_t kFileBytesMax = rlim_t{64} << 20;
 constexpr int kNotStarted = 126; ///< status of the processes before the program
 
-/// What a program needs of the machine to run: seen, and not written to. The rest is hidden.
+/// Folders that a program needs to run. It sees them read-only; everything else is hidden.
 constexpr const char *kSystemFolders[] = {"/usr",    "/bin", "/sbin", "/lib", "/lib32", "/lib64",
                                           "/libx32", "/etc", "/opt",  "/nix", "/gnu"};
 

@@ -73,8 +73,8 @@ std::nullopt_t refuse(const Status &status, HfFaults faults, BufferId input, Dia
   return std::nullopt;
 }
 
-/// What keeps a run of the recipe from being compiled for the host: rules, ops, passes, the proof
-/// of the plan, memory. Empty if nothing does.
+/// The reason why the recipe cannot be compiled for the host: rules, ops, passes, verification of
+/// the plan, or memory. Empty if it can.
 std::string whyNotCompiled(const std::string &recipe) {
   SourceManager sources;
   DiagEngine diags(sources);

@@ -51,7 +51,7 @@ std::string shellWord(llvm::StringRef word) {
   return text + "'";
 }
 
-/// What the stand-ins have recorded, as the commands of a script.
+/// The calls that the stand-ins have recorded, as the commands of a script.
 class Records {
 public:
   Records(const ForeignResult &result, const std::string &script,

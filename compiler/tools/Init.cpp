@@ -219,7 +219,8 @@ std::string layoutOf(llvm::StringRef overlay) {
   return fmt::format("  // The layout that 'shardc tune' found. {}\n{}", heading.ltrim("/ "), body);
 }
 
-/// The next global batch that all ranks can share, where the base's is none; 0 where it is.
+/// The next larger global batch that all ranks can share, if the base's batch cannot be shared; 0
+/// if it can.
 int64_t otherBatch(const std::string &path, int64_t gpus) {
   SourceManager sources;
   DiagEngine diags(sources);

@@ -17,7 +17,7 @@
 namespace shardc {
 namespace {
 
-/// What shardc-run says of itself below what this program says: backends are its matter.
+/// The version lines of shardc-run, printed below ours, since backends belong to it.
 std::string versionLines(const std::string &runner) {
   std::string text = fmt::format(
       "shardc {}\nlibraries: LLVM {}, ANTLR {}, fmt {}.{}.{}, CLI11 {}, nlohmann-json {}.{}.{}\n",

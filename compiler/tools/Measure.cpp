@@ -73,8 +73,8 @@ ExitStatus readRecipe(MeasureCommand &options) {
   return kFine;
 }
 
-/// What the device table says of the GPU, as a file of rates. A machine whose GPUs cannot be used
-/// is not compared as a host.
+/// Writes the device table's figures of the GPU as a file of rates. If a machine has GPUs that
+/// cannot be used, they are not compared with a host's figures.
 ExitStatus expect(const std::string &name, std::string &path, std::string &backend) {
   std::optional<predict::Gpu> gpu = predict::findDevice(name);
   if (!gpu)

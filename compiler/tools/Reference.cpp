@@ -160,7 +160,7 @@ std::string messageReference() {
   return out;
 }
 
-/// What the verifier, the passes, the predictions and the executor know of each op.
+/// The properties of each op that the verifier, the passes, the predictions and the executor use.
 std::string opColumns() {
   auto nameOf = [](plan::OpKind kind) { return plan::opInfo(kind).name; };
   std::string out =

@@ -157,7 +157,8 @@ std::optional<page::TracedRun> readTrace(Session &session, const std::string &pa
   return traced;
 }
 
-/// What tells the input from the others: its file, with the number of several of the same name.
+/// A name that distinguishes the input from the others: its file, with a number if several have the
+/// same name.
 std::string titleOf(const ReportOptions &options, size_t index) {
   auto nameOf = [&](size_t i) { return std::filesystem::path(options.inputs[i]).stem().string(); };
   size_t same = 0, before = 0;
@@ -213,7 +214,7 @@ page::Json differences(const std::vector<std::unique_ptr<Input>> &inputs) {
                                          : page::differingJobs(plans);
 }
 
-/// What the command line asks for that no report can show.
+/// The reason why the command line asks for a report that is impossible; nothing if it does not.
 std::optional<std::string> wrongUse(const ReportOptions &options) {
   for (auto [flag, files] :
        {std::pair{"--metrics", &options.metrics}, {"--trace", &options.traces}})

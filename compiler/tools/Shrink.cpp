@@ -40,8 +40,8 @@ std::optional<std::string> nameFrom(const fs::path &folder, const std::string &p
   return isLibraryName(name) ? "./" + name : name;
 }
 
-/// What the copy extends: the recipe and its overlays, or nothing if it has to stand alone. Text on
-/// standard output has no folder that a relative path could begin at.
+/// The files that the copy extends: the recipe and its overlays, or none if it must be
+/// self-contained. Text on standard output has no folder at which a relative path could begin.
 std::vector<std::string> basesOf(const ShrinkCommand &command) {
   std::vector<std::string> files = {command.common.load.path}, bases;
   files.insert(files.end(), command.common.load.overlays.begin(),

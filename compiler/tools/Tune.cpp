@@ -87,7 +87,7 @@ std::optional<std::pair<int64_t, int64_t>> parseRange(const std::string &text) {
   return least > 0 && least <= most ? std::optional(std::pair(least, most)) : std::nullopt;
 }
 
-/// A use that no recipe makes right; empty if there is none.
+/// Describes an error in the command line that no recipe could make valid; empty if there is none.
 std::string wrongUse(const TuneOptions &options) {
   for (const std::string &path : options.free) {
     std::optional<config::Opt> opt = config::findOption(path);

@@ -136,7 +136,8 @@ public:
   explicit LayerSums(const std::vector<PartCost> &layers);
 
   PartHeld of(size_t begin, size_t end) const { return before_[end] - before_[begin]; }
-  /// What each chunk keeps, in model order; `layers` is the number of layers of each chunk.
+  /// The activations that each chunk keeps, in model order; `layers` is the number of layers of
+  /// each chunk.
   std::vector<PartHeld> ofChunks(const std::vector<int64_t> &layers) const;
 
 private:

@@ -198,8 +198,8 @@ private:
                : nullptr;
   }
 
-  /// What is recomputed changes the seconds of layers, and so how they are balanced. It depends on
-  /// slots, too.
+  /// Recomputation changes the seconds of layers, and so how they are balanced. It also depends on
+  /// slots.
   bool isListed(size_t body, size_t mesh) const {
     const Layout &of = meshesOf(body)[mesh];
     return !isAuto(body) || !(of.is(Knob::Split, "balanced") || of.is(Knob::Buffers, "two"));

@@ -128,7 +128,7 @@ private:
     }
   }
 
-  /// What the recipe says of a knob that has no choice of the table: its size, and no setting.
+  /// The recipe's own value of a knob, if it is not a choice of the table: a size without settings.
   Choice given(Knob knob) const {
     const config::Derived &d = config_.derived();
     Choice choice{knob, "given", 1, {}};

@@ -36,7 +36,7 @@ constexpr ClassDefault kClassDefaults[] = {
 #include "compiler/upstream/UpstreamFlags.def"
 };
 
-/// What older classes of Llama scale rotary positions by; a recipe has the factor alone.
+/// Constants by which older classes of Llama scale rotary positions; a recipe has the factor alone.
 struct FixedField {
   llvm::StringRef path;
   double value;

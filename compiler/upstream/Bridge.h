@@ -47,7 +47,7 @@ private:
   void setDataClass(const Tree &map);
   bool setAdapters(const Tree &map); ///< false if no recipe has such adapters
   bool setAdapterField(llvm::StringRef path, const Tree &value);
-  /// What says how rows become tokens and packs; false if the path is something else.
+  /// Reads a setting of how rows become tokens and packs; false if the path is another setting.
   bool setRows(llvm::StringRef path, const Tree &value);
   std::string sftCommand();
   void finishTuning();

@@ -162,7 +162,7 @@ bool BridgeSettings::setRows(llvm::StringRef path, const Tree &value) {
   return true;
 }
 
-/// What makes packs of the rows as Megatron-Bridge would.
+/// The command that packs the rows as Megatron-Bridge would.
 std::string BridgeSettings::sftCommand() {
   auto held = [&](llvm::StringRef name) {
     for (const auto &[path, text] : rows_)

@@ -201,7 +201,8 @@ std::string exportBridgeOverrides(const Config &config, DiagEngine &diags) {
     bool isNone = !config.has(option.opt) && config.isWritten(option.opt);
     if (isKind || (!isExported(config, option.opt) && !isNone))
       continue;
-    // What a preset sets, Megatron-Bridge's preset of the same name sets as well.
+    // Options that a preset sets are left out, since Megatron-Bridge's preset of the same name sets
+    // them.
     if (isPreset && config.has(Opt::MixedPrecisionPreset))
       continue;
     if (option.bridge.empty() || isOwnChoice(config, option.opt)) {

@@ -19,7 +19,8 @@ struct FlagEffect {
       {}; ///< recipe text of the value that the flag sets; empty if it takes one
 };
 
-/// What a flag (`--lr`) sets; empty if the option table does not know it. Other names included.
+/// The effects of a flag (`--lr`), under any of its names; empty if the option table does not have
+/// it.
 llvm::ArrayRef<FlagEffect> findFlag(llvm::StringRef flag);
 /// The flag of the option table that is meant by a misspelt one, if that is nearly certain.
 std::optional<llvm::StringRef> misspeltFlag(llvm::StringRef flag);
@@ -59,8 +60,8 @@ llvm::ArrayRef<CliDefault> cliDefaults();
 /// Whether upstream pads the vocabulary of what is set, or may, since its size is not known.
 bool mayPadVocabulary(const std::function<const config::Value *(config::Opt)> &get);
 
-/// What Megatron-LM derives as width of a gated feed-forward layer: two thirds of four times the
-/// model's, in steps of 64.
+/// The width that Megatron-LM derives for a gated feed-forward layer: two thirds of four times the
+/// model's width, in steps of 64.
 constexpr int64_t swigluWidth(int64_t hidden) { return hidden * 8 / 3 / 64 * 64; }
 
 } // namespace shardc::upstream

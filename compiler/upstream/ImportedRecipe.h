@@ -7,7 +7,7 @@
 
 namespace shardc::upstream {
 
-/// What Megatron-LM's arguments mean together, beyond what each flag sets.
+/// Facts that follow from several of Megatron-LM's arguments together.
 struct MegatronFacts {
   bool isWhole = false; ///< a launch line rather than some flags
   bool groupsQueries = false;

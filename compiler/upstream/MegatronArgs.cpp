@@ -31,8 +31,8 @@ bool holdsFlagAndValue(llvm::StringRef word) {
   return isFlag(word) && end != llvm::StringRef::npos && word[end] != '=';
 }
 
-/// Words as programs would see them if quotes had done what was meant: an element such as
-/// `"--lr 3e-4"` is two words, and quotes inside of quotes are none.
+/// Splits words that were quoted by mistake: an element such as `"--lr 3e-4"` becomes two words,
+/// and quotes inside of quotes are removed.
 std::vector<RanWord> cleanWords(const std::vector<RanWord> &words) {
   std::vector<RanWord> clean;
   for (const RanWord &word : words) {
@@ -361,8 +361,8 @@ public:
   }
 
 private:
-  /// The flags of the one launch; of the lines that are flags alone; or of the arrays that are.
-  /// Nothing where there is none of these, or several, which is reported.
+  /// The flags of the script: of its only launch, or else of lines or arrays that consist of flags.
+  /// Reports an error and returns nothing if there are several, or none of these.
   std::optional<std::vector<RanWord>> findFlags() {
     std::vector<const RanCommand *> launches;
     std::vector<RanWord> block;

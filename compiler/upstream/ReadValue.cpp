@@ -158,7 +158,7 @@ std::optional<Value> readIntList(const Tree &tree) {
   return readList(tree, readWhole);
 }
 
-/// What a path is made of; other calls may return anything.
+/// Only calls that build paths have a known result; other calls may return anything.
 std::optional<Value> stringOfCall(llvm::StringRef name, const Tree &made) {
   if (made.isWord() && (name.endswith("Path") || name == "str"))
     return Value::ofString(made.text);

@@ -41,7 +41,7 @@ llvm::ArrayRef<FamilyRow> familyRows() {
   return kRows;
 }
 
-/// What the option is where a recipe with this family is silent.
+/// The option's value in a recipe of this family that does not set it.
 Value silentValue(const config::OptionInfo &option, const Value *family) {
   if (family != nullptr)
     for (const FamilyRow &row : familyRows())

@@ -34,13 +34,13 @@ public:
   }
   /// Reads the value; reports what cannot be read. `name` is the option's name in the input.
   bool read(config::Opt opt, const Tree &tree, llvm::StringRef name);
-  /// What upstream does where the input is silent and shardc would do otherwise.
+  /// Sets upstream's default of an option that the input does not set, if shardc's default differs.
   void setUpstreamDefault(config::Opt opt, config::Value value);
   void clear(config::Opt opt) { items_[index(opt)].reset(); }
   /// Like doubt(), and says so only if nothing sets it later.
   void setUnknown(config::Opt opt, llvm::StringRef what, SourceRange range);
-  /// What says which data are read cannot be converted: without a path, the recipe asks for one
-  /// and does not run, rather than to train with synthetic data.
+  /// Reports a data setting that cannot be converted. The recipe then asks for a path and does not
+  /// run, since it would otherwise train with synthetic data.
   void setUnknownData(llvm::StringRef what, SourceRange range);
   /// After all settings: asks for what has stayed unknown, and says of which kind the data are.
   void finishUnknown();
@@ -74,12 +74,14 @@ public:
     ask(what, config::info(opt).path, range);
   }
   void ask(llvm::StringRef what, llvm::StringRef path, SourceRange range);
-  /// The same of a setting that the input has and does not decide: an earlier value is none.
+  /// The same for a setting that the input mentions without deciding it; an earlier value is
+  /// dropped.
   void doubt(llvm::StringRef what, config::Opt opt, SourceRange range);
   bool isDoubted(config::Opt opt) const;
   /// Words of a command line that the input does not say: they may hold any setting.
   void askWords(llvm::StringRef what, SourceRange range);
-  /// What was meant is taken over, and upstream takes it otherwise.
+  /// Reports that the recipe has the value that was meant, although upstream reads the input
+  /// differently.
   void meant(llvm::StringRef text, SourceRange range);
 
   /// Of input that names every option which has a value: no value where it does not name one that

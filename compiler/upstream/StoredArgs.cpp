@@ -68,7 +68,7 @@ private:
                 Opt::ModelSeqLength, {});
   }
 
-  /// Losses that balance experts are a choice of whoever trains.
+  /// The weights of balance losses are chosen anew for each training, so the recipe asks for them.
   void completeBalance() {
     if (!recipe_.integer(Opt::ModelNumMoeExperts))
       return;
@@ -150,7 +150,7 @@ private:
     return wasRead || readOwn(attribute, value);
   }
 
-  /// What shardc stored and Megatron has no argument for.
+  /// Reads settings that shardc has stored and for which Megatron has no argument.
   bool readOwn(llvm::StringRef attribute, const Tree &value) {
     std::optional<Opt> opt = config::findOption(("model." + attribute).str());
     if (opt)

@@ -115,7 +115,7 @@ bool readInteger(llvm::StringRef text, int64_t &value) {
 
 bool readNumber(llvm::StringRef text, double &value) {
   std::string plain = withoutSeparators(text);
-  // strtod also takes words and hexadecimal numbers, which are none here.
+  // strtod also accepts words and hexadecimal numbers, which YAML does not read as floats.
   bool isPlain = !plain.empty() && llvm::all_of(plain, [](char c) {
     return isDigit(c) || c == '+' || c == '-' || c == '.' || c == 'e' || c == 'E';
   });

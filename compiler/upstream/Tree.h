@@ -49,7 +49,7 @@ struct Tree {
 
 TreePtr makeText(llvm::StringRef text, SourceRange range, Tree::Kind kind = Tree::Kind::Text);
 
-/// What an unquoted scalar of YAML or of an override means: none, a boolean, a number or text.
+/// Parses an unquoted scalar of YAML or of an override: none, a boolean, a number or text.
 TreePtr makeScalar(llvm::StringRef text, SourceRange range);
 
 /// Integers and floats as Python writes them (`1_000`, `3e-4`, `-1`); false for anything else.

@@ -117,7 +117,7 @@ public:
     return *this;
   }
 
-  /// What this rank has of the whole block of the shard: `n` elements, one of so many parts.
+  /// Adds this rank's part of the shard's whole block: `n` elements, one of `parts` parts.
   Builder &addWhole(int64_t n, int32_t parts) {
     case_.rangesOf = {0, 1, 2};
     addRange(n);

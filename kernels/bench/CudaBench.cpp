@@ -42,7 +42,7 @@ constexpr Row kRows[] = {
 #include "kernels/Kernels.def"
 };
 
-/// What kernels keep, in a fixed order of additions and in any, on the default stream.
+/// Kernel contexts for additions in a fixed order and in any order, on the default stream.
 struct Setting {
   explicit Setting(bool inOrder) : context(optionsOf(inOrder)), queue(context, nullptr) {}
 
@@ -173,7 +173,8 @@ void timeOrders(Settings &settings, const Row &row, DType data, std::string_view
   timeRow(settings.inAnyOrder, row, data, "any", model);
 }
 
-/// What test/gpu/torch_attention.py measures PyTorch at; and gpt-oss, with and without its window.
+/// The cases for which test/gpu/torch_attention.py measures PyTorch; and gpt-oss, with and without
+/// its window.
 void timeAttention(Settings &settings) {
   struct Named {
     std::string_view name;

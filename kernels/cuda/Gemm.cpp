@@ -379,7 +379,7 @@ std::string driverRelease() {
   return release;
 }
 
-/// What choices depend on in addition to the product: version of the text, library, driver and
+/// The versions on which choices depend besides the product: of the text, library, driver and
 /// device.
 std::string choicesHead(int device) {
   cudaDeviceProp properties = {};

@@ -299,8 +299,8 @@ __global__ void __launch_bounds__(kWeightedRows *kWarp, kWeightedBlocks)
     weightedBackwardOfRow<M>(p, row);
 }
 
-/// weightedBackward for the rows that are there: a kernel of its own, so that the other one keeps
-/// its registers.
+/// weightedBackward for valid rows only. It is a separate kernel so that weightedBackward needs no
+/// further registers.
 template <Mode M, typename Unit>
 __global__ void __launch_bounds__(kWeightedRows *kWarp, kWeightedBlocks)
     countedBackward(const WeightedBwd<Unit> p, const Counts counts) {

@@ -24,7 +24,7 @@ namespace {
 
 // ---- make_runs ----
 
-/// Keys that sort: a group's id, or the number of groups for an id that is none.
+/// Writes sort keys: a group's id, or the number of groups if the id is invalid.
 __global__ void __launch_bounds__(256)
     makeGroupKeys(const int32_t *ids, int64_t count, int32_t groups, uint32_t *keys,
                   int32_t *order) {

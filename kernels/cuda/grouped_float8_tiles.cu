@@ -19,8 +19,8 @@ struct Scales {
   int blocks, tilesOfB; ///< of squares: along k, and across of a matrix
 };
 
-/// What products of a stage are multiplied with, for the elements of a thread: two rows, and pairs
-/// of columns.
+/// The scales of a pipeline stage's products for the elements of a thread: two rows, and pairs of
+/// columns.
 template <bool kIsGradient> struct StageScales {
   float rows[2];
   float2 cols[kIsGradient ? kSums / 4 : 1];
@@ -81,7 +81,7 @@ __device__ __forceinline__ void multiply(const Params &p, const Scales &scales,
     sum[i] = 0;
   for (int i = 0; i < tile.stages; ++i, ++turn.count, ++block) {
     int stage = turn.stage();
-    // Read before the stage is there, so that neither waits for the other.
+    // Scales are read before the stage arrives, so that neither waits for the other.
     StageScales<kIsGradient> of;
     if constexpr (kHasBlocks)
       of.load(p, scales, tile, block, rowOfThread);

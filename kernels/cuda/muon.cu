@@ -34,7 +34,8 @@ __device__ __forceinline__ void gradientOf(const MatrixBatch &p, const ChunkPlac
     g[j] = g[j] * scale + (decay != 0.0f && j < at.n ? decay * p.w[at.inShard + j] : 0.0f);
 }
 
-/// What is orthogonalised of a chunk, and the momentum in place of the old one.
+/// Computes the values of a chunk that are orthogonalised, and replaces the momentum by the new
+/// one.
 template <Mode M>
 __device__ __forceinline__ void updatesOf(const MatrixBatch &p, const ChunkPlace &at,
                                           float (&m)[kChunk], float (&update)[kChunk]) {
@@ -198,7 +199,7 @@ private:
   const MuonBuffers &buffers_;
 };
 
-/// What all batches of a call have in common; `u`: its operand or result with updates, or null.
+/// The fields that all batches of a call share; `u` is its operand or result with updates, or null.
 MatrixBatch batchOf(const Call &call, const Tensor &moment, const Tensor *u) {
   const Attrs &attrs = call.attrs;
   MatrixBatch p = {};

@@ -16,9 +16,9 @@
 namespace shardc::kernels::cuda {
 namespace {
 
-/// What becomes of y: it is stored, quantised by an amax that is known before or by those of
-/// its blocks, or only looked at. Kernels for f16 and for rows that registers do not hold, which
-/// models in 8 bits seldom have, ask at run time which of the last three it is.
+/// How y leaves the kernel: stored, quantised by a known amax or by those of its blocks, or only
+/// searched for its amax. Kernels for f16, and for rows that do not fit in registers, choose among
+/// the last three at run time, since models in 8 bits seldom use them.
 enum class Form { Stored, Quantised, Blocks, LookedAt, NotStored };
 
 struct Forward {
@@ -61,7 +61,7 @@ __device__ __forceinline__ Chunk<M> input(const Forward &p, int64_t at, int n, c
   return sum;
 }
 
-/// What of a row's numbers is the same for all of its chunks.
+/// The numbers that all chunks of a row share.
 struct RowScale {
   float mean, rstd;
   float multiplier; ///< of y, where its amax is known before

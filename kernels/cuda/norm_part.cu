@@ -20,7 +20,7 @@ namespace {
 constexpr int kWarps = 8; ///< of a block
 constexpr int kBlockColumns = kWarp * kChunk;
 
-/// What is added to a weight as it is stored.
+/// The number that is added to a stored weight: 1 if weights are centred at zero.
 float plusOf(const Call &call) { return call.attrs.zero_centered ? 1.0f : 0.0f; }
 
 struct Products {

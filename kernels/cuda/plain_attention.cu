@@ -45,7 +45,7 @@ struct Span {
   int begin, end;
 };
 
-/// What the queries of one sample see of its keys, as the host's kernels define it.
+/// Which keys each query of a sample may see, as the host's kernels define it.
 template <bool kParts> struct Sight {
   const Attention &p;
   const int32_t *docs, *keyDocs = nullptr, *queryAt = nullptr, *keyAt = nullptr;

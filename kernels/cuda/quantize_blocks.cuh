@@ -126,7 +126,7 @@ public:
     largest_ = joined<kThreads / 2>(pairs).of(lane() & 1);
   }
 
-  /// The block whose amax this thread has; may be kCount or more, then there is none.
+  /// The block whose amax this thread has; kCount or more if it has none.
   __device__ __forceinline__ int slot() const { return lane() / kPerPair * 2 + (lane() & 1); }
   /// Whether this is the first of the threads that have this block.
   __device__ __forceinline__ bool isFirst() const { return lane() % kPerPair < 2; }

@@ -26,7 +26,7 @@ struct Candidate {
   uint32_t key;
   int32_t index;
 
-  /// Is chosen before the other. Both are there.
+  /// Whether this candidate is chosen before the other one. Both must be valid.
   __device__ bool isBefore(const Candidate &other) const {
     return key > other.key || (key == other.key && index < other.index);
   }

@@ -128,7 +128,7 @@ private:
   int64_t queryStride_, keyStride_;
 };
 
-/// What the queries of one sample and head see of its keys.
+/// Which keys each query of one sample and head may see.
 class Pairs {
 public:
   Pairs(const Call &call, const Operands &in, const Positions &positions, const Extents &extents,

@@ -25,8 +25,7 @@ inline float floatOfLargest(uint32_t most) {
   return most > kInfinity ? kNan : std::bit_cast<float>(most);
 }
 
-/// What numbers are multiplied with before they are rounded, by their amax; NaN where
-/// that is not finite.
+/// The multiplier of numbers with this amax before they are rounded; NaN if the amax is not finite.
 inline float multiplierOf(float amax, DType type) {
   if (!std::isfinite(amax))
     return kNan;

@@ -35,7 +35,7 @@ const Tensor *weightsOf(const Call &call, int index) {
   return call.inCount > index ? &call.in[index] : nullptr;
 }
 
-/// Calls `fn(group, row)` for each row that is there, group by group.
+/// Calls `fn(group, row)` for each valid row, group by group.
 template <typename Fn> void forRows(const RowGroups &groups, const Fn &fn) {
   for (int64_t group = 0; group < groups.groups; ++group)
     for (int64_t slot = 0; slot < groups.slots; ++slot)

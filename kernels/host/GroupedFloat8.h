@@ -15,8 +15,8 @@ struct Float8Buffers {
   Float8Buffers(const Call &call, Scratch &scratch);
 };
 
-/// Null, or why the recipe, or the amaxes that factors are expected to have, from operand
-/// `amax` on, are none.
+/// Null, or the reason why the fp8 recipe, or the amaxes of the operands from operand `amax` on,
+/// are invalid.
 const char *checkFloat8(const Call &call, int amax);
 
 void runGroupedFloat8(const Call &call);

@@ -45,7 +45,7 @@ struct Buffers {
   }
 };
 
-/// What all products have in common: factors and the first result.
+/// Checks the operands and the first result that all products have.
 const char *checkProduct(const Call &call) {
   const Tensor &a = call.in[0], &b = call.in[1], &c = call.out[0];
   SHARDC_REQUIRE(isData(a) && isData(b) && isData(c), "matmul takes f32, bf16 and f16");

@@ -13,8 +13,8 @@
 
 namespace shardc::kernels::host {
 
-/// What the frequencies and angles of a call follow from, beside pair and position. Devices compute
-/// with the same numbers, operation by operation.
+/// The parameters from which a call's frequencies and angles follow, besides pair and position.
+/// CUDA kernels compute with the same numbers, operation by operation.
 struct Rotary {
   int64_t pairs = 0; ///< 0: nothing is rotated
   float base = 1;

@@ -34,7 +34,7 @@ inline int64_t rowsOfSlot(const Tensor &counts, int64_t slot, int64_t slotRows) 
   return rows;
 }
 
-/// Calls `fn(row)` for each row that is there; without counts, all of them are.
+/// Calls `fn(row)` for each valid row; without counts, all rows are valid.
 template <typename Fn> void forRowsThere(const Tensor *counts, int64_t bound, const Fn &fn) {
   int64_t slots = counts ? counts->shape[0] : 1, slotRows = bound / slots;
   for (int64_t slot = 0; slot < slots; ++slot)

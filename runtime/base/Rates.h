@@ -75,7 +75,7 @@ struct RateFile {
   std::vector<size_t> lines; ///< of the rates, from 1
 };
 
-/// What is wrong with a file, and in which line, from 1.
+/// An error in a file, with its line from 1.
 struct RateFault {
   size_t line = 1;
   std::string text;
@@ -92,7 +92,7 @@ std::string printRates(const RateFile &file);
 /// of the name. `h100` is "NVIDIA H100 80GB HBM3", and a100_40gb is "NVIDIA A100-SXM4-40GB".
 bool isGpuOfKind(std::string_view name, std::string_view kind);
 
-/// What is measured: the work of each kind without its time. `isQuick`: of each series one size, as
+/// The work that is measured, by kind, without times. If `isQuick`, one size of each series, as
 /// before a run. Collectives are those of one group; see collectiveGrid.
 std::vector<Rate> computeGrid(bool isQuick);
 /// The collectives of a group of so many members.

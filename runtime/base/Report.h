@@ -1,7 +1,7 @@
-// What the runtime says to people: a severity, a stable id and a text. The rows are in Reports.def
-// (Reports.h makes reports of them); docs/messages.md lists them and `shardc explain ID` explains
-// one. Whoever has something to say takes a ReportSink; the program decides where it goes. A report
-// of severity Error is also what a Status holds.
+// A message of the runtime to people: a severity, a stable id and a text. The rows are in
+// Reports.def (Reports.h makes reports of them); docs/messages.md lists them and `shardc explain
+// ID` explains one. Code that reports something takes a ReportSink; the program decides where it
+// prints. A Status that is not ok holds a report of severity Error.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What a router chooses from, and what it may be asked for. Kernels and the verifier read it.
+// Limits of a router's inputs. Kernels and the verifier read them.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@ enum RouterLoss : int64_t { kBalanceLoss, kSequenceLoss, kGlobalLoss, kZLoss, kR
 inline constexpr const char *kRouterLossNames[] = {"load_balancing_loss", "seq_load_balancing_loss",
                                                    "global_load_balancing_loss", "z_loss"};
 
-/// Places of choices that are none of a run's rows: of an expert that is dropped, or where a slot
-/// is full. Results that lack rows of the second kind are not numbers.
+/// Positions of choices that have no row: the expert's row was dropped (kNoGroup), or its slot is
+/// full (kOverCapacity). Results without rows of the second kind are NaN.
 inline constexpr int32_t kNoGroup = -1, kOverCapacity = -2;
 
 /// Added to the sum that scores are divided by.

@@ -31,7 +31,7 @@ public:
   explicit operator bool() const = delete;
   StatusCode code() const { return code_; }
   const std::string &message() const { return message_; }
-  /// What people read. Only of a status that is not ok.
+  /// The report for people. The status must not be ok.
   Report report() const;
 
   /// Puts `context: ` before the message; no effect on an ok status.

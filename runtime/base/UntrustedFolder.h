@@ -35,7 +35,7 @@ public:
   /// Whether anything has that name, a link that leads nowhere too.
   bool has(const std::string &name) const;
 
-  /// What is in the folder, or in the folder `inner` of it: names, sorted.
+  /// Lists the folder, or its folder `inner`: names, sorted.
   struct Entry {
     std::string name;
     bool isFolder = false; ///< otherwise a file, or something that `map` refuses

@@ -19,7 +19,7 @@ struct Box {
   static Box rows(Shape shape, int64_t first, int64_t count);
 
   bool isEmpty() const;
-  /// True if it has as many dims as the tensor and reaches out of none.
+  /// True if the box has as many dimensions as the tensor and lies inside of it.
   bool isInside(ShapeView tensor) const;
   bool operator==(const Box &) const = default;
 };

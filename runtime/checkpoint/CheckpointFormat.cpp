@@ -57,7 +57,8 @@ std::string signOfTorchDist(const CheckpointReader &reader) {
   return "";
 }
 
-/// A folder without checkpoints that is none itself, but what is left of one, or a model.
+/// Refuses a folder that neither is nor contains a checkpoint, if it holds parts of one, or a
+/// model.
 Status refuseRoot(const std::string &root) {
   RETURN_IF_ERROR(refuseUnread(root));
   std::error_code error;

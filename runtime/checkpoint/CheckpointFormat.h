@@ -18,16 +18,17 @@ enum class CheckpointFormat : uint8_t { FsdpDtensor, TorchDcp, TorchDist };
 /// The name that `checkpoint.ckpt_format` has for it: `fsdp_dtensor`.
 std::string_view formatName(CheckpointFormat format);
 
-/// The format of a checkpoint's folder. NotFound if it is none; InvalidInput with the way out for
-/// formats that are not read: zarr, legacy torch, one metadata file a rank.
+/// The format of a checkpoint's folder. NotFound if it is not a checkpoint. InvalidInput, with a
+/// way to convert it, for formats that are not read: zarr, legacy torch, one metadata file per
+/// rank.
 Result<CheckpointFormat> detectFormat(const std::string &folder);
 
 /// InvalidInput with the way out if what a folder holds is of a format that is not read; fine for
 /// anything else, an empty folder too.
 Status refuseUnread(const std::string &folder);
-/// The same of a folder of checkpoints without a tracker file and of those in it after the newest
-/// complete one, and of parts of a checkpoint or a model of safetensors in a folder of none: else
-/// they would be skipped as if nothing were there.
+/// The same for three cases that a search would silently skip: a folder of checkpoints without a
+/// tracker file, checkpoints in it after the newest complete one, and a folder that holds parts of
+/// a checkpoint or a model of safetensors.
 Status refuseUnreadIn(const std::string &root, const std::optional<SavedIteration> &newest);
 
 /// InvalidInput with both formats and the way out if a folder has another than what takes it;

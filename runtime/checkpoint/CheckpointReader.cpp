@@ -180,9 +180,9 @@ Status CheckpointReader::State::gather(const TensorMeta &tensor,
   return Status::ok();
 }
 
-/// Gives a box of a chunk as it lies in the mapped file; false, and nothing given, if it does not
-/// lie there as a dense array. Each part is compared with its checksums, and comes to the core's
-/// cache, right before it is given.
+/// Passes a box of a chunk to `take` as it lies in the mapped file. Returns false, and passes
+/// nothing, if it is not stored as a dense array. Each part is compared with its checksums, and so
+/// loaded into the core's cache, right before it is passed.
 Result<bool> CheckpointReader::State::giveChunk(const TensorMeta &tensor, const Chunk &chunk,
                                                 const Box &box, const TakeBytes &take) {
   OpenRecord record;

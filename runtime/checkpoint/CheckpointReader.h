@@ -21,8 +21,9 @@ namespace shardc::checkpoint {
 /// How much is compared with checksums while reading.
 /// Records without checksums are read nevertheless, with a warning.
 enum class Verify : uint8_t {
-  /// What a read depends on: in our own files each block that is read, in others each record of
-  /// which a part is read, completely, since it has one checksum for all of its values.
+  /// The data that a read depends on. In our own files: each block of which a part is read. In
+  /// other files: each record of which a part is read, completely, since it has one checksum for
+  /// all of its values.
   Touched,
   /// Each record of which a part is read, completely, by both kinds of checksums.
   Whole,

@@ -51,7 +51,8 @@ struct SaveTarget {
   static SaveTarget iteration(const std::string &root, int64_t iteration,
                               const Observers &observers = {});
   std::string path() const { return root + "/" + folder; }
-  /// What is removed with all that interrupted saves to this folder have left.
+  /// The root of the staging folders of this checkpoint, which is removed with everything that
+  /// interrupted saves have left.
   std::string stagingRoot() const { return root + "/." + folder + ".saving"; }
   std::string stagingPath() const {
     return attempt == 0 ? stagingRoot() : stagingRoot() + "/" + std::to_string(attempt);

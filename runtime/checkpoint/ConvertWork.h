@@ -60,9 +60,9 @@ Status copyFile(const CheckpointReader &from, const std::string &name, const Sav
 Status copyFolder(const CheckpointReader &from, const std::string &name, const SaveTarget &out,
                   const KeptNames &kept);
 
-/// What lies beside the records: Megatron-Bridge's `run_config.yaml` and `train_state.pt` and the
-/// recipe, as they are in the checkpoint; `train_state.pt` is made of `state` where it is not
-/// there.
+/// Adds the files beside the records: Megatron-Bridge's `run_config.yaml` and `train_state.pt`, and
+/// the recipe, copied from the checkpoint. If it has no `train_state.pt`, that is written from
+/// `state`.
 Status addBridgeFiles(const CheckpointReader &from, const SaveTarget &out, const RunState &state,
                       const KeptNames &kept);
 

@@ -79,8 +79,8 @@ void compare(Element type, const uint8_t *a, const uint8_t *b, int64_t count,
   }
 }
 
-/// Compares two tensors of one name; writes the difference to `what`, which stays empty if there is
-/// none.
+/// Compares two tensors of one name, and writes the difference to `difference.what`, which stays
+/// empty if they are equal.
 Status compareTensors(const ViewTensor &a, const ViewTensor &b, int64_t pieceBytes,
                       TensorDifference &difference) {
   difference.name = a.name;

@@ -18,7 +18,7 @@ namespace {
 /// stay in a core's cache until they are written; a multiple of any sector.
 constexpr size_t kBlockBytes = size_t{2} << 20;
 constexpr size_t kBlockAlignment = 4096;
-/// Beside the one that is filled: while the disk ends with one, the next is there.
+/// Blocks in flight besides the one that is being filled: one is written while the next one waits.
 constexpr size_t kBlocksInFlight = 2;
 
 /// Before an operation; true if a test wants it to fail, with errno set.

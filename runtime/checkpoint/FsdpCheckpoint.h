@@ -58,7 +58,7 @@ struct ParamRequest {
   bool isGated = false;
 };
 
-/// What a checkpoint lacks or has beyond a request; keys are the checkpoint's.
+/// The differences between a checkpoint and a request; keys are the checkpoint's.
 struct LoadDifferences {
   std::vector<std::string> missing, missingWeights, unexpected, mismatched;
   bool isComplete() const { return missing.empty() && mismatched.empty(); }
@@ -75,7 +75,7 @@ public:
   std::optional<Shape> shapeOf(std::string_view name, ParamPart part) const;
   /// The element type that it is saved in.
   std::optional<Element> typeOf(std::string_view name, ParamPart part) const;
-  /// Names of all parameters that are there, plain spelling, gated ones joined.
+  /// Names of all parameters in the checkpoint, in plain spelling, with gated ones joined.
   std::vector<std::string> names() const;
 
   /// Compares all requests with the checkpoint.

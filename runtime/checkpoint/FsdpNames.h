@@ -18,7 +18,7 @@ inline constexpr ParamPart kParamParts[] = {ParamPart::Weight, ParamPart::ExpAvg
                                             ParamPart::ExpAvgSq, ParamPart::Momentum};
 std::string_view momentName(ParamPart part); ///< `exp_avg`; empty for the weight
 
-/// What a run under Megatron FSDP trains in. The optimizer's entries name every module around the
+/// The precision of a run under Megatron FSDP. The optimizer's entries name every module around the
 /// model: Megatron's adapter, Megatron-FSDP and, unless in fp32, the module of bf16 and fp16.
 enum class FsdpPrecision : uint8_t { Half, Fp32 };
 std::string_view fsdpWrappers(FsdpPrecision precision); ///< `module.module.module.`, fp32: one less
@@ -39,8 +39,8 @@ bool isGateable(std::string_view name);
 /// The two names that a gated parameter is saved under, gate (`_w`) first.
 std::array<std::string, 2> splitNames(std::string_view name);
 
-/// What a key of a checkpoint stands for, with the name in its plain spelling: prefixes `module.`,
-/// `model.` and empty segments away, `mtp_model_layer` as `transformer_layer`.
+/// The parameter that a key of a checkpoint names, in its plain spelling: without prefixes
+/// `module.`, `model.` and empty segments, and with `transformer_layer` for `mtp_model_layer`.
 struct ParamKey {
   std::string name;
   ParamPart part = ParamPart::Weight;
@@ -50,9 +50,10 @@ std::optional<ParamKey> parseTensorKey(std::string_view key);
 /// The plain spelling of a parameter's name.
 std::string plainName(std::string_view name);
 
-/// What Megatron's local layer specification calls a norm that others have inside of the linear
-/// layer after it: `input_layernorm.weight` for `self_attention.linear_qkv.layer_norm_weight`,
-/// `pre_mlp_layernorm.weight` for `mlp.linear_fc1.layer_norm_weight`. Empty for all other names.
+/// The name of a norm in Megatron's local layer specification. Other specifications have the norm
+/// inside of the following linear layer: `input_layernorm.weight` for
+/// `self_attention.linear_qkv.layer_norm_weight`, `pre_mlp_layernorm.weight` for
+/// `mlp.linear_fc1.layer_norm_weight`. Empty for all other names.
 std::string localName(std::string_view plain);
 
 struct GroupMetaKey {

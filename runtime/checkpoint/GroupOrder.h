@@ -4,10 +4,10 @@
 
 namespace shardc::checkpoint {
 
-/// What a group's place depends on; groups are numbered from the least on. As in Megatron, where
-/// groups are in the order of the first parameters that need them, embeddings in front: those with
-/// the most weight decay come first. Experts that ranks divide belong to an optimizer of their own,
-/// whose groups come last; others are in the groups of the other parameters.
+/// The sort key of a parameter group; groups are numbered in ascending order. Megatron orders
+/// groups by the first parameter that needs them, with embeddings first, so groups with the most
+/// weight decay come first. Experts that are divided among ranks belong to a separate optimizer,
+/// whose groups come last; other experts are in the groups of the other parameters.
 struct GroupKey {
   bool isExpertParallel = false;
   double weightDecayMult = 1, lrMult = 1;

@@ -1,5 +1,6 @@
-// What a Hugging Face `config.json` says of how its model computes, as options of a recipe. Shapes
-// do not show it, so an import keeps it with the weights, and a run compares its recipe with it.
+// The settings in a Hugging Face `config.json` that determine how its model computes, as options of
+// a recipe. Shapes of tensors do not show them, so an import keeps them with the weights, and a run
+// compares its recipe with them.
 #pragma once
 
 #include <string>

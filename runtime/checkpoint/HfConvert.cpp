@@ -580,7 +580,7 @@ std::string exportedConfig(const HfConfig &config, const std::string &text) {
   return toText(fields, 2) + "\n";
 }
 
-/// What an export writes beside the weights, and of which model they are.
+/// The files that an export writes beside the weights, and the model that they describe.
 struct HfModelFiles {
   HfConfig config;
   std::vector<HfModelFile> files; ///< with `config.json`
@@ -608,8 +608,8 @@ Result<std::optional<HfModelFiles>> givenFiles(const SavedParams &source, const 
   return std::optional(std::move(given));
 }
 
-/// Kept files may be of another model than the run that carried them has made of it: then
-/// `config.json` is derived, as where there is none. The weights' type is that of `config`.
+/// Kept files may describe another model than the one that the run has trained. Then `config.json`
+/// is derived, as if there were no kept file. `config` gives the type of the weights.
 Status chooseFiles(const SavedParams &source, const std::string &folder,
                    const HfExportOptions &options, HfModelFiles &out, Element &weightType) {
   ASSIGN_OR_RETURN(std::optional<HfModelFiles> given, givenFiles(source, folder, options));

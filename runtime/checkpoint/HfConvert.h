@@ -45,7 +45,7 @@ public:
   /// The model's arguments, as an import saves them.
   const PlainEntries &arguments() const;
   std::vector<std::string> names() const;
-  /// What config.json says; none where it says none.
+  /// The type in config.json; nothing if it has none.
   std::optional<Element> weightType() const;
   /// Without padding; none where the model lacks the parameter.
   std::optional<Shape> shapeOf(std::string_view name) const;

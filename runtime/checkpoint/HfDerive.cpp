@@ -149,7 +149,8 @@ void Deriver::addCopies() {
        {"num_layers", "hidden_size", "num_attention_heads", "ffn_hidden_size", "vocab_size"})
     model_.integer(needed);
   model_.number("layernorm_epsilon");
-  // What a model does not have where they are not set, while the library has a default.
+  // Features that a model lacks if these options are not set, while the library has defaults for
+  // them.
   constexpr std::string_view kSwitches[] = {"q_lora_rank", "attn_logit_softcapping",
                                             "final_logit_softcapping", "attention_chunk_size"};
   for (const HfField &row : hfFields()) {
@@ -461,7 +462,7 @@ std::vector<std::string> differences(const Options &model, const PlainEntries &a
   return found;
 }
 
-/// What an architecture makes of a run's options.
+/// A run's options expressed in the `config.json` of one architecture.
 struct Candidate {
   const HfArchitecture *arch;
   std::string config;  ///< as text

@@ -23,8 +23,8 @@ Result<std::string> deriveHfConfig(const CheckpointReader &checkpoint,
 /// refused.
 Status checkHfConfig(const CheckpointReader &checkpoint, const HfConfig &config);
 
-/// What the run computed with: fp32, bf16 or fp16; none where its options are not there or say
-/// nothing of it. InvalidInput where they cannot be read.
+/// The type in which the run computed: fp32, bf16 or fp16. Nothing if its options are missing or do
+/// not set it. InvalidInput if they cannot be read.
 Result<std::optional<Element>> computeTypeOf(const CheckpointReader &checkpoint);
 
 } // namespace shardc::checkpoint

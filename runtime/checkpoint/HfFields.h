@@ -119,8 +119,7 @@ bool libraryReadsHfField(HfArch arch, std::string_view name);
 const HfField *findHfCopy(HfArch arch, std::string_view option);
 /// Whether code reads the field, or an option is it.
 bool readsHfField(HfArch arch, std::string_view name);
-/// What the library takes for a field that the file does not have; null where it follows from
-/// others.
+/// The library's default for a field that the file lacks; null if it follows from other fields.
 nlohmann::json hfFallback(HfArch arch, std::string_view name);
 /// The same of a whole number; `otherwise` where it follows from others.
 int64_t hfWholeFallback(HfArch arch, std::string_view name, int64_t otherwise = 0);

@@ -18,7 +18,7 @@ const std::string *textOf(const json &object, const char *key) {
   return found != object.end() ? found->get_ptr<const std::string *>() : nullptr;
 }
 
-/// What a model type or a class names: an architecture, perhaps as a part of an outer model.
+/// The architecture that a model type or a class names, perhaps as a part of an outer model.
 struct Kind {
   const HfArchitecture *known = nullptr;
   const HfText *text = nullptr; ///< with defaults of its own
@@ -204,7 +204,7 @@ void Reader::takeTied(const json &root, const HfOuter &outer) {
   file_.fields[kTied] = std::move(tied);
 }
 
-/// What the library takes where a file of this type is silent.
+/// Fills in the library's defaults for fields that a file of this type lacks.
 void Reader::takeDefaults(const HfText &text) {
   const json defaults = parseJson(text.defaults);
   for (const auto &[key, value] : defaults.items())

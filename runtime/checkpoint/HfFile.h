@@ -51,8 +51,8 @@ struct HfFile {
 Result<HfFile> readHfFile(std::string_view text, const std::string &path,
                           const HfReading &reading = {}, HfFaults *faults = nullptr);
 
-/// What an import of the file says: of fields that it leaves out, and of what the library does
-/// otherwise.
+/// The remarks of an import of the file: on fields that it ignores, and on different behaviour of
+/// the library.
 std::vector<Report> hfRemarks(const HfFile &file);
 
 /// A value in one line, cut off; what is not ASCII is escaped, as a terminal shows it.

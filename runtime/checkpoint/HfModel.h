@@ -14,7 +14,7 @@
 
 namespace shardc::checkpoint {
 
-/// What of a `config.json` decides the mapping.
+/// The settings of a `config.json` that determine the mapping.
 struct HfConfig {
   HfFile file = {};
   HfArch arch = HfArch::Llama;
@@ -55,7 +55,8 @@ struct HfParam {
   bool isOptional = false;             ///< biases and norms that some models have
   bool isTransposed = false;           ///< the hub stores [in, out]
   bool isVocab = false;                ///< rows are padded
-  /// What an export writes where the checkpoint has no such parameter: zeros of this shape.
+  /// If not empty: the shape of zeros that an export writes, since the checkpoint has no such
+  /// parameter.
   std::vector<int64_t> zeros = {};
   bool isOnlyWritten = false; ///< runs have no such parameter: an import leaves it out
   int64_t predictor = -1;     ///< number of the multi-token prediction layer that it is of

@@ -30,7 +30,7 @@ public:
     return model_ ? model_->read(name, box, Element::F32, dst)
                   : saved_->read(name, box, Element::F32, dst);
   }
-  /// The files of a Hugging Face model that are there.
+  /// The files of the Hugging Face model, as far as they exist.
   Result<std::vector<HfModelFile>> modelFiles() const {
     return model_ ? hfFilesIn(folder_) : hfFilesOf(saved_->reader());
   }

@@ -87,7 +87,8 @@ nlohmann::json targetsOf(const std::vector<std::string> &adapted,
   return words;
 }
 
-/// What a run trained in full beside its adapters, as tensors of the hub.
+/// Adds the parameters that a run has trained in full beside its adapters, as tensors in the hub's
+/// format.
 Status addSaved(const SavedParams &in, const HfConfig &config, const std::vector<HfParam> &params,
                 Element type, std::vector<SafeTensorSource> &tensors,
                 std::set<std::string> &words) {

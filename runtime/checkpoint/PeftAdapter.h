@@ -11,7 +11,7 @@
 
 namespace shardc::checkpoint {
 
-/// What a run says of its adapters (`peft` in `run_config.yaml`).
+/// A run's settings of its adapters (`peft` in `run_config.yaml`).
 struct PeftSettings {
   std::string scheme;
   int64_t rank = 0;

@@ -42,7 +42,7 @@ std::string moduleOf(const std::string &tensor);
 /// `up_proj` of that.
 std::string lastWordOf(const std::string &module);
 
-/// What `run_config.yaml` says; CannotConvert if that is nothing.
+/// The settings in `run_config.yaml`; CannotConvert if it has none.
 Result<PeftSettings> readPeftSettings(const CheckpointReader &reader);
 /// The text that readPeftSettings reads.
 std::string peftSettingsText(const PeftSettings &settings);

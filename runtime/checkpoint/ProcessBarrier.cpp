@@ -45,8 +45,9 @@ std::optional<std::string> get(const std::string &path) {
 
 constexpr int kRemovals = 5;
 
-/// Takes a meeting place away. Others may be writing there, so it is put aside first, where none of
-/// them looks; what is left of it then does no harm and is cleared up as what a killed job leaves.
+/// Removes the folder of a barrier. Other processes may still be writing there, so it is renamed
+/// first to a name that none of them uses. Leftovers then do no harm, and are cleared up like those
+/// of a killed job.
 Status sweep(const Observers &observers, const std::string &folder) {
   std::filesystem::path path = folder;
   std::string aside = (path.parent_path() / meetingPlace(randomName())).string();
@@ -169,8 +170,8 @@ Status ProcessBarrier::findSession() {
                           rank_, worldSize_, folder_, options_.patience.count());
 }
 
-/// Shows a rank's name to the first one. The folder may not be there yet; where it cannot come to
-/// be, the first one has said so and ended.
+/// Writes a rank's name for the first rank. The folder may not exist yet. If it cannot be created,
+/// the first rank has reported this and ended.
 Status ProcessBarrier::showName(const std::string &name) {
   std::string path = pathOf(fmt::format("hello.{}", rank_));
   if (get(path) == name || put(path, name, rank_).isOk())

@@ -48,8 +48,8 @@ std::set<std::string> recordFiles(const Metadata &metadata) {
   return names;
 }
 
-/// What lies beside the records: `metadata.json`, `train_state.pt`, folders of tokenizers and the
-/// like. Hidden ones describe the records.
+/// Copies the files beside the records: `metadata.json`, `train_state.pt`, folders of tokenizers
+/// and others. Hidden files describe the records, and are not copied.
 Status copyOtherFiles(const CheckpointReader &reader, const SaveTarget &out,
                       const KeptNames &kept) {
   constexpr std::string_view kDigests = "integrity.json"; // Megatron's, of files that are cut anew

@@ -137,8 +137,8 @@ namespace {
 
 constexpr std::string_view kScaler = "optimizer.grad_scaler.";
 
-/// What the loss scaler keeps, which Megatron has in tensors and numbers: torch saves a tensor as
-/// one, or in an object.
+/// Reads the loss scaler's state. Megatron has it in tensors and numbers; torch saves a tensor as a
+/// tensor, or inside an object.
 Status takeScaler(const CheckpointReader &reader, RunState &state) {
   for (const ObjectMeta &object : reader.metadata().objects)
     if (object.name.starts_with(kScaler)) {

@@ -45,7 +45,7 @@ struct NamedTensor {
   Shape shape;
   std::string bytes;
 };
-/// What torch.save writes for a dictionary of tensors into `<stem>.pt`, byte for byte.
+/// The bytes that torch.save writes for a dictionary of tensors into `<stem>.pt`.
 Result<std::string> tensorDictFile(std::string_view stem, std::span<const NamedTensor> tensors);
 Result<std::vector<NamedTensor>> readTensorDictFile(std::span<const uint8_t> file);
 /// Megatron-Bridge's `train_state.pt`.

@@ -27,7 +27,7 @@ struct SafeTensor {
   uint64_t begin = 0, end = 0;
 };
 
-/// What a header says, checked: tensors tile the data exactly, sizes fit shapes, names are unique.
+/// A checked header: tensors tile the data exactly, sizes fit shapes, names are unique.
 struct SafeTensorsHeader {
   std::vector<SafeTensor> tensors; ///< by place in the file
   std::map<std::string, std::string> metadata;

@@ -33,7 +33,7 @@ std::optional<StoredPart> partOfState(std::string_view name) {
   return name == "exp_avg_sq" ? std::optional(StoredPart::ExpAvgSq) : std::nullopt;
 }
 
-/// What is in front of and after a part of a name; none if the part is not there.
+/// The text before and after a part of a name; nothing if the name lacks the part.
 struct Cut {
   std::string_view before, after;
 };

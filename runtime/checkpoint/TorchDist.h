@@ -69,7 +69,7 @@ private:
   std::unique_ptr<State> state_;
 };
 
-/// What the common state says of the run; InvalidInput without `iteration`.
+/// The state of the run from the common state; InvalidInput without `iteration`.
 Result<RunState> readRunState(const TorchDistCheckpoint &checkpoint);
 
 /// Updates that a parameter's moments count: by its own number, its group's, or the one beside the
@@ -87,7 +87,7 @@ struct TorchDistLayout {
   /// of its other optimizers, which call the masters by another name.
   bool isDistributed = true;
 };
-/// What of a parameter decides whether its layer is like others.
+/// The properties of a parameter by which layers are compared.
 struct ParamForm {
   std::string name;
   Shape shape;
@@ -107,7 +107,7 @@ Result<TensorSlice> torchDistSlice(const TensorSlice &param, StoredPart part,
                                    const TorchDistLayout &layout);
 /// `metadata.json`, which makes a folder a torch_dist checkpoint.
 std::string torchDistMetadataFile();
-/// What the common state says of the optimizer.
+/// The optimizer's settings in the common state.
 struct TorchDistOptimizer {
   std::vector<GroupMeta> groups = {}; ///< empty: no optimizer is saved
   bool isDistributed = true;          ///< as in TorchDistLayout

@@ -1,6 +1,6 @@
-// What Megatron keeps of a run in one dictionary beside the tensors: arguments, counters, schedule,
-// the optimizer's groups. Its form depends on the optimizer, whose loader merges it with what it
-// asks for.
+// Megatron's common state: one dictionary beside the tensors, with arguments, counters, schedule
+// and the optimizer's groups. Its form depends on the optimizer, whose loader merges it with the
+// state dict that it requests.
 #include <algorithm>
 #include <set>
 #include <utility>

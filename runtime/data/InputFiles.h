@@ -13,7 +13,7 @@ namespace shardc::data {
 /// Maximum number of files of one list of inputs.
 inline constexpr size_t kInputFilesMax = 1'000'000;
 
-/// What is done with files whose names say that gzip or zstd packed them.
+/// Whether files with the suffix of gzip or zstd are accepted.
 enum class PackedInputs : uint8_t { Refused, Taken };
 
 /// The regular files of `inputs`, input by input. A folder means all files below it whose names do

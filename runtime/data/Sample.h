@@ -56,8 +56,7 @@ public:
   /// Number of samples; kUnbounded if they do not end.
   virtual int64_t numSamples() const = 0;
   virtual int64_t sequenceLength() const = 0;
-  /// What each sample costs in proportion to others, if they differ; else empty. Valid as long as
-  /// the source.
+  /// The relative cost of each sample; empty if all cost the same. Valid as long as the source.
   virtual std::span<const int64_t> costs() const { return {}; }
 
   /// Writes sample `index`, from 0 to numSamples() - 1. Safe from several threads at once;

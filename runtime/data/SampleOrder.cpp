@@ -122,7 +122,7 @@ SampleOrder::Choice SampleOrder::choose(int64_t position, int64_t rank, int64_t 
   case OrderKind::Cyclic:
     break;
   }
-  // What is left over of the last microbatch of all ranks is in no pass.
+  // Samples that do not fill a microbatch of all ranks at the end of a pass are dropped.
   const int64_t inPass = samples_ / shape_.round() * shape_.round();
   const int64_t pass = position / inPass, begin = position % inPass;
   if (spec_.isSharded)

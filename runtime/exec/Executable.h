@@ -43,7 +43,8 @@ struct ExecutableOptions {
   bool progress = false;
   /// If set: the ProgressWord of the channel that is being created, or 0.
   std::atomic<uint32_t> *making = nullptr;
-  /// What the moments of each parameter count more than the schedule does (ParamRange); empty: 0.
+  /// For each parameter, the number of updates in its moments minus that of the schedule
+  /// (ParamRange); empty: 0.
   std::vector<int64_t> countOffsets;
   FaultHooks *faults = nullptr; ///< a test's; outlives the executable
   /// If set: is called once, after all ops are bound, before anything is captured or runs.
@@ -88,7 +89,7 @@ public:
   virtual Status afterOp(const Position &position) = 0;
 };
 
-/// What there is once for each instance of a segment.
+/// An object for each instance of a segment.
 template <typename T> class ByInstance {
 public:
   /// Null if there is none.
@@ -158,7 +159,8 @@ public:
 
   /// Waits until the queues of all ranks of this process have room for the segment's graphs.
   Status makeRoom(uint32_t segment, const plan::SegmentInstance &instance);
-  /// What `launch` of an instance without a graph waits for: earlier launches of it.
+  /// The events that `launch` of an instance without a graph waits for: those of its earlier
+  /// launches.
   std::vector<hal::Event *> awaitedByLaunch(uint32_t segment,
                                             const plan::SegmentInstance &instance);
   /// Enqueues a segment on all ranks of this process that have its role.
@@ -170,7 +172,8 @@ public:
   Status launchBackground(uint32_t segment);
   /// True if no background segment is queued or running. Any thread may call it.
   bool isBackgroundDone() const;
-  // What OpByOp runs a segment with, on all ranks of this process that have its role.
+  // Prepares all ranks of this process that have the segment's role to run it op by op. Call it
+  // before the first op. Nothing but background segments may run on these ranks.
   /// Before the first op. Nothing of these ranks is running but background segments.
   Status prepareOps(uint32_t segment, const plan::SegmentInstance &instance,
                     const hal::LaunchParams &params);
@@ -293,7 +296,7 @@ private:
 
   Status callFaultHooks(Rank &rank, const plan::Segment &segment, const Instance &instance,
                         int64_t step);
-  /// What kernels find in their calls if these are enqueued one by one.
+  /// Sets the parameters that kernels read from their calls if these are enqueued one by one.
   static void setParams(const BoundSegment &bound, const hal::LaunchParams &params);
   Status issue(Rank &rank, const plan::Segment &segment, const Instance &instance);
   Status issueOp(Rank &rank, const Instance &instance, const BoundOp &op);

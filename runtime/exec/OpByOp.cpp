@@ -139,7 +139,7 @@ std::vector<hal::Event *> OpByOp::eventsOf(const Cursor &cursor, size_t op) cons
                               segmentOf(cursor).ops[op].stream);
 }
 
-/// Collectives that have ended meanwhile; false if there are none.
+/// Finishes the collectives that have completed; false if none has.
 Result<bool> OpByOp::takeEnded(Cursor &cursor) {
   bool hasOne = false;
   for (uint32_t op : begunOps(cursor))
@@ -179,7 +179,8 @@ const OpByOp::Partners &OpByOp::partnersOf(uint32_t role, plan::ChannelId channe
   return partners;
 }
 
-/// Lets collectives begin to which all have come whose ranks are here; false if there are none.
+/// Begins the collectives that all their members in this process have reached; false if there are
+/// none.
 Result<bool> OpByOp::meet() {
   bool hasOne = false;
   for (Cursor &cursor : cursors_) {

@@ -22,7 +22,7 @@ public:
     plan::SegmentInstance instance;
     hal::LaunchParams params;
   };
-  /// What is done before a run begins and after it has ended; the argument is its index.
+  /// Callbacks before and after each run; the argument is its index.
   struct Around {
     std::function<Status(size_t run)> before, after;
   };

@@ -123,7 +123,7 @@ bool isCounted(const plan::Param &param, const GroupIndices &indices) {
 
 namespace {
 
-/// What of a matrix, of the last two dimensions, other ranks have parts of.
+/// Sets which parts of a matrix (the last two dimensions) are on other ranks.
 void setParts(const plan::Plan &plan, const plan::Param &param, const GroupIndices &indices,
               kernels::ParamRange &range) {
   for (const plan::Split &split : param.splits) {

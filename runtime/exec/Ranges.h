@@ -48,7 +48,7 @@ std::vector<TensorBox> tensorBoxes(const plan::Plan &plan, const ParamPiece &par
 /// Whether the rank with these indices counts the parameter in norms: of copies one rank does.
 bool isCounted(const plan::Param &param, const GroupIndices &indices);
 
-/// What kernels need to know of parameters besides the plan.
+/// Information on parameters that kernels need and the plan lacks.
 struct RangeContext {
   uint64_t seed = 0; ///< makes the keys of initial values
   /// Offsets of counts by index in Plan::params (ParamRange::countOffset); empty: all 0.

@@ -1,5 +1,5 @@
-// What a rank has of its own of a bound segment: addresses, its piece of the parameter table, its
-// channels. All else is bound once for all ranks of a process.
+// The parts of a bound segment that differ from rank to rank: addresses, its piece of the parameter
+// table, its channels. Everything else is bound once for all ranks of a process.
 #pragma once
 
 #include <memory>
@@ -26,7 +26,7 @@ struct RankPart {
 
   std::vector<void *> addresses; ///< of all calls
 
-  // What calls and collectives point to, unless the bound segment itself holds it.
+  // Objects to which calls and collectives point, unless the bound segment itself holds them.
   std::vector<std::unique_ptr<std::vector<kernels::Tensor>>> lists;
   std::vector<std::unique_ptr<std::vector<kernels::ParamRange>>> ranges;
   std::vector<std::unique_ptr<std::vector<int64_t>>> rangeStarts;
@@ -36,8 +36,8 @@ struct RankPart {
 /// Sets BoundOp::own of all ops.
 void numberOwnParts(BoundSegment &bound);
 
-/// What of `own`, which is bound for one rank, may not be as in `shared`, the same segment bound
-/// for any rank of the process. The part points into `own`, which outlives it.
+/// The differences of `own`, a segment bound for one rank, from `shared`, the same segment bound
+/// for any rank of the process. The part points into `own`, which must outlive it.
 RankPart partOf(const BoundSegment &shared, const BoundSegment &own);
 /// The same if `own` is not needed afterwards: the part keeps what it points to.
 RankPart takePart(const BoundSegment &shared, BoundSegment own);

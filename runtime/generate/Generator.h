@@ -17,8 +17,8 @@
 
 namespace shardc::generate {
 
-/// Fills a tensor of a checkpoint, by its name: `shape` without padding of the vocabulary is at
-/// least what is there, the other rows are zeros.
+/// Reads a tensor of a checkpoint by its name. `type`'s shape may have more rows than the tensor,
+/// which lacks the padding of the vocabulary; these rows are set to zero.
 using ReadTensor =
     std::function<Status(const std::string &name, const plan::Type &type, void *dst)>;
 

@@ -72,7 +72,8 @@ public:
   /// Releases everything that waits for ranks that will not answer. Any thread may call it; the
   /// backend cannot be used afterwards.
   virtual void abort() {}
-  /// What this backend's kernels keep from call to call, which their calls carry; null: nothing.
+  /// State that this backend's kernels keep between calls, and to which their calls refer; null:
+  /// none.
   virtual kernels::KernelContext *kernelContext() const { return nullptr; }
   /// Null if the backend has nothing for tests.
   virtual TestPort *testPort() { return nullptr; }

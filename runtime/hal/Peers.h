@@ -26,10 +26,11 @@ public:
   virtual int localSize() const = 0;
   /// This machine's address for ranks on other machines.
   virtual std::string address() const = 0;
-  /// What all ranks of this start of the job know, and nobody else: no other start has the same.
+  /// A key that all ranks of this start of the job share, and nobody else: each start has another
+  /// one.
   virtual Key jobKey() const = 0;
 
-  /// What of the parts of an exchange its members get.
+  /// Which parts of an exchange its members get.
   enum class Fold : uint8_t {
     Parts,    ///< all, in the order of members
     First,    ///< the first that is not empty, in that order, or an empty one
@@ -45,7 +46,7 @@ public:
                                                     const std::vector<int> &members,
                                                     std::string_view mine, Fold fold) = 0;
 
-  /// What `fold` leaves of the parts of all members.
+  /// Applies `fold` to the parts of all members.
   static std::vector<std::string> folded(std::vector<std::string> parts, Fold fold);
 
   /// A part, and the ranks that have given it.

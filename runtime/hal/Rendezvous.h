@@ -12,12 +12,12 @@ namespace shardc::hal {
 class Rendezvous {
 public:
   virtual ~Rendezvous() = default;
-  /// What each member of a group gave, in their order. The members call it with the same key and
-  /// order of members; others do not take part. A rank is in one exchange at a time, and groups
-  /// that share no rank do not wait for each other.
+  /// Exchanges one text per member of a group, and returns all in the order of members. The members
+  /// call it with the same key and order of members; others do not take part. A rank is in one
+  /// exchange at a time, and groups that share no rank do not wait for each other.
   virtual Result<std::vector<std::string>>
   gather(std::string_view key, const std::vector<int> &members, std::string_view mine) = 0;
-  /// The same, of which only the first part that is not empty is wanted; empty if there is none.
+  /// The same, but returns only the first text that is not empty; empty if there is none.
   virtual Result<std::string> first(std::string_view key, const std::vector<int> &members,
                                     std::string_view mine) = 0;
 };

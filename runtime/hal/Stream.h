@@ -50,7 +50,7 @@ struct LaunchParams {
   int64_t microbatches = 1; ///< of this visit
 };
 
-/// What a rank has of its own in a call that it shares with other ranks of its process.
+/// A rank's own part of a call that it shares with other ranks of its process.
 struct OwnPart {
   void *const *addresses = nullptr; ///< of the operands in order, then of the results
   const kernels::Tensor *list = nullptr;

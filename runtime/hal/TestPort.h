@@ -1,5 +1,5 @@
-// What tests alone ask of a backend. Code that runs plans hands it to the test's own objects and
-// calls nothing of it.
+// The functions of a backend that only tests use. Code that runs plans passes it to the test's own
+// objects, and calls none of its functions.
 #pragma once
 
 #include <cstdint>

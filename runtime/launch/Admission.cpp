@@ -112,8 +112,9 @@ Status Admission::accept(double now) {
     }
     Result<Socket> socket = acceptOne(listener_);
     if (!socket.isOk()) {
-      // Usually because no descriptors are left. It has to wait for connections that have not
-      // identified themselves. If there are none, it may be a rank.
+      // Accepting fails mostly because no descriptors are left. Then the oldest connection that has
+      // not identified itself is closed. Without one, the new connection has to wait, since it may
+      // be a rank.
       Connection *old = oldest(now, kShakeSeconds);
       if (old && socket.status().code() == StatusCode::Exhausted) {
         turnAway(*old, kTooMany);

@@ -1,11 +1,8 @@
 // Decides how many ranks an elastic job has (`--elastic`), and which of its processes they are.
-// Like the machines of restarts (Restarts.h) this one has no sockets, clocks or processes: what
-// happens goes in, with the time in seconds, and what to do comes out. Rank 0's supervisor has it,
-// and launch.simulation drives it by seeds.
-//
-// A place is what a launcher has started a supervisor for, by the number that it gave to it. Rank 0
-// is always at place 0, where the supervisor is that decides. The other ranks are given to places
-// anew in each attempt, in the order of their numbers.
+// Like the state machine of restarts (Restarts.h), it uses no sockets, clocks or processes: events
+// go in, with the time in seconds, and actions come out. Rank 0's supervisor owns it, and
+// launch.simulation drives it with seeds. A place is a supervisor that a launcher has started, by
+// the launcher's number.
 #pragma once
 
 #include <cstdint>
@@ -33,15 +30,16 @@ public:
 
   const ElasticOptions &options() const { return options_; }
 
-  /// An attempt whose processes may start from `startsAt` on; whoever was there comes again.
-  /// `savedStep` is where it begins, `isInOrder` says that the one before ended in order to grow.
+  /// Opens an attempt whose processes may start from `startsAt` on; processes of the last attempt
+  /// register again. The attempt begins at `savedStep`. `isInOrder`: the last attempt ended in
+  /// order to grow.
   void open(double startsAt, int64_t savedStep, bool isInOrder);
   /// The process of a place has come; `machine` is the same for all of one machine.
   void came(int64_t place, const std::string &machine);
   /// It is gone again.
   void left(int64_t place);
-  /// The ranks of the attempt, once, when it may begin: with as many as are expected as soon as
-  /// these are there, later with the largest size for which there are enough.
+  /// Returns the ranks of the attempt once, when it may begin: as soon as the expected number has
+  /// registered, or later with the largest size for which enough have.
   std::optional<Crew> begin(double now);
   /// Whether the waiting time is over with too few places for the smallest size.
   bool isHopeless(double now) const;

@@ -46,15 +46,15 @@ public:
   };
   /// The result of the rank's exchange once all members have come; the exchange is then over.
   std::optional<Done> take(int64_t rank);
-  /// A member that this rank waits for, and that waits in another exchange for this rank, maybe by
-  /// way of others: none of them comes to an end.
+  /// A member for which this rank waits, and which itself waits in another exchange for this rank,
+  /// directly or through others: a deadlock.
   std::optional<int64_t> findOther(int64_t rank) const;
 
   bool isInside(int64_t rank) const { return inside_[static_cast<size_t>(rank)] != nullptr; }
   /// The exchange that a rank is in, as text; it is in one.
   const std::string &nameOf(int64_t rank) const;
 
-  /// What holds up the rank that has waited longest.
+  /// The cause why the rank that has waited longest is waiting.
   struct Wait {
     int64_t rank = 0; ///< that waits, in the exchange that others do not come to
     std::string name; ///< of that exchange

@@ -51,14 +51,15 @@ struct Waits {
   }
 };
 
-/// What ranks near by say. A share is known to about three per cent.
+/// Collects the waiting times that nearby ranks report. A share is accurate to about three per
+/// cent.
 class LateRanks {
 public:
-  /// What a rank says of itself, at a time in seconds of a clock that only grows.
+  /// Records a rank's report, at a time in seconds of a monotonic clock.
   void note(int64_t rank, const RankProgress &position, double now);
-  /// What they have waited since it was asked before; nothing at first. Ranks are compared with
-  /// those for which `kindOf` gives the same text, as the stage of a pipeline: another stage may
-  /// have more to compute.
+  /// The waiting times since the last call; nothing at the first call. Ranks are compared with
+  /// those for which `kindOf` gives the same text, such as the stage of a pipeline, since another
+  /// stage may have more to compute.
   Waits take(double now, const std::function<std::string(int64_t)> &kindOf);
 
 private:

@@ -11,7 +11,7 @@
 
 namespace shardc::launch {
 
-/// What every rank has to say, by rank; all ranks call it, as they do allGather. Internal if a rank
+/// Gathers every rank's reports, by rank. All ranks call it, like allGather. Internal if a rank
 /// sent something else.
 Result<std::vector<std::vector<Report>>> gatherReports(hal::Peers &peers, std::string_view what,
                                                        const std::vector<Report> &mine);

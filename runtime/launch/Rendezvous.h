@@ -1,4 +1,5 @@
-// What the parts of the rendezvous server have in common: the job as it knows it, and connections.
+// State that the parts of the rendezvous server share: the job as the server knows it, and
+// connections.
 #pragma once
 
 #include <functional>

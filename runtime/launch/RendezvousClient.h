@@ -15,7 +15,7 @@
 
 namespace shardc::launch {
 
-/// What a rank has heard of its job, for its own supervisor, as bits.
+/// The events of its job that a rank has seen, for its own supervisor, as bits.
 enum Heard : uint32_t {
   kHeardLeader = 1, ///< rank 0's supervisor has answered
   kHeardOver = 2,   ///< the job is over, or this rank's part of it

@@ -1,7 +1,7 @@
-// Decisions of supervisors about starting the ranks of a job again after a fault. Rank 0's
-// supervisor leads and the others follow. Neither machine has sockets, clocks or processes: what
-// happens goes in, with the time in seconds, and what to do comes out. The supervisor carries it
-// out, and launch.simulation drives both by seeds.
+// Decisions of supervisors about restarting the ranks of a job after a fault. Rank 0's supervisor
+// leads and the others follow. Neither state machine uses sockets, clocks or processes: events go
+// in, with the time in seconds, and actions come out. The supervisor executes the actions, and
+// launch.simulation drives both machines with seeds.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,8 @@ struct FaultSeen {
   std::string id;       ///< of its report
   int64_t step = 0;     ///< the last step that some rank had ended
   bool isFinal = false; ///< no restart mends it: wrong input, or a request to end
-  /// What it is due to is left out from here on, so that it may not come back (Elastic.h).
+  /// The part of the job that caused the fault is left out from here on, so the fault may not come
+  /// back (Elastic.h).
   bool isMended = false;
   bool isSame(const FaultSeen &other) const { return id == other.id && step == other.step; }
 };

@@ -31,7 +31,7 @@ public:
   /// How a process has ended.
   void noteEnd(int64_t pid, const std::string &how) { howEnded_[pid] = how; }
 
-  /// What ends the job, once enough was heard to say so.
+  /// The verdict that ends the job, once enough reports have arrived to decide it.
   struct Verdict {
     int exitStatus = 3;
     std::vector<Report> reports;

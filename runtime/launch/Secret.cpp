@@ -79,7 +79,7 @@ Status writeDraft(const std::string &path, std::string_view text) {
   return isWritten ? Status::ok() : systemError("write", path, errno);
 }
 
-/// Several ranks may come to this at once, on several machines: the first file stays.
+/// Several ranks may create the secret at once, on several machines: the first file stays.
 Status makeSecret(const fs::path &folder) {
   std::error_code ignored;
   if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST)

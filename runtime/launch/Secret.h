@@ -17,11 +17,11 @@ struct Secret {
   std::string source; ///< where it is from, for messages: "the environment's ..." or a file
 };
 
-/// The secret of a launched job, the first that there is:
-/// 1. SHARDC_JOB_SECRET; 2. what mpirun draws for each job; 3. the file `.shardc/secret` beside
-/// `path`, the recipe or plan, which is made where there is none; 4. `~/.shardc/secret`, where that
-/// folder cannot be written. A file that others can read or write, or that is another user's, is
-/// refused. InvalidInput with the way out where there is no secret.
+/// The secret of a launched job, from the first source that exists: 1. SHARDC_JOB_SECRET; 2. the
+/// key that mpirun creates for each job; 3. the file `.shardc/secret` beside `path`, the recipe or
+/// plan, which is created if it does not exist; 4. `~/.shardc/secret`, if that folder is not
+/// writable. A file that others can read or write, or that belongs to another user, is refused.
+/// InvalidInput, with a way to create one, if there is no secret.
 Result<Secret> findSecret(const JobPosition &position, const GetEnv &get, const std::string &path);
 
 } // namespace shardc::launch

@@ -1,5 +1,5 @@
-// The rendezvous server's part for relays: lets them in, and takes what they say for what their
-// ranks say.
+// The rendezvous server's part for relays: it admits them, and treats their messages as those of
+// their ranks.
 #include <algorithm>
 #include <map>
 

@@ -12,7 +12,7 @@ namespace shardc::launch {
 /// Measures how long a rank has been inside the same collective.
 class StallClock {
 public:
-  /// What the rank says at a time in seconds. A step that has ended begins all anew.
+  /// Records a rank's report at a time in seconds. A completed step resets the detector.
   void update(const RankProgress &now, double seconds) {
     since_.resize(now.words.size(), seconds);
     for (size_t s = 0; s < now.words.size(); ++s)

@@ -48,8 +48,8 @@ std::string howEnded(int status) {
   return fmt::format("ended with status {}", WEXITSTATUS(status));
 }
 
-/// When the job first came to each of its steps, as far as its ranks have said. They say it a few
-/// times a second, so what is known is a little late, and steps in between are not known.
+/// The times at which the job first reached each step, as far as its ranks have reported. They
+/// report a few times a second, so times are slightly late, and some steps are missing.
 class StepLog {
 public:
   /// It begins, or begins again, behind a step.
@@ -169,7 +169,7 @@ private:
                  ? makeReport(report::RankEnded, "a rank ended on account of another one")
                  : fall.reports.front();
     bool isFinal = fall.exitStatus != kFailureStatus;
-    // What ranks have said of their steps may be older than a save.
+    // Ranks' reports of their steps may be older than a save.
     int64_t step = std::max(fall.step, options_.restarts.newestSave());
     bool isMended = !isFinal && leavesOut(rankNamedBy(cause_.text));
     switch (leader_.faulted({std::string(cause_.id), step, isFinal, isMended})) {
@@ -308,7 +308,7 @@ private:
       openRelay();
   }
 
-  /// What a rank of this supervisor has heard, in memory that both processes have.
+  /// The events that a rank of this supervisor has seen, in memory that both processes share.
   Status makeHeard() {
     void *page = ::mmap(nullptr, sizeof(std::atomic<uint32_t>), PROT_READ | PROT_WRITE,
                         MAP_SHARED | MAP_ANONYMOUS, -1, 0);

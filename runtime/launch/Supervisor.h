@@ -79,7 +79,7 @@ struct SupervisorOptions {
   int64_t processes() const { return elastic.isElastic() ? elastic.places() : worldSize; }
 };
 
-/// What a started process needs to meet the others.
+/// The settings with which a started process finds the others.
 struct WorkerOptions {
   int64_t rank = 0; ///< or the place of an elastic job
   bool isElastic = false;

@@ -1,5 +1,5 @@
-// What rank 0's supervisor asks now and then about all ranks: a question goes down the tree of
-// relays, and what they answer is added up on the way. docs/adr/0063-tree-of-supervisors.md.
+// A regular question of rank 0's supervisor about all ranks. It goes down the tree of relays, which
+// combine the answers on the way back. docs/adr/0063-tree-of-supervisors.md.
 #pragma once
 
 #include <memory>

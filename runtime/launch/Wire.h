@@ -27,7 +27,7 @@ inline constexpr size_t kFrameBytesMax = 64 << 20;
 inline constexpr size_t kGatheredBytesMax = kFrameBytesMax - 1024; ///< of what an exchange gives
 inline constexpr size_t kRankFrameBytesMax = 256 << 10;            ///< of what a rank sends
 inline constexpr size_t kStrangerFrameBytesMax = 16 << 10; ///< of who has not said who it is
-/// A job that was asked to end, and in which nothing moves for so long, cannot come to its end.
+/// Seconds without progress after which a job that was asked to end is assumed to be stuck.
 inline constexpr double kAskedSeconds = 20;
 inline constexpr size_t kWordsMax = 17;    ///< progress words of a rank
 inline constexpr size_t kReportsMax = 100; ///< of a rank that cannot continue
@@ -383,7 +383,8 @@ public:
   void queue(MessageKind kind, std::string_view body);
   /// Sends what can be sent; false if the connection is gone.
   bool flush();
-  /// Reads what has come; false if the other end has closed, failed, or is none of ours.
+  /// Reads the received bytes; false if the other end has closed, has failed, or is not part of
+  /// this job.
   bool receive();
   /// The next whole message. Closes the connection where its code is wrong.
   std::optional<Message> next();

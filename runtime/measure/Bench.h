@@ -27,7 +27,7 @@ struct BenchOptions {
   double secondsMax = 0.4;  ///< a call that takes longer is timed once
 };
 
-/// What all ranks found of one piece of work.
+/// The measurements of all ranks for one piece of work.
 struct Timing {
   std::vector<double> seconds; ///< of one call, by rank
   std::string refused;         ///< why some rank cannot do it; then there are no seconds

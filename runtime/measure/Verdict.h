@@ -24,7 +24,7 @@ struct RankPlace {
   std::string gpu; ///< `, GPU 2`; empty on the host
 };
 
-/// What is wrong with memory of a rank; `what` is `device` or `host`.
+/// A report if a rank's memory has faults; `what` is `device` or `host`.
 std::optional<Report> judgeMemory(const MemoryFindings &findings, std::string_view what, int rank,
                                   const RankPlace &place);
 

@@ -237,8 +237,8 @@ bool FactorExtents::use(Equation &equation) {
 
 namespace {
 
-/// The extents of factors of the first operand for which the condition holds. Of rows of a bound,
-/// each counts once for all, since counts say which of them are there.
+/// The product of the extents of the first operand's factors for which the condition holds. The
+/// factor of a bound counts as one, since counts say how many of its rows are valid.
 template <typename Is>
 int64_t rowsAlong(const Plan &plan, const Segment &segment, const Op &op, const Is &is) {
   const OpFactors &factors = factorsOf(op);

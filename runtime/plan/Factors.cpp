@@ -12,7 +12,7 @@
 namespace shardc::plan {
 namespace {
 
-/// What is wrong with a row; the compiler prints the number.
+/// An error in a row; the compiler prints the number.
 enum class FactorFault : uint8_t {
   None,
   NoArrow,          ///< operands and results have one `->` between them

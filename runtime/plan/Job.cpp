@@ -33,7 +33,7 @@ constexpr size_t kTextShownMax = 64; ///< of a path or word in a message
 template <typename T> struct ItemOf { using type = T; };
 template <typename T> struct ItemOf<std::optional<T>> { using type = T; };
 template <typename T> struct ItemOf<std::vector<T>> { using type = T; };
-/// What a field has one, none or several of.
+/// The type of an item, of which a field has one, none or several.
 template <typename T> using Item = typename ItemOf<T>::type;
 template <typename T> constexpr bool kIsList = std::is_same_v<T, std::vector<Item<T>>>;
 
@@ -56,7 +56,7 @@ template <> std::span<const std::string_view> wordsOf<DType>() {
   return kWords;
 }
 
-/// The words of an item of a field; of other items than enumerations there are none.
+/// The words of an item's type if it is an enumeration; otherwise none.
 template <typename T> std::span<const std::string_view> wordsOfItem() {
   if constexpr (std::is_enum_v<T>)
     return wordsOf<T>();
@@ -165,7 +165,7 @@ constexpr JobRange halfOpen(double low, double high) {
   return {JobRange::Kind::HalfOpen, low, high};
 }
 
-/// What is done with fields of one type, by their addresses.
+/// The operations on fields of one type, by their addresses.
 struct FieldType {
   std::string_view name;
   std::span<const std::string_view> (*words)();

@@ -22,7 +22,7 @@ struct OpTable {
   constexpr OpInfo &info(OpKind kind) { return infos[static_cast<size_t>(kind)]; }
   constexpr RowCounts &countsAt(OpKind kind) { return rows[static_cast<size_t>(kind)]; }
 
-  /// Sets a bit for each name: that of the operand, or of a result that is none.
+  /// Sets a bit for each name: in `operands`, or in `results` if no operand has the name.
   constexpr void mark(OpKind kind, std::string_view names, uint8_t &operands, uint8_t &results) {
     while (!names.empty()) {
       size_t end = std::min(names.find(' '), names.size());

@@ -328,7 +328,7 @@ bool Parser::predicate(Pred &out) {
     return false;
   if (!in_.takeIf(std::string_view("every")))
     return true;
-  // What does not begin again is no period, and neighbours without a gap are one interval.
+  // An interval without repetition has no period, and adjacent intervals are written as one.
   if (!in_.integer(out.period, "period", out.last - out.begin + 2, limits::kMicrobatchesMax) ||
       !in_.expect(std::string_view("to")) ||
       !in_.integer(out.until, "last microbatch", out.begin + out.period, limits::kMicrobatchesMax))

@@ -363,7 +363,7 @@ std::vector<std::string_view> plansOf(std::string_view text) {
   constexpr size_t kNone = std::string_view::npos;
   std::vector<std::string_view> plans;
   for (size_t next = 0; next != kNone; text.remove_prefix(plans.back().size())) {
-    // What comes before the first line of the first plan is part of it.
+    // Text before the first line of the first plan belongs to it.
     size_t own = text.starts_with(kBegin.substr(1)) ? 0 : text.find(kBegin);
     next = own == kNone ? kNone : text.find(kBegin, own + 1);
     plans.push_back(text.substr(0, next == kNone ? kNone : next + 1));

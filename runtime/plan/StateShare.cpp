@@ -50,7 +50,7 @@ StateShare stateShareOf(int64_t numel, int64_t longestRow, int64_t ranks) {
   int64_t step = (numel - longestRow) / ranks / kStepMultiple * kStepMultiple;
   if (step < longestRow)
     return {};
-  // A row that begins before the next stretch ends no more than its own length after that.
+  // A row that begins before the next rank's range ends less than one row's length inside it.
   return {step, numel - (ranks - 1) * step};
 }
 

@@ -151,7 +151,8 @@ public:
     }
   }
 
-  /// What a number of steps does not reach is there too: a run may evaluate alone.
+  /// Nodes that the number of steps does not reach count too: a run may consist of evaluations
+  /// only.
   void collect(const std::vector<ProgramNode> &nodes) {
     std::vector<int64_t> named = namedRuns(role_, nodes);
     for (const ProgramNode &node : nodes) {

@@ -174,7 +174,7 @@ Status EventLog::step(const StepState &state, double seconds,
   return write();
 }
 
-/// What there is of each step, by its number or by samples.
+/// Writes the scalars of each step, by its number or by samples.
 void EventLog::training(const StepState &state, std::string_view suffix) {
   auto add = [&](std::string_view name, double value) {
     std::array<char, 64> tag;
@@ -193,7 +193,7 @@ void EventLog::training(const StepState &state, std::string_view suffix) {
     add("grad-norm", state.gradNorm);
 }
 
-/// What follows from the time of a step, on average since the last of these.
+/// Writes the scalars that depend on the time of a step, averaged since the last time.
 void EventLog::times(int64_t step) {
   double average = sinceLogged_ / static_cast<double>(stepsSinceLogged_);
   double tokens = static_cast<double>(samplesSinceLogged_ * options_.sequenceLength) /

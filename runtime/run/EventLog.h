@@ -12,7 +12,7 @@
 
 namespace shardc::run {
 
-/// What is logged, and how often: options of the recipe, in the section `logger`.
+/// The scalars that are logged, and how often: options of the recipe's section `logger`.
 struct EventOptions {
   int64_t interval = 1;       ///< steps from one group of scalars to the next
   int64_t logInterval = 100;  ///< steps over which times are averaged

@@ -9,7 +9,7 @@
 
 namespace shardc::run {
 
-/// What such a fault does to this process: ends or stops it, or closes its connections. Nothing for
+/// Applies the fault to this process: ends or stops it, or closes its connections. Does nothing for
 /// faults of other kinds.
 void strikeProcess(FaultKind kind);
 

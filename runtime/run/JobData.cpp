@@ -253,7 +253,8 @@ private:
   std::vector<int32_t> whole_;           ///< its sequences, where ranks have slices
 };
 
-/// What would read a path that is not there as data of this kind, if it is there as another.
+/// A hint for a path without data of the requested kind: the option that would read what exists
+/// there; empty if nothing does.
 std::string otherKind(const plan::Job::Dataset &dataset, const std::string &path) {
   using Kind = plan::Job::DatasetKind;
   std::error_code error;

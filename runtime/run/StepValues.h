@@ -1,5 +1,6 @@
-// What a plan reports of a step beside its state: losses of routers, and how experts are loaded.
-// The plan leaves sums over all ranks in cells; this makes named numbers of them.
+// The values that a plan reports for a step in addition to its state: losses of routers, and the
+// load of experts. The plan leaves sums over all ranks in cells; this code computes named numbers
+// from them.
 #pragma once
 
 #include <array>

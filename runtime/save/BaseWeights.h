@@ -25,7 +25,7 @@ public:
   static Result<std::unique_ptr<BaseWeights>> open(const plan::Plan &plan, ReportSink emit);
 
   const std::string &folder() const { return folder_; }
-  /// The files of a Hugging Face model that are there.
+  /// The files of the Hugging Face model, as far as they exist.
   Result<std::vector<checkpoint::HfModelFile>> modelFiles() const;
   /// A bias on the choice of experts is a parameter too.
   bool has(std::string_view name) const { return shapeOf(name).has_value(); }

@@ -20,8 +20,8 @@ public:
                                                       const StateLayout &layout);
   virtual ~FormatWriter() = default;
 
-  /// What the first rank saves beside its tensors: the state of the run and of its random numbers,
-  /// and if the optimizer is saved, its settings.
+  /// Adds the objects that the first rank saves beside its tensors: the state of the run and of its
+  /// random numbers, and the optimizer's settings if the optimizer is saved.
   virtual Status addObjects(const Progress &progress, checkpoint::RankWriter &writer) const = 0;
   /// Rows of a tensor or of a moment of it, which are in the cell of `piece`.
   virtual Status addRows(const checkpoint::TensorSlice &rows, const StatePiece &piece,

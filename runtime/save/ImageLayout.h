@@ -21,7 +21,7 @@ public:
 
   /// Bytes that a rank of the role copies.
   int64_t stateBytes(uint32_t role) const { return roles_[role].bytes; }
-  /// What a rank of the role copies, in the order of its image.
+  /// The copies of a rank with this role, in the order of its image.
   const std::vector<SnapshotCopy> &copies(uint32_t role) const { return roles_[role].copies; }
 
   /// Bytes of an image that hold a part of a piece of state, row by row.

@@ -30,7 +30,7 @@ int64_t batchOf(const plan::Plan &plan) {
 
 bool countsSamples(const plan::Plan &plan) { return plan.job.derived.stepSamples > 0; }
 
-/// What a person calls a value of the schedule, and what it does now.
+/// The name of a schedule's value in messages, and how it behaves in this run.
 struct ScheduleWords {
   std::string_view name, what, does;
   bool isLength = false; ///< counted in samples
@@ -65,7 +65,8 @@ std::optional<int64_t> savedBatch(const RunState &state) {
 
 } // namespace
 
-/// What shapes do not show but makes another model of the same weights.
+/// Compares settings that shapes of tensors do not show, but that change the model which the
+/// weights define.
 Status Loader::compareArguments(const RunState &state) const {
   const plan::Job::Model &model = plan_->job.model;
   for (auto [name, ours] : {std::pair("num_layers", model.numLayers),
@@ -258,8 +259,8 @@ Status Loader::readAmaxHistory() {
                                     progress_.amaxHistory.data());
 }
 
-/// What experts were chosen by belongs to the weights. A layer that the checkpoint says nothing of
-/// begins with zeros, as in a new run.
+/// The bias on the choice of experts is loaded with the weights. A layer without one in the
+/// checkpoint begins with zeros, as in a new run.
 Status Loader::readExpertBias() {
   std::optional<int64_t> holder = rankWithExpertBias(*plan_);
   if (!holder)

@@ -51,7 +51,7 @@ bool isVocabulary(std::string_view name) {
          name == "output_layer.bias";
 }
 
-/// What upstream calls the loader of a run's format.
+/// Upstream's name of the loader for a run's format.
 std::string loaderName(const plan::Plan &plan) {
   return plan.job.checkpoint.ckptFormat == plan::Job::CkptFormat::FsdpDtensor
              ? "Megatron-FSDP"
@@ -142,7 +142,8 @@ Status Loader::openChosen(const std::string &folder, const ReportSink &emit) {
   return compare();
 }
 
-/// Only older ones are named: a user who follows the advice again and again comes to an end.
+/// Only older checkpoints are suggested, so that a user who follows the advice repeatedly reaches
+/// an end.
 Status Loader::withOlder(Status status, const std::string &folder) const {
   std::string_view id = status.report().id;
   const std::string &root = plan_->job.checkpoint.load;
@@ -241,7 +242,8 @@ Status Loader::compare() {
   return readProgress(state);
 }
 
-/// What the weights were trained for, and what of them this run would drop.
+/// Compares the model for which the weights were trained with this run's, and finds the weights
+/// that this run would drop.
 Status Loader::compareModel(const RunState &state) const {
   std::vector<ModelDifference> found = modelDifferences(plan_->job, state);
   std::optional<Shape> table =

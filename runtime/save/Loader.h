@@ -30,13 +30,13 @@ public:
 
 class Loader {
 public:
-  /// Finds the checkpoint that the plan's options name and compares it with the plan. None if the
-  /// plan does not load. The folders are of checkpoints, or checkpoints themselves. NotFound if
-  /// the options require a checkpoint and there is none; InvalidInput if it does not fit, with
-  /// lists of tensors that are missing, surplus, or of another shape. `emit` takes the step at
-  /// which the run begins, with the reason, then remarks on differences that do not keep the
-  /// checkpoint from being loaded; and warnings of damage that cannot be seen, which restore finds,
-  /// from any thread. The plan outlives the loader.
+  /// Finds the checkpoint that the plan's options name, and compares it with the plan. Returns null
+  /// if the plan does not load. Each named folder is a checkpoint or holds several. NotFound if the
+  /// options require a checkpoint and there is none. InvalidInput if it does not fit, with lists of
+  /// tensors that are missing, surplus, or of another shape. `emit` receives the step at which the
+  /// run begins, with the reason; then remarks on differences that do not prevent loading; and
+  /// later, from any thread, warnings of silent damage that restore finds. The plan must outlive
+  /// the loader.
   static Result<std::unique_ptr<Loader>> open(const plan::Plan &plan, ReportSink emit) {
     return open(std::span(&plan, 1), std::move(emit));
   }

@@ -287,7 +287,7 @@ Result<std::optional<ImageChoice>> MemorySaves::choose(int64_t newerThan) {
   return std::optional<ImageChoice>();
 }
 
-/// What is not chosen is of no more use, and would be taken for the newer one.
+/// Removes the images that were not chosen, since a later restart would take them for newer ones.
 void MemorySaves::keepOnly(const std::optional<ImageChoice> &choice) const {
   for (const ImageSlots *slots : {&held_.own, &held_.guest})
     for (int slot = 0; slots->isThere() && slot < ImageSlots::kCount; ++slot) {
@@ -310,7 +310,7 @@ std::string MemorySaves::whose(const ImageChoice &choice) const {
   return others.empty() ? "each rank from its own" : others + ", the others from their own";
 }
 
-/// What rank 0 reads for all: the position of the job, of which only some images have all parts.
+/// The position of the job, which rank 0 reads for all ranks from an image that has all parts.
 Result<MemorySaves::Position> MemorySaves::positionIn(const Reader &images,
                                                       const ImageChoice &choice) const {
   ASSIGN_OR_RETURN(ImageInfo info, images.infoOf(0));

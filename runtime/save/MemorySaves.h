@@ -66,7 +66,7 @@ public:
   /// memory after a step behind `newerThan`. Images that are not chosen are dropped.
   Result<std::optional<MemoryState>> restore(int64_t newerThan);
 
-  /// What is copied from here on, of one rank. Nothing is under way that is still to be copied.
+  /// Sets the executable whose state is copied from here on. No unfinished copy may exist.
   void attach(size_t phase, exec::Executable &executable);
   /// Stops using the executable: an image whose state has not arrived is abandoned.
   void release();
@@ -79,7 +79,7 @@ public:
   Result<bool> mayBegin(int64_t step, bool isHostFree);
   /// Begins the image of a step, whose copies into the arena `host` are queued.
   void begin(int64_t step);
-  /// The step's state, which the image waits for; `awaitedStep` is none if none does.
+  /// The step whose state the current image waits for; nothing if it waits for none.
   std::optional<int64_t> awaitedStep();
   void setProgress(const Progress &progress);
   /// Waits until the arena `host` may be written again. Not while a step's state is awaited.

@@ -37,7 +37,7 @@ struct Stretch {
   int64_t bytes() const { return std::ssize(weights); }
 };
 
-/// Calls move(stretch) until all of the piece is moved.
+/// Calls `move` for one range after the other until the whole piece has been moved.
 template <typename Move>
 Status forStretches(exec::Executable &executable, size_t rank, const StateLayout &layout,
                     const StatePiece &piece, const Move &move) {

@@ -14,7 +14,7 @@
 
 namespace shardc::save {
 
-/// What all checkpoints of a run have in common. Outlives the writers.
+/// The data that all checkpoints of a run share. Outlives the writers.
 struct SaveJob {
   const plan::Plan *plan = nullptr;
   const StateLayout *layout = nullptr;

@@ -107,8 +107,8 @@ PlainEntries schedulerOf(const plan::Plan &plan, const Progress &progress) {
   };
 }
 
-/// What the plan says, and the options that are off, which it leaves out: who reads a checkpoint
-/// may have other defaults.
+/// The plan's settings, and those options that are off and that a plan omits, since readers of a
+/// checkpoint may have other defaults.
 std::vector<plan::Job::Entry> settingsOf(const plan::Job &job) {
   std::vector<plan::Job::Entry> all = job.entries();
   for (size_t i = 0; i < plan::kJobFields; ++i) {

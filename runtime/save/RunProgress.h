@@ -32,8 +32,8 @@ struct Progress {
   int64_t consumedTrainSamples = 0, consumedValidSamples = 0;
   int64_t skippedTrainSamples = 0; ///< of steps that were skipped
   double floatingPointOperations = 0;
-  /// What the moments of each parameter count more than the schedule, by index in Plan::params;
-  /// below 0 where they began after it did. Empty: all 0.
+  /// For each parameter, by index in Plan::params, the number of updates in its moments minus that
+  /// of the schedule; negative if the moments began later. Empty: all 0.
   std::vector<int64_t> countOffsets;
 
   /// Updates that a parameter's moments count.
@@ -50,7 +50,7 @@ Progress progressAfter(const plan::Plan &plan, const Progress &begin, const Step
 int64_t batchesConsumed(const plan::Plan &plan, const Progress &progress);
 
 checkpoint::RunState runStateOf(const plan::Plan &plan, const Progress &progress);
-/// What the checkpoint of a run says of its loss scale; none if that is not dynamic or not known.
+/// The loss scale in a run's checkpoint; nothing if it is not dynamic or not known.
 std::optional<LossScaler> lossScalerOf(const checkpoint::RunState &state);
 /// The cell of a role with the amax history; null if the plan has none. All ranks have the
 /// same history, each role in a place of its own.

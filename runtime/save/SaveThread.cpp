@@ -302,7 +302,8 @@ Status SaveThread::writePiece(const SnapshotPiece &piece, std::vector<RankSave> 
   });
 }
 
-/// What it reads while it writes files, which takes as long as a disk does.
+/// Copies the snapshot that the thread reads while it writes files, which takes as long as the disk
+/// needs.
 Status SaveThread::copySnapshot() {
   SHARDC_CHECK(pieces_.size() == 1, "{} pieces share the arena with others", pieces_.size());
   RETURN_IF_ERROR(waitForCopies());

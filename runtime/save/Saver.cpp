@@ -283,8 +283,8 @@ Status Saver::stepEnded(const StepState &state) {
   return isShared_ ? exchange() : reportOutcome();
 }
 
-/// All ranks say how far a save is, and come to the same end of it. Called by all in the same
-/// steps.
+/// All ranks exchange the progress of a save, and so reach the same decision. All call this in the
+/// same steps.
 Status Saver::exchange() {
   ASSIGN_OR_RETURN(std::vector<hal::Peers::Kind> all,
                    peers_->allKinds("how far a save is", thread_->progress()));

@@ -23,10 +23,11 @@ Status checkCheckpointOptions(const plan::Plan &plan);
 
 class Saver final : public run::StateKeeper {
 public:
-  /// Makes the folder if need be, locks it and clears away what interrupted saves left there.
-  /// Unavailable if another run or conversion saves there. None if the plan does not save. `emit`
-  /// takes what came of saves, on the thread that calls. The plan outlives the saver, and so do
-  /// `peers`: the ranks in other processes, all of which call this; null if there are none.
+  /// Creates the folder if needed, locks it, and removes leftovers of interrupted saves.
+  /// Unavailable if another run or conversion saves there. Returns null if the plan does not save.
+  /// `emit` receives the results of saves, on the calling thread. The plan and `peers` must outlive
+  /// the saver. `peers` are the ranks in other processes, all of which call this; null if there are
+  /// none.
   static Result<std::unique_ptr<Saver>> create(const plan::Plan &plan, ReportSink emit,
                                                hal::Peers *peers = nullptr,
                                                const checkpoint::Observers &observers = {});
@@ -35,13 +36,12 @@ public:
   /// InvalidInput where the run's saves would replace checkpoints of another run: one that it does
   /// not continue, from `continued`, and that went further than `step`. The recipe may ask for it.
   Status checkOverwrites(int64_t step, const std::string &continued) const;
-  /// What is saved, and what the process begins with where that is not the job's first step. The
-  /// executable outlives the saver's use.
+  /// Sets the executable whose state is saved. It must outlive the saver's use.
   void attach(exec::Executable &executable) { executable_ = &executable; }
   /// Sets the copies in memory that are made between saves, or null. They use the executable too.
   void setMemory(MemorySaves *memory) { memory_ = memory; }
   void setBegin(const Progress &begin) { begin_ = begin; }
-  /// What each save carries along. Comes before the first save.
+  /// Sets the files that each save includes. Call it before the first save.
   void setModelFiles(std::vector<checkpoint::HfModelFile> files) {
     job_.modelFiles = std::move(files);
   }

@@ -16,7 +16,7 @@ using plan::Op;
 using plan::OpKind;
 using plan::Segment;
 
-/// What the segment copies to the host, in the order of its ops.
+/// The segment's copies to the host, in the order of its ops.
 Result<std::vector<SnapshotCopy>> copiesOf(const plan::Plan &plan, const plan::Role &role,
                                            const Segment &segment) {
   std::vector<SnapshotCopy> copies;
@@ -106,8 +106,8 @@ private:
   std::map<uint32_t, int64_t> covered_; ///< bytes by cell
 };
 
-/// What the background segments of a role copy to the host, in their order. Behind one that stages
-/// come those that copy on.
+/// The copies of a role's background segments to the host, in order. A segment that stages on the
+/// device is followed by those that copy the staged data.
 Result<std::vector<RoleSnapshot>> snapshotsOf(const plan::Plan &plan, uint32_t index,
                                               uint32_t firstNumber) {
   const plan::Role &role = plan.roles[index];

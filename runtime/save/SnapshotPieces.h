@@ -17,15 +17,15 @@ struct SnapshotCopy {
   plan::Place place; ///< in the arena `host`
 };
 
-/// What background segments of one role copy to the host: one of them, or one that stages and those
-/// that copy on what it has staged.
+/// The copies of one role's background segments to the host: of a single segment, or of a segment
+/// that stages on the device and those that copy the staged data.
 struct RoleSnapshot {
   std::vector<uint32_t> segments;   ///< in their order, as exec::Executable numbers them
   std::vector<SnapshotCopy> copies; ///< by cell, then by place in the cell
   uint32_t role = 0;                ///< index in Plan::roles
 };
 
-/// What is copied together: of each role its next one, if it has one more.
+/// Copies that happen together: each role's next one, if it has one more.
 struct SnapshotPiece {
   std::vector<RoleSnapshot> roles;
 };

@@ -19,7 +19,7 @@ struct ImageId {
   auto operator<=>(const ImageId &) const = default;
 };
 
-/// What an image's header holds. Sent between processes of one program as it is.
+/// The content of an image's header. Sent as raw bytes between processes of the same program.
 struct ImageInfo {
   ImageId id;
   uint64_t planHash = 0; ///< of the job's plans

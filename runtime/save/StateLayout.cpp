@@ -130,7 +130,7 @@ Status StateLayout::addBlock(uint32_t role, int32_t block) {
   return addMoments(role, block);
 }
 
-/// What the optimizer keeps of the block, by the names that checkpoints have for it.
+/// Adds the optimizer's state of the block, under the names that checkpoints use.
 Status StateLayout::addMoments(uint32_t role, int32_t block) {
   std::optional<plan::Optimizer> optimizer =
       plan::optimizerOf(*plan_, plan_->blocks[static_cast<size_t>(block)]);

@@ -34,7 +34,7 @@ public:
   /// cells.
   static Result<StateLayout> create(const plan::Plan &plan);
 
-  /// What a rank holds, by cell. InvalidInput where a shard cuts a row.
+  /// The pieces of state that a rank holds, by cell. InvalidInput if a shard splits a row.
   Result<std::vector<StatePiece>> pieces(int64_t rank) const;
   /// The same without what another rank saves: of the ranks of all roles that hold the same
   /// elements, the first one saves them; replicated state is divided among the ranks.

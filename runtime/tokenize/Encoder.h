@@ -1,4 +1,4 @@
-// What turns texts into tokens. Each thread has an encoder of its own.
+// Encoders convert texts to tokens. Each thread has its own.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ struct Encoding {
   std::vector<uint32_t> lengths; ///< tokens of each text
 };
 
-/// What is known of a tokenizer once its library has read it.
+/// Properties of a tokenizer, known after its library has read it.
 struct TokenizerFacts {
   std::string library; ///< for example `tokenizers 0.23.3`
   int64_t vocabSize = 0;

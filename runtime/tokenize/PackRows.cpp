@@ -170,7 +170,8 @@ Status RowStore::pack(const Packing &packing, Ordered manifest, PackCounts &coun
 
 namespace {
 
-/// What all inputs of a repacking agree on, and the rows of each in turn.
+/// The settings on which all inputs of a repacking agree, and the rows of one input after the
+/// other.
 class Repacking {
 public:
   Repacking(const std::string &prefix, const RepackOptions &options)

@@ -15,7 +15,7 @@
 
 namespace shardc::tokenize {
 
-/// What became of the rows of a set of packs.
+/// Counts of how rows were packed.
 struct PackCounts {
   int64_t rows = 0, packs = 0, tokens = 0;
   int64_t places = 0;                  ///< that rows take: each token but a row's last one

@@ -140,7 +140,7 @@ void Pipeline::put(int64_t number, EncodedBatch encoded) {
 bool Pipeline::read(Batch &batch, int64_t &number) {
   std::lock_guard turn(reading_);
   {
-    // What is read and not taken yet bounds the memory.
+    // The limit on batches that were read and not yet returned bounds the memory.
     const int64_t ahead = 4 * static_cast<int64_t>(encoders_.size());
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return isStopped_ || isRead_ || read_ < taken_ + ahead; });

@@ -111,7 +111,7 @@ Ordered tokenizerJson(const Work &work) {
   return json;
 }
 
-/// What has to be the same for a run to be continued.
+/// The settings that must be equal for a run to be resumed.
 std::string identityOf(const Work &work) {
   Ordered inputs = Ordered::array();
   for (const Input &input : work.inputs)
@@ -212,7 +212,7 @@ Status mergeShards(const Work &work, ShardFolder &shards, const Counts &counts,
   RETURN_IF_ERROR(manifest.sync());
   ASSIGN_OR_RETURN(data::IndexedBuilder builder, data::IndexedBuilder::create(work.prefix, type));
   RETURN_IF_ERROR(shards.copyTo(builder));
-  // A manifest is beside the data that it describes, or there is none.
+  // A manifest must describe the data beside it, so the old one is removed first.
   std::error_code error;
   if (!fs::remove(work.prefix + ".json", error) && error)
     return makeStatus(StatusCode::Io, "cannot replace '{}.json': {}", work.prefix, error.message());

@@ -25,9 +25,9 @@ public:
   static constexpr size_t kOutputBytes = size_t{1} << 20;
 };
 
-/// What unpacks the file of this name with these first bytes; none for files that are not packed.
-/// The name's suffix decides (.gz, .zst), or else the first bytes. Unavailable if this program was
-/// built without the library.
+/// Creates a decompressor for a file, by the suffix of its name (.gz, .zst), or else by its first
+/// bytes; null if the file is not compressed. Unavailable if this program was built without the
+/// library.
 Result<std::unique_ptr<Unpacker>> makeUnpacker(std::string_view path, std::string_view head);
 
 } // namespace shardc::tokenize

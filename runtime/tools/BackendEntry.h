@@ -16,8 +16,8 @@
 
 namespace shardc::tools {
 
-/// What a backend keeps during one run, and does for it besides what hal/ says. It outlives the
-/// backend that it makes.
+/// State and services of a backend during one run, in addition to hal/. It outlives the backend
+/// that it creates.
 class BackendSession {
 public:
   /// Returns once nothing that the session began runs concurrently with the caller.

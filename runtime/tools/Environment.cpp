@@ -17,7 +17,7 @@
 namespace shardc::tools {
 namespace {
 
-/// What there is to find of any of the plans, each once.
+/// The reports of `find` for all plans, without duplicates.
 template <typename Find>
 std::vector<Report> ofAll(std::span<const plan::Plan> plans, const Find &find) {
   std::vector<Report> findings;
@@ -197,7 +197,7 @@ void prepareBackend(std::span<const plan::Plan> plans, const ProcessContext &pro
 
 namespace {
 
-/// What a rank has of another one that says it itself (hal::Peers::agree).
+/// Whether a rank only repeats a report of another rank that reports it itself (hal::Peers::agree).
 bool isHearsay(const Report &report, const std::vector<std::vector<Report>> &byRank) {
   for (size_t rank = 0; rank < byRank.size(); ++rank)
     for (const Report &own : byRank[rank])

@@ -110,7 +110,7 @@ int joinAndWork(const launch::WorkerOptions &worker, int64_t worldSize, uint64_t
   return work(process);
 }
 
-/// What words of progress mean, by the plan that they are of.
+/// Describes progress words, by the plan to which they belong.
 class StallTexts {
 public:
   explicit StallTexts(std::span<const plan::Plan> plans) : plans_(plans) {

@@ -18,7 +18,7 @@ struct ProcessContext {
   Console console;
   /// The ranks in other processes; null if this one has them all.
   launch::RendezvousClient *client = nullptr;
-  /// The last step that has ended, for whoever watches; 0 until one has.
+  /// The last completed step, for threads that watch the run; 0 before the first one.
   std::atomic<uint64_t> steps{0};
   /// ProgressWord of the channel that is being made before the first step, or 0.
   std::atomic<uint32_t> making{0};

@@ -55,7 +55,8 @@ const BackendEntry *chooseBackend(const RunToolOptions &options, int &devices) {
   return findBackend("host");
 }
 
-/// What ranks need of a plan to be started, to meet and to be watched: their number.
+/// A minimal plan with the number of ranks, which is enough to start ranks, to connect them and to
+/// watch them.
 plan::Plan planOf(std::string_view backend, int64_t ranks) {
   plan::Plan plan;
   plan.name = "measure";
@@ -96,7 +97,7 @@ Result<RateFile> readRateFile(const std::string &path) {
   return std::move(*file);
 }
 
-/// What one process does, once the ranks have met.
+/// The work of one process after the ranks have connected.
 class MeasureJob {
 public:
   MeasureJob(const plan::Plan &plan, const RunToolOptions &options, const BackendEntry &entry,
@@ -229,8 +230,8 @@ private:
     return Status::ok();
   }
 
-  /// What the host writes and reads in some twenty seconds on a device of its own; a little of a
-  /// memory that ranks share.
+  /// Tests as much of a device's memory as the host writes and reads in about twenty seconds; a
+  /// small part if ranks share the memory.
   Status testMemory(std::vector<Report> &found) {
     constexpr int64_t kGiB = int64_t{1} << 30, kDeviceBytes = 48 * kGiB, kHostBytes = kGiB / 4;
     constexpr double kShare = 0.9; // what is left is for libraries

@@ -11,7 +11,7 @@
 namespace shardc::tools {
 namespace {
 
-/// What the system could still give to programs, in bytes; none if it does not say.
+/// The system's available memory in bytes; nothing if it is unknown.
 std::optional<int64_t> memoryAvailable() {
   std::optional<int64_t> bytes;
   std::FILE *file = std::fopen("/proc/meminfo", "re");

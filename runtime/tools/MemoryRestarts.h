@@ -17,9 +17,9 @@ namespace shardc::tools {
 
 struct Environment;
 
-/// What a supervisor holds for each rank that it starts; nothing where the plans keep no state in
-/// memory, or where ranks do not restart. PlanCannotRun if a plan copies state in pieces,
-/// MemorySavesTooLarge if this machine has less.
+/// The memory that a supervisor holds for each rank that it starts; none if the plans keep no state
+/// in memory, or if ranks do not restart. PlanCannotRun if a plan copies state in pieces,
+/// MemorySavesTooLarge if this machine has too little.
 Result<launch::HeldMemory> heldMemoryOf(std::span<const plan::Plan> plans,
                                         const RunToolOptions &options, bool isLaunched);
 
@@ -28,7 +28,8 @@ class MemoryRestart {
 public:
   explicit MemoryRestart(save::MemoryState state) : state_(std::move(state)) {}
 
-  /// What loads it into plans that continue the job, which outlive it. Once.
+  /// A loader that restores the state into plans that continue the job. The plans must outlive it.
+  /// Call once.
   Result<std::unique_ptr<save::Loader>> load(std::span<const plan::Plan> plans);
   /// Tells where the run goes on, once all of the state was read.
   Status noteRead(const ReportSink &emit, run::MetricsWriter &metrics) const;

@@ -15,7 +15,7 @@ namespace {
 /// Without a launcher this machine starts a process for each.
 constexpr int64_t kSparesMax = 1024;
 
-/// What becomes of a run after a fault. `sizes` is the text of --elastic.
+/// Adds the options for runs after a fault. `sizes` is the text of --elastic.
 void addRestarts(cli::Program &app, RunToolOptions &options, std::string &sizes,
                  const cli::Option &simulated) {
   app.option("--restarts", options.restarts,

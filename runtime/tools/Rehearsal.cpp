@@ -53,7 +53,7 @@ struct Counts {
   int64_t calls = 0, collectives = 0, copies = 0;
 };
 
-/// What the first rank's segments consist of, in all variants.
+/// Counts the calls of the first rank's segments, in all variants.
 Counts countCalls(const exec::Executable &executable) {
   Counts counts;
   executable.forEachBound([&](const exec::BoundSegment &bound, const plan::Segment &) {

@@ -36,7 +36,7 @@ public:
   }
 
 private:
-  /// What tells a file from the one that had its name before.
+  /// Distinguishes a file from an earlier one with the same name.
   using Stamp = std::tuple<dev_t, ino_t, int64_t, int64_t>;
 
   std::map<int64_t, Stamp> stamps() const {

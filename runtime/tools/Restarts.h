@@ -28,7 +28,8 @@ std::string whereFrom(int64_t savedStep, const std::string &folder, bool hasMemo
 /// Adds a line to the file of metrics while no rank has it open. Io if that fails.
 Status addMetricsLine(const std::string &path, const std::string &line);
 
-/// What adds a rank that is late step after step to the file of metrics; empty without one.
+/// A callback that records a rank that is late step after step in the file of metrics; empty
+/// without such a file.
 std::function<void(const launch::LateRank &, int64_t step, const launch::Hello &)>
 noteLateIn(const RunToolOptions &options);
 

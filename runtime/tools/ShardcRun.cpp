@@ -53,7 +53,8 @@ Result<std::vector<plan::Plan>> loadPlans(const RunToolOptions &options, uint64_
   return plans;
 }
 
-/// What would keep the job from going on with other numbers of ranks, found before its first step.
+/// The reasons why the job could not continue with other numbers of ranks, found before its first
+/// step.
 std::vector<Report> findElastic(std::span<const plan::Plan> all, std::span<const plan::Plan> own,
                                 const RunToolOptions &options, const BackendEntry &entry) {
   std::vector<Report> findings;

@@ -56,7 +56,7 @@ int64_t lastStep(const plan::Plan &plan, int64_t firstStep, const std::vector<in
   return last;
 }
 
-/// What the recipe says of when steps end and evaluations begin.
+/// Sets when the recipe's steps end and its evaluations begin.
 void setLength(const plan::Plan &plan, const ProcessContext &process, run::RunOptions &options) {
   constexpr double kMinutesMax = 5e7; // about a century
   options.evaluatesOnly = plan.job.validation.skipTrain;
@@ -247,14 +247,13 @@ private:
     return std::nullopt;
   }
 
-  /// What all ranks do together once each has all that its steps take.
+  /// The last common step of the setup, after each rank has everything that its steps need.
   Status endSetUp(ProgressWatch &watch) {
     RETURN_IF_ERROR(watch.start());
     return reportWarnings(process_, environment_.warnings);
   }
 
-  /// What comes once, before the first step of this process. From here on reports go to
-  /// `emit`.
+  /// Runs once, before the first step of this process. From here on reports go to `emit`.
   void beginSteps(exec::Executable &executable) {
     hasBegun_ = true;
     if (progress_.step == 0 && process_.attempt() == 0) // others continue what they find

@@ -1,4 +1,4 @@
-// What a label of a span says of its op, as the plan has it.
+// The description of an op in a span's label, as the plan has it.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,8 @@
-// Checks background segments. They are unordered with all ops between the end of a step and the
-// segment that they name. So none of these ops may write what a background segment reads, or access
-// what it writes. A background segment that names another one is unordered with all ops of steps;
-// until it has ended, so are the bytes that the other one has staged for it.
+// Checks background segments. A background segment runs concurrently with all ops between the end
+// of a step and the segment that it names. So none of these ops may write bytes that it reads, or
+// access bytes that it writes. A background segment that names another background segment runs
+// concurrently with all ops of steps. Until it has ended, so do its reads of the bytes that the
+// other one has staged for it.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -170,8 +171,9 @@ private:
                  scope_.plan().streams[op.stream].name);
   }
 
-  /// The host reads what a snapshot copies, and another segment reads what is staged. Only a cell
-  /// says so; bytes that are in no cell could be written over before.
+  /// The host reads a snapshot's copies, and another segment reads staged copies. Both happen after
+  /// the segment, so the copies must be stored to cells: bytes that are in no cell may be
+  /// overwritten earlier.
   void checkHandedOver() {
     std::vector<bool> isLeft(segment_.values.size());
     for (const Segment::Boundary &out : segment_.outs)

@@ -35,8 +35,8 @@ bool movesShards(CollectiveKind kind) {
   return false;
 }
 
-/// What it takes to find the parameters in a part of a block, and to look for padding at one index,
-/// in the visits that are counted.
+/// Costs, in counted visits, of finding the parameters in a part of a block, and of looking for
+/// padding at one index.
 constexpr uint64_t kVisitsOfPart = 16, kVisitsOfGap = 4;
 
 class BlockCheck : RoleCheck {
@@ -86,7 +86,7 @@ private:
   /// What of a block a class holds.
   enum class Content : uint8_t { Unclear, Weights, Gradient, Moments };
 
-  /// What cells and ops say that a class holds.
+  /// The content of an alias class according to cells and ops.
   struct Claim {
     int32_t block = -1;
     Content content = Content::Unclear;
@@ -133,8 +133,8 @@ private:
     Elements elements = {}; ///< see checkPadding()
   };
 
-  /// What a value is cut out of, through all views, and with which of its elements it begins; no
-  /// `begin` where that moves with the indices of several groups.
+  /// The value of which another value is a view, through all views, and the element at which it
+  /// begins; no `begin` if that moves with the indices of several groups.
   struct Cut {
     ValueId whole = kNone;
     std::optional<Moving> begin;
@@ -435,8 +435,9 @@ private:
                : ofParts(parts->second, value(s, id).type.numel());
   }
 
-  /// What is made of parts of a block without their block being named. What has other elements is
-  /// gathered or scattered, and may have padding if a part has, on any rank.
+  /// The elements of a value that is computed from parts of a block by an op that does not name the
+  /// block. If the parts differ, the value was gathered or scattered, and may have padding if any
+  /// part has, on any rank.
   Elements ofParts(const std::vector<const Part *> &parts, int64_t numel) {
     Elements all;
     for (const Part *part : parts) {

@@ -13,12 +13,13 @@
 namespace shardc::plan::verifier {
 namespace {
 
-/// What it takes to place a range at a coordinate, to keep a piece of a value that is made of
-/// several, and to lay out a value or cell, in the visits that are counted.
+/// Costs, in counted visits, of placing a range at a coordinate, of keeping a piece of a value that
+/// consists of several, and of laying out a value or cell.
 constexpr uint64_t kVisitsOfRange = 96, kVisitsOfPiece = 64, kVisitsOfBounds = 8;
-/// What it takes to find out where two bounds meet.
+/// The same of finding where two bounds meet.
 constexpr uint64_t kVisitsOfLines = 4;
-/// What it takes to keep that a region's content is lost, by the memory that it needs.
+/// The same of recording that a region's content is lost, in proportion to the memory that this
+/// needs.
 constexpr uint64_t kVisitsOfClobber = 128;
 /// Up to so many coordinates are all looked at; of more, those where the order of bounds changes.
 constexpr int64_t kCoordinatesAll = 64;
@@ -113,7 +114,7 @@ private:
 /// Whether there are so few coordinates that all of them are checked.
 bool areFew(IndexRange indices) { return indices.last - indices.first < kCoordinatesAll; }
 
-/// What coordinatesFor() costs with this number of lines, in the visits that are counted.
+/// The cost of coordinatesFor() for this number of lines, in counted visits.
 uint64_t visitsOfCoordinates(size_t lines, IndexRange indices) {
   return (areFew(indices) ? lines : std::min(lines * lines, kLinePairsMax)) * kVisitsOfLines;
 }
@@ -181,8 +182,7 @@ public:
       for (const ZonePlay &play : collectZones(layout(arena)))
         playZone(layout(arena), arena, play, shadow, effect);
     }
-    // What spoils a content matters only if somebody reads it: ProgramCheck and LostCheck know
-    // that.
+    // Corrupted content is an error only if it is read, which ProgramCheck and LostCheck know.
     for (SegmentEffect::Out &out : effect.outs)
       if (auto found = shadow.corrupted().find(out.region); found != shadow.corrupted().end())
         out.loss.corrupted = std::make_shared<const Finding>(found->second);
@@ -264,8 +264,8 @@ private:
       isMoving_[id] = !range.isFixed();
       addRange(range, spans_[id], bounds);
     }
-    // What a gather in place writes ends where this rank's own part begins, which moves; all of it
-    // may lie beyond the parts of the ranks that have this role.
+    // An in-place gather writes up to this rank's own part, whose offset moves with the rank. All
+    // its writes may lie beyond the parts of the ranks that have this role.
     for (const Op &op : segment_.ops)
       if (op.kind == OpKind::AllGather && isMoving_[op.operands[0]] != 0 &&
           gathersInPlace(scope_.plan(), scope_.role, segment_, op)) {
@@ -447,7 +447,7 @@ private:
     }
   }
 
-  /// What the region is made of, and a read of it at the segment's end.
+  /// Records the values in the region, and a read of it at the segment's end.
   void collectOut(const Contents &contents, uint32_t region, SegmentEffect::Out &out) {
     auto end = static_cast<uint32_t>(segment_.ops.size());
     bool isWhole = regions_.cellOf(region) == region;
@@ -501,7 +501,7 @@ private:
         addClobber(at.region, shadow.findWritten(at.span.first, at.span.last), effect);
   }
 
-  /// What touches each zone of the arena, with bounds that may move.
+  /// Collects the accesses to each zone of the arena, with bounds that may move.
   std::vector<ZonePlay> collectZones(const ArenaLayout &bytes) const {
     std::vector<ZonePlay> plays;
     for (const Hull &zone : bytes.zones)

@@ -15,7 +15,7 @@
 
 namespace shardc::plan::verifier {
 
-/// Why a region has no valid content, for the message of whoever reads it later.
+/// Why a region has no valid content, for the message of a later read.
 struct Loss {
   Spot at;
   std::optional<ByteRange> bytes; ///< the overwritten bytes; nothing: all of them

@@ -1,6 +1,6 @@
-// Follows which rows of values are there. An op puts rows into runs and counts them; from then on
-// rows, their counts and places among them belong together, through ops, buffers and exchanges.
-// Which belong together is not said by names or types, but by where the counts come from.
+// Tracks which rows of values are valid. An op sorts rows into groups and counts them. From then on
+// rows, their counts and their positions belong together, through ops, buffers and exchanges. The
+// origin of the counts, not names or types, decides which belong together.
 #include <algorithm>
 #include <array>
 #include <vector>
@@ -79,7 +79,7 @@ public:
       followFactors(at, i, op);
   }
 
-  /// What a result is added to has the same rows.
+  /// A result that accumulates has the same rows as its buffer.
   void add(const Values &at, uint32_t i, const Tie &tie) {
     State &sum = at[at.scope.segment.ops[i].results[tie.result]];
     const State &more = at[tie.value];

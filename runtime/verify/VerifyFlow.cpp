@@ -25,7 +25,7 @@ public:
     findTakers();
   }
 
-  /// Reports domain by domain, since what one refuses may follow from what another one does.
+  /// Reports domain by domain, since an error in one domain may cause errors in another.
   void run() {
     for (const auto &domain : domains_)
       followed_.push_back(domain.get());
@@ -127,7 +127,8 @@ private:
         domain->follow(i, op);
     if (op.kind == OpKind::Send && !isReport)
       leave(op.operands.front(), transferOf(scope, op, op.operands.front()), false);
-    // In some microbatches a result is what it has in others added to its buffer, or what it keeps.
+    // A result with an accumulating tie is, in some microbatches, the sum with its buffer's
+    // content, or that content alone.
     for (const Tie &tie : op.ties)
       if (tie.kind == Tie::Acc && isReached(tie.value))
         followTie(i, tie, op.results[tie.result]);

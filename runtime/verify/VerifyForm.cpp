@@ -219,7 +219,8 @@ private:
       use(tie.value);
   }
 
-  /// The counts of a value's rows are defined before it, and all rows of these counts are there.
+  /// Checks that a value's counts are defined before it, and that the counted rows themselves are
+  /// complete.
   void checkCountsOf(ValueId id) {
     const Value &value = scope_.value(id);
     if (value.counts == kNone)

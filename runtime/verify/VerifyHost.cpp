@@ -205,7 +205,7 @@ private:
     }
   }
 
-  /// What a load has filled is changed by ops in place, and never filled anew.
+  /// Loaded state may only be changed in place by ops, and never be filled again.
   void checkKept(const Scope &where) {
     std::vector<uint32_t> cellOf(where.segment.values.size(), kNone); // of live-ins
     for (const Segment::Boundary &in : where.segment.ins)

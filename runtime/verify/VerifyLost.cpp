@@ -154,7 +154,8 @@ private:
     std::vector<std::pair<uint8_t, uint8_t>> after; // read and kept, of each cell that is left
     for (const SegmentEffect::Out &out : effect->outs)
       after.emplace_back(live.read[cellAt(out.region)], live.kept[cellAt(out.region)]);
-    // Backwards: what a segment overwrites is dead before it, what it reads is alive.
+    // Backwards: a region that a segment overwrites is dead before the segment, and one that it
+    // reads is live.
     for (const SegmentEffect::Clobber &clobber : effect->clobbers)
       if (clobber.region < role_.cells.size())
         live.set(cellAt(clobber.region), false);
@@ -163,7 +164,7 @@ private:
       isLive[i] |= isSometimes_ ? isRead_[cell] : after[i].second;
       live.set(cell, false);
     }
-    // What passes through a segment lives before it if it lives behind it.
+    // A region whose content passes through a segment is live before it if it is live after it.
     for (size_t i = 0; i < effect->outs.size(); ++i)
       for (uint32_t region : effect->outs[i].from) {
         live.read[cellAt(region)] |= after[i].first;
@@ -187,8 +188,8 @@ private:
     }
   }
 
-  /// A sum takes over the buffer of what it adds to also where it does not add: what another op of
-  /// the same microbatch has computed there has to be read before.
+  /// An accumulating op reuses its buffer even in microbatches in which it does not accumulate.
+  /// Another op's result of the same microbatch in that buffer must be read before.
   void checkTies(uint32_t s, Variant variant) {
     if (isLive_[s][variant].empty())
       return;

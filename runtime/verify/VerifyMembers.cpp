@@ -1,8 +1,8 @@
-// Which roles meet, and that they create their channels without waiting for each other for ever.
-// Creating a channel waits for all of its members. Ranks of one role create the same channels in
-// the same order, so each role is one actor here. Channels of one role's ranks alone hold up nobody
-// else. If all actors come to their end, the order in which channels were created is one that every
-// rank keeps to; so of all channels that are left, the first in it can always be created.
+// Finds which roles share channels, and checks that creating channels cannot deadlock. Creating a
+// channel waits for all of its members. Ranks of one role create the same channels in the same
+// order, so each role is one actor here. Channels whose members all have one role block nobody
+// else. If the simulation of all actors ends, the order in which channels were created is one that
+// every rank follows. So the first of the remaining channels in this order can always be created.
 #include "runtime/verify/VerifyMembers.h"
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 namespace shardc::plan::verifier {
 namespace {
 
-/// What it takes to find out whether two roles meet, in the visits that are counted.
+/// The cost of finding whether two roles share a channel, in counted visits.
 constexpr uint64_t kVisitsOfPair = 64;
 
 } // namespace

@@ -1,6 +1,6 @@
-// Checks of which microbatch each value of a segment is. What lies in a ring is of the one that its
-// slot is for, what an op computes is of that of its operands, and what it receives of that which
-// it is left for. An op works on values of one microbatch.
+// Checks the microbatch of each value of a segment. A value in a ring belongs to the microbatch of
+// its slot, an op's result to that of its operands, and a received value to that of the cell in
+// which it is stored. All operands of an op must belong to one microbatch.
 #include <algorithm>
 
 #include "runtime/verify/VerifyImpl.h"

@@ -52,8 +52,8 @@ public:
           read(i, tie.value);
       takeOver(i);
     }
-    // What spoils a cell matters only if it is read afterwards; in a placed plan VerifyBytes.cpp
-    // checks that.
+    // Corrupting a cell is an error only if the cell is read afterwards; in a placed plan
+    // VerifyBytes.cpp checks that.
     if (scope_.plan().level == Level::Placed)
       return;
     auto end = static_cast<uint32_t>(scope_.segment.ops.size());

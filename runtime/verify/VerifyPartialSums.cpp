@@ -338,7 +338,7 @@ private:
     }
   }
 
-  /// The group by whose index ranks have different tensors of a stack; -1 if it is none.
+  /// The group whose index selects a rank's tensors of a stack of experts; -1 if there is none.
   int16_t groupOfExperts(const Param &stack) const {
     auto split = std::ranges::find(stack.splits, 0, &Split::dim);
     return split == stack.splits.end() ? int16_t{-1} : firstAlike(plan_, split->group);

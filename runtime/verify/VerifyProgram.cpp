@@ -21,9 +21,9 @@ namespace {
 /// States of cells at one point of the program, and regions in all of them.
 constexpr size_t kStatesMax = 1024, kRegionsInStatesMax = size_t{1} << 23;
 
-/// What a copy of a region's state takes, in the visits that are counted.
+/// The cost of copying a region's state, in counted visits.
 constexpr uint64_t kVisitsOfRegion = 4;
-/// What it takes to find out what is due in a step, and whether it has been run from a state.
+/// The cost of finding what is due in a step, and whether it has already run from a state.
 constexpr uint64_t kVisitsOfStep = 64;
 
 /// Which regions of cells have a content.
@@ -385,7 +385,7 @@ private:
       checkLeft(s, out, states);
   }
 
-  /// What a background segment leaves in a cell.
+  /// Checks a cell to which a background segment stores.
   void checkLeft(uint32_t s, const SegmentEffect::Out &out, const States &states) {
     if (out.loss.corrupted && !isTried())
       report_.add(*out.loss.corrupted);

@@ -461,8 +461,8 @@ private:
     return whole.rows.empty() ? LayoutTable::kNone : table_.add(std::move(whole));
   }
 
-  /// What `change` makes of the rows of each index; kUnknown where it makes nothing of some. It has
-  /// slices of all ranks along these axes, or the own one again.
+  /// Applies `change` to the rows of each index; kUnknown if it fails for some. The result has the
+  /// slices of all ranks along these axes, or again only this rank's.
   template <typename Fn> int changed(int of, const Fn &change, Axes slices = 0) {
     if (!isKnown(of))
       return of;
@@ -477,8 +477,8 @@ private:
     return table_.add(std::move(layout));
   }
 
-  /// Columns of each row in parts, which come to lie one after the other, each with all rows; or
-  /// the other way. Extents that are neither leave no rows whole.
+  /// A transpose that moves the parts of each row's columns one after the other, each with all
+  /// rows; or its inverse. Other extents split rows.
   int transposed(const Op &op) {
     int64_t outer = op.getInt(Key::outer), inner = op.getInt(Key::inner);
     int of = rowsOf(op, 0);

@@ -14,7 +14,7 @@
 namespace shardc::plan::verifier {
 namespace {
 
-/// What it takes to find the marks of an op, in the visits that are counted.
+/// The cost of finding the marks of an op, in counted visits.
 constexpr uint64_t kVisitsOfMark = 4;
 
 /// Of an op: the operand that has the rows of each expert, and those that say which tokens count
@@ -235,8 +235,8 @@ private:
     return {};
   }
 
-  /// The result in which an op that quantises keeps the amaxes: those that it finds in
-  /// the operand's buffer, and those of its own values. The number of results if there is none.
+  /// The result in which a quantising op accumulates amaxes: those in the operand's buffer and
+  /// those of its own values. The number of results if it has none.
   static size_t seenBy(const Op &op) {
     if (op.results.size() < 2) // nearly always
       return op.results.size();

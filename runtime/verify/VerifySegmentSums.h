@@ -64,7 +64,7 @@ public:
       numbers_[op.results[r]] = r == 0 ? number : mixed(number, r);
   }
 
-  /// What an op computes: by its kind, group, attributes and operands.
+  /// The number of an op's result, from its kind, group, attributes and operands.
   uint64_t ofOp(const Op &op) const;
   /// The number of a collective's result, which is the same for all members of the group. The next
   /// collective on the same group and channel gets another number.

@@ -6,7 +6,7 @@
 
 namespace shardc::plan::verifier {
 
-/// What it takes to say what a read finds, in the visits that are counted.
+/// The cost of describing the content that a read finds, in counted visits.
 constexpr uint64_t kVisitsOfFinding = 256;
 
 void Shadow::reset(const std::vector<int64_t> &boundaries, Arena arena, int64_t member) {

@@ -1,7 +1,7 @@
-// What background segments copy to the host, some of it in two steps: of each cell with state of a
-// block all that a rank saves of it, once. They run one after the other, and whoever writes the
-// checkpoint takes what each of them has copied when it has ended, so a cell's rows have to come in
-// the order of the segments.
+// Checks the copies of background segments to the host, some of which take two steps. Of each cell
+// with state of a block, everything that a rank saves must be copied exactly once. The segments run
+// one after the other, and the writer of the checkpoint takes the copies of each when it has ended.
+// So a cell's rows must be copied in the order of the segments.
 #include <algorithm>
 
 #include "runtime/plan/HostCells.h"
@@ -62,7 +62,7 @@ private:
     }
   }
 
-  /// What a rank saves of the cell: all of it, or its share if all ranks hold the same.
+  /// The part of the cell that a rank saves: all of it, or its share if all ranks hold the same.
   StateShare heldOf(uint32_t c) {
     const Block &block = *blockOf_[c];
     StateShare share;

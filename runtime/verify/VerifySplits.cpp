@@ -10,7 +10,7 @@
 namespace shardc::plan::verifier {
 namespace {
 
-/// What it takes to compare a name with others, in the visits that are counted.
+/// The cost of comparing a name with others, in counted visits.
 constexpr uint64_t kVisitsOfName = 64;
 
 class SplitCheck {

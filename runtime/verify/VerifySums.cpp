@@ -318,7 +318,7 @@ private:
   uint64_t skipped_ = 0;
 };
 
-/// What the optimizers of all roles take; nothing after a finding.
+/// The operands of the optimizers of all roles; nothing after a finding.
 std::vector<PartUpdates> followRoles(Inspection &inspection) {
   std::vector<PartUpdates> updates;
   const bool areCompared = haveUpdatesInCommon(inspection.plan());

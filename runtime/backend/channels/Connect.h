@@ -14,13 +14,13 @@
 
 namespace shardc::channels {
 
-/// What a library of communicators does for one channel's members of this process. Calls that say
-/// "together" return once the members of all processes have made them.
+/// The interface of a library of communicators, for the members of one channel in this process.
+/// Calls marked "together" return once the members in all processes have made them.
 class Communicators {
 public:
   virtual ~Communicators() = default;
 
-  /// What the members of one communicator need to know, from one of them.
+  /// An id that one member creates and all members of the communicator need.
   virtual Result<std::string> makeId() = 0;
   /// Makes the communicators, together.
   virtual Status init(const std::string &id) = 0;

@@ -1,5 +1,4 @@
-// What NCCL and the device do where a channel is created (channels/Connect.h), all of it before any
-// capture.
+// Creates channels with NCCL and device memory (channels/Connect.h), all of it before any capture.
 #include <algorithm>
 #include <bit>
 #include <cstring>

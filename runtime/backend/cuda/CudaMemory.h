@@ -52,7 +52,7 @@ private:
 /// Bytes that could still be allocated, as far as device or system say.
 int64_t bytesFree(int device, hal::MemoryKind kind);
 
-/// What the driver says of the device's memory; zeros if it does not.
+/// The driver's report on the device's memory; zeros if there is none.
 hal::DeviceMemory memoryOf(int device);
 
 } // namespace shardc::cuda

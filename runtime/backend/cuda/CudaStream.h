@@ -34,7 +34,7 @@ private:
   int64_t *data_;
 };
 
-/// What the streams of one device share: at most one capture at a time.
+/// State that the streams of one device share: at most one capture at a time.
 struct DeviceState {
   int rank = 0, device = 0;
   CudaStream *origin = nullptr; ///< the stream whose capture is under way

@@ -41,7 +41,7 @@ struct Peers::Exported {
   uint64_t offset; ///< of the address in what the handle opens: an allocation from its begin
 };
 
-/// What a member sends the others about itself, as bytes between processes of one program.
+/// A member's description of itself for the others, sent as bytes between processes of one program.
 struct Peers::Card {
   char machine[64];
   uint64_t process;

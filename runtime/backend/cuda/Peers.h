@@ -13,9 +13,9 @@
 
 namespace shardc::cuda {
 
-/// One member's access to the memory of the others. Created in three steps, on all members alike:
-/// `describe` what the others need, `open` what they have described, `fill` the table that kernels
-/// read.
+/// One member's access to the memory of the others. All members create it in the same three steps:
+/// `describe` the own memory, `open` the memory that others have described, `fill` the table that
+/// kernels read.
 class Peers {
 public:
   /// `memory` is the member's own, of the device's.
@@ -36,7 +36,7 @@ public:
   /// at `out`.
   void complete(kernels::cuda::PeerRows &rows, const std::byte *out) const;
   const hal::SharedMemory &memory() const { return memory_; }
-  /// What ends the waits of kernels for other members, as soon as it is not 0.
+  /// A flag that ends all waits of kernels for other members once it is not 0.
   uint32_t *stop() const { return stop_; }
 
 private:

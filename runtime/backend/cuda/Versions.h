@@ -16,7 +16,7 @@ Status checkDriver(int driver, int runtime);
 /// both): it has to be as new, patch releases apart, since `ncclConfig_t` grows with them.
 Status checkNccl(int found, int built);
 
-/// What this program was built with: `CUDA 13.0, NCCL 2.28.3`.
+/// The versions with which this program was built: `CUDA 13.0, NCCL 2.28.3`.
 std::string libraryVersions();
 
 /// Both, of this process.

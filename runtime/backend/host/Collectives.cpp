@@ -164,7 +164,7 @@ Status checkTransfer(Members members) {
   return Status::ok();
 }
 
-/// The larger one; a number that is none stays.
+/// The larger one; NaN if either is NaN.
 template <typename T> T larger(T a, T b) {
   return toFloat(b) > toFloat(a) || std::isnan(toFloat(b)) ? b : a;
 }

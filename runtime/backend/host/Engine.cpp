@@ -255,7 +255,7 @@ void Engine::run(Lane &lane, std::unique_lock<std::mutex> &lock) {
   }
 }
 
-/// The item to execute, or null with the mutex held if the lane has come to its end.
+/// The item to execute. If the lane has ended: null, and the mutex is held.
 const Item *Engine::next(Lane &lane, std::unique_lock<std::mutex> &lock) {
   if (lane.graph) {
     if (lane.cursor < lane.items.size())

@@ -30,8 +30,8 @@ private:
   std::string name_;
 };
 
-/// Bytes that this process can still get: what the system calls available, and what its control
-/// group leaves.
+/// Bytes that this process can still allocate: the system's available memory, limited by the
+/// process's control group.
 int64_t hostBytesFree();
 
 } // namespace shardc::host

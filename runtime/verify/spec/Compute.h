@@ -1,5 +1,5 @@
-// What an op makes of values at placements: all of it follows from its FACTORS row, and of a fused
-// op from its lemma.
+// Computes an op's results from values at placements: from its FACTORS row, and for a fused op from
+// its lemma.
 #pragma once
 
 #include <optional>

@@ -1,5 +1,5 @@
-// What follows from no FACTORS row: loads, views, orders of elements, losses over a divided
-// vocabulary, attention of slices.
+// Ops whose effect does not follow from a FACTORS row: loads, views, orders of elements, losses
+// over a divided vocabulary, attention of slices.
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -490,7 +490,8 @@ const PartPlaces &placesOf(OpKind kind) {
 
 } // namespace
 
-/// The axis of slices, and from how far members' keys come; or the keys of all slices are there.
+/// Finds the axis along which sequences are sliced, and the distance of the member whose keys these
+/// are; or that the keys of all slices were gathered.
 bool Walk::findSlices(const At &at, int &axis, int64_t &distance, bool &isGathered) {
   const PartPlaces &places = placesOf(at.op.kind);
   for (const Place &place : operand(at, places.q).state->places)

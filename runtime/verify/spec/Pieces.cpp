@@ -29,7 +29,8 @@ std::optional<Walk::Values> Walk::followPiece(const At &at, State state) {
   return Values{Value::of(std::move(state))};
 }
 
-/// All pieces of a value, in their order; nothing without a refusal if they are none.
+/// Joins the pieces of a value if the operands are all of its pieces in order; otherwise returns
+/// nothing, without a refusal.
 std::optional<Walk::Values> Walk::followJoin(const At &at) {
   const Value &first = operand(at, 0);
   if (!first.isOne() || !first.state->cover.isPiece())

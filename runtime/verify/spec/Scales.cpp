@@ -1,7 +1,7 @@
-// Values of 8 bits and their scales. A value that is brought to 8 bits is a term of its own, with
-// the format and the way of scaling. By the recipe delayed, a slot of amaxes stands for the
-// value that is looked at there: what is scaled by a slot has to be what the slot has seen, of all
-// microbatches and ranks.
+// Values in 8 bits and their scales. A quantised value is a term of its own, with its format and
+// way of scaling. In the recipe delayed, a slot of amaxes stands for the value whose amax is
+// recorded in it: a value that is scaled by a slot must be the one that the slot has recorded, in
+// all microbatches and ranks.
 #include <algorithm>
 #include <utility>
 
@@ -63,7 +63,7 @@ State Walk::keptAmaxes(const Type &type) {
   return kept;
 }
 
-/// What the value is scaled by: its own amax, or one that a slot has of it.
+/// The amax by which the value is scaled: its own, or one that a slot has recorded of it.
 std::optional<State> Walk::magnitudeOf(const At &at, const State &x, size_t from, int64_t slot) {
   const Value &amax = operand(at, from);
   if (amax.isOne()) {
@@ -187,8 +187,8 @@ std::optional<std::pair<State, State>> Walk::quantised(const At &at, const Quant
   return std::pair(made->front(), scale);
 }
 
-/// What an op makes of the values before its epilogue, and of its other results; values that it
-/// makes come first.
+/// Computes an op's results before its epilogue, and its other results. Values that it computes
+/// come first.
 std::optional<Walk::Values> Walk::followProducer(const At &at, size_t operands) {
   const OpInfo &info = opInfo(at.op), &producer = opInfo(at.op.kind);
   Call call = {at.op.kind, {}, compute_.mesh().axesOf(at.op.group), {}, {}, DType::F32};
@@ -543,7 +543,7 @@ std::optional<Walk::Values> Walk::endMaxima(const At &at) {
   return made;
 }
 
-/// What the cell holds where a run begins, or where the specification's steps do.
+/// The cell's content at the beginning of a run, or where the specification's steps begin.
 Value Walk::initialMaxima(const Cell &cell) {
   Maxima maxima;
   maxima.step = static_cast<int64_t>(isSpecification_ ? goals_.steps.size() : 0);

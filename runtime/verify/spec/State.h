@@ -1,4 +1,4 @@
-// What a value of a placed plan is: a logical value at a placement.
+// The meaning of a value of a placed plan: a logical value at a placement.
 #pragma once
 
 #include <compare>

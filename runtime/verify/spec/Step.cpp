@@ -537,7 +537,7 @@ bool Walk::checkNorm(const At &at, const Value &squares) {
   return found == meant || differ(at, "does not have the gradient of each parameter once");
 }
 
-/// Of which parameter it is the gradient; as many as there are if of none.
+/// The parameter of which this is the gradient; the number of parameters if there is none.
 size_t Walk::paramOf(const At &at, const State &gradient) const {
   std::vector<TermId> terms;
   for (const Contribution &each : contributionsOf(terms_, gradient))
@@ -620,7 +620,7 @@ std::optional<Walk::Values> Walk::followOptimizer(const At &at) {
   return values;
 }
 
-/// What steps go on with is what the specified update makes.
+/// The state with which steps continue must be that of the specified update.
 bool Walk::endStep(RoleWalk &walk) {
   const Role &role = *walk.role;
   auto has = [&](CellKind kind, int32_t of) {

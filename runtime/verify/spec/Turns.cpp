@@ -148,7 +148,7 @@ Walk::Again Walk::executeAgain(RoleWalk &walk, bool &hasMoved) {
   return Again::Yes;
 }
 
-/// It takes again what it has received, and has sent what it has.
+/// Repeats the transfers: it receives and sends the same values again.
 Walk::Again Walk::followAfterAll(RoleWalk &walk) {
   for (size_t at = walk.transfers.size(); at-- > 0;)
     if (const Transfer &transfer = walk.transfers[at]; transfer.isSend)

@@ -17,7 +17,7 @@
 
 namespace shardc::plan::spec {
 
-/// What the specification says: by the index of its parameters.
+/// The specification's goals, by the index of its parameters.
 struct Goals {
   const Plan *plan = nullptr;
   std::map<std::string, int64_t, std::less<>> params;
@@ -330,7 +330,7 @@ private:
   std::unordered_map<const Segment *, std::vector<Memo>> memos_; ///< by op
 };
 
-/// What it would be so many microbatches later.
+/// The value a number of microbatches later.
 Value advanced(const Value &value, int64_t by);
 /// Whether it is what the other one would be.
 bool isLater(const Value &now, const Value &then, int64_t by);
