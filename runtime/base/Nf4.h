@@ -35,8 +35,9 @@ struct Nf4Block {
 };
 static_assert(sizeof(Nf4Block) == 36);
 
-/// The largest number, in multiples of the scale, that has a code or a lower one: where rounded
-/// differences to two neighbours are equal, bitsandbytes takes the first.
+/// For each code, the largest number (in multiples of the scale) that is rounded to it or a lower
+/// one. If the rounded distances to two neighbouring codes are equal, bitsandbytes takes the first
+/// code.
 inline constexpr std::array<float, 15> kNf4Bounds = [] {
   std::array<float, 15> bounds{};
   auto isLower = [](float x, size_t i) { return x - kNf4Values[i] <= kNf4Values[i + 1] - x; };

@@ -107,7 +107,8 @@ void Relay::dropClosed() {
     std::erase_if(*list, [](const auto &each) { return !each || !each->wire.isOpen(); });
 }
 
-/// Passes messages that came from above before the end, such as who reports it, on to those below.
+/// Passes on messages that arrived from above before the end, such as which rank reports the
+/// failure.
 void Relay::end() {
   above_.close();
   for (Connection *child : children()) {

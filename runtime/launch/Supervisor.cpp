@@ -516,8 +516,8 @@ private:
         if (child.pid == pid)
           note(child, status);
     }
-    // One that stays stopped longer than any collective may take, or after it was asked to end, is
-    // ended; the others report it.
+    // A process that stays stopped longer than a collective may take, or after it was asked to end,
+    // is killed; the other ranks report it.
     for (Child &child : children_) {
       bool isLong = secondsNow() - child.stoppedAt > options_.timeoutSeconds + kKillSeconds;
       bool isAsked = askedAt_ >= 0 && secondsNow() - std::max(askedAt_, child.stoppedAt) >

@@ -302,8 +302,8 @@ Status SaveThread::writePiece(const SnapshotPiece &piece, std::vector<RankSave> 
   });
 }
 
-/// Copies the snapshot that the thread reads while it writes files, which takes as long as the disk
-/// needs.
+/// Copies the snapshot to memory from which the thread then writes files, which takes as long as
+/// the disk needs.
 Status SaveThread::copySnapshot() {
   SHARDC_CHECK(pieces_.size() == 1, "{} pieces share the arena with others", pieces_.size());
   RETURN_IF_ERROR(waitForCopies());

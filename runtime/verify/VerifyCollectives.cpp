@@ -34,7 +34,7 @@ struct Instance {
   int64_t microbatch;
 };
 
-/// Whether ranks of several roles take part in the collective, where `isShared` says it of groups.
+/// Whether the collective's members belong to several roles; `isShared` says so for each group.
 bool isBetweenRoles(const Plan &plan, const std::vector<bool> &isShared, const Op &op) {
   bool isOfPair = op.channel >= 0 && channelAt(plan, op.channel).isPair();
   return isOfPair || isShared[static_cast<size_t>(op.group)];

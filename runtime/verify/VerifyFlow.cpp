@@ -98,7 +98,7 @@ private:
     inspection_.setMuted(false);
   }
 
-  /// A buffer in which nobody leaves anything has State().
+  /// A buffer to which no op stores has State().
   void enter(const Scope &scope, const Segment::Boundary &in) {
     bool isPassed = isBuffer(scope, in.cell);
     Passage from = isPassed ? bufferOf(scope, in.cell) : 0;

@@ -148,7 +148,8 @@ Walk::Again Walk::executeAgain(RoleWalk &walk, bool &hasMoved) {
   return Again::Yes;
 }
 
-/// Repeats the transfers: it receives and sends the same values again.
+/// The body is followed after all: values that it has received return to the queues, and those that
+/// it has sent are not sent again.
 Walk::Again Walk::followAfterAll(RoleWalk &walk) {
   for (size_t at = walk.transfers.size(); at-- > 0;)
     if (const Transfer &transfer = walk.transfers[at]; transfer.isSend)
