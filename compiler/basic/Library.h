@@ -18,7 +18,7 @@ inline bool isLibraryName(llvm::StringRef name) { return name.startswith(kLibrar
 /// The name without `.` and `..`: `shardc:a/../b.recipe` is `shardc:b.recipe`.
 std::string normalLibraryName(llvm::StringRef name);
 
-/// The name of what a recipe with such a name calls `base`, relative to its own folder.
+/// The name of the file that a library recipe calls `base`, relative to its own folder.
 std::string besideInLibrary(llvm::StringRef name, llvm::StringRef base);
 
 /// The path of the file with such a name; any other name is returned unchanged.

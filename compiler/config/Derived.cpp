@@ -41,8 +41,8 @@ DType typeOr(const Config &cfg, Opt opt, DType fallback) {
 
 int64_t atLeastOne(int64_t value) { return std::max<int64_t>(value, 1); }
 
-/// Products and roundings of numbers from a recipe must not overflow: what is too large stays at a
-/// bound that no rule lets pass.
+/// Products and roundings of numbers from a recipe must not overflow: results that are too large
+/// are limited to a bound that rules refuse.
 int64_t times(int64_t a, int64_t b) {
   int64_t product = 0;
   return __builtin_mul_overflow(a, b, &product) ? INT64_MAX / 4 : product;
@@ -86,7 +86,8 @@ int64_t stepsOfEpochs(const Config &cfg, const Derived &d) {
   return steps < std::ldexp(1.0, 62) ? static_cast<int64_t>(steps) : INT64_MAX / 4;
 }
 
-/// Fills in what a rank evaluates; nothing for whole data sets whose length is unknown.
+/// Fills in the numbers of a rank's evaluations; nothing for whole data sets whose length is
+/// unknown.
 void fillEvaluation(const Config &cfg, Derived &d) {
   d.evalMicroBatch = atLeastOne(cfg.getIntOr(Opt::ValidationEvalMicroBatchSize, d.microBatch));
   int64_t round = times(d.evalMicroBatch, d.dataParallel);

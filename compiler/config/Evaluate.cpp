@@ -123,7 +123,8 @@ private:
     return result;
   }
 
-  /// Takes `size` off what all values together may come to; false, and reported, if it is not left.
+  /// Subtracts `size` from the remaining total size of values. Reports an error and returns false
+  /// if too little is left.
   bool spend(size_t size, SourceRange range) {
     if (size > scope_.sizeLeft) {
       diags_.report(diag::ValuesTooLarge, range, kConstantSizeMax - scope_.sizeLeft + size,

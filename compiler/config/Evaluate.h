@@ -41,7 +41,8 @@ struct Constant {
 /// a copy of its constant, so without a limit a few lines of nested lists could fill any memory.
 inline constexpr size_t kConstantSizeMax = size_t{2} << 20;
 
-/// Names that are looked through for what a misspelt constant may mean, in all of a configuration.
+/// The maximum number of names that are searched, in all of a configuration, for suggestions for
+/// misspelt constants.
 inline constexpr size_t kSuggestionsMax = size_t{1} << 20;
 
 /// The `let` constants in scope, and what is left of the limits above.
@@ -55,8 +56,8 @@ struct Scope {
   size_t suggestionsLeft = kSuggestionsMax;
 };
 
-/// The value of an expression; errors are reported and give Kind::Error. Takes its size off what
-/// the scope has left.
+/// The value of an expression. Errors are reported and give Kind::Error. Subtracts the value's size
+/// from the scope's limit.
 Constant evaluate(const ast::Value &value, Scope &scope, DiagEngine &diags);
 
 /// Describes a constant for messages: `the integer 3`, `the name 'adam'`.

@@ -308,7 +308,7 @@ std::vector<llvm::StringRef> explainableNames() {
   return names;
 }
 
-/// When an option has an effect, and where it shows; and why it has none.
+/// Describes when an option has an effect and where it shows, or why it has none.
 std::string effectOf(const OptionInfo &option) {
   std::string text = reasonOf(option.ignored).str();
   if (!option.with.empty())

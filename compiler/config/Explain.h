@@ -24,8 +24,8 @@ std::string explainAll(const Config &config, const SourceManager &sources, llvm:
 /// Explains a rule: what it does, why, its text and upstream's. Empty if unknown.
 std::string explainRule(llvm::StringRef id);
 
-/// The rules of whose texts, upstream's older ones included, `words` is a part (upper and lower
-/// case alike), each explained; for people who search for what upstream printed. Empty if none.
+/// Explains each rule whose text, or an older text of upstream for it, contains `words`, ignoring
+/// case. For people who search for upstream's messages. Empty if no rule matches.
 std::string explainText(llvm::StringRef words);
 
 /// A message's text without its arguments, as pages print it: `...` replaces each argument, `(s)`

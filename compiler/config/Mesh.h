@@ -62,7 +62,8 @@ struct MeshConflict {
 };
 std::optional<MeshConflict> findConflict(const Chain &dense, const Chain &expert);
 
-/// The inner level of context-parallel ranks, where they exchange in two; 1 if they do not.
+/// The size of the inner level of context-parallel ranks if they exchange in two levels; otherwise
+/// 1.
 int64_t innerContext(const Config &config);
 
 /// Tensor-parallel ranks that have the same key/value head; 1 if each rank has heads of its own.

@@ -7,8 +7,8 @@ namespace shardc::config {
 
 namespace {
 
-/// A field of mixed_precision where what it goes to has another value, which was written or
-/// adjusted: both written, the two would contradict each other.
+/// Whether a field of mixed_precision is overridden: the option that it sets has another value,
+/// which was written or adjusted. Printing both would be a contradiction.
 bool isOverridden(const Config &config, Opt opt) {
 #define COPY(field, option)                                                                        \
   if (opt == Opt::field && config.has(Opt::field) && config.has(Opt::option) &&                    \

@@ -64,7 +64,7 @@ public:
   int64_t num(Opt opt) const { return config_.getIntOr(opt, 0); }
   /// Whether Megatron FSDP is asked for, by one of its two flags or their older name.
   bool wantsFsdp() const;
-  /// The flag that requests the feature; if several do, the one of highest precedence.
+  /// The flag that requests Megatron FSDP; if both do, the one of higher precedence.
   Opt fsdpFlag() const;
   /// The value of an environment variable, known or not; null if it is not set.
   const std::string *variable(llvm::StringRef name) const;

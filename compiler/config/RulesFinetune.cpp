@@ -131,8 +131,7 @@ void rulePeftFp8(RuleContext &ctx) {
 
 namespace {
 
-/// Rows of weights that are kept in blocks of 4 bits: what they are of, and their numbers on a
-/// rank.
+/// Rows of weights in blocks of 4 bits: their meaning, and their number on a rank.
 struct BlockRows {
   const char *of;
   Opt option;

@@ -50,7 +50,8 @@ void ruleRecommendMetaDevice(RuleContext &ctx) {
 void ruleRecommendBf16Reduction(RuleContext &ctx) {
   Opt wire = Opt::DdpMegatronFsdpGradCommDtype;
   const Derived &d = ctx.derived();
-  // Over one rank upstream adds what was accumulated to itself if the wire has a type of its own.
+  // With one rank, upstream adds the accumulated gradient to itself if the wire has a type of its
+  // own.
   bool isSingle =
       ctx.has(Opt::ModelNumMoeExperts) && d.expertDataParallel / d.dataParallelOuter <= 1;
   if (!isAdvised(ctx) || isSingle || d.wire != DType::F32 || d.compute != DType::BF16 ||

@@ -78,8 +78,8 @@ bool areStagesApart(RuleContext &ctx) {
              product({d.expertTensorParallel, d.expertParallel});
 }
 
-/// A size that is judged before anything is computed with it, in floating point, which does not
-/// overflow; what depends on several options is estimated from above.
+/// A size that is checked before it is used, as a floating-point number, which does not overflow.
+/// Sizes that depend on several options are estimated from above.
 struct Size {
   const char *what;
   double value;

@@ -24,7 +24,7 @@ inline constexpr unsigned kVariablesMax = 4096;
 /// Opens the data that a configuration names and counts their samples.
 using DataMeter = std::function<DataLengths(const Config &)>;
 
-/// Reads what the checkpoint of a configuration says of the run that saved it.
+/// Reads the options of the run that saved the configuration's checkpoint.
 using CheckpointReader = std::function<CheckpointSettings(const Config &)>;
 
 struct LoadOptions {

@@ -95,8 +95,8 @@ struct Message {
 struct Diagnostic : Message {
   std::string group;
   bool promoted = false; ///< a warning made an error by -Werror
-  /// A remark about a value that nobody wrote and that follows from one that somebody did: where
-  /// remarks are counted it is left out.
+  /// A remark about a value that the user did not write, and that follows from one that the user
+  /// wrote. Counts of remarks leave it out.
   bool isConsequence = false;
   unsigned phase = 0; ///< as DiagEngine counts them
   std::vector<Message> notes;

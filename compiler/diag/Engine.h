@@ -47,7 +47,8 @@ public:
   }
   /// Offers a repair at the message, or at the last note if there is one.
   DiagBuilder &fixIt(FixIt fix);
-  /// Says that the remark is about a value that nobody wrote, following from one that somebody did.
+  /// Marks the remark as one about a value that the user did not write, and that follows from one
+  /// that the user wrote.
   DiagBuilder &asConsequence(bool is = true);
   /// Underlines a further range of the message or of the last note.
   DiagBuilder &highlight(SourceRange range);

@@ -39,8 +39,8 @@ bool wantsColor(ColorMode mode, llvm::raw_ostream &out) {
          (mode == ColorMode::Auto && !isColorRefused() && out.has_colors());
 }
 
-/// The part of `range` on one line, as byte offsets in the line; empty at the end for what lies
-/// after.
+/// The part of `range` on one line, as byte offsets in the line. If the range lies behind the line,
+/// an empty part at its end.
 struct LineSpan {
   size_t begin = 0;
   size_t end = 0;
@@ -176,7 +176,7 @@ void TextConsumer::printSource(const Message &message) {
   printFixIts(message);
 }
 
-/// The text that a repair would put, below the caret, where it is short and on the caret's line.
+/// Prints the replacement text of a fix-it below the caret, if it is short and on the caret's line.
 void TextConsumer::printFixIts(const Message &message) {
   SourceLoc lineBegin = sources_.lineBegin(message.range.begin);
   llvm::StringRef line = sources_.lineText(message.range.begin);

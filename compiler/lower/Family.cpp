@@ -279,7 +279,7 @@ private:
     return rope;
   }
 
-  /// Factor of YaRN on what the extension of a context by `factor` scales.
+  /// YaRN's magnitude factor for a context that is extended by `factor`.
   static double yarnMagnitude(double factor, double weight) {
     return factor <= 1 ? 1 : 0.1 * weight * std::log(factor) + 1;
   }
@@ -451,8 +451,8 @@ public:
     return router;
   }
 
-  /// Upstream's router weighs by the sigmoid of the one expert's logit, or by the softmax of all,
-  /// whatever it is told of scores; rules refuse what it would not use.
+  /// Upstream's router weighs by the sigmoid of the chosen expert's logit, or by the softmax of all
+  /// logits, and ignores the score function. Rules refuse settings that it would ignore.
   void setSinkhorn(model::RouterSettings &router) const {
     auto kinds = config_.getEnums<config::RouterBalancing>(Opt::ModelMoeRouterLoadBalancingType);
     router.isBySinkhorn = kinds == std::vector{config::RouterBalancing::Sinkhorn};
@@ -515,7 +515,7 @@ model::Decoder decoderOf(const config::Config &config) { return Lists(config).de
 model::Frozen frozenOf(const config::Config &config) {
   if (!config.has(Opt::PeftScheme))
     return model::readFrozen(config::textsOf(config, Opt::ModelFreeze), config.derived().numLayers);
-  // Adapters are trained, and what is to be trained in full.
+  // Trains adapters, and the modules that are to be trained in full.
   std::string problem;
   std::vector<model::ParamKind> saved = model::readSavedModules(
       config::textsOf(config, Opt::PeftModulesToSave), config.derived().tied, problem);

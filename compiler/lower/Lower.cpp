@@ -257,8 +257,8 @@ int64_t stackedRowOf(const plan::Type &type) {
   return row;
 }
 
-/// Gives each rank its part of the tensors that a parameter stacks: some of them, and of each what
-/// expert-tensor-parallel ranks have.
+/// Divides a stack of experts' tensors: each rank has some of them, and each expert-tensor-parallel
+/// rank a part of those.
 void cutStack(plan::Plan &plan, plan::Param &param, const model::ParamSpec &spec) {
   int16_t experts = plan::groupToCutOf(plan, plan::GroupKind::Expert);
   int16_t tensor = plan::groupToCutOf(plan, plan::GroupKind::ExpertTensor);
@@ -275,8 +275,8 @@ void cutStack(plan::Plan &plan, plan::Param &param, const model::ParamSpec &spec
   param.stackedRow = stackedRowOf(param.type);
 }
 
-/// Lets partition cut the parameter among tensor-parallel ranks; where it has fewer pieces than
-/// there are ranks, those of the group's fastest axes have the same one.
+/// Marks the parameter for division among tensor-parallel ranks by the pass partition. If it has
+/// fewer pieces than there are ranks, ranks along the group's fastest axes have equal pieces.
 void splitByTensor(plan::Plan &plan, plan::Param &param, const model::TensorSplit &split,
                    int16_t tensor) {
   int64_t ranks = plan.groupSize(tensor);
@@ -287,8 +287,8 @@ void splitByTensor(plan::Plan &plan, plan::Param &param, const model::TensorSpli
     param.copies.push_back(same);
 }
 
-/// Whether the weight is kept in blocks of 4 bits: of linear layers that are not trained, but for
-/// what chooses experts or words, and for experts, which bitsandbytes leaves as they are, too.
+/// Whether the weight is stored in blocks of 4 bits: weights of frozen linear layers, except
+/// routers, embeddings, the output layer, and experts, which bitsandbytes does not quantise either.
 bool isQuantized(const Config &config, const model::ParamSpec &spec, bool isFrozen) {
   using enum model::ParamKind;
   constexpr std::array kLinear = {Qkv, Latent, Projection, FeedForward, SharedExperts, Prediction};
@@ -503,8 +503,8 @@ private:
                   Opt::ClusterGpusPerNode, Opt::ClusterNodes, Opt::ClusterGpu});
   }
 
-  /// One block for each unit, with its parameters one after the other, a further one for its
-  /// experts, and others for what is not trained. shard-units replaces this layout.
+  /// Adds one block for each unit, with its parameters one after the other, a separate one for its
+  /// experts, and separate ones for frozen parameters. shard-units replaces this layout.
   void addParameters() {
     const model::Frozen frozen = frozenOf(config_);
     constexpr int16_t kOfJob = 0;

@@ -123,7 +123,7 @@ template <typename Need> void needOfNorms(const Config &config, Need need) {
        "a norm over all heads of latent attention", Opt::ModelQkLayernormFullWidth);
   need(config.isOn(Opt::ModelQkL2Norm) && config.isOn(Opt::ModelQkLayernorm),
        "combining both norms of queries and keys", Opt::ModelQkL2Norm);
-  // The norms are what makes numbers of the type of activations of it.
+  // Without norms, nothing converts the fp32 residual to the type of activations.
   need(!config.isOn(Opt::ModelPreLayernorm) && config.isOn(Opt::ModelFp32ResidualConnection),
        "an fp32 residual stream that layers read without a norm", Opt::ModelPreLayernorm);
 }

@@ -39,7 +39,7 @@ public:
   /// its values' names with `valuePrefix`.
   void enter(int32_t unit, uint32_t loc, std::string paramPrefix, std::string valuePrefix);
 
-  /// Lets names of parameters begin otherwise from now on. Returns what they began with.
+  /// Sets the prefix of parameter names from now on. Returns the old one.
   std::string swapParamPrefix(std::string prefix) {
     return std::exchange(paramPrefix_, std::move(prefix));
   }
@@ -131,8 +131,7 @@ public:
   /// The rows of all members of a group, one member's behind the other's.
   plan::ValueId gathered(plan::ValueId value, const char *what, int16_t group,
                          plan::ValueId counts = plan::kNone);
-  /// Adds what each member has computed from gathered rows, and keeps this member's rows of the
-  /// sum.
+  /// Sums the members' results for gathered rows, and keeps this member's rows of the sum.
   plan::ValueId scattered(plan::ValueId value, const char *what, int16_t group,
                           plan::ValueId counts);
 

@@ -31,8 +31,8 @@ public:
   /// Returns the masked losses, f32[B·S], or those of each sequence's pairs, f32[B], and leaves
   /// their number and `x` in `to`.
   plan::ValueId forward(Forward &to, plan::ValueId x) const override;
-  /// The masked losses of these labels, f32[B·S]. `logits` is the complete name of what they are
-  /// made of. Names of parameters have no prefix.
+  /// The masked losses of these labels, f32[B·S]. `logits` is the complete name of the logits'
+  /// value. Names of parameters have no prefix.
   plan::ValueId losses(Forward &to, plan::ValueId x, plan::ValueId labels, plan::ValueId mask,
                        std::string logits) const;
 

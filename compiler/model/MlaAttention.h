@@ -1,6 +1,6 @@
-// Latent attention: queries, keys and values by way of vectors of a lower rank, which have norms of
-// their own (DeepSeek-V2, arXiv 2405.04434). Positions rotate channels of their own, which all keys
-// of a token share.
+// Latent attention: queries, keys and values are computed from vectors of a lower rank, which have
+// norms of their own (DeepSeek-V2, arXiv 2405.04434). Rotary embedding applies to separate
+// channels, which all keys of a token share.
 #pragma once
 
 #include <optional>

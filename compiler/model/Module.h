@@ -16,9 +16,9 @@ namespace shardc::model {
 
 class Forward;
 
-/// Which dimension of a parameter tensor-parallel ranks cut, in how many equal parts. `pieces`:
-/// into how many pieces it can be cut; where there are more ranks, several have the same. 0: any
-/// number.
+/// The dimension of a parameter that tensor-parallel ranks divide, and its number of equal parts.
+/// `pieces` is the largest number of pieces; if there are more ranks, several have the same piece.
+/// 0: no limit.
 struct TensorSplit {
   uint8_t dim = 0;
   int64_t parts = 1;
@@ -44,7 +44,7 @@ public:
   virtual ~Module() = default;
   /// Appends the parameters in the order in which their block holds them.
   virtual void declare(Params &params) const = 0;
-  /// Writes the forward ops of one microbatch; `x` is what the module before returned, and kNone
+  /// Writes the forward ops of one microbatch. `x` is the result of the preceding module, or kNone
   /// for the first one.
   virtual plan::ValueId forward(Forward &to, plan::ValueId x) const = 0;
 };

@@ -224,8 +224,8 @@ ValueId MoeMlp::dropped(Forward &to, const std::vector<ValueId> &chosen) const {
   return kept;
 }
 
-/// Rows that there is room for in a slot: all that a rank can give another, since a token has a row
-/// for each of its experts; or what a recipe asks for.
+/// The capacity of a slot in rows: the most that a rank can send to another one, since a token has
+/// a row for each of its experts; or the recipe's number.
 int64_t MoeMlp::slotRows(const Forward &to, int64_t tokens, int64_t ranks) const {
   int64_t most = tokens * std::min(s_.router.topk, s_.experts / ranks);
   if (s_.router.slotFactor == 0)
@@ -358,8 +358,8 @@ ValueId MoeMlp::innerUp(Forward &to, ValueId taken, const Runs &runs) const {
   return gathered(to, inner, "experts.fc1.adapter", runs);
 }
 
-/// The second factor of the last products is of the rows that a rank has taken, of what is summed
-/// over the parts of experts.
+/// Applies the second adapter factor of the last products to the rows that the rank has received,
+/// after `inner` was summed over the parts of experts.
 ValueId MoeMlp::adaptedDown(Forward &to, ValueId sum, ValueId inner, const Runs &runs) const {
   int16_t parts = to.groupOf(plan::GroupKind::ExpertTensor);
   ValueId own = to.scattered(inner, "experts.fc2.adapter.sum", parts, runs.taken);
@@ -412,7 +412,7 @@ MoeMlp::Made MoeMlp::apply(Forward &to, ValueId rows, ValueId inner, const Runs 
   return down(to, weighted, "experts.fc2" + bare, runs);
 }
 
-/// The last products, and what the first factors of their adapters make.
+/// The last products, and the results of their adapters' first factors.
 MoeMlp::Made MoeMlp::down(Forward &to, ValueId rows, const std::string &what,
                           const Runs &runs) const {
   Made made{product(to, rows, kDown, what, s_.expert.hidden, runs), plan::kNone};

@@ -16,7 +16,7 @@ struct MtpSettings {
   EmbeddingSettings embedding;
   HeadSettings head;
   bool isPerToken = false; ///< gradients are divided by the tokens of the step at its end
-  /// The part of its mean loss of a microbatch that a rank adds to what is reported of a step.
+  /// The share of a microbatch's mean loss that a rank adds to the reported loss of a step.
   double reportedShare = 1;
 };
 
@@ -24,9 +24,9 @@ class MtpBlock : public Module {
 public:
   MtpBlock(const MtpSettings &settings, Modules layer);
   void declare(Params &params) const override;
-  /// Block k, counted from 1, reads tokens, positions, labels and mask k places ahead, and what the
-  /// head or the block before has taken from its last norm. `losses`, those of the head, are
-  /// returned: its own start gradients, and their mean is reported.
+  /// Block k, counted from 1, reads tokens, positions, labels and mask k places ahead, and the last
+  /// norm's input of the head or the preceding block. It returns `losses`, those of the head: its
+  /// own losses start their own gradients, and their mean is reported.
   plan::ValueId forward(Forward &to, plan::ValueId losses) const override;
 
 private:

@@ -14,8 +14,8 @@ struct Linear {
   int64_t out = 1, in = 1;
   bool hasBias = false;
   double initStd = 0;
-  /// Tensor-parallel ranks have parts of the columns of its result, or of what it sums over; or
-  /// each has all of it.
+  /// How tensor-parallel ranks divide the product: by the columns of its result, by the dimension
+  /// that it sums over, or not at all.
   enum Cut : uint8_t { Columns, Sum, All } cut = Columns;
   int64_t parts = 1; ///< equal parts of the columns, each of which is cut
   std::optional<Adapter> adapter = std::nullopt;
@@ -42,8 +42,8 @@ struct NormSettings {
 /// A norm over the last dimension.
 class Norm : public Module {
 public:
-  /// The parameters are `stem`weight and `stem`bias, the result `what`.
-  /// `split`: of its rows ranks have parts.
+  /// The parameters are `stem`weight and `stem`bias, the result is `what`. `split`: how ranks
+  /// divide its rows.
   Norm(const NormSettings &settings, int64_t size, std::string stem, std::string what,
        std::optional<TensorSplit> split = std::nullopt, ParamKind kind = ParamKind::Norm)
       : settings_(settings), size_(size), stem_(std::move(stem)), what_(std::move(what)),

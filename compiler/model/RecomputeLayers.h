@@ -30,8 +30,9 @@ struct RecomputeLayers {
   bool isValid() const { return problem.empty(); }
 };
 
-/// Each entry is a run of layers, `6*full`, `2*core_attn+layernorm`, `none`: how many (one without
-/// a number), and what is recomputed of them. The runs have `layers` layers together.
+/// Parses entries such as `6*full`, `2*core_attn+layernorm`, `none`: a number of consecutive layers
+/// (one if it is omitted), and the parts of them that are recomputed. The numbers must add up to
+/// `layers`.
 RecomputeLayers readRecomputeLayers(std::span<const std::string> entries, int64_t layers);
 
 /// The entries of these layers, as few as possible.

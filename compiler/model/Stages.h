@@ -20,8 +20,8 @@ struct StageRequest {
   int64_t first = 0, last = 0; ///< layers of the first and of the last stage; 0: as the others
   bool countsEmbedding = false, countsLoss = false; ///< as if each were a layer
   bool isBalanced = false;                          ///< by time, and not by number
-  /// Of a balanced division: seconds of each layer, all alike if empty; of what the first stage
-  /// does before its layers, and the last one behind them.
+  /// For a balanced division: the seconds of each layer (all equal if empty), of the first stage
+  /// before its layers, and of the last stage after them.
   std::vector<double> seconds;
   double before = 0, behind = 0;
   std::string layout; ///< chunks one by one; empty if the numbers above say it all
@@ -40,18 +40,17 @@ struct StageLayout {
   bool isValid() const { return fault == Fault::None; }
 };
 
-/// The text of a layout lists what each stage has, in order: `E` the embedding, `t` a layer, `L`
-/// the loss; `|` ends a stage, or a chunk, `*n` repeats what stands before it, and parentheses hold
-/// together: `Et*3|(t*4|)*2tttL`. Commas and blanks mean nothing.
-///
-/// A balanced division makes the longest chunk as short as it can be and then all as alike as
-/// contiguous chunks can be; it has more layers in later chunks where it may choose. If equal
-/// numbers give a longest stage that is as short, it is these. Each chunk but the last has a layer.
+/// The text of a layout lists the content of each stage in order: `E` the embedding, `t` a layer,
+/// `L` the loss; `|` ends a stage, or a chunk; `*n` repeats the preceding item; parentheses group:
+/// `Et*3|(t*4|)*2tttL`. Commas and blanks are ignored. A balanced division makes the longest chunk
+/// as short as possible, and then all chunks as equal as contiguous ones can be. If it has a
+/// choice, later chunks have more layers. If equal numbers of layers give a longest stage that is
+/// as short, they are chosen. Each chunk but the last has a layer.
 StageLayout divideLayers(const StageRequest &request);
 
-/// Whether stages with several chunks can run so many microbatches, of which each chunk takes
-/// `group` before the next one does: the first stage waits for what the last one makes of a group,
-/// so that a last group with fewer microbatches than stages would hold up both.
+/// Whether stages with several chunks can run this many microbatches. Each chunk runs `group`
+/// microbatches before the next chunk does. The first stage waits for the last stage's results of a
+/// group, so a last group with fewer microbatches than stages would stall both.
 inline bool canInterleave(int64_t stages, int64_t group, int64_t microbatches) {
   int64_t rest = microbatches % group;
   return microbatches <= group || rest == 0 || rest >= stages;

@@ -24,7 +24,7 @@ void add(Series &series, Point point) {
   series.points.push_back(point);
 }
 
-/// Reads a line; returns what is wrong with it, or an empty text.
+/// Reads a line. Returns the error, or an empty text.
 std::string addLine(const nlohmann::json &line, Metrics &metrics, std::set<double> &steps) {
   if (line.is_discarded())
     return "no JSON";

@@ -7,8 +7,8 @@
 
 namespace shardc::page {
 
-/// One file that needs nothing else. Nothing in `data` can end the element that holds it: what HTML
-/// gives a meaning is escaped as JSON allows.
+/// A self-contained HTML file. `data` cannot end the element that holds it: characters with a
+/// meaning in HTML are escaped as JSON allows.
 std::string htmlPage(const Json &data);
 
 } // namespace shardc::page

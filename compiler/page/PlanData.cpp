@@ -16,7 +16,7 @@ namespace {
 /// Intervals of a predicted step, of all roles together.
 constexpr size_t kIntervalsMax = size_t{1} << 22;
 
-/// Microseconds with one digit: what is shorter cannot be seen.
+/// Microseconds with one decimal; shorter times are not visible.
 double toUs(double seconds) { return std::round(seconds * 1e7) / 10; }
 
 Json groupJson(const plan::Plan &plan, int16_t group) {

@@ -14,8 +14,8 @@ namespace shardc::page {
 
 using Json = nlohmann::ordered_json;
 
-/// How many of each a page has of one plan at most; what is smaller is aggregated or left out, and
-/// the page says so.
+/// The maximum numbers of items that a page has for one plan. Smaller items are aggregated or left
+/// out, and the page says so.
 struct Limits {
   size_t blocks = 14000; ///< of timelines, of all roles together
   size_t exposed = 3000; ///< stretches of exposed communication

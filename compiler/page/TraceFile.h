@@ -10,7 +10,7 @@
 
 namespace shardc::page {
 
-/// Spans in the order of the file, and what the file calls the streams. InvalidInput with the
+/// Parses spans, in the order of the file, with the file's names of streams. InvalidInput with the
 /// reason if the text has another form.
 Result<std::vector<trace::Span>> readTrace(std::string_view text);
 

@@ -71,9 +71,9 @@ void collectParts(const Gradients &gradients, const Op &join, std::vector<Op> &p
   }
 }
 
-/// Keys and values that have come around a ring are not kept: the backward pass brings them again,
-/// from the other side, and their gradients go on to where they came from. A member is one further
-/// while attention of the one before is computed.
+/// Keys and values that travel around a ring are not kept. The backward pass sends them around
+/// again in the other direction, and their gradients continue to their origin. While one member's
+/// attention is computed, the next one's keys and values are on their way.
 class RingBack {
 public:
   explicit RingBack(Gradients &gradients) : gradients_(gradients) {}
@@ -84,7 +84,7 @@ public:
             again(operandNamed<kPart>(part, "v"))};
   }
 
-  /// Gradients of what the part took from a ring.
+  /// Returns the gradients of keys and values that the part received from a ring.
   void giveBack(const Op &part) {
     for (ValueId taken : {operandNamed<kPart>(part, "k"), operandNamed<kPart>(part, "v")}) {
       std::optional<Op> shift = shiftOf(taken);
@@ -177,8 +177,8 @@ void backAttentionJoin(Gradients &gradients, const Op &op) {
     joined(gradients, op, dout, op);
 }
 
-/// A sink changes outputs and statistics, and with these alone what gradients of attention follow
-/// from: its own value is 0.
+/// A sink changes outputs and statistics, on which attention's gradients depend. Its value is 0, so
+/// it has no other effect on them.
 void backAttentionSink(Gradients &gradients, const Op &op) {
   constexpr OpKind kOp = OpKind::AttentionSink;
   const ValueId all = resultNamed<kOp>(op, "all"), lse = resultNamed<kOp>(op, "alllse");

@@ -1,5 +1,5 @@
-// Backward rules of collectives between the parts of a layer, by the conjugates of Ops.def, and of
-// views of what all ranks of a group have.
+// Backward rules of collectives inside of layers, which use the conjugates of Ops.def, and of views
+// of values that all ranks of a group share.
 #include "compiler/passes/Gradients.h"
 #include "runtime/base/Status.h"
 
@@ -37,9 +37,9 @@ void backAllToAll(Gradients &gradients, const Op &op) { collective(gradients, op
 
 void backShift(Gradients &gradients, const Op &op) { collective(gradients, op); }
 
-/// Each member has computed a part of the gradient of what it shares. Otherwise views cut a value
-/// into pieces one after the other, whose gradients are those of its own; one of all elements is
-/// the value in another shape.
+/// If the viewed value is shared, each member has computed a part of its gradient. Otherwise views
+/// split a value into consecutive pieces, and the pieces' gradients form the value's gradient. A
+/// view of all elements only changes the shape.
 void backView(Gradients &gradients, const Op &op) {
   ValueId dy = gradients.of(op.results[0]);
   if (dy == kNone)

@@ -39,7 +39,8 @@ void goBack(Gradients &gradients, const Op &op, OpKind kind) {
 void backDispatch(Gradients &gradients, const Op &op) { goBack(gradients, op, OpKind::Combine); }
 void backCombine(Gradients &gradients, const Op &op) { goBack(gradients, op, OpKind::Dispatch); }
 
-/// The gradient of weights first: it reads what the other op may be the last to need.
+/// Computes the gradient of weights first, since it reads an operand whose last user may be the
+/// other op.
 void backScaleRows(Gradients &gradients, const Op &op) {
   ValueId dy = gradients.of(op.results[0]);
   if (dy == kNone)

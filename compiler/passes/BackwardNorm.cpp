@@ -51,8 +51,9 @@ void backRmsNorm(Gradients &gradients, const Op &op) {
   norm<OpKind::RmsNorm>(gradients, op, OpKind::RmsNormBwd, x);
 }
 
-/// The mean of dy·w·x is of whole rows, as that of the squares is: ranks add theirs where they have
-/// added squares. What the squares have to do with x is in the gradient of x.
+/// The mean of dy·w·x is over whole rows, like that of the squares, so ranks sum it over the group
+/// over which they have summed squares. The gradient of x includes the dependence of the squares on
+/// x.
 void backRmsNormPart(Gradients &gradients, const Op &op) {
   constexpr OpKind kKind = OpKind::RmsNormPart;
   ValueId dy = gradients.of(op.results[0]), x = plan::operandNamed<kKind>(op, "x"),

@@ -121,7 +121,8 @@ void BlockCollectives::changeCell(uint32_t b) {
     role_.cells[gradCells_[b]].type.dtype = strategy.mainGrads;
 }
 
-/// The block's weights are kept, and gathered once a step from what each rank updates.
+/// Adds the cell of a block's gathered weights, which are gathered once per step from the parts
+/// that ranks update.
 void BlockCollectives::addSlot(uint32_t block, int64_t kept, int64_t updated) {
   plan::Cell &weight = role_.cells[weightCells_[block]];
   // The target of gathers, in which this rank's part has its place; a part that is state has it
@@ -159,8 +160,9 @@ plan::ChannelId BlockCollectives::channelOfWholes(bool isGather, uint32_t block)
                          plan::toString(stream));
 }
 
-/// Sums of shards follow the reductions that make these. Where shards are gathered as well, both
-/// run beside what moves inside the groups, and share a communicator if their transport is one.
+/// Sums of shards follow the reductions that compute them. If shards are also gathered, both run
+/// concurrently with the collectives inside the groups. They share one communicator if their
+/// transport is the same.
 plan::ChannelId BlockCollectives::channelOfShards(bool isGather, uint32_t block) {
   const Class &each = classOf(block);
   plan::StreamKind stream =

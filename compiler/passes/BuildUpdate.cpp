@@ -200,8 +200,8 @@ private:
     quantizeWeights(segment, masters);
   }
 
-  /// Makes the weights of 8 bits of their masters, where there are any, with scales from the
-  /// amaxes on all ranks, also those of stages that have none.
+  /// Quantises the masters of 8-bit weights, if there are any. Scales use the amaxes of all ranks,
+  /// so stages without such weights take part.
   void quantizeWeights(plan::Segment &segment, const std::vector<ValueId> &masters) {
     int64_t count = plan::countWeightScales(plan_);
     if (count == 0)
@@ -278,8 +278,8 @@ private:
     quantizeWeights(segment, masters);
   }
 
-  /// Sums what a run reports of experts and multi-token prediction over all ranks, and moves the
-  /// bias by which they are chosen.
+  /// Sums the reported values of experts and multi-token prediction over all ranks, and updates the
+  /// bias that is added to experts' scores.
   void balanceExperts(plan::Segment &segment) {
     ValueId load = sumOfRanks(segment, plan::CellKind::ExpertLoad);
     sumOfRanks(segment, plan::CellKind::RouterLosses);

@@ -108,7 +108,7 @@ struct LayerCost {
   double seconds = 0; ///< the same, with the power that the step leaves without recomputation
 };
 
-/// A way to recompute a layer, and what each layer costs with it.
+/// A way to recompute a layer, and its cost for each layer.
 struct RecomputeWay {
   LayerRecompute what;
   std::vector<LayerCost> layers;
@@ -257,7 +257,7 @@ private:
     return prefix;
   }
 
-  /// Exactly: what power leaves depends on the whole choice.
+  /// Computes the time exactly, since the slowdown by power depends on the whole choice.
   double addedBy(const Choice &choice) const {
     Load load = body_;
     for (size_t place = 0; place < layers_.size(); ++place) {
@@ -421,7 +421,8 @@ private:
     return std::ranges::equal(a, b, {}, &LayerCost::kept, &LayerCost::kept);
   }
 
-  /// Nothing, each set of modules that changes what is kept, and all.
+  /// Costs three kinds of ways: recompute nothing, each set of modules that changes the kept bytes,
+  /// and everything.
   void costWays() {
     ways_.push_back({{}, costsWith({})});
     uint32_t modules = 0;
@@ -456,8 +457,8 @@ private:
     return bytesOfRoles(placed);
   }
 
-  /// Sorts out what each choice needs, by the plan that recomputes nothing and by the one that
-  /// keeps least, and leaves those that are not worse than another one.
+  /// Estimates the bytes of each choice from two plans, the one that recomputes nothing and the one
+  /// that keeps least. Drops choices that another one beats in both bytes and time.
   void expect(const std::vector<int64_t> &bytes) {
     for (StageChoices &stage : stages_) {
       auto least = std::ranges::min_element(stage.choices, {}, &Choice::kept);
@@ -500,7 +501,7 @@ private:
     choices = std::move(best);
   }
 
-  /// How far what a choice is expected to need may be off.
+  /// The possible error of a choice's estimated bytes.
   static double gapsOf(const StageChoices &stage) {
     return kGaps * (stage.choices.front().bytes - stage.choices.back().bytes);
   }

@@ -189,7 +189,7 @@ private:
     return copy;
   }
 
-  /// Appends what `like` does, for the rows of a chunk, and returns its first result.
+  /// Appends a copy of `like` for the rows of a chunk, and returns its first result.
   ValueId emit(const Op &like, std::vector<ValueId> operands, const Chunk &chunk) {
     Op part = copyOf(like, std::move(operands));
     if (!isWhole())

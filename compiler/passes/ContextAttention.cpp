@@ -176,7 +176,7 @@ private:
   ValueId emit(Op op, std::string name, const Type &type) {
     return emit(ops_, std::move(op), std::move(name), type, plan::Purpose::Activations);
   }
-  /// Likewise what belongs to the load of the batch and not to a layer.
+  /// The same for values that belong to the load of the batch, not to a layer.
   ValueId emitWord(Op op, std::string name, const Type &type) {
     op.unit = load_.unit, op.loc = load_.loc;
     return emit(words_, std::move(op), std::move(name), type, plan::Purpose::Data);

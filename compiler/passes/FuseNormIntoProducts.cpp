@@ -46,8 +46,8 @@ std::vector<const plan::Param *> paramsOf(const plan::Plan &plan, int32_t block)
   return params;
 }
 
-/// The sums of squares of what is packed, in the segment `reader`; none if they are not those of
-/// the whole block.
+/// The sums of squares of the packed value, in the segment `reader`; empty if they do not cover the
+/// whole block.
 std::vector<ValueId> sumsOf(const plan::Plan &plan, plan::Role &role, OpPlace pack, int32_t index,
                             uint32_t reader) {
   Segment &segment = role.segments[pack.segment];

@@ -131,7 +131,7 @@ private:
     }
     return found;
   }
-  /// Blocks of 1 by 128 of what it quantises, or of its transpose.
+  /// Whether the op uses blocks of 1 by 128 of its operand or of its transpose.
   bool hasRowBlocks(const Op &op) const {
     return op.kind == OpKind::QuantizeBlocks && typeOf(op.results[1]).dtype == DType::F32;
   }
@@ -270,8 +270,8 @@ private:
     }
   }
 
-  /// The op finds the amax, and the value is made again: by the same op, or from what it
-  /// keeps.
+  /// The op computes the amax, and then the value is computed again, by the same op or from values
+  /// that it keeps.
   void fuseTensorwise(Op &op, const OpInfo &info, const Readers &readers,
                       const std::vector<ValueId> &own) {
     if (!info.takes(Epilogue::Amax))

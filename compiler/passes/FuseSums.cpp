@@ -1,6 +1,6 @@
-// Fuses the sum of two products, such as those of a layer and of its adapter, and what their
-// gradients make of the input: the larger one is added to the result of the other as it is
-// written, which is one pass over the sum less, and one rounding.
+// Fuses the sum of two products, such as those of a layer and of its adapter, and the corresponding
+// sum of input gradients. The larger product adds the other one's result as it is written, which
+// saves one pass over the sum, and one rounding.
 #include <algorithm>
 
 #include "compiler/passes/Passes.h"

@@ -1,5 +1,5 @@
-// Gathers weights: into what is kept from one step to the next before its first use, or a unit
-// around each of its uses.
+// Gathers weights: either once per step, before their first use, into a value that persists; or a
+// unit around each of its uses.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -36,7 +36,8 @@ public:
   }
 
 private:
-  /// The forward pass of a microbatch has gathered what is kept before the backward pass begins.
+  /// In a backward segment, the forward pass of the same microbatch has already gathered the
+  /// persistent weights.
   bool findsKept() const { return segment_.kind == plan::SegmentKind::Backward; }
 
   using IsOf = bool (WeightGatherer::*)(uint32_t block) const;

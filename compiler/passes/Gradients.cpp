@@ -45,8 +45,8 @@ Gradients::Gradients(const plan::Plan &plan, const plan::Role &role, plan::Segme
   findWanted();
 }
 
-/// A trained parameter is wanted, and what is made of wanted values. Where all are trained, so is
-/// everything.
+/// Marks trained parameters, and all values computed from them. If all parameters are trained,
+/// everything is marked.
 void Gradients::findWanted() {
   if (std::ranges::all_of(plan_.classes, &plan::ParamClass::isTrained))
     return;

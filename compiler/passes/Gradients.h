@@ -21,8 +21,8 @@ public:
   /// Appends the backward ops of the segment, in reverse order.
   void write();
 
-  /// Whether a trained parameter needs the gradient of the value. Rules may compute gradients that
-  /// nobody needs; they are dropped.
+  /// Whether a trained parameter needs the gradient of the value. Rules may compute unneeded
+  /// gradients; they are dropped later.
   bool isWanted(plan::ValueId value) const {
     return value >= isWanted_.size() || isWanted_[value] != 0;
   }

@@ -46,7 +46,8 @@ public:
   }
 
 private:
-  /// The body begins with what is gathered ahead: a backward pass follows a forward one.
+  /// Only bodies that begin a microbatch start with weights that were gathered ahead; a backward
+  /// pass follows a forward pass.
   static bool beginsWithGathers(const plan::Segment &segment) {
     return segment.body && segment.kind != plan::SegmentKind::Backward;
   }

@@ -386,7 +386,7 @@ private:
     pushPieces(op);
   }
 
-  /// This rank's rows of what each position has one of.
+  /// Takes this rank's rows of a value that has one element per position.
   void divideIds(ValueId ids) {
     if (!pieces_[ids].empty())
       return;
@@ -528,8 +528,8 @@ private:
   }
 
   /// If there are fewer key/value heads than ranks, several ranks have the same head. A rank's row
-  /// has parts of it, of its own queries and of the others', so they gather the row and take what
-  /// they need.
+  /// then has parts of that head, of its own queries and of other ranks' queries, so the ranks
+  /// gather the row, and each takes the parts that it needs.
   void cutShares(Op op) {
     int64_t groups = op.getInt(Key::num_groups);
     op.set(Key::num_heads, op.getInt(Key::num_heads) / ranks_);
@@ -581,8 +581,8 @@ private:
     ops_.push_back(std::move(op));
   }
 
-  /// The norm needs the squares of all columns, of which ranks add what they have. Where several
-  /// have the same columns, these count once for each in the sum and in what it is divided by.
+  /// The norm needs the squares of all columns, so ranks sum their squares. If several ranks have
+  /// the same columns, the sum and its divisor count these once per rank.
   void cutNorm(Op op) {
     constexpr OpKind kKind = OpKind::RmsNorm;
     ValueId x = plan::operandNamed<kKind>(op, "x"), w = plan::operandNamed<kKind>(op, "w"),

@@ -1,4 +1,4 @@
-// Finds what a plan that was written by hand lacks for a pass.
+// Finds which preconditions of a pass a plan written by hand does not meet.
 #include "compiler/passes/PassInputs.h"
 
 #include <algorithm>

@@ -24,7 +24,7 @@ constexpr PassId kOrder[] = {
     PassId::FuseResidualNorm,
     PassId::FuseLossHead,
     PassId::Backward,
-    // After Backward, whose ops it moves, and before Recompute, which makes again what ops behind
+    // After Backward, whose ops it moves. Before Recompute, which recomputes values that ops after
     // the forward pass read.
     PassId::ChunkLossHead,
     // Before Recompute: writing an activation again is cheaper than recomputing it.

@@ -72,9 +72,9 @@ private:
            segment.before == plan::kNone;
   }
 
-  /// Whether a step takes turns between more than a forward and a backward pass. The sweep, which
-  /// places what is live at the begin of one segment after the other, could then give two cells the
-  /// same bytes that a third segment needs both of.
+  /// Whether a step alternates between more passes than one forward and one backward pass. The
+  /// sweep places the live buffers at the beginning of one segment after the other. With more
+  /// passes it could give two cells the same bytes although a third segment needs both.
   bool hasManyBodies() const {
     return std::ranges::count_if(role_.segments, [](const plan::Segment &segment) {
              return segment.body && segment.kind != plan::SegmentKind::Eval;
@@ -104,8 +104,8 @@ private:
     return true;
   }
 
-  /// Buffers of background segments. These run one after the other, so they share the same bytes of
-  /// the host; but the host reads what one of them copies when the one behind it has ended too.
+  /// Places the buffers of background segments. They run one after the other, so they share host
+  /// memory. But the host may still read the copies of one when the next one has already ended.
   void placeBackground() {
     int64_t &hostBytes = permanentBytes_[static_cast<size_t>(Arena::Host)];
     int64_t begin = hostBytes, end = hostBytes;

@@ -429,7 +429,8 @@ private:
     return op;
   }
 
-  /// Blocks lie along the rows of what is multiplied, so each form has scales of its own.
+  /// Blocks lie along the rows of the multiplied matrix, so the matrix and its transpose have
+  /// separate scales.
   std::pair<ValueId, ValueId> quantiseBlocks(const Copy &copy, bool isTransposed,
                                              const Op &product) {
     Type type = typeOf(copy, isTransposed);
@@ -519,8 +520,8 @@ std::vector<int32_t> quantisedParams(const plan::Plan &plan, const plan::Role &r
   return found;
 }
 
-/// Lets the role have those of these weights in 8 bits that are trained, with their scales. Such
-/// weights are made of masters, which frozen ones lack: these stay as they are.
+/// Keeps these weights in 8 bits, with their scales, if they are trained. Such weights are
+/// quantised from masters; frozen weights have none, and are not changed.
 void keepIn8Bits(plan::Plan &plan, plan::Role &role, const std::vector<int32_t> &params) {
   for (int32_t index : params) {
     plan::Param &param = plan.params[static_cast<size_t>(index)];

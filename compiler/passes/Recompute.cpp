@@ -191,7 +191,7 @@ private:
     return !op.results.empty() && op.results[0] < isOfLoss_.size() && isOfLoss_[op.results[0]] != 0;
   }
 
-  /// Marks logits, and what is made of them before the backward pass.
+  /// Marks logits, and values computed from them before the backward pass.
   void markLosses() {
     if (std::ranges::find(request_.predicts, 1) == request_.predicts.end())
       return; // no layer has any
@@ -251,8 +251,8 @@ private:
   /// Whether only some of the value's rows are valid: those that a router sent to experts.
   bool isOfExperts(ValueId value) const { return segment_.values[value].counts != kNone; }
 
-  /// Module `mlp`: everything from the second norm's output to the end of the layer is recomputed.
-  /// In a layer with experts that is module `shared_experts`, of what works on all rows.
+  /// Module `mlp`: recomputes everything from the second norm's output to the end of the layer. In
+  /// a layer with experts, module `shared_experts` does the same for ops that work on all rows.
   void markMlp() {
     std::vector<uint8_t> inside(segment_.values.size(), 0);
     for (size_t i = 0; i < forwardOps_; ++i) {
@@ -281,8 +281,8 @@ private:
                       : what.has(Job::RecomputeModule::Mlp);
   }
 
-  /// Module `moe`: all rows of experts are recomputed. Module `moe_act`: an activation of theirs,
-  /// and what follows up to the next product.
+  /// Module `moe` recomputes all rows of experts. Module `moe_act` recomputes their activation, and
+  /// everything up to the next product.
   void markExperts() {
     for (size_t i = 0; i < forwardOps_; ++i) {
       const Op &op = segment_.ops[i];

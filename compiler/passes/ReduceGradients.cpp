@@ -110,9 +110,9 @@ private:
         segment_.values[value].purpose = plan::Purpose::Comm;
   }
 
-  /// A sum over ranks is in its operand's buffer. That is not the block's buffer where microbatches
-  /// are added in this one, or where another segment has left what is summed, in a buffer that it
-  /// fills again: then the sum is copied.
+  /// A sum over ranks is in its operand's buffer. That is not the block's buffer, so the sum is
+  /// copied, in two cases: microbatches are accumulated in the block's buffer, or another segment
+  /// has left the operand in a buffer that it fills again.
   void copySums() {
     std::vector<uint8_t> isPacked(segment_.values.size(), 0);
     for (const Op &op : segment_.ops)
@@ -285,7 +285,7 @@ private:
       reduceShard(ops, block, shard, pred);
   }
 
-  /// Adds what the groups of shards have summed, each by itself, once all microbatches are in it.
+  /// Adds the sums of the groups of shards, after all microbatches were added in each.
   void reduceShard(std::vector<Op> &ops, uint32_t block, ValueId shard, plan::Pred before) {
     const BlockStrategy &strategy = blocks_.strategy(block);
     bool isEach = before == plan::Pred::Always && strategy.microbatches > 1;

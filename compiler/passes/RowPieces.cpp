@@ -87,8 +87,8 @@ public:
   }
 
 private:
-  /// Compute takes one piece of a product after the other, and pieces move one after the other,
-  /// which slows down what they move beside.
+  /// Pieces are computed one after the other, and transferred one after the other; transfers slow
+  /// down concurrent products.
   double seconds(const Product &first, const Product &second, int64_t pieces) const {
     double compute = 0, link = 0, end = 0;
     double sum = transferSeconds(CollectiveKind::ReduceScatter, pieces);

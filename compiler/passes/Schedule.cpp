@@ -68,7 +68,8 @@ private:
     return op != kNone && (isOfBlock(segment_.ops[op], OpKind::ReduceScatter) ||
                            isOfBlock(segment_.ops[op], OpKind::AllReduce));
   }
-  /// The cast of what another reduction has summed, for this one: compute does not wait for it.
+  /// The cast through which this reduction reads another reduction's sum, or kNone. Compute does
+  /// not wait for it.
   uint32_t castBefore(const Op &op) const {
     if (!isOfBlock(op, OpKind::AllReduce) && !isOfBlock(op, OpKind::ReduceScatter))
       return kNone;
@@ -219,9 +220,9 @@ private:
     return delays;
   }
 
-  /// A reduction that a later one follows starts at once, otherwise the two would queue. Those of
-  /// one unit that stand together stay together, and so does a sum with what it sums. `last` is the
-  /// compute op before it.
+  /// A reduction starts at once if another one follows later, since the two would otherwise queue.
+  /// Adjacent reductions of one unit stay together, and so does a sum with its operands. `last` is
+  /// the preceding compute op.
   void addReduction(uint32_t reduction, uint32_t last, std::vector<uint32_t> &waiting) const {
     const Op &op = segment_.ops[reduction];
     uint32_t cast = castBefore(op);

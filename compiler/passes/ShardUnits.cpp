@@ -133,9 +133,9 @@ private:
     }
   }
 
-  /// If a unit is gathered by itself and shards of whole matrices have much padding, shards are cut
-  /// between rows instead. Updates of matrices are then gathered in fp32 once a step, which is half
-  /// of what gathers of weights in both passes and the reduction of gradients move.
+  /// If a unit is gathered by itself, and shards of whole matrices would have much padding, shards
+  /// are cut between rows instead. Updates of matrices are then gathered in fp32 once per step,
+  /// which is half of the traffic of weight gathers in both passes and of gradient reductions.
   std::vector<LayoutBlock> layOutBlock(size_t b) const {
     constexpr int64_t kPaddingShare = 2;
     const int64_t shards = divisions_[b].shards * divisions_[b].parts;
@@ -156,8 +156,9 @@ private:
     return laidOut > total + total / kPaddingShare ? lay(rows, Cuts::Rows) : blocks;
   }
 
-  /// Whether matrices of several layers may lie in one block: where bodies have whole weights, what
-  /// of it is divided travels once in a step, and few matrices over many ranks are much padding.
+  /// Whether matrices of several layers may share one block. This is the case if bodies have whole
+  /// weights: divided state is then transferred only once per step, and few matrices over many
+  /// ranks would need much padding.
   bool takesBank(size_t b) const {
     const BlockStrategy strategy = strategyOf(plan_, b);
     return cutsOf(b) == Cuts::Params && !byParam_ && strategy.shardsState &&

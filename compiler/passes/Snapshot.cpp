@@ -260,7 +260,7 @@ private:
 /// Finds out how much of the state is staged where the recipe does not say it, and reports it.
 class StagingChoice {
 public:
-  /// The plan without any copies: it is placed to find out what it leaves free.
+  /// The plan without copies, which is placed to find how much memory is free.
   explicit StagingChoice(const plan::Plan &plan) : plan_(plan), device_(deviceFor(plan)) {
     if (!device_)
       return;

@@ -257,7 +257,7 @@ private:
     plan::renumber(reader);
   }
 
-  /// Lets a later pass find what one of the part has made.
+  /// Keeps the values of one pass in cells for a later pass.
   void keep(SegmentWriter &writer, StagePart part, Segment &reader, StagePart by) {
     std::vector<uint8_t> isMade = writer.madeValues();
     viewAgain(isMade, reader);

@@ -73,9 +73,9 @@ void StageCut::separateSums(const PipelineStages &stages) {
   plan::replaceOps(body_, std::move(ops));
 }
 
-/// Each stage sums its layers' tallies of a step in a cell of its own. The first pass of a step
-/// begins the sum, and later chunks continue it. If a step has to count each microbatch once, the
-/// stage's last chunk adds what all chunks have kept.
+/// Each stage sums its layers' tallies of a step in its own cell. The first pass of a step begins
+/// the sum, and later chunks continue it. If each microbatch must be counted once per step, the
+/// stage's last chunk adds the tallies that all chunks have kept.
 void StageCut::separateTallies(const plan::Role &role, const PipelineStages &stages) {
   auto count = static_cast<int32_t>(stages.count);
   std::vector<ValueId> firstOf(body_.values.size(), kNone); // of each sum: the cell's content
@@ -108,8 +108,8 @@ void StageCut::separateTallies(const plan::Role &role, const PipelineStages &sta
   }
 }
 
-/// Ranks of each stage sum what their stage has contributed to a gradient. In the body the last of
-/// these sums adds to the others, as contributions add to each other.
+/// Ranks of each stage sum their stage's contribution to a gradient. In the body, the last of these
+/// sums adds to the others, as contributions add to each other.
 void StageCut::separateReductions(const PipelineStages &stages) {
   auto stageOfProducer = [&](ValueId value) {
     return stages.ofUnit[static_cast<size_t>(body_.ops[body_.values[value].def].unit)];

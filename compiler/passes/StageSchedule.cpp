@@ -1,4 +1,4 @@
-// Lists the passes of each stage in their order, finds what repeats, and writes it as loops of a
+// Lists the passes of each stage in order, finds repetitions, and writes them as loops of a
 // program.
 #include "compiler/passes/StageSchedule.h"
 
@@ -308,8 +308,8 @@ void StageSchedule::placeReceives() {
   SHARDC_CHECK(std::isfinite(least), "stages wait for each other's transfers");
 }
 
-/// The pass that receives what the i-th one takes; of two that meet when it is made, the second one
-/// if `isSecond`.
+/// The pass that receives the i-th pass's input; if two passes meet the transfer when it is sent,
+/// the second one if `isSecond`.
 size_t StageSchedule::receiverOf(int32_t stage, size_t i, bool isSecond) const {
   std::optional<Place> producer = producerOf(stage, passes(stage)[i]);
   if (!producer)
@@ -394,7 +394,7 @@ std::vector<Receive> StageSchedule::receivesOf(int32_t stage, StagePart by) cons
     std::ranges::sort(found.microbatches);
     order.push_back({found.after, {what.first, what.second, predsOf(found.microbatches)}});
   }
-  // The other end sends in the order in which passes take what it sends.
+  // The other end sends in the order in which passes need the values.
   std::ranges::stable_sort(order, {}, &std::pair<size_t, Receive>::first);
   std::vector<Receive> receives;
   for (auto &[after, receive] : order)

@@ -129,7 +129,7 @@ bool SegmentWriter::hasOp(size_t i) {
   return false;
 }
 
-/// A part of what every stage has in a cell: no pass keeps it for another one.
+/// A part of a cell that every stage has; no pass keeps it for another one.
 bool SegmentWriter::isOfEveryPass(size_t i) const {
   return cut_.stageOfOp(i) == kEveryStage &&
          plan::opInfo(body_.ops[i]).traits == plan::OpTraits::Alias;

@@ -11,8 +11,8 @@
 namespace shardc {
 
 struct AttentionKind {
-  DType type = DType::F32;      ///< of queries, keys and values
-  bool drops = false;           ///< dropout of probabilities
+  DType type = DType::F32; ///< of queries, keys and values
+  bool drops = false;      ///< dropout of probabilities
   bool isCausal = true;
   bool hasDocuments = false;    ///< masks of documents
   bool hasWindow = false;       ///< a query sees a number of keys before its own

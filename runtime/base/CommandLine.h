@@ -1,6 +1,6 @@
-// Command lines: the commands of a program, their options, flags and positional arguments, and what
-// their values have to be. CLI11 parses them and prints the help. Its headers take seconds to
-// compile, so CommandLine.cpp alone sees them.
+// Command lines: the commands of a program, their options, flags and positional arguments, and the
+// constraints on values. CLI11 parses them and prints the help. Its headers take seconds to
+// compile, so only CommandLine.cpp includes them.
 #pragma once
 
 #include <cstdint>
@@ -77,7 +77,7 @@ public:
   Command &addCommand(std::string_view name, std::string_view about);
   /// Names that other programs use for this command: a user who types one gets this command's name.
   Command &alsoCalled(std::initializer_list<std::string_view> words);
-  /// `hint` makes what is said of an option that is unknown and near to none of the command's.
+  /// `hint` writes the message for an unknown option that resembles none of the command's options.
   Command &hintsAtUnknown(UnknownHint hint);
   /// Requires that the user names one of the commands.
   void requireCommand();

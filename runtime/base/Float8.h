@@ -17,8 +17,8 @@ struct F8E5M2 {
   uint8_t bits;
 };
 
-/// What becomes of numbers beyond the largest: infinity, or NaN where there is none; or the
-/// largest, as GPUs convert for products. PyTorch saturates e4m3 from 2.15 on, and not e5m2.
+/// Conversion of numbers beyond the largest: to infinity, or NaN if the type has none; or to the
+/// largest number, as GPUs convert for products. PyTorch saturates e4m3 from 2.15 on, but not e5m2.
 enum class Overflow : uint8_t { Special, Saturate };
 
 namespace float8 {

@@ -14,7 +14,7 @@ inline constexpr size_t kKeyBytes = 32;
 
 /// A secret of 32 bytes.
 using Key = std::array<uint8_t, kKeyBytes>;
-/// What shows that somebody with the key wrote something.
+/// Authenticates a message: only somebody with the key can compute it.
 using AuthCode = std::array<uint8_t, 32>;
 /// A number that is used once.
 using Nonce = std::array<uint8_t, 32>;

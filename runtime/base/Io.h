@@ -42,7 +42,7 @@ Status checkWritable(const std::string &path);
 class MappedFile {
 public:
   static Result<MappedFile> open(const std::string &path);
-  /// Maps what an open descriptor of a regular file leads to; `path` is for messages.
+  /// Maps the regular file of an open descriptor; `path` is for messages.
   static Result<MappedFile> ofOpened(int fd, const std::string &path);
   MappedFile() = default;
   MappedFile(MappedFile &&other) noexcept;

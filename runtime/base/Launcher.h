@@ -18,7 +18,7 @@ std::string_view toString(Launcher launcher);
 /// Value of an environment variable, or null.
 using GetEnv = std::function<const char *(const char *name)>;
 
-/// The environment; what is empty counts as not set.
+/// The environment; an empty variable counts as not set.
 class Environment {
 public:
   explicit Environment(GetEnv get) : get_(std::move(get)) {}

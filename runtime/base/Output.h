@@ -1,4 +1,4 @@
-// Standard output of a program, and what becomes of text that cannot be written there.
+// Standard output of a program, and errors of writing to it.
 #pragma once
 
 #include <cstdio>

@@ -14,8 +14,8 @@ namespace shardc {
 Result<Socket> publish(const std::string &name);
 /// Sends the text to all who have asked. Does not wait. Exhausted without descriptors.
 Status answerAll(const Socket &published, const std::string &text);
-/// The published text; empty if nobody has the name, or the owner does not answer in time.
-/// Exhausted without descriptors.
+/// The published text; empty if no process has published the name, or if its owner does not answer
+/// in time. Exhausted without descriptors.
 Result<std::string> findPublished(const std::string &name, double seconds);
 
 } // namespace shardc

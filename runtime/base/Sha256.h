@@ -12,7 +12,7 @@ class Sha256 {
 public:
   Sha256();
   void add(std::string_view bytes);
-  /// The digest of what was added, as 64 hexadecimal digits. More can be added afterwards.
+  /// The digest of the bytes added so far, as 64 hexadecimal digits. More can be added afterwards.
   std::string hex() const;
 
 private:

@@ -37,8 +37,8 @@ private:
 
 uint64_t saturated(uint64_t value) { return std::min(value, kSaturated); }
 
-/// The zip64 field: only what does not fit, in fixed order. In a local header the stored size is
-/// not known yet and is written as 0.
+/// The zip64 field: only the numbers that do not fit in 32 bits, in fixed order. In a local header
+/// the stored size is not known yet and is written as 0.
 std::string zip64Extra(uint64_t size, uint64_t compressed, uint64_t headerAt) {
   RecordFields values;
   if (size >= kSaturated)

@@ -1,4 +1,5 @@
-// A box of a tensor: what a rank saves of it, a record holds, a load reads, a conversion moves.
+// A box of a tensor: the unit in which ranks save, records store, loads read, and conversions move
+// tensors.
 #pragma once
 
 #include <functional>

@@ -23,16 +23,16 @@ std::string_view formatName(CheckpointFormat format);
 /// rank.
 Result<CheckpointFormat> detectFormat(const std::string &folder);
 
-/// InvalidInput with the way out if what a folder holds is of a format that is not read; fine for
-/// anything else, an empty folder too.
+/// InvalidInput, with a way to convert it, if the folder's content has a format that is not read.
+/// Ok for anything else, including an empty folder.
 Status refuseUnread(const std::string &folder);
 /// The same for three cases that a search would silently skip: a folder of checkpoints without a
 /// tracker file, checkpoints in it after the newest complete one, and a folder that holds parts of
 /// a checkpoint or a model of safetensors.
 Status refuseUnreadIn(const std::string &root, const std::optional<SavedIteration> &newest);
 
-/// InvalidInput with both formats and the way out if a folder has another than what takes it;
-/// errors of detectFormat.
+/// InvalidInput, with both formats and a way to convert, if the folder has another format than the
+/// caller needs; also errors of detectFormat.
 Status checkFormat(const std::string &folder, CheckpointFormat needed);
 /// The command that makes one format of another, `torch-dist-to-fsdp-dtensor`; empty if none does.
 std::string_view conversionOf(CheckpointFormat from, CheckpointFormat to);

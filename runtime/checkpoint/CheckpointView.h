@@ -12,7 +12,7 @@
 
 namespace shardc::checkpoint {
 
-/// A tensor and what reads boxes of it, as CheckpointReader::read does.
+/// A tensor, with a function that reads boxes of it like CheckpointReader::read.
 struct ViewTensor {
   std::string name;
   Element type = Element::F32;

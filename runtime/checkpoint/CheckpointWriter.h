@@ -75,7 +75,7 @@ public:
   /// A slice without elements only makes the tensor known. InvalidInput if the slice is not inside
   /// its tensor, or the tensor has another type or shape than in a slice before.
   Status add(const TensorSlice &slice);
-  /// Syncs the file and leaves what commitSave needs to know about it.
+  /// Syncs the file, and records the facts that commitSave needs.
   Status finish();
 
 private:
@@ -83,7 +83,7 @@ private:
   explicit RankWriter(std::unique_ptr<State> state);
   std::unique_ptr<State> state_;
 };
-/// Step 2 at once, for what is in memory anyway.
+/// All of step 2 in one call, for state that is in memory anyway.
 Status writeRank(const SaveTarget &target, int rank, std::span<const TensorSlice> slices,
                  std::span<const BytesItem> items);
 /// Any rank, before step 3: a further file in the checkpoint's folder, or in one in it.

@@ -12,7 +12,7 @@ namespace {
 
 constexpr const char *kNothing = "nothing"; ///< where only one of the two has a value
 
-/// A value as text; of what is not plain, its kind.
+/// A value as text; if it is not plain, its kind.
 std::string textIn(const ObjectValue &object, PyId id) {
   if (id == kNoPy)
     return kNothing;

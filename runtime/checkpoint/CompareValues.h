@@ -1,5 +1,5 @@
-// Compares two objects of checkpoints as Python would: by what they hold, not by the bytes of their
-// pickles, which differ with the order of saving and with the program that saved.
+// Compares two objects of checkpoints as Python would: by their contents, not by the bytes of their
+// pickles, which depend on the order of saving and on the program that saved.
 #pragma once
 
 #include <string>

@@ -24,8 +24,8 @@ struct ConvertRank {
 /// threads at once.
 using ConvertProgress = std::function<void(int64_t done, int64_t total)>;
 
-/// Classes and functions, `module.name`, that objects may use which are copied on, though nobody
-/// knows here what they do.
+/// Classes and functions, `module.name`, that copied objects may use although this program does not
+/// know them.
 using KeptNames = std::vector<std::string>;
 
 struct ConvertOptions {

@@ -11,7 +11,7 @@
 
 namespace shardc::checkpoint {
 
-/// A tensor to be converted: how big it is, and what reads rows of it and saves them.
+/// A tensor to be converted: its size, and functions that read and save its rows.
 struct ConvertJob {
   std::string name;
   Element type = Element::F32;
@@ -45,10 +45,11 @@ Status runJobs(const SaveTarget &out, std::vector<ConvertJob> jobs, int64_t piec
                const ConvertProgress &progress, const ConvertRank &rank,
                const std::function<Status(RankWriter &)> &objects);
 
-/// InvalidInput if an object names classes or functions that nobody knows here, other than those in
-/// `kept`: what loads a copy of it could be made to run anything. `what` names it for people.
+/// InvalidInput if an object names classes or functions that this program does not know, other than
+/// those in `kept`: a program that loads a copy of it could be made to run any code. `what` names
+/// the object for people.
 Status checkNames(const Pickle &pickle, const std::string &what, const KeptNames &kept);
-/// The record of an object as it is copied on: what was understood of it, written anew.
+/// The record of a copied object, written anew from its parsed graph.
 Result<std::string> copyOfObject(const ArchiveReader &archive, const Pickle &pickle,
                                  const std::string &what, const KeptNames &kept);
 

@@ -259,7 +259,7 @@ Status MetadataReader::readPaths(PyId paths) {
   return Status::ok();
 }
 
-/// Megatron's extra attribute; what is not a shape in it does not matter to us.
+/// Megatron's extra attribute; entries that are not shapes are ignored.
 Status MetadataReader::readOriginalShapes(PyId data) {
   if (!graph_.is(data, PyKind::Dict))
     return Status::ok();

@@ -19,8 +19,8 @@ namespace shardc::checkpoint {
 class Interruption {
 public:
   void request() { isRequested_ = true; }
-  /// Whether something is being removed, or a save has learned that it is to end and removes what
-  /// it has written: no time to end the process.
+  /// Whether files are being removed, or a save was asked to end and removes what it has written.
+  /// The process must not be ended then.
   bool isClearingUp() const { return endings_ > 0; }
   /// Aborted once it was requested. Asked before each item that a save writes; a commit asks no
   /// more.

@@ -68,7 +68,8 @@ Result<FolderLock> FolderLock::takeBeside(const std::string &folder, const Repor
   return takeFile(parent, fmt::format(".{}{}", path.filename().string(), kLockFile), folder, emit);
 }
 
-/// Locks the file `name` in `parent`; `what` is what the message to a second one says is in use.
+/// Locks the file `name` in `parent`. `what` names the locked thing in the message to a second
+/// process.
 Result<FolderLock> FolderLock::takeFile(const std::string &parent, const std::string &name,
                                         const std::string &what, const ReportSink &emit) {
   FolderLock lock;

@@ -15,10 +15,10 @@ inline constexpr const char *kLockFile = ".shardc_lock";
 
 class FolderLock {
 public:
-  /// Locks a folder without waiting, making it where it is missing; one that was made for nothing
-  /// is removed with the lock. Io if it cannot be made or written into. Unavailable, with the
-  /// holder named, if another has it. Ok without a lock where the file system has none: `emit`
-  /// takes a warning.
+  /// Locks a folder without waiting, and creates it if it does not exist; an unused new folder is
+  /// removed with the lock. Io if the folder cannot be created or written to. Unavailable, with the
+  /// holder named, if it is locked. Ok without a lock if the file system has none; `emit` then
+  /// receives a warning.
   static Result<FolderLock> take(const std::string &folder, const ReportSink &emit);
   /// The same for a folder that is created by one rename and must be empty until then: the lock is
   /// a hidden file beside it, `.NAME.shardc_lock`.

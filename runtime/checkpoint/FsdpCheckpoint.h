@@ -80,12 +80,12 @@ public:
 
   /// Compares all requests with the checkpoint.
   LoadDifferences check(std::span<const ParamRequest> requests) const;
-  /// Reads a box of a parameter. Rows beyond what is saved are zeros if `padsRows` says so (for
+  /// Reads a box of a parameter. Rows beyond the saved ones are zeros if `padsRows` (for
   /// vocabularies padded to another multiple); otherwise they are an error.
   Status read(std::string_view name, ParamPart part, const Box &box, Element type, void *dst,
               bool padsRows = false) const;
-  /// The settings of a parameter; NotFound without them or without one of `lr, step, betas, eps,
-  /// weight_decay, wd_mult`, InvalidInput where what is there cannot be read.
+  /// The settings of a parameter. NotFound if they, or one of `lr, step, betas, eps, weight_decay,
+  /// wd_mult`, are missing; InvalidInput if they cannot be read.
   Result<GroupMeta> groupMeta(std::string_view name) const;
   /// One field of the settings of a parameter; none without it, or if it is not a plain value.
   /// `step` is the count of torch's own Adam where the settings have none.

@@ -78,8 +78,8 @@ std::optional<std::string> strangerIn(const std::string &folder, const Metadata 
   return std::nullopt;
 }
 
-/// A folder that is already there is replaced, with the JSON that was made of it, only if it is an
-/// older map and nothing else.
+/// An existing folder, and the JSON file made from it, are replaced only if the folder is an older
+/// map and contains nothing else.
 Status checkReplaceable(const std::string &folder) {
   std::error_code error;
   if (!std::filesystem::exists(folder, error) || std::filesystem::is_empty(folder, error))

@@ -14,10 +14,10 @@ namespace shardc::checkpoint {
 /// The field that names the function of feed-forward layers; null where they always have the same.
 const char *hfActivationField(HfArch arch);
 
-/// The options that a recipe of this model has, named by the last segments of their paths, as runs
-/// save theirs; Megatron's own names of some beside them. HfSettingRefused with the field and its
-/// value for what no recipe computes. `biases` are those that the file says, or the tensors;
-/// `faults` receives each field that is refused, if not null.
+/// The options of a recipe for this model, named by the last segments of their paths, as runs save
+/// them, with Megatron's own names of some beside them. HfSettingRefused, with the field and its
+/// value, for settings that no recipe supports. `biases` are those that the file or the tensors
+/// show; `faults`, if not null, receives each refused field.
 Result<PlainEntries> hfArguments(const HfConfig &config, const HfBiases &biases,
                                  HfFaults *faults = nullptr);
 

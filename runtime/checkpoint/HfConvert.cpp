@@ -548,7 +548,7 @@ Status importHf(const std::string &in, const SaveTarget &out, const HfImportOpti
 
 namespace {
 
-/// The type in which the weights are written, and what determined it.
+/// The type in which the weights are written, and the setting that determined it.
 Result<std::pair<Element, std::string>> exportType(const SavedParams &source,
                                                    std::optional<Element> configured,
                                                    const HfExportOptions &options) {

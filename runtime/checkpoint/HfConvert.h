@@ -61,8 +61,9 @@ private:
   std::unique_ptr<State> state_;
 };
 
-/// Sets what the tensors in the folder say, unless they cannot be read: the number of multi-token
-/// prediction layers, and whether embeddings are the output layer where the file does not say it.
+/// Sets properties that the tensors in the folder show, unless they cannot be read: the number of
+/// multi-token prediction layers, and whether the output layer is the embedding table if the file
+/// does not say so.
 void settleByTensors(const std::string &folder, HfConfig &config);
 
 struct HfExportOptions {
@@ -70,7 +71,7 @@ struct HfExportOptions {
   /// `configFolder` (`torch_dtype` or `dtype`), or else the one that the run computed with
   /// (`run_config.yaml`), or else that of the saved weights.
   std::optional<Element> weightType = {};
-  /// Receives the type and where it is from, for people.
+  /// Receives the type and its origin, for people.
   std::function<void(Element type, const std::string &from)> tellType = {};
   std::vector<std::string> acceptedFields = {}; ///< as HfReading has them
   uint64_t shardBytes = uint64_t{5} << 30;      ///< of one safetensors file

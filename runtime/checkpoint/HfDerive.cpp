@@ -366,7 +366,7 @@ std::string listText(const std::string &items, size_t count) {
   return count == 0 ? "none" : count == 1 ? items : fmt::format("[{}]", items);
 }
 
-/// A value as it is compared: of numbers their value, "none" for what is not set.
+/// A value as text for comparisons: numbers by value, "none" if it is not set.
 std::string comparedText(const json *value) {
   if (value == nullptr || value->is_null())
     return "none";
@@ -539,7 +539,7 @@ Result<std::string> deriveHfConfig(const CheckpointReader &checkpoint,
                       "'{}' has no section 'model'; give a folder with the model's config.json "
                       "with --config",
                       path);
-  // The first one that computes what the options say; otherwise the one that differs least.
+  // The first architecture that matches the options; otherwise the one that differs least.
   std::optional<Candidate> best;
   for (const HfArchitecture &arch : hfArchitectures()) {
     Candidate candidate = candidateOf(arch, model, path, torchType);

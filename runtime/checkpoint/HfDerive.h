@@ -11,16 +11,15 @@ namespace shardc::checkpoint {
 
 inline constexpr const char *kRunConfigFile = "run_config.yaml";
 
-/// The text of `config.json` for a checkpoint: of the architecture of HfFields.def that computes
-/// what the run computes, which is made sure by reading it as an import does. `torchType` is what
-/// the weights are written as. NotFound if the run's options are not there, InvalidInput with the
-/// options that differ if no architecture fits.
+/// The text of `config.json` for a checkpoint. It is of the architecture of HfFields.def that
+/// computes the same as the run; the text is read like an import to verify this. `torchType` is the
+/// type of the written weights. NotFound if the run's options are missing; InvalidInput, with the
+/// options that differ, if no architecture fits.
 Result<std::string> deriveHfConfig(const CheckpointReader &checkpoint,
                                    const std::string &torchType);
 
-/// Whether the model of a `config.json` computes what the run computes; true where the run's
-/// options are not there. InvalidInput with the options that differ, or with what of the file is
-/// refused.
+/// Checks that the model of a `config.json` computes the same as the run; ok if the run's options
+/// are missing. InvalidInput with the options that differ, or with the file's refused settings.
 Status checkHfConfig(const CheckpointReader &checkpoint, const HfConfig &config);
 
 /// The type in which the run computed: fp32, bf16 or fp16. Nothing if its options are missing or do

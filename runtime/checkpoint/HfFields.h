@@ -109,7 +109,7 @@ struct HfOption {
 };
 
 std::span<const HfField> hfFields();
-/// The row of a field of this architecture; null where it has none.
+/// The row of a field of this architecture; null if it has no such field.
 const HfField *findHfField(HfArch arch, std::string_view name);
 /// The value that the library takes for a value of this field.
 nlohmann::json hfMeaning(HfArch arch, std::string_view name, const nlohmann::json &value);
@@ -121,7 +121,7 @@ const HfField *findHfCopy(HfArch arch, std::string_view option);
 bool readsHfField(HfArch arch, std::string_view name);
 /// The library's default for a field that the file lacks; null if it follows from other fields.
 nlohmann::json hfFallback(HfArch arch, std::string_view name);
-/// The same of a whole number; `otherwise` where it follows from others.
+/// The same for an integer; `otherwise` if it follows from other fields.
 int64_t hfWholeFallback(HfArch arch, std::string_view name, int64_t otherwise = 0);
 
 std::span<const HfOption> hfOptions();

@@ -55,7 +55,7 @@ Result<HfFile> readHfFile(std::string_view text, const std::string &path,
 /// the library.
 std::vector<Report> hfRemarks(const HfFile &file);
 
-/// A value in one line, cut off; what is not ASCII is escaped, as a terminal shows it.
+/// A value in one line, shortened; characters that are not ASCII are escaped.
 std::string shownHfValue(const nlohmann::json &value);
 
 } // namespace shardc::checkpoint

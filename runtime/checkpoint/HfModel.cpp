@@ -104,7 +104,8 @@ int64_t productOf(int64_t count, int64_t size) {
   return isSmall ? count * size : -1;
 }
 
-/// No number is beyond what a model can have, and all of them together beyond the memory.
+/// Checks that each number is within the limits of a model, and that all together do not need too
+/// much memory.
 Status checkBounds(const HfConfig &config, const std::string &path) {
   struct Bound {
     const char *what;

@@ -43,7 +43,7 @@ public:
   }
   /// Of one slab of the tensor where `slab` is not negative.
   Result<HfRows> rowsOf(const std::string &name, bool isTransposed, int64_t slab = -1) const;
-  /// Rows `first` to `first + rows` of what the segment names in the hub's tensor.
+  /// Reads rows `first` to `first + rows` of the segment's part of the hub's tensor.
   Status readRows(const HfSegment &segment, bool isTransposed, int64_t first, int64_t rows,
                   Element type, uint8_t *dst) const;
   std::vector<std::string> unused(const std::set<std::string> &used, const HfConfig &config) const;

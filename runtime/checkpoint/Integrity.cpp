@@ -38,7 +38,7 @@ std::string_view takeUntil(std::string_view &text, char separator) {
 
 bool isPlainByte(unsigned char c) { return c > ' ' && c != '%' && c != 0x7f; }
 
-/// The name without what parts a line's words: such bytes become % and two digits.
+/// The name with separators of words escaped: such bytes become % and two digits.
 std::string escaped(std::string_view name) {
   std::string text;
   for (unsigned char c : name)

@@ -46,8 +46,8 @@ public:
   static Result<IntegrityTable> parse(std::string_view text);
 };
 
-/// An identifier in the form of a uuid, made of what was saved, so that equal saves are equal
-/// bytes. `.metadata` has it.
+/// An identifier in the form of a uuid, derived from the saved contents, so that equal saves have
+/// equal bytes. `.metadata` has it.
 std::string saveIdOf(std::string_view contents);
 /// Whether an identifier is of that kind: then shardc has written the checkpoint, and the file of
 /// checksums with it.
@@ -75,7 +75,7 @@ public:
   /// Says that a range is read now: the disk begins with it. While ranges follow each other another
   /// thread reads on, as far as was read in one go but no further than `kReadAhead`.
   void prefetch(uint64_t offset, uint64_t length);
-  /// Gives the memory back that what was read occupies; reading it again is fine.
+  /// Releases the memory of pages that were read; they may be read again.
   void drop() const { dropMapped(bytes()); }
 
 private:

@@ -1,5 +1,5 @@
-// The weights of a model by plain names: those of a checkpoint, or of the folder of a Hugging Face
-// model. For what only reads weights.
+// The weights of a model by plain names, from a checkpoint or from the folder of a Hugging Face
+// model. For code that only reads weights.
 #pragma once
 
 #include <memory>

@@ -43,9 +43,9 @@ struct PeftOptions {
 /// Writes the adapters of the checkpoint `in` as a PEFT folder.
 Status exportPeft(const std::string &in, const std::string &out, const PeftOptions &options);
 
-/// Writes the adapters of the PEFT folder `in` as a checkpoint; `configFolder` is needed. Ranks
-/// and scales that differ between layers become one rank, with zeros, and one scale.
-/// `settings` receives what a recipe that goes on with them has to say.
+/// Writes the adapters of the PEFT folder `in` as a checkpoint; `configFolder` is required. If
+/// ranks and scales differ between layers, they become one rank, padded with zeros, and one scale.
+/// `settings` receives the settings that a recipe needs to continue with them.
 Status importPeft(const std::string &in, const SaveTarget &out, const PeftOptions &options,
                   PeftSettings &settings);
 

@@ -1,5 +1,5 @@
-// Which of our layers with adapters are which modules of a Hugging Face model, and what a run says
-// of its adapters.
+// Maps our layers with adapters to modules of a Hugging Face model, and reads a run's adapter
+// settings.
 #pragma once
 
 #include <functional>

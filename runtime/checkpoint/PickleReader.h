@@ -47,8 +47,8 @@ struct Pickle {
   PyId root = kNoPy;
   size_t bytesUsed = 0;         ///< up to and with STOP
   std::vector<Report> warnings; ///< trailing bytes, suspect names
-  /// Classes and functions that the table does not know, or knows as suspect, `module.name`; each
-  /// once, sorted. What they do where they are loaded is unknown.
+  /// Classes and functions, `module.name`, that the table does not know, or knows as suspect; each
+  /// once, sorted. Their effect when they are loaded is unknown.
   std::vector<std::string> unknownNames;
 };
 

@@ -133,7 +133,7 @@ Result<PlainEntries> Converter::convertEntries(PyId dict) {
   return entries;
 }
 
-/// Integers and truth values stay what they are; all other numbers are floats in Python too.
+/// Integers and booleans keep their type; all other numbers become floats, as in Python.
 Result<PlainValue> Converter::convertTensor(PyId id) const {
   ASSIGN_OR_RETURN(TensorView view, tensorOf(*archive_, graph_, id));
   RETURN_IF_ERROR(archive_->verify(*view.entry));

@@ -54,7 +54,8 @@ struct PlainValue {
   template <typename T> const T *as() const { return std::get_if<T>(&value); }
   /// A float or an integer as a number.
   std::optional<double> number() const;
-  /// An integer, or a float that is one; none for others, as NaN and what is beyond 64 bits.
+  /// The value if it is an integer, or a float with an integer value; nothing for others, such as
+  /// NaN and numbers beyond 64 bits.
   std::optional<int64_t> wholeNumber() const;
 };
 
@@ -63,8 +64,8 @@ const PlainValue *findEntry(const PlainEntries &entries, std::string_view key);
 
 /// The value's nodes in a graph.
 PyId addToGraph(PyGraph &graph, const PlainValue &value);
-/// The value behind a node; InvalidInput where it holds anything else than plain values, or too
-/// many. A tensor of one number is that number where the graph's `archive` is given.
+/// Converts a node to a plain value. InvalidInput if it holds anything but plain values, or too
+/// many. If `archive` is given, a tensor of one number becomes that number.
 Result<PlainValue> plainValueOf(const PyGraph &graph, PyId id,
                                 const ArchiveReader *archive = nullptr);
 /// The entries of an `argparse.Namespace` whose values are plain. Megatron's arguments hold members

@@ -83,8 +83,9 @@ public:
   bool isGlobal(PyId id, std::string_view module, std::string_view name) const;
   /// Whether the node is an Object whose callable is the Global `module`.`name`.
   bool isObjectOf(PyId id, std::string_view module, std::string_view name) const;
-  /// The name of the member that the node is of the enumeration `module`.`name`, where it was
-  /// pickled by that name, as CPython 3.11.0 to 3.11.3 do it; none where by value or no member.
+  /// If the node is a member of the enumeration `module`.`name` that was pickled by its name, as
+  /// CPython 3.11.0 to 3.11.3 do, the member's name. Nothing if it was pickled by value, or is no
+  /// such member.
   std::optional<std::string_view> memberName(PyId id, std::string_view module,
                                              std::string_view name) const;
   /// The enumeration of such a node, as a Global; kNoPy for others.

@@ -51,8 +51,9 @@ Result<std::vector<NamedTensor>> readTensorDictFile(std::span<const uint8_t> fil
 /// Megatron-Bridge's `train_state.pt`.
 Result<std::string> trainStateFile(const RunState &state);
 
-/// Generator states as `rng_state.(pp, tp).0.*`: what Python's, numpy's, torch's and Megatron's
-/// generators are right after seeding. Our own runs draw by counters and do not need them.
+/// Generator states as `rng_state.(pp, tp).0.*`: the states of Python's, numpy's, torch's and
+/// Megatron's generators right after seeding. Our own runs use a counter-based generator and do not
+/// need them.
 struct RngItems {
   std::vector<BytesItem> objects;
   std::vector<TensorSlice> tensors;

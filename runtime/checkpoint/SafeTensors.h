@@ -63,7 +63,7 @@ public:
   const std::map<std::string, size_t, std::less<>> &names() const { return fileOf_; }
   const SafeTensor *find(std::string_view name) const;
   std::span<const uint8_t> bytes(std::string_view name) const;
-  /// Gives back the memory that what was read of the files occupies; see dropMapped.
+  /// Releases the memory of pages of the files that were read; see dropMapped.
   void drop() const;
   /// Tensors in the files that the index does not name.
   const std::vector<std::string> &unlisted() const { return unlisted_; }

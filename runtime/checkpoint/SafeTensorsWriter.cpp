@@ -10,8 +10,8 @@
 namespace shardc::checkpoint {
 namespace {
 
-/// Counts what a tensor's source writes, so that a wrong amount is found before the file is in
-/// place.
+/// Counts the bytes that a tensor's source writes, so that a wrong amount is found before the file
+/// is in place.
 class CountedFile : public ByteSink {
 public:
   CountedFile(OutputFile &file, const Observers &observers) : file_(file), observers_(observers) {}

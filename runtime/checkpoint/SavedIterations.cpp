@@ -35,7 +35,7 @@ std::vector<std::string> namesIn(const std::string &root) {
   return names;
 }
 
-/// `.X.old` with ending `.old` gives X, if X is what a checkpoint is called.
+/// `.X.old` with ending `.old` gives X, if X is the name of a checkpoint.
 std::optional<std::string> unhidden(const std::string &name, std::string_view ending) {
   if (name.size() <= 1 + ending.size() || name[0] != '.' || !name.ends_with(ending))
     return std::nullopt;
@@ -114,7 +114,8 @@ Status recoverInterrupted(const std::string &root, const ReportSink &emit,
   std::error_code error;
   for (const std::string &name : namesIn(root)) {
     std::string path = root + "/" + name;
-    // Only what a save makes: a person's own files may have such endings too.
+    // Accepts only types of files that saves create, since a person's own files may have such
+    // endings too.
     fs::file_type type = fs::symlink_status(path, error).type();
     if (type == fs::file_type::regular && (name == std::string(kTrackerFile) + ".tmp" ||
                                            name == std::string(kLatestTrainState) + ".tmp"))

@@ -1,5 +1,5 @@
-// The weights of a checkpoint by their plain names, whichever format it has: fp32 masters where
-// there are some. For what only reads weights, such as an export.
+// The weights of a checkpoint by their plain names, in any format: the fp32 masters if there are
+// any. For code that only reads weights, such as an export.
 #pragma once
 
 #include <optional>

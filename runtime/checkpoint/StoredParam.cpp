@@ -22,7 +22,8 @@ Shape concatenated(const Shape &a, ShapeView b) {
   return all;
 }
 
-/// Copies what the fragment at `at` holds of the box, which is one of the original tensor.
+/// Copies the fragment's part of the box; the fragment begins at `at`, and the box is one of the
+/// original tensor.
 Status readFragment(const CheckpointReader &reader, const StoredParam &param, const Shape &local,
                     const Shape &at, const Box &box, Element type, uint8_t *dst) {
   Box fragment = {{}, local};

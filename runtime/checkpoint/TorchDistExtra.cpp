@@ -1,6 +1,5 @@
-// `_extra_state`: what modules of Transformer Engine and of Megatron-Core keep beside their
-// parameters. Loaders ask for one object per module, and in stacked layers for one per layer. They
-// fail if one is missing.
+// `_extra_state`: the state that modules of Transformer Engine and of Megatron-Core keep beside
+// their parameters. Loaders require one object per module, and in stacked layers one per layer.
 #include <algorithm>
 #include <set>
 

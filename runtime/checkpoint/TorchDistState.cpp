@@ -8,7 +8,7 @@
 namespace shardc::checkpoint {
 namespace {
 
-/// Puts one value of the common state where it belongs; others are left.
+/// Stores one value of the common state in `state`; values without a place there are ignored.
 void takeLeaf(const ItemPath &path, PlainValue value, RunState &state, bool &hasIteration) {
   const auto *key = std::get_if<std::string>(&path[0]);
   if (key == nullptr)
@@ -37,7 +37,7 @@ Result<int64_t> countOf(const PlainValue &value, const TorchDistCheckpoint &chec
   return *count;
 }
 
-/// Whether the path leads to what Megatron's DynamicGradScaler keeps.
+/// Whether the path leads to the state of Megatron's DynamicGradScaler.
 bool isOfScaler(const ItemPath &path) {
   return path.size() >= 3 && path.front() == PathSegment("optimizer") &&
          path[path.size() - 2] == PathSegment("grad_scaler") &&

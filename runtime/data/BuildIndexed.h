@@ -1,4 +1,4 @@
-// Makes a Megatron indexed dataset from text or JSON lines; what `shardc data build` does.
+// Builds a Megatron indexed dataset from text or JSON lines, for `shardc data build`.
 #pragma once
 
 #include <cstdint>

@@ -52,7 +52,7 @@ public:
 
   /// Appends; buffered, so that small pieces are cheap.
   Status append(std::string_view bytes);
-  /// Writes what is buffered and syncs; after that only commit() may follow.
+  /// Writes the buffer and syncs; afterwards only commit() may be called.
   Status sync();
   /// Gives the synced file its name and syncs the folder.
   Status commit();

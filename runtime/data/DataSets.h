@@ -61,7 +61,7 @@ struct DataSets {
   const DataSource *source(Split split) const { return sources[static_cast<size_t>(split)].get(); }
 };
 
-/// Opens everything, or returns what is wrong with which path and split.
+/// Opens all data sets, or returns the error, with its path and split.
 Result<DataSets> openDataSets(const DataConfig &config);
 
 /// How a recipe names its data: lists of paths, or of weights and paths in turn, of which some are

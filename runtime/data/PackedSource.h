@@ -1,5 +1,5 @@
-// Samples of packs: each pack is a sample, its rows are documents, and what is left of the sequence
-// is one more, which does not count in the loss.
+// Samples from packs: each pack is a sample, and its rows are documents. The rest of the sequence
+// is one more document, which does not count in the loss.
 #pragma once
 
 #include <memory>

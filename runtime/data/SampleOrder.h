@@ -40,8 +40,9 @@ struct OrderSpec {
   int64_t bytesMax = int64_t{32} << 30;
   /// Batch: of the first pass; pass p has the seed + p. Cyclic: pass p has the seed p.
   uint64_t seed = 0;
-  /// Batch: what each sample costs, if microbatches are to cost each rank the same; valid as long
-  /// as the order. Empty: samples of a batch are dealt out in turn, as Megatron-Bridge does.
+  /// Batch: the cost of each sample, if microbatches are to cost the same on each rank; valid as
+  /// long as the order. Empty: a batch's samples are assigned to ranks in turn, as in
+  /// Megatron-Bridge.
   std::span<const int64_t> costs;
 };
 

@@ -328,8 +328,8 @@ Status Executable::bindRank(size_t index, FindKernel findKernel) {
   return createEvents(rank);
 }
 
-/// The segment of the role's first rank serves all its ranks; of the others only what differs is
-/// kept.
+/// All ranks of a role share the bound segment of the first one; for the others only the
+/// differences are stored.
 Status Executable::bindInstance(const BindContext &context, uint32_t segment,
                                 const plan::SegmentInstance &key, Rank &rank) {
   const plan::Segment &what = *segments_[segment].segment;

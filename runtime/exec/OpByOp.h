@@ -27,7 +27,7 @@ public:
     std::function<Status(size_t run)> before, after;
   };
 
-  /// All outlive it; without an observer nobody looks.
+  /// All must outlive it. `observer` may be null.
   OpByOp(Executable &executable, OpObserver *observer)
       : executable_(executable), observer_(observer) {}
 

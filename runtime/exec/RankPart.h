@@ -39,7 +39,7 @@ void numberOwnParts(BoundSegment &bound);
 /// The differences of `own`, a segment bound for one rank, from `shared`, the same segment bound
 /// for any rank of the process. The part points into `own`, which must outlive it.
 RankPart partOf(const BoundSegment &shared, const BoundSegment &own);
-/// The same if `own` is not needed afterwards: the part keeps what it points to.
+/// The same if `own` is not needed afterwards: the part takes over the objects to which it points.
 RankPart takePart(const BoundSegment &shared, BoundSegment own);
 
 /// An op of `shared` as the rank with this part runs it, with its call, if it has one, in `call`.

@@ -38,7 +38,7 @@ struct Generator::Buffer {
   }
 };
 
-/// The forward body of a plan, with what its scores need.
+/// The forward body of a plan, with the data that its scores need.
 struct Generator::Body {
   const plan::Segment &segment;
   const plan::Role &role;

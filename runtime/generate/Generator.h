@@ -1,6 +1,6 @@
-// Lets a model continue a text: the forward ops of its logical plan, one by one by the host's
-// kernels, with the keys and values of all tokens so far kept. There is no second model here: what
-// an op does is its kernel's business, but for attention, whose keys are those that are kept.
+// Lets a model continue a text. It runs the forward ops of the model's logical plan one by one with
+// the host's kernels, and keeps the keys and values of all tokens so far. So there is no second
+// implementation of the model, except that attention reads the kept keys and values.
 #pragma once
 
 #include <cstdint>
@@ -31,8 +31,9 @@ public:
   /// sample (lower::lowerForward).
   Status load(const plan::Plan &plan, const ReadTensor &read);
 
-  /// Continues with tokens, as many as the rows of the plan's body; it has the same parameters as
-  /// the loaded one. Returns the scores of what comes next, without padding of the vocabulary.
+  /// Continues with as many tokens as the plan's body has rows. The plan must have the same
+  /// parameters as the loaded one. Returns the scores of the next token, without padding of the
+  /// vocabulary.
   Result<std::vector<float>> scores(const plan::Plan &plan, std::span<const int32_t> tokens);
 
   /// What begins anew: the log-probability of each token after the first, given those before it.

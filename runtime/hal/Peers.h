@@ -58,7 +58,7 @@ public:
   /// `fold` Kinds or Repeated. A value of many ranks costs no more than that of one.
   Result<std::vector<Kind>> allKinds(std::string_view what, std::string_view mine,
                                      Fold fold = Fold::Kinds);
-  /// The greatest of what all ranks have, of each number.
+  /// The element-wise maximum over all ranks.
   Result<std::vector<int64_t>> allMost(std::string_view what, std::span<const int64_t> mine);
 
   /// The values of all ranks, by rank. All ranks must call it in the same order with the same

@@ -28,7 +28,7 @@ public:
   Connection *admitRelay(std::unique_ptr<Connection> relay, Connections &relays, int64_t places);
   /// Keeps a connection that is no rank until it has what was sent to it.
   void seeOff(std::unique_ptr<Connection> connection);
-  /// A refusal has no code: the other end takes it for what somebody said, and no more.
+  /// A refusal is not authenticated: the other end must treat it as an unverified claim.
   void refuse(std::unique_ptr<Connection> connection, Refusal::Reason reason);
 
   /// Takes connections that wait, some at a time, so that ranks are served while others come by the

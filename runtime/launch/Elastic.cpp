@@ -102,8 +102,8 @@ int64_t ElasticLeader::usable() const {
   return std::ranges::count_if(places_, [](const Place &place) { return place.isUsable(); });
 }
 
-/// Machines with more places that are there come before others, so that a machine that lacks one is
-/// left out as a whole where that is possible, and ranks that are close in number stay on one.
+/// Prefers machines with more registered places. So a machine that lacks a place is left out as a
+/// whole if possible, and neighbouring ranks stay on one machine.
 Crew ElasticLeader::choose(int64_t size) const {
   std::map<std::string, int64_t> onMachine;
   for (const Place &place : places_)

@@ -66,7 +66,8 @@ std::optional<Exchange::Done> Exchange::take(int64_t rank) {
   return done;
 }
 
-/// Whether the exchange waits for the rank, by way of members that are in other exchanges.
+/// Whether the exchange waits for the rank, directly or through members that wait in other
+/// exchanges.
 bool Exchange::leadsTo(const Group *from, int64_t rank, std::vector<const Group *> &seen) const {
   seen.push_back(from);
   if (size_t index = from->indexOf(rank); index < from->since.size() && from->isMissing(index))

@@ -1,5 +1,5 @@
-// The exchanges under way among ranks of a job. The members of a group each give a part, and what
-// is asked for of the parts goes back to them. A group waits for its own members only.
+// The current exchanges between ranks of a job. Each member of a group contributes a part, and gets
+// back the requested parts. A group waits for its own members only.
 #pragma once
 
 #include <cstdint>

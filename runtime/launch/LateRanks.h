@@ -1,6 +1,6 @@
 // Finds ranks that are late step after step: the others wait for them in collectives, and they wait
-// for nobody. Ranks say a few times a second where their streams are (base/ProgressWord.h), which
-// costs a step nothing; this adds up how long each one was inside of a collective.
+// for nobody. Ranks report the positions of their streams (base/ProgressWord.h) a few times a
+// second, which costs a step nothing; this class sums how long each one was inside of a collective.
 #pragma once
 
 #include <functional>

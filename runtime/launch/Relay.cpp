@@ -185,8 +185,8 @@ void Relay::giveUp(const Status &why) {
   end();
 }
 
-/// Listens at the address from which the relay reaches what is above it; ranks of this machine and
-/// other machines reach the relay there.
+/// Listens at the address from which the relay reaches its parent; ranks of this machine, and other
+/// machines, connect to it there.
 Status Relay::listen() {
   if (admission_)
     return Status::ok();
@@ -522,7 +522,7 @@ void Relay::begin(const Ask &ask) {
   survey_.begin(ask, std::move(own), relays_, clock_);
 }
 
-/// A rank that finds no relay that has joined hears what keeps it out.
+/// Tells ranks that look for a relay why this one has not joined yet.
 void Relay::answerFinders() {
   if (!finders_.isOpen())
     return;

@@ -1,11 +1,8 @@
-// A relay of the rendezvous: one of a machine's supervisors runs it for the ranks of that machine,
-// and for relays of other machines. To what is below it, it is what rank 0's supervisor is; to
-// that, or to the relay above it, it is one connection, whatever number of ranks there is. It
-// decides nothing, not even who is let in: exchanges and progress are added up on their way up,
-// other messages go as they come. docs/adr/0063-tree-of-supervisors.md.
-//
-// Each start of the ranks has relays of its own. Whichever supervisor of a machine takes the
-// relay's name first has it, so that another one takes over where that one ends.
+// A relay of the rendezvous. One of a machine's supervisors runs it for the ranks of that machine,
+// and for relays of other machines. It acts as rank 0's supervisor towards its children, and as one
+// connection, for any number of ranks, towards its parent. It decides nothing, not even who is
+// admitted: it combines exchanges and progress on their way up, and forwards other messages
+// unchanged. docs/adr/0063-tree-of-supervisors.md.
 #pragma once
 
 #include <map>
@@ -47,16 +44,16 @@ public:
   /// Does all that can be done without waiting, but for askSeconds while it has no connection.
   /// `seconds` is a clock that only grows.
   void step(double seconds, std::span<const pollfd> entries);
-  /// Its supervisor's rank has ended and does not start again. A relay that has not joined by then
-  /// has nobody to serve: what kept that rank out, such as a wrong address or secret, keeps the
-  /// relay out too.
+  /// Called when its supervisor's rank has ended and does not restart. If the relay has not joined
+  /// by then, it serves nobody, so it ends: the reason that kept that rank out, such as a wrong
+  /// address or secret, also keeps the relay out.
   void rankEnded() {
     if (state_ != State::Joined)
       end();
   }
-  /// Nobody below is left, or what is above has ended.
+  /// No child is left, or the parent has ended.
   bool isOver() const { return state_ == State::Over; }
-  /// It has no descriptors for what it needs, and has said so: ranks of its machine cannot join.
+  /// It has too few descriptors and has reported so: ranks of its machine cannot join.
   bool hasGivenUp() const { return hasGivenUp_; }
   /// It has heard that the job is over, and not only this start of its ranks.
   bool isJobOver() const { return isJobOver_; }

@@ -1,4 +1,4 @@
-// A relay's part in exchanges: what comes from below goes up as one message.
+// A relay's part in exchanges: its children's parts go up as one message.
 #include <algorithm>
 
 #include "runtime/launch/Relay.h"
@@ -93,7 +93,8 @@ void Relay::sendParts(Pending &pending) {
   pending.isSent = true;
 }
 
-/// Who waits long is known to rank 0's supervisor, which says what holds them up.
+/// Sends the parts of exchanges that have waited long, so that rank 0's supervisor can report which
+/// ranks hold them up.
 void Relay::sendLateParts() {
   for (auto &[key, pending] : pending_)
     if (!pending.unsent.empty() && clock_ - pending.since > kPartSeconds)

@@ -10,7 +10,7 @@
 
 namespace shardc::launch {
 
-/// A message of a rank, or for ranks, as it goes by way of relays. Ranks are meant by their places.
+/// A message from a rank, or to ranks, that passes through relays. Ranks are named by their places.
 struct RelayedMessage {
   std::vector<int> places; ///< one where it goes up
   MessageKind kind = MessageKind::Progress;

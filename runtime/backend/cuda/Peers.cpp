@@ -105,7 +105,7 @@ Result<std::string> Peers::describe(const std::string &name) {
   return std::string(reinterpret_cast<const char *>(&card), sizeof card);
 }
 
-/// The address of what a member has exported, for this device.
+/// The address of a member's exported memory on this device.
 Result<std::byte *> Peers::reach(const Card &card, const Exported &exported) {
   if (card.process == processToken())
     return static_cast<std::byte *>(exported.address);

@@ -1,6 +1,6 @@
-// The memory of a channel's members that kernels of the others write results into, and what
-// members send each other there. Between processes of one machine by CUDA's handles for
-// interprocess communication, which memory of cudaMalloc has.
+// Shares the memory of a channel's members, so that kernels of one member can write results and
+// signals into the memory of another. Processes of one machine use CUDA's handles for interprocess
+// communication, which only memory of cudaMalloc has.
 #pragma once
 
 #include <memory>
@@ -27,9 +27,9 @@ public:
 
   /// Bytes that `open` of every other member understands, as many for each member.
   Result<std::string> describe(const std::string &name);
-  /// Not ok if the memory of a member is not reached, with the reason, or with none if that member
-  /// has it. `described` is in the order of members, each with what all members of its process have
-  /// described.
+  /// Fails with the reason if the memory of a member cannot be reached, or without one if that
+  /// member reports the reason. `described` is in the order of members, each with the descriptions
+  /// of all members of its process.
   Status open(const std::vector<std::string> &described);
   Status fill();
   /// After `fill`: sets the addresses of the members and of this device for a call whose result is

@@ -17,8 +17,8 @@ namespace {
 constexpr size_t kRingSize = 256;
 constexpr size_t kRingSizeOfMany = 16;
 constexpr int kManyRanks = 64;
-/// Looks at the queue before a worker sleeps: tens of microseconds, about what waking it would
-/// cost.
+/// Times that a worker polls the queue before it sleeps: tens of microseconds, about the cost of
+/// waking it.
 constexpr int kSpins = 2000;
 
 /// Host threads for which there is room without an allocation.
@@ -146,9 +146,9 @@ void Engine::noteDriver() {
     drivers_.push_back(self);
 }
 
-/// A host thread that queues work is not waiting, or what it waits for has come about: a place in a
-/// ring, an event. It may queue more, though it has not woken yet. Threads that only wait queue
-/// nothing.
+/// Whether a host thread that queues work can continue: it is not waiting, or its condition (a slot
+/// in a ring, an event) has become true, even if the thread has not woken yet. It may then queue
+/// more work. Threads that only wait never queue work.
 bool Engine::canHostGoOn() const {
   return std::ranges::any_of(drivers_, [&](std::thread::id driver) {
     return std::ranges::none_of(hostWaits_, [&](const HostWait *wait) {

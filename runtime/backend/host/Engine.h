@@ -94,8 +94,8 @@ struct Lane {
   bool hasCurrent = false;
 };
 
-/// A host thread that waits. It counts as waiting only while what it waits for has not come about,
-/// however long it takes to wake.
+/// A waiting host thread. It counts as waiting only until its condition becomes true, however long
+/// it takes to wake.
 struct HostWait {
   std::thread::id thread = std::this_thread::get_id();
   virtual bool isOver() const = 0; ///< under the engine's mutex

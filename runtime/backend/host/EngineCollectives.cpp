@@ -53,8 +53,8 @@ bool Engine::meet(Lane &lane, const Item &item, std::unique_lock<std::mutex> &lo
   return true;
 }
 
-/// Hands the collective over; the lane continues when finishRemote is called. It counts as running
-/// meanwhile, so that nobody frees memory that the network writes to.
+/// Passes the collective to the network; the lane continues when finishRemote is called. Until then
+/// it counts as running, so that nobody frees memory to which the network writes.
 bool Engine::goRemote(Lane &lane, const Item &item, std::unique_lock<std::mutex> &lock) {
   lock.lock();
   if (lane.phase == Lane::Done || failed_)

@@ -237,7 +237,7 @@ void HostStream::abandonCapture() {
     leaveCapture();
 }
 
-/// Gives what was captured so far; the rank's streams run again.
+/// Returns the captured graph so far; the rank's streams run again.
 std::unique_ptr<HostGraph> HostStream::leaveCapture() {
   for (HostStream *stream : device_.streams)
     stream->captureLane_ = nullptr;

@@ -16,7 +16,7 @@ public:
   HostGraph(Engine &engine, int rank) : engine_(engine), rank_(rank) {}
   ~HostGraph() override { engine_.releaseLanes(reserved_); }
 
-  /// The lane that holds what is captured from a stream; made at its first use.
+  /// The lane that holds the captured items of a stream; created at its first use.
   Lane *addLane(const std::string &name);
   EventState *addEvent();
   /// Drops items that order nothing, and reserves lanes in the engine. Call once, after capture.

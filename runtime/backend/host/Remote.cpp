@@ -69,7 +69,7 @@ struct RemoteMember::Peer {
   bool pull();
 };
 
-/// Sends what can be sent; false if the connection is gone.
+/// Sends as much as the connection takes now; false if the connection is closed.
 bool RemoteMember::Peer::push() {
   auto head = static_cast<int64_t>(sizeof(Head));
   while (sent < head + sendBytes) {
@@ -323,8 +323,7 @@ Status RemoteMember::shift(const Collective &collective, const char *label) {
   return exchange(label);
 }
 
-/// Adds or compares what lies in the receive buffer's slots and `mine`, in rank order, as the
-/// collective says.
+/// Reduces the receive buffer's slots and `mine`, in rank order, with the collective's operation.
 void RemoteMember::sumInto(const Collective &like, const void *mine, int64_t count, void *out,
                            bool accumulate) {
   bool isSummed = isSum(like.kind);

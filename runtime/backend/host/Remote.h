@@ -21,8 +21,8 @@
 
 namespace shardc::host {
 
-/// The port on which other processes connect to this one, and connections that nobody has asked for
-/// yet. Connections of strangers are closed and delay nothing.
+/// The port on which other processes connect to this one, and accepted connections that no channel
+/// has taken yet. Connections of strangers are closed and delay nothing.
 class Meeting {
 public:
   /// Listens, and learns where the others do; all ranks call it together.
@@ -86,12 +86,12 @@ public:
   /// thread is left.
   Status startThread();
 
-  /// Makes room for what a collective receives. Call before it is started, not while others are
-  /// under way that were reserved later.
+  /// Reserves memory for a collective's received data. Call it before the collective starts, and
+  /// not while collectives with later reservations are running.
   void reserve(const hal::Collective &collective);
   /// Carries out a collective; `tag` comes back with its end. One at a time.
   void start(const hal::Collective &collective, const char *label, void *tag);
-  /// Ends what is under way, and all that is started from here on, with an error.
+  /// Ends all current and future collectives with an error.
   void cancel();
 
 private:

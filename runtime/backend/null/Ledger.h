@@ -1,5 +1,5 @@
-// What the null backend knows of its objects: which are alive, what uses them, and how much of the
-// work that was enqueued the caller may take for ended.
+// The null backend's record of its objects: which are alive, what uses them, and how much of the
+// enqueued work the caller may assume to have ended.
 #pragma once
 
 #include <cstdint>
@@ -119,7 +119,8 @@ public:
   std::shared_ptr<Block> addBlock(int rank, const uint8_t *data, int64_t bytes,
                                   hal::MemoryKind kind, std::string name);
   void dropBlock(const std::shared_ptr<Block> &block);
-  /// The buffer of the rank that holds the range; why there is none, with what it is for.
+  /// The rank's buffer that contains the range; otherwise the reason why there is none, with the
+  /// purpose.
   Result<std::shared_ptr<Block>> find(int rank, const void *data, int64_t bytes,
                                       std::string_view what) const;
 

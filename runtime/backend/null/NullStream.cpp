@@ -73,7 +73,7 @@ NullEvent::~NullEvent() {
   ledger_->drop(this, "an event");
 }
 
-/// What was enqueued counts as ended as soon as somebody asks.
+/// Enqueued work counts as ended as soon as anyone asks.
 bool NullEvent::isDone() {
   std::lock_guard lock(ledger_->mutex);
   if (isRecorded_)

@@ -28,7 +28,8 @@ public:
   ~NullChannel() override;
 
   const std::shared_ptr<Line> &line() const { return line_; }
-  /// Why the rank may not issue this, with what it uses otherwise. The caller holds the mutex.
+  /// Checks whether the rank may issue this; the reason if not, otherwise the buffers that it uses.
+  /// The caller holds the mutex.
   Result<std::vector<std::shared_ptr<Block>>> check(int rank, const hal::Collective &desc) const;
 
 private:

@@ -31,8 +31,9 @@ struct Options {
   std::function<void(const Status &)> failed;
   /// Called with each call of the library of communicators.
   std::function<void(std::string_view call, const hal::ChannelDesc &desc)> onCall;
-  /// Called with a breach that no status can report, because it happened in a destructor: also
-  /// after the backend was destroyed. Those before that are also what `synchronize` returns.
+  /// Called with a violation that no status can report, because it happened in a destructor,
+  /// possibly after the backend was destroyed. `synchronize` also returns violations from before
+  /// that.
   std::function<void(const Status &)> onBreach;
 };
 
