@@ -1,8 +1,9 @@
 // Decides how many ranks an elastic job has (`--elastic`), and which of its processes they are.
 // Like the state machine of restarts (Restarts.h), it uses no sockets, clocks or processes: events
 // go in, with the time in seconds, and actions come out. Rank 0's supervisor owns it, and
-// launch.simulation drives it with seeds. A place is a supervisor that a launcher has started, by
-// the launcher's number.
+// launch.simulation drives it with seeds. A place is a supervisor that a launcher has started,
+// identified by the launcher's number. Rank 0 is always at place 0, whose supervisor makes the
+// decisions. Each attempt assigns the other ranks to places anew, in the order of their numbers.
 #pragma once
 
 #include <cstdint>

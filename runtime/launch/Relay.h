@@ -2,7 +2,9 @@
 // and for relays of other machines. It acts as rank 0's supervisor towards its children, and as one
 // connection, for any number of ranks, towards its parent. It decides nothing, not even who is
 // admitted: it combines exchanges and progress on their way up, and forwards other messages
-// unchanged. docs/adr/0063-tree-of-supervisors.md.
+// unchanged. docs/adr/0063-tree-of-supervisors.md. Each start of the ranks has its own relays. The
+// first supervisor of a machine that takes the relay's name runs it, so another one takes over when
+// it ends.
 #pragma once
 
 #include <map>
