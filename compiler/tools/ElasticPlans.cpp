@@ -17,7 +17,7 @@ using config::Opt;
 /// Compilations that look for the nearest size with a plan, on each side of one that has none.
 constexpr int64_t kTriedMax = 64;
 
-/// The recipe's mesh with another number of ranks, and all that would follow from their number.
+/// The recipe's mesh for another number of ranks, with all settings that depend on this number.
 std::vector<std::string> settingsFor(const config::Config &config, int64_t ranks) {
   const config::Derived &d = config.derived();
   int64_t perNode = std::clamp<int64_t>(d.gpusPerNode, 1, ranks);

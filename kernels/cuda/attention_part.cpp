@@ -1,10 +1,10 @@
-// attention_part and its gradient. Where ranks have mirrored slices of each sequence, the masks are
-// such as cuDNN has. Of one rank's keys: of its own, causal row by row; of an earlier rank's, all
-// queries see the first half; the second half of the queries sees all of a later rank's. Of all
-// keys, in the order of positions: each half of the queries, which is one chunk of the sequence,
-// sees the keys up to its own end, causal from there backwards. Without a causal mask all see all.
-// Where cuDNN is not asked, the kernels of attention_tiles.cu compute the case of all keys;
-// everything else is done by those of plain_attention.cu, from positions.
+// attention_part and its gradient. If ranks have mirrored slices of each sequence, cuDNN supports
+// the masks. There are four kinds of keys. A rank's own: causal, row by row. An earlier rank's: all
+// queries see the first half. A later rank's: the second half of the queries sees all. Those of all
+// ranks, in the order of positions: each half of the queries, which is one chunk of the sequence,
+// sees the keys up to its own end, causal from there backwards. Without a causal mask, all queries
+// see all keys. Without cuDNN, the kernels of attention_tiles.cu compute the case of all ranks'
+// keys; plain_attention.cu computes everything else from positions.
 #include <algorithm>
 #include <vector>
 

@@ -78,7 +78,7 @@ Status checkMetadata(const Metadata &metadata);
 
 /// Whether a name may be that of a file in the checkpoint's folder.
 bool isPlainFileName(std::string_view name);
-/// The same of a file there or in folders inside it, with slashes in between.
+/// The same for a file in that folder or in a subfolder; the path has slashes.
 bool isPlainPath(std::string_view path);
 
 } // namespace shardc::checkpoint

@@ -106,8 +106,8 @@ Status replaceFile(const Observers &observers, const std::string &path, std::str
 Status writeScratch(const Observers &observers, const std::string &path, std::string_view contents);
 Status syncFolder(const Observers &observers, const std::string &path);
 Status makeFolder(const Observers &observers, const std::string &path);
-/// Makes a folder and those above it where they are missing; NotFound for a link on the way that
-/// leads nowhere, Io with the system's reason.
+/// Creates a folder and its missing parents. NotFound for a dangling link in the path, Io with the
+/// system's reason.
 Status makeFolders(const std::string &path);
 Status renamePath(const Observers &observers, const std::string &from, const std::string &to);
 /// Swaps two existing folders in one step; Unavailable where the file system cannot.

@@ -7,7 +7,7 @@ namespace {
 
 using nlohmann::json;
 
-// The words of the last column of architectures, and of that of biases.
+// The words in the last columns of the table of architectures and of the table of biases.
 constexpr bool Straight = false, Transposed = true;
 constexpr HfBiases Qkv = {.ofQkv = true}, Projection = {.ofProjection = true},
                    Mlp = {.ofMlp = true};

@@ -76,7 +76,7 @@ int64_t dropAbsentPredictors(std::vector<HfParam> &params,
                              const std::function<bool(const HfParam &)> &isThere);
 /// Whether a hub's tensor has no counterpart by design: masks, frequencies, tied or doubled heads.
 bool isDroppedHfName(const HfConfig &config, std::string_view name);
-/// The tensor that scales the fp8 blocks of 128 x 128 of another.
+/// The name of the tensor with the scales of another tensor's fp8 blocks of 128 x 128.
 std::string scaleNameOf(std::string_view name);
 
 } // namespace shardc::checkpoint

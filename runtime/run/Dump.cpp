@@ -130,7 +130,7 @@ void Dumper::findBlocks() {
   }
 }
 
-/// The block of each value of a segment; adds what it says of the blocks of cells.
+/// The block of each value of a segment. Also records the blocks of cells that the segment shows.
 std::vector<int32_t> Dumper::blocksOf(const plan::Segment &segment,
                                       std::vector<int32_t> &ofCells) const {
   std::vector<int32_t> blocks(segment.values.size(), -1);

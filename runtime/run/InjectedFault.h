@@ -1,4 +1,4 @@
-// A fault that is injected: what happens at the points where SHARDC_FAULT says so.
+// An injected fault: its effects at the points that SHARDC_FAULT names.
 #pragma once
 
 #include <atomic>

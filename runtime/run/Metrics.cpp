@@ -51,9 +51,9 @@ void dropTornLine(const std::string &path) {
     int status = ::truncate(path.c_str(), static_cast<off_t>(end + 1));
 }
 
-/// Starts `sh -c command` with `input` as its standard input. It is in a process group of its own,
-/// so that Ctrl-C, which ends the run after its step, does not end what takes its last lines. An
-/// error number, or 0.
+/// Starts `sh -c command` with `input` as its standard input. It gets its own process group, so
+/// that Ctrl-C, which ends the run after its step, does not end the program before it has read the
+/// last lines. Returns 0 or an error number.
 int startProgram(const std::string &command, int input, pid_t &program) {
   posix_spawn_file_actions_t actions;
   posix_spawnattr_t attributes;

@@ -26,9 +26,9 @@ double weightsOf(const plan::Plan &plan, const plan::Param &param) {
          static_cast<double>(param.tensorCount());
 }
 
-/// Products with a weight, of 2 operations each: one forward, one for the gradient of what it is
-/// multiplied with, unless no parameter before it is trained, and one for its own gradient.
-/// Parameters stand in the order in which tokens meet them.
+/// Counts products with a weight, of 2 operations each: one in the forward pass; one for the
+/// input's gradient, unless no earlier parameter is trained; and one for the weight's gradient.
+/// Parameters are in the order in which tokens pass them.
 class Passes {
 public:
   explicit Passes(const plan::Plan &plan) : plan_(plan) {
@@ -47,8 +47,8 @@ public:
         plan_.params, [&](const plan::Param &param) { return isTable(plan_, param); });
     return 2 + (table != plan_.params.end() && plan::isTrained(plan_, *table) ? 1 : 0);
   }
-  /// The mean of attention over layers: its gradients are needed if what makes queries, or
-  /// something before it, is trained.
+  /// The mean of attention over layers. Its gradients are needed if a parameter of its queries, or
+  /// an earlier one, is trained.
   double ofAttention() const {
     double sum = 0, count = 0;
     int32_t unit = -1;

@@ -104,8 +104,8 @@ private:
     return parts;
   }
 
-  /// Cuts off what comes before the next node of a kind in each part, which all of them have, or
-  /// none: `parts` begin with that node then, or are empty.
+  /// Cuts each part before its next node of a kind. Either all parts have such a node, or none:
+  /// `parts` then begin with that node, or are empty.
   static std::vector<Part> takeUpTo(std::vector<Part> &parts, ProgramNode::Kind kind) {
     std::vector<Part> before = parts;
     for (size_t i = 0; i < parts.size(); ++i) {

@@ -48,7 +48,8 @@ public:
   /// Before `step`: the host time to enqueue that step and to report on steps that ended
   /// meanwhile.
   virtual void queued(const HostTime &) {}
-  /// Before `step`: what the plan reports of that step beside its state, if it reports anything.
+  /// Called before `step`: the values that the plan reports for that step in addition to its state,
+  /// if any.
   virtual void reported(std::span<const NamedValue>) {}
   /// Before `step`: seconds of the device from the end of the previous work to the end of that
   /// step. Not called if the backend records no time.
@@ -117,8 +118,8 @@ struct RunOptions {
   bool check = false; ///< op by op, with a check of every result
   /// Non-zero requests a clean end. Read once per step.
   const std::atomic<int> *stopRequest = nullptr;
-  /// If set: where it is not 0 on any rank, the run ends behind the next save that is due, as on
-  /// request. Set on all ranks or on none.
+  /// If set: when it is not 0 on any rank, the run ends after the next due save, as on request. Set
+  /// on all ranks or on none.
   const std::atomic<int64_t> *endsAtSave = nullptr;
   /// If set: steps for which `wantsOps` is true run op by op and pass each op to this observer.
   exec::OpObserver *opObserver = nullptr;

@@ -152,8 +152,8 @@ Status SegmentRunner::runAll(const Series &series, VisitOf visitOf, exec::OpObse
   return Status::ok();
 }
 
-/// A role is held where an earlier launch has not ended; the others go on, since that launch may
-/// need what they send.
+/// A role is held if its earlier launch has not ended. The others continue, since that launch may
+/// need their transfers.
 Status SegmentRunner::launchOrHold(const Run &run, Held &held) {
   const plan::Role *role = &executable_.roleOfSegment(run.segment);
   if (std::ranges::find(held.roles, role) == held.roles.end()) {

@@ -1,5 +1,5 @@
-// Copies of the step state, and of what a plan reports beside it, on their way from the device to
-// the host, in the order in which they were queued.
+// Pending copies of the step state, and of other reported values, from the device to the host, in
+// the order in which they were queued.
 #pragma once
 
 #include <array>

@@ -14,7 +14,7 @@
 
 namespace shardc::save {
 
-/// The file in a checkpoint of adapters that says what they are for.
+/// The file in a checkpoint of adapters that identifies their base model.
 inline constexpr const char *kBaseFile = "adapter_base.json";
 
 class BaseWeights {
@@ -34,8 +34,8 @@ public:
 
   /// The text of kBaseFile: a fingerprint of each tensor of which the run keeps the weights.
   Result<std::string> record() const;
-  /// Compares the base with what the saved adapters are for. CheckpointMismatch with the names of
-  /// tensors that have other values.
+  /// Compares the base with the one for which the adapters were saved. CheckpointMismatch with the
+  /// names of tensors that have other values.
   Status compare(const std::string &record, const std::string &adapters) const;
 
 private:

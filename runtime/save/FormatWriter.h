@@ -35,7 +35,7 @@ public:
   }
 };
 
-/// Adds the bias of the choice of experts, if there is one, to what a rank saves.
+/// Adds the bias of the choice of experts, if there is one, to the rank's save.
 Status addExpertBias(const plan::Plan &plan, const Progress &progress, const FormatWriter &format,
                      checkpoint::RankWriter &writer);
 

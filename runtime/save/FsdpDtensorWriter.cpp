@@ -1,4 +1,4 @@
-// The format fsdp_dtensor: what a run of Megatron-FSDP saves.
+// The format fsdp_dtensor, in which Megatron-FSDP saves.
 #include <algorithm>
 
 #include "runtime/plan/Optimizers.h"

@@ -1,6 +1,6 @@
-// Decisions about images of ranks' state in memory, without memory, sockets or clocks: which rank
-// keeps a second copy of whose state, and from which images a restart goes on. All ranks decide
-// alike from what all have said.
+// Decisions about images of ranks' state in memory: which rank keeps a second copy of whose state,
+// and from which images a restart continues. This code uses no memory, sockets or clocks. All ranks
+// decide alike, since they decide from the same reports.
 #pragma once
 
 #include <optional>
@@ -18,9 +18,9 @@ struct RankPlace {
   int64_t localRank = 0; ///< on its node; a machine may have several nodes
 };
 
-/// For each rank the one that keeps the second copy of its state: the rank with the same number on
-/// the next node, or where there is one node, the next rank. -1 for a rank without one: it is
-/// alone, or the next node has fewer ranks.
+/// For each rank, the rank that keeps the second copy of its state: the one with the same number on
+/// the next node, or the next rank if there is one node. -1 if there is none: the rank is alone, or
+/// the next node has fewer ranks.
 std::vector<int> neighboursOf(std::span<const RankPlace> ranks);
 
 /// The images from which a restart goes on.
@@ -32,9 +32,9 @@ struct ImageChoice {
   }
 };
 
-/// The newest step after `newerThan` of which there is an image of each rank, of one attempt, which
-/// may have had another number of ranks. `held` has by rank what it has in memory. An image that
-/// the rank with its owner's number has is taken from there.
+/// The newest step after `newerThan` for which an image of each rank exists, all from one attempt,
+/// which may have had another number of ranks. `held` lists each rank's images in memory. If a rank
+/// holds the image of the owner with its own number, it is read from there.
 std::optional<ImageChoice> chooseImages(std::span<const std::vector<ImageId>> held,
                                         int64_t newerThan);
 

@@ -31,7 +31,7 @@ public:
     int64_t upperAt = 0; ///< the same of the upper halves, where the piece has some
     checkpoint::Box box; ///< of the piece's tensor
   };
-  /// Finds out what each rank saves. Comes before `sourcesOf`.
+  /// Finds the pieces that each rank saves. Call it before `sourcesOf`.
   Status findSaved();
   /// Where all of a piece is that some rank of `other` holds, which is the state of the same model
   /// on this number of ranks or on another one: each element once.

@@ -134,8 +134,8 @@ void Loader::compareVocabulary(const RunState &state) {
                                  : "are padding in this run"));
 }
 
-/// Whether rows of padding are in the softmax is part of what the weights were trained for; only
-/// runs of ours say it, and Megatron has them in.
+/// Compares whether the softmax includes rows of padding, which the weights were trained with. Only
+/// our own runs record it; Megatron includes them.
 void Loader::comparePadding(const RunState &state) {
   int64_t vocab = plan_->job.model.vocabSize;
   int64_t padded = plan_->job.has(plan::JobField::derived_paddedVocabSize)

@@ -36,8 +36,8 @@ public:
                                                    checkpoint::ParamPart part) const = 0;
   virtual checkpoint::LoadDifferences
   check(std::span<const checkpoint::ParamRequest> requests) const = 0;
-  /// Reads rows of a parameter; weights are the masters where there are any. Rows beyond those that
-  /// are saved are zeros if `padsRows` says so.
+  /// Reads rows of a parameter; for weights, those of the masters if there are any. Rows beyond the
+  /// saved ones are zeros if `padsRows`.
   virtual Status read(std::string_view name, checkpoint::ParamPart part, const checkpoint::Box &box,
                       checkpoint::Element type, void *dst, bool padsRows) const = 0;
   virtual Result<checkpoint::RunState> runState() const = 0;

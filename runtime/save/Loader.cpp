@@ -415,7 +415,7 @@ Status Loader::restoreAll(exec::Executable &executable) const {
   return executable.backend().synchronize();
 }
 
-/// Padding is nobody's value, but collectives move it: it begins as a fresh start leaves it.
+/// Padding belongs to no parameter, but collectives move it, so it must begin as in a new run.
 Status Loader::clearCells(exec::Executable &executable, size_t rank) const {
   uint32_t role = exec::roleOf(*plan_, executable.worldRank(rank));
   for (uint32_t index : layout_.cells(role)) {
@@ -436,7 +436,7 @@ Status Loader::restorePiece(exec::Executable &executable, size_t rank, const Sta
   return writePiece(executable, rank, layout_, piece, buffer);
 }
 
-/// Blocks of 4 bits are made of fp32, some rows at a time.
+/// Quantises fp32 weights to blocks of 4 bits, some rows at a time.
 Status Loader::readFromBase(const StatePiece &piece, uint8_t *bytes) const {
   const std::string name = layout_.nameOf(piece);
   DType type = layout_.typeOf(piece);

@@ -24,7 +24,7 @@ public:
   virtual ~StateSource() = default;
   /// Reads all bytes of a piece that a rank holds, as StateLayout::bytesOf counts them.
   virtual Status read(const StatePiece &piece, uint8_t *to) const = 0;
-  /// All was read that will be: what was held for it is given back.
+  /// Everything has been read: releases what was held for reading.
   virtual void end() const {}
 };
 
@@ -55,10 +55,10 @@ public:
   bool hasCheckpoint() const { return checkpoint_ || source_ || base_; }
   /// The base weights of adapters; null without adapters, and if the base is not a checkpoint.
   const BaseWeights *base() const { return base_.get(); }
-  /// The folder of the checkpoint whose run this one continues; empty where it begins at step 0.
+  /// The folder of the checkpoint whose run this one continues; empty if it begins at step 0.
   std::string continuedFolder() const;
-  /// Files of a Hugging Face model that the checkpoint keeps; none where it has none, and where the
-  /// state is from memory.
+  /// The files of a Hugging Face model in the checkpoint; none if it has none, or if the state
+  /// comes from memory.
   Result<std::vector<checkpoint::HfModelFile>> modelFiles() const;
   /// False if some state keeps its initial values; the start of the run must then compute them
   /// first.
@@ -71,8 +71,8 @@ public:
 
   /// Writes the state of all ranks of this process; nothing may be queued.
   Status restore(exec::Executable &executable) const;
-  /// Reads what the checkpoint has of a piece of the plan's StateLayout. False if the piece keeps
-  /// what a start gives it: moments that are not there, or not loaded.
+  /// Reads a piece of the plan's StateLayout from the checkpoint. False if the piece keeps its
+  /// initial value, because its moments are missing or not to be loaded.
   Result<bool> read(const StatePiece &piece, std::vector<uint8_t> &bytes) const;
 
 private:
@@ -87,9 +87,9 @@ private:
   Result<std::optional<Choice>> chooseIn(const std::string &root, std::string_view option) const;
   /// Opens the chosen folder and compares it with the plan.
   Status openChosen(const std::string &folder, const ReportSink &emit);
-  /// A fault of the checkpoint in `folder`, which is empty if none was found, with the newest one
-  /// before it that can be opened: all of its files are there with the bytes that were written,
-  /// and what is read to open it has the right checksums.
+  /// Adds to a fault of the checkpoint in `folder` (empty if none was found) the newest earlier
+  /// checkpoint that can be opened: all of its files exist with the written sizes, and the parts
+  /// that are read to open it have the right checksums.
   Status withOlder(Status status, const std::string &folder) const;
   Status compare();
   Status compareArguments(const checkpoint::RunState &state) const;

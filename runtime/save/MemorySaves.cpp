@@ -40,8 +40,8 @@ public:
   Reader(const MemorySaves &saves, ImageChoice choice)
       : saves_(saves), choice_(std::move(choice)) {}
 
-  /// The images are of a phase of these plans, for as many ranks as there were; what is read is of
-  /// `own`. Checks that all of it is there that this rank reads.
+  /// Prepares reading images of any of these plans' phases, which may have had another number of
+  /// ranks, into the state of `own`. Checks that they contain everything that this rank reads.
   Status prepare(const plan::Plan &plan, const StateLayout &own) {
     own_ = &own;
     ASSIGN_OR_RETURN(StateLayout layout, StateLayout::create(plan));

@@ -1,5 +1,5 @@
-// Compares what a checkpoint says of its model with the recipe, where shapes do not show it: the
-// same weights would be another function.
+// Compares a checkpoint's description of its model with the recipe, as far as shapes of tensors do
+// not show differences. With other settings, the same weights would define another function.
 #pragma once
 
 #include <string>
@@ -26,8 +26,8 @@ std::vector<ModelDifference> modelDifferences(const plan::Job &job,
 void addDroppedTensors(const plan::Job &job, const checkpoint::RunState &state, bool hasOutput,
                        int64_t rows, std::vector<ModelDifference> &found);
 
-/// Sorts out what 'checkpoint.accept_differences' accepts, which `emit` takes. ModelDiffers with
-/// the others; also if it names an option that is not compared.
+/// Removes the differences that 'checkpoint.accept_differences' accepts, and reports them to
+/// `emit`. ModelDiffers with the others; also if it names an option that is not compared.
 Status judgeDifferences(const plan::Job &job, const std::string &folder,
                         const std::vector<ModelDifference> &found, const ReportSink &emit);
 

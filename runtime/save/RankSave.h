@@ -95,8 +95,8 @@ private:
   int64_t bytesWritten_ = 0;
 };
 
-/// Files beside the ranks', then the commit, and then, if the recipe asks for it, the Hugging Face
-/// copy in the folder `hf` of the checkpoint; `copied` says what came of it.
+/// Writes the files beside the ranks', commits, and then writes the Hugging Face copy in the
+/// checkpoint's folder `hf` if the recipe requests it; `copied` receives the result.
 Status commitRun(const SaveJob &job, const checkpoint::SaveTarget &target, const Progress &progress,
                  Status &copied);
 

@@ -13,7 +13,7 @@ namespace shardc::save {
 /// or null.
 Status compareReplicas(exec::Executable &executable, hal::Peers *peers, int64_t step);
 
-/// Changes the first byte of a rank's first weights: what a test of the comparison does.
+/// Changes the first byte of a rank's first weights, for a test of the comparison.
 Status corruptWeights(exec::Executable &executable, size_t rank);
 
 } // namespace shardc::save

@@ -19,7 +19,7 @@ using checkpoint::PlainEntries;
 using checkpoint::PlainItems;
 using checkpoint::PlainValue;
 
-/// An item of a list, which a plan has as text: a number where it is one.
+/// An item of a list, which is text in a plan: converted to a number if it is one.
 PlainValue plainItem(const std::string &text) {
   const char *end = text.data() + text.size();
   int64_t whole = 0;
@@ -122,7 +122,7 @@ std::vector<plan::Job::Entry> settingsOf(const plan::Job &job) {
   return all;
 }
 
-/// Options by the last segment of their paths, which is what Megatron calls them.
+/// Options by the last segment of their paths, which are Megatron's names.
 PlainEntries argumentsOf(const plan::Plan &plan) {
   std::map<std::string, PlainValue> args;
   for (std::string_view section : {"train.", "optimizer.", "scheduler.", "ddp.", "dist.", "model."})

@@ -55,8 +55,8 @@ std::optional<LossScaler> lossScalerOf(const checkpoint::RunState &state);
 /// The cell of a role with the amax history; null if the plan has none. All ranks have the
 /// same history, each role in a place of its own.
 const plan::Cell *amaxHistoryOf(const plan::Plan &plan, uint32_t role = 0);
-/// The cell of a role with what experts are chosen by: a row for each layer with experts of any
-/// stage, with zeros behind. Stages without experts have none; the others have the same.
+/// The cell of a role with the bias on the choice of experts: a row for each layer with experts of
+/// any stage, then zeros. Stages without experts have no such cell; all others have the same.
 const plan::Cell *expertBiasOf(const plan::Plan &plan, uint32_t role);
 /// The first rank with such a cell, which saves it; none if no rank has one.
 std::optional<int64_t> rankWithExpertBias(const plan::Plan &plan);
@@ -70,7 +70,7 @@ std::vector<ExpertBuffer> expertBuffersOf(const plan::Plan &plan);
 /// The name of this history in checkpoints. Loaders upstream skip it: no tensor of theirs is the
 /// same.
 inline constexpr const char *kAmaxHistory = "decoder._extra_state.amax_history";
-/// Adds the history, if there is one, to what the rank saves.
+/// Adds the amax history, if there is one, to the rank's save.
 Status addAmaxHistory(const plan::Plan &plan, const Progress &progress,
                       checkpoint::RankWriter &writer);
 /// The optimizer group of a parameter.

@@ -277,7 +277,7 @@ Status SaveThread::waitForCopies() {
   return Status::ok();
 }
 
-/// Calls `use` for what each rank here copies.
+/// Calls `use` for each copy of the ranks in this process.
 template <typename Use> Status SaveThread::forCopies(const SnapshotPiece &piece, const Use &use) {
   for (const RoleSnapshot &role : piece.roles)
     for (size_t rank : executable_->ranksOf(role.segments.front()))

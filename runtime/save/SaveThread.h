@@ -41,8 +41,8 @@ public:
   /// Call once, before all others. Exhausted where no thread can be started.
   Status start();
 
-  /// Writes what can still be written, and ends the thread: a save whose snapshot or step is
-  /// missing is abandoned.
+  /// Completes the saves that can be completed, and ends the thread: a save whose snapshot or step
+  /// is missing is abandoned.
   void end();
 
   /// True from `begin` until the outcome can be taken.
@@ -63,8 +63,8 @@ public:
   void awaitHost();
   /// Waits until no save is under way.
   void wait();
-  /// How far a save with others is here, for them: "writing", "written", "done", or what failureOf
-  /// takes.
+  /// The progress of a common save in this process, for the others: "writing", "written", "done",
+  /// or a text for failureOf.
   std::string progress();
   /// The failure that another process' progress reports of.
   static Status failureOf(std::string_view progress);

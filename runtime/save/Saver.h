@@ -64,8 +64,8 @@ public:
   Result<bool> copyAhead(int64_t step) override;
   Status copy(const StepState &state) override;
   Status finish() override;
-  /// Ends pending work after a failure of the run; what can still be saved is saved. The executable
-  /// is not used any more.
+  /// Ends pending work after a failure of the run; saves that can be completed are completed. The
+  /// executable is not used any more.
   void abandon();
 
 private:

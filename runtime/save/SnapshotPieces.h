@@ -1,5 +1,5 @@
-// Describes what a plan's background segments copy: which bytes of which cells of the state are
-// where in host memory afterwards.
+// Describes the copies of a plan's background segments: which bytes of which cells end up where in
+// host memory.
 #pragma once
 
 #include <vector>
@@ -30,9 +30,8 @@ struct SnapshotPiece {
   std::vector<RoleSnapshot> roles;
 };
 
-/// The plan's background segments in their order; none if it has none. InvalidInput if together
-/// they do not copy what a rank saves of each cell of the state once, from its beginning to its
-/// end.
+/// The plan's background segments in order; empty if it has none. InvalidInput unless together they
+/// copy everything that a rank saves of each cell exactly once, from beginning to end.
 Result<std::vector<SnapshotPiece>> snapshotPieces(const plan::Plan &plan,
                                                   const StateLayout &layout);
 

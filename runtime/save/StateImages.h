@@ -1,5 +1,6 @@
-// Images of ranks' state in memory that outlives the processes that fill it: two generations of
-// each, so that one is complete while the other is filled. Nothing here knows what the bytes mean.
+// Images of ranks' state in memory that outlives the processes that fill it: two slots for each
+// rank, so that one image is complete while the other is filled. This code does not interpret the
+// bytes.
 #pragma once
 
 #include <atomic>

@@ -48,7 +48,8 @@ public:
   const plan::Cell &upperOf(const StatePiece &piece) const {
     return plan_->roles[piece.role].cells[piece.upper];
   }
-  /// The numbers that a piece is in a checkpoint: those of its cell, or f32 made of both halves.
+  /// The element type of a piece in a checkpoint: its cell's, or f32 if it is joined from both
+  /// halves.
   DType typeOf(const StatePiece &piece) const {
     return piece.upper == plan::kNone ? cellOf(piece).type.dtype : DType::F32;
   }
@@ -61,8 +62,7 @@ public:
   checkpoint::Shape shapeOf(uint32_t param) const;
   /// Bytes of all tensors, and of their moments if asked for.
   int64_t bytes(bool withMoments) const;
-  /// The bytes of a cell of the state that hold what a rank saves of it: `bytes` from `step` *
-  /// index(group) on.
+  /// The part of a cell that a rank saves: `bytes` from `step` * index(group) on.
   struct Held {
     int64_t step = 0, bytes = 0;
     int16_t group = -1; ///< -1 where step is 0

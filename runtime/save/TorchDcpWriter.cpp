@@ -1,4 +1,4 @@
-// The format torch_dcp: what a run of PyTorch's FSDP2 saves.
+// The format torch_dcp, in which PyTorch's FSDP2 saves.
 #include <map>
 
 #include "runtime/plan/Optimizers.h"

@@ -21,7 +21,7 @@ template <typename T> std::string_view asBytes(const std::vector<T> &values) {
   return {reinterpret_cast<const char *>(values.data()), values.size() * sizeof(T)};
 }
 
-/// Adds what a pack's rows are to the counts.
+/// Adds a pack's rows to the counts.
 void count(std::span<const int32_t> places, std::span<const uint32_t> rows, PackCounts &counts) {
   int64_t cost = data::attentionCost(places, rows);
   counts.leastCost = counts.packs == 0 ? cost : std::min(counts.leastCost, cost);

@@ -1,4 +1,4 @@
-// Makes packs of rows for fine-tuning from JSON lines; what `shardc data sft` does.
+// Packs rows for fine-tuning from JSON lines, for `shardc data sft`.
 #pragma once
 
 #include <functional>

@@ -31,7 +31,7 @@ struct Input {
   int64_t modified = 0; ///< ns since 1970
 };
 
-/// One call of tokenize(): what it knows of tokenizer and inputs.
+/// One call of tokenize(), with the properties of its tokenizer and inputs.
 struct Work {
   const TokenizeOptions &options;
   const std::string &prefix;
@@ -43,8 +43,7 @@ struct Work {
   bool appendsEnd() const { return options.appendEod; }
 };
 
-/// Whether a file is what this command keeps until its end, also where the output lies in a folder
-/// of inputs.
+/// Whether the file is one of this command's own outputs, if the output lies in a folder of inputs.
 bool isOwnFile(const std::string &path, const std::string &prefix) {
   std::string name = fs::path(path).lexically_normal().string();
   std::string own = fs::path(prefix).lexically_normal().string();

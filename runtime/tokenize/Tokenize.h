@@ -1,5 +1,4 @@
-// Makes a Megatron indexed dataset from JSON lines with a tokenizer; what `shardc data tokenize`
-// does.
+// Builds a Megatron indexed dataset from JSON lines with a tokenizer, for `shardc data tokenize`.
 #pragma once
 
 #include <cstdint>

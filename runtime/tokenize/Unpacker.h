@@ -13,9 +13,9 @@ class Unpacker {
 public:
   virtual ~Unpacker() = default;
 
-  /// Takes bytes off the head of `packed` and appends what they unpack to, at most kOutputBytes, to
-  /// `out`. Call it until `packed` is empty and a call appends nothing. InvalidInput, without the
-  /// file's name, if the bytes are no such stream.
+  /// Removes bytes from the beginning of `packed`, and appends their decompressed form, at most
+  /// kOutputBytes, to `out`. Call it until `packed` is empty and a call appends nothing.
+  /// InvalidInput, without the file's name, if the bytes are not such a stream.
   virtual Status unpack(std::string_view &packed, std::string &out) = 0;
   /// Whether the bytes so far end with a stream; streams may follow each other.
   virtual bool isComplete() const = 0;

@@ -32,8 +32,8 @@ public:
   /// Work to do before anything is captured; empty if there is none. The session outlives the
   /// function.
   virtual std::function<Status(exec::Executable &)> beforeCapture() { return nullptr; }
-  /// Chooses how a call that carries the backend's context and has its memory runs, before it is
-  /// timed by itself; empty where there is nothing to choose.
+  /// Returns a function that tunes a call, which has its memory and the backend's context, before
+  /// it is timed by itself; empty if there is nothing to choose.
   virtual std::function<void(std::string_view op, const kernels::Call &)> chooser() {
     return nullptr;
   }
@@ -65,8 +65,8 @@ struct BackendEntry {
   /// Sets environment variables for the plan that are not set yet. Called before anything reads
   /// them and before there are threads; null if there are none.
   void (*setVariables)(const plan::Plan &plan);
-  /// Plan and options outlive the session. `emit` takes what the backend and its kernels warn of on
-  /// this rank, from any thread.
+  /// Plan and options must outlive the session. `emit` receives the warnings of the backend and its
+  /// kernels on this rank, from any thread.
   std::unique_ptr<BackendSession> (*beginSession)(const plan::Plan &plan,
                                                   const RunToolOptions &options, ReportSink emit);
 };

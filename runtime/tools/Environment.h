@@ -21,8 +21,8 @@ namespace shardc::tools {
 /// Everything that a run needs besides its plans.
 struct Environment {
   const BackendEntry &entry;
-  /// Takes what the backend and its kernels warn of on this rank, until it is reported on all
-  /// ranks.
+  /// Collects the warnings of the backend and its kernels on this rank, until they are reported on
+  /// all ranks.
   ReportList warnings = {};
   std::unique_ptr<BackendSession> session = nullptr; ///< outlives the backend
   std::unique_ptr<hal::Backend> backend;
@@ -39,7 +39,7 @@ struct Environment {
   std::unique_ptr<save::Saver> saver;        ///< null where the plan does not save
   std::vector<plan::Plan> continued;         ///< the loader's, of a job that has restarted
   std::unique_ptr<save::Loader> loader;      ///< null where it does not load
-  /// Takes what saver and loader report. Before the run begins it is kept.
+  /// Receives the reports of saver and loader, and keeps them until the run begins.
   ReportList kept;
   ReportSink emit = kept.sink();
 };

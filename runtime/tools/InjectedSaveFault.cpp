@@ -9,8 +9,8 @@
 namespace shardc::tools {
 namespace {
 
-/// Strikes once the step has ended, in the middle of a rank's file: a full disk from there on, one
-/// that never answers, what happens to a process once.
+/// Injects a fault after the step has ended, in the middle of a rank's file: the disk is full from
+/// there on, or never answers; or a fault of the process happens once.
 class InjectedSaveFault final : public checkpoint::FileFaults {
 public:
   InjectedSaveFault(const run::Fault &fault, const std::atomic<uint64_t> &steps)

@@ -1,5 +1,5 @@
-// `shardc-run --measure` and `--doctor`: what runs instead of a plan. Ranks are started, find each
-// other and are watched as those of a run are.
+// `shardc-run --measure` and `--doctor`, which run instead of a plan. Ranks are started, connected
+// and watched like those of a run.
 #pragma once
 
 #include "runtime/tools/Options.h"

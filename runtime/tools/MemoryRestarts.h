@@ -39,9 +39,9 @@ private:
   std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
 };
 
-/// Makes what keeps this rank's state in memory, if the plan asks for it and a supervisor holds
-/// memory, and after a restart finds the state that is newer than the newest checkpoint. `all` are
-/// the plans of all numbers of ranks. All ranks call it together.
+/// Prepares saves in memory for this rank, if the plan requests them and a supervisor holds memory.
+/// After a restart, finds the state that is newer than the newest checkpoint. `all` are the plans
+/// of all numbers of ranks. All ranks call it together.
 Status prepareMemory(std::span<const plan::Plan> all, std::span<const plan::Plan> plans,
                      const ProcessContext &process, Environment &environment);
 

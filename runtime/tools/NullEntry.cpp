@@ -1,5 +1,5 @@
-// The null backend: runs nothing. Its kernels are the host's, which say what they accept and are
-// never called.
+// The null backend executes nothing. Its kernels are the host's, which check their calls and are
+// never run.
 #include <algorithm>
 
 #include <fmt/format.h>

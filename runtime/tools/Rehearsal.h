@@ -1,5 +1,5 @@
 // A run without arithmetic: everything is bound, captured and launched on a backend that computes
-// nothing, so that what a plan cannot be bound to, or calls that do not fit together, shows.
+// nothing. This finds plans that cannot be bound, and sequences of calls that break the interface.
 #pragma once
 
 #include "runtime/tools/BackendEntry.h"

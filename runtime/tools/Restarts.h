@@ -33,7 +33,7 @@ Status addMetricsLine(const std::string &path, const std::string &line);
 std::function<void(const launch::LateRank &, int64_t step, const launch::Hello &)>
 noteLateIn(const RunToolOptions &options);
 
-/// The plan with the options by which it loads what the job itself has saved after this step.
+/// The plan with options changed so that it loads the job's own save of this step.
 plan::Plan continuedPlan(const plan::Plan &plan, int64_t savedStep);
 
 } // namespace shardc::tools

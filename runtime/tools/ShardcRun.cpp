@@ -164,7 +164,8 @@ int run(RunToolOptions options) {
 
 int main(int argc, char **argv) {
   shardc::prepareOutput();
-  // Ranks that a launcher has started agree on where they end, once they have met.
+  // Ranks that a launcher has started must end after the same step, so signals only request the
+  // end.
   if (shardc::tools::isLaunched())
     shardc::tools::holdSignals(/*isQuiet=*/true);
   shardc::tools::watchSignals();

@@ -8,10 +8,10 @@
 
 namespace shardc::tools {
 
-/// Writes over arenas and workspaces, so nothing may be in them. `peers` may be null where all
-/// ranks are in this process. Choices are kept in the user's cache folder from run to run; what
-/// cannot be read or written there is made anew.
-/// `kernels` is the context of the executable's calls.
+/// Overwrites arenas and workspaces, so these must not hold anything yet. `peers` may be null if
+/// all ranks are in this process. Choices are kept in the user's cache folder from run to run; if a
+/// choice cannot be read or written there, it is made anew. `kernels` is the context of the
+/// executable's calls.
 Status tuneProducts(exec::Executable &executable, kernels::cuda::Context &kernels,
                     hal::Peers *peers);
 

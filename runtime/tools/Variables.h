@@ -10,8 +10,8 @@
 
 namespace shardc::tools {
 
-/// The backend's name: left open it is what the plan needs or, with its ranks simulated, this
-/// machine.
+/// The backend's name. If the options do not name one: the plan's backend, or the host if ranks are
+/// simulated.
 std::string backendNameOf(const plan::Plan &plan, const RunToolOptions &options);
 
 /// Sets the variables of the recipe's `env` section, and those that the backend sets beside them,

@@ -14,8 +14,8 @@ struct OpTime {
   std::string op; ///< name in the op table
   int count = 0;  ///< spans per step
   double ms = 0;  ///< time per step
-  /// Of it what counts in a sum: time that several ops share is the first one's, and time of
-  /// transfers beside which an op computes is that op's.
+  /// The part that counts in a sum: time that several ops share belongs to the first one, and time
+  /// of transfers during which an op computes belongs to that op.
   double ownMs = 0;
 };
 

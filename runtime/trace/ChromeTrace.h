@@ -10,7 +10,7 @@
 
 namespace shardc::trace {
 
-/// Times in microseconds since the first span began. `nameOf` is what to call a rank; "rank 3"
+/// Times are in microseconds since the first span began. `nameOf` returns a rank's name; "rank 3"
 /// without it.
 std::string chromeTrace(const std::vector<Span> &spans,
                         const std::function<std::string(int rank)> &nameOf = nullptr);

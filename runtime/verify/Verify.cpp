@@ -1,5 +1,5 @@
-// Calls the phases in order, renders findings with their place and op, and keeps what several
-// phases ask of a plan.
+// Calls the phases in order, renders findings with their place and op, and caches facts that
+// several phases need.
 #include "runtime/verify/Verify.h"
 
 #include <algorithm>
@@ -33,9 +33,9 @@ const Op *opAt(const Plan &plan, const Spot &spot) {
   return spot.op < ops.size() ? &ops[spot.op] : nullptr;
 }
 
-/// The recipe line that caused what is at this place: the op's own; where that has none, as views
-/// do, or where no op is at fault, that of an op it works with, of one of its unit, or of the
-/// segment's first.
+/// The recipe line that caused the op at this place. If the op has none, as views do, or if no op
+/// is at fault: the line of an op with which it shares values, of one in its unit, or of the
+/// segment's first op.
 uint32_t locOf(const Plan &plan, const Spot &spot) {
   const Op *own = opAt(plan, spot);
   if (own && own->loc < plan.locs.size())
@@ -305,7 +305,7 @@ struct Affine {
   std::array<__int128, limits::kMeshAxesMax> coefs{};
   bool operator==(const Affine &) const = default;
 
-  /// Adds what moves. On an axis with one coordinate nothing does.
+  /// Adds the coefficients of a moving place. On an axis with one coordinate nothing moves.
   void add(const Plan &plan, const Role &role, const Moving &moving, int64_t times) {
     offset += __int128(moving.offset) * times;
     if (moving.isFixed() || moving.group < 0)

@@ -85,7 +85,7 @@ std::set<uint32_t> segmentsOfSteps(const Role &role) {
   return all;
 }
 
-/// Whether another background segment copies to the host what this one stages.
+/// Whether another background segment copies the data that this one stages to the host.
 bool isFollowed(const Role &role, const Segment &segment) {
   return std::ranges::any_of(
       role.segments, [&](const Segment &other) { return stagedBy(role, other) == &segment; });
@@ -247,7 +247,7 @@ private:
     hostCells_.sort();
   }
 
-  /// `held`: what stays written until another background segment has copied it on.
+  /// `held` collects writes that must persist until another background segment has copied them.
   void collect(const Scope &scope, Touches &reads, Touches &writes, Touches &held) {
     for (uint32_t i = 0; i < scope.segment.ops.size() && !report_.isFull(); ++i) {
       const Op &op = scope.segment.ops[i];

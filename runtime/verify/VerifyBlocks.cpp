@@ -126,7 +126,7 @@ private:
     bool operator==(const Elements &) const = default;
   };
 
-  /// A view that is neither all nor this rank's shard of what it is cut out of.
+  /// A view of a block that is neither the whole value nor this rank's shard of it.
   struct Part {
     uint32_t segment, op;
     ValueId whole;          ///< what it is cut out of; itself not a view
@@ -214,7 +214,7 @@ private:
       join(node(s, op.results[0]), node(s, op.operands[0]));
   }
 
-  /// Ops that name no block, and leave elements, and padding among them, where they are.
+  /// Ops that do not name a block, and keep the positions of all elements and padding.
   bool isCopy(uint32_t s, const Op &op) const {
     return opInfo(op).padding == Padding::Carried && op.operands.size() == 1 &&
            blockNamedBy(op) < 0 &&
@@ -237,7 +237,8 @@ private:
         claim(s, i, op.results[r], block, info.isWeightResult(r));
   }
 
-  /// A cell of a kind holds what its kind says, and so does all that is left in it or made of it.
+  /// A cell's kind determines its content, and so the content of all values that are stored to it
+  /// or read from it.
   void claimCell(uint32_t c) {
     Claim &claim = claims_[find(c)];
     const Cell &cell = role_.cells[c];
@@ -387,11 +388,12 @@ private:
     int64_t member;
   };
 
-  /// A view does not read elements, nor does a pack of what a background segment copies.
+  /// Views do not read elements; neither do packs of a background segment's copies.
   void checkPadding() {
     for (const Part &part : parts_)
       partsOf_[find(node(part.segment, resultOf(part)))].push_back(&part);
-    // Until nothing changes: parts may be cut out of what is made of other parts.
+    // Repeats until nothing changes, since parts may be views of values that are computed from
+    // other parts.
     for (bool isNew = true; isNew && report_.spend(parts_.size());) {
       isNew = false;
       for (Part &part : parts_) {
@@ -583,7 +585,7 @@ private:
     return std::ranges::any_of(
         kOpInfos, [&](const OpInfo &info) { return info.again && info.again->by == kind; });
   }
-  /// Whether the op computes something new of what it takes. Losses come with their gradients, and
+  /// Whether the op computes new values from its operands. Losses come with their gradients, and
   /// weights that are added to the losses of a step have none.
   static bool isUse(const Op &op) {
     SumRole sum = opInfo(op).sum;

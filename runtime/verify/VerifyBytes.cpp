@@ -1,6 +1,6 @@
-// Lays out the bytes that a segment touches as intervals between bounds, collects accesses in
-// order of issue, and plays them over a shadow: once for what does not move, and once for each
-// index that differs in zones over which something moves.
+// Lays out the bytes that a segment accesses as intervals between bounds, collects accesses in
+// order of issue, and replays them on a shadow: once for everything that does not move, and once
+// for each index that makes a difference in zones in which something moves.
 #include "runtime/verify/VerifyBytes.h"
 
 #include <algorithm>
@@ -47,8 +47,7 @@ struct PlacedAccess {
   uint32_t moving = kNone;
 };
 
-/// Sorts by numbers from 0 on, in passes over the digits in which they differ: quicker than by
-/// comparisons where there are many.
+/// Radix sort by numbers from 0 on, which is faster than comparisons for many items.
 template <typename T, typename Number> void sortBy(std::vector<T> &items, const Number &number) {
   if (items.size() < kCompared) {
     std::ranges::sort(items, {}, number);
@@ -215,7 +214,7 @@ private:
 
   ArenaLayout &layout(Arena arena) { return layouts_[static_cast<size_t>(arena)]; }
 
-  /// Only what the segment accesses has bounds: a role may have many more cells.
+  /// Only the cells that the segment accesses have bounds: a role may have many more.
   void makeLayout() {
     if (!scope_.inspection.spend(segment_.values.size() * kVisitsOfBounds))
       return;

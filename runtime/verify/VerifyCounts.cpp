@@ -38,8 +38,8 @@ struct CountState {
     Unknown ///< one or another of these
   } kind = Plain;
   CountSource source;
-  /// Indices of the segments through whose buffers it, or what it is made from, has come, in order.
-  /// If one of them takes it from there, an earlier run of that segment has made it.
+  /// The segments through whose buffers the value or its inputs have passed, in order. If one of
+  /// them reads it from its buffer, an earlier run of that segment has computed it.
   std::vector<uint32_t> leftBy;
 
   bool is(Kind other, const CountSource &from) const { return kind == other && source == from; }
@@ -338,8 +338,8 @@ private:
     return true;
   }
 
-  /// The factor that is the first dimension of an operand or result, where it is nothing else;
-  /// kNoFactor where the op tells rows from each other by their places.
+  /// The factor that alone forms the first dimension of an operand or result; kNoFactor if the op
+  /// treats rows differently by their positions.
   FactorId rowsOf(const Values &at, const Op &op, size_t k, bool isOperand) const {
     const OpFactors &factors = factorsOf(op);
     const FactorValue &value = isOperand ? operandOf(op, factors, k) : resultOf(op, factors, k);

@@ -1,6 +1,6 @@
-// Follows all domains of values through the whole plan. An op that takes effect in some
-// microbatches only gives what both cases have in common. Segments are followed again until no
-// state changes; a last walk reports. Segments that no program runs are left out.
+// Follows all domains of values through the whole plan. If an op takes effect in some microbatches
+// only, its result has the state that both cases share. Segments are followed again until no state
+// changes; a last walk reports. Segments that no program runs are left out.
 #include "runtime/verify/VerifyFlow.h"
 
 #include <algorithm>
@@ -58,8 +58,8 @@ private:
     return isAny;
   }
 
-  /// Whether a segment was due, since it takes what others leave. Stages hand activations on in
-  /// their order and gradients against it, so that the order changes each time.
+  /// Follows the segments whose inputs have changed; false if there are none. Stages pass
+  /// activations forwards and gradients backwards, so the order alternates.
   bool walkDue(bool isReport) {
     isBackward_ = !isBackward_;
     bool isAnyDue = false;

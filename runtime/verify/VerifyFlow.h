@@ -29,7 +29,7 @@
 
 namespace shardc::plan::verifier {
 
-/// Whether a value is reachable from what loads, the host or ops provide.
+/// Whether a value is reachable from loads, the host, or ops without operands.
 enum class Reach : uint8_t {
   None,
   Way,

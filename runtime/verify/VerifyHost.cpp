@@ -9,7 +9,7 @@
 namespace shardc::plan::verifier {
 namespace {
 
-/// The op that reads what the host writes, and the operand with which it does.
+/// The op that reads a cell of the host, and the operand with which it does.
 struct Consumer {
   OpKind kind;
   size_t operand;

@@ -107,8 +107,8 @@ private:
     }
   }
 
-  /// The run may end after the last step in which the `every` is due, so what it leaves may
-  /// survive.
+  /// The run may end after the last step in which the `every` is due, so its stores may be the last
+  /// ones.
   void runEvery(const ProgramNode &node, Live &live) {
     if (node.count > stepsOfLoop_)
       return;

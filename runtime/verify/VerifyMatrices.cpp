@@ -175,7 +175,7 @@ private:
     return producer != nullptr && isUpdateOf(*producer, op);
   }
 
-  /// Whether `update` makes what the op would orthogonalise of its own shard.
+  /// Whether `update` computes the values that the op would orthogonalise for its own shard.
   static bool isUpdateOf(const Op &update, const Op &op) {
     if (update.kind != OpKind::MuonUpdate || update.operands.size() > op.operands.size() ||
         !std::equal(update.operands.begin(), update.operands.end(), op.operands.begin()))

@@ -17,7 +17,7 @@ public:
   bool isOfPair(uint32_t role, const Channel &channel) const;
   const Indices &indices(uint32_t role) const { return indices_[role]; }
 
-  /// Computes what the members below return. Call it once, before them.
+  /// Computes the results of the members below. Call it once, before them.
   void find();
   /// By group: whether ranks of several roles are members of one instance of it.
   const std::vector<bool> &isShared() const { return isShared_; }

@@ -1,5 +1,4 @@
-// Makes each set once: what two sets have in common, and both together, are looked up by their
-// numbers.
+// Stores each set once: intersections and unions of two sets are looked up by their numbers.
 #include "runtime/verify/VerifyOpSets.h"
 
 #include <algorithm>

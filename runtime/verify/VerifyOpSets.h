@@ -15,7 +15,7 @@ namespace shardc::plan::verifier {
 
 using OpSet = uint32_t;
 inline constexpr OpSet kNoOps = 0;
-/// The set of all contributions, the neutral element of common(): what zero sets have in common.
+/// The set of all contributions, the neutral element of common(): the intersection of zero sets.
 inline constexpr OpSet kAllOps = 1;
 
 class OpSets {

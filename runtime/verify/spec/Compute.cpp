@@ -126,7 +126,7 @@ private:
     return done;
   }
 
-  /// Attributes that are extents have those of this rank.
+  /// Attributes that are extents have this rank's extents.
   void findWholeAttrs() {
     for (const Attr &attr : call_.attrs)
       if (isMeant(call_.kind, attr.key))
@@ -516,7 +516,7 @@ private:
     return mergeSlots();
   }
 
-  /// Rows of experts, and what counts them, have the same slots.
+  /// Rows of experts and their counts have the same slots.
   bool mergeSlots() {
     std::optional<uint64_t> slots;
     for (size_t i = 0; i < operandCount(); ++i) {
