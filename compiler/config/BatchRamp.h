@@ -56,17 +56,17 @@ std::vector<BatchPhase> phasesOf(const std::vector<BatchStep> &schedule, int64_t
 /// tokens by those of a sample. Nothing if this is no schedule, which `problem` then explains.
 std::optional<std::vector<BatchStep>> parseSchedule(llvm::StringRef text, int64_t sequenceLength,
                                                     std::string &problem);
-/// The schedule that the options ask for, if it is one.
+/// The schedule of batch sizes in the options, if they give one.
 std::optional<std::vector<BatchStep>> scheduleOf(const Config &config);
 
 /// The phases of a run of so many samples, by whichever option sets them; empty if none does.
 std::vector<BatchPhase> phasesOf(const Config &config, int64_t samples);
 
-/// The option that asks for sizes that change, if one does.
+/// The option that requests changing batch sizes, if one does.
 Opt phasesOption(const Config &config);
 
-/// The three numbers that the options ask for, with train.global_batch_size as the last size; none
-/// if they ask for none, or one is below 1.
+/// The three numbers of the options' ramp, with train.global_batch_size as the last size; nothing
+/// if the options have no ramp, or if a number is below 1.
 std::optional<BatchRamp> askedRamp(const Config &config);
 /// The same if it is a ramp to that size.
 std::optional<BatchRamp> rampOf(const Config &config);

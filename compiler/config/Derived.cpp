@@ -76,8 +76,8 @@ void fillMesh(const Config &cfg, Derived &d) {
   d.expertDataParallel = atLeastOne(stage / times(d.expertParallel, d.expertTensorParallel));
 }
 
-/// As upstream does: an epoch has a whole number of steps, and the run as many epochs as it asks
-/// for.
+/// As upstream: an epoch has a whole number of steps, and the run has the requested number of
+/// epochs.
 int64_t stepsOfEpochs(const Config &cfg, const Derived &d) {
   if (!cfg.lengths() || !cfg.lengths()->train)
     return 0;

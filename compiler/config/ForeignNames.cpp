@@ -89,7 +89,7 @@ struct ForeignTables {
     return fmt::format("write '{} = {}'", option.path, value);
   }
 
-  /// A name that is also an option's own is left to that: it says where the option is.
+  /// Skips names that are also names of our own options.
   void addUnlessOwn(llvm::StringRef name, llvm::StringRef program, std::optional<Opt> opt,
                     std::string advice = {}) {
     for (const OptionInfo &option : options())

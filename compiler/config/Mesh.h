@@ -45,9 +45,9 @@ struct Mesh {
   size_t shard = 0;          ///< whose ranks divide the parameters of dense layers
   size_t state = 0; ///< and their state, if all instances do: begins with the axes of shard
   size_t all = 0;   ///< every rank
-  /// The same of experts where these are divided in another way than dense layers: of the ranks
-  /// that have the same ones, or the same parts of them, those that divide their parameters, and
-  /// all of them.
+  /// The same for experts, if they are divided in another way than dense layers. Among the ranks
+  /// that have the same experts, or the same parts of them: those that divide their parameters
+  /// (expertShard), and all of them (expertState).
   std::optional<size_t> expertShard, expertState;
   std::vector<std::pair<std::string, size_t>> links; ///< of the chains, and the group of each
 

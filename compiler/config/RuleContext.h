@@ -74,7 +74,7 @@ public:
   /// arguments are the option's path and its new value, then `more`.
   void derive(Opt opt, Value value, std::optional<Opt> cause = {},
               llvm::ArrayRef<DiagArg> more = {});
-  /// Gives an option a value that a checkpoint has, in place of its own, and says so.
+  /// Replaces an option's value by the checkpoint's, and reports it.
   void take(Opt opt, Value value, Opt cause, llvm::StringRef folder);
   /// Changes a value if it is another one; arguments of the remark: path, old value, new value.
   void adjust(Opt opt, Value value, std::optional<Opt> cause = {});

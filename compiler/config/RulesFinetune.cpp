@@ -71,7 +71,7 @@ std::optional<model::AdapterTargets> targetsOf(const RuleContext &ctx) {
   return adapterTargets(ctx.cfg());
 }
 
-/// Whether an adapter of any layer is one that the predicate asks for.
+/// Whether the predicate is true for an adapter of any layer.
 template <typename Asks> bool anyAdapter(const RuleContext &ctx, Asks asks) {
   std::optional<model::AdapterTargets> targets = targetsOf(ctx);
   if (!targets || !targets->problem().empty())

@@ -1,4 +1,4 @@
-// The model that a configuration asks for, as lists of modules with settings.
+// The model that a configuration describes, as lists of modules with settings.
 #pragma once
 
 #include <optional>
@@ -10,8 +10,9 @@
 
 namespace shardc::lower {
 
-/// Also of models that findMissing refuses, whose parameters are counted. Layers follow from the
-/// options alone, so a family has no code of its own: its values are rows of Families.def.
+/// The model's modules. Works also for models that findMissing refuses, whose parameters are
+/// counted. Layers follow from the options alone, so a family has no code of its own: its values
+/// are rows of Families.def.
 model::Decoder decoderOf(const config::Config &config);
 /// What of it is not trained.
 model::Frozen frozenOf(const config::Config &config);

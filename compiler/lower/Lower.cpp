@@ -106,7 +106,8 @@ plan::JobValue toJobValue(const config::Value &value, const config::OptionType &
   return config::toRecipeText(value, type);
 }
 
-/// Options that are off, as they are where a plan says nothing of them, would fill its first page.
+/// Leaves out options that are off: that is their default in a plan, and they would fill its first
+/// page.
 void leaveOutOff(plan::Job &job) {
   const plan::Job none;
   const plan::JobValue off = false;
@@ -331,8 +332,8 @@ int64_t feedWords(const config::Derived &d, int64_t microBatch, bool hasPairs) {
   return (hasPairs ? 6 : 5) * microBatch * d.seqLength + 2 * microBatch;
 }
 
-/// A weight decay that changes does so over the whole run. It may end inside of a step, where the
-/// run's length is given in samples.
+/// A changing weight decay changes over the whole run. The run may end inside of a step if its
+/// length is given in samples.
 void setWeightDecay(const Config &config, Op &op) {
   const config::Derived &d = config.derived();
   auto style =

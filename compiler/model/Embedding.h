@@ -1,4 +1,4 @@
-// Word embeddings, with learned positions where a model has them.
+// Word embeddings, with learned positions if the model has them.
 #pragma once
 
 #include "compiler/model/Module.h"

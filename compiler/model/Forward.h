@@ -140,7 +140,7 @@ private:
   plan::ValueId moved(plan::OpKind kind, plan::ValueId value, const char *what, int16_t group,
                       int64_t rows, plan::ValueId counts);
 
-  /// The sums of a step that a cell holds, as far as they are written.
+  /// A step's sums in a cell, as far as ops have been written for them.
   struct Sums {
     uint32_t cell;
     plan::ValueId value;

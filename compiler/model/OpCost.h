@@ -19,8 +19,8 @@ struct OpCost {
 /// many as any other. 1 without experts.
 double expectedShareOfRows(const plan::Plan &plan);
 
-/// The same of the rank that has the most of them: a step waits for it at each exchange. The more
-/// ranks divide the experts, the fewer experts even each other out on a rank. The imbalance of
+/// The same for the rank with the most rows: a step waits for it at each exchange. The more ranks
+/// divide the experts, the fewer experts a rank has to even out their imbalance. The imbalance of
 /// experts is `model.moe_predicted_imbalance` or, without it, kMeasuredImbalance.
 double busiestShareOfRows(const plan::Plan &plan);
 

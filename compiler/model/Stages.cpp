@@ -128,7 +128,8 @@ StageLayout divideByText(const StageRequest &request) {
   return layout;
 }
 
-/// The first and the last stage as they are asked for, the others with equal numbers.
+/// The first and the last stage with the requested numbers of layers, the others with equal
+/// numbers.
 StageLayout divideBetween(const StageRequest &request) {
   int64_t between = request.stages - (request.first > 0) - (request.last > 0);
   int64_t layers = request.layers - request.first - request.last;

@@ -17,7 +17,7 @@
 namespace shardc::passes {
 namespace {
 
-/// The body as it is when it is cut into stages, on one stage.
+/// The body of the whole model, after all passes that precede the division into stages.
 plan::Plan finishedBody(const plan::Plan &plan) {
   plan::Plan body = plan;
   plan::Job::Model &model = body.job.model;

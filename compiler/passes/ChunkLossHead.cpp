@@ -257,9 +257,9 @@ bool isOnlyAddedTo(const plan::Segment &segment, ValueId value) {
   return std::ranges::none_of(segment.ops, reads);
 }
 
-/// Puts the losses that add to the gradient of one weight into their own order, which the backward
-/// pass turns round. A loss that adds to something else stays as it is: that is not there yet where
-/// the loss is.
+/// Orders the losses that add to the gradient of one weight; the backward pass reverses this order.
+/// A loss that adds to another gradient is not moved, because that gradient is not defined yet at
+/// the loss.
 void orderSums(const plan::Segment &segment, std::vector<std::optional<LossHead>> &heads) {
   std::map<ValueId, uint32_t> addsTo; // the loss that adds to what another one has made
   std::vector<uint32_t> firsts;       // of the backward pass

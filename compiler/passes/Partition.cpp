@@ -150,7 +150,8 @@ private:
 
   // ---- factors ----
 
-  /// A factor of an op that ranks have parts of, as they have of the operand that says so.
+  /// A factor of an op that is divided among ranks, in the same way as in the operand that
+  /// determines it.
   struct Cut {
     FactorId factor;
     CutDim extent;

@@ -61,7 +61,7 @@ constexpr PassId kOrder[] = {
     PassId::BuildUpdate,
     // After the update, whose norm it splits, and after all passes that reduce a gradient twice.
     PassId::FuseNormIntoExchange,
-    // Likewise, where no reduction follows the products.
+    // The same for products without a following reduction.
     PassId::FuseNormIntoProducts,
     // Before Schedule, which orders the gathers that this moves.
     PassId::Overlap,

@@ -91,7 +91,7 @@ private:
 
   bool livesEverywhere(size_t cell) const {
     Arena arena = role_.cells[cell].arena;
-    // Rings share their bytes with nothing, so that one microbatch can stand for the others.
+    // Rings do not share bytes with other buffers, so that one microbatch can represent all others.
     if (arena == Arena::State || arena == Arena::Host || role_.cells[cell].isRing())
       return true;
     if (apart_[cell] != 0 || (hasManyBodies() && isLeftByBody(cell)))

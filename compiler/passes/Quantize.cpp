@@ -67,8 +67,8 @@ struct Recipe {
 /// Products of gradients take them first.
 bool isForward(const Op &product) { return product.role == plan::ProductRole::Forward; }
 
-/// The layers without the first and last ones that stay as they are, and multi-token prediction
-/// blocks, which upstream does not count among layers.
+/// The units that are quantised: all layers except the first and last ones that stay unquantised,
+/// and multi-token prediction blocks, which upstream does not count as layers.
 std::vector<uint8_t> quantisedUnits(const plan::Plan &plan) {
   const Job::Model &model = plan.job.model;
   std::vector<size_t> layers;

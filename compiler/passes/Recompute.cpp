@@ -158,8 +158,8 @@ private:
     markUpProjections();
   }
 
-  /// Whether the op gathers or exchanges: of activations, ranks keep their own parts and gather the
-  /// others' again; of weights kept in fewer bits, they keep those.
+  /// Whether the op gathers or exchanges data that is gathered again instead of kept: ranks keep
+  /// only their own parts of activations, and weights only in the type with fewer bits.
   bool isBrought(const Op &op) const {
     if (op.kind == plan::OpKind::Dequantize)
       return true;

@@ -308,8 +308,8 @@ void StageSchedule::placeReceives() {
   SHARDC_CHECK(std::isfinite(least), "stages wait for each other's transfers");
 }
 
-/// The pass that receives the i-th pass's input; if two passes meet the transfer when it is sent,
-/// the second one if `isSecond`.
+/// The pass during which the i-th pass's input arrives. If it may arrive during either of two
+/// passes, the second one if `isSecond`.
 size_t StageSchedule::receiverOf(int32_t stage, size_t i, bool isSecond) const {
   std::optional<Place> producer = producerOf(stage, passes(stage)[i]);
   if (!producer)

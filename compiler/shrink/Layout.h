@@ -30,9 +30,9 @@ struct Layout {
 Layout layoutOf(const config::Config &config);
 
 /// The layouts with `ranks` ranks for a copy of the recipe, best first. Each axis divides the
-/// recipe's, but for data parallelism, which takes what is left; an axis of one rank stays so. The
-/// best one has lost the fewest axes, and has shrunk the others most evenly. Empty if no layout has
-/// that many ranks.
+/// recipe's axis, except data parallelism, which takes the rest. An axis of one rank stays one. The
+/// best layout has lost the fewest axes, and has shrunk the others most evenly. Empty if no layout
+/// has that many ranks.
 std::vector<Layout> layoutsFor(const config::Config &config, int64_t ranks);
 
 /// An axis that has several ranks in a recipe and one in its copy.

@@ -144,8 +144,8 @@ int runDumpAst(const CheckOptions &options) {
   return session.finish();
 }
 
-/// A recipe that is right and cannot be compiled must not read as one that runs: said last, where
-/// the eye is.
+/// Reports, last of all messages, that a valid recipe cannot be compiled, so that nobody takes it
+/// for one that runs.
 void warnWhereNothingRuns(const config::Config &config, DiagEngine &diags) {
   llvm::StringSet<> said;
   std::vector<std::string> lacks;

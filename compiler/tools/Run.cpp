@@ -66,8 +66,8 @@ void blockSignals() {
   ::sigprocmask(SIG_BLOCK, &signals, nullptr);
 }
 
-/// While a recipe is compiled there is nothing to finish. Ranks that a launcher has started meet
-/// the others before they end.
+/// A signal during compilation ends the process, since nothing has to be finished. Ranks that a
+/// launcher has started connect to the others before they end.
 void endOnSignals() {
   ::signal(SIGINT, onSignal);
   ::signal(SIGTERM, onSignal);
@@ -97,7 +97,7 @@ bool isFollower() {
   return launcher && environment.has(launcher->rank) && environment.text(launcher->rank) != "0";
 }
 
-/// Takes what is written to standard error while it lives, where that is wanted.
+/// Captures standard error during its lifetime, if requested.
 class StderrCapture {
 public:
   explicit StderrCapture(bool isWanted) {
@@ -157,8 +157,8 @@ std::string whyFilesAreKept(const RunCommand &options, const std::vector<std::st
   return why.empty() ? whyKept(options.trace, inputs) : why;
 }
 
-/// Whether the recipe says what to train on. Nobody who forgot the data wants to train on random
-/// tokens; who wants them says so.
+/// Whether the recipe names its data. A user who forgot the data does not want to train on random
+/// tokens, so these must be requested explicitly.
 bool namesData(const config::Config &config, DiagEngine &diags) {
   if (config.isWritten(config::Opt::DatasetKind) ||
       !config.is(config::Opt::DatasetKind, config::DatasetKind::Synthetic))

@@ -1,4 +1,4 @@
-// Writes manual pages and completions where an installation has them.
+// Writes manual pages and completions to the folders of an installation.
 #include <filesystem>
 
 #include "compiler/config/Explain.h"

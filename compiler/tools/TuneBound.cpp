@@ -129,8 +129,8 @@ std::vector<uint8_t> areForWeights(const plan::Segment &body) {
   return areFor;
 }
 
-/// Adds the bytes of activations that passes leave to later ones. What a layer makes and only
-/// another one reads is held where that one is, also if a stage ends between both.
+/// Adds the bytes of activations that passes keep for later ones. If only one other layer reads a
+/// layer's result, it is kept on the stage of that layer, even if a stage ends between both.
 class Kept {
 public:
   Kept(const plan::Segment &body, const std::vector<uint8_t> &areFor, std::vector<PartCost> &units)

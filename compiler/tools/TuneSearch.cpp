@@ -76,7 +76,7 @@ int64_t leastMomentBytes(const plan::Plan &plan) {
   return least.value_or(0);
 }
 
-/// The whole model of a layout as it is before it is cut into stages.
+/// The body of the whole model for a layout, before it is divided into stages.
 std::optional<BodyCost> bodyCost(const CommonOptions &common, const std::vector<std::string> &sets,
                                  std::string &why) {
   SourceManager sources;

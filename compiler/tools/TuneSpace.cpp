@@ -55,7 +55,8 @@ std::vector<std::string> resetsOf(Knob of) {
   return paths;
 }
 
-/// A value as it is compared: spellings of one value differ in what is left out.
+/// The text of a value for comparisons, without the characters by which spellings of one value
+/// differ.
 std::string plain(std::string text) {
   std::erase_if(text, [](char c) { return c == '_' || c == '[' || c == ']' || c == ' '; });
   return text;
@@ -114,7 +115,7 @@ private:
     return all;
   }
 
-  /// Adds the options that the choice gives their defaults, where the recipe has other values.
+  /// Adds resets of options that the choice sets to their defaults, if the recipe has other values.
   void addResets(Choice &choice) {
     for (const std::string &path : resetsOf(choice.knob)) {
       bool isSet = std::ranges::any_of(choice.settings, [&](const std::string &setting) {

@@ -20,7 +20,7 @@ public:
   void set(llvm::StringRef path, const Tree &value);
   /// A setting, or all of a section, depends on what the input does not show.
   void forget(llvm::StringRef path, llvm::StringRef what, SourceRange range);
-  /// The same of everything that has been set.
+  /// The same for all settings so far.
   void forgetAll(llvm::StringRef what, SourceRange range);
   /// Whether the dotted path begins with a section of Bridge's configuration.
   static bool isPath(llvm::StringRef path);

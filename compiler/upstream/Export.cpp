@@ -100,8 +100,8 @@ private:
            option.status != config::OptionStatus::NotExecuted && cliDefault(option.opt);
   }
 
-  /// One flag may stand for several options: it is given if one of them that the recipe mentions
-  /// asks for it.
+  /// One flag may represent several options: it is written if one of those that the recipe mentions
+  /// requires it.
   void writeSwitch(const config::OptionInfo &option) {
     if (!isExported(config_, option.opt) && !differsInSilence(option))
       return;

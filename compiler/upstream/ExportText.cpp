@@ -206,7 +206,8 @@ std::string exportBridgeOverrides(const Config &config, DiagEngine &diags) {
     if (isPreset && config.has(Opt::MixedPrecisionPreset))
       continue;
     if (option.bridge.empty() || isOwnChoice(config, option.opt)) {
-      // A class of Megatron-Bridge's may do what the family does; its settings cannot say so.
+      // A class of Megatron-Bridge may behave like the family although its settings cannot express
+      // it.
       bool isTheirs = option.opt == Opt::ModelMaskPaddedVocab && !config.isOn(option.opt);
       if ((config.isWritten(option.opt) || describesModel(option)) && !isTheirs)
         diags.report(diag::ExportNoCounterpart, config.range(option.opt), option.path,

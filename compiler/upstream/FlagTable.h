@@ -34,8 +34,8 @@ bool choosesForeignData(llvm::StringRef flag);
 
 /// The attribute of Megatron-LM's arguments that a flag sets: `--no-save-optim` sets no_save_optim.
 std::string attributeOf(llvm::StringRef flag);
-/// The flag that the attribute stands for; empty if there is none. `given` is what the attribute is
-/// where the flag is given: false for check_for_nan_in_loss_and_grad, which a `--no-...` clears.
+/// The flag that sets the attribute; empty if there is none. `given` becomes the attribute's value
+/// if the flag is given: false for check_for_nan_in_loss_and_grad, which a `--no-...` flag clears.
 llvm::StringRef flagOfAttribute(llvm::StringRef attribute, bool &given);
 /// The options that a flag reaches and whose name in Bridge is the attribute's, in positive sense:
 /// add_bias_linear for --disable-bias-linear.
@@ -48,7 +48,7 @@ llvm::SmallVector<config::Opt, 2> findBridgePath(llvm::StringRef path);
 /// are read.
 bool namesData(llvm::StringRef field);
 
-/// An option's value on Megatron-LM's command line where its flag is not given.
+/// An option's value on Megatron-LM's command line if its flag is not given.
 struct CliDefault {
   config::Opt opt;
   llvm::StringRef value;

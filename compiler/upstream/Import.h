@@ -33,7 +33,7 @@ struct ShellRun;
 std::optional<std::string> importMegatronArgs(BufferId input, llvm::StringRef commands,
                                               const ImportOptions &options, DiagEngine &diags);
 
-/// The same of the launches of a script that has run: its commands, with their whole environment.
+/// The same for the launches of a script that has run: its commands, with their whole environment.
 std::optional<std::string> importMegatronRun(const ShellRun &run, const ImportOptions &options,
                                              DiagEngine &diags);
 
@@ -45,8 +45,8 @@ std::optional<std::string> importStoredArgs(const Tree &args, const ImportOption
 /// run.
 void readCheckpointArgs(const Tree &args, config::CheckpointSettings &settings);
 
-/// The same of a Hugging Face model, whose settings are options by the last names of their paths:
-/// what is None is off. `family` is the word after `model`. The recipe is only a model, without
+/// The same for a Hugging Face model, whose settings are options named by the last parts of their
+/// paths; None means off. `family` is the word after `model`. The recipe is only a model, without
 /// defaults of Megatron-LM.
 std::optional<std::string> importHubArgs(const Tree &args, llvm::StringRef family,
                                          const ImportOptions &options, DiagEngine &diags);

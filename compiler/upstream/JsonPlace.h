@@ -14,8 +14,8 @@ struct JsonPlace {
   std::pair<size_t, size_t> key, value;
 };
 
-/// The field with this dotted name, the last of several; nothing where the text has none or is not
-/// JSON. Keys with escapes are not found.
+/// The position of the field with this dotted name; the last one if there are several. Nothing if
+/// the text lacks it or is not JSON. Keys with escapes are not found.
 std::optional<JsonPlace> findJsonField(llvm::StringRef text, llvm::StringRef name);
 
 } // namespace shardc::upstream

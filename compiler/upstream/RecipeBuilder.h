@@ -42,7 +42,8 @@ public:
   /// Reports a data setting that cannot be converted. The recipe then asks for a path and does not
   /// run, since it would otherwise train with synthetic data.
   void setUnknownData(llvm::StringRef what, SourceRange range);
-  /// After all settings: asks for what has stayed unknown, and says of which kind the data are.
+  /// After all settings: asks for settings that are still unknown, and says of which kind the data
+  /// are.
   void finishUnknown();
 
   bool has(config::Opt opt) const { return items_[index(opt)].has_value(); }
@@ -67,7 +68,7 @@ public:
   /// The same for a flag that is misspelt, as `meant` is spelt.
   void leaveOutMisspelt(llvm::StringRef flag, llvm::StringRef text, llvm::StringRef meant,
                         SourceRange range);
-  /// The same for what has no effect in a recipe, with the reason: a remark.
+  /// The same for an input without effect in a recipe, with the reason: a remark.
   void leaveOutIdle(llvm::StringRef text, llvm::StringRef why, SourceRange range);
   /// Something that the input does not say and the recipe needs.
   void ask(llvm::StringRef what, config::Opt opt, SourceRange range) {

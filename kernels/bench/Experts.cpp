@@ -264,8 +264,8 @@ void addLayer(Sequence &s, const Layer &l, double skew) {
   s.add("matmul", {dlogits, router}, {dx});
 }
 
-/// The same products as dense ones with as many rows. None reads a result, so that numbers stay as
-/// they are however often all run.
+/// The same products as dense ones with as many rows. No product reads another one's result, so
+/// repeated runs do not change the values.
 void addDense(Sequence &s, const Layer &l) {
   constexpr DType kData = DType::BF16;
   int64_t n = l.rows(), h = l.hidden, f = l.width;

@@ -26,7 +26,8 @@ namespace {
 
 constexpr float kNothing = -std::numeric_limits<float>::infinity();
 
-/// Operands that both ops have, the first at `first`, the others behind o and lse where they are.
+/// Operands that both ops have: the first one at `first`, and the others after o and lse if these
+/// exist.
 struct Operands {
   const Tensor &q, &k, &v, &queryPositions, &keyPositions, &queryDocs, &keyDocs, &samples;
 

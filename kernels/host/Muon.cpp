@@ -142,7 +142,8 @@ SHARDC_CLONES void roundToBF16(float *x, int64_t n) {
     x[i] = toFloat(toBF16(x[i]));
 }
 
-/// Orthogonalises what is in buffers.x, and returns where the result is: in buffers.x or buffers.y.
+/// Orthogonalises the matrix in buffers.x, and returns the address of the result: buffers.x or
+/// buffers.y.
 float *orthogonalize(const Call &call, const Matrix &matrix, float norm, const Buffers &buffers) {
   const int64_t r = matrix.shortSide(), c = matrix.longSide();
   const bool isRounded = static_cast<NsProducts>(call.attrs.products) == NsProducts::Medium;

@@ -113,8 +113,8 @@ public:
   /// `lines` makes what is printed.
   void versionFlag(std::string_view names, std::function<std::string()> lines,
                    std::string_view about);
-  /// Reads the command line and runs the actions. The exit status where the program is to end here:
-  /// 0 after --help, kUsageStatus after an error; either has been printed.
+  /// Parses the command line and runs the actions. Returns the exit status if the program is to end
+  /// here: 0 after --help, kUsageStatus after an error. The text has then been printed.
   std::optional<int> parse(int argc, const char *const *argv);
   /// Prints that the option or positional argument is required; kUsageStatus.
   int refuseWithout(const std::string &name);

@@ -129,7 +129,7 @@ inline std::optional<ScaleBlocks> blocksOf(bool isE8M0, Extents scales, Extents 
   return std::nullopt;
 }
 
-/// The power of two that a scale of e8m0 is: 2^(bits - 127), NaN where all bits are set.
+/// The power of two that an e8m0 scale encodes: 2^(bits - 127); NaN if all bits are set.
 inline float toFloatE8M0(uint8_t bits) {
   if (bits == 0xff)
     return std::numeric_limits<float>::quiet_NaN();

@@ -12,8 +12,8 @@
 
 namespace shardc {
 
-/// The kind of an error number of the system: NotFound, Exhausted where a disk or a quota is full,
-/// else Io.
+/// The status code of a system error number: NotFound, Exhausted if a disk or a quota is full,
+/// otherwise Io.
 StatusCode kindOfError(int error);
 
 /// "cannot <what> '<path>': <reason>", for an error number of the system.

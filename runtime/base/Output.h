@@ -28,9 +28,9 @@ template <typename... Args> void printError(fmt::format_string<Args...> format, 
   std::fwrite(text.data(), 1, text.size(), stderr);
 }
 
-/// The last call of a program whose output is its result: `status`, or kFailureStatus where all
-/// went well but some output is lost, which a line on standard error reports. `isWritten`: whether
-/// other streams than stdout could write to standard output.
+/// The last call of a program whose output is its result. Returns `status`, or kFailureStatus if
+/// everything succeeded but some output was lost, which is reported on standard error. `isWritten`:
+/// whether streams other than stdout could write to standard output.
 int finishOutput(std::string_view program, int status, bool isWritten = true);
 
 } // namespace shardc

@@ -27,19 +27,19 @@ private:
   int fd_ = -1;
 };
 
-/// Listens on one of this machine's addresses; port 0 takes any that is free. Exhausted where the
-/// port is in use, NotFound where the name has no address, Io where this process can have no more
-/// sockets, Unavailable where the address is not this machine's.
+/// Listens on one of this machine's addresses; port 0 takes any free port. Exhausted if the port is
+/// in use, NotFound if the name has no address, Io if this process can have no more sockets,
+/// Unavailable if the address is not this machine's.
 Result<Socket> listenOn(const std::string &address, int port);
-/// Connects within `seconds`, trying again while nobody listens there. NotFound, Unavailable with
-/// the last reason; Exhausted at once where this process can have no more sockets.
+/// Connects within `seconds`, and retries while nobody listens there. NotFound or Unavailable with
+/// the last reason; Exhausted at once if this process can have no more sockets.
 Result<Socket> connectTo(const std::string &address, int port, double seconds);
 /// Accepts a waiting connection; a closed socket if there is none. Does not wait. Exhausted if this
 /// process has no descriptors left: the connection then stays in the queue.
 Result<Socket> acceptOne(const Socket &listener);
 
 /// A counter that a thread polls for reading and that others raise with `wake` (eventfd(2)).
-/// Exhausted where this process can have no more descriptors.
+/// Exhausted if this process can have no more descriptors.
 Result<Socket> makeWakeup();
 /// Ends the poll of the thread that waits for `wakeup`. Does not block; may be called in a signal
 /// handler.

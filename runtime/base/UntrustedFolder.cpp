@@ -94,7 +94,8 @@ int openByParts(int folder, std::string_view name, int flags) {
 int openBeneath(int folder, NameWalk walk, const std::string &name, int flags) {
   if (walk == NameWalk::AtOnce) {
     int fd = openByKernel(folder, name, flags | O_CLOEXEC);
-    // EPERM: a container's filter that knows no such call says so; reading gives it nowhere else.
+    // EPERM: a container's filter returns it for unknown system calls. Reading never gives it
+    // otherwise.
     if (fd >= 0 || (errno != ENOSYS && errno != EPERM))
       return fd;
   }

@@ -40,8 +40,8 @@ int64_t distance(ShapeView from, ShapeView to, ShapeView strides);
 Status forEachPiece(const Box &box, Element type, int64_t bytesMax,
                     const std::function<Status(const Box &)> &visit);
 
-/// Fills the rows of a dense array of the box that lie behind a tensor's last row with zeros.
-/// Returns the box of the others.
+/// Sets the rows of a box's dense array that lie beyond the tensor's last row to zero. Returns the
+/// box of the other rows.
 Box clearPadding(const Box &box, int64_t rows, Element type, void *dst);
 
 } // namespace shardc::checkpoint

@@ -121,8 +121,8 @@ Status ToFsdp::checkGates() const {
   return Status::ok();
 }
 
-/// The model's tensor is written from the fp32 master where there is one, so that a run continues
-/// bitwise equal; nothing else asks for masters.
+/// The model's tensor is written from the fp32 master if there is one, so that a run continues
+/// bitwise equal; no other item needs masters.
 bool ToFsdp::isTaken(std::string_view name, StoredPart part) const {
   bool hasMaster = source_.find(name, StoredPart::Master) != nullptr;
   switch (part) {
@@ -291,8 +291,8 @@ Status ToFsdp::writeGroups(RankWriter &writer) {
   return Status::ok();
 }
 
-/// The loader asks for the live module's name, so a gated layer is not split here. Adds what the
-/// loading run's Adam asks for and the saving run's did not keep.
+/// The loader requests the live module's name, so a gated layer is not split here. Adds entries
+/// that the loading run's Adam requires and the saving run's did not keep.
 Status ToFsdp::writeSettings(RankWriter &writer, const std::string &name,
                              const std::map<std::string, PyId> &group) {
   std::string target = targetName(name);

@@ -57,7 +57,7 @@ Result<std::string> copyOfObject(const ArchiveReader &archive, const Pickle &pic
 /// compared before (CheckpointReader::openFile); links are refused, and a `.pt` file is an object.
 Status copyFile(const CheckpointReader &from, const std::string &name, const SaveTarget &out,
                 const KeptNames &kept);
-/// The same for all files of a folder and of those in it.
+/// The same for all files of a folder and of its subfolders.
 Status copyFolder(const CheckpointReader &from, const std::string &name, const SaveTarget &out,
                   const KeptNames &kept);
 

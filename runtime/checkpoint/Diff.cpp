@@ -156,7 +156,7 @@ void compareCommonFiles(const TorchDistCheckpoint &a, const TorchDistCheckpoint 
 
 using Pair = std::pair<const ViewTensor *, const ViewTensor *>;
 
-/// Tensors that both have; the others are noted.
+/// Pairs of tensors that both have; tensors that only one has are recorded in the difference.
 std::vector<Pair> pairsOf(const std::vector<ViewTensor> &a, const std::vector<ViewTensor> &b,
                           CheckpointDiff &diff) {
   std::map<std::string_view, const ViewTensor *> right;

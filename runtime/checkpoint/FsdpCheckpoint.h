@@ -41,12 +41,12 @@ struct GroupMeta {
 };
 /// Further settings of torch's own Adam, with the defaults of torch.optim.AdamW.
 PlainEntries torchAdamSettings();
-/// The items that hold a parameter's settings, one a field: those that Transformer Engine's and
-/// Apex' fused Adam ask for, and those of torch's own.
+/// The items with a parameter's settings, one per field: those that the fused Adam of Transformer
+/// Engine and Apex requires, and those of torch's own.
 std::vector<BytesItem> groupMetaItems(std::string_view name, const GroupMeta &meta,
                                       FsdpPrecision precision = FsdpPrecision::Half);
-/// The count of updates where torch's own Adam asks for it, with the moments: one for each tensor
-/// that those are saved as. `step` is to outlive the slices.
+/// The count of updates, which torch's own Adam requires next to the moments: one for each tensor
+/// in which moments are saved. `step` must outlive the slices.
 std::vector<TensorSlice> adamStepSlices(std::string_view name, bool isGated, const float &step,
                                         FsdpPrecision precision = FsdpPrecision::Half);
 
@@ -87,8 +87,8 @@ public:
   /// The settings of a parameter. NotFound if they, or one of `lr, step, betas, eps, weight_decay,
   /// wd_mult`, are missing; InvalidInput if they cannot be read.
   Result<GroupMeta> groupMeta(std::string_view name) const;
-  /// One field of the settings of a parameter; none without it, or if it is not a plain value.
-  /// `step` is the count of torch's own Adam where the settings have none.
+  /// One field of a parameter's settings; nothing if it is missing or not a plain value. If the
+  /// settings have no `step`, it is the count of torch's own Adam.
   Result<std::optional<PlainValue>> setting(std::string_view name, const std::string &field) const;
 
 private:

@@ -430,7 +430,8 @@ void Arguments::addWindowLayers(int64_t width, const json &types) {
               every <= config_.layers ? PlainValue(PlainItems{every}) : PlainValue());
 }
 
-/// `pattern`: every how many layers there is one without, or a list; none where all have one.
+/// `pattern`: n if every n-th layer has no window, or a list of layers; nothing if all layers have
+/// one.
 void Arguments::addWindowOf(int64_t width, PlainValue pattern) {
   add("window_size", width > 0 ? PlainValue(PlainItems{width - 1, 0}) : PlainValue());
   add("window_attn_skip_freq", width > 0 ? std::move(pattern) : PlainValue());

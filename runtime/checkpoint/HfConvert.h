@@ -47,7 +47,7 @@ public:
   std::vector<std::string> names() const;
   /// The type in config.json; nothing if it has none.
   std::optional<Element> weightType() const;
-  /// Without padding; none where the model lacks the parameter.
+  /// The shape without padding; nothing if the model lacks the parameter.
   std::optional<Shape> shapeOf(std::string_view name) const;
   /// Reads a box of a parameter; rows behind the last one are zeros.
   Status read(std::string_view name, const Box &box, Element type, void *dst) const;

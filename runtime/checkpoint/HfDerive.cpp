@@ -440,7 +440,7 @@ std::string patternText(std::vector<int64_t> said, int64_t layers) {
   return isAny ? fmt::format("[{}]", fmt::join(list, ", ")) : "none";
 }
 
-/// One phrase for each option that the model would have otherwise than the run.
+/// One phrase for each option whose value in the model would differ from the run's.
 std::vector<std::string> differences(const Options &model, const PlainEntries &arguments) {
   std::vector<std::string> found;
   for (const auto &[option, value] : arguments) {

@@ -128,7 +128,7 @@ std::span<const HfOption> hfOptions();
 /// The value of the first row of an option that names the architecture; null without one.
 nlohmann::json hfOption(HfArch arch, std::string_view option);
 
-/// The tensors of a parameter, as the table has both; none where the architecture does not have it.
+/// The names of a parameter's tensors in the table; empty if the architecture lacks it.
 std::vector<std::string_view> hfTensors(HfArch arch, std::string_view parameter);
 
 } // namespace shardc::checkpoint

@@ -154,8 +154,8 @@ Kind Reader::kindOf(const json &root) {
   return byType;
 }
 
-/// The fields of the text model, which are an object of their own or stand beside the others'.
-/// False if the text is of no known type.
+/// Reads the fields of the text model, which are a separate object or stand beside those of other
+/// models. False if the type of the text model is unknown.
 bool Reader::takeText(const json &root, Kind &kind) {
   file_.fields = root;
   if (kind.outer == nullptr)

@@ -98,7 +98,7 @@ std::string hfLayer(HfArch arch, int64_t layer) {
   return numbered(hfTensors(arch, "layer").front(), layer);
 }
 
-/// Several experts of one size; negative where no such product is needed.
+/// The total size of `count` experts; negative if no such product is needed.
 int64_t productOf(int64_t count, int64_t size) {
   bool isSmall = count >= 0 && count <= kSizeMax && size >= 0 && size <= kSizeMax;
   return isSmall ? count * size : -1;

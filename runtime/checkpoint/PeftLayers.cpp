@@ -63,7 +63,7 @@ std::vector<PeftModule> modulesOf(const HfParam &param, int64_t rows) {
   return modules;
 }
 
-/// Rows of a parameter as its segments say; 0 where a single one has all.
+/// The number of a parameter's rows by its segments; 0 if a single segment has all rows.
 int64_t rowsOf(const HfParam &param) {
   int64_t rows = 0;
   for (const HfSegment &segment : param.segments)

@@ -243,7 +243,7 @@ void ProcessBarrier::leave() {
   if (hasLeft_ || session_.empty())
     return;
   hasLeft_ = true;
-  // Without the note the others wait until they miss our signs of life.
+  // Without this note, the others would wait until they miss our heartbeats.
   static_cast<void>(put(pathOf(fmt::format("{}.left.{}", session_, rank_)), "", rank_));
   bool areGone = rank_ == 0;
   for (int rank = 1; rank < worldSize_ && areGone; ++rank)

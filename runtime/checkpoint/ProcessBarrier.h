@@ -43,7 +43,7 @@ public:
   Status meet(const Status &status);
   /// How often this rank has met the others.
   int meetings() const { return meetings_; }
-  /// After the last meeting: rank 0 removes the folder once the others have gone.
+  /// Call it after the last barrier: rank 0 removes the folder once the others have left.
   void leave();
 
 private:

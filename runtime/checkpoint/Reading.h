@@ -20,13 +20,13 @@ template <typename... Args> Status damaged(fmt::format_string<Args...> text, Arg
   return Status(report::CheckpointDamaged.info(), fmt::format(text, std::forward<Args>(args)...));
 }
 
-/// The same of a checkpoint of a kind that is not read here.
+/// The same for a kind of checkpoint that is not read here.
 template <typename... Args> Status notSupported(fmt::format_string<Args...> text, Args &&...args) {
   return Status(report::CheckpointNotSupported.info(),
                 fmt::format(text, std::forward<Args>(args)...));
 }
 
-/// The same of contents that have no counterpart in another format.
+/// The same for contents without a counterpart in another format.
 template <typename... Args> Status cannotConvert(fmt::format_string<Args...> text, Args &&...args) {
   return Status(report::CannotConvert.info(), fmt::format(text, std::forward<Args>(args)...));
 }

@@ -41,8 +41,8 @@ public:
   virtual Status read(std::string_view name, checkpoint::ParamPart part, const checkpoint::Box &box,
                       checkpoint::Element type, void *dst, bool padsRows) const = 0;
   virtual Result<checkpoint::RunState> runState() const = 0;
-  /// Updates that the moments of a parameter count; none if the checkpoint does not say,
-  /// InvalidInput if it says no number.
+  /// The number of updates in the moments of a parameter; nothing if the checkpoint lacks it,
+  /// InvalidInput if it is not a number.
   virtual Result<std::optional<int64_t>> updates(std::string_view name) const = 0;
   /// A setting that the optimizer was saved with, `betas` or `eps`, of one parameter's group; none
   /// if the checkpoint does not say.

@@ -44,7 +44,8 @@ int countDevices(const BackendEntry &entry) {
              : 0;
 }
 
-/// The backend that is asked for, or the first with devices, or the host's; and its devices here.
+/// The requested backend, or else the first one with devices, or else the host's; with its devices
+/// on this machine.
 const BackendEntry *chooseBackend(const RunToolOptions &options, int &devices) {
   for (const std::string &name : backendNames()) {
     const BackendEntry *entry = findBackend(name);

@@ -29,8 +29,8 @@ public:
     CudaStream *lastStream = nullptr; ///< of the last collective, and the capture that it was in
     uint64_t lastCapture = 0;
     std::unique_ptr<CudaEvent> order;
-    /// Receive buffers; more than one only where uses are unknown, each larger than those before:
-    /// earlier captures use them for as long as they are launched.
+    /// Receive buffers. There are several only if uses are unknown: each is larger than the earlier
+    /// ones, which captured graphs still use.
     std::vector<std::unique_ptr<hal::Buffer>> receiveBuffers;
     const hal::SharedMemory *shared = nullptr; ///< of the channel's description; null: none
     const hal::SharedMemory *lent = nullptr;   ///< too

@@ -8,8 +8,8 @@
 
 namespace shardc::cuda {
 
-// Each load*() brings a kernel onto the current device. Without it the first launch does, and waits
-// for all that runs there: for ever, where that is NCCL's kernel waiting for a rank of this thread.
+// Each load*() loads a kernel onto the current device. Otherwise the first launch loads it, and
+// waits for all running kernels: for ever, if NCCL's kernel is waiting for a rank of this thread.
 
 /// Queues writing a launch's step, microbatch and microbatches to device memory.
 void launchSetParams(cudaStream_t stream, int64_t *to, int64_t step, int64_t microbatch,

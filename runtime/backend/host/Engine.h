@@ -42,8 +42,8 @@ struct ChannelState {
   std::vector<const hal::Collective *> descs;
   int arrivedCount = 0;
   int partsDone = 0;
-  /// Set where the other members are in other processes: it carries collectives out, and the lane
-  /// is away meanwhile.
+  /// Set if the other members are in other processes: it executes collectives, and the lane pauses
+  /// meanwhile.
   RemoteMember *remote = nullptr;
 };
 
@@ -123,7 +123,7 @@ public:
   ~Engine();
   Engine(const Engine &) = delete;
   Engine &operator=(const Engine &) = delete;
-  /// Starts the workers; call once. Exhausted where the system has too few threads.
+  /// Starts the workers; call once. Exhausted if the system has too few threads.
   Status startThreads();
 
   /// Makes a stream's lane known; it lives as long as the engine.

@@ -12,7 +12,7 @@ namespace shardc::host {
 
 struct Options {
   int ranks = 1; ///< of the whole job
-  /// Set: this process has one rank, and these have the others. Outlives the backend.
+  /// If set: this process has one rank, and these are the others. Must outlive the backend.
   hal::Peers *peers = nullptr;
   int workers = 0; ///< threads that execute ops; 0 means one a core
   /// Stress mode: the next op is drawn at random among all that may run. With one worker the

@@ -23,7 +23,7 @@ struct Options {
   int ranksHereMax = 64;
   /// The one rank of this process if other processes have the others; -1: this process has all.
   int rank = -1;
-  /// Needed where the process has one rank; outlives the backend.
+  /// Required if the process has one rank; must outlive the backend.
   hal::Rendezvous *rendezvous = nullptr;
   const Refusals *refusals = nullptr; ///< what a test has the library refuse; outlives the backend
   ReportSink emit;                    ///< takes why less is registered than requested
