@@ -176,7 +176,7 @@ constexpr Row makeRow(plan::JobField field, const char *flag, const char *bridge
   return makeRow(field, fields::kFields[static_cast<size_t>(field)].constraint, flag, bridge,
                  standing, doc);
 }
-/// Whether each option of Job.def has one row, as an option that plans hold.
+/// Whether each field of Job.def has exactly one row, with the status of options that plans hold.
 template <size_t Size> constexpr bool isEachFieldAnOption(const Row (&rows)[Size]) {
   std::array<size_t, plan::kJobFields> count{};
   for (const Row &row : rows) {

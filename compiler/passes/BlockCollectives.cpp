@@ -28,7 +28,7 @@ plan::Transport chooseWay(const plan::Plan &plan, const std::vector<BlockStrateg
         (scope == Scope::Shard ? plan.blocks[b].shard : plan.blocks[b].numel) *
         dtypeBytes(isGather ? strategies[b].params : strategies[b].wire));
   traffic.isDeterministic = plan.job.model.deterministicMode;
-  // Both ends of a window are in arena sym, and halves of masters in arena state.
+  // A window needs both buffers in arena sym, but halves of masters are in arena state.
   if (std::ranges::any_of(blocks, [&](uint32_t b) { return strategies[b].keepsRemainders(); }))
     traffic.hasWindows = traffic.hasWindows && !isGather;
   return predict::chooseTransport(predict::deviceOf(plan), traffic);

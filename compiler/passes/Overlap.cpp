@@ -20,7 +20,8 @@ using plan::Op;
 using plan::OpKind;
 using plan::ValueId;
 
-/// Units whose gathers the schedule puts at the beginning of a body: the first, the prefetched.
+/// The number of units whose gathers are at the beginning of a body: the first unit, and the one
+/// that is prefetched.
 constexpr size_t kUnitsAhead = 2;
 
 class Rotator {

@@ -239,8 +239,8 @@ bool isOpen(const Traffic &traffic, Transport transport) {
   return false;
 }
 
-/// The time that each collective costs: overlapping products while it runs, and the ops that wait
-/// for it while it starts, or all the time.
+/// The time that collectives cost: the slowdown of overlapping products, plus the time for which
+/// ops wait, which is the start of the collective or all of it.
 double lostSeconds(const Device &device, const Traffic &traffic, Transport transport) {
   double sum = 0;
   for (int64_t bytes : traffic.wholeBytes) {

@@ -59,7 +59,7 @@ void completeVirtualStages(RecipeBuilder &recipe, const MegatronFacts &facts) {
                {});
 }
 
-/// Every n-th layer is one of experts, the first of each n.
+/// Sets which layers have experts: the first of every n layers.
 void completeExpertLayers(RecipeBuilder &recipe, const MegatronFacts &facts) {
   if (!facts.moeLayerEvery || *facts.moeLayerEvery <= 1)
     return;

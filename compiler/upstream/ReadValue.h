@@ -12,8 +12,8 @@ namespace shardc::upstream {
 /// spell, so that command lines, YAML and Python read alike.
 std::optional<config::Value> readValue(const config::OptionType &type, const Tree &tree);
 
-/// Whether the word names an enumerator-like thing that the option's kind does not have, so that
-/// the value is one of upstream's own rather than a slip of the pen.
+/// Whether the word looks like an enumerator of upstream that the option does not have, rather than
+/// a misspelt one.
 bool isForeignEnumerator(const config::OptionType &type, const Tree &tree);
 
 } // namespace shardc::upstream

@@ -12,7 +12,7 @@ void makeLion(Builder &b);
 void makeMuon(Builder &b);
 /// The same with symmetric products.
 void makeMuonOfHalves(Builder &b);
-/// With the updates of two ranks, each of a block of twice the shard.
+/// The same with the updates of two ranks; a rank's block has twice the size of its shard.
 void makeMuonOfParts(Builder &b);
 void makeMuonUpdate(Builder &b);
 void makeMuonSums(Builder &b);

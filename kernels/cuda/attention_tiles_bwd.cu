@@ -303,7 +303,7 @@ __device__ void copyQueries(const Maps &maps, const Params &p, KeyShared<kChanne
   }
 }
 
-/// Scores of a stage's queries to probabilities.
+/// Converts the scores of a stage's queries to probabilities.
 __device__ __forceinline__ void toProbabilities(const Softening &soften, const QueryWords &words,
                                                 float (&s)[kQueryRows / 2]) {
   soften.cap(s);

@@ -546,7 +546,7 @@ void code(const Tensor &x, const Places &places, const Amaxes &of, const Factor8
   });
 }
 
-/// The scales of matrices are the first numbers of rows of `scales`.
+/// Each row of `scales` begins with the scale of a matrix.
 void layStored(const Grouped &c, const Tensor &scales, const Factor8 &to, Queue &queue) {
   StoredMatrices s = {static_cast<const uint8_t *>(c.b.data),
                       static_cast<const float *>(scales.data),

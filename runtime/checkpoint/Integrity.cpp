@@ -16,7 +16,8 @@ namespace {
 constexpr std::string_view kHeader = "shardc-integrity 1 crc32 1048576\n";
 constexpr size_t kTrailerSize = 4 + 8 + 1; // "end " checksum newline
 
-/// The first half of an identifier is a hash; the second is that of the first.
+/// The first half of an identifier is a hash of the contents; the second half is a hash of the
+/// first.
 std::string saveIdOf(uint64_t hash) {
   uint64_t second = hashName(fmt::format("save {}", hash));
   return fmt::format("{:08x}-{:04x}-4{:03x}-8{:03x}-{:012x}", hash >> 32, (hash >> 16) & 0xffff,

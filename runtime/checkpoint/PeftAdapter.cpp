@@ -234,7 +234,8 @@ public:
     return numberOr("lora_alpha", 8);
   }
   double dropout() const { return numberOr("lora_dropout", 0); }
-  /// The tensor of this name, without the prefix, which is read; null if there is none.
+  /// Finds the tensor of this name (without the prefix), and marks it as used; null if there is
+  /// none.
   const SafeTensor *take(const std::string &name) {
     const SafeTensor *tensor = tensors_.find(kPrefix + name);
     if (tensor != nullptr)

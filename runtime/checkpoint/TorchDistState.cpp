@@ -44,7 +44,7 @@ bool isOfScaler(const ItemPath &path) {
          std::get_if<std::string>(&path.back()) != nullptr;
 }
 
-/// A value of the common state, where a tensor of one number is that number.
+/// A value of the common state; a tensor with one number is read as that number.
 Result<PlainValue> commonValue(const TorchDistCheckpoint &checkpoint, PyId value) {
   return plainValueOf(checkpoint.commonGraph(), value, &checkpoint.commonArchive());
 }

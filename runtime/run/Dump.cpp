@@ -130,7 +130,8 @@ void Dumper::findBlocks() {
   }
 }
 
-/// The block of each value of a segment. Also records the blocks of cells that the segment shows.
+/// The block of each value of a segment; -1 for other values. Adds to `ofCells` the blocks of cells
+/// that ops of this segment determine.
 std::vector<int32_t> Dumper::blocksOf(const plan::Segment &segment,
                                       std::vector<int32_t> &ofCells) const {
   std::vector<int32_t> blocks(segment.values.size(), -1);

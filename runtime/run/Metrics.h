@@ -23,7 +23,8 @@ struct Speed {
   HostTime host;      ///< host time to enqueue the step
 };
 
-/// The command of `| COMMAND`, to which lines go in place of a file; none of a file's path.
+/// If `path` is `| COMMAND`, the command, whose standard input receives the lines; nothing if it is
+/// the path of a file.
 std::optional<std::string> metricsCommand(const std::string &path);
 
 /// The values of a step that are reported in addition to loss, rate, norm and tokens.

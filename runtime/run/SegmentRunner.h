@@ -36,7 +36,7 @@ public:
     int64_t visit;    ///< of the segment, since the series began
     int64_t microbatch, microbatches;
   };
-  /// Runs in the order in which they are enqueued, which is found once.
+  /// A sequence of launches in the order in which they are enqueued. It is computed once.
   struct Series {
     std::vector<Run> runs;
     std::vector<std::pair<uint32_t, int64_t>> visits; ///< how often each segment is visited

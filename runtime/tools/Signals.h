@@ -9,7 +9,7 @@
 
 namespace shardc::tools {
 
-/// Installs the handlers, and lets signals in that arrived before. Call it first.
+/// Installs the handlers, and unblocks signals, so that earlier ones are delivered. Call it first.
 void watchSignals();
 
 /// Makes a first request only count, so that the run ends after a step. With `isQuiet` a parent

@@ -293,7 +293,8 @@ const std::vector<uint32_t> &Inspection::rolesThatLoad(size_t block) {
 
 namespace {
 
-/// Coordinates of the role's ranks on an axis, the first if it has none there.
+/// The range of coordinates of the role's ranks on an axis; only the first coordinate if the range
+/// is empty.
 IndexRange coordinatesOf(const Plan &plan, const Role &role, uint16_t axis) {
   AxisRange own = extentOf(plan, role, axis);
   return {own.begin, std::max(own.begin, own.end - 1)};

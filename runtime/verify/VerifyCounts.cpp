@@ -20,7 +20,7 @@ struct RowExchange {
   bool operator==(const RowExchange &) const = default;
 };
 
-/// Where counts come from. Rows are theirs if all of it is equal.
+/// The origin of counts. Rows and counts belong together if all fields of their origins are equal.
 struct CountSource {
   uint32_t role = 0, segment = 0, op = 0; ///< that has made the counts
   std::vector<RowExchange> exchanges;     ///< since then

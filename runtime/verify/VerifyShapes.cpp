@@ -276,7 +276,8 @@ private:
          "attribute 'num_heads' as in its types");
   }
 
-  /// The units that parts consist of, and a part's columns for each bit.
+  /// Checks the attributes of ops that take a joined value apart: `kept` has a bit for each part
+  /// with columns of its own, and each such part has as many columns as the joined value.
   void needParts(const Type &joined, const Type &apart) {
     int64_t parts = attr(Key::parts), kept = attr(Key::kept);
     int64_t more = attr(Key::units) - attr(Key::first_units); // parts beside the first one

@@ -125,7 +125,7 @@ public:
   Mark asBlock(Mark mark, int32_t block);
   /// The mark of the k-th parameter in a pack of the block.
   Mark packed(const Mark &mark, int32_t block, size_t k);
-  /// The mark of a view: of a whole block, it has the splits of the parameters that it contains.
+  /// The mark of a view. A view of a whole block has the splits of the parameters in it.
   Mark viewed(Mark mark, const Op &view, const std::vector<Value> &values);
 
 private:

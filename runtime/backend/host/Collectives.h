@@ -20,7 +20,8 @@ Status checkMembers(std::span<const hal::Collective *const> members);
 /// ended.
 void runPart(std::span<const hal::Collective *const> members, int part);
 
-/// Bytes that the whole collective touches, for deciding whether it is worth sharing out.
+/// Bytes that the whole collective reads and writes, which decides whether its members share the
+/// work.
 int64_t bytesTouched(std::span<const hal::Collective *const> members);
 
 } // namespace shardc::host

@@ -1,7 +1,7 @@
-// Microbatches that do the same as those before them. What a body makes depends on the microbatch
-// only by its number: of values that are the same but for later microbatches it makes the same, but
-// for later ones. So a body whose predicates hold as before is not followed again if it finds such
-// values, in its cells and from other roles.
+// Skips microbatches that repeat earlier ones. The result of a body depends on the microbatch only
+// through its number: if its inputs equal earlier inputs, except for later microbatches, its
+// outputs equal the earlier outputs, except for later microbatches. So a body with the same
+// predicates is not followed again if it finds such values in its cells and from other roles.
 #include <algorithm>
 
 #include "runtime/verify/spec/Walk.h"
