@@ -84,7 +84,7 @@ void forEachBatch(const std::vector<MatrixPart> &parts, int64_t products, const 
     size_t end = begin + 1;
     while (end < parts.size() && end - begin < most && parts[end].shape() == first.shape())
       ++end;
-    run(std::span(parts).subspan(begin, end - begin), static_cast<int64_t>(begin));
+    run(std::span<const MatrixPart>(parts).subspan(begin, end - begin), static_cast<int64_t>(begin));
     begin = end;
   }
 }
