@@ -212,8 +212,7 @@ Fp8Factors fp8FactorsOf(const Op &op) {
 }
 
 /// Seconds to quantise both operands to 8 bits: each is read (twice, if row groups are scaled by
-/// their current amaxes) and written as codes. Weights in 8 bits already have the layout that the
-/// product needs.
+/// their current amaxes) and written as codes. Weights in 8 bits have the product's layout.
 double factorsSeconds(const Device &device, const Segment &segment, const Op &op) {
   double bytes = 0;
   for (size_t i = 0; i < 2; ++i) {

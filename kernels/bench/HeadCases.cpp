@@ -2,12 +2,13 @@
 
 namespace shardc::kernels::bench {
 
-/// Documents of 7 and 9 places in turn, of which all counts.
+/// Documents of up to 7 and 9 places in turn, of which all counts.
 void makePreferenceLoss(Builder &b) {
   const Model &m = b.model;
   std::vector<int32_t> docs;
-  while (std::ssize(docs) < m.positions)
-    docs.insert(docs.end(), docs.size() % 16 == 0 ? 7 : 9, static_cast<int32_t>(docs.size()));
+  const auto most = static_cast<size_t>(std::max<int64_t>(m.positions / 2, 1));
+  for (size_t size = 7; std::ssize(docs) < m.positions; size = 16 - size)
+    docs.insert(docs.end(), std::min(size, most), static_cast<int32_t>(docs.size()));
   docs.resize(static_cast<size_t>(m.positions));
   b.attrs().beta = 0.1;
   b.ones({m.rows()}).ones({m.batch, m.positions}).words({m.batch, m.positions}, docs);

@@ -78,7 +78,7 @@ int64_t takePart(Builder &b) {
   b.attrs().products = static_cast<int64_t>(isNarrow ? NsProducts::Medium : NsProducts::Highest);
   b.attrs().ns_step = 1, b.attrs().sum_ranks = 2;
   b.attrs().largest_matrix = std::max(n, columns * columns);
-  b.data({n}).floats({n});
+  (isNarrow ? b.data({n}) : b.floats({n})).floats({n});
   b.addRange(n).rowsOf(columns).addWhole(n, 2).rowsOf(columns);
   return columns * columns;
 }
@@ -92,7 +92,7 @@ void makeMuonSums(Builder &b) {
 
 void makeMuonStep(Builder &b) {
   const int64_t sums = takePart(b), columns = b.model.hidden();
-  b.ones({sums}).toData({sizeOf(b)});
+  b.ones({sums}).to(b.dataType() == DType::BF16 ? DType::BF16 : DType::F32, {sizeOf(b)});
   b.flops(columns, columns, columns).flops(b.model.ffn, columns, columns);
 }
 

@@ -154,7 +154,8 @@ const char *checkParts(const Call &call, const Tensor &sums) {
   const Attrs &attrs = call.attrs;
   SHARDC_REQUIRE(call.in[X].dtype == (attrs.ns_step == 0 ? DType::F32 : typeOfParts(call)),
                  "the parts of matrices do not have the type of 'products'");
-  SHARDC_REQUIRE(sums.dtype == DType::F32, "the sums of matrices are not f32");
+  SHARDC_REQUIRE(sums.dtype == DType::F32 && call.in[Momentum].dtype == DType::F32,
+                 "the sums of matrices or the momentum are not f32");
   SHARDC_REQUIRE(call.rangesOf != nullptr || call.rangesCount == 0, // of shapes alone
                  "the ranges of the parts of matrices are missing");
   SHARDC_REQUIRE_OK(checkRanges(call, 0, call.in[X]));

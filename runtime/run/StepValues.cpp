@@ -72,13 +72,14 @@ void StepValues::addPairs(std::span<const float> sums) {
 void StepValues::addExperts(std::span<const float> load) {
   float most = load[0], least = load[0];
   double rows = 0, imbalance = 0, layers = 0;
-  for (size_t first = 0; first + experts_ <= load.size(); first += columns_) {
-    std::span<const float> layer = load.subspan(first, experts_);
+  const size_t experts = std::min(experts_, columns_); // a plan may say anything
+  for (size_t first = 0; experts > 0 && first + experts <= load.size(); first += columns_) {
+    std::span<const float> layer = load.subspan(first, experts);
     auto [fewest, busiest] = std::ranges::minmax(layer);
     double sum = std::accumulate(layer.begin(), layer.end(), 0.0);
     most = std::max(most, busiest), least = std::min(least, fewest);
     rows += sum, layers += sum > 0 ? 1 : 0;
-    imbalance += sum > 0 ? static_cast<double>(busiest) * static_cast<double>(experts_) / sum : 0;
+    imbalance += sum > 0 ? static_cast<double>(busiest) * static_cast<double>(experts) / sum : 0;
   }
   add("expert_rows_most", static_cast<double>(most));
   add("expert_rows_least", static_cast<double>(least));

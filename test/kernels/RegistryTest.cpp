@@ -321,7 +321,12 @@ constexpr FreeExtent kFreeExtents[] = {{"batch.load", "i0", 0},
                                        {"squared_relu.quantize", "i1", 0},
                                        {"squared_relu_bwd.quantize", "i2", 0},
                                        {"amax_shard", "i0", -1},
-                                       {"quantize_shard", "i1", 0}};
+                                       {"quantize_shard", "i1", 0},
+                                       {"muon_sums", "i0", -1},
+                                       {"muon_sums", "i1", -1},
+                                       {"muon_sums", "r0", -1},
+                                       {"muon_step", "i1", -1},
+                                       {"muon_step", "i2", -1}};
 
 TEST(Registry, ExtentsThatDoNotFitTheOthersAreRefused) {
   for (const OpRow &op : kOps)

@@ -160,7 +160,8 @@ private:
   Value *slot(RoleWalk &walk, uint32_t cell, int64_t shift);
   bool refuse(const At &at, std::string why);
   bool refuse(std::string why);
-  /// The same of what is not only not followed, but something else than the model's.
+  /// The same of what is certainly something else than the model's. Sums of losses and gradients
+  /// are not: in some layouts those of right plans are not followed to their end.
   bool differ(const At &at, std::string why) {
     isDifferent_ |= !difference_;
     return refuse(at, std::move(why));

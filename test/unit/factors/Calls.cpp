@@ -172,7 +172,7 @@ std::unique_ptr<Prepared> prepare(const Sample &sample) {
     call.list = out->list.data(), call.listCount = static_cast<int64_t>(out->list.size());
   call.ranges = sample.ranges.empty() ? nullptr : sample.ranges.data();
   call.rangesCount = static_cast<int64_t>(sample.ranges.size());
-  call.rangesOf = sample.isList ? sample.rangesOf.data() : nullptr;
+  call.rangesOf = sample.rangesOf.size() > 1 ? sample.rangesOf.data() : nullptr;
   return out;
 }
 

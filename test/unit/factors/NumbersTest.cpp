@@ -26,11 +26,12 @@ bool executes(const OpForm &form) {
 
 /// Operands that the host's kernel has no use for: it makes the sum of do·o of a row from the row's
 /// probabilities, while devices read o; and weights only count in an update if decay is part of the
-/// gradient.
+/// gradient. Of a mask of tokens only what is 0 counts, and random numbers are not.
 bool isUnread(OpKind kind, size_t operand) {
   return (kind == OpKind::AttentionBwd && operand == 4) ||
          (kind == OpKind::AttentionQkvBwd && operand == 2) ||
-         (kind == OpKind::MuonUpdate && operand == 1);
+         (kind == OpKind::MuonUpdate && operand == 1) ||
+         (kind == OpKind::PreferenceLoss && operand == 1);
 }
 
 /// The forms of an op that read its row in different ways.

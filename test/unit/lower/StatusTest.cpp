@@ -74,6 +74,14 @@ constexpr const char *kContexts[] = {
        dataset synthetic {}
        peft lora { rank = 2 }
        optimizer { lr = 1e-3 })",
+    // Pairs of answers.
+    R"(model llama { num_layers = 1  hidden_size = 32  num_attention_heads = 4  seq_length = 8
+                     vocab_size = 61 }
+       cluster { gpu = host  gpus_per_node = 1 }
+       train { micro_batch_size = 1  global_batch_size = 2  train_iters = 10 }
+       dataset synthetic {}
+       preference robust {}
+       optimizer { lr = 1e-3 })",
     // PyTorch FSDP2, lengths in samples.
     R"(model llama { num_layers = 4  hidden_size = 32  num_attention_heads = 4  seq_length = 8
                      vocab_size = 61 }
