@@ -10,6 +10,7 @@
 // Mapping: a block has 256 threads, of 8 elements each, and takes chunks of one matrix in turns.
 // These kernels are limited by memory; with products of bf16 and a weight in bf16 they read 18 and
 // write 12 bytes an element, 6 more with `nesterov`. The products are limited by arithmetic.
+#include <limits>
 #include <tuple>
 #include <utility>
 
@@ -280,23 +281,21 @@ void runBatch(const Call &call, const MuonBuffers &buffers, MatrixBatch p, const
 /// Updates rows of the shard by what steps have left of parts of matrices.
 void updateDivided(const Call &call, MatrixBatch p) {
   const Tensor &left = call.in[host::kWholeUpdates], *weight = &call.out[p.hasWeight ? 2 : 0];
-  const std::vector<host::MatrixPart> parts = host::partsToUpdate(call);
-  for (size_t begin = 0, end = 0; begin < parts.size(); begin = end) {
+  auto update = [&](std::span<const MatrixPart> parts, int64_t) {
     std::vector<Matrix> places;
-    for (; end < parts.size() && places.size() < size_t{kNsBatchMatrices} &&
-           parts[end].shape() == parts[begin].shape();
-         ++end)
-      places.push_back(parts[end].place);
+    for (const MatrixPart &part : parts)
+      places.push_back(part.place);
     const auto count = static_cast<int64_t>(places.size());
     setMatrices(p, places.data(), count);
-    p.scale = scaleOf(call, parts[begin].rows(), parts[begin].columns());
+    p.scale = scaleOf(call, parts[0].rows(), parts[0].columns());
     p.x = dataOf(left);
-    p.x.p = static_cast<std::byte *>(left.data) + parts[begin].at * dtypeBytes(left.dtype);
+    p.x.p = static_cast<std::byte *>(left.data) + parts[0].at * dtypeBytes(left.dtype);
     bool isMixed = isAligned(p, {&call.out[0], weight, &left}, places.data(), count) &&
-                   parts[begin].at % kChunk == 0;
+                   parts[0].at % kChunk == 0;
     launchKernel(isMixed ? applyUpdate<Mode::Mixed> : applyUpdate<Mode::Scalar>,
                  dim3(kMuonSlabs, static_cast<unsigned>(count)), kMuonThreads, 0, queueOf(call), p);
-  }
+  };
+  forEachBatchOfParts(host::partsToUpdate(call), std::numeric_limits<int64_t>::max(), update);
 }
 
 void runMuon(const Call &call) {

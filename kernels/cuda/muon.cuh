@@ -18,6 +18,7 @@
 namespace shardc::kernels::cuda {
 
 using host::Matrix;
+using host::MatrixPart;
 
 inline constexpr int kMuonThreads = 256;
 inline constexpr int kMuonSlabs = 64; ///< blocks of a matrix, each with a part of its squares
@@ -188,6 +189,22 @@ private:
   int64_t count_;
   std::byte *workspace_;
 };
+
+/// Calls `run` with parts of one shape, whose products have at most `products` elements, and the
+/// index of the first one among all.
+template <typename Run>
+void forEachBatchOfParts(const std::vector<MatrixPart> &parts, int64_t products, const Run &run) {
+  for (size_t begin = 0; begin < parts.size();) {
+    const MatrixPart &first = parts[begin];
+    auto most = static_cast<size_t>(
+        std::clamp<int64_t>(products / (first.side() * first.side()), 1, kNsBatchMatrices));
+    size_t end = begin + 1;
+    while (end < parts.size() && end - begin < most && parts[end].shape() == first.shape())
+      ++end;
+    run(std::span<const MatrixPart>(&first, end - begin), static_cast<int64_t>(begin));
+    begin = end;
+  }
+}
 
 /// Fills in the matrices, which have one shape.
 inline void setMatrices(MatrixBatch &p, const Matrix *matrices, int64_t count) {

@@ -11,8 +11,6 @@
 namespace shardc::kernels::cuda {
 namespace {
 
-using host::MatrixPart;
-
 /// Adds the squares of each matrix' slabs.
 __global__ void __launch_bounds__(kMuonSlabs)
     addSlabs(const double *squares, float *sums, float share) {
@@ -73,21 +71,6 @@ struct StepBuffers {
     gemm = scratch.take<std::byte>(kGemmWorkspace);
   }
 };
-
-/// Calls `run` with parts of one shape, and the index of the first one among all.
-template <typename Run>
-void forEachBatch(const std::vector<MatrixPart> &parts, int64_t products, const Run &run) {
-  for (size_t begin = 0; begin < parts.size();) {
-    const MatrixPart &first = parts[begin];
-    auto most = static_cast<size_t>(
-        std::clamp<int64_t>(products / (first.side() * first.side()), 1, kNsBatchMatrices));
-    size_t end = begin + 1;
-    while (end < parts.size() && end - begin < most && parts[end].shape() == first.shape())
-      ++end;
-    run(std::span<const MatrixPart>(parts).subspan(begin, end - begin), static_cast<int64_t>(begin));
-    begin = end;
-  }
-}
 
 std::byte *at(const Tensor &tensor, int64_t element) {
   return static_cast<std::byte *>(tensor.data) + element * dtypeBytes(tensor.dtype);
@@ -155,13 +138,13 @@ void runMuonSums(const Call &call) {
   Scratch scratch(call);
   SumsBuffers buffers(call, scratch);
   clearFrom(call, 0);
-  forEachBatch(host::partsOfSteps(call), kNsBatchElements,
-               [&](std::span<const MatrixPart> parts, int64_t first) {
-                 if (call.attrs.ns_step == 0)
-                   sumSquares(call, buffers, parts, first);
-                 else
-                   multiplyByTransposes(call, buffers, parts);
-               });
+  forEachBatchOfParts(host::partsOfSteps(call), kNsBatchElements,
+                      [&](std::span<const MatrixPart> parts, int64_t first) {
+                        if (call.attrs.ns_step == 0)
+                          sumSquares(call, buffers, parts, first);
+                        else
+                          multiplyByTransposes(call, buffers, parts);
+                      });
 }
 
 void divideParts(const Call &call, std::span<const MatrixPart> parts, int64_t first) {
@@ -210,12 +193,13 @@ void runMuonStep(const Call &call) {
   StepBuffers buffers(call, scratch);
   const std::vector<MatrixPart> all = host::partsOfSteps(call);
   clearFrom(call, all.empty() ? 0 : all.back().at + all.back().place.numel());
-  forEachBatch(all, batchProducts(call), [&](std::span<const MatrixPart> parts, int64_t first) {
-    if (call.attrs.ns_step == 0)
-      divideParts(call, parts, first);
-    else
-      takeStep(call, buffers, parts);
-  });
+  forEachBatchOfParts(all, batchProducts(call),
+                      [&](std::span<const MatrixPart> parts, int64_t first) {
+                        if (call.attrs.ns_step == 0)
+                          divideParts(call, parts, first);
+                        else
+                          takeStep(call, buffers, parts);
+                      });
 }
 
 } // namespace
