@@ -31,32 +31,31 @@ int64_t headScratch(const Segment &segment, const Op &op) {
   return bytes + (sums ? w.numel() * 4 : 0);
 }
 
+/// Sums of squares of a batch of matrices.
+constexpr int64_t kSquareSums = kNsBatchMatrices * 64 * 8;
+
+/// Bytes of a batch of Newton-Schulz products of an operand's matrices.
+int64_t batchBytes(const Segment &segment, const Op &op, size_t operand) {
+  int64_t elements = std::min(segment.values[op.operands[operand]].type.numel(), kNsBatchElements);
+  bool isNarrow = static_cast<NsProducts>(op.getInt(Key::products)) == NsProducts::Medium;
+  return std::max(op.getInt(Key::largest_matrix), elements) * (isNarrow ? 2 : 4);
+}
+
 /// A batch of matrices twice, and two squares of each; sums of squares.
 int64_t matricesScratch(const Segment &segment, const Op &op) {
-  constexpr int64_t kSums = kNsBatchMatrices * 64 * 8;
   constexpr size_t kWhole = plan::operandIndex<plan::OpKind::Muon>("u");
-  size_t taken = op.operands.size() > kWhole ? kWhole : 0;
-  int64_t elements =
-      op.getBool(Key::divided)
-          ? 0
-          : std::max(op.getInt(Key::largest_matrix),
-                     std::min(segment.values[op.operands[taken]].type.numel(), kNsBatchElements));
-  bool isNarrow = static_cast<NsProducts>(op.getInt(Key::products)) == NsProducts::Medium;
-  return 4 * elements * (isNarrow ? 2 : 4) + kSums + kGemm;
+  int64_t sums = kSquareSums + kGemm;
+  return op.getBool(Key::divided) // steps have been taken
+             ? sums
+             : 4 * batchBytes(segment, op, op.operands.size() > kWhole ? kWhole : 0) + sums;
 }
 
 /// Of muon_step: the sums of a batch of matrices in the products' type, and the polynomial of each.
 /// Of muon_sums: sums of squares.
 int64_t squaresScratch(const Segment &segment, const Op &op) {
-  constexpr int64_t kSums = kNsBatchMatrices * 64 * 8;
   constexpr size_t kTaken = plan::operandIndex<plan::OpKind::MuonStep>("sums");
-  if (op.operands.size() <= kTaken)
-    return kSums + kGemm;
-  int64_t elements =
-      std::max(op.getInt(Key::largest_matrix),
-               std::min(segment.values[op.operands[kTaken]].type.numel(), kNsBatchElements));
-  bool isNarrow = static_cast<NsProducts>(op.getInt(Key::products)) == NsProducts::Medium;
-  return 2 * elements * (isNarrow ? 2 : 4) + kGemm;
+  return op.kind == plan::OpKind::MuonStep ? 2 * batchBytes(segment, op, kTaken) + kGemm
+                                           : kSquareSums + kGemm;
 }
 
 int64_t roundUp(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
