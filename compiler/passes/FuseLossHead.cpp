@@ -65,8 +65,9 @@ void fuseLossHead(plan::Segment &segment, int64_t asked) {
         segment.ops[def].operands.size() != 2)
       continue;
     // Gradients of pairs begin with all losses of a sequence, and not where one is made.
-    bool isOfPairs = std::ranges::any_of(segment.ops, [&](const Op &op) {
-      return op.kind == OpKind::PreferenceLoss && op.operands[0] == entropy.results[0];
+    const plan::ValueId each = entropy.results[0];
+    bool isOfPairs = std::any_of(users.begin(each), users.end(each), [&](uint32_t user) {
+      return segment.ops[user].kind == OpKind::PreferenceLoss;
     });
     if (isOfPairs && segment.kind == plan::SegmentKind::Train)
       continue;
