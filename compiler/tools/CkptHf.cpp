@@ -97,9 +97,7 @@ int runExport(const HfCommand &command) {
   options.emit = reportCkpt;
   options.weightType = checkpoint::elementOfTorchName(command.weightType);
   std::string type;
-  options.tellType = [&](checkpoint::Element chosen, const std::string &) {
-    type = torchName(chosen);
-  };
+  options.tellType = [&](checkpoint::Element chosen) { type = torchName(chosen); };
   options.acceptedFields = command.acceptedFields;
   options.shardBytes = static_cast<uint64_t>(command.shardMegabytes) << 20;
   StopOnSignal stop;

@@ -548,22 +548,21 @@ Status importHf(const std::string &in, const SaveTarget &out, const HfImportOpti
 
 namespace {
 
-/// The type in which the weights are written, and the setting that determined it.
-Result<std::pair<Element, std::string>> exportType(const SavedParams &source,
-                                                   std::optional<Element> configured,
-                                                   const HfExportOptions &options) {
+/// The type in which the weights are written.
+Result<Element> exportType(const SavedParams &source, std::optional<Element> configured,
+                           const HfExportOptions &options) {
   if (options.weightType)
-    return std::pair(*options.weightType, std::string("as asked for"));
+    return *options.weightType;
   if (configured)
-    return std::pair(*configured, std::string("as config.json says"));
+    return *configured;
   ASSIGN_OR_RETURN(std::optional<Element> computed, computeTypeOf(source.reader()));
   if (computed)
-    return std::pair(*computed, std::string("as the run computed"));
+    return *computed;
   for (const std::string &name : source.names())
     if (std::optional<Element> type = source.typeOf(name);
         type == Element::F32 || type == Element::BF16 || type == Element::F16)
-      return std::pair(*type, std::string("as they are saved"));
-  return std::pair(Element::F32, std::string("as no type is known"));
+      return *type;
+  return Element::F32;
 }
 
 /// `config.json` of an export: as it is, or that of the text model, whose weights are not packed.
@@ -617,10 +616,9 @@ Status chooseFiles(const SavedParams &source, const std::string &folder,
   if (!fits.isOk() && !folder.empty())
     return fits;
   std::optional<Element> configured = given ? given->config.weightType : std::nullopt;
-  ASSIGN_OR_RETURN(auto chosen, exportType(source, configured, options));
-  weightType = chosen.first;
+  ASSIGN_OR_RETURN(weightType, exportType(source, configured, options));
   if (options.tellType)
-    options.tellType(weightType, chosen.second);
+    options.tellType(weightType);
   if (given)
     out = std::move(*given);
   if (given && fits.isOk())

@@ -71,8 +71,8 @@ struct HfExportOptions {
   /// `configFolder` (`torch_dtype` or `dtype`), or else the one that the run computed with
   /// (`run_config.yaml`), or else that of the saved weights.
   std::optional<Element> weightType = {};
-  /// Receives the type and its origin, for people.
-  std::function<void(Element type, const std::string &from)> tellType = {};
+  /// Receives the type that is chosen.
+  std::function<void(Element type)> tellType = {};
   std::vector<std::string> acceptedFields = {}; ///< as HfReading has them
   uint64_t shardBytes = uint64_t{5} << 30;      ///< of one safetensors file
   ConvertProgress progress = {};
