@@ -107,9 +107,7 @@ bool isVerified(const config::Config &config, const SourceManager &sources, cons
   if (findings.empty()) {
     plan::spec::Comparison compared = plan::spec::compare(specificationOf(config, sources), plan);
     if (compared.difference && compared.isUnknown)
-      diags.report(DiagInfo{Severity::Remark, "plan-unproved", "plan-unproved",
-                            "it is not proved that the plan computes what the recipe says: {0}"},
-                   SourceRange(), {DiagArg(compared.difference->message)});
+      diags.report(diag::PlanUnproved, SourceRange(), compared.difference->message);
     else if (compared.difference)
       findings.push_back(std::move(*compared.difference));
   }
@@ -365,7 +363,8 @@ std::optional<predict::StepTime> predictedStep(const plan::Plan &plan) {
 
 namespace {
 
-/// Device memory and link time that saves in memory take beside compute; empty if there are none.
+/// Says how much device memory and link time saves in memory take; empty if the job has no such
+/// saves.
 std::string memorySavesText(const predict::Device &device, const plan::Plan &plan) {
   int64_t interval = plan.job.checkpoint.inMemoryInterval;
   const plan::Role &role = *std::ranges::max_element(plan.roles, {}, plan::snapshotBytes);
