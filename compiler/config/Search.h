@@ -15,7 +15,7 @@ std::vector<Opt> optionsNamed(llvm::StringRef name);
 /// A line each: path and what it is.
 std::string listOptions(llvm::ArrayRef<Opt> options);
 
-/// The description of a section, and a line for each of its options. Empty if there is no such
+/// Describes a section, with a line for each of its options. Returns an empty text for an unknown
 /// section.
 std::string listSection(llvm::StringRef section);
 

@@ -56,8 +56,8 @@ std::optional<Config> loadConfig(SourceManager &sources, DiagEngine &diags, Buff
                                  const LoadOptions &options,
                                  const std::function<void(Step, const Config &)> &after = {});
 
-/// Step 1: inheritance, constants, types, units, ranges. Nothing if there is no recipe that the
-/// next steps could use.
+/// Step 1 applies inheritance and constants, and checks types, units and ranges. Returns nothing if
+/// errors leave no recipe for the next steps.
 std::optional<Config> resolve(SourceManager &sources, DiagEngine &diags, BufferId recipe,
                               const LoadOptions &options);
 

@@ -297,8 +297,9 @@ bool isQuantized(const Config &config, const model::ParamSpec &spec, bool isFroz
          !spec.isStacked && std::ranges::find(kLinear, spec.kind) != kLinear.end();
 }
 
-/// Appends the parameter to the block. `tensor` is the group of tensor-parallel ranks, among which
-/// the pass partition divides it unless it belongs to experts; -1 if there is no such group.
+/// Appends the parameter to the block. `tensor` is the group of tensor-parallel ranks, or -1
+/// without tensor parallelism. The pass partition divides the parameter among these ranks, unless
+/// it belongs to experts.
 void addParam(const Config &config, plan::Plan &plan, const model::ParamSpec &spec, size_t index,
               DType dtype, int16_t tensor) {
   plan::Param param;

@@ -141,7 +141,7 @@ std::vector<Exposed> exposedOf(const Work &work) {
     edges.push_back({work.pieces[i].begin, false, i});
     edges.push_back({work.pieces[i].end, true, i});
   }
-  // At equal times, ends come before begins, so that there is no gap between adjacent pieces.
+  // At equal times, ends come before begins, so adjacent pieces leave no gap.
   std::stable_sort(edges.begin(), edges.end(), [](const Edge &a, const Edge &b) {
     return std::tuple(a.at, a.isEnd) < std::tuple(b.at, b.isEnd);
   });

@@ -136,8 +136,8 @@ private:
   }
 
   /// The next op to issue: of those that can begin now, one that a transfer waits for, otherwise
-  /// the first; if none can begin now, the one that can begin first. A transfer is chosen only if
-  /// there is no other op.
+  /// the first; if none can begin now, the one that can begin first. Chooses a transfer only if
+  /// all other ops have been issued.
   size_t nextOf(size_t first, size_t last) const {
     size_t best = last;
     std::tuple<bool, double, bool> bestRank;

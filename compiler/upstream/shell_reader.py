@@ -118,7 +118,7 @@ class Reader(Words):
         return result
 
     def guarded(self, begin, walk, at=None):
-        """Walks something of which it is not known whether it runs, because of the statement that begins there."""
+        """Walks statements that may run or not. The statement at `begin` decides it."""
         at, mode = self.at if at is None else at, self.mode
         if mode != RUN:
             return walk()
