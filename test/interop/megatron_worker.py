@@ -142,7 +142,7 @@ def bare_model_of(args):
     learned = args.add_position_embedding
     model = GPTModel(config, spec_of(args, config),
                      vocab_size=args.padded_vocab_size, max_sequence_length=args.seq_length,
-                     position_embedding_type="learned_absolute" if learned else "rope",
+                     position_embedding_type="learned_absolute" if learned else "rope", rotary_base=args.rotary_base,
                      share_embeddings_and_output_weights=args.share_embeddings_and_output_weights)
     return config, Float16Module(config, model) if args.bf16 else model
 
