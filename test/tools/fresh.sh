@@ -65,6 +65,8 @@ make_base() {
     mkdir -p "$partial/etc/ssl/certs"
     cp -L /etc/ssl/certs/ca-certificates.crt "$partial/etc/ssl/certs/"
   fi
+  # Debian's package of certificates writes that file again, with those of this folder.
+  if [ -d /usr/local/share/ca-certificates ]; then cp -rL /usr/local/share/ca-certificates "$partial/usr/local/share/"; fi
   mv "$partial" "$base"
 }
 
