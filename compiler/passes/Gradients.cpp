@@ -182,6 +182,9 @@ void Gradients::settle(ValueId of, ValueId contribution) {
 }
 
 ValueId Gradients::castTo(ValueId gradient, DType dtype) {
+  ValueId &known = casts_.try_emplace({gradient, dtype}, kNone).first->second;
+  if (known != kNone)
+    return known;
   const plan::Value like = segment_.values[gradient];
   plan::Type type = like.type;
   type.dtype = dtype;
@@ -190,7 +193,7 @@ ValueId Gradients::castTo(ValueId gradient, DType dtype) {
   segment_.values[result].counts = like.counts;
   cast.results = {result};
   append(std::move(cast));
-  return result;
+  return known = result;
 }
 
 ValueId Gradients::take(ValueId of) { return std::exchange(grads_[of], kNone); }

@@ -3,6 +3,7 @@
 // activation's gradient is summed if the activation has several users.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <span>
 #include <vector>
@@ -122,11 +123,12 @@ private:
   plan::Segment &segment_;
   bool isScaled_;                    ///< there is a loss scale
   std::vector<plan::ValueId> grads_; ///< gradient of each forward value so far
-  std::vector<int> contributions_;   ///< number of contributions, for names
-  std::vector<int32_t> paramOf_;     ///< index of the parameter that a value holds, or -1
-  std::vector<uint8_t> isWanted_;    ///< by forward value
-  std::vector<Seed> seeds_;          ///< in order
-  size_t index_ = 0;                 ///< of the current forward op
+  std::map<std::pair<plan::ValueId, DType>, plan::ValueId> casts_;
+  std::vector<int> contributions_; ///< number of contributions, for names
+  std::vector<int32_t> paramOf_;   ///< index of the parameter that a value holds, or -1
+  std::vector<uint8_t> isWanted_;  ///< by forward value
+  std::vector<Seed> seeds_;        ///< in order
+  size_t index_ = 0;               ///< of the current forward op
   int32_t unit_ = -1;
   uint32_t loc_ = plan::kNone;
 };
