@@ -72,6 +72,9 @@ void fuseLossHead(plan::Segment &segment, int64_t asked) {
     if (isOfPairs && segment.kind == plan::SegmentKind::Train)
       continue;
     const Op &product = segment.ops[def];
+    auto typeOf = [&](size_t i) { return segment.values[product.operands[i]].type.dtype; };
+    if (typeOf(0) != typeOf(1)) // gradients of logits are rounded to the weight's type
+      continue;
     entropy.kind = OpKind::LmLoss;
     plan::ValueId labels = entropy.operands[plan::operandIndex<OpKind::CrossEntropy>("labels")];
     plan::ValueId mask = entropy.operands[plan::operandIndex<OpKind::CrossEntropy>("mask")];
