@@ -18,9 +18,9 @@ constexpr char kExpertLetter = 'e', kTokenLetter = 't';
 
 std::string_view kindWord(Place::Kind kind) {
   constexpr std::string_view kWords[] = {
-      "a shard",         "a part of a sum",        "a part of a largest number",
-      "its own samples", "a sum over samples",     "runs of its own rows",
-      "routed rows",     "a sum over routed rows", "pooled samples"};
+      "a shard",         "a part of a sum",       "a part of a largest number",
+      "its own samples", "a sum over samples",    "runs of its own rows",
+      "routed rows",     "a sum over routed rows"};
   return kWords[kind];
 }
 
@@ -31,13 +31,18 @@ class PlainCall {
 public:
   PlainCall(Compute &compute, const Call &call)
       : compute_(compute), mesh_(compute.mesh_), terms_(compute.terms_), call_(call),
-        info_(opInfo(call.kind)), factors_(factorsOf(call.kind)), groupAxes_(call.group) {
+        info_(opInfo(call.kind)), factors_(factorsOf(call.kind)), groupAxes_(call.group),
+        unused_(unusedOperand(call.kind, call.attrs)) {
     probe_.kind = call.kind;
+    if (unused_ >= 0 && static_cast<size_t>(unused_) < operandCount())
+      nothing_.edit().whole = (*call.operands[static_cast<size_t>(unused_)].state)->whole;
   }
 
   std::optional<std::vector<State>> run() {
     if (call_.kind == OpKind::Cast && state(0).isSum()) // the job chooses the types of sums
       return std::vector<State>{state(0)};
+    for (size_t i = 0; i < operandCount(); ++i)
+      pooled_ |= state(i)->pooled;
     findWholeAttrs();
     makeTerms();
     if (!bind())
@@ -61,7 +66,10 @@ private:
     FactorId factor = kNoFactor;
     int64_t sub = 1; ///< equal blocks of the factor, each of which is cut
     const FactorAtom *atom = nullptr;
-    bool isSame(const Cut &other) const { return factor == other.factor && sub == other.sub; }
+    FactorId through = kNoFactor; ///< the factor inside it is cut, too, and it into single elements
+    bool isSame(const Cut &other) const {
+      return factor == other.factor && sub == other.sub && through == other.through;
+    }
   };
   /// That results have along an axis, in terms of factors, until their extents are known.
   struct Pending {
@@ -73,7 +81,9 @@ private:
   bool refuse(uint16_t axis, std::string_view why) {
     return compute_.refuse(fmt::format("{} along {}", why, mesh_.name(axis)));
   }
-  const State &state(size_t i) const { return *call_.operands[i].state; }
+  const State &state(size_t i) const {
+    return static_cast<int>(i) == unused_ ? nothing_ : *call_.operands[i].state;
+  }
   const FactorValue &row(size_t i) const { return operandOf(probe_, factors_, i); }
   bool isTransposed(const FactorValue &value) const {
     return value.transposedBy && probe_.getBool(*value.transposedBy);
@@ -82,9 +92,12 @@ private:
 
   std::vector<uint16_t> axes() const {
     std::vector<uint16_t> axes = groupAxes_;
-    for (const Operand &operand : call_.operands)
-      for (const Place &place : (*operand.state)->places)
+    for (size_t i = 0; i < operandCount(); ++i)
+      for (const Place &place : state(i)->places)
         axes.push_back(place.axis);
+    for (uint16_t axis = 0; pooled_ >> axis != 0; ++axis)
+      if ((pooled_ & bitOf(axis)) != 0)
+        axes.push_back(axis);
     std::ranges::sort(axes);
     axes.erase(std::unique(axes.begin(), axes.end()), axes.end());
     return axes;
@@ -111,10 +124,18 @@ private:
         if (ranges[r].last < atom->dim)
           for (uint8_t d = ranges[r].typeFirst; d <= ranges[r].typeLast; ++d)
             before *= whole.shape[d];
+      std::vector<const Place *> shards;
       for (const Place &place : state(i)->places)
-        if (place.kind == Place::Shard && place.outer == before &&
-            std::ranges::find(done, place.axis) == done.end())
-          done.push_back(place.axis);
+        if (place.kind == Place::Shard)
+          shards.push_back(&place);
+      std::ranges::stable_sort(shards, {}, &Place::outer);
+      for (const Place *place : shards) {
+        if (place->outer != before)
+          continue;
+        before *= place->isMirrored ? 1 : mesh_.size(place->axis); // the next one cuts its part
+        if (std::ranges::find(done, place->axis) == done.end())
+          done.push_back(place->axis);
+      }
     }
     std::erase_if(done, [&](uint16_t axis) {
       for (size_t i = 0; i < operandCount(); ++i)
@@ -157,9 +178,9 @@ private:
   bool bind() {
     bool isUncut = groupAxes_.empty();
     std::vector<const Type *> operands, results;
-    for (const Operand &operand : call_.operands) {
-      operands.push_back(&(*operand.state)->whole);
-      for (const Place &place : (*operand.state)->places)
+    for (size_t i = 0; i < operandCount(); ++i) {
+      operands.push_back(&state(i)->whole);
+      for (const Place &place : state(i)->places)
         isUncut &= place.kind != Place::Shard;
     }
     std::vector<Type> shapes(results_.size());
@@ -202,17 +223,26 @@ private:
   std::optional<Cut> cutAt(const FactorValue &value, const Place &place) const {
     std::optional<Cut> found;
     int64_t n = mesh_.size(place.axis);
+    bool isDone = false;
     eachAtom(value, [&](const FactorAtom &atom, int64_t before, int64_t extent) {
       if (extent != 0 && place.outer >= before * extent)
         return true;
+      if (found) { // whose elements have parts of this one
+        found->through = atom.factor;
+        isDone = atom.form == FactorAtom::Plain && extent % (n * place.outer / before) == 0;
+        return false;
+      }
       int64_t sub = place.outer / before;
-      bool isWhole =
-          place.outer % before == 0 && (extent == 0 ? sub == 1 : extent % (sub * n) == 0);
-      if (isWhole && atom.form != FactorAtom::Number)
+      if (place.outer % before != 0 || atom.form == FactorAtom::Number)
+        return false;
+      isDone = extent == 0 ? sub == 1 : extent % (sub * n) == 0;
+      bool isThrough = !isDone && !place.isMirrored && atom.form == FactorAtom::Plain &&
+                       extent != 0 && (sub * n) % extent == 0;
+      if (isDone || isThrough)
         found = Cut{atom.factor, sub, &atom};
-      return false;
+      return isThrough;
     });
-    return found;
+    return isDone ? found : std::nullopt;
   }
 
   bool hasLetter(const FactorValue &value, char letter) const {
@@ -225,7 +255,47 @@ private:
              isRowLetter(factors_.letters[static_cast<size_t>(atom.factor)]);
     });
   }
-  bool isOnlyGroup(uint16_t axis) const { return groupAxes_.size() == 1 && groupAxes_[0] == axis; }
+  /// Whether the index in the op's group is that of the part along the axis: the axes of the group
+  /// cut one factor, in their order.
+  bool isIndex(uint16_t axis) const {
+    if (groupAxes_.size() < 2)
+      return groupAxes_.size() == 1 && groupAxes_[0] == axis;
+    bool isAny = false;
+    for (size_t i = 0; i < operandCount(); ++i)
+      if (const Place *place = state(i).at(axis); place && place->kind == Place::Shard) {
+        isAny = true;
+        if (!isCutInOrder(i, *place))
+          return false;
+      }
+    return isAny && std::ranges::find(groupAxes_, axis) != groupAxes_.end();
+  }
+  bool isCutInOrder(size_t i, const Place &like) const {
+    State others = state(i); // which cut rows before those of the group
+    for (uint16_t axis : groupAxes_)
+      others.remove(axis);
+    int64_t outer = 0;
+    uint8_t dim = 0;
+    for (uint16_t axis : groupAxes_) {
+      const Place *place = state(i).at(axis);
+      if (place == nullptr || place->kind != Place::Shard || place->distance != 0 ||
+          place->isMirrored != like.isMirrored)
+        return false;
+      std::optional<Cut> cut = cutAt(row(i), *place);
+      int64_t local = mesh_.localOuter(others, place->outer);
+      if (!cut || (outer != 0 && (local != outer || cut->atom->dim != dim)))
+        return false;
+      outer = local * (place->isMirrored ? 1 : mesh_.size(axis));
+      dim = cut->atom->dim;
+    }
+    return true;
+  }
+  /// Parts that the axes before it make, of what an op makes by its index in the group.
+  int64_t partsBefore(uint16_t axis) const {
+    int64_t parts = 1;
+    for (size_t i = 0; groupAxes_[i] != axis; ++i)
+      parts *= mesh_.size(groupAxes_[i]);
+    return parts;
+  }
   template <typename Is> bool anyAtom(const Is &is) const {
     auto has = [&](const FactorValue &value) { return std::ranges::any_of(value.words(), is); };
     return std::ranges::any_of(factors_.operands(), has) ||
@@ -234,20 +304,21 @@ private:
   bool isLinear(size_t i) const { return linearity(call_.kind, i) != Linearity::None; }
 
   bool follow(uint16_t axis) {
-    std::array<bool, 9> has{};
+    std::array<bool, 8> has{};
     places_.assign(operandCount(), nullptr);
     for (size_t i = 0; i < operandCount(); ++i)
       if (const Place *place = state(i).at(axis))
         places_[i] = place, has[place->kind] = true;
+    if ((pooled_ & bitOf(axis)) != 0 && !mayPool(axis))
+      return false;
     if (std::ranges::none_of(places_, [](const Place *place) { return place != nullptr; }))
       return followUncut(axis);
     if (has[Place::Part])
       return followSums(axis, Place::Part);
     if (has[Place::Summed] || has[Place::OfExperts])
       return followSums(axis, has[Place::Summed] ? Place::Summed : Place::OfExperts);
-    if (has[Place::Largest] || has[Place::Pooled])
-      return refuse(axis, fmt::format("takes {}", kindWord(has[Place::Pooled] ? Place::Pooled
-                                                                              : Place::Largest)));
+    if (has[Place::Largest])
+      return refuse(axis, fmt::format("takes {}", kindWord(Place::Largest)));
     if (!findCuts(axis))
       return false;
     if (has[Place::Routed] || has[Place::OwnRuns])
@@ -268,6 +339,38 @@ private:
     return true;
   }
 
+  /// Beside values of the samples of all there may only be what has no samples.
+  bool mayPool(uint16_t axis) {
+    for (size_t i = 0; i < operandCount(); ++i) {
+      bool isPooled = (state(i)->pooled & bitOf(axis)) != 0;
+      bool isOfAll = places_[i] == nullptr || places_[i]->kind == Place::Shard ||
+                     places_[i]->kind == Place::Part;
+      if (!isOfAll || (!isPooled && state(i).microbatch >= 0))
+        return refuse(axis, "takes the samples of all ranks beside others");
+    }
+    return true;
+  }
+
+  /// Results without rows are sums over the samples of all.
+  bool placePooled(size_t r, const FactorValue &value) {
+    State &result = results_[r];
+    if (hasRows(value) || hasLetter(value, kTokenLetter) || value.countsRowsOf != kNoFactor) {
+      result.edit().pooled = pooled_;
+      return true;
+    }
+    for (uint16_t axis = 0; pooled_ >> axis != 0; ++axis) {
+      if ((pooled_ & bitOf(axis)) == 0)
+        continue;
+      const Place *place = result.at(axis);
+      bool isSum = value.combine == FactorValue::Sum && (!place || place->kind == Place::Shard);
+      if (!isSum)
+        return refuse(axis, "takes the samples of all ranks");
+      result.put(place ? Place{axis, Place::OfExperts, false, false, place->outer}
+                       : Place{axis, Place::Summed});
+    }
+    return true;
+  }
+
   char letterOf(FactorId factor) const { return factors_.letters[static_cast<size_t>(factor)]; }
 
   /// No operand differs along the axis.
@@ -284,7 +387,7 @@ private:
           isOwn &= same == nullptr || (atom.isShare && !same->isShare);
         }
         if (isOwn) {
-          pending_.push_back({r, {axis, Place::Shard}, {atom.factor, 1, &atom}});
+          pending_.push_back({r, {axis, Place::Shard}, {atom.factor, partsBefore(axis), &atom}});
           isAny = true;
         }
       }
@@ -318,7 +421,7 @@ private:
 
   /// Whether the operand is a share of the whole, in place of whose rest the op takes zeros.
   bool isShareOf(size_t i, uint16_t axis) const {
-    if (places_[i]->kind != Place::Shard || !isOnlyGroup(axis))
+    if (places_[i]->kind != Place::Shard || !isIndex(axis))
       return false;
     std::optional<Cut> cut = cutAt(row(i), *places_[i]);
     return cut && cut->atom->isShare;
@@ -353,28 +456,28 @@ private:
 
   /// Whether the op may compute a part of the factor.
   bool mayCut(uint16_t axis) {
-    bool isIndexed = isOnlyGroup(axis), isAttention = info_.work.cost == CostClass::Attention;
+    bool isIndexed = isIndex(axis), isAttention = info_.work.cost == CostClass::Attention;
     bool isCounted = false, isReported = false, isShare = false;
-    for (size_t i = 0; i < operandCount(); ++i) {
-      const FactorAtom *atom = row(i).find(cut_->factor);
-      if (atom == nullptr) {
-        bool isAdded = row(i).isAddedOnce;
-        for (size_t r = 0; r < results_.size(); ++r)
-          isAdded &= !resultOf(probe_, factors_, r).has(cut_->factor);
-        if (isAdded)
-          return refuse(axis, fmt::format("each part adds operand {}", i));
-        continue;
+    for (FactorId factor : {cut_->factor, cut_->through})
+      for (size_t i = 0; i < operandCount() && factor != kNoFactor; ++i) {
+        const FactorAtom *atom = row(i).find(factor);
+        if (atom == nullptr) {
+          bool isAdded = row(i).isAddedOnce;
+          for (size_t r = 0; r < results_.size(); ++r)
+            isAdded &= !resultOf(probe_, factors_, r).has(factor);
+          if (isAdded)
+            return refuse(axis, fmt::format("each part adds operand {}", i));
+          continue;
+        }
+        if (atom->isNeededWhole || atom->form == FactorAtom::Beside ||
+            atom->form == FactorAtom::Joined)
+          return refuse(axis, fmt::format("needs all of {} of operand {}", letterOf(factor), i));
+        isCounted |= atom->isCounted, isReported |= atom->isKnownByIndex;
+        isShare |= atom->isShare || atom->isInSharedDim;
+        if (places_[i] == nullptr && !(isIndexed && hasShares()))
+          return refuse(axis, fmt::format("operand {} has all of {}, others have parts", i,
+                                          letterOf(factor)));
       }
-      if (atom->isNeededWhole || atom->form == FactorAtom::Beside ||
-          atom->form == FactorAtom::Joined)
-        return refuse(axis,
-                      fmt::format("needs all of {} of operand {}", letterOf(cut_->factor), i));
-      isCounted |= atom->isCounted, isReported |= atom->isKnownByIndex;
-      isShare |= atom->isShare || atom->isInSharedDim;
-      if (places_[i] == nullptr && !(isIndexed && hasShares()))
-        return refuse(axis, fmt::format("operand {} has all of {}, others have parts", i,
-                                        letterOf(cut_->factor)));
-    }
     if (isReported && !isIndexed && !(isAttention && probe_.getFloat(AttrKey::p) == 0))
       return refuse(axis, "needs the index of its part");
     bool isPlaced = hasPositions() || (isIndexed && (isShare || isReported)) ||
@@ -392,7 +495,7 @@ private:
     for (size_t i = 0; i < operandCount(); ++i)
       if (const FactorAtom *atom = row(i).find(cut_->factor))
         isShare |= (atom->isShare || atom->isInSharedDim) && places_[i] != nullptr;
-    return isShare && isOnlyGroup(shard_->axis);
+    return isShare && isIndex(shard_->axis);
   }
 
   bool followCut(uint16_t axis) {
@@ -402,6 +505,8 @@ private:
       const FactorValue &value = resultOf(probe_, factors_, r);
       const FactorAtom *atom = value.find(cut_->factor);
       bool hasRest = isShareCut() && atom && !atom->isShare && !atom->isInSharedDim;
+      if (!hasRest && cut_->through != kNoFactor && (atom != nullptr) != value.has(cut_->through))
+        return refuse(axis, "gives parts of a sum for some of the rows that operands have");
       if (atom != nullptr && !hasRest)
         pending_.push_back({r, *shard_, *cut_});
       else if (hasRest) // zeros in place of what others have
@@ -537,13 +642,13 @@ private:
   void makeTerms() {
     results_.resize(call_.results.size());
     Term term = {Term::Apply, call_.kind, 0, call_.number, probe_.attrs, {}};
-    for (const Operand &operand : call_.operands)
-      term.operands.push_back(operand.state->term);
+    for (size_t i = 0; i < operandCount(); ++i)
+      term.operands.push_back(state(i).term);
     if (commutes(call_.kind))
       std::ranges::sort(term.operands);
     if (int at = positionOf(info_.operands, "positions");
         at >= 0 && static_cast<size_t>(at) == operandCount())
-      term.operands.push_back(terms_.of(Term::Loaded, kPlaces));
+      term.operands.push_back(compute_.loaded(kPlaces));
     for (size_t r = 0; r < results_.size(); ++r) {
       const Type *type = call_.results[r];
       term.result = static_cast<uint8_t>(r);
@@ -566,18 +671,27 @@ private:
       if (each.result != r)
         continue;
       int64_t outer = 0;
+      bool isThrough = each.cut.through == kNoFactor;
       eachAtom(value, [&](const FactorAtom &atom, int64_t before, int64_t) {
+        if (outer != 0) {
+          isThrough = atom.factor == each.cut.through;
+          return false;
+        }
         if (atom.factor == each.cut.factor)
           outer = before * each.cut.sub;
-        return atom.factor != each.cut.factor && before != 0;
+        return before != 0 && (outer == 0 || !isThrough);
       });
       if (outer == 0)
         return compute_.refuse("the extents of a result are not known");
+      if (!isThrough)
+        return compute_.refuse("a result has no parts of the rows that operands have");
       Place place = each.place;
       place.outer = outer;
       result.put(place);
     }
     setShape(r, value);
+    if (pooled_ != 0)
+      return placePooled(r, value); // as many rows as others have, too
     bool hasRoom = result->slots != 0 || value.countsRowsOf != kNoFactor ||
                    std::ranges::any_of(value.words(), &FactorAtom::isBound);
     return hasRoom || fits(r);
@@ -641,12 +755,15 @@ private:
   const OpInfo &info_;
   const OpFactors &factors_;
   const std::vector<uint16_t> &groupAxes_;
-  Op probe_{}; ///< the op with the attributes of the whole
+  int unused_;    ///< operand
+  State nothing_; ///< in its place
+  Op probe_{};    ///< the op with the attributes of the whole
   std::optional<FactorExtents> extents_;
   std::vector<State> results_;
   std::vector<TermId> bare_; ///< of each result, before it is rounded
   std::vector<Pending> pending_;
-  Cover cover_; ///< of operands
+  uint64_t pooled_ = 0; ///< axes of operands
+  Cover cover_;         ///< of operands
   // Along the axis under way:
   std::vector<const Place *> places_;    ///< of each operand
   std::vector<std::optional<Cut>> cuts_; ///< of each operand
@@ -656,70 +773,6 @@ private:
 
 std::optional<std::vector<State>> Compute::applyPlain(const Call &call) {
   return PlainCall(*this, call).run();
-}
-
-std::optional<std::vector<State>> Compute::apply(const Call &call) {
-  const Lemma *lemma = lemmaOf(call.kind, call.operands.size(), call.results.size());
-  return lemma ? unfold(*lemma, call) : applyPlain(call);
-}
-
-std::optional<std::vector<State>> Compute::unfold(const Lemma &lemma, const Call &call) {
-  std::vector<std::optional<State>> values(lemma.valueCount);
-  std::vector<const Type *> types(lemma.valueCount);
-  for (size_t i = 0; i < call.operands.size(); ++i)
-    values[i] = *call.operands[i].state, types[i] = call.operands[i].type;
-  std::vector<bool> isNeeded(lemma.valueCount);
-  for (size_t r = 0; r < call.results.size(); ++r)
-    isNeeded[lemma.results[r]] = true, types[lemma.results[r]] = call.results[r];
-  std::vector<bool> isRun(lemma.steps.size());
-  for (size_t s = lemma.steps.size(); s-- > 0;) {
-    isRun[s] =
-        std::ranges::any_of(lemma.steps[s].results, [&](uint8_t value) { return isNeeded[value]; });
-    if (isRun[s])
-      for (uint8_t value : lemma.steps[s].operands)
-        isNeeded[value] = true;
-  }
-  for (const Attr &attr : call.attrs) {
-    bool isHanded = std::ranges::any_of(lemma.steps, [&](const LemmaStep &step) {
-      return std::ranges::find(step.attrs, attr.key) != step.attrs.end();
-    });
-    if (!isHanded && isMeant(call.kind, attr.key))
-      return refuse(fmt::format("has {}, which its LEMMA row hands to no step",
-                                attrInfo(attr.key).name)),
-             std::nullopt;
-  }
-  const Type *first = call.operands[0].type;
-  if (first && isFloat8(*first)) // a product of factors of 8 bits
-    first = call.results[0];
-  DType between = first ? first->dtype : call.between;
-  for (size_t s = 0; s < lemma.steps.size(); ++s) {
-    if (!isRun[s])
-      continue;
-    const LemmaStep &step = lemma.steps[s];
-    Call plain = {step.kind, {}, call.group, {}, {}, between, 0};
-    for (const Attr &attr : call.attrs)
-      if (std::ranges::find(step.attrs, attr.key) != step.attrs.end())
-        plain.attrs.push_back(attr);
-    for (auto [key, value] : step.set)
-      plain.attrs.push_back({key, {.i = value}});
-    std::ranges::sort(plain.attrs, {}, &Attr::key);
-    for (uint8_t value : step.operands)
-      if (values[value])
-        plain.operands.push_back({&*values[value], types[value]});
-    for (uint8_t value : step.results)
-      plain.results.push_back(types[value]);
-    if (!opInfo(step.kind).takesIndex())
-      plain.group.clear();
-    std::optional<std::vector<State>> made = applyPlain(plain);
-    if (!made)
-      return std::nullopt;
-    for (size_t r = 0; r < step.results.size(); ++r)
-      values[step.results[r]] = std::move((*made)[r]);
-  }
-  std::vector<State> results;
-  for (size_t r = 0; r < call.results.size(); ++r)
-    results.push_back(*values[lemma.results[r]]);
-  return results;
 }
 
 } // namespace shardc::plan::spec

@@ -24,6 +24,10 @@ public:
   /// The axes of a group that have several coordinates; none of group -1.
   std::vector<uint16_t> axesOf(int group) const;
   std::vector<uint16_t> axesOf(GroupKind kind) const { return axesOf(groupOfKind(plan_, kind)); }
+  /// Ranks that differ in these axes: a bit for each.
+  int64_t members(uint64_t axes) const;
+  int64_t members(const std::vector<uint16_t> &axes) const { return members(bitsOf(axes)); }
+  static uint64_t bitsOf(const std::vector<uint16_t> &axes);
   /// Blocks of this rank's elements that lie before the dimension, of so many whole ones.
   int64_t localOuter(const State &state, int64_t outer, int except = -1) const;
   /// The reverse: of so many blocks here.
@@ -61,6 +65,9 @@ public:
   /// The states of the results; nothing if the op may not take its operands so, and why() says
   /// why.
   std::optional<std::vector<State>> apply(const Call &call);
+  /// Evaluations may load other microbatches.
+  TermId loaded(int64_t result) const { return terms_.of(Term::Loaded, result + loads_); }
+  void setLoads(int64_t loads) { loads_ = loads; }
   /// Without its lemma.
   std::optional<std::vector<State>> applyPlain(const Call &call);
   /// a + b: of one microbatch, or sums over microbatches.
@@ -79,6 +86,7 @@ private:
 
   Mesh mesh_;
   Terms &terms_;
+  int64_t loads_ = 0; ///< of the segment under way: what is added to numbers of loaded values
   std::string why_;
 };
 

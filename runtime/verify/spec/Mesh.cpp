@@ -14,11 +14,26 @@ std::vector<uint16_t> Mesh::axesOf(int group) const {
   return axes;
 }
 
+uint64_t Mesh::bitsOf(const std::vector<uint16_t> &axes) {
+  uint64_t bits = 0;
+  for (uint16_t axis : axes)
+    bits |= bitOf(axis);
+  return bits;
+}
+
+int64_t Mesh::members(uint64_t axes) const {
+  int64_t count = 1;
+  for (uint16_t axis = 0; axis < plan_.mesh.size(); ++axis)
+    count *= (axes & bitOf(axis)) != 0 ? size(axis) : 1;
+  return count;
+}
+
 int64_t Mesh::localOuter(const State &state, int64_t outer, int except) const {
+  int64_t local = outer;
   for (const Place &place : state->places)
     if (place.kind == Place::Shard && place.outer < outer && place.axis != except)
-      outer /= size(place.axis);
-  return outer;
+      local /= size(place.axis);
+  return local;
 }
 
 int64_t Mesh::wholeOuter(const State &state, int64_t outer) const {

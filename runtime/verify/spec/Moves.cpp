@@ -68,11 +68,12 @@ std::optional<State> Walk::largest(const At &at, State x, uint16_t axis) {
   return x;
 }
 
-/// Whether slices along no other axis are slices of those along this one.
-bool Walk::isInnermostSlice(const State &state, uint16_t axis) const {
+/// Whether slices along no other axis are slices of those along these.
+bool Walk::isInnermostSlice(const State &state, const std::vector<uint16_t> &axes) const {
   std::vector<uint16_t> context = compute_.mesh().axesOf(GroupKind::Context);
-  return std::none_of(std::ranges::find(context, axis), context.end(), [&](uint16_t other) {
-    return other != axis && state.at(other) && state.at(other)->isMirrored;
+  return std::none_of(std::ranges::find(context, axes[0]), context.end(), [&](uint16_t other) {
+    bool isOne = std::ranges::find(axes, other) != axes.end();
+    return !isOne && state.at(other) && state.at(other)->isMirrored;
   });
 }
 
@@ -83,21 +84,37 @@ std::optional<State> Walk::gathered(const At &at, State x, uint16_t axis) {
     x.edit().slots |= uint64_t{1} << axis;
     return x;
   }
-  if (place != nullptr && place->kind == Place::Instance && x->order.kind == Order::Dims) {
-    x.put({axis, Place::Pooled});
+  if (place != nullptr && place->kind == Place::Instance && x->order.kind != Order::Transposed) {
+    x.remove(axis);
+    x.edit().pooled |= bitOf(axis);
     return x;
   }
   if (place == nullptr || place->kind != Place::Shard || place->distance != 0)
     return refuse(at, "gathers what is no shard along " + plan_.mesh[axis].name), std::nullopt;
-  if (place->isMirrored && !isInnermostSlice(x, axis))
+  if (place->isMirrored && !isInnermostSlice(x, {axis}))
     return refuse(at, "gathers slices that are in slices along another axis"), std::nullopt;
   Place was = *place;
   x.remove(axis);
   if (compute_.mesh().localOuter(x, was.outer) == 1 && !was.isMirrored)
     return x;
-  if (x->order.kind != Order::Dims)
+  Order order = {Order::Gathered, bitOf(axis), was.isMirrored, was.outer, 1};
+  int64_t inner = was.outer * (was.isMirrored ? 1 : plan_.mesh[axis].size);
+  if (x->order.kind == Order::Gathered && x->order.isMirrored == was.isMirrored &&
+      x->order.outer == inner) // along an axis inside this one
+    order.axes |= x->order.axes;
+  else if (x->order.kind != Order::Dims)
     return refuse(at, "gathers elements that lie in another order"), std::nullopt;
-  x.edit().order = {Order::Gathered, axis, was.isMirrored, was.outer, 1};
+  x.edit().order = order;
+  return x;
+}
+
+/// The part along one axis, the outermost, of what lies as the shards of members came.
+State Walk::takenApart(State x, uint16_t axis) const {
+  Order order = x->order;
+  x.put({axis, Place::Shard, order.isMirrored, false, order.outer});
+  order.axes &= ~bitOf(axis);
+  order.outer *= order.isMirrored ? 1 : plan_.mesh[axis].size;
+  x.edit().order = order.axes == 0 ? Order() : order;
   return x;
 }
 
@@ -111,50 +128,77 @@ std::optional<State> Walk::scattered(const At &at, State x, uint16_t axis) {
     x.put({axis, Place::OwnRuns});
     return x;
   }
+  if ((x->pooled & bitOf(axis)) != 0) {
+    x.edit().pooled &= ~bitOf(axis);
+    x.put({axis, Place::Instance});
+    return x;
+  }
   if (x->order.kind == Order::Dims) {
     x.put({axis, Place::Shard, false, false, compute_.mesh().wholeOuter(x, 1)});
     return x;
   }
-  if (x->order.kind == Order::Transposed && x->order.inner == plan_.mesh[axis].size) {
-    x.put({axis, Place::Shard, false, false, compute_.mesh().wholeOuter(x, x->order.outer)});
-    x.edit().order = Order();
-    return x;
-  }
-  if (x->order.kind != Order::Gathered || x->order.axis != axis)
-    return refuse(at, "scatters elements that lie in another order"), std::nullopt;
-  x.put({axis, Place::Shard, x->order.isMirrored, false, x->order.outer});
-  x.edit().order = Order();
-  return x;
-}
-
-std::optional<State> Walk::shifted(const At &at, State x, uint16_t axis) {
-  const Place *place = x.at(axis);
-  if (place == nullptr || place->kind != Place::Shard)
-    return refuse(at, "shifts what is no slice"), std::nullopt;
-  Place moved = *place;
   int64_t n = plan_.mesh[axis].size;
-  moved.distance = ((moved.distance + at.op.getInt(AttrKey::by)) % n + n) % n;
-  x.put(moved);
+  if (x->order.kind == Order::Transposed && x->order.inner % n == 0) {
+    x.put({axis, Place::Shard, false, false, compute_.mesh().wholeOuter(x, x->order.outer)});
+    x.edit().order.inner /= n;
+    if (x->order.inner == 1)
+      x.edit().order = Order();
+    return x;
+  }
+  if (x->order.kind != Order::Gathered || (x->order.axes & bitOf(axis)) == 0)
+    return refuse(at, "scatters elements that lie in another order"), std::nullopt;
+  return takenApart(std::move(x), axis);
+}
+
+std::optional<State> Walk::shifted(const At &at, State x, const std::vector<uint16_t> &axes) {
+  const Place *first = x.at(axes[0]);
+  int64_t n = compute_.mesh().members(axes);
+  for (uint16_t axis : axes) {
+    const Place *place = x.at(axis);
+    bool isSlice = place != nullptr && place->kind == Place::Shard &&
+                   place->distance == first->distance &&
+                   (place->distance == 0 || place->isOfSeveral == (axes.size() > 1));
+    if (!isSlice)
+      return refuse(at, "shifts what is no slice"), std::nullopt;
+  }
+  int64_t distance = ((first->distance + at.op.getInt(AttrKey::by)) % n + n) % n;
+  for (uint16_t axis : axes) {
+    Place moved = *x.at(axis);
+    moved.distance = distance, moved.isOfSeveral = distance != 0 && axes.size() > 1;
+    x.put(moved);
+  }
   return x;
 }
 
-std::optional<State> Walk::exchanged(const At &at, State x, uint16_t axis) {
+std::optional<State> Walk::exchanged(const At &at, State x, const std::vector<uint16_t> &axes) {
   const Mesh &mesh = compute_.mesh();
-  const Place *place = x.at(axis);
-  int64_t n = mesh.size(axis);
-  bool isShard = place != nullptr && place->kind == Place::Shard && place->distance == 0 &&
-                 (!place->isMirrored || isInnermostSlice(x, axis));
-  if (isShard && x->order.kind == Order::Transposed && x->order.inner % n == 0) {
+  const Place *first = x.at(axes[0]);
+  int64_t n = mesh.members(axes);
+  bool isShard = true;
+  int64_t outer = first ? first->outer : 0;
+  for (uint16_t axis : axes) {
+    const Place *place = x.at(axis);
+    isShard &= place != nullptr && place->kind == Place::Shard && place->distance == 0 &&
+               place->isMirrored == first->isMirrored && place->outer == outer;
+    outer *= isShard && !place->isMirrored ? mesh.size(axis) : 1; // the next one cuts its part
+  }
+  bool isOfSlices = isShard && first->isMirrored;
+  if (isShard && (!isOfSlices || isInnermostSlice(x, axes)) && x->order.kind == Order::Transposed &&
+      x->order.inner % n == 0) {
     int64_t heads = mesh.wholeOuter(x, x->order.outer);
-    x.edit().order = {Order::Gathered, axis, place->isMirrored, place->outer, 1};
-    x.put({axis, Place::Shard, false, false, heads});
+    x.edit().order = {Order::Gathered, Mesh::bitsOf(axes), isOfSlices, first->outer, 1};
+    for (uint16_t axis : axes) {
+      x.put({axis, Place::Shard, false, false, heads});
+      heads *= mesh.size(axis);
+    }
     return x;
   }
-  if (isShard && x->order.kind == Order::Gathered && x->order.axis == axis && !place->isMirrored) {
-    int64_t outer = mesh.localOuter(x, place->outer, axis) / n;
-    Place slices = {axis, Place::Shard, x->order.isMirrored, false, x->order.outer};
+  if (isShard && !isOfSlices && x->order.kind == Order::Gathered &&
+      x->order.axes == Mesh::bitsOf(axes)) {
+    outer = mesh.localOuter(x, first->outer) / n;
+    for (uint16_t axis : axes)
+      x = takenApart(std::move(x), axis);
     x.edit().order = {Order::Transposed, 0, false, outer, n};
-    x.put(slices);
     return x;
   }
   return refuse(at, "exchanges what is not in parts"), std::nullopt;
@@ -181,6 +225,11 @@ std::optional<State> Walk::moved(const At &at, const State &from) {
   State x = from;
   if (axes.empty())
     return x;
+  if (isSpecification_ && at.op.kind == OpKind::AllReduce) { // over samples of all ranks
+    x.term = terms_.of({Term::Apply, OpKind::AllReduce, 0, 0, {}, {x.term}});
+    terms_.setShape(x.term, x->whole);
+    return x;
+  }
   auto isRow = [&](uint16_t axis) {
     const Place *place = x.at(axis);
     return place != nullptr && (place->kind == Place::Instance || place->kind == Place::Routed ||
@@ -190,13 +239,15 @@ std::optional<State> Walk::moved(const At &at, const State &from) {
     return x->order.kind == Order::Dims
                ? routed(at, x, axes)
                : (refuse(at, "exchanges rows in another order"), std::nullopt);
-  if (axes.size() > 1 && (at.op.kind == OpKind::AllToAll || at.op.kind == OpKind::Shift))
-    return refuse(at, "moves along several axes"), std::nullopt;
+  if (at.op.kind == OpKind::Shift)
+    return shifted(at, std::move(x), axes);
+  if (at.op.kind == OpKind::AllToAll)
+    return exchanged(at, std::move(x), axes);
   using Move = std::optional<State> (Walk::*)(const At &, State, uint16_t);
-  static constexpr std::pair<OpKind, Move> kMoves[] = {
-      {OpKind::AllGather, &Walk::gathered}, {OpKind::ReduceScatter, &Walk::scattered},
-      {OpKind::AllReduce, &Walk::summed},   {OpKind::AllReduceMax, &Walk::largest},
-      {OpKind::AllToAll, &Walk::exchanged}, {OpKind::Shift, &Walk::shifted}};
+  static constexpr std::pair<OpKind, Move> kMoves[] = {{OpKind::AllGather, &Walk::gathered},
+                                                       {OpKind::ReduceScatter, &Walk::scattered},
+                                                       {OpKind::AllReduce, &Walk::summed},
+                                                       {OpKind::AllReduceMax, &Walk::largest}};
   bool isFromLast = at.op.kind == OpKind::AllGather;
   for (size_t i = 0; i < axes.size(); ++i) {
     uint16_t axis = axes[isFromLast ? axes.size() - 1 - i : i];
@@ -208,6 +259,24 @@ std::optional<State> Walk::moved(const At &at, const State &from) {
       return std::nullopt;
     x = std::move(*next);
   }
+  return at.op.kind == OpKind::AllReduce ? summedOverSamples(std::move(x)) : x;
+}
+
+/// What the model itself sums over the samples of all ranks: each has all of it.
+State Walk::summedOverSamples(State x) {
+  auto isSummed = [&](uint16_t axis) {
+    const Place *place = x.at(axis);
+    return place != nullptr && place->kind == Place::Summed;
+  };
+  if (x.isSum() || x.microbatch < 0 || !std::ranges::all_of(dataAxes_, isSummed) ||
+      dataAxes_.empty() || !x->multiple.isOne())
+    return x;
+  TermId all = terms_.of({Term::Apply, OpKind::AllReduce, 0, 0, {}, {x.term}});
+  if (!terms_.isOfModel(all))
+    return x;
+  x.term = all;
+  for (uint16_t axis : dataAxes_)
+    x.remove(axis);
   return x;
 }
 

@@ -31,6 +31,9 @@ std::optional<Value> Walk::added(const At &at, const Value &a, const Value &b) {
   return Value::of(std::move(*sum));
 }
 
+/// Numbers of the loaded values of a microbatch.
+constexpr int64_t kLoads = 16;
+
 void Walk::declare(std::string what) {
   if (std::ranges::find(declared_, what) == declared_.end())
     declared_.push_back(std::move(what));
@@ -38,6 +41,9 @@ void Walk::declare(std::string what) {
 
 std::optional<Walk::Values> Walk::follow(const At &at) {
   const OpInfo &info = opInfo(at.op);
+  bool isOther =
+      at.role.segment().kind == SegmentKind::Eval && plan_.job.validation.evalMicroBatchSize != 0;
+  compute_.setLoads(isOther ? kLoads : 0);
   if (!countsItsRows(at))
     return std::nullopt;
   if (at.op.epilogue != Epilogue::None)
@@ -50,6 +56,13 @@ std::optional<Walk::Values> Walk::follow(const At &at) {
                  info.isOptimizer() || isUnreported(at.op.kind);
   if (takesUnreported && !mayTake)
     return refuse(at, "takes what is not followed"), std::nullopt;
+  auto isUnreportedTie = [&](const Tie &tie) {
+    return at.role.values[tie.value].kind == Value::Unreported;
+  };
+  bool isCounted = at.op.kind == OpKind::Tally && !takesUnreported && !at.op.ties.empty() &&
+                   std::ranges::none_of(at.op.ties, isUnreportedTie); // that a later op takes
+  if (isCounted)
+    return followPlain(at);
   bool isFollowed = info.sum == SumRole::Balances || info.isOptimizer();
   if (isUnreported(at.op.kind) || (takesUnreported && !isFollowed))
     return Values(at.op.results.size(), Value::ofKind(Value::Unreported));
@@ -67,6 +80,7 @@ std::optional<Walk::Values> Walk::follow(const At &at) {
       {OpKind::View, &Walk::followView},
       {OpKind::Pack, &Walk::followPack},
       {OpKind::Transpose, &Walk::followTranspose},
+      {OpKind::RunningMean, &Walk::followRunningMean},
       {OpKind::RmsNormPart, &Walk::followNormPart},
       {OpKind::RmsNormPartBwd, &Walk::followNormPart},
       {OpKind::MergeSlices, &Walk::followMergeSlices},
@@ -75,6 +89,7 @@ std::optional<Walk::Values> Walk::follow(const At &at) {
       {OpKind::AttentionPart, &Walk::followAttentionPart},
       {OpKind::AttentionPartBwd, &Walk::followAttentionPart},
       {OpKind::AttentionJoin, &Walk::followAttentionJoin},
+      {OpKind::EmbeddingShard, &Walk::followShardRows},
       {OpKind::EmbeddingShardBwd, &Walk::followShardBwd},
       {OpKind::GroupedMatMulBwdSquares, &Walk::followProductSquares},
       {OpKind::Quantize, &Walk::followQuantize},
@@ -136,14 +151,14 @@ std::optional<Walk::Values> Walk::followPlain(const At &at) {
   }
   for (ValueId value : op.results)
     call.results.push_back(&typeOf(at, value));
-  const Type &tokens = terms_.shape(terms_.of(Term::Loaded, 0));
+  const Type &tokens = terms_.shape(compute_.loaded(0));
   int64_t positions = op.getInt(AttrKey::positions);
   if (positions != 0 && tokens.rank == 2 && positions != tokens.shape[1])
     return refuse(at, fmt::format("is of {} positions, where sequences have {}", positions,
                                   tokens.shape[1])),
            std::nullopt;
-  if (op.kind == OpKind::Fill && !at.role.segment().body)
-    call.number = call.results[0]->numel();
+  if ((op.kind == OpKind::Fill && !at.role.segment().body) || op.kind == OpKind::ExpertLoad)
+    call.number = call.results[0]->numel(); // which no operand says
   Values made;
   auto isPartial = [](const Operand &operand) {
     const Cover &cover = (*operand.state)->cover;
@@ -175,6 +190,50 @@ std::optional<Walk::Values> Walk::followPlain(const At &at) {
   return made;
 }
 
+/// What ranks have gathered along the axes, as the value of each rank's own samples. Rows of one
+/// sequence may come in any order.
+bool Walk::takeAll(const At &at, State &state, const std::vector<uint16_t> &axes) {
+  const Order order = state->order;
+  state.edit().order = Order();
+  for (uint16_t axis : axes) {
+    bool isData = std::ranges::find(dataAxes_, axis) != dataAxes_.end();
+    bool isAll = isData ? (state->pooled & bitOf(axis)) != 0
+                        : !state.at(axis) && order.kind == Order::Gathered &&
+                              (order.axes & bitOf(axis)) != 0;
+    if (!isAll)
+      return refuse(at, "does not take the samples of all ranks with shards");
+    state.edit().pooled &= ~bitOf(axis);
+    if (isData)
+      state.put({axis, Place::Instance});
+  }
+  return true;
+}
+
+/// Rows of a table of which each rank has a shard, and zeros where the row is another rank's.
+std::optional<Walk::Values> Walk::followShardRows(const At &at) {
+  const Value &shard = operand(at, 1);
+  const State &all = operand(at, 0).state;
+  if (!operand(at, 0).isOne() || !shard.isBlock() || shard.block->params.size() != 1)
+    return refuse(at, "takes no block of one table"), std::nullopt;
+  State ids = all;
+  if (!takeAll(at, ids, shard.block->axes))
+    return std::nullopt;
+  Call call = {OpKind::Embedding,
+               {},
+               {},
+               {{&ids, nullptr}, {&shard.block->params[0], nullptr}},
+               {nullptr},
+               typeOf(at, at.op.results[0]).dtype};
+  std::optional<std::vector<State>> made = compute_.applyPlain(call);
+  if (!made)
+    return refuse(at, compute_.why()), std::nullopt;
+  State &rows = made->front();
+  rows.edit().order = all->order, rows.edit().pooled = all->pooled;
+  for (uint16_t axis : shard.block->axes)
+    rows.put({axis, Place::Part});
+  return Values{Value::of(std::move(rows))};
+}
+
 /// The gradient of a table, of the samples of all ranks that have shards of it.
 std::optional<Walk::Values> Walk::followShardBwd(const At &at) {
   const Type &type = typeOf(at, at.op.results[0]);
@@ -182,37 +241,36 @@ std::optional<Walk::Values> Walk::followShardBwd(const At &at) {
   if (b < 0 || b >= static_cast<int64_t>(plan_.blocks.size()) ||
       paramsOf_[static_cast<size_t>(b)].size() != 1)
     return refuse(at, "names no block of one table"), std::nullopt;
-  std::vector<State> states;
   std::optional<std::vector<uint16_t>> axes =
       divided(plan_.blocks[static_cast<size_t>(b)], type.numel());
-  for (size_t i = 0; i < at.op.operands.size(); ++i) {
-    states.push_back(operand(at, i).state);
-    for (uint16_t axis : axes.value_or(std::vector<uint16_t>())) {
-      const Place *place = states.back().at(axis);
-      if (place == nullptr || place->kind != Place::Pooled)
-        return refuse(at, "does not take the samples of all ranks with shards"), std::nullopt;
-      states.back().put({axis, Place::Instance});
-    }
-  }
-  Call call = {OpKind::EmbeddingBwd, {}, {}, {}, {nullptr}, type.dtype};
-  for (const State &state : states)
-    call.operands.push_back({&state, nullptr});
+  if (!axes)
+    return refuse(at, "makes no shard of the block"), std::nullopt;
+  State dx = operand(at, 0).state, ids = operand(at, 1).state;
+  if (!(dx->order == ids->order))
+    return refuse(at, "takes gradients in another order than tokens"), std::nullopt;
+  if (!takeAll(at, dx, *axes) || !takeAll(at, ids, *axes))
+    return std::nullopt;
+  Call call = {
+      OpKind::EmbeddingBwd, {}, {}, {{&dx, nullptr}, {&ids, nullptr}}, {nullptr}, type.dtype};
   std::optional<std::vector<State>> made = compute_.applyPlain(call);
-  if (!axes || !made)
-    return refuse(at, axes ? compute_.why() : "makes no shard of the block"), std::nullopt;
+  if (!made)
+    return refuse(at, compute_.why()), std::nullopt;
   BlockState block;
   block.block = static_cast<int32_t>(b), block.axes = *axes;
+  State &table = made->front();
   double scale = at.op.getFloat(AttrKey::scale);
+  bool isMean = scale != 1;
   for (uint16_t axis : *axes) {
-    made->front().put({axis, Place::Summed});
-    if (at.op.getFloat(AttrKey::scale) != 1) {
-      made->front().edit().multiple.divide(plan_.mesh[axis].size);
+    if (table.at(axis))
+      table.put({axis, Place::Summed});
+    if (isMean) {
+      table.edit().multiple.divide(plan_.mesh[axis].size);
       scale *= static_cast<double>(plan_.mesh[axis].size);
     }
   }
   if (std::abs(scale - 1) > 1e-12)
     return refuse(at, "has another scale than the mean over ranks"), std::nullopt;
-  block.params.push_back(std::move(made->front()));
+  block.params.push_back(std::move(table));
   return Values{Value::of(std::move(block))};
 }
 
@@ -242,7 +300,7 @@ std::optional<Walk::Values> Walk::followLoad(const At &at) {
   for (size_t r = 0; r < at.op.results.size(); ++r) {
     const Type &type = typeOf(at, at.op.results[r]);
     State state;
-    state.term = terms_.of(Term::Loaded, static_cast<int64_t>(r));
+    state.term = compute_.loaded(static_cast<int64_t>(r));
     state.microbatch = microbatch(at.role);
     for (uint16_t axis : dataAxes_)
       state.put({axis, Place::Instance});
@@ -298,7 +356,28 @@ std::optional<Walk::Values> Walk::followView(const At &at) {
   int64_t offset = at.op.getInt(AttrKey::offset), coef = at.op.getInt(AttrKey::coef);
   std::vector<uint16_t> axes = compute_.mesh().axesOf(at.op.group);
   State state = x.state;
-  if (coef != 0) {
+  if (std::optional<Values> row = followRow(at, state); row || difference_)
+    return row;
+  bool isOfMembers = state->order.kind == Order::Gathered && !axes.empty() &&
+                     state->order.axes == Mesh::bitsOf(axes);
+  if (coef != 0 && isOfMembers) { // as members' shards come
+    bool isPart =
+        offset == 0 && coef == to.numel() && coef * compute_.mesh().members(axes) == from.numel();
+    for (uint16_t axis : axes) {
+      isPart &= state.at(axis) == nullptr;
+      state = takenApart(std::move(state), axis);
+    }
+    if (!isPart)
+      return refuse(at, "views a part of what is in parts already"), std::nullopt;
+  } else if (coef != 0) {
+    int64_t ofAll = coef * compute_.mesh().members(axes); // one piece, which all have parts of
+    if (ofAll != from.numel()) {
+      std::optional<State> piece = pieceOf(at, std::move(state), offset, ofAll);
+      if (!piece)
+        return std::nullopt;
+      state = std::move(*piece);
+      offset = 0;
+    }
     bool isPart = offset == 0 && coef == to.numel() && state->order.kind == Order::Dims;
     for (uint16_t axis : axes) {
       isPart &= state.at(axis) == nullptr;
@@ -335,6 +414,45 @@ std::optional<Walk::Values> Walk::followView(const At &at) {
   return Values{Value::of(std::move(state))};
 }
 
+/// A row of what ops have tallied, each in a row of its own; nothing, without a refusal, of others.
+std::optional<Walk::Values> Walk::followRow(const At &at, const State &tallied) {
+  std::vector<Contribution> of = contributionsOf(terms_, tallied);
+  auto isTally = [&](const Contribution &each) {
+    return terms_[each.term].kind == Term::Apply && terms_[each.term].op == OpKind::Tally;
+  };
+  if (of.empty() || !std::ranges::all_of(of, isTally))
+    return std::nullopt;
+  const Type &from = typeOf(at, at.op.operands[0]), &to = typeOf(at, at.op.results[0]);
+  int64_t offset = at.op.getInt(AttrKey::offset), columns = from.shape[from.rank - 1u];
+  if (offset % columns != 0 || to.numel() > columns || at.op.getInt(AttrKey::coef) != 0)
+    return refuse(at, "views no row of what is tallied"), std::nullopt;
+  std::erase_if(of, [&](const Contribution &each) {
+    int64_t slot = 0;
+    for (const Attr &attr : terms_[each.term].attrs)
+      slot = attr.key == AttrKey::slot ? attr.i : slot;
+    return slot != offset / columns;
+  });
+  State row = tallied;
+  row.sum = std::move(of), row.term = kNoTerm;
+  row.edit().whole = to;
+  return Values{Value::of(std::move(row))};
+}
+
+/// The mean over the microbatches of the step so far, each once.
+std::optional<Walk::Values> Walk::followRunningMean(const At &at) {
+  const Value &total = operand(at, 0);
+  int64_t now = microbatch(at.role);
+  bool isOfAll = total.isOne() && total.state.sum.size() == 1 &&
+                 total.state.sum[0].first == at.role.step * kStep && total.state.sum[0].last == now;
+  if (!isOfAll)
+    return refuse(at, "does not take the sum over the microbatches so far"), std::nullopt;
+  State mean = total.state;
+  mean.term = terms_.of({Term::Apply, OpKind::RunningMean, 0, 0, {}, {mean.sum[0].term}});
+  mean.sum.clear(), mean.microbatch = now;
+  terms_.setShape(mean.term, mean->whole);
+  return Values{Value::of(std::move(mean))};
+}
+
 std::optional<Walk::Values> Walk::followPack(const At &at) {
   int64_t b = at.op.getInt(AttrKey::block);
   if (std::optional<Values> joined = b < 0 ? followJoin(at) : std::nullopt; joined || difference_)
@@ -369,7 +487,7 @@ std::optional<Walk::Values> Walk::followTranspose(const At &at) {
   const Order &order = x->order;
   bool isBack = order.kind == Order::Transposed && order.outer == inner && order.inner == outer;
   isBack |= order.kind == Order::Gathered && !order.isMirrored &&
-            plan_.mesh[order.axis].size == outer &&
+            compute_.mesh().members(order.axes) == outer &&
             compute_.mesh().localOuter(x, order.outer) == inner;
   if (!operand(at, 0).isOne() || (order.kind != Order::Dims && !isBack))
     return refuse(at, "is not of the order in which the elements lie"), std::nullopt;
@@ -391,16 +509,16 @@ std::optional<Walk::Values> Walk::followMergeSlices(const At &at) {
         others.remove(axis); // which cuts the same positions
       return isSlice;
     });
-    bool isPlain = x->order.kind == Order::Dims && context.size() == 1 &&
-                   mesh.size(context[0]) == inner && isInnermostSlice(x, context[0]) &&
-                   operand(at, 0).isOne();
+    bool isPlain = x->order.kind == Order::Dims && mesh.members(context) == inner &&
+                   !context.empty() && isInnermostSlice(x, context) && operand(at, 0).isOne();
     if (!isPlain)
       return refuse(at, "does not make the slices of members"), std::nullopt;
-    x.edit().order = {Order::Gathered, context[0], true, mesh.wholeOuter(others, outer), 1};
+    x.edit().order = {Order::Gathered, Mesh::bitsOf(context), true, mesh.wholeOuter(others, outer),
+                      1};
     return Values{Value::of(std::move(x))};
   }
   bool isOfSlices = x->order.kind == Order::Gathered && x->order.isMirrored &&
-                    mesh.size(x->order.axis) == inner &&
+                    mesh.members(x->order.axes) == inner &&
                     mesh.localOuter(x, x->order.outer) == outer;
   if (!isOfSlices)
     return refuse(at, "is not of the order in which the elements lie"), std::nullopt;
@@ -414,11 +532,14 @@ std::optional<Walk::Values> Walk::followVocabStats(const At &at) {
   const State &logits = operand(at, 0).state, &labels = operand(at, 1).state;
   std::vector<uint16_t> axes = compute_.mesh().axesOf(at.op.group);
   int64_t columns = logits->whole.rank == 0 ? 0 : logits->whole.shape[logits->whole.rank - 1u];
-  if (axes.size() != 1 || columns == 0)
-    return refuse(at, "has no single axis of columns"), std::nullopt;
-  const Place *place = logits.at(axes[0]);
-  bool isByColumns = place != nullptr && place->kind == Place::Shard && !place->isMirrored &&
-                     place->outer == logits->whole.numel() / columns && !labels.at(axes[0]);
+  bool isByColumns = !axes.empty() && columns != 0;
+  int64_t outer = isByColumns ? logits->whole.numel() / columns : 0;
+  for (uint16_t axis : axes) {
+    const Place *place = logits.at(axis);
+    isByColumns &= place != nullptr && place->kind == Place::Shard && !place->isMirrored &&
+                   place->outer == outer && !labels.at(axis);
+    outer *= compute_.mesh().size(axis);
+  }
   if (!isByColumns || logits.microbatch != labels.microbatch || !(logits->cover == labels->cover) ||
       logits->order.kind != Order::Dims || labels->order.kind != Order::Dims)
     return refuse(at, "does not take logits that are cut by columns"), std::nullopt;
@@ -428,7 +549,8 @@ std::optional<Walk::Values> Walk::followVocabStats(const At &at) {
     if (isMeant(OpKind::VocabStats, attr.key))
       term.attrs.push_back(attr);
   stats.term = terms_.of(std::move(term));
-  stats.put({axes[0], Place::Shard});
+  for (uint16_t axis : axes)
+    stats.put({axis, Place::Shard});
   stats.edit().whole = Type();
   return Values{Value::of(std::move(stats))};
 }
@@ -490,60 +612,90 @@ const PartPlaces &placesOf(OpKind kind) {
 
 } // namespace
 
-/// Finds the axis along which sequences are sliced, and the distance of the member whose keys these
-/// are; or that the keys of all slices were gathered.
-bool Walk::findSlices(const At &at, int &axis, int64_t &distance, bool &isGathered) {
+/// Whether it is the slices of the member at the distance.
+bool Walk::Slices::areAt(const State &state, int64_t from) const {
+  return std::ranges::all_of(axes, [&](uint16_t axis) {
+    const Place *place = state.at(axis);
+    return place && place->kind == Place::Shard && place->isMirrored && place->distance == from &&
+           (from == 0 || place->isOfSeveral == (axes.size() > 1));
+  });
+}
+
+bool Walk::findSlices(const At &at, Slices &slices) {
   const PartPlaces &places = placesOf(at.op.kind);
-  for (const Place &place : operand(at, places.q).state->places)
-    if (place.kind == Place::Shard && place.isMirrored)
-      axis = place.axis;
-  if (axis < 0)
+  for (uint16_t axis : compute_.mesh().axesOf(GroupKind::Context))
+    if (const Place *place = operand(at, places.q).state.at(axis); place && place->isMirrored)
+      slices.axes.push_back(axis);
+  if (slices.axes.empty())
     return refuse(at, "takes no slices of sequences");
-  auto sliceOf = [&](size_t i) {
-    const Place *place = operand(at, i).state.at(static_cast<uint16_t>(axis));
-    return place && place->kind == Place::Shard && place->isMirrored ? place : nullptr;
-  };
+  slices.count = compute_.mesh().members(slices.axes);
   for (size_t i : places.queries)
-    if (sliceOf(i) == nullptr || sliceOf(i)->distance != 0)
+    if (!slices.areAt(operand(at, i).state, 0))
       return refuse(at, fmt::format("operand {} is not the rank's slice", i));
-  const Place *first = sliceOf(places.keys[0]);
-  isGathered = first == nullptr;
-  distance = first ? first->distance : 0;
+  const Place *first = operand(at, places.keys[0]).state.at(slices.axes[0]);
+  slices.isGathered = first == nullptr;
+  slices.distance = first ? first->distance : 0;
   for (size_t i : places.keys) {
     const State &state = operand(at, i).state;
-    const Place *place = sliceOf(i);
-    bool isLike = isGathered ? state.at(static_cast<uint16_t>(axis)) == nullptr
-                             : place && place->distance == distance;
+    auto isWhole = [&](uint16_t axis) { return state.at(axis) == nullptr; };
+    bool isLike = slices.isGathered ? std::ranges::all_of(slices.axes, isWhole)
+                                    : slices.areAt(state, slices.distance);
     if (!isLike || state->order.kind != Order::Dims)
       return refuse(at, fmt::format("operand {} is of other slices than the keys", i));
   }
-  TermId positions = terms_.of(Term::Loaded, resultIndex<OpKind::BatchLoad>("more"));
-  TermId docs = terms_.of(Term::Loaded, resultIndex<OpKind::BatchLoad>("docs"));
+  TermId positions = compute_.loaded(resultIndex<OpKind::BatchLoad>("more"));
+  TermId docs = compute_.loaded(resultIndex<OpKind::BatchLoad>("docs"));
   for (auto [i, needed] : {std::pair(places.qpos, positions), std::pair(places.kpos, positions),
                            std::pair(places.qdocs, docs), std::pair(places.kdocs, docs)})
     if (operand(at, i).state.term != needed)
       return refuse(at, fmt::format("operand {} is not the positions or documents", i));
-  int64_t n = plan_.mesh[static_cast<size_t>(axis)].size, slices = at.op.getInt(AttrKey::slices);
+  int64_t n = slices.count, said = at.op.getInt(AttrKey::slices);
   int64_t by = (at.op.getInt(AttrKey::by) % n + n) % n;
   std::vector<uint16_t> axes = compute_.mesh().axesOf(at.op.group);
-  bool isSaid = !axes.empty() && axes[0] == axis;
-  return slices == 0 || (slices == n && by == distance && isSaid) ||
+  bool isOfGroup = axes.size() >= slices.axes.size() &&
+                   std::equal(slices.axes.begin(), slices.axes.end(), axes.begin());
+  return said == 0 || (said == n && by == slices.distance && isOfGroup) ||
          refuse(at, "has other slices than it says");
+}
+
+/// What attention of whole sequences makes, of the slices that ranks have.
+Walk::Values Walk::placedBySlices(std::vector<State> made, const Slices &slices, bool isBack) {
+  Cover cover;
+  if (!slices.isGathered) {
+    cover.axis = slices.axes[0];
+    cover.slices.assign(static_cast<size_t>(slices.count), false);
+    cover.slices[static_cast<size_t>(slices.distance)] = true;
+  }
+  Values values;
+  for (size_t r = 0; r < made.size(); ++r) {
+    State &state = made[r];
+    const Type &whole = state->whole;
+    bool isStatistics = !isBack && r == 1, isOfKeys = isBack && r > 0;
+    int64_t outer = isStatistics ? whole.shape[0] * whole.shape[1] : whole.shape[0];
+    int64_t distance = isOfKeys ? slices.distance : 0;
+    bool isOfSeveral = distance != 0 && slices.axes.size() > 1;
+    for (uint16_t axis : slices.axes)
+      if (isOfKeys && slices.isGathered)
+        state.put({axis, Place::Part});
+      else
+        state.put({axis, Place::Shard, true, false, outer, distance, isOfSeveral});
+    state.edit().cover = isOfKeys && slices.isGathered ? Cover() : cover;
+    values.push_back(Value::of(std::move(state)));
+  }
+  return values;
 }
 
 std::optional<Walk::Values> Walk::followAttentionPart(const At &at) {
   const PartPlaces &places = placesOf(at.op.kind);
-  int found = -1;
-  int64_t distance = 0;
-  bool isGathered = false, isBack = at.op.kind == OpKind::AttentionPartBwd;
+  Slices slices;
+  bool isBack = at.op.kind == OpKind::AttentionPartBwd;
   for (ValueId value : at.op.operands)
     if (!at.role.values[value].isOne())
       return refuse(at, "takes what is no single value"), std::nullopt;
-  if (!findSlices(at, found, distance, isGathered))
+  if (!findSlices(at, slices))
     return std::nullopt;
-  auto axis = static_cast<uint16_t>(found);
-  int64_t n = plan_.mesh[axis].size, positions = at.op.getInt(AttrKey::positions);
-  if (const Type &tokens = terms_.shape(terms_.of(Term::Loaded, 0));
+  int64_t n = slices.count, positions = at.op.getInt(AttrKey::positions);
+  if (const Type &tokens = terms_.shape(compute_.loaded(0));
       positions != 0 && positions != tokens.shape[1])
     return refuse(at, "is of other positions than sequences have"), std::nullopt;
   std::vector<size_t> taken; // as attention takes them
@@ -553,12 +705,13 @@ std::optional<Walk::Values> Walk::followAttentionPart(const At &at) {
   std::vector<State> states;
   for (size_t i : taken) {
     states.push_back(operand(at, i).state);
-    states.back().remove(axis);
+    for (uint16_t axis : slices.axes)
+      states.back().remove(axis);
   }
   std::vector<Type> types;
   for (size_t r = 0; r < at.op.results.size(); ++r) { // attention of whole sequences
     types.push_back(typeOf(at, at.op.results[r]));
-    bool isStatistics = !isBack && r == 1, isWhole = isBack && r > 0 && isGathered;
+    bool isStatistics = !isBack && r == 1, isWhole = isBack && r > 0 && slices.isGathered;
     types.back().shape[isStatistics ? 2 : 1] *= isWhole ? 1 : n;
   }
   Call call = {isBack ? OpKind::AttentionBwd : OpKind::Attention,
@@ -567,7 +720,9 @@ std::optional<Walk::Values> Walk::followAttentionPart(const At &at) {
                {},
                {},
                DType::F32};
-  std::erase(call.group, axis); // the slices are those of its operands
+  std::erase_if(call.group, [&](uint16_t axis) { // the slices are those of its operands
+    return std::ranges::find(slices.axes, axis) != slices.axes.end();
+  });
   for (const Attr &attr : at.op.attrs)
     if (attr.key != AttrKey::by)
       call.attrs.push_back(attr);
@@ -578,27 +733,7 @@ std::optional<Walk::Values> Walk::followAttentionPart(const At &at) {
   std::optional<std::vector<State>> made = compute_.applyPlain(call);
   if (!made)
     return refuse(at, compute_.why()), std::nullopt;
-  Cover cover;
-  if (!isGathered) {
-    cover.axis = axis;
-    cover.slices.assign(static_cast<size_t>(n), false);
-    cover.slices[static_cast<size_t>(distance)] = true;
-  }
-  Values values;
-  for (size_t r = 0; r < made->size(); ++r) {
-    State &state = (*made)[r];
-    const Type &whole = state->whole;
-    bool isStatistics = !isBack && r == 1, isOfKeys = isBack && r > 0;
-    if (isOfKeys && isGathered)
-      state.put({axis, Place::Part});
-    else
-      state.put({axis, Place::Shard, true, false,
-                 isStatistics ? whole.shape[0] * whole.shape[1] : whole.shape[0],
-                 isOfKeys ? distance : 0});
-    state.edit().cover = isOfKeys && isGathered ? Cover() : cover;
-    values.push_back(Value::of(std::move(state)));
-  }
-  return values;
+  return placedBySlices(std::move(*made), slices, isBack);
 }
 
 std::optional<Walk::Values> Walk::followAttentionJoin(const At &at) {

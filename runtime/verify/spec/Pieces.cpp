@@ -10,10 +10,17 @@
 
 namespace shardc::plan::spec {
 
-/// Some elements of what is whole here: one of so many equal pieces.
 std::optional<Walk::Values> Walk::followPiece(const At &at, State state) {
-  const Type &from = typeOf(at, at.op.operands[0]), &to = typeOf(at, at.op.results[0]);
-  int64_t offset = at.op.getInt(AttrKey::offset), size = to.numel();
+  std::optional<State> piece = pieceOf(at, std::move(state), at.op.getInt(AttrKey::offset),
+                                       typeOf(at, at.op.results[0]).numel());
+  if (!piece)
+    return std::nullopt;
+  return Values{Value::of(std::move(*piece))};
+}
+
+/// Some elements of what is whole here: one of so many equal pieces.
+std::optional<State> Walk::pieceOf(const At &at, State state, int64_t offset, int64_t size) {
+  const Type &from = typeOf(at, at.op.operands[0]);
   bool isPiece = state->order.kind == Order::Dims && !state.isSum() && state->cover.isAll() &&
                  size > 0 && from.numel() % size == 0 && offset % size == 0 &&
                  from.numel() / size <= kPiecesMax;
@@ -26,7 +33,7 @@ std::optional<Walk::Values> Walk::followPiece(const At &at, State state) {
   cover.axis = axis;
   cover.slices.assign(count, false);
   cover.slices[static_cast<size_t>(offset / size)] = true;
-  return Values{Value::of(std::move(state))};
+  return state;
 }
 
 /// Joins the pieces of a value if the operands are all of its pieces in order; otherwise returns

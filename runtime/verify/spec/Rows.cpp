@@ -112,11 +112,18 @@ std::vector<Lemma> readLemmas() {
 }
 
 /// Facts of ops by kind, as bits.
+struct UnusedOperand {
+  OpKind kind;
+  AttrKey attribute;
+  int operand;
+};
+
 struct OpRows {
   std::array<uint16_t, kOpCount> together{}, alone{};
   std::array<bool, kOpCount> commutes{}, isUnreported{};
   std::array<bool, kAttrCount> isUnmeant{};
   std::vector<std::pair<OpKind, AttrKey>> unmeantOf;
+  std::vector<UnusedOperand> unused;
 };
 
 uint16_t operandBits(OpKind kind, std::string_view names) {
@@ -137,6 +144,9 @@ OpRows readRows() {
   rows.alone[static_cast<size_t>(OpKind::op)] = operandBits(OpKind::op, operands);
 #define COMMUTES(op) rows.commutes[static_cast<size_t>(OpKind::op)] = true;
 #define UNTOLD(op, why) rows.isUnreported[static_cast<size_t>(OpKind::op)] = true;
+#define UNUSED(op, operand, attribute)                                                             \
+  rows.unused.push_back(                                                                           \
+      {OpKind::op, AttrKey::attribute, static_cast<int>(operandIndex<OpKind::op>(#operand))});
 #define UNMEANT(attribute, why) rows.isUnmeant[static_cast<size_t>(AttrKey::attribute)] = true;
 #define UNMEANT_OF(op, attribute, why) rows.unmeantOf.emplace_back(OpKind::op, AttrKey::attribute);
 #include "runtime/verify/spec/Spec.def"
@@ -178,6 +188,14 @@ Linearity linearity(OpKind kind, size_t operand) {
 
 bool commutes(OpKind kind) { return rows().commutes[static_cast<size_t>(kind)]; }
 bool isUnreported(OpKind kind) { return rows().isUnreported[static_cast<size_t>(kind)]; }
+
+int unusedOperand(OpKind kind, std::span<const Attr> attrs) {
+  for (const UnusedOperand &row : rows().unused)
+    for (const Attr &attr : attrs)
+      if (row.kind == kind && row.attribute == attr.key && attr.i != 0)
+        return row.operand;
+  return -1;
+}
 
 bool isMeant(OpKind kind, AttrKey key) {
   if (rows().isUnmeant[static_cast<size_t>(key)])

@@ -39,5 +39,7 @@ bool commutes(OpKind kind);
 /// Whether the attribute is part of the op's value.
 bool isMeant(OpKind kind, AttrKey key);
 bool isUnreported(OpKind kind);
+/// The operand that the op does not use with its attributes; -1 if it uses all of them.
+int unusedOperand(OpKind kind, std::span<const Attr> attrs);
 
 } // namespace shardc::plan::spec

@@ -20,9 +20,7 @@ bool isOfSlot(const Attr &attr) {
 }
 
 /// The weights of experts that ranks have in parts are looked at by each rank.
-bool isInParts(Place::Kind kind) {
-  return kind != Place::Part && kind != Place::Summed && kind != Place::Pooled;
-}
+bool isInParts(Place::Kind kind) { return kind != Place::Part && kind != Place::Summed; }
 
 int64_t formatOf(DType type, std::optional<ScaleBlocks> blocks) {
   return static_cast<int64_t>(type) +
@@ -63,11 +61,16 @@ State Walk::keptAmaxes(const Type &type) {
   return kept;
 }
 
+/// What a fill leaves in a buffer of amaxes before the first one is looked at.
+bool Walk::isZero(const Value &value) const {
+  return value.isOne() && terms_[value.state.term].op == OpKind::Fill &&
+         terms_[value.state.term].attrs.empty();
+}
+
 /// The amax by which the value is scaled: its own, or one that a slot has recorded of it.
 std::optional<State> Walk::magnitudeOf(const At &at, const State &x, size_t from, int64_t slot) {
   const Value &amax = operand(at, from);
-  if (amax.isOne()) {
-    State largest = amax.state;
+  auto ofSlices = [&](State largest) {
     for (uint16_t axis : compute_.mesh().axesOf(GroupKind::Context)) {
       const Place *place = largest.at(axis), *of = x.at(axis);
       if (place && place->kind == Place::Largest && of && of->kind == Place::Shard) {
@@ -76,14 +79,16 @@ std::optional<State> Walk::magnitudeOf(const At &at, const State &x, size_t from
       }
     }
     return largest;
-  }
+  };
+  if (amax.isOne())
+    return ofSlices(amax.state);
   if (amax.kind != Value::Largest)
     return refuse(at, "takes no amax values"), std::nullopt;
   if (amax.maxima->kind == Maxima::Seen) { // by the op before
     auto found = amax.maxima->entries.find(slot);
     if (found == amax.maxima->entries.end())
       return refuse(at, "takes the magnitude of no value"), std::nullopt;
-    return found->second.of;
+    return ofSlices(found->second.of);
   }
   if (!useSlots(at, x, amax, {slot}))
     return std::nullopt;
@@ -91,22 +96,40 @@ std::optional<State> Walk::magnitudeOf(const At &at, const State &x, size_t from
 }
 
 bool Walk::useSlots(const At &at, const State &x, const Value &amax, Slots slots) {
+  bool isEval = at.role.segment().kind == SegmentKind::Eval;
   int64_t next = isSpecification_ ? static_cast<int64_t>(goals_.steps.size()) : at.role.step;
-  if (!isSpecification_ && at.role.segment().kind == SegmentKind::Eval)
+  if (!isSpecification_ && isEval)
     ++next; // behind the update
   if (amax.kind != Value::Largest || amax.maxima->kind != Maxima::Expected ||
       amax.maxima->step != next)
     return refuse(at, "takes amax values of another step");
-  std::pair of(x.term, slots.count);
-  auto [used, isNew] = uses_.try_emplace({at.role.index, slots.first}, of);
+  SlotOf slot(at.role.index, slots.first);
+  Scaled of(x.term, slots.count);
+  if (isEval && !isSpecification_) {
+    auto trained = scaled_.find(slot);
+    bool isSame = trained != scaled_.end() && trained->second.second == of.second &&
+                  goals_.steps[static_cast<size_t>(next)].evaluatedScales.contains(
+                      {nextTerm(trained->second.first), of.first});
+    return isSame ||
+           refuse(at, fmt::format("takes magnitude {} for another value than a step", slots.first));
+  }
+  auto [used, isNew] = (isEval ? scaled_ : uses_).try_emplace(slot, of);
   return isNew || used->second == of ||
          refuse(at, fmt::format("takes magnitude {} for two values", slots.first));
 }
 
+/// What slots scale in an evaluation, by what they scale in a step.
+std::set<std::pair<TermId, TermId>> Walk::scalesOfEvaluation() const {
+  std::set<std::pair<TermId, TermId>> scales;
+  for (const auto &[slot, of] : scaled_)
+    if (auto trained = uses_.find(slot); trained != uses_.end())
+      scales.emplace(trained->second.first, of.first);
+  return scales;
+}
+
 /// Adds what a slot sees of a microbatch.
 bool Walk::see(const At &at, const State &x, Value &seen, Slots slots) {
-  bool isFill = seen.isOne() && terms_[seen.state.term].op == OpKind::Fill &&
-                terms_[seen.state.term].attrs.empty();
+  bool isFill = isZero(seen);
   if (!isFill && (seen.kind != Value::Largest || seen.maxima->kind != Maxima::Seen))
     return refuse(at, "adds to what has no amax values");
   Maxima maxima = isFill ? Maxima() : *seen.maxima;
@@ -412,6 +435,7 @@ std::optional<Walk::Values> Walk::movedMaxima(const At &at, Maxima maxima) {
         return refuse(at, fmt::format("takes the largest of what is no part in {}", slot)),
                std::nullopt;
       entry.of.remove(axis);
+      entry.of.edit().pooled &= ~bitOf(axis);
     }
   return Values{Value::of(std::move(maxima))};
 }
@@ -458,8 +482,7 @@ std::optional<Walk::Values> Walk::followTransposed8Bits(const At &at) {
 
 std::optional<Walk::Values> Walk::followAmaxShard(const At &at) {
   const Value &x = operand(at, 0), &amax = operand(at, 1);
-  bool isFill = amax.isOne() && terms_[amax.state.term].op == OpKind::Fill &&
-                terms_[amax.state.term].attrs.empty();
+  bool isFill = isZero(amax);
   if (!x.isBlock() ||
       (!isFill && (amax.kind != Value::Largest || amax.maxima->kind != Maxima::Weights)))
     return refuse(at, "takes no weights, or no amax values of them"), std::nullopt;
@@ -510,28 +533,32 @@ std::optional<Walk::Values> Walk::followWeightScales(const At &at) {
 /// All microbatches and ranks have been seen, and what was scaled by them.
 std::optional<Walk::Values> Walk::endMaxima(const At &at) {
   const Value &history = operand(at, 0), &seen = operand(at, 1), &state = operand(at, 2);
+  static const Maxima kNone; // of a stage without slots
+  bool hasSeen = seen.kind == Value::Largest;
+  const Maxima &maxima = hasSeen ? *seen.maxima : kNone;
   bool isFine = history.kind == Value::Largest && history.maxima->kind == Maxima::History &&
-                history.maxima->step == at.role.step && seen.kind == Value::Largest &&
-                seen.maxima->kind == Maxima::Seen && state.kind == Value::Step &&
+                history.maxima->step == at.role.step && (hasSeen || isZero(seen)) &&
+                maxima.kind == Maxima::Seen && state.kind == Value::Step &&
                 state.step->training.finished == at.role.step;
   if (!isFine)
     return refuse(at, "takes other amax values than those of the step"), std::nullopt;
   if (!checkHyper(at))
     return std::nullopt;
   int64_t base = at.role.step * kStep, last = base + goals_.microbatches - 1;
-  for (const auto &[slot, entry] : seen.maxima->entries)
-    if (!entry.of->places.empty() ||
+  for (const auto &[slot, entry] : maxima.entries)
+    if (!entry.of->places.empty() || entry.of->pooled != 0 ||
         (entry.first >= 0 && (entry.first != base || entry.last != last)))
       return refuse(at, fmt::format("has not seen all microbatches and ranks in {}", slot)),
              std::nullopt;
   for (auto used = uses_.lower_bound({at.role.index, INT64_MIN});
        used != uses_.end() && used->first.first == at.role.index; used = uses_.erase(used)) {
-    auto found = seen.maxima->entries.find(used->first.second);
-    if (found == seen.maxima->entries.end() ||
+    auto found = maxima.entries.find(used->first.second);
+    if (found == maxima.entries.end() ||
         std::pair(found->second.of.term, found->second.count) != used->second)
       return refuse(at,
                     fmt::format("has not seen in {} what was scaled by it", used->first.second)),
              std::nullopt;
+    scaled_.insert_or_assign(used->first, used->second);
   }
   Maxima next;
   next.step = at.role.step + 1;

@@ -25,7 +25,6 @@ struct Place {
     OwnRuns,   ///< rows of experts, in runs of each one's share of the rows
     Routed,    ///< each has the rows of all that are for its experts
     OfExperts, ///< each has its experts', summed over the rows of all
-    Pooled,    ///< each has those of the samples of all, one after the other
   };
   uint16_t axis = 0;
   Kind kind = Shard;
@@ -35,7 +34,8 @@ struct Place {
   /// Of a Shard: blocks of whole extents that lie before the dimension which is cut, so that the
   /// whole is [outer, n, …]. A second cut of one dimension has the first one's n in it.
   int64_t outer = 1;
-  int64_t distance = 0; ///< of a Shard: how many members on it came from, around the group
+  int64_t distance = 0;     ///< of a Shard: how many members on it came from, around the group
+  bool isOfSeveral = false; ///< the group has several axes, each of which has its distance
   bool operator==(const Place &) const = default;
 };
 
@@ -43,10 +43,10 @@ struct Place {
 struct Order {
   enum Kind : uint8_t {
     Dims,
-    Gathered,   ///< [n, outer, …]: as members' shards came
+    Gathered,   ///< [n, outer, …]: as shards of the members of some axes came
     Transposed, ///< [inner, outer, …] of [outer, inner, …], of the elements here
   } kind = Dims;
-  uint16_t axis = 0;       ///< of Gathered
+  uint64_t axes = 0;       ///< of Gathered: a bit for each
   bool isMirrored = false; ///< of Gathered
   int64_t outer = 1, inner = 1;
   bool operator==(const Order &) const = default;
@@ -95,15 +95,19 @@ struct Placement {
   Multiple multiple;
   Cover cover;
   uint64_t slots = 0; ///< a bit for each axis: rows of experts with a slot of each rank along it
-  Type whole;         ///< its shape if it were whole; rank 0 where it is not known
+  /// A bit for each axis: of the samples of all ranks along it, one after the other.
+  uint64_t pooled = 0;
+  Type whole; ///< its shape if it were whole; rank 0 where it is not known
   bool operator==(const Placement &) const = default;
 };
+
+inline constexpr uint64_t bitOf(uint16_t axis) { return uint64_t{1} << axis; }
 
 /// Copies share their placement until one of them is edited.
 class State {
 public:
   TermId term = kNoTerm;
-  int64_t microbatch = -1;       ///< -1: of none
+  int64_t microbatch = -1;       ///< -1: of none, or of a sum that grows by microbatches
   std::vector<Contribution> sum; ///< not empty: it is their sum, and `term` says nothing
 
   const Placement *operator->() const { return placement_ ? placement_.get() : &kNowhere; }

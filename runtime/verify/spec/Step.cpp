@@ -186,6 +186,7 @@ bool Walk::readStep(Goals &goals) {
         summands.push_back(each.term);
       std::ranges::sort(summands);
     }
+  step.evaluatedScales = scalesOfEvaluation();
   goals.steps.push_back(std::move(step));
   return true;
 }
@@ -418,7 +419,8 @@ bool Walk::checkLosses(const At &at, const StepState &step, bool isEval) {
 
 /// How many ranks of the role have the same losses; 0 if that is not known.
 int64_t Walk::copiesOf(const At &at, const State &loss, const State &tokens) {
-  if (loss->order.kind != Order::Dims || !loss->multiple.isOne() || !tokens->multiple.isOne())
+  if (loss->order.kind != Order::Dims || loss->pooled != 0 || tokens->pooled != 0 ||
+      !loss->multiple.isOne() || !tokens->multiple.isOne())
     return refuse(at, "takes multiples of losses"), 0;
   int64_t have = 1;
   for (uint16_t axis = 0; axis < plan_.mesh.size(); ++axis) {
@@ -451,15 +453,17 @@ bool Walk::isComplete(const At &at, const State &state, size_t param) {
     if (place.kind != Place::Shard && place.kind != Place::Summed && place.kind != Place::OfExperts)
       return refuse(at, fmt::format("takes a gradient of '{}' in parts along {}", name,
                                     compute_.mesh().name(place.axis)));
-  if (!state->cover.isAll() || state->order.kind != Order::Dims)
+  if (!state->cover.isAll() || state->order.kind != Order::Dims || state->pooled != 0)
     return refuse(at, fmt::format("takes a part of the gradient of '{}'", name));
   Multiple needed, ofExperts;
   if (goals_.plan->job.ddp.averageInCollective)
-    for (uint16_t axis : dataAxes_) {
-      needed.divide(plan_.mesh[axis].size);
-      if (state.at(axis)->kind == Place::Summed)
-        ofExperts.divide(plan_.mesh[axis].size);
-    }
+    for (GroupKind kind : {GroupKind::Data, GroupKind::Context})
+      for (uint16_t axis : compute_.mesh().axesOf(kind)) { // along which ranks have other tokens
+        needed.divide(plan_.mesh[axis].size);
+        const Place *place = state.at(axis);
+        if (place == nullptr || place->kind == Place::Summed)
+          ofExperts.divide(plan_.mesh[axis].size);
+      }
   bool isOfModel = state->multiple == needed;
   if (!isOfModel && state->multiple == ofExperts)
     declare("gradients of experts are averaged over the ranks with the same experts");

@@ -25,13 +25,14 @@ std::optional<State> Compute::addedPiece(const State &a, const State &b) {
   std::vector<Contribution> more = contributionsOf(terms_, b);
   bool isFirst = a->cover.isAll();
   if (isFirst) {
-    sum.sum = contributionsOf(terms_, a), sum.term = kNoTerm, sum.microbatch = -1;
+    sum.sum = contributionsOf(terms_, a), sum.term = kNoTerm;
+    sum.microbatch = a.microbatch == b.microbatch ? a.microbatch : -1;
     Cover &cover = sum.edit().cover;
     cover = b->cover, cover.of = more;
     sum.put({axis, Place::Part});
   }
   bool isPiece = place && place->kind == Place::Part && sum->places == b->places &&
-                 a->order == b->order && a->multiple == b->multiple &&
+                 a->order == b->order && a->multiple == b->multiple && a->pooled == b->pooled &&
                  sum->cover.axis == b->cover.axis && sum->cover.of == more;
   if (!isPiece || (isFirst && !addContributions(sum.sum, more)))
     return refuse("adds a piece of another sum"), std::nullopt;
@@ -57,7 +58,8 @@ std::optional<State> Compute::added(const State &a, const State &b) {
     return isZero(a) ? b : a;
   if (b->cover.isPiece() && (a.isSum() || a->cover.isAll()))
     return addedPiece(a, b);
-  if (a->places != b->places || !(a->order == b->order) || !(a->multiple == b->multiple))
+  if (a->places != b->places || !(a->order == b->order) || !(a->multiple == b->multiple) ||
+      a->pooled != b->pooled)
     return refuse("adds values that differ in placement"), std::nullopt;
   if (!a->cover.isAll() || !b->cover.isAll()) { // parts of one attention
     const Place *pieces = a->cover.isPiece() ? a.at(static_cast<uint16_t>(a->cover.axis)) : nullptr;
@@ -79,7 +81,7 @@ std::optional<State> Compute::added(const State &a, const State &b) {
   sum.sum = contributionsOf(terms_, a);
   if (!addContributions(sum.sum, contributionsOf(terms_, b)))
     return refuse("adds a contribution twice"), std::nullopt;
-  sum.term = kNoTerm, sum.microbatch = -1;
+  sum.term = kNoTerm, sum.microbatch = a.microbatch == b.microbatch ? b.microbatch : -1;
   return sum;
 }
 

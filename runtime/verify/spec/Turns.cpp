@@ -10,17 +10,18 @@ namespace shardc::plan::spec {
 namespace {
 
 void advance(State &state, int64_t by) {
-  if (state.microbatch >= 0)
-    state.microbatch += by;
-  for (Contribution &each : state.sum) // which grows at its end
-    each.last += by;
+  bool isOfOne = state.microbatch >= 0;
+  state.microbatch += isOfOne ? by : 0;
+  for (Contribution &each : state.sum) // of several microbatches it grows at its end
+    each.first += isOfOne ? by : 0, each.last += by;
 }
 
 bool isLater(const State &now, const State &then, int64_t by) {
-  auto isSame = [by](const Contribution &a, const Contribution &b) {
-    return a.term == b.term && a.first == b.first && a.last == b.last + by;
+  int64_t moved = then.microbatch < 0 ? 0 : by;
+  auto isSame = [by, moved](const Contribution &a, const Contribution &b) {
+    return a.term == b.term && a.first == b.first + moved && a.last == b.last + by;
   };
-  return now.microbatch == then.microbatch + (then.microbatch < 0 ? 0 : by) &&
+  return now.microbatch == then.microbatch + moved &&
          std::ranges::equal(now.sum, then.sum, isSame) && now.term == then.term &&
          now.isPlacedAs(then);
 }
@@ -77,8 +78,8 @@ bool isLater(const Value &now, const Value &then, int64_t by) {
                             [by](const State &a, const State &b) { return isLater(a, b, by); });
 }
 
-void Walk::addStep(RoleWalk &walk, const std::vector<ProgramNode> &nodes) {
-  std::vector<int64_t> named = namedRuns(*walk.role, nodes);
+void Walk::addBodies(RoleWalk &walk, const std::vector<ProgramNode> &nodes,
+                     const std::vector<int64_t> &named) {
   forEachRun(nodes, [&](const ProgramNode &run, int64_t turn) {
     if (run.microbatch)
       walk.runs.push_back(

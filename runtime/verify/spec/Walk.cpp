@@ -59,16 +59,17 @@ bool Walk::refuse(const At &at, std::string why) {
   return false;
 }
 
-/// The program as bodies, one after the other, of the first two steps.
+/// The program as bodies, one after the other, of the first two steps. Bodies of one list of nodes
+/// are of as many microbatches as all of its runs name.
 void Walk::addRuns(RoleWalk &walk, const std::vector<ProgramNode> &nodes) {
+  std::vector<int64_t> named = namedRuns(*walk.role, nodes);
   for (const ProgramNode &node : nodes) {
-    if (node.kind == ProgramNode::Run || node.kind == ProgramNode::Loop)
-      addStep(walk, {node});
+    addBodies(walk, {node}, named);
     if (node.kind != ProgramNode::Steps)
       continue;
     for (int64_t s = 0; s < std::min<int64_t>(node.count, 2); ++s) {
       size_t begin = walk.runs.size();
-      addStep(walk, node.children);
+      addBodies(walk, node.children, namedRuns(*walk.role, node.children));
       if (begin == walk.runs.size())
         continue;
       walk.runs[begin].isStepBegin = true;

@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -27,6 +28,8 @@ struct Goals {
         gradients; ///< summands of each microbatch, sorted; empty: none
     /// Of each microbatch, with their tokens: of training, and of an evaluation before the step.
     std::vector<std::pair<TermId, TermId>> losses, evaluated;
+    /// Values that a slot of amaxes scales, in training and in that evaluation.
+    std::set<std::pair<TermId, TermId>> evaluatedScales;
   };
   std::vector<Step> steps;
   const Op *stepBegin = nullptr;
@@ -144,10 +147,11 @@ private:
   bool isInduction();
   void beginSteps(RoleWalk &walk);
   void noteUse(const Value &value);
-  void addStep(RoleWalk &walk, const std::vector<ProgramNode> &nodes);
 
   // Walk.cpp: programs and segments
   void addRuns(RoleWalk &walk, const std::vector<ProgramNode> &nodes);
+  void addBodies(RoleWalk &walk, const std::vector<ProgramNode> &nodes,
+                 const std::vector<int64_t> &named);
   bool start(RoleWalk &walk);
   bool advance(RoleWalk &walk, bool &hasMoved);
   bool enter(RoleWalk &walk);
@@ -182,11 +186,15 @@ private:
   std::optional<Values> follow(const At &at);
   std::optional<Values> followPlain(const At &at);
   bool countsItsRows(const At &at);
+  bool takeAll(const At &at, State &state, const std::vector<uint16_t> &axes);
+  std::optional<Values> followShardRows(const At &at);
   std::optional<Values> followShardBwd(const At &at);
   std::optional<Values> followProductSquares(const At &at);
   std::optional<Values> followLoad(const At &at);
   std::optional<Values> followView(const At &at);
   std::optional<Values> followBlockView(const At &at, const BlockState &from);
+  std::optional<Values> followRow(const At &at, const State &tallied);
+  std::optional<Values> followRunningMean(const At &at);
   std::optional<Values> followPack(const At &at);
   std::optional<Values> followTranspose(const At &at);
   std::optional<Values> followMergeSlices(const At &at);
@@ -194,11 +202,19 @@ private:
   std::optional<Values> followVocabLoss(const At &at);
   std::optional<Values> followAttentionPart(const At &at);
   std::optional<Values> followAttentionJoin(const At &at);
-  bool findSlices(const At &at, int &axis, int64_t &distance, bool &isGathered);
+  struct Slices {
+    std::vector<uint16_t> axes;      ///< along which sequences are sliced
+    int64_t count = 1, distance = 0; ///< of the member whose keys these are
+    bool isGathered = false;         ///< they are the keys of all slices
+    bool areAt(const State &state, int64_t distance) const;
+  };
+  bool findSlices(const At &at, Slices &slices);
+  static Values placedBySlices(std::vector<State> made, const Slices &slices, bool isBack);
   std::optional<Value> added(const At &at, const Value &a, const Value &b);
 
   // Pieces.cpp: pieces of rows, norms over divided columns
   std::optional<Values> followPiece(const At &at, State state);
+  std::optional<State> pieceOf(const At &at, State state, int64_t offset, int64_t size);
   std::optional<Values> followJoin(const At &at);
   std::optional<Values> followNormPart(const At &at);
   bool isMeanOf(const State &dots, const std::vector<TermId> &factors, int64_t columns,
@@ -230,6 +246,8 @@ private:
   struct Slots {
     int64_t first = 0, count = 1;
   };
+  bool isZero(const Value &value) const;
+  std::set<std::pair<TermId, TermId>> scalesOfEvaluation() const;
   bool useSlots(const At &at, const State &x, const Value &amax, Slots slots);
   bool see(const At &at, const State &x, Value &seen, Slots slots);
   bool cutsNoBlock(const At &at, const State &x, ScaleBlocks blocks, bool isTransposed);
@@ -244,13 +262,15 @@ private:
   std::optional<State> moved(const At &at, const State &x);
   std::optional<Values> movedBlock(const At &at, const BlockState &x);
   bool sumAlong(const At &at, State &state, uint16_t axis);
-  bool isInnermostSlice(const State &state, uint16_t axis) const;
+  bool isInnermostSlice(const State &state, const std::vector<uint16_t> &axes) const;
+  State summedOverSamples(State x);
   std::optional<State> summed(const At &at, State x, uint16_t axis);
   std::optional<State> largest(const At &at, State x, uint16_t axis);
   std::optional<State> gathered(const At &at, State x, uint16_t axis);
   std::optional<State> scattered(const At &at, State x, uint16_t axis);
-  std::optional<State> shifted(const At &at, State x, uint16_t axis);
-  std::optional<State> exchanged(const At &at, State x, uint16_t axis);
+  State takenApart(State x, uint16_t axis) const;
+  std::optional<State> shifted(const At &at, State x, const std::vector<uint16_t> &axes);
+  std::optional<State> exchanged(const At &at, State x, const std::vector<uint16_t> &axes);
   std::optional<State> routed(const At &at, State x, const std::vector<uint16_t> &axes);
   bool meet(const At &at, Values &made, bool &isBlocked);
   std::vector<uint32_t> rolesApart(const At &at) const;
@@ -317,8 +337,10 @@ private:
   std::unordered_map<TermId, TermId> nextTerms_;
   std::unordered_map<const BlockState *, bool> begunBlocks_; ///< and whether the step used them
   std::map<std::pair<ChannelId, size_t>, std::map<uint32_t, Value>> meetings_;
-  std::map<std::pair<uint32_t, int64_t>, std::pair<TermId, int64_t>>
-      uses_; ///< by role and slot: what is scaled by it
+  using SlotOf = std::pair<uint32_t, int64_t>; ///< of a role
+  using Scaled = std::pair<TermId, int64_t>;   ///< by a slot and those behind it
+  std::map<SlotOf, Scaled> uses_;              ///< in the step under way
+  std::map<SlotOf, Scaled> scaled_; ///< in the step before; of a specification in evaluations
   std::map<std::pair<bool, int64_t>, int64_t> rolesWithLosses_; ///< of each evaluation, and step
   std::optional<Finding> difference_;
   bool isDifferent_ = false; ///< that is known

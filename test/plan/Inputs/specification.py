@@ -53,6 +53,45 @@ OF_EXPERTS = ["mixtral", "moe", "experts", "glm45", "llama4"]
 SHORT = ["llama_tiny.tp2cp2", "llama_tiny_fsdp.bf16", "llama_tiny_fsdp.pp2", "mixtral_tiny.tp2ep2", "gpt_oss_tiny.cp2p2p",
          "latent_tiny.cp2a2a"]
 
+# What no plan of those has, each by itself: settings of the model, unless they name another part of the recipe.
+OTHERS = {
+    "evaluation-of-chunks": ("gpt2_tiny", 4, "num_layers=4 pipeline_model_parallel_size=2 virtual_pipeline_model_parallel_size=2 "
+                             "train.global_batch_size=4 train.micro_batch_size=1 validation.eval_interval=1 validation.eval_iters=1"),
+    "evaluation-in-8-bits": ("llama_tiny", 1, "hidden_dropout=0.1 validation.eval_interval=1 validation.eval_iters=1 "
+                             "mixed_precision=bf16_mixed mixed_precision.fp8=hybrid"),
+    "sums-that-are-kept": ("llama_tiny", 2, "mtp_num_layers=1 pipeline_model_parallel_size=2 pipeline_schedule=zero_bubble "
+                           "share_embeddings_and_output_weights=true train.global_batch_size=4 train.micro_batch_size=1"),
+    "stages-without-amaxes": ("llama_tiny", 4, "num_layers=4 pipeline_model_parallel_size=4 mixed_precision=bf16_mixed "
+                              "mixed_precision.fp8=hybrid mixed_precision.first_last_layers_bf16=true"),
+    "products-in-fp32": ("mixtral_tiny", 1, "add_bias_linear=true moe_router_dtype=fp32 mixed_precision=bf16_mixed"),
+    "weights-in-another-type": ("llama_tiny", 1, "fp16=true mixed_precision.params_dtype=bf16"),
+    "average-over-slices": ("llama_tiny", 4, "context_parallel_size=2 ddp.average_in_collective=true"),
+    "slices-of-predictions": ("llama_tiny", 2, "context_parallel_size=2 mtp_num_layers=1"),
+    "slices-of-tokens": ("llama_tiny", 2, "context_parallel_size=2 calculate_per_token_loss=true"),
+    "slices-of-rows-of-tables": ("gpt2_tiny", 2, "context_parallel_size=2 dist.use_megatron_fsdp=true mixed_precision=fp16_mixed "
+                                 "position_embedding_type=rope"),
+    "heads-by-two-groups": ("llama_tiny", 4, "tensor_model_parallel_size=2 num_query_groups=4 context_parallel_size=2 cp_comm_type=[a2a] "
+                            "attention_dropout=0.1"),
+    "slices-of-slices": ("llama_tiny", 8, "tensor_model_parallel_size=2 num_query_groups=4 context_parallel_size=4 "
+                         'cp_comm_type=["a2a+p2p"] hierarchical_context_parallel_sizes=[2,2]'),
+    "tensors-along-two-axes": ("mixtral_tiny", 4, "tensor_model_parallel_size=4 num_query_groups=4 sequence_parallel=true "
+                               "expert_model_parallel_size=2 expert_tensor_parallel_size=1"),
+    "ring-along-two-axes": ("mixtral_tiny", 4, "context_parallel_size=4 expert_model_parallel_size=2 cp_comm_type=[p2p]"),
+    "heads-along-two-axes": ("mixtral_tiny", 4, "num_query_groups=4 context_parallel_size=4 expert_model_parallel_size=2 "
+                             "cp_comm_type=[a2a]"),
+    "keys-along-two-axes": ("mixtral_tiny", 4, "context_parallel_size=4 expert_model_parallel_size=2 cp_comm_type=[all_gather]"),
+    "rows-of-two-samples": ("llama_tiny", 4, "tensor_model_parallel_size=4 num_query_groups=4 sequence_parallel=true hidden_dropout=0.1"),
+    "pieces-of-positions": ("llama_tiny", 2, "tensor_model_parallel_size=2 sequence_parallel=true tp_comm_overlap=true "
+                            "tp_comm_overlap_pieces=2 position_embedding_type=learned_absolute"),
+    "two-loads": ("mixtral_tiny", 1, "moe_aux_loss_coeff=[0.1] num_moe_experts=2"),
+    "loads-of-all-samples": ("mixtral_tiny", 2, "moe_router_load_balancing_type=[global_aux_loss] moe_aux_loss_coeff=[0.1]"),
+    "experts-of-all-samples": ("mixtral_tiny", 4, "expert_tensor_parallel_size=2"),
+}
+
+
+def of_model(setting):
+    return setting if re.match(r"\w+\.|mixed_precision=", setting) else f"model.{setting}"
+
 
 def divided():
     for path in sorted(proof.DEBUG.glob("*.recipe")):
@@ -60,6 +99,8 @@ def divided():
         for way, settings in ways.items():
             if LONG or ONLY or f"{path.stem}.{way}" in SHORT:
                 yield f"{path.stem}.{way}", path, [], settings
+    for name, (recipe, count, settings) in OTHERS.items():
+        yield name, proof.DEBUG / f"{recipe}.recipe", [], ranks(count, *map(of_model, settings.split()))
 
 
 def published():

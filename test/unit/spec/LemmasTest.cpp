@@ -269,5 +269,35 @@ TEST(Linear, RowsSayWhatKernelsCompute) {
   EXPECT_GE(tried, 10u);
 }
 
+/// Results that differ when one operand has other numbers.
+size_t differences(Sample sample, size_t operand) {
+  std::vector<Array> before = sample.run();
+  for (int64_t e = 0; e < sample.operands[operand].numel(); ++e)
+    sample.operands[operand].put(e, 3 * sample.operands[operand].get(e) + 1);
+  std::vector<Array> after = sample.run();
+  size_t count = 0;
+  for (int64_t e = 0; e < before[0].numel(); ++e)
+    count += before[0].get(e) != after[0].get(e) ? 1 : 0;
+  return count;
+}
+
+/// With the attribute of a row, kernels do not use its operand; without it they do.
+TEST(Unused, RowsSayWhatKernelsCompute) {
+#define UNUSED(op, operand, attribute)                                                             \
+  {                                                                                                \
+    constexpr size_t kAt = operandIndex<OpKind::op>(#operand);                                     \
+    std::optional<Sample> sample =                                                                 \
+        factors::makeSample({OpKind::op}, opInfo(OpKind::op).name, 1, false);                      \
+    ASSERT_TRUE(sample);                                                                           \
+    sample->attrs.attribute = false;                                                               \
+    EXPECT_GT(differences(*sample, kAt), 0u) << #op;                                               \
+    sample->attrs.attribute = true;                                                                \
+    EXPECT_EQ(differences(*sample, kAt), 0u) << #op;                                               \
+    const Attr attr = {AttrKey::attribute, {.i = 1}};                                              \
+    EXPECT_EQ(unusedOperand(OpKind::op, {&attr, 1}), static_cast<int>(kAt));                       \
+  }
+#include "runtime/verify/spec/Spec.def"
+}
+
 } // namespace
 } // namespace shardc::plan::spec

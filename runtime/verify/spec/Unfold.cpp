@@ -1,0 +1,75 @@
+// Unfolds a fused op into the plain ones that its lemma says.
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "runtime/verify/spec/Compute.h"
+
+namespace shardc::plan::spec {
+
+std::optional<std::vector<State>> Compute::apply(const Call &call) {
+  const Lemma *lemma = lemmaOf(call.kind, call.operands.size(), call.results.size());
+  return lemma ? unfold(*lemma, call) : applyPlain(call);
+}
+
+std::optional<std::vector<State>> Compute::unfold(const Lemma &lemma, const Call &call) {
+  std::vector<std::optional<State>> values(lemma.valueCount);
+  std::vector<const Type *> types(lemma.valueCount);
+  for (size_t i = 0; i < call.operands.size(); ++i)
+    values[i] = *call.operands[i].state, types[i] = call.operands[i].type;
+  std::vector<bool> isNeeded(lemma.valueCount);
+  for (size_t r = 0; r < call.results.size(); ++r)
+    isNeeded[lemma.results[r]] = true, types[lemma.results[r]] = call.results[r];
+  std::vector<bool> isRun(lemma.steps.size());
+  for (size_t s = lemma.steps.size(); s-- > 0;) {
+    isRun[s] =
+        std::ranges::any_of(lemma.steps[s].results, [&](uint8_t value) { return isNeeded[value]; });
+    if (isRun[s])
+      for (uint8_t value : lemma.steps[s].operands)
+        isNeeded[value] = true;
+  }
+  for (const Attr &attr : call.attrs) {
+    bool isHanded = std::ranges::any_of(lemma.steps, [&](const LemmaStep &step) {
+      return std::ranges::find(step.attrs, attr.key) != step.attrs.end();
+    });
+    if (!isHanded && isMeant(call.kind, attr.key))
+      return refuse(fmt::format("has {}, which its LEMMA row hands to no step",
+                                attrInfo(attr.key).name)),
+             std::nullopt;
+  }
+  const Type *first = call.operands[0].type;
+  bool isProduct = opInfo(call.kind).work.cost == CostClass::Product;
+  if (isProduct && call.results[0]) // which may be of another type than its factors
+    first = call.results[0];
+  DType between = first ? first->dtype : call.between;
+  for (size_t s = 0; s < lemma.steps.size(); ++s) {
+    if (!isRun[s])
+      continue;
+    const LemmaStep &step = lemma.steps[s];
+    Call plain = {step.kind, {}, call.group, {}, {}, between, 0};
+    for (const Attr &attr : call.attrs)
+      if (std::ranges::find(step.attrs, attr.key) != step.attrs.end())
+        plain.attrs.push_back(attr);
+    for (auto [key, value] : step.set)
+      plain.attrs.push_back({key, {.i = value}});
+    std::ranges::sort(plain.attrs, {}, &Attr::key);
+    for (uint8_t value : step.operands)
+      if (values[value])
+        plain.operands.push_back({&*values[value], types[value]});
+    for (uint8_t value : step.results)
+      plain.results.push_back(types[value]);
+    if (!opInfo(step.kind).takesIndex())
+      plain.group.clear();
+    std::optional<std::vector<State>> made = applyPlain(plain);
+    if (!made)
+      return std::nullopt;
+    for (size_t r = 0; r < step.results.size(); ++r)
+      values[step.results[r]] = std::move((*made)[r]);
+  }
+  std::vector<State> results;
+  for (size_t r = 0; r < call.results.size(); ++r)
+    results.push_back(*values[lemma.results[r]]);
+  return results;
+}
+
+} // namespace shardc::plan::spec
