@@ -117,9 +117,17 @@ void rulePeftInit(RuleContext &ctx) {
         .fix(ctx.fixRemove(Opt::PeftInit, FixItKind::Alternative));
 }
 
+namespace {
+
+bool isOfExperts(std::string_view stem, const model::AdapterParts &) {
+  return stem.starts_with("mlp.experts.");
+}
+
+} // namespace
+
 void rulePeftDora(RuleContext &ctx) {
-  if (ctx.cfg().is(Opt::PeftScheme, PeftScheme::Dora))
-    ctx.report({Opt::PeftScheme})
+  if (ctx.cfg().is(Opt::PeftScheme, PeftScheme::Dora) && anyAdapter(ctx, isOfExperts))
+    ctx.report({Opt::PeftScheme, Opt::PeftTargets})
         .fix(ctx.fixSet(Opt::PeftScheme, Value::ofEnum(PeftScheme::Lora), FixItKind::Alternative));
 }
 
@@ -180,19 +188,18 @@ void rulePeftQuantize(RuleContext &ctx) {
 void rulePeftDropout(RuleContext &ctx) {
   if (!ctx.has(Opt::PeftScheme) || ctx.cfg().getFloat(Opt::PeftDropout) == 0)
     return;
-  auto isOfExperts = [](std::string_view stem, const model::AdapterParts &) {
-    return stem.starts_with("mlp.experts.");
-  };
   auto takesParts = [](std::string_view stem, const model::AdapterParts &) {
     return stem.ends_with("linear_proj") || stem.ends_with("linear_fc2");
   };
   bool areCut = ctx.derived().tensorParallel > 1 && anyAdapter(ctx, takesParts);
-  if (anyAdapter(ctx, isOfExperts) || areCut)
-    ctx.report({Opt::PeftDropout, Opt::PeftTargets},
+  bool isDora = ctx.cfg().is(Opt::PeftScheme, PeftScheme::Dora);
+  if (isDora || anyAdapter(ctx, isOfExperts) || areCut)
+    ctx.report({Opt::PeftDropout, isDora ? Opt::PeftScheme : Opt::PeftTargets},
                {arg(ctx, Opt::PeftDropout),
-                DiagArg(areCut ? "tensor-parallel ranks have parts of what linear_proj and "
-                                 "linear_fc2 take"
-                               : "experts have adapters")})
+                DiagArg(isDora   ? "'peft.scheme' is dora"
+                        : areCut ? "tensor-parallel ranks have parts of what linear_proj and "
+                                   "linear_fc2 take"
+                                 : "experts have adapters")})
         .fix(ctx.fixRemove(Opt::PeftDropout, FixItKind::Alternative));
 }
 

@@ -93,10 +93,8 @@ private:
 
   /// The scale of embeddings, rounded to the type of activations as transformers does.
   double embeddingScale() const {
-    auto root = static_cast<float>(std::sqrt(static_cast<double>(d_.hidden)));
-    return d_.compute == DType::BF16  ? toFloat(toBF16(root))
-           : d_.compute == DType::F16 ? toFloat(toF16(root))
-                                      : root;
+    return roundedTo(d_.compute,
+                     static_cast<float>(std::sqrt(static_cast<double>(d_.hidden))));
   }
 
   model::HeadSettings head() const {
@@ -168,6 +166,7 @@ private:
         config_.getFloat(Opt::PeftAlpha) / (config_.isOn(Opt::PeftRslora) ? std::sqrt(rank) : rank);
     adapters.dropout = config_.getFloat(Opt::PeftDropout);
     adapters.isXavier = config_.is(Opt::PeftInit, config::AdapterInit::Xavier);
+    adapters.hasMagnitude = config_.is(Opt::PeftScheme, config::PeftScheme::Dora);
     adapters.parts = kind.adapters;
     return adapters;
   }

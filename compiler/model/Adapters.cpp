@@ -151,6 +151,7 @@ std::optional<Adapter> Adapters::find(std::string_view stem, int64_t in,
   if (found == parts.end())
     return std::nullopt;
   Adapter adapter{rank, scale, dropout};
+  adapter.hasMagnitude = hasMagnitude;
   constexpr double kNormal = 0.2;
   adapter.initStd =
       isXavier ? std::sqrt(2.0 / (static_cast<double>(in) + static_cast<double>(rank))) : kNormal;

@@ -24,6 +24,9 @@ struct Adapter {
   int64_t units = 1;  ///< so many equal units, of which
   int64_t parts = 1;  ///< the last parts - 1 are of a part each, the others of the first one
   uint64_t kept = 1;  ///< bits of the parts that have an adapter
+  /// DoRA (arXiv 2402.09353): rows of the sum of weight and adapter are divided by their norms, and
+  /// multiplied by a trained magnitude.
+  bool hasMagnitude = false;
   bool isExpanded() const { return parts > 1; }
   int64_t columns() const; ///< of x·Aᵀ
 };
@@ -47,6 +50,7 @@ struct Adapters {
   int64_t rank = 1;
   double scale = 1, dropout = 0;
   bool isXavier = true; ///< else the standard deviation is 0.2, as Megatron-Bridge's `normal`
+  bool hasMagnitude = false;
   LayerAdapters parts;
 
   /// Of the linear layer with these columns of its weight; none if it has none.

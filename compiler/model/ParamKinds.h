@@ -39,7 +39,8 @@ constexpr const ParamKindInfo &paramKindInfo(ParamKind kind) {
 }
 
 constexpr bool isOfAdapter(ParamKind kind) {
-  return kind == ParamKind::AdapterIn || kind == ParamKind::AdapterOut;
+  return kind == ParamKind::AdapterIn || kind == ParamKind::AdapterOut ||
+         kind == ParamKind::Magnitude;
 }
 
 } // namespace shardc::model

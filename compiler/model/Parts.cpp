@@ -1,5 +1,7 @@
 #include "compiler/model/Parts.h"
 
+#include <cmath>
+
 #include "compiler/model/Forward.h"
 
 namespace shardc::model {
@@ -31,8 +33,12 @@ void Linear::declare(Params &params) const {
     if (cut == Columns)
       params.back().split = columns;
   }
-  if (!adapter)
-    return;
+  if (adapter)
+    declareAdapter(params);
+}
+
+void Linear::declareAdapter(Params &params) const {
+  const TensorSplit columns{0, parts}, summed{1};
   params.push_back({ParamKind::AdapterIn,
                     stem + kAdapterIn,
                     {adapter->columns(), in},
@@ -44,18 +50,61 @@ void Linear::declare(Params &params) const {
       {ParamKind::AdapterOut, stem + kAdapterOut, {out, adapter->rank}, InitKind::Zeros, 0});
   if (cut == Columns)
     params.back().split = columns;
+  if (!adapter->hasMagnitude)
+    return;
+  // What rows of new weights have on average; loads take the norms of the base's rows.
+  double norm = initStd * std::sqrt(static_cast<double>(in));
+  params.push_back(
+      {ParamKind::Magnitude, stem + kAdapterMagnitude, {out}, InitKind::Constant, norm});
+  if (cut == Columns)
+    params.back().split = columns;
 }
 
 ValueId Linear::apply(Forward &to, ValueId x, const char *what) const {
-  if (!adapter)
-    return product(to, x, what);
   const std::string name = what;
-  ValueId base = product(to, x, name + ".base"), more = adapted(to, x, name);
+  if (!adapter)
+    return biased(to, product(to, x, hasBias ? name + ".product" : name), name);
+  if (adapter->hasMagnitude)
+    return biased(to, withMagnitude(to, x, hasBias ? name + ".product" : name), name);
+  const std::string own = name + ".base";
+  ValueId base = biased(to, product(to, x, hasBias ? own + ".product" : own), own);
+  ValueId more = adapted(to, x, name).result;
   return to.emit(to.op(OpKind::Add, {base, more}), to.name(what), to.typeOf(base));
 }
 
-/// What the adapter adds.
-ValueId Linear::adapted(Forward &to, ValueId x, const std::string &what) const {
+/// The product of x and of rows of weight and adapter that have the magnitudes as their norms.
+ValueId Linear::withMagnitude(Forward &to, ValueId x, const std::string &what) const {
+  ValueId base = product(to, x, what + ".base");
+  const Adapted more = adapted(to, x, what);
+  ValueId sum = to.emit(to.op(OpKind::Add, {base, more.result}),
+                        to.name((what + ".sum").c_str()), to.typeOf(base));
+  Op square = to.op(OpKind::AdapterSquares,
+                    {to.weight(stem + ".weight"), more.factor, to.weight(stem + kAdapterIn)});
+  square.set(Key::scale, adapter->scale);
+  ValueId squares = to.emit(std::move(square), to.name((what + ".squares").c_str()),
+                            Type::of(DType::F32, {out}));
+  Op scale = to.op(OpKind::ScaleColumns, {sum, to.weight(stem + kAdapterMagnitude), squares});
+  scale.set(Key::num_groups, adapter->groups).set(Key::units, adapter->units);
+  scale.set(Key::first_units, adapter->units - adapter->parts + 1);
+  scale.set(Key::kept, static_cast<int64_t>(adapter->kept));
+  return to.emit(std::move(scale), to.name(what.c_str()), to.typeOf(sum));
+}
+
+/// The second factor, with columns of their own for each part of the rows.
+ValueId Linear::expanded(Forward &to, const std::string &what) const {
+  ValueId b = to.weight(stem + kAdapterOut);
+  if (!adapter->isExpanded())
+    return b;
+  Op expand = to.op(OpKind::ExpandParts, {b});
+  expand.set(Key::num_groups, adapter->groups).set(Key::units, adapter->units);
+  expand.set(Key::first_units, adapter->units - adapter->parts + 1);
+  expand.set(Key::parts, adapter->columns() / adapter->rank);
+  expand.set(Key::kept, static_cast<int64_t>(adapter->kept));
+  return to.emit(std::move(expand), to.name((what + ".adapter.parts").c_str()),
+                 Type::of(to.typeOf(b).dtype, {out, adapter->columns()}));
+}
+
+Linear::Adapted Linear::adapted(Forward &to, ValueId x, const std::string &what) const {
   const std::string name = what + ".adapter";
   auto times = [&](ValueId by, ValueId factor, int64_t columns, const std::string &result) {
     Type type = to.typeOf(by);
@@ -66,17 +115,9 @@ ValueId Linear::adapted(Forward &to, ValueId x, const std::string &what) const {
   };
   x = to.adapterDropout(x, adapter->dropout, (name + ".drop").c_str());
   ValueId inner = times(x, to.weight(stem + kAdapterIn), adapter->columns(), name + ".in");
-  ValueId b = to.weight(stem + kAdapterOut);
-  if (adapter->isExpanded()) {
-    Op expand = to.op(OpKind::ExpandParts, {b});
-    expand.set(Key::num_groups, adapter->groups).set(Key::units, adapter->units);
-    expand.set(Key::first_units, adapter->units - adapter->parts + 1);
-    expand.set(Key::parts, adapter->columns() / adapter->rank);
-    expand.set(Key::kept, static_cast<int64_t>(adapter->kept));
-    b = to.emit(std::move(expand), to.name((name + ".parts").c_str()),
-                Type::of(to.typeOf(b).dtype, {out, adapter->columns()}));
-  }
-  return times(to.scaled(inner, adapter->scale, (name + ".scaled").c_str()), b, out, name + ".out");
+  ValueId b = expanded(to, what);
+  inner = to.scaled(inner, adapter->scale, (name + ".scaled").c_str());
+  return {times(inner, b, out, name + ".out"), b};
 }
 
 ValueId Linear::product(Forward &to, ValueId x, const std::string &what) const {
@@ -85,9 +126,14 @@ ValueId Linear::product(Forward &to, ValueId x, const std::string &what) const {
   type.shape[type.rank - 1u] = out;
   Op product = to.op(OpKind::MatMul, {x, w});
   product.set(Key::trans_b, int64_t{1});
+  return to.emit(std::move(product), to.name(what.c_str()), type);
+}
+
+/// The product with the layer's bias, if it has one.
+ValueId Linear::biased(Forward &to, ValueId y, const std::string &what) const {
   if (!hasBias)
-    return to.emit(std::move(product), to.name(what.c_str()), type);
-  ValueId y = to.emit(std::move(product), to.name(what.c_str()) + ".product", type);
+    return y;
+  Type type = to.typeOf(y);
   if (cut == Sum) // it ends a branch, which is added to the residual stream
     type.dtype = to.settings().residual;
   return to.emit(to.op(OpKind::BiasAdd, {y, to.weight(stem + ".bias")}), to.name(what.c_str()),

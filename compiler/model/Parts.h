@@ -25,13 +25,22 @@ struct Linear {
   plan::ValueId apply(Forward &to, plan::ValueId x, const char *what) const;
 
 private:
+  void declareAdapter(Params &params) const;
   plan::ValueId product(Forward &to, plan::ValueId x, const std::string &what) const;
-  plan::ValueId adapted(Forward &to, plan::ValueId x, const std::string &what) const;
+  plan::ValueId biased(Forward &to, plan::ValueId y, const std::string &what) const;
+  plan::ValueId expanded(Forward &to, const std::string &what) const;
+  /// What the adapter adds, and its second factor.
+  struct Adapted {
+    plan::ValueId result, factor;
+  };
+  Adapted adapted(Forward &to, plan::ValueId x, const std::string &what) const;
+  plan::ValueId withMagnitude(Forward &to, plan::ValueId x, const std::string &what) const;
 };
 
-/// The names of an adapter's factors behind the name of its layer.
+/// The names of an adapter's factors, and of DoRA's magnitude, behind the name of its layer.
 inline constexpr const char *kAdapterIn = ".adapter.linear_in.weight",
-                            *kAdapterOut = ".adapter.linear_out.weight";
+                            *kAdapterOut = ".adapter.linear_out.weight",
+                            *kAdapterMagnitude = ".adapter.weight_magnitude";
 
 struct NormSettings {
   bool centered = false;     ///< layernorm, with a bias; else rmsnorm

@@ -74,6 +74,22 @@ void backMergeSlices(Gradients &gradients, const Op &op) {
   gradients.emitFor(op.operands[0], std::move(back));
 }
 
+/// The squares have no gradient: DoRA takes norms as constants.
+void backScaleColumns(Gradients &gradients, const Op &op) {
+  constexpr OpKind kOp = OpKind::ScaleColumns;
+  ValueId dy = gradients.of(op.results[0]), x = plan::operandNamed<kOp>(op, "x"),
+          m = plan::operandNamed<kOp>(op, "m");
+  if (dy == kNone)
+    return;
+  Op back = gradients.makeOp(OpKind::ScaleColumnsBwd,
+                             {dy, x, m, plan::operandNamed<kOp>(op, "squares")});
+  back.attrs = op.attrs;
+  ValueId dx = gradients.contribute(back, x);
+  gradients.contribute(back, m);
+  gradients.append(std::move(back));
+  gradients.settle(x, dx);
+}
+
 void backRope(Gradients &gradients, const Op &op) { linear(gradients, op, true); }
 
 void backScalePositions(Gradients &gradients, const Op &op) { linear(gradients, op, false); }

@@ -345,7 +345,7 @@ private:
     ValueId part = addValue(nameOf(sum) + ".part", type);
     op.results = {part};
     ops_.push_back(std::move(op));
-    if (byRows_)
+    if (byRows_ && type.rank > 1) // otherwise it is of a weight
       return scatter(part, sum);
     Op reduce = collective(OpKind::AllReduce, part);
     reduce.results = {sum};

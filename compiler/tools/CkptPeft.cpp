@@ -89,9 +89,9 @@ int importAdapters(const PeftCommand &command) {
   if (status.isOk()) {
     reportMade(command.in, *target);
     printOut("a recipe that goes on with them has\n"
-             "  peft lora {{ rank = {}  alpha = {}  rslora = {}  dropout = {}\n"
+             "  peft {} {{ rank = {}  alpha = {}  rslora = {}  dropout = {}\n"
              "    targets = {} }}\n",
-             settings.rank, settings.alpha, settings.isRslora, settings.dropout,
+             settings.scheme, settings.rank, settings.alpha, settings.isRslora, settings.dropout,
              toText(nlohmann::json(settings.targets)));
   }
   return StopOnSignal::finish(status);

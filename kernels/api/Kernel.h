@@ -41,7 +41,7 @@ struct Attrs {
 /// A contiguous range of a shard that belongs to one parameter, for init_block, sum_squares and the
 /// optimizers. Elements of a shard outside of all ranges are padding.
 struct ParamRange {
-  enum Init : uint8_t { Zeros, Ones, Normal };
+  enum Init : uint8_t { Zeros, Constant, Normal };
   int64_t begin = 0, end = 0; ///< element range of the shard, end excluded
   int64_t globalBegin = 0;    ///< index of element `begin` in the unsharded tensor
   /// If positive, the range consists of pieces of rows: each piece has `columns` elements, and
@@ -54,7 +54,7 @@ struct ParamRange {
   /// the schedule did.
   int64_t countOffset = 0;
   Init init = Zeros;
-  double initStd = 0;
+  double initStd = 0; ///< of Normal; the value, of Constant
   int64_t number = 0; ///< index among the 8-bit parameters, if it is one of them
   /// Elements in a row of this rank's part of the tensor.
   int64_t row = 0;

@@ -78,6 +78,31 @@ void makeExpandParts(Builder &b) {
   b.toData({8 * b.model.channels, 2 * b.model.groups});
 }
 
+/// Of a product's weight and of an adapter with as many columns as heads.
+void makeAdapterSquares(Builder &b) {
+  const Model &m = b.model;
+  b.attrs().scale = 2;
+  b.data({m.ffn, m.hidden()}).data({m.ffn, m.heads}).data({m.heads, m.hidden()});
+  b.toFloats({m.ffn});
+}
+
+void makeScaleColumns(Builder &b) {
+  const Model &m = b.model;
+  setParts(b.attrs());
+  int64_t columns = 8 * m.channels;
+  b.data({m.batch, m.positions, columns}).data({columns}).ones({columns});
+  b.toData({m.batch, m.positions, columns});
+}
+
+void makeScaleColumnsBwd(Builder &b) {
+  const Model &m = b.model;
+  setParts(b.attrs());
+  int64_t columns = 8 * m.channels;
+  b.data({m.batch, m.positions, columns}).data({m.batch, m.positions, columns});
+  b.data({columns}).ones({columns});
+  b.toData({m.batch, m.positions, columns}).toFloats({columns});
+}
+
 void makeMatMulAdd(Builder &b) {
   const Model &m = b.model;
   b.attrs().trans_b = true;

@@ -18,5 +18,8 @@ void makeDequantize(Builder &b);
 void makeMatMulAdd(Builder &b);
 void makeExpandParts(Builder &b);
 void makeContractParts(Builder &b);
+void makeAdapterSquares(Builder &b);
+void makeScaleColumns(Builder &b);
+void makeScaleColumnsBwd(Builder &b);
 
 } // namespace shardc::kernels::bench

@@ -1,5 +1,5 @@
-// init_block: initial values of a shard. Element i of a tensor is std·normalAt(key, i), one or
-// zero, by its row of the parameter table; elements outside of all ranges are zero. f32, bf16 or
+// init_block: initial values of a shard. Element i of a tensor is std·normalAt(key, i), a constant
+// or zero, by its row of the parameter table; elements outside of all ranges are zero. f32, bf16 or
 // f16, rounded once; or in bf16 with remainders (remainder.cuh); or records of 64 numbers
 // (runtime/base/Nf4.h), one a thread. The numbers are those of
 // runtime/base/Philox.h: Box-Muller in fp64 on the words of one Philox block for two elements.
@@ -25,7 +25,7 @@ struct Draw {
   int64_t columns, stride; ///< of a part of a row: its elements, and from one to the next
   uint64_t key;
   float std;
-  bool normal; ///< else ones
+  bool normal; ///< else `std` is a constant
 };
 
 /// Pairs with an element in so many elements that follow each other, at most.
@@ -42,7 +42,7 @@ __device__ __forceinline__ void setValue(const Draw &p, int64_t i, float value) 
 /// Two numbers that follow each other in a stream.
 __device__ __forceinline__ float2 drawPair(const Draw &p, int64_t pair) {
   if (!p.normal)
-    return {1.0f, 1.0f};
+    return {p.std, p.std};
   auto index = static_cast<uint64_t>(pair);
   uint4 bits =
       philox({static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32), 0, 0}, p.key);

@@ -1,5 +1,5 @@
-// init_block: initial values of a shard. Element i of a tensor is std·normalAt(key, i) in fp32,
-// one or zero, according to its row of the parameter table; elements outside all ranges are zero.
+// init_block: initial values of a shard. Element i of a tensor is std·normalAt(key, i) in fp32, a
+// constant or zero, according to its row of the parameter table; elements outside all ranges are zero.
 // f32, bf16 or f16, rounded once; or in bf16 with remainders in u16 (runtime/base/Remainder.h); or
 // records of 64 numbers (runtime/base/Nf4.h), of which all counts of elements are.
 // Limited by the logarithm and the sines, two elements at a time.
@@ -35,10 +35,10 @@ const char *acceptsInitBlock(const Call &call) {
     SHARDC_REQUIRE(range.columns == 0 || (range.columns > 0 && range.columns <= range.stride &&
                                           (range.end - range.begin) % range.columns == 0),
                    "a range does not consist of equal parts of rows");
-    SHARDC_REQUIRE(range.init == ParamRange::Zeros || range.init == ParamRange::Ones ||
+    SHARDC_REQUIRE(range.init == ParamRange::Zeros || range.init == ParamRange::Constant ||
                        range.init == ParamRange::Normal,
                    "a parameter's kind of initial values is not known");
-    SHARDC_REQUIRE(std::isfinite(range.initStd), "a standard deviation is not finite");
+    SHARDC_REQUIRE(std::isfinite(range.initStd), "a standard deviation or constant is not finite");
   }
   return nullptr;
 }
@@ -67,7 +67,7 @@ void writeValues(const Call &call, int64_t begin, int64_t n, const float *values
 void fillRow(const Call &call, const ParamRange &range, int64_t from, int64_t end,
              int64_t globalBegin) {
   float values[kBlock];
-  std::fill_n(values, kBlock, 1.0f);
+  std::fill_n(values, kBlock, static_cast<float>(range.initStd));
   for (int64_t begin = from; begin < end; begin += kBlock) {
     int64_t n = std::min(kBlock, end - begin);
     if (range.init == ParamRange::Normal)
@@ -81,7 +81,7 @@ void fillRow(const Call &call, const ParamRange &range, int64_t from, int64_t en
 void fillRowOfBlocks(const Call &call, const ParamRange &range, int64_t from, int64_t end,
                      int64_t globalBegin) {
   float numbers[Nf4Block::kNumbers];
-  std::fill_n(numbers, Nf4Block::kNumbers, 1.0f);
+  std::fill_n(numbers, Nf4Block::kNumbers, static_cast<float>(range.initStd));
   for (int64_t i = from; i < end; ++i) {
     if (range.init == ParamRange::Normal)
       drawNormals(range.key, static_cast<uint64_t>((globalBegin + i - from) * Nf4Block::kNumbers),

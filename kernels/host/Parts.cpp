@@ -3,7 +3,7 @@
 // Rows are num_groups groups of `units` equal units. The first `first_units` of a group are of the
 // first part, each other one is a part; `kept` has bits of those that have columns. Data are f32,
 // bf16 or f16 each. Limited by memory.
-#include "kernels/host/Check.h"
+#include "kernels/host/Parts.h"
 #include "kernels/host/Convert.h"
 #include "kernels/host/Rows.h"
 
@@ -11,25 +11,38 @@
 #include <bit>
 
 namespace shardc::kernels::host {
-namespace {
 
-const char *acceptsParts(const Call &call, const Tensor &joined, const Tensor &apart) {
-  const Attrs &attrs = call.attrs;
-  SHARDC_REQUIRE(isData(joined) && isData(apart), "parts are f32, bf16 or f16");
-  SHARDC_REQUIRE(joined.rank == 2 && apart.rank == 2 && joined.shape[0] == apart.shape[0],
-                 "operand and result are not matrices with the same rows");
+const char *checkParts(const Attrs &attrs, int64_t rows) {
   SHARDC_REQUIRE(attrs.first_units >= 1 && attrs.first_units <= attrs.units &&
                      attrs.units - attrs.first_units < 31,
                  "there are not as many units as parts");
-  SHARDC_REQUIRE(attrs.kept > 0 && attrs.kept < int64_t{2} << (attrs.units - attrs.first_units) &&
-                     std::popcount(static_cast<uint64_t>(attrs.kept)) == attrs.parts,
-                 "kept has not as many bits as parts, or bits of others");
-  SHARDC_REQUIRE(attrs.num_groups >= 1 && attrs.num_groups <= joined.shape[0] &&
-                     attrs.units <= joined.shape[0] / attrs.num_groups &&
-                     joined.shape[0] % (attrs.num_groups * attrs.units) == 0,
+  SHARDC_REQUIRE(attrs.kept > 0 && attrs.kept < int64_t{2} << (attrs.units - attrs.first_units),
+                 "kept has bits of other parts");
+  SHARDC_REQUIRE(attrs.num_groups >= 1 && attrs.num_groups <= rows &&
+                     attrs.units <= rows / attrs.num_groups &&
+                     rows % (attrs.num_groups * attrs.units) == 0,
                  "groups of units do not divide the rows");
-  SHARDC_REQUIRE(apart.shape[1] % attrs.parts == 0 &&
-                     apart.shape[1] / attrs.parts == joined.shape[1],
+  return nullptr;
+}
+
+int64_t placeOfPart(const Attrs &attrs, int64_t row, int64_t rows) {
+  int64_t unitRows = rows / (attrs.num_groups * attrs.units);
+  int64_t part = std::max<int64_t>(row / unitRows % attrs.units - attrs.first_units + 1, 0);
+  auto kept = static_cast<uint64_t>(attrs.kept), bit = uint64_t{1} << part;
+  return (kept & bit) != 0 ? std::popcount(kept & (bit - 1)) : -1;
+}
+
+namespace {
+
+const char *acceptsParts(const Call &call, const Tensor &joined, const Tensor &apart) {
+  SHARDC_REQUIRE(isData(joined) && isData(apart), "parts are f32, bf16 or f16");
+  SHARDC_REQUIRE(joined.rank == 2 && apart.rank == 2 && joined.shape[0] == apart.shape[0],
+                 "operand and result are not matrices with the same rows");
+  SHARDC_REQUIRE_OK(checkParts(call.attrs, joined.shape[0]));
+  int64_t parts = call.attrs.parts;
+  SHARDC_REQUIRE(std::popcount(static_cast<uint64_t>(call.attrs.kept)) == parts,
+                 "kept has not as many bits as parts");
+  SHARDC_REQUIRE(apart.shape[1] % parts == 0 && apart.shape[1] / parts == joined.shape[1],
                  "there are not columns for each part that is kept");
   return nullptr;
 }
@@ -44,21 +57,13 @@ const char *acceptsContract(const Call &call) {
   return acceptsParts(call, call.out[0], call.in[0]);
 }
 
-/// The place of a row's part among those that have columns; -1 if it has none.
-int64_t placeOf(const Attrs &attrs, int64_t row, int64_t rows) {
-  int64_t unitRows = rows / (attrs.num_groups * attrs.units);
-  int64_t part = std::max<int64_t>(row / unitRows % attrs.units - attrs.first_units + 1, 0);
-  auto kept = static_cast<uint64_t>(attrs.kept), bit = uint64_t{1} << part;
-  return (kept & bit) != 0 ? std::popcount(kept & (bit - 1)) : -1;
-}
-
 void runExpand(const Call &call) {
   float buffer[kBlock];
   const float zeros[kBlock] = {};
   const Tensor &b = call.in[0], &w = call.out[0];
   int64_t rows = b.shape[0], cols = b.shape[1], parts = w.shape[1] / cols;
   for (int64_t row = 0; row < rows; ++row) {
-    int64_t own = placeOf(call.attrs, row, rows);
+    int64_t own = placeOfPart(call.attrs, row, rows);
     for (int64_t part = 0; part < parts; ++part)
       for (int64_t begin = 0; begin < cols; begin += kBlock) {
         int64_t n = std::min(kBlock, cols - begin);
@@ -74,7 +79,7 @@ void runContract(const Call &call) {
   const Tensor &dw = call.in[0], &db = call.out[0];
   int64_t rows = db.shape[0], cols = db.shape[1], parts = dw.shape[1] / cols;
   for (int64_t row = 0; row < rows; ++row) {
-    int64_t own = placeOf(call.attrs, row, rows);
+    int64_t own = placeOfPart(call.attrs, row, rows);
     for (int64_t begin = 0; begin < cols; begin += kBlock) {
       int64_t n = std::min(kBlock, cols - begin);
       const float *from =

@@ -75,6 +75,11 @@ constexpr bool isComputeType(DType type) {
   return type == DType::F32 || type == DType::BF16 || type == DType::F16;
 }
 
+/// The number after rounding to a type in which models compute.
+inline float roundedTo(DType type, float x) {
+  return type == DType::BF16 ? toFloat(toBF16(x)) : type == DType::F16 ? toFloat(toF16(x)) : x;
+}
+
 /// Converts to T's precision; for templates over float, BF16 and F16.
 template <typename T> T fromFloat(float x);
 template <> inline float fromFloat<float>(float x) { return x; }

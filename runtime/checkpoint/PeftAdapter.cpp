@@ -26,7 +26,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr const char *kConfigFile = "adapter_config.json", *kTensors = "adapter_model.safetensors";
-constexpr const char *kPrefix = "base_model.model.";
+constexpr const char *kPrefix = "base_model.model.", *kMagnitude = ".lora_magnitude_vector";
 constexpr uint64_t kConfigBytesMax = 4 << 20;
 
 /// The config.json that a checkpoint keeps, or that of a folder.
@@ -135,6 +135,17 @@ Status writeFolder(const std::string &out, std::vector<SafeTensorSource> tensors
   return status;
 }
 
+/// The rows of a module in a value with `width` elements for each row of the layer.
+std::vector<float> rowsOf(const PeftModule &module, const std::vector<float> &values,
+                          int64_t width) {
+  std::vector<float> rows(static_cast<size_t>(module.rows * width));
+  for (const HfSegment &segment : module.segments)
+    for (int64_t i = 0; i < segment.rows; ++i)
+      std::copy_n(values.begin() + (segment.row + i) * width, width,
+                  rows.begin() + (segment.hfRow + i * segment.step) * width);
+  return rows;
+}
+
 } // namespace
 
 double PeftSettings::scale() const {
@@ -154,6 +165,10 @@ Status exportPeft(const std::string &in, const std::string &out, const PeftOptio
   for (const PeftLinear &linear : linears) {
     ASSIGN_OR_RETURN(std::vector<float> a, readAll(saved, linear.aName, linear.aShape));
     ASSIGN_OR_RETURN(std::vector<float> b, readAll(saved, linear.bName, linear.bShape));
+    std::vector<float> magnitudes;
+    if (settings.isDora()) {
+      ASSIGN_OR_RETURN(magnitudes, readAll(saved, linear.magnitudeName, {linear.rows}));
+    }
     int64_t columns = linear.aShape[1], rank = linear.bShape[1];
     for (const PeftModule &module : linear.modules) {
       if (module.slice < 0)
@@ -161,13 +176,11 @@ Status exportPeft(const std::string &in, const std::string &out, const PeftOptio
       auto first = a.begin() + module.slice * rank * columns;
       tensors.push_back(tensorOf(kPrefix + module.name + ".lora_A.weight", options.weightType,
                                  {rank, columns}, {first, first + rank * columns}));
-      std::vector<float> rows(static_cast<size_t>(module.rows * rank));
-      for (const HfSegment &segment : module.segments)
-        for (int64_t i = 0; i < segment.rows; ++i)
-          std::copy_n(b.begin() + (segment.row + i) * rank, rank,
-                      rows.begin() + (segment.hfRow + i * segment.step) * rank);
       tensors.push_back(tensorOf(kPrefix + module.name + ".lora_B.weight", options.weightType,
-                                 {module.rows, rank}, std::move(rows)));
+                                 {module.rows, rank}, rowsOf(module, b, rank)));
+      if (settings.isDora())
+        tensors.push_back(tensorOf(kPrefix + module.name + kMagnitude, options.weightType,
+                                   {module.rows}, rowsOf(module, magnitudes, 1)));
       adapted.push_back(module.name);
     }
   }
@@ -183,7 +196,7 @@ Status exportPeft(const std::string &in, const std::string &out, const PeftOptio
                          : nlohmann::json(settings.alpha)},
       {"lora_dropout", settings.dropout},
       {"use_rslora", settings.isRslora},
-      {"use_dora", false},
+      {"use_dora", settings.isDora()},
       {"bias", "none"},
       {"fan_in_fan_out", false},
       {"inference_mode", true},
@@ -225,6 +238,7 @@ public:
     return alphaOf(module) / (isRslora() ? std::sqrt(rank) : rank);
   }
   bool isRslora() const { return isOn("use_rslora"); }
+  bool isDora() const { return isOn("use_dora"); }
   double alphaOf(const std::string &module) const {
     auto patterns = config_.find("alpha_pattern");
     if (patterns != config_.end() && patterns->is_object())
@@ -280,7 +294,7 @@ private:
     };
     if (std::string kind = textOr("peft_type", "LORA"); kind != "LORA")
       return cannotConvert("'{}' has adapters of kind '{}'; it needs to be LORA", path_, kind);
-    for (const char *field : {"use_dora", "lora_bias", "trainable_token_indices",
+    for (const char *field : {"lora_bias", "trainable_token_indices",
                               "target_parameters", "layer_replication", "alora_invocation_tokens"})
       if (isSet(field))
         return cannotConvert("'{}/{}' sets '{}', which no adapter of ours has", path_, kConfigFile,
@@ -305,8 +319,28 @@ private:
 /// The two factors of a layer, from those of the modules that it joins.
 struct Factors {
   Shape aShape, bShape;
-  std::vector<float> a, b;
+  std::vector<float> a, b, magnitudes;
 };
+
+/// Magnitudes of rows without an adapter count for nothing.
+Status fillMagnitudes(PeftFolder &folder, const PeftLinear &linear, Factors &factors) {
+  factors.magnitudes.assign(static_cast<size_t>(linear.rows), 0.0f);
+  for (const PeftModule &module : linear.modules) {
+    if (module.slice < 0)
+      continue;
+    const SafeTensor *tensor = folder.take(module.name + kMagnitude);
+    if (tensor == nullptr || tensor->shape != Shape{module.rows})
+      return cannotConvert("the magnitudes of '{}' are {}; they need to be {}", module.name,
+                           tensor ? shapeText(tensor->shape) : "missing",
+                           shapeText(Shape{module.rows}));
+    std::vector<float> values = floatsOf(folder.tensors(), *tensor);
+    for (const HfSegment &segment : module.segments)
+      for (int64_t i = 0; i < segment.rows; ++i)
+        factors.magnitudes[static_cast<size_t>(segment.row + i)] =
+            values[static_cast<size_t>(segment.hfRow + i * segment.step)];
+  }
+  return Status::ok();
+}
 
 Status fillFactors(PeftFolder &folder, const PeftLinear &linear, const PeftSettings &settings,
                    Factors &factors) {
@@ -369,7 +403,7 @@ Status importPeft(const std::string &in, const SaveTarget &out, const PeftOption
   std::vector<HfParam> params = hfParams(config);
   std::vector<PeftLinear> linears =
       peftLinears(params, [&](const std::string &module) { return folder.rowsOf(module); });
-  settings.scheme = "lora", settings.isRslora = folder.isRslora();
+  settings.scheme = folder.isDora() ? "dora" : "lora", settings.isRslora = folder.isRslora();
   settings.dropout = folder.dropout();
   std::set<std::string> targets;
   for (const PeftLinear &linear : linears)
@@ -389,6 +423,10 @@ Status importPeft(const std::string &in, const SaveTarget &out, const PeftOption
     RETURN_IF_ERROR(fillFactors(folder, linear, settings, factors));
     jobs.push_back(jobOf(linear.aName, factors.aShape, std::move(factors.a)));
     jobs.push_back(jobOf(linear.bName, factors.bShape, std::move(factors.b)));
+    if (!settings.isDora())
+      continue;
+    RETURN_IF_ERROR(fillMagnitudes(folder, linear, factors));
+    jobs.push_back(jobOf(linear.magnitudeName, {linear.rows}, std::move(factors.magnitudes)));
   }
   for (const HfParam &param : params)
     if (param.segments.size() == 1 && !param.isTransposed)
@@ -419,6 +457,7 @@ struct Delta {
   int64_t rank = 0, columns = 0;
   double scale = 1;
   std::vector<float> a, b;
+  std::vector<float> magnitudes; ///< of rows; empty without DoRA
   std::vector<int> sliceOf;
 
   void addTo(float *rows, int64_t first, int64_t count) const {
@@ -436,14 +475,31 @@ struct Delta {
       }
       for (int64_t c = 0; c < columns; ++c)
         rows[c] += static_cast<float>(scale) * sum[static_cast<size_t>(c)];
+      if (!magnitudes.empty())
+        setNorm(rows, magnitudes[static_cast<size_t>(row)]);
     }
+  }
+
+private:
+  /// Gives a row this norm. One of zeros stays as it is.
+  void setNorm(float *row, float norm) const {
+    double squares = 0;
+    for (int64_t c = 0; c < columns; ++c)
+      squares += static_cast<double>(row[c]) * static_cast<double>(row[c]);
+    auto root = static_cast<float>(std::sqrt(squares));
+    for (int64_t c = 0; c < columns && root != 0; ++c)
+      row[c] *= norm / root;
   }
 };
 
-Result<Delta> deltaOf(const SavedParams &adapters, const PeftLinear &linear, double scale) {
-  Delta delta{linear.bShape[1], linear.aShape[1], scale, {}, {}, {}};
+Result<Delta> deltaOf(const SavedParams &adapters, const PeftLinear &linear,
+                      const PeftSettings &settings) {
+  Delta delta{linear.bShape[1], linear.aShape[1], settings.scale(), {}, {}, {}, {}};
   ASSIGN_OR_RETURN(delta.a, readAll(adapters, linear.aName, linear.aShape));
   ASSIGN_OR_RETURN(delta.b, readAll(adapters, linear.bName, linear.bShape));
+  if (settings.isDora()) {
+    ASSIGN_OR_RETURN(delta.magnitudes, readAll(adapters, linear.magnitudeName, {linear.rows}));
+  }
   delta.sliceOf.assign(static_cast<size_t>(linear.rows), -1);
   for (const PeftModule &module : linear.modules)
     for (const HfSegment &segment : module.segments)
@@ -486,7 +542,7 @@ Status mergePeft(const std::string &in, const std::string &baseFolder, const Sav
       RETURN_IF_ERROR(isTrained ? adapters.read(name, box, Element::F32, rows.data())
                                 : base.read(name, box, rows.data()));
       if (linear != nullptr) {
-        ASSIGN_OR_RETURN(Delta delta, deltaOf(adapters, *linear, settings.scale()));
+        ASSIGN_OR_RETURN(Delta delta, deltaOf(adapters, *linear, settings));
         delta.addTo(rows.data(), box.offset[0], box.shape[0]);
       }
       convertElements(Element::F32, reinterpret_cast<const uint8_t *>(rows.data()), type,

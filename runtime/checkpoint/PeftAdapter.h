@@ -20,6 +20,7 @@ struct PeftSettings {
   std::vector<std::string> targets, exclude, modulesToSave;
 
   double scale() const;
+  bool isDora() const { return scheme == "dora"; }
 };
 
 /// Which parts of a joined layer have adapters: bits in the order of their rows, or one for all.

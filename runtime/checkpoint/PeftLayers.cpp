@@ -20,6 +20,7 @@ struct WeightName {
   std::string factor(const char *which) const {
     return fmt::format("{}.adapter.{}.weight{}", stem, which, end);
   }
+  std::string magnitude() const { return stem + ".adapter.weight_magnitude" + end; }
 };
 
 std::optional<WeightName> weightName(const std::string &name) {
@@ -75,6 +76,13 @@ bool hasSlabs(const HfParam &param) {
   return std::ranges::any_of(param.segments, [](const HfSegment &s) { return s.slab >= 0; });
 }
 
+PeftLinear linearOf(const HfParam &param, const WeightName &name) {
+  PeftLinear linear;
+  linear.name = param.name, linear.magnitudeName = name.magnitude();
+  linear.aName = name.factor("linear_in"), linear.bName = name.factor("linear_out");
+  return linear;
+}
+
 } // namespace
 
 std::string moduleOf(const std::string &tensor) {
@@ -96,8 +104,7 @@ Result<std::vector<PeftLinear>> peftLinears(const SavedParams &saved, const Peft
     std::optional<WeightName> name = weightName(param.name);
     if (!name)
       continue;
-    PeftLinear linear{param.name, name->factor("linear_in"), name->factor("linear_out"), {}, {}, 0,
-                      {}};
+    PeftLinear linear = linearOf(param, *name);
     std::optional<Shape> a = saved.shapeOf(linear.aName), b = saved.shapeOf(linear.bName);
     if (!a || !b)
       continue;
@@ -139,8 +146,7 @@ std::vector<PeftLinear> peftLinears(const std::vector<HfParam> &params,
     std::optional<WeightName> name = weightName(param.name);
     if (!name || hasSlabs(param))
       continue;
-    PeftLinear linear{param.name, name->factor("linear_in"), name->factor("linear_out"), {}, {}, 0,
-                      {}};
+    PeftLinear linear = linearOf(param, *name);
     linear.rows = rowsOf(param);
     if (linear.rows == 0 && !param.segments.empty()) // all of a module
       linear.rows = rowsIn(moduleOf(param.segments[0].hf));

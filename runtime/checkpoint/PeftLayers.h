@@ -22,6 +22,7 @@ struct PeftModule {
 /// A layer with an adapter.
 struct PeftLinear {
   std::string name, aName, bName;  ///< of the weight and of the factors
+  std::string magnitudeName;       ///< of DoRA's magnitudes of rows
   Shape aShape, bShape;            ///< of an adapter that is there
   int64_t rows = 0;                ///< of the weight
   std::vector<PeftModule> modules; ///< in the order of their first rows

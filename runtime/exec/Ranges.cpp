@@ -146,18 +146,22 @@ kernels::ParamRange rangeOf(const plan::Plan &plan, size_t index, const RangeCon
   range.isDecoupled = param.isDecoupled;
   range.countOffset = context.countOffsets.empty() ? 0 : context.countOffsets[index];
   range.number = plan::numberOfScale(plan, index) + number;
+  range.initStd = param.initStd;
   switch (param.init) {
   case plan::InitKind::Zeros:
     range.init = kernels::ParamRange::Zeros;
     break;
   case plan::InitKind::Ones:
-    range.init = kernels::ParamRange::Ones;
+    range.init = kernels::ParamRange::Constant;
+    range.initStd = 1;
+    break;
+  case plan::InitKind::Constant:
+    range.init = kernels::ParamRange::Constant;
     break;
   case plan::InitKind::Normal:
     range.init = kernels::ParamRange::Normal;
     break;
   }
-  range.initStd = param.initStd;
   range.row = param.rowSize();
   for (size_t i = 0; i < param.turns.size(); ++i)
     range.turns[i] = static_cast<int32_t>(param.turns[i]);

@@ -83,6 +83,13 @@ std::vector<const Block *> savedBlocks(const Plan &plan, const Role &role) {
 
 bool isOfAdapter(const Param &param) { return param.name.find(".adapter.") != std::string::npos; }
 
+std::optional<std::string> weightOfMagnitude(std::string_view name) {
+  constexpr std::string_view kEnd = ".adapter.weight_magnitude";
+  if (!name.ends_with(kEnd))
+    return std::nullopt;
+  return std::string(name.substr(0, name.size() - kEnd.size())) + ".weight";
+}
+
 std::vector<bool> cellsOfState(const Role &role, const std::vector<const Block *> &blocks) {
   std::vector<bool> isHeld(role.cells.size());
   for (size_t c = 0; c < role.cells.size(); ++c)

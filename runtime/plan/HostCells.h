@@ -78,8 +78,11 @@ inline constexpr int64_t kImagesBesideSave = kImagesPerRank + 1;
 /// Whether the block has frozen weights of a base model under adapters. Saves omit them, and loads
 /// read them from the base checkpoint.
 bool isOfBase(const Plan &plan, const Block &block);
-/// Whether the parameter is one of the two low-rank matrices of an adapter.
+/// Whether the parameter is one of the two low-rank matrices of an adapter, or its magnitude.
 bool isOfAdapter(const Param &param);
+/// The name of the weight whose rows' norms a magnitude of DoRA begins with; nothing if the name is
+/// not a magnitude's.
+std::optional<std::string> weightOfMagnitude(std::string_view name);
 
 /// Whether ranks of the role save the block. They do not if an earlier role holds the same data,
 /// nor for the base of adapters.

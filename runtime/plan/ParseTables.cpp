@@ -406,6 +406,8 @@ bool Parser::paramInit(Param &param) {
   if (!in_.expect(std::string_view("init")) ||
       !enumerator(param.init, parseInitKind, "initialisation"))
     return false;
+  if (param.init == InitKind::Constant)
+    return in_.real(param.initStd, "initial value");
   return param.init != InitKind::Normal || in_.real(param.initStd, "standard deviation");
 }
 

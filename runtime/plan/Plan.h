@@ -565,7 +565,7 @@ struct BlockPart {
 /// The part of the block that a value with `numel` elements is; nothing if it matches no part.
 std::optional<BlockPart> partOf(const Block &block, int64_t numel);
 
-enum class InitKind : uint8_t { Zeros, Ones, Normal };
+enum class InitKind : uint8_t { Zeros, Ones, Normal, Constant };
 std::string_view toString(InitKind);
 std::optional<InitKind> parseInitKind(std::string_view);
 
@@ -601,7 +601,7 @@ struct Param {
   double lrMult = 1, wdMult = 1;
   bool isDecoupled = false; ///< it uses the learning rate optimizer.decoupled_lr
   InitKind init = InitKind::Zeros;
-  double initStd = 0;
+  double initStd = 0; ///< of `normal`; the value, of `constant`
 
   /// Elements per row of this rank's part; shard boundaries lie between rows.
   int64_t rowSize() const;

@@ -266,7 +266,7 @@ void Writer::param(const Param &param) {
     text(" decoupled");
   text(" init ");
   text(toString(param.init));
-  if (param.init == InitKind::Normal) {
+  if (param.init == InitKind::Normal || param.init == InitKind::Constant) {
     text(" ");
     real(param.initStd);
   }

@@ -458,6 +458,32 @@ Status Loader::readFromBase(const StatePiece &piece, uint8_t *bytes) const {
   return Status::ok();
 }
 
+/// Magnitudes of new adapters are the norms of rows of their weights, as products take these.
+Status Loader::readNorms(const StatePiece &piece, const std::string &weight, uint8_t *bytes) const {
+  auto param = std::ranges::find(plan_->params, weight, &plan::Param::name);
+  SHARDC_CHECK(param != plan_->params.end(), "no weight '{}'", weight);
+  const DType compute = plan_->params[piece.param].type.dtype;
+  const int64_t columns = param->tensorType().shape[1];
+  std::vector<float> row(static_cast<size_t>(columns)), norms;
+  for (int64_t i = 0; i < piece.box.shape[0]; ++i) {
+    RETURN_IF_ERROR(base_->read(weight, {{piece.box.offset[0] + i, 0}, {1, columns}},
+                                checkpoint::Element::F32, row.data()));
+    if (param->type.dtype == DType::NF4x64)
+      for (size_t at = 0; at < row.size(); at += Nf4Block::kNumbers)
+        fromNf4(toNf4(&row[at]), &row[at]);
+    double squares = 0;
+    for (float number : row) {
+      auto rounded = static_cast<double>(roundedTo(compute, number));
+      squares += rounded * rounded;
+    }
+    norms.push_back(static_cast<float>(std::sqrt(squares)));
+  }
+  checkpoint::convertElements(checkpoint::Element::F32,
+                              reinterpret_cast<const uint8_t *>(norms.data()),
+                              checkpoint::elementOf(layout_.typeOf(piece)), bytes, piece.box.shape[0]);
+  return Status::ok();
+}
+
 Result<bool> Loader::read(const StatePiece &piece, std::vector<uint8_t> &bytes) const {
   if (takesFromBase(plan_->params[piece.param])) {
     if (!base_ || isMoment(piece.part))
@@ -466,8 +492,14 @@ Result<bool> Loader::read(const StatePiece &piece, std::vector<uint8_t> &bytes) 
     RETURN_IF_ERROR(readFromBase(piece, bytes.data()));
     return true;
   }
-  if (!checkpoint_ && !source_)
-    return false;
+  if (!checkpoint_ && !source_) {
+    std::optional<std::string> weight = plan::weightOfMagnitude(layout_.nameOf(piece));
+    if (!base_ || !weight || isMoment(piece.part))
+      return false;
+    bytes.resize(static_cast<size_t>(StateLayout::bytesOf(piece)));
+    RETURN_IF_ERROR(readNorms(piece, *weight, bytes.data()));
+    return true;
+  }
   if (source_) {
     bytes.resize(static_cast<size_t>(StateLayout::bytesOf(piece)));
     RETURN_IF_ERROR(source_->read(piece, bytes.data()));

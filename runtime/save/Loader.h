@@ -77,6 +77,7 @@ public:
 
 private:
   Status readFromBase(const StatePiece &piece, uint8_t *bytes) const;
+  Status readNorms(const StatePiece &piece, const std::string &weight, uint8_t *bytes) const;
   Loader(std::span<const plan::Plan> plans, StateLayout layout, ReportSink emit);
   /// A checkpoint's folder, and why it is the one.
   struct Choice {

@@ -586,13 +586,14 @@ private:
         kOpInfos, [&](const OpInfo &info) { return info.again && info.again->by == kind; });
   }
   /// Whether the op computes new values from its operands. Losses come with their gradients, and
-  /// weights that are added to the losses of a step have none.
+  /// weights that are added to the losses of a step have none. Norms of DoRA have no gradient.
   static bool isUse(const Op &op) {
     SumRole sum = opInfo(op).sum;
     bool computes = sum == SumRole::Computes || sum == SumRole::ComputesShard;
     return op.phase == Phase::Forward && !op.isRecomputed && op.role == ProductRole::Forward &&
            (computes || sum == SumRole::AddsLosses) && !changesForm(op) &&
-           op.kind != OpKind::Transpose && !makesAgain(op.kind);
+           op.kind != OpKind::Transpose && op.kind != OpKind::AdapterSquares &&
+           !makesAgain(op.kind);
   }
 
   /// Whether an op reads a result of this op, or the segment leaves one in a cell.

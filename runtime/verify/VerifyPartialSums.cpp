@@ -581,6 +581,8 @@ private:
       return innerSplits(op, op.getBool(Key::trans_a), op.getBool(Key::trans_b));
     if (op.kind == OpKind::MatMulScaled)
       return innerSplits(op, false, true);
+    if (op.kind == OpKind::AdapterSquares) // of the columns of its weight
+      return splitsOf(op.operands[0], 0);
     if (op.kind == OpKind::Embedding && op.group >= 0 && plan_.groupSize(op.group) > 1)
       return axesOf(plan_, op.group);
     if (isSumOverRanks(op))
@@ -589,6 +591,8 @@ private:
   }
 
   bool areKnown(const Op &op) const {
+    if (op.kind == OpKind::AdapterSquares)
+      return knownSplitsOf(op.operands[0], 0).has_value();
     if (isProduct(op) || op.kind == OpKind::MatMulScaled)
       return knownSplitsOf(op.operands[kSecondFactor], 0).has_value();
     return isLinear(op.kind) &&

@@ -276,16 +276,24 @@ private:
          "attribute 'num_heads' as in its types");
   }
 
-  /// Checks the attributes of ops that take a joined value apart: `kept` has a bit for each part
-  /// with columns of its own, and each such part has as many columns as the joined value.
-  void needParts(const Type &joined, const Type &apart) {
-    int64_t parts = attr(Key::parts), kept = attr(Key::kept);
+  /// Checks the attributes of ops on rows or columns in parts: `kept` has bits of parts only.
+  bool needKept() {
     int64_t more = attr(Key::units) - attr(Key::first_units); // parts beside the first one
-    bool areThere = more >= 0 && more < 31 && kept > 0 && kept < int64_t{2} << more &&
-                    std::popcount(static_cast<uint64_t>(kept)) == parts;
-    need(areThere, "attributes 'units', 'first_units', 'parts' and 'kept' that fit together");
-    if (areThere)
-      need(cols(apart) == cols(joined) * parts, "columns for each of its parts");
+    int64_t kept = attr(Key::kept);
+    bool areThere = more >= 0 && more < 31 && kept > 0 && kept < int64_t{2} << more;
+    need(areThere, "attributes 'units', 'first_units' and 'kept' that fit together");
+    return areThere;
+  }
+
+  /// The same of ops that take a joined value apart: each part that is kept has as many columns as
+  /// the joined value.
+  void needParts(const Type &joined, const Type &apart) {
+    int64_t parts = attr(Key::parts);
+    if (!needKept())
+      return;
+    need(std::popcount(static_cast<uint64_t>(attr(Key::kept))) == parts,
+         "as many bits of 'kept' as 'parts'");
+    need(cols(apart) == cols(joined) * parts, "columns for each of its parts");
   }
 
   // ---- routers and runs ----

@@ -229,7 +229,88 @@ TEST(Parts, OfOtherUnitsAreRefused) {
   expand.attrs.num_groups = 1, expand.attrs.units = 2, expand.attrs.parts = 1;
   expand.attrs.kept = 4;
   expand.in(randoms(DType::F32, {4, 3}, 1)).out(DType::F32, {4, 3});
-  EXPECT_STREQ(expand.refusal(), "kept has not as many bits as parts, or bits of others");
+  EXPECT_STREQ(expand.refusal(), "kept has bits of other parts");
+}
+
+/// The numbers of `makeScale`: magnitudes, squares, and rows of columns in parts of which the second
+/// one is not kept.
+struct Scaling {
+  static constexpr int64_t kRows = 3, kColumns = 8;
+  static constexpr bool kKept[kColumns] = {true, true, false, true, true, true, false, true};
+  DType dtype;
+  Array x, dy, m, squares;
+
+  explicit Scaling(DType type)
+      : dtype(type), x(randoms(type, {kRows, kColumns}, 1)), dy(randoms(type, {kRows, kColumns}, 2)),
+        m(randoms(type, {kColumns}, 3)), squares(randoms(DType::F32, {kColumns}, 4)) {
+    for (double &square : squares.values)
+      square = roundTo(DType::F32, square * square);
+    squares.values[3] = 0;
+  }
+  void set(Attrs &attrs) const {
+    attrs.num_groups = 2, attrs.units = 4, attrs.first_units = 2, attrs.kept = 5;
+  }
+  double root(int64_t c) const { return roundTo(dtype, std::sqrt(squares[c])); }
+  double scale(int64_t c) const { return !kKept[c] ? 1 : root(c) == 0 ? 0 : m[c] / root(c); }
+};
+
+TEST(Columns, AreScaledByMagnitudesOverNorms) {
+  for (DType dtype : {DType::F32, DType::BF16, DType::F16}) {
+    const Scaling of(dtype);
+    KernelRun scale("scale_columns");
+    of.set(scale.attrs);
+    Array y = scale.in(of.x).in(of.m).in(of.squares).out(dtype, of.x.shape).run()[0];
+    KernelRun back("scale_columns_bwd");
+    of.set(back.attrs);
+    Array old = randoms(DType::F32, {Scaling::kColumns}, 5), dm = old;
+    back.in(of.dy).in(of.x).in(of.m).in(of.squares).out(dtype, of.x.shape).accumulate(old);
+    std::vector<Array> gradients = back.run();
+    Vector ys, dxs;
+    for (int64_t i = 0; i < of.x.numel(); ++i) {
+      double by = of.scale(i % Scaling::kColumns);
+      ys.push_back(of.x[i] * by), dxs.push_back(of.dy[i] * by);
+    }
+    expectClose(y, ys, {1e-6, 1}, "y");
+    expectClose(gradients[0], dxs, {1e-6, 1}, "dx");
+    for (int64_t c = 0; c < Scaling::kColumns; ++c) {
+      double sum = 0;
+      for (int64_t t = 0; t < Scaling::kRows; ++t)
+        sum += of.dy[t * Scaling::kColumns + c] * of.x[t * Scaling::kColumns + c];
+      bool has = Scaling::kKept[c] && of.root(c) != 0;
+      dm.values[static_cast<size_t>(c)] = has ? sum * roundTo(DType::F32, 1 / of.root(c)) : 0;
+    }
+    expectAccumulated(gradients[1], dm, old);
+  }
+}
+
+TEST(Columns, HaveTheNormsOfWeightsWithAdapters) {
+  constexpr int64_t kRows = 5, kColumns = 11, kRank = 3;
+  for (DType dtype : {DType::F32, DType::BF16, DType::F16}) {
+    Array w = randoms(dtype, {kRows, kColumns}, 1), b = randoms(dtype, {kRows, kRank}, 2),
+          a = randoms(dtype, {kRank, kColumns}, 3);
+    KernelRun run("adapter_squares");
+    run.attrs.scale = 1.5;
+    Array squares = run.in(w).in(b).in(a).out(DType::F32, {kRows}).run()[0];
+    Vector want;
+    for (int64_t o = 0; o < kRows; ++o) {
+      double sum = 0;
+      for (int64_t i = 0; i < kColumns; ++i) {
+        double v = w[o * kColumns + i];
+        for (int64_t j = 0; j < kRank; ++j)
+          v += 1.5 * b[o * kRank + j] * a[j * kColumns + i];
+        sum += v * v;
+      }
+      want.push_back(sum);
+    }
+    expectClose(squares, want, {1e-6, 1}, "squares");
+  }
+}
+
+TEST(Columns, OfOtherFactorsAreRefused) {
+  KernelRun run("adapter_squares");
+  run.in(randoms(DType::F32, {4, 3}, 1)).in(randoms(DType::F32, {4, 2}, 1));
+  run.in(randoms(DType::F32, {1, 3}, 1)).out(DType::F32, {4});
+  EXPECT_STREQ(run.refusal(), "the factors' product is no matrix like w");
 }
 
 // ---- frequencies ----

@@ -299,18 +299,19 @@ ParamRange normalRange(int64_t begin, int64_t end, int64_t globalBegin) {
 TEST(Init, ValuesComeFromTheParametersStream) {
   for (DType dtype : kDataTypes) {
     KernelRun run("init_block");
-    ParamRange ones, zeros;
-    ones.begin = 1101;
-    ones.end = 1104;
-    ones.init = ParamRange::Ones;
+    ParamRange halves, zeros;
+    halves.begin = 1101;
+    halves.end = 1104;
+    halves.init = ParamRange::Constant;
+    halves.initStd = 0.5;
     zeros.begin = 1104;
     zeros.end = 1106;
-    run.ranges = {normalRange(1, 1100, 12345), ones, zeros};
+    run.ranges = {normalRange(1, 1100, 12345), halves, zeros};
     Array x = run.out(dtype, {kSize}).run()[0];
     for (int64_t i = 0; i < kSize; ++i) {
       float normal = normalAt(run.ranges[0].key, static_cast<uint64_t>(12345 + i - 1));
       double want = i >= 1 && i < 1100      ? static_cast<double>(0.02f * normal)
-                    : i >= 1101 && i < 1104 ? 1
+                    : i >= 1101 && i < 1104 ? 0.5
                                             : 0;
       ASSERT_EQ(x[i], roundTo(dtype, want)) << i;
     }

@@ -17,7 +17,7 @@ PATHS = {
 }
 PARTS = {"linear_qkv": "qkv", "fc1": ("gate", "up"), "shared.fc1": ("shared.gate", "shared.up")}
 KINDS = "embedding positions head qkv latent projection feed_forward experts shared_experts shared_gate router prediction norm " \
-    "qk_norm bias sink adapter_in adapter_out".split()
+    "qk_norm bias sink adapter_in adapter_out magnitude".split()
 ALIASES = {"embed_tokens": "embedding", "word_embeddings": "embedding", "wte": "embedding", "lm_head": "head", "output_layer": "head"}
 
 
@@ -103,10 +103,10 @@ RULES = {
     "peft-modules-to-save": lambda f: has(f) and saved_is_wrong(f),
     "peft-freeze": lambda f: has(f) and f.has("model.freeze"),
     "peft-init": lambda f: has(f) and f["peft.init"] not in ("xavier", "normal"),
-    "peft-dora": lambda f: f["peft.scheme"] == "dora",
+    "peft-dora": lambda f: f["peft.scheme"] == "dora" and any(each.startswith("experts.") for each in chosen(f)),
     "peft-fp8": lambda f: has(f) and f.has("model.fp8"),
-    "peft-dropout": lambda f: has(f) and f["peft.dropout"] > 0 and any(
-        each.startswith("experts.") or (f.tp > 1 and each.split(".")[-1] in ("proj", "fc2")) for each in chosen(f)),
+    "peft-dropout": lambda f: has(f) and f["peft.dropout"] > 0 and (f["peft.scheme"] == "dora" or any(
+        each.startswith("experts.") or (f.tp > 1 and each.split(".")[-1] in ("proj", "fc2")) for each in chosen(f))),
     "peft-quantize": lambda f: has(f) and f.has("peft.quantize") and f.has("model.num_layers") and any(
         row == 0 or row % 64 for row in rows_of_blocks(f)),
     "peft-key-groups": lambda f: has(f) and f.tp > f["model.num_query_groups"] and bool({*"qkv"} & set(chosen(f))),

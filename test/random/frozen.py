@@ -3,7 +3,7 @@
 import re
 
 KINDS = "embedding positions head qkv latent projection feed_forward experts shared_experts shared_gate router " \
-    "prediction norm qk_norm bias sink adapter_in adapter_out".split()
+    "prediction norm qk_norm bias sink adapter_in adapter_out magnitude".split()
 
 
 def frozen_entry(text, layers):

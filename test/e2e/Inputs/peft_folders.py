@@ -9,6 +9,7 @@ with the merged weights, both from folders of Hugging Face; what no adapter of o
 
 import array
 import json
+import math
 import pathlib
 import random
 import struct
@@ -85,7 +86,7 @@ def call(*command, fails=False):
     return done.stderr if fails else done.stdout
 
 
-def write_adapter(folder, rng, targets, **more):
+def write_adapter(folder, rng, targets, /, **more):
     folder.mkdir()
     tensors = {}
     for name, shape in shapes().items():
@@ -93,10 +94,17 @@ def write_adapter(folder, rng, targets, **more):
         if module.split(".")[-1] in targets:
             tensors[f"base_model.model.{module}.lora_A.weight"] = draw(rng, (RANK, shape[1]), 0.2)
             tensors[f"base_model.model.{module}.lora_B.weight"] = draw(rng, (shape[0], RANK), 0.2)
+            if more.get("use_dora"):
+                magnitudes = array.array("f", (abs(rng.gauss(0, 1)) for _ in range(shape[0])))
+                tensors[f"base_model.model.{module}.lora_magnitude_vector"] = (shape[0],), magnitudes
     write(folder / "adapter_model.safetensors", tensors)
     (folder / "adapter_config.json").write_text(json.dumps({
         "peft_type": "LORA", "r": RANK, "lora_alpha": ALPHA, "target_modules": targets, "bias": "none", **more}))
     return tensors
+
+
+def norm(values, row, columns):
+    return math.sqrt(sum(value * value for value in values[row * columns:(row + 1) * columns]))
 
 
 def merged(base, adapter, alphas=None):
@@ -110,6 +118,10 @@ def merged(base, adapter, alphas=None):
             values = array.array("f", (
                 values[r * columns + c] + scale * sum(b[r * rank + j] * a[j * columns + c] for j in range(rank))
                 for r in range(shape[0]) for c in range(columns)))
+            if f"{module}.lora_magnitude_vector" in adapter:
+                _, magnitudes = adapter[f"{module}.lora_magnitude_vector"]
+                scales = [magnitude / norm(values, row, columns) for row, magnitude in enumerate(magnitudes)]
+                values = array.array("f", (value * scales[i // columns] for i, value in enumerate(values)))
         out[name] = shape, values
     return out
 
@@ -130,6 +142,28 @@ def losses(folder, recipe, *settings):
     return [json.loads(line)["loss"] for line in metrics.read_text().splitlines() if "loss" in json.loads(line)]
 
 
+def check_new(folder, recipe, base, weights, peft):
+    """Magnitudes of new adapters are the norms of the base's rows, so the first loss is that of the base."""
+    losses(folder, recipe, *peft, f'checkpoint.pretrained_checkpoint="{base}"', f'checkpoint.save="{folder / "new"}"',
+           "checkpoint.save_interval=1", "optimizer.lr=0", "optimizer.min_lr=0")
+    call("shardc", "ckpt", "export", "peft", folder / "new", folder / "new.peft")
+    found = 0
+    for name, (shape, magnitudes) in read(folder / "new.peft").items():
+        if not name.endswith(".lora_magnitude_vector"):
+            continue
+        _, values = weights[name.removeprefix("base_model.model.").replace(".lora_magnitude_vector", ".weight")]
+        columns = len(values) // shape[0]
+        for row, magnitude in enumerate(magnitudes):
+            if abs(magnitude / norm(values, row, columns) - 1) > 1e-6:
+                sys.exit(f"{name}, row {row}: {magnitude}, where the norm is {norm(values, row, columns)}")
+        found += 1
+    if found == 0:
+        sys.exit("no magnitudes are saved")
+    for each in ("new", "new.peft"):
+        subprocess.run(["rm", "-r", folder / each], check=True)
+    print("new magnitudes are norms")
+
+
 def main():
     rng = random.Random(1)
     with tempfile.TemporaryDirectory() as name:
@@ -139,15 +173,16 @@ def main():
         weights = {each: draw(rng, shape, 0.1) for each, shape in shapes().items()}
         write(base / "model.safetensors", weights)
         (base / "config.json").write_text(json.dumps(CONFIG))
-        for what, targets in (("some", ["q_proj", "v_proj", "down_proj", "up_proj"]),
-                              ("all", ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"])):
-            adapter = write_adapter(folder / f"{what}.peft", rng, targets)
+        some = ["q_proj", "v_proj", "down_proj", "up_proj"]
+        every = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+        for what, targets, is_dora in (("some", some, False), ("all", every, False), ("some_dora", some, True), ("all_dora", every, True)):
+            adapter = write_adapter(folder / f"{what}.peft", rng, targets, use_dora=is_dora)
             call("shardc", "ckpt", "import", "peft", folder / f"{what}.peft", folder / what, "--config", base)
             call("shardc", "ckpt", "export", "peft", folder / what, folder / f"{what}.back")
             if read(folder / f"{what}.back") != adapter:
                 sys.exit(f"{what}: the adapters that come back are others")
             said = json.loads((folder / f"{what}.back" / "adapter_config.json").read_text())
-            if (said["r"], said["lora_alpha"], said["target_modules"]) != (RANK, ALPHA, sorted(targets)):
+            if (said["r"], said["lora_alpha"], said["target_modules"], said["use_dora"]) != (RANK, ALPHA, sorted(targets), is_dora):
                 sys.exit(f"{what}: the configuration that comes back is {said}")
             call("shardc", "ckpt", "merge", folder / what, base, folder / f"{what}.merged")
             call("shardc", "ckpt", "export", "hf", folder / f"{what}.merged", folder / f"{what}.hf")
@@ -155,7 +190,7 @@ def main():
             print(f"{what}: to the bit, and merged")
             recipe = folder / "a.recipe"
             recipe.write_text(RECIPE)
-            peft = ["peft.scheme=lora", f"peft.rank={RANK}", f"peft.alpha={ALPHA}", f"peft.targets={json.dumps(targets)}"]
+            peft = [f"peft.scheme={'dora' if is_dora else 'lora'}", f"peft.rank={RANK}", f"peft.alpha={ALPHA}", f"peft.targets={json.dumps(targets)}"]
             tuned = losses(folder, recipe, *peft, f'checkpoint.pretrained_checkpoint="{base}"', f'checkpoint.load="{folder / what}"',
                            "checkpoint.finetune=true", "checkpoint.convert_on_load=true")
             plain = losses(folder, recipe, f'checkpoint.pretrained_checkpoint="{folder / f"{what}.merged"}"',
@@ -163,12 +198,14 @@ def main():
             if not tuned or abs(tuned[0] / plain[0] - 1) > 1e-6:
                 sys.exit(f"{what}: adapters give {tuned}, merged weights {plain}")
             print(f"{what}: a run with adapters is one with merged weights")
+            if is_dora:
+                check_new(folder, recipe, base, weights, peft)
         patterned = write_adapter(folder / "p.peft", rng, ["o_proj", "down_proj"], alpha_pattern={"o_proj": 12.0})
         call("shardc", "ckpt", "import", "peft", folder / "p.peft", folder / "p", "--config", base)
         call("shardc", "ckpt", "merge", folder / "p", base, folder / "p.merged")
         call("shardc", "ckpt", "export", "hf", folder / "p.merged", folder / "p.hf")
         expect_close(read(folder / "p.hf"), merged(weights, patterned, {"o_proj": 12.0}), "patterns")
-        for what, more, words in (("dora", {"use_dora": True}, "sets 'use_dora', which no adapter of ours has"),
+        for what, more, words in (("lora_bias", {"lora_bias": True}, "sets 'lora_bias', which no adapter of ours has"),
                                   ("pissa", {"init_lora_weights": "pissa"}, "changes the base weights"),
                                   ("bias", {"bias": "all"}, "it needs to be none")):
             write_adapter(folder / what, rng, ["q_proj"], **more)

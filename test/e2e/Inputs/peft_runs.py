@@ -41,6 +41,9 @@ FORMS = {
              'peft.modules_to_save=["embed_tokens", "norm"]'],
     "layer": ['peft.targets=["*.layers.1.*"]', 'peft.exclude=["linear_q", "linear_k", "linear_v", "linear_fc1_gate", "linear_fc1_up"]'],
     "quantized": [ALL, "peft.quantize=nf4", "model.hidden_size=256", "model.ffn_hidden_size=256"],
+    "dora": ["peft.scheme=dora"],
+    "dora, some": ["peft.scheme=dora", 'peft.targets=["q_proj", "v_proj", "o_proj", "linear_fc1_up", "*.down_proj"]', "peft.rslora=true"],
+    "dora, quantized": [ALL, "peft.scheme=dora", "peft.quantize=nf4", "model.hidden_size=256", "model.ffn_hidden_size=256"],
     "dropout": ['peft.targets=["q_proj", "k_proj", "v_proj", "up_proj"]', "peft.dropout=0.3"],
 }
 AXES = {
@@ -126,6 +129,7 @@ def check_base(runner):
         "optim": ("optim", [], []),
         "optim_grads_params": ("optim_grads_params", ["mixed_precision=bf16_mixed"], []),
         "4 bits": ("optim_grads_params", ["model.ffn_hidden_size=192"], ["peft.quantize=nf4"]),
+        "dora": ("optim_grads_params", ["mixed_precision=bf16_mixed"], ["peft.scheme=dora"]),
     }
     for way, (strategy, own, adapters) in ways.items():
         with tempfile.TemporaryDirectory() as name:

@@ -485,7 +485,8 @@ void makeRanges(DeviceRun &run, int64_t numel) {
     ranges[i].wdMult = static_cast<float>(i);
     ranges[i].isDecoupled = i == 1;
   }
-  ranges[1].init = ParamRange::Normal, ranges[2].init = ParamRange::Ones;
+  ranges[1].init = ParamRange::Normal, ranges[2].init = ParamRange::Constant;
+  ranges[2].initStd = 0.5;
   run.call().ranges = ranges.data();
   run.call().rangesCount = 3;
 }

@@ -89,6 +89,8 @@ class Case:
     rank: int = 4
     alpha: float = 8.0
     rslora: bool = False
+    # Rows of weights with adapters have trained magnitudes.
+    dora: bool = False
     # Frozen linear layers but the head have the numbers that bitsandbytes makes of them in 4 bits.
     quantized: bool = False
 
@@ -454,6 +456,9 @@ QWEN2_MOE_LORA = replace(
         ("self_attention.linear_qkv", EACH), ("mlp.shared_experts.linear_fc1", (0, 1)), ("mlp.shared_experts.linear_fc2", ()),
     ),
 )
+LLAMA_DORA = replace(LLAMA_LORA, name="llama_dora", dora=True)
+QWEN3_DORA = replace(QWEN3_LORA, name="qwen3_dora", dora=True)
+QWEN2_MOE_DORA = replace(QWEN2_MOE_LORA, name="qwen2_moe_dora", dora=True)
 MIXTRAL_LORA = replace(
     MIXTRAL, name="mixtral_lora", frozen=ONLY_ADAPTERS, lr=5e-3, steps=10,
     adapters=(("mlp.experts.linear_fc1", ()), ("mlp.experts.linear_fc2", ()), ("self_attention.linear_proj", ())),
@@ -502,6 +507,9 @@ CASES = [
     LATENT_LORA,
     QWEN2_MOE_LORA,
     MIXTRAL_LORA,
+    LLAMA_DORA,
+    QWEN3_DORA,
+    QWEN2_MOE_DORA,
 ]
 
 CASES += [

@@ -33,6 +33,8 @@ def parameter_shapes(case):
         if columns := case.adapter_columns(name):
             shapes[f"{name}.adapter.linear_in.weight{end}"] = (columns, cols)
             shapes[f"{name}.adapter.linear_out.weight{end}"] = (rows, case.rank)
+            if case.dora:
+                shapes[f"{name}.adapter.weight_magnitude{end}"] = (rows,)
 
     def linear(name, rows, cols):
         shapes[f"{name}.weight"] = (rows, cols)
@@ -117,10 +119,19 @@ def parameter_shapes(case):
 def initial_values(case):
     """Name -> float32 array; the same for every precision."""
     values = {}
-    for name, shape in parameter_shapes(case).items():
+    shapes = parameter_shapes(case)
+
+    def deviation(name):
+        scaled = "linear_proj.weight" in name or "linear_fc2.weight" in name
+        return case.init_std / math.sqrt(2 * case.num_layers) if scaled else case.init_std
+
+    for name, shape in shapes.items():
         is_drawn = len(shape) > 1 or name.endswith("router.bias")
         if name.rstrip("0123456789").endswith(("bias", "softmax_offset")) and not is_drawn:
             values[name] = np.zeros(shape, np.float32)
+        elif name.endswith(".weight_magnitude"):  # the norm of a row on average
+            weight = name.replace(".adapter.weight_magnitude", ".weight")
+            values[name] = np.full(shape, deviation(weight) * math.sqrt(shapes[weight][1]), np.float32)
         elif not is_drawn:
             values[name] = np.full(shape, 0 if case.zero_centered else 1, np.float32)
         elif ".adapter.linear_out." in name:
@@ -130,8 +141,7 @@ def initial_values(case):
             drawn = normals(case.seed, name, math.prod(shape)).astype(np.float64)
             values[name] = (std * drawn).astype(np.float32).reshape(shape)
         else:
-            scaled = "linear_proj.weight" in name or "linear_fc2.weight" in name
-            std = case.init_std / math.sqrt(2 * case.num_layers) if scaled else case.init_std
+            std = deviation(name)
             drawn = normals(case.seed, name, math.prod(shape)).astype(np.float64)
             values[name] = (std * drawn).astype(np.float32).reshape(shape)
             if case.quantized and ".linear_" in name:

@@ -199,7 +199,7 @@ def with_adapters(case, module, dtype):
     ]
     experts = [EXPERTS[stem] for stem, _ in case.adapters if stem in EXPERTS]
     config = peft.LoraConfig(
-        r=case.rank, lora_alpha=case.alpha, use_rslora=case.rslora, lora_dropout=0.0, bias="none",
+        r=case.rank, lora_alpha=case.alpha, use_rslora=case.rslora, use_dora=case.dora, lora_dropout=0.0, bias="none",
         target_modules=targets or None, target_parameters=experts or None,
     )
     if case.experts and dtype == torch.float64:
@@ -218,7 +218,7 @@ def rows_of_part(case, stem, part, rows):
 
 
 def adapters_of(case, p):
-    """Path of a module -> its two factors."""
+    """Path of a module -> its two factors, and its magnitudes or None."""
     found = {}
     for i in range(case.num_layers):
         for stem, parts in case.adapters:
@@ -227,14 +227,18 @@ def adapters_of(case, p):
                 a = torch.cat([p[f"{ours}_in.weight{e}"] for e in range(case.experts)])
                 b = [p[f"{ours}_out.weight{e}"] for e in range(case.experts)]
                 # Of each row the columns of all experts, a rank's together.
-                found[f"{theirs}.{EXPERTS[stem]}"] = a, torch.stack(b, -1).flatten(1)
+                found[f"{theirs}.{EXPERTS[stem]}"] = a, torch.stack(b, -1).flatten(1), None
                 continue
             a, b = p[f"{ours}_in.weight"], p[f"{ours}_out.weight"]
+            m = p[f"{ours.removesuffix('linear')}weight_magnitude"] if case.dora else None
             for part, name in enumerate(MODULES[stem]):
                 if parts and part not in parts:
                     continue
                 own = a.chunk(len(parts))[parts.index(part)] if parts else a
-                found[f"{theirs}.{name}"] = own, rows_of_part(case, stem, part, b)
+                found[f"{theirs}.{name}"] = (
+                    own, rows_of_part(case, stem, part, b),
+                    None if m is None else rows_of_part(case, stem, part, m[:, None]).flatten(),
+                )
     return found
 
 
@@ -251,13 +255,15 @@ def adapted(case, p, state, module):
         elif plain not in names:
             plain = f"base_model.model.{path}.base_layer{name.removeprefix(path)}"
         out[plain] = value
-    for path, (a, b) in adapters.items():
+    for path, (a, b, m) in adapters.items():
         stem = f"base_model.model.{path}"
         if ".experts." in path:
             outer = stem[: stem.rindex(".")]
             stem = next(each for each in (outer, f"{outer}.base_layer") if names[f"{each}.lora_A.default.weight"] == tuple(a.shape))
         out[f"{stem}.lora_A.default.weight"] = a
         out[f"{stem}.lora_B.default.weight"] = b
+        if m is not None:
+            out[f"{stem}.lora_magnitude_vector.default.weight"] = m
     return out
 
 

@@ -21,7 +21,7 @@ bool isUse(const Term &term) {
                       op.kind == OpKind::QuantizeDelayed || op.kind == OpKind::Amax);
   return isContribution(term) && term.result == 0 && op.phase == Phase::Forward &&
          op.role == ProductRole::Forward && !op.isRecomputed && !isAgain && !changesForm &&
-         op.kind != OpKind::Transpose;
+         op.kind != OpKind::Transpose && op.kind != OpKind::AdapterSquares;
 }
 
 /// What was quantised or transposed.
