@@ -93,8 +93,7 @@ private:
 
   /// The scale of embeddings, rounded to the type of activations as transformers does.
   double embeddingScale() const {
-    return roundedTo(d_.compute,
-                     static_cast<float>(std::sqrt(static_cast<double>(d_.hidden))));
+    return roundedTo(d_.compute, static_cast<float>(std::sqrt(static_cast<double>(d_.hidden))));
   }
 
   model::HeadSettings head() const {

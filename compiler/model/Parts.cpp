@@ -76,13 +76,13 @@ ValueId Linear::apply(Forward &to, ValueId x, const char *what) const {
 ValueId Linear::withMagnitude(Forward &to, ValueId x, const std::string &what) const {
   ValueId base = product(to, x, what + ".base");
   const Adapted more = adapted(to, x, what);
-  ValueId sum = to.emit(to.op(OpKind::Add, {base, more.result}),
-                        to.name((what + ".sum").c_str()), to.typeOf(base));
+  ValueId sum = to.emit(to.op(OpKind::Add, {base, more.result}), to.name((what + ".sum").c_str()),
+                        to.typeOf(base));
   Op square = to.op(OpKind::AdapterSquares,
                     {to.weight(stem + ".weight"), more.factor, to.weight(stem + kAdapterIn)});
   square.set(Key::scale, adapter->scale);
-  ValueId squares = to.emit(std::move(square), to.name((what + ".squares").c_str()),
-                            Type::of(DType::F32, {out}));
+  ValueId squares =
+      to.emit(std::move(square), to.name((what + ".squares").c_str()), Type::of(DType::F32, {out}));
   Op scale = to.op(OpKind::ScaleColumns, {sum, to.weight(stem + kAdapterMagnitude), squares});
   scale.set(Key::num_groups, adapter->groups).set(Key::units, adapter->units);
   scale.set(Key::first_units, adapter->units - adapter->parts + 1);

@@ -81,8 +81,8 @@ void backScaleColumns(Gradients &gradients, const Op &op) {
           m = plan::operandNamed<kOp>(op, "m");
   if (dy == kNone)
     return;
-  Op back = gradients.makeOp(OpKind::ScaleColumnsBwd,
-                             {dy, x, m, plan::operandNamed<kOp>(op, "squares")});
+  Op back =
+      gradients.makeOp(OpKind::ScaleColumnsBwd, {dy, x, m, plan::operandNamed<kOp>(op, "squares")});
   back.attrs = op.attrs;
   ValueId dx = gradients.contribute(back, x);
   gradients.contribute(back, m);

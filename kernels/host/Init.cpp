@@ -1,8 +1,8 @@
 // init_block: initial values of a shard. Element i of a tensor is std·normalAt(key, i) in fp32, a
-// constant or zero, according to its row of the parameter table; elements outside all ranges are zero.
-// f32, bf16 or f16, rounded once; or in bf16 with remainders in u16 (runtime/base/Remainder.h); or
-// records of 64 numbers (runtime/base/Nf4.h), of which all counts of elements are.
-// Limited by the logarithm and the sines, two elements at a time.
+// constant or zero, according to its row of the parameter table; elements outside all ranges are
+// zero. f32, bf16 or f16, rounded once; or in bf16 with remainders in u16
+// (runtime/base/Remainder.h); or records of 64 numbers (runtime/base/Nf4.h), of which all counts of
+// elements are. Limited by the logarithm and the sines, two elements at a time.
 #include "kernels/host/Check.h"
 #include "kernels/host/Convert.h"
 #include "kernels/host/Ranges.h"

@@ -294,8 +294,8 @@ private:
     };
     if (std::string kind = textOr("peft_type", "LORA"); kind != "LORA")
       return cannotConvert("'{}' has adapters of kind '{}'; it needs to be LORA", path_, kind);
-    for (const char *field : {"lora_bias", "trainable_token_indices",
-                              "target_parameters", "layer_replication", "alora_invocation_tokens"})
+    for (const char *field : {"lora_bias", "trainable_token_indices", "target_parameters",
+                              "layer_replication", "alora_invocation_tokens"})
       if (isSet(field))
         return cannotConvert("'{}/{}' sets '{}', which no adapter of ours has", path_, kConfigFile,
                              field);

@@ -478,9 +478,9 @@ Status Loader::readNorms(const StatePiece &piece, const std::string &weight, uin
     }
     norms.push_back(static_cast<float>(std::sqrt(squares)));
   }
-  checkpoint::convertElements(checkpoint::Element::F32,
-                              reinterpret_cast<const uint8_t *>(norms.data()),
-                              checkpoint::elementOf(layout_.typeOf(piece)), bytes, piece.box.shape[0]);
+  checkpoint::convertElements(
+      checkpoint::Element::F32, reinterpret_cast<const uint8_t *>(norms.data()),
+      checkpoint::elementOf(layout_.typeOf(piece)), bytes, piece.box.shape[0]);
   return Status::ok();
 }
 

@@ -232,7 +232,7 @@ TEST(Parts, OfOtherUnitsAreRefused) {
   EXPECT_STREQ(expand.refusal(), "kept has bits of other parts");
 }
 
-/// The numbers of `makeScale`: magnitudes, squares, and rows of columns in parts of which the second
+/// Magnitudes, squares, and rows of columns in parts of which the second
 /// one is not kept.
 struct Scaling {
   static constexpr int64_t kRows = 3, kColumns = 8;
@@ -241,8 +241,9 @@ struct Scaling {
   Array x, dy, m, squares;
 
   explicit Scaling(DType type)
-      : dtype(type), x(randoms(type, {kRows, kColumns}, 1)), dy(randoms(type, {kRows, kColumns}, 2)),
-        m(randoms(type, {kColumns}, 3)), squares(randoms(DType::F32, {kColumns}, 4)) {
+      : dtype(type), x(randoms(type, {kRows, kColumns}, 1)),
+        dy(randoms(type, {kRows, kColumns}, 2)), m(randoms(type, {kColumns}, 3)),
+        squares(randoms(DType::F32, {kColumns}, 4)) {
     for (double &square : squares.values)
       square = roundTo(DType::F32, square * square);
     squares.values[3] = 0;

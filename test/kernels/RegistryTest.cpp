@@ -363,8 +363,7 @@ TEST(Registry, OnlyGradientsOfWeightsAndSumsAccumulate) {
           "contract_parts"})
       if (op.name == name)
         wanted = "0";
-    if (op.name == "rmsnorm_bwd" || op.name == "rmsnorm_part_bwd" ||
-        op.name == "scale_columns_bwd")
+    if (op.name == "rmsnorm_bwd" || op.name == "rmsnorm_part_bwd" || op.name == "scale_columns_bwd")
       wanted = "1";
     if (op.name == "layernorm_bwd" || op.name == "merge_qkv_norm_rope")
       wanted = "12";

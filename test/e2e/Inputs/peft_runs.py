@@ -77,7 +77,12 @@ def check_one_rank(runner):
 
 
 def check_stages(runner):
-    sizes = model({"form": "parts", "data": 1, "microbatches": 4, "tied": False}) + ["model.num_layers=4"]
+    for form in ("parts", "dora, some"):
+        check_stages_of(runner, form)
+
+
+def check_stages_of(runner, form):
+    sizes = model({"form": form, "data": 1, "microbatches": 4, "tied": False}) + ["model.num_layers=4"]
     expected = with_gradients(runner, *sizes, *tensor_runs.layout())
     for schedule in SCHEDULES:
         own = ["cluster.gpus_per_node=2", "model.pipeline_model_parallel_size=2", *SCHEDULES[schedule]]

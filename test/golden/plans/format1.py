@@ -150,7 +150,7 @@ class Reader:
             param.wd = float(self.next())
         self.expect("init")
         param.init = self.next()
-        if param.init == "normal":
+        if param.init in ("normal", "constant"):
             param.init += f" {float(self.next())!r}"
         self.found["params"].append(param)
 
