@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """One walk over all options that plans and runs depend on: what `shardc check` accepts of it compiles and verifies, with
-passes left out and others asked for, and on the host it trains as one rank does.
+passes left out and others asked for, is proved to compute what it says, and on the host trains as one rank does.
 
     walk.py SHARDC [--count=N] [--first=SEED] [--jobs=N]
 
@@ -162,6 +162,8 @@ class Said:
             return f"status {self.status}"
         is_named = any(map(self.unexecuted, self.messages))
         for message in self.messages:
+            if message["id"] == "plan-unproved":
+                return f"plan-unproved {message['text'].partition('says: ')[2][:60]}"
             if message["id"] == "plan-refused" or message["id"] in NOT_COMPILED and not is_named:
                 rule = re.search(r"violates rule '([a-z-]+)'", message["text"])
                 return f"{message['id']} {rule.group(1) if rule else message['text'][:60]}"

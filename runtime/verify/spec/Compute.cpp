@@ -414,8 +414,22 @@ private:
     }
     if (together > 0 ? parts != linear : parts != 1)
       return refuse(axis, "takes a part of a sum beside what is none");
+    if (kind == Place::OfExperts)
+      return followExperts(axis);
     for (State &result : results_)
       result.put({axis, kind});
+    return true;
+  }
+
+  /// Sums over routed rows, of the experts that each rank has.
+  bool followExperts(uint16_t axis) {
+    auto first = std::ranges::find_if(places_, [](const Place *place) { return place != nullptr; });
+    std::optional<Cut> cut = cutAt(row(static_cast<size_t>(first - places_.begin())), **first);
+    for (const Place *place : places_)
+      if (!cut || (place != nullptr && !(*place == **first)))
+        return refuse(axis, "takes sums of other experts");
+    for (size_t r = 0; r < results_.size(); ++r)
+      pending_.push_back({r, **first, *cut});
     return true;
   }
 

@@ -74,13 +74,15 @@ public:
   std::optional<State> added(const State &a, const State &b);
   std::optional<State> addedPiece(const State &a, const State &b);
   const std::string &why() const { return why_; }
+  /// Whether that is certainly something else than the model's.
+  bool isDifferent() const { return isDifferent_; }
   const Mesh &mesh() const { return mesh_; }
 
 private:
   friend class PlainCall;
   std::optional<std::vector<State>> unfold(const Lemma &lemma, const Call &call);
-  bool refuse(std::string why) {
-    why_ = std::move(why);
+  bool refuse(std::string why, bool isDifferent = false) {
+    why_ = std::move(why), isDifferent_ = isDifferent;
     return false;
   }
 
@@ -88,6 +90,7 @@ private:
   Terms &terms_;
   int64_t loads_ = 0; ///< of the segment under way: what is added to numbers of loaded values
   std::string why_;
+  bool isDifferent_ = false;
 };
 
 /// The contributions of a value: its own of its microbatch, or those of the sum that it is.

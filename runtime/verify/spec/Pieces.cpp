@@ -121,7 +121,7 @@ std::optional<Walk::Values> Walk::followNormPart(const At &at) {
     call.results.push_back(&typeOf(at, value));
   std::optional<std::vector<State>> made = compute_.applyPlain(call);
   if (!made)
-    return refuse(at, compute_.why()), std::nullopt;
+    return refuseComputed(at), std::nullopt;
   Term norm = {Term::Apply, OpKind::RmsNorm, 0, 0, {}, {of, weight}};
   for (const Attr &attr : at.op.attrs)
     if (isMeant(at.op.kind, attr.key))

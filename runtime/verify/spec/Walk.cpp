@@ -143,7 +143,7 @@ bool Walk::endRun(RoleWalk &walk) {
       if (walk.role->cells[c].kind == CellKind::Step &&
           (walk.cells[c][0].kind != Value::Step ||
            walk.cells[c][0].step->evaluation.finished != walk.step))
-        return refuse(fmt::format("role '{}': the evaluation does not end", walk.role->name));
+        return differ(fmt::format("role '{}': the evaluation does not end", walk.role->name));
   if (!skipLikeRuns(walk))
     ++walk.at;
   return true;
@@ -339,6 +339,7 @@ void Walk::noteForeign(const At &at, size_t result) {
     bool hasOp = lemmaOf(at.op.kind, at.op.operands.size(), at.op.results.size()) != nullptr;
     for (TermId id = 0; id < terms_.count(); ++id)
       hasOp |= terms_.isOfModel(id) && terms_[id].op == at.op.kind;
+    hasUnknownOp_ = !hasOp;
     if (!hasOp)
       text += fmt::format(" and no `{}`, which needs a LEMMA row if it stands for other ops",
                           opInfo(at.op).name);
@@ -420,11 +421,11 @@ bool Walk::run() {
   }
   for (int64_t step = 0; step <= roles_[0].step; ++step)
     if (int64_t roles = rolesWithLosses_[{false, step}]; roles != 1)
-      return refuse(fmt::format("{} roles have the losses of a step", roles));
+      return differ(fmt::format("{} roles have the losses of a step", roles));
   auto evaluates = [](const Run &run) { return run.isEvalEnd; };
   if (int64_t roles = rolesWithLosses_[{true, 0}];
       roles != (std::ranges::any_of(roles_[0].runs, evaluates) ? 1 : 0))
-    return refuse(fmt::format("{} roles have the losses of an evaluation", roles));
+    return differ(fmt::format("{} roles have the losses of an evaluation", roles));
   return true;
 }
 

@@ -164,15 +164,18 @@ private:
   Value *slot(RoleWalk &walk, uint32_t cell, int64_t shift);
   bool refuse(const At &at, std::string why);
   bool refuse(std::string why);
-  /// The same of what is certainly something else than the model's. Sums of losses and gradients
-  /// are not: in some layouts those of right plans are not followed to their end.
+  /// The same of what is certainly something else than the model's.
   bool differ(const At &at, std::string why) {
-    isDifferent_ |= !difference_;
+    isDifferent_ |= !difference_ && !hasUnknownOp_;
     return refuse(at, std::move(why));
   }
   bool differ(std::string why) {
-    isDifferent_ |= !difference_;
+    isDifferent_ |= !difference_ && !hasUnknownOp_;
     return refuse(std::move(why));
+  }
+  /// Of what cannot be computed so.
+  bool refuseComputed(const At &at) {
+    return compute_.isDifferent() ? differ(at, compute_.why()) : refuse(at, compute_.why());
   }
   void noteForeign(const At &at, size_t result);
   std::string meant(const At &at) const;
@@ -346,6 +349,7 @@ private:
   bool isDifferent_ = false; ///< that is known
   /// The first op whose term the model does not have, and what was meant.
   std::optional<Finding> foreign_;
+  bool hasUnknownOp_ = false;     ///< it has an op that the model does not have
   bool isForeignOperand_ = false; ///< it says which operand is another one
   std::vector<std::string> declared_;
   uint64_t visits_ = 0;

@@ -85,6 +85,12 @@ OTHERS = {
                             "tp_comm_overlap_pieces=2 position_embedding_type=learned_absolute"),
     "two-loads": ("mixtral_tiny", 1, "moe_aux_loss_coeff=[0.1] num_moe_experts=2"),
     "loads-of-all-samples": ("mixtral_tiny", 2, "moe_router_load_balancing_type=[global_aux_loss] moe_aux_loss_coeff=[0.1]"),
+    "sums-of-experts": ("mixtral_tiny", 8, "add_bias_linear=true tensor_model_parallel_size=2 sequence_parallel=true "
+                        "ddp.num_distributed_optimizer_instances=2 expert_model_parallel_size=4 train.global_batch_size=32"),
+    "sums-per-token": ("llama_tiny", 2, "ddp.average_in_collective=true calculate_per_token_loss=true"),
+    "evaluations-of-one-sample": ("llama_tiny", 2, "validation.eval_micro_batch_size=1 validation.eval_interval=1 "
+                                  "validation.eval_iters=1"),
+    "shares-of-norms": ("glm4_tiny", 4, "qk_layernorm=true tensor_model_parallel_size=4"),
     "experts-of-all-samples": ("mixtral_tiny", 4, "expert_tensor_parallel_size=2"),
 }
 
