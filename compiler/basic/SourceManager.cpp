@@ -74,6 +74,12 @@ BufferId SourceManager::addSetting(llvm::StringRef setting) {
   return addBuffer("<--set " + printable(setting) + ">", setting.str());
 }
 
+void SourceManager::copyFrom(const SourceManager &other) {
+  SHARDC_CHECK(buffers_.empty(), "{} source buffers would be replaced", buffers_.size());
+  buffers_ = other.buffers_;
+  nextBase_ = other.nextBase_;
+}
+
 std::optional<BufferId> SourceManager::find(llvm::StringRef name) const {
   for (uint32_t i = 0; i < buffers_.size(); ++i)
     if (name == buffers_[i].name)

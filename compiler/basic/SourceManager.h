@@ -44,6 +44,9 @@ public:
   /// Adds the text of `--set SETTING` under the name `<--set SETTING>`.
   BufferId addSetting(llvm::StringRef setting);
 
+  /// Takes the buffers of another manager, with their locations. This one must have none.
+  void copyFrom(const SourceManager &other);
+
   size_t numBuffers() const { return buffers_.size(); }
   llvm::StringRef name(BufferId id) const { return buffer(id).name; }
   llvm::StringRef text(BufferId id) const { return buffer(id).text; }

@@ -81,8 +81,13 @@ std::vector<llvm::StringRef> sameNameElsewhere(llvm::StringRef name) {
 class Resolver {
 public:
   Resolver(SourceManager &sources, DiagEngine &diags) : sources_(sources), diags_(diags) {}
+  /// Goes on where another one has ended, with a copy of its sources.
+  Resolver(const Resolver &read, SourceManager &sources, DiagEngine &diags)
+      : sources_(sources), diags_(diags), config_(read.config_), scope_(read.scope_),
+        variables_(read.variables_), hasTooManyVariables_(read.hasTooManyVariables_),
+        rank_(read.rank_), main_(read.main_), isStructureKnown_(read.isStructureKnown_) {}
 
-  std::optional<Config> run(BufferId recipe, const LoadOptions &options) {
+  void applyFiles(BufferId recipe, const LoadOptions &options) {
     main_ = recipe;
     origin_ = Origin::Recipe;
     applyFile(recipe);
@@ -90,9 +95,15 @@ public:
     for (const std::string &path : options.overlays)
       if (std::optional<BufferId> overlay = load(path, {}))
         applyFile(*overlay);
+  }
+
+  void applySettings(const std::vector<std::string> &settings) {
     origin_ = Origin::CommandLine;
-    for (const std::string &setting : options.sets)
+    for (const std::string &setting : settings)
       applySetting(setting);
+  }
+
+  std::optional<Config> take() {
     if (!isStructureKnown_)
       return std::nullopt;
     llvm::sort(config_.env(),
@@ -211,24 +222,26 @@ private:
     return setting;
   }
 
-  /// Shells remove quotes, so if an option is a string, --set takes the text after the '=' as it
-  /// is: `checkpoint.save=/tmp/ck`. Quotes, brackets, `none` and constants keep their meaning.
+  /// Applies what needs no parser. Shells remove quotes, so if an option is a string, --set takes
+  /// the text after the '=' as it is: `checkpoint.save=/tmp/ck`. Quotes, brackets, `none` and
+  /// constants keep their meaning.
   bool applyPlainText(BufferId id, FileState &state) {
     llvm::StringRef text = sources_.text(id), path = text.split('=').first.rtrim();
     if (path.size() == text.size() || findInvalidUtf8(text))
       return false; // the parser says what is wrong
     llvm::StringRef value = text.drop_front(text.find('=') + 1).trim();
-    if (!takesPlainText(path) || value.empty() ||
-        llvm::StringRef("\"'[(").contains(value.front()) || value == "none" ||
-        scope_.constants.count(value))
+    Constant constant;
+    if (scope_.constants.count(value) ||
+        !(isPlainWord(path, value, constant) || isText(path, value)))
       return false;
     auto offset = [&](llvm::StringRef part) {
       return static_cast<size_t>(part.data() - text.data());
     };
-    Constant constant;
-    constant.kind = Constant::Kind::String;
+    if (constant.kind == Constant::Kind::Error) {
+      constant.kind = Constant::Kind::String;
+      constant.text = value.str();
+    }
     constant.range = sources_.range(id, offset(value), offset(value) + value.size());
-    constant.text = value.str();
     Target target{sources_.range(id, 0, text.size()), sources_.range(id, 0, path.size()), constant};
     if (std::optional<Opt> opt = findOption(path))
       set(*opt, target, state);
@@ -237,6 +250,33 @@ private:
     else
       setVariable(path.split('.').second, target, state);
     return true;
+  }
+
+  /// Whether the value of an option is text that the parser would read otherwise.
+  static bool isText(llvm::StringRef path, llvm::StringRef value) {
+    return takesPlainText(path) && !value.empty() &&
+           !llvm::StringRef("\"'[(").contains(value.front()) && value != "none";
+  }
+
+  /// Whether the value is a whole number, a boolean, an enumerator or `none`, for which no parser
+  /// is needed; then what it is.
+  static bool isPlainWord(llvm::StringRef path, llvm::StringRef value, Constant &constant) {
+    using Kind = Constant::Kind;
+    std::optional<Opt> opt = findOption(path);
+    if (!opt)
+      return false;
+    const OptionType &type = info(*opt).type;
+    bool isNumber = !value.empty() && value.size() < 18 && llvm::all_of(value, llvm::isDigit) &&
+                    (value.front() != '0' || value.size() == 1);
+    if (value == "none")
+      constant.kind = Kind::None;
+    else if (type.type == ValueType::Bool && (value == "true" || value == "false"))
+      constant.kind = Kind::Bool, constant.boolean = value == "true";
+    else if (type.type == ValueType::Int && isNumber && !value.getAsInteger(10, constant.integer))
+      constant.kind = Kind::Int;
+    else if (type.type == ValueType::Enum && findEnumerator(type.enumKind, value))
+      constant.kind = Kind::Name, constant.text = value.str();
+    return constant.kind != Kind::Error;
   }
 
   /// Whether the option of this path, or a variable of the environment, is one text or several.
@@ -580,9 +620,35 @@ private:
 
 } // namespace
 
+struct ReadRecipe {
+  SourceManager sources;
+  DiagEngine diags{sources};
+  Resolver resolver{sources, diags};
+};
+
+std::shared_ptr<const ReadRecipe> readRecipe(const LoadOptions &options) {
+  auto read = std::make_shared<ReadRecipe>();
+  Result<BufferId> recipe = read->sources.loadFile(options.path);
+  if (!recipe.isOk())
+    return nullptr;
+  read->resolver.applyFiles(*recipe, options);
+  read->resolver.applySettings(options.sets);
+  return read->diags.hasErrors() ? nullptr : read;
+}
+
+void copySources(const ReadRecipe &read, SourceManager &sources) { sources.copyFrom(read.sources); }
+
 std::optional<Config> resolve(SourceManager &sources, DiagEngine &diags, BufferId recipe,
                               const LoadOptions &options) {
-  return Resolver(sources, diags).run(recipe, options);
+  if (options.read) {
+    Resolver resolver(options.read->resolver, sources, diags);
+    resolver.applySettings(options.sets);
+    return resolver.take();
+  }
+  Resolver resolver(sources, diags);
+  resolver.applyFiles(recipe, options);
+  resolver.applySettings(options.sets);
+  return resolver.take();
 }
 
 } // namespace shardc::config

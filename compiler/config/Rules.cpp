@@ -145,6 +145,8 @@ std::optional<Config> loadConfig(SourceManager &sources, DiagEngine &diags, Buff
 std::optional<Config> loadConfig(SourceManager &sources, DiagEngine &diags,
                                  const LoadOptions &options,
                                  const std::function<void(Step, const Config &)> &after) {
+  if (options.read)
+    copySources(*options.read, sources);
   Result<BufferId> recipe = sources.loadFile(options.path);
   if (!recipe.isOk()) {
     diags.report(diag::CannotReadFile, {}, recipe.status().message());

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -27,6 +28,9 @@ using DataMeter = std::function<DataLengths(const Config &)>;
 /// Reads the options of the run that saved the configuration's checkpoint.
 using CheckpointReader = std::function<CheckpointSettings(const Config &)>;
 
+/// Files and settings that were read once, for configurations that differ in further settings.
+struct ReadRecipe;
+
 struct LoadOptions {
   std::string path;                  ///< the recipe
   std::vector<std::string> overlays; ///< recipe files laid over it, later ones over earlier ones
@@ -34,7 +38,11 @@ struct LoadOptions {
   bool isForUpstream = false;        ///< shardc need not be able to execute it
   DataMeter measure;                 ///< called where options count in passes over the data
   CheckpointReader readCheckpoint;   ///< called where options are to come from a checkpoint
+  std::shared_ptr<const ReadRecipe> read; ///< what is below `sets`, read before
 };
+
+/// Reads the recipe, its overlays and sets. Null after an error.
+std::shared_ptr<const ReadRecipe> readRecipe(const LoadOptions &options);
 
 enum class Step : uint8_t { Resolve, Defaults, Adjust, Validate };
 
@@ -60,6 +68,9 @@ std::optional<Config> loadConfig(SourceManager &sources, DiagEngine &diags, Buff
 /// errors leave no recipe for the next steps.
 std::optional<Config> resolve(SourceManager &sources, DiagEngine &diags, BufferId recipe,
                               const LoadOptions &options);
+
+/// The buffers of what was read, which a configuration's locations are in.
+void copySources(const ReadRecipe &read, SourceManager &sources);
 
 /// Step 2: derives values of unset options; fills derived(), and lengths() and checkpoint() if
 /// options need them.

@@ -197,6 +197,9 @@ private:
     request.common = options_.common;
     request.common.load.sets.insert(request.common.load.sets.end(), sets.begin(), sets.end());
     request.common.load.sets.push_back(fmt::format("train.global_batch_size={}", d.globalBatch));
+    request.common.load.read = config::readRecipe(request.common.load);
+    if (request.common.load.read)
+      request.common.load.sets.clear();
     request.memoryBytes = memoryOf(d);
     std::string why;
     request.own = own_ = evaluate(request.common, {}, why);

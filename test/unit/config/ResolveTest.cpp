@@ -31,6 +31,37 @@ TEST(Resolve, LaterLevelsWinAndRememberEarlierOnes) {
   EXPECT_EQ(loaded->config->name(), "top");
 }
 
+TEST(Resolve, ARecipeThatWasReadOnceGivesTheSameConfigurations) {
+  std::string folder = makeFolder("once");
+  writeText(folder + "/base.recipe", "recipe base { let n = 3  model llama { num_layers = n } }");
+  writeText(folder + "/top.recipe", "recipe top extends \"base.recipe\" { train.seed = 7 }");
+  writeText(folder + "/over.recipe", "recipe over { optimizer.lr = 1e-3 }");
+  LoadOptions options{folder + "/top.recipe", {folder + "/over.recipe"}, {"train.train_iters=5"}};
+  LoadOptions further{options.path, {}, {}};
+  further.read = readRecipe(options);
+  ASSERT_NE(further.read, nullptr);
+  for (const char *set : {"model.num_layers=4", "model.num_layers=n", "model.num_layers=n * 2",
+                          "train.seed=none", "model.sequence_parallel=true", "train.train_iters=0",
+                          "model.pipeline_split=balanced", "model.pipeline_split=other",
+                          "env.NCCL_ALGO=Ring", "model.num_layers=08", "optimizer.lr=2"}) {
+    options.sets = {"train.train_iters=5", set};
+    further.sets = {set};
+    std::string texts[2];
+    for (const LoadOptions *each : {&options, &further}) {
+      SourceManager sources;
+      DiagEngine diags(sources);
+      std::optional<Config> config = loadConfig(sources, diags, *each);
+      std::string &text = texts[each == &further ? 1 : 0];
+      for (const Diagnostic &diagnostic : diags.pending())
+        text += diagnostic.id + " ";
+      if (config)
+        text += printRecipe(*config, /*everything=*/true) +
+                sources.lineColumn((*config)[Opt::ModelNumLayers].from.value.begin).file.str();
+    }
+    EXPECT_EQ(texts[0], texts[1]) << set;
+  }
+}
+
 TEST(Resolve, LaterBasesWinOverEarlierOnes) {
   std::string folder = makeFolder("bases");
   writeText(folder + "/a.recipe", "recipe a { train { train_iters = 1  micro_batch_size = 2 } }");
