@@ -42,7 +42,7 @@ public:
   StageBuilder(plan::Plan &plan, plan::Role &role, int32_t stage, const CutBody &body,
                const StageSchedule &schedule)
       : links_(plan), role_(role), stage_(stage), body_(body), schedule_(schedule),
-        isEval_(body.segment.kind == SegmentKind::Eval),
+        isEval_(body.segment.kind == SegmentKind::Eval), room_(body.segment.values.size()),
         cellOf_(body.segment.values.size(), kNone) {}
 
   /// Adds them to the role, and returns which is which.
@@ -55,11 +55,11 @@ public:
     std::map<StagePart, uint32_t> segmentOf;
     for (StagePart part : parts) {
       segmentOf[part] = static_cast<uint32_t>(role_.segments.size());
-      Segment &segment = done_.at(part);
-      takeCountsFirst(segment);
-      plan::dropUnusedValues(segment); // most of the body's are those of other stages
-      segment.values.shrink_to_fit();
-      role_.segments.push_back(std::move(segment));
+      StageSegment &done = done_.at(part);
+      done.orderAsBody();
+      takeCountsFirst(done.segment);
+      plan::dropUnusedValues(done.segment);
+      role_.segments.push_back(std::move(done.segment));
     }
     return segmentOf;
   }
@@ -77,7 +77,7 @@ private:
     int32_t chunk = chunkOf(part);
     bool isLastHere = part.chunk + 1 == schedule_.shape().chunks;
     SegmentWriter writer(links_, body_.segment, body_.cut, stage_,
-                         {part.kind, chunk, part.chunk == 0, isLastHere});
+                         {part.kind, chunk, part.chunk == 0, isLastHere}, room_);
     std::map<uint32_t, ValueId> taken; // by cell
     if (hasForward(part.kind) && chunk > 0)
       takeInputs(writer, part, taken);
@@ -94,8 +94,9 @@ private:
       writer.send(body_.cut.inputs(chunk + 1), behind(), true);
     if (!isEval_ && hasInputs(part.kind) && chunk > 0)
       writer.send(body_.cut.gradients(chunk - 1), before(), false);
+    const std::vector<uint8_t> isMade = writer.madeValues();
     for (auto &[reader, segment] : done_)
-      keep(writer, part, segment, reader);
+      keep(writer, isMade, part, segment, reader);
     done_.emplace(part, writer.take(kindOf(part), nameOf(part)));
   }
 
@@ -226,23 +227,23 @@ private:
 
   /// Gives `reader`, a later pass of the same chunk, views of the values that an earlier pass keeps
   /// in cells, so that they need not be copied.
-  void viewAgain(const std::vector<uint8_t> &isMade, Segment &reader) {
-    std::vector<uint8_t> isHere(body_.segment.values.size());
-    for (const Op &op : reader.ops)
-      for (ValueId result : op.results)
-        if (result < isHere.size())
-          isHere[result] = 1;
+  void viewAgain(const std::vector<uint8_t> &isMade, StageSegment &of) {
+    Segment &reader = of.segment;
+    std::vector<uint8_t> isHere = madeIn(reader);
     std::vector<Op> views; // the last one first
-    auto view = [&](ValueId value) {
-      if (value >= isHere.size() || isHere[value] != 0 || isMade[value] == 0)
+    auto view = [&](ValueId local) {
+      ValueId value = of.bodyOf[local];
+      isHere.resize(of.bodyOf.size());
+      if (value == kNone || isHere[local] != 0 || isMade[value] == 0)
         return;
       const Op &producer = body_.segment.ops[body_.segment.values[value].def];
       if (producer.kind != plan::OpKind::View)
         return;
-      isHere[value] = 1;
-      for (ValueId viewed : producer.operands)
-        SegmentWriter::use(reader, body_.segment, viewed);
+      isHere[local] = 1;
       views.push_back(producer);
+      for (ValueId &viewed : views.back().operands)
+        viewed = of.use(body_.segment, viewed);
+      views.back().results = {local};
       views.back().phase = plan::segmentKindInfo(reader.kind).phase;
     };
     for (const Op &op : reader.ops)
@@ -257,24 +258,30 @@ private:
     plan::renumber(reader);
   }
 
-  /// Keeps the values of one pass in cells for a later pass.
-  void keep(SegmentWriter &writer, StagePart part, Segment &reader, StagePart by) {
-    std::vector<uint8_t> isMade = writer.madeValues();
-    viewAgain(isMade, reader);
-    std::vector<uint8_t> isKnown(body_.segment.values.size());
-    for (const Op &op : reader.ops)
+  /// By value: whether an op of the segment makes it.
+  static std::vector<uint8_t> madeIn(const Segment &segment) {
+    std::vector<uint8_t> isMade(segment.values.size());
+    for (const Op &op : segment.ops)
       for (ValueId result : op.results)
-        if (result < isKnown.size())
-          isKnown[result] = 1;
+        isMade[result] = 1;
+    return isMade;
+  }
+
+  /// Keeps the values that one pass makes in cells for a later pass.
+  void keep(SegmentWriter &writer, const std::vector<uint8_t> &isMade, StagePart part,
+            StageSegment &of, StagePart by) {
+    viewAgain(isMade, of);
+    Segment &reader = of.segment;
+    std::vector<uint8_t> isKnown = madeIn(reader);
     for (const plan::Segment::Boundary &in : reader.ins)
-      if (in.value < isKnown.size())
-        isKnown[in.value] = 1;
-    auto read = [&](ValueId value) {
-      if (value >= isKnown.size() || isKnown[value] != 0 || isMade[value] == 0)
+      isKnown[in.value] = 1;
+    auto read = [&](ValueId local) {
+      ValueId value = of.bodyOf[local];
+      if (value == kNone || isKnown[local] != 0 || isMade[value] == 0)
         return;
-      isKnown[value] = 1;
+      isKnown[local] = 1;
       if (uint32_t state = cellOfState(value); state != kNone) {
-        reader.ins.push_back({value, state});
+        reader.ins.push_back({local, state});
         return;
       }
       uint32_t &cell = cellOf_[value];
@@ -287,12 +294,12 @@ private:
       }
       int32_t &slots = role_.cells[cell].slots;
       slots = std::max(slots, schedule_.slotsBetween(stage_, part, by));
-      reader.ins.push_back({value, cell});
+      reader.ins.push_back({local, cell});
     };
-    auto readWithCounts = [&](ValueId value) {
-      if (value < isKnown.size() && body_.segment.values[value].counts != kNone)
-        read(body_.segment.values[value].counts); // which its type names
-      read(value);
+    auto readWithCounts = [&](ValueId local) {
+      if (ValueId counts = reader.values[local].counts; counts != kNone)
+        read(counts); // which its type names
+      read(local);
     };
     for (const Op &op : reader.ops) {
       std::ranges::for_each(op.operands, readWithCounts);
@@ -308,8 +315,9 @@ private:
   const StageSchedule &schedule_;
   bool isEval_;
   std::map<std::pair<StagePart, size_t>, uint32_t> inboxes_; ///< by part and position of the value
+  std::vector<plan::Value> room_;                            ///< that segments are written in
   std::vector<uint32_t> cellOf_; ///< by value of the body: the cell in which it is kept
-  std::map<StagePart, Segment> done_;
+  std::map<StagePart, StageSegment> done_;
 };
 
 std::shared_ptr<const StageSchedule> scheduleOf(const plan::Plan &plan,

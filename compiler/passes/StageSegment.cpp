@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <numeric>
 #include <utility>
 
 #include <fmt/format.h>
@@ -80,13 +81,13 @@ void SegmentWriter::copy(plan::ValueId received, plan::ValueId value) {
       plan::makeOp(plan::OpKind::Cast, {received}, -1, body_.ops[body_.values[value].def].loc);
   op.phase = phase();
   op.results = {value};
-  use(segment_, body_, value);
+  use(value);
   segment_.ops.push_back(std::move(op));
 }
 
 void SegmentWriter::send(const std::vector<plan::ValueId> &values, int32_t to, bool isForward) {
   for (plan::ValueId value : values) {
-    use(segment_, body_, value);
+    use(value);
     plan::Op op = links_.send(value, stage_, to, isForward);
     op.phase = phase();
     op.loc = body_.ops[body_.values[value].def].loc;
@@ -102,14 +103,100 @@ std::vector<uint8_t> SegmentWriter::madeValues() const {
   return isMade;
 }
 
-plan::Segment SegmentWriter::take(plan::SegmentKind kind, std::string name) {
+plan::ValueId StageSegment::use(const plan::Segment &body, plan::ValueId value) {
+  plan::ValueId &local = localOf[value];
+  if (local != plan::kNone)
+    return local;
+  local = static_cast<plan::ValueId>(segment.values.size());
+  segment.values.push_back(body.values[value]);
+  bodyOf.push_back(value);
+  if (plan::ValueId counts = body.values[value].counts; counts != plan::kNone)
+    segment.values[localOf[value]].counts = use(body, counts);
+  return localOf[value];
+}
+
+void StageSegment::orderAsBody() {
+  std::vector<plan::ValueId> order(bodyOf.size()), index(bodyOf.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::stable_sort(order, {}, [this](plan::ValueId local) { return bodyOf[local]; });
+  std::vector<plan::Value> values;
+  std::vector<plan::ValueId> bodies;
+  for (plan::ValueId local : order) {
+    index[local] = static_cast<plan::ValueId>(values.size());
+    values.push_back(std::move(segment.values[local]));
+    bodies.push_back(bodyOf[local]);
+  }
+  segment.values = std::move(values);
+  bodyOf = std::move(bodies);
+  plan::renameValues(segment, index);
+}
+
+namespace {
+
+/// The values that ops read or boundaries store.
+std::vector<uint8_t> readValues(const plan::Segment &segment) {
+  std::vector<uint8_t> isRead(segment.values.size());
+  for (const plan::Segment::Boundary &out : segment.outs)
+    isRead[out.value] = 1;
+  for (const plan::Op &op : segment.ops) {
+    for (plan::ValueId operand : op.operands)
+      isRead[operand] = 1;
+    for (const plan::Tie &tie : op.ties)
+      isRead[tie.value] = 1;
+  }
+  return isRead;
+}
+
+/// Removes ops without users, including unused loads and exchanges within the stage.
+void removeUnread(plan::Segment &segment) {
+  plan::removeDeadOps(segment, [](const plan::Op &op) {
+    const plan::OpInfo &info = plan::opInfo(op);
+    bool isShared = info.sum == plan::SumRole::Combines && !plan::isPointToPoint(op);
+    return info.traits == plan::OpTraits::Pure || info.traits == plan::OpTraits::Alias ||
+           info.sum == plan::SumRole::Loads || isShared;
+  });
+}
+
+} // namespace
+
+StageSegment SegmentWriter::take(plan::SegmentKind kind, std::string name) {
   segment_.kind = kind;
   segment_.name = std::move(name);
   addOuts();
-  plan::renumber(segment_);
-  removeUnread();
-  addIns();
-  return std::move(segment_);
+  StageSegment written = withoutUnused();
+  plan::renumber(written.segment);
+  removeUnread(written.segment);
+  std::vector<uint8_t> isRead = readValues(written.segment);
+  for (plan::Segment::Boundary in : body_.ins)
+    if (plan::ValueId local = written.localOf[in.value]; local != plan::kNone && isRead[local]) {
+      in.value = local;
+      written.segment.ins.push_back(in);
+    }
+  return written;
+}
+
+StageSegment SegmentWriter::withoutUnused() {
+  size_t numBody = body_.values.size();
+  std::ranges::sort(used_);
+  for (size_t value = numBody; value < segment_.values.size(); ++value)
+    used_.push_back(static_cast<plan::ValueId>(value));
+  std::vector<plan::Value> all = std::move(segment_.values);
+  std::vector<plan::ValueId> index(all.size(), plan::kNone);
+  StageSegment written;
+  for (plan::ValueId value : used_) {
+    index[value] = static_cast<plan::ValueId>(written.bodyOf.size());
+    written.bodyOf.push_back(value < numBody ? value : plan::kNone);
+    written.segment.values.push_back(std::exchange(all[value], {}));
+  }
+  std::vector<plan::Value> values = std::move(written.segment.values);
+  written.segment = std::move(segment_);
+  written.segment.values = std::move(values);
+  plan::renameValues(written.segment, index);
+  all.resize(numBody);
+  room_ = std::move(all);
+  index.resize(numBody);
+  written.localOf = std::move(index);
+  return written;
 }
 
 bool SegmentWriter::hasOp(size_t i) {
@@ -180,7 +267,7 @@ void SegmentWriter::moveGradients() {
       adding = made;
     if (made == plan::kNone)
       continue;
-    use(segment_, body_, made);
+    use(made);
     segment_.values[made].purpose = plan::Purpose::Activations;
     plan::ValueId moved = plan::addValue(segment_, body_.values[made].name + ".all",
                                          body_.values[made].type, plan::Purpose::Grads);
@@ -239,13 +326,13 @@ plan::ValueId SegmentWriter::gradientOf(const plan::Segment::Boundary &out) cons
 void SegmentWriter::addOp(plan::Op op) {
   auto read = [&](plan::ValueId &value) {
     value = resolved(value);
-    use(segment_, body_, value);
+    use(value);
   };
   std::ranges::for_each(op.operands, read);
   for (plan::Tie &tie : op.ties)
     read(tie.value);
   for (plan::ValueId result : op.results)
-    use(segment_, body_, result);
+    use(result);
   segment_.ops.push_back(std::move(op));
 }
 
@@ -263,32 +350,4 @@ void SegmentWriter::addOuts() {
   }
 }
 
-std::vector<uint8_t> SegmentWriter::readValues() const {
-  std::vector<uint8_t> isRead(segment_.values.size());
-  for (const plan::Segment::Boundary &out : segment_.outs)
-    isRead[out.value] = 1;
-  for (const plan::Op &op : segment_.ops) {
-    for (plan::ValueId operand : op.operands)
-      isRead[operand] = 1;
-    for (const plan::Tie &tie : op.ties)
-      isRead[tie.value] = 1;
-  }
-  return isRead;
-}
-
-void SegmentWriter::removeUnread() {
-  plan::removeDeadOps(segment_, [](const plan::Op &op) {
-    const plan::OpInfo &info = plan::opInfo(op);
-    bool isShared = info.sum == plan::SumRole::Combines && !plan::isPointToPoint(op);
-    return info.traits == plan::OpTraits::Pure || info.traits == plan::OpTraits::Alias ||
-           info.sum == plan::SumRole::Loads || isShared;
-  });
-}
-
-void SegmentWriter::addIns() {
-  std::vector<uint8_t> isRead = readValues();
-  for (const plan::Segment::Boundary &in : body_.ins)
-    if (isRead[in.value] != 0)
-      segment_.ins.push_back(in);
-}
 } // namespace shardc::passes

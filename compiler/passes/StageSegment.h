@@ -38,34 +38,47 @@ struct SegmentPart {
   bool isFirstHere = true, isLastHere = true; ///< first or last chunk of its stage
 };
 
-/// Writes one segment of a stage.
+/// A written segment. It has few of the body's values, and numbers of its own for them.
+struct StageSegment {
+  plan::Segment segment;
+  std::vector<plan::ValueId> bodyOf;  ///< by value: its number in the body; kNone: only here
+  std::vector<plan::ValueId> localOf; ///< by value of the body; kNone: not here
+
+  /// The number of a value of the body, which is added if it is not here.
+  plan::ValueId use(const plan::Segment &body, plan::ValueId value);
+  /// Orders the values as in the body, with those that are only here behind them.
+  void orderAsBody();
+};
+
+/// Writes one segment of a stage. While it does, values have their numbers of the body.
 class SegmentWriter {
 public:
+  /// `room` has an empty value for each of the body. Writers use it in turn.
   SegmentWriter(Links &links, const plan::Segment &body, const StageCut &cut, int32_t stage,
-                SegmentPart part)
-      : links_(links), body_(body), cut_(cut), stage_(stage), part_(part),
+                SegmentPart part, std::vector<plan::Value> &room)
+      : links_(links), body_(body), cut_(cut), stage_(stage), part_(part), room_(room),
         state_(body.values.size(), plan::kNone) {
     segment_.body = true;
-    segment_.values.reserve(body.values.size() + kNewValues);
-    segment_.values.resize(body.values.size());
+    segment_.values = std::move(room);
   }
 
   /// Adds the segment's ops of the body.
   void addOps();
 
   /// Copies a value of the body under its number. Only used values are copied, since most values
-  /// belong to other stages; unused entries stay empty until they are removed.
-  static void use(plan::Segment &segment, const plan::Segment &body, plan::ValueId value) {
-    if (value >= body.values.size() || !segment.values[value].name.empty())
+  /// belong to other stages.
+  void use(plan::ValueId value) {
+    if (value >= body_.values.size() || !segment_.values[value].name.empty())
       return;
-    segment.values[value] = body.values[value];
-    if (plan::ValueId counts = body.values[value].counts; counts != plan::kNone)
-      use(segment, body, counts);
+    used_.push_back(value);
+    segment_.values[value] = body_.values[value];
+    if (plan::ValueId counts = body_.values[value].counts; counts != plan::kNone)
+      use(counts);
   }
 
   /// Makes the value live-in from a cell.
   void takeFromCell(plan::ValueId value, uint32_t cell, int64_t shift = 0) {
-    use(segment_, body_, value);
+    use(value);
     segment_.ins.push_back({value, cell, false, shift});
   }
   /// Stores the value in a cell; it belongs to the microbatch `shift` after the current one.
@@ -86,14 +99,11 @@ public:
   void send(const std::vector<plan::ValueId> &values, int32_t to, bool isForward);
   std::vector<uint8_t> madeValues() const;
 
-  /// Returns the finished segment, with the stage's boundaries of the body and without unused
-  /// values.
-  plan::Segment take(plan::SegmentKind kind, std::string name);
+  /// Returns the finished segment, with the stage's boundaries of the body, and gives the room
+  /// back.
+  StageSegment take(plan::SegmentKind kind, std::string name);
 
 private:
-  /// Capacity reserved for received values: growing later would move all values of the body.
-  static constexpr size_t kNewValues = 256;
-
   plan::Phase phase() const {
     return hasForward(part_.kind) ? plan::Phase::Forward : plan::Phase::Backward;
   }
@@ -134,19 +144,17 @@ private:
   /// forward pass ends.
   void addOuts();
 
-  /// The values that ops read or boundaries store.
-  std::vector<uint8_t> readValues() const;
-
-  /// Removes ops without users, including unused loads and exchanges within the stage.
-  void removeUnread();
-  void addIns();
+  /// Moves the used values to a segment that has no others.
+  StageSegment withoutUnused();
 
   Links &links_;
   const plan::Segment &body_;
   const StageCut &cut_;
   int32_t stage_;
   SegmentPart part_;
+  std::vector<plan::Value> &room_;
   plan::Segment segment_;
+  std::vector<plan::ValueId> used_; ///< values of the body
   std::map<std::string, int> uses_; ///< how often each name of a received value was used
   /// By value: the stage's current version of the step state or of the amax values.
   std::vector<plan::ValueId> state_;

@@ -298,6 +298,10 @@ void dropUnusedValues(Segment &segment) {
   if (kept == segment.values.size())
     return; // all are used
   segment.values.resize(kept);
+  renameValues(segment, index);
+}
+
+void renameValues(Segment &segment, const std::vector<ValueId> &index) {
   auto rename = [&](ValueId &value) { value = index[value]; };
   for (Value &value : segment.values)
     if (value.counts != kNone)

@@ -113,6 +113,9 @@ void removeDeadOps(Segment &segment);
 /// The same, but `mayGo`, not purity, decides which ops without used results are removed.
 void removeDeadOps(Segment &segment, bool (*mayGo)(const Op &));
 
+/// Replaces each value's number by its entry in `index`, wherever the segment names a value.
+void renameValues(Segment &segment, const std::vector<ValueId> &index);
+
 /// Removes the values that no op and no boundary names, and renumbers the others.
 void dropUnusedValues(Segment &segment);
 
