@@ -80,7 +80,8 @@ struct Load {
   double powerFactor() const { return all() > 0 ? predict::powerFactor(products / all()) : 1; }
   /// Seconds at the clock that the power limit allows. Products draw the most power: more of them
   /// slow products and attention; more of anything else raises the clock for these.
-  double seconds() const { return (products + attention) / powerFactor() + others; }
+  double seconds() const { return seconds(powerFactor()); }
+  double seconds(double factor) const { return (products + attention) / factor + others; }
 };
 
 } // namespace
@@ -156,6 +157,7 @@ struct Prefix {
 struct Choice {
   int64_t kept = 0, peak = 0;
   double added = 0;
+  double addedAtMost = 0;     ///< at the most power that a step can have
   std::vector<uint16_t> ways; ///< of each layer of the stage
   double bytes = 0;           ///< expected, of all microbatches that are in flight
 };
@@ -206,7 +208,7 @@ public:
       for (size_t count = 1; count <= layers_.size(); ++count)
         all.push_back(ofFirst(count, static_cast<uint16_t>(way)));
     for (Choice &choice : all)
-      choice.added = addedBy(choice);
+      addSeconds(choice);
     return all;
   }
 
@@ -258,13 +260,15 @@ private:
   }
 
   /// Computes the time exactly, since the slowdown by power depends on the whole choice.
-  double addedBy(const Choice &choice) const {
+  void addSeconds(Choice &choice) const {
     Load load = body_;
     for (size_t place = 0; place < layers_.size(); ++place) {
       load.add(ways_[choice.ways[place]].layers[layers_[place]].load);
       load.add(ways_.front().layers[layers_[place]].load, -1);
     }
-    return std::max(load.seconds() - body_.seconds(), 0.0);
+    choice.added = std::max(load.seconds() - body_.seconds(), 0.0);
+    load.add(body_, -1);
+    choice.addedAtMost = std::max(load.seconds(predict::powerFactor(0)), 0.0);
   }
 
   static bool isBetter(const Prefix &a, const Prefix &b) {
@@ -295,7 +299,8 @@ public:
     options_.after = nullptr;
   }
 
-  void run() {
+  /// False if the plan is not wanted.
+  bool run() {
     chosen_.assign(units_.size(), LayerRecompute());
     request(plan_, chosen_);
     Notes notes;
@@ -305,24 +310,33 @@ public:
     plan::Plan placed = before_;
     runPasses(placed, options_, notes, PassId::Recompute, std::nullopt);
     if (units_.empty() || plan_.deviceBytes == 0 || !trainingBody(placed))
-      return;
+      return true;
     std::vector<int64_t> bytes = bytesOfRoles(placed);
     findStages(placed);
     if (std::ranges::all_of(bytes, [&](int64_t b) { return b <= plan_.deviceBytes; })) {
       tell(std::ranges::max(bytes), 0);
-      return;
+      return true;
     }
-    if (placed.roles.size() == 1)
-      stepSeconds_ = predict::predictStep(predict::deviceOf(placed), placed, placed.roles[0]).step;
+    if (placed.roles.size() == 1 || options_.isWanted)
+      stepSeconds_ =
+          predict::slowestOf(predict::predictSteps(predict::deviceOf(placed), placed)).step;
+    if (!isWanted(std::vector<double>(stages_.size())))
+      return false;
     costWays();
     for (StageChoices &stage : stages_)
       stage.choices = StageTable(ways_, stage.layers, load_).choices();
     expect(bytes);
-    if (std::ranges::any_of(stages_, [this](const StageChoices &stage) { return exceeds(stage); }))
-      return takeLeast();
+    if (std::ranges::any_of(stages_,
+                            [this](const StageChoices &stage) { return exceeds(stage); })) {
+      takeLeast();
+      return true;
+    }
+    if (!isWanted(leastAdded()))
+      return false;
     search(bytes);
     tryMore();
     finish();
+    return true;
   }
 
 private:
@@ -410,7 +424,7 @@ private:
     double passes = static_cast<double>(std::max<int64_t>(plan_.job.derived.numMicrobatches, 1));
     Load load = ops;
     constexpr int kTurns = 4; // power depends on the rest, and the rest on power
-    for (int turn = 0; turn < kTurns && stepSeconds_ > 0; ++turn)
+    for (int turn = 0; turn < kTurns && stages_.size() == 1; ++turn)
       load.others = ops.others + std::max(stepSeconds_ / passes - ops.others -
                                               (ops.products + ops.attention) / load.powerFactor(),
                                           0.0);
@@ -504,6 +518,27 @@ private:
   /// The possible error of a choice's estimated bytes.
   static double gapsOf(const StageChoices &stage) {
     return kGaps * (stage.choices.front().bytes - stage.choices.back().bytes);
+  }
+
+  /// If not, the choice is open again.
+  bool isWanted(const std::vector<double> &added) {
+    bool isWanted = !options_.isWanted || options_.isWanted(stepSeconds_, added);
+    if (!isWanted)
+      request(plan_, {});
+    return isWanted;
+  }
+
+  /// For each stage the least seconds that a choice adds whose estimate is not clearly too large.
+  std::vector<double> leastAdded() const {
+    std::vector<double> added;
+    for (const StageChoices &stage : stages_) {
+      double least = HUGE_VAL;
+      for (const Choice &choice : stage.all)
+        if (choice.bytes < static_cast<double>(plan_.deviceBytes) + gapsOf(stage))
+          least = std::min(least, choice.addedAtMost);
+      added.push_back(std::isinf(least) ? 0 : least);
+    }
+    return added;
   }
 
   /// Whether even the choice with the smallest estimate cannot fit. The margin for errors of the
@@ -650,7 +685,7 @@ private:
   Notes &notes_;
   std::vector<size_t> units_;      ///< of the layers
   std::vector<RecomputeWay> ways_; ///< the first recomputes nothing
-  double stepSeconds_ = 0;         ///< without recomputation; 0 with stages
+  double stepSeconds_ = 0;         ///< without recomputation, of a plan without stages or if asked
   Load load_;                      ///< of a microbatch without recomputation
   std::vector<StageChoices> stages_;
   std::vector<LayerRecompute> chosen_; ///< of each layer
@@ -683,8 +718,8 @@ bool choosesRecompute(const plan::Plan &plan) {
          plan.job.model.recomputeLayers.empty();
 }
 
-void chooseRecompute(plan::Plan &plan, const PipelineOptions &options, Notes &notes) {
-  Chooser(plan, options, notes).run();
+bool chooseRecompute(plan::Plan &plan, const PipelineOptions &options, Notes &notes) {
+  return Chooser(plan, options, notes).run();
 }
 
 } // namespace shardc::passes

@@ -21,7 +21,8 @@ bool choosesRecompute(const plan::Plan &plan);
 /// because their activations live longer. If nothing fits, it takes the choice that needs the least
 /// memory. Memory is measured on the address map, so the pipeline of passes runs several times on
 /// copies of the plan. A balanced split into stages (`model.pipeline_split`) is made before, with
-/// times of layers that recompute nothing.
-void chooseRecompute(plan::Plan &plan, const PipelineOptions &options, Notes &notes);
+/// times of layers that recompute nothing. Returns false, with the choice open, if
+/// PipelineOptions::isWanted says so.
+bool chooseRecompute(plan::Plan &plan, const PipelineOptions &options, Notes &notes);
 
 } // namespace shardc::passes

@@ -85,6 +85,7 @@ void chooseKeepFrozen(plan::Plan &plan, const PipelineOptions &options, Notes &n
   choose(whole, "always");
   PipelineOptions quiet = options;
   quiet.after = nullptr;
+  quiet.isWanted = nullptr;
   Notes ignored;
   runPipeline(whole, quiet, ignored);
   int64_t most = 0;
@@ -156,8 +157,8 @@ std::vector<PassTime> runPasses(plan::Plan &plan, const PipelineOptions &options
 
 std::vector<PassTime> runPipeline(plan::Plan &plan, const PipelineOptions &options, Notes &notes) {
   chooseKeepFrozen(plan, options, notes);
-  if (choosesRecompute(plan))
-    chooseRecompute(plan, options, notes);
+  if (choosesRecompute(plan) && !chooseRecompute(plan, options, notes))
+    return {};
   return runPasses(plan, options, notes, *std::begin(kOrder), std::nullopt);
 }
 

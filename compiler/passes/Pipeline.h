@@ -31,6 +31,11 @@ struct PipelineOptions {
   /// What layers cost by what they recompute, as plans before this one have found it, and this one
   /// does. May be null.
   std::shared_ptr<RecomputeCosts> costs = nullptr;
+  /// Asked while recomputation is chosen, before most plans are placed: whether a plan is wanted
+  /// whose step takes these seconds without recomputation, which adds at least `added` to a
+  /// microbatch of each stage. If not, the pipeline ends without a plan, and the job's choice stays
+  /// open. May be null.
+  std::function<bool(double seconds, const std::vector<double> &added)> isWanted = nullptr;
 };
 
 /// Whether plans are still executable without the pass.
@@ -48,7 +53,7 @@ std::vector<PassTime> runPasses(plan::Plan &plan, const PipelineOptions &options
 
 /// Transforms the logical plan of lowering into a placed plan. If the job leaves it to the
 /// compiler, it first chooses whether frozen weights are sharded and what is recomputed
-/// (ChooseRecompute.h). Returns the time of each pass, in order.
+/// (ChooseRecompute.h). Returns the time of each pass, in order; none if the plan is not wanted.
 std::vector<PassTime> runPipeline(plan::Plan &plan, const PipelineOptions &options, Notes &notes);
 
 } // namespace shardc::passes

@@ -402,8 +402,9 @@ struct Bounds::Passes {
   bool passesBack = true; ///< behind its last gradient a stage has none of weights to compute
   double least = 0;       ///< seconds of all, whatever is exchanged
 
-  /// The seconds at a power factor.
-  double at(double factor, const BodyCost &cost, const std::vector<PartCost> &kinds) const {
+  /// The seconds at a power factor, with `added` ones in a microbatch of each stage.
+  double at(double factor, const BodyCost &cost, const std::vector<PartCost> &kinds,
+            const std::vector<double> &added = {}) const {
     std::vector<Sums> sums;
     double trailing = 0;
     auto sumsOf = [&](const PartCost &part) {
@@ -419,7 +420,7 @@ struct Bounds::Passes {
     double most = 0, fill = 0;
     for (size_t s = 0; s < stages.size(); ++s) {
       const Stage &stage = stages[s];
-      double both = stage.hasHead ? head.both : 0;
+      double both = (stage.hasHead ? head.both : 0) + (s < added.size() ? added[s] : 0);
       for (size_t kind = 0; kind < sums.size(); ++kind)
         both += static_cast<double>(stage.layers[kind]) * sums[kind].both;
       // Before the first pass of a stage and behind its last one, the first microbatch, or the
@@ -581,6 +582,14 @@ int64_t Bounds::refinedBytes(const Layout &mesh, StageOrders &orders) const {
   return StageBytes(cost_, elements_(mesh), mesh, sizes_, microbatches,
                     &orders.of(mesh, microbatches))
       .most(sums_.ofChunks(layers));
+}
+
+double Bounds::secondsWith(const std::vector<double> &added, const Layout &mesh,
+                           double within) const {
+  const Passes &passes = *passes_.at(keyOfPasses(mesh));
+  Exchanges exchanges(cost_, elements_(mesh), mesh, sizes_, microbatchesOf(body_, mesh, sizes_));
+  Exchanges::Least exchanged = exchanges.of(leastOfStages(mesh, sums_.ofChunks(layersOf(mesh))));
+  return passes.at(mostPower(passes.products, within), cost_, kinds_, added) + exchanged.added;
 }
 
 double Bounds::refinedSeconds(const Layout &mesh, StageOrders &orders, double within) const {

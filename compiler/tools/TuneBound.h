@@ -169,6 +169,9 @@ public:
   /// that takes at most `within` seconds takes at least the returned time. 0 if layers have no
   /// backward pass.
   double refinedSeconds(const Layout &mesh, StageOrders &orders, double within) const;
+  /// The same from rough bounds, if recomputation adds these seconds to a microbatch of each stage.
+  /// Needs a preceding of() for the mesh; thread-safe.
+  double secondsWith(const std::vector<double> &added, const Layout &mesh, double within) const;
   int64_t refinedBytes(const Layout &mesh, StageOrders &orders) const;
   /// The memory bound with the activations that another plan has per stage. This function and the
   /// next two need a preceding of() for the mesh; they are thread-safe.

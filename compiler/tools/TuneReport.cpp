@@ -175,12 +175,13 @@ std::string countsText(const TuneResult &result) {
   SHARDC_CHECK(sum == result.all, "{} of {} layouts are counted", sum, result.all);
   std::string text = fmt::format(
       "{} combinations of settings\n"
-      "  {} compiled: {} fit, {} need more memory, {} are refused by a rule\n"
+      "  {} compiled: {} fit, {} need more memory, {} are refused by a rule, "
+      "{} recompute too much\n"
       "  {} not compiled: {} need more memory, {} are refused by a rule, {} cannot be faster than "
       "the best, {} could be by their bounds{}\n",
       result.all, result.compiled, result.fit, result.tooLarge.size(), result.refusedCompiled,
-      result.all - result.compiled, result.beyondMemory, result.refused, result.slower,
-      result.unseen,
+      result.givenUp, result.all - result.compiled, result.beyondMemory, result.refused,
+      result.slower, result.unseen,
       !result.isPartial() ? ""
       : result.isStopped  ? " (the search was interrupted)"
                           : " ('--most' compiles more)");

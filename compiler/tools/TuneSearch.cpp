@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "compiler/lower/Lower.h"
+#include "compiler/passes/ChooseRecompute.h"
 #include "compiler/predict/Overheads.h"
 #include "compiler/tools/FitCheck.h"
 #include "compiler/tools/TuneSmall.h"
@@ -24,7 +25,8 @@
 namespace shardc::tools {
 namespace {
 
-/// Layouts that are compiled before the best one is looked at again, whatever the threads.
+/// Layouts that are compiled before the best one is looked at again, whatever the threads. The
+/// first batch has one, and each twice as many as that before it up to this number.
 constexpr size_t kBatch = 16;
 /// Meshes with which a body is tried. One that none of them can have is taken to be refused.
 constexpr size_t kTriesMax = 6;
@@ -132,6 +134,18 @@ double recomputedSeconds(const plan::Plan &plan) {
 
 /// The cost of a layout whose recomputation the compiler chooses: at least the time of a layout
 /// that recomputes nothing, with the memory of one that recomputes whole layers.
+std::optional<BodyCost> costOfAuto(BodyCost cost, const BodyCost &full) {
+  if (full.layers.size() != cost.layers.size())
+    return std::nullopt;
+  for (size_t layer = 0; layer < cost.layers.size(); ++layer) {
+    PartHeld &held = cost.layers[layer].held;
+    held.keptBytes = std::min(held.keptBytes, full.layers[layer].held.keptBytes);
+    held.keptForWeights = held.passedBytes = 0;
+  }
+  return cost;
+}
+
+/// The same, if no other layouts give these two.
 std::optional<BodyCost> costOfAuto(const CommonOptions &common, std::vector<std::string> sets,
                                    std::string &why) {
   sets.emplace_back("model.recompute_granularity=none");
@@ -140,14 +154,7 @@ std::optional<BodyCost> costOfAuto(const CommonOptions &common, std::vector<std:
                           "model.recompute_num_layers=1"})
     sets.emplace_back(set);
   std::optional<BodyCost> full = cost ? bodyCost(common, sets, why) : std::nullopt;
-  if (!full || full->layers.size() != cost->layers.size())
-    return std::nullopt;
-  for (size_t layer = 0; layer < cost->layers.size(); ++layer) {
-    PartHeld &held = cost->layers[layer].held;
-    held.keptBytes = std::min(held.keptBytes, full->layers[layer].held.keptBytes);
-    held.keptForWeights = held.passedBytes = 0;
-  }
-  return cost;
+  return full ? costOfAuto(std::move(*cost), *full) : std::nullopt;
 }
 
 struct Candidate {
@@ -268,13 +275,27 @@ private:
     refusals_.assign(space_.bodies.size(), kNotTried);
     size_t first = 0;
     std::optional<SmallModel> small = findSmall(first);
-    parallelFor(costs_.size() - first, request_, [&](size_t i) {
-      size_t body = first + i;
-      if (small)
-        costs_[body] = costSmall(body, *small);
-      if (!costs_[body])
-        costs_[body] = costWhole(body);
-    });
+    for (bool areAuto : {false, true}) // which take the costs of others
+      parallelFor(costs_.size() - first, request_, [&](size_t i) {
+        size_t body = first + i;
+        if (isAuto(body) != areAuto)
+          return;
+        costs_[body] = costByOthers(body);
+        if (!costs_[body] && small)
+          costs_[body] = costSmall(body, *small);
+        if (!costs_[body])
+          costs_[body] = costWhole(body);
+      });
+  }
+
+  /// Of a body whose recomputation is chosen, by those that recompute nothing and whole layers.
+  std::optional<BodyCost> costByOthers(size_t body) const {
+    if (!isAuto(body))
+      return std::nullopt;
+    size_t none = bodyWith(Knob::Recompute, "none", body),
+           full = bodyWith(Knob::Recompute, "full", body);
+    bool areKnown = std::max(none, full) < costs_.size() && costs_[none] && costs_[full];
+    return areKnown ? costOfAuto(*costs_[none], *costs_[full]) : std::nullopt;
   }
 
   void bound() {
@@ -365,11 +386,8 @@ private:
 
   /// The bound of the layout that differs in what it recomputes; nothing if it has none yet.
   std::optional<Bound> boundWith(const char *recompute, const Candidate &candidate) const {
-    Layout other = space_.bodies[candidate.body];
-    other.words[static_cast<size_t>(Knob::Recompute)] = recompute;
-    auto at = static_cast<size_t>(std::ranges::find(space_.bodies, other.words, &Layout::words) -
-                                  space_.bodies.begin());
     const Layout &mesh = meshesOf(candidate.body)[candidate.mesh];
+    size_t at = bodyWith(Knob::Recompute, recompute, candidate.body);
     if (at >= candidate.body || !bounds_[at] || !bounds_[at]->divides(mesh))
       return std::nullopt;
     return bounds_[at]->of(mesh);
@@ -382,11 +400,25 @@ private:
     if (!request_.prunes || !of.is(Knob::Rows, "pieces") || !costs_[body] ||
         costs_[body]->movesPieces)
       return false;
-    return std::ranges::any_of(space_.bodies, [&](const Layout &other) {
-      Layout same = other;
-      same.words[static_cast<size_t>(Knob::Rows)] = of.word(Knob::Rows);
-      return other.is(Knob::Rows, "rows") && same.words == of.words;
-    });
+    return bodyWith(Knob::Rows, "rows", body) < space_.bodies.size();
+  }
+
+  /// The body that differs only in this choice; the number of bodies if there is none. Such bodies
+  /// are not far apart.
+  size_t bodyWith(Knob knob, std::string_view word, size_t body) const {
+    auto isSame = [&](size_t other) {
+      for (size_t k = 0; k < kKnobCount; ++k)
+        if (auto each = static_cast<Knob>(k);
+            space_.bodies[other].word(each) !=
+            (each == knob ? word : std::string_view(space_.bodies[body].word(each))))
+          return false;
+      return true;
+    };
+    for (size_t away = 0; away < space_.bodies.size(); ++away)
+      for (size_t at : {body - away, body + away})
+        if (at < space_.bodies.size() && isSame(at))
+          return at;
+    return space_.bodies.size();
   }
 
   /// Whether a plan probably fits: it takes more than its bound.
@@ -416,10 +448,11 @@ private:
   void compile() {
     for (size_t body = 0; body < space_.bodies.size(); ++body)
       recomputeCosts_.push_back(isAuto(body) ? passes::newRecomputeCosts() : nullptr);
-    for (size_t begin = 0; begin < candidates_.size();) {
+    size_t size = 1;
+    for (size_t begin = 0; begin < candidates_.size(); size = std::min(2 * size, kBatch)) {
       std::vector<size_t> batch;
-      size_t end = begin;
-      for (; end < candidates_.size() && batch.size() < kBatch; ++end)
+      size_t end = begin, room = std::min(size, request_.most - result_.compiled);
+      for (; end < candidates_.size() && batch.size() < room; ++end)
         if (isPossible(end) && isFirstOfAlike(candidates_[end]))
           batch.push_back(end);
       if (request_.isStopped() || result_.compiled >= request_.most) {
@@ -433,18 +466,31 @@ private:
         refusals[i].clear();
         const Candidate &candidate = candidates_[batch[i]];
         tuned[i] = evaluate(request_.common, layoutOf(candidate).sets(), refusals[i],
-                            recomputeCosts_[candidate.body]);
+                            optionsOf(candidate));
       });
       for (size_t i = 0; i < tuned.size(); ++i)
         if (refusals[i] == kNotTried)
           ++result_.unseen;
         else if (++result_.compiled; tuned[i])
           take(candidates_[batch[i]], std::move(*tuned[i]));
+        else if (refusals[i].empty())
+          ++result_.givenUp;
         else
           ++result_.refusedCompiled, ++result_.refusals[refusals[i]];
       begin = end;
       request_.onProgress(result_.compiled, candidates_.size() - begin, best());
     }
+  }
+
+  /// For its compilation: with recomputation that makes it too slow, it is not wanted.
+  passes::PipelineOptions optionsOf(const Candidate &candidate) const {
+    passes::PipelineOptions options{.costs = recomputeCosts_[candidate.body]};
+    if (request_.prunes && isAuto(candidate.body))
+      options.isWanted = [this, &candidate, most = leastSeconds()](double step, const auto &added) {
+        const Layout &mesh = meshesOf(candidate.body)[candidate.mesh];
+        return step <= most && bounds_[candidate.body]->secondsWith(added, mesh, most) <= most;
+      };
+    return options;
   }
 
   /// Counts the candidates from `begin` on, which were not compiled.
@@ -625,12 +671,14 @@ private:
 } // namespace
 
 std::optional<Tuned> evaluate(const CommonOptions &common, const std::vector<std::string> &sets,
-                              std::string &why, std::shared_ptr<passes::RecomputeCosts> costs) {
+                              std::string &why, const passes::PipelineOptions &options) {
   SourceManager sources;
   std::optional<config::Config> config = load(common, sources, sets, why);
   if (!config)
     return std::nullopt;
-  plan::Plan plan = placedPlan(*config, sources, {.costs = std::move(costs)});
+  plan::Plan plan = placedPlan(*config, sources, options);
+  if (passes::choosesRecompute(plan))
+    return std::nullopt;
   if (!canRun(plan)) {
     why = "too-many-graphs";
     return std::nullopt;

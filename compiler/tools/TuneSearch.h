@@ -46,9 +46,10 @@ struct TuneResult {
       found; ///< those that fit, the fastest first; the recipe itself if none is faster
   std::vector<Tuned> tooLarge; ///< compiled layouts that do not fit
   size_t all = 0;              ///< number of layouts in total
-  size_t compiled = 0;         ///< compiled: fit, too large or refused
+  size_t compiled = 0;         ///< compiled: fit, too large, refused or given up
   size_t fit = 0;
   size_t refusedCompiled = 0; ///< refused by a rule, or by the limit on CUDA graphs
+  size_t givenUp = 0; ///< while recomputation was chosen: too slow with the least that is needed
   // Layouts that were not compiled:
   size_t beyondMemory = 0; ///< memory bound exceeds the device
   size_t refused = 0;      ///< refused by a rule that every layout with this body or split violates
@@ -65,9 +66,8 @@ struct TuneResult {
 TuneResult search(const TuneSpace &space, const TuneRequest &request);
 
 /// Compiles one set of settings. Nothing if a rule or the runtime refuses it; `why` is then the
-/// rule's id. `costs` are those of layouts with the same body.
+/// rule's id, and empty if `options` does not want the plan.
 std::optional<Tuned> evaluate(const CommonOptions &common, const std::vector<std::string> &sets,
-                              std::string &why,
-                              std::shared_ptr<passes::RecomputeCosts> costs = nullptr);
+                              std::string &why, const passes::PipelineOptions &options = {});
 
 } // namespace shardc::tools
