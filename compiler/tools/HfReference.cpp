@@ -62,9 +62,10 @@ them, or the run computes something else than their `config.json` says, the expo
 file as an import would, and refuses the export if an option would differ; the message names the
 option.
 
-The import reads experts from one tensor for each expert, or from one tensor for all of them. The
-export writes them in the form that published models have: one tensor for all experts for gpt-oss
-and Llama 4, otherwise one tensor for each expert.
+The import reads experts from one tensor for each expert, or from one tensor for all of them, whose
+matrices are transposed or not. If the sizes allow both, they are not, as in transformers. The
+export writes one tensor for all experts for gpt-oss and Llama 4, as published models have it, and
+otherwise one tensor for each expert.
 
 `test/interop/hf_training.py` trains a small model of each architecture with shardc and with
 transformers, from the same weights and on the same data. It compares ten losses and both final

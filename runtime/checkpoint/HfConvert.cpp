@@ -124,9 +124,25 @@ struct FoundParam {
   }
 };
 
+/// The parameter where the model stores it: in tensors of its own, or in those of all experts,
+/// whose matrices some versions of the library transpose. Nothing if the model lacks it.
+std::optional<HfParam> stored(const HfSource &source, HfParam param) {
+  if (hasAll(source, param.segments))
+    return param;
+  if (!hasAll(source, param.stacked))
+    return std::nullopt;
+  param.segments = std::move(param.stacked);
+  const HfSegment &first = param.segments.front();
+  auto hasRows = [&](bool isTransposed) {
+    Result<HfRows> rows = source.rowsOf(first.hf, isTransposed, first.slab);
+    return rows.isOk() && rows->rows == first.rows;
+  };
+  param.isTransposed |= first.slab >= 0 && !hasRows(false) && hasRows(true);
+  return param;
+}
+
 Result<FoundParam> findParam(const HfSource &source, const HfConfig &config, const HfParam &param) {
-  FoundParam found = {
-      param, hasAll(source, param.segments) ? param.segments : param.stacked, {}, 0};
+  FoundParam found = {param, param.segments, {}, 0};
   int64_t rows = 0;
   RETURN_IF_ERROR(resolve(source, param, found.segments, rows, found.columns));
   const HfSegment &segment = found.segments[0];
@@ -440,15 +456,15 @@ Status HfWeights::State::find(const std::string &folder) {
       RETURN_IF_ERROR(checkCopy(source, param));
       continue;
     }
-    bool hasOwn = hasAll(source, param.segments);
-    if (!hasOwn && !hasAll(source, param.stacked)) {
+    std::optional<HfParam> held = stored(source, param);
+    if (!held) {
       for (const HfSegment &segment : param.segments)
         if (!param.isOptional && !source.has(segment.hf))
           missing.push_back(segment.hf);
       continue;
     }
-    taken.add(param, hasOwn ? param.segments : param.stacked);
-    ASSIGN_OR_RETURN(FoundParam found, findParam(source, config, param));
+    taken.add(*held, held->segments);
+    ASSIGN_OR_RETURN(FoundParam found, findParam(source, config, *held));
     params.push_back(std::move(found));
   }
   if (!missing.empty())

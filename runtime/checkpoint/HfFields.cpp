@@ -19,7 +19,8 @@ constexpr HfArchitecture kArchitectures[] = {
 };
 
 constexpr HfText kTexts[] = {
-#define HF_TEXT(type, enumerator, defaults) {type, HfArch::enumerator, defaults},
+#define HF_TEXT(type, enumerator, defaults, constants)                                             \
+  {type, HfArch::enumerator, defaults, constants},
 #include "runtime/checkpoint/HfFields.def"
 };
 

@@ -44,7 +44,8 @@ const HfArchitecture &infoOf(HfArch arch);
 struct HfText {
   std::string_view modelType;
   HfArch arch = HfArch::Llama;
-  std::string_view defaults; ///< a JSON object, of fields on which a file is silent
+  std::string_view defaults;  ///< a JSON object, of fields on which a file is silent
+  std::string_view constants; ///< the same, of fields that the library does not read
 };
 std::span<const HfText> hfTexts();
 

@@ -210,6 +210,7 @@ void Reader::takeDefaults(const HfText &text) {
   for (const auto &[key, value] : defaults.items())
     if (!file_.fields.contains(key))
       file_.fields[key] = value;
+  file_.fields.update(parseJson(text.constants));
 }
 
 /// A field that a recipe has is not left out, since the model would be another.

@@ -380,10 +380,10 @@ void Mapper::addExpert(const std::string &mine, const std::string &hf, int64_t e
   int64_t rows = config_.expertFfn;
   addJoined(fmt::format("{}.{}.weight{}", mine, kUp, expert), tensorsIn(hf, kUp, expert), "weight",
             rows)
-      .stacked = {{hf + ".mlp.experts.gate_up_proj", expert * 2 * rows, 0, 2 * rows}};
+      .stacked = {{hf + ".mlp.experts.gate_up_proj", 0, 0, 2 * rows, expert}};
   add(fmt::format("{}.{}.weight{}", mine, kDown, expert),
       tensorsIn(hf, kDown, expert)[0] + ".weight")
-      .stacked = {{hf + ".mlp.experts.down_proj", expert * config_.hidden, 0, config_.hidden}};
+      .stacked = {{hf + ".mlp.experts.down_proj", 0, 0, config_.hidden, expert}};
 }
 
 void Mapper::addExperts(const std::string &mine, const std::string &hf) {

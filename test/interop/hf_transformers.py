@@ -18,6 +18,7 @@ import tempfile
 
 from hf_models import GOLDEN, VERSIONS, AutoConfig, call, expect, loaded, made, torch, transformers
 
+from safetensors.torch import load_file, save_file
 from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
 
 sys.path.insert(0, str(GOLDEN))
@@ -83,6 +84,7 @@ OUTER = {
                  "vision_config": {"depth": 1, "hidden_size": 16, "intermediate_size": 16, "out_hidden_size": 32, "num_heads": 2,
                                    "deepstack_visual_indexes": [0], "num_position_embeddings": 16}},
 }
+OUTER["qwen3_vl_moe"] = {**OUTER["qwen3_vl"], "text_config": {**OUTER["qwen3_vl"]["text_config"], **EXPERTS}}
 RUNS = {
     "golden_llama": ("llama", cases.LLAMA, []),
     "golden_llama_tied": ("llama_tied", next(c for c in cases.CASES if c.name == "llama_tied"), []),
@@ -113,15 +115,27 @@ def check_family(binaries, work, family):
     print(f"{family}: loaded without a missing or surplus weight, logits equal to the bit", flush=True)
 
 
-def check_outer(binaries, work, name):
+def turn_experts(folder):
+    """Stores the matrices of experts transposed, as published models have them."""
+    file = folder / "model.safetensors"
+    tensors = load_file(file)
+    for name, value in tensors.items():
+        if ".mlp.experts." in name:
+            tensors[name] = value.transpose(1, 2).contiguous()
+    save_file(tensors, file, {"format": "pt"})
+
+
+def check_outer(binaries, work, name, is_turned=False):
     torch.manual_seed(7)
     config = AutoConfig.for_model(name, **OUTER[name])
     model = MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING[type(config)](config).to(torch.float32).eval()
     with torch.no_grad():
         for value in model.parameters():
             value.add_(0.1 * torch.randn_like(value))
-    folder, saved, back = (work / f"{name}_{part}" for part in ("made", "saved", "back"))
+    folder, saved, back = (work / f"{name}_{part}{'_turned' if is_turned else ''}" for part in ("made", "saved", "back"))
     model.save_pretrained(folder)
+    if is_turned:
+        turn_experts(folder)
     call(binaries / "shardc", "ckpt", "import", "hf", folder, saved, "--weight-dtype=float32")
     call(binaries / "shardc", "ckpt", "export", "hf", saved, back, "--weight-dtype=float32")
     tokens = torch.randint(0, 99, (2, 24))
@@ -173,6 +187,7 @@ def main():
             check_family(binaries, work, family)
         for outer in OUTER:
             check_outer(binaries, work, outer)
+        check_outer(binaries, work, "qwen3_vl_moe", is_turned=True)
         for run in RUNS:
             check_run(binaries, work, run)
     print(f"{VERSIONS}: all equal")

@@ -254,8 +254,8 @@ AGAIN = {f"model.layers.{LAYERS}.embed_tokens.weight": "model.embed_tokens.weigh
          f"model.layers.{LAYERS}.shared_head.head.weight": "lm_head.weight"}
 
 
-def write_model(folder, kind, config, shapes, again=AGAIN):
-    """Random bf16 values, none of them NaN."""
+def write_model(folder, kind, config, shapes, again=AGAIN, values=None):
+    """Random bf16 values, none of them NaN, or the given ones."""
     folder.mkdir(parents=True)
     base = {"vocab_size": VOCAB, "torch_dtype": "bfloat16"} if kind == "gpt2" else BASE
     (folder / "config.json").write_text(json.dumps({"model_type": kind, **base, **config}))
@@ -267,8 +267,8 @@ def write_model(folder, kind, config, shapes, again=AGAIN):
             count *= extent
         header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": [len(data), len(data) + 2 * count]}
         begin = header[again[name]]["data_offsets"][0] if name in again else None
-        values = b"".join(struct.pack("<H", rng.randrange(0x3c00, 0x4200)) for _ in range(count))
-        data += values if begin is None else data[begin:begin + 2 * count]
+        made = values[name] if values else b"".join(struct.pack("<H", rng.randrange(0x3c00, 0x4200)) for _ in range(count))
+        data += made if begin is None else data[begin:begin + 2 * count]
     text = json.dumps(header).encode()
     (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + data)
 
@@ -593,6 +593,43 @@ def check_parts(work):
             expect(tensors[name] == before[name.replace("model.", root, 1).replace("lm_head.", names)], f"{root}{name} differs")
 
 
+def check_stacked(work):
+    """Experts of qwen3_vl_moe in one tensor, in either of the two layouts: as from tensors of their own."""
+    names = {"gate_up_proj": ("gate_proj", "up_proj"), "down_proj": ("down_proj",)}
+    experts = {"num_experts": EXPERTS, "moe_intermediate_size": 6, "mlp_only_layers": [0]}
+    at = f"model.layers.{LAYERS - 1}.mlp"
+    shapes = {name: shape for name, shape in dense(norms=True).items() if not name.startswith(at)}
+    shapes[f"{at}.gate.weight"] = [EXPERTS, HIDDEN]
+    own = {name: shape for expert in range(EXPERTS) for name, shape in mlp(f"{at}.experts.{expert}", rows=6).items()}
+    write_model(work / "stacked.own", "qwen3_moe", experts, shapes | own)
+    want = read_model(work / "stacked.own")
+    for turned in (False, True):
+        source, out = work / f"stacked.{turned}", work / f"stacked.{turned}.out"
+        rows = {"gate_up_proj": 12, "down_proj": HIDDEN}
+        columns = {"gate_up_proj": HIDDEN, "down_proj": 6}
+        stacks = {f"{at}.experts.{name}": [EXPERTS, *([columns[name], rows[name]] if turned else [rows[name], columns[name]])] for name in names}
+        fill = dict(want)
+        for name, parts in names.items():
+            stacked = b""
+            for expert in range(EXPERTS):
+                data = b"".join(want[f"{at}.experts.{expert}.{part}.weight"][2] for part in parts)
+                cells = [data[i:i + 2] for i in range(0, len(data), 2)]
+                width, height = columns[name], rows[name]
+                stacked += b"".join(cells[row * width + column] for column in range(width) for row in range(height)) if turned else data
+            fill[f"{at}.experts.{name}"] = ("BF16", stacks[f"{at}.experts.{name}"], stacked)
+        text = {**BASE, **experts, "model_type": "qwen3_vl_moe_text", "norm_topk_prob": False, "tie_word_embeddings": None,
+                "rope_scaling": {"rope_type": "default", "mrope_section": [1, 0, 0], "mrope_interleaved": True}}
+        outside = {"text_config": text, "tie_word_embeddings": False, "vision_config": {"model_type": "qwen3_vl_moe"}}
+        inner = {name: name.replace("model.", "model.language_model.", 1) for name in shapes | stacks}
+        write_model(source, "qwen3_vl_moe", outside, {inner[name]: shape for name, shape in (shapes | stacks).items()},
+                    values={inner[name]: fill[name][2] for name in shapes | stacks})
+        call("import", "hf", source, work / f"stacked.{turned}.ckpt")
+        call("export", "hf", work / f"stacked.{turned}.ckpt", out)
+        expect(read_model(out) == want, f"stacked, {turned}: other tensors")
+        made = json.loads((out / "config.json").read_text())
+        expect(made["architectures"] == ["Qwen3MoeForCausalLM"] and made["norm_topk_prob"] is True, f"{made}")
+
+
 def check_refused_settings(work):
     """What no recipe computes is not imported."""
     llama3 = {"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 4096}
@@ -662,6 +699,7 @@ def main():
     check_beside(work)
     check_packed(work)
     check_parts(work)
+    check_stacked(work)
     left = [name for name in os.listdir(work) if name.startswith(".")]
     expect(not left, f"{left} were left")
 
