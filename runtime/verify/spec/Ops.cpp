@@ -139,24 +139,27 @@ std::optional<Walk::Values> Walk::followPlain(const At &at) {
   if (op.kind == OpKind::Cast && operand(at, 0).kind == Value::Largest)
     return Values{operand(at, 0)};
   State step; // operand `state` is the loss scale
-  step.term = terms_.of(Term::Kept, static_cast<int64_t>(CellKind::Step));
   Call call = {op.kind, op.attrs, compute_.mesh().axesOf(op.group), {}, {}, DType::F32};
+  call.operands.reserve(op.operands.size()), call.results.reserve(op.results.size());
   for (ValueId value : op.operands) {
     const Value &has = at.role.values[value];
     if (!has.isOne() && has.kind != Value::Step)
       return refuse(at, fmt::format("takes `%{}`, which is no single value",
                                     at.role.segment().values[value].name)),
              std::nullopt;
+    if (!has.isOne())
+      step.term = terms_.of(Term::Kept, static_cast<int64_t>(CellKind::Step));
     call.operands.push_back({has.isOne() ? &has.state : &step, &typeOf(at, value)});
   }
   for (ValueId value : op.results)
     call.results.push_back(&typeOf(at, value));
-  const Type &tokens = terms_.shape(compute_.loaded(0));
-  int64_t positions = op.getInt(AttrKey::positions);
-  if (positions != 0 && tokens.rank == 2 && positions != tokens.shape[1])
-    return refuse(at, fmt::format("is of {} positions, where sequences have {}", positions,
-                                  tokens.shape[1])),
-           std::nullopt;
+  if (int64_t positions = op.getInt(AttrKey::positions); positions != 0) {
+    const Type &tokens = terms_.shape(compute_.loaded(0));
+    if (tokens.rank == 2 && positions != tokens.shape[1])
+      return refuse(at, fmt::format("is of {} positions, where sequences have {}", positions,
+                                    tokens.shape[1])),
+             std::nullopt;
+  }
   if ((op.kind == OpKind::Fill && !at.role.segment().body) || op.kind == OpKind::ExpertLoad)
     call.number = call.results[0]->numel(); // which no operand says
   Values made;

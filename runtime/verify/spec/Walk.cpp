@@ -120,8 +120,11 @@ bool Walk::enter(RoleWalk &walk) {
   walk.memos = &memos_[&segment];
   walk.memos->resize(segment.ops.size());
   walk.ins.clear();
-  for (const Segment::Boundary &in : segment.ins)
-    walk.ins.push_back(walk.values[in.value]);
+  if (segment.body) { // which may be executed again
+    walk.ins.reserve(segment.ins.size());
+    for (const Segment::Boundary &in : segment.ins)
+      walk.ins.push_back(walk.values[in.value]);
+  }
   walk.transfers.clear();
   walk.isInSegment = true, walk.hasMet = false;
   return true;
@@ -277,7 +280,8 @@ bool Walk::step(RoleWalk &walk, uint32_t index, bool &isBlocked) {
     const Value &has = walk.values[value];
     return has.kind == Value::One && !has.state.isSum();
   };
-  bool mayKeep = op.kind != OpKind::BatchLoad && std::ranges::all_of(op.operands, isOfOne);
+  bool mayKeep = walk.segment().body && op.kind != OpKind::BatchLoad &&
+                 std::ranges::all_of(op.operands, isOfOne);
   if (mayKeep)
     if (const Memo *memo = memoOf(at)) {
       int64_t by = microbatch(walk) - memo->microbatch;
@@ -290,7 +294,9 @@ bool Walk::step(RoleWalk &walk, uint32_t index, bool &isBlocked) {
   std::optional<Values> followed = follow(at);
   if (followed && mayKeep && std::ranges::all_of(*followed, &Value::isOne)) {
     Memo &memo = (*walk.memos)[index];
-    memo = {true, microbatch(walk), {}, *followed};
+    memo.isKnown = true, memo.microbatch = microbatch(walk), memo.made = *followed;
+    memo.operands.clear();
+    memo.operands.reserve(op.operands.size());
     for (ValueId value : op.operands)
       memo.operands.push_back(walk.values[value]);
   }
