@@ -19,7 +19,7 @@ using checkpoint::FolderLock;
 
 struct HfCommand {
   std::string in, out, config;
-  std::string weightType;
+  std::string weightType, packing;
   std::vector<std::string> acceptedFields;
   int threads = 0;
   int64_t vocabDivisor = 128;
@@ -31,6 +31,8 @@ struct ReshardCommand {
   int ranks = 1, threads = defaultThreads();
   checkpoint::KeptNames keptNames = {};
 };
+
+constexpr const char *kPackings[] = {"nf4", "nf4_double"};
 
 std::vector<std::string> weightTypes() { return {"float32", "bfloat16", "float16"}; }
 
@@ -99,6 +101,10 @@ int runExport(const HfCommand &command) {
   std::string type;
   options.tellType = [&](checkpoint::Element chosen) { type = torchName(chosen); };
   options.acceptedFields = command.acceptedFields;
+  using Packing = checkpoint::HfExportOptions;
+  options.packing = command.packing == kPackings[0]   ? Packing::Nf4
+                    : command.packing == kPackings[1] ? Packing::Nf4Nested
+                                                      : Packing::Plain;
   options.shardBytes = static_cast<uint64_t>(command.shardMegabytes) << 20;
   StopOnSignal stop;
   FolderLock lock;
@@ -181,6 +187,12 @@ void addCkptHf(cli::Command &ckpt, int &status) {
           "type of the weights; default: the type in config.json, or else the type that the run "
           "computed with")
       .oneOf(weightTypes());
+  writer
+      .option(
+          "--pack", exported->packing,
+          "keep weights of linear layers in 4 bits, as bitsandbytes does: nf4, or nf4_double with "
+          "scales in 8 bits")
+      .oneOf({kPackings[0], kPackings[1]});
   addAcceptedFields(writer, exported->acceptedFields);
   writer.option("--shard-size", exported->shardMegabytes, "size of a safetensors file in MiB")
       .positive()

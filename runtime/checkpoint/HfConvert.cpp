@@ -8,6 +8,7 @@
 #include <unordered_map>
 
 #include "runtime/base/Io.h"
+#include "runtime/base/Json.h"
 #include "runtime/base/Reports.h"
 #include "runtime/checkpoint/CheckpointFormat.h"
 #include "runtime/checkpoint/ConvertWork.h"
@@ -15,6 +16,7 @@
 #include "runtime/checkpoint/HfArguments.h"
 #include "runtime/checkpoint/HfDerive.h"
 #include "runtime/checkpoint/HfFiles.h"
+#include "runtime/checkpoint/HfNf4.h"
 #include "runtime/checkpoint/HfSource.h"
 #include "runtime/checkpoint/Reading.h"
 #include "runtime/checkpoint/SafeTensors.h"
@@ -652,6 +654,47 @@ int64_t bytesOfTensor(const SafeTensorSource &tensor) {
   return tensorBytes(tensor.type, tensor.shape).value_or(0);
 }
 
+/// Whether the tensor holds the weight of a linear layer, except routers, the output layer and
+/// experts.
+bool isOfLinear(const HfTarget &target) {
+  constexpr std::string_view kEnds[] = {
+      "linear_qkv.weight",       "linear_proj.weight",         "linear_fc1.weight",
+      "linear_fc2.weight",       "linear_q_proj.weight",       "linear_q_down_proj.weight",
+      "linear_q_up_proj.weight", "linear_kv_down_proj.weight", "linear_kv_up_proj.weight"};
+  return target.shape.size() == 2 && !target.isTransposed && !target.parts.empty() &&
+         std::ranges::all_of(target.parts, [&](const HfTarget::Part &part) {
+           return std::ranges::any_of(
+               kEnds, [&](std::string_view end) { return part.name.ends_with(end); });
+         });
+}
+
+/// Appends the tensors of a target.
+Status addTensors(const SavedParams &source, const std::string &name, const HfTarget &target,
+                  Element type, HfExportOptions::Packing packing,
+                  std::vector<SafeTensorSource> &tensors) {
+  auto write = [&source, &target, type](ByteSink &sink) {
+    return writeTarget(source, target, type, sink);
+  };
+  if (packing == HfExportOptions::Plain || !isOfLinear(target)) {
+    tensors.push_back({name, type, target.shape, std::move(write)});
+    return Status::ok();
+  }
+  ASSIGN_OR_RETURN(std::vector<SafeTensorSource> packed,
+                   packNf4(name, target.shape, type, packing == HfExportOptions::Nf4Nested, write));
+  std::ranges::move(packed, std::back_inserter(tensors));
+  return Status::ok();
+}
+
+/// Adds to `config.json` how the weights are packed.
+void tellPacking(HfExportOptions::Packing packing, std::vector<HfModelFile> &files) {
+  auto config = std::ranges::find(files, kConfig, &HfModelFile::name);
+  if (packing == HfExportOptions::Plain || config == files.end())
+    return;
+  nlohmann::json fields = parseJson(config->contents);
+  fields["quantization_config"] = parseJson(nf4Config(packing == HfExportOptions::Nf4Nested));
+  config->contents = toText(fields, 2) + "\n";
+}
+
 /// Makes each source report the progress of all.
 void countProgress(std::vector<SafeTensorSource> &tensors, ProgressSum &progress) {
   for (SafeTensorSource &tensor : tensors)
@@ -680,11 +723,11 @@ Status exportHf(const std::string &in, const std::string &configFolder, const st
   for (const std::string &name : order) {
     const HfTarget &target = targets.at(name);
     Element type = name.ends_with("e_score_correction_bias") ? Element::F32 : weightType;
-    tensors.push_back({name, type, target.shape, [&source, &target, type](ByteSink &sink) {
-                         return writeTarget(source, target, type, sink);
-                       }});
-    total += bytesOfTensor(tensors.back());
+    RETURN_IF_ERROR(addTensors(source, name, target, type, options.packing, tensors));
   }
+  for (const SafeTensorSource &tensor : tensors)
+    total += bytesOfTensor(tensor);
+  tellPacking(options.packing, model.files);
   ProgressSum progress(options.progress, total);
   countProgress(tensors, progress);
   fs::path path = fs::path(out).lexically_normal();

@@ -74,15 +74,22 @@ struct HfExportOptions {
   /// Receives the type that is chosen.
   std::function<void(Element type)> tellType = {};
   std::vector<std::string> acceptedFields = {}; ///< as HfReading has them
-  uint64_t shardBytes = uint64_t{5} << 30;      ///< of one safetensors file
+  /// Whether weights of linear layers are packed in 4 bits, as bitsandbytes does it: those that
+  /// `peft.quantize` keeps so.
+  enum Packing : uint8_t {
+    Plain,
+    Nf4,
+    Nf4Nested ///< with scales in 8 bits
+  } packing = Plain;
+  uint64_t shardBytes = uint64_t{5} << 30; ///< of one safetensors file
   ConvertProgress progress = {};
   Observers observers = {};
   ReportSink emit = {}; ///< as in CheckpointReader::open
 };
 /// Exports the checkpoint `in`, of any format, as a model of the kind that `configFolder`
 /// describes; its config and tokenizer files are copied along. Of a model of several parts,
-/// `config.json` becomes that of the text model; without `quantization_config`, since the weights
-/// are not packed. If `configFolder` is empty, the files are those that an import kept, or a run
+/// `config.json` becomes that of the text model, with the `quantization_config` of the packing that
+/// is asked for. If `configFolder` is empty, the files are those that an import kept, or a run
 /// carried, in `in`. If there are none, or the run computes something else than that model,
 /// `config.json` is made of the options that the run saved. The folder `out` appears when all of it
 /// is written; InvalidInput if it is there already.

@@ -42,7 +42,9 @@ Status checkPacking(const HfConfig &config) {
   nlohmann::json method = said("quant_method");
   nlohmann::json blocks = nlohmann::json::array({kScaleBlock, kScaleBlock});
   bool isKnown = (method == "fp8" && said("weight_block_size") == blocks) ||
-                 (method == "mxfp4" && config.layout == HfLayout::GptOss);
+                 (method == "mxfp4" && config.layout == HfLayout::GptOss) ||
+                 (method == "bitsandbytes" && said("load_in_4bit") == true &&
+                  said("bnb_4bit_quant_type") == "nf4");
   return isKnown ? Status::ok()
                  : makeStatus(report::HfWeightsPacked, config.file.path,
                               shownHfValue(method.is_null() ? *found : method));
@@ -79,11 +81,32 @@ Result<HfRows> HfSource::packedRowsOf(const std::string &name, bool isTransposed
   return rows;
 }
 
+/// Of a tensor of bitsandbytes' codes, whose shape is beside it.
+Result<HfRows> HfSource::nf4RowsOf(const std::string &name, bool isTransposed, int64_t slab) const {
+  auto find = [&](const std::string &plain, std::span<const uint8_t> &bytes) {
+    auto found = plain_.find(plain);
+    if (found == plain_.end())
+      return static_cast<const SafeTensor *>(nullptr);
+    bytes = model_.bytes(found->second);
+    return model_.find(found->second);
+  };
+  HfRows rows;
+  ASSIGN_OR_RETURN(rows.nf4, openNf4(name, find));
+  if (isTransposed || slab >= 0)
+    return cannotConvert("'{}' is in 4 bits, which is not imported for this kind of weight", name);
+  rows.type = Element::U8;
+  rows.rows = rows.nf4->rows;
+  rows.columns = rows.rowStride = rows.nf4->columns;
+  return rows;
+}
+
 /// A row in fp32. The low half of a byte comes first. The largest scale is infinite, as in torch's
 /// ldexp.
 void HfSource::unpack(const HfRows &source, int64_t row, float *values) const {
   constexpr float kValues[] = {0, .5F, 1, 1.5F, 2, 3, 4, 6, -0.F, -.5F, -1, -1.5F, -2, -3, -4, -6};
   constexpr int kBias = 127, kMost = 255;
+  if (source.nf4)
+    return source.nf4->unpack(row, values);
   int64_t groups = source.columns / (2 * kBlockBytes);
   for (int64_t group = row * groups; group < (row + 1) * groups; ++group) {
     int exponent = source.scales[group];
@@ -110,6 +133,8 @@ Result<HfRows> HfSource::rowsOf(const std::string &name, bool isTransposed, int6
     return packedRowsOf(name, isTransposed, slab);
   if (found == plain_.end())
     return makeStatus(report::TensorsMissing, "the model has no tensor '{}'", name);
+  if (plain_.contains(name + kNf4State))
+    return nf4RowsOf(name, isTransposed, slab);
   const SafeTensor *tensor = model_.find(found->second);
   if (elementBits(tensor->type) < 8 || tensor->shape.empty())
     return cannotConvert("'{}' has a type or shape that is not imported", name);
@@ -163,7 +188,7 @@ Status HfSource::readRows(const HfSegment &segment, bool isTransposed, int64_t f
     return cannotConvert("'{}' has {} rows; rows {} to {} are needed", name, source.rows, begin,
                          begin + (rows - 1) * segment.step + 1);
   touch(rows * source.columns * elementBits(source.type) / 8);
-  if (source.scales != nullptr) {
+  if (source.scales != nullptr || source.nf4) {
     std::vector<float> values(static_cast<size_t>(source.columns));
     for (int64_t row = 0; row < rows; ++row) {
       unpack(source, begin + row * segment.step, values.data());
@@ -208,7 +233,8 @@ std::vector<std::string> HfSource::unused(const std::set<std::string> &used,
     for (const std::string &one : {blocksOf(""), scalesOf("")})
       if (name.ends_with(one) && used.contains(name.substr(0, name.size() - one.size())))
         return true;
-    return used.contains(name);
+    std::string codes;
+    return used.contains(name) || (isBesideNf4(name, codes) && used.contains(codes));
   };
   for (const auto &[plain, name] : plain_)
     if (!isUsed(plain) && !isDroppedHfName(config, plain))

@@ -1,5 +1,5 @@
 // The tensors of a Hugging Face model as rows of numbers: under the names that text models have,
-// transposed, one expert of all, and unpacked from fp8 with scales or from mxfp4.
+// transposed, one expert of all, and unpacked from fp8 with scales, from mxfp4 or from nf4.
 #pragma once
 
 #include <atomic>
@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "runtime/checkpoint/HfModel.h"
+#include "runtime/checkpoint/HfNf4.h"
 #include "runtime/checkpoint/SafeTensors.h"
 
 namespace shardc::checkpoint {
@@ -27,6 +28,7 @@ struct HfRows {
   const uint8_t *data = nullptr;
   /// Of a tensor in mxfp4: `data` has two values a byte, and each 32 of a row have a scale here.
   const uint8_t *scales = nullptr;
+  std::shared_ptr<const Nf4Matrix> nf4 = nullptr; ///< of a tensor of bitsandbytes' codes
 };
 
 /// The hub's side of an import.
@@ -52,6 +54,7 @@ private:
   static std::string blocksOf(const std::string &name) { return name + "_blocks"; }
   static std::string scalesOf(const std::string &name) { return name + "_scales"; }
   Result<HfRows> packedRowsOf(const std::string &name, bool isTransposed, int64_t slab) const;
+  Result<HfRows> nf4RowsOf(const std::string &name, bool isTransposed, int64_t slab) const;
   void unpack(const HfRows &source, int64_t row, float *values) const;
   void touch(int64_t bytes) const;
   void unscale(const HfRows &source, const SafeTensor &scales, int64_t first, int64_t rows,

@@ -7,6 +7,7 @@
 
 #include "runtime/base/Crc32.h"
 #include "runtime/base/Nf4.h"
+#include "runtime/base/Nf4Scales.h"
 #include "test/unit/support/Long.h"
 
 namespace shardc {
@@ -60,6 +61,24 @@ TEST(Nf4, NumbersNearMiddlesAreBitsandbytes) {
     }
   }
   EXPECT_EQ(checksumsOf(numbers), (Checksums{0x3ef36177, 0x76249bf0}));
+}
+
+/// Codes and scales of the scales that blocks of such numbers have.
+Checksums nestedOf(uint32_t count) {
+  std::vector<float> numbers = spread(count), scales;
+  for (size_t i = 0; i < numbers.size(); i += kBlock)
+    scales.push_back(toNf4(&numbers[i]).scale);
+  const Nf4Scales nested = toNf4Scales(scales);
+  return {crc32(0, nested.codes.data(), nested.codes.size()),
+          crc32(0, nested.groups.data(), nested.groups.size() * sizeof(float))};
+}
+
+TEST(Nf4, ScalesIn8BitsAreBitsandbytes) {
+  EXPECT_EQ(crc32(0, kDynamicMap.data(), sizeof kDynamicMap), 0x1b137aebu);
+  EXPECT_EQ(nestedOf(163'840), (Checksums{0x14110ff1, 0x025aa320}));
+  if (test::isLong()) {
+    EXPECT_EQ(nestedOf(10'000'000), (Checksums{0x7854f506, 0xe27c3062}));
+  }
 }
 
 TEST(Nf4, NanStaysNan) {

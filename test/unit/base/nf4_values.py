@@ -34,7 +34,18 @@ def near_middles():
     return blocks.ravel()
 
 
+def nested(count):
+    """Codes and scales of the scales that blocks of such numbers have. Their mean is rounded once, as PyTorch's is not on each machine."""
+    _, state = bnb.quantize_4bit(torch.from_numpy(spread(count)), blocksize=BLOCK, quant_type="nf4")
+    offset = state.absmax.double().mean().float()
+    return bnb.quantize_blockwise(state.absmax - offset, blocksize=256)
+
+
 def main():
+    print(f"map {zlib.crc32(bnb.create_dynamic_map().numpy().tobytes()):#010x}")
+    for count in (163_840, 10_000_000):
+        codes, state = nested(count)
+        print(count, f"codes {zlib.crc32(codes.numpy().tobytes()):#010x} groups {zlib.crc32(state.absmax.numpy().tobytes()):#010x}")
     for what, numbers in (("10,240 spread", spread(10_240)), ("10,000,000 spread", spread(10_000_000)), ("near middles", near_middles())):
         codes, state = bnb.quantize_4bit(torch.from_numpy(numbers), blocksize=BLOCK, quant_type="nf4")
         records = np.concatenate([state.absmax.numpy().view(np.uint8).reshape(-1, 4), codes.numpy().reshape(-1, BLOCK // 2)], axis=1)
