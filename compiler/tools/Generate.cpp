@@ -5,16 +5,12 @@
 #include <cmath>
 #include <csignal>
 
-#include <fmt/format.h>
-
 #include "compiler/lower/Lower.h"
 #include "compiler/tools/CkptTools.h"
 #include "compiler/tools/Commands.h"
 #include "compiler/tools/HostModel.h"
 #include "compiler/tools/Session.h"
 #include "runtime/base/CommandLine.h"
-#include "runtime/base/Io.h"
-#include "runtime/base/Json.h"
 #include "runtime/base/Output.h"
 #include "runtime/generate/Generator.h"
 #include "runtime/tokenize/RowProcess.h"
@@ -31,26 +27,6 @@ struct GenerateCommand {
   int64_t tokens = 64, seed = 1234;
   bool isChat = false;
 };
-
-/// Tokens that end a text.
-std::vector<int32_t> endsOf(const std::string &hfFolder, std::optional<int32_t> ofTokenizer) {
-  std::vector<int32_t> ends;
-  if (ofTokenizer)
-    ends.push_back(*ofTokenizer);
-  constexpr uint64_t kBytesMax = 16 << 20;
-  for (const char *file : {"/generation_config.json", "/config.json"}) {
-    Result<std::string> text = hfFolder.empty() ? Result<std::string>(std::string("{}"))
-                                                : readFile(hfFolder + file, kBytesMax);
-    nlohmann::json said = text.isOk() ? parseJson(*text) : nlohmann::json();
-    if (!said.is_object() || !said.contains("eos_token_id"))
-      continue;
-    const nlohmann::json &found = said["eos_token_id"];
-    for (const nlohmann::json &each : found.is_array() ? found : nlohmann::json::array({found}))
-      if (each.is_number_integer())
-        ends.push_back(each.get<int32_t>());
-  }
-  return ends;
-}
 
 /// Text to tokens and back; without a tokenizer the numbers of tokens stand for it.
 class Speech {
@@ -116,40 +92,22 @@ Status speak(const GenerateCommand &command, double temperature, const ModelPlac
              const config::Config &config, const SourceManager &sources) {
   Speech speech;
   RETURN_IF_ERROR(speech.open(command, place));
-  ASSIGN_OR_RETURN(std::vector<int32_t> next, speech.tokensOf(command.prompt, command.isChat));
-  if (next.empty())
-    return makeStatus(StatusCode::InvalidInput, "the prompt has no token");
+  ASSIGN_OR_RETURN(std::vector<int32_t> prompt, speech.tokensOf(command.prompt, command.isChat));
   const plan::Plan one = lower::lowerForward(config, sources, 1);
-  const auto vocabulary = one.job.model.vocabSize;
-  for (int32_t token : next)
-    if (vocabulary > 0 && token >= vocabulary)
-      return makeStatus(StatusCode::InvalidInput, "token {} is not in the vocabulary of {}", token,
-                        vocabulary);
-  int64_t most = config.getIntOr(config::Opt::ModelMaxPositionEmbeddings, INT64_MAX);
   ASSIGN_OR_RETURN(HostWeights weights, openWeights(place, command.base, one));
   generate::Generator generator;
   RETURN_IF_ERROR(generator.load(one, [&](const std::string &name, const plan::Type &type,
                                           void *dst) { return weights.read(name, type, dst); }));
-  const std::vector<int32_t> ends = endsOf(place.hfFolder, speech.end());
-  std::vector<int32_t> made;
-  for (int64_t i = 0; i < command.tokens; ++i) {
-    if (generator.position() + static_cast<int64_t>(next.size()) > most)
-      return makeStatus(StatusCode::InvalidInput,
-                        "the text is longer than the {} positions that the model knows", most);
-    std::vector<float> scores;
-    if (next.size() == 1) {
-      ASSIGN_OR_RETURN(scores, generator.scores(one, next));
-    } else {
-      plan::Plan all = lower::lowerForward(config, sources, static_cast<int64_t>(next.size()));
-      ASSIGN_OR_RETURN(scores, generator.scores(all, next));
-    }
-    int32_t token = generate::chooseToken(scores, temperature, command.seed, generator.position());
-    if (std::ranges::find(ends, token) != ends.end())
-      break;
-    made.push_back(token);
-    RETURN_IF_ERROR(speech.say(made, i + 1 == command.tokens));
-    next.assign(1, token);
-  }
+  generate::Continuation how{
+      .one = one,
+      .ofRows = [&](int64_t rows) { return lower::lowerForward(config, sources, rows); },
+      .tokensMax = command.tokens,
+      .ends = tokenize::endsOfTexts(place.hfFolder, speech.end()),
+      .temperature = temperature,
+      .seed = command.seed,
+      .made = [&](const std::vector<int32_t> &made,
+                  bool isLast) { return speech.say(made, isLast); }};
+  RETURN_IF_ERROR(generate::continueText(generator, prompt, how).status());
   printOut("\n");
   return Status::ok();
 }

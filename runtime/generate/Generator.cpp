@@ -8,6 +8,7 @@
 
 #include "kernels/host/Convert.h"
 #include "kernels/host/Registry.h"
+#include "runtime/base/Nf4.h"
 #include "runtime/base/Philox.h"
 #include "runtime/exec/CallShape.h"
 #include "runtime/plan/OpInfo.h"
@@ -91,8 +92,16 @@ Status Generator::load(const plan::Plan &plan, const ReadTensor &read) {
     if (cell.kind == plan::CellKind::Param) {
       const plan::Param &param = plan.params[static_cast<size_t>(cell.of)];
       const Type type = param.tensorType();
+      std::vector<float> numbers; // of which blocks of 4 bits are made
+      if (cell.type.dtype == DType::NF4x64)
+        numbers.resize(static_cast<size_t>(type.numel() * param.tensorCount()));
+      std::byte *to =
+          numbers.empty() ? buffer->bytes.get() : reinterpret_cast<std::byte *>(numbers.data());
       for (int64_t i = 0; i < param.tensorCount(); ++i)
-        RETURN_IF_ERROR(read(param.tensorName(i), type, buffer->bytes.get() + i * type.bytes()));
+        RETURN_IF_ERROR(read(param.tensorName(i), type, to + i * type.bytes()));
+      auto *blocks = reinterpret_cast<Nf4Block *>(buffer->bytes.get());
+      for (size_t i = 0; i < numbers.size(); i += Nf4Block::kNumbers)
+        *blocks++ = toNf4(&numbers[i]);
     } else if (cell.kind == plan::CellKind::ExpertBias) { // a row for each layer with experts
       int64_t row = 0;
       constexpr int64_t kBytes = sizeof(float);
@@ -118,8 +127,7 @@ Result<std::vector<float>> Generator::scores(const plan::Plan &plan,
 
 Result<std::vector<double>> Generator::logProbabilities(const plan::Plan &plan,
                                                         std::span<const int32_t> tokens) {
-  kept_.clear();
-  position_ = 0;
+  beginText();
   ASSIGN_OR_RETURN(Body body, Body::of(plan));
   ASSIGN_OR_RETURN(Values values, follow(body, tokens.first(tokens.size() - 1)));
   std::vector<double> found;
@@ -137,6 +145,11 @@ Result<std::vector<double>> Generator::logProbabilities(const plan::Plan &plan,
     found.push_back(static_cast<double>(scores[token]) - largest - std::log(sum));
   }
   return found;
+}
+
+void Generator::beginText() {
+  kept_.clear();
+  position_ = 0;
 }
 
 Result<Generator::Values> Generator::follow(const Body &body, std::span<const int32_t> tokens) {
@@ -294,6 +307,64 @@ Result<std::vector<float>> Generator::scoresOf(const Op &loss, const Values &val
                         "the scores of the token at position {} are not finite", position_);
   }
   return scores;
+}
+
+namespace {
+
+/// The scores behind the prompt.
+Result<std::vector<float>> readPrompt(Generator &generator, std::span<const int32_t> prompt,
+                                      const Continuation &how) {
+  if (how.ofRows && prompt.size() > 1)
+    return generator.scores(how.ofRows(std::ssize(prompt)), prompt);
+  std::vector<float> scores;
+  for (size_t i = 0; i < prompt.size(); ++i) {
+    ASSIGN_OR_RETURN(scores, generator.scores(how.one, prompt.subspan(i, 1)));
+  }
+  return scores;
+}
+
+Status checkPrompt(std::span<const int32_t> prompt, const plan::Plan &plan) {
+  const int64_t vocabulary = plan.job.model.vocabSize;
+  if (prompt.empty())
+    return makeStatus(StatusCode::InvalidInput, "the prompt has no token");
+  for (int32_t token : prompt)
+    if (vocabulary > 0 && token >= vocabulary)
+      return makeStatus(StatusCode::InvalidInput, "token {} is not in the vocabulary of {}", token,
+                        vocabulary);
+  return Status::ok();
+}
+
+Status checkLength(int64_t tokens, const plan::Plan &plan) {
+  const int64_t most = plan.job.model.maxPositionEmbeddings;
+  if (most > 0 && tokens > most)
+    return makeStatus(StatusCode::InvalidInput,
+                      "the text is longer than the {} positions that the model knows", most);
+  return Status::ok();
+}
+
+} // namespace
+
+Result<std::vector<int32_t>> continueText(Generator &generator, std::span<const int32_t> prompt,
+                                          const Continuation &how) {
+  RETURN_IF_ERROR(checkPrompt(prompt, how.one));
+  RETURN_IF_ERROR(checkLength(std::ssize(prompt), how.one));
+  generator.beginText();
+  std::vector<int32_t> made;
+  ASSIGN_OR_RETURN(std::vector<float> scores, readPrompt(generator, prompt, how));
+  while (std::ssize(made) < how.tokensMax) {
+    int32_t token = chooseToken(scores, how.temperature, how.seed, generator.position());
+    if (std::ranges::find(how.ends, token) != how.ends.end())
+      break;
+    made.push_back(token);
+    const bool isLast = std::ssize(made) == how.tokensMax;
+    if (how.made)
+      RETURN_IF_ERROR(how.made(made, isLast));
+    if (isLast)
+      break;
+    RETURN_IF_ERROR(checkLength(generator.position() + 1, how.one));
+    ASSIGN_OR_RETURN(scores, generator.scores(how.one, std::span(&made.back(), 1)));
+  }
+  return made;
 }
 
 int32_t chooseToken(std::span<const float> scores, double temperature, int64_t seed,

@@ -43,6 +43,8 @@ public:
 
   /// Tokens so far.
   int64_t position() const { return position_; }
+  /// Forgets them: a text begins.
+  void beginText();
 
 private:
   struct Buffer;
@@ -67,6 +69,23 @@ private:
   std::vector<std::byte> workspace_;
   int64_t position_ = 0;
 };
+
+/// What continues a text.
+struct Continuation {
+  const plan::Plan &one; ///< for one row
+  /// The plan for so many rows; empty: prompts go through `one`, row by row.
+  std::function<plan::Plan(int64_t rows)> ofRows;
+  int64_t tokensMax = 64;
+  std::vector<int32_t> ends; ///< tokens that end a text and are not part of it
+  double temperature = 0;
+  int64_t seed = 0;
+  /// Set: called with each token, behind those before it.
+  std::function<Status(const std::vector<int32_t> &made, bool isLast)> made;
+};
+
+/// The tokens that follow the prompt, which begins a text.
+Result<std::vector<int32_t>> continueText(Generator &generator, std::span<const int32_t> prompt,
+                                          const Continuation &how);
 
 /// The token with the largest score, the first of several; or with a temperature above 0 one drawn
 /// by the softmax of scores divided by it, from a counter of the seed and the position.

@@ -4,6 +4,7 @@
 #include <charconv>
 #include <filesystem>
 
+#include "runtime/base/Io.h"
 #include "runtime/base/Json.h"
 #include "runtime/base/Reports.h"
 #include "runtime/base/Sha256.h"
@@ -62,6 +63,25 @@ Result<std::string> readWhole(const std::string &path) {
   std::string bytes(file.size(), '\0');
   RETURN_IF_ERROR(file.readAt(0, {reinterpret_cast<uint8_t *>(bytes.data()), bytes.size()}));
   return bytes;
+}
+
+std::vector<int32_t> endsOfTexts(const std::string &folder, std::optional<int32_t> ofTokenizer) {
+  std::vector<int32_t> ends;
+  if (ofTokenizer)
+    ends.push_back(*ofTokenizer);
+  constexpr uint64_t kBytesMax = 16 << 20;
+  for (const char *file : {"/generation_config.json", "/config.json"}) {
+    Result<std::string> text = folder.empty() ? Result<std::string>(std::string("{}"))
+                                              : readFile(folder + file, kBytesMax);
+    nlohmann::json said = text.isOk() ? parseJson(*text) : nlohmann::json();
+    if (!said.is_object() || !said.contains("eos_token_id"))
+      continue;
+    const nlohmann::json &found = said["eos_token_id"];
+    for (const nlohmann::json &each : found.is_array() ? found : nlohmann::json::array({found}))
+      if (each.is_number_integer())
+        ends.push_back(each.get<int32_t>());
+  }
+  return ends;
 }
 
 Result<std::string> digestOf(const std::string &path) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,10 @@ struct TokenizerFiles {
 /// Looks at a folder (tokenizer.json before tokenizer.model) or at one of these files, whatever its
 /// name before the suffix. NotFound or InvalidInput with what was looked for.
 Result<TokenizerFiles> findTokenizer(const std::string &path);
+
+/// Tokens that end a text: the tokenizer's, and those of generation_config.json and config.json in
+/// the folder of a model, which may be empty.
+std::vector<int32_t> endsOfTexts(const std::string &folder, std::optional<int32_t> ofTokenizer);
 
 /// SHA-256 of a file.
 Result<std::string> digestOf(const std::string &path);
