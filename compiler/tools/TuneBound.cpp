@@ -554,6 +554,8 @@ const Bounds::Passes &Bounds::passesOf(const Layout &mesh) {
 }
 
 double Bounds::secondsOf(const Layout &mesh) {
+  if (cost_.layers.empty())
+    return 0;
   const Passes &passes = passesOf(mesh);
   Exchanges::Least exchanged =
       Exchanges(cost_, elements_(mesh), mesh, sizes_, microbatchesOf(body_, mesh, sizes_))
@@ -563,12 +565,11 @@ double Bounds::secondsOf(const Layout &mesh) {
   return std::max(passes.at(factor, cost_, kinds_) + exchanged.added, exchanged.stream);
 }
 
-Bound Bounds::of(const Layout &mesh) {
+int64_t Bounds::bytesOf(const Layout &mesh) {
   if (cost_.layers.empty())
-    return {};
-  return {secondsOf(mesh),
-          StageBytes(cost_, elements_(mesh), mesh, sizes_, microbatchesOf(body_, mesh, sizes_))
-              .most(sums_.ofChunks(divide(mesh)))};
+    return 0;
+  return StageBytes(cost_, elements_(mesh), mesh, sizes_, microbatchesOf(body_, mesh, sizes_))
+      .most(sums_.ofChunks(divide(mesh)));
 }
 
 int64_t Bounds::bytesWith(const std::vector<int64_t> &activations, const Layout &mesh) const {

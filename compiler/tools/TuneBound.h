@@ -163,7 +163,9 @@ public:
   bool divides(const Layout &mesh) { return !divide(mesh).empty(); }
 
   /// The bound of a mesh that divides the layers and the batch.
-  Bound of(const Layout &mesh);
+  Bound of(const Layout &mesh) { return {secondsOf(mesh), bytesOf(mesh)}; }
+  /// Its memory alone, which takes less time to compute.
+  int64_t bytesOf(const Layout &mesh);
 
   /// A tighter bound from the schedule's order of passes, which takes longer to compute: every step
   /// that takes at most `within` seconds takes at least the returned time. 0 if layers have no

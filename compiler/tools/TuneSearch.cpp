@@ -327,13 +327,14 @@ private:
           refuse("pipeline-stages", 1);
           continue;
         }
+        if (request_.prunes && request_.memoryBytes > 0 &&
+            bounds_[body]->bytesOf(meshesOf(body)[mesh]) > request_.memoryBytes) {
+          ++result_.beyondMemory;
+          continue;
+        }
         Candidate candidate{body, mesh, bounds_[body]->of(meshesOf(body)[mesh])};
         candidate.likely = likely(candidate);
-        if (request_.prunes && request_.memoryBytes > 0 &&
-            candidate.bound.bytes > request_.memoryBytes)
-          ++result_.beyondMemory;
-        else
-          candidates_.push_back(candidate);
+        candidates_.push_back(candidate);
       }
     }
     std::ranges::sort(candidates_, {}, [this](const Candidate &candidate) {
