@@ -470,6 +470,16 @@ void ruleTextNeedsBytes(RuleContext &ctx) {
         .fix(ctx.fixSet(tokenizer, Value::ofEnum(TokenizerKind::Bytes)));
 }
 
+void ruleSamplesNeedText(RuleContext &ctx) {
+  Opt samples = Opt::ValidationSamples, kind = Opt::DatasetKind, tokenizer = Opt::DatasetTokenizer;
+  const bool isText =
+      ctx.cfg().is(kind, DatasetKind::Packed) || (ctx.cfg().is(tokenizer, TokenizerKind::Bytes) &&
+                                                  !ctx.cfg().is(kind, DatasetKind::Synthetic));
+  if (ctx.has(samples) && ctx.num(samples) > 0 && !isText)
+    ctx.report({samples, kind, tokenizer}, {arg(ctx, samples), arg(ctx, kind), arg(ctx, tokenizer)})
+        .fix(ctx.fixRemove(samples));
+}
+
 void ruleVocabTooSmall(RuleContext &ctx) {
   if (ctx.cfg().is(Opt::DatasetTokenizer, TokenizerKind::Bytes) && ctx.has(Opt::ModelVocabSize) &&
       ctx.num(Opt::ModelVocabSize) < kBytesTokens)

@@ -24,6 +24,19 @@ void add(Series &series, Point point) {
   series.points.push_back(point);
 }
 
+/// Of a run that has gone back, the later texts count, as values do.
+void addText(const nlohmann::json &line, double step, Metrics &metrics) {
+  auto text = [&](const char *name) {
+    auto found = line.find(name);
+    return found != line.end() && found->is_string() ? found->get<std::string>() : std::string();
+  };
+  SaidText said{step, line["sample"].get<int64_t>(), text("prompt"), text("said"), text("data")};
+  std::erase_if(metrics.said, [&](const SaidText &other) {
+    return other.step > step || (other.step == step && other.number >= said.number);
+  });
+  metrics.said.push_back(std::move(said));
+}
+
 /// Reads a line. Returns the error, or an empty text.
 std::string addLine(const nlohmann::json &line, Metrics &metrics, std::set<double> &steps) {
   if (line.is_discarded())
@@ -34,6 +47,10 @@ std::string addLine(const nlohmann::json &line, Metrics &metrics, std::set<doubl
   if (step == line.end() || !step->is_number())
     return "an object without it";
   steps.insert(step->get<double>());
+  if (auto sample = line.find("sample"); sample != line.end() && sample->is_number_integer()) {
+    addText(line, step->get<double>(), metrics);
+    return "";
+  }
   for (const auto &[name, value] : line.items())
     if (name != "step" && value.is_number())
       add(seriesOf(metrics, name), {step->get<double>(), value.get<double>()});

@@ -1,6 +1,7 @@
 // Reads the metrics of a run, one JSON object a line, into series by field.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,6 +17,13 @@ struct Series {
   std::vector<Point> points;
 };
 
+/// A text that the model has continued after an evaluation.
+struct SaidText {
+  double step = 0;
+  int64_t number = 0; ///< of the evaluation's texts
+  std::string prompt, said, data;
+};
+
 /// An error in a line; lines count from 1.
 struct MetricsFault {
   size_t line = 0; ///< 0: the file has no steps
@@ -24,8 +32,9 @@ struct MetricsFault {
 
 struct Metrics {
   std::vector<Series> series; ///< in the order of their first values
-  size_t steps = 0;           ///< different steps that have a line
-  std::string name;           ///< of the file
+  std::vector<SaidText> said;
+  size_t steps = 0; ///< different steps that have a line
+  std::string name; ///< of the file
 };
 
 /// Fields without a value (`null`) have no point. A last line without an end is left out if it is

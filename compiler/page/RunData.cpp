@@ -38,7 +38,18 @@ Json metricsJson(const Metrics &metrics, const Limits &limits) {
       points.push_back({point.step, point.value});
     list.push_back({{"name", series.name}, {"count", series.points.size()}, {"points", points}});
   }
-  return {{"file", metrics.name}, {"steps", metrics.steps}, {"series", list}};
+  Json said = Json::array();
+  constexpr size_t kTextsMax = 64; // the last ones
+  for (size_t i = metrics.said.size() - std::min(metrics.said.size(), kTextsMax);
+       i < metrics.said.size(); ++i) {
+    const SaidText &text = metrics.said[i];
+    said.push_back({{"step", text.step},
+                    {"sample", text.number},
+                    {"prompt", text.prompt},
+                    {"said", text.said},
+                    {"data", text.data}});
+  }
+  return {{"file", metrics.name}, {"steps", metrics.steps}, {"series", list}, {"said", said}};
 }
 
 /// Sums by op and group, so that runs with different names can be compared.

@@ -8,6 +8,7 @@
 #include "compiler/tools/ElasticPlans.h"
 #include "compiler/tools/PlanJson.h"
 #include "compiler/tools/PlanTrace.h"
+#include "compiler/tools/SamplePlan.h"
 #include "compiler/tools/Session.h"
 #include "runtime/base/CommandLine.h"
 #include "runtime/plan/Text.h"
@@ -146,8 +147,13 @@ ExitStatus emit(const Compiled &compiled, const DumpOptions &options) {
                      options.emit == "json" ? jsonText(compiled) : planText(compiled));
 }
 
-/// The plans of smaller sizes, as text behind the recipe's; nothing after an error.
-std::optional<std::string> smallerText(const config::Config &config, const DumpOptions &options,
+bool isWholeText(const DumpOptions &options) {
+  return options.emit == "text" && options.segment.empty() && options.unit.empty();
+}
+
+/// What follows the recipe's plans in a file: those of smaller sizes, and what continues texts;
+/// nothing after an error.
+std::optional<std::string> furtherText(const config::Config &config, const DumpOptions &options,
                                        CompileOptions compileOptions, DiagEngine &diags) {
   compileOptions.afterLower = nullptr;
   compileOptions.pipeline.after = nullptr;
@@ -158,12 +164,15 @@ std::optional<std::string> smallerText(const config::Config &config, const DumpO
   std::string text;
   for (const Compiled &each : *smaller)
     text += planText(each);
-  return text;
+  if (!isWholeText(options))
+    return text;
+  std::optional<std::string> samples = sampleText(config, options.common, diags);
+  return samples ? std::optional(text + *samples) : std::nullopt;
 }
 
 /// Plans of several sizes are for runs, which read them as text.
 bool isElasticText(const DumpOptions &options) {
-  bool isText = options.emit == "text" && options.segment.empty() && options.unit.empty();
+  const bool isText = isWholeText(options);
   if (!options.elastic.sizes.empty() && !isText)
     llvm::errs()
         << "shardc: error: '--elastic' writes whole plans as text; it cannot be given with "
@@ -219,19 +228,18 @@ int runDumpPlan(DumpOptions &options) {
   };
   std::optional<Compiled> compiled =
       compile(*config, session.sources(), session.diags(), options.common, compileOptions);
-  std::optional<std::string> smaller;
+  std::optional<std::string> further;
   if (compiled)
-    smaller = smallerText(*config, options, compileOptions, session.diags());
-  if (ExitStatus status = session.finish(); status != kFine || !smaller)
+    further = furtherText(*config, options, compileOptions, session.diags());
+  if (ExitStatus status = session.finish(); status != kFine || !further)
     return status == kFine ? kInputErrors : status;
   if (options.timePasses)
     printTimes(compiled->times);
   bool dumped = options.printAfterAll || !options.printAfter.empty();
   if (dumped && options.output.empty())
     return kFine;
-  return options.elastic.sizes.empty()
-             ? emit(*compiled, options)
-             : writeOutput(options.output, planText(*compiled) + *smaller);
+  return further->empty() ? emit(*compiled, options)
+                          : writeOutput(options.output, planText(*compiled) + *further);
 }
 
 } // namespace

@@ -7,6 +7,7 @@
 
 #include "compiler/tools/CkptTools.h"
 #include "compiler/tools/ImportHf.h"
+#include "compiler/tools/SamplePlan.h"
 #include "runtime/base/Io.h"
 #include "runtime/base/Json.h"
 #include "runtime/checkpoint/CheckpointFormat.h"
@@ -44,12 +45,8 @@ std::vector<std::string> wordsOf(std::string_view line) {
 
 /// What the model is trained or loaded as, on one rank of the host.
 void setOneRank(config::LoadOptions &load, const std::vector<std::string> &asked) {
-  for (const char *set :
-       {"cluster.gpu=host", "cluster.nodes=1", "cluster.gpus_per_node=1",
-        "model.tensor_model_parallel_size=1", "model.pipeline_model_parallel_size=1",
-        "model.context_parallel_size=1", "model.expert_model_parallel_size=1",
-        "model.expert_tensor_parallel_size=1", "model.sequence_parallel=false"})
-    load.sets.emplace_back(set);
+  for (std::string &set : oneRankSettings())
+    load.sets.push_back(std::move(set));
   load.sets.insert(load.sets.end(), asked.begin(), asked.end());
 }
 

@@ -13,6 +13,7 @@
 #include "compiler/tools/Commands.h"
 #include "compiler/tools/ElasticPlans.h"
 #include "compiler/tools/GroupMapOf.h"
+#include "compiler/tools/SamplePlan.h"
 #include "compiler/tools/Session.h"
 #include "runtime/base/CommandLine.h"
 #include "runtime/base/Launcher.h"
@@ -184,15 +185,19 @@ ExitStatus compileRecipe(const RunCommand &options, std::string &argument) {
   if (config && (session.diags().hasErrors() || namesData(*config, session.diags())))
     compiled = compile(*config, session.sources(), session.diags(), options.common, {});
   std::optional<std::vector<Compiled>> smaller;
+  std::optional<std::string> samples;
   if (compiled)
     smaller = compileSizes(*config, options.elastic.sizes, options.common, session.diags());
-  if (ExitStatus status = session.finish(); status != kFine || !smaller)
+  if (smaller)
+    samples = sampleText(*config, options.common, session.diags());
+  if (ExitStatus status = session.finish(); status != kFine || !samples)
     return status == kFine ? kInputErrors : status;
   if (Status status = dumpGroupMap(options.groupFolder, compiled->plan); !status.isOk())
     return static_cast<ExitStatus>(finishCkpt(status));
   std::string text = planText(*compiled);
   for (const Compiled &each : *smaller)
     text += planText(each);
+  text += *samples;
   int fd = makePlanFd(text);
   if (fd < 0)
     return static_cast<ExitStatus>(fail("pass the plan to the runtime"));

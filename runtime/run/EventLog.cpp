@@ -253,6 +253,42 @@ Status EventLog::evaluated(const StepState &state, std::string_view set) {
   return write();
 }
 
+/// A text of the summary as TensorFlow's summary.proto has it: its tag, field 1; a tensor of one
+/// string, field 8, whose type is field 1 and whose strings are field 8; and the plugin that shows
+/// it, field 1 of field 1 of field 9.
+void EventLog::text(std::string_view tag, std::string_view markdown) {
+  constexpr uint64_t kString = 7; // DT_STRING
+  std::string value, tensor, plugin, metadata;
+  addKey(tensor, 1, Wire::Varint);
+  addVarint(tensor, kString);
+  addBytes(tensor, 2, ""); // the shape of a scalar
+  addBytes(tensor, 8, markdown);
+  addBytes(plugin, 1, "text");
+  addBytes(metadata, 1, plugin);
+  addBytes(value, 1, tag);
+  addBytes(value, 8, tensor);
+  addBytes(value, 9, metadata);
+  addBytes(summary_, 1, value);
+}
+
+Status EventLog::said(int64_t step, std::span<const SaidText> texts) {
+  if (!isOpen() || texts.empty())
+    return Status::ok();
+  auto code = [](std::string_view text) { // indented lines are code, whatever they contain
+    std::string lines = "\n\n    ";
+    for (char c : text)
+      lines += c == '\n' ? std::string("\n    ") : std::string(1, c);
+    return lines;
+  };
+  begin(step);
+  for (size_t i = 0; i < texts.size(); ++i)
+    text(fmt::format("samples/{}", i + 1),
+         fmt::format("prompt{}\n\nmodel{}\n\ndata{}\n", code(texts[i].prompt), code(texts[i].said),
+                     code(texts[i].data)));
+  end();
+  return write();
+}
+
 Status EventLog::write() {
   std::string_view left = records_;
   while (!left.empty()) {

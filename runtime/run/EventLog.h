@@ -8,6 +8,7 @@
 
 #include "runtime/base/Status.h"
 #include "runtime/base/StepState.h"
+#include "runtime/run/SaidText.h"
 #include "runtime/run/StepValues.h"
 
 namespace shardc::run {
@@ -63,6 +64,8 @@ public:
   void skipped() { options_.skippedSamples += options_.batchSize; }
   /// An evaluation has ended, of a set that has a name if there are several.
   Status evaluated(const StepState &state, std::string_view set = {});
+  /// Texts behind an evaluation: `samples/1` and so on, as Markdown.
+  Status said(int64_t step, std::span<const SaidText> texts);
 
 private:
   int64_t samplesUpTo(int64_t step) const {
@@ -70,6 +73,7 @@ private:
   }
   void begin(int64_t step);
   void scalar(std::string_view tag, double value);
+  void text(std::string_view tag, std::string_view markdown);
   void end();
   void training(const StepState &state, std::string_view suffix);
   void times(int64_t step);

@@ -61,6 +61,27 @@ Feeding feedingOf(const plan::Plan &plan, Split split, const data::DataSource &s
   return feeding;
 }
 
+/// `isOfRows`: the sample's documents are rows of packs, whose masks say what answers them.
+Result<BegunText> begunText(const data::DataSource &source, int64_t index, int64_t tokens,
+                            bool isOfRows) {
+  const auto n = static_cast<size_t>(source.sequenceLength());
+  std::vector<int32_t> inputs(n), labels(n), positions(n), starts(n + 1);
+  std::vector<float> mask(n);
+  data::Sample sample{inputs, labels, mask, positions, starts};
+  RETURN_IF_ERROR(source.sample(index, sample));
+  const auto end = static_cast<size_t>(starts[sample.numDocuments > 0 ? 1 : 0]);
+  size_t first = std::min(static_cast<size_t>(tokens), end) - 1; // whose label counts
+  if (isOfRows)
+    first = static_cast<size_t>(std::find(mask.begin(), mask.end(), 1.0F) - mask.begin());
+  BegunText text;
+  text.prompt.assign(inputs.begin(),
+                     inputs.begin() + static_cast<int64_t>(std::min(first + 1, end)));
+  for (size_t i = first; i < end && mask[i] != 0; ++i)
+    if (isOfRows || std::ssize(text.answer) < tokens)
+      text.answer.push_back(labels[i]);
+  return text;
+}
+
 /// Data that evaluations take beside the validation data of the run, or in their place.
 struct EvaluationData {
   data::DataSets sets;
@@ -93,10 +114,22 @@ public:
       return makeStatus(report::JobDisagrees, "plan '{}': there are no training data", plan.name);
     RETURN_IF_ERROR(job->checkWhole(plan));
     job->sequence_ = config.sequenceLength;
+    job->hasRows_ = config.pathKind == data::PathKind::Packed;
     return std::unique_ptr<JobSource>(std::move(job));
   }
 
   Status turnTo(const plan::Plan &plan) override { return feed(plan, Split::Train); }
+
+  Result<std::vector<BegunText>> begunTexts(int64_t count, int64_t tokens) const override {
+    const data::DataSource *source =
+        validSets_.empty() ? sets_.source(Split::Valid) : validSets_[0].sets.source(Split::Valid);
+    std::vector<BegunText> texts;
+    for (int64_t i = 0; source && i < std::min(count, source->numSamples()); ++i) {
+      ASSIGN_OR_RETURN(BegunText text, begunText(*source, i, tokens, hasRows_));
+      texts.push_back(std::move(text));
+    }
+    return texts;
+  }
 
   void evaluate(int64_t set, bool isTest) override {
     set_ = static_cast<size_t>(set);
@@ -249,6 +282,7 @@ private:
   size_t set_ = 0; ///< of them, which evaluations take now
   bool isTest_ = false;
   int64_t sequence_ = 0;                 ///< tokens
+  bool hasRows_ = false;                 ///< of packs
   std::vector<int32_t> starts_, counts_; ///< of the microbatch that is being written
   std::vector<int32_t> whole_;           ///< its sequences, where ranks have slices
 };

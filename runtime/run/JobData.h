@@ -3,17 +3,27 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "runtime/plan/Plan.h"
 #include "runtime/run/BatchSource.h"
 
 namespace shardc::run {
 
+/// The beginning of a text of the data, and how the data go on.
+struct BegunText {
+  std::vector<int32_t> prompt, answer;
+};
+
 /// The data of a job, for one of its plans at a time.
 class JobSource : public BatchSource {
 public:
   /// The steps are now those of another plan of the job.
   virtual Status turnTo(const plan::Plan &plan) = 0;
+  /// The first document of each of the first `count` validation samples, if there are so many. Of
+  /// packs: what comes before the first token that counts in the loss, and those that count up to
+  /// one that does not. Of texts: `tokens` tokens, and at most as many that follow.
+  virtual Result<std::vector<BegunText>> begunTexts(int64_t count, int64_t tokens) const = 0;
 };
 
 /// Opens the training data, and the validation data if the job evaluates. Errors name the path or

@@ -184,6 +184,14 @@ Status MetricsWriter::evaluated(const StepState &state, std::string_view set, bo
   return write(line.data(), line.size());
 }
 
+Status MetricsWriter::said(int64_t step, int64_t number, const SaidText &text) {
+  auto quoted = [](const std::string &each) { return toText(nlohmann::json(each)); };
+  Line line;
+  line.add("{{\"step\":{},\"sample\":{},\"prompt\":{},\"said\":{},\"data\":{}}}\n", step, number,
+           quoted(text.prompt), quoted(text.said), quoted(text.data));
+  return write(line.data(), line.size());
+}
+
 Status MetricsWriter::write(const char *line, size_t bytes) {
   if (fd_ < 0)
     return Status::ok();

@@ -9,6 +9,7 @@
 #include "runtime/base/Status.h"
 #include "runtime/base/StepState.h"
 #include "runtime/run/HostTimer.h"
+#include "runtime/run/SaidText.h"
 #include "runtime/run/StepValues.h"
 
 namespace shardc::run {
@@ -66,6 +67,9 @@ public:
   /// {"step":3,"eval_loss":2.5}: an evaluation after that step, of several sets with "set":"name";
   /// {"step":3,"test_loss":2.5}: of the test data.
   Status evaluated(const StepState &state, std::string_view set = {}, bool isTest = false);
+  /// {"step":3,"sample":1,"prompt":"...","said":"...","data":"..."}: a text behind an evaluation;
+  /// texts count from 1.
+  Status said(int64_t step, int64_t number, const SaidText &text);
 
 private:
   Status write(const char *line, size_t bytes);

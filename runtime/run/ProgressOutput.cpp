@@ -9,6 +9,7 @@
 
 #include "runtime/base/Reports.h"
 #include "runtime/plan/Summary.h"
+#include "runtime/plan/Text.h"
 
 namespace shardc::run {
 namespace {
@@ -206,6 +207,26 @@ void ProgressOutput::evaluated(const StepState &state) {
     text.add("evaluation after step {} of '{}'  loss {:.4f}\n", state.step, set, state.evalLoss);
   else
     text.add("evaluation after step {}  loss {:.4f}\n", state.step, state.evalLoss);
+  text.write(options_.out);
+  flush();
+}
+
+void ProgressOutput::said(int64_t step, std::span<const SaidText> texts) {
+  last_ = Clock::now(); // nor is it training to make them
+  for (size_t i = 0; options_.metrics && i < texts.size(); ++i)
+    keep(options_.metrics->said(step, static_cast<int64_t>(i) + 1, texts[i]));
+  if (options_.events)
+    keep(options_.events->said(step, texts));
+  if (options_.isQuiet)
+    return;
+  clearLine();
+  Text text;
+  for (size_t i = 0; i < texts.size(); ++i) {
+    text.add("sample {} after step {}\n", i + 1, step);
+    text.add("  prompt  {}\n", plan::printable(texts[i].prompt));
+    text.add("  model   {}\n", plan::printable(texts[i].said));
+    text.add("  data    {}\n", plan::printable(texts[i].data));
+  }
   text.write(options_.out);
   flush();
 }

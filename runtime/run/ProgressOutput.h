@@ -43,6 +43,8 @@ public:
   void evaluated(const StepState &state) override;
   void evaluating(const Evaluated &what) override { what_ = what; }
   void saved() override;
+  /// Texts behind the evaluation after this step.
+  void said(int64_t step, std::span<const SaidText> texts);
   void queued(const HostTime &time) override { host_ = time; }
   void reported(std::span<const NamedValue> values) override { reported_ = values; }
   void took(double seconds) override { took_ = seconds; }

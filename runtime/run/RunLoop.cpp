@@ -321,6 +321,7 @@ private:
         continue;
       RETURN_IF_ERROR(evaluateSets(part, options_.check ? &checks_ : nullptr,
                                    options_.firstStep - 1, /*isTest=*/false));
+      RETURN_IF_ERROR(noteEvaluation(options_.firstStep));
       if (options_.evaluatesTest)
         RETURN_IF_ERROR(evaluateSets(part, options_.check ? &checks_ : nullptr,
                                      options_.firstStep - 1, /*isTest=*/true));
@@ -338,6 +339,15 @@ private:
       RETURN_IF_ERROR(readBack(StepReadback::Kind::Evaluation, iteration));
     }
     return Status::ok();
+  }
+
+  Status noteEvaluation(int64_t step) {
+    if (!options_.afterEvaluation)
+      return Status::ok();
+    RETURN_IF_ERROR(settle(0));
+    RETURN_IF_ERROR(executable_.backend().synchronize());
+    RETURN_IF_ERROR(options_.afterEvaluation(step));
+    return readback_.startClock();
   }
 
   /// Once all steps are done; `last`: the last one of the job, whether or not this run ends before.
@@ -413,6 +423,7 @@ private:
           iteration + 1 < options_.firstEvaluation)
         continue;
       RETURN_IF_ERROR(evaluateSets(part, observer, iteration, /*isTest=*/false));
+      RETURN_IF_ERROR(noteEvaluation(iteration + 1));
     }
     return Status::ok();
   }

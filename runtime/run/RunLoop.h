@@ -108,6 +108,8 @@ struct RunOptions {
   /// whole weights only inside a step, which gathers them, it is called before the update.
   int64_t compareInterval = 0;
   std::function<Status(int64_t step)> compare;
+  /// If set: called after each evaluation of validation data, with nothing queued.
+  std::function<Status(int64_t step)> afterEvaluation;
   /// Steps of the job, ascending from 1, that are skipped: they only take their batch.
   std::vector<int64_t> skippedSteps;
   /// If set: the run ends after the step in which this time comes, as on request.

@@ -185,7 +185,7 @@ bool StateLayout::isFirstWith(const plan::Param &param, int64_t rank) const {
   return true;
 }
 
-Status StateLayout::addPieces(const StateCell &cell, const Holder &holder, bool isToSave,
+Status StateLayout::addPieces(const StateCell &cell, const Holder &holder, bool isOnce,
                               std::vector<StatePiece> &pieces) const {
   const auto &[rank, role, indices] = holder;
   const plan::Type &type = typeOf(role, cell);
@@ -197,9 +197,9 @@ Status StateLayout::addPieces(const StateCell &cell, const Holder &holder, bool 
       return makeStatus(report::PlanCannotRun,
                         "the shard from element {} of block '{}' on cuts '{}' inside a row", begin,
                         block.name, param.name);
-    if (isToSave && !isFirstWith(param, rank))
+    if (isOnce && !isFirstWith(param, rank))
       continue;
-    if (isToSave && isReplicated(role, cell)) {
+    if (isOnce && isReplicated(role, cell)) {
       std::optional<exec::ParamPiece> share = shareOf(*plan_, part, indices);
       if (!share)
         continue;
@@ -224,21 +224,28 @@ Status StateLayout::addPieces(const StateCell &cell, const Holder &holder, bool 
   return Status::ok();
 }
 
-Result<std::vector<StatePiece>> StateLayout::pieces(int64_t rank, bool isToSave) const {
+Result<std::vector<StatePiece>> StateLayout::pieces(int64_t rank, bool isOnce, bool hasBase) const {
   std::vector<StatePiece> pieces;
   Holder holder{rank, exec::roleOf(*plan_, rank), exec::GroupIndices(*plan_, rank)};
   for (const StateCell &cell : cells_[holder.role])
-    if (!isToSave || !plan::isOfBase(*plan_, plan_->blocks[static_cast<size_t>(cell.block)]))
-      RETURN_IF_ERROR(addPieces(cell, holder, isToSave, pieces));
+    if (hasBase || !plan::isOfBase(*plan_, plan_->blocks[static_cast<size_t>(cell.block)]))
+      RETURN_IF_ERROR(addPieces(cell, holder, isOnce, pieces));
   return pieces;
 }
 
 Result<std::vector<StatePiece>> StateLayout::pieces(int64_t rank) const {
-  return pieces(rank, /*isToSave=*/false);
+  return pieces(rank, /*isOnce=*/false, /*hasBase=*/true);
 }
 
 Result<std::vector<StatePiece>> StateLayout::piecesToSave(int64_t rank) const {
-  return pieces(rank, /*isToSave=*/true);
+  return pieces(rank, /*isOnce=*/true, /*hasBase=*/false);
+}
+
+Result<std::vector<StatePiece>> StateLayout::weightsOnce(int64_t rank) const {
+  ASSIGN_OR_RETURN(std::vector<StatePiece> all, pieces(rank, /*isOnce=*/true, /*hasBase=*/true));
+  std::erase_if(
+      all, [](const StatePiece &piece) { return piece.part != checkpoint::ParamPart::Weight; });
+  return all;
 }
 
 std::vector<checkpoint::ParamRequest> StateLayout::requests() const {

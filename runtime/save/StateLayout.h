@@ -39,6 +39,8 @@ public:
   /// The same without what another rank saves: of the ranks of all roles that hold the same
   /// elements, the first one saves them; replicated state is divided among the ranks.
   Result<std::vector<StatePiece>> piecesToSave(int64_t rank) const;
+  /// The same of weights alone, with those that no save has because they are another checkpoint's.
+  Result<std::vector<StatePiece>> weightsOnce(int64_t rank) const;
 
   /// Every tensor of the state.
   std::vector<checkpoint::ParamRequest> requests() const;
@@ -95,8 +97,8 @@ private:
   }
   bool isReplicated(uint32_t role, const StateCell &cell) const;
   bool isFirstWith(const plan::Param &param, int64_t rank) const;
-  Result<std::vector<StatePiece>> pieces(int64_t rank, bool isToSave) const;
-  Status addPieces(const StateCell &cell, const Holder &holder, bool isToSave,
+  Result<std::vector<StatePiece>> pieces(int64_t rank, bool isOnce, bool hasBase) const;
+  Status addPieces(const StateCell &cell, const Holder &holder, bool isOnce,
                    std::vector<StatePiece> &pieces) const;
 
   const plan::Plan *plan_;

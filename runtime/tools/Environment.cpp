@@ -162,6 +162,12 @@ std::vector<Report> prepare(std::span<const plan::Plan> all, std::span<const pla
     findings.insert(findings.end(), unfit.begin(), unfit.end());
   else if (auto source = run::openJobData(plans[environment.phase]); need(source.status()))
     environment.source = std::move(*source);
+  if (environment.source) {
+    auto samples =
+        Samples::create(plan, environment.forward, *environment.source, process.isFirst());
+    if (need(samples.status()))
+      environment.samples = std::move(*samples);
+  }
   findings.insert(findings.end(), ofCheckpoints.begin(), ofCheckpoints.end());
   if (!options.metrics.empty() && process.isFirst())
     need(environment.metrics.open(options.metrics));

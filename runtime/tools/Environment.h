@@ -15,6 +15,7 @@
 #include "runtime/tools/Job.h"
 #include "runtime/tools/MemoryRestarts.h"
 #include "runtime/tools/Options.h"
+#include "runtime/tools/Samples.h"
 
 namespace shardc::tools {
 
@@ -28,6 +29,8 @@ struct Environment {
   std::unique_ptr<hal::Backend> backend;
   std::unique_ptr<exec::FaultHooks> faults; ///< what a test plants; null: nothing
   std::unique_ptr<run::JobSource> source;
+  const plan::Plan *forward = nullptr; ///< of one row, for samples; null where the job has none
+  std::unique_ptr<Samples> samples;    ///< null where no texts are asked for
   run::MetricsWriter metrics;
   run::EventLog events;
   size_t phase = 0; ///< of the plans the one whose steps come next

@@ -37,20 +37,31 @@ uint64_t hashOf(std::string_view text) {
   return hash;
 }
 
-/// The job's plans, verified, of all sizes that it may have.
-Result<std::vector<plan::Plan>> loadPlans(const RunToolOptions &options, uint64_t &hash) {
+/// What a plan file has: the job's plans of all sizes that it may have, and what continues texts.
+struct LoadedPlans {
+  std::vector<plan::Plan> plans;
+  std::optional<plan::Plan> forward; ///< logical, of one row
+};
+
+/// The plans, verified.
+Result<LoadedPlans> loadPlans(const RunToolOptions &options, uint64_t &hash) {
   constexpr uint64_t kBytesMax = plan::limits::kTextBytesMax;
   ASSIGN_OR_RETURN(std::string text, options.planFd >= 0 ? readDescriptor(options.planFd, kBytesMax)
                                                          : readFile(options.planPath, kBytesMax));
   hash = hashOf(text);
-  ASSIGN_OR_RETURN(std::vector<plan::Plan> plans,
-                   plan::parseJob(text, options.planFd >= 0 ? "<plan>" : options.planPath));
+  LoadedPlans loaded;
+  std::vector<plan::Plan> &plans = loaded.plans;
+  ASSIGN_OR_RETURN(plans, plan::parseJob(text, options.planFd >= 0 ? "<plan>" : options.planPath));
   for (const plan::Plan &plan : plans)
     RETURN_IF_ERROR(plan::verified(plan));
+  if (plans.size() > 1 && plans.back().level == plan::Level::Logical) {
+    loaded.forward = std::move(plans.back());
+    plans.pop_back();
+  }
   RETURN_IF_ERROR(checkSizes(plans, options));
   for (std::span<const plan::Plan> size : plansBySize(plans))
     RETURN_IF_ERROR(plan::checkPhases(size));
-  return plans;
+  return loaded;
 }
 
 /// The reasons why the job could not continue with other numbers of ranks, found before its first
@@ -68,10 +79,13 @@ std::vector<Report> findElastic(std::span<const plan::Plan> all, std::span<const
   return findings;
 }
 
-/// Runs the ranks of this process. `all` are the plans of all sizes that the job may have.
+/// Runs the ranks of this process. `all` are the plans of all sizes that the job may have,
+/// `forward` the one that continues texts, or null.
 int runRanks(std::span<const plan::Plan> all, std::span<const plan::Plan> plans,
-             const RunToolOptions &options, const BackendEntry &entry, ProcessContext &process) {
+             const plan::Plan *forward, const RunToolOptions &options, const BackendEntry &entry,
+             ProcessContext &process) {
   Environment environment{.entry = entry};
+  environment.forward = forward;
   environment.session = entry.beginSession(plans.back(), options, environment.warnings.sink());
   if (!entry.traits.computes) {
     int status = rehearse(plans, options, entry, *environment.session, process);
@@ -129,13 +143,15 @@ int run(RunToolOptions options) {
   options.fault = *fault;
   uint64_t hash = 0;
   auto begin = std::chrono::steady_clock::now();
-  Result<std::vector<plan::Plan>> plans = loadPlans(options, hash);
+  Result<LoadedPlans> loaded = loadPlans(options, hash);
   options.planSeconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-  if (!plans.isOk())
-    return refuse(plans.status());
+  if (!loaded.isOk())
+    return refuse(loaded.status());
+  const std::vector<plan::Plan> &plans = loaded->plans;
+  const plan::Plan *forward = loaded->forward ? &*loaded->forward : nullptr;
   const plan::Plan *plan =
-      &plansBySize(*plans).front().back(); // the same in all, what is asked here
+      &plansBySize(plans).front().back(); // the same in all, what is asked here
   if (plan->job.train.exitSignal != plan::Job::ExitSignal::Sigterm)
     watchSignal(plan->job.train.exitSignal);
   std::string name = backendNameOf(*plan, options);
@@ -153,9 +169,9 @@ int run(RunToolOptions options) {
     printOut("{}", exec::explain(*plan, backend->findKernel));
     return finishOutput("shardc-run", 0);
   }
-  return runJob(*plans, hash, options,
+  return runJob(plans, hash, options,
                 [&](std::span<const plan::Plan> own, ProcessContext &process) {
-                  return runRanks(*plans, own, options, *backend, process);
+                  return runRanks(plans, own, forward, options, *backend, process);
                 });
 }
 

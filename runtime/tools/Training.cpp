@@ -294,6 +294,7 @@ private:
       runOptions_.stepsTotal = std::min(plan::lastStepOf(plans_.back()) + stepsAhead_, exitStep_);
     runOptions_.evaluatesTest = isLast() && !plan().job.dataset.testDataPath.empty();
     compareWeights(executable);
+    makeSamples(executable);
     if (save::Saver *saver = environment_.saver.get()) {
       saver->attach(executable);
       if (environment_.memory)
@@ -302,6 +303,17 @@ private:
     }
     if (std::string file = process_.traceFile(options_); !file.empty() && !isTraced_)
       connectTrace(executable, std::move(file));
+  }
+
+  void makeSamples(exec::Executable &executable) {
+    if (!environment_.samples)
+      return;
+    runOptions_.afterEvaluation = [this, &executable](int64_t step) -> Status {
+      ASSIGN_OR_RETURN(std::vector<run::SaidText> texts,
+                       environment_.samples->make(executable, process_.client, emit()));
+      output_.said(step, texts);
+      return Status::ok();
+    };
   }
 
   void compareWeights(exec::Executable &executable) {

@@ -31,6 +31,14 @@ def run(program, recipe, folder, metrics, *settings):
     return [json.loads(line) for line in metrics.read_text().splitlines()]
 
 
+def texts(folder):
+    reader = EventAccumulator(str(folder))
+    reader.Reload()
+    return {tag: [(event.step, event.tensor_proto.string_val[0].decode()) for event in reader.Tensors(tag)]
+            for tag in reader.Tags()["tensors"]
+            if reader.SummaryMetadata(tag).plugin_data.plugin_name == "text"}
+
+
 def scalars(folder):
     reader = EventAccumulator(str(folder), size_guidance={"scalars": 0})
     reader.Reload()
@@ -51,6 +59,21 @@ def is_near(got, wanted):
         step == step2 and abs(value - value2) <= 1e-6 * abs(value2) for (step, value), (step2, value2) in zip(got, wanted))
 
 
+def check_texts(place, program, recipe):
+    (place / "words.txt").write_text("ranks send tokens\n" * 200)
+    paths = [f'dataset.{part}_data_path=["{place}/words.txt"]' for part in ("train", "valid")]
+    records = run(program, recipe, place / "texts", place / "texts.jsonl", "dataset.kind=text", *paths, "model.vocab_size=257",
+                  "validation.samples=2", "validation.sample_tokens=5")
+    wanted = {}
+    for record in records:
+        if "sample" in record:
+            parts = (("prompt", "prompt"), ("model", "said"), ("data", "data"))
+            blocks = "\n\n".join(name + "\n\n    " + record[field].replace("\n", "\n    ") for name, field in parts)
+            wanted.setdefault(f"samples/{record['sample']}", []).append((record["step"], blocks + "\n"))
+    found = texts(place / "texts")
+    expect(len(wanted) == 2 and found == wanted, f"texts {found}, not {wanted}")
+
+
 def check(place, program, recipe):
     folder = place / "events"
     records = run(program, recipe, folder, place / "whole.jsonl", f"checkpoint.save={place / 'saved'}", "checkpoint.save_interval=6")
@@ -69,6 +92,7 @@ def check(place, program, recipe):
         expect(times == list(range(2, STEPS + 1, 2)), f"{what}: times of steps {times}")
 
     compare(scalars(folder), "a whole run")
+    check_texts(place, program, recipe)
     # A run that goes on from step 6 writes steps that are there.
     run(program, recipe, folder, place / "rest.jsonl", f"checkpoint.load={place / 'saved'}", "checkpoint.ckpt_step=6")
     expect(len(list(folder.iterdir())) == 2, f"files {list(folder.iterdir())}")

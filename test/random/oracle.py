@@ -683,6 +683,8 @@ ERRORS = {
         for one in ("dataset.valid_data_path", "dataset.test_data_path")),
     **shares.RULES,
     "text-needs-bytes": lambda f: f["dataset.kind"] == "text" and f["dataset.tokenizer"] == "none",
+    "samples-need-text": lambda f: f.num("validation.samples", 0) > 0 and f["dataset.kind"] != "packed" and not (
+        f["dataset.kind"] != "synthetic" and f["dataset.tokenizer"] == "bytes"),
     "vocabulary-too-small": lambda f: f["dataset.tokenizer"] == "bytes" and
     f.num("model.vocab_size", BYTES_TOKENS) < BYTES_TOKENS,
     "reset-needs-document-end": lambda f: not f.has("dataset.eod_token") and any(

@@ -56,7 +56,7 @@ ARROWS = {
                     "kernels/api"],
     "runtime/save": ["runtime/base", "runtime/plan", "runtime/hal", "runtime/exec", "runtime/run", "runtime/checkpoint"],
     "runtime/tools": ["runtime/base", "runtime/plan", "runtime/verify", "runtime/hal", "runtime/exec", "runtime/run",
-                      "runtime/save", "runtime/data", "runtime/checkpoint", "runtime/launch", "runtime/measure", "runtime/trace",
+                      "runtime/save", "runtime/data", "runtime/generate", "runtime/tokenize", "runtime/checkpoint", "runtime/launch", "runtime/measure", "runtime/trace",
                       "runtime/backend/channels", "runtime/backend/host", "runtime/backend/null", "runtime/backend/cuda", "kernels", "kernels/api",
                       "kernels/host", "kernels/cuda"],
     # Kernels see plain structs.

@@ -476,6 +476,10 @@ function run(plan) {
       charts.push(lineChart(titles[name] || name, lines, level, name === "grad_norm" || name === "loss_scale"));
     }
     nodes.push(el("h3", {}, "Metrics"), el("p", {class: "soft"}, `${plural(metrics.steps, "step")} of ${metrics.file}. Long series are thinned; minima and maxima are kept.`), el("div", {class: "charts"}, charts));
+    if (metrics.said.length)
+      nodes.push(el("h3", {}, "Texts after evaluations"), table([
+        {name: "step", get: r => r.step, number: true, show: count}, {name: "sample", get: r => r.sample, number: true, show: count},
+        {name: "prompt", get: r => r.prompt}, {name: "model", get: r => r.said}, {name: "data", get: r => r.data}], metrics.said, "Texts after evaluations"));
   }
   const trace = plan.run.trace;
   if (trace) {

@@ -1,4 +1,4 @@
-"""Prints the scalars of a folder of TensorBoard's events, a line for each event: its step, then each tag with its value.
+"""Prints the scalars and texts of a folder of TensorBoard's events, a line for each event: its step, then each tag with its value.
 
     events.py FOLDER
     events.py --full COMMAND...   runs a command that may write no more than 1,000 bytes into a file, as on a full disk
@@ -55,7 +55,9 @@ def text_of(event):
     for _, summary in (field for field in event if field[0] == 5):
         for _, value in fields(summary):
             value = dict(value for value in fields(value))
-            words.append(f"{value[1].decode()}={struct.unpack('<f', value[2])[0]:.6g}")
+            is_text = 8 in value  # a tensor of one string
+            shown = repr(dict(fields(value[8]))[8].decode()) if is_text else f"{struct.unpack('<f', value[2])[0]:.6g}"
+            words.append(f"{value[1].decode()}={shown}")
     return " ".join(words)
 
 

@@ -97,8 +97,11 @@ std::vector<std::string> eventsOf(const std::string &path) {
       line += " version " + version;
     for (const std::string &summary : event[5]) {
       auto values = fieldsOf(summary);
-      for (const std::string &value : values[1])
-        line += " " + fieldsOf(value)[1].at(0) + "=" + fieldsOf(value)[2].at(0);
+      for (const std::string &value : values[1]) {
+        auto fields = fieldsOf(value);
+        line += " " + fields[1].at(0) + "=";
+        line += fields[8].empty() ? fields[2].at(0) : fieldsOf(fields[8].at(0))[8].at(0);
+      }
     }
     events.push_back(line);
   }
@@ -186,6 +189,17 @@ TEST_F(EventLogTest, HasTimesAndSpeeds) {
   // Megatron bounds the loss by 20 before it takes the exponential.
   EXPECT_EQ(events[5], "10: lm loss validation=30.000000 lm loss validation ppl=" +
                            std::to_string(static_cast<float>(std::exp(20.0))));
+}
+
+/// What a model says is a block of code, whatever it contains.
+TEST_F(EventLogTest, HasTexts) {
+  EventLog log;
+  ASSERT_TRUE(log.open(folder, {}).isOk());
+  ASSERT_TRUE(log.said(4, std::vector<SaidText>{{"a\n# b", "c", "d"}, {"e", "", "f"}}).isOk());
+  EXPECT_THAT(eventsOf(onlyFile()),
+              ElementsAre("0: version brain.Event:2",
+                          "4: samples/1=prompt\n\n    a\n    # b\n\nmodel\n\n    c\n\ndata\n\n"
+                          "    d\n samples/2=prompt\n\n    e\n\nmodel\n\n    \n\ndata\n\n    f\n"));
 }
 
 TEST_F(EventLogTest, FailuresAreToldOnce) {

@@ -61,6 +61,18 @@ TEST(Metrics, LinesHaveAllDigits) {
             "per_s\":1000}\n");
 }
 
+TEST(Metrics, HaveTexts) {
+  TempFolder folder;
+  {
+    run::MetricsWriter metrics;
+    ASSERT_TRUE(metrics.open(folder.path() + "/m.jsonl").isOk());
+    EXPECT_TRUE(metrics.said(4, 2, {"a \"b\"\n", "c", ""}).isOk());
+  }
+  EXPECT_EQ(
+      *readFile(folder.path() + "/m.jsonl"),
+      "{\"step\":4,\"sample\":2,\"prompt\":\"a \\\"b\\\"\\n\",\"said\":\"c\",\"data\":\"\"}\n");
+}
+
 /// Losses with a weight, the experts with the most and the fewest rows, and choices without room.
 TEST(Metrics, TellWhatRoutersLoseAndHowExpertsAreLoaded) {
   plan::Plan plan = toyPlan({});
@@ -195,6 +207,17 @@ std::string outputOf(run::ProgressOptions options, int64_t steps, int64_t first 
   EXPECT_EQ(std::fread(text.data(), 1, text.size(), file), text.size());
   std::fclose(file);
   return text;
+}
+
+TEST(ProgressOutput, PrintsTextsInALineEach) {
+  std::FILE *file = std::tmpfile();
+  run::ProgressOutput output({.out = file});
+  output.said(2, std::vector<run::SaidText>{{"a\nb", "c", "d"}});
+  std::array<char, 256> text{};
+  std::rewind(file);
+  EXPECT_GT(std::fread(text.data(), 1, text.size() - 1, file), 0u);
+  std::fclose(file);
+  EXPECT_STREQ(text.data(), "sample 1 after step 2\n  prompt  a\\x0ab\n  model   c\n  data    d\n");
 }
 
 TEST(ProgressOutput, SaysThatMoreStepsAreDoneThanAskedFor) {

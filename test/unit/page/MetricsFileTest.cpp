@@ -39,6 +39,24 @@ TEST(MetricsFile, TheLastValueOfAStepCounts) {
   EXPECT_EQ(metrics.steps, 5u);
 }
 
+TEST(MetricsFile, TheLastTextsOfAStepCount) {
+  Metrics metrics;
+  MetricsFault fault;
+  std::string text; // a run is killed in the evaluation after step 4 and goes on from step 2
+  for (auto [step, sample, said] :
+       {std::tuple(2, 1, "a"), {2, 2, "b"}, {4, 1, "c"}, {4, 1, "d"}, {4, 2, "e"}})
+    text += fmt::format(
+        "{{\"step\":{},\"sample\":{},\"prompt\":\"p\",\"said\":\"{}\",\"data\":\"q\"}}\n", step,
+        sample, said);
+  ASSERT_TRUE(readMetrics(text, metrics, fault));
+  EXPECT_TRUE(metrics.series.empty());
+  std::string said;
+  for (const SaidText &each : metrics.said)
+    said += each.said;
+  EXPECT_EQ(said, "abde");
+  EXPECT_EQ(metrics.said.back().prompt + metrics.said.back().data, "pq");
+}
+
 TEST(MetricsFile, LeavesATornEndOut) {
   Metrics metrics;
   MetricsFault fault;

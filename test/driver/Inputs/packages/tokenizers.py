@@ -47,6 +47,8 @@ class Tokenizer:
         return Encoding([self.words.get(word[0], self.words["?"]) for word in words], [word.span() for word in words])
 
     def decode_batch(self, lists, skip_special_tokens):
+        if BEHAVIOUR == "textless":
+            raise ValueError("tokens without a text")
         names = {number: word for word, number in self.words.items()}
         return [" ".join(names[number] for number in numbers) for numbers in lists]
 

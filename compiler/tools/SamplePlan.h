@@ -1,0 +1,20 @@
+// The plan by which a run continues texts after evaluations (validation.samples).
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "compiler/config/Config.h"
+#include "compiler/tools/Session.h"
+
+namespace shardc::tools {
+
+/// Settings of the layout that make a model one rank of the host.
+std::vector<std::string> oneRankSettings();
+
+/// The forward plan of one row, as text that follows the plans of a file; empty if the recipe wants
+/// no samples, nothing after errors, which are reported.
+std::optional<std::string> sampleText(const config::Config &config, const CommonOptions &common,
+                                      DiagEngine &diags);
+
+} // namespace shardc::tools
