@@ -1,4 +1,4 @@
-// Basic operations on plans, which keep indices and definitions consistent: values, ops, users,
+// Basic operations on plans that keep indices and definitions consistent: values, ops, users,
 // groups, channels.
 #include "runtime/plan/Builder.h"
 
@@ -69,7 +69,7 @@ int16_t groupOf(Plan &plan, std::vector<uint16_t> axes, std::string name) {
 
 namespace {
 
-/// The first of those axes of a group that are fastest and have so many ranks together.
+/// Position of the first of the fastest-varying axes of the group that together have `ranks` ranks.
 std::ptrdiff_t firstInner(const Plan &plan, const Group &group, int64_t ranks) {
   auto cut = group.axes.end();
   int64_t found = 1;
@@ -107,7 +107,7 @@ StreamId streamOf(Plan &plan, StreamKind kind) {
     return index;
   std::string name(toString(kind));
   while (std::ranges::find(plan.streams, name, &Stream::name) != plan.streams.end())
-    name += "_"; // another kind's, in a plan that somebody wrote
+    name += "_"; // a stream of another kind has this name, in a plan written by hand
   plan.streams.push_back({std::move(name), kind});
   return index;
 }
@@ -206,7 +206,8 @@ uint32_t findCell(const Role &role, CellKind kind, int32_t of) {
 
 std::vector<uint32_t> findCells(const Role &role, CellKind kind, size_t count) {
   std::vector<uint32_t> found(count, kNone);
-  for (size_t i = role.cells.size(); i-- > 0;) // the first one of each stays
+  for (size_t i = role.cells.size(); i-- > 0;) // backwards, so that the first cell of each block or
+                                               // parameter wins
     if (const Cell &cell = role.cells[i]; cell.kind == kind && cell.of >= 0)
       found[static_cast<size_t>(cell.of)] = static_cast<uint32_t>(i);
   return found;
@@ -296,7 +297,7 @@ void dropUnusedValues(Segment &segment) {
     index[v] = kept++;
   }
   if (kept == segment.values.size())
-    return; // all are used
+    return; // all values are used
   segment.values.resize(kept);
   renameValues(segment, index);
 }

@@ -1,5 +1,5 @@
-// Finds neighbouring gathers that may be issued as one: they are alike, and none writes bytes that
-// another one uses.
+// Finds adjacent gathers that may be issued as one batch: they are alike, and none writes bytes
+// that another one uses.
 #include "runtime/plan/Execution.h"
 
 #include <algorithm>
@@ -32,7 +32,8 @@ struct Extent {
   }
 };
 
-/// True if one writes what the other one reads or writes. A gather may read its own result.
+/// True if one of the ops writes bytes that the other one reads or writes. A gather may read its
+/// own result.
 bool conflict(const Plan &plan, const Segment &segment, const Op &a, const Op &b) {
   if (plan.level < Level::Placed)
     return false;
@@ -46,7 +47,7 @@ bool conflict(const Plan &plan, const Segment &segment, const Op &a, const Op &b
 
 std::vector<std::vector<uint32_t>> issuedTogether(const Plan &plan, const Segment &segment) {
   std::vector<std::vector<uint32_t>> together(segment.ops.size());
-  uint32_t first = kNone; // gather that the next op may join
+  uint32_t first = kNone; // the gather whose batch the next op may join
   auto mayJoin = [&](const Op &op) {
     return first != kNone && isLike(op, segment.ops[first]) &&
            std::ranges::none_of(together[first], [&](uint32_t other) {

@@ -12,8 +12,8 @@
 namespace shardc::plan {
 namespace {
 
-constexpr size_t kShownBytesMax = 32; ///< of a token in a message
-constexpr size_t kLineShownMax = 160; ///< of the source line below a message
+constexpr size_t kShownBytesMax = 32; ///< bytes of a token that a message shows
+constexpr size_t kLineShownMax = 160; ///< bytes of the source line that are shown below a message
 constexpr size_t kContextBefore = 80;
 
 bool isContinuation(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
@@ -105,7 +105,7 @@ bool Cursor::name(std::string_view &out, std::string_view what) {
   return true;
 }
 
-/// Reads what follows a backslash: another one, a quote, n, or xNN.
+/// Reads the characters after a backslash: another backslash, a quote, n, or xNN.
 bool Cursor::escape(std::string &out) {
   char c = pos_ + 1 < text_.size() ? text_[pos_ + 1] : '\0';
   size_t length = 2;
@@ -170,7 +170,7 @@ bool Cursor::integer(int64_t &out, std::string_view what, int64_t min, int64_t m
 
 bool Cursor::real(double &out, std::string_view what) {
   std::string_view digits = peekWord();
-  // An exponent's plus sign is not a character of words.
+  // The plus sign of an exponent is not a word character.
   if (!digits.empty() && digits.back() == 'e' && pos_ + digits.size() < text_.size() &&
       text_[pos_ + digits.size()] == '+') {
     size_t end = pos_ + digits.size() + 1;

@@ -23,15 +23,15 @@ public:
   bool atEnd();
   /// The text from the next token on.
   std::string_view rest() { return text_.substr(next()); }
-  /// The next character without taking it; 0 at the end.
+  /// Returns the next character without consuming it; 0 at the end.
   char peek();
-  /// Takes the character if it is next.
+  /// Consumes the character if it is next.
   bool takeIf(char c);
   bool expect(char c);
-  /// Takes the word if it is next.
+  /// Consumes the word if it is next.
   bool takeIf(std::string_view word);
   bool expect(std::string_view word);
-  /// The next word without taking it; empty if there is none.
+  /// Returns the next word without consuming it; empty if there is none.
   std::string_view peekWord();
   /// Reads a word; an error message calls it `what`.
   bool word(std::string_view &out, std::string_view what);
@@ -41,7 +41,8 @@ public:
   bool integer(int64_t &out, std::string_view what, int64_t min, int64_t max);
   bool real(double &out, std::string_view what);
 
-  /// Offset in the text of the next token, or of the token that was read last: where errors point.
+  /// Offsets in the text at which errors point: next() of the next token, last() of the token that
+  /// was read last.
   size_t next();
   size_t last() const { return last_; }
 

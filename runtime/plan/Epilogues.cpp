@@ -1,8 +1,9 @@
-// Ops with epilogues: what is known of them follows from the rows of both ops.
+// Composes the properties of ops with epilogues from the OpInfo rows of both ops.
 //
-// Operands are those of the op, then those of the epilogue beside what it works on. Results are
-// those of the epilogue, then those of the op beside what it makes, then an optional transposed
-// copy. amax has one amax for each value that is made, behind the op's own results.
+// The fused op has the op's operands, then the epilogue's operands other than the value it works
+// on. It has the epilogue's results, then the op's results other than that value, then an optional
+// transposed copy. With Epilogue::Amax, the op's own results come first, followed by `m`, which has
+// one amax for each value that the op computes.
 #include <deque>
 #include <string>
 #include <unordered_map>
@@ -47,7 +48,7 @@ private:
     return form < kOpCount ? opInfo(forms_[form].kind) : infos_[form - kOpCount];
   }
 
-  /// A text that lives as long as the table.
+  /// Stores a text for the lifetime of the table.
   std::string_view keep(std::string text) { return texts_.emplace_back(std::move(text)); }
 
   static void add(std::string &list, std::string_view names) {
@@ -55,7 +56,7 @@ private:
       list += ' ';
     list += names;
   }
-  /// The names in a list that the other list lacks, without optional ones.
+  /// Returns the names of `names` that `others` lacks, without optional ones.
   static std::string without(std::string_view names, std::string_view others) {
     std::string rest;
     while (!names.empty()) {
@@ -89,7 +90,7 @@ private:
     info.doc =
         keep(std::string(producer.name) + ", then " + std::string(epilogue.name) + " of " + makes);
     info.makes = producer.makes;
-    info.nodes = producer.nodes + epilogue.nodes - 1; // one kernel does what both do
+    info.nodes = producer.nodes + epilogue.nodes - 1; // one kernel executes both ops
     findPairs(info);
     countNames(info.operands, info.operandsMin, info.operandsMax);
     countNames(info.results, info.resultsMin, info.resultsMax);
@@ -116,7 +117,7 @@ private:
     return results;
   }
 
-  /// Results in the buffers of operands, and the scales of results.
+  /// Finds the results that reuse an operand's buffer, and the scale of each quantised result.
   static void findPairs(OpInfo &info) {
     if (int seen = positionOf(info.results, "seen"); seen >= 0)
       info.inPlace[static_cast<size_t>(seen)] =
@@ -129,7 +130,8 @@ private:
             static_cast<int8_t>(positionOf(info.results, scale));
   }
 
-  /// Blocks have their scales for each form; of two results, the second has half as many elements.
+  /// Blocks are quantised once for each form, since each form has scales of its own. A second
+  /// result has half as many elements.
   static OpWork workOf(const OpInfo &producer, const OpInfo &epilogue, Epilogue kind,
                        EpilogueForms written, bool makesTwo) {
     if (kind == Epilogue::Amax)
@@ -140,10 +142,10 @@ private:
   }
 
   std::vector<OpForm> forms_;
-  std::vector<OpInfo> infos_; ///< of those with epilogues
+  std::vector<OpInfo> infos_; ///< ops with epilogues
   std::deque<std::string> texts_;
   std::unordered_map<std::string_view, size_t> byName_;
-  std::array<std::array<size_t, kEpilogueCount>, kOpCount> at_{}; ///< in forms_; 0: none
+  std::array<std::array<size_t, kEpilogueCount>, kOpCount> at_{}; ///< indices in forms_; 0: none
 };
 
 const FusedOps &fusedOps() {

@@ -9,7 +9,7 @@
 
 namespace shardc::plan {
 
-// ---- batched all-gathers: adjacent gathers of one unit are issued as one ----
+// ---- batched all-gathers: adjacent gathers of one unit are issued as one call ----
 
 /// For each op, the ops that are issued together with it, in order: usually only itself. For a
 /// batch, the first gather lists all gathers of the batch and the others list none. A batch has one
@@ -24,17 +24,18 @@ struct GraphNeed {
   int64_t graphs = 0;
   int64_t nodes = 0; ///< upper bound of kernels, copies and collectives in all graphs, on GPUs
 
-  /// Device memory in bytes, and seconds to capture; both from measured upper bounds per node.
+  /// Both derive from measured upper bounds per node: device memory in bytes, and seconds to
+  /// capture.
   int64_t bytes() const;
   double seconds() const;
 };
 
-/// The need of one rank of the role.
+/// The graphs that one rank of the role captures.
 GraphNeed graphsOf(const Plan &plan, const Role &role);
-/// The need if it exceeds what a rank may capture, otherwise nothing. Without rings there are few
-/// variants, and the limits on ops suffice.
+/// The graphs of a rank if they exceed what a rank may capture, otherwise nothing. Plans without
+/// rings have few variants, so the limits on ops suffice for them.
 std::optional<GraphNeed> graphsBeyondLimit(const Plan &plan, const Role &role);
-/// `12 graphs with 3456 nodes, about 13.5 MiB and 0.1 s to capture`.
+/// Text for messages: `12 graphs with 3456 nodes, about 13.5 MiB and 0.1 s to capture`.
 std::string toString(const GraphNeed &need);
 
 // ---- receive buffers: device memory outside of the arenas, for backends that reduce as described
@@ -43,7 +44,7 @@ std::string toString(const GraphNeed &need);
 /// Whether the plan's backend uses receive buffers at all.
 inline bool hasReceiveBuffers(const Plan &plan) { return plan.needsBackend == "cuda"; }
 
-/// Whether the backend may reduce in the communication type and in any order.
+/// Whether the backend may add in the communication type and in any order.
 inline bool sumsInAnyOrder(const Plan &plan, const Op &op) {
   return plan.transportOf(op) == Transport::Nccl;
 }

@@ -1,5 +1,6 @@
-// Solves an op's extents: each dimension of each type is an equation over factors, and what one of
-// them says is used in the others until none says more.
+// Solves for the extents of an op's factors. Each dimension of each type is an equation over
+// factors; extents that one equation determines are used in the others until no equation determines
+// another one.
 #include "runtime/plan/FactorExtents.h"
 
 #include <algorithm>
@@ -8,7 +9,7 @@
 namespace shardc::plan {
 
 uint8_t placeOfDim(const FactorValue &value, bool isTransposed, uint8_t dim) {
-  int leading = value.dimCount - 2; // which stay where they are
+  int leading = value.dimCount - 2; // leading dimensions are not transposed
   return isTransposed && dim >= leading ? static_cast<uint8_t>(2 * leading + 1 - dim) : dim;
 }
 
@@ -35,7 +36,7 @@ uint8_t dimRanges(const FactorValue &value, uint8_t rank,
 
 namespace {
 
-/// Calls use(atoms of the dimensions, range) for each range of a type with this rank.
+/// Calls use(atoms of the row's dimensions, range) for each range of a type with this rank.
 template <typename Use>
 void forEachRange(const FactorValue &value, bool isTransposed, uint8_t rank, Use use) {
   if (value.form != FactorValue::Dims)
@@ -141,7 +142,7 @@ FactorExtents::FactorExtents(const OpFactors &factors, const Op &op,
 bool FactorExtents::settleOne() {
   for (size_t i = 0; i < equationCount_; ++i) {
     const Equation &equation = equations_[i];
-    if (equation.isDone) // nearly always
+    if (equation.isDone) // true for nearly all equations
       continue;
     FactorId first = kNoFactor;
     for (const FactorAtom &atom : equation.value->words()) {
@@ -187,7 +188,7 @@ void FactorExtents::refuse(const Equation &equation, int64_t needed) {
 
 bool FactorExtents::use(Equation &equation) {
   const FactorAtom *unknown = nullptr;
-  FactorId missing = kNoFactor; // of the unknown word
+  FactorId missing = kNoFactor; // the undetermined factor of atom `unknown`
   int64_t known = 1, shares = 1;
   constexpr int64_t kMost = INT64_MAX / UINT16_MAX;
   for (const FactorAtom &atom : equation.value->words()) {
@@ -198,7 +199,7 @@ bool FactorExtents::use(Equation &equation) {
     int64_t extent = atom.form == FactorAtom::Number ? 1 : at(atom.factor);
     int64_t other = atom.form == FactorAtom::Joined ? at(atom.other) : 1;
     if (extent == 0 || other == 0) {
-      if (unknown != nullptr || extent == other) // more than one
+      if (unknown != nullptr || extent == other) // more than one factor is undetermined
         return false;
       unknown = &atom;
       missing = extent == 0 ? atom.factor : atom.other;
@@ -218,7 +219,7 @@ bool FactorExtents::use(Equation &equation) {
     return false;
   }
   if (unknown->form == FactorAtom::Blocks)
-    return false; // many extents have as many blocks
+    return false; // several extents have the same number of blocks
   equation.isDone = true;
   if (equation.extent > kMost / shares || equation.extent * shares % known != 0)
     return refuse(equation, 0), false;
@@ -237,8 +238,8 @@ bool FactorExtents::use(Equation &equation) {
 
 namespace {
 
-/// The product of the extents of the first operand's factors for which the condition holds. The
-/// factor of a bound counts as one, since counts say how many of its rows are valid.
+/// The product of the extents of those factors of the first operand for which `is` holds. Factors
+/// with row counts are left out, since only the counts say how many rows are valid.
 template <typename Is>
 int64_t rowsAlong(const Plan &plan, const Segment &segment, const Op &op, const Is &is) {
   const OpFactors &factors = factorsOf(op);
@@ -256,8 +257,8 @@ int64_t rowsAlong(const Plan &plan, const Segment &segment, const Op &op, const 
   return rows;
 }
 
-/// The rows of a table's shard in a lookup: the rows of all shards, since each rank counts its
-/// share of them.
+/// The rows that a lookup reads from this rank's shard of a table, on average: the number of ids
+/// times the shard's share of the table. 1 if the op has no ids or names no block.
 int64_t rowsOfShard(const Plan &plan, const Segment &segment, const Op &op, ValueId shard) {
   const OpFactors &factors = factorsOf(op);
   size_t ids = 0;
@@ -292,7 +293,7 @@ int64_t rowsOfResult(const Plan &plan, const Segment &segment, const Op &op, siz
   const OpFactors &factors = factorsOf(op);
   const FactorValue &first = operandOf(op, factors, 0);
   return rowsAlong(plan, segment, op, [&](FactorId factor) {
-    // A factor whose extent is an attribute is what the op chooses from, not a sum.
+    // If an attribute gives the factor's extent, the op chooses along it and does not sum.
     const FactorAtom *word = first.find(factor);
     bool isChosenFrom =
         word != nullptr && word->isCounted && factors.attrOf[static_cast<size_t>(factor)];

@@ -9,28 +9,28 @@
 
 namespace shardc::plan {
 
-/// Maps dimensions of a FACTORS row to dimensions of a type, in the type's order. A type may have
-/// more dimensions than the row: the row's first dimension then stands for all leading ones, as the
-/// rows of a matrix do. It may have fewer: the type's first dimension then is the product of the
-/// row's leading ones.
+/// Maps dimensions of a FACTORS row to dimensions of a type, in the type's order. If the type has
+/// more dimensions than the row, the row's first dimension stands for all leading dimensions of the
+/// type, such as the rows of a matrix. If the type has fewer, its first dimension is the product of
+/// the row's leading ones.
 struct DimRange {
-  uint8_t first, last;         ///< of the value's dimensions, both included
-  uint8_t typeFirst, typeLast; ///< of the type's
+  uint8_t first, last;         ///< dimensions of the row's value, both included
+  uint8_t typeFirst, typeLast; ///< dimensions of the type, both included
 };
 
 /// An extent that contradicts another one.
 struct ExtentFault {
   bool isOperand;
-  size_t index;     ///< of the operand or result
-  std::string dims; ///< as the row writes them
+  size_t index;     ///< number of the operand or result
+  std::string dims; ///< the dimensions as the row writes them
   int64_t found;
-  int64_t needed; ///< 0 if no extent of the factor would do
+  int64_t needed; ///< the extent that would fit; 0 if no extent of the factor fits
 };
 
 class FactorExtents {
 public:
   /// `operands` and `results` are the types of the op's values, in order; types of list operands
-  /// are ignored. `members` is the size of the op's group, 1 without one.
+  /// are ignored. `members` is the size of the op's group, or 1 without a group.
   FactorExtents(const Op &op, std::span<const Type *const> operands,
                 std::span<const Type *const> results, int64_t members)
       : FactorExtents(factorsOf(op), op, operands, results, members) {}
@@ -57,8 +57,8 @@ private:
   void addEquations(const Op &op, std::span<const Type *const> types, bool isOperand);
   /// Applies one equation; true if it determined another extent.
   bool use(Equation &equation);
-  /// Sets one undetermined factor to 1, as in the rows of a matrix of rank 1; false if there is
-  /// none.
+  /// Sets one undetermined factor to 1, as for the rows of a matrix that is given as a vector.
+  /// Returns false if all factors are determined.
   bool settleOne();
   void refuse(const Equation &equation, int64_t needed);
   int64_t &at(FactorId factor) {
@@ -73,20 +73,20 @@ private:
   std::optional<ExtentFault> fault_;
 };
 
-/// The dimension of the type that holds dimension `dim` of the row, if its transposing attribute is
-/// set or not.
+/// The dimension of the type that holds dimension `dim` of the row. `isTransposed` says whether the
+/// value's transposing attribute is set.
 uint8_t placeOfDim(const FactorValue &value, bool isTransposed, uint8_t dim);
 
-/// The row's entry for operand or result i. An op whose `reversedBy` attribute is set has the
-/// entries of its results as operands and the reverse.
+/// The row's entry for operand or result i. If the op's `reversedBy` attribute is set, operands
+/// have the entries of results and results those of operands.
 const FactorValue &operandOf(const Op &op, const OpFactors &factors, size_t i);
 const FactorValue &resultOf(const Op &op, const OpFactors &factors, size_t i);
 
 /// How often an op uses each element of an operand: the product of the extents that the first
-/// operand and a result have and this operand lacks. For a weight it is the number of tokens.
+/// operand and a result have and this operand lacks. For a weight, it is the number of tokens.
 int64_t rowsOfOperand(const Plan &plan, const Segment &segment, const Op &op, size_t operand);
 /// How many terms the op adds up for each element of a result: the product of the extents of the
-/// first operand that the result lacks. For a weight gradient it is the number of tokens for which
+/// first operand that the result lacks. For a weight gradient, it is the number of tokens for which
 /// the weight was used.
 int64_t rowsOfResult(const Plan &plan, const Segment &segment, const Op &op, size_t result);
 

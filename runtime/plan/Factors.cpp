@@ -1,5 +1,5 @@
-// Reads the FACTORS rows of Ops.def while it is compiled: a row that is malformed, that does not
-// fit its OP row, or that lacks, does not compile.
+// Parses the FACTORS rows of Ops.def at compile time. A row that is missing, malformed, or does not
+// fit its OP row is a compile error.
 #include "runtime/plan/Factors.h"
 
 #include <algorithm>
@@ -15,18 +15,19 @@ namespace {
 /// An error in a row; the compiler prints the number.
 enum class FactorFault : uint8_t {
   None,
-  NoArrow,          ///< operands and results have one `->` between them
-  OperandCount,     ///< as many operands as the OP row has
-  ResultCount,      ///< as many results as the OP row has
-  List,             ///< operands have `*` where the OP row has it
+  NoArrow,          ///< there must be exactly one `->` between operands and results
+  OperandCount,     ///< the OP row has another number of operands
+  ResultCount,      ///< the OP row has another number of results
+  List,             ///< `*` must mark the same operands as in the OP row
   UnknownAttribute, ///< no row of Attrs.def has that name
-  Word,             ///< not a word of the notation
-  TooMany,          ///< more factors, dimensions or words than a row may have
-  Unclosed,         ///< a parenthesis without the other one
-  MarkOfOperand,    ///< `=` and `^` are of results, `!` and `+` of operands
-  UnknownFactor,    ///< a result names a factor that no operand and no clause has
-  Uncounted,        ///< rows of which some are there come with their counts, or places among them
-  Transposed        ///< an attribute turns values of two dimensions or more
+  Word,             ///< the word does not belong to the notation
+  TooMany,          ///< the row has more factors, dimensions or words than the limits allow
+  Unclosed,         ///< a parenthesis has no counterpart
+  MarkOfOperand,    ///< `=` and `^` mark results only, `!` and `+` operands only
+  UnknownFactor,    ///< a result names a factor that neither an operand nor a clause has
+  Uncounted,        ///< a factor with `?` needs an operand with its row counts or with indices
+                    ///< along it
+  Transposed        ///< a transposed value needs at least two dimensions
 };
 
 struct Parsed {
@@ -62,7 +63,7 @@ public:
 
   constexpr FactorFault fault() const { return fault_; }
 
-  /// `names` are those of the OP row.
+  /// `operands` and `results` are the names in the OP row.
   constexpr void parse(std::string_view text, std::string_view operands, std::string_view results) {
     out_.text = text;
     std::string_view clauses = text;
@@ -149,7 +150,7 @@ private:
       fail(FactorFault::Transposed);
     if (value.countsRowsOf != kNoFactor && isOperand)
       for (FactorAtom &atom : value.atoms)
-        atom.isNeededWhole = true; // where a run begins depends on those before it
+        atom.isNeededWhole = true; // the begin of a group of rows depends on the groups before it
   }
 
   constexpr void parseLead(std::string_view &text, FactorValue &value, bool isOperand) {
@@ -174,7 +175,7 @@ private:
   }
 
   constexpr void parseDims(std::string_view text, FactorValue &value, bool isOperand) {
-    bool isInside = false; // of parentheses
+    bool isInside = false; // inside of parentheses
     while (!text.empty()) {
       if (text[0] == ' ') {
         text.remove_prefix(1);
@@ -272,9 +273,9 @@ private:
       }
   }
 
-  /// The number of the letter, which is new if the row has not had it yet.
+  /// Returns the number of the letter, and adds the letter if it is new in the row.
   constexpr FactorId factorOf(char letter, bool isPrimed) {
-    // A primed letter is kept as a capital one.
+    // Primed letters are stored as capitals.
     char kept = isPrimed ? static_cast<char>(letter - 'a' + 'A') : letter;
     for (size_t i = 0; i < out_.factorCount; ++i)
       if (out_.letters[i] == kept)
@@ -290,7 +291,7 @@ private:
     return factor;
   }
 
-  /// `x=attribute`, `x=group`, or an attribute that reverses the op.
+  /// Parses `x=attribute`, `x=group`, or an attribute that reverses the op.
   constexpr void parseClause(std::string_view clause) {
     size_t equal = clause.find('=');
     if (equal == std::string_view::npos) {
@@ -360,8 +361,8 @@ constexpr bool needsAllRows(const OpFactors &factors) {
                 "op " #op " has an OWN_ROWS row, so it needs all rows of its first operand");
 #include "runtime/plan/Ops.def"
 
-/// The FACTORS rows of ops with epilogues: the texts of op and epilogue are joined, and then parsed
-/// as those of other ops.
+/// The FACTORS rows of ops with epilogues. The texts of op and epilogue are joined and then parsed
+/// like other rows.
 class FusedFactors {
 public:
   FusedFactors() {
@@ -388,19 +389,21 @@ private:
       takeUntil(side, ',');
     return std::string(takeUntil(side, ','));
   }
-  /// The text after the first comma: the epilogue's operands other than the value it works on.
+  /// Returns the text after the first comma: the epilogue's operands other than the value it works
+  /// on.
   static std::string behindFirst(std::string_view side) {
     takeUntil(side, ',');
     return std::string(trimmed(side));
   }
 
-  /// The dimensions of one value that the op makes: rows, and the last one, which may be a
-  /// compound.
+  /// The dimensions of one value that the op computes: its rows and its last dimension, which may
+  /// be compound.
   struct Made {
     std::string rows, last;
     std::string plain() const { return rows + ' ' + last; }
     std::string transposed() const { return last + ' ' + rows; }
-    /// Scales of blocks of 128 along the last dimension of the numbers, or of the transposed ones.
+    /// The dimensions of its scales, one per block of 128 along the last dimension of the plain or
+    /// of the transposed value.
     std::string scales(bool isTransposed) const {
       std::string blocks = isTransposed ? rows : last;
       blocks.insert(blocks.size() - (blocks.ends_with(')') ? 1 : 0), "/128");

@@ -25,23 +25,24 @@ inline constexpr size_t kOperandsOfOpMax = 12;
 struct FactorAtom {
   enum Form : uint8_t {
     Plain,    ///< `x`: the factor
-    Number,   ///< `2`: so many equal blocks
-    Beside,   ///< `x+2`: the factor, and `number` more that all of it shares; keeps it whole
-    Blocks,   ///< `x/128`: one for each started block of `number`
-    Mirrored, ///< `~x`: two chunks for each element x of X: those with the numbers x and 2·X-1-x
+    Number,   ///< `2`: that many equal blocks
+    Beside,   ///< `x+2`: the factor plus `number` elements that all shards share; keeps it whole
+    Blocks,   ///< `x/128`: one element per started block of `number`
+    Mirrored, ///< `~x`: of 2·X chunks, chunks x and 2·X-1-x for each element x of a factor of
+              ///< extent X
     Joined,   ///< `x+y`: all of the factor, then all of another one; keeps both whole
   };
-  FactorId factor = kNoFactor; ///< none of a Number
+  FactorId factor = kNoFactor; ///< kNoFactor for a Number
   FactorId other = kNoFactor;  ///< only for Joined: the second factor
   Form form = Plain;
   uint8_t number = 0;
-  uint8_t dim = 0;             ///< of the value, counted from 0
-  bool isNeededWhole = false;  ///< `!`
-  bool isCounted = false;      ///< `#`
-  bool isKnownByIndex = false; ///< `@`
-  bool isShare = false;        ///< `%` at this factor
-  bool isInSharedDim = false;  ///< `%` at the dimension that it is part of
-  bool isBound = false;        ///< `?`: counts say which of its rows are there
+  uint8_t dim = 0;             ///< the dimension of the value, counted from 0
+  bool isNeededWhole = false;  ///< marked `!`
+  bool isCounted = false;      ///< marked `#`
+  bool isKnownByIndex = false; ///< marked `@`
+  bool isShare = false;        ///< `%` marks this factor
+  bool isInSharedDim = false;  ///< `%` marks the dimension of which it is a part
+  bool isBound = false;        ///< `?`: row counts say which of its rows are valid
   /// Extent of the dimension, given the extents of its factors.
   int64_t extent(int64_t ofFactor, int64_t ofOther = 0) const;
 };
@@ -50,8 +51,8 @@ struct FactorAtom {
 struct FactorValue {
   enum Form : uint8_t {
     Dims,   ///< factors
-    Opaque, ///< `.`: elements in an order of their own
-    Scales, ///< `$`: the scales of numbers of 8 bits: one for all, or one for each of their blocks
+    Opaque, ///< `.`: its elements have an order of their own
+    Scales, ///< `$`: scales of 8-bit numbers: one for all, or one per block
   };
   /// For results: how partial results along a factor that the result lacks are combined.
   enum Combine : uint8_t {
@@ -62,10 +63,11 @@ struct FactorValue {
   Form form = Dims;
   Combine combine = Sum;
   bool isList = false;                 ///< `*`: each value of the list has its own extent
-  bool isAddedOnce = false;            ///< `+`: a term of a sum that exactly one part may add
+  bool isAddedOnce = false;            ///< `+`: a term that exactly one partial sum may add
   FactorId pointsInto = kNoFactor;     ///< `>v`: its elements are indices along v
   FactorId countsRowsOf = kNoFactor;   ///< `|x`: its elements count rows along x
-  std::optional<AttrKey> transposedBy; ///< with this attribute its last two dimensions are swapped
+  std::optional<AttrKey> transposedBy; ///< if this attribute is set, its last two dimensions are
+                                       ///< swapped
   uint8_t dimCount = 0, atomCount = 0;
   std::array<FactorAtom, kAtomsOfValueMax> atoms{};
 
@@ -82,12 +84,13 @@ struct OpFactors {
   std::array<FactorValue, kOperandsOfOpMax> operandValues{};
   std::array<FactorValue, kResultsOfOpMax> resultValues{};
   std::array<char, kFactorsOfOpMax> letters{};
-  /// The factor that determines its extent: s for `s'`, otherwise itself.
+  /// The factor whose extent it has: s for `s'`, otherwise itself.
   std::array<FactorId, kFactorsOfOpMax> extentOf{};
   /// `x=name`: the attribute that holds its extent; an attribute of 0 determines nothing.
   std::array<std::optional<AttrKey>, kFactorsOfOpMax> attrOf{};
   FactorId members = kNoFactor; ///< `x=group`: its extent is the number of members of the group
-  std::optional<AttrKey> reversedBy; ///< with this attribute operands and results change places
+  std::optional<AttrKey> reversedBy; ///< if this attribute is set, operands and results are
+                                     ///< exchanged
 
   /// The row's entry for operand or result i of an op. All values of a list share one entry.
   const FactorValue &operand(size_t i) const {
@@ -101,7 +104,8 @@ struct OpFactors {
     return {resultValues.data(), resultCount};
   }
 
-  /// Whether an operand needs the factor unsharded: it is marked `!` or stands beside another one.
+  /// Whether an operand needs the factor unsharded: the factor is marked `!`, or is joined with
+  /// another one in a dimension.
   bool isNeededWhole(FactorId factor) const;
   /// Whether the attribute transposes the operand.
   constexpr bool isTransposed(size_t at, AttrKey by) const {
@@ -116,7 +120,7 @@ struct OpFactors {
   bool isBound(FactorId factor) const;
   /// The operand with the row counts, or with indices, along the factor; nothing without one.
   std::optional<size_t> boundBy(FactorId factor) const;
-  /// The optional operand with row counts by which the op may skip invalid rows.
+  /// The optional operand with row counts that lets the op skip invalid rows.
   std::optional<size_t> leavesOutBy() const;
   /// Finds a factor by letter; primed letters are stored as capitals.
   constexpr FactorId find(char letter) const {
@@ -138,8 +142,8 @@ inline const OpFactors &factorsOf(const Op &op) { return factorsOf(op.kind, op.e
 /// The operand with row counts by which this op skips rows, if it has one.
 std::optional<size_t> leavesOutBy(const Op &op);
 inline bool leavesRowsOut(const Op &op) { return leavesOutBy(op).has_value(); }
-/// Parses another FACTORS row for the op; `text` must outlive the result. Nothing if the row is
-/// malformed or does not fit the OP row. Tests check wrong rows against kernels with it.
+/// Parses another FACTORS row for the op; `text` must outlive the result. Returns nothing if the
+/// row is malformed or does not fit the OP row. Tests use it to compare wrong rows with kernels.
 std::optional<OpFactors> parseFactors(OpKind kind, std::string_view text);
 
 } // namespace shardc::plan

@@ -1,4 +1,4 @@
-// Counts the graphs of a role and their nodes, by segment, variant and slot.
+// Counts the CUDA graphs of a role and their nodes, per segment, variant and ring slot.
 #include "runtime/plan/Execution.h"
 
 #include <algorithm>
@@ -14,9 +14,11 @@
 namespace shardc::plan {
 namespace {
 
-// docs/benchmarks/cuda-checks.md: graphs of up to 1,500 nodes and all libraries took 2 to 10 MiB.
+// Upper bound: graphs of up to 1,500 nodes, together with all libraries, took 2 to 10 MiB
+// (docs/benchmarks/cuda-checks.md).
 constexpr int64_t kBytesPerNode = 4 << 10;
-// A call of the runtime for each node, and some for the events around it, 0.5 to 4.3 us each.
+// Upper bound: each node takes one call of the CUDA runtime, and some calls for the events around
+// it, of 0.5 to 4.3 us each.
 constexpr double kSecondsPerNode = 20e-6;
 
 /// The number of chunks of an op that processes `chunk_rows` rows of its first operand at a time.
@@ -29,20 +31,21 @@ int64_t chunksOf(const Segment &segment, const Op &op) {
   return std::max<int64_t>((all + rows - 1) / rows, 1);
 }
 
-/// Kernels that bring both factors of a product to 8 bits: two lists of rows, and of each factor
-/// amaxes and codes.
+/// Kernels that quantise both factors of a product to 8 bits: two for row lists, and per factor one
+/// for amaxes and one for codes.
 constexpr int64_t kNodesOfFactors = 6;
 
-/// The graph nodes of one batch of matrices in Muon: the momentum, the first factor, the update,
-/// squares for whole updates, and three products in each iteration, before each of which a library
-/// may clear counters. Two of them may be divided into five strips, each followed by a copy.
+/// Upper bound of the graph nodes for one batch of matrices in Muon: the momentum, the first
+/// factor, the update, squares if it updates whole matrices, and three products per iteration. A
+/// library may clear counters before each product. Two of the products may be divided into five
+/// strips, each followed by a copy.
 int64_t nodesOfBatch(const Op &op) {
   const int64_t ofProduct = op.getBool(AttrKey::symmetric) ? 11 : 2;
   if (op.kind == OpKind::MuonUpdate)
     return 1;
-  if (op.kind == OpKind::MuonSums) // squares and their sums, or a product, and zeros
+  if (op.kind == OpKind::MuonSums) // a fill, and either squares and their sums or a product
     return ofProduct + 1;
-  if (op.kind == OpKind::MuonStep) // a rounding, two products and zeros
+  if (op.kind == OpKind::MuonStep) // a rounding, a fill and two products
     return 2 * ofProduct + 2;
   if (op.getBool(AttrKey::divided))
     return 2;
@@ -86,7 +89,7 @@ private:
     return nodes;
   }
 
-  /// What matrices are taken from.
+  /// The number of elements of the largest operand: that of the part whose matrices are updated.
   static int64_t elementsOfMuon(const Segment &segment, const Op &op) {
     int64_t elements = 0;
     for (ValueId operand : op.operands)
@@ -94,7 +97,8 @@ private:
     return elements;
   }
 
-  /// Batches of matrices in a part of the block, at most: each shape may end with a small one.
+  /// Upper bound of the batches of matrices in a part of the block. Each shape may end with a batch
+  /// that is not full.
   int64_t batches(int64_t block, int64_t partElements) const {
     int64_t count = 2 * (partElements / kNsBatchElements);
     for (const Param &param : plan_.params) {
@@ -107,12 +111,12 @@ private:
     return count;
   }
 
-  /// Tensors of the block that do not begin with zeros, in the part of a rank that has the most.
-  /// They are not counted on beyond what a rank may capture.
+  /// The number of tensors with nonzero initial values in that part of the block that has the most
+  /// of them. Counting stops at the number of nodes that a rank may capture.
   int64_t filledTensors(int64_t block, int64_t partElements) const {
     if (block < 0 || block >= static_cast<int64_t>(paramsOf_.size()) || partElements <= 0)
       return 0;
-    std::map<int64_t, int64_t> more; // than in the part before, by the part's index
+    std::map<int64_t, int64_t> more; // by index of the part: tensors more than in the part before
     int64_t counted = 0;
     for (const Param *param : paramsOf_[static_cast<size_t>(block)]) {
       int64_t tensors = param->isStacked() ? param->type.shape[0] : 1;
@@ -131,7 +135,8 @@ private:
   }
 
   const Plan &plan_;
-  std::vector<std::vector<const Param *>> paramsOf_; ///< by block, without those of zeros
+  std::vector<std::vector<const Param *>> paramsOf_; ///< by block, without parameters that start as
+                                                     ///< zeros
 };
 
 } // namespace
@@ -146,7 +151,7 @@ GraphNeed graphsOf(const Plan &plan, const Role &role) {
   for (size_t s = 0; s < instances.size(); ++s) {
     const Segment &segment = role.segments[s];
     if (segment.before != kNone)
-      continue; // is not captured
+      continue; // background segments are not captured
     std::map<Variant, int64_t> nodes;
     for (const SegmentInstance &instance : instances[s]) {
       auto [at, isNew] = nodes.try_emplace(instance.variant);

@@ -1,4 +1,5 @@
-// Tells by its kind what the host does with a cell, and of which block a checkpoint has it.
+// Finds what the host does with a cell, by the cell's kind, and which block a checkpoint stores for
+// it.
 #include "runtime/plan/HostCells.h"
 
 #include "runtime/plan/Builder.h"
@@ -36,7 +37,8 @@ uint32_t upperHalfOf(const Role &role, uint32_t cell) {
   const Cell &lower = role.cells[cell];
   if (!isRemainder(lower))
     return kNone;
-  for (CellKind kind : {CellKind::WeightShard, CellKind::Weight}) // the second one may have all
+  for (CellKind kind : {CellKind::WeightShard, CellKind::Weight}) // Weight, if no cell has the
+                                                                  // shard: it may hold all
     if (uint32_t upper = findCell(role, kind, lower.of); upper != kNone)
       return role.cells[upper].type == Type::of(DType::BF16, {lower.type.numel()}) ? upper : kNone;
   return kNone;

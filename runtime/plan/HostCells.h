@@ -17,7 +17,7 @@ bool isWrittenByHost(const Cell &cell);
 /// True for a cell whose content the host reads after each step.
 bool isReadByHost(const Cell &cell);
 
-/// True for a ring of microbatches.
+/// True for a ring that the host fills with microbatches.
 bool isFeed(const Cell &cell);
 
 /// For a cell with the low 16 bits of master weights: the cell with the bf16 weights, which are
@@ -33,21 +33,22 @@ inline bool isRemainder(const Cell &cell) {
   return cell.kind == CellKind::Master && cell.type.dtype == DType::U16;
 }
 
-// Whether a load fills a cell, whether a save reads it, and whether steps update it are three
-// questions: loads fill frozen weights, which no step updates, and those of a model under adapters,
-// which no save reads either. A block's class says whether it is updated.
+// Three questions about a cell are independent: whether a load fills it, whether a save reads it,
+// and whether steps update it. Loads fill frozen weights, which no step updates. Loads also fill
+// the weights of a base model under adapters, which no save reads. A block's class says whether it
+// is updated.
 
-/// For each cell of the role, the block whose state a load fills in it: the weights that the
-/// optimizer updates, or frozen ones, and moments. Null for cells that no load fills, or that
-/// belong to no block.
+/// For each cell of the role, the block whose state a load fills in it: weights that the optimizer
+/// updates, frozen weights, and moments. Null for cells that no load fills or that belong to no
+/// block.
 std::vector<const Block *> loadedBlocks(const Plan &plan, const Role &role);
-/// Those of them that a save reads. Roles may still share the work: savesBlock().
+/// The same for the blocks that a save reads. Roles may still share the work: see savesBlock().
 std::vector<const Block *> savedBlocks(const Plan &plan, const Role &role);
-/// The cells that belong to these blocks, or to none and are saved and loaded: the step state, the
-/// amax history and the biases of experts.
+/// The cells that belong to these blocks, and the cells that are saved and loaded but belong to no
+/// block: the step state, the amax history and the biases of experts.
 std::vector<bool> cellsOfState(const Role &role, const std::vector<const Block *> &blocks);
 
-// ---- what a rank saves ----
+// ---- the part of the state that a rank saves ----
 
 /// How replicated ranks divide the saving of a block. The rank with index i in the block's state
 /// group saves the elements from `step` · i up to the next rank's begin; the last one saves up to
@@ -67,12 +68,13 @@ StateShare stateShareOf(int64_t numel, int64_t longestRow, int64_t ranks);
 
 /// Bytes that the role's background segments copy to the host.
 int64_t snapshotBytes(const Role &role);
-/// Bytes that they first copy within the device.
+/// Bytes that these segments first copy within the device.
 int64_t stagedBytes(const Role &role);
-/// Host copies of a rank's state for in-memory checkpoints (`checkpoint.in_memory_interval`),
-/// beside the plan's own: two generations of its state, and two of the rank whose replica it keeps.
+/// Host copies of a rank's state for in-memory checkpoints (`checkpoint.in_memory_interval`), in
+/// addition to the plan's own: two generations of its state, and two of the rank whose replica it
+/// keeps.
 inline constexpr int64_t kImagesPerRank = 4;
-/// The same while an asynchronous save is being written, which has its own copy.
+/// The same while an asynchronous save is written, which needs a copy of its own.
 inline constexpr int64_t kImagesBesideSave = kImagesPerRank + 1;
 
 /// Whether the block has frozen weights of a base model under adapters. Saves omit them, and loads
@@ -84,14 +86,14 @@ bool isOfAdapter(const Param &param);
 /// not a magnitude's.
 std::optional<std::string> weightOfMagnitude(std::string_view name);
 
-/// Whether ranks of the role save the block. They do not if an earlier role holds the same data,
-/// nor for the base of adapters.
+/// Whether ranks of the role save the block. They do not save a block that an earlier role also
+/// holds, nor blocks of the base model under adapters.
 bool savesBlock(const Plan &plan, uint32_t role, int32_t block);
 
 /// A range of a cell's elements.
 struct CellPart {
   uint32_t cell = kNone; ///< index in Role::cells
-  Moving begin;          ///< index of its first element
+  Moving begin;          ///< index of the part's first element
 };
 
 /// For each value of the segment, the part of a cell that it aliases, as a live-in value or as a

@@ -1,5 +1,5 @@
-// Reads and writes the fields of a job by their rows of Job.def: ranges, words, defaults, nearest
-// names.
+// Reads and writes the fields of a job according to their rows in Job.def: ranges, words, defaults,
+// and nearest names for messages.
 #include "runtime/plan/Job.h"
 
 #include <algorithm>
@@ -28,12 +28,12 @@ using Fault = Job::Fault;
 using Strings = std::vector<std::string>;
 
 constexpr std::string_view kVariablePrefix = "env.";
-constexpr size_t kTextShownMax = 64; ///< of a path or word in a message
+constexpr size_t kTextShownMax = 64; ///< bytes of a path or word that a message shows
 
 template <typename T> struct ItemOf { using type = T; };
 template <typename T> struct ItemOf<std::optional<T>> { using type = T; };
 template <typename T> struct ItemOf<std::vector<T>> { using type = T; };
-/// The type of an item, of which a field has one, none or several.
+/// The type of one item of a field. Optionals and lists have items of another type than the field.
 template <typename T> using Item = typename ItemOf<T>::type;
 template <typename T> constexpr bool kIsList = std::is_same_v<T, std::vector<Item<T>>>;
 
@@ -156,7 +156,7 @@ template <typename T> JobValue toValue(const T &field) {
   }
 }
 
-/// The ranges of Job.def.
+/// The range column of Job.def.
 constexpr JobRange any{};
 constexpr JobRange positive{JobRange::Kind::Positive};
 constexpr JobRange atLeast(double low) { return {JobRange::Kind::AtLeast, low}; }
@@ -165,7 +165,7 @@ constexpr JobRange halfOpen(double low, double high) {
   return {JobRange::Kind::HalfOpen, low, high};
 }
 
-/// The operations on fields of one type, by their addresses.
+/// The operations on fields of one type. They take a field by its address.
 struct FieldType {
   std::string_view name;
   std::span<const std::string_view> (*words)();
@@ -188,7 +188,7 @@ constexpr FieldType kFieldType{
       return *static_cast<const T *>(a) == *static_cast<const T *>(b);
     }};
 
-/// A row of Job.def. There is little code for each, since the table is long.
+/// A row of Job.def. Code per row is kept small, since the table is long.
 struct Row {
   std::string_view path, member;
   JobRange range;
@@ -222,7 +222,7 @@ static_assert(std::size(kRows) == kJobFields);
 
 const Row &rowOf(JobField field) { return kRows[static_cast<size_t>(field)]; }
 
-/// Fields by path.
+/// All fields, sorted by path.
 const std::vector<JobField> &sorted() {
   static const std::vector<JobField> order = [] {
     std::vector<JobField> fields;
@@ -266,7 +266,8 @@ std::string numberText(const JobValue &value) {
   return whole != nullptr ? fmt::format("{}", *whole) : number ? numberText(*number) : "";
 }
 
-/// The one field whose path is nearest, within a third of the letters; empty if there is none.
+/// The path that is nearest to `path`, if a single one is within an edit distance of a third of its
+/// letters; empty otherwise.
 std::string_view nearest(std::string_view path) {
   unsigned limit = misspeltDistanceMax(path.size());
   std::string_view found;
@@ -279,7 +280,7 @@ std::string_view nearest(std::string_view path) {
   return found;
 }
 
-/// The first word that the enumeration does not have.
+/// The first word of the value that the enumeration lacks.
 std::string_view unknownWord(const JobFieldInfo &field, const JobValue &value) {
   auto isKnown = [&](std::string_view word) {
     return std::ranges::find(field.words, word) != field.words.end();

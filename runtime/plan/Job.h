@@ -58,7 +58,7 @@ struct Job {
   template <typename T> using Optional = std::optional<T>;
   template <typename T> using List = std::vector<T>;
   using StringList = List<String>;
-  using IntList = StringList; ///< numbers in the text of recipes
+  using IntList = StringList; ///< numbers, as recipes write them
   using FloatList = StringList;
   using Blend = StringList; ///< paths, or weights and paths alternately
 
@@ -78,8 +78,8 @@ struct Job {
   Job(Job &&) noexcept;
   Job &operator=(const Job &);
   Job &operator=(Job &&) noexcept;
-  ~Job(); // with the others in one file: it has some hundred members
-  /// For plans that are built in code; every entry must be one that set() accepts.
+  ~Job(); // defined in one file, since code for some hundred members is large
+  /// For plans that are built in code. A refused entry is a bug of the caller: see put().
   Job(std::initializer_list<Entry> entries);
 
   /// Why a value is refused.
@@ -93,7 +93,7 @@ struct Job {
   /// Sets a field or an environment variable. A refused value changes nothing. A whole number is
   /// accepted for a Float.
   [[nodiscard]] Fault set(std::string_view path, const JobValue &value);
-  /// The same, if a refusal would be a bug of the caller.
+  /// The same for values that cannot be refused unless the caller has a bug.
   void put(std::string_view path, const JobValue &value);
   void put(JobField field, const JobValue &value);
   /// Whether the plan's text contains the field: it was set, or differs from its default.
@@ -115,11 +115,11 @@ private:
 /// The row of a field in Job.def.
 struct JobFieldInfo {
   std::string_view path;
-  std::string_view member;             ///< of struct Job: "ddp.ncclUb"
-  std::string_view type;               ///< as messages name it: "a whole number"
-  std::vector<std::string_view> words; ///< of an enumeration, else empty
+  std::string_view member;             ///< member of struct Job, such as "ddp.ncclUb"
+  std::string_view type;               ///< the type as messages name it, such as "a whole number"
+  std::vector<std::string_view> words; ///< words of an enumeration; otherwise empty
   JobRange range;
-  std::string_view doc; ///< only for derived fields; options have theirs in Options.def
+  std::string_view doc; ///< only for derived fields; Options.def documents options
 };
 const JobFieldInfo &jobInfo(JobField field);
 

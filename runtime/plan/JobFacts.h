@@ -14,7 +14,7 @@
 
 namespace shardc::plan {
 
-// ---- batches; evaluations have sizes of their own where the job says so ----
+// ---- batches; an evaluation may have sizes of its own ----
 
 /// Batch sizes in sequences: `micro` per rank and microbatch, `global` over all ranks per step, or
 /// per iteration of an evaluation.
@@ -24,7 +24,7 @@ struct BatchSizes {
 
 inline BatchSizes batchSizesOf(const Job &job, bool isEval) {
   BatchSizes sizes{job.train.microBatchSize, job.train.globalBatchSize};
-  if (!isEval && job.derived.stepSamples > 0) // a batch that grows has not come to the whole yet
+  if (!isEval && job.derived.stepSamples > 0) // during batch-size rampup
     sizes.global = job.derived.stepSamples;
   if (isEval && job.validation.evalMicroBatchSize > 0)
     sizes.micro = job.validation.evalMicroBatchSize;
@@ -85,7 +85,7 @@ inline double firstLossScale(const Job &job) {
   return 1.0;
 }
 
-// ---- skipped steps: their samples count as consumed, and nothing else happens ----
+// ---- skipped steps: their samples count as consumed, but nothing is computed ----
 
 /// The steps of `train.iterations_to_skip`, ascending and unique, counted from 1. Nothing if an
 /// entry is not a whole number.
@@ -112,7 +112,7 @@ inline int64_t countSkipped(const std::vector<int64_t> &steps, int64_t begin, in
 // ---- batch-size rampup: a job has one plan per size, in the order of the run; all of them keep
 // the state at the same addresses ----
 
-/// The last step of the run that this plan executes; 0 if it has none.
+/// The number of the last step that this plan executes; 0 if it executes none.
 int64_t lastStepOf(const Plan &plan);
 
 /// Samples that a run consumes in its first `steps` steps. `plans` are the job's plans, at least

@@ -6,7 +6,7 @@
 namespace shardc::plan {
 namespace {
 
-/// The split of the rows or columns; null if this rank has all.
+/// The split of the rows or columns; null if this rank has all of both.
 const Split *splitOf(const Param &param) {
   for (const Split &split : param.splits)
     if (split.dim >= param.rowDim())

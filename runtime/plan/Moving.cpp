@@ -1,5 +1,5 @@
-// Adds what moves with indices: a sum moves with one group if its axes are those of both, one after
-// the other.
+// Adds offsets that depend on indices in groups. The sum depends on a single group if that group's
+// axes are the axes of both groups, one after the other.
 #include "runtime/plan/Coordinates.h"
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 namespace shardc::plan {
 namespace {
 
-/// Adds the group's axes that have several coordinates.
+/// Appends the axes of the group whose size is above 1.
 void appendAxes(const Plan &plan, int16_t group, std::vector<uint16_t> &axes) {
   if (group < 0)
     return;
@@ -17,7 +17,8 @@ void appendAxes(const Plan &plan, int16_t group, std::vector<uint16_t> &axes) {
       axes.push_back(axis);
 }
 
-/// c if the sum moves by c with the index of `group`.
+/// The sum without offsets, if its axes are those of `outer` followed by those of `inner` and the
+/// coefficients fit.
 std::optional<Moving> nested(const Plan &plan, const Moving &outer, const Moving &inner) {
   int64_t coef = 0;
   if (__builtin_mul_overflow(inner.coef, plan.groupSize(inner.group), &coef) || coef != outer.coef)

@@ -1,14 +1,14 @@
-// Reads the rows of Ops.def but for factors and types while it is compiled. A row that is missing,
-// that names what the op lacks, or that contradicts another one does not compile.
+// Parses the rows of Ops.def at compile time, except FACTORS and TYPES. A row that is missing,
+// names what the op lacks, or contradicts another row is a compile error.
 #include "runtime/plan/OpInfo.h"
 
 namespace shardc::plan {
 namespace {
 
-/// Operands and results that have a bit in a set.
+/// The number of operands, or of results, that a bit set can hold.
 constexpr int kSetMax = 8;
 
-/// What the rows of an op leave to check.
+/// Counts of an op's rows, which the assertions below check.
 struct RowCounts {
   int facts = 0, blocks = 0, norms = 0, indices = 0, ownRows = 0, nodes = 0, epilogues = 0,
       collectives = 0;
@@ -22,7 +22,7 @@ struct OpTable {
   constexpr OpInfo &info(OpKind kind) { return infos[static_cast<size_t>(kind)]; }
   constexpr RowCounts &countsAt(OpKind kind) { return rows[static_cast<size_t>(kind)]; }
 
-  /// Sets a bit for each name: in `operands`, or in `results` if no operand has the name.
+  /// Sets the bit of each name: in `operands`, or in `results` if no operand has the name.
   constexpr void mark(OpKind kind, std::string_view names, uint8_t &operands, uint8_t &results) {
     while (!names.empty()) {
       size_t end = std::min(names.find(' '), names.size());
@@ -167,7 +167,7 @@ constexpr OpTable makeOpTable() {
 
 constexpr OpTable kTable = makeOpTable();
 
-// ---- what makes a row complete ----
+// ---- whether rows are complete and consistent ----
 
 constexpr const OpInfo &rowOf(OpKind kind) { return kTable.infos[static_cast<size_t>(kind)]; }
 constexpr const RowCounts &countsOf(OpKind kind) { return kTable.rows[static_cast<size_t>(kind)]; }
@@ -177,8 +177,8 @@ constexpr bool namesBlock(OpKind kind) {
   return use == BlockUse::Named || use == BlockUse::NamedKeeps;
 }
 
-/// A BLOCK row has values of the op, weights that hold the block, and values with ranges among the
-/// operands or among the results.
+/// Whether a BLOCK row names only values of the op, its weights hold the block, and the values with
+/// ranges are either all operands or all results.
 constexpr bool isBlockRowSound(OpKind kind) {
   const OpInfo &info = rowOf(kind);
   unsigned weights = info.weightOperands & ~info.blockOperands;
@@ -187,7 +187,7 @@ constexpr bool isBlockRowSound(OpKind kind) {
   return !countsOf(kind).hasUnknownName && weights == 0 && !hasBoth;
 }
 
-/// A result with an operand's name has an INPLACE row that says so.
+/// Whether each result with an operand's name has the INPLACE row that it needs.
 constexpr bool sharesByName(OpKind kind) {
   const OpInfo &info = rowOf(kind);
   std::string_view names = info.results;
@@ -206,13 +206,13 @@ constexpr bool sharesByName(OpKind kind) {
 constexpr bool isCollective(OpKind kind) { return rowOf(kind).traits == OpTraits::Collective; }
 constexpr bool isAliasOp(OpKind kind) { return rowOf(kind).traits == OpTraits::Alias; }
 
-/// An op that starts gradients takes the step state for its loss scale.
+/// Whether an op that starts gradients takes the step state, which has the loss scale.
 constexpr bool startsByRow(OpKind kind) {
   const OpInfo &info = rowOf(kind);
   return !info.startsGradient || positionOf(info.operands, "state") >= 0;
 }
 
-/// The same fact in two columns.
+/// Whether columns that state the same fact agree.
 constexpr bool isConsistent(OpKind kind) {
   const OpInfo &info = rowOf(kind);
   return (info.work.cost == CostClass::Transfer) == isCollective(kind) &&

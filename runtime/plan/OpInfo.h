@@ -118,7 +118,8 @@ constexpr OpWork product(double n) {
   return {.cost = CostClass::Product, .times = 1, .modelTimes = 1, .perResult = n};
 }
 constexpr OpWork attention() { return {.cost = CostClass::Attention, .times = 1, .modelTimes = 1}; }
-/// The scores are recomputed, which does not count as model FLOPs, then four products of that size.
+/// The scores are recomputed, which does not count as model FLOPs. Four products of that size
+/// follow.
 constexpr OpWork attentionBwd() {
   return {
       .cost = CostClass::Attention, .times = 2, .scores = 1, .modelTimes = 2, .isGradient = true};
@@ -133,7 +134,8 @@ struct CollectiveInfo {
   std::optional<OpKind> conjugate; ///< empty: the operand's gradient equals the result's
 };
 
-/// How a result is recomputed: by which op, and from which operands and results of the original op.
+/// How a result is recomputed: by op `by`, from the operands and results of the original op named
+/// in `values`.
 struct MadeAgain {
   OpKind by;
   std::string_view values;
@@ -147,9 +149,9 @@ inline constexpr uint8_t kAnyNumber = 255;
 /// of operands and results are bit sets.
 struct OpInfo {
   std::string_view name;
-  uint16_t index = 0; ///< in allOpForms()
+  uint16_t index = 0; ///< index in allOpForms()
   OpTraits traits = OpTraits::None;
-  uint8_t operandsMin = 0, operandsMax = 0; ///< kAnyNumber for a list
+  uint8_t operandsMin = 0, operandsMax = 0; ///< operandsMax is kAnyNumber for a list
   uint8_t resultsMin = 0, resultsMax = 0;
   std::string_view operands, results, doc;
   /// Operand whose buffer result r reuses in place, or -1.
@@ -169,8 +171,8 @@ struct OpInfo {
   uint8_t weightOperands = 0, weightResults = 0;
   uint8_t rangeOperands = 0, rangeResults = 0;
   std::optional<CollectiveInfo> collective; ///< for OpTraits::Collective
-  /// What a rank holds of the whole, depending on its index in the op's group; empty: the op has no
-  /// group.
+  /// The part of the whole that a rank computes, depending on its index in the op's group; empty:
+  /// the op has no group.
   std::string_view indexed;
   /// The consequence of running the op on a rank's own rows only; empty: it needs the rows of all
   /// ranks.
@@ -302,7 +304,7 @@ template <OpKind kind> consteval size_t resultIndex(names::NameOf<kind, names::k
   return name.index;
 }
 
-extern const std::array<OpInfo, kOpCount> kOpInfos; ///< by kind
+extern const std::array<OpInfo, kOpCount> kOpInfos; ///< indexed by kind
 inline const OpInfo &opInfo(OpKind kind) { return kOpInfos[static_cast<size_t>(kind)]; }
 /// The properties of an op with an epilogue; those of the plain op if it does not accept it.
 const OpInfo &fusedOpInfo(OpKind kind, Epilogue epilogue);
@@ -315,8 +317,8 @@ struct OpForm {
   OpKind kind;
   Epilogue epilogue = Epilogue::None;
 };
-std::span<const OpForm> allOpForms(); ///< by OpInfo::index
-/// `swiglu`, `swiglu.amax`
+std::span<const OpForm> allOpForms(); ///< indexed by OpInfo::index
+/// Parses `swiglu` or `swiglu.amax`; returns nothing if there is no such op.
 std::optional<OpForm> parseOpForm(std::string_view name);
 
 } // namespace shardc::plan

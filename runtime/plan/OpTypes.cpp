@@ -1,6 +1,5 @@
-// Reads the TYPES rows of Ops.def while it is compiled: a row that is malformed, that does not fit
-// its OP row, or that lacks, does not compile. Those of ops with epilogues are composed when they
-// are first asked for.
+// Parses the TYPES rows of Ops.def at compile time. A row that is missing, malformed, or does not
+// fit its OP row is a compile error. The rows of ops with epilogues are composed on first use.
 #include "runtime/plan/OpTypes.h"
 
 #include <algorithm>
@@ -15,11 +14,11 @@ namespace {
 /// An error in a row; the compiler prints the number.
 enum class TypeFault : uint8_t {
   None,
-  NoArrow,      ///< operands and results have one `->` between them
-  OperandCount, ///< as many operands as the OP row has
-  ResultCount,  ///< as many results as the OP row has
-  Word,         ///< not a word of the notation
-  UnknownName   ///< `~x` and `=x` name an operand or a result of the OP row
+  NoArrow,      ///< there must be exactly one `->` between operands and results
+  OperandCount, ///< the OP row has another number of operands
+  ResultCount,  ///< the OP row has another number of results
+  Word,         ///< the word does not belong to the notation
+  UnknownName   ///< `~x` and `=x` must name an operand or a result of the OP row
 };
 
 struct ParsedTypes {
@@ -128,8 +127,9 @@ constexpr std::array<ParsedTypes, kOpCount> kTypeRows = parseTypes();
 
 const OpTypes &typesRowOf(OpKind kind) { return kTypeRows[static_cast<size_t>(kind)].types; }
 
-/// Operands and results of ops with epilogues have their names from both ops (Epilogues.cpp). What
-/// quantises takes floating point of 16 bits or more, of which the op makes the same.
+/// The TYPES rows of ops with epilogues. Operands and results have the names that Epilogues.cpp
+/// gives them. An epilogue that quantises needs an op whose result has the operand's type, a
+/// floating-point type of at least 16 bits.
 class FusedTypes {
 public:
   FusedTypes() {
@@ -161,7 +161,7 @@ private:
     bool isBlocks = form.epilogue == Epilogue::QuantizeBlocks;
     if (name == "q" || name == "yt" || (name == "t" && positionOf(info.results, "q") < 0))
       return {.numbers = ValueType::Float8};
-    if (name == "t") // in the type of the numbers that are not transposed
+    if (name == "t") // a transposed copy has the type of the plain result
       return {.like = static_cast<int8_t>(positionOf(info.results, "q"))};
     if (name == "scale" || name == "tscale" || name == "yscale")
       return exact(DType::F32, isBlocks ? 2 : 0);
@@ -195,7 +195,7 @@ private:
     }
   }
 
-  std::vector<OpTypes> types_; ///< by OpInfo::index
+  std::vector<OpTypes> types_; ///< indexed by OpInfo::index
 };
 
 std::string_view wordOf(const ValueType &type) {

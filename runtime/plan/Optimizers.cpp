@@ -46,7 +46,7 @@ constexpr std::array<Moment, kMomentCount> kMomentList = [] {
   return moments;
 }();
 
-/// The rows of an optimizer follow each other.
+/// Finds the rows of one optimizer, which are adjacent in the table.
 constexpr std::span<const Moment> momentsOf(Optimizer optimizer) {
   size_t first = 0;
   while (first < kMomentCount && kMomentRows[first].optimizer != optimizer)
@@ -78,7 +78,7 @@ std::optional<Optimizer> findOptimizer(std::string_view word) {
 
 std::optional<Optimizer> optimizerOf(const Job &job) {
   if (job.optimizer.optimizer == Job::OptimizerKind::DistMuon)
-    return Optimizer::Muon; // upstream's older word for it with a distributed optimizer
+    return Optimizer::Muon; // an older upstream name for Muon with a distributed optimizer
   std::optional<Optimizer> found = findOptimizer(job.text(JobField::optimizer_optimizer));
   return found == Optimizer::Sgd && job.optimizer.sgdMomentum > 0 ? Optimizer::SgdMomentum : found;
 }

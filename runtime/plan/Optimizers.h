@@ -25,8 +25,8 @@ inline bool isOfRest(const Plan &plan, const Param &param) {
 /// A per-element state of an optimizer, such as Adam's exp_avg.
 struct Moment {
   CellKind cell;
-  std::string_view prefix; ///< prefix of its cell's name
-  std::string_view name;   ///< in checkpoints, as upstream calls it
+  std::string_view prefix; ///< prefix of the cell's name
+  std::string_view name;   ///< upstream's name in checkpoints
   DType (*type)(const Job::Optimizer &job);
 };
 
@@ -39,12 +39,12 @@ const OptimizerInfo &optimizerInfo(Optimizer optimizer);
 
 /// The optimizer with this name; nothing if there is none.
 std::optional<Optimizer> findOptimizer(std::string_view word);
-/// The optimizer of the job; nothing if no row matches.
+/// The optimizer that the job's options select; nothing if there is no such optimizer.
 std::optional<Optimizer> optimizerOf(const Job &job);
 /// The optimizer of the block's class: that of the job unless the class names one.
 std::optional<Optimizer> optimizerOf(const Plan &plan, const Block &block);
 
-/// Whether the optimizer updates whole matrices, so that shards may only begin and end at matrices.
+/// Whether the optimizer updates whole matrices, so that shards must not split a matrix.
 inline bool needsMatrices(Optimizer optimizer) { return optimizer == Optimizer::Muon; }
 
 /// Elements of the smallest unit that no shard may split: a row, or for Muon a matrix (of a stack,

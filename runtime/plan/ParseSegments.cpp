@@ -61,7 +61,7 @@ bool Parser::valueUse(ValueId &out) {
   return true;
 }
 
-/// Reads `rows %n`, or nothing if all rows are valid.
+/// Parses `rows %n`, or nothing if all rows are valid.
 bool Parser::countedRows(Value &value) {
   return !in_.takeIf(std::string_view("rows")) || valueUse(value.counts);
 }
@@ -136,7 +136,8 @@ bool Parser::op(Segment &segment) {
   return true;
 }
 
-/// Reads the phase of an op if the text states one that differs from that of the segment's kind.
+/// Parses the phase of an op, which the text contains only if it differs from that of the segment's
+/// kind.
 bool Parser::phase(Op &op) {
   if (parsePhase(in_.peekWord()) && !enumerator(op.phase, parsePhase, "phase"))
     return false;
@@ -227,8 +228,8 @@ bool Parser::attr(Op &op) {
   return true;
 }
 
-/// `of [a, b] copies 2 of [c]`: the blocks of the operands, in order. Without `of` they are the
-/// plan's first ones.
+/// Parses `of [a, b] copies 2 of [c]`: the blocks of the operands, in order. Without `of`, they are
+/// the first blocks of the plan.
 bool Parser::blocks(Op &op) {
   if (opInfo(op).block != BlockUse::List)
     return true;
@@ -269,7 +270,7 @@ bool Parser::listedBlocks(Op &op) {
   return true;
 }
 
-/// The clauses between attributes and waits, in any order.
+/// Parses the clauses between attributes and waits, in any order.
 bool Parser::clauses(Op &op) {
   std::optional<StreamId> stream;
   while (true) {
@@ -317,7 +318,7 @@ bool Parser::clause(Op &op, std::string_view word) {
   return ok;
 }
 
-/// `first`, `mb 2 to 5` with both ends included, or `mb 2 to 5 every 8 to 63`.
+/// Parses `first`, `mb 2 to 5` with both ends included, or `mb 2 to 5 every 8 to 63`.
 bool Parser::predicate(Pred &out) {
   if (!in_.takeIf(std::string_view("mb")))
     return enumerator(out, parsePred, "predicate");

@@ -1,4 +1,4 @@
-// Parses what stands before the roles: needs, job, mesh, groups, channels, blocks, parameters.
+// Parses the tables before the roles: needs, job, mesh, groups, channels, blocks, parameters.
 #include <algorithm>
 
 #include "runtime/plan/Optimizers.h"
@@ -128,7 +128,7 @@ bool Parser::mesh() {
       return false;
     axis.name = name;
     plan_.mesh.push_back(std::move(axis));
-    // One axis at a time, so that the product of 8 sizes below 2^20 does not overflow.
+    // The product is checked after each axis, so that 8 sizes below 2^20 cannot overflow it.
     if (plan_.worldSize() > limits::kWorldSizeMax)
       return in_.fail(in_.last(), "plan-limit", "the mesh has {} ranks; the limit is {}",
                       plan_.worldSize(), limits::kWorldSizeMax);
@@ -166,8 +166,8 @@ bool Parser::group() {
   return true;
 }
 
-/// The words between the name of the group under way and its axes. The group of the kind `data` is
-/// named behind the groups.
+/// Parses the words between the name of a group and its axes, which are the group's kinds. The
+/// group of kind `data` is named after all groups.
 bool Parser::groupKinds(std::string_view name) {
   while (in_.peek() != '=') {
     std::string_view word;
@@ -211,8 +211,8 @@ bool Parser::stream() {
   return ok;
 }
 
-/// `channel gather group all via ce multiprocessors 0 stream gather`, or with `pair 0 1` after the
-/// group.
+/// Parses `channel gather group all via ce multiprocessors 0 stream gather`, or the same with `pair
+/// 0 1` after the group.
 bool Parser::channel() {
   std::string_view name;
   Channel channel;
@@ -252,7 +252,7 @@ bool Parser::pair(Channel &channel) {
          in_.fail(in_.last(), "plan-limit", "the members of a pair need to differ");
 }
 
-/// The elements of a part of a block, and among whose ranks it is divided.
+/// Parses the number of elements of a block's part and the group whose ranks divide the block.
 bool Parser::part(int64_t &numel, int16_t &group) {
   return in_.integer(numel, "elements of a shard", 0, limits::kElementsMax) &&
          (!in_.takeIf(std::string_view("over")) || groupOf(group));
@@ -272,7 +272,7 @@ bool Parser::unit() {
   return ok;
 }
 
-/// `class base frozen`, `class table by adam`: what blocks have in common.
+/// Parses `class base frozen` or `class table by adam`: properties that blocks share.
 bool Parser::paramClass() {
   std::string_view name;
   if (!room(plan_.classes, limits::kClassesMax, "classes") || !in_.name(name, "class") ||
@@ -330,8 +330,8 @@ bool Parser::param() {
   return true;
 }
 
-/// `stacked row 16 of [8,64,16] split 0 over ep split 1 over etp parts 2 copies [cp]`: what this
-/// rank has of a parameter. Without `of`, the splits are still to be made.
+/// Parses `stacked row 16 of [8,64,16] split 0 over ep split 1 over etp parts 2 copies [cp]`: this
+/// rank's part of a parameter. Without `of`, the splits are not yet applied.
 bool Parser::paramParts(Param &param) {
   if (in_.takeIf(std::string_view("stacked")) &&
       !(in_.expect(std::string_view("row")) &&
@@ -349,7 +349,7 @@ bool Parser::paramParts(Param &param) {
          (!in_.takeIf(std::string_view("turns")) || turns(param));
 }
 
-/// `turns [64, 16, 16]`: rows of several matrices.
+/// Parses `turns [64, 16, 16]`: the rows of interleaved matrices.
 bool Parser::turns(Param &param) {
   if (!in_.expect('['))
     return false;
@@ -427,7 +427,7 @@ bool Parser::loc() {
   return true;
 }
 
-/// `source recipe "llama.recipe" { "a line\x0a" "another\x0a" }`: pieces of one text.
+/// Parses `source recipe "llama.recipe" { "a line\x0a" "another\x0a" }`: a source text in pieces.
 bool Parser::source() {
   Source source{};
   if (!room(plan_.sources, limits::kSourcesMax, "sources") ||

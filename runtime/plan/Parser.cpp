@@ -1,4 +1,4 @@
-// Parses the first line and its hash, roles with their cells and programs, and texts of several
+// Parses the first line with its hash, roles with their cells and programs, and texts with several
 // plans.
 #include "runtime/plan/Text.h"
 
@@ -47,7 +47,7 @@ bool Parser::head() {
          hash();
 }
 
-/// `hash 0a1b2c3d`, which plans written by hand leave out.
+/// Parses `hash 0a1b2c3d`, which is optional, for plans written by hand.
 bool Parser::hash() {
   if (!in_.takeIf(std::string_view("hash")))
     return true;
@@ -125,7 +125,7 @@ bool Parser::role() {
   return true;
 }
 
-/// `where { pp = 0 to 2 }`, both ends included.
+/// Parses `where { pp = 0 to 2 }`, both ends included.
 bool Parser::where(Role &role) {
   if (!in_.takeIf(std::string_view("where")))
     return true;
@@ -191,7 +191,7 @@ bool Parser::cell(Role &role) {
   return true;
 }
 
-/// `weight of layers.0`, or nothing for a buffer.
+/// Parses `weight of layers.0`, or nothing for a buffer.
 bool Parser::cellKind(const Role &role, Cell &cell) {
   if (in_.peek() == ':' || in_.peekWord() == "slots")
     return true;
@@ -234,7 +234,7 @@ bool Parser::place(Place &out) {
   return enumerator(out.arena, parseArena, "arena") && offset(out) && ring(out);
 }
 
-/// `slots 3 stride 256 mb + 1`: in which slot of a ring.
+/// Parses `slots 3 stride 256 mb + 1`: the slots of a ring and the slot's microbatch.
 bool Parser::ring(Place &out) {
   if (!in_.takeIf(std::string_view("slots")))
     return true;
@@ -247,7 +247,7 @@ bool Parser::ring(Place &out) {
   return shift(out.shift);
 }
 
-/// `+ 3` or `- 3`, or nothing.
+/// Parses `+ 3` or `- 3`, or nothing.
 bool Parser::signedTerm(int64_t &out, std::string_view what) {
   bool minus = in_.takeIf('-');
   if (!minus && !in_.takeIf('+'))
@@ -258,7 +258,7 @@ bool Parser::signedTerm(int64_t &out, std::string_view what) {
   return true;
 }
 
-/// `mb + 1`, or nothing.
+/// Parses `mb + 1`, or nothing.
 bool Parser::shift(int64_t &out) {
   return !in_.takeIf(std::string_view("mb")) || signedTerm(out, "distance between microbatches");
 }
@@ -312,7 +312,7 @@ bool Parser::programNode(Role &role, ProgramNode &node, int depth) {
          in_.expect('{') && program(role, node.children, depth + 1);
 }
 
-/// `micro 4`, or `forward mb 2*i + 1`.
+/// Parses `micro 4`, or `forward mb 2*i + 1`.
 bool Parser::run(ProgramNode &node) {
   if (!lookUp(segments_, node.segment, "segment"))
     return false;
@@ -322,7 +322,7 @@ bool Parser::run(ProgramNode &node) {
   return c < '0' || c > '9' || in_.integer(node.count, "number of runs", 1, limits::kCountMax);
 }
 
-/// `3`, `i`, `i + 3`, `2*i - 1`
+/// Parses `3`, `i`, `i + 3` or `2*i - 1`.
 bool Parser::microbatch(MicrobatchNumber &out) {
   if (in_.takeIf(std::string_view("i"))) {
     out.coef = 1;
@@ -363,7 +363,7 @@ std::vector<std::string_view> plansOf(std::string_view text) {
   constexpr size_t kNone = std::string_view::npos;
   std::vector<std::string_view> plans;
   for (size_t next = 0; next != kNone; text.remove_prefix(plans.back().size())) {
-    // Text before the first line of the first plan belongs to it.
+    // Text before the first line of the first plan belongs to that plan.
     size_t own = text.starts_with(kBegin.substr(1)) ? 0 : text.find(kBegin);
     next = own == kNone ? kNone : text.find(kBegin, own + 1);
     plans.push_back(text.substr(0, next == kNone ? kNone : next + 1));

@@ -56,11 +56,11 @@ public:
   Status status() const { return in_.status(); }
 
 private:
-  // the head and the tables
+  // ---- first line and tables ----
   bool head();
   bool hash();
   using Construct = bool (Parser::*)();
-  /// The construct that a word begins at top level; null if there is none.
+  /// The construct that begins with this word at top level; null if there is none.
   static Construct constructOf(std::string_view word);
   bool topLevel();
   bool needs();
@@ -97,7 +97,7 @@ private:
   bool enumerator(E &out, std::optional<E> (*parseName)(std::string_view), std::string_view what);
   template <typename T> bool room(const std::vector<T> &table, int64_t max, std::string_view what);
 
-  // roles
+  // ---- roles ----
   bool role();
   bool where(Role &role);
   template <typename E, size_t n>
@@ -117,7 +117,7 @@ private:
   bool run(ProgramNode &node);
   bool microbatch(MicrobatchNumber &out);
 
-  // segments and ops
+  // ---- segments and ops ----
   bool segment(Role &role);
   bool phase(Op &op);
   bool statement(Role &role, Segment &segment);
@@ -148,13 +148,14 @@ private:
   Cursor in_;
   Plan plan_;
   NameTable jobs_, axes_, groups_, streams_, channels_, classes_, units_, blocks_, params_, roles_;
-  NameTable cells_, segments_; ///< of the role under way
+  NameTable cells_, segments_; ///< of the current role
   std::map<std::pair<CellKind, int32_t>, std::pair<uint32_t, size_t>>
-      kinds_; ///< of its cells except buffers: the first one and where it begins
+      kinds_; ///< cells of the current role, except buffers: the first of each kind and its
+              ///< location
   std::unordered_map<std::string_view, ValueId> values_; ///< of the current segment
-  std::vector<ResultName> resultNames_;                  ///< of the op under way
+  std::vector<ResultName> resultNames_;                  ///< of the current op
   int64_t nodeCount_ = 0;
-  int64_t repetitionCount_ = 0; ///< of all predicates
+  int64_t repetitionCount_ = 0; ///< of all predicates together
 };
 
 template <typename E>
@@ -170,7 +171,7 @@ bool Parser::enumerator(E &out, std::optional<E> (*parseName)(std::string_view),
   return true;
 }
 
-/// `{ row = bytes ... }`
+/// Parses `{ row = bytes ... }`.
 template <typename E, size_t n>
 bool Parser::byteTable(std::array<int64_t, n> &out, std::optional<E> (*parseName)(std::string_view),
                        std::string_view row, std::string_view bytes) {

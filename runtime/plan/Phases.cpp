@@ -1,5 +1,5 @@
-// Compares the plans of a job whose batch grows: each goes on where the one before it ends, with
-// the same state in the same places.
+// Compares the plans of a job with batch-size rampup: each must continue where its predecessor
+// ends, with the same state at the same addresses.
 #include "runtime/plan/JobFacts.h"
 
 #include <algorithm>
@@ -14,7 +14,7 @@ bool isSame(const Cell &a, const Cell &b) {
          a.place == b.place;
 }
 
-/// What the arena `state` of a role holds.
+/// The cells of a role in arena `state`.
 std::vector<const Cell *> stateOf(const Role &role) {
   std::vector<const Cell *> cells;
   for (const Cell &cell : role.cells)

@@ -1,5 +1,5 @@
-// Words of enumerators, attributes of ops, groups by kind, parts of blocks, and what else follows
-// from the structs of a plan alone.
+// Words of enumerators, attributes of ops, groups by kind, parts of blocks, and other facts that
+// follow from the structs of a plan alone.
 #include "runtime/plan/Plan.h"
 
 #include <algorithm>
@@ -69,7 +69,7 @@ constexpr SegmentKindInfo kSegmentKinds[] = {
 #include "runtime/plan/Kinds.def"
 };
 
-/// The kind whose row has the word.
+/// Finds the kind whose row has the word.
 template <typename E, typename Row, size_t N>
 std::optional<E> parseKind(const Row (&rows)[N], std::string_view word) {
   const Row *found = std::ranges::find(rows, word, &Row::word);
@@ -99,7 +99,7 @@ void eraseAttr(Op &op, AttrKey key) {
   std::erase_if(op.attrs, [key](const Attr &attr) { return attr.key == key; });
 }
 
-/// Limits of whole numbers in Attrs.def.
+/// Bounds that rows of Attrs.def name.
 constexpr int64_t kLeast = INT64_MIN, kMost = INT64_MAX, kElements = limits::kElementsMax,
                   kExtent = limits::kExtentMax, kChannels = int64_t{1} << 30,
                   kRanks = limits::kWorldSizeMax;

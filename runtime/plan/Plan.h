@@ -19,7 +19,7 @@ namespace shardc::plan {
 /// Version of the text form; a file of another version is refused.
 inline constexpr int64_t kFormatVersion = 2;
 
-/// How far a plan is compiled; each level adds information to the one before.
+/// How far a plan is compiled. Each level adds information to the previous one.
 enum class Level : uint8_t { Logical, Sharded, Scheduled, Placed };
 
 enum class CellKind : uint8_t {
@@ -56,7 +56,8 @@ enum class SegmentKind : uint8_t {
 #include "runtime/plan/Kinds.def"
 };
 
-/// Which of a layer's three products it is, as its transposes imply; other ops are Forward.
+/// Which of a layer's three matrix products the op computes, as its transposes imply. Ops that are
+/// not products are Forward.
 enum class ProductRole : uint8_t {
 #define PRODUCT_ROLE(enumerator, word, doc) enumerator,
 #include "runtime/plan/Kinds.def"
@@ -159,13 +160,13 @@ inline bool holds(const Pred &pred, const Variant &variant) {
 
 using ChannelId = int16_t; ///< index in Plan::channels
 inline constexpr ChannelId kNoChannel = -1;
-/// How a collective is executed on GPUs: by NCCL's ordinary kernels, by NCCL's kernels on
-/// registered windows, by copy engines, or as an exchange of all versions by sends and receives,
-/// which are then added in rank order.
+/// How GPUs execute a collective: with NCCL's ordinary kernels, with NCCL's kernels on registered
+/// windows, with copy engines, or as an exchange in which members send each other their versions
+/// and add them in rank order.
 enum class Transport : uint8_t { Nccl, Window, Ce, Exchange };
 enum class Arena : uint8_t { State, Work, Sym, Host };
 inline constexpr int kArenaCount = 4;
-/// Device memory of a rank outside of the arenas, as far as its role determines it.
+/// Device memory of a rank outside of the arenas that the role determines.
 enum class Beside : uint8_t { Communicators, ReceiveBuffers, Workspaces };
 inline constexpr int kBesideCount = 3;
 
@@ -210,7 +211,7 @@ std::optional<Phase> parsePhase(std::string_view);
 struct CellKindInfo {
   std::string_view word;
   enum Of : uint8_t { Nothing, Block, Param } of;
-  enum Host : uint8_t { None, Writes, Reads, Saves } host; ///< what the host does with it
+  enum Host : uint8_t { None, Writes, Reads, Saves } host; ///< what the host does with the cell
   std::string_view doc;
 };
 const CellKindInfo &cellKindInfo(CellKind kind);
@@ -332,7 +333,7 @@ struct Cell {
   }
 };
 
-/// Makes a result take over the buffer of a value.
+/// Makes a result reuse the buffer of a value.
 struct Tie {
   enum Kind : uint8_t {
     Acc, ///< result = value + contribution where `pred` holds, else contribution alone
@@ -478,7 +479,7 @@ struct AxisRange {
 struct Role {
   std::string name;
   std::string why;              ///< the difference from other roles, for readers
-  std::vector<AxisRange> where; ///< its ranks; all ranks if empty
+  std::vector<AxisRange> where; ///< the coordinates of its ranks; empty: all ranks
   std::array<int64_t, kArenaCount> arenaBytes{};
   /// Predicted bytes on the plan's device; -1 if not predicted.
   std::array<int64_t, kBesideCount> besideBytes{-1, -1, -1};
@@ -599,16 +600,16 @@ struct Param {
   int32_t block = -1;
   int64_t offset = 0; ///< index of its first element in the block
   double lrMult = 1, wdMult = 1;
-  bool isDecoupled = false; ///< it uses the learning rate optimizer.decoupled_lr
+  bool isDecoupled = false; ///< whether it uses the learning rate optimizer.decoupled_lr
   InitKind init = InitKind::Zeros;
   double initStd = 0; ///< of `normal`; the value, of `constant`
 
   /// Elements per row of this rank's part; shard boundaries lie between rows.
   int64_t rowSize() const;
   bool isStacked() const { return stackedRow > 0; }
-  /// The dimension that counts rows: behind that of the stack.
+  /// The dimension that counts rows: the one after the stack's dimension.
   uint8_t rowDim() const { return isStacked() ? 1 : 0; }
-  /// The unsharded type.
+  /// The type of the unsharded parameter.
   const Type &wholeType() const { return whole.rank == 0 ? type : whole; }
   /// Whether its splits are not yet applied, so that `type` is unsharded. Only in logical plans.
   bool isUncut() const { return !splits.empty() && whole.rank == 0; }
@@ -645,14 +646,15 @@ struct Plan {
   Plan(Plan &&) noexcept;
   Plan &operator=(const Plan &);
   Plan &operator=(Plan &&) noexcept;
-  ~Plan(); // with the others in one file: all that a plan consists of is copied and freed in them
+  ~Plan(); // defined in one file, since these functions copy and free all parts of a plan
 
   Level level = Level::Logical;
   std::string name;
   std::string needsBackend = "host"; ///< host or cuda
   std::string needsGpu;              ///< name in the device table, empty for host
-  int64_t deviceBytes = 0;           ///< memory of the device; the arenas must fit
-  int32_t multiprocessors = 0;       ///< of the device; 0: channels' kernels use none
+  int64_t deviceBytes = 0;           ///< memory of the device; the arenas must fit into it
+  int32_t multiprocessors = 0;       ///< streaming multiprocessors of the device; 0: channels'
+                                     ///< kernels use none
   Job job;                           ///< effective options
   std::vector<MeshAxis> mesh;
   std::vector<Group> groups;
@@ -685,7 +687,7 @@ struct Plan {
   const ParamClass &classOf(const Block &block) const {
     return classes[static_cast<size_t>(block.paramClass)];
   }
-  /// The transport of a collective; NCCL's kernels as long as it has no channel.
+  /// The transport of a collective; Nccl if it has no channel yet.
   Transport transportOf(const Op &op) const {
     return op.channel < 0 ? Transport::Nccl : channels[static_cast<size_t>(op.channel)].transport;
   }

@@ -86,8 +86,8 @@ void Writer::attrs(const Op &op) {
     text("}");
 }
 
-/// Prints blocks, grouped by their number of copies; they are named unless they are the first ones
-/// of the plan.
+/// Prints blocks grouped by their number of copies. Blocks are implied, and not printed, if they
+/// are the first blocks of the plan.
 void Writer::blocks(const Op &op) {
   auto isPlaced = [&](const ListedBlock &each) { return each.block == &each - op.blocks.data(); };
   auto isAlike = [&](const ListedBlock &each) { return each.copies == op.blocks[0].copies; };
@@ -281,7 +281,7 @@ void Writer::segment(const Role &role, const Segment &segment) {
   text("  }\n");
 }
 
-/// ` mb 3`, ` mb i + 3`, ` mb 2*i - 1`
+/// Prints ` mb 3`, ` mb i + 3` or ` mb 2*i - 1`.
 void Writer::microbatch(const MicrobatchNumber &number) {
   text(" mb ");
   if (number.coef == 0)

@@ -1,4 +1,4 @@
-// Prints what stands before the roles: needs, job, mesh, groups, channels, blocks, parameters.
+// Prints the tables before the roles: needs, job, mesh, groups, channels, blocks, parameters.
 #include <algorithm>
 #include <iterator>
 
@@ -189,7 +189,7 @@ void Writer::tables() {
   }
 }
 
-/// A line of the source in each line.
+/// Prints source texts, one line of a source per line.
 void Writer::sources() {
   constexpr size_t kPieceMax = limits::kStringBytesMax / 2;
   for (const Source &source : plan_.sources) {

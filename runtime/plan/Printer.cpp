@@ -9,7 +9,7 @@
 namespace shardc::plan {
 namespace {
 
-constexpr size_t kBytesOfOp = 256; ///< of its line, roughly
+constexpr size_t kBytesOfOp = 256; ///< estimated length of an op's line
 
 } // namespace
 
@@ -18,7 +18,7 @@ void Writer::integer(int64_t value) {
   out_.append(digits.data(), digits.size());
 }
 
-/// Shortest text that reads back as the same number; never looks like an integer.
+/// Prints the shortest text that parses to the same number and does not look like an integer.
 void Writer::real(double value) {
   if (!std::isfinite(value)) {
     text(std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf");
@@ -85,7 +85,7 @@ void Writer::place(const Place &place) {
   shift(place.shift);
 }
 
-/// ` + 3` or ` - 3`; nothing for 0.
+/// Prints ` + 3` or ` - 3`; nothing for 0.
 void Writer::signedTerm(int64_t value) {
   if (value == 0)
     return;
@@ -178,7 +178,7 @@ std::string printPlace(const Plan &plan, const Place &place) {
 std::string opLabel(const Plan &plan, const Segment &segment, const Op &op) {
   std::string label(opInfo(op).name);
   const std::vector<ValueId> &values = op.results.empty() ? op.operands : op.results;
-  if (!values.empty()) // of what is sent, what it is
+  if (!values.empty()) // ops without results, such as sends, show their operand
     label += fmt::format(" %{}", segment.values[values[0]].name);
   if (op.loc != kNone)
     label += fmt::format(" ({}:{})", plan.locs[op.loc].file, plan.locs[op.loc].line);

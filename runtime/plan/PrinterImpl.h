@@ -12,13 +12,14 @@
 
 namespace shardc::plan {
 
-/// Appends to one buffer, without an allocation per token.
+/// Appends to one buffer and does not allocate per token.
 class Writer {
 public:
   explicit Writer(const Plan &plan) : plan_(plan) {}
 
   void head();
-  /// Writes the hash into the first line, once everything from `bodyAt` on is written.
+  /// Writes the hash of everything from `bodyAt` on into the first line. Call it after all else is
+  /// written.
   void hash(size_t bodyAt);
   size_t size() const { return out_.size(); }
   void tables();
@@ -67,13 +68,13 @@ private:
 
   const Plan &plan_;
   std::string out_;
-  size_t hashAt_ = 0; ///< where the head's hash goes
+  size_t hashAt_ = 0; ///< where the first line has its hash
 };
 
 template <typename T> void Writer::nameOf(const std::vector<T> &table, int64_t index) {
   if (index >= 0 && static_cast<size_t>(index) < table.size()) {
     name(table[static_cast<size_t>(index)].name);
-  } else { // a broken plan prints, but does not parse
+  } else { // an invalid plan can be printed, but not parsed
     text("?");
     integer(index);
   }

@@ -1,4 +1,5 @@
-// Computes receive buffers from the reductions of runtime/base/Reduction.h, one for each channel.
+// Computes the sizes of receive buffers, one per channel, from the reductions of
+// runtime/base/Reduction.h.
 #include "runtime/plan/Execution.h"
 
 #include <algorithm>
@@ -54,7 +55,7 @@ int64_t receiveBufferBytes(const Plan &plan, const Role &role, ChannelId channel
 }
 
 int64_t receiveBufferBytes(const Plan &plan, const Role &role) {
-  std::map<std::pair<int16_t, ChannelId>, int64_t> most; // of each channel
+  std::map<std::pair<int16_t, ChannelId>, int64_t> most; // largest size per channel
   for (const Segment &segment : role.segments)
     for (const Op &op : segment.ops)
       if (opInfo(op).collective) {

@@ -1,4 +1,4 @@
-// Counts roles that send to each other as stages, and orders channels.
+// Numbers the roles that send to each other as pipeline stages, and orders channels.
 #include "runtime/plan/Coordinates.h"
 
 #include <algorithm>

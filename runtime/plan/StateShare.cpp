@@ -1,5 +1,5 @@
-// Cuts replicated state into shares of whole rows, and traces views back to the parts of cells
-// that they are.
+// Divides replicated state into shares of whole rows, and traces views back to the parts of cells
+// that they alias.
 #include "runtime/plan/HostCells.h"
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 namespace shardc::plan {
 namespace {
 
-constexpr int64_t kStepMultiple = 64; ///< elements: stretches begin on 256 bytes in fp32
+constexpr int64_t kStepMultiple = 64; ///< elements: shares begin at multiples of 256 bytes in fp32
 
 bool hasState(const Role &role, int32_t block) {
   return std::ranges::any_of(role.cells, [&](const Cell &cell) {
@@ -16,7 +16,7 @@ bool hasState(const Role &role, int32_t block) {
   });
 }
 
-/// The axes of the mesh along which ranks have other elements of the block, or divide its saving.
+/// The mesh axes along which ranks have different elements of the block, or divide its saving.
 std::vector<bool> axesOfParts(const Plan &plan, int32_t block) {
   std::vector<bool> axes(plan.mesh.size());
   auto add = [&](int16_t group) {
@@ -50,7 +50,7 @@ StateShare stateShareOf(int64_t numel, int64_t longestRow, int64_t ranks) {
   int64_t step = (numel - longestRow) / ranks / kStepMultiple * kStepMultiple;
   if (step < longestRow)
     return {};
-  // A row that begins before the next rank's range ends less than one row's length inside it.
+  // The last row that begins in a rank's range ends less than one row length beyond it.
   return {step, numel - (ranks - 1) * step};
 }
 
@@ -71,7 +71,7 @@ bool savesBlock(const Plan &plan, uint32_t role, int32_t block) {
   auto hasItToo = [&](const Role &other) {
     return &other != &plan.roles[role] && hasState(other, block);
   };
-  if (std::ranges::none_of(plan.roles, hasItToo)) // nearly always
+  if (std::ranges::none_of(plan.roles, hasItToo)) // the usual case
     return true;
   std::vector<bool> isOfParts = axesOfParts(plan, block);
   std::vector<AxisRange> own = boxOf(plan, plan.roles[role]);
@@ -79,12 +79,12 @@ bool savesBlock(const Plan &plan, uint32_t role, int32_t block) {
     if (!hasItToo(other))
       return false;
     std::vector<AxisRange> box = boxOf(plan, other);
-    auto order = std::strong_ordering::equal; // by the first axis where both differ
+    auto order = std::strong_ordering::equal; // order on the first axis where both differ
     for (size_t axis = 0; axis < box.size(); ++axis)
       if (!isOfParts[axis])
         order = order == 0 ? box[axis].begin <=> own[axis].begin : order;
       else if (box[axis].begin > own[axis].begin || box[axis].end < own[axis].end)
-        return false; // has other elements
+        return false; // the other role has other elements
     return order < 0;
   });
 }

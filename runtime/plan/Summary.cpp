@@ -1,5 +1,5 @@
-// Adds up what a plan takes: buffers by their first and last op, traffic of collectives, times
-// that segments run.
+// Adds up the resources of a plan: buffers by their live ranges, traffic of collectives, and
+// executions of segments.
 #include "runtime/plan/Summary.h"
 
 #include <algorithm>
@@ -48,7 +48,7 @@ private:
   std::vector<ValueId> parent_;
 };
 
-/// Places of cells, to look up.
+/// Places of cells, for lookup.
 using CellPlaces = std::set<std::tuple<Arena, int64_t, int64_t>>;
 
 CellPlaces placesOf(const Role &role) {
@@ -59,8 +59,8 @@ CellPlaces placesOf(const Role &role) {
   return places;
 }
 
-/// True for a value that needs no additional bytes: a cell's content, or a rank's own slot in a
-/// complete block.
+/// True for a value that needs no additional bytes: it is a cell's content, or a rank's own slot in
+/// a complete block.
 bool isWithinCell(const CellPlaces &cells, const Value &value) {
   if (value.def == kNone || value.place.coef != 0 || value.place.slots > 1)
     return true;
@@ -95,11 +95,11 @@ std::vector<BufferLife> spansOf(const CellPlaces &cells, const Segment &segment)
   return spans;
 }
 
-/// Takes the segment's largest sum of live bytes into `memory` if it is the largest so far.
+/// Replaces the peak in `memory` by that of the segment if the segment's is larger.
 void addPeak(const CellPlaces &cells, const Segment &segment, uint32_t segmentIndex,
              MemoryByPurpose &memory) {
   using Bytes = std::array<int64_t, kPurposeCount>;
-  std::vector<Bytes> changes(segment.ops.size() + 1); // of live bytes when the op starts
+  std::vector<Bytes> changes(segment.ops.size() + 1); // change of live bytes when the op starts
   for (const BufferLife &span : spansOf(cells, segment)) {
     if (span.isCell || span.first == kNone)
       continue;
@@ -121,7 +121,8 @@ void addPeak(const CellPlaces &cells, const Segment &segment, uint32_t segmentIn
   }
 }
 
-/// Sums of counts times bytes end at the largest integer; only nonsense gets there.
+/// Adds bytes · times to the sum. The result saturates at the largest integer, which only malformed
+/// plans reach.
 int64_t addTimes(int64_t sum, int64_t bytes, int64_t times) {
   int64_t product = 0;
   if (__builtin_mul_overflow(bytes, times, &product) || __builtin_add_overflow(sum, product, &sum))
@@ -129,7 +130,7 @@ int64_t addTimes(int64_t sum, int64_t bytes, int64_t times) {
   return sum;
 }
 
-/// The bytes that a member sends for a whole of `full` bytes.
+/// The bytes that one member sends for a gathered or reduced buffer of `full` bytes.
 int64_t sentBytes(CollectiveKind kind, int64_t full, int64_t members) {
   int64_t others = full / members * (members - 1);
   switch (kind) {
@@ -137,7 +138,7 @@ int64_t sentBytes(CollectiveKind kind, int64_t full, int64_t members) {
   case CollectiveKind::ReduceScatter:
   case CollectiveKind::AllToAll:
     return others;
-  case CollectiveKind::AllReduce: // a sum of parts, then a gather of them
+  case CollectiveKind::AllReduce: // a reduce-scatter, then an all-gather
   case CollectiveKind::AllReduceMax:
     return 2 * others;
   case CollectiveKind::Send:
@@ -171,7 +172,7 @@ void addOpTraffic(const Plan &plan, const Segment &segment, const Op &op, int64_
   row->sentBytes = addTimes(row->sentBytes, sent, times);
 }
 
-/// The segments that the nodes run, as they come first.
+/// The segments that the nodes run, in order of their first run.
 std::vector<size_t> segmentsInOrder(const std::vector<ProgramNode> &nodes) {
   std::vector<size_t> segments;
   auto add = [&](size_t segment) {
@@ -195,7 +196,8 @@ const std::vector<ProgramNode> *stepsOf(const Role &role) {
   return nullptr;
 }
 
-/// User text must not end the comment or reach a terminal as control characters.
+/// Makes user text safe for one comment line: it must not end the comment or send control
+/// characters to a terminal.
 std::string oneLine(std::string_view text) {
   std::string out(text);
   std::replace_if(
@@ -204,7 +206,7 @@ std::string oneLine(std::string_view text) {
   return out;
 }
 
-/// Comment lines.
+/// Collects comment lines.
 class Page {
 public:
   template <typename... Args> void line(fmt::format_string<Args...> text, Args &&...args) {
@@ -306,7 +308,8 @@ std::vector<bool> nestedCells(const Role &role) {
   };
   std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return key(a) < key(b); });
   std::vector<bool> isNested(role.cells.size());
-  std::array<int64_t, kArenaCount> end{}; // of all cells before in this order, which begin no later
+  std::array<int64_t, kArenaCount> end{}; // end of all earlier cells in this order, by arena; they
+                                          // begin no later
   for (uint32_t c : order) {
     const Cell &cell = role.cells[c];
     if (!cell.place.placed)
@@ -340,7 +343,7 @@ MemoryByPurpose memoryByPurpose(const Role &role) {
   return memory;
 }
 
-/// How many of the numbers below `count` the predicate contains.
+/// The number of microbatches below `count` that the predicate contains.
 int64_t timesWithin(const Pred &pred, int64_t count) {
   int64_t behind = std::min(pred.end(), count - 1) - pred.begin, width = pred.last - pred.begin + 1;
   if (behind < 0)
@@ -403,7 +406,7 @@ std::string formatBytes(int64_t bytes, int digits) {
 }
 
 std::pair<std::string, std::string> formatBytesApart(int64_t a, int64_t b) {
-  constexpr int kDigitsMax = 10; // a byte of a tebibyte
+  constexpr int kDigitsMax = 10; // enough for one byte of a tebibyte
   int digits = 1;
   while (a != b && digits < kDigitsMax && formatBytes(a, digits) == formatBytes(b, digits))
     ++digits;

@@ -18,7 +18,7 @@ struct MemoryByPurpose {
   /// Live values at the peak: the op, among all segments, where their total is largest. Live ranges
   /// follow the order of issue.
   std::array<int64_t, kPurposeCount> transient{};
-  uint32_t peakSegment = kNone; ///< where the peak is: segment and op
+  uint32_t peakSegment = kNone; ///< segment and op of the peak
   uint32_t peakOp = kNone;
 
   int64_t cellsTotal() const;
@@ -29,11 +29,11 @@ MemoryByPurpose memoryByPurpose(const Role &role);
 /// A buffer of a segment and its live range. Ties, in-place operands, views and packs join several
 /// values in one buffer.
 struct BufferLife {
-  ValueId value = kNone; ///< the largest of them
+  ValueId value = kNone; ///< the largest value of the buffer
   int64_t bytes = 0;
   Purpose purpose = Purpose::Activations;
-  uint32_t first = kNone, last = 0; ///< `first` is kNone without a defining op
-  bool isCell = false;              ///< part of a cell; needs no bytes of its own
+  uint32_t first = kNone, last = 0; ///< indices of ops; `first` is kNone without a defining op
+  bool isCell = false;              ///< whether it is part of a cell and needs no bytes of its own
 };
 /// For each value of the segment, its buffer; values that share a buffer have equal entries.
 std::vector<BufferLife> bufferLives(const Role &role, const Segment &segment);
@@ -46,10 +46,11 @@ std::vector<bool> nestedCells(const Role &role);
 struct TrafficRow {
   OpKind kind;
   int16_t group;
-  DType dtype; ///< in which the data are sent
+  DType dtype; ///< the type in which the data are sent
   int64_t calls = 0;
-  int64_t fullBytes = 0; ///< of the gathered or reduced buffers
-  int64_t sentBytes = 0; ///< per rank: (n-1)/n of it, twice that for all_reduce
+  int64_t fullBytes = 0; ///< sum of the sizes of the gathered or reduced buffers
+  int64_t sentBytes = 0; ///< per rank: (n-1)/n of fullBytes for n members, twice that for
+                         ///< all_reduce
 };
 std::vector<TrafficRow> trafficOfStep(const Plan &plan, const Role &role);
 
@@ -62,7 +63,7 @@ std::vector<int64_t> runsOf(const Role &role, const std::vector<ProgramNode> &no
 /// the lines of `more`. Passed to print() as `page`.
 std::string summary(const Plan &plan, std::span<const std::string> more = {});
 
-/// `12.5 GiB`.
+/// Formats bytes, such as `12.5 GiB`.
 std::string formatBytes(int64_t bytes, int digits = 1);
 /// Formats two sizes for comparison, with enough digits to show that they differ.
 std::pair<std::string, std::string> formatBytesApart(int64_t a, int64_t b);

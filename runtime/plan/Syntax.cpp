@@ -18,8 +18,8 @@ bool isPlainName(std::string_view name) {
 
 namespace {
 
-/// Whether a terminal may take the character for a command: ASCII's controls, those of U+0080 to
-/// U+009F, and bytes that are no UTF-8, which some terminals take for the latter.
+/// Whether a terminal may interpret the character as a command: ASCII control characters, U+0080 to
+/// U+009F, and bytes that are not UTF-8, which some terminals interpret as the latter.
 bool isControl(std::string_view character) {
   auto lead = static_cast<unsigned char>(character[0]);
   if (character.size() == 1)

@@ -16,7 +16,7 @@
 
 namespace shardc::plan {
 
-// ---- what printer and parser agree on ----
+// ---- shared by printer and parser ----
 
 /// Characters of words: names, keywords and numbers.
 constexpr bool isWordChar(char c) {
@@ -45,7 +45,7 @@ std::string_view enumeratorName(const AttrInfo &info, int64_t value);
 /// The value of an enumeration attribute's word.
 std::optional<int64_t> parseEnumerator(const AttrInfo &info, std::string_view word);
 
-/// Whether the attribute has the default of its row, which is not printed.
+/// Whether the attribute has the default of its row. Defaults are not printed.
 bool isDefault(const Attr &attr);
 
 // ---- plan -> text ----
@@ -57,11 +57,11 @@ std::string print(const Plan &plan, std::string_view page = {});
 /// Prints one op as its line in the text, without indentation and newline; for messages and dumps.
 std::string printOp(const Plan &plan, const Segment &segment, uint32_t opIndex);
 
-/// `bf16[2,128,64]`.
+/// Prints a type, such as `bf16[2,128,64]`.
 std::string printType(const Type &type);
 
-/// The address of a place, such as `work 65536`, or `state 4096 + 500*all` with the group whose
-/// index it depends on; `nowhere` if it is not placed.
+/// Prints an address, such as `work 65536`, or `state 4096 + 500*all` with the group whose index it
+/// depends on; `nowhere` if the place is not set.
 std::string printPlace(const Plan &plan, const Place &place);
 
 /// Identifies an op in messages: `matmul %y (a.recipe:12)`.

@@ -1,5 +1,5 @@
 // Finds the microbatches of a segment that execute alike, by the intervals of its predicates, and
-// the variants that a program runs.
+// the variants that a program executes.
 #include "runtime/plan/Variants.h"
 
 #include <algorithm>
@@ -15,14 +15,14 @@ namespace shardc::plan {
 
 namespace {
 
-/// The microbatches from `first` to `last`, an interval of predicate `pred`.
+/// Microbatches `first` to `last`: one interval of predicate number `pred`.
 struct Interval {
   int64_t first, last;
   size_t pred;
 };
 
-/// The different predicates of a segment that name numbers, with each interval that they name, in
-/// order.
+/// The intervals of all distinct predicates of a segment that name microbatches, sorted by first
+/// microbatch.
 std::vector<Interval> intervalsOf(const Segment &segment) {
   std::vector<Pred> preds;
   auto add = [&](const Pred &pred) {
@@ -62,9 +62,11 @@ VariantTable::VariantTable(const Segment &segment) : isBody_(segment.body) {
   std::ranges::sort(cuts_);
   auto twice = std::unique(cuts_.begin(), cuts_.end());
   cuts_.erase(twice, cuts_.end());
-  // Few intervals hold at once, of as many as there are groups of microbatches.
-  std::map<std::vector<size_t>, size_t> known; // by the predicates that hold
-  std::vector<size_t> holding;                 // intervals; before the first cut none
+  // There are as many intervals as groups of microbatches, but few of them contain the same
+  // microbatch.
+  std::map<std::vector<size_t>, size_t> known; // class numbers, by the predicates that hold
+  std::vector<size_t> holding;                 // intervals that contain the current microbatch;
+                                               // empty before the first boundary
   size_t begun = 0;
   for (size_t i = 0; i <= cuts_.size() && !cuts_.empty(); ++i) {
     int64_t number = i == 0 ? cuts_.front() - 1 : cuts_[i - 1];
@@ -80,7 +82,7 @@ VariantTable::VariantTable(const Segment &segment) : isBody_(segment.body) {
   }
   firstCuts_.resize(known.size(), std::numeric_limits<int64_t>::max());
   for (int64_t cut :
-       cuts_) // there is no microbatch before the first, which is a variant of its own
+       cuts_) // microbatch 0 always is a variant of its own, so boundaries count from 1
     firstCuts_[classOf(std::max<int64_t>(cut, 1))] =
         std::min(firstCuts_[classOf(std::max<int64_t>(cut, 1))], cut);
 }
@@ -102,7 +104,7 @@ Variant VariantTable::of(int64_t microbatch, int64_t count) const {
   if (own.isFirst() || own.isLast())
     return own;
   size_t like = classOf(microbatch);
-  if (classOf(1) == like) // the least number that executes alike
+  if (classOf(1) == like) // microbatch 1 is the first candidate to represent the class
     return {1, count};
   return {std::min(firstCuts_[like], microbatch), count};
 }
@@ -151,7 +153,7 @@ public:
     }
   }
 
-  /// Nodes that the number of steps does not reach count too: a run may consist of evaluations
+  /// Nodes for which the run has too few steps count too, since a run may consist of evaluations
   /// only.
   void collect(const std::vector<ProgramNode> &nodes) {
     std::vector<int64_t> named = namedRuns(role_, nodes);
@@ -173,7 +175,7 @@ public:
     for (size_t s = 0; s < taken_.size(); ++s) {
       if (role_.segments[s].before != kNone)
         take(static_cast<uint32_t>(s), 0, 1);
-      // In the order of their microbatches, with Only last.
+      // Instances are sorted by microbatch, with Only last.
       std::ranges::sort(taken_[s], {}, [](const SegmentInstance &each) {
         const Variant &v = each.variant;
         return std::tuple(v == Variant::Only, v.microbatch, v.count, each.slot);
@@ -183,7 +185,7 @@ public:
   }
 
 private:
-  /// Takes as many of a loop's equal iterations as there are ring slots.
+  /// Takes as many equal iterations of a loop as there are ring slots.
   void takeLoop(const ProgramNode &loop, const std::vector<int64_t> &named) {
     for (const ProgramNode &node : loop.children) {
       if (node.kind == ProgramNode::Loop)
@@ -224,7 +226,7 @@ private:
 
   const Role &role_;
   std::vector<VariantTable> tables_;
-  std::vector<int64_t> slots_; ///< of each segment
+  std::vector<int64_t> slots_; ///< by segment
   std::set<std::tuple<uint32_t, Variant, int64_t>> seen_;
   std::vector<std::vector<SegmentInstance>> taken_;
 };
@@ -241,7 +243,7 @@ std::vector<std::vector<Variant>> variantsOfProgram(const Role &role) {
   std::vector<std::vector<Variant>> variants;
   for (const std::vector<SegmentInstance> &instances : instancesOfProgram(role)) {
     std::vector<Variant> &own = variants.emplace_back();
-    for (const SegmentInstance &instance : instances) // those of one variant follow each other
+    for (const SegmentInstance &instance : instances) // instances of one variant are adjacent
       if (own.empty() || own.back() != instance.variant)
         own.push_back(instance.variant);
   }
@@ -250,7 +252,7 @@ std::vector<std::vector<Variant>> variantsOfProgram(const Role &role) {
 
 int64_t slotsOf(const Role &role, const Segment &segment) {
   int64_t slots = 1;
-  // Beyond the largest number of microbatches all of them are at places of their own.
+  // From this number of slots on, every microbatch has addresses of its own.
   auto join = [&](int64_t own) {
     if (own > 1)
       slots = std::min(std::lcm(slots, own), limits::kMicrobatchesMax);

@@ -1,5 +1,5 @@
-// Weights that are stored and gathered in 8 bits, as the parameter table's types say. Each tensor
-// of a checkpoint has one scale; all scales are in one value.
+// Scales of weights that are stored and gathered in 8 bits, as the types in the parameter table
+// say. Each tensor of a checkpoint has one scale. One value holds all scales.
 #pragma once
 
 #include <algorithm>
