@@ -206,8 +206,7 @@ uint32_t findCell(const Role &role, CellKind kind, int32_t of) {
 
 std::vector<uint32_t> findCells(const Role &role, CellKind kind, size_t count) {
   std::vector<uint32_t> found(count, kNone);
-  for (size_t i = role.cells.size(); i-- > 0;) // backwards, so that the first cell of each block or
-                                               // parameter wins
+  for (size_t i = role.cells.size(); i-- > 0;) // backwards: the first cell of its kind wins
     if (const Cell &cell = role.cells[i]; cell.kind == kind && cell.of >= 0)
       found[static_cast<size_t>(cell.of)] = static_cast<uint32_t>(i);
   return found;

@@ -25,8 +25,7 @@ enum class FactorFault : uint8_t {
   Unclosed,         ///< a parenthesis has no counterpart
   MarkOfOperand,    ///< `=` and `^` mark results only, `!` and `+` operands only
   UnknownFactor,    ///< a result names a factor that neither an operand nor a clause has
-  Uncounted,        ///< a factor with `?` needs an operand with its row counts or with indices
-                    ///< along it
+  Uncounted,        ///< a factor with `?` needs an operand with row counts or indices
   Transposed        ///< a transposed value needs at least two dimensions
 };
 

@@ -28,8 +28,7 @@ struct FactorAtom {
     Number,   ///< `2`: that many equal blocks
     Beside,   ///< `x+2`: the factor plus `number` elements that all shards share; keeps it whole
     Blocks,   ///< `x/128`: one element per started block of `number`
-    Mirrored, ///< `~x`: of 2·X chunks, chunks x and 2·X-1-x for each element x of a factor of
-              ///< extent X
+    Mirrored, ///< `~x`: of 2·X chunks, chunks x and 2·X-1-x for each x of a factor of extent X
     Joined,   ///< `x+y`: all of the factor, then all of another one; keeps both whole
   };
   FactorId factor = kNoFactor; ///< kNoFactor for a Number
@@ -66,8 +65,7 @@ struct FactorValue {
   bool isAddedOnce = false;            ///< `+`: a term that exactly one partial sum may add
   FactorId pointsInto = kNoFactor;     ///< `>v`: its elements are indices along v
   FactorId countsRowsOf = kNoFactor;   ///< `|x`: its elements count rows along x
-  std::optional<AttrKey> transposedBy; ///< if this attribute is set, its last two dimensions are
-                                       ///< swapped
+  std::optional<AttrKey> transposedBy; ///< this attribute swaps its last two dimensions
   uint8_t dimCount = 0, atomCount = 0;
   std::array<FactorAtom, kAtomsOfValueMax> atoms{};
 
@@ -89,8 +87,7 @@ struct OpFactors {
   /// `x=name`: the attribute that holds its extent; an attribute of 0 determines nothing.
   std::array<std::optional<AttrKey>, kFactorsOfOpMax> attrOf{};
   FactorId members = kNoFactor; ///< `x=group`: its extent is the number of members of the group
-  std::optional<AttrKey> reversedBy; ///< if this attribute is set, operands and results are
-                                     ///< exchanged
+  std::optional<AttrKey> reversedBy; ///< this attribute exchanges operands and results
 
   /// The row's entry for operand or result i of an op. All values of a list share one entry.
   const FactorValue &operand(size_t i) const {

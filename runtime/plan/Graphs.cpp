@@ -135,7 +135,7 @@ private:
   }
 
   const Plan &plan_;
-  std::vector<std::vector<const Param *>> paramsOf_; ///< by block, without parameters that start as
+  std::vector<std::vector<const Param *>> paramsOf_; ///< by block, without those that start as
                                                      ///< zeros
 };
 

@@ -37,8 +37,7 @@ uint32_t upperHalfOf(const Role &role, uint32_t cell) {
   const Cell &lower = role.cells[cell];
   if (!isRemainder(lower))
     return kNone;
-  for (CellKind kind : {CellKind::WeightShard, CellKind::Weight}) // Weight, if no cell has the
-                                                                  // shard: it may hold all
+  for (CellKind kind : {CellKind::WeightShard, CellKind::Weight}) // a Weight may hold all
     if (uint32_t upper = findCell(role, kind, lower.of); upper != kNone)
       return role.cells[upper].type == Type::of(DType::BF16, {lower.type.numel()}) ? upper : kNone;
   return kNone;

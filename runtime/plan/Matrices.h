@@ -55,8 +55,7 @@ inline bool dividesSteps(const Plan &plan, int32_t block) {
 struct MatrixSums {
   int64_t matrices = 1; ///< sums of squares: one per matrix
   int64_t products = 1; ///< elements of the products of all matrices with their transposes
-  int64_t largest = 1;  ///< elements of the largest such product, or of the largest part of a
-                        ///< matrix
+  int64_t largest = 1;  ///< elements of the largest product, or of the largest part of a matrix
 };
 MatrixSums matrixSumsOf(const Plan &plan, int32_t block);
 

@@ -150,8 +150,7 @@ private:
   NameTable jobs_, axes_, groups_, streams_, channels_, classes_, units_, blocks_, params_, roles_;
   NameTable cells_, segments_; ///< of the current role
   std::map<std::pair<CellKind, int32_t>, std::pair<uint32_t, size_t>>
-      kinds_; ///< cells of the current role, except buffers: the first of each kind and its
-              ///< location
+      kinds_; ///< first cell of each kind but buffers in the current role, and its location
   std::unordered_map<std::string_view, ValueId> values_; ///< of the current segment
   std::vector<ResultName> resultNames_;                  ///< of the current op
   int64_t nodeCount_ = 0;

@@ -308,8 +308,7 @@ std::vector<bool> nestedCells(const Role &role) {
   };
   std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return key(a) < key(b); });
   std::vector<bool> isNested(role.cells.size());
-  std::array<int64_t, kArenaCount> end{}; // end of all earlier cells in this order, by arena; they
-                                          // begin no later
+  std::array<int64_t, kArenaCount> end{}; // end of all earlier cells, which begin no later
   for (uint32_t c : order) {
     const Cell &cell = role.cells[c];
     if (!cell.place.placed)

@@ -49,8 +49,7 @@ struct TrafficRow {
   DType dtype; ///< the type in which the data are sent
   int64_t calls = 0;
   int64_t fullBytes = 0; ///< sum of the sizes of the gathered or reduced buffers
-  int64_t sentBytes = 0; ///< per rank: (n-1)/n of fullBytes for n members, twice that for
-                         ///< all_reduce
+  int64_t sentBytes = 0; ///< per rank: (n-1)/n of fullBytes, twice that for all_reduce
 };
 std::vector<TrafficRow> trafficOfStep(const Plan &plan, const Role &role);
 

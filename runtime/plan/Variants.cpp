@@ -65,8 +65,7 @@ VariantTable::VariantTable(const Segment &segment) : isBody_(segment.body) {
   // There are as many intervals as groups of microbatches, but few of them contain the same
   // microbatch.
   std::map<std::vector<size_t>, size_t> known; // class numbers, by the predicates that hold
-  std::vector<size_t> holding;                 // intervals that contain the current microbatch;
-                                               // empty before the first boundary
+  std::vector<size_t> holding;                 // intervals that contain the current microbatch
   size_t begun = 0;
   for (size_t i = 0; i <= cuts_.size() && !cuts_.empty(); ++i) {
     int64_t number = i == 0 ? cuts_.front() - 1 : cuts_[i - 1];
