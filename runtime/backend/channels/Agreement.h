@@ -1,5 +1,5 @@
-// Negotiates how the members of a channel register memory: as far as all of them can, since one
-// that registers alone would wait for the others forever.
+// Negotiates how the members of a channel register memory. All members must register in the same
+// way, since a member that registers alone would wait for the others forever.
 #pragma once
 
 #include <functional>
@@ -10,22 +10,22 @@
 
 namespace shardc::channels {
 
-/// The steps of registration that a member can take; each returns false if it cannot. Each is
-/// called at most once, except the votes.
+/// The steps of registration that a member can take. Each step returns false if the member cannot
+/// take it, and is called at most once; only votes may be called several times.
 struct RegistrationSteps {
-  std::function<bool()> canTryWindows; ///< by itself, without waiting for others
-  std::function<bool()> windows;       ///< waits for all others, so all or none call it
-  std::function<bool()> locally;       ///< by itself
-  std::function<void()> dropLocal;     ///< takes back what `locally` did, whatever it gave
-  /// True if `mine` is true of all members; `what` names the vote.
+  std::function<bool()> canTryWindows; ///< decides alone, without waiting for others
+  std::function<bool()> windows;       ///< collective: called by all members or by none
+  std::function<bool()> locally;       ///< registers alone
+  std::function<void()> dropLocal;     ///< undoes `locally`, whatever it returned
+  /// Whether `mine` is true for all members; `what` names the vote.
   std::function<Result<bool>(std::string_view what, bool mine)> allAgree;
 };
 
-/// Registers buffers step by step, with a vote of all members after each, and returns what all have
-/// registered. The number of votes depends on `wanted` only: groups that share a name vote at the
-/// same time, and one may get further than another. Internal if this member has windows and another
-/// has none: windows stay as long as the communicator, and collectives of members that differ in
-/// that may never end.
+/// Registers buffers step by step, with a vote of all members after each step, and returns how all
+/// members have registered. The number of votes depends only on `wanted`: groups that share a name
+/// vote at the same time, and one group may register more than another. Internal if this member has
+/// windows and another member has none. A window lasts as long as its communicator, and collectives
+/// between members with and without windows may never end.
 Result<hal::Registration> agreeOnRegistration(std::string_view channel, hal::Registration wanted,
                                               const RegistrationSteps &steps);
 

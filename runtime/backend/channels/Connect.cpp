@@ -33,7 +33,7 @@ private:
   bool isInOneProcess() const { return here_.size() == desc_.members.size(); }
   bool refuses(Service what) const { return options_.refusals && options_.refusals->refuses(what); }
 
-  /// Channels of several groups have the same name; their first members distinguish them.
+  /// Several groups may have channels of the same name. The first member tells them apart.
   std::string keyOf(std::string_view what) const {
     return fmt::format("{} of '{}' of rank {}", what, desc_.name, desc_.members.front());
   }
@@ -47,8 +47,8 @@ private:
     return isInOneProcess() ? id : options_.rendezvous->first(keyOf("id"), desc_.members, id);
   }
 
-  /// True if `mine` is true in every process of the channel. Votes by the library would make
-  /// connections that nothing else needs.
+  /// Whether `mine` is true in every process of the channel. The vote uses the rendezvous, since a
+  /// vote through the library would create connections that nothing else needs.
   Result<bool> allAgree(std::string_view what, bool mine) {
     if (isInOneProcess())
       return mine;
@@ -66,7 +66,7 @@ private:
     steps.allAgree = [this](std::string_view what, bool mine) { return allAgree(what, mine); };
     hal::Registration wanted = desc_.registration;
     Result<hal::Registration> agreed = agreeOnRegistration(desc_.name, wanted, steps);
-    if (!agreed.isOk()) { // members that continue may wait for this one, and it for them at its end
+    if (!agreed.isOk()) { // others may wait for this member in collectives
       if (options_.failed)
         options_.failed(agreed.status());
       return agreed.status();
@@ -80,7 +80,8 @@ private:
     return Status::ok();
   }
 
-  /// All members reach the memory of all others, or counted rows go by the library on all of them.
+  /// Connects each member to the memory of all others. If one member cannot connect, all members
+  /// send counted rows through the library.
   Status connectPeers() {
     if (desc_.reached.empty())
       return Status::ok();

@@ -1,6 +1,6 @@
-// Creates a channel: what its members decide together, in which order, whatever library makes the
-// communicators. The CUDA backend connects through NCCL; the null backend through a library that
-// counts.
+// Creates a channel: what its members decide together and in which order, independent of the
+// library that provides the communicators. The CUDA backend connects through NCCL. The null backend
+// connects through a library that transfers nothing.
 #pragma once
 
 #include <functional>
@@ -14,51 +14,52 @@
 
 namespace shardc::channels {
 
-/// The interface of a library of communicators, for the members of one channel in this process.
-/// Calls marked "together" return once the members in all processes have made them.
+/// A library of communicators, as the members of one channel in this process use it. A call marked
+/// "together" returns once the members in all processes have made it.
 class Communicators {
 public:
   virtual ~Communicators() = default;
 
   /// An id that one member creates and all members of the communicator need.
   virtual Result<std::string> makeId() = 0;
-  /// Makes the communicators, together.
+  /// Creates the communicators, together.
   virtual Status init(const std::string &id) = 0;
-  /// Makes communicators of the same members in which both ends of a transfer meet, together.
+  /// Creates further communicators of the same members, together. Both ends of a transfer wait for
+  /// each other in them.
   virtual Status split() = 0;
 
-  /// Whether each member here has memory to register.
+  /// Whether each member in this process has memory to register.
   virtual bool canRegister() const = 0;
-  /// Registers it as windows, together.
+  /// Registers the memory as windows, together.
   virtual bool registerWindows() = 0;
   virtual bool registerLocally() = 0;
   virtual void dropLocal() = 0;
 
   /// The data that other members need to access the memory of this process' members.
   virtual Result<std::string> describePeers() = 0;
-  /// Reaches what all members have described, in their order. Not ok if it cannot, with the reason,
-  /// or with none if another member has said it.
+  /// Opens the memory that all members have described, in their order. If it fails, the status has
+  /// the reason, or an empty message if another member has reported it.
   virtual Status openPeers(const std::vector<std::string> &described) = 0;
-  /// Keeps the ways into others' memory, or gives them back.
+  /// Keeps the access to other members' memory, or closes it.
   virtual Status decidePeers(bool keeps) = 0;
 
-  /// Uses everything once before it is captured, and measures, together.
+  /// Uses every kind of collective once, before any capture, and measures bandwidth; together.
   virtual Status warmUp() = 0;
 };
 
 struct ConnectOptions {
   hal::Rendezvous *rendezvous = nullptr; ///< null: all members are in this process
-  const Refusals *refusals = nullptr;    ///< what a test has the library refuse
-  ReportSink emit;                       ///< takes why less is registered than requested
-  /// Called with an error that other members do not know of, before the channel is given up.
+  const Refusals *refusals = nullptr;    ///< services that a test makes the library refuse
+  ReportSink emit;                       ///< receives the reason if less is registered
+  /// Called with an error of which other members do not know, before the channel is given up.
   std::function<void(const Status &)> failed;
 };
 
-/// 1. The id, 2. a communicator for each member, shared with no other channel, 3. registration of
-/// shared memory, as windows if possible, else locally, else not at all, 4. ways into the memory of
-/// other members, 5. warm-ups. The members make all choices together: one that registers while
-/// another does not would wait for it forever. Internal where they cannot agree. `membersHere` are
-/// those of this process, at least one.
+/// Connects the members in these steps: 1. the id, 2. a communicator for each member, shared with
+/// no other channel, 3. registration of shared memory, as windows if possible, else locally, else
+/// not at all, 4. access to the memory of other members, 5. warm-up. The members make all choices
+/// together, since a member that registers alone would wait for the others forever. Internal if
+/// they cannot agree. `membersHere` lists the members in this process, at least one.
 Status connect(const hal::ChannelDesc &desc, const std::vector<int> &membersHere,
                Communicators &library, const ConnectOptions &options);
 

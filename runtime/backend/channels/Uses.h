@@ -1,4 +1,4 @@
-// The uses of a channel, from its description.
+// What a channel is used for, according to its description.
 #pragma once
 
 #include "runtime/hal/Channel.h"
@@ -8,14 +8,14 @@ namespace shardc::channels {
 /// Collectives up to this size, in bytes, are bound by latency, not by bandwidth.
 inline constexpr int64_t kSmallBytes = 64 << 10;
 
-/// Bytes of the channel's largest use; 0 where uses are unknown.
+/// Bytes of the channel's largest use; 0 if its uses are unknown.
 int64_t bytesMaxOf(const hal::ChannelDesc &desc);
 
-/// Whether the channel carries collectives of this kind; any, where uses are unknown.
+/// Whether the channel carries collectives of this kind. True if its uses are unknown.
 bool isUsedFor(const hal::ChannelDesc &desc, hal::CollectiveKind kind, bool anyOrder);
 
-/// Whether both ends of a transfer wait for each other in a communicator of their own before it.
-/// Small transfers take one multiprocessor themselves.
+/// Whether both ends of a transfer first wait for each other in a communicator of their own. Small
+/// transfers do not, since they occupy only one multiprocessor themselves.
 bool meetsBeforeTransfers(const hal::ChannelDesc &desc);
 
 } // namespace shardc::channels

@@ -12,7 +12,7 @@ std::string_view fileName(std::string_view path) { return path.substr(path.rfind
 Status toStatus(cudaError_t error, const char *call, const char *file, int line) {
   int device = -1;
   cudaGetDevice(&device);
-  // An error that is not sticky must not be found again by the next launch's check.
+  // Clears the error, so that the check of the next launch does not report it again.
   cudaGetLastError();
   StatusCode code = error == cudaErrorMemoryAllocation ? StatusCode::Exhausted
                     : error == cudaErrorNoDevice || error == cudaErrorInsufficientDriver ||

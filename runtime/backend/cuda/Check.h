@@ -1,5 +1,4 @@
-// Turns errors of CUDA and NCCL into a Status: which call failed, on which device, and
-// where.
+// Converts errors of CUDA and NCCL to a Status that names the call, the device and the source line.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -9,13 +8,13 @@
 
 namespace shardc::cuda {
 
-/// Exhausted for memory, Unavailable for a device that is not there, else Internal.
+/// Exhausted if memory is lacking, Unavailable if the device does not exist, otherwise Internal.
 Status toStatus(cudaError_t error, const char *call, const char *file, int line);
 Status toStatus(ncclResult_t error, const char *call, const char *file, int line);
 
 } // namespace shardc::cuda
 
-/// Leaves the function with a status unless the call succeeds.
+/// Returns the status from the function if the call fails.
 #define RETURN_IF_CUDA_ERROR(call)                                                                 \
   do {                                                                                             \
     if (auto error_ = (call); error_ != decltype(error_){})                                        \

@@ -73,7 +73,7 @@ Status CommunicatorWatch::wait(const std::function<cudaError_t()> &query, const 
       return Status::ok();
     if (state != cudaErrorNotReady)
       return fail(toStatus(state, what.c_str(), __FILE__, __LINE__));
-    // The first turns stay on the core: most waits are for work that has nearly ended.
+    // Spins first, since most waits are for work that is about to end.
     if (turn > 1000)
       std::this_thread::sleep_for(std::chrono::microseconds(20));
     if (Clock::now() < nextLook)

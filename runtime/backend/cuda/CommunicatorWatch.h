@@ -1,5 +1,5 @@
-// Waits for queued work with a time limit: polls NCCL's communicators for errors meanwhile, and
-// gives up after the backend's time limit.
+// Waits for queued work. While it waits, it polls NCCL's communicators for errors, and it gives up
+// after the backend's time limit.
 #pragma once
 
 #include <atomic>
@@ -19,24 +19,26 @@ namespace shardc::cuda {
 
 class CommunicatorWatch {
 public:
-  /// `report`, which may be empty, is called with an error before anything else happens: ending
-  /// communicators takes long if a device does not respond, and the other ranks should know before.
+  /// Calls `report`, if it is not empty, with an error before it aborts communicators. Aborting
+  /// takes long if a device does not respond, and the other ranks should know earlier.
   CommunicatorWatch(double timeoutSeconds, std::function<void(const Status &)> report)
       : timeoutSeconds_(timeoutSeconds), report_(std::move(report)) {}
 
   void add(ncclComm_t communicator, std::string name);
   void remove(ncclComm_t communicator);
-  /// A word that kernels of our own look at while they wait for other ranks: 1 ends that.
+  /// Adds an abort flag that this backend's kernels poll while they wait for other ranks. The value
+  /// 1 ends the wait.
   void addStop(uint32_t *stop);
   void removeStop(uint32_t *stop);
 
-  /// Blocks until `query` is no longer cudaErrorNotReady. Aborted if a communicator failed or the
-  /// time is over; all communicators are aborted then, so that what waits in them ends.
+  /// Blocks until `query` returns something other than cudaErrorNotReady. Aborted if a communicator
+  /// failed or the time limit is exceeded. In this case all communicators are aborted, which ends
+  /// all waits in them.
   Status wait(const std::function<cudaError_t()> &query, const std::string &what);
-  /// Aborts all communicators, so that what waits in them ends. Any thread may call it.
+  /// Aborts all communicators, which ends all waits in them. Any thread may call it.
   void abort();
   bool hasFailed() const { return failed_; }
-  /// For tests: from here on the communicators of that name have failed.
+  /// For tests: makes the communicators with this name fail from now on.
   void injectError(std::string name);
 
 private:
@@ -49,7 +51,7 @@ private:
   };
   double timeoutSeconds_;
   std::function<void(const Status &)> report_;
-  std::mutex mutex_; ///< for the lists, and what is injected
+  std::mutex mutex_; ///< guards the lists and the injected error
   std::vector<Named> communicators_;
   std::vector<uint32_t *> stops_;
   std::string injected_;

@@ -13,7 +13,7 @@ ncclConfig_t configOf(const hal::ChannelDesc &desc, const Options &options) {
   if (desc.multiprocessors > 0)
     config.maxCTAs = desc.multiprocessors;
   if (!desc.uses.empty() && channels::bytesMaxOf(desc) <= channels::kSmallBytes)
-    config.minCTAs = config.maxCTAs = 1; // each costs memory for its connections
+    config.minCTAs = config.maxCTAs = 1; // each CTA costs memory for its connections
   if (options.collectiveNetwork)
     config.collnetEnable = 1;
   return config;

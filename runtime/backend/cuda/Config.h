@@ -7,7 +7,7 @@
 
 namespace shardc::cuda {
 
-/// Refers to the name of `desc`.
+/// The result refers to the name of `desc`, which must outlive it.
 ncclConfig_t configOf(const hal::ChannelDesc &desc, const Options &options);
 
 } // namespace shardc::cuda

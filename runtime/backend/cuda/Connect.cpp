@@ -1,4 +1,5 @@
-// Creates channels with NCCL and device memory (channels/Connect.h), all of it before any capture.
+// Creates channels with NCCL and device memory (channels/Connect.h). Everything is created before
+// any capture.
 #include <algorithm>
 #include <bit>
 #include <cstring>
@@ -20,11 +21,11 @@ using channels::isUsedFor;
 using channels::kSmallBytes;
 using channels::meetsBeforeTransfers;
 
-/// Bytes that a warm-up moves for each member.
+/// Bytes per member that a warm-up collective transfers.
 constexpr int64_t kWarmUpBytes = 4096;
 
-/// Device memory that a setup step needs for a moment: lent if that has room, since memory of its
-/// own beside all arenas may be what a plan that fits has not left.
+/// Temporary device memory for a setup step. It uses lent memory if that is large enough, because a
+/// plan's arenas may leave no free memory on the device.
 class Scratch {
 public:
   static Result<std::unique_ptr<Scratch>> take(const DeviceState &device,
@@ -124,8 +125,8 @@ bool CudaChannel::canRegister() const {
   return std::ranges::all_of(members_, [](const auto &member) { return member->shared; });
 }
 
-/// Number of thread blocks of a peer exchange: at most as many as NCCL's kernels may use, whose
-/// place these take. A power of two, so that a block's share of rows begins at a line of memory;
+/// Number of thread blocks of a peer exchange. These kernels take the place of NCCL's, so the limit
+/// of NCCL's kernels applies. A power of two, so that the rows of each block begin at a cache line;
 /// between H200s, 24 blocks are slower than 16.
 int CudaChannel::peerBlocks() const {
   constexpr int kBlocks = 32;
@@ -159,7 +160,7 @@ Status CudaChannel::openPeers(const std::vector<std::string> &described) {
 }
 
 Status CudaChannel::decidePeers(bool keeps) {
-  cudaGetLastError(); // what was refused is no error of the run
+  cudaGetLastError(); // the refusal is not an error of the run
   for (std::unique_ptr<Member> &member : members_) {
     if (!keeps) {
       member->peers.reset();
@@ -171,8 +172,7 @@ Status CudaChannel::decidePeers(bool keeps) {
   return Status::ok();
 }
 
-/// Part of a group call, since members wait for each other. A window stays with the communicator
-/// until that is destroyed.
+/// A group call, since members wait for each other. A window lasts as long as its communicator.
 bool CudaChannel::registerWindows() {
   std::vector<ncclWindow_t> windows(members_.size(), nullptr);
   GroupCall group;
@@ -185,7 +185,7 @@ bool CudaChannel::registerWindows() {
                                           NCCL_WIN_COLL_SYMMETRIC) == ncclSuccess;
   }
   good = group.end() == ncclSuccess && good;
-  // Where the driver or the links do not allow it NCCL gives no error, and no window either.
+  // If the driver or the links do not support windows, NCCL reports no error but returns null.
   for (ncclWindow_t window : windows)
     good = good && window != nullptr;
   return good;
@@ -203,8 +203,8 @@ bool CudaChannel::registerLocally() {
   return good;
 }
 
-/// NCCL takes a buffer that one member registered for one that all did: its first collective would
-/// not end.
+/// NCCL treats a buffer that one member registered as registered by all: its first collective would
+/// hang.
 void CudaChannel::dropLocal() {
   for (std::unique_ptr<Member> &member : members_)
     if (member->localHandle)
@@ -217,7 +217,8 @@ Status CudaChannel::warmUp() {
   return measureGather();
 }
 
-/// Sums in order are sums of parts that members send each other.
+/// Whether the channel has uses in which members send parts to each other. Sums in rank order do
+/// so, too.
 bool CudaChannel::sendsParts() const {
   using Kind = hal::CollectiveKind;
   constexpr Kind kKinds[] = {Kind::ReduceScatter, Kind::AllReduce, Kind::Send,
@@ -230,20 +231,20 @@ int64_t CudaChannel::sharedBytes() const {
   return shared ? shared->bytes : 0;
 }
 
-/// Every form of collective that `issue` will use, twice: NCCL makes connections and the copy
-/// engines' flags at the first use, which a capture must not be, and after exactly one use of the
-/// copy engines a captured one would not wait. What is not used gets no connections, which take
-/// megabytes each. Between shared buffers where they have room, since registered ones are made
-/// known to peers at the first use too; they hold nothing yet.
+/// Executes every form of collective that `issue` will use, twice. NCCL creates connections and the
+/// copy engines' flags at the first use, which must not happen in a capture. After exactly one use
+/// of the copy engines, a captured collective would not wait. Unused forms are left out, since
+/// connections take megabytes each. Shared buffers are used if they are large enough, since NCCL
+/// also announces registered buffers to peers at the first use. They have no content yet.
 Status CudaChannel::useAll() {
   using Kind = hal::CollectiveKind;
   bool allReduces =
       isUsedFor(desc(), Kind::AllReduce, true) || isUsedFor(desc(), Kind::AllReduceMax, false);
-  // NCCL has another algorithm for other sizes.
+  // NCCL chooses other algorithms for other sizes.
   int64_t part = kWarmUpBytes, whole = part * size(), most = allReduces ? bytesMaxOf(desc()) : 0,
           needed = std::max(2 * whole, most);
   bool isShared = sharedBytes() >= needed;
-  // Plans sum between no windows.
+  // Plans never reduce between windows.
   bool sumsShare = isShared && desc().registration == hal::Registration::Local;
   std::vector<std::unique_ptr<Scratch>> scratch;
   for (std::unique_ptr<Member> &member : members_) {
@@ -256,7 +257,7 @@ Status CudaChannel::useAll() {
   };
   auto eachMember = [&](bool wanted, auto queue) -> Status {
     GroupCall group;
-    RETURN_IF_CUDA_ERROR(group.begin()); // which may be empty
+    RETURN_IF_CUDA_ERROR(group.begin()); // all members join, also with an empty group
     for (size_t i = 0; i < members_.size() && wanted; ++i)
       RETURN_IF_CUDA_ERROR(queue(*members_[i], *scratch[i]));
     RETURN_IF_CUDA_ERROR(group.end());
@@ -305,11 +306,12 @@ Status CudaChannel::useAll() {
   return Status::ok();
 }
 
-/// Measures the plan's largest gather by its own transport: between registered buffers if there are
-/// some, on all members at the same time. The buffers have no content yet.
+/// Measures the plan's largest all-gather with the transport that it will use: between shared
+/// buffers if they are large enough, on all members at the same time. The buffers have no content
+/// yet.
 Status CudaChannel::measureGather() {
   constexpr int kTurns = 4;
-  int64_t most = 0; // without a gather, nothing to measure
+  int64_t most = 0; // stays 0 without an all-gather
   for (const hal::ChannelUse &use : desc().uses)
     if (use.kind == hal::CollectiveKind::AllGather)
       most = std::max(most, use.bytes);
@@ -317,7 +319,7 @@ Status CudaChannel::measureGather() {
   int64_t part = most / size() / 256 * 256;
   bool isShared = sharedBytes() >= part * size();
   if (part < kSmallBytes)
-    return Status::ok(); // that would be about latency
+    return Status::ok(); // a smaller one would measure latency
   for (std::unique_ptr<Member> &member : members_) {
     ASSIGN_OR_RETURN(auto memory, Scratch::take(*member->device, member->lent,
                                                 isShared ? kWarmUpBytes : part * size()));

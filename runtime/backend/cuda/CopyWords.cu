@@ -1,7 +1,7 @@
-// A copy of a few words to memory of the host without a copy engine. Copies to the host take their
-// turns in the order in which they are issued, whichever streams they are on: behind 13.8 GiB that
-// another stream copies, the step state of 128 bytes kept the next step waiting for 0.23 s (H200,
-// driver 580.159.04, 2026-11-26). One block; the words are there when the kernel has ended.
+// Copies a few words to host memory without a copy engine. Copies to the host are executed in the
+// order of issue, even on different streams: behind 13.8 GiB of another stream, the step state of
+// 128 bytes delayed the next step by 0.23 s (H200, driver 580.159.04, 2026-11-26). Uses one block.
+// The words are visible to the host when the kernel has ended.
 #include "runtime/backend/cuda/Kernels.h"
 
 namespace shardc::cuda {

@@ -1,5 +1,4 @@
-// The CUDA backend as a whole: its devices, and the channels between ranks of this and other
-// processes.
+// The CUDA backend: its devices, and the channels between ranks of this and other processes.
 #include <algorithm>
 #include <cstdlib>
 
@@ -69,12 +68,12 @@ public:
 
 private:
   DeviceState state_;
-  bool isAlone_; ///< the only rank of the job: nothing is registered with NCCL
+  bool isAlone_; ///< the job has one rank, so nothing is registered with NCCL
 };
 
 class CudaBackend final : public hal::Backend, hal::TestPort {
 public:
-  /// The options name all devices and the kernels' context.
+  /// `options` must name all devices and the kernels' context.
   explicit CudaBackend(const Options &options)
       : options_(options), allocations_(Allocations::create(options.guards)),
         watch_(options.timeoutSeconds, options.failed) {
@@ -111,7 +110,7 @@ public:
     return tracer_ ? tracer_->stop() : hal::Backend::stopTrace();
   }
 
-  /// Before anything is captured.
+  /// Enables tracing. Call it before any capture.
   Status makeTraceable() {
     std::unordered_map<int, int> ranks;
     for (std::unique_ptr<CudaDevice> &device : owned_)
@@ -136,7 +135,7 @@ public:
     return watch_.wait(
         [&] {
           bool isOneDone = std::ranges::any_of(events, [](hal::Event *e) { return e->isDone(); });
-          cudaError_t error = cudaPeekAtLastError(); // a query that fails leaves it
+          cudaError_t error = cudaPeekAtLastError(); // a failed query leaves its error here
           return isOneDone ? cudaSuccess : error == cudaSuccess ? cudaErrorNotReady : error;
         },
         "one of several events");
@@ -151,7 +150,7 @@ private:
   Options options_;
   std::shared_ptr<Allocations> allocations_;
   CommunicatorWatch watch_;
-  std::unique_ptr<Tracer> tracer_; ///< null: no trace is wanted
+  std::unique_ptr<Tracer> tracer_; ///< null if no trace was requested
   std::vector<std::unique_ptr<CudaDevice>> owned_;
   std::vector<hal::Device *> devices_;
 };
@@ -171,17 +170,17 @@ Status checkRanks(const Options &options) {
 
 } // namespace
 
-/// One communicator's captured and uncaptured calls never run at one time here. What is to be
-/// registered is registered when channels are made (ddp.nccl_ub). Left to itself NCCL also
-/// registers what it meets in a capture, and sends whose buffers it registered so did not end
-/// beside receive buffers that it did not (2.28.9): see ADR 7.
+/// NCCL_GRAPH_MIXING_SUPPORT is 0, since captured and uncaptured calls of one communicator never
+/// run at the same time here. NCCL_GRAPH_REGISTER is 0, since channels register their memory when
+/// they are created (ddp.nccl_ub). Otherwise NCCL registers the buffers that it finds in a capture.
+/// Sends from such buffers into unregistered receive buffers hung (2.28.9): see ADR 7.
 ///
-/// A stage of a pipeline gets as many hardware queues as CUDA allows. A queue runs its kernels in
-/// order, and of CUDA's default, eight, branches of a graph share one: while a receive waited for
-/// another stage, products and reductions behind it waited too. Jobs without stages are up to 1 %
-/// slower with more queues: see ADR 59.
+/// A pipeline stage gets as many hardware queues as CUDA allows. A queue executes its kernels in
+/// order, and with CUDA's default of eight queues, several branches of a graph share one. Then
+/// products and reductions that are queued after a receive wait for the other stage as well. Jobs
+/// without stages are up to 1 % slower with more queues: see ADR 59.
 void setVariables(bool hasPipelines) {
-  constexpr int kKeep = 0; // what the user has set
+  constexpr int kKeep = 0; // 0 keeps values that the user has set
   setenv("NCCL_GRAPH_MIXING_SUPPORT", "0", kKeep);
   setenv("NCCL_GRAPH_REGISTER", "0", kKeep);
   if (hasPipelines)
@@ -202,7 +201,7 @@ Result<std::unique_ptr<hal::Backend>> makeBackend(const Options &options) {
     if (device < 0 || device >= count)
       return makeStatus(StatusCode::Unavailable, "CUDA device {} is not one of {}", device, count);
     RETURN_IF_CUDA_ERROR(cudaSetDevice(device));
-    RETURN_IF_CUDA_ERROR(cudaFree(nullptr)); // makes the context, so that later figures hold
+    RETURN_IF_CUDA_ERROR(cudaFree(nullptr)); // creates the context, so later figures include it
     RETURN_IF_CUDA_ERROR(kernels::cuda::loadRankSum());
     RETURN_IF_CUDA_ERROR(kernels::cuda::loadPeerRows());
     RETURN_IF_CUDA_ERROR(loadSetParams());

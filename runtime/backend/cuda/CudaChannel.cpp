@@ -51,7 +51,7 @@ Result<ncclDataType_t> ncclType(DType type) {
   }
 }
 
-/// Records travel as words: NCCL has no type of theirs.
+/// Transfers NF4 records as 32-bit words, since NCCL has no type for them.
 Collective ofWords(Collective desc) {
   if (desc.inType == DType::NF4x64 && desc.outType == DType::NF4x64) {
     desc.count *= dtypeBytes(desc.inType) / dtypeBytes(DType::I32);
@@ -123,7 +123,7 @@ CudaChannel::~CudaChannel() {
   for (std::unique_ptr<Member> &member : members_) {
     if (member->peers)
       watch_.removeStop(member->peers->stop());
-    member->peers.reset(); // what others own, before they free it
+    member->peers.reset(); // closes memory of other members before they free it
     for (ncclComm_t communicator : {member->meeting, member->communicator})
       if (communicator && !watch_.hasFailed()) {
         watch_.remove(communicator);
@@ -141,7 +141,7 @@ CudaChannel::Member *CudaChannel::memberOf(int rank) {
 }
 
 /// Allocates the receive buffers of all members of this process together, because an allocation on
-/// one device may wait for another device where a collective waits for the member that allocates.
+/// one device may wait for another device on which a collective waits for the allocating member.
 Status CudaChannel::allocateReceiveBuffers(int64_t bytes) {
   for (std::unique_ptr<Member> &each : members_) {
     ASSIGN_OR_RETURN(auto buffer,
@@ -158,7 +158,7 @@ int64_t CudaChannel::receiveBufferBytes() const {
   return member.receiveBuffers.empty() ? 0 : member.receiveBuffers.back()->bytes();
 }
 
-/// Room for what the reduction needs.
+/// The member's receive buffer, grown if the reduction needs more and uses are unknown.
 Result<void *> CudaChannel::receiveBuffer(Member &member, const Collective &desc) {
   int64_t bytes = shardc::receiveBufferBytes(reductionOf(desc, size()));
   if (receiveBufferBytes() < bytes) {
@@ -226,15 +226,15 @@ Status CudaChannel::allGather(Member &member, const Collective &desc, Queue &que
   return Status::ok();
 }
 
-/// Ends when both members have queued it.
+/// Completes when both members have queued it.
 ncclResult_t CudaChannel::meet(Member &member, cudaStream_t stream) {
   uint8_t *bytes = member.meetingBytes->data();
   return ncclAllGather(bytes + member.index, bytes, 1, ncclUint8, member.meeting, stream);
 }
 
-/// Sends to, or receives from, the other member of a pair. The side that comes first waits in a
-/// kernel of one multiprocessor; the kernels that move bytes would take theirs from compute until
-/// then.
+/// Sends to, or receives from, the other member of a pair. The earlier side waits in a kernel that
+/// occupies one multiprocessor. Without this, it would wait in the kernels of the transfer, which
+/// occupy multiprocessors that compute needs.
 Status CudaChannel::transfer(Member &member, const Collective &desc, Queue &queue) {
   if (size() != 2)
     return makeStatus(StatusCode::InvalidInput, "channel '{}': {} of {} members; it needs two",
@@ -250,9 +250,9 @@ Status CudaChannel::transfer(Member &member, const Collective &desc, Queue &queu
   return Status::ok();
 }
 
-/// Sends chunk p of `in` to member p and receives everybody's chunk `member.index` into slots of
-/// `chunk` elements; own elements stay where they are. The last chunks of `count` elements may be
-/// short or empty.
+/// Sends chunk p of `in` to member p, and receives chunk `member.index` of every other member into
+/// slots of `chunk` elements. The member's own chunk is not copied. The last chunks of `count`
+/// elements may be short or empty.
 Status CudaChannel::exchange(Member &member, const void *in, void *receiveBuffer, int64_t count,
                              int64_t chunk, DType type, Queue &queue) {
   ASSIGN_OR_RETURN(ncclDataType_t wire, ncclType(type));
@@ -274,9 +274,9 @@ Status CudaChannel::exchange(Member &member, const void *in, void *receiveBuffer
   return Status::ok();
 }
 
-/// 1. All-to-all: each member gets everybody's version of its own part, in the wire's type. 2. One
-/// kernel adds the versions in rank order in fp32, averages, adds to the shard, and squares it if
-/// that is asked for.
+/// 1. All-to-all: each member receives everybody's version of its own part, in the communication
+/// type. 2. One kernel adds the versions in rank order in fp32, divides for an average, adds to the
+/// shard, and sums the squares if requested.
 Status CudaChannel::reduceScatter(Member &member, const Collective &desc, Queue &queue) {
   void *versions = nullptr;
   if (size() > 1) {
@@ -298,7 +298,8 @@ Status CudaChannel::reduceScatter(Member &member, const Collective &desc, Queue 
   return addUp(sum, queue);
 }
 
-/// NCCL's own reduction in the wire's type and order, then widening, averaging and adding.
+/// Reduces with NCCL, in the communication type and in NCCL's order. Then one kernel widens,
+/// divides and adds if needed.
 Status CudaChannel::reduceByNccl(Member &member, const Collective &desc, Queue &queue) {
   ASSIGN_OR_RETURN(ncclDataType_t type, ncclType(desc.inType));
   bool direct = wayOf(reductionOf(desc, size())) == ReductionWay::Library;
@@ -320,8 +321,8 @@ Status CudaChannel::reduceByNccl(Member &member, const Collective &desc, Queue &
   return addUp(sum, queue);
 }
 
-/// Exchanges by sends and receives; the member's own part is copied. Counted rows are moved by
-/// kernels if members reach each other's memory.
+/// Exchanges with sends and receives. The member's own part is copied. If members can access each
+/// other's memory, kernels move counted rows instead.
 Status CudaChannel::allToAll(Member &member, const Collective &desc, Queue &queue) {
   if (desc.counted.counts && member.peers)
     return giveRows(member, desc, queue);
@@ -376,7 +377,8 @@ Status CudaChannel::shift(Member &member, const Collective &desc, Queue &queue) 
   return Status::ok();
 }
 
-/// NCCL's own, in the wire's type and order; a largest value does not depend on it.
+/// Reduces with NCCL, in the communication type and in NCCL's order. A maximum does not depend on
+/// the order.
 Status CudaChannel::allReduceByNccl(Member &member, const Collective &desc, Queue &queue) {
   ASSIGN_OR_RETURN(ncclDataType_t type, ncclType(desc.inType));
   ncclRedOp_t op = desc.kind == CollectiveKind::AllReduceMax ? ncclMax
@@ -387,7 +389,7 @@ Status CudaChannel::allReduceByNccl(Member &member, const Collective &desc, Queu
   return Status::ok();
 }
 
-/// 1. All-gather of everybody's whole. 2. Everybody adds them in rank order.
+/// 1. All-gather of the whole operands. 2. Each member adds them in rank order.
 Status CudaChannel::allReduceSmall(Member &member, const Collective &desc, Queue &queue) {
   void *wholes = nullptr;
   if (size() > 1) {
@@ -407,7 +409,7 @@ Status CudaChannel::allReduceSmall(Member &member, const Collective &desc, Queue
 
 /// 1. All-to-all of chunks. 2. Each member adds its chunk in rank order, into its place in the
 /// result.
-/// 3. Chunks go to everybody.
+///  3. All-gather of the chunks.
 Status CudaChannel::allReduce(Member &member, const Collective &desc, Queue &queue) {
   int64_t chunk = chunkOf(desc.count, size());
   void *versions = nullptr;

@@ -1,5 +1,5 @@
-// A channel: one NCCL communicator for each member in this process, not shared with other channels,
-// and the receive buffer for sums over ranks.
+// A channel: one NCCL communicator per member in this process, not shared with other channels, and
+// the receive buffers for sums over ranks.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -17,39 +17,39 @@ namespace shardc::cuda {
 
 class CudaChannel final : public hal::Channel, private channels::Communicators {
 public:
-  /// A member in this process.
+  /// A member of the channel in this process.
   struct Member {
-    int rank = 0, index = 0; ///< of the world, in the group
+    int rank = 0, index = 0; ///< rank in the world, index in the group
     DeviceState *device = nullptr;
     ncclComm_t communicator = nullptr; ///< null in a group of one
-    /// A communicator of one multiprocessor in which both ends of a transfer wait for each other;
-    /// null if they need not wait.
+    /// A communicator that occupies one multiprocessor, in which both ends of a transfer wait for
+    /// each other; null if transfers do not wait.
     ncclComm_t meeting = nullptr;
-    std::unique_ptr<hal::Buffer> meetingBytes; ///< one of each end
-    CudaStream *lastStream = nullptr; ///< of the last collective, and the capture that it was in
+    std::unique_ptr<hal::Buffer> meetingBytes; ///< one byte per end
+    CudaStream *lastStream = nullptr; ///< stream of the last collective; lastCapture is its capture
     uint64_t lastCapture = 0;
     std::unique_ptr<CudaEvent> order;
-    /// Receive buffers. There are several only if uses are unknown: each is larger than the earlier
-    /// ones, which captured graphs still use.
+    /// Receive buffers. There are several only if uses are unknown: each is larger than the
+    /// previous ones, which captured graphs may still use.
     std::vector<std::unique_ptr<hal::Buffer>> receiveBuffers;
-    const hal::SharedMemory *shared = nullptr; ///< of the channel's description; null: none
-    const hal::SharedMemory *lent = nullptr;   ///< too
-    void *localHandle = nullptr;               ///< of a local registration
-    std::unique_ptr<Peers> peers; ///< by which counted rows go; null: as all others, by NCCL
+    const hal::SharedMemory *shared = nullptr; ///< its memory in the description; null: none
+    const hal::SharedMemory *lent = nullptr;   ///< lent memory; null: none
+    void *localHandle = nullptr;               ///< handle of a local registration
+    std::unique_ptr<Peers> peers; ///< access to others' memory for counted rows; null: uses NCCL
   };
 
-  /// Makes the communicators; all processes of the group do so together.
+  /// Creates the communicators. All processes of the group call it together.
   static Result<std::unique_ptr<CudaChannel>> create(const hal::ChannelDesc &desc,
                                                      const std::vector<DeviceState *> &devices,
                                                      const Options &options,
                                                      CommunicatorWatch &watch);
   ~CudaChannel() override;
 
-  /// The member that a rank of this process is, or null.
+  /// The member with this rank in this process, or null.
   Member *memberOf(int rank);
   double measuredGatherGBs() const override { return gatherGBs_; }
   int64_t receiveBufferBytes() const override;
-  /// Queues the member's part.
+  /// Queues the member's part in a collective.
   Status issue(Member &member, const hal::Collective &desc, kernels::cuda::Queue &queue);
 
 private:
@@ -73,7 +73,7 @@ private:
   Status useAll();
   Status measureGather();
   bool sendsParts() const;
-  /// Bytes of each member that the channel shares; the same in all processes.
+  /// Bytes of shared memory per member; the same in all processes.
   int64_t sharedBytes() const;
   Status allocateReceiveBuffers(int64_t bytes);
   Result<void *> receiveBuffer(Member &member, const hal::Collective &desc);

@@ -17,11 +17,11 @@ constexpr uint8_t kGuardByte = 0xc5;
 
 enum class Allocator { Device, Nccl, Pinned };
 
-/// An allocation with the guard zones around its buffer.
+/// An allocation: a buffer and the guard zones around it.
 struct Block {
   uint8_t *base = nullptr;
   size_t bytes = 0;
-  size_t guardBytes = 0; ///< before the buffer, and at least as many after it
+  size_t guardBytes = 0; ///< bytes before the buffer, and at least as many after it
 };
 
 } // namespace
@@ -32,9 +32,9 @@ public:
              hal::MemoryKind kind, int device, Allocator allocator, std::string name);
   ~CudaBuffer() override;
 
-  /// Writes the zones, if there are some.
+  /// Fills the guard zones, if there are any.
   Status fillGuards() const;
-  /// InvalidInput with the place of the first byte around the buffer that was overwritten.
+  /// InvalidInput with the location of the first overwritten byte of the guard zones.
   Status checkGuards(std::vector<uint8_t> &copy) const;
 
 private:
@@ -74,8 +74,8 @@ CudaBuffer::~CudaBuffer() {
   }
 }
 
-/// The rest of the last page belongs to the upper zone, so that the first byte past the end is
-/// seen.
+/// The upper zone begins right after the buffer, so the first byte past the end is checked. It
+/// fills the rest of the last page.
 Status CudaBuffer::fillGuards() const {
   if (block_.guardBytes == 0)
     return Status::ok();

@@ -1,6 +1,6 @@
-// Memory of the CUDA backend: one allocation per buffer. Device memory comes from cudaMalloc;
-// memory for peers comes from NCCL, so that it can be registered; host memory is pinned and mapped,
-// so that kernels read it in place.
+// Device and host memory of the CUDA backend, with one allocation per buffer. Device memory comes
+// from cudaMalloc. Memory for peers comes from NCCL, so that it can be registered. Host memory is
+// pinned and mapped, so that kernels can read it in place.
 #pragma once
 
 #include <atomic>
@@ -18,25 +18,24 @@ namespace shardc::cuda {
 
 class CudaBuffer;
 
-/// All device memory of a backend comes from here.
+/// Allocates all device memory of a backend.
 class Allocations : public std::enable_shared_from_this<Allocations> {
 public:
-  /// With `guards`, buffers lie between zones of known bytes, of a page or more each.
+  /// With `guards`, each buffer lies between two zones of at least a page with known bytes.
   static std::shared_ptr<Allocations> create(bool guards) {
     return std::shared_ptr<Allocations>(new Allocations(guards));
   }
 
-  /// cudaMalloc, counted.
+  /// Calls cudaMalloc and counts the call.
   cudaError_t allocateDevice(void **data, size_t bytes);
-  /// Allocates on the device. `shared` asks for NCCL's allocator for Sym memory. The buffer keeps
+  /// Allocates on the device. `shared` requests NCCL's allocator for Sym memory. The buffer keeps
   /// this object alive.
   Result<std::unique_ptr<hal::Buffer>> allocateBuffer(int device, hal::MemoryKind kind,
                                                       int64_t bytes, std::string_view name,
                                                       bool shared);
-  /// How often device memory has been allocated.
+  /// Number of device allocations so far.
   int64_t count() const { return count_.load(); }
-  /// InvalidInput with the first place outside of a buffer between zones that was written to.
-  /// Nothing may be running.
+  /// InvalidInput with the location of the first write to a guard zone. Nothing may be running.
   Status checkGuards();
 
 private:
@@ -46,10 +45,10 @@ private:
   const bool keepsGuards_;
   std::atomic<int64_t> count_{0};
   std::mutex mutex_;
-  std::vector<const CudaBuffer *> guarded_; ///< the buffers between zones that are alive
+  std::vector<const CudaBuffer *> guarded_; ///< live buffers with guard zones
 };
 
-/// Bytes that could still be allocated, as far as device or system say.
+/// Bytes that could still be allocated, as reported by the device or the system.
 int64_t bytesFree(int device, hal::MemoryKind kind);
 
 /// The driver's report on the device's memory; zeros if there is none.

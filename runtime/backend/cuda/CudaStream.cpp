@@ -20,7 +20,7 @@
 namespace shardc::cuda {
 namespace {
 
-/// Name of this thread's queued work in profilers: an op or a launch of a segment.
+/// Labels the work that this thread queues, for profilers: an op or a launch of a segment.
 class Range {
 public:
   explicit Range(const char *name) { nvtxRangePushA(name); }
@@ -64,7 +64,7 @@ CudaEvent::~CudaEvent() {
 }
 
 bool CudaEvent::isDone() {
-  // A thread that has not chosen a device would make a context on the first one.
+  // Sets the device, since a thread without one would create a context on the first device.
   return !recorded_ ||
          (cudaSetDevice(device_.device) == cudaSuccess && cudaEventQuery(eager_) == cudaSuccess);
 }
@@ -82,7 +82,7 @@ double CudaEvent::secondsSince(hal::Event &earlier) {
   if (isTimed_ && from.isTimed_ && recorded_ && from.recorded_) {
     if (cudaEventElapsedTime(&milliseconds, from.eager_, eager_) == cudaSuccess)
       return static_cast<double>(milliseconds) * 1e-3;
-    cudaGetLastError(); // or the next launch would be blamed for it
+    cudaGetLastError(); // clears the error, so that the next launch does not report it
   }
   return std::numeric_limits<double>::quiet_NaN();
 }
@@ -104,7 +104,7 @@ bool CudaMark::isPassed(int64_t launches) {
   return std::atomic_ref<int64_t>(*count_).load(std::memory_order_acquire) >= launches;
 }
 
-/// A stream that has no work left, or cannot continue, ends the wait as well.
+/// The wait also ends if the stream has no work left or cannot continue.
 Status CudaMark::await(int64_t launches) {
   RETURN_IF_CUDA_ERROR(cudaSetDevice(device_.device));
   return device_.watch->wait(
@@ -117,8 +117,8 @@ Result<std::unique_ptr<CudaStream>> CudaStream::create(DeviceState &device, std:
   int least = 0, greatest = 0;
   RETURN_IF_CUDA_ERROR(cudaSetDevice(device.device));
   RETURN_IF_CUDA_ERROR(cudaDeviceGetStreamPriorityRange(&least, &greatest));
-  // A transfer's kernels are few and others wait for it: they take the first multiprocessors that
-  // become free.
+  // Kernels of transfers are few, and other work waits for them, so they get the multiprocessors
+  // that become free first.
   bool isTransfer = use == hal::StreamUse::Transfer;
   cudaStream_t made = nullptr;
   RETURN_IF_CUDA_ERROR(
@@ -166,10 +166,10 @@ Status CudaStream::launch(kernels::KernelFn kernel, kernels::Call &call, const c
 
 namespace {
 
-/// A kernel copies so many bytes to the host about as fast as a copy engine.
+/// Up to this size, a kernel copies to the host about as fast as a copy engine.
 constexpr int64_t kWordsBytesMax = 16 << 10;
 
-/// Whether these are few words from device memory to pinned memory of the host.
+/// Whether this is a copy of a few whole words from device memory to pinned host memory.
 bool areFewForHost(const void *to, const void *from, int64_t bytes) {
   constexpr auto kWord = static_cast<int64_t>(sizeof(uint32_t));
   auto isWhole = [](uint64_t at) { return at % kWord == 0; };
@@ -205,8 +205,8 @@ Status CudaStream::fill(void *to, uint8_t value, int64_t bytes, const char *labe
   return error == cudaSuccess ? Status::ok() : toStatus(error, label, __FILE__, __LINE__);
 }
 
-/// A rank's collectives on one channel run in the order in which they are issued, also where they
-/// are issued on several streams.
+/// Orders this collective after the rank's earlier collectives on the channel, even if they were
+/// issued on other streams.
 Status CudaStream::enter(CudaChannel &channel) {
   CudaChannel::Member *member = channel.memberOf(device_.rank);
   if (!member)
@@ -233,7 +233,7 @@ Status CudaStream::collective(hal::Channel &channel, const hal::Collective &desc
   return std::move(issued).withContext(label);
 }
 
-/// NCCL moves the gathers of a group with one kernel.
+/// NCCL executes the all-gathers of a group call with one kernel.
 Status CudaStream::gathers(hal::Channel &channel, std::span<const hal::Part> parts) {
   const char *label = parts.front().label;
   Range range(label);
@@ -251,7 +251,8 @@ Status CudaStream::gathers(hal::Channel &channel, std::span<const hal::Part> par
   return Status::ok();
 }
 
-/// The device's front end writes it, without a kernel; under capture it becomes a node.
+/// The device's front end writes the word, without a kernel. In a capture, the write becomes a
+/// node.
 Status CudaStream::writeWord(uint32_t *to, uint32_t value) {
   using Write = CUresult (*)(CUstream, CUdeviceptr, cuuint32_t, unsigned);
   static void *const entry = kernels::cuda::findDriverFunction("cuStreamWriteValue32");
@@ -266,8 +267,7 @@ Status CudaStream::writeWord(uint32_t *to, uint32_t value) {
   return Status::ok();
 }
 
-/// A channel's library would find its error while a collective of it hangs, so this rank's part
-/// does.
+/// A real error of a channel is found while a collective hangs, so this rank's work hangs too.
 Status CudaStream::injectError(hal::InjectedError error, const hal::Channel &channel) {
   RETURN_IF_ERROR(useForOther("injected error"));
   if (error == hal::InjectedError::Channel) {
@@ -313,7 +313,7 @@ Status CudaStream::wait(hal::Event &event) {
   }
   if (!cudaEvent.recorded_)
     return Status::ok();
-  // CUDA would refuse it too, and give up the capture.
+  // CUDA would also refuse this, and invalidate the capture.
   if (capturing_)
     return makeStatus(StatusCode::Internal,
                       "rank {} {}: a capture waits for an event recorded outside of it",
@@ -327,7 +327,8 @@ Status CudaStream::beginCapture() {
   if (device_.origin)
     return makeStatus(StatusCode::Internal, "rank {}: a capture is already active", device_.rank);
   ASSIGN_OR_RETURN(device_.params, DeviceParams::create(*device_.allocations));
-  // Libraries may load their kernels meanwhile: other threads and this one may call what they like.
+  // The capture is relaxed, since libraries may load kernels meanwhile: this and other threads may
+  // call anything.
   RETURN_IF_CUDA_ERROR(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeRelaxed));
   device_.origin = this;
   ++device_.captureId;
@@ -338,7 +339,7 @@ Status CudaStream::beginCapture() {
   return begun;
 }
 
-/// The first node of each graph.
+/// Captures the first node of each graph, which sets the launch's parameters.
 Status CudaStream::captureParams() {
   launchSetParams(stream_, device_.params->data(), 0, 0, 1);
   RETURN_IF_CUDA_ERROR(cudaGetLastError());
@@ -370,7 +371,7 @@ Result<std::unique_ptr<hal::Graph>> CudaStream::endCapture() {
                       name_);
   }
   RETURN_IF_CUDA_ERROR(error);
-  // Node priorities are those of the streams that were captured.
+  // Nodes get the priorities of the streams from which they were captured.
   RETURN_IF_CUDA_ERROR(
       cudaGraphInstantiate(&graph->exec_, graph->graph_, cudaGraphInstantiateFlagUseNodePriority));
   RETURN_IF_CUDA_ERROR(cudaGraphUpload(graph->exec_, stream_));
@@ -380,7 +381,7 @@ Result<std::unique_ptr<hal::Graph>> CudaStream::endCapture() {
   return std::unique_ptr<hal::Graph>(std::move(graph));
 }
 
-/// CUDA's own capture ends here for all streams that have joined it, also where it is refused.
+/// Ends CUDA's capture for all streams that have joined it, even if CUDA reports an error.
 cudaError_t CudaStream::leaveCapture(cudaGraph_t *graph) {
   cudaError_t error = cudaStreamEndCapture(stream_, graph);
   for (CudaStream *stream : device_.streams)
@@ -389,7 +390,8 @@ cudaError_t CudaStream::leaveCapture(cudaGraph_t *graph) {
   return error;
 }
 
-/// The caller that abandons the capture has reported the error; later calls must not see it.
+/// The caller has already reported the error that led here, so later calls must not report it
+/// again.
 void CudaStream::abandonCapture() {
   if (device_.origin != this)
     return;

@@ -1,5 +1,5 @@
-// Streams, events and graphs of the CUDA backend: thin wrappers of CUDA's own, with checks that
-// keep a refused call from invalidating a capture.
+// Streams, events and graphs of the CUDA backend: thin wrappers of CUDA's objects. Checks before
+// each call keep a refused call from invalidating a capture.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -21,8 +21,8 @@ class CudaStream;
 class Tracer;
 class CommunicatorWatch;
 
-/// A kernel's view of the launch that it runs in: three numbers in device memory, which the first
-/// node of a graph writes.
+/// The parameters of a launch as kernels see them: step, microbatch and microbatches in device
+/// memory. The first node of a graph writes them.
 class DeviceParams {
 public:
   static Result<std::unique_ptr<DeviceParams>> create(Allocations &allocations);
@@ -34,18 +34,18 @@ private:
   int64_t *data_;
 };
 
-/// State that the streams of one device share: at most one capture at a time.
+/// State that the streams of one device share. A device has at most one capture at a time.
 struct DeviceState {
   int rank = 0, device = 0;
-  CudaStream *origin = nullptr; ///< the stream whose capture is under way
-  uint64_t captureId = 0;       ///< number of that capture
+  CudaStream *origin = nullptr; ///< the stream on which the current capture began
+  uint64_t captureId = 0;       ///< number of the current capture
   std::unique_ptr<DeviceParams> params;
   cudaGraphNode_t paramsNode = nullptr;
   std::vector<CudaStream *> streams;
   std::shared_ptr<Allocations> allocations;
   kernels::cuda::Context *kernels = nullptr;
   CommunicatorWatch *watch = nullptr;
-  Tracer *tracer = nullptr; ///< null: no trace is wanted
+  Tracer *tracer = nullptr; ///< null if no trace was requested
 };
 
 class CudaGraph final : public hal::Graph {
@@ -61,7 +61,8 @@ private:
   std::unique_ptr<DeviceParams> params_;
 };
 
-/// Two events of CUDA's: a record under capture must not hide the last one outside of it.
+/// Uses two CUDA events, since a record in a capture must not hide the last record outside of
+/// captures.
 class CudaEvent final : public hal::Event {
 public:
   static Result<std::unique_ptr<CudaEvent>> create(DeviceState &device, bool isTimed = false);
@@ -75,13 +76,13 @@ private:
   CudaEvent(DeviceState &device, bool isTimed) : device_(device), isTimed_(isTimed) {}
 
   DeviceState &device_;
-  bool isTimed_; ///< outside of captures
+  bool isTimed_; ///< applies outside of captures
   cudaEvent_t eager_ = nullptr, captured_ = nullptr;
   bool recorded_ = false;  ///< outside of captures
-  uint64_t captureId_ = 0; ///< the capture that last recorded it, if that was the last record
+  uint64_t captureId_ = 0; ///< the capture that recorded it last, if that is the last record
 };
 
-/// A counter in the host's memory, which one thread of the device raises in each launch.
+/// A counter in host memory that one device thread increments in each launch.
 class CudaMark final : public hal::Mark {
 public:
   static Result<std::unique_ptr<CudaMark>> create(DeviceState &device);
@@ -94,7 +95,7 @@ private:
   explicit CudaMark(DeviceState &device) : device_(device) {}
 
   DeviceState &device_;
-  cudaStream_t stream_ = nullptr; ///< that captured it
+  cudaStream_t stream_ = nullptr; ///< the stream that captured it
   int64_t *count_ = nullptr;
 };
 
@@ -127,9 +128,10 @@ private:
       : device_(device), name_(std::move(name)), stream_(stream), queue_(*device.kernels, stream) {}
   Status use() const;
   Status use(const char *label) const;
-  /// Queues something else than a kernel: the next one is launched when it has ended.
+  /// Notes that work other than a kernel is queued, so that the next kernel is launched only after
+  /// that work has ended.
   Status useForOther(const char *label = nullptr);
-  /// Makes the stream wait for this rank's earlier collectives on the channel, on whatever streams.
+  /// Makes the stream wait for this rank's earlier collectives on the channel, on any stream.
   Status enter(CudaChannel &channel);
   Status captureParams();
   cudaError_t leaveCapture(cudaGraph_t *graph);
@@ -137,7 +139,7 @@ private:
   DeviceState &device_;
   std::string name_;
   cudaStream_t stream_;
-  kernels::cuda::Queue queue_; ///< the same stream as kernels see it
+  kernels::cuda::Queue queue_; ///< the same stream in the form that kernels use
   bool capturing_ = false;
 };
 

@@ -13,7 +13,7 @@ public:
   GroupCall &operator=(const GroupCall &) = delete;
   ~GroupCall() {
     if (isOpen_)
-      static_cast<void>(ncclGroupEnd()); // what was wrong is on its way already
+      static_cast<void>(ncclGroupEnd()); // the original error is already being returned
   }
 
   ncclResult_t begin() {

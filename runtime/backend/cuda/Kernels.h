@@ -1,5 +1,5 @@
-// The backend's own kernels, with plain types: files compiled by nvcc do not include the rest of
-// the runtime. Launch errors are CUDA's last error.
+// The backend's own kernels. The declarations use plain types only, since files compiled by nvcc do
+// not include the rest of the runtime. Launch errors are left in CUDA's last error.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -8,22 +8,23 @@
 
 namespace shardc::cuda {
 
-// Each load*() loads a kernel onto the current device. Otherwise the first launch loads it, and
-// waits for all running kernels: for ever, if NCCL's kernel is waiting for a rank of this thread.
+// Each load*() loads a kernel onto the current device. Without it, the first launch loads the
+// kernel and waits for all running kernels. If one of them is an NCCL kernel that waits for another
+// rank of this thread, the launch hangs.
 
-/// Queues writing a launch's step, microbatch and microbatches to device memory.
+/// Queues a kernel that writes a launch's step, microbatch and microbatches to device memory.
 void launchSetParams(cudaStream_t stream, int64_t *to, int64_t step, int64_t microbatch,
                      int64_t microbatches);
 cudaError_t loadSetParams();
-/// Gives the node that was captured from it other numbers, from the next launch of the graph on.
+/// Changes the numbers of a captured node, from the next launch of the graph on.
 cudaError_t updateSetParams(cudaGraphExec_t exec, cudaGraphNode_t node, int64_t *to, int64_t step,
                             int64_t microbatch, int64_t microbatches);
 
-/// Queues adding one to `count`, in pinned memory of the host.
+/// Queues a kernel that adds 1 to `count`, which is in pinned host memory.
 void launchPassMark(cudaStream_t stream, int64_t *count);
 cudaError_t loadPassMark();
 
-/// Queues copying so many words between device memory and pinned memory of the host.
+/// Queues a kernel that copies `count` words between device memory and pinned host memory.
 void launchCopyWords(cudaStream_t stream, uint32_t *to, const uint32_t *from, int64_t count);
 cudaError_t loadCopyWords();
 

@@ -14,7 +14,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The NVML functions in use. NVML comes with the driver, and is loaded at run time if present.
+/// The NVML functions that are used. NVML is part of the driver and is loaded at run time if
+/// present.
 class Nvml {
 public:
   using Handle = void *;
@@ -42,7 +43,7 @@ public:
     Handle handle = nullptr;
     return isReady_ && byBusId_(busId, &handle) == 0 ? handle : nullptr;
   }
-  /// Links that are up.
+  /// Number of NVLinks that are up.
   int nvlinks(Handle handle) const {
     constexpr unsigned kLinksMax = 18;
     int count = 0;
@@ -103,7 +104,7 @@ std::string networkOf(const std::string &classFolder) {
         add(adapter.filename(), rate);
   std::error_code ignored;
   for (const fs::path &adapter : entriesOf(fs::path(classFolder) / "net"))
-    if (fs::exists(adapter / "device", ignored)) { // not the loopback, nor what is made of software
+    if (fs::exists(adapter / "device", ignored)) { // a physical adapter, not a virtual one
       std::string speed = firstLine(adapter / "speed");
       add(adapter.filename(),
           speed.empty() || speed[0] == '-' ? "of unknown speed" : speed + " Mb/sec");

@@ -6,11 +6,11 @@
 
 namespace shardc::cuda {
 
-/// One line, for example "18 NVLinks, PCIe 5 x16; mlx5_0 400 Gb/sec". What cannot be found out is
-/// said to be unknown.
+/// One line, for example "18 NVLinks, PCIe 5 x16; mlx5_0 400 Gb/sec". Facts that cannot be
+/// determined are reported as unknown.
 std::string linksOf(int device);
 
-/// The adapters of this machine: `classFolder` is /sys/class.
+/// The network adapters of this machine; `classFolder` is /sys/class.
 std::string networkOf(const std::string &classFolder);
 
 } // namespace shardc::cuda

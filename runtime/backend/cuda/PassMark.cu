@@ -1,5 +1,5 @@
-// A mark in a graph: counts the launches that have come so far where the host can read it. One
-// thread; what follows waits for the bus once.
+// A mark in a graph: increments a counter in host memory, so that the host can see how many
+// launches have reached this point. One thread. Later nodes wait for one bus transfer.
 #include "runtime/backend/cuda/Kernels.h"
 
 namespace shardc::cuda {

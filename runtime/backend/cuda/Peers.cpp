@@ -17,13 +17,14 @@ namespace {
 using kernels::cuda::PeerLine;
 using kernels::cuda::PeerView;
 
-/// A number that the system draws when it starts: processes with the same one share a machine.
+/// A random number that the system draws at boot. Processes with the same one run on the same
+/// machine.
 std::string bootId() {
   std::ifstream file("/proc/sys/kernel/random/boot_id");
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
-/// Drawn once: numbers of processes are not unique where containers share a machine.
+/// A random number per process. Process ids are not unique if containers share a machine.
 uint64_t processToken() {
   static const uint64_t token = [] {
     std::random_device draw;
@@ -34,19 +35,20 @@ uint64_t processToken() {
 
 } // namespace
 
-/// Device memory for other processes.
+/// Device memory that other processes may open.
 struct Peers::Exported {
   void *address;
   cudaIpcMemHandle_t handle;
-  uint64_t offset; ///< of the address in what the handle opens: an allocation from its begin
+  uint64_t offset; ///< of the address in the allocation, which the handle opens
 };
 
-/// A member's description of itself for the others, sent as bytes between processes of one program.
+/// A member's description of itself for the others. It is sent as bytes, since all processes run
+/// the same program.
 struct Peers::Card {
   char machine[64];
   uint64_t process;
   int32_t index, device;
-  bool isOpen; ///< there is a way in
+  bool isOpen; ///< whether the memory can be opened
   Exported memory, lines;
 };
 
@@ -86,7 +88,7 @@ Result<std::string> Peers::describe(const std::string &name) {
   ASSIGN_OR_RETURN(control_, device_.allocations->allocateBuffer(
                                  device_.device, hal::MemoryKind::Work, bytes, name, false));
   RETURN_IF_CUDA_ERROR(cudaMemset(control_->data(), 0, static_cast<size_t>(bytes)));
-  RETURN_IF_CUDA_ERROR(cudaDeviceSynchronize()); // before others write to it
+  RETURN_IF_CUDA_ERROR(cudaDeviceSynchronize()); // it must be zero before others write
   void *stop = nullptr;
   RETURN_IF_CUDA_ERROR(
       cudaHostAlloc(&stop, sizeof(uint32_t), cudaHostAllocMapped | cudaHostAllocPortable));
@@ -101,7 +103,7 @@ Result<std::string> Peers::describe(const std::string &name) {
   if (exported_.isOk())
     exported_ = exportMemory(control_->data(), card.lines);
   card.isOpen = exported_.isOk();
-  cudaGetLastError(); // memory of another allocator is no error of the run
+  cudaGetLastError(); // other allocators' memory cannot be exported
   return std::string(reinterpret_cast<const char *>(&card), sizeof card);
 }
 

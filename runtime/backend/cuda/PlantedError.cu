@@ -1,5 +1,5 @@
-// Faults that a test injects into a stream: a kernel that fails, and one that does not end, so that
-// nothing after it begins. One thread each.
+// Faults that a test injects into a stream: a kernel that fails, and a kernel that never ends and
+// so blocks everything after it. One thread each.
 #include "runtime/backend/cuda/Kernels.h"
 
 namespace shardc::cuda {

@@ -1,6 +1,6 @@
-// The first node of every graph: writes step, microbatch and microbatches of the launch to device
-// memory. Its arguments are changed in the executable graph before each launch, which costs the
-// host a microsecond and does not affect launches that have begun. One thread.
+// The first node of every graph writes step, microbatch and microbatches of the launch to device
+// memory. The host changes its arguments in the executable graph before each launch. This takes a
+// microsecond and does not affect launches that have begun. One thread.
 #include "runtime/backend/cuda/Kernels.h"
 
 namespace shardc::cuda {

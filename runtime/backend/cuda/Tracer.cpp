@@ -12,10 +12,10 @@ namespace shardc::cuda {
 namespace {
 
 constexpr size_t kBufferBytes = size_t{8} << 20;
-constexpr size_t kSpansMax = size_t{1} << 22; ///< a run that long is not traced to its end
+constexpr size_t kSpansMax = size_t{1} << 22; ///< further spans of a long run are dropped
 constexpr size_t kWorkNameMax = 96;
 
-/// CUPTI's functions, by name.
+/// CUPTI's functions, loaded by name.
 struct Library {
 #define SHARDC_CUPTI(name) decltype(&::name) name = nullptr;
 #define SHARDC_CUPTI_FUNCTIONS                                                                     \
@@ -80,7 +80,7 @@ struct Tracer::Impl {
   Library lib;
   CUpti_SubscriberHandle subscriber = nullptr;
   std::unordered_map<int, int> rankOfDevice;
-  std::mutex mutex; ///< CUPTI's own threads hand buffers in
+  std::mutex mutex; ///< CUPTI's threads deliver buffers concurrently
   std::vector<Origin> origins;
   std::unordered_map<uint64_t, uint32_t> originOfNode;
   uint32_t current = 0;
@@ -118,8 +118,8 @@ void CUPTIAPI takeBuffer(CUcontext, uint32_t, uint8_t *buffer, size_t, size_t va
   std::free(buffer);
 }
 
-/// Nodes belong to the op that is being captured; nodes of an instantiated graph to the op of the
-/// node that they copy.
+/// Attributes each new node to the op that is being captured, and each node of an instantiated
+/// graph to the op of the node from which it was copied.
 void CUPTIAPI onResource(void *userData, CUpti_CallbackDomain, CUpti_CallbackId id,
                          const void *data) {
   auto *impl = static_cast<Tracer::Impl *>(userData);

@@ -1,6 +1,5 @@
-// Records kernels and copies through CUPTI, which is loaded on request. A graph node is attributed
-// to the op during whose capture it was created, so tracing must be announced before the first
-// capture.
+// Records kernels and copies through CUPTI, which is loaded only on request. A graph node is
+// attributed to the op whose capture created it, so a tracer must exist before the first capture.
 #pragma once
 
 #include <memory>
@@ -15,16 +14,16 @@ namespace shardc::cuda {
 
 class Tracer {
 public:
-  /// The process' only tracer. Unavailable where CUPTI cannot be loaded or refuses.
+  /// Creates the only tracer of the process. Unavailable if CUPTI cannot be loaded or refuses.
   static Result<std::unique_ptr<Tracer>> create(std::unordered_map<int, int> rankOfDevice);
   ~Tracer();
 
-  /// The op whose work this thread queues from here on.
+  /// Sets the op to which work that this thread queues from now on belongs.
   void setOrigin(const std::string &stream, const char *label);
 
-  /// Drops all records; kernels that begin from now on are recorded.
+  /// Drops all records and starts recording kernels that begin from now on.
   Status start();
-  /// The spans since `start`, in order of begin; nothing may be running.
+  /// The spans since `start`, sorted by begin. Nothing may be running.
   Result<std::vector<trace::Span>> stop();
 
   struct Impl;

@@ -15,7 +15,7 @@ using hal::Collective;
 using hal::CollectiveKind;
 using Members = std::span<const Collective *const>;
 
-/// Elements that are summed at a time: the sum stays in the first-level cache.
+/// Elements per block of a sum, so that the sum stays in the first-level cache.
 constexpr int64_t kBlock = 1024;
 
 template <typename In>
@@ -81,7 +81,7 @@ void gatherPart(Members members, int part) {
   int64_t bytes = mine.count * dtypeBytes(mine.inType);
   auto *out = static_cast<uint8_t *>(mine.out);
   for (size_t m = 0; m < members.size(); ++m)
-    if (out + bytes * m != members[m]->in) // a shard that lies in its own slot stays where it is
+    if (out + bytes * m != members[m]->in) // a shard may already lie in its own slot
       std::memcpy(out + bytes * m, members[m]->in, static_cast<size_t>(bytes));
 }
 
@@ -150,7 +150,7 @@ void receivePart(Members members, int part) {
   std::memcpy(mine.out, other.in, static_cast<size_t>(mine.count * dtypeBytes(mine.outType)));
 }
 
-/// Checks a transfer: one of two members sends, and the other one receives.
+/// Checks a transfer: one of two members must send, and the other one receive.
 Status checkTransfer(Members members) {
   const Collective &first = *members[0], &other = *members.back();
   if (members.size() > 2)

@@ -12,19 +12,18 @@
 namespace shardc::host {
 namespace {
 
-/// Maximum number of items in a stream before the host must wait. Where a process has thousands of
-/// streams, each has room for a few at first, as many as graphs need.
+/// Maximum number of queued items per stream. If it is reached, the host waits. A process with
+/// thousands of streams starts with small rings, large enough for launches of graphs.
 constexpr size_t kRingSize = 256;
 constexpr size_t kRingSizeOfMany = 16;
 constexpr int kManyRanks = 64;
-/// Times that a worker polls the queue before it sleeps: tens of microseconds, about the cost of
-/// waking it.
+/// Polls of a worker before it sleeps: tens of microseconds, about the cost of waking it.
 constexpr int kSpins = 2000;
 
-/// Host threads for which there is room without an allocation.
+/// Number of host threads for which memory is reserved.
 constexpr size_t kHostThreads = 16;
 
-/// xorshift64*: the draw of stress mode.
+/// xorshift64*, the random numbers of stress mode.
 uint64_t nextRandom(uint64_t &state) {
   state ^= state >> 12;
   state ^= state << 25;
@@ -114,7 +113,7 @@ Status Engine::submit(Lane &stream, const Item &item) {
   return Status::ok();
 }
 
-/// Doubles the stream's ring; false if it has its full size.
+/// Doubles the stream's ring; false if it already has the maximum size.
 bool Engine::widen(Lane &stream) {
   if (stream.ring.size() == kRingSize)
     return false;
@@ -134,7 +133,7 @@ Status Engine::waitOnHost(std::unique_lock<std::mutex> &lock, Ready ready) {
   } wait(ready);
   hostWaits_.push_back(&wait);
   failIfStuck();
-  // After a failure the caller may free memory that kernels use, so running kernels are waited for.
+  // After a failure, waits for running kernels, since the caller may free memory that they use.
   host_.wait(lock, [&] { return ready() || (failed_ && running_ == 0); });
   std::erase(hostWaits_, &wait);
   return ready() ? Status::ok() : failure_;
@@ -208,7 +207,7 @@ Lane *Engine::take(std::unique_lock<std::mutex> &lock, uint64_t &random) {
       readyCount_.store(--readySize_, std::memory_order_relaxed);
       return lane;
     }
-    if (active_ > 0) { // others run and may soon leave something to do
+    if (active_ > 0) { // other lanes run and may make this one ready
       ++spinning_;
       lock.unlock();
       for (int i = 0; i < kSpins && readyCount_.load(std::memory_order_relaxed) == 0; ++i)
@@ -225,7 +224,7 @@ Lane *Engine::take(std::unique_lock<std::mutex> &lock, uint64_t &random) {
   return nullptr;
 }
 
-/// Follows a lane until it waits or ends. Enters and leaves with the mutex held.
+/// Executes items of a lane until it waits or ends. The mutex is held on entry and on return.
 void Engine::run(Lane &lane, std::unique_lock<std::mutex> &lock) {
   lock.unlock();
   while (true) {
@@ -255,7 +254,7 @@ void Engine::run(Lane &lane, std::unique_lock<std::mutex> &lock) {
   }
 }
 
-/// The item to execute. If the lane has ended: null, and the mutex is held.
+/// The next item to execute. Null if the lane has ended; then the mutex is held.
 const Item *Engine::next(Lane &lane, std::unique_lock<std::mutex> &lock) {
   if (lane.graph) {
     if (lane.cursor < lane.items.size())
@@ -279,8 +278,8 @@ const Item *Engine::next(Lane &lane, std::unique_lock<std::mutex> &lock) {
   return &lane.current;
 }
 
-/// Enters without the mutex. True if the item is done, without the mutex; false, with it, if the
-/// lane waits or has gone back to the queue.
+/// Call it without the mutex. Returns true, without the mutex, if the item is done. Returns false,
+/// with the mutex held, if the lane waits or has gone back to the queue.
 bool Engine::execute(Lane &lane, const Item &item, std::unique_lock<std::mutex> &lock) {
   switch (item.kind) {
   case Item::Kernel:
@@ -307,7 +306,7 @@ bool Engine::execute(Lane &lane, const Item &item, std::unique_lock<std::mutex> 
   return true;
 }
 
-/// A shared call is copied, since other ranks read it at the same time.
+/// Calls the kernel. A shared call is copied first, since other ranks read it at the same time.
 void Engine::call(const Lane &lane, const Item &item) {
   auto run = [&](kernels::Call &call) {
     if (lane.graph) {
@@ -328,7 +327,7 @@ bool Engine::runKernel(Lane &lane, const Item &item, std::unique_lock<std::mutex
   try {
     call(lane, item);
     return true;
-  } catch (const std::exception &error) { // our kernels do not throw; libraries below them may
+  } catch (const std::exception &error) { // libraries below our kernels may throw
     what = error.what();
   } catch (...) {
     what = "an exception of unknown type";
@@ -342,7 +341,8 @@ void Engine::recordEvent(Lane &lane, const Item &item, std::unique_lock<std::mut
   EventState &event = *item.event;
   if (event.isTimed)
     event.reachedNs.store(nowNs());
-  // Sequentially consistent with the waiter's count-then-look: one of the two sees the other.
+  // Sequentially consistent. The waiter increments the count and then checks `done`, so either the
+  // waiter sees `done`, or this thread sees the waiter.
   event.done.store(item.ticket ? item.ticket : lane.graph->launches);
   if (event.waiterCount.load() == 0)
     return;
@@ -424,7 +424,7 @@ void Engine::park(Lane &lane) {
   failIfStuck();
 }
 
-/// Work is left, none of it can run, and the host queues no more until some has: a deadlock.
+/// Reports a deadlock: work is left, none of it can run, and no host thread can queue more.
 void Engine::failIfStuck() {
   if (active_ == 0 && blocked_ > 0 && !failed_ && !canHostGoOn())
     fail(

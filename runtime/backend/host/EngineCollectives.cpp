@@ -1,4 +1,4 @@
-// The rendezvous of lanes in collectives, and the messages when they do not match.
+// Synchronises the lanes that take part in a collective, and reports members that do not match.
 #include <fmt/format.h>
 
 #include "runtime/backend/host/Collectives.h"
@@ -8,14 +8,15 @@
 namespace shardc::host {
 namespace {
 
-/// Below this one worker does the whole collective: sharing it out costs more than it saves.
+/// Below this size, one worker executes the whole collective, since sharing costs more than it
+/// saves.
 constexpr int64_t kShareBytes = 1 << 18;
 
 } // namespace
 
-/// 1. Each member arrives and waits. 2. The last one to arrive does all parts, or, if there is much
-/// to move, makes the others runnable and each does its own. 3. The member that finishes the last
-/// part releases the others.
+/// 1. Each member arrives and waits. 2. The last member to arrive executes all parts. For large
+/// collectives, it wakes the others instead, and each member executes its own part. 3. The member
+/// that finishes the last part releases the others.
 bool Engine::meet(Lane &lane, const Item &item, std::unique_lock<std::mutex> &lock) {
   ChannelState &channel = *item.channel;
   if (lane.phase == Lane::Done)
@@ -28,7 +29,7 @@ bool Engine::meet(Lane &lane, const Item &item, std::unique_lock<std::mutex> &lo
       return false;
     bool share = isWorthSharing(channel);
     if (share && stress_) {
-      makeReady(lane); // whose part comes first is drawn too
+      makeReady(lane); // so that stress mode also draws whose part comes first
       return false;
     }
     lock.unlock();
@@ -53,7 +54,7 @@ bool Engine::meet(Lane &lane, const Item &item, std::unique_lock<std::mutex> &lo
   return true;
 }
 
-/// Passes the collective to the network; the lane continues when finishRemote is called. Until then
+/// Hands the collective to the network. The lane continues when finishRemote is called. Until then
 /// it counts as running, so that nobody frees memory to which the network writes.
 bool Engine::goRemote(Lane &lane, const Item &item, std::unique_lock<std::mutex> &lock) {
   lock.lock();
@@ -96,7 +97,7 @@ bool Engine::isWorthSharing(const ChannelState &channel) const {
          (stress_ || (workerCount_ > 1 && bytesTouched(channel.descs) >= kShareBytes));
 }
 
-/// True if all members are there now. With false the lane is parked or the engine has failed.
+/// True if all members have arrived. If false, the lane is parked or the engine has failed.
 bool Engine::arrive(Lane &lane, const Item &item) {
   ChannelState &channel = *item.channel;
   if (channel.arrived[item.member]) {
@@ -168,7 +169,7 @@ void Engine::describeLane(const Lane &lane, std::string &out) const {
       if (!channel.arrived[m])
         out += fmt::format(" {}", channel.members[m]);
   } else {
-    // A wait has no label of its own: the item after it says where the stream is.
+    // A wait has no label, so the item after it tells where the stream is.
     const char *label = lane.at->label;
     for (size_t i = lane.cursor; lane.graph && i < lane.items.size() && !*label; ++i)
       label = lane.items[i].label;

@@ -1,5 +1,5 @@
-// Traces of the host backend: begin and end of each piece of work, including the waits of a
-// collective's members for each other.
+// Records traces of the host backend: begin and end of each item, including the time that members
+// of a collective wait for each other.
 #include <algorithm>
 #include <chrono>
 

@@ -1,5 +1,4 @@
-// The host backend as a whole: its devices, which share the memory of the process, and its
-// channels.
+// The host backend: its devices, which share the memory of the process, and its channels.
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -14,7 +13,7 @@ namespace {
 constexpr int kRanksMax = 1024;
 constexpr int kWorkersMax = 1024;
 
-/// Buffers that are alive, for checkGuards.
+/// Live buffers, for checkGuards().
 class BufferList {
 public:
   void add(const HostBuffer *buffer) {
@@ -125,7 +124,7 @@ public:
 
   Status startThreads() { return engine_.startThreads(); }
 
-  /// Other processes can reach this one from here on.
+  /// Makes this process reachable for others.
   Status meet() {
     ASSIGN_OR_RETURN(meeting_, Meeting::create(*options_.peers));
     return Status::ok();
@@ -155,7 +154,7 @@ private:
   Options options_;
   std::shared_ptr<BufferList> buffers_;
   Engine engine_;
-  std::unique_ptr<Meeting> meeting_; ///< where ranks are in other processes
+  std::unique_ptr<Meeting> meeting_; ///< set if ranks are in other processes
   std::vector<std::unique_ptr<HostDevice>> owned_;
   std::vector<hal::Device *> devices_;
 };

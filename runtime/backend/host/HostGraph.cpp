@@ -1,4 +1,4 @@
-// Captured work of a host device: lanes of items, without the waits and records that order nothing.
+// Captured work of a host device: lanes of items, without redundant waits and records.
 #include <algorithm>
 
 #include "runtime/backend/host/HostStream.h"
@@ -35,8 +35,8 @@ void HostGraph::finish() {
   engine_.reserveLanes(reserved_);
 }
 
-/// The fork at a graph's start and the join at its end order nothing: lanes start together, and the
-/// graph ends when all of them have.
+/// Drops the fork at a graph's start and the join at its end, which are redundant: lanes start
+/// together, and the graph ends when all of them have ended.
 void HostGraph::dropTrivialWaits() {
   std::vector<Item> &origin = state_.lanes.front()->items;
   std::vector<const EventState *> atStart;

@@ -16,8 +16,8 @@ constexpr int64_t kPage = 4096;
 constexpr uint8_t kGuardByte = 0xc5;
 constexpr uint8_t kPoisonByte = 0xff;
 
-/// Number after `key` in a file of "key number" lines, or of the whole file without a key; -1 if
-/// there is none.
+/// The number after `key` in a file with lines "key number", or the number at the begin of the file
+/// if `key` is empty; -1 if there is none.
 int64_t numberIn(const char *path, std::string_view key) {
   Result<std::string> text = readFile(path, 1 << 20);
   if (!text.isOk())
@@ -27,7 +27,7 @@ int64_t numberIn(const char *path, std::string_view key) {
     return -1;
   at = text->find_first_not_of(" \t", at + key.size());
   if (at == std::string::npos || (*text)[at] < '0' || (*text)[at] > '9')
-    return -1; // "max": no limit
+    return -1; // the text is "max": no limit
   return std::strtoll(text->c_str() + at, nullptr, 10);
 }
 
@@ -55,8 +55,8 @@ Result<std::unique_ptr<HostBuffer>> HostBuffer::map(hal::MemoryKind kind, int64_
                       name, bytes, hostBytesFree());
   auto *base = static_cast<uint8_t *>(map);
   if (guards) {
-    // The rest of the last page belongs to the upper zone, so that the first byte past the end is
-    // seen.
+    // The upper zone begins right after the buffer, so the first byte past the end is checked. It
+    // fills the rest of the last page.
     std::memset(base, kGuardByte, static_cast<size_t>(guardBytes));
     std::memset(base + guardBytes + bytes, kGuardByte,
                 static_cast<size_t>(mapBytes - guardBytes - bytes));

@@ -1,4 +1,5 @@
-// Memory of the host backend: page-aligned maps with optional poison and guard zones.
+// Memory of the host backend: page-aligned maps, optionally filled with poison and surrounded by
+// guard zones.
 #pragma once
 
 #include <memory>
@@ -11,12 +12,12 @@ namespace shardc::host {
 
 class HostBuffer final : public hal::Buffer {
 public:
-  /// Maps `bytes` bytes; `guards` puts a zone of known bytes before and after them.
+  /// Maps `bytes` bytes. With `guards`, a zone of known bytes is added before and after them.
   static Result<std::unique_ptr<HostBuffer>> map(hal::MemoryKind kind, int64_t bytes,
                                                  std::string name, bool poison, bool guards);
   ~HostBuffer() override;
 
-  /// InvalidInput with the place of the first guard byte that was overwritten.
+  /// InvalidInput with the location of the first overwritten guard byte.
   Status checkGuards() const;
   const std::string &name() const { return name_; }
 

@@ -134,15 +134,15 @@ Status HostStream::injectError(hal::InjectedError error, const hal::Channel &cha
   return Status::ok();
 }
 
-/// A rank's collectives on one channel run in the order in which they are issued, also where they
-/// are issued on several streams.
+/// Orders this collective after the rank's earlier collectives on the channel, even if they were
+/// issued on other streams.
 Status HostStream::orderAfterLast(HostChannel &channel, int member) {
   HostChannel::Order &order = channel.order[member];
   uint64_t captureId = captureLane_ ? device_.captureId : 0;
   if (order.stream && order.stream != this && order.captureId == captureId) {
     if (!order.event)
       order.event = std::make_unique<HostEvent>(engine_);
-    if (!captureLane_) // the event changes streams: its last record must have been reached
+    if (!captureLane_) // the event changes streams, so its last record must have been reached
       RETURN_IF_ERROR(order.event->synchronize());
     RETURN_IF_ERROR(order.stream->record(*order.event));
     RETURN_IF_ERROR(wait(*order.event));
@@ -163,7 +163,8 @@ Status HostStream::record(hal::Event &event) {
     hostEvent.capture_ = device_.capture.get();
     return add(item);
   }
-  // Tickets of two streams could come in any order, and the later one would cover the earlier.
+  // Records on two streams could be reached in any order, so the later ticket could hide that the
+  // earlier record is still pending.
   if (hostEvent.stream_ && hostEvent.stream_ != this && !hostEvent.isDone())
     return makeStatus(StatusCode::Internal,
                       "rank {} {}: the event's record on stream {} has not been reached yet",
@@ -210,8 +211,8 @@ Status HostStream::beginCapture() {
   return Status::ok();
 }
 
-/// What a stream captured must be awaited by another one at last, or a backend with real graphs
-/// refuses it.
+/// Every stream that joined the capture must finally be awaited by another one. Backends with real
+/// graphs refuse a capture without this.
 Status HostStream::checkJoined() const {
   for (const HostStream *stream : device_.streams)
     if (stream != this && stream->captureLane_ && !stream->captureLane_->items.empty() &&
@@ -237,7 +238,7 @@ void HostStream::abandonCapture() {
     leaveCapture();
 }
 
-/// Returns the captured graph so far; the rank's streams run again.
+/// Ends the capture and returns its graph. The rank's streams execute work again.
 std::unique_ptr<HostGraph> HostStream::leaveCapture() {
   for (HostStream *stream : device_.streams)
     stream->captureLane_ = nullptr;

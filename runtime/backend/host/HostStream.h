@@ -1,4 +1,4 @@
-// Streams, events, channels and graphs of the host backend: convert calls to items, for the
+// Streams, events, channels and graphs of the host backend. They convert calls to items: for the
 // engine's queues or, during capture, for a graph.
 #pragma once
 
@@ -16,10 +16,10 @@ public:
   HostGraph(Engine &engine, int rank) : engine_(engine), rank_(rank) {}
   ~HostGraph() override { engine_.releaseLanes(reserved_); }
 
-  /// The lane that holds the captured items of a stream; created at its first use.
+  /// The lane that holds the captured items of a stream, created on first use.
   Lane *addLane(const std::string &name);
   EventState *addEvent();
-  /// Drops items that order nothing, and reserves lanes in the engine. Call once, after capture.
+  /// Drops redundant items, and reserves lanes in the engine. Call it once, after the capture.
   void finish();
 
   GraphState &state() { return state_; }
@@ -60,7 +60,7 @@ private:
 class HostChannel final : public hal::Channel {
 public:
   explicit HostChannel(hal::ChannelDesc desc);
-  /// A channel whose other members are all in other processes.
+  /// Creates a channel whose other members are all in other processes.
   HostChannel(hal::ChannelDesc desc, Engine &engine, hal::Peers &peers,
               std::vector<Socket> sockets);
   ~HostChannel() override;
@@ -70,7 +70,7 @@ public:
   ChannelState &state() { return state_; }
   RemoteMember *remote() { return remote_.get(); }
 
-  /// The stream that a member used last, so that its collectives run one after the other.
+  /// The stream of a member's last collective; used to order the next collective after it.
   struct Order {
     HostStream *stream = nullptr;
     uint64_t captureId = 0;
@@ -84,12 +84,12 @@ private:
   std::unique_ptr<RemoteMember> remote_;
 };
 
-/// What a device's streams share: at most one capture at a time.
+/// State that a device's streams share. A device has at most one capture at a time.
 struct DeviceState {
   int rank = 0;
   std::unique_ptr<HostGraph> capture;
-  HostStream *origin = nullptr; ///< the stream whose capture it is
-  uint64_t captureId = 0;       ///< number of the capture under way
+  HostStream *origin = nullptr; ///< the stream on which the capture began
+  uint64_t captureId = 0;       ///< number of the current capture
   std::vector<HostStream *> streams;
 };
 

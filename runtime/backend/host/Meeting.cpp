@@ -1,4 +1,4 @@
-// Connects processes that hold members of a channel.
+// Connects processes whose ranks are members of one channel.
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
@@ -13,8 +13,8 @@ namespace shardc::host {
 namespace {
 
 constexpr double kConnectSeconds = 60;
-constexpr double kGreetingSeconds = 10; ///< for a connection to say what it is for
-constexpr size_t kPendingMax = 64;      ///< that have not said it; more push the oldest out
+constexpr double kGreetingSeconds = 10; ///< time limit for a new connection to send its greeting
+constexpr size_t kPendingMax = 64;      ///< without a greeting; a new one closes the oldest
 constexpr int kPollMilliseconds = 500;
 
 double now() {
@@ -52,8 +52,9 @@ Meeting::Greeting Meeting::greetingTo(int rank, uint64_t channel, int64_t from) 
   return greeting;
 }
 
-/// The higher rank connects to the lower one, which may still be busy with earlier channels: the
-/// system keeps connections until they are accepted, so nobody waits in a circle.
+/// The higher rank connects to the lower rank. The lower rank may still be busy with earlier
+/// channels, but the system keeps connections until they are accepted, so no cycle of waits can
+/// occur.
 Result<std::vector<Socket>> Meeting::connect(const std::vector<int> &members) {
   std::vector<Socket> sockets(members.size());
   int self = peers_.rank();
@@ -69,7 +70,7 @@ Result<std::vector<Socket>> Meeting::connect(const std::vector<int> &members) {
         continue;
       }
       Result<Socket> socket = connectTo(ranks_[index].address, ranks_[index].port, kConnectSeconds);
-      if (socket.status().code() == StatusCode::Exhausted) // this rank's own trouble
+      if (socket.status().code() == StatusCode::Exhausted) // this rank has no descriptor left
         return socket.status();
       Greeting greeting = greetingTo(other, channel, self);
       Status status = socket.isOk() ? sendAll(*socket, &greeting, sizeof greeting, kConnectSeconds)
@@ -93,7 +94,7 @@ Result<Socket> Meeting::acceptOf(int rank, uint64_t channel) {
         return socket;
       }
     if (now() - begin > kConnectSeconds) {
-      RETURN_IF_ERROR(closedEarly_); // it may have been this rank's connection
+      RETURN_IF_ERROR(closedEarly_); // this rank's connection may have been closed early
       peers_.reportLost(rank, "connecting channels");
       return makeStatus(StatusCode::Aborted, "rank {}: it has not connected for {} s", rank,
                         kConnectSeconds);
@@ -107,7 +108,8 @@ Result<Socket> Meeting::acceptOf(int rank, uint64_t channel) {
   }
 }
 
-/// Accepts waiting connections. A silent one is closed if there is no room for another.
+/// Accepts waiting connections. If there is no room for another one, the oldest connection without
+/// a greeting is closed.
 Status Meeting::takeArrivals() {
   for (size_t i = 0; i < kPendingMax; ++i) {
     Result<Socket> socket = acceptOne(listener_);
@@ -122,7 +124,7 @@ Status Meeting::takeArrivals() {
     if (pending_.size() == kPendingMax)
       pending_.erase(pending_.begin());
     pending_.push_back({std::move(*socket), now()});
-    readGreetings(); // as a rule it is there
+    readGreetings(); // the greeting usually has arrived already
   }
   return Status::ok();
 }
@@ -133,7 +135,7 @@ void Meeting::readGreetings() {
   });
 }
 
-/// False once nothing more has to be read: the connection was kept or closed.
+/// Returns false when nothing more must be read: the connection was kept or closed.
 bool Meeting::read(Pending &pending) {
   while (pending.received < sizeof pending.greeting) {
     ssize_t got =
@@ -150,7 +152,7 @@ bool Meeting::read(Pending &pending) {
   const Greeting &greeting = pending.greeting;
   bool isMember =
       isSame(greeting.code, greetingTo(peers_.rank(), greeting.channel, greeting.rank).code) &&
-      greeted_.emplace(greeting.rank, greeting.channel).second; // a second one is a replay
+      greeted_.emplace(greeting.rank, greeting.channel).second; // a second greeting is a replay
   if (isMember)
     early_.push_back(
         {static_cast<int>(greeting.rank), greeting.channel, std::move(pending.socket)});

@@ -25,14 +25,14 @@ constexpr int64_t kSmallBytes = 16 << 10;
 
 int64_t bytesOf(int64_t count, DType type) { return count * dtypeBytes(type); }
 
-/// Elements [begin, end) of an all_reduce that member `part` adds up.
+/// The range [begin, end) of elements of an all_reduce that member `part` reduces.
 std::pair<int64_t, int64_t> chunkOf(int64_t count, int64_t part, int64_t size) {
   return {count * part / size, count * (part + 1) / size};
 }
 
 } // namespace
 
-/// The head of each exchange: the collective that the sender takes part in.
+/// The header of each exchange, which describes the sender's collective.
 struct RemoteMember::Head {
   uint64_t sequence;
   int64_t count;
@@ -52,7 +52,7 @@ struct RemoteMember::Head {
   }
 };
 
-/// Another member, and the pending bytes to and from it.
+/// Another member, and the bytes to send to it and to receive from it.
 struct RemoteMember::Peer {
   int member = 0; ///< index in the group
   Socket socket;
@@ -60,7 +60,7 @@ struct RemoteMember::Peer {
   const uint8_t *send = nullptr;
   uint8_t *receive = nullptr;
   int64_t sendBytes = 0, receiveBytes = 0;
-  int64_t sent = 0, received = 0; ///< heads included
+  int64_t sent = 0, received = 0; ///< including headers
   bool isDone() const {
     auto head = static_cast<int64_t>(sizeof(Head));
     return sent == head + sendBytes && received == head + receiveBytes;
@@ -69,14 +69,14 @@ struct RemoteMember::Peer {
   bool pull();
 };
 
-/// Sends as much as the connection takes now; false if the connection is closed.
+/// Sends as many bytes as the connection accepts now; false if the connection is closed.
 bool RemoteMember::Peer::push() {
   auto head = static_cast<int64_t>(sizeof(Head));
   while (sent < head + sendBytes) {
     const void *from =
         sent < head ? reinterpret_cast<const uint8_t *>(&out) + sent : send + (sent - head);
     int64_t bytes = sent < head ? head - sent : head + sendBytes - sent;
-    // A head alone must not wait for more: the system would hold it back for 200 ms.
+    // MSG_MORE must not be set if no data follows: the system would delay the header by 200 ms.
     int more = sent < head && sendBytes > 0 ? MSG_MORE : 0;
     ssize_t moved =
         ::send(socket.fd(), from, static_cast<size_t>(bytes), MSG_NOSIGNAL | MSG_DONTWAIT | more);
@@ -100,7 +100,7 @@ bool RemoteMember::Peer::pull() {
     if (moved > 0) {
       received += moved;
       if (received == head)
-        return true; // the caller looks at it before bytes land in memory
+        return true; // the caller checks the header before data is written to memory
     } else if (moved == 0) {
       return false;
     } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
@@ -146,7 +146,7 @@ void RemoteMember::reserve(const Collective &collective) {
   auto size = static_cast<int64_t>(members_.size());
   int64_t slot = bytesOf(collective.count, collective.inType);
   switch (collective.kind) {
-  case CollectiveKind::AllGather: // these need no receive buffer
+  case CollectiveKind::AllGather: // these kinds need no receive buffer
   case CollectiveKind::Send:
   case CollectiveKind::Recv:
   case CollectiveKind::AllToAll:
@@ -165,7 +165,7 @@ void RemoteMember::reserve(const Collective &collective) {
   if (slot <= slotBytes_)
     return;
   receiveBuffers_.push_back(std::make_unique<uint8_t[]>(static_cast<size_t>(slot * size)));
-  slotBytes_ = slot; // earlier ones stay: a collective may be using them
+  slotBytes_ = slot; // earlier buffers stay, since a running collective may use them
 }
 
 void RemoteMember::start(const Collective &collective, const char *label, void *tag) {
@@ -191,7 +191,7 @@ void RemoteMember::cancel() {
 }
 
 void RemoteMember::run() {
-  sigset_t all; // signals are the main thread's
+  sigset_t all; // the main thread handles signals
   ::sigfillset(&all);
   ::pthread_sigmask(SIG_BLOCK, &all, nullptr);
   while (true) {
@@ -272,7 +272,7 @@ Status RemoteMember::gather(const Collective &collective, const char *label) {
     peer->receive = out + peer->member * bytes;
     peer->sendBytes = peer->receiveBytes = bytes;
   }
-  if (out + index_ * bytes != collective.in) // otherwise it lies in its own slot
+  if (out + index_ * bytes != collective.in) // its part may already lie in its own slot
     std::memcpy(out + index_ * bytes, collective.in, static_cast<size_t>(bytes));
   return exchange(label);
 }
@@ -305,7 +305,7 @@ Status RemoteMember::allToAll(const Collective &collective, const char *label) {
   return exchange(label);
 }
 
-/// All members exchange heads, so that those that disagree are named.
+/// All members exchange headers, so that members whose collectives differ are reported.
 Status RemoteMember::shift(const Collective &collective, const char *label) {
   auto size = static_cast<int64_t>(members_.size());
   int64_t bytes = bytesOf(collective.count, collective.inType);
@@ -323,7 +323,7 @@ Status RemoteMember::shift(const Collective &collective, const char *label) {
   return exchange(label);
 }
 
-/// Reduces the receive buffer's slots and `mine`, in rank order, with the collective's operation.
+/// Reduces the slots of the receive buffer and `mine` in rank order, with the operation of `like`.
 void RemoteMember::sumInto(const Collective &like, const void *mine, int64_t count, void *out,
                            bool accumulate) {
   bool isSummed = isSum(like.kind);
@@ -336,7 +336,7 @@ void RemoteMember::sumInto(const Collective &like, const void *mine, int64_t cou
     parts_[m].count = count;
     parts_[m].accumulate = accumulate;
   }
-  // The first part of a sum begins at the first element, for everybody.
+  // As a reduce-scatter of one part, a sum takes a single part, which begins at the first element.
   for (size_t part = 0; part < (isSummed ? 1 : members_.size()); ++part)
     runPart(partOf_, static_cast<int>(part));
 }
@@ -368,8 +368,8 @@ Status RemoteMember::allReduceSmall(const Collective &collective, const char *la
   return Status::ok();
 }
 
-/// 1. Each member gets everybody's version of its own chunk and adds them up. 2. Chunks go to
-/// everybody.
+/// 1. Each member receives everybody's version of its own chunk and reduces them. 2. All members
+/// receive all chunks.
 Status RemoteMember::allReduce(const Collective &collective, const char *label) {
   auto size = static_cast<int64_t>(members_.size());
   auto [begin_, end] = chunkOf(collective.count, index_, size);
@@ -397,8 +397,8 @@ Status RemoteMember::allReduce(const Collective &collective, const char *label) 
   return exchange(label);
 }
 
-/// Sends and receives until all bytes are transferred; in no order between members, so no cycle of
-/// waits can occur.
+/// Sends and receives until all bytes are transferred. Members are served in any order, so no cycle
+/// of waits can occur.
 Status RemoteMember::exchange(const char *label) {
   std::vector<pollfd> &entries = entries_;
   while (true) {

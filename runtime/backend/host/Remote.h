@@ -1,7 +1,6 @@
-// A channel with members in other processes: one connection to each of them, used by this channel
-// only, and a thread that executes collectives one after the other, so that no worker waits for the
-// network. Sums are made in rank order by the same code as within a process, so both are bitwise
-// equal.
+// A channel with members in other processes. It has one connection to each of them, and a thread
+// that executes collectives one after the other, so that no worker waits for the network. The code
+// that adds within a process also adds here, in rank order, so results are bitwise equal.
 #pragma once
 
 #include <condition_variable>
@@ -21,20 +20,21 @@
 
 namespace shardc::host {
 
-/// The port on which other processes connect to this one, and accepted connections that no channel
-/// has taken yet. Connections of strangers are closed and delay nothing.
+/// Listens on a port for connections of other processes, and keeps accepted connections until a
+/// channel takes them. Connections of strangers are closed and delay nothing.
 class Meeting {
 public:
-  /// Listens, and learns where the others do; all ranks call it together.
+  /// Starts to listen, and exchanges addresses with the other ranks. All ranks call it together.
   static Result<std::unique_ptr<Meeting>> create(hal::Peers &peers);
 
-  /// One connection to each other member, by index in the group; the own place stays closed. All
-  /// members make their channels in the same order.
+  /// Returns one connection to each other member, by index in the group; the entry of this rank
+  /// stays closed. All members must create their channels in the same order.
   Result<std::vector<Socket>> connect(const std::vector<int> &members);
   hal::Peers &peers() { return peers_; }
 
 private:
-  /// The first bytes on a connection, which one end sends. The code is right once, at one rank.
+  /// The first bytes on a connection, which the connecting side sends. The code is valid once, and
+  /// at one rank only.
   struct Greeting {
     uint64_t channel;
     int64_t rank;
@@ -43,7 +43,7 @@ private:
   struct At {
     std::string address;
     int port = 0;
-    Nonce nonce{}; ///< of this start's greetings to that rank
+    Nonce nonce{}; ///< for greetings to this rank, drawn anew at each start of the job
   };
   struct Pending {
     Socket socket;
@@ -67,9 +67,9 @@ private:
   hal::Peers &peers_;
   Socket listener_;
   std::vector<At> ranks_;
-  std::vector<uint64_t> channelsWith_; ///< by rank: channels made so far
-  std::vector<Pending> pending_;       ///< oldest first
-  Status closedEarly_; ///< why a connection was closed before it had said anything: no descriptors
+  std::vector<uint64_t> channelsWith_; ///< by rank: number of channels created so far
+  std::vector<Pending> pending_;       ///< sorted by age, oldest first
+  Status closedEarly_; ///< set if lack of descriptors closed a connection before its greeting
   std::set<std::pair<int64_t, uint64_t>> greeted_; ///< rank and channel
   std::vector<Early> early_;
 };
@@ -78,20 +78,20 @@ class RemoteMember {
 public:
   using Done = std::function<void(void *tag, Status status)>;
 
-  /// `members[index]` is this process; `done` is called on the channel's thread.
+  /// `members[index]` is this process. The channel's thread calls `done`.
   RemoteMember(hal::Peers &peers, std::string name, std::vector<int> members, int index,
                std::vector<Socket> sockets, Done done);
   ~RemoteMember();
-  /// Starts the channel's thread; call before the first collective. Exhausted if no descriptor or
-  /// thread is left.
+  /// Starts the channel's thread; call it before the first collective. Exhausted if no descriptor
+  /// or thread is left.
   Status startThread();
 
-  /// Reserves memory for a collective's received data. Call it before the collective starts, and
-  /// not while collectives with later reservations are running.
+  /// Reserves memory for the data that a collective receives. Call it before the collective starts,
+  /// and not while collectives that were reserved later are running.
   void reserve(const hal::Collective &collective);
-  /// Carries out a collective; `tag` comes back with its end. One at a time.
+  /// Starts a collective; `done` gets `tag` when it has ended. One collective at a time.
   void start(const hal::Collective &collective, const char *label, void *tag);
-  /// Ends all current and future collectives with an error.
+  /// Fails the current and all later collectives.
   void cancel();
 
 private:
@@ -121,9 +121,9 @@ private:
   int index_;
   Done done_;
   std::vector<std::unique_ptr<Peer>> others_;
-  std::vector<hal::Collective> parts_;          ///< of a sum, by member
-  std::vector<const hal::Collective *> partOf_; ///< the same, as the arithmetic takes them
-  std::vector<pollfd> entries_;                 ///< one for each other member, and to be woken
+  std::vector<hal::Collective> parts_;          ///< operands of a sum, by member
+  std::vector<const hal::Collective *> partOf_; ///< pointers to `parts_`, for runPart()
+  std::vector<pollfd> entries_;                 ///< one per other member, and one for wakeups
   uint64_t sequence_ = 0;
 
   std::mutex mutex_;
@@ -136,7 +136,7 @@ private:
   void *tag_ = nullptr;
   bool hasRequest_ = false, isStopping_ = false;
   bool isCancelled_ = false;
-  Socket wakeup_; ///< of the thread
+  Socket wakeup_; ///< wakes the thread
   std::thread thread_;
 };
 

@@ -19,7 +19,7 @@ Status Ledger::checkOpen() const {
   return Status::ok();
 }
 
-/// Its objects refer to the backend: they go before it.
+/// Objects of the backend refer to it, so all must be destroyed before it.
 void Ledger::end() {
   isEnded_ = true;
   for (const auto &[data, block] : blocks_)

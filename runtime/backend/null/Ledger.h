@@ -1,5 +1,5 @@
-// The null backend's record of its objects: which are alive, what uses them, and how much of the
-// enqueued work the caller may assume to have ended.
+// The null backend's record of its objects: which are alive, what uses them, and which queued work
+// the caller may assume to have ended.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,8 @@
 
 namespace shardc::null {
 
-/// How many pieces of work of each stream of a rank, by the stream's number, have ended or come
-/// before.
+/// A vector clock of one rank: for each stream, by number, how many pieces of its work have ended
+/// or are ordered before.
 class Clock {
 public:
   int64_t of(size_t stream) const { return stream < counts_.size() ? counts_[stream] : 0; }
@@ -31,7 +31,7 @@ public:
       if (other.counts_[s] > of(s))
         set(s, other.counts_[s]);
   }
-  /// Whether all that this clock counts is counted there too.
+  /// Whether the other clock contains everything that this one contains.
   bool isWithin(const Clock &other) const {
     for (size_t s = 0; s < counts_.size(); ++s)
       if (counts_[s] > other.of(s))
@@ -43,20 +43,20 @@ private:
   std::vector<int64_t> counts_;
 };
 
-/// Something that queued work uses: it may go when the caller can know that the work has ended.
+/// An object that queued work uses. It may be destroyed once the caller can know that the work has
+/// ended.
 struct Used {
   int rank = 0;
   Clock lastUse;
   bool isAlive = true;
 };
 
-/// A buffer.
 struct Block : Used {
   const uint8_t *data = nullptr;
   int64_t bytes = 0;
   hal::MemoryKind kind = hal::MemoryKind::Work;
   std::string name;
-  int channels = 0; ///< that it is shared with
+  int channels = 0; ///< number of channels that share it
 };
 
 /// A hash of the collectives that a member has issued; equal sequences have equal hashes.
@@ -64,7 +64,7 @@ struct Issued {
   int64_t count = 0;
   uint64_t digest = 0;
 
-  /// Appends one collective, or a sequence.
+  /// Appends one collective or a sequence of collectives.
   void add(const Issued &next) {
     uint64_t factor = 1, power = kFactor;
     for (int64_t n = next.count; n > 0; n /= 2, power *= power)
@@ -78,40 +78,40 @@ private:
   static constexpr uint64_t kFactor = 0x9e3779b97f4a7c15;
 };
 
-/// A channel's side of this process.
+/// A channel, as far as this process takes part in it.
 struct Line {
   std::string name;
   std::vector<int> members;
-  std::map<int, Issued> issued; ///< by rank of this process
-  std::map<int, Clock> lastUse; ///< too
+  std::map<int, Issued> issued; ///< by rank in this process
+  std::map<int, Clock> lastUse; ///< by rank in this process
   std::vector<std::shared_ptr<Block>> shared;
-  int graphs = 0; ///< that captured its collectives
+  int graphs = 0; ///< number of graphs that captured its collectives
 };
 
-/// What a rank's streams share.
+/// State that a rank's streams share.
 struct RankState {
   int rank = 0;
-  std::vector<int64_t> issued; ///< pieces of work, by stream
-  Clock known;                 ///< what the caller may take for ended
+  std::vector<int64_t> issued; ///< number of pieces of work, by stream
+  Clock known;                 ///< the work that the caller may assume to have ended
 };
 
-/// Threads may use it concurrently: every public function of the backend's objects takes the mutex.
+/// Several threads may use it: every public function of the backend's objects locks the mutex.
 class Ledger {
 public:
   explicit Ledger(std::function<void(const Status &)> onBreach) : onBreach_(std::move(onBreach)) {}
 
   std::mutex mutex;
-  /// Names the rank and what is wrong.
+  /// Creates the status of a violation. The text names the rank and the violation.
   template <typename... Args>
   static Status refuse(fmt::format_string<Args...> text, Args &&...args) {
     return Status(StatusCode::Internal,
                   "null backend: " + fmt::format(text, std::forward<Args>(args)...));
   }
-  /// Keeps a breach that no destructor can return.
+  /// Records a violation in a destructor, which cannot return it.
   void keep(Status breach);
   const Status &firstBreach() const { return first_; }
 
-  /// Aborted or destroyed backends take no calls.
+  /// An error if the backend was aborted or destroyed.
   Status checkOpen() const;
   void abort() { isAborted_ = true; }
   void end();
@@ -119,28 +119,28 @@ public:
   std::shared_ptr<Block> addBlock(int rank, const uint8_t *data, int64_t bytes,
                                   hal::MemoryKind kind, std::string name);
   void dropBlock(const std::shared_ptr<Block> &block);
-  /// The rank's buffer that contains the range; otherwise the reason why there is none, with the
-  /// purpose.
+  /// The rank's buffer that contains the range. If there is none, an error with the reason, in
+  /// which `what` names the purpose.
   Result<std::shared_ptr<Block>> find(int rank, const void *data, int64_t bytes,
                                       std::string_view what) const;
 
-  /// Whether the caller may take all work for ended that the clock counts.
+  /// Whether the caller may assume that all work in the clock has ended.
   bool isKnown(int rank, const Clock &clock) const;
   RankState &rankOf(int rank) { return ranks_[rank]; }
   void knowAll();
 
-  /// Pointers of objects that were handed out and not destroyed.
+  /// Pointers to the objects that were handed out and are not destroyed.
   void add(const void *object) { ++objects_[object]; }
   void drop(const void *object, std::string_view what);
   bool has(const void *object) const { return objects_.contains(object); }
 
-  std::set<std::shared_ptr<Line>> lines; ///< of channels that are alive
+  std::set<std::shared_ptr<Line>> lines; ///< lines of live channels
 
 private:
   std::function<void(const Status &)> onBreach_;
   Status first_;
   bool isAborted_ = false, isEnded_ = false;
-  std::map<const uint8_t *, std::shared_ptr<Block>> blocks_; ///< by first byte
+  std::map<const uint8_t *, std::shared_ptr<Block>> blocks_; ///< by address of the first byte
   std::map<int, RankState> ranks_;
   std::map<const void *, int> objects_;
 };

@@ -23,8 +23,8 @@ void Library::note(std::string_view call) const {
     options_.onCall(call, desc_);
 }
 
-/// Waits for all members. They call the library for one communicator, as its id says, and say the
-/// same.
+/// Waits until all members make the same call with the same text, for the communicator with the
+/// same id.
 Status Library::together(std::string_view call, const std::string &mine) {
   note(call);
   if (here_.size() == desc_.members.size() || !options_.rendezvous)
@@ -115,8 +115,8 @@ Status Library::decidePeers(bool keeps) {
   return Status::ok();
 }
 
-/// Imitates NCCL's first collectives, which do not end if members have registered different
-/// buffers.
+/// Like NCCL's first collectives, it would hang if members had registered different buffers, so it
+/// checks for that.
 Status Library::warmUp() {
   return together("warmUp", fmt::format("registration {}, peers {}", static_cast<int>(registered_),
                                         hasPeers_ ? "reached" : "not reached"));

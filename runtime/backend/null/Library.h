@@ -1,6 +1,6 @@
-// In place of NCCL: a library of communicators that carries nothing. Calls that members make
-// together wait for all of them, as NCCL's do, and it checks that they are the same channel's, of
-// the same members, and registered alike.
+// A library of communicators that transfers nothing; it stands in for NCCL. Calls that members make
+// together wait for all members, as NCCL's do. It checks that all calls are for the same channel
+// and members, and that members registered alike.
 #pragma once
 
 #include "runtime/backend/channels/Connect.h"
@@ -11,7 +11,7 @@ namespace shardc::null {
 class Library final : public channels::Communicators {
 public:
   /// Creates the communicators of the channel's members in this process. Description and options
-  /// outlive it.
+  /// must outlive it.
   Library(const hal::ChannelDesc &desc, const std::vector<int> &here, const Options &options)
       : desc_(desc), here_(here), options_(options) {}
 

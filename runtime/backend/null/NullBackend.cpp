@@ -1,4 +1,4 @@
-// The null backend: runs nothing, and returns device addresses without memory behind them.
+// The null backend: executes nothing, and returns device addresses without memory behind them.
 #include <algorithm>
 #include <limits>
 
@@ -11,11 +11,11 @@ namespace shardc::null {
 namespace {
 
 constexpr int kRanksMax = 1 << 20;
-/// Device memory begins where no processor has any, so that whoever reads it fails at once.
+/// Device addresses begin where no processor has memory, so that every access fails at once.
 constexpr uintptr_t kDeviceMemory = uintptr_t{1} << 62;
 constexpr int64_t kPage = 4096;
 
-/// Addresses without memory, or memory of the host for what the caller reads and writes.
+/// Addresses without memory. Memory that the caller reads and writes is real host memory.
 class NullBuffer final : public hal::Buffer {
 public:
   NullBuffer(std::shared_ptr<Ledger> ledger, int rank, uint8_t *data, int64_t bytes, int64_t mapped,
@@ -55,7 +55,7 @@ public:
     RETURN_IF_ERROR(ledger.checkOpen());
     if (bytes < 0 || bytes > std::numeric_limits<int64_t>::max() / 4)
       return Ledger::refuse("rank {}: buffer '{}' has {} bytes", rank(), name, bytes);
-    int64_t room = (bytes / kPage + 2) * kPage; // no two buffers touch
+    int64_t room = (bytes / kPage + 2) * kPage; // leaves a gap between buffers
     void *data = nullptr;
     if (kind == hal::MemoryKind::Host) {
       data = ::mmap(nullptr, static_cast<size_t>(room), PROT_READ | PROT_WRITE,
@@ -100,11 +100,11 @@ private:
   }
 
   std::shared_ptr<DeviceState> state_;
-  uintptr_t &nextAddress_; ///< of all devices, so that no address is two ranks'
+  uintptr_t &nextAddress_; ///< shared by all devices, so that no two ranks use the same address
   int64_t allocationCount_ = 0;
 };
 
-/// The first, the last, and others at even distances.
+/// Chooses at most `most` ranks: the first, the last, and evenly spaced ranks between them.
 std::vector<int> spread(int ranks, int most) {
   std::vector<int> chosen;
   int count = std::min(ranks, most);
@@ -139,7 +139,8 @@ public:
     return std::unique_ptr<hal::Channel>(std::move(channel));
   }
 
-  /// Work of a channel ends when all of its members have issued it.
+  /// Checks that all members of each channel have issued the same collectives, since only then
+  /// their work ends.
   Status synchronize() override {
     std::lock_guard lock(ledger_->mutex);
     RETURN_IF_ERROR(ledger_->checkOpen());

@@ -1,4 +1,4 @@
-// Checks the collectives that callers issue on a channel: sizes, types, places and members.
+// Checks the collectives that callers issue on a channel: sizes, types, addresses and members.
 #include <algorithm>
 
 #include "runtime/backend/null/Library.h"
@@ -16,12 +16,12 @@ struct Extent {
   const uint8_t *end() const { return begin + bytes; }
 };
 
-/// Facts about each kind of collective. A new kind needs a row here; areApart() says which of its
-/// ranges may overlap.
+/// Facts about each kind of collective. A new kind needs a row here, and a case in areApart(),
+/// which says how operand and result may overlap.
 struct KindFacts {
-  bool isWholeIn, isWholeOut; ///< operand and result are of all members' parts, or of one
-  bool sums;                  ///< otherwise bytes move
-  bool accumulates;           ///< may add to what is there, and square it
+  bool isWholeIn, isWholeOut; ///< hold the parts of all members, or one part
+  bool sums;                  ///< sums elements; otherwise it only moves bytes
+  bool accumulates;           ///< may add to the old content and sum the squares of the result
 };
 
 KindFacts factsOf(CollectiveKind kind) {
@@ -30,7 +30,7 @@ KindFacts factsOf(CollectiveKind kind) {
     return {.isWholeIn = false, .isWholeOut = true, .sums = false, .accumulates = false};
   case CollectiveKind::ReduceScatter:
     return {.isWholeIn = true, .isWholeOut = false, .sums = true, .accumulates = true};
-  case CollectiveKind::AllReduce: // its count is of the whole
+  case CollectiveKind::AllReduce: // its `count` is that of the whole operand
     return {.isWholeIn = false, .isWholeOut = false, .sums = true, .accumulates = false};
   case CollectiveKind::Send:
   case CollectiveKind::Recv:
@@ -58,12 +58,12 @@ Extent resultOf(const Collective &desc, int members) {
   return {static_cast<const uint8_t *>(desc.out), desc.count * parts * dtypeBytes(desc.outType)};
 }
 
-/// Whether operand and result are apart, or lie as the kind allows.
+/// Whether operand and result do not overlap, or overlap in the way that the kind allows.
 bool areApart(const Collective &desc, const Extent &in, const Extent &out, int64_t index) {
   if (in.begin >= out.end() || out.begin >= in.end())
     return true;
   switch (desc.kind) {
-  case CollectiveKind::AllGather: // at the member's own slot
+  case CollectiveKind::AllGather: // the operand may be the member's own slot of the result
     return in.begin == out.begin + index * in.bytes;
   case CollectiveKind::AllReduce:
   case CollectiveKind::AllReduceMax:
@@ -86,7 +86,7 @@ bool canSum(DType in, DType out) {
 
 Issued issuedOf(const Collective &desc) {
   uint64_t digest = 0xcbf29ce484222325;
-  // Both ends of a transfer count as the same collective.
+  // Both ends of a transfer get the same digest.
   bool isTransfer = isPointToPoint(desc.kind);
   CollectiveKind kind = isTransfer ? CollectiveKind::Send : desc.kind;
   for (auto part : {static_cast<uint64_t>(kind), static_cast<uint64_t>(desc.count),
@@ -116,7 +116,8 @@ Result<std::unique_ptr<NullChannel>> NullChannel::create(const hal::ChannelDesc 
   return channel;
 }
 
-/// Ranks that the process leaves out are no members to wait for.
+/// Connects to the members in other processes. Ranks that the process leaves out are not waited
+/// for.
 Status NullChannel::connect(const Options &options) const {
   std::vector<int> here;
   for (const auto &[rank, issued] : line_->issued)
@@ -129,7 +130,7 @@ Status NullChannel::connect(const Options &options) const {
                            {options.rendezvous, options.refusals, options.emit, options.failed});
 }
 
-/// Checks the description; from here on the channel is alive.
+/// Checks the description and registers the channel as alive.
 Status NullChannel::fill(const std::vector<int> &ranksHere) {
   const hal::ChannelDesc &desc = this->desc();
   auto invalid = [&desc](const std::string &why) {
@@ -186,7 +187,7 @@ Status NullChannel::take(const hal::SharedMemory &memory, std::string_view what)
 NullChannel::~NullChannel() {
   std::lock_guard lock(ledger_->mutex);
   if (ledger_->lines.erase(line_) == 0)
-    return; // was not made
+    return; // creation failed
   ledger_->drop(this, "a channel");
   for (const std::shared_ptr<Block> &block : line_->shared)
     --block->channels;
@@ -226,7 +227,8 @@ Status NullChannel::checkTypes(const Collective &desc) const {
   return Status::ok();
 }
 
-/// Rows also go where the members of the channel reach them.
+/// Checks that the result lies in memory that other members can access, in addition to the checks
+/// for all backends.
 Status NullChannel::checkCounted(int rank, const Collective &desc) const {
   if (Status sound = hal::checkCounted(desc, size()); !sound.isOk())
     return Ledger::refuse("{}", sound.message());
@@ -240,7 +242,7 @@ Status NullChannel::checkCounted(int rank, const Collective &desc) const {
              : Ledger::refuse("a result of counted rows that other members do not reach");
 }
 
-/// If a channel was created with a list of uses, it accepts no other use.
+/// A channel that was created with a list of uses accepts no other use.
 Status NullChannel::checkUse(const Collective &desc, int64_t bytes) const {
   int64_t most = -1;
   for (const hal::ChannelUse &use : this->desc().uses)
@@ -259,7 +261,7 @@ Result<std::vector<std::shared_ptr<Block>>> NullChannel::check(int rank,
   auto member = std::ranges::find(line_->members, rank);
   if (member == line_->members.end())
     return Ledger::refuse("rank {} is not a member of channel '{}'", rank, this->desc().name);
-  constexpr int64_t kCountMax = int64_t{1} << 48; // whose bytes over all members do not overflow
+  constexpr int64_t kCountMax = int64_t{1} << 48; // bounds bytes over all members below overflow
   if (desc.count < 0 || desc.count > kCountMax / size())
     return Ledger::refuse("a collective of {} elements", desc.count);
   RETURN_IF_ERROR(checkTypes(desc));

@@ -6,7 +6,7 @@
 namespace shardc::null {
 namespace {
 
-/// Bytes of a tensor, or -1 if its shape has none.
+/// Bytes of a tensor, or -1 if its shape is invalid.
 int64_t bytesOf(const kernels::Tensor &tensor) {
   int64_t bytes = dtypeBytes(tensor.dtype);
   if (tensor.rank > std::size(tensor.shape))
@@ -53,7 +53,7 @@ Status NullMark::await(int64_t launches) {
 
 NullGraph::~NullGraph() {
   if (!isHandedOut_)
-    return; // an abandoned capture, under the mutex
+    return; // an abandoned capture; the caller holds the mutex
   std::lock_guard lock(ledger_->mutex);
   ledger_->drop(this, "a graph");
   for (auto &[line, issued] : collectives_)
@@ -73,7 +73,7 @@ NullEvent::~NullEvent() {
   ledger_->drop(this, "an event");
 }
 
-/// Enqueued work counts as ended as soon as anyone asks.
+/// Queued work counts as ended as soon as a caller asks.
 bool NullEvent::isDone() {
   std::lock_guard lock(ledger_->mutex);
   if (isRecorded_)
@@ -116,7 +116,7 @@ Status NullStream::begin(const char *label) const {
   return label ? Status::ok() : refuse("work without a label");
 }
 
-/// Notes one piece of work that uses these buffers.
+/// Records one piece of work that uses these buffers.
 void NullStream::take(const Blocks &used) {
   if (capturing_) {
     device_->capture->blocks_.insert(used.begin(), used.end());
@@ -304,7 +304,7 @@ Status NullStream::beginCapture() {
   return Status::ok();
 }
 
-/// The rank's streams run work again.
+/// Ends the capture and returns its graph. The rank's streams execute work again.
 std::unique_ptr<NullGraph> NullStream::leaveCapture() {
   for (NullStream *stream : device_->streams) {
     stream->capturing_ = false;

@@ -1,5 +1,5 @@
-// Streams, events, marks, graphs and channels of the null backend. They check their calls against
-// the ledger and note what would run.
+// Streams, events, marks, graphs and channels of the null backend. They check calls against the
+// ledger and record which work would run.
 #pragma once
 
 #include <chrono>
@@ -14,13 +14,13 @@ namespace shardc::null {
 
 class NullStream;
 
-/// A collective as all members must issue it.
+/// The digest of a collective, which must be equal on all members.
 Issued issuedOf(const hal::Collective &desc);
 
 class NullChannel final : public hal::Channel {
 public:
-  /// InvalidInput for members or memory that a channel cannot have; `ranksHere` are those of this
-  /// process.
+  /// Creates a channel. InvalidInput for members or memory that a channel cannot have. `ranksHere`
+  /// lists the ranks of this process.
   static Result<std::unique_ptr<NullChannel>> create(const hal::ChannelDesc &desc,
                                                      const std::vector<int> &ranksHere,
                                                      const Options &options,
@@ -28,8 +28,8 @@ public:
   ~NullChannel() override;
 
   const std::shared_ptr<Line> &line() const { return line_; }
-  /// Checks whether the rank may issue this; the reason if not, otherwise the buffers that it uses.
-  /// The caller holds the mutex.
+  /// Checks whether the rank may issue this collective. Returns the buffers that it uses, or the
+  /// reason why not. The caller must hold the mutex.
   Result<std::vector<std::shared_ptr<Block>>> check(int rank, const hal::Collective &desc) const;
 
 private:
@@ -90,22 +90,22 @@ private:
   friend class NullStream;
   std::shared_ptr<Ledger> ledger_;
   int rank_;
-  bool isTimed_, isRecorded_ = false; ///< outside of captures
+  bool isTimed_, isRecorded_ = false; ///< isRecorded_: outside of captures
   Clock clock_;                       ///< of the last record outside of captures
   std::chrono::steady_clock::time_point at_;
-  uint64_t captureId_ = 0; ///< of the capture that last recorded it; 0: none
+  uint64_t captureId_ = 0; ///< the capture that last recorded it; 0: none
   Clock captured_;         ///< of that record
   std::weak_ptr<char> stream_;
 };
 
-/// What a device's streams share: at most one capture at a time.
+/// State that a device's streams share. A device has at most one capture at a time.
 struct DeviceState {
   std::shared_ptr<Ledger> ledger;
   int rank = 0;
-  NullStream *origin = nullptr; ///< the stream whose capture it is
+  NullStream *origin = nullptr; ///< the stream on which the capture began
   uint64_t captureId = 0;
   std::unique_ptr<NullGraph> capture;
-  std::vector<NullStream *> streams; ///< that are alive
+  std::vector<NullStream *> streams; ///< live streams
 };
 
 class NullStream final : public hal::Stream {
@@ -144,11 +144,11 @@ private:
   Ledger &ledger_;
   std::string name_;
   size_t number_;
-  std::shared_ptr<char> life_ = std::make_shared<char>(); ///< events that it recorded ask after it
-  Clock clock_;                                           ///< what the next work comes after
+  std::shared_ptr<char> life_ = std::make_shared<char>(); ///< tells events whether it is alive
+  Clock clock_;                                           ///< the work that precedes the next work
   bool capturing_ = false;
   int64_t capturedWork_ = 0;
-  Clock captured_; ///< the same inside of the capture
+  Clock captured_; ///< the same within the capture
 };
 
 } // namespace shardc::null
