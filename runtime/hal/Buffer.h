@@ -6,11 +6,11 @@
 
 namespace shardc::hal {
 
-/// The purpose of memory determines how a backend allocates it.
+/// The purpose of memory, which determines how a backend allocates it.
 enum class MemoryKind : uint8_t {
   State, ///< parameters, moments, step state: device memory that a checkpoint reads
   Work,  ///< everything else on the device
-  Sym,   ///< device memory for peers: same size on all members, registered with channels
+  Sym,   ///< device memory that peers access: same size on all members, registered with channels
   Host   ///< pinned memory that the calling thread reads and writes directly
 };
 inline constexpr int kMemoryKindCount = 4;
@@ -23,8 +23,8 @@ public:
   Buffer(const Buffer &) = delete;
   Buffer &operator=(const Buffer &) = delete;
 
-  /// Device address of the first byte, 256-byte aligned. Only `Host` memory may be dereferenced by
-  /// the caller.
+  /// Device address of the first byte, aligned to 256 bytes. The caller may dereference it only for
+  /// `Host` memory.
   uint8_t *data() const { return data_; }
   int64_t bytes() const { return bytes_; }
   MemoryKind kind() const { return kind_; }

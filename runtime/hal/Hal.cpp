@@ -37,7 +37,7 @@ Status checkCounted(const Collective &desc, int members) {
   const CountedRows &counted = desc.counted;
   if (desc.kind != CollectiveKind::AllToAll)
     return makeStatus(StatusCode::InvalidInput, "{} of counted rows", toString(desc.kind));
-  constexpr int64_t kMost = int64_t{1} << 30; // so that the bytes of the counts do not overflow
+  constexpr int64_t kMost = int64_t{1} << 30; // keeps the bytes of the counts from overflowing
   bool isInRange = counted.slots > 0 && counted.slots < kMost && counted.groups >= 0 &&
                    counted.groups < kMost && counted.rows > 0;
   if (!isInRange || counted.slots % members != 0 || counted.rows % counted.slots != 0 ||

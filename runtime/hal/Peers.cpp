@@ -10,7 +10,8 @@ namespace shardc::hal {
 
 namespace {
 
-/// The greatest of each number; empty parts do not count. Empty if the others differ in length.
+/// The element-wise maximum of parts that consist of numbers; empty parts are ignored. Empty if the
+/// other parts differ in length.
 std::string mostOf(const std::vector<std::string> &parts) {
   std::string most;
   for (const std::string &part : parts) {
@@ -31,7 +32,7 @@ std::string mostOf(const std::vector<std::string> &parts) {
   return most;
 }
 
-/// Parts, each followed by the places of its members: `0-2,5`.
+/// Each distinct part, followed by the indices of the members that sent it, as in `0-2,5`.
 std::vector<std::string> kindsOf(std::vector<std::string> parts, bool areRepeated) {
   std::map<std::string_view, std::vector<size_t>> byPart;
   for (size_t i = 0; i < parts.size(); ++i)
@@ -57,7 +58,7 @@ std::vector<std::string> kindsOf(std::vector<std::string> parts, bool areRepeate
   return kinds;
 }
 
-/// Parses a list of places below `count`; false for any other text.
+/// Parses a list of member indices below `count`, as in `0-2,5`; false for any other text.
 bool readPlaces(std::string_view text, int count, std::vector<int> &places) {
   for (const char *at = text.data(), *end = at + text.size(); at < end;) {
     int first = 0, last = 0;
@@ -116,7 +117,8 @@ Result<std::vector<int64_t>> Peers::allMost(std::string_view what, std::span<con
   return numbers;
 }
 
-/// Sends one part at a time, until no rank's last part was full; after a full one more may follow.
+/// Each round sends one part per rank. The rounds end when no rank's part was full, since only a
+/// full part may have a successor.
 Result<std::vector<std::string>> Peers::allGatherLong(std::string_view what,
                                                       std::string_view mine) {
   constexpr size_t kPart = size_t{48} << 10;

@@ -1,6 +1,5 @@
-// The other processes of a job, one per rank, as backends and the executor see them:
-// small exchanges among all ranks, and reports of lost ranks. runtime/launch has the
-// transport.
+// The other processes of a job, one per rank, as backends and the executor use them: small
+// exchanges among all ranks, and reports of lost ranks. runtime/launch implements the transport.
 #pragma once
 
 #include <cstdint>
@@ -20,28 +19,29 @@ public:
 
   virtual int rank() const = 0;
   virtual int worldSize() const = 0;
-  /// Number of this rank on its node, as the launcher counts; a machine may be several nodes.
+  /// The launcher's number of this rank on its node. A machine may run several nodes.
   virtual int localRank() const = 0;
   /// Number of ranks on this machine.
   virtual int localSize() const = 0;
   /// This machine's address for ranks on other machines.
   virtual std::string address() const = 0;
-  /// A key that all ranks of this start of the job share, and nobody else: each start has another
-  /// one.
+  /// A key that only the ranks of this start of the job share. Each start of the job has another
+  /// key.
   virtual Key jobKey() const = 0;
 
-  /// Which parts of an exchange its members get.
+  /// The form in which members receive the parts of an exchange.
   enum class Fold : uint8_t {
-    Parts,    ///< all, in the order of members
-    First,    ///< the first that is not empty, in that order, or an empty one
-    Kinds,    ///< each that there is once, and which members have given it (kindsOf)
-    Repeated, ///< of these, those that several have given
-    Most,     ///< of parts that are equally many numbers of 8 bytes: the greatest of each
+    Parts,    ///< all parts, in the order of members
+    First,    ///< the first part in that order that is not empty; empty if there is none
+    Kinds,    ///< each distinct part once, with the members that sent it (kindsOf)
+    Repeated, ///< like Kinds, but only parts that several members sent
+    Most,     ///< parts are equally long lists of 8-byte numbers: the element-wise maximum
     kLast = Most
   };
-  /// An exchange among some ranks; without members among all. The members call it with the same
-  /// key, members and fold, and others take no part; up to 64 KiB per rank. A rank is in one
-  /// exchange at a time. Messages name the key. Aborted once the job has failed.
+  /// An exchange among `members`, or among all ranks if `members` is empty. The members call it
+  /// with the same key, members and fold; other ranks do not take part. A part has at most 64 KiB.
+  /// A rank can be in one exchange at a time. Messages show the key. Aborted once the job has
+  /// failed.
   virtual Result<std::vector<std::string>> exchange(std::string_view key,
                                                     const std::vector<int> &members,
                                                     std::string_view mine, Fold fold) = 0;
@@ -49,13 +49,13 @@ public:
   /// Applies `fold` to the parts of all members.
   static std::vector<std::string> folded(std::vector<std::string> parts, Fold fold);
 
-  /// A part, and the ranks that have given it.
+  /// A distinct part, and the ranks that sent it.
   struct Kind {
     std::string part;
     std::vector<int> ranks;
   };
-  /// Each distinct value that ranks gave, once, in the order of the first rank that gave it; for
-  /// `fold` Kinds or Repeated. A value of many ranks costs no more than that of one.
+  /// Each distinct value once, in the order of the first rank that sent it; for `fold` Kinds or
+  /// Repeated. A value that many ranks share is transferred once.
   Result<std::vector<Kind>> allKinds(std::string_view what, std::string_view mine,
                                      Fold fold = Fold::Kinds);
   /// The element-wise maximum over all ranks.
@@ -71,15 +71,15 @@ public:
   /// Reports that `rank` did not answer in `what`; this ends the job.
   virtual void reportLost(int rank, std::string_view what) = 0;
 
-  /// Restarts of the job's ranks before this start of them.
+  /// Number of earlier starts of the job's ranks; 0 for the first start.
   virtual int64_t attempt() const { return 0; }
 
-  /// Reports at once why this rank cannot continue. Its cleanup afterwards may take long.
+  /// Reports at once why this rank cannot continue, since its cleanup may take long.
   virtual void reportFailure(const Status &) {}
 
-  /// The bytes of rank `root`, on all ranks; those of the others are ignored.
+  /// Returns the bytes of rank `root` on all ranks. The bytes that other ranks pass are ignored.
   Result<std::string> broadcast(std::string_view what, int root, std::string_view bytes);
-  /// Returns once all ranks have arrived.
+  /// Returns once all ranks have called it.
   Status barrier(std::string_view what);
   /// Ok if every rank's status is ok; otherwise the status of the lowest rank that is not.
   Status agree(std::string_view what, const Status &mine);

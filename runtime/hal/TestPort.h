@@ -1,5 +1,5 @@
-// The functions of a backend that only tests use. Code that runs plans passes it to the test's own
-// objects, and calls none of its functions.
+// Functions of a backend for tests only. Code that runs plans passes this object on to objects of
+// the test and calls none of its functions.
 #pragma once
 
 #include <cstdint>
@@ -8,14 +8,15 @@
 
 namespace shardc::hal {
 
-/// A fault that a test injects into a stream: an error of a channel, as its library reports it, or
-/// of the device.
+/// The kind of fault that a test injects into a stream: an error that a channel's library reports,
+/// or an error of the device.
 enum class InjectedError : uint8_t { Channel, Device };
 
 class TestPort {
 public:
   virtual ~TestPort() = default;
-  /// Work enqueued on the stream from now on does not start, and waits for it return an error.
+  /// Injects the fault. Work that is enqueued on the stream from now on does not start, and waits
+  /// for it return an error.
   virtual Status injectError(Stream &stream, InjectedError error, const Channel &channel) = 0;
 };
 
