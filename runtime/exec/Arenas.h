@@ -1,4 +1,4 @@
-// The memory of one rank: its arenas, and addresses of places in them.
+// The memory of one rank: its arenas, and the addresses of places in them.
 #pragma once
 
 #include <array>
@@ -12,15 +12,14 @@ namespace shardc::exec {
 
 class Arenas {
 public:
-  /// Allocates the role's arenas on the device of a rank with these indices, but for that of the
-  /// state if there is memory for it already. `registers`: arena sym is registered with channels.
-  /// InvalidInput if the state's memory has another size.
+  /// Allocates the role's arenas on the device of a rank with these indices. If `state` is given,
+  /// it becomes the arena of the state. `registers` says whether arena sym is registered with
+  /// channels. InvalidInput if `state` has another size than the arena.
   static Result<Arenas> allocate(const plan::Role &role, hal::Device &device, GroupIndices indices,
                                  bool registers, std::unique_ptr<hal::Buffer> state = nullptr);
 
-  /// Address of `bytes` bytes at a place. InvalidInput if they are not inside the arena, so that no
-  /// plan can access other memory.
-  /// In a ring, in the slot for the microbatch.
+  /// Address of `bytes` bytes at a place; in a ring, at the slot for the microbatch. InvalidInput
+  /// if the bytes are not inside the arena, so that no plan can access other memory.
   Result<uint8_t *> resolve(const plan::Place &place, int64_t bytes, std::string_view what,
                             int64_t microbatch = 0) const;
 
@@ -28,7 +27,7 @@ public:
   uint8_t *base(plan::Arena arena) const { return buffers_[static_cast<size_t>(arena)]->data(); }
   int64_t bytes(plan::Arena arena) const { return buffers_[static_cast<size_t>(arena)]->bytes(); }
 
-  /// The memory of the state; without it the arenas can only be destroyed.
+  /// Hands over the memory of the state. Afterwards the arenas can only be destroyed.
   std::unique_ptr<hal::Buffer> takeState() {
     return std::move(buffers_[static_cast<size_t>(plan::Arena::State)]);
   }

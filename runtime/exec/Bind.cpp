@@ -18,8 +18,8 @@ using plan::Op;
 using plan::OpTraits;
 using plan::ValueId;
 
-/// The values of the op whose parameters its kernel receives: all of a list, or the one that stands
-/// for all operands and results with the same pieces.
+/// The values whose parameter ranges the op's kernel receives: all operands of a list, or one value
+/// that stands for all operands and results with the same pieces.
 std::vector<ValueId> shardsOf(const Op &op) {
   const plan::OpInfo &info = plan::opInfo(op);
   if (info.block == plan::BlockUse::List)
@@ -164,7 +164,7 @@ private:
     return Status::ok();
   }
 
-  /// Binds the ranges of each shard that the op works on.
+  /// Binds the parameter ranges of each shard that the op works on.
   Status bindRanges(const Op &op, kernels::Call &call) {
     std::vector<ValueId> shards = shardsOf(op);
     bound_.ranges.push_back(std::make_unique<std::vector<kernels::ParamRange>>());
@@ -175,10 +175,11 @@ private:
                          plan::opInfo(op).sum == plan::SumRole::Norm};
     for (size_t i = 0; i < shards.size(); ++i) {
       const plan::Value &value = segment_.values[shards[i]];
-      // Ranges are those of the first rank's part, where several follow each other.
+      // A value may hold several equal parts, one after the other. The ranges describe the first
+      // one.
       const int64_t parts = i > 0 ? std::max<int64_t>(call.attrs.tensor_parts, 1) : 1;
       int64_t numel = value.type.numel() / parts;
-      if (value.type.dtype == DType::F64) { // a sum of squares in a list of shards
+      if (value.type.dtype == DType::F64) { // sums of squares have no ranges
         starts.push_back(static_cast<int64_t>(ranges.size()));
         continue;
       }
@@ -256,7 +257,7 @@ private:
       break;
     case CollectiveKind::Send:
     case CollectiveKind::Recv:
-      break; // bound by bindTransfer
+      break; // bindTransfer binds it
     case CollectiveKind::AllToAll:
       collective.count = result.numel() / members;
       inWant = outWant = collective.count * members;
@@ -273,7 +274,7 @@ private:
     return op.results.size() > 1 ? bindSquares(op, collective) : Status::ok();
   }
 
-  /// The rows that each member's part has.
+  /// Binds the row counts of each member's part.
   Status bindCounts(const Op &op, int64_t members, hal::Collective &collective) {
     ASSIGN_OR_RETURN(kernels::Tensor counts, tensor(op.operands[1]));
     int64_t rows = segment_.values[op.operands[0]].type.shape[0], slots = counts.shape[0];
@@ -285,7 +286,8 @@ private:
     return Status::ok();
   }
 
-  /// The result for the sum of the shard's squares, and the elements that are squared.
+  /// Binds the result for the sum of the shard's squares, and the ranges of elements that are
+  /// squared.
   Status bindSquares(const Op &op, hal::Collective &collective) {
     ASSIGN_OR_RETURN(kernels::Tensor squares, tensor(op.results[1]));
     if (collective.kind != CollectiveKind::ReduceScatter || squares.dtype != DType::F64 ||
@@ -319,8 +321,8 @@ Result<BoundSegment> bindSegment(const BindContext &context, const plan::Segment
 }
 
 void pruneWaits(const plan::Segment &segment, BoundSegment &bound) {
-  // A clock holds, for each stream, how many of the segment's first ops are known to have ended
-  // there.
+  // A clock has a number for each stream: how many of the segment's first ops on this stream are
+  // known to have ended.
   using Clock = std::array<uint32_t, plan::kStreamsMax>;
   std::vector<Clock> after(segment.ops.size());
   std::array<Clock, plan::kStreamsMax> now{};
@@ -328,7 +330,7 @@ void pruneWaits(const plan::Segment &segment, BoundSegment &bound) {
     BoundOp &op = bound.ops[i];
     Clock &clock = now[op.stream];
     std::vector<uint32_t> needed;
-    // The latest first: it often implies the others.
+    // Starts with the latest op, which often implies the others.
     std::sort(op.waits.begin(), op.waits.end(), std::greater<>());
     for (uint32_t awaited : op.waits) {
       auto stream = static_cast<size_t>(bound.ops[awaited].stream);

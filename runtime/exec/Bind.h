@@ -1,6 +1,6 @@
-// Resolves a segment for one rank and one variant: every op becomes a kernel with a call whose
-// addresses are final, or a collective, or nothing. Afterwards no name is looked up and no table is
-// read.
+// Resolves a segment for one rank and one variant. Every op becomes a kernel with a call whose
+// addresses are final, a collective, a copy, or nothing. Execution then looks up no name and reads
+// no table.
 #pragma once
 
 #include <functional>
@@ -22,14 +22,14 @@ using FindKernel = const kernels::Kernel *(*)(std::string_view opName);
 /// One op in executable form.
 struct BoundOp {
   enum Kind : uint8_t {
-    Nothing, ///< aliases and skipped ops: a position in the stream without work
+    Nothing, ///< aliases and skipped ops: they only keep their position in the stream
     Kernel,
     Collective,
-    Copy ///< `bytes` from `from` to `to`
+    Copy ///< copies `bytes` bytes from `from` to `to`
   } kind = Nothing;
   plan::StreamId stream = plan::kComputeStream;
   bool isAwaited = false; ///< an op of another stream waits for it
-  uint32_t own = 0;       ///< number among the ops of its kind: its place in RankPart
+  uint32_t own = 0;       ///< index among the ops of its kind: its entry in RankPart
   const char *label = ""; ///< for messages and profilers; owned by Labels
   const kernels::Kernel *kernel = nullptr;
   kernels::Call *call = nullptr;
@@ -38,13 +38,13 @@ struct BoundOp {
   const void *from = nullptr;
   void *to = nullptr;
   int64_t bytes = 0;
-  std::vector<uint32_t> waits; ///< ops of other streams, without those that others imply
+  std::vector<uint32_t> waits; ///< ops of other streams; waits that others imply are left out
 };
 
 /// A segment for one rank and variant. Owns the memory that the calls point to.
 struct BoundSegment {
-  std::vector<BoundOp> ops; ///< by index of the segment's op
-  /// For each op, the ops that are issued with it: plan::issuedTogether.
+  std::vector<BoundOp> ops; ///< indexed like the segment's ops
+  /// For each op, the ops that are issued together with it: see plan::issuedTogether.
   std::vector<std::vector<uint32_t>> together;
   std::vector<std::unique_ptr<kernels::Call>> calls;
   std::vector<std::unique_ptr<std::vector<kernels::Tensor>>> lists;
@@ -53,7 +53,7 @@ struct BoundSegment {
   std::vector<std::unique_ptr<std::vector<ElementRange>>> valid;
 };
 
-/// Input of binding for a rank.
+/// The inputs for binding the segments of one rank.
 struct BindContext {
   const plan::Plan &plan;
   const plan::Role &role;
@@ -61,13 +61,13 @@ struct BindContext {
   FindKernel findKernel;
   /// The rank's communicator of a channel; null if there is none.
   std::function<hal::Channel *(plan::ChannelId channel)> findChannel;
-  std::span<const int64_t> countOffsets = {};      ///< as in paramRanges
-  kernels::KernelContext *kernelContext = nullptr; ///< the backend's, for the calls
-  int64_t microbatch = 0;                          ///< for which addresses in rings are
+  std::span<const int64_t> countOffsets = {};      ///< see paramRanges
+  kernels::KernelContext *kernelContext = nullptr; ///< the backend's context, to which calls refer
+  int64_t microbatch = 0;                          ///< selects the slots of rings
 };
 
-/// Binds the segment. InvalidInput, listing all unsupported ops, if a kernel is missing or refuses
-/// its call.
+/// Binds the segment. InvalidInput, with a list of all unsupported ops, if a kernel is missing or
+/// refuses its call.
 Result<BoundSegment> bindSegment(const BindContext &context, const plan::Segment &segment,
                                  plan::Variant variant, const std::vector<std::string> &labels);
 

@@ -18,7 +18,7 @@
 namespace shardc::exec {
 namespace {
 
-/// Other ranks wait for transfers, so these have priority over compute.
+/// Transfers have priority over compute, since other ranks wait for them.
 hal::StreamUse useOf(const plan::Plan &plan, plan::StreamId stream) {
   bool isOfChannel = std::ranges::count(plan.channels, stream, &plan::Channel::stream) > 0;
   return isOfChannel && stream != plan::kComputeStream ? hal::StreamUse::Transfer
@@ -40,9 +40,11 @@ Executable::Executable(const plan::Plan &plan, hal::Backend &backend,
 }
 
 Executable::~Executable() {
-  // Queued work still uses our memory. A failure was reported to the thread that waited for it.
+  // Queued work still uses this memory. A failure of that work was already reported to the thread
+  // that waited for it.
   static_cast<void>(backend_.synchronize());
-  // Graphs use communicators, and communicators the memory that was registered with them.
+  // Graphs use communicators, and communicators use memory that was registered with them, so they
+  // are destroyed in this order.
   for (std::unique_ptr<Rank> &rank : ranks_)
     rank->segments.clear();
   communicators_.clear();
@@ -142,8 +144,8 @@ RankWords Executable::progress(size_t rank) const {
   return words;
 }
 
-/// Creates channels in the plan's order, and for each channel in the order of its ranks, which is
-/// the same in all processes.
+/// Creates channels in the plan's order, and the instances of each channel in the order of their
+/// ranks. Both orders are the same in all processes.
 Status Executable::createChannels() {
   std::vector<std::optional<uint32_t>> firstUse(plan_.channels.size());
   for (const Numbered &of : segments_)
@@ -156,7 +158,7 @@ Status Executable::createChannels() {
   return Status::ok();
 }
 
-/// Creates the instances of a channel that ranks of this process are members of.
+/// Creates the instances of a channel that have ranks of this process as members.
 Status Executable::createChannelsOf(plan::ChannelId channel, uint32_t number) {
   for (const std::unique_ptr<Rank> &rank : ranks_) {
     int worldRank = rank->device->rank();
@@ -178,7 +180,8 @@ Status Executable::createChannelsOf(plan::ChannelId channel, uint32_t number) {
   return Status::ok();
 }
 
-/// The other members wait for this one meanwhile; no exchange informs them.
+/// Creates a channel. The other members wait meanwhile, and only `making` tells them where this
+/// rank is.
 Result<std::unique_ptr<hal::Channel>> Executable::createChannel(const Communicator &made,
                                                                 uint32_t firstUse) {
   if (options_.faults)
@@ -186,13 +189,13 @@ Result<std::unique_ptr<hal::Channel>> Executable::createChannel(const Communicat
   if (options_.making)
     options_.making->store(ProgressWord::making(firstUse), std::memory_order_relaxed);
   auto channel = backend_.createChannel(describe(made));
-  if (options_.making && channel.isOk()) // a failure must keep the word that says where it happened
+  if (options_.making && channel.isOk()) // a failure must keep the word, which says where
     options_.making->store(0, std::memory_order_relaxed);
   return channel;
 }
 
-/// Memory with room for `bytes`. Registered memory, maybe of another channel, is lent only if it
-/// holds an operand of that size: NCCL treats registered memory differently. State that was taken
+/// Memory of at least `bytes` bytes that a channel may use temporarily. Registered memory is lent
+/// only if no other memory is large enough, since NCCL treats it differently. State that was taken
 /// over is not lent.
 hal::SharedMemory Executable::lend(const Rank &rank, int64_t bytes) const {
   const Arenas &arenas = *rank.arenas;
@@ -204,8 +207,9 @@ hal::SharedMemory Executable::lend(const Rank &rank, int64_t bytes) const {
   return {rank.device->rank(), arenas.base(largest), arenas.bytes(largest)};
 }
 
-/// The arena of the results of all exchanges of counted rows on the channel, of every role, since
-/// all members have to decide alike; nullopt if there are none, or several.
+/// The arena that contains the results of all exchanges of counted rows on the channel. It covers
+/// the ops of every role, since all members must decide alike. Nothing if there are no such
+/// results, or if they are in several arenas.
 std::optional<plan::Arena> Executable::arenaOfCounted(plan::ChannelId channel) const {
   std::optional<plan::Arena> arena;
   for (const plan::Role &role : plan_.roles)
@@ -221,7 +225,7 @@ std::optional<plan::Arena> Executable::arenaOfCounted(plan::ChannelId channel) c
   return arena;
 }
 
-/// The description of the channel for the backend: everything that it will carry.
+/// Describes the channel to the backend: its members, memory and all uses.
 hal::ChannelDesc Executable::describe(const Communicator &made) {
   hal::ChannelDesc desc;
   const plan::Channel &channel = plan_.channels[made.channel];
@@ -261,9 +265,9 @@ hal::ChannelDesc Executable::describe(const Communicator &made) {
     most = std::max(most, use.bytes);
   for (const std::unique_ptr<Rank> &rank : ranks_)
     desc.lent.push_back(lend(*rank, most));
-  // Windows are only for copy engines: other collectives are slower between windows than between
-  // locally registered buffers. Sends from registered buffers into unregistered receive buffers
-  // hung in captured graphs (docs/adr/0007).
+  // Windows are only requested for copy engines, since other collectives are slower between windows
+  // than between locally registered buffers. Channels that exchange are not registered: sends from
+  // registered buffers into unregistered receive buffers hung in captured graphs (docs/adr/0007).
   bool mayHaveWindows = !plan_.job.ddp.disableSymmetricRegistration;
   if (touchesShared && exchanges && plan_.job.ddp.ncclUb)
     unregistered_.push_back(desc.name);
@@ -328,7 +332,7 @@ Status Executable::bindRank(size_t index, FindKernel findKernel) {
   return createEvents(rank);
 }
 
-/// All ranks of a role share the bound segment of the first one; for the others only the
+/// All ranks of a role share the bound segment of the first one. For the others, only the
 /// differences are stored.
 Status Executable::bindInstance(const BindContext &context, uint32_t segment,
                                 const plan::SegmentInstance &key, Rank &rank) {
@@ -350,7 +354,8 @@ Status Executable::bindInstance(const BindContext &context, uint32_t segment,
   return Status::ok();
 }
 
-/// Ops of one stream run one after the other, so they share scratch of the largest size.
+/// Creates one workspace per stream, of the largest size that its ops need. They can share it,
+/// since ops of one stream run one after the other.
 Status Executable::createWorkspaces(Rank &rank) {
   std::array<size_t, plan::kStreamsMax> bytes{};
   auto forEachCall = [&](auto visit) {

@@ -1,5 +1,5 @@
-// A placed plan that is ready to run: memory allocated, every op of every variant resolved,
-// segments captured. Launching a segment looks nothing up and allocates nothing.
+// A placed plan that is ready to run: memory is allocated, every op of every variant is resolved,
+// and segments are captured. Launching a segment looks up nothing and allocates nothing.
 #pragma once
 
 #include <array>
@@ -25,74 +25,75 @@ namespace shardc::exec {
 
 class Executable;
 
-/// A word of each stream of a plan, 0 of those that it does not have; and one that says which
-/// microbatch is under way, 0 where that is not reported.
+/// Progress words of a rank: one per stream of the plan (0 for streams that it lacks), and one with
+/// the current microbatch (0 if that is not reported).
 using RankWords = std::array<uint32_t, plan::kStreamsMax + 1>;
 
 struct ExecutableOptions {
   bool graphs = true; ///< captures segments; otherwise every op is enqueued separately
-  /// Fills all memory outside cells with 0xff when a segment begins: a value that no cell passes on
-  /// must not be read, and this exposes such a read.
+  /// Fills all memory outside of cells with 0xff when a segment begins. This exposes reads of
+  /// values that no cell passes on.
   bool poisonBetweenSegments = false;
-  /// Graph nodes that the host enqueues ahead; beyond them it waits before the next launch. 0:
-  /// unlimited.
+  /// Graph nodes that the host may enqueue ahead of execution. Beyond this limit, it waits before
+  /// the next launch. 0: no limit.
   int64_t nodesAhead = 0;
-  /// Multiprocessor limit of products that overlap NCCL's kernels.
+  /// The limit on multiprocessors for products that overlap NCCL's kernels.
   ProductTarget productTarget;
-  /// Streams write their progress, for progress().
+  /// Whether streams write progress words, for progress().
   bool progress = false;
-  /// If set: the ProgressWord of the channel that is being created, or 0.
+  /// If set, receives the ProgressWord of the channel that is being created, or 0.
   std::atomic<uint32_t> *making = nullptr;
-  /// For each parameter, the number of updates in its moments minus that of the schedule
-  /// (ParamRange); empty: 0.
+  /// For each parameter, the number of updates in its moments minus the number in the schedule
+  /// (ParamRange). Empty: all 0.
   std::vector<int64_t> countOffsets;
-  FaultHooks *faults = nullptr; ///< a test's; outlives the executable
-  /// If set: is called once, after all ops are bound, before anything is captured or runs.
+  FaultHooks *faults = nullptr; ///< hooks of a test; must outlive the executable
+  /// If set, called once, after all ops are bound and before anything is captured or executed.
   std::function<Status(Executable &)> beforeCapture;
 };
 
-/// The memory that the ranks of a process have their state in, by rank.
+/// The state memory of the ranks of a process, by rank.
 using StateMemory = std::vector<std::unique_ptr<hal::Buffer>>;
 
-/// Device memory in use, of all processes, after each part of an executable was created. All zero
-/// if the device has no separate memory.
+/// Device memory in use by all processes after each part of an executable was created. All zero if
+/// the device has no separate memory.
 struct MemoryStages {
   int64_t total = 0;
-  int64_t begin = 0; ///< the backend alone: contexts
+  int64_t begin = 0; ///< before the executable: contexts of the backend
   int64_t arenas = 0, channels = 0, workspaces = 0;
-  int64_t end = 0; ///< memory of libraries, kernels, graphs
-  /// Bytes of each, without its receive buffer.
+  int64_t end = 0; ///< including memory of libraries, kernels and graphs
+  /// Bytes of each communicator, without its receive buffer.
   std::vector<std::pair<std::string, int64_t>> communicators;
-  int64_t receiveBuffers = 0;    ///< bytes of receive buffers, in use after channels were created
-  int64_t graphs = 0, nodes = 0; ///< that the first rank has captured
-  double captureSeconds = 0;     ///< of all ranks of this process
-  int64_t takenOver = 0;         ///< bytes of state that were there already, in `begin`
+  int64_t receiveBuffers = 0;    ///< bytes, allocated when channels are created
+  int64_t graphs = 0, nodes = 0; ///< captured by the first rank
+  double captureSeconds = 0;     ///< of all ranks of this process together
+  int64_t takenOver = 0;         ///< bytes of state that were taken over; part of `begin`
 };
 
-/// Seconds of the parts of an executable's creation.
+/// Seconds that each part of an executable's creation took.
 struct SetUpSeconds {
   double memory = 0, communicators = 0, kernels = 0, graphs = 0;
 };
 
-/// Observes each op in a run op by op, after it has ended on all ranks of this process.
+/// Observes a run op by op: it is called for each op after the op has ended on all ranks of this
+/// process.
 class OpObserver {
 public:
   virtual ~OpObserver() = default;
   struct Position {
-    uint32_t segment; ///< as Executable numbers them
+    uint32_t segment; ///< number of the segment in the Executable
     plan::SegmentInstance instance;
     hal::LaunchParams params;
     uint32_t op;
   };
-  /// A status that is not ok ends the run. `op` is ignored before the segment.
+  /// Called before a segment; `op` is ignored. An error status ends the run.
   virtual Status beforeSegment(const Position &) { return Status::ok(); }
   virtual Status afterOp(const Position &position) = 0;
 };
 
-/// An object for each instance of a segment.
+/// One object per instance of a segment.
 template <typename T> class ByInstance {
 public:
-  /// Null if there is none.
+  /// The object of this instance; null if there is none.
   T *find(const plan::SegmentInstance &key) const {
     for (const Entry &entry : entries_)
       if (entry.key == key)
@@ -115,41 +116,44 @@ private:
   std::vector<Entry> entries_;
 };
 
-/// Ranks of one process may have several roles. Segments are numbered over all roles of the plan,
-/// one role after the other: what runs one of them runs it on the ranks with its role.
+/// Executes a plan on the ranks of this process, which may have several roles. Segments are
+/// numbered over all roles of the plan, one role after the other. A function with a segment number
+/// acts on the ranks that have the segment's role.
 class Executable {
 public:
-  /// `plan` is placed and verified, and must outlive the executable; so must the backend.
+  /// Creates the executable of a placed and verified plan. Plan and backend must outlive it.
   /// InvalidInput if the plan is not for this backend, or if a kernel is missing or refuses its
-  /// call; Exhausted if there is not enough memory. With `state`, which another plan of the job has
-  /// left, it goes on with that; what is not state is made by the program's part for resumed runs.
+  /// call; Exhausted if there is not enough memory. `state`, if given, is the state memory of
+  /// another plan of the job, which this one continues. The rest is then initialised by the part of
+  /// the program for resumed runs.
   static Result<std::unique_ptr<Executable>> create(const plan::Plan &plan, hal::Backend &backend,
                                                     FindKernel findKernel,
                                                     const ExecutableOptions &options,
                                                     StateMemory state = {});
   ~Executable();
-  /// Waits for all queued work, and takes the state away: the executable can only be destroyed.
+  /// Waits for all queued work and hands over the state memory. Afterwards the executable can only
+  /// be destroyed.
   Result<StateMemory> takeState();
 
   const plan::Plan &plan() const { return plan_; }
-  /// The role of this process' first rank.
+  /// The role of the first rank of this process.
   const plan::Role &role() const { return roleOf(0); }
   const plan::Role &roleOf(size_t rank) const { return plan_.roles[ranks_[rank]->role]; }
   uint32_t roleIndexOf(size_t rank) const { return ranks_[rank]->role; }
   /// Indices of the roles that ranks of this process have.
   const std::vector<uint32_t> &rolesHere() const { return rolesHere_; }
-  /// The number of a role's segment, the segment with a number, and its role.
+  /// Segment numbers: the number of a role's segment, the segment with a number, and its role.
   uint32_t numberOf(uint32_t role, uint32_t segment) const { return firstOf_[role] + segment; }
   const plan::Segment &segment(uint32_t number) const { return *segments_[number].segment; }
   const plan::Role &roleOfSegment(uint32_t number) const {
     return plan_.roles[segments_[number].role];
   }
   uint32_t segmentCount() const { return static_cast<uint32_t>(segments_.size()); }
-  /// The ranks of this process that run the segment.
+  /// The ranks of this process that execute the segment.
   const std::vector<size_t> &ranksOf(uint32_t segment) const {
     return ranksOfRole_[segments_[segment].role];
   }
-  /// The instance that runs for a microbatch of so many.
+  /// The instance that executes microbatch `microbatch` of `count`.
   plan::SegmentInstance instanceFor(uint32_t segment, int64_t microbatch, int64_t count) const {
     const Numbered &of = segments_[segment];
     return {of.variants.of(microbatch, count), of.segment->body ? microbatch % of.slots : 0};
@@ -157,58 +161,59 @@ public:
   hal::Backend &backend() { return backend_; }
   size_t rankCount() const { return ranks_.size(); } ///< of this process
 
-  /// Waits until the queues of all ranks of this process have room for the segment's graphs.
+  /// Waits until the launch queues of all these ranks have room for the segment's graph.
   Status makeRoom(uint32_t segment, const plan::SegmentInstance &instance);
-  /// The events that `launch` of an instance without a graph waits for: those of its earlier
+  /// The events for which `launch` of an instance without a graph waits: those of its earlier
   /// launches.
   std::vector<hal::Event *> awaitedByLaunch(uint32_t segment,
                                             const plan::SegmentInstance &instance);
   /// Enqueues a segment on all ranks of this process that have its role.
   Status launch(uint32_t segment, const plan::SegmentInstance &instance,
                 const hal::LaunchParams &params);
-  /// Enqueues a background segment on all these ranks, after all queued work. It ends
-  /// before the segment that it names begins; nothing here waits for it. One at a time; but one
-  /// that names a background segment is enqueued behind that one, and runs beside all work.
+  /// Enqueues a background segment after all queued work. The segment that it names in `before`
+  /// waits for it; nothing else does. Only one may run at a time. But if `before` is itself a
+  /// background segment, this one is enqueued after that one and runs concurrently with all other
+  /// work.
   Status launchBackground(uint32_t segment);
-  /// True if no background segment is queued or running. Any thread may call it.
+  /// Whether no background segment is queued or running. Any thread may call it.
   bool isBackgroundDone() const;
-  // Prepares all ranks of this process that have the segment's role to run it op by op. Call it
-  // before the first op. Nothing but background segments may run on these ranks.
-  /// Before the first op. Nothing of these ranks is running but background segments.
+  /// Prepares the ranks to execute the segment op by op. Call it before the first op. Only
+  /// background segments may be running on these ranks.
   Status prepareOps(uint32_t segment, const plan::SegmentInstance &instance,
                     const hal::LaunchParams &params);
-  /// Enqueues one op, and lets `eventsOf` tell when it has ended.
+  /// Enqueues one op. `eventsOf` then tells when it has ended.
   Status issueAlone(uint32_t segment, const plan::SegmentInstance &instance, size_t op);
   /// For each rank, the event after the op that `issueAlone` enqueued last on the stream.
   std::vector<hal::Event *> eventsOf(uint32_t segment, plan::StreamId stream) const;
 
-  // The process' ranks, by index.
+  // Access to the ranks of this process, by index.
   int worldRank(size_t rank) const { return ranks_[rank]->device->rank(); }
   const Arenas &arenas(size_t rank) const { return *ranks_[rank]->arenas; }
   hal::Stream &computeStream(size_t rank) { return *ranks_[rank]->streams[0]; }
   hal::Device &device(size_t rank) { return *ranks_[rank]->device; }
-  /// Scratch that a rank's kernels share, outside the plan's arenas.
+  /// Bytes of workspaces, which a rank's kernels share. They are outside of the plan's arenas.
   int64_t workspaceBytes(size_t rank) const {
     int64_t bytes = 0;
     for (const std::unique_ptr<hal::Buffer> &workspace : ranks_[rank]->workspaces)
       bytes += workspace ? workspace->bytes() : 0;
     return bytes;
   }
-  /// Receive buffers for sums, also outside the plan's arenas.
+  /// Bytes of receive buffers for sums, which also are outside of the plan's arenas.
   int64_t receiveBufferBytes(size_t rank) const;
-  /// Channels whose memory is not registered although ddp.nccl_ub is on, since their sums are
-  /// exchanged.
+  /// Names of channels whose memory is not registered although ddp.nccl_ub is on, because they
+  /// carry sums by exchange.
   const std::vector<std::string> &unregisteredChannels() const { return unregistered_; }
-  /// The stages of memory use on the device of this process' first rank.
+  /// Memory use on the device of this process' first rank, by stage of creation.
   const MemoryStages &memoryStages() const { return stages_; }
   const SetUpSeconds &setUpSeconds() const { return seconds_; }
-  /// GB/s of the plan's largest all-gather, measured when its channel was created; 0: unknown.
+  /// Bandwidth in GB/s of the plan's largest all-gather, measured when its channel was created; 0:
+  /// unknown.
   double measuredGatherGBs() const;
-  /// Progress of a rank: ProgressWords with the numbers of ProgressMap, by stream. All
-  /// zero without the option. Any thread may call it.
+  /// Progress words of a rank, with the op numbers of ProgressMap. All zero unless option
+  /// `progress` is set. Any thread may call it.
   RankWords progress(size_t rank) const;
-  /// The bound segment, with the addresses of the first of its ranks; null for an instance that
-  /// the program does not run, or a role that no rank of this process has.
+  /// The bound segment, with the addresses of the first rank that has its role. Null if the program
+  /// does not run this instance or no rank of this process has the role.
   const BoundSegment *bound(uint32_t segment, const plan::SegmentInstance &instance) const;
   /// Calls fn(bound, segment) for each bound instance of all segments.
   template <typename Fn> void forEachBound(const Fn &fn) const {
@@ -216,24 +221,25 @@ public:
       for (const auto &[key, bound] : bound_[s])
         fn(*bound, *segments_[s].segment);
   }
-  /// One op of the segment as a rank runs it; `call` receives its call.
+  /// One op of the segment as a rank executes it. `call` receives its call.
   BoundOp boundOp(size_t rank, uint32_t segment, const plan::SegmentInstance &instance, size_t op,
                   kernels::Call &call) const;
   /// Copies device memory of a rank to the host; waits for all queued work.
   Status read(size_t rank, const void *from, int64_t bytes, void *to);
-  /// Reads bytes while other work is queued that does not write them.
+  /// Copies device memory of a rank to the host while other work is queued. That work must not
+  /// write these bytes.
   Status readBeside(size_t rank, const void *from, int64_t bytes, void *to);
   /// Copies from the host to device memory of a rank, after all queued work.
   Status write(size_t rank, void *to, int64_t bytes, const void *from);
 
 private:
-  /// A rank's own of a bound segment.
+  /// A rank's own part of a bound segment.
   struct Instance {
-    BoundSegment *bound = nullptr;      ///< of bound_: all ranks of the process share it
-    std::optional<RankPart> part;       ///< not set where the process has one rank
-    std::unique_ptr<hal::Mark> nearEnd; ///< in the graph; null for small graphs
+    BoundSegment *bound = nullptr;      ///< in bound_, shared by all ranks of the process
+    std::optional<RankPart> part;       ///< not set if the process has one rank
+    std::unique_ptr<hal::Mark> nearEnd; ///< mark near the end of the graph; null for small graphs
     std::unique_ptr<hal::Graph> graph;
-    std::unique_ptr<hal::Event> ended; ///< of the last launch without a graph
+    std::unique_ptr<hal::Event> ended; ///< recorded after the last launch without a graph
     int64_t launches = 0;
   };
   struct Rank {
@@ -241,20 +247,21 @@ private:
     uint32_t role = 0;
     std::optional<Arenas> arenas;
     std::array<std::unique_ptr<hal::Stream>, plan::kStreamsMax>
-        streams; ///< of the plan, the rest null
+        streams; ///< null for streams that the plan lacks
     std::array<std::unique_ptr<hal::Buffer>, plan::kStreamsMax> workspaces;
-    /// For each stream, an event for each of its ops that others wait for, for the widest segment.
-    /// Segments may follow each other before events are reached, so streams do not share events.
+    /// For each stream, events for its ops that others wait for, as many as any segment needs.
+    /// Streams do not share events, since a segment may be enqueued before events of the previous
+    /// one are reached.
     std::array<std::vector<std::unique_ptr<hal::Event>>, plan::kStreamsMax> events;
     std::array<std::unique_ptr<hal::Event>, plan::kStreamsMax> streamEvents; ///< fork and joins
-    std::vector<ByInstance<Instance>> segments; ///< by number; none of other roles
-    std::unique_ptr<hal::Buffer> staging;       ///< for reads and writes
-    std::unique_ptr<hal::Stream> reading;       ///< for readBeside(); null before the first one
+    std::vector<ByInstance<Instance>> segments; ///< by number; empty for other roles
+    std::unique_ptr<hal::Buffer> staging;       ///< host memory for reads and writes
+    std::unique_ptr<hal::Stream> reading;       ///< for readBeside(); created on first use
     std::unique_ptr<hal::Event> isRead;
-    std::unique_ptr<hal::Buffer> words; ///< of progress; null without it
-    uint32_t microbatch = 0;            ///< what the last of these words becomes
-    /// Events of background segments that segments of the program wait for, and of those after
-    /// them.
+    std::unique_ptr<hal::Buffer> words; ///< host memory of progress words; null without them
+    uint32_t microbatch = 0;            ///< value of the last word after the next write
+    /// Events of background segments. backgroundEnd is what segments of the program wait for.
+    /// copiedOn follows background segments that come after another one.
     std::unique_ptr<hal::Event> backgroundBegin, backgroundEnd, copiedOn;
     std::optional<LaunchQueue> queue;
   };
@@ -263,7 +270,7 @@ private:
     std::vector<int> members;
     std::unique_ptr<hal::Channel> handle;
   };
-  /// Bytes outside all cells.
+  /// A range of bytes outside of all cells.
   struct Gap {
     plan::Arena arena;
     int64_t begin, end;
@@ -291,12 +298,12 @@ private:
   Status captureAll();
   Result<std::unique_ptr<hal::Graph>> capture(Rank &rank, const plan::Segment &segment,
                                               const Instance &instance);
-  /// A background segment must have ended before this segment, which waits for it.
+  /// Makes the segment wait for the background segments that must end before it.
   Status joinBackground(uint32_t segment);
 
   Status callFaultHooks(Rank &rank, const plan::Segment &segment, const Instance &instance,
                         int64_t step);
-  /// Sets the parameters that kernels read from their calls if these are enqueued one by one.
+  /// Sets the launch parameters in calls that are enqueued one by one.
   static void setParams(const BoundSegment &bound, const hal::LaunchParams &params);
   Status issue(Rank &rank, const plan::Segment &segment, const Instance &instance);
   Status issueOp(Rank &rank, const Instance &instance, const BoundOp &op);
@@ -309,13 +316,13 @@ private:
   Status issuePoison(Rank &rank);
   static std::vector<Gap> findGaps(const plan::Role &role, const GroupIndices &indices);
 
-  /// A segment by its number.
+  /// The segment with a number.
   struct Numbered {
     const plan::Segment *segment;
     uint32_t role;
     plan::VariantTable variants;
-    int64_t slots; ///< plan::slotsOf
-    /// A running background segment ends before it.
+    int64_t slots; ///< see plan::slotsOf
+    /// Whether it must wait for a running background segment.
     bool isJoined = false;
   };
 
@@ -323,15 +330,15 @@ private:
   const bool isPipeline_;
   hal::Backend &backend_;
   ExecutableOptions options_;
-  std::vector<std::vector<std::string>> labels_; ///< by segment's number and op
+  std::vector<std::vector<std::string>> labels_; ///< by segment number and op
   ProgressMap map_;
   std::vector<Communicator> communicators_;
-  /// For each segment and instance, everything that is equal for all ranks of this process.
+  /// For each segment and instance, the part that all ranks of this process share.
   std::vector<ByInstance<BoundSegment>> bound_;
   std::vector<Numbered> segments_;
-  std::vector<uint32_t> firstOf_; ///< by role: the number of its first segment
+  std::vector<uint32_t> firstOf_; ///< by role: number of its first segment
   std::vector<uint32_t> rolesHere_;
-  std::vector<std::vector<size_t>> ranksOfRole_; ///< by role: ranks of this process
+  std::vector<std::vector<size_t>> ranksOfRole_; ///< by role: indices of this process' ranks
   std::vector<std::unique_ptr<Rank>> ranks_;
   MemoryStages stages_;
   SetUpSeconds seconds_;

@@ -1,5 +1,4 @@
-// Shows how a backend executes a plan: each op with its kernel and the bytes that it
-// accesses.
+// Prints how a backend executes a plan: each op with its kernel and the bytes that it accesses.
 #pragma once
 
 #include <string>
@@ -8,8 +7,8 @@
 
 namespace shardc::exec {
 
-/// Formats a page of text: needs, memory by arena, then each segment's ops, one per line. Ops
-/// without a kernel are marked.
+/// Prints a page: needs, memory by arena, then the ops of each segment, one per line. Ops without a
+/// kernel are marked.
 std::string explain(const plan::Plan &plan, FindKernel findKernel);
 
 } // namespace shardc::exec

@@ -1,5 +1,5 @@
-// The points of a run at which a test may make something go wrong. The executor calls the object
-// that it was given there; without one nothing happens.
+// The points of a run at which a test may inject a fault. The executor calls the object that it was
+// given. Without one, nothing happens.
 #pragma once
 
 #include <functional>
@@ -11,25 +11,25 @@
 
 namespace shardc::exec {
 
-/// A segment that is about to be launched on one rank; no rank has begun it.
+/// A segment that is about to be launched on one rank. No rank has begun it yet.
 struct LaunchPoint {
   int rank = 0;
   int64_t step = 0;             ///< counted from 1 in this run
-  bool isEvaluation = false;    ///< of an evaluation
-  std::span<const BoundOp> ops; ///< with addresses and channels of the process' first rank
-  std::function<hal::Channel *(size_t op)> channel; ///< of a collective, the rank's own
+  bool isEvaluation = false;    ///< belongs to an evaluation
+  std::span<const BoundOp> ops; ///< with addresses and channels of this process' first rank
+  std::function<hal::Channel *(size_t op)> channel; ///< the rank's own channel of a collective
   hal::Backend &backend;
-  hal::Stream &compute; ///< the rank's
-  /// Makes the progress of an op's stream say that it is inside of the op.
+  hal::Stream &compute; ///< the rank's compute stream
+  /// Sets the progress word of the op's stream to "inside the op".
   std::function<Status(size_t op)> enter;
 };
 
 class FaultHooks {
 public:
   virtual ~FaultHooks() = default;
-  /// A rank of this process is about to make a channel.
+  /// Called when a rank of this process is about to create a channel.
   virtual void beforeChannel(int /*rank*/) {}
-  /// A status that is not ok becomes of the launch.
+  /// Called before a launch. An error status fails the launch.
   virtual Status beforeLaunch(const LaunchPoint &) { return Status::ok(); }
 };
 

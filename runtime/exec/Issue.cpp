@@ -1,4 +1,4 @@
-// Enqueues a bound segment: as a captured graph, op by op, or op by op with a wait after each.
+// Enqueues a bound segment: as a captured graph, or op by op.
 #include <algorithm>
 #include <chrono>
 #include <utility>
@@ -9,16 +9,15 @@
 namespace shardc::exec {
 namespace {
 
-/// A copy engine finishes a copy before it starts another, and copies of a step wait meanwhile:
-/// gathers between devices. So copies of a snapshot are short.
-/// There are also few enough of them not to fill a queue of the device, which would block the
-/// thread that feeds it.
+/// Limit of one copy of a snapshot, in bytes. A copy engine finishes a copy before it starts
+/// another, and all-gathers of a step may wait for it, so copies are short. They also must not be
+/// so many that they fill a queue of the device, which would block the thread that feeds it.
 constexpr int64_t kSnapshotCopyMax = int64_t{32} << 20;
-/// Copies within the device are that much faster.
+/// The same for copies within the device, which are faster.
 constexpr int64_t kStageCopyMax = int64_t{512} << 20;
 
-/// When an eighth of a large graph's ops is left, the host launches what follows. A launch takes
-/// about a microsecond per node, and such graphs run for ten or more per node.
+/// The host launches the next graph when one eighth of a large graph's ops is left. A launch takes
+/// about a microsecond per node, and such graphs execute for ten or more microseconds per node.
 constexpr size_t kNearEnd = 8;
 
 /// For each op, whether it is the last kernel of its unit on its stream, or belongs to no unit.
@@ -53,7 +52,7 @@ Status Executable::captureAll() {
       for (const auto &[key, instance] : rank->segments[s]) {
         const plan::Segment &segment = *segments_[s].segment;
         if (segment.before != plan::kNone)
-          continue; // saves are rare; their copies are enqueued separately
+          continue; // not captured: saves are rare, and their copies are enqueued separately
         if (static_cast<int64_t>(instance->bound->ops.size() * kNearEnd) > options_.nodesAhead &&
             options_.nodesAhead > 0) {
           ASSIGN_OR_RETURN(instance->nearEnd, rank->device->createMark());
@@ -71,8 +70,8 @@ Status Executable::captureAll() {
   return Status::ok();
 }
 
-/// An open capture would make all later calls fail: CUDA refuses to report the progress of its
-/// streams, and a waiting thread would report that refusal instead of the cause.
+/// Abandons the capture on failure. In an open capture, CUDA refuses to report the progress of its
+/// streams, so a waiting thread would report that refusal instead of the cause.
 Result<std::unique_ptr<hal::Graph>> Executable::capture(Rank &rank, const plan::Segment &segment,
                                                         const Instance &instance) {
   RETURN_IF_ERROR(rank.streams[0]->beginCapture());
@@ -83,7 +82,7 @@ Result<std::unique_ptr<hal::Graph>> Executable::capture(Rank &rank, const plan::
   return rank.streams[0]->endCapture();
 }
 
-/// The stream of the first copy takes all of them, whichever streams they name; this preserves
+/// All copies go to the stream of the first copy, even if they name other streams. This preserves
 /// every order that they need.
 Status Executable::launchBackground(uint32_t segment) {
   const plan::Segment &what = *segments_[segment].segment;
@@ -150,7 +149,7 @@ Status Executable::launch(uint32_t segment, const plan::SegmentInstance &key,
   RETURN_IF_ERROR(makeRoom(segment, key));
   RETURN_IF_ERROR(joinBackground(segment));
   const plan::Segment &what = *segments_[segment].segment;
-  for (size_t r : ranksOf(segment)) // before any rank starts work that another waits for
+  for (size_t r : ranksOf(segment)) // before any rank starts work that another one awaits
     if (options_.faults)
       RETURN_IF_ERROR(callFaultHooks(*ranks_[r], what, *ranks_[r]->segments[segment].find(key),
                                      params.step + 1));
@@ -166,8 +165,8 @@ Status Executable::launch(uint32_t segment, const plan::SegmentInstance &key,
                                            instance->nearEnd.get(), ++instance->launches));
       continue;
     }
-    // All launches of this instance, and all ranks, share the calls, so the last launch must have
-    // read its params. Other segments may wait for what is not launched yet.
+    // All launches of this instance and all ranks share the calls, so the last launch must have
+    // read its parameters. That launch does not depend on later segments, so the wait ends.
     if (instance->ended)
       RETURN_IF_ERROR(instance->ended->synchronize());
   }
@@ -211,8 +210,8 @@ Status Executable::callFaultHooks(Rank &rank, const plan::Segment &segment,
                                         backend_, *rank.streams[0], enter});
 }
 
-/// Enqueues all ops of a segment. All streams start after earlier work of the compute stream, and
-/// the compute stream continues after all of them: segments are closed.
+/// Enqueues all ops of a segment. All streams start after the earlier work of the compute stream,
+/// and the compute stream continues after all of them, so segments do not overlap.
 Status Executable::issue(Rank &rank, const plan::Segment &segment, const Instance &instance) {
   std::array<bool, plan::kStreamsMax> isUsed{};
   for (const BoundOp &op : instance.bound->ops)
@@ -258,11 +257,11 @@ Status Executable::issue(Rank &rank, const plan::Segment &segment, const Instanc
   return Status::ok();
 }
 
-/// Issues ops as one part of the stream, with progress words before the first and after the last.
+/// Issues several gathers as one piece of work, with progress words before and after them.
 Status Executable::issueTogether(Rank &rank, const plan::Segment &segment, const Instance &instance,
                                  std::span<const uint32_t> gathers) {
   const BoundOp &first = instance.bound->ops[gathers.front()];
-  if (first.kind != BoundOp::Collective) // skipped in this variant, as are the others
+  if (first.kind != BoundOp::Collective) // skipped in this variant, as are the other gathers
     return Status::ok();
   const RankPart *own = instance.part ? &*instance.part : nullptr;
   hal::Channel &channel = own ? *own->collectives[first.own].channel : *first.channel;
@@ -287,8 +286,8 @@ uint32_t *Executable::wordOf(Rank &rank, size_t word) const {
   return reinterpret_cast<uint32_t *>(rank.words->data()) + word;
 }
 
-/// Writes the current microbatch, for pipelines, whose stages are in different microbatches at the
-/// same time. One graph serves many microbatches, so this is outside of graphs.
+/// Writes the current microbatch, for pipelines, whose stages process different microbatches at the
+/// same time. The write is outside of graphs, since one graph serves many microbatches.
 Status Executable::markMicrobatch(Rank &rank, const plan::Segment &segment, int64_t microbatch) {
   if (!rank.words || !isPipeline_)
     return Status::ok();
@@ -298,7 +297,8 @@ Status Executable::markMicrobatch(Rank &rank, const plan::Segment &segment, int6
   return rank.streams[0]->writeWord(wordOf(rank, plan::kStreamsMax), word);
 }
 
-/// Issues an op with progress words before and after a collective, and after the last op of a unit.
+/// Issues an op, with progress words before and after it if it is a collective, and after it if it
+/// is the last op of a unit.
 Status Executable::issueMarked(Rank &rank, const Instance &instance, const BoundOp &op,
                                uint32_t number, bool endsUnit) {
   bool isCollective = op.kind == BoundOp::Collective && op.channel->size() > 1;
@@ -368,7 +368,8 @@ std::vector<hal::Event *> Executable::eventsOf(uint32_t segment, plan::StreamId 
   return events;
 }
 
-/// Cells may share bytes, and each rank has its own places.
+/// The ranges of arenas work and sym that no cell of the rank occupies. Cells may share bytes, and
+/// their places differ between ranks.
 std::vector<Executable::Gap> Executable::findGaps(const plan::Role &role,
                                                   const GroupIndices &indices) {
   std::vector<Gap> gaps;

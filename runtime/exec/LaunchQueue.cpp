@@ -18,7 +18,7 @@ Status LaunchQueue::makeRoom(int64_t nodes) {
   for (; first_ < end_; ++first_) {
     const Launch &oldest = at(first_);
     bool isFull = nodes_ + nodes > nodesMax_ || end_ - first_ == kLaunchesMax;
-    bool letsRunDry = first_ + 1 == end_ && !oldest.nearEnd; // the wait needs an idle device
+    bool letsRunDry = first_ + 1 == end_ && !oldest.nearEnd; // a wait would leave the device idle
     if (letsRunDry || (!isFull && !oldest.isOver()))
       return Status::ok();
     if (isFull)

@@ -51,7 +51,8 @@ std::vector<int> groupMembers(const plan::Plan &plan, int group, int64_t rank) {
   const std::vector<uint16_t> &axes = plan.groups[group].axes;
   std::vector<int64_t> coords = meshCoords(plan, rank);
   std::vector<int> members;
-  // Enumerates the group's axes, the last one fastest, with the other coordinates fixed.
+  // Enumerates the coordinates on the group's axes, the last axis fastest; all other coordinates
+  // stay fixed.
   for (uint16_t axis : axes)
     coords[axis] = 0;
   while (true) {

@@ -7,11 +7,10 @@
 
 namespace shardc::exec {
 
-/// A rank's coordinate on each axis of the mesh; the last axis is the one along which neighbouring
-/// ranks differ.
+/// A rank's coordinate on each axis of the mesh. The last axis varies fastest with the rank.
 std::vector<int64_t> meshCoords(const plan::Plan &plan, int64_t rank);
 
-/// The role of a rank: index in Plan::roles. Roles divide the mesh.
+/// The role of a rank, as an index in Plan::roles. Each rank has exactly one role.
 uint32_t roleOf(const plan::Plan &plan, int64_t rank);
 
 /// The rank's index among the members of its instance of a group; 0 for group -1.
@@ -28,10 +27,10 @@ private:
   std::vector<int64_t> indices_;
 };
 
-/// The ranks of the rank's instance of a group, in group order: by their coordinates on the group's
-/// axes.
+/// The ranks of the rank's instance of a group, in group order: sorted by their coordinates on the
+/// group's axes.
 std::vector<int> groupMembers(const plan::Plan &plan, int group, int64_t rank);
-/// The members of the rank's instance of a channel: its whole group, or the pair.
+/// The members of the rank's instance of a channel: its whole group, or a pair.
 std::vector<int> channelMembers(const plan::Plan &plan, plan::ChannelId channel, int64_t rank);
 
 } // namespace shardc::exec

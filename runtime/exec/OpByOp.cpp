@@ -22,9 +22,10 @@ OpObserver::Position OpByOp::positionOf(const Cursor &cursor, size_t op) const {
   return {run.segment, run.instance, run.params, static_cast<uint32_t>(op)};
 }
 
-/// Repeats three steps until all roles are done. 1. Each role executes ops until it reaches a
-/// collective. 2. A collective runs once all of its members in this process have reached it. 3. If
-/// neither made progress, the executor waits for a collective that other processes have to reach.
+/// Repeats these steps until all roles are done: 1. Each role executes ops until it reaches a
+/// collective. 2. A collective begins once all of its members in this process have reached it. 3.
+/// If neither step made progress, the executor waits for a collective with members in other
+/// processes.
 Status OpByOp::run(std::span<const Run> runs, const Around &around) {
   RETURN_IF_ERROR(executable_.backend().synchronize());
   runs_ = runs;
@@ -50,7 +51,7 @@ Status OpByOp::run(std::span<const Run> runs, const Around &around) {
   return Status::ok();
 }
 
-/// Everything that the role can do by itself; false if that is nothing.
+/// Executes everything that the role can execute without others. Returns false if there is nothing.
 Result<bool> OpByOp::advance(Cursor &cursor) {
   bool hasMoved = false;
   while (!isDone(cursor)) {
@@ -64,7 +65,7 @@ Result<bool> OpByOp::advance(Cursor &cursor) {
           RETURN_IF_ERROR(event->synchronize());
         RETURN_IF_ERROR(finishOp(cursor, op));
         moved = true;
-        break; // others may be ready now, and come before those that were
+        break; // the op may have made earlier ops ready
       }
     if (cursor.endedCount == cursor.states.size()) {
       RETURN_IF_ERROR(end(cursor));
@@ -113,7 +114,7 @@ std::vector<uint32_t> OpByOp::readyOps(const Cursor &cursor) const {
   return ready;
 }
 
-/// Collectives that are under way.
+/// Collectives that have begun but not ended.
 std::vector<uint32_t> OpByOp::begunOps(const Cursor &cursor) {
   std::vector<uint32_t> begun;
   for (const std::deque<uint32_t> &stream : cursor.streams)
@@ -122,7 +123,7 @@ std::vector<uint32_t> OpByOp::begunOps(const Cursor &cursor) {
   return begun;
 }
 
-/// Whether others take part in the op.
+/// Whether the op is a collective with other members.
 bool OpByOp::isMeeting(const Cursor &cursor, size_t op) const {
   const BoundOp &bound = boundOf(cursor).ops[op];
   return bound.kind == BoundOp::Collective && bound.channel->size() > 1;
@@ -139,7 +140,7 @@ std::vector<hal::Event *> OpByOp::eventsOf(const Cursor &cursor, size_t op) cons
                               segmentOf(cursor).ops[op].stream);
 }
 
-/// Finishes the collectives that have completed; false if none has.
+/// Finishes the collectives that have ended; false if there are none.
 Result<bool> OpByOp::takeEnded(Cursor &cursor) {
   bool hasOne = false;
   for (uint32_t op : begunOps(cursor))
@@ -179,8 +180,8 @@ const OpByOp::Partners &OpByOp::partnersOf(uint32_t role, plan::ChannelId channe
   return partners;
 }
 
-/// Begins the collectives that all their members in this process have reached; false if there are
-/// none.
+/// Begins the collectives that all of their members in this process have reached; false if there
+/// are none.
 Result<bool> OpByOp::meet() {
   bool hasOne = false;
   for (Cursor &cursor : cursors_) {
@@ -196,7 +197,8 @@ Result<bool> OpByOp::meet() {
   return hasOne;
 }
 
-/// The op of the channel that the role has come to; at most one, since a channel's ops are ordered.
+/// The op of the channel that the role has reached. There is at most one, since a channel's ops are
+/// ordered.
 std::optional<size_t> OpByOp::readyOn(const Cursor &cursor, plan::ChannelId channel) const {
   if (isDone(cursor) || !cursor.isBegun)
     return std::nullopt;
@@ -210,7 +212,7 @@ Result<bool> OpByOp::meetAt(Cursor &cursor, size_t op) {
   plan::ChannelId channel = segmentOf(cursor).ops[op].channel;
   std::vector<std::pair<Cursor *, size_t>> parts = {{&cursor, op}};
   bool areAllHere = true;
-  for (size_t i = 0; i < parts.size(); ++i) { // `parts` grows
+  for (size_t i = 0; i < parts.size(); ++i) { // `parts` grows in this loop
     const Partners &partners = partnersOf(parts[i].first->role, channel);
     areAllHere = areAllHere && partners.areAllHere;
     for (uint32_t role : partners.roles) {
@@ -235,7 +237,7 @@ Result<bool> OpByOp::meetAt(Cursor &cursor, size_t op) {
   return true;
 }
 
-/// Waits until a collective with other processes has ended.
+/// Waits until a collective with members in other processes has ended.
 Status OpByOp::awaitOne() const {
   std::vector<hal::Event *> events;
   bool isOneBegun = false;
@@ -248,11 +250,11 @@ Status OpByOp::awaitOne() const {
     }
   if (!events.empty())
     return executable_.backend().waitForAny(events);
-  return isOneBegun ? Status::ok() // it has ended since it was looked at
+  return isOneBegun ? Status::ok() // it has ended since it was checked
                     : makeStatus(report::RolesWait, describe());
 }
 
-/// Describes the position of each role that has not ended.
+/// Text for messages: the position of each role that is not done.
 std::string OpByOp::describe() const {
   std::string text;
   for (const Cursor &cursor : cursors_) {

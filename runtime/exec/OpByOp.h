@@ -1,7 +1,8 @@
-// Runs segments op by op on the ranks of this process. An op has ended before one that is ordered
-// behind it begins, and before it is shown. Ranks of one role take each op together. Where roles or
-// processes meet in a collective, none waits for another one before it has done all that it can:
-// so ops whose order in the plan would make roles wait for each other end all the same.
+// Executes segments op by op on the ranks of this process. An op ends before the next op that is
+// ordered after it begins, and before the observer sees it. All ranks of a role execute an op
+// together. Before a role waits for another role or process in a collective, it executes everything
+// else that it can. So roles do not wait for each other even if the plan orders independent ops
+// differently.
 #pragma once
 
 #include <deque>
@@ -18,34 +19,34 @@ class OpByOp {
 public:
   /// One run of a segment.
   struct Run {
-    uint32_t segment = 0; ///< as Executable numbers them
+    uint32_t segment = 0; ///< number of the segment in the Executable
     plan::SegmentInstance instance;
     hal::LaunchParams params;
   };
-  /// Callbacks before and after each run; the argument is its index.
+  /// Called before and after each run, with the index of the run.
   struct Around {
     std::function<Status(size_t run)> before, after;
   };
 
-  /// All must outlive it. `observer` may be null.
+  /// All arguments must outlive this object. `observer` may be null.
   OpByOp(Executable &executable, OpObserver *observer)
       : executable_(executable), observer_(observer) {}
 
-  /// The runs of each role in this order. InvalidInput, with the op at which each role stands, if
-  /// they wait for each other.
+  /// Executes the runs of each role in this order. InvalidInput, with the op that each role has
+  /// reached, if roles wait for each other.
   Status run(std::span<const Run> runs, const Around &around);
 
 private:
   enum class State : uint8_t { Waiting, Begun, Ended };
 
-  /// A role, and how far it is.
+  /// The progress of one role.
   struct Cursor {
     uint32_t role = 0;
-    std::vector<size_t> runs;                  ///< indices of its runs
-    size_t at = 0;                             ///< in `runs`
-    bool isBegun = false;                      ///< the run at the cursor
-    std::vector<State> states;                 ///< of its ops
-    std::vector<std::deque<uint32_t>> streams; ///< ops of each that have not ended
+    std::vector<size_t> runs;                  ///< indices of the role's runs
+    size_t at = 0;                             ///< index in `runs` of the current run
+    bool isBegun = false;                      ///< whether the current run has begun
+    std::vector<State> states;                 ///< of the current run's ops
+    std::vector<std::deque<uint32_t>> streams; ///< by stream: ops that have not ended
     size_t endedCount = 0;
   };
 
@@ -65,7 +66,7 @@ private:
   Status finishOp(Cursor &cursor, size_t op);
   std::vector<hal::Event *> eventsOf(const Cursor &cursor, size_t op) const;
 
-  /// The roles here with ranks that take part in the collectives of a role's ranks.
+  /// The roles of this process whose ranks take part in the collectives of a role's ranks.
   struct Partners {
     std::vector<uint32_t> roles;
     bool areAllHere = true; ///< no member is in another process

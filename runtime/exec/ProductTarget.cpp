@@ -7,7 +7,7 @@ namespace {
 
 bool isOf(const plan::Op &op, plan::CostClass cost) { return plan::opInfo(op).work.cost == cost; }
 
-/// The compute op that ends last before the collective begins.
+/// The last compute op for which the collective waits.
 size_t startOf(const BoundSegment &bound, size_t collective) {
   size_t start = 0;
   bool isFound = false;

@@ -1,5 +1,6 @@
-// Limits the multiprocessors of products that overlap NCCL's kernels, which occupy some. A product
-// cut into one wave for all then takes two waves; one cut for the rest takes only a little longer.
+// Limits the multiprocessors of products that overlap NCCL's kernels, which occupy some of them. A
+// product whose tiles fill all multiprocessors once would need a second wave. A product that is
+// tiled for the remaining ones takes only a little longer.
 #pragma once
 
 #include "runtime/exec/Bind.h"
@@ -7,12 +8,13 @@
 namespace shardc::exec {
 
 struct ProductTarget {
-  int32_t multiprocessors = 0; ///< that NCCL leaves free; 0: no limit
-  int products = 1;            ///< number of products during which a collective runs
+  int32_t multiprocessors = 0; ///< multiprocessors that NCCL leaves free; 0: no limit
+  int products = 1;            ///< number of products that execute during a collective
 };
 
-/// Limits the products after the op that an NCCL collective waits for, this many or up to the next
-/// attention, to the remaining multiprocessors.
+/// Limits products to the multiprocessors of the target. For each NCCL collective, it limits
+/// `target.products` products after the op for which the collective waits, or fewer if an attention
+/// comes first.
 void limitProducts(const plan::Plan &plan, const plan::Segment &segment,
                    const ProductTarget &target, BoundSegment &bound);
 

@@ -57,7 +57,7 @@ bool ProgressMap::find(uint32_t number, At &at) const {
   return at.op < segments_[at.segment]->ops.size();
 }
 
-/// A label in the form of those of bound ops.
+/// The label of an op, in the same form as the labels of bound ops.
 std::string ProgressMap::label(uint32_t number) const {
   At at{};
   if (!find(number, at))
@@ -87,7 +87,8 @@ std::string ProgressMap::place(std::span<const uint32_t> words) const {
   return place(best) + microbatchOf(words, best);
 }
 
-/// ` of microbatch 5` of a word of a rank that is in a body, where the rank says which it is in.
+/// Text such as ` of microbatch 5` if `word` is in a body and the rank reports its microbatch;
+/// otherwise empty.
 std::string ProgressMap::microbatchOf(std::span<const uint32_t> words, uint32_t word) const {
   auto own = std::ranges::find_if(words, ProgressWord::isMicrobatch);
   At at{};
@@ -103,7 +104,7 @@ std::string ProgressMap::stageOf(int64_t rank) const {
              : "";
 }
 
-/// The rank as the subject of a sentence; an apposition ends with a comma.
+/// The rank as the subject of a sentence; with a stage, it ends with a comma.
 std::string ProgressMap::nameOf(int rank) const {
   std::string stage = stageOf(rank);
   return fmt::format("rank {}{}{}", rank, stage, stage.empty() ? "" : ",");
@@ -119,8 +120,8 @@ std::vector<int> ProgressMap::membersOf(uint32_t word, int rank) const {
                          : std::vector<int>();
 }
 
-/// States that others, of which `waiter` is one, wait for `rank` in a collective, or for its part
-/// in a channel.
+/// A sentence that says that `waiter` and possibly other ranks wait for `rank` in a collective or
+/// in the creation of a channel.
 std::string ProgressMap::explain(std::span<const std::vector<uint32_t>> words, int rank, int waiter,
                                  uint32_t waitedIn) const {
   std::vector<int> waiting;
@@ -134,9 +135,9 @@ std::string ProgressMap::explain(std::span<const std::vector<uint32_t>> words, i
                      last.empty() ? "it has not reported yet" : "it was last seen " + last);
 }
 
-/// A rank without a heartbeat comes first. Otherwise it is a rank that does not wait although
-/// others wait for it; ranks that wait themselves may be late because of it. If all wait, the
-/// collectives do not match, and an incomplete one is reported.
+/// Prefers a rank without a heartbeat. Next comes a rank that does not wait although others wait
+/// for it; ranks that wait may be late because of it. If all ranks wait, the collectives do not
+/// match, and an incomplete one is reported.
 std::string ProgressMap::explainStall(std::span<const std::vector<uint32_t>> words,
                                       int silent) const {
   enum Pass { Silent, Idle, Any };

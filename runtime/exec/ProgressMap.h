@@ -13,40 +13,42 @@ namespace shardc::exec {
 
 class ProgressMap {
 public:
-  /// `plan` must outlive the map. Without a role it has no ops.
+  /// `plan` must outlive the map. The map has no ops if the plan has no roles.
   explicit ProgressMap(const plan::Plan &plan);
 
-  /// Ops of all segments are numbered consecutively.
+  /// The number of an op. Ops of all segments are numbered consecutively.
   uint32_t numberOf(const plan::Segment &segment, size_t op) const;
-  /// `in 'micro: all_gather %W (a.recipe:12)'`, `after '…'`, `making the channel of '…'`; empty for
-  /// a word without information.
+  /// Text such as `in 'micro: all_gather %W (a.recipe:12)'`, `after '…'` or `creating the channel
+  /// of '…'`; empty if the word has no information.
   std::string place(uint32_t word) const;
-  /// The most advanced stream of a rank that has information, collectives first; and the microbatch
-  /// of it, where one of the words says which is under way.
+  /// The position of the rank's most advanced stream, collectives first, and its microbatch if one
+  /// of the words has it.
   std::string place(std::span<const uint32_t> words) const;
-  /// Names the first rank that fell behind, the collective where others wait for it, and its last
-  /// known position. `words` has each rank's words by stream; all are stuck. `silent` is a rank
-  /// without a heartbeat, or -1; it is named even if nobody waits for it.
+  /// Explains a stall: names the first rank that fell behind, the collective in which others wait
+  /// for it, and its last known position. `words` has the words of all ranks, by stream; all of
+  /// them are stuck. `silent` is a rank without a heartbeat, or -1; it is named even if nobody
+  /// waits for it.
   std::string explainStall(std::span<const std::vector<uint32_t>> words, int silent) const;
 
-  /// `, stage 2 of 4` of a rank of a pipeline, to stand behind its number; empty otherwise.
+  /// Text to append to the number of a pipeline's rank, such as `, stage 2 of 4`; empty without a
+  /// pipeline.
   std::string stageOf(int64_t rank) const;
 
 private:
   struct At {
-    uint32_t segment, op; ///< by segments_
+    uint32_t segment, op; ///< indices; segment in segments_
   };
   std::string explain(std::span<const std::vector<uint32_t>> words, int rank, int waiter,
                       uint32_t waitedIn) const;
   std::string nameOf(int rank) const;
   std::string microbatchOf(std::span<const uint32_t> words, uint32_t word) const;
-  /// Members of the group of a collective of `rank`.
+  /// The members of the group of the collective in which `rank` is.
   std::vector<int> membersOf(uint32_t word, int rank) const;
   bool find(uint32_t number, At &at) const;
   std::string label(uint32_t number) const;
 
   const plan::Plan &plan_;
-  std::vector<const plan::Segment *> segments_; ///< of all roles
+  std::vector<const plan::Segment *> segments_; ///< segments of all roles
   std::vector<uint32_t> begins_;                ///< by segment: number of its first op
 };
 

@@ -31,7 +31,8 @@ std::vector<ParamPiece> paramPieces(const plan::Plan &plan, int32_t block, int64
 
 namespace {
 
-/// The position of a rank's elements along a dimension among those of all ranks.
+/// How ranks divide a dimension: the rank's index, the number of ranks, and the number of equal
+/// parts that are each divided.
 struct Cut {
   int64_t index = 0, ranks = 1, parts = 1;
 
@@ -44,7 +45,8 @@ struct Cut {
   }
 };
 
-/// Follows the rows of one parameter through the splits of its dimensions.
+/// Maps rows of this rank's part of a parameter to boxes of its whole tensors, according to the
+/// parameter's splits.
 class BoxMaker {
 public:
   BoxMaker(const plan::Plan &plan, const plan::Param &param, const GroupIndices &indices)
@@ -66,7 +68,7 @@ public:
       box_.stride *= whole.shape[d];
       if (cut.ranks == 1)
         continue;
-      box_.columns = param.type.shape[d]; // the elements inside of what is cut follow each other
+      box_.columns = param.type.shape[d]; // elements within the split dimension are contiguous
       box_.stride = whole.shape[d];
       isCut_ = true;
     }
@@ -74,7 +76,7 @@ public:
       box_.columns = box_.stride = 0;
   }
 
-  /// The box that begins with a row of this rank's, and ends before row `end` at the latest.
+  /// The box that begins with row `row` of this rank and ends at row `end` or earlier.
   TensorBox from(int64_t row, int64_t end) const {
     TensorBox box = box_;
     int64_t inTensor = row % rowCount_, part = inTensor / partRows_;
@@ -88,11 +90,11 @@ public:
 
 private:
   const plan::Param &param_;
-  uint8_t first_; ///< dimension that counts rows
+  uint8_t first_; ///< the dimension that counts rows
   Cut rows_;
   int64_t rowCount_, partRows_; ///< of one tensor on this rank
   int64_t firstTensor_ = 0;
-  int64_t rowSize_ = 1, inRow_ = 0; ///< of a whole tensor's row, and what is before this rank's
+  int64_t rowSize_ = 1, inRow_ = 0; ///< elements: of a whole row, before this rank's part
   bool isCut_ = false;
   TensorBox box_{.columns = 1, .stride = 1};
 };
@@ -123,7 +125,8 @@ bool isCounted(const plan::Param &param, const GroupIndices &indices) {
 
 namespace {
 
-/// Sets which parts of a matrix (the last two dimensions) are on other ranks.
+/// Sets how tensor-parallel ranks divide the last two dimensions of the parameter, and which part
+/// this rank has.
 void setParts(const plan::Plan &plan, const plan::Param &param, const GroupIndices &indices,
               kernels::ParamRange &range) {
   for (const plan::Split &split : param.splits) {
@@ -135,7 +138,7 @@ void setParts(const plan::Plan &plan, const plan::Param &param, const GroupIndic
   }
 }
 
-/// Without its place in the shard.
+/// The range of a tensor, without its location in the shard.
 kernels::ParamRange rangeOf(const plan::Plan &plan, size_t index, const RangeContext &context,
                             int64_t number) {
   const plan::Param &param = plan.params[index];

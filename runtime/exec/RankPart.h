@@ -1,5 +1,5 @@
-// The parts of a bound segment that differ from rank to rank: addresses, its piece of the parameter
-// table, its channels. Everything else is bound once for all ranks of a process.
+// The parts of a bound segment that differ between ranks: addresses, pieces of the parameter table,
+// and channels. Everything else is bound once for all ranks of a process.
 #pragma once
 
 #include <memory>
@@ -19,14 +19,15 @@ struct RankPart {
     const void *from = nullptr;
     void *to = nullptr;
   };
-  // The rank's part of calls, by BoundOp::own, which counts the ops of each kind.
+  // The rank's own data of ops, indexed by BoundOp::own, which counts the ops of each kind.
   std::vector<hal::OwnPart> calls;
   std::vector<Collective> collectives;
   std::vector<Copy> copies;
 
-  std::vector<void *> addresses; ///< of all calls
+  std::vector<void *> addresses; ///< of all calls, one after the other
 
-  // Objects to which calls and collectives point, unless the bound segment itself holds them.
+  // The objects to which calls and collectives point. Empty if the bound segment holds these
+  // objects.
   std::vector<std::unique_ptr<std::vector<kernels::Tensor>>> lists;
   std::vector<std::unique_ptr<std::vector<kernels::ParamRange>>> ranges;
   std::vector<std::unique_ptr<std::vector<int64_t>>> rangeStarts;
@@ -36,13 +37,14 @@ struct RankPart {
 /// Sets BoundOp::own of all ops.
 void numberOwnParts(BoundSegment &bound);
 
-/// The differences of `own`, a segment bound for one rank, from `shared`, the same segment bound
+/// The difference between `own`, a segment bound for one rank, and `shared`, the same segment bound
 /// for any rank of the process. The part points into `own`, which must outlive it.
 RankPart partOf(const BoundSegment &shared, const BoundSegment &own);
-/// The same if `own` is not needed afterwards: the part takes over the objects to which it points.
+/// The same, but the part takes over the objects to which it points, so `own` need not outlive it.
 RankPart takePart(const BoundSegment &shared, BoundSegment own);
 
-/// An op of `shared` as the rank with this part runs it, with its call, if it has one, in `call`.
+/// An op of `shared` as the rank with this part executes it. `call` receives its call if it has
+/// one.
 BoundOp opWithPart(const BoundOp &shared, const RankPart &part, kernels::Call &call);
 
 } // namespace shardc::exec
