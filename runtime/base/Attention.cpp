@@ -26,7 +26,7 @@ CudnnBar cudnnBarOf(const AttentionKind &kind) {
     return CudnnBar::SoftCap;
   if (kind.hasUnknownOrder)
     return CudnnBar::Positions;
-  // With several groups, the queries of a row do not have equal distances.
+  // With several groups, the queries in a row of packed heads are not evenly spaced.
   bool isEven = kind.groups == 1 || kind.groups == kind.heads;
   if (kind.packed && (!isEven || kind.channels % kAlignedChannels != 0))
     return CudnnBar::Rows;

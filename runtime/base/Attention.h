@@ -1,7 +1,7 @@
-// Determines the kernels for attention on a GPU: cuDNN's; hand-written ones for Hopper's tensor
-// cores, about as fast; or hand-written ones on CUDA cores, which are tens of times slower.
-// Compiler and backend share this decision, so predictions, warnings and refusals match the kernels
-// that run.
+// Chooses the kernels for attention on a GPU: those of cuDNN; hand-written kernels for Hopper's
+// tensor cores, which are about as fast; or hand-written kernels on CUDA cores, which are tens of
+// times slower. Compiler and backend share this choice, so predictions, warnings and refusals match
+// the kernels that run.
 #pragma once
 
 #include <cstdint>
@@ -11,39 +11,39 @@
 namespace shardc {
 
 struct AttentionKind {
-  DType type = DType::F32; ///< of queries, keys and values
-  bool drops = false;      ///< dropout of probabilities
+  DType type = DType::F32; ///< type of queries, keys and values
+  bool drops = false;      ///< dropout of attention probabilities
   bool isCausal = true;
-  bool hasDocuments = false;    ///< masks of documents
-  bool hasWindow = false;       ///< a query sees a number of keys before its own
-  bool hasChunks = false;       ///< a query sees keys of its own part of the sequence
-  bool isCapped = false;        ///< scores have a soft cap
+  bool hasDocuments = false;    ///< document masks
+  bool hasWindow = false;       ///< a query sees only a number of keys before its own position
+  bool hasChunks = false;       ///< a query sees only keys of its own chunk of the sequence
+  bool isCapped = false;        ///< scores are soft-capped
   bool packed = false;          ///< queries, keys and values share rows
   bool hasSlices = false;       ///< queries and keys are slices of sequences
-  bool hasAllKeys = false;      ///< of slices: queries are one, keys are whole sequences
-  bool hasUnknownOrder = false; ///< causal, of slices whose positions only operands tell
+  bool hasAllKeys = false;      ///< with slices: the keys are whole sequences
+  bool hasUnknownOrder = false; ///< causal slices whose positions are known only from operands
   int64_t heads = 1, groups = 1;
-  int64_t channels = 64, values = 64; ///< of a head's queries and keys, and of its values
+  int64_t channels = 64, values = 64; ///< head sizes: of queries and keys, and of values
 };
 
-/// Why cuDNN is not asked for attention. cuDNN may still refuse, depending on its version and the
-/// device.
+/// The reason why cuDNN is not used for attention. cuDNN may also refuse, depending on its version
+/// and the device.
 enum class CudnnBar : uint8_t {
   None,
-  Type,          ///< anything but bf16 and f16
-  Dropout,       ///< its masks differ from those of the plan
-  Documents,     ///< it has no document masks
-  SlidingWindow, ///< in slices, distances of positions are not those of rows
-  Chunks,        ///< chunks are left to the hand-written kernels
-  SoftCap,       ///< its graphs here have no tanh of scores
-  Rows,          ///< heads do not have equal, aligned distances in their rows
-  Positions,     ///< which keys a query sees follows from operands
+  Type,          ///< neither bf16 nor f16
+  Dropout,       ///< its dropout masks differ from those of the plan
+  Documents,     ///< it does not support document masks
+  SlidingWindow, ///< in slices, the distance of positions differs from that of rows
+  Chunks,        ///< the hand-written kernels compute chunks
+  SoftCap,       ///< our cuDNN graphs do not apply tanh to scores
+  Rows,          ///< heads are not evenly spaced or not aligned in their rows
+  Positions,     ///< operands determine which keys a query sees
 };
 
 CudnnBar cudnnBarOf(const AttentionKind &kind);
 
-/// Whether the hand-written kernels for Hopper's tensor cores compute the attention. They are used
-/// where cuDNN is not asked or refuses.
+/// Whether the hand-written kernels for Hopper's tensor cores support the attention. They are used
+/// if cuDNN is not used or refuses.
 bool hasTileKernels(const AttentionKind &kind);
 
 enum class AttentionKernels : uint8_t {
@@ -52,10 +52,10 @@ enum class AttentionKernels : uint8_t {
   Plain, ///< on CUDA cores
 };
 
-/// The kernels of a GPU that is of the Hopper architecture or is not.
+/// The kernels that a GPU uses, depending on whether its architecture is Hopper.
 AttentionKernels attentionKernels(const AttentionKind &kind, bool isHopper);
 
-/// Null, or why a GPU has no kernel for the attention. Neither has cuDNN.
+/// Why no kernel on a GPU, including cuDNN's, supports the attention; null if one does.
 const char *attentionRefusal(const AttentionKind &kind);
 
 } // namespace shardc

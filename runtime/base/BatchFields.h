@@ -1,6 +1,6 @@
-// What a batch consists of, in order: the results of batch.load, and an entry of the ring that the
-// host fills. The last one is there where ranks have slices of
-// sequences, whose places it has, or where the loss is one of pairs, which takes a reference.
+// The fields of a batch, in the order of the results of batch.load and of a ring entry that the
+// host fills. The last field exists only in two cases: if ranks have slices of sequences, it has
+// their positions (Places); if the loss compares pairs, it has a reference.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// The kinds of collectives. Plans, backends and predictions share them, so a kind that one of them
-// does not know does not compile.
+// The kinds of collectives, for plans, backends and predictions. All three switch over the kinds,
+// so a kind that one of them lacks is a compile error.
 #pragma once
 
 #include <array>
@@ -10,14 +10,14 @@
 namespace shardc {
 
 enum class CollectiveKind : uint8_t {
-  AllGather,     ///< every member gets the shards of all, in rank order
-  ReduceScatter, ///< every member gets its part of the sum over members
-  AllReduce,     ///< every member gets the sum over members
-  Send,          ///< one of two members gives a value to the other, which receives
-  Recv,          ///< the other side of a send
-  AllReduceMax,  ///< every member gets the largest of members, element by element
-  AllToAll,      ///< every member gets its part of what each member has, in rank order
-  Shift          ///< every member gets what the one so many positions before it has
+  AllGather,     ///< every member receives all shards, in rank order
+  ReduceScatter, ///< every member receives its part of the sum over members
+  AllReduce,     ///< every member receives the sum over members
+  Send,          ///< one of two members sends a value to the other one
+  Recv,          ///< the other side of a Send
+  AllReduceMax,  ///< every member receives the element-wise maximum over members
+  AllToAll,      ///< every member receives its part of every member's operand, in rank order
+  Shift          ///< every member receives the operand of the member `by` positions before it
 };
 inline constexpr size_t kCollectiveKindCount = 8;
 
@@ -28,7 +28,7 @@ constexpr std::string_view toString(CollectiveKind kind) {
   return kNames[static_cast<size_t>(kind)];
 }
 
-/// Whether members add what they hold.
+/// Whether the collective sums the members' operands.
 constexpr bool isSum(CollectiveKind kind) {
   switch (kind) {
   case CollectiveKind::AllGather:
@@ -45,12 +45,12 @@ constexpr bool isSum(CollectiveKind kind) {
   return false;
 }
 
-/// Whether it is one side of a transfer between two members, and not the same op on all.
+/// Whether it is one side of a transfer between two members, so that members issue different ops.
 constexpr bool isPointToPoint(CollectiveKind kind) {
   return kind == CollectiveKind::Send || kind == CollectiveKind::Recv;
 }
 
-/// Whether each member sends to several ones, or to one of several, and receives from them.
+/// Whether it consists of sends and receives between several members.
 constexpr bool isBySends(CollectiveKind kind) {
   switch (kind) {
   case CollectiveKind::AllToAll:
@@ -67,7 +67,7 @@ constexpr bool isBySends(CollectiveKind kind) {
   return false;
 }
 
-/// The member that is `by` positions behind the one with this index, around the group.
+/// The member `by` positions after the one with this index, modulo the group's size.
 constexpr int64_t memberBehind(int64_t index, int64_t by, int64_t members) {
   return ((index + by) % members + members) % members;
 }

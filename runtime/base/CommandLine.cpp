@@ -20,12 +20,12 @@ struct Option::State {
 };
 
 struct Command::State {
-  std::unique_ptr<CLI::App> program; ///< null for a command, which belongs to its program
+  std::unique_ptr<CLI::App> program; ///< null for a command, which belongs to its program's App
   CLI::App *app;
-  std::deque<Option::State> options; ///< never move
+  std::deque<Option::State> options; ///< a deque, so that elements never move
   std::vector<std::unique_ptr<Command>> commands;
   std::vector<std::string> otherNames;
-  UnknownHint unknownHint; ///< may be none
+  UnknownHint unknownHint; ///< may be empty
 
   Option add(CLI::Option *option) { return Option(options.emplace_back(Option::State{option})); }
 };
@@ -39,7 +39,7 @@ std::optional<int64_t> wholeNumber(const std::string &text) {
   return isWhole ? std::optional(value) : std::nullopt;
 }
 
-/// CLI11's own ranges print a limit that is not there with its 309 digits.
+/// CLI11's own range validators would print all 309 digits of a missing limit.
 CLI::Validator inRange(int64_t least, int64_t most, std::string_view name) {
   bool isOpen = most == std::numeric_limits<int64_t>::max();
   std::string range = isOpen ? "at least " + std::to_string(least)
@@ -53,7 +53,7 @@ CLI::Validator inRange(int64_t least, int64_t most, std::string_view name) {
   return {problem, std::string(name)};
 }
 
-/// `'a', 'b', 'c'`, at most twelve of them.
+/// Formats up to twelve words as `'a', 'b', 'c'`.
 std::string quotedList(const std::vector<std::string> &words) {
   constexpr size_t kShown = 12;
   std::string out;
@@ -62,7 +62,7 @@ std::string quotedList(const std::vector<std::string> &words) {
   return words.size() > kShown ? out + fmt::format(", ... ({} more)", words.size() - kShown) : out;
 }
 
-/// `; did you mean 'x'?` with the nearest of the words, if one is near.
+/// Returns `; did you mean 'x'?` with the nearest word; empty if none is near.
 std::string suggestion(std::string_view word, const std::vector<std::string> &known) {
   unsigned nearest = misspeltDistanceMax(word.size()) + 1;
   const std::string *found = nullptr;
@@ -74,7 +74,7 @@ std::string suggestion(std::string_view word, const std::vector<std::string> &kn
   return found ? fmt::format("; did you mean '{}'?", *found) : "";
 }
 
-/// CLI11 shows words in braces, in the help too.
+/// CLI11's own validator would print the words in braces, also in the help.
 CLI::Validator oneOfWords(const std::vector<std::string> &words) {
   auto problem = [words](const std::string &text) {
     if (std::ranges::find(words, text) != words.end())
@@ -85,7 +85,7 @@ CLI::Validator oneOfWords(const std::vector<std::string> &words) {
   return {problem, fmt::format("{{{}}}", fmt::join(words, ","))};
 }
 
-/// `shardc ckpt convert`, and the command itself: the last one that was given.
+/// The full name and the App of the command that was given last, such as `shardc ckpt convert`.
 std::pair<std::string, const CLI::App *> givenCommand(const CLI::App *app) {
   std::string name = app->get_name();
   while (!app->get_subcommands().empty()) {
@@ -128,7 +128,7 @@ std::string explainExtra(const std::string &command, const CLI::App *app, const 
   return fmt::format("unknown option '{}'{}", word, near);
 }
 
-/// What is wrong with a command line, in the words of our messages.
+/// Explains what is wrong with a command line, in the wording of our messages.
 std::string explain(const CLI::App *program, const CLI::ParseError &error,
                     const UnknownHint &hint) {
   auto [command, app] = givenCommand(program);
@@ -136,7 +136,7 @@ std::string explain(const CLI::App *program, const CLI::ParseError &error,
   std::vector<std::string> extras = program->remaining(/*recurse=*/true);
   bool isRequired = dynamic_cast<const CLI::RequiredError *>(&error) != nullptr,
        isValidation = dynamic_cast<const CLI::ValidationError *>(&error) != nullptr;
-  if (isRequired || isValidation) // of which an option that is not known may be the cause
+  if (isRequired || isValidation) // an unknown option may be the cause
     for (const std::string &extra : extras)
       if (extra.size() > 2 && extra.starts_with("--"))
         return explainExtra(command, app, extra, hint);
@@ -150,7 +150,7 @@ std::string explain(const CLI::App *program, const CLI::ParseError &error,
     return fmt::format("'{}' {}", option, what.substr(colon + 2));
   if (dynamic_cast<const CLI::ArgumentMismatch *>(&error))
     return fmt::format("'{}' needs a value", option);
-  if (dynamic_cast<const CLI::ConversionError *>(&error)) { // `Could not convert: --role = x`
+  if (dynamic_cast<const CLI::ConversionError *>(&error)) { // text: `Could not convert: --role = x`
     size_t equals = what.find(" = ", colon);
     if (colon != std::string::npos && equals != std::string::npos)
       return fmt::format("'{}' needs a number; found '{}'",
@@ -329,7 +329,7 @@ std::optional<std::string> Command::findUnknown(std::span<const std::string> wor
 }
 
 std::string Command::help(const std::string &name) const {
-  // Not CLI11's help(), which describes the command that was given.
+  // CLI11's own help() would describe the command that was given.
   const CLI::App *app = state_->app;
   return app->get_formatter()->make_help(app, name, CLI::AppFormatMode::Normal);
 }
@@ -354,7 +354,7 @@ std::optional<int> Program::parse(int argc, const char *const *argv) {
   try {
     state_->app->parse(argc, argv);
   } catch (const CLI::ParseError &error) {
-    if (error.get_exit_code() == 0) // the help or the version
+    if (error.get_exit_code() == 0) // the help or the version was requested
       return state_->app->exit(error);
     return refuse(explain(state_->app, error, givenHint()));
   }

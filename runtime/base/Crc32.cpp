@@ -31,7 +31,7 @@ constexpr Tables makeTables() {
 
 constexpr Tables kTables = makeTables();
 
-/// Updates the register with `size` bytes, without the inversions at both ends.
+/// Updates the register with `size` bytes, without inverting it before and after.
 uint32_t runTables(uint32_t crc, const uint8_t *data, size_t size) {
   for (; size >= 8; data += 8, size -= 8) {
     uint64_t word;
@@ -57,9 +57,9 @@ constexpr uint32_t multiply(uint32_t a, uint32_t b) {
   return product;
 }
 
-/// x^(2^k) modulo the polynomial, for each bit k of an exponent.
+/// The table of x^(2^k) modulo the polynomial, for each bit k of an exponent.
 constexpr std::array<uint32_t, 64> makeSquares() {
-  std::array<uint32_t, 64> squares = {0x40000000u}; // x
+  std::array<uint32_t, 64> squares = {0x40000000u}; // the polynomial x
   for (size_t k = 1; k < squares.size(); ++k)
     squares[k] = multiply(squares[k - 1], squares[k - 1]);
   return squares;
@@ -67,9 +67,9 @@ constexpr std::array<uint32_t, 64> makeSquares() {
 
 constexpr std::array<uint32_t, 64> kSquares = makeSquares();
 
-/// x^exponent modulo the polynomial: a multiplication for each bit that is set.
+/// Computes x^exponent modulo the polynomial with one multiplication per set bit.
 constexpr uint32_t powerOfX(uint64_t exponent) {
-  uint32_t power = 0x80000000u; // 1
+  uint32_t power = 0x80000000u; // the polynomial 1
   for (size_t k = 0; exponent != 0; exponent >>= 1, ++k)
     if ((exponent & 1) != 0)
       power = multiply(power, kSquares[k]);
@@ -77,7 +77,8 @@ constexpr uint32_t powerOfX(uint64_t exponent) {
 }
 
 #if defined(__x86_64__)
-/// Constant that moves a 64-bit half of the fold over `bits`: x^bits reflected to 33 bits.
+/// The constant that advances a 64-bit half of the fold by `bits` bits: x^bits, reflected to 33
+/// bits.
 constexpr uint64_t foldBy(uint64_t bits) { return static_cast<uint64_t>(powerOfX(bits)) << 1; }
 
 __attribute__((target("pclmul,sse4.1"))) __m128i fold(__m128i x, __m128i next, __m128i constants) {
@@ -86,8 +87,9 @@ __attribute__((target("pclmul,sse4.1"))) __m128i fold(__m128i x, __m128i next, _
   return _mm_xor_si128(_mm_xor_si128(low, high), next);
 }
 
-/// Folds whole blocks of 64 bytes into 16, then runs the tables over those (Gopal et al., "Fast CRC
-/// Computation for Generic Polynomials Using PCLMULQDQ", Intel 2009). `size` >= 64.
+/// Folds whole blocks of 64 bytes into 16 bytes, then processes those with the tables (Gopal et
+/// al., "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ", Intel 2009). `size` must be
+/// at least 64.
 __attribute__((target("pclmul,sse4.1"))) uint32_t runFolded(uint32_t crc, const uint8_t *data,
                                                             size_t size) {
   auto load = [](const uint8_t *at) {
@@ -97,7 +99,7 @@ __attribute__((target("pclmul,sse4.1"))) uint32_t runFolded(uint32_t crc, const 
   __m128i x1 = load(data + 16), x2 = load(data + 32), x3 = load(data + 48);
   data += 64;
   size -= 64;
-  // The low half of a block lies 64 bits further from the end than the high half.
+  // The low half of a block is 64 bits further from the end than the high half.
   const __m128i by512 = _mm_set_epi64x(static_cast<long long>(foldBy(512 - 32)),
                                        static_cast<long long>(foldBy(512 + 32)));
   const __m128i by128 = _mm_set_epi64x(static_cast<long long>(foldBy(128 - 32)),

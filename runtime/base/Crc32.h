@@ -1,5 +1,5 @@
-// CRC-32 as in zip (polynomial 0x04C11DB7, reflected), fast enough to keep up with a disk:
-// carry-less multiplication if the processor supports it, otherwise tables.
+// CRC-32 as in zip (polynomial 0x04C11DB7, reflected). It uses carry-less multiplication if the
+// processor supports it, otherwise tables, and is fast enough to keep up with a disk.
 #pragma once
 
 #include <cstddef>
@@ -7,13 +7,14 @@
 
 namespace shardc {
 
-/// CRC of `previous`'s bytes followed by these; start with 0.
+/// The CRC of some bytes followed by these bytes; `previous` is the CRC of the former, 0 at the
+/// start.
 uint32_t crc32(uint32_t previous, const void *data, size_t size);
 
-/// CRC of A followed by B from the CRC of each and B's length.
+/// The CRC of A followed by B, computed from both CRCs and the length of B.
 uint32_t crc32Combine(uint32_t crcA, uint32_t crcB, uint64_t sizeB);
 
-/// The same as crc32, with tables only; for the tests.
+/// The same as crc32(), but with tables only; for tests.
 uint32_t crc32Tables(uint32_t previous, const void *data, size_t size);
 
 } // namespace shardc

@@ -12,8 +12,8 @@ enum class CudaLimit : uint8_t {
 
 struct CudaLimitInfo {
   int64_t most;
-  const char *what;    ///< that the size counts
-  const char *refusal; ///< of a kernel whose call has more
+  const char *what;    ///< what the size counts
+  const char *refusal; ///< message of a kernel that refuses a larger call
 };
 
 constexpr CudaLimitInfo cudaLimit(CudaLimit limit) {
@@ -24,7 +24,7 @@ constexpr CudaLimitInfo cudaLimit(CudaLimit limit) {
   return kInfos[static_cast<int>(limit)];
 }
 
-/// Null, or why a CUDA kernel refuses a call with such a size.
+/// Why CUDA kernels refuse a call with this size; null if they do not.
 constexpr const char *cudaRefusal(CudaLimit limit, int64_t size) {
   return size > cudaLimit(limit).most ? cudaLimit(limit).refusal : nullptr;
 }

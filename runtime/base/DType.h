@@ -28,7 +28,7 @@ constexpr int64_t dtypeBytes(DType type) {
 std::string_view dtypeName(DType type);
 std::optional<DType> parseDType(std::string_view name);
 
-/// A bfloat16 number as its 16 bits.
+/// A bfloat16 number, stored as its 16 bits.
 struct BF16 {
   uint16_t bits;
 };
@@ -38,21 +38,21 @@ inline float toFloat(float x) { return x; }
 
 inline BF16 toBF16(float x) {
   uint32_t bits = std::bit_cast<uint32_t>(x);
-  if ((bits & 0x7fffffffu) > 0x7f800000u) // a NaN must not round to infinity
+  if ((bits & 0x7fffffffu) > 0x7f800000u) // a NaN must not be rounded to infinity
     return {static_cast<uint16_t>((bits >> 16) | 0x40u)};
   uint32_t rounding = 0x7fffu + ((bits >> 16) & 1u);
   return {static_cast<uint16_t>((bits + rounding) >> 16)};
 }
 
-/// An IEEE half-precision number as its 16 bits.
+/// An IEEE half-precision number, stored as its 16 bits.
 struct F16 {
   uint16_t bits;
 };
 
 inline float toFloat(F16 x) {
   uint32_t sign = static_cast<uint32_t>(x.bits & 0x8000u) << 16, rest = x.bits & 0x7fffu;
-  // With the fields in their places, the exponent is 112 too small; the product is exact, also of
-  // numbers without a leading one.
+  // Shifted into the fields of a float, the exponent is 112 too small. The product corrects that
+  // and is exact, even for subnormal numbers.
   uint32_t bits = std::bit_cast<uint32_t>(std::bit_cast<float>(rest << 13) * 0x1p112f);
   if (rest >= 0x7c00u)
     bits = 0x7f800000u | (rest << 13) | (rest > 0x7c00u ? 0x400000u : 0u);
@@ -62,7 +62,8 @@ inline float toFloat(F16 x) {
 inline F16 toF16(float x) {
   uint32_t bits = std::bit_cast<uint32_t>(x), rest = bits & 0x7fffffffu;
   uint32_t half = ((rest + 0xfffu + ((rest >> 13) & 1u)) >> 13) - (112u << 10);
-  // Below 2^-14 a number is a multiple of 2^-24: the sum with 0.5 has these as its last bits.
+  // Numbers below 2^-14 are multiples of 2^-24. Adding 0.5 rounds to such a multiple and leaves it
+  // in the last bits of the sum.
   uint32_t small = std::bit_cast<uint32_t>(std::bit_cast<float>(rest) + 0.5f) - 0x3f000000u;
   half = rest < 0x38800000u ? small : half;
   half = rest >= 0x477ff000u ? 0x7c00u : half;
@@ -70,7 +71,8 @@ inline F16 toF16(float x) {
   return {static_cast<uint16_t>(half | ((bits >> 16) & 0x8000u))};
 }
 
-/// The types in which models compute and collectives add, each in fp32 or what is converted to it.
+/// The types in which models compute and collectives add. Sums of 16-bit types are computed in
+/// fp32.
 constexpr bool isComputeType(DType type) {
   return type == DType::F32 || type == DType::BF16 || type == DType::F16;
 }

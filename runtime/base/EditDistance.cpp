@@ -16,7 +16,8 @@ unsigned editDistance(std::string_view a, std::string_view b, unsigned distanceM
   size_t difference = a.size() > b.size() ? a.size() - b.size() : b.size() - a.size();
   if (difference > distanceMax)
     return distanceMax + 1;
-  // Three rows of the usual table: a swap of neighbours needs the row before the previous one.
+  // Keeps three rows of the usual table, since a swap of neighbours refers to the row before the
+  // previous one.
   size_t width = b.size() + 1;
   std::vector<unsigned> before(width), last(width), row(width);
   for (size_t j = 0; j < width; ++j)

@@ -1,4 +1,4 @@
-// The sizes of an elastic job, as `--elastic` takes them.
+// The sizes of an elastic job, as `--elastic` accepts them.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace shardc {
 /// text.
 Result<std::vector<int64_t>> parseElasticSizes(std::string_view text);
 
-/// `8,6,4`.
+/// Formats sizes as `8,6,4`.
 std::string elasticText(const std::vector<int64_t> &sizes);
 
 } // namespace shardc

@@ -1,4 +1,4 @@
-// Signals that ask a run to end after a step.
+// Signals that request the end of a run after the current step.
 #pragma once
 
 #include <algorithm>
@@ -7,14 +7,14 @@
 
 namespace shardc {
 
-/// A further end signal of this process, which its job names; 0 if there is none.
+/// An additional end signal, which the job names; 0 if there is none.
 inline int &ownEndSignal() {
   static int number = 0;
   return number;
 }
 
-/// SIGINT, SIGTERM and SIGHUP, the last one only where it is not ignored: `nohup` starts programs
-/// that outlive their terminal. And the job's own.
+/// SIGINT, SIGTERM, SIGHUP and the job's own signal. SIGHUP is left out if it is ignored, since
+/// `nohup` does that for programs that must outlive their terminal.
 inline std::vector<int> endSignals() {
   std::vector<int> signals = {SIGINT, SIGTERM};
   struct sigaction action = {};
@@ -25,8 +25,8 @@ inline std::vector<int> endSignals() {
   return signals;
 }
 
-/// Whether a second one of the kind asks to end at once. A shell that ends and its terminal both
-/// send SIGHUP.
+/// Whether a second signal of this kind requests an immediate end. SIGHUP does not, since a shell
+/// that ends and its terminal both send it.
 inline bool countsTwice(int number) { return number != SIGHUP; }
 
 } // namespace shardc

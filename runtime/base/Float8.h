@@ -9,7 +9,8 @@
 
 namespace shardc {
 
-/// Numbers of 8 bits: sign, four or five bits of exponent, three or two of mantissa.
+/// 8-bit numbers with one sign bit: e4m3 has four exponent and three mantissa bits, e5m2 five and
+/// two.
 struct F8E4M3 {
   uint8_t bits;
 };
@@ -17,27 +18,30 @@ struct F8E5M2 {
   uint8_t bits;
 };
 
-/// Conversion of numbers beyond the largest: to infinity, or NaN if the type has none; or to the
-/// largest number, as GPUs convert for products. PyTorch saturates e4m3 from 2.15 on, but not e5m2.
+/// How numbers above the largest one are converted: to infinity (NaN if the type has none), or to
+/// the largest number, as GPUs do for products. PyTorch saturates e4m3 since 2.15, but not e5m2.
 enum class Overflow : uint8_t { Special, Saturate };
 
 namespace float8 {
 
-/// What both formats have in common; `kMantissa` bits of it, and the exponent's bias.
+/// Conversion shared by both formats, which differ in the number of mantissa bits and in the
+/// exponent's bias.
 template <int kMantissa, int kBias> float toFloat(uint8_t code) {
-  // With the fields in their places, the exponent is too small by the difference of the biases; the
-  // product is exact, also of numbers without a leading one.
+  // Shifted into the fields of a float, the exponent is too small by the difference of the biases.
+  // The product corrects that and is exact, even for subnormal numbers.
   constexpr float kFactor = std::bit_cast<float>((254u - kBias) << 23);
   uint32_t rest = code & 0x7fu;
   float value = std::bit_cast<float>(rest << (23 - kMantissa)) * kFactor;
   return std::bit_cast<float>(std::bit_cast<uint32_t>(value) | ((code & 0x80u) << 24));
 }
 
-/// Rounded to nearest even, without sign, as if exponents had no end: from the first code that is
-/// no number on, the number is too large. `rest` are the bits of a finite number without its sign.
+/// Rounds to nearest even, without the sign, as if the range of exponents were unlimited: a code
+/// that does not encode a number means that the number is too large. `rest` has the bits of a
+/// finite number without its sign.
 template <int kMantissa, int kBias> uint32_t round(uint32_t rest) {
-  constexpr uint32_t kSmallest = (128u - kBias) << 23; // with a leading one
-  // Below it a number is a multiple of the smallest: the sum has these as its last bits.
+  constexpr uint32_t kSmallest = (128u - kBias) << 23; // the smallest normal number
+  // Numbers below it are multiples of the smallest subnormal. Adding the magic number rounds to
+  // such a multiple and leaves it in the last bits of the sum.
   constexpr uint32_t kMagic = (128u - kBias - kMantissa + 23u) << 23;
   if (rest < kSmallest)
     return std::bit_cast<uint32_t>(std::bit_cast<float>(rest) + std::bit_cast<float>(kMagic)) -
@@ -81,20 +85,19 @@ inline F8E5M2 toF8E5M2(float x, Overflow overflow = Overflow::Special) {
   return {static_cast<uint8_t>((rest > 0x7f800000u ? kNan : code) | (bits >> 24 & 0x80u))};
 }
 
-/// How a grouped product brings its factors to 8 bits: the values of the attribute `fp8_recipe`.
+/// How a grouped product quantises its factors to 8 bits: the values of attribute `fp8_recipe`.
 enum class Fp8Factors : uint8_t { None, Tensorwise, Blockwise, Mxfp8, Delayed };
 
-/// Whether each run's rows and each matrix have one scale.
+/// Whether the rows of each group, and each matrix, have a single scale.
 inline bool isScaledWhole(Fp8Factors recipe) {
   return recipe == Fp8Factors::Tensorwise || recipe == Fp8Factors::Delayed;
 }
 
-/// The blocks of a matrix that have a scale each. Those at its ends may be smaller.
+/// The shapes of blocks that share one scale. Blocks at the ends of a matrix may be smaller.
 enum class ScaleBlocks : uint8_t {
-  Rows128,    ///< 1 by 128 with scales of f32[cols/128,rows], in the order that GPUs read
-  Squares128, ///< 128 by 128 with scales of f32[rows/128,cols/128]
-  Rows32,     ///< 1 by 32 with scales of e8m0, which are powers of two by their exponents,
-              ///< [rows,cols/32]
+  Rows128,    ///< 1 by 128; scales f32[cols/128,rows], in the layout that GPUs read
+  Squares128, ///< 128 by 128; scales f32[rows/128,cols/128]
+  Rows32,     ///< 1 by 32; scales e8m0[rows,cols/32], each the exponent of a power of two
 };
 
 /// Rows and columns of a matrix, of a block, or of a matrix of scales.
@@ -114,14 +117,14 @@ inline Extents scalesOf(ScaleBlocks blocks, Extents matrix) {
   return blocks == ScaleBlocks::Rows128 ? Extents{count.cols, count.rows} : count;
 }
 
-/// The index, among the scales, of the scale of an element.
+/// The index of an element's scale among the scales.
 inline int64_t scaleIndex(ScaleBlocks blocks, Extents scales, int64_t row, int64_t col) {
   Extents block = blockOf(blocks);
   int64_t down = row / block.rows, right = col / block.cols;
   return blocks == ScaleBlocks::Rows128 ? right * scales.cols + down : down * scales.cols + right;
 }
 
-/// The block shape for which a matrix has scales of these extents, if there is one.
+/// The block shape that gives a matrix scales of these extents, if there is one.
 inline std::optional<ScaleBlocks> blocksOf(bool isE8M0, Extents scales, Extents matrix) {
   for (ScaleBlocks blocks : {ScaleBlocks::Rows128, ScaleBlocks::Squares128, ScaleBlocks::Rows32})
     if (isE8M0 == (blocks == ScaleBlocks::Rows32) && scalesOf(blocks, matrix) == scales)
@@ -133,11 +136,11 @@ inline std::optional<ScaleBlocks> blocksOf(bool isE8M0, Extents scales, Extents 
 inline float toFloatE8M0(uint8_t bits) {
   if (bits == 0xff)
     return std::numeric_limits<float>::quiet_NaN();
-  // The smallest is below the numbers with a leading one.
+  // The smallest scale is a subnormal float.
   return std::bit_cast<float>(bits == 0 ? 0x400000u : static_cast<uint32_t>(bits) << 23);
 }
 
-/// The smallest power of two that is not below x, which is not negative, as e8m0.
+/// The smallest power of two that is not less than x, as e8m0. x must not be negative.
 inline uint8_t toE8M0(float x) {
   uint32_t bits = std::bit_cast<uint32_t>(x);
   if (bits >= 0x7f800000u) // infinity and NaN

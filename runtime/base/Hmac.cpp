@@ -11,7 +11,7 @@ namespace {
 
 static_assert(crypto_auth_hmacsha256_BYTES == sizeof(AuthCode));
 
-/// Initialises libsodium once per process; it returns 1 if that was done before.
+/// Initialises libsodium once per process. sodium_init() returns 1 if that was done before.
 void setUp() {
   static const int status = ::sodium_init();
   SHARDC_CHECK(status >= 0, "libsodium does not start");

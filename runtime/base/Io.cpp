@@ -45,7 +45,7 @@ Status writeAll(int fd, std::string_view contents, const std::string &path) {
 
 /// The target of a path after following links, whether it exists or not.
 std::string behindLinks(const std::string &path) {
-  constexpr int kLinksMax = 40; // the kernel's limit
+  constexpr int kLinksMax = 40; // the limit of the Linux kernel
   std::error_code error;
   fs::path at = path;
   for (int i = 0; i < kLinksMax && fs::is_symlink(fs::symlink_status(at, error)); ++i)
@@ -57,7 +57,8 @@ const char *kindOf(mode_t mode) {
   return S_ISDIR(mode) ? "folder" : S_ISFIFO(mode) ? "pipe" : "device";
 }
 
-/// Opens a regular file for reading. Refuses anything else, without waiting for a pipe's writer.
+/// Opens a regular file for reading. Refuses anything else, and does not wait for the writer of a
+/// pipe.
 Status openRegular(const std::string &path, FileDescriptor &file) {
   file.fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (file.fd < 0)
@@ -71,20 +72,20 @@ Status openRegular(const std::string &path, FileDescriptor &file) {
   return Status::ok();
 }
 
-/// Whether a descriptor is there for this program to read: not one that the program opened itself,
-/// which all close when another program starts, and not one for writing, such as standard output.
+/// Whether a descriptor was passed to this program for reading. Descriptors that the program opened
+/// itself have FD_CLOEXEC, and descriptors such as standard output are only for writing.
 bool isInput(int fd) {
   int flags = ::fcntl(fd, F_GETFD), mode = ::fcntl(fd, F_GETFL);
   bool isOwn = flags < 0 || (flags & FD_CLOEXEC) != 0;
   return !isOwn && mode >= 0 && (mode & O_ACCMODE) != O_WRONLY;
 }
 
-/// The descriptor of this process that a path names, such as a shell passes for `<(command)`.
+/// The number of a descriptor that a path names. Shells pass such paths for `<(command)`.
 std::optional<int> descriptorOf(std::string_view path) {
   if (path == "/dev/stdin" && isInput(STDIN_FILENO))
     return STDIN_FILENO;
   for (std::string_view folder : {"/dev/fd/", "/proc/self/fd/"}) {
-    unsigned short fd = 0; // opening fails if the number is not one of this process's descriptors
+    unsigned short fd = 0; // opening fails unless this process has the descriptor
     const char *end = path.data() + path.size();
     if (!path.starts_with(folder))
       continue;
@@ -95,7 +96,7 @@ std::optional<int> descriptorOf(std::string_view path) {
   return std::nullopt;
 }
 
-/// Writes into what `path` leads to.
+/// Writes to the existing file, pipe or device at `path`.
 Status writeInPlace(const std::string &path, std::string_view contents) {
   FileDescriptor file{::open(path.c_str(), O_WRONLY | O_TRUNC | O_CLOEXEC)};
   if (file.fd < 0)
@@ -103,7 +104,8 @@ Status writeInPlace(const std::string &path, std::string_view contents) {
   return writeAll(file.fd, contents, path);
 }
 
-/// Gives a file the owner, as far as the system allows, and the mode of the one that it replaces.
+/// Gives a file the owner of the file that it replaces, if the system allows it, and that file's
+/// mode.
 Status takeMode(int fd, const struct stat &replaced, const std::string &path) {
   bool isOwned = ::fchown(fd, replaced.st_uid, replaced.st_gid) == 0;
   mode_t mode = replaced.st_mode & (isOwned ? 07777 : 0777);
@@ -114,7 +116,8 @@ std::string temporaryOf(const std::string &path) {
   return fmt::format("{}.tmp.{}", path, ::getpid());
 }
 
-/// Pipes and devices are written into. A link of /proc may point to a file without a name.
+/// Whether the path is written in place, as pipes and devices are. A link in /proc may also lead to
+/// a file without a name.
 bool isWrittenInPlace(const std::string &path, const std::string &target) {
   std::error_code error;
   fs::file_status found = fs::status(path, error);
@@ -162,7 +165,7 @@ Status systemError(const char *what, const std::string &path, int error) {
 Result<std::string> readOpened(int fd, const std::string &path, uint64_t bytesMax) {
   std::string contents;
   char buffer[1 << 16];
-  while (true) { // by chunks: files of /proc and pipes have no known size
+  while (true) { // in chunks, since pipes and files of /proc have no known size
     ssize_t got = ::read(fd, buffer, sizeof buffer);
     if (got < 0 && errno == EINTR)
       continue;
@@ -186,7 +189,7 @@ Result<std::string> readFile(const std::string &path, uint64_t bytesMax) {
 }
 
 Result<std::string> readDescriptor(int fd, uint64_t bytesMax) {
-  std::string path = fmt::format("/dev/fd/{}", fd); // read from the beginning
+  std::string path = fmt::format("/dev/fd/{}", fd); // to read from the beginning
   FileDescriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
   if (file.fd < 0)
     return systemError("open", path, errno);

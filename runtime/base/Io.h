@@ -16,33 +16,34 @@ namespace shardc {
 /// otherwise Io.
 StatusCode kindOfError(int error);
 
-/// "cannot <what> '<path>': <reason>", for an error number of the system.
+/// An error with text "cannot <what> '<path>': <reason>", for an error number of the system.
 Status systemError(const char *what, const std::string &path, int error);
 
-/// Reads a whole regular file. InvalidInput for a pipe, device or folder, and beyond `bytesMax`;
-/// NotFound or Io otherwise. Never blocks, unless the path is one of /dev/fd: a descriptor that
-/// this program was started with.
+/// Reads a whole regular file. InvalidInput for a pipe, device or folder, and for more than
+/// `bytesMax` bytes; NotFound or Io otherwise. Never blocks, unless the path is in /dev/fd and
+/// names a descriptor with which this program was started.
 Result<std::string> readFile(const std::string &path, uint64_t bytesMax = uint64_t{1} << 32);
 
-/// Reads from an open descriptor of this process, pipes included; a file from its beginning.
+/// Reads an open descriptor of this process, which may be a pipe. A file is read from its
+/// beginning.
 Result<std::string> readDescriptor(int fd, uint64_t bytesMax = uint64_t{1} << 32);
 
 /// Reads an open descriptor from its position to its end; `path` is for messages.
 Result<std::string> readOpened(int fd, const std::string &path, uint64_t bytesMax);
 
-/// Replaces `path`, or the file that it links to, by `contents` atomically: a crash leaves the old
-/// file or the new one. An existing file's mode stays. Writes into a path that is not a regular
-/// file, such as a pipe or /dev/null.
+/// Replaces `path`, or the file to which it links, by `contents` atomically: a crash leaves either
+/// the old or the new file. The mode of an existing file is kept. If the path is not a regular
+/// file, such as a pipe or /dev/null, writes to it.
 Status writeFileAtomic(const std::string &path, std::string_view contents);
 
-/// Whether writeFileAtomic could write to `path` now; leaves nothing there.
+/// Ok if writeFileAtomic could write to `path` now. Leaves no file there.
 Status checkWritable(const std::string &path);
 
 /// A read-only memory map of a whole file. Move-only; unmaps when destroyed.
 class MappedFile {
 public:
   static Result<MappedFile> open(const std::string &path);
-  /// Maps the regular file of an open descriptor; `path` is for messages.
+  /// Maps the regular file of an open descriptor. `path` is for messages.
   static Result<MappedFile> ofOpened(int fd, const std::string &path);
   MappedFile() = default;
   MappedFile(MappedFile &&other) noexcept;

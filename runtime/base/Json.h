@@ -1,6 +1,6 @@
-// JSON values, by nlohmann's library. Parsing and printing are large templates: Json.cpp
-// instantiates them once, and other files call the functions below. Ordered values are only built
-// and printed, so the few functions that do this are instantiated where they are used.
+// JSON values of nlohmann's library. Parsing and printing are large templates, so only Json.cpp
+// instantiates them, and other files call the functions below. Ordered values are only built and
+// printed; the few functions for them are instantiated where they are used.
 #pragma once
 
 #include <string>
@@ -12,13 +12,13 @@ extern template class nlohmann::basic_json<>;
 
 namespace shardc {
 
-/// The value of `text`; `is_discarded()` where it is malformed. `watch` sees each part of it, and
-/// drops it by returning false.
+/// Parses `text`. The result satisfies `is_discarded()` if the text is malformed. `watch` is called
+/// with each part and may return false to drop it.
 nlohmann::json parseJson(std::string_view text,
                          const nlohmann::json::parser_callback_t &watch = nullptr);
 
-/// `json` as text: in one line, or with `indent` blanks a level. What is not UTF-8 is replaced;
-/// `isAscii` escapes the rest.
+/// Prints `json` on one line, or with `indent` blanks per level. Bytes that are not UTF-8 are
+/// replaced; `isAscii` escapes all characters beyond ASCII.
 std::string toText(const nlohmann::json &json, int indent = -1, bool isAscii = false);
 std::string toText(const nlohmann::ordered_json &json, int indent = -1, bool isAscii = false);
 

@@ -1,5 +1,5 @@
-// Who started this process as one of several ranks: torchrun (also variables set by hand), mpirun
-// or srun. The one place that knows their environment variables.
+// Detects the launcher that started this process as one of several ranks: torchrun (or variables
+// set by hand), mpirun or srun. Only this code knows their environment variables.
 #pragma once
 
 #include <array>
@@ -15,10 +15,10 @@ namespace shardc {
 enum class Launcher : uint8_t { Plain, Torchrun, OpenMpi, Slurm };
 std::string_view toString(Launcher launcher);
 
-/// Value of an environment variable, or null.
+/// Returns the value of an environment variable, or null.
 using GetEnv = std::function<const char *(const char *name)>;
 
-/// The environment; an empty variable counts as not set.
+/// Access to the environment. An empty variable counts as not set.
 class Environment {
 public:
   explicit Environment(GetEnv get) : get_(std::move(get)) {}
@@ -28,7 +28,8 @@ public:
     return value && *value != '\0';
   }
   std::string text(const char *name) const { return has(name) ? get_(name) : ""; }
-  /// InvalidInput, with the name, if it is not set or not a number in the range.
+  /// The variable as a number. InvalidInput, with the name, if it is not set or is not a number in
+  /// the range.
   Result<int64_t> number(const char *name, int64_t least, int64_t most) const;
 
 private:
@@ -39,18 +40,18 @@ private:
 struct LauncherVariables {
   Launcher launcher;
   const char *rank, *worldSize, *localRank;
-  const char *localSize; ///< need not be set; null: the launcher has none
-  /// What the ranks of a job have in common and those of others do not, the name that the launcher
-  /// has for it first; they need not be set, and some are null.
+  const char *localSize; ///< may be unset; null: the launcher has no such variable
+  /// Variables that all ranks of a job share and that differ between jobs, starting with the
+  /// launcher's own name for the job. Each may be unset; missing entries are null.
   std::array<const char *, 3> job;
 };
 
-/// Ranks of a job that a launcher may have.
+/// Limit on the number of ranks that a launcher may start.
 inline constexpr int64_t kLaunchedRanksMax = 1 << 20;
 
-/// The launcher of this process, the innermost where there are several: torchrun may run in tasks
-/// of srun, and mpirun in a batch script. Null for a plain start: a batch script itself has Slurm's
-/// variables but no step, and one task is a plain start too.
+/// The launcher of this process. If there are several, the innermost one: torchrun may run in tasks
+/// of srun, and mpirun in a batch script. Null if the process was started without a launcher. That
+/// includes a batch script, which has Slurm's variables but no step, and a single task.
 const LauncherVariables *findLauncher(const Environment &environment);
 
 } // namespace shardc

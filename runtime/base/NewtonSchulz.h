@@ -1,6 +1,7 @@
-// The steps of Muon's orthogonalisation: X becomes a·X + (b·A + c·A²)·X with A = X·Xᵀ, with other
-// coefficients in each step. The numbers, and what follows the last of them, are those of
-// emerging_optimizers.orthogonalized_optimizers.muon_utils, fp32 numbers written as decimals.
+// The iterations of Muon's orthogonalisation: X becomes a·X + (b·A + c·A²)·X with A = X·Xᵀ, with
+// different coefficients in each iteration. The coefficients, and how they continue after the last
+// one, equal those of emerging_optimizers.orthogonalized_optimizers.muon_utils; fp32 numbers are
+// written as decimals.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +12,7 @@
 
 namespace shardc {
 
-/// Attribute ns_coefficients, in the order of its words.
+/// Values of attribute ns_coefficients, in the order of its words.
 enum class NsCoefficients : uint8_t {
   Quintic,
   Simple,
@@ -21,9 +22,9 @@ enum class NsCoefficients : uint8_t {
   DeepseekV4,
   Cubic5
 };
-/// Attribute update_scale.
+/// Values of attribute update_scale.
 enum class UpdateScale : uint8_t { Spectral, UnitRmsNorm, ShapeScaling };
-/// Attribute products.
+/// Values of attribute products.
 enum class NsProducts : uint8_t { Medium, High, Highest };
 
 struct NsStep {
@@ -77,8 +78,8 @@ inline std::span<const NsStep> nsSteps(NsCoefficients coefficients) {
   return kQuintic;
 }
 
-/// Coefficients of step `i`, from 0 on: behind the last ones of some sets the last ones again, of
-/// others the first ones.
+/// Coefficients of iteration `i`, counted from 0. After their last coefficients, some sets repeat
+/// the last ones, and others start again with the first ones.
 inline NsStep nsStep(NsCoefficients coefficients, int64_t i) {
   std::span<const NsStep> steps = nsSteps(coefficients);
   auto count = static_cast<int64_t>(steps.size());
@@ -88,7 +89,7 @@ inline NsStep nsStep(NsCoefficients coefficients, int64_t i) {
   return steps[static_cast<size_t>(staysAtLast ? std::min(i, count - 1) : i % count)];
 }
 
-/// The factor on an orthogonalised matrix.
+/// The factor by which an orthogonalised matrix is multiplied.
 inline double updateScale(UpdateScale scale, int64_t rows, int64_t columns) {
   auto r = static_cast<double>(rows), c = static_cast<double>(columns);
   switch (scale) {
@@ -102,11 +103,11 @@ inline double updateScale(UpdateScale scale, int64_t rows, int64_t columns) {
   return 1;
 }
 
-/// Limits of a batch that GPUs orthogonalise at a time: matrices of one shape, and elements
-/// together, unless a single matrix has more.
+/// Limits of a batch that GPUs orthogonalise at a time: the number of matrices of one shape, and
+/// their total number of elements. A single matrix may have more elements.
 inline constexpr int64_t kNsBatchMatrices = 64, kNsBatchElements = int64_t{1} << 25;
 
-/// Norms below this one count as this one, so that zeros stay zeros.
+/// Smaller norms are replaced by this one, so that zero matrices stay zero.
 inline constexpr float kNsNormMin = 1e-15f;
 
 } // namespace shardc

@@ -1,6 +1,6 @@
-// Blocks of 64 numbers in 4 bits each, NF4 of QLoRA (arXiv 2305.14314), as bitsandbytes has them:
-// the scale is the amax, and a number has the code of the nearest value of the table,
-// times the scale; between two values the lower one.
+// Blocks of 64 numbers with 4 bits each: NF4 of QLoRA (arXiv 2305.14314), in the form of
+// bitsandbytes. The scale is the amax. A number has the code of the nearest table value times the
+// scale; in a tie, the lower code.
 #pragma once
 
 #include <array>
@@ -9,7 +9,7 @@
 
 namespace shardc {
 
-/// The values of codes, in multiples of the scale: bitsandbytes' table.
+/// The values of the codes, in multiples of the scale: the table of bitsandbytes.
 inline constexpr std::array<float, 16> kNf4Values = {-1.0f,
                                                      -0.6961928009986877f,
                                                      -0.5250730514526367f,
@@ -31,13 +31,13 @@ inline constexpr std::array<float, 16> kNf4Values = {-1.0f,
 struct Nf4Block {
   static constexpr int64_t kNumbers = 64;
   float scale;
-  uint8_t codes[kNumbers / 2]; ///< the first of two numbers has the upper 4 bits
+  uint8_t codes[kNumbers / 2]; ///< the first of two numbers is in the upper 4 bits
 };
 static_assert(sizeof(Nf4Block) == 36);
 
-/// For each code, the largest number (in multiples of the scale) that is rounded to it or a lower
-/// one. If the rounded distances to two neighbouring codes are equal, bitsandbytes takes the first
-/// code.
+/// For each code, the largest number (in multiples of the scale) that is rounded to it or to a
+/// lower code. If the rounded distances to two neighbouring codes are equal, bitsandbytes chooses
+/// the first code.
 inline constexpr std::array<float, 15> kNf4Bounds = [] {
   std::array<float, 15> bounds{};
   auto isLower = [](float x, size_t i) { return x - kNf4Values[i] <= kNf4Values[i + 1] - x; };
@@ -58,12 +58,12 @@ inline uint8_t nf4CodeOf(float x) {
   return static_cast<uint8_t>(code);
 }
 
-/// A block of zeros has a scale of 0 and codes of 0, as bitsandbytes has it.
+/// Quantises 64 numbers. As in bitsandbytes, a block of zeros has scale 0 and codes 0.
 inline Nf4Block toNf4(const float *numbers) {
   Nf4Block block{};
   for (int64_t i = 0; i < Nf4Block::kNumbers; ++i)
     if (float size = std::fabs(numbers[i]); size > block.scale || std::isnan(size))
-      block.scale = size; // once NaN, it stays so
+      block.scale = size; // once NaN, it stays NaN
   float inverse = 1.0f / block.scale;
   for (int64_t i = 0; i < Nf4Block::kNumbers / 2; ++i)
     block.codes[i] = static_cast<uint8_t>(nf4CodeOf(numbers[2 * i] * inverse) << 4 |

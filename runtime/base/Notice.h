@@ -1,4 +1,4 @@
-// Lines about signals. They are written by signal handlers too, so nothing here allocates or locks.
+// Prints lines about signals. Signal handlers call it too, so nothing here allocates or locks.
 #pragma once
 
 #include <array>
@@ -9,8 +9,8 @@
 
 namespace shardc {
 
-/// Writes a row's text to standard error as a line of its own, in one write, behind the program's
-/// name.
+/// Writes the program's name and a row's text to standard error, as a separate line and in one
+/// write.
 template <typename Row> void writeNotice(Row, std::string_view program = "shardc-run") {
   std::array<char, Row::kText.size() + 64> line;
   size_t size = 0;

@@ -10,11 +10,12 @@
 namespace shardc {
 
 void prepareOutput() {
-  // Output is not writable there, as it was not before: whoever prints a result is told.
+  // /dev/null is opened without write access to standard output, so that writes still fail and are
+  // reported.
   constexpr int kModes[] = {O_RDONLY, O_RDONLY, O_WRONLY};
   for (int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
     if (::fcntl(fd, F_GETFD) < 0 && errno == EBADF)
-      ::open("/dev/null", kModes[fd]); // the lowest free number, which is this one
+      ::open("/dev/null", kModes[fd]); // open() returns the lowest free number, which is fd
   std::signal(SIGXFSZ, SIG_IGN);
 }
 

@@ -1,4 +1,4 @@
-// Standard output of a program, and errors of writing to it.
+// Prints to a program's standard output, and reports errors of writing to it.
 #pragma once
 
 #include <cstdio>
@@ -10,27 +10,28 @@
 
 namespace shardc {
 
-/// The first call of a program. Standard descriptors that are closed lead to /dev/null from here,
-/// so that no file gets their numbers, and with them the program's messages. Writes beyond the
-/// size that `ulimit -f` allows fail like those to a full disk, and do not end the program.
+/// Must be the first call of a program. Opens /dev/null for standard descriptors that are closed,
+/// so that no file that is opened later gets their number, and with it the program's messages. Also
+/// makes writes beyond the limit of `ulimit -f` fail, as on a full disk, instead of ending the
+/// program.
 void prepareOutput();
 
-/// Prints to standard output, where fmt::print would throw if the disk is full or the descriptor
-/// closed. finishOutput reports what failed.
+/// Prints to standard output. Does not throw, unlike fmt::print, if the disk is full or the
+/// descriptor is closed; finishOutput reports such errors.
 template <typename... Args> void printOut(fmt::format_string<Args...> format, Args &&...args) {
   std::string text = fmt::format(format, std::forward<Args>(args)...);
   std::fwrite(text.data(), 1, text.size(), stdout);
 }
 
-/// The same for standard error; a failure to write cannot be reported.
+/// Prints to standard error. A failed write cannot be reported.
 template <typename... Args> void printError(fmt::format_string<Args...> format, Args &&...args) {
   std::string text = fmt::format(format, std::forward<Args>(args)...);
   std::fwrite(text.data(), 1, text.size(), stderr);
 }
 
-/// The last call of a program whose output is its result. Returns `status`, or kFailureStatus if
-/// everything succeeded but some output was lost, which is reported on standard error. `isWritten`:
-/// whether streams other than stdout could write to standard output.
+/// Must be the last call of a program whose output is its result. Returns `status`, or
+/// kFailureStatus if `status` is 0 but some output was lost, which is reported on standard error.
+/// `isWritten` says whether streams other than stdout could write to standard output.
 int finishOutput(std::string_view program, int status, bool isWritten = true);
 
 } // namespace shardc

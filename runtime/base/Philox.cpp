@@ -15,8 +15,7 @@ uint64_t hashName(std::string_view name) {
 }
 
 uint64_t streamKey(uint64_t seed, std::string_view name) {
-  // One Philox block mixes the two, so that neighbouring seeds and neighbouring names share no
-  // keys.
+  // One Philox block mixes seed and name, so that neighbouring seeds or names do not share keys.
   uint64_t hash = hashName(name);
   PhiloxBlock block =
       philox4x32({static_cast<uint32_t>(hash), static_cast<uint32_t>(hash >> 32), 0, 0}, seed);
@@ -26,7 +25,7 @@ uint64_t streamKey(uint64_t seed, std::string_view name) {
 std::array<float, 2> normalPairAt(uint64_t key, uint64_t pair) {
   PhiloxBlock block =
       philox4x32({static_cast<uint32_t>(pair), static_cast<uint32_t>(pair >> 32), 0, 0}, key);
-  // The first uniform lies in (0, 1], so that its logarithm is finite.
+  // The first uniform number is in (0, 1], so that its logarithm is finite.
   double u1 = (static_cast<double>(block[0]) + 1.0) * 0x1p-32;
   double u2 = static_cast<double>(block[1]) * 0x1p-32;
   double radius = std::sqrt(-2.0 * std::log(u1));

@@ -1,6 +1,6 @@
-// The counter-based generator for initial weights, dropout and shuffling: Philox4x32-10 (Salmon et
-// al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011). A value depends only on key and
-// counter, so every rank, layout and backend draws the same numbers.
+// The counter-based random number generator for initial weights, dropout and shuffling:
+// Philox4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011). A value
+// depends only on key and counter, so all ranks, layouts and backends draw the same numbers.
 #pragma once
 
 #include <array>
@@ -11,7 +11,7 @@ namespace shardc {
 
 using PhiloxBlock = std::array<uint32_t, 4>;
 
-/// Ten rounds of Philox4x32 of a 128-bit counter under a 64-bit key.
+/// Applies ten rounds of Philox4x32 to a 128-bit counter with a 64-bit key.
 inline PhiloxBlock philox4x32(PhiloxBlock counter, uint64_t key) {
   uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
   for (int round = 0; round < 10; ++round) {
@@ -25,20 +25,21 @@ inline PhiloxBlock philox4x32(PhiloxBlock counter, uint64_t key) {
   return counter;
 }
 
-/// 64-bit FNV-1a of a name; combined with the seed it gives a generator's key.
+/// 64-bit FNV-1a hash of a name. Combined with the seed, it gives a generator's key.
 uint64_t hashName(std::string_view name);
 
-/// Key of the stream of random numbers that belongs to `name` in a run with `seed`.
+/// The key of the random number stream for `name` in a run with `seed`.
 uint64_t streamKey(uint64_t seed, std::string_view name);
 
-/// Standard normal number of element `index` in the stream `key`: Box-Muller in double precision on
-/// two 32-bit uniforms of block index/2 (cosine for even elements, sine for odd), rounded to float.
+/// The standard normal number of element `index` in stream `key`. It is computed by Box-Muller in
+/// double precision from two 32-bit uniform numbers of block index/2 (cosine for even elements,
+/// sine for odd ones), and rounded to float.
 float normalAt(uint64_t key, uint64_t index);
 
-/// Elements 2·pair and 2·pair + 1 of the stream `key`, bit for bit those of normalAt.
+/// Elements 2·pair and 2·pair + 1 of stream `key`, bitwise equal to those of normalAt.
 std::array<float, 2> normalPairAt(uint64_t key, uint64_t pair);
 
-/// Uniform number in [0, 1) with 32 bits of resolution, of element `index` in the stream `key`.
+/// The uniform number in [0, 1), with a resolution of 32 bits, of element `index` in stream `key`.
 double uniformAt(uint64_t key, uint64_t index);
 
 } // namespace shardc

@@ -1,14 +1,14 @@
-// What op preference_loss and its readers agree on.
+// Constants that op preference_loss and readers of its results share.
 #pragma once
 
 #include <cstdint>
 
 namespace shardc {
 
-/// The values of attribute `preference`.
+/// Values of attribute `preference`.
 enum PairLossKind : int64_t { kSigmoid, kSigmoidNorm, kIpo, kRobust, kOrpo };
 
-/// Columns of its metrics: sums over pairs.
+/// Columns of the op's metrics; each is a sum over pairs.
 enum PairMetric : int {
   kPairs,
   kChosenReward,

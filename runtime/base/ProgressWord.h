@@ -1,20 +1,22 @@
-// Progress of a rank as others see it: one 4-byte word per stream, which the stream writes in order
-// with its work, before and after each collective and after the last op of each unit. A word says
-// where the stream is, not how often; a separate count of steps distinguishes visits.
+// Progress of a rank that others can read: one 4-byte word per stream. The stream writes it in
+// order with its work: before and after each collective, and after the last op of each unit. A word
+// says where the stream is, but not how often it was there; a separate count of steps distinguishes
+// visits.
 #pragma once
 
 #include <cstdint>
 
 namespace shardc {
 
-/// One more word of a rank says which microbatch is under way, if that is to be reported.
+/// Encodes a progress word. 0 means that nothing was started. Otherwise the word has the number of
+/// an op and a phase: the stream is inside the op or after it. Before any stream starts, it may say
+/// that the rank is creating the channel of that collective, for which others may wait, too.
 ///
-/// 0: nothing was started. Otherwise the number of an op and its phase: the stream is inside the
-/// op, or, before any stream starts, the rank is creating the channel of that collective, where
-/// others may wait for it too.
+/// Another word of the rank has the current microbatch, if that is reported.
 struct ProgressWord {
   static constexpr uint32_t kMaking = uint32_t{1} << 31;
-  /// The rank waits in an exchange of the host: for others, as in a collective, but in no op.
+  /// The rank waits in an exchange between hosts. It waits for others as in a collective, but is in
+  /// no op.
   static constexpr uint32_t kExchanging = kMaking - 1;
   static constexpr uint32_t kMicrobatch = uint32_t{1} << 30;
   static constexpr uint32_t ofMicrobatch(int64_t number) {

@@ -14,13 +14,13 @@ namespace {
 constexpr int kWaiting = 64;
 constexpr size_t kTextMax = 256;
 
-/// False where the name is too long.
+/// Sets the socket address of a name; false if the name is empty or too long.
 bool addressOf(const std::string &name, sockaddr_un &address, socklen_t &bytes) {
   address = {};
   address.sun_family = AF_UNIX;
   if (name.empty() || name.size() + 1 > sizeof address.sun_path)
     return false;
-  name.copy(address.sun_path + 1, name.size()); // begins with 0: in the table, not in a folder
+  name.copy(address.sun_path + 1, name.size()); // a leading 0 makes it abstract
   bytes = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
   return true;
 }

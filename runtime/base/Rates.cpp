@@ -11,11 +11,12 @@ namespace shardc {
 namespace {
 
 constexpr std::string_view kMachine = "machine";
-constexpr int64_t kFormat = 1; ///< of a file, in its first line
+constexpr int64_t kFormat = 1; ///< format version of a file, in its first line
 constexpr int64_t kSizeMax = int64_t{1} << 50;
 constexpr double kSecondsMax = 3600;
 constexpr size_t kTextMax = 400; ///< characters of a name
-/// Rates are printed with so many digits that they follow from sizes and seconds within this share.
+/// Largest relative difference between a printed rate and the rate that follows from sizes and
+/// seconds.
 constexpr double kRateError = 0.001;
 
 const RateKindInfo kKinds[] = {
@@ -39,7 +40,7 @@ std::optional<RateKind> findKind(std::string_view name) {
   return std::nullopt;
 }
 
-constexpr size_t kLineMax = 4096; ///< characters
+constexpr size_t kLineMax = 4096; ///< characters of a line
 
 /// A value as messages show it.
 std::string shown(const nlohmann::json &value) {
@@ -50,7 +51,7 @@ std::string shown(const nlohmann::json &value) {
   return text.size() <= kShown ? text : text.substr(0, kShown) + "...";
 }
 
-/// Reads one line. Its first fault is kept.
+/// Reads one line, and keeps the first error.
 class LineReader {
 public:
   explicit LineReader(std::string_view line) : json_(parseJson(line)) {
@@ -106,7 +107,7 @@ public:
     return value->get<double>();
   }
 
-  /// Fields that were not read are unknown fields.
+  /// Reports fields that were not read as unknown.
   void end(std::string_view kind) {
     if (!isOk())
       return;
@@ -184,7 +185,7 @@ Rate readRate(RateKind kind, LineReader &line, const RatedMachine &machine) {
   return rate;
 }
 
-/// The bytes that a member receives of a whole.
+/// The bytes that one member receives.
 double bytesReceived(const Rate &rate) {
   auto members = static_cast<double>(rate.size("members"));
   auto bytes = static_cast<double>(rate.size("bytes"));
@@ -226,7 +227,7 @@ double Rate::work() const {
   switch (kind) {
   case RateKind::Product:
     return 2 * of("m") * of("n") * of("k");
-  case RateKind::Attention: // two products, or five, of which half of the scores are visible
+  case RateKind::Attention: // two products, five with gradients; half of the scores are masked
     return (op == "attention" ? 2 : 5) * of("batch") * of("heads") * of("positions") *
            of("positions") * of("channels");
   case RateKind::Memory:
@@ -391,7 +392,7 @@ std::vector<Rate> computeGrid(bool isQuick) {
     for (int64_t channels : {64, 128})
       for (const char *op : {"attention", "attention_bwd"})
         for (int64_t positions : {512, 2048, 8192, 32'768}) {
-          bool isLong = dtype == DType::F32 && positions > 2048; // plain kernels take seconds
+          bool isLong = dtype == DType::F32 && positions > 2048; // plain kernels would take seconds
           bool isEasy = dtype == DType::BF16 && channels == 128 && positions == 512;
           if (!isLong && (!isQuick || isEasy))
             grid.push_back(workOf(

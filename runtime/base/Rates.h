@@ -1,6 +1,7 @@
-// Files of measured rates: `shardc-run --measure` writes them, `cluster.rates` reads them, and
-// `shardc doctor` compares two of them. Each line is a JSON object. The first one is of kind
-// `machine` and says what was measured; every other one is a rate. RateKinds.def has their fields.
+// Files of measured rates. `shardc-run --measure` writes them, `cluster.rates` reads them, and
+// `shardc doctor` compares two of them. Each line is a JSON object. The first one has kind
+// `machine` and says what was measured; every other one is a rate. RateKinds.def defines their
+// fields.
 #pragma once
 
 #include <array>
@@ -29,42 +30,43 @@ inline constexpr size_t kRateFileBytesMax = size_t{4} << 20;
 
 struct RateKindInfo {
   std::string_view name, unit;
-  double unitSize; ///< operations or bytes a second
+  double unitSize; ///< operations or bytes per second in one unit
   std::vector<std::string_view> ops, sizes;
   std::string_view doc;
 };
 const RateKindInfo &infoOf(RateKind kind);
 
-/// One measured rate: how long a piece of work of these sizes took.
+/// One measured rate: the time of a piece of work with these sizes.
 struct Rate {
   RateKind kind = RateKind::Product;
   std::string op;
-  DType dtype = DType::BF16;                     ///< of the operands
-  std::array<int64_t, kRateSizesMax> sizes = {}; ///< in the order of the table
+  DType dtype = DType::BF16;                     ///< type of the operands
+  std::array<int64_t, kRateSizesMax> sizes = {}; ///< in the order of RateKinds.def
   double seconds = 0;
 
-  /// The size of this name, which the kind has.
+  /// The size with this name, which must be a size of the kind.
   int64_t size(std::string_view name) const;
-  /// Operations, or bytes.
+  /// Number of operations or bytes.
   double work() const;
   /// The rate in the kind's unit.
   double rate() const;
-  /// Whether both are of the same work, whatever it took.
+  /// Whether both measure the same work, regardless of the time.
   bool isLike(const Rate &other) const;
   /// Which ranks a collective joins: `node`, `nodes` (one rank of each), or `all`. Empty for other
   /// kinds.
   std::string_view group() const;
-  /// `product matmul bf16 4096 4096 4096`, for people; with `seconds` behind it, for plans.
+  /// text() is for people, such as `product matmul bf16 4096 4096 4096`. words() is for plans and
+  /// has the seconds appended.
   std::string text() const;
   std::string words() const;
-  /// Reads words() back. Nothing if it is something else, or no rate that can be.
+  /// Parses words(). Nothing if the text is malformed or no such rate can exist.
   static std::optional<Rate> ofWords(std::string_view words);
 };
 
-/// What a file says of the machine.
+/// The first line of a file: the machine that was measured.
 struct RatedMachine {
   std::string backend; ///< `host` or `cuda`
-  std::string device;  ///< as the driver or the system names it
+  std::string device;  ///< as the driver or the operating system names it
   int64_t ranks = 1, nodes = 1;
   std::string versions; ///< of this program and its libraries
 };
@@ -72,30 +74,31 @@ struct RatedMachine {
 struct RateFile {
   RatedMachine machine;
   std::vector<Rate> rates;
-  std::vector<size_t> lines; ///< of the rates, from 1
+  std::vector<size_t> lines; ///< line numbers of the rates, from 1
 };
 
-/// An error in a file, with its line from 1.
+/// An error in a file, and the number of its line, from 1.
 struct RateFault {
   size_t line = 1;
   std::string text;
 };
 
-/// Reads a whole file of at most kRateFileBytesMax bytes. Keys that are not known, values out of
-/// range, rates that do not follow from sizes and seconds, and the same work twice are faults.
+/// Parses a file of at most kRateFileBytesMax bytes. Unknown keys, values out of range, rates that
+/// do not follow from sizes and seconds, and repeated work are errors.
 std::optional<RateFile> parseRates(std::string_view text, RateFault &fault);
 
-/// The text of a file.
+/// The text of a file with these rates.
 std::string printRates(const RateFile &file);
 
-/// Whether a device of this name is of a kind of the device table: all words of the kind are words
-/// of the name. `h100` is "NVIDIA H100 80GB HBM3", and a100_40gb is "NVIDIA A100-SXM4-40GB".
+/// Whether a device with this name is of a kind of the device table: the name contains all words of
+/// the kind. For example, `h100` matches "NVIDIA H100 80GB HBM3", and a100_40gb matches "NVIDIA
+/// A100-SXM4-40GB".
 bool isGpuOfKind(std::string_view name, std::string_view kind);
 
-/// The work that is measured, by kind, without times. If `isQuick`, one size of each series, as
-/// before a run. Collectives are those of one group; see collectiveGrid.
+/// The work to measure on one device, by kind, without times. `isQuick` selects one size per
+/// series, as for the check before a run. collectiveGrid() has the collectives.
 std::vector<Rate> computeGrid(bool isQuick);
-/// The collectives of a group of so many members.
+/// The collectives to measure in a group with this many members.
 std::vector<Rate> collectiveGrid(int64_t members, int64_t inNode, bool isQuick);
 
 } // namespace shardc

@@ -5,11 +5,11 @@
 namespace shardc {
 namespace {
 
-/// Below this number of elements, every member sends its whole value to every other member.
+/// With fewer elements than this, every member sends its whole value to every other member.
 constexpr int64_t kSmall = 4096;
 
-/// One thread block computes one partial sum of squares, for one to eight tiles. There are many
-/// blocks, so that they end at about the same time, and few sums to add afterwards.
+/// Each thread block computes one partial sum of squares, over one to eight tiles. There are enough
+/// blocks that all end at about the same time, and few enough that adding their sums is cheap.
 constexpr int64_t kSquareTile = 2048;
 constexpr int64_t kSquareBlocks = 2048;
 constexpr int64_t kSquareTilesMax = 8;

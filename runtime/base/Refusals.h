@@ -1,23 +1,23 @@
-// Library failures that a test injects, so that the fallbacks run too. Production code asks the
-// object that it was given; without one nothing fails.
+// Library failures that a test injects, so that fallbacks are tested. Production code asks the
+// object that it was given. Without one, nothing fails.
 #pragma once
 
 #include <cstdint>
 
 namespace shardc {
 
-/// A service of a library that code can do without.
+/// A service of a library for which there is a fallback.
 enum class Service : uint8_t {
-  Windows,   ///< NCCL registers buffers as windows
-  Buffers,   ///< NCCL registers buffers at all
-  Peers,     ///< kernels write into the memory of other ranks
-  Attention, ///< cuDNN computes attention
+  Windows,   ///< registration of buffers as windows, by NCCL
+  Buffers,   ///< any registration of buffers by NCCL
+  Peers,     ///< kernels that write into the memory of other ranks
+  Attention, ///< attention by cuDNN
 };
 
 class Refusals {
 public:
   virtual ~Refusals() = default;
-  /// Any thread may ask.
+  /// Any thread may call it.
   virtual bool refuses(Service what) const = 0;
 };
 

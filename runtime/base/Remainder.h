@@ -1,9 +1,9 @@
-// Master weights in two halves of 16 bits: the weight that layers compute with, and the remainder,
-// which is what it lacks. The weight is the master rounded to the nearest bf16, ties away from
-// zero; the remainder has the master's low 16 bits. Where its highest bit is set, the weight was
-// rounded up, so its bits are one too many. Rounded to even in ties, the weight would not say which
-// of two masters it was. The form, but for NaNs, is that of Transformer Engine's FusedAdam
-// (`store_param_remainders`), whose weight of some NaNs is a number.
+// Splits an fp32 master weight into two 16-bit halves: the bf16 weight with which layers compute,
+// and a remainder. The weight is the master, rounded to the nearest bf16 with ties away from zero.
+// The remainder has the low 16 bits of the master. If the highest bit of the remainder is set, the
+// weight was rounded up, so the upper half of the master is the weight's bits minus 1. With ties to
+// even, this would be ambiguous. Except for NaNs, the format equals that of Transformer Engine's
+// FusedAdam (`store_param_remainders`), which turns the weight of some NaNs into a number.
 #pragma once
 
 #include <bit>
@@ -18,7 +18,7 @@ struct MasterHalves {
   uint16_t remainder;
 };
 
-/// Each number has halves of its own. All NaNs of a sign have those of one NaN.
+/// Different numbers have different halves. All NaNs with the same sign have the same halves.
 inline MasterHalves splitMaster(float master) {
   uint32_t bits = std::bit_cast<uint32_t>(master);
   if ((bits & 0x7fffffffu) > 0x7f800000u)

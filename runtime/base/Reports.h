@@ -1,6 +1,6 @@
-// The rows of Reports.def as constants: makeReport(report::SlowGathers, found, needed) is a report
-// with the row's text, makeStatus(report::NotPlaced, level) a status. The number and the types of
-// the arguments are checked when compiling.
+// The rows of Reports.def as constants: makeReport(report::SlowGathers, found, needed) creates a
+// report with the row's text, and makeStatus(report::NotPlaced, level) a status. The number and
+// types of arguments are checked at compile time.
 #pragma once
 
 #include "runtime/base/Status.h"
@@ -34,7 +34,7 @@ template <typename Row, typename... Args> Report makeReport(Row, Args &&...args)
 
 template <typename Row>
 concept ErrorRow = Row::kIsError;
-/// Makes an error whose text is just the argument.
+/// Creates an error whose text is the argument.
 template <typename Row>
 concept FreeErrorRow = ErrorRow<Row> && Row::kText == "{}";
 
@@ -44,7 +44,7 @@ requires(!FreeErrorRow<Row> || sizeof...(Args) == 1) Status makeStatus(Row, Args
                 fmt::format(fmt::format_string<Args...>(Row::kText), std::forward<Args>(args)...));
 }
 
-/// Makes an error whose text the caller formats.
+/// Creates an error whose text the caller formats.
 template <FreeErrorRow Row, typename Arg, typename... Args>
 Status makeStatus(Row, fmt::format_string<Arg, Args...> text, Arg &&arg, Args &&...args) {
   return Status(Row::info(),

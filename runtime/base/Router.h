@@ -1,41 +1,41 @@
-// Limits of a router's inputs. Kernels and the verifier read them.
+// Constants and limits of routers, which kernels and the verifier share.
 #pragma once
 
 #include <cstdint>
 
 namespace shardc {
 
-/// In the order of the words of `score` in Attrs.def.
+/// Values in the order of the words of `score` in Attrs.def.
 enum RouterScore : int64_t { kRouterSoftmax, kRouterSigmoid, kRouterSqrtSoftplus };
 
-/// The losses of routers, in the order in which a run keeps their sums.
+/// The losses of routers, in the order in which a run stores their sums.
 enum RouterLoss : int64_t { kBalanceLoss, kSequenceLoss, kGlobalLoss, kZLoss, kRouterLosses };
-/// Upstream's names of them.
+/// Upstream's names of these losses.
 inline constexpr const char *kRouterLossNames[] = {"load_balancing_loss", "seq_load_balancing_loss",
                                                    "global_load_balancing_loss", "z_loss"};
 
-/// Positions of choices that have no row: the expert's row was dropped (kNoGroup), or its slot is
-/// full (kOverCapacity). Results without rows of the second kind are NaN.
+/// Positions of choices without a row: the expert's row was dropped (kNoGroup), or the slot is full
+/// (kOverCapacity). Results for kOverCapacity are NaN.
 inline constexpr int32_t kNoGroup = -1, kOverCapacity = -2;
 
-/// Added to the sum that scores are divided by.
+/// Added to the sum by which scores are divided.
 inline constexpr double kRouterEps = 1e-20;
 
-/// Sinkhorn's algorithm: added to the sums that factors are divided by; the mean change of factors
-/// at which it ends, and the most steps that it takes. Upstream's takes as many as it needs, and
-/// does not end if some logits are very far apart.
+/// Constants of Sinkhorn's algorithm: a number added to the sums by which factors are divided, the
+/// mean change of factors at which it ends, and the maximum number of iterations. Upstream has no
+/// maximum, and does not end if some logits are very far apart.
 inline constexpr double kSinkhornEps = 1e-8, kSinkhornTolerance = 1e-4;
 inline constexpr int kSinkhornStepsMax = 1000;
 
 struct RouterChoice {
   int64_t experts, topk;
-  int64_t groups, groupTopk; ///< 0: none
+  int64_t groups, groupTopk; ///< 0: no groups
 
   int64_t groupSize() const { return experts / groups; }
-  /// The scores of a group whose sum is the group's.
+  /// The number of highest scores of a group whose sum is the group's score.
   int64_t summed() const { return topk / groupTopk; }
 
-  /// Null, or what these numbers lack.
+  /// The requirement that these numbers violate; null if there is none.
   const char *missing() const {
     if (topk < 1 || topk > experts)
       return "a topk from 1 to the number of experts";

@@ -1,4 +1,4 @@
-// SHA-256 (FIPS 180-4) of bytes that come piece by piece. The arithmetic is libsodium's.
+// SHA-256 (FIPS 180-4) of bytes that arrive in pieces. libsodium computes it.
 #pragma once
 
 #include <array>
@@ -16,7 +16,7 @@ public:
   std::string hex() const;
 
 private:
-  /// libsodium's state, whose header only Sha256.cpp sees.
+  /// Holds libsodium's state. Only Sha256.cpp includes libsodium's header.
   struct alignas(8) State {
     std::array<uint8_t, 104> bytes;
   };

@@ -34,7 +34,7 @@ struct Deadline {
   bool isOver() const { return Clock::now() >= end; }
 };
 
-/// No waiting mends these.
+/// Whether the process lacks descriptors or memory, which waiting does not change.
 bool isExhausted(int error) {
   return error == EMFILE || error == ENFILE || error == ENOMEM || error == ENOBUFS;
 }
@@ -60,7 +60,7 @@ Result<Addresses> resolve(const std::string &address, int port, bool isPassive) 
   return Addresses(list);
 }
 
-/// 1 ready, 0 late, -1 failed.
+/// Waits for events: returns 1 if ready, 0 after the deadline, -1 on failure.
 int waitFor(int fd, short events, const Deadline &deadline) {
   while (true) {
     pollfd entry = {fd, events, 0};
@@ -72,8 +72,8 @@ int waitFor(int fd, short events, const Deadline &deadline) {
   }
 }
 
-/// A machine that is gone without a word is noticed after five minutes: the first question comes
-/// after kIdleSeconds, and kProbes of them may stay without an answer.
+/// Detects a machine that disappears without closing its connections after five minutes: the first
+/// probe comes after kIdleSeconds, and kProbes probes may stay unanswered.
 constexpr int kIdleSeconds = 60, kProbeSeconds = 30, kProbes = 8;
 
 void setUp(int fd) {
@@ -91,8 +91,8 @@ Status systemStatus(StatusCode code, const char *what, const std::string &where)
   return makeStatus(code, "cannot {} {}: {}", what, where, std::strerror(errno));
 }
 
-/// The system may give a connection to a port of this machine that same port as its own. If nobody
-/// listens there, it is connected to itself.
+/// Whether a socket is connected to itself. If nobody listens on a port of this machine, the system
+/// may give that very port to the connecting socket.
 bool isOwnOtherEnd(int fd) {
   sockaddr_storage own = {}, other = {};
   socklen_t ownSize = sizeof own, otherSize = sizeof other;
@@ -101,13 +101,13 @@ bool isOwnOtherEnd(int fd) {
          ownSize == otherSize && std::memcmp(&own, &other, ownSize) == 0;
 }
 
-/// Connects once; returns an errno, or 0 if `socket` is open.
+/// Connects once. Returns an error number, or 0 if `socket` is connected.
 int connectOnce(const addrinfo &at, const Deadline &deadline, Socket &socket) {
   socket =
       Socket(::socket(at.ai_family, at.ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, at.ai_protocol));
   if (!socket.isOpen())
     return errno;
-  int on = 1; // whatever port it gets, another process may listen there, also soon after its end
+  int on = 1; // so that another process can soon listen on the port that this socket gets
   ::setsockopt(socket.fd(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
   int error = ::connect(socket.fd(), at.ai_addr, at.ai_addrlen) == 0 ? 0 : errno;
   if (error == EINPROGRESS) {
@@ -171,7 +171,7 @@ Result<Socket> listenOn(const std::string &address, int port) {
         ::bind(socket.fd(), at->ai_addr, at->ai_addrlen) == 0 &&
         ::listen(socket.fd(), SOMAXCONN) == 0)
       return socket;
-    error = error == EADDRINUSE ? error : errno; // the reason that the user can fix comes first
+    error = error == EADDRINUSE ? error : errno; // EADDRINUSE first, since the user can fix it
   }
   errno = error;
   StatusCode code = error == EADDRINUSE  ? StatusCode::Exhausted
@@ -219,7 +219,7 @@ Result<Socket> acceptOne(const Socket &listener) {
     int error = errno;
     if (error == EAGAIN || error == EWOULDBLOCK)
       return socket;
-    // Linux wants room for a descriptor before it looks whether anybody waits.
+    // Linux requires a free descriptor even if no connection is waiting.
     pollfd waiting = {listener.fd(), POLLIN, 0};
     if (isExhausted(error) && ::poll(&waiting, 1, 0) == 0)
       return socket;

@@ -1,5 +1,5 @@
-// TCP between the processes of a job: listening, connecting with retries, and sending whole blocks.
-// Supports IPv4 and IPv6; every wait has a time limit.
+// TCP between the processes of a job: listening, connecting with retries, and transferring whole
+// blocks. Supports IPv4 and IPv6. Every wait has a time limit.
 #pragma once
 
 #include <cstddef>
@@ -27,38 +27,38 @@ private:
   int fd_ = -1;
 };
 
-/// Listens on one of this machine's addresses; port 0 takes any free port. Exhausted if the port is
-/// in use, NotFound if the name has no address, Io if this process can have no more sockets,
-/// Unavailable if the address is not this machine's.
+/// Listens on one of this machine's addresses; port 0 chooses any free port. Exhausted if the port
+/// is in use, NotFound if the name has no address, Io if this process cannot open another socket,
+/// Unavailable if the address does not belong to this machine.
 Result<Socket> listenOn(const std::string &address, int port);
-/// Connects within `seconds`, and retries while nobody listens there. NotFound or Unavailable with
-/// the last reason; Exhausted at once if this process can have no more sockets.
+/// Connects within `seconds`, and retries while nobody listens. NotFound or Unavailable with the
+/// last reason; Exhausted at once if this process cannot open another socket.
 Result<Socket> connectTo(const std::string &address, int port, double seconds);
-/// Accepts a waiting connection; a closed socket if there is none. Does not wait. Exhausted if this
-/// process has no descriptors left: the connection then stays in the queue.
+/// Accepts a waiting connection; returns a closed socket if there is none. Does not wait. Exhausted
+/// if this process has no descriptors left; the connection then stays in the queue.
 Result<Socket> acceptOne(const Socket &listener);
 
-/// A counter that a thread polls for reading and that others raise with `wake` (eventfd(2)).
-/// Exhausted if this process can have no more descriptors.
+/// A counter (eventfd(2)) that one thread polls for reading and that others raise with `wake`.
+/// Exhausted if this process has no descriptors left.
 Result<Socket> makeWakeup();
-/// Ends the poll of the thread that waits for `wakeup`. Does not block; may be called in a signal
-/// handler.
+/// Ends the poll of the thread that waits for `wakeup`. Does not block; signal handlers may call
+/// it.
 void wake(const Socket &wakeup);
-/// Takes back every `wake` so far, so that the next poll waits again.
+/// Resets the counter, so that the next poll waits again.
 void clearWakeup(const Socket &wakeup);
 
-/// The port that a socket has on this machine, or -1.
+/// The port of a socket on this machine, or -1.
 int portOf(const Socket &socket);
-/// This machine's address as the other end of a connection sees it, in digits; empty if
+/// This machine's address as the other end of the connection sees it, in numeric form; empty if
 /// unknown.
 std::string ownAddressOf(const Socket &socket);
-/// The other end's address, as digits; empty if it is unknown.
+/// The address of the other end, in numeric form; empty if unknown.
 std::string otherAddressOf(const Socket &socket);
-/// `[::1]:80` or `10.0.0.1:80`.
+/// Formats an endpoint, such as `[::1]:80` or `10.0.0.1:80`.
 std::string endpoint(const std::string &address, int port);
 
-/// Sends or receives exactly this many bytes within `seconds`. Unavailable if the other end is gone
-/// or late.
+/// Sends or receives exactly this many bytes within `seconds`. Unavailable if the other end has
+/// closed the connection or is too slow.
 Status sendAll(const Socket &socket, const void *data, size_t bytes, double seconds);
 Status receiveAll(const Socket &socket, void *data, size_t bytes, double seconds);
 

@@ -1,6 +1,6 @@
-// Errors at run time: a Status says whether an operation succeeded and, if not, the kind of fault,
+// Errors at run time. A Status says whether an operation succeeded and, if not, the kind of error,
 // the id of the message, and the reason in one sentence. Functions that can fail return Status or
-// Result<T>; nothing throws. Programmer errors are CHECKs, and never depend on input.
+// Result<T>; nothing throws. Programming errors are CHECKs, and never depend on input.
 #pragma once
 
 #include <optional>
@@ -16,14 +16,14 @@ namespace shardc {
 class [[nodiscard]] Status {
 public:
   Status() = default;
-  /// An error of the kind, under the id for errors of that kind.
+  /// An error of this kind, with the general id of the kind.
   Status(StatusCode code, std::string message)
       : code_(code), message_(std::move(message)),
         info_(code == StatusCode::Ok ? nullptr : &generalReport(code)) {}
-  /// An error of this row, which outlives it.
+  /// An error with the id of this row. The row must outlive it.
   Status(const ReportInfo &info, std::string message)
       : code_(info.code), message_(std::move(message)), info_(&info) {}
-  /// The error that a report reports of.
+  /// The error that a report describes.
   explicit Status(const Report &report);
 
   static Status ok() { return {}; }
@@ -31,14 +31,14 @@ public:
   explicit operator bool() const = delete;
   StatusCode code() const { return code_; }
   const std::string &message() const { return message_; }
-  /// The report for people. The status must not be ok.
+  /// The error as a report. The status must not be ok.
   Report report() const;
 
   /// Puts `context: ` before the message; no effect on an ok status.
   Status withContext(const std::string &context) &&;
-  /// The same fault, in other words.
+  /// The same kind and id with another message.
   Status withMessage(std::string message) &&;
-  /// The same fault under the id of another row; no effect on an ok status.
+  /// The same error with the id of another row; no effect on an ok status.
   Status as(const ReportInfo &info) &&;
 
 private:
@@ -48,7 +48,7 @@ private:
 };
 
 /// Makes a status from a format string: `return makeStatus(StatusCode::Io, "cannot open '{}'",
-/// path);`. What has a row in Reports.def is made by Reports.h.
+/// path);`. For errors with a row in Reports.def, use makeStatus of Reports.h.
 template <typename... Args>
 Status makeStatus(StatusCode code, fmt::format_string<Args...> text, Args &&...args) {
   return Status(code, fmt::format(text, std::forward<Args>(args)...));
@@ -80,7 +80,7 @@ private:
 #define SHARDC_CONCAT_IMPL(a, b) a##b
 #define SHARDC_CONCAT(a, b) SHARDC_CONCAT_IMPL(a, b)
 
-/// Returns from the function with the status if it is not ok.
+/// Returns the status from the function if it is not ok.
 #define RETURN_IF_ERROR(expr)                                                                      \
   do {                                                                                             \
     ::shardc::Status status_ = (expr);                                                             \
@@ -97,7 +97,7 @@ private:
     return tmp.status();                                                                           \
   decl = std::move(*tmp)
 
-/// Invariants of our code, always checked. The message is a format string with arguments.
+/// Checks an invariant of our code, in all builds. The message is a format string with arguments.
 #define SHARDC_CHECK(condition, ...)                                                               \
   do {                                                                                             \
     if (!(condition)) [[unlikely]]                                                                 \

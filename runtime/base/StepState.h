@@ -1,5 +1,5 @@
-// The small device buffer that ops pass from step to step: counters, learning rate, loss sums,
-// norm. Only ops write it; the host reads a copy. See docs/plan.md.
+// A small device buffer that ops pass from step to step, with counters, learning rate, loss sums
+// and norm. Only ops write it; the host reads a copy. See docs/plan.md.
 #pragma once
 
 #include <cstdint>
@@ -7,10 +7,11 @@
 
 namespace shardc {
 
-/// Fixed layout of 128 bytes, the same on every backend. Sums are of this rank until step.finish.
+/// Fixed layout of 128 bytes, the same on every backend. Sums cover only this rank until
+/// step.finish.
 struct StepState {
-  int64_t step;       ///< steps begun
-  int64_t applied;    ///< updates that were applied; a schedule in steps counts these
+  int64_t step;       ///< steps that have begun
+  int64_t applied;    ///< updates that were applied; schedules in steps use this count
   double lossSum;     ///< sum of masked losses of this step's microbatches
   double tokens;      ///< sum of the loss mask of this step's microbatches
   double evalLossSum; ///< the same for the current evaluation
@@ -19,24 +20,25 @@ struct StepState {
   double evalLoss;           ///< of the last finished evaluation
   double totalTokens;        ///< global token count (loss mask) of the last finished step
   float lr;                  ///< learning rate of this step
-  float gradNorm;            ///< global norm, before clipping, of the last finished step
-  float gradScale;           ///< update ops multiply gradients by it: clipping and 1/tokens
-  int32_t nonfinite;         ///< norm or loss was not finite
-  int32_t halt;              ///< the run cannot continue; a dynamic loss scale shrinks instead
-  int32_t stop;              ///< a rank asked to stop
-  float lossScale;           ///< the loss is multiplied by it where its gradient starts
-  int32_t growthTracker;     ///< finite steps in a row since the scale changed
-  int32_t hysteresisTracker; ///< overflows until the scale shrinks
-  float decoupledLr;         ///< learning rate of parameters that have one of their own
-  float weightDecay;         ///< of this step, where it changes; else 0, and the update ops have it
-  int32_t skip; ///< the update leaves the weights unchanged: nonfinite, or a norm that is too large
-  int64_t samples; ///< of the steps whose updates were applied; a schedule in samples counts these
+  float gradNorm;            ///< global norm of the last finished step, before clipping
+  float gradScale;           ///< factor of update ops on gradients: clipping and 1/tokens
+  int32_t nonfinite;         ///< whether norm or loss was not finite
+  int32_t halt;              ///< the run must end; with a dynamic loss scale, the scale shrinks
+                             ///< instead
+  int32_t stop;              ///< whether a rank requested to stop
+  float lossScale;           ///< factor on the loss where its gradient starts
+  int32_t growthTracker;     ///< consecutive finite steps since the scale changed
+  int32_t hysteresisTracker; ///< overflows left until the scale shrinks
+  float decoupledLr;         ///< learning rate of parameters with a rate of their own
+  float weightDecay;         ///< of this step, if it varies; otherwise 0, and update ops have it
+  int32_t skip; ///< the update leaves the weights unchanged: nonfinite, or too large a norm
+  int64_t samples; ///< of steps whose updates were applied; schedules in samples use this count
 };
 static_assert(sizeof(StepState) == 128 && std::is_trivially_copyable_v<StepState>);
 
-/// Doubles that step.pack passes to the all-reduce: squares, loss sum, tokens, stop.
+/// Number of doubles that step.pack passes to the all-reduce: squares, loss sum, tokens, stop.
 inline constexpr int64_t kStepPartialCount = 4;
-/// Doubles that eval.pack passes to the all-reduce: loss sum, tokens.
+/// Number of doubles that eval.pack passes to the all-reduce: loss sum, tokens.
 inline constexpr int64_t kEvalPartialCount = 2;
 
 } // namespace shardc

@@ -1,4 +1,4 @@
-// Starts threads, and reports if the system cannot start more.
+// Starts threads, and returns an error if the system cannot start more.
 #pragma once
 
 #include <system_error>

@@ -18,9 +18,9 @@
 namespace shardc {
 namespace {
 
-constexpr int kReading = O_RDONLY | O_NONBLOCK; ///< waits for no writer of a pipe
+constexpr int kReading = O_RDONLY | O_NONBLOCK; ///< does not wait for the writer of a pipe
 
-/// Closes the descriptor on every way out.
+/// Closes the descriptor when it goes out of scope.
 struct Opened {
   int fd = -1;
   explicit Opened(int opened = -1) : fd(opened) {}
@@ -43,7 +43,7 @@ const char *kindOfEntry(mode_t mode) {
                           : "device";
 }
 
-/// Whether each part of a name is one of something in the folder before it.
+/// Whether each part of the name is an entry of the folder before it, not `.`, `..` or empty.
 bool staysBeneath(std::string_view name) {
   if (name.find('\0') != std::string_view::npos)
     return false;
@@ -58,8 +58,8 @@ bool staysBeneath(std::string_view name) {
   }
 }
 
-/// Uses openat2 if the kernel has it. Fails with EXDEV or ELOOP for names that lead outside or
-/// through a link.
+/// Uses openat2, which fails with ENOSYS if the kernel lacks it. Fails with EXDEV or ELOOP for
+/// names that lead outside or through a link.
 int openByKernel(int folder, const std::string &name, int flags) {
   open_how how = {};
   how.flags = static_cast<uint64_t>(static_cast<unsigned>(flags));
@@ -67,14 +67,14 @@ int openByKernel(int folder, const std::string &name, int flags) {
   constexpr int kTriesMax = 100;
   for (int i = 0;; ++i) {
     auto fd = static_cast<int>(::syscall(SYS_openat2, folder, name.c_str(), &how, sizeof how));
-    // EAGAIN: something was renamed on the way meanwhile.
+    // EAGAIN means that something on the path was renamed meanwhile.
     if (fd >= 0 || (errno != EINTR && errno != EAGAIN) || i == kTriesMax)
       return fd;
   }
 }
 
-/// The same for kernels that lack the call: opens each part in the folder before it, and never
-/// resolves a link or `..`.
+/// The same for kernels without openat2: opens each part relative to the folder before it, and
+/// never resolves a link or `..`.
 int openByParts(int folder, std::string_view name, int flags) {
   Opened inner;
   while (true) {
@@ -94,7 +94,7 @@ int openByParts(int folder, std::string_view name, int flags) {
 int openBeneath(int folder, NameWalk walk, const std::string &name, int flags) {
   if (walk == NameWalk::AtOnce) {
     int fd = openByKernel(folder, name, flags | O_CLOEXEC);
-    // EPERM: a container's filter returns it for unknown system calls. Reading never gives it
+    // A container's filter returns EPERM for unknown system calls. Reading does not return it
     // otherwise.
     if (fd >= 0 || (errno != ENOSYS && errno != EPERM))
       return fd;
@@ -109,7 +109,8 @@ Status refuse(const std::string &path, const char *kind) {
                     path, kind);
 }
 
-/// Opens a regular file, or with O_PATH something that is one, and says what else it is.
+/// Opens a regular file, or refers to one with O_PATH. The error says what the entry is if it is
+/// not a regular file.
 Result<Opened> openRegular(int folder, NameWalk walk, const std::string &in,
                            const std::string &name, int flags, struct stat &info) {
   std::string path = in + "/" + name;
@@ -207,7 +208,7 @@ Result<std::vector<UntrustedFolder::Entry>> UntrustedFolder::list(const std::str
     struct stat info = {};
     if (name == "." || name == ".." ||
         ::fstatat(::dirfd(folder.get()), name.c_str(), &info, AT_SYMLINK_NOFOLLOW) != 0)
-      continue; // gone meanwhile
+      continue; // removed meanwhile
     entries.push_back({std::move(name), S_ISDIR(info.st_mode)});
     errno = 0;
   }

@@ -1,6 +1,6 @@
-// A folder from an untrusted source. Names in it open only regular files inside it, and no links
-// are followed, so that no name can reach another file of this machine. The path of the folder
-// itself is the user's and may contain links.
+// A folder from an untrusted source. Names in it can only open regular files inside it, and links
+// are not followed, so that no name leads to another file of this machine. The path of the folder
+// itself comes from the user and may contain links.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace shardc {
 
-/// How names are followed: in one call of the kernel, where it has one (openat2), or part by part.
+/// How names are resolved: by one call of the kernel (openat2) if it has it, or part by part.
 enum class NameWalk : uint8_t { AtOnce, ByParts };
 
 class UntrustedFolder {
@@ -24,21 +24,22 @@ public:
 
   const std::string &path() const { return path_; }
 
-  /// Maps a file; `name` may lead into folders of the folder (`recipe/a.recipe`). NotFound if it is
-  /// not there. InvalidInput for a link, on the way too, for what is not a regular file, and for
-  /// names that lead out (`..`, absolute ones).
+  /// Maps a file. `name` may lead into subfolders (`recipe/a.recipe`). NotFound if it does not
+  /// exist. InvalidInput for links, also on the way, for anything but regular files, and for names
+  /// that lead outside (`..` or absolute).
   Result<MappedFile> map(const std::string &name) const;
-  /// Reads a file whole; as `map`, and InvalidInput beyond `bytesMax`.
+  /// Reads a whole file. Fails like `map`, and with InvalidInput if the file is larger than
+  /// `bytesMax`.
   Result<std::string> read(const std::string &name, uint64_t bytesMax) const;
-  /// A file's size in bytes, without opening it; the failures of `map`.
+  /// A file's size in bytes, without opening the file. Fails like `map`.
   Result<uint64_t> sizeOf(const std::string &name) const;
-  /// Whether anything has that name, a link that leads nowhere too.
+  /// Whether an entry has this name, even if it is a dangling link.
   bool has(const std::string &name) const;
 
-  /// Lists the folder, or its folder `inner`: names, sorted.
+  /// An entry of the folder or of its subfolder `inner`. Lists are sorted by name.
   struct Entry {
     std::string name;
-    bool isFolder = false; ///< otherwise a file, or something that `map` refuses
+    bool isFolder = false; ///< otherwise a file, or an entry that `map` refuses
   };
   Result<std::vector<Entry>> list(const std::string &inner = "") const;
 

@@ -7,11 +7,11 @@
 
 namespace shardc {
 
-/// Bytes of the well-formed sequence at the head of the text; 0 if there is none: surrogates and
-/// overlong forms count as ill-formed. After the Unicode standard's table 3-7.
+/// Length in bytes of the well-formed sequence at the begin of the text, after table 3-7 of the
+/// Unicode standard; 0 if there is none. Surrogates and overlong forms are ill-formed.
 size_t utf8Length(std::string_view text);
 
-/// Offset of the first byte that begins no well-formed sequence, or nothing.
+/// Offset of the first byte that does not begin a well-formed sequence; nothing if there is none.
 std::optional<size_t> findInvalidUtf8(std::string_view text);
 
 inline bool isUtf8(std::string_view text) { return !findInvalidUtf8(text); }
