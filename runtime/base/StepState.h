@@ -23,15 +23,14 @@ struct StepState {
   float gradNorm;            ///< global norm of the last finished step, before clipping
   float gradScale;           ///< factor of update ops on gradients: clipping and 1/tokens
   int32_t nonfinite;         ///< whether norm or loss was not finite
-  int32_t halt;              ///< the run must end; with a dynamic loss scale, the scale shrinks
-                             ///< instead
+  int32_t halt;              ///< the run must end; a dynamic loss scale shrinks instead
   int32_t stop;              ///< whether a rank requested to stop
   float lossScale;           ///< factor on the loss where its gradient starts
   int32_t growthTracker;     ///< consecutive finite steps since the scale changed
   int32_t hysteresisTracker; ///< overflows left until the scale shrinks
   float decoupledLr;         ///< learning rate of parameters with a rate of their own
   float weightDecay;         ///< of this step, if it varies; otherwise 0, and update ops have it
-  int32_t skip; ///< the update leaves the weights unchanged: nonfinite, or too large a norm
+  int32_t skip;    ///< the update leaves the weights unchanged: nonfinite, or too large a norm
   int64_t samples; ///< of steps whose updates were applied; schedules in samples use this count
 };
 static_assert(sizeof(StepState) == 128 && std::is_trivially_copyable_v<StepState>);

@@ -409,7 +409,7 @@ Status CudaChannel::allReduceSmall(Member &member, const Collective &desc, Queue
 
 /// 1. All-to-all of chunks. 2. Each member adds its chunk in rank order, into its place in the
 /// result.
-///  3. All-gather of the chunks.
+/// 3. All-gather of the chunks.
 Status CudaChannel::allReduce(Member &member, const Collective &desc, Queue &queue) {
   int64_t chunk = chunkOf(desc.count, size());
   void *versions = nullptr;
