@@ -1,4 +1,5 @@
-// Reads torch's zip archives: the directory at their end, with zip64, and the records.
+// Reads torch's zip archives: the directory at the end of an archive, including zip64, and the
+// records.
 #include <algorithm>
 #include <charconv>
 #include <cstring>
@@ -22,7 +23,7 @@ template <typename... Args> Status archiveError(fmt::format_string<Args...> text
                     "torch archive: " + fmt::format(text, std::forward<Args>(args)...));
 }
 
-/// Little endian reads inside a span whose bounds the caller has checked.
+/// Reads a little endian value. The caller has checked the bounds.
 template <typename T> T readAt(std::span<const uint8_t> bytes, uint64_t at) {
   T value;
   std::memcpy(&value, bytes.data() + at, sizeof(T));
@@ -31,7 +32,7 @@ template <typename T> T readAt(std::span<const uint8_t> bytes, uint64_t at) {
 
 struct Directory {
   uint64_t at = 0, size = 0, entries = 0;
-  uint64_t end = 0; ///< where the directory's end records begin
+  uint64_t end = 0; ///< where the end records of the directory begin
 };
 
 struct RawEntry {
@@ -53,7 +54,7 @@ Result<uint64_t> findEocd(std::span<const uint8_t> bytes) {
   return archiveError("its end record is missing; the record is cut short or is not an archive");
 }
 
-/// Replaces the fields of the 32-bit end record by those of the zip64 record, if there is one.
+/// Replaces the fields of the 32-bit end record by those of the zip64 end record, if there is one.
 Status readEocd64(std::span<const uint8_t> bytes, uint64_t eocd, Directory &directory) {
   bool isSaturated =
       directory.entries == 0xffff || directory.size == kSaturated32 || directory.at == kSaturated32;
@@ -92,7 +93,7 @@ Result<Directory> findDirectory(std::span<const uint8_t> bytes) {
   return directory;
 }
 
-/// Takes the saturated fields of a central entry from its zip64 extra, in their fixed order.
+/// Reads the saturated fields of a central entry from its zip64 extra field, in their fixed order.
 Status readZip64Extra(std::span<const uint8_t> extra, uint64_t &size, uint64_t &compressed,
                       uint64_t &headerAt) {
   if (size != kSaturated32 && compressed != kSaturated32 && headerAt != kSaturated32)
@@ -115,10 +116,10 @@ Status readZip64Extra(std::span<const uint8_t> extra, uint64_t &size, uint64_t &
     }
     return Status::ok();
   }
-  return Status::ok(); // exactly 2^32-1 bytes without zip64 is what it says
+  return Status::ok(); // without zip64, the value is exactly 2^32-1
 }
 
-/// Reads the central entry at `at`, which moves past it.
+/// Reads the central entry at `at`, and advances `at` past it.
 Result<RawEntry> readCentral(std::span<const uint8_t> bytes, uint64_t &at, uint64_t end) {
   if (end - at < kCentralSize || readAt<uint32_t>(bytes, at) != 0x02014b50)
     return archiveError("no directory entry at byte {}", at);
@@ -148,7 +149,7 @@ Result<RawEntry> readCentral(std::span<const uint8_t> bytes, uint64_t &at, uint6
   return entry;
 }
 
-/// Finds the data after the local header and checks that both headers agree.
+/// Finds the data after the local header, and checks that both headers agree.
 Status locateData(std::span<const uint8_t> bytes, uint64_t limit, RawEntry &entry) {
   if (entry.headerAt > limit || limit - entry.headerAt < kLocalSize ||
       readAt<uint32_t>(bytes, entry.headerAt) != 0x04034b50)

@@ -1,4 +1,4 @@
-// Writes torch's zip archives, record by record, with the sums and the id that torch adds.
+// Writes torch's zip archives record by record, with the checksums and the id that torch adds.
 #include <algorithm>
 #include <cstring>
 #include <functional>
@@ -12,9 +12,9 @@ namespace {
 
 constexpr uint64_t kSaturated = 0xffffffffu;
 constexpr uint64_t kAlignment = 64;
-constexpr size_t kCachedBytes = size_t{256} << 10; ///< stays in a core's cache
+constexpr size_t kCachedBytes = size_t{256} << 10; ///< fits into a core's cache
 
-/// Little endian fields one after the other.
+/// Appends little endian fields.
 class RecordFields {
 public:
   RecordFields &u16(uint64_t value) { return raw(value, 2); }
@@ -37,8 +37,8 @@ private:
 
 uint64_t saturated(uint64_t value) { return std::min(value, kSaturated); }
 
-/// The zip64 field: only the numbers that do not fit in 32 bits, in fixed order. In a local header
-/// the stored size is not known yet and is written as 0.
+/// The zip64 extra field: only the numbers that do not fit into 32 bits, in fixed order. In a local
+/// header, the compressed size is not known yet and is written as 0.
 std::string zip64Extra(uint64_t size, uint64_t compressed, uint64_t headerAt) {
   RecordFields values;
   if (size >= kSaturated)
@@ -52,7 +52,7 @@ std::string zip64Extra(uint64_t size, uint64_t compressed, uint64_t headerAt) {
   return field.u16(1).u16(length).text(values.take()).take();
 }
 
-/// boost's mixing of a value into a seed, which torch's ids are made with.
+/// Mixes a value into a seed as boost does; torch computes its ids this way.
 uint64_t mix(uint64_t seed, uint64_t value) {
   return seed ^ (value + 0x9e3779b9 + (seed << 6) + (seed >> 2));
 }
@@ -100,7 +100,7 @@ Status ArchiveWriter::addGiven(std::string_view name, uint64_t size, const GiveB
     total += part.size();
     for (; !part.empty(); part.remove_prefix(std::min(part.size(), kCachedBytes))) {
       std::string_view piece =
-          part.substr(0, kCachedBytes); // from memory once, then from the cache
+          part.substr(0, kCachedBytes); // each piece is read from memory once, then from the cache
       uint32_t crc = 0;
       cursor_ += piece.size();
       RETURN_IF_ERROR(sink_.writeSummed(piece.data(), piece.size(), crc));
@@ -124,8 +124,8 @@ Status ArchiveWriter::addGiven(std::string_view name, uint64_t size, const GiveB
 }
 
 std::string ArchiveWriter::serializationId() const {
-  // torch iterates a std::unordered_set of names, so the digits depend on the standard library;
-  // with libstdc++ they are torch's own. Readers take any.
+  // torch iterates over a std::unordered_set of names, so the digits depend on the standard
+  // library. With libstdc++, they equal torch's. Readers accept any digits.
   std::unordered_set<std::string> names;
   uint64_t checksums = 0, hash = 0;
   for (const Written &entry : entries_) {

@@ -1,4 +1,4 @@
-// A box of a tensor: the unit in which ranks save, records store, loads read, and conversions move
+// A box of a tensor: the unit in which ranks save, records store, loads read, and conversions copy
 // tensors.
 #pragma once
 
@@ -10,38 +10,37 @@
 
 namespace shardc::checkpoint {
 
-/// `shape` elements in each dim, from `offset` on.
+/// The elements from `offset` to `offset + shape`, per dimension.
 struct Box {
   Shape offset, shape;
 
-  /// All of a tensor.
+  /// The box of the whole tensor.
   static Box whole(Shape shape);
-  /// Rows of a tensor: `count` from `first` on. It has at least one dim.
+  /// Rows `first` to `first + count` of a tensor, which has at least one dimension.
   static Box rows(Shape shape, int64_t first, int64_t count);
 
   bool isEmpty() const;
-  /// True if the box has as many dimensions as the tensor and lies inside of it.
+  /// Whether the box has as many dimensions as the tensor and lies inside it.
   bool isInside(ShapeView tensor) const;
   bool operator==(const Box &) const = default;
 };
 
-/// `[2, 0] of shape [2, 3]`, for messages.
+/// Text for messages, such as `[2, 0] of shape [2, 3]`.
 std::string boxText(const Box &box);
 
-/// True if boxes with equally many dims have an element in common.
+/// Whether two boxes with equally many dimensions have an element in common.
 bool overlap(const Box &a, const Box &b);
 /// The intersection; nothing if it is empty.
 std::optional<Box> intersect(const Box &a, const Box &b);
-/// How many elements the point `to` lies behind `from` in an array with these strides.
+/// The distance in elements from point `from` to point `to`, in an array with these strides.
 int64_t distance(ShapeView from, ShapeView to, ShapeView strides);
 
-/// Visits the box, cut between rows into boxes of at most `bytesMax`; a larger row is one by
-/// itself.
+/// Visits the box in pieces of whole rows, each of at most `bytesMax` bytes or a single row.
 Status forEachPiece(const Box &box, Element type, int64_t bytesMax,
                     const std::function<Status(const Box &)> &visit);
 
-/// Sets the rows of a box's dense array that lie beyond the tensor's last row to zero. Returns the
-/// box of the other rows.
+/// Sets rows beyond the tensor's last row to zero in a dense array of the box. Returns the box of
+/// the other rows.
 Box clearPadding(const Box &box, int64_t rows, Element type, void *dst);
 
 } // namespace shardc::checkpoint

@@ -36,7 +36,7 @@ Result<CheckpointFormat> formatInJson(const UntrustedFolder &in) {
       folder, backend);
 }
 
-/// `optimizer.state.12.exp_avg`.
+/// Whether a key identifies a parameter by number, as in `optimizer.state.12.exp_avg`.
 bool isNumbered(std::string_view key) {
   constexpr std::string_view kState = "optimizer.state.";
   if (!key.starts_with(kState))
@@ -45,7 +45,7 @@ bool isNumbered(std::string_view key) {
   return isNumber(key.substr(0, key.find('.')));
 }
 
-/// An object that only torch_dist checkpoints have; empty if there is none.
+/// Text about a file or object that only torch_dist checkpoints have; empty if there is none.
 std::string signOfTorchDist(const CheckpointReader &reader) {
   if (reader.files().has(kCommonFile))
     return fmt::format("the file '{}'", kCommonFile);
@@ -57,7 +57,7 @@ std::string signOfTorchDist(const CheckpointReader &reader) {
   return "";
 }
 
-/// Refuses a folder that neither is nor contains a checkpoint, if it holds parts of one, or a
+/// Refuses a folder that is no checkpoint and contains none, but has parts of a checkpoint, or a
 /// model.
 Status refuseRoot(const std::string &root) {
   RETURN_IF_ERROR(refuseUnread(root));
@@ -65,7 +65,7 @@ Status refuseRoot(const std::string &root) {
   for (fs::directory_iterator at(root, error), end; !error && at != end; at.increment(error)) {
     fs::path name = at->path().filename();
     if (name.extension() == ".distcp" || name == ".metadata.tmp")
-      return CheckpointReader::open(root).status(); // says what it lacks
+      return CheckpointReader::open(root).status(); // its error says what is missing
     if (name.extension() == ".safetensors")
       return notSupported(
           "'{}' contains a Hugging Face model, not a checkpoint; 'shardc ckpt import hf "
@@ -107,14 +107,14 @@ Status refuseUnread(const std::string &folder) {
           folder);
   }
   if (fs::exists(folder + "/__0.metadata", error) && !fs::exists(folder + "/.metadata", error))
-    return CheckpointReader::open(folder).status(); // says why
+    return CheckpointReader::open(folder).status(); // its error says why
   return Status::ok();
 }
 
 Status refuseUnreadIn(const std::string &root, const std::optional<SavedIteration> &newest) {
   std::error_code error;
   if (fs::exists(fmt::format("{}/{}", root, kTrackerFile), error))
-    return Status::ok(); // it names one, and opening that says what it is
+    return Status::ok(); // the tracker names a checkpoint; opening that reports its format
   for (fs::directory_iterator at(root, error), end; !error && at != end; at.increment(error)) {
     std::optional<int64_t> iteration = iterationOf(at->path().filename().string());
     if (iteration && (!newest || *iteration > newest->iteration))
@@ -184,7 +184,7 @@ Status checkOutside(const std::string &path) {
     at = at.parent_path();
   while (at.has_relative_path()) {
     at = at.parent_path();
-    // Other programs have files of the second name too.
+    // Other programs write files with the second name, too, so its content is checked.
     Result<UntrustedFolder> in = UntrustedFolder::open(at.string());
     bool isDist = in.isOk() && in->has(kFormatFile) && formatInJson(*in).isOk();
     if (fs::exists(at / ".metadata", error) || isDist)

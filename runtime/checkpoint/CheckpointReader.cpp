@@ -15,7 +15,7 @@ namespace {
 
 constexpr uint64_t kMetadataBytesMax = uint64_t{4} << 30;
 
-/// Says why a folder without a readable `.metadata` is no checkpoint of ours.
+/// Explains why a folder without a readable `.metadata` is not a checkpoint that can be read.
 Status explainMissing(const std::string &folder) {
   std::error_code error;
   if (!fs::is_directory(folder, error))
@@ -31,7 +31,7 @@ Status explainMissing(const std::string &folder) {
                     "'{}' is not a DCP checkpoint: it has no '.metadata'", folder);
 }
 
-/// The box that a request reads, and the array that it goes to.
+/// A read of one box into a strided array.
 struct Request {
   Box box;
   Element type;
@@ -39,7 +39,7 @@ struct Request {
   uint8_t *dst;
 };
 
-/// Bytes from a box's first element to the end of its last.
+/// Bytes from the first element of a box to the end of its last one.
 uint64_t spanBytes(const TensorView &view, ShapeView extents) {
   int64_t last = 0;
   for (size_t i = 0; i < extents.size(); ++i)
@@ -47,7 +47,7 @@ uint64_t spanBytes(const TensorView &view, ShapeView extents) {
   return static_cast<uint64_t>((last + 1) * elementBits(view.type) / 8);
 }
 
-/// The chunks that have elements of a box.
+/// The chunks that contain elements of a box.
 std::vector<const Chunk *> chunksOf(const TensorMeta &tensor, const Box &box) {
   std::vector<const Chunk *> chunks;
   if (!box.isEmpty())
@@ -104,7 +104,7 @@ Status CheckpointReader::State::withPlace(Status status, std::string_view name,
                                           const RecordRef &record) const {
   std::string place =
       fmt::format("'{}' in '{}/{}' at byte {}", name, folder(), record.file, record.offset);
-  if (!files.hasIntegrity()) // then that file may be undamaged, and the place wrong
+  if (!files.hasIntegrity()) // if so, that file may be undamaged, and the position wrong
     place += " (by '.metadata')";
   return std::move(status).withContext(place);
 }
@@ -113,7 +113,8 @@ Result<TensorView> CheckpointReader::State::openChunk(const TensorMeta &tensor, 
                                                       OpenRecord &record) {
   ASSIGN_OR_RETURN(record, files.open(chunk.record));
   ASSIGN_OR_RETURN(TensorView view, readTensorRecord(record.archive));
-  // The parsed headers surround the data; damage there must not pass for a valid description.
+  // The headers that were parsed surround the data. They are verified, so that a damaged header is
+  // not mistaken for a valid description.
   CheckedFile &file = *record.file;
   uint64_t end = chunk.record.offset + chunk.record.length;
   auto dataBegin = static_cast<uint64_t>(view.storage.data() - file.bytes().data());
@@ -142,7 +143,7 @@ Result<const TensorMeta *> CheckpointReader::State::findBox(std::string_view nam
   return found->second;
 }
 
-/// What a chunk has of the request.
+/// Reads the part of the request that a chunk contains.
 Status CheckpointReader::State::readPart(const TensorMeta &tensor, const Chunk &chunk,
                                          const Box &part, const Request &request) {
   OpenRecord record;
@@ -174,15 +175,15 @@ Status CheckpointReader::State::gather(const TensorMeta &tensor,
       return withPlace(std::move(status), tensor.name, chunk->record);
     got += *elementCount(part->shape);
   }
-  if (got != wanted) // chunks do not overlap, so counting is enough
+  if (got != wanted) // chunks do not overlap, so comparing counts suffices
     return damaged("'{}' in '{}/.metadata': the saved chunks contain {} of the {} elements at {}",
                    tensor.name, folder(), got, wanted, boxText(request.box));
   return Status::ok();
 }
 
-/// Passes a box of a chunk to `take` as it lies in the mapped file. Returns false, and passes
-/// nothing, if it is not stored as a dense array. Each part is compared with its checksums, and so
-/// loaded into the core's cache, right before it is passed.
+/// Passes a box of a chunk to `take`, as it is stored in the mapped file. Returns false and passes
+/// nothing if the box is not stored as a dense array. Each part is verified right before it is
+/// passed, which also loads it into the core's cache.
 Result<bool> CheckpointReader::State::giveChunk(const TensorMeta &tensor, const Chunk &chunk,
                                                 const Box &box, const TakeBytes &take) {
   OpenRecord record;
@@ -221,7 +222,7 @@ Result<CheckpointReader> CheckpointReader::open(const std::string &folder, Verif
   auto state = std::make_unique<State>(std::move(*opened), verify, emit);
   RETURN_IF_ERROR(state->load());
   CheckpointReader reader(std::move(state));
-  bool verifies = verify == Verify::Whole; // such a caller asks for itself
+  bool verifies = verify == Verify::Whole; // with Whole, the caller verifies by itself
   if (emit && !verifies && !reader.checkIntegrity().isOk())
     emit(makeReport(report::ChecksumsLost, folder, kIntegrityFile));
   return reader;

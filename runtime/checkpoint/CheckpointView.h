@@ -1,5 +1,6 @@
-// A checkpoint as a list of readable tensors, independent of its format: by the names in the files,
-// or by parameter, so that checkpoints of different formats can be compared.
+// A checkpoint as a list of readable tensors, independent of its format. Tensors are listed by
+// their names in the files, or by parameter, so that checkpoints of different formats can be
+// compared.
 #pragma once
 
 #include <functional>
@@ -12,7 +13,7 @@
 
 namespace shardc::checkpoint {
 
-/// A tensor, with a function that reads boxes of it like CheckpointReader::read.
+/// A tensor and a function that reads boxes of it, like CheckpointReader::read.
 struct ViewTensor {
   std::string name;
   Element type = Element::F32;
@@ -22,8 +23,8 @@ struct ViewTensor {
 
 class CheckpointView {
 public:
-  /// Opens a folder of any format that is read. `emit`, if there is one, takes warnings, and why
-  /// the optimizer's state is left out where it cannot be taken apart.
+  /// Opens a folder in any readable format. `emit`, if set, receives warnings, and the reason if
+  /// optimizer state is left out because it cannot be divided into parameters.
   static Result<CheckpointView> open(const std::string &folder, Verify verify = Verify::Touched,
                                      const ReportSink &emit = nullptr);
   CheckpointView(CheckpointView &&) noexcept;
@@ -31,14 +32,14 @@ public:
 
   CheckpointFormat format() const;
   const CheckpointReader &reader() const;
-  /// Null unless the format is that.
+  /// Null unless the checkpoint has this format.
   const FsdpCheckpoint *fsdp() const;
   const TorchDistCheckpoint *torchDist() const;
 
-  /// The tensors under their own names, in order of names. They live as long as the view.
+  /// The tensors under their own names, sorted by name. They must not outlive the view.
   std::vector<ViewTensor> tensors() const;
-  /// Parameters by plain name, `<name>`, `<name>.exp_avg`, `<name>.exp_avg_sq`: the master weights
-  /// where there are some. Empty for a format without parameters.
+  /// The parameters under plain names: `<name>`, `<name>.exp_avg`, `<name>.exp_avg_sq`. Uses master
+  /// weights if there are any. Empty for a format without parameters.
   std::vector<ViewTensor> params() const;
 
 private:

@@ -13,7 +13,7 @@
 namespace shardc::checkpoint {
 namespace {
 
-/// A data file that counts its bytes and checksums its blocks as they pass.
+/// A data file that counts the bytes written to it and computes their block checksums.
 class RecordFile : public ByteSink {
 public:
   explicit RecordFile(OutputFile file) : file_(std::move(file)) {}
@@ -47,7 +47,7 @@ Status checkSlice(const TensorSlice &slice) {
   return Status::ok();
 }
 
-/// Adds one rank's items to those of the ranks before it.
+/// Merges the items of one rank into those of earlier ranks.
 class Merger {
 public:
   Status add(Metadata rank) {
@@ -100,7 +100,8 @@ Status checkCoverage(const Metadata &metadata) {
   return Status::ok();
 }
 
-/// A tensor without elements still needs a chunk to be seen by readers; a record of no bytes is it.
+/// Adds a record without bytes for each tensor without elements, since readers only see tensors
+/// that have a chunk.
 Status addEmptyTensors(const SaveTarget &target, Metadata &metadata, IntegrityTable &integrity) {
   std::optional<RecordFile> file;
   constexpr const char *kName = "__0_1.distcp";
@@ -129,7 +130,7 @@ Status mergeRanks(const SaveTarget &target, int worldSize, Metadata &metadata,
   Merger merger;
   for (int rank = 0; rank < worldSize; ++rank) {
     Result<std::string> sums = readFile(fmt::format("{}/{}", target.stagingPath(), sumsName(rank)));
-    if (!sums.isOk()) // this save has failed; the ranks and the next one need not
+    if (!sums.isOk()) // this save has failed, and the next one does not need it
       return makeStatus(StatusCode::Io, "rank {} did not finish writing '{}': {}", rank,
                         target.path(), sums.status().message());
     ASSIGN_OR_RETURN(IntegrityTable table, IntegrityTable::parse(*sums));
@@ -144,7 +145,7 @@ Status mergeRanks(const SaveTarget &target, int worldSize, Metadata &metadata,
   return Status::ok();
 }
 
-/// Takes the checksums of the files that addFile put beside the records.
+/// Adds the checksums of the files that addFile wrote.
 Status addOtherFiles(const std::string &staging, int worldSize, IntegrityTable &integrity) {
   std::set<std::string> ranks;
   for (int rank = 0; rank < worldSize; ++rank)
@@ -155,7 +156,7 @@ Status addOtherFiles(const std::string &staging, int worldSize, IntegrityTable &
     std::string name = at->path().lexically_relative(staging).generic_string();
     if (ranks.contains(name) || integrity.files.contains(name) || name == kIntegrityFile ||
         name == ".metadata" || at->is_directory(error))
-      continue; // the last two files are there if a commit is tried again
+      continue; // these two files exist if a commit is repeated
     ASSIGN_OR_RETURN(MappedFile file, MappedFile::open(at->path().string()));
     integrity.files[name].add(file.bytes().data(), file.bytes().size());
   }
@@ -163,12 +164,12 @@ Status addOtherFiles(const std::string &staging, int worldSize, IntegrityTable &
                : Status::ok();
 }
 
-/// Renames the staged folder to the checkpoint's name, replacing an existing one.
+/// Renames the staging folder to the checkpoint's name, and replaces an existing checkpoint.
 Status putInPlace(const SaveTarget &target) {
   std::string path = target.path(), staging = target.stagingPath(),
               old = target.root + "/." + target.folder + ".old";
   Status status = renamePath(target.observers, staging, path);
-  if (!status.isOk()) { // most likely a folder is there already
+  if (!status.isOk()) { // most likely the folder exists already
     status = exchangePaths(target.observers, staging, path);
     if (status.isOk()) {
       RETURN_IF_ERROR(syncFolder(target.observers, target.root));
@@ -208,8 +209,8 @@ struct RankWriter::State {
   int rank = 0;
   uint64_t bytesExpected = 0;
   Metadata written;
-  std::unordered_map<std::string, size_t> tensors; ///< index in `written`, by name
-  std::optional<RecordFile> file;                  ///< created for the first bytes
+  std::unordered_map<std::string, size_t> tensors; ///< indices in `written`, by name
+  std::optional<RecordFile> file;                  ///< created when the first bytes arrive
 
   Status openFile() {
     if (file)
@@ -284,7 +285,7 @@ Status RankWriter::finish() {
   RETURN_IF_ERROR(writeScratch(state_->observers,
                                fmt::format("{}/{}", state_->staging, itemsName(state_->rank)),
                                writeMetadata(state_->written)));
-  // The sums come last: they say that the rank has finished.
+  // The checksums are written last: their file shows that the rank has finished.
   return writeScratch(state_->observers,
                       fmt::format("{}/{}", state_->staging, sumsName(state_->rank)),
                       integrity.text());
@@ -309,7 +310,7 @@ Status addFile(const SaveTarget &target, const std::string &name, std::string_vi
     RETURN_IF_ERROR(makeFolder(target.observers, folder));
   RETURN_IF_ERROR(replaceFile(target.observers, path, contents));
   for (; folder != target.stagingPath(); folder.resize(folder.rfind('/')))
-    RETURN_IF_ERROR(syncFolder(target.observers, folder)); // a commit syncs the outermost one
+    RETURN_IF_ERROR(syncFolder(target.observers, folder)); // the commit syncs the outermost folder
   return Status::ok();
 }
 
@@ -335,7 +336,7 @@ Status commitSave(const SaveTarget &target, int worldSize) {
   if (target.trackerText.empty())
     return Status::ok();
   Result<std::string> trainState = readFile(target.path() + "/train_state.pt");
-  if (trainState.isOk()) // Megatron-Bridge looks for the newest one here
+  if (trainState.isOk()) // Megatron-Bridge finds the newest one here
     RETURN_IF_ERROR(
         replaceFile(target.observers, target.root + "/latest_train_state.pt", *trainState));
   RETURN_IF_ERROR(replaceFile(target.observers, fmt::format("{}/{}", target.root, kTrackerFile),
@@ -353,7 +354,7 @@ Status save(const SaveTarget &target, int rank, int worldSize, std::span<const T
   Status status = meet(writeRank(target, rank, slices, items));
   if (!status.isOk()) {
     if (rank == 0)
-      static_cast<void>(abandonSave(target)); // the first failure is the one to report
+      static_cast<void>(abandonSave(target)); // report the first failure instead
     return status;
   }
   status = meet(rank == 0 ? commitSave(target, worldSize) : Status::ok());

@@ -10,9 +10,9 @@
 namespace shardc::checkpoint {
 namespace {
 
-constexpr const char *kNothing = "nothing"; ///< where only one of the two has a value
+constexpr const char *kNothing = "nothing"; ///< if only the other object has a value
 
-/// A value as text; if it is not plain, its kind.
+/// A value as text; if it is not plain, the name of its kind.
 std::string textIn(const ObjectValue &object, PyId id) {
   if (id == kNoPy)
     return kNothing;
@@ -43,7 +43,7 @@ private:
 
   const ObjectValue &a_, &b_;
   std::string path_;
-  std::set<std::pair<PyId, PyId>> seen_; ///< values may be shared, and contain themselves
+  std::set<std::pair<PyId, PyId>> seen_; ///< values may be shared, and may contain themselves
   std::vector<ValueDifference> found_;
 };
 
@@ -62,8 +62,8 @@ void Comparison::compareItems(Ids a, Ids b) {
     compareAt(std::to_string(i), i < a.size() ? a[i] : kNoPy, i < b.size() ? b[i] : kNoPy);
 }
 
-/// Compares dictionaries by the text of their keys; of equal keys the last one counts, as in
-/// Python.
+/// Compares dictionaries by the text of their keys. If a key occurs several times, the last one
+/// counts, as in Python.
 void Comparison::comparePairs(Ids a, Ids b) {
   std::map<std::string, std::pair<PyId, PyId>> pairs;
   for (size_t i = 0; i + 1 < a.size(); i += 2)
@@ -76,7 +76,7 @@ void Comparison::comparePairs(Ids a, Ids b) {
   }
 }
 
-/// The bytes of two storages, each in the archive of its object.
+/// Whether two storages have equal bytes, each in the archive of its object.
 bool Comparison::isSameStorage(PyId a, PyId b) const {
   auto bytesOf = [](const ObjectValue &object, PyId id) {
     std::span<const PyId> parts = object.graph().items(object.graph().object(id).args);
@@ -94,7 +94,8 @@ bool Comparison::isSameTensor(PyId a, PyId b) const {
   if (x->strides == y->strides && x->storageOffset == y->storageOffset &&
       std::ranges::equal(x->storage, y->storage))
     return true;
-  // Strides may repeat elements, so the dense size is not bounded by the storage's.
+  // Strides may repeat elements, so the storage's size does not bound the dense size. It is checked
+  // here.
   std::optional<int64_t> bytes = tensorBytes(x->type, x->shape);
   if (!bytes || static_cast<uint64_t>(*bytes) > std::min(x->storage.size(), y->storage.size()))
     return false;
@@ -161,7 +162,7 @@ void Comparison::compare(PyId a, PyId b) {
   if (!seen_.emplace(a, b).second)
     return;
   std::optional<std::string> x = left().asBytes(a), y = right().asBytes(b);
-  if (x && x == y) // whichever way the protocol carries them
+  if (x && x == y) // the protocols represent bytes differently
     return;
   if (left().kind(a) != right().kind(b))
     return note(a, b);

@@ -1,5 +1,5 @@
-// Compares two objects of checkpoints as Python would: by their contents, not by the bytes of their
-// pickles, which depend on the order of saving and on the program that saved.
+// Compares two objects of checkpoints by their values, as Python would. The bytes of pickles are
+// not compared, since they depend on the order of saving and on the program that saved them.
 #pragma once
 
 #include <string>
@@ -9,14 +9,15 @@
 
 namespace shardc::checkpoint {
 
-/// A place in two objects where their values differ.
+/// A position in two objects at which their values differ.
 struct ValueDifference {
-  std::string path; ///< keys and indices with dots between them; empty for the object itself
-  std::string a, b; ///< the values as text
+  std::string path; ///< keys and indices, joined by dots; empty for the object itself
+  std::string a, b; ///< both values as text
 };
 
-/// All places where they differ, each once. Dictionaries are equal in any order of their keys, and
-/// numbers only if they are of one type; equal bits are equal, NaN or not.
+/// All positions at which the objects differ, each once. Dictionaries are equal regardless of the
+/// order of keys. Numbers are equal only if they have the same type, and then if their bits are
+/// equal, including NaN.
 std::vector<ValueDifference> differencesOf(const ObjectValue &a, const ObjectValue &b);
 
 } // namespace shardc::checkpoint

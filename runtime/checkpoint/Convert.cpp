@@ -15,7 +15,8 @@ std::string statePrefix(FsdpPrecision precision) {
   return fmt::format("optimizer.state.{}", wrappers.substr(0, wrappers.size() - 1));
 }
 
-/// The precision that the requested prefix implies, otherwise that of the run's arguments.
+/// The precision that the requested prefix implies; without one, the precision in the run's
+/// arguments.
 FsdpPrecision precisionOf(const TorchDistCheckpoint &source, const ConvertOptions &options) {
   if (!options.optimizerPrefix.empty())
     return options.optimizerPrefix == statePrefix(FsdpPrecision::Fp32) ? FsdpPrecision::Fp32
@@ -35,7 +36,7 @@ FsdpPrecision precisionOf(const TorchDistCheckpoint &source, const ConvertOption
   return isSaid ? FsdpPrecision::Fp32 : FsdpPrecision::Half;
 }
 
-/// One conversion: maps parts of the source to parts of the target.
+/// One conversion, which maps items of the source to items of the target.
 class ToFsdp {
 public:
   ToFsdp(const TorchDistCheckpoint &source, const ConvertOptions &options)
@@ -80,7 +81,8 @@ bool ToFsdp::isGated(std::string_view name) const {
                               [&](const std::string &module) { return isBelow(name, module); }));
 }
 
-/// Without this check, a misspelt module would silently leave its layers unsplit.
+/// Checks that the given modules exist. Otherwise, a misspelt module would silently leave its
+/// layers unsplit.
 Status ToFsdp::checkModules() const {
   std::set<std::string, std::less<>> names, modules;
   for (const auto &[key, box] : source_.params())
@@ -121,8 +123,8 @@ Status ToFsdp::checkGates() const {
   return Status::ok();
 }
 
-/// The model's tensor is written from the fp32 master if there is one, so that a run continues
-/// bitwise equal; no other item needs masters.
+/// Whether this part is written. The model's tensor is written from the fp32 master if there is
+/// one, so that a run continues bitwise equal. No other item needs masters.
 bool ToFsdp::isTaken(std::string_view name, StoredPart part) const {
   bool hasMaster = source_.find(name, StoredPart::Master) != nullptr;
   switch (part) {
@@ -220,7 +222,7 @@ Status ToFsdp::writeCommon(RankWriter &writer) {
   for (const CommonLeaf &leaf : source_.common()) {
     ItemPath path = leaf.path;
     bool isOptimizer = path[0] == PathSegment("optimizer");
-    // Counts of updates come with each parameter's settings.
+    // Update counts are written with the settings of each parameter.
     bool isCount = path[0] == PathSegment(kUpdatesKey) || path.back() == PathSegment(kCommonStep);
     if ((isOptimizer && options_.weightsOnly) || isCount)
       continue;
@@ -246,7 +248,7 @@ Status ToFsdp::writeOthers(RankWriter &writer) {
   return Status::ok();
 }
 
-/// Every rank saved one; the first represents all.
+/// Writes the first object of this kind; every rank saved an equivalent one.
 Status ToFsdp::writeRerunState(RankWriter &writer) {
   for (const ObjectMeta &object : source_.reader().metadata().objects) {
     if (!object.name.starts_with("rerun_state_machine_state"))
@@ -291,8 +293,9 @@ Status ToFsdp::writeGroups(RankWriter &writer) {
   return Status::ok();
 }
 
-/// The loader requests the live module's name, so a gated layer is not split here. Adds entries
-/// that the loading run's Adam requires and the saving run's did not keep.
+/// Writes the optimizer settings of a parameter. A gated layer is not split here, since the loader
+/// requests the module's own name. Adds entries that the Adam of the loading run requires but that
+/// of the saving run did not store.
 Status ToFsdp::writeSettings(RankWriter &writer, const std::string &name,
                              const std::map<std::string, PyId> &group) {
   std::string target = targetName(name);
@@ -312,7 +315,7 @@ Status ToFsdp::writeSettings(RankWriter &writer, const std::string &name,
   return Status::ok();
 }
 
-/// The count of updates with the moments, where torch's own Adam looks for it.
+/// Writes the update count next to the moments, where torch's own Adam expects it.
 Status ToFsdp::writeAdamSteps(RankWriter &writer) {
   for (const auto &[key, box] : source_.params()) {
     if (options_.weightsOnly || key.second != StoredPart::ExpAvg)

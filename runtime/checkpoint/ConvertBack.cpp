@@ -83,25 +83,25 @@ Result<std::vector<ConvertJob>> jobsOf(const FsdpCheckpoint &source, const RunSt
   return jobs;
 }
 
-/// The different group settings that parameters have.
+/// The distinct group settings of the parameters.
 Result<std::vector<GroupMeta>> groupsOf(const FsdpCheckpoint &source) {
   std::vector<GroupMeta> metas;
   for (const std::string &name : source.names()) {
     Result<GroupMeta> meta = source.groupMeta(name);
-    if (meta.status().code() == StatusCode::NotFound) // as of buffers
+    if (meta.status().code() == StatusCode::NotFound) // buffers, for example, have none
       continue;
     RETURN_IF_ERROR(meta.status());
     metas.push_back(*meta);
   }
   auto hasMomentum = [](const GroupMeta &meta) { return meta.momentum.has_value(); };
   const bool isAnyOfMatrices = std::ranges::any_of(metas, hasMomentum);
-  std::map<std::pair<GroupKey, std::string>, GroupMeta> groups; // by all fields, as records
+  std::map<std::pair<GroupKey, std::string>, GroupMeta> groups; // by key and records of all fields
   for (GroupMeta &meta : metas) {
     meta.isOfRest = isAnyOfMatrices && !hasMomentum(meta);
     std::string fields;
     for (const BytesItem &item : groupMetaItems("", meta))
       fields += item.record;
-    // Among groups with default multipliers, only one with a learning rate of its own is not the
+    // Among groups with default multipliers, only a group with its own learning rate is not the
     // default group.
     bool hasOwnRate = !meta.defaultConfig && meta.weightDecayMult == 1 && meta.lrMult == 1;
     GroupKey key{meta.isExpertParallel, meta.weightDecayMult, meta.lrMult, hasOwnRate,

@@ -14,7 +14,8 @@ namespace {
 
 int64_t bytesOfJob(const ConvertJob &job) { return tensorBytes(job.type, job.shape).value_or(0); }
 
-/// Deals jobs to ranks, the largest first, each to the rank with the least so far; equal on all.
+/// Distributes jobs to ranks: the largest first, each to the rank with the least work so far. All
+/// ranks compute the same distribution.
 std::vector<size_t> shareOf(const std::vector<ConvertJob> &jobs, int rank, int worldSize) {
   std::vector<size_t> order(jobs.size()), mine;
   std::iota(order.begin(), order.end(), size_t{0});
@@ -31,7 +32,7 @@ std::vector<size_t> shareOf(const std::vector<ConvertJob> &jobs, int rank, int w
   return mine;
 }
 
-/// What all of one process's threads share.
+/// Data that all threads of a process share.
 struct Work {
   const SaveTarget &out;
   const std::vector<ConvertJob> &jobs;
@@ -66,7 +67,8 @@ Status writeShare(const Work &work, int fileRank, const std::vector<size_t> &min
   return writer.finish();
 }
 
-/// A rank's threads are file ranks one after the other.
+/// Writes the shares of this rank's threads. Each thread writes the file of a rank of its own; the
+/// numbers of a rank's threads are consecutive.
 Status writeShares(const SaveTarget &out, const std::vector<ConvertJob> &jobs, int64_t pieceBytes,
                    const ConvertProgress &progress, const ConvertRank &rank,
                    const std::function<Status(RankWriter &)> &objects) {
@@ -87,7 +89,7 @@ Status writeShares(const SaveTarget &out, const std::vector<ConvertJob> &jobs, i
   });
 }
 
-constexpr int kFoldersMax = 16; ///< inside each other
+constexpr int kFoldersMax = 16; ///< depth of nested folders
 
 Status copyFolder(const CheckpointReader &from, const std::string &name, const SaveTarget &out,
                   const KeptNames &kept, int depth) {
@@ -179,7 +181,7 @@ Status onThreads(int threads, const std::function<Status(int, const std::atomic<
   for (std::thread &thread : others)
     thread.join();
   const Status *first = nullptr;
-  for (const Status &status : statuses) // one that only followed another's failure says less
+  for (const Status &status : statuses) // a status that follows from another failure says less
     if (!status.isOk() && (first == nullptr || first->code() == StatusCode::Aborted))
       first = &status;
   return first != nullptr ? *first : Status::ok();
@@ -218,7 +220,7 @@ Status runJobs(const SaveTarget &out, std::vector<ConvertJob> jobs, int64_t piec
   if (status.isOk())
     status = meet(rank.rank == 0 ? commitSave(out, rank.worldSize * rank.threads) : Status::ok());
   if (!status.isOk() && rank.rank == 0)
-    static_cast<void>(abandonSave(out)); // the first failure is the one to report
+    static_cast<void>(abandonSave(out)); // report the first failure instead
   return status;
 }
 

@@ -16,7 +16,7 @@ constexpr std::string_view kOldModule = "torch.distributed._shard.sharded_tensor
 constexpr std::string_view kMegatronModule = "megatron.core.dist_checkpointing.strategies.torch";
 constexpr size_t kWarningsMax = 100;
 
-/// Key of a chunk's record: the name and the offset's numbers.
+/// Key of a chunk's record: the name, followed by the offset.
 std::string recordKey(std::string_view name, const Shape *offset) {
   std::string key(name);
   key.push_back('\0');
@@ -137,7 +137,8 @@ Result<RecordRef> MetadataReader::takeRecord(std::string_view name, const Shape 
   return record;
 }
 
-/// Which of the formats a member says does not matter: the records have their own strides.
+/// Whether the value is a memory format. Which one does not matter, since records have their own
+/// strides.
 bool MetadataReader::isMemoryFormat(PyId id) const {
   for (const auto &[module, name] : {std::pair(kMetadataModule, "_MEM_FORMAT_ENCODING"),
                                      std::pair(kMetadataModule, "MEM_FORMAT_ENCODING"),
@@ -158,7 +159,7 @@ Status MetadataReader::readProperties(TensorMeta &tensor, PyId id) {
   bool isKnown = graph_.isObjectOf(id, kMetadataModule, "TensorProperties") ||
                  graph_.isObjectOf(id, kOldModule, "TensorProperties");
   PyId state = isKnown ? graph_.object(id).state : kNoPy;
-  // Five fields up to torch 2.11; later ones append to them.
+  // torch up to 2.11 has five fields; later versions may append more.
   if (!graph_.is(state, PyKind::Tuple) || graph_.items(state).size() < 5)
     return damaged("'{}': its properties are not TensorProperties of 5 fields", tensor.name);
   std::span<const PyId> fields = graph_.items(state);
@@ -252,14 +253,14 @@ Status MetadataReader::readPaths(PyId paths) {
       else
         return damaged("'{}': its path holds something other than strings and numbers", *name);
     }
-    if (nameOfPath(path) != *name) // a name is always its path joined; the two guard each other
+    if (nameOfPath(path) != *name) // a name always is its joined path; each verifies the other
       return damaged("'{}': planner_data has it under the path '{}'", *name, nameOfPath(path));
     result_.paths[std::string(*name)] = std::move(path);
   }
   return Status::ok();
 }
 
-/// Megatron's extra attribute; entries that are not shapes are ignored.
+/// Reads Megatron's additional attribute. Entries that are not shapes are ignored.
 Status MetadataReader::readOriginalShapes(PyId data) {
   if (!graph_.is(data, PyKind::Dict))
     return Status::ok();
@@ -304,7 +305,8 @@ Result<Metadata> MetadataReader::run(PyId root) {
   return std::move(result_);
 }
 
-/// Sweeps the chunks along the dim with the most different starts, so that few pairs meet.
+/// Sweeps over the chunks along the dimension with the most distinct offsets, so that few pairs
+/// must be compared.
 Status checkOverlap(const TensorMeta &tensor) {
   size_t sweep = 0, most = 0;
   for (size_t dim = 0; dim < tensor.shape.size(); ++dim) {
@@ -355,7 +357,7 @@ Status checkTensor(const TensorMeta &tensor) {
   return checkOverlap(tensor);
 }
 
-/// A record and the item that it is of.
+/// A record and the name of its item.
 struct OwnedRecord {
   const RecordRef *record;
   const std::string *name;
@@ -371,8 +373,9 @@ std::vector<OwnedRecord> recordsOf(const Metadata &metadata) {
   return records;
 }
 
-/// torch writes every item's record by itself, also of tied weights and of equal ones. Two items at
-/// one place are therefore damage, and the only sign of it: a record does not say whose it is.
+/// torch writes a separate record for each item, even for tied or equal weights. Overlapping
+/// records therefore mean damage. This is the only sign of it, since a record does not name its
+/// item.
 Status checkChunksApart(const Metadata &metadata) {
   std::vector<OwnedRecord> records = recordsOf(metadata);
   std::ranges::sort(records, {}, [](const OwnedRecord &owned) {

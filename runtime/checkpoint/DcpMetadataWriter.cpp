@@ -5,7 +5,7 @@
 namespace shardc::checkpoint {
 namespace {
 
-/// An object without state, `cls.__new__(cls)`; BUILD follows its state.
+/// Writes an object without state, `cls.__new__(cls)`. A BUILD after its state completes it.
 PickleBytes &newObject(PickleBytes &out, std::string_view module, std::string_view name) {
   return out.global(module, name).op(')').op('\x81');
 }
@@ -45,7 +45,8 @@ void writeTensor(PickleBytes &out, const TensorMeta &tensor) {
   out.op('u').op('b');
 }
 
-/// A storage_data entry. The key is complete before its value begins: SETITEMS hashes it.
+/// Writes a storage_data entry. The key must be complete before the value begins, since SETITEMS
+/// hashes it.
 void writeRecord(PickleBytes &out, const std::string &name, const Shape *offset, size_t index,
                  const RecordRef &record) {
   newObject(out, kMetadataModule, "MetadataIndex").op('}').op('(');
@@ -75,7 +76,7 @@ void writePath(PickleBytes &out, const ItemPath &path) {
   out.endTuple(path.size());
 }
 
-/// Begins and ends a dictionary's items; an empty one has none of both.
+/// Writes the begin and end of a dictionary's items; nothing of both for an empty one.
 class DictScope {
 public:
   DictScope(PickleBytes &out, bool isEmpty) : out_(out), isEmpty_(isEmpty) {

@@ -12,14 +12,14 @@
 namespace shardc::checkpoint {
 namespace {
 
-/// The type that both sides are compared in; none if they cannot be.
+/// The type in which both sides are compared; nothing if they cannot be compared.
 std::optional<Element> commonType(Element a, Element b) {
   if (isConvertible(a, Element::F64) && isConvertible(b, Element::F64))
     return a == Element::F64 || b == Element::F64 ? Element::F64 : Element::F32;
   return a == b ? std::optional(a) : std::nullopt;
 }
 
-/// An element as a number; 1 for types without, so that unequal ones differ by something.
+/// An element as a number. Types without numbers give 1, so that unequal elements differ.
 double numberAt(Element type, const uint8_t *data, int64_t index) {
   switch (type) {
   case Element::F32:
@@ -63,7 +63,7 @@ void noteValue(TensorDifference &difference, double a, double b) {
     difference.maxAbs = std::max(difference.maxAbs, distance);
 }
 
-/// Compares dense arrays. Equal bits are equal, NaN or not.
+/// Compares dense arrays. Elements with equal bits are equal, including NaN.
 void compare(Element type, const uint8_t *a, const uint8_t *b, int64_t count,
              TensorDifference &difference) {
   int64_t bytes = elementBits(type) / 8;
@@ -74,13 +74,12 @@ void compare(Element type, const uint8_t *a, const uint8_t *b, int64_t count,
     if (std::memcmp(a + i * bytes, b + i * bytes, static_cast<size_t>(bytes)) == 0)
       continue;
     double x = isNumber ? numberAt(type, a, i) : 1, y = isNumber ? numberAt(type, b, i) : 0;
-    if (x != y) // 0 and -0 are one value
+    if (x != y) // 0 and -0 are equal
       noteValue(difference, x, y);
   }
 }
 
-/// Compares two tensors of one name, and writes the difference to `difference.what`, which stays
-/// empty if they are equal.
+/// Compares two tensors with the same name. `difference.what` stays empty if they are equal.
 Status compareTensors(const ViewTensor &a, const ViewTensor &b, int64_t pieceBytes,
                       TensorDifference &difference) {
   difference.name = a.name;
@@ -119,7 +118,8 @@ void noteObjects(const std::string &name, std::vector<ValueDifference> differenc
                             std::move(one.a), std::move(one.b)});
 }
 
-/// Two objects of one name; one that cannot be read is shown by why.
+/// Compares two objects with the same name. An object that cannot be read is represented by the
+/// reason.
 void compareObjects(const std::string &name, const CheckpointReader &a, const CheckpointReader &b,
                     CheckpointDiff &diff) {
   Result<ObjectValue> left = a.readObject(name), right = b.readObject(name);
@@ -144,7 +144,8 @@ void compareObjects(const CheckpointReader &a, const CheckpointReader &b, Checkp
       diff.onlyInB.push_back(object.name);
 }
 
-/// Megatron's common state in a file of its own, which is read instead of the object.
+/// Compares Megatron's common state if it is in a separate file, which is read instead of the
+/// object.
 void compareCommonFiles(const TorchDistCheckpoint &a, const TorchDistCheckpoint &b,
                         CheckpointDiff &diff) {
   bool isInA = a.reader().files().has(kCommonFile), isInB = b.reader().files().has(kCommonFile);
@@ -156,7 +157,7 @@ void compareCommonFiles(const TorchDistCheckpoint &a, const TorchDistCheckpoint 
 
 using Pair = std::pair<const ViewTensor *, const ViewTensor *>;
 
-/// Pairs of tensors that both have; tensors that only one has are recorded in the difference.
+/// Pairs the tensors that both sides have. Tensors that only one side has are recorded in `diff`.
 std::vector<Pair> pairsOf(const std::vector<ViewTensor> &a, const std::vector<ViewTensor> &b,
                           CheckpointDiff &diff) {
   std::map<std::string_view, const ViewTensor *> right;

@@ -1,5 +1,5 @@
-// Compares two checkpoints: names, shapes, types, values. Streams, so that at most one piece of
-// each is in memory for each thread.
+// Compares two checkpoints: names, shapes, types, values. Tensors are streamed, so that each thread
+// has at most one piece of each checkpoint in memory.
 #pragma once
 
 #include <string>
@@ -12,14 +12,14 @@ namespace shardc::checkpoint {
 
 struct TensorDifference {
   std::string name;
-  std::string what;        ///< for people: shapes, types, or how many elements
-  double maxAbs = 0;       ///< of values; NaN if a NaN is compared with a number
-  int64_t elements = 0;    ///< that differ
-  bool isOfValues = false; ///< otherwise of shape
+  std::string what;        ///< text: shapes, types, or the number of elements
+  double maxAbs = 0;       ///< largest difference of values; NaN if a NaN meets a number
+  int64_t elements = 0;    ///< number of elements that differ
+  bool isOfValues = false; ///< whether values differ; otherwise shapes or types
 };
 
 struct ObjectDifference {
-  std::string name, a, b; ///< values as text
+  std::string name, a, b; ///< a and b: both values as text
 };
 
 struct CheckpointDiff {
@@ -27,8 +27,8 @@ struct CheckpointDiff {
   std::vector<TensorDifference> tensors;
   std::vector<ObjectDifference> objects;
   int64_t sameTensors = 0, sameObjects = 0;
-  double maxAbs = 0;     ///< over all
-  bool byParams = false; ///< the formats differ, so parameters were compared, and no objects
+  double maxAbs = 0;     ///< maximum over all tensors
+  bool byParams = false; ///< formats differ, so parameters were compared, but no objects
 
   bool isEmpty() const {
     return onlyInA.empty() && onlyInB.empty() && tensors.empty() && objects.empty();
@@ -43,8 +43,8 @@ struct DiffOptions {
 };
 
 /// Compares two checkpoints: by names of tensors if both have the same format, otherwise by
-/// parameters. InvalidInput if one has no parameters then. If element types differ and one converts
-/// to the other, values are compared after the conversion.
+/// parameters. InvalidInput if formats differ and one has no parameters. If element types differ
+/// but one can be converted to the other, values are compared after conversion.
 Result<CheckpointDiff> diffCheckpoints(const CheckpointView &a, const CheckpointView &b,
                                        const DiffOptions &options = {});
 

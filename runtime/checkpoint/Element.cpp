@@ -31,7 +31,7 @@ std::optional<Element> findRow(std::string_view ElementRow::*column, std::string
   return std::nullopt;
 }
 
-/// The value of an IEEE-like number with few bits; `bias` is the exponent's.
+/// The value of an IEEE-like number with few bits. `bias` is the bias of the exponent.
 float smallFloat(uint32_t bits, int exponentBits, int mantissaBits, int bias) {
   uint32_t mantissa = bits & ((1u << mantissaBits) - 1);
   int exponent = static_cast<int>((bits >> mantissaBits) & ((1u << exponentBits) - 1));
@@ -50,7 +50,7 @@ template <typename T> void storeAt(uint8_t *dst, int64_t index, T value) {
   std::memcpy(dst + index * static_cast<int64_t>(sizeof(T)), &value, sizeof(T));
 }
 
-/// Element `index` as a double, which holds every type below exactly.
+/// Element `index` as a double. A double represents all of these types exactly.
 double loadNumber(Element type, const uint8_t *src, int64_t index) {
   switch (type) {
   case Element::F64:

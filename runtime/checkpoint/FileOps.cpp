@@ -14,14 +14,15 @@
 namespace shardc::checkpoint {
 namespace {
 
-/// Large enough that the disk is busy while threads change over, small enough that three of them
-/// stay in a core's cache until they are written; a multiple of any sector.
+/// A multiple of all sector sizes. Large enough that the disk stays busy while threads switch, and
+/// small enough that three blocks stay in a core's cache until they are written.
 constexpr size_t kBlockBytes = size_t{2} << 20;
 constexpr size_t kBlockAlignment = 4096;
-/// Blocks in flight besides the one that is being filled: one is written while the next one waits.
+/// Number of full blocks in memory: one is being written and one waits, while another one is
+/// filled.
 constexpr size_t kBlocksInFlight = 2;
 
-/// Before an operation; true if a test wants it to fail, with errno set.
+/// Called before an operation. True, with errno set, if a test wants it to fail.
 bool isFaulted(const Observers &observers) {
   int error = observers.faults ? observers.faults->beforeOperation() : 0;
   if (error != 0)
@@ -29,7 +30,7 @@ bool isFaulted(const Observers &observers) {
   return error != 0;
 }
 
-/// Switches direct writes, which bypass the page cache, on or off. False if the system refuses.
+/// Enables or disables direct writes, which bypass the page cache. False if the system refuses.
 bool setDirect(int fd, bool isDirect) {
   int flags = ::fcntl(fd, F_GETFL);
   return flags >= 0 && ::fcntl(fd, F_SETFL, isDirect ? flags | O_DIRECT : flags & ~O_DIRECT) == 0;
@@ -43,7 +44,7 @@ Status writeThrough(const Observers &observers, int fd, const std::string &path,
     if (isCut)
       return systemError("write", path, error);
     size_t half = size / 2;
-    if (size % kBlockAlignment == 0) // direct writes are of whole sectors
+    if (size % kBlockAlignment == 0) // direct writes need whole sectors
       half -= half % kBlockAlignment;
     if (half != 0 && ::pwrite(fd, data, half, static_cast<off_t>(at)) != static_cast<ssize_t>(half))
       return systemError("write", path, errno);
@@ -59,7 +60,7 @@ Status writeThrough(const Observers &observers, int fd, const std::string &path,
       continue;
     if (written < 0 && errno == EINVAL && (::fcntl(fd, F_GETFL) & O_DIRECT) != 0 &&
         setDirect(fd, false))
-      continue; // a file system that takes the flag and not the writes, or the rest of a short one
+      continue; // the file system refuses direct writes, or the rest of a short write
     if (written < 0)
       return systemError("write", path, errno);
     data += written;
@@ -69,12 +70,12 @@ Status writeThrough(const Observers &observers, int fd, const std::string &path,
   return Status::ok();
 }
 
-/// A full block. What had to go to the page cache begins its way to the disk, so that the sync
-/// finds little left.
+/// Writes a full block. If it went to the page cache, starts writing it back, so that the later
+/// sync has little left to do.
 Status writeBlock(const Observers &observers, int fd, const std::string &path, const char *data,
                   uint64_t at) {
   RETURN_IF_ERROR(writeThrough(observers, fd, path, data, kBlockBytes, at));
-  if ((::fcntl(fd, F_GETFL) & O_DIRECT) == 0) // advice only
+  if ((::fcntl(fd, F_GETFL) & O_DIRECT) == 0) // a hint; errors do not matter
     ::sync_file_range(fd, static_cast<off_t>(at), static_cast<off_t>(kBlockBytes),
                       SYNC_FILE_RANGE_WRITE);
   return Status::ok();
@@ -82,7 +83,7 @@ Status writeBlock(const Observers &observers, int fd, const std::string &path, c
 
 } // namespace
 
-/// Counts a removal as long as it takes.
+/// Counts a removal while it is in progress.
 class Clearing {
 public:
   explicit Clearing(Interruption *interruption) : interruption_(interruption) {
@@ -103,7 +104,7 @@ private:
 Status Interruption::check() {
   if (!isRequested_)
     return Status::ok();
-  ++endings_; // until the process ends: what was written is removed now
+  ++endings_; // never decremented: the save now removes what it has written, then the process ends
   return Status(StatusCode::Aborted, "interrupted");
 }
 
@@ -126,7 +127,7 @@ OutputFile::OutputFile(OutputFile &&other) noexcept
 
 OutputFile::~OutputFile() {
   while (!pending_.empty())
-    static_cast<void>(waitForOne()); // a file that was not closed is not wanted any more
+    static_cast<void>(waitForOne()); // a file that was not closed is discarded
   if (fd_ >= 0)
     ::close(fd_);
 }
@@ -142,7 +143,7 @@ Status OutputFile::waitForOne() {
 Status OutputFile::passOn() {
   if (bytesPassedOn_ == 0) { // small files stay in the page cache
     isDirect_ = setDirect(fd_, true);
-    // Allocation is optional: if it fails, writes extend the file, or fail themselves.
+    // If allocation fails, writes extend the file, or fail with the reason.
     isCutNeeded_ = isDirect_ && bytesExpected_ > kBlockBytes;
     if (isCutNeeded_)
       static_cast<void>(::fallocate(fd_, 0, 0, static_cast<off_t>(bytesExpected_)));
@@ -152,7 +153,7 @@ Status OutputFile::passOn() {
   std::future<Status> written;
   try {
     written = std::async(std::launch::async, write);
-  } catch (const std::system_error &) { // no threads left: written when it is waited for
+  } catch (const std::system_error &) { // no thread left: the block is written when it is awaited
     written = std::async(std::launch::deferred, write);
   }
   pending_.push_back({std::move(filling_), std::move(written)});
@@ -164,7 +165,7 @@ Status OutputFile::passOn() {
 Status OutputFile::write(const void *data, size_t size) {
   const char *bytes = static_cast<const char *>(data);
   while (size != 0) {
-    if (!filling_) // its pages take memory only as they fill
+    if (!filling_) // pages of the block take memory only when they are filled
       filling_.reset(static_cast<char *>(std::aligned_alloc(kBlockAlignment, kBlockBytes)));
     if (!filling_)
       return makeStatus(StatusCode::Exhausted, "no memory to write '{}'", path_);
@@ -179,8 +180,8 @@ Status OutputFile::write(const void *data, size_t size) {
   return Status::ok();
 }
 
-/// Writes the rest that does not fill a block. Past the page cache, it writes full sectors and cuts
-/// off the surplus.
+/// Writes the remaining bytes, which do not fill a block. A direct write needs whole sectors, so
+/// the file is truncated afterwards.
 Status OutputFile::writeRest() {
   if (filled_ != 0) {
     size_t size = filled_;

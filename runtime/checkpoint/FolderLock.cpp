@@ -19,7 +19,8 @@ namespace {
 
 constexpr size_t kHolderMax = 200; ///< bytes of the holder's name
 
-/// "process 17 on 'node3'". A host name's strange characters would reach a terminal.
+/// Text such as "process 17 on 'node3'". Unprintable characters of the host name are replaced,
+/// since the text may reach a terminal.
 std::string ownName() {
   std::array<char, 65> host{};
   if (::gethostname(host.data(), host.size() - 1) != 0)
@@ -29,7 +30,7 @@ std::string ownName() {
   return fmt::format("process {} on '{}'", ::getpid(), host.data());
 }
 
-/// The holder that the lock file names.
+/// The holder according to the lock file.
 std::string holderIn(int fd) {
   std::array<char, kHolderMax> text{};
   ssize_t size = ::pread(fd, text.data(), text.size(), 0);
@@ -39,7 +40,7 @@ std::string holderIn(int fd) {
   return isOurs ? std::string(name) : "another process";
 }
 
-/// Only a message needs the name, so a full disk is not a failure.
+/// Writes the holder's name. Errors are ignored, since only messages need the name.
 void writeHolder(int fd) {
   std::string name = ownName();
   if (::pwrite(fd, name.data(), name.size(), 0) != static_cast<ssize_t>(name.size()))
@@ -47,7 +48,8 @@ void writeHolder(int fd) {
   static_cast<void>(::ftruncate(fd, static_cast<off_t>(name.size())) == 0);
 }
 
-/// False if the file was removed by the holder before, between our opening and our locking it.
+/// Whether the path still names the opened file. The previous holder may have removed it before it
+/// was locked.
 bool isStillThere(int fd, const std::string &path) {
   struct stat opened = {}, named = {};
   return ::fstat(fd, &opened) == 0 && ::stat(path.c_str(), &named) == 0 &&
@@ -68,7 +70,7 @@ Result<FolderLock> FolderLock::takeBeside(const std::string &folder, const Repor
   return takeFile(parent, fmt::format(".{}{}", path.filename().string(), kLockFile), folder, emit);
 }
 
-/// Locks the file `name` in `parent`. `what` names the locked thing in the message to a second
+/// Locks the file `name` in `parent`. `what` names the locked object in the message to another
 /// process.
 Result<FolderLock> FolderLock::takeFile(const std::string &parent, const std::string &name,
                                         const std::string &what, const ReportSink &emit) {
@@ -116,10 +118,10 @@ FolderLock &FolderLock::operator=(FolderLock &&other) noexcept {
 void FolderLock::release() {
   if (fd_ < 0)
     return;
-  ::unlink(path_.c_str()); // first: a process that opens it from now on makes a new one
+  ::unlink(path_.c_str()); // unlinked before it is unlocked, so that others create a new file
   ::close(std::exchange(fd_, -1));
   if (isFolderNew_)
-    ::rmdir(path_.substr(0, path_.rfind('/')).c_str()); // does nothing where something is in it
+    ::rmdir(path_.substr(0, path_.rfind('/')).c_str()); // does nothing if the folder is not empty
 }
 
 } // namespace shardc::checkpoint

@@ -1,6 +1,6 @@
-// The lock of a folder of checkpoints, or of a folder being created, which one run or command holds
-// at a time: two of them would remove each other's unfinished work. The system releases the lock
-// when its holder ends, in whatever way.
+// Locks a folder of checkpoints, or a folder that is being created. Only one run or command may
+// hold the lock, since two of them would remove each other's unfinished work. The system releases
+// the lock when its holder ends for any reason.
 #pragma once
 
 #include <string>
@@ -9,19 +9,19 @@
 
 namespace shardc::checkpoint {
 
-/// Hidden in the folder while the lock is held, with the holder's process and host in it. One that
-/// a killed holder left is taken over.
+/// A hidden file in the locked folder, with the holder's process and host. A file that a killed
+/// holder left is reused.
 inline constexpr const char *kLockFile = ".shardc_lock";
 
 class FolderLock {
 public:
-  /// Locks a folder without waiting, and creates it if it does not exist; an unused new folder is
-  /// removed with the lock. Io if the folder cannot be created or written to. Unavailable, with the
-  /// holder named, if it is locked. Ok without a lock if the file system has none; `emit` then
-  /// receives a warning.
+  /// Locks a folder, and creates it if it does not exist. Does not wait. A new folder that stays
+  /// empty is removed with the lock. Io if the folder cannot be created or written to. Unavailable,
+  /// with the holder's name, if it is locked. If the file system does not support locks, ok without
+  /// a lock, and `emit` receives a warning.
   static Result<FolderLock> take(const std::string &folder, const ReportSink &emit);
-  /// The same for a folder that is created by one rename and must be empty until then: the lock is
-  /// a hidden file beside it, `.NAME.shardc_lock`.
+  /// The same for a folder that is created by one rename and must not exist before. The lock is a
+  /// hidden file next to it, `.NAME.shardc_lock`.
   static Result<FolderLock> takeBeside(const std::string &folder, const ReportSink &emit);
   FolderLock() = default;
   FolderLock(FolderLock &&other) noexcept;

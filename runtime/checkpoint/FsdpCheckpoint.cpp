@@ -9,12 +9,12 @@
 namespace shardc::checkpoint {
 namespace {
 
-/// Name of the key that a part of a parameter is saved under.
+/// The key under which a part of a parameter is saved.
 std::string keyOf(std::string_view name, ParamPart part) {
   return nameOfPath(tensorPath(name, part));
 }
 
-/// The rows of [begin, end) that lie in the half [first, first + rows).
+/// The rows of [begin, end) that lie in [first, first + rows).
 RowRange rowsIn(int64_t begin, int64_t end, int64_t first, int64_t rows) {
   int64_t low = std::clamp(begin, first, first + rows), high = std::clamp(end, first, first + rows);
   return {low, std::max(low, high)};
@@ -271,7 +271,7 @@ Result<GroupMeta> FsdpCheckpoint::groupMeta(std::string_view name) const {
   std::map<std::string, PlainValue> fields;
   for (const auto &[fieldName, field] : *saved) {
     ASSIGN_OR_RETURN(std::optional<PlainValue> value, readGroupField(reader_, field));
-    if (value) // a field that we cannot understand is an error only if it is needed
+    if (value) // a field that cannot be read is an error only if it is needed
       fields[fieldName] = std::move(*value);
   }
   if (!fields.contains("step")) {

@@ -12,7 +12,7 @@ constexpr std::string_view kStatePrefix = "optimizer.state.";
 constexpr std::string_view kAdamStep = "step";
 constexpr std::string_view kGroupMetaPrefix = "optimizer.param_to_group_meta.";
 
-/// Splits off the last dotted segment; the rest is what stays.
+/// Removes and returns the last dotted segment.
 std::string_view takeLast(std::string_view &text) {
   size_t dot = text.rfind('.');
   std::string_view last = dot == std::string_view::npos ? text : text.substr(dot + 1);
@@ -28,7 +28,7 @@ bool isSegment(std::string_view &text, std::string_view expected) {
   return true;
 }
 
-/// Strips leading `module.`, `model.` and empty segments.
+/// Removes leading `module.`, `model.` and empty segments.
 std::string_view withoutWrappers(std::string_view name) {
   while (true) {
     if (name.starts_with("module."))
@@ -52,7 +52,7 @@ std::string_view momentName(ParamPart part) {
     return "exp_avg";
   case ParamPart::ExpAvgSq:
     return "exp_avg_sq";
-  case ParamPart::Momentum: // SGD's
+  case ParamPart::Momentum: // of SGD
     return "momentum_buffer";
   }
   return "";
@@ -87,13 +87,13 @@ bool isGateable(std::string_view name) {
     std::string_view expert = last.substr(kind.size()), path = rest;
     if (!isSegment(path, "linear_fc1"))
       return false;
-    if (!expert.empty()) // grouped experts: weight7
+    if (!expert.empty()) // grouped experts, such as weight7
       return isNumber(expert) && isSegment(path, "experts") && isSegment(path, "mlp");
     if (isSegment(path, "mlp"))
       return true;
     if (isSegment(path, "shared_experts"))
       return isSegment(path, "mlp");
-    std::string_view index = takeLast(path); // sequential experts: local_experts.7
+    std::string_view index = takeLast(path); // sequential experts, such as local_experts.7
     return isNumber(index) && isSegment(path, "local_experts") && isSegment(path, "experts") &&
            isSegment(path, "mlp");
   }

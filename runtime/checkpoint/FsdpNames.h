@@ -1,6 +1,6 @@
-// Names of tensors in Megatron's `fsdp_dtensor` checkpoints: where a parameter called by its
-// Megatron-Core name lies in the nested state dict, how gated layers are split in two, and the
-// other spellings that are read.
+// Names of tensors in Megatron's `fsdp_dtensor` checkpoints: the path of a Megatron-Core parameter
+// in the nested state dict, the two names of a split gated layer, and other spellings that are
+// read.
 #pragma once
 
 #include <array>
@@ -12,14 +12,14 @@
 
 namespace shardc::checkpoint {
 
-/// The tensors that are saved of a parameter. Model tensors hold the master weights.
+/// The tensors that are saved for a parameter. Model tensors contain the master weights.
 enum class ParamPart : uint8_t { Weight, ExpAvg, ExpAvgSq, Momentum };
 inline constexpr ParamPart kParamParts[] = {ParamPart::Weight, ParamPart::ExpAvg,
                                             ParamPart::ExpAvgSq, ParamPart::Momentum};
-std::string_view momentName(ParamPart part); ///< `exp_avg`; empty for the weight
+std::string_view momentName(ParamPart part); ///< such as `exp_avg`; empty for the weight
 
-/// The precision of a run under Megatron FSDP. The optimizer's entries name every module around the
-/// model: Megatron's adapter, Megatron-FSDP and, unless in fp32, the module of bf16 and fp16.
+/// The precision of a run with Megatron FSDP. Optimizer entries name every module around the model:
+/// Megatron's adapter, Megatron-FSDP and, except in fp32, the module for bf16 and fp16.
 enum class FsdpPrecision : uint8_t { Half, Fp32 };
 std::string_view fsdpWrappers(FsdpPrecision precision); ///< `module.module.module.`, fp32: one less
 
@@ -27,32 +27,36 @@ std::string_view fsdpWrappers(FsdpPrecision precision); ///< `module.module.modu
 /// `optimizer` / `state` / `module.module.module.<name>` / `exp_avg`.
 ItemPath tensorPath(std::string_view name, ParamPart part,
                     FsdpPrecision precision = FsdpPrecision::Half);
-/// The count of torch's own Adam: `optimizer` / `state` / `module.module.module.<name>` / `step`.
+/// The path of torch's own Adam's update count: `optimizer` / `state` /
+/// `module.module.module.<name>` / `step`.
 ItemPath adamStepPath(std::string_view name, FsdpPrecision precision = FsdpPrecision::Half);
-/// `optimizer` / `param_to_group_meta` / `module.module.module.<name>` / `field`.
+/// The path of a setting: `optimizer` / `param_to_group_meta` / `module.module.module.<name>` /
+/// `field`.
 ItemPath groupMetaPath(std::string_view name, std::string_view field,
                        FsdpPrecision precision = FsdpPrecision::Half);
 
-/// Whether a parameter is the first layer of an MLP, which gated layers save as two tensors: weight
-/// or bias of `mlp.linear_fc1`, of experts (grouped or sequential) and of shared experts.
+/// Whether a parameter belongs to the first layer of an MLP, which is saved as two tensors if it is
+/// gated: weight or bias of `mlp.linear_fc1`, also of experts (grouped or sequential) and of shared
+/// experts.
 bool isGateable(std::string_view name);
-/// The two names that a gated parameter is saved under, gate (`_w`) first.
+/// The two names under which a gated parameter is saved, gate (`_w`) first.
 std::array<std::string, 2> splitNames(std::string_view name);
 
-/// The parameter that a key of a checkpoint names, in its plain spelling: without prefixes
-/// `module.`, `model.` and empty segments, and with `transformer_layer` for `mtp_model_layer`.
+/// The parameter to which a key of a checkpoint belongs, with its plain name: without prefixes
+/// `module.`, `model.` and empty segments, and with `transformer_layer` instead of
+/// `mtp_model_layer`.
 struct ParamKey {
   std::string name;
   ParamPart part = ParamPart::Weight;
 };
 /// Parses a tensor's key; nothing if it does not belong to a parameter.
 std::optional<ParamKey> parseTensorKey(std::string_view key);
-/// The plain spelling of a parameter's name.
+/// The plain name of a parameter.
 std::string plainName(std::string_view name);
 
-/// The name of a norm in Megatron's local layer specification. Other specifications have the norm
-/// inside of the following linear layer: `input_layernorm.weight` for
-/// `self_attention.linear_qkv.layer_norm_weight`, `pre_mlp_layernorm.weight` for
+/// The name of a norm in Megatron's local layer specification. Other specifications include the
+/// norm in the following linear layer: `input_layernorm.weight` corresponds to
+/// `self_attention.linear_qkv.layer_norm_weight`, and `pre_mlp_layernorm.weight` to
 /// `mlp.linear_fc1.layer_norm_weight`. Empty for all other names.
 std::string localName(std::string_view plain);
 
@@ -60,8 +64,8 @@ struct GroupMetaKey {
   std::string name, field;
 };
 std::optional<GroupMetaKey> parseGroupMetaKey(std::string_view key);
-/// The name of the parameter, plain spelling, if the key is of the count that torch's own Adam
-/// keeps with its moments.
+/// The plain name of the parameter if the key is that of an update count of torch's own Adam;
+/// otherwise nothing.
 std::optional<std::string> parseAdamStepKey(std::string_view key);
 
 } // namespace shardc::checkpoint

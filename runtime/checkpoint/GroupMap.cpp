@@ -31,7 +31,7 @@ Status notNumber(const CheckpointReader &reader, const std::string &name) {
                     name, reader.folder());
 }
 
-/// A number of the map, which may be saved as an object or as a tensor of one element.
+/// A number of the map. It may be saved as an object or as a tensor with one element.
 Result<int64_t> numberIn(const CheckpointReader &reader, const std::string &name) {
   if (const TensorMeta *tensor = reader.findTensor(name)) {
     int64_t value = 0;
@@ -49,7 +49,7 @@ Result<int64_t> numberIn(const CheckpointReader &reader, const std::string &name
 
 using Numbers = std::vector<std::pair<std::string, int64_t>>;
 
-/// All that a folder says, in its order.
+/// All numbers of a folder, in its order.
 Result<Numbers> numbersIn(const std::string &folder) {
   ASSIGN_OR_RETURN(CheckpointReader reader, CheckpointReader::open(folder));
   std::vector<std::string> names;
@@ -65,7 +65,8 @@ Result<Numbers> numbersIn(const std::string &folder) {
   return numbers;
 }
 
-/// A file in the map's folder that is neither part of the map nor the JSON made from it.
+/// A file in the map's folder that is neither part of the map nor the JSON file made from it;
+/// nothing if there is none.
 std::optional<std::string> strangerIn(const std::string &folder, const Metadata &map) {
   std::set<std::string> known = {".metadata", kIntegrityFile, kGroupMapFile};
   for (const ObjectMeta &object : map.objects)
@@ -78,8 +79,8 @@ std::optional<std::string> strangerIn(const std::string &folder, const Metadata 
   return std::nullopt;
 }
 
-/// An existing folder, and the JSON file made from it, are replaced only if the folder is an older
-/// map and contains nothing else.
+/// Ok if the folder, and the JSON file made from it, may be replaced: it is empty, or an older map
+/// and nothing else.
 Status checkReplaceable(const std::string &folder) {
   std::error_code error;
   if (!std::filesystem::exists(folder, error) || std::filesystem::is_empty(folder, error))

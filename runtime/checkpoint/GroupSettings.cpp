@@ -10,14 +10,15 @@ namespace shardc::checkpoint {
 namespace {
 
 constexpr std::string_view kAll = "optimizer.param_to_group_meta";
-constexpr size_t kWholePath = 3; ///< `optimizer`, `param_to_group_meta`, the parameter
+constexpr size_t kWholePath = 3; ///< segments: `optimizer`, `param_to_group_meta`, the parameter
 
 void takeEntries(const std::string &key, PlainEntries entries, GroupFields &fields) {
   for (auto &[field, value] : entries)
     fields[field] = {key, std::move(value)};
 }
 
-/// Names that tensors of the checkpoint have, gated ones joined too.
+/// Names of the parameters to which tensors of the checkpoint belong, including joined names of
+/// gated layers.
 std::set<std::string, std::less<>> parametersIn(const Metadata &metadata) {
   std::set<std::string, std::less<>> names;
   for (const TensorMeta &tensor : metadata.tensors) {
@@ -33,7 +34,7 @@ std::set<std::string, std::less<>> parametersIn(const Metadata &metadata) {
   return names;
 }
 
-/// One object with the settings of all parameters.
+/// Reads one object that has the settings of all parameters.
 Status takeAll(const CheckpointReader &reader, GroupSettings &settings) {
   const std::string key(kAll);
   ASSIGN_OR_RETURN(PlainEntries params, readDictionary(reader, key));
@@ -89,8 +90,8 @@ Result<GroupSettings> findGroupSettings(const CheckpointReader &reader) {
     std::optional<GroupMetaKey> key = parseGroupMetaKey(object.name);
     if (!key)
       continue;
-    // `<parameter>` and `<parameter>.<field>` look alike; the names of the parameters distinguish
-    // them, and the path of one whose tensors have other names.
+    // `<parameter>` and `<parameter>.<field>` look alike. They are told apart by the names of
+    // parameters, or, if a parameter's tensors have other names, by the path.
     std::string whole = plainName(std::string_view(object.name).substr(kAll.size() + 1));
     auto path = reader.metadata().paths.find(object.name);
     bool isWhole = parameters.contains(whole) ||

@@ -11,7 +11,7 @@ namespace {
 
 using nlohmann::json;
 
-/// The plain value of a table row's value.
+/// The value of a table row as a plain value.
 PlainValue plainValueOf(const json &value) {
   if (value.is_boolean())
     return value.get<bool>();
@@ -22,7 +22,7 @@ PlainValue plainValueOf(const json &value) {
   return value.is_string() ? PlainValue(value.get<std::string>()) : PlainValue();
 }
 
-/// Builds the options, and collects the fields that no recipe has.
+/// Builds the options of a recipe, and collects the fields that no recipe supports.
 class Arguments {
 public:
   Arguments(const HfConfig &config, const HfBiases &biases)
@@ -32,17 +32,17 @@ public:
   const HfFaults &faults() const { return faults_; }
 
 private:
-  /// Whether code reads a field of this architecture, or an option is it.
+  /// Whether this architecture has the field, and the field affects options.
   bool reads(const char *field) const { return readsHfField(config_.arch, field); }
   json fallback(const char *field) const { return hfFallback(config_.arch, field); }
-  /// The file's value, or the library's default.
+  /// The value in the file, or the library's default.
   json valueOf(const HfField &row) const {
     auto found = file_.find(row.name);
     return found != file_.end() ? *found : hfFallback(config_.arch, row.name);
   }
   int64_t wholeFallback(const char *field) const { return hfWholeFallback(config_.arch, field); }
   bool isLatent() const { return config_.layout == HfLayout::Deepseek; }
-  /// Whether the option is of experts, and the model has none.
+  /// Whether the option is about experts, but the model has none.
   bool isOff(std::string_view option) const {
     const PlainValue *experts = findEntry(entries_, "num_moe_experts");
     bool hasExperts = experts != nullptr && experts->wholeNumber().has_value();
@@ -91,7 +91,7 @@ private:
   HfFaults faults_;
 };
 
-/// One fault for a field, since several options may read it.
+/// Records one error per field, since several options may read it.
 void Arguments::refuse(const std::string &key, const json &value, const std::string &needed) {
   std::string field = config_.file.prefix + key;
   if (std::ranges::find(faults_, field, &HfFault::field) == faults_.end())
@@ -114,7 +114,7 @@ double Arguments::number(const json &object, const std::string &prefix, const ch
 
 int64_t Arguments::whole(const json &object, const std::string &prefix, const char *key,
                          int64_t otherwise) {
-  constexpr double kMax = 1e15; // doubles below it tell whole numbers apart
+  constexpr double kMax = 1e15; // below this limit, doubles represent whole numbers exactly
   const json *value = find(object, key);
   if (value == nullptr)
     return otherwise;
@@ -143,7 +143,7 @@ void Arguments::addSizes() {
   add("num_layers", config_.layers);
   add("hidden_size", config_.hidden);
   add("num_attention_heads", config_.heads);
-  // Latent attention has keys for each head, whatever the file says.
+  // Latent attention has keys for each head, regardless of the file.
   int64_t groups = isLatent() ? config_.heads : config_.groups;
   add("group_query_attention", groups != config_.heads);
   add("num_query_groups", groups);
@@ -156,7 +156,7 @@ void Arguments::addSizes() {
     add("max_position_embeddings", whole("max_position_embeddings", 0));
 }
 
-/// Scores may be scaled by a number that need not be the size of a head.
+/// Adds the scale of attention scores, which may be derived from a number other than the head size.
 void Arguments::addScales() {
   constexpr const char *kField = "query_pre_attn_scalar";
   if (!reads(kField))
@@ -168,8 +168,7 @@ void Arguments::addScales() {
     add("softmax_scale", std::pow(scalar, -0.5));
 }
 
-/// "gelu_new" is the approximation by tanh, which a recipe computes where bias and activation are
-/// fused.
+/// "gelu_new" is the tanh approximation. A recipe uses that if bias and activation are fused.
 void Arguments::addActivation() {
   const char *key = hfActivationField(config_.arch);
   if (key == nullptr)
@@ -212,7 +211,8 @@ void Arguments::addLlama3(const json &rope, const std::string &prefix) {
       refuse(prefix + key, rope[key], fmt::format("{}, the constant of Llama 3.1,", needed));
 }
 
-/// The library scales by the factor alone unless both weights are there and are not zero.
+/// Adds the factors that scale attention. The library uses them only if both are present and not
+/// zero; otherwise it scales by the factor alone.
 void Arguments::addAmax(const json &rope, const std::string &prefix) {
   double weight = number(rope, prefix, "mscale", 0);
   double divisor = number(rope, prefix, "mscale_all_dim", 0);
@@ -228,7 +228,7 @@ void Arguments::addAmax(const json &rope, const std::string &prefix) {
   }
 }
 
-/// Latent attention has options of its own for it.
+/// Adds YaRN's settings. Latent attention has options of its own for them.
 void Arguments::addYarn(const json &rope, const std::string &prefix) {
   add(isLatent() ? "rotary_scaling_factor" : "yarn_rotary_scaling_factor",
       number(rope, prefix, "factor", 1));
@@ -267,7 +267,7 @@ void Arguments::addScaling(const json &rope, const std::string &prefix) {
     return addYarn(rope, prefix);
   }
   add("position_embedding_type", "rope");
-  if (isLatent()) { // the scale of its scores has the weight whatever the rotation
+  if (isLatent()) { // the weight scales its scores regardless of the rotation
     add("rope_type", "rope");
     add("mscale", 1.0);
     add("mscale_all_dim", 0.0);
@@ -282,8 +282,8 @@ void Arguments::addScaling(const json &rope, const std::string &prefix) {
     refuse(prefix + key, type, "one of default, llama3, linear, yarn");
 }
 
-/// Newer files of some architectures have an object for each kind of layers in place of one for
-/// all.
+/// The settings for layers without a window. Newer files of some architectures have one object per
+/// kind of layer instead of one for all layers.
 const json &Arguments::ofFullLayers(const json &rope, const json &unscaled, std::string &prefix) {
   const json *windows = find(rope, "sliding_attention"), *full = find(rope, "full_attention");
   const std::pair<const char *, const json *> parts[] = {{"sliding_attention", windows},
@@ -299,7 +299,7 @@ const json &Arguments::ofFullLayers(const json &rope, const json &unscaled, std:
         number(*windows, own, "rope_theta", number("rope_local_base_freq", 1e4)));
   }
   if (windows == nullptr && full == nullptr) {
-    if (prefix == "rope_parameters." && !rope.empty()) // the library would not read it
+    if (prefix == "rope_parameters." && !rope.empty()) // the library would ignore it
       refuse("rope_parameters", rope, "an object for each kind of layers");
     return rope;
   }
@@ -307,14 +307,14 @@ const json &Arguments::ofFullLayers(const json &rope, const json &unscaled, std:
   return full != nullptr && full->is_object() ? *full : unscaled;
 }
 
-/// Newer files have the base and the scaling in one object.
+/// Adds rotary embedding settings. Newer files have base and scaling in one object.
 void Arguments::addRotation() {
   if (!reads("rope_theta"))
     return;
   json unscaled = fallback("rope_scaling");
   if (unscaled.is_null())
     unscaled = json::object();
-  const json *scaling = find("rope_scaling"); // an empty one says nothing
+  const json *scaling = find("rope_scaling"); // an empty object counts as missing
   bool isScaled = scaling != nullptr && !(scaling->is_object() && scaling->empty());
   const char *name = isScaled ? "rope_scaling" : "rope_parameters";
   const json *rope = find(name);
@@ -332,13 +332,13 @@ void Arguments::addRotation() {
   bool isByPairs = hfOption(config_.arch, "rotary_interleaved") == true;
   bool isWhole = findEntry(entries_, "rotary_percent")->number() == 1 && !isByPairs;
   const char *key = find(*rope, "rope_type") != nullptr ? "rope_type" : "type";
-  if (!isWhole && word(*rope, prefix, key) == "yarn") // turns whole heads in halves in a recipe
+  if (!isWhole && word(*rope, prefix, key) == "yarn") // a recipe rotates halves of whole heads
     refuse(prefix + key, "yarn", "one of default, llama3, linear, as parts of heads are rotated,");
   addScaling(*rope, prefix);
 }
 
-/// Layers without rotations as a number for every n-th, or as a list. If attention has chunks, the
-/// others are limited to them.
+/// Adds the layers without rotary embeddings: a number n for every n-th, or a list. If attention is
+/// chunked, the other layers are limited to chunks.
 void Arguments::addUnrotatedLayers() {
   const std::vector<bool> &rotated = config_.isRotated;
   if (rotated.empty())
@@ -367,7 +367,7 @@ void Arguments::addUnrotatedLayers() {
            "\"chunked_attention\" for each layer with rotations and \"full_attention\" for others");
 }
 
-/// The period of layers without a window, if the file does not list them; 0 if layers are alike.
+/// The period of layers without a window if the file does not list them; 0 if all layers are alike.
 int64_t Arguments::fullEvery() {
   constexpr const char *kPattern = "sliding_window_pattern";
   if (reads(kPattern))
@@ -375,7 +375,7 @@ int64_t Arguments::fullEvery() {
   return std::ssize(fallback("layer_types"));
 }
 
-/// A window of W positions has W - 1 before the own one.
+/// Adds the window. A window of W positions covers W - 1 positions before the query.
 void Arguments::addWindow() {
   if (reads("attention_chunk_size"))
     return addWindowOf(0, PlainValue());
@@ -402,11 +402,11 @@ void Arguments::addWindow() {
   if (types != nullptr && std::ranges::any_of(*types, [&](const json &t) { return t != word; }))
     return refuse("layer_types", *types, fmt::format("{} in every layer", word));
   int64_t every = fullEvery();
-  addWindowOf(every == 1 ? 0 : width, // each layer is one without
+  addWindowOf(every == 1 ? 0 : width, // every == 1: no layer has a window
               every > 1 ? PlainValue(PlainItems{every}) : PlainValue());
 }
 
-/// Layers with and without a window, as a number where every n-th is without.
+/// Adds which layers have a window. If exactly every n-th layer has none, this is the number n.
 void Arguments::addWindowLayers(int64_t width, const json &types) {
   constexpr const char *kWindow = "sliding_attention", *kFull = "full_attention";
   PlainItems list;
@@ -430,14 +430,14 @@ void Arguments::addWindowLayers(int64_t width, const json &types) {
               every <= config_.layers ? PlainValue(PlainItems{every}) : PlainValue());
 }
 
-/// `pattern`: n if every n-th layer has no window, or a list of layers; nothing if all layers have
-/// one.
+/// `pattern` is n if every n-th layer has no window, or a list of layers, or empty if all layers
+/// have a window.
 void Arguments::addWindowOf(int64_t width, PlainValue pattern) {
   add("window_size", width > 0 ? PlainValue(PlainItems{width - 1, 0}) : PlainValue());
   add("window_attn_skip_freq", width > 0 ? std::move(pattern) : PlainValue());
 }
 
-/// Adds the layers that have experts: all, or a list.
+/// Adds the layers that have experts, unless all layers have them.
 void Arguments::addExpertLayers() {
   PlainItems layers;
   bool areAll = true;
@@ -454,7 +454,7 @@ void Arguments::addExperts() {
   for (int64_t layer = 0; layer < config_.layers; ++layer)
     isDense &= !config_.hasExperts(layer);
   bool isOnly =
-      config_.layout == HfLayout::GptOss && config_.experts == 1; // which is a dense layer
+      config_.layout == HfLayout::GptOss && config_.experts == 1; // it then is a dense layer
   if (isDense || isOnly)
     return add("num_moe_experts", PlainValue());
   add("num_moe_experts", config_.experts);
@@ -469,7 +469,7 @@ void Arguments::addExperts() {
 }
 
 void Arguments::addRouter() {
-  // The chosen probabilities add up to one if the softmax is over them alone.
+  // The chosen probabilities add up to one if the softmax is computed over them only.
   if (reads("norm_topk_prob"))
     add("moe_router_pre_softmax", !flag("norm_topk_prob", fallback("norm_topk_prob") == true));
   if (reads("n_group"))
@@ -481,7 +481,8 @@ void Arguments::addRouter() {
     refuse(kTopk, topk, "1, as scores multiply the input of experts,");
 }
 
-/// A recipe adds up the best scores of a group, as many as each chosen group gives experts.
+/// Adds groups of experts. A recipe judges a group by the sum of its best scores; it adds as many
+/// as each chosen group contributes experts.
 void Arguments::addGroups() {
   bool isOfSigmoids = hfOption(config_.arch, "moe_router_score_function") == "sigmoid";
   int64_t topk = whole("num_experts_per_tok", wholeFallback("num_experts_per_tok"));
@@ -489,11 +490,11 @@ void Arguments::addGroups() {
   bool isGreedy = !isOfSigmoids && (method.empty() || method == "greedy");
   if (!isOfSigmoids && !isGreedy && method != "group_limited_greedy")
     refuse("topk_method", method, "greedy or group_limited_greedy");
-  if (topk < 1 || (isOfSigmoids && topk == 1)) // one sigmoid divided by itself
+  if (topk < 1 || (isOfSigmoids && topk == 1)) // a single sigmoid would be divided by itself
     refuse("num_experts_per_tok", topk, fmt::format("{} or more", isOfSigmoids ? 2 : 1));
   int64_t groups = isGreedy ? 1 : whole("n_group", wholeFallback("n_group"));
   int64_t chosen = isGreedy ? 1 : whole("topk_group", wholeFallback("topk_group"));
-  int64_t summed = isOfSigmoids ? 2 : 1; // by the library
+  int64_t summed = isOfSigmoids ? 2 : 1; // number of scores that the library adds
   if (groups > 1 && chosen != groups && topk != summed * chosen)
     refuse(
         "topk_group", chosen,
@@ -507,7 +508,7 @@ void Arguments::addGroups() {
   add("moe_router_group_topk", PlainValue());
 }
 
-/// Fields of which a recipe has one option must have the same value.
+/// Checks that fields for the same option have the same value.
 void Arguments::agree(const HfField &row) {
   const HfField &first = *findHfCopy(config_.arch, row.text);
   json own = valueOf(row), other = valueOf(first);
@@ -515,8 +516,8 @@ void Arguments::agree(const HfField &row) {
     refuse(std::string(row.name), own, fmt::format("{}, that of {},", toText(other), first.name));
 }
 
-/// Adds fields that are options directly, except options that follow from several fields and are
-/// set already.
+/// Adds fields that correspond to one option, unless the option is already set because it follows
+/// from several fields.
 void Arguments::addCopies() {
   for (const HfField &row : hfFields()) {
     if (!row.isOf(config_.arch) || row.use != HfUse::Copy || isOff(row.text))
@@ -531,7 +532,7 @@ void Arguments::addCopies() {
       continue;
     }
     json from = valueOf(row);
-    if (from.is_null()) // as the library's own null: none
+    if (from.is_null()) // null stays null, as in the library
       add(option, PlainValue());
     else if (row.type == HfType::Whole)
       add(option, whole(json{{field, from}}, "", field.c_str(), 0));
@@ -540,7 +541,7 @@ void Arguments::addCopies() {
   }
 }
 
-/// What no field says.
+/// Adds options that no field sets.
 void Arguments::addOptions() {
   for (const HfOption &row : hfOptions()) {
     bool isSaid = findEntry(entries_, row.option) != nullptr;
@@ -563,7 +564,7 @@ PlainEntries Arguments::build() {
   addOptions();
   const PlainValue *hidden = findEntry(entries_, "hidden_dropout");
   for (auto &[name, value] : entries_)
-    if (name == "embedding_dropout" && value.number() == hidden->number()) // the default
+    if (name == "embedding_dropout" && value.number() == hidden->number()) // equal to its default
       value = PlainValue();
   return std::move(entries_);
 }

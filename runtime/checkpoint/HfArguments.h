@@ -1,6 +1,6 @@
-// The settings in a Hugging Face `config.json` that determine how its model computes, as options of
-// a recipe. Shapes of tensors do not show them, so an import keeps them with the weights, and a run
-// compares its recipe with them.
+// Converts the settings of a Hugging Face `config.json` that affect the model's computation to
+// options of a recipe. They do not follow from shapes of tensors, so an import stores them with the
+// weights, and a run compares its recipe with them.
 #pragma once
 
 #include <string>
@@ -11,13 +11,14 @@
 
 namespace shardc::checkpoint {
 
-/// The field that names the function of feed-forward layers; null where they always have the same.
+/// The field with the activation function of feed-forward layers; null if the architecture always
+/// uses the same one.
 const char *hfActivationField(HfArch arch);
 
-/// The options of a recipe for this model, named by the last segments of their paths, as runs save
-/// them, with Megatron's own names of some beside them. HfSettingRefused, with the field and its
-/// value, for settings that no recipe supports. `biases` are those that the file or the tensors
-/// show; `faults`, if not null, receives each refused field.
+/// The options of a recipe for this model. Names are the last segments of option paths, as runs
+/// save them; some also occur under Megatron's own names. HfSettingRefused, with field and value,
+/// for settings that no recipe supports. `biases` are those that the file or the tensors have.
+/// `faults`, if not null, receives each refused field.
 Result<PlainEntries> hfArguments(const HfConfig &config, const HfBiases &biases,
                                  HfFaults *faults = nullptr);
 

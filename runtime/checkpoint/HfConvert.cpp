@@ -36,7 +36,8 @@ bool hasAll(const HfSource &source, const std::vector<HfSegment> &segments) {
          std::ranges::all_of(segments, [&](const HfSegment &s) { return source.has(s.hf); });
 }
 
-/// Sums up segments into a parameter's rows and columns. -1 becomes the tensor's own number.
+/// Computes a parameter's rows and columns from its segments. Segments with -1 rows get the number
+/// of rows of their tensor.
 Status resolve(const HfSource &source, const HfParam &param, std::vector<HfSegment> &segments,
                int64_t &rows, int64_t &columns) {
   rows = 0;
@@ -56,8 +57,8 @@ Status resolve(const HfSource &source, const HfParam &param, std::vector<HfSegme
   return Status::ok();
 }
 
-/// Rows of the hub's tensors that parameters take. All have to be taken: sizes smaller than the
-/// model's would cut weights without a word.
+/// Counts the rows of the hub's tensors that parameters use. All rows must be used, since wrong
+/// sizes in config.json would silently truncate weights.
 class TakenRows {
 public:
   void add(const HfParam &param, const std::vector<HfSegment> &segments) {
@@ -95,10 +96,10 @@ private:
     int64_t rows = 0;
     bool isWhole = false, isTransposed = false;
   };
-  std::map<std::string, std::map<int64_t, Taken>> tensors_; ///< by their slabs
+  std::map<std::string, std::map<int64_t, Taken>> tensors_; ///< by name of the tensor, then by slab
 };
 
-/// Reads rows of a parameter from the segments that hold them; padded rows are zeros.
+/// Reads rows of a parameter from its segments; padding rows are zero.
 Status readParam(const HfSource &source, const HfParam &param,
                  const std::vector<HfSegment> &segments, int64_t columns, const Box &box,
                  Element type, uint8_t *dst) {
@@ -114,7 +115,7 @@ Status readParam(const HfSource &source, const HfParam &param,
   return Status::ok();
 }
 
-/// A parameter and the rows that make it up.
+/// A parameter, with the segments of the hub's tensors from which it is read.
 struct FoundParam {
   HfParam param;
   std::vector<HfSegment> segments;
@@ -180,7 +181,7 @@ ConvertJob importJob(const HfSource &source, const HfConfig &config, const Found
   return job;
 }
 
-/// The hub's side of an export: which parameters' rows make up each of its tensors.
+/// A tensor to export: which rows of which parameters it consists of.
 struct HfTarget {
   Shape shape;
   bool isTransposed = false;
@@ -192,9 +193,9 @@ struct HfTarget {
   };
   std::vector<Part> parts;
   int64_t rows = 0, columns = 1; ///< of each slab
-  int64_t slabs = 0;             ///< 0: the tensor is not divided
+  int64_t slabs = 0;             ///< 0: the tensor has no slabs
 
-  /// Sums up the parts: the shape, in which it had that of a parameter.
+  /// Computes the tensor's shape from the parts; before, `shape` is that of a parameter.
   void finish();
 };
 
@@ -213,7 +214,7 @@ void HfTarget::finish() {
     shape.insert(shape.begin(), slabs);
 }
 
-/// Writes slabs of a tensor, each of which is in memory as a whole.
+/// Writes the slabs of a tensor. One whole slab is in memory at a time.
 Status writeSlabs(const SavedParams &source, const HfTarget &target, Element type, ByteSink &sink) {
   int64_t columns = target.columns, rowBytes = columns * elementBits(type) / 8;
   bool isVector = target.shape.size() == 2;
@@ -265,7 +266,7 @@ Status writeTarget(const SavedParams &source, const HfTarget &target, Element ty
     return source.read(part.name, box, type, dst);
   };
   std::vector<uint8_t> buffer;
-  if (target.isTransposed) { // small models only: the whole tensor at once
+  if (target.isTransposed) { // only in small models, so the whole tensor is read at once
     std::vector<uint8_t> straight(static_cast<size_t>(rows * columns * bytes));
     for (const HfTarget::Part &part : target.parts)
       RETURN_IF_ERROR(readPart(part, 0, part.rows, straight.data() + part.hfRow * columns * bytes));
@@ -287,7 +288,7 @@ Status writeTarget(const SavedParams &source, const HfTarget &target, Element ty
 
 using HfTargets = std::unordered_map<std::string, HfTarget>;
 
-/// The sizes have to take all rows of a parameter but the padding of vocabularies.
+/// Checks that the sizes cover all rows of a parameter, except the padding of vocabularies.
 Status checkRows(const HfConfig &config, const HfParam &param, const Shape &shape) {
   int64_t needed = 0;
   for (const HfSegment &segment : param.segments)
@@ -320,7 +321,7 @@ void addTargets(const HfConfig &config, const HfParam &param, const Shape &shape
   }
 }
 
-/// Parameters of the checkpoint that the model does not have.
+/// Parameters of the checkpoint that the model lacks.
 std::vector<std::string> withoutPlace(const SavedParams &source,
                                       const std::vector<HfParam> &params) {
   std::set<std::string> known;
@@ -331,7 +332,7 @@ std::vector<std::string> withoutPlace(const SavedParams &source,
   return names;
 }
 
-/// Collects the hub's tensors in the order in which the parameters name them.
+/// Collects the hub's tensors, in the order in which parameters name them.
 Status collectTargets(const SavedParams &source, const HfConfig &config,
                       std::vector<std::string> &order, HfTargets &targets) {
   std::vector<std::string> missing;
@@ -366,7 +367,8 @@ Status collectTargets(const SavedParams &source, const HfConfig &config,
   return Status::ok();
 }
 
-/// A multi-token prediction layer has no embeddings and no head of its own here.
+/// Checks that the embeddings and the head of a multi-token prediction layer are copies of the
+/// model's; such a layer has none of its own here.
 Status checkCopy(const HfSource &source, const HfParam &param) {
   const std::string &copy = param.segments[0].hf;
   if (param.stacked.empty() || !source.has(copy) || !source.has(param.stacked[0].hf) ||
@@ -376,7 +378,8 @@ Status checkCopy(const HfSource &source, const HfParam &param) {
                        param.stacked[0].hf);
 }
 
-/// If the embeddings are also the output layer, an output layer in the file must be a copy of them.
+/// If the output layer is tied to the embeddings, an output layer in the file must be a copy of
+/// them.
 Status checkTied(const HfSource &source, const HfConfig &config,
                  const std::vector<HfParam> &params) {
   constexpr const char *kHead = "lm_head.weight";
@@ -402,7 +405,8 @@ void settleTied(const HfSource &source, HfConfig &config) {
     config.isTied = source.areEqual(kHead, kEmbeddings);
 }
 
-/// A folder with an adapter is another model, which the library would load.
+/// Refuses a folder with an adapter: the library would load the adapter as well, which makes it
+/// another model.
 Status refuseAdapter(const std::string &folder) {
   for (const char *name : {"adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"})
     if (std::error_code error; fs::exists(folder + "/" + name, error))
@@ -522,7 +526,7 @@ Status HfWeights::read(std::string_view name, const Box &box, Element type, void
   auto *to = static_cast<uint8_t *>(dst);
   if (box.shape.size() < 2 || box.shape[1] == found->columns)
     return found->read(state_->source, box, type, to);
-  // Parts of rows are read as a few whole rows at a time.
+  // Parts of rows are copied from whole rows, a few rows at a time.
   int64_t size = elementBits(type) / 8, rowBytes = found->columns * size;
   int64_t step = std::max<int64_t>(1, kStepBytes / rowBytes), partBytes = box.shape[1] * size;
   std::vector<uint8_t> rows;
@@ -566,7 +570,7 @@ Status importHf(const std::string &in, const SaveTarget &out, const HfImportOpti
 
 namespace {
 
-/// The type in which the weights are written.
+/// The type in which weights are written.
 Result<Element> exportType(const SavedParams &source, std::optional<Element> configured,
                            const HfExportOptions &options) {
   if (options.weightType)
@@ -583,7 +587,8 @@ Result<Element> exportType(const SavedParams &source, std::optional<Element> con
   return Element::F32;
 }
 
-/// `config.json` of an export: as it is, or that of the text model, whose weights are not packed.
+/// The `config.json` of an export: unchanged, or the part of the text model, and without
+/// `quantization_config`, since exported weights are not packed.
 std::string exportedConfig(const HfConfig &config, const std::string &text) {
   constexpr const char *kPacked = "quantization_config";
   nlohmann::json fields = config.file.fields;
@@ -597,15 +602,15 @@ std::string exportedConfig(const HfConfig &config, const std::string &text) {
   return toText(fields, 2) + "\n";
 }
 
-/// The files that an export writes beside the weights, and the model that they describe.
+/// The files that an export writes in addition to weights, and the model that they describe.
 struct HfModelFiles {
   HfConfig config;
-  std::vector<HfModelFile> files; ///< with `config.json`
+  std::vector<HfModelFile> files; ///< including `config.json`
 };
 
 constexpr const char *kConfig = "config.json";
 
-/// The files of the folder that the user names, or those that the checkpoint keeps.
+/// The files of the folder that the user names, or those that the checkpoint contains.
 Result<std::optional<HfModelFiles>> givenFiles(const SavedParams &source, const std::string &folder,
                                                const HfExportOptions &options) {
   HfModelFiles given;
@@ -615,7 +620,7 @@ Result<std::optional<HfModelFiles>> givenFiles(const SavedParams &source, const 
   auto config = std::ranges::find(given.files, kConfig, &HfModelFile::name);
   if (config == given.files.end() && isKept)
     return std::optional<HfModelFiles>();
-  if (config == given.files.end()) // for the system's reason
+  if (config == given.files.end()) // returns the system's reason
     return readFile(from + "/" + kConfig, kHfConfigBytesMax).status();
   HfReading reading = {options.acceptedFields, isKept};
   ASSIGN_OR_RETURN(given.config, parseHfConfig(config->contents, from + "/" + kConfig, reading));
@@ -625,8 +630,9 @@ Result<std::optional<HfModelFiles>> givenFiles(const SavedParams &source, const 
   return std::optional(std::move(given));
 }
 
-/// Kept files may describe another model than the one that the run has trained. Then `config.json`
-/// is derived, as if there were no kept file. `config` gives the type of the weights.
+/// Chooses the files to write. Files in the checkpoint may describe another model than the one that
+/// the run has trained. In that case `config.json` is derived from the run's options. `weightType`
+/// receives the type of the weights.
 Status chooseFiles(const SavedParams &source, const std::string &folder,
                    const HfExportOptions &options, HfModelFiles &out, Element &weightType) {
   ASSIGN_OR_RETURN(std::optional<HfModelFiles> given, givenFiles(source, folder, options));

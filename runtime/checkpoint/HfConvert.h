@@ -1,4 +1,4 @@
-// Hugging Face models to `fsdp_dtensor` checkpoints and back, streaming.
+// Converts Hugging Face models to `fsdp_dtensor` checkpoints and back in a streaming fashion.
 #pragma once
 
 #include <functional>
@@ -17,39 +17,40 @@ namespace shardc::checkpoint {
 inline constexpr int64_t kVocabDivisorMax = 1 << 20;
 
 struct HfImportOptions {
-  Element weightType = Element::F32; ///< of the master weights
+  Element weightType = Element::F32; ///< type of the master weights
   int64_t vocabDivisor = 128;        ///< make_vocab_size_divisible_by times tensor-parallel ranks;
                                      ///< 1 to kVocabDivisorMax
-  std::vector<std::string> acceptedFields = {}; ///< as HfReading has them
+  std::vector<std::string> acceptedFields = {}; ///< see HfReading
   int64_t pieceBytes = int64_t{64} << 20;
   ConvertProgress progress = {};
   Observers observers = {};
-  ReportSink emit = {}; ///< receives what hfRemarks says of the file
+  ReportSink emit = {}; ///< receives the remarks of hfRemarks on the file
 };
-/// Imports the model in the folder `in`. NotFound with up to 20 names if tensors are missing;
-/// InvalidInput for one of which the model's sizes need more or fewer rows than there are, and if
-/// the folder has an adapter. `unused` receives the names that have no place in the model, if not
-/// null.
+/// Imports the model in folder `in`. NotFound, with up to 20 names, if tensors are missing.
+/// InvalidInput if the model's sizes need more or fewer rows of a tensor than it has, or if the
+/// folder has an adapter. `unused`, if not null, receives names of tensors that the model does not
+/// use.
 Status importHf(const std::string &in, const SaveTarget &out, const HfImportOptions &options = {},
                 const ConvertRank &rank = {}, std::vector<std::string> *unused = nullptr);
 
-/// The weights of a Hugging Face model under Megatron-Core's names, read where they are.
+/// The weights of a Hugging Face model under Megatron-Core's names, read in place.
 class HfWeights {
 public:
-  /// The same conditions as for an import. `accepted`, `emit` as in HfImportOptions.
+  /// Opens a model under the same conditions as an import. For `accepted` and `emit`, see
+  /// HfImportOptions.
   static Result<std::unique_ptr<HfWeights>> open(const std::string &folder,
                                                  const std::vector<std::string> &accepted = {},
                                                  const ReportSink &emit = {});
   ~HfWeights();
 
-  /// The model's arguments, as an import saves them.
+  /// The model's arguments in the form that an import saves.
   const PlainEntries &arguments() const;
   std::vector<std::string> names() const;
-  /// The type in config.json; nothing if it has none.
+  /// The type in config.json; nothing if it does not have one.
   std::optional<Element> weightType() const;
-  /// The shape without padding; nothing if the model lacks the parameter.
+  /// The shape of a parameter without padding; nothing if the model lacks it.
   std::optional<Shape> shapeOf(std::string_view name) const;
-  /// Reads a box of a parameter; rows behind the last one are zeros.
+  /// Reads a box of a parameter; rows after the last one are zero.
   Status read(std::string_view name, const Box &box, Element type, void *dst) const;
 
 private:
@@ -61,17 +62,16 @@ private:
   std::unique_ptr<State> state_;
 };
 
-/// Sets properties that the tensors in the folder show, unless they cannot be read: the number of
-/// multi-token prediction layers, and whether the output layer is the embedding table if the file
-/// does not say so.
+/// Sets properties that only the tensors in the folder show, if they can be read: the number of
+/// multi-token prediction layers, and whether the output layer is tied if the file does not say so.
 void settleByTensors(const std::string &folder, HfConfig &config);
 
 struct HfExportOptions {
-  /// The type of the exported weights. If not given: the type in the `config.json` of
-  /// `configFolder` (`torch_dtype` or `dtype`), or else the one that the run computed with
-  /// (`run_config.yaml`), or else that of the saved weights.
+  /// The type of the exported weights. If not set, it is the type in the `config.json` of
+  /// `configFolder` (`torch_dtype` or `dtype`), otherwise the type in which the run computed
+  /// (`run_config.yaml`), otherwise that of the saved weights.
   std::optional<Element> weightType = {};
-  /// Receives the type that is chosen.
+  /// Called with the chosen type.
   std::function<void(Element type)> tellType = {};
   std::vector<std::string> acceptedFields = {}; ///< as HfReading has them
   /// Whether weights of linear layers are packed in 4 bits, as bitsandbytes does it: those that
@@ -84,7 +84,7 @@ struct HfExportOptions {
   uint64_t shardBytes = uint64_t{5} << 30; ///< of one safetensors file
   ConvertProgress progress = {};
   Observers observers = {};
-  ReportSink emit = {}; ///< as in CheckpointReader::open
+  ReportSink emit = {}; ///< see CheckpointReader::open
 };
 /// Exports the checkpoint `in`, of any format, as a model of the kind that `configFolder`
 /// describes; its config and tokenizer files are copied along. Of a model of several parts,

@@ -15,7 +15,7 @@ namespace {
 
 using nlohmann::json;
 
-/// The options of one section, as in the file: `  name: value` lines under `section:`.
+/// The options of one section of a `run_config.yaml`: lines ` name: value` under `section:`.
 class Options {
 public:
   Options(std::string_view text, std::string_view section) {
@@ -26,7 +26,7 @@ public:
       if (!line.empty() && line[0] != ' ' && line[0] != '#')
         isInside = line == std::string(section) + ":";
       size_t name = line.find_first_not_of(' '), colon = line.find(": ");
-      // Deeper lines belong to lists and other objects.
+      // Lines with more indentation belong to lists and other objects.
       if (isInside && name == 2 && colon != std::string_view::npos)
         values_.emplace(line.substr(name, colon - name), valueOf(line.substr(colon + 2)));
     }
@@ -34,7 +34,7 @@ public:
 
   bool isEmpty() const { return values_.empty(); }
 
-  /// The value if it has that type; otherwise reports what is missing.
+  /// Returns the value if it has this type; otherwise records that the option is missing.
   int64_t integer(const char *name) {
     const json *found = find(name);
     return found && found->is_number_integer() ? found->get<int64_t>() : lack(name);
@@ -47,7 +47,7 @@ public:
     const json *found = find(name);
     return found && found->is_number_integer() ? found->get<int64_t>() : fallback;
   }
-  /// A list of whole numbers, each of which the file has as text; a number is a list of one.
+  /// A list of whole numbers, which the file stores as texts. A single number is a list of one.
   std::vector<int64_t> list(const char *name) const {
     std::vector<int64_t> numbers;
     const json *found = find(name);
@@ -60,7 +60,7 @@ public:
     }
     return numbers;
   }
-  /// Null where it is not set.
+  /// The value of an option; null if it is not set.
   const json *find(std::string_view name) const {
     auto found = values_.find(name);
     return found != values_.end() && !found->second.is_null() ? &found->second : nullptr;
@@ -83,7 +83,7 @@ public:
 private:
   static json valueOf(std::string_view text) {
     json value = parseJson(text);
-    return value.is_discarded() ? json(std::string(text)) : value; // YAML needs no quotes
+    return value.is_discarded() ? json(std::string(text)) : value; // YAML texts need no quotes
   }
   int64_t lack(const char *name) {
     missing_.emplace_back(name);
@@ -101,7 +101,8 @@ std::string joinedWords(const std::vector<std::string> &words) {
   return text;
 }
 
-/// A number n, for every n-th layer counted from one, as a list of 0 and 1; a list as it is.
+/// The pattern of layers as a list of 0 and 1. A single number n means every n-th layer, counted
+/// from one. Other lists are returned unchanged.
 std::vector<int64_t> patternOf(std::vector<int64_t> said, int64_t layers) {
   if (said.size() != 1 || said[0] < 1 || layers == 1)
     return said;
@@ -111,7 +112,7 @@ std::vector<int64_t> patternOf(std::vector<int64_t> said, int64_t layers) {
   return list;
 }
 
-/// Writes the fields of one architecture.
+/// Derives the fields of one architecture.
 class Deriver {
 public:
   Deriver(Options &model, HfArch arch) : model_(model), arch_(arch) {}
@@ -121,7 +122,7 @@ public:
 private:
   bool isLatent() const { return infoOf(arch_).layout == HfLayout::Deepseek; }
   bool reads(const char *field) const { return readsHfField(arch_, field); }
-  /// Writes a field if the architecture has it.
+  /// Sets a field if the architecture has it.
   void set(const char *field, json value) {
     if (findHfField(arch_, field) != nullptr)
       config_[field] = std::move(value);
@@ -143,14 +144,14 @@ private:
   json config_ = json::object();
 };
 
-/// Options that a field is, as they are.
+/// Adds fields that correspond to one option.
 void Deriver::addCopies() {
   for (const char *needed :
        {"num_layers", "hidden_size", "num_attention_heads", "ffn_hidden_size", "vocab_size"})
     model_.integer(needed);
   model_.number("layernorm_epsilon");
-  // Features that a model lacks if these options are not set, while the library has defaults for
-  // them.
+  // Options of features that are absent if the option is not set. The library would enable them by
+  // default, so the fields are written in any case.
   constexpr std::string_view kSwitches[] = {"q_lora_rank", "attn_logit_softcapping",
                                             "final_logit_softcapping", "attention_chunk_size"};
   for (const HfField &row : hfFields()) {
@@ -196,7 +197,7 @@ json Deriver::yarn() {
   return rope;
 }
 
-/// Lists which layers have rotations.
+/// Lists which layers have rotary embeddings.
 void Deriver::addRotatedLayers() {
   int64_t layers = model_.integerOr("num_layers", 0);
   std::vector<int64_t> unrotated = patternOf(model_.list("no_rope_freq"), layers);
@@ -222,7 +223,7 @@ void Deriver::addRotation() {
   bool isYarn = model_.word(isLatent() ? "rope_type" : "position_embedding_type") == "yarn";
   if (isYarn)
     config_["rope_scaling"] = yarn();
-  else if (model_.isOn("rope_scaling")) // Llama 3.1's, with the constants that the rotation has
+  else if (model_.isOn("rope_scaling")) // Llama 3.1's, with the constants of the rotation
     config_["rope_scaling"] = {{"rope_type", "llama3"},
                                {"factor", model_.number("rope_scaling_factor")},
                                {"low_freq_factor", 1.0},
@@ -230,7 +231,7 @@ void Deriver::addRotation() {
                                {"original_max_position_embeddings", 8192}};
   else if (interpolation != 1)
     config_["rope_scaling"] = {{"rope_type", "linear"}, {"factor", interpolation}};
-  else if (!hfFallback(arch_, "rope_scaling").is_null()) // the library scales where nothing is said
+  else if (!hfFallback(arch_, "rope_scaling").is_null()) // by default, the library would scale
     config_["rope_scaling"] = {{"rope_type", "default"}};
 }
 
@@ -238,7 +239,8 @@ void Deriver::addWindow() {
   std::vector<int64_t> window = model_.list("window_size");
   bool isOn = window.size() == 2 && window[0] >= 0;
   set("use_sliding_window", isOn);
-  // Where nothing is said of layers. Classes whose layers differ need a window, of whatever layers.
+  // Without a list of layers, all layers are alike. Classes whose layers differ always need a
+  // window size, even if no layer has a window.
   bool isAlternating =
       reads("sliding_window_pattern") || !hfFallback(arch_, "layer_types").is_null();
   if (isOn || !isAlternating)
@@ -267,7 +269,7 @@ std::vector<bool> Deriver::expertLayers() {
   if (said.size() == has.size())
     for (size_t layer = 0; layer < has.size(); ++layer)
       has[layer] = said[layer] != 0;
-  else if (said.size() == 1 && said[0] > 0) // the first of each so many
+  else if (said.size() == 1 && said[0] > 0) // the first of every n layers
     for (size_t layer = 0; layer < has.size(); ++layer)
       has[layer] = layer % static_cast<size_t>(said[0]) == 0;
   return has;
@@ -281,7 +283,7 @@ void Deriver::addExperts() {
   if (reads("first_k_dense_replace")) {
     auto first = std::ranges::find(layers, hasExperts);
     config_["first_k_dense_replace"] = hasExperts ? first - layers.begin() : std::ssize(layers);
-    if (!hasExperts) { // sizes that no layer has
+    if (!hasExperts) { // sizes that no layer uses
       config_["n_routed_experts"] = 1;
       config_["moe_intermediate_size"] = model_.integer("ffn_hidden_size");
     }
@@ -296,7 +298,7 @@ void Deriver::addExperts() {
     set("num_nextn_predict_layers", model_.integerOr("mtp_num_layers", 0));
     return;
   }
-  if (infoOf(arch_).layout == HfLayout::GptOss && !hasExperts) { // a dense layer is the only expert
+  if (infoOf(arch_).layout == HfLayout::GptOss && !hasExperts) { // a dense layer has one expert
     config_["num_local_experts"] = 1;
     config_["num_experts_per_tok"] = 1;
   }
@@ -312,11 +314,11 @@ void Deriver::addExperts() {
   set("mlp_only_layers", std::move(dense));
 }
 
-/// Lists which layers have experts.
+/// Lists the layers with experts.
 void Deriver::addListedLayers(bool hasExperts, const std::vector<bool> &experts) {
   config_["intermediate_size"] =
       model_.integerOr("moe_ffn_hidden_size", model_.integerOr("ffn_hidden_size", 0));
-  if (!hasExperts) { // a size that no layer has
+  if (!hasExperts) { // a size that no layer uses
     config_["num_local_experts"] = 1;
     config_["num_experts_per_tok"] = 1;
   }
@@ -327,7 +329,7 @@ void Deriver::addListedLayers(bool hasExperts, const std::vector<bool> &experts)
   config_["moe_layers"] = std::move(withExperts);
 }
 
-/// Each field says whether all of its layers have biases.
+/// Adds biases. Each field covers several linear layers, so all or none of them may have biases.
 void Deriver::addBiases() {
   bool inAll = model_.isOn("add_bias_linear");
   bool ofQkv = inAll || model_.isOn("add_qkv_bias");
@@ -361,17 +363,18 @@ json Deriver::run() {
   return config_;
 }
 
-/// A list of one is as the number alone, which other programs have for a pattern of layers.
+/// A list with one number is written as that number, since other programs write a pattern of layers
+/// in this form.
 std::string listText(const std::string &items, size_t count) {
   return count == 0 ? "none" : count == 1 ? items : fmt::format("[{}]", items);
 }
 
-/// A value as text for comparisons: numbers by value, "none" if it is not set.
+/// A value as text for comparison: numbers by value, "none" if it is not set.
 std::string comparedText(const json *value) {
   if (value == nullptr || value->is_null())
     return "none";
   if (value->is_string()) {
-    json number = parseJson(value->get<std::string>()); // of lists
+    json number = parseJson(value->get<std::string>()); // items of lists are texts
     return number.is_number() ? comparedText(&number) : value->get<std::string>();
   }
   if (value->is_number())
@@ -406,20 +409,20 @@ std::vector<int64_t> wholeNumbers(const PlainValue &value) {
   return numbers;
 }
 
-/// Whether the option changes what this model computes of its weights.
+/// Whether the option changes what the model computes from its weights.
 bool isCompared(const Options &model, std::string_view option) {
   constexpr std::string_view kOthers[] = {
-      // names that Megatron has for other options
+      // Megatron's names of options that also occur under another name
       "group_query_attention", "untie_embeddings_and_output_weights", "add_position_embedding",
       "swiglu", "squared_relu", "num_experts", "use_rope_scaling",
-      // of training and of the vocabulary's padding
+      // options of training, and of the vocabulary's padding
       "mask_padded_vocab", "hidden_dropout", "embedding_dropout", "attention_dropout",
       "init_method_std", "max_position_embeddings"};
   if (std::ranges::find(kOthers, option) != std::end(kOthers))
     return false;
-  if (option == "moe_router_enable_expert_bias") // without one it is zero
+  if (option == "moe_router_enable_expert_bias") // without an expert bias, the bias is zero
     return model.isOn("moe_router_enable_expert_bias");
-  if (option == "mtp_num_layers") // which the tensors say
+  if (option == "mtp_num_layers") // the tensors show it
     return false;
   if (option == "attn_floor_scale" || option == "attn_scale")
     return model.isOn("attn_temperature_tuning");
@@ -433,41 +436,41 @@ bool isCompared(const Options &model, std::string_view option) {
   return true;
 }
 
-/// The pattern of layers without rotary positions; "none" if there are none.
+/// The pattern of layers without rotary embeddings; "none" if all layers have them.
 std::string patternText(std::vector<int64_t> said, int64_t layers) {
   std::vector<int64_t> list = patternOf(std::move(said), layers);
   bool isAny = std::ranges::any_of(list, [](int64_t one) { return one != 0; });
   return isAny ? fmt::format("[{}]", fmt::join(list, ", ")) : "none";
 }
 
-/// One phrase for each option whose value in the model would differ from the run's.
+/// One phrase per option whose value in the model differs from that of the run.
 std::vector<std::string> differences(const Options &model, const PlainEntries &arguments) {
   std::vector<std::string> found;
   for (const auto &[option, value] : arguments) {
     std::string theirs = comparedText(value), ours = comparedText(model.find(option));
-    if (option == "no_rope_freq") { // whichever way it is written
+    if (option == "no_rope_freq") { // in any of its notations
       int64_t layers = model.integerOr("num_layers", 0);
       theirs = patternText(wholeNumbers(value), layers);
       ours = patternText(model.list("no_rope_freq"), layers);
     }
     bool isFactor = option.ends_with("_scaling_factor") || option.ends_with("interpolation_factor");
     std::string_view usual = option == "pre_layernorm" ? "true" : "false";
-    auto plain = [&](const std::string &text) { // what is not set is off, and a factor of one
+    auto plain = [&](const std::string &text) { // unset options are off; unset factors are one
       return text == usual || (isFactor && text == "1") ? "none" : text;
     };
-    bool isBias = option == "add_qkv_bias" && model.isOn("add_bias_linear"); // which has it too
+    bool isBias = option == "add_qkv_bias" && model.isOn("add_bias_linear"); // already included
     if (isCompared(model, option) && plain(theirs) != plain(ours) && !isBias)
       found.push_back(fmt::format("model.{} would be {} and is {}", option, theirs, ours));
   }
   return found;
 }
 
-/// A run's options expressed in the `config.json` of one architecture.
+/// The `config.json` that expresses a run's options in one architecture.
 struct Candidate {
   const HfArchitecture *arch;
-  std::string config;  ///< as text
-  std::string refused; ///< why it cannot be that of the run; empty if it can
-  size_t distance = 0; ///< the number of options that would differ
+  std::string config;  ///< its text
+  std::string refused; ///< why it does not match the run; empty if it does
+  size_t distance = 0; ///< number of options that differ
 };
 
 Candidate candidateOf(const HfArchitecture &arch, Options model, const std::string &path,
@@ -539,7 +542,8 @@ Result<std::string> deriveHfConfig(const CheckpointReader &checkpoint,
                       "'{}' has no section 'model'; give a folder with the model's config.json "
                       "with --config",
                       path);
-  // The first architecture that matches the options; otherwise the one that differs least.
+  // Returns the first architecture that matches the options, or reports the one with the fewest
+  // differences.
   std::optional<Candidate> best;
   for (const HfArchitecture &arch : hfArchitectures()) {
     Candidate candidate = candidateOf(arch, model, path, torchType);

@@ -7,7 +7,7 @@ namespace {
 
 using nlohmann::json;
 
-// The words in the last columns of the table of architectures and of the table of biases.
+// Names that the tables of architectures and of biases use in their last columns.
 constexpr bool Straight = false, Transposed = true;
 constexpr HfBiases Qkv = {.ofQkv = true}, Projection = {.ofProjection = true},
                    Mlp = {.ofMlp = true};
@@ -29,7 +29,7 @@ constexpr HfOuter kOuters[] = {
 #include "runtime/checkpoint/HfFields.def"
 };
 
-/// The names of the table's first column.
+/// Names that the tables use in their first column.
 namespace arch {
 #define HF_ARCHITECTURE(enumerator, type, name, layout, family, isTransposed)                      \
   constexpr HfArchs enumerator = HfArchs{1} << static_cast<unsigned>(HfArch::enumerator);
@@ -63,7 +63,7 @@ constexpr Means kMeans[] = {
 
 struct Reads {
   HfArchs archs;
-  std::string_view names; ///< with blanks between them
+  std::string_view names; ///< separated by blanks
 };
 constexpr Reads kReads[] = {
 #define HF_READ(architectures, fields) {architectures, fields},

@@ -1,6 +1,6 @@
-// The rows of HfFields.def: which architectures of Hugging Face are known, what each field of their
-// `config.json` means here, and how their tensors are named. Reads no shapes and makes no options:
-// HfModel and HfArguments do.
+// Access to the rows of HfFields.def: the known Hugging Face architectures, the meaning of each
+// field of their `config.json`, and the names of their tensors. HfModel derives shapes from it, and
+// HfArguments options.
 #pragma once
 
 #include <span>
@@ -15,14 +15,14 @@ namespace shardc::checkpoint {
 
 /// How the tensors of a model's layers are laid out.
 enum class HfLayout : uint8_t {
-  Dense,    ///< attention with groups and a feed-forward layer
+  Dense,    ///< grouped attention and a feed-forward layer
   Moe,      ///< experts in place of some feed-forward layers
-  Stacked,  ///< the same with transposed tensors of all experts
-  Deepseek, ///< latent attention, experts after some dense layers
-  GptOss,   ///< transposed tensors of all experts with biases, whose gate and up rows take turns
+  Stacked,  ///< like Moe, with the tensors of all experts stacked and transposed
+  Deepseek, ///< latent attention; experts after some dense layers
+  GptOss,   ///< stacked, transposed experts with biases; rows of gate and up alternate
 };
 
-/// An architecture, by the number of its row.
+/// An architecture; one enumerator per row.
 enum class HfArch : uint8_t {
 #define HF_ARCHITECTURE(enumerator, type, name, layout, family, isTransposed) enumerator,
 #include "runtime/checkpoint/HfFields.def"
@@ -31,7 +31,7 @@ enum class HfArch : uint8_t {
 struct HfArchitecture {
   HfArch arch = HfArch::Llama;
   std::string_view modelType; ///< `model_type` in config.json
-  std::string_view className; ///< the class of transformers, as in `architectures`
+  std::string_view className; ///< its class in transformers, as in `architectures`
   HfLayout layout = HfLayout::Dense;
   std::string_view recipeFamily; ///< the word after `model` in a recipe
   bool isTransposed = false;     ///< linear layers store [in, out]
@@ -52,22 +52,22 @@ std::span<const HfText> hfTexts();
 /// A model of several parts, one of which is a text model.
 struct HfOuter {
   std::string_view modelType, className;
-  std::string_view textType; ///< the type of the text model where the file does not say it
-  std::string_view tied;     ///< the default of `tie_word_embeddings` outside, as JSON
+  std::string_view textType; ///< type of the text model if the file does not set it
+  std::string_view tied;     ///< default of `tie_word_embeddings` in the outer model, as JSON
 };
 std::span<const HfOuter> hfOuters();
 
 enum class HfUse : uint8_t {
-  Copy,   ///< it is an option, both ways
+  Copy,   ///< corresponds to one option, in both directions
   Sets,   ///< code reads it
-  Biases, ///< whether some linear layers have biases
-  Agrees, ///< must say what others say, since the library does not read it
-  Needs,  ///< one value alone is taken
+  Biases, ///< says whether some linear layers have biases
+  Agrees, ///< must agree with other fields, since the library does not read it
+  Needs,  ///< only one value is supported
   Idle,   ///< changes nothing that a run computes
 };
 enum class HfType : uint8_t { Whole, Number, Flag };
 
-/// Linear layers with biases.
+/// Which linear layers have biases.
 struct HfBiases {
   bool ofQkv = false, ofProjection = false, ofMlp = false;
 
@@ -76,7 +76,7 @@ struct HfBiases {
   }
 };
 
-/// Bit n: HfArch n.
+/// A set of architectures: bit n stands for HfArch n.
 using HfArchs = uint64_t;
 constexpr bool has(HfArchs archs, HfArch arch) {
   return (archs >> static_cast<unsigned>(arch) & 1) != 0;
@@ -90,46 +90,46 @@ constexpr HfArchs kAllHfArchs = (HfArchs{1} << kNumHfArchs) - 1;
 
 struct HfField {
   HfArchs archs = 0;
-  std::string_view name; ///< with the name of its object and a dot before it
+  std::string_view name; ///< in a nested object: the object's name, a dot and the field's name
   HfUse use = HfUse::Idle;
-  std::string_view text;      ///< of Copy the option's last name, of Needs the value, of others why
-  std::string_view what = {}; ///< of Needs
+  std::string_view text;      ///< Copy: the option's last segment; Needs: the value; else why
+  std::string_view what = {}; ///< only for Needs
   HfType type = HfType::Whole;
-  std::string_view fallback = {}; ///< as JSON, where the file is silent; empty: follows from others
-  HfBiases parts = {};            ///< of Biases
+  std::string_view fallback = {}; ///< default as JSON; empty: follows from other fields
+  HfBiases parts = {};            ///< only for Biases
 
   bool isOf(HfArch arch) const { return has(archs, arch); }
 };
 
-/// An option that architectures have where no field says it.
+/// The value of an option if no field sets it.
 struct HfOption {
   HfArchs archs = 0;
-  std::string_view option, value; ///< its last name, and its value as JSON
+  std::string_view option, value; ///< last segment of the option; value as JSON
 
   bool isOf(HfArch arch) const { return has(archs, arch); }
 };
 
 std::span<const HfField> hfFields();
-/// The row of a field of this architecture; null if it has no such field.
+/// The row of a field of this architecture; null if there is none.
 const HfField *findHfField(HfArch arch, std::string_view name);
-/// The value that the library takes for a value of this field.
+/// The value that the library uses instead of this value of the field.
 nlohmann::json hfMeaning(HfArch arch, std::string_view name, const nlohmann::json &value);
-/// Whether the library's code reads a field that has no row.
+/// Whether the library's code reads the field although it has no row.
 bool libraryReadsHfField(HfArch arch, std::string_view name);
-/// The first row of a field that is this option; null without one.
+/// The first row of a field that corresponds to the option; null if there is none.
 const HfField *findHfCopy(HfArch arch, std::string_view option);
-/// Whether code reads the field, or an option is it.
+/// Whether the architecture has the field, and the field affects options.
 bool readsHfField(HfArch arch, std::string_view name);
-/// The library's default for a field that the file lacks; null if it follows from other fields.
+/// The library's default for a missing field; null if it follows from other fields.
 nlohmann::json hfFallback(HfArch arch, std::string_view name);
-/// The same for an integer; `otherwise` if it follows from other fields.
+/// The same for an integer field; `otherwise` if the default follows from other fields.
 int64_t hfWholeFallback(HfArch arch, std::string_view name, int64_t otherwise = 0);
 
 std::span<const HfOption> hfOptions();
-/// The value of the first row of an option that names the architecture; null without one.
+/// The value in the first row of an option that names the architecture; null if there is none.
 nlohmann::json hfOption(HfArch arch, std::string_view option);
 
-/// The names of a parameter's tensors in the table; empty if the architecture lacks it.
+/// Names of a parameter's tensors, as in the table; empty if the architecture lacks it.
 std::vector<std::string_view> hfTensors(HfArch arch, std::string_view parameter);
 
 } // namespace shardc::checkpoint

@@ -18,10 +18,10 @@ const std::string *textOf(const json &object, const char *key) {
   return found != object.end() ? found->get_ptr<const std::string *>() : nullptr;
 }
 
-/// The architecture that a model type or a class names, perhaps as a part of an outer model.
+/// The architecture for a model type or a class, possibly as part of an outer model.
 struct Kind {
   const HfArchitecture *known = nullptr;
-  const HfText *text = nullptr; ///< with defaults of its own
+  const HfText *text = nullptr; ///< set if it has defaults of its own
   const HfOuter *outer = nullptr;
 };
 
@@ -43,7 +43,7 @@ Kind kindOfType(std::string_view type) {
   return kind;
 }
 
-/// Of the first class in `architectures` that is known.
+/// The architecture of the first known class in `architectures`.
 Kind kindOfClasses(const json &root) {
   auto classes = root.find(kClasses);
   if (classes == root.end() || !classes->is_array())
@@ -60,7 +60,7 @@ Kind kindOfClasses(const json &root) {
   return {};
 }
 
-/// The architecture with the fewest fields of the file that it does not have.
+/// The architecture that lacks the fewest fields of the file.
 std::string nearestByFields(const json &fields) {
   constexpr size_t kNamed = 4;
   const HfArchitecture *best = nullptr;
@@ -81,7 +81,7 @@ std::string nearestByFields(const json &fields) {
       ownOfBest = own;
     }
   }
-  constexpr size_t kFew = 4; // fields of all decoders say nothing
+  constexpr size_t kFew = 4; // so few fields do not identify a decoder
   if (ownOfBest <= std::max(least.size(), kFew))
     return "";
   std::string names;
@@ -125,7 +125,7 @@ private:
   const HfReading &reading_;
   HfFile file_;
   HfFaults faults_;
-  std::vector<std::string> unknown_, reasons_; ///< fields, and what is said of each
+  std::vector<std::string> unknown_, reasons_; ///< fields, and the message about each
 };
 
 void Reader::refuseType(const json &object, const std::string &prefix) {
@@ -140,7 +140,7 @@ void Reader::refuseType(const json &object, const std::string &prefix) {
                                     nearestByFields(object)));
 }
 
-/// The model type says the architecture; if it is not known, the class does.
+/// The model type determines the architecture. If it is unknown, the class does.
 Kind Reader::kindOf(const json &root) {
   const std::string *type = textOf(root, kType);
   Kind byType = type != nullptr ? kindOfType(*type) : Kind();
@@ -154,8 +154,8 @@ Kind Reader::kindOf(const json &root) {
   return byType;
 }
 
-/// Reads the fields of the text model, which are a separate object or stand beside those of other
-/// models. False if the type of the text model is unknown.
+/// Reads the fields of the text model, which are in a separate object or mixed with those of other
+/// parts. False if the type of the text model is unknown.
 bool Reader::takeText(const json &root, Kind &kind) {
   file_.fields = root;
   if (kind.outer == nullptr)
@@ -193,7 +193,8 @@ bool Reader::takeText(const json &root, Kind &kind) {
   return true;
 }
 
-/// The outer model says it, or its text; the library looks outside, and takes a true of the text.
+/// Determines whether embeddings are tied. The outer model's field takes precedence over that of
+/// the text model; without both, the default of the outer model applies.
 void Reader::takeTied(const json &root, const HfOuter &outer) {
   auto said = root.find(kTied);
   bool isSaid = said != root.end() && !said->is_null();
@@ -213,7 +214,8 @@ void Reader::takeDefaults(const HfText &text) {
   file_.fields.update(parseJson(text.constants));
 }
 
-/// A field that a recipe has is not left out, since the model would be another.
+/// Removes the fields that the user declared to be irrelevant. A field that corresponds to an
+/// option is refused, since without it the model would be another one.
 void Reader::leaveOutAccepted(const json &root) {
   for (const std::string &name : reading_.accepted) {
     bool isOwn = !file_.prefix.empty() && name.starts_with(file_.prefix);
@@ -239,7 +241,8 @@ void Reader::leaveOutAccepted(const json &root) {
   }
 }
 
-/// Names of the table begin with `prefix`, those of the file with `own`.
+/// Checks all fields of an object. `prefix` and `own` are the object's name in the table and in the
+/// file.
 void Reader::check(json &object, const std::string &prefix, const std::string &own) {
   for (auto &[key, value] : object.items())
     checkField(prefix + key, own + key, value);
@@ -255,14 +258,14 @@ void Reader::checkField(const std::string &name, const std::string &own, json &v
   if (row->use == HfUse::Needs && value != parseJson(row->text))
     return refuse(own, makeStatus(report::HfSettingRefused, file_.path, own, shownHfValue(value),
                                   fmt::format("{} ({})", row->text, row->what)));
-  // Of an object for layers of one kind, too.
+  // An object for one kind of layer is checked, too.
   bool isRope = name == "rope_parameters" || name.starts_with("rope_scaling");
   if (value.is_object() && isRope)
     check(value, kScaling, own + ".");
 }
 
-/// Of a field without a row: it changes nothing unless the library reads it, as it reads the parts
-/// of an object, the author has meant another field, or the model's own code may read it.
+/// Reports a field without a row. It is harmless unless the library reads it (as it does fields of
+/// nested objects), it is a misspelling of another field, or the model's own code may read it.
 void Reader::checkUnknown(const std::string &name, const std::string &own, bool isPart) {
   std::string_view near;
   unsigned least = 1 + (name.size() <= 128 ? misspeltDistanceMax(name.size()) : 0);

@@ -1,5 +1,5 @@
-// A Hugging Face `config.json` as the fields of its text model: of which architecture they are,
-// what the file has beside them, and which of them change nothing.
+// Reads a Hugging Face `config.json` as the fields of its text model: determines the architecture,
+// and which other fields the file has and which of them change nothing.
 #pragma once
 
 #include <optional>
@@ -14,48 +14,50 @@
 
 namespace shardc::checkpoint {
 
-/// What is known of a file beforehand.
+/// Facts about a file that are known before reading it.
 struct HfReading {
-  /// Fields that the user says change nothing; with the name of their object and a dot before it.
+  /// Fields that the user declares to be irrelevant. A field of a nested object has the object's
+  /// name and a dot before its own.
   std::vector<std::string> accepted = {};
-  bool wasImported = false; ///< an import has accepted all fields that are not known
+  bool wasImported = false; ///< an import has accepted all unknown fields
 };
 
-/// Why a file is refused, and the field to blame; empty if no field is.
+/// Why a file is refused, and which field causes it; empty if none does.
 struct HfFault {
   std::string field;
   Status status;
 };
 using HfFaults = std::vector<HfFault>;
-/// All faults as one error, with the id of the first; ok without one.
+/// All faults as one error with the id of the first one; ok if there are none.
 Status statusOf(const HfFaults &faults);
 
 struct HfFile {
-  std::string path; ///< where messages say that the text is from
+  std::string path; ///< file name for messages
   HfArch arch = HfArch::Llama;
-  nlohmann::json fields = nlohmann::json::object(); ///< of the text model alone, nothing accepted
-  std::string prefix = {};                          ///< "text_config." where they are in there
-  std::string outerType = {}; ///< the model type of what has the text as a part; empty without one
+  nlohmann::json fields = nlohmann::json::object(); ///< of the text model, without accepted fields
+  std::string prefix = {};                          ///< "text_config." if they are nested
+  std::string outerType = {};            ///< model type of the outer model; empty if there is none
   std::vector<std::string> unread = {};  ///< fields that the library does not read
-  std::vector<std::string> outside = {}; ///< fields of the other parts
-  bool saysTied = true; ///< false: `tie_word_embeddings` is a default, and tensors may differ
+  std::vector<std::string> outside = {}; ///< fields of the outer model's other parts
+  bool saysTied = true; ///< false: `tie_word_embeddings` is a default, so tensors may differ
 
-  /// The token whose embedding the library does not train.
+  /// The padding token, whose embedding the library does not train.
   std::optional<int64_t> padding() const;
 };
 
-/// Reads the text of a `config.json`. HfArchitectureUnknown for the model type, HfFieldUnknown for
-/// all fields that may change what the model computes, HfSettingRefused for each value that no
-/// recipe has, HfAcceptRefused for an accepted field that a recipe needs or that is not there.
-/// Fields that are null say nothing. `faults` receives each fault, if not null.
+/// Reads the text of a `config.json`. Errors: HfArchitectureUnknown for the model type;
+/// HfFieldUnknown for all fields that may change what the model computes; HfSettingRefused for each
+/// value that no recipe supports; HfAcceptRefused for an accepted field that a recipe needs or that
+/// the file lacks. Fields that are null count as missing. `faults`, if not null, receives each
+/// fault.
 Result<HfFile> readHfFile(std::string_view text, const std::string &path,
                           const HfReading &reading = {}, HfFaults *faults = nullptr);
 
-/// The remarks of an import of the file: on fields that it ignores, and on different behaviour of
-/// the library.
+/// Remarks for an import of the file: fields that it ignores, and differences from the library's
+/// behaviour.
 std::vector<Report> hfRemarks(const HfFile &file);
 
-/// A value in one line, shortened; characters that are not ASCII are escaped.
+/// A value on one line, shortened; characters beyond ASCII are escaped.
 std::string shownHfValue(const nlohmann::json &value);
 
 } // namespace shardc::checkpoint

@@ -30,7 +30,7 @@ Result<std::vector<HfModelFile>> hfFilesIn(const std::string &folder) {
   std::error_code error;
   for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
     std::string name = at->path().filename().string();
-    std::error_code ignored; // what is not a file is not one of the model
+    std::error_code ignored; // only files belong to the model
     if (!isModelFile(name) || !at->is_regular_file(ignored))
       continue;
     ASSIGN_OR_RETURN(std::string contents, readFile(at->path().string()));

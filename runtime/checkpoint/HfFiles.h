@@ -1,6 +1,6 @@
-// The files that describe a Hugging Face model beside its weights: configuration, tokenizer, chat
-// template. An import keeps them in the checkpoint, a run carries them into the checkpoints that it
-// saves, and an export writes them.
+// The files of a Hugging Face model other than weights: configuration, tokenizer, chat template. An
+// import stores them in the checkpoint, a run copies them to the checkpoints that it saves, and an
+// export writes them.
 #pragma once
 
 #include <span>
@@ -12,19 +12,20 @@
 
 namespace shardc::checkpoint {
 
-/// The folder in a checkpoint for them.
+/// The folder in a checkpoint that contains these files.
 inline constexpr const char *kHfFolder = "huggingface";
 
 struct HfModelFile {
-  std::string name; ///< without a folder
+  std::string name; ///< file name without a folder
   std::string contents;
 };
 
-/// Those in a folder, in the order of their names: not the tables of other weights, and no adapter.
+/// These files of a folder, sorted by name. Indices of other weight formats and adapters are left
+/// out.
 Result<std::vector<HfModelFile>> hfFilesIn(const std::string &folder);
-/// Those that a checkpoint keeps; none if no import or run has put them there.
+/// These files of a checkpoint; empty if no import or run has stored any.
 Result<std::vector<HfModelFile>> hfFilesOf(const CheckpointReader &checkpoint);
-/// Keeps them in a checkpoint that is being saved.
+/// Adds the files to a checkpoint that is being saved.
 Status addHfFiles(std::span<const HfModelFile> files, const SaveTarget &out);
 
 } // namespace shardc::checkpoint

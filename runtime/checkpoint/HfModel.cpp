@@ -13,7 +13,7 @@ namespace {
 constexpr int64_t kSizeMax = int64_t{1} << 31;
 constexpr int64_t kSizeTaken = std::numeric_limits<int64_t>::max();
 constexpr int64_t kHeadsMax = 65'536;
-/// The limit of names of tensors and segments in a model: each takes hundreds of bytes.
+/// Limit on the names of tensors and segments in a model, each of which takes hundreds of bytes.
 constexpr int64_t kPartsMax = 1 << 18;
 
 /// Reads the fields of a `config.json` and checks their types. Reports the first field with a wrong
@@ -22,13 +22,13 @@ class JsonFields {
 public:
   explicit JsonFields(const HfFile &file) : json_(file.fields), file_(file) {}
 
-  /// The first of some keys that says something; `fallback` if none does.
+  /// The value of the first of these keys that is set; `fallback` if none is.
   int64_t size(std::initializer_list<const char *> keys, int64_t fallback = 0) {
     for (const char *key : keys) {
       const nlohmann::json *value = find(key);
       bool isSize = value != nullptr && value->is_number_integer() &&
                     (!value->is_number_unsigned() || *value <= kSizeTaken);
-      if (isSize) // whether it is one that a model can have is judged with the others
+      if (isSize) // checkBounds() checks its range
         return value->get<int64_t>();
       if (value != nullptr) {
         refuse(key, *value, "a whole number");
@@ -37,7 +37,7 @@ public:
     }
     return fallback;
   }
-  /// Numbers of layers.
+  /// A list of layer numbers.
   std::vector<int64_t> sizes(const char *key) {
     constexpr size_t kListedMax = 10'000;
     const nlohmann::json *value = find(key);
@@ -74,7 +74,7 @@ public:
   }
 
 private:
-  /// Null says nothing, as hubs write it.
+  /// Returns null for a field that is null, since hubs write unset fields as null.
   const nlohmann::json *find(const char *key) const {
     auto found = json_.find(key);
     return found != json_.end() && !found->is_null() ? &*found : nullptr;
@@ -85,7 +85,7 @@ private:
   HfFaults faults_;
 };
 
-/// The table's name with an expert's, or a layer's, number.
+/// The name of a table row with the number of an expert or layer in place of `*`.
 std::string numbered(std::string_view name, int64_t number) {
   size_t star = std::min(name.find('*'), name.size());
   return star == name.size()
@@ -93,19 +93,19 @@ std::string numbered(std::string_view name, int64_t number) {
              : fmt::format("{}{}{}", name.substr(0, star), number, name.substr(star + 1));
 }
 
-/// A layer's name in the hub's files.
+/// The name of a layer in the hub's files.
 std::string hfLayer(HfArch arch, int64_t layer) {
   return numbered(hfTensors(arch, "layer").front(), layer);
 }
 
-/// The total size of `count` experts; negative if no such product is needed.
+/// The total size of `count` experts; -1 if an argument is out of range.
 int64_t productOf(int64_t count, int64_t size) {
   bool isSmall = count >= 0 && count <= kSizeMax && size >= 0 && size <= kSizeMax;
   return isSmall ? count * size : -1;
 }
 
-/// Checks that each number is within the limits of a model, and that all together do not need too
-/// much memory.
+/// Checks that each number is within the limits of a model, and that the model's lists do not take
+/// too much memory.
 Status checkBounds(const HfConfig &config, const std::string &path) {
   struct Bound {
     const char *what;
@@ -161,7 +161,8 @@ Status checkSizes(const HfConfig &config, const std::string &path) {
   return Status::ok();
 }
 
-/// Builds the list of parameters. Names are those of HF_TENSOR rows; `mine` and `hf` are a layer's.
+/// Builds the list of parameters. HF_TENSOR rows have the names. `mine` and `hf` are the names of a
+/// layer.
 class Mapper {
 public:
   explicit Mapper(const HfConfig &config)
@@ -179,7 +180,7 @@ private:
   std::vector<std::string_view> tensorsOf(std::string_view parameter) const {
     return hfTensors(config_.arch, parameter);
   }
-  /// The names of a parameter's tensors in a layer.
+  /// Names of a parameter's tensors in a layer.
   std::vector<std::string> tensorsIn(const std::string &hf, std::string_view parameter,
                                      int64_t expert = 0) const;
   void addNorm(const std::string &name, const std::string &hf);
@@ -222,7 +223,8 @@ void Mapper::addNorm(const std::string &name, const std::string &hf) {
     add(name + "bias", hf + ".bias");
 }
 
-/// A norm of a layer, if its architecture has it. Those of linear layers have no name of their own.
+/// Adds a norm of a layer if the architecture has it. A norm inside a linear layer has no module
+/// name of its own.
 void Mapper::addNormOf(const std::string &mine, const std::string &hf, std::string_view parameter) {
   bool isOfLinear = parameter.ends_with(".layer_norm");
   for (const std::string &tensor : tensorsIn(hf, parameter))
@@ -234,8 +236,8 @@ void Mapper::addWeight(const std::string &mine, const std::string &hf, std::stri
     add(fmt::format("{}.{}.weight", mine, parameter), tensor + ".weight");
 }
 
-/// Rows of the gate, then those of the up projection, in two tensors or in one; or of one
-/// projection that has no gate. `rows` are those of each.
+/// Adds the rows of the gate followed by those of the up projection, from two tensors or from one;
+/// or of one projection without a gate. `rows` is the number of rows of each.
 HfParam &Mapper::addJoined(std::string name, const std::vector<std::string> &tensors,
                            const char *kind, int64_t rows) {
   HfParam param{std::move(name), {}};
@@ -248,7 +250,8 @@ HfParam &Mapper::addJoined(std::string name, const std::vector<std::string> &ten
   return params_.back();
 }
 
-/// One expert's part of a tensor of all experts, in which gate and up projection take turns.
+/// Adds one expert's part of a tensor for all experts, in which rows of gate and up projection
+/// alternate.
 void Mapper::addWoven(const std::string &name, const std::string &hf, int64_t expert, int64_t rows,
                       bool isMatrix) {
   HfParam param{name, {{hf, 0, 0, rows, expert, 2}, {hf, 1, rows, rows, expert, 2}}};
@@ -256,8 +259,8 @@ void Mapper::addWoven(const std::string &name, const std::string &hf, int64_t ex
   params_.push_back(std::move(param));
 }
 
-/// For each group its query heads, then its key, then its value head. Some have all three in one
-/// tensor, all queries first.
+/// Adds queries, keys and values. For each group, the parameter has the query heads, the key head
+/// and the value head. Some models have all of them in one tensor, with all queries first.
 void Mapper::addQkv(const std::string &mine, const std::string &hf, const char *kind,
                     bool isOptional) {
   constexpr const char *kName = "self_attention.linear_qkv";
@@ -329,8 +332,8 @@ void Mapper::addDenseMlp(const std::string &mine, const std::string &hf) {
   addNormOf(mine, hf, "post_mlp_layernorm");
 }
 
-/// Tensors of all experts, transposed, with biases. A dense layer is the only expert of its layer,
-/// whose router gives it every token with the weight 1.
+/// Adds experts in tensors for all experts, transposed and with biases. A dense layer is
+/// represented by a single expert, to which the router sends every token with weight 1.
 void Mapper::addGptOssMlp(const std::string &mine, const std::string &hf) {
   bool isDense = config_.experts == 1;
   add(mine + (isDense ? ".mlp.linear_fc1.layer_norm_weight" : ".pre_mlp_layernorm.weight"),
@@ -361,8 +364,8 @@ void Mapper::addGptOssMlp(const std::string &mine, const std::string &hf) {
   }
 }
 
-/// Maps one expert's weights to its slab of the tensors in which transformers stacks all experts.
-/// They are transposed there.
+/// Maps one expert's weights to its slab of the tensors in which transformers stacks all experts,
+/// transposed.
 void Mapper::addStackedExpert(const std::string &mine, const std::string &hf, int64_t expert) {
   for (const auto &[parameter, rows] : {std::pair("mlp.experts.linear_fc1", 2 * config_.expertFfn),
                                         std::pair("mlp.experts.linear_fc2", config_.hidden)}) {
@@ -374,7 +377,8 @@ void Mapper::addStackedExpert(const std::string &mine, const std::string &hf, in
   }
 }
 
-/// In tensors of its own, or in those of all experts that newer versions of the library write.
+/// Adds an expert, from tensors of its own or from the tensors for all experts that newer versions
+/// of the library write.
 void Mapper::addExpert(const std::string &mine, const std::string &hf, int64_t expert) {
   constexpr const char *kUp = "mlp.experts.linear_fc1", *kDown = "mlp.experts.linear_fc2";
   int64_t rows = config_.expertFfn;
@@ -410,7 +414,8 @@ void Mapper::addSharedExperts(const std::string &mine, const std::string &hf) {
     add(mine + ".mlp.shared_experts.gate_weight", tensor);
 }
 
-/// Latent attention: the down projections, a norm inside each up projection, the up projections.
+/// Adds latent attention: the down projections, a norm inside each up projection, and the up
+/// projections.
 void Mapper::addMla(const std::string &mine, const std::string &hf) {
   addWeight(mine, hf, "input_layernorm");
   if (config_.qLoraRank != 0) {
@@ -439,7 +444,7 @@ void Mapper::addLayer(const std::string &mine, const std::string &hf, bool hasEx
   addSharedExperts(mine, hf);
 }
 
-/// Multi-token prediction layers are numbered after the layers in the hub's files.
+/// Adds a multi-token prediction layer. The hub numbers these layers after the others.
 void Mapper::addMtp(int64_t index) {
   std::string from = hfLayer(config_.arch, config_.layers + index);
   std::string to = fmt::format("mtp.layers.{}", index);
@@ -449,7 +454,7 @@ void Mapper::addMtp(int64_t index) {
   add(to + ".eh_proj.weight", from + ".eh_proj.weight");
   add(to + ".final_layernorm.weight", from + ".shared_head.norm.weight");
   addLayer(to + ".transformer_layer", from, /*hasExperts=*/true);
-  // What the model has once is there again.
+  // The hub stores the model's embeddings and head again in this layer.
   addCopy("embedding.word_embeddings.weight", from + ".embed_tokens.weight", "model.embed_tokens");
   if (!config_.isTied)
     addCopy("output_layer.weight", from + ".shared_head.head.weight", "lm_head");
@@ -473,7 +478,7 @@ std::vector<HfParam> Mapper::run() {
   return std::move(params_);
 }
 
-/// Which layers have experts, if a list names them.
+/// Reads which layers have experts if a list names them.
 void readExpertLayers(JsonFields &fields, const nlohmann::json &json, HfConfig &config) {
   config.denseLayers = fields.sizes("mlp_only_layers");
   std::ranges::sort(config.denseLayers);
@@ -486,7 +491,7 @@ void readExpertLayers(JsonFields &fields, const nlohmann::json &json, HfConfig &
       config.denseLayers.push_back(layer);
 }
 
-/// Which layers have rotations: all that a list names, or all but every n-th.
+/// Reads which layers have rotary embeddings: those in a list, or all but every n-th.
 void readRotatedLayers(JsonFields &fields, const nlohmann::json &json, HfConfig &config) {
   if (!readsHfField(config.arch, "no_rope_layers"))
     return;
@@ -502,7 +507,7 @@ void readRotatedLayers(JsonFields &fields, const nlohmann::json &json, HfConfig 
                   fmt::format("one number for each of {} layers", config.layers));
 }
 
-/// The biases that fields say, and those that the architecture always has.
+/// The biases that fields request, and those that the architecture always has.
 HfBiases readBiases(JsonFields &fields, HfArch arch) {
   HfBiases biases = hfConstantBiases(arch);
   for (const HfField &row : hfFields())
@@ -512,7 +517,7 @@ HfBiases readBiases(JsonFields &fields, HfArch arch) {
   return biases;
 }
 
-/// Sizes of experts, and which layers have them.
+/// Reads sizes of experts, and which layers have experts.
 void readExperts(JsonFields &fields, HfConfig &config) {
   auto sizeOf = [&](const char *key) {
     return fields.size({key}, hfWholeFallback(config.arch, key));
@@ -522,7 +527,7 @@ void readExperts(JsonFields &fields, HfConfig &config) {
   config.expertFfn = fields.size({"moe_intermediate_size"}, config.ffn);
   int64_t shared = sizeOf("n_shared_experts");
   constexpr const char *kDense = "intermediate_size_mlp";
-  if (readsHfField(config.arch, kDense)) { // experts have the size that others' dense layers have
+  if (readsHfField(config.arch, kDense)) { // the usual size field then is that of experts
     config.ffn = sizeOf(kDense);
     shared = 1;
   }
@@ -557,21 +562,21 @@ Result<HfConfig> parseHfConfig(std::string_view text, const std::string &path,
   config.layers = fields.size({"num_hidden_layers", "n_layer"});
   config.hidden = fields.size({"hidden_size", "n_embd"});
   config.heads = fields.size({"num_attention_heads", "n_head"});
-  auto sizeOf = [&](const char *key, int64_t otherwise) { // null is another default than silence
+  auto sizeOf = [&](const char *key, int64_t otherwise) { // null has another default
     bool isSaid = json.contains(key);
     return fields.size({key}, isSaid ? otherwise : hfWholeFallback(config.arch, key, otherwise));
   };
   config.groups = sizeOf("num_key_value_heads", config.heads);
   config.headDim = sizeOf("head_dim", config.heads > 0 ? config.hidden / config.heads : 0);
   config.vocab = fields.size({"vocab_size"});
-  bool isWidened = readsHfField(config.arch, "n_inner"); // from the hidden size, where it is silent
+  bool isWidened = readsHfField(config.arch, "n_inner"); // follows from hidden size by default
   config.ffn =
       fields.size({"intermediate_size", "n_inner"}, isWidened ? productOf(4, config.hidden) : 0);
   readExperts(fields, config);
   config.mtpLayers = fields.size({"num_nextn_predict_layers", "num_mtp_layers"});
   config.qLoraRank = sizeOf("q_lora_rank", 0);
   readExpertLayers(fields, json, config);
-  for (const char *key : {"dtype", "torch_dtype"}) // new and old spelling
+  for (const char *key : {"dtype", "torch_dtype"}) // new and old name
     if (std::optional<Element> type = elementOfTorchName(fields.text(key));
         type == Element::F32 || type == Element::BF16 || type == Element::F16)
       config.weightType = type;
@@ -623,8 +628,8 @@ bool isDroppedHfName(const HfConfig &config, std::string_view name) {
     return true;
   if (config.layout == HfLayout::GptOss && config.experts == 1 &&
       name.find(".mlp.router.") != std::string_view::npos)
-    return true; // gives all tokens to the only expert
-  if (name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias")) // of GPT-2
+    return true; // the router of the only expert has no effect
+  if (name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias")) // masks of GPT-2
     return true;
   for (int64_t index = 0; index < config.mtpLayers; ++index) {
     std::string layer = hfLayer(config.arch, config.layers + index) + ".";

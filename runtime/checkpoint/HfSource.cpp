@@ -12,12 +12,12 @@
 namespace shardc::checkpoint {
 namespace {
 
-constexpr int64_t kScaleBlock = 128;                     ///< of fp8
-constexpr int64_t kBlockBytes = 16;                      ///< of mxfp4
-constexpr int64_t kModelTouchedMax = int64_t{128} << 20; ///< bytes of the model to hold in memory
+constexpr int64_t kScaleBlock = 128;                     ///< of fp8: rows and columns
+constexpr int64_t kBlockBytes = 16;                      ///< bytes of an mxfp4 block
+constexpr int64_t kModelTouchedMax = int64_t{128} << 20; ///< bytes of the model to keep in memory
 
-/// The name that a text model's tensor has: GPT-2's come with or without their root, and those of a
-/// model of several parts name the part.
+/// The name that the tensor has in a text model. Tensors of GPT-2 may have a prefix, and those of
+/// models with several parts name the part.
 std::string plainName(const std::string &name) {
   constexpr std::pair<std::string_view, std::string_view> kRoots[] = {
       {"transformer.", ""},
@@ -55,7 +55,7 @@ HfSource::HfSource(const SafeTensorsModel &model) : model_(model) {
     plain_.emplace(plainName(name), name);
 }
 
-/// Of a tensor whose last dimension is packed: blocks of 16 bytes, each with a scale.
+/// Describes a tensor whose last dimension is packed in blocks of 16 bytes, each with a scale.
 Result<HfRows> HfSource::packedRowsOf(const std::string &name, bool isTransposed,
                                       int64_t slab) const {
   const SafeTensor *blocks = model_.find(plain_.at(blocksOf(name)));
@@ -120,7 +120,7 @@ void HfSource::unpack(const HfRows &source, int64_t row, float *values) const {
   }
 }
 
-/// Counts bytes that were read; drops all once there are many.
+/// Counts bytes that were read, and releases all pages if there are many.
 void HfSource::touch(int64_t bytes) const {
   if (touched_.fetch_add(bytes) + bytes >= kModelTouchedMax &&
       touched_.exchange(0) >= kModelTouchedMax)
@@ -163,7 +163,8 @@ Result<HfRows> HfSource::rowsOf(const std::string &name, bool isTransposed, int6
   return rows;
 }
 
-/// fp8 values times the scale of their block; the name says inverse, but it is multiplied.
+/// Multiplies fp8 values by the scale of their block. The tensor's name says "inverse", but the
+/// scale is a factor.
 void HfSource::unscale(const HfRows &source, const SafeTensor &scales, int64_t first, int64_t rows,
                        float *values) const {
   const uint8_t *data = model_.bytes(scales.name).data();

@@ -14,24 +14,24 @@
 
 namespace shardc::checkpoint {
 
-/// Whether the packing that `quantization_config` names is one that an import unpacks. The tensors
-/// say where it is. HfWeightsPacked with the name of the packing.
+/// Ok if an import can unpack the packing that `quantization_config` names; otherwise
+/// HfWeightsPacked with its name. Which tensors are packed follows from the tensors themselves.
 Status checkPacking(const HfConfig &config);
 
-/// A hub's tensor as rows of columns, in place.
+/// A hub's tensor in place, as rows and columns.
 struct HfRows {
   Element type = Element::F32;
   int64_t rows = 0, columns = 1;
   int64_t rowStride = 1, columnStride = 1; ///< in elements
-  int64_t slabs = 1;                       ///< of the tensor, where one of them is meant
+  int64_t slabs = 1;                       ///< number of slabs of the tensor
   bool isVector = false;
   const uint8_t *data = nullptr;
-  /// Of a tensor in mxfp4: `data` has two values a byte, and each 32 of a row have a scale here.
+  /// For a tensor in mxfp4: the scales, one per 32 values of a row. `data` has two values per byte.
   const uint8_t *scales = nullptr;
   std::shared_ptr<const Nf4Matrix> nf4 = nullptr; ///< of a tensor of bitsandbytes' codes
 };
 
-/// The hub's side of an import.
+/// The tensors from which an import reads.
 class HfSource {
 public:
   explicit HfSource(const SafeTensorsModel &model);
@@ -39,13 +39,13 @@ public:
   bool has(const std::string &name) const {
     return plain_.contains(name) || plain_.contains(blocksOf(name));
   }
-  /// Whether two tensors that are there have the same bytes.
+  /// Whether two existing tensors have the same bytes.
   bool areEqual(const std::string &one, const std::string &other) const {
     return std::ranges::equal(model_.bytes(plain_.at(one)), model_.bytes(plain_.at(other)));
   }
-  /// Of one slab of the tensor where `slab` is not negative.
+  /// The rows of a tensor, or of one of its slabs if `slab` is not negative.
   Result<HfRows> rowsOf(const std::string &name, bool isTransposed, int64_t slab = -1) const;
-  /// Reads rows `first` to `first + rows` of the segment's part of the hub's tensor.
+  /// Reads rows `first` to `first + rows` of the segment.
   Status readRows(const HfSegment &segment, bool isTransposed, int64_t first, int64_t rows,
                   Element type, uint8_t *dst) const;
   std::vector<std::string> unused(const std::set<std::string> &used, const HfConfig &config) const;

@@ -14,10 +14,10 @@ namespace shardc::checkpoint {
 namespace {
 
 constexpr std::string_view kHeader = "shardc-integrity 1 crc32 1048576\n";
-constexpr size_t kTrailerSize = 4 + 8 + 1; // "end " checksum newline
+constexpr size_t kTrailerSize = 4 + 8 + 1; // "end ", the checksum and a newline
 
-/// The first half of an identifier is a hash of the contents; the second half is a hash of the
-/// first.
+/// The first half of an identifier is a hash of the contents. The second half is a hash of the
+/// first half, so that the identifier can be recognised.
 std::string saveIdOf(uint64_t hash) {
   uint64_t second = hashName(fmt::format("save {}", hash));
   return fmt::format("{:08x}-{:04x}-4{:03x}-8{:03x}-{:012x}", hash >> 32, (hash >> 16) & 0xffff,
@@ -29,7 +29,7 @@ template <typename T> bool parseNumber(std::string_view text, T &value, int base
   return error == std::errc() && end == text.data() + text.size();
 }
 
-/// Cuts off the text up to a separator; the whole text if there is none.
+/// Removes and returns the text up to the separator, or the whole text if there is none.
 std::string_view takeUntil(std::string_view &text, char separator) {
   size_t end = text.find(separator);
   std::string_view part = text.substr(0, end);
@@ -39,7 +39,7 @@ std::string_view takeUntil(std::string_view &text, char separator) {
 
 bool isPlainByte(unsigned char c) { return c > ' ' && c != '%' && c != 0x7f; }
 
-/// The name with separators of words escaped: such bytes become % and two digits.
+/// The name with special bytes escaped as % and two hexadecimal digits, so that it is one word.
 std::string escaped(std::string_view name) {
   std::string text;
   for (unsigned char c : name)
@@ -67,14 +67,13 @@ Status damaged() {
 }
 
 constexpr uint64_t kWorthAdvice = uint64_t{1} << 20;
-constexpr uint64_t kGapMax = uint64_t{1} << 20; ///< between ranges that follow each other
+constexpr uint64_t kGapMax = uint64_t{1} << 20; ///< largest gap between consecutive ranges
 constexpr uint64_t kAheadStep = uint64_t{4} << 20;
-#ifndef MADV_POPULATE_READ // since Linux 5.14; others refuse it, and pages come as they are touched
+#ifndef MADV_POPULATE_READ // since Linux 5.14; others refuse it, and pages are read on access
 #define MADV_POPULATE_READ 22
 #endif
 
-/// Tells the system about a part of a mapped file, as far as that reaches. Only advice: the result
-/// does not matter.
+/// Advises the system about a range of a mapped file, limited to the map. Errors do not matter.
 void advise(std::span<const uint8_t> map, uint64_t offset, uint64_t length, int advice) {
   if (offset >= map.size())
     return;
@@ -88,12 +87,12 @@ void advise(std::span<const uint8_t> map, uint64_t offset, uint64_t length, int 
 std::string saveIdOf(std::string_view contents) { return saveIdOf(hashName(contents)); }
 
 bool isOwnSaveId(std::string_view id) {
-  constexpr size_t kHigh = 8, kMiddle = 9, kLow = 15; // where the parts of the hash begin and end
+  constexpr size_t kHigh = 8, kMiddle = 9, kLow = 15; // where parts of the hash begin and end
   uint64_t high = 0, middle = 0, low = 0;
   if (id.size() != saveIdOf(uint64_t{0}).size() || !parseNumber(id.substr(0, kHigh), high, 16) ||
       !parseNumber(id.substr(kMiddle, 4), middle, 16) || !parseNumber(id.substr(kLow, 3), low, 16))
     return false;
-  for (uint64_t bits = 0; bits < 16; ++bits) // four of the hash are not in the identifier
+  for (uint64_t bits = 0; bits < 16; ++bits) // four bits of the hash are not in the identifier
     if (saveIdOf(high << 32 | middle << 16 | bits << 12 | low) == id)
       return true;
   return false;
@@ -156,7 +155,7 @@ Result<IntegrityTable> IntegrityTable::parse(std::string_view text) {
 }
 
 void dropMapped(std::span<const uint8_t> bytes) {
-  if (!bytes.empty()) // advice only, so the result does not matter
+  if (!bytes.empty()) // a hint, so errors do not matter
     ::madvise(const_cast<uint8_t *>(bytes.data()), bytes.size(), MADV_DONTNEED);
 }
 
@@ -197,7 +196,7 @@ CheckedFile::~CheckedFile() { aheadEnd_ = 0; }
 
 void CheckedFile::prefetch(uint64_t offset, uint64_t length) {
   std::unique_lock lock(mutex_, std::try_to_lock);
-  if (!lock || length == 0) // several threads read: each has the disk busy by itself
+  if (!lock || length == 0) // several threads read, which keeps the disk busy
     return length >= kWorthAdvice ? advise(bytes(), offset, length, MADV_WILLNEED) : void();
   bool isNext = offset >= readEnd_ && offset - readEnd_ <= kGapMax;
   streak_ = (isNext ? streak_ : 0) + length;

@@ -1,5 +1,5 @@
 // The weights of a model by plain names, from a checkpoint or from the folder of a Hugging Face
-// model. For code that only reads weights.
+// model, for code that only reads weights.
 #pragma once
 
 #include <memory>
@@ -25,12 +25,12 @@ public:
   std::optional<Element> typeOf(const std::string &name) const {
     return model_ ? model_->weightType() : saved_->typeOf(name);
   }
-  /// In fp32.
+  /// Reads a box in fp32.
   Status read(const std::string &name, const Box &box, void *dst) const {
     return model_ ? model_->read(name, box, Element::F32, dst)
                   : saved_->read(name, box, Element::F32, dst);
   }
-  /// The files of the Hugging Face model, as far as they exist.
+  /// The files of the Hugging Face model that exist.
   Result<std::vector<HfModelFile>> modelFiles() const {
     return model_ ? hfFilesIn(folder_) : hfFilesOf(saved_->reader());
   }

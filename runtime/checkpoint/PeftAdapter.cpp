@@ -29,7 +29,7 @@ constexpr const char *kConfigFile = "adapter_config.json", *kTensors = "adapter_
 constexpr const char *kPrefix = "base_model.model.", *kMagnitude = ".lora_magnitude_vector";
 constexpr uint64_t kConfigBytesMax = 4 << 20;
 
-/// The config.json that a checkpoint keeps, or that of a folder.
+/// The config.json in a folder, or without a folder the one in the checkpoint.
 Result<HfConfig> configOf(const CheckpointReader *reader, const std::string &folder) {
   std::string text, path;
   if (!folder.empty()) {
@@ -47,7 +47,7 @@ Result<HfConfig> configOf(const CheckpointReader *reader, const std::string &fol
   return parseHfConfig(text, path, {{}, folder.empty()});
 }
 
-/// Values of a file of tensors as fp32.
+/// The values of a tensor in fp32.
 std::vector<float> floatsOf(const SafeTensorsFile &file, const SafeTensor &tensor) {
   std::span<const uint8_t> bytes = file.bytes(tensor);
   int64_t count = elementCount(tensor.shape).value_or(0);
@@ -74,7 +74,8 @@ SafeTensorSource tensorOf(std::string name, Element type, Shape shape, std::vect
   return {std::move(name), type, std::move(shape), std::move(write)};
 }
 
-/// The last name of a module, or the whole one where others with that name have no adapter.
+/// The `target_modules` of an adapter: the last name of each module, or its full name if other
+/// modules with that last name have no adapter.
 nlohmann::json targetsOf(const std::vector<std::string> &adapted,
                          const std::vector<HfParam> &params) {
   std::set<std::string> with(adapted.begin(), adapted.end()), words, mixed;
@@ -87,8 +88,8 @@ nlohmann::json targetsOf(const std::vector<std::string> &adapted,
   return words;
 }
 
-/// Adds the parameters that a run has trained in full beside its adapters, as tensors in the hub's
-/// format.
+/// Adds the parameters that a run has trained in full in addition to its adapters, as tensors in
+/// the hub's format.
 Status addSaved(const SavedParams &in, const HfConfig &config, const std::vector<HfParam> &params,
                 Element type, std::vector<SafeTensorSource> &tensors,
                 std::set<std::string> &words) {
@@ -107,7 +108,7 @@ Status addSaved(const SavedParams &in, const HfConfig &config, const std::vector
   return Status::ok();
 }
 
-/// Writes the folder under a temporary name, and puts it in place.
+/// Writes the folder under a temporary name, and renames it.
 Status writeFolder(const std::string &out, std::vector<SafeTensorSource> tensors,
                    const nlohmann::json &config, const Observers &observers) {
   fs::path path = fs::path(out).lexically_normal();
@@ -131,7 +132,7 @@ Status writeFolder(const std::string &out, std::vector<SafeTensorSource> tensors
     status = renamePath(observers, staging, path.string());
   if (status.isOk())
     return syncFolder(observers, parent.string());
-  static_cast<void>(removeTree(observers, staging)); // the first failure is the one to report
+  static_cast<void>(removeTree(observers, staging)); // report the first failure instead
   return status;
 }
 
@@ -210,7 +211,7 @@ Status exportPeft(const std::string &in, const std::string &out, const PeftOptio
 
 namespace {
 
-/// A PEFT folder that is read.
+/// A PEFT folder to import.
 class PeftFolder {
 public:
   static Result<PeftFolder> open(const std::string &path) {
@@ -224,7 +225,7 @@ public:
     return folder;
   }
 
-  /// Rows of the second factor of a module; 0 if it has no adapter.
+  /// Rows of factor B of a module; 0 if it has no adapter.
   int64_t rowsOf(const std::string &module) const {
     const SafeTensor *b = tensors_.find(kPrefix + module + ".lora_B.weight");
     return b == nullptr || b->shape.size() != 2 || rankOf(module) == 0 ? 0 : b->shape[0];
@@ -248,8 +249,7 @@ public:
     return numberOr("lora_alpha", 8);
   }
   double dropout() const { return numberOr("lora_dropout", 0); }
-  /// Finds the tensor of this name (without the prefix), and marks it as used; null if there is
-  /// none.
+  /// Finds a tensor by its name without the prefix, and marks it as used. Null if there is none.
   const SafeTensor *take(const std::string &name) {
     const SafeTensor *tensor = tensors_.find(kPrefix + name);
     if (tensor != nullptr)
@@ -257,7 +257,7 @@ public:
     return tensor;
   }
   const SafeTensorsFile &tensors() const { return tensors_; }
-  /// All tensors have to be taken.
+  /// Checks that all tensors are used.
   Status finish() const {
     std::vector<std::string> left;
     for (const SafeTensor &tensor : tensors_.header().tensors)
@@ -316,7 +316,7 @@ private:
   std::set<std::string> taken_;
 };
 
-/// The two factors of a layer, from those of the modules that it joins.
+/// The two factors of a layer, combined from those of the modules that it joins.
 struct Factors {
   Shape aShape, bShape;
   std::vector<float> a, b, magnitudes;
@@ -452,7 +452,7 @@ Status importPeft(const std::string &in, const SaveTarget &out, const PeftOption
 
 namespace {
 
-/// The factors of a layer, and for each of its rows the slice of A that is its own.
+/// The factors of a layer, and for each of its rows the slice of A that it uses.
 struct Delta {
   int64_t rank = 0, columns = 0;
   double scale = 1;

@@ -1,6 +1,6 @@
-// Adapters in the form of Hugging Face's PEFT: a folder with `adapter_config.json` and
-// `adapter_model.safetensors`. They name the layers of a Hugging Face model, of which ours join
-// some: queries, keys and values, gate and up.
+// Adapters in the format of Hugging Face's PEFT: a folder with `adapter_config.json` and
+// `adapter_model.safetensors`. The adapters refer to modules of a Hugging Face model. Our layers
+// join some of these modules: queries, keys and values, and gate and up.
 #pragma once
 
 #include <functional>
@@ -23,19 +23,20 @@ struct PeftSettings {
   bool isDora() const { return scheme == "dora"; }
 };
 
-/// Which parts of a joined layer have adapters: bits in the order of their rows, or one for all.
+/// Which parts of a joined layer have separate adapters: one bit per part, in the order of their
+/// rows. If `isJoint`, one adapter covers all parts.
 struct PeftParts {
   bool isJoint = true;
   uint64_t kept = 0;
 };
-/// Of the layer `stem`, such as `mlp.linear_fc1`, of a decoder layer.
+/// Returns the parts of layer `stem`, such as `mlp.linear_fc1`, in decoder layer `layer`.
 using PeftPartsOf = std::function<PeftParts(const PeftSettings &settings, const HfConfig &config,
                                             const std::string &stem, int64_t layer)>;
 
 struct PeftOptions {
-  std::string configFolder;          ///< with the model's config.json; else it is what `in` keeps
+  std::string configFolder;          ///< folder of config.json; empty: uses that of `in`
   PeftPartsOf partsOf;               ///< for export and merge
-  Element weightType = Element::F32; ///< of exported factors
+  Element weightType = Element::F32; ///< type of exported factors
   ConvertProgress progress = {};
   Observers observers = {};
   ReportSink emit = {};
@@ -45,19 +46,19 @@ struct PeftOptions {
 Status exportPeft(const std::string &in, const std::string &out, const PeftOptions &options);
 
 /// Writes the adapters of the PEFT folder `in` as a checkpoint; `configFolder` is required. If
-/// ranks and scales differ between layers, they become one rank, padded with zeros, and one scale.
-/// `settings` receives the settings that a recipe needs to continue with them.
+/// ranks and scales differ between layers, they are converted to one rank, with zeros as padding,
+/// and one scale. `settings` receives the settings that a recipe needs to continue training.
 Status importPeft(const std::string &in, const SaveTarget &out, const PeftOptions &options,
                   PeftSettings &settings);
 
 struct MergeOptions {
   PeftOptions peft;
-  /// Of the merged weights; none: as the base has them.
+  /// The type of the merged weights; not set: that of the base.
   std::optional<Element> weightType = {};
   int threads = 1;
 };
-/// Adds the adapters of the checkpoint `adapters` to the weights of `base`, a checkpoint or a
-/// Hugging Face model: in fp32, rounded once.
+/// Adds the adapters of the checkpoint `adapters` to the weights of `base`, which is a checkpoint
+/// or a Hugging Face model. Computes in fp32 and rounds once.
 Status mergePeft(const std::string &adapters, const std::string &base, const SaveTarget &out,
                  const MergeOptions &options, const ConvertRank &rank = {});
 

@@ -14,7 +14,7 @@ namespace {
 constexpr std::string_view kWeight = ".weight";
 constexpr uint64_t kTextBytesMax = uint64_t{64} << 20;
 
-/// The layer that a parameter is the weight of: its name, and what stands behind `.weight`.
+/// The name of a weight in two parts: the layer, and the text after `.weight`.
 struct WeightName {
   std::string stem, end;
   std::string factor(const char *which) const {
@@ -32,7 +32,7 @@ std::optional<WeightName> weightName(const std::string &name) {
   return isNumber ? std::optional(WeightName{name.substr(0, at), end}) : std::nullopt;
 }
 
-/// The number of the decoder layer, and the rest of the name.
+/// The number of the decoder layer, and the rest of the name; nothing for other names.
 std::optional<std::pair<int64_t, std::string>> inLayer(const std::string &stem) {
   constexpr std::string_view kLayers = "decoder.layers.";
   if (!stem.starts_with(kLayers))
@@ -45,7 +45,7 @@ std::optional<std::pair<int64_t, std::string>> inLayer(const std::string &stem) 
   return std::pair(layer, std::string(rest + 1, end));
 }
 
-/// The modules of a parameter with `rows` rows, in the order of their first ones.
+/// The modules of a parameter with `rows` rows, sorted by first row.
 std::vector<PeftModule> modulesOf(const HfParam &param, int64_t rows) {
   std::vector<PeftModule> modules;
   std::vector<HfSegment> segments = param.segments;
@@ -64,7 +64,8 @@ std::vector<PeftModule> modulesOf(const HfParam &param, int64_t rows) {
   return modules;
 }
 
-/// The number of a parameter's rows by its segments; 0 if a single segment has all rows.
+/// The number of a parameter's rows according to its segments; 0 if a single segment covers all
+/// rows.
 int64_t rowsOf(const HfParam &param) {
   int64_t rows = 0;
   for (const HfSegment &segment : param.segments)
@@ -148,7 +149,7 @@ std::vector<PeftLinear> peftLinears(const std::vector<HfParam> &params,
       continue;
     PeftLinear linear = linearOf(param, *name);
     linear.rows = rowsOf(param);
-    if (linear.rows == 0 && !param.segments.empty()) // all of a module
+    if (linear.rows == 0 && !param.segments.empty()) // one module has all rows
       linear.rows = rowsIn(moduleOf(param.segments[0].hf));
     linear.modules = modulesOf(param, linear.rows);
     int slices = 0;

@@ -11,15 +11,15 @@
 
 namespace shardc::checkpoint {
 
-/// A module of a Hugging Face model that one of our layers is, or has as a part.
+/// A module of a Hugging Face model that equals one of our layers or is a part of it.
 struct PeftModule {
-  std::string name;                ///< `model.layers.0.self_attn.q_proj`
-  std::vector<HfSegment> segments; ///< with numbers of rows
+  std::string name;                ///< such as `model.layers.0.self_attn.q_proj`
+  std::vector<HfSegment> segments; ///< with explicit numbers of rows
   int64_t rows = 0;
-  int slice = -1; ///< its rows of the first factor, counted in ranks; -1: it has no adapter
+  int slice = -1; ///< index of its slice of factor A, in units of the rank; -1: it has no adapter
 };
 
-/// A layer with an adapter.
+/// One of our layers with an adapter.
 struct PeftLinear {
   std::string name, aName, bName;  ///< of the weight and of the factors
   std::string magnitudeName;       ///< of DoRA's magnitudes of rows
@@ -28,26 +28,27 @@ struct PeftLinear {
   std::vector<PeftModule> modules; ///< in the order of their first rows
 };
 
-/// Those of a checkpoint.
+/// The layers with adapters in a checkpoint.
 Result<std::vector<PeftLinear>> peftLinears(const SavedParams &saved, const PeftSettings &settings,
                                             const HfConfig &config,
                                             const std::vector<HfParam> &params,
                                             const PeftPartsOf &partsOf);
-/// Those of a model of whose modules some have adapters, each its own: `rowsIn` gives the rows of
-/// the second factor, 0 without one.
+/// The layers of a model in which some modules have adapters, each a separate one. `rowsIn` returns
+/// the rows of a module's factor B, or 0 if it has no adapter.
 std::vector<PeftLinear> peftLinears(const std::vector<HfParam> &params,
                                     const std::function<int64_t(const std::string &)> &rowsIn);
 
-/// `model.layers.0.mlp.up_proj` of `model.layers.0.mlp.up_proj.weight`.
+/// The module of a tensor: `model.layers.0.mlp.up_proj` for `model.layers.0.mlp.up_proj.weight`.
 std::string moduleOf(const std::string &tensor);
-/// `up_proj` of that.
+/// The last segment of a module's name, such as `up_proj`.
 std::string lastWordOf(const std::string &module);
 
-/// The settings in `run_config.yaml`; CannotConvert if it has none.
+/// The adapter settings in `run_config.yaml`; CannotConvert if there are none.
 Result<PeftSettings> readPeftSettings(const CheckpointReader &reader);
-/// The text that readPeftSettings reads.
+/// The settings as text in the form that readPeftSettings reads.
 std::string peftSettingsText(const PeftSettings &settings);
-/// The folder of the weights that adapters were trained for; empty if a checkpoint does not say.
+/// The folder of the base weights on which adapters were trained; empty if the checkpoint does not
+/// name it.
 std::string peftBaseOf(const CheckpointReader &reader);
 
 } // namespace shardc::checkpoint

@@ -1,4 +1,4 @@
-// Decides which names and texts in pickles are harmless; the table is PickleGlobals.def.
+// Decides which names and texts in pickles are harmless, according to PickleGlobals.def.
 #include <algorithm>
 #include <string>
 
@@ -62,7 +62,7 @@ bool isRefusedModule(std::string_view component) {
   return false;
 }
 
-/// Names of the builtin module that make or reach code.
+/// Names of builtins that create or reach code.
 bool isRefusedBuiltin(std::string_view name) {
   for (std::string_view refused :
        {"eval",    "exec",      "execfile", "compile", "open",       "file",
@@ -74,8 +74,9 @@ bool isRefusedBuiltin(std::string_view name) {
   return false;
 }
 
-/// Protocol 4 walks attributes at a dot, which reaches any module that the first one has imported
-/// (`torch.serialization` has `os`), and dunders lead from any object to all of Python.
+/// Whether a name may lead to code. Protocol 4 resolves attributes at each dot, which reaches any
+/// module that the first one has imported (`torch.serialization` has `os`). Dunder names lead from
+/// any object to all of Python.
 bool reachesCode(std::string_view name) {
   while (true) {
     size_t dot = name.find('.');
@@ -106,7 +107,7 @@ bool isEnum(PickleContext context, std::string_view module, std::string_view nam
 
 GlobalVerdict judgeGlobal(PickleContext context, std::string_view module, std::string_view name) {
   unsigned here = 1u << static_cast<unsigned>(context);
-  if (isEnum(context, module, name)) // also in modules of which everything else is refused
+  if (isEnum(context, module, name)) // allowed even in modules that are otherwise refused
     return GlobalVerdict::Allowed;
   for (const NameRow &row : kMembers)
     if ((row.contexts & here) != 0 && matches(row, module, name) &&

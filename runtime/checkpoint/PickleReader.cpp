@@ -20,7 +20,7 @@ enum Op : uint8_t {
 #include "runtime/checkpoint/PickleOps.def"
 };
 
-/// The function that executes each opcode.
+/// Groups of opcodes; one function executes each group.
 enum class OpGroup : uint8_t { Refused, Stack, Scalar, Container, Fill, Object, Memo };
 
 struct OpRow {
@@ -79,7 +79,7 @@ private:
   Status checkGetattrs();
   Status pushTuple(size_t first);
   Status pushPersistent();
-  /// Adds items to a container, or keys and values in turn.
+  /// Adds items to a container. For dictionaries, keys and values alternate.
   Status fill(PyId target, std::span<const PyId> items, bool setsItems = false);
   Status build();
   Status remember(uint64_t index);
@@ -96,13 +96,13 @@ private:
   PyGraph &graph_ = result_.graph;
   std::vector<PyId> stack_;
   std::vector<size_t> marks_;
-  std::vector<PyId> memo_;                        // dense indices, as picklers number them
-  std::unordered_map<uint64_t, PyId> sparseMemo_; // any other
+  std::vector<PyId> memo_;                        // dense indices, as picklers assign them
+  std::unordered_map<uint64_t, PyId> sparseMemo_; // other indices
   size_t at_ = 0;
   size_t opAt_ = 0;
   uint32_t opaqueGlobals_ = 0;
   std::set<std::string> unknown_;
-  std::vector<PyId> getattrs_; ///< uses of `builtins.getattr`, which are only to be called
+  std::vector<PyId> getattrs_; ///< uses of `builtins.getattr`, which may only be called
 };
 
 Status Machine::take(uint64_t count, std::span<const uint8_t> &out) {
@@ -203,12 +203,12 @@ Status Machine::pushLong(size_t lengthWidth) {
 
 Status Machine::pushGlobal(std::string_view module, std::string_view name) {
   auto isControl = [](char c) { return static_cast<uint8_t>(c) < 0x20; };
-  // Written in protocol 2, a name with a line end in it would become another name.
+  // In protocol 2, a name with a newline would be read back as another name.
   if (module.empty() || name.empty() || std::ranges::any_of(module, isControl) ||
       std::ranges::any_of(name, isControl))
     return fail("a class whose name is not valid");
   if (isGetattr(module, name) &&
-      context_ != PickleContext::TensorRecord) { // judged where it is called, and at the end
+      context_ != PickleContext::TensorRecord) { // checked at its call and at the end
     getattrs_.push_back(graph_.global(module, name));
     return push(getattrs_.back());
   }
@@ -240,7 +240,7 @@ Status Machine::failTampered(std::string_view module, std::string_view name) con
                           module, name));
 }
 
-/// Holds the arguments of a call of getattr to the one form that is taken: a known enumeration and
+/// Checks the arguments of a call of getattr. Only one form is accepted: a known enumeration and
 /// the plain name of a member.
 Status Machine::checkMember(PyId args) const {
   std::span<const PyId> parts = graph_.items(args);
@@ -256,7 +256,7 @@ Status Machine::checkMember(PyId args) const {
   return isPlain ? Status::ok() : failTampered("builtins", "getattr");
 }
 
-/// getattr may only be called: it cannot be a value, an argument or a state.
+/// Checks that getattr is only called: it must not be a value, an argument or a state.
 Status Machine::checkGetattrs() {
   if (getattrs_.empty())
     return Status::ok();
@@ -268,7 +268,7 @@ Status Machine::checkGetattrs() {
   for (PyId id = 0; id < graph_.size(); ++id) {
     if (graph_.is(id, PyKind::Object)) {
       const PyObject &object = graph_.object(id);
-      use(object.args); // is a tuple, or what names a storage
+      use(object.args); // a tuple, or the id of a storage
       use(object.state);
       std::ranges::for_each(object.appended, use);
       std::ranges::for_each(object.itemsSet, use);
@@ -311,7 +311,7 @@ Status Machine::fill(PyId target, std::span<const PyId> items, bool setsItems) {
   case PyKind::FrozenSet:
     to = &graph_.mutableItems(target);
     break;
-  case PyKind::Object: // of a class derived from list or dict
+  case PyKind::Object: // an instance of a class derived from list or dict
     to =
         setsItems ? &graph_.mutableObject(target).itemsSet : &graph_.mutableObject(target).appended;
     break;

@@ -1,6 +1,6 @@
-// Reads a Python pickle into a PyGraph without running anything: no class is imported, no function
-// called. The table PickleGlobals.def says which names are accepted where the pickle occurs. Every
-// length is checked against the remaining bytes before memory is reserved.
+// Reads a Python pickle into a PyGraph without executing anything: no class is imported and no
+// function called. PickleGlobals.def says which names are accepted where. Every length is checked
+// against the remaining bytes before memory is reserved.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +14,9 @@
 
 namespace shardc::checkpoint {
 
-/// The place of the pickle, which decides the names and opcodes that it may use.
+/// Where the pickle occurs, which decides the names and opcodes that it may use.
 enum class PickleContext : uint8_t {
-  TensorRecord, ///< data.pkl of a tensor: what torch's restricted loader takes
+  TensorRecord, ///< data.pkl of a tensor: what torch's restricted loader accepts
   Metadata,     ///< a checkpoint's `.metadata`
   BytesItem,    ///< data.pkl of an object; unknown classes stay opaque
 };
@@ -25,35 +25,35 @@ struct PickleLimits {
   uint64_t bytesMax = uint64_t{4} << 30;
   uint32_t valuesMax = 50'000'000; ///< nodes of the graph
   uint32_t depthMax = 1000;        ///< of marks and of nested values
-  uint32_t globalsMax = 100'000;   ///< uses of class names that are not in the table
+  uint32_t globalsMax = 100'000;   ///< uses of class names that the table lacks
 };
 
-/// What the table says about a name.
+/// The classification of a name by the table.
 enum class GlobalVerdict : uint8_t {
   Allowed,
-  Opaque,  ///< unknown: kept as a name; an error only where it is needed
-  Suspect, ///< opaque, and worth a warning
-  Refused, ///< not possible in this context
-  Tamper,  ///< the file would run code under Python
+  Opaque,  ///< unknown: kept as a name, and an error only if it is needed
+  Suspect, ///< opaque, with a warning
+  Refused, ///< cannot occur in this context
+  Tamper,  ///< would run code under Python
 };
 GlobalVerdict judgeGlobal(PickleContext context, std::string_view module, std::string_view name);
-/// Whether the table says that the name is an enumeration. A member of one may also be written as
-/// `getattr(class, member)`, which stays an Object of `builtins.getattr`; PyGraph::memberName
-/// recognises it.
+/// Whether the name is that of an enumeration in the table. Members may also be written as
+/// `getattr(class, member)`. Such a member stays an Object of `builtins.getattr`, which
+/// PyGraph::memberName recognises.
 bool isEnum(PickleContext context, std::string_view module, std::string_view name);
 
 struct Pickle {
   PyGraph graph;
   PyId root = kNoPy;
-  size_t bytesUsed = 0;         ///< up to and with STOP
-  std::vector<Report> warnings; ///< trailing bytes, suspect names
-  /// Classes and functions, `module.name`, that the table does not know, or knows as suspect; each
-  /// once, sorted. Their effect when they are loaded is unknown.
+  size_t bytesUsed = 0;         ///< including STOP
+  std::vector<Report> warnings; ///< about trailing bytes and suspect names
+  /// Names `module.name` of classes and functions that the table lacks or marks as suspect; sorted
+  /// and without duplicates. What they do when they are loaded is unknown.
   std::vector<std::string> unknownNames;
 };
 
-/// Reads one pickle. The graph's texts point into `bytes`, which must outlive it.
-/// Fails with InvalidInput that says what is wrong and at which byte.
+/// Reads one pickle. Texts of the graph point into `bytes`, which must outlive it. InvalidInput,
+/// with the reason and the byte position, on failure.
 Result<Pickle> readPickle(std::span<const uint8_t> bytes, PickleContext context,
                           const PickleLimits &limits = {});
 

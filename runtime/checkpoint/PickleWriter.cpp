@@ -7,7 +7,7 @@
 namespace shardc::checkpoint {
 namespace {
 
-constexpr size_t kBatch = 1000; // items of one SETITEMS or APPENDS, as Python's pickler does
+constexpr size_t kBatch = 1000; // items per SETITEMS or APPENDS, as in Python's pickler
 constexpr int kPickleDepthMax = 1000;
 
 } // namespace
@@ -35,7 +35,7 @@ PickleBytes &PickleBytes::integer(int64_t value) {
     return op('J').raw(static_cast<int32_t>(value));
   char bytes[8];
   std::memcpy(bytes, &value, 8);
-  size_t length = 8; // drop bytes that only repeat the sign
+  size_t length = 8; // drops bytes that only repeat the sign
   while (length > 1 && bytes[length - 1] == ((bytes[length - 2] & 0x80) != 0 ? '\xff' : '\0'))
     --length;
   return bigInteger({bytes, length});
@@ -96,7 +96,7 @@ std::string PickleBytes::finish() && {
 
 namespace {
 
-/// Writes a graph in the order and with the memo of Python's pickler.
+/// Writes a graph with the order and memo of Python's pickler.
 class GraphPickler {
 public:
   GraphPickler(const PyGraph &graph, std::vector<PyId> *storages)
@@ -187,7 +187,7 @@ Status GraphPickler::saveKind(PyId id) {
   return makeStatus(StatusCode::Internal, "a Python value of no known kind");
 }
 
-/// Protocol 2 carries bytes as text of code points below 256.
+/// Writes bytes. Protocol 2 represents them as text with code points below 256.
 Status GraphPickler::saveBytes(PyId id) {
   bool isArray = graph_.kind(id) == PyKind::ByteArray;
   if (isArray)
@@ -201,7 +201,7 @@ Status GraphPickler::saveBytes(PyId id) {
   return Status::ok();
 }
 
-/// Sets are calls with a list of their items.
+/// Writes a set, as a call with a list of its items.
 Status GraphPickler::saveSet(PyId id) {
   out_.global("__builtin__", graph_.kind(id) == PyKind::Set ? "set" : "frozenset").memoize();
   out_.op(']').memoize();
@@ -226,7 +226,7 @@ Status GraphPickler::saveTuple(PyId id) {
 Status GraphPickler::saveObject(PyId id) {
   const PyObject &object = graph_.object(id);
   if (object.make == PyMake::Persistent) {
-    // torch's persistent_id makes a fresh tuple each time, so only its parts are shared.
+    // torch's persistent_id creates a new tuple each time, so only its parts are shared.
     RETURN_IF_ERROR(save(object.args));
     out_.op('Q');
     if (storages_ != nullptr)
@@ -250,8 +250,8 @@ Status GraphPickler::saveItems(std::span<const PyId> items, size_t width, bool i
   size_t total = items.size() / width;
   for (size_t done = 0; done < total;) {
     size_t batch = std::min(kBatch, total - done);
-    // Python's pickler leaves the mark out for one item; in its loop for the builtin list and dict
-    // only if that is the only one.
+    // For a single item, Python's pickler omits the mark. In its loop for the built-in list and
+    // dict, it does so only if that is the only item.
     bool isSingle = isExact ? total == 1 : batch == 1;
     if (!isSingle)
       out_.op('(');

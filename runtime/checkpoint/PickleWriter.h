@@ -1,6 +1,6 @@
-// Writes pickles of protocol 2, the newest that torch's restricted loader takes. PickleBytes
-// appends single opcodes, for writers that know their shape beforehand; writePickle turns a whole
-// PyGraph into the bytes that Python's own pickler would give, memo included.
+// Writes pickles with protocol 2, the newest that torch's restricted loader accepts. PickleBytes
+// appends single opcodes, for writers that know the structure in advance. writePickle converts a
+// whole PyGraph to the same bytes as Python's own pickler, including the memo.
 #pragma once
 
 #include <cstdint>
@@ -22,20 +22,20 @@ public:
   PickleBytes &none() { return op('N'); }
   PickleBytes &boolean(bool value) { return op(value ? '\x88' : '\x89'); }
   PickleBytes &integer(int64_t value);
-  /// An integer of any size: two's complement, little endian.
+  /// Writes an integer of any size, given as little endian two's complement.
   PickleBytes &bigInteger(std::string_view twosComplement);
   PickleBytes &number(double value);
   PickleBytes &str(std::string_view utf8);
   PickleBytes &global(std::string_view module, std::string_view name);
-  /// `((n, m), )` of integers; 0 to 3 items have opcodes of their own.
+  /// Writes a tuple of integers. Tuples of 0 to 3 items have opcodes of their own.
   PickleBytes &integerTuple(std::span<const int64_t> values);
-  /// Ends a tuple of `count` values, which lie on the stack; from 4 on, after a mark.
+  /// Ends a tuple of `count` values on the stack. For 4 or more values, a mark must precede them.
   PickleBytes &endTuple(size_t count);
-  /// `q n` or `r n`: the next number of the memo.
+  /// memoize() writes `q n` with the next memo number, recall() `r n`.
   PickleBytes &memoize() { return putMemo(memoNext_++); }
   PickleBytes &recall(uint32_t index);
   uint32_t memoNext() const { return memoNext_; }
-  /// Ends with STOP and hands the bytes over.
+  /// Appends STOP and returns the bytes.
   std::string finish() &&;
 
 private:
@@ -46,9 +46,9 @@ private:
   uint32_t memoNext_ = 0;
 };
 
-/// The pickle that Python's pickler writes for `root` at protocol 2. Fails with InvalidInput where
-/// values nest more than 1000 deep. `storages` receives the references to tensors' storages, if not
-/// null.
+/// The pickle that Python's pickler writes for `root` with protocol 2. InvalidInput if values are
+/// nested more than 1000 deep. `storages`, if not null, receives the references to storages of
+/// tensors.
 Result<std::string> writePickle(const PyGraph &graph, PyId root,
                                 std::vector<PyId> *storages = nullptr);
 

@@ -16,7 +16,7 @@ namespace {
 constexpr int kValueDepthMax = 100;
 constexpr size_t kValuesMax = 10'000'000;
 
-/// Two's complement, little endian and minimal, of a decimal number.
+/// The minimal little endian two's complement of a decimal number.
 std::string bigIntegerBytes(std::string_view decimal) {
   bool negative = decimal.starts_with('-');
   if (negative)
@@ -63,7 +63,7 @@ std::vector<PyId> addItems(PyGraph &graph, const PlainItems &values) {
   return items;
 }
 
-/// Adds a value's nodes, one overload a kind.
+/// Adds the nodes of a value; one overload per kind.
 struct Adder {
   PyGraph &graph;
   PyId operator()(std::monostate) const { return graph.makeNone(); }
@@ -133,7 +133,8 @@ Result<PlainEntries> Converter::convertEntries(PyId dict) {
   return entries;
 }
 
-/// Integers and booleans keep their type; all other numbers become floats, as in Python.
+/// Converts a tensor with one number. Integers and booleans keep their type; all other numbers
+/// become floats, as in Python.
 Result<PlainValue> Converter::convertTensor(PyId id) const {
   ASSIGN_OR_RETURN(TensorView view, tensorOf(*archive_, graph_, id));
   RETURN_IF_ERROR(archive_->verify(*view.entry));
@@ -265,7 +266,7 @@ std::optional<double> PlainValue::number() const {
 std::optional<int64_t> PlainValue::wholeNumber() const {
   if (const auto *integer = as<int64_t>())
     return *integer;
-  constexpr double kExact = 9007199254740992.0; // 2^53: floats beyond have gaps
+  constexpr double kExact = 9007199254740992.0; // 2^53: larger floats have gaps
   const auto *real = as<double>();
   bool isWhole = real != nullptr && std::abs(*real) <= kExact && std::floor(*real) == *real;
   return isWhole ? std::optional(static_cast<int64_t>(*real)) : std::nullopt;

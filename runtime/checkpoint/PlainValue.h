@@ -1,6 +1,6 @@
 // Plain Python values (None, numbers, strings, tuples, lists, dictionaries, torch dtypes) as an
-// ordinary C++ type, for the objects of a checkpoint whose contents we understand: settings,
-// counters, group metadata. Everything else stays a PyGraph.
+// ordinary C++ type, for objects of a checkpoint whose contents we understand: settings, counters,
+// group metadata. All other objects stay a PyGraph.
 #pragma once
 
 #include <string>
@@ -23,11 +23,11 @@ using PlainEntries = std::vector<std::pair<std::string, PlainValue>>;
 struct PlainTuple {
   PlainItems items;
 };
-/// `argparse.Namespace`, which Megatron keeps its arguments in.
+/// `argparse.Namespace`, in which Megatron stores its arguments.
 struct PlainNamespace {
   PlainEntries entries;
 };
-/// An integer beyond 64 bits, decimal.
+/// An integer that exceeds 64 bits, in decimal form.
 struct PlainBigInt {
   std::string decimal;
 };
@@ -52,34 +52,34 @@ struct PlainValue {
   PlainValue(PlainBigInt v) : value(std::move(v)) {}
 
   template <typename T> const T *as() const { return std::get_if<T>(&value); }
-  /// A float or an integer as a number.
+  /// The value as a double if it is a float or an integer.
   std::optional<double> number() const;
-  /// The value if it is an integer, or a float with an integer value; nothing for others, such as
-  /// NaN and numbers beyond 64 bits.
+  /// The value if it is an integer, or a float with an integer value. Nothing for others, such as
+  /// NaN or numbers that exceed 64 bits.
   std::optional<int64_t> wholeNumber() const;
 };
 
 /// The value under a key; null if there is none.
 const PlainValue *findEntry(const PlainEntries &entries, std::string_view key);
 
-/// The value's nodes in a graph.
+/// Adds the value to a graph and returns its node.
 PyId addToGraph(PyGraph &graph, const PlainValue &value);
-/// Converts a node to a plain value. InvalidInput if it holds anything but plain values, or too
-/// many. If `archive` is given, a tensor of one number becomes that number.
+/// Converts a node to a plain value. InvalidInput if it contains anything but plain values, or too
+/// many values. If `archive` is given, a tensor with one number is converted to that number.
 Result<PlainValue> plainValueOf(const PyGraph &graph, PyId id,
                                 const ArchiveReader *archive = nullptr);
-/// The entries of an `argparse.Namespace` whose values are plain. Megatron's arguments hold members
-/// of its enumerations too, which are left out; none at all for any other node.
+/// The plain entries of an `argparse.Namespace`; empty for any other node. Other entries are
+/// omitted, such as members of Megatron's enumerations.
 PlainEntries plainArguments(const PyGraph &graph, PyId id);
-/// Python's repr of a value, for people.
+/// The value as text, in the form of Python's repr.
 std::string textOf(const PlainValue &value);
 
-/// An item of a checkpoint that holds the value.
+/// A checkpoint item that contains the value.
 BytesItem objectItem(ItemPath path, const PlainValue &value);
-/// The same for a number in a tensor of fp32 and shape [1].
+/// A checkpoint item that contains the number in an fp32 tensor of shape [1].
 BytesItem tensorItem(ItemPath path, float number);
-/// An item of a checkpoint that holds any graph; InvalidInput where it has no pickle. Tensors in it
-/// take their storages from `archive`, which the graph was read from.
+/// A checkpoint item that contains any graph; InvalidInput if the graph has no pickle. Storages of
+/// tensors are copied from `archive`, from which the graph was read.
 Result<BytesItem> objectItem(ItemPath path, const PyGraph &graph, PyId root,
                              const ArchiveReader *archive = nullptr);
 

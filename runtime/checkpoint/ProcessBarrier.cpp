@@ -24,8 +24,8 @@ std::string randomName() {
   return fmt::format("{:08x}{:08x}", device(), device());
 }
 
-/// A file that is complete or absent. A crash of the machine ends the job anyway, so nothing is
-/// synced.
+/// Writes a file that is either complete or absent. It is not synced, since a crash of the machine
+/// ends the job anyway.
 Status put(const std::string &path, std::string_view text, int rank) {
   std::string temporary = fmt::format("{}.tmp{}", path, rank);
   std::FILE *file = std::fopen(temporary.c_str(), "wb");
@@ -45,9 +45,9 @@ std::optional<std::string> get(const std::string &path) {
 
 constexpr int kRemovals = 5;
 
-/// Removes the folder of a barrier. Other processes may still be writing there, so it is renamed
-/// first to a name that none of them uses. Leftovers then do no harm, and are cleared up like those
-/// of a killed job.
+/// Removes the folder of a barrier. Other processes may still write to it, so it is first renamed
+/// to a name that none of them uses. Leftovers are harmless and are removed like those of a killed
+/// job.
 Status sweep(const Observers &observers, const std::string &folder) {
   std::filesystem::path path = folder;
   std::string aside = (path.parent_path() / meetingPlace(randomName())).string();
@@ -79,7 +79,7 @@ Status statusOf(const std::string &text) {
   return Status(static_cast<StatusCode>(code), report->text).as(*findReport(report->id));
 }
 
-/// Sleeps a little longer each time.
+/// Sleeps a little longer on each call.
 class Pause {
 public:
   void wait() {
@@ -122,16 +122,16 @@ Result<std::unique_ptr<ProcessBarrier>> ProcessBarrier::join(const std::string &
   }
   if (Status status = barrier->findSession(); !status.isOk()) {
     if (rank == 0)
-      static_cast<void>(sweep(options.observers, folder)); // nobody has met there
+      static_cast<void>(sweep(options.observers, folder)); // no rank has met there
     return status;
   }
   RETURN_IF_ERROR(startThread(barrier->heart_, [self = barrier.get()] { self->beat(); }));
   return barrier;
 }
 
-/// Every rank but the first shows a name that it has just drawn, again if it is swept away; the
-/// first writes down the names that it found under a session of its own, and a rank that finds its
-/// name there has met the right job.
+/// Agrees on a session. Every rank except rank 0 writes a random name, and writes it again if the
+/// file disappears. Rank 0 collects all names and writes them under a random session name. A rank
+/// that finds its own name there knows that it has met the right job.
 Status ProcessBarrier::findSession() {
   std::string mine = randomName(), names;
   Clock::time_point end = Clock::now() + options_.patience;
@@ -150,7 +150,7 @@ Status ProcessBarrier::findSession() {
       continue;
     }
     RETURN_IF_ERROR(
-        makeFolders(folder_)); // a process that cleans up may have removed it as a leftover
+        makeFolders(folder_)); // another process may have removed the folder as a leftover
     names.clear();
     met = 1;
     for (int rank = 1; rank < worldSize_; ++rank)
@@ -170,8 +170,8 @@ Status ProcessBarrier::findSession() {
                           rank_, worldSize_, folder_, options_.patience.count());
 }
 
-/// Writes a rank's name for the first rank. The folder may not exist yet. If it cannot be created,
-/// the first rank has reported this and ended.
+/// Writes a rank's name for rank 0. The folder may not exist yet. If it cannot be created, rank 0
+/// has reported this and ended.
 Status ProcessBarrier::showName(const std::string &name) {
   std::string path = pathOf(fmt::format("hello.{}", rank_));
   if (get(path) == name || put(path, name, rank_).isOk())
@@ -191,7 +191,7 @@ Status ProcessBarrier::showName(const std::string &name) {
 void ProcessBarrier::beat() {
   for (uint64_t count = 0; !isEnding_; ++count) {
     static_cast<void>(put(pathOf(fmt::format("{}.alive.{}", session_, rank_)),
-                          std::to_string(count), rank_)); // the others judge its absence
+                          std::to_string(count), rank_)); // the others report it if it is missing
     for (auto slept = Clock::duration::zero(); slept < kBeat && !isEnding_; slept += kPoll * 4)
       std::this_thread::sleep_for(kPoll * 4);
   }
@@ -204,7 +204,7 @@ Result<std::string> ProcessBarrier::await(const std::string &name, int from) {
   std::optional<std::string> lastBeat;
   Clock::time_point lastSeen = Clock::now();
   for (Pause pause;; pause.wait()) {
-    bool hasLeft = get(left).has_value(); // looked at first, since it is written last
+    bool hasLeft = get(left).has_value(); // read first, since it is written last
     if (std::optional<std::string> text = get(path))
       return *text;
     if (hasLeft)
@@ -243,7 +243,7 @@ void ProcessBarrier::leave() {
   if (hasLeft_ || session_.empty())
     return;
   hasLeft_ = true;
-  // Without this note, the others would wait until they miss our heartbeats.
+  // Without this file, the others would wait until they miss this rank's heartbeats.
   static_cast<void>(put(pathOf(fmt::format("{}.left.{}", session_, rank_)), "", rank_));
   bool areGone = rank_ == 0;
   for (int rank = 1; rank < worldSize_ && areGone; ++rank)
@@ -251,7 +251,7 @@ void ProcessBarrier::leave() {
   isEnding_ = true;
   if (heart_.joinable())
     heart_.join();
-  if (areGone) // otherwise the next meeting sweeps the folder
+  if (areGone) // otherwise the next meeting removes the folder
     static_cast<void>(sweep(options_.observers, folder_));
 }
 

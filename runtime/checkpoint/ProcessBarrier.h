@@ -1,6 +1,6 @@
-// The rendezvous of the processes of one conversion: a folder visible to all of them, since they
-// write one checkpoint. It needs no network, so it works under torchrun, srun and mpirun. Each
-// process sends heartbeats; the others notice one that stops.
+// A barrier for the processes of one conversion, implemented by files in a folder. All processes
+// can access the folder, since they write one checkpoint. It needs no network, so it works under
+// torchrun, srun and mpirun. Each process writes heartbeats, and the others notice if they stop.
 #pragma once
 
 #include <atomic>
@@ -15,35 +15,35 @@
 
 namespace shardc::checkpoint {
 
-/// The name of a job's meeting place in a folder of checkpoints; no other job's, so that one that
-/// is refused there leaves another alone.
+/// The name of a job's meeting folder in a folder of checkpoints. Each job has another one, so that
+/// jobs do not interfere.
 std::string meetingPlace(const std::string &job);
-/// Whether a folder is called so.
+/// Whether a folder name is that of a meeting folder.
 bool isMeetingPlace(std::string_view name);
 
 class ProcessBarrier {
 public:
   struct Options {
-    std::chrono::seconds patience{600}; ///< for all to come
-    std::chrono::seconds silence{120};  ///< without a sign of life, a process counts as ended
+    std::chrono::seconds patience{600}; ///< for all ranks to arrive
+    std::chrono::seconds silence{120};  ///< after this time without heartbeats, a process has ended
     Observers observers;
   };
 
-  /// Comes to `folder`, which rank 0 makes, and waits for the other ranks. What an earlier,
-  /// interrupted job left there does no harm. Aborted if not all come in time; Io at once where
-  /// nothing can be made there.
+  /// Joins the barrier in `folder`, which rank 0 creates, and waits for the other ranks. Leftovers
+  /// of an earlier, interrupted job do no harm. Aborted if not all ranks arrive in time; Io at once
+  /// if the folder cannot be created.
   static Result<std::unique_ptr<ProcessBarrier>> join(const std::string &folder, int rank,
                                                       int worldSize, Options options);
   static Result<std::unique_ptr<ProcessBarrier>> join(const std::string &folder, int rank,
                                                       int worldSize);
   ~ProcessBarrier();
 
-  /// Waits for all. Ok if every rank brought an ok status, else the first rank's that did not.
-  /// Aborted if one of them ends before it comes.
+  /// Waits for all ranks. Ok if every rank passed an ok status; otherwise the status of the lowest
+  /// rank that did not. Aborted if a rank ends before it arrives.
   Status meet(const Status &status);
-  /// How often this rank has met the others.
+  /// Number of completed meetings of this rank.
   int meetings() const { return meetings_; }
-  /// Call it after the last barrier: rank 0 removes the folder once the others have left.
+  /// Call it after the last meeting. Rank 0 removes the folder after all others have left.
   void leave();
 
 private:
@@ -52,7 +52,8 @@ private:
   Status showName(const std::string &name);
   void beat();
   std::string pathOf(const std::string &name) const { return folder_ + "/" + name; }
-  /// Waits until a file of this session is there and gives its contents; watches rank `from`.
+  /// Waits until a file of this session exists, and returns its contents. Fails if rank `from`
+  /// ends.
   Result<std::string> await(const std::string &name, int from);
 
   std::string folder_, session_;

@@ -11,7 +11,7 @@ namespace {
 constexpr int64_t kSmallInts = 256;
 constexpr PyId kFirstSmallInt = 3; // after None, False and True
 
-/// Decodes UTF-8 whose code points are all below 256 into one byte each.
+/// Converts UTF-8 text to one byte per code point; nothing if a code point is not below 256.
 std::optional<std::string> latin1FromUtf8(std::string_view text) {
   std::string bytes;
   bytes.reserve(text.size());
@@ -85,7 +85,7 @@ PyId PyGraph::lookup(PyId dict, std::string_view key) const {
     return kNoPy;
   std::span<const PyId> pairs = items(dict);
   PyId found = kNoPy;
-  for (size_t i = 0; i + 1 < pairs.size(); i += 2) // the last wins, as in Python
+  for (size_t i = 0; i + 1 < pairs.size(); i += 2) // the last entry wins, as in Python
     if (is(pairs[i], PyKind::Str) && text(pairs[i]) == key)
       found = pairs[i + 1];
   return found;
@@ -160,7 +160,7 @@ PyId PyGraph::container(PyKind kind, std::span<const PyId> items) {
 }
 
 PyId PyGraph::global(std::string_view module, std::string_view name) {
-  // Few different names occur, and the last ones are likeliest to come again.
+  // Searches backwards: there are few different names, and recent ones are the likeliest.
   size_t index = globals_.size();
   while (index > 0 && !(globals_[index - 1].name == name && globals_[index - 1].module == module))
     --index;
@@ -228,7 +228,7 @@ std::string integerText(const PyGraph &graph, PyId id) {
     return std::to_string(graph.integer(id));
   std::string_view bytes = graph.text(id);
   bool negative = !bytes.empty() && (bytes.back() & 0x80) != 0;
-  std::vector<uint8_t> digits; // decimal, least significant first
+  std::vector<uint8_t> digits; // decimal digits, least significant first
   for (size_t i = bytes.size(); i-- > 0;) {
     uint32_t carry = static_cast<uint8_t>(negative ? ~bytes[i] : bytes[i]);
     for (uint8_t &digit : digits) {

@@ -1,8 +1,8 @@
-// A graph of Python values as plain data: what a pickle describes, before anyone gives it meaning.
-// Classes and functions are names, calls are recorded and never made. Nodes live in one arena and
-// are named by index, so shared and cyclic values cost nothing and destroying is not recursive.
-// PickleReader fills a graph from bytes, PickleWriter turns one into bytes; code that writes
-// objects builds one by hand.
+// A graph of Python values as plain data: what a pickle describes, before it is interpreted.
+// Classes and functions are only names; calls are recorded but not executed. Nodes are stored in
+// one arena and referenced by index, so shared and cyclic values are cheap and destruction is not
+// recursive. PickleReader creates a graph from bytes, PickleWriter converts a graph to bytes, and
+// code that writes objects builds a graph itself.
 #pragma once
 
 #include <cstdint>
@@ -22,26 +22,26 @@ inline constexpr PyId kNoPy = 0xffffffffu;
 enum class PyKind : uint8_t {
   None,
   Bool,
-  Int,    ///< fits 64 bits
-  BigInt, ///< two's complement, little endian, minimal
+  Int,    ///< an integer that fits 64 bits
+  BigInt, ///< minimal little endian two's complement
   Float,
   Str, ///< UTF-8
   Bytes,
   ByteArray,
   Tuple,
   List,
-  Dict, ///< items are key, value, key, value ...
+  Dict, ///< items are key, value, key, value, ...
   Set,
   FrozenSet,
   Global, ///< module and name of a class or function
-  Object, ///< a recorded call, see PyObject
+  Object, ///< a recorded call: see PyObject
 };
 
-/// How an Object came to be.
+/// How an Object is created.
 enum class PyMake : uint8_t {
   Call,       ///< callable(*args): REDUCE
   New,        ///< cls.__new__(cls, *args): NEWOBJ
-  Persistent, ///< a reference out of the pickle; `args` is its id: BINPERSID
+  Persistent, ///< a reference to something outside of the pickle; `args` is its id: BINPERSID
 };
 
 struct PyGlobal {
@@ -53,9 +53,9 @@ struct PyObject {
   PyMake make = PyMake::Call;
   PyId callable = kNoPy;
   PyId args = kNoPy;
-  PyId state = kNoPy;         ///< of BUILD, or kNoPy
-  std::vector<PyId> appended; ///< of APPEND(S)
-  std::vector<PyId> itemsSet; ///< of SETITEM(S): key, value ...
+  PyId state = kNoPy;         ///< from BUILD, or kNoPy
+  std::vector<PyId> appended; ///< from APPEND(S)
+  std::vector<PyId> itemsSet; ///< from SETITEM(S): key, value, ...
 };
 
 class PyGraph {
@@ -68,13 +68,13 @@ public:
   bool is(PyId id, PyKind kind) const { return id != kNoPy && nodes_[id].kind == kind; }
   size_t size() const { return nodes_.size(); }
 
-  /// Values; each only for nodes of the kind that it names.
+  /// Access to values; each function only for nodes of the kind that it names.
   bool boolean(PyId id) const { return nodes_[id].i != 0; }
   int64_t integer(PyId id) const { return nodes_[id].i; }
   double number(PyId id) const { return nodes_[id].f; }
-  /// Str, Bytes, ByteArray and BigInt. May point into the bytes that the graph was read from.
+  /// For Str, Bytes, ByteArray and BigInt. May point into the bytes from which the graph was read.
   std::string_view text(PyId id) const { return {nodes_[id].text, nodes_[id].extra}; }
-  /// Tuple, List, Dict, Set, FrozenSet.
+  /// For Tuple, List, Dict, Set and FrozenSet.
   std::span<const PyId> items(PyId id) const;
   const PyGlobal &global(PyId id) const { return globals_[nodes_[id].extra]; }
   const PyObject &object(PyId id) const { return objects_[nodes_[id].extra]; }
@@ -83,23 +83,24 @@ public:
   bool isGlobal(PyId id, std::string_view module, std::string_view name) const;
   /// Whether the node is an Object whose callable is the Global `module`.`name`.
   bool isObjectOf(PyId id, std::string_view module, std::string_view name) const;
-  /// If the node is a member of the enumeration `module`.`name` that was pickled by its name, as
-  /// CPython 3.11.0 to 3.11.3 do, the member's name. Nothing if it was pickled by value, or is no
-  /// such member.
+  /// The member's name if the node is a member of the enumeration `module`.`name` that was pickled
+  /// by name, as CPython 3.11.0 to 3.11.3 do. Nothing for a member that was pickled by value, and
+  /// for other nodes.
   std::optional<std::string_view> memberName(PyId id, std::string_view module,
                                              std::string_view name) const;
-  /// The enumeration of such a node, as a Global; kNoPy for others.
+  /// The enumeration of such a node, as a Global; kNoPy for other nodes.
   PyId memberClass(PyId id) const;
-  /// The value under a Str key in a Dict or in an Object's state dict; kNoPy if absent.
+  /// The value for a Str key in a Dict or in an Object's state dict; kNoPy if it is missing.
   PyId lookup(PyId dict, std::string_view key) const;
-  /// An Int (not a Bool) as a number.
+  /// The value of an Int; nothing for other nodes, including Bool.
   std::optional<int64_t> asInteger(PyId id) const;
-  /// A Float or an Int as a number.
+  /// The value of a Float or an Int.
   std::optional<double> asNumber(PyId id) const;
   std::optional<std::string_view> asText(PyId id) const;
   std::optional<bool> asBool(PyId id) const;
 
-  // Making nodes. Text is copied unless the name says borrowed; then it must outlive the graph.
+  // Creation of nodes. Text is copied unless the function's name says "borrowed"; borrowed text
+  // must outlive the graph.
   PyId makeNone() const { return 0; }
   PyId makeBool(bool value) const { return value ? 2 : 1; }
   PyId makeInteger(int64_t value);
@@ -120,17 +121,17 @@ public:
   PyId dict(std::span<const PyId> items) { return container(PyKind::Dict, items); }
   PyId global(std::string_view module, std::string_view name);
   PyId object(PyMake make, PyId callable, PyId args, PyId state = kNoPy);
-  /// `module.name(*args)`.
+  /// Adds the call `module.name(*args)`.
   PyId call(std::string_view module, std::string_view name, std::initializer_list<PyId> args);
-  /// bytes, in the form in which protocol 2 carries them.
+  /// Adds bytes in the form in which protocol 2 represents them.
   PyId bytes(std::string_view value);
-  /// The bytes behind a Bytes node or behind the call that protocol 2 carries them by.
+  /// The bytes of a Bytes node, or of a call that represents bytes in protocol 2.
   std::optional<std::string> asBytes(PyId id) const;
 
-  /// The mutable parts, for the reader.
+  /// Mutable access for the reader.
   std::vector<PyId> &mutableItems(PyId id) { return lists_[nodes_[id].extra]; }
   PyObject &mutableObject(PyId id) { return objects_[nodes_[id].extra]; }
-  /// Longest way down from a node, as far as it was known when the node was filled.
+  /// The nesting depth below a node, as known when the node was filled.
   uint32_t depth(PyId id) const { return nodes_[id].depth; }
   void noteChild(PyId parent, PyId child);
 
@@ -138,12 +139,12 @@ private:
   struct Node {
     PyKind kind = PyKind::None;
     uint16_t depth = 0;
-    uint32_t extra = 0; ///< length of text, or index into lists_, globals_, objects_, tuples
+    uint32_t extra = 0; ///< length of the text, or index in lists_, globals_, objects_, tuples
     union {
       int64_t i = 0;
       double f;
       const char *text;
-      uint64_t first; ///< Tuple: where its items begin in pool_; `extra` is their number
+      uint64_t first; ///< Tuple: index of its first item in pool_; `extra` is the number of items
     };
   };
 
@@ -157,10 +158,10 @@ private:
   std::deque<std::string> strings_;
 };
 
-/// Text with the bytes as code points.
+/// UTF-8 text with one code point per byte.
 std::string utf8FromLatin1(std::string_view bytes);
 
-/// The decimal form of a BigInt's or Int's value.
+/// The value of a BigInt or Int in decimal.
 std::string integerText(const PyGraph &graph, PyId id);
 
 } // namespace shardc::checkpoint

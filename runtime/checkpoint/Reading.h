@@ -1,4 +1,4 @@
-// What the readers of checkpoint files share: refusals, limits on what files may say, and names in
+// Shared by readers of checkpoint files: errors, limits on the contents of files, and names in
 // messages.
 #pragma once
 
@@ -13,20 +13,20 @@ namespace shardc::checkpoint {
 
 constexpr size_t kDimsMax = 64; ///< dimensions of a tensor
 constexpr int64_t kExtentMax = int64_t{1}
-                               << 48; ///< of a dimension, and bytes of an offset or a length
+                               << 48; ///< extent of a dimension, and bytes of an offset or length
 
-/// InvalidInput with that text: of a file that is not as it was written.
+/// CheckpointDamaged with this text, for a file whose contents have changed or are malformed.
 template <typename... Args> Status damaged(fmt::format_string<Args...> text, Args &&...args) {
   return Status(report::CheckpointDamaged.info(), fmt::format(text, std::forward<Args>(args)...));
 }
 
-/// The same for a kind of checkpoint that is not read here.
+/// CheckpointNotSupported with this text, for a kind of checkpoint that cannot be read.
 template <typename... Args> Status notSupported(fmt::format_string<Args...> text, Args &&...args) {
   return Status(report::CheckpointNotSupported.info(),
                 fmt::format(text, std::forward<Args>(args)...));
 }
 
-/// The same for contents without a counterpart in another format.
+/// CannotConvert with this text, for contents that have no counterpart in another format.
 template <typename... Args> Status cannotConvert(fmt::format_string<Args...> text, Args &&...args) {
   return Status(report::CannotConvert.info(), fmt::format(text, std::forward<Args>(args)...));
 }
@@ -34,7 +34,7 @@ template <typename... Args> Status cannotConvert(fmt::format_string<Args...> tex
 /// Whether the text is one or more decimal digits and nothing else.
 bool isNumber(std::string_view text);
 
-/// The first 20 names, each on an indented line of its own, and how many more there are.
+/// The first 20 names, one per indented line, and the number of further names.
 std::string listed(const std::vector<std::string> &names);
 
 } // namespace shardc::checkpoint

@@ -9,7 +9,7 @@ namespace shardc::checkpoint {
 namespace {
 
 constexpr uint64_t kMappedTouchedMax = uint64_t{128}
-                                       << 20; ///< bytes of mapped files to hold in memory
+                                       << 20; ///< bytes of mapped files to keep in memory
 constexpr uint64_t kIntegrityBytesMax = uint64_t{4} << 30;
 
 } // namespace
@@ -87,7 +87,7 @@ Result<CheckedFile *> RecordFiles::map(DataFile &file) {
       file.status = opened.status();
       return;
     }
-    if ((*opened)->bytes().size() < file.bytesNeeded) { // it shrank since it was looked at
+    if ((*opened)->bytes().size() < file.bytesNeeded) { // it shrank after the check of its size
       file.status = damaged("'{}' is truncated: {} bytes are needed, but it has {}",
                             (*opened)->path(), file.bytesNeeded, (*opened)->bytes().size());
       return;
@@ -100,8 +100,8 @@ Result<CheckedFile *> RecordFiles::map(DataFile &file) {
   return file.file.get();
 }
 
-/// The disk begins with each piece before that is read, and pieces that were compared leave memory
-/// again, so a large record streams.
+/// Verifies all entries of an archive as a stream: the disk starts to read each piece before it is
+/// verified, and the memory of verified pieces is released.
 Status RecordFiles::compareEntries(CheckedFile &file, const ArchiveReader &archive) {
   return archive.verifyAll([&](std::span<const uint8_t> piece) {
     file.prefetch(static_cast<uint64_t>(piece.data() - file.bytes().data()), piece.size());
@@ -122,7 +122,7 @@ Status RecordFiles::compare(OpenRecord &open, const RecordRef &record, DataFile 
   if (!comparesEntries || isRight.load(std::memory_order_acquire))
     return Status::ok();
   std::lock_guard lock(compareMutexes_[index % compareMutexes_.size()]);
-  if (isRight.load(std::memory_order_relaxed)) // another thread was here
+  if (isRight.load(std::memory_order_relaxed)) // another thread has verified it meanwhile
     return Status::ok();
   if (!open.file->isChecked() && !open.archive.hasChecksums())
     warnOfUnchecked(record);
@@ -167,7 +167,7 @@ void RecordFiles::touch(uint64_t bytes) {
     return;
   std::lock_guard lock(openMutex_);
   if (touched_.exchange(0, std::memory_order_relaxed) < kMappedTouchedMax)
-    return; // another thread was here
+    return; // another thread has released the memory
   for (const CheckedFile *file : openFiles_)
     file->drop();
 }

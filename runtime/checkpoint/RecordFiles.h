@@ -1,7 +1,7 @@
-// The files of a checkpoint's folder: opened beneath it, following no links, and compared with
-// their checksums, if they have any, before anything of them is used. Our own files have a checksum
-// for each block. In other programs' files, each record has those of its archive; the first access
-// compares the complete record.
+// Opens the files of a checkpoint's folder without following links, and verifies their checksums,
+// if there are any, before any part is used. Our own files have a checksum per block. In files of
+// other programs, each record has the checksums of its archive, and the first access verifies the
+// complete record.
 #pragma once
 
 #include <array>
@@ -23,42 +23,43 @@ namespace shardc::checkpoint {
 struct OpenRecord {
   CheckedFile *file = nullptr;
   ArchiveReader archive;
-  bool isInMemory = false; ///< just read whole, to be compared
+  bool isInMemory = false; ///< it was just read completely, to be verified
 };
 
 class RecordFiles {
 public:
-  /// `emit`, if there is one, takes a warning where records have no checksums at all (PyTorch has
-  /// an option to write none), once, from any thread that reads.
+  /// `emit`, if set, receives one warning if records have no checksums at all (PyTorch has an
+  /// option to write none). Any thread that reads may call it.
   RecordFiles(UntrustedFolder folder, bool comparesBoth, ReportSink emit)
       : folder_(std::move(folder)), comparesBoth_(comparesBoth), emit_(std::move(emit)) {}
 
-  /// Reads `.shardc_integrity`, which other programs' checkpoints lack.
+  /// Reads `.shardc_integrity`, which checkpoints of other programs lack.
   Status loadIntegrity();
   bool hasIntegrity() const { return hasIntegrity_; }
   const IntegrityTable &integrity() const { return integrity_; }
   const UntrustedFolder &folder() const { return folder_; }
 
-  /// Makes the metadata's records known; NotFound or InvalidInput for a file that is missing, cut
-  /// short, no regular file or without checksums in our table.
+  /// Registers the metadata's records. NotFound or InvalidInput for a file that is missing, too
+  /// short, not a regular file, or without checksums in our table.
   Status addRecords(const Metadata &metadata);
-  /// A file other than those of records, all of it compared with our checksums, or, where they do
-  /// not name it and it is an archive (`.pt`), with those of its entries.
+  /// Opens a file other than those of records. The whole file is verified with our checksums. An
+  /// archive (`.pt`) without such checksums is verified with those of its entries.
   Result<std::unique_ptr<CheckedFile>> openOther(const std::string &name) const;
 
-  /// A record that addRecords knows. A record in another program's file is returned only after all
-  /// of it was compared; in our own files the caller compares what it uses (CheckedFile::ensure).
+  /// Opens a record that addRecords has registered. A record in another program's file is returned
+  /// only after it was verified completely. In our own files, the caller verifies what it uses
+  /// (CheckedFile::ensure).
   Result<OpenRecord> open(const RecordRef &record);
-  /// Compares the record by all checksums that there are.
+  /// Verifies the record with all existing checksums.
   Status verify(const RecordRef &record);
-  /// Compares all that our table names with it.
+  /// Verifies all files that our table names.
   Status verifyFiles() const;
 
-  /// Counts bytes that were read; drops all from memory once there are many.
+  /// Counts bytes that were read, and releases the memory of all files if there are many.
   void touch(uint64_t bytes);
 
 private:
-  /// A file that the metadata names, mapped at its first use.
+  /// A file that the metadata names; it is mapped on first use.
   struct DataFile {
     std::string name;
     uint64_t bytesNeeded = 0;
@@ -66,8 +67,8 @@ private:
     std::once_flag once;
     std::unique_ptr<CheckedFile> file;
     Status status;
-    std::vector<uint64_t> records;                ///< where they begin, ascending
-    std::unique_ptr<std::atomic<bool>[]> isRight; ///< which of them were compared
+    std::vector<uint64_t> records;                ///< offsets of its records, ascending
+    std::unique_ptr<std::atomic<bool>[]> isRight; ///< by record: whether it was verified
   };
 
   Status checkFile(const DataFile &file) const;
@@ -77,16 +78,17 @@ private:
   void warnOfUnchecked(const RecordRef &record);
 
   UntrustedFolder folder_;
-  bool comparesBoth_ = false; ///< of our own files the archives' checksums too
+  bool comparesBoth_ = false; ///< also verifies the archives' checksums in our own files
   ReportSink emit_;
   std::atomic<bool> hasWarned_{false};
   IntegrityTable integrity_;
   bool hasIntegrity_ = false;
   std::unordered_map<std::string, DataFile> files_;
-  /// A record is compared by one thread while others that need it wait; by its number.
+  /// One thread verifies a record while others that need it wait. Indexed by the record's number,
+  /// modulo.
   std::array<std::mutex, 64> compareMutexes_;
   std::atomic<uint64_t> touched_{0};
-  std::mutex openMutex_; ///< guards the next
+  std::mutex openMutex_; ///< guards the next member
   std::vector<const CheckedFile *> openFiles_;
 };
 

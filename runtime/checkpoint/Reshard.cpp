@@ -1,4 +1,5 @@
-// Rewrites any DCP checkpoint for another number of ranks: items unchanged, tensors cut again.
+// Saves any DCP checkpoint for another number of ranks: items stay unchanged, but tensors are
+// divided differently.
 #include <algorithm>
 #include <set>
 
@@ -9,12 +10,12 @@
 namespace shardc::checkpoint {
 namespace {
 
-/// Copies some rows of a tensor, piece by piece. A scalar is one row.
+/// Copies some rows of a tensor in pieces. A scalar is one row.
 Status copyRows(const CheckpointReader &reader, const TensorMeta &tensor, RowRange rows,
                 int64_t pieceBytes, RankWriter &writer) {
   auto found = reader.metadata().paths.find(tensor.name);
   ItemPath path = found != reader.metadata().paths.end() ? found->second : ItemPath();
-  if (elementCount(tensor.shape) == 0) // only its name and shape are to be known
+  if (elementCount(tensor.shape) == 0) // only declares its name and shape
     return writer.add(
         {tensor.name, tensor.type, tensor.shape, Box::whole(tensor.shape), nullptr, path});
   if (rows.begin == rows.end)
@@ -37,7 +38,7 @@ Status copyObject(const CheckpointReader &reader, const std::string &name, const
   return writer.add({name, std::move(record), std::move(path)});
 }
 
-/// Names of the files that hold records.
+/// Names of the files that contain records.
 std::set<std::string> recordFiles(const Metadata &metadata) {
   std::set<std::string> names;
   for (const TensorMeta &tensor : metadata.tensors)
@@ -48,15 +49,15 @@ std::set<std::string> recordFiles(const Metadata &metadata) {
   return names;
 }
 
-/// Copies the files beside the records: `metadata.json`, `train_state.pt`, folders of tokenizers
-/// and others. Hidden files describe the records, and are not copied.
+/// Copies files other than records: `metadata.json`, `train_state.pt`, tokenizer folders and
+/// others. Hidden files describe the records and are not copied.
 Status copyOtherFiles(const CheckpointReader &reader, const SaveTarget &out,
                       const KeptNames &kept) {
-  constexpr std::string_view kDigests = "integrity.json"; // Megatron's, of files that are cut anew
+  constexpr std::string_view kDigests = "integrity.json"; // Megatron's, of files that are replaced
   std::set<std::string> records = recordFiles(reader.metadata());
   ASSIGN_OR_RETURN(std::vector<UntrustedFolder::Entry> entries, reader.files().list());
   for (const auto &[name, isFolder] : entries) {
-    bool isStale = name.ends_with(".distcp"); // of an older save with more ranks
+    bool isStale = name.ends_with(".distcp"); // from an older save with more ranks
     if (name.starts_with(".") || isStale || records.contains(name) || name == kDigests)
       continue;
     RETURN_IF_ERROR(isFolder ? copyFolder(reader, name, out, kept)
@@ -117,7 +118,7 @@ Status reshard(const std::string &in, const SaveTarget &out, const ReshardOption
   if (status.isOk())
     status = commitSave(out, options.ranks);
   if (!status.isOk())
-    static_cast<void>(abandonSave(out)); // the first failure is the one to report
+    static_cast<void>(abandonSave(out)); // report the first failure instead
   return status;
 }
 

@@ -1,6 +1,6 @@
-// Generator states right after seeding: Mersenne Twister as Python, numpy and torch seed it, and
-// the 16 bytes of a CUDA generator (Matsumoto and Nishimura, "Mersenne Twister", ACM TOMACS 8(1),
-// 1998).
+// Generator states right after seeding: Mersenne Twister as Python, numpy and torch seed it
+// (Matsumoto and Nishimura, "Mersenne Twister", ACM TOMACS 8(1), 1998), and the 16 bytes of a CUDA
+// generator.
 #include <array>
 #include <cstring>
 
@@ -15,7 +15,7 @@ constexpr size_t kWords = 624;
 constexpr size_t kTorchStateBytes = 5056;
 using TwisterState = std::array<uint32_t, kWords>;
 
-/// One number fills the state: numpy's and torch's way.
+/// Seeds the state with one number, as numpy and torch do.
 TwisterState seededByNumber(uint32_t seed) {
   TwisterState state;
   state[0] = seed;
@@ -24,7 +24,7 @@ TwisterState seededByNumber(uint32_t seed) {
   return state;
 }
 
-/// An array of one number fills the state: Python's way.
+/// Seeds the state with an array of one number, as Python does.
 TwisterState seededByArray(uint32_t key) {
   TwisterState state = seededByNumber(19650218u);
   size_t i = 1;
@@ -49,12 +49,12 @@ PyId pythonState(PyGraph &graph, uint32_t seed) {
   std::vector<PyId> words;
   for (uint32_t word : seededByArray(seed))
     words.push_back(graph.makeInteger(word));
-  words.push_back(graph.makeInteger(kWords)); // the next draw makes new words
+  words.push_back(graph.makeInteger(kWords)); // the next draw generates new words
   PyId internal = graph.tuple(words);
   return graph.tuple({graph.makeInteger(3), internal, graph.makeNone()});
 }
 
-/// numpy's array of 32-bit words, as its own pickles rebuild it.
+/// An array of 32-bit words in the form of numpy's own pickles.
 PyId numpyWords(PyGraph &graph, const TwisterState &state) {
   PyId ndarray = graph.global("numpy", "ndarray");
   PyId array = graph.call("numpy._core.multiarray", "_reconstruct",
@@ -77,8 +77,8 @@ PyId numpyState(PyGraph &graph, uint32_t seed) {
                       graph.makeFloat(0.0)});
 }
 
-/// torch's generator of the processor: seed, words left, whether seeded, next word, 64-bit words,
-/// then a normal number that is kept for later.
+/// torch's CPU generator: seed, words left, whether it is seeded, next word, 64-bit words, and a
+/// normal number kept for later.
 std::string torchState(uint32_t seed) {
   std::string bytes(kTorchStateBytes, '\0');
   auto put = [&](size_t at, auto value) { std::memcpy(bytes.data() + at, &value, sizeof value); };
@@ -91,20 +91,20 @@ std::string torchState(uint32_t seed) {
   return bytes;
 }
 
-/// A CUDA generator: seed and the offset of its counter.
+/// A CUDA generator: its seed and the offset of its counter.
 std::string cudaState(uint64_t seed) {
   std::string bytes(16, '\0');
   std::memcpy(bytes.data(), &seed, 8);
   return bytes;
 }
 
-/// A tensor of bytes in an object, whose storage is the archive's entry `key`.
+/// A tensor of bytes in an object; its storage is the archive's entry `key`.
 PyId bytesTensor(PyGraph &graph, const char *key, size_t size) {
   const int64_t shape[] = {static_cast<int64_t>(size)};
   return addTensorToGraph(graph, Element::U8, shape, key);
 }
 
-constexpr uint64_t kModelParallelSeed = 2718; ///< Megatron's offset for tensor-parallel regions
+constexpr uint64_t kModelParallelSeed = 2718; ///< Megatron's, for tensor-parallel regions
 
 } // namespace
 
@@ -154,7 +154,7 @@ Result<RngItems> rngItems(uint32_t seed, int pipelineRank, int tensorRank) {
   items.objects.push_back(std::move(numpy));
   addTensor(pathOf({"torch_rng_state"}), torchState(seed));
   addTensor(pathOf({"cuda_rng_state"}), cudaState(seed));
-  // Megatron's tracker gives dropout inside tensor-parallel regions a seed of its own per rank.
+  // Megatron's tracker uses a separate seed per rank for dropout inside tensor-parallel regions.
   addTensor(pathOf({"rng_tracker_states", "model-parallel-rng"}),
             cudaState(uint64_t{seed} + kModelParallelSeed + static_cast<uint64_t>(tensorRank)));
   return items;

@@ -13,7 +13,7 @@ namespace {
 
 constexpr const char *kFlops = "num_floating_point_operations_so_far";
 constexpr const char *kScheduler = "opt_param_scheduler";
-constexpr std::string_view kScaleField = "scale"; ///< a tensor, where other fields are numbers
+constexpr std::string_view kScaleField = "scale"; ///< a tensor; other fields are numbers
 constexpr size_t kTensorsMax = 1'000'000;
 
 void setEntry(PlainEntries &entries, std::string_view key, PlainValue value) {
@@ -25,7 +25,7 @@ void setEntry(PlainEntries &entries, std::string_view key, PlainValue value) {
   entries.emplace_back(key, std::move(value));
 }
 
-/// 0 for one that is missing or None.
+/// A counter; 0 if it is missing or None.
 Result<int64_t> counterIn(const PlainEntries &entries, std::string_view key,
                           std::string_view folder) {
   const PlainValue *entry = findEntry(entries, key);
@@ -43,12 +43,13 @@ template <typename T> std::string rawBytes(T value) {
   return std::string(reinterpret_cast<const char *>(&value), sizeof(T));
 }
 
-/// A number without a fraction as Python's integer of any size.
+/// A number without a fraction, as a Python integer of any size.
 PlainValue wholeNumber(double value) {
   return PlainBigInt{fmt::format("{:.0f}", std::floor(value))};
 }
 
-/// The parts of torch's tensor pickles that are one object in Python, so that the memo shares them.
+/// The parts of torch's tensor pickles that are single objects in Python, so that the memo shares
+/// them.
 struct TensorWords {
   PyId rebuild = kNoPy, rebuildTyped = kNoPy, storage = kNoPy, untyped = kNoPy, cpu = kNoPy,
        orderedDict = kNoPy;
@@ -137,8 +138,8 @@ namespace {
 
 constexpr std::string_view kScaler = "optimizer.grad_scaler.";
 
-/// Reads the loss scaler's state. Megatron has it in tensors and numbers; torch saves a tensor as a
-/// tensor, or inside an object.
+/// Reads the loss scaler's state. Megatron stores it in tensors and numbers; torch saves a tensor
+/// as a tensor item or inside an object.
 Status takeScaler(const CheckpointReader &reader, RunState &state) {
   for (const ObjectMeta &object : reader.metadata().objects)
     if (object.name.starts_with(kScaler)) {
@@ -181,7 +182,7 @@ Result<RunState> readRunState(const CheckpointReader &reader) {
   std::string prefix = std::string(kScheduler) + ".";
   RETURN_IF_ERROR(takeScaler(reader, state));
   for (const ObjectMeta &object : reader.metadata().objects) {
-    if (object.name == kScheduler) { // one object up to torch 2.3
+    if (object.name == kScheduler) { // torch up to 2.3 writes one object
       ASSIGN_OR_RETURN(state.scheduler, readDictionary(reader, object.name));
     }
     if (!object.name.starts_with(prefix))
@@ -243,7 +244,8 @@ Result<std::vector<NamedTensor>> readTensorDictFile(std::span<const uint8_t> fil
     ASSIGN_OR_RETURN(TensorView view, tensorOf(archive, graph, pairs[i + 1]));
     RETURN_IF_ERROR(archive.verify(*view.entry));
     NamedTensor tensor{std::string(*name), view.type, view.shape, {}};
-    // Strides may repeat elements, so the dense size is not bounded by the file's.
+    // Strides may repeat elements, so the file's size does not bound the dense size. It is checked
+    // here.
     std::optional<int64_t> bytes = tensorBytes(view.type, view.shape);
     if (!bytes || static_cast<uint64_t>(*bytes) > view.storage.size())
       return makeStatus(report::CheckpointDamaged, "tensor '{}' is larger than its storage", *name);

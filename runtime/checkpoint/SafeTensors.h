@@ -1,5 +1,5 @@
-// Hugging Face's safetensors: one file (a JSON header and the tensors' bytes), or a model's folder
-// of several with an index. Reading maps the files; writing streams tensor by tensor.
+// Hugging Face's safetensors: a single file (a JSON header and the tensors' bytes), or a model's
+// folder with several files and an index. Readers map the files; writers stream tensor by tensor.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@
 
 namespace shardc::checkpoint {
 
-/// A tensor of a file; the bytes lie at [begin, end) after the header, dense and row-major.
+/// A tensor in a file. Its bytes are at [begin, end) after the header, dense and row-major.
 struct SafeTensor {
   std::string name;
   Element type = Element::F32;
@@ -27,13 +27,14 @@ struct SafeTensor {
   uint64_t begin = 0, end = 0;
 };
 
-/// A checked header: tensors tile the data exactly, sizes fit shapes, names are unique.
+/// A validated header: the tensors cover the data exactly, sizes match shapes, names are unique.
 struct SafeTensorsHeader {
-  std::vector<SafeTensor> tensors; ///< by place in the file
+  std::vector<SafeTensor> tensors; ///< sorted by position in the file
   std::map<std::string, std::string> metadata;
   uint64_t dataAt = 0; ///< where the data begin in the file
 };
-/// Reads the header of a whole file's bytes. Fails with InvalidInput that names the tensor.
+/// Reads the header from the bytes of a whole file. InvalidInput, with the tensor's name, on
+/// failure.
 Result<SafeTensorsHeader> readSafeTensorsHeader(std::span<const uint8_t> file);
 
 class SafeTensorsFile {
@@ -42,7 +43,7 @@ public:
 
   const SafeTensorsHeader &header() const { return header_; }
   const SafeTensor *find(std::string_view name) const;
-  /// A tensor's bytes; not aligned.
+  /// A tensor's bytes; they may be unaligned.
   std::span<const uint8_t> bytes(const SafeTensor &tensor) const;
   /// The whole file, for dropMapped.
   std::span<const uint8_t> mapped() const { return map_.bytes(); }
@@ -53,19 +54,19 @@ private:
   std::map<std::string, size_t, std::less<>> indexOf_;
 };
 
-/// A model: `model.safetensors`, or what `model.safetensors.index.json` names, or all files
-/// `model-*-of-*.safetensors`.
+/// A model: `model.safetensors`, or the files that `model.safetensors.index.json` names, or all
+/// files `model-*-of-*.safetensors`.
 class SafeTensorsModel {
 public:
   static Result<SafeTensorsModel> open(const std::string &folder);
 
-  /// Names in order, with the file of each.
+  /// Names in sorted order, with the index of their file.
   const std::map<std::string, size_t, std::less<>> &names() const { return fileOf_; }
   const SafeTensor *find(std::string_view name) const;
   std::span<const uint8_t> bytes(std::string_view name) const;
-  /// Releases the memory of pages of the files that were read; see dropMapped.
+  /// Releases the memory of the files' pages that were read; see dropMapped.
   void drop() const;
-  /// Tensors in the files that the index does not name.
+  /// Tensors that are in the files but not in the index.
   const std::vector<std::string> &unlisted() const { return unlisted_; }
 
 private:
@@ -77,7 +78,7 @@ private:
   std::vector<std::string> unlisted_;
 };
 
-/// A tensor to be written; `write` puts its bytes into the sink, in the order of rows.
+/// A tensor to write. `write` writes its bytes to the sink, row by row.
 struct SafeTensorSource {
   std::string name;
   Element type = Element::F32;
@@ -85,16 +86,16 @@ struct SafeTensorSource {
   std::function<Status(ByteSink &)> write;
 };
 
-/// The header's bytes with its length before it, in the canonical order, padded to 8; sorts
-/// `tensors` into that order.
+/// The bytes of the header, preceded by its length, in canonical order, and padded to a multiple of
+/// 8. Sorts `tensors` in the same order.
 Result<std::string> safeTensorsHeader(std::vector<SafeTensorSource> &tensors,
                                       const std::map<std::string, std::string> &metadata);
-/// Writes one file under a temporary name, syncs it and puts it in place.
+/// Writes one file under a temporary name, syncs it and renames it.
 Status writeSafeTensors(const std::string &path, std::vector<SafeTensorSource> tensors,
                         const std::map<std::string, std::string> &metadata = {{"format", "pt"}},
                         const Observers &observers = {});
-/// Writes a model's folder: one file if all fits `shardBytesMax`, else several and the index. A
-/// tensor larger than that has a file of its own.
+/// Writes a model's folder: one file if everything fits into `shardBytesMax`, otherwise several
+/// files and the index. A tensor larger than that gets a file of its own.
 Status writeSafeTensorsModel(const std::string &folder, std::vector<SafeTensorSource> tensors,
                              uint64_t shardBytesMax, const Observers &observers = {});
 

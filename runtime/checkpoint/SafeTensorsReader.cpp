@@ -1,4 +1,4 @@
-// Reads safetensors files, and the index of a model that consists of several.
+// Reads safetensors files, and the index of a model with several files.
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
@@ -26,7 +26,7 @@ Status safeTensorsError(fmt::format_string<Args...> text, Args &&...args) {
                     "safetensors: " + fmt::format(text, std::forward<Args>(args)...));
 }
 
-/// Parses JSON and says which key comes twice in one object of the first two levels, if one does.
+/// Parses JSON. Refuses a key that occurs twice in one object of the first two levels.
 Result<json> parseObject(std::string_view text, const char *what) {
   std::unordered_set<std::string> names[2];
   std::string twice;
@@ -103,7 +103,7 @@ Status readMetadataEntry(const json &entry, std::map<std::string, std::string> &
   return Status::ok();
 }
 
-/// Sorted by place, the tensors must tile the data.
+/// Checks that the tensors, sorted by position, cover the data without gaps or overlaps.
 Status checkTiling(std::vector<SafeTensor> &tensors, uint64_t dataSize) {
   std::ranges::sort(tensors, {}, [](const SafeTensor &tensor) {
     return std::tie(tensor.begin, tensor.end, tensor.name);

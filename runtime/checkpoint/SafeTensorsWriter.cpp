@@ -1,4 +1,4 @@
-// Writes one safetensors file, tensor by tensor: types of larger elements come first.
+// Writes one safetensors file, tensor by tensor. Types with larger elements come first.
 #include <algorithm>
 
 #include "runtime/base/Json.h"
@@ -10,8 +10,8 @@
 namespace shardc::checkpoint {
 namespace {
 
-/// Counts the bytes that a tensor's source writes, so that a wrong amount is found before the file
-/// is in place.
+/// Counts the bytes that a tensor's source writes, so that a wrong number is found before the file
+/// is renamed.
 class CountedFile : public ByteSink {
 public:
   CountedFile(OutputFile &file, const Observers &observers) : file_(file), observers_(observers) {}
@@ -101,7 +101,7 @@ Status writeSafeTensors(const std::string &path, std::vector<SafeTensorSource> t
   if (status.isOk())
     status = renamePath(observers, temporary, path);
   if (!status.isOk())
-    static_cast<void>(removeTree(observers, temporary)); // the first failure is the one to report
+    static_cast<void>(removeTree(observers, temporary)); // report the first failure instead
   return status;
 }
 

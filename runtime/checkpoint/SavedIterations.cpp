@@ -1,4 +1,5 @@
-// The folders of a run's checkpoints: which are complete, which is newest, which may be removed.
+// The folders of a run's checkpoints: which are complete, which one is the newest, and which may be
+// removed.
 #include <algorithm>
 #include <charconv>
 #include <chrono>
@@ -15,8 +16,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr std::chrono::hours kMeetingEnds{1}; ///< much more than the clocks of machines differ
-constexpr const char *kLatestTrainState = "latest_train_state.pt"; ///< Megatron-Bridge's
+constexpr std::chrono::hours kMeetingEnds{1}; ///< much more than machines' clocks differ
+constexpr const char *kLatestTrainState = "latest_train_state.pt"; ///< of Megatron-Bridge
 
 std::optional<int64_t> parseIteration(std::string_view text) {
   int64_t value = 0;
@@ -25,7 +26,7 @@ std::optional<int64_t> parseIteration(std::string_view text) {
   return isWhole && value >= 0 ? std::optional(value) : std::nullopt;
 }
 
-/// The names in a folder, sorted; none if the folder is not there.
+/// The names in a folder, sorted; empty if the folder does not exist.
 std::vector<std::string> namesIn(const std::string &root) {
   std::vector<std::string> names;
   std::error_code error;
@@ -35,7 +36,7 @@ std::vector<std::string> namesIn(const std::string &root) {
   return names;
 }
 
-/// `.X.old` with ending `.old` gives X, if X is the name of a checkpoint.
+/// The X of a hidden name `.X<ending>`, such as `.X.old`, if X is the name of a checkpoint.
 std::optional<std::string> unhidden(const std::string &name, std::string_view ending) {
   if (name.size() <= 1 + ending.size() || name[0] != '.' || !name.ends_with(ending))
     return std::nullopt;
@@ -43,8 +44,8 @@ std::optional<std::string> unhidden(const std::string &name, std::string_view en
   return isCheckpointName(inner) ? std::optional(std::move(inner)) : std::nullopt;
 }
 
-/// Whether the path is an abandoned meeting folder: while a job uses one, its ranks write to it
-/// constantly. Others wait there for this lock, or to be refused.
+/// Whether the path is an abandoned meeting folder. While a job uses such a folder, its ranks write
+/// to it constantly. Other jobs meet in folders of their own while they wait for this lock.
 bool isLeftBehind(const fs::path &path) {
   std::error_code error;
   fs::file_time_type last = fs::last_write_time(path, error);
@@ -114,8 +115,8 @@ Status recoverInterrupted(const std::string &root, const ReportSink &emit,
   std::error_code error;
   for (const std::string &name : namesIn(root)) {
     std::string path = root + "/" + name;
-    // Accepts only types of files that saves create, since a person's own files may have such
-    // endings too.
+    // Accepts only file types that saves create, since a user's own files may have such endings,
+    // too.
     fs::file_type type = fs::symlink_status(path, error).type();
     if (type == fs::file_type::regular && (name == std::string(kTrackerFile) + ".tmp" ||
                                            name == std::string(kLatestTrainState) + ".tmp"))
@@ -148,7 +149,7 @@ Status removeOldIterations(const std::string &root, int keep, const Observers &o
     bool isRetained = retain > 0 && all[i].iteration % retain == 0;
     if (isRetained || (latest && all[i].folder == latest->folder))
       continue;
-    // Renamed first, so that a half removed folder is never taken for a checkpoint.
+    // Renames the folder first, so that a partly removed folder is never mistaken for a checkpoint.
     std::string hidden =
         fmt::format("{}/.{}.removing", root, fs::path(all[i].folder).filename().string());
     RETURN_IF_ERROR(renamePath(observers, all[i].folder, hidden));

@@ -7,7 +7,8 @@ namespace shardc::checkpoint {
 Result<SavedParams> SavedParams::open(const std::string &folder, ReportSink emit) {
   ASSIGN_OR_RETURN(CheckpointFormat format, detectFormat(folder));
   if (format == CheckpointFormat::TorchDist) {
-    // Without the optimizer there are no masters, but its state may have no layout in the file.
+    // Only the optimizer state contains masters. If it cannot be read because the file does not
+    // describe its layout, only the weights are opened.
     Result<TorchDistCheckpoint> whole =
         TorchDistCheckpoint::open(folder, /*weightsOnly=*/false, Verify::Touched, emit);
     if (whole.isOk())

@@ -1,5 +1,5 @@
-// The weights of a checkpoint by their plain names, in any format: the fp32 masters if there are
-// any. For code that only reads weights, such as an export.
+// The weights of a checkpoint of any format by plain names: the fp32 masters if there are any. For
+// code that only reads weights, such as an export.
 #pragma once
 
 #include <optional>
@@ -14,12 +14,12 @@ namespace shardc::checkpoint {
 
 class SavedParams {
 public:
-  /// Opens a folder of any format; its optimizer state is not looked at. `emit` as in
+  /// Opens a folder of any format. Optimizer state other than masters is ignored. For `emit`, see
   /// CheckpointReader::open.
   static Result<SavedParams> open(const std::string &folder, ReportSink emit = nullptr);
 
   const CheckpointReader &reader() const;
-  /// Names of all parameters, gated ones joined.
+  /// Names of all parameters; gated halves are joined.
   std::vector<std::string> names() const;
   std::optional<Shape> shapeOf(std::string_view name) const;
   std::optional<Element> typeOf(std::string_view name) const;

@@ -7,8 +7,8 @@
 namespace shardc::checkpoint {
 namespace {
 
-/// Extents of one fragment: the stored shape is the number of fragments in each dim, then the
-/// elements of one.
+/// The shape of one fragment. The stored shape is the number of fragments per dimension, followed
+/// by the number of elements of a fragment.
 Shape fragmentShape(const TensorMeta &tensor, ShapeView original) {
   Shape local;
   for (size_t i = 0; i < original.size(); ++i)
@@ -22,8 +22,8 @@ Shape concatenated(const Shape &a, ShapeView b) {
   return all;
 }
 
-/// Copies the fragment's part of the box; the fragment begins at `at`, and the box is one of the
-/// original tensor.
+/// Copies the elements of the box that are in one fragment. `at` is the fragment's index per
+/// dimension, and the box refers to the original tensor.
 Status readFragment(const CheckpointReader &reader, const StoredParam &param, const Shape &local,
                     const Shape &at, const Box &box, Element type, uint8_t *dst) {
   Box fragment = {{}, local};
@@ -84,7 +84,7 @@ Status readStoredParam(const CheckpointReader &reader, const StoredParam &param,
     last.push_back((all.offset[i] + all.shape[i] - 1) / local[i]);
   }
   fragment = first;
-  while (true) { // all fragments from first to last, like an odometer
+  while (true) { // visits all fragments from first to last, like an odometer
     RETURN_IF_ERROR(
         readFragment(reader, param, local, fragment, all, type, static_cast<uint8_t *>(dst)));
     size_t dim = fragment.size();

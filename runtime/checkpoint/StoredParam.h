@@ -1,6 +1,6 @@
-// A parameter in some checkpoint: a whole tensor, one layer or expert of a stacked tensor, or a
-// box of a tensor that was saved as flattened fragments. Rows are read in the same way from
-// all.
+// A parameter as some checkpoint stores it: a whole tensor, one layer or expert of a stacked
+// tensor, or a box of a tensor that was saved as flattened fragments. Rows of all of these are read
+// in the same way.
 #pragma once
 
 #include <string>
@@ -11,15 +11,15 @@ namespace shardc::checkpoint {
 
 struct StoredParam {
   const TensorMeta *tensor = nullptr;
-  Shape fixed = {}; ///< indices into the leading dims: layer, expert
-  /// The tensor's shape before it was cut into flattened fragments; empty if it was not.
+  Shape fixed = {}; ///< indices in the leading dimensions: layer, expert
+  /// The tensor's shape before it was divided into flattened fragments; empty if it was not.
   Shape original = {};
 
-  /// The parameter's own shape, without the fixed dims.
+  /// The parameter's own shape, without the fixed dimensions.
   Shape shape() const;
 };
 
-/// Checks that a flattened tensor's stored shape belongs to its original one.
+/// Checks that the stored shape of a flattened tensor matches its original shape.
 Status checkFragments(const TensorMeta &tensor, ShapeView original);
 
 /// Reads a box of the parameter into the dense array `dst` of `type`.

@@ -36,15 +36,15 @@ Result<Shape> readExtents(const PyGraph &graph, PyId id, const char *what) {
 }
 
 struct Storage {
-  std::optional<Element> type; ///< none for UntypedStorage
+  std::optional<Element> type; ///< not set for UntypedStorage
   const ArchiveEntry *entry = nullptr;
-  int64_t count = 0; ///< elements, or bytes where untyped
+  int64_t count = 0; ///< number of elements; of bytes if untyped
 };
 
 Result<Storage> readStorage(const ArchiveReader &archive, const PyGraph &graph, PyId id) {
   if (!graph.is(id, PyKind::Object) || graph.object(id).make != PyMake::Persistent)
     return recordError("its storage is not in the archive");
-  std::span<const PyId> parts = graph.items(graph.object(id).args); // the reader checked the five
+  std::span<const PyId> parts = graph.items(graph.object(id).args); // the reader checked the number
   const PyGlobal &storageClass = graph.global(parts[1]);
   Storage storage;
   storage.count = graph.integer(parts[4]);
@@ -65,7 +65,7 @@ Result<Storage> readStorage(const ArchiveReader &archive, const PyGraph &graph, 
   return storage;
 }
 
-/// Checks that the last element lies in the storage.
+/// Checks that the last element is inside the storage.
 Status checkExtent(const TensorView &view) {
   if (std::ranges::find(view.shape, 0) != view.shape.end())
     return Status::ok();
@@ -166,7 +166,7 @@ Result<TensorView> readTensorRecord(const ArchiveReader &archive) {
 Shape denseStrides(ShapeView shape) {
   Shape strides(shape.size(), 1);
   for (size_t i = shape.size(); i-- > 1;)
-    strides[i - 1] = strides[i] * std::max<int64_t>(shape[i], 1); // torch counts an empty dim as 1
+    strides[i - 1] = strides[i] * std::max<int64_t>(shape[i], 1); // torch counts 0 as 1
   return strides;
 }
 
@@ -240,7 +240,7 @@ void copyBox(ShapeView extents, const BoxSide &from, const uint8_t *src, const B
              uint8_t *dst) {
   if (std::ranges::find(extents, 0) != extents.end())
     return;
-  // The trailing dims that are dense on both sides are one run.
+  // Trailing dimensions that are dense on both sides are copied as one run of elements.
   size_t outer = extents.size();
   int64_t run = 1;
   while (outer > 0 && (extents[outer - 1] == 1 ||

@@ -1,6 +1,7 @@
-// The zip archive that torch.save writes, one per item of a checkpoint: stored entries on 64-byte
-// boundaries under one prefix, with zip64 where sizes ask for it. The writer's bytes are those of
-// torch 2.11; the reader takes what any torch wrote, trusts nothing in it, and copies nothing.
+// The zip archive that torch.save writes, one per item of a checkpoint: uncompressed entries at
+// multiples of 64 bytes, with a common prefix, and zip64 if sizes require it. The writer produces
+// the bytes of torch 2.11. The reader accepts archives of all torch versions, validates everything,
+// and copies nothing.
 #pragma once
 
 #include <cstdint>
@@ -20,25 +21,26 @@ struct ArchiveEntry {
   uint32_t crc = 0;
 };
 
-/// An archive in memory, usually a slice of a mapped file, which must outlive the reader.
+/// An archive in memory, usually a part of a mapped file, which must outlive the reader.
 class ArchiveReader {
 public:
-  /// Parses and checks the structure: entries inside the slice, apart from each other and from the
-  /// directory, stored, unencrypted, uniquely named; `data.pkl` and a version of 1 to 10 there;
-  /// little endian. Entries other than `data/...` are checked against their CRC where there is one.
+  /// Parses and validates the structure: entries are inside `bytes`, do not overlap each other or
+  /// the directory, are uncompressed, unencrypted and uniquely named; `data.pkl` and a version from
+  /// 1 to 10 exist; the byte order is little endian. Entries other than `data/...` are verified
+  /// with their CRC if they have one.
   static Result<ArchiveReader> open(std::span<const uint8_t> bytes);
 
   std::span<const ArchiveEntry> entries() const { return entries_; }
   const ArchiveEntry *find(std::string_view name) const;
   std::string_view prefix() const { return prefix_; }
-  /// False for archives written without checksums: all of them are 0.
+  /// False for archives that were written without checksums: all of them are 0.
   bool hasChecksums() const { return hasChecksums_; }
-  /// Compares an entry's CRC with its bytes; ok where the archive has none. `before` is called with
-  /// each piece of at most kVerifyPiece bytes before that is read.
+  /// Verifies an entry's CRC; ok if the archive has none. `before` is called with each piece of at
+  /// most kVerifyPiece bytes before the piece is read.
   using BeforePiece = std::function<void(std::span<const uint8_t> piece)>;
   static constexpr size_t kVerifyPiece = size_t{4} << 20;
   Status verify(const ArchiveEntry &entry, const BeforePiece &before = {}) const;
-  /// The same for all entries.
+  /// Verifies all entries in this way.
   Status verifyAll(const BeforePiece &before = {}) const;
 
 private:
@@ -52,12 +54,12 @@ class ByteSink {
 public:
   virtual ~ByteSink() = default;
   virtual Status write(const void *data, size_t size) = 0;
-  /// Writes the bytes and sets `crc` to the CRC-32 of these alone. A sink that makes checksums of
-  /// its own combines it from them.
+  /// Writes the bytes and sets `crc` to the CRC-32 of these bytes alone. A sink that computes
+  /// checksums anyway combines it from those.
   virtual Status writeSummed(const void *data, size_t size, uint32_t &crc);
 };
 
-/// Calls `take` with the bytes of an entry, in parts and in order.
+/// TakeBytes receives the bytes of an entry in parts and in order. GiveBytes calls it.
 using TakeBytes = std::function<Status(std::string_view part)>;
 using GiveBytes = std::function<Status(const TakeBytes &take)>;
 
@@ -71,21 +73,21 @@ public:
   std::string bytes;
 };
 
-/// Writes entries one after the other and the directory at the end.
+/// Writes entries one after the other, and the directory at the end.
 class ArchiveWriter {
 public:
-  /// `prefix` is `archive`, or a file's name without its extension.
+  /// `prefix` is `archive`, or the name of a file without its extension.
   explicit ArchiveWriter(ByteSink &sink, std::string_view prefix = "archive")
       : sink_(sink), prefix_(prefix) {}
 
   Status add(std::string_view name, std::string_view data) {
     return addParts(name, data.size(), {&data, 1});
   }
-  /// An entry of `size` bytes that come in parts.
+  /// Adds an entry of `size` bytes, given in parts.
   Status addParts(std::string_view name, uint64_t size, std::span<const std::string_view> parts);
-  /// The same of parts that `give` makes one after the other.
+  /// The same, but `give` produces the parts one after the other.
   Status addGiven(std::string_view name, uint64_t size, const GiveBytes &give);
-  /// Writes torch's id of the archive, the central directory and its ends.
+  /// Writes torch's id of the archive, the central directory and the end records.
   Status finish();
   /// Bytes written so far.
   uint64_t size() const { return cursor_; }
@@ -109,8 +111,8 @@ private:
   uint64_t cursor_ = 0;
 };
 
-/// The complete record of one pickled object, as torch.save writes it, with the storages of the
-/// tensors in it. `prefix` as in ArchiveWriter.
+/// The complete record of one pickled object, as torch.save writes it, with the storages of its
+/// tensors. For `prefix`, see ArchiveWriter.
 Result<std::string> objectRecord(std::string_view pickle,
                                  std::span<const ArchiveEntry> storages = {},
                                  std::string_view prefix = "archive");

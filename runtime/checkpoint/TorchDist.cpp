@@ -14,7 +14,7 @@ constexpr size_t kLeavesMax = 1'000'000;
 constexpr int kStateDepthMax = 100;
 constexpr int64_t kStackMax = 1'000'000; ///< layers or experts in one tensor
 
-/// Older checkpoints number their chained optimizers in front of everything.
+/// Removes the prefix with the number of a chained optimizer, which older checkpoints have.
 std::string_view withoutChain(std::string_view key) {
   constexpr std::string_view kChain = "chained_";
   size_t dot = key.find('.');
@@ -46,7 +46,8 @@ std::optional<Cut> cutAt(std::string_view name, std::string_view part) {
 
 std::string_view firstSegment(std::string_view name) { return name.substr(0, name.find('.')); }
 
-/// `...linear_fc1.weight` and 7 give `...linear_fc1.weight7`; halves keep their ending.
+/// Adds the number of an expert to a name: `...linear_fc1.weight` and 7 give
+/// `...linear_fc1.weight7`. The ending of gated halves stays last.
 std::string withExpert(std::string_view name, std::string_view expert) {
   std::string_view ending;
   if (name.ends_with("_w") || name.ends_with("_v")) {
@@ -95,7 +96,7 @@ struct TorchDistCheckpoint::State {
   bool weightsOnly = false;
   std::map<std::pair<std::string, StoredPart>, StoredParam, std::less<>> params;
   std::vector<const ObjectMeta *> otherObjects;
-  std::unique_ptr<CheckedFile> commonFile; ///< what the common archive points into, if it is one
+  std::unique_ptr<CheckedFile> commonFile; ///< file of the common archive, if it is a separate file
   std::optional<ObjectValue> common;
   PyId commonRoot = kNoPy;
   std::vector<CommonLeaf> leaves;
@@ -113,7 +114,7 @@ struct TorchDistCheckpoint::State {
   void collectGroups(PyId optimizer, std::vector<std::map<std::string, PyId>> &groups) const;
 };
 
-/// Whether the tensor is stored flattened, and of which shape it was.
+/// Determines whether the tensor is stored flattened, and its original shape.
 Status TorchDistCheckpoint::State::originalShape(const TensorMeta &tensor, std::string_view name,
                                                  StoredParam &box) const {
   auto listed = reader.metadata().originalShapes.find(tensor.name);
@@ -121,7 +122,7 @@ Status TorchDistCheckpoint::State::originalShape(const TensorMeta &tensor, std::
   if (listed != reader.metadata().originalShapes.end())
     box.original = listed->second;
   else if (weight != nullptr && tensor.shape.size() == weight->shape.size() + 1)
-    box.original = weight->shape; // the optimizer's tensor is its model tensor in fragments
+    box.original = weight->shape; // the optimizer's tensor has fragments of its model tensor
   if (box.original.empty() || box.original == tensor.shape) {
     box.original.clear();
     return Status::ok();
@@ -161,7 +162,7 @@ Status TorchDistCheckpoint::State::splitExperts(std::string_view name, StoredPar
                                                 const StoredParam &box) {
   Cut cut = *cutAt(name, ".experts.experts.");
   std::string_view first = firstSegment(cut.after);
-  if (isNumber(first)) { // one tensor an expert, its number in the name
+  if (isNumber(first)) { // one tensor per expert, with its number in the name
     std::string plain = fmt::format(
         "{}.experts.{}", cut.before,
         withExpert(cut.after.substr(std::min(first.size() + 1, cut.after.size())), first));
@@ -224,13 +225,14 @@ std::string TorchDistCheckpoint::State::commonPlace() const {
                     : fmt::format("'{}' in '{}'", kCommonKey, reader.folder());
 }
 
-/// The path of a leaf takes dictionaries' keys and lists' indices.
+/// Collects the leaves of the common state. The path of a leaf has dictionary keys and list
+/// indices.
 Status TorchDistCheckpoint::State::flatten(PyId value, ItemPath &path) {
   const PyGraph &graph = common->graph();
   bool isDict = graph.is(value, PyKind::Dict), isList = graph.is(value, PyKind::List);
-  bool isParams = !path.empty() && path.back() == PathSegment("params"); // numbers of parameters
+  bool isParams = !path.empty() && path.back() == PathSegment("params"); // parameters' numbers
   bool isLeaf = (!isDict && !isList) || isParams || graph.items(value).empty();
-  if (isLeaf && path.empty()) // a common state of nothing: values are somewhere in it
+  if (isLeaf && path.empty()) // the common state is empty: values must be inside a container
     return Status::ok();
   if (isLeaf) {
     leaves.push_back({path, value});
@@ -358,7 +360,7 @@ std::vector<std::map<std::string, PyId>> TorchDistCheckpoint::paramGroups() cons
   if (optimizer == kNoPy)
     return groups;
   state_->collectGroups(optimizer, groups);
-  for (int64_t i = 0; groups.empty() || i > 0; ++i) { // chained: one under each number
+  for (int64_t i = 0; groups.empty() || i > 0; ++i) { // chained optimizers are numbered
     PyId one = graph.lookup(optimizer, std::to_string(i));
     if (one == kNoPy && graph.is(optimizer, PyKind::Dict)) {
       std::span<const PyId> pairs = graph.items(optimizer);

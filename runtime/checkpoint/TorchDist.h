@@ -1,6 +1,6 @@
-// Megatron's `torch_dist` checkpoints: keys without wrappers, layers and experts stacked in
-// tensors, the common state as one object. Read by the same parameter names as `fsdp_dtensor`, and
-// written with fully reshardable optimizer state.
+// Megatron's `torch_dist` checkpoints: keys have no wrapper prefixes, layers and experts are
+// stacked in tensors, and the common state is one object. They are read by the same parameter names
+// as `fsdp_dtensor`, and written with fully reshardable optimizer state.
 #pragma once
 
 #include <map>
@@ -17,15 +17,16 @@
 
 namespace shardc::checkpoint {
 
-/// What a stored key holds of parameters.
+/// The part of a parameter that a stored key contains.
 enum class StoredPart : uint8_t { Weight, Master, ExpAvg, ExpAvgSq, Momentum };
 inline constexpr StoredPart kStoredParts[] = {StoredPart::Weight, StoredPart::Master,
                                               StoredPart::ExpAvg, StoredPart::ExpAvgSq,
                                               StoredPart::Momentum};
-/// The item that stores a part: the weight as layers compute with it, not its master.
+/// The stored part for a ParamPart. The weight is the one with which layers compute, not its
+/// master.
 StoredPart storedPartOf(ParamPart part);
 
-/// A value inside the common state with its path, which has at least one segment.
+/// A value in the common state and its path, which has at least one segment.
 struct CommonLeaf {
   ItemPath path;
   PyId value = kNoPy;
@@ -33,9 +34,9 @@ struct CommonLeaf {
 
 class TorchDistCheckpoint {
 public:
-  /// InvalidInput with what to do for optimizer state that has no layout in the file
-  /// (`dp_reshardable`, `dp_zero_gather_scatter`), unless `weightsOnly` leaves the optimizer out.
-  /// `verify` and `emit` as in CheckpointReader.
+  /// Opens a checkpoint. InvalidInput, with a remedy, if the file does not describe the layout of
+  /// the optimizer state (`dp_reshardable`, `dp_zero_gather_scatter`), unless `weightsOnly` omits
+  /// the optimizer. For `verify` and `emit`, see CheckpointReader.
   static Result<TorchDistCheckpoint> open(const std::string &folder, bool weightsOnly = false,
                                           Verify verify = Verify::Touched,
                                           ReportSink emit = nullptr);
@@ -43,7 +44,8 @@ public:
   ~TorchDistCheckpoint();
 
   const CheckpointReader &reader() const;
-  /// Every parameter by its plain name, layers and experts separate, gated layers not split.
+  /// Every parameter by its plain name; layers and experts are separate, gated layers are not
+  /// split.
   const std::map<std::pair<std::string, StoredPart>, StoredParam, std::less<>> &params() const;
   const StoredParam *find(std::string_view name, StoredPart part) const;
   Status read(std::string_view name, StoredPart part, const Box &box, Element type,
@@ -51,16 +53,16 @@ public:
   /// Objects that are neither common state, generator state nor extra state of modules.
   const std::vector<const ObjectMeta *> &otherObjects() const;
 
-  /// The common state: values with their paths, dictionaries and lists taken apart; the graph and
-  /// the archive that they live in. Empty where the checkpoint has none, or one of nothing.
+  /// The common state: leaves with their paths, and the graph and archive to which they belong.
+  /// Empty if the checkpoint has no common state or an empty one.
   const std::vector<CommonLeaf> &common() const;
   const PyGraph &commonGraph() const { return commonPickle().graph; }
   const ObjectValue &commonObject() const;
   const Pickle &commonPickle() const { return commonObject().pickle; }
   const ArchiveReader &commonArchive() const { return commonObject().archive; }
-  /// Its location for messages: the file, or the item and the folder.
+  /// Location of the common state for messages: the file, or the item and the folder.
   std::string commonPlace() const;
-  /// Optimizer groups in the order of the group map: settings by field.
+  /// Optimizer groups in the order of the group map. Settings are stored by field.
   std::vector<std::map<std::string, PyId>> paramGroups() const;
 
 private:
@@ -69,22 +71,23 @@ private:
   std::unique_ptr<State> state_;
 };
 
-/// The state of the run from the common state; InvalidInput without `iteration`.
+/// Reads the run's state from the common state; InvalidInput without `iteration`.
 Result<RunState> readRunState(const TorchDistCheckpoint &checkpoint);
 
-/// Updates that a parameter's moments count: by its own number, its group's, or the one beside the
-/// moments; none if the checkpoint does not say. InvalidInput if it says no number.
+/// The number of updates that a parameter's moments include: from its own count, its group's, or
+/// the one next to the moments. Nothing if the checkpoint has none. InvalidInput if it is not a
+/// number.
 Result<std::optional<int64_t>> savedUpdates(const TorchDistCheckpoint &checkpoint,
                                             std::string_view name);
 
 /// How layers and experts are stacked when `torch_dist` is written.
 struct TorchDistLayout {
-  /// Layers of each block that is stacked, by the block's prefix: `decoder` -> 32. Blocks that are
-  /// not here keep the number in the name (their layers differ).
+  /// Number of layers of each stacked block, by the block's prefix: `decoder` -> 32. Other blocks
+  /// keep layer numbers in names, since their layers differ.
   std::map<std::string, int64_t> layersOf = {};
   int64_t experts = 0;
-  /// The optimizer's state is Megatron's distributed optimizer's, fully reshardable; otherwise that
-  /// of its other optimizers, which call the masters by another name.
+  /// Whether the optimizer state has the form of Megatron's distributed optimizer, fully
+  /// reshardable. Its other optimizers store masters under another name.
   bool isDistributed = true;
 };
 /// The properties of a parameter by which layers are compared.
@@ -92,46 +95,46 @@ struct ParamForm {
   std::string name;
   Shape shape;
   Element type;
-  bool isTrained = true; ///< the optimizer has state of it
+  bool isTrained = true; ///< whether the optimizer has state for it
 };
-/// Whether Megatron stacks no layers of a model with these arguments, even if all are alike: its
-/// `moe_layer_freq` is a list.
+/// Whether Megatron keeps layer numbers in names for a model with these arguments, even if all
+/// layers are alike. It does if `moe_layer_freq` is a list.
 bool numbersLayers(const PlainEntries &args);
-/// A block is stacked if all its layers have the same parameters of the same shapes and types, of
-/// which the same are trained, and are numbered without a gap; those of `mtp` never are, and none
-/// if the layers are `numbered`.
+/// Determines the stacked blocks. A block is stacked if its layers are numbered without gaps, and
+/// all layers have the same parameters with the same shapes and types, of which the same are
+/// trained. Layers of `mtp` are never stacked, and no layers are if `numbered`.
 TorchDistLayout torchDistLayout(std::span<const ParamForm> params, bool numbered);
-/// The tensor that a parameter's slice, under Megatron-Core's name, is saved as. `part` Weight is
-/// the model's own tensor, Master the fp32 one in the optimizer.
+/// The tensor as which a slice of a parameter with Megatron-Core's name is saved. For `part`,
+/// Weight is the model's own tensor, and Master the fp32 tensor of the optimizer.
 Result<TensorSlice> torchDistSlice(const TensorSlice &param, StoredPart part,
                                    const TorchDistLayout &layout);
-/// `metadata.json`, which makes a folder a torch_dist checkpoint.
+/// The text of `metadata.json`, which marks a folder as a torch_dist checkpoint.
 std::string torchDistMetadataFile();
 /// The optimizer's settings in the common state.
 struct TorchDistOptimizer {
   std::vector<GroupMeta> groups = {}; ///< empty: no optimizer is saved
-  bool isDistributed = true;          ///< as in TorchDistLayout
-  bool hasMasters = false;            ///< of the others: masters are apart from the model's weights
-  /// For the other optimizers: updates are counted with the moments, as torch's own Adam does, and
-  /// not only with the groups, as fused ones do. Neither loads what the other has saved.
+  bool isDistributed = true;          ///< see TorchDistLayout
+  bool hasMasters = false;            ///< other optimizers: masters are separate from weights
+  /// For other optimizers: whether updates are counted next to the moments, as by torch's own Adam,
+  /// and not only in the groups, as by fused optimizers. Neither kind loads what the other saved.
   bool countsWithMoments = false;
-  /// Updates by parameter, where groups have parameters whose moments count differently.
+  /// Update counts by parameter, if a group has parameters with different counts.
   PlainEntries updates = {};
 };
-/// Keys of the update count in the common state; torch's own Adam keeps its count elsewhere.
+/// Keys of update counts in the common state. torch's own Adam stores its counts elsewhere.
 inline constexpr const char *kUpdatesKey = "shardc_updates";
 inline constexpr const char *kCommonStep = "common_step";
-/// The common state, in the two places where Megatron-Core looks for it.
+/// The common state in the two places where Megatron-Core expects it.
 struct TorchDistCommon {
   BytesItem item;   ///< `common_state/shard_0_1`, for versions after 0.16
-  std::string file; ///< kCommonFile, for those up to 0.16; later ones take it where it is there
+  std::string file; ///< kCommonFile, for versions up to 0.16; later ones read it if it exists
 };
 inline constexpr const char *kCommonFile = "common.pt";
 TorchDistCommon torchDistCommon(const RunState &state, const TorchDistOptimizer &optimizer);
 
-/// The `_extra_state` objects that Megatron-Core's modules expect in a checkpoint, one for each
-/// module that has one of the named parameters. Each is an empty tensor of bytes, as Transformer
-/// Engine saves it without fp8. InvalidInput if a name does not fit the layout.
+/// The `_extra_state` objects that Megatron-Core's modules expect in a checkpoint: one per module
+/// that has one of the named parameters. Each is an empty tensor of bytes, as Transformer Engine
+/// saves it without fp8. InvalidInput if a name does not match the layout.
 Result<std::vector<BytesItem>> extraStateItems(std::span<const std::string> params,
                                                const TorchDistLayout &layout);
 

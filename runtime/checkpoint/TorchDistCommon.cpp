@@ -1,6 +1,6 @@
-// Megatron's common state: one dictionary beside the tensors, with arguments, counters, schedule
-// and the optimizer's groups. Its form depends on the optimizer, whose loader merges it with the
-// state dict that it requests.
+// Writes Megatron's common state: one dictionary in addition to the tensors, with arguments,
+// counters, schedule and optimizer groups. Its form depends on the optimizer, whose loader merges
+// it with the state dict that it requests.
 #include <algorithm>
 #include <set>
 #include <utility>
@@ -14,7 +14,7 @@ namespace {
 
 constexpr const char *kStepStorage = "0";
 constexpr const char *kScaleStorage = "1";
-constexpr std::string_view kScale = "scale"; ///< a tensor, where other entries are numbers
+constexpr std::string_view kScale = "scale"; ///< a tensor; other entries are numbers
 
 PlainValue groupValue(const GroupMeta &group) {
   PlainEntries fields = {{"wd_mult", group.weightDecayMult},
@@ -34,9 +34,9 @@ PlainValue groupValue(const GroupMeta &group) {
   if (!group.momentum)
     add("bias_correction", group.biasCorrection);
   add("step", group.step);
-  if (group.momentum) // under its name in emerging_optimizers, and the older one
+  if (group.momentum) // its name in emerging_optimizers, and the older name
     add("momentum", *group.momentum), add("momentum_beta", *group.momentum);
-  if (group.isOfRest) // by which newer versions tell groups apart
+  if (group.isOfRest) // newer versions identify groups by it
     add("optimizer", group.optimizerOfRest);
   return fields;
 }
@@ -78,13 +78,13 @@ PyId scalerNode(PyGraph &graph, const PlainEntries &scaler) {
   return graph.dict(pairs);
 }
 
-/// What tells optimizers of a chain apart.
+/// The properties that identify an optimizer of a chain.
 std::pair<bool, bool> chainKeyOf(const GroupMeta &group) {
   return {group.isOfRest, group.isExpertParallel};
 }
 
-/// One optimizer. Lists of groups have to be as long as the loader's, and have no parameters, which
-/// are the loader's own.
+/// The node of one optimizer. Its lists of groups must be as long as the loader's. They have no
+/// parameters, since the loader uses its own.
 PyId oneOptimizerNode(PyGraph &graph, const TorchDistOptimizer &optimizer,
                       const PlainEntries &scaler, std::pair<bool, bool> key) {
   PlainItems values;
@@ -119,8 +119,8 @@ PyId oneOptimizerNode(PyGraph &graph, const TorchDistOptimizer &optimizer,
   return graph.dict(outer);
 }
 
-/// Megatron chains an optimizer of matrices and that of the other parameters, and of each the one
-/// of experts that ranks divide.
+/// The node of all optimizers. Megatron chains a matrix optimizer and the optimizer of the other
+/// parameters; each of them has a separate optimizer for experts that ranks divide.
 PyId optimizerNode(PyGraph &graph, const TorchDistOptimizer &optimizer,
                    const PlainEntries &scaler) {
   std::set<std::pair<bool, bool>> keys;

@@ -1,5 +1,5 @@
-// `_extra_state`: the state that modules of Transformer Engine and of Megatron-Core keep beside
-// their parameters. Loaders require one object per module, and in stacked layers one per layer.
+// `_extra_state`: state that modules of Transformer Engine and Megatron-Core store in addition to
+// their parameters. Loaders require one object per module, and for stacked layers one per layer.
 #include <algorithm>
 #include <set>
 
@@ -17,17 +17,17 @@ std::string_view lastSegment(std::string_view name) {
   return dot == std::string_view::npos ? name : name.substr(dot + 1);
 }
 
-/// Linear layers, and the norms that are not fused into them, which are Transformer Engine's since
-/// 2.0. Tables and routers are Megatron's own and keep nothing; of the output layer its loader
-/// takes nothing.
+/// Whether a module has extra state: linear layers, and norms that are not fused into them, which
+/// belong to Transformer Engine since 2.0. Embedding tables and routers are Megatron's own and have
+/// none. The loader of the output layer accepts none.
 bool hasExtraState(std::string_view module) {
   std::string_view last = lastSegment(module);
   return last.starts_with("linear_") || last.ends_with("layernorm") || last == "enorm" ||
          last == "hnorm" || last == "eh_proj";
 }
 
-/// A parameter of each module that has extra state, called `weight`, with the expert's number
-/// after it in grouped layers.
+/// One parameter of each module with extra state, named `weight`. In grouped layers, the expert's
+/// number follows.
 std::set<std::string> weightsOf(std::span<const std::string> params) {
   std::set<std::string> weights;
   for (const std::string &param : params) {
@@ -48,7 +48,7 @@ std::string joinedNumbers(const Shape &numbers, std::string_view ifNone) {
   return numbers.empty() ? std::string(ifNone) : fmt::format("{}", fmt::join(numbers, "."));
 }
 
-/// `[torch.empty(0, dtype=torch.uint8)]`.
+/// The pickle of `[torch.empty(0, dtype=torch.uint8)]`.
 std::string emptyState() {
   PyGraph graph;
   const int64_t shape[] = {0};
@@ -68,7 +68,7 @@ Result<std::vector<BytesItem>> extraStateItems(std::span<const std::string> para
   constexpr std::string_view kWeight = "weight";
   const std::string record = emptyState();
   std::vector<BytesItem> items;
-  for (const std::string &weight : weightsOf(params)) { // placed as the module's parameters are
+  for (const std::string &weight : weightsOf(params)) { // stacked like the module's parameters
     ASSIGN_OR_RETURN(
         TensorSlice slice,
         torchDistSlice({.name = weight, .globalShape = {}, .box = {}}, StoredPart::Weight, layout));

@@ -1,4 +1,4 @@
-// The run's state in the common state of a torch_dist checkpoint.
+// Reads the run's state from the common state of a torch_dist checkpoint.
 #include <cstdlib>
 
 #include "runtime/base/Reports.h"
@@ -8,7 +8,7 @@
 namespace shardc::checkpoint {
 namespace {
 
-/// Stores one value of the common state in `state`; values without a place there are ignored.
+/// Stores one value of the common state in `state`. Values that have no place there are ignored.
 void takeLeaf(const ItemPath &path, PlainValue value, RunState &state, bool &hasIteration) {
   const auto *key = std::get_if<std::string>(&path[0]);
   if (key == nullptr)
@@ -89,7 +89,7 @@ Result<RunState> readRunState(const TorchDistCheckpoint &checkpoint) {
             .withContext(
                 fmt::format("'{}' in {}", nameOfPath(leaf.path), checkpoint.commonPlace()));
       state.gradScaler.emplace_back(std::get<std::string>(leaf.path.back()), std::move(*value));
-    } else if (value.isOk()) { // others are classes that mean nothing to us
+    } else if (value.isOk()) { // other values are of classes that we do not know
       takeLeaf(leaf.path, std::move(*value), state, hasIteration);
     }
   }

@@ -1,4 +1,4 @@
-// How the format torch_dist names tensors and states, and stacks layers and experts in them.
+// Names tensors and states in the torch_dist format, and stacks layers and experts in them.
 #include <algorithm>
 #include <charconv>
 #include <tuple>
@@ -33,8 +33,8 @@ std::optional<int64_t> numberOf(std::string_view text) {
   return isWhole && value >= 0 ? std::optional(value) : std::nullopt;
 }
 
-/// Puts an axis in front of a slice: the tensor's extent there is `extent`, the slice is one at
-/// `at`.
+/// Stacks a slice: adds a leading dimension of size `extent` to the tensor, in which the slice has
+/// index `at`.
 Status stack(TensorSlice &slice, int64_t at, int64_t extent) {
   if (at >= extent)
     return makeStatus(StatusCode::InvalidInput, "'{}' is number {} of {}", slice.name, at, extent);
@@ -44,7 +44,8 @@ Status stack(TensorSlice &slice, int64_t at, int64_t extent) {
   return Status::ok();
 }
 
-/// `mlp.experts.linear_fc1.weight7` becomes `mlp.experts.experts.linear_fc1.weight` at 7.
+/// Stacks an expert: `mlp.experts.linear_fc1.weight7` becomes
+/// `mlp.experts.experts.linear_fc1.weight` at index 7.
 Status stackExpert(TensorSlice &slice, int64_t experts) {
   size_t at = slice.name.find(kExperts);
   if (at == std::string::npos)
@@ -59,7 +60,7 @@ Status stackExpert(TensorSlice &slice, int64_t experts) {
   return stack(slice, *expert, experts);
 }
 
-/// `decoder.layers.3.x` in its parts.
+/// The parts of a name such as `decoder.layers.3.x`.
 struct LayerName {
   std::string block, rest; ///< `decoder` and `x`
   int64_t layer = 0;
@@ -79,7 +80,8 @@ std::optional<LayerName> layerNameOf(const std::string &name) {
                : std::nullopt;
 }
 
-/// `decoder.layers.3.x` becomes `decoder.layers.x` at 3, in blocks that are stacked.
+/// Stacks a layer: `decoder.layers.3.x` becomes `decoder.layers.x` at index 3, if the block is
+/// stacked.
 Status stackLayer(TensorSlice &slice, const std::map<std::string, int64_t> &layersOf) {
   std::optional<LayerName> name = layerNameOf(slice.name);
   auto block = name ? layersOf.find(name->block) : layersOf.end();
@@ -94,7 +96,7 @@ Status stackLayer(TensorSlice &slice, const std::map<std::string, int64_t> &laye
 bool numbersLayers(const PlainEntries &args) {
   const PlainValue *pattern = findEntry(args, "moe_layer_freq");
   const auto *items = pattern != nullptr ? pattern->as<PlainItems>() : nullptr;
-  // In older checkpoints of ours the items are texts, and layers that are alike are stacked.
+  // In our older checkpoints, items are texts, and equal layers are stacked.
   return items != nullptr && !items->empty() && items->front().as<int64_t>() != nullptr;
 }
 
