@@ -23,7 +23,7 @@ using checkpoint::Shape;
 constexpr size_t kNamesReported = 20;
 constexpr uint64_t kRecordBytesMax = uint64_t{64} << 20;
 constexpr int64_t kRowsOfFingerprint = 4;
-constexpr size_t kDigits = 16; ///< of a fingerprint
+constexpr size_t kDigits = 16; ///< hexadecimal digits of a fingerprint
 
 bool isHfModel(const std::string &folder) {
   std::error_code error;
@@ -44,7 +44,8 @@ Shape shapeOfParam(const plan::Param &param) {
   return {type.shape.begin(), type.shape.begin() + type.rank};
 }
 
-/// Rows of the vocabulary may be padded to different numbers; all real ones are in both.
+/// Whether the saved shape fits the parameter. The vocabulary may be padded to another number of
+/// rows; all real rows exist in both.
 bool fits(const plan::Plan &plan, const plan::Param &param, const Shape &saved) {
   Shape own = shapeOfParam(param);
   int64_t real = plan.job.model.vocabSize;
@@ -130,7 +131,7 @@ Status BaseWeights::check() const {
                     folder_, text);
 }
 
-/// The digest of a tensor's shape and of a few rows, in the compute type: cheap, and equal for
+/// The digest of a tensor's shape and of a few rows in the compute type. It is cheap, and equal for
 /// every checkpoint format.
 Result<std::string> BaseWeights::fingerprint(const plan::Param &param, int64_t number) const {
   std::string name = param.tensorName(number);
@@ -139,7 +140,7 @@ Result<std::string> BaseWeights::fingerprint(const plan::Param &param, int64_t n
     shape[0] = std::min(shape[0], (*saved)[0]);
   if (bool isTable =
           param.name.starts_with("embedding.word") || param.name == "output_layer.weight";
-      isTable && plan_.job.model.vocabSize > 0) // padding is nobody's
+      isTable && plan_.job.model.vocabSize > 0) // rows of padding do not count
     shape[0] = std::min(shape[0], plan_.job.model.vocabSize);
   Element type = checkpoint::elementOf(param.tensorType().dtype);
   Sha256 sum;

@@ -1,6 +1,6 @@
-// The weights that adapters change (`peft.scheme`): those of `checkpoint.pretrained_checkpoint`, a
-// checkpoint of any format that is read or the folder of a Hugging Face model. A run opens them at
-// each start, and its saves have their fingerprints in place of them.
+// The base weights of adapters (`peft.scheme`): those of `checkpoint.pretrained_checkpoint`, a
+// checkpoint of any readable format or the folder of a Hugging Face model. A run opens them at each
+// start. Its saves contain fingerprints of these weights instead of the weights.
 #pragma once
 
 #include <memory>
@@ -19,23 +19,23 @@ inline constexpr const char *kBaseFile = "adapter_base.json";
 
 class BaseWeights {
 public:
-  /// Opens them and compares them with the plan, which outlives them. None if the plan trains no
-  /// adapters, or names no checkpoint. CheckpointMismatch with the names of tensors that are
-  /// missing or of another shape.
+  /// Opens the weights and compares them with the plan, which must outlive them. Null if the plan
+  /// trains no adapters or names no checkpoint. CheckpointMismatch, with the tensors' names, if
+  /// tensors are missing or have another shape.
   static Result<std::unique_ptr<BaseWeights>> open(const plan::Plan &plan, ReportSink emit);
 
   const std::string &folder() const { return folder_; }
-  /// The files of the Hugging Face model, as far as they exist.
+  /// The files of the Hugging Face model that exist.
   Result<std::vector<checkpoint::HfModelFile>> modelFiles() const;
-  /// A bias on the choice of experts is a parameter too.
+  /// Whether the base has a parameter. The expert bias counts as a parameter, too.
   bool has(std::string_view name) const { return shapeOf(name).has_value(); }
   Status read(std::string_view name, const checkpoint::Box &box, checkpoint::Element type,
               void *dst) const;
 
-  /// The text of kBaseFile: a fingerprint of each tensor of which the run keeps the weights.
+  /// The content of kBaseFile: a fingerprint of each tensor that the run takes from the base.
   Result<std::string> record() const;
-  /// Compares the base with the one for which the adapters were saved. CheckpointMismatch with the
-  /// names of tensors that have other values.
+  /// Compares the base with the one with which the adapters were saved, given its record.
+  /// CheckpointMismatch, with the tensors' names, if values differ.
   Status compare(const std::string &record, const std::string &adapters) const;
 
 private:
@@ -47,12 +47,12 @@ private:
   const plan::Plan &plan_;
   std::string folder_;
   std::unique_ptr<LoadSource> checkpoint_;
-  std::unique_ptr<checkpoint::HfWeights> model_; ///< in its place
+  std::unique_ptr<checkpoint::HfWeights> model_; ///< set instead of checkpoint_
 };
 
-/// Whether the base has the parameter: all that is no factor of an adapter.
+/// Whether the base has the parameter: true unless it is a factor of an adapter.
 bool isInBase(const plan::Param &param);
-/// Whether the run takes the parameter from the base at each start, since saves do not have it.
+/// Whether the run takes the parameter from the base at each start, since saves do not contain it.
 bool isKeptInBase(const plan::Plan &plan, const plan::Param &param);
 
 } // namespace shardc::save

@@ -7,7 +7,7 @@ namespace {
 
 using Producer = std::unique_ptr<FormatWriter> (*)(const plan::Plan &, const StateLayout &);
 
-/// Null for a format that is not written.
+/// The function that creates the writer of a format; null if runs do not write the format.
 Producer producerOf(plan::Job::CkptFormat format) {
   switch (format) {
   case plan::Job::CkptFormat::FsdpDtensor:

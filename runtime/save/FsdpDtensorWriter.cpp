@@ -1,4 +1,4 @@
-// The format fsdp_dtensor, in which Megatron-FSDP saves.
+// Writes the format fsdp_dtensor, in which Megatron-FSDP saves.
 #include <algorithm>
 
 #include "runtime/plan/Optimizers.h"

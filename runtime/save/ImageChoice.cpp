@@ -7,11 +7,12 @@
 namespace shardc::save {
 namespace {
 
-constexpr int64_t kRanksMax = 1 << 20; ///< more than any job has
+constexpr int64_t kRanksMax = 1 << 20; ///< more ranks than any job has
 
-/// The nodes in the order of their first ranks, each with its ranks in their order.
+/// The nodes, sorted by first rank; each with its ranks in ascending order.
 std::vector<std::vector<int>> nodesOf(std::span<const RankPlace> ranks) {
-  // The second rank with one number on one machine is of the machine's second node.
+  // If two ranks on a machine have the same local number, the second one is on the machine's second
+  // node.
   std::map<std::pair<std::string, int64_t>, int> seen;
   std::map<std::pair<std::string, int>, size_t> nodeOf;
   std::vector<std::vector<int>> nodes;
@@ -44,7 +45,7 @@ std::vector<int> neighboursOf(std::span<const RankPlace> ranks) {
 
 std::optional<ImageChoice> chooseImages(std::span<const std::vector<ImageId>> held,
                                         int64_t newerThan) {
-  // Holders, by step, attempt and number of ranks.
+  // The holder of each owner's image, by step, attempt and number of ranks.
   std::map<std::tuple<int64_t, int64_t, int64_t>, std::vector<int>> sets;
   for (size_t rank = 0; rank < held.size(); ++rank)
     for (const ImageId &id : held[rank]) {

@@ -16,14 +16,14 @@ namespace shardc::save {
 namespace {
 
 constexpr double kGreetingSeconds = 10;
-constexpr double kIdleSeconds = 24 * 3600; ///< a connection between two uses
-constexpr int64_t kPartBytes = 8 << 20;    ///< sent, received and summed at once
-constexpr size_t kGuestsMax = 1024;        ///< connections at once; others wait to be taken
+constexpr double kIdleSeconds = 24 * 3600; ///< of a connection between two uses
+constexpr int64_t kPartBytes = 8 << 20;    ///< sent, received and checksummed at a time
+constexpr size_t kGuestsMax = 1024;        ///< connections at a time; others wait to be accepted
 
-/// The first bytes of a connection: who connects, and that it knows the job's key.
+/// The first bytes on a connection: they identify the sender and prove that it knows the job's key.
 struct Greeting {
   int64_t rank = 0;
-  uint64_t number = 0; ///< drawn for this connection
+  uint64_t number = 0; ///< random number of this connection
   AuthCode code{};
 };
 
@@ -33,7 +33,7 @@ struct Request {
   ImageInfo info;
 };
 
-/// `isOk`: the image was accepted, or exists.
+/// `isOk` says whether the image was accepted, or exists.
 struct Answer {
   uint64_t isOk = 0;
   ImageInfo info;
@@ -56,7 +56,7 @@ template <typename T> Status receiveOne(const Socket &socket, T &value, double s
   return receiveAll(socket, &value, sizeof value, seconds);
 }
 
-/// Calls `use(begin, bytes)` for each part of so many bytes, while it gives ok.
+/// Calls `use(begin, bytes)` for each part of kPartBytes or less, until one fails.
 template <typename Use> Status forParts(int64_t bytes, const Use &use) {
   for (int64_t at = 0; at < bytes; at += kPartBytes)
     RETURN_IF_ERROR(use(at, static_cast<size_t>(std::min(kPartBytes, bytes - at))));
@@ -99,7 +99,7 @@ ImageServer::~ImageServer() {
   join(/*all=*/true);
 }
 
-/// Threads whose connections have ended, or all of them.
+/// Joins threads whose connections have ended, or with `all` all threads.
 void ImageServer::join(bool all) {
   std::list<Guest> ended;
   {
@@ -133,7 +133,7 @@ void ImageServer::run() {
       continue;
     Result<Socket> socket = acceptOne(listener_);
     if (!socket.isOk() || !socket->isOpen())
-      continue; // who connects tries again
+      continue; // the other end connects again
     std::lock_guard lock(mutex_);
     Guest &guest = guests_.emplace_back();
     guest.socket = std::move(*socket);
@@ -146,7 +146,8 @@ void ImageServer::run() {
   }
 }
 
-/// A second greeting with one number is a replay.
+/// Whether the greeting is authentic. A second greeting with the same number is a replay and
+/// refused.
 bool ImageServer::isGreeted(const Socket &socket) {
   Greeting greeting;
   if (!receiveOne(socket, greeting, kGreetingSeconds).isOk() ||
@@ -166,7 +167,7 @@ void ImageServer::serve(const Socket &socket) {
       return;
 }
 
-/// False if the connection is of no more use.
+/// Receives an image. False if the connection cannot be used any more.
 bool ImageServer::takeImage(const Socket &socket, const ImageInfo &info) {
   const ImageSlots &slots = held_.guest;
   bool fits = slots.isThere() && info.metaBytes >= 0 && info.stateBytes >= 0 &&
@@ -193,7 +194,7 @@ bool ImageServer::takeImage(const Socket &socket, const ImageInfo &info) {
   return sendOne(socket, Answer{isRight, info}, kGreetingSeconds).isOk();
 }
 
-/// Gives bytes of the image until the other end closes.
+/// Sends requested bytes of the image until the other end closes the connection.
 bool ImageServer::giveImage(const Socket &socket, const ImageId &id) {
   const ImageSlots *slots = &held_.own;
   std::optional<int> slot = slots->find(id);

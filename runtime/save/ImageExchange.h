@@ -1,8 +1,8 @@
-// Images of ranks' state between the processes of a job, over TCP and beside training: a rank sends
-// its image to the neighbour that keeps the second copy, and at a restart ranks read what they need
-// from the ranks that have it. Connections are authenticated as those between ranks of the host
-// backend are (docs/adr/0009-job-secret.md): one code at their beginning, none for the data. The
-// bytes of an image have a checksum of their own.
+// Transfers images of ranks' state between the processes of a job over TCP, concurrently with
+// training. A rank sends its image to the neighbour that keeps the second copy. At a restart, ranks
+// read what they need from the ranks that have it. Connections are authenticated like those between
+// ranks of the host backend (docs/adr/0009-job-secret.md): with one code at the beginning, and none
+// for the data. Images have checksums of their own.
 #pragma once
 
 #include <list>
@@ -22,21 +22,21 @@ namespace shardc::save {
 struct ImageAddress {
   std::string address;
   int port = 0;
-  Nonce nonce{}; ///< of this start
+  Nonce nonce{}; ///< for greetings of this start of the job
   std::string pack() const;
-  /// InvalidInput if the text is none.
+  /// InvalidInput if the text is not an address.
   static Result<ImageAddress> unpack(std::string_view text);
 };
 
-/// What a rank has in memory.
+/// The images that a rank has in memory.
 struct HeldImages {
-  ImageSlots own, guest; ///< of itself, and of the rank whose neighbour it is
+  ImageSlots own, guest; ///< images of the rank itself, and of the rank whose neighbour it is
 };
 
-/// Serves images of this rank's memory, and takes those of another, in threads of its own.
+/// Serves images in this rank's memory, and receives those of another rank, in separate threads.
 class ImageServer {
 public:
-  /// Listens on this machine's address. All ranks of this start share `key`.
+  /// Starts to listen on this machine's address. `key` is shared by all ranks of this start.
   static Result<std::unique_ptr<ImageServer>> start(const std::string &address, const Key &key,
                                                     const HeldImages &held);
   ~ImageServer();
@@ -65,25 +65,26 @@ private:
   ImageAddress address_;
   Socket listener_, wakeup_;
   std::atomic<bool> isEnding_{false};
-  std::mutex mutex_; ///< of what is below
+  std::mutex mutex_; ///< guards the members below
   std::set<uint64_t> greeted_;
   std::list<Guest> guests_;
   std::thread thread_;
 };
 
-/// A connection to a rank that serves images. One thread uses it, another may break it.
+/// A connection to a rank that serves images. One thread uses it; another one may break it off.
 class ImageLink {
 public:
   /// Unavailable if the rank does not answer within `seconds`.
   static Result<std::unique_ptr<ImageLink>> open(const ImageAddress &to, const Key &key, int rank,
                                                  double seconds);
-  /// Sends an image that is complete here. Unavailable if the other end is gone, is late by
-  /// `seconds` with a part, or has refused it.
+  /// Sends a complete image. Unavailable if the other end has closed the connection, refuses the
+  /// image, or takes longer than `seconds` for a part.
   Status send(const ImageInfo &info, std::span<const uint8_t> bytes, double seconds);
-  /// Asks for an image, from which `read` takes bytes. NotFound if the rank has it no longer.
+  /// Requests an image, from which `read` then reads. NotFound if the rank does not have it any
+  /// more.
   Result<ImageInfo> find(const ImageId &id, double seconds);
   Status read(int64_t begin, void *to, int64_t bytes, double seconds);
-  /// Whatever waits ends.
+  /// Ends all waits on the connection.
   void breakOff();
 
 private:

@@ -38,8 +38,7 @@ Status ImageLayout::findSaved() {
   return Status::ok();
 }
 
-/// The position of a cell's bytes in the state of a rank's image. Copies of a cell follow each
-/// other.
+/// The offset of a cell's bytes in the state of a rank's image. Copies of one cell are adjacent.
 Result<int64_t> ImageLayout::placeOf(int64_t owner, uint32_t role, uint32_t cell, int64_t begin,
                                      int64_t bytes) const {
   exec::GroupIndices indices(*plan_, owner);
@@ -55,7 +54,8 @@ Result<int64_t> ImageLayout::placeOf(int64_t owner, uint32_t role, uint32_t cell
                     begin, begin + bytes, plan_->roles[role].cells[cell].name);
 }
 
-/// Rows of the common box are one after the other in the saved piece if both have whole rows of it.
+/// Rows of the common box are contiguous in the saved piece only if both boxes have whole rows, so
+/// anything else is refused.
 Result<std::vector<ImageLayout::Source>> ImageLayout::sourcesOf(const StatePiece &piece,
                                                                 const StateLayout &other) const {
   std::vector<Source> sources;
@@ -98,7 +98,7 @@ Result<std::vector<ImageLayout::Source>> ImageLayout::sourcesOf(const StatePiece
 
 namespace {
 
-/// Calls `use` for each field of a progress but for its lists and what may be missing.
+/// Calls `use` for each field of a progress, except lists and optional fields.
 template <typename P, typename Use> void forFields(P &progress, const Use &use) {
   use(progress.step);
   use(progress.applied);
@@ -121,7 +121,7 @@ template <typename P, typename Use> void forLists(P &progress, const Use &use) {
 class PackedBytes {
 public:
   explicit PackedBytes(std::string_view left) : left_(left) {}
-  /// Missing bytes leave the target unchanged.
+  /// Copies bytes to `to`. If too few bytes are left, the target stays unchanged.
   void take(void *to, size_t bytes) {
     isOk_ = isOk_ && bytes <= left_.size();
     if (!isOk_ || bytes == 0)
@@ -138,7 +138,7 @@ private:
   bool isOk_ = true;
 };
 
-constexpr int64_t kFieldBytesMax = 256; ///< all fields without lists
+constexpr int64_t kFieldBytesMax = 256; ///< fields other than lists
 
 } // namespace
 

@@ -1,5 +1,5 @@
-// The layout of a rank's state in an image (StateImages.h): the job's position, then everything
-// that the plan's background segments have copied, one part after the other.
+// The layout of a rank's state in an image (StateImages.h): the progress of the job, followed by
+// everything that the plan's background segments copy.
 #pragma once
 
 #include <map>
@@ -14,27 +14,26 @@ namespace shardc::save {
 
 class ImageLayout {
 public:
-  /// PlanCannotRun if the plan does not copy the state in one piece. The plan and the layout
-  /// outlive it.
+  /// PlanCannotRun if the plan copies its state in several pieces. Plan and layout must outlive it.
   static Result<ImageLayout> create(const plan::Plan &plan, const StateLayout &layout,
                                     const std::vector<SnapshotPiece> &pieces);
 
   /// Bytes that a rank of the role copies.
   int64_t stateBytes(uint32_t role) const { return roles_[role].bytes; }
-  /// The copies of a rank with this role, in the order of its image.
+  /// The copies of a rank of this role, in the order of its image.
   const std::vector<SnapshotCopy> &copies(uint32_t role) const { return roles_[role].copies; }
 
-  /// Bytes of an image that hold a part of a piece of state, row by row.
+  /// Bytes of an image that contain a part of a piece of state, row by row.
   struct Source {
     int64_t owner = 0;
-    int64_t at = 0;      ///< in the state of the image
-    int64_t upperAt = 0; ///< the same of the upper halves, where the piece has some
-    checkpoint::Box box; ///< of the piece's tensor
+    int64_t at = 0;      ///< offset in the state of the image
+    int64_t upperAt = 0; ///< the same for upper halves, if the piece has any
+    checkpoint::Box box; ///< box of the piece's tensor
   };
   /// Finds the pieces that each rank saves. Call it before `sourcesOf`.
   Status findSaved();
-  /// Where all of a piece is that some rank of `other` holds, which is the state of the same model
-  /// on this number of ranks or on another one: each element once.
+  /// The sources of a whole piece of state, each element once. The piece belongs to a rank of
+  /// `other`, the layout of the same model on any number of ranks.
   Result<std::vector<Source>> sourcesOf(const StatePiece &piece, const StateLayout &other) const;
 
 private:
@@ -42,12 +41,12 @@ private:
     std::vector<SnapshotCopy> copies;
     int64_t bytes = 0;
   };
-  /// A piece of state that a rank saves.
+  /// A piece of state, and the rank that saves it.
   struct Saved {
     int64_t owner;
     StatePiece piece;
   };
-  using Key = std::pair<checkpoint::ParamPart, std::string>; ///< part, name of the tensor
+  using Key = std::pair<checkpoint::ParamPart, std::string>; ///< part and name of the tensor
 
   ImageLayout(const plan::Plan &plan, const StateLayout &layout) : plan_(&plan), layout_(&layout) {}
   Result<int64_t> placeOf(int64_t owner, uint32_t role, uint32_t cell, int64_t begin,
@@ -59,11 +58,11 @@ private:
   std::map<Key, std::vector<Saved>> saved_;
 };
 
-/// The job's position as bytes for processes of the same program and plan.
+/// Serialises the progress for processes of the same program and plan.
 std::string packProgress(const Progress &progress);
-/// InvalidInput if the bytes are none.
+/// Parses packProgress(); InvalidInput if the bytes are malformed.
 Result<Progress> unpackProgress(std::string_view bytes);
-/// The most bytes that packProgress gives of a run of the plan.
+/// Upper bound of the size of packProgress() for a run of the plan.
 int64_t progressBytesMax(const plan::Plan &plan);
 
 } // namespace shardc::save

@@ -1,5 +1,5 @@
-// Compares a checkpoint's record of its run with this run: which differences are refused, which
-// values are taken over, and which are not, with a remark.
+// Compares a checkpoint's record of its run with this run: refuses some differences, adopts some
+// values, and ignores others with a remark.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -30,10 +30,10 @@ int64_t batchOf(const plan::Plan &plan) {
 
 bool countsSamples(const plan::Plan &plan) { return plan.job.derived.stepSamples > 0; }
 
-/// The name of a schedule's value in messages, and how it behaves in this run.
+/// A value of the schedule: its names in messages, and how this run treats it.
 struct ScheduleWords {
   std::string_view name, what, does;
-  bool isLength = false; ///< counted in samples
+  bool isLength = false; ///< whether it is counted in samples
 };
 
 constexpr ScheduleWords kScheduleWords[] = {
@@ -48,7 +48,7 @@ constexpr ScheduleWords kScheduleWords[] = {
     {"wd_incr_style", "the form of weight decay's schedule", "is now"},
 };
 
-/// A length in samples, in steps of so many if it is a whole number of them.
+/// A length in samples as text; in steps if it is a multiple of the batch size.
 std::string lengthText(const PlainValue &value, std::optional<int64_t> batch) {
   std::optional<int64_t> samples = value.wholeNumber();
   if (!samples || !batch || *samples % *batch != 0)
@@ -56,7 +56,7 @@ std::string lengthText(const PlainValue &value, std::optional<int64_t> batch) {
   return fmt::format("step {}", *samples / *batch);
 }
 
-/// Samples of a step of the run that saved; none if the checkpoint does not say.
+/// The global batch size of the run that saved; nothing if the checkpoint does not have it.
 std::optional<int64_t> savedBatch(const RunState &state) {
   const PlainValue *entry = findEntry(state.args, "global_batch_size");
   std::optional<int64_t> batch = entry != nullptr ? entry->wholeNumber() : std::nullopt;
@@ -65,8 +65,7 @@ std::optional<int64_t> savedBatch(const RunState &state) {
 
 } // namespace
 
-/// Compares settings that shapes of tensors do not show, but that change the model which the
-/// weights define.
+/// Compares settings that affect the model's computation but not the shapes of its tensors.
 Status Loader::compareArguments(const RunState &state) const {
   const plan::Job::Model &model = plan_->job.model;
   for (auto [name, ours] : {std::pair("num_layers", model.numLayers),
@@ -94,19 +93,19 @@ void Loader::compareSchedule(const RunState &state) {
   for (const ScheduleWords &words : kScheduleWords) {
     const PlainValue *saved = findEntry(state.scheduler, words.name);
     const PlainValue *ours = findEntry(schedule, words.name);
-    bool isIdle = words.name == "wd_incr_steps" && isDecayConstant; // its end changes nothing
+    bool isIdle = words.name == "wd_incr_steps" && isDecayConstant; // then it has no effect
     if (!saved || !ours || isSame(*saved, *ours) || isIdle)
       continue;
     std::string now = words.isLength ? lengthText(*ours, ourBatch) : textOf(*ours);
     std::string before = words.isLength ? lengthText(*saved, batch) : textOf(*saved);
     if (words.isLength && now.starts_with("step") == before.starts_with("step"))
-      before = before.substr(before.find(' ') + 1); // the unit stands before
+      before = before.substr(before.find(' ') + 1); // the unit is printed once, before both numbers
     emit_(makeReport(report::ScheduleChanged, words.what, fmt::format("{} {}", words.does, now),
                      before));
   }
 }
 
-/// Upstream continues with the checkpoint's settings of the optimizer.
+/// Compares optimizer settings. Upstream continues with those of the checkpoint.
 Status Loader::compareOptimizer() {
   if (plan_->params.empty() || plan_->job.optimizer.optimizer != plan::Job::OptimizerKind::Adam)
     return Status::ok();
@@ -122,7 +121,7 @@ Status Loader::compareOptimizer() {
   return Status::ok();
 }
 
-/// Padding hides a change of the vocabulary from the shapes.
+/// Compares vocabulary sizes. Because of padding, shapes may not show a change.
 void Loader::compareVocabulary(const RunState &state) {
   const PlainValue *entry = findEntry(state.args, "vocab_size");
   const int64_t *saved = entry != nullptr ? entry->as<int64_t>() : nullptr;
@@ -134,8 +133,8 @@ void Loader::compareVocabulary(const RunState &state) {
                                  : "are padding in this run"));
 }
 
-/// Compares whether the softmax includes rows of padding, which the weights were trained with. Only
-/// our own runs record it; Megatron includes them.
+/// Compares whether the softmax includes padding rows, as it did when the weights were trained.
+/// Only our own runs record this; Megatron always includes them.
 void Loader::comparePadding(const RunState &state) {
   int64_t vocab = plan_->job.model.vocabSize;
   int64_t padded = plan_->job.has(plan::JobField::derived_paddedVocabSize)
@@ -146,7 +145,8 @@ void Loader::comparePadding(const RunState &state) {
   constexpr const char *kOption = "mask_padded_vocab";
   const PlainValue *saved = findEntry(state.args, kOption);
   const bool *masked = saved != nullptr ? saved->as<bool>() : nullptr;
-  // Megatron has no argument of that name either: a run of ours that could not but mask.
+  // Without the record, a run of ours always masked the padding. Megatron has no argument with this
+  // name, so it identifies our runs.
   bool isOurs = findEntry(state.args, "should_pad_vocab") != nullptr;
   bool before = masked != nullptr ? *masked : isOurs;
   bool now = plan_->job.model.maskPaddedVocab;
@@ -155,14 +155,14 @@ void Loader::comparePadding(const RunState &state) {
                      now ? "excluded from" : "in", before));
 }
 
-/// The consumed samples of a checkpoint; computed from the job's steps if the checkpoint does not
-/// say.
+/// The consumed samples of a checkpoint. If the checkpoint does not have them, they are computed
+/// from the job's steps.
 int64_t Loader::consumedSamples(const RunState &state) const {
   bool isKnown = findEntry(state.args, kConsumed) != nullptr;
   return isKnown ? state.consumedTrainSamples : plan::samplesOfSteps(plans_, state.iteration);
 }
 
-/// If the batch size grows, chooses the plan of the steps that come next.
+/// If the batch size grows, chooses the plan for the next steps.
 Status Loader::choosePhase(const RunState &state) {
   if (isFinetune_ || plans_.size() == 1)
     return Status::ok();
@@ -171,8 +171,8 @@ Status Loader::choosePhase(const RunState &state) {
   return Status::ok();
 }
 
-/// The samples of the updates that the schedule has made; all that were trained on if it does not
-/// say.
+/// The samples of the updates that the schedule has counted. If the checkpoint does not have them,
+/// all samples that were trained on.
 int64_t Loader::scheduledSamples(const RunState &state) {
   int64_t trained = progress_.consumedTrainSamples - progress_.skippedTrainSamples;
   const PlainValue *entry = findEntry(state.scheduler, kScheduled);
@@ -185,7 +185,8 @@ int64_t Loader::scheduledSamples(const RunState &state) {
   return trained;
 }
 
-/// Updates that the schedule has made: upstream counts their samples. None if it does not say.
+/// The number of updates that the schedule has counted; upstream counts their samples. Nothing if
+/// the checkpoint does not have it.
 std::optional<int64_t> Loader::scheduledUpdates(const RunState &state) {
   const PlainValue *entry = findEntry(state.scheduler, kScheduled);
   if (entry == nullptr)
@@ -205,8 +206,8 @@ std::optional<int64_t> Loader::scheduledUpdates(const RunState &state) {
   return updates;
 }
 
-/// The schedule counts for all parameters, and the moments of each count for themselves: they may
-/// have begun later.
+/// Reads update counts. The schedule has one count for all parameters. The moments of each
+/// parameter have their own, since they may have begun later.
 Status Loader::readUpdates(const RunState &state) {
   std::vector<std::optional<int64_t>> counts(plan_->params.size());
   std::optional<int64_t> known;
@@ -219,7 +220,7 @@ Status Loader::readUpdates(const RunState &state) {
     known = known ? known : counts[p];
   }
   std::optional<int64_t> scheduled;
-  if (countsSamples(*plan_)) // by which nobody can know how many updates they were
+  if (countsSamples(*plan_)) // the number of updates does not follow from samples
     progress_.scheduledSamples = scheduledSamples(state);
   else
     scheduled = scheduledUpdates(state);
@@ -240,7 +241,7 @@ void Loader::readLossScale(const RunState &state) {
     emit_(makeReport(report::LossScaleUnknown, plan::firstLossScale(plan_->job)));
 }
 
-/// Reads the amax history if it has the same tensors and as many steps.
+/// Reads the amax history if it covers the same tensors and equally many steps.
 Status Loader::readAmaxHistory() {
   const plan::Cell *cell = amaxHistoryOf(*plan_);
   if (cell == nullptr || !loadsOptimizer_)
@@ -259,8 +260,8 @@ Status Loader::readAmaxHistory() {
                                     progress_.amaxHistory.data());
 }
 
-/// The bias on the choice of experts is loaded with the weights. A layer without one in the
-/// checkpoint begins with zeros, as in a new run.
+/// Reads the expert bias, which is loaded with the weights. A layer without a bias in the
+/// checkpoint starts with zeros, as in a new run.
 Status Loader::readExpertBias() {
   std::optional<int64_t> holder = rankWithExpertBias(*plan_);
   if (!holder)
@@ -270,7 +271,7 @@ Status Loader::readExpertBias() {
   float *row = progress_.expertBias.data();
   for (const ExpertBuffer &buffer : expertBuffersOf(*plan_)) {
     using checkpoint::ParamPart;
-    if (!checkpoint_) { // of the base of adapters
+    if (!checkpoint_) { // taken from the base of adapters
       if (base_->has(buffer.name))
         RETURN_IF_ERROR(
             base_->read(buffer.name, {{0}, {buffer.experts}}, checkpoint::Element::F32, row));

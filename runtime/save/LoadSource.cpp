@@ -48,7 +48,7 @@ public:
 
 private:
   checkpoint::FsdpCheckpoint checkpoint_;
-  CheckpointFormat format_; ///< fsdp_dtensor or torch_dcp, which differ in names alone
+  CheckpointFormat format_; ///< fsdp_dtensor or torch_dcp, which only differ in names
 };
 
 Result<std::optional<int64_t>> FsdpSource::updates(std::string_view name) const {
@@ -67,7 +67,7 @@ Result<std::optional<int64_t>> FsdpSource::updates(std::string_view name) const 
 Result<std::optional<PlainValue>> FsdpSource::setting(std::string_view name,
                                                       const std::string &field) const {
   ASSIGN_OR_RETURN(std::optional<PlainValue> said, checkpoint_.setting(name, field));
-  std::string ofGroup = fmt::format("optimizer.param_groups.0.{}", field); // of torch_dcp
+  std::string ofGroup = fmt::format("optimizer.param_groups.0.{}", field); // key in torch_dcp
   if (said || checkpoint_.reader().findObject(ofGroup) == nullptr)
     return said;
   ASSIGN_OR_RETURN(PlainValue value, checkpoint::readPlainObject(checkpoint_.reader(), ofGroup));
@@ -116,7 +116,7 @@ LoadDifferences TorchDistSource::check(std::span<const ParamRequest> requests) c
     StoredPart part = storedPart(request.name, request.part);
     std::string plain = checkpoint::plainName(request.name);
     wanted.insert({{plain, part}, {checkpoint::localName(plain), part}});
-    if (request.part == ParamPart::Weight) // the other form of the same weight is not surplus
+    if (request.part == ParamPart::Weight) // another form of a requested weight is not surplus
       for (const std::string &known : {plain, checkpoint::localName(plain)})
         wanted.insert({{known, StoredPart::Weight}, {known, StoredPart::Master}});
     std::optional<Shape> saved = shapeOf(request.name, request.part);
@@ -131,7 +131,7 @@ LoadDifferences TorchDistSource::check(std::span<const ParamRequest> requests) c
           checkpoint::shapeText(*saved), checkpoint::shapeText(request.shape), key));
     }
   }
-  std::set<std::string> unexpected; // stacked layers are one key
+  std::set<std::string> unexpected; // stacked layers have one key
   for (const auto &[key, box] : checkpoint_.params())
     if (!wanted.contains(key))
       unexpected.insert(box.tensor->name);
@@ -161,7 +161,7 @@ Result<std::optional<PlainValue>> TorchDistSource::setting(std::string_view,
   return std::optional<PlainValue>();
 }
 
-/// The message of upstream, both formats, and what the user can do.
+/// The error for another format: upstream's message, both formats, and remedies.
 Status otherFormat(const std::string &folder, CheckpointFormat found, const LoadChoice &choice) {
   auto is = [&](CheckpointFormat format) { return choice.format == formatName(format); };
   std::string_view rule, conversion;

@@ -27,7 +27,7 @@ using checkpoint::Shape;
 
 constexpr size_t kListed = 20;
 
-/// `\n3 tensors are missing:` and up to 20 of them; empty for none.
+/// Text such as `\n3 tensors are missing:`, followed by up to 20 names; empty without names.
 std::string listed(const std::vector<std::string> &keys, std::string_view what) {
   if (keys.empty())
     return "";
@@ -51,7 +51,7 @@ bool isVocabulary(std::string_view name) {
          name == "output_layer.bias";
 }
 
-/// Upstream's name of the loader for a run's format.
+/// Upstream's name of the loader for a run's format, for messages.
 std::string loaderName(const plan::Plan &plan) {
   return plan.job.checkpoint.ckptFormat == plan::Job::CkptFormat::FsdpDtensor
              ? "Megatron-FSDP"
@@ -86,7 +86,7 @@ Result<std::unique_ptr<Loader>> Loader::open(std::span<const plan::Plan> plans, 
   if (plan.job.checkpoint.load.empty() && plan.job.checkpoint.pretrainedCheckpoint.empty())
     return std::unique_ptr<Loader>();
   ASSIGN_OR_RETURN(StateLayout layout, StateLayout::create(plan));
-  ReportList remarks; // after the step at which the run begins
+  ReportList remarks; // emitted after the step at which the run begins
   std::unique_ptr<Loader> loader(new Loader(plans, std::move(layout), remarks.sink()));
   ASSIGN_OR_RETURN(loader->base_, BaseWeights::open(plan, emit));
   ASSIGN_OR_RETURN(std::optional<Choice> chosen, loader->choose());
@@ -108,7 +108,7 @@ Result<std::unique_ptr<Loader>> Loader::open(std::span<const plan::Plan> plans, 
   std::string begin = loader->isFinetune_
                           ? "starting at step 0 with the weights of"
                           : fmt::format("continuing after step {} from", loader->progress_.step);
-  // A copied checkpoint's folder may be called after another step.
+  // The name of a copied checkpoint's folder may state another step, so the step is reported.
   emit(makeReport(report::RunBegins,
                   fmt::format("{} '{}', {}", begin, chosen->folder, chosen->why)));
   for (const Report &remark : remarks.take())
@@ -142,8 +142,8 @@ Status Loader::openChosen(const std::string &folder, const ReportSink &emit) {
   return compare();
 }
 
-/// Only older checkpoints are suggested, so that a user who follows the advice repeatedly reaches
-/// an end.
+/// Adds an older checkpoint to the error. Only older ones are suggested, so that a user who follows
+/// such advice repeatedly reaches an end.
 Status Loader::withOlder(Status status, const std::string &folder) const {
   std::string_view id = status.report().id;
   const std::string &root = plan_->job.checkpoint.load;
@@ -177,7 +177,7 @@ Result<Loader::Choice> Loader::chooseStep(const std::string &root, int64_t step)
                     step, root);
 }
 
-/// The folder itself if it is a checkpoint, else the newest one in it.
+/// The folder itself if it is a checkpoint; otherwise the newest checkpoint in it.
 Result<std::optional<Loader::Choice>> Loader::chooseIn(const std::string &root,
                                                        std::string_view option) const {
   if (checkpoint::isCheckpoint(root))
@@ -242,8 +242,8 @@ Status Loader::compare() {
   return readProgress(state);
 }
 
-/// Compares the model for which the weights were trained with this run's, and finds the weights
-/// that this run would drop.
+/// Compares the model for which the weights were trained with this run's model, and finds the
+/// weights that this run would drop.
 Status Loader::compareModel(const RunState &state) const {
   std::vector<ModelDifference> found = modelDifferences(plan_->job, state);
   std::optional<Shape> table =
@@ -254,7 +254,7 @@ Status Loader::compareModel(const RunState &state) const {
   return judgeDifferences(plan_->job, checkpoint_->folder(), found, emit_);
 }
 
-/// Vocabularies may be padded to different numbers of rows: all real rows are in both.
+/// Accepts vocabularies that are padded to another number of rows, if all real rows exist in both.
 void Loader::allowPadding(std::vector<ParamRequest> &requests) {
   int64_t real = plan_->job.model.vocabSize;
   for (ParamRequest &request : requests) {
@@ -270,7 +270,8 @@ void Loader::allowPadding(std::vector<ParamRequest> &requests) {
   }
 }
 
-/// Adam's moments belong together: if one is missing, both are initialised.
+/// Finds parameters without moments. Adam's moments belong together: if one is missing, both are
+/// initialised.
 void Loader::findMissingMoments(const std::vector<ParamRequest> &requests) {
   std::map<std::string, size_t> paramOf;
   for (size_t p = 0; p < plan_->params.size(); ++p)
@@ -334,7 +335,7 @@ Status Loader::compareTensors() {
   return Status::ok();
 }
 
-/// A checkpoint of adapters says which weights they are for.
+/// Compares the base with the one that a checkpoint of adapters names.
 Status Loader::compareBase() const {
   if (!base_ || !checkpoint_->reader().files().has(kBaseFile))
     return Status::ok();
@@ -343,14 +344,15 @@ Status Loader::compareBase() const {
   return base_->compare(record, checkpoint_->folder());
 }
 
-/// Adapters and moments are those of a new run.
+/// Starts from the base only. Adapters and moments are those of a new run.
 Status Loader::beginWithBase() {
   isFinetune_ = true;
   isWhole_ = false;
   return readExpertBias();
 }
 
-/// If no checkpoint contains a parameter that is trained in full, it starts with the base's values.
+/// Whether the parameter starts with the base's values. A parameter that is trained in full does so
+/// if no checkpoint contains it.
 bool Loader::takesFromBase(const plan::Param &param) const {
   return isKeptInBase(*plan_, param) || (isInBase(param) && base_ && !checkpoint_ && !source_);
 }
@@ -398,7 +400,7 @@ Status Loader::restoreAll(exec::Executable &executable) const {
   RETURN_IF_ERROR(executable.backend().synchronize());
   std::vector<uint8_t> buffer;
   for (size_t rank = 0; rank < executable.rankCount(); ++rank) {
-    if (isWhole_) // otherwise a fresh start has filled them
+    if (isWhole_) // otherwise the start of the run has initialised them
       RETURN_IF_ERROR(clearCells(executable, rank));
     ASSIGN_OR_RETURN(std::vector<StatePiece> pieces, layout_.pieces(executable.worldRank(rank)));
     for (const StatePiece &piece : pieces)
@@ -415,7 +417,8 @@ Status Loader::restoreAll(exec::Executable &executable) const {
   return executable.backend().synchronize();
 }
 
-/// Padding belongs to no parameter, but collectives move it, so it must begin as in a new run.
+/// Clears cells including padding. Padding belongs to no parameter, but collectives transfer it, so
+/// it must start as in a new run.
 Status Loader::clearCells(exec::Executable &executable, size_t rank) const {
   uint32_t role = exec::roleOf(*plan_, executable.worldRank(rank));
   for (uint32_t index : layout_.cells(role)) {
@@ -436,7 +439,8 @@ Status Loader::restorePiece(exec::Executable &executable, size_t rank, const Sta
   return writePiece(executable, rank, layout_, piece, buffer);
 }
 
-/// Quantises fp32 weights to blocks of 4 bits, some rows at a time.
+/// Reads a piece from the base. For 4-bit types, quantises fp32 weights to blocks, some rows at a
+/// time.
 Status Loader::readFromBase(const StatePiece &piece, uint8_t *bytes) const {
   const std::string name = layout_.nameOf(piece);
   DType type = layout_.typeOf(piece);
@@ -519,8 +523,8 @@ Result<bool> Loader::read(const StatePiece &piece, std::vector<uint8_t> &bytes) 
   return true;
 }
 
-/// Writes a value of the checkpoint to a cell. Empty `content`, if the checkpoint does not have the
-/// value, writes zeros, as in a new run.
+/// Writes a value of the checkpoint to a cell. If `content` is empty because the checkpoint lacks
+/// the value, writes zeros, as in a new run.
 Status Loader::restoreCell(exec::Executable &executable, size_t rank, const plan::Cell *cell,
                            std::vector<float> content) const {
   if (cell == nullptr)

@@ -1,5 +1,6 @@
-// Loads a run's state from a checkpoint, saved by any strategy and any number of ranks: each rank
-// reads the rows that it holds. Everything is compared with the plan before anything is changed.
+// Loads a run's state from a checkpoint that was saved with any strategy and any number of ranks:
+// each rank reads the rows that it needs. Everything is compared with the plan before anything is
+// changed.
 #pragma once
 
 #include <memory>
@@ -18,68 +19,68 @@
 
 namespace shardc::save {
 
-/// State that is somewhere else than in a checkpoint, in the form of the run's own plan.
+/// State that comes from somewhere other than a checkpoint, in the layout of the run's own plan.
 class StateSource {
 public:
   virtual ~StateSource() = default;
-  /// Reads all bytes of a piece that a rank holds, as StateLayout::bytesOf counts them.
+  /// Reads all bytes of a piece of a rank's state, in the form of StateLayout::bytesOf.
   virtual Status read(const StatePiece &piece, uint8_t *to) const = 0;
-  /// Everything has been read: releases what was held for reading.
+  /// Called after everything was read: releases resources for reading.
   virtual void end() const {}
 };
 
 class Loader {
 public:
   /// Finds the checkpoint that the plan's options name, and compares it with the plan. Returns null
-  /// if the plan does not load. Each named folder is a checkpoint or holds several. NotFound if the
-  /// options require a checkpoint and there is none. InvalidInput if it does not fit, with lists of
-  /// tensors that are missing, surplus, or of another shape. `emit` receives the step at which the
-  /// run begins, with the reason; then remarks on differences that do not prevent loading; and
-  /// later, from any thread, warnings of silent damage that restore finds. The plan must outlive
-  /// the loader.
+  /// if the plan does not load. Each folder in the options is a checkpoint or contains several.
+  /// NotFound if the options require a checkpoint and there is none. InvalidInput if it does not
+  /// match, with lists of missing, surplus and mismatched tensors. `emit` receives the step at
+  /// which the run begins, with the reason; then remarks on differences that do not prevent
+  /// loading; and later, from any thread, warnings of silent damage that restore() finds. The plan
+  /// must outlive the loader.
   static Result<std::unique_ptr<Loader>> open(const plan::Plan &plan, ReportSink emit) {
     return open(std::span(&plan, 1), std::move(emit));
   }
-  /// The same for a job of several plans (runtime/plan/JobFacts.h): it is loaded for the one whose
-  /// steps come next.
+  /// The same for a job with several plans (runtime/plan/JobFacts.h). It loads for the plan with
+  /// the next steps.
   static Result<std::unique_ptr<Loader>> open(std::span<const plan::Plan> plans, ReportSink emit);
 
-  /// Loads from `source` instead, all of the state of a run of the plan with this index.
+  /// Creates a loader that loads everything from `source`, the state of a run of the plan with
+  /// index `phase`.
   static Result<std::unique_ptr<Loader>> ofSource(std::span<const plan::Plan> plans, size_t phase,
                                                   Progress progress,
                                                   std::unique_ptr<StateSource> source);
 
-  /// The plan that goes on with the state.
+  /// The plan that continues with the state.
   const plan::Plan &plan() const { return *plan_; }
   /// Whether there is state to load.
   bool hasCheckpoint() const { return checkpoint_ || source_ || base_; }
-  /// The base weights of adapters; null without adapters, and if the base is not a checkpoint.
+  /// The base weights of adapters; null without adapters or if the plan names no base.
   const BaseWeights *base() const { return base_.get(); }
-  /// The folder of the checkpoint whose run this one continues; empty if it begins at step 0.
+  /// The folder of the checkpoint whose run this run continues; empty if it begins at step 0.
   std::string continuedFolder() const;
-  /// The files of a Hugging Face model in the checkpoint; none if it has none, or if the state
+  /// The files of a Hugging Face model in the checkpoint; empty if there are none, or if the state
   /// comes from memory.
   Result<std::vector<checkpoint::HfModelFile>> modelFiles() const;
-  /// False if some state keeps its initial values; the start of the run must then compute them
+  /// False if some state keeps its initial values. The start of the run must then compute them
   /// first.
   bool isWhole() const { return isWhole_; }
-  /// The position of the job when the state is loaded.
+  /// The progress of the job as of the loaded state.
   const Progress &progress() const { return progress_; }
-  /// Global batches of the run that were consumed, of the plan's size: those since the plan's first
-  /// one.
+  /// Global batches of the plan's size that were consumed since the first batch of the plan.
   int64_t batchesConsumed() const;
 
-  /// Writes the state of all ranks of this process; nothing may be queued.
+  /// Writes the state of all ranks of this process. Nothing may be queued.
   Status restore(exec::Executable &executable) const;
   /// Reads a piece of the plan's StateLayout from the checkpoint. False if the piece keeps its
-  /// initial value, because its moments are missing or not to be loaded.
+  /// initial value, because its moments are missing or must not be loaded.
   Result<bool> read(const StatePiece &piece, std::vector<uint8_t> &bytes) const;
 
 private:
   Status readFromBase(const StatePiece &piece, uint8_t *bytes) const;
   Status readNorms(const StatePiece &piece, const std::string &weight, uint8_t *bytes) const;
   Loader(std::span<const plan::Plan> plans, StateLayout layout, ReportSink emit);
-  /// A checkpoint's folder, and why it is the one.
+  /// The folder of a checkpoint, and the reason for choosing it.
   struct Choice {
     std::string folder, why;
   };
@@ -88,8 +89,8 @@ private:
   Result<std::optional<Choice>> chooseIn(const std::string &root, std::string_view option) const;
   /// Opens the chosen folder and compares it with the plan.
   Status openChosen(const std::string &folder, const ReportSink &emit);
-  /// Adds to a fault of the checkpoint in `folder` (empty if none was found) the newest earlier
-  /// checkpoint that can be opened: all of its files exist with the written sizes, and the parts
+  /// Adds to an error about the checkpoint in `folder` (empty if none was found) the newest earlier
+  /// checkpoint that can be opened: all of its files exist with the recorded sizes, and the parts
   /// that are read to open it have the right checksums.
   Status withOlder(Status status, const std::string &folder) const;
   Status compare();
@@ -122,19 +123,18 @@ private:
                      std::vector<float> content) const;
 
   std::span<const plan::Plan> plans_;
-  const plan::Plan *plan_; ///< one of them
+  const plan::Plan *plan_; ///< one of plans_
   StateLayout layout_;
   std::unique_ptr<LoadSource> checkpoint_;
-  std::unique_ptr<StateSource> source_; ///< in its place
-  std::unique_ptr<BaseWeights> base_;   ///< beside them
+  std::unique_ptr<StateSource> source_; ///< set instead of checkpoint_
+  std::unique_ptr<BaseWeights> base_;   ///< in addition to either
   ReportSink emit_;
   bool isFinetune_ = false, loadsOptimizer_ = true, isWhole_ = true;
-  std::vector<bool> lacksMoments_; ///< by parameter, where moments are asked for
+  std::vector<bool> lacksMoments_; ///< by parameter; set if moments are requested
   Progress progress_;
 };
 
-/// Writes the step state of all ranks of this process as it is after the progress; nothing may be
-/// queued.
+/// Writes the step state of all ranks of this process, as of this progress. Nothing may be queued.
 Status restoreStep(exec::Executable &executable, const Progress &progress);
 
 } // namespace shardc::save

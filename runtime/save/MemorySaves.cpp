@@ -17,12 +17,12 @@
 namespace shardc::save {
 namespace {
 
-/// Between two looks at whether copies have ended.
+/// Time between two polls for the end of copies.
 constexpr std::chrono::microseconds kCopyPoll{500};
 constexpr double kNeighbourSeconds = 10;
-constexpr int64_t kCopyBytes = 8 << 20; ///< copied and summed at once
+constexpr int64_t kCopyBytes = 8 << 20; ///< bytes that are copied and checksummed at a time
 
-// The words by which ranks report their progress; the last one is followed by the reason.
+// Words with which ranks report their progress. The reason follows the last one.
 constexpr const char *kIdle = "idle", *kBusy = "busy";
 const std::string kFailed = "failed: ";
 
@@ -34,14 +34,14 @@ int64_t nowNs() {
 
 } // namespace
 
-/// Reads pieces of state from the chosen images, here or on other ranks.
+/// Reads pieces of state from the chosen images, in this rank's memory or from other ranks.
 class MemorySaves::Reader final : public StateSource {
 public:
   Reader(const MemorySaves &saves, ImageChoice choice)
       : saves_(saves), choice_(std::move(choice)) {}
 
-  /// Prepares reading images of any of these plans' phases, which may have had another number of
-  /// ranks, into the state of `own`. Checks that they contain everything that this rank reads.
+  /// Prepares to read images of one of the plans, which may be for another number of ranks, into
+  /// the state of `own`. Checks that they contain everything that this rank reads.
   Status prepare(const plan::Plan &plan, const StateLayout &own) {
     own_ = &own;
     ASSIGN_OR_RETURN(StateLayout layout, StateLayout::create(plan));
@@ -56,7 +56,7 @@ public:
     return Status::ok();
   }
 
-  /// The position of the job that an image has.
+  /// The progress of the job in an image.
   Result<Progress> progressOf(int64_t owner) const {
     ASSIGN_OR_RETURN(const Image *image, imageOf(owner));
     std::string bytes(static_cast<size_t>(image->info.metaBytes), '\0');
@@ -70,7 +70,7 @@ public:
 
   Status read(const StatePiece &piece, uint8_t *to) const override {
     ASSIGN_OR_RETURN(std::vector<ImageLayout::Source> sources, images_->sourcesOf(piece, *own_));
-    int64_t rowBytes = piece.bytes / piece.box.shape[0]; // in the cell
+    int64_t rowBytes = piece.bytes / piece.box.shape[0]; // bytes in the cell
     std::vector<uint8_t> lower, upper;
     for (const ImageLayout::Source &source : sources) {
       ASSIGN_OR_RETURN(const Image *image, imageOf(source.owner));
@@ -89,13 +89,13 @@ public:
     return Status::ok();
   }
 
-  void end() const override { opened_.clear(); } // others need not serve the connections any more
+  void end() const override { opened_.clear(); } // other ranks may close their connections
 
 private:
   struct Image {
     ImageInfo info;
-    const uint8_t *here = nullptr;   ///< in this rank's memory
-    std::unique_ptr<ImageLink> link; ///< or elsewhere
+    const uint8_t *here = nullptr;   ///< in this rank's memory; null if it is elsewhere
+    std::unique_ptr<ImageLink> link; ///< connection to the rank that has it
   };
 
   Result<const Image *> imageOf(int64_t owner) const {
@@ -135,10 +135,10 @@ private:
 
   const MemorySaves &saves_;
   ImageChoice choice_;
-  const StateLayout *own_ = nullptr;        ///< of the plan that goes on
-  std::optional<StateLayout> saved_;        ///< of the plan whose images they are
-  std::optional<ImageLayout> images_;       ///< of that one
-  mutable std::map<int64_t, Image> opened_; ///< by owner, once they are used
+  const StateLayout *own_ = nullptr;        ///< layout of the plan that continues
+  std::optional<StateLayout> saved_;        ///< layout of the plan of the images
+  std::optional<ImageLayout> images_;       ///< image layout of that plan
+  mutable std::map<int64_t, Image> opened_; ///< by owner, opened on first use
 };
 
 Result<int64_t> imageBytesMax(std::span<const plan::Plan> plans) {
@@ -189,7 +189,7 @@ MemorySaves::~MemorySaves() {
     thread_.join();
 }
 
-// ---- which images there are ----
+// ---- choice of images ----
 
 std::vector<ImageId> MemorySaves::idsHeld() const {
   std::vector<ImageId> ids;
@@ -246,7 +246,7 @@ Status MemorySaves::meet() {
   return takeIntroductions(all);
 }
 
-/// For each rank, the owners of chosen images whose bytes have changed.
+/// For each rank, the owners of its chosen images whose bytes have changed.
 Result<std::vector<std::vector<int>>> MemorySaves::findDamaged(const ImageChoice &choice) {
   nlohmann::json mine = nlohmann::json::array();
   for (size_t owner = 0; owner < choice.holders.size(); ++owner) {
@@ -287,7 +287,8 @@ Result<std::optional<ImageChoice>> MemorySaves::choose(int64_t newerThan) {
   return std::optional<ImageChoice>();
 }
 
-/// Removes the images that were not chosen, since a later restart would take them for newer ones.
+/// Removes all images that were not chosen, since a later restart would mistake them for newer
+/// ones.
 void MemorySaves::keepOnly(const std::optional<ImageChoice> &choice) const {
   for (const ImageSlots *slots : {&held_.own, &held_.guest})
     for (int slot = 0; slots->isThere() && slot < ImageSlots::kCount; ++slot) {
@@ -310,7 +311,8 @@ std::string MemorySaves::whose(const ImageChoice &choice) const {
   return others.empty() ? "each rank from its own" : others + ", the others from their own";
 }
 
-/// The position of the job, which rank 0 reads for all ranks from an image that has all parts.
+/// Reads the progress of the job from an image. Rank 0 calls it for all ranks, once all images were
+/// chosen.
 Result<MemorySaves::Position> MemorySaves::positionIn(const Reader &images,
                                                       const ImageChoice &choice) const {
   ASSIGN_OR_RETURN(ImageInfo info, images.infoOf(0));
@@ -323,7 +325,7 @@ Result<MemorySaves::Position> MemorySaves::positionIn(const Reader &images,
   return Position{info.phase, info.endedNs, std::move(progress)};
 }
 
-/// The plan whose state the images have.
+/// The plan whose state the images contain.
 Result<const plan::Plan *> MemorySaves::planOf(const ImageChoice &choice, int64_t phase) const {
   std::vector<const plan::Plan *> phases;
   for (const plan::Plan &plan : options_.plans)
@@ -378,7 +380,7 @@ Result<std::optional<MemoryState>> MemorySaves::restore(int64_t newerThan) {
   if (!choice)
     return std::optional<MemoryState>();
   Result<MemoryState> state = read(*choice);
-  if (!state.isOk()) { // on all ranks alike
+  if (!state.isOk()) { // the same on all ranks
     keepOnly(std::nullopt);
     options_.emit(makeReport(report::MemorySaveSkipped, choice->step,
                              "a rank cannot read it: " + state.status().message(),
@@ -389,7 +391,7 @@ Result<std::optional<MemoryState>> MemorySaves::restore(int64_t newerThan) {
   return std::optional<MemoryState>(std::move(*state));
 }
 
-// ---- images of steps ----
+// ---- creation of images ----
 
 void MemorySaves::attach(size_t phase, exec::Executable &executable) {
   SHARDC_CHECK(executable.rankCount() == 1, "{} ranks of one process", executable.rankCount());
@@ -415,7 +417,8 @@ void MemorySaves::passOver(int64_t step, std::string_view why) {
   isLate_ = true;
 }
 
-/// A fault strikes before the next image begins, when others have most likely completed theirs.
+/// Applies a test's fault before the next image begins. At that time the other ranks most likely
+/// have completed theirs.
 void MemorySaves::strike() {
   ImageId id{peers_.rank(), peers_.attempt(), begun_, peers_.worldSize()};
   std::optional<int> slot = held_.own.find(id);
@@ -505,7 +508,7 @@ Status MemorySaves::awaitKept() {
   return peers_.agree("keeping state in memory", Status::ok());
 }
 
-// ---- the thread ----
+// ---- background thread ----
 
 void MemorySaves::run() {
   std::unique_lock lock(mutex_);
@@ -520,10 +523,11 @@ void MemorySaves::run() {
   }
 }
 
-/// Makes the image of a step, and sends it. Enters and leaves with the mutex held.
+/// Creates the image of a step, and sends it to the neighbour. The mutex is held on entry and on
+/// return.
 Status MemorySaves::keep(std::unique_lock<std::mutex> &lock) {
   if (!awaitState(lock))
-    return Status::ok(); // given up
+    return Status::ok(); // abandoned
   Task task = *task_;
   lock.unlock();
   Result<int> slot = copy(task);
@@ -537,8 +541,9 @@ Status MemorySaves::keep(std::unique_lock<std::mutex> &lock) {
   return sent;
 }
 
-/// Until the step has ended and its state is in the arena `host`; false if that is given up. Asks
-/// instead of waiting: a thread that waits for the backend takes part in its search for deadlocks.
+/// Waits until the step has ended and its state is in arena `host`; false if the image is
+/// abandoned. It polls, since a thread that waits in the backend takes part in its detection of
+/// deadlocks.
 bool MemorySaves::awaitState(std::unique_lock<std::mutex> &lock) {
   changed_.wait(lock, [&] { return isEnding_ || task_->isCancelled || task_->progress; });
   while (!isEnding_ && !task_->isCancelled) {
@@ -551,7 +556,7 @@ bool MemorySaves::awaitState(std::unique_lock<std::mutex> &lock) {
   return false;
 }
 
-/// Into this rank's memory: the slot of the image.
+/// Copies the state to this rank's memory, and returns the slot of the image.
 Result<int> MemorySaves::copy(const Task &task) {
   const Phase &phase = phases_[phase_];
   const exec::Arenas &arenas = executable_->arenas(0);
@@ -572,7 +577,7 @@ Result<int> MemorySaves::copy(const Task &task) {
   uint8_t *to = held_.own.bytesOf(slot).data();
   uint32_t crc = 0;
   auto add = [&](const void *data, int64_t bytes) {
-    for (int64_t at = 0; at < bytes; at += kCopyBytes) { // the sum finds them in the cache
+    for (int64_t at = 0; at < bytes; at += kCopyBytes) { // the checksum reads the cache
       auto count = static_cast<size_t>(std::min(kCopyBytes, bytes - at));
       std::memcpy(to, static_cast<const uint8_t *>(data) + at, count);
       crc = crc32(crc, to, count);

@@ -1,7 +1,7 @@
-// Saves in memory (`checkpoint.in_memory_interval`): every so many steps a thread copies what a
-// background segment has put into the arena `host` into memory that outlives this process, and
-// sends it to the neighbour that keeps a second copy. At a restart all ranks choose the images from
-// which they go on (ImageChoice.h). docs/adr/0035-saves-in-memory.md.
+// Saves in memory (`checkpoint.in_memory_interval`). At each interval, background segments copy the
+// state to arena `host`. A thread copies it from there to memory that outlives this process, and
+// sends it to the neighbour that keeps a second copy. At a restart, all ranks choose the images
+// from which they continue (ImageChoice.h). See docs/adr/0035-saves-in-memory.md.
 #pragma once
 
 #include <condition_variable>
@@ -24,68 +24,70 @@
 
 namespace shardc::save {
 
-/// Bytes of the largest image that a rank of these plans makes, 0 if they make none. PlanCannotRun
-/// if a plan copies state in pieces.
+/// Bytes of the largest image of a rank with one of these plans; 0 if they save none in memory.
+/// PlanCannotRun if a plan copies its state in several pieces.
 Result<int64_t> imageBytesMax(std::span<const plan::Plan> plans);
 
 struct MemoryOptions {
-  /// ImageSlots of this rank, and of the rank whose neighbour it is; empty without neighbours.
+  /// Memory for ImageSlots: of this rank, and of the rank whose neighbour it is. Empty without
+  /// neighbours.
   std::span<uint8_t> own, guest;
   uint64_t planHash = 0;
-  /// The plans for all numbers of ranks that the job may have; they outlive the MemorySaves.
+  /// The plans for all numbers of ranks that the job may have. They must outlive the MemorySaves.
   std::span<const plan::Plan> plans;
-  std::string machine;        ///< that this rank is on
-  double timeoutSeconds = 60; ///< of a transfer in which nothing moves
-  /// Receives reports, equal on all ranks, on the calling thread.
+  std::string machine;        ///< the machine on which this rank runs
+  double timeoutSeconds = 60; ///< limit for a transfer without progress
+  /// Receives reports on the calling thread. All ranks get the same reports.
   ReportSink emit;
-  /// A test's fault: takes images of this rank that are complete, here and at the neighbour.
+  /// A test's fault: called with complete images of this rank, here and at the neighbour.
   std::function<void(int64_t step, std::span<uint8_t> image)> imageFault;
-  /// A test's steps wait for their images (run::Fault::awaitsKept).
+  /// For tests: whether steps wait for their images (run::Fault::awaitsKept).
   bool areAwaited = false;
 };
 
 /// The state from which a restart continues.
 struct MemoryState {
-  size_t phase = 0; ///< of the plans
+  size_t phase = 0; ///< index of the plan
   Progress progress;
-  std::unique_ptr<StateSource> source; ///< outlived by the MemorySaves
-  std::string whose;                   ///< for people
-  double secondsLost = 0;              ///< since the step had ended
+  std::unique_ptr<StateSource> source; ///< the MemorySaves must outlive it
+  std::string whose;                   ///< text for messages
+  double secondsLost = 0;              ///< since the end of the step
 };
 
 class MemorySaves {
 public:
-  /// All ranks call it together. The plans and the peers outlive it.
+  /// Creates the object; all ranks call it together. Plans and peers must outlive it.
   static Result<std::unique_ptr<MemorySaves>> create(std::span<const plan::Plan> plans,
                                                      hal::Peers &peers, MemoryOptions options);
   ~MemorySaves();
   MemorySaves(const MemorySaves &) = delete;
   MemorySaves &operator=(const MemorySaves &) = delete;
 
-  /// All ranks call it together after a restart, before any image is made: the newest state in
-  /// memory after a step behind `newerThan`. Images that are not chosen are dropped.
+  /// The newest state in memory after a step beyond `newerThan`. All ranks call it together after a
+  /// restart, before any image is created. Images that are not chosen are removed.
   Result<std::optional<MemoryState>> restore(int64_t newerThan);
 
-  /// Sets the executable whose state is copied from here on. No unfinished copy may exist.
+  /// Sets the executable whose state is copied from now on. No unfinished copy may exist.
   void attach(size_t phase, exec::Executable &executable);
-  /// Stops using the executable: an image whose state has not arrived is abandoned.
+  /// Stops using the executable. An image whose state has not arrived yet is abandoned.
   void release();
 
-  /// Whether to save after this step: at each interval, and after a save that was skipped.
+  /// Whether to save after this step: at each interval, and also after a save was skipped.
   bool isDue(int64_t step) const { return isLate_ || step % interval_ == 0; }
-  /// All ranks call it together: whether an image of this step may begin. False, with a warning,
-  /// while an earlier one is not complete on each rank and at its neighbour, or while the arena
-  /// `host` of some rank is not free.
+  /// Whether an image of this step may begin. All ranks call it together. False, with a warning, as
+  /// long as an earlier image is incomplete on some rank or at its neighbour, or arena `host` of
+  /// some rank is in use.
   Result<bool> mayBegin(int64_t step, bool isHostFree);
-  /// Begins the image of a step, whose copies into the arena `host` are queued.
+  /// Begins the image of a step. Its copies to arena `host` must be queued.
   void begin(int64_t step);
-  /// The step whose state the current image waits for; nothing if it waits for none.
+  /// The step whose state the current image waits for; nothing if no image waits.
   std::optional<int64_t> awaitedStep();
   void setProgress(const Progress &progress);
-  /// Waits until the arena `host` may be written again. Not while a step's state is awaited.
+  /// Waits until arena `host` may be overwritten. Must not be called while an image waits for a
+  /// step's state.
   void awaitCopied();
   bool areAwaited() const { return options_.areAwaited; }
-  /// All ranks call it together: waits until each has completed its image, and its neighbour too.
+  /// Waits until all ranks and their neighbours have complete images. All ranks call it together.
   Status awaitKept();
 
 private:
@@ -111,7 +113,7 @@ private:
   Result<std::vector<std::vector<int>>> findDamaged(const ImageChoice &choice);
   Result<std::optional<ImageChoice>> choose(int64_t newerThan);
   void keepOnly(const std::optional<ImageChoice> &choice) const;
-  /// The position of the job when the images were made.
+  /// The progress of the job when the images were created.
   struct Position {
     int64_t phase = 0, endedNs = 0;
     Progress progress;
@@ -137,16 +139,16 @@ private:
   HeldImages held_;
   std::unique_ptr<ImageServer> server_;
   std::vector<ImageAddress> addresses_;          ///< by rank
-  std::vector<std::vector<ImageId>> heldByRank_; ///< at the beginning
+  std::vector<std::vector<ImageId>> heldByRank_; ///< as of the last start
   int neighbour_ = -1;
 
-  // Used by the run's thread alone:
+  // Used by the run's thread only:
   int64_t newest_ = -1; ///< step of the last image that all ranks have completed
-  int64_t begun_ = -1;  ///< of the image that was begun last
-  bool isLate_ = false; ///< a step was skipped
+  int64_t begun_ = -1;  ///< step of the image that was begun last
+  bool isLate_ = false; ///< whether a due step was skipped
   bool hasReportedFailure_ = false;
 
-  std::mutex mutex_; ///< for all below
+  std::mutex mutex_; ///< guards all members below
   std::condition_variable changed_;
   std::optional<Task> task_;
   Status outcome_; ///< of the last image

@@ -15,8 +15,9 @@ using checkpoint::PlainTuple;
 using checkpoint::PlainValue;
 using plan::JobField;
 
-/// Only where positions are rotated, or other options make it matter. Parameters that the
-/// checkpoint lacks are found as missing tensors; those that the run lacks would be dropped.
+/// The condition under which an option affects the model's computation. IfDropped is for options
+/// that only remove parameters: those that the run lacks would be dropped. Parameters that the
+/// checkpoint lacks are found as missing tensors.
 enum class Matters : uint8_t {
   Always,
   Rotated,
@@ -27,17 +28,17 @@ enum class Matters : uint8_t {
   Windowed,
   Gelu,
   Experts,
-  Softmax, ///< of experts
-  Grouped, ///< experts
+  Softmax, ///< softmax scores of experts
+  Grouped, ///< groups of experts
   IfDropped,
 };
 
 struct Compared {
   JobField field;
-  const char *upstream = nullptr; ///< Megatron's name, where it is another
-  bool isNegated = false;         ///< of Megatron's
+  const char *upstream = nullptr; ///< Megatron's name if it differs
+  bool isNegated = false;         ///< whether Megatron's option has the opposite meaning
   Matters matters = Matters::Always;
-  bool isDefaultIfSilent = false; ///< a checkpoint that names the layers has the default
+  bool isDefaultIfSilent = false; ///< missing in a checkpoint with num_layers: the default
 };
 
 constexpr Compared kCompared[] = {
@@ -123,10 +124,12 @@ std::string_view lastSegment(std::string_view path) { return path.substr(path.rf
 
 std::string numberText(double value) { return fmt::format("{}", value); }
 
-/// The same text for the same value, whichever program wrote it; "not set" for none.
+/// The same text for equal values, regardless of the program that wrote them; "not set" if there is
+/// none.
 std::string shownText(const PlainValue &value);
 
-/// A list of one is as the number alone, which upstream has for a pattern of layers.
+/// A list with one number is written as that number, since upstream writes a pattern of layers in
+/// this form.
 std::string listText(const PlainItems &items) {
   if (items.size() == 1)
     return shownText(items.front());
@@ -151,7 +154,7 @@ std::string shownText(const PlainValue &value) {
 }
 
 std::string ownText(const plan::Job &job, JobField field) {
-  // Zero stands for a number that was never set.
+  // Zero means that a number was never set.
   std::string text = std::visit(
       [](const auto &v) -> std::string {
         using Type = std::decay_t<decltype(v)>;
@@ -170,7 +173,7 @@ std::string ownText(const plan::Job &job, JobField field) {
   return text == "0" && !job.has(field) ? kNotSet : text;
 }
 
-/// The value in the checkpoint; nothing if it does not contain one.
+/// The value in the checkpoint; nothing if it has none.
 std::optional<std::string> savedText(const PlainEntries &args, const Compared &row) {
   if (const PlainValue *value = findEntry(args, lastSegment(plan::jobInfo(row.field).path)))
     return shownText(*value);
@@ -220,7 +223,8 @@ bool matters(const Compared &row, const plan::Job &job, const PlainEntries &args
   return true;
 }
 
-/// A number that is not set adds nothing, a factor that is not set is one.
+/// Compares two values. A number that is not set counts as zero, and a factor that is not set as
+/// one.
 bool isSame(JobField field, const std::string &saved, const std::string &ours) {
   bool isFactor = field == JobField::model_seqLenInterpolationFactor ||
                   field == JobField::model_moeRouterTopkScalingFactor;
@@ -276,13 +280,13 @@ void addDroppedTensors(const plan::Job &job, const checkpoint::RunState &state, 
     return value != nullptr ? value->wholeNumber().value_or(otherwise) : otherwise;
   };
   int64_t ours = job.model.vocabSize, saved = wholeOr("vocab_size", 0);
-  constexpr int64_t kDivisor = 128, kRanksMax = 1 << 20; // Megatron's own
+  constexpr int64_t kDivisor = 128, kRanksMax = 1 << 20; // defaults of Megatron
   int64_t step =
       std::clamp<int64_t>(wholeOr("make_vocab_size_divisible_by", kDivisor), 1, kRanksMax) *
       std::clamp<int64_t>(wholeOr("tensor_model_parallel_size", 1), 1, kRanksMax);
   if (ours > 0 && saved > ours)
     found.push_back({kVocabulary, std::to_string(saved), std::to_string(ours)});
-  else if (ours > 0 && saved <= 0 && rows - ours >= step) // more than padding can be
+  else if (ours > 0 && saved <= 0 && rows - ours >= step) // more rows than padding can add
     found.push_back(
         {kVocabulary, fmt::format("{} rows of embeddings", rows), std::to_string(ours)});
 }

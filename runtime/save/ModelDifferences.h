@@ -1,5 +1,5 @@
-// Compares a checkpoint's description of its model with the recipe, as far as shapes of tensors do
-// not show differences. With other settings, the same weights would define another function.
+// Compares a checkpoint's description of its model with the recipe, for differences that shapes of
+// tensors do not show. With other settings, the same weights would compute another function.
 #pragma once
 
 #include <string>
@@ -11,23 +11,24 @@
 namespace shardc::save {
 
 struct ModelDifference {
-  std::string option; ///< its path
-  std::string saved;  ///< what the checkpoint has, as text
+  std::string option; ///< path of the option
+  std::string saved;  ///< value in the checkpoint, as text
   std::string ours;
 };
 
-/// Options of which the checkpoint has another value. What it does not say is not compared.
+/// Options for which the checkpoint has another value. Options without a value in the checkpoint
+/// are not compared.
 std::vector<ModelDifference> modelDifferences(const plan::Job &job,
                                               const checkpoint::RunState &state);
 
-/// The same of the tensors: rows of the vocabulary that were trained, and an output layer of its
-/// own, which the run would drop. `hasOutput` is whether the checkpoint has that, `rows` how many
-/// its embeddings have.
+/// Adds differences that follow from tensors: trained rows of the vocabulary, and a separate output
+/// layer, which the run would drop. `hasOutput` says whether the checkpoint has an output layer,
+/// and `rows` is the number of rows of its embeddings.
 void addDroppedTensors(const plan::Job &job, const checkpoint::RunState &state, bool hasOutput,
                        int64_t rows, std::vector<ModelDifference> &found);
 
-/// Removes the differences that 'checkpoint.accept_differences' accepts, and reports them to
-/// `emit`. ModelDiffers with the others; also if it names an option that is not compared.
+/// Removes the differences that 'checkpoint.accept_differences' lists, and reports them to `emit`.
+/// ModelDiffers with the remaining ones, or if it lists an option that is not compared.
 Status judgeDifferences(const plan::Job &job, const std::string &folder,
                         const std::vector<ModelDifference> &found, const ReportSink &emit);
 

@@ -18,9 +18,9 @@ template <typename T> void set(uint8_t *array, int64_t i, const T &value) {
 }
 
 constexpr int64_t kElementsAtOnce = 4 << 20;
-constexpr int64_t kHalf = 2; ///< bytes
+constexpr int64_t kHalf = 2; ///< bytes per half
 
-/// The address at which a piece begins in the cell that holds it.
+/// The address at which a piece begins in its cell.
 Result<uint8_t *> addressOf(exec::Executable &executable, size_t rank, const plan::Cell &cell,
                             const StatePiece &piece) {
   ASSIGN_OR_RETURN(uint8_t * address,
@@ -28,16 +28,16 @@ Result<uint8_t *> addressOf(exec::Executable &executable, size_t rank, const pla
   return address + piece.byteBegin;
 }
 
-/// Elements of a piece in halves that are moved at once.
+/// A range of elements of a piece in halves that is transferred at a time.
 struct Stretch {
-  uint8_t *upper, *lower;                   ///< where they are in both cells
-  std::vector<uint8_t> weights, remainders; ///< of the host, as many bytes
+  uint8_t *upper, *lower;                   ///< addresses in both cells
+  std::vector<uint8_t> weights, remainders; ///< host memory, equally many bytes
   int64_t begin = 0, count = 0;             ///< elements of the piece
 
   int64_t bytes() const { return std::ssize(weights); }
 };
 
-/// Calls `move` for one range after the other until the whole piece has been moved.
+/// Calls `move` for consecutive ranges until the whole piece was transferred.
 template <typename Move>
 Status forStretches(exec::Executable &executable, size_t rank, const StateLayout &layout,
                     const StatePiece &piece, const Move &move) {

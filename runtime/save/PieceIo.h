@@ -1,5 +1,5 @@
-// Reads pieces of state from a rank's memory and writes them there, in the numbers that checkpoints
-// have: master weights that are kept in two halves are joined and split on the way.
+// Reads and writes pieces of state in a rank's memory, in the element types of checkpoints: master
+// weights in two halves are joined when they are read and split when they are written.
 #pragma once
 
 #include <cstdint>
@@ -10,11 +10,11 @@
 
 namespace shardc::save {
 
-/// Joins bf16 weights and u16 remainders to f32 elements, and splits them again.
+/// Join bf16 weights and u16 remainders to f32 elements, and split them again.
 void joinHalves(const uint8_t *weights, const uint8_t *remainders, int64_t count, uint8_t *masters);
 void splitHalves(const uint8_t *masters, int64_t count, uint8_t *weights, uint8_t *remainders);
 
-/// All bytes of the piece, as StateLayout::bytesOf counts them; nothing may be queued.
+/// Transfer all bytes of the piece, in the form of StateLayout::bytesOf. Nothing may be queued.
 Status readPiece(exec::Executable &executable, size_t rank, const StateLayout &layout,
                  const StatePiece &piece, std::vector<uint8_t> &bytes);
 Status writePiece(exec::Executable &executable, size_t rank, const StateLayout &layout,

@@ -15,11 +15,11 @@ using checkpoint::SaveTarget;
 
 namespace {
 
-// Approximate bytes of a file in addition to the state's own.
-constexpr uint64_t kRecordBytes = 4 << 10;  ///< of a piece, in two records at most
-constexpr uint64_t kObjectBytes = 32 << 10; ///< of a tensor's settings, on the first rank
+// Estimated bytes of a file in addition to the state:
+constexpr uint64_t kRecordBytes = 4 << 10;  ///< per piece, which has at most two records
+constexpr uint64_t kObjectBytes = 32 << 10; ///< per tensor, for settings on the first rank
 
-constexpr int64_t kHalvesAtOnce = 8 << 20; ///< bytes of remainders that are joined at once
+constexpr int64_t kHalvesAtOnce = 8 << 20; ///< bytes of remainders that are joined at a time
 
 } // namespace
 

@@ -1,5 +1,5 @@
-// Writes one checkpoint of a run: objects, then rows of parameters and moments in the order in
-// which they arrive, from the device or from a snapshot in host memory.
+// Writes one checkpoint of a run: objects first, then rows of parameters and moments in the order
+// in which they arrive, from the device or from a snapshot in host memory.
 #pragma once
 
 #include <atomic>
@@ -14,22 +14,22 @@
 
 namespace shardc::save {
 
-/// The data that all checkpoints of a run share. Outlives the writers.
+/// Data that all saves of a run share. It must outlive the writers.
 struct SaveJob {
   const plan::Plan *plan = nullptr;
   const StateLayout *layout = nullptr;
   std::unique_ptr<FormatWriter> format;
   bool savesOptimizer = true;
-  /// Set: counts the threads that are writing files, or removing some.
+  /// If set, counts the threads that are writing or removing files.
   std::atomic<int> *writers = nullptr;
-  checkpoint::Observers observers; ///< of the files
-  int64_t attempt = 0;             ///< which start of the job's ranks it is
-  /// Files of a Hugging Face model, from the checkpoint with which the run began.
+  checkpoint::Observers observers; ///< observers of file operations
+  int64_t attempt = 0;             ///< number of the start of the job's ranks
+  /// Files of a Hugging Face model, from the checkpoint with which the run started.
   std::vector<checkpoint::HfModelFile> modelFiles = {};
-  std::string baseRecord; ///< BaseWeights::record of the weights that adapters are for
+  std::string baseRecord; ///< BaseWeights::record of the adapters' base
 
   static Result<SaveJob> of(const plan::Plan &plan, const StateLayout &layout);
-  /// The folder of the save after this step.
+  /// The target of the save after this step.
   checkpoint::SaveTarget target(const std::string &root, int64_t step) const {
     auto target = checkpoint::SaveTarget::iteration(root, step, observers);
     target.attempt = attempt;
@@ -37,7 +37,8 @@ struct SaveJob {
   }
 };
 
-/// The thread is writing files while this lives: that may take long, and is not a standstill.
+/// Marks that the current thread writes files, as long as it lives. Writing may take long without
+/// being a stall.
 class Writing {
 public:
   explicit Writing(const SaveJob &job) : writers_(job.writers) {
@@ -55,22 +56,21 @@ private:
   std::atomic<int> *writers_;
 };
 
-/// One rank's file.
+/// Writes one rank's file.
 class RankSave {
 public:
-  /// Makes the file, with the objects on rank 0.
+  /// Creates the file; on rank 0, also writes the objects.
   static Result<RankSave> begin(const SaveJob &job, const checkpoint::SaveTarget &target,
                                 int worldRank, const Progress &progress);
 
-  /// The pieces that this rank saves, by cell and place in it.
+  /// The pieces that this rank saves, sorted by cell and position in the cell.
   const std::vector<StatePiece> &pieces() const { return pieces_; }
-  /// Adds bytes of a piece, as StateLayout::bytesOf counts them. The bytes of a piece and of a cell
-  /// come from the beginning to the end.
-  /// Writes as many rows as are complete; the rest of a row is kept until the next bytes of its
-  /// cell.
+  /// Adds bytes of a piece, in the form of StateLayout::bytesOf. The bytes of each piece, and of
+  /// each cell, must be added in order. Complete rows are written at once; the rest of a row is
+  /// kept until the next bytes of its cell arrive.
   Status add(const StatePiece &piece, int64_t from, const uint8_t *data, int64_t bytes);
-  /// Adds the parts of pieces in these bytes of a cell. Remainders come after the bytes of their
-  /// weights, which stay in place until then.
+  /// Adds the parts of pieces that these bytes of a cell contain. Remainders must be added after
+  /// their weights, whose memory must stay valid until then.
   Status addCell(uint32_t cell, int64_t byteBegin, const uint8_t *data, int64_t bytes);
   Status finish() { return writer_.finish(); }
   int64_t bytesWritten() const { return bytesWritten_; }
@@ -78,7 +78,7 @@ public:
 private:
   RankSave(const SaveJob &job, checkpoint::RankWriter writer)
       : job_(&job), writer_(std::move(writer)) {}
-  /// Bytes of a cell.
+  /// A range of a cell's bytes.
   struct Stretch {
     int64_t begin = 0, bytes = 0;
     const uint8_t *data = nullptr;
@@ -89,14 +89,15 @@ private:
   const SaveJob *job_;
   checkpoint::RankWriter writer_;
   std::vector<StatePiece> pieces_;
-  /// For each cell, the beginning of a row whose rest has not come yet.
+  /// For each cell, the beginning of a row whose rest has not arrived yet.
   std::map<uint32_t, std::vector<uint8_t>> begunRows_;
-  std::map<uint32_t, std::vector<Stretch>> upperHalves_; ///< by cell, what has come
+  std::map<uint32_t, std::vector<Stretch>> upperHalves_; ///< by cell, bytes that have arrived
   int64_t bytesWritten_ = 0;
 };
 
-/// Writes the files beside the ranks', commits, and then writes the Hugging Face copy in the
-/// checkpoint's folder `hf` if the recipe requests it; `copied` receives the result.
+/// Writes files other than those of ranks, commits the save, and then writes the Hugging Face copy
+/// to the checkpoint's folder `hf` if the recipe requests one. `copied` receives the result of that
+/// copy.
 Status commitRun(const SaveJob &job, const checkpoint::SaveTarget &target, const Progress &progress,
                  Status &copied);
 

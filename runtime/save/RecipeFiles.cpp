@@ -13,7 +13,7 @@ namespace {
 
 constexpr const char *kCommandFile = "command.txt";
 
-/// A word as a shell reads it.
+/// Quotes a word for a shell if needed.
 std::string shellQuoted(const std::string &word) {
   auto isPlain = [](char c) {
     return std::isalnum(static_cast<unsigned char>(c)) != 0 ||
@@ -27,8 +27,8 @@ std::string shellQuoted(const std::string &word) {
   return text + "'";
 }
 
-/// The file name of a source: its own, unless a plan from elsewhere has a name that no file can
-/// have.
+/// The file name of a source: its own name, unless a plan from elsewhere has a name that is not
+/// valid for a file.
 std::string fileNameOf(const plan::Plan &plan, size_t index) {
   const std::string &name = plan.sources[index].name;
   bool isTaken = name == kCommandFile;

@@ -1,4 +1,4 @@
-// The files about the recipe that a checkpoint keeps.
+// The files with the recipe that a checkpoint contains.
 #pragma once
 
 #include <string>
@@ -9,12 +9,12 @@
 namespace shardc::save {
 
 struct RecipeFile {
-  std::string name; ///< in the checkpoint's folder
+  std::string name; ///< path in the checkpoint's folder
   std::string text;
 };
 
-/// The plan's sources as files in the folder `recipe`, and `recipe/command.txt`, the command that
-/// compiles them there. Nothing for a plan without sources, such as one written by hand.
+/// The plan's sources as files in the folder `recipe`, and `recipe/command.txt` with the command
+/// that compiles them there. Empty for a plan without sources, such as one written by hand.
 std::vector<RecipeFile> recipeFiles(const plan::Plan &plan);
 
 } // namespace shardc::save

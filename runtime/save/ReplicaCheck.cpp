@@ -14,10 +14,10 @@ namespace {
 /// The checksum of a rank's part of a parameter.
 struct PartSum {
   uint32_t param = 0, crc = 0;
-  int64_t part = 0; ///< which of its parts the splits of the parameter give to the rank
+  int64_t part = 0; ///< number of the rank's part among the parameter's parts
 };
 
-/// Cells with whole blocks of weights.
+/// Cells that contain whole blocks of weights.
 std::vector<const plan::Cell *> weightCells(const plan::Plan &plan, const plan::Role &role) {
   std::vector<const plan::Cell *> cells;
   for (const plan::Cell &cell : role.cells)
@@ -49,7 +49,7 @@ Status addSums(exec::Executable &executable, size_t rank, std::vector<PartSum> &
   return Status::ok();
 }
 
-/// A rank's sums as bytes, which ranks exchange.
+/// A rank's checksums as bytes, for the exchange between ranks.
 std::string packed(const std::vector<PartSum> &sums) {
   std::string bytes(sums.size() * sizeof(PartSum), '\0');
   if (!sums.empty())

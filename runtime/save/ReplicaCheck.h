@@ -1,4 +1,4 @@
-// Compares the weights that several ranks have
+// Compares weights that several ranks replicate
 // (train.check_weight_hash_across_dp_replicas_interval).
 #pragma once
 
@@ -7,10 +7,10 @@
 
 namespace shardc::save {
 
-/// Compares checksums of all parameters that layers compute with and that ranks have whole; nothing
-/// is queued. Numeric (replicas-differ), alike on all ranks, if ranks that have the same part of a
-/// parameter have other numbers. All ranks call it together; `peers` are those in other processes,
-/// or null.
+/// Compares checksums of all parameters with which layers compute and that ranks hold whole.
+/// Numeric (replicas-differ), the same on all ranks, if ranks with the same part of a parameter
+/// have different values. All ranks call it together, and nothing may be queued. `peers` are the
+/// ranks in other processes, or null.
 Status compareReplicas(exec::Executable &executable, hal::Peers *peers, int64_t step);
 
 /// Changes the first byte of a rank's first weights, for a test of the comparison.

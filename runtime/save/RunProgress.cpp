@@ -19,7 +19,7 @@ using checkpoint::PlainEntries;
 using checkpoint::PlainItems;
 using checkpoint::PlainValue;
 
-/// An item of a list, which is text in a plan: converted to a number if it is one.
+/// An item of a list. Plans store items as text; numbers are converted.
 PlainValue plainItem(const std::string &text) {
   const char *end = text.data() + text.size();
   int64_t whole = 0;
@@ -50,12 +50,12 @@ PlainValue plainValue(const plan::JobValue &value) {
       value);
 }
 
-// Fields of the state of Megatron's DynamicGradScaler.
+// Fields in the state of Megatron's DynamicGradScaler.
 constexpr const char *kScale = "scale";
 constexpr const char *kGrowth = "growth_tracker";
 constexpr const char *kHysteresis = "hysteresis_tracker";
 
-constexpr double kWholeMinutesMax = 1e15; ///< beyond it numbers do not tell whole ones apart
+constexpr double kWholeMinutesMax = 1e15; ///< above it, not all whole numbers are exact
 
 /// Steps between evaluations in the program; 0 if it has none.
 int64_t evaluationInterval(const std::vector<plan::ProgramNode> &nodes) {
@@ -107,8 +107,8 @@ PlainEntries schedulerOf(const plan::Plan &plan, const Progress &progress) {
   };
 }
 
-/// The plan's settings, and those options that are off and that a plan omits, since readers of a
-/// checkpoint may have other defaults.
+/// The plan's settings, including options that are off and that the plan therefore omits, since
+/// readers of a checkpoint may have other defaults.
 std::vector<plan::Job::Entry> settingsOf(const plan::Job &job) {
   std::vector<plan::Job::Entry> all = job.entries();
   for (size_t i = 0; i < plan::kJobFields; ++i) {
@@ -129,15 +129,15 @@ PlainEntries argumentsOf(const plan::Plan &plan) {
     for (const auto &[path, value] : settingsOf(plan.job))
       if (path.starts_with(section))
         args[path.substr(section.size())] = plainValue(value);
-  // A list of all layers, or one number n: every n-th.
+  // Megatron writes a list for all layers, or one number n for every n-th layer.
   for (const char *pattern : {"moe_layer_freq", "no_rope_freq"})
     if (auto found = args.find(pattern); found != args.end())
       if (const auto *items = found->second.as<PlainItems>(); items && items->size() == 1)
         found->second = PlainValue(items->front());
-  // Megatron's trainer has another name than its library.
+  // Megatron's trainer and its library use different names for this.
   if (auto experts = args.find("num_moe_experts"); experts != args.end())
     args["num_experts"] = experts->second;
-  double minutes = plan.job.dist.distributedTimeoutMinutes; // Megatron takes whole ones
+  double minutes = plan.job.dist.distributedTimeoutMinutes; // Megatron accepts whole minutes only
   if (args.contains("distributed_timeout_minutes") && minutes == std::trunc(minutes) &&
       minutes < kWholeMinutesMax)
     args["distributed_timeout_minutes"] = static_cast<int64_t>(minutes);
@@ -150,12 +150,12 @@ PlainEntries argumentsOf(const plan::Plan &plan) {
   args["tokenizer_type"] = plan.job.text(plan::JobField::dataset_tokenizer);
   args["ckpt_format"] = plan.job.text(plan::JobField::checkpoint_ckptFormat);
   args["seed"] = plan.job.rng.seed;
-  args["no_save_optim"] = !plan.job.checkpoint.saveOptim; // loaders do not ask for it
+  args["no_save_optim"] = !plan.job.checkpoint.saveOptim; // loaders then do not request it
   args["no_save_rng"] = !plan.job.checkpoint.saveRng;
   return {args.begin(), args.end()};
 }
 
-/// JSON, which YAML contains.
+/// Prints a value as JSON, which is valid YAML.
 std::string scalarText(const plan::JobValue &value) {
   return std::visit([](const auto &v) { return toText(nlohmann::json(v)); }, value);
 }

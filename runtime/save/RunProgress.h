@@ -1,5 +1,5 @@
-// Contents of a checkpoint besides its tensors, from the plan's options and the step state:
-// counters, schedule, arguments under Megatron's names, optimizer settings of parameters.
+// Contents of a checkpoint other than tensors, from the plan's options and the step state:
+// counters, schedule, arguments with Megatron's names, and optimizer settings of parameters.
 #pragma once
 
 #include <optional>
@@ -20,66 +20,67 @@ struct LossScaler {
   int32_t growthTracker = 0, hysteresisTracker = 0;
 };
 
-/// How far a job has come, over all processes that worked on it.
+/// The progress of a job, over all processes that have worked on it.
 struct Progress {
   int64_t step = 0;
-  int64_t applied = 0; ///< updates that the schedule counts, and the moments but for countOffsets
-  int64_t scheduledSamples = 0; ///< of these updates, where the schedule counts samples instead
+  int64_t applied = 0; ///< updates that the schedule counts, and moments if countOffsets is 0
+  int64_t scheduledSamples = 0; ///< samples of these updates, for schedules that count samples
   float lr = 0, decoupledLr = 0, weightDecay = 0; ///< of the last step
-  std::optional<LossScaler> lossScaler;           ///< none: that of a new run
-  std::vector<float> amaxHistory; ///< of plans that keep one, on the first rank; empty: a new run's
-  std::vector<float> expertBias;  ///< the content of such a cell, on the rank that saves it
+  std::optional<LossScaler> lossScaler;           ///< not set: the state of a new run
+  std::vector<float> amaxHistory; ///< if the plan has one, on the first rank; empty: a new run's
+  std::vector<float> expertBias;  ///< content of the expert bias cell, on the rank that saves it
   int64_t consumedTrainSamples = 0, consumedValidSamples = 0;
-  int64_t skippedTrainSamples = 0; ///< of steps that were skipped
+  int64_t skippedTrainSamples = 0; ///< samples of skipped steps
   double floatingPointOperations = 0;
-  /// For each parameter, by index in Plan::params, the number of updates in its moments minus that
-  /// of the schedule; negative if the moments began later. Empty: all 0.
+  /// For each parameter, by index in Plan::params, the number of updates in its moments minus the
+  /// number in the schedule; negative if the moments began later. Empty: all 0.
   std::vector<int64_t> countOffsets;
 
-  /// Updates that a parameter's moments count.
+  /// The number of updates in a parameter's moments.
   int64_t updatesOf(size_t param) const {
     return applied + (countOffsets.empty() ? 0 : countOffsets[param]);
   }
 };
 
-/// The progress after further steps: `state` is the last one's, `begin` what this process began
-/// with.
+/// The progress after further steps: `state` is the state after the last step, and `begin` the
+/// progress with which this process began.
 Progress progressAfter(const plan::Plan &plan, const Progress &begin, const StepState &state);
 
-/// Global batches that were consumed since the first one of the plan, of its size.
+/// Global batches of the plan's size that were consumed since the first batch of the plan.
 int64_t batchesConsumed(const plan::Plan &plan, const Progress &progress);
 
 checkpoint::RunState runStateOf(const plan::Plan &plan, const Progress &progress);
-/// The loss scale in a run's checkpoint; nothing if it is not dynamic or not known.
+/// The loss scale in a run's checkpoint; nothing if it is not dynamic or unknown.
 std::optional<LossScaler> lossScalerOf(const checkpoint::RunState &state);
-/// The cell of a role with the amax history; null if the plan has none. All ranks have the
-/// same history, each role in a place of its own.
+/// The cell of a role with the amax history; null if the plan has none. All ranks have the same
+/// history, but roles may store it at different places.
 const plan::Cell *amaxHistoryOf(const plan::Plan &plan, uint32_t role = 0);
-/// The cell of a role with the bias on the choice of experts: a row for each layer with experts of
-/// any stage, then zeros. Stages without experts have no such cell; all others have the same.
+/// The cell of a role with the expert bias: one row per layer with experts of any stage, followed
+/// by zeros. Stages without experts have no such cell. All other stages have the same content.
 const plan::Cell *expertBiasOf(const plan::Plan &plan, uint32_t role);
-/// The first rank with such a cell, which saves it; none if no rank has one.
+/// The first rank with such a cell, which saves it; nothing if no rank has one.
 std::optional<int64_t> rankWithExpertBias(const plan::Plan &plan);
-/// Upstream's buffer of a layer with experts, f32[experts].
+/// Upstream's buffer with the expert bias of a layer, f32[experts].
 struct ExpertBuffer {
-  std::string name; ///< `decoder.layers.3.mlp.router.expert_bias`
+  std::string name; ///< such as `decoder.layers.3.mlp.router.expert_bias`
   int64_t experts = 0;
 };
-/// The buffers of expert biases of a plan, by rows of its cells.
+/// The buffers of expert biases of a plan, in the order of rows in its cells.
 std::vector<ExpertBuffer> expertBuffersOf(const plan::Plan &plan);
-/// The name of this history in checkpoints. Loaders upstream skip it: no tensor of theirs is the
-/// same.
+/// The name of the amax history in checkpoints. Upstream's loaders ignore it, since no tensor of
+/// theirs has this name.
 inline constexpr const char *kAmaxHistory = "decoder._extra_state.amax_history";
-/// Adds the amax history, if there is one, to the rank's save.
+/// Adds the amax history to the rank's save if there is one.
 Status addAmaxHistory(const plan::Plan &plan, const Progress &progress,
                       checkpoint::RankWriter &writer);
 /// The optimizer group of a parameter.
 checkpoint::GroupKey groupKeyOf(const plan::Plan &plan, const plan::Param &param);
 /// The optimizer settings of the parameter with this index in Plan::params.
 checkpoint::GroupMeta groupMetaOf(const plan::Plan &plan, size_t param, const Progress &progress);
-/// Whether Megatron has the model of such a run in its module of bf16 and fp16.
+/// The precision that Megatron FSDP's names imply: Half if Megatron wraps the model of such a run
+/// in its module for bf16 and fp16.
 checkpoint::FsdpPrecision fsdpPrecisionOf(const plan::Plan &plan);
-/// The effective options as `run_config.yaml`, a section for each first segment of their paths.
+/// The effective options as the text of `run_config.yaml`, with one section per first path segment.
 std::string runConfigText(const plan::Plan &plan);
 
 } // namespace shardc::save

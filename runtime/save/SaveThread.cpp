@@ -10,7 +10,7 @@
 namespace shardc::save {
 namespace {
 
-/// Between two looks at whether a snapshot's copies have ended.
+/// Time between two polls for the end of a snapshot's copies.
 constexpr std::chrono::microseconds kPoll{500};
 
 } // namespace
@@ -171,7 +171,7 @@ SaveThread::Outcome SaveThread::saveTask(std::unique_lock<std::mutex> &lock) {
   return outcome;
 }
 
-/// Enters and leaves with the mutex held.
+/// Writes the save of the current task. The mutex is held on entry and on return.
 Status SaveThread::writeTask(const checkpoint::SaveTarget &target, Status &copied,
                              std::unique_lock<std::mutex> &lock) {
   changed_.wait(lock, [&] { return isEnding_ || task_->progress; });
@@ -201,14 +201,14 @@ Status SaveThread::writeTask(const checkpoint::SaveTarget &target, Status &copie
   return status;
 }
 
-/// Enters and leaves with the mutex held.
+/// Writes the files of this process' ranks. The mutex is held on entry and on return.
 Status SaveThread::writeRanks(const checkpoint::SaveTarget &target, const Progress &progress,
                               std::unique_lock<std::mutex> &lock) {
   lock.unlock();
   std::vector<RankSave> ranks;
   auto begin = [&]() -> Status {
     Writing writing(job_);
-    if (part_ == Part::Alone) // otherwise the run's threads have met for it
+    if (part_ == Part::Alone) // otherwise the run's threads have called beginSave
       RETURN_IF_ERROR(checkpoint::beginSave(target));
     for (size_t rank = 0; rank < executable_->rankCount(); ++rank) {
       ASSIGN_OR_RETURN(RankSave save,
@@ -231,22 +231,22 @@ Status SaveThread::writeRanks(const checkpoint::SaveTarget &target, const Progre
   return status;
 }
 
-/// If other processes write too: waits for the decision of all. Enters and leaves with the mutex
-/// held.
+/// If other processes write too, waits for the common decision. The mutex is held on entry and on
+/// return.
 Status SaveThread::awaitDecision(Status mine, std::unique_lock<std::mutex> &lock) {
   if (part_ == Part::Alone)
     return mine;
   task_->isHostFree = true;
   task_->isWritten = mine.isOk();
   task_->failure = mine;
-  changed_.notify_all(); // a piece may be waited for
+  changed_.notify_all(); // another thread may wait for a piece
   changed_.wait(lock, [&] { return isEnding_ || task_->decision; });
   if (!task_->decision)
     return makeStatus(StatusCode::Aborted, "the run has ended before all ranks had written");
   return *task_->decision;
 }
 
-/// Enters and leaves with the mutex held.
+/// Writes the pieces of the snapshot. The mutex is held on entry and on return.
 Status SaveThread::writePieces(std::vector<RankSave> &ranks, std::unique_lock<std::mutex> &lock) {
   for (size_t p = 0; p < pieces_.size(); ++p) {
     changed_.wait(lock, [&] { return isEnding_ || task_->queued > p; });
@@ -265,8 +265,8 @@ Status SaveThread::writePieces(std::vector<RankSave> &ranks, std::unique_lock<st
   return Status::ok();
 }
 
-/// Asks instead of waiting: a thread that waits for the backend takes part in its search for
-/// deadlocks.
+/// Waits for the snapshot's copies by polling, since a thread that waits in the backend takes part
+/// in its detection of deadlocks.
 Status SaveThread::waitForCopies() {
   while (!executable_->isBackgroundDone()) {
     std::this_thread::sleep_for(kPoll);
@@ -277,7 +277,7 @@ Status SaveThread::waitForCopies() {
   return Status::ok();
 }
 
-/// Calls `use` for each copy of the ranks in this process.
+/// Calls `use` for each copy of ranks in this process.
 template <typename Use> Status SaveThread::forCopies(const SnapshotPiece &piece, const Use &use) {
   for (const RoleSnapshot &role : piece.roles)
     for (size_t rank : executable_->ranksOf(role.segments.front()))
@@ -302,8 +302,8 @@ Status SaveThread::writePiece(const SnapshotPiece &piece, std::vector<RankSave> 
   });
 }
 
-/// Copies the snapshot to memory from which the thread then writes files, which takes as long as
-/// the disk needs.
+/// Copies the snapshot to memory from which the thread then writes files. Writing may take as long
+/// as the disk needs; meanwhile, arena `host` is free.
 Status SaveThread::copySnapshot() {
   SHARDC_CHECK(pieces_.size() == 1, "{} pieces share the arena with others", pieces_.size());
   RETURN_IF_ERROR(waitForCopies());

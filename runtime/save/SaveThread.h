@@ -1,6 +1,6 @@
 // The thread that writes snapshots and removes old checkpoints while training continues. The run's
-// thread enqueues the copies and asks for the outcome; the two communicate only through this class.
-// Where the arena `host` has another user, the thread copies the snapshot before it writes.
+// thread enqueues the copies and asks for the outcome; the two threads only communicate through
+// this class. If arena `host` has another user, the thread copies the snapshot before it writes.
 #pragma once
 
 #include <condition_variable>
@@ -18,59 +18,61 @@ namespace shardc::save {
 
 class SaveThread {
 public:
-  /// The processes that write a save: this one alone, or each the files of its ranks, where the
-  /// first one commits. With other processes, the run's thread passes on what all have decided.
+  /// Which processes write a save: this one alone, or each process the files of its ranks, and the
+  /// first process commits. With several processes, the run's thread passes on their common
+  /// decision.
   enum class Part : uint8_t { Alone, First, Other };
 
-  /// What came of a save.
+  /// The outcome of a save.
   struct Outcome {
     int64_t step = 0;
     std::string path;
-    Status status;  ///< of the save
+    Status status;  ///< of the save itself
     Status copied;  ///< of its Hugging Face copy
     Status cleanup; ///< of the removal of old checkpoints
   };
 
-  /// `mostRecent` checkpoints stay under `root`, all if it is negative. `sharesHost`: snapshots, of
-  /// one piece, are copied before they are written. Everything that is given outlives the thread;
-  /// without an executable it only removes.
+  /// `mostRecent` is the number of checkpoints to keep under `root`; negative: all. With
+  /// `sharesHost`, snapshots, which then have one piece, are copied before they are written. All
+  /// arguments must outlive the thread. Without an executable, it only removes checkpoints.
   SaveThread(const SaveJob &job, const std::vector<SnapshotPiece> &pieces,
              exec::Executable *executable, std::string root, int64_t mostRecent, Part part,
              bool sharesHost);
   ~SaveThread();
-  /// Call once, before all others. Exhausted where no thread can be started.
+  /// Starts the thread; call it once and first. Exhausted if no thread can be started.
   Status start();
 
-  /// Completes the saves that can be completed, and ends the thread: a save whose snapshot or step
-  /// is missing is abandoned.
+  /// Completes saves that can be completed, and ends the thread. A save whose snapshot or step is
+  /// missing is abandoned.
   void end();
 
-  /// True from `begin` until the outcome can be taken.
+  /// Whether a save was begun and its outcome was not taken yet.
   bool isBusy();
-  /// Begins the save of a step; none may be under way. Its snapshot's first piece is queued.
+  /// Begins the save of a step. No other save may be running, and the first piece of its snapshot
+  /// must be queued.
   void begin(int64_t step);
-  /// The step's state, which the save waits for.
+  /// Provides the step's state, for which the save waits.
   void setProgress(const Progress &progress);
-  /// The step that waits for its state; none if no save does.
+  /// The step for whose state a save waits; nothing if none does.
   std::optional<int64_t> awaitedStep();
-  /// Another piece of the snapshot is queued.
+  /// Notes that another piece of the snapshot was queued.
   void pieceQueued();
-  /// Waits until so many pieces are written, or the save has failed: false then.
+  /// Waits until `count` pieces are written. False if the save has failed.
   bool waitForPieces(size_t count);
-  /// Whether the arena `host` may be written again; waits until it may. Not while a step's state is
-  /// awaited.
+  /// isHostFree() says whether arena `host` may be overwritten, and awaitHost() waits for it. The
+  /// latter must not be called while a save waits for a step's state.
   bool isHostFree();
   void awaitHost();
-  /// Waits until no save is under way.
+  /// Waits until no save is running.
   void wait();
-  /// The progress of a common save in this process, for the others: "writing", "written", "done",
-  /// or a text for failureOf.
+  /// The progress of a common save in this process, as a text for other processes: "writing",
+  /// "written", "done", or a text for failureOf.
   std::string progress();
-  /// The failure that another process' progress reports of.
+  /// The failure in another process' progress.
   static Status failureOf(std::string_view progress);
-  /// The decision of all processes: the first one commits, or all give up.
+  /// Sets the common decision of all processes: the first one commits, or all give up.
   void decide(Status status);
-  /// What came of the latest save, once.
+  /// The outcome of the latest save; can be taken once.
   std::optional<Outcome> takeOutcome();
   /// Removes old checkpoints.
   void cleanUp();
@@ -79,11 +81,11 @@ private:
   struct Task {
     int64_t step = 0;
     std::optional<Progress> progress;
-    size_t queued = 1, written = 0; ///< pieces
-    bool isHostFree = false;        ///< all of the snapshot is copied or written, or given up
-    bool isWritten = false;         ///< this process' files
-    Status failure;                 ///< why they are not
-    std::optional<Status> decision; ///< of all processes
+    size_t queued = 1, written = 0; ///< numbers of pieces
+    bool isHostFree = false;        ///< the snapshot was copied, written or given up
+    bool isWritten = false;         ///< files of this process
+    Status failure;                 ///< reason if they are not written
+    std::optional<Status> decision; ///< common decision of all processes
   };
 
   void run();
@@ -107,7 +109,7 @@ private:
   int64_t mostRecent_;
   Part part_;
   bool sharesHost_;
-  std::unique_ptr<uint8_t[]> copied_; ///< the snapshot, for as long as it is written
+  std::unique_ptr<uint8_t[]> copied_; ///< the copied snapshot, while it is written
 
   std::mutex mutex_;
   std::condition_variable changed_;

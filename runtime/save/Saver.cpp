@@ -20,7 +20,7 @@ namespace {
 
 using checkpoint::SaveTarget;
 
-/// Makes the folder that checkpoints go into, and sees that files can be made in it.
+/// Creates the folder for checkpoints, and checks that files can be created in it.
 Status makeRoot(const std::string &root) {
   if (Status status = checkpoint::makeFolders(root); !status.isOk())
     return std::move(status).as(report::SaveFolderRefused.info());
@@ -30,7 +30,7 @@ Status makeRoot(const std::string &root) {
   return Status::ok();
 }
 
-/// How many of the newest checkpoints are kept; -1: all.
+/// The number of newest checkpoints to keep; -1: all.
 int64_t keptOf(const plan::Plan &plan) {
   int64_t recent = plan.job.checkpoint.mostRecentK;
   return recent < 0 && plan.job.checkpoint.saveRetainInterval > 0 ? 1 : recent;
@@ -92,7 +92,7 @@ Result<std::unique_ptr<Saver>> Saver::create(const plan::Plan &plan, ReportSink 
 }
 
 Status Saver::turnTo(const plan::Plan &plan, const Progress &begin) {
-  thread_.reset(); // which has the executable
+  thread_.reset(); // it refers to the executable
   plan_ = &plan;
   begin_ = begin;
   ASSIGN_OR_RETURN(layout_, StateLayout::create(plan));
@@ -136,7 +136,7 @@ Status Saver::checkOverwrites(int64_t step, const std::string &continued) const 
   return makeStatus(report::WouldOverwrite, root_, all.back().iteration, step);
 }
 
-/// The status of all ranks, on all ranks.
+/// The common status of all ranks, returned on all ranks.
 Status Saver::agree(std::string_view what, Status mine) const {
   return peers_ ? peers_->agree(what, mine) : mine;
 }
@@ -157,7 +157,7 @@ Status Saver::needThread() {
   return status;
 }
 
-/// Reports a failure, and whether it ends the run.
+/// Handles the result of a save. A failure is reported, or returned if it ends the run.
 Status Saver::judge(int64_t step, Status status) {
   lastStatus_ = std::move(status);
   if (lastStatus_.isOk())
@@ -165,7 +165,8 @@ Status Saver::judge(int64_t step, Status status) {
   lastStatus_ = std::move(lastStatus_)
                     .withContext(fmt::format("step {} is not saved", step))
                     .as(report::StepNotSaved.info());
-  // The caller that ends the run reports why, or the supervisor that has ended all ranks has.
+  // In these cases, the caller that ends the run reports the reason, or the supervisor that has
+  // ended all ranks has reported it.
   if (stopsOnError_ || lastStatus_.code() == StatusCode::Aborted)
     return lastStatus_;
   emit_(lastStatus_.report());
@@ -174,12 +175,13 @@ Status Saver::judge(int64_t step, Status status) {
 
 bool Saver::isUnderWay() { return peers_ ? isShared_ : thread_ && thread_->isBusy(); }
 
-/// A step whose state was copied, or is being copied, has not ended yet.
+/// Whether a save or an image waits for the state of a step that has not ended yet.
 bool Saver::isAwaitingState() {
   return (thread_ && thread_->awaitedStep()) || (memory_ && memory_->awaitedStep());
 }
 
-/// Plans have background segments for saves in memory as well.
+/// Whether saves are written in the background. Plans also have background segments for saves in
+/// memory.
 bool Saver::isInBackground() const {
   const auto &options = plan_->job.checkpoint;
   return !snapshot_.empty() && (options.asyncSave || options.inMemoryInterval == 0);
@@ -190,9 +192,10 @@ bool Saver::readsCells() const {
 }
 
 Result<bool> Saver::saveAhead(int64_t step) {
-  // Several pieces, or a save under way, make steps wait: then the step may as well end first.
-  // So it does for a amax history and a bias on experts, which are read in between.
-  // So it does where the copy of an earlier step waits for that step: it uses the same memory.
+  // If there are several pieces, or another save is running, steps would have to wait, so the step
+  // may as well end first. The same holds for an amax history and an expert bias, which are read
+  // between steps. It also holds if a copy of an earlier step waits for that step's state, since it
+  // uses the same memory.
   if (!isInBackground() || snapshot_.size() != 1 || isUnderWay() || readsCells() ||
       isAwaitingState())
     return false;
@@ -200,11 +203,11 @@ Result<bool> Saver::saveAhead(int64_t step) {
   return true; // also if the save could not begin, which was reported
 }
 
-/// Begins a save with its first piece; no other is under way. False if it could not begin.
+/// Begins a save with its first piece. No other save may be running. False if it could not begin.
 Result<bool> Saver::begin(int64_t step) {
   RETURN_IF_ERROR(needThread());
   RETURN_IF_ERROR(reportOutcome());
-  if (peers_) { // others may only write once the folder is there
+  if (peers_) { // others may write only once the folder exists
     Status begun =
         agree("beginning a save",
               isFirst() ? checkpoint::beginSave(job_.target(root_, step)) : Status::ok());
@@ -228,8 +231,8 @@ Result<bool> Saver::begin(int64_t step) {
   return true;
 }
 
-/// Begins a copy in memory alone. Skips the step while the one copy of the state on the host
-/// is still read for something else.
+/// Begins a copy in memory without a save. Skips the step if the copy of the state on the host is
+/// still being read.
 Status Saver::beginCopy(int64_t step) {
   ASSIGN_OR_RETURN(bool mayBegin, memory_->mayBegin(step, !thread_ || thread_->isHostFree()));
   if (!mayBegin)
@@ -267,7 +270,7 @@ Status Saver::giveProgress(const Progress &progress) {
   return isForMemory ? memory_->awaitKept() : Status::ok();
 }
 
-/// Queues the copies of a piece, of all roles that ranks here have.
+/// Queues the copies of a piece, for all roles of ranks in this process.
 Status Saver::copyPiece(size_t piece) {
   for (const RoleSnapshot &role : snapshot_[piece].roles)
     for (uint32_t segment : role.segments)
@@ -283,8 +286,8 @@ Status Saver::stepEnded(const StepState &state) {
   return isShared_ ? exchange() : reportOutcome();
 }
 
-/// All ranks exchange the progress of a save, and so reach the same decision. All call this in the
-/// same steps.
+/// Exchanges the progress of a save between all ranks, which then reach the same decision. All
+/// ranks call it in the same steps.
 Status Saver::exchange() {
   ASSIGN_OR_RETURN(std::vector<hal::Peers::Kind> all,
                    peers_->allKinds("how far a save is", thread_->progress()));
@@ -299,7 +302,7 @@ Status Saver::exchange() {
     return Status::ok();
   }
   if (first == "written" || first == "writing")
-    return Status::ok(); // the first has not committed yet
+    return Status::ok(); // rank 0 has not committed yet
   thread_->wait();
   isShared_ = false;
   std::optional<SaveThread::Outcome> outcome = thread_->takeOutcome();
@@ -309,7 +312,7 @@ Status Saver::exchange() {
   return conclude(std::move(*outcome));
 }
 
-/// Waits until no save is under way. All steps that were queued have ended.
+/// Waits until no save is running. All queued steps must have ended.
 Status Saver::await() {
   if (std::optional<int64_t> step = thread_->awaitedStep())
     return makeStatus(
@@ -342,7 +345,7 @@ Result<Progress> Saver::progressWithCells(const StepState &state) {
   return progress;
 }
 
-/// Reads a cell of one rank of this process; all of them have the same content.
+/// Reads a cell of one rank of this process; its content is the same on all ranks.
 Status Saver::readCell(size_t rank, CellOf cellOf, std::vector<float> &content) {
   const plan::Cell *cell = cellOf(*plan_, exec::roleOf(*plan_, executable_->worldRank(rank)));
   if (cell == nullptr)
@@ -366,7 +369,7 @@ Status Saver::saveInBackground(const Progress &progress) {
   RETURN_IF_ERROR(giveProgress(progress));
   for (size_t piece = 1; piece < snapshot_.size(); ++piece) {
     if (!thread_->waitForPieces(piece))
-      return Status::ok(); // it has failed; the outcome says why
+      return Status::ok(); // the save has failed; its outcome has the reason
     RETURN_IF_ERROR(copyPiece(piece));
     thread_->pieceQueued();
   }
@@ -377,7 +380,7 @@ Status Saver::finish() {
   if (!thread_)
     return Status::ok();
   RETURN_IF_ERROR(await());
-  thread_->end(); // removes what is left to be removed
+  thread_->end(); // removes remaining old checkpoints
   Status status = reportOutcome();
   thread_.reset();
   return status;
@@ -389,7 +392,7 @@ void Saver::abandon() {
   if (!thread_)
     return;
   thread_->end();
-  static_cast<void>(reportOutcome()); // the run has failed already
+  static_cast<void>(reportOutcome()); // the run has already failed
   thread_.reset();
 }
 
@@ -439,7 +442,8 @@ Status Saver::saveNow(const Progress &progress) {
   return Status::ok();
 }
 
-/// Ranks of this process write one after the other; those of other processes at the same time.
+/// Writes a save in the foreground. Ranks of this process write one after the other; other
+/// processes write at the same time.
 Status Saver::write(const SaveTarget &target, const Progress &progress, Status &copied) {
   RETURN_IF_ERROR(executable_->backend().synchronize());
   RETURN_IF_ERROR(

@@ -1,6 +1,7 @@
-// Saves a run's state while it trains: which steps are due, how they are saved, and how many
-// checkpoints are kept. On request in the background: a snapshot into host memory, which a thread
-// writes. A failed save is reported once; training continues, or ends if the recipe says so.
+// Saves a run's state during training: which steps are due, how they are saved, and how many
+// checkpoints are kept. On request, saves run in the background: a thread writes a snapshot from
+// host memory. A failed save is reported once. Training then continues, or ends if the recipe
+// requests it.
 #pragma once
 
 #include <memory>
@@ -17,28 +18,27 @@
 
 namespace shardc::save {
 
-/// InvalidInput or Unavailable if the plan saves or loads and its checkpoint options cannot be
-/// followed here.
+/// InvalidInput or Unavailable if the plan's checkpoint options cannot be followed here.
 Status checkCheckpointOptions(const plan::Plan &plan);
 
 class Saver final : public run::StateKeeper {
 public:
-  /// Creates the folder if needed, locks it, and removes leftovers of interrupted saves.
-  /// Unavailable if another run or conversion saves there. Returns null if the plan does not save.
-  /// `emit` receives the results of saves, on the calling thread. The plan and `peers` must outlive
-  /// the saver. `peers` are the ranks in other processes, all of which call this; null if there are
-  /// none.
+  /// Creates and locks the folder, and removes leftovers of interrupted saves. Unavailable if
+  /// another run or conversion saves there. Returns null if the plan does not save. `emit` receives
+  /// the results of saves on the calling thread. `peers` are the ranks in other processes, which
+  /// call this together, or null if there are none. The plan and `peers` must outlive the saver.
   static Result<std::unique_ptr<Saver>> create(const plan::Plan &plan, ReportSink emit,
                                                hal::Peers *peers = nullptr,
                                                const checkpoint::Observers &observers = {});
   ~Saver() override;
 
-  /// InvalidInput where the run's saves would replace checkpoints of another run: one that it does
-  /// not continue, from `continued`, and that went further than `step`. The recipe may ask for it.
+  /// InvalidInput if the run's saves would replace checkpoints of another run, unless the recipe
+  /// allows it: a run that this one does not continue (`continued` is the folder that it continues)
+  /// and that went beyond `step`.
   Status checkOverwrites(int64_t step, const std::string &continued) const;
-  /// Sets the executable whose state is saved. It must outlive the saver's use.
+  /// Sets the executable whose state is saved. It must outlive its use by the saver.
   void attach(exec::Executable &executable) { executable_ = &executable; }
-  /// Sets the copies in memory that are made between saves, or null. They use the executable too.
+  /// Sets the object that saves in memory between saves, or null. It uses the executable, too.
   void setMemory(MemorySaves *memory) { memory_ = memory; }
   void setBegin(const Progress &begin) { begin_ = begin; }
   /// Sets the files that each save includes. Call it before the first save.
@@ -46,12 +46,12 @@ public:
     job_.modelFiles = std::move(files);
   }
   void setBaseRecord(std::string record) { job_.baseRecord = std::move(record); }
-  /// The job goes on with another plan (runtime/plan/JobFacts.h), from `begin` on; the last save
-  /// has ended. Comes before `attach`.
+  /// Continues with another plan of the job (runtime/plan/JobFacts.h), starting with progress
+  /// `begin`. The last save must have ended. Call it before `attach`.
   Status turnTo(const plan::Plan &plan, const Progress &begin);
-  /// The last save's failure, if it failed.
+  /// The status of the last save.
   const Status &lastStatus() const { return lastStatus_; }
-  /// Files are being written. Any thread may ask.
+  /// Whether files are being written. Any thread may call it.
   bool isWriting() const { return writers_.load(std::memory_order_relaxed) > 0; }
 
   bool isDue(int64_t step) const override { return interval_ > 0 && step % interval_ == 0; }
@@ -64,8 +64,8 @@ public:
   Result<bool> copyAhead(int64_t step) override;
   Status copy(const StepState &state) override;
   Status finish() override;
-  /// Ends pending work after a failure of the run; saves that can be completed are completed. The
-  /// executable is not used any more.
+  /// Ends pending work after a failure of the run. Saves that can be completed are completed. The
+  /// executable is not used afterwards.
   void abandon();
 
 private:
@@ -79,9 +79,9 @@ private:
   Status saveNow(const Progress &progress);
   Status write(const checkpoint::SaveTarget &target, const Progress &progress, Status &copied);
   Status writeRank(size_t rank, const checkpoint::SaveTarget &target, const Progress &progress);
-  /// Saves are written by a thread, from the background segments' copies.
+  /// Whether a thread writes saves from the copies of background segments.
   bool isInBackground() const;
-  /// Whether some values are read between steps.
+  /// Whether some values must be read between steps.
   bool readsCells() const;
   Result<Progress> progressWithCells(const StepState &state);
   Status saveInBackground(const Progress &progress);
@@ -103,20 +103,20 @@ private:
   SaveJob job_;
   std::atomic<int> writers_{0};
   ReportSink emit_;
-  hal::Peers *peers_; ///< null if all ranks are here
+  hal::Peers *peers_; ///< null if all ranks are in this process
   std::string root_;
-  checkpoint::FolderLock lock_; ///< on the folder; the first rank has it for all
+  checkpoint::FolderLock lock_; ///< of the folder; the first rank holds it for all
   int64_t interval_ = 0, mostRecent_ = -1;
   bool stopsOnError_ = false;
   std::vector<SnapshotPiece> snapshot_; ///< of the plan's background segments
   exec::Executable *executable_ = nullptr;
   MemorySaves *memory_ = nullptr;
-  int64_t copiedAt_ = -1; ///< the step whose save began its copy in memory too
+  int64_t copiedAt_ = -1; ///< the step whose save also began its copy in memory
   Progress begin_;
   Status lastStatus_;
   std::vector<uint8_t> buffer_; ///< one piece
   std::unique_ptr<SaveThread> thread_;
-  bool isShared_ = false, isDecided_ = false; ///< of a save with the peers, alike on all ranks
+  bool isShared_ = false, isDecided_ = false; ///< state of a save with peers, the same on all ranks
 };
 
 } // namespace shardc::save

@@ -32,19 +32,19 @@ Result<std::vector<SnapshotCopy>> copiesOf(const plan::Plan &plan, const plan::R
     const plan::Type &type = segment.values[op.operands[0]].type;
     int64_t size = dtypeBytes(type.dtype);
     plan::Moving begin{part.begin.offset * size};
-    if (plan.groupSize(part.begin.group) > 1) // the index is 0 otherwise
+    if (plan.groupSize(part.begin.group) > 1) // otherwise the index is 0
       begin.coef = part.begin.coef * size, begin.group = part.begin.group;
     copies.push_back({part.cell, begin, type.bytes(), segment.values[op.results[0]].place});
   }
   return copies;
 }
 
-/// Weights that belong to remainders first, then cells in the order in which the first segment
-/// takes them, and of each cell by the place in it: all of it is there when the last segment has
-/// ended, in whichever order the parts are copied.
+/// Sorts copies: first weights that have remainders, then other cells in the order of the first
+/// segment, and within a cell by position. Since the last segment has ended by then, everything is
+/// available, regardless of the order of copying.
 void sort(std::vector<SnapshotCopy> &copies, const std::set<uint32_t> &uppers,
           const Segment &first) {
-  std::map<uint32_t, size_t> at; // of each cell in the segment
+  std::map<uint32_t, size_t> at; // position of each cell in the segment
   for (size_t i = 0; i < first.ins.size(); ++i)
     at.try_emplace(first.ins[i].cell, i);
   std::ranges::sort(copies, {}, [&](const SnapshotCopy &copy) {
@@ -52,8 +52,7 @@ void sort(std::vector<SnapshotCopy> &copies, const std::set<uint32_t> &uppers,
   });
 }
 
-/// Checks that the background segments of a role copy the cells of its state from their begins to
-/// their ends.
+/// Checks that the background segments of a role copy each cell of its state from begin to end.
 class Coverage {
 public:
   Coverage(const plan::Plan &plan, const StateLayout &layout, uint32_t role)
@@ -82,7 +81,7 @@ public:
     return Status::ok();
   }
 
-  /// What another role saves may be left out.
+  /// Checks that all cells are complete. Cells that another role saves may be omitted.
   Status finish() {
     for (uint32_t cell : layout_.cells(roleIndex_)) {
       int64_t covered = covered_[cell];
@@ -107,12 +106,12 @@ private:
 };
 
 /// The copies of a role's background segments to the host, in order. A segment that stages on the
-/// device is followed by those that copy the staged data.
+/// device is grouped with the segments that copy the staged data.
 Result<std::vector<RoleSnapshot>> snapshotsOf(const plan::Plan &plan, uint32_t index,
                                               uint32_t firstNumber) {
   const plan::Role &role = plan.roles[index];
   std::vector<RoleSnapshot> snapshots;
-  std::map<const Segment *, size_t> at; // in `snapshots`
+  std::map<const Segment *, size_t> at; // indices in `snapshots`
   for (bool copiesOn : {false, true})
     for (uint32_t s = 0; s < role.segments.size(); ++s) {
       const Segment &segment = role.segments[s], *stage = plan::stagedBy(role, segment);

@@ -1,5 +1,5 @@
-// Describes the copies of a plan's background segments: which bytes of which cells end up where in
-// host memory.
+// Describes the copies of a plan's background segments: which bytes of which cells are copied to
+// which place in host memory.
 #pragma once
 
 #include <vector>
@@ -9,29 +9,30 @@
 
 namespace shardc::save {
 
-/// Bytes of a cell, and where a snapshot puts them.
+/// Bytes of a cell, and their place in a snapshot.
 struct SnapshotCopy {
   uint32_t cell = 0; ///< index in Role::cells
   plan::Moving byteBegin;
   int64_t bytes = 0;
-  plan::Place place; ///< in the arena `host`
+  plan::Place place; ///< in arena `host`
 };
 
-/// The copies of one role's background segments to the host: of a single segment, or of a segment
-/// that stages on the device and those that copy the staged data.
+/// The copies of one role's background segments to the host: those of a single segment, or of a
+/// segment that stages on the device and the segments that copy the staged data.
 struct RoleSnapshot {
-  std::vector<uint32_t> segments;   ///< in their order, as exec::Executable numbers them
-  std::vector<SnapshotCopy> copies; ///< by cell, then by place in the cell
+  std::vector<uint32_t> segments;   ///< numbers in exec::Executable, in order
+  std::vector<SnapshotCopy> copies; ///< sorted by cell, then by position in the cell
   uint32_t role = 0;                ///< index in Plan::roles
 };
 
-/// Copies that happen together: each role's next one, if it has one more.
+/// Copies that are made together: the next RoleSnapshot of each role that has another one.
 struct SnapshotPiece {
   std::vector<RoleSnapshot> roles;
 };
 
-/// The plan's background segments in order; empty if it has none. InvalidInput unless together they
-/// copy everything that a rank saves of each cell exactly once, from beginning to end.
+/// The copies of the plan's background segments, in order; empty if it has none. InvalidInput
+/// unless they together copy everything that a rank saves of each cell exactly once, from begin to
+/// end.
 Result<std::vector<SnapshotPiece>> snapshotPieces(const plan::Plan &plan,
                                                   const StateLayout &layout);
 

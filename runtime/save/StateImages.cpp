@@ -8,7 +8,7 @@
 namespace shardc::save {
 namespace {
 
-constexpr int64_t kImagePage = 4096; ///< bytes; headers and images begin at multiples of it
+constexpr int64_t kImagePage = 4096; ///< bytes; headers and images begin at multiples
 
 } // namespace
 
@@ -20,7 +20,7 @@ ImageSlots::ImageSlots(std::span<uint8_t> memory)
     : memory_(memory.data()),
       slotBytes_(static_cast<int64_t>(memory.size()) / kCount / kImagePage * kImagePage) {
   static_assert(sizeof(Header) <= kImagePage);
-  static_assert(sizeof(ImageInfo) == 10 * sizeof(int64_t)); // no padding, whose bytes are nobody's
+  static_assert(sizeof(ImageInfo) == 10 * sizeof(int64_t)); // no padding with undefined bytes
 }
 
 int64_t ImageSlots::imageBytesMax() const { return slotBytes_ - kImagePage; }
@@ -49,7 +49,7 @@ std::optional<int> ImageSlots::find(const ImageId &id) const {
 }
 
 std::span<uint8_t> ImageSlots::bytesOf(int slot) const {
-  header(slot); // checks the number
+  header(slot); // also checks the number
   return {memory_ + slot * slotBytes_ + kImagePage, static_cast<size_t>(imageBytesMax())};
 }
 

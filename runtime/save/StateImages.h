@@ -1,6 +1,6 @@
-// Images of ranks' state in memory that outlives the processes that fill it: two slots for each
-// rank, so that one image is complete while the other is filled. This code does not interpret the
-// bytes.
+// Images of ranks' state in memory that outlives the processes that write it. Each rank has two
+// slots, so that one image is complete while the other one is written. This code does not interpret
+// the bytes.
 #pragma once
 
 #include <atomic>
@@ -10,24 +10,24 @@
 
 namespace shardc::save {
 
-/// Reports an image from all others of a job. Steps of two attempts are never mixed: sums may
-/// differ where a backend does not add in a fixed order.
+/// Identifies an image among all images of a job. Steps of different attempts are never combined,
+/// since sums may differ if a backend does not add in a fixed order.
 struct ImageId {
   int64_t owner = 0;   ///< the rank whose state it is
-  int64_t attempt = 0; ///< restarts before the start of the ranks that made it
-  int64_t step = 0;    ///< after which the state is
-  int64_t ranks = 0;   ///< of the attempt; other attempts of an elastic job may have others
+  int64_t attempt = 0; ///< number of the start of the ranks that created it
+  int64_t step = 0;    ///< the step after which the state was copied
+  int64_t ranks = 0;   ///< ranks of the attempt; may differ between attempts of an elastic job
   auto operator<=>(const ImageId &) const = default;
 };
 
-/// The content of an image's header. Sent as raw bytes between processes of the same program.
+/// The header of an image. Sent as raw bytes between processes of the same program.
 struct ImageInfo {
   ImageId id;
-  uint64_t planHash = 0; ///< of the job's plans
-  int64_t phase = 0;     ///< of the plans the one that the state is of
-  int64_t metaBytes = 0; ///< of the job's position, which comes first
+  uint64_t planHash = 0; ///< hash of the job's plans
+  int64_t phase = 0;     ///< index of the plan whose state it is
+  int64_t metaBytes = 0; ///< bytes of the job's progress, which comes first
   int64_t stateBytes = 0;
-  int64_t endedNs = 0; ///< when the step had ended, since 1970
+  int64_t endedNs = 0; ///< end of the step, since 1970
   uint64_t crc = 0;    ///< of all bytes
   int64_t bytes() const { return metaBytes + stateBytes; }
   bool operator==(const ImageInfo &) const = default;
@@ -36,25 +36,26 @@ struct ImageInfo {
 class ImageSlots {
 public:
   static constexpr int kCount = 2;
-  /// Memory for images of at most so many bytes.
+  /// Bytes of memory for images of at most `imageBytesMax` bytes.
   static int64_t bytesFor(int64_t imageBytesMax);
 
   ImageSlots() = default;
-  /// Memory of zeros has no images. It is aligned to a page, and stays where it is.
+  /// Uses this memory, which must be page-aligned and stay valid. Zeros mean that there are no
+  /// images.
   explicit ImageSlots(std::span<uint8_t> memory);
 
   bool isThere() const { return slotBytes_ > 0; }
   int64_t imageBytesMax() const;
-  /// The complete image of a slot; none if it has none, or if its header is damaged.
+  /// The complete image in a slot; nothing if it has none or its header is damaged.
   std::optional<ImageInfo> at(int slot) const;
   std::optional<int> find(const ImageId &id) const;
   std::span<uint8_t> bytesOf(int slot) const;
-  /// Reads all bytes: false if they are not those that were completed.
+  /// Reads all bytes of an image. False if they have changed since it was completed.
   bool isIntact(int slot) const;
 
-  /// The slot without an image, or else the one with the older image.
+  /// A slot without an image; otherwise the one with the older image.
   int next() const;
-  /// Marks the slot as without an image until `complete`.
+  /// Marks the slot as having no image, until `complete`.
   void begin(int slot) const;
   void complete(int slot, const ImageInfo &info) const;
 

@@ -14,7 +14,7 @@ namespace shardc::save {
 namespace {
 
 /// The piece that one rank saves of a part that all ranks hold: the rows that begin in its range of
-/// the block, or everything if the block is too small to be divided.
+/// the block. If the block is too small to be divided, one rank saves everything.
 std::optional<exec::ParamPiece> shareOf(const plan::Plan &plan, const exec::ParamPiece &part,
                                         const exec::GroupIndices &indices) {
   const plan::Param &param = plan.params[part.param];
@@ -24,7 +24,7 @@ std::optional<exec::ParamPiece> shareOf(const plan::Plan &plan, const exec::Para
   if (!share.isShared())
     return part.param % ranks == index ? std::optional(part) : std::nullopt;
   int64_t row = param.rowSize(), count = part.end - part.begin;
-  // The first row of the parameter that begins at an element of the block or after it.
+  // The first row of the parameter that begins at or after an element of the block.
   auto rowAt = [&](int64_t element) {
     int64_t inside = std::max<int64_t>(element - param.offset, 0);
     return std::clamp((inside + row - 1) / row * row, part.globalBegin, part.globalBegin + count);
@@ -40,8 +40,8 @@ std::optional<exec::ParamPiece> shareOf(const plan::Plan &plan, const exec::Para
   return mine;
 }
 
-/// For each axis of the mesh, whether ranks that differ in it hold other elements of the parameter,
-/// or divide the saving of it.
+/// For each mesh axis, whether ranks that differ along it hold different elements of the parameter,
+/// or divide its saving.
 std::vector<bool> axesOfParts(const plan::Plan &plan, const plan::Param &param) {
   std::vector<bool> axes(plan.mesh.size());
   auto add = [&](int16_t group) {
@@ -55,7 +55,7 @@ std::vector<bool> axesOfParts(const plan::Plan &plan, const plan::Param &param) 
   return axes;
 }
 
-/// The first rank of a role with these coordinates on some axes; nothing if it has none.
+/// The first rank of a role that has these coordinates on the given axes; nothing if it has none.
 std::optional<std::vector<int64_t>> firstOf(const plan::Plan &plan, const plan::Role &role,
                                             const std::vector<int64_t> &coords,
                                             const std::vector<bool> &axes) {
@@ -113,7 +113,7 @@ Result<uint32_t> StateLayout::findCell(uint32_t index, int32_t block, plan::Cell
   return c;
 }
 
-/// Adds the cells of the block that the role has.
+/// Adds the role's cells of the block.
 Status StateLayout::addBlock(uint32_t role, int32_t block) {
   ASSIGN_OR_RETURN(uint32_t weight, findCell(role, block, plan::CellKind::Master));
   if (weight == plan::kNone) {
@@ -130,7 +130,7 @@ Status StateLayout::addBlock(uint32_t role, int32_t block) {
   return addMoments(role, block);
 }
 
-/// Adds the optimizer's state of the block, under the names that checkpoints use.
+/// Adds the optimizer state of the block, with the names that checkpoints use.
 Status StateLayout::addMoments(uint32_t role, int32_t block) {
   std::optional<plan::Optimizer> optimizer =
       plan::optimizerOf(*plan_, plan_->blocks[static_cast<size_t>(block)]);
@@ -174,7 +174,7 @@ bool StateLayout::isReplicated(uint32_t role, const StateCell &cell) const {
   return typeOf(role, cell).numel() == plan_->blocks[cell.block].numel;
 }
 
-/// Whether it is the first of the ranks of all roles that have the same of the parameter.
+/// Whether the rank is the first one, among all roles, that holds the same part of the parameter.
 bool StateLayout::isFirstWith(const plan::Param &param, int64_t rank) const {
   std::vector<bool> axes = axesOfParts(*plan_, param);
   std::vector<int64_t> coords = exec::meshCoords(*plan_, rank);
@@ -250,7 +250,7 @@ Result<std::vector<StatePiece>> StateLayout::weightsOnce(int64_t rank) const {
 
 std::vector<checkpoint::ParamRequest> StateLayout::requests() const {
   std::vector<checkpoint::ParamRequest> requests;
-  std::set<std::pair<int32_t, checkpoint::ParamPart>> seen; // of roles before
+  std::set<std::pair<int32_t, checkpoint::ParamPart>> seen; // in earlier roles
   for (const std::vector<StateCell> &cells : cells_)
     for (const StateCell &cell : cells) {
       if (!seen.emplace(cell.block, cell.part).second)
@@ -284,11 +284,11 @@ checkpoint::Shape StateLayout::shapeOf(uint32_t param) const {
 }
 
 int64_t StateLayout::bytes(bool withMoments) const {
-  std::vector<int64_t> elements(plan_->blocks.size()); // of tensors, without padding
+  std::vector<int64_t> elements(plan_->blocks.size()); // elements of tensors, without padding
   for (const plan::Param &param : plan_->params)
     elements[static_cast<size_t>(param.block)] += param.wholeType().numel();
   int64_t bytes = 0;
-  std::set<std::pair<int32_t, checkpoint::ParamPart>> seen; // of roles before
+  std::set<std::pair<int32_t, checkpoint::ParamPart>> seen; // in earlier roles
   for (uint32_t role = 0; role < cells_.size(); ++role)
     for (const StateCell &cell : cells_[role])
       if ((withMoments || cell.part == checkpoint::ParamPart::Weight) &&

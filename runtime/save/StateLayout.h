@@ -1,6 +1,6 @@
-// Maps a rank's state to boxes of the tensors that checkpoints have, for saves and loads. Shards
-// cut blocks between rows, and parameters may be split or stacked, so a rank holds boxes of one
-// tensor, of several, or none.
+// Maps a rank's state to boxes of the tensors in checkpoints, for saves and loads. Shards split
+// blocks between rows, and parameters may be split or stacked, so a rank may hold boxes of one
+// tensor, of several, or of none.
 #pragma once
 
 #include <vector>
@@ -12,16 +12,16 @@
 
 namespace shardc::save {
 
-/// A box of one tensor, or of one of its moments, row by row in a cell of a rank.
+/// A box of one tensor, or of one of its moments, stored row by row in a cell of a rank.
 struct StatePiece {
   checkpoint::ParamPart part = checkpoint::ParamPart::Weight;
   uint32_t param = 0;               ///< index in Plan::params
   uint32_t cell = 0;                ///< index in Role::cells
-  int64_t byteBegin = 0, bytes = 0; ///< in the cell
-  checkpoint::Box box;              ///< of the tensor
-  int64_t number = 0;               ///< of the tensor, if the parameter is a stack
-  uint32_t role = 0;                ///< of the rank: index in Plan::roles
-  /// If the cell has remainders: the cell with the upper halves of the same elements.
+  int64_t byteBegin = 0, bytes = 0; ///< bytes in the cell
+  checkpoint::Box box;              ///< box of the tensor
+  int64_t number = 0;               ///< number of the tensor, if the parameter is stacked
+  uint32_t role = 0;                ///< role of the rank: index in Plan::roles
+  /// If the cell has remainders, the cell with the upper halves of the same elements.
   uint32_t upper = plan::kNone;
 
   bool operator==(const StatePiece &) const = default;
@@ -29,20 +29,20 @@ struct StatePiece {
 
 class StateLayout {
 public:
-  /// Finds the cells of master weights and moments of all roles. The plan outlives the layout.
-  /// InvalidInput where cells do not fit their blocks, a parameter has no block, or a block no
+  /// Finds the cells of master weights and moments of all roles. The plan must outlive the layout.
+  /// InvalidInput if cells do not match their blocks, a parameter has no block, or a block no
   /// cells.
   static Result<StateLayout> create(const plan::Plan &plan);
 
-  /// The pieces of state that a rank holds, by cell. InvalidInput if a shard splits a row.
+  /// The pieces of state that a rank holds, sorted by cell. InvalidInput if a shard splits a row.
   Result<std::vector<StatePiece>> pieces(int64_t rank) const;
-  /// The same without what another rank saves: of the ranks of all roles that hold the same
-  /// elements, the first one saves them; replicated state is divided among the ranks.
+  /// The pieces that the rank saves. If ranks of several roles hold the same elements, the first
+  /// rank saves them. Replicated state is divided among ranks.
   Result<std::vector<StatePiece>> piecesToSave(int64_t rank) const;
   /// The same of weights alone, with those that no save has because they are another checkpoint's.
   Result<std::vector<StatePiece>> weightsOnce(int64_t rank) const;
 
-  /// Every tensor of the state.
+  /// All tensors of the state.
   std::vector<checkpoint::ParamRequest> requests() const;
   std::string nameOf(const StatePiece &piece) const;
   const plan::Cell &cellOf(const StatePiece &piece) const;
@@ -50,27 +50,26 @@ public:
   const plan::Cell &upperOf(const StatePiece &piece) const {
     return plan_->roles[piece.role].cells[piece.upper];
   }
-  /// The element type of a piece in a checkpoint: its cell's, or f32 if it is joined from both
-  /// halves.
+  /// The element type of a piece in a checkpoint: that of its cell, or f32 if halves are joined.
   DType typeOf(const StatePiece &piece) const {
     return piece.upper == plan::kNone ? cellOf(piece).type.dtype : DType::F32;
   }
-  /// Their bytes.
+  /// Bytes of a piece in a checkpoint.
   static int64_t bytesOf(const StatePiece &piece) {
     return piece.upper == plan::kNone ? piece.bytes : 2 * piece.bytes;
   }
   bool isGated(uint32_t param) const;
   /// The shape of the parameter's tensor, or of each tensor of its stack.
   checkpoint::Shape shapeOf(uint32_t param) const;
-  /// Bytes of all tensors, and of their moments if asked for.
+  /// Bytes of all tensors, and with `withMoments` also of their moments.
   int64_t bytes(bool withMoments) const;
-  /// The part of a cell that a rank saves: `bytes` from `step` * index(group) on.
+  /// The part of a cell that a rank saves: `bytes` bytes from `step` · index(group) on.
   struct Held {
     int64_t step = 0, bytes = 0;
-    int16_t group = -1; ///< -1 where step is 0
+    int16_t group = -1; ///< -1 if step is 0
   };
   Result<Held> toSnapshot(uint32_t cell, uint32_t role = 0) const;
-  /// Cells of a role that hold state: all of their bytes, padding included.
+  /// The cells of a role that contain state, with all of their bytes including padding.
   std::vector<uint32_t> cells(uint32_t role = 0) const;
 
 private:
@@ -78,7 +77,7 @@ private:
     checkpoint::ParamPart part;
     int32_t block;
     uint32_t cell;
-    uint32_t upper = plan::kNone; ///< as in StatePiece
+    uint32_t upper = plan::kNone; ///< see StatePiece
   };
 
   struct Holder {

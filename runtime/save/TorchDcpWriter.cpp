@@ -1,4 +1,4 @@
-// The format torch_dcp, in which PyTorch's FSDP2 saves.
+// Writes the format torch_dcp, in which PyTorch's FSDP2 saves.
 #include <map>
 
 #include "runtime/plan/Optimizers.h"
@@ -13,7 +13,7 @@ using checkpoint::PlainItems;
 using checkpoint::PlainTuple;
 using checkpoint::PlainValue;
 
-/// One entry of `param_groups`: the parameters that share settings.
+/// One entry of `param_groups`: parameters with the same settings.
 struct Group {
   checkpoint::GroupMeta meta;
   PlainItems names;
@@ -95,7 +95,7 @@ Status TorchDcpWriter::addObjects(const Progress &progress, checkpoint::RankWrit
   if (!plan_.job.checkpoint.saveOptim)
     return Status::ok();
   for (size_t p = 0; p < plan_.params.size(); ++p) {
-    auto step = static_cast<float>(progress.updatesOf(p)); // as torch keeps it, on each parameter
+    auto step = static_cast<float>(progress.updatesOf(p)); // torch stores it with each parameter
     for (int64_t i = 0; i < plan_.params[p].tensorCount(); ++i) {
       ItemPath path = {"optimizer", "state", plan_.params[p].tensorName(i), "step"};
       RETURN_IF_ERROR(writer.add(checkpoint::TensorSlice{

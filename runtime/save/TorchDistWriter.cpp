@@ -14,7 +14,8 @@ using checkpoint::TensorSlice;
 
 bool isNarrow(const plan::Param &param) { return param.type.dtype != DType::F32; }
 
-/// Whether they are apart from the model's weights where Megatron has no distributed optimizer.
+/// Whether masters are separate from the model's weights, in a run without the distributed
+/// optimizer.
 bool hasMasters(const plan::Plan &plan) {
   auto isMaster = [](const plan::Role &role) {
     return std::ranges::count(role.cells, plan::CellKind::Master, &plan::Cell::kind) != 0;
@@ -22,8 +23,8 @@ bool hasMasters(const plan::Plan &plan) {
   return std::ranges::any_of(plan.params, isNarrow) && std::ranges::any_of(plan.roles, isMaster);
 }
 
-/// Without Transformer Engine and Apex, which GPUs have and the host has not, Megatron takes
-/// torch's own Adam.
+/// Whether Megatron would use torch's own Adam. It does so without Transformer Engine and Apex,
+/// which hosts without GPUs do not have.
 bool isTorchAdam(const plan::Plan &plan) {
   using enum plan::Job::SavedAdam;
   plan::Job::SavedAdam adam = plan.job.checkpoint.torchDistAdam;
@@ -42,7 +43,7 @@ checkpoint::TorchDistLayout layoutOf(const plan::Plan &plan) {
   }
   checkpoint::TorchDistLayout layout =
       checkpoint::torchDistLayout(forms, plan.job.model.moeLayerFreq.size() > 1);
-  // Megatron has none for whole matrices.
+  // Megatron has no distributed optimizer for whole matrices.
   std::optional<plan::Optimizer> optimizer = plan::optimizerOf(plan.job);
   layout.isDistributed = plan.job.ddp.useDistributedOptimizer &&
                          !(optimizer && plan::needsMatrices(*optimizer));
@@ -77,7 +78,7 @@ Status TorchDistWriter::addRows(const TensorSlice &rows, const StatePiece &piece
   if (piece.part != ParamPart::Weight)
     return addAs(rows, rows.dtype, checkpoint::storedPartOf(piece.part), writer);
   bool isMaster = plan_.roles[piece.role].cells[piece.cell].kind == plan::CellKind::Master;
-  // The distributed optimizer keeps masters of fp32 weights too.
+  // The distributed optimizer also stores masters of fp32 weights.
   const plan::Param &param = plan_.params[piece.param];
   bool isState = layout_.isDistributed ? isMaster || plan::isTrained(plan_, param)
                                        : isMaster && isNarrow(param);
@@ -91,7 +92,7 @@ Status TorchDistWriter::addBuffer(const TensorSlice &buffer, checkpoint::RankWri
   return addAs(buffer, buffer.dtype, StoredPart::Weight, writer);
 }
 
-/// Adds the rows in this type.
+/// Adds the rows, converted to this type.
 Status TorchDistWriter::addAs(const TensorSlice &rows, checkpoint::Element type, StoredPart part,
                               checkpoint::RankWriter &writer) const {
   TensorSlice converted = rows;

@@ -19,7 +19,7 @@ public:
 
   /// How the plan's layers are stacked.
   const checkpoint::TorchDistLayout &layout() const { return layout_; }
-  /// The common state, with the optimizer's groups if it is saved.
+  /// The common state; with the optimizer's groups if the optimizer is saved.
   checkpoint::TorchDistCommon common(const Progress &progress) const;
 
 private:
