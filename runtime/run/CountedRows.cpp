@@ -5,7 +5,7 @@
 namespace shardc::run {
 namespace {
 
-/// The value whose bytes a value names.
+/// The value whose memory a view or pack refers to.
 plan::ValueId named(const plan::Segment &segment, plan::ValueId value) {
   for (uint32_t def = segment.values[value].def;
        def != plan::kNone && plan::opInfo(segment.ops[def]).traits == plan::OpTraits::Alias;

@@ -1,6 +1,6 @@
-// The valid rows of values in a run op by op: counts as ops wrote them, or as a segment began with
-// them. When rows are looked at, other values may already use the bytes of the counts, so they are
-// copied.
+// Finds the valid rows of values in a run op by op, from row counts that ops wrote or that a
+// segment began with. Counts are copied, since other values may overwrite them before the rows are
+// inspected.
 #pragma once
 
 #include <map>
@@ -18,7 +18,7 @@ public:
   Status beforeSegment(const Position &position) override;
   Status afterOp(const Position &position) override;
 
-  /// The elements that are there of a value of the segment: all of them where no counts say less.
+  /// The valid elements of a value of the segment; all elements if the value has no row counts.
   std::vector<ElementRange> elementsOf(uint32_t segment, size_t rank, plan::ValueId value) const;
 
 private:

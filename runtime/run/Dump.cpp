@@ -23,7 +23,7 @@ nlohmann::json shapeOf(const plan::Type &type) {
   return shape;
 }
 
-/// A name of the plan as part of a file name; it may contain a slash.
+/// Converts a name of the plan to a part of a file name. Names may contain a slash.
 std::string fileName(std::string_view name) {
   std::string out;
   for (char c : name)
@@ -32,8 +32,9 @@ std::string fileName(std::string_view name) {
   return out;
 }
 
-/// The tensors that a rank's piece of a block has elements of. Where these are parts of rows,
-/// `columns` elements follow each other, and the next ones are `stride` elements of the tensor on.
+/// The tensors to which the elements of a rank's piece of a block belong. If parts consist of
+/// partial rows, `columns` elements are contiguous, and the next ones are `stride` elements further
+/// in the tensor.
 nlohmann::json partsOf(const plan::Plan &plan, int32_t block, int64_t begin, int64_t numel,
                        int64_t rank) {
   nlohmann::json parts = nlohmann::json::array();
@@ -87,7 +88,7 @@ Result<std::unique_ptr<Dumper>> Dumper::create(exec::Executable &executable, std
   return dumper;
 }
 
-/// The names of all segments, each once: roles may have segments of one name.
+/// The names of all segments without duplicates; roles may have segments with the same name.
 std::string Dumper::segmentNames() const {
   std::vector<std::string_view> names;
   for (uint32_t s = 0; s < executable_.segmentCount(); ++s)
@@ -118,7 +119,7 @@ Status Dumper::checkSpecs() const {
   return Status::ok();
 }
 
-/// Cells and ops name the blocks of their values.
+/// Finds the blocks of cells and values. Cells and ops name the blocks to which they belong.
 void Dumper::findBlocks() {
   for (const plan::Role &role : executable_.plan().roles) {
     std::vector<int32_t> &ofCells = blockOfCell_[&role];
@@ -130,8 +131,8 @@ void Dumper::findBlocks() {
   }
 }
 
-/// The block of each value of a segment; -1 for other values. Adds to `ofCells` the blocks of cells
-/// that ops of this segment determine.
+/// The block of each value of a segment; -1 for values without a block. Also adds to `ofCells` the
+/// blocks of cells that follow from ops of this segment.
 std::vector<int32_t> Dumper::blocksOf(const plan::Segment &segment,
                                       std::vector<int32_t> &ofCells) const {
   std::vector<int32_t> blocks(segment.values.size(), -1);

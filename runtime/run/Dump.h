@@ -1,5 +1,5 @@
-// Writes values of chosen steps to files, to compare a run with another implementation: raw
-// elements as they are in memory, and an index in JSON that describes them.
+// Writes values of chosen steps to files, for comparison with another implementation: raw elements
+// as in memory, and a JSON index that describes them.
 #pragma once
 
 #include <map>
@@ -10,9 +10,9 @@
 
 namespace shardc::run {
 
-/// What to write: `SEGMENT:NAME` is a value when its op has ended (or, for a live-in, when the
-/// segment begins); `SEGMENT:@NAME` is a cell when the segment has ended. A `*` at the end matches
-/// any rest.
+/// What to write: `SEGMENT:NAME` is a value after its op has ended (a live-in value: when the
+/// segment begins); `SEGMENT:@NAME` is a cell after the segment has ended. A `*` at the end matches
+/// any suffix.
 struct DumpSpec {
   std::string segment;
   std::string name;
@@ -32,13 +32,14 @@ struct DumpSpec {
 /// as `%NN`.
 class Dumper final : public exec::OpObserver {
 public:
-  /// Creates the folder. InvalidInput, listing what exists, if a spec matches nothing in the plan.
+  /// Creates the folder. InvalidInput, with a list of what exists, if a spec matches nothing in the
+  /// plan.
   static Result<std::unique_ptr<Dumper>> create(exec::Executable &executable, std::string folder,
                                                 std::vector<DumpSpec> specs);
   void setStep(int64_t step) { step_ = step; }
   Status beforeSegment(const Position &position) override;
   Status afterOp(const Position &position) override;
-  /// Writes the index; writes nothing if no value was dumped.
+  /// Writes the index. Writes nothing if no value was dumped.
   Status finish() const;
 
 private:
@@ -48,7 +49,7 @@ private:
     int rank;
     plan::Type type;
     int32_t block;
-    int64_t begin; ///< in the block
+    int64_t begin; ///< offset in the block
   };
 
   Dumper(exec::Executable &executable, std::string folder, std::vector<DumpSpec> specs)
@@ -69,7 +70,7 @@ private:
   std::vector<DumpSpec> specs_;
   int64_t step_ = 0;
   std::vector<std::vector<int32_t>>
-      blockOfValue_; ///< by segment's number and value; -1 for what is not a block
+      blockOfValue_; ///< by segment number and value; -1 for values that are not blocks
   std::map<const plan::Role *, std::vector<int32_t>> blockOfCell_;
   std::vector<Written> written_;
 };

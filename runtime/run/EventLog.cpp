@@ -18,12 +18,12 @@
 namespace shardc::run {
 namespace {
 
-/// A group of scalars, with its records; more is allocated if it is ever needed.
+/// Initial capacity for a group of scalars and its records. It grows if needed.
 constexpr size_t kGroupBytes = 4096;
-/// Megatron's bound of a loss whose exponential is logged.
+/// Megatron's upper bound of losses whose exponential is logged.
 constexpr double kLossMax = 20;
 
-/// The Castagnoli polynomial, reflected, by bytes.
+/// Table of CRC-32C by byte: the Castagnoli polynomial, reflected.
 constexpr std::array<uint32_t, 256> kCrcTable = [] {
   std::array<uint32_t, 256> table{};
   for (uint32_t i = 0; i < table.size(); ++i) {
@@ -35,7 +35,7 @@ constexpr std::array<uint32_t, 256> kCrcTable = [] {
   return table;
 }();
 
-/// TFRecord's checksum: CRC-32C, turned and moved by a constant.
+/// TFRecord's checksum: CRC-32C, rotated and offset by a constant.
 uint32_t maskedCrc(std::string_view bytes) {
   uint32_t crc = ~0U;
   for (char byte : bytes)
@@ -43,7 +43,8 @@ uint32_t maskedCrc(std::string_view bytes) {
   return std::rotr(~crc, 15) + 0xa282ead8U;
 }
 
-/// Fields of protocol buffers: a key, which is the field's number and its wire type, and a value.
+/// Encodes protocol buffer fields: a key, which consists of the field's number and wire type, and a
+/// value.
 enum class Wire : uint8_t { Varint = 0, Fixed64 = 1, Bytes = 2, Fixed32 = 5 };
 
 template <typename T> void addLittleEndian(std::string &out, T value) {
@@ -67,7 +68,7 @@ void addBytes(std::string &out, uint32_t field, std::string_view bytes) {
   out += bytes;
 }
 
-/// Fields 1 and 2 of an Event: seconds since 1970, and the step.
+/// Adds fields 1 and 2 of an Event: seconds since 1970, and the step.
 void addHead(std::string &out, int64_t step) {
   double now =
       std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
@@ -119,19 +120,19 @@ Status EventLog::open(const std::string &folder, const EventOptions &options) {
   }
   event_.clear();
   addHead(event_, 0);
-  addBytes(event_, 3, "brain.Event:2"); // file_version
+  addBytes(event_, 3, "brain.Event:2"); // field file_version
   addRecord(records_, event_);
   return write();
 }
 
-/// Begins an event with a summary.
+/// Begins an event that has a summary.
 void EventLog::begin(int64_t step) {
   event_.clear();
   summary_.clear();
   addHead(event_, step);
 }
 
-/// One value of the summary: its tag, field 1, shorter than 128 bytes, and a float, field 2.
+/// Adds a value to the summary: a tag of less than 128 bytes (field 1) and a float (field 2).
 void EventLog::scalar(std::string_view tag, double value) {
   addKey(summary_, 1, Wire::Bytes);
   addVarint(summary_, 2 + tag.size() + 5); // the keys, the tag's length, the float
@@ -174,7 +175,8 @@ Status EventLog::step(const StepState &state, double seconds,
   return write();
 }
 
-/// Writes the scalars of each step, by its number or by samples.
+/// Adds the scalars of each step. `suffix` distinguishes the step number from samples as the
+/// x-axis.
 void EventLog::training(const StepState &state, std::string_view suffix) {
   auto add = [&](std::string_view name, double value) {
     std::array<char, 64> tag;
@@ -193,7 +195,7 @@ void EventLog::training(const StepState &state, std::string_view suffix) {
     add("grad-norm", state.gradNorm);
 }
 
-/// Writes the scalars that depend on the time of a step, averaged since the last time.
+/// Adds the scalars that depend on step times, averaged since the previous call.
 void EventLog::times(int64_t step) {
   double average = sinceLogged_ / static_cast<double>(stepsSinceLogged_);
   double tokens = static_cast<double>(samplesSinceLogged_ * options_.sequenceLength) /
@@ -212,7 +214,7 @@ void EventLog::times(int64_t step) {
     end();
 }
 
-/// Batches, samples and tokens per second, once the window is full.
+/// Adds batches, samples and tokens per second, once the window is full.
 void EventLog::speeds() {
   auto window = static_cast<int64_t>(recent_.size());
   double elapsed = std::accumulate(recent_.begin(), recent_.end(), 0.0);
@@ -297,7 +299,7 @@ Status EventLog::write() {
       continue;
     if (written < 0) {
       int error = errno;
-      ::close(fd_); // one failure is reported; later records would follow a torn one
+      ::close(fd_); // only one failure is reported; later records would follow a torn one
       fd_ = -1;
       return makeStatus(kindOfError(error),
                         "cannot write events to '{}': {}; no more will be written", path_,

@@ -1,7 +1,8 @@
-// A fault that a test injects into one rank to observe the job's reaction. SHARDC_FAULT names it:
-// KIND@RANK, and for faults of a step KIND@RANK:STEP, or KIND@RANK:STEP/MOMENT. It strikes in the
-// first start of the ranks alone, or with /again behind it in each. With /kept, steps whose state
-// is kept in memory wait until it is. Without it this code has no effect.
+// A fault that a test injects into one rank to observe the job's reaction. SHARDC_FAULT names it as
+// KIND@RANK, or for faults of a step as KIND@RANK:STEP or KIND@RANK:STEP/MOMENT. It applies only to
+// the first start of the ranks; with the suffix /again, to each start. With the suffix /kept, a
+// step whose state is saved in memory waits until that save is complete. Without the variable, this
+// code has no effect.
 #pragma once
 
 #include <cstdint>
@@ -17,12 +18,12 @@ enum class FaultKind : uint8_t {
 #include "runtime/run/Faults.def"
 };
 
-/// When in its step a fault strikes.
+/// The time within its step at which a fault occurs.
 enum class FaultMoment : uint8_t {
   Begin,      ///< at its first segment
   Collective, ///< inside its first collective
-  Evaluation, ///< at the first segment of the evaluation after it
-  Save,       ///< in the middle of the files of the save after it
+  Evaluation, ///< at the first segment of the evaluation after the step
+  Save,       ///< while the files of the save after the step are written
 };
 
 struct Fault {
@@ -30,10 +31,10 @@ struct Fault {
   int rank = -1;
   int64_t step = 0; ///< counted from 1 in this run
   FaultMoment moment = FaultMoment::Begin;
-  bool strikesAgain = false; ///< in each start of the ranks
-  bool awaitsKept = false;   ///< on all ranks; what it finds in memory does not depend on the clock
+  bool strikesAgain = false; ///< at each start of the ranks
+  bool awaitsKept = false;   ///< on all ranks; makes saves in memory independent of timing
 
-  /// InvalidInput unless `text` is a fault; empty text means no fault.
+  /// InvalidInput unless `text` is a fault. Empty text means no fault.
   static Result<Fault> parse(std::string_view text);
   bool strikes(FaultKind what, int inRank) const { return kind == what && rank == inRank; }
 };

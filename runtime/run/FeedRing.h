@@ -10,28 +10,29 @@
 
 namespace shardc::run {
 
-/// Number of sequences, and of tokens in each, that a segment's batch.load reads, or zeros.
+/// The number of sequences, and of tokens in each, that a segment's batch.load reads; zeros without
+/// one.
 struct BatchSize {
   int64_t batch = 0, sequence = 0;
-  int16_t slices = -1; ///< the group whose ranks have slices of the sequences, if any
+  int16_t slices = -1; ///< group whose ranks have slices of the sequences; -1: none
   FeedMore more = FeedMore::None;
   static BatchSize of(const plan::Segment &segment);
 };
 
 class FeedRing {
 public:
-  /// The ring in a cell that batch.load ops of `segment`, by its number, read. InvalidInput if its
-  /// entries do not have the size of a batch.
+  /// Creates the ring in a cell that batch.load ops of segment number `segment` read. InvalidInput
+  /// if its entries do not have the size of a batch.
   static Result<FeedRing> create(exec::Executable &executable, uint32_t segment, uint32_t cell,
                                  FeedKind kind);
 
-  /// Blocks until the slot of an entry is free on all ranks.
+  /// Blocks until the entry's slot is free on all ranks.
   Status waitForSlot(int64_t visit, int64_t microbatch, int64_t microbatches);
-  /// Writes the entry for the next launch, for all ranks, into a free slot. `visit` counts from the
+  /// Writes the entry for the next launch, on all ranks, to a free slot. `visit` counts from the
   /// start of this process, `jobVisit` from the start of the job.
   Status write(BatchSource &source, int64_t visit, int64_t jobVisit, int64_t microbatch,
                int64_t microbatches);
-  /// Call this after the launch that reads the entry was enqueued.
+  /// Call it after enqueuing the launch that reads the entry.
   Status markQueued(int64_t visit, int64_t microbatch, int64_t microbatches);
 
   FeedKind kind() const { return kind_; }

@@ -1,13 +1,13 @@
-// Finds the op that writes outside a buffer: checks the guard zones of all buffers after each
-// op.
+// Finds the op that writes outside of a buffer, by checking the guard zones of all buffers after
+// each op.
 #pragma once
 
 #include "runtime/exec/Executable.h"
 
 namespace shardc::run {
 
-/// Ends a run op by op with the backend's status, and the op and its recipe line, after the first
-/// op that changed a guard zone. Has no effect if the backend has no guard zones.
+/// Ends a run op by op after the first op that changed a guard zone. The error has the backend's
+/// status, the op and its recipe line. Has no effect if the backend has no guard zones.
 class GuardCheck final : public exec::OpObserver {
 public:
   explicit GuardCheck(exec::Executable &executable) : executable_(executable) {}

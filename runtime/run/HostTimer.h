@@ -1,4 +1,4 @@
-// Host time of the thread that enqueues steps: work, and waits for the device.
+// Measures the time of the thread that enqueues steps, divided into work and waits for the device.
 #pragma once
 
 #include <chrono>
@@ -7,10 +7,10 @@
 
 namespace shardc::run {
 
-/// Host time of one step.
+/// Host time of one step, in seconds.
 struct HostTime {
-  double work = -1;  ///< seconds; negative: unknown
-  double waited = 0; ///< seconds
+  double work = -1;  ///< negative: unknown
+  double waited = 0; ///< waits for the device
 };
 
 class HostTimer {
@@ -22,14 +22,14 @@ public:
     begin_ = now_();
     waited_ = 0;
   }
-  /// Calls a function that waits for the device and does little else.
+  /// Calls a function that mainly waits for the device, and counts its time as waiting.
   template <typename Wait> Status wait(Wait wait) {
     Clock::time_point begin = now_();
     Status status = wait();
     waited_ += secondsSince(begin);
     return status;
   }
-  /// Since the step began.
+  /// The host time since the step began.
   HostTime step() const { return {secondsSince(begin_) - waited_, waited_}; }
 
 private:

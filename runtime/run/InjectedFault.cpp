@@ -16,8 +16,7 @@ constexpr std::chrono::milliseconds kPlacesPoll{10};
 
 void throwInjected(const kernels::Call &) { throw std::runtime_error("an exception was injected"); }
 
-/// Writes a NaN into the first operand of the call's list, in host memory; device memory would need
-/// a copy.
+/// Writes a NaN to the first operand of the call's list. Works only in host memory.
 void spoilInjected(const kernels::Call &call) {
   const kernels::Tensor &first = call.list[0];
   if (first.dtype == DType::F32 && first.numel() > 0)
@@ -30,7 +29,8 @@ bool isOfProcess(FaultKind kind) {
          kind == FaultKind::Cut;
 }
 
-/// Closes connections as a broken network would: no peer of this process hears from it any more.
+/// Shuts down all connections, as a broken network would, so that no peer hears from this process
+/// any more.
 void closeConnections() {
   constexpr int kDescriptorsMax = 4096;
   for (int fd = 0; fd < kDescriptorsMax; ++fd) {
@@ -93,7 +93,7 @@ Status InjectedFault::beforeLaunch(const exec::LaunchPoint &point) {
   return strikeCollective(point);
 }
 
-/// A kernel that throws, or sums that become NaN: those of the step's gradients.
+/// Launches a kernel that throws, or one that puts a NaN into the step's gradients.
 Status InjectedFault::strikeKernel(const exec::LaunchPoint &point) {
   for (const exec::BoundOp &op : point.ops) {
     bool isThrow = fault_.kind == FaultKind::Throw;
@@ -105,7 +105,8 @@ Status InjectedFault::strikeKernel(const exec::LaunchPoint &point) {
   return Status::ok();
 }
 
-/// The progress word says that the rank is inside the collective that the error would strike.
+/// Injects an error into a collective. The progress word says that the rank is inside this
+/// collective.
 Status InjectedFault::strikeCollective(const exec::LaunchPoint &point) {
   for (size_t i = 0; i < point.ops.size(); ++i) {
     const exec::BoundOp &op = point.ops[i];
@@ -132,7 +133,7 @@ Status InjectedFault::strikeCollective(const exec::LaunchPoint &point) {
 
 bool InjectedRefusals::refuses(Service what) const {
   switch (what) {
-  case Service::Windows: // which are a way to register buffers
+  case Service::Windows: // windows are one way to register buffers
     return fault_.strikes(FaultKind::RefusedWindows, rank_) ||
            fault_.strikes(FaultKind::RefusedBuffers, rank_);
   case Service::Buffers:

@@ -1,4 +1,4 @@
-// An injected fault: its effects at the points that SHARDC_FAULT names.
+// Implements the faults that SHARDC_FAULT names, at the points where they occur.
 #pragma once
 
 #include <atomic>
@@ -9,15 +9,15 @@
 
 namespace shardc::run {
 
-/// Applies the fault to this process: ends or stops it, or closes its connections. Does nothing for
-/// faults of other kinds.
+/// Applies a fault of this process: ends it, stops it, or closes its connections. Does nothing for
+/// other kinds of faults.
 void strikeProcess(FaultKind kind);
 
-/// Strikes once.
+/// Injects the fault, once.
 class InjectedFault final : public exec::FaultHooks {
 public:
-  /// `growsTo` is the size with which the job goes on behind its next save, 0 if it stays as it is;
-  /// null if it has its largest size.
+  /// `growsTo` is the number of ranks with which the job continues after its next save, or 0 if it
+  /// does not change. Null if the job has its maximum size.
   InjectedFault(const Fault &fault, const std::atomic<int64_t> *growsTo)
       : fault_(fault), growsTo_(growsTo) {}
   void beforeChannel(int rank) override;
@@ -33,7 +33,7 @@ private:
   bool hasStruck_ = false;
 };
 
-/// What libraries refuse to one rank.
+/// Services of libraries that are refused to one rank.
 class InjectedRefusals final : public Refusals {
 public:
   InjectedRefusals(const Fault &fault, int rank) : fault_(fault), rank_(rank) {}

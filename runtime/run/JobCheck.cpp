@@ -16,7 +16,7 @@ public:
       : plan_(plan), role_(role), findings_(findings), iterations_(plan.job.train.trainIters),
         sequence_(plan.job.model.seqLength), evalInterval_(plan.job.validation.evalInterval) {}
 
-  /// `interval` is in steps: how often the nodes run.
+  /// Checks nodes that run every `interval` steps.
   void check(const std::vector<ProgramNode> &nodes, int64_t interval) {
     std::vector<int64_t> named = plan::namedRuns(role_, nodes);
     for (uint32_t s = 0; s < named.size(); ++s)
@@ -68,7 +68,7 @@ private:
     if (isEval && interval != evalInterval_)
       add("segment '{}' evaluates every {} steps; validation.eval_interval is {}", segment.name,
           interval, evalInterval_);
-    // Sizes that do not divide are refused where the data are opened.
+    // If the sizes do not divide, opening the data reports that.
     if (int64_t needed = plan::microbatchesOf(plan_, isEval); needed != 0 && count != needed)
       add("segment '{}' runs {} microbatches; the job's batch sizes give {}", segment.name, count,
           needed);

@@ -1,5 +1,5 @@
-// Compares the sizes that a plan's program consumes with those of the job in the plan, for which
-// the data are opened.
+// Compares the sizes that a plan's program consumes with those of the plan's job, for which the
+// data are opened.
 #pragma once
 
 #include <vector>
@@ -9,7 +9,7 @@
 
 namespace shardc::run {
 
-/// Every difference in batches, microbatches, steps and evaluations.
+/// All differences in batches, microbatches, steps and evaluations.
 std::vector<Report> checkJob(const plan::Plan &plan);
 
 } // namespace shardc::run

@@ -28,14 +28,14 @@ bool evaluates(const plan::Plan &plan) {
   return false;
 }
 
-/// The seed of the shuffles of the data.
+/// The seed for shuffling the data.
 uint64_t seedOf(const plan::Plan &plan) {
   return static_cast<uint64_t>(plan.job.has(plan::JobField::dataset_randomSeed)
                                    ? plan.job.dataset.randomSeed
                                    : plan.job.rng.seed);
 }
 
-/// How a split is divided among ranks, and the order in which its samples are taken.
+/// How a split is divided among ranks, and the order of its samples.
 struct Feeding {
   data::BatchShape shape;
   data::OrderSpec order;
@@ -53,10 +53,11 @@ Feeding feedingOf(const plan::Plan &plan, Split split, const data::DataSource &s
   if (plan.job.dataset.dataloaderType == plan::Job::DataloaderType::Batch)
     feeding.order.kind = data::OrderKind::Batch;
   feeding.order.seed = seedOf(plan);
-  // The rank that gets a sample matters only if means of microbatches are averaged.
+  // With a per-token loss, the result does not depend on which rank gets a sample, so samples are
+  // assigned by cost. If means of microbatches are averaged, it does.
   if (plan.job.model.calculatePerTokenLoss && feeding.shape.dataParallel > 1)
     feeding.order.costs = source.costs();
-  if (split == Split::Valid && plan.job.validation.fullValidation) // as upstream, never at random
+  if (split == Split::Valid && plan.job.validation.fullValidation) // as upstream, never shuffled
     feeding.order.kind = data::OrderKind::Whole;
   return feeding;
 }
@@ -90,7 +91,7 @@ struct EvaluationData {
 
 class JobData final : public JobSource {
 public:
-  /// `validSets` and `test` are configurations of one split each.
+  /// Each configuration in `validSets`, and `test`, has one split.
   static Result<std::unique_ptr<JobSource>> open(const plan::Plan &plan,
                                                  const data::DataConfig &config,
                                                  std::span<const data::DataConfig> validSets,
@@ -144,7 +145,8 @@ public:
       return makeStatus(report::JobDisagrees,
                         "the plan evaluates, but its job names no validation data");
     int64_t perStep = feeder->numMicrobatches();
-    // An evaluation reads several global batches and continues where the last evaluation ended.
+    // An evaluation reads several global batches, and continues where the previous evaluation
+    // ended.
     int64_t step = visit * (microbatches / perStep) + microbatch / perStep;
     if (microbatches % perStep != 0 || entry.batch != feeder->shape().microBatch ||
         entry.sequence * entry.slice.count != sequence_)
@@ -177,7 +179,8 @@ public:
   }
 
 private:
-  /// The data that an evaluation takes. Of several sets each has a visit of the job's in turn.
+  /// The feeder for an evaluation. If there are several validation sets, evaluations of the job
+  /// visit them in turn.
   std::optional<data::BatchFeeder> &evaluationFeeder(int64_t &visit) {
     if (isTest_) {
       visit = 0;
@@ -202,14 +205,14 @@ private:
     return opened;
   }
 
-  /// Makes the feeder of a split, if there are data of it.
+  /// Creates the feeder of a split if it has data.
   Status feed(const plan::Plan &plan, Split split) {
     const data::DataSource *source = sets_.source(split);
     if (!source)
       return Status::ok();
     auto index = static_cast<size_t>(split);
     Feeding feeding = feedingOf(plan, split, *source);
-    // An endless data source is limited to the samples that the run requests.
+    // From an endless data source, only the samples that the run requests are taken.
     int64_t samples = source->numSamples() == data::DataSource::kUnbounded
                           ? samples_[index].value_or(data::DataSource::kUnbounded)
                           : data::DataSource::kUnbounded;
@@ -219,7 +222,7 @@ private:
     return Status::ok();
   }
 
-  /// A plan that evaluates all data was compiled for as many as there are.
+  /// Checks that a plan for a full validation was compiled for as many samples as there are.
   Status checkWhole(const plan::Plan &plan) const {
     const data::DataSource *source = sets_.source(Split::Valid);
     if (!plan.job.validation.fullValidation || source == nullptr)
@@ -237,7 +240,7 @@ private:
     return Status::ok();
   }
 
-  /// Boundaries between documents become the first position of each token's document.
+  /// Writes the begin of each token's document, from the boundaries between documents.
   void writeDocs(const FeedEntry &entry) const {
     for (int64_t row = 0; row < entry.batch; ++row) {
       const int32_t *starts = starts_.data() + row * (entry.sequence + 1);
@@ -247,7 +250,7 @@ private:
     }
   }
 
-  /// Memory for whole sequences, of which an entry gets slices.
+  /// Memory for whole sequences, from which slices are copied to an entry.
   FeedEntry sequences(int64_t batch) {
     whole_.resize(static_cast<size_t>(FeedEntry::words(batch, sequence_, FeedMore::Places)));
     return FeedEntry::at(whole_.data(), batch, sequence_, FeedMore::Places);
@@ -277,9 +280,9 @@ private:
   data::DataSets sets_;
   std::array<std::optional<int64_t>, data::kNumSplits> samples_{}; ///< that the run requests
   std::array<std::optional<data::BatchFeeder>, 2> feeders_;
-  std::vector<EvaluationData> validSets_; ///< if there are several, in place of sets_
+  std::vector<EvaluationData> validSets_; ///< used instead of sets_ if there are several
   EvaluationData test_;
-  size_t set_ = 0; ///< of them, which evaluations take now
+  size_t set_ = 0; ///< index in validSets_ for evaluations
   bool isTest_ = false;
   int64_t sequence_ = 0;                 ///< tokens
   bool hasRows_ = false;                 ///< of packs
@@ -287,8 +290,8 @@ private:
   std::vector<int32_t> whole_;           ///< its sequences, where ranks have slices
 };
 
-/// A hint for a path without data of the requested kind: the option that would read what exists
-/// there; empty if nothing does.
+/// A hint for a path without data of the requested kind: the option with which the existing data
+/// could be read; empty if there are none.
 std::string otherKind(const plan::Job::Dataset &dataset, const std::string &path) {
   using Kind = plan::Job::DatasetKind;
   std::error_code error;
@@ -299,8 +302,8 @@ std::string otherKind(const plan::Job::Dataset &dataset, const std::string &path
   return "";
 }
 
-/// Says of a path that is not there which option names it and, unless it is absolute, the folder
-/// that it is relative to: a recipe says neither.
+/// Adds to an error about a missing path the option that names it and, for a relative path, the
+/// folder to which it is relative. The recipe shows neither.
 Status nameOption(const plan::Plan &plan, const Status &status) {
   if (status.code() != StatusCode::NotFound && status.code() != StatusCode::Io)
     return status;
@@ -326,7 +329,7 @@ Status nameOption(const plan::Plan &plan, const Status &status) {
   return status;
 }
 
-/// A configuration of one split alone, of these data.
+/// A configuration with one split, for these data.
 Result<data::DataConfig> ofSplit(const data::DataConfig &config, Split split,
                                  std::span<const std::string> paths) {
   data::DataConfig one = config;
@@ -394,7 +397,7 @@ Result<std::unique_ptr<JobSource>> openJobData(const plan::Plan &plan) {
   }
   if (!validSets.empty())
     config.samples[static_cast<size_t>(Split::Valid)] = 0;
-  config.samples[static_cast<size_t>(Split::Test)] = 0; // which only runs with test data take
+  config.samples[static_cast<size_t>(Split::Test)] = 0; // only runs with test data need it
   auto opened = JobData::open(plan, config, validSets, test);
   return opened.isOk() ? std::move(opened) : nameOption(plan, opened.status());
 }

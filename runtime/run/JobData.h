@@ -1,5 +1,4 @@
-// The data of a job: reads the plan's dataset options, opens the datasets, and feeds
-// microbatches.
+// The data of a job: reads the plan's dataset options, opens the datasets, and writes microbatches.
 #pragma once
 
 #include <memory>
@@ -18,7 +17,7 @@ struct BegunText {
 /// The data of a job, for one of its plans at a time.
 class JobSource : public BatchSource {
 public:
-  /// The steps are now those of another plan of the job.
+  /// Switches to another plan of the job for the following steps.
   virtual Status turnTo(const plan::Plan &plan) = 0;
   /// The first document of each of the first `count` validation samples, if there are so many. Of
   /// packs: what comes before the first token that counts in the loss, and those that count up to

@@ -37,8 +37,8 @@ JobVariables jobVariables(const plan::Plan &plan, const GetVariable &get) {
   return variables;
 }
 
-/// The texts are those of the rules fsdp-max-connections and torch-fsdp2-max-connections, which
-/// judge recipes.
+/// The messages are those of the rules fsdp-max-connections and torch-fsdp2-max-connections for
+/// recipes.
 Status checkConnections(const plan::Plan &plan, const GetVariable &get) {
   const char *value = get(kConnections);
   if (!value || std::string_view(value) != "1")

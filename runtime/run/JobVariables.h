@@ -1,5 +1,5 @@
 // Environment variables of a run: those that the recipe's `env` section sets, and FSDP's
-// requirements on existing ones.
+// requirements on existing variables.
 #pragma once
 
 #include <functional>
@@ -12,24 +12,24 @@
 
 namespace shardc::run {
 
-/// Value of an environment variable, or null.
+/// Returns the value of an environment variable, or null.
 using GetVariable = std::function<const char *(const char *name)>;
 
-/// The variables that the plan's job sets, by name, and conflicts with the environment.
+/// The variables that the plan's job sets, and conflicts with the environment.
 struct JobVariables {
   std::vector<std::pair<std::string, std::string>> toSet; ///< name and value
-  std::vector<std::string> kept; ///< names that have another value in the environment
+  std::vector<std::string> kept; ///< names with another value in the environment
 };
 
-/// A variable of the environment is never changed.
+/// Computes which variables to set. Variables that exist in the environment are never changed.
 JobVariables jobVariables(const plan::Plan &plan, const GetVariable &get);
 
 /// InvalidInput if a plan with exchanged sums cannot run on GPUs because the environment lets NCCL
-/// register buffers during capture: sends then hang.
+/// register buffers during capture, which makes sends hang.
 Status checkRegistration(const plan::Plan &plan, const GetVariable &get);
 
-/// InvalidInput, under the id of the recipe's rule, if a plan that shards on GPUs cannot run with
-/// the number of hardware queues that the environment, including the job's variables, allows.
+/// InvalidInput, with the id of the recipe's rule, if a plan that shards on GPUs cannot run with
+/// the number of hardware queues in the environment (including the job's variables).
 Status checkConnections(const plan::Plan &plan, const GetVariable &get);
 
 } // namespace shardc::run

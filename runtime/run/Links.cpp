@@ -5,7 +5,7 @@
 namespace shardc::run {
 namespace {
 
-/// Measurements on one machine vary by a few per cent.
+/// Lowest accepted share of the prediction. Measurements on one machine vary by a few per cent.
 constexpr double kLeastShare = 0.9;
 
 double predictedGBs(const plan::Plan &plan) { return plan.job.derived.predictedGatherGBs; }

@@ -8,11 +8,11 @@
 
 namespace shardc::run {
 
-/// The links, and the measured bandwidth of all-gathers compared with the plan's prediction. Empty
-/// if neither is known.
+/// Text with the links, and the measured bandwidth of all-gathers compared with the plan's
+/// prediction. Empty if neither is known.
 std::string linkText(const plan::Plan &plan, const std::string &links, double gatherGBs);
 
-/// Warns if gathers are slower than predicted by more than measurements vary.
+/// Warns if all-gathers are slower than predicted by more than the variation of measurements.
 void judgeLinks(const plan::Plan &plan, double gatherGBs, const ReportSink &emit);
 
 } // namespace shardc::run

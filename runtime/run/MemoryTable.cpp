@@ -13,7 +13,7 @@
 namespace shardc::run {
 namespace {
 
-/// Bytes of an arena that belong to cells; cells may share them.
+/// Bytes of an arena that cells occupy. Cells may overlap.
 int64_t bytesKept(const plan::Role &role, plan::Arena arena) {
   std::vector<std::pair<int64_t, int64_t>> held;
   for (const plan::Cell &cell : role.cells)
@@ -49,7 +49,7 @@ std::string purposesOf(const plan::Role &role, plan::Arena arena) {
 
 std::string memoryTable(const plan::Role &role, int64_t workspaceBytes,
                         int64_t receiveBufferBytes) {
-  // The compiler reported the plan's part; kernels and channels need more.
+  // The compiler has reported the plan's part; kernels and channels need more.
   int64_t planned = 0, beside = workspaceBytes + receiveBufferBytes;
   for (int64_t bytes : role.arenaBytes)
     planned += bytes;

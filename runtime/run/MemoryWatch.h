@@ -1,5 +1,5 @@
-// Verifies that steps allocate no device memory, by the backend's own count and by the memory in
-// use that the system reports.
+// Verifies that steps allocate no device memory, according to the backend's own count and to the
+// memory in use that the system reports.
 #pragma once
 
 #include <optional>
@@ -10,22 +10,22 @@
 
 namespace shardc::run {
 
-/// Change of some ranks' device memory between the end of the first step and the end of the last
-/// one. All bytes are zero if devices have no separate memory.
+/// Change of ranks' device memory from the end of the first step to the end of the last step. All
+/// bytes are zero if devices have no separate memory.
 struct MemoryChange {
   int64_t ranks = 0;
-  int64_t used = 0;        ///< bytes in use at the end by all processes; maximum over ranks
-  int64_t growth = 0;      ///< bytes of all processes; maximum over ranks
+  int64_t used = 0;        ///< bytes in use at the end, by all processes; maximum over ranks
+  int64_t growth = 0;      ///< bytes, by all processes; maximum over ranks
   int64_t allocations = 0; ///< by the backend; maximum over ranks
-  int64_t arenasLeast = 0, arenasMost = 0; ///< bytes of a rank's buffers of arenas
-  /// Difference between the size of a process' arenas and the growth of its first device's memory
-  /// in use when they were allocated; maximum over processes.
+  int64_t arenasLeast = 0, arenasMost = 0; ///< bytes of a rank's arenas, over ranks
+  /// Difference between the size of a process' arenas and the growth of memory in use on its first
+  /// device when they were allocated; maximum over processes.
   int64_t arenasOff = 0;
 
   void add(const MemoryChange &others);
 };
 
-/// The same for all ranks of a job; every process must call it.
+/// Combines the changes of all ranks of a job. All processes must call it.
 Result<MemoryChange> gatherMemoryChange(hal::Peers &peers, const MemoryChange &mine);
 
 class MemoryWatch {
@@ -33,9 +33,9 @@ public:
   /// The executable must outlive the watch.
   explicit MemoryWatch(exec::Executable &executable) : executable_(executable) {}
 
-  /// Call this when a step has ended; the first one counts. No other step may be queued then.
+  /// Call it when a step has ended; the first call sets the reference. No other step may be queued.
   void stepEnded();
-  /// Empty if no step has ended.
+  /// Nothing if no step has ended.
   std::optional<MemoryChange> change() const;
 
 private:

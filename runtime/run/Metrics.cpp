@@ -20,16 +20,16 @@
 namespace shardc::run {
 namespace {
 
-constexpr uint64_t kTextMax = 256 << 20; ///< bytes of metrics whose end is repaired
+constexpr uint64_t kTextMax = 256 << 20; ///< largest file whose end is repaired
 
-/// Builds one line, without allocating unless it is long: a run may tell hundreds of losses.
+/// Builds one line. Allocates only for long lines, since a run may report hundreds of losses.
 class Line {
 public:
   template <typename... Args> Line &add(fmt::format_string<Args...> text, Args &&...args) {
     fmt::format_to(std::back_inserter(buffer_), text, std::forward<Args>(args)...);
     return *this;
   }
-  /// A JSON number; JSON has no infinities.
+  /// Adds a number. JSON has no infinities and NaNs, so they become null.
   template <typename T> Line &number(std::string_view name, T value) {
     return std::isfinite(value) ? add(",\"{}\":{}", name, value) : add(",\"{}\":null", name);
   }
@@ -40,9 +40,9 @@ private:
   fmt::basic_memory_buffer<char, 1024> buffer_;
 };
 
-/// Removes the beginning of a line that a full disk has cut off, so that no line is added to it.
+/// Removes a partial line that a full disk has left at the end, so that no line is appended to it.
 void dropTornLine(const std::string &path) {
-  Result<MappedFile> file = MappedFile::open(path); // of which the last line is read
+  Result<MappedFile> file = MappedFile::open(path); // to read its last line
   if (!file.isOk() || file->bytes().size() > kTextMax)
     return; // a pipe, a device, or too large
   std::string_view text(reinterpret_cast<const char *>(file->bytes().data()), file->bytes().size());
@@ -51,9 +51,9 @@ void dropTornLine(const std::string &path) {
     int status = ::truncate(path.c_str(), static_cast<off_t>(end + 1));
 }
 
-/// Starts `sh -c command` with `input` as its standard input. It gets its own process group, so
-/// that Ctrl-C, which ends the run after its step, does not end the program before it has read the
-/// last lines. Returns 0 or an error number.
+/// Starts `sh -c command` with `input` as its standard input. The program gets its own process
+/// group, so that Ctrl-C, which ends the run after its step, does not end the program before it has
+/// read the last lines. Returns 0 or an error number.
 int startProgram(const std::string &command, int input, pid_t &program) {
   posix_spawn_file_actions_t actions;
   posix_spawnattr_t attributes;
@@ -117,7 +117,7 @@ Status MetricsWriter::open(const std::string &path) {
   path_ = path;
   if (std::optional<std::string> command = metricsCommand(path))
     return start(*command);
-  // Supervisors add lines too.
+  // O_APPEND, since supervisors append lines, too.
   fd_ = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   if (fd_ >= 0) {
     dropTornLine(path);
@@ -130,7 +130,7 @@ Status MetricsWriter::open(const std::string &path) {
 }
 
 void MetricsWriter::clear() {
-  if (isOpen()) // nothing stays in a pipe
+  if (isOpen()) // a pipe keeps nothing
       [[maybe_unused]]
     int status = ::ftruncate(fd_, 0);
 }
@@ -201,7 +201,7 @@ Status MetricsWriter::write(const char *line, size_t bytes) {
       continue;
     if (written < 0) {
       int error = errno;
-      ::close(fd_); // report one failure only: later lines would leave a file with gaps
+      ::close(fd_); // only one failure is reported; later lines would leave a gap in the file
       fd_ = -1;
       return makeStatus(kindOfError(error),
                         "cannot write metrics to '{}': {}; no more will be written", path_,

@@ -1,5 +1,5 @@
-// The metrics: one JSON object per step, one per line, for other programs: in a file, or given to a
-// program.
+// Writes metrics for other programs: one JSON object per step and line, to a file or to a program's
+// standard input.
 #pragma once
 
 #include <optional>
@@ -14,29 +14,29 @@
 
 namespace shardc::run {
 
-/// Speed of a step, of the whole run and of one rank's device.
+/// Speed of a step: of the whole run, and of one rank's device.
 struct Speed {
   Speed(double tokens, double tflops = 0, double share = 0)
       : tokensPerSecond(tokens), modelTflops(tflops), utilization(share) {}
   double tokensPerSecond;
-  double modelTflops; ///< model operations of a device, 1e12 per second; 0: unknown
-  double utilization; ///< the same as a share of the device's peak; 0: unknown
+  double modelTflops; ///< model TFLOP/s of a device; 0: unknown
+  double utilization; ///< share of the device's peak; 0: unknown
   HostTime host;      ///< host time to enqueue the step
 };
 
-/// If `path` is `| COMMAND`, the command, whose standard input receives the lines; nothing if it is
-/// the path of a file.
+/// The command if `path` is `| COMMAND`. Its standard input receives the lines. Nothing if `path`
+/// names a file.
 std::optional<std::string> metricsCommand(const std::string &path);
 
-/// The values of a step that are reported in addition to loss, rate, norm and tokens.
+/// Values of a step that are reported in addition to loss, learning rate, norm and tokens.
 struct MetricsFields {
-  bool lossScale = false;   ///< of the next step
-  bool skipped = false;     ///< 1 if the update was left out
-  bool decoupledLr = false; ///< the rate of embedding and output layer
+  bool lossScale = false;   ///< for the next step
+  bool skipped = false;     ///< 1 if the update was skipped
+  bool decoupledLr = false; ///< learning rate of embedding and output layer
   bool weightDecay = false;
 };
 
-/// Writes metrics lines one at a time. Each line is written with one call, so it is complete.
+/// Writes metrics lines. Each line is written with one call, so it is complete.
 class MetricsWriter {
 public:
   MetricsWriter() = default;
@@ -44,28 +44,28 @@ public:
   MetricsWriter(const MetricsWriter &) = delete;
   MetricsWriter &operator=(const MetricsWriter &) = delete;
 
-  /// Creates the file; lines are added to one that exists. Of `| COMMAND`, starts the command by
-  /// /bin/sh, with the lines as its input; the destructor ends the input and waits for its end.
-  /// Io, NotFound or Exhausted if that fails.
+  /// Opens the file for appending, and creates it if needed. For `| COMMAND`, starts the command
+  /// with /bin/sh; the destructor closes its input and waits for its end. Io, NotFound or Exhausted
+  /// on failure.
   Status open(const std::string &path);
-  /// Empties the file: its lines are another run's.
+  /// Empties the file, whose lines belong to another run.
   void clear();
   bool isOpen() const { return fd_ >= 0; }
 
-  /// {"step":3,"loss":2.5,"lr":0.001,"grad_norm":1.5,"tokens":512,"tokens_per_s":1000.0,
-  /// "model_tflops":412.5,"mfu":0.417,"host_ms":0.25,"host_wait_ms":9.5}. `tokens` is the number
-  /// that the loss counts. As `fields` says, also "loss_scale":65536.0,"skipped":0,
-  /// "decoupled_lr":0.002,"weight_decay":0.05, and what the plan reports beside its state. What is
-  /// not known is left out, what is not finite is null; all digits are written.
+  /// Writes {"step":3,"loss":2.5,"lr":0.001,"grad_norm":1.5,"tokens":512,"tokens_per_s":1000.0,
+  /// "model_tflops":412.5,"mfu":0.417,"host_ms":0.25,"host_wait_ms":9.5}. `tokens` is the number of
+  /// tokens in the loss. Depending on `fields`, adds "loss_scale":65536.0,"skipped":0,
+  /// "decoupled_lr":0.002,"weight_decay":0.05, and the additional values of the plan. Unknown
+  /// values are omitted, and non-finite values are null. All digits are written.
   Status step(const StepState &state, const Speed &speed, const MetricsFields &fields = {},
               std::span<const NamedValue> reported = {});
-  /// {"step":3,"skipped":1}: the recipe skips that step.
+  /// Writes {"step":3,"skipped":1} for a step that the recipe skips.
   Status skipped(const StepState &state);
-  /// {"step":3,"from_memory":1,"seconds_lost":2.5}: a restart goes on after that step from state
-  /// in memory; the seconds are since the step had ended.
+  /// Writes {"step":3,"from_memory":1,"seconds_lost":2.5}: a restart continues after that step from
+  /// state in memory. The seconds are those since the end of the step.
   Status restored(int64_t step, double secondsLost);
-  /// {"step":3,"eval_loss":2.5}: an evaluation after that step, of several sets with "set":"name";
-  /// {"step":3,"test_loss":2.5}: of the test data.
+  /// Writes {"step":3,"eval_loss":2.5} for an evaluation after that step, with "set":"name" if
+  /// there are several validation sets, or {"step":3,"test_loss":2.5} for the test data.
   Status evaluated(const StepState &state, std::string_view set = {}, bool isTest = false);
   /// {"step":3,"sample":1,"prompt":"...","said":"...","data":"..."}: a text behind an evaluation;
   /// texts count from 1.
@@ -77,7 +77,7 @@ private:
   Status start(const std::string &command);
 
   int fd_ = -1;
-  pid_t program_ = 0; ///< that takes the lines; 0: none
+  pid_t program_ = 0; ///< the program that receives the lines; 0: none
   std::string path_;
 };
 

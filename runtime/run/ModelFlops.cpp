@@ -12,12 +12,13 @@ bool isOf(const plan::Plan &plan, const plan::Param &param, plan::UnitKind kind)
   return unit >= 0 && plan.units[static_cast<size_t>(unit)].kind == kind;
 }
 
-/// Whether the parameter is a table, of which a token reads one row.
+/// Whether the parameter is an embedding table, of which a token reads one row.
 bool isTable(const plan::Plan &plan, const plan::Param &param) {
   return isOf(plan, param, plan::UnitKind::Embedding);
 }
 
-/// Weights that a token is multiplied with: of experts, those of as many as it goes to.
+/// The number of weights by which a token is multiplied. For experts, only those to which it is
+/// routed count.
 double weightsOf(const plan::Plan &plan, const plan::Param &param) {
   auto numel = static_cast<double>(param.wholeType().numel());
   if (!param.isStacked())
@@ -26,29 +27,29 @@ double weightsOf(const plan::Plan &plan, const plan::Param &param) {
          static_cast<double>(param.tensorCount());
 }
 
-/// Counts products with a weight, of 2 operations each: one in the forward pass; one for the
-/// input's gradient, unless no earlier parameter is trained; and one for the weight's gradient.
-/// Parameters are in the order in which tokens pass them.
+/// Counts the products with a weight, which take 2 operations each: one in the forward pass; one
+/// for the gradient of the input, unless no earlier parameter is trained; and one for the gradient
+/// of the weight. Parameters are in the order in which tokens pass them.
 class Passes {
 public:
   explicit Passes(const plan::Plan &plan) : plan_(plan) {
     auto trained = std::ranges::find_if(
         plan.params, [&](const plan::Param &param) { return plan::isTrained(plan, param); });
-    if (trained != plan.params.begin()) // else all count as behind it
+    if (trained != plan.params.begin()) // otherwise gradients reach all parameters
       first_ = trained - plan.params.begin();
   }
   double of(const plan::Param &param) const {
     return (&param - plan_.params.data() > first_ ? 2 : 1) +
            (plan::isTrained(plan_, param) ? 1 : 0);
   }
-  /// The operations of the head, if it uses the embedding's table.
+  /// The products of the output layer if it is tied to the embedding table.
   double ofTiedHead() const {
     auto table = std::ranges::find_if(
         plan_.params, [&](const plan::Param &param) { return isTable(plan_, param); });
     return 2 + (table != plan_.params.end() && plan::isTrained(plan_, *table) ? 1 : 0);
   }
-  /// The mean of attention over layers. Its gradients are needed if a parameter of its queries, or
-  /// an earlier one, is trained.
+  /// The mean number of passes of attention over layers. Gradients of attention are needed if one
+  /// of its parameters or an earlier one is trained.
   double ofAttention() const {
     double sum = 0, count = 0;
     int32_t unit = -1;
@@ -56,7 +57,7 @@ public:
       if (!isOf(plan_, param, plan::UnitKind::Layer) || param.type.rank < 2 ||
           unitOf(param) == unit)
         continue;
-      unit = unitOf(param); // whose first matrix it is
+      unit = unitOf(param); // the first matrix of the layer
       sum += &param - plan_.params.data() >= first_ ? 2 : 1, ++count;
     }
     return count > 0 ? sum / count : 2;
@@ -67,10 +68,10 @@ private:
     return plan_.blocks[static_cast<size_t>(param.block)].unit;
   }
   const plan::Plan &plan_;
-  std::ptrdiff_t first_ = -1; ///< the first parameter that is trained
+  std::ptrdiff_t first_ = -1; ///< the first trained parameter
 };
 
-/// Channels of a head, as the mean of keys and values.
+/// Channels of a head: the mean of keys and values.
 double channelsOf(const plan::Job::Model &model) {
   if (!model.multiLatentAttention)
     return static_cast<double>(model.kvChannels);
@@ -83,20 +84,20 @@ double modelFlopsPerToken(const plan::Plan &plan) {
   const plan::Job::Model &model = plan.job.model;
   auto predictions = static_cast<double>(
       std::ranges::count(plan.units, plan::UnitKind::Prediction, &plan::Unit::kind));
-  // Logits of a token: of the next one, and of each further one that is predicted.
+  // Logits per token: for the next token, and for each further token of multi-token prediction.
   double logits = 1 + predictions, products = 0;
   const Passes passes(plan);
   for (const plan::Param &param : plan.params)
     if (param.type.rank > 1 && !isTable(plan, param))
       products += weightsOf(plan, param) * (isOf(plan, param, plan::UnitKind::Head) ? logits : 1) *
                   passes.of(param);
-  if (model.shareEmbeddingsAndOutputWeights) // the output projection takes the tokens' table
+  if (model.shareEmbeddingsAndOutputWeights) // the output layer uses the embedding table
     products += static_cast<double>(plan.job.derived.paddedVocabSize) *
                 static_cast<double>(model.hiddenSize) * logits * passes.ofTiedHead();
   double layers = static_cast<double>(model.numLayers) + predictions;
   double attention = layers * static_cast<double>(model.seqLength) *
                      static_cast<double>(model.numAttentionHeads) * channelsOf(model);
-  // Each pass of attention has two products of scores and values.
+  // Each pass of attention has two products, one with keys and one with values.
   return 2 * products + 6 * attention * (2 * passes.ofAttention() - 1) / 3;
 }
 

@@ -1,19 +1,18 @@
-// The operations of a model, by the convention of published figures, and the peak of its device;
-// together they turn tokens per second into utilisation.
+// The FLOPs of a model by the convention of published figures, and the peak of its device. Together
+// they convert tokens per second to utilisation.
 #pragma once
 
 #include "runtime/plan/Plan.h"
 
 namespace shardc::run {
 
-/// Operations of one token, forward and backward: 6 for each weight that it is multiplied with (the
-/// output layer once for each token that is predicted, the embedding's table not at all, of experts
-/// those that it goes to), and 6 for each position and channel of attention, of which the causal
-/// half counts.
+/// Model FLOPs of one token, forward and backward: 6 per weight by which the token is multiplied,
+/// and 6 per position and channel of attention, of which the causal half counts. The output layer
+/// counts once per predicted token, embedding tables do not count, and experts count if the token
+/// is routed to them.
 double modelFlopsPerToken(const plan::Plan &plan);
 
-/// Peak of one rank's device for dense products in the plan's precision, in operations per second;
-/// 0 if the plan does not say.
+/// Peak FLOP/s of one rank's device for dense products in the plan's precision; 0 if unknown.
 double peakFlops(const plan::Plan &plan);
 
 } // namespace shardc::run

@@ -83,7 +83,7 @@ Status NonFiniteFinder::afterOp(const Position &position) {
   return Status::ok();
 }
 
-/// Whether each row that an expert has to get has found room.
+/// Checks whether each row that an expert must receive fits into its slot.
 Status NonFiniteFinder::checkRoom(const Position &position, size_t rank, const plan::Op &op) {
   const plan::Segment &segment = executable_.segment(position.segment);
   auto read = [&](plan::ValueId id, std::vector<int32_t> &into) -> Status {

@@ -1,5 +1,4 @@
-// Finds the first op with a result that is not finite: inspects every result after its op has
-// ended.
+// Finds the first op with a non-finite result, by inspecting every result after its op has ended.
 #pragma once
 
 #include <vector>
@@ -8,14 +7,14 @@
 
 namespace shardc::run {
 
-/// Index of the first element in [begin, end) that is infinite or NaN; -1 if there is none, and for
-/// types without such values. `data` is host memory.
+/// Index of the first element in [begin, end) that is infinite or NaN; -1 if there is none, or if
+/// the type has no such values. `data` must be host memory.
 int64_t findNonFinite(DType type, const void *data, int64_t begin, int64_t end);
 /// The element as text: `nan`, `inf`, `-inf` or a number.
 std::string elementText(DType type, const void *data, int64_t index);
 
-/// Ends a run op by op with Numeric at the first result that is not finite. Ignores the padding of
-/// blocks, and rows that are not there.
+/// Ends a run op by op with Numeric at the first non-finite result. Ignores the padding of blocks,
+/// and invalid rows.
 class NonFiniteFinder final : public exec::OpObserver {
 public:
   explicit NonFiniteFinder(exec::Executable &executable)
@@ -35,7 +34,7 @@ private:
   std::vector<uint8_t> copy_;
 };
 
-/// True if ranks may give each other more rows than slots have room for.
+/// Whether ranks may send each other more rows than fit into slots.
 bool mayExceedCapacity(const plan::Plan &plan);
 
 } // namespace shardc::run

@@ -19,8 +19,8 @@ bool isKernel(const plan::Op &op) {
   return traits == plan::OpTraits::None || traits == plan::OpTraits::Pure;
 }
 
-/// Why the kernel does not support the op, as far as types, shapes and attributes determine it;
-/// otherwise null. Ops that take a list are checked when they are bound.
+/// Why the kernel does not support the op, as far as types, shapes and attributes determine that;
+/// null if it does. Ops with a list of operands are only checked when they are bound.
 const char *refusalOf(const kernels::Kernel &kernel, const plan::Plan &plan,
                       const plan::Segment &segment, const plan::Op &op) {
   constexpr int kList = 255;
@@ -33,7 +33,7 @@ const char *refusalOf(const kernels::Kernel &kernel, const plan::Plan &plan,
   return kernel.accepts(call);
 }
 
-/// Each reason of a kernel once, with the first op that it concerns.
+/// Each distinct reason of a kernel, with the first op to which it applies.
 std::vector<Report> refusals(const plan::Plan &plan, exec::FindKernel findKernel) {
   struct Refusal {
     const kernels::Kernel *kernel;
@@ -96,7 +96,7 @@ namespace {
 /// Bytes that a rank of a role is about to allocate.
 struct RankNeed {
   int64_t arenas = 0, receiveBuffers = 0, communicators = 0, workspaces = 0;
-  double sum() const { // of sizes that a plan's text may make as large as it likes
+  double sum() const { // saturates, since sizes in a plan's text may be arbitrarily large
     return static_cast<double>(arenas) + static_cast<double>(receiveBuffers) +
            static_cast<double>(communicators) + static_cast<double>(workspaces);
   }
@@ -129,7 +129,7 @@ Status checkMemory(const plan::Plan &plan, hal::Backend &backend, int64_t proces
     parts +=
         fmt::format("{}{} {}{}", parts.empty() ? "" : ", ", name, plan::formatBytes(bytes), how);
   };
-  RankNeed most; // of the rank that needs most
+  RankNeed most; // the rank that needs most
   for (const hal::Device *device : backend.devices()) {
     RankNeed own = needOf(plan, plan.roles[exec::roleOf(plan, device->rank())], backend);
     if (own.sum() > most.sum())
@@ -139,7 +139,7 @@ Status checkMemory(const plan::Plan &plan, hal::Backend &backend, int64_t proces
   add("receive buffers", most.receiveBuffers);
   add("communicators", most.communicators, " (predicted)");
   add("workspaces", most.workspaces, " (predicted)");
-  if (!backend.devicesShareMemory()) // the context exists already
+  if (!backend.devicesShareMemory()) // contexts exist already, libraries do not
     add("libraries", std::max<int64_t>(plan.job.derived.memoryLibrariesBytes, 0), " (predicted)");
   auto here = static_cast<int64_t>(backend.devices().size()) * processes;
   int64_t ranks = backend.devicesShareMemory() ? here : 1;
@@ -156,8 +156,8 @@ Status checkMemory(const plan::Plan &plan, hal::Backend &backend, int64_t proces
 
 namespace {
 
-/// The words of a driver's name for a device, in lower case: "NVIDIA H100 80GB HBM3" is nvidia,
-/// h100, 80gb and hbm3.
+/// The words of a driver's device name in lower case: "NVIDIA H100 80GB HBM3" has nvidia, h100,
+/// 80gb and hbm3.
 std::vector<std::string> wordsOf(std::string_view name) {
   std::vector<std::string> words(1);
   for (char c : name)
@@ -169,7 +169,8 @@ std::vector<std::string> wordsOf(std::string_view name) {
   return words;
 }
 
-/// Names in the device table consist of the driver's words joined by underscores: a100_40gb.
+/// Whether the device is of this kind. Names in the device table are words of the driver's name,
+/// joined by underscores: a100_40gb.
 bool isKind(const std::string &kind, std::string_view name) {
   std::vector<std::string> words = wordsOf(name);
   return std::ranges::all_of(wordsOf(kind), [&](const std::string &word) {
@@ -177,7 +178,8 @@ bool isKind(const std::string &kind, std::string_view name) {
   });
 }
 
-/// The device table's name of a GPU; empty if the driver's name matches none.
+/// The word of the driver's name that identifies the GPU, the first one with a digit; empty if
+/// there is none.
 std::string kindOf(std::string_view name) {
   for (const std::string &word : wordsOf(name))
     if (word.find_first_of("0123456789") != std::string::npos)

@@ -1,5 +1,4 @@
-// Checks the environment of a run before anything is allocated, and reports all problems at
-// once.
+// Checks the environment of a run before anything is allocated, and reports all problems at once.
 #pragma once
 
 #include <string>
@@ -13,36 +12,36 @@
 namespace shardc::run {
 
 struct PreflightOptions {
-  /// Runs the plan on this backend although it was made for another.
+  /// Runs the plan on this backend even if it was made for another one.
   bool isSimulation = false;
 };
 
-/// Every reason why the plan cannot run here, including kernels that refuse the types and shapes of
+/// All reasons why the plan cannot run here, including kernels that refuse the types and shapes of
 /// their operands.
 std::vector<Report> preflight(const plan::Plan &plan, std::string_view backendName,
                               exec::FindKernel findKernel, const PreflightOptions &options);
 
-/// Compares the memory that the plan needs with the free memory of the process' devices: arenas,
-/// receive buffers if there are any, and, for devices with separate memory, the prediction for
-/// communicators, workspaces and libraries. InvalidInput if it does not fit. `processes` processes
-/// share the machine's memory if devices do.
+/// Compares the memory that the plan needs with the free memory of the process' devices. It counts
+/// arenas, receive buffers if there are any, and, for devices with separate memory, the predicted
+/// memory of communicators, workspaces and libraries. InvalidInput if it does not fit. If devices
+/// share the machine's memory, it is divided among `processes` processes.
 Status checkMemory(const plan::Plan &plan, hal::Backend &backend, int64_t processes = 1);
 
-/// InvalidInput if a trace is requested of a run that cannot be traced. On GPUs a piece of work is
-/// identified by its node in a captured graph.
+/// InvalidInput if a trace is requested for a run that cannot be traced. On GPUs, traces identify
+/// work by its node in a captured graph.
 Status checkTrace(std::string_view backendName, bool isTraced, bool withoutGraphs, bool opByOp);
 
-/// The GPUs visible to a process.
+/// The GPUs that are visible to a process.
 struct VisibleGpus {
   int64_t count = 0;
-  std::string name; ///< the driver's name of the one that the process uses
+  std::string name; ///< driver's name of the GPU that the process uses
 };
 
-/// InvalidInput if these are too few for the plan's ranks on this machine, with the setting that
-/// compiles a plan for them.
+/// InvalidInput if there are fewer GPUs than ranks of the plan on this machine. The message has the
+/// setting with which a plan for them can be compiled.
 Status checkGpuCount(const plan::Plan &plan, const VisibleGpus &gpus, int64_t ranksHere);
 
-/// Warns if the plan was made for another kind of GPU; says nothing if either kind is unknown.
+/// Warns if the plan was made for another kind of GPU, if both kinds are known.
 void judgeGpuKind(const plan::Plan &plan, const VisibleGpus &gpus, const ReportSink &emit);
 
 } // namespace shardc::run

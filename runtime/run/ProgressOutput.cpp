@@ -16,20 +16,20 @@ namespace {
 
 constexpr double kRedrawSeconds = 0.1;
 
-/// Text of one line, built without allocating unless it is long.
+/// Builds the text of one line. Allocates only for long lines.
 class Text {
 public:
   template <typename... Args> Text &add(fmt::format_string<Args...> text, Args &&...args) {
     fmt::format_to(std::back_inserter(buffer_), text, std::forward<Args>(args)...);
     return *this;
   }
-  /// `0:42`, `3:07:12`.
+  /// Adds a duration such as `0:42` or `3:07:12`.
   Text &duration(double seconds) {
     auto total = static_cast<int64_t>(std::clamp(seconds, 0.0, 1e9) + 0.5);
     return total >= 3600 ? add("{}:{:02}:{:02}", total / 3600, total / 60 % 60, total % 60)
                          : add("{}:{:02}", total / 60, total % 60);
   }
-  /// `950`, `12.3k`, `4.56M`.
+  /// Adds an amount such as `950`, `12.3k` or `4.56M`.
   Text &amount(double value) {
     return value >= 1e6   ? add("{:.2f}M", value / 1e6)
            : value >= 1e3 ? add("{:.1f}k", value / 1e3)
@@ -71,8 +71,8 @@ void ProgressOutput::step(const StepState &state) {
     firstLoss_ = state.loss;
   lastLoss_ = state.loss;
   countSkipped(state);
-  // If the device records no time: the host reads steps back in batches, so the distance between
-  // two readings has little meaning.
+  // If the device records no time, the host's time is used. The host reads steps back in batches,
+  // so the speed is averaged over recent steps.
   size_t at = static_cast<size_t>(stepsSeen_ - 1) % recent_.size();
   recent_[at] = took;
   recentTokens_[at] = options_.tokensPerStep;
@@ -92,7 +92,7 @@ void ProgressOutput::step(const StepState &state) {
   bool isDue = options_.isTerminal && seconds(now - lastShown_) >= kRedrawSeconds;
   if (!isPlain && !isDue)
     return;
-  // Over all steps since the last plain line: single steps vary.
+  // The average over all steps since the last plain line, since single steps vary.
   double since = training_ - shownTraining_;
   show(state, since > 0 ? static_cast<double>(tokens_ - shownTokens_) / since : 0);
   lastShown_ = now;
@@ -103,8 +103,8 @@ void ProgressOutput::step(const StepState &state) {
   clearLine();
 }
 
-/// Overflows of a loss scale that is too large are part of a run, and so are single norms that are
-/// too large; many in a row are not.
+/// Counts skipped updates. Overflows of a loss scale that is too large, and single norms that are
+/// too large, are normal. Many in a row are not, so a warning is printed.
 void ProgressOutput::countSkipped(const StepState &state) {
   bool isLarge = state.skip && !state.nonfinite;
   skipped_ += state.skip ? 1 : 0;
@@ -159,7 +159,7 @@ void ProgressOutput::show(const StepState &state, double tokensPerSecond) {
   if (options_.isTerminal)
     text.add("\r");
   text.add("step {}/{}  loss {:.4f}  lr {:.3e}  ", state.step, stepsTotal_, state.loss, state.lr);
-  if (state.nonfinite) // of an overflow there is no norm
+  if (state.nonfinite) // an overflow has no norm
     text.add("grad norm overflow  ");
   else
     text.add("grad norm {:.3f}  ", state.gradNorm);
@@ -187,15 +187,15 @@ void ProgressOutput::clearLine() {
   lineIsOpen_ = false;
 }
 
-void ProgressOutput::saved() { last_ = Clock::now(); } // nor is the time of a save
+void ProgressOutput::saved() { last_ = Clock::now(); } // a save is not training time
 
 void ProgressOutput::evaluated(const StepState &state) {
-  last_ = Clock::now(); // the time of an evaluation is not training
+  last_ = Clock::now(); // an evaluation is not training time
   std::string_view set =
       options_.sets.empty() ? std::string_view() : options_.sets[static_cast<size_t>(what_.set)];
   if (options_.metrics)
     keep(options_.metrics->evaluated(state, set, what_.isTest));
-  if (options_.events && !what_.isTest) // as upstream, which only prints it
+  if (options_.events && !what_.isTest) // as upstream, which only prints the test loss
     keep(options_.events->evaluated(state, set));
   if (options_.isQuiet)
     return;

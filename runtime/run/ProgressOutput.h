@@ -1,5 +1,5 @@
-// The progress output of a run: a line that is rewritten on a terminal, plain lines at intervals
-// elsewhere; and the metrics file.
+// The progress output of a run: a line that is rewritten on a terminal, or plain lines at intervals
+// elsewhere. Also writes the metrics file.
 #pragma once
 
 #include <array>
@@ -18,25 +18,25 @@ namespace shardc::run {
 struct ProgressOptions {
   std::FILE *out = stdout;
   bool isTerminal = false;
-  int64_t logInterval = 100; ///< steps from one plain line to the next
-  int64_t tokensPerStep = 0; ///< processed by the model, padding included
-  double flopsPerToken = 0;  ///< of one rank: the model's divided by the number of ranks
+  int64_t logInterval = 100; ///< steps between two plain lines
+  int64_t tokensPerStep = 0; ///< tokens that the model processes, including padding
+  double flopsPerToken = 0;  ///< per rank: the model's FLOPs divided by the number of ranks
   double peakFlops = 0;      ///< of one rank's device; 0: unknown
   MetricsWriter *metrics = nullptr;
   EventLog *events = nullptr;
-  std::function<void()> readerGone;          ///< called once nobody reads `out` any more
-  ReportSink emit;                           ///< takes the failure to write metrics or events
-  std::vector<std::string> sets;             ///< names of several validation sets
-  MetricsFields fields;                      ///< beside what is always reported
-  bool isQuiet = false;                      ///< prints nothing, because another process does
-  std::atomic<uint64_t> *lastStep = nullptr; ///< of the job that has ended here
+  std::function<void()> readerGone;          ///< called once if nobody reads `out` any more
+  ReportSink emit;                           ///< receives failures to write metrics or events
+  std::vector<std::string> sets;             ///< names of validation sets, if there are several
+  MetricsFields fields;                      ///< reported in addition to the standard values
+  bool isQuiet = false;                      ///< prints nothing, since another process does
+  std::atomic<uint64_t> *lastStep = nullptr; ///< last step of the job that has ended here
 };
 
 class ProgressOutput final : public RunObserver {
 public:
   explicit ProgressOutput(const ProgressOptions &options) : options_(options) {}
 
-  /// Not the first one: another plan goes on with the run.
+  /// A later call means that another plan continues the run.
   void begin(int64_t firstStep, int64_t stepsTotal) override;
   void step(const StepState &state) override;
   void skipped(const StepState &state) override;
@@ -48,15 +48,15 @@ public:
   void queued(const HostTime &time) override { host_ = time; }
   void reported(std::span<const NamedValue> values) override { reported_ = values; }
   void took(double seconds) override { took_ = seconds; }
-  /// The steps that follow have so many tokens.
+  /// Sets the number of tokens for the following steps.
   void grow(int64_t tokensPerStep) { options_.tokensPerStep = tokensPerStep; }
-  /// The last line: the number of steps, and how the loss fell.
-  /// `isAllWritten`: whether all metrics and the last state were.
+  /// Prints the last line: the number of steps, and how the loss has fallen. `isAllWritten` says
+  /// whether all metrics and the last state were written.
   void end(const RunResult &result, bool isAllWritten);
-  /// Ends the line that is being rewritten, so that other output begins on a new one.
+  /// Ends the line that is being rewritten, so that other output begins on a new line.
   void clearLine();
 
-  /// The reason why metrics are incomplete, if they are.
+  /// The reason if metrics are incomplete; otherwise ok.
   const Status &metricsStatus() const { return metricsStatus_; }
 
 private:
@@ -73,23 +73,23 @@ private:
   Status metricsStatus_;
   int64_t firstStep_ = 0, stepsTotal_ = 0;
   Clock::time_point begin_, last_, lastShown_;
-  double training_ = 0;                   ///< seconds in steps, without evaluations
-  double shownTraining_ = 0;              ///< the same at the last plain line
+  double training_ = 0;                   ///< seconds of steps, without evaluations
+  double shownTraining_ = 0;              ///< value of training_ at the last plain line
   int64_t tokens_ = 0;                    ///< of all steps
-  int64_t shownTokens_ = 0;               ///< the same at the last plain line
+  int64_t shownTokens_ = 0;               ///< value of tokens_ at the last plain line
   std::array<double, 8> recent_{};        ///< seconds of the last steps, for tokens per second
-  std::array<int64_t, 8> recentTokens_{}; ///< of these steps
-  Evaluated what_;                        ///< the next evaluation has taken
+  std::array<int64_t, 8> recentTokens_{}; ///< tokens of these steps
+  Evaluated what_;                        ///< data of the next evaluation
   bool hasBegun_ = false;
   double firstLoss_ = 0, lastLoss_ = 0;
   int64_t stepsSeen_ = 0;
   int64_t stepsSkipped_ = 0;
-  int64_t skipped_ = 0;         ///< steps whose update was left out
-  int64_t overflowsInRow_ = 0;  ///< steps whose gradients were not finite
-  int64_t largeNormsInRow_ = 0; ///< steps whose norm was above the largest that the job takes
-  HostTime host_;               ///< of the step that ends next
-  std::span<const NamedValue> reported_; ///< of that step too
-  std::optional<double> took_;           ///< seconds of the device, of that step too
+  int64_t skipped_ = 0;                  ///< steps whose update was skipped
+  int64_t overflowsInRow_ = 0;           ///< steps with non-finite gradients
+  int64_t largeNormsInRow_ = 0;          ///< steps with a norm above the job's limit
+  HostTime host_;                        ///< of the step that ends next
+  std::span<const NamedValue> reported_; ///< of the step that ends next
+  std::optional<double> took_;           ///< device seconds of the step that ends next
   bool lineIsOpen_ = false;
 };
 

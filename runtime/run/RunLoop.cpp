@@ -47,9 +47,9 @@ public:
         segments_(executable, source, timer_), readback_(executable), values_(executable.plan()),
         tracer_(executable, options.trace), finder_(executable), guards_(executable),
         memory_(executable) {
-    checks_.observers[0] = &guards_; // a write outside a buffer may be the cause of a NaN
+    checks_.observers[0] = &guards_; // first, since a write outside of a buffer may cause a NaN
     if (plan::scalingOf(executable.plan().job) !=
-        plan::Scaling::Dynamic) // whose overflows are meant
+        plan::Scaling::Dynamic) // its overflows are intended
       checks_.observers[1] = &finder_;
   }
 
@@ -70,14 +70,14 @@ private:
     return readback_.hasState() ? stop_.prepare(executable_) : Status::ok();
   }
 
-  /// Batches of the job that were taken before this process began, and in steps up to this one
-  /// that it skips. Others take one a step.
+  /// Sets the number of batches that the job consumed before this process began, plus the steps up
+  /// to `step` that this process skips. All other steps consume one batch.
   void setBatchesBefore(int64_t step) {
     segments_.setVisitsBefore(
         FeedKind::Train, options_.batchesConsumed.value_or(options_.firstStep) + skippedUpTo(step));
   }
 
-  /// Steps that this process skips, up to this one.
+  /// The number of steps up to `step` that this process skips.
   int64_t skippedUpTo(int64_t step) const {
     return plan::countSkipped(options_.skippedSteps, options_.firstStep, step);
   }
@@ -88,15 +88,16 @@ private:
 
   using Part = SegmentRunner::Part;
 
-  /// The runs of a step, and those that follow after every `every` steps; 0: none follow.
+  /// A part of a step: `runs`, and the runs `after` that follow every `every` steps (0: none
+  /// follow).
   struct StepPart {
     SegmentRunner::Series runs;
-    SegmentRunner::Series toUpdate, update; ///< the same in two, for steps that compare between
+    SegmentRunner::Series toUpdate, update; ///< `runs` in two, for steps that compare weights
     int64_t every;
     SegmentRunner::Series after;
   };
 
-  /// The programs of this process' roles.
+  /// The programs of the roles in this process.
   std::vector<Part> programs() const {
     std::vector<Part> parts;
     for (uint32_t role : executable_.rolesHere())
@@ -104,8 +105,9 @@ private:
     return parts;
   }
 
-  /// Cuts each part before its next node of a kind. Either all parts have such a node, or none:
-  /// `parts` then begin with that node, or are empty.
+  /// Cuts each part before its next node of this kind and returns the first pieces. Either all
+  /// parts have such a node or none has. `parts` keeps the rest, which begins with that node or is
+  /// empty.
   static std::vector<Part> takeUpTo(std::vector<Part> &parts, ProgramNode::Kind kind) {
     std::vector<Part> before = parts;
     for (size_t i = 0; i < parts.size(); ++i) {
@@ -118,7 +120,7 @@ private:
     return before;
   }
 
-  /// The first node of each part, which they are left without.
+  /// Removes and returns the first node of each part.
   static std::vector<const ProgramNode *> takeFirst(std::vector<Part> &parts) {
     std::vector<const ProgramNode *> first;
     for (Part &part : parts) {
@@ -143,7 +145,7 @@ private:
     std::vector<Part> left = programs();
     std::vector<Part> begin = takeUpTo(left, ProgramNode::Steps);
     std::vector<Part> starts = begin;
-    for (Part &part : begin) { // 'start' is first, if there is one
+    for (Part &part : begin) { // 'start' is the first node, if there is one
       Part &start = starts[static_cast<size_t>(&part - begin.data())];
       bool hasStart = !part.nodes.empty() && part.nodes.front().kind == ProgramNode::Start;
       start.nodes = part.nodes.first(hasStart ? 1 : 0);
@@ -169,7 +171,7 @@ private:
     return options_.restore();
   }
 
-  /// Saves the state. Nothing is queued, and everything before has been reported.
+  /// Saves the state. Nothing may be queued, and all earlier steps must have been reported.
   Status save() {
     if (!options_.keeper || result_.state.step <= lastSaved_)
       return Status::ok();
@@ -192,7 +194,7 @@ private:
   }
 
   Status copyAfter(int64_t step) {
-    if (result_.state.step == step) // a save has waited for it
+    if (result_.state.step == step) // a save has waited for this step
       return options_.keeper->copy(result_.state);
     ASSIGN_OR_RETURN(bool isTaken, options_.keeper->copyAhead(step));
     if (isTaken)
@@ -203,7 +205,7 @@ private:
     return readback_.startClock();
   }
 
-  /// The runs of a step, up to each `every` in turn.
+  /// Divides a step's runs at each `every` node.
   void prepareSteps(const std::vector<Part> &nodes) {
     step_.clear();
     inStep_ = segments_.seriesOf(nodes);
@@ -222,7 +224,7 @@ private:
     }
   }
 
-  /// Splits a series of launches in two: what each role runs before its update, and its update with
+  /// Splits a series of launches: what each role runs before its update, and the update with
   /// everything after it. No role's microbatches wait for another role's update.
   std::pair<SegmentRunner::Series, SegmentRunner::Series>
   atUpdate(const SegmentRunner::Series &series) const {
@@ -239,13 +241,14 @@ private:
       isBehind[run.segment] = isUpdating;
       (isUpdating ? behind : before).runs.push_back(run);
     }
-    for (const auto &visits : series.visits) // counted behind a segment's last run
+    for (const auto &visits : series.visits) // visits are counted after a segment's last run
       (isBehind[visits.first] ? behind : before).visits.push_back(visits);
     return {std::move(before), std::move(behind)};
   }
 
-  /// Whether ranks have whole weights of which an update changes only their shards: the next step
-  /// gathers them, so ranks have the same ones from there to its update, and not behind it.
+  /// Whether updates change only shards of weights that ranks also hold whole. The next step
+  /// gathers the whole weights, so ranks have equal ones from the gather to the update of that
+  /// step, but not after it.
   bool gathersWhole() const {
     return std::ranges::any_of(executable_.plan().roles, [](const plan::Role &role) {
       return std::ranges::any_of(role.cells, [&](const plan::Cell &cell) {
@@ -263,7 +266,7 @@ private:
     comparesBefore_ = options_.compareInterval > 0 && gathersWhole();
     prepareSteps(nodes);
     for (const ProgramNode &node : steps.children)
-      if (node.kind == ProgramNode::Every) { // one every so many steps
+      if (node.kind == ProgramNode::Every) { // evaluations run every `count` steps
         segments_.setVisitsBefore(
             FeedKind::Eval, options_.evaluationSets *
                                 evaluationsUpTo(options_.firstStep, node.count,
@@ -279,7 +282,7 @@ private:
       timer_.beginStep();
       RETURN_IF_ERROR(requestStop());
       RETURN_IF_ERROR(requestEndAtSave(i, end));
-      // The first step ends before the next is queued, so that all its allocations are counted.
+      // The first step must end before the next is queued, so that all its allocations are counted.
       bool comparesWithin = comparesBefore_ && isCompared(i + 1);
       RETURN_IF_ERROR(settle(i == options_.firstStep + 1 || comparesWithin ? 0 : kStepsAhead - 1));
       if (isEnding_)
@@ -288,7 +291,8 @@ private:
       bool isStepSkipped = isSkipped(i + 1);
       if (Status status = isStepSkipped ? skipStep(i) : runIteration(i, comparesWithin);
           !status.isOk()) {
-        // Steps before this one have their results; that they cannot be had either adds nothing.
+        // Reports steps that have ended before. A failure to get their results adds nothing to the
+        // error.
         static_cast<void>(settle(0));
         return status;
       }
@@ -299,7 +303,7 @@ private:
         RETURN_IF_ERROR(saveAfter(i + 1));
       if (options_.keeper && options_.keeper->isCopyDue(i + 1) && !isStepSkipped)
         RETURN_IF_ERROR(copyAfter(i + 1));
-      if (options_.endsAtSave && isSaveDue(i)) { // whether all end here is known by now
+      if (options_.endsAtSave && isSaveDue(i)) { // whether all ranks end here is known now
         RETURN_IF_ERROR(settle(0));
         RETURN_IF_ERROR(readback_.startClock());
         isEnding_ = isEnding_ || (result_.hasEndedAtSave && !stop_.isThere());
@@ -314,7 +318,7 @@ private:
     return options_.keeper ? options_.keeper->finish() : Status::ok();
   }
 
-  /// The evaluations of a step alone; the state stays that of the step before.
+  /// Executes the evaluations of a step only. The state stays that of the previous step.
   Status evaluate() {
     for (const StepPart &part : step_) {
       if (part.every == 0)
@@ -329,7 +333,7 @@ private:
     return Status::ok();
   }
 
-  /// One evaluation: of each validation set, or of the test data.
+  /// Executes an evaluation: of each validation set, or of the test data.
   Status evaluateSets(const StepPart &part, exec::OpObserver *observer, int64_t iteration,
                       bool isTest) {
     for (int64_t set = 0; set < (isTest ? 1 : options_.evaluationSets); ++set) {
@@ -363,7 +367,7 @@ private:
     return settle(0);
   }
 
-  /// The ranks that have the same weights have equal ones: behind a step.
+  /// Compares replicated weights after a step.
   Status compareAfter(int64_t step) {
     RETURN_IF_ERROR(settle(0));
     RETURN_IF_ERROR(executable_.backend().synchronize());
@@ -387,14 +391,14 @@ private:
     return readback_.startClock();
   }
 
-  /// Skips a step; the next one takes the batch after this one's.
+  /// Skips a step. The next step uses the batch after the skipped one.
   Status skipStep(int64_t iteration) {
     setBatchesBefore(iteration + 1);
     return readBack(StepReadback::Kind::Skipped, iteration);
   }
 
-  /// Compares inside a step the weights that it has computed with. No work of earlier steps is
-  /// queued. The step's time includes it.
+  /// Compares weights within a step, before its update. No work of earlier steps is queued. The
+  /// step's time includes the comparison.
   Status runComparing(const StepPart &part, int64_t step, exec::OpObserver *observer) {
     RETURN_IF_ERROR(segments_.run(part.toUpdate, observer));
     RETURN_IF_ERROR(executable_.backend().synchronize());
@@ -429,12 +433,12 @@ private:
   }
 
   Status readBack(StepReadback::Kind kind, int64_t iteration) {
-    if (readback_.isFull()) // a step with many evaluations
+    if (readback_.isFull()) // a step has many evaluations
       RETURN_IF_ERROR(settleOldest());
     return readback_.queue(kind, iteration, timer_);
   }
 
-  /// Waits until at most this many steps are running, and reports those that have ended.
+  /// Waits until at most `stepsLeft` steps are running, and reports those that have ended.
   Status settle(int stepsLeft) {
     while (!readback_.isEmpty() && (readback_.stepsQueued() > stepsLeft || stepsLeft == 0))
       RETURN_IF_ERROR(settleOldest());
@@ -443,7 +447,7 @@ private:
 
   Status settleOldest() {
     ASSIGN_OR_RETURN(StepReadback::Copy copy, readback_.take(timer_));
-    copy.state.step += skippedUpTo(copy.iteration + 1); // which the device does not count
+    copy.state.step += skippedUpTo(copy.iteration + 1); // the device does not count skipped steps
     if (copy.kind == StepReadback::Kind::Skipped) {
       result_.state = copy.state;
       observer_.skipped(copy.state);
@@ -472,7 +476,7 @@ private:
   }
 
   Status endStep(int64_t iteration, const StepState &state) {
-    bool isOverflow = state.nonfinite && !state.halt; // the loss scale has changed
+    bool isOverflow = state.nonfinite && !state.halt; // the loss scale accounts for it
     if (state.nonfinite && !isOverflow)
       return explainNonFinite(iteration, state);
     result_.state = state;
@@ -490,8 +494,9 @@ private:
     return options_.keeper ? options_.keeper->stepEnded(state) : Status::ok();
   }
 
-  /// The update changed nothing, and neither did those queued after it (a halt persists), so the
-  /// state is that of the step's beginning. Its microbatches run again, with every result checked.
+  /// Finds the cause of a non-finite loss or norm. Neither this update nor later ones changed the
+  /// state (a halt persists), so it is still the state at the beginning of the step. The
+  /// microbatches of the step are executed again, and every result is checked.
   Status explainNonFinite(int64_t iteration, const StepState &state) {
     RETURN_IF_ERROR(executable_.backend().synchronize());
     finder_.setStep(iteration + 1);
@@ -542,18 +547,18 @@ private:
   StepTracer tracer_;
   NonFiniteFinder finder_;
   GuardCheck guards_;
-  OpObservers checks_; ///< both
+  OpObservers checks_; ///< both of the above
   MemoryWatch memory_;
   RunResult result_;
 
   // State of the current loop:
   std::vector<StepPart> step_;
-  bool comparesBefore_ = false;  ///< replicas, before the update
-  SegmentRunner::Series inStep_; ///< its runs, without those of `every`
-  int64_t lastSaved_ = 0;        ///< step
-  int64_t overflowsInRow_ = 0;   ///< steps
-  int64_t numEvaluated_ = 0;     ///< evaluations of one set that are reported
-  bool isTesting_ = false;       ///< the test data follow
+  bool comparesBefore_ = false;  ///< compares replicas before the update
+  SegmentRunner::Series inStep_; ///< runs of a step, without those of `every` nodes
+  int64_t lastSaved_ = 0;        ///< step of the last save
+  int64_t overflowsInRow_ = 0;   ///< consecutive steps
+  int64_t numEvaluated_ = 0;     ///< reported evaluations of one set
+  bool isTesting_ = false;       ///< test data are evaluated next
   bool isStopRequested_ = false, isEnding_ = false, isRestored_ = false;
 };
 
@@ -571,7 +576,7 @@ Result<RunResult> runProgram(exec::Executable &executable, BatchSource &source,
                              RunObserver &observer, const RunOptions &options) {
   RunLoop loop(executable, source, observer, options);
   Result<RunResult> result = loop.run();
-  if (!result.isOk()) // queued work reads and writes the loop's buffers
+  if (!result.isOk()) // queued work still uses the loop's buffers
     static_cast<void>(executable.backend().synchronize());
   return result;
 }

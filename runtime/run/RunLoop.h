@@ -1,5 +1,5 @@
-// Runs a role's program: launches segments at most two steps ahead, feeds microbatches, reads
-// the step state back, and ends after the last step, on request, or when a value is not
+// Executes the program of a run: launches segments at most two steps ahead, writes microbatches,
+// and reads the step state back. It ends after the last step, on request, or if a value is not
 // finite.
 #pragma once
 
@@ -19,125 +19,127 @@
 
 namespace shardc::run {
 
-/// More overflows in a row than it takes from the first loss scale of Megatron, 2^32, to one that
-/// fits any model.
+/// Limit on consecutive overflows. It takes fewer to get from Megatron's initial loss scale, 2^32,
+/// to one that fits any model.
 inline constexpr int64_t kOverflowsMax = 50;
 
-/// The data set that an evaluation used.
+/// The data that an evaluation uses.
 struct Evaluated {
-  int64_t set = 0;     ///< of the validation sets, if there are several
-  bool isTest = false; ///< the test data, once
+  int64_t set = 0;     ///< number of the validation set, if there are several
+  bool isTest = false; ///< whether it uses the test data
 };
 
-/// Receives the results of a run. Called on the thread of the loop; must not allocate in steps.
+/// Receives the results of a run. Called on the thread of the loop. Must not allocate in steps.
 class RunObserver {
 public:
   virtual ~RunObserver() = default;
-  /// Before the first step; `stepsTotal` is the job's last step.
+  /// Called before the first step; `stepsTotal` is the number of the job's last step.
   virtual void begin(int64_t firstStep, int64_t stepsTotal) = 0;
-  /// A step has ended, and its update was applied, or left out if `state.skip`.
+  /// Called when a step has ended. Its update was applied, or skipped if `state.skip`.
   virtual void step(const StepState &state) = 0;
-  /// A step was skipped, as the recipe asks; the state is that of its number.
+  /// Called when a step was skipped as the recipe requests, with the state that has its number.
   virtual void skipped(const StepState &) {}
-  /// An evaluation after this step has ended.
+  /// Called when an evaluation after the step in `state` has ended.
   virtual void evaluated(const StepState &state) = 0;
-  /// Before `evaluated`, where an evaluation may take other data than one validation set.
+  /// Called before `evaluated` if an evaluation may use other data than a single validation set.
   virtual void evaluating(const Evaluated &) {}
-  /// A save has ended, successfully or not.
+  /// Called when a save has ended, successfully or not.
   virtual void saved() {}
-  /// Before `step`: the host time to enqueue that step and to report on steps that ended
+  /// Called before `step`: the host time to enqueue that step and to report steps that ended
   /// meanwhile.
   virtual void queued(const HostTime &) {}
   /// Called before `step`: the values that the plan reports for that step in addition to its state,
-  /// if any.
+  /// if it has any.
   virtual void reported(std::span<const NamedValue>) {}
-  /// Before `step`: seconds of the device from the end of the previous work to the end of that
-  /// step. Not called if the backend records no time.
+  /// Called before `step`: device seconds from the end of earlier work to the end of that step. Not
+  /// called if the backend records no time.
   virtual void took(double) {}
 };
 
-/// Saves the state of a run while it continues. A status that is not ok ends the run.
+/// Saves the state of a run while it continues. An error status ends the run.
 class StateKeeper {
 public:
   virtual ~StateKeeper() = default;
-  virtual bool isDue(int64_t step) const = 0; ///< after this step; steps count from 1
-  /// Saves the state after a step that is queued and has not ended; `stepEnded` delivers its step
-  /// state. False if the step must end first: `save` is then called.
+  virtual bool isDue(int64_t step) const = 0; ///< after this step, counted from 1
+  /// Saves the state after a step that is queued but has not ended. `stepEnded` later provides its
+  /// step state. False if the step must end first; then `save` is called.
   virtual Result<bool> saveAhead(int64_t step) = 0;
   virtual Status stepEnded(const StepState &state) = 0;
-  /// Saves the state after the last step that ended; nothing is queued.
+  /// Saves the state after the last step that ended. Nothing is queued.
   virtual Status save(const StepState &state) = 0;
-  /// Whether the state after this step is copied into memory too, from which a restart may go on.
+  /// Whether the state after this step is also copied to memory, from which a restart may continue.
   virtual bool isCopyDue(int64_t) const { return false; }
-  /// The counterparts of saveAhead and save for copies in memory.
+  /// Like saveAhead and save, for copies in memory.
   virtual Result<bool> copyAhead(int64_t) { return true; }
   virtual Status copy(const StepState &) { return Status::ok(); }
   /// Waits for running saves. Called when the run ends normally.
   virtual Status finish() = 0;
 };
 
-/// Evaluations that are due every so many steps up to a step, from the step `start` on. None is
-/// behind a skipped step.
+/// Number of evaluations up to a step, with one every `interval` steps from step `start` on.
+/// Skipped steps have no evaluation.
 int64_t evaluationsUpTo(int64_t step, int64_t interval, int64_t start,
                         const std::vector<int64_t> &skipped = {});
 
 struct RunOptions {
-  int64_t firstStep = 0; ///< number of steps of the job that are already done
+  int64_t firstStep = 0; ///< number of steps that the job has already done
   int64_t stepsEnd =
       std::numeric_limits<int64_t>::max(); ///< ends after this step of the job at the latest
-  /// Steps that the job is ahead of its plan, whose numbers of steps are those of a run from its
-  /// beginning.
+  /// Difference between the job's step numbers and those of its plan, which counts from the begin
+  /// of a run.
   int64_t stepsAhead = 0;
-  /// The job's last step where another plan goes on with the job; if unset, this plan's.
+  /// The job's last step if another plan continues the job; not set: this plan's last step.
   std::optional<int64_t> stepsTotal;
-  bool isFreshStart = true; ///< runs the part of the program for runs without a checkpoint
-  /// If set: loads state from a checkpoint. Called once, after the segments of a fresh start and
+  bool isFreshStart = true; ///< runs the program's part for runs without a checkpoint
+  /// If set, loads state from a checkpoint. Called once, after the segments of a fresh start and
   /// before those of a resumed run.
   std::function<Status()> restore;
-  /// Global batches of the job that were consumed, since the plan's first one; if unset, one for
-  /// each step done.
+  /// Global batches of the job that were consumed since the plan's first one; not set: one per step
+  /// done.
   std::optional<int64_t> batchesConsumed;
-  /// If set: saves the state after steps that are due, after the last one, and when the run ends on
-  /// request.
+  /// If set, saves the state after steps that are due, after the last step, and when the run ends
+  /// on request.
   StateKeeper *keeper = nullptr;
-  bool evaluatesOnly = false;  ///< evaluates once, without any step
-  int64_t firstEvaluation = 0; ///< no evaluation before this step has ended
-  int64_t evaluationSets = 1;  ///< validation sets, each of which an evaluation takes in turn
-  bool evaluatesTest = false;  ///< once all steps are done, the test data too
-  /// If above 0: `compare` is called after every so many steps, with nothing queued. If ranks have
-  /// whole weights only inside a step, which gathers them, it is called before the update.
+  bool evaluatesOnly = false;  ///< evaluates once, and executes no step
+  int64_t firstEvaluation = 0; ///< number of the first step that may be followed by an evaluation
+  int64_t evaluationSets = 1;  ///< validation sets, which evaluations use in turn
+  bool evaluatesTest = false;  ///< evaluates the test data after all steps
+  /// If above 0, `compare` is called after every `compareInterval` steps, with nothing queued. If
+  /// ranks have whole weights only within a step, which gathers them, it is called before the
+  /// update.
   int64_t compareInterval = 0;
   std::function<Status(int64_t step)> compare;
   /// If set: called after each evaluation of validation data, with nothing queued.
   std::function<Status(int64_t step)> afterEvaluation;
   /// Steps of the job, ascending from 1, that are skipped: they only take their batch.
   std::vector<int64_t> skippedSteps;
-  /// If set: the run ends after the step in which this time comes, as on request.
+  /// If set, the run ends after the step during which this time passes, as on request.
   std::optional<std::chrono::steady_clock::time_point> deadline;
-  /// If above 0: the run ends after so many consecutive steps with non-finite gradients, although
+  /// If above 0, the run ends after this many consecutive steps with non-finite gradients, even if
   /// the loss scale accounts for them.
   int64_t overflowsMax = 0;
-  bool check = false; ///< op by op, with a check of every result
-  /// Non-zero requests a clean end. Read once per step.
+  bool check = false; ///< runs op by op, and checks every result
+  /// A value other than 0 requests a clean end. It is read once per step.
   const std::atomic<int> *stopRequest = nullptr;
-  /// If set: when it is not 0 on any rank, the run ends after the next due save, as on request. Set
-  /// on all ranks or on none.
+  /// If set, the run ends after the next due save, as on request, once the value is not 0 on any
+  /// rank. Set on all ranks or on none.
   const std::atomic<int64_t> *endsAtSave = nullptr;
-  /// If set: steps for which `wantsOps` is true run op by op and pass each op to this observer.
+  /// If set, steps for which `wantsOps` is true run op by op, and each op is passed to this
+  /// observer.
   exec::OpObserver *opObserver = nullptr;
   std::function<bool(int64_t step)> wantsOps; ///< steps count from 1
   StepTracer::Take trace;                     ///< if set, some steps are traced
 };
 
 struct RunResult {
-  bool isStopped = false;             ///< ended before the last step, as requested
-  bool hasEndedAtSave = false;        ///< by RunOptions::endsAtSave of this process
+  bool isStopped = false;             ///< ended before the last step, on request
+  bool hasEndedAtSave = false;        ///< ended by RunOptions::endsAtSave of this process
   StepState state{};                  ///< after the last step
   std::optional<MemoryChange> memory; ///< empty if no step has ended
 };
 
-/// Runs the whole program. If a loss or norm is not finite: Numeric, with step, rank, op and recipe
-/// line; all state is then that of the beginning of the step.
+/// Runs the whole program. Numeric, with step, rank, op and recipe line, if a loss or norm is not
+/// finite; all state is then that of the begin of the step.
 Result<RunResult> runProgram(exec::Executable &executable, BatchSource &source,
                              RunObserver &observer, const RunOptions &options);
 

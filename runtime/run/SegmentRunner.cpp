@@ -13,7 +13,8 @@ namespace {
 
 using plan::ProgramNode;
 
-/// Series of microbatches for which the segment runs: the runs of a step that name theirs are one.
+/// Number of series of microbatches for which the segment runs. Runs of a step that name their
+/// microbatch form one series.
 int countSeries(const std::vector<ProgramNode> &nodes, uint32_t segment) {
   int count = 0;
   bool hasNamed = false;
@@ -71,8 +72,8 @@ Status SegmentRunner::createFeed(uint32_t segment, uint32_t cell) {
   return Status::ok();
 }
 
-/// The runs of a part, in the order of the program. Runs that name their microbatch are one visit
-/// of their segment.
+/// The runs of a part in program order. Runs that name their microbatch form one visit of their
+/// segment.
 std::vector<SegmentRunner::Run> SegmentRunner::runsOf(const Part &part,
                                                       std::vector<int64_t> &visits) const {
   const plan::Role &role = executable_.plan().roles[part.role];
@@ -152,8 +153,8 @@ Status SegmentRunner::runAll(const Series &series, VisitOf visitOf, exec::OpObse
   return Status::ok();
 }
 
-/// A role is held if its earlier launch has not ended. The others continue, since that launch may
-/// need their transfers.
+/// Launches a run, or holds its role if the role's earlier launch has not ended. Other roles
+/// continue, since that launch may need their transfers.
 Status SegmentRunner::launchOrHold(const Run &run, Held &held) {
   const plan::Role *role = &executable_.roleOfSegment(run.segment);
   if (std::ranges::find(held.roles, role) == held.roles.end()) {
@@ -196,7 +197,7 @@ hal::LaunchParams SegmentRunner::paramsOf(const Run &run) {
   return {run.visit, run.microbatch, run.microbatches};
 }
 
-/// Writes the batch that the run reads, if it reads one.
+/// Writes the batch that the run reads, if any.
 Status SegmentRunner::feed(const Run &run) {
   std::optional<FeedRing> &feed = feedOf_[run.segment];
   if (!feed)

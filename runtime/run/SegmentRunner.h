@@ -1,5 +1,5 @@
-// Runs the segments of the programs of this process' roles, microbatch by microbatch, and feeds
-// those that read batches.
+// Executes the segments in the programs of this process' roles, microbatch by microbatch, and
+// writes batches for segments that read them.
 #pragma once
 
 #include <optional>
@@ -13,40 +13,40 @@ namespace shardc::run {
 
 class SegmentRunner {
 public:
-  /// All outlive it. `timer` counts the waits for the device.
+  /// All arguments must outlive it. `timer` counts the waits for the device.
   SegmentRunner(exec::Executable &executable, BatchSource &source, HostTimer &timer)
       : executable_(executable), source_(source), timer_(timer), visits_(executable.segmentCount()),
         feedOf_(executable.segmentCount()) {}
 
-  /// Creates the feeds of segments that read batches. InvalidInput if a segment would read several,
-  /// or several segments one.
+  /// Creates the feeds of segments that read batches. InvalidInput if a segment would read several
+  /// feeds, or several segments the same feed.
   Status createFeeds();
-  /// Sets how often the job visited segments that read such batches before this process began.
+  /// Sets how often the job had visited segments with this kind of feed before this process began.
   void setVisitsBefore(FeedKind kind, int64_t visits) { visitsBefore(kind) = visits; }
   BatchSource &source() { return source_; }
 
-  /// Nodes of the program of a role that ranks of this process have.
+  /// Program nodes of a role that ranks of this process have.
   struct Part {
     uint32_t role;
     std::span<const plan::ProgramNode> nodes;
   };
-  /// One run of a segment.
+  /// One run of a segment, for one microbatch.
   struct Run {
-    uint32_t segment; ///< as Executable numbers them
-    int64_t visit;    ///< of the segment, since the series began
+    uint32_t segment; ///< number of the segment in the Executable
+    int64_t visit;    ///< visit of the segment, counted from the begin of the series
     int64_t microbatch, microbatches;
   };
   /// A sequence of launches in the order in which they are enqueued. It is computed once.
   struct Series {
     std::vector<Run> runs;
-    std::vector<std::pair<uint32_t, int64_t>> visits; ///< how often each segment is visited
+    std::vector<std::pair<uint32_t, int64_t>> visits; ///< number of visits by segment
   };
-  /// The runs and loops of all parts, which may wait for each other. Parts take turns, a run of
-  /// each: none gets further ahead than its program does.
+  /// The runs and loops of all parts, which may wait for each other. One run of each part is taken
+  /// in turn, so no part gets ahead of the others.
   Series seriesOf(std::span<const Part> parts) const;
-  /// Runs a series; op by op if there is an observer.
+  /// Executes a series; op by op if there is an observer.
   Status run(const Series &series, exec::OpObserver *observer);
-  /// The same for visits that have a number already: the `visit`-th of this process.
+  /// The same for a visit that already has a number: visit `visit` of this process.
   Status runVisit(const Series &series, int64_t visit, exec::OpObserver *observer);
 
 private:
@@ -59,7 +59,7 @@ private:
   Status runOpByOp(const Series &series, VisitOf visitOf, exec::OpObserver &observer);
   plan::SegmentInstance instanceOf(const Run &run) const;
   static hal::LaunchParams paramsOf(const Run &run);
-  /// Roles that wait for an earlier launch of theirs, and their runs that are still to come.
+  /// Roles that wait for an earlier launch of their own, and their remaining runs.
   struct Held {
     std::vector<const plan::Role *> roles;
     std::vector<hal::Event *> awaited;
@@ -74,8 +74,8 @@ private:
   exec::Executable &executable_;
   BatchSource &source_;
   HostTimer &timer_;
-  std::vector<int64_t> visits_;                 ///< by segment's number
-  std::vector<std::optional<FeedRing>> feedOf_; ///< by segment's number
+  std::vector<int64_t> visits_;                 ///< by segment number
+  std::vector<std::optional<FeedRing>> feedOf_; ///< by segment number
   std::array<int64_t, 2> visitsBefore_{};       ///< by FeedKind
 };
 

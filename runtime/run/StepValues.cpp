@@ -72,7 +72,7 @@ void StepValues::addPairs(std::span<const float> sums) {
 void StepValues::addExperts(std::span<const float> load) {
   float most = load[0], least = load[0];
   double rows = 0, imbalance = 0, layers = 0;
-  const size_t experts = std::min(experts_, columns_); // a plan may say anything
+  const size_t experts = std::min(experts_, columns_); // the plan is not trusted
   for (size_t first = 0; experts > 0 && first + experts <= load.size(); first += columns_) {
     std::span<const float> layer = load.subspan(first, experts);
     auto [fewest, busiest] = std::ranges::minmax(layer);

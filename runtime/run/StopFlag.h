@@ -1,4 +1,4 @@
-// The flag of a plan by which its ranks agree on the step after which they end.
+// The flag of a plan with which its ranks agree on the step after which they end.
 #pragma once
 
 #include <memory>
@@ -10,14 +10,15 @@ namespace shardc::run {
 
 class StopFlag {
 public:
-  /// Finds the flag and clears it on all ranks of this process; nothing if the plan has none.
+  /// Finds the flag and clears it on all ranks of this process. Does nothing if the plan has no
+  /// flag.
   Status prepare(exec::Executable &executable);
   bool isThere() const { return !addresses_.empty(); }
-  /// Sets it in the order of the ranks' streams.
+  /// Sets the flag, in order with the ranks' streams.
   Status set(exec::Executable &executable);
 
 private:
-  std::unique_ptr<hal::Buffer> source_; ///< holds a one
+  std::unique_ptr<hal::Buffer> source_; ///< contains a one
   std::vector<uint8_t *> addresses_;    ///< by rank of this process
 };
 
