@@ -8,15 +8,14 @@
 namespace shardc::launch {
 namespace {
 
-constexpr double kHelloSeconds = 10; ///< until a connection has said who it is
-constexpr double kFullSeconds = 0.1; ///< until it looks again where it can have no more connections
-constexpr double kShakeSeconds = 1;  ///< within which a rank has said who it is, as a rule
-constexpr int64_t kStrangersMax = 128; ///< at once; more push the oldest out
+constexpr double kHelloSeconds = 10;   ///< for a connection to identify itself
+constexpr double kFullSeconds = 0.1;   ///< until the next attempt to accept after a failed one
+constexpr double kShakeSeconds = 1;    ///< within which a rank normally identifies itself
+constexpr int64_t kStrangersMax = 128; ///< unidentified connections; more evict the oldest
 /// Handshakes younger than this many seconds wait for each other. Ranks of a large job that connect
-/// at once answer within this time; if they closed each other's connections, none would be
-/// admitted.
+/// at once answer within this time; if they evicted each other, none would be admitted.
 constexpr double kYoungSeconds = 0.25;
-constexpr double kCrowdSeconds = 0.01; ///< until it looks again whether they are in
+constexpr double kCrowdSeconds = 0.01; ///< until the next check whether they have been admitted
 
 constexpr const char *kTooMany = "too many connections have not identified themselves";
 constexpr const char *kNoMessage = "its data are not a message of a rank";
@@ -35,7 +34,7 @@ void Connection::queue(MessageKind kind, std::string_view body) {
 void Connection::close() {
   if (!via)
     return wire.close();
-  queue(MessageKind::Refused, packed(Refusal{Refusal::Complete})); // the relay closes it
+  queue(MessageKind::Refused, packed(Refusal{Refusal::Complete})); // the relay then closes it
   isCut = true;
 }
 
@@ -67,8 +66,8 @@ std::unique_ptr<Connection> Admission::next(double now) {
   return nullptr;
 }
 
-/// One that is silent may be gone, and one of the same place is: none is sent to these as long as
-/// there are others.
+/// A relay that has been silent may be gone, and so may an earlier one of the same place. The new
+/// relay is sent to neither of them as long as there are others.
 Connection *Admission::admitRelay(std::unique_ptr<Connection> relay, Connections &relays,
                                   int64_t places) {
   auto share = [&](const Connection &of) {
@@ -97,7 +96,7 @@ Connection *Admission::admitRelay(std::unique_ptr<Connection> relay, Connections
   return nullptr;
 }
 
-/// Messages through a relay need no connection here that waits for them.
+/// Messages that go through a relay do not need a connection here that waits for them.
 void Admission::seeOff(std::unique_ptr<Connection> connection) {
   connection->isLeaving = true;
   if (connection->wire.isOpen() && connection->wire.flush())
@@ -107,14 +106,14 @@ void Admission::seeOff(std::unique_ptr<Connection> connection) {
 Status Admission::accept(double now) {
   for (int64_t i = 0; i < kStrangersMax && now >= acceptsFrom_; ++i) {
     if (strangersThere() >= kStrangersMax && !oldest(now, kYoungSeconds)) {
-      acceptsFrom_ = now + kCrowdSeconds; // the others wait until these are in
+      acceptsFrom_ = now + kCrowdSeconds; // later connections wait until these are admitted
       return Status::ok();
     }
     Result<Socket> socket = acceptOne(listener_);
     if (!socket.isOk()) {
-      // Accepting fails mostly because no descriptors are left. Then the oldest connection that has
-      // not identified itself is closed. Without one, the new connection has to wait, since it may
-      // be a rank.
+      // accept() mostly fails because no descriptors are left. Then the oldest connection that has
+      // not identified itself is closed. If there is none, the new connection has to wait, since it
+      // may be a rank.
       Connection *old = oldest(now, kShakeSeconds);
       if (old && socket.status().code() == StatusCode::Exhausted) {
         turnAway(*old, kTooMany);
@@ -144,7 +143,7 @@ int64_t Admission::strangersThere() const {
                                [](const auto &stranger) { return stranger->wire.isOpen(); });
 }
 
-/// The oldest connection of at least this age in seconds; null if there is none.
+/// Returns the oldest open connection that is at least `seconds` old; null if there is none.
 Connection *Admission::oldest(double now, double seconds) const {
   auto at = std::ranges::find_if(strangers_, [&](const auto &stranger) {
     return stranger->wire.isOpen() && now - stranger->since >= seconds;
@@ -152,7 +151,7 @@ Connection *Admission::oldest(double now, double seconds) const {
   return at == strangers_.end() ? nullptr : at->get();
 }
 
-/// True once it has said who it is.
+/// Returns true once the connection has identified itself.
 bool Admission::serve(Connection &connection, double now) {
   Wire &wire = connection.wire;
   bool isAlive = wire.receive();
@@ -171,14 +170,14 @@ bool Admission::serve(Connection &connection, double now) {
   else if (!isAlive && wire.isOpen() && wire.hasUnread())
     turnAway(connection, kNoMessage);
   else if (!isAlive)
-    wire.close(); // a probe of the port, or a rank of another launch that ended before it spoke
+    wire.close(); // a port probe, or a rank of another launch that ended before it spoke
   else if (isLate && wire.isOpen())
     turnAway(connection, "it did not identify itself within 10 s");
   return false;
 }
 
-/// A connection that does not know the secret, or is of another launch, is refused and changes
-/// nothing.
+/// Refuses a connection that does not know the secret or belongs to another launch. Such a
+/// connection changes nothing.
 bool Admission::judge(Connection &connection, const std::string &body) {
   auto refuse = [&](Refusal::Reason reason) {
     connection.wire.queue(MessageKind::Refused, packed(Refusal{reason}));
@@ -223,10 +222,10 @@ std::vector<Report> Admission::findFaults(const Hello &hello, const Connections 
   if (hello.rank >= started)
     return disagree(fmt::format("{} was started as rank {}; {} ranks are numbered 0 to {}", who,
                                 hello.rank, started, started - 1));
-  if (hello.relayPort > 0) // which takes no rank's place, and for whose ranks this is asked again
+  if (hello.relayPort > 0) // a relay takes no rank's place; its ranks are checked here as well
     return {};
-  // If two processes have the same place, the later one counts: the other one may have vanished
-  // without a message.
+  // In an elastic job a later process of the same place replaces the earlier one, which may have
+  // vanished without a message.
   const Connection *other =
       options_.elastic ? nullptr : ranks[static_cast<size_t>(hello.rank)].get();
   if (other)
@@ -240,14 +239,14 @@ std::vector<Report> Admission::findFaults(const Hello &hello, const Connections 
   return problems;
 }
 
-/// Closes a connection that is not a rank's.
+/// Closes a connection that does not belong to a rank.
 void Admission::turnAway(Connection &connection, const char *why) {
   connection.wire.close();
   warnOnce(connection, why);
 }
 
 /// Only the first refused connection is reported. It may be a rank that was started incorrectly;
-/// further ones may be a flood.
+/// further ones could flood the output.
 void Admission::warnOnce(const Connection &connection, const char *why) {
   if (!hasWarned_)
     options_.emit(makeReport(report::ConnectionRefused, connection.address, options_.where, why));

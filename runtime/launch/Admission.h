@@ -1,5 +1,5 @@
-// Who comes into a job: takes connections, and lets those in that prove that they know the job's
-// secret and fit it. A connection that does not know the secret has no effect.
+// Admission to a job: accepts connections, and admits those that prove that they know the job's
+// secret and that match the job. A connection that does not know the secret has no effect.
 #pragma once
 
 #include "runtime/launch/Rendezvous.h"
@@ -8,33 +8,36 @@ namespace shardc::launch {
 
 class Admission {
 public:
-  /// The options outlive it.
+  /// `options` must outlive it.
   Admission(Socket listener, const RendezvousOptions &options)
       : options_(options), listener_(std::move(listener)) {}
 
-  /// Adds the descriptors to poll.
+  /// Adds the descriptors that it polls.
   void addTo(std::vector<pollfd> &entries, double now);
 
-  /// Serves connections that have not said who they are, up to the next that has proved that it
-  /// knows the secret and is of this job; null once all were served. One of another version is not
-  /// sealed.
+  /// Serves connections that have not identified themselves, until one has proved that it knows the
+  /// secret and belongs to this job, and returns that one; null once all have been served. The
+  /// connection of a process with another protocol version is returned unsealed.
   std::unique_ptr<Connection> next(double now);
-  /// Why this rank does not fit; none if it does.
-  /// `ranks`: that have their places already.
+  /// Returns the reasons why this rank does not match the job; empty if it does. `ranks`: the ranks
+  /// that have been admitted already.
   std::vector<Report> findFaults(const Hello &hello, const Connections &ranks) const;
-  /// Puts a relay to the others, of each of fanOut shares of `places` one (0: whoever comes first).
-  /// One for which there is no room goes to the nearest of them, which may send it on; null then.
-  /// So those below a relay are neighbours, which lists of ranks name with a few numbers.
+  /// Adds a relay to `relays`, at most one for each of fanOut equal shares of the `places` (0: in
+  /// the order of arrival). If there is no room, redirects the relay to the nearest one, which may
+  /// redirect it further, and returns null. So the places below a relay are neighbours, and lists
+  /// of their ranks encode compactly.
   Connection *admitRelay(std::unique_ptr<Connection> relay, Connections &relays, int64_t places);
-  /// Keeps a connection that is no rank until it has what was sent to it.
+  /// Keeps a connection that has not become a rank until everything queued for it has been sent.
   void seeOff(std::unique_ptr<Connection> connection);
-  /// A refusal is not authenticated: the other end must treat it as an unverified claim.
+  /// Refuses a connection. The refusal is not authenticated: the other end must treat it as an
+  /// unverified claim.
   void refuse(std::unique_ptr<Connection> connection, Refusal::Reason reason);
 
-  /// Takes connections that wait, some at a time, so that ranks are served while others come by the
-  /// thousand. Not ok if one cannot be taken, and none is there that may make room for it.
+  /// Accepts waiting connections, a limited number at a time so that ranks are served while
+  /// thousands of others connect. Returns an error if a connection cannot be accepted and there is
+  /// no other one that could make room for it.
   Status accept(double now);
-  /// Connections that have not said who they are.
+  /// Number of connections that have not identified themselves.
   int64_t strangersThere() const;
 
 private:
@@ -46,10 +49,10 @@ private:
 
   const RendezvousOptions &options_;
   Socket listener_;
-  Connections strangers_;  ///< no ranks yet, or never
-  size_t served_ = 0;      ///< of them in this turn
-  bool hasWarned_ = false; ///< of a stranger
-  double acceptsFrom_ = 0; ///< no connection is taken before
+  Connections strangers_;  ///< not ranks yet, or never
+  size_t served_ = 0;      ///< number of them served in this turn
+  bool hasWarned_ = false; ///< about an unidentified connection
+  double acceptsFrom_ = 0; ///< no connection is accepted before this time
 };
 
 } // namespace shardc::launch

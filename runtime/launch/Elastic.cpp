@@ -7,7 +7,7 @@
 namespace shardc::launch {
 namespace {
 
-/// Seconds to wait for further expected places once others make up the needed number of ranks.
+/// Seconds to wait for further expected places once the others suffice for a size.
 constexpr double kGatherSeconds = 1;
 
 } // namespace
@@ -26,7 +26,7 @@ void ElasticLeader::open(double startsAt, int64_t savedStep, bool isInOrder) {
     count += place.isExpected;
   }
   aim_ = std::max(largestUpTo(count), options_.sizes.back());
-  // Growing repeatedly without a successful save would loop.
+  // Without a successful save in between, growing could repeat forever.
   isStalled_ = savedStep <= openedAt_ && (isInOrder || isStalled_);
   openedAt_ = std::max(openedAt_, savedStep);
   deadline_ = startsAt + options_.waitSeconds;
@@ -91,7 +91,7 @@ bool ElasticLeader::accuse(int64_t rank, int64_t newestSave) {
   return true;
 }
 
-/// The largest listed size of at most so many ranks; 0: none.
+/// Returns the largest listed size that is at most `count`; 0 if there is none.
 int64_t ElasticLeader::largestUpTo(int64_t count) const {
   auto fits = [count](int64_t size) { return size <= count; };
   auto at = std::ranges::find_if(options_.sizes, fits);
@@ -102,7 +102,7 @@ int64_t ElasticLeader::usable() const {
   return std::ranges::count_if(places_, [](const Place &place) { return place.isUsable(); });
 }
 
-/// Prefers machines with more registered places. So a machine that lacks a place is left out as a
+/// Prefers machines with more registered places, so a machine that lacks a place is left out as a
 /// whole if possible, and neighbouring ranks stay on one machine.
 Crew ElasticLeader::choose(int64_t size) const {
   std::map<std::string, int64_t> onMachine;

@@ -99,8 +99,8 @@ const std::string &Exchange::nameOf(int64_t rank) const {
   return std::get<0>(inside_[static_cast<size_t>(rank)]->key);
 }
 
-/// Follows exchanges as long as one waits for a rank that is in another one. There is no cycle:
-/// findOther detected it when the last rank came.
+/// Follows exchanges as long as one waits for a rank that is in another one. There is no cycle,
+/// since findOther detects one when the last rank of it joins.
 std::optional<Exchange::Wait> Exchange::longestWait() const {
   const Group *group = nullptr;
   double since = 0;

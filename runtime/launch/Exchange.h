@@ -1,5 +1,5 @@
-// The current exchanges between ranks of a job. Each member of a group contributes a part, and gets
-// back the requested parts. A group waits for its own members only.
+// The current exchanges between ranks of a job. Each member of a group contributes a part, and
+// receives the parts that it requested. A group waits only for its own members.
 #pragma once
 
 #include <cstdint>
@@ -15,11 +15,11 @@
 
 namespace shardc::launch {
 
-/// A rank's part, as the body of a Gather.
+/// A rank's contribution to an exchange, as the body of a Gather.
 struct GatherPart {
   std::string key;
   hal::Peers::Fold fold = hal::Peers::Fold::Parts;
-  std::vector<int> members; ///< in order; none: all ranks
+  std::vector<int> members; ///< in order; empty: all ranks
   std::string bytes;
 
   static void fields(auto &io, auto &it, int64_t ranks) {
@@ -29,7 +29,7 @@ struct GatherPart {
     io.field(it.bytes);
     io.check(it.bytes.size() <= kBlobBytesMax);
   }
-  /// Members are among `ranks`, none twice.
+  /// All members must be among the `ranks`, and none may occur twice.
 };
 
 class Exchange {
@@ -37,28 +37,29 @@ public:
   explicit Exchange(int64_t ranks)
       : inside_(static_cast<size_t>(ranks)), awaited_(static_cast<size_t>(ranks)) {}
 
-  /// False if the rank is no member, or in an exchange already.
+  /// Adds a rank's part. Returns false if the rank is not a member, or is already in an exchange.
   bool add(int64_t rank, GatherPart part, double now);
 
   struct Done {
     std::vector<int> members;
-    std::string body; ///< of the Gathered that each of them gets
+    std::string body; ///< of the Gathered message that each of them receives
   };
-  /// The result of the rank's exchange once all members have come; the exchange is then over.
+  /// Returns the result of the rank's exchange once all members have contributed; the exchange is
+  /// then over.
   std::optional<Done> take(int64_t rank);
-  /// A member for which this rank waits, and which itself waits in another exchange for this rank,
-  /// directly or through others: a deadlock.
+  /// Returns a member for which this rank waits and which itself waits, in another exchange, for
+  /// this rank, directly or through others: a deadlock.
   std::optional<int64_t> findOther(int64_t rank) const;
 
   bool isInside(int64_t rank) const { return inside_[static_cast<size_t>(rank)] != nullptr; }
-  /// The exchange that a rank is in, as text; it is in one.
+  /// Returns the name of the exchange that a rank is in. The rank must be in one.
   const std::string &nameOf(int64_t rank) const;
 
-  /// The cause why the rank that has waited longest is waiting.
+  /// What the rank that has waited longest is ultimately waiting for.
   struct Wait {
-    int64_t rank = 0; ///< that waits, in the exchange that others do not come to
+    int64_t rank = 0; ///< a rank that waits in the exchange that others have not joined
     std::string name; ///< of that exchange
-    double since = 0; ///< when the one that has waited longest came
+    double since = 0; ///< when the rank that has waited longest began to wait
     std::vector<int64_t> missing;
   };
   std::optional<Wait> longestWait() const;
@@ -67,20 +68,20 @@ private:
   using Key = std::tuple<std::string, hal::Peers::Fold, std::vector<int>>;
   struct Group {
     Key key;
-    std::vector<std::string> parts; ///< in the order of members
-    std::vector<double> since;      ///< when each came; negative: has not
-    size_t left = 0;                ///< members that have not come
+    std::vector<std::string> parts; ///< in the order of `members`
+    std::vector<double> since;      ///< when each arrived; negative: not yet
+    size_t left = 0;                ///< members that have not arrived
 
     int64_t memberAt(size_t index) const;
-    size_t indexOf(int64_t rank) const; ///< as many as members if it is none
+    size_t indexOf(int64_t rank) const; ///< number of members if it is not a member
     bool isMissing(size_t index) const { return since[index] < 0; }
-    size_t firstCome() const; ///< the one that has waited longest
+    size_t firstCome() const; ///< the member that has waited longest
   };
   bool leadsTo(const Group *from, int64_t rank, std::vector<const Group *> &seen) const;
 
   std::map<Key, std::shared_ptr<Group>> groups_;
-  std::vector<std::shared_ptr<Group>> inside_; ///< by rank; null: in none
-  std::vector<int32_t> awaited_;               ///< by rank: exchanges to which it has not come
+  std::vector<std::shared_ptr<Group>> inside_; ///< by rank; null: not in an exchange
+  std::vector<int32_t> awaited_;               ///< by rank: exchanges that it has yet to join
 };
 
 } // namespace shardc::launch

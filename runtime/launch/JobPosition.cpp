@@ -7,7 +7,7 @@
 namespace shardc::launch {
 namespace {
 
-/// torch.distributed's own default.
+/// The default of torch.distributed.
 constexpr int kDefaultMasterPort = 29500;
 constexpr int kPortMax = 65535;
 
@@ -54,7 +54,7 @@ Status readMaster(const Environment &env, JobPosition &position) {
   return Status::ok();
 }
 
-/// Jobs that share a machine get ports of their own.
+/// Gives each Slurm job a port of its own, since several jobs may share a machine.
 void spreadPorts(const Environment &env, JobPosition &position) {
   if (env.has("MASTER_PORT"))
     return;
@@ -110,7 +110,7 @@ std::string firstHost(std::string_view list) {
     return "";
   std::string_view range = list.substr(end + 1, close - end - 1);
   host += range.substr(0, range.find_first_of(",-"));
-  size_t next = list.find_first_of(",[", close); // what follows the bracket is part of the name
+  size_t next = list.find_first_of(",[", close); // text after the bracket is part of the name
   if (next != std::string_view::npos && list[next] == '[')
     return host + firstHost(list.substr(close + 1));
   return host +

@@ -1,5 +1,5 @@
-// The position of this process in its job, from its launcher's environment (base/Launcher.h).
-// Without a launcher it is a plain start.
+// The position of this process in its job, derived from its launcher's environment
+// (base/Launcher.h). Without a launcher it is a plain start.
 #pragma once
 
 #include <string>
@@ -12,33 +12,35 @@ namespace shardc::launch {
 struct JobPosition {
   Launcher launcher = Launcher::Plain;
   int64_t rank = 0, worldSize = 1;
-  int64_t localRank = 0;     ///< on its node, as the launcher counts
-  int64_t node = -1;         ///< its node's number, as the launcher counts; -1 if it does not say
-  int64_t localSize = 0;     ///< ranks of its node, as the launcher counts; 0 if it does not say
-  std::string masterAddress; ///< where rank 0 runs
-  int masterPort = 0;        ///< the launcher's own port there
-  std::string job;           ///< what the launcher calls this job; empty if it has no name for it
+  int64_t localRank = 0;     ///< on its node, as the launcher numbers it
+  int64_t node = -1;         ///< number of its node, from the launcher; -1 if it does not say
+  int64_t localSize = 0;     ///< ranks of its node, from the launcher; 0 if it does not say
+  std::string masterAddress; ///< the address of rank 0
+  int masterPort = 0;        ///< the launcher's own port at that address
+  std::string job;           ///< the launcher's name of this job; empty if it has none
 };
 
-/// Distinguishes a launch from others that may have the same secret. A launcher's name for its job
-/// may be nothing but a default; its port is its own.
+/// Returns a text that distinguishes a launch from others that may have the same secret. The text
+/// includes the launcher's port, since the job name may be a mere default.
 std::string launchName(const JobPosition &position);
 
-/// Reads the environment. InvalidInput where variables contradict each other, are not numbers, or
-/// lack one that is needed. The rendezvous refuses a rank beyond the world size, so that the
-/// message is printed once.
+/// Reads the environment. InvalidInput if variables contradict each other, are not numbers, or a
+/// required one is missing. A rank beyond the world size is accepted here: the rendezvous refuses
+/// it, so that the message is printed once.
 Result<JobPosition> findJobPosition(const GetEnv &get);
 
-/// How many ranks share the `visible` GPUs of this one, where `onMachine` ranks run on its machine.
-/// Only those of its node do: a launcher may have several nodes on one machine, each with GPUs of
-/// its own, and where one GPU is visible it may have shown each rank its own.
+/// Returns the number of ranks that share the `visible` GPUs of this rank, if `onMachine` ranks run
+/// on its machine. Only the ranks of its node share them, since a launcher may place several nodes
+/// on one machine, each with its own GPUs. If only one GPU is visible, the launcher may have
+/// assigned each rank its own.
 int64_t ranksSharingGpus(const JobPosition &position, int64_t visible, int64_t onMachine);
 
-/// Where rank 0 listens: `optionPort`, or the port after the launcher's own. InvalidInput if that
-/// is not a port.
+/// Returns the port on which rank 0 listens: `optionPort`, or the port after the launcher's own.
+/// InvalidInput if that is not a valid port.
 Result<int> rendezvousPort(const JobPosition &position, int64_t optionPort);
 
-/// The first host of a Slurm list: `n[03-05,9],m1` begins with n03. Empty if it cannot be read.
+/// Returns the first host of a Slurm host list: n03 for `n[03-05,9],m1`. Empty if the list cannot
+/// be parsed.
 std::string firstHost(std::string_view list);
 
 } // namespace shardc::launch

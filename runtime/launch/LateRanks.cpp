@@ -12,12 +12,12 @@ bool isInCollective(uint32_t word) {
   return ProgressWord::isInside(word) && !ProgressWord::isMaking(word);
 }
 
-/// The median of all ranks but one with the share `own`; of two, the smaller one.
+/// The median share of all ranks except one whose share is `own`; the smaller one of two medians.
 double medianOfOthers(const Waits::Kind &kind, int64_t own) {
   int64_t count = -1;
   for (const auto &[share, ranks] : kind.ranks)
     count += ranks;
-  int64_t before = (count - 1) / 2; // that many are below it
+  int64_t before = (count - 1) / 2; // number of ranks below it
   for (const auto &[share, ranks] : kind.ranks) {
     before -= ranks - (share == own);
     if (before < 0)

@@ -1,6 +1,7 @@
 // Finds ranks that are late step after step: the others wait for them in collectives, and they wait
 // for nobody. Ranks report the positions of their streams (base/ProgressWord.h) a few times a
-// second, which costs a step nothing; this class sums how long each one was inside of a collective.
+// second, which costs a step nothing. This class sums the time that each rank was inside a
+// collective.
 #pragma once
 
 #include <functional>
@@ -12,30 +13,31 @@
 
 namespace shardc::launch {
 
-/// A rank that waits less than the others.
+/// A rank that waits less than the others do.
 struct LateRank {
   int64_t rank = 0;
-  double share = 0, others = 0; ///< of the time that it waits, and the median of the ranks like it
+  double share = 0, others = 0; ///< share of time waited, and the median of its kind
   double seconds = 0;           ///< of the last window
-  uint64_t steps = 0;           ///< in them
+  uint64_t steps = 0;           ///< completed in that window
   bool operator==(const LateRank &) const = default;
 };
 
-/// Shares of a window that ranks have waited, by what they are compared with, in thousandths: how
-/// many ranks have waited for each, and which ranks least. Relays add theirs up.
+/// The shares of a window that ranks have waited, in thousandths, for each kind of ranks that are
+/// compared with each other: how many ranks waited for each share, and which ranks waited least.
+/// Relays add up those of their ranks.
 struct Waits {
   struct Kind {
-    std::map<int64_t, int64_t> ranks;               ///< by share
-    std::vector<std::pair<int64_t, int64_t>> least; ///< shares and ranks, the lowest first
+    std::map<int64_t, int64_t> ranks;               ///< number of ranks by share
+    std::vector<std::pair<int64_t, int64_t>> least; ///< shares and ranks, ascending
   };
-  static constexpr size_t kLeastMax = 8; ///< ranks that are known by number
+  static constexpr size_t kLeastMax = 8; ///< ranks that are identified individually
   static constexpr int kParts = 1000;    ///< of a window
 
   std::map<std::string, Kind> kinds;
 
   void add(const std::string &kind, int64_t rank, double share);
   void merge(const Waits &other);
-  /// Of ranks below `ranks`.
+  /// Ranks and their counts must be below `ranks`.
   static void fields(auto &io, auto &it, int64_t ranks) {
     io.list(it.kinds, ranks, [&io, ranks](auto &kind) {
       io.field(kind.first);
@@ -51,49 +53,52 @@ struct Waits {
   }
 };
 
-/// Collects the waiting times that nearby ranks report. A share is accurate to about three per
-/// cent.
+/// Collects the waiting times that the ranks connected to this process report. A share is accurate
+/// to about three per cent.
 class LateRanks {
 public:
-  /// Records a rank's report, at a time in seconds of a monotonic clock.
+  /// Records a rank's report at time `now`, in seconds of a monotonic clock.
   void note(int64_t rank, const RankProgress &position, double now);
-  /// The waiting times since the last call; nothing at the first call. Ranks are compared with
-  /// those for which `kindOf` gives the same text, such as the stage of a pipeline, since another
-  /// stage may have more to compute.
+  /// Returns the waiting times since the last call; empty at the first call. Ranks are compared
+  /// with those for which `kindOf` returns the same text, such as the stage of a pipeline, since
+  /// another stage may have more to compute.
   Waits take(double now, const std::function<std::string(int64_t)> &kindOf);
 
 private:
   struct Rank {
     bool isInside = false;
-    double since = 0; ///< what was said last holds from then on
+    double since = 0; ///< time of the last report
     double waited = 0;
   };
   void advance(Rank &rank, double now) const;
 
   std::map<int64_t, Rank> ranks_;
-  double begin_ = -1; ///< it was asked before
+  double begin_ = -1; ///< time of the last call of take
 };
 
-/// Judges the waits of all ranks together.
+/// Evaluates the waiting times of all ranks together.
 class LateJudge {
 public:
-  /// Ranks are judged after windows of so much time and so many steps at least.
+  /// Ranks are judged after windows of at least this duration and this number of steps.
   static constexpr double kWindowSeconds = 60;
   static constexpr uint64_t kStepsMin = 10;
-  /// A late rank waits less than the others by at least this share of the time, in so many windows
-  /// in a row. What transfers take is in the shares of all ranks, and only the difference counts.
+  /// A late rank's share is lower than that of the others by at least this much, in this number of
+  /// consecutive windows. The time that transfers take is in the shares of all ranks, so only the
+  /// difference counts.
   static constexpr double kGapLeast = 0.1;
   static constexpr int kWindows = 2;
 
-  /// Whether it is time to ask what ranks have waited; `steps` that all have ended.
+  /// Whether it is time to collect the waiting times; `steps` is the number of steps that all ranks
+  /// have completed.
   bool isDue(double now, uint64_t steps) const;
-  /// Ranks that have become late with the window that ends; one that stays late is not named again.
+  /// Returns the ranks that have become late in the window that now ends. A rank that stays late is
+  /// not returned again.
   std::vector<LateRank> judge(const Waits &waits, double now, uint64_t steps);
 
 private:
-  double begin_ = -1; ///< of the window; -1: there was none
+  double begin_ = -1; ///< begin of the window; -1: there was none
   uint64_t stepsBefore_ = 0;
-  std::map<int64_t, int> lateWindows_; ///< in a row, by rank
+  std::map<int64_t, int> lateWindows_; ///< consecutive late windows, by rank
 };
 
 } // namespace shardc::launch

@@ -19,7 +19,7 @@
 namespace shardc::launch {
 namespace {
 
-constexpr const char *kListening = "0A"; ///< state in the tables of connections
+constexpr const char *kListening = "0A"; ///< a state in the tables of connections
 
 std::string linkTarget(const std::string &path) {
   std::array<char, 4096> buffer;
@@ -27,26 +27,26 @@ std::string linkTarget(const std::string &path) {
   return bytes > 0 ? std::string(buffer.data(), static_cast<size_t>(bytes)) : std::string();
 }
 
-/// The whole of a file of /proc, which has no size; empty if it cannot be read.
+/// Returns the whole text of a file in /proc, whose reported size is 0; empty if it cannot be read.
 std::string procText(const std::string &path) {
   Result<std::string> text = readFile(path, uint64_t{64} << 20);
   return text.isOk() ? *text : std::string();
 }
 
-/// A row of a table of TCP connections.
+/// A row of a table of TCP connections in /proc.
 struct TcpConnection {
   std::string own, other, state, inode;
   long user = -1;
 };
 
-/// Calls `see` for each TCP connection in a process' network, until it says that it has seen
-/// enough.
+/// Calls `see` for each TCP connection in the network namespace of a process, until `see` returns
+/// true.
 void forConnections(const std::string &process,
                     const std::function<bool(const TcpConnection &)> &see) {
   for (const char *table : {"tcp", "tcp6"}) {
     std::istringstream lines(procText(fmt::format("/proc/{}/net/{}", process, table)));
     std::string line;
-    std::getline(lines, line); // the heads of columns
+    std::getline(lines, line); // the column headings
     while (std::getline(lines, line)) {
       std::istringstream words(line);
       std::string number, queues, timer, retransmits, timeout;
@@ -59,7 +59,7 @@ void forConnections(const std::string &process,
   }
 }
 
-/// Inodes of the sockets that a process has open.
+/// Returns the inodes of the sockets that a process has open.
 std::vector<std::string> socketsOf(const std::string &process) {
   std::vector<std::string> inodes;
   std::error_code error;
@@ -102,7 +102,8 @@ std::string endText(int (*get)(int, sockaddr *, socklen_t *), const Socket &sock
                      ntohs(v6.sin6_port));
 }
 
-/// State and parent in /proc/PID/stat. They follow the name, which may contain anything.
+/// The state and the parent from /proc/PID/stat. They follow the process name, which may contain
+/// any character.
 struct ProcessState {
   char state = '?';
   pid_t parent = 0;
@@ -132,7 +133,7 @@ std::string userName(long user) {
   return std::to_string(user);
 }
 
-/// The process that has the socket open, among those that this one may look into.
+/// Returns the process that has the socket open, among those that this process may inspect.
 std::string processWith(const std::string &inode) {
   std::error_code error;
   for (std::filesystem::directory_iterator at("/proc", error), end; !error && at != end;

@@ -1,5 +1,5 @@
-// Distinguishes the processes of this machine from those of others, finds the process that holds a
-// port here, and ends a rank that does not respond.
+// Distinguishes the processes of this machine from those of others, finds the process that occupies
+// a port here, and ends a rank that does not respond.
 #pragma once
 
 #include <string>
@@ -10,27 +10,28 @@
 
 namespace shardc::launch {
 
-/// Two processes with the same text can name each other by process number: same boot, same
-/// namespace.
+/// Identifies the machine. Two processes with equal texts can refer to each other by process id:
+/// they share the boot and the process namespace.
 std::string machineId();
-/// The machine's name, for people.
+/// The machine's name, for messages.
 std::string hostName();
 
-/// This process, as rank or relay of a job.
+/// Returns the hello of this process, as a rank or relay of a job.
 Hello ownHello(std::string job, int64_t rank, int64_t worldSize);
 
-/// The process that listens on a TCP port of this machine, as text: "process 71 (shardc-run) of
-/// user ann". Less if the system says less; empty if it says nothing.
+/// Describes the process that listens on a TCP port of this machine, such as "process 71
+/// (shardc-run) of user ann". Contains only what the system reveals; empty if that is nothing.
 std::string portHolder(int port);
 
-/// One end of a connection, as the system's tables of connections write it: empty if it is unknown.
+/// An end of a connection, in the notation of the system's tables of connections; empty if it is
+/// unknown.
 std::string ownEndOf(const Socket &socket);
 std::string otherEndOf(const Socket &socket);
 
-/// Ends a process of this machine at once, stopped or not, if it is a rank of the job that meets at
-/// `server`, an end of a connection: it runs the same program as this one and is connected to
-/// there. Its parent is ended too, if that runs the program and is stopped. Whatever else is named,
-/// by mistake or not, stays as it is.
+/// Kills a process of this machine at once, stopped or not, if it is a rank of the job that meets
+/// at `server` (one end of a connection): it runs the same program as this process and is connected
+/// to that address. Also kills its parent if the parent runs the program and is stopped. Any other
+/// process is left alone, even if `process` names it by mistake.
 void endRank(pid_t process, const std::string &server);
 
 } // namespace shardc::launch

@@ -11,7 +11,7 @@ Result<std::vector<std::vector<Report>>> gatherReports(hal::Peers &peers, std::s
                                                        const std::vector<Report> &mine) {
   size_t count = std::min(mine.size(), kReportsMax);
   std::string packed = Packer().reports(std::span(mine).first(count)).take();
-  const std::string tooLong = "long"; // which no reports begin with
+  const std::string tooLong = "long"; // no packed reports begin with this
   bool isLong = packed.size() > kBlobBytesMax;
   ASSIGN_OR_RETURN(std::vector<hal::Peers::Kind> kinds,
                    peers.allKinds(what, isLong ? tooLong : packed));

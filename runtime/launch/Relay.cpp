@@ -9,9 +9,9 @@
 namespace shardc::launch {
 namespace {
 
-constexpr double kAgainSeconds = 0.2; ///< between two questions
-constexpr double kBeatSeconds = 0.25; ///< between two messages about progress
-/// A place without a rank that has said nothing for so long is not there.
+constexpr double kAgainSeconds = 0.2; ///< between two attempts to find the parent
+constexpr double kBeatSeconds = 0.25; ///< between two progress messages
+/// A place without a rank counts as gone after this much silence.
 constexpr double kIdleSeconds = 30;
 
 } // namespace
@@ -84,7 +84,8 @@ void Relay::step(double seconds, std::span<const pollfd> entries) {
     end();
 }
 
-/// Ranks of this machine that have not heard yet that the job is over look for it.
+/// Whether ranks of this machine may still look for this relay because they have not heard that the
+/// job is over.
 bool Relay::isAwaited() const {
   bool haveAllCome =
       !placeOf_.empty() || (options_.localSize > 0 && std::ssize(came_) >= options_.localSize);
@@ -107,7 +108,7 @@ void Relay::dropClosed() {
     std::erase_if(*list, [](const auto &each) { return !each || !each->wire.isOpen(); });
 }
 
-/// Passes on messages that arrived from above before the end, such as which rank reports the
+/// Forwards messages that arrived from above before the end, such as which rank reports the
 /// failure.
 void Relay::end() {
   above_.close();
@@ -129,13 +130,13 @@ void Relay::elect() {
   if (finders.status().code() == StatusCode::Exhausted)
     return giveUp(finders.status());
   if (!finders.isOk())
-    return; // another one has it
+    return; // another relay has the name
   finders_ = std::move(*finders);
   state_ = State::Asking;
   askedAt_ = -1;
 }
 
-/// The address above this relay: rank 0's supervisor, or the relay that it named.
+/// Connects to the address above this relay: rank 0's supervisor, or the relay that it named.
 void Relay::ask() {
   if (askedAt_ >= 0 && clock_ - askedAt_ < kAgainSeconds)
     return;
@@ -156,8 +157,9 @@ void Relay::askAgain(std::string reason) {
   state_ = State::Asking;
 }
 
-/// Without descriptors its ranks would look for it until their time is over. Rank 0's supervisor
-/// says it if it can be reached, in the name of a rank of this machine.
+/// Without descriptors, the ranks of this machine would look for the relay until their time is
+/// over. Rank 0's supervisor reports the problem, in the name of a rank of this machine, if it can
+/// be reached.
 void Relay::giveUp(const Status &why) {
   Report report = makeStatus(StatusCode::Exhausted,
                              "its supervisor {}; it needs a descriptor for each rank of this "
@@ -185,8 +187,8 @@ void Relay::giveUp(const Status &why) {
   end();
 }
 
-/// Listens at the address from which the relay reaches its parent; ranks of this machine, and other
-/// machines, connect to it there.
+/// Listens at the address from which the relay reaches its parent; ranks of this machine and relays
+/// of other machines connect there.
 Status Relay::listen() {
   if (admission_)
     return Status::ok();
@@ -204,7 +206,7 @@ void Relay::greet(const Message &message) {
   if (message.kind == MessageKind::Challenge && !above_.isSealed()) {
     std::optional<Challenge> challenge = unpacked<Challenge>(message.body);
     Status listens = listen();
-    if (listens.code() == StatusCode::Io) // it has no descriptors
+    if (listens.code() == StatusCode::Io) // no descriptors are left
       return giveUp(listens);
     if (!listens.isOk() || !challenge)
       return askAgain(listens.isOk() ? "the program that listens there is not rank 0 of a job"
@@ -230,7 +232,7 @@ void Relay::greet(const Message &message) {
     Abort abort = unpacked<Abort>(message.body).value_or(Abort{});
     if (abort.exitStatus == kAgainStatus)
       return askAgain("the ranks start again");
-    state_ = State::Joined; // ranks that ask hear it
+    state_ = State::Joined; // ranks that look for it are told so
     takeAbort(message.body);
   } else {
     refusal_ =
@@ -249,7 +251,7 @@ void Relay::serveAbove() {
     return askAgain("the program that listens there closed the connection");
   above_.close();
   if (!isEnding())
-    end(); // those below see that it has ended
+    end(); // those below notice that it has ended
 }
 
 void Relay::take(const Message &message) {
@@ -274,7 +276,7 @@ void Relay::take(const Message &message) {
   }
 }
 
-/// Ranks of this machine that do not answer are ended by other ranks of it.
+/// Ranks of this machine that do not respond are killed by other ranks of it.
 void Relay::takeAbort(const std::string &body) {
   Abort abort = unpacked<Abort>(body).value_or(Abort{});
   isJobOver_ = abort.exitStatus != kAgainStatus;
@@ -291,13 +293,13 @@ void Relay::takeAbort(const std::string &body) {
     }
 }
 
-/// Null: nobody is there.
+/// Returns the open connection towards a place; null if there is none.
 Connection *Relay::routeTo(int64_t place) const {
   auto route = routes_.find(place);
   return route != routes_.end() && route->second->wire.isOpen() ? route->second : nullptr;
 }
 
-/// Rank 0's supervisor says of others that there is no such place.
+/// Ignores a place that cannot exist; rank 0's supervisor reports it.
 void Relay::addRoute(int64_t place, Connection &child) {
   if (place < options_.worldSize && (!routeTo(place) || options_.isElastic))
     routes_[place] = &child;
@@ -321,7 +323,7 @@ void Relay::passDown(const RelayedMessage &message) {
                       packed(RelayedMessage{std::move(places), message.kind, message.body}));
 }
 
-/// Each gets its own number. From here on it is known which ranks are below.
+/// Sends each rank its own number. From now on the relay knows which ranks are below it.
 void Relay::passWelcome(const RelayedMessage &message) {
   std::optional<RelayedWelcome> all = unpacked<RelayedWelcome>(message.body, options_.worldSize);
   if (!all || all->ranks.size() != message.places.size())
@@ -333,7 +335,7 @@ void Relay::passWelcome(const RelayedMessage &message) {
     Connection *child = routeTo(place);
     placeOf_[rank] = place;
     if (!child)
-      continue; // which is on its way up
+      continue; // the message that it is gone is on its way up
     if (child->hello->relayPort > 0) {
       byRelay[child].first.push_back(place);
       byRelay[child].second.push_back(rank);
@@ -376,8 +378,9 @@ void Relay::receiveChildren() {
     giveUp(status);
 }
 
-/// Rank 0's supervisor says whether it is. Of two processes of a place the later one counts, but
-/// for one that has begun; where places are ranks, there must not be two.
+/// Forwards the hello of a rank; rank 0's supervisor decides whether to admit it. If two processes
+/// have the same place, the later one replaces the earlier one unless that has begun. In a job that
+/// is not elastic, there must not be two.
 void Relay::admit(std::unique_ptr<Connection> child) {
   Connection *known = routeTo(child->place);
   if (known && known->isWelcome)
@@ -400,7 +403,7 @@ bool Relay::serve(Connection &child) {
   return isAlive && !(child.isLeaving && !child.wire.hasUnsent());
 }
 
-/// False if it is no message of a relay.
+/// Returns false if the message is not one that relays send.
 bool Relay::handleRelay(Connection &child, const Message &message) {
   switch (message.kind) {
   case MessageKind::Joined: {
@@ -424,7 +427,7 @@ bool Relay::handleRelay(Connection &child, const Message &message) {
     return survey_.take(child, message.body, options_.worldSize);
   case MessageKind::Gone:
   case MessageKind::Up:
-    sendUp(); // what came before
+    sendUp(); // what arrived earlier goes first
     above_.queue(message.kind, message.body);
     return true;
   default:
@@ -457,7 +460,7 @@ bool Relay::handleRank(Connection &child, const Message &message) {
   return true;
 }
 
-/// Sends the position of a rank that fails or ends, since a message may mention it.
+/// Sends the position of a rank that fails or ends, since a message may mention that position.
 void Relay::sendPosition(const Connection &child) {
   if (child.hello->relayPort == 0 && child.isWelcome && state_ == State::Joined)
     sendFor(child, MessageKind::Progress, packed(progress_.last(child.hello->rank)));
@@ -468,7 +471,7 @@ void Relay::sendFor(const Connection &child, MessageKind kind, std::string body)
                packed(RelayedMessage{{static_cast<int>(child.place)}, kind, std::move(body)}));
 }
 
-/// All below it are lost with it.
+/// Handles the loss of a child. All places below it are lost too.
 void Relay::lose(Connection &child) {
   child.wire.close();
   survey_.drop(child);
@@ -504,7 +507,7 @@ std::vector<const Connection *> Relay::welcomed() const {
   return all;
 }
 
-/// Sends the folded progress, which is also a sign of life.
+/// Sends the combined progress, which is also a sign of life.
 void Relay::sendBeat() {
   beatAt_ = clock_;
   above_.queue(MessageKind::Beat, packed(progress_.standingOf(welcomed(), relays_, clock_)));
@@ -522,7 +525,7 @@ void Relay::begin(const Ask &ask) {
   survey_.begin(ask, std::move(own), relays_, clock_);
 }
 
-/// Tells ranks that look for a relay why this one has not joined yet.
+/// Answers ranks that look for this relay: with its address, or why it has not joined yet.
 void Relay::answerFinders() {
   if (!finders_.isOpen())
     return;
@@ -532,7 +535,7 @@ void Relay::answerFinders() {
   else if (!reason_.empty())
     status = answerAll(finders_, kNotYet + reason_);
   if (status.code() == StatusCode::Exhausted && placeOf_.empty() && !isEnding() &&
-      !(admission_ && admission_->strangersThere() > 0)) // which leave soon
+      !(admission_ && admission_->strangersThere() > 0)) // unidentified connections leave soon
     giveUp(status);
 }
 

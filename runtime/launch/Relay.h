@@ -1,10 +1,10 @@
 // A relay of the rendezvous. One of a machine's supervisors runs it for the ranks of that machine,
-// and for relays of other machines. It acts as rank 0's supervisor towards its children, and as one
-// connection, for any number of ranks, towards its parent. It decides nothing, not even who is
+// and for relays of other machines. Towards its children it acts as rank 0's supervisor. Towards
+// its parent it acts as one connection for any number of ranks. It decides nothing, not even who is
 // admitted: it combines exchanges and progress on their way up, and forwards other messages
-// unchanged. docs/adr/0063-tree-of-supervisors.md. Each start of the ranks has its own relays. The
-// first supervisor of a machine that takes the relay's name runs it, so another one takes over when
-// it ends.
+// unchanged; see docs/adr/0063-tree-of-supervisors.md. Each start of the ranks has its own relays.
+// The first supervisor of a machine that takes the relay's name runs it, so another one can take
+// over when that one ends.
 #pragma once
 
 #include <map>
@@ -19,20 +19,20 @@ namespace shardc::launch {
 struct RelayOptions {
   std::string address; ///< of rank 0's supervisor
   int port = 0;
-  int64_t rank = 0;      ///< of the supervisor that runs it, as the launcher counts
-  int64_t worldSize = 1; ///< likewise: of an elastic job its places
+  int64_t rank = 0;      ///< of the supervisor that runs it, from the launcher
+  int64_t worldSize = 1; ///< from the launcher; of an elastic job: its places
   bool isElastic = false;
-  bool startsAgain = false; ///< ranks of this machine ask again after a fault
-  int64_t localSize = 0;    ///< ranks of this machine; 0: not known
+  bool startsAgain = false; ///< ranks of this machine connect again after a fault
+  int64_t localSize = 0;    ///< ranks of this machine; 0 if unknown
   Key secret{};
   std::string job;
-  std::string name;         ///< under which ranks of this machine find it (publish)
-  double joinSeconds = 600; ///< for rank 0's supervisor to let it in
-  double askSeconds = 0.2;  ///< longest wait for an answer to one question
-  size_t fanOut = kFanOut;  ///< relays that it takes; further ones go to these
+  std::string name;         ///< ranks of this machine find it under this name (publish)
+  double joinSeconds = 600; ///< longest wait until rank 0's supervisor admits it
+  double askSeconds = 0.2;  ///< longest wait for an answer of the parent
+  size_t fanOut = kFanOut;  ///< most relays below it; further ones are redirected to these
   /// A text that distinguishes a rank in addition to its number, such as its stage; may be empty.
   std::function<std::string(int64_t rank, int64_t worldSize)> stageOf;
-  ReportSink emit; ///< takes the first stranger
+  ReportSink emit; ///< receives the report about the first stranger
 };
 
 class Relay {
@@ -41,38 +41,38 @@ public:
   Relay(const Relay &) = delete;
   Relay &operator=(const Relay &) = delete;
 
-  /// Adds the descriptors to poll.
+  /// Adds the descriptors that it polls.
   void addTo(std::vector<pollfd> &entries);
-  /// Does all that can be done without waiting, but for askSeconds while it has no connection.
-  /// `seconds` is a clock that only grows.
+  /// Does all work that needs no waiting, except that it may wait up to askSeconds while it has no
+  /// connection. `seconds` is the time of a monotonic clock.
   void step(double seconds, std::span<const pollfd> entries);
-  /// Called when its supervisor's rank has ended and does not restart. If the relay has not joined
-  /// by then, it serves nobody, so it ends: the reason that kept that rank out, such as a wrong
-  /// address or secret, also keeps the relay out.
+  /// Must be called when the rank of its supervisor has ended and does not restart. If the relay
+  /// has not joined by then, it serves nobody, so it ends: the reason that kept that rank out, such
+  /// as a wrong address or secret, also keeps the relay out.
   void rankEnded() {
     if (state_ != State::Joined)
       end();
   }
-  /// No child is left, or the parent has ended.
+  /// Whether no child is left, or the parent has ended.
   bool isOver() const { return state_ == State::Over; }
-  /// It has too few descriptors and has reported so: ranks of its machine cannot join.
+  /// Whether it has run out of descriptors and has reported so: ranks of its machine cannot join.
   bool hasGivenUp() const { return hasGivenUp_; }
-  /// It has heard that the job is over, and not only this start of its ranks.
+  /// Whether it has heard that the whole job is over, and not only this start of its ranks.
   bool isJobOver() const { return isJobOver_; }
-  /// Open connections, and the bytes and messages that they carried.
+  /// The number of open connections, and the traffic of all connections so far.
   size_t connections() const;
   Traffic traffic() const;
-  /// The port at which ranks of this machine reach it; 0 until it has joined.
+  /// The port at which ranks of this machine connect to it; 0 until it has joined.
   int port() const { return state_ == State::Joined ? port_ : 0; }
 
 private:
   enum class State : uint8_t { Electing, Asking, Greeting, Joined, Over };
-  /// An exchange of which some parts have arrived from below.
+  /// An exchange for which some parts have arrived from below.
   struct Pending {
     GatherPart exchange;
     std::vector<std::pair<int, std::string>> unsent;
     size_t came = 0, expected = 0;
-    double since = 0; ///< the first unsent part came
+    double since = 0; ///< when the first unsent part arrived
     bool isSent = false;
   };
   using Key = std::tuple<std::string, hal::Peers::Fold, std::vector<int>>;
@@ -117,28 +117,28 @@ private:
   bool isEnding() const { return !abort_.empty(); }
 
   RelayOptions options_;
-  RendezvousOptions rendezvous_; ///< as parts need them that rank 0's supervisor has too
+  RendezvousOptions rendezvous_; ///< for the components that it shares with the server
   State state_ = State::Electing;
   std::string parentAddress_;
   int parentPort_ = 0, port_ = 0;
   std::optional<Admission> admission_;
-  std::optional<Refusal> refusal_; ///< what was said to it last, which is as true of its ranks
-  std::string reason_;             ///< why it has no connection, for people
-  Socket finders_;                 ///< ranks of this machine that look for it
+  std::optional<Refusal> refusal_; ///< the last refusal, which applies to its ranks as well
+  std::string reason_;             ///< why it has no connection, for messages
+  Socket finders_;                 ///< receives ranks of this machine that look for it
   std::string where_;
   Wire above_;
   Connections ranks_; ///< of this machine
   Connections relays_;
-  std::set<int64_t> came_;                 ///< places of this machine
-  std::map<int64_t, Connection *> routes_; ///< by place, of those below
-  std::map<int, int> placeOf_;             ///< by rank, of those below that have begun
-  int64_t started_ = 0;                    ///< ranks of this start
-  std::vector<Hello> joined_;              ///< that were not sent up
+  std::set<int64_t> came_;                 ///< places of this machine that have arrived
+  std::map<int64_t, Connection *> routes_; ///< by place, for those below
+  std::map<int, int> placeOf_;             ///< by rank, for those below that have begun
+  int64_t started_ = 0;                    ///< number of ranks of this start
+  std::vector<Hello> joined_;              ///< not sent to the parent yet
   std::map<Key, Pending> pending_;
   StallDetector progress_;
   LateRanks late_;
   Survey survey_;
-  std::string abort_; ///< what ends this start
+  std::string abort_; ///< the message that ended this start
   double clock_ = 0, lastSeconds_ = -1, askedAt_ = -1, beatAt_ = 0, endedAt_ = -1;
   bool isJobOver_ = false, hasGivenUp_ = false;
 };

@@ -1,4 +1,4 @@
-// A relay's part in exchanges: its children's parts go up as one message.
+// A relay's part in exchanges: it sends the parts of its children upwards in one message.
 #include <algorithm>
 
 #include "runtime/launch/Relay.h"
@@ -7,8 +7,8 @@ namespace shardc::launch {
 namespace {
 
 constexpr double kPartSeconds =
-    1; ///< until parts go up of an exchange that others have not come to
-constexpr size_t kPartBytesMax = 16 << 20; ///< of one message with parts
+    1; ///< until parts of an exchange are sent although others are still missing
+constexpr size_t kPartBytesMax = 16 << 20; ///< of the parts in one message
 
 } // namespace
 
@@ -40,7 +40,7 @@ void Relay::addParts(RelayedParts parts) {
   pending_.erase(key);
 }
 
-/// If all members are below this relay, it answers without anybody above it.
+/// Answers the exchange without the parent if all its members are below this relay.
 bool Relay::answerHere(const Pending &pending) {
   const std::vector<int> &members = pending.exchange.members;
   if (pending.isSent || members.empty() || pending.expected < members.size())
@@ -65,7 +65,7 @@ bool Relay::answerHere(const Pending &pending) {
   return true;
 }
 
-/// Sends the folded parts upwards, in the name of one rank.
+/// Sends the combined parts to the parent, in the name of one rank.
 void Relay::sendParts(Pending &pending) {
   std::vector<std::pair<int, std::string>> &unsent = pending.unsent;
   const std::vector<int> &members = pending.exchange.members;
@@ -93,8 +93,8 @@ void Relay::sendParts(Pending &pending) {
   pending.isSent = true;
 }
 
-/// Sends the parts of exchanges that have waited long, so that rank 0's supervisor can report which
-/// ranks hold them up.
+/// Sends the parts of exchanges that have waited for a long time, so that rank 0's supervisor can
+/// report which ranks hold them up.
 void Relay::sendLateParts() {
   for (auto &[key, pending] : pending_)
     if (!pending.unsent.empty() && clock_ - pending.since > kPartSeconds)

@@ -10,9 +10,10 @@
 
 namespace shardc::launch {
 
-/// A message from a rank, or to ranks, that passes through relays. Ranks are named by their places.
+/// A message from a rank, or to ranks, that passes through relays. Ranks are identified by their
+/// places.
 struct RelayedMessage {
-  std::vector<int> places; ///< one where it goes up
+  std::vector<int> places; ///< exactly one on the way up
   MessageKind kind = MessageKind::Progress;
   std::string body;
 
@@ -24,10 +25,10 @@ struct RelayedMessage {
   }
 };
 
-/// Ranks that begin, as the body of a relayed Welcome.
+/// The ranks that begin, as the body of a relayed Welcome.
 struct RelayedWelcome {
-  std::vector<int> ranks; ///< of the message's places
-  Welcome welcome;        ///< of each, but for its rank
+  std::vector<int> ranks; ///< ranks of the message's places
+  Welcome welcome;        ///< for each of them, except for its rank
 
   static void fields(auto &io, auto &it, int64_t ranks) {
     io.ranks(it.ranks, ranks);
@@ -35,12 +36,12 @@ struct RelayedWelcome {
   }
 };
 
-/// The hellos of ranks that have arrived. Job and version are the relay's.
+/// The hellos of ranks that have arrived. Their job and protocol version are those of the relay.
 struct RelayedHellos {
   std::vector<Hello> hellos;
 
-  /// Places of a machine have much in common: a text is written only if it differs from the
-  /// previous one.
+  /// Places of a machine have much in common: a text is written only if it differs from that of the
+  /// previous hello.
   static void fields(auto &io, auto &it, int64_t places) {
     Hello before;
     io.list(it.hellos, places, [&](auto &hello) {
@@ -57,11 +58,11 @@ struct RelayedHellos {
   }
 };
 
-/// The parts of several ranks in one exchange. A part that many have given is written once.
+/// The parts of several ranks in one exchange. A part that many ranks contributed is written once.
 struct RelayedParts {
-  GatherPart exchange; ///< without bytes
-  /// For each distinct part, the ranks that gave it; folded if the exchange needs only one. No rank
-  /// occurs twice.
+  GatherPart exchange; ///< without the contributed bytes
+  /// For each distinct part, the ranks that contributed it; combined if the exchange needs only
+  /// one. No rank occurs twice.
   std::map<std::string, std::vector<int>> ranksOf;
 
   static void fields(auto &io, auto &it, int64_t ranks) {

@@ -1,4 +1,4 @@
-// State that the parts of the rendezvous server share: the job as the server knows it, and
+// State that the components of the rendezvous server share: the job as the server knows it, and its
 // connections.
 #pragma once
 
@@ -19,23 +19,23 @@
 
 namespace shardc::launch {
 
-/// Begins what a relay answers to ranks that look for it and cannot come in yet; the reason
+/// Prefix of a relay's answer to ranks that look for it while it cannot admit them; the reason
 /// follows.
 inline constexpr const char *kNotYet = "not yet: ";
-inline constexpr size_t kFanOut = 32; ///< relays below a relay, or below rank 0's supervisor
+inline constexpr size_t kFanOut = 32; ///< relays directly below a relay or rank 0's supervisor
 
-/// What ends a start of the ranks.
+/// The event that ends a start of the ranks.
 struct Downfall {
   int exitStatus = 3;
   std::span<const Report> reports;
-  int64_t step = 0;       ///< the last that some rank has ended, as far as is known
-  bool isInOrder = false; ///< nothing has failed: all ranks have saved, to go on as other ranks
+  int64_t step = 0;       ///< the last step that a rank is known to have completed
+  bool isInOrder = false; ///< no fault: all ranks have saved, to continue with other ranks
 };
 
-/// What comes of it.
+/// The consequence of a Downfall.
 struct Aftermath {
   bool startsAgain = false;
-  std::optional<Report> last; ///< why not
+  std::optional<Report> last; ///< why the ranks do not start again
 };
 
 struct RendezvousOptions {
@@ -46,49 +46,50 @@ struct RendezvousOptions {
   std::optional<Report> problem; ///< why the job cannot run, reported immediately
   std::string where;             ///< address and port, for messages
   double timeoutSeconds = 600;   ///< longest stay in one collective or exchange
-  double joinSeconds = 600;      ///< until all ranks have come
-  /// A sentence about a stalled job: which rank fell behind, and where the others wait. `silent` is
-  /// a rank without a sign of life, or -1.
+  double joinSeconds = 600;      ///< longest wait until all ranks have arrived
+  /// Returns a sentence about a stalled job: which rank fell behind, and where the others wait.
+  /// `silent` is a rank without a sign of life, or -1.
   std::function<std::string(std::span<const RankProgress>, int silent)> explainStall;
-  /// A rank's position as text; empty if it has not begun.
+  /// Describes a rank's position; empty if it has not begun.
   std::function<std::string(const RankProgress &)> describe;
-  /// A text that distinguishes a rank in addition to its number, such as `, stage 2 of 4`; empty if
-  /// there is none.
+  /// Returns a text that distinguishes a rank in addition to its number, such as `, stage 2 of 4`;
+  /// empty if there is none.
   std::function<std::string(int64_t rank)> stageOf;
-  /// Notes a rank that is late step after step, in some step of the job; empty: nowhere.
+  /// Records that a rank is late step after step, in the given step of the job; may be empty.
   std::function<void(const LateRank &late, int64_t step, const Hello &hello)> noteLate;
-  Attempt attempt; ///< which start of the ranks this is
-  /// Decides about a fault that ends this start: whether the ranks start again, or else what is to
-  /// be told after the fault itself. Empty: they never do.
+  Attempt attempt; ///< the current start of the ranks
+  /// Decides on a fault that ends this start: whether the ranks start again, or otherwise what is
+  /// reported after the fault itself. If the function is empty, they never start again.
   std::function<Aftermath(const Downfall &)> judge;
-  /// Chooses the ranks of an elastic job among its places, by the server's clock; null: every
-  /// process that comes is a rank. Outlives the server.
+  /// Chooses the ranks of an elastic job among its places, by the server's clock. Null: every
+  /// process that registers is a rank. Must outlive the server.
   ElasticLeader *elastic = nullptr;
-  /// Told the ranks of an elastic job before they begin.
+  /// Called with the ranks of an elastic job before they begin.
   std::function<void(const Crew &)> begins;
-  /// Ranks have supervisors elsewhere, which ask again after a fault: there is time to answer.
+  /// Whether ranks have other supervisors, which connect again after a fault: the server stays to
+  /// answer them.
   bool hasFollowers = false;
-  size_t fanOut = kFanOut; ///< relays that it takes; further ones go to these
-  /// Takes the reports of the one failure, and of the first connection that was refused.
+  size_t fanOut = kFanOut; ///< most relays below it; further ones are redirected to these
+  /// Receives the reports of the one failure, and of the first refused connection.
   ReportSink emit;
 };
 
-/// A connection, and the rank behind it once it was admitted. Times are of the server's clock.
+/// A connection, and its rank once that was admitted. Times are those of the server's clock.
 struct Connection {
   Wire wire;
-  Connection *via = nullptr; ///< the relay by way of which a rank is connected; null: by `wire`
-  bool isCut = false;        ///< such a rank has left
-  std::string address;       ///< the other end's
+  Connection *via = nullptr; ///< the relay through which a rank is connected; null: by `wire`
+  bool isCut = false;        ///< the rank behind a relay has left
+  std::string address;       ///< of the other end
   Nonce challenge{};
-  std::optional<Hello> hello;       ///< of a rank; its number is the place's until ranks are chosen
-  int64_t place = -1;               ///< its number as the launcher counts
-  std::optional<Standing> standing; ///< of a relay: its ranks together, when it was heard last
-  bool isLeaving = false;           ///< was refused: closed once the refusal is sent
-  size_t entry = SIZE_MAX;          ///< among what is waited for
-  double since = 0;                 ///< connected
+  std::optional<Hello> hello;       ///< of a rank; numbered by place until ranks are chosen
+  int64_t place = -1;               ///< its number from the launcher
+  std::optional<Standing> standing; ///< of a relay: last combined report about its ranks
+  bool isLeaving = false;           ///< was refused; is closed once the refusal is sent
+  size_t entry = SIZE_MAX;          ///< index in the polled descriptors
+  double since = 0;                 ///< when it was connected
   double heardAt = 0;
   bool isDone = false, isGone = false;
-  bool isWelcome = false; ///< has a rank of this start, at a relay
+  bool isWelcome = false; ///< at a relay: has a rank of this start
 
   bool isOpen() const { return via ? !isCut && via->wire.isOpen() : wire.isOpen(); }
   void queue(MessageKind kind, std::string_view body);
@@ -96,15 +97,15 @@ struct Connection {
   bool isReady(std::span<const pollfd> entries) const {
     return entry < entries.size() && entries[entry].revents != 0;
   }
-  /// Adds the descriptors to poll.
+  /// Adds the descriptor that it polls.
   void addTo(std::vector<pollfd> &entries);
 };
 
-/// Connections of relays; or of each rank of a job, null until it was admitted.
+/// Connections of relays, or of each rank of a job, which are null until the rank was admitted.
 using Connections = std::vector<std::unique_ptr<Connection>>;
 
 inline constexpr double kLeaveSeconds = 5;  ///< for ranks to leave once the job has failed
-inline constexpr double kPauseSeconds = 1;  ///< beyond this between two steps a process was stopped
-inline constexpr double kSilentSeconds = 2; ///< a rank says something this often
+inline constexpr double kPauseSeconds = 1;  ///< a longer gap between steps: the process was stopped
+inline constexpr double kSilentSeconds = 2; ///< longest silence of a rank that is alive
 
 } // namespace shardc::launch

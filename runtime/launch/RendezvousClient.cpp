@@ -20,25 +20,25 @@
 namespace shardc::launch {
 namespace {
 
-constexpr int kBeatMilliseconds = 250; ///< between two looks at the progress
-constexpr int kBeatsUnchanged = 4;     ///< after so many it is sent again, as a sign of life
+constexpr int kBeatMilliseconds = 250; ///< between two reads of the progress
+constexpr int kBeatsUnchanged = 4;     ///< after so many, progress is sent as a sign of life
 constexpr auto kAbortGrace = std::chrono::seconds(3);
 constexpr auto kFailGrace = std::chrono::seconds(10);
-constexpr double kListenerSeconds = 10; ///< for a listener to say what it is
+constexpr double kListenerSeconds = 10; ///< for a listener to identify itself
 constexpr double kMisfitSeconds = 5;    ///< another launch's rank 0 may be about to end
-constexpr double kConnectSeconds = 5;   ///< until it looks again whether it was asked to end
+constexpr double kConnectSeconds = 5;   ///< until it checks again whether it was asked to end
 constexpr double kAskedJoinSeconds = 5; ///< to find rank 0 once the job was asked to end
 constexpr auto kAgainPause = std::chrono::milliseconds(200);
-constexpr double kFinderSeconds = 0.5;    ///< for this machine's relay to say where it is
+constexpr double kFinderSeconds = 0.5;    ///< for this machine's relay to answer with its address
 constexpr double kLeaderSeconds = 2;      ///< for rank 0's supervisor to show that it is there
-constexpr double kSupervisorSeconds = 10; ///< silence of rank 0's, however short the time limit is
-constexpr double kLookPauseSeconds = 1; ///< beyond this between two looks this process was stopped
+constexpr double kSupervisorSeconds = 10; ///< least silence of rank 0's to react to
+constexpr double kLookPauseSeconds = 1;   ///< a longer gap between checks: it was stopped
 
 double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-/// The status of a rank whose job ends for a reason that was already reported.
+/// Returns the status of a rank whose job ends for a reason that was already reported.
 Status wasReported() { return Status(StatusCode::Aborted, "the job has failed before it began"); }
 
 Status notRankZero(const std::string &where) {
@@ -66,7 +66,7 @@ RendezvousClient::join(const RendezvousClientOptions &options) {
   client->awaitWelcome();
   std::unique_lock lock(client->mutex_);
   if (!client->isWelcome_) {
-    if (!client->isOver_) // the word that ended it says whether the rank starts again
+    if (!client->isOver_) // the message that ended it says whether the rank starts again
       client->note(kHeardOver);
     return wasReported();
   }
@@ -83,8 +83,8 @@ void RendezvousClient::awaitWelcome() {
     }
     return;
   }
-  // The supervisor has its own end of this wait and says who is missing; this one is the last
-  // resort.
+  // The supervisor has its own time limit for this wait and reports who is missing. This limit is
+  // the last resort.
   auto patience = std::chrono::milliseconds(static_cast<int64_t>(options_.joinSeconds * 1e3)) +
                   std::chrono::seconds(30);
   changed_.wait_for(lock, patience, isHeard);
@@ -100,8 +100,8 @@ Status RendezvousClient::startThread() {
   return shardc::startThread(thread_, [this] { run(); });
 }
 
-/// Another job's rank 0, or another program, may use the port for the moment. Therefore this rank
-/// reports it only when its time is over. This job's rank 0 notices that its port is in use and
+/// Another job's rank 0, or another program, may use the port temporarily. Therefore this rank
+/// reports it only when its own time is over. This job's rank 0 notices that its port is in use and
 /// reports that immediately.
 Status RendezvousClient::connect() {
   machine_ = machineId();
@@ -133,8 +133,8 @@ Status RendezvousClient::connect() {
   }
 }
 
-/// Finds the address to connect to. A relay is believed once it has proved that it knows the
-/// secret.
+/// Finds the address to connect to. A relay's answer is trusted once it has proved that it knows
+/// the secret.
 Status RendezvousClient::findPlace() {
   server_ = options_.address;
   serverPort_ = options_.port;
@@ -153,8 +153,9 @@ Status RendezvousClient::findPlace() {
   return Status::ok();
 }
 
-/// Who has been in the job knows that the address is right. One rank of a machine reports it: the
-/// first, or, on the machine of rank 0, whose supervisor is gone, the one that was chosen before.
+/// Returns the status for an address that does not answer. A rank that was in the job before knows
+/// that the address is right. One rank of each machine reports it: the first one, or, on rank 0's
+/// machine, whose supervisor is gone, the rank that was chosen in advance.
 Status RendezvousClient::unanswered(double seconds, const Status &reason) const {
   if (options_.connectSeconds == 0)
     return makeStatus(report::NoAnswer, options_.rank, seconds, reason.message());
@@ -167,13 +168,14 @@ Status RendezvousClient::unanswered(double seconds, const Status &reason) const 
                   options_.rank, seconds, reason.message()));
 }
 
-/// Whether this rank reports the end of rank 0's supervisor, among ranks whose supervisors start
-/// them again.
+/// Whether this rank reports the end of rank 0's supervisor, in jobs whose supervisors restart
+/// their ranks.
 bool RendezvousClient::isSpeaker() const {
   return options_.heard && (options_.heard->load() & kHeardSpeaker) != 0;
 }
 
-/// All ranks of a machine have the same secret: one reports it. Aborted on the others.
+/// Returns the status of a secret that does not match. All ranks of a machine have the same secret,
+/// so one of them reports it; the status is Aborted on the others.
 Status RendezvousClient::misfit(Status reason) const {
   return options_.localRank == 0
              ? std::move(reason).withContext(fmt::format("rank {}", options_.rank))
@@ -197,7 +199,8 @@ RendezvousClient::Attempt RendezvousClient::tryToJoin(double seconds) {
   return attempt;
 }
 
-/// Until the other end has shown that it knows the secret and has a place for this rank.
+/// Exchanges messages until the other end has shown that it knows the secret and has a place for
+/// this rank.
 RendezvousClient::Attempt RendezvousClient::shakeHands(Wire &wire, double seconds) {
   std::string where = endpoint(options_.address, options_.port);
   bool hasSpoken = false;
@@ -250,7 +253,6 @@ RendezvousClient::Attempt RendezvousClient::refusedBy(const std::string &where,
   return {};
 }
 
-/// Again without a reason waits for the next message.
 RendezvousClient::Attempt RendezvousClient::answer(Wire &wire, const Message &message) {
   std::string where = endpoint(options_.address, options_.port);
   if (message.kind == MessageKind::Challenge && !wire.isSealed()) {
@@ -276,7 +278,7 @@ RendezvousClient::Attempt RendezvousClient::answer(Wire &wire, const Message &me
   }
   if (message.kind == MessageKind::Refused)
     return refusedBy(where, unpacked<Refusal>(message.body));
-  if (message.kind == MessageKind::Abort) // which shows that it knows the secret
+  if (message.kind == MessageKind::Abort) // this shows that it knows the secret
     take(message);
   return {message.kind == MessageKind::Admitted ? Attempt::Joined : Attempt::Again, {}};
 }
@@ -292,7 +294,7 @@ RendezvousClient::~RendezvousClient() {
 }
 
 void RendezvousClient::run() {
-  sigset_t all; // signals are the main thread's
+  sigset_t all; // the main thread handles signals
   ::sigfillset(&all);
   ::pthread_sigmask(SIG_BLOCK, &all, nullptr);
   int beats = 0;
@@ -309,7 +311,7 @@ void RendezvousClient::run() {
     clearWakeup(wakeup_);
     if (ready == 0) {
       if (++beats % kBeatsUnchanged == 0)
-        sent_.reset(); // sent again
+        sent_.reset(); // so that it is sent again
       sendProgress();
     }
     if (!serve())
@@ -318,7 +320,7 @@ void RendezvousClient::run() {
   }
 }
 
-/// Rank 0's machine may fail or freeze; then nothing closes the connection.
+/// Detects silence of rank 0's machine: if it fails or freezes, nothing closes the connection.
 void RendezvousClient::watchServer(double seconds) {
   if (lastSeconds_ >= 0)
     clock_ += std::clamp(seconds - lastSeconds_, 0.0, kLookPauseSeconds);
@@ -333,10 +335,10 @@ void RendezvousClient::watchServer(double seconds) {
                   endpoint(options_.address, options_.port), options_.timeoutSeconds / 60)));
 }
 
-/// The process that reports failures cannot report its own, so one of the others does. If rank 0's
-/// supervisor continues after all, it reports nothing more.
+/// The process that reports failures cannot report its own failure, so one of the others does. If
+/// rank 0's supervisor continues after all, it reports nothing further.
 void RendezvousClient::endWithoutServer(const Report &report) {
-  if (options_.startsAgain) // it asks again, and says then if nobody answers
+  if (options_.startsAgain) // it connects again, and reports then if nobody answers
     endProcessOf(Abort{.exitStatus = kAgainStatus});
   bool isSpeaker = false;
   {
@@ -363,11 +365,11 @@ void RendezvousClient::sendProgress() {
     return;
   sent_ = now;
   std::lock_guard lock(mutex_);
-  if ((isWelcome_ || options_.isElastic) && !isLeaving_) // it shows as well that a place is there
+  if ((isWelcome_ || options_.isElastic) && !isLeaving_) // also shows that the place is there
     wire_.queue(MessageKind::Progress, packed(now));
 }
 
-/// Handles messages; false once none will follow.
+/// Handles the messages that have arrived. Returns false if none will follow.
 bool RendezvousClient::serve() {
   std::vector<Message> messages;
   bool isAlive = false, isLeaving = false;
@@ -388,7 +390,7 @@ bool RendezvousClient::serve() {
     changed_.notify_all();
     return false;
   }
-  // If only this machine's relay is gone, rank 0's supervisor is there and reports it.
+  // If only this machine's relay is gone, rank 0's supervisor still runs and reports it.
   bool isRelayGone = !options_.startsAgain && !options_.relayName.empty() &&
                      connectTo(options_.address, options_.port, kLeaderSeconds).isOk();
   if (options_.hasWitness || isRelayGone)
@@ -428,8 +430,8 @@ void RendezvousClient::take(const Message &message) {
   changed_.notify_all();
 }
 
-/// Ends what shares this machine and does not answer, then whatever waits in this process, then the
-/// process. If the main thread is waiting for this in fail() it leaves by itself.
+/// Kills the ranks of this machine that do not respond, then ends the waits of this process, then
+/// the process itself. If the main thread waits for this in fail(), it exits by itself.
 void RendezvousClient::endProcessOf(const Abort &abort) {
   std::string server = otherEndOf(wire_.socket());
   for (const Abort::Process &process : abort.silent)
@@ -498,7 +500,8 @@ Result<std::vector<std::string>> RendezvousClient::exchange(std::string_view key
   return std::move(gathered_);
 }
 
-/// A report includes the current position of this rank: what it said last may be a beat old.
+/// Sends the current position of this rank before a report, since the last one that it sent may be
+/// a beat old.
 void RendezvousClient::sendPosition() {
   std::lock_guard lock(readMutex_);
   if (read_)
@@ -551,7 +554,7 @@ int RendezvousClient::fail(std::vector<Report> errors, int exitStatus) {
 
 int RendezvousClient::awaitEnd(int exitStatus) {
   std::unique_lock lock(mutex_);
-  // The process ends meanwhile. What is being ended must outlive that.
+  // The process ends here in the meantime. Whatever is being ended must outlive that.
   changed_.wait_for(lock, kFailGrace, [&] { return isOver_ && !isAborting_; });
   return isOver_ ? exitStatus_ : exitStatus;
 }
@@ -567,7 +570,7 @@ int RendezvousClient::rest() {
 void RendezvousClient::leave(int exitStatus) {
   {
     std::lock_guard lock(mutex_);
-    if (!isOver_ && !hasFailed_) // otherwise rank 0's supervisor decides, and says so
+    if (!isOver_ && !hasFailed_) // otherwise rank 0's supervisor decides and sends its decision
       note(kHeardOver);
     isLeaving_ = true;
     wire_.queue(MessageKind::Bye, Packer().number(exitStatus).take());

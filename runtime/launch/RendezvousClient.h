@@ -15,50 +15,53 @@
 
 namespace shardc::launch {
 
-/// The events of its job that a rank has seen, for its own supervisor, as bits.
+/// The events of its job that a rank has seen, as bits for its own supervisor.
 enum Heard : uint32_t {
   kHeardLeader = 1, ///< rank 0's supervisor has answered
   kHeardOver = 2,   ///< the job is over, or this rank's part of it
-  /// This rank reports it if rank 0's supervisor is gone; later processes of the rank know it too.
+  /// This rank reports the loss of rank 0's supervisor. The bit also holds for later processes of
+  /// the rank.
   kHeardSpeaker = 4
 };
 
 struct RendezvousClientOptions {
-  std::string address; ///< where rank 0's supervisor listens
+  std::string address; ///< of rank 0's supervisor
   int port = 0;
-  /// Under which this machine's relay is found (Relay.h); empty: it connects to rank 0's
-  /// supervisor.
+  /// The name under which this machine's relay is found (Relay.h); empty: the rank connects to rank
+  /// 0's supervisor.
   std::string relayName;
-  /// The launcher's numbers; in an elastic job those of the place and of all places. The rank is
-  /// then assigned when the ranks begin, for which a place waits as long as needed.
+  /// The launcher's numbers; in an elastic job, the place and the number of places. The rank of an
+  /// elastic job is assigned when the ranks begin, for which a place waits as long as needed.
   int64_t rank = 0, worldSize = 1, localRank = 0;
   bool isElastic = false;
   uint64_t planHash = 0;
   Key secret{};
-  std::string secretSource; ///< where that is from, for messages
+  std::string secretSource; ///< source of the secret, for messages
   std::string job;
   std::optional<Report> problem; ///< why this rank cannot take part
-  double joinSeconds = 600;      ///< until all have come
-  /// Longest silence of rank 0's supervisor, seconds: dist.distributed_timeout_minutes.
+  double joinSeconds = 600;      ///< longest wait until all ranks have arrived
+  /// Longest silence of rank 0's supervisor in seconds: dist.distributed_timeout_minutes.
   double timeoutSeconds = 600;
-  /// Until rank 0 answers a rank that is started again; 0: this one is not, and waits as above.
+  /// Longest wait in seconds until rank 0 answers a rank that was restarted; 0 for a rank that was
+  /// not, which waits joinSeconds.
   double connectSeconds = 0;
-  std::string gpu; ///< of this rank, for people
-  /// A supervisor starts this rank again if it loses rank 0's, which is then not told.
+  std::string gpu; ///< of this rank, for messages
+  /// Whether a supervisor restarts this rank if it loses rank 0's supervisor. The loss is then not
+  /// reported.
   bool startsAgain = false;
-  /// Where the supervisor reads what the rank has heard; null: nowhere.
+  /// Memory from which the supervisor reads the bits of Heard; null: none.
   std::atomic<uint32_t> *heard = nullptr;
-  /// Another process says so if rank 0's supervisor is killed.
+  /// Whether another process reports it if rank 0's supervisor is killed.
   bool hasWitness = false;
-  /// Whether this process was asked to end; never if empty.
+  /// Whether this process was asked to end. If the function is empty, it never is.
   std::function<bool()> isAsked;
-  ReportSink emit; ///< takes what no other process can tell
+  ReportSink emit; ///< receives what no other process can report
 };
 
 class RendezvousClient final : public hal::Peers {
 public:
-  /// Returns once all ranks have arrived. If the job fails before, the failure was reported why (by
-  /// this rank, if rank 0 cannot), and the status is Aborted.
+  /// Joins the job and returns once all ranks have arrived. If the job fails before that, the
+  /// failure has been reported (by this rank, if rank 0 cannot) and the status is Aborted.
   static Result<std::unique_ptr<RendezvousClient>> join(const RendezvousClientOptions &options);
   ~RendezvousClient() override;
 
@@ -68,9 +71,10 @@ public:
   int localSize() const override { return static_cast<int>(welcome_.localSize); }
   std::string address() const override { return ownAddress_; }
   int64_t attempt() const override { return welcome_.attempt; }
-  /// The step of the save from which this start of the ranks continues; -1: the options say.
+  /// The step of the save from which this start of the ranks continues; -1: as the options say.
   int64_t savedStep() const { return welcome_.savedStep; }
-  /// On rank 0: the ranks with which the job can go on behind its next save; 0: no others.
+  /// On rank 0: the number of ranks with which the job can continue after its next save; 0 if there
+  /// are no others.
   const std::atomic<int64_t> &growsTo() const { return growsTo_; }
   Key jobKey() const override {
     return deriveKey(options_.secret, {"job", bytesOf(welcome_.nonce)});
@@ -81,33 +85,35 @@ public:
   void reportFailure(const Status &status) override;
 
   /// Sets a callback that runs in a thread of its own before the process ends because the job is
-  /// over. It may unblock threads that wait for other ranks, and has a few seconds.
+  /// over. It may unblock threads that wait for other ranks, and has a few seconds to return.
   void onAbort(std::function<void()> callback);
-  /// Starts to call `read` regularly from another thread, and to send what it returns.
+  /// Starts to call `read` regularly from another thread and to send the returned progress.
   void watch(std::function<RankProgress()> read);
-  /// Stops watching: afterwards no call of `read` is running or will be made.
+  /// Stops watching: when it returns, no call of `read` is running or will follow.
   void stopWatching();
 
-  /// Sends the reason why this rank cannot continue, and waits until the job is over. Returns the
-  /// exit status for this process. Rank 0's supervisor prints the message once for all ranks.
+  /// Sends the reason `status` why this rank cannot continue, and waits until the job is over.
+  /// Returns the exit status for this process. Rank 0's supervisor prints the message once for all
+  /// ranks.
   int fail(const Status &status, int exitStatus);
-  /// The same for errors that were all found before the first step.
+  /// The same for `errors` that were all found before the first step.
   int fail(std::vector<Report> errors, int exitStatus);
-  /// All ranks call it together, having saved: waits until the supervisor of rank 0 has ended this
-  /// start of them, to begin another one with other ranks. The exit status for this process.
+  /// Waits until rank 0's supervisor has ended this start of the ranks, to begin another one with
+  /// other ranks. All ranks must call it, after they have saved. Returns the exit status of this
+  /// process.
   int rest();
-  /// Reports that this rank has done its work.
+  /// Reports that this rank has completed its work.
   void leave(int exitStatus);
 
 private:
   explicit RendezvousClient(RendezvousClientOptions options) : options_(std::move(options)) {}
-  /// How an attempt to join has ended.
+  /// The outcome of an attempt to join.
   struct Attempt {
     enum Outcome : uint8_t {
       Joined,
-      Again,  ///< another one may do better
-      Misfit, ///< it will not, but for a moment in which rank 0 changes
-      Failed  ///< it cannot
+      Again,  ///< a further attempt may succeed
+      Misfit, ///< a further one fails too, unless rank 0 changes
+      Failed  ///< a further attempt cannot succeed
     } outcome = Again;
     Status reason;
   };
@@ -137,31 +143,31 @@ private:
 
   RendezvousClientOptions options_;
   std::string ownAddress_, machine_;
-  std::string server_; ///< the address of what it connects to: a relay, or rank 0's supervisor
+  std::string server_; ///< the address that it connects to: of a relay or rank 0
   int serverPort_ = 0;
   Welcome welcome_;
 
-  std::mutex mutex_; ///< for all below
+  std::mutex mutex_; ///< protects all members below
   std::condition_variable changed_;
   Wire wire_;
   std::vector<std::string> gathered_;
   bool hasGathered_ = false, isWelcome_ = false, isLeaving_ = false;
   bool isStopping_ = false, isOver_ = false;
-  bool hasFailed_ = false;  ///< this rank has said that it cannot continue
-  bool isAborting_ = false; ///< what waits is being ended
+  bool hasFailed_ = false;  ///< this rank has reported that it cannot continue
+  bool isAborting_ = false; ///< the waits of this process are being ended
   int exitStatus_ = 3;
   std::function<void()> onAbort_;
   std::atomic<int64_t> growsTo_{0};
 
-  // Used only by the thread.
-  double clock_ = 0, lastSeconds_ = -1; ///< own time: a pause of this process does not count
-  double heardAt_ = 0;                  ///< rank 0's supervisor
+  // Used only by the thread:
+  double clock_ = 0, lastSeconds_ = -1; ///< without pauses of this process itself
+  double heardAt_ = 0;                  ///< time of rank 0's last sign of life
 
   std::mutex readMutex_; ///< held while `read_` runs
   std::function<RankProgress()> read_;
   std::optional<RankProgress> sent_;
 
-  Socket wakeup_; ///< of the thread
+  Socket wakeup_; ///< wakes the thread
   std::thread thread_;
 };
 

@@ -12,9 +12,9 @@ namespace shardc::launch {
 namespace {
 
 constexpr double kCheckSeconds = 0.1;
-constexpr double kAliveSeconds = 1;  ///< this process says something this often
-constexpr double kAnswerSeconds = 4; ///< for relays to say what is asked of all ranks
-/// A place without a rank that has said nothing for so long is not there.
+constexpr double kAliveSeconds = 1;  ///< longest silence of this process
+constexpr double kAnswerSeconds = 4; ///< for relays to answer a question about all ranks
+/// A place without a rank counts as gone after this much silence.
 constexpr double kIdleSilentSeconds = 30;
 
 } // namespace
@@ -26,7 +26,7 @@ RendezvousServer::RendezvousServer(Socket listener, RendezvousOptions options)
   (options_.elastic ? idle_ : ranks_).resize(static_cast<size_t>(options_.worldSize));
 }
 
-/// Ranks, and places that have none.
+/// Returns the connections of all ranks, and of places that have no rank.
 std::vector<Connection *> RendezvousServer::everyone(bool withRelays) const {
   std::vector<Connection *> all;
   for (const Connections *connections : {&ranks_, &idle_, &relays_})
@@ -66,7 +66,7 @@ void RendezvousServer::step(double seconds, std::span<const pollfd> entries) {
   showLife();
   if (options_.elastic)
     isRunning_ ? reportGrowth() : chooseRanks();
-  if (clock_ - checkedAt_ >= kCheckSeconds) { // which looks at every rank
+  if (clock_ - checkedAt_ >= kCheckSeconds) { // this looks at every rank
     checkedAt_ = clock_;
     checkTimes();
   }
@@ -96,9 +96,9 @@ void RendezvousServer::receiveRanks() {
                                 status.message(), joined_, options_.worldSize))});
 }
 
-/// 1. Who comes when the job is over, or about to end, hears it. 2. To a job that runs only the
-/// places of an elastic one come, and their relays, at any time. 3. Before, a rank that does not
-/// match ends the job: no rank begins.
+/// 1. A process that connects when the job is over, or about to end, is told so. 2. A running job
+/// admits only places of an elastic job, and relays of such places. 3. Before the job runs, a rank
+/// that does not match it ends it, and no rank begins.
 void RendezvousServer::arrive(std::unique_ptr<Connection> connection) {
   const Hello &hello = *connection->hello;
   bool isSealed = connection->via || connection->wire.isSealed();
@@ -122,7 +122,7 @@ void RendezvousServer::arrive(std::unique_ptr<Connection> connection) {
   if (hello.relayPort == 0)
     return admit(std::move(connection));
   if (Connection *relay = admission_.admitRelay(std::move(connection), relays_, places()))
-    serveRelay(*relay); // it may have said more already
+    serveRelay(*relay); // it may have sent messages already
 }
 
 void RendezvousServer::admit(std::unique_ptr<Connection> connection) {
@@ -137,11 +137,11 @@ void RendezvousServer::admit(std::unique_ptr<Connection> connection) {
   ranks_[static_cast<size_t>(rank.place)] = std::move(connection);
   ++joined_;
   if (!rank.via)
-    serve(rank); // it may have said more already
+    serve(rank); // it may have sent messages already
 }
 
-/// Of two processes with one place, the later one counts: the other may have vanished without a
-/// message.
+/// Admits a place. If two processes have the same place, the later one replaces the earlier one,
+/// which may have vanished without a message.
 void RendezvousServer::admitPlace(std::unique_ptr<Connection> connection) {
   options_.elastic->came(connection->place, connection->hello->machine);
   std::unique_ptr<Connection> &idle = idle_[static_cast<size_t>(connection->place)];
@@ -156,7 +156,7 @@ void RendezvousServer::beginIfAllAreThere() {
     welcomeAll();
 }
 
-/// Begins once there are enough places for a size.
+/// Begins the attempt once there are enough places for a size.
 void RendezvousServer::chooseRanks() {
   std::optional<Crew> crew = options_.elastic->begin(clock_);
   if (!crew)
@@ -173,7 +173,8 @@ void RendezvousServer::chooseRanks() {
   welcomeAll();
 }
 
-/// Tells rank 0 to end the job at its next save, if the job can continue with more ranks.
+/// Tells rank 0 to end this start of the ranks at its next save, if the job can continue with more
+/// ranks.
 void RendezvousServer::reportGrowth() {
   int64_t growsTo = options_.elastic->growsTo();
   if (growsTo == growsTo_ || ranks_.front()->isDone || !ranks_.front()->isOpen())
@@ -201,15 +202,15 @@ void RendezvousServer::welcomeAll() {
   std::map<std::string, int64_t> count;
   for (const std::unique_ptr<Connection> &rank : ranks_)
     ++count[rank->hello->machine];
-  // The rank that reports the end of this process: one on another machine, since this one may fail
-  // completely.
+  // Choose the rank that reports the loss of this process: one on another machine, since this
+  // machine may fail as a whole.
   auto speaker = std::ranges::find_if(ranks_, [&](const std::unique_ptr<Connection> &rank) {
     return rank->hello->machine != ranks_.front()->hello->machine;
   });
   if (speaker == ranks_.end())
     speaker = ranks_.begin() + (ranks_.size() > 1 ? 1 : 0);
   welcome.worldSize = options_.worldSize;
-  using Group = std::tuple<Connection *, int64_t, bool>; // whose welcome is alike
+  using Group = std::tuple<Connection *, int64_t, bool>; // ranks whose welcomes are alike
   std::map<Group, std::pair<std::vector<int>, std::vector<int>>> behindRelays;
   for (const std::unique_ptr<Connection> &rank : ranks_) {
     welcome.rank = rank->hello->rank;
@@ -234,7 +235,7 @@ void RendezvousServer::welcomeAll() {
   }
 }
 
-/// Answers a connection that knows the secret when the job is over or about to end.
+/// Tells a connection that knows the secret that the job is over or about to end.
 void RendezvousServer::tellOver(Connection &connection) {
   Abort abort;
   abort.exitStatus = isEnding_ || areAllDone() ? exitStatus_ : kInputStatus;
@@ -242,7 +243,7 @@ void RendezvousServer::tellOver(Connection &connection) {
   connection.wire.flush();
 }
 
-/// Once a message.
+/// Handles the loss of a rank, once.
 void RendezvousServer::lose(Connection &rank) {
   rank.close();
   if (rank.isDone || rank.isGone)
@@ -260,8 +261,8 @@ void RendezvousServer::serve(Connection &rank) {
     lose(rank);
 }
 
-/// Serves the connection of a spare place, which has no rank: it may only report that it is alive.
-/// For a place behind a relay, the relay's reports count.
+/// Serves the connection of a spare place, which has no rank: its messages are only signs of life.
+/// For a place behind a relay, the messages of the relay count.
 void RendezvousServer::serveIdle(std::unique_ptr<Connection> &idle) {
   if (idle->via) {
     if (!idle->isOpen() || clock_ - idle->via->heardAt > kIdleSilentSeconds)
@@ -278,7 +279,7 @@ void RendezvousServer::serveIdle(std::unique_ptr<Connection> &idle) {
 }
 
 void RendezvousServer::dropIdle(std::unique_ptr<Connection> &idle) {
-  if (!isEnding_) // else it is expected to come again
+  if (!isEnding_) // otherwise it is expected to connect again
     options_.elastic->left(idle->place);
   idle->close();
   idle.reset();
@@ -309,7 +310,8 @@ void RendezvousServer::handle(Connection &rank, const Message &message) {
   }
 }
 
-/// Ranks that wait for each other in different exchanges disagree about the program.
+/// Handles a rank's part in an exchange. Ranks that wait for each other in different exchanges
+/// disagree about the program.
 void RendezvousServer::handleGather(Connection &rank, const std::string &body) {
   int64_t number = rank.hello->rank;
   std::optional<GatherPart> part = unpacked<GatherPart>(body, options_.worldSize);
@@ -318,7 +320,7 @@ void RendezvousServer::handleGather(Connection &rank, const std::string &body) {
   endExchange(number);
 }
 
-/// The answer to an exchange that a rank has joined, or the reason why it cannot end.
+/// Answers an exchange that a rank has joined, or reports why it cannot end.
 void RendezvousServer::endExchange(int64_t number) {
   auto failed = [&](int64_t of, const Report &why) {
     fail({of, StatusCode::Internal, kFailureStatus, {why}});
@@ -366,14 +368,14 @@ void RendezvousServer::handleBye(Connection &rank, const std::string &body) {
   rank.isDone = true;
 }
 
-/// Only rank 0 says it, once all ranks have agreed on it.
+/// Only rank 0 sends this message, once all ranks have agreed on it.
 void RendezvousServer::handleRest(Connection &rank) {
   if (rank.hello->rank != 0 || !options_.elastic || !options_.judge)
     return rank.close();
   if (isEnding_)
     return;
   bool goesOn = options_.judge({0, {}, lastStep(), /*isInOrder=*/true}).startsAgain;
-  end(goesOn ? kAgainStatus : 0, {}); // else it was asked to end meanwhile
+  end(goesOn ? kAgainStatus : 0, {}); // 0: it was asked to end in the meantime
 }
 
 void RendezvousServer::showLife() {
@@ -393,7 +395,7 @@ Standing RendezvousServer::standing() const {
   return progress_.standingOf(near, relays_, clock_);
 }
 
-/// Ranks are asked for their positions only if a message needs them.
+/// Checks all time limits. Ranks are asked for their positions only if a message needs them.
 void RendezvousServer::checkTimes() {
   if (!isRunning_)
     return checkJoining();
@@ -412,7 +414,7 @@ void RendezvousServer::ask(Ask::What what) {
   if (what == Ask::Waits)
     own.waits = late_.take(clock_, options_.stageOf);
   survey_.begin({what, survey_.ask().number + 1, kAnswerSeconds}, std::move(own), relays_, clock_);
-  if (std::optional<Answer> answer = survey_.finish(clock_)) // there are no relays
+  if (std::optional<Answer> answer = survey_.finish(clock_)) // at once if there are no relays
     takeAnswer(*answer);
 }
 
@@ -437,7 +439,7 @@ void RendezvousServer::checkJoining() {
                                        options_.where, options_.joinSeconds)});
 }
 
-/// Ranks that are late step after step: the job goes on.
+/// Reports ranks that are late step after step. The job continues.
 void RendezvousServer::reportLate(const Waits &waits) {
   for (const LateRank &late : lateJudge_.judge(waits, clock_, standing().stepsLeast)) {
     const Hello &hello = *ranks_[static_cast<size_t>(late.rank)]->hello;
@@ -453,9 +455,9 @@ void RendezvousServer::rankEnded(int64_t pid, const std::string &how) {
   rootCause_.noteEnd(pid, how);
   for (Connection *each : everyone())
     if (each->hello->pid == pid)
-      return; // its connection says the rest
+      return; // its connection reports the rest
   if (options_.elastic && isRunning_)
-    return; // it would have had no rank
+    return; // it would not have had a rank
   fail({-1,
         StatusCode::Unavailable,
         kFailureStatus,
@@ -483,7 +485,8 @@ int64_t RendezvousServer::lastStep() const {
       {options_.attempt.savedStep, int64_t{0}, static_cast<int64_t>(standing().stepsMost)});
 }
 
-/// A stall with the place of the rank that the others wait for: where to look for the fault.
+/// Adds to a stall's report the process of the rank that the others wait for, which is where to
+/// look for the fault.
 Report RendezvousServer::located(Report stall) const {
   std::optional<int64_t> rank = rankNamedBy(stall.text);
   if (!rank || *rank >= std::ssize(ranks_) || !ranks_[static_cast<size_t>(*rank)])
@@ -518,7 +521,7 @@ void RendezvousServer::end(int exitStatus, const std::vector<Report> &reports) {
     if (each->wire.isOpen() && !each->isDone && clock_ - each->heardAt > kSilentSeconds)
       abort.silent.push_back({each->hello->machine, each->hello->pid});
   std::string body = packed(abort);
-  for (Connection *each : everyone(/*withRelays=*/true)) { // which pass it on
+  for (Connection *each : everyone(/*withRelays=*/true)) { // relays forward it
     if (!each->wire.isOpen())
       continue;
     each->wire.queue(MessageKind::Abort, body);
@@ -526,7 +529,7 @@ void RendezvousServer::end(int exitStatus, const std::vector<Report> &reports) {
   }
 }
 
-/// Ranks of this machine that neither leave nor answer are ended from here.
+/// Kills ranks of this machine that neither leave nor respond.
 void RendezvousServer::endSilent() {
   if (hasEndedSilent_ || clock_ - endedAt_ < kSilentSeconds)
     return;

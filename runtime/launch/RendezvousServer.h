@@ -1,7 +1,7 @@
 // The rendezvous server of a job. Rank 0's supervisor runs it, so it outlives every rank. It admits
 // ranks (Admission), forwards small exchanges between them (Exchange), follows their progress
 // (StallDetector), decides which failure came first (RootCause), reports that one exactly once, and
-// ends all ranks. Those of other machines come by way of relays (Relay.h).
+// ends all ranks. Ranks of other machines connect through relays (Relay.h).
 #pragma once
 
 #include "runtime/launch/Admission.h"
@@ -19,30 +19,31 @@ public:
   RendezvousServer(const RendezvousServer &) = delete;
   RendezvousServer &operator=(const RendezvousServer &) = delete;
 
-  /// Adds the descriptors to poll.
+  /// Adds the descriptors that it polls.
   void addTo(std::vector<pollfd> &entries);
-  /// Does all that can be done without waiting, where poll found something in what addTo added.
-  /// `seconds` is a clock that only grows.
+  /// Does all work that needs no waiting. `entries` are the descriptors of addTo after poll, and
+  /// `seconds` is the time of a monotonic clock.
   void step(double seconds, std::span<const pollfd> entries);
 
-  /// A process of this machine that holds a rank has ended by itself; `how` says in which way.
+  /// Records that a process of this machine that holds a rank has ended by itself; `how` describes
+  /// its end.
   void rankEnded(int64_t pid, const std::string &how);
-  /// Ends the job without a further word.
+  /// Ends the job without a further message.
   void stopAtOnce();
-  /// Ends it on request before all ranks have come.
+  /// Ends the job on request before all ranks have arrived.
   void stopBeforeSteps();
 
-  /// True once all ranks have left, or had time enough to.
+  /// Whether all ranks have left, or have had enough time to.
   bool isOver() const;
   bool hasFailed() const { return isEnding_; }
-  /// All ranks have come.
+  /// Whether all ranks have arrived.
   bool isRunning() const { return isRunning_; }
-  /// The last step that some rank has ended, as far as they have said.
+  /// The last step that some rank has completed, as far as ranks have reported.
   int64_t lastStep() const;
-  /// Open connections to ranks and relays, and what they carried.
+  /// The number of open connections to ranks and relays, and the traffic of all connections so far.
   size_t connections() const;
   Traffic traffic() const;
-  /// The exit status of the job, once it is over.
+  /// The exit status of the job. Valid once the job is over.
   int exitStatus() const { return exitStatus_; }
 
 private:
@@ -92,7 +93,7 @@ private:
 
   void fail(RootCause::Failure failure);
   void end(int exitStatus, const std::vector<Report> &reports);
-  /// The same where ranks may start again instead.
+  /// The same, but the ranks may start again instead.
   void endByFault(int exitStatus, const std::vector<Report> &reports);
   Report located(Report stall) const;
   void endSilent();
@@ -103,20 +104,20 @@ private:
   StallDetector progress_;
   LateRanks late_; ///< of the ranks that have connections of their own
   LateJudge lateJudge_;
-  Survey survey_; ///< of those behind relays
+  Survey survey_; ///< of the ranks behind relays
   RootCause rootCause_;
-  Connections ranks_;           ///< of an elastic job: none until they are chosen
+  Connections ranks_;           ///< of an elastic job: empty until they are chosen
   std::vector<int64_t> rankAt_; ///< by place; -1: none
-  Connections relays_;          ///< at most fanOut, of ranks elsewhere
-  std::vector<int> admitted_;   ///< places behind the relay that is served: are told together
-  Connections idle_;            ///< of an elastic job: places that have no rank, by place
-  int64_t growsTo_ = 0;         ///< what rank 0 knows of it
+  Connections relays_;          ///< at most fanOut, for ranks of other machines
+  std::vector<int> admitted_;   ///< places behind the served relay, admitted together
+  Connections idle_;            ///< of an elastic job: places without a rank, by place
+  int64_t growsTo_ = 0;         ///< the value that rank 0 was told
   int64_t joined_ = 0, done_ = 0;
-  double checkedAt_ = -1; ///< time of the last look at times
+  double checkedAt_ = -1; ///< time of the last check of time limits
   double aliveAt_ = 0;    ///< time of the last heartbeat to the ranks
-  /// Own time: a pause of this process itself does not count.
+  /// Own time, in which pauses of this process itself do not count.
   double clock_ = 0, lastSeconds_ = -1;
-  double endedAt_ = 0; ///< or when all ranks were done
+  double endedAt_ = 0; ///< when the job ended, or all ranks were done
   bool areIdleReported_ = false;
   bool isRunning_ = false, isEnding_ = false, hasEndedSilent_ = false;
   int exitStatus_ = 0;

@@ -6,9 +6,10 @@ namespace shardc::launch {
 namespace {
 
 constexpr double kPauseSecondsMax = 60;
-/// The leader answers within seconds, so a follower's rank asks it about twice a second.
+/// The leader answers within seconds, so a follower's rank tries about twice a second.
 constexpr double kFollowSeconds = 0.5;
-/// A process that ends so often before it hears anything fails by itself.
+/// A rank whose processes end this many times in a row without having heard the leader fails by
+/// itself.
 constexpr int kUnheardMax = 3;
 
 } // namespace

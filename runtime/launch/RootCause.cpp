@@ -10,11 +10,11 @@ namespace {
 
 constexpr double kCauseSeconds =
     0.5; ///< until a first failure is reported: causes may arrive later than effects
-constexpr double kEffectSeconds = 2; ///< the same where only effects were heard of
+constexpr double kEffectSeconds = 2; ///< the same if only effects have been reported
 constexpr double kAccusedSeconds =
-    20; ///< longer still for a rank that another has lost to say why, if it lives
+    20; ///< additional time for a lost rank to report the cause, if it still runs
 
-/// Causes come before effects, what a rank says itself before its silence.
+/// Orders failures: causes before effects, and a rank's own report before its silence.
 int weightOf(const RootCause::Failure &failure) {
   return failure.isEffect() ? 2 : failure.code == StatusCode::Unavailable ? 1 : 0;
 }
@@ -45,7 +45,7 @@ std::string RootCause::stageOf(int64_t rank) const {
   return options_.stageOf ? options_.stageOf(rank) : "";
 }
 
-/// The rank as the subject of a sentence.
+/// Returns the rank as the subject of a sentence.
 std::string RootCause::nameOf(int64_t rank) const {
   std::string stage = stageOf(rank);
   return fmt::format("rank {}{}{}", rank, stage, stage.empty() ? "" : ",");
@@ -59,7 +59,7 @@ RootCause::decide(const Connections &ranks, const StallDetector &progress, doubl
   auto first = std::ranges::min_element(failures_, [](const Failure &a, const Failure &b) {
     return std::pair(weightOf(a), a.rank) < std::pair(weightOf(b), b.rank);
   });
-  // Another rank may have failed alike.
+  // Another rank may have failed in the same way.
   if (now < decideAt_ && !hasHeardAll && (weightOf(*first) != 0 || first->rank >= 0))
     return std::nullopt;
   if (now < decideAt_ + kAccusedSeconds && first->isEffect() && isOneAccusedSilent())
@@ -67,8 +67,8 @@ RootCause::decide(const Connections &ranks, const StallDetector &progress, doubl
   return Verdict{first->exitStatus, reportsOf(*first, ranks, progress)};
 }
 
-/// Whether a rank that another has lost has not said yet what happened to it: it closes its
-/// connections first, and under load its own word may come much later.
+/// Whether a rank that another rank has lost has not reported its own failure yet. It closes its
+/// connections first, and under load its report may arrive much later.
 bool RootCause::isOneAccusedSilent() const {
   return std::ranges::any_of(lostIn_, [this](const auto &lost) {
     return std::ranges::find(failures_, lost.first, &Failure::rank) == failures_.end();
@@ -109,7 +109,7 @@ Report RootCause::reportOfEnded(const Hello &rank, const std::string &position) 
   auto lost = lostIn_.find(rank.rank);
   if (lost != lostIn_.end())
     text += "; " + lost->second;
-  // In a pipeline the stage's own microbatch is reported too; it differs from that of the ranks
+  // In a pipeline, report the stage's own microbatch too, since it differs from that of the ranks
   // that wait.
   if (!position.empty() && (lost == lostIn_.end() || !stage.empty()))
     text += "; it was " + position;

@@ -18,7 +18,8 @@ namespace fs = std::filesystem;
 
 constexpr const char *kFolder = ".shardc", *kFile = "secret";
 constexpr size_t kCharactersMin = 16, kBytesMax = 4096;
-/// Drawn for each job by Open MPI's mpirun, for its own transports; in the environment alone.
+/// Open MPI's mpirun draws this key for each job, for its own transports, and puts it only into the
+/// environment.
 constexpr const char *kMpiVariable = "OMPI_MCA_orte_precondition_transports";
 constexpr const char *kWayOut =
     "set SHARDC_JOB_SECRET to the same text of 16 characters or more for all ranks";
@@ -40,7 +41,7 @@ Result<Secret> secretOf(std::string_view text, std::string source) {
   return Secret{keyOf(text), std::move(source)};
 }
 
-/// NotFound where there is no file.
+/// Reads a secret from a file. NotFound if there is no file.
 Result<Secret> readSecret(const std::string &path) {
   Socket file(::open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
   bool isLink = !file.isOpen() && errno == ELOOP;
@@ -67,7 +68,7 @@ std::string drawText() {
   return text + "\n";
 }
 
-/// A file under a name of its own, with what it is to hold, complete.
+/// Writes a complete file under a temporary name.
 Status writeDraft(const std::string &path, std::string_view text) {
   Socket file(::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (!file.isOpen())
@@ -79,7 +80,8 @@ Status writeDraft(const std::string &path, std::string_view text) {
   return isWritten ? Status::ok() : systemError("write", path, errno);
 }
 
-/// Several ranks may create the secret at once, on several machines: the first file stays.
+/// Creates the file with the secret. Several ranks, on several machines, may do so at once: the
+/// first file stays.
 Status makeSecret(const fs::path &folder) {
   std::error_code ignored;
   if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST)
@@ -91,7 +93,7 @@ Status makeSecret(const fs::path &folder) {
   if (status.isOk() && ::link(draft.c_str(), path.c_str()) != 0 && errno != EEXIST)
     status = systemError("create", path, errno);
   ::unlink(draft.c_str());
-  // The folder is nothing to keep in a repository.
+  // The folder must not be committed to a repository.
   if (std::string note = folder / ".gitignore"; status.isOk() && !fs::exists(note, ignored))
     static_cast<void>(writeFileAtomic(note, "*\n"));
   return status;

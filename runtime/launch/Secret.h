@@ -9,7 +9,7 @@
 
 namespace shardc::launch {
 
-/// Variable with the secret, for users and scripts.
+/// The variable with the secret, for users and scripts.
 inline constexpr const char *kSecretVariable = "SHARDC_JOB_SECRET";
 
 struct Secret {
@@ -17,11 +17,11 @@ struct Secret {
   std::string source; ///< where it is from, for messages: "the environment's ..." or a file
 };
 
-/// The secret of a launched job, from the first source that exists: 1. SHARDC_JOB_SECRET; 2. the
-/// key that mpirun creates for each job; 3. the file `.shardc/secret` beside `path`, the recipe or
-/// plan, which is created if it does not exist; 4. `~/.shardc/secret`, if that folder is not
-/// writable. A file that others can read or write, or that belongs to another user, is refused.
-/// InvalidInput, with a way to create one, if there is no secret.
+/// Finds the secret of a launched job in the first source that exists: 1. SHARDC_JOB_SECRET; 2. the
+/// key that mpirun creates for each job; 3. the file `.shardc/secret` in the folder of `path`, the
+/// recipe or plan, which is created if it does not exist; 4. `~/.shardc/secret`, if that folder is
+/// not writable. A file that others can read or write, or that belongs to another user, is refused.
+/// If there is no secret, InvalidInput that says how to create one.
 Result<Secret> findSecret(const JobPosition &position, const GetEnv &get, const std::string &path);
 
 } // namespace shardc::launch

@@ -1,4 +1,4 @@
-// The rendezvous server's part for relays: it admits them, and treats their messages as those of
+// The rendezvous server's part for relays: it admits them, and treats their messages as messages of
 // their ranks.
 #include <algorithm>
 #include <map>
@@ -28,7 +28,7 @@ void RendezvousServer::serveRelay(Connection &relay) {
   });
   if (isAlive)
     return;
-  relay.wire.close(); // and all ranks that it stood for are lost
+  relay.wire.close(); // all ranks behind it are lost as well
   survey_.drop(relay);
   for (Connections *list : {&ranks_, &idle_})
     for (std::unique_ptr<Connection> &each : *list)
@@ -36,7 +36,7 @@ void RendezvousServer::serveRelay(Connection &relay) {
         list == &ranks_ ? lose(*each) : dropIdle(each);
 }
 
-/// The connection of a place, if it is one behind this relay.
+/// Returns the connection of a place if the place is behind this relay; otherwise null.
 std::unique_ptr<Connection> *RendezvousServer::behind(const Connection &relay, int64_t place) {
   auto at = static_cast<size_t>(place);
   int64_t rank = options_.elastic ? rankAt_[at] : place;
@@ -44,7 +44,7 @@ std::unique_ptr<Connection> *RendezvousServer::behind(const Connection &relay, i
   return known && known->via == &relay && known->isOpen() ? &known : nullptr;
 }
 
-/// False if it is no message of a relay.
+/// Returns false if the message is not one that relays send.
 bool RendezvousServer::handleRelay(Connection &relay, const Message &message) {
   switch (message.kind) {
   case MessageKind::Joined:
@@ -65,7 +65,7 @@ bool RendezvousServer::handleRelay(Connection &relay, const Message &message) {
   }
 }
 
-/// Handles the ranks behind a relay as if each had connected itself.
+/// Handles the ranks behind a relay as if each had connected directly.
 bool RendezvousServer::handleJoined(Connection &relay, const std::string &body) {
   std::optional<RelayedHellos> all = unpacked<RelayedHellos>(body, places());
   for (size_t i = 0; all && i < all->hellos.size(); ++i) {
@@ -105,7 +105,7 @@ bool RendezvousServer::handleUp(Connection &relay, const std::string &body) {
   std::unique_ptr<Connection> *known = behind(relay, up->places.front());
   bool isIdle = options_.elastic && rankAt_[static_cast<size_t>(up->places.front())] < 0;
   if (!known || isIdle)
-    return true; // what has left meanwhile, or has no part in anything
+    return true; // it has left in the meantime, or has no part in the job
   Connection &rank = **known;
   handle(rank, {up->kind, up->body});
   if (!rank.isOpen())
@@ -129,7 +129,7 @@ bool RendezvousServer::handleParts(Connection &relay, const std::string &body) {
   return true;
 }
 
-/// Sends a message to ranks; a relay gets it once for all ranks behind it.
+/// Sends a message to ranks. A relay receives it once for all ranks behind it.
 void RendezvousServer::sendTo(const std::vector<int> &ranks, MessageKind kind,
                               const std::string &body) {
   std::map<Connection *, std::vector<int>> behind;

@@ -9,9 +9,9 @@ namespace shardc::launch {
 namespace {
 
 constexpr double kLostSeconds =
-    10; ///< silence alone ends no job before this, however short its time limit is
+    10; ///< silence alone ends no job before this, even if its time limit is shorter
 constexpr double kMakingSeconds =
-    30; ///< nor does the making of a channel, which loads libraries and waits for contexts
+    30; ///< nor does creating a channel, which loads libraries and waits for contexts
 
 } // namespace
 
@@ -64,15 +64,15 @@ bool StallDetector::isLost(const Standing &all) const {
   return all.silent.seconds > std::max(options_.timeoutSeconds, kLostSeconds);
 }
 
-/// Three things end a job whose work has stopped: a rank that stays in an exchange or a collective
-/// too long, and one that is silent for as long. A rank may also wait for the last one without any
-/// sign of it: libraries make connections before any collective.
+/// Three conditions end a job whose work has stopped: a rank stays too long in a collective, stays
+/// too long in an exchange, or is silent for as long. A rank may also wait for the last one without
+/// any sign of it, since libraries make connections before any collective.
 bool StallDetector::isStalled(const Standing &all, const Exchange &exchange, double now) const {
   std::optional<Exchange::Wait> wait = exchange.longestWait();
   return isLate(all) || isLost(all) || (wait && now - wait->since > options_.timeoutSeconds);
 }
 
-/// A job that was asked to end does so after a step that all ranks reach. If no rank moves any
+/// A job that was asked to end does so after a step that all ranks reach. If no rank advances any
 /// more, there is no such step.
 bool StallDetector::isEndless(const Standing &all) {
   return all.isAsked && all.still > kAskedSeconds;
@@ -86,7 +86,7 @@ std::vector<RankProgress> StallDetector::positions(const Exchange *exchange) con
   std::vector<RankProgress> all;
   for (int64_t rank = 0; rank < options_.worldSize; ++rank) {
     all.push_back(last(rank));
-    if (exchange && exchange->isInside(rank)) // whichever rank is late, this one waits itself
+    if (exchange && exchange->isInside(rank)) // whichever rank is late, this rank is waiting
       all.back().words = {ProgressWord::kExchanging};
   }
   return all;
@@ -110,7 +110,7 @@ Report StallDetector::stallOf(const Standing &all, const Exchange &exchange, dou
       fmt::format("the timeout of {:.4g} min (dist.distributed_timeout_minutes) has expired",
                   options_.timeoutSeconds / 60);
   auto silent = static_cast<int>(all.silent.seconds > kSilentSeconds ? all.silent.rank : -1);
-  // A rank that waits elsewhere does not hold this exchange up.
+  // A rank that waits elsewhere is not the one that delays this exchange.
   std::optional<Exchange::Wait> wait = exchange.longestWait();
   bool isHeldUp = wait && std::ranges::none_of(wait->missing, [this](int64_t rank) {
                     return std::ranges::any_of(last(rank).words, ProgressWord::isInside);

@@ -1,4 +1,4 @@
-// Follows the progress of each rank, and finds out that a job is stuck.
+// Follows the progress of each rank, and detects that a job is stuck.
 #pragma once
 
 #include <map>
@@ -12,7 +12,7 @@ namespace shardc::launch {
 /// Measures how long a rank has been inside the same collective.
 class StallClock {
 public:
-  /// Records a rank's report at a time in seconds. A completed step resets the detector.
+  /// Records a rank's report at a time in seconds. A completed step restarts the measurement.
   void update(const RankProgress &now, double seconds) {
     since_.resize(now.words.size(), seconds);
     for (size_t s = 0; s < now.words.size(); ++s)
@@ -20,13 +20,13 @@ public:
         since_[s] = seconds;
     last_ = now;
   }
-  /// Seconds of the longest stay; 0 outside of collectives.
+  /// Returns the seconds of the longest stay in a collective; 0 outside of collectives.
   double longestStay(double seconds) const {
     return longest(seconds, [](uint32_t word) {
       return ProgressWord::isInside(word) && !ProgressWord::isMaking(word);
     });
   }
-  /// Seconds for which a channel has been in the making; 0 if none is.
+  /// Returns the longest time in seconds for which a channel is being created; 0 if none is.
   double longestMaking(double seconds) const { return longest(seconds, ProgressWord::isMaking); }
   const RankProgress &last() const { return last_; }
 
@@ -45,28 +45,29 @@ private:
 
 class StallDetector {
 public:
-  /// The options outlive it.
+  /// `options` must outlive it.
   explicit StallDetector(const RendezvousOptions &options) : options_(options) {}
 
-  /// Forgets all ranks.
+  /// Discards the reports of all ranks.
   void reset() { ranks_.clear(); }
-  /// What a rank says of its progress.
+  /// Records a rank's progress report.
   void note(int64_t rank, const RankProgress &position, double now);
-  /// The rank's last report; empty if there is none.
+  /// Returns the rank's last report; empty if there is none.
   const RankProgress &last(int64_t rank) const;
-  /// These ranks, and those of these relays, together.
+  /// Returns the combined standing of these ranks and of the ranks behind these relays.
   Standing standingOf(std::span<const Connection *const> ranks, const Connections &relays,
                       double now) const;
 
-  /// Whether a job whose ranks stand like this is stuck: then it is time to ask where each is.
+  /// Whether a job with this standing is stuck. If so, all ranks are to be asked for their
+  /// positions.
   bool isStuck(const Standing &all, const Exchange &exchange, double now) const;
-  /// Why, if it is.
+  /// Returns the reason if the job is stuck.
   std::optional<Report> find(const Standing &all, const Exchange &exchange, double now) const;
 
 private:
   struct Rank {
     StallClock clock;
-    double movedAt = 0; ///< what it says of itself has changed
+    double movedAt = 0; ///< when its report last changed
   };
 
   bool isStalled(const Standing &all, const Exchange &exchange, double now) const;
@@ -77,7 +78,7 @@ private:
   Report stallOf(const Standing &all, const Exchange &exchange, double now) const;
 
   const RendezvousOptions &options_;
-  std::map<int64_t, Rank> ranks_; ///< that have said something
+  std::map<int64_t, Rank> ranks_; ///< those that have reported
 };
 
 } // namespace shardc::launch

@@ -1,5 +1,5 @@
-// How far ranks are and what may hold them up, of many ranks together: as much as rank 0's
-// supervisor has to know of them while a job works. Each relay (Relay.h) passes one on.
+// The combined progress of many ranks and what may delay them: as much as rank 0's supervisor needs
+// to know of them while a job runs. Each relay (Relay.h) sends one for its ranks.
 #pragma once
 
 #include <limits>
@@ -9,7 +9,7 @@
 namespace shardc::launch {
 
 struct Standing {
-  /// The rank for which something has lasted longest; -1: none.
+  /// The rank for which a condition has lasted longest; rank -1: none.
   struct Longest {
     int64_t rank = -1;
     double seconds = 0;
@@ -18,12 +18,12 @@ struct Standing {
         *this = other;
     }
   };
-  uint64_t stepsLeast = UINT64_MAX; ///< steps ended, of the rank that is furthest behind
+  uint64_t stepsLeast = UINT64_MAX; ///< steps completed by the rank that is furthest behind
   int64_t last = -1;                ///< that rank; -1: there are no ranks
   uint64_t stepsMost = 0;
-  Longest inside, making; ///< in a collective, and making a channel
+  Longest inside, making; ///< in a collective, and creating a channel
   Longest silent;         ///< without a sign of life
-  bool isAsked = false;   ///< one was asked to end
+  bool isAsked = false;   ///< a rank was asked to end
   double still =
       std::numeric_limits<double>::max(); ///< seconds since the last change of any of them
 
@@ -40,7 +40,7 @@ struct Standing {
     isAsked = isAsked || other.isAsked;
     still = std::min(still, other.still);
   }
-  /// The standing after further seconds without news.
+  /// Returns the standing after further seconds without reports.
   Standing after(double seconds) const {
     Standing later = *this;
     for (Longest *each : {&later.inside, &later.making, &later.silent})
@@ -49,7 +49,7 @@ struct Standing {
     return later;
   }
 
-  /// Of ranks below `ranks`.
+  /// The ranks must be below `ranks`.
   static void fields(auto &io, auto &it, int64_t ranks) {
     constexpr double kSecondsMax = 1e9;
     io.field(it.stepsLeast, UINT64_MAX);

@@ -33,8 +33,8 @@ namespace {
 
 constexpr double kKillSeconds = 6; ///< for processes to leave once the job has failed
 constexpr int kPollMilliseconds = 100;
-/// Seconds that a rank which starts again waits for rank 0's supervisor, which answers within
-/// seconds.
+/// Longest time in seconds for which a restarted rank waits for rank 0's supervisor, which normally
+/// answers within seconds.
 constexpr double kAskAgainSeconds = 120;
 
 double secondsNow() {
@@ -49,10 +49,10 @@ std::string howEnded(int status) {
 }
 
 /// The times at which the job first reached each step, as far as its ranks have reported. They
-/// report a few times a second, so times are slightly late, and some steps are missing.
+/// report a few times a second, so the times are slightly late, and some steps are missing.
 class StepLog {
 public:
-  /// It begins, or begins again, behind a step.
+  /// Begins, or begins again, after a step.
   void begin(int64_t step, double now) { at_ = {{step, now}}; }
   void reached(int64_t step, double now) {
     if (step <= at_.rbegin()->first)
@@ -61,7 +61,7 @@ public:
     if (at_.size() > kStepsMax)
       at_.erase(at_.begin());
   }
-  /// When it had not come further than to this step for the last time that is known.
+  /// Returns the last known time at which the job had not advanced beyond this step.
   double lastAt(int64_t step) const {
     auto next = at_.upper_bound(step);
     return next == at_.begin() ? next->second : std::prev(next)->second;
@@ -101,8 +101,9 @@ public:
     }
     work_ = &work;
     startRanks();
-    // Signals have waited since blockSignals, so none is lost between the two ways of taking them.
-    if (options_.isAsked && options_.isAsked()) // which the processes that were started since know
+    // Signals have been blocked since blockSignals, so none is lost between the two ways of
+    // handling them.
+    if (options_.isAsked && options_.isAsked()) // processes started since then know it too
       takeRequest();
     while (!isOver()) {
       wait();
@@ -129,7 +130,7 @@ private:
         break;
   }
 
-  /// Carries out what the machines of restarts decide.
+  /// Carries out the decisions of the state machines of restarts.
   void goOn() {
     if (leader_.state() == RestartLeader::State::Ends && isAttemptOver())
       prepareRestart();
@@ -141,7 +142,7 @@ private:
     }
   }
 
-  /// The next attempt's server comes before its own ranks, so that others find it.
+  /// Opens the server of the next attempt before its own ranks start, so that others find it.
   void prepareRestart() {
     Attempt attempt = leader_.ended(secondsNow(), options_.restarts.newestSave());
     int64_t step = std::max<int64_t>(attempt.savedStep, 0);
@@ -159,7 +160,7 @@ private:
     openServer(attempt);
   }
 
-  /// Judges what ends an attempt.
+  /// Decides on an event that ends the attempt.
   Aftermath judge(const Downfall &fall) {
     if (fall.isInOrder) {
       lostSince_ = secondsNow();
@@ -169,7 +170,7 @@ private:
                  ? makeReport(report::RankEnded, "a rank ended on account of another one")
                  : fall.reports.front();
     bool isFinal = fall.exitStatus != kFailureStatus;
-    // Ranks' reports of their steps may be older than a save.
+    // The ranks' reports of their steps may be older than a save.
     int64_t step = std::max(fall.step, options_.restarts.newestSave());
     bool isMended = !isFinal && leavesOut(rankNamedBy(cause_.text));
     switch (leader_.faulted({std::string(cause_.id), step, isFinal, isMended})) {
@@ -188,7 +189,7 @@ private:
     return {};
   }
 
-  /// Whether the job does without the place of this rank from here on.
+  /// Whether the job continues without the place of this rank from now on.
   bool leavesOut(std::optional<int64_t> rank) {
     if (!elastic_ || !rank || *rank >= std::ssize(elastic_->crew()))
       return false;
@@ -199,7 +200,7 @@ private:
     return true;
   }
 
-  /// Reports that the ranks are others than before.
+  /// Reports that the ranks run at other places than before.
   void begins(const Crew &crew, const Attempt &attempt) {
     Crew before = std::exchange(crew_, crew);
     if (before.empty()) {
@@ -228,8 +229,8 @@ private:
 
   bool holdsServer() const { return !isLaunched_ || options_.position.rank == 0; }
 
-  /// Rank 0 listens at the address that the others use; without a launcher all processes rendezvous
-  /// on this machine.
+  /// Opens the port of rank 0 at the address that the others connect to. Without a launcher, all
+  /// processes meet on this machine.
   Status openListener() {
     worker_.job = launchName(options_.position);
     worker_.secret = isLaunched_ ? options_.secret : Secret{randomBytes32(), "this start"};
@@ -255,10 +256,11 @@ private:
     return Status::ok();
   }
 
-  /// Ranks of other machines than rank 0's are behind a relay, which one of their supervisors has.
+  /// Ranks of other machines than rank 0's connect through a relay that one of their supervisors
+  /// runs.
   void nameRelay() {
     const JobPosition &position = options_.position;
-    // Ranks of a node need not follow each other: where its number is known, that counts.
+    // Ranks of a node need not be consecutive, so the node's number is used if it is known.
     int64_t node = position.node >= 0 ? position.node : position.rank - position.localRank;
     if (!isLaunched_ || node <= 0)
       return;
@@ -288,8 +290,8 @@ private:
     relay_.emplace(std::move(relay));
   }
 
-  /// Each start of the ranks has a relay of its own. Other supervisors of this machine may need one
-  /// as long as they have ranks that ask.
+  /// Serves the relay. Each start of the ranks has its own. Other supervisors of this machine may
+  /// need one as long as their ranks look for it.
   void serveRelay(std::span<const pollfd> entries) {
     if (!relay_)
       return;
@@ -308,20 +310,22 @@ private:
       openRelay();
   }
 
-  /// The events that a rank of this supervisor has seen, in memory that both processes share.
+  /// Creates the memory for the events that a rank of this supervisor has seen. Both processes
+  /// share it.
   Status makeHeard() {
     void *page = ::mmap(nullptr, sizeof(std::atomic<uint32_t>), PROT_READ | PROT_WRITE,
                         MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (page == MAP_FAILED)
       return makeStatus(StatusCode::Exhausted, "cannot share memory with a rank: {}",
                         std::strerror(errno));
-    // Until rank 0's supervisor has chosen who speaks if it is gone, rank 1 does.
+    // Until rank 0's supervisor has chosen the rank that reports its loss, rank 1 is that rank.
     bool isSpeaker = options_.position.rank == 1;
     worker_.heard = new (page) std::atomic<uint32_t>(isSpeaker ? uint32_t{kHeardSpeaker} : 0);
     return Status::ok();
   }
 
-  /// Zeros until they are written. Processes of ranks inherit it, and it stays when they end.
+  /// Maps the memory held for ranks, which is zero until it is written. The processes of ranks
+  /// inherit it, and it outlives them.
   Status mapHeldMemory() {
     int64_t ranks = isLaunched_ ? 1 : options_.processes();
     if (options_.held.bytes() == 0)
@@ -336,7 +340,7 @@ private:
     return Status::ok();
   }
 
-  /// All attempts have one port, which stays open in between.
+  /// Opens the server of an attempt. All attempts use one port, which stays open in between.
   void openServer(const Attempt &attempt) {
     RendezvousOptions server;
     server.worldSize = isLaunched_ ? options_.position.worldSize : options_.processes();
@@ -346,7 +350,7 @@ private:
     server.problem = options_.problem;
     server.where = endpoint(worker_.address, worker_.port);
     server.timeoutSeconds = options_.timeoutSeconds;
-    // A rank that cannot reach this place knows more than this one, and has the first word.
+    // A rank that cannot reach this address knows more than this process, so it may report first.
     server.joinSeconds = options_.timeoutSeconds + 2 + attempt.pause;
     server.attempt = attempt;
     if (options_.restarts.restartsMax > 0)
@@ -380,7 +384,8 @@ private:
     return makeStatus(report::CannotListen, "rank 0 {}; {}", status.message(), way);
   }
 
-  /// A connection a rank of this machine, which has all ranks of a plain start.
+  /// Raises the limit of open files: each rank of this machine needs a connection, and in a plain
+  /// start all ranks are on this machine.
   static void raiseFileLimit() {
     rlimit limit = {};
     if (::getrlimit(RLIMIT_NOFILE, &limit) != 0)
@@ -400,7 +405,8 @@ private:
     return signals_.isOpen();
   }
 
-  /// If ranks have supervisors of their own, those of other ranks report that one is gone.
+  /// Starts the witness of a plain start. If ranks have supervisors of their own, the supervisors
+  /// of other ranks report that one is gone.
   Status startWitness() {
     if (isLaunched_)
       return Status::ok();
@@ -430,7 +436,7 @@ private:
       return true;
     }
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (::getppid() != parent) // it ended meanwhile
+    if (::getppid() != parent) // it ended in the meantime
       ::_exit(kFailureStatus);
     server_.reset();
     relay_.reset();
@@ -484,8 +490,9 @@ private:
       }
   }
 
-  /// After a first request all ranks agree on the step after which they end. A second ends them at
-  /// once. Before all ranks have come there is no step to finish.
+  /// Handles a request to end. After the first one, all ranks agree on the step after which they
+  /// end. The second one ends them at once. Before all ranks have arrived, there is no step to
+  /// finish.
   void takeRequest() {
     ++requests_;
     leader_.asked();
@@ -494,7 +501,7 @@ private:
       askedAt_ = secondsNow();
     if (!holdsServer())
       return;
-    if (server_->hasFailed()) { // nothing to finish, and no more to say
+    if (server_->hasFailed()) { // nothing is left to finish or to report
       isHurried_ = true;
     } else if (!server_->isRunning()) {
       writeNotice(report::StoppedBeforeSteps);
@@ -516,12 +523,12 @@ private:
         if (child.pid == pid)
           note(child, status);
     }
-    // A process that stays stopped longer than a collective may take, or after it was asked to end,
-    // is killed; the other ranks report it.
+    // A process is killed if it stays stopped longer than a collective may take, or after it was
+    // asked to end. The other ranks report it.
     for (Child &child : children_) {
       bool isLong = secondsNow() - child.stoppedAt > options_.timeoutSeconds + kKillSeconds;
       bool isAsked = askedAt_ >= 0 && secondsNow() - std::max(askedAt_, child.stoppedAt) >
-                                          kAskedSeconds + kKillSeconds; // it cannot take that in
+                                          kAskedSeconds + kKillSeconds; // it cannot react
       if (child.stoppedAt >= 0 && (isLong || isAsked))
         ::kill(child.pid, SIGKILL);
     }
@@ -561,13 +568,13 @@ private:
       if (!child.hasEnded)
         return false;
     if (relay_ && !relay_->isOver() && !isHurried_ && !failedToStart_)
-      return false; // other ranks of the machine are still there
+      return false; // other ranks of the machine still run
     return !server_ || server_->isOver() || failedToStart_ || isHurried_;
   }
 
   int exitStatus() const {
     if (server_) {
-      int status = server_->exitStatus(); // between attempts there is none for others
+      int status = server_->exitStatus(); // between attempts, others have none
       return failedToStart_ || status == kAgainStatus ? kFailureStatus : status;
     }
     int status = children_.empty() ? kFailureStatus << 8 : children_.front().status;
@@ -583,16 +590,16 @@ private:
   RestartLeader leader_;
   RestartFollower follower_;
   std::optional<ElasticLeader> elastic_; ///< of the supervisor that leads an elastic job
-  Crew crew_;                            ///< of the attempt that has begun last
-  std::optional<int64_t> leftOut_;       ///< by the fault that ends this attempt
+  Crew crew_;                            ///< of the attempt that began last
+  std::optional<int64_t> leftOut_;       ///< because of the fault that ends this attempt
   double lostSince_ = secondsNow();
   Report cause_; ///< of the last fault
   StepLog log_;
   Socket listener_;
   std::optional<RendezvousServer> server_;
-  std::optional<Relay> relay_; ///< of a machine that is not rank 0's
+  std::optional<Relay> relay_; ///< on machines other than rank 0's
   std::vector<Child> children_;
-  std::span<uint8_t> held_; ///< of all ranks that start here, for as long as this process lives
+  std::span<uint8_t> held_; ///< of all ranks that start here; as long as this process lives
   Witness witness_;
   Socket signals_;
   sigset_t oldMask_ = {};

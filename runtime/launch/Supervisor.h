@@ -1,6 +1,6 @@
 // The parent of the processes that hold ranks: starts them, runs the rendezvous server if rank 0 is
-// among them, forwards signals, and ensures that none of them outlives the job. It does no work of
-// the run itself, so a rank that is stuck or stopped cannot block it.
+// among them, forwards signals, and ensures that none of them outlives the job. It does none of the
+// run's own work, so a rank that is stuck or stopped cannot block it.
 #pragma once
 
 #include <atomic>
@@ -13,66 +13,67 @@
 
 namespace shardc::launch {
 
-/// A restart, once all ranks of the attempt before it have ended.
+/// A restart, reported once all ranks of the previous attempt have ended.
 struct Restart {
   Report cause;
   Attempt attempt;
   int64_t restartsMax = 0;
   double secondsLost =
-      0; ///< since the job was last known to be no further than where it begins again
+      0; ///< since the job last was, as far as is known, at the step where it continues
 };
 
 /// Whether and how ranks start again after a fault.
 struct RestartOptions {
   int64_t restartsMax = 0;
-  /// The step of the newest complete save that this job has made, or -1.
+  /// Returns the step of the newest complete save that this job has made, or -1.
   std::function<int64_t()> newestSave;
   std::function<void(const Restart &)> note; ///< reports a restart
 };
 
-/// Memory of the supervisor for each rank that it starts, which outlives the rank's processes.
+/// Memory of the supervisor for each rank that it starts. It outlives the processes of the rank.
 struct HeldMemory {
-  int64_t ownBytes = 0;   ///< for what the rank itself keeps
-  int64_t guestBytes = 0; ///< for another rank's; none where all ranks are started here
+  int64_t ownBytes = 0;   ///< for the data that the rank itself keeps
+  int64_t guestBytes = 0; ///< for another rank's data; 0 if all ranks start here
   int64_t bytes() const { return ownBytes + guestBytes; }
 };
 
-/// An elastic job goes on as other ranks than before.
+/// A change of the ranks with which an elastic job continues.
 struct CrewChange {
-  Crew before, now;       ///< places by rank; `before` is all of the largest size at first
-  std::string why;        ///< which places are missing or have come
-  int64_t savedStep = -1; ///< where it goes on
-  double secondsLost = 0; ///< as of a restart, until the new ranks begin
+  Crew before, now;       ///< places by rank; at first `before` has the largest size
+  std::string why;        ///< which places are missing or have registered
+  int64_t savedStep = -1; ///< step of the save from which it continues
+  double secondsLost = 0; ///< as in Restart, until the new ranks begin
 };
 
 struct SupervisorOptions {
-  JobPosition position;   ///< of this process, or Plain: then all ranks are started here
+  JobPosition position;   ///< of this process; Plain: all ranks start here
   int64_t worldSize = 1;  ///< of the plan; of an elastic job the largest
   ElasticOptions elastic; ///< whether the job is elastic
   std::function<void(const CrewChange &)> noteCrew;
-  int rendezvousPort = 0; ///< where rank 0 of a launched job listens
+  int rendezvousPort = 0; ///< port on which rank 0 of a launched job listens
   uint64_t planHash = 0;
-  /// The secret of a launched job. If all ranks are started here, a random one is drawn.
+  /// The secret of a launched job. If all ranks start here, a random secret is drawn instead.
   Secret secret;
   std::optional<Report> problem; ///< why this rank cannot take part
-  ReportSink emit;               ///< takes the one failure, and warnings
+  ReportSink emit;               ///< receives the one failure, and warnings
   RestartOptions restarts;
-  /// The state from which the run can continue, for messages; asked once the ranks are killed: `a
-  /// run can resume after step 4 from 'ckpt'`. Empty: nothing was saved.
+  /// Describes the state from which the run can continue, for messages: `a run can resume after
+  /// step 4 from 'ckpt'`. Called after the ranks were killed. If it is empty, nothing was saved.
   std::function<std::string()> whatIsLeft;
   HeldMemory held;
-  /// The GPU of a rank, by its number on its node, for people; empty function: none.
+  /// Returns the GPU of a rank, by its number on its node, for messages. If the function is empty,
+  /// there are no GPUs.
   std::function<std::string(int64_t localRank)> gpuOf;
-  /// Reports whether a signal arrived before the supervisor took signals itself. It is asked once,
-  /// after that; empty means no.
+  /// Whether a signal arrived before the supervisor handled signals itself. Called once, after that
+  /// moment; if the function is empty, none arrived.
   std::function<bool()> isAsked;
   double timeoutSeconds = 600;
   std::function<std::string(std::span<const RankProgress>, int silent)> explainStall;
   std::function<std::string(const RankProgress &)> describe;
-  /// Notes a rank that is late step after step; empty: nowhere.
+  /// Records a rank that is late step after step; may be empty.
   std::function<void(const LateRank &late, int64_t step, const Hello &hello)> noteLate;
-  /// A text that distinguishes a rank in addition to its number, such as `, stage 2 of 4`; empty if
-  /// there is none.
+  /// Returns a text that distinguishes a rank in addition to its number, such as `, stage 2 of 4`;
+  /// empty if there is none.
   std::function<std::string(int64_t rank, int64_t worldSize)> stageOf;
 
   /// Number of processes of the job on all machines: one for each rank or place.
@@ -83,7 +84,7 @@ struct SupervisorOptions {
 struct WorkerOptions {
   int64_t rank = 0; ///< or the place of an elastic job
   bool isElastic = false;
-  int64_t localRank = 0; ///< the launcher's, or the rank where all are started here
+  int64_t localRank = 0; ///< from the launcher, or the rank if all ranks start here
   std::string address;
   int port = 0;
   Secret secret;
@@ -97,12 +98,12 @@ struct WorkerOptions {
   std::string gpu;
   std::span<uint8_t> heldOwn, heldGuest; ///< the supervisor's memory for this rank
   std::string relayName;                 ///< of this machine's relay; empty: there is none
-  bool hasWitness = false; ///< a process that says if the one that started this one is killed
+  bool hasWitness = false;               ///< another process reports it if the supervisor is killed
 };
 
-/// Starts the processes and returns when the last has ended, with the exit status of the job (of
-/// this rank, where the job's other ranks have other parents). `work` runs in each of them, whose
-/// exit status is what it returns. Call it while this process has one thread.
+/// Starts the processes and returns, when the last one has ended, the exit status of the job, or of
+/// this rank if other supervisors start the job's other ranks. `work` runs in each process and
+/// returns its exit status. Must be called while this process has one thread.
 int supervise(const SupervisorOptions &options,
               const std::function<int(const WorkerOptions &)> &work);
 

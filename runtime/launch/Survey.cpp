@@ -3,7 +3,7 @@
 namespace shardc::launch {
 namespace {
 
-/// Each level has less time than the one above, which waits for it.
+/// Each level of the tree has this share of the time of the level above, which waits for it.
 constexpr double kShare = 0.7;
 
 } // namespace

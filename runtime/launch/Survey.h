@@ -1,5 +1,5 @@
-// A regular question of rank 0's supervisor about all ranks. It goes down the tree of relays, which
-// combine the answers on the way back. docs/adr/0063-tree-of-supervisors.md.
+// A question that rank 0's supervisor regularly asks about all ranks. It travels down the tree of
+// relays, which combine the answers on the way back; see docs/adr/0063-tree-of-supervisors.md.
 #pragma once
 
 #include <memory>
@@ -14,7 +14,7 @@ namespace shardc::launch {
 struct Ask {
   enum What : uint8_t { Positions, Waits, kLast = Waits } what = Positions;
   uint64_t number = 0;
-  double seconds = 0; ///< for the answer; what is not there by then is left out
+  double seconds = 0; ///< for the answer; later parts are left out
 
   static void fields(auto &io, auto &it, int64_t) {
     io.field(it.what, kLast);
@@ -42,18 +42,19 @@ struct Answer {
   }
 };
 
-/// One question to the relays below, and what is known of the answer.
+/// One question to the relays below, and the answers received so far.
 class Survey {
 public:
-  /// Begins a question and abandons a running one. `own` is what is known here.
+  /// Begins a question and abandons a running one. `own` is the part of the answer that is known
+  /// here.
   void begin(const Ask &ask, Answer own, std::span<const std::unique_ptr<Connection>> relays,
              double now);
-  /// False if it is no answer.
+  /// Adds a relay's answer. Returns false if `body` is not an answer.
   bool take(const Connection &relay, std::string_view body, int64_t ranks);
-  /// It will not answer.
+  /// Records that a relay will not answer.
   void drop(const Connection &relay);
   bool isUnderWay() const { return isUnderWay_; }
-  /// The answer, once, when all have answered or the time is over.
+  /// Returns the answer, once, when all relays have answered or the time is over.
   std::optional<Answer> finish(double now);
   const Ask &ask() const { return ask_; }
 

@@ -26,13 +26,14 @@ bool isOurs(const FrameHead &head, size_t bytesMax) {
          head.kind <= static_cast<uint32_t>(MessageKind::kLast) && head.bytes <= bytesMax;
 }
 
-/// Over the frame's number as well: one that was sent before has another.
+/// Returns the authentication code of a frame. It covers the frame's number, so that a repeated
+/// frame does not match.
 AuthCode codeOf(const Key &key, uint64_t number, MessageKind kind, std::string_view body) {
   std::string head = Packer().number(number).number(static_cast<uint64_t>(kind)).take();
   return authCode(key, {"frame", head, body});
 }
 
-/// Members at equal distances. A group of a mesh consists of few such runs.
+/// Members at equal distances. A group of a mesh consists of few of these runs.
 struct Run {
   int64_t first, step, count;
 };
@@ -216,7 +217,7 @@ bool Wire::receive() {
         if (!isOurs(head, bytesMax_))
           return false;
         if (unread_.size() >= wholeBytes(head))
-          return true; // the caller takes it before more is read
+          return true; // the caller takes this message before more is read
       }
       continue;
     }

@@ -1,7 +1,7 @@
 // The messages between the processes of a job and rank 0's supervisor: small frames over TCP.
-// Everything that is read has a limit, and data that do not begin like a frame are ignored. Once
-// both ends have proved that they know the job's secret, each frame has a number and an
-// authentication code. A frame that was changed, dropped or repeated closes the connection.
+// Everything that is read has a size limit, and data that do not begin like a frame are ignored.
+// Once both ends have proved that they know the job's secret, each frame has a number and an
+// authentication code. A frame that was changed, dropped or repeated closes the connection; see
 // docs/adr/0009-job-secret.md.
 #pragma once
 
@@ -24,42 +24,42 @@ inline constexpr uint32_t kProtocolVersion = 11;
 inline constexpr int64_t kRanksMax = 1 << 20;
 inline constexpr size_t kBlobBytesMax = 64 << 10; ///< of one rank in one exchange
 inline constexpr size_t kFrameBytesMax = 64 << 20;
-inline constexpr size_t kGatheredBytesMax = kFrameBytesMax - 1024; ///< of what an exchange gives
-inline constexpr size_t kRankFrameBytesMax = 256 << 10;            ///< of what a rank sends
-inline constexpr size_t kStrangerFrameBytesMax = 16 << 10; ///< of who has not said who it is
-/// Seconds without progress after which a job that was asked to end is assumed to be stuck.
+inline constexpr size_t kGatheredBytesMax = kFrameBytesMax - 1024; ///< of the result of an exchange
+inline constexpr size_t kRankFrameBytesMax = 256 << 10;            ///< of a frame that a rank sends
+inline constexpr size_t kStrangerFrameBytesMax = 16 << 10; ///< of a frame of an unidentified sender
+/// Seconds without progress after which a job that was asked to end counts as stuck.
 inline constexpr double kAskedSeconds = 20;
 inline constexpr size_t kWordsMax = 17;    ///< progress words of a rank
 inline constexpr size_t kReportsMax = 100; ///< of a rank that cannot continue
 
 enum class MessageKind : uint32_t {
-  // Messages of the handshake, without a code:
-  Challenge = 1, ///< to who has connected: a number that is used once
-  Hello,         ///< of a rank: who it is, with a code that answers the challenge
-  Refused,       ///< to who has no code, or has no place here
-  // Messages with a code:
+  // Messages of the handshake, without an authentication code:
+  Challenge = 1, ///< to a new connection: a number that is used once
+  Hello,         ///< of a rank: its identity, with a code that answers the challenge
+  Refused,       ///< to a connection without a code or a place here
+  // Messages with an authentication code:
   Admitted, ///< to a rank: it has its place
-  Welcome,  ///< to all, once all have come
+  Welcome,  ///< to all ranks, once all have arrived
   Gather,   ///< a rank's part in an exchange
-  Gathered, ///< what comes of it for its members
+  Gathered, ///< the result of an exchange, for its members
   Progress,
-  Lost,  ///< a rank does not answer another one
-  Fail,  ///< a rank cannot go on
-  Bye,   ///< a rank has done its work
+  Lost,  ///< a rank does not answer another rank
+  Fail,  ///< a rank cannot continue
+  Bye,   ///< a rank has completed its work
   Alive, ///< to all, regularly: rank 0's supervisor is alive
   Abort, ///< to all: the job is over, and the reason was reported
-  Grow,  ///< to rank 0: places wait that can be taken at the next save, or do no longer
-  Rest,  ///< of rank 0: all ranks have saved and wait for an attempt with other ranks
-  // Between a relay (Relay.h) and what is above it:
+  Grow,  ///< to rank 0: whether waiting places can be used at the next save
+  Rest,  ///< of rank 0: all have saved and wait for an attempt with other ranks
+  // Between a relay (Relay.h) and its parent:
   Redirect,  ///< to a relay: another one has room for it
-  Joined,    ///< of a relay: ranks have come
+  Joined,    ///< of a relay: ranks have arrived
   Up,        ///< of a relay: a message of a rank
   Gone,      ///< of a relay: connections of ranks have ended
   GatherAll, ///< of a relay: the parts of several ranks in an exchange
-  Beat,      ///< of a relay: how its ranks stand together
+  Beat,      ///< of a relay: the combined standing of its ranks
   Down,      ///< to a relay: a message for ranks
   Ask,       ///< to a relay: a question about its ranks (Survey.h)
-  Answer,    ///< of a relay
+  Answer,    ///< of a relay: the answer to Ask
   kLast = Answer
 };
 inline bool hasCode(MessageKind kind) { return kind > MessageKind::Refused; }
@@ -69,14 +69,15 @@ struct Message {
   std::string body;
 };
 
-/// Puts a body together. Numbers are little-endian, texts have their length before them. Each
-/// message names its fields once, in `fields`, for this and for Unpacker, which has the same calls.
+/// Serialises the body of a message. Numbers are little-endian, and the length of a text precedes
+/// it. Each message lists its fields once, in `fields`, for this class and for Unpacker, which has
+/// the same functions.
 class Packer {
 public:
   Packer &number(auto value) { return append(static_cast<uint64_t>(value)); }
   Packer &text(std::string_view value);
   Packer &reports(std::span<const Report> values);
-  /// Ranks in the order that they have, none twice. Those of a group of a mesh take a few numbers.
+  /// Ranks in the given order, none twice. Those of a group of a mesh take a few numbers.
   Packer &ranks(const std::vector<int> &values);
   std::string take() { return std::move(bytes_); }
 
@@ -105,7 +106,7 @@ public:
     T::fields(inner, value, most);
     text(inner.bytes_);
   }
-  /// What exceeds a frame is cut off.
+  /// Cuts off reports that exceed the space of a frame.
   void fitting(std::vector<Report> values);
   void skipRest() {}
   void check(bool) {}
@@ -116,25 +117,25 @@ private:
   std::string bytes_;
 };
 
-/// Takes a body apart; once something is missing, all that follows is empty and hasFailed() true.
+/// Parses a body. Once a field is missing, all further ones are empty and hasFailed() is true.
 class Unpacker {
 public:
   explicit Unpacker(std::string_view bytes) : left_(bytes) {}
   uint64_t number();
   std::string text();
-  /// Up to kReportsMax, whose ids are known.
+  /// Reads up to kReportsMax reports; fails at an unknown id.
   std::vector<Report> reports();
-  /// A number up to `most`.
+  /// Reads a number up to `most`.
   uint64_t bounded(uint64_t most);
-  /// Reads distinct numbers below `most`; fails at a number that is not, or that occurred before,
-  /// for which `isThere` has `most` bits.
+  /// Reads distinct numbers below `most`; fails at a number that is too large or occurred before.
+  /// `isThere` has `most` bits, which mark the numbers that occurred.
   void ranks(std::vector<int> &values, int64_t most, std::vector<bool> &isThere);
   void ranks(std::vector<int> &values, int64_t most) {
     std::vector<bool> isThere(static_cast<size_t>(most));
     ranks(values, most, isThere);
   }
   bool hasFailed() const { return !isOk_; }
-  /// True if all fields were read and no bytes are left.
+  /// Whether all fields were read and no bytes are left.
   bool isComplete() const { return isOk_ && left_.empty(); }
 
   void field(std::string &value) { value = text(); }
@@ -143,20 +144,20 @@ public:
   template <class T> void field(T &value, auto most) {
     value = static_cast<T>(bounded(static_cast<uint64_t>(most)));
   }
-  /// A number from -1 to `most` - 1.
+  /// Reads a number from -1 to `most` - 1.
   void orNone(auto &value, auto most) {
     field(value, most);
     --value;
   }
-  /// A time in seconds, to the millisecond.
+  /// Reads a time in seconds, with a precision of a millisecond.
   void seconds(double &value, double most) {
     value = static_cast<double>(bounded(static_cast<uint64_t>(most * 1e3))) * 1e-3;
   }
-  /// A text that takes one number where it is the one before.
+  /// Reads a text that is encoded as one number if it equals `before`.
   void like(std::string &value, const std::string &before) {
     value = bounded(1) != 0 ? text() : before;
   }
-  /// Up to `most` elements, of each of which `each` reads the fields.
+  /// Reads up to `most` elements; `each` reads the fields of one.
   template <class List> void list(List &values, auto most, const auto &each) {
     for (uint64_t left = bounded(static_cast<uint64_t>(most)); left > 0 && isOk_; --left) {
       typename Element<typename List::value_type>::Type value{};
@@ -165,7 +166,7 @@ public:
         values.insert(values.end(), std::move(value));
     }
   }
-  /// A message inside of this one.
+  /// Reads a message inside this one.
   template <class T> void nested(T &value, int64_t most) {
     std::string body = text();
     Unpacker inner(body);
@@ -173,7 +174,7 @@ public:
     check(inner.isComplete());
   }
   void fitting(std::vector<Report> &value) { field(value); }
-  /// What follows may be in another form.
+  /// Ignores the remaining bytes, which may be in another format.
   void skipRest() { left_ = {}; }
   void check(bool isRight) { isOk_ = isOk_ && isRight; }
 
@@ -193,8 +194,8 @@ template <class T> std::string packed(const T &message) {
   return out.take();
 }
 
-/// Parses a body; nothing if it is not such a message. Ranks, places and their counts must be below
-/// `ranks`.
+/// Parses a body; nothing if it is not a valid message of this kind. Ranks, places and their counts
+/// must be below `ranks`.
 template <class T> std::optional<T> unpacked(std::string_view body, int64_t ranks = kRanksMax) {
   Unpacker in(body);
   T message;
@@ -218,16 +219,17 @@ struct Hello {
   uint32_t version = kProtocolVersion;
   std::string job; ///< distinguishes this launch from others that may have the same secret
   Nonce nonce{};
-  /// As the launcher counts them. In an elastic job: the place and the number of places.
+  /// From the launcher. In an elastic job: the place and the number of places.
   int64_t rank = 0, worldSize = 0;
   uint64_t planHash = 0;
   int64_t pid = 0;
-  int64_t relayPort = 0; ///< of a relay: where ranks and other relays find it; 0: this is a rank
-  std::string machine;   ///< identifies the machine, for its process numbers
-  std::string host;      ///< its name, for people
-  std::string gpu;       ///< its GPU there, for people; empty on the host
+  int64_t relayPort = 0;        ///< of a relay: the port at which it accepts connections; 0: a rank
+  std::string machine;          ///< identifies the machine on which `pid` is valid
+  std::string host;             ///< name of the machine, for messages
+  std::string gpu;              ///< its GPU there, for messages; empty on the host
   std::vector<Report> problems; ///< why this rank cannot take part
 
+  /// Only the version and the job are read if the version differs from the own one.
   static void fields(auto &io, auto &it, int64_t) {
     io.field(it.version, UINT32_MAX);
     io.field(it.job);
@@ -244,22 +246,23 @@ struct Hello {
     io.field(it.gpu);
     io.field(it.problems);
   }
-  /// Serialises the hello with the code that answers the challenge.
+  /// Serialises the hello with the authentication code that answers the challenge.
   std::string pack(const Key &secret, const Nonce &challenge) const;
-  /// The body without its code, if the code is right. Then the writer knows the secret and has
-  /// written it for this challenge.
+  /// Returns the body without its authentication code if the code is right; otherwise nothing. A
+  /// right code proves that the sender knows the secret and has written the body for this
+  /// challenge.
   static std::optional<std::string_view> open(std::string_view body, const Key &secret,
                                               const Nonce &challenge);
-  /// Reads only version and job if the version is another one.
 };
 
-/// The keys of a connection, from the secret and both ends' numbers.
+/// The keys of a connection, derived from the secret and the random numbers of both ends.
 struct WireKeys {
   Key toServer, toRank;
   WireKeys(const Key &secret, const Nonce &challenge, const Nonce &hello);
 };
 
-/// Why somebody was refused. It has no code, so it ends nothing but this attempt to come in.
+/// Why a connection was refused. It has no authentication code, so it ends only this attempt to
+/// join.
 struct Refusal {
   enum Reason : uint8_t { AnotherSecret, AnotherVersion, AnotherJob, Complete, kLast = Complete };
   Reason reason = AnotherSecret;
@@ -269,11 +272,11 @@ struct Refusal {
 
 struct Welcome {
   Nonce nonce{};          ///< of this start of the job
-  int64_t rank = 0;       ///< the receiver's
+  int64_t rank = 0;       ///< of the receiver
   int64_t worldSize = 1;  ///< ranks of this start
   int64_t localSize = 1;  ///< ranks of the receiver's machine
-  bool isSpeaker = false; ///< reports the failure of rank 0's supervisor if that cannot
-  int64_t attempt = 0;    ///< restarts before this start
+  bool isSpeaker = false; ///< reports the loss of rank 0's supervisor
+  int64_t attempt = 0;    ///< starts of the ranks before this one
   int64_t savedStep = -1; ///< the run's own save to load; -1: as its options say
 
   static void fields(auto &io, auto &it, int64_t) {
@@ -289,13 +292,13 @@ struct Welcome {
 
 /// A rank's position.
 struct RankProgress {
-  uint64_t steps = 0;          ///< the last that has ended; 0 until one has, in this process
-  std::vector<uint32_t> words; ///< by stream, and of the microbatch if it is reported
-  /// Was asked to end. From then on `activity` grows while the process does something that words do
-  /// not show: it computes, or writes a save.
+  uint64_t steps = 0;          ///< the last step that this process has completed; 0: none
+  std::vector<uint32_t> words; ///< by stream, then that of the microbatch if it is reported
+  /// Whether it was asked to end. From then on `activity` grows while the process does something
+  /// that the words do not show: it computes, or writes a save.
   bool isAsked = false;
   uint64_t activity = 0;
-  uint32_t phase = 0; ///< the plan of the job whose ops the words number
+  uint32_t phase = 0; ///< index of the job's plan whose ops the words number
   bool operator==(const RankProgress &) const = default;
 
   static void fields(auto &io, auto &it, int64_t) {
@@ -307,13 +310,13 @@ struct RankProgress {
   }
 };
 
-/// Why a rank cannot continue. Aborted is a consequence: the cause is elsewhere.
+/// Why a rank cannot continue. Aborted marks a consequence, whose cause is elsewhere.
 struct Failure {
   StatusCode code = StatusCode::Internal;
   int exitStatus = 3;
   bool isReported = false; ///< the failure was reported
   std::vector<Report> reports;
-  /// The failure of a rank with this status.
+  /// Returns the failure of a rank that ends with this status.
   static Failure of(const Status &status, int exitStatus) {
     return {.code = status.code(), .exitStatus = exitStatus, .reports = {status.report()}};
   }
@@ -326,11 +329,12 @@ struct Failure {
   }
 };
 
-/// The exit status of a rank whose job starts its ranks again. No supervisor ends with it.
+/// The exit status of a rank whose job starts its ranks again. No supervisor exits with it.
 inline constexpr int kAgainStatus = 75;
 
 /// Ends a rank: either the job is over and its failure was reported, or all ranks start again
-/// (kAgainStatus). The processes in `silent` do not respond; a rank on their machine kills them.
+/// (kAgainStatus). The processes in `silent` do not respond, and a rank on their machine kills
+/// them.
 struct Abort {
   int exitStatus = 3;
   struct Process {
@@ -348,7 +352,7 @@ struct Abort {
   }
 };
 
-/// What has gone over connections.
+/// The traffic of connections.
 struct Traffic {
   uint64_t sentBytes = 0, sentFrames = 0, readBytes = 0, readFrames = 0;
   Traffic &operator+=(const Traffic &other) {
@@ -358,11 +362,11 @@ struct Traffic {
   }
 };
 
-/// A connection with its unsent and unread bytes. Calls never block.
+/// A connection with its unsent and unread bytes. No function blocks.
 class Wire {
 public:
   Wire() = default;
-  /// Frames beyond `bytesMax` are refused.
+  /// Frames larger than `bytesMax` are refused.
   explicit Wire(Socket socket, size_t bytesMax = kFrameBytesMax)
       : socket_(std::move(socket)), bytesMax_(bytesMax) {}
 
@@ -373,22 +377,24 @@ public:
   bool hasUnsent() const { return isOpen() && !unsent_.empty(); }
   bool hasUnread() const { return !unread_.empty(); }
 
-  /// Sets the keys; from then on messages with a code can be sent and read.
+  /// Sets the keys. From then on, messages with an authentication code can be sent and read.
   void seal(const Key &sending, const Key &reading) { keys_ = {sending, reading}; }
-  /// Answers the challenge of the other end, and seals.
+  /// Answers the challenge of the other end, and sets the keys.
   void introduce(const Hello &own, const Key &secret, const Nonce &challenge);
   bool isSealed() const { return keys_.has_value(); }
   void setBytesMax(size_t bytesMax) { bytesMax_ = bytesMax; }
 
   void queue(MessageKind kind, std::string_view body);
-  /// Sends what can be sent; false if the connection is gone.
+  /// Sends as much as possible without blocking. Returns false if the connection is gone.
   bool flush();
-  /// Reads the received bytes; false if the other end has closed, has failed, or is not part of
-  /// this job.
+  /// Reads the received bytes. Returns false if the other end has closed the connection, has
+  /// failed, or is not part of this job.
   bool receive();
-  /// The next whole message. Closes the connection where its code is wrong.
+  /// Returns the next complete message, or nothing. Closes the connection if its authentication
+  /// code is wrong.
   std::optional<Message> next();
-  /// All three: calls `handle` for each message that has come, until that closes the connection.
+  /// Does all three: calls `handle` for each message that has arrived, until the connection is
+  /// closed. Returns false if the connection is gone.
   bool serve(const auto &handle) {
     bool isAlive = receive();
     while (std::optional<Message> message = next()) {

@@ -22,7 +22,8 @@ ssize_t readByte(int fd) {
   return got;
 }
 
-/// Does nothing else; signals that end the run are for others.
+/// Waits for the end of the supervisor and does nothing else. Signals that end the run do not
+/// concern it.
 [[noreturn]] void watch(int end, const std::function<void()> &emit) {
   for (int number : endSignals())
     ::signal(number, SIG_IGN);
@@ -39,7 +40,7 @@ Status Witness::start(const std::function<void()> &emit) {
   Socket own(ends[0]), other(ends[1]);
   if (child < 0)
     return makeStatus(StatusCode::Exhausted, "cannot start a process: {}", std::strerror(errno));
-  if (child == 0) { // its child belongs to nobody, so that this process waits for ranks alone
+  if (child == 0) { // its child has no parent, so that this process waits only for ranks
     own.close();
     if (::fork() == 0)
       watch(other.fd(), emit);

@@ -1,5 +1,5 @@
-// A process beside a supervisor that starts all ranks of a run. If the supervisor is killed, its
-// ranks are killed with it, and nobody of them could say so.
+// A process that watches a supervisor that starts all ranks of a run. If the supervisor is killed,
+// its ranks are killed with it, and none of them could report it.
 #pragma once
 
 #include <functional>
@@ -14,11 +14,12 @@ public:
   Witness() = default;
   Witness(const Witness &) = delete;
   Witness &operator=(const Witness &) = delete;
-  /// Says that the supervisor ends by itself.
+  /// Tells the process that the supervisor ends by itself.
   ~Witness();
 
-  /// Starts the process. It calls `emit` once this process and all that it starts from now on are
-  /// gone without having said that they end. Call it while this process has one thread.
+  /// Starts the process. It calls `emit` once the calling process, and every process that this one
+  /// starts later, is gone without having announced its end. Must be called while the calling
+  /// process has one thread.
   Status start(const std::function<void()> &emit);
 
 private:
