@@ -8,7 +8,7 @@
 namespace shardc::data {
 namespace {
 
-/// Row `row` of an array with `width` entries per row; empty if the array is empty.
+/// Returns row `row` of an array with `width` entries per row; empty if the array is empty.
 template <typename T> std::span<T> rowOf(std::span<T> array, size_t row, size_t width) {
   return array.empty() ? array : array.subspan(row * width, width);
 }
@@ -71,7 +71,7 @@ Status BatchFeeder::fill(int64_t step, int64_t microbatch, int64_t rank,
         source_->name(), source_->numSamples(), numSteps(), shape_.globalBatch,
         shape_.samplesBefore > 0 ? fmt::format(" after the first {}", shape_.samplesBefore) : "",
         step);
-  // An evaluation of the whole begins anew each time.
+  // An evaluation of all validation data begins again at the first sample each time.
   const int64_t position = positionOf(order_.kind() == OrderKind::Whole ? 0 : step, microbatch);
   for (size_t row = 0; row < rows; ++row) {
     Sample sample{rowOf(out.tokens, row, width),

@@ -1,5 +1,5 @@
-// Turns samples into microbatches: selects the samples of a rank at a step, and writes them
-// straight into the arrays that the step reads.
+// Combines samples into microbatches: selects the samples of a rank at a step, and writes them
+// directly into the arrays that the step reads.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ struct MicroBatch {
   std::span<float> reference;        ///< B * S, or empty; see Sample
 };
 
-/// Memory for one microbatch with all arrays.
+/// Memory for all arrays of one microbatch.
 class MicroBatchBuffer {
 public:
   MicroBatchBuffer(int64_t microBatch, int64_t sequenceLength);
@@ -36,31 +36,31 @@ private:
 
 class BatchFeeder {
 public:
-  /// `source` must outlive the feeder. InvalidInput if the sizes do not divide, with all of them,
-  /// or if a random order has too few samples. `samples`: what the order goes over, of a source
-  /// that does not end.
+  /// `source` must outlive the feeder. InvalidInput, naming all sizes, if they do not divide each
+  /// other, or if a random order has too few samples. `samples`: the number of samples that the
+  /// order covers, of a source without an end.
   static Result<BatchFeeder> create(const DataSource &source, const BatchShape &shape,
                                     const OrderSpec &order = {},
                                     int64_t samples = DataSource::kUnbounded);
 
-  /// Microbatches of a step, or of an evaluation.
+  /// Number of microbatches of a step, or of an evaluation.
   int64_t numMicrobatches() const { return numMicrobatches_; }
   const BatchShape &shape() const { return shape_; }
 
-  /// Number in the run of the sample in `row` of a rank's microbatch: samplesBefore + step *
-  /// globalBatch + (microbatch * dataParallel + rank) * microBatch + row, but for whole batches
-  /// (SampleOrder::placeOf).
+  /// Returns the number, within the run, of the sample in `row` of a rank's microbatch:
+  /// samplesBefore + step * globalBatch + (microbatch * dataParallel + rank) * microBatch + row,
+  /// except in the order by whole batches (SampleOrder::placeOf).
   int64_t sampleIndex(int64_t step, int64_t microbatch, int64_t rank, int64_t row) const;
 
-  /// Number of steps for which there are whole batches, after the samples before them.
+  /// Number of steps for which there are complete batches, after shape().samplesBefore samples.
   int64_t numSteps() const { return order_.numSteps(); }
 
-  /// Writes the microbatch. Safe from several threads at once; allocates nothing unless it fails.
-  /// InvalidInput if the data end before this step or a file changed.
+  /// Writes the microbatch to `out`. Thread-safe; allocates nothing unless it fails. InvalidInput
+  /// if the data end before this step or a file changed.
   Status fill(int64_t step, int64_t microbatch, int64_t rank, const MicroBatch &out) const;
 
 private:
-  /// Samples that all ranks have taken before a microbatch.
+  /// Returns the number of samples that all ranks have taken before a microbatch.
   int64_t positionOf(int64_t step, int64_t microbatch) const;
   BatchFeeder(const DataSource &source, const BatchShape &shape, int64_t numMicrobatches,
               SampleOrder order)

@@ -1,5 +1,5 @@
-// Compiled without contraction into fused multiply-adds: the errors compared below must be rounded
-// as upstream rounds them.
+// Compiled without contraction into fused multiply-adds: the errors that are compared below must be
+// rounded as they are upstream.
 #include "runtime/data/Blend.h"
 
 #include <algorithm>
@@ -24,7 +24,8 @@ std::string_view trim(std::string_view text) {
   return text.substr(begin, text.find_last_not_of(kSpace) - begin + 1);
 }
 
-/// numpy.sum of doubles: in order below eight elements, eight partial sums up to 128, else halves.
+/// numpy.sum of doubles: in order below eight elements, with eight partial sums up to 128 elements,
+/// otherwise the sums of both halves.
 double numpySum(std::span<const double> x) {
   if (x.size() < 8) {
     double sum = 0.0;
@@ -215,7 +216,7 @@ BlendIndex blendAll(std::span<const int64_t> sizes) {
     double errorMax = 0;
     for (size_t dataset = 0; dataset < sizes.size(); ++dataset) {
       if (taken[dataset] == sizes[dataset])
-        continue; // all of it is used
+        continue; // all samples of the dataset are used
       double error = weights[dataset] * position - static_cast<double>(taken[dataset]);
       if (furthest == sizes.size() || error > errorMax) {
         errorMax = error;

@@ -1,4 +1,4 @@
-// Samples drawn from several sources in the order of a BlendIndex.
+// A source whose samples come from several sources, in the order of a BlendIndex.
 #pragma once
 
 #include <memory>
@@ -11,8 +11,8 @@ namespace shardc::data {
 
 class BlendedSource : public DataSource {
 public:
-  /// Takes the sources, one or more of equal sequence length, and the order; InvalidInput if the
-  /// order takes more samples of a source than it has.
+  /// `sources`: one or more, of equal sequence length. InvalidInput if the index refers to more
+  /// samples of a source than it has.
   static Result<std::unique_ptr<BlendedSource>>
   create(const std::string &name, std::vector<std::unique_ptr<DataSource>> sources,
          BlendIndex index);

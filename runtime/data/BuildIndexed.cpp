@@ -86,7 +86,7 @@ Status DatasetWriter::addJsonl(const std::string &path) {
     std::erase_if(texts, [](const std::string &text) { return text.empty(); });
     for (size_t i = 0; i < texts.size(); ++i) {
       RETURN_IF_ERROR(addBytes(texts[i]));
-      if (options_.appendEod && i + 1 == texts.size()) // the last sentence carries the end
+      if (options_.appendEod && i + 1 == texts.size()) // the end token belongs to the last sentence
         RETURN_IF_ERROR(builder_.addTokens({&kByteEndToken, 1}));
       RETURN_IF_ERROR(builder_.endSequence());
     }

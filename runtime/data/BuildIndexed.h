@@ -10,17 +10,17 @@
 namespace shardc::data {
 
 enum class InputFormat : uint8_t {
-  Auto, ///< by the name: .jsonl, .json and .ndjson are JSON lines, all else is text
-  Text, ///< a file is a document
+  Auto, ///< by suffix: .jsonl, .json and .ndjson are JSON lines, all others text
+  Text, ///< each file is a document
   Jsonl,
 };
 
 struct BuildOptions {
   InputFormat format = InputFormat::Auto;
-  /// The key of a JSON line's text.
+  /// The key of the text in a JSON line.
   std::string jsonKey = "text";
-  /// Ends each document that is not empty with the document-end token; Megatron's --append-eod,
-  /// which is off there.
+  /// Whether each document that is not empty ends with the document-end token. Megatron's
+  /// --append-eod, which is off by default there.
   bool appendEod = true;
   uint64_t lineBytesMax = uint64_t{1} << 30;
 };
@@ -32,8 +32,9 @@ struct BuildSummary {
   int64_t tokens = 0;
 };
 
-/// Writes `outPrefix`.idx and .bin with the byte tokenizer, streaming; inputs as in expandInputs.
-/// On failure neither file is touched. A document without text has no sequence, as upstream.
+/// Writes `outPrefix`.idx and .bin with the byte tokenizer, as a stream. The inputs are those of
+/// expandInputs. On failure neither file is changed. A document without text has no sequence, as
+/// upstream.
 Result<BuildSummary> buildIndexed(std::span<const std::string> inputs, const std::string &outPrefix,
                                   const BuildOptions &options);
 

@@ -77,7 +77,7 @@ Status systemError(const char *what, const std::string &path) {
 }
 
 Result<DataFile> DataFile::open(const std::string &path) {
-  // Without O_NONBLOCK a FIFO of that name would block here forever.
+  // Without O_NONBLOCK a FIFO of this name would block forever.
   int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0)
     return systemError("open", path);
@@ -131,7 +131,8 @@ Status readFileAt(const std::string &path, uint64_t size, uint64_t offset, std::
 }
 
 Result<StagedFile> StagedFile::create(const std::string &path) {
-  // The process id makes the name unique among processes, the counter among writers of one process.
+  // The process id makes the name unique among processes, and the counter makes it unique within a
+  // process.
   static std::atomic<uint64_t> counter{0};
   StagedFile file;
   file.path_ = path;

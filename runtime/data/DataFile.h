@@ -1,6 +1,6 @@
 // Files that stay open for a whole run, and files that appear complete or not at all. Files are
-// read with pread and not mapped: if a file shrinks or a disk fails while training runs, the result
-// is a Status with the file's name.
+// read with pread, not mapped: if a file shrinks or a disk fails while training runs, the result is
+// a Status with the file's name.
 #pragma once
 
 #include <cstdint>
@@ -12,10 +12,10 @@
 
 namespace shardc::data {
 
-/// A regular file opened for reading, with the size that it had when it was opened. Move-only.
+/// A regular file opened for reading, which remembers its size at that time. Move-only.
 class DataFile {
 public:
-  /// Opens `path`; NotFound, Io or InvalidInput (not a regular file) otherwise.
+  /// Opens `path`. Fails with NotFound, Io, or InvalidInput if it is not a regular file.
   static Result<DataFile> open(const std::string &path);
   DataFile() = default;
   DataFile(DataFile &&other) noexcept;
@@ -23,11 +23,11 @@ public:
   ~DataFile();
 
   const std::string &path() const { return path_; }
-  /// Bytes at the time of opening.
+  /// Size in bytes when the file was opened.
   uint64_t size() const { return size_; }
 
-  /// Fills `out` from `offset`. Safe from several threads at once; allocates nothing unless it
-  /// fails. InvalidInput if the file ends earlier than it did when it was opened.
+  /// Fills `out` with the bytes at `offset`. Thread-safe; allocates nothing unless it fails.
+  /// InvalidInput if the file has become shorter since it was opened.
   Status readAt(uint64_t offset, std::span<uint8_t> out) const;
 
 private:
@@ -36,12 +36,13 @@ private:
   std::string path_;
 };
 
-/// Fills `out` from `offset` of a file that had `size` bytes when it was first looked at, opening
-/// and closing it: for corpora of more files than may stay open. Allocates nothing unless it fails.
+/// Fills `out` with the bytes at `offset` of a file that had `size` bytes when it was first
+/// inspected. Opens and closes the file, for corpora of more files than may stay open. Allocates
+/// nothing unless it fails.
 Status readFileAt(const std::string &path, uint64_t size, uint64_t offset, std::span<uint8_t> out);
 
-/// A file that is written piece by piece under a temporary name. Without commit() nothing remains
-/// of it. Move-only.
+/// A file that is written in pieces under a temporary name. Without commit() it is deleted.
+/// Move-only.
 class StagedFile {
 public:
   static Result<StagedFile> create(const std::string &path);
@@ -50,11 +51,11 @@ public:
   StagedFile &operator=(StagedFile &&other) noexcept;
   ~StagedFile();
 
-  /// Appends; buffered, so that small pieces are cheap.
+  /// Appends the bytes. Buffered, so that small pieces are cheap.
   Status append(std::string_view bytes);
-  /// Writes the buffer and syncs; afterwards only commit() may be called.
+  /// Writes the buffer and syncs the file. Afterwards only commit() may be called.
   Status sync();
-  /// Gives the synced file its name and syncs the folder.
+  /// Renames the synced file to its final name and syncs the folder.
   Status commit();
 
   const std::string &path() const { return path_; }
@@ -69,7 +70,7 @@ private:
   std::string buffer_;
 };
 
-/// A Status for the error in errno: "cannot <what> '<path>': <reason>".
+/// Returns a Status for the error in errno: "cannot <what> '<path>': <reason>".
 Status systemError(const char *what, const std::string &path);
 
 } // namespace shardc::data

@@ -25,7 +25,7 @@ struct OpenStore {
   bool isText = false;
 };
 
-/// Opens the datasets of one configuration; each path once.
+/// Opens the datasets of one configuration, each path only once.
 class Opener {
 public:
   explicit Opener(const DataConfig &config) : config_(config) {}
@@ -80,7 +80,7 @@ Result<OpenStore> Opener::openStore(const std::string &path) {
   return result;
 }
 
-/// The documents of a dataset that a split has, of which there is at least one.
+/// Returns the range of documents of a dataset that belongs to a split. Fails if it is empty.
 Result<std::pair<int64_t, int64_t>> Opener::documentsOf(const std::string &path, Split split,
                                                         const SplitRange &range,
                                                         int64_t numDocuments) const {
@@ -136,14 +136,14 @@ Result<std::unique_ptr<DataSource>> Opener::openOne(const std::string &path, Spl
   return std::unique_ptr<DataSource>(std::move(source));
 }
 
-/// `single`: one dataset is not a blend, whatever its weight.
+/// `single`: whether there is only one dataset, which is not a blend whatever its weight.
 Result<std::unique_ptr<DataSource>> Opener::openBlend(const Blend &blend, Split split,
                                                       const SplitRange &range, bool single) {
   std::optional<int64_t> target = config_.samples[static_cast<size_t>(split)];
   if (single)
     return openOne(blend.paths[0], split, range, target);
   bool weighted = !blend.weights.empty();
-  if (config_.pathKind == PathKind::Packed) { // all packs, whose order is that of the batches
+  if (config_.pathKind == PathKind::Packed) { // all packs; the batches determine their order
     target.reset();
     if (weighted)
       return makeStatus(report::DataRefused,
@@ -234,7 +234,7 @@ Status Opener::open(DataSets &sets) {
   return Status::ok();
 }
 
-/// The product, or the largest number if it does not fit, which opening refuses.
+/// Returns the product, or the largest number if it does not fit. Opening refuses that number.
 int64_t product(int64_t a, int64_t b) {
   int64_t result = 0;
   return __builtin_mul_overflow(a, b, &result) ? std::numeric_limits<int64_t>::max() : result;

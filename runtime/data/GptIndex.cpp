@@ -16,7 +16,7 @@ constexpr double kFinalEpochThreshold = 0.80;
 
 struct Epochs {
   int64_t count = 1;
-  int64_t samplesBeforeFinal = 0; ///< samples that the epochs before the last one fill
+  int64_t samplesBeforeFinal = 0; ///< samples for which the epochs before the last one suffice
   bool separateFinal = false;
 };
 
@@ -42,7 +42,7 @@ Result<Epochs> planEpochs(const GptIndexSpec &spec, int64_t tokensPerEpoch) {
   return epochs;
 }
 
-/// Appends `epochs` times the sequences of the spec and shuffles what was appended.
+/// Appends the sequences of the spec `epochs` times, and shuffles the appended part.
 void appendShuffled(std::vector<int32_t> &documents, const GptIndexSpec &spec, int64_t epochs,
                     NumpyRandom &random) {
   size_t begin = documents.size();
@@ -70,7 +70,7 @@ Status checkSize(const GptIndexSpec &spec, int64_t epochs, int64_t samples) {
 
 } // namespace
 
-/// Cuts the row of documents into samples; each begins at the last token of the previous one.
+/// Cuts the concatenated documents into samples. Each begins at the last token of the previous one.
 void GptIndex::cutSamples(std::span<const int32_t> lengths, int64_t sequenceLength,
                           int64_t numSamples) {
   positions_.reserve(static_cast<size_t>(numSamples) + 1);
@@ -85,7 +85,7 @@ void GptIndex::cutSamples(std::span<const int32_t> lengths, int64_t sequenceLeng
         at.offset += static_cast<int32_t>(needed - 1);
         break;
       }
-      if (at.document + 1 == documents_.size()) { // only for a partial sample
+      if (at.document + 1 == documents_.size()) { // happens only for a partial sample
         at.offset = length - 1;
         break;
       }

@@ -1,8 +1,9 @@
 // The order in which the sequences of a store become samples, as in Megatron-Core's GPTDataset.
-// Sequences are repeated for as many epochs as needed and shuffled, concatenated and cut into
-// samples that share one token with the next, and the samples are shuffled. If less than 80 % of
-// the last epoch is needed, it is shuffled separately, so that no sequence occurs much more often
-// than another. Shuffles are numpy's, so the order for a seed is Megatron's.
+// Sequences are repeated for as many epochs as needed and shuffled, then concatenated and cut into
+// samples, each of which shares one token with the next. Finally the samples are shuffled. If less
+// than 80 % of the last epoch is needed, it is shuffled separately, so that no sequence occurs much
+// more often than another. The shuffles are those of numpy, so a seed gives the same order as in
+// Megatron.
 #pragma once
 
 #include <cstdint>
@@ -20,12 +21,12 @@ struct GptIndexSpec {
   int64_t firstSequence = 0;
   int64_t endSequence = 0;
   int64_t sequenceLength = 0;
-  /// Minimum number of samples; if unset, one epoch.
+  /// Minimum number of samples; unset: one epoch.
   std::optional<int64_t> numSamples;
   uint32_t seed = 1234;
-  /// False keeps the last sample even if tokens are missing at its end.
+  /// If false, the last sample is kept even if tokens are missing at its end.
   bool dropLastPartial = true;
-  /// Memory limit of the index.
+  /// Memory limit of the index in bytes.
   int64_t bytesMax = int64_t{32} << 30;
 };
 
@@ -33,12 +34,12 @@ class GptIndex {
 public:
   /// A position in the concatenated sequences.
   struct TokenPosition {
-    uint32_t document; ///< position in the document order
-    int32_t offset;    ///< token in that document
+    uint32_t document; ///< index in the document order
+    int32_t offset;    ///< index of the token in that document
   };
 
-  /// `lengths` are the tokens of each sequence of the store called `name`. InvalidInput if the
-  /// sequences hold too few tokens, Exhausted beyond bytesMax.
+  /// `lengths`: the number of tokens of each sequence of the store `name`. InvalidInput if the
+  /// sequences have too few tokens, Exhausted if the index exceeds bytesMax.
   static Result<GptIndex> build(std::span<const int32_t> lengths, const GptIndexSpec &spec,
                                 const std::string &name);
 
@@ -46,11 +47,11 @@ public:
   int64_t numEpochs() const { return numEpochs_; }
   bool separateFinalEpoch() const { return separateFinalEpoch_; }
 
-  /// The cut at position `index` of the shuffled samples.
+  /// Returns the cut at position `index` of the shuffled samples.
   int64_t shuffled(int64_t index) const { return shuffle_[static_cast<size_t>(index)]; }
-  /// The beginning of sample `cut`; for numSamples() the end of the last one.
+  /// Returns the beginning of sample `cut`; for numSamples(), the end of the last sample.
   TokenPosition position(int64_t cut) const { return positions_[static_cast<size_t>(cut)]; }
-  /// The sequence of the store at a position of the document order.
+  /// Returns the sequence of the store at a position of the document order.
   int32_t sequence(uint32_t document) const { return documents_[document]; }
 
   std::span<const int32_t> documents() const { return documents_; }

@@ -27,8 +27,8 @@ Result<std::unique_ptr<GptSource>> GptSource::create(std::shared_ptr<const Token
   return source;
 }
 
-/// Reads `count` tokens of a sequence to position `written` of the text. The text is the tokens and
-/// the one that follows them.
+/// Reads `count` tokens of a sequence to position `written` of the text, which consists of `tokens`
+/// and the token `following` after them.
 Status GptSource::readPart(int32_t sequence, int64_t offset, int64_t count, int64_t written,
                            std::span<int32_t> tokens, int32_t &following) const {
   int64_t inTokens = std::min(count, sequenceLength_ - written);
@@ -41,8 +41,8 @@ Status GptSource::readPart(int32_t sequence, int64_t offset, int64_t count, int6
   return Status::ok();
 }
 
-/// Reads the text of a cut and returns its length: sequenceLength + 1, or less for a partial
-/// cut.
+/// Reads the text of a cut and returns its length: sequenceLength + 1, or less if the cut is
+/// partial.
 Result<int64_t> GptSource::readText(int64_t cut, std::span<int32_t> tokens,
                                     int32_t &following) const {
   GptIndex::TokenPosition begin = index_.position(cut), end = index_.position(cut + 1);
@@ -60,12 +60,13 @@ Result<int64_t> GptSource::readText(int64_t cut, std::span<int32_t> tokens,
   return written;
 }
 
-/// Positions and document starts as the store has documents. Padding belongs to the last one.
+/// Fills positions and document starts according to the documents of the store. Padding belongs to
+/// the last document.
 void GptSource::fillDocuments(int64_t cut, Sample &out) const {
   GptIndex::TokenPosition begin = index_.position(cut), end = index_.position(cut + 1);
   std::span<const int32_t> lengths = store_->sequenceLengths();
   auto length = static_cast<int32_t>(sequenceLength_);
-  int64_t next = 0; // where the next document begins
+  int64_t next = 0; // position where the next document begins
   int32_t count = 0, start = 0;
   for (uint32_t document = begin.document; document <= end.document && next < length; ++document) {
     int64_t from = document == begin.document ? begin.offset : 0;
@@ -106,7 +107,7 @@ Status GptSource::sample(int64_t index, Sample &out) const {
     if (following < 0 || following >= vocabSize_)
       return badToken(following);
   }
-  // Missing tokens of a partial sample are ignored in the search for document ends.
+  // The missing tokens of a partial sample must not count as document ends.
   std::span<int32_t> missing = out.tokens.subspan(numTokens);
   std::fill(missing.begin(), missing.end(), -1);
   fillTargets(out, following, std::min(length - 1, sequenceLength_), options_);

@@ -1,4 +1,4 @@
-// Samples of a token store in the order of a GptIndex.
+// A source whose samples come from a token store in the order of a GptIndex.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,7 @@ namespace shardc::data {
 class GptSource : public DataSource {
 public:
   /// Builds the index of `spec` over `store`. A token outside [0, vocabSize) is an error when it is
-  /// read, unless vocabSize is 0.
+  /// read; vocabSize 0: every token is valid.
   static Result<std::unique_ptr<GptSource>> create(std::shared_ptr<const TokenStore> store,
                                                    const GptIndexSpec &spec,
                                                    const DocumentOptions &options,

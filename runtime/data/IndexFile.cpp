@@ -63,7 +63,7 @@ int64_t IndexFile::offsetOf(int64_t sequence) const {
   return strideOffsets_[static_cast<size_t>(sequence / kOffsetStride)] + tokens * tokenBytes(type_);
 }
 
-/// The state of one parse; each method checks one field of the file.
+/// The state of parsing one file; each method checks one field.
 class IndexParser {
 public:
   IndexParser(const std::string &name, uint64_t indexBytes, uint64_t binBytes,
@@ -90,7 +90,8 @@ private:
   Status checkPointers() const;
   Status checkDocuments();
 
-  /// Calls `visit(i, value)` for the `count` values of type T at `offset`; stops at a failure.
+  /// Calls `visit(i, value)` for the `count` values of type T at `offset`; stops at the first
+  /// failure.
   template <typename T, typename Visit>
   Status forEach(uint64_t offset, uint64_t count, Visit visit) const;
 
@@ -130,7 +131,7 @@ Status IndexParser::parseHeader() {
 }
 
 Status IndexParser::checkSize() const {
-  // Samples refer to sequences by int32, as upstream's do.
+  // Samples refer to sequences by int32, as they do upstream.
   if (sequenceCount_ > std::numeric_limits<int32_t>::max())
     return fail("field 'sequence count' is {}; the limit is {}", sequenceCount_,
                 std::numeric_limits<int32_t>::max());

@@ -1,7 +1,7 @@
-// The index of a Megatron indexed dataset (.idx): nine bytes of magic, version 1, the token type,
-// then sequence lengths (int32), byte offsets (int64) and document boundaries (int64), all little
-// endian and unaligned. Parsing checks every field, so that reading tokens afterwards needs no
-// checks.
+// The index of a Megatron indexed dataset (.idx): nine magic bytes, version 1, the token type, two
+// counts, then sequence lengths (int32), byte offsets (int64) and document boundaries (int64), all
+// little endian and unaligned. Parsing checks every field, so that reading tokens afterwards needs
+// no checks.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace shardc::data {
 
-/// Type of the tokens in a .bin file; the numbers are those of the file.
+/// Type of the tokens in a .bin file. The enumerators have the values that the file format uses.
 enum class TokenType : uint8_t {
   UInt8 = 1,
   Int8 = 2,
@@ -28,29 +28,30 @@ enum class TokenType : uint8_t {
   UInt16 = 8,
 };
 
-/// Bytes of one token.
+/// Size of one token in bytes.
 int64_t tokenBytes(TokenType type);
 
 /// NumPy's name of the type.
 std::string_view tokenTypeName(TokenType type);
 
-/// The smallest type that Megatron uses for a vocabulary: uint16 below 65500 tokens, else int32.
+/// Returns the smallest type that Megatron uses for a vocabulary: uint16 below 65500 tokens,
+/// otherwise int32.
 TokenType tokenTypeFor(int64_t vocabSize);
 
 inline constexpr std::string_view kIndexMagic{"MMIDIDX\0\0", 9};
 inline constexpr uint64_t kIndexVersion = 1;
-/// Magic, version, type, count of sequences, count of document boundaries.
+/// Bytes of magic, version, token type, count of sequences, count of document boundaries.
 inline constexpr uint64_t kIndexHeaderBytes = 34;
 
 /// The part of an index that stays in memory. Byte offsets are the running sum of the lengths, so
-/// every kOffsetStride-th of them is enough to find the others.
+/// every kOffsetStride-th of them suffices to compute the others.
 class IndexFile {
 public:
-  /// Reads `out.size()` bytes from an offset of the index.
+  /// Reads `out.size()` bytes at an offset of the index.
   using Reader = std::function<Status(uint64_t, std::span<uint8_t>)>;
 
-  /// Parses an index of `indexBytes` bytes for a .bin file of `binBytes` bytes. InvalidInput names
-  /// `name` and the wrong field; memory is bounded by `indexBytes`.
+  /// Parses an index of `indexBytes` bytes for a .bin file of `binBytes` bytes. InvalidInput,
+  /// naming `name` and the wrong field, if it is malformed. Memory use is bounded by `indexBytes`.
   static Result<IndexFile> parse(const std::string &name, uint64_t indexBytes, uint64_t binBytes,
                                  const Reader &read);
 
@@ -59,7 +60,7 @@ public:
   int64_t numSequences() const { return static_cast<int64_t>(lengths_.size()); }
   int64_t numDocuments() const { return numDocuments_; }
 
-  /// Byte offset of a sequence in the .bin file.
+  /// Byte offset of the first token of a sequence in the .bin file.
   int64_t offsetOf(int64_t sequence) const;
 
 private:

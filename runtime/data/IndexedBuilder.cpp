@@ -14,8 +14,8 @@ template <typename T> std::string_view asBytes(const T &value) {
   return {reinterpret_cast<const char *>(&value), sizeof(T)};
 }
 
-/// Narrows tokens to T, contiguously in `out`; returns the index of the first that does not fit, or
-/// -1.
+/// Converts tokens to the narrower type T, contiguously in `out`. Returns the index of the first
+/// token that does not fit, or -1.
 template <typename T> int64_t narrow(std::span<const int32_t> tokens, uint8_t *out) {
   for (size_t i = 0; i < tokens.size(); ++i) {
     if (static_cast<int64_t>(tokens[i]) < static_cast<int64_t>(std::numeric_limits<T>::min()) ||

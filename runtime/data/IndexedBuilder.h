@@ -1,5 +1,5 @@
-// Writes Megatron indexed datasets, byte for byte as Megatron-Core's builder does. The .bin file is
-// streamed; memory holds four bytes per sequence and eight per document.
+// Writes Megatron indexed datasets with exactly the bytes that Megatron-Core's builder writes. The
+// .bin file is streamed; four bytes per sequence and eight per document stay in memory.
 #pragma once
 
 #include <span>
@@ -12,26 +12,27 @@
 
 namespace shardc::data {
 
-/// The error `data-refused` if the prefix of an indexed dataset gives its files no name.
+/// Returns the error `data-refused` if a prefix would leave the files of the dataset without a
+/// name.
 Status checkPrefix(const std::string &prefix);
 
 class IndexedBuilder {
 public:
-  /// Begins PREFIX.bin; the folder must exist. Float types are refused.
+  /// Creates PREFIX.bin, whose folder must exist. Floating-point types are refused.
   static Result<IndexedBuilder> create(const std::string &prefix, TokenType type);
 
-  /// Appends tokens to the current sequence; InvalidInput if one does not fit the
-  /// type.
+  /// Appends tokens to the current sequence. InvalidInput if a token does not fit the type.
   Status addTokens(std::span<const int32_t> tokens);
 
-  /// Ends the sequence; one without tokens is an empty sequence.
+  /// Ends the sequence, which may be empty.
   Status endSequence();
 
-  /// Ends the document after the sequences since the last document end; there may be none.
+  /// Ends the document. It consists of the sequences since the last document end, of which there
+  /// may be none.
   Status endDocument();
 
   /// Renames both files to their final names. Between the removal of an old index and the rename of
-  /// the new one there is no dataset with that prefix; a mixed pair never exists.
+  /// the new one no dataset with that prefix exists, so an old file is never paired with a new one.
   Status finalize();
 
   int64_t numSequences() const { return static_cast<int64_t>(lengths_.size()); }

@@ -10,7 +10,8 @@
 namespace shardc::data {
 namespace {
 
-/// Widens tokens of type T; false with the position of the first one that does not fit an int32.
+/// Converts tokens of type T to int32. Returns false, with the position of the first token that
+/// does not fit, on failure.
 template <typename T> bool widen(const uint8_t *bytes, std::span<int32_t> out, size_t &bad) {
   for (size_t i = 0; i < out.size(); ++i) {
     T value;

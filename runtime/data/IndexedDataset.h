@@ -9,14 +9,15 @@ namespace shardc::data {
 
 class IndexedDataset : public TokenStore {
 public:
-  /// Opens and checks both files of a path, which is their prefix or one of them; only the .bin
-  /// file stays open.
+  /// Opens and checks both files. `path` is their prefix or one of the files. Only the .bin file
+  /// stays open.
   static Result<IndexedDataset> open(const std::string &path);
 
-  /// Whether both files of a path exist.
+  /// Whether both files of the dataset exist.
   static bool exists(const std::string &path);
 
-  /// The prefix of a path: without the ending .bin or .idx, unless a pair has such a prefix.
+  /// Returns the prefix that a path refers to: the path without its suffix .bin or .idx, unless a
+  /// dataset has the whole path as its prefix.
   static std::string prefixOf(const std::string &path);
 
   const IndexFile &index() const { return index_; }

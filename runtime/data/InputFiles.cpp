@@ -70,7 +70,7 @@ Status addInput(const std::string &input, std::vector<std::string> &files) {
   return makeStatus(report::DataNotFound, "there is no file or folder '{}'", input);
 }
 
-/// Refuses files that are certainly not text; as bytes, the model would only learn noise from them.
+/// Refuses files that are certainly not text. From their bytes the model would only learn noise.
 Status checkIsText(const std::string &file, PackedInputs packed) {
   bool isTaken = packed == PackedInputs::Taken && (file.ends_with(".gz") || file.ends_with(".zst"));
   for (std::string_view suffix : {".gz", ".bz2", ".xz", ".zst", ".zip"})

@@ -13,7 +13,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-/// Receives the events of one line. Depth 1 is inside the object, 2 inside its values.
+/// Receives the parse events of one line. Depth 1 is inside the object, 2 inside its values.
 class TextHandler : public nlohmann::json_sax<Json> {
 public:
   TextHandler(std::string_view key, std::vector<std::string> &texts) : key_(key), texts_(texts) {}
@@ -78,7 +78,8 @@ public:
   }
 
 private:
-  /// The list of sentences is depth 2 under the key; deeper values under it are refused.
+  /// Whether the parser is in the list of sentences: at depth 2, under the key. Deeper values under
+  /// the key are refused.
   bool inList() const { return depth_ == 2 && matches_; }
   bool takes() const { return matches_ && (depth_ == 1 || depth_ == 2); }
 
@@ -87,7 +88,8 @@ private:
     texts_.clear();
   }
 
-  /// A value that is not text: an error at the top level and under the key, ignored elsewhere.
+  /// Handles a value that is not text: an error at the top level and under the key, ignored
+  /// elsewhere.
   bool other(const char *what) {
     if (depth_ == 0)
       status = makeStatus(report::DataRefused, "the line is {}, not an object", what);
@@ -99,7 +101,7 @@ private:
     return status.isOk();
   }
 
-  /// The library's message, without its own number and position.
+  /// Returns the library's message without its error number and position.
   static std::string_view reason(std::string_view text) {
     size_t colon = text.rfind("syntax error");
     return colon == std::string_view::npos ? text : text.substr(colon);
@@ -138,7 +140,7 @@ Status forEachLine(const std::string &path, uint64_t lineBytesMax,
                    const std::function<Status(std::string_view)> &visit) {
   ASSIGN_OR_RETURN(DataFile file, DataFile::open(path));
   constexpr uint64_t kChunkBytes = uint64_t{1} << 20;
-  std::string chunk, rest; // rest: the beginning of a line that continues after its chunk
+  std::string chunk, rest; // rest: the beginning of a line that continues in the next chunk
   int64_t lineNumber = 0;
   auto visitLine = [&](std::string_view line) {
     ++lineNumber;

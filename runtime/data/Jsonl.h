@@ -1,4 +1,4 @@
-// JSON lines as a source of text: one object per line, with the text under one key.
+// JSON lines as a source of text: each line is an object with the text under one key.
 #pragma once
 
 #include <functional>
@@ -11,13 +11,14 @@
 namespace shardc::data {
 
 /// Copies the text under `key` of the object in `line` to `texts`: one string, or the strings of a
-/// list (sentences). If a key occurs twice, the last one counts. No tree is built, so memory is
-/// bounded by the line. InvalidInput, without a location, for malformed lines, a missing key, other
-/// types and text that is not UTF-8.
+/// list (sentences). If the key occurs twice, the last one counts. No tree is built, so memory use
+/// is bounded by the line. InvalidInput, without a location, for a malformed line, a missing key,
+/// values of other types, and text that is not UTF-8.
 Status extractTexts(std::string_view line, std::string_view key, std::vector<std::string> &texts);
 
-/// Calls `visit` for each line of the file that is not blank, without its line end, and adds
-/// "path:line: " to its errors. InvalidInput for lines of more than `lineBytesMax` bytes.
+/// Calls `visit` for each non-blank line of the file, without the line end, and prepends
+/// "path:line: " to the errors of `visit`. InvalidInput for a line of more than `lineBytesMax`
+/// bytes.
 Status forEachLine(const std::string &path, uint64_t lineBytesMax,
                    const std::function<Status(std::string_view)> &visit);
 

@@ -13,7 +13,7 @@ uint64_t NumpyRandom::interval(uint64_t max) {
     if (max <= UINT32_MAX) {
       value = next32() & mask;
     } else {
-      uint64_t high = next32(); // numpy takes the high half first
+      uint64_t high = next32(); // numpy draws the high half first
       value = (high << 32 | next32()) & mask;
     }
   } while (value > max);

@@ -1,6 +1,6 @@
 // The shuffles of numpy.random.RandomState, bit for bit: MT19937 seeded by one 32-bit number,
-// bounded numbers by masked rejection, Fisher-Yates from the end. Megatron orders its samples with
-// these, so equal seeds give equal orders.
+// masked rejection for bounded numbers, and Fisher-Yates from the end. Megatron orders its samples
+// with these, so equal seeds give equal orders.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +14,11 @@ class NumpyRandom {
 public:
   explicit NumpyRandom(uint32_t seed) : engine_(seed) {}
 
-  /// The next 32 random bits.
+  /// Returns the next 32 random bits.
   uint32_t next32() { return static_cast<uint32_t>(engine_()); }
 
-  /// A number in [0, max], like numpy's random_interval: draws 32 bits if max fits, else 64.
+  /// Returns a number in [0, max], as numpy's random_interval: draws 32 bits if max fits, otherwise
+  /// 64.
   uint64_t interval(uint64_t max);
 
   /// Permutes in place, as RandomState.shuffle does with a one-dimensional array.

@@ -39,7 +39,7 @@ Result<std::string> readManifest(const std::string &prefix, const std::string &p
   return text;
 }
 
-/// The boundaries of documents are the last numbers of an index, which IndexFile has checked.
+/// Reads the boundaries of documents: the last numbers of an index, which IndexFile has checked.
 Result<std::vector<int64_t>> readDocuments(const std::string &prefix, int64_t documents) {
   ASSIGN_OR_RETURN(DataFile idx, DataFile::open(prefix + ".idx"));
   std::vector<int64_t> starts(static_cast<size_t>(documents) + 1);

@@ -1,16 +1,14 @@
 // Packs of rows for fine-tuning on disk:
 //
-//   P.bin, P.idx            an indexed dataset: a sequence is a row, a document is a pack
-//   P.mask.bin, P.mask.idx  one more with a uint8 for each token: 1 if it counts in the loss when
-//   it
-//                           is predicted, else 0
-//   P.json                  the manifest: JSON with what they are for and what they were made of
+//   P.bin, P.idx            an indexed dataset: each sequence is a row, each document is a pack
+//   P.mask.bin, P.mask.idx  another one, of uint8: 1 if the token's prediction counts in the loss,
+//                           otherwise 0
+//   P.json                  the manifest in JSON: what the packs are for and were made from
 //   P.reference.json        of pairs: the log-probability of each row by a reference model
 //
-// Rows 2i and 2i + 1 of packs of pairs are a chosen answer and a rejected one, each with its
-// prompt. A row of n tokens takes n - 1 places of a sample: each token predicts the next one of its
-// row. The manifest is written last and removed first, so that files with a manifest belong
-// together.
+// Rows 2i and 2i + 1 of packs of pairs are a chosen and a rejected answer, each after its prompt. A
+// row of n tokens takes n - 1 positions of a sample, since each token predicts the next one of its
+// row. The manifest is written last and removed first, so files with a manifest belong together.
 #pragma once
 
 #include <cstdint>
@@ -27,16 +25,17 @@ namespace shardc::data {
 
 inline constexpr int64_t kPackFormat = 1;
 
-/// What a run needs of packs: rows in pairs, and their log-probabilities by a reference model.
+/// The kind of packs that a run needs: single rows, rows in pairs, or pairs with their
+/// log-probabilities by a reference model.
 enum class Pairs : uint8_t { None, Alone, WithReference };
 
-/// What a run needs of the manifest.
+/// The fields of the manifest that a run needs.
 struct PackManifest {
   int64_t vocabSize = 0;
-  int64_t length = 0;    ///< places of a pack
+  int64_t length = 0;    ///< positions of a pack
   bool isPacked = false; ///< packs may have several rows
-  int32_t padToken = 0;  ///< what fills the rest of a sample; it does not count in the loss
-  std::string tokenizer; ///< its file as the user named it; empty if there is none
+  int32_t padToken = 0;  ///< fills the rest of a sample; excluded from the loss
+  std::string tokenizer; ///< its file as the user named it; empty if unknown
   std::string tokenizerSha256;
   std::string sha256;   ///< of rows and masks
   bool isPairs = false; ///< rows 2i and 2i + 1 belong together
@@ -48,18 +47,18 @@ Result<PackManifest> parsePackManifest(std::string_view text, const std::string 
 
 class PackFiles {
 public:
-  /// Opens and checks all files of a prefix; the path may also be one of them. DataNotFound, with
-  /// the command that makes packs, if there is no manifest.
+  /// Opens and checks all files of a prefix. `path` is the prefix or one of the files.
+  /// DataNotFound, with the command that creates packs, if there is no manifest.
   static Result<PackFiles> open(const std::string &path);
 
   const PackManifest &manifest() const { return manifest_; }
-  /// The text of the manifest.
+  /// The unparsed manifest.
   const std::string &manifestText() const { return text_; }
   const std::string &prefix() const { return tokens_.name(); }
   int64_t numPacks() const { return static_cast<int64_t>(starts_.size()) - 1; }
   /// The rows of a pack are [firstRow(pack), firstRow(pack + 1)).
   int64_t firstRow(int64_t pack) const { return starts_[static_cast<size_t>(pack)]; }
-  /// Tokens of each row, at least 2.
+  /// Number of tokens of each row, at least 2.
   std::span<const int32_t> lengths() const { return tokens_.sequenceLengths(); }
   const IndexedDataset &tokens() const { return tokens_; }
   const IndexedDataset &masks() const { return masks_; }
@@ -73,15 +72,15 @@ private:
   std::vector<int64_t> starts_;
 };
 
-/// Writes the files of a prefix. Nothing has its final name before finish().
+/// Writes the files of a prefix. No file has its final name before finish().
 class PackWriter {
 public:
   static Result<PackWriter> create(const std::string &prefix, int64_t vocabSize);
 
-  /// `masks` has a 0 or 1 for each token.
+  /// `masks` has a 0 or 1 for each token: whether its prediction counts in the loss.
   Status addRow(std::span<const int32_t> tokens, std::span<const int32_t> masks);
   Status endPack();
-  /// Gives the files their names, the manifest's last.
+  /// Renames the files to their final names, the manifest last.
   Status finish(std::string_view manifest);
 
   int64_t numRows() const { return tokens_.numSequences(); }

@@ -1,4 +1,5 @@
-// What a reference model says of pairs, made before a run: P.reference.json beside the packs P.
+// The log-probabilities of pairs by a reference model, computed before a run: P.reference.json for
+// the packs P.
 #pragma once
 
 #include <span>
@@ -10,15 +11,16 @@
 
 namespace shardc::data {
 
-/// The log-probability of what counts in each row, in the order of rows. DataNotFound, with the
-/// command that makes it, if there is no file; DataRefused if it is that of other packs.
+/// Reads, for each row in order, the log-probability of the tokens that count in the loss.
+/// DataNotFound, with the command that creates the file, if it does not exist; DataRefused if it
+/// belongs to other packs.
 Result<std::vector<double>> readPackReference(const PackFiles &files);
 
-/// The same of a text; errors name `path`.
+/// Parses the text of such a file; errors name `path`.
 Result<std::vector<double>> parsePackReference(std::string_view text, const std::string &path,
                                                const PackManifest &manifest);
 
-/// Writes the file. `model` is what computed the numbers, as the user named it.
+/// Writes the file. `model` names, in the user's words, the model that computed the numbers.
 Status writePackReference(const PackFiles &files, const std::string &model,
                           std::span<const double> logProbabilities);
 

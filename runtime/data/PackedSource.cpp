@@ -10,7 +10,8 @@
 namespace shardc::data {
 namespace {
 
-/// Positions of a document begin at 0; it begins at `at` of the sample.
+/// Begins a document of `places` positions at position `at` of the sample. Its position ids begin
+/// at 0.
 void beginDocument(Sample &out, int64_t at, int64_t places) {
   if (!out.documentStarts.empty())
     out.documentStarts[static_cast<size_t>(out.numDocuments)] = static_cast<int32_t>(at);

@@ -1,5 +1,5 @@
-// Samples from packs: each pack is a sample, and its rows are documents. The rest of the sequence
-// is one more document, which does not count in the loss.
+// A source of samples from packs: each pack is a sample, and its rows are documents. The rest of
+// the sequence is a further document, which does not count in the loss.
 #pragma once
 
 #include <memory>
@@ -12,10 +12,10 @@ namespace shardc::data {
 
 class PackedSource : public DataSource {
 public:
-  /// Of the packs [firstPack, endPack). InvalidInput if packs are of another length than
-  /// `sequenceLength`, or of a larger vocabulary than `vocabSize`; rows that are not packed may be
-  /// shorter. DataRefused if they have no pairs that the run needs, or pairs that it does not
-  /// expect.
+  /// Creates a source of the packs [firstPack, endPack). InvalidInput if the length of the packs is
+  /// not `sequenceLength`, or their vocabulary is larger than `vocabSize`; rows that are not packed
+  /// may be shorter. DataRefused if the packs have no pairs although the run needs them, or the
+  /// other way round.
   static Result<std::unique_ptr<PackedSource>> create(std::shared_ptr<const PackFiles> files,
                                                       int64_t firstPack, int64_t endPack,
                                                       int64_t sequenceLength, int64_t vocabSize,
@@ -24,7 +24,8 @@ public:
   const std::string &name() const override { return files_->prefix(); }
   int64_t numSamples() const override { return endPack_ - firstPack_; }
   int64_t sequenceLength() const override { return sequenceLength_; }
-  /// Sums of squares of the documents' places, to which the time of attention is proportional.
+  /// For each pack, the sum of the squared document lengths, to which the time of attention is
+  /// proportional.
   std::span<const int64_t> costs() const override { return costs_; }
   Status sample(int64_t index, Sample &out) const override;
 
@@ -36,7 +37,7 @@ private:
   std::shared_ptr<const PackFiles> files_;
   int64_t firstPack_, endPack_, sequenceLength_, vocabSize_;
   std::vector<int64_t> costs_;
-  std::vector<double> reference_; ///< by row; empty: none
+  std::vector<double> reference_; ///< by row; empty if there is no reference
 };
 
 } // namespace shardc::data

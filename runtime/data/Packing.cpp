@@ -13,7 +13,8 @@ namespace {
 
 using Packs = std::vector<std::vector<uint32_t>>;
 
-/// Room of packs, with the first one that has enough: a tree of the largest room below each node.
+/// The free space of packs, to find the first pack that has enough: a tree of the largest space
+/// below each node.
 class Rooms {
 public:
   explicit Rooms(size_t count) {
@@ -28,7 +29,7 @@ public:
     while ((node /= 2) > 0)
       most_[node] = std::max(most_[2 * node], most_[2 * node + 1]);
   }
-  /// The number of leaves if none has it.
+  /// Returns the first pack with enough space, or the number of leaves if there is none.
   size_t firstWith(int64_t room) const {
     if (most_[1] < room)
       return leaves_;
@@ -61,8 +62,8 @@ Packs firstFit(std::span<const int32_t> lengths, std::span<const uint32_t> order
   return packs;
 }
 
-/// Each row, the longest first, goes to the pack with the least cost that has room, of the
-/// cheapest few, else to the first that has.
+/// Assigns each row, in decreasing order of length, to the cheapest pack that has space among the
+/// first few by cost, otherwise to the first pack that has space.
 Packs balanced(std::span<const int32_t> lengths, std::span<const uint32_t> order, int64_t capacity,
                size_t count) {
   constexpr int64_t kTried = 64;
@@ -119,7 +120,7 @@ Result<Packs> packRows(std::span<const int32_t> lengths, int64_t capacity, Packi
   std::vector<uint32_t> order(lengths.size());
   std::iota(order.begin(), order.end(), 0u);
   NumpyRandom random(seed);
-  random.shuffle(std::span(order)); // equal lengths take turns at random
+  random.shuffle(std::span(order)); // randomises the order of rows with equal lengths
   if (kind == PackingKind::None) {
     Packs packs;
     for (uint32_t row : order)

@@ -10,18 +10,19 @@
 namespace shardc::data {
 
 enum class PackingKind : uint8_t {
-  None,     ///< a pack for each row
+  None,     ///< one pack for each row
   FirstFit, ///< first-fit decreasing: few packs
-  Balanced, ///< as few packs, whose sums of squares of lengths are nearly equal: equal attention
+  Balanced, ///< equally few packs with nearly equal sums of squared lengths
 };
 
-/// Rows of each pack, by their index; each row occurs once, and no sum of lengths exceeds the
-/// capacity. Packs, and rows in them, are in a random order that the seed gives. InvalidInput for a
-/// row that is longer than the capacity, or without length.
+/// Returns the rows of each pack, by index. Each row occurs once, and no pack's sum of lengths
+/// exceeds the capacity. The order of packs, and of rows in them, is random and determined by the
+/// seed. InvalidInput for a row that is empty or longer than the capacity.
 Result<std::vector<std::vector<uint32_t>>>
 packRows(std::span<const int32_t> lengths, int64_t capacity, PackingKind kind, uint32_t seed);
 
-/// Sum of squares of the lengths of some rows: attention within documents takes time in proportion.
+/// Returns the sum of squares of the lengths of some rows, to which the time of attention within
+/// documents is proportional.
 int64_t attentionCost(std::span<const int32_t> lengths, std::span<const uint32_t> rows);
 
 } // namespace shardc::data

@@ -26,7 +26,8 @@ void fillDocumentStarts(Sample &out, const DocumentOptions &options) {
       out.documentStarts[static_cast<size_t>(out.numDocuments++)] = i + 1;
 }
 
-/// Pad tokens do not count, and every token must be in the vocabulary.
+/// Excludes pad tokens from the loss, and replaces them by 0 so that every token is in the
+/// vocabulary.
 void maskPads(Sample &out, int32_t padToken) {
   for (size_t i = 0; i < out.tokens.size(); ++i) {
     if (out.labels[i] == padToken) {

@@ -26,7 +26,7 @@ Result<SampleOrder> SampleOrder::create(const OrderSpec &spec, const BatchShape 
   order.shuffledTogether_ = !isCyclic        ? samples
                             : spec.isSharded ? samples / round * shape.microBatch
                                              : samples / shape.microBatch * shape.microBatch;
-  constexpr int64_t kBytes = 2 * sizeof(uint32_t); // of an element, in the orders of two passes
+  constexpr int64_t kBytes = 2 * sizeof(uint32_t); // of an element in the orders of two passes
   if (order.shuffledTogether_ > spec.bytesMax / kBytes ||
       order.shuffledTogether_ > std::numeric_limits<uint32_t>::max())
     return makeStatus(StatusCode::Exhausted,
@@ -46,7 +46,7 @@ Result<SampleOrder> SampleOrder::create(const OrderSpec &spec, const BatchShape 
   return order;
 }
 
-/// The element of a pass' permutation.
+/// Returns an element of the permutation of a pass.
 int64_t SampleOrder::shuffled(int64_t pass, int64_t index) const {
   std::lock_guard lock(passes_->mutex);
   return shuffledLocked(pass, index);
@@ -65,7 +65,7 @@ int64_t SampleOrder::shuffledLocked(int64_t pass, int64_t index) const {
 }
 
 int64_t SampleOrder::sampleOfLocked(int64_t batch, int64_t index) const {
-  const int64_t inPass = samples_ / shape_.globalBatch; // a rest of the pass is in no batch
+  const int64_t inPass = samples_ / shape_.globalBatch; // an incomplete last batch is dropped
   return shuffledLocked(batch / inPass, batch % inPass * shape_.globalBatch + index);
 }
 
@@ -74,7 +74,7 @@ int64_t SampleOrder::sampleOf(int64_t batch, int64_t index) const {
   return sampleOfLocked(batch, index);
 }
 
-/// The number in its batch of the sample that has this rank by decreasing cost.
+/// Returns the index in its batch of the sample that is at `index` by decreasing cost.
 int64_t SampleOrder::byCost(int64_t batch, int64_t index) const {
   std::lock_guard lock(passes_->mutex);
   size_t at = passes_->batches[0] == batch ? 0 : passes_->batches[1] == batch ? 1 : 2;
@@ -98,8 +98,8 @@ int64_t SampleOrder::byCost(int64_t batch, int64_t index) const {
 int64_t SampleOrder::placeOf(int64_t position, int64_t rank, int64_t row) const {
   if (spec_.kind != OrderKind::Batch)
     return position + rank * shape_.microBatch + row;
-  // Rows of a rank come one after the other; those of all ranks are next to each other by cost, and
-  // ranks change their turns, so that a rank does not always have the larger ones.
+  // The rows of a rank are consecutive. Samples that are neighbours by cost go to different ranks,
+  // in alternating directions, so that no rank always takes the more expensive ones.
   const int64_t batch = position / shape_.globalBatch;
   const int64_t own = position % shape_.globalBatch / shape_.dataParallel + row;
   if (spec_.costs.empty())
@@ -122,7 +122,7 @@ SampleOrder::Choice SampleOrder::choose(int64_t position, int64_t rank, int64_t 
   case OrderKind::Cyclic:
     break;
   }
-  // Samples that do not fill a microbatch of all ranks at the end of a pass are dropped.
+  // At the end of a pass, samples that do not fill a microbatch of all ranks are dropped.
   const int64_t inPass = samples_ / shape_.round() * shape_.round();
   const int64_t pass = position / inPass, begin = position % inPass;
   if (spec_.isSharded)

@@ -10,15 +10,16 @@
 namespace shardc::data {
 namespace {
 
-/// A token from 32 random bits as u in [0, 1): vocabSize * u^4, so that half of all tokens lie in
-/// the lowest sixteenth of the vocabulary. Uses only products, so that all machines round alike.
+/// Returns a token for 32 random bits, taken as u in [0, 1): vocabSize * u^4, so that half of all
+/// tokens lie in the lowest sixteenth of the vocabulary. Uses only products, so that all machines
+/// round in the same way.
 int32_t skewedToken(uint32_t bits, int64_t vocabSize) {
   double u = static_cast<double>(bits) * 0x1p-32;
   double u2 = u * u;
   return static_cast<int32_t>(static_cast<double>(vocabSize) * (u2 * u2));
 }
 
-/// Both halves are answers of a pair, with a reference that does not differ between them.
+/// Makes the halves of the sample the two answers of a pair, with the same reference for both.
 void makePair(Sample &out) {
   const size_t middle = out.tokens.size() / 2;
   std::ranges::fill(out.reference, 1.0f);

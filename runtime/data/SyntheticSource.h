@@ -1,5 +1,6 @@
-// Samples without data: tokens drawn by the counter-based generator from a skewed distribution, so
-// that a model has something to learn (small tokens are frequent) and every machine draws the same.
+// A source of samples without data: the counter-based generator draws tokens from a skewed
+// distribution, so that a model has something to learn (small tokens are frequent) and every
+// machine draws the same tokens.
 #pragma once
 
 #include "runtime/data/Blend.h"
@@ -9,7 +10,8 @@ namespace shardc::data {
 
 class SyntheticSource : public DataSource {
 public:
-  /// Tokens in [0, vocabSize); the seed and the split choose the stream. Never ends.
+  /// Draws tokens in [0, vocabSize). The seed and the split select the random stream. The source
+  /// has no end.
   static Result<SyntheticSource> create(int64_t vocabSize, int64_t sequenceLength, uint64_t seed,
                                         Split split);
 

@@ -11,11 +11,12 @@
 namespace shardc::data {
 namespace {
 
-/// The longest document: its length and the end token fit an int32.
+/// The greatest length of a document in bytes: with the end token, it must fit an int32.
 constexpr int64_t kDocumentBytesMax = std::numeric_limits<int32_t>::max() - 1;
 
-/// Number of bytes of `window`, without its last byte, that the document takes: up to the last line
-/// end, otherwise up to the beginning of the character that extends beyond it, otherwise all.
+/// Returns the number of bytes of `window`, without its last byte, that belong to the document: up
+/// to the last line end, otherwise up to the beginning of a character that extends beyond the
+/// window, otherwise all.
 size_t cutPoint(std::span<const uint8_t> window) {
   size_t whole = window.size() - 1;
   for (size_t i = whole; i > 0; --i)
@@ -27,14 +28,14 @@ size_t cutPoint(std::span<const uint8_t> window) {
   return whole;
 }
 
-/// Bytes of the document that begins at `begin`, at most `bytesMax`.
+/// Returns the length of the document that begins at `begin`, at most `bytesMax`.
 Result<uint64_t> documentLength(const DataFile &file, uint64_t begin, uint64_t bytesMax,
                                 std::vector<uint8_t> &scratch) {
   uint64_t rest = file.size() - begin;
   if (rest <= bytesMax)
     return rest;
-  // Only the second half is searched, so that documents have at least half the length, and the byte
-  // after it, which shows whether a character ends there.
+  // Only the second half is searched, so that documents have at least half the length. The byte
+  // after it shows whether a character ends there.
   uint64_t looked = std::min(bytesMax - bytesMax / 2, uint64_t{1} << 16);
   scratch.resize(looked + 1);
   uint64_t windowBegin = bytesMax - looked;

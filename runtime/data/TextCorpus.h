@@ -1,6 +1,6 @@
-// Text files as byte tokens, without building a dataset first. Each file is cut into documents,
-// each of which ends with kByteEndToken, so that a small corpus has enough documents to split and
-// shuffle.
+// A token store of the bytes of text files, without building a dataset first. Each file is cut into
+// documents, each of which ends with kByteEndToken, so that a small corpus has enough documents to
+// split and shuffle.
 #pragma once
 
 #include <string>
@@ -11,14 +11,14 @@
 namespace shardc::data {
 
 struct TextOptions {
-  /// A larger file is cut into documents of at most this many bytes, after a line end if there is
-  /// one in the second half, otherwise between two characters; 0 keeps files whole.
+  /// Maximum bytes of a document. A larger file is cut after a line end if there is one in the
+  /// second half of a document, otherwise between two characters. 0: each file is one document.
   int64_t documentBytes = 8192;
 };
 
 class TextCorpus : public TokenStore {
 public:
-  /// Opens all files of `inputs` (see expandInputs). Empty files make no document.
+  /// Opens all files of `inputs` (see expandInputs). Empty files give no document.
   static Result<TextCorpus> open(const std::string &name, std::span<const std::string> inputs,
                                  const TextOptions &options);
 

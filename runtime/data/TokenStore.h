@@ -1,5 +1,5 @@
-// A list of token sequences with random access, on which the sample order is built. Indexed
-// datasets and text are stores.
+// A list of token sequences with random access, from which samples are cut. Indexed datasets and
+// text corpora are stores.
 #pragma once
 
 #include <cstdint>
@@ -14,15 +14,15 @@ class TokenStore {
 public:
   virtual ~TokenStore() = default;
 
-  /// The user's name for it: a path prefix, a file or a folder.
+  /// The name that the user gave it: a path prefix, a file or a folder.
   virtual const std::string &name() const = 0;
 
-  /// Number of tokens of each sequence, in memory. Valid as long as the store lives.
+  /// Number of tokens of each sequence. Valid as long as the store exists.
   virtual std::span<const int32_t> sequenceLengths() const = 0;
 
-  /// Copies out.size() tokens of `sequence`, beginning with its token `offset`. The range lies
-  /// within the sequence. Safe from several threads at once; allocates nothing unless it fails.
-  /// Tokens that do not fit an int32 are an error.
+  /// Copies out.size() tokens of `sequence`, beginning with its token `offset`. The range must lie
+  /// within the sequence. Thread-safe; allocates nothing unless it fails. Tokens that do not fit an
+  /// int32 are an error.
   virtual Status read(int64_t sequence, int64_t offset, std::span<int32_t> out) const = 0;
 };
 

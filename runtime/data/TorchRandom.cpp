@@ -16,7 +16,7 @@ void torchPermutation(uint64_t seed, std::span<uint32_t> out, uint64_t wideFrom)
     return;
   }
   for (uint64_t i = 0; i < count;
-       ++i) { // an element is put in, and the one that was there moves up
+       ++i) { // inserts an element; the one at its place moves to the end
     uint64_t high = engine(), low = engine();
     uint64_t at = (high << 32 | low) % (i + 1);
     out[i] = static_cast<uint32_t>(i);

@@ -8,11 +8,11 @@
 
 namespace shardc::data {
 
-/// Number of elements from which torch draws 64 bits for each, in another order.
+/// Number of elements from which torch draws 64 bits for each element, in another order.
 inline constexpr uint64_t kTorchWideFrom = UINT32_MAX / 20;
 
-/// Writes torch.randperm(out.size(), generator=torch.Generator().manual_seed(seed)). Of at least
-/// `wideFrom` elements each takes 64 bits; tests set it lower.
+/// Writes torch.randperm(out.size(), generator=torch.Generator().manual_seed(seed)). If there are
+/// at least `wideFrom` elements, each takes 64 bits; tests pass a lower number.
 void torchPermutation(uint64_t seed, std::span<uint32_t> out, uint64_t wideFrom = kTorchWideFrom);
 
 } // namespace shardc::data
