@@ -1,4 +1,4 @@
-// Cuts the lines of all inputs into batches, in order.
+// Divides the lines of all inputs into batches, in order.
 #pragma once
 
 #include <cstdint>
@@ -12,14 +12,14 @@
 
 namespace shardc::tokenize {
 
-/// A place between two lines of the inputs.
+/// A position between two lines of the inputs.
 struct Position {
   size_t file = 0;  ///< index of the input
-  int64_t line = 0; ///< lines of it that are before this place
+  int64_t line = 0; ///< number of its lines before this position
   bool operator==(const Position &) const = default;
 };
 
-/// An input that was read to its end.
+/// An input that was read completely.
 struct FinishedInput {
   size_t file = 0;
   int64_t lines = 0;
@@ -27,15 +27,15 @@ struct FinishedInput {
   bool operator==(const FinishedInput &) const = default;
 };
 
-/// Lines of one input that follow each other.
+/// Consecutive lines of one input.
 struct Batch {
   size_t file = 0;
-  int64_t firstLine = 0;                 ///< of the input, from 1
-  std::string text;                      ///< all lines, one after the other
-  std::vector<size_t> ends;              ///< of each line in `text`
-  Position next;                         ///< after the batch
-  std::optional<FinishedInput> finished; ///< the batch ends with its input
-  uint64_t bytesRead = 0;                ///< of all inputs, before they are unpacked, up to here
+  int64_t firstLine = 0;                 ///< number in the input, from 1
+  std::string text;                      ///< all lines, concatenated
+  std::vector<size_t> ends;              ///< end of each line in `text`
+  Position next;                         ///< position after the batch
+  std::optional<FinishedInput> finished; ///< if the batch ends with its input
+  uint64_t bytesRead = 0;                ///< of all inputs, before decompression, so far
 };
 
 struct ReaderOptions {
@@ -46,12 +46,12 @@ struct ReaderOptions {
 
 class BatchReader {
 public:
-  /// Begins at `start`: lines before it are read, since they belong to their file's digest, but not
-  /// given.
+  /// Begins at `start`. Lines before it are read for the digest of their file, but not returned.
   BatchReader(std::vector<std::string> paths, const ReaderOptions &options, const Position &start)
       : paths_(std::move(paths)), options_(options), position_(start), skipped_(start.line) {}
 
-  /// The next batch, which may have no lines if its input ends; false after the last one.
+  /// Reads the next batch, which may have no lines if its input ends. Returns false after the last
+  /// batch.
   Result<bool> next(Batch &batch);
 
 private:
@@ -60,8 +60,8 @@ private:
   std::vector<std::string> paths_;
   ReaderOptions options_;
   Position position_;
-  int64_t skipped_;          ///< lines of the first file to read over
-  uint64_t bytesBefore_ = 0; ///< bytes of the inputs before the open one that were read
+  int64_t skipped_;          ///< lines of the first file to skip
+  uint64_t bytesBefore_ = 0; ///< bytes read from the inputs before the open one
   std::optional<LineStream> stream_;
 };
 

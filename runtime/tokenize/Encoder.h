@@ -12,10 +12,10 @@
 
 namespace shardc::tokenize {
 
-/// Tokens of several texts, one after the other.
+/// Tokens of several texts, concatenated.
 struct Encoding {
   std::vector<int32_t> tokens;
-  std::vector<uint32_t> lengths; ///< tokens of each text
+  std::vector<uint32_t> lengths; ///< number of tokens of each text
 };
 
 /// Properties of a tokenizer, known after its library has read it.
@@ -29,13 +29,14 @@ struct TokenizerFacts {
 class Encoder {
 public:
   virtual ~Encoder() = default;
-  /// Replaces `out` by the tokens of the texts, which are UTF-8. All tokens are in the vocabulary.
+  /// Replaces `out` by the tokens of the texts, which must be UTF-8. All tokens are in the
+  /// vocabulary.
   virtual Status encode(std::span<const std::string> texts, Encoding &out) = 0;
-  /// Makes encode() fail soon; another thread may call it.
+  /// Makes a running encode() fail soon. Another thread may call it.
   virtual void cancel() {}
 };
 
-/// A tokenizer that is ready, with an encoder for each thread.
+/// An opened tokenizer, with an encoder for each thread.
 struct Encoders {
   TokenizerFacts facts;
   std::vector<std::unique_ptr<Encoder>> each;

@@ -59,7 +59,7 @@ Result<bool> LineStream::next(std::string &line) {
   while (end == std::string::npos) {
     if (text_.size() - given_ > lineBytesMax_)
       break;
-    searched = text_.size() - given_; // fill() moves the rest to the front
+    searched = text_.size() - given_; // fill() moves the unreturned text to the front
     ASSIGN_OR_RETURN(bool isMore, fill());
     if (!isMore)
       break;

@@ -21,7 +21,7 @@ template <typename T> std::string_view asBytes(const std::vector<T> &values) {
   return {reinterpret_cast<const char *>(values.data()), values.size() * sizeof(T)};
 }
 
-/// Adds a pack's rows to the counts.
+/// Adds the rows of a pack to the counts.
 void count(std::span<const int32_t> places, std::span<const uint32_t> rows, PackCounts &counts) {
   int64_t cost = data::attentionCost(places, rows);
   counts.leastCost = counts.packs == 0 ? cost : std::min(counts.leastCost, cost);
@@ -170,8 +170,8 @@ Status RowStore::pack(const Packing &packing, Ordered manifest, PackCounts &coun
 
 namespace {
 
-/// The settings on which all inputs of a repacking agree, and the rows of one input after the
-/// other.
+/// The settings on which all inputs of a repacking must agree, and the collected rows of all
+/// inputs.
 class Repacking {
 public:
   Repacking(const std::string &prefix, const RepackOptions &options)
@@ -184,7 +184,7 @@ private:
     return path.ends_with(".parquet") || path.ends_with(".npy");
   }
   Status look(const std::string &input);
-  /// Refuses rows where the inputs before have pairs, and the other way round.
+  /// Refuses an input of single rows after inputs with pairs, and the other way round.
   Status takeForm(const std::string &input, bool isPairs);
   Status addOwn(const std::string &input);
   Status addForeign(const std::string &input);
@@ -239,7 +239,7 @@ Status Repacking::takeForm(const std::string &input, bool isPairs) {
 Status Repacking::add(const std::string &input, std::span<const int32_t> tokens,
                       std::span<const uint8_t> masks) {
   if (std::ssize(tokens) - 1 > length_) {
-    if (!options_.dropsTooLong || *isPairs_) // one answer alone is no pair
+    if (!options_.dropsTooLong || *isPairs_) // one answer alone is not a pair
       return makeStatus(report::DataRefused,
                         "'{}' has a row of {} tokens; a pack has room for {}; --overlong=drop "
                         "leaves such rows out",
@@ -251,7 +251,7 @@ Status Repacking::add(const std::string &input, std::span<const int32_t> tokens,
     ++counts_.withoutLoss;
     return Status::ok();
   }
-  // Packs of Megatron-Bridge do not say how many tokens there are.
+  // Packs of Megatron-Bridge do not contain the vocabulary size.
   vocabSize_ = std::max<int64_t>(vocabSize_, *std::ranges::max_element(tokens) + int64_t{1});
   return store_->add(tokens, masks);
 }

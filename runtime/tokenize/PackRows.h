@@ -1,4 +1,4 @@
-// Rows become packs: rows lie in temporary files until all lengths are known.
+// Combines rows into packs. The rows are in temporary files until all lengths are known.
 #pragma once
 
 #include <cstdint>
@@ -15,43 +15,44 @@
 
 namespace shardc::tokenize {
 
-/// Counts of how rows were packed.
+/// Statistics about packed rows.
 struct PackCounts {
   int64_t rows = 0, packs = 0, tokens = 0;
-  int64_t places = 0;                  ///< that rows take: each token but a row's last one
-  int64_t supervised = 0;              ///< places whose next token counts in the loss
+  int64_t places = 0;                  ///< of all rows: each token except the last one of a row
+  int64_t supervised = 0;              ///< positions whose next token counts in the loss
   int64_t cut = 0;                     ///< rows that were shortened
   int64_t tooLong = 0;                 ///< rows that were left out
-  int64_t withoutLoss = 0;             ///< likewise, since nothing in them counts
-  int64_t longest = 0;                 ///< places of a row
-  int64_t mostRows = 0;                ///< of a pack
-  int64_t leastCost = 0, mostCost = 0; ///< of a pack: the sum of squares of its rows' places
+  int64_t withoutLoss = 0;             ///< rows left out because no token counts in the loss
+  int64_t longest = 0;                 ///< positions of the longest row
+  int64_t mostRows = 0;                ///< most rows of a pack
+  int64_t leastCost = 0, mostCost = 0; ///< of a pack: the sum of the rows' squared lengths
 };
 
 class RowStore {
 public:
-  /// Its files are beside those of `prefix`, and go with it. Tokens are below `vocabSize`.
+  /// Creates its files next to those of `prefix`; they are deleted with the object. Tokens must be
+  /// below `vocabSize`.
   static Result<std::unique_ptr<RowStore>> create(const std::string &prefix, int64_t vocabSize);
   RowStore(const RowStore &) = delete;
   RowStore &operator=(const RowStore &) = delete;
   ~RowStore();
 
   Status add(std::span<const int32_t> tokens, std::span<const uint8_t> masks);
-  /// The rows that follow belong to a pack of their own; only packs that are kept ask.
+  /// Begins a new pack with the next row. Needed only if packs are kept as they are.
   void beginPack() { starts_.push_back(numRows()); }
   int64_t numRows() const { return std::ssize(places_); }
-  /// Places of each row.
+  /// Number of positions of each row.
   std::span<const int32_t> places() const { return places_; }
 
   struct Packing {
-    std::optional<data::PackingKind> kind; ///< unset: packs as they began
+    std::optional<data::PackingKind> kind; ///< unset: as set by beginPack
     int64_t length = 0;
     uint32_t seed = 0;
     int64_t vocabSize = 0; ///< of the packs
-    int64_t together = 1;  ///< rows in turn that stay together: 2 of pairs
+    int64_t together = 1;  ///< consecutive rows that stay together: 2 for pairs
   };
   /// Writes the packs and their manifest, to which it adds counts and the digest of the contents.
-  /// Fills in the counts of what was packed.
+  /// Also fills in `counts`.
   Status pack(const Packing &packing, nlohmann::ordered_json manifest, PackCounts &counts);
 
 private:
@@ -67,17 +68,18 @@ private:
 
 struct RepackOptions {
   std::optional<data::PackingKind> packing; ///< unset: packs stay as they are
-  int64_t length = 0;                       ///< 0: that of the inputs
-  bool dropsTooLong = false;                ///< else they are an error
+  int64_t length = 0;                       ///< 0: the length of the inputs
+  bool dropsTooLong = false;                ///< otherwise they are an error
   uint32_t seed = 1234;
   std::string python = "python3";
 };
 
-/// Packs the rows of other packs: ours by their prefixes, Megatron-Bridge's as .parquet or .npy.
+/// Packs the rows of other packs: ours, given by prefix, or those of Megatron-Bridge as .parquet or
+/// .npy.
 Result<PackCounts> repack(std::span<const std::string> inputs, const std::string &prefix,
                           const RepackOptions &options);
 
-/// A word of the manifest.
+/// Returns the name of the packing kind in the manifest.
 std::string_view packingName(std::optional<data::PackingKind> kind);
 
 } // namespace shardc::tokenize

@@ -10,7 +10,7 @@
 namespace shardc::tokenize {
 namespace {
 
-/// The texts of a batch's lines that are not empty, and how many each document has.
+/// The non-empty texts of a batch's lines, and the number of texts of each document.
 struct BatchTexts {
   std::vector<std::string> texts;
   std::vector<uint32_t> perDocument;
@@ -40,7 +40,7 @@ Status extractBatch(const Batch &batch, const std::string &path, const std::stri
   return Status::ok();
 }
 
-/// Documents of the encoded texts.
+/// Returns the documents of the encoded texts.
 Documents collect(const BatchTexts &batch, const Encoding &encoding, std::optional<int32_t> endId) {
   Documents result;
   result.tokens.reserve(encoding.tokens.size() + batch.perDocument.size());
@@ -95,7 +95,7 @@ EncodedBatch encodeBatch(const Batch &batch, const std::string &path, const Enco
   } catch (const std::bad_alloc &) {
     result.status =
         makeStatus(StatusCode::Exhausted, "not enough memory for the texts of '{}'", path);
-  } catch (const std::exception &error) { // of SentencePiece
+  } catch (const std::exception &error) { // thrown by SentencePiece
     result.status = makeStatus(StatusCode::Internal, "'{}': {}", path, error.what());
   }
   return result;
@@ -140,7 +140,7 @@ void Pipeline::put(int64_t number, EncodedBatch encoded) {
 bool Pipeline::read(Batch &batch, int64_t &number) {
   std::lock_guard turn(reading_);
   {
-    // The limit on batches that were read and not yet returned bounds the memory.
+    // The limit on batches that were read but not yet returned bounds the memory use.
     const int64_t ahead = 4 * static_cast<int64_t>(encoders_.size());
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return isStopped_ || isRead_ || read_ < taken_ + ahead; });

@@ -1,4 +1,4 @@
-// Several threads that read batches in turn and encode them, and one that takes the results in
+// Several threads take turns in reading batches and encode them; one thread takes the results in
 // order.
 #pragma once
 
@@ -21,20 +21,20 @@ namespace shardc::tokenize {
 
 struct EncodeOptions {
   std::string jsonKey = "text";
-  std::optional<int32_t> endId; ///< ends each document that has tokens
+  std::optional<int32_t> endId; ///< appended to each document that has tokens
 };
 
-/// What became of a batch.
+/// The result of encoding a batch.
 struct EncodedBatch {
-  Status status; ///< names the line that is wrong
+  Status status; ///< names the line of an error
   Documents documents;
   Position next;
   std::optional<FinishedInput> finished;
-  uint64_t bytesRead = 0; ///< of all inputs, up to here
+  uint64_t bytesRead = 0; ///< of all inputs, so far
 };
 
 /// Extracts the texts of a batch's lines and encodes them. As Megatron's preprocess_data.py does,
-/// texts without tokens make no sequence, and the end token goes to the last sequence of a
+/// texts without tokens give no sequence, and the end token is added to the last sequence of a
 /// document.
 EncodedBatch encodeBatch(const Batch &batch, const std::string &path, const EncodeOptions &options,
                          Encoder &encoder);
@@ -45,11 +45,11 @@ public:
   Pipeline(BatchReader &reader, const std::vector<std::string> &paths, const EncodeOptions &options,
            std::vector<std::unique_ptr<Encoder>> &encoders);
   Status start();
-  /// Stops the threads; texts that are being encoded are given up.
+  /// Stops the threads. Texts that are being encoded are abandoned.
   ~Pipeline();
 
-  /// Waits for the next batch, in the order of the inputs; none after the last one. A batch that
-  /// failed is the last one.
+  /// Waits for the next batch, in the order of the inputs. Returns nothing after the last batch; a
+  /// failed batch is the last one.
   std::optional<EncodedBatch> next();
 
 private:
@@ -61,14 +61,14 @@ private:
   const std::vector<std::string> &paths_;
   const EncodeOptions &options_;
   std::vector<std::unique_ptr<Encoder>> &encoders_;
-  std::mutex reading_; ///< one thread at a time reads
+  std::mutex reading_; ///< held by the one thread that reads
 
-  std::mutex mutex_; ///< protects what follows
+  std::mutex mutex_; ///< protects the members below
   std::condition_variable changed_;
   std::map<int64_t, EncodedBatch> done_;
-  int64_t taken_ = 0;   ///< batches that next() gave
-  int64_t read_ = 0;    ///< batches that were read, a failed one included
-  bool isRead_ = false; ///< there are no more
+  int64_t taken_ = 0;   ///< batches that next() returned
+  int64_t read_ = 0;    ///< batches that were read, including a failed one
+  bool isRead_ = false; ///< there are no more batches
   bool isStopped_ = false;
 
   std::vector<std::thread> threads_;

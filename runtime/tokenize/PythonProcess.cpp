@@ -18,7 +18,7 @@ template <typename T> void appendNumber(std::string &out, T value) {
   out.append(reinterpret_cast<const char *>(&value), sizeof(T));
 }
 
-/// Larger than a batch's texts or tokens by far; more is not an answer of our script.
+/// Much larger than a batch's texts or tokens. An answer of our script cannot be larger.
 constexpr uint64_t kPayloadBytesMax = uint64_t{1} << 35;
 constexpr size_t kReadStepBytes = size_t{64} << 20;
 
@@ -46,7 +46,8 @@ Status PythonProcess::start(const std::string &python, const char *script,
   ::posix_spawn_file_actions_init(&actions);
   ::posix_spawn_file_actions_adddup2(&actions, to[0], STDIN_FILENO);
   ::posix_spawn_file_actions_adddup2(&actions, from[1], STDOUT_FILENO);
-  // In a group of its own: Ctrl-C ends this program, and the process sees the end of its input.
+  // In a process group of its own: Ctrl-C ends this program, and the process notices the end of its
+  // input.
   posix_spawnattr_t attributes;
   ::posix_spawnattr_init(&attributes);
   ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
@@ -81,7 +82,7 @@ void PythonProcess::kill() {
 
 Status PythonProcess::ended() {
   int status = 0;
-  kill(); // a process that closed its output, but did not end, would be waited for
+  kill(); // otherwise ended() could wait for a process that closed its output but did not end
   pid_t pid = pid_.exchange(-1);
   if (pid <= 0 || ::waitpid(pid, &status, 0) != pid)
     return makeStatus(StatusCode::Io, "the process of '{}' that encodes texts is gone", python_);
@@ -140,7 +141,7 @@ Result<char> PythonProcess::readAnswer(std::string &payload) {
     return makeStatus(StatusCode::Io,
                       "'{}' answers in a form that is not that of the script it was given",
                       python_);
-  payload.clear(); // grows with what arrives, not with what is announced
+  payload.clear(); // grows with the received bytes, whatever size was announced
   while (payload.size() < bytes) {
     size_t before = payload.size();
     payload.resize(std::min<uint64_t>(bytes, before + kReadStepBytes));

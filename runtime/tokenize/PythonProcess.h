@@ -1,4 +1,4 @@
-// A process of Python that runs a script of ours, and the messages to and from it.
+// A Python process that runs one of our scripts, and the messages to and from it.
 #pragma once
 
 #include <atomic>
@@ -12,11 +12,11 @@
 
 namespace shardc::tokenize {
 
-/// Ends with the object, by force if needed. Writing to a process that has ended raises SIGPIPE,
-/// which the program has to ignore.
+/// The process ends with the object, by force if necessary. Writing to a process that has ended
+/// raises SIGPIPE, which the program must ignore.
 class PythonProcess {
 public:
-  /// Starts `python -c SCRIPT arguments...`; Unavailable if there is no such program.
+  /// Starts `python -c SCRIPT arguments...`. Unavailable if there is no such program.
   Status start(const std::string &python, const char *script,
                const std::vector<std::string> &arguments);
   PythonProcess() = default;
@@ -24,24 +24,25 @@ public:
   PythonProcess &operator=(const PythonProcess &) = delete;
   ~PythonProcess();
 
-  /// Sends a request in the form of the scripts: the count of the texts, their lengths, and the
+  /// Sends a request in the format of the scripts: the number of texts, their lengths, and the
   /// texts.
   Status ask(std::span<const std::string_view> texts);
-  /// The next answer: its kind and its payload. Io, with how the process ended, if there is none.
+  /// Reads the next answer: returns its kind and sets its payload. Io, with how the process ended,
+  /// if there is none.
   Result<char> readAnswer(std::string &payload);
-  /// Ends the process, so that reads and writes fail; another thread may call it.
+  /// Ends the process, so that reads and writes fail. Another thread may call it.
   void kill();
 
 private:
   Status write(std::string_view bytes);
   Status readFully(char *out, size_t bytes);
-  /// How the process ended, for which it waits.
+  /// Waits until the process has ended, and returns how it ended.
   Status ended();
 
   std::string python_;
   std::atomic<pid_t> pid_ = -1;
   std::string request_;
-  int input_ = -1, output_ = -1; ///< the process's standard input and output, this side of them
+  int input_ = -1, output_ = -1; ///< our ends of its standard input and output
 };
 
 } // namespace shardc::tokenize

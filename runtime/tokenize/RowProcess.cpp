@@ -16,7 +16,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-/// Takes `count` numbers from the front of the payload; false if there are fewer.
+/// Removes `count` numbers from the front of the payload. Returns false if there are fewer.
 template <typename T> bool take(std::string_view &payload, size_t count, std::vector<T> &out) {
   if (payload.size() / sizeof(T) < count)
     return false;
@@ -40,7 +40,7 @@ Status parseRows(std::string_view payload, int64_t vocabSize, Rows &out) {
       !take(payload, count[0], out.flags))
     return wrong("without the lengths of its rows");
   uint64_t tokens = std::accumulate(out.lengths.begin(), out.lengths.end(), uint64_t{0});
-  constexpr size_t kBytes = sizeof(int32_t) + 1; // of a token and its mask
+  constexpr size_t kBytes = sizeof(int32_t) + 1; // bytes of a token and its mask
   if (payload.size() % kBytes != 0 || payload.size() / kBytes != tokens)
     return wrong("with another number of tokens than it announces");
   take(payload, tokens, out.tokens);

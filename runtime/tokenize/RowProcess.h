@@ -1,5 +1,6 @@
-// Rows for fine-tuning, by encode_rows.py in a process of Python: from lines of JSON with the
-// tokenizer and the chat template of a model, or from packs of Megatron-Bridge; and tokens as text.
+// Rows for fine-tuning, produced by encode_rows.py in a Python process: from JSON lines with the
+// tokenizer and the chat template of a model, or from packs of Megatron-Bridge. Also converts
+// tokens to text.
 #pragma once
 
 #include <cstdint>
@@ -14,30 +15,30 @@
 
 namespace shardc::tokenize {
 
-/// How lines become rows.
+/// How lines are converted to rows.
 struct RowSettings {
-  std::string mask = "assistant"; ///< what counts in the loss: assistant, last_turn or full
-  std::string overlong = "drop";  ///< rows that are too long: drop, truncate or error
-  std::string cut = "right";      ///< side that `truncate` takes from: left or right
-  std::string templateFile;       ///< chat template in place of the tokenizer's
-  std::string date;               ///< YYYY-MM-DD, for templates that state a date
-  std::string endToken;           ///< in place of the tokenizer's eos_token
-  std::string promptKey, completionKey, promptTemplate; ///< empty: by the keys of a line
+  std::string mask = "assistant"; ///< tokens that count in the loss: assistant, last_turn or full
+  std::string overlong = "drop";  ///< what is done with too long rows: drop, truncate or error
+  std::string cut = "right";      ///< the side that `truncate` shortens: left or right
+  std::string templateFile;       ///< chat template; replaces that of the tokenizer
+  std::string date;               ///< YYYY-MM-DD, for templates that use the date
+  std::string endToken;           ///< replaces the eos_token of the tokenizer
+  std::string promptKey, completionKey, promptTemplate; ///< empty: by a line's keys
   std::optional<std::string> separator;                 ///< between prompt and completion
   bool addBos = false, addEos = true;                   ///< around prompt and completion
-  int64_t length = 0;                                   ///< places: a row has one token more
-  bool isPairs = false; ///< a line has two answers and becomes two rows, the chosen one first
+  int64_t length = 0;                                   ///< positions; a row has one token more
+  bool isPairs = false; ///< a line has two answers and gives two rows, the chosen one first
 
   int64_t rowsOfLine() const { return isPairs ? 2 : 1; }
 };
 
-/// What is known once the process is ready.
+/// Properties that are known once the process is ready.
 struct RowFacts {
   std::string library;
   int64_t vocabSize = 0;
   std::optional<int32_t> endId;
-  std::string templateSha256; ///< empty if there is none
-  bool isMarked = false;      ///< the template says itself what is generated
+  std::string templateSha256; ///< empty if there is no template
+  bool isMarked = false;      ///< the template marks the generated text itself
 };
 
 struct Rows {
@@ -48,35 +49,37 @@ struct Rows {
 };
 inline constexpr uint8_t kCut = 1, kBeginsPack = 2;
 
-/// Reads the payload of an answer with rows of a vocabulary of `vocabSize` tokens.
+/// Parses the payload of an answer with rows, for a vocabulary of `vocabSize` tokens.
 Status parseRows(std::string_view payload, int64_t vocabSize, Rows &out);
 
 class RowProcess {
 public:
-  /// Starts a process that makes rows of lines; meet() waits until it is ready, so that several
-  /// can start at the same time.
+  /// Starts a process that converts lines to rows. meet() waits until it is ready, so that several
+  /// processes can start at the same time.
   Status startRows(const std::string &python, const std::string &tokenizer,
                    const RowSettings &settings);
-  /// One that reads the packs of a file.
+  /// Starts a process that reads the packs of a file.
   Status startPacks(const std::string &python, const std::string &path);
-  /// One that also makes prompts tokens, by the tokenizer's chat template or by this one.
+  /// Starts a process that converts tokens to text and also prompts to tokens, by the tokenizer's
+  /// chat template or by the one of `templateFile`.
   Status startPrompts(const std::string &python, const std::string &tokenizer,
                       const std::string &templateFile, const std::string &date);
-  /// One that makes tokens text.
+  /// Starts a process that converts tokens to text.
   Status startText(const std::string &python, const std::string &tokenizer);
 
-  /// Unavailable, with what to install, without Python or a package.
+  /// Waits until the process is ready. Unavailable, with what to install, if Python or a package is
+  /// missing.
   Result<RowFacts> meet();
 
-  /// Asks for rows of the lines, or for the next rows of packs; receive() waits for them.
+  /// Requests the rows of the lines, or the next rows of packs. receive() waits for them.
   Status send(std::span<const std::string_view> texts);
-  /// The rows of the lines that were sent, in their order. If a line is refused, `refused` is its
-  /// index.
+  /// Receives the rows of the lines that were sent, in their order. If a line is refused, sets
+  /// `refused` to its index.
   Status receive(Rows &out, std::optional<size_t> &refused);
-  /// The tokens of a prompt, with those that the tokenizer begins texts with; `isChat`: as the
-  /// message of a user to answer.
+  /// Returns the tokens of a prompt, including those with which the tokenizer begins texts.
+  /// `isChat`: the prompt is a user's message to be answered.
   Result<std::vector<int32_t>> tokensOf(const std::string &prompt, bool isChat);
-  /// The text of each list of tokens.
+  /// Returns the text of each list of tokens.
   Result<std::vector<std::string>> textsOf(std::span<const std::vector<int32_t>> lists);
 
 private:

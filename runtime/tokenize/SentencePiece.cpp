@@ -13,7 +13,7 @@ namespace {
 
 using Processor = sentencepiece::SentencePieceProcessor;
 
-/// Encoding does not change the processor, so threads share it.
+/// Encoding does not modify the processor, so threads share it.
 class SentencePieceEncoder : public Encoder {
 public:
   explicit SentencePieceEncoder(std::shared_ptr<const Processor> processor)

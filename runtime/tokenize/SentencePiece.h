@@ -1,4 +1,4 @@
-// Tokenizers of SentencePiece, by its library.
+// Tokenizers of SentencePiece, run by its library.
 #pragma once
 
 #include "runtime/tokenize/Encoder.h"
@@ -6,8 +6,8 @@
 
 namespace shardc::tokenize {
 
-/// Reads the model and makes `count` encoders. `endToken`: the end token that the user names, or
-/// empty for the one of the files, or else of the model. Unavailable if this program was built
+/// Reads the model and creates `count` encoders. `endToken`: the end token that the user specifies;
+/// empty for the one of the files, or otherwise of the model. Unavailable if this program was built
 /// without the library; InvalidInput if the model or the end token is wrong, or if
 /// tokenizer_config.json adds tokens that the model does not have.
 Result<Encoders> openSentencePiece(const TokenizerFiles &files, const std::string &endToken,

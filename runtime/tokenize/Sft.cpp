@@ -16,13 +16,13 @@ namespace {
 namespace fs = std::filesystem;
 using Ordered = nlohmann::ordered_json;
 
-/// A batch of lines that a process has, and where each of them stands in its file.
+/// A batch of lines that was sent to a process, and the position of each line in its file.
 struct Sent {
   size_t file = 0;
   std::vector<int64_t> lines;
 };
 
-/// A row of an answer.
+/// A row of a process's answer.
 struct RowView {
   std::span<const int32_t> tokens;
   std::span<const uint8_t> masks;
@@ -45,7 +45,7 @@ public:
 private:
   Status findInputs(std::span<const std::string> inputs);
   Status startProcesses();
-  /// Gives the process a batch; false if there is none left.
+  /// Sends a batch to the process. Returns false if none is left.
   Result<bool> send(BatchReader &reader, RowProcess &process, Sent &sent);
   Status receive(RowProcess &process, const Sent &sent);
   Status add(const Sent &sent, const Rows &rows);
@@ -82,11 +82,11 @@ Status SftWork::startProcesses() {
                       ? options_.processes
                       : std::max<int64_t>(1, std::thread::hardware_concurrency());
   RowSettings settings = options_.rows;
-  if (settings.isPairs) // an answer may have half of the places
+  if (settings.isPairs) // each of the two answers may have half of the positions
     settings.length /= settings.rowsOfLine();
   if (settings.endToken.empty())
     settings.endToken = tokenizer_.endToken;
-  for (int64_t i = 0; i < count; ++i) { // all read the tokenizer at the same time
+  for (int64_t i = 0; i < count; ++i) { // all processes read the tokenizer at the same time
     processes_.push_back(std::make_unique<RowProcess>());
     RETURN_IF_ERROR(processes_.back()->startRows(options_.python, tokenizer_.path, settings));
   }
@@ -137,7 +137,7 @@ Status SftWork::add(const Sent &sent, const Rows &rows) {
   const auto together = static_cast<size_t>(options_.rows.rowsOfLine());
   size_t at = 0;
   for (size_t row = 0; row < rows.lengths.size(); row += together) {
-    int64_t places = 0, unsupervised = 0; // of a pair, both answers go or stay
+    int64_t places = 0, unsupervised = 0; // of a pair, both answers are kept or dropped
     std::vector<RowView> line;
     for (size_t i = row; i < row + together; at += rows.lengths[i++]) {
       RowView &own = line.emplace_back(std::span(rows.tokens).subspan(at, rows.lengths[i]),
@@ -203,7 +203,7 @@ Result<SftSummary> SftWork::run(std::span<const std::string> inputs,
   reading.batchLines = 512;
   BatchReader reader(paths_, reading, {});
   std::vector<Sent> sent(processes_.size());
-  for (bool isMore = true; isMore;) { // answers come in the order of the lines
+  for (bool isMore = true; isMore;) { // answers are received in the order of the lines
     size_t asked = 0;
     for (; asked < processes_.size() && isMore; asked += isMore ? 1 : 0) {
       ASSIGN_OR_RETURN(isMore, send(reader, *processes_[asked], sent[asked]));

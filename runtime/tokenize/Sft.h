@@ -16,20 +16,20 @@ struct SftOptions {
   data::PackingKind packing = data::PackingKind::None;
   uint32_t seed = 1234;
   std::string python = "python3";
-  int64_t processes = 0; ///< that encode; 0: one for each core
+  int64_t processes = 0; ///< processes that encode; 0: one for each core
   uint64_t lineBytesMax = uint64_t{1} << 30;
 };
 
 struct SftSummary {
   PackCounts counts;
   int64_t files = 0, vocabSize = 0;
-  bool isMarked = false; ///< the template says what is generated
+  bool isMarked = false; ///< the template marks the generated text itself
 };
 
 /// Writes the packs `prefix` (see data::PackFiles) from lines of the inputs, in a random order that
-/// the seed gives. The same inputs and options give the same bytes, whatever the number of
-/// processes. `emit` is called with the number of rows after each batch. Processes that it starts
-/// may end early, so the program has to ignore SIGPIPE.
+/// the seed determines. The same inputs and options give the same bytes, whatever the number of
+/// processes. `emit` is called with the number of rows after each batch. The processes that it
+/// starts may end early, so the program must ignore SIGPIPE.
 Result<SftSummary> makeSft(std::span<const std::string> inputs, const std::string &prefix,
                            const SftOptions &options, const std::function<void(int64_t)> &emit);
 

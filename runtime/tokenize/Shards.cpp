@@ -51,7 +51,7 @@ Json toJson(const ShardRecord &record) {
           {"crc32", record.crc}};
 }
 
-/// Reads numbers and texts of a record; `isRight` stays true while all are there.
+/// Reads numbers and texts of a record. `isRight` becomes false if one is missing.
 class RecordReader {
 public:
   bool isRight = true;
@@ -74,7 +74,7 @@ public:
   }
 
 private:
-  /// Sums and products of numbers up to here do not overflow.
+  /// Sums and products of numbers up to this one do not overflow.
   static constexpr int64_t kNumberMax = int64_t{1} << 48;
 
   static const Json *member(const Json &json, const char *name) {
@@ -104,7 +104,7 @@ uint64_t fileBytes(const Counts &counts, data::TokenType type) {
          sizeof(uint32_t) * static_cast<uint64_t>(counts.sequences + counts.documents);
 }
 
-/// Reads a shard's file from its head on, by pieces, and its CRC on the way.
+/// Reads the file of a shard from its beginning, in pieces, and computes its CRC.
 class ShardReader {
 public:
   explicit ShardReader(DataFile file) : file_(std::move(file)) {}
@@ -152,7 +152,7 @@ ShardFolder::~ShardFolder() {
     return;
   file_.reset();
   if (records_.empty())
-    static_cast<void>(remove()); // what is left over, the next run removes
+    static_cast<void>(remove()); // the next run removes what remains
   if (lock_ >= 0)
     ::close(lock_);
 }
@@ -224,7 +224,7 @@ Status ShardFolder::removeFiles(size_t firstShard) const {
     if (isTemporary || (isShard && std::stoull(name.substr(0, 12)) >= firstShard))
       ours.push_back(entry->path());
   }
-  // Records go before what they describe.
+  // Remove each record before the file that it describes.
   std::sort(ours.begin(), ours.end(), [](const fs::path &a, const fs::path &b) {
     return std::pair(a.extension() != kRecordSuffix, b) <
            std::pair(b.extension() != kRecordSuffix, a);
@@ -254,7 +254,7 @@ Result<ShardFolder> ShardFolder::open(const std::string &folder, const std::stri
   if (usable.isOk())
     usable = shards.removeFiles(shards.records_.size());
   if (!usable.isOk()) {
-    ::close(std::exchange(shards.lock_, -1)); // what is there stays
+    ::close(std::exchange(shards.lock_, -1)); // keeps the files in the folder
     return usable;
   }
   return shards;
@@ -363,7 +363,7 @@ Status ShardFolder::remove() {
   fs::remove(folder_ + "/" + kJobFile, error);
   fs::remove(folder_ + "/" + kLockFile, error);
   ::close(std::exchange(lock_, -1));
-  fs::remove(folder_, error); // stays if somebody put other files there
+  fs::remove(folder_, error); // fails if somebody put other files there
   return Status::ok();
 }
 

@@ -1,6 +1,6 @@
-// Parts of the output that are complete, in a folder beside it, so that a run that is ended by
-// force continues. A shard is a file of tokens, lengths of sequences and of documents, and a record
-// in JSON that is written last: it says how far the inputs have been read.
+// Complete parts of the output, in a folder next to it, so that a run that was killed can continue.
+// A shard is a file of tokens, sequence lengths and document lengths, and a JSON record that is
+// written last and states how far the inputs have been read.
 #pragma once
 
 #include <cstdint>
@@ -15,51 +15,51 @@
 
 namespace shardc::tokenize {
 
-/// What a run counts.
+/// Counts of a run.
 struct Counts {
   int64_t tokens = 0, sequences = 0, documents = 0, emptyDocuments = 0;
-  int64_t textBytes = 0; ///< of the texts, in UTF-8
+  int64_t textBytes = 0; ///< size of the texts in UTF-8
   void add(const Counts &other);
   bool operator==(const Counts &) const = default;
 };
 
-/// Tokens of a batch's documents.
+/// Tokens of the documents of a batch.
 struct Documents {
   std::vector<int32_t> tokens;
-  std::vector<uint32_t> lengths;   ///< tokens of each sequence
-  std::vector<uint32_t> sequences; ///< of each document
+  std::vector<uint32_t> lengths;   ///< number of tokens of each sequence
+  std::vector<uint32_t> sequences; ///< number of sequences of each document
   Counts counts;
 };
 
 /// The record of a complete shard.
 struct ShardRecord {
   Counts counts; ///< of this shard
-  Position next; ///< where the next one begins
+  Position next; ///< where the next shard begins
   std::vector<FinishedInput> finished;
   uint32_t crc = 0; ///< CRC-32 of the shard's file
 };
 
 class ShardFolder {
 public:
-  /// Opens or makes `folder` for a run whose identity is `job`, a text of JSON. Locks it for this
-  /// process, and removes what an ended run left incomplete. InvalidInput, with what to delete, if
-  /// it holds shards of another job or damaged ones; Unavailable if another process uses it.
+  /// Opens or creates `folder` for a run that the JSON text `job` identifies. Locks it for this
+  /// process, and removes incomplete files of a killed run. InvalidInput, with what to delete, if
+  /// it contains shards of another job or damaged ones; Unavailable if another process uses it.
   static Result<ShardFolder> open(const std::string &folder, const std::string &job,
                                   data::TokenType type, size_t inputs);
   ShardFolder() = default;
   ShardFolder(ShardFolder &&other) noexcept;
   ShardFolder &operator=(ShardFolder &&other) noexcept;
-  /// Unlocks; a folder without a complete shard is removed.
+  /// Unlocks the folder, and removes it if it has no complete shard.
   ~ShardFolder();
 
-  /// The place after the last complete shard.
+  /// The position in the inputs after the last complete shard.
   Position next() const { return records_.empty() ? Position{} : records_.back().next; }
   const std::vector<ShardRecord> &records() const { return records_; }
 
-  /// Appends to the open shard.
+  /// Appends documents to the open shard.
   Status add(const Documents &documents, const std::optional<FinishedInput> &finished);
   const Counts &openCounts() const { return open_.counts; }
-  /// Completes the open shard: file and record are on disk when this returns.
+  /// Completes the open shard. Its file and record are on disk when this returns.
   Status close(const Position &next);
 
   /// Appends all shards to `builder`, in order.

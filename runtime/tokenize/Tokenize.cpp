@@ -21,8 +21,8 @@ namespace {
 namespace fs = std::filesystem;
 using Ordered = nlohmann::ordered_json;
 
-/// A process of Python gives its tokens one after the other whatever threads the library uses, so
-/// more than this many threads would wait for it.
+/// A Python process returns its tokens one text after the other however many threads the library
+/// uses, so more than this many threads would only wait.
 constexpr int64_t kThreadsOfProcess = 1;
 
 struct Input {
@@ -43,7 +43,8 @@ struct Work {
   bool appendsEnd() const { return options.appendEod; }
 };
 
-/// Whether the file is one of this command's own outputs, if the output lies in a folder of inputs.
+/// Whether the file is one of this command's own outputs, which happens if the output is in a
+/// folder of inputs.
 bool isOwnFile(const std::string &path, const std::string &prefix) {
   std::string name = fs::path(path).lexically_normal().string();
   std::string own = fs::path(prefix).lexically_normal().string();
@@ -110,7 +111,7 @@ Ordered tokenizerJson(const Work &work) {
   return json;
 }
 
-/// The settings that must be equal for a run to be resumed.
+/// Returns the settings that must be equal for a run to be continued.
 std::string identityOf(const Work &work) {
   Ordered inputs = Ordered::array();
   for (const Input &input : work.inputs)
@@ -123,7 +124,7 @@ std::string identityOf(const Work &work) {
   return toText(json, 1) + "\n";
 }
 
-/// The digests of all inputs, from the records of all shards; none where one is missing.
+/// Returns the digests of all inputs, from the records of all shards; nothing if one is missing.
 std::optional<std::vector<FinishedInput>> finishedInputs(const Work &work,
                                                          const ShardFolder &shards) {
   std::vector<FinishedInput> all;
@@ -152,8 +153,8 @@ std::string manifestOf(const Work &work, const std::vector<FinishedInput> &finis
   return toText(json, 1) + "\n";
 }
 
-/// Removes the temporary files of an earlier merge that was ended by force. The lock of the folder
-/// of shards says that no other process writes them.
+/// Removes the temporary files of an earlier merge that was killed. Because the folder of shards is
+/// locked, no other process is writing them.
 void removeTemporaries(const std::string &prefix) {
   fs::path folder = fs::path(prefix).parent_path();
   std::string name = fs::path(prefix).filename().string();
@@ -168,7 +169,7 @@ void removeTemporaries(const std::string &prefix) {
     fs::remove(path, error);
 }
 
-/// Reads, encodes and writes shards until the inputs end.
+/// Reads and encodes the inputs and writes shards, until the inputs end.
 Status encodeAll(const Work &work, Encoders &encoders, ShardFolder &shards, Progress &progress,
                  const std::function<void(const Progress &)> &emit) {
   EncodeOptions options;
@@ -211,7 +212,7 @@ Status mergeShards(const Work &work, ShardFolder &shards, const Counts &counts,
   RETURN_IF_ERROR(manifest.sync());
   ASSIGN_OR_RETURN(data::IndexedBuilder builder, data::IndexedBuilder::create(work.prefix, type));
   RETURN_IF_ERROR(shards.copyTo(builder));
-  // A manifest must describe the data beside it, so the old one is removed first.
+  // A manifest must describe the data next to it, so remove the old one first.
   std::error_code error;
   if (!fs::remove(work.prefix + ".json", error) && error)
     return makeStatus(StatusCode::Io, "cannot replace '{}.json': {}", work.prefix, error.message());

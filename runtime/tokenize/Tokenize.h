@@ -14,17 +14,17 @@ namespace shardc::tokenize {
 struct TokenizeOptions {
   std::string tokenizer; ///< a folder, a tokenizer.json or a tokenizer.model
   std::string jsonKey = "text";
-  std::string endToken; ///< that the user names; empty for the tokenizer's own
+  std::string endToken; ///< specified by the user; empty: that of the tokenizer
   bool appendEod = true;
   std::string python = "python3";
   int64_t threads = 0;                     ///< 0: one for each core
-  int64_t shardTokens = int64_t{64} << 20; ///< after which a part is complete
+  int64_t shardTokens = int64_t{64} << 20; ///< tokens after which a shard is complete
   uint64_t lineBytesMax = uint64_t{1} << 30;
 };
 
-/// How far a run is.
+/// The progress of a run.
 struct Progress {
-  uint64_t bytesRead = 0, bytesTotal = 0; ///< of the inputs, before they are unpacked
+  uint64_t bytesRead = 0, bytesTotal = 0; ///< of the inputs, before decompression
   Counts counts;                          ///< of all shards
   int64_t resumedTokens = 0;              ///< of shards that an earlier run completed
   bool isMerging = false;
@@ -34,15 +34,15 @@ struct TokenizeSummary {
   Counts counts;
   int64_t files = 0;
   int64_t vocabSize = 0;
-  std::string endToken; ///< empty if documents get none
+  std::string endToken; ///< empty if documents have no end token
   int64_t resumedTokens = 0;
 };
 
 /// Writes `prefix`.bin and .idx and the manifest `prefix`.json, from lines of the inputs in their
-/// order (data::expandInputs; files may be packed with gzip or zstd). Complete parts lie in the
-/// folder `prefix`.parts until the end, so that the same call continues after an end by force and
-/// writes the same bytes. On failure no file under a final name is touched. `emit` is called by
-/// this thread after each batch. Processes that it starts may end early, so the program has to
+/// order (data::expandInputs; files may be compressed by gzip or zstd). Complete shards are in the
+/// folder `prefix`.parts until the end, so that the same call continues a run that was killed and
+/// writes the same bytes. On failure no file under a final name is changed. `emit` is called in
+/// this thread after each batch. The processes that it starts may end early, so the program must
 /// ignore SIGPIPE.
 Result<TokenizeSummary> tokenize(std::span<const std::string> inputs, const std::string &prefix,
                                  const TokenizeOptions &options,

@@ -16,7 +16,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-/// The object in a file of settings; an empty one if there is no such file.
+/// Returns the JSON object in a settings file; an empty object if there is no such file.
 Result<Json> readSettings(const fs::path &path) {
   std::error_code ignored;
   if (!fs::exists(path, ignored))
@@ -28,7 +28,7 @@ Result<Json> readSettings(const fs::path &path) {
   return json;
 }
 
-/// `eos_token` is a text, or an object with the text under `content`.
+/// Returns `eos_token`, which is a text or an object with the text under `content`.
 std::string endTokenIn(const Json &settings) {
   auto found = settings.find("eos_token");
   if (found == settings.end())

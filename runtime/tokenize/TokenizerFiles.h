@@ -1,5 +1,5 @@
-// The files that a user's tokenizer consists of: tokenizer.json of Hugging Face's tokenizers, or
-// tokenizer.model of SentencePiece, and beside them the names of special tokens.
+// The files of a user's tokenizer: tokenizer.json of Hugging Face's tokenizers, or tokenizer.model
+// of SentencePiece, and the files next to it that name special tokens.
 #pragma once
 
 #include <cstdint>
@@ -19,12 +19,13 @@ struct TokenizerFiles {
   std::string sha256; ///< of that file
   /// `eos_token` of tokenizer_config.json, or of special_tokens_map.json; empty if neither has one.
   std::string endToken;
-  /// Largest id that tokenizer_config.json adds; -1 without any.
+  /// Largest id that tokenizer_config.json adds; -1 if it adds none.
   int64_t addedIdMax = -1;
 };
 
-/// Looks at a folder (tokenizer.json before tokenizer.model) or at one of these files, whatever its
-/// name before the suffix. NotFound or InvalidInput with what was looked for.
+/// Finds the tokenizer in a folder (tokenizer.json before tokenizer.model), or at the path of one
+/// of these files, which may have any name before the suffix. NotFound or InvalidInput, with what
+/// was searched for.
 Result<TokenizerFiles> findTokenizer(const std::string &path);
 
 /// Tokens that end a text: the tokenizer's, and those of generation_config.json and config.json in
@@ -33,7 +34,7 @@ std::vector<int32_t> endsOfTexts(const std::string &folder, std::optional<int32_
 
 /// SHA-256 of a file.
 Result<std::string> digestOf(const std::string &path);
-/// A file's bytes, at most 1 GiB.
+/// Returns the bytes of a file, at most 1 GiB.
 Result<std::string> readWhole(const std::string &path);
 
 } // namespace shardc::tokenize

@@ -13,7 +13,7 @@ namespace {
 class GzipUnpacker : public Unpacker {
 public:
   GzipUnpacker() {
-    constexpr int kWindowOfGzip = 15 + 16; // zlib's largest window, with gzip's header
+    constexpr int kWindowOfGzip = 15 + 16; // zlib's largest window, with a gzip header
     isReady_ = ::inflateInit2(&stream_, kWindowOfGzip) == Z_OK;
   }
   ~GzipUnpacker() override {

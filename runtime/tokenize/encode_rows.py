@@ -1,19 +1,20 @@
-"""Makes rows for fine-tuning from JSON lines for `shardc data sft`, which carries and starts this script; also reads packs of
-Megatron-Bridge, and makes tokens text again.
+"""Converts JSON lines to rows for fine-tuning for `shardc data sft`, which embeds and starts this script. Also reads packs of
+Megatron-Bridge, and converts tokens back to text.
 
     python3 -c SCRIPT SETTINGS
 
-SETTINGS is a JSON object: `mode` is rows, packs or text, `tokenizer` a tokenizer.json; for rows also what RowSettings in
-runtime/tokenize/RowProcess.h has. Requests come by standard input and answers go to standard output, all numbers little endian:
+SETTINGS is a JSON object: `mode` is rows, packs or text, and `tokenizer` is a tokenizer.json; for rows, it also has the fields
+of RowSettings in runtime/tokenize/RowProcess.h. Requests arrive on standard input and answers are written to standard output.
+All numbers are little-endian:
 
-    request   uint64 bytes that follow; uint32 n; uint32 bytes of each of n texts; the texts, in UTF-8. For rows a text is a line;
-              for packs the only one is a path; for text each is a JSON list of tokens, or an object with a `prompt` to make
-            tokens of, and `chat` if it is a user's message
-    answer    uint8 kind; uint64 bytes that follow, which are
-        'H'   once, first: JSON with what is known of the tokenizer and the template
-        'T'   uint32 n; uint32 tokens of each of n rows; n times uint8: 1 if a row was cut, 2 if it begins a pack; the tokens, each
-              an int32; their masks, each a uint8: 1 if the token counts in the loss when it is predicted
-        'S'   JSON list of texts; that of a prompt is a JSON list of tokens
+    request   uint64 number of bytes that follow; uint32 n; uint32 bytes of each of n texts; the texts, in UTF-8. For rows, each
+              text is a line; for packs, the only text is a path; for text, each is a JSON list of tokens, or an object with a
+              `prompt` to convert to tokens, and `chat` if the prompt is a user's message
+    answer    uint8 kind; uint64 number of bytes that follow, which are
+        'H'   once, first: JSON with the properties of the tokenizer and the template
+        'T'   uint32 n; uint32 tokens of each of n rows; n times uint8: 1 if a row was cut, 2 if it begins a pack; the tokens,
+              each an int32; their masks, each a uint8: 1 if the token counts in the loss when it is predicted
+        'S'   JSON list of texts; the text for a prompt is a JSON list of tokens
         'R'   a line is refused; JSON with its index in the request and the reason
         'M'   a package is missing; the reason as text
         'E'   another error; its text. The process ends after 'M' and 'E'
@@ -21,7 +22,7 @@ runtime/tokenize/RowProcess.h has. Requests come by standard input and answers g
 
 import sys
 
-sys.path[:] = [folder for folder in sys.path if folder]  # not from the folder that a user happens to be in
+sys.path[:] = [folder for folder in sys.path if folder]  # no imports from the user's current folder
 
 import array
 import datetime
@@ -33,8 +34,9 @@ import pathlib
 import pickle
 import struct
 
-# Families whose templates say where turns of assistants begin and end: the marks that a template has, the beginning, the ends
-# (the longest first), and the beginnings of other turns. As Megatron-Bridge knows them (conversation_processing.py).
+# Model families whose templates mark the beginning and end of the assistant's turns: marks that occur in the template,
+# the beginning, the ends (the longest first), and the beginning of any turn. Taken from Megatron-Bridge
+# (conversation_processing.py).
 FAMILIES = [
     (["<|im_start|>assistant", "<|im_end|>"], "<|im_start|>assistant\n", ["<|im_end|>\n", "<|im_end|>"], "<|im_start|>"),
     (["<start_of_turn>model", "<end_of_turn>"], "<start_of_turn>model\n", ["<end_of_turn>"], "<start_of_turn>"),
@@ -42,7 +44,7 @@ FAMILIES = [
      ["<|eot_id|>"], "<|start_header_id|>"),
     (["<|start|>", "<|channel|>", "<|message|>"], "<|start|>assistant", ["<|return|>", "<|end|>", "<|call|>"], "<|start|>"),
 ]
-# Private characters around what a template marks as generated; a line that has them is refused.
+# Private-use characters around the text that a template marks as generated. A line that contains them is refused.
 OPEN, CLOSE = "\U000f5a01", "\U000f5a02"
 
 
@@ -64,7 +66,7 @@ def answer_json(out, kind, value):
 def read_exactly(source, count):
     data = source.read(count)
     if len(data) != count:
-        sys.exit(0)  # the program that asks has ended
+        sys.exit(0)  # the requesting program has ended
     return data
 
 
@@ -92,7 +94,7 @@ def special(folder, name):
 
 
 class Template:
-    """A chat template as transformers renders it: in a sandbox, with its filters and with marks of what is generated."""
+    """A chat template, rendered as by transformers: in a sandbox, with its filters, and with marks around generated text."""
 
     def __init__(self, text, tokens, date):
         import jinja2
@@ -135,7 +137,7 @@ class Template:
             raise Refused(f"the chat template fails: {type(error).__name__}: {error}") from error
 
     def spans(self, messages, rest):
-        """The text of a conversation, and (begin, end) in it of what each turn of the assistant has to generate."""
+        """Returns the text of a conversation, and (begin, end) of the text that the assistant has to generate in each turn."""
         text = self.render(messages, rest)
         if self.marks:
             return unmarked(text)
@@ -147,7 +149,7 @@ class Template:
         _, start, ends, other = self.family
         payload = json.dumps([[{k: v for k, v in m.items() if k != "role"} for m in messages], rest], ensure_ascii=False)
         if any(mark.strip() in payload for mark in [start, *ends, other]):
-            return None  # what a user wrote may look like a turn
+            return None  # a message contains text that looks like a turn
         spans, at = [], text.find(start)
         while at >= 0:
             begin = at + len(start)
@@ -158,7 +160,7 @@ class Template:
                 return None
             end = places[0][0] - places[0][1]
             if len(spans) >= 1 and spans[-1][1] == at and start == "<|start|>assistant":
-                spans[-1] = (spans[-1][0], end)  # one turn in several channels
+                spans[-1] = (spans[-1][0], end)  # the turn continues in another channel
             else:
                 spans.append((begin, end))
             at = text.find(start, end)
@@ -169,8 +171,8 @@ class Template:
         through = self.render(messages[:turn + 1], rest)
         end_token = self.tokens.get("eos_token") or ""
         if not text.startswith(through) and end_token and through.endswith(end_token):
-            through = through[:-len(end_token)]  # ends the whole conversation, not the turn
-        if not through.startswith(before):  # a prompt to think, which answers without thoughts do not repeat
+            through = through[:-len(end_token)]  # it ends the conversation, not the turn
+        if not through.startswith(before):  # the prompt begins thoughts, which an answer without thoughts does not repeat
             before = before[:before.rfind("<think>")] if "<think>" in before else before
         if not text.startswith(through) or not through.startswith(before) or len(through) == len(before):
             raise Refused(f"message {turn} is not where the chat template puts it without the later ones, and the template does "
@@ -197,7 +199,7 @@ ROLES = {"human": "user", "gpt": "assistant", "bot": "assistant", "model": "assi
 
 
 def conversation(row):
-    """Messages with role and content, of rows in OpenAI's or ShareGPT's form."""
+    """Returns the messages, with role and content, of a row in the format of OpenAI or ShareGPT."""
     turns = next((row[key] for key in ("messages", "conversation", "conversations") if row.get(key) is not None), None)
     if not isinstance(turns, list) or not turns or not all(isinstance(turn, dict) for turn in turns):
         raise Refused("the conversation is not a list of messages")
@@ -257,7 +259,7 @@ class Rows:
                 "marks": bool(self.template and self.template.marks)}
 
     def rows(self, line):
-        """(tokens, masks, whether it was cut) of the row of a line, or of both answers of a line with a preference."""
+        """Returns (tokens, masks, whether it was cut) for the row of a line, or for both answers of a pair."""
         if OPEN in line or CLOSE in line:
             raise Refused("it has a private character that marks what a template generates")
         row = json.loads(line)
@@ -267,7 +269,7 @@ class Rows:
 
     def row(self, row):
         prompt, completion = row.get("prompt"), row.get("completion")
-        if isinstance(prompt, list) and isinstance(completion, list):  # as TRL has them
+        if isinstance(prompt, list) and isinstance(completion, list):  # the format of TRL
             tokens, masks = self.chat({**row, "messages": prompt + completion}, conversation({"messages": prompt}))
         elif any(row.get(key) is not None for key in ("messages", "conversation", "conversations")):
             tokens, masks = self.chat(row)
@@ -278,7 +280,7 @@ class Rows:
         return (tokens[:most], masks[:most], True) if isCut else (tokens, masks, False)
 
     def chat(self, row, given=()):
-        """Tokens and masks of a conversation; answers among the messages that are given do not count."""
+        """Returns tokens and masks of a conversation. Answers in the messages `given` do not count in the loss."""
         if self.template is None:
             raise Refused("it is a conversation, and the tokenizer has no chat template; name one by --template=FILE")
         messages = conversation(row)
@@ -312,7 +314,7 @@ class Rows:
         return tokens, masks
 
     def texts(self, row):
-        """Prompt and completion, and what is between them."""
+        """Returns the prompt, the completion and the separator between them."""
         settings = self.settings
         prompt, completion, between = settings["prompt_key"], settings["completion_key"], settings["separator"]
         if prompt is None and completion is None:
@@ -331,7 +333,7 @@ class Rows:
         return text, strings[completion], between
 
     def pair(self, row):
-        """As Megatron-Bridge's tokenize_prompt_completion_example: both texts by themselves; the prompt is cut first."""
+        """Like tokenize_prompt_completion_example of Megatron-Bridge: encodes both texts separately, and cuts the prompt first."""
         prompt, completion, between = self.texts(row)
         if between.startswith(" ") and not self.is_space_sensitive:
             between = between[1:]
@@ -353,17 +355,17 @@ class Rows:
 
 
 def answers(row):
-    """What the prompt and the completion of each answer are, the chosen one first; TRL's forms, also without a prompt."""
+    """Returns prompt and completion of both answers, the chosen one first. Formats are those of TRL, also without a prompt."""
     chosen, rejected, prompt = row.get("chosen"), row.get("rejected"), row.get("prompt")
     both = (chosen, rejected) if prompt is None else (prompt, chosen, rejected)
     if not all(isinstance(part, list) for part in both) and not all(isinstance(part, str) for part in both):
         raise Refused("it has no 'chosen' and 'rejected', with 'prompt' or without, that are all conversations or all texts")
-    if prompt is None:  # which is what both begin with
+    if prompt is None:  # the prompt is the common beginning of both
         same = 0
         while same < min(len(chosen), len(rejected)) and chosen[same] == rejected[same]:
             same += 1
         if isinstance(chosen, str) and chosen[:same].endswith(" "):
-            same -= 1  # a blank before an answer belongs to it
+            same -= 1  # a blank before an answer belongs to the answer
         prompt, chosen, rejected = chosen[:same], chosen[same:], rejected[same:]
     if not prompt or not chosen or not rejected:
         raise Refused("a prompt or an answer of it is empty")
@@ -375,7 +377,7 @@ def shorten(tokens, count, side):
 
 
 def answer_rows(out, rows):
-    """rows: (tokens, masks, flags) of each"""
+    """`rows`: (tokens, masks, flags) of each row."""
     tokens, masks = array.array("i"), bytearray()
     for row in rows:
         tokens.fromlist(row[0])
@@ -399,7 +401,7 @@ def serve_rows(source, out, maker):
 
 
 class Unpickler(pickle.Unpickler):
-    """Of arrays and plain values alone: an object could be any program."""
+    """Loads only arrays and plain values, since other objects could execute any code."""
 
     def find_class(self, module, name):
         if (module.replace("_core", "core"), name) in {("numpy.core.multiarray", "_reconstruct"), ("numpy", "ndarray"),
@@ -409,7 +411,7 @@ class Unpickler(pickle.Unpickler):
 
 
 def packs_of(path):
-    """(tokens, starts, shifted masks) of each pack of Megatron-Bridge's."""
+    """Yields (tokens, starts, shifted masks) of each pack in a file of Megatron-Bridge."""
     if path.endswith(".npy"):
         import numpy
         with open(path, "rb") as file:
@@ -426,7 +428,7 @@ def packs_of(path):
 
 
 def serve_packs(source, out):
-    """Rows of a file of packs, some packs in each answer; an answer without rows ends it."""
+    """Sends the rows of a file of packs, those of several packs in each answer. An answer without rows is the last."""
     rows = []
     for tokens, starts, masks in packs_of(read_request(source)[0]):
         tokens, masks = [int(token) for token in tokens], [int(bool(mask)) for mask in masks]
@@ -435,7 +437,7 @@ def serve_packs(source, out):
             raise Refused("a pack's seq_start_id, loss_mask and input_ids do not agree")
         is_first = True
         for begin, end in zip(borders, borders[1:]):
-            if end > begin:  # a mask is that of the token after its own
+            if end > begin:  # each mask belongs to the token after its position
                 rows.append((tokens[begin:end], [0] + masks[begin:end - 1], 2 if is_first else 0))
                 is_first = False
         if len(rows) >= 4096:
@@ -449,7 +451,7 @@ def serve_packs(source, out):
 
 
 def tokens_of(tokenizer, maker, value):
-    """Of a prompt: begun as the tokenizer begins texts, or as the chat template has it."""
+    """Returns the tokens of a prompt, begun as the tokenizer begins texts, or rendered by the chat template."""
     if not value["chat"]:
         return tokenizer.encode(value["prompt"], add_special_tokens=True).ids
     if maker.template is None:
@@ -490,16 +492,16 @@ def main():
     os.environ["RAYON_NUM_THREADS"] = "1"
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     out = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what libraries print does not come between answers
+    os.dup2(2, 1)  # output of libraries must not mix with answers
     try:
         run(settings, out)
     except SystemExit:
         raise
     except BrokenPipeError:
-        os._exit(0)  # nobody reads; the buffer's rest would be written at the end, and complained about
+        os._exit(0)  # nobody reads any more; a normal exit would write the rest of the buffer and report an error
     except ImportError as error:
         answer(out, b"M", str(error).encode())
-    except BaseException as error:  # also what a panic of the library becomes
+    except BaseException as error:  # includes panics of the library
         text = str(error) if isinstance(error, Refused) else f"{type(error).__name__}: {error}"
         answer(out, b"E", text.encode("utf-8", "replace"))
 

@@ -1,12 +1,12 @@
-"""Encodes texts with Hugging Face's tokenizers for `shardc data tokenize`, which carries and starts this script.
+"""Encodes texts with the tokenizers of Hugging Face for `shardc data tokenize`, which embeds and starts this script.
 
     python3 -c SCRIPT TOKENIZER_JSON THREADS END_TOKEN
 
-Requests come by standard input and answers go to standard output, all numbers little endian:
+Requests arrive on standard input and answers are written to standard output. All numbers are little-endian:
 
-    request   uint64 bytes that follow; uint32 n; uint32 bytes of each of n texts; the texts, in UTF-8
-    answer    uint8 kind; uint64 bytes that follow, which are
-        'H'   once, first: JSON with what is known of the tokenizer
+    request   uint64 number of bytes that follow; uint32 n; uint32 bytes of each of n texts; the texts, in UTF-8
+    answer    uint8 kind; uint64 number of bytes that follow, which are
+        'H'   once, first: JSON with the properties of the tokenizer
         'T'   uint32 n; uint32 tokens of each of n texts; the tokens, each an int32
         'M'   the package is missing; the reason as text
         'E'   another error; its text. The process ends after 'M' and 'E'
@@ -14,7 +14,7 @@ Requests come by standard input and answers go to standard output, all numbers l
 
 import sys
 
-sys.path[:] = [folder for folder in sys.path if folder]  # not from the folder that a user happens to be in
+sys.path[:] = [folder for folder in sys.path if folder]  # no imports from the user's current folder
 
 import array
 import itertools
@@ -33,7 +33,7 @@ def answer(out, kind, *parts):
 def read_exactly(source, count):
     data = source.read(count)
     if len(data) != count:
-        sys.exit(0)  # the program that asks has ended
+        sys.exit(0)  # the requesting program has ended
     return data
 
 
@@ -65,7 +65,7 @@ def main():
     os.environ["RAYON_NUM_THREADS"] = threads
     os.environ["TOKENIZERS_PARALLELISM"] = "false" if threads == "1" else "true"
     out = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what libraries print does not come between answers
+    os.dup2(2, 1)  # output of libraries must not mix with answers
     try:
         try:
             import tokenizers
@@ -81,8 +81,8 @@ def main():
     except SystemExit:
         raise
     except BrokenPipeError:
-        os._exit(0)  # nobody reads; the buffer's rest would be written at the end, and complained about
-    except BaseException as error:  # also what a panic of the library becomes
+        os._exit(0)  # nobody reads any more; a normal exit would write the rest of the buffer and report an error
+    except BaseException as error:  # includes panics of the library
         answer(out, b"E", f"{type(error).__name__}: {error}".encode("utf-8", "replace"))
 
 
