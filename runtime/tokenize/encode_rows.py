@@ -1,19 +1,19 @@
-"""Converts JSON lines to rows for fine-tuning for `shardc data sft`, which embeds and starts this script. Also reads packs of
-Megatron-Bridge, and converts tokens back to text.
+"""Converts JSON lines to rows for fine-tuning for `shardc data sft`, which embeds and starts this script. Also reads
+packs of Megatron-Bridge, and converts tokens back to text.
 
     python3 -c SCRIPT SETTINGS
 
-SETTINGS is a JSON object: `mode` is rows, packs or text, and `tokenizer` is a tokenizer.json; for rows, it also has the fields
-of RowSettings in runtime/tokenize/RowProcess.h. Requests arrive on standard input and answers are written to standard output.
-All numbers are little-endian:
+SETTINGS is a JSON object: `mode` is rows, packs or text, and `tokenizer` is a tokenizer.json; for rows, it also has the
+fields of RowSettings in runtime/tokenize/RowProcess.h. Requests arrive on standard input and answers are written to
+standard output. All numbers are little-endian:
 
-    request   uint64 number of bytes that follow; uint32 n; uint32 bytes of each of n texts; the texts, in UTF-8. For rows, each
-              text is a line; for packs, the only text is a path; for text, each is a JSON list of tokens, or an object with a
-              `prompt` to convert to tokens, and `chat` if the prompt is a user's message
+    request   uint64 number of bytes that follow; uint32 n; uint32 bytes of each of n texts; the texts, in UTF-8. For
+              rows, each text is a line; for packs, the only text is a path; for text, each is a JSON list of tokens, or
+              an object with a `prompt` to convert to tokens, and `chat` if the prompt is a user's message
     answer    uint8 kind; uint64 number of bytes that follow, which are
         'H'   once, first: JSON with the properties of the tokenizer and the template
-        'T'   uint32 n; uint32 tokens of each of n rows; n times uint8: 1 if a row was cut, 2 if it begins a pack; the tokens,
-              each an int32; their masks, each a uint8: 1 if the token counts in the loss when it is predicted
+        'T'   uint32 n; uint32 tokens of each of n rows; n times uint8: 1 if a row was cut, 2 if it begins a pack; the
+              tokens, each an int32; their masks, each a uint8: 1 if the token counts in the loss when it is predicted
         'S'   JSON list of texts; the text for a prompt is a JSON list of tokens
         'R'   a line is refused; JSON with its index in the request and the reason
         'M'   a package is missing; the reason as text
@@ -94,7 +94,7 @@ def special(folder, name):
 
 
 class Template:
-    """A chat template, rendered as by transformers: in a sandbox, with its filters, and with marks around generated text."""
+    """A chat template, rendered as by transformers: in a sandbox, with its filters and marks of generated text."""
 
     def __init__(self, text, tokens, date):
         import jinja2
@@ -137,7 +137,7 @@ class Template:
             raise Refused(f"the chat template fails: {type(error).__name__}: {error}") from error
 
     def spans(self, messages, rest):
-        """Returns the text of a conversation, and (begin, end) of the text that the assistant has to generate in each turn."""
+        """Returns the text of a conversation, and (begin, end) of what the assistant generates in each turn."""
         text = self.render(messages, rest)
         if self.marks:
             return unmarked(text)
@@ -172,7 +172,7 @@ class Template:
         end_token = self.tokens.get("eos_token") or ""
         if not text.startswith(through) and end_token and through.endswith(end_token):
             through = through[:-len(end_token)]  # it ends the conversation, not the turn
-        if not through.startswith(before):  # the prompt begins thoughts, which an answer without thoughts does not repeat
+        if not through.startswith(before):  # an answer without thoughts does not repeat <think>
             before = before[:before.rfind("<think>")] if "<think>" in before else before
         if not text.startswith(through) or not through.startswith(before) or len(through) == len(before):
             raise Refused(f"message {turn} is not where the chat template puts it without the later ones, and the template does "
@@ -333,7 +333,7 @@ class Rows:
         return text, strings[completion], between
 
     def pair(self, row):
-        """Like tokenize_prompt_completion_example of Megatron-Bridge: encodes both texts separately, and cuts the prompt first."""
+        """Like Megatron-Bridge's tokenize_prompt_completion_example: encodes each text alone; cuts the prompt first."""
         prompt, completion, between = self.texts(row)
         if between.startswith(" ") and not self.is_space_sensitive:
             between = between[1:]
@@ -355,7 +355,7 @@ class Rows:
 
 
 def answers(row):
-    """Returns prompt and completion of both answers, the chosen one first. Formats are those of TRL, also without a prompt."""
+    """Returns prompt and completion of both answers, the chosen one first. TRL's formats, also without a prompt."""
     chosen, rejected, prompt = row.get("chosen"), row.get("rejected"), row.get("prompt")
     both = (chosen, rejected) if prompt is None else (prompt, chosen, rejected)
     if not all(isinstance(part, list) for part in both) and not all(isinstance(part, str) for part in both):
