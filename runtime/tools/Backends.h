@@ -9,13 +9,13 @@
 
 namespace shardc::tools {
 
-/// Names that --backend takes.
+/// Returns the names that --backend accepts.
 std::vector<std::string> backendNames();
 
-/// Null where this program was built without it.
+/// Returns the backend with this name; null if this program was built without it.
 const BackendEntry *findBackend(std::string_view name);
 
-/// What `--version` prints: the version with its commit, the backends, and the libraries.
+/// Returns the output of `--version`: the version with its commit, the backends, and the libraries.
 std::string versionLines();
 
 } // namespace shardc::tools

@@ -27,7 +27,7 @@ void Console::emit(const Report &report) const {
   if (!isOutput && !isWhole(shown))
     line.insert(0, "shardc-run: ");
   if (isOutput)
-    std::fflush(stdout); // what was printed before
+    std::fflush(stdout); // earlier output comes first
   [[maybe_unused]] ssize_t written =
       ::write(isOutput ? STDOUT_FILENO : STDERR_FILENO, line.data(), line.size());
 }

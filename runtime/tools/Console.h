@@ -1,5 +1,5 @@
-// Prints the reports of shardc-run. As text, errors and warnings go to standard error, remarks and
-// notes to standard output; as JSON, all go to standard output, one object a line.
+// Prints the reports of shardc-run. In text form, errors and warnings go to standard error, remarks
+// and notes to standard output. In JSON form, all go to standard output, one object per line.
 #pragma once
 
 #include "runtime/base/Report.h"
@@ -9,8 +9,8 @@ namespace shardc::tools {
 struct Console {
   bool isJson = false;
 
-  /// Prints a report in one write, so that lines of other processes do not mix with it. Any thread
-  /// may call it.
+  /// Prints a report in one write, so that it does not mix with lines of other processes.
+  /// Thread-safe.
   void emit(const Report &report) const;
   ReportSink sink() const {
     return [*this](const Report &report) { emit(report); };

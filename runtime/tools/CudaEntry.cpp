@@ -1,4 +1,4 @@
-// The CUDA backend: NVIDIA's GPUs, one process for each.
+// The CUDA backend: NVIDIA GPUs, with one process for each.
 #include <algorithm>
 #include <cstdlib>
 #include <thread>
@@ -36,7 +36,7 @@ constexpr std::string_view kCudaKernels[] = {
 #define KERNELS kCudaKernels
 #include "runtime/tools/EpilogueKernels.def"
 
-/// The device of this process, which no other rank has. InvalidInput if one has.
+/// Returns the device of this process. InvalidInput if another rank has the same device.
 Result<int> ownDevice(hal::Peers &peers) {
   ASSIGN_OR_RETURN(int device, cuda::deviceOf(peers.localRank()));
   ASSIGN_OR_RETURN(
@@ -74,11 +74,12 @@ private:
   ReportSink emit_;
   std::unique_ptr<run::InjectedRefusals> refusals_;
   std::shared_ptr<kernels::cuda::Context> kernels_;
-  hal::Peers *peers_ = nullptr; ///< null: no other processes
+  hal::Peers *peers_ = nullptr; ///< null: there are no other processes
   std::unique_ptr<PeerRendezvous> rendezvous_;
   /// Loading the libraries of products and attention from disk, and building attention's plans,
-  /// takes time. A separate thread does it while contexts, memory and communicators are created. A
-  /// call that needs a plan that is being built waits for it. Destroyed first, which waits for it.
+  /// takes time. This thread does it while contexts, memory and communicators are created. A call
+  /// that needs a plan that is being built waits for it. It is destroyed first, which waits for the
+  /// thread.
   std::jthread preparation_;
 };
 
@@ -93,7 +94,7 @@ void CudaSession::prepareBeside(int device) {
             shapes.push_back({kernel, exec::shapeOf(plan_, segment, op)});
             shapes.back().call.context = kernels_.get();
           }
-  // Without a thread for it each plan is made when it is first needed.
+  // If the thread cannot be started, each plan is built when it is first needed.
   static_cast<void>(
       startThread(preparation_, [kernels = kernels_, device, shapes = std::move(shapes)] {
         kernels::cuda::prepareLibraries(*kernels, device, shapes);
@@ -118,7 +119,7 @@ Result<std::unique_ptr<hal::Backend>> CudaSession::makeBackend(hal::Peers *peers
     cudaOptions.devices = {device};
     cudaOptions.failed = [peers](const Status &status) { peers->reportFailure(status); };
   }
-  // The job's stall detector knows which rank is late, so its time limit is shorter.
+  // The job's stall detector can tell which rank is late, so its time limit must expire first.
   cudaOptions.timeoutSeconds = timeoutSeconds(plan_) + 2 * launch::kSilentSeconds;
   cudaOptions.emit = emit_;
   if (cudaOptions.devices.size() == 1 || cudaOptions.worldSize == 1)
@@ -126,11 +127,11 @@ Result<std::unique_ptr<hal::Backend>> CudaSession::makeBackend(hal::Peers *peers
   return cuda::makeBackend(cudaOptions);
 }
 
-/// A kind of GPU that the plan was not made for is warned of, by rank 0.
+/// Rank 0 warns of a kind of GPU for which the plan was not made.
 Status CudaSession::judgeDevices(hal::Peers *peers) {
   RETURN_IF_ERROR(cuda::checkVersions());
   Result<int> count = cuda::deviceCount();
-  if (!count.isOk() || *count == 0) // without any, the backend says why
+  if (!count.isOk() || *count == 0) // the backend reports later why there are none
     return Status::ok();
   auto localRank = static_cast<int>(peers ? peers->localRank() : 0);
   run::VisibleGpus gpus = {*count, cuda::nameOf(localRank < *count ? localRank : 0)};

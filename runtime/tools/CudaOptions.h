@@ -1,4 +1,4 @@
-// Options of the CUDA backend from plan and command line.
+// Derives the options of the CUDA backend from the plan and the command line.
 #pragma once
 
 #include "runtime/backend/cuda/Options.h"
@@ -7,8 +7,8 @@
 
 namespace shardc::tools {
 
-/// Options of a process whose first rank is `rank`. How processes meet, and which devices they
-/// take, is left to the caller.
+/// Returns the options of a process whose first rank is `rank`. The caller adds how processes meet
+/// and which devices they use.
 cuda::Options cudaOptionsOf(const plan::Plan &plan, const RunToolOptions &options, int rank);
 
 } // namespace shardc::tools

@@ -17,7 +17,7 @@
 namespace shardc::tools {
 namespace {
 
-/// The reports of `find` for all plans, without duplicates.
+/// Returns the reports of `find` for all plans, without duplicates.
 template <typename Find>
 std::vector<Report> ofAll(std::span<const plan::Plan> plans, const Find &find) {
   std::vector<Report> findings;
@@ -28,9 +28,9 @@ std::vector<Report> ofAll(std::span<const plan::Plan> plans, const Find &find) {
   return findings;
 }
 
-/// The files of a Hugging Face model that the run's saves carry along: those of the checkpoint that
-/// it begins with. If its state comes from memory, those of what it has saved, or of what its job
-/// began with.
+/// Returns the files of a Hugging Face model that the run's saves include: those of the checkpoint
+/// from which it starts. If its state comes from memory, those of its own saves, or of the
+/// checkpoint from which its job started.
 Result<std::vector<checkpoint::HfModelFile>>
 modelFilesOf(const plan::Plan &plan, const save::Loader &loader, bool isFromMemory) {
   if (!isFromMemory)
@@ -45,14 +45,14 @@ modelFilesOf(const plan::Plan &plan, const save::Loader &loader, bool isFromMemo
       continue;
     Result<checkpoint::CheckpointReader> reader = checkpoint::CheckpointReader::open(*newest);
     if (!reader.isOk())
-      continue; // no save has ended there yet; the state does not come from it
+      continue; // it has no complete save yet, so the state does not come from it
     ASSIGN_OR_RETURN(files, checkpoint::hfFilesOf(*reader));
   }
   return files;
 }
 
-/// Creates the saver and the loader. The saver comes first: it restores what an interrupted save
-/// moved away.
+/// Creates the saver and the loader. The saver comes first: it restores files that an interrupted
+/// save has moved.
 void prepareCheckpoints(std::span<const plan::Plan> all, std::span<const plan::Plan> plans,
                         const ProcessContext &process, Environment &environment,
                         std::vector<Report> &findings) {
@@ -60,7 +60,7 @@ void prepareCheckpoints(std::span<const plan::Plan> all, std::span<const plan::P
   if (Status status = save::checkCheckpointOptions(plan); !status.isOk())
     return findings.push_back(status.report());
   ReportSink emit = [&environment](const Report &report) { environment.emit(report); };
-  auto saver = plan.job.validation.skipTrain // has nothing to save
+  auto saver = plan.job.validation.skipTrain // there is nothing to save
                    ? Result<std::unique_ptr<save::Saver>>(nullptr)
                    : save::Saver::create(plan, emit, process.client,
                                          {.faults = environment.fileFaults.get()});
@@ -87,7 +87,7 @@ void prepareCheckpoints(std::span<const plan::Plan> all, std::span<const plan::P
   environment.phase = from ? static_cast<size_t>(&from->plan() - loaded.data()) : 0;
   if (!environment.saver)
     return;
-  bool isOwn = environment.fromMemory != nullptr; // a first start has looked into the folder
+  bool isOwn = environment.fromMemory != nullptr; // a first start has checked the folder
   if (environment.phase > 0)
     if (Status status = environment.saver->turnTo(plans[environment.phase], from->progress());
         !status.isOk())

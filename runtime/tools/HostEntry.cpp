@@ -19,7 +19,7 @@ constexpr std::string_view kHostKernels[] = {
 #define KERNELS kHostKernels
 #include "runtime/tools/EpilogueKernels.def"
 
-/// The processor's name as the system gives it: `Intel(R) Xeon(R) Processor`.
+/// Returns the processor's name as the system reports it: `Intel(R) Xeon(R) Processor`.
 std::string processorName() {
   constexpr std::string_view kKey = "model name";
   Result<std::string> text = readFile("/proc/cpuinfo", 1 << 24);
@@ -40,14 +40,14 @@ public:
     out.ranks = static_cast<int>(std::min<int64_t>(plan_.worldSize(), 1 << 20));
     out.peers = peers;
     out.workers = options_.workers;
-    if (peers && options_.workers == 0) // the cores are shared
+    if (peers && options_.workers == 0) // the ranks share the cores
       out.workers =
           std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / peers->localSize());
     out.scheduleSeed = options_.scheduleSeed;
     out.poison = options_.scheduleSeed.has_value();
     out.guards = options_.check || options_.scheduleSeed.has_value();
     if (options_.scheduleSeed && options_.workers == 0)
-      out.workers = 1; // one worker makes the schedule a function of the seed
+      out.workers = 1; // with one worker, the seed determines the schedule
     return host::makeBackend(out);
   }
   std::string deviceName(int) override { return processorName(); }

@@ -9,15 +9,15 @@
 namespace shardc::tools {
 namespace {
 
-/// Injects a fault after the step has ended, in the middle of a rank's file: the disk is full from
-/// there on, or never answers; or a fault of the process happens once.
+/// Injects a fault after a given step, in the middle of a rank's file: from there on the disk is
+/// full or never answers, or a fault of the process occurs once.
 class InjectedSaveFault final : public checkpoint::FileFaults {
 public:
   InjectedSaveFault(const run::Fault &fault, const std::atomic<uint64_t> &steps)
       : fault_(fault), steps_(steps) {}
 
   int beforeOperation() override {
-    constexpr int kBefore = 3; // operations of the save that still work
+    constexpr int kBefore = 3; // operations of the save that succeed before the fault
     if (steps_.load() < static_cast<uint64_t>(fault_.step))
       return 0;
     int number = operations_.fetch_add(1);

@@ -9,13 +9,14 @@
 
 namespace shardc::tools {
 
-/// The file faults that are injected into this process' saver, whose context outlives it; null if
-/// this rank has none.
+/// Returns the file faults that are injected into the saver of this process; null if this rank has
+/// none. The context must outlive them.
 std::unique_ptr<checkpoint::FileFaults> injectIntoSaves(const run::Fault &fault,
                                                         const ProcessContext &process);
 
-/// The same for images in memory: spoils the first one of this rank from the step on, once it is
-/// complete at the neighbour too, and ends the process. Empty if none is injected.
+/// Returns the faults for images in memory: damages the first image of this rank from the given
+/// step on, once it is also complete at the neighbour, and ends the process. Empty if none is
+/// injected.
 std::function<void(int64_t, std::span<uint8_t>)> injectIntoImages(const run::Fault &fault,
                                                                   const ProcessContext &process);
 

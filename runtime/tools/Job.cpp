@@ -17,10 +17,10 @@
 namespace shardc::tools {
 namespace {
 
-/// A rank that cannot reach rank 0 knows more than that one, and has the first word.
+/// A rank that cannot reach rank 0 knows more than rank 0, so it may report first.
 constexpr double kJoinMarginSeconds = 2;
 
-/// Why the run cannot begin in this environment, or with these options.
+/// Returns the reason why the run cannot begin in this environment or with these options.
 std::optional<Report> refuseHere(const plan::Plan &plan, const RunToolOptions &options,
                                  Launcher launcher) {
   const BackendEntry &backend = *findBackend(options.backend);
@@ -38,8 +38,8 @@ struct Meeting {
   launch::Secret secret;
 };
 
-/// Finds the rendezvous; for a plain start, only the rank's position. Aborted if another rank
-/// reports what is wrong.
+/// Determines the rendezvous; for a plain start, only the rank's position. Aborted if another rank
+/// reports the error.
 Result<Meeting> findMeeting(const RunToolOptions &options, int64_t optionPort) {
   auto get = [](const char *name) -> const char * { return ::getenv(name); };
   Meeting meeting;
@@ -55,7 +55,8 @@ Result<Meeting> findMeeting(const RunToolOptions &options, int64_t optionPort) {
   return meeting;
 }
 
-/// The GPU's number as system tools show it: that in CUDA_VISIBLE_DEVICES for this process.
+/// Returns the GPU's number as system tools show it: its entry in CUDA_VISIBLE_DEVICES of this
+/// process.
 std::string gpuOf(int64_t localRank) {
   const char *visible = ::getenv("CUDA_VISIBLE_DEVICES");
   std::vector<std::string> names;
@@ -95,7 +96,7 @@ int joinAndWork(const launch::WorkerOptions &worker, int64_t worldSize, uint64_t
   options.isAsked = [] { return stopRequests().load() > 0; };
   auto client = launch::RendezvousClient::join(options);
   if (!client.isOk())
-    return options.isAsked()            ? 0 // what there is to report was reported
+    return options.isAsked()            ? 0 // everything has been reported
            : options.connectSeconds > 0 ? kFailureStatus
                                         : kInputStatus;
   ProcessContext process;
@@ -110,7 +111,7 @@ int joinAndWork(const launch::WorkerOptions &worker, int64_t worldSize, uint64_t
   return work(process);
 }
 
-/// Describes progress words, by the plan to which they belong.
+/// Describes progress words by the plan to which they belong.
 class StallTexts {
 public:
   explicit StallTexts(std::span<const plan::Plan> plans) : plans_(plans) {
@@ -118,9 +119,9 @@ public:
       maps_.emplace_back(plan);
   }
 
-  /// Explains a stall by the ranks that are furthest behind, for which the others wait.
+  /// Explains a stall by the ranks that are furthest behind and for which the others wait.
   std::string explainStall(std::span<const launch::RankProgress> ranks, int silent) const {
-    uint32_t phase = UINT32_MAX, first = firstFor(std::ssize(ranks)); // some have said nothing yet
+    uint32_t phase = UINT32_MAX, first = firstFor(std::ssize(ranks)); // some have not reported
     for (const launch::RankProgress &rank : ranks)
       phase = std::min(phase, std::max(rank.phase, first));
     std::vector<std::vector<uint32_t>> words;
@@ -136,7 +137,7 @@ public:
   }
 
 private:
-  /// The first plan for so many ranks.
+  /// Returns the index of the first plan for this number of ranks.
   uint32_t firstFor(int64_t ranks) const {
     auto at = std::ranges::find(plans_, ranks, &plan::Plan::worldSize);
     return at == plans_.end() ? 0 : static_cast<uint32_t>(at - plans_.begin());
@@ -149,8 +150,8 @@ private:
   std::deque<exec::ProgressMap> maps_;
 };
 
-/// The supervisor's sizes of an elastic job, and its problem where the launcher has started another
-/// number of processes than ranks and spares.
+/// Sets the supervisor's sizes of an elastic job, and reports a problem if the launcher has started
+/// a number of processes other than that of ranks and spares.
 void setSizes(const plan::Plan &plan, const RunToolOptions &options,
               launch::SupervisorOptions &supervisor) {
   const launch::JobPosition &position = supervisor.position;
@@ -189,7 +190,7 @@ bool isLaunched() {
   return position.isOk() && position->launcher != Launcher::Plain;
 }
 
-/// Without a plan its options are unknown: the port is the usual one, and the patience short.
+/// Without a plan its options are unknown, so this uses the default port and a short time limit.
 int refuseJob(const RunToolOptions &options) {
   constexpr double kSeconds = 30;
   Report problem = makeReport(report::RecipeRefusedHere, options.refuse);
@@ -217,7 +218,7 @@ double timeoutSeconds(const plan::Plan &plan) {
 
 int runJob(std::span<const plan::Plan> plans, uint64_t planHash, const RunToolOptions &options,
            const RunWork &work) {
-  const plan::Plan &plan = plans.front(); // what is asked of it here is the same in all
+  const plan::Plan &plan = plans.front(); // the fields used here are equal in all plans
   Result<Meeting> meeting = findMeeting(options, plan.job.dist.rendezvousPort);
   if (!meeting.isOk()) {
     if (meeting.status().code() != StatusCode::Aborted)
@@ -226,7 +227,7 @@ int runJob(std::span<const plan::Plan> plans, uint64_t planHash, const RunToolOp
   }
   const launch::JobPosition &position = meeting->position;
   bool isLaunched = position.launcher != Launcher::Plain;
-  // Ranks on the host are threads unless processes are asked for; a GPU has a process of its own.
+  // On the host, ranks are threads unless processes are requested. Each GPU has its own process.
   const BackendEntry &backend = *findBackend(options.backend);
   bool isOneEach = options.processes || options.restarts > 0 ||
                    (backend.traits.isOnGpus && plan.worldSize() > 1);
@@ -270,7 +271,7 @@ int runJob(std::span<const plan::Plan> plans, uint64_t planHash, const RunToolOp
   supervisor.stageOf = [&texts](int64_t rank, int64_t ranks) { return texts.stageOf(rank, ranks); };
   supervisor.noteLate = noteLateIn(options);
   holdSignals(
-      /*isQuiet=*/true); // in the ranks that start here; this process says what becomes of one
+      /*isQuiet=*/true); // quiet in the ranks that start here: this process reports requests
   supervisor.isAsked = [] { return stopRequests().load() > 0; };
   int64_t worldSize = isLaunched ? position.worldSize : supervisor.processes();
   auto workAsRank = [&](ProcessContext &process) {

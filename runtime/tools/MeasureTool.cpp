@@ -29,7 +29,7 @@ namespace {
 constexpr int64_t kRanksMax = 1 << 16;
 constexpr double kTimeoutMinutes = 3;
 
-/// Counts in a process of its own: one that has looked at GPUs cannot start processes that use
+/// Counts devices in a child process: a process that has used GPUs cannot start processes that use
 /// them.
 int countDevices(const BackendEntry &entry) {
   if (!entry.countDevices)
@@ -44,8 +44,8 @@ int countDevices(const BackendEntry &entry) {
              : 0;
 }
 
-/// The requested backend, or else the first one with devices, or else the host's; with its devices
-/// on this machine.
+/// Returns the requested backend, otherwise the first one with devices, otherwise the host backend.
+/// Sets `devices` to the number of its devices on this machine.
 const BackendEntry *chooseBackend(const RunToolOptions &options, int &devices) {
   for (const std::string &name : backendNames()) {
     const BackendEntry *entry = findBackend(name);
@@ -56,8 +56,7 @@ const BackendEntry *chooseBackend(const RunToolOptions &options, int &devices) {
   return findBackend("host");
 }
 
-/// A minimal plan with the number of ranks, which is enough to start ranks, to connect them and to
-/// watch them.
+/// A minimal plan with this number of ranks, which suffices to start, connect and watch ranks.
 plan::Plan planOf(std::string_view backend, int64_t ranks) {
   plan::Plan plan;
   plan.name = "measure";
@@ -69,7 +68,7 @@ plan::Plan planOf(std::string_view backend, int64_t ranks) {
   return plan;
 }
 
-/// The number of ranks, by the launcher, the options or the devices.
+/// Returns the number of ranks, according to the launcher, the options or the devices.
 Result<int64_t> ranksOf(const RunToolOptions &options, int devices) {
   ASSIGN_OR_RETURN(launch::JobPosition position, launch::findJobPosition(::getenv));
   if (position.launcher == Launcher::Plain)
@@ -80,12 +79,12 @@ Result<int64_t> ranksOf(const RunToolOptions &options, int devices) {
   return position.worldSize;
 }
 
-/// One line without breaks.
+/// Returns the versions in one line.
 std::string versionsText() {
   std::string text = versionLines();
   for (size_t at; (at = text.find('\n')) != std::string::npos;)
     text.replace(at, 1, "; ");
-  constexpr size_t kMost = 390; // of a file's texts
+  constexpr size_t kMost = 390; // for the texts of a file
   return text.substr(0, kMost);
 }
 
@@ -98,7 +97,7 @@ Result<RateFile> readRateFile(const std::string &path) {
   return std::move(*file);
 }
 
-/// The work of one process after the ranks have connected.
+/// The work of one process once the ranks are connected.
 class MeasureJob {
 public:
   MeasureJob(const plan::Plan &plan, const RunToolOptions &options, const BackendEntry &entry,
@@ -127,8 +126,8 @@ public:
   bool hasFound() const { return hasFound_; }
 
 private:
-  /// Finds the place of each rank. All devices must be of one kind, because a file describes one
-  /// kind.
+  /// Determines the place of each rank. All devices must be of one kind, because a file describes
+  /// one kind.
   Status findPlaces() {
     int local = process_.client ? process_.client->localRank() : 0;
     file_.machine.device = session_->deviceName(local);
@@ -178,7 +177,7 @@ private:
     return measure::measureAll(*bench, nodes_, options);
   }
 
-  /// Before minutes are spent: whether rank 0 can write into the file's folder.
+  /// Checks that rank 0 can write into the file's folder, before minutes are spent on measurements.
   Status checkFolder() const {
     Status status;
     std::filesystem::path folder = std::filesystem::path(options_.output).parent_path();
@@ -231,11 +230,11 @@ private:
     return Status::ok();
   }
 
-  /// Tests as much of a device's memory as the host writes and reads in about twenty seconds; a
+  /// Tests as much of a device's memory as can be written and read in about twenty seconds, or a
   /// small part if ranks share the memory.
   Status testMemory(std::vector<Report> &found) {
     constexpr int64_t kGiB = int64_t{1} << 30, kDeviceBytes = 48 * kGiB, kHostBytes = kGiB / 4;
-    constexpr double kShare = 0.9; // what is left is for libraries
+    constexpr double kShare = 0.9; // the rest is for libraries
     hal::Device &device = *backend_->devices().front();
     int64_t most =
         static_cast<int64_t>(kShare * static_cast<double>(device.bytesFree(hal::MemoryKind::Work)));
@@ -261,7 +260,7 @@ private:
       found.push_back(std::move(*report));
   }
 
-  /// Each rank's best rate of each kind of work.
+  /// Prints the best rate of each rank for each kind of work.
   void printRanks() const {
     std::map<std::pair<RateKind, std::string>, const measure::Measured *> best;
     for (const measure::Measured &each : measured_) {
@@ -284,7 +283,7 @@ private:
   const RateFile &expected_;
   ProcessContext &process_;
   ReportList warnings_;
-  std::unique_ptr<BackendSession> session_; ///< outlives the backend
+  std::unique_ptr<BackendSession> session_; ///< must outlive the backend
   std::unique_ptr<hal::Backend> backend_;
   measure::BenchOptions bench_;
   measure::Nodes nodes_;
@@ -347,7 +346,7 @@ int measureMachine(RunToolOptions options) {
   plan::Plan plan = planOf(entry->name, *ranks);
   if (Status status = setVariables(plan, entry, options.console); !status.isOk())
     return refuse(status);
-  uint64_t kind = options.doctor ? 2 : options.isQuick ? 1 : 0; // all ranks do the same
+  uint64_t kind = options.doctor ? 2 : options.isQuick ? 1 : 0; // in place of the plan's hash
   return runJob(std::span(&plan, 1), kind, options,
                 [&](std::span<const plan::Plan>, ProcessContext &process) {
                   return measureRanks(plan, options, *entry, expected, process);

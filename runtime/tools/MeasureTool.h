@@ -6,7 +6,7 @@
 
 namespace shardc::tools {
 
-/// The exit status: of --doctor, kInputStatus if something was found.
+/// Returns the exit status; for --doctor, kInputStatus if it has findings.
 int measureMachine(RunToolOptions options);
 
 } // namespace shardc::tools

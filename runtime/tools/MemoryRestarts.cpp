@@ -11,7 +11,7 @@
 namespace shardc::tools {
 namespace {
 
-/// The system's available memory in bytes; nothing if it is unknown.
+/// Returns the system's available memory in bytes; nothing if it is unknown.
 std::optional<int64_t> memoryAvailable() {
   std::optional<int64_t> bytes;
   std::FILE *file = std::fopen("/proc/meminfo", "re");

@@ -1,5 +1,5 @@
-// Saves in memory for the program: how much memory supervisors hold for them, what a rank does with
-// it, and what is reported of a restart that goes on from there.
+// Saves in memory, as shardc-run uses them: the memory that supervisors hold for them, their
+// preparation in a rank, and the report of a restart from them.
 #pragma once
 
 #include <chrono>
@@ -17,21 +17,21 @@ namespace shardc::tools {
 
 struct Environment;
 
-/// The memory that a supervisor holds for each rank that it starts; none if the plans keep no state
-/// in memory, or if ranks do not restart. PlanCannotRun if a plan copies state in pieces,
-/// MemorySavesTooLarge if this machine has too little.
+/// Returns the memory that a supervisor holds for each rank that it starts; none if the plans keep
+/// no state in memory or if ranks do not restart. PlanCannotRun if a plan copies state in pieces,
+/// MemorySavesTooLarge if this machine has too little memory.
 Result<launch::HeldMemory> heldMemoryOf(std::span<const plan::Plan> plans,
                                         const RunToolOptions &options, bool isLaunched);
 
-/// State from which a restart goes on.
+/// The state from which a restart continues.
 class MemoryRestart {
 public:
   explicit MemoryRestart(save::MemoryState state) : state_(std::move(state)) {}
 
-  /// A loader that restores the state into plans that continue the job. The plans must outlive it.
-  /// Call once.
+  /// Returns a loader that restores the state into plans that continue the job. The plans must
+  /// outlive it. Must be called at most once.
   Result<std::unique_ptr<save::Loader>> load(std::span<const plan::Plan> plans);
-  /// Tells where the run goes on, once all of the state was read.
+  /// Reports where the run continues, once all of the state was read.
   Status noteRead(const ReportSink &emit, run::MetricsWriter &metrics) const;
 
 private:
@@ -40,8 +40,8 @@ private:
 };
 
 /// Prepares saves in memory for this rank, if the plan requests them and a supervisor holds memory.
-/// After a restart, finds the state that is newer than the newest checkpoint. `all` are the plans
-/// of all numbers of ranks. All ranks call it together.
+/// After a restart, finds state that is newer than the newest checkpoint. `all` are the plans for
+/// all numbers of ranks. All ranks must call it.
 Status prepareMemory(std::span<const plan::Plan> all, std::span<const plan::Plan> plans,
                      const ProcessContext &process, Environment &environment);
 

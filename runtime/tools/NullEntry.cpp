@@ -1,4 +1,4 @@
-// The null backend executes nothing. Its kernels are the host's, which check their calls and are
+// The null backend executes nothing. It uses the host's kernels, which check their calls and are
 // never run.
 #include <algorithm>
 
@@ -40,7 +40,7 @@ private:
   ReportSink emit_;
   run::Fault fault_;
   std::unique_ptr<run::InjectedRefusals> refusals_;
-  std::unique_ptr<PeerRendezvous> rendezvous_; ///< null: no other processes
+  std::unique_ptr<PeerRendezvous> rendezvous_; ///< null: there are no other processes
 };
 
 std::unique_ptr<BackendSession> beginNullSession(const plan::Plan &plan,

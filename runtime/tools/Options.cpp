@@ -12,10 +12,10 @@
 namespace shardc::tools {
 namespace {
 
-/// Without a launcher this machine starts a process for each.
+/// Without a launcher, this machine starts a process for each spare.
 constexpr int64_t kSparesMax = 1024;
 
-/// Adds the options for runs after a fault. `sizes` is the text of --elastic.
+/// Adds the options for restarts after a fault. `sizes` receives the text of --elastic.
 void addRestarts(cli::Program &app, RunToolOptions &options, std::string &sizes,
                  const cli::Option &simulated) {
   app.option("--restarts", options.restarts,
@@ -36,7 +36,7 @@ void addRestarts(cli::Program &app, RunToolOptions &options, std::string &sizes,
 
 namespace {
 
-/// What replaces running a plan.
+/// Adds the options for measurements, which are used instead of running a plan.
 void addMeasuring(cli::Program &app, cli::Option path, RunToolOptions &options) {
   cli::Option measure =
       app.flag("--measure", options.measure,
@@ -74,7 +74,7 @@ void addDumps(cli::Program &app, RunToolOptions &options) {
   app.option("--dump-step", options.dumpStep, "step in which --dump writes values").positive();
 }
 
-/// Ascending numbers with commas between them.
+/// Parses ascending numbers separated by commas.
 std::optional<std::vector<int64_t>> parseRanks(std::string_view text) {
   std::vector<int64_t> ranks;
   const char *at = text.data(), *end = at + text.size();
@@ -98,7 +98,7 @@ void addTrace(cli::Program &app, RunToolOptions &options, std::string &ranks) {
              "ranks that write a trace, as 0,4; each of several has its own file; default: 0");
 }
 
-/// Reads the options that are lists; why one is refused, or empty.
+/// Reads the options that are lists. Returns why one is refused; empty if none is.
 std::string readLists(const std::string &sizes, const std::string &traceRanks,
                       RunToolOptions &options) {
   if (!sizes.empty()) {
@@ -149,7 +149,7 @@ std::optional<RunToolOptions> parseCommandLine(int argc, char **argv, int &statu
   app.flag("--timings", options.timings, "prints how long each part of the start took");
   app.option("--nodes-ahead", options.nodesAhead,
              "largest number of graph nodes queued on a GPU; 0: no limit")
-      .hidden() // for measurements
+      .hidden() // used for measurements
       .nonNegative();
   app.option("--product-sms", options.productMultiprocessors,
              "multiprocessors for products that run concurrently with NCCL's kernels; 0: all")

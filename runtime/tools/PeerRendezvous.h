@@ -1,5 +1,5 @@
-// How ranks in several processes agree while channels are created: by way of rank 0's supervisor,
-// whatever launched them.
+// How ranks in several processes agree while channels are created: through rank 0's supervisor,
+// however they were launched.
 #pragma once
 
 #include "runtime/hal/Peers.h"
@@ -9,7 +9,7 @@ namespace shardc::tools {
 
 class PeerRendezvous final : public hal::Rendezvous {
 public:
-  /// The peers outlive it.
+  /// `peers` must outlive it.
   explicit PeerRendezvous(hal::Peers &peers) : peers_(peers) {}
 
   Result<std::vector<std::string>> gather(std::string_view key, const std::vector<int> &members,

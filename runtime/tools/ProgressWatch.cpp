@@ -20,7 +20,7 @@ namespace shardc::tools {
 namespace {
 
 constexpr auto kBeat = std::chrono::milliseconds(250);
-/// The share of a core from which a process counts as computing; a waiting process uses a
+/// The share of a core from which on a process counts as computing; a waiting process uses about a
 /// hundredth.
 constexpr double kBusyShare = 0.05;
 
@@ -28,7 +28,7 @@ double nowSeconds() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-/// Seconds of all cores that this process has used.
+/// Returns the processor time of this process in seconds, summed over all cores.
 double secondsUsed() {
   timespec used = {};
   ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
@@ -91,28 +91,28 @@ launch::RankProgress ProgressWatch::read(size_t rank) {
   return position;
 }
 
-/// Activity that progress words do not show: kernels that run for minutes, a checkpoint that is
-/// being read, files that are being written.
+/// Detects activity that progress words do not show: kernels that run for minutes, a checkpoint
+/// that is being read, files that are being written.
 void ProgressWatch::noteActivity() {
   double now = nowSeconds(), used = secondsUsed();
   if (now - lookedAt_ < std::chrono::duration<double>(kBeat).count() / 2)
-    return; // too short to judge by
+    return; // too short for a decision
   if (isWriting_() || used - usedThen_ > kBusyShare * (now - lookedAt_))
     ++activity_;
   lookedAt_ = now;
   usedThen_ = used;
 }
 
-/// A rank that does not come back from a kernel leaves the others waiting: nothing in this process
-/// can end that, so the process ends. Ranks share cores here, so one may wait for long while others
-/// work; only where none of them moves has work stopped. A run that was asked to end gets less
-/// patience: it would end after the step, if there were an end of it.
+/// Ends the process if work has stopped. If a rank does not return from a kernel, the others wait,
+/// and nothing in this process can end that. Ranks share cores here, so one may wait for a long
+/// time while others work; work has stopped only if no rank advances. A run that was asked to end
+/// has a shorter limit, since it would end after the current step if that step ended.
 void ProgressWatch::run() {
-  sigset_t all; // signals are the main thread's
+  sigset_t all; // the main thread handles signals
   ::sigfillset(&all);
   ::pthread_sigmask(SIG_BLOCK, &all, nullptr);
   double limit = timeoutSeconds(executable_.plan());
-  double beat = std::chrono::duration<double>(kBeat).count(), still = 0; // a pause does not count
+  double beat = std::chrono::duration<double>(kBeat).count(), still = 0; // without own pauses
   std::unique_lock lock(mutex_);
   while (!stopping_.wait_for(lock, kBeat, [&] { return isStopping_; })) {
     bool isInside = false, isAsked = false;

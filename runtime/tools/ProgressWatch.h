@@ -1,5 +1,5 @@
-// Watches the progress of this process' ranks while they run. If other processes have ranks, the
-// progress is sent to the supervisor of rank 0. If all ranks are here, the watch ends a run that is
+// Watches the progress of this process's ranks while they run. If other processes have ranks, the
+// progress is sent to rank 0's supervisor. If all ranks are here, the watch ends a run that is
 // stuck, or that was asked to end and cannot.
 #pragma once
 
@@ -15,11 +15,12 @@
 
 namespace shardc::tools {
 
-/// Watches the rank of a single-rank process before it has streams, until it is destroyed or a
-/// ProgressWatch replaces it. Until then, messages name the channel that is being created.
+/// Watches the rank of a single-rank process before it has streams, until this object is destroyed
+/// or a ProgressWatch replaces it. In the meantime, messages name the channel that is being
+/// created.
 class SetUpWatch {
 public:
-  /// The context outlives the watch.
+  /// `process` must outlive the watch.
   explicit SetUpWatch(ProcessContext &process);
   ~SetUpWatch();
 
@@ -29,12 +30,12 @@ private:
 
 class ProgressWatch {
 public:
-  /// All outlive the watch. `isWriting` says whether files of a save are being written; any thread
-  /// calls it.
+  /// All arguments must outlive the watch. `isWriting` returns whether files of a save are being
+  /// written; any thread may call it.
   ProgressWatch(exec::Executable &executable, ProcessContext &process,
                 std::function<bool()> isWriting);
   ~ProgressWatch();
-  /// Begins to watch. Exhausted where no thread can be started for it.
+  /// Begins to watch. Exhausted if no thread can be started.
   Status start();
 
 private:
@@ -46,10 +47,10 @@ private:
   exec::Executable &executable_;
   ProcessContext &process_;
   std::function<bool()> isWriting_;
-  // Used only by the reading thread.
+  // Used only by the reading thread:
   std::vector<launch::RankProgress> last_;
   uint64_t activity_ = 0;
-  double lookedAt_ = 0, usedThen_ = 0; ///< seconds of the clock, and of this process' cores
+  double lookedAt_ = 0, usedThen_ = 0; ///< seconds at the last check: clock, and processor time
   std::mutex mutex_;
   std::condition_variable stopping_;
   bool isStopping_ = false;

@@ -15,7 +15,7 @@
 namespace shardc::tools {
 namespace {
 
-/// Leaves the ring of microbatches as it is.
+/// Leaves the ring of microbatches unchanged.
 class NoData final : public run::BatchSource {
 public:
   Status fill(run::FeedKind, int64_t, int64_t, int64_t, int64_t, const run::FeedEntry &) override {
@@ -23,7 +23,7 @@ public:
   }
 };
 
-/// Counts the steps that ended.
+/// Counts completed steps.
 class StepCounter final : public run::RunObserver {
 public:
   explicit StepCounter(std::atomic<uint64_t> &steps) : steps_(steps) {}
@@ -37,7 +37,7 @@ private:
   std::atomic<uint64_t> &steps_;
 };
 
-/// What is asked for and needs values.
+/// Returns an error for each requested option that needs values.
 std::vector<Report> needsOfValues(const RunToolOptions &options, const BackendEntry &entry) {
   std::vector<Report> findings;
   for (auto [isGiven, name] : {std::pair(!options.metrics.empty(), "--metrics"),
@@ -66,7 +66,7 @@ Counts countCalls(const exec::Executable &executable) {
   return counts;
 }
 
-/// The plan's steps after `firstStep`. Everything of the executable is gone when it returns.
+/// Runs the plan's steps after `firstStep`. The executable is destroyed when it returns.
 Status runAll(const plan::Plan &plan, int64_t firstStep, const RunToolOptions &options,
               const BackendEntry &entry, hal::Backend &backend, ProcessContext &process) {
   exec::ExecutableOptions executableOptions;
@@ -121,7 +121,7 @@ int rehearse(std::span<const plan::Plan> plans, const RunToolOptions &options,
       status = runAll(plan, firstStep, options, entry, **backend, process);
       firstStep = plan::lastStepOf(plan);
     }
-  if (status.isOk()) // what was wrong in the end of the executable
+  if (status.isOk()) // reports errors in the destruction of the executable
     status = (*backend)->synchronize();
   if (!status.isOk())
     return process.fail(status,

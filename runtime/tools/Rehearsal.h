@@ -7,8 +7,8 @@
 
 namespace shardc::tools {
 
-/// Rehearses all steps of the plans on this process' ranks; the exit status. Reads no data and no
-/// checkpoint, and writes none.
+/// Rehearses all steps of the plans on this process's ranks and returns the exit status. Neither
+/// reads data or a checkpoint nor writes one.
 int rehearse(std::span<const plan::Plan> plans, const RunToolOptions &options,
              const BackendEntry &entry, BackendSession &session, ProcessContext &process);
 

@@ -21,8 +21,8 @@
 namespace shardc::tools {
 namespace {
 
-/// The complete saves of a folder that were made since this object was: a folder may have those of
-/// earlier runs, which this one replaces.
+/// The complete saves in a folder that are newer than this object. The folder may also have saves
+/// of earlier runs, which this run replaces.
 class OwnSaves {
 public:
   explicit OwnSaves(std::string root) : root_(std::move(root)), before_(stamps()) {}
@@ -57,7 +57,8 @@ private:
   std::map<int64_t, Stamp> before_;
 };
 
-/// The op that a report names first: `'micro: all_gather %W (a.recipe:4)'`. Empty if it names none.
+/// Returns the first op that a report names: `'micro: all_gather %W (a.recipe:4)'`; empty if it
+/// names none.
 std::string opNamedBy(const std::string &text) {
   for (size_t at = text.find('\''); at != std::string::npos; at = text.find('\'', at + 1)) {
     size_t end = text.find('\'', at + 1);
@@ -86,7 +87,7 @@ std::string metricsLine(const launch::Restart &restart) {
   return toText(line) + "\n";
 }
 
-/// Number of torchrun's own restarts; 0 if there are none.
+/// Returns the number of torchrun's own restarts; 0 if there are none.
 int64_t torchrunRestarts() {
   const char *text = ::getenv("TORCHELASTIC_MAX_RESTARTS");
   int64_t count = 0;
@@ -115,7 +116,7 @@ std::string whereFrom(int64_t savedStep, const std::string &folder, bool hasMemo
 
 Status addMetricsLine(const std::string &path, const std::string &line) {
   int fd = ::open(path.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
-  ssize_t written = fd < 0 ? -1 : ::write(fd, line.data(), line.size()); // in one: lines stay whole
+  ssize_t written = fd < 0 ? -1 : ::write(fd, line.data(), line.size()); // keeps lines whole
   int error = errno;
   if (fd >= 0)
     ::close(fd);
@@ -164,7 +165,7 @@ launch::RestartOptions leadRestarts(const plan::Plan &plan, const RunToolOptions
 
 std::function<void(const launch::LateRank &, int64_t, const launch::Hello &)>
 noteLateIn(const RunToolOptions &options) {
-  if (options.metrics.empty() || run::metricsCommand(options.metrics)) // rank 0's, not ours
+  if (options.metrics.empty() || run::metricsCommand(options.metrics)) // rank 0 writes that file
     return nullptr;
   return [console = options.console, path = options.metrics](
              const launch::LateRank &late, int64_t step, const launch::Hello &hello) {
@@ -188,7 +189,7 @@ plan::Plan continuedPlan(const plan::Plan &plan, int64_t savedStep) {
   auto &options = out.job.checkpoint;
   options.load = options.save;
   options.ckptStep = savedStep;
-  if (!plan.job.peft.scheme) // what adapters are for is in no save
+  if (!plan.job.peft.scheme) // no save has the base model of adapters
     options.pretrainedCheckpoint.clear();
   options.finetune = false;
   options.loadOptim = true;

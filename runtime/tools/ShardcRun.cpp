@@ -29,7 +29,7 @@
 namespace shardc::tools {
 namespace {
 
-/// FNV-1a: equal for equal texts, on every machine.
+/// FNV-1a: the hashes of equal texts are equal on all machines.
 uint64_t hashOf(std::string_view text) {
   uint64_t hash = 0xcbf29ce484222325;
   for (char c : text)
@@ -64,8 +64,8 @@ Result<LoadedPlans> loadPlans(const RunToolOptions &options, uint64_t &hash) {
   return loaded;
 }
 
-/// The reasons why the job could not continue with other numbers of ranks, found before its first
-/// step.
+/// Returns the reasons why the job could not continue with other numbers of ranks. Called before
+/// the first step.
 std::vector<Report> findElastic(std::span<const plan::Plan> all, std::span<const plan::Plan> own,
                                 const RunToolOptions &options, const BackendEntry &entry) {
   std::vector<Report> findings;
@@ -110,7 +110,7 @@ int runRanks(std::span<const plan::Plan> all, std::span<const plan::Plan> plans,
   if (process.attempt() == 0)
     std::ranges::move(findElastic(all, plans, options, entry), std::back_inserter(own));
   auto findings = findingsOfAll(process, std::move(own));
-  if (findings.isOk() && (findings->empty() || !process.client)) // all that is wrong in one go
+  if (findings.isOk() && (findings->empty() || !process.client)) // report all errors together
     prepareBackend(plans, process, environment, *findings);
   if (!findings.isOk())
     return process.fail(findings.status(), kInputStatus);
@@ -122,7 +122,7 @@ int runRanks(std::span<const plan::Plan> all, std::span<const plan::Plan> plans,
   return status;
 }
 
-/// Only a plan can name a backend that this program does not have.
+/// Only a plan can name a backend that this program was built without.
 Status missingBackend(const plan::Plan &plan, const RunToolOptions &options) {
   return makeStatus(report::BackendNotBuilt, options.backend, kHostOffer, plan.worldSize());
 }
@@ -158,7 +158,7 @@ int run(RunToolOptions options) {
   const BackendEntry *backend = findBackend(name);
   if (Status status = setVariables(*plan, backend, options.console); !status.isOk())
     return refuse(status);
-  // Ranks that a launcher has started report this together, at the rendezvous.
+  // Ranks started by a launcher report this together, at the rendezvous.
   if (Status status = checkVariables(*plan, options);
       !status.isOk() && !isLaunched() && !options.explain)
     return refuse(status);
@@ -180,8 +180,7 @@ int run(RunToolOptions options) {
 
 int main(int argc, char **argv) {
   shardc::prepareOutput();
-  // Ranks that a launcher has started must end after the same step, so signals only request the
-  // end.
+  // Ranks started by a launcher must end after the same step, so signals only request the end.
   if (shardc::tools::isLaunched())
     shardc::tools::holdSignals(/*isQuiet=*/true);
   shardc::tools::watchSignals();

@@ -13,8 +13,8 @@ namespace shardc::tools {
 namespace {
 
 std::atomic<int> requests{0};
-/// Counts by origin: a signal to a process group arrives from its sender and again from the parent
-/// that forwards it, but is one request.
+/// Counts signals by origin: a signal to a process group arrives from its sender and also from the
+/// parent, which forwards it, but is one request.
 std::atomic<int> received[2] = {0, 0};
 std::atomic<bool> areHeld{false};
 std::atomic<bool> areQuiet{false};
@@ -35,7 +35,7 @@ void onSignal(int number, siginfo_t *info, void *) {
     return;
   int mine = received[info->si_pid == ::getppid() ? 1 : 0].fetch_add(1) + 1;
   if (mine <= requests.load())
-    return; // the same request by the other way
+    return; // the same request from the other origin
   requests.store(mine);
   if (mine > 1) {
     emit(report::StoppedAtOnce);
@@ -57,12 +57,12 @@ void watchSignals() {
     sigaction(number, &action, nullptr);
     sigaddset(&signals, number);
   }
-  // The program that became this one blocks them until here.
+  // The program that executed this one has blocked them until here.
   ::sigprocmask(SIG_UNBLOCK, &signals, nullptr);
 }
 
 void holdSignals(bool isQuiet) {
-  std::signal(SIGPIPE, SIG_IGN); // whoever read the output may end before the run
+  std::signal(SIGPIPE, SIG_IGN); // the reader of the output may end before the run
   areQuiet.store(isQuiet);
   areHeld.store(true);
 }

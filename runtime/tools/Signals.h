@@ -1,6 +1,6 @@
-// SIGINT, SIGTERM, SIGHUP and train.exit_signal request a clean end; a second one but SIGHUP ends
-// the process at once. Before a run holds them there is nothing to finish, and the first ends the
-// process.
+// SIGINT, SIGTERM, SIGHUP and train.exit_signal request a clean end. A second signal, except
+// SIGHUP, ends the process at once. Before holdSignals there is nothing to finish, and the first
+// signal ends the process.
 #pragma once
 
 #include <atomic>
@@ -9,21 +9,22 @@
 
 namespace shardc::tools {
 
-/// Installs the handlers, and unblocks signals, so that earlier ones are delivered. Call it first.
+/// Installs the handlers and unblocks the signals, so that pending ones are delivered. Must be
+/// called first.
 void watchSignals();
 
-/// Makes a first request only count, so that the run ends after a step. With `isQuiet` a parent
-/// prints what becomes of a request. Writing to a closed pipe becomes an error of that call instead
-/// of a signal.
+/// From now on a first request is only counted, so that the run ends after a step. `isQuiet`: the
+/// parent process prints messages about requests. Writing to a closed pipe becomes an error of that
+/// call instead of a signal.
 void holdSignals(bool isQuiet);
 
-/// Takes a signal that the job names beside the others. Call it before processes are started.
+/// Also handles the signal that the job names. Must be called before processes are started.
 void watchSignal(plan::Job::ExitSignal signal);
 
-/// A first request, if there was none, without a word.
+/// Counts as a first request if there was none, without a message.
 void requestEnd();
 
-/// Says how many requests there were.
+/// Returns the number of requests so far.
 const std::atomic<int> &stopRequests();
 
 } // namespace shardc::tools

@@ -44,8 +44,8 @@ Result<std::unique_ptr<run::Dumper>> makeDumper(exec::Executable &executable,
   return dumper;
 }
 
-/// Steps of the job after which this process ends: its last, or the next at which the recipe lets
-/// it leave, which it does not after a skipped step.
+/// Returns the step after which this process ends: the next multiple of the recipe's exit interval
+/// that is not a skipped step; unlimited if the recipe has no interval.
 int64_t lastStep(const plan::Plan &plan, int64_t firstStep, const std::vector<int64_t> &skipped) {
   int64_t interval = plan.job.train.exitInterval;
   if (interval == 0)
@@ -56,7 +56,7 @@ int64_t lastStep(const plan::Plan &plan, int64_t firstStep, const std::vector<in
   return last;
 }
 
-/// Sets when the recipe's steps end and its evaluations begin.
+/// Sets when the recipe's steps end and when its evaluations begin.
 void setLength(const plan::Plan &plan, const ProcessContext &process, run::RunOptions &options) {
   constexpr double kMinutesMax = 5e7; // about a century
   options.evaluatesOnly = plan.job.validation.skipTrain;
@@ -73,7 +73,7 @@ void setLength(const plan::Plan &plan, const ProcessContext &process, run::RunOp
 
 void printMachine(exec::Executable &executable, const Environment &environment,
                   const Console &console) {
-  if (environment.entry.traits.isOnGpus) // others register nothing
+  if (environment.entry.traits.isOnGpus) // other backends register nothing
     for (const std::string &channel : executable.unregisteredChannels())
       console.emit(makeReport(report::ChannelNotRegistered, channel));
   double gathers = executable.measuredGatherGBs();
@@ -106,7 +106,7 @@ int64_t tokensOfStep(const plan::Plan &plan) {
   return plan::batchSizesOf(plan.job, /*isEval=*/false).global * plan.job.model.seqLength;
 }
 
-/// Their names, which are their numbers if the recipe gives none.
+/// Returns the names of the validation sets, which are their numbers if the recipe has no names.
 std::vector<std::string> validationSets(const plan::Job &job) {
   std::vector<std::string> names = job.validation.validationSetNames;
   for (size_t set = names.size(); set < job.dataset.validDataPath.size(); ++set)
@@ -138,15 +138,15 @@ run::ProgressOptions progressOptionsOf(const plan::Plan &plan, ProcessContext &p
   return out;
 }
 
-/// Makes of this process' memory that of all ranks.
+/// Replaces the memory of this process's ranks by that of all ranks.
 Status gatherMemory(const ProcessContext &process, std::optional<run::MemoryChange> &memory) {
-  if (!process.client || !memory) // all ranks have run steps, or none
+  if (!process.client || !memory) // either all ranks have run steps, or none
     return Status::ok();
   ASSIGN_OR_RETURN(memory, run::gatherMemoryChange(*process.client, *memory));
   return Status::ok();
 }
 
-/// The run of all plans from the first that has steps left.
+/// Runs all plans, from the first one that has steps left.
 class Training {
 public:
   Training(std::span<const plan::Plan> plans, const RunToolOptions &options,
@@ -179,7 +179,7 @@ private:
     };
   }
 
-  /// Whether the run ends here only to go on as other ranks; all ranks ask it together.
+  /// Whether the run ends here only to continue with other ranks. All ranks must call it.
   Result<bool> rests() {
     if (!options_.isElastic() || !result_.isStopped)
       return false;
@@ -194,7 +194,7 @@ private:
     return !isThere("ends") && isThere("rests");
   }
 
-  /// Finds the first and the last step of the run.
+  /// Determines the first and the last step of the run.
   void begin() {
     runOptions_.check = options_.check;
     setLength(plan(), process_, runOptions_);
@@ -203,7 +203,7 @@ private:
       progress_ = loader->progress();
       runOptions_.isFreshStart = !loader->isWhole();
     }
-    // In a run from the beginning this would be the number of the next step.
+    // The number of the next step in a run that started from the beginning.
     int64_t planned = (phase_ == 0 ? 0 : plan::lastStepOf(plans_[phase_ - 1])) +
                       save::batchesConsumed(plan(), progress_);
     stepsAhead_ = plans_.size() > 1 ? progress_.step - planned : 0;
@@ -213,7 +213,7 @@ private:
       runOptions_.endsAtSave = &process_.client->growsTo();
   }
 
-  /// The step with which this plan's part of the run ends.
+  /// The step after which this plan's part of the run ends.
   int64_t phaseEnd() const { return plan::lastStepOf(plan()) + stepsAhead_; }
 
   /// Runs a phase; returns the exit status if the run cannot continue.
@@ -247,18 +247,18 @@ private:
     return std::nullopt;
   }
 
-  /// The last common step of the setup, after each rank has everything that its steps need.
+  /// Ends the setup, together with all ranks, once each has everything that its steps need.
   Status endSetUp(ProgressWatch &watch) {
     RETURN_IF_ERROR(watch.start());
     return reportWarnings(process_, environment_.warnings);
   }
 
-  /// Runs once, before the first step of this process. From here on reports go to `emit`.
+  /// Runs once, before the first step of this process. From now on reports go to `emit`.
   void beginSteps(exec::Executable &executable) {
     hasBegun_ = true;
-    if (progress_.step == 0 && process_.attempt() == 0) // others continue what they find
+    if (progress_.step == 0 && process_.attempt() == 0) // other starts continue an existing file
       environment_.metrics.clear();
-    if (process_.client) // the others would wait in collectives for a rank that is gone
+    if (process_.client) // the others would wait in collectives for a failed rank
       process_.client->onAbort([backend = environment_.backend.get()] { backend->abort(); });
     if (!environment_.saver && !runOptions_.evaluatesOnly)
       emit()(makeReport(report::SavesNothing));
@@ -280,7 +280,7 @@ private:
     holdSignals(process_.client != nullptr);
   }
 
-  /// What differs from plan to plan.
+  /// Sets the options that differ from plan to plan.
   void connect(exec::Executable &executable) {
     if (phase_ > environment_.phase) // the device does not count skipped steps
       runOptions_.restore = [this, &executable] {
@@ -327,8 +327,8 @@ private:
     };
   }
 
-  /// For the traced steps, prints a summary and writes the file, and beside it the table of every
-  /// op.
+  /// For the traced steps, prints a summary and writes two files: the trace, and a table of all
+  /// ops.
   void connectTrace(exec::Executable &executable, std::string file) {
     runOptions_.trace = [this, &executable, file](std::vector<trace::Span> spans,
                                                   int steps) -> Status {
@@ -356,7 +356,7 @@ private:
     return Status::ok();
   }
 
-  /// Whether the step that --dump is for is one of this plan's.
+  /// Whether the step of --dump is one of this plan's steps.
   bool isDumped() const {
     bool isAfter = plans_.size() == 1 || options_.dumpStep > progress_.step;
     return !options_.dumps.empty() && isAfter && (isLast() || options_.dumpStep <= phaseEnd());
@@ -374,7 +374,7 @@ private:
     runOptions_.opObserver = dumper.get();
     auto result = run::runProgram(executable, *environment_.source, output_, runOptions_);
     if (environment_.saver)
-      environment_.saver->abandon(); // after a run that ended well nothing is under way
+      environment_.saver->abandon(); // if the run has succeeded, no save is in progress
     Status dumped = dumper ? dumper->finish() : Status::ok();
     if (!result.isOk()) {
       output_.clearLine();
@@ -387,13 +387,13 @@ private:
     return std::nullopt;
   }
 
-  /// Whether the run goes on with the next plan.
+  /// Whether the run continues with the next plan.
   bool goesOn() const {
     return !isLast() && !result_.isStopped && !runOptions_.evaluatesOnly &&
            progress_.step == phaseEnd() && progress_.step < exitStep_;
   }
 
-  /// Changes to the next plan, whose executable takes the state over.
+  /// Changes to the next plan, whose executable takes over the state.
   Status turn() {
     runOptions_.isFreshStart = false;
     runOptions_.trace = nullptr;
@@ -418,7 +418,7 @@ private:
     }
     if (Status status = gatherMemory(process_, result_.memory); !status.isOk())
       return process_.fail(status, kFailureStatus);
-    // The messages about metrics and saves were printed when they failed.
+    // The messages about metrics and saves were printed when these failed.
     bool isAllWritten = output_.metricsStatus().isOk() && !isTraceLost_ &&
                         (!environment_.saver || environment_.saver->lastStatus().isOk());
     output_.end(result_, isAllWritten);
@@ -439,9 +439,9 @@ private:
   run::ProgressOutput output_;
   run::RunOptions runOptions_;
   save::Progress progress_; ///< before the plan's first step, or after its last one
-  int64_t stepsAhead_ = 0;  ///< of what a run from the beginning has after as many samples
-  int64_t exitStep_ = 0;    ///< the recipe lets the process leave after it
-  exec::StateMemory state_; ///< from plan to plan
+  int64_t stepsAhead_ = 0;  ///< compared with a full run after as many samples
+  int64_t exitStep_ = 0;    ///< the recipe lets the process end after it
+  exec::StateMemory state_; ///< passed from plan to plan
   run::RunResult result_;   ///< of the plan's steps
   Status dumped_;
   bool hasBegun_ = false, isTraced_ = false, isTraceLost_ = false;

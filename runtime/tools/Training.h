@@ -1,4 +1,4 @@
-// Trains on this process' ranks, with one plan after the other where the batch grows.
+// Trains on this process's ranks: with one plan after another if the batch grows.
 #pragma once
 
 #include <span>
@@ -7,7 +7,8 @@
 
 namespace shardc::tools {
 
-/// Runs the plans' steps from where the environment's checkpoint, if any, says; the exit status.
+/// Runs the plans' steps, starting from the environment's checkpoint, if any. Returns the exit
+/// status.
 int train(std::span<const plan::Plan> plans, const RunToolOptions &options, ProcessContext &process,
           Environment &environment);
 

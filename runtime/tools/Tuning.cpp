@@ -11,13 +11,13 @@ namespace shardc::tools {
 namespace {
 
 constexpr int64_t kCacheBytesMax = int64_t{16} << 20;
-constexpr std::string_view kWhat = "choosing how products run"; ///< ranks exchange
+constexpr std::string_view kWhat = "choosing how products run"; ///< names the exchanges
 
 std::string_view headOf(std::string_view choices) {
   return choices.substr(0, choices.find('\n') + 1);
 }
 
-/// The file for choices of this GPU and these libraries; empty if there is no folder for caches.
+/// Returns the file for choices of this GPU and these libraries; empty if there is no cache folder.
 std::string cachePath(kernels::cuda::Context &kernels) {
   std::string choices = kernels::cuda::gemmChoices(kernels);
   auto folder = [](const char *name, const char *below) -> std::string {
@@ -66,7 +66,7 @@ Status tuneProducts(exec::Executable &executable, kernels::cuda::Context &kernel
   if (!path.empty() && choices != known) {
     std::error_code ignored;
     std::filesystem::create_directories(std::filesystem::path(path).parent_path(), ignored);
-    static_cast<void>(writeFileAtomic(path, choices)); // the next run times again
+    static_cast<void>(writeFileAtomic(path, choices)); // on failure the next run times again
   }
   return Status::ok();
 }

@@ -1,4 +1,4 @@
-// Times matrix products before a run on CUDA begins: the ranks share the products that no earlier
+// Times matrix products before a run on CUDA begins. The ranks divide the products that no earlier
 // run has timed, and exchange their choices.
 #pragma once
 
@@ -8,10 +8,10 @@
 
 namespace shardc::tools {
 
-/// Overwrites arenas and workspaces, so these must not hold anything yet. `peers` may be null if
-/// all ranks are in this process. Choices are kept in the user's cache folder from run to run; if a
-/// choice cannot be read or written there, it is made anew. `kernels` is the context of the
-/// executable's calls.
+/// Overwrites arenas and workspaces, which must not contain anything yet. `kernels` is the context
+/// of the executable's calls. `peers` may be null if all ranks are in this process. Choices are
+/// kept in the user's cache folder between runs; a choice that cannot be read or written there is
+/// made again.
 Status tuneProducts(exec::Executable &executable, kernels::cuda::Context &kernels,
                     hal::Peers *peers);
 

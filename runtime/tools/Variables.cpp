@@ -32,7 +32,7 @@ Status setVariables(const plan::Plan &plan, const BackendEntry *backend, const C
 }
 
 Status checkVariables(const plan::Plan &plan, const RunToolOptions &options) {
-  if (backendNameOf(plan, options) != "cuda") // also where this program was built without it
+  if (backendNameOf(plan, options) != "cuda") // holds even if this program was built without it
     return Status::ok();
   RETURN_IF_ERROR(run::checkConnections(plan, ::getenv));
   return options.noGraph ? Status::ok() : run::checkRegistration(plan, ::getenv);

@@ -1,4 +1,4 @@
-// Environment variables of the process that runs a plan.
+// The environment variables of a process that runs a plan.
 #pragma once
 
 #include <string>
@@ -10,17 +10,17 @@
 
 namespace shardc::tools {
 
-/// The backend's name. If the options do not name one: the plan's backend, or the host if ranks are
-/// simulated.
+/// Returns the backend's name. If the options do not name one: the plan's backend, or the host if
+/// ranks are simulated or the plan needs no particular backend.
 std::string backendNameOf(const plan::Plan &plan, const RunToolOptions &options);
 
-/// Sets the variables of the recipe's `env` section, and those that the backend sets beside them,
-/// null where it is not known; they are to be there before anything reads them, and before there
-/// are threads. One that the user has set stays, and rank 0 reports so of the recipe's.
-/// InvalidInput for a name that none can have.
+/// Sets the variables of the recipe's `env` section, and those that the backend adds (`backend` is
+/// null if it is not known). Must be called before anything reads them and before threads are
+/// started. Variables that the user has set are kept, which rank 0 reports for those of the recipe.
+/// InvalidInput for a name that no variable can have.
 Status setVariables(const plan::Plan &plan, const BackendEntry *backend, const Console &console);
 
-/// InvalidInput if the variables of this process keep the plan from running.
+/// InvalidInput if the variables of this process prevent the plan from running.
 Status checkVariables(const plan::Plan &plan, const RunToolOptions &options);
 
 } // namespace shardc::tools
