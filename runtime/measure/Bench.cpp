@@ -10,10 +10,11 @@
 namespace shardc::measure {
 namespace {
 
-constexpr int64_t kTile = int64_t{1} << 20; ///< bytes of random numbers, which operands repeat
+constexpr int64_t kTile = int64_t{1} << 20; ///< bytes of random numbers, repeated in operands
 constexpr const char *kLabel = "measure";
 
-/// Fills a tile with numbers of a type between -1 and 1, equal on every rank and in every run.
+/// Fills a tile with numbers between -1 and 1 of the given type, the same on all ranks and in all
+/// runs.
 void drawTile(uint8_t *to, DType dtype) {
   uint64_t state = 0x9e3779b97f4a7c15;
   for (int64_t at = 0; at < kTile; at += dtypeBytes(dtype)) {
@@ -27,13 +28,13 @@ void drawTile(uint8_t *to, DType dtype) {
     } else if (dtype == DType::F16) {
       F16 narrow = toF16(value);
       std::memcpy(to + at, &narrow, sizeof narrow);
-    } else { // 8 bits: signs and fractions are random, exponents those of 1/8 to 1
+    } else { // 8 bits: random signs and fractions, and the exponents of 1/8 to 1
       to[at] = static_cast<uint8_t>((state >> 40 & 0x80) | 0x20 | (state >> 33 & 0x1f));
     }
   }
 }
 
-/// The middle of the later half: clocks and power have settled by then.
+/// Returns the median of the later half, in which clock rates and power have settled.
 double settledOf(std::vector<double> seconds) {
   std::vector<double> late(seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2),
                            seconds.end());
@@ -83,10 +84,10 @@ Status Bench::fillRandom(void *to, int64_t bytes, DType dtype) {
   for (int64_t at = 0; at < bytes; at += kTile)
     RETURN_IF_ERROR(stream_->copy(static_cast<uint8_t *>(to) + at, tile->data(),
                                   std::min(kTile, bytes - at), kLabel));
-  return backend_.synchronize(); // the tile is gone after this
+  return backend_.synchronize(); // the tile is freed after this
 }
 
-/// Numbers of data are random, indices zero, and scales one.
+/// Allocates a tensor. Data is random, indices are zero, and scales are one.
 Status Bench::addTensor(kernels::Tensor &to, DType dtype, std::initializer_list<int64_t> shape) {
   to.dtype = dtype;
   to.rank = static_cast<uint8_t>(shape.size());
@@ -148,7 +149,7 @@ Status Bench::makeCall(const Rate &work, kernels::Call &call) {
     return makeProduct(work, call);
   case RateKind::Attention:
     return makeAttention(work, call);
-  case RateKind::Memory: { // two values are read and one is written
+  case RateKind::Memory: { // two values are read, one is written
     int64_t count = work.size("bytes") / 3 / dtypeBytes(work.dtype);
     for (int i = 0; i < 2; ++i)
       RETURN_IF_ERROR(addTensor(call.in[call.inCount++], work.dtype, {count}));
@@ -191,7 +192,7 @@ Result<Bench::Enqueue> Bench::enqueueOf(const Rate &work) {
       [this, run = kernel->run](hal::Stream &stream) { return stream.launch(run, call_, kLabel); });
 }
 
-/// Ranks begin together if the call waits for other ranks.
+/// If the call waits for other ranks, all ranks begin together.
 Result<double> Bench::timeOnce(const std::function<Status()> &work, bool isTogether) {
   if (isTogether && peers_)
     RETURN_IF_ERROR(peers_->barrier("measuring"));
@@ -203,7 +204,7 @@ Result<double> Bench::timeOnce(const std::function<Status()> &work, bool isToget
 }
 
 Result<double> Bench::timeRepeated(const Enqueue &enqueue, double once, bool isTogether) {
-  constexpr double kGraphSeconds = 0.02; // so that what surrounds a graph does not count
+  constexpr double kGraphSeconds = 0.02; // long enough for the launch of a graph not to matter
   constexpr int kRepeatsMax = 50, kReplaysMin = 3, kReplaysMax = 60;
   int repeats = static_cast<int>(std::clamp(kGraphSeconds / once, 1.0, 1.0 * kRepeatsMax));
   int replays = static_cast<int>(
@@ -229,7 +230,7 @@ Result<double> Bench::timeRepeated(const Enqueue &enqueue, double once, bool isT
 }
 
 Result<Timing> Bench::time(const Result<Enqueue> &enqueue, bool isTogether) {
-  // The first call loads what it needs; the second one says how long one takes.
+  // The first call loads what it needs; the second one shows how long a call takes.
   Result<double> once = enqueue.isOk() ? Result<double>(0.0) : Result<double>(enqueue.status());
   for (int i = 0; i < 2 && once.isOk(); ++i)
     once = timeOnce([&] { return (*enqueue)(*stream_); }, isTogether);

@@ -1,7 +1,7 @@
-// Times one piece of work on the device of this process: a kernel's call, a copy or a collective,
-// as a run issues it, captured in a graph several times over. Operands hold random numbers, because
-// the power that products take depends on them. All ranks of the job call together, and agree after
-// each piece how often it is repeated.
+// Times one piece of work on the device of this process: a kernel call, a copy or a collective,
+// issued as in a run and captured several times in a graph. Operands contain random numbers,
+// because the power that products draw depends on them. All ranks of the job must make the same
+// calls; for each piece, they agree on the number of repetitions.
 #pragma once
 
 #include <functional>
@@ -19,32 +19,33 @@ namespace shardc::measure {
 
 struct BenchOptions {
   std::function<const kernels::Kernel *(std::string_view op)> findKernel;
-  /// Chooses how such a call runs, once, before it is timed; empty: nothing is chosen.
+  /// Chooses, once and before it is timed, how such a call runs; if empty, nothing is chosen.
   std::function<void(std::string_view op, const kernels::Call &call)> choose;
   /// Whether the job was asked to end.
   std::function<bool()> isAsked;
-  double secondsEach = 0.3; ///< of the repetitions of one piece
-  double secondsMax = 0.4;  ///< a call that takes longer is timed once
+  double secondsEach = 0.3; ///< time for the repetitions of one piece
+  double secondsMax = 0.4;  ///< a longer call is timed only once
 };
 
-/// The measurements of all ranks for one piece of work.
+/// The timings of one piece of work on all ranks.
 struct Timing {
   std::vector<double> seconds; ///< of one call, by rank
-  std::string refused;         ///< why some rank cannot do it; then there are no seconds
+  std::string refused;         ///< why some rank cannot do the work; `seconds` is then empty
 };
 
 class Bench {
 public:
-  /// The backend has one device here; `peers` has the other ranks, or is null. Both outlive it.
+  /// `backend` must have one device in this process. `peers` connects to the other ranks, or is
+  /// null. Both must outlive the object.
   static Result<std::unique_ptr<Bench>> create(hal::Backend &backend, hal::Peers *peers,
                                                BenchOptions options);
 
-  /// Work inside the device, of any kind but collectives.
+  /// Times work inside the device: any kind except collectives.
   Result<Timing> compute(const Rate &work);
-  /// A collective of this rank's group; `index` is its place there.
+  /// Times a collective of this rank's group, in which `index` is the rank's number.
   Result<Timing> collective(const Rate &work, hal::Channel &channel, int index);
 
-  /// Seconds of all ranks, and whether one of them was asked to end, which is Aborted.
+  /// Returns the seconds of all ranks. Aborted if one of them was asked to end.
   Result<std::vector<double>> exchange(double seconds);
   hal::Device &device() const { return *backend_.devices().front(); }
   hal::Peers *peers() const { return peers_; }
@@ -72,7 +73,7 @@ private:
   BenchOptions options_;
   std::unique_ptr<hal::Stream> stream_;
   std::unique_ptr<hal::Event> begin_, end_;
-  std::vector<std::unique_ptr<hal::Buffer>> buffers_; ///< of the piece that is timed
+  std::vector<std::unique_ptr<hal::Buffer>> buffers_; ///< of the piece that is being timed
   kernels::Call call_;
   hal::Collective collective_;
 };

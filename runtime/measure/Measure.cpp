@@ -9,19 +9,20 @@
 namespace shardc::measure {
 namespace {
 
-/// Work that differs in size alone, whose larger sizes are left out once they take too long.
+/// Series of work that differs only in size. Larger sizes are left out once they take too long.
 class Series {
 public:
   explicit Series(double secondsMax) : secondsMax_(secondsMax) {}
 
-  /// Whether this work, by the last one of its series, takes no longer than what is measured.
+  /// Whether this work, extrapolated from the last one of its series, takes no longer than the
+  /// limit.
   bool goesOn(const Rate &work) const {
     auto last = last_.find(keyOf(work));
     return last == last_.end() ||
            last->second.seconds * work.work() / last->second.work <= secondsMax_;
   }
   void note(const Rate &work, double seconds) { last_[keyOf(work)] = {work.work(), seconds}; }
-  /// Nothing of the series can be measured.
+  /// Marks a series of which nothing can be measured.
   void end(const Rate &work) { last_[keyOf(work)] = {1, 1e9}; }
 
 private:
@@ -39,8 +40,9 @@ private:
   std::map<std::string, Last> last_;
 };
 
-/// Of each rank, what the ranks of its group found together: they run at one pace, and one that
-/// comes late waits for nobody. A transfer ends with the later of its two ends.
+/// Returns, for each rank, the time of its group: the shortest time of its members, since the
+/// member that arrives last does not wait; for a transfer the longest, since it ends when both
+/// ranks have ended.
 std::vector<double> byGroup(const Grouping &grouping, const Rate &work,
                             const std::vector<double> &seconds) {
   std::vector<double> shared(seconds.size());
@@ -62,7 +64,7 @@ void emit(const MeasureOptions &options, const Rate &work, std::vector<double> s
   options.measured(measured);
 }
 
-constexpr double kLongestSeconds = 0.5; ///< of one call
+constexpr double kLongestSeconds = 0.5; ///< limit for one call
 
 Status measureCompute(Bench &bench, const MeasureOptions &options) {
   Series series(kLongestSeconds);
@@ -104,7 +106,7 @@ Status measureGrouping(Bench &bench, const Grouping &grouping, const MeasureOpti
   return bench.backend().synchronize();
 }
 
-/// 2, 4, 8, ... and `most`, those that divide it.
+/// Returns 2, 4, 8, ... as far as they divide `most`, and `most`.
 std::vector<int64_t> sizesUpTo(int64_t most) {
   std::vector<int64_t> sizes;
   for (int64_t size = 2; size < most; size *= 2)
@@ -115,7 +117,7 @@ std::vector<int64_t> sizesUpTo(int64_t most) {
   return sizes;
 }
 
-/// Cuts ranks into groups of so many neighbours.
+/// Divides ranks into groups of `members` neighbours.
 void cut(const std::vector<int> &ranks, int64_t members, std::vector<std::vector<int>> &groups) {
   for (size_t begin = 0; begin < ranks.size(); begin += static_cast<size_t>(members)) {
     auto first = ranks.begin() + static_cast<std::ptrdiff_t>(begin);

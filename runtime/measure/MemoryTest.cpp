@@ -8,7 +8,7 @@ namespace {
 constexpr int64_t kBlock = int64_t{16} << 20;
 constexpr const char *kTestLabel = "memory test";
 
-/// The words of a block: each place of the memory has another one, or its complement. Steps are
+/// The words of a block: each position in memory has a different word, or its complement. Steps are
 /// odd, so that every bit changes from word to word.
 struct Pattern {
   Pattern(int64_t block, bool isComplement)
@@ -30,7 +30,7 @@ struct Pattern {
 
 void compare(const uint8_t *found, const Pattern &wanted, int64_t block, MemoryFindings &findings) {
   const auto *words = reinterpret_cast<const uint64_t *>(found);
-  uint64_t differences = 0; // all in one go: a compiler makes vectors of it
+  uint64_t differences = 0; // counted without branches, so that compilers vectorise the loop
   for (int64_t i = 0; i < Pattern::kWords; ++i)
     differences |= words[i] ^ wanted.at(i);
   if (differences == 0)
@@ -55,7 +55,7 @@ Result<MemoryFindings> testDeviceMemory(hal::Device &device, hal::Backend &backe
       Pattern(block, isComplement).write(staged->data());
       RETURN_IF_ERROR(
           stream->copy(tested->data() + block * kBlock, staged->data(), kBlock, kTestLabel));
-      RETURN_IF_ERROR(backend.synchronize()); // the numbers change next
+      RETURN_IF_ERROR(backend.synchronize()); // the words change next
     }
     for (int64_t block = 0; block < findings.blocks; ++block) {
       RETURN_IF_ERROR(

@@ -1,4 +1,4 @@
-// Writes patterns into memory and reads them back.
+// Writes patterns into memory, reads them back and counts differences.
 #pragma once
 
 #include <cstdint>
@@ -9,17 +9,17 @@
 namespace shardc::measure {
 
 struct MemoryFindings {
-  int64_t blocks = 0;     ///< that were written and read back, twice
-  int64_t differing = 0;  ///< blocks with other bytes than were written
-  int64_t firstByte = -1; ///< of the first one
+  int64_t blocks = 0;     ///< written and read back twice
+  int64_t differing = 0;  ///< blocks whose bytes differ from those written
+  int64_t firstByte = -1; ///< of the first differing block
 };
 
-/// Tests so many bytes of the device's memory, rounded up to whole blocks: numbers that differ from
-/// block to block, and then their complements, so that every bit is 0 and 1 once. A device whose
-/// memory cannot be written is an error.
+/// Tests at least `bytes` bytes of the device's memory, rounded up to whole blocks: first with
+/// words that differ from block to block and then with their complements, so that every bit is 0
+/// once and 1 once. Returns an error if the device's memory cannot be written.
 Result<MemoryFindings> testDeviceMemory(hal::Device &device, hal::Backend &backend, int64_t bytes);
 
-/// The same for pinned memory of the host, which this process writes and reads.
+/// The same for pinned host memory, which this process writes and reads.
 Result<MemoryFindings> testHostMemory(hal::Device &device, int64_t bytes);
 
 } // namespace shardc::measure

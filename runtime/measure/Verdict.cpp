@@ -15,13 +15,13 @@ double rateOf(const Rate &work, double seconds) {
   return rate.rate();
 }
 
-/// The worst of what was found of a rank, or of all, in one kind of work.
+/// The worst measurement of a rank, or of all ranks, in one kind of work.
 struct Worst {
-  double share = 0; ///< below the median, or below what is expected
+  double share = 0; ///< below the median, or below the expected rate
   const Measured *of = nullptr;
 };
 
-/// Kind and op: what one finding is about.
+/// Kind and op: the subject of one report.
 using Subject = std::pair<RateKind, std::string>;
 
 } // namespace

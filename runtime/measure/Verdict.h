@@ -1,5 +1,5 @@
-// Judges rates of all ranks: which rank is slower than the others, and whether all are slower than
-// expected.
+// Evaluates the rates of all ranks: whether a rank is slower than the others, and whether all are
+// slower than expected.
 #pragma once
 
 #include <optional>
@@ -14,23 +14,23 @@
 namespace shardc::measure {
 
 struct VerdictOptions {
-  double slower = 0.1; ///< share below the median from which on a rank is named
-  double below = 0.25; ///< share below what is expected from which on the machine is
+  double slower = 0.1; ///< share below the median from which a rank is reported
+  double below = 0.25; ///< share below the expected rate from which the machine is
 };
 
-/// Where a rank is, for people.
+/// The place of a rank, for messages.
 struct RankPlace {
   std::string host;
   std::string gpu; ///< `, GPU 2`; empty on the host
 };
 
-/// A report if a rank's memory has faults; `what` is `device` or `host`.
+/// Returns a report if a rank's memory has faults. `what` is `device` or `host`.
 std::optional<Report> judgeMemory(const MemoryFindings &findings, std::string_view what, int rank,
                                   const RankPlace &place);
 
-/// A report for each rank and kind of work whose rate is too low, the worst size of each kind; and
-/// one for each kind of work of which the median is below `expected` at the same sizes. Collectives
-/// name all ranks of a slow group. Places are by rank.
+/// Returns a report for each rank and kind of work whose rate is too low, with the worst size of
+/// each kind; and one for each kind of work whose median is below `expected` at the same sizes. For
+/// collectives, the report names all ranks of a slow group. `places` are by rank.
 std::vector<Report> judge(std::span<const Measured> measured, std::span<const Rate> expected,
                           std::span<const RankPlace> places, const VerdictOptions &options);
 
