@@ -12,10 +12,10 @@ namespace {
 
 using Interval = std::pair<int64_t, int64_t>;
 
-/// Minimum number of equal ops without overlap for a median.
+/// Minimum number of alike ops without overlap for a median.
 constexpr size_t kEnoughLikes = 3;
 
-/// Disjoint intervals in order that cover the same time.
+/// Returns disjoint intervals in ascending order that cover the same time.
 std::vector<Interval> unite(std::vector<Interval> list) {
   std::sort(list.begin(), list.end());
   std::vector<Interval> out;
@@ -41,16 +41,16 @@ bool overlaps(const std::vector<Interval> &list, Interval span) {
   return at != list.end() && at->first < span.second;
 }
 
-/// A span with its op; null: work without one.
+/// A span with its op; null if it has none.
 struct Work {
   const Span *span;
   const TracedOp *op;
 };
 
-/// Nanoseconds.
+/// In nanoseconds.
 struct Contention {
-  int64_t lost = 0;    ///< time beyond the median of the same ops without overlap
-  int64_t unknown = 0; ///< time of overlapped ops with too few equals without overlap
+  int64_t lost = 0;    ///< time beyond the median of alike ops without overlap
+  int64_t unknown = 0; ///< time of overlapped ops with too few alike ops
 };
 
 Contention contentionOf(const std::vector<Work> &computing,
@@ -58,7 +58,7 @@ Contention contentionOf(const std::vector<Work> &computing,
   struct Likes {
     std::vector<int64_t> alone, beside;
   };
-  std::map<std::pair<int64_t, std::string_view>, Likes> groups; // by op, and kernel
+  std::map<std::pair<int64_t, std::string_view>, Likes> groups; // by op and kernel
   for (const auto &[span, op] : computing) {
     Likes &likes = groups[{op != nullptr ? op->likes : -1, span->work}];
     bool beside = overlaps(transfers, {span->beginNs, span->endNs});
@@ -80,8 +80,8 @@ Contention contentionOf(const std::vector<Work> &computing,
 
 std::string nameOf(const TracedOp *op) { return std::string(op != nullptr ? op->op : "(no op)"); }
 
-/// The time in which something computes, divided among ops: of those at the same time the one that
-/// began first has it.
+/// Divides the time in which something computes among ops. Where several run at the same time, it
+/// belongs to the one that began first.
 std::map<std::string, int64_t> ownTimes(std::vector<Work> computing) {
   std::sort(computing.begin(), computing.end(),
             [](const Work &a, const Work &b) { return a.span->beginNs < b.span->beginNs; });
@@ -162,7 +162,7 @@ std::string toText(const Breakdown &b) {
 }
 
 std::string toSummary(const Breakdown &b) {
-  constexpr size_t kOpRows = 7; // and three of what is left
+  constexpr size_t kOpRows = 7; // plus three rows for the rest
   std::vector<OpTime> ops = b.ops;
   std::erase_if(ops, [](const OpTime &op) { return op.ownMs == 0; });
   std::stable_sort(ops.begin(), ops.end(),

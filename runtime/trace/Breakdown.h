@@ -1,4 +1,4 @@
-// Breaks the time of traced steps down: by op, exposed communication, gaps, and ops that ran longer
+// Breaks down the time of traced steps: by op, exposed communication, gaps, and ops that ran longer
 // because communication overlapped them.
 #pragma once
 
@@ -14,8 +14,8 @@ struct OpTime {
   std::string op; ///< name in the op table
   int count = 0;  ///< spans per step
   double ms = 0;  ///< time per step
-  /// The part that counts in a sum: time that several ops share belongs to the first one, and time
-  /// of transfers during which an op computes belongs to that op.
+  /// The part that is used in sums: time that several ops share belongs to the one that began
+  /// first, and time of transfers during which an op computes belongs to that op.
   double ownMs = 0;
 };
 
@@ -23,23 +23,24 @@ struct OpTime {
 struct Breakdown {
   std::vector<OpTime> ops; ///< longest first
   double step = 0;         ///< from the first span to the last
-  double computing = 0;    ///< time during which a span other than communication runs
+  double computing = 0;    ///< a span other than communication runs
   double exposed = 0;      ///< exposed communication: only collectives or copies run
-  double gaps = 0;         ///< nothing runs
-  /// Extra time of ops that communication overlapped: their time beyond the median of the same op,
-  /// value and kernel in other layers without overlap, summed.
+  double gaps = 0;         ///< no span runs
+  /// Additional time of ops that communication overlapped: the sum of their times beyond the median
+  /// of the same op, value and kernel in other layers without overlap.
   double contention = 0;
-  double uncompared = 0; ///< overlapped ops that ran too rarely without overlap for a median
+  double uncompared = 0; ///< overlapped ops with too few alike ops for a median
 };
 
-/// Of work whose label none of the ops has it is unknown which op it belongs to.
+/// Breaks down the spans of `rank` in `steps` steps. Work whose label is not in `ops` has no known
+/// op.
 Breakdown breakDown(const std::vector<Span> &spans, int rank, int steps, const TracedOps &ops);
 
-/// Formats the breakdown as a table of every op.
+/// Formats the breakdown as a table of all ops.
 std::string toText(const Breakdown &breakdown);
 
-/// Formats at most ten rows that add up to the step: the ops that take most of it, all others, the
-/// exposed communication and the gaps.
+/// Formats at most ten rows that add up to the step: the ops that take most of its time, all other
+/// ops, the exposed communication and the gaps.
 std::string toSummary(const Breakdown &breakdown);
 
 } // namespace shardc::trace

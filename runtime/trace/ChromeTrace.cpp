@@ -28,7 +28,7 @@ std::string chromeTrace(const std::vector<Span> &spans,
   int64_t begin = 0;
   for (size_t i = 0; i < spans.size(); ++i)
     begin = i == 0 ? spans[i].beginNs : std::min(begin, spans[i].beginNs);
-  std::map<std::pair<int, std::string>, int> threads; // in order of names
+  std::map<std::pair<int, std::string>, int> threads; // ordered by name
   for (const Span &span : spans)
     threads.try_emplace({span.rank, span.stream});
   int next = 0;
@@ -39,7 +39,7 @@ std::string chromeTrace(const std::vector<Span> &spans,
     out += event;
     isFirst = false;
   };
-  std::optional<int> named; // the rank whose process has its name
+  std::optional<int> named; // the rank whose process name was written last
   for (auto &[key, id] : threads) {
     auto [rank, stream] = key;
     if (named != rank)

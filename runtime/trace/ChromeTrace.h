@@ -1,5 +1,5 @@
-// Writes spans in the JSON format of Perfetto and chrome://tracing: a process for each rank, a
-// thread for each stream.
+// Writes spans in the JSON format of Perfetto and chrome://tracing: with a process for each rank
+// and a thread for each stream.
 #pragma once
 
 #include <functional>
@@ -10,8 +10,8 @@
 
 namespace shardc::trace {
 
-/// Times are in microseconds since the first span began. `nameOf` returns a rank's name; "rank 3"
-/// without it.
+/// Returns the trace. Times are in microseconds since the first span began. `nameOf` returns a
+/// rank's name; if it is empty, the names are like "rank 3".
 std::string chromeTrace(const std::vector<Span> &spans,
                         const std::function<std::string(int rank)> &nameOf = nullptr);
 

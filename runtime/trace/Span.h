@@ -1,4 +1,4 @@
-// One piece of work as a device ran it, recorded by backends and written to trace files.
+// A piece of work that a device ran. Recorded by backends and written to trace files.
 #pragma once
 
 #include <cstdint>
@@ -7,13 +7,13 @@
 namespace shardc::trace {
 
 struct Span {
-  int rank = 0;        ///< of the world
+  int rank = 0;        ///< in the world
   std::string stream;  ///< as the executor named it
-  std::string label;   ///< of the op that enqueued it; empty for work without an op
-  std::string work;    ///< kernel, copy or fill, under the name of the device's library
+  std::string label;   ///< of the op that enqueued the work; empty if it has no op
+  std::string work;    ///< kernel, copy or fill, as named by the device's library
   int64_t beginNs = 0; ///< on a clock that all spans of a trace share
   int64_t endNs = 0;
-  int64_t microbatch = -1; ///< that it was done for; -1 if nobody knows
+  int64_t microbatch = -1; ///< the microbatch of the work; -1 if unknown
 };
 
 } // namespace shardc::trace

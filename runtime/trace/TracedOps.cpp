@@ -7,8 +7,9 @@
 namespace shardc::trace {
 namespace {
 
-/// Equal for ops of a segment that do the same: kind, attributes except the block that they work
-/// on and the place in the model, and the types of what they read and write.
+/// Returns a text that is equal for ops of a segment that do the same: the kind, the attributes
+/// except the block that they work on and their place in the model, and the types of their operands
+/// and results.
 std::string likenessOf(const plan::Segment &segment, const plan::Op &op) {
   std::string text = fmt::format("{} {}", plan::opInfo(op).name, op.isRecomputed);
   for (const plan::Attr &attr : op.attrs)

@@ -1,4 +1,4 @@
-// The description of an op in a span's label, as the plan has it.
+// Describes, from the plan, the ops that the labels of spans name.
 #pragma once
 
 #include <cstdint>
@@ -13,11 +13,11 @@ namespace shardc::trace {
 struct TracedOp {
   std::string_view op;     ///< name in the op table
   bool isTransfer = false; ///< a collective
-  /// The same number for ops that do the same on other values: those of other layers.
+  /// Equal for ops that do the same on other values, such as those of other layers.
   uint32_t likes = 0;
 };
 
-/// By label.
+/// The ops by label.
 using TracedOps = std::unordered_map<std::string, TracedOp>;
 
 TracedOps tracedOps(const plan::Plan &plan);
