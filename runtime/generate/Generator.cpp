@@ -24,7 +24,7 @@ using plan::Type;
 using plan::ValueId;
 using Key = plan::AttrKey;
 
-/// A value's bytes, zero at first.
+/// The bytes of a value, initially zero.
 struct Generator::Buffer {
   Type type;
   std::unique_ptr<std::byte[]> bytes;
@@ -43,9 +43,9 @@ struct Generator::Buffer {
 struct Generator::Body {
   const plan::Segment &segment;
   const plan::Role &role;
-  size_t loss = 0;            ///< the op that takes the scores
+  size_t loss = 0;            ///< the op that computes the loss from the scores
   std::vector<bool> isNeeded; ///< by op
-  std::vector<size_t> last;   ///< by value, the last op that needs it
+  std::vector<size_t> last;   ///< by value: the last op that needs it
 
   static Result<Body> of(const plan::Plan &plan) {
     const plan::Role &role = plan.roles.front();
@@ -178,7 +178,7 @@ Result<Generator::Values> Generator::follow(const Body &body, std::span<const in
   return values;
 }
 
-/// One sample of one document, at the positions that follow.
+/// Loads a batch of one sample with one document, at the positions after those so far.
 void Generator::loadBatch(const Body &body, const Op &op, std::span<const int32_t> tokens,
                           Values &values) const {
   for (ValueId result : op.results)
@@ -200,7 +200,7 @@ Status refused(const Op &op, const char *reason) {
                     plan::opInfo(op).name, reason);
 }
 
-/// Runs the call, with scratch memory.
+/// Runs the call with scratch memory.
 Status runKernel(const Op &op, std::string_view name, Call &call,
                  std::vector<std::byte> &workspace) {
   const kernels::Kernel *kernel = kernels::findHostKernel(name);
@@ -216,8 +216,8 @@ Status runKernel(const Op &op, std::string_view name, Call &call,
   return Status::ok();
 }
 
-/// Whether the op takes places of its rows in the sequence, and the plan gives none: then it counts
-/// rows from the sequence's begin.
+/// Whether the op has an operand for its rows' positions in the sequence, but the plan does not
+/// provide it: the op then counts rows from the beginning of the sequence.
 bool lacksPositions(const Op &op) {
   std::string_view rest = plan::opInfo(op).operands;
   for (size_t i = 0; i < op.operands.size(); ++i)
@@ -253,7 +253,8 @@ Status Generator::run(const Body &body, const Op &op, Values &values) {
   return runKernel(op, plan::opInfo(op).name, call, workspace_);
 }
 
-/// Keeps the keys and values of these tokens, and lets their queries see all that are kept.
+/// Adds the keys and values of these tokens to the kept ones, and computes attention of their
+/// queries to all kept tokens.
 Status Generator::attend(const Body &body, const Op &op, Values &values, size_t number) {
   constexpr OpKind kOp = OpKind::Attention;
   if (kept_.size() <= number)
@@ -382,7 +383,7 @@ int32_t chooseToken(std::span<const float> scores, double temperature, int64_t s
   for (size_t i = 0; i < scores.size(); ++i)
     if (sum += share(scores[i]); drawn < sum)
       return static_cast<int32_t>(i);
-  return static_cast<int32_t>(best); // of rounding
+  return static_cast<int32_t>(best); // if rounding prevented a choice
 }
 
 } // namespace shardc::generate

@@ -1,6 +1,6 @@
-// Lets a model continue a text. It runs the forward ops of the model's logical plan one by one with
-// the host's kernels, and keeps the keys and values of all tokens so far. So there is no second
-// implementation of the model, except that attention reads the kept keys and values.
+// Continues a text with a model. Runs the forward ops of the model's logical plan one by one with
+// the host's kernels, and keeps the keys and values of all tokens so far. So the model is not
+// implemented a second time, except that attention reads the kept keys and values.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +17,8 @@
 
 namespace shardc::generate {
 
-/// Reads a tensor of a checkpoint by its name. `type`'s shape may have more rows than the tensor,
-/// which lacks the padding of the vocabulary; these rows are set to zero.
+/// Reads a tensor of a checkpoint by its name into `dst`. `type`'s shape may have more rows than
+/// the tensor, which has no padding of the vocabulary; these rows must be set to zero.
 using ReadTensor =
     std::function<Status(const std::string &name, const plan::Type &type, void *dst)>;
 
@@ -27,21 +27,21 @@ public:
   Generator();
   ~Generator();
 
-  /// Reads the weights that the plan's forward body needs. The plan is logical, of one rank and one
-  /// sample (lower::lowerForward).
+  /// Reads the weights that the plan's forward body needs. The plan must be logical, for one rank
+  /// and one sample (lower::lowerForward).
   Status load(const plan::Plan &plan, const ReadTensor &read);
 
-  /// Continues with as many tokens as the plan's body has rows. The plan must have the same
-  /// parameters as the loaded one. Returns the scores of the next token, without padding of the
-  /// vocabulary.
+  /// Continues with `tokens`, as many as the plan's body has rows. The plan must have the same
+  /// parameters as the loaded one. Returns the scores of the next token, without those of
+  /// vocabulary padding.
   Result<std::vector<float>> scores(const plan::Plan &plan, std::span<const int32_t> tokens);
 
-  /// What begins anew: the log-probability of each token after the first, given those before it.
-  /// The plan's body has one row less than there are tokens.
+  /// Begins anew, and returns the log-probability of each token after the first one, given those
+  /// before it. The plan's body must have one row less than there are tokens.
   Result<std::vector<double>> logProbabilities(const plan::Plan &plan,
                                                std::span<const int32_t> tokens);
 
-  /// Tokens so far.
+  /// Number of tokens so far.
   int64_t position() const { return position_; }
   /// Forgets them: a text begins.
   void beginText();
@@ -55,12 +55,12 @@ private:
   Status attend(const Body &body, const plan::Op &op, Values &values, size_t number);
   void loadBatch(const Body &body, const plan::Op &op, std::span<const int32_t> tokens,
                  Values &values) const;
-  /// Runs all that the scores of the tokens need.
+  /// Runs all ops that the scores of the tokens need.
   Result<Values> follow(const Body &body, std::span<const int32_t> tokens);
-  /// The scores of a row, without padding of the vocabulary.
+  /// Returns the scores of a row, without those of vocabulary padding.
   Result<std::vector<float>> scoresOf(const plan::Op &loss, const Values &values, int64_t row);
 
-  /// Keys or values of one attention, of all tokens so far.
+  /// The keys and values of one attention op for all tokens so far.
   struct Kept {
     std::vector<std::byte> keys, values;
   };
