@@ -135,8 +135,7 @@ private:
   }
 
   const Plan &plan_;
-  std::vector<std::vector<const Param *>> paramsOf_; ///< by block, without those that start as
-                                                     ///< zeros
+  std::vector<std::vector<const Param *>> paramsOf_; ///< by block, without zero-initialised ones
 };
 
 } // namespace

@@ -27,8 +27,7 @@ private:
   size_t classOf(int64_t microbatch) const;
 
   bool isBody_;
-  std::vector<int64_t> cuts_; ///< microbatches at which a predicate begins or ceases to hold,
-                              ///< ascending
+  std::vector<int64_t> cuts_; ///< ascending microbatches at which a predicate changes
   /// Class of the microbatches before the first boundary, and of those from each boundary on. Equal
   /// classes have equal predicates.
   std::vector<size_t> classes_;
