@@ -24,7 +24,7 @@ enum class PickleContext : uint8_t {
 struct PickleLimits {
   uint64_t bytesMax = uint64_t{4} << 30;
   uint32_t valuesMax = 50'000'000; ///< nodes of the graph
-  uint32_t depthMax = 1000;        ///< of marks and of nested values
+  uint32_t depthMax = 1000;        ///< nesting of marks, and nesting of values
   uint32_t globalsMax = 100'000;   ///< uses of class names that the table lacks
 };
 

@@ -189,7 +189,7 @@ Result<std::unique_ptr<hal::Channel>> Executable::createChannel(const Communicat
   if (options_.making)
     options_.making->store(ProgressWord::making(firstUse), std::memory_order_relaxed);
   auto channel = backend_.createChannel(describe(made));
-  if (options_.making && channel.isOk()) // a failure must keep the word, which says where
+  if (options_.making && channel.isOk()) // on failure, keeps the word, which names the channel
     options_.making->store(0, std::memory_order_relaxed);
   return channel;
 }

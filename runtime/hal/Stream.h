@@ -132,7 +132,7 @@ public:
   virtual Status collective(Channel &channel, const Collective &desc, const char *label) = 0;
   /// Enqueues the rank's parts of several all-gathers of one channel that do not depend on each
   /// other. They are executed as one transfer if the backend can, otherwise one after the other.
-  /// All members issue the same all-gathers together.
+  /// All members must issue the same all-gathers together.
   virtual Status gathers(Channel &channel, std::span<const Part> parts);
 
   /// Enqueues a write of one word to `Host` memory. Other threads read the word as the progress of

@@ -335,8 +335,9 @@ void RendezvousClient::watchServer(double seconds) {
                   endpoint(options_.address, options_.port), options_.timeoutSeconds / 60)));
 }
 
-/// The process that reports failures cannot report its own failure, so one of the others does. If
-/// rank 0's supervisor continues after all, it reports nothing further.
+/// Ends this process because rank 0's supervisor is gone. The supervisor reports failures, but
+/// cannot report its own, so one of the ranks does. If the supervisor continues after all, it
+/// reports nothing further.
 void RendezvousClient::endWithoutServer(const Report &report) {
   if (options_.startsAgain) // it connects again, and reports then if nobody answers
     endProcessOf(Abort{.exitStatus = kAgainStatus});

@@ -15,7 +15,7 @@ namespace shardc::measure {
 
 struct VerdictOptions {
   double slower = 0.1; ///< share below the median from which a rank is reported
-  double below = 0.25; ///< share below the expected rate from which the machine is
+  double below = 0.25; ///< share below the expected rate, for the whole machine
 };
 
 /// The place of a rank, for messages.

@@ -177,8 +177,8 @@ constexpr bool namesBlock(OpKind kind) {
   return use == BlockUse::Named || use == BlockUse::NamedKeeps;
 }
 
-/// Whether a BLOCK row names only values of the op, its weights hold the block, and the values with
-/// ranges are either all operands or all results.
+/// Whether a BLOCK row names only values of the op, all weights among them have blocks, and the
+/// values with ranges are either all operands or all results.
 constexpr bool isBlockRowSound(OpKind kind) {
   const OpInfo &info = rowOf(kind);
   unsigned weights = info.weightOperands & ~info.blockOperands;

@@ -97,8 +97,8 @@ inline bool fits(const ValueType &needed, const Type &type, const Type *like) {
   }
   return false;
 }
-/// Text for messages, such as `f32 with 2 dimensions`; `like` is the name of the value it must
-/// equal.
+/// Text for messages, such as `f32 with 2 dimensions`. `like` is the name of the value whose type
+/// is needed.
 std::string toString(const ValueType &needed, std::string_view like);
 
 } // namespace shardc::plan

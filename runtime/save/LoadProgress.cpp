@@ -133,8 +133,8 @@ void Loader::compareVocabulary(const RunState &state) {
                                  : "are padding in this run"));
 }
 
-/// Compares whether the softmax includes padding rows, as it did when the weights were trained.
-/// Only our own runs record this; Megatron always includes them.
+/// Compares whether the softmax includes the padding rows of the vocabulary now and when the
+/// weights were trained. Only our own runs record this; Megatron always includes them.
 void Loader::comparePadding(const RunState &state) {
   int64_t vocab = plan_->job.model.vocabSize;
   int64_t padded = plan_->job.has(plan::JobField::derived_paddedVocabSize)

@@ -130,7 +130,7 @@ private:
   std::unique_ptr<BaseWeights> base_;   ///< in addition to either
   ReportSink emit_;
   bool isFinetune_ = false, loadsOptimizer_ = true, isWhole_ = true;
-  std::vector<bool> lacksMoments_; ///< by parameter; set if moments are requested
+  std::vector<bool> lacksMoments_; ///< by parameter: its moments were requested but are missing
   Progress progress_;
 };
 

@@ -19,7 +19,7 @@ struct Extent {
 /// Facts about each kind of collective. A new kind needs a row here, and a case in areApart(),
 /// which says how operand and result may overlap.
 struct KindFacts {
-  bool isWholeIn, isWholeOut; ///< hold the parts of all members, or one part
+  bool isWholeIn, isWholeOut; ///< whether they hold the parts of all members, or one
   bool sums;                  ///< sums elements; otherwise it only moves bytes
   bool accumulates;           ///< may add to the old content and sum the squares of the result
 };
