@@ -22,6 +22,7 @@ struct GatherPart {
   std::vector<int> members; ///< in order; empty: all ranks
   std::string bytes;
 
+  /// All members must be below `ranks`, and none may occur twice.
   static void fields(auto &io, auto &it, int64_t ranks) {
     io.field(it.key);
     io.field(it.fold, hal::Peers::Fold::kLast);
@@ -29,7 +30,6 @@ struct GatherPart {
     io.field(it.bytes);
     io.check(it.bytes.size() <= kBlobBytesMax);
   }
-  /// All members must be among the `ranks`, and none may occur twice.
 };
 
 class Exchange {

@@ -555,7 +555,8 @@ int RendezvousClient::fail(std::vector<Report> errors, int exitStatus) {
 
 int RendezvousClient::awaitEnd(int exitStatus) {
   std::unique_lock lock(mutex_);
-  // The process ends here in the meantime. Whatever is being ended must outlive that.
+  // Normally the process ends during this wait, so the objects that are being ended must stay valid
+  // until then.
   changed_.wait_for(lock, kFailGrace, [&] { return isOver_ && !isAborting_; });
   return isOver_ ? exitStatus_ : exitStatus;
 }

@@ -97,8 +97,8 @@ void RendezvousServer::receiveRanks() {
 }
 
 /// 1. A process that connects when the job is over, or about to end, is told so. 2. A running job
-/// admits only places of an elastic job, and relays of such places. 3. Before the job runs, a rank
-/// that does not match it ends it, and no rank begins.
+/// admits new processes only if it is elastic: places and their relays, at any time. 3. Before the
+/// job runs, a rank that does not match it ends it, and no rank begins.
 void RendezvousServer::arrive(std::unique_ptr<Connection> connection) {
   const Hello &hello = *connection->hello;
   bool isSealed = connection->via || connection->wire.isSealed();

@@ -33,7 +33,7 @@ public:
   /// Records how a process ended.
   void noteEnd(int64_t pid, const std::string &how) { howEnded_[pid] = how; }
 
-  /// Returns the verdict that ends the job, once enough reports have arrived for a decision.
+  /// The verdict that ends the job. decide() returns it once enough reports have arrived.
   struct Verdict {
     int exitStatus = 3;
     std::vector<Report> reports;

@@ -574,7 +574,7 @@ private:
 
   int exitStatus() const {
     if (server_) {
-      int status = server_->exitStatus(); // between attempts, others have none
+      int status = server_->exitStatus(); // kAgainStatus between attempts
       return failedToStart_ || status == kAgainStatus ? kFailureStatus : status;
     }
     int status = children_.empty() ? kFailureStatus << 8 : children_.front().status;

@@ -38,7 +38,7 @@ struct Environment {
   std::function<void(int64_t, std::span<uint8_t>)> imageFault; ///< likewise into saves in memory
   bool awaitsKept = false;                                     ///< steps wait for these, for a test
   std::unique_ptr<save::MemorySaves> memory; ///< null if state is not kept in memory
-  std::unique_ptr<MemoryRestart> fromMemory; ///< if a restart has read its state from memory
+  std::unique_ptr<MemoryRestart> fromMemory; ///< null unless a restart reads its state from memory
   std::unique_ptr<save::Saver> saver;        ///< null if the plan does not save
   std::vector<plan::Plan> continued;         ///< the loader's plans, of a job that has restarted
   std::unique_ptr<save::Loader> loader;      ///< null if the run does not load

@@ -165,7 +165,8 @@ launch::RestartOptions leadRestarts(const plan::Plan &plan, const RunToolOptions
 
 std::function<void(const launch::LateRank &, int64_t, const launch::Hello &)>
 noteLateIn(const RunToolOptions &options) {
-  if (options.metrics.empty() || run::metricsCommand(options.metrics)) // rank 0 writes that file
+  if (options.metrics.empty() || run::metricsCommand(options.metrics)) // a command belongs to rank
+                                                                       // 0
     return nullptr;
   return [console = options.console, path = options.metrics](
              const launch::LateRank &late, int64_t step, const launch::Hello &hello) {

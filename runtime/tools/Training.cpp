@@ -439,7 +439,7 @@ private:
   run::ProgressOutput output_;
   run::RunOptions runOptions_;
   save::Progress progress_; ///< before the plan's first step, or after its last one
-  int64_t stepsAhead_ = 0;  ///< compared with a full run after as many samples
+  int64_t stepsAhead_ = 0;  ///< relative to a run from the beginning with as many samples
   int64_t exitStep_ = 0;    ///< the recipe lets the process end after it
   exec::StateMemory state_; ///< passed from plan to plan
   run::RunResult result_;   ///< of the plan's steps
