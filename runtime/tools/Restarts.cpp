@@ -165,8 +165,7 @@ launch::RestartOptions leadRestarts(const plan::Plan &plan, const RunToolOptions
 
 std::function<void(const launch::LateRank &, int64_t, const launch::Hello &)>
 noteLateIn(const RunToolOptions &options) {
-  if (options.metrics.empty() || run::metricsCommand(options.metrics)) // a command belongs to rank
-                                                                       // 0
+  if (options.metrics.empty() || run::metricsCommand(options.metrics)) // commands are rank 0's
     return nullptr;
   return [console = options.console, path = options.metrics](
              const launch::LateRank &late, int64_t step, const launch::Hello &hello) {
