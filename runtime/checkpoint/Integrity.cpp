@@ -215,8 +215,7 @@ void CheckedFile::prefetch(uint64_t offset, uint64_t length) {
 
 void CheckedFile::readOn(uint64_t begin) {
   for (uint64_t at = begin; at < aheadEnd_; at += kAheadStep) {
-    advise(bytes(), at + kAheadStep, kAheadStep, MADV_WILLNEED); // the disk reads it in the
-                                                                 // meantime
+    advise(bytes(), at + kAheadStep, kAheadStep, MADV_WILLNEED); // starts the next read
     advise(bytes(), at, kAheadStep, MADV_POPULATE_READ);
     aheadBegin_ = at + kAheadStep;
   }
