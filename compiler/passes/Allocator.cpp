@@ -51,7 +51,8 @@ int64_t Allocator::allocate(int64_t bytes, const Clock &now) {
   }
   consider();
   if (best < 0) {
-    // Grow the arena, starting with a usable range at its end if there is one.
+    // If a usable free range reaches the arena's end, the buffer starts in that range and the arena
+    // grows by the rest.
     best = runStart >= 0 && runEnd == end_ ? runStart : end_;
     if (best + bytes > end_)
       free_.emplace(end_, Extent{best + bytes - end_, kClockZero});

@@ -26,7 +26,7 @@ public:
   /// Whether the whole range is free.
   bool isFree(int64_t offset, int64_t bytes) const;
 
-  /// Reserves a range that is free or beyond the end.
+  /// Reserves a range. Each of its bytes must be free or beyond the end of the arena.
   void reserve(int64_t offset, int64_t bytes);
 
   /// Allocates the smallest free range that fits and whose previous users have all completed at

@@ -28,7 +28,8 @@ void exportGradients(const plan::Plan &plan, plan::Role &role, plan::Segment &se
   }
 }
 
-/// Removes views of values that a group shares; they only marked where gradients are partial sums.
+/// Removes the views that mark values as shared by a group. They are needed only to find the
+/// gradients that are partial sums.
 void dropSharedViews(plan::Segment &segment) {
   std::vector<uint8_t> dead(segment.ops.size(), 0);
   std::vector<ValueId> operandOf(segment.values.size(), kNone);

@@ -1,4 +1,4 @@
-// Backward rules of attention and of the split of its rows.
+// Backward rules of attention, and of the ops that split QKV rows into heads.
 #include <algorithm>
 #include <array>
 #include <map>
@@ -17,7 +17,7 @@ using plan::ValueId;
 using plan::operandNamed;
 using plan::resultNamed;
 
-/// Queries, keys and values, as the backward op reads them, or their gradients.
+/// Queries, keys and values as the backward op reads them, or the gradients of the three.
 using Heads = std::array<ValueId, 3>;
 
 template <OpKind kOp> Heads gradientsOfHeads(const Gradients &gradients, const Op &op) {
@@ -25,8 +25,8 @@ template <OpKind kOp> Heads gradientsOfHeads(const Gradients &gradients, const O
           gradients.of(resultNamed<kOp>(op, "v"))};
 }
 
-/// The gradient of QKV rows; op `merge` joins the heads' gradients and takes the split's further
-/// operands.
+/// Emits the gradient of QKV rows. Op `merge` joins the gradients of the heads; its other operands
+/// are those that follow the rows in the split.
 template <OpKind split> void splitQkv(Gradients &gradients, const Op &op, OpKind merge) {
   auto [dq, dk, dv] = gradientsOfHeads<split>(gradients, op);
   if (dq == kNone)
@@ -45,9 +45,9 @@ Heads headsOf(const Op &op) {
   return {at(info.queries), at(info.keys), at(info.values)};
 }
 
-/// Adds the op's backward. It computes gradients of queries, keys and values from the gradient, the
-/// output and the statistics of `whole`, the attention that the op is or is a part of. The op's
-/// first operands are queries, keys and values.
+/// Adds the backward op of attention. `whole` is the complete attention, of which `op` is all or
+/// one part; the backward op reads the output, its gradient and the statistics of `whole`. The
+/// first operands of `op` are queries, keys and values.
 void attention(Gradients &gradients, OpKind kind, const Op &op, const Heads &heads, ValueId dout,
                const Op &whole) {
   Op back = gradients.makeOp(kind, {dout});
@@ -59,7 +59,7 @@ void attention(Gradients &gradients, OpKind kind, const Op &op, const Heads &hea
   gradients.emitForEach(headsOf(op), std::move(back));
 }
 
-/// The parts that were joined, in order.
+/// Collects the attention parts that the joins combine, in the order of the joins.
 void collectParts(const Gradients &gradients, const Op &join, std::vector<Op> &parts) {
   for (ValueId output : {operandNamed<OpKind::AttentionJoin>(join, "o"),
                          operandNamed<OpKind::AttentionJoin>(join, "more")}) {
@@ -78,13 +78,15 @@ class RingBack {
 public:
   explicit RingBack(Gradients &gradients) : gradients_(gradients) {}
 
-  /// What the part reads.
+  /// The queries, keys and values that the part reads, after keys and values were sent around the
+  /// ring again.
   Heads bring(const Op &part) {
     return {operandNamed<kPart>(part, "q"), again(operandNamed<kPart>(part, "k")),
             again(operandNamed<kPart>(part, "v"))};
   }
 
-  /// Returns the gradients of keys and values that the part received from a ring.
+  /// Sends the gradients of keys and values that the part received from the ring back to their
+  /// origin.
   void giveBack(const Op &part) {
     for (ValueId taken : {operandNamed<kPart>(part, "k"), operandNamed<kPart>(part, "v")}) {
       std::optional<Op> shift = shiftOf(taken);
@@ -104,7 +106,7 @@ public:
 
 private:
   static constexpr OpKind kPart = OpKind::AttentionPart;
-  /// How far a value has been shifted around the ring.
+  /// A value that has been shifted around the ring again, and by how many positions.
   struct Brought {
     ValueId value;
     int64_t by;
@@ -142,11 +144,12 @@ private:
   }
 
   Gradients &gradients_;
-  std::map<ValueId, Brought> brought_; ///< the last one of each origin
+  std::map<ValueId, Brought> brought_; ///< by origin: its most recent shift
 };
 
-/// Passes the gradient to all joined parts, each scaled by its share in `whole`: first to the
-/// rank's own keys, then to those that were shifted furthest.
+/// Emits the backward op of each joined part. Its output counts with the weight that it has in
+/// `whole`. The part with the rank's own keys comes first, then the parts in order of decreasing
+/// shift.
 void joined(Gradients &gradients, const Op &join, ValueId dout, const Op &whole) {
   std::vector<Op> parts;
   collectParts(gradients, join, parts);
@@ -208,7 +211,7 @@ void backSplitQkvRope(Gradients &gradients, const Op &op) {
   splitQkv<OpKind::SplitQkvRope>(gradients, op, OpKind::MergeQkvRope);
 }
 
-/// The norms' weights get their gradients from the same op.
+/// One op computes the gradients of the rows and of the norms' weights.
 void backSplitQkvNormRope(Gradients &gradients, const Op &op) {
   constexpr OpKind kOp = OpKind::SplitQkvNormRope;
   auto [dq, dk, dv] = gradientsOfHeads<kOp>(gradients, op);
@@ -262,7 +265,7 @@ void backLatentHeads(Gradients &gradients, const Op &op) {
   auto [dq, dk, dv] = gradientsOfHeads<kOp>(gradients, op);
   if (dq == kNone)
     return;
-  constexpr size_t kPositions = plan::operandIndex<kOp>("positions"); // which have no gradient
+  constexpr size_t kPositions = plan::operandIndex<kOp>("positions"); // positions have no gradient
   Op back = gradients.makeOp(OpKind::LatentHeadsBwd, {dq, dk, dv});
   back.attrs = op.attrs;
   back.operands.insert(back.operands.end(), op.operands.begin() + kPositions, op.operands.end());

@@ -1,5 +1,5 @@
-// Backward rules of collectives inside of layers, which use the conjugates of Ops.def, and of views
-// of values that all ranks of a group share.
+// Backward rules of collectives inside layers, which use the conjugates of Ops.def, and of views of
+// values that all ranks of a group share.
 #include "compiler/passes/Gradients.h"
 #include "runtime/base/Status.h"
 
@@ -37,9 +37,9 @@ void backAllToAll(Gradients &gradients, const Op &op) { collective(gradients, op
 
 void backShift(Gradients &gradients, const Op &op) { collective(gradients, op); }
 
-/// If the viewed value is shared, each member has computed a part of its gradient. Otherwise views
-/// split a value into consecutive pieces, and the pieces' gradients form the value's gradient. A
-/// view of all elements only changes the shape.
+/// A view of a shared value: each rank has computed a part of the gradient, which is summed over
+/// the group. Views that split a value into consecutive pieces: the pieces' gradients are
+/// concatenated. A view of all elements only changes the shape of the gradient.
 void backView(Gradients &gradients, const Op &op) {
   ValueId dy = gradients.of(op.results[0]);
   if (dy == kNone)
@@ -50,7 +50,7 @@ void backView(Gradients &gradients, const Op &op) {
     return gradients.emitFor(op.operands[0], std::move(sum));
   }
   if (op.getInt(plan::AttrKey::offset) > 0)
-    return; // with the first piece
+    return; // the view of the first piece emits the gradient of all
   if (gradients.numelOf(op.results[0]) == gradients.numelOf(op.operands[0]))
     return gradients.emitFor(op.operands[0], gradients.makeOp(OpKind::View, {dy}));
   Op pack = gradients.makeOp(OpKind::Pack, {});

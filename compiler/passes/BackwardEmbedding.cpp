@@ -1,4 +1,4 @@
-// Backward rules of lookups in tables.
+// Backward rule of embedding lookups.
 #include "compiler/passes/Gradients.h"
 
 namespace shardc::passes {

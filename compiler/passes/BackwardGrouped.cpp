@@ -1,5 +1,5 @@
-// Backward rules of rows that are gathered into groups, and of products with a factor for each
-// group.
+// Backward rules of ops on rows that are grouped by expert: dispatch, combine, and grouped
+// products.
 #include <array>
 
 #include "compiler/passes/Gradients.h"
@@ -15,8 +15,9 @@ using Key = plan::AttrKey;
 
 namespace {
 
-/// A gradient goes the way back, by `kind`, with the same weights. That of a weight is the product
-/// of its row in a group and its row of tokens: of the operand the one, of the gradient the other.
+/// Dispatch and combine are each other's gradient: op `kind` moves the gradient back with the same
+/// weights. The gradient of a weight is the dot product of a grouped row and a token's row: one
+/// comes from the operand, the other from the incoming gradient.
 void goBack(Gradients &gradients, const Op &op, OpKind kind) {
   ValueId gradient = gradients.of(op.results[0]);
   if (gradient == kNone)
@@ -25,7 +26,7 @@ void goBack(Gradients &gradients, const Op &op, OpKind kind) {
   Op back = gradients.makeOp(kind, {gradient, places});
   if (op.operands.size() > 2) {
     ValueId weights = op.operands[2];
-    bool isInRuns = op.kind == OpKind::Combine; // what it takes
+    bool isInRuns = op.kind == OpKind::Combine; // whether the operand has grouped rows
     gradients.emitFor(weights,
                       gradients.makeOp(OpKind::CombineBwd, {isInRuns ? rows : gradient,
                                                             isInRuns ? gradient : rows, places}));
@@ -39,8 +40,8 @@ void goBack(Gradients &gradients, const Op &op, OpKind kind) {
 void backDispatch(Gradients &gradients, const Op &op) { goBack(gradients, op, OpKind::Combine); }
 void backCombine(Gradients &gradients, const Op &op) { goBack(gradients, op, OpKind::Dispatch); }
 
-/// Computes the gradient of weights first, since it reads an operand whose last user may be the
-/// other op.
+/// Computes the gradient of the weights first. It reads x, which may be freed after the other
+/// gradient.
 void backScaleRows(Gradients &gradients, const Op &op) {
   ValueId dy = gradients.of(op.results[0]);
   if (dy == kNone)
@@ -50,7 +51,8 @@ void backScaleRows(Gradients &gradients, const Op &op) {
   gradients.emitFor(x, gradients.makeOp(OpKind::ScaleRows, {dy, weights}));
 }
 
-/// Squares of parts of rows have no gradient of their own: that of the norm by them has it.
+/// The squares that RmsNormPart reads have no gradient: the backward op of the norm includes the
+/// dependence on them.
 void backDotRows(Gradients &gradients, const Op &op) {
   SHARDC_CHECK(gradients.of(op.results[0]) == kNone, "products of rows have no gradient here");
 }
@@ -74,7 +76,8 @@ void backWeightedQuickGeGlu(Gradients &gradients, const Op &op) {
   backWeighted(gradients, op, OpKind::WeightedQuickGeGluBwd);
 }
 
-/// c = a·op(b[e]): weight gradient first, to end the live range of `a` as early as possible.
+/// c = a·op(b[e]): computes the weight gradient first, to end the live range of `a` as early as
+/// possible.
 void backGroupedMatMul(Gradients &gradients, const Op &op) {
   ValueId dc = gradients.of(op.results[0]);
   if (dc == kNone)
@@ -89,7 +92,8 @@ void backGroupedMatMul(Gradients &gradients, const Op &op) {
   gradients.emitFor(a, std::move(back));
 }
 
-/// The gradient of x is that of the sum. A weight's is the product of its row with the bias.
+/// Passes the gradient of the sum on to x. The gradient of a weight is the dot product of its row
+/// with the bias.
 void backGroupedBias(Gradients &gradients, const Op &op) {
   ValueId dy = gradients.of(op.results[0]);
   if (dy == kNone)

@@ -1,4 +1,4 @@
-// Backward rules of products and sums.
+// Backward rules of matrix products and of sums.
 #include "compiler/passes/Gradients.h"
 #include "runtime/base/Status.h"
 
@@ -10,9 +10,9 @@ using plan::OpKind;
 using plan::ValueId;
 using Key = plan::AttrKey;
 
-/// c = a·bᵀ (+ bias): weight gradient first, to end the live range of `a` as early as possible. But
-/// where ranks sum the gradient of `a`, that comes first, so that the sum is made beside the other
-/// product.
+/// c = a·bᵀ (+ bias): computes the weight gradient first, to end the live range of `a` as early as
+/// possible. If ranks sum the gradient of `a`, computes that one first, so that the sum overlaps
+/// the weight gradient.
 void backMatMul(Gradients &gradients, const Op &op) {
   ValueId dc = gradients.of(op.results[0]);
   if (dc == kNone)
@@ -23,7 +23,7 @@ void backMatMul(Gradients &gradients, const Op &op) {
   if (constexpr size_t kBias = plan::operandIndex<OpKind::MatMul>("bias");
       op.operands.size() > kBias)
     gradients.emitForParam(op.operands[kBias], gradients.makeOp(OpKind::ReduceRows, {dc}));
-  if (gradients.typeOf(dc).dtype != gradients.typeOf(b).dtype) // both factors have one type
+  if (gradients.typeOf(dc).dtype != gradients.typeOf(b).dtype) // both factors must have one type
     dc = gradients.castTo(dc, gradients.typeOf(b).dtype);
   Op input = gradients.makeOp(OpKind::MatMul, {dc, b});
   input.role = plan::ProductRole::InputGradient;
@@ -33,7 +33,7 @@ void backMatMul(Gradients &gradients, const Op &op) {
   bool isSummed = gradients.isBetweenRanks(a);
   if (isSummed)
     gradients.emitFor(a, input);
-  gradients.emitFor(b, std::move(weight)); // a parameter, or made of one
+  gradients.emitFor(b, std::move(weight)); // b is a parameter or computed from one
   if (!isSummed)
     gradients.emitFor(a, std::move(input));
 }

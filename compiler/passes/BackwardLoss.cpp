@@ -1,4 +1,4 @@
-// Backward rules of losses, where gradients begin.
+// Backward rules of losses, at which backpropagation starts.
 #include "compiler/passes/Gradients.h"
 
 namespace shardc::passes {
@@ -18,8 +18,8 @@ void backCrossEntropy(Gradients &gradients, const Op &op) {
   gradients.emitFor(logits, std::move(back));
 }
 
-/// The statistics have no gradient op of their own. One op computes the logits' gradient from
-/// logits, labels and statistics.
+/// VocabStats has no backward op. One op computes the logits' gradient from logits, labels and
+/// statistics.
 void backVocabLoss(Gradients &gradients, const Op &op) {
   const Op stats = gradients.statsOf(op);
   ValueId logits = stats.operands[plan::operandIndex<OpKind::VocabStats>("logits")];
@@ -33,7 +33,8 @@ void backVocabLoss(Gradients &gradients, const Op &op) {
   gradients.emitFor(logits, std::move(back));
 }
 
-/// Forward and gradient of the fused head are one op: it replaces the forward op in its place.
+/// The fused head computes loss and gradients in one op, which replaces the forward op at its
+/// position.
 void backLmLoss(Gradients &gradients, const Op &op) {
   ValueId x = op.operands[plan::operandIndex<OpKind::LmLoss>("x")];
   ValueId w = op.operands[plan::operandIndex<OpKind::LmLoss>("w")];

@@ -1,4 +1,4 @@
-// Backward rules of norms. They take the residual's gradient as an operand and add it themselves.
+// Backward rules of norms. The backward op adds the gradient of the residual stream itself.
 #include "compiler/passes/Gradients.h"
 #include "runtime/base/Status.h"
 
@@ -10,8 +10,9 @@ using plan::Op;
 using plan::OpKind;
 using plan::ValueId;
 
-/// The rule of a norm. The op's results from y on are y and its statistics; its operands from w on
-/// are parameters; `x` is its input. Returns the gradient of x; kNone if y has no gradient.
+/// Appends the backward op of a norm. The op's results from y on are y and its statistics; its
+/// operands from w on are parameters; `x` is its input. Returns the gradient of x, or kNone if y
+/// has no gradient.
 template <OpKind kind> ValueId norm(Gradients &gradients, const Op &op, OpKind bwd, ValueId x) {
   constexpr size_t kWeight = plan::operandIndex<kind>("w"), kNormed = plan::resultIndex<kind>("y");
   ValueId dy = gradients.of(op.results[kNormed]);
@@ -51,9 +52,9 @@ void backRmsNorm(Gradients &gradients, const Op &op) {
   norm<OpKind::RmsNorm>(gradients, op, OpKind::RmsNormBwd, x);
 }
 
-/// The mean of dy·w·x is over whole rows, like that of the squares, so ranks sum it over the group
-/// over which they have summed squares. The gradient of x includes the dependence of the squares on
-/// x.
+/// Ranks have columns of each row. The gradient needs the mean of dy·w·x over whole rows, so ranks
+/// sum it over the group over which the forward pass summed the squares. The gradient of x includes
+/// the dependence of the squares on x.
 void backRmsNormPart(Gradients &gradients, const Op &op) {
   constexpr OpKind kKind = OpKind::RmsNormPart;
   ValueId dy = gradients.of(op.results[0]), x = plan::operandNamed<kKind>(op, "x"),

@@ -9,7 +9,7 @@ using plan::Op;
 using plan::OpKind;
 using plan::ValueId;
 
-/// dx from dy and x, with the attributes of the forward op.
+/// Emits the gradient of an activation from dy and x, with the attributes of the forward op.
 void activation(Gradients &gradients, const Op &op, OpKind kind) {
   ValueId dy = gradients.of(op.results[0]);
   if (dy == kNone)
@@ -19,7 +19,7 @@ void activation(Gradients &gradients, const Op &op, OpKind kind) {
   gradients.emitFor(op.operands[0], std::move(back));
 }
 
-/// A linear op is applied to the gradient of its result as to its operand.
+/// The gradient of a linear op is the same op, or its inverse, applied to dy.
 void linear(Gradients &gradients, const Op &op, bool isInverse) {
   ValueId dy = gradients.of(op.results[0]);
   if (dy == kNone)

@@ -1,4 +1,5 @@
-// Backward rules of routers: experts are chosen without a gradient, their weights have one.
+// Backward rules of routers. The choice of experts has no gradient; the weights of the chosen
+// experts have one.
 #include "compiler/passes/Gradients.h"
 
 namespace shardc::passes {
@@ -10,7 +11,8 @@ using plan::ValueId;
 
 namespace {
 
-/// The gradient of the chosen experts' logits; it does not depend on the criterion of the choice.
+/// Emits the gradient of the chosen experts' logits. It does not depend on the criterion of the
+/// choice.
 template <OpKind kind> void backChoice(Gradients &gradients, const Op &op) {
   ValueId ids = op.results[plan::resultIndex<kind>("ids")];
   ValueId dweights = gradients.of(op.results[plan::resultIndex<kind>("weights")]);
@@ -24,7 +26,7 @@ template <OpKind kind> void backChoice(Gradients &gradients, const Op &op) {
 
 } // namespace
 
-/// The bias only helps to choose: it has none.
+/// The bias influences only the choice of experts, so it has no gradient.
 void backRouterTopk(Gradients &gradients, const Op &op) {
   backChoice<OpKind::RouterTopk>(gradients, op);
 }

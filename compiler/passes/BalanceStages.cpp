@@ -1,10 +1,11 @@
 // Divides the layers of a pipeline by predicted time (`model.pipeline_split = balanced`), and
-// writes the layout into the job, where all who ask for the layers of stages read it.
+// writes the layout into the job, from which all passes read it.
 //
-// A layer takes the time of its ops in the forward and in the backward pass, one after the other,
-// with their exchanges inside the layer; the embedding adds to the first stage, and the head to the
-// last one. The ops are those of the finished body: the passes that follow until it is cut run on a
-// copy here. Recomputation by `block` is left out, since it adds the same to each stage.
+// The time of a layer is the sum of the times of its ops in the forward and the backward pass,
+// including the exchanges inside the layer. The time of the embedding is added to the first stage,
+// that of the head to the last one. To get the final ops, the passes up to the split into stages
+// run on a copy of the body. Recomputation by `block` is not included, since it adds the same time
+// to each stage.
 #include <fmt/format.h>
 
 #include "compiler/passes/Passes.h"
@@ -17,14 +18,14 @@
 namespace shardc::passes {
 namespace {
 
-/// The body of the whole model, after all passes that precede the division into stages.
+/// A copy of the plan after all passes that precede the split into stages.
 plan::Plan finishedBody(const plan::Plan &plan) {
   plan::Plan body = plan;
   plan::Job::Model &model = body.job.model;
   model.pipelineModelParallelSize = model.virtualPipelineModelParallelSize = 1;
   if (model.recomputeMethod == plan::Job::RecomputeMethod::Block)
     model.recomputeGranularity.reset();
-  finishBody(body, PassId::BalanceStages); // which leaves one stage as it is
+  finishBody(body, PassId::BalanceStages); // leaves one stage unchanged
   return body;
 }
 

@@ -1,4 +1,4 @@
-// Finds the cells, groups and transports of each class of blocks, and makes their collectives.
+// Finds the cells, groups and transports of each class of blocks, and creates their collectives.
 #include "compiler/passes/BlockCollectives.h"
 
 #include <algorithm>
@@ -16,7 +16,7 @@ using plan::Type;
 using plan::ValueId;
 using Key = plan::AttrKey;
 
-/// The transport of gathers, reductions or sums of these blocks or of their shards, which have one
+/// The transport of a collective on these blocks, or on their shards. All blocks must have the same
 /// strategy.
 plan::Transport chooseWay(const plan::Plan &plan, const std::vector<BlockStrategy> &strategies,
                           const std::vector<uint32_t> &blocks, CollectiveKind kind, int16_t group,
@@ -28,14 +28,15 @@ plan::Transport chooseWay(const plan::Plan &plan, const std::vector<BlockStrateg
         (scope == Scope::Shard ? plan.blocks[b].shard : plan.blocks[b].numel) *
         dtypeBytes(isGather ? strategies[b].params : strategies[b].wire));
   traffic.isDeterministic = plan.job.model.deterministicMode;
-  // A window needs both buffers in arena sym, but halves of masters are in arena state.
+  // A window needs both buffers in arena sym, but weights that are halves of master weights lie in
+  // arena state.
   if (std::ranges::any_of(blocks, [&](uint32_t b) { return strategies[b].keepsRemainders(); }))
     traffic.hasWindows = traffic.hasWindows && !isGather;
   return predict::chooseTransport(predict::deviceOf(plan), traffic);
 }
 
-/// The group of the ranks that hold the same shards: it is added if the plan lacks it. -1 if each
-/// shard is on one rank only.
+/// The group of ranks that hold the same shard, or -1 if each shard is on one rank only. Adds the
+/// group to the plan if needed.
 int16_t groupOfCopies(plan::Plan &plan, const BlockStrategy &strategy) {
   if (!strategy.shardsState || strategy.sumRanks == strategy.ranks)
     return -1;
@@ -92,7 +93,7 @@ BlockCollectives::Class BlockCollectives::makeClass(const std::vector<uint32_t> 
 
 void BlockCollectives::changeCells() {
   for (uint32_t b = 0; b < numBlocks_; ++b)
-    if (weightCells_[b] != plan::kNone) // no other role has the block
+    if (weightCells_[b] != plan::kNone) // the role has the block
       changeCell(b);
 }
 
@@ -104,8 +105,8 @@ void BlockCollectives::changeCell(uint32_t b) {
     addSlot(b, block.shard, block.stateShard);
   } else if (strategy.shardsParams) {
     weight.type.shape[0] = block.shard;
-    // Both ends of a gather by copy engines must be registered. A weight that is its own master
-    // stays with the state that is saved.
+    // A gather by copy engines needs registered buffers at both ends. A weight that is its own
+    // master stays in arena state, because it is saved.
     if (classOf(b).gathers == plan::Transport::Ce && !strategy.masterIsParam())
       weight.arena = plan::Arena::Sym;
   } else if (strategy.shardsState) {
@@ -121,12 +122,12 @@ void BlockCollectives::changeCell(uint32_t b) {
     role_.cells[gradCells_[b]].type.dtype = strategy.mainGrads;
 }
 
-/// Adds the cell of a block's gathered weights, which are gathered once per step from the parts
-/// that ranks update.
+/// Adds the cell of a block's gathered weights. Once per step, ranks gather them from the shards
+/// that they update.
 void BlockCollectives::addSlot(uint32_t block, int64_t kept, int64_t updated) {
   plan::Cell &weight = role_.cells[weightCells_[block]];
-  // The target of gathers, in which this rank's part has its place; a part that is state has it
-  // there.
+  // The gathered weights contain this rank's shard, so both cells lie in one arena: in arena state
+  // if the shard is saved.
   plan::Arena arena = strategies_[block].keepsRemainders() ? plan::Arena::State : plan::Arena::Sym;
   weight.arena = arena;
   weight.type.shape[0] = kept;
@@ -160,9 +161,9 @@ plan::ChannelId BlockCollectives::channelOfWholes(bool isGather, uint32_t block)
                          plan::toString(stream));
 }
 
-/// Sums of shards follow the reductions that compute them. If shards are also gathered, both run
-/// concurrently with the collectives inside the groups. They share one communicator if their
-/// transport is the same.
+/// Reductions of a shard over its copies follow the reductions inside the groups, on whose result
+/// they work. If shards are also gathered, both kinds run concurrently with the collectives inside
+/// the groups. They share one communicator if they use the same transport.
 plan::ChannelId BlockCollectives::channelOfShards(bool isGather, uint32_t block) {
   const Class &each = classOf(block);
   plan::StreamKind stream =

@@ -19,7 +19,7 @@ public:
   /// Changes the cells of blocks to the types and arenas of their strategies, and adds cells of
   /// shards.
   void changeCells();
-  /// Makes a collective with channel, block and phase, but without results.
+  /// Creates a collective with channel, block and phase, but without results.
   plan::Op make(plan::OpKind kind, plan::ValueId operand, uint32_t block, plan::Phase phase,
                 Scope scope = Scope::Whole);
   /// The block of a cell, if the cell has this kind; otherwise kNone.
@@ -44,8 +44,8 @@ public:
 private:
   /// Groups and transports that several blocks share.
   struct Class {
-    int16_t sumGroup;  ///< over which gradients are summed
-    int16_t copyGroup; ///< ranks with the same shard; -1: each shard is on one rank only
+    int16_t sumGroup;  ///< the ranks that sum gradients
+    int16_t copyGroup; ///< the ranks that hold the same shard; -1: each shard is on one rank only
     plan::Transport gathers, reductions, shardReductions, shardGathers;
   };
   void findClasses();

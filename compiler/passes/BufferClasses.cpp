@@ -1,5 +1,4 @@
-// Joins values that share bytes into classes, and finds from which op to which each class is
-// alive.
+// Joins values that share bytes into alias classes, and computes the live range of each class.
 #include "compiler/passes/BufferClasses.h"
 
 #include <algorithm>
@@ -19,10 +18,10 @@ using plan::OpKind;
 using plan::ValueId;
 using Key = plan::AttrKey;
 
-/// An all_gather from one cell into another, whole cell: the shard can lie in its own place of the
-/// whole, so that the gather moves only the missing parts. Not if the whole is freed after its use,
-/// since the shard must keep its bytes, not if shards are too short for kernels to begin there, and
-/// not in a ring, whose slots have bytes of their own.
+/// Finds all-gathers from one cell into another whose shard can lie at its own position in the
+/// gathered buffer, so that the gather copies only the shards of other ranks. Excluded are gathered
+/// buffers that are freed after use, because the shard must keep its bytes; shards that are too
+/// short to begin at an aligned address; and rings, whose slots have bytes of their own.
 void findInPlaceGathers(const plan::Plan &plan, const plan::Role &role, BufferClasses &result) {
   for (const plan::Segment &segment : role.segments)
     for (const Op &op : segment.ops) {
@@ -46,8 +45,9 @@ void findInPlaceGathers(const plan::Plan &plan, const plan::Role &role, BufferCl
     }
 }
 
-/// Finds the slots of one segment's values, from the end to the beginning: the place where a value
-/// must end up (a cell, a block) determines the places of its predecessors in the same bytes.
+/// Finds the slots of one segment's values, from the last op to the first: the place where a value
+/// must end up (a cell, a block) determines the places of the values before it that share its
+/// bytes.
 class SlotFinder {
 public:
   SlotFinder(plan::Plan &plan, const plan::Role &role, const plan::Segment &segment,
@@ -102,7 +102,7 @@ private:
         for (ValueId value : op.results)
           sym_[value] = 1;
     }
-    for (size_t i = segment_.ops.size(); i-- > 0;) // of a part of a value, all of it
+    for (size_t i = segment_.ops.size(); i-- > 0;) // with a view, its whole value
       if (const Op &op = segment_.ops[i]; op.kind == OpKind::View && sym_[op.results[0]] != 0)
         sym_[op.operands[0]] = 1;
     for (const Op &op : segment_.ops)
@@ -126,7 +126,8 @@ private:
       placeShard(op);
   }
 
-  /// A value that the segment computes to fill a kept cell is placed in the cell's own bytes.
+  /// If the segment computes the shard of a gather into a kept cell, places the shard at its
+  /// position in that cell.
   void placeShard(const Op &gather) {
     Slot &shard = slots_[gather.operands[0]];
     const Slot &whole = slots_[gather.results[0]];
@@ -138,8 +139,8 @@ private:
     shard = {whole.cls, combined(plan_, whole.at, {0, bytes, gather.group})};
   }
 
-  /// The class of the operand that the result takes over, if it has one already (a live-in);
-  /// otherwise a new one.
+  /// The class of the operand whose buffer the result takes over, if that operand already has one
+  /// (a live-in); otherwise a new class.
   int32_t tiedClass(const Op &op, ValueId value) {
     for (const plan::Tie &tie : op.ties)
       if (op.results[tie.result] == value && slots_[tie.value].cls >= 0)
@@ -177,7 +178,7 @@ private:
     }
   }
 
-  /// Places the parts of a pack that belongs to no block one after the other.
+  /// Places the operands of a pack that belongs to no block one after the other.
   void placePieces(const Op &pack) {
     Slot slot = slots_[pack.results[0]];
     for (ValueId piece : pack.operands) {

@@ -55,10 +55,10 @@ public:
 
 private:
   struct BlockCells {
-    uint32_t weight = kNone; ///< written in addition to the master: shard or whole
+    uint32_t weight = kNone; ///< cell that the optimizer also writes: a shard or the whole
     uint32_t master = kNone, grad = kNone;
-    std::vector<uint32_t> moments; ///< by the rows of the optimizer
-    bool areHalves = false;        ///< weight and master together are the master weights
+    std::vector<uint32_t> moments; ///< in the order of the optimizer's table row
+    bool areHalves = false;        ///< weight and master are the halves of the master weights
   };
 
   void findBlockCells() {
@@ -112,7 +112,8 @@ private:
   std::span<const plan::Moment> moments(size_t b) const {
     return plan::optimizerInfo(optimizers_[b]).moments;
   }
-  /// The cells that an optimizer updates, and the beginnings of their names, in its order.
+  /// The cells that an optimizer updates, in the order of its operands, each with the prefix of its
+  /// name.
   std::vector<std::pair<std::string_view, uint32_t>> updatedCells(size_t b) const {
     const BlockCells &cells = cells_[b];
     std::vector<std::pair<std::string_view, uint32_t>> updated = {{"master.", cells.master}};
@@ -183,10 +184,10 @@ private:
     plan::Segment &segment = addSegment(plan::SegmentKind::Prologue);
     if (hasAmaxHistory())
       takeAmax(role_, segment);
-    std::vector<ValueId> masters(cells_.size(), kNone); // of blocks whose weights have 8 bits
+    std::vector<ValueId> masters(cells_.size(), kNone); // of blocks with 8-bit weights
     for (size_t b : blocks_) {
       if (cells_[b].weight == kNone || cells_[b].areHalves)
-        continue; // a start fills them, and so does a load
+        continue; // filled at the start of a run or by a load
       const std::string &name = plan_.blocks[b].name;
       ValueId master = plan::addLiveIn(segment, "master." + name, role_, cells_[b].master);
       if (isKeptIn8Bits(b)) {
@@ -245,7 +246,7 @@ private:
     std::vector<ValueId> grads(cells_.size(), kNone);
     std::vector<std::vector<int32_t>> stages = stagesOfBlocks();
     for (size_t b : trainedBlocks()) {
-      bool isPart = stages[b].size() > 1; // of what two stages sum
+      bool isPart = stages[b].size() > 1; // two stages sum their gradients
       grads[b] = plan::addLiveIn(segment, (isPart ? "part." : "g.") + plan_.blocks[b].name, role_,
                                  cells_[b].grad);
     }
@@ -266,7 +267,7 @@ private:
     for (auto at = trained.begin(); at != trained.end(); ++at) {
       const size_t b = *at;
       prepare(b);
-      if (takesWhole(b)) // gathers of one block beside the products of the one before
+      if (takesWhole(b)) // gathers the next block's updates while this block's products run
         if (auto next = std::find_if(std::next(at), trained.end(),
                                      [&](size_t other) { return takesWhole(other); });
             next != trained.end())
@@ -278,8 +279,8 @@ private:
     quantizeWeights(segment, masters);
   }
 
-  /// Sums the reported values of experts and multi-token prediction over all ranks, and updates the
-  /// bias that is added to experts' scores.
+  /// Sums the reported values of experts and of multi-token prediction over all ranks, and updates
+  /// the bias that is added to the experts' scores.
   void balanceExperts(plan::Segment &segment) {
     ValueId load = sumOfRanks(segment, plan::CellKind::ExpertLoad);
     sumOfRanks(segment, plan::CellKind::RouterLosses);
@@ -333,7 +334,7 @@ private:
     return all;
   }
 
-  /// Whether tensors are quantised by the amaxes of earlier steps.
+  /// Whether tensors are quantised with amax values of earlier steps.
   bool hasAmaxHistory() const {
     return plan::findCell(role_, plan::CellKind::AmaxHistory) != kNone;
   }
@@ -349,7 +350,8 @@ private:
     return stages;
   }
 
-  /// The gradient of a block with a copy on another stage.
+  /// Appends the sum of a tied block's gradients over the two stages that have a copy. Returns the
+  /// sum.
   ValueId sumOverStages(plan::Segment &segment, size_t block, ValueId gradient,
                         const std::vector<int32_t> &stages) {
     SHARDC_CHECK(stages.size() == 2, "block '{}' is on more than two stages",
@@ -368,7 +370,8 @@ private:
     return result;
   }
 
-  /// Norm over all gradients, clipping factor, reported loss: the values on which all ranks agree.
+  /// Computes the gradient norm, the clipping factor and the reported loss. All ranks get the same
+  /// values.
   ValueId buildNorm(plan::Segment &segment, const std::vector<ValueId> &grads) {
     ValueId before = plan::addLiveIn(segment, "step", role_, step_);
     ValueId stop = plan::addLiveIn(segment, "stop", role_, stop_);
@@ -416,7 +419,7 @@ private:
     return after;
   }
 
-  /// All elements of all gradients, so that it needs no sum over ranks for their norm.
+  /// Whether each rank has all elements of all gradients, so that the norm needs no sum over ranks.
   bool everyRankHasAll() const {
     return plan_.roles.size() == 1 && !jobStrategyOf(plan_).cutsParams &&
            std::ranges::none_of(strategies_, &BlockStrategy::shardsState);
@@ -433,7 +436,7 @@ private:
     finish.set(Key::hysteresis, optimizer.hysteresis);
   }
 
-  /// The operands of the block's optimizer.
+  /// Reads the operands of the block's optimizer.
   std::vector<ValueId> takeOperands(plan::Segment &segment, size_t b, ValueId grad, ValueId state) {
     std::vector<ValueId> operands = {grad};
     for (auto [prefix, cell] : updatedCells(b))
@@ -445,7 +448,7 @@ private:
     return operands;
   }
 
-  /// Gives the master weights that it leaves.
+  /// Appends the block's optimizer. Returns the updated master weights.
   ValueId buildOptimizer(plan::Segment &segment, size_t b, std::vector<ValueId> operands) {
     const std::string &name = plan_.blocks[b].name;
     const BlockCells &cells = cells_[b];
@@ -481,7 +484,8 @@ private:
       plan::set(op, scalar);
   }
 
-  /// The tensor-parallel ranks with whose parts of matrices the block is updated; -1 if it is not.
+  /// The tensor-parallel group whose ranks have parts of the block's matrices and update them
+  /// together; -1 if there is none.
   int16_t groupOfParts(size_t b) const {
     const auto index = static_cast<int32_t>(b);
     return plan::joinsMatrixParts(plan_, index) ? plan::groupOfMatrixParts(plan_, index)
@@ -492,7 +496,7 @@ private:
         plan::matricesOf(plan_, static_cast<int32_t>(b), /*isJoined=*/false),
         [&](const plan::BlockMatrix &each) { return each.isCutBy(plan_.blocks[b].stateShard); });
   }
-  /// Whether the optimizer needs matrices of which this rank's shard has parts.
+  /// Whether the optimizer works on whole matrices and this rank's shard has only parts of some.
   bool takesWhole(size_t b) const {
     return plan::needsMatrices(optimizers_[b]) && (cutsMatrices(b) || groupOfParts(b) >= 0);
   }
@@ -520,8 +524,8 @@ private:
            plan::dividesSteps(plan_, static_cast<int32_t>(b));
   }
 
-  /// What Newton-Schulz steps leave of the updates, of which this rank has parts: before each, the
-  /// ranks with the others add what the step needs of all.
+  /// Appends Newton-Schulz steps on updates of which this rank has parts. Before each step, the
+  /// tensor-parallel ranks sum the products that the step needs of the whole matrix.
   ValueId takeSteps(plan::Segment &segment, size_t b, ValueId x, ValueId moment) {
     const plan::Job::Optimizer &job = plan_.job.optimizer;
     const std::string &name = plan_.blocks[b].name;
@@ -567,7 +571,7 @@ private:
     return op.results.front();
   }
 
-  /// Gathers the group's parts of the updates, in the order of ranks.
+  /// Gathers the updates of all ranks of the group, in the order of ranks.
   ValueId gatherUpdates(plan::Segment &segment, size_t b, ValueId part, int16_t group) {
     Op gather = plan::makeOp(OpKind::AllGather, {part}, plan_.blocks[b].unit, loc_);
     plan::setChannel(
@@ -607,12 +611,12 @@ private:
   plan::Plan &plan_;
   plan::Role &role_;
   std::vector<BlockStrategy> strategies_; ///< by block
-  std::vector<uint8_t> in8Bits_;          ///< by block: its weights are kept in 8 bits
+  std::vector<uint8_t> in8Bits_;          ///< by block: whether its weights are kept in 8 bits
   uint32_t loc_;
   std::vector<plan::Optimizer> optimizers_; ///< by block
   uint32_t step_ = kNone, stop_ = kNone;
   std::vector<uint32_t> wholes_, slots_, grads_; ///< by block
-  std::vector<size_t> blocks_;                   ///< that the role has
+  std::vector<size_t> blocks_;                   ///< the role's blocks
   std::vector<BlockCells> cells_;
 };
 

@@ -1,4 +1,4 @@
-// Adds cells and drops those that no segment uses any more.
+// Adds cells, and drops cells that no segment uses any more.
 #include "compiler/passes/CellTable.h"
 
 #include <algorithm>
@@ -10,8 +10,8 @@ namespace shardc::passes {
 
 namespace {
 
-/// Two kinds of cells stay even if no op of the role reads them: the host writes the stop flag, and
-/// the amax values of a step are combined with those of other ranks.
+/// Cells of these two kinds stay even if no op of the role reads them: the host writes the stop
+/// flag, and each rank takes part in the exchange of amax values.
 bool isOfEveryRole(plan::CellKind kind) {
   return kind == plan::CellKind::Stop || kind == plan::CellKind::AmaxSeen;
 }
@@ -79,7 +79,7 @@ plan::ValueId addResultInCell(plan::Segment &segment, const plan::Role &role, pl
 
 namespace {
 
-/// The op whose result the segment reads from a cell as `value`, if nothing else fills the cell.
+/// The op that writes the cell from which the segment reads `value`; none if several ops write it.
 OpPlace soleProducerOf(const plan::Role &role, uint32_t segment, plan::ValueId value) {
   uint32_t cell = plan::kNone;
   for (const plan::Segment::Boundary &in : role.segments[segment].ins)
@@ -127,7 +127,7 @@ plan::ValueId addSquares(plan::Role &role, OpPlace op, const std::string &name, 
                           plan::Purpose::Step);
   plan::Segment &segment = role.segments[op.segment];
   addResultInCell(segment, role, segment.ops[op.op], name, cell);
-  // Squares are formed with each sum, and only those that the last microbatch forms are read.
+  // Each reduction computes squares, but only those of the last microbatch are read.
   segment.outs.back().mayDrop = segment.ops[op.op].pred != plan::Pred::Last;
   plan::renumber(segment);
   return plan::addLiveIn(role.segments[reader], name, role, cell);

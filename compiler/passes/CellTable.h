@@ -10,10 +10,10 @@
 
 namespace shardc::passes {
 
-/// Removes the cells that no segment boundary names, and renumbers the boundaries.
+/// Removes the cells that no boundary of a segment uses, and renumbers the others.
 void dropUnusedCells(plan::Role &role);
 
-/// A location that lowering stored in the job table, as an index in Plan::locs, or kNone.
+/// The index in Plan::locs that lowering stored in the job table, or kNone.
 uint32_t jobLoc(const plan::Plan &plan, int64_t loc);
 
 /// For each block, the first role that has its weights: that role counts the block in norms and
@@ -24,7 +24,7 @@ std::vector<const plan::Role *> firstRoles(const plan::Plan &plan);
 /// needed.
 int16_t groupOfSteps(plan::Plan &plan);
 
-/// Adds a result to the op that is stored in the cell, with the cell's type and purpose.
+/// Adds to the op a result that is stored in the cell and has the cell's type and purpose.
 plan::ValueId addResultInCell(plan::Segment &segment, const plan::Role &role, plan::Op &op,
                               std::string name, uint32_t cell);
 
@@ -40,8 +40,8 @@ void replaceSquared(
     plan::Role &role,
     const std::function<std::vector<plan::ValueId>(OpPlace, int32_t, uint32_t)> &sumsOf);
 
-/// Adds to the op a result with a sum of squares, and a cell through which the segment `reader`
-/// reads it.
+/// Adds to the op a result with a sum of squares. Segment `reader` reads it through a new cell.
+/// Returns the value in `reader`.
 plan::ValueId addSquares(plan::Role &role, OpPlace op, const std::string &name, plan::CellOf kind,
                          uint32_t reader);
 

@@ -1,14 +1,16 @@
-// Searches the choice of recomputed layers in four steps.
+// Searches for the best choice of recomputed layers in four steps.
 //
-// - Costs: one body is compiled for each way to recompute a layer. It gives the bytes that a layer
-//   then keeps, the bytes that it needs in addition while its gradients are computed, and its time.
-// - Memory: a stage needs the sum of what all microbatches in flight keep, plus a maximum, since
-//   earlier layers still keep their activations while a layer's gradients are computed. Two plans
-//   determine the number of microbatches in flight.
-// - Candidates: only choices remain that no other choice beats in both memory and time.
+// - Costs: for each way to recompute a layer, one body is compiled. It gives the bytes that a layer
+//   then keeps, the additional bytes that the layer needs while its gradients are computed, and its
+//   time.
+// - Memory: a stage needs the sum of the bytes that all microbatches in flight keep, plus a maximum
+//   over the layers, since earlier layers still keep their activations while a layer's gradients
+//   are computed. The address maps of two plans give the number of microbatches in flight.
+// - Candidates: choices that another choice beats in both memory and time are dropped.
 // - Search: a binary search finds the fastest choice whose address map fits, since a choice with a
-//   smaller estimate nearly always has a smaller map. Maps have gaps that no layer's cost predicts,
-//   so at the end some faster choices are tried whose estimates are slightly too large.
+//   smaller estimate nearly always has a smaller map. Maps have gaps that the costs of layers do
+//   not predict, so at the end the search tries some faster choices whose estimates are slightly
+//   too large.
 #include "compiler/passes/ChooseRecompute.h"
 
 #include <algorithm>
@@ -38,11 +40,10 @@ using plan::Phase;
 
 namespace {
 
-/// Resolution of the table: choices of a stage are merged if their bytes differ by less than one
-/// part in this many.
+/// Resolution of the table: of choices whose bytes differ by less than 1/kGrid, only one is kept.
 constexpr int64_t kGrid = 256;
-/// The maximum number of plans that a search places; and of further ones for choices whose
-/// estimates exceed the limit by at most this fraction of the range of all estimates.
+/// The maximum number of plans that the search places, and of plans that are placed afterwards for
+/// choices whose estimates exceed the limit by at most kGaps times the range of all estimates.
 constexpr int kTriesMax = 20, kMoreTries = 16;
 constexpr double kGaps = 0.125;
 
@@ -61,7 +62,7 @@ std::vector<size_t> layersOf(const plan::Plan &plan) {
   return units;
 }
 
-/// Seconds of ops at rates that power does not limit.
+/// Seconds of ops, at rates without a power limit.
 struct Load {
   double products = 0, attention = 0, others = 0;
 
@@ -86,7 +87,8 @@ struct Load {
 
 } // namespace
 
-/// Of bodies with the same ops, by what all their layers recompute.
+/// Costs of bodies that have the same ops and differ only in what all of their layers recompute.
+/// Thread-safe.
 struct RecomputeCosts {
   struct Body {
     std::vector<int64_t> kept, peaks; ///< by unit
@@ -101,12 +103,12 @@ std::shared_ptr<RecomputeCosts> newRecomputeCosts() { return std::make_shared<Re
 
 namespace {
 
-/// Of a layer and a microbatch, in bytes and seconds.
+/// Cost of one layer for one microbatch, in bytes and seconds.
 struct LayerCost {
   int64_t kept = 0;
-  int64_t beside = 0; ///< most that is there beside what this layer and those before it keep
-  Load load;          ///< of its ops
-  double seconds = 0; ///< the same, with the power that the step leaves without recomputation
+  int64_t beside = 0; ///< peak in its backward pass, beyond what it and earlier layers keep
+  Load load;          ///< of the layer's ops
+  double seconds = 0; ///< of the layer's ops, at the clock of a step without recomputation
 };
 
 /// A way to recompute a layer, and its cost for each layer.
@@ -119,7 +121,7 @@ void request(plan::Plan &plan, const std::vector<LayerRecompute> &layers) {
   plan.job.put(plan::JobField::model_recomputeLayers, model::recomputeLayersText(layers));
 }
 
-/// Most activations that are there at an op of a unit's backward pass, by unit.
+/// By unit: the peak bytes of live activations during the unit's backward pass.
 std::vector<int64_t> peaksOfUnits(const plan::Segment &body, size_t units) {
   std::vector<size_t> last(body.values.size());
   for (size_t i = 0; i < body.ops.size(); ++i)
@@ -145,15 +147,15 @@ std::vector<int64_t> peaksOfUnits(const plan::Segment &body, size_t units) {
   return peaks;
 }
 
-/// A choice for the first layers of a stage. `peak` is the memory of a single microbatch.
+/// A choice for the first layers of a stage. `peak` is the peak of bytes with a single microbatch.
 struct Prefix {
   int64_t kept = 0, peak = 0;
-  double added = 0;    ///< seconds
-  uint32_t before = 0; ///< of the prefixes with a layer less
-  uint16_t way = 0;    ///< of the last layer
+  double added = 0;    ///< seconds of recomputation
+  uint32_t before = 0; ///< index of the prefix that is one layer shorter
+  uint16_t way = 0;    ///< way of the last layer
 };
 
-/// One of a stage's choices.
+/// A choice for all layers of a stage.
 struct Choice {
   int64_t kept = 0, peak = 0;
   double added = 0;
@@ -163,24 +165,24 @@ struct Choice {
 };
 
 struct StageChoices {
-  std::vector<size_t> layers; ///< numbers, in the order of the model
+  std::vector<size_t> layers; ///< layer numbers in the model, ascending
   std::vector<Choice> all;
-  std::vector<Choice> choices; ///< each is expected to need less than those before it
-  size_t tooMuch = 0;          ///< the last choice that was found not to fit
-  size_t fits = 0;             ///< the first that fits, or the last of all
-  bool isKnown = false;        ///< `fits` has been placed
+  std::vector<Choice> choices; ///< in order of decreasing estimated bytes
+  size_t tooMuch = 0;          ///< index of the last choice that was found not to fit
+  size_t fits = 0;             ///< index of the first choice that fits; the last one if unknown
+  bool isKnown = false;        ///< whether `fits` has been placed
   size_t tried = 0;
   size_t stride =
-      1; ///< from the last guess to the next one, while only one end of a range is known
-  int64_t bytes = 0; ///< of `fits`, if it is known
+      1; ///< distance from the last guess to the next, while one end of the range is unknown
+  int64_t bytes = 0; ///< placed bytes of `fits`, if it is known
 
   bool isDone() const { return isKnown && (fits == 0 || fits == tooMuch + 1); }
 };
 
-/// The choices for a stage's layers, by a table of prefixes.
+/// Finds the choices for a stage's layers by dynamic programming over prefixes of its layers.
 class StageTable {
 public:
-  /// `body`: the cost of a microbatch that recomputes nothing.
+  /// `body`: the load of a microbatch without recomputation.
   StageTable(const std::vector<RecomputeWay> &ways, const std::vector<size_t> &layers,
              const Load &body)
       : ways_(ways), layers_(layers), body_(body) {
@@ -201,9 +203,9 @@ public:
     std::vector<Choice> all;
     for (const Prefix &whole : table_.back())
       all.push_back(choiceOf(whole));
-    // One kind of recomputation in the first layers and none in the others, as a person would
-    // choose. The table may miss these, since what they save in a layer may be less than its
-    // resolution.
+    // Adds the choices that a person would make: one kind of recomputation in the first layers and
+    // none in the others. The table may miss these, because a layer may save fewer bytes than the
+    // table's resolution.
     for (size_t way = 1; way < ways_.size(); ++way)
       for (size_t count = 1; count <= layers_.size(); ++count)
         all.push_back(ofFirst(count, static_cast<uint16_t>(way)));
@@ -224,7 +226,7 @@ public:
   }
 
 private:
-  /// Keeps the fastest of the prefixes that need about the same memory.
+  /// Extends each prefix by one layer. Of prefixes with about the same memory it keeps the fastest.
   std::vector<Prefix> extended(const std::vector<Prefix> &prefixes, size_t layer) const {
     std::map<std::pair<int64_t, int64_t>, Prefix> best;
     for (size_t i = 0; i < prefixes.size(); ++i)
@@ -239,8 +241,8 @@ private:
     std::vector<Prefix> kept;
     int64_t bucket = -1, peak = 0;
     double added = 0;
-    // Of prefixes that keep equally much, drops those with a higher peak and more time than another
-    // one.
+    // Of prefixes that keep the same bytes, drops those that another prefix beats in both peak and
+    // time.
     for (const auto &[key, prefix] : best) {
       if (key.first == bucket && prefix.peak >= peak && prefix.added >= added)
         continue;
@@ -250,7 +252,7 @@ private:
     return kept;
   }
 
-  /// The prefix and one layer more.
+  /// The prefix, extended by one layer.
   Prefix with(Prefix prefix, size_t layer, size_t way) const {
     const LayerCost &cost = ways_[way].layers[layer];
     prefix.kept += cost.kept;
@@ -288,7 +290,7 @@ private:
   const std::vector<RecomputeWay> &ways_;
   const std::vector<size_t> &layers_;
   const Load &body_;
-  std::vector<std::vector<Prefix>> table_; ///< by number of layers
+  std::vector<std::vector<Prefix>> table_; ///< by number of layers in the prefix
   int64_t step_;
 };
 
@@ -340,7 +342,7 @@ public:
   }
 
 private:
-  /// The stages stay those of the plan that recomputes nothing.
+  /// Keeps the stages of the plan that recomputes nothing.
   void keepSplit(const Notes &notes) {
     const std::string &layout = before_.job.model.pipelineModelParallelLayout;
     if (layout == plan_.job.model.pipelineModelParallelLayout)
@@ -358,7 +360,7 @@ private:
     return bytes;
   }
 
-  /// A plan with one role has one stage here.
+  /// Assigns layers to stages. A plan with one role counts as one stage.
   void findStages(const plan::Plan &placed) {
     PipelineStages stages = readStages(plan_);
     bool isDivided = static_cast<int64_t>(placed.roles.size()) == stages.count;
@@ -385,7 +387,7 @@ private:
     return costs;
   }
 
-  /// The body in which all layers recompute the same, or what is known of it.
+  /// The costs of a body in which all layers recompute the same, from the cache if it has them.
   std::shared_ptr<const RecomputeCosts::Body> bodyWith(LayerRecompute what) {
     std::pair key(what.isFull, what.modules);
     if (options_.costs) {
@@ -419,7 +421,8 @@ private:
     return made;
   }
 
-  /// The body's ops and the rest of a step, as far as it is known of a plan without stages.
+  /// Adds the time of the rest of the step to the load of the body. That time is known only without
+  /// stages.
   Load withRest(const Load &ops) const {
     double passes = static_cast<double>(std::max<int64_t>(plan_.job.derived.numMicrobatches, 1));
     Load load = ops;
@@ -435,8 +438,8 @@ private:
     return std::ranges::equal(a, b, {}, &LayerCost::kept, &LayerCost::kept);
   }
 
-  /// Costs three kinds of ways: recompute nothing, each set of modules that changes the kept bytes,
-  /// and everything.
+  /// Costs three kinds of ways: no recomputation, each set of modules that changes the kept bytes,
+  /// and full recomputation.
   void costWays() {
     ways_.push_back({{}, costsWith({})});
     uint32_t modules = 0;
@@ -471,8 +474,9 @@ private:
     return bytesOfRoles(placed);
   }
 
-  /// Estimates the bytes of each choice from two plans, the one that recomputes nothing and the one
-  /// that keeps least. Drops choices that another one beats in both bytes and time.
+  /// Estimates the bytes of each choice from two placed plans: the one that recomputes nothing, and
+  /// the one that keeps the fewest bytes. Drops choices that another one beats in both bytes and
+  /// time.
   void expect(const std::vector<int64_t> &bytes) {
     for (StageChoices &stage : stages_) {
       auto least = std::ranges::min_element(stage.choices, {}, &Choice::kept);
@@ -485,7 +489,7 @@ private:
       const Choice &least = stage.choices[stage.tried];
       auto kept = static_cast<double>(none.kept - least.kept);
       auto rest = static_cast<double>(bytes[i] - fewest[i] - (none.peak - least.peak));
-      double others = kept > 0 ? std::max(rest / kept, 0.0) : 0; // microbatches
+      double others = kept > 0 ? std::max(rest / kept, 0.0) : 0; // other microbatches in flight
       auto expected = [&](const Choice &choice) {
         return static_cast<double>(bytes[i]) + static_cast<double>(choice.peak - none.peak) +
                others * static_cast<double>(choice.kept - none.kept);
@@ -502,8 +506,8 @@ private:
     return StageTable(ways_, stage.layers, load_).ofFirst(0, 0);
   }
 
-  /// Sorts the choices: first no recomputation, then each one needs less memory and more time than
-  /// those before it.
+  /// Sorts the choices: no recomputation first, then choices in order of decreasing bytes. Drops a
+  /// choice if a faster one needs no more bytes.
   static void thin(std::vector<Choice> &choices, Choice none) {
     std::ranges::sort(choices, [](const Choice &a, const Choice &b) {
       return std::tie(a.added, a.bytes) < std::tie(b.added, b.bytes);
@@ -515,7 +519,7 @@ private:
     choices = std::move(best);
   }
 
-  /// The possible error of a choice's estimated bytes.
+  /// The error to expect of a choice's estimated bytes.
   static double gapsOf(const StageChoices &stage) {
     return kGaps * (stage.choices.front().bytes - stage.choices.back().bytes);
   }
@@ -542,13 +546,14 @@ private:
   }
 
   /// Whether even the choice with the smallest estimate cannot fit. The margin for errors of the
-  /// estimate is a fraction of the range of estimates, and of the placed bytes.
+  /// estimate is a fraction of the range of estimates or of the device's memory, whichever is
+  /// larger.
   bool exceeds(const StageChoices &stage) const {
     auto device = static_cast<double>(plan_.deviceBytes);
     return stage.choices.back().bytes > device + std::max(gapsOf(stage), kGaps * device);
   }
 
-  /// Takes the choice that needs the least memory, because none fits.
+  /// Takes the choice that needs the least memory, if none fits.
   void takeLeast() {
     for (StageChoices &stage : stages_)
       stage.tried = stage.fits = stage.choices.size() - 1;
@@ -573,12 +578,12 @@ private:
     }
   }
 
-  /// Found, or nothing fits.
+  /// Whether the search of a stage is over: the best choice is known, or no choice fits.
   static bool isFinal(const StageChoices &stage) {
     return stage.isDone() || stage.tooMuch + 1 >= stage.choices.size();
   }
 
-  /// Places the tried choices of all stages, and learns which of them fit.
+  /// Places a plan with the tried choices of all stages, and records which of them fit.
   void place() {
     std::vector<int64_t> bytes = placedBytes();
     for (size_t i = 0; i < stages_.size(); ++i) {
@@ -592,8 +597,8 @@ private:
     }
   }
 
-  /// Away from the guess in growing steps until one choice fits and another does not, then the
-  /// middle between them.
+  /// The next choice to try. Moves away from the first guess in growing steps until one choice fits
+  /// and another one does not; then takes the middle between them.
   static size_t next(StageChoices &stage) {
     bool isTooMuchKnown = stage.tooMuch > 0;
     if (!stage.isKnown && stage.tooMuch + 1 >= stage.fits)
@@ -605,8 +610,8 @@ private:
     return at;
   }
 
-  /// Faster choices than the one that was found, or others where nothing fits: those first that are
-  /// expected to need least.
+  /// Further choices to try, in order of increasing estimates: those that are faster than the found
+  /// choice, or all if none fits.
   std::vector<Choice> moreOf(const StageChoices &stage) const {
     const Choice &found = stage.choices[stage.fits];
     double least = stage.choices.back().bytes;
@@ -628,7 +633,7 @@ private:
     for (StageChoices &stage : stages_) {
       more.push_back(moreOf(stage));
       most = std::max(most, more.back().size());
-      stage.choices = {stage.choices[stage.fits], {}}; // the best until now, and what is tried
+      stage.choices = {stage.choices[stage.fits], {}}; // the best choice so far, and the tried one
       stage.fits = 0;
     }
     for (size_t turn = 0; turn < most; ++turn) {
@@ -680,7 +685,7 @@ private:
   }
 
   plan::Plan &plan_;
-  plan::Plan before_; ///< the same, behind the passes that know nothing of recomputation
+  plan::Plan before_; ///< the plan before pass recompute
   PipelineOptions options_;
   Notes &notes_;
   std::vector<size_t> units_;      ///< of the layers
@@ -688,7 +693,7 @@ private:
   double stepSeconds_ = 0;         ///< without recomputation, of a plan without stages or if asked
   Load load_;                      ///< of a microbatch without recomputation
   std::vector<StageChoices> stages_;
-  std::vector<LayerRecompute> chosen_; ///< of each layer
+  std::vector<LayerRecompute> chosen_; ///< by layer
 };
 
 } // namespace

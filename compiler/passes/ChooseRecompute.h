@@ -7,11 +7,11 @@
 
 namespace shardc::passes {
 
-/// Bytes of activations that are kept from forward to backward pass, by the unit that computes
-/// them.
+/// By unit: bytes of the activations that the unit computes and keeps from the forward to the
+/// backward pass.
 std::vector<int64_t> keptBytesOfUnits(const plan::Segment &body, size_t units);
 
-/// Whether the job requests a choice that is not made yet.
+/// Whether the job requests an automatic choice that has not been made yet.
 bool choosesRecompute(const plan::Plan &plan);
 
 /// For each layer of a logical plan, chooses to recompute nothing, some modules, or the whole

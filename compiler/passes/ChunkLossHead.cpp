@@ -1,9 +1,10 @@
-// Cuts the loss of logits whose columns ranks have in parts into chunks of rows, in bodies where
-// FuseLossHead says how many. Logits and their gradients exist for a chunk, and are complete on no
-// rank. Ranks gather the statistics of a chunk while they make the logits of the next one; then
-// follow the chunk's gradients, in the forward pass already, so that no product is made twice and
-// the gathered input is not needed again. Where several losses have one output layer, the gradient
-// of its weight is a sum in the order of the losses then, and not in the opposite one.
+// Splits the loss of logits whose columns are sharded over ranks into chunks of rows, in bodies for
+// which FuseLossHead has set the number of rows. Logits and their gradients then exist only for one
+// chunk, and no rank has all columns. Ranks gather the statistics of a chunk while they compute the
+// logits of the next one. The gradients of the chunk follow at once, in the forward pass, so that
+// neither a product is computed nor the input gathered a second time. If several losses share an
+// output layer, its weight gradient is then summed in the order of the losses; without this pass it
+// is summed in the reverse order.
 #include <algorithm>
 #include <map>
 #include <optional>
@@ -23,17 +24,17 @@ using plan::Type;
 using plan::ValueId;
 using Key = plan::AttrKey;
 
-/// The ops of one loss, by index; those of the gradients only in a training body.
+/// The ops of one loss, as indices in the segment. Only a training body has the gradient ops.
 struct LossHead {
   uint32_t product, stats, gather, loss;
   uint32_t entropy = kNone, dx = kNone, dw = kNone;
-  ValueId before = kNone; ///< gradient of the weight that this loss's is added to
-  ValueId sum = kNone;    ///< what it is then
+  ValueId before = kNone; ///< the weight gradient to which this loss adds its own
+  ValueId sum = kNone;    ///< the weight gradient including this loss
 
   bool hasGradients() const { return entropy != kNone; }
 };
 
-/// Recognises the ops around a loss.
+/// Recognises the ops of a loss.
 class LossHeadFinder {
 public:
   explicit LossHeadFinder(const plan::Segment &segment) : segment_(segment), users_(segment) {}
@@ -67,13 +68,14 @@ private:
     return def != kNone && op(def).kind == kind ? def : kNone;
   }
 
-  /// Both products with the gradient of the logits, which nothing else reads.
+  /// Finds the two products that read the gradient of the logits. Returns false if another op reads
+  /// it.
   bool findGradients(LossHead &head, uint32_t entropy) const {
     constexpr size_t kMask = plan::operandIndex<OpKind::CrossEntropyBwd>("mask");
     bool isOfMask =
         op(entropy).kind == OpKind::CrossEntropyBwd &&
         op(entropy).operands[kMask] == plan::operandNamed<OpKind::VocabLoss>(op(head.loss), "mask");
-    if (!isOfMask) // the gradients of pairs begin with their weights
+    if (!isOfMask) // gradients of a preference loss start from its weights
       return false;
     ValueId dlogits = op(entropy).results[0],
             count = op(entropy).operands[plan::operandIndex<OpKind::CrossEntropyBwd>("n")];
@@ -158,7 +160,8 @@ private:
     emitWeightGradient(dw, {dlogits, chunk.x}, chunk);
   }
 
-  /// The sum over the losses before and the chunks so far.
+  /// Adds the chunk's contribution to the weight gradient, after those of earlier losses and
+  /// chunks.
   void emitWeightGradient(const Op &dw, std::vector<ValueId> operands, const Chunk &chunk) {
     const plan::Value like = segment_.values[head_.sum];
     bool isLast = chunk.begin + chunk.rows == rows_;
@@ -171,7 +174,7 @@ private:
     ops_.push_back(std::move(sum));
   }
 
-  /// The step state as it is before these losses, and later ones, are added to it.
+  /// The step state before this loss and later ones were added to it.
   ValueId beforeLosses(ValueId value) const {
     uint32_t def = segment_.values[value].def;
     while (def != kNone && def > head_.loss && op(def).kind == OpKind::LossAdd) {
@@ -189,7 +192,7 @@ private:
     return copy;
   }
 
-  /// Appends a copy of `like` for the rows of a chunk, and returns its first result.
+  /// Appends a copy of `like` for the rows of a chunk. Returns its first result.
   ValueId emit(const Op &like, std::vector<ValueId> operands, const Chunk &chunk) {
     Op part = copyOf(like, std::move(operands));
     if (!isWhole())
@@ -206,7 +209,7 @@ private:
     return plan::addValue(segment_, fmt::format("{}.rows{}", name, chunk.begin), type, purpose);
   }
 
-  /// Statistics are stored as [kind, row].
+  /// The type of a result for the rows of a chunk. Statistics have shape [kind, row].
   Type typeOf(OpKind kind, const Type &whole, const Chunk &chunk) const {
     int64_t columns = whole.numel() / rows_;
     if (kind == OpKind::VocabStats || kind == OpKind::AllGather)
@@ -249,7 +252,7 @@ private:
   ValueId dw_; ///< the weight's gradient so far
 };
 
-/// Whether a value is read by nothing but an op that adds to it.
+/// Whether no op reads the value as an operand; ops may accumulate into it.
 bool isOnlyAddedTo(const plan::Segment &segment, ValueId value) {
   auto reads = [&](const Op &op) {
     return std::ranges::find(op.operands, value) != op.operands.end();
@@ -257,12 +260,12 @@ bool isOnlyAddedTo(const plan::Segment &segment, ValueId value) {
   return std::ranges::none_of(segment.ops, reads);
 }
 
-/// Orders the losses that add to the gradient of one weight; the backward pass reverses this order.
-/// A loss that adds to another gradient is not moved, because that gradient is not defined yet at
-/// the loss.
+/// Orders the losses that add to the gradient of one weight as in the forward pass; the backward
+/// pass has the reverse order. A loss that adds to another gradient is not chunked, because that
+/// gradient does not exist yet at the loss.
 void orderSums(const plan::Segment &segment, std::vector<std::optional<LossHead>> &heads) {
-  std::map<ValueId, uint32_t> addsTo; // the loss that adds to what another one has made
-  std::vector<uint32_t> firsts;       // of the backward pass
+  std::map<ValueId, uint32_t> addsTo; // by gradient: the loss that adds to it
+  std::vector<uint32_t> firsts;       // losses whose gradient is the first in the backward pass
   for (uint32_t i = 0; i < heads.size(); ++i) {
     if (!heads[i] || !heads[i]->hasGradients())
       continue;
@@ -325,7 +328,7 @@ void chunkLosses(plan::Segment &segment) {
 
 void runChunkLossHead(plan::Plan &plan, Notes &) {
   if (plan::groupToCutOf(plan, plan::GroupKind::Tensor) <
-      0) // no rank has a part of the logits' columns
+      0) // no tensor-parallel rank has a shard of the logits
     return;
   for (plan::Role &role : plan.roles)
     for (plan::Segment &segment : role.segments)

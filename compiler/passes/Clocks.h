@@ -1,5 +1,5 @@
-// Vector clocks with one index per stream: which ops have certainly completed when an op starts,
-// derived from stream order and waits.
+// Vector clocks with one index per stream. They tell which ops have certainly completed when an op
+// starts, according to stream order and waits.
 #pragma once
 
 #include <array>
@@ -30,12 +30,12 @@ inline bool covers(const Clock &at, const Clock &earlier, size_t streams = plan:
   return true;
 }
 
-/// For each op, what has completed when it starts. Alias ops execute nothing; their entry describes
-/// their position.
+/// For each op, the clock at its start. An alias op executes nothing; its entry describes its
+/// position.
 std::vector<Clock> clocksAtStart(const plan::Segment &segment);
 
-/// For each value, the ops that write its bytes: the latest on each stream. Alias ops are followed
-/// to the values that they name.
+/// For each value, the last op on each stream that writes its bytes. Aliases are resolved to the
+/// values that they refer to.
 std::vector<Clock> definingOps(const plan::Segment &segment);
 
 inline bool isAlias(const plan::Op &op) { return plan::opInfo(op).traits == plan::OpTraits::Alias; }

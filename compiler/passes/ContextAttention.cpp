@@ -1,15 +1,15 @@
-// Attention of slices of sequences: each layer's attention becomes what `model.cp_comm_type` says.
+// Rewrites attention on slices of sequences, for each layer as `model.cp_comm_type` says:
 //
 // clang-format off
-//   p2p         keys and values go around a ring, one member further while attention of what came
-//               before is computed; results are joined by their log-sum-exp
-//   all_gather  ranks gather all keys and values
-//   a2a         ranks exchange heads for positions: each has some heads of whole sequences
-//   a2a+p2p     the inner level exchanges heads for positions, whose slices go around the outer one
+// p2p         keys and values travel around a ring, one member further while the attention to the
+//             previous ones is computed; results are joined by their log-sum-exp
+// all_gather  ranks gather all keys and values
+// a2a         ranks exchange heads for positions: each has some heads of whole sequences
+// a2a+p2p     the inner level exchanges heads for positions, the outer level is a ring of slices
 // clang-format on
 //
-// What members exchange is `[member, sample, two chunks, ...]`; merge_slices puts chunks in order.
-// `backward` makes the way back from the ops that stand here.
+// Exchanged values have shape `[member, sample, two chunks, ...]`; merge_slices puts the chunks in
+// order. Pass `backward` derives the exchanges of gradients from the ops that this file writes.
 #include <algorithm>
 #include <charconv>
 #include <map>
@@ -33,11 +33,11 @@ using Way = plan::Job::CpCommType;
 
 constexpr int16_t kNoGroup = -1;
 
-/// The levels in which a layer exchanges; a level of no group is left out.
+/// The groups over which a layer exchanges data; kNoGroup if it does not use the kind of exchange.
 struct Levels {
-  int16_t heads = kNoGroup; ///< exchange heads for positions
-  int16_t ring = kNoGroup;  ///< pass keys and values on
-  int16_t all = kNoGroup;   ///< gather keys and values
+  int16_t heads = kNoGroup; ///< exchanges heads for positions
+  int16_t ring = kNoGroup;  ///< passes keys and values on
+  int16_t all = kNoGroup;   ///< gathers keys and values
 };
 
 /// The exchanges between the context-parallel ranks of a plan.
@@ -68,7 +68,8 @@ public:
     return {};
   }
 
-  /// The group whose index says which heads a rank has, and before them which slice.
+  /// The group in which a rank's index tells which heads it has. Its slower axes tell which slice
+  /// it has.
   int16_t groupOfHeads(const Levels &levels) {
     std::vector<uint16_t> axes;
     for (int16_t group : {levels.ring, levels.all, tensor_, levels.heads})
@@ -90,7 +91,8 @@ private:
     return ways_[isListed ? std::min(static_cast<size_t>(layer), ways_.size() - 1) : 0];
   }
 
-  /// The fastest axes are those of the inner level.
+  /// Splits the context-parallel group into two levels. The inner level has the axes that vary
+  /// fastest.
   void cutLevels(const std::vector<std::string> &sizes) {
     int64_t inner = 0;
     const std::string innerText = sizes.empty() ? "1" : sizes.front();
@@ -107,7 +109,7 @@ private:
   int16_t group_, tensor_;
   int16_t inner_ = kNoGroup, outer_ = kNoGroup; ///< levels of a2a+p2p
   std::vector<Way> ways_;
-  std::vector<int64_t> layerOf_; ///< of each unit; -1 of others
+  std::vector<int64_t> layerOf_; ///< by unit: layer number; -1 if it is not a layer
 };
 
 class AttentionWriter {
@@ -117,7 +119,7 @@ public:
 
   void run() {
     std::vector<Op> old = std::move(segment_.ops);
-    std::map<ValueId, Op> sinks; // by the output that they are added to
+    std::map<ValueId, Op> sinks; // by the output to which they are added
     for (const Op &op : old)
       if (op.kind == OpKind::AttentionSink)
         sinks[op.operands[0]] = op;
@@ -128,12 +130,12 @@ public:
         continue;
       }
       if (op.kind == OpKind::AttentionSink)
-        continue; // with its attention
+        continue; // written with its attention
       if (op.kind == OpKind::BatchLoad)
         load_ = op;
       ops_.push_back(std::move(op));
     }
-    // Places and documents of others are exchanged where a microbatch begins.
+    // Positions and documents of other ranks are exchanged once, at the beginning of a microbatch.
     auto begin = std::ranges::find(ops_, OpKind::BatchLoad, &Op::kind);
     SHARDC_CHECK(begin != ops_.end() || words_.empty(), "a body loads no batch");
     if (!words_.empty())
@@ -146,11 +148,11 @@ private:
   struct Heads {
     ValueId q, k, v;
   };
-  /// Places and documents of tokens.
+  /// Positions of tokens in their sequences, and the documents to which they belong.
   struct Words {
     ValueId places, docs;
   };
-  /// Keys, and whose they are: of the member that many positions before.
+  /// Keys and values of the ring member `by` positions before this one.
   struct Keys {
     ValueId k, v;
     Words words;
@@ -164,7 +166,7 @@ private:
   const std::string &nameOf(ValueId value) const { return segment_.values[value].name; }
   int64_t sizeOf(int16_t group) const { return plan_.groupSize(group); }
 
-  /// Appends an op with one result to the list.
+  /// Appends an op with one result to the list. Returns the result.
   ValueId emit(std::vector<Op> &to, Op op, std::string name, const Type &type,
                plan::Purpose purpose) {
     op.phase = plan::segmentKindInfo(segment_.kind).phase;
@@ -176,7 +178,7 @@ private:
   ValueId emit(Op op, std::string name, const Type &type) {
     return emit(ops_, std::move(op), std::move(name), type, plan::Purpose::Activations);
   }
-  /// The same for values that belong to the load of the batch, not to a layer.
+  /// Appends an op that belongs to the load of the batch rather than to a layer.
   ValueId emitWord(Op op, std::string name, const Type &type) {
     op.unit = load_.unit, op.loc = load_.loc;
     return emit(words_, std::move(op), std::move(name), type, plan::Purpose::Data);
@@ -194,7 +196,8 @@ private:
 
   // ---- attention of a layer ----
 
-  /// Sinks are no keys of any rank: they are added once, to attention to all keys.
+  /// Rewrites one attention. Sinks belong to no rank's keys, so they are added once, to the
+  /// attention to all keys.
   void attend(const Op &attention, const Op *sink) {
     unit_ = attention.unit, loc_ = attention.loc;
     constexpr OpKind kOp = OpKind::Attention;
@@ -212,7 +215,7 @@ private:
     ValueId o = whole;
     if (levels.heads >= 0)
       o = plan::addValue(segment_, name_ + ".heads", typeOfOutput(heads));
-    ValueId before = o; // the sinks
+    ValueId before = o; // output before sinks are added
     if (sink)
       before = plan::addValue(segment_, name_ + ".keys", typeOf(o));
     if (levels.ring >= 0)
@@ -227,7 +230,7 @@ private:
       withAllHeads(o, levels.heads, whole);
   }
 
-  /// Adds sinks to the output of the previous op, for the heads that the rank has.
+  /// Adds sinks to the output `o` of the previous op, for the heads that the rank has.
   void addSinks(Op sink, const Heads &heads, int16_t group, ValueId o) {
     constexpr OpKind kOp = OpKind::AttentionSink;
     sink.operands[plan::operandIndex<kOp>("o")] = ops_.back().results[0];
@@ -238,7 +241,7 @@ private:
     ops_.push_back(std::move(sink));
   }
 
-  /// Each rank has the heads of whole sequences.
+  /// Exchanges heads for positions, so that each rank computes some heads of whole sequences.
   void attendToWhole(Op attention, const Heads &heads, int16_t group, ValueId o) {
     attention.operands = {heads.q, heads.k, heads.v, docsOf(group), load_.results[batch::Samples]};
     attention.results = {o, plan::addValue(segment_, name_ + ".lse", typeOfStats(heads.q))};
@@ -289,7 +292,8 @@ private:
     ops_.push_back(std::move(attention));
   }
 
-  /// Sums are fp32 until all parts are in them, and then under the name `o`, if it is given.
+  /// Joins two partial results. The sum is in fp32; the last join writes the value `o`, if it is
+  /// given.
   Result joined(const Result &a, const Result &b, ValueId q, int64_t by, ValueId o) {
     Op join = plan::makeOp(OpKind::AttentionJoin, {a.o, a.lse, b.o, b.lse}, unit_, loc_);
     join.phase = plan::segmentKindInfo(segment_.kind).phase;
@@ -308,7 +312,7 @@ private:
     type.dtype = dtype;
     return type;
   }
-  /// o[B,S,N·E] of q[B,S,N,D] and v[B,S,G,E].
+  /// The type of the output o[B,S,N·E], given q[B,S,N,D] and v[B,S,G,E].
   Type typeOfOutput(const Heads &heads) const {
     const Type &type = typeOf(heads.q);
     int64_t channels = typeOf(heads.v).shape[3];
@@ -326,7 +330,7 @@ private:
     return plan::addValue(segment_, name_ + ".lse" + which, typeOfStats(q));
   }
 
-  // ---- what moves ----
+  // ---- exchanges of queries, keys, values and outputs ----
 
   Keys shifted(const Keys &keys, const Levels &levels, int64_t by) {
     auto shift = [&](ValueId value) {
@@ -341,15 +345,14 @@ private:
     op.set(Key::by, int64_t{1});
     return op;
   }
-  /// The name of a value that travels around the ring, with the number of members that it has
-  /// passed.
+  /// The name of a value in the ring, with the number of positions by which it was shifted.
   std::string nameAround(ValueId value, std::string_view ring, int64_t by) const {
     const std::string &name = nameOf(value);
     return by == 1 ? fmt::format("{}.{}.1", name, ring)
                    : fmt::format("{}.{}", name.substr(0, name.rfind('.')), by);
   }
 
-  /// All positions of keys or values, in their order.
+  /// Gathers the keys or values of all positions, in the order of positions.
   ValueId gathered(ValueId value, int16_t group) {
     Type type = typeOf(value);
     type.shape[1] *= sizeOf(group);
@@ -358,8 +361,8 @@ private:
                 nameOf(value) + ".merged", type);
   }
 
-  /// From x[B,S,N,D] of a rank's positions, the rank's share of the heads at the positions of all
-  /// members.
+  /// Exchanges x[B,S,N,D], which has all heads of a rank's positions, into some of the heads at all
+  /// positions.
   ValueId withAllPositions(ValueId value, int16_t group) {
     const Type type = typeOf(value);
     int64_t members = sizeOf(group), batch = type.shape[0], rows = batch * type.shape[1];
@@ -371,7 +374,7 @@ private:
     return emit(moves(OpKind::MergeSlices, taken, batch, members), name + ".heads", all);
   }
 
-  /// The other way, of o[B,S,N·D].
+  /// The inverse exchange, for o[B,S,N·D].
   void withAllHeads(ValueId value, int16_t group, ValueId to) {
     const Type type = typeOf(to);
     int64_t members = sizeOf(group), batch = type.shape[0], rows = batch * type.shape[1];
@@ -385,7 +388,7 @@ private:
     ops_.push_back(std::move(join));
   }
 
-  // ---- places and documents: once for all layers of a microbatch ----
+  // ---- positions and documents: once for all layers of a microbatch ----
 
   /// Positions and documents of the rows that a rank has after the exchange, in the order of
   /// members.
@@ -406,7 +409,7 @@ private:
                emitWord(moves(OpKind::MergeSlices, all, type.shape[0], sizeOf(group)), name, type);
   }
 
-  /// Positions and documents of the keys that have been shifted so far around the ring.
+  /// Positions and documents of the keys that have been shifted `by` positions around the ring.
   Words shiftedWords(const Levels &levels, int64_t by) {
     auto [found, isNew] = shifted_.try_emplace({levels.ring, by});
     if (!isNew)
@@ -425,7 +428,7 @@ private:
   Op load_;
   int32_t unit_ = -1;
   uint32_t loc_ = kNone;
-  std::string name_; ///< of the layer's output
+  std::string name_; ///< name of the layer's output
   std::vector<Op> ops_, words_;
   std::map<std::pair<ValueId, int16_t>, ValueId> merged_;
   std::map<std::pair<int16_t, int64_t>, Words> shifted_;

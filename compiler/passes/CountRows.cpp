@@ -1,7 +1,7 @@
-// If a plan has capacity for more expert rows than may arrive, this pass attaches row counts to ops
-// and exchanges, so that they skip invalid rows. FACTORS rows say which ops can use counts, and
-// types of values say which rows are counted. With one slot the capacity is for the rows of this
-// rank's own tokens, of which nearly all are valid.
+// Attaches row counts to ops and exchanges, so that they skip unused rows of expert buffers. This
+// applies if the capacity of the buffers is larger than the number of rows that may arrive. FACTORS
+// rows say which ops can use counts, and the types of values say which rows are counted. With one
+// slot, the capacity is that of this rank's own tokens, and nearly all rows are used.
 #include "compiler/passes/Passes.h"
 #include "runtime/plan/Factors.h"
 

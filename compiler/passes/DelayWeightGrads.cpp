@@ -1,7 +1,7 @@
-// Moves weight gradients of the backward pass behind transfers between the ranks of a layer, which
-// would otherwise be waited for: nothing else of the pass needs them. A layer's chain is product,
-// sum over ranks, norm, gather, product; its weight gradients stand beside the sum and the gather.
-// Sums of weight gradients follow the transfer that others wait for, so that they do not delay it.
+// Moves weight gradients of the backward pass after exchanges between the ranks of a layer, so that
+// they overlap: other ops of the pass do not read them. The chain of a layer is product, sum over
+// ranks, norm, gather, product; weight gradients overlap the sum and the gather. Sums of weight
+// gradients follow the exchange that other ops wait for, so that they do not delay it.
 #include <algorithm>
 #include <deque>
 
@@ -44,14 +44,14 @@ public:
 private:
   enum class Role : uint8_t {
     Other,
-    Transfer, ///< what follows waits for it
-    Gradient, ///< a product that makes that of a weight, which only sums in the segment read
-    Sum,      ///< of a gradient over ranks
+    Transfer, ///< an exchange that other ops wait for
+    Gradient, ///< a product whose result is a weight gradient that only sums read
+    Sum,      ///< a sum of a gradient over ranks
   };
 
   struct Delayed {
     Op product;
-    std::vector<Op> sums; ///< of what it makes
+    std::vector<Op> sums; ///< sums of the product's result
   };
 
   void findRoles() {
@@ -69,8 +69,8 @@ private:
     }
   }
 
-  /// Whether the op computes weight gradients that the segment only adds up, does not overwrite,
-  /// and whose operands it does not overwrite.
+  /// Whether the op computes weight gradients that only sums read in this segment. No op may
+  /// overwrite its operands or results.
   bool isLeaf(const Op &op) const {
     auto isFinal = [&](ValueId result) {
       return segment_.values[result].purpose == plan::Purpose::Grads &&
@@ -94,7 +94,7 @@ private:
     return std::ranges::any_of(op.ties, [&](const plan::Tie &tie) { return tie.value == value; });
   }
 
-  /// Whether an op reads it that is not delayed.
+  /// Whether an op that is not delayed reads a result.
   bool isAwaited(const Op &op) const {
     return std::ranges::any_of(op.results, [&](ValueId result) {
       return std::any_of(users_.begin(result), users_.end(result),
@@ -102,8 +102,8 @@ private:
     });
   }
 
-  /// For each transfer, the number of transfers, including this one, until the next gradient is
-  /// computed. They share the gradients that were computed before.
+  /// For each exchange, the number of exchanges from this one up to the next gradient product. They
+  /// share the gradients that were computed before.
   std::vector<size_t> countAhead() const {
     std::vector<size_t> ahead(segment_.ops.size(), 0);
     size_t count = 0;
@@ -115,7 +115,8 @@ private:
     return ahead;
   }
 
-  /// The list of ops after which the sum belongs, if its operand is delayed.
+  /// The list to which a sum over ranks belongs: that of the delayed product whose result it reads,
+  /// otherwise the common list.
   std::vector<Op> &sumsBehind(const Op &sum) {
     for (Delayed &delayed : gradients_)
       for (ValueId result : delayed.product.results)

@@ -1,5 +1,5 @@
-// Adds the ops that delayed scaling needs beside the products: the initial amax history, and its
-// update after each step.
+// Adds the ops that delayed scaling needs outside of the products: the initial amax history, and
+// its update after each step.
 #include "compiler/passes/DelayedScaling.h"
 
 #include "compiler/passes/CellTable.h"

@@ -1,6 +1,6 @@
-// Delayed scaling of fp8: tensors are quantised with amax values of earlier steps. Each product of
-// a weight has three of them: for its activation, its weight and its incoming gradient. Grouped
-// products of experts have three for each expert of all ranks.
+// Delayed scaling of fp8: tensors are quantised with amax values of earlier steps. Each product
+// with a weight has three of these values: for its activation, its weight and its incoming
+// gradient. Grouped products have three for each expert, counted over all ranks.
 #pragma once
 
 #include <map>
@@ -13,33 +13,34 @@ namespace shardc::passes {
 
 enum class Quantised : uint8_t { Activation, Weight, Gradient };
 
-/// The cells of a role with amax values, and the slots of tensors in them.
+/// The cells of a role that hold amax values, and the slot of each tensor in them.
 struct DelayedScaling {
-  /// Slots of the tensors of a parameter's products: activations of all experts, then weights, then
-  /// gradients.
+  /// Slots of the tensors of a parameter's products: first the activations of all experts, then
+  /// their weights, then their gradients.
   struct Slots {
     int64_t first, experts;
   };
-  uint32_t amax = plan::kNone, seen = plan::kNone; ///< cells
+  uint32_t amax = plan::kNone, seen = plan::kNone; ///< cells: expected values, observed values
   std::map<int32_t, Slots> slots;                  ///< by parameter
 
-  /// The slot of the first expert's tensor.
+  /// The slot of the tensor of the first expert.
   int64_t slotOf(int32_t param, Quantised tensor) const {
     const Slots &its = slots.at(param);
     return its.first + static_cast<int64_t>(tensor) * its.experts;
   }
 };
 
-/// Assigns slots to the tensors of these parameters' products, in this order, and adds the cells.
+/// Assigns slots to the tensors of these parameters' products, in this order, and adds the cells to
+/// the role.
 DelayedScaling addDelayedScaling(const plan::Plan &plan, plan::Role &role,
                                  const std::vector<int32_t> &params);
 
-/// For each value, the parameter that it is or whose gradient is computed from it; -1 for other
-/// values.
+/// For each value, the index of the parameter that it holds or whose gradient is computed from it;
+/// -1 for other values.
 std::vector<int32_t> paramsOfValues(const plan::Role &role, const plan::Segment &segment);
 
-/// Appends an all-reduce (max) of amax values over ranks that have other data or other parts of a
-/// tensor. Returns its result.
+/// Appends an all-reduce (max) of amax values over the ranks that have other data or other parts of
+/// a tensor. Returns its result.
 plan::ValueId largestOfRanks(plan::Plan &plan, plan::Segment &segment, plan::ValueId amaxes);
 
 /// Adds the amax history to a role that quantises, and the ops that need it around the body: the

@@ -1,6 +1,6 @@
-// Finds the results whose rows are tokens and of which each rank has a part. Between a router and
-// the weighted sum over its experts these include grouped rows. There, capacity and groups count
-// only a rank's own rows, whatever rows other ranks with the same samples have.
+// Finds the results whose rows are tokens of which each rank has a part. Between a router and the
+// weighted sum over its experts, grouped rows are among them: there, capacity and groups count only
+// the rank's own rows.
 #include "compiler/passes/Partition.h"
 #include "runtime/base/Status.h"
 #include "runtime/plan/FactorExtents.h"
@@ -14,7 +14,7 @@ using plan::kNoFactor;
 using plan::Op;
 using plan::OpFactors;
 
-/// The factors of the first dimension.
+/// The factors of the first dimension of an operand or result.
 std::vector<FactorId> firstOf(const FactorValue &value) {
   std::vector<FactorId> factors;
   for (const plan::FactorAtom &word : value.words())

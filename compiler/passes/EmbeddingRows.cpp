@@ -1,5 +1,5 @@
-// Finds an embedding's lookups and the chain of ops behind its gradient, and writes the exchange
-// of rows in their place.
+// Finds an embedding's lookups and the chain of ops that reduces its gradient, and replaces the
+// chain by an exchange of rows.
 #include "compiler/passes/EmbeddingRows.h"
 
 #include <algorithm>
@@ -73,8 +73,8 @@ ValueId RowGathers::gather(ValueId value, plan::Phase phase) {
   return gather.results[0];
 }
 
-/// A table whose rows are exchanged before those of this one may have gathered the value for a
-/// later op.
+/// The name of the gathered value. It gets a suffix if another table has already gathered the same
+/// value, for an op in a later position.
 std::string RowGathers::nameOfAll(ValueId value) const {
   std::string name = segment_.values[value].name + ".all";
   while (std::ranges::find(segment_.values, name, &plan::Value::name) != segment_.values.end())

@@ -11,22 +11,23 @@
 
 namespace shardc::passes {
 
-/// The block's parameter, if it is a single matrix whose shards hold whole rows; otherwise null.
+/// The block's parameter if it is the only one, a matrix, and shards hold whole rows; otherwise
+/// null.
 const plan::Param *tableOf(const plan::Plan &plan, uint32_t block);
 
-/// Whether all strategies must be bitwise equal, so that sums keep their order: in fp32 and in
-/// deterministic runs.
+/// Whether results must be bitwise equal under all sharding strategies, so that sums must keep
+/// their order. This is the case in fp32 and in deterministic runs.
 bool mustAgreeToTheBit(const plan::Plan &plan, const BlockStrategy &strategy);
 
-/// The last ops of a table's gradient, by index: embedding_bwd, pack, an optional cast to the
-/// reduction's type, reduce_scatter. Each is the only user of its predecessor.
+/// The ops that reduce a table's gradient, by index: embedding_bwd, pack, an optional cast to the
+/// type of the reduction, and reduce_scatter. Each is the only user of its predecessor.
 struct GradientChain {
   uint32_t lookups = plan::kNone, pack = plan::kNone;
-  uint32_t cast = plan::kNone; ///< kNone without one
+  uint32_t cast = plan::kNone; ///< kNone if there is no cast
   uint32_t reduction = plan::kNone;
 };
 
-/// The chain that contains the pack; nothing if the surrounding ops differ.
+/// The chain that contains the pack. Empty if the ops around the pack do not form such a chain.
 std::optional<GradientChain> gradientChain(const plan::Segment &segment, const plan::Users &users,
                                            uint32_t pack);
 
@@ -41,7 +42,7 @@ public:
 
   /// The type of the gathered value.
   plan::Type typeOfAll(plan::ValueId value) const;
-  /// The gathered value, for an op of the phase. A value is gathered once, even if several tables
+  /// The gathered value, for an op of the phase. Gathers a value only once, even if several tables
   /// need rows of the same tokens or gradients of the same sum.
   plan::ValueId gather(plan::ValueId value, plan::Phase phase);
 

@@ -1,14 +1,17 @@
 // Looks up embedding rows on the ranks that hold them, instead of gathering an embedding that is a
-// separate unit.
-// Forward: ranks exchange their token ids, and each looks up the rows of its shard for all of them.
-// A sum over the ranks, in which every term but one is -0, gives each rank the rows of its own
+// unit by itself.
+//
+// Forward: ranks exchange their token ids, and each rank looks up the rows of its shard for all
+// ids. A sum over the ranks, in which all terms but one are -0, gives each rank the rows of its own
 // tokens, bitwise equal.
 // Backward: ranks exchange the gradients of these rows and add those that belong to their shards,
 // so the complete gradient of the table never exists.
-// The sums are in a different order than in other strategies. Therefore the table is gathered in
-// fp32 and in deterministic runs, where strategies must be bitwise equal. It is also gathered if
-// that exposes less communication: rows are exposed in both directions, and so is a table's
-// gradient, but the table's gather overlaps the optimizer if a step has one microbatch (Overlap).
+//
+// The sums have another order than in other strategies, so the pass does not apply in fp32 and in
+// deterministic runs, where strategies must be bitwise equal. It also does not apply if gathering
+// the table exposes less communication: rows are exposed in both directions, and so is the gradient
+// of the table, but the gather of the table overlaps the optimizer if a step has one microbatch
+// (Overlap).
 #include <algorithm>
 #include <optional>
 
@@ -29,10 +32,10 @@ using plan::Segment;
 using plan::ValueId;
 using Key = plan::AttrKey;
 
-/// The ops of one segment on a block that holds only a table, by index.
+/// The ops of one segment on a block that holds only one table, by index.
 struct Uses {
   std::vector<uint32_t> gathers, views, lookups;
-  GradientChain gradient; ///< reduction is kNone without one
+  GradientChain gradient; ///< its `reduction` is kNone if the segment computes no gradient
 };
 
 class UseFinder {
@@ -41,7 +44,7 @@ public:
       : plan_(plan), segment_(segment), users_(segment), block_(block),
         isTable_(segment.values.size(), 0) {}
 
-  /// Nothing if an op other than lookups and their gradients reads or makes a part of the block.
+  /// Empty if an op other than lookups and their gradients reads or writes a part of the block.
   std::optional<Uses> find() {
     for (uint32_t i = 0; i < segment_.ops.size(); ++i)
       if (!visit(i))
@@ -92,7 +95,7 @@ private:
   const Segment &segment_;
   plan::Users users_;
   uint32_t block_;
-  std::vector<uint8_t> isTable_; ///< by value: the gathered block, or a view into it
+  std::vector<uint8_t> isTable_; ///< by value: whether it is the gathered block or a view of it
   Uses uses_;
 };
 
@@ -111,8 +114,8 @@ public:
   }
 
 private:
-  /// Collects the uses of every segment. False if one of them needs the whole table, if there are
-  /// no lookups, or if gathering the table exposes less communication.
+  /// Collects the uses in every segment. Returns false if one of them needs the whole table, if
+  /// there are no lookups, or if gathering the table exposes less communication.
   bool findUses(uint32_t block) {
     uses_.clear();
     tableBytes_ = rowBytes_ = hiddenBytes_ = 0;
@@ -135,7 +138,8 @@ private:
     return segment.values[value].type.bytes() * strategy_.ranks;
   }
 
-  /// Bytes that collectives of a training body move with the table, and with rows.
+  /// Adds the bytes that a training body exchanges if the table is gathered, and if rows are
+  /// exchanged.
   void addBytes(const Segment &segment, const Uses &uses) {
     if (uses.gradient.reduction == kNone)
       return;
@@ -204,13 +208,13 @@ private:
   plan::Plan &plan_;
   plan::Role &role_;
   std::vector<BlockStrategy> strategies_; ///< by block
-  BlockStrategy strategy_;                ///< of the block under way
+  BlockStrategy strategy_;                ///< of the current block
   Notes &notes_;
   const plan::Param *table_ = nullptr;
   std::vector<Uses> uses_; ///< by segment
   int64_t tableBytes_ = 0, rowBytes_ = 0;
-  int64_t hiddenBytes_ = 0;                       ///< of the table, overlapped with other work
-  plan::ChannelId reductions_ = plan::kNoChannel; ///< of the gradient's reduction
+  int64_t hiddenBytes_ = 0;                       ///< of a table whose gather overlaps other work
+  plan::ChannelId reductions_ = plan::kNoChannel; ///< channel of the gradient's reduction
 };
 
 } // namespace

@@ -19,7 +19,7 @@ void fuseBias(plan::Segment &segment) {
     uint32_t def = segment.values[add.operands[0]].def;
     if (def == plan::kNone || segment.ops[def].kind != OpKind::MatMul ||
         segment.ops[def].operands.size() != 2 ||
-        typeOf(add.results[0]) != typeOf(add.operands[0])) // the product is rounded on its own
+        typeOf(add.results[0]) != typeOf(add.operands[0])) // the product has a type of its own
       continue;
     Op &product = segment.ops[def];
     // The product moves to the position of the sum, where the bias is defined.

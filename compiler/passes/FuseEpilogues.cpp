@@ -1,7 +1,8 @@
-// Fuses into a product's epilogue what costs no more than a store: GELU (tanh approximation) after
-// the product of its operand, GELU's gradient after the product of its output's gradient, and
-// biases of experts after their products. Runs after Recompute, which selects products and
-// activations individually, and after Quantize: products in 8 bits have no biases.
+// Fuses ops into the epilogue of a product that there cost no more than a store: GELU (tanh
+// approximation) after the product of its operand, GELU's gradient after the product of its
+// output's gradient, and biases of experts after their products. Runs after Recompute, which
+// selects products and activations individually, and after Quantize, because 8-bit products take no
+// bias.
 #include "compiler/passes/Passes.h"
 #include "runtime/plan/Builder.h"
 
@@ -44,8 +45,8 @@ private:
     return op.kind == OpKind::MatMul && op.results.size() == 1 && op.ties.empty() ? def : kNone;
   }
 
-  /// The activation moves to its product. If it has two copies (one recomputed for the backward
-  /// pass), only the product's first reader is fused; the copies stay separate.
+  /// Moves the activation to its product. If the activation has two copies (one recomputed for the
+  /// backward pass), fuses only the first reader of the product; the copies stay separate.
   void fuseGelu(size_t index) {
     const Op &gelu = segment_.ops[index];
     ValueId x = gelu.operands[0];
@@ -59,7 +60,7 @@ private:
     dead_[index] = 1;
   }
 
-  /// The product moves to the position of the gradient, where x is defined.
+  /// Moves the product to the position of the gradient, where x is defined.
   void fuseGeluBwd(size_t index) {
     Op &gradient = segment_.ops[index];
     ValueId dy = gradient.operands[0];
@@ -76,7 +77,7 @@ private:
     dead_[def] = 1;
   }
 
-  /// The product moves to the position of the sum, where bias and weights are defined.
+  /// Moves the product to the position of the sum, where bias and weights are defined.
   void fuseGroupedBias(size_t index) {
     constexpr size_t kX = plan::operandIndex<OpKind::GroupedBias>("x"),
                      kBias = plan::operandIndex<OpKind::GroupedBias>("bias"),
@@ -90,13 +91,13 @@ private:
     auto typeOf = [&](ValueId value) { return segment_.values[value].type.dtype; };
     if (product.kind != OpKind::GroupedMatMul || product.getInt(Key::fp8_recipe) != 0 ||
         !product.ties.empty() || product.operands[kCounts] != sum.operands[kCounts] ||
-        typeOf(product.results[0]) != typeOf(sum.results[0])) // the product is rounded on its own
+        typeOf(product.results[0]) != typeOf(sum.results[0])) // the product has a type of its own
       return;
     Op fused = product;
     fused.kind = OpKind::GroupedMatMulBias;
     fused.operands.insert(fused.operands.end(), {sum.operands[kBias]});
     fused.operands.insert(fused.operands.end(), sum.operands.begin() + kCounts + 1,
-                          sum.operands.end()); // the weights, if there are any
+                          sum.operands.end()); // the weights, if the op has any
     fused.results = sum.results;
     sum = std::move(fused);
     dead_[def] = 1;

@@ -1,6 +1,7 @@
-// Fuses the output projection and the cross entropy that is the logits' only reader into one op. It
-// computes the logits in chunks of rows, so that the complete logits never exist. Where ranks have
-// parts of their columns, it says how many rows ChunkLossHead takes at a time.
+// Fuses the output projection and the cross entropy that is the logits' only reader into one op.
+// The op computes the logits in chunks of rows, so that the complete logits never exist. If the
+// logits' columns are sharded over ranks, sets the number of rows per chunk for ChunkLossHead
+// instead.
 #include <algorithm>
 
 #include "compiler/model/LossChunks.h"
@@ -14,10 +15,10 @@ using plan::Op;
 using plan::OpKind;
 using Key = plan::AttrKey;
 
-/// Rows of logits at a time: few enough to be small compared with a layer's activations, enough for
-/// the products to run at full rate. The product for the gradient of x has only rows × columns of x
-/// to distribute over multiprocessors, and each chunk reads and writes the weight's gradient, so
-/// narrow models take more rows (docs/benchmarks/cuda-one-gpu.md).
+/// The number of logits rows per chunk: few enough that a chunk is small compared with a layer's
+/// activations, and enough for the products to run at full rate. The product for the gradient of x
+/// has only rows × columns of x to distribute over multiprocessors, and each chunk reads and writes
+/// the weight's gradient, so narrow models take more rows (docs/benchmarks/cuda-one-gpu.md).
 int64_t chunkRows(const plan::Type &x) {
   constexpr int64_t kRowsMin = 2048, kElements = int64_t{8} << 20;
   int64_t rows = kRowsMin;
@@ -26,8 +27,9 @@ int64_t chunkRows(const plan::Type &x) {
   return rows;
 }
 
-/// If the recipe leaves the number open, logits and their gradients of a chunk, and the logits of
-/// the next one, are as large as the logits of a chunk on one rank, or half as large again.
+/// Sets the number of rows per chunk of a loss with sharded logits. If the recipe does not set it,
+/// the logits and gradients of one chunk, plus the logits of the next chunk, need 1 to 1.5 times
+/// the bytes of a chunk on one rank.
 void limitRows(const plan::Plan &plan, const plan::Segment &segment, Op &loss) {
   const plan::Value &all = segment.values[loss.operands[0]];
   if (all.def == plan::kNone || segment.ops[all.def].kind != OpKind::AllGather)
@@ -50,7 +52,7 @@ void limitRows(const plan::Plan &plan, const plan::Segment &segment, Op &loss) {
   loss.set(Key::chunk_rows, std::min(rows, chunk));
 }
 
-/// `asked` is the number of rows that the recipe sets, or 0.
+/// `asked`: the number of rows per chunk that the recipe sets, or 0.
 void fuseLossHead(plan::Segment &segment, int64_t asked) {
   plan::Users users(segment);
   std::vector<uint8_t> dead(segment.ops.size(), 0);
@@ -64,7 +66,8 @@ void fuseLossHead(plan::Segment &segment, int64_t asked) {
         !segment.ops[def].getBool(Key::trans_b) || segment.ops[def].getBool(Key::trans_a) ||
         segment.ops[def].operands.size() != 2)
       continue;
-    // Gradients of pairs begin with all losses of a sequence, and not where one is made.
+    // The gradient of a preference loss depends on the losses of whole sequences, so it cannot
+    // start at the loss of one token.
     const plan::ValueId each = entropy.results[0];
     bool isOfPairs = std::any_of(users.begin(each), users.end(each), [&](uint32_t user) {
       return segment.ops[user].kind == OpKind::PreferenceLoss;

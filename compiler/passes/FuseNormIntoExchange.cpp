@@ -1,9 +1,10 @@
-// Sums the squares for the gradient norm where a shard is formed from exchanged pieces, instead of
-// in another pass over it: the kernel that adds the pieces has every element at hand. The reduction
-// gets the sum of squares as a second result, which a cell passes to `update`, like the shard; with
-// several microbatches each reduction overwrites it, and the last one remains. Only for norms that
-// read exactly the result of such a reduction: shards that other ops add to or reduce again, or
-// that a library reduces, keep sum_squares.
+// Computes the sum of squares for the gradient norm in the reduction that forms a shard from
+// exchanged pieces, which saves a pass over the shard: the kernel that adds the pieces has every
+// element at hand. The reduction gets the sum of squares as a second result, which `update` reads
+// through a cell, like the shard. With several microbatches, each reduction overwrites the cell, so
+// the last one remains. This applies only to norms that read exactly the result of such a
+// reduction. Shards that other ops add to, that are reduced again, or that a library reduces keep
+// their op sum_squares.
 #include "compiler/passes/CellTable.h"
 #include "compiler/passes/Passes.h"
 #include "runtime/plan/Builder.h"
@@ -16,8 +17,8 @@ using plan::Op;
 using plan::OpKind;
 using plan::Segment;
 
-/// True if the op exchanges the block's gradient at least in the last microbatch, and does not sum
-/// its squares yet.
+/// Whether the op exchanges the block's gradient at least in the last microbatch, and does not
+/// compute the sum of squares yet.
 bool isShard(const plan::Plan &plan, const plan::Role &role, OpPlace reduction, int32_t block) {
   const Segment &segment = role.segments[reduction.segment];
   const Op &op = segment.ops[reduction.op];

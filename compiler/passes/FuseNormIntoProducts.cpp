@@ -1,9 +1,10 @@
-// Sums the squares for the gradient norm where products of runs make the gradients of all
-// parameters of a block, instead of in another pass over them: with experts these are most of the
-// model. Each product gets the sum of squares of its gradient as a second result, which a cell
-// passes to `update`; with several microbatches the last one remains. Only for norms that read the
-// block as the products left it: gradients that ranks reduce, that other ops add to or make, and
-// those of which ranks have copies keep sum_squares, and so do products in 8 bits.
+// Computes the sum of squares for the gradient norm in grouped products, if these compute the
+// gradients of all parameters of a block. This saves a pass over the gradients, which with experts
+// are most of the model. Each product gets the sum of squares of its gradient as a second result,
+// which `update` reads through a cell; with several microbatches, the last one remains. This
+// applies only to norms that read the block as the products wrote it. Gradients that ranks reduce
+// or replicate, that other ops compute or add to, and those of 8-bit products keep their op
+// sum_squares.
 #include <algorithm>
 
 #include "compiler/passes/CellTable.h"
@@ -24,8 +25,8 @@ bool canSquare(const Op &op, const plan::Type &gradient) {
          op.group < 0 && isComputeType(gradient.dtype);
 }
 
-/// True if the op packs a block of gradients that grouped products compute, at least in the last
-/// microbatch.
+/// Whether the op packs a block whose gradients are all computed by grouped products, at least in
+/// the last microbatch.
 bool packsProducts(const Segment &segment, const Op &op, int32_t block) {
   auto isProduct = [&](ValueId part) {
     const plan::Value &value = segment.values[part];
@@ -46,7 +47,7 @@ std::vector<const plan::Param *> paramsOf(const plan::Plan &plan, int32_t block)
   return params;
 }
 
-/// The sums of squares of the packed value, in the segment `reader`; empty if they do not cover the
+/// The sums of squares of the packed gradients, in segment `reader`; empty if they do not cover the
 /// whole block.
 std::vector<ValueId> sumsOf(const plan::Plan &plan, plan::Role &role, OpPlace pack, int32_t index,
                             uint32_t reader) {

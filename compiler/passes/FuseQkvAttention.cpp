@@ -1,7 +1,7 @@
-// Turns attention on the results of split_qkv, and its gradient that merge_qkv joins, into ops on
-// the rows of q, k and v. Nothing is copied if attention can read heads with a stride. That
-// requires the same distance from each head to the next: as many groups as query heads, or one
-// group. Runs after Recompute, which selects attention and its operands individually.
+// Lets attention read q, k and v from the rows of split_qkv, and write their gradients into rows
+// that merge_qkv would join, so that nothing is copied. This requires equal distances between
+// heads: as many groups as query heads, or one group. Runs after Recompute, which selects attention
+// and its operands individually.
 #include "compiler/passes/Passes.h"
 #include "runtime/plan/Builder.h"
 
@@ -29,18 +29,18 @@ public:
         fuseBackward(i);
     }
     plan::eraseOps(segment_, dead_);
-    // Removes a split that no op reads any more; pure ops without users are removed.
+    // Removes splits that no op reads any more.
     plan::removeDeadOps(segment_);
   }
 
 private:
-  /// The split that made the three operands from `first` on, or null.
+  /// The split whose results are the three operands from `first` on, or null.
   const Op *splitOf(const Op &op, size_t first) const {
     uint32_t def = segment_.values[op.operands[first]].def;
     if (def == kNone || segment_.ops[def].kind != kSplit)
       return nullptr;
     const Op &split = segment_.ops[def];
-    if (split.group >= 0) // rows have queries of others
+    if (split.group >= 0) // rows also have queries of other ranks
       return nullptr;
     for (size_t i = 0; i < split.results.size(); ++i)
       if (split.results[i] != op.operands[first + i])
@@ -72,7 +72,7 @@ private:
                    operandNamed<kOp>(op, "samples")};
   }
 
-  /// The merge that is the only reader of all results of the op, or kNone.
+  /// The merge that alone reads all results of the op, or kNone.
   uint32_t mergeOf(const Op &op) const {
     for (ValueId result : op.results)
       if (users_.count(result) != 1 || *users_.begin(result) != *users_.begin(op.results.front()))

@@ -1,5 +1,5 @@
-// Fuses split_qkv with the only readers of q and k, two ropes with equal attributes, into one op,
-// and two norms with equal attributes that stand between them.
+// Fuses split_qkv with two ropes of equal attributes if these are the only readers of q and k. Two
+// norms of equal attributes between the split and the ropes are fused as well.
 #include <algorithm>
 
 #include "compiler/passes/Passes.h"
@@ -12,7 +12,7 @@ using plan::Op;
 using plan::OpKind;
 using Key = plan::AttrKey;
 
-/// Compares the operands after x: the positions, or none.
+/// Whether both ops have equal operands after x (positions, if any).
 bool samePositions(const Op &a, const Op &b) {
   return std::equal(a.operands.begin() + 1, a.operands.end(), b.operands.begin() + 1,
                     b.operands.end());
@@ -38,10 +38,10 @@ uint32_t onlyUser(const plan::Users &users, plan::ValueId value) {
   return users.count(value) == 1 ? *users.begin(value) : plan::kNone;
 }
 
-/// The ops on heads that can be fused, because nothing else reads their values.
+/// The ops on q or k that can be fused, because nothing else reads their operands.
 struct Rotated {
   uint32_t norm = plan::kNone,
-           rope = plan::kNone; ///< none: heads are not normalised, or not rotated
+           rope = plan::kNone; ///< kNone: the heads are not normalised, or not rotated
 };
 
 Rotated rotatedFrom(const plan::Segment &segment, const plan::Users &users, plan::ValueId heads) {
@@ -60,7 +60,7 @@ Rotated rotatedFrom(const plan::Segment &segment, const plan::Users &users, plan
   return rotated;
 }
 
-/// The norms become a part of the split.
+/// Adds the norms' weights and attributes to the split.
 void addNorms(plan::Segment &segment, Op &split, const Op &q, const Op &k) {
   split.kind = OpKind::SplitQkvNormRope;
   for (const Op *norm : {&q, &k}) {
@@ -105,7 +105,7 @@ void fuseQkvRope(plan::Segment &segment) {
       addNorms(segment, split, segment.ops[q.norm], segment.ops[k.norm]);
     split.operands.insert(split.operands.end(), rope.operands.begin() + 1, rope.operands.end());
     split.attrs.insert(split.attrs.end(), rope.attrs.begin(), rope.attrs.end());
-    std::ranges::sort(split.attrs, {}, &plan::Attr::key); // split_qkv has others
+    std::ranges::sort(split.attrs, {}, &plan::Attr::key); // split_qkv had attributes, too
     split.results[kQueries] = plan::resultNamed<OpKind::Rope>(rope, "y");
     split.results[kKeys] = plan::resultNamed<OpKind::Rope>(segment.ops[k.rope], "y");
     for (uint32_t gone : {q.rope, k.rope, q.norm, k.norm})

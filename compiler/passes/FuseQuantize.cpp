@@ -1,25 +1,28 @@
-// Quantises results of norms and gated activations where they are made, so that they are not
-// written and read in 16 bits, if nothing else reads them.
+// Quantises results of norms and gated activations in the op that computes them, if nothing else
+// reads them, so that they are not written and read in 16 bits.
 //
-// Delayed: scales are known before, so the op that makes a value quantises it too. A norm's kernel
-// has whole rows, which it cannot transpose: where products also take it transposed, another op
-// transposes the numbers of 8 bits. Blockwise: likewise with the scales of blocks, which lie along
-// rows and, for transposed forms, columns. Tiles of 128 by 128 have both. Those of swiglu's
-// gradient have to lie in its gate or in its up, so each has to be of whole blocks. Tensorwise: the
-// amax comes first. So one op finds it and writes no value, and another one makes the value again
-// and quantises it. That moves no more bytes than to find the amax on the way and to write the
-// value, for the other op to read. With u those of a matrix in 16 bits, and beside what is written
-// in 8:
-//                   made again    written and read
+// Delayed: the scales are known in advance, so the op that computes a value also quantises it. A
+// norm's kernel works on whole rows and cannot transpose them; if products also read the transpose,
+// another op transposes the 8-bit values.
+// Blockwise: works likewise with scales of blocks, which lie along rows and, for transposed forms,
+// along columns. Tiles of 128 by 128 serve both. The blocks of swiglu's gradient must lie within
+// its gate or its up part, so each part must consist of whole blocks.
+// Tensorwise: the amax must be known first. So one op computes only the amax and writes no value,
+// and another op recomputes the value and quantises it. This moves no more bytes than computing the
+// amax on the way and writing the value for another op to read. In units u, the bytes of one 16-bit
+// matrix, and without the 8-bit results:
+//
+//                   recomputed    written and read
 //     swiglu        2u + 2u       2u + u + u
 //     swiglu_bwd    3u + 3u       3u + 3u + 3u
 //     add_rmsnorm   3u + u        3u + u + u
 //
-// The norm that rmsnorm_bwd writes again is made from its statistic instead, in tiles that can be
-// transposed: u is read, and not u written and read. Its amax is that of the forward pass.
+// rmsnorm_bwd writes the norm's output once more. Instead, the quantising op recomputes it from the
+// norm's statistic, in tiles that can be transposed; this reads u, instead of writing and reading
+// u. Its amax is that of the forward pass.
 //
-// Ops that read amaxes hand them on in the order of issue, which fusing changes: behind all
-// fusions each takes them from the one before.
+// Ops that update observed amax values form a chain in the order of issue, which fusing changes.
+// After all fusions, the chain is rebuilt.
 #include <algorithm>
 #include <map>
 
@@ -45,12 +48,12 @@ bool quantizes(const Op &op) {
   return epilogue && epilogue != Epilogue::Amax;
 }
 
-/// All that reads a value: the op that quantises it, and by the recipe tensorwise those that find
-/// its amax.
+/// All readers of a value: the op that quantises it and, under recipe tensorwise, the ops that
+/// compute its amax.
 struct Readers {
-  Op *quantizer = nullptr; ///< null: other ops read it, or none does
-  Op *amax = nullptr;      ///< null: the amax is known before
-  Op *all = nullptr;       ///< takes the largest of all ranks, where these have parts
+  Op *quantizer = nullptr; ///< null: other ops read the value, or none does
+  Op *amax = nullptr;      ///< null: the amax is known in advance
+  Op *all = nullptr;       ///< maximum over the ranks that have parts of the value
 
   bool isBy(OpKind kind) const { return quantizer && quantizer->kind == kind; }
   bool isTensorwise() const { return isBy(OpKind::Quantize) && amax; }
@@ -60,7 +63,7 @@ struct Readers {
   }
 };
 
-/// The ops that quantise a value in blocks of 1 by 128, where nothing else reads it.
+/// The ops that quantise a value in blocks of 1 by 128, if nothing else reads it.
 struct BlockReaders {
   Op *plain = nullptr, *transposed = nullptr;
 };
@@ -94,7 +97,8 @@ private:
            a.isRecomputed == b.isRecomputed;
   }
 
-  /// The op that alone reads a value, if there is one of the producer's unit and pass.
+  /// The only reader of a value, if it belongs to the same unit and pass as the producer; otherwise
+  /// null.
   Op *onlyReader(const Op &producer, ValueId value) {
     if (users_.count(value) != 1 || isLeft_[value] != 0)
       return nullptr;
@@ -102,7 +106,7 @@ private:
     return areBeside(producer, op) ? &op : nullptr;
   }
 
-  /// The readers of a value that quantise it to the type of `like`.
+  /// The readers of a value, if they quantise it and its type is that of `like`.
   Readers readersOf(const Op &producer, ValueId value, ValueId like) {
     Readers found;
     if (isLeft_[value] != 0 || typeOf(value).dtype != typeOf(like).dtype || users_.count(value) > 2)
@@ -136,7 +140,7 @@ private:
     return op.kind == OpKind::QuantizeBlocks && typeOf(op.results[1]).dtype == DType::F32;
   }
 
-  /// Whether the amax, if it is looked for, is for the op that quantises alone.
+  /// Whether the quantising op is the only reader of the amax, if an op computes one.
   bool hasOwnAmax(Readers &found) {
     if (!found.amax)
       return true;
@@ -154,10 +158,10 @@ private:
       dead_[static_cast<size_t>(op - segment_.ops.data())] = 1;
   }
 
-  // ---- by the table of ops ----
+  // ---- fusions by the table of ops ----
 
-  /// Adds the quantised forms of the op's result that readers need, as far as its epilogues support
-  /// them.
+  /// Lets the op write the quantised forms of its result that readers need, if it has such an
+  /// epilogue.
   void fuse(Op &op, const OpInfo &info) {
     if (info.makes.empty()) {
       if (info.again && op.results.size() == info.resultsMax)
@@ -174,7 +178,7 @@ private:
       fuseTwo(op, info);
   }
 
-  /// The value to whose type the op's result is rounded before it is quantised.
+  /// The value whose type the op's result has before it is quantised.
   static ValueId likeOf(const Op &op, const OpInfo &info) {
     int sum = plan::positionOf(info.results, "sum");
     int x = plan::positionOf(info.operands, "x");
@@ -195,9 +199,10 @@ private:
     return values;
   }
 
-  // ---- an op with an epilogue ----
+  // ---- fusing one op ----
 
-  /// Lets the op quantise too: with the results of the other op, which goes, in front of its own.
+  /// Lets the op quantise its result. The results of `quantizer`, which is removed, precede the
+  /// op's own results.
   void join(Op &op, const Op &quantizer, const std::vector<ValueId> &own) {
     take(op, quantizer, own);
     remove(&quantizer);
@@ -213,8 +218,8 @@ private:
       op.set(key, quantizer.getInt(key));
   }
 
-  /// The same if the fused op does not transpose its results; the other op then transposes them, if
-  /// needed.
+  /// Like join(), for ops that do not transpose their results. If products need the transpose,
+  /// `quantizer` becomes the op that transposes the 8-bit values.
   void joinRows(Op &op, Op &quantizer, bool hasBothForms, const std::vector<ValueId> &own) {
     if (!hasBothForms)
       return join(op, quantizer, own);
@@ -237,7 +242,7 @@ private:
         consumer.set(attr.key, attr.i);
   }
 
-  /// Lets the op that takes a value make it from these operands, as its epilogue.
+  /// Lets `consumer` compute the value that it reads, by op `kind` from the operands `from`.
   void make(Op &consumer, OpKind kind, const std::vector<ValueId> &from) {
     hasFused_ = true;
     consumer.epilogue = *plan::epilogueOf(consumer.kind);
@@ -246,7 +251,7 @@ private:
     consumer.operands.insert(consumer.operands.begin(), from.begin(), from.end());
   }
 
-  // ---- ops that make one value ----
+  // ---- ops with one fused result ----
 
   void fuseOne(Op &op, const OpInfo &info) {
     auto at = static_cast<size_t>(plan::positionOf(info.results, info.makes));
@@ -270,8 +275,8 @@ private:
     }
   }
 
-  /// The op computes the amax, and then the value is computed again, by the same op or from values
-  /// that it keeps.
+  /// The op computes the amax only. The value is recomputed, by the same op or from values that it
+  /// keeps.
   void fuseTensorwise(Op &op, const OpInfo &info, const Readers &readers,
                       const std::vector<ValueId> &own) {
     if (!info.takes(Epilogue::Amax))
@@ -298,8 +303,8 @@ private:
     quantizer.set(Key::zero_centered, producer.getInt(Key::zero_centered));
   }
 
-  /// A value that a backward op computes again in addition to its gradients is computed from what
-  /// the forward pass keeps.
+  /// If a backward op rewrites a forward value, lets the quantising op recompute that value from
+  /// what the forward pass keeps.
   void makeAgain(Op &back, const OpInfo &info) {
     auto [by, names] = *info.again;
     const OpInfo &other = plan::opInfo(by);
@@ -327,7 +332,7 @@ private:
     back.results.pop_back();
   }
 
-  // ---- ops that make two values, or both forms of blocks ----
+  // ---- ops with two fused results, or with blocks in both directions ----
 
   bool fuseBlocks(Op &op, const OpInfo &info, bool makesTwo) {
     BlockReaders ofX = blockReadersOf(op, op.results[0], likeOf(op, info));
@@ -341,7 +346,7 @@ private:
         return false;
       const Type &type = typeOf(dy);
       if (type.shape[type.rank - 1] % blockOf(ScaleBlocks::Rows128).cols != 0)
-        return true; // blocks of dx would have columns of gate and of up
+        return true; // a block of dx would contain columns of gate and of up
       transposed.insert(transposed.end(), ofY.transposed->results.begin(),
                         ofY.transposed->results.end());
       remove(ofY.transposed);
@@ -372,7 +377,8 @@ private:
     }
   }
 
-  /// One op finds both amaxes, and both values are quantised where the first of them was.
+  /// One op computes both amaxes, and both values are quantised at the position of the first
+  /// quantiser.
   void quantizeBoth(Op &back, const Readers &ofX, const Readers &ofY,
                     const std::vector<ValueId> &y) {
     const Readers &first = ofX.quantizer < ofY.quantizer ? ofX : ofY;
@@ -394,7 +400,7 @@ private:
       remove(op);
   }
 
-  // ---- amaxes that are handed on ----
+  // ---- the chain of observed amax values ----
 
   void findSeen() {
     for (const Op &op : segment_.ops)
@@ -433,10 +439,10 @@ private:
 
   plan::Segment &segment_;
   plan::Users users_;                 ///< before any change
-  std::vector<uint8_t> isLeft_;       ///< by value: a cell takes it
-  std::vector<uint8_t> isSeen_;       ///< by value: amaxes that are handed on
-  ValueId firstSeen_ = kNone;         ///< those that the segment begins with
-  std::map<ValueId, ValueId> amaxes_; ///< of norms, by their statistics
+  std::vector<uint8_t> isLeft_;       ///< by value: whether it is stored in a cell
+  std::vector<uint8_t> isSeen_;       ///< by value: whether it has observed amax values
+  ValueId firstSeen_ = kNone;         ///< the amax values with which the segment begins
+  std::map<ValueId, ValueId> amaxes_; ///< amax of a norm's output, by the norm's statistic
   std::vector<uint8_t> dead_;
   bool hasFused_ = false;
 };

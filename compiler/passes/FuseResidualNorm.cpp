@@ -11,7 +11,7 @@ namespace {
 using plan::Op;
 using plan::OpKind;
 
-/// The op that adds two operands and normalises the sum as this one does; nothing for other ops.
+/// The op that adds two operands and applies this norm to the sum; empty if there is none.
 std::optional<OpKind> fusedWithSum(OpKind norm) {
   for (int kind = 0; kind < plan::kOpCount; ++kind)
     if (plan::kOpInfos[static_cast<size_t>(kind)].norm == norm)
@@ -36,7 +36,7 @@ void fuseResidualNorm(plan::Segment &segment) {
       continue;
     const Op &add = segment.ops[def];
     norm.kind = *fused;
-    // x becomes the two terms of the sum, which is a result.
+    // The two terms replace x as operands; the sum becomes a result.
     norm.operands.front() = plan::operandNamed<OpKind::Add>(add, "b");
     norm.operands.insert(norm.operands.begin(), plan::operandNamed<OpKind::Add>(add, "a"));
     norm.results.insert(norm.results.begin(), sum);

@@ -1,6 +1,6 @@
-// Fuses the sum of two products, such as those of a layer and of its adapter, and the corresponding
-// sum of input gradients. The larger product adds the other one's result as it is written, which
-// saves one pass over the sum, and one rounding.
+// Fuses the sum of two products, such as those of a layer and of its adapter, into the larger
+// product, which adds the other product's result when it writes its own. Likewise fuses the
+// corresponding sums of input gradients. This saves one pass over the sum, and one rounding.
 #include <algorithm>
 
 #include "compiler/passes/Passes.h"
@@ -28,7 +28,7 @@ public:
   }
 
 private:
-  /// The product whose result only the sum reads; kNone if there is none.
+  /// The product whose only reader is the sum; kNone if the term is not such a product.
   uint32_t productOf(ValueId term, ValueId sum) const {
     uint32_t def = segment_.values[term].def;
     if (def == kNone || users_.count(term) != 1 || isOut(term) ||
@@ -43,7 +43,7 @@ private:
            segment_.outs.end();
   }
 
-  /// Numbers that a product adds up for each one of its result.
+  /// Length of the dimension over which the product sums.
   int64_t depthOf(uint32_t product) const {
     const Op &op = segment_.ops[product];
     const plan::Type &a = segment_.values[op.operands[0]].type;

@@ -1,5 +1,5 @@
-// Gathers weights: either once per step, before their first use, into a value that persists; or a
-// unit around each of its uses.
+// Gathers weights: either once per step, before their first use, into a value that stays; or the
+// blocks of a unit around each of its uses.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -16,9 +16,9 @@ using plan::OpKind;
 using plan::Type;
 using plan::ValueId;
 
-/// Consecutive uses of blocks that are gathered together: from the first op to the last.
+/// Consecutive uses of blocks that are gathered together, from the first op to the last one.
 struct Span {
-  std::vector<uint32_t> blocks; ///< that are used, in order of their first use
+  std::vector<uint32_t> blocks; ///< used blocks, in order of their first use
   uint32_t first, last;
 };
 
@@ -44,7 +44,7 @@ private:
   bool isGatheredAround(uint32_t block) const { return blocks_.strategy(block).shardsParams; }
   bool isKept(uint32_t block) const { return blocks_.strategy(block).keepsGathered(); }
 
-  /// The block whose weights the segment reads, if it is one of these; otherwise kNone.
+  /// The block whose weights the boundary reads, if `isOf` holds for it; otherwise kNone.
   uint32_t blockOfIn(const plan::Segment::Boundary &in, IsOf isOf) const {
     uint32_t block = blocks_.blockOf(plan::CellKind::Weight, in.cell);
     return block != kNone && (this->*isOf)(block) ? block : kNone;
@@ -55,7 +55,8 @@ private:
     });
   }
 
-  /// Block of each live-in weight value, if it is one of these; kNone for all other values.
+  /// By value: the block whose weights it is, if it is a live-in and `isOf` holds for the block;
+  /// otherwise kNone.
   std::vector<uint32_t> blocksOfLiveIns(IsOf isOf) const {
     std::vector<uint32_t> blocks(segment_.values.size(), kNone);
     for (const plan::Segment::Boundary &in : segment_.ins)
@@ -63,10 +64,10 @@ private:
     return blocks;
   }
 
-  // ---- optim, optim_grads: one gather per block and step, into the persistent whole ----
+  // ---- optim, optim_grads: one gather per block and step, into gathered weights that stay ----
 
-  /// Adds a gather of the block's shard, as the last update left it, into a whole that persists
-  /// from step to step. It runs in the first microbatch of a step; later ones use `kept`.
+  /// Adds a gather of the block's shard, as the last update wrote it, into weights that stay from
+  /// step to step. It runs in the first microbatch of a step; later microbatches use `kept`.
   ValueId gatherKept(std::vector<Op> &ops, uint32_t block, ValueId kept, std::string part,
                      std::string name, Scope scope) {
     ValueId from = plan::addLiveIn(segment_, std::move(part), role_, blocks_.shardCell(block));
@@ -107,7 +108,7 @@ private:
   void gatherAroundUses() {
     std::vector<uint32_t> blockOfWhole = blocksOfLiveIns(&WeightGatherer::isGatheredAround);
     // Views of live-in weights are created again in each span; the old ones are removed.
-    std::vector<int32_t> viewOf(segment_.values.size(), -1); // index of the view op
+    std::vector<int32_t> viewOf(segment_.values.size(), -1); // by value: index of the view op
     for (size_t i = 0; i < segment_.ops.size(); ++i) {
       const Op &op = segment_.ops[i];
       if (op.kind == OpKind::View && blockOfWhole[op.operands[0]] != kNone)
@@ -121,8 +122,8 @@ private:
     rewriteSpans(spans, viewOf, blockOfWhole, shards, std::move(ops));
   }
 
-  /// The gathers of blocks whose shards are divided once more: before all others, in the order of
-  /// the blocks. From here on `shards` contains their results.
+  /// The gathers of blocks whose shards are sharded further. They run before all others, in the
+  /// order of blocks. Afterwards, `shards` contains their results.
   std::vector<Op> gatherShards(std::vector<ValueId> &shards) {
     std::vector<Op> ops;
     for (uint32_t b = 0; b < blocks_.size(); ++b)
@@ -135,15 +136,16 @@ private:
 
   bool isLayer(uint32_t block) const { return plan::isLayer(plan_, plan_.blocks[block].unit); }
 
-  /// A block's uses are split if another layer is used in between, and between a layer's forward
-  /// and backward, so that no unit stays gathered after its last use. Where each parameter is a
-  /// block, a unit's blocks are gathered together, before the first use of one of them.
+  /// The spans of uses. A span ends where another layer is used in between, and between a layer's
+  /// forward and backward pass, so that no unit stays gathered after its last use. If each
+  /// parameter is a block, the blocks of a unit are gathered together, before the first use of any
+  /// of them.
   std::vector<Span> findSpans(const std::vector<int32_t> &viewOf,
                               const std::vector<uint32_t> &blockOfWhole) const {
     std::vector<Span> spans;
     bool byParam = blocks_.job().byParam;
     size_t count = byParam ? plan_.units.size() : blocks_.size();
-    std::vector<uint32_t> open(count, kNone); // index in spans
+    std::vector<uint32_t> open(count, kNone); // by block: index of its current span
     std::vector<plan::Phase> phaseOf(count, plan::Phase::Other);
     // The two latest uses by different layer units; they show whether another layer was used in
     // between.
@@ -183,7 +185,7 @@ private:
     return spans;
   }
 
-  /// Live-in wholes become live-in shards. Returns the shard value of each block.
+  /// Replaces live-in gathered weights by live-in shards. Returns the shard value of each block.
   std::vector<ValueId> replaceLiveIns() {
     std::vector<ValueId> shards(blocks_.size(), kNone);
     for (plan::Segment::Boundary &in : segment_.ins) {
@@ -202,10 +204,10 @@ private:
                     std::vector<Op> ops) {
     std::vector<Op> old = std::move(segment_.ops);
     ops.reserve(ops.size() + old.size() + 2 * spans.size());
-    std::vector<uint32_t> current(blocks_.size(), kNone); // current span
+    std::vector<uint32_t> current(blocks_.size(), kNone); // by block: its current span
     std::vector<ValueId> wholes(blocks_.size(), kNone);
     std::vector<std::pair<uint32_t, ValueId>> made(viewOf.size(),
-                                                   {kNone, kNone}); // view's span and value
+                                                   {kNone, kNone}); // by view: its span, value
     std::vector<int> count(blocks_.size(), 0);
     size_t next = 0;
     for (uint32_t i = 0; i < old.size(); ++i) {

@@ -17,7 +17,7 @@ using plan::ValueId;
 
 namespace {
 
-/// Rows of each op in BackwardRules.def.
+/// By op: its number of rows in BackwardRules.def.
 constexpr std::array<int, plan::kOpCount> rowsOfOps() {
   std::array<int, plan::kOpCount> rows{};
 #define RULE(op) ++rows[static_cast<size_t>(OpKind::op)];
@@ -141,7 +141,7 @@ void Gradients::contributeFirst(Op &op, ValueId of) {
   ValueId first = contribute(op, of);
   if (second == kNone)
     return;
-  grads_[of] = second; // the sum of all
+  grads_[of] = second; // the sum so far
   while (true) {
     Op &producer = segment_.ops[segment_.values[second].def];
     uint8_t result = segment_.values[second].defResult;
@@ -336,9 +336,10 @@ void Gradients::findSeeds() {
   }
 }
 
-/// Moves the count of tokens before the loss, because the op that replaces the loss needs it.
+/// Moves the ops that count tokens before the loss, because the op that replaces the loss reads the
+/// count.
 void Gradients::countBefore(Seed &seed) {
-  std::vector<uint32_t> later; // the ops that make it
+  std::vector<uint32_t> later; // the ops that compute the count
   for (uint32_t def = segment_.values[seed.tokens].def; def != kNone && def > seed.loss;
        def = segment_.values[segment_.ops[def].operands[0]].def)
     later.push_back(def);
@@ -354,7 +355,7 @@ void Gradients::countBefore(Seed &seed) {
   plan::renumber(segment_);
 }
 
-/// The step state at the op: losses are added to it in place.
+/// The step state at this position. Losses are added to it in place.
 ValueId Gradients::stateAt(size_t index) const {
   ValueId state = kNone;
   for (size_t i = 0; i < segment_.ops.size(); ++i) {

@@ -1,6 +1,6 @@
-// State of reverse-mode differentiation of a training body: what the rules of BackwardRules.def
-// read and write. A parameter's gradient is one value into which later contributions accumulate. An
-// activation's gradient is summed if the activation has several users.
+// State of reverse-mode differentiation of a training body, which the rules of BackwardRules.def
+// read and change. All contributions to a parameter's gradient accumulate into one value. The
+// gradient of an activation with several users is the sum of their contributions.
 #pragma once
 
 #include <map>
@@ -39,23 +39,21 @@ public:
     return plan::makeOp(kind, operands, unit_, loc_);
   }
 
-  /// Adds a result to the op that contributes to the gradient of `of`. If `of` is a parameter, the
+  /// Adds a result to the op: its contribution to the gradient of `of`. If `of` is a parameter, the
   /// result is its gradient, into which later contributions accumulate. If it is an activation, the
-  /// rule passes the result to settle().
+  /// rule must pass the result to settle().
   plan::ValueId contribute(plan::Op &op, plan::ValueId of);
 
-  /// Makes `contribution` the gradient of an activation, or adds it to the sum so far. A
-  /// contribution of another type, namely a sum of different ones, is first rounded to the
-  /// activation's type.
+  /// Makes `contribution` the gradient of an activation, or adds it to the sum so far. If an
+  /// earlier contribution has another type, the sum is rounded to the activation's type.
   void settle(plan::ValueId of, plan::ValueId contribution);
 
   /// Removes and returns the gradient of an activation: the caller's op adds it to its own
   /// contribution.
   plan::ValueId take(plan::ValueId of);
 
-  /// Appends an op whose only result contributes to the gradient of an activation or of a
-  /// parameter, if that gradient is needed. The next two functions do the same for several
-  /// activations, and for a parameter.
+  /// Appends an op whose only result contributes to the gradient of an activation or a parameter,
+  /// if that gradient is needed.
   void emitFor(plan::ValueId of, plan::Op op);
   /// Appends an op with one result per activation.
   void emitForEach(std::span<const plan::ValueId> of, plan::Op op);
@@ -65,13 +63,13 @@ public:
   void append(plan::Op op) { plan::append(segment_, std::move(op)); }
   /// Replaces the current forward op.
   void replaceForward(plan::Op op);
-  /// Adds to an op that replaces the forward op a result that contributes to a parameter's
-  /// gradient. It becomes the first contribution, since the other ones are computed later.
+  /// Adds a result to an op that replaces the forward op. The result is the first contribution to a
+  /// parameter's gradient, since all others are computed later.
   void contributeFirst(plan::Op &op, plan::ValueId of);
 
   /// The forward op that defines the value.
   plan::Op producerOf(plan::ValueId value) const;
-  /// The same, or nothing for a live-in value.
+  /// Like producerOf(), but empty for a live-in value.
   std::optional<plan::Op> findProducer(plan::ValueId value) const;
   /// Appends an op that recomputes a forward value.
   plan::ValueId makeAgain(plan::ValueId value, plan::Op op);
@@ -79,13 +77,14 @@ public:
   /// needed for gradients.
   plan::ValueId emitLike(plan::ValueId value, std::string name, plan::Op op);
   int64_t groupSize(int16_t group) const { return plan_.groupSize(group); }
-  /// The op with the softmax statistics of this rank's vocabulary shard from which `vocab_loss` is
-  /// computed.
+  /// The op that computes the softmax statistics, over this rank's vocabulary shard, that `loss`
+  /// reads.
   plan::Op statsOf(const plan::Op &loss) const;
-  /// What gradients of the losses of tokens begin with: the weights of the loss of pairs that is
-  /// made of them, else `mask`.
+  /// The factor of each token with which gradients of token losses start: the weights of the
+  /// preference loss that is computed from these losses; if there is none, `mask`.
   plan::ValueId weightsOf(const plan::Op &loss, plan::ValueId mask) const;
-  /// The views that split a value into pieces, of which `first` reads the first one.
+  /// All views that split a value into pieces; the result of the first view is the operand of
+  /// `first`.
   std::vector<plan::ValueId> piecesOf(const plan::Op &first) const;
   /// Appends a cast of a gradient.
   plan::ValueId castTo(plan::ValueId gradient, DType dtype);
@@ -96,10 +95,10 @@ public:
   /// each rank.
   bool isBetweenRanks(plan::ValueId value) const;
 
-  /// An op that starts the gradients of the current loss, as its STARTS_GRADIENT row says. Its
-  /// operands are those given, then the token count over all slices of the sequences if the loss
-  /// divides by it, then the step state if that holds a loss scale. The caller appends the op, or
-  /// replaces the loss by it.
+  /// Creates the op that starts the gradient of the current loss, as its STARTS_GRADIENT row says.
+  /// Its operands are those given, then the token count over all slices of the sequences if the
+  /// loss divides by it, then the step state if that holds a loss scale. The caller appends the op,
+  /// or replaces the loss by it.
   plan::Op start(std::initializer_list<plan::ValueId> operands, bool isAppended) const;
 
 private:
@@ -110,7 +109,7 @@ private:
   };
   void findWanted();
   void findSeeds();
-  /// The op that makes losses of pairs of these losses of tokens; null if there is none.
+  /// The op that computes a preference loss from these token losses; null if there is none.
   const plan::Op *findPairs(const plan::Op &loss) const;
   /// The number of unmasked tokens, summed over the ranks that have slices of the same sequences.
   plan::ValueId countOf(plan::ValueId mask) const;
@@ -121,7 +120,7 @@ private:
 
   const plan::Plan &plan_;
   plan::Segment &segment_;
-  bool isScaled_;                    ///< there is a loss scale
+  bool isScaled_;                    ///< whether there is a loss scale
   std::vector<plan::ValueId> grads_; ///< gradient of each forward value so far
   std::map<std::pair<plan::ValueId, DType>, plan::ValueId> casts_;
   std::vector<int> contributions_; ///< number of contributions, for names

@@ -12,8 +12,9 @@
 // clang-format on
 //
 // Several groups may hold the same shards. Then the shard of a gradient is all-reduced over the
-// ranks that hold it, after the last microbatch. If these divide the state of a shard, its gradient
-// is reduce-scattered instead, and the shard of the weights is gathered before the first forward.
+// ranks that hold it, after the last microbatch. If the optimizer state of a shard is sharded
+// further over these ranks, the gradient is reduce-scattered instead, and the shard of the weights
+// is gathered before the first forward pass.
 #include <algorithm>
 
 #include "compiler/passes/BlockCollectives.h"
@@ -25,8 +26,8 @@
 namespace shardc::passes {
 namespace {
 
-/// Collectives inside layers have a stream of their own, so that they never queue after those of
-/// blocks; transfers between slices of sequences have another one, beside attention.
+/// Collectives inside layers have their own stream, so that they never queue behind those of
+/// blocks. Transfers between slices of sequences have another stream, beside attention.
 plan::StreamKind streamOf(const plan::Plan &plan, int16_t group) {
   int16_t context = plan::groupOfKind(plan, plan::GroupKind::Context);
   if (context < 0)
@@ -40,9 +41,9 @@ plan::StreamKind streamOf(const plan::Plan &plan, int16_t group) {
   return isOfContext ? plan::StreamKind::Context : plan::StreamKind::Layer;
 }
 
-/// Sums go in the order of ranks where runs have to repeat to the bit. Large gathers between
-/// tensor-parallel ranks take copy engines, which leave the multiprocessors to the weight gradients
-/// beside them.
+/// In deterministic runs, sums must be added in the order of ranks. Large gathers between
+/// tensor-parallel ranks use copy engines, which leave the multiprocessors to the weight gradients
+/// that run at the same time.
 plan::Transport transportOf(const plan::Plan &plan, const plan::Segment &segment,
                             const plan::Op &op) {
   if (plan.job.model.deterministicMode)

@@ -1,4 +1,4 @@
-// Orders parameters in blocks so that no shard boundary cuts a row, with as little padding as
+// Orders parameters in blocks so that no shard boundary splits a row, with as little padding as
 // possible.
 #include "compiler/passes/Layout.h"
 
@@ -9,23 +9,25 @@
 namespace shardc::passes {
 namespace {
 
-/// Larger least common multiples are not tried: the padding would be larger than any unit.
+/// Larger least common multiples are not tried, because the padding would exceed the size of any
+/// unit.
 constexpr int64_t kGranuleMax = int64_t{1} << 40;
 
-/// Padding that one block may cost over separate ones before it is split: 1/64 of the unit.
+/// A unit is laid out in several blocks if a single block would need more additional padding than
+/// 1/64 of the unit.
 constexpr int64_t kPaddingShare = 64;
 
 int64_t roundUp(int64_t value, int64_t to) { return (value + to - 1) / to * to; }
 
-/// Least common multiple, or kGranuleMax if it would be larger.
+/// Least common multiple, at most kGranuleMax.
 int64_t boundedLcm(int64_t a, int64_t b) {
   int64_t step = a / std::gcd(a, b);
   return step > kGranuleMax / b ? kGranuleMax : std::min(step * b, kGranuleMax);
 }
 
-/// Places the parameters one after the other, with shards of `shard` elements, a multiple of all
-/// row sizes. A parameter that a boundary cuts starts at a multiple of its row size, so boundaries
-/// fall between rows.
+/// Places the parameters one after the other. Shards have `shard` elements, a multiple of all row
+/// sizes. A parameter that a shard boundary splits starts at a multiple of its row size, so
+/// boundaries fall between rows.
 int64_t place(const std::vector<LayoutParam> &params, int64_t shard, LayoutBlock *block) {
   int64_t at = 0;
   for (const LayoutParam &param : params) {
@@ -70,7 +72,7 @@ std::vector<LayoutBlock> layOut(const std::vector<LayoutParam> &params, int64_t 
   if (shards == 1 || rows.size() <= 1)
     return {std::move(whole)};
 
-  // One-dimensional parameters can be cut anywhere; they fill the first block.
+  // One-dimensional parameters may be split anywhere, so they fill the first block.
   std::vector<LayoutBlock> split;
   int64_t splitNumel = 0;
   for (int64_t row : rows) {

@@ -1,4 +1,4 @@
-// Layout of a unit's parameters in flat, sharded blocks: the arithmetic of pass shard-units.
+// Layout of a unit's parameters in flat, sharded blocks: the arithmetic of pass ShardUnits.
 #pragma once
 
 #include <cstdint>

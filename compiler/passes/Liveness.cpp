@@ -1,5 +1,5 @@
-// Follows the program backwards as a graph of segments and variants, with a set of cells at each
-// node, until no set grows.
+// Propagates sets of live cells backwards through the graph of segments and variants, until no set
+// grows.
 #include "compiler/passes/Liveness.h"
 
 #include <algorithm>
@@ -16,7 +16,7 @@ using plan::Op;
 using plan::Tie;
 using plan::ValueId;
 
-/// One run of a segment in one variant, as a node of the program's graph.
+/// A run of a segment in one variant: a node of the program's graph.
 struct Node {
   uint32_t segment;
   plan::Variant variant;
@@ -44,15 +44,15 @@ private:
     return from;
   }
 
-  /// Walks a launch that names its microbatch, or a loop of such launches. `counts` holds, for each
-  /// segment, how often it has run.
+  /// Walks a launch that names its microbatch, or a loop of such launches. `counts`: for each
+  /// segment, how often it has run before.
   Exits walkNamed(const plan::ProgramNode &node, const std::vector<int64_t> &counts, Exits from) {
     if (node.kind != plan::ProgramNode::Loop)
       return {visit(node, variantOf(node, counts, 0), from)};
     for (int64_t turn = 0; turn < node.count;) {
       int64_t alike = iterationsAlike(node, counts, turn);
-      // Of iterations that execute alike, the second one follows the first, and every other one
-      // follows its predecessor in the same way.
+      // Two iterations represent all iterations that execute alike: the second follows the first,
+      // and each later one follows its predecessor in the same way.
       for (int64_t i = 0; i < std::min<int64_t>(alike, 2); ++i)
         for (const plan::ProgramNode &run : node.children)
           from = run.kind == plan::ProgramNode::Loop
@@ -63,7 +63,7 @@ private:
     return from;
   }
 
-  /// Iterations of the loop from this one on in which all runs have the same variants.
+  /// The number of iterations, from this one on, in which all launches have the same variants.
   int64_t iterationsAlike(const plan::ProgramNode &loop, const std::vector<int64_t> &counts,
                           int64_t turn) const {
     int64_t alike = loop.count - turn;
@@ -94,7 +94,7 @@ private:
       exits.insert(exits.end(), from.begin(), from.end());
       return exits;
     }
-    case plan::ProgramNode::Loop: // its runs name their microbatch
+    case plan::ProgramNode::Loop: // its launches name their microbatch
       break;
     }
     return from;
@@ -154,7 +154,7 @@ std::vector<uint8_t> flagsOf(const CellSet &set, size_t cells) {
   return flags;
 }
 
-/// Cells that a segment reads before it writes them, and cells to which it gives new content.
+/// Cells that a segment reads before it writes them, and cells whose content it replaces.
 struct Effect {
   CellSet uses, defines;
 };
@@ -190,8 +190,8 @@ public:
   }
 
 private:
-  /// Whether storing to the cell replaces its whole content. A store to a ring replaces one slot,
-  /// so it replaces everything only in the first microbatch of a step.
+  /// Whether a store replaces the whole content of the cell. A store to a ring replaces one slot,
+  /// so only the store of a step's first microbatch counts as replacing all content.
   bool isWhole(uint32_t cell) const { return !role_.cells[cell].isRing() || variant_.isFirst(); }
 
   void execute(const Op &op) {
@@ -215,12 +215,12 @@ private:
   const plan::Role &role_;
   const plan::Segment &segment_;
   plan::Variant variant_;
-  std::vector<uint32_t> cellOf_; ///< cell whose content a live-in value is
-  std::vector<ValueId> same_;    ///< the value that a skipped op's result is
+  std::vector<uint32_t> cellOf_; ///< by value: the cell that the live-in reads
+  std::vector<ValueId> same_;    ///< by value: the value that a skipped op returns
   Effect effect_;
 };
 
-/// The effects of all nodes: the same for all runs of a segment in one variant.
+/// The effect of each node. Runs of a segment in the same variant share one entry of `known`.
 std::vector<const Effect *> effectsOf(const plan::Role &role, const std::vector<Node> &nodes,
                                       std::map<std::pair<uint32_t, plan::Variant>, Effect> &known) {
   std::vector<const Effect *> effects;

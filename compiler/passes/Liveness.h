@@ -1,4 +1,4 @@
-// Backward liveness analysis of cells over the program, as a graph of segments and variants.
+// Backward liveness analysis of cells over the program.
 #pragma once
 
 #include <vector>
@@ -7,12 +7,12 @@
 
 namespace shardc::passes {
 
-/// Which cells are live at the start and at the end of a segment, in any of its variants.
+/// The cells that are live at the start and at the end of a segment, in any of its variants.
 struct CellLiveness {
   std::vector<uint8_t> atStart, atEnd; ///< by cell
 };
 
-/// Liveness of the role's cells for each of its segments.
+/// By segment: the liveness of the role's cells.
 std::vector<CellLiveness> cellLiveness(const plan::Role &role);
 
 } // namespace shardc::passes

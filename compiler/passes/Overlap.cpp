@@ -1,9 +1,9 @@
 // Loop rotation: moves the gathers at the beginning of every forward pass to the end of the
-// preceding segment, where they overlap the optimizer instead of delaying the first product. Cells
-// keep the units that are gathered at the beginning of a step: `update` and `prologue` fill them,
-// and training and evaluation read them. This applies only if a step has one microbatch; otherwise
-// these units would have to stay gathered through all microbatches. Shards of these units that are
-// gathered themselves move with them: first the shard, then the unit.
+// preceding segment, where they overlap the optimizer instead of delaying the first product. The
+// gathered units are kept in cells: `update` and `prologue` fill them, training and evaluation read
+// them. This applies only if a step has one microbatch; otherwise these units would have to stay
+// gathered through all microbatches. If shards of these units are gathered themselves, those
+// gathers move along: first the shard is gathered, then the unit.
 #include <algorithm>
 #include <optional>
 
@@ -20,7 +20,7 @@ using plan::Op;
 using plan::OpKind;
 using plan::ValueId;
 
-/// The number of units whose gathers are at the beginning of a body: the first unit, and the one
+/// The number of units that are gathered at the beginning of a body: the first unit, and the one
 /// that is prefetched.
 constexpr size_t kUnitsAhead = 2;
 
@@ -40,20 +40,21 @@ public:
     for (const Op &gather : gathers_)
       for (const plan::Segment &segment : role_.segments)
         if (beginsWithGathers(segment) && indexIn(segment, gather) == kNone)
-          return; // bodies with different beginnings
+          return; // bodies begin with different gathers
     for (const Op &gather : gathers_)
       rotate(gather, role_.segments[update], role_.segments[prologue]);
     dropUnusedCells(role_);
   }
 
 private:
-  /// Only bodies that begin a microbatch start with weights that were gathered ahead; a backward
-  /// pass follows a forward pass.
+  /// Only bodies that begin a microbatch can start with weights that were gathered ahead. A
+  /// backward pass follows a forward pass, so it cannot.
   static bool beginsWithGathers(const plan::Segment &segment) {
     return segment.body && segment.kind != plan::SegmentKind::Backward;
   }
 
-  /// The gathers of the first units, in order: of the forward pass, which gathers no block again.
+  /// Finds the gathers of the forward pass's first units, in order. The first repeated block ends
+  /// the forward pass.
   void findGathers(const plan::Segment &body) {
     std::vector<int32_t> units;
     for (const Op &op : body.ops) {
@@ -74,8 +75,8 @@ private:
     return static_cast<int32_t>(op.getInt(plan::AttrKey::block));
   }
 
-  /// The first gather of the block that has the predicate, and has a result whether it is skipped
-  /// or not; kNone if there is none.
+  /// The block's first gather that has the predicate, and that has a result even if it is skipped;
+  /// kNone if there is none.
   static uint32_t indexOf(const plan::Segment &segment, int32_t block, plan::Pred pred) {
     for (uint32_t i = 0; i < segment.ops.size(); ++i) {
       const Op &op = segment.ops[i];
@@ -89,7 +90,7 @@ private:
     return indexOf(segment, blockOf(gather), gather.pred);
   }
 
-  /// Moves the gather of the block's shard, if bodies have one.
+  /// Moves the gather of the block's shard, if bodies have such a gather.
   void rotateShard(int32_t block, plan::Segment &update, plan::Segment &prologue) {
     uint32_t slot = plan::findCell(role_, plan::CellKind::WeightShard, block);
     uint32_t shard = plan::findCell(role_, plan::CellKind::Weight, block);
@@ -107,7 +108,7 @@ private:
       fillShard(*segment, *gather, slot, shard);
   }
 
-  /// Bodies find the whole shard in its cell.
+  /// Removes the gather of the shard; the body reads the gathered shard from its cell.
   static void removeGather(plan::Segment &segment, uint32_t at, uint32_t slot, uint32_t shard) {
     ValueId gathered = segment.ops[at].results[0], kept = segment.ops[at].ties[0].value;
     segment.ops.erase(segment.ops.begin() + at);
@@ -119,8 +120,8 @@ private:
     plan::renumber(segment);
   }
 
-  /// Gathers the shard that the segment stored, or the slot's content if it stored none. Nothing
-  /// else reads the slot, except updates of weights that are halves of their masters.
+  /// Gathers the shard that the segment wrote or, if it wrote none, the content of the slot. Except
+  /// for updates of weights that are halves of their masters, nothing else reads the slot.
   void fillShard(plan::Segment &segment, Op gather, uint32_t slot, uint32_t shard) {
     bool isKept = readsCell(slot);
     auto left = std::ranges::find(segment.outs, slot, &plan::Segment::Boundary::cell);
@@ -182,7 +183,8 @@ private:
     plan::renumber(segment);
   }
 
-  /// After the op that writes the shard, or at the beginning if the segment does not write it.
+  /// Adds the gather after the op that writes the shard, or at the beginning if the segment does
+  /// not write it.
   void fillCell(plan::Segment &segment, const Op &gather, uint32_t shardCell, uint32_t cell,
                 const std::string &name) {
     ValueId shard = kNone;
@@ -206,7 +208,7 @@ private:
     plan::renumber(segment);
   }
 
-  /// A unit's gathers stand together: behind the last op that writes one of their shards.
+  /// The position of a unit's gathers: after the last op that writes one of their shards.
   uint32_t behindUnit(const plan::Segment &segment, int32_t unit) const {
     uint32_t position = 0;
     for (const Op &gather : gathers_) {
@@ -225,7 +227,7 @@ private:
 
   plan::Plan &plan_;
   plan::Role &role_;
-  bool byParam_; ///< units have a block for each parameter
+  bool byParam_; ///< whether units have a block for each parameter
   std::vector<Op> gathers_;
 };
 

@@ -1,7 +1,8 @@
-// Lets rows that move in pieces between the ranks of a layer (Partition.cpp) move beside products.
-// A product of gathered rows becomes one for each piece, which needs that piece alone, and so does
-// a product whose sum is scattered in pieces. Then ops are ordered so that compute does something
-// else while a piece moves. Weight gradients are made of all rows at once: sums are the same.
+// Overlaps products with transfers of row pieces between tensor-parallel ranks (Partition.cpp). A
+// product of gathered rows becomes one product for each piece, which reads that piece alone; so
+// does a product whose sum is scattered in pieces. Then ops are reordered so that compute runs
+// other ops while a piece is transferred. Weight gradients are still computed from all rows at
+// once, so sums keep their order.
 #include <algorithm>
 
 #include "compiler/passes/Partition.h"
@@ -24,7 +25,7 @@ public:
   ProductCutter(const plan::Plan &plan, plan::Segment &segment)
       : plan_(plan), segment_(segment), users_(segment), scatters_(segment.ops.size(), 0) {}
 
-  /// False if nothing moves in pieces.
+  /// Returns false if no rows are transferred in pieces.
   bool run() {
     std::vector<Op> old = segment_.ops;
     for (size_t i = 0; i < old.size(); ++i)
@@ -60,7 +61,7 @@ private:
     return plan::isLayerProduct(op.kind) && !op.getBool(Key::trans_a) && op.ties.empty() &&
            op.pred == plan::Pred::Always;
   }
-  /// Whether an operand has a row for each of the result's.
+  /// Whether the operand has one row for each row of the result.
   static bool isOfRows(const Op &op, size_t operand) {
     const plan::OpFactors &factors = plan::factorsOf(op);
     return factors.operand(operand).atoms[0].factor == factors.result(0).atoms[0].factor;
@@ -76,7 +77,7 @@ private:
     return std::ranges::all_of(op.results, isDivided);
   }
 
-  /// The pieces in which the product's rows arrive, or none.
+  /// The gathered pieces of the product's first operand; empty if it is not gathered in pieces.
   std::vector<ValueId> gatheredPieces(const Op &op) const {
     uint32_t def = op.operands.empty() ? kNone : segment_.values[op.operands[0]].def;
     if (def == kNone || segment_.ops[def].kind != OpKind::Pack || op.getBool(Key::trans_a))
@@ -89,7 +90,7 @@ private:
     return areGathered && pieces.size() > 1 ? pieces : std::vector<ValueId>();
   }
 
-  /// The pieces in which the op's only result is given away, or none.
+  /// The pieces in which the op's only result is scattered; empty if it is not scattered in pieces.
   std::vector<ValueId> scatteredPieces(const Op &op) const {
     if (op.results.size() != 1 || users_.count(op.results[0]) < 2)
       return {};
@@ -131,7 +132,7 @@ private:
       }
       parts.push_back(std::move(part));
     }
-    // Gradients of norms add the last piece first.
+    // The backward op of a norm is split in descending order of pieces.
     if (op.phase == plan::Phase::Backward && !op.isRecomputed)
       std::ranges::reverse(parts);
     std::ranges::move(parts, std::back_inserter(ops_));
@@ -162,7 +163,7 @@ private:
     return rows;
   }
 
-  /// Several products may take the same rows.
+  /// Several products may read the same rows, so the name contains the product's result.
   ValueId addRows(ValueId whole, const Op &product, int64_t piece, int64_t count) {
     ValueId rows = addPiece(whole, piece, count);
     segment_.values[rows].name = fmt::format("{}.of.{}.{}", segment_.values[whole].name,
@@ -179,7 +180,7 @@ private:
   const plan::Plan &plan_;
   plan::Segment &segment_;
   plan::Users users_;             ///< before any change
-  std::vector<uint8_t> scatters_; ///< by op: a view that a product writes itself
+  std::vector<uint8_t> scatters_; ///< by op: whether it is a view that a product now writes
   std::vector<Op> ops_;
   bool hasPieces_ = false;
 };

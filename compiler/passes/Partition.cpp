@@ -1,13 +1,15 @@
-// Cuts sequences among context-parallel ranks (SequenceSlices.cpp, ContextAttention.cpp), and
-// layers among tensor-parallel ranks. The parameter table says which dimension of each weight is to
-// be cut; the ops follow by their factors (runtime/plan/Factors.h): from whole shapes to those of
-// one rank, with the collectives between products. A factor that operands and results have is cut
-// in all of them, and one that results lack leaves parts of a sum. For products this is
-// Megatron-LM's arrangement: one by columns takes all of its operand, one by rows leaves parts of a
-// sum. With sequence parallelism, what lies between a sum and the next product by columns is
-// divided by rows of batch × sequence, which is contiguous where a part of a sequence would not be,
-// or in several pieces, each of which is divided so (RowPieces.cpp). `backward` makes the
-// collectives of gradients from those that stand here.
+// Shards sequences over context-parallel ranks (SequenceSlices.cpp, ContextAttention.cpp), and
+// layers over tensor-parallel ranks. The parameter table says which dimension of each weight is
+// sharded; the ops follow by their factors (runtime/plan/Factors.h): whole shapes become those of
+// one rank, with collectives between products. A factor of operands and results is sharded in all
+// of them; a factor that the results lack makes them partial sums. For products this is
+// Megatron-LM's arrangement: a column-parallel product reads the whole operand, a row-parallel
+// product computes a partial sum.
+//
+// With sequence parallelism, values between a sum and the next column-parallel product are sharded
+// by rows of batch × sequence. Such a shard is contiguous, which a part of each sequence would not
+// be. Rows may also be split into several pieces, each of which is sharded (RowPieces.cpp). Pass
+// `backward` derives the collectives of gradients from those that this file writes.
 #include <algorithm>
 #include <array>
 #include <functional>
@@ -36,12 +38,12 @@ using Key = plan::AttrKey;
 
 /// What a rank has of a value.
 enum class Part : uint8_t {
-  Whole,   ///< all of it, the same on all ranks
-  Rows,    ///< some of the rows of batch × sequence
-  Columns, ///< some of one dimension: of the columns, or of the heads
+  Whole,   ///< all of it, equal on all ranks
+  Rows,    ///< a shard of the rows of batch × sequence
+  Columns, ///< a shard of one dimension: of the columns, or of the heads
 };
 
-/// The dimension of a value that is divided among ranks, and the rank's share.
+/// The sharded dimension of a value, and the rank's part of it.
 struct CutDim {
   uint8_t dim = 0;
   int64_t part = 1, whole = 1;
@@ -50,7 +52,7 @@ struct CutDim {
 /// Alignment of a parameter's start in elements: 16 bytes in 16-bit types.
 constexpr int64_t kParamAlign = 8;
 
-/// The group of tensor-parallel ranks if parameters are still to be cut among them; otherwise -1.
+/// The group of tensor-parallel ranks, if parameters are still to be sharded over it; otherwise -1.
 int16_t groupToCut(const plan::Plan &plan) {
   int16_t group = plan::groupToCutOf(plan, plan::GroupKind::Tensor);
   auto isToCut = [&](const plan::Param &param) {
@@ -60,7 +62,7 @@ int16_t groupToCut(const plan::Plan &plan) {
   return std::ranges::any_of(plan.params, isToCut) ? group : int16_t{-1};
 }
 
-/// How many of so many tensor-parallel ranks have the same key/value head.
+/// Of `ranks` tensor-parallel ranks, the number that have the same key/value head.
 int64_t ranksOfKey(const plan::Plan &plan, int64_t ranks) {
   for (const plan::Role &role : plan.roles)
     for (const plan::Segment &segment : role.segments)
@@ -70,8 +72,8 @@ int64_t ranksOfKey(const plan::Plan &plan, int64_t ranks) {
   return 1;
 }
 
-/// Sets parameters to the types of a rank's part, and blocks to their size. Returns the parameters
-/// that it cut; others may already be divided among other ranks.
+/// Sets parameters to the types of a rank's shard, and blocks to their new size. Returns the
+/// parameters that it sharded; others may already be sharded over other groups.
 std::vector<bool> cutParams(plan::Plan &plan) {
   std::vector<bool> isCut;
   for (plan::Block &block : plan.blocks)
@@ -91,16 +93,16 @@ std::vector<bool> cutParams(plan::Plan &plan) {
   return isCut;
 }
 
-/// Groups of ranks by their key/value heads.
+/// Groups of ranks with the same key/value heads, and with different ones.
 struct KeyGroups {
   int16_t same, different;
 };
 
 class Partitioner {
 public:
-  /// `isCut`: of each parameter, whether ranks of the group have parts of it. Ranks of `keys.same`
-  /// have the same key/value heads, those of `keys.different` have none in common; -1 if no two
-  /// ranks do so. Rows are divided in so many pieces.
+  /// `isCut`: for each parameter, whether it is sharded over the group. `keys`: the ranks that have
+  /// the same key/value heads, and the ranks that have none in common; both are -1 if each head is
+  /// on one rank only. Rows are split into `pieces` pieces.
   Partitioner(const plan::Plan &plan, const plan::Role &role, plan::Segment &segment, int16_t group,
               const std::vector<bool> &isCut, const KeyGroups &keys, int64_t pieces)
       : plan_(plan), segment_(segment), group_(group), sharedKeys_(keys.same),
@@ -123,7 +125,7 @@ public:
       cut(std::move(op));
     }
     plan::replaceOps(segment_, std::move(ops_));
-    if (pieceCount_ > 1) // pieces stand for what is divided by rows
+    if (pieceCount_ > 1) // pieces replace the values that are sharded by rows
       plan::dropUnusedValues(segment_);
   }
 
@@ -150,8 +152,7 @@ private:
 
   // ---- factors ----
 
-  /// A factor of an op that is divided among ranks, in the same way as in the operand that
-  /// determines it.
+  /// A factor of an op that is sharded, and the operand's dimension that determines how.
   struct Cut {
     FactorId factor;
     CutDim extent;
@@ -161,7 +162,7 @@ private:
     return row.transposedBy && op.getBool(*row.transposedBy);
   }
 
-  /// The cut of the op's activations; if they are not cut, that of a parameter.
+  /// The sharded factor of the op's activations; if they are not sharded, that of a parameter.
   std::optional<Cut> cutOf(const Op &op, const OpFactors &factors) const {
     std::optional<Cut> ofParam;
     for (size_t i = 0; i < op.operands.size(); ++i) {
@@ -196,8 +197,8 @@ private:
     return false;
   }
 
-  /// Whether the index in a group says where a part along the factor begins, to an op that needs to
-  /// know: labels and ids point into it, or random numbers count it.
+  /// Whether the op needs the rank's index to know where its part along the factor begins: because
+  /// labels or ids refer to positions along it, or because random numbers depend on these.
   static bool takesIndex(const Op &op, const OpFactors &factors, FactorId factor) {
     bool isReported = false, isPointedInto = false;
     for (size_t i = 0; i < op.operands.size(); ++i) {
@@ -220,7 +221,8 @@ private:
   // ---- values ----
 
   Part partOf(ValueId value) const { return value < parts_.size() ? parts_[value] : Part::Whole; }
-  /// How the parameter's value is cut; null for activations, and if ranks have all of it.
+  /// How the parameter is sharded; null for activations and for parameters that each rank has
+  /// whole.
   const plan::Split *splitOf(ValueId value) const {
     const plan::Param *param = value < params_.size() ? params_[value] : nullptr;
     if (param != nullptr && isCut_[static_cast<size_t>(param - plan_.params.data())])
@@ -230,7 +232,8 @@ private:
     return nullptr;
   }
   bool isParam(ValueId value) const { return value < params_.size() && params_[value] != nullptr; }
-  /// A parameter that all ranks of the group have. Experts are of other groups.
+  /// Whether the value is a parameter of which each rank of the group has a copy. Experts have
+  /// other groups.
   bool isCopied(ValueId value, int16_t group) const {
     return isParam(value) &&
            std::ranges::find(params_[value]->copies, group) != params_[value]->copies.end();
@@ -242,11 +245,11 @@ private:
   static int64_t rowsOf(const Type &type) {
     return type.numel() / std::max<int64_t>(type.shape[type.rank - 1u], 1);
   }
-  /// The type with the rows of one rank, in one piece.
+  /// The type of one piece of a rank's rows.
   Type rowsOfRank(const Type &type) const {
     return Type::of(type.dtype, {rowsOf(type) / ranks_ / pieceCount_, type.shape[type.rank - 1u]});
   }
-  /// Lets a rank have as much of a dimension of the value as of an operand's.
+  /// Marks a dimension of the value as sharded in the same proportion as `like`.
   void becomeCut(ValueId value, uint8_t dim, const CutDim &like) {
     int64_t &extent = segment_.values[value].type.shape[dim];
     SHARDC_CHECK(extent * like.part % like.whole == 0, "'{}' has {} columns for {} ranks",
@@ -256,7 +259,7 @@ private:
     extent = cuts_[value].part;
   }
 
-  /// Lets a value be divided by rows, in pieces of this type.
+  /// Marks a value as sharded by rows. Returns its pieces, which have this type.
   const std::vector<ValueId> &becomeRows(ValueId value, const Type &type) {
     parts_[value] = Part::Rows;
     if (pieceCount_ == 1) {
@@ -287,16 +290,17 @@ private:
     ops_.push_back(std::move(op));
   }
 
-  /// The channel is chosen where all collectives of a step are known.
+  /// A collective without a channel. Pass InsertCollectives chooses it, when all collectives of a
+  /// step are known.
   Op collective(OpKind kind, ValueId operand) const {
     Op op = plan::makeOp(kind, {operand}, unit_, loc_);
     op.group = group_;
     return op;
   }
 
-  /// A value that all ranks have, as ops take it that give it a part of its gradient.
+  /// A view of a whole value for ops that compute only a part of its gradient.
   ValueId shared(ValueId value) { return shared(value, group_); }
-  /// The value as ranks of `group` have it; a value is divided by one group only.
+  /// Such a view for `group`. A value is shared by one group only.
   ValueId shared(ValueId value, int16_t group) {
     if (shared_[value] != kNone)
       return shared_[value];
@@ -309,7 +313,7 @@ private:
     return shared_[value] = result;
   }
 
-  /// All rows of a value that is divided by rows.
+  /// Gathers all rows of a value that is sharded by rows.
   ValueId gathered(ValueId value) {
     if (gathered_[value] != kNone)
       return gathered_[value];
@@ -332,13 +336,14 @@ private:
     return gathered_[value];
   }
 
-  /// The operand of a column-parallel product, with all rows.
+  /// The operand of a column-parallel product: the value with all rows, shared by the group.
   ValueId wholeOf(ValueId value) {
     SHARDC_CHECK(partOf(value) != Part::Columns, "'{}' is cut by columns", nameOf(value));
     return partOf(value) == Part::Rows ? gathered(value) : shared(value);
   }
 
-  /// Appends an op whose result is a part of a sum, and makes the sum under the result's name.
+  /// Appends an op whose result is a partial sum, and the sum over ranks, which has the name of the
+  /// result.
   void appendSummed(Op op) {
     ValueId sum = op.results[0];
     Type type = typeOf(sum);
@@ -352,7 +357,7 @@ private:
     append(std::move(reduce));
   }
 
-  /// Gives each rank its rows of a sum, of each piece.
+  /// Gives each rank its rows of the sum, for each piece.
   void scatter(ValueId part, ValueId sum) {
     const Type type = typeOf(part);
     const std::vector<ValueId> pieces = becomeRows(sum, rowsOfRank(type));
@@ -364,8 +369,8 @@ private:
     }
   }
 
-  /// Returns piece number `piece` of a value whose rows are whole on each rank: the rows of all
-  /// ranks in that piece.
+  /// Returns rows number `piece` of a value that is whole on each rank: the rows that all ranks
+  /// together have in that piece.
   ValueId rowsOfPiece(ValueId value, int64_t piece) {
     const Type type = typeOf(value);
     Type rows = Type::of(type.dtype, {rowsOf(type) / pieceCount_, type.shape[type.rank - 1u]});
@@ -379,7 +384,7 @@ private:
 
   // ---- ops ----
 
-  /// Rows of a table that all ranks have, for this rank's part of the ids.
+  /// Looks up rows of a whole table for this rank's part of the ids.
   void divideLookup(Op op) {
     divideIds(op.operands[0]);
     op.operands[1] = shared(op.operands[1]);
@@ -387,7 +392,7 @@ private:
     pushPieces(op);
   }
 
-  /// Takes this rank's rows of a value that has one element per position.
+  /// Adds views of this rank's part of a value with one element per position.
   void divideIds(ValueId ids) {
     if (!pieces_[ids].empty())
       return;
@@ -423,9 +428,9 @@ private:
     }
   }
 
-  /// Cuts an op along a factor that it sums over: its results are partial sums.
+  /// Shards an op along a factor that it sums over, so that its results are partial sums.
   void cutSummed(Op op, const OpFactors &factors, const Cut &cut) {
-    std::optional<size_t> term; // which only one part may add
+    std::optional<size_t> term; // the operand that must be added once
     for (size_t i = 0; i < op.operands.size(); ++i) {
       const FactorValue &row = plan::operandOf(op, factors, i);
       SHARDC_CHECK(!row.has(cut.factor) || cutDimOf(op.operands[i]), "'{}' is not cut",
@@ -437,7 +442,7 @@ private:
       op.group = group_;
     if (!term)
       return appendSummed(std::move(op));
-    // A bias counts once, so the sum over ranks comes first.
+    // A bias must be added once, so it is added after the sum over ranks.
     ValueId bias = op.operands[*term], result = op.results[0];
     op.operands.resize(*term);
     op.results = {addValue(nameOf(result) + ".product", typeOf(result))};
@@ -463,7 +468,7 @@ private:
       return cutShares(std::move(op));
     if (takesIndex(op, factors, cut.factor))
       op.group = group_;
-    // With a single group, ranks have parts of the rows of each unit.
+    // If there is one group, ranks have parts of the rows of each unit.
     if (auto extent = factors.attrOf[static_cast<size_t>(cut.factor)])
       op.set(*extent, std::max<int64_t>(op.getInt(*extent) / ranks_, 1));
     for (size_t r = 0; r < op.results.size(); ++r) {
@@ -481,8 +486,8 @@ private:
     return type == DType::F32 || type == DType::BF16 || type == DType::F16;
   }
 
-  /// Whether the group of the op divides a factor of its results that is not cut: a cut of that
-  /// factor itself leaves each rank a part of it everywhere.
+  /// Whether a factor of the results is divided over the op's group, other than the sharded factor
+  /// itself.
   static bool hasSharesOfOther(const OpFactors &factors, plan::FactorId cut) {
     for (const FactorValue &row : factors.results())
       for (const plan::FactorAtom &word : row.words())
@@ -491,7 +496,7 @@ private:
     return false;
   }
 
-  /// What each rank does for its rows.
+  /// Rewrites an op to work on the rank's own rows.
   void cutRows(Op op, const OpFactors &factors) {
     for (size_t i = 0; i < op.operands.size(); ++i) {
       const FactorValue &row = plan::operandOf(op, factors, i);
@@ -502,7 +507,7 @@ private:
         SHARDC_CHECK(row.dimCount <= 2, "'{}' takes '{}' of a part of the rows",
                      plan::opInfo(op.kind).name, nameOf(operand));
       if (row.atomCount > 0 && row.atoms[0].isInSharedDim)
-        op.group = group_; // what a row gets follows from its place among all rows
+        op.group = group_; // the result depends on the position of a row among all rows
     }
     divideBound(op, factors, ranks_);
     auto isDivided = [&](ValueId value) { return partOf(value) == Part::Rows; };
@@ -528,9 +533,9 @@ private:
     return all;
   }
 
-  /// If there are fewer key/value heads than ranks, several ranks have the same head. A rank's row
-  /// then has parts of that head, of its own queries and of other ranks' queries, so the ranks
-  /// gather the row, and each takes the parts that it needs.
+  /// Splits QKV rows into heads. If there are fewer key/value heads than ranks, several ranks share
+  /// a head. The row of a rank then has parts of that head, of its own queries and of queries of
+  /// other ranks, so these ranks gather the row, and each takes the heads that it needs.
   void cutShares(Op op) {
     int64_t groups = op.getInt(Key::num_groups);
     op.set(Key::num_heads, op.getInt(Key::num_heads) / ranks_);
@@ -541,13 +546,13 @@ private:
     }
     for (size_t r = 0; r < op.results.size(); ++r) {
       int64_t heads = op.getInt(r == 0 ? Key::num_heads : Key::num_groups);
-      constexpr uint8_t kHeads = 2; // the dimension that counts them
+      constexpr uint8_t kHeads = 2; // the heads' dimension
       becomeCut(op.results[r], kHeads, {kHeads, heads, typeOf(op.results[r]).shape[kHeads]});
     }
     ops_.push_back(std::move(op));
   }
 
-  /// The columns that ranks of the group have together, in each row.
+  /// Gathers the columns of the group's ranks, in each row.
   ValueId allColumns(ValueId value, int16_t group) {
     int64_t members = plan_.groupSize(group), rows = rowsOf(typeOf(value));
     Type all = typeOf(value);
@@ -565,7 +570,8 @@ private:
     return joined;
   }
 
-  /// A reshape that keeps the columns: the divided dimension begins in the same place.
+  /// Rewrites a reshape. The sharded dimension must begin at the same stride, so that columns stay
+  /// where they are.
   void cutReshaped(Op op) {
     const CutDim &cut = cuts_[op.operands[0]];
     const Type &from = typeOf(op.operands[0]), &to = typeOf(op.results[0]);
@@ -583,7 +589,7 @@ private:
   }
 
   /// The norm needs the squares of all columns, so ranks sum their squares. If several ranks have
-  /// the same columns, the sum and its divisor count these once per rank.
+  /// the same columns, both the sum and its divisor count them once per rank.
   void cutNorm(Op op) {
     constexpr OpKind kKind = OpKind::RmsNorm;
     ValueId x = plan::operandNamed<kKind>(op, "x"), w = plan::operandNamed<kKind>(op, "w"),
@@ -607,7 +613,8 @@ private:
     ops_.push_back(std::move(op));
   }
 
-  /// The loss needs all columns, of which ranks gather three numbers of each row, and never logits.
+  /// The loss needs all columns of the logits. Instead of logits, ranks gather three statistics of
+  /// each row.
   void cutLoss(Op op) {
     SHARDC_CHECK(op.kind == OpKind::CrossEntropy, "'{}' needs all of what ranks have parts of",
                  plan::opInfo(op.kind).name);
@@ -635,24 +642,24 @@ private:
   int16_t group_, sharedKeys_, differentKeys_;
   int64_t ranks_;
   int64_t pieceCount_; ///< of rows
-  bool byRows_;        ///< between products
+  bool byRows_;        ///< whether values between products are sharded by rows
   int32_t unit_ = -1;
   uint32_t loc_ = kNone;
   std::vector<Op> ops_;
   // By value:
   std::vector<Part> parts_;
-  std::vector<CutDim> cuts_;                 ///< of what has Part::Columns
-  std::vector<const plan::Param *> params_;  ///< whose content it is
+  std::vector<CutDim> cuts_;                 ///< of values with Part::Columns
+  std::vector<const plan::Param *> params_;  ///< the parameter that the value holds
   const std::vector<bool> &isCut_;           ///< by parameter
-  std::vector<ValueId> shared_, gathered_;   ///< views and gathers of it so far
-  std::vector<std::vector<ValueId>> pieces_; ///< of what is divided by rows
+  std::vector<ValueId> shared_, gathered_;   ///< views and gathers of the value so far
+  std::vector<std::vector<ValueId>> pieces_; ///< of values with Part::Rows
   OwnLoads loads_;
 };
 
 } // namespace
 
 void runPartition(plan::Plan &plan, Notes &) {
-  // Attention of slices is written last, with the heads that a rank then has.
+  // Attention on slices is rewritten last, with the heads that each rank then has.
   bool hasSlices = cutSequences(plan);
   if (int16_t group = groupToCut(plan); group >= 0) {
     const std::vector<bool> isCut = cutParams(plan);
@@ -660,7 +667,7 @@ void runPartition(plan::Plan &plan, Notes &) {
     const KeyGroups keys = {plan::innerGroupOf(plan, group, alike),
                             plan::outerGroupOf(plan, group, alike)};
     int64_t pieces = choosePieces(plan, group);
-    plan.job.model.tpCommOverlap = pieces > 1; // the job says what the plan does
+    plan.job.model.tpCommOverlap = pieces > 1; // the job records what the plan does
     for (plan::Role &role : plan.roles) {
       for (plan::Cell &cell : role.cells)
         if (cell.kind == plan::CellKind::Param)

@@ -1,4 +1,4 @@
-// Finds which preconditions of a pass a plan written by hand does not meet.
+// Checks whether a hand-written plan meets the preconditions of a pass.
 #include "compiler/passes/PassInputs.h"
 
 #include <algorithm>
@@ -28,8 +28,8 @@ Needed findNeededOfParams(const plan::Plan &plan) {
   return std::nullopt;
 }
 
-/// Each block has its weights, and its gradient if it is trained, in the roles that have it, one at
-/// least.
+/// In each role that has a block, the block must have weights and, if it is trained, a gradient. At
+/// least one role must have it.
 Needed findNeededByCollectives(const plan::Plan &plan) {
   size_t count = plan.blocks.size();
   std::vector<uint8_t> found(count);
@@ -51,8 +51,8 @@ Needed findNeededByCollectives(const plan::Plan &plan) {
   return std::nullopt;
 }
 
-/// The update continues the step state, tells when to stop, and takes a gradient of each trained
-/// block that a role has.
+/// Each role must have the step state, the stop flag, and a gradient of each trained block whose
+/// weights it has.
 Needed findNeededByUpdate(const plan::Plan &plan) {
   for (const plan::Role &role : plan.roles) {
     for (CellKind kind : {CellKind::Step, CellKind::Stop})
@@ -72,7 +72,7 @@ Needed findNeededByUpdate(const plan::Plan &plan) {
   return std::nullopt;
 }
 
-/// A segment leaves the gradients of all parameters of a block, or of none.
+/// A segment must store the gradients of all parameters of a block, or of none.
 Needed findNeededByUnits(const plan::Plan &plan) {
   for (const plan::Role &role : plan.roles)
     for (const plan::Segment &segment : role.segments) {
@@ -93,7 +93,7 @@ Needed findNeededByUnits(const plan::Plan &plan) {
   return std::nullopt;
 }
 
-/// Stages are a group along one axis, and have microbatches.
+/// Stages must be a group along one axis, and each body must have microbatches.
 Needed findNeededByStages(const plan::Plan &plan) {
   if (plan.job.model.pipelineModelParallelSize == 1)
     return std::nullopt;

@@ -1,5 +1,5 @@
 // Preconditions of passes beyond what the verifier checks. Plans from preceding passes always meet
-// them; plans written by hand may not.
+// them; hand-written plans may not.
 #pragma once
 
 #include <optional>
@@ -13,11 +13,11 @@ namespace shardc::passes {
 /// pass accepts the plan.
 std::optional<std::string> findNeeded(PassId id, const plan::Plan &plan);
 
-// Each is defined in the file of its pass.
+// Each of these functions is defined in the file of its pass.
 
-/// An op of a training body without a backward rule.
+/// Finds an op of a training body that has no backward rule.
 std::optional<std::string> findNeededByBackward(const plan::Plan &plan);
-/// An 8-bit product without a weight among its factors, which delayed scaling needs.
+/// Finds an 8-bit product without a weight among its operands. Delayed scaling needs one.
 std::optional<std::string> findNeededByQuantize(const plan::Plan &plan);
 
 } // namespace shardc::passes

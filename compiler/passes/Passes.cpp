@@ -1,4 +1,4 @@
-// Looks passes up by flag, checks that a plan has what a pass needs, and runs it.
+// Looks up passes by flag, checks that a plan meets the requirements of a pass, and runs the pass.
 #include "compiler/passes/Passes.h"
 
 #include <array>
@@ -35,7 +35,7 @@ std::vector<PassId> allPasses() {
 
 Status checkInput(PassId id, const plan::Plan &plan) {
   const PassInfo &pass = passInfo(id);
-  // The table has the order of the pipeline, which begins with a logical plan.
+  // The table lists the passes in pipeline order. The first one needs a logical plan.
   plan::Level taken = id == PassId{} ? plan::Level::Logical : (&pass - 1)->level;
   if (plan.level != taken)
     return makeStatus(report::PassRefusesPlan, "--{} needs a plan that is {}; '{}' is {}",

@@ -1,6 +1,6 @@
-// The interface of passes, each of which transforms a plan for one purpose. A pass reads everything
-// it needs from the plan, whose job table holds the effective options, so shardc-opt can run any
-// pass on plan text. Pipeline.cpp has the order and its reasons.
+// The interface of passes. Each pass transforms a plan for one purpose. It reads everything that it
+// needs from the plan, whose job table holds the effective options, so shardc-opt can run any pass
+// on plan text. Pipeline.cpp lists the passes in order, with reasons.
 #pragma once
 
 #include <chrono>
@@ -33,17 +33,17 @@ std::vector<PassId> allPasses();
 /// A message of a pass for the user: what the pass changed.
 struct Note {
   std::string text;
-  std::string id; ///< stable, in brackets
+  std::string id; ///< stable identifier, printed in brackets
   uint32_t loc = plan::kNone;
 };
 
 using Notes = std::vector<Note>;
 
-/// Returns the error `pass-refuses-plan` if the plan's level differs from the level after the
-/// preceding passes, or a precondition does not hold (PassInputs.h).
+/// Checks the plan before a pass. Returns the error `pass-refuses-plan` if the plan does not have
+/// the level that the preceding passes produce, or if a precondition does not hold (PassInputs.h).
 Status checkInput(PassId id, const plan::Plan &plan);
 
-/// Runs one pass. The plan must be verified, and accepted by checkInput().
+/// Runs one pass. The plan must be verified and accepted by checkInput().
 void runPass(PassId id, plan::Plan &plan, Notes &notes);
 
 /// Number of ops before the first backward op; all ops if there is none.

@@ -1,4 +1,4 @@
-// Lists the passes in their order, each with the reason for its position.
+// Lists the passes in order, each with the reason for its position.
 #include "compiler/passes/Pipeline.h"
 
 #include <algorithm>
@@ -13,55 +13,58 @@ namespace shardc::passes {
 namespace {
 
 constexpr PassId kOrder[] = {
-    // Runs before all other passes, which work on what one rank computes: a bias after a sum over
+    // Before all other passes, which then work on the ops of one rank. A bias after a sum over
     // ranks must stay there, and no fusion may join ops that have a collective between them.
     PassId::Partition,
-    // Biases first: the other fusions look for products and norms without a bias op between them.
+    // Biases first, since the other fusions look for products and norms that follow each other
+    // directly.
     PassId::FuseBias,
     PassId::FuseQkvRope,
-    // Before Backward, so that each fused op has one backward rule and residual gradients are added
-    // there.
+    // Before Backward, so that each fused op needs only one backward rule, and residual gradients
+    // are added in the backward op of the norm.
     PassId::FuseResidualNorm,
     PassId::FuseLossHead,
     PassId::Backward,
-    // After Backward, whose ops it moves. Before Recompute, which recomputes values that ops after
-    // the forward pass read.
+    // After Backward, whose ops it moves. Before Recompute, which recomputes the values that ops
+    // after the forward pass read.
     PassId::ChunkLossHead,
     // Before Recompute: writing an activation again is cheaper than recomputing it.
     PassId::ReemitActivations,
-    // Before Recompute, whose regions lie in stages.
+    // Before Recompute, whose regions must lie within stages.
     PassId::BalanceStages,
-    // On the whole body, forward and backward, but before ShardUnits: recomputed ops read weights,
-    // and gathers must be placed around these reads too.
+    // On the whole body, forward and backward. Before ShardUnits, because recomputed ops also read
+    // weights, which must be gathered for them.
     PassId::Recompute,
-    // After Recompute, which selects products and moves gradients of weights, and before
-    // FuseEpilogues, which fuses products that stay as they are.
+    // After Recompute, which selects products and moves weight gradients. Before FuseEpilogues,
+    // which fuses only products that are not quantised.
     PassId::Quantize,
     PassId::FuseQuantize,
-    // After Recompute, which selects among the ops that these two fuse.
+    // After Recompute, which selects individual ops among those that these two passes fuse.
     PassId::FuseQkvAttention,
     PassId::FuseEpilogues,
-    // After the passes that make ops from others, and before predictions of the body.
+    // After the passes that replace ops, and before predictions of the body.
     PassId::CountRows,
-    // After the passes that look at forward and backward ops together, and before parameters get
-    // blocks, which stages have or have not.
+    // After the passes that look at forward and backward ops together. Before parameters are laid
+    // out in blocks, since a stage has either all or nothing of a block.
     PassId::SplitStages,
-    // After SplitStages, which cuts between layers, and before a pack follows the last gradient of
-    // each unit.
+    // After SplitStages, which splits between layers. Before ShardUnits, which adds a pack after
+    // the last gradient of each unit.
     PassId::OverlapTensorCollectives,
     PassId::DelayWeightGrads,
-    // After the passes that cut, move or fuse products as they are.
+    // After the passes that split, move or fuse individual products.
     PassId::FuseSums,
     PassId::ShardUnits,
     PassId::InsertCollectives,
-    // After InsertCollectives: these two find the table by its collectives and replace them.
+    // After InsertCollectives: these two passes recognise the table by its collectives and replace
+    // them.
     PassId::ExchangeEmbeddingRows,
     PassId::ReduceTiedHead,
     // After the collectives, because the update works on the shards that they produce.
     PassId::BuildUpdate,
-    // After the update, whose norm it splits, and after all passes that reduce a gradient twice.
+    // After BuildUpdate, because it changes the norm, and after all passes that reduce a gradient a
+    // second time.
     PassId::FuseNormIntoExchange,
-    // The same for products without a following reduction.
+    // Like FuseNormIntoExchange, for products that no reduction follows.
     PassId::FuseNormIntoProducts,
     // Before Schedule, which orders the gathers that this moves.
     PassId::Overlap,
@@ -72,8 +75,8 @@ constexpr PassId kOrder[] = {
     PassId::PlaceBuffers,
 };
 
-/// If the job leaves it to the compiler, frozen weights stay whole on each rank if such a plan fits
-/// into the device's memory; otherwise they are divided like the others.
+/// If the job leaves the choice to the compiler, frozen weights stay whole on each rank if such a
+/// plan fits the device's memory; otherwise they are sharded like the others.
 void chooseKeepFrozen(plan::Plan &plan, const PipelineOptions &options, Notes &notes) {
   using plan::Job;
   if (plan.job.ddp.keepFrozen != Job::KeepFrozen::IfFits)
@@ -133,7 +136,7 @@ bool isOnRequest(PassId id) {
 void finishBody(plan::Plan &plan, PassId first) {
   Notes notes;
   runPasses(plan, {}, notes, first, PassId::SplitStages);
-  runPass(PassId::FuseSums, plan, notes); // beyond which a body's ops stay, where it is not cut
+  runPass(PassId::FuseSums, plan, notes); // the last pass to change ops of an unsplit body
 }
 
 std::vector<PassTime> runPasses(plan::Plan &plan, const PipelineOptions &options, Notes &notes,

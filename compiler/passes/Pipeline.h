@@ -1,4 +1,4 @@
-// Runs the passes in order, with dumps, times and checks in between. Pipeline.cpp explains the
+// Runs the passes in order, with dumps, timings and checks between them. Pipeline.cpp explains the
 // order.
 #pragma once
 
@@ -18,7 +18,8 @@ struct PassTime {
 
 struct RecomputeCosts; // ChooseRecompute.cpp
 
-/// Costs that plans with the same ops in their layers share, for PipelineOptions::costs.
+/// Creates a cache of layer costs for PipelineOptions::costs. Plans may share it if their layers
+/// have the same ops.
 std::shared_ptr<RecomputeCosts> newRecomputeCosts();
 
 struct PipelineOptions {
@@ -28,8 +29,8 @@ struct PipelineOptions {
   std::vector<PassId> enabled;
   /// Called after each executed pass.
   std::function<void(PassId, const plan::Plan &)> after;
-  /// What layers cost by what they recompute, as plans before this one have found it, and this one
-  /// does. May be null.
+  /// Cache of layer costs by what they recompute; each compiled plan reads and extends it. May be
+  /// null.
   std::shared_ptr<RecomputeCosts> costs = nullptr;
   /// Asked while recomputation is chosen, before most plans are placed: whether a plan is wanted
   /// whose step takes these seconds without recomputation, which adds at least `added` to a
@@ -38,16 +39,16 @@ struct PipelineOptions {
   std::function<bool(double seconds, const std::vector<double> &added)> isWanted = nullptr;
 };
 
-/// Whether plans are still executable without the pass.
+/// Whether a plan stays executable if the pass is left out.
 bool isOptional(PassId id);
-/// Whether the pass runs only on request, because its benefit was not measured.
+/// Whether the pass runs only on request, because no benefit was measured.
 bool isOnRequest(PassId id);
 
-/// Runs the passes from `first` up to the split of the body into stages, without those that run
-/// only on request, and fuses sums as the last of the body.
+/// Runs the passes from `first` up to the split of the body into stages, except those that run only
+/// on request, and FuseSums as the last one.
 void finishBody(plan::Plan &plan, PassId first);
 
-/// Runs the passes from `first` up to `end`, or up to the last one. Returns the time of each.
+/// Runs the passes from `first` to before `end`, or to the last one. Returns the time of each pass.
 std::vector<PassTime> runPasses(plan::Plan &plan, const PipelineOptions &options, Notes &notes,
                                 PassId first, std::optional<PassId> end);
 

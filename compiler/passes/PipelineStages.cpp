@@ -1,4 +1,4 @@
-// Reads the layout of stages from the job and gives each unit its stage.
+// Reads the layout of stages from the job, and assigns each unit to a stage.
 #include "compiler/passes/PipelineStages.h"
 
 #include <algorithm>
@@ -32,7 +32,7 @@ PipelineStages readStages(const plan::Plan &plan) {
   model::StageLayout layout = model::divideLayers(stageRequestOf(plan));
   SHARDC_CHECK(layout.isValid(), "the layers have no stages: {}", layout.problem);
   size_t stage = 0;
-  int64_t seen = 0; // layers of this stage
+  int64_t seen = 0; // layers of this stage so far
   for (size_t unit = 0; unit < plan.units.size(); ++unit) {
     switch (plan.units[unit].kind) {
     case plan::UnitKind::Layer:

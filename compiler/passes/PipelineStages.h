@@ -16,15 +16,15 @@ struct PipelineStages {
   std::vector<int32_t> ofUnit;
 };
 
-/// The split that the job requests; for a balanced split, without times.
+/// The split that the job requests. For a balanced split, the times are missing.
 model::StageRequest stageRequestOf(const plan::Plan &plan);
 
-/// Adds the times of a balanced split: seconds of one microbatch, from the ops of a body that is
-/// ready to be split into stages.
+/// Adds the times for a balanced split: seconds of each unit for one microbatch, from a body that
+/// is ready to be split into stages.
 void addSeconds(const plan::Plan &body, model::StageRequest &request);
 
-/// The split that the job requests. A balanced split has equal numbers of layers until pass
-/// balance-stages has written its layout into the job.
+/// The stages that the job requests. Until pass BalanceStages has written its layout into the job,
+/// a balanced split has equal numbers of layers.
 PipelineStages readStages(const plan::Plan &plan);
 
 } // namespace shardc::passes

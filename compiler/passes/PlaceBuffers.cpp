@@ -1,8 +1,8 @@
-// Assigns addresses by live range. State, host data, and buffers that live through the whole
-// program get fixed addresses. The others share bytes with buffers whose users have certainly ended
-// before, which stream order and waits determine. A cell that lives across some segments only is
-// placed where the first of these defines it; with one microbatch, gradient shards therefore reuse
-// the bytes of activations that the backward pass no longer needs.
+// Assigns addresses to buffers by live range. State, host data, and buffers that live through the
+// whole program get fixed addresses. Another buffer may reuse bytes of buffers whose users have
+// certainly completed before, according to stream order and waits. A cell that lives only across
+// some segments is placed in the segment that defines it; with one microbatch, gradient shards
+// therefore reuse the bytes of activations that the backward pass no longer needs.
 #include <algorithm>
 #include <numeric>
 #include <optional>
@@ -25,7 +25,7 @@ using plan::OpKind;
 
 class Placer {
 public:
-  /// `apart`: cells that get bytes of their own.
+  /// `apart`: by cell, whether it must not share bytes.
   Placer(plan::Plan &plan, plan::Role &role, bool doubleBuffer, const std::vector<uint8_t> &apart)
       : plan_(plan), role_(role), apart_(apart), liveness_(cellLiveness(role)),
         buffers_(findBufferClasses(plan, role)), fixed_(buffers_.classes.size(), 0) {
@@ -33,7 +33,8 @@ public:
       assignSlots();
   }
 
-  /// A cell that needs bytes of its own, if there is one; nothing is placed then.
+  /// Places all buffers. Returns a cell that must not share bytes if the placement fails because of
+  /// it.
   std::optional<size_t> run() {
     placePermanent();
     // Bodies first: their peaks dominate, and later segments are placed around the live buffers.
@@ -54,7 +55,7 @@ public:
   }
 
 private:
-  using SlotKey = std::tuple<int, int, size_t>; ///< kind, parity, position of the block
+  using SlotKey = std::tuple<int, int, size_t>; ///< kind, parity, position of the block in its unit
 
   BufferClass &cls(size_t index) { return buffers_.classes[index]; }
   bool isCell(size_t index) const { return index < role_.cells.size(); }
@@ -65,16 +66,16 @@ private:
     return allocator;
   }
 
-  /// Whether the segment is part of steps or runs between them; not before the first step, and not
-  /// in the background.
+  /// Whether the segment is a part of steps or runs between them; false for segments before the
+  /// first step and for background segments.
   bool isOfSteps(const plan::Segment &segment) const {
     return segment.kind != plan::SegmentKind::Init && segment.kind != plan::SegmentKind::Prologue &&
            segment.before == plan::kNone;
   }
 
-  /// Whether a step alternates between more passes than one forward and one backward pass. The
-  /// sweep places the live buffers at the beginning of one segment after the other. With more
-  /// passes it could give two cells the same bytes although a third segment needs both.
+  /// Whether a step has more passes than one forward and one backward pass. The sweep places the
+  /// live buffers at the beginning of one segment after the other. With more passes, it could give
+  /// two cells the same bytes although a third segment needs both.
   bool hasManyBodies() const {
     return std::ranges::count_if(role_.segments, [](const plan::Segment &segment) {
              return segment.body && segment.kind != plan::SegmentKind::Eval;
@@ -91,12 +92,13 @@ private:
 
   bool livesEverywhere(size_t cell) const {
     Arena arena = role_.cells[cell].arena;
-    // Rings do not share bytes with other buffers, so that one microbatch can represent all others.
+    // Rings share no bytes with other buffers, so that the check of one microbatch holds for all.
     if (arena == Arena::State || arena == Arena::Host || role_.cells[cell].isRing())
       return true;
     if (apart_[cell] != 0 || (hasManyBodies() && isLeftByBody(cell)))
       return true;
-    // Buffers that all bodies and the update need at both ends, such as weights that stay gathered.
+    // Cells that are live at both ends of all bodies and of the update, such as weights that stay
+    // gathered.
     for (size_t s = 0; s < liveness_.size(); ++s)
       if (isOfSteps(role_.segments[s]) &&
           (liveness_[s].atStart[cell] == 0 || liveness_[s].atEnd[cell] == 0))
@@ -104,8 +106,9 @@ private:
     return true;
   }
 
-  /// Places the buffers of background segments. They run one after the other, so they share host
-  /// memory. But the host may still read the copies of one when the next one has already ended.
+  /// Places the buffers of background segments. These run one after the other, so their host copies
+  /// may share memory, except that the host may still read the copies of one segment when the next
+  /// one has completed.
   void placeBackground() {
     int64_t &hostBytes = permanentBytes_[static_cast<size_t>(Arena::Host)];
     int64_t begin = hostBytes, end = hostBytes;
@@ -165,9 +168,9 @@ private:
       const plan::Segment &segment = role_.segments[s];
       std::vector<Lifetime> lifetimes = findLifetimes(buffers_, segment, s);
       std::vector<Clock> clocks = clocksAtStart(segment);
-      std::array<int, 2> count = {0, 0};      // gathers, gradients
-      std::array<int32_t, 2> unit = {-1, -1}; // latest of each kind; both kinds interleave
-      std::map<SlotKey, size_t> latest;       // in each slot, of this segment
+      std::array<int, 2> count = {0, 0};      // number of units so far: gathers, gradients
+      std::array<int32_t, 2> unit = {-1, -1}; // latest unit of each kind; both interleave
+      std::map<SlotKey, size_t> latest;       // the latest buffer in each slot, in this segment
       for (size_t i = 0; i < segment.ops.size(); ++i) {
         const Op &op = segment.ops[i];
         bool gather = op.kind == OpKind::AllGather && op.pred == plan::Pred::Always;
@@ -182,8 +185,8 @@ private:
           ++count[kind];
         unit[kind] = op.unit;
         SlotKey key(static_cast<int>(kind), count[kind] % 2, positionInUnit(op));
-        // A unit that is gathered once more while the first copy is read has no slot for both: the
-        // later one is placed by its live range.
+        // If a unit is gathered again while its first copy is still read, both copies do not fit
+        // the slot. The later one is then placed by its live range.
         auto before = latest.find(key);
         if (gather && before != latest.end() && before->second != static_cast<size_t>(index) &&
             !covers(clocks[i], lifetimes[before->second].until))
@@ -203,8 +206,7 @@ private:
     return position;
   }
 
-  /// Blocks of one unit are adjacent in its slot; a slot is as large as its largest
-  /// unit.
+  /// Blocks of one unit are adjacent in its slot, which is as large as its largest unit.
   void assignSlot(size_t index, const SlotKey &key) {
     auto at = slots_.find(key);
     if (at == slots_.end()) {
@@ -247,8 +249,8 @@ private:
                      std::array<Allocator, plan::kArenaCount> &arenas,
                      std::vector<std::vector<size_t>> &starts,
                      std::vector<std::vector<size_t>> &ends) {
-    // First the cells that are already placed, then those that are live from the start; both before
-    // any sweep.
+    // Before the sweep, first reserves cells that are already placed, then places cells that are
+    // live from the start.
     for (bool placed : {true, false}) {
       if (!placed)
         placeLongLived(lifetimes, starts.size(), arenas[static_cast<size_t>(Arena::Sym)]);
@@ -259,12 +261,12 @@ private:
           continue;
         Allocator &arena = arenas[static_cast<size_t>(cls(c).arena)];
         if (placed && !arena.isFree(cls(c).offset, cls(c).bytes)) {
-          clash_ = c; // another segment, which does not need both, has let them share bytes
+          clash_ = c; // a segment that does not need both cells gave them the same bytes
           return;
         }
         if (placed)
           arena.reserve(cls(c).offset,
-                        cls(c).bytes); // live from the start, so its address is fixed
+                        cls(c).bytes); // live from the start, so the address is fixed
         else if (atStart)
           cls(c).offset = arena.allocate(cls(c).bytes, kClockZero);
         else if (lifetimes[c].first >= 0)
@@ -280,13 +282,13 @@ private:
         starts[static_cast<size_t>(lifetimes[index].first)].push_back(index);
       ends[static_cast<size_t>(lifetimes[index].last)].push_back(index);
     }
-    // If several begin at one op, large buffers first.
+    // Of buffers whose live ranges begin at one op, the larger ones first.
     for (std::vector<size_t> &list : starts)
       std::stable_sort(list.begin(), list.end(),
                        [&](size_t a, size_t b) { return cls(a).bytes > cls(b).bytes; });
   }
 
-  /// Longest live ranges first: the space that they leave is contiguous.
+  /// Cells in order of decreasing last use, so that the space that becomes free is contiguous.
   std::vector<size_t> cellsByLastUse(size_t s, const std::vector<Lifetime> &lifetimes) const {
     auto lastUse = [&](size_t cell) {
       return liveness_[s].atEnd[cell] != 0 ? INT32_MAX : lifetimes[cell].last;
@@ -298,8 +300,9 @@ private:
     return cells;
   }
 
-  /// The token ids of all ranks live from the first ops to the last, in an arena in which whole
-  /// units come and go. They lie below these; else they would fragment the space of large units.
+  /// Places buffers that live nearly through the whole segment, such as the token ids of all ranks,
+  /// at the low end of the arena. Otherwise they would fragment the space of the large units that
+  /// are gathered and freed there.
   void placeLongLived(const std::vector<Lifetime> &lifetimes, size_t ops, Allocator &sym) {
     for (size_t index = role_.cells.size(); index < lifetimes.size(); ++index) {
       const Lifetime &lifetime = lifetimes[index];
@@ -355,9 +358,9 @@ private:
   std::vector<CellLiveness> liveness_;
   BufferClasses buffers_;
   std::optional<size_t> clash_;
-  std::vector<uint8_t> fixed_; ///< by class: whether its address is fixed before the sweep
+  std::vector<uint8_t> fixed_; ///< by class: whether the address is fixed before the sweep
   std::array<int64_t, plan::kArenaCount> permanentBytes_{};
-  std::map<SlotKey, size_t> slots_; ///< the class of each
+  std::map<SlotKey, size_t> slots_; ///< the class of each slot
   std::vector<size_t> slotOrder_;
 };
 
@@ -365,7 +368,7 @@ private:
 
 namespace {
 
-/// Returns the bytes on the device.
+/// Places all buffers of a role. Returns its bytes on the device.
 int64_t placeRole(plan::Plan &plan, plan::Role &role, bool doubleBuffer) {
   std::vector<uint8_t> apart(role.cells.size());
   const auto before = role.arenaBytes;

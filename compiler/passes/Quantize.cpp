@@ -1,20 +1,21 @@
-// Lets the products of layers take factors of 8 bits, by the job's fp8 recipe. A product x·wᵀ and
-// the two of its gradients become products of quantised factors. By the recipe tensorwise, each
-// factor has one scale: the amax of the tensor, now, is the largest number that its
-// copy holds; by the recipe delayed, that which steps before have seen. Blockwise and mxfp8 have
-// scales of blocks. Under `hybrid`, gradients are e5m2 and all else is e4m3.
+// Quantises the factors of the layers' products to 8 bits, as the job's fp8 recipe says. A product
+// x·wᵀ and the two products of its gradients become products of quantised factors. Recipe
+// tensorwise: each factor has one scale, from its current amax. Recipe delayed: the scale follows
+// from amax values of earlier steps. Recipes blockwise and mxfp8: each block has a scale. Under
+// `hybrid`, gradients are e5m2 and everything else is e4m3.
 //
-// GPUs multiply factors whose rows run along the products' sums, so weights and activations are
-// also copied transposed. A copy is made where it is first read, from the value as it lies there,
-// and all its forms at once. The backward pass makes its own
-//   - of weights, unless they are to be kept (`keep_fp8_transpose_cache`): it has them again;
-//   - of activations that it reads otherwise too, which are there whatever their copies do.
-// Grouped products of experts bring their factors to 8 bits themselves: an attribute says so. By
-// the recipe delayed they take the amaxes of their experts, and those of the rank's own begin
-// by its index among the ranks with other experts. Routers' products stay as they are, as
-// upstream's, which are not layers of Transformer Engine. Amaxes are those of the forward pass,
-// so that both quantise alike. Where ranks have parts of weights and activations, the largest is
-// taken over these ranks: all of them have the same scale.
+// GPUs multiply 8-bit factors only if both are stored along the dimension that is summed, so
+// weights and activations are also stored transposed. All forms of a value are computed where the
+// first of them is read. The backward pass quantises again
+//   - weights, unless their transposes are kept (`keep_fp8_transpose_cache`), since it has the
+//     weights anyway;
+//   - activations that other ops of the backward pass read, since these are kept anyway.
+// Grouped products of experts quantise their factors themselves, as an attribute says. Under recipe
+// delayed they read the amax values of their experts; the rank's index in the group of ranks with
+// other experts tells where its own begin. Routers' products are not quantised; upstream they are
+// not layers of Transformer Engine either. The backward pass uses the amax values of the forward
+// pass, so that both quantise alike. If ranks have parts of weights and activations, the amax is
+// the maximum over these ranks, so that all of them have the same scale.
 #include <map>
 #include <optional>
 #include <set>
@@ -39,17 +40,18 @@ using plan::Type;
 using plan::ValueId;
 using Key = plan::AttrKey;
 
-/// What the job asks for.
+/// The job's settings for quantisation.
 struct Recipe {
-  /// Blocks that share a scale, for weights and for other operands; nothing: one scale per tensor.
+  /// Shape of the blocks that share a scale, for weights and for other operands; empty: one scale
+  /// per tensor.
   std::optional<ScaleBlocks> weightBlocks, blocks;
   Fp8Factors ofExperts = Fp8Factors::None;
   DType gradients = DType::F8E4M3;
   bool weightGradients = true;
   bool keepsTransposed = false;
-  bool gathersWeights = false;      ///< in 8 bits
+  bool gathersWeights = false;      ///< weights are gathered in 8 bits
   std::vector<uint8_t> isQuantised; ///< by unit
-  int16_t group = -1;               ///< whose ranks have parts of layers; -1: none
+  int16_t group = -1;               ///< the group that shards layers; -1: none
 
   bool holds(int32_t unit) const {
     return unit >= 0 && isQuantised[static_cast<size_t>(unit)] != 0;
@@ -64,11 +66,11 @@ struct Recipe {
   }
 };
 
-/// Products of gradients take them first.
+/// The incoming gradient is the first operand of both backward products.
 bool isForward(const Op &product) { return product.role == plan::ProductRole::Forward; }
 
-/// The units that are quantised: all layers except the first and last ones that stay unquantised,
-/// and multi-token prediction blocks, which upstream does not count as layers.
+/// The units that are quantised: all layers except the first and last ones that the job excludes,
+/// and except multi-token prediction blocks, which upstream does not count as layers.
 std::vector<uint8_t> quantisedUnits(const plan::Plan &plan) {
   const Job::Model &model = plan.job.model;
   std::vector<size_t> layers;
@@ -120,7 +122,7 @@ std::optional<Recipe> readRecipe(const plan::Plan &plan) {
   return recipe;
 }
 
-/// The products of a segment that take factors of 8 bits.
+/// The products of a segment whose factors are quantised.
 class Products {
 public:
   Products(const plan::Plan &plan, const plan::Role &role, const plan::Segment &segment,
@@ -147,14 +149,16 @@ public:
   int32_t paramOf(ValueId value) const { return params_[value]; }
 
 private:
-  /// Multi-token prediction blocks take the products of the head, whose weight is another unit's.
+  /// Whether the weight belongs to the unit. Multi-token prediction blocks also have products with
+  /// the head's weight, which belongs to another unit.
   bool isOfUnit(int32_t param, int32_t unit) const {
     int32_t block = param < 0 ? -1 : plan_.params[static_cast<size_t>(param)].block;
     return block < 0 ? plan::isLayer(plan_, unit)
                      : plan_.blocks[static_cast<size_t>(block)].unit == unit;
   }
 
-  /// The weight of the product whose results experts are chosen by, perhaps with a bias, or cast.
+  /// Marks the weight of the product that computes a router's logits, possibly through a bias or a
+  /// cast.
   void markRouter(const plan::Segment &segment, ValueId logits) {
     for (uint32_t def = segment.values[logits].def; def != kNone;
          def = segment.values[logits].def) {
@@ -173,11 +177,11 @@ private:
   std::vector<uint8_t> isOfRouter_; ///< by parameter
 };
 
-/// A value in 8 bits: its copy in one of the two passes, as it is and transposed.
+/// A quantised copy of a value, for one of the two passes.
 struct Copy {
   ValueId of = kNone;
   DType type = DType::F8E4M3;
-  bool isBackward = false; ///< made in the backward pass, of a value that there is before
+  bool isBackward = false; ///< computed in the backward pass, from a value of the forward pass
   auto operator<=>(const Copy &) const = default;
 };
 struct Forms {
@@ -186,7 +190,7 @@ struct Forms {
   ValueId plain = kNone, plainScale = kNone, transposed = kNone, transposedScale = kNone;
 };
 
-/// One factor of a product.
+/// One factor of a product: a copy, and whether it is read transposed.
 struct Factor {
   Copy copy;
   bool isTransposed = false;
@@ -239,7 +243,7 @@ public:
 private:
   static bool isBackward(const Op &op) { return op.phase == plan::Phase::Backward; }
 
-  /// The sum runs along the rows of both factors of the new product.
+  /// The new product sums along the rows of both factors, so some must be transposed.
   Factor factorOf(const Op &op, size_t i) const {
     ValueId value = op.operands[i];
     bool isTransposed = i == 0 ? op.getBool(Key::trans_a) : !op.getBool(Key::trans_b);
@@ -266,11 +270,11 @@ private:
     op.operands.insert(op.operands.begin(), factors.begin(), factors.end());
     op.attrs.clear();
     op.role = plan::ProductRole::Forward;
-    if (isFast) // as Transformer Engine: all else is added with all bits
+    if (isFast) // as in Transformer Engine: other products accumulate with full precision
       op.set(Key::fast_accum, int64_t{1});
   }
 
-  /// Makes the forms of a copy before the product that is the first to take one, as a factor.
+  /// Computes the needed forms of a copy, before the first product that reads one of them.
   void make(const Copy &copy, Forms &forms, const Op &product, size_t factor) {
     forms.isMade = true;
     if (isIn8Bits(copy.of))
@@ -293,8 +297,8 @@ private:
     return isTransposed ? Type::of(copy.type, {cols, type.numel() / cols}) : type;
   }
 
-  /// Quantises a value into the forms that are needed; both forms share a scale, and one op makes
-  /// them.
+  /// Quantises a value into the forms that are needed. One op computes both forms, which have the
+  /// same scale.
   void quantise(const Copy &copy, Forms &forms, const Op &product, size_t factor) {
     std::string name = nameOf(copy);
     Op op = delayed_ ? delayedOp(copy.of, product, factor)
@@ -315,14 +319,14 @@ private:
     ops_.push_back(std::move(op));
   }
 
-  // ---- weights that come in 8 bits ----
+  // ---- weights that are stored in 8 bits ----
 
   bool isIn8Bits(ValueId value) const {
     int32_t param = isWeight_[value] ? products_.paramOf(value) : -1;
     return param >= 0 && plan::isKeptIn8Bits(plan_.params[static_cast<size_t>(param)]);
   }
 
-  /// They have one scale in all forms.
+  /// Uses the stored weight, and transposes it if needed. All forms have the same scale.
   void takeGathered(const Copy &copy, Forms &forms, const Op &product) {
     forms.plain = copy.of;
     forms.plainScale = forms.transposedScale = scaleOf(copy.of, product);
@@ -336,7 +340,7 @@ private:
     ops_.push_back(std::move(op));
   }
 
-  /// The scale of a weight; for a stack of experts, the rows of the rank's own experts.
+  /// The scale of a stored weight. For stacked experts: the rows of the rank's own experts.
   ValueId scaleOf(ValueId weight, const Op &product) {
     auto [at, isNew] = scaleOf_.try_emplace(weight, kNone);
     if (!isNew)
@@ -372,7 +376,8 @@ private:
     return -1;
   }
 
-  /// Experts' weights are [E, m, k], so gradients are the first factors of both products with them.
+  /// Sets the attributes and operands by which a grouped product quantises its factors. Experts'
+  /// weights have shape [E, m, k], so gradients are the first operands of both products with them.
   void quantiseFactors(Op &op) {
     bool takesGradient = isBackward(op) && !op.isRecomputed;
     bool takesWeight = op.kind == OpKind::GroupedMatMul;
@@ -394,8 +399,8 @@ private:
       op.set(Key::b_slot,
              delayed_->slotOf(param, takesWeight ? Quantised::Weight : Quantised::Activation));
     op.operands.push_back(amax_);
-    // The amax of a repeated value is taken once. For gradients, it is taken at the product for
-    // which others wait.
+    // The amax of a value is recorded only once. That of a gradient is recorded by the product for
+    // the input gradient, for which other ops wait.
     bool isAgain = op.isRecomputed || (!takesWeight && gradients_.contains(first));
     if (seen_ == kNone || isAgain)
       return;
@@ -405,7 +410,7 @@ private:
     segment_.values[seen_].purpose = plan::Purpose::Step;
   }
 
-  // ---- delayed: evaluations do not add to what is seen ----
+  // ---- recipe delayed: evaluations record no amax values ----
 
   void beginDelayed() {
     amax_ = plan::addLiveIn(segment_, "amax", role_, delayed_->amax);
@@ -413,7 +418,7 @@ private:
       seen_ = plan::addLiveIn(segment_, "amax_seen", role_, delayed_->seen);
   }
 
-  /// The amax of a repeated value is taken once.
+  /// The op that quantises a value. Only the first one records the amax of the value.
   Op delayedOp(ValueId value, const Op &product, size_t factor) {
     bool isOfGradient = product.role == plan::ProductRole::WeightGradient;
     int32_t param = products_.weightOf(product);
@@ -429,8 +434,7 @@ private:
     return op;
   }
 
-  /// Blocks lie along the rows of the multiplied matrix, so the matrix and its transpose have
-  /// separate scales.
+  /// Blocks lie along rows of the form that is multiplied, so the two forms have separate scales.
   std::pair<ValueId, ValueId> quantiseBlocks(const Copy &copy, bool isTransposed,
                                              const Op &product) {
     Type type = typeOf(copy, isTransposed);
@@ -448,7 +452,7 @@ private:
     return {q, scale};
   }
 
-  /// The amax of the value, on all ranks that have parts of it: computed once.
+  /// The amax of the value over all ranks that have parts of it. It is computed only once.
   ValueId magnitudeOf(ValueId value, const Op &product) {
     auto [at, isNew] = amaxes_.try_emplace(value, kNone);
     if (!isNew)
@@ -487,14 +491,14 @@ private:
   plan::Segment &segment_;
   const Recipe &recipe_;
   Products products_;                            ///< before any change
-  const std::optional<DelayedScaling> &delayed_; ///< by the recipe delayed
-  ValueId scales_ = kNone;                       ///< of weights that come in 8 bits
-  std::map<ValueId, ValueId> scaleOf_;           ///< of these weights
-  ValueId amax_ = kNone, seen_ = kNone;          ///< amaxes expected, and seen up to here
+  const std::optional<DelayedScaling> &delayed_; ///< with recipe delayed
+  ValueId scales_ = kNone;                       ///< of weights that are stored in 8 bits
+  std::map<ValueId, ValueId> scaleOf_;           ///< by stored weight
+  ValueId amax_ = kNone, seen_ = kNone;          ///< amax values: expected, and observed so far
   std::vector<uint8_t> isWeight_;                ///< by value
-  std::vector<uint8_t> staysForBackward_; ///< by value: other ops of the backward pass read it
+  std::vector<uint8_t> staysForBackward_;        ///< by value: whether other backward ops read it
   std::set<ValueId> seenValues_;
-  std::set<ValueId> gradients_; ///< that products with experts' weights take
+  std::set<ValueId> gradients_; ///< gradients that products with experts' weights read
   std::map<Copy, Forms> forms_;
   std::map<ValueId, ValueId> amaxes_;
   std::vector<Op> ops_;
@@ -505,7 +509,7 @@ bool isForwardOfExperts(const Op &op, const Recipe &recipe) {
          op.phase != plan::Phase::Backward;
 }
 
-/// The weights of products that are quantised, in their order, those of experts among them.
+/// The weights of quantised products, including those of experts, in order of their index.
 std::vector<int32_t> quantisedParams(const plan::Plan &plan, const plan::Role &role,
                                      const Recipe &recipe) {
   std::vector<int32_t> found;
@@ -520,8 +524,8 @@ std::vector<int32_t> quantisedParams(const plan::Plan &plan, const plan::Role &r
   return found;
 }
 
-/// Keeps these weights in 8 bits, with their scales, if they are trained. Such weights are
-/// quantised from masters; frozen weights have none, and are not changed.
+/// Stores these weights in 8 bits, with their scales, if they are trained. They are quantised from
+/// masters; frozen weights have no masters and stay unchanged.
 void keepIn8Bits(plan::Plan &plan, plan::Role &role, const std::vector<int32_t> &params) {
   for (int32_t index : params) {
     plan::Param &param = plan.params[static_cast<size_t>(index)];

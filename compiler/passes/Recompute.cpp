@@ -1,18 +1,18 @@
-// Recomputation of activations (Megatron's recompute_granularity). Backward ops that read a forward
-// activation of a recomputed region read a copy instead, which is recomputed just before them from
-// the values that the region keeps. The copies are the same ops with the same attributes, so
-// results are bitwise equal.
+// Recomputation of activations (Megatron's recompute_granularity). If a backward op reads an
+// activation of a recomputed region, it reads a copy, which is recomputed just before the op from
+// the values that the region keeps. The copies are computed by the same ops with the same
+// attributes, so results are bitwise equal.
 //
-// What ranks have gathered of their parts is gathered again, and weights are dequantised again,
-// rather than kept, without being asked for.
+// Gathered activations are always gathered again, and weights dequantised again, rather than kept.
 //
-// auto: `model.recompute_layers` says it of each layer; ChooseRecompute.cpp chooses it.
+// auto: `model.recompute_layers` says for each layer what is recomputed; ChooseRecompute.cpp
+// chooses it.
 // full: a region is `recompute_num_layers` layers of a stage (method uniform), or each of the first
-// `recompute_num_layers` layers of a stage (method block); it keeps its input. selective: only the
-// ops of the chosen modules are recomputed, from their operands.
+// `recompute_num_layers` layers of a stage (method block). It keeps only its input.
+// selective: only the ops of the chosen modules are recomputed, from their operands.
 //
-// What a router has chosen, and the counts and places of rows, are kept in any case: they are
-// small, and both passes have to have the same rows.
+// The choices of routers, and the counts and positions of rows, are always kept: they are small,
+// and both passes must have the same rows.
 #include <algorithm>
 
 #include "compiler/model/RecomputeLayers.h"
@@ -34,12 +34,12 @@ bool isFusedNorm(const Op &op) { return classOf(op) == plan::Recompute::FusedNor
 
 /// What is recomputed, by unit.
 struct Request {
-  std::vector<int32_t> region; ///< -1 keeps everything
+  std::vector<int32_t> region; ///< region of the unit; -1: keeps everything
   std::vector<model::LayerRecompute> what;
-  std::vector<uint8_t> predicts; ///< by unit: multi-token prediction, and so it has losses
+  std::vector<uint8_t> predicts; ///< whether it is a multi-token prediction block, with losses
 };
 
-/// Each layer is a region of its own.
+/// Makes each layer with recomputation a region of its own.
 void addChosenLayers(const plan::Plan &plan, Request &request) {
   std::vector<size_t> units;
   for (size_t unit = 0; unit < plan.units.size(); ++unit)
@@ -78,11 +78,11 @@ Request readRequest(const plan::Plan &plan) {
   bool block = model.recomputeMethod == Job::RecomputeMethod::Block;
   int64_t count = model.recomputeNumLayers;
   PipelineStages stages = readStages(plan);
-  int64_t layer = 0; // of the stage
+  int64_t layer = 0; // number of the layer in its stage
   int32_t stage = 0, regions = 0;
   for (size_t unit = 0; unit < plan.units.size(); ++unit) {
     if (plan.units[unit].kind == plan::UnitKind::Prediction && (!what.isFull || !block)) {
-      request.region[unit] = regions++; // as upstream: alone, and not by blocks
+      request.region[unit] = regions++; // as upstream: a region of its own, not with block
       request.what[unit] = what;
     }
     if (!isLayer(plan, static_cast<int32_t>(unit)))
@@ -130,7 +130,7 @@ public:
 private:
   /// Marks the values that a region recomputes.
   void classify() {
-    std::vector<uint8_t> entered(segment_.values.size(), 0); // regions whose first op has been seen
+    std::vector<uint8_t> entered(segment_.values.size(), 0); // by region: first op was seen
     for (size_t i = 0; i < forwardOps_; ++i) {
       const Op &op = segment_.ops[i];
       int32_t region = regionOfOp(op);
@@ -143,8 +143,8 @@ private:
       bool entry = entered[static_cast<size_t>(region)] == 0;
       entered[static_cast<size_t>(region)] = 1;
       for (size_t r = 0; r < op.results.size(); ++r) {
-        // A fused norm's sum is the residual stream; at the beginning of a region it is the input,
-        // which is kept.
+        // The sum of a fused norm is the residual stream. At the beginning of a region it is the
+        // region's input, which is kept.
         bool keptSum = isFusedNorm(op) && r == 0 && (!whatOf(op).isFull || entry);
         if (keptSum || !isChosen(op) || isExchangedData(op))
           continue;
@@ -158,8 +158,8 @@ private:
     markUpProjections();
   }
 
-  /// Whether the op gathers or exchanges data that is gathered again instead of kept: ranks keep
-  /// only their own parts of activations, and weights only in the type with fewer bits.
+  /// Whether the op produces data that is gathered again instead of kept. Ranks keep only their own
+  /// parts of activations, and weights only in the type with fewer bits.
   bool isBrought(const Op &op) const {
     if (op.kind == plan::OpKind::Dequantize)
       return true;
@@ -171,8 +171,7 @@ private:
            segment_.values[op.results[0]].purpose != plan::Purpose::Data;
   }
 
-  /// True for exchanged row counts and expert loads: they are small, so they are kept, not
-  /// recomputed.
+  /// Whether the op exchanges row counts or expert loads. These are small, so they are kept.
   bool isExchangedData(const Op &op) const {
     return plan::opInfo(op).collective &&
            segment_.values[op.results[0]].purpose == plan::Purpose::Data;
@@ -185,16 +184,16 @@ private:
     return request_.predicts[unit] != 0 && isOfLoss(op) ? -1 : request_.region[unit];
   }
 
-  /// Logits, losses of tokens and where their gradients begin, which units that predict multi-token
-  /// prediction have: nothing recomputes them.
+  /// Whether the op of a multi-token prediction block computes logits, token losses, or the start
+  /// of their gradients. These are never recomputed.
   bool isOfLoss(const Op &op) const {
     return !op.results.empty() && op.results[0] < isOfLoss_.size() && isOfLoss_[op.results[0]] != 0;
   }
 
-  /// Marks logits, and values computed from them before the backward pass.
+  /// Marks logits, and the values computed from them before the backward pass.
   void markLosses() {
     if (std::ranges::find(request_.predicts, 1) == request_.predicts.end())
-      return; // no layer has any
+      return; // no unit has losses
     isOfLoss_.assign(segment_.values.size(), 0);
     for (size_t i = 0; i < forwardOps_; ++i) {
       const Op &op = segment_.ops[i];
@@ -209,14 +208,14 @@ private:
     }
   }
 
-  /// How the layer of an op is recomputed.
+  /// What is recomputed in the layer of an op.
   model::LayerRecompute whatOf(const Op &op) const {
     return request_.what[static_cast<size_t>(op.unit)];
   }
 
-  /// Values that one region passes to another are kept; otherwise recomputing a region would
-  /// recompute all before it. Of a fused sum only the norm is recomputed, so its terms need not be
-  /// kept.
+  /// Keeps the values that one region passes to another; otherwise recomputing a region would
+  /// recompute everything before it. Of a fused sum and norm, only the norm is recomputed, so the
+  /// terms of the sum need not be kept.
   void keepRegionInputs() {
     for (size_t i = 0; i < forwardOps_; ++i) {
       const Op &op = segment_.ops[i];
@@ -248,11 +247,11 @@ private:
     return false;
   }
 
-  /// Whether only some of the value's rows are valid: those that a router sent to experts.
+  /// Whether only some rows of the value are used: those that a router sent to experts.
   bool isOfExperts(ValueId value) const { return segment_.values[value].counts != kNone; }
 
-  /// Module `mlp`: recomputes everything from the second norm's output to the end of the layer. In
-  /// a layer with experts, module `shared_experts` does the same for ops that work on all rows.
+  /// Module `mlp`: recomputes everything from the output of the second norm to the end of the
+  /// layer. In a layer with experts, module `shared_experts` does so for ops that work on all rows.
   void markMlp() {
     std::vector<uint8_t> inside(segment_.values.size(), 0);
     for (size_t i = 0; i < forwardOps_; ++i) {
@@ -281,8 +280,8 @@ private:
                       : what.has(Job::RecomputeModule::Mlp);
   }
 
-  /// Module `moe` recomputes all rows of experts. Module `moe_act` recomputes their activation, and
-  /// everything up to the next product.
+  /// Module `moe`: recomputes everything on rows of experts. Module `moe_act`: recomputes their
+  /// activation, and everything up to the next product.
   void markExperts() {
     for (size_t i = 0; i < forwardOps_; ++i) {
       const Op &op = segment_.ops[i];
@@ -301,7 +300,7 @@ private:
     }
   }
 
-  /// Module `mla_up_proj`: heads are made again from compressed vectors.
+  /// Module `mla_up_proj`: recomputes heads from the compressed vectors.
   void markUpProjections() {
     for (size_t i = 0; i < forwardOps_; ++i) {
       const Op &op = segment_.ops[i];
@@ -315,7 +314,7 @@ private:
     }
   }
 
-  /// The products (and biases) between a norm and the value.
+  /// Marks the products (and biases) between a norm and the value.
   void markProducers(ValueId value, int32_t unit) {
     uint32_t def = segment_.values[value].def;
     if (def == kNone || def >= forwardOps_ || segment_.ops[def].unit != unit)
@@ -327,7 +326,8 @@ private:
     markProducers(op.operands[0], unit);
   }
 
-  /// The value that the backward pass reads for a forward one: itself, or a copy created now.
+  /// The value that the backward pass reads in place of a forward value: the same value, or a copy
+  /// that is recomputed here.
   ValueId remake(ValueId value) {
     if (value >= remade_.size() || remade_[value] == 0)
       return value;
@@ -346,7 +346,7 @@ private:
     for (ValueId &result : op.results) {
       ValueId copy = plan::addValue(segment_, "r." + segment_.values[result].name,
                                     segment_.values[result].type, segment_.values[result].purpose);
-      segment_.values[copy].counts = segment_.values[result].counts; // which are kept
+      segment_.values[copy].counts = segment_.values[result].counts; // counts are always kept
       copies_[result] = copy;
       result = copy;
     }
@@ -363,8 +363,8 @@ private:
   std::vector<ValueId> copies_;
   std::vector<int32_t> regionOf_;
   std::vector<uint8_t> remade_;
-  std::vector<uint8_t> hasExperts_; ///< by unit
-  std::vector<uint8_t> isOfLoss_;   ///< by value
+  std::vector<uint8_t> hasExperts_; ///< by unit: whether it has experts
+  std::vector<uint8_t> isOfLoss_;   ///< by value: whether it belongs to a loss
 };
 
 bool brings(const plan::Segment &segment) {

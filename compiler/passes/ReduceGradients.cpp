@@ -1,5 +1,5 @@
-// Reduces gradients over the ranks that have other samples: of each microbatch, or once all of them
-// are summed on each rank.
+// Reduces gradients over the ranks that have other samples: after each microbatch, or once after
+// all microbatches were accumulated locally.
 #include <algorithm>
 
 #include "compiler/passes/BlockCollectives.h"
@@ -46,7 +46,7 @@ public:
   }
 
 private:
-  /// Whether it makes a block's whole gradient.
+  /// Whether the op packs the whole gradient of a block.
   static bool isOfBlock(const Op &op) {
     return op.kind == OpKind::Pack && op.getInt(Key::block) >= 0;
   }
@@ -57,20 +57,21 @@ private:
   static bool accumulatesLocally(const BlockStrategy &strategy) {
     return strategy.accumulatesLocally();
   }
-  /// Whole gradients exist only from the backward pass to their reduction.
+  /// Whether whole gradients exist only from the backward pass to their reduction.
   static bool isTransient(const BlockStrategy &strategy) {
     return !strategy.accumulatesLocally() && strategy.shardsState;
   }
 
-  /// Whether the segment computes the gradient of such a block.
+  /// Whether the segment computes the gradient of a block for which `isOf` holds.
   bool hasBlock(IsOf isOf) const {
     return std::ranges::any_of(segment_.ops, [&](const Op &op) {
       return isOfBlock(op) && isOf(blocks_.strategy(blockOf(op)));
     });
   }
 
-  /// For each value, whether it is a gradient, or a part of one, of such a block. Values that the
-  /// segment packs into no block count if all blocks that it packs are such blocks.
+  /// For each value, whether it is the gradient, or a part of it, of a block for which `isOf`
+  /// holds. A value that the segment packs into no block counts if `isOf` holds for all blocks that
+  /// the segment packs.
   std::vector<uint8_t> gradientsOf(IsOf isOf) const {
     auto isGradient = [&](ValueId value) {
       return segment_.values[value].purpose == plan::Purpose::Grads;
@@ -110,9 +111,9 @@ private:
         segment_.values[value].purpose = plan::Purpose::Comm;
   }
 
-  /// A sum over ranks is in its operand's buffer. That is not the block's buffer, so the sum is
-  /// copied, in two cases: microbatches are accumulated in the block's buffer, or another segment
-  /// has left the operand in a buffer that it fills again.
+  /// A sum over ranks is computed in its operand's buffer. It is copied into the block's buffer in
+  /// two cases: microbatches are accumulated in the block's buffer, or another segment stored the
+  /// operand in a buffer that it overwrites later.
   void copySums() {
     std::vector<uint8_t> isPacked(segment_.values.size(), 0);
     for (const Op &op : segment_.ops)
@@ -148,10 +149,10 @@ private:
     plan::replaceOps(segment_, std::move(ops));
   }
 
-  /// The first contribution to each parameter's gradient adds to the sum of earlier microbatches.
+  /// Adds the first contribution to each parameter's gradient to the sum of earlier microbatches.
   void accumulateLocally() {
     std::vector<ValueId> before(segment_.values.size(),
-                                kNone); // by gradient value: the view to add to
+                                kNone); // by gradient value: the view to which it is added
     std::vector<Op> views;
     DType mainGrads = blocks_.job().mainGrads;
     std::vector<uint8_t> marks = gradientsOf(accumulatesLocally);
@@ -236,7 +237,7 @@ private:
       leaveReduced(block, wire, plan::Arena::Work);
   }
 
-  /// Stores the reduced gradient in a cell of its own if the block's cell holds the sum of
+  /// Stores the reduced gradient in a separate cell if the block's cell holds the sum of
   /// microbatches.
   void leaveReduced(uint32_t block, ValueId reduced, plan::Arena arena) {
     uint32_t cell = addReducedCell(block, segment_.values[reduced].type, arena);
@@ -246,7 +247,7 @@ private:
       setOut(blocks_.gradCell(block), cell, reduced);
   }
 
-  /// Appends a cast of a gradient to the type in which it is communicated, or with a scale; the
+  /// Appends a cast of a gradient to the type of its reduction, or a multiplication by `scale`. The
   /// result's name begins with `prefix`.
   ValueId emitCast(std::vector<Op> &ops, uint32_t block, ValueId gradient, plan::Pred pred,
                    const char *prefix, DType dtype, double scale = 1) {
@@ -285,7 +286,7 @@ private:
       reduceShard(ops, block, shard, pred);
   }
 
-  /// Adds the sums of the groups of shards, after all microbatches were added in each.
+  /// Sums the gradient of a shard over its copies, after all microbatches were added to each.
   void reduceShard(std::vector<Op> &ops, uint32_t block, ValueId shard, plan::Pred before) {
     const BlockStrategy &strategy = blocks_.strategy(block);
     bool isEach = before == plan::Pred::Always && strategy.microbatches > 1;
@@ -312,7 +313,7 @@ private:
       if (isEach)
         segment_.outs.push_back({reduced, to});
       else
-        setOut(cell, to, reduced); // no other microbatch adds to the shard
+        setOut(cell, to, reduced); // no other microbatch is added to the shard
     }
     ops.push_back(std::move(sum));
   }

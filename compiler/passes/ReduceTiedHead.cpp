@@ -1,10 +1,10 @@
 // Splits the reduction of a tied embedding's gradient. The gradient has two parts: that of the
 // output projection, which is complete when the backward pass begins, and that of the lookups,
-// which is the last result of the pass. One reduction of both would be large and fully exposed.
-// Instead, the head's part is reduced at once, overlapped with the backward pass, and its buffer is
-// freed. At the end, ranks exchange the gradients of the rows that they looked up and add those
-// that belong to their shards. The sums are in a different order than in other strategies, so the
-// pass does not apply in fp32 and in deterministic runs.
+// which is the last result of the pass. Reducing both at once would be large and fully exposed.
+// Instead, the projection's part is reduced first, overlapped with the backward pass, and its
+// buffer is freed. At the end, ranks exchange the gradients of the rows that they looked up, and
+// each adds those that belong to its shard. The sums have another order than in other strategies,
+// so the pass does not apply in fp32 and in deterministic runs.
 #include <optional>
 #include <set>
 
@@ -25,10 +25,11 @@ using plan::Segment;
 using plan::ValueId;
 using Key = plan::AttrKey;
 
-/// The last ops of a tied table's gradient: the lookups' part is added to the projection's part.
+/// The ops that reduce a tied table's gradient: the lookups' part is added to the projection's
+/// part.
 struct Chain : GradientChain {
-  ValueId head = kNone;    ///< the output projection's part, which no other op reads
-  uint32_t gather = kNone; ///< of the table; the op's index
+  ValueId head = kNone;    ///< the projection's part, which no other op reads
+  uint32_t gather = kNone; ///< the table's gather, as an index in the segment
 };
 
 std::optional<Chain> findChain(const plan::Plan &plan, const Segment &segment, uint32_t block) {
@@ -110,8 +111,8 @@ private:
     plan::replaceOps(segment, std::move(ops));
   }
 
-  /// Applies the ops on the sum of both parts to the head's part, as the last reduction of its
-  /// unit, so that smaller reductions of the unit do not queue behind it.
+  /// Applies the ops that reduce the sum of both parts to the projection's part alone. This is the
+  /// last reduction of its unit, so that smaller reductions of the unit do not queue behind it.
   static ValueId reduceHead(Segment &segment, std::vector<Op> &ops, const std::vector<Op> &old,
                             const Chain &chain) {
     ValueId value = chain.head;
@@ -134,8 +135,8 @@ private:
   Notes &notes_;
 };
 
-/// Blocks whose gradient ends with lookups. Searching for a chain of every block would make this
-/// the slowest pass in plans with many blocks.
+/// Blocks whose gradient ends with lookups. Checking the chain of every block would make this the
+/// slowest pass in plans with many blocks.
 std::set<uint32_t> blocksOfLookups(const Segment &segment) {
   std::set<uint32_t> blocks;
   for (const Op &op : segment.ops) {

@@ -1,8 +1,8 @@
-// Lets backward ops write activations again, at the price of one store, so that the forward pass
-// need not keep them. Gradients of gated units read gate and up, and rmsnorm_bwd its input and
-// statistics, so each can write the activation as a further result, bitwise equal. The weight
-// gradient that reads the activation moves after it. This removes half of the bytes that a layer
-// keeps.
+// Lets backward ops write activations a second time, at the price of one store, so that the forward
+// pass need not keep them. Backward ops of gated activations read gate and up, and rmsnorm_bwd
+// reads its input and statistics, so each can compute the activation as a further result, bitwise
+// equal. The weight gradient that reads the activation moves after that op. This halves the bytes
+// that a layer keeps.
 #include <algorithm>
 
 #include "compiler/passes/Passes.h"
@@ -36,7 +36,7 @@ public:
   }
 
 private:
-  /// The forward activation that a backward op could write again, or kNone.
+  /// The forward activation that a backward op could write a second time, or kNone.
   ValueId activationOf(const Op &back) const {
     if (back.epilogue != plan::Epilogue::None)
       return kNone;
@@ -64,8 +64,8 @@ private:
     return kNone;
   }
 
-  /// Whether all readers of the activation in the backward pass are weight gradients that may
-  /// follow the op.
+  /// Whether all readers of the activation in the backward pass are weight gradients that may move
+  /// after the op.
   bool canFollow(ValueId y, size_t back) const {
     bool any = false;
     if (segment_.values[y].counts != kNone && !keepsExperts_)
@@ -117,15 +117,16 @@ private:
   }
 
   plan::Segment &segment_;
-  bool keepsExperts_; ///< else the forward pass keeps no activation of experts
+  bool keepsExperts_; ///< whether the forward pass keeps activations of experts
   plan::Users users_; ///< before any change
   size_t forwardOps_;
-  std::vector<std::vector<uint32_t>> behind_; ///< ops that will follow each op
+  std::vector<std::vector<uint32_t>> behind_; ///< by op: the ops that will follow it
   std::vector<uint8_t> moved_;
 };
 
-/// Whether the forward pass would keep activations of experts. Where it keeps none, the weight
-/// gradient had better not wait: the rows of the layer's gradient, which it reads, are long.
+/// Whether the forward pass would keep activations of experts. If it would not, weight gradients of
+/// experts should not move: they would extend the live range of the layer's gradient, which has
+/// many rows.
 bool keepsExperts(const Job::Model &model) {
   if (model.recomputeGranularity != Job::RecomputeGranularity::Selective)
     return !model.recomputeGranularity;

@@ -1,5 +1,5 @@
-// Chooses the number of pieces in which tensor-parallel ranks move rows, from the predicted times
-// of the products between the transfers.
+// Chooses the number of pieces into which tensor-parallel ranks split rows, from the predicted
+// times of the products between the transfers.
 #include <algorithm>
 #include <array>
 #include <optional>
@@ -19,24 +19,24 @@ using plan::Type;
 using plan::ValueId;
 
 constexpr std::array<int64_t, 3> kCounts = {2, 4, 8};
-/// How much of whole transfers overlaps nothing: in the backward pass weight gradients are computed
-/// beside them (31.8 of 52.2 ms in a step of llama3_8b on two H200s).
+/// Exposed share of transfers without pieces: in the backward pass, weight gradients overlap them
+/// (31.8 of 52.2 ms in a step of llama3_8b on two H200s).
 constexpr double kExposedOfWhole = 0.6;
 
 /// The numbers of output and input columns of a layer's product.
 struct Product {
   int64_t columns, inner;
-  bool isSummed; ///< over ranks, else its operand is gathered
+  bool isSummed; ///< the result is summed over ranks; otherwise the operand is gathered
 };
 
-/// Products of weights that are cut, as one rank computes them, in order.
+/// Products with sharded weights, as one rank computes them, in order.
 struct Body {
   std::vector<Product> products;
-  Type rows; ///< of what is divided by rows, whole
+  Type rows; ///< type of all rows that are sharded
   bool hasDropout = false;
 };
 
-/// The dimension in which a parameter is cut among the ranks of the group.
+/// The dimension in which a parameter is sharded over the group; empty if it is not.
 std::optional<uint8_t> cutOf(const plan::Param *param, int16_t group) {
   if (param != nullptr)
     for (const plan::Split &split : param->splits)
@@ -73,8 +73,8 @@ public:
       : plan_(plan), device_(predict::deviceOf(plan)), group_(group),
         team_(predict::teamOf(device_, plan, group)), body_(body) {}
 
-  /// Seconds from the start of each product whose result is summed to the end of the next one,
-  /// whose operand is gathered, over the whole body.
+  /// Predicted seconds, summed over the body, from the start of each product whose result is summed
+  /// to the end of the next product, whose operand is gathered.
   double seconds(int64_t pieces) const {
     double sum = 0;
     const Product *before = nullptr;
@@ -87,8 +87,8 @@ public:
   }
 
 private:
-  /// Pieces are computed one after the other, and transferred one after the other; transfers slow
-  /// down concurrent products.
+  /// Products of the pieces run one after the other, and so do their transfers. Transfers slow down
+  /// concurrent products.
   double seconds(const Product &first, const Product &second, int64_t pieces) const {
     double compute = 0, link = 0, end = 0;
     double sum = transferSeconds(CollectiveKind::ReduceScatter, pieces);
@@ -152,7 +152,7 @@ private:
 
 } // namespace
 
-/// Learned positions, of four bytes each, are views of all.
+/// Alignment in elements of views of positions, which have four bytes each.
 constexpr int64_t kPositionsAlign = kPlaceAlign / 4;
 
 bool dividesRows(const Type &type, int64_t parts) {
@@ -166,14 +166,14 @@ int64_t choosePieces(const plan::Plan &plan, int16_t group) {
       plan.job.ddp.fsdpDoubleBuffer)
     return 1;
   if (std::ranges::any_of(plan.params, &plan::Param::isStacked))
-    return 1; // runs of experts are of all rows of a rank
+    return 1; // rows are grouped by expert over all rows of a rank
   int64_t best = 1;
   for (const plan::Role &role : plan.roles)
     for (const plan::Segment &segment : role.segments) {
       if (segment.kind != plan::SegmentKind::Train)
         continue;
       Body body = readBody(plan, role, segment, group);
-      if (body.hasDropout || body.products.empty()) // masks count rows of one piece
+      if (body.hasDropout || body.products.empty()) // dropout masks depend on rows per piece
         return 1;
       if (int64_t parts = model.tpCommOverlapPieces * plan.groupSize(group);
           parts > 0 && dividesRows(body.rows, parts))

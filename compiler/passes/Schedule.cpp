@@ -1,10 +1,11 @@
 // Fixes stream, order and waits of every op. Compute ops keep their order.
-// Gathers go to the gather stream, one use ahead: a unit's gather is issued as soon as the unit
-// before the previous one is no longer used, so at most two units are gathered at a time.
-// Reductions go to the reduce stream after the gradients that they read. A unit's gradients are not
-// started before the reduction two units back has ended, so at most two of them are whole as well;
-// and likewise shards of gradients that are scattered further.
-// Waits are added where the data, or these limits, need them and stream order does not imply them.
+// Gathers run on the gather stream, one use ahead: the gather of a unit is issued as soon as the
+// unit before the previous one is no longer used, so at most two units are gathered at a time.
+// Reductions run on the reduce stream, after the gradients that they read. The gradients of a unit
+// start only after the reduction of the unit two before has completed, so at most two units have
+// whole gradients. The same limit holds for gradient shards that are scattered further.
+// Waits are added where data dependences or these limits need them and stream order does not imply
+// them.
 #include <algorithm>
 
 #include "compiler/passes/Clocks.h"
@@ -21,16 +22,16 @@ using plan::Op;
 using plan::OpKind;
 using plan::ValueId;
 
-/// Units that may be whole in addition to the one in use.
+/// Units that may be gathered in addition to the one in use.
 constexpr size_t kPrefetchDepth = 1;
 
-/// Whether the op moves weights or gradients of a block. Data of a microbatch must be moved where
-/// the op stands.
+/// Whether the op gathers or reduces weights or gradients of a block. Such ops may move; exchanges
+/// of a microbatch's data must stay where they are.
 bool isOfBlock(const Op &op, OpKind kind) {
   return op.kind == kind && op.getInt(plan::AttrKey::block) >= 0;
 }
 
-/// The gathers for one span of uses of a unit; one op for each of its blocks.
+/// The gathers for one span of uses of a unit: one op for each of its blocks.
 struct Gather {
   int32_t unit = -1;
   std::vector<uint32_t> ops;
@@ -52,7 +53,7 @@ public:
 
 private:
   void assignStreams() {
-    for (Op &op : segment_.ops) // both ends of a pair name their own streams
+    for (Op &op : segment_.ops) // the op at the other end of a pair has its own stream
       if (op.channel != plan::kNoChannel && op.stream == plan::kComputeStream)
         op.stream = plan_.channels[static_cast<size_t>(op.channel)].stream;
     for (const Op &op : segment_.ops)
@@ -60,7 +61,7 @@ private:
         segment_.ops[cast].stream = op.stream;
   }
 
-  /// The op that makes the operand of a reduction.
+  /// The index of the op that computes the operand of a reduction.
   uint32_t producerOf(const Op &reduction) const {
     return segment_.values[reduction.operands[0]].def;
   }
@@ -68,8 +69,8 @@ private:
     return op != kNone && (isOfBlock(segment_.ops[op], OpKind::ReduceScatter) ||
                            isOfBlock(segment_.ops[op], OpKind::AllReduce));
   }
-  /// The cast through which this reduction reads another reduction's sum, or kNone. Compute does
-  /// not wait for it.
+  /// The cast between this reduction and an earlier reduction whose sum it reads, or kNone. Compute
+  /// does not wait for such a cast.
   uint32_t castBefore(const Op &op) const {
     if (!isOfBlock(op, OpKind::AllReduce) && !isOfBlock(op, OpKind::ReduceScatter))
       return kNone;
@@ -78,7 +79,7 @@ private:
     return isCast && isReduction(producerOf(segment_.ops[producer])) ? producer : kNone;
   }
 
-  /// Uses of each gathered value through views.
+  /// Finds the spans of uses of gathered units; views count as uses.
   std::vector<Gather> findGathers() const {
     std::vector<Gather> gathers;
     std::vector<int32_t> gatherOf(segment_.values.size(), -1);
@@ -117,8 +118,9 @@ private:
     std::vector<uint8_t> moved(segment_.ops.size(), 0);
     uint32_t position = 0;
     for (size_t k = 0; k < gathers.size(); ++k) {
-      // The slot is free when the unit `depth + 1` uses back is no longer used. Uses that extend
-      // beyond the beginning of this gather's own (the head's norm around the loss) hold no slot.
+      // The slot is free once the unit `depth + 1` uses before is no longer used. A use that
+      // extends beyond the first use of this gather (the head's norm around the loss) occupies no
+      // slot.
       if (k > kPrefetchDepth) {
         const Gather &freed = gathers[k - 1 - kPrefetchDepth];
         if (freed.lastUse < gathers[k].firstUse)
@@ -127,7 +129,7 @@ private:
       if (gathers[k].firstUse != kNone)
         position = std::max(position, behindExchanges(gathers[k]));
       for (uint32_t op : gathers[k].ops) {
-        // A shard that the segment computes itself does not exist earlier.
+        // A shard that the segment itself computes does not exist earlier.
         if (uint32_t def = segment_.values[segment_.ops[op].operands[0]].def; def != kNone)
           position = std::max(position, def + 1);
         before[position].push_back(op);
@@ -143,8 +145,9 @@ private:
     }
   }
 
-  /// The position after the last gather of a microbatch's data on the gather's channel, if that is
-  /// before its first use, because everything waits for that data.
+  /// The position after the last gather of a microbatch's data on the same channel, if it precedes
+  /// the first use of the gather. All later ops wait for that data, so the gather must not delay
+  /// it.
   uint32_t behindExchanges(const Gather &gather) const {
     plan::ChannelId channel = segment_.ops[gather.ops.front()].channel;
     for (uint32_t i = gather.firstUse; i-- > 0;)
@@ -154,7 +157,7 @@ private:
     return 0;
   }
 
-  /// Puts the moved ops before the ops for which they are listed. Returns each op's new index.
+  /// Inserts each moved op before the op for which it is listed. Returns the new index of each op.
   std::vector<uint32_t> rebuild(const std::vector<std::vector<uint32_t>> &before,
                                 const std::vector<uint8_t> &moved) {
     std::vector<Op> ops;
@@ -174,14 +177,15 @@ private:
     return now;
   }
 
-  /// Reductions that start together, later than they could.
+  /// Reductions that start together, later than their data allow.
   struct Delay {
     std::vector<uint32_t> ops;
-    uint32_t behind; ///< compute op that the first of them waits for
-    uint32_t before; ///< op before which they are issued
+    uint32_t behind; ///< compute op for which the first reduction waits
+    uint32_t before; ///< op before which the reductions are issued
   };
 
-  /// For each op that writes a unit's first gradient, the reduction two units back.
+  /// For each op that writes the first gradient of a unit: the last reduction of the unit two
+  /// before.
   std::vector<uint32_t> reductionsNeeded() const {
     std::vector<uint32_t> needed(segment_.ops.size(), kNone);
     std::vector<UnitGradients> units = findGradients();
@@ -191,14 +195,15 @@ private:
     return needed;
   }
 
-  /// NCCL's reductions occupy multiprocessors. A product is cut into one wave for all
-  /// multiprocessors and takes twice as long if some are missing. Attention consists of many small
-  /// pieces and loses only the share that is taken. So a reduction waits for the next attention op,
-  /// but not for one behind the first gradient two units later, which waits for the reduction.
+  /// NCCL's reductions occupy multiprocessors. A product is split into one wave for all
+  /// multiprocessors, so it takes twice as long if some are missing; attention consists of many
+  /// small pieces and loses only the occupied share. So a reduction waits for the next attention
+  /// op, unless the first gradient of the unit two later precedes that op, because that gradient
+  /// waits for the reduction.
   std::vector<Delay> findDelays() const {
     std::vector<Delay> delays;
-    std::vector<uint32_t> waiting; // the latest reductions since the last attention
-    uint32_t last = kNone;         // compute op
+    std::vector<uint32_t> waiting; // consecutive latest reductions since the last attention
+    uint32_t last = kNone;         // latest compute op
     std::vector<uint32_t> neededBy = reductionsNeeded();
     for (uint32_t i = 0; i < segment_.ops.size(); ++i) {
       const Op &op = segment_.ops[i];
@@ -220,9 +225,9 @@ private:
     return delays;
   }
 
-  /// A reduction starts at once if another one follows later, since the two would otherwise queue.
-  /// Adjacent reductions of one unit stay together, and so does a sum with its operands. `last` is
-  /// the preceding compute op.
+  /// Adds a reduction to those that wait. If another reduction follows later, the earlier ones
+  /// start at once, since the two would otherwise queue. Adjacent reductions of one unit stay
+  /// together, and so does a sum with its operands. `last` is the preceding compute op.
   void addReduction(uint32_t reduction, uint32_t last, std::vector<uint32_t> &waiting) const {
     const Op &op = segment_.ops[reduction];
     uint32_t cast = castBefore(op);
@@ -257,7 +262,7 @@ private:
       after_.push_back({now[delay.ops.front()], now[delay.behind]});
   }
 
-  /// A unit's whole gradients: the op that writes the first of them, and their last reduction.
+  /// The whole gradients of a unit: the op that writes the first of them, and their last reduction.
   struct UnitGradients {
     uint32_t first = kNone, reduction = 0;
   };
@@ -280,12 +285,12 @@ private:
     return units;
   }
 
-  /// A unit's first gradient waits for the reductions that were issued before it, up to that two
-  /// units back: those of an embedding come between layers.
+  /// The first gradient of a unit waits for the reductions that were issued before it, up to those
+  /// of the unit two before. Reductions of an embedding may come between those of layers.
   void limitGradients() {
     std::vector<UnitGradients> units = findGradients();
     for (size_t k = 2; k < units.size(); ++k) {
-      size_t count = k - 1; // of units up to that one whose reductions come before
+      size_t count = k - 1; // number of units whose reductions may be waited for
       while (count > 0 && units[count - 1].reduction >= units[k].first)
         --count;
       if (units[k].first != kNone && count > 0)
@@ -293,10 +298,10 @@ private:
     }
   }
 
-  /// A shard that no later microbatch adds to lives until it is scattered. A unit's first one waits
-  /// for that of the shards two units back.
+  /// Limits gradient shards that no later microbatch adds to: they live until they are scattered.
+  /// The first shard of a unit waits until those of the unit two before are scattered.
   void limitShards() {
-    std::vector<uint32_t> made, scattered; // the unit's first shard, its last part; in order
+    std::vector<uint32_t> made, scattered; // by unit, in order: its first shard, its last scatter
     int32_t unit = -1;
     for (uint32_t i = 0; i < segment_.ops.size(); ++i) {
       const Op &op = segment_.ops[i];
@@ -323,7 +328,7 @@ private:
         segment_.outs, [&](const plan::Segment::Boundary &out) { return out.value == value; });
   }
 
-  /// The earliest op that writes bytes of a packed gradient.
+  /// The earliest op that writes bytes of the packed gradient.
   uint32_t firstWriter(ValueId value) const {
     uint32_t def = segment_.values[value].def;
     if (def == kNone)
@@ -343,7 +348,7 @@ private:
 
   void addWaits() {
     std::vector<Clock> defs = definingOps(segment_);
-    std::vector<Clock> readers(segment_.values.size(), kClockZero); // the latest so far
+    std::vector<Clock> readers(segment_.values.size(), kClockZero); // by value: its latest readers
     std::vector<Clock> needs(segment_.ops.size(), kClockZero);
     for (auto [op, earlier] : after_) {
       int32_t &need = needs[op][segment_.ops[earlier].stream];
@@ -381,7 +386,7 @@ private:
 
   const plan::Plan &plan_;
   plan::Segment &segment_;
-  std::vector<std::pair<uint32_t, uint32_t>> after_; ///< op, earlier op that it waits for
+  std::vector<std::pair<uint32_t, uint32_t>> after_; ///< op, and the earlier op for which it waits
 };
 
 } // namespace

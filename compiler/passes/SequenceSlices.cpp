@@ -1,9 +1,9 @@
-// Divides sequences among context-parallel ranks. A sequence has 2n equal chunks, and rank i has
+// Shards sequences over context-parallel ranks. A sequence has 2n equal chunks, and rank i has
 // chunks i and 2n-1-i, so that all ranks see equally many keys under a causal mask. The feed writes
-// only the rank's chunks. All further divisions follow from the factors of ops: a result has the
-// rows of the operand with the same factor, and an op that counts along the factor gets the
-// positions of tokens as an operand. A roll along the sequence needs tokens of other ranks: ranks
-// gather whole sequences of tokens, and each takes its chunks of the rolled result.
+// only the rank's chunks. Everything else follows from the factors of ops: a result has the rows of
+// the operand with the same factor, and an op that depends on the position along the factor gets
+// the positions of tokens as an operand. A roll along the sequence needs tokens of other ranks:
+// ranks gather whole sequences of tokens, and each takes its chunks of the rolled result.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -27,7 +27,7 @@ using plan::Type;
 using plan::ValueId;
 using Key = plan::AttrKey;
 
-/// The group among whose ranks sequences have not been divided yet; -1 if there is none.
+/// The group over which sequences are still to be sharded; -1 if there is none.
 int16_t groupToCut(const plan::Plan &plan) {
   int16_t group = plan::groupOfKind(plan, plan::GroupKind::Context);
   for (const plan::Role &role : plan.roles)
@@ -80,7 +80,7 @@ private:
     ops_.push_back(std::move(op));
   }
 
-  /// Whether an operand has a slice's tokens as rows: the operands and results of routers.
+  /// Whether the rows of an operand are the tokens of a slice, as for routers.
   bool takesRows(const Op &op) const {
     return std::ranges::any_of(op.operands, [&](ValueId operand) {
       if (cutDimOf(operand) >= 0 && plan::opInfo(op).takesOwnRows())
@@ -89,7 +89,8 @@ private:
     });
   }
 
-  /// Whether it names all elements of [B,S,...] with other dimensions behind the positions.
+  /// Whether the op is a view of all elements of [B,S,...] that changes only dimensions after the
+  /// positions.
   bool joinsOtherDims(const Op &op) const {
     if (op.kind != OpKind::View || cutDimOf(op.operands[0]) != 1)
       return false;
@@ -105,7 +106,7 @@ private:
     for (size_t r = 0; r < op.results.size(); ++r) {
       ValueId result = op.results[r];
       uint8_t rank = typeOf(result).rank;
-      if (hasRowsOf(op, factors, r, isDivided)) // the last dimension of [B,S] for rows of both
+      if (hasRowsOf(op, factors, r, isDivided)) // last dimension of [B,S], first of rows
         shorten(result, static_cast<uint8_t>(std::max(rank - 2, 0)));
       else if (plan::opInfo(op.kind).sum == plan::SumRole::CountsRows)
         loads_.add(result);
@@ -123,14 +124,14 @@ private:
     return all;
   }
 
-  /// A factor, and the dimension of an operand that goes along it.
+  /// A factor, and the dimension of an operand that it determines.
   struct Cut {
     FactorId factor;
     uint8_t dim;
   };
 
-  /// Factors along which a rank has parts of operands. Several may be one dimension of sequences:
-  /// the positions of queries, and those of keys.
+  /// The factors along which a rank has only a part of operands. Several may be a dimension of
+  /// sequences: the positions of queries, and those of keys.
   std::vector<Cut> factorsToCut(const Op &op, const plan::OpFactors &factors) const {
     std::vector<Cut> cuts;
     for (size_t i = 0; i < op.operands.size(); ++i) {
@@ -142,7 +143,7 @@ private:
                                        static_cast<uint8_t>(dim));
       SHARDC_CHECK(factor != plan::kNoFactor, "operand {} of '{}' is a part of the positions", i,
                    plan::opInfo(op.kind).name);
-      // Ops that need all positions exchange them, after heads were divided too.
+      // Ops that need all positions exchange them later, after heads were sharded as well.
       SHARDC_CHECK(!row.find(factor)->isNeededWhole || exchangesPositions(op),
                    "operand {} of '{}' is needed whole", i, plan::opInfo(op.kind).name);
       if (std::ranges::find(cuts, factor, &Cut::factor) == cuts.end())
@@ -151,7 +152,7 @@ private:
     return cuts;
   }
 
-  /// Whether `attendToSlices` writes it for parts of the positions.
+  /// Whether `attendToSlices` rewrites the op for partial sequences.
   static bool exchangesPositions(const Op &op) {
     return plan::opInfo(op.kind).work.cost == plan::CostClass::Attention;
   }
@@ -166,7 +167,7 @@ private:
     });
   }
 
-  /// Gives the op the places along the factor, which it has an optional operand for.
+  /// Gives the op the positions of the rank's tokens, for which it has an optional operand.
   void tellPlaces(Op &op, const plan::OpFactors &factors, FactorId factor) const {
     if (exchangesPositions(op))
       return;
@@ -211,7 +212,7 @@ private:
       countAll(first, mask);
   }
 
-  /// Appends an op with one result of the purpose that its operand has.
+  /// Appends an op with one result, which gets the purpose of the operand.
   ValueId emit(Op op, std::string name, const Type &type) {
     ValueId result =
         plan::addValue(segment_, std::move(name), type, segment_.values[op.operands[0]].purpose);
@@ -232,7 +233,7 @@ private:
     return op;
   }
 
-  /// Words of whole sequences, which are gathered once.
+  /// Gathers whole sequences of token data, once per value.
   ValueId gathered(const Op &like, ValueId value) {
     ValueId &whole = gathered_.try_emplace(value, kNone).first->second;
     if (whole != kNone)
@@ -254,7 +255,8 @@ private:
     roll.operands[0] = gathered(like, roll.operands[0]);
     ValueId whole = emit(roll, name + ".whole", type);
     Type wholes = type;
-    // Slices that are too short to begin at aligned addresses are taken in pairs.
+    // If a slice is too short to begin at an aligned address, two copies of the sequences are
+    // sliced together.
     if (type.bytes() / ranks_ % kPlaceAlign != 0) {
       wholes.shape[0] *= 2;
       Op pair = opLike(like, OpKind::Pack, whole);
@@ -271,7 +273,8 @@ private:
     ops_.push_back(std::move(own));
   }
 
-  /// The mean of the multi-token prediction losses is over whole sequences, too.
+  /// The mean of the multi-token prediction losses is over whole sequences, so their counts are
+  /// summed over the slices.
   void countRolled(Op count) {
     const ValueId result = count.results[0];
     const Op like = count;
@@ -282,7 +285,8 @@ private:
     ops_.push_back(std::move(sum));
   }
 
-  /// The mean of a microbatch's losses is over the tokens of whole sequences.
+  /// The mean of a microbatch's losses is over whole sequences, so their tokens are counted over
+  /// all slices.
   void countAll(const Op &load, ValueId mask) {
     Op count = plan::makeOp(OpKind::TokenCount, {mask}, load.unit, load.loc);
     Type one = Type::of(DType::F32, {1});
@@ -300,11 +304,11 @@ private:
   plan::Segment &segment_;
   int16_t group_;
   int64_t ranks_;
-  ValueId places_ = kNone;      ///< of tokens in their sequences
-  std::vector<int8_t> cutDims_; ///< by value: the dimension that a rank has a part of, or -1
+  ValueId places_ = kNone;      ///< positions of tokens in their sequences
+  std::vector<int8_t> cutDims_; ///< by value: the sharded dimension, or -1
   OwnLoads loads_;
-  std::map<ValueId, ValueId> gathered_; ///< words of the batch, of whole sequences
-  std::set<ValueId> rolled_;            ///< this rank's part of what was rolled
+  std::map<ValueId, ValueId> gathered_; ///< by value: the same data for whole sequences
+  std::set<ValueId> rolled_;            ///< this rank's slices of rolled values
   std::vector<Op> ops_;
 };
 

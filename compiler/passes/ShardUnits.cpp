@@ -27,7 +27,7 @@ using plan::Type;
 using plan::ValueId;
 using Key = plan::AttrKey;
 
-/// For each parameter the roles that have it, and its type, as one number for each such pair.
+/// For each parameter, a number that is equal for parameters with the same roles and the same type.
 std::vector<size_t> setsOfParams(const plan::Plan &plan) {
   std::vector<std::vector<uint8_t>> has(plan.params.size(),
                                         std::vector<uint8_t>(plan.roles.size()));
@@ -43,11 +43,11 @@ std::vector<size_t> setsOfParams(const plan::Plan &plan) {
   return sets;
 }
 
-/// How the parameters of a block may be cut: between rows, between parameters, or between the
-/// matrices that each of them stacks.
+/// Where shard boundaries may split a block: between rows, between parameters, or between the
+/// matrices that each parameter stacks.
 enum class Cuts : uint8_t { Rows, Params, Stacks };
 
-/// The blocks of a unit with these parameters.
+/// The blocks of a unit with these parameters, which have the same roles and the same type.
 std::vector<LayoutBlock> layOutTogether(const std::vector<LayoutParam> &members, int64_t shards,
                                         bool byParam, Cuts cuts) {
   if (cuts == Cuts::Params && shards > 1)
@@ -60,8 +60,8 @@ std::vector<LayoutBlock> layOutTogether(const std::vector<LayoutParam> &members,
   return blocks;
 }
 
-/// A role has a block or it does not, and its weights have one type: parameters that other roles
-/// have, or that are kept in other types, lie in blocks of their own.
+/// The blocks of a unit with these parameters. A role has all of a block or nothing of it, and a
+/// block has one type. So parameters with other roles or another type get separate blocks.
 std::vector<LayoutBlock> layOutUnit(const std::vector<LayoutParam> &members,
                                     const std::vector<size_t> &setOf, int64_t shards, bool byParam,
                                     Cuts cuts) {
@@ -74,8 +74,8 @@ std::vector<LayoutBlock> layOutUnit(const std::vector<LayoutParam> &members,
   return blocks;
 }
 
-/// Units in the order of the model, those of each stage of a pipeline together: the blocks of a
-/// stage are consecutive, as sums of squares want them.
+/// Units in the order of the model, grouped by pipeline stage, so that the blocks of a stage are
+/// consecutive, as sums of squares require.
 std::vector<size_t> unitsByStage(const plan::Plan &plan) {
   std::vector<size_t> units(plan.units.size());
   std::iota(units.begin(), units.end(), size_t{0});
@@ -86,8 +86,8 @@ std::vector<size_t> unitsByStage(const plan::Plan &plan) {
   return units;
 }
 
-/// Replaces the preliminary blocks, which have the parameters of a unit with one strategy, by the
-/// layout for their ranks.
+/// Replaces the preliminary blocks, each of which has the parameters of a unit with one strategy,
+/// by blocks that are laid out for their ranks.
 class BlockMaker {
 public:
   BlockMaker(plan::Plan &plan, bool byParam)
@@ -133,9 +133,10 @@ private:
     }
   }
 
-  /// If a unit is gathered by itself, and shards of whole matrices would have much padding, shards
-  /// are cut between rows instead. Updates of matrices are then gathered in fp32 once per step,
-  /// which is half of the traffic of weight gathers in both passes and of gradient reductions.
+  /// If a unit is gathered by itself, and shards of whole matrices would need much padding, shards
+  /// may end within a matrix, between rows. Updates of matrices are then gathered in fp32 once per
+  /// step, which is half of the traffic of weight gathers in both passes and of gradient
+  /// reductions.
   std::vector<LayoutBlock> layOutBlock(size_t b) const {
     constexpr int64_t kPaddingShare = 2;
     const int64_t shards = divisions_[b].shards * divisions_[b].parts;
@@ -156,9 +157,9 @@ private:
     return laidOut > total + total / kPaddingShare ? lay(rows, Cuts::Rows) : blocks;
   }
 
-  /// Whether matrices of several layers may share one block. This is the case if bodies have whole
-  /// weights: divided state is then transferred only once per step, and few matrices over many
-  /// ranks would need much padding.
+  /// Whether matrices of several layers may share one block. This is the case if bodies use whole
+  /// weights: sharded state is then exchanged only once per step, and few matrices over many ranks
+  /// would need much padding.
   bool takesBank(size_t b) const {
     const BlockStrategy strategy = strategyOf(plan_, b);
     return cutsOf(b) == Cuts::Params && !byParam_ && strategy.shardsState &&
@@ -176,8 +177,8 @@ private:
            setOf(a) == setOf(b);
   }
 
-  /// Adds matrices of the next layers, which must be alike, as long as there is much padding: as
-  /// few of them as leave little, or else those that leave least.
+  /// Adds matrices of the following layers, which must be alike, to the block while the padding is
+  /// large: as few as make it small, otherwise as many as make it smallest.
   void addBank(size_t first, std::span<const size_t> laterUnits) {
     constexpr int64_t kPaddingShare = 64;
     const int64_t shards = divisions_[first].shards * divisions_[first].parts;
@@ -247,10 +248,10 @@ private:
   std::vector<std::vector<size_t>> blocksOf_;     ///< by unit
   std::vector<Division> divisions_;               ///< by block
   std::vector<plan::Block> made_;
-  std::vector<uint8_t> isInBank_; ///< by block: its parameters are in that of an earlier unit
+  std::vector<uint8_t> isInBank_; ///< by block: whether an earlier unit's block has its parameters
 };
 
-/// Parameters of each block in order of offset.
+/// By block: its parameters, in order of offset.
 std::vector<std::vector<size_t>> paramsByBlock(const plan::Plan &plan) {
   std::vector<std::vector<size_t>> lists(plan.blocks.size());
   for (size_t p = 0; p < plan.params.size(); ++p)
@@ -274,7 +275,8 @@ public:
   }
 
 private:
-  /// Parameter and gradient cells become block cells; the others keep their order after them.
+  /// Replaces cells of parameters and their gradients by cells of blocks. The other cells follow in
+  /// their old order.
   void replaceCells() {
     std::vector<plan::Cell> cells;
     std::vector<uint8_t> hasBlock(plan_.blocks.size());
@@ -306,7 +308,7 @@ private:
 
   bool isTrained(size_t block) const { return plan_.classOf(plan_.blocks[block]).isTrained; }
 
-  /// For the weights of a block, or for its gradient.
+  /// Creates the cell for the weights of a block, or for its gradient.
   plan::Cell makeCell(plan::CellKind kind, size_t block) const {
     bool isWeight = kind == plan::CellKind::Weight;
     DType weight =
@@ -342,7 +344,8 @@ private:
     addPacks(segment, gradOf);
   }
 
-  /// One view per parameter, at the body's head; the live-in value becomes the view's result.
+  /// Adds a view per parameter at the beginning of the body. The value that was a live-in becomes
+  /// the result of the view.
   void addViews(plan::Segment &segment, const std::vector<ValueId> &weightOf) {
     std::vector<Op> ops;
     for (size_t b = 0; b < plan_.blocks.size(); ++b) {
@@ -364,8 +367,8 @@ private:
     plan::replaceOps(segment, std::move(ops));
   }
 
-  /// The op that makes the last gradient of each block; of all blocks of its unit if those are
-  /// reduced together.
+  /// By block: the op that computes its last gradient. If all blocks of a unit are reduced
+  /// together, the last one of the unit.
   std::vector<uint32_t> lastGrads(const plan::Segment &segment,
                                   const std::vector<ValueId> &gradOf) const {
     std::vector<uint32_t> ofBlock(plan_.blocks.size()), ofUnit(plan_.units.size());
@@ -381,7 +384,8 @@ private:
     return ofBlock;
   }
 
-  /// Gradients get the type in which they are reduced; a pack follows the last gradient.
+  /// Casts gradients to the type in which they are reduced, and adds a pack after the last gradient
+  /// of each block.
   void addPacks(plan::Segment &segment, const std::vector<ValueId> &gradOf) {
     std::vector<std::vector<Op>> after(segment.ops.size() + 1);
     std::vector<uint32_t> lastOf = lastGrads(segment, gradOf);
@@ -423,7 +427,8 @@ private:
         value.type.dtype = plan_.job.derived.wire;
   }
 
-  /// Gradients that one segment leaves in a buffer for another one, which reduces them.
+  /// Sets the types of gradients that one segment stores in a buffer for another segment, which
+  /// reduces them.
   void retypeKept() {
     for (const plan::Segment &segment : role_.segments)
       for (const plan::Segment::Boundary &in : segment.ins)
@@ -436,8 +441,8 @@ private:
   plan::Role &role_;
   bool byParam_;
   std::vector<std::vector<size_t>> byBlock_;
-  std::vector<int32_t> paramOf_, gradOf_; ///< parameter that an old cell holds, or its gradient
-  std::vector<uint32_t> newIndex_;        ///< of the cells that stay
+  std::vector<int32_t> paramOf_, gradOf_; ///< by old cell: its parameter, or that of its gradient
+  std::vector<uint32_t> newIndex_;        ///< by old cell, of those that stay
   std::vector<uint32_t> weightCells_, gradCells_; ///< by block
 };
 

@@ -1,13 +1,13 @@
 // Appends background segments that copy the state that a rank saves (master weights and moments)
-// into host memory, from which a checkpoint is written while steps continue. State that all ranks
-// hold is divided among them. State that exceeds the recipe's limit for a snapshot is copied in
-// pieces: each is a separate segment, and all use the same bytes. Both halves of master weights are
-// cut alike.
+// into host memory. A checkpoint is written from there while steps continue. State that several
+// ranks hold is divided among them. State that exceeds the recipe's limit for a snapshot is copied
+// in pieces: each piece is a separate segment, and all pieces use the same bytes. Both halves of
+// master weights are split alike.
 //
-// The next update waits for these copies, and a link to the host is slow. So state may be staged: a
-// first segment copies it within the device, and the update waits for that one alone. A second one
-// copies on to the host beside the next steps. How much is staged: what the next update would wait
-// for, as far as the device has room for it.
+// The next update waits for these copies, and the link to the host is slow. So state may be staged:
+// a first segment copies it within the device, and the update waits only for that copy. A second
+// segment copies the staged state to the host during the next steps. By default, the staged bytes
+// are those for which the next update would otherwise wait, as far as the device has free memory.
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -33,26 +33,28 @@ using plan::OpKind;
 using plan::Type;
 
 constexpr int64_t kAlign = 16; ///< bytes; cells are cut at multiples of it
-/// Maximum number of pieces; the rest of a plan's segments is for ops of a step.
+/// Maximum number of pieces. The other segments of a plan are left for the ops of steps.
 constexpr int64_t kPiecesMax = plan::limits::kSegmentsMax / 2;
 
-/// The part of the predicted time before an update in which copies to the host may run; and the
-/// part of a device's memory that staged state leaves free, because memory predictions are not
-/// exact.
+/// The fraction of the predicted time before an update that copies to the host may use. And the
+/// fraction of a device's memory, 1 / kLeftFree, that staged state leaves free, because memory
+/// predictions are not exact.
 constexpr double kReliedOn = 0.5;
-constexpr int64_t kLeftFree = 32; ///< one part in so many
+constexpr int64_t kLeftFree = 32; ///< divisor
 
 int64_t alignUp(int64_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
-/// Part of a cell that one snapshot copies, and the same elements of the cell with the other half.
+/// Part of a cell that one snapshot copies. For master weights in two halves, `other` is the cell
+/// with the other half.
 struct Part {
   uint32_t cell;
-  uint32_t other; ///< kNone where the cell has whole numbers
+  uint32_t other; ///< kNone if the cell has whole numbers
   plan::Moving begin;
   int64_t count; ///< elements
 };
 
-/// How much of a role's state is staged, in bytes of cells with their padding.
+/// Bytes of a role's state, with padding between cells: how many should be staged, and the free
+/// memory for them.
 struct Staging {
   int64_t wanted = 0, room = 0;
 };
@@ -63,7 +65,7 @@ public:
       : plan_(plan), role_(role), stream_(plan::streamOf(plan, plan::StreamKind::Copy)),
         loc_(jobLoc(plan, plan.job.derived.locCheckpoint)) {}
 
-  /// Finds what a rank saves.
+  /// Finds the state that a rank saves.
   void collect() {
     before_ = plan::findSegment(role_, plan::SegmentKind::Update);
     using enum plan::CellKind;
@@ -76,7 +78,7 @@ public:
     for (size_t b = 0; b < plan_.blocks.size(); ++b) {
       const plan::Block &block = plan_.blocks[b];
       if (saver[b] != &role_ || plan::isOfBase(plan_, block))
-        continue; // another role has it, or saves it, or no save has it
+        continue; // the role lacks it, or another role saves it, or it is not saved
       uint32_t master = masters[b] != kNone ? masters[b] : weights[b];
       add(block, master, master == kNone ? kNone : plan::upperHalfOf(role_, master));
       add(block, first[b]);
@@ -84,9 +86,10 @@ public:
     }
   }
 
-  /// Makes pieces of at most `bytesMax`, or of the smallest size that gives kPiecesMax pieces.
+  /// Splits the state into pieces of at most `bytesMax`; of larger ones if there would be more than
+  /// kPiecesMax pieces.
   void cutInto(int64_t bytesMax) {
-    int64_t atOnce = kAlign * cellsMax_; // what the end of a piece may lack is less
+    int64_t atOnce = kAlign * cellsMax_; // bound on the unused bytes at the end of a piece
     int64_t least = alignUp((aligned_ + kPiecesMax - 1) / kPiecesMax) + atOnce - kAlign;
     bytesMax_ = std::max({bytesMax / kAlign * kAlign, least, atOnce});
     for (const Part &held : held_)
@@ -95,7 +98,7 @@ public:
       flush();
   }
 
-  /// Stages state from the last cell on, in whole cells, and copies all of it in one piece.
+  /// Stages state in whole cells, from the last cell on. Copies all other state in one piece.
   void stage(const Staging &staging) {
     std::vector<bool> isStaged(held_.size());
     for (size_t i = held_.size(); i-- > 0 && staged_ < staging.wanted;) {
@@ -109,15 +112,15 @@ public:
     stage.name = "stage", snapshot.name = "snapshot";
     stage.kind = plan::SegmentKind::Stage, snapshot.kind = plan::SegmentKind::Snapshot;
     stage.before = before_, snapshot.before = static_cast<uint32_t>(role_.segments.size());
-    for (const Part &held : held_) // in the order in which a checkpoint has them
+    for (const Part &held : held_) // in the order of a checkpoint
       for (uint32_t cell : cellsOf(held))
         liveIn(stage, cell);
-    std::vector<std::pair<uint32_t, uint32_t>> staged; // a cell, and the one in which it is staged
+    std::vector<std::pair<uint32_t, uint32_t>> staged; // a cell, and the cell in which it is staged
     for (size_t i = 0; i < held_.size(); ++i)
       if (isStaged[i])
         for (uint32_t cell : cellsOf(held_[i]))
           staged.emplace_back(cell, stageIn(stage, cell, held_[i]));
-    for (size_t i = 0; i < held_.size(); ++i) // the longer copies behind the others
+    for (size_t i = 0; i < held_.size(); ++i) // longer copies after the shorter ones
       if (!isStaged[i])
         copy(stage, held_[i]);
     for (auto [cell, in] : staged)
@@ -130,12 +133,12 @@ public:
   int64_t staged() const { return staged_; }
   size_t pieces() const { return pieces_; }
   int64_t bytes() const { return total_; }          ///< of the state
-  int64_t alignedBytes() const { return aligned_; } ///< the same with padding between cells
+  int64_t alignedBytes() const { return aligned_; } ///< the same, with padding between cells
   int64_t bytesMax() const { return bytesMax_; }    ///< of a piece
 
 private:
   int64_t sizeOf(const Part &part) const { return dtypeBytes(role_.cells[part.cell].type.dtype); }
-  /// The cells of a part, in the order in which they are copied.
+  /// The cells of a part, in the order of copying.
   static llvm::SmallVector<uint32_t, 2> cellsOf(const Part &part) {
     if (part.other == kNone)
       return {part.cell};
@@ -147,7 +150,7 @@ private:
     return numberOf(part) * alignUp(part.count * sizeOf(part));
   }
 
-  /// Records the part of a cell that a rank saves.
+  /// Records the part of a cell that this rank saves.
   void add(const plan::Block &block, uint32_t cell, uint32_t other = kNone) {
     if (cell == kNone)
       return;
@@ -165,7 +168,7 @@ private:
     aligned_ += bytesOf(part);
   }
 
-  /// Fills the current piece with as much of the cell as fits, then further pieces.
+  /// Fills the current piece with as much of the cell as fits, then starts further pieces.
   void cut(const Part &held) {
     int64_t size = sizeOf(held), at = 0;
     while (at < held.count) {
@@ -199,7 +202,7 @@ private:
       copy(segment, cell, part.begin, part.count, std::string(role_.cells[cell].name));
   }
 
-  /// Copies a range of the cell, or of the cell in which it is staged.
+  /// Copies a range of the cell, which may be the cell in which state is staged.
   void copy(plan::Segment &segment, uint32_t from, const plan::Moving &begin, int64_t count,
             const std::string &name) {
     std::string target = pieces_ == 0 ? "snap." + name : fmt::format("snap.{}.{}", pieces_, name);
@@ -217,10 +220,10 @@ private:
     return in != kNone ? in : plan::addLiveIn(segment, role_.cells[cell].name, role_, cell);
   }
 
-  /// Appends a copy of elements of `from` into a new cell, which it returns.
+  /// Appends a copy of elements of `from` to a new cell. Returns the new cell.
   uint32_t append(plan::Segment &segment, uint32_t from, const plan::Moving &begin, int64_t count,
                   OpKind kind, std::string target, std::string result) {
-    // Copies: a cell is added below.
+    // Copied, because addCell() below may move the cells.
     std::string name = role_.cells[from].name;
     Type type = role_.cells[from].type;
     plan::ValueId source = liveIn(segment, from);
@@ -252,15 +255,15 @@ private:
   uint32_t loc_, before_ = kNone;
   std::vector<Part> held_, parts_;
   int64_t bytesMax_ = 0, filled_ = 0, staged_ = 0;
-  int64_t total_ = 0, aligned_ = 0; ///< bytes of the state, and with padding between cells
-  int64_t cellsMax_ = 1;            ///< that are copied together
+  int64_t total_ = 0, aligned_ = 0; ///< of the state: without and with padding between cells
+  int64_t cellsMax_ = 1;            ///< maximum number of cells that are copied together
   size_t pieces_ = 0;
 };
 
-/// Finds out how much of the state is staged where the recipe does not say it, and reports it.
+/// Decides how much of the state is staged if the recipe does not say it, and reports the decision.
 class StagingChoice {
 public:
-  /// The plan without copies, which is placed to find how much memory is free.
+  /// `plan`: the plan without snapshots, which is placed to find the free memory.
   explicit StagingChoice(const plan::Plan &plan) : plan_(plan), device_(deviceFor(plan)) {
     if (!device_)
       return;
@@ -285,7 +288,8 @@ public:
     return staging;
   }
 
-  /// Reports the bytes of the role that saves the most; `staged`: the largest of any role.
+  /// Reports the decision for the role that saves the most bytes. `staged`: the largest number of
+  /// any role.
   void tell(int64_t staged, Notes &notes) const {
     if (!device_ || bytes_ == 0)
       return;
@@ -303,7 +307,7 @@ public:
   }
 
 private:
-  /// Saves on disk alone are rare, and may wait.
+  /// Only in-memory saves are frequent enough to stage state; saves to disk may wait.
   static std::optional<predict::Device> deviceFor(const plan::Plan &plan) {
     const auto &options = plan.job.checkpoint;
     if (options.snapshotStagingBytes >= 0 || options.inMemoryInterval == 0 || plan.deviceBytes == 0)

@@ -1,10 +1,10 @@
-// Cuts the one role of a logical plan into a role for each stage of a pipeline. A stage has the
-// layers that the job gives it, in one chunk or several; what the next chunk needs of a microbatch
-// is sent when it is made, and received during a pass before the one that takes it. Forward and
-// backward pass are segments of their own, and what the backward pass needs of the forward pass is
-// kept in rings with a slot for each microbatch in flight. At the end of the model the backward
-// pass of a microbatch stands right behind its forward pass, so there both are one segment. A
-// parameter that two stages use has a copy on each.
+// Splits the single role of a logical plan into one role for each pipeline stage. A stage has the
+// layers that the job assigns to it, in one or several chunks. Values that the next chunk needs are
+// sent as soon as they are computed, and received during a pass before the one that reads them.
+// Forward and backward pass are separate segments; values that the backward pass needs from the
+// forward pass are kept in rings with one slot for each microbatch in flight. In the last chunk of
+// the model, the backward pass of a microbatch directly follows its forward pass, so both are one
+// segment there. A parameter that two stages use has a copy on each.
 #include <algorithm>
 #include <iterator>
 #include <map>
@@ -30,13 +30,13 @@ using plan::Segment;
 using plan::SegmentKind;
 using plan::ValueId;
 
-/// A body of the whole model, and where it is cut.
+/// A body of the whole model, and how it is split.
 struct CutBody {
   const Segment &segment;
   StageCut cut;
 };
 
-/// Makes the segments that one stage has of a body.
+/// Creates the segments of one stage for a body.
 class StageBuilder {
 public:
   StageBuilder(plan::Plan &plan, plan::Role &role, int32_t stage, const CutBody &body,
@@ -45,10 +45,10 @@ public:
         isEval_(body.segment.kind == SegmentKind::Eval), room_(body.segment.values.size()),
         cellOf_(body.segment.values.size(), kNone) {}
 
-  /// Adds them to the role, and returns which is which.
+  /// Adds the segments to the role. Returns the index of each part's segment.
   std::map<StagePart, uint32_t> run() {
-    // Parts that read what others store come first: backward before forward, later chunks before
-    // those that load for all chunks of the stage.
+    // Parts that read stored values are created first, so that the others know what to store:
+    // backward before forward, later chunks before earlier ones.
     const std::vector<StagePart> &parts = schedule_.parts(stage_);
     for (auto part = parts.rbegin(); part != parts.rend(); ++part)
       write(*part);
@@ -84,7 +84,8 @@ private:
     else if (!hasForward(part.kind) && hasInputs(part.kind) && chunk < lastChunk())
       takeGradients(writer, part, taken);
     receiveAhead(writer, part, /*inputs=*/true, taken);
-    // A backward pass reads values whose places the received ones take, so it receives afterwards.
+    // A backward pass reads values from cells into which values are received, so it receives only
+    // at its end.
     if (hasForward(part.kind))
       receiveAhead(writer, part, /*inputs=*/false, taken);
     writer.addOps();
@@ -100,7 +101,7 @@ private:
     done_.emplace(part, writer.take(kindOf(part), nameOf(part)));
   }
 
-  /// Types of rows name their counts, which have to be known before.
+  /// The type of rows refers to their counts, so these must be declared first.
   static void takeCountsFirst(Segment &segment) {
     std::vector<uint8_t> isCounts(segment.values.size());
     for (const plan::Value &value : segment.values)
@@ -119,7 +120,7 @@ private:
     case PassKind::Inputs:
     case PassKind::Weights:
       return SegmentKind::Backward;
-    case PassKind::Both: // beside others, which load for it
+    case PassKind::Both: // with several chunks, it is one of many segments
       return schedule_.shape().chunks == 1 ? SegmentKind::Train : SegmentKind::Steady;
     }
     return SegmentKind::Other;
@@ -143,8 +144,8 @@ private:
                          plan::Arena::Work, purpose);
   }
 
-  /// The cell in which the k-th received value waits for passes of the part; kNone if it is never
-  /// received ahead.
+  /// The cell in which the k-th received value waits for passes of the part; kNone if no pass
+  /// receives it in advance.
   uint32_t inbox(StagePart of, size_t k) {
     int32_t slots = schedule_.slotsOfReceived(stage_, of);
     if (slots == 0)
@@ -158,8 +159,8 @@ private:
     return at->second;
   }
 
-  /// The first pass of a stage receives its own input, other ones find it in a cell. They copy it,
-  /// so that the next one may come at once.
+  /// The first pass of a stage receives its own input; later passes find it in a cell. They copy
+  /// it, so that the next input may arrive at once.
   void takeInputs(SegmentWriter &writer, StagePart part, std::map<uint32_t, ValueId> &taken) {
     const std::vector<ValueId> &inputs = takenBy(part);
     for (size_t k = 0; k < inputs.size(); ++k) {
@@ -182,7 +183,7 @@ private:
     for (size_t k = 0; k < gradients.size(); ++k) {
       uint32_t cell = inbox(part, k);
       taken[cell] = gradients[k];
-      if (part.kind == PassKind::Inputs) { // the other part may read it later
+      if (part.kind == PassKind::Inputs) { // the part with weight gradients may read it later
         taken[cell] = writer.newValue(gradients[k], ".waiting");
         writer.copy(taken[cell], gradients[k]);
       }
@@ -190,8 +191,8 @@ private:
     }
   }
 
-  /// Receives inputs or gradients of later passes into their cells. `taken` has what the pass reads
-  /// from its own cells.
+  /// Receives inputs or gradients of later passes into their cells. `taken`: by cell, the value
+  /// that this pass reads from it.
   void receiveAhead(SegmentWriter &writer, StagePart by, bool inputs,
                     const std::map<uint32_t, ValueId> &taken) {
     for (const Receive &receive : schedule_.receives(stage_, by)) {
@@ -216,8 +217,8 @@ private:
     }
   }
 
-  /// The cell in which the step state is left, if the value is that: later passes find the loss
-  /// scale there, whatever losses have been added since.
+  /// The cell that stores the value if it is the step state; kNone for other values. Later passes
+  /// read the loss scale there, regardless of the losses that were added since.
   uint32_t cellOfState(ValueId value) const {
     if (body_.segment.values[value].purpose != plan::Purpose::Step)
       return kNone;
@@ -340,7 +341,8 @@ std::shared_ptr<const StageSchedule> scheduleOf(const plan::Plan &plan,
   return StageSchedule::shared(Kind::ForwardOnly, shape);
 }
 
-/// The program of the whole model, with the runs of a stage in place of those of its bodies.
+/// Copies the program of the whole model, with the launches of its bodies replaced by those of a
+/// stage.
 std::vector<plan::ProgramNode>
 programLike(const plan::Role &whole, const std::vector<plan::ProgramNode> &nodes,
             const std::map<uint32_t, std::vector<plan::ProgramNode>> &runsOf) {
@@ -357,7 +359,7 @@ programLike(const plan::Role &whole, const std::vector<plan::ProgramNode> &nodes
   return own;
 }
 
-/// The ranks of a stage are those with its coordinate on the axis of stages.
+/// The ranks of a stage: those with its coordinate on the axis of stages.
 plan::AxisRange ranksOf(const plan::Plan &plan, int32_t stage) {
   int16_t stages = plan::groupOfKind(plan, plan::GroupKind::Stages);
   SHARDC_CHECK(stages >= 0, "the plan has no group of the kind 'stages'");
@@ -366,7 +368,7 @@ plan::AxisRange ranksOf(const plan::Plan &plan, int32_t stage) {
   return {group.axes.front(), stage, stage + 1};
 }
 
-/// Names the units of each of its chunks.
+/// Describes the stage by the names of the units in each of its chunks.
 std::string describe(const plan::Plan &plan, const PipelineStages &stages, int32_t stage) {
   std::string text;
   for (int64_t chunk = stage; chunk < stages.count * stages.chunks; chunk += stages.count) {

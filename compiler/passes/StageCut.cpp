@@ -19,7 +19,8 @@ using plan::ValueId;
 
 namespace {
 
-/// Adds the losses of a microbatch to the step state. Where there are no losses, the state stays.
+/// Whether the op adds the losses of a microbatch to the step state. If a stage has no losses, its
+/// step state is unchanged.
 bool addsLosses(const Op &op) {
   plan::SumRole sum = plan::opInfo(op).sum;
   return sum == plan::SumRole::AddsLosses || sum == plan::SumRole::AddsEvalLosses;
@@ -45,13 +46,13 @@ StageCut::StageCut(const plan::Role &role, plan::Segment &body, const PipelineSt
   findWeightsOnly();
 }
 
-/// The sum of the residual stream that begins a stage is made by the stage before it, so that one
-/// value moves and not two.
+/// Moves the sum of the residual stream at the beginning of a stage to the previous stage, so that
+/// one value is sent instead of two.
 void StageCut::separateSums(const PipelineStages &stages) {
   auto stageOfUnit = [&](int32_t unit) {
     return unit < 0 ? kEveryStage : stages.ofUnit[static_cast<size_t>(unit)];
   };
-  std::vector<int32_t> unitOf(body_.values.size(), -1); // of the op that makes a value
+  std::vector<int32_t> unitOf(body_.values.size(), -1); // by value: the unit of its producer
   std::vector<Op> ops;
   for (Op &op : body_.ops) {
     for (ValueId result : op.results)
@@ -73,14 +74,14 @@ void StageCut::separateSums(const PipelineStages &stages) {
   plan::replaceOps(body_, std::move(ops));
 }
 
-/// Each stage sums its layers' tallies of a step in its own cell. The first pass of a step begins
-/// the sum, and later chunks continue it. If each microbatch must be counted once per step, the
-/// stage's last chunk adds the tallies that all chunks have kept.
+/// Each stage sums the tallies of its layers over a step in its own cell. The first pass of a step
+/// begins the sum, and later chunks continue it. If each microbatch must be counted once per step,
+/// the stage's last chunk adds the tallies of all chunks.
 void StageCut::separateTallies(const plan::Role &role, const PipelineStages &stages) {
   auto count = static_cast<int32_t>(stages.count);
-  std::vector<ValueId> firstOf(body_.values.size(), kNone); // of each sum: the cell's content
-  std::map<std::pair<ValueId, int32_t>, ValueId> sums;      // so far, by cell and chunk
-  std::set<std::pair<ValueId, int32_t>> begun;              // by which stages
+  std::vector<ValueId> firstOf(body_.values.size(), kNone); // by sum: the cell's old value
+  std::map<std::pair<ValueId, int32_t>, ValueId> sums;      // latest sum, by cell and chunk
+  std::set<std::pair<ValueId, int32_t>> begun;              // cells and stages whose sum has begun
   for (Op &op : body_.ops) {
     if (op.kind != OpKind::Tally)
       continue;
@@ -92,7 +93,7 @@ void StageCut::separateTallies(const plan::Role &role, const PipelineStages &sta
     int32_t last = stage + (static_cast<int32_t>(stages.chunks) - 1) * count;
     if (role.cells[in->cell].kind == plan::CellKind::ExpertLoad && chunk != last) {
       chunkOfTally_[op.results[0]] = chunk = last;
-      op.unit = -1; // of no layer that the chunk has
+      op.unit = -1; // the chunk does not have the layer
     }
     auto [sum, isNew] = sums.try_emplace({first, chunk}, first);
     tie.value = sum->second;
@@ -108,8 +109,8 @@ void StageCut::separateTallies(const plan::Role &role, const PipelineStages &sta
   }
 }
 
-/// Ranks of each stage sum their stage's contribution to a gradient. In the body, the last of these
-/// sums adds to the others, as contributions add to each other.
+/// Ranks of each stage sum their stage's contribution to a gradient. In the body, each of these
+/// sums is added to the previous ones, like other contributions.
 void StageCut::separateReductions(const PipelineStages &stages) {
   auto stageOfProducer = [&](ValueId value) {
     return stages.ofUnit[static_cast<size_t>(body_.ops[body_.values[value].def].unit)];
@@ -222,13 +223,13 @@ void StageCut::findWeightsOnly() {
   }
 }
 
-/// Notes that the stage has an op that reads the value.
+/// Records that an op of the stage reads the value.
 void StageCut::cross(const Op &op, ValueId value, int32_t stage) {
   int32_t from = ofValue_[value];
   if (from == kEveryStage || from == stage)
     return;
   if (op.kind == OpKind::Tally && from % stages_ == stage % stages_)
-    return; // the stage keeps it
+    return; // the stage has the value
   bool isBackward = body_.ops[body_.values[value].def].phase == plan::Phase::Backward;
   SHARDC_CHECK(from == (isBackward ? stage + 1 : stage - 1),
                "'{}' of stage {} reads '{}' of stage {}", plan::opInfo(op).name, stage,
@@ -248,8 +249,8 @@ ValueId StageCut::addedTo(ValueId contribution, int32_t stage) const {
   return this->contribution(sumBefore(contribution), stage);
 }
 
-/// The value to which the op adds this gradient, the sum of earlier contributions of all stages;
-/// kNone if this value begins the sum.
+/// The sum of earlier contributions, of all stages, to which the op adds this gradient; kNone if
+/// the gradient is the first contribution.
 ValueId StageCut::sumBefore(ValueId gradient) const {
   const plan::Value &value = body_.values[gradient];
   const Tie *tie = value.def == kNone ? nullptr : sumTie(body_.ops[value.def], value.defResult);

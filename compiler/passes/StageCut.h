@@ -9,12 +9,12 @@
 
 namespace shardc::passes {
 
-/// Marks ops that every stage has.
+/// Number of ops that every stage executes.
 inline constexpr int32_t kEveryStage = -1;
 
 class StageCut {
 public:
-  /// Undoes fusions of sums with ops of the next stage.
+  /// Splits the body. If a sum is fused with an op of the next stage, undoes the fusion.
   StageCut(const plan::Role &role, plan::Segment &body, const PipelineStages &stages);
 
   int32_t stageOfOp(size_t op) const { return ofOp_[op]; }
@@ -23,20 +23,22 @@ public:
   const std::vector<plan::ValueId> &inputs(int32_t stage) const { return inputs_[at(stage)]; }
   /// Gradients that the stage receives from its successor.
   const std::vector<plan::ValueId> &gradients(int32_t stage) const { return gradients_[at(stage)]; }
-  /// The stage's last contribution to a parameter gradient, given the last contribution of all
-  /// stages; kNone if it has none.
+  /// The stage's last contribution to a parameter gradient. `gradient` is the last contribution of
+  /// all stages. Returns kNone if the stage has none.
   plan::ValueId contribution(plan::ValueId gradient, int32_t stage) const;
-  /// The contribution of the same stage that this one accumulates into; kNone if it is the first.
+  /// The earlier contribution of the same stage that this one is added to; kNone if it is the
+  /// first.
   plan::ValueId addedTo(plan::ValueId contribution, int32_t stage) const;
-  /// Whether a backward op is not needed for any gradient that is sent to the preceding stage. Zero
+  /// Whether no gradient that is sent to the preceding stage depends on the backward op. Zero
   /// bubble schedules delay such ops.
   bool isWeightsOnly(size_t op) const { return isWeightsOnly_[op] != 0; }
-  /// Whether stages without the op pass on the step state, or the amax values, that it reads.
+  /// Whether stages that do not have the op pass on the step state, or the amax values, that it
+  /// reads.
   bool passesState(size_t op) const { return passesState_[op] != 0; }
-  /// The op as a stage executes it: it accumulates only into contributions of its own stage.
+  /// The op as a stage executes it: it is added only to contributions of the same stage.
   plan::Op opFor(size_t op, int32_t stage) const;
-  /// The accumulated amax value that the op extends; kNone if there is none. Each stage has its
-  /// own: a segment continues with the content of the cell.
+  /// The observed amax values that the op extends; kNone if there are none. Each stage has its own:
+  /// a segment starts with those in the stage's cell.
   plan::ValueId amaxSeenBefore(const plan::Op &op, size_t result) const;
 
 private:
@@ -52,8 +54,8 @@ private:
   void cross(const plan::Op &op, plan::ValueId value, int32_t stage);
 
   plan::Segment &body_;
-  int32_t stages_; ///< number of stages, to which chunks are assigned round robin
-  std::map<plan::ValueId, int32_t> chunkOfTally_; ///< by sum, if not that of its layer
+  int32_t stages_;                                ///< chunks are assigned to stages round robin
+  std::map<plan::ValueId, int32_t> chunkOfTally_; ///< by sum, if it differs from the layer's chunk
   std::vector<int32_t> ofOp_, ofValue_;
   std::vector<uint8_t> isParam_;       ///< by value
   std::vector<uint8_t> isAmaxSeen_;    ///< by value

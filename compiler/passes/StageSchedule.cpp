@@ -1,4 +1,4 @@
-// Lists the passes of each stage in order, finds repetitions, and writes them as loops of a
+// Lists the passes of each stage in order, finds repeated sequences, and writes them as loops of a
 // program.
 #include "compiler/passes/StageSchedule.h"
 
@@ -19,7 +19,7 @@ using plan::ProgramNode;
 
 namespace {
 
-/// A pass of layers backward takes twice the time that it takes forward.
+/// Assumes that the backward pass of a layer takes twice as long as its forward pass.
 double secondsOf(PassKind kind) {
   switch (kind) {
   case PassKind::Forward:
@@ -36,10 +36,12 @@ double secondsOf(PassKind kind) {
 
 using Repetition = StageSchedule::Repetition;
 
-/// The shortest program, from each pass on its first piece. A piece of several repetitions leaves
-/// some of them to the next one, which has no more than `longest` passes, if that is shorter.
+/// Finds the program with the fewest lines. Returns, for each pass, the piece with which the
+/// shortest program from there on begins. A piece may leave up to `longest` passes, in whole
+/// repetitions, to the next piece if that is shorter.
 std::vector<Repetition> shortestOf(const std::vector<StagePass> &passes, size_t longest) {
-  /// Passes from the one at hand on that are like those a length behind them, by one step.
+  /// The number of passes, from the current one on, that equal the pass `length` positions later
+  /// except for `step` microbatches.
   struct Run {
     size_t alike = 0;
     int64_t step = 0;
@@ -74,9 +76,9 @@ bool hasInputs(PassKind kind) {
 StageSchedule::StageSchedule(const PipelineShape &shape)
     : shape_(shape), passes_(static_cast<size_t>(shape.stages)) {}
 
-/// Microbatches come in groups with at least as many as there are stages. Each chunk processes a
-/// whole group before the next chunk does, so the first chunk of the last stage has produced the
-/// operand of the first stage's next chunk in time.
+/// The forward order. Microbatches come in groups of at least as many as there are stages. Each
+/// chunk processes a whole group before the next chunk does, so the first chunk of the last stage
+/// has computed the input of the first stage's next chunk in time.
 std::vector<StagePass> StageSchedule::forwards() const {
   std::vector<StagePass> order;
   for (int64_t begin = 0; begin < shape_.microbatches; begin += group())
@@ -99,8 +101,8 @@ StageSchedule StageSchedule::oneForwardOneBackward(const PipelineShape &shape) {
     int64_t ahead = shape.chunks == 1 ? behind : 2 * behind + (shape.chunks - 1) * schedule.group();
     auto first = std::min(static_cast<size_t>(ahead), order.size());
     for (size_t i = 0; i < order.size() + first; ++i) {
-      // In the last chunk of the model both passes of a microbatch run at the position of the
-      // backward pass, which is later in an incomplete group.
+      // In the last chunk of the model, both passes of a microbatch run at the position of the
+      // backward pass, which is later if a group is incomplete.
       if (i < order.size() && !schedule.isLastChunk(stage, order[i].part.chunk))
         schedule.add(stage, PassKind::Forward, order[i]);
       if (i >= first) {
@@ -113,8 +115,8 @@ StageSchedule StageSchedule::oneForwardOneBackward(const PipelineShape &shape) {
   return schedule;
 }
 
-/// The rest of a backward pass (weight gradients) runs after as many forward passes as the first
-/// stage runs ahead. So each stage holds no more than the first stage does under 1F1B.
+/// The weight gradients of a backward pass run after as many forward passes as the first stage runs
+/// ahead. So no stage keeps more microbatches than the first stage does under 1F1B.
 StageSchedule StageSchedule::zeroBubble(const PipelineShape &shape) {
   StageSchedule schedule(shape);
   for (int32_t stage = 0; stage < shape.stages; ++stage) {
@@ -124,7 +126,7 @@ StageSchedule StageSchedule::zeroBubble(const PipelineShape &shape) {
     for (size_t i = 0; i < order.size() + first + late; ++i) {
       if (i < order.size())
         schedule.add(stage, PassKind::Forward, order[i]);
-      // No stage waits for the first one.
+      // No stage waits for the first one, so it computes both kinds of gradients at once.
       if (i >= first && i - first < order.size())
         schedule.add(stage, stage == 0 ? PassKind::Backward : PassKind::Inputs, order[i - first]);
       if (stage > 0 && i >= first + late && i - first - late < order.size())
@@ -179,7 +181,7 @@ void StageSchedule::finish() {
 
 namespace {
 
-/// Schedules that were asked for last, within a number of passes.
+/// Cache of the most recently used schedules, up to a total number of passes.
 class SharedSchedules {
 public:
   using Key = std::pair<StageSchedule::Kind, PipelineShape>;
@@ -211,7 +213,7 @@ private:
     size_t passes;
   };
   std::mutex mutex_;
-  std::list<Entry> entries_; ///< the latest first
+  std::list<Entry> entries_; ///< most recently used first
 };
 
 } // namespace
@@ -237,7 +239,7 @@ size_t StageSchedule::passCount() const {
   return count;
 }
 
-/// The pass of another stage that produces this pass' operand.
+/// The pass of another stage that computes the operand of this pass.
 std::optional<StageSchedule::Place> StageSchedule::producerOf(int32_t stage,
                                                               const StagePass &pass) const {
   int64_t chunk = pass.part.chunk * shape_.stages + stage;
@@ -250,7 +252,7 @@ std::optional<StageSchedule::Place> StageSchedule::producerOf(int32_t stage,
   return std::nullopt;
 }
 
-/// Assigns times to passes: as early as possible, with transfers that take no time and that delay
+/// Assigns the earliest possible times to passes, assuming that transfers take no time and delay
 /// only their receivers.
 void StageSchedule::findTimes() {
   begins_.assign(passes_.size(), {});
@@ -277,7 +279,7 @@ void StageSchedule::findTimes() {
     SHARDC_CHECK(ends_[at(stage)].size() == passes(stage).size(), "stages wait for each other");
 }
 
-/// Chooses the pass that receives a value: one that runs when the value is produced, so that
+/// Chooses the pass that receives a value: one that runs when the value is computed, so that
 /// neither side waits. If one pass ends exactly then and the next begins, the second one receives,
 /// so that a late producer delays only the consumer. Adjacent stages that send to each other at the
 /// same time could then deadlock; in that case the first pass receives gradients, inputs or both.
@@ -285,7 +287,7 @@ void StageSchedule::placeReceives() {
   struct Second {
     bool inputs, gradients;
   };
-  double least = std::numeric_limits<double>::infinity(), bound = 0; // without any transfer
+  double least = std::numeric_limits<double>::infinity(), bound = 0; // without transfers
   for (const std::vector<double> &ends : ends_)
     bound = std::max(bound, ends.empty() ? 0 : ends.back());
   for (Second second : {Second{true, true}, Second{true, false}, Second{false, true}, Second{}}) {
@@ -303,13 +305,13 @@ void StageSchedule::placeReceives() {
     if (seconds && *seconds < least)
       least = *seconds, receivedBy_ = std::move(receivedBy);
     if (least <= bound)
-      break; // no other is shorter
+      break; // no other choice can be faster
   }
   SHARDC_CHECK(std::isfinite(least), "stages wait for each other's transfers");
 }
 
-/// The pass during which the i-th pass's input arrives. If it may arrive during either of two
-/// passes, the second one if `isSecond`.
+/// The pass during which the input of the i-th pass arrives. If it may arrive during either of two
+/// passes, `isSecond` selects the second one.
 size_t StageSchedule::receiverOf(int32_t stage, size_t i, bool isSecond) const {
   std::optional<Place> producer = producerOf(stage, passes(stage)[i]);
   if (!producer)
@@ -322,7 +324,8 @@ size_t StageSchedule::receiverOf(int32_t stage, size_t i, bool isSecond) const {
   return by;
 }
 
-/// Transfers begin when both ends are ready. Nothing if stages wait for each other.
+/// Predicted seconds of a step. A transfer begins when both ends are ready. Empty if stages
+/// deadlock.
 std::optional<double>
 StageSchedule::secondsWith(const std::vector<std::vector<size_t>> &receivedBy,
                            const std::function<PassSeconds(int32_t, const StagePass &)> &of,
@@ -374,7 +377,7 @@ StageSchedule::secondsWith(const std::vector<std::vector<size_t>> &receivedBy,
 
 std::vector<Receive> StageSchedule::receivesOf(int32_t stage, StagePart by) const {
   struct Found {
-    size_t after; ///< so many passes later it is taken
+    size_t after; ///< number of passes until the value is read
     std::vector<int64_t> microbatches;
   };
   std::map<std::pair<StagePart, int64_t>, Found> all;
@@ -394,7 +397,7 @@ std::vector<Receive> StageSchedule::receivesOf(int32_t stage, StagePart by) cons
     std::ranges::sort(found.microbatches);
     order.push_back({found.after, {what.first, what.second, predsOf(found.microbatches)}});
   }
-  // The other end sends in the order in which passes need the values.
+  // The sender sends in the order in which passes need the values.
   std::ranges::stable_sort(order, {}, &std::pair<size_t, Receive>::first);
   std::vector<Receive> receives;
   for (auto &[after, receive] : order)
@@ -420,16 +423,15 @@ std::vector<Interval> intervalsOf(const std::vector<int64_t> &numbers) {
   return intervals;
 }
 
-/// A series of equal intervals: how many of the remaining intervals repeat the first one, and at
-/// what distance.
+/// A series of equal intervals: its first interval repeats `count` times, at distance `period`.
 struct Series {
   int64_t period = 0;
   size_t count = 1;
 };
 
-/// The longest series of intervals that have the first one's width and equal distances. Groups of
-/// microbatches repeat, so the period is the distance from the first interval to one of the next
-/// few of the same width.
+/// The longest series of intervals that have the width of the first one and equal distances. Groups
+/// of microbatches repeat, so the period is the distance from the first interval to one of the next
+/// few intervals of the same width.
 Series longestSeries(const std::set<Interval> &left) {
   constexpr int kCandidates = 64;
   const Interval first = *left.begin();
@@ -452,8 +454,9 @@ Series longestSeries(const std::set<Interval> &left) {
 
 } // namespace
 
-/// Predicates for numbers that stand in order: intervals that repeat three times or more are one,
-/// so that neither ops nor variants of a segment grow with the number of microbatches.
+/// Predicates for microbatches, which are in ascending order. Intervals that repeat three times or
+/// more become one predicate, so that neither ops nor variants of a segment grow with the number of
+/// microbatches.
 std::vector<Pred> StageSchedule::predsOf(const std::vector<int64_t> &microbatches) const {
   int64_t last = shape_.microbatches - 1;
   auto within = [&](int64_t begin, int64_t end) -> Pred {
@@ -517,8 +520,8 @@ int32_t StageSchedule::countReceived(int32_t stage, StagePart of) const {
   }
   if (most == 0)
     return 0;
-  // A pass must receive all its transfers into different slots of a ring, and not into the slot
-  // that it reads.
+  // A pass must receive its transfers into different slots of a ring, and not into the slot that it
+  // reads.
   auto areApart = [&](int32_t slots) {
     for (StagePart by : parts(stage)) {
       std::set<int64_t> taken;
@@ -539,7 +542,7 @@ int32_t StageSchedule::slotsBetween(int32_t stage, StagePart from, StagePart to)
   return slots_[at(stage)][numberOf(stage, from) * parts(stage).size() + numberOf(stage, to)];
 }
 
-/// Slots between each two of the stage's parts.
+/// The number of ring slots between each two of the stage's parts.
 std::vector<int32_t> StageSchedule::slotsOf(int32_t stage) const {
   const std::vector<StagePart> &all = parts(stage);
   std::vector<int32_t> most(all.size() * all.size()), held = most;

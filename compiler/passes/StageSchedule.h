@@ -1,5 +1,5 @@
 // Pipeline schedules: the order in which each stage runs the passes of microbatches, and the pass
-// during which it receives what a later pass needs.
+// during which it receives the operand of a later pass.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@
 
 namespace shardc::passes {
 
-/// A unit of work of a schedule. Backward combines Inputs and Weights.
+/// Kind of a pass. Backward combines Inputs and Weights.
 enum class PassKind : uint8_t {
   Forward,
   Backward,
@@ -39,12 +39,12 @@ struct StagePass {
   int64_t microbatch = 0;
 };
 
-/// A receive that is issued during one pass for a later pass of the stage: the pass `of` of the
-/// microbatch `shift` after the current one.
+/// A receive that is issued during one pass for a later pass of the stage: for the part `of`, and
+/// for the microbatch `shift` after the current one.
 struct Receive {
   StagePart of;
   int64_t shift = 0;
-  std::vector<plan::Pred> when; ///< it is issued in microbatches in which one of these holds
+  std::vector<plan::Pred> when; ///< issued in microbatches for which one of these holds
 };
 
 /// Duration of a pass in seconds, and the time from its start until its output is ready to be sent.
@@ -62,13 +62,13 @@ struct PipelineShape {
   auto operator<=>(const PipelineShape &) const = default;
 };
 
-/// The schedule of all stages. Order alone decides how many forward passes a stage runs ahead; a
-/// stage that is ready early waits until its successor receives.
+/// The schedule of all stages. Only the order of passes decides how many forward passes a stage
+/// runs ahead; a stage that is ready early waits until its successor receives.
 class StageSchedule {
 public:
   /// 1F1B: a stage runs one forward pass for each later stage, then alternates forward and backward
-  /// passes. With several chunks it runs further ahead, to have work while other stages process its
-  /// microbatch: Megatron's interleaved schedule.
+  /// passes. With several chunks this is Megatron's interleaved schedule: a stage runs further
+  /// ahead, so that it has work while other stages process its microbatch.
   static StageSchedule oneForwardOneBackward(const PipelineShape &shape);
   /// ZB-H1 (zero bubble): like 1F1B, but input gradients, for which other stages wait, come first,
   /// and weight gradients fill the time in which a stage would wait.
@@ -80,13 +80,13 @@ public:
     size_t length = 1, count = 1;
     int64_t step = 0;
 
-    /// Lines in the text of a plan.
+    /// Lines of plan text.
     size_t lines() const { return length + (count > 1 ? 1 : 0); }
   };
 
   enum class Kind : uint8_t { OneForwardOneBackward, ZeroBubble, ForwardOnly };
-  /// A schedule from a cache, shared by plans of the same shape: automatic recomputation and
-  /// searches compile a recipe many times. Thread-safe.
+  /// A schedule from a cache that plans of the same shape share, because automatic recomputation
+  /// and searches compile a recipe many times. Thread-safe.
   static std::shared_ptr<const StageSchedule> shared(Kind kind, const PipelineShape &shape);
 
   const PipelineShape &shape() const { return shape_; }
@@ -94,19 +94,19 @@ public:
   /// The parts that the stage executes, in order.
   const std::vector<StagePart> &parts(int32_t stage) const { return parts_[at(stage)]; }
 
-  /// The receives that passes of this part issue.
+  /// The receives that each pass of this part issues.
   const std::vector<Receive> &receives(int32_t stage, StagePart by) const {
     return receives_[at(stage)].at(by);
   }
-  /// Whether the stage's first pass is one of this part and itself issues the receive that it
-  /// needs.
+  /// Whether the stage's first pass belongs to this part and issues the receive of its own input.
   bool receivesOwn(int32_t stage, StagePart part) const;
-  /// Ring slots for values that are received and not yet consumed by this part; 0 if it receives
-  /// none.
+  /// Number of ring slots for values that were received for this part and not yet read; 0 if it
+  /// receives none.
   int32_t slotsOfReceived(int32_t stage, StagePart of) const {
     return received_[at(stage)][numberOf(stage, of)];
   }
-  /// Ring slots for values that passes of `from` leave for passes of `to` on the same stage.
+  /// Number of ring slots for values that passes of `from` keep for passes of `to` on the same
+  /// stage.
   int32_t slotsBetween(int32_t stage, StagePart from, StagePart to) const;
 
   /// Predicted seconds of a step, given the duration of each pass and of a transfer.
@@ -115,7 +115,7 @@ public:
     return *secondsWith(receivedBy_, of, transfer);
   }
 
-  /// The stage's program; `segmentOf` maps each part to its segment.
+  /// The stage's program. `segmentOf`: the segment of each part.
   std::vector<plan::ProgramNode> program(int32_t stage,
                                          const std::map<StagePart, uint32_t> &segmentOf) const;
 
@@ -133,7 +133,7 @@ private:
   int64_t group() const { return shape_.group > 0 ? shape_.group : shape_.stages; }
   /// The order of forward passes over chunks and microbatches.
   std::vector<StagePass> forwards() const;
-  /// The chunk with the same position in the backward order.
+  /// The chunk at the same position of the backward order.
   int32_t mirrored(const StagePass &pass) const {
     return static_cast<int32_t>(shape_.chunks) - 1 - pass.part.chunk;
   }
@@ -166,14 +166,14 @@ private:
   /// By chunk number and microbatch: index of its forward pass, and of the pass that computes its
   /// input gradient.
   std::vector<std::vector<size_t>> forward_, gradient_;
-  /// Times if every forward pass takes one unit; empty once receives are assigned.
+  /// By stage and pass: seconds, if every forward pass takes one. Empty once receives are assigned.
   std::vector<std::vector<double>> begins_, ends_;
-  /// By stage and pass: the pass that issues its receive (possibly itself), or none.
+  /// By stage and pass: the pass during which its input is received (possibly itself), or none.
   std::vector<std::vector<size_t>> receivedBy_;
   std::vector<std::map<StagePart, std::vector<Receive>>> receives_;
   std::vector<std::vector<int32_t>> slots_;     ///< by stage, producing part and consuming part
   std::vector<std::vector<int32_t>> received_;  ///< by stage and consuming part
-  std::vector<std::vector<Repetition>> pieces_; ///< of the programs, for cached schedules
+  std::vector<std::vector<Repetition>> pieces_; ///< of the programs; only for cached schedules
 };
 
 } // namespace shardc::passes

@@ -1,5 +1,5 @@
-// Copies the ops of a stage into a segment, with receives for values of other stages and sends for
-// values that they read.
+// Copies the ops of a stage into a segment. Adds receives for values of other stages, and sends for
+// values that other stages read.
 #include "compiler/passes/StageSegment.h"
 
 #include <algorithm>
@@ -203,20 +203,21 @@ bool SegmentWriter::hasOp(size_t i) {
   const plan::Op &op = body_.ops[i];
   int32_t chunk = cut_.stageOfOp(i);
   if (chunk != part_.chunk && chunk != kEveryStage && !cut_.passesState(i))
-    return false; // as most
+    return false; // most ops of the body
   if (!isOfPass(i) || chunk != part_.chunk)
     for (size_t r = 0; r < op.results.size(); ++r)
       if (plan::ValueId seen = cut_.amaxSeenBefore(op, r); seen != plan::kNone)
         state_[op.results[r]] = resolved(seen);
   if (isOfPass(i) && (chunk == part_.chunk || (chunk == kEveryStage && isHere(op))))
     return true;
-  // No losses are added to the state here, nor is it begun or ended: another pass has left it.
+  // This segment does not run the op that begins, updates or ends the step state, so it uses the
+  // state that an earlier pass stored.
   if (isOfState(op) && cut_.stageOf(op.results[0]) == kEveryStage)
     state_[op.results[0]] = resolved(op.operands[0]);
   return false;
 }
 
-/// A part of a cell that every stage has; no pass keeps it for another one.
+/// Whether the op is a view of a cell that every stage has. Each pass executes such an op itself.
 bool SegmentWriter::isOfEveryPass(size_t i) const {
   return cut_.stageOfOp(i) == kEveryStage &&
          plan::opInfo(body_.ops[i]).traits == plan::OpTraits::Alias;
@@ -284,7 +285,7 @@ void SegmentWriter::moveGradients() {
   putFirst(std::move(moves));
 }
 
-/// Ops that accumulate into `made` now accumulate into `moved`, which has its content.
+/// Redirects ops that accumulate into `made` to `moved`, which has its content.
 void SegmentWriter::addTo(plan::ValueId moved, plan::ValueId made) {
   for (plan::Op &op : segment_.ops)
     for (plan::Tie &tie : op.ties)
@@ -342,7 +343,7 @@ void SegmentWriter::addOuts() {
     plan::ValueId gradient = gradientOf(out);
     bool isElsewhere = part_.kind == PassKind::Forward || part_.kind == PassKind::Inputs;
     if (gradient != plan::kNone && isElsewhere && !isWeights(gradient))
-      continue; // moved
+      continue; // moved by putFirst()
     bool isGradient = body_.values[out.value].purpose == plan::Purpose::Grads;
     out.value = isGradient ? gradient : resolved(out.value);
     if (out.value != plan::kNone && isMade[out.value] != 0)

@@ -1,5 +1,5 @@
-// Builds one segment of a pipeline stage: its ops of the body, its sends and receives, and the
-// values that it leaves for other segments of the stage.
+// Creates one segment of a pipeline stage: its ops of the body, its sends and receives, and the
+// values that it stores for other segments of the stage.
 #pragma once
 
 #include <map>
@@ -13,8 +13,8 @@
 namespace shardc::passes {
 
 /// The links of a stage to its neighbours. The last stage precedes the first one, which has the
-/// next chunk of layers. A rank has one stream per neighbour and direction, so that no transfer
-/// waits for another one.
+/// next chunk of layers. A rank has one stream per neighbour and direction, so that transfers do
+/// not wait for each other.
 class Links {
 public:
   explicit Links(plan::Plan &plan) : plan_(plan) {}
@@ -23,8 +23,9 @@ public:
   plan::Op receive(int32_t from, int32_t to, bool isForward);
 
 private:
-  /// Makes a send or receive. A channel belongs to the stream of one end; the other end names its
-  /// own stream. Two stages can have two channels per direction, one for each order of the stages.
+  /// Creates a send or receive. A channel belongs to the stream of one end; the op at the other end
+  /// has its own stream. Two stages can have two channels per direction, one for each order of the
+  /// stages.
   plan::Op make(plan::OpKind kind, int32_t from, int32_t to, bool isForward,
                 plan::StreamKind stream);
 
@@ -34,7 +35,7 @@ private:
 /// The part of a body that a segment executes.
 struct SegmentPart {
   PassKind kind;
-  int32_t chunk;                              ///< chunk number in the model
+  int32_t chunk;                              ///< number of the chunk in the model
   bool isFirstHere = true, isLastHere = true; ///< first or last chunk of its stage
 };
 
@@ -62,7 +63,7 @@ public:
     segment_.values = std::move(room);
   }
 
-  /// Adds the segment's ops of the body.
+  /// Adds the ops of the body that this segment executes.
   void addOps();
 
   /// Copies a value of the body under its number. Only used values are copied, since most values
@@ -76,7 +77,7 @@ public:
       use(counts);
   }
 
-  /// Makes the value live-in from a cell.
+  /// Reads the value from a cell.
   void takeFromCell(plan::ValueId value, uint32_t cell, int64_t shift = 0) {
     use(value);
     segment_.ins.push_back({value, cell, false, shift});
@@ -88,12 +89,13 @@ public:
 
   plan::ValueId newValue(plan::ValueId like, const char *suffix);
 
-  /// Appends a receive of a value like `value`. If the predicate does not hold, the result is
-  /// `before`, whose buffer it shares; `before` may be kNone if the predicate always holds.
+  /// Appends a receive of a value with the type of `value`. If the predicate does not hold, the
+  /// result is `before`, whose buffer it shares; `before` may be kNone if the predicate always
+  /// holds.
   plan::ValueId receive(plan::ValueId value, const char *suffix, int32_t from, bool isForward,
                         plan::Pred pred, plan::ValueId before);
 
-  /// Copies a received value into a buffer of its own, as `value`.
+  /// Copies the received value into a separate buffer, as `value`.
   void copy(plan::ValueId received, plan::ValueId value);
 
   void send(const std::vector<plan::ValueId> &values, int32_t to, bool isForward);
@@ -118,19 +120,19 @@ private:
   }
 
   /// Whether this segment executes an op that a stage executes once: at the beginning of its first
-  /// chunk or at the end of its last one.
+  /// chunk, or at the end of its last one.
   bool isHere(const plan::Op &op) const;
 
-  /// For a split backward pass: parameter gradients computed together with input gradients are left
-  /// for the weight-gradient part, which adds its contributions and holds the final sums.
+  /// For a split backward pass: if parameter gradients are computed together with input gradients,
+  /// leaves them for the pass of weight gradients, which adds its contributions and stores the
+  /// final sums.
   void moveGradients();
   void addTo(plan::ValueId moved, plan::ValueId made);
-  /// Inserts ops before the other gradients of their unit, which is complete once these are
-  /// computed.
+  /// Inserts ops before the other gradients of their unit, because the unit is complete once those
+  /// are computed.
   void putFirst(std::vector<plan::Op> moves);
 
-  /// The parameter gradient that the chunk finally computes for this boundary; kNone for other
-  /// cells.
+  /// The last parameter gradient that the chunk computes for this boundary; kNone for other cells.
   plan::ValueId gradientOf(const plan::Segment::Boundary &out) const;
   bool isWeights(plan::ValueId made) const { return cut_.isWeightsOnly(body_.values[made].def); }
 
@@ -140,8 +142,8 @@ private:
 
   void addOp(plan::Op op);
 
-  /// Adds the outputs: gradients in the segment that computes them, the step state where the
-  /// forward pass ends.
+  /// Adds the outputs: gradients in the segment that computes them, the step state in the segment
+  /// that ends the forward pass.
   void addOuts();
 
   /// Moves the used values to a segment that has no others.

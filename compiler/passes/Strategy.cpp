@@ -16,7 +16,7 @@ int64_t ranksAlong(const plan::Plan &plan, const std::vector<uint16_t> &axes) {
   return ranks;
 }
 
-/// Whether instances of the model divide the block among them, and nothing inside of them does.
+/// Whether the block is sharded between instances of the model, but not inside an instance.
 bool isBetweenInstances(const plan::Plan &plan, const plan::Block &block) {
   int16_t outer = plan::groupOfKind(plan, plan::GroupKind::Outer);
   if (outer < 0 || block.group < 0)
@@ -27,7 +27,7 @@ bool isBetweenInstances(const plan::Plan &plan, const plan::Block &block) {
   });
 }
 
-/// Without the type of its parameters.
+/// The block's strategy, without the type of its parameters.
 BlockStrategy withGroups(const plan::Plan &plan, const JobStrategy &job, const plan::Block &block) {
   BlockStrategy strategy{job};
   strategy.isTrained = plan.classOf(block).isTrained;
@@ -42,10 +42,10 @@ BlockStrategy withGroups(const plan::Plan &plan, const JobStrategy &job, const p
   using enum plan::Job::ShardingStrategy;
   plan::Job::ShardingStrategy asked = plan.job.derived.strategy;
   if (asked == OptimGradsParams && isBetweenInstances(plan, block))
-    asked = Optim; // between instances, state alone is divided
+    asked = Optim; // between instances, only state is sharded
   bool isKept = plan.job.ddp.keepFrozen == plan::Job::KeepFrozen::Always;
   if (!strategy.isTrained && (asked != OptimGradsParams || isKept))
-    asked = NoShard; // there is no state
+    asked = NoShard; // frozen weights have no state
   if (strategy.ranks > 1) {
     strategy.shardsParams = asked == OptimGradsParams;
     strategy.shardsGrads = strategy.shardsParams || asked == OptimGrads;
@@ -89,7 +89,7 @@ std::vector<BlockStrategy> strategiesOf(const plan::Plan &plan) {
   strategies.reserve(plan.blocks.size());
   for (const plan::Block &block : plan.blocks)
     strategies.push_back(withGroups(plan, job, block));
-  for (size_t p = plan.params.size(); p-- > 0;) // the first one of a block stays
+  for (size_t p = plan.params.size(); p-- > 0;) // backwards: a block's first parameter wins
     if (int32_t block = plan.params[p].block; block >= 0)
       strategies[static_cast<size_t>(block)].params = plan.params[p].type.dtype;
   return strategies;

@@ -20,21 +20,21 @@ struct JobStrategy {
 
 JobStrategy jobStrategyOf(const plan::Plan &plan);
 
-/// The effective data_parallel_sharding_strategy of a block. A single rank neither shards nor
-/// communicates.
+/// The effective data_parallel_sharding_strategy of a block. On a single rank, a block is neither
+/// sharded nor communicated.
 struct BlockStrategy : JobStrategy {
-  bool isTrained = true;     ///< otherwise it has only weights, sharded or not
-  bool shardsState = false;  ///< `optim` and above
-  bool shardsGrads = false;  ///< `optim_grads` and above
-  bool shardsParams = false; ///< `optim_grads_params`
-  int16_t group = -1;        ///< over which weights and state may be sharded
-  int16_t stateGroup = -1;   ///< over which the optimizer state is sharded: `group` or a larger one
-  int64_t ranks = 1;         ///< of `group`
-  int64_t stateRanks = 1;    ///< number of shards of the state
+  bool isTrained = true;         ///< otherwise it has only weights, sharded or not
+  bool shardsState = false;      ///< `optim` and above
+  bool shardsGrads = false;      ///< `optim_grads` and above
+  bool shardsParams = false;     ///< `optim_grads_params`
+  int16_t group = -1;            ///< whose ranks may shard weights and state
+  int16_t stateGroup = -1;       ///< whose ranks shard the optimizer state: `group` or a larger one
+  int64_t ranks = 1;             ///< of `group`
+  int64_t stateRanks = 1;        ///< number of shards of the state
   std::vector<uint16_t> sumAxes; ///< mesh axes over which gradients are summed
   int64_t sumRanks = 1;          ///< ranks along these axes
-  /// Extra factor on gradients beside averaging: a rank's gradient may already be a sum over tokens
-  /// of other ranks, or gradients of the same tokens may be added.
+  /// Factor on gradients in addition to averaging. It is needed if a rank's gradient is already a
+  /// sum over tokens of other ranks, or if gradients of the same tokens are added.
   double scale = 1;
   DType params = DType::F32;
 
@@ -50,13 +50,13 @@ struct BlockStrategy : JobStrategy {
     return isTrained && remainders && params == DType::BF16 && master == DType::F32;
   }
   /// Whether optimizer state is sharded further than weights: ranks with the same shard of the
-  /// weights divide its state.
+  /// weights then shard its state among them.
   bool dividesShards() const { return stateRanks > ranks; }
   /// Whether gathered weights are kept from step to step.
   bool keepsGathered() const { return shardsState && !shardsParams; }
   /// Number of ranks with the same part of the state.
   int64_t copies() const { return shardsState ? sumRanks / stateRanks : sumRanks; }
-  /// Whether both use the same groups, so that they differ only in their parameters.
+  /// Whether both use the same groups, so that their collectives can share groups and transports.
   bool isOfClass(const BlockStrategy &other) const {
     return isTrained == other.isTrained && group == other.group && stateGroup == other.stateGroup &&
            sumAxes == other.sumAxes;
@@ -71,16 +71,18 @@ std::vector<BlockStrategy> strategiesOf(const plan::Plan &plan);
 int64_t ranksOfTokens(const plan::Plan &plan);
 
 /// The group over which gradients are summed: all ranks with other tokens (other samples, or other
-/// slices of the same ones), unless the block names a group. Added to the plan if needed.
+/// slices of the same ones), unless the block specifies a group. Adds the group to the plan if
+/// needed.
 int16_t groupOfGradients(plan::Plan &plan, const BlockStrategy &strategy);
 
-/// Number of shards of a block, and number of parts of each shard.
+/// The number of shards of a block, and the number of parts into which the state of each shard is
+/// split.
 struct Division {
   int64_t shards = 1, parts = 1;
 };
 Division divisionOf(const plan::Plan &plan, size_t block);
 
-/// Whether the collective's full-size value is a whole block, and not a shard or other data.
+/// Whether the collective's full-size value is a whole block, rather than a shard or other data.
 bool movesWhole(const plan::Plan &plan, const plan::Segment &segment, const plan::Op &collective);
 
 } // namespace shardc::passes

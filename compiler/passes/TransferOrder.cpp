@@ -1,4 +1,4 @@
-// Orders ops so that transfers inside of layers begin as early and are awaited as late as
+// Orders ops so that transfers inside layers begin as early, and are waited for as late, as
 // possible.
 #include "compiler/passes/TransferOrder.h"
 
@@ -17,11 +17,12 @@ using plan::kNone;
 using plan::Op;
 using plan::ValueId;
 
-/// An op may overtake so many at most: activations would otherwise live much longer.
+/// Maximum number of ops that an op may overtake, since activations would otherwise live much
+/// longer.
 constexpr size_t kWindow = 64;
 
-/// Ops run one after the other on compute, and transfers on the link, as predicted. Each is given
-/// to its queue in the order in which it can begin.
+/// Simulates two queues with predicted times: compute and the link. Issues each op to its queue in
+/// the order in which ops can begin.
 class TransferOrder {
 public:
   TransferOrder(const plan::Plan &plan, plan::Segment &segment)
@@ -59,7 +60,7 @@ private:
            (info.collective && isPointToPoint(info.collective->kind));
   }
 
-  /// The dependences of each op: the producers of its operands, and the readers of what it
+  /// Finds the dependences of each op: the producers of its operands, and the readers of what it
   /// overwrites.
   void findNeeds() {
     std::vector<std::vector<uint32_t>> readers(segment_.values.size());
@@ -89,7 +90,7 @@ private:
   bool isReady(size_t op) const {
     return std::ranges::all_of(needs_[op], [&](uint32_t need) { return given_[need] != 0; });
   }
-  /// When all that the op comes after has ended.
+  /// The time at which all dependences of the op have completed.
   double readyAt(size_t op) const {
     double at = 0;
     for (uint32_t need : needs_[op])
@@ -122,8 +123,8 @@ private:
     }
   }
 
-  /// Issues ops that cost no time, and transfers: of new values at once, of older ones when the
-  /// link is idle.
+  /// Issues ready ops that cost no time, and ready transfers: those of new values at once, those of
+  /// older values when the link is idle.
   void giveTransfers(size_t first, size_t last) {
     for (size_t i = first; i < last; ++i) {
       if (given_[i] != 0 || !isReady(i))
@@ -135,9 +136,9 @@ private:
     made_ = compute_;
   }
 
-  /// The next op to issue: of those that can begin now, one that a transfer waits for, otherwise
-  /// the first; if none can begin now, the one that can begin first. Chooses a transfer only if
-  /// all other ops have been issued.
+  /// The next op to issue. Among ops that can begin now, prefers a light one that feeds a transfer,
+  /// then the first. If none can begin now, returns the one that can begin first. Returns a
+  /// transfer only if no other op is ready.
   size_t nextOf(size_t first, size_t last) const {
     size_t best = last;
     std::tuple<bool, double, bool> bestRank;
@@ -158,10 +159,10 @@ private:
   plan::Segment &segment_;
   std::vector<std::vector<uint32_t>> needs_; ///< by op
   std::vector<double> ends_;                 ///< by op, predicted
-  std::vector<uint8_t> given_;               ///< by op, to its queue
-  std::vector<uint8_t> feeds_;               ///< by op: a transfer takes what it makes
-  double compute_ = 0, link_ = 0;            ///< when they have done all that they were given
-  double made_ = 0;                          ///< when compute had done what transfers were given of
+  std::vector<uint8_t> given_;               ///< by op: whether it was issued
+  std::vector<uint8_t> feeds_;               ///< by op: whether a transfer reads its result
+  double compute_ = 0, link_ = 0;            ///< seconds at which each has completed its issued ops
+  double made_ = 0;                          ///< compute's time when transfers were last issued
   std::vector<size_t> order_;
 };
 
