@@ -1,4 +1,5 @@
-// Describes an attention op of a plan for runtime/base/Attention.h, which determines the kernels.
+// Describes an attention op of a plan for runtime/base/Attention.h, which decides which kernels run
+// it.
 #pragma once
 
 #include "runtime/base/Attention.h"
@@ -9,10 +10,10 @@ namespace shardc::predict {
 /// Whether the op is the gradient of attention.
 bool isAttentionBwd(plan::OpKind kind);
 
-/// The queries, [B,S,N,D], or the rows that hold them with keys and values, [B,S,(N+2G)·D].
+/// The type of the queries, [B,S,N,D], or of packed QKV rows, [B,S,(N+2G)·D].
 const plan::Type &queriesOf(const plan::Segment &segment, const plan::Op &op);
 
-/// The keys, or the rows that hold them with queries and values.
+/// The type of the keys, or of packed QKV rows.
 const plan::Type &keysOf(const plan::Segment &segment, const plan::Op &op);
 
 const plan::Type &valuesOf(const plan::Segment &segment, const plan::Op &op);

@@ -35,7 +35,7 @@ constexpr Row kRows[] = {
 #include "compiler/predict/DeviceTable.def"
 };
 
-/// Sustained rates replace the peaks; a rate of 0 means not measured.
+/// Replaces peak rates by sustained rates; a measured rate of 0 means not measured.
 void applySustained(Device &device, const DeviceRates &measured) {
   auto take = [](double &rate, double value) { rate = value > 0 ? value : rate; };
   take(device.sustained.bf16Tflops, measured.bf16Tflops);
@@ -45,7 +45,7 @@ void applySustained(Device &device, const DeviceRates &measured) {
   take(device.sustained.nvlinkGBs, measured.nvlinkGBs);
 }
 
-/// For devices that were not measured: the same share of the peaks that `like` sustains.
+/// Assumes that a device that was not measured sustains the same fractions of its peaks as `like`.
 void takeShares(Device &device, const Device &like) {
   auto take = [](double &rate, double sustained, double peak) { rate *= sustained / peak; };
   take(device.sustained.bf16Tflops, like.sustained.bf16Tflops, like.peak.bf16Tflops);

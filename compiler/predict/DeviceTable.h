@@ -1,6 +1,6 @@
 // Properties of the devices that a recipe can name: memory, peak and sustained rates, links. Config
-// checks recipes against them, passes use them for placement and scheduling, predict/ for times.
-// DeviceTable.def has the numbers.
+// checks recipes against them, passes use them for placement and scheduling, and predict/ for
+// times. DeviceTable.def has the numbers.
 #pragma once
 
 #include <cstdint>
@@ -38,14 +38,14 @@ struct Device {
   int32_t multiprocessors;
   int64_t memoryBytes; ///< memory that a program can allocate; 0: unlimited
   DeviceRates peak;
-  DeviceRates sustained; ///< if not measured: peak times the H200's ratio of sustained to peak
+  DeviceRates sustained; ///< if not measured: the peak times the H200's ratio of sustained to peak
   unsigned nvlinkDomain; ///< GPUs in one NVLink domain
   double pcieGBs;
   double networkGBs; ///< network bandwidth to other nodes, per GPU
   bool measured;     ///< whether `sustained` was measured; reports mark assumed rates
   llvm::StringRef doc;
   llvm::StringRef source; ///< source of peaks, memory and NVLink
-  /// Rates that were measured on such devices; predictions prefer them. Null: none.
+  /// Rates that were measured on such devices, which predictions prefer. Null: none.
   std::shared_ptr<const MeasuredRates> rates = nullptr;
   /// Factor on the sustained rates of matrix products that accounts for the power limit.
   double power = 1;
@@ -65,10 +65,10 @@ llvm::ArrayRef<Device> devices();
 
 const Device &device(Gpu gpu);
 
-/// The device of this name, or nothing.
+/// The device of this name; empty if there is none.
 std::optional<Gpu> findDevice(llvm::StringRef name);
 
-/// The table's numbers that are assumed, neither measured nor from a vendor; one line each.
+/// The figures of a device that are assumed: neither measured nor from a vendor. One line each.
 std::vector<std::string> assumedFigures(const Device &device);
 
 /// The names of all devices, for suggestions and lists.

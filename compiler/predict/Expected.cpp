@@ -7,11 +7,11 @@
 namespace shardc::predict {
 namespace {
 
-/// Smaller products and collectives measure how fast work starts, and not the device.
+/// Smaller products and collectives would measure latency rather than the rate of the device.
 constexpr int64_t kExtentMin = 4096, kBytesMin = int64_t{64} << 20;
 constexpr int64_t kNodeGpusMax = 8;
 
-/// Work per second; 0 if the tables do not know it.
+/// FLOP/s of a product or bytes/s of a copy; 0 if the tables have no such rate.
 double perSecond(const Device &device, const Rate &rate) {
   switch (rate.kind) {
   case RateKind::Product:

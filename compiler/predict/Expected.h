@@ -8,9 +8,9 @@
 
 namespace shardc::predict {
 
-/// The benchmarks of the doctor's grid that the tables cover, with their expected seconds: large
-/// products and copies, and collectives of up to `ranksMax` ranks within a node and between nodes.
-/// The device must be a GPU.
+/// The benchmarks of the doctor's grid for which the tables have rates, with their expected
+/// seconds: large products and copies, and collectives of up to `ranksMax` ranks, within a node and
+/// between nodes. The device must be a GPU.
 std::vector<Rate> expectedRates(const Device &device, int64_t ranksMax);
 
 } // namespace shardc::predict

@@ -1,11 +1,12 @@
-// The matrix products of Muon's ops.
+// Work of the matrix products in Muon's ops.
 #pragma once
 
 #include "runtime/plan/Matrices.h"
 
 namespace shardc::predict {
 
-/// Floating-point operations of an op of Muon's on a matrix, on each rank that has rows of it.
+/// Floating-point operations of one of Muon's ops on a matrix, on each rank that has rows of the
+/// matrix.
 inline double flopsOfMatrix(const plan::Op &op, const plan::BlockMatrix &matrix) {
   auto rows = static_cast<double>(matrix.rows), columns = static_cast<double>(matrix.columns);
   if (op.kind == plan::OpKind::Muon) {

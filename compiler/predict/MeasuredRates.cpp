@@ -11,8 +11,8 @@
 namespace shardc::predict {
 namespace {
 
-/// The rate at `x` between the measurements around it; constant outside. By `x`, the highest rate
-/// of each.
+/// The rate at `x`, interpolated between the neighbouring measurements; constant outside. `rates`
+/// has the highest rate that was measured at each x.
 std::optional<double> between(const std::map<double, double> &rates, double x) {
   if (rates.empty())
     return std::nullopt;
@@ -33,7 +33,8 @@ void keepHighest(std::map<double, double> &rates, double x, double rate) {
 
 bool isFloat8(DType type) { return type == DType::F8E4M3 || type == DType::F8E5M2; }
 
-/// The measured collective that moves as many bytes over the same links.
+/// The measured collective that stands for `kind`, because it moves as many bytes over the same
+/// links.
 std::string_view measuredAs(CollectiveKind kind) {
   switch (kind) {
   case CollectiveKind::AllGather:
@@ -51,8 +52,8 @@ std::string_view measuredAs(CollectiveKind kind) {
   return "";
 }
 
-/// How far a measured group is from the requested one; nothing if it says nothing about it. A group
-/// inside a node says nothing about links between nodes, and vice versa.
+/// The distance of a measured group from the requested one; empty if they are not comparable. Rates
+/// inside a node say nothing about links between nodes, and vice versa.
 std::optional<double> distanceOf(int64_t measured, int64_t measuredInNode, int64_t members,
                                  int64_t inNode) {
   if ((members == inNode) != (measured == measuredInNode))
@@ -61,8 +62,8 @@ std::optional<double> distanceOf(int64_t measured, int64_t measuredInNode, int64
     return std::abs(std::log2(static_cast<double>(a) / static_cast<double>(b)));
   };
   double distance = far(members, measured) + (measured < members ? 0.5 : 0);
-  // A difference inside a node counts more, because its ranks share the bandwidth of the network
-  // adapters.
+  // Between nodes, the number of ranks per node counts more, because these share the bandwidth of
+  // the network adapters.
   return members == inNode ? distance : 100 * far(inNode, measuredInNode) + distance;
 }
 
@@ -99,7 +100,7 @@ MeasuredRates::MeasuredRates(const std::vector<Rate> &rates) {
   for (auto &[op, groups] : links_)
     for (Group &group : groups) {
       std::ranges::sort(group.points, {}, &RatedLink::Point::bytes);
-      // Noise must not make a larger transfer take less time.
+      // A larger transfer must not take less time because of noise.
       for (size_t i = 1; i < group.points.size(); ++i)
         group.points[i].seconds =
             std::max(group.points[i].seconds, group.points[i - 1].seconds * 1.0001);

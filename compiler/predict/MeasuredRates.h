@@ -1,4 +1,4 @@
-// Measured rates of a machine, as predictions look them up. A rates file (runtime/base/Rates.h) is
+// Looks up measured rates of a machine for predictions. A rates file (runtime/base/Rates.h) is
 // stored as a list of words in the plan's job, so the plan alone documents the basis of its
 // predictions.
 #pragma once
@@ -19,13 +19,14 @@ namespace shardc::predict {
 
 struct Device;
 
-/// Measured collectives of a group: time as a function of the bytes that a member receives.
+/// Measurements of a collective in one group: time as a function of the bytes that a member
+/// receives.
 struct RatedLink {
   struct Point {
     double bytes, seconds;
   };
   std::vector<Point> points; ///< ascending in bytes, at least one
-  double faster = 1;         ///< factor on the bandwidth of the points
+  double faster = 1;         ///< factor by which the requested link has more bandwidth
 };
 
 class MeasuredRates {
@@ -36,25 +37,25 @@ public:
   static std::shared_ptr<const MeasuredRates> ofPlan(std::span<const std::string> words);
 
   /// TFLOP/s of products whose smallest extent is `extent`, interpolated linearly in its logarithm.
-  /// Nothing if products of the type were not measured.
+  /// Empty if products of the type were not measured.
   std::optional<double> productTflops(DType type, double extent) const;
-  /// TFLOP/s of attention for the nearest measured head size, interpolated over the sequence length
-  /// in the same way.
+  /// TFLOP/s of attention for the nearest measured head size, interpolated linearly in the
+  /// logarithm of the sequence length.
   std::optional<double> attentionTflops(DType type, int64_t channels, double positions,
                                         bool isBackward) const;
   /// GB/s of the largest measured copy within the device; smaller copies fit into caches.
   std::optional<double> memoryGBs() const { return largestOf("copy"); }
   /// GB/s of the largest copies from and to pinned host memory, the slower direction.
   std::optional<double> hostGBs() const;
-  /// Rates of the most similar measured group: within a node, one of the same size or larger;
-  /// between nodes, one with as many members per node, or with another number, which scales the
-  /// bandwidth with the number of network adapters.
+  /// Rates of the most similar measured group. Within a node, that is one of the same size or
+  /// larger. Between nodes, it is one with as many members per node or, if there is none, one with
+  /// another number, which scales the bandwidth with the number of network adapters.
   std::optional<RatedLink> link(CollectiveKind kind, int64_t members, int64_t inNode) const;
 
   /// Replaces the device's sustained memory and bus rates by the measured ones.
   void applyTo(Device &device) const;
 
-  /// Rates that predictions of these sizes need and the file lacks, as text for users.
+  /// The rates that predictions for such a job need and the file lacks, as text for users.
   std::vector<std::string> lacking(DType compute, bool usesFp8, int64_t gpusPerNode,
                                    int64_t nodes) const;
 

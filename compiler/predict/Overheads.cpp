@@ -20,27 +20,28 @@ using Key = plan::AttrKey;
 
 constexpr int64_t kMiB = int64_t{1} << 20;
 
-/// A context of CUDA 13 with this program's kernels, and memory that cuBLASLt and cuDNN keep.
+/// A context of CUDA 13 with this program's kernels; and the memory that cuBLASLt and cuDNN keep.
 constexpr int64_t kContext = 527 * kMiB, kLibraries = 2 * kMiB;
 /// Arenas end at a multiple of the driver's allocation granularity.
 constexpr int64_t kPage = 2 * kMiB;
-/// A communicator's memory by its connections: transfers with one multiprocessor, gathers by copy
-/// engines, reduce-scatters by kernels (486 and 670 were observed), gathers and all-reductions by
-/// kernels. Sends and receives: 1,118 MiB between two devices, 1,886 among four. Transfers between
-/// stages: the first communicator of a rank, and each further one, both with the small one in which
-/// the ends of a transfer wait for each other. More members, and members of other nodes, were not
-/// measured.
+/// Memory of a communicator, by what it does: transfers with one multiprocessor; gathers by copy
+/// engines; reduce-scatters by kernels (486 and 670 MiB were observed); gathers and all-reductions
+/// by kernels; sends and receives (1,118 MiB between two devices, 1,886 among four); transfers
+/// between stages, for the first such communicator of a rank and for each further one, both
+/// including the small one through which the ends of a transfer synchronise. More members, and
+/// members on other nodes, were not measured.
 constexpr int64_t kSmallCommunicator = 24 * kMiB, kCopyCommunicator = 428 * kMiB,
                   kScatterCommunicator = 600 * kMiB, kKernelCommunicator = 862 * kMiB,
                   kExchangeCommunicator = 734 * kMiB, kPeer = 384 * kMiB,
                   kFirstTransfers = 704 * kMiB, kFurtherTransfers = 268 * kMiB;
 constexpr int32_t kSmallMultiprocessors = 1;
-/// Transfers between stages hide behind a whole pass, so they take few; chosen, not measured.
+/// Transfers between stages overlap a whole pass, so few multiprocessors suffice. Chosen, not
+/// measured.
 constexpr int32_t kTransferMultiprocessors = 8;
 
 struct Use {
   int64_t bytesMax = 0;
-  int64_t peers = 0; ///< members of the node to which it sends parts of sums
+  int64_t peers = 0; ///< members in the node to which parts of sums are sent
   bool copyEngines = false, scattersAlone = true, transfersAlone = true;
 
   int32_t multiprocessors(plan::Transport transport) const {
@@ -52,7 +53,7 @@ struct Use {
   }
 };
 
-/// What the role issues on each channel.
+/// By ChannelId: what the role issues on the channel.
 std::vector<Use> usesOf(const Device &device, const plan::Plan &plan, const plan::Role &role) {
   std::vector<Use> uses(plan.channels.size());
   for (const Segment &segment : role.segments)
@@ -74,7 +75,7 @@ std::vector<Use> usesOf(const Device &device, const plan::Plan &plan, const plan
   return uses;
 }
 
-/// By ChannelId.
+/// By ChannelId: bytes of the communicator.
 std::vector<int64_t> communicatorBytes(const std::vector<Use> &uses) {
   std::vector<int64_t> bytes;
   bool hasTransfers = false;
@@ -93,7 +94,7 @@ std::vector<int64_t> communicatorBytes(const std::vector<Use> &uses) {
   return bytes;
 }
 
-/// The bandwidth of the largest gather of the plan; 0 if it has none.
+/// The bandwidth of the largest gather of the role; 0 if there is none.
 double largestGatherGBs(const Device &device, const plan::Plan &plan, const plan::Role &role) {
   int64_t bytes = 0;
   double gbs = 0;
@@ -109,7 +110,8 @@ double largestGatherGBs(const Device &device, const plan::Plan &plan, const plan
   return gbs;
 }
 
-/// The most that a channel of a role may take, so that all of them have room on the device at once.
+/// The maximum number of multiprocessors per channel with which all channels of a role fit on the
+/// device at once.
 int32_t limitFor(const Device &device, const std::vector<int32_t> &taken) {
   auto sum = [&](int32_t limit) {
     int64_t all = 0;
@@ -198,7 +200,7 @@ void notePredictions(const Device &device, plan::Plan &plan) {
   plan.job.put(JobField::derived_memoryContextBytes, kContext);
   plan.job.put(JobField::derived_memoryLibrariesBytes, kLibraries);
   const plan::Role &role = plan.roles.front();
-  // Rounded, so that plans are equal byte for byte on machines with different logarithm functions.
+  // Rounded, so that plans are equal byte for byte on machines whose logarithm functions differ.
   auto rounded = [](double value) { return std::round(value * 100) / 100; };
   plan.job.put(JobField::derived_predictedGatherGBs, rounded(largestGatherGBs(device, plan, role)));
   plan.job.put(JobField::derived_predictedStepMs,

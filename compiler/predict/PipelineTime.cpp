@@ -5,9 +5,9 @@
 namespace shardc::predict {
 namespace {
 
-/// The two ends of the transfers of one channel, in the order in which they were issued.
+/// The ends of the transfers of one channel, in the order in which they were issued.
 struct Queue {
-  std::vector<double> sends, receives; ///< when each was ready
+  std::vector<double> sends, receives; ///< times at which each end was ready
 };
 
 class Follower {
@@ -38,22 +38,22 @@ public:
   }
 
 private:
-  /// The position of an actor: the pass that it is in, and how many of its meetings have been
+  /// The position of an actor: its current pass, and the number of that pass's meetings that were
   /// issued.
   struct State {
     size_t pass = 0, issued = 0;
-    double begin = 0, now = 0;  ///< of the pass; what holds it back has ended
-    std::vector<size_t> places; ///< of its meetings in their queues
+    double begin = 0, now = 0;  ///< start of the pass; end of what blocked it so far
+    std::vector<size_t> places; ///< index of each meeting in its queue
   };
 
-  /// One step of an actor; false if it has to wait, or has ended.
+  /// Advances an actor by one step. Returns false if it must wait or has finished.
   bool advance(size_t actor) {
     State &state = state_[actor];
     if (state.pass == actors_[actor].size())
       return false;
     const Pass &pass = actors_[actor][state.pass];
     if (state.issued < pass.meetings.size()) {
-      // A transfer that blocks the pass must end before anything else is issued.
+      // A transfer that blocks the pass must end before the next one is issued.
       if (state.issued > 0 && pass.meetings[state.issued - 1].isFirst) {
         std::optional<double> end = endOf(pass, state, state.issued - 1);
         if (!end)

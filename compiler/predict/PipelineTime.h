@@ -1,5 +1,5 @@
 // Simulates a pipeline: each rank executes its passes in order, and a transfer begins when both
-// ends are ready. StepTime.h gives the duration of each pass.
+// ends are ready. The durations of passes come from StepTime.h.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace shardc::predict {
 
-/// One end of a transfer, or of a collective between roles: a synchronisation point that a pass
-/// reaches `after` seconds after its start.
+/// One end of a transfer, or of a collective between roles. The pass reaches this synchronisation
+/// point `after` seconds after its start.
 struct Meeting {
   int32_t channel = -1;
   bool isSend = false;
@@ -22,14 +22,14 @@ struct Meeting {
 
 struct Pass {
   double seconds = 0; ///< duration without transfers
-  /// Blocking ones come first. Equal passes may share the list.
+  /// Those with `isFirst` precede the others. Equal passes may share the list.
   std::span<const Meeting> meetings;
 };
 
 /// Begin and end of a pass in seconds since the step began.
 struct PassTime {
   double begin = 0, end = 0;
-  size_t firstMeeting = 0; ///< index of its first entry in the actor's meetingEnds
+  size_t firstMeeting = 0; ///< index of the pass's first entry in meetingEnds
 };
 
 struct ActorTimes {
@@ -37,7 +37,7 @@ struct ActorTimes {
   std::vector<double> meetingEnds; ///< end times of the synchronisation points of all passes
 };
 
-/// The times of each actor; nothing if they deadlock.
+/// The times of each actor; empty if they deadlock.
 std::optional<std::vector<ActorTimes>> timesOf(const std::vector<std::vector<Pass>> &actors);
 
 } // namespace shardc::predict

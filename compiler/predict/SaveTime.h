@@ -1,5 +1,5 @@
-// Predicted cost of the copies of an asynchronous save (compiler/passes/Snapshot.cpp inserts them),
-// and how long the next update waits for them.
+// Predicts the cost of the copies of an asynchronous save (compiler/passes/Snapshot.cpp inserts
+// them), and how long the next update waits for them.
 #pragma once
 
 #include <cstdint>
@@ -13,15 +13,15 @@ namespace shardc::predict {
 double stageSeconds(const Device &device, int64_t bytes);
 double hostCopySeconds(const Device &device, int64_t bytes);
 
-/// Seconds from the start of the role's step to its update, which a background segment can use
-/// before the update must wait. The plan must be scheduled.
+/// Seconds from the start of the role's step to its update. Copies of background segments that take
+/// no longer delay nothing. The plan must be scheduled.
 double secondsBeforeUpdate(const Device &device, const plan::Plan &plan, const plan::Role &role);
 
 /// The cost of one save for a rank, in seconds.
 struct SaveTime {
   double staging = 0; ///< copies within the device
   double copying = 0; ///< all copies to the host
-  double waiting = 0; ///< by which the next update is delayed
+  double waiting = 0; ///< delay of the next update
 };
 SaveTime saveTimeOf(const Device &device, const plan::Plan &plan, const plan::Role &role);
 

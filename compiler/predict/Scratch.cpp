@@ -14,11 +14,11 @@ using plan::Op;
 using plan::Segment;
 using Key = plan::AttrKey;
 
-/// Scratch that products may use.
+/// Workspace of a cuBLASLt product.
 constexpr int64_t kGemm = (int64_t{32} << 20) + 256;
 
-/// Logits of a chunk of rows, and its weight gradient in fp32 if several chunks are summed and the
-/// result is narrower.
+/// Workspace of the fused head: logits of one chunk of rows and, if the weight gradient is summed
+/// over chunks but narrower than fp32, the sum in fp32.
 int64_t headScratch(const Segment &segment, const Op &op) {
   const plan::Type &x = segment.values[op.operands[0]].type;
   const plan::Type &w = segment.values[op.operands[1]].type;
@@ -26,32 +26,32 @@ int64_t headScratch(const Segment &segment, const Op &op) {
   int64_t chunk = std::min(std::max<int64_t>(op.getInt(Key::chunk_rows), 1), rows);
   bool isNarrow = x.dtype == w.dtype && dtypeBytes(x.dtype) == 2;
   int64_t bytes = chunk * w.shape[0] * (isNarrow ? 2 : 4) + kGemm;
-  bool sums = op.results.size() > 2 && // a gradient of the weight
+  bool sums = op.results.size() > 2 && // the op computes the weight gradient
               segment.values[op.results[2]].type.dtype != DType::F32 && chunk < rows;
   return bytes + (sums ? w.numel() * 4 : 0);
 }
 
-/// Sums of squares of a batch of matrices.
+/// Workspace for the sums of squares of a batch of matrices.
 constexpr int64_t kSquareSums = kNsBatchMatrices * 64 * 8;
 
-/// Bytes of a batch of Newton-Schulz products of an operand's matrices.
+/// Bytes of one batch of an operand's matrices, in the type of the Newton-Schulz products.
 int64_t batchBytes(const Segment &segment, const Op &op, size_t operand) {
   int64_t elements = std::min(segment.values[op.operands[operand]].type.numel(), kNsBatchElements);
   bool isNarrow = static_cast<NsProducts>(op.getInt(Key::products)) == NsProducts::Medium;
   return std::max(op.getInt(Key::largest_matrix), elements) * (isNarrow ? 2 : 4);
 }
 
-/// A batch of matrices twice, and two squares of each; sums of squares.
+/// Workspace of Muon: a batch of matrices twice, two squares of each, and sums of squares.
 int64_t matricesScratch(const Segment &segment, const Op &op) {
   constexpr size_t kWhole = plan::operandIndex<plan::OpKind::Muon>("u");
   int64_t sums = kSquareSums + kGemm;
-  return op.getBool(Key::divided) // steps have been taken
+  return op.getBool(Key::divided) // only the final update is left to compute
              ? sums
              : 4 * batchBytes(segment, op, op.operands.size() > kWhole ? kWhole : 0) + sums;
 }
 
-/// Of muon_step: the sums of a batch of matrices in the products' type, and the polynomial of each.
-/// Of muon_sums: sums of squares.
+/// Workspace of muon_step: the sums of a batch of matrices in the products' type, and the
+/// polynomial of each. Workspace of muon_sums: sums of squares.
 int64_t squaresScratch(const Segment &segment, const Op &op) {
   constexpr size_t kTaken = plan::operandIndex<plan::OpKind::MuonStep>("sums");
   return op.kind == plan::OpKind::MuonStep ? 2 * batchBytes(segment, op, kTaken) + kGemm
@@ -60,9 +60,10 @@ int64_t squaresScratch(const Segment &segment, const Op &op) {
 
 int64_t roundUp(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 
-/// cuDNN's backward attention: a sum for each query's row, the gradient of queries in fp32, and
-/// those of keys and values for every head if heads share them. In a deterministic run, each tile
-/// of keys keeps its own gradient of the queries; tiles have 256 keys, or 128 for small heads.
+/// Workspace of cuDNN's backward attention: a sum for each query, the gradient of the queries in
+/// fp32, and, if query heads share keys, the gradients of keys and values for every query head. In
+/// a deterministic run, each tile of keys has its own gradient of the queries; tiles have 256 keys,
+/// or 128 for small heads.
 int64_t cudnnBackward(const AttentionKind &h, int64_t batch, int64_t queries, int64_t keys,
                       bool isDeterministic) {
   int64_t row = batch * h.heads * h.channels * 4, ofQueries = row * queries;
@@ -74,7 +75,8 @@ int64_t cudnnBackward(const AttentionKind &h, int64_t batch, int64_t queries, in
   return batch * h.heads * queries * 4 + ofQueries + (h.groups == h.heads ? 0 : row * keys) + 320;
 }
 
-/// Hand-written kernels read separate queries, keys and values, and write separate gradients.
+/// Workspace of attention. Hand-written kernels read separate queries, keys and values, and write
+/// separate gradients, so packed rows need copies.
 int64_t attentionScratch(const Segment &segment, const Op &op, bool isDeterministic) {
   const plan::Type &q = queriesOf(segment, op);
   AttentionKind kind = attentionKindOf(segment, op);
@@ -86,9 +88,9 @@ int64_t attentionScratch(const Segment &segment, const Op &op, bool isDeterminis
   return isBackward ? 2 * parts + q.shape[0] * kind.heads * q.shape[1] * 4 : parts;
 }
 
-/// Scratch memory of cuDNN: statistics of a part of the queries. If a rank's two chunks see keys of
-/// all ranks before them, one after the other, it also holds the second chunk's gradients of the
-/// keys.
+/// Workspace of attention on a part of the keys: cuDNN's statistics of that part. If a rank's two
+/// chunks of queries attend to different numbers of keys, they are computed one after the other,
+/// and the gradients of the keys for the second chunk are stored as well.
 int64_t partScratch(const Segment &segment, const Op &op, bool isDeterministic) {
   const plan::Type &q = queriesOf(segment, op), &k = keysOf(segment, op);
   AttentionKind kind = attentionKindOf(segment, op);
@@ -104,8 +106,8 @@ int64_t partScratch(const Segment &segment, const Op &op, bool isDeterministic) 
          (hasChunks ? 2 * k.bytes() : 0);
 }
 
-/// Codes and scales of the factors that a product of runs brings to 8 bits, along its sum in
-/// blocks, and which row is where.
+/// Workspace in which a grouped product quantises its factors: 8-bit codes, scales in blocks along
+/// the dimension that is summed, and the positions of rows.
 int64_t factorsScratch(const Segment &segment, const Op &op) {
   constexpr int64_t kBlock = 128;
   const plan::Type &a = segment.values[op.operands[0]].type;
@@ -115,7 +117,7 @@ int64_t factorsScratch(const Segment &segment, const Op &op) {
   int64_t runs = isGradient ? c.shape[0] : b.shape[0];
   int64_t depth = roundUp(isGradient ? a.shape[0] : a.shape[1], kBlock);
   if (isGradient)
-    depth += runs * kBlock; // each run begins a block
+    depth += runs * kBlock; // each group of rows begins a new block
   int64_t rowsOfA = isGradient ? c.shape[1] : c.shape[0];
   int64_t rowsOfB = isGradient ? c.shape[2] : runs * c.shape[1];
   int64_t numbersOfScale = 0;
@@ -125,7 +127,7 @@ int64_t factorsScratch(const Segment &segment, const Op &op) {
   case Fp8Factors::Delayed:
     break;
   case Fp8Factors::Blockwise:
-    numbersOfScale = kBlock / 4; // of 4 bytes
+    numbersOfScale = kBlock / 4; // scales of 4 bytes
     break;
   case Fp8Factors::Mxfp8:
     numbersOfScale = 32;

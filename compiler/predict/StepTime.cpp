@@ -31,35 +31,35 @@ using plan::OpKind;
 using plan::Segment;
 using Key = plan::AttrKey;
 
-/// A kernel with almost no work.
+/// Time of a kernel with almost no work.
 constexpr double kLeastSeconds = 1.5e-6;
-/// Time until all multiprocessors work on a product, and while only the last ones do.
+/// Time until a product occupies all multiprocessors, plus the time while only its last tiles run.
 constexpr double kRampSeconds = 2e-6;
-/// An epilogue reads a bias, or the operand of GELU's gradient.
+/// Factor on the rate of a product whose epilogue reads a bias, or the operand of GELU's gradient.
 constexpr double kBiasFactor = 0.92;
-/// Rows of the inner dimension from which on the epilogue of a tile of fp32 gradients, which reads
-/// and writes memory, overlaps with the next tile's products: with fewer it is exposed in part.
+/// The epilogue of a tile of fp32 gradients reads and writes memory. From this length of the summed
+/// dimension on, it overlaps the next tile's products; below, a part of it is exposed.
 constexpr double kEpilogueDepth = 400;
-/// Rate of products with blockwise scales, relative to those with one scale per operand: a step of
-/// llama3_8b with 4,096 channels takes 78 ms more of its 390 TFLOP
+/// Rate of products with blockwise scales, relative to products with one scale per operand: the 390
+/// TFLOP of a step of llama3_8b with 4,096 channels take 78 ms more
 /// (docs/benchmarks/cuda-multi-gpu.md).
 constexpr double kBlockScalesFactor = 0.79;
-/// Products of 8 bits beside those of 16, by their peaks: steps of llama_1b and of layers of
-/// llama3_8b (docs/benchmarks/cuda-step-time.md).
+/// Rate of 8-bit products, relative to the 16-bit rate scaled by the ratio of the peaks: from steps
+/// of llama_1b and of layers of llama3_8b (docs/benchmarks/cuda-step-time.md).
 constexpr double kFloat8Factor = 0.94;
 
-/// Rate of grouped products that quantise their own operands, relative to the 16-bit rate times
-/// that of the 8-bit units; and the bandwidth at which they quantise. Measured with Mixtral on an
-/// H200, docs/benchmarks/experts.md.
+/// Rate of grouped products that quantise their factors, relative to the 16-bit rate scaled by the
+/// ratio of the peaks; and the bandwidth of quantising. Measured with Mixtral on an H200,
+/// docs/benchmarks/experts.md.
 constexpr double kQuantisedFactor = 0.8, kQuantisingGBs = 2500;
-/// The same with blockwise scales, for a product and for a gradient.
+/// The same rate with blockwise scales, for forward products and for gradients.
 constexpr std::array<double, 2> kQuantisedBlocksFactor = {0.78, 0.49};
 
 struct Point {
   double x, y;
 };
 
-/// The curve through points with ascending x: linear in the logarithm of x, constant outside.
+/// Interpolates between points with ascending x: linear in the logarithm of x, constant outside.
 double curve(const std::vector<Point> &points, double x) {
   if (x <= points.front().x)
     return points.front().y;
@@ -72,7 +72,7 @@ double curve(const std::vector<Point> &points, double x) {
   return points.back().y;
 }
 
-/// The device on which the tables were measured; rates of others are scaled.
+/// The device on which the tables were measured; other devices' rates are scaled.
 const Device &measured() { return device(Gpu::H200); }
 
 double matmulScale(const Device &device, DType type) {
@@ -81,10 +81,10 @@ double matmulScale(const Device &device, DType type) {
     return device.sustained.bf16Tflops / base.bf16Tflops;
   if (type == DType::F8E4M3 || type == DType::F8E5M2)
     return device.sustained.fp8Tflops / base.bf16Tflops;
-  return device.sustained.fp32Tflops * 0.85 / base.bf16Tflops; // plain kernels
+  return device.sustained.fp32Tflops * 0.85 / base.bf16Tflops; // CUDA cores
 }
 
-/// A file's rates were measured with nothing but such work, at the power that this leaves.
+/// Rates of a file were measured with products alone, that is, at the lowest power factor.
 double ratedTflops(const Device &device, double measured) {
   return device.isHost() ? measured : measured / powerFactor(1) * device.power;
 }
@@ -105,7 +105,7 @@ double headTflops(double hidden) {
   return curve(kPoints, hidden);
 }
 
-/// Products of the head reach this share of those of layers with the same extent, by the tables.
+/// The tables give the ratio between products of the head and of layers with the same extent.
 double headRate(const Device &device, DType type, double hidden) {
   if (std::optional<double> rated =
           device.rates ? device.rates->productTflops(type, hidden) : std::nullopt)
@@ -123,7 +123,7 @@ double attentionTflops(int64_t head, double sequence, bool isBackward) {
   return curve(points, sequence);
 }
 
-/// By epilogue.
+/// By epilogue: GB/s.
 using Rates = std::array<double, plan::kEpilogueCount>;
 
 constexpr std::array<Rates, plan::kOpCount> makeMemoryRates() {
@@ -153,7 +153,7 @@ constexpr std::array<OpSeconds, plan::kOpCount> makeSeconds() {
 }
 constexpr std::array<OpSeconds, plan::kOpCount> kSeconds = makeSeconds();
 
-/// Whether the op has rates for those of its epilogues that it may have.
+/// Whether the table has a rate for exactly the epilogues that the op may have.
 constexpr bool hasRates(OpKind kind, std::array<plan::EpilogueForms, plan::kEpilogueCount> forms) {
   for (size_t i = 1; i < forms.size(); ++i)
     if ((kMemoryGBs[static_cast<size_t>(kind)][i] > 0) != (forms[i] != plan::EpilogueForms::None))
@@ -177,8 +177,8 @@ double memorySeconds(const Device &device, double bytes, double gbs) {
   return bytes / (gbs * scale * 1e9);
 }
 
-/// The exposed time of the memory traffic for an fp32 gradient that a product over `depth` rows
-/// writes, and also reads if it accumulates.
+/// The exposed time of the memory traffic for an fp32 weight gradient. A product over `depth` rows
+/// writes the gradient, and also reads it if it accumulates.
 double epilogueSeconds(const Device &device, const Segment &segment, const Op &op, size_t result,
                        double depth) {
   const plan::Type &out = segment.values[op.results[result]].type;
@@ -192,8 +192,8 @@ double epilogueSeconds(const Device &device, const Segment &segment, const Op &o
          memorySeconds(device, bytes, measured().sustained.memoryGBs);
 }
 
-/// The share of the dense products' rate that a grouped product reaches, by the average number of
-/// rows per expert.
+/// The fraction of the dense products' rate that a grouped product reaches, by the average number
+/// of rows per expert.
 double groupedShare(const Segment &segment, const Op &op, double flops) {
   static const std::vector<Point> kPoints = {
 #define GROUPED(rows, share) {rows, share},
@@ -203,7 +203,7 @@ double groupedShare(const Segment &segment, const Op &op, double flops) {
   constexpr size_t kWeights = plan::operandIndex<OpKind::GroupedMatMul>("b");
   static_assert(kWeights == plan::operandIndex<OpKind::GroupedMatMulScaled>("b"));
   const plan::Type &weights =
-      segment.values[isGradient ? op.results[0] : op.operands[kWeights]].type; // of all runs
+      segment.values[isGradient ? op.results[0] : op.operands[kWeights]].type; // of all experts
   return curve(kPoints, flops / 2 / static_cast<double>(weights.numel()));
 }
 
@@ -211,8 +211,8 @@ Fp8Factors fp8FactorsOf(const Op &op) {
   return static_cast<Fp8Factors>(op.getInt(Key::fp8_recipe));
 }
 
-/// Seconds to quantise both operands to 8 bits: each is read (twice, if row groups are scaled by
-/// their current amaxes) and written as codes. Weights in 8 bits have the product's layout.
+/// Seconds to quantise both factors: each is read (twice, if groups of rows are scaled by their
+/// current amax) and written in 8 bits. Weights stored in 8 bits are only transposed.
 double factorsSeconds(const Device &device, const Segment &segment, const Op &op) {
   double bytes = 0;
   for (size_t i = 0; i < 2; ++i) {
@@ -237,7 +237,7 @@ double productSeconds(const Device &device, const Segment &segment, const Op &op
       device.rates ? device.rates->productTflops(factors, least) : std::nullopt;
   double rate =
       rated ? ratedTflops(device, *rated) : productTflops(least) * matmulScale(device, factors);
-  bool isScaled = op.kind == OpKind::MatMulScaled; // the scales are read once
+  bool isScaled = op.kind == OpKind::MatMulScaled; // the scales are negligible
   bool hasCounts = plan::factorsOf(op).operand(0).atoms[0].isBound;
   if (!hasCounts && op.operands.size() > (isScaled ? 4u : 2u))
     rate *= kBiasFactor;
@@ -255,15 +255,15 @@ double productSeconds(const Device &device, const Segment &segment, const Op &op
          (quantises ? factorsSeconds(device, segment, op) : 0);
 }
 
-/// Seconds of Muon's matrix products, on the rank that computes most of them. A rank orthogonalises
-/// each matrix that has a row in its part of the block.
+/// Seconds of Muon's matrix products on the rank that computes most of them. A rank orthogonalises
+/// each matrix of which its part of the block has a row.
 double matricesSeconds(const Device &device, const plan::Plan &plan, const Op &op) {
   bool isNarrow = static_cast<NsProducts>(op.getInt(Key::products)) == NsProducts::Medium;
   double scale = matmulScale(device, isNarrow ? DType::BF16 : DType::F32);
   const auto block = static_cast<int32_t>(op.getInt(Key::block));
   const int64_t part = std::max<int64_t>(plan.blocks[static_cast<size_t>(block)].stateShard, 1);
   const bool isJoined = op.kind != OpKind::Muon || op.getInt(Key::tensor_parts) > 1;
-  std::map<int64_t, double> seconds; // by part of the block
+  std::map<int64_t, double> seconds; // by index of the rank's part
   for (const plan::BlockMatrix &matrix : plan::matricesOf(plan, block, isJoined)) {
     auto side =
         static_cast<double>(op.kind == OpKind::Muon ? matrix.shortSide() : matrix.sharedSide());
@@ -276,7 +276,7 @@ double matricesSeconds(const Device &device, const plan::Plan &plan, const Op &o
   return most;
 }
 
-/// Kernels on CUDA cores compute in fp32, for every type.
+/// Kernels on CUDA cores compute in fp32 for all types.
 double plainAttentionTflops(const Device &device, bool isBackward) {
   static constexpr std::array<double, 2> kRates = {
 #define PLAIN_ATTENTION(forward, backward) forward, backward
@@ -295,8 +295,8 @@ constexpr std::array<double, 2> kAttentionBegin = {
 #include "compiler/predict/KernelTable.def"
 };
 
-/// An assumption: the rows of a tile of cuDNN's attention, all of which compute with the keys that
-/// any of them sees.
+/// Assumed number of rows in a tile of cuDNN's attention with a window. All rows of a tile compute
+/// with every key that any of them attends to.
 constexpr double kWindowTile = 128;
 
 double attentionSeconds(const Device &device, const Segment &segment, const Op &op, double flops) {
@@ -309,7 +309,7 @@ double attentionSeconds(const Device &device, const Segment &segment, const Op &
   double seen = static_cast<double>(op.getInt(Key::window)) + 1; // 0 without a window
   if (!isPlain && seen > 0 && seen < positions) {
     flops *= (seen + kWindowTile) / seen;
-    positions = std::min(positions, 2 * (seen + kWindowTile)); // of which a query sees half
+    positions = std::min(positions, 2 * (seen + kWindowTile)); // a query attends to half of them
   }
   std::optional<double> rated;
   if (device.rates && (!isPlain || device.isHost() || q.dtype == DType::F32))
@@ -325,8 +325,8 @@ double attentionSeconds(const Device &device, const Segment &segment, const Op &
   return kAttentionBegin[isBackward] + flops / (tflops * 1e12);
 }
 
-/// The members of the op's collective. Both ranks of a pair are near each other if the group has
-/// two ranks in that place.
+/// The members of the op's collective. For a transfer between a pair of ranks, assumes that both
+/// are in one node if the group has two members per node.
 Team membersOf(const Device &device, const plan::Plan &plan, const Op &op) {
   Team team = teamOf(device, plan, op.group);
   if (plan.membersOf(op) < team.members)
@@ -334,7 +334,7 @@ Team membersOf(const Device &device, const plan::Plan &plan, const Op &op) {
   return team;
 }
 
-/// The bytes of all collectives that are issued as one.
+/// The bytes of all collectives that are issued together.
 int64_t wholeBytesOf(const Segment &segment, const std::vector<uint32_t> &together) {
   int64_t bytes = 0;
   for (uint32_t op : together)
@@ -342,15 +342,15 @@ int64_t wholeBytesOf(const Segment &segment, const std::vector<uint32_t> &togeth
   return bytes;
 }
 
-/// The bytes that a collective moves for a whole of `bytes`. Invalid rows are not moved if ranks
-/// can write into each other's memory.
+/// The bytes that a collective on a whole of `bytes` moves. Unused rows are not moved if ranks can
+/// write into each other's memory.
 int64_t bytesMoved(const plan::Plan &plan, const Op &op, const Team &team, int64_t whole) {
   if (!plan::leavesRowsOut(op) || team.inNode != team.members)
     return whole;
   return static_cast<int64_t>(static_cast<double>(whole) * model::busiestShareOfRows(plan));
 }
 
-/// The slowdown of kernels that run at the same time, as a share of the collective's time.
+/// The slowdown of concurrent kernels, as a fraction of the collective's time.
 double contentionOf(const plan::Plan &plan, const Op &op) {
   bool isOfLayer = plan.streams[static_cast<size_t>(op.stream)].kind == plan::StreamKind::Layer;
   return isOfLayer && plan.job.model.tpCommOverlap ? kContentionOfPieces : kContention;
@@ -358,7 +358,7 @@ double contentionOf(const plan::Plan &plan, const Op &op) {
 
 bool isCollective(const Op &op) { return plan::opInfo(op).traits == plan::OpTraits::Collective; }
 
-/// A transfer between stages ends when both stages are ready for it; see meetingsOf.
+/// A transfer between stages ends when both stages have reached it; meetingsOf() handles these.
 bool isBetweenStages(const Op &op) { return plan::isPointToPoint(op); }
 
 bool takesNoTime(const Op &op) { return plan::opInfo(op).traits == plan::OpTraits::Alias; }
@@ -370,20 +370,20 @@ struct Launch {
   auto operator<=>(const Launch &) const = default;
 };
 
-/// The end of each op of a launch, and the duration of the launch.
+/// Begin and end of each op of a launch, and the sums of the launch.
 struct LaunchTime {
   std::vector<double> begins, ends; ///< by op, seconds in the launch; equal: no time
   StepTime sum;
 };
 
-/// The time of each op of a segment, if it runs: of a kernel and the gap after it, or of the
-/// collectives that are issued with it; and how much these slow overlapping kernels.
+/// The time of each op of a segment if it runs: of a kernel and the gap after it, or of all
+/// collectives that are issued together; and the slowdown of kernels that overlap it.
 struct OpTimes {
-  std::vector<std::vector<uint32_t>> together; ///< by op; empty: it is issued with another one
+  std::vector<std::vector<uint32_t>> together; ///< by op; empty: issued with another op
   std::vector<double> took, contending;
 };
 
-/// Times of a role's ops, by segment, for the launches that the program makes.
+/// Times of a role's ops, by segment; computed when a launch needs them.
 class RoleTimes {
 public:
   RoleTimes(const Device &device, const plan::Plan &plan, const plan::Role &role)
@@ -400,7 +400,7 @@ public:
     return *times;
   }
 
-  /// The rates of products, of the head and of attention are another device's from here on.
+  /// From here on, uses another device's rates of products, head and attention.
   void setRates(const Device &device) {
     device_ = device;
     for (size_t s = 0; s < segments_.size(); ++s)
@@ -453,7 +453,7 @@ private:
   std::vector<std::optional<OpTimes>> segments_;
 };
 
-/// Streams run concurrently, each in order, from a common start.
+/// Times a launch: streams run concurrently, each in order, from a common start.
 LaunchTime timeLaunch(RoleTimes &times, const Launch &launch) {
   const Segment &segment = times.role().segments[launch.segment];
   const OpTimes &ops = times.of(launch.segment);
@@ -480,7 +480,7 @@ LaunchTime timeLaunch(RoleTimes &times, const Launch &launch) {
     out.ends[i] = now;
   }
   double longest = *std::max_element(clock.begin(), clock.end());
-  // A collective that overlaps nothing slows nothing down.
+  // Only collectives that overlap kernels slow these down.
   double hidden = std::max(sum.transfers - std::max(longest - sum.compute, 0.0), 0.0);
   double lost = sum.transfers > 0 ? contending * hidden / sum.transfers : 0;
   sum.compute += lost;
@@ -504,7 +504,7 @@ double memoryOpSeconds(const Device &device, const Segment &segment, const Op &o
 }
 
 /// Calls `run` with each launch of a step, its number of repetitions, and the microbatch of the
-/// first one (-1 if it has none).
+/// first repetition (-1 if it has none).
 template <typename Run> void forEachLaunch(const plan::Role &role, const Run &run) {
   using plan::Variant;
   for (const plan::ProgramNode &top : role.program) {
@@ -516,7 +516,7 @@ template <typename Run> void forEachLaunch(const plan::Role &role, const Run &ru
       variants.emplace_back(segment);
     struct Known {
       const plan::ProgramNode *run = nullptr;
-      int64_t until = 0; ///< the turn before which its variant is this one
+      int64_t until = 0; ///< the iteration before which the variant stays the same
       Variant variant;
     };
     std::vector<Known> known(role.segments.size());
@@ -526,7 +526,7 @@ template <typename Run> void forEachLaunch(const plan::Role &role, const Run &ru
           last.run != &node || turn >= last.until || turn == 0) {
         int64_t count = named[node.segment];
         last = {&node, turn, table.of(node.microbatch->at(turn), count)};
-        // A run outside of loops has one turn alone.
+        // A launch outside of loops has a single iteration.
         last.until += std::min(table.iterationsAlike(*node.microbatch, turn, count), count);
       }
       return last.variant;
@@ -550,8 +550,8 @@ template <typename Run> void forEachLaunch(const plan::Role &role, const Run &ru
   }
 }
 
-/// The transfers to and from other stages that a launch takes part in. What another op of the
-/// segment reads, the launch cannot do without.
+/// The transfers between this launch and other stages. If an op of the segment reads a received
+/// value, the launch waits for that transfer.
 std::vector<Meeting> meetingsOf(const Device &device, const plan::Plan &plan,
                                 const Segment &segment, const Launch &launch,
                                 const LaunchTime &time) {
@@ -575,15 +575,15 @@ std::vector<Meeting> meetingsOf(const Device &device, const plan::Plan &plan,
 
 struct TimedLaunch {
   LaunchTime time;
-  std::vector<Meeting> meetings; ///< which the passes share
+  std::vector<Meeting> meetings; ///< shared by passes of this launch
 };
 
 /// The launches of a step of one role, one by one.
 struct RoleLaunches {
   std::map<Launch, TimedLaunch> timed;
   std::vector<const std::pair<const Launch, TimedLaunch> *> launches;
-  std::vector<int64_t> microbatches; ///< of each launch
-  std::vector<Pass> passes;          ///< of each launch
+  std::vector<int64_t> microbatches; ///< by launch
+  std::vector<Pass> passes;          ///< by launch
 };
 
 RoleLaunches launchesOf(RoleTimes &times) {
@@ -665,7 +665,7 @@ StepTime addLaunches(RoleTimes &role) {
   return sum;
 }
 
-/// The step time of each role, at the rates of its device.
+/// The step time of each role, at the current rates of its device.
 std::vector<StepTime> stepsOf(std::vector<RoleTimes> &roles) {
   if (roles.size() == 1)
     return {addLaunches(roles.front())};
@@ -697,9 +697,9 @@ std::vector<StepTime> stepsOf(std::vector<RoleTimes> &roles) {
   return steps;
 }
 
-/// Gives roles the rates that power leaves in their step. Stages that wait for others draw little
-/// power, but they wait for longer than the average that the limit is held on: only the time in
-/// which a stage works counts (docs/benchmarks/four-gpus.md).
+/// Sets the rates of roles to those that the power limit allows in their step. Stages that wait
+/// draw little power, but they wait for longer than the interval over which the limit averages, so
+/// only the time in which a stage works counts (docs/benchmarks/four-gpus.md).
 void settle(const Device &device, std::vector<RoleTimes> &roles) {
   double products = 0, all = 0;
   for (const StepTime &step : stepsOf(roles))
@@ -709,7 +709,7 @@ void settle(const Device &device, std::vector<RoleTimes> &roles) {
     role.setRates(own);
 }
 
-/// Roles at the rates that power leaves in their step.
+/// All roles of the plan, at the rates that the power limit allows in their step.
 std::vector<RoleTimes> settledRoles(const Device &device, const plan::Plan &plan) {
   std::vector<RoleTimes> roles;
   for (const plan::Role &role : plan.roles)
@@ -737,7 +737,7 @@ StepTime slowestOf(const std::vector<StepTime> &times) {
 
 namespace {
 
-/// Adds the intervals of one launch after the other.
+/// Collects the intervals of a role's ops, launch by launch.
 class Timeline {
 public:
   Timeline(RoleLaunches &of, size_t countMax) : of_(of), countMax_(countMax) {}

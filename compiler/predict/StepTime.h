@@ -1,6 +1,6 @@
-// Predicts the duration of a step from the plan alone: each op by measured rates, streams
-// concurrently as far as their waits allow. The numbers are in KernelTable.def, LinkTable.def and
-// DeviceTable.def.
+// Predicts the duration of a step from the plan alone: each op takes its time at measured rates,
+// and streams run concurrently as far as their waits allow. The numbers are in KernelTable.def,
+// LinkTable.def and DeviceTable.def.
 #pragma once
 
 #include <cstdint>
@@ -14,24 +14,24 @@ namespace shardc::predict {
 /// Seconds of one training step of a rank.
 struct StepTime {
   double step = 0;
-  double compute = 0;   ///< compute kernels, including the slowdown by overlapping transfers
-  double products = 0;  ///< the part that is matrix products, which draw the most power
+  double compute = 0;   ///< kernels, including their slowdown by overlapping transfers
+  double products = 0;  ///< of which matrix products, which draw the most power
   double transfers = 0; ///< all collectives
-  double exposed = 0;   ///< exposed communication: a collective runs and no kernel does
+  double exposed = 0;   ///< exposed communication: a collective runs and no kernel
   double waiting = 0;   ///< for other pipeline stages
 };
 
-/// Gap between two kernels of a graph, and overhead of launching a graph.
+/// Gap between two kernels of a graph, and cost of launching a graph.
 inline constexpr double kGapSeconds = 1.2e-6, kLaunchSeconds = 25e-6;
 
-/// Slowdown of products that are split into pieces of rows, caused by overlapping transfers and by
-/// smaller extents, as a fraction of the transfers' time: 0.8 for two and 0.9 for four pieces in a
-/// step of llama3_8b on two H200s (docs/benchmarks/cuda-multi-gpu.md).
+/// Slowdown of products that are split into pieces of rows, as a fraction of the transfers' time.
+/// It is caused by overlapping transfers and by the smaller extents: 0.8 for two and 0.9 for four
+/// pieces in a step of llama3_8b on two H200s (docs/benchmarks/cuda-multi-gpu.md).
 inline constexpr double kContentionOfPieces = 0.9;
 
 /// Slowdown of kernels by other overlapping transfers (which use SMs, memory bandwidth and power),
 /// as a fraction of the transfers' time over NVLink: 35.6 ms in a step of llama3_8b on four H200s
-/// with 103 ms of transfers, 3 ms of them exposed (docs/benchmarks/cuda-multi-gpu.md).
+/// with 103 ms of transfers, 3 ms of which are exposed (docs/benchmarks/cuda-multi-gpu.md).
 inline constexpr double kContention = 0.355;
 
 /// Seconds of one op without overlap.
@@ -42,28 +42,29 @@ double timeOf(const Device &device, const plan::Plan &plan, const plan::Segment 
 /// fraction of the step that is products and head. More products give a smaller factor.
 double powerFactor(double shareOfProducts);
 
-/// The device with those rates scaled by a factor; fp8 rates are not raised.
+/// The device with the rates of products, head and attention multiplied by a factor. A factor above
+/// 1 does not raise fp8 rates.
 Device atPower(Device device, double factor);
 
-/// Whether the op counts in that fraction.
+/// Whether the op counts as products or head in powerFactor().
 bool takesPower(const plan::Op &op);
 
-/// Start and end of an op.
+/// Predicted start and end of an op.
 struct Interval {
   uint32_t segment, op; ///< segment index in the role, op index in the segment
   double begin, end;    ///< seconds since the step began
   int64_t microbatch;   ///< microbatch of the segment; -1 if it runs once per step
 };
 
-/// Prediction for one role as if it never waited for another one. The plan must be scheduled, so
-/// that streams and waits are known.
+/// The prediction for one role, assuming that it never waits for another one. The plan must be
+/// scheduled, so that streams and waits are known.
 StepTime predictStep(const Device &device, const plan::Plan &plan, const plan::Role &role);
 
-/// Prediction for each role, including waits for other roles. The slowest role determines the step
-/// time.
+/// The prediction for each role, including waits for other roles. All roles have the same step
+/// time, that of the slowest.
 std::vector<StepTime> predictSteps(const Device &device, const plan::Plan &plan);
 
-/// The prediction of the role with the longest compute, for which the others wait.
+/// The prediction of the role with the most compute, for which the others wait.
 StepTime slowestOf(const std::vector<StepTime> &times);
 
 /// The predicted timeline of each role, op by op, in program order. Transfers between stages begin

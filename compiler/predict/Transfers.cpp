@@ -11,11 +11,11 @@ namespace {
 
 using plan::Transport;
 
-/// No node has more GPUs than this: a larger NVLink domain spans nodes.
+/// Maximum number of GPUs per node. A larger NVLink domain spans nodes.
 constexpr int64_t kNodeGpusMax = 8;
-/// Latency until the first bytes of a collective have arrived over a network or a bus.
+/// Latency of a collective over a network or a bus.
 constexpr double kFarSeconds = 60e-6;
-/// Share of the bandwidth of a network or a bus that collectives reach.
+/// Fraction of the bandwidth of a network or a bus that collectives reach.
 constexpr double kReached = 0.85;
 
 constexpr double kBytesPerMiB = 1 << 20;
@@ -56,14 +56,14 @@ constexpr bool isMeasured(CollectiveKind kind, Transport transport) {
     hasLost |= row.kind == kind && row.transport == transport;
   return hasLost && hasTime(kind, transport);
 }
-/// The collective that stands for it where it was not measured: one that moves as many bytes over
-/// the same links. So does the slowdown of products.
+/// The measured collective whose time and slowdown stand for `kind`, because it moves as many bytes
+/// over the same links.
 constexpr CollectiveKind measuredAs(CollectiveKind kind) {
   switch (kind) {
   case CollectiveKind::AllReduceMax:
     return CollectiveKind::AllReduce;
   case CollectiveKind::AllToAll:
-  case CollectiveKind::Shift: // these are gathers of two members
+  case CollectiveKind::Shift: // like gathers of two members
   case CollectiveKind::Send:
   case CollectiveKind::Recv:
     return CollectiveKind::AllGather;
@@ -105,7 +105,8 @@ double bytesTakenIn(CollectiveKind kind, double wholeBytes, int64_t members) {
   return moved;
 }
 
-/// Seconds by the bytes that a rank receives, linear between and beyond at least two points.
+/// Seconds as a function of the bytes that a rank receives: linear between at least two points, and
+/// beyond them.
 class Curve {
 public:
   void add(double bytes, double seconds) { points_.push_back({bytes, seconds}); }
@@ -118,10 +119,10 @@ public:
     return points_[next].seconds + (bytes - points_[next].bytes) * slopeTo(next);
   }
   double startSeconds() const { return at(0); }
-  /// The bandwidth that large transfers approach.
+  /// The bandwidth of large transfers.
   double bytesPerSecond() const { return 1 / slopeTo(points_.size() - 1); }
 
-  /// The same on links with `times` times the bandwidth; the start-up time stays.
+  /// The same with `times` times the bandwidth and an unchanged latency.
   Curve faster(double times) const {
     Curve scaled;
     for (const Point &point : points_)
@@ -142,7 +143,7 @@ private:
   llvm::SmallVector<Point, 4> points_;
 };
 
-/// The time of a collective, and the slowdown of overlapping products as a share of it.
+/// The time of a collective, and the slowdown of overlapping products as a fraction of it.
 struct Link {
   Curve time;
   double lost;
@@ -150,7 +151,7 @@ struct Link {
 
 Curve measuredTime(CollectiveKind kind, Transport transport, int64_t members) {
   auto isOfIt = [&](const TimeRow &row) { return row.kind == kind && row.transport == transport; };
-  int64_t group = 0; // the smallest measured group with at least as many members, or the largest
+  int64_t group = 0; // the smallest measured group with at least as many members, else the largest
   for (const TimeRow &row : kTimes)
     if (isOfIt(row) && group < members)
       group = row.members;
@@ -163,7 +164,8 @@ Curve measuredTime(CollectiveKind kind, Transport transport, int64_t members) {
   return curve;
 }
 
-/// Between H200s of one NVLink domain; as NCCL's kernels if the transport was not measured.
+/// The link between H200s of one NVLink domain; that of NCCL's kernels if the transport was not
+/// measured.
 Link measuredLink(CollectiveKind kind, Transport transport, int64_t members) {
   if (CollectiveKind like = measuredAs(kind); like != kind) {
     Link link = measuredLink(like, Transport::Nccl, isOfTwo(kind) ? 2 : members);
@@ -177,8 +179,9 @@ Link measuredLink(CollectiveKind kind, Transport transport, int64_t members) {
   return {measuredTime(kind, way, members), row->share};
 }
 
-/// If the team spans nodes, each member of a node has an adapter that carries its share of the
-/// crossing bytes. Inside the node the bytes are forwarded over NVLink.
+/// The link of a team outside of one NVLink domain. If the team spans nodes, each member in a node
+/// has an adapter that carries its share of the bytes between nodes; NVLink forwards them inside
+/// the node.
 Link farLink(const Device &device, const Team &team, const Link &near) {
   bool isOneNode = team.inNode == team.members;
   double gbs = kReached * device.pcieGBs;
@@ -195,8 +198,8 @@ Link farLink(const Device &device, const Team &team, const Link &near) {
   return {time, near.lost};
 }
 
-/// The measured curve of a group with the same placement, if the file of rates has one; its bytes
-/// are those that a member receives.
+/// The curve of a measured group with the same placement; empty if the rates file has none. Its
+/// bytes are those that a member receives.
 std::optional<Curve> ratedTime(const Device &device, CollectiveKind kind, const Team &team) {
   if (!device.rates)
     return std::nullopt;
@@ -211,7 +214,8 @@ std::optional<Curve> ratedTime(const Device &device, CollectiveKind kind, const 
   return curve.faster(rated->faster);
 }
 
-/// Links of other devices were not measured: they are assumed to be H200's with another bandwidth.
+/// Links of other devices were not measured: they are assumed to be those of H200 with another
+/// bandwidth.
 Link linkOf(const Device &device, CollectiveKind kind, Transport transport, const Team &team) {
   if (std::optional<Curve> rated = ratedTime(device, kind, team))
     return {*rated, measuredLink(kind, transport, team.members).lost};
@@ -222,8 +226,8 @@ Link linkOf(const Device &device, CollectiveKind kind, Transport transport, cons
   return team.inDomain == team.members && times > 0 ? near : farLink(device, team, near);
 }
 
-/// Whether collectives can use the transport. Nothing requests kernels between windows: NCCL
-/// chooses them itself if there are windows.
+/// Whether collectives can use the transport. Transport Window is never requested: NCCL itself
+/// chooses kernels between windows if buffers are windows.
 bool isOpen(const Traffic &traffic, Transport transport) {
   const Team &team = traffic.team;
   switch (transport) {
@@ -231,7 +235,7 @@ bool isOpen(const Traffic &traffic, Transport transport) {
     return true;
   case Transport::Window:
     return false;
-  case Transport::Ce: // between windows, over NVLink inside one node
+  case Transport::Ce: // needs windows, and NVLink between all members of one node
     return traffic.hasWindows && team.inNode == team.members && team.inDomain == team.members;
   case Transport::Exchange:
     return isSum(traffic.kind);
@@ -239,8 +243,8 @@ bool isOpen(const Traffic &traffic, Transport transport) {
   return false;
 }
 
-/// The time that collectives cost: the slowdown of overlapping products, plus the time for which
-/// ops wait, which is the start of the collective or all of it.
+/// The cost of collectives: the slowdown of overlapping products, plus the time for which ops wait:
+/// all of the collective's time if ops wait for its end, otherwise its latency.
 double lostSeconds(const Device &device, const Traffic &traffic, Transport transport) {
   double sum = 0;
   for (int64_t bytes : traffic.wholeBytes) {
@@ -260,7 +264,7 @@ int64_t membersAmong(const plan::Plan &plan, const plan::Group &group, int64_t r
   return count;
 }
 
-/// Ranks of one NVLink domain where nodes hold `node` ranks.
+/// Ranks in one NVLink domain, if nodes have `node` ranks.
 int64_t domainOf(const Device &device, int64_t node) {
   auto domain = static_cast<int64_t>(device.nvlinkDomain);
   return domain > kNodeGpusMax ? domain : std::min(domain, node);

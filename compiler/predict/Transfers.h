@@ -1,5 +1,5 @@
-// Times of collectives from link properties: within an NVLink domain, between nodes, over PCIe. The
-// numbers are in LinkTable.def and DeviceTable.def.
+// Predicts times of collectives from properties of links: within an NVLink domain, between nodes,
+// over PCIe. The numbers are in LinkTable.def and DeviceTable.def.
 #pragma once
 
 #include <optional>
@@ -10,11 +10,11 @@
 
 namespace shardc::predict {
 
-/// The plan's device, with the measured rates that the plan contains. Nothing if the plan names
-/// none.
+/// The plan's device, with the measured rates that the plan contains; empty if the plan names no
+/// device.
 std::optional<Device> plannedDevice(const plan::Plan &plan);
 
-/// The device for which predictions guide compilation. If times cannot be predicted for the plan's
+/// The device whose predictions guide compilation. If times cannot be predicted for the plan's
 /// device, it is the GPU whose links were measured.
 Device deviceOf(const plan::Plan &plan);
 
@@ -25,21 +25,22 @@ struct Team {
   int64_t inDomain = 1; ///< members per NVLink domain
 };
 
-/// The members of a group of the plan. Ranks fill one node after the other. An NVLink domain is
+/// The placement of a group of the plan. Ranks fill one node after the other. An NVLink domain is
 /// inside a node, unless the device's domain is larger than a node, as in rack-scale systems.
 Team teamOf(const Device &device, const plan::Plan &plan, int group);
 
-/// A group of members `stride` ranks apart, on nodes with `node` ranks each.
+/// The placement of a group whose members are `stride` ranks apart, on nodes of `node` ranks.
 Team teamOf(const Device &device, int64_t node, int64_t members, int64_t stride);
 
-/// Seconds of an all-gather, reduce-scatter or all-reduce without overlap; `wholeBytes` is the size
-/// of the full value, gathered or before the reduction. 0 for a single member.
+/// Seconds of a collective without overlap. `wholeBytes`: size of the full value, after gathering
+/// or before reducing. 0 for a single member.
 double collectiveSeconds(const Device &device, CollectiveKind kind, plan::Transport transport,
                          int64_t wholeBytes, const Team &team);
 
-/// Seconds of contention that a collective causes for overlapping kernels. It depends on the bytes,
-/// which a slow link spreads over more time: it is the duration of the same collective on that many
-/// H200s of one NVLink domain, but at most its real duration.
+/// Seconds of a collective to which the slowdown of overlapping kernels is proportional. The
+/// slowdown depends on the bytes, which a slow link only spreads over more time. So this is the
+/// duration of the same collective on as many H200s of one NVLink domain, at most `took`, the real
+/// duration.
 double contendingSeconds(CollectiveKind kind, plan::Transport transport, int64_t wholeBytes,
                          int64_t members, double took);
 
@@ -47,13 +48,13 @@ double contendingSeconds(CollectiveKind kind, plan::Transport transport, int64_t
 struct Traffic {
   CollectiveKind kind;
   Team team;
-  std::vector<int64_t> wholeBytes; ///< size of each, as in collectiveSeconds()
+  std::vector<int64_t> wholeBytes; ///< size of each full value
   bool hasWindows = false;         ///< their buffers are registered as windows
   bool isDeterministic = false;    ///< reductions must be bitwise equal for every transport
-  bool isAwaited = false;          ///< ops may wait for their end, not only for their start
+  bool isAwaited = false;          ///< whether ops may wait for their end, not only their start
 };
 
-/// Empty traffic of a group of the plan; group -1 is a single rank.
+/// Traffic of a group of the plan, without any bytes; group -1 is a single rank.
 Traffic trafficOf(const plan::Plan &plan, CollectiveKind kind, int group);
 
 /// Streaming multiprocessors that the kernels of a large collective may occupy; 0 for copy engines.
@@ -63,11 +64,11 @@ int32_t kernelMultiprocessors(plan::Transport transport);
 /// communicator, and NCCL decides once per communicator whether to use copy engines.
 plan::Transport chooseTransport(const Device &device, const Traffic &traffic);
 
-/// The transport of gathers inside layers, each of `wholeBytes` bytes, for which ops may have to
-/// wait.
+/// The transport of gathers inside layers, each of `wholeBytes` bytes. Ops may have to wait for
+/// them.
 plan::Transport chooseLayerGather(const plan::Plan &plan, int group, int64_t wholeBytes);
 
-/// Bandwidth in GB/s at which a rank receives an all-gather of `wholeBytes` in total. 0 for a
+/// Bandwidth in GB/s at which a rank receives an all-gather of `wholeBytes` bytes in total. 0 for a
 /// single member.
 double gatherGBs(const Device &device, plan::Transport transport, int64_t wholeBytes,
                  const Team &team);
